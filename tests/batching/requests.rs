@@ -87,6 +87,28 @@ fn requests_are_admitted_in_order_while_answers_continue() {
 }
 
 #[test]
+fn a_prompt_that_was_read_joins_those_that_decode_in_a_call_of_its_own() {
+    let model = model("llama/dense-tied");
+    let mut batch = BatchGenerator::new(model.clone(), BatchOptions::default());
+    let mut numbers = Numbers(11);
+    batch.insert(BatchRequest::new(numbers.tokens(&model, 5), 30)).expect("insert");
+    batch.prefill_slice(100);
+    assert_eq!(batch.num_decoding(), 1, "nobody waits for the first one");
+
+    for _ in 0..2 {
+        batch.insert(BatchRequest::new(numbers.tokens(&model, 5), 30)).expect("insert");
+    }
+    let read = batch.prefill_slice(100);
+    assert_eq!((batch.num_decoding(), read.prompts.len()), (1, 2));
+    assert!(read.prompts.iter().all(|prompt| prompt.processed == 4 && !prompt.end_of_prompt));
+    batch.decode_step().expect("step");
+    let late = batch.insert(BatchRequest::new(numbers.tokens(&model, 5), 30)).expect("insert");
+    let joined = batch.prefill_slice(100);
+    assert_eq!(batch.num_decoding(), 3);
+    assert!(joined.prompts.iter().all(|prompt| prompt.end_of_prompt && prompt.id != late));
+}
+
+#[test]
 fn progress_names_segments_and_the_end() {
     let model = model("llama/dense-tied");
     let options = BatchOptions { prefill_step_size: 4, ..BatchOptions::default() };

@@ -13,7 +13,8 @@ use cairn_engine::{
     Engine, EngineOptions, GenerateEvent, GenerateRequest, Generation, PromptInput,
 };
 
-/// How long the writer runs alone.
+/// How long the writer runs alone, once before the reader and once after it: the longer its answer,
+/// the longer each token takes, and it goes on while the reader reads.
 const ALONE: Duration = Duration::from_secs(5);
 
 fn request(num_tokens: usize, max_tokens: usize) -> GenerateRequest {
@@ -75,14 +76,19 @@ async fn main() -> Result<()> {
     let read_alone = first_token(&mut engine.generate(request(num_tokens, 1))).await?;
     let mut writer = engine.generate(request(8, 1_000_000));
     first_token(&mut writer).await?;
-    let (alone, ()) = tokens_until(&mut writer, tokio::time::sleep(ALONE)).await?;
+    let (before, ()) = tokens_until(&mut writer, tokio::time::sleep(ALONE)).await?;
     let mut reader = engine.generate(request(num_tokens, 1));
     let (together, read) = tokens_until(&mut writer, first_token(&mut reader)).await?;
     let read_together = read?;
+    drop(reader);
+    let (after, ()) = tokens_until(&mut writer, tokio::time::sleep(ALONE)).await?;
 
-    let (write_alone, write_together) = (speed(&alone), speed(&together));
-    let gaps = together.windows(2).map(|pair| pair[1] - pair[0]);
-    let longest_gap = gaps.max().unwrap_or(Duration::ZERO);
+    let write_alone = 2.0 / (1.0 / speed(&before) + 1.0 / speed(&after));
+    let write_together = speed(&together);
+    let gaps: Vec<Duration> = together.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    let longest = |gaps: &[Duration]| gaps.iter().max().map_or(0.0, Duration::as_secs_f64) * 1e3;
+    // The reader joins the writer between the last two tokens before its own first one.
+    let (reading_gaps, joining_gaps) = gaps.split_at(gaps.len().saturating_sub(2));
     let reading = read_alone.as_secs_f64() / read_together.as_secs_f64();
     let writing = write_together / write_alone;
     println!("reading alone       {:8.1} tokens/s", num_tokens as f64 / read_alone.as_secs_f64());
@@ -93,7 +99,8 @@ async fn main() -> Result<()> {
     println!("writing alone       {write_alone:8.1} tokens/s");
     println!("writing together    {write_together:8.1} tokens/s");
     println!("relative speeds     {reading:.2} + {writing:.2} = {:.2}", reading + writing);
-    println!("longest gap         {:8.0} ms", longest_gap.as_secs_f64() * 1e3);
+    println!("longest gap         {:8.0} ms while it is read", longest(reading_gaps));
+    println!("                    {:8.0} ms when the reader joins", longest(joining_gaps));
     engine.shutdown().await;
     Ok(())
 }

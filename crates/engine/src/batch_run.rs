@@ -102,7 +102,8 @@ impl BatchRun {
         Ok(num_rows)
     }
 
-    /// Reads at most `max_tokens` of the waiting prompts, and returns how many it read.
+    /// Reads at most `max_tokens` of the waiting prompts, and returns how many it read: none if
+    /// sequences only joined those that decode.
     pub(crate) fn prefill(
         &mut self,
         worker: &mut Worker,
@@ -111,8 +112,12 @@ impl BatchRun {
         let num_before = self.generator.stats().prompt_tokens;
         let step =
             guarded(worker, "reading a prompt", |_| Ok(self.generator.prefill_slice(max_tokens)));
+        let has_read =
+            step.as_ref().is_ok_and(|step| step.prompts.iter().any(|prompt| !prompt.end_of_prompt));
         self.process(worker, step)?;
-        Ok(self.generator.stats().prompt_tokens - num_before)
+        // The last token of a sequence that joins is read by its first decode step.
+        let num_tokens = self.generator.stats().prompt_tokens - num_before;
+        Ok(if has_read { num_tokens } else { 0 })
     }
 
     /// Ends the sequences for which `ends` holds, and saves their caches.

@@ -4,12 +4,13 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
+use std::time::Duration;
 
 use cairn_chat::FinishReason;
 use cairn_lm::batch::BatchOptions;
 use cairn_lm::cache::{CacheSpec, LayerCache};
 use cairn_lm::device::ComputeDevice;
-use cairn_lm::memory;
+use cairn_lm::{ffi, memory};
 
 use crate::batch_run::{BatchRun, FailedSlice};
 use crate::clock::{EngineClock, Work};
@@ -46,6 +47,9 @@ struct Run {
     work: RunWork,
     last_decode: u64,
     last_prefill: u64,
+    /// How long prefill slices have waited for its last decode step. The step's tokens come with its
+    /// next decode slice, so that the time is counted there.
+    waited_for_decode: Duration,
 }
 
 enum RunWork {
@@ -214,7 +218,8 @@ impl Scheduler {
     fn add(&mut self, work: RunWork) {
         // It is served after the runs that wait already.
         let now = self.num_slices;
-        self.runs.push(Run { work, last_decode: now, last_prefill: now });
+        let waited_for_decode = Duration::ZERO;
+        self.runs.push(Run { work, last_decode: now, last_prefill: now, waited_for_decode });
     }
 
     fn counts(&self, reader: Option<usize>) -> QueueCounts {
@@ -246,6 +251,7 @@ impl Scheduler {
         self.runs[index].last_decode = self.num_slices;
         let start = self.clock.now();
         let run = &mut self.runs[index];
+        let waited = std::mem::take(&mut run.waited_for_decode);
         let model = run.model().to_owned();
         let outcome = match &mut run.work {
             RunWork::Batch(batch) => batch.decode(worker).map_err(Failure::Batch),
@@ -254,7 +260,7 @@ impl Scheduler {
         };
         let num_rows = *outcome.as_ref().unwrap_or(&1);
         self.clock.worked(Work::Decode { num_rows });
-        let took = self.clock.now() - start;
+        let took = self.clock.now() - start + waited;
         self.policy.decoded(took);
         self.costs.entry(model).or_default().decoded(took);
         self.settle(worker, index, outcome.map(drop));
@@ -263,6 +269,9 @@ impl Scheduler {
     fn prefill_slice(&mut self, worker: &mut Worker, reader: Option<usize>, max_tokens: usize) {
         let Some(index) = reader else { return };
         let beside_decoding = self.runs.iter().any(Run::is_decoding);
+        if beside_decoding {
+            self.wait_for_decode();
+        }
         self.num_slices += 1;
         self.runs[index].last_prefill = self.num_slices;
         let start = self.clock.now();
@@ -283,6 +292,19 @@ impl Scheduler {
         self.policy.prefilled(took, beside_decoding);
         self.costs.entry(model).or_default().prefilled(num_tokens, took);
         self.settle(worker, index, outcome.map(drop));
+    }
+
+    /// Waits until the device has computed what the last decode slice launched, so that a prefill
+    /// slice is not measured with it.
+    fn wait_for_decode(&mut self) {
+        let start = self.clock.now();
+        // Work that fails is reported to whoever asks for its result.
+        let _ = ffi::synchronize();
+        let waited = self.clock.now() - start;
+        let decoding = self.runs.iter_mut().filter(|run| run.is_decoding());
+        if let Some(run) = decoding.max_by_key(|run| run.last_decode) {
+            run.waited_for_decode += waited;
+        }
     }
 
     /// Removes the run at `index` if its slice has ended it, and reports how.

@@ -2,8 +2,10 @@
 //! counts and measured costs.
 //!
 //! - Nobody decodes: prompts are read in full steps.
-//! - Somebody decodes: a prefill slice takes about [`SlicePolicy::target`], and as much time is
-//!   given to decoding before the next one. One reader and one writer each get half of the device.
+//! - Somebody decodes: a prefill slice takes about [`SlicePolicy::target`], and at least as much time
+//!   is given to decoding before the next one: one reader and one writer each get half of the device.
+//!   Where much of a slice is the fixed cost of a pass, decoding gets more, so that these costs take
+//!   little of the device's time.
 //! - What is left to read takes less than one slice: it is read after one step, so that its sequence
 //!   joins the batch early.
 //! - More prompts wait than sequences decode, and they are short: they are read first, so that all
@@ -15,8 +17,17 @@ use std::time::Duration;
 const TARGET: Duration = Duration::from_millis(100);
 
 /// The gap between two tokens of a writer for which a slice may exceed its target, so that most of
-/// it is not the fixed cost of a pass.
-const MAX_GAP: Duration = Duration::from_millis(400);
+/// it is not the fixed cost of a pass. Below half a second, because a slice may take longer than
+/// those before it: the longer a prompt, the more each of its tokens costs.
+const MAX_GAP: Duration = Duration::from_millis(460);
+
+/// Decoding gets so much time beside prefill slices that their fixed costs take at most one part in
+/// this many of the device's time.
+const FIXED_COST_DIVISOR: u32 = 11;
+
+/// The most time for decoding between two prefill slices, as a multiple of the last one's. It comes
+/// before [`FIXED_COST_DIVISOR`], so that prompts are read on devices with slow steps too.
+const MAX_DECODE_RATIO: f64 = 1.6;
 
 /// How many targets decoding sequences wait at most while short prompts are read first.
 const TARGETS_IN_A_ROW: u32 = 3;
@@ -109,12 +120,19 @@ impl SlicePolicy {
         let are_many_short = counts.num_waiting_rows > counts.num_decoding_rows
             && counts.num_unread_tokens <= costs.tokens_within(pause);
         let has_decoded = self.num_decoded_since >= counts.num_decoding
-            && self.decoded_since >= self.last_prefill;
+            && self.decoded_since >= self.decode_time(costs);
         if is_short || are_many_short || has_decoded {
             Slice::Prefill { max_tokens }
         } else {
             Slice::Decode
         }
+    }
+
+    /// How long sequences decode after the last prefill slice before the next one.
+    fn decode_time(&self, costs: &SliceCosts) -> Duration {
+        let wanted = (costs.fixed() * FIXED_COST_DIVISOR).saturating_sub(self.last_prefill);
+        let most = self.last_prefill.mul_f64(MAX_DECODE_RATIO);
+        wanted.clamp(self.last_prefill, most)
     }
 
     /// Notes that a decode step took so long.
@@ -147,15 +165,20 @@ impl SliceCosts {
         }
     }
 
-    /// The prompt tokens that are read in about `target`, or in four times a decode step if that is
+    /// What a pass costs however few tokens it reads: about what a decode step does, because both
+    /// read all weights.
+    fn fixed(&self) -> Duration {
+        self.decode.unwrap_or_default()
+    }
+
+    /// The prompt tokens that are read in about `target`, or in six times a decode step if that is
     /// longer and leaves gaps under [`MAX_GAP`], but in no less than twice a step.
     ///
-    /// A pass costs what a decode step does, because it reads the same weights, and something for
-    /// each token. Without the first part a slice of one token would look like the speed of the
-    /// device where a step takes as long as `target`.
+    /// A pass has its fixed cost, and something for each token. Without the first part a slice of one
+    /// token would look like the speed of the device where a step takes as long as `target`.
     fn tokens_within(&self, target: Duration) -> usize {
-        let fixed = self.decode.map_or(0.0, |decode| decode.as_secs_f64());
-        let within_gap = (4.0 * fixed).min(MAX_GAP.as_secs_f64() - fixed);
+        let fixed = self.fixed().as_secs_f64();
+        let within_gap = (6.0 * fixed).min(MAX_GAP.as_secs_f64() - fixed);
         let seconds = target.as_secs_f64().max(within_gap).max(2.0 * fixed);
         if self.num_tokens > 0.0 {
             let per_token = (self.seconds - fixed * self.num_slices).max(0.0) / self.num_tokens;
@@ -240,7 +263,7 @@ mod tests {
         check(SliceCosts::default(), 2048, FIRST_SLICE_TOKENS);
         let mut slow = SliceCosts::default();
         slow.decoded(25 * MS);
-        check(slow, 2048, 4);
+        check(slow, 2048, 6);
         slow.decoded(10_000 * MS);
         check(slow, 2048, 2);
         // A short slice says little about long ones.
@@ -351,7 +374,8 @@ mod tests {
         check("a small model on a GPU", |n| 2 * MS + MS / 100 * n as u32, 3 * MS);
         // A pass costs more than the target however short it is: slices within half a second read
         // the weights often.
-        check_speeds("a slow device", |n| 110 * MS + MS * n as u32, 110 * MS, 0.8);
-        check_speeds("few tokens a slice", |n| 60 * MS + 3 * MS * n as u32, 60 * MS, 0.85);
+        check("few tokens a slice", |n| 60 * MS + 3 * MS * n as u32, 60 * MS);
+        check("slow steps", |n| 92 * MS + 5 * MS * n as u32, 92 * MS);
+        check_speeds("a slow device", |n| 150 * MS + MS * n as u32, 150 * MS, 0.8);
     }
 }

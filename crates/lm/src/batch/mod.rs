@@ -130,15 +130,22 @@ impl BatchGenerator {
 
     /// The second half: reads at most `max_tokens` of the waiting prompts, padding included. They
     /// take turns, and those with chunks of similar length share a pass.
+    ///
+    /// While others decode, a sequence that was read to its end joins them in a call of its own, which
+    /// reads nothing: joining copies caches, and the others would wait for both.
     pub fn prefill_slice(&mut self, max_tokens: usize) -> BatchStep {
         let mut step = BatchStep::default();
-        if self.begin_prefill(&mut step) {
+        let only_joins =
+            self.num_decoding() > 0 && self.prefilling.iter().any(Prefilling::is_ready);
+        if self.begin_prefill(&mut step) && !only_joins {
             let start = Instant::now();
             let max_tokens = max_tokens.clamp(1, self.options.prefill_step_size);
             let num_tokens =
                 prefill::prefill_slice(&self.model, &mut self.prefilling, max_tokens, &mut step);
             self.end_prefill(&step, num_tokens, start);
-            self.start_decoding(&mut step);
+            if self.num_decoding() == 0 {
+                self.start_decoding(&mut step);
+            }
         }
         step
     }
