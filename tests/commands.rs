@@ -198,6 +198,13 @@ async fn no_command_waits_for_the_answer_of_another_conversation() {
 
     caller.call(Command::ListModels).await;
     caller.call(Command::LoadModel { name: "another".to_owned() }).await;
+    // The endless answer is another model's than the one that answers next.
+    let loaded = loop {
+        if let EngineState::Generating { model, .. } = caller.engine().await {
+            break model;
+        }
+    };
+    assert_eq!(loaded, "another");
     caller.call(Command::StopLoading).await;
     caller.call(Command::UnloadModel).await;
     manage_models(&mut caller, home.path()).await;

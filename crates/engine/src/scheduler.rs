@@ -435,7 +435,8 @@ impl Scheduler {
         let Some(sequence) = self.sequences().next() else {
             return self.publish_task(worker);
         };
-        let model = &sequence.loaded.name;
+        // Which model answers next is what a watcher asks, not whose answer was begun first.
+        let model = worker.models.current().unwrap_or(&sequence.loaded.name).to_owned();
         let decoding = self.sequences().filter(|sequence| !sequence.sampled.is_empty());
         let (generation_tokens, generation_tps) =
             decoding.fold((0, 0.0), |(tokens, tps), sequence| {
@@ -444,11 +445,9 @@ impl Scheduler {
         worker.publish_progress(|| match generation_tokens {
             0 => {
                 let (processed_tokens, total_tokens) = sequence.progress();
-                EngineState::Prefilling { model: model.clone(), processed_tokens, total_tokens }
+                EngineState::Prefilling { model, processed_tokens, total_tokens }
             }
-            _ => {
-                EngineState::Generating { model: model.clone(), generation_tokens, generation_tps }
-            }
+            _ => EngineState::Generating { model, generation_tokens, generation_tps },
         });
     }
 
@@ -459,11 +458,9 @@ impl Scheduler {
         });
         let Some(task) = task else { return };
         let (processed_tokens, total_tokens) = task.progress();
-        worker.publish_progress(|| EngineState::Prefilling {
-            model: task.loaded().name.clone(),
-            processed_tokens,
-            total_tokens,
-        });
+        let model = worker.models.current().unwrap_or(&task.loaded().name).to_owned();
+        let state = || EngineState::Prefilling { model, processed_tokens, total_tokens };
+        worker.publish_progress(state);
     }
 }
 

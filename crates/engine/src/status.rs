@@ -24,7 +24,7 @@ pub enum EngineState {
     },
     /// A prompt is being prefilled.
     Prefilling {
-        /// The loaded model.
+        /// The model of requests that name none; another one may be at work.
         model: String,
         /// Prompt tokens read, cached ones included.
         processed_tokens: usize,
@@ -33,7 +33,7 @@ pub enum EngineState {
     },
     /// Answers are being decoded.
     Generating {
-        /// The loaded model.
+        /// The model of requests that name none; another one may be at work.
         model: String,
         /// Tokens sampled so far.
         generation_tokens: usize,
