@@ -7,6 +7,14 @@ pub(crate) struct HeldModel {
     pub(crate) bytes: u64,
     /// Whether a sequence or a task uses it: then it stays.
     pub(crate) is_in_use: bool,
+    /// Whether a person wants it to stay.
+    pub(crate) is_pinned: bool,
+}
+
+impl HeldModel {
+    fn stays(&self) -> bool {
+        self.is_in_use || self.is_pinned
+    }
 }
 
 /// What memory is in use, and how much there may be.
@@ -35,6 +43,8 @@ pub(crate) enum Admission {
         limit_bytes: u64,
         /// The models in use.
         would_have_to_go: Vec<String>,
+        /// The pinned models that are not in use.
+        pinned: Vec<String>,
     },
 }
 
@@ -77,7 +87,7 @@ impl MemoryUse {
             return Some(Admission::Admit);
         }
         let mut unloaded = Vec::new();
-        let idle = self.models.iter().filter(|model| !model.is_in_use);
+        let idle = self.models.iter().filter(|model| !model.stays());
         for model in idle.filter(|model| Some(model.name.as_str()) != spared) {
             used -= model.bytes;
             unloaded.push(model.name.clone());
@@ -89,13 +99,18 @@ impl MemoryUse {
     }
 
     fn refuse(&self, needed_bytes: u64) -> Admission {
-        let in_use: Vec<&HeldModel> = self.models.iter().filter(|model| model.is_in_use).collect();
-        let held: u64 = in_use.iter().map(|model| model.bytes).sum();
+        let staying = || self.models.iter().filter(|model| model.stays());
+        let names = |is_in_use: bool| {
+            let such = staying().filter(move |model| model.is_in_use == is_in_use);
+            such.map(|model| model.name.clone()).collect()
+        };
+        let held: u64 = staying().map(|model| model.bytes).sum();
         Admission::Refuse {
             needed_bytes,
             free_bytes: self.limit_bytes.saturating_sub(held.saturating_add(self.reserved_bytes)),
             limit_bytes: self.limit_bytes,
-            would_have_to_go: in_use.into_iter().map(|model| model.name.clone()).collect(),
+            would_have_to_go: names(true),
+            pinned: names(false),
         }
     }
 }
@@ -110,6 +125,7 @@ mod tests {
             name: name.to_owned(),
             bytes,
             is_in_use,
+            is_pinned: name.starts_with("pinned"),
         };
         let models = models.iter().map(held).collect();
         MemoryUse { limit_bytes: limit, models, reserved_bytes: reserved }
@@ -120,8 +136,10 @@ mod tests {
     }
 
     fn refused(needed_bytes: u64, free_bytes: u64, names: &[&str]) -> Admission {
-        let would_have_to_go = names.iter().map(|&name| name.to_owned()).collect();
-        Admission::Refuse { needed_bytes, free_bytes, limit_bytes: 100, would_have_to_go }
+        let names: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
+        let (pinned, would_have_to_go) =
+            names.into_iter().partition(|name| name.starts_with("pinned"));
+        Admission::Refuse { needed_bytes, free_bytes, limit_bytes: 100, would_have_to_go, pinned }
     }
 
     #[test]
@@ -140,6 +158,10 @@ mod tests {
         check(&[("a", 40, true), ("b", 30, false)], 20, 40, unloading(&["b"]));
         check(&[("a", 40, true), ("b", 30, false)], 20, 41, refused(41, 40, &["a"]));
         check(&[("a", 40, true)], 0, u64::MAX, refused(u64::MAX, 60, &["a"]));
+        // A pinned one stays too.
+        check(&[("pinned", 40, false), ("b", 30, false)], 0, 60, unloading(&["b"]));
+        let both = [("a", 20, true), ("pinned", 40, false)];
+        check(&both, 0, 41, refused(41, 40, &["a", "pinned"]));
     }
 
     #[test]

@@ -191,6 +191,19 @@ impl Engine {
         self.ask(Job::Unload { reply }, answer).await
     }
 
+    /// Drops a model, unless it is in use or was used after `unused_since`, which
+    /// [`LoadedModelStatus::last_used`](crate::LoadedModelStatus) says. Its conversations are saved.
+    pub fn unload_unused(&self, name: &str, unused_since: Instant) {
+        let job = Job::UnloadUnused { name: name.to_owned(), unused_since };
+        let _ = self.shared.lock().jobs.send(job);
+    }
+
+    /// Names the models that neither make room for others nor leave when the system is short of
+    /// memory, instead of those that were named before.
+    pub fn set_pinned(&self, names: Vec<String>) {
+        let _ = self.shared.lock().jobs.send(Job::SetPinned(names));
+    }
+
     /// Requests an answer. Requests start in their order and run at the same time.
     pub fn generate(&self, request: GenerateRequest) -> Generation {
         let (sender, events) = mpsc::unbounded_channel();

@@ -101,7 +101,7 @@ pub enum EngineError {
     },
     /// A model or an answer needs more memory than there may be.
     #[error(
-        "{what} needs {}, and {} of the {} for models are free{}", gb(*.needed_bytes), gb(*.free_bytes), gb(*.limit_bytes), in_use(.would_have_to_go)
+        "{what} needs {}, and {} of the {} for models are free{}", gb(*.needed_bytes), gb(*.free_bytes), gb(*.limit_bytes), remedy(.would_have_to_go, .pinned)
     )]
     DoesNotFit {
         /// The model, or the answer.
@@ -114,6 +114,8 @@ pub enum EngineError {
         limit_bytes: u64,
         /// The models that are in use, which would have to go.
         would_have_to_go: Vec<String>,
+        /// The pinned models that are not in use.
+        pinned: Vec<String>,
     },
     /// The load of a model was cancelled.
     #[error("loading {model} was cancelled")]
@@ -130,13 +132,14 @@ fn gb(bytes: u64) -> String {
     format!("{:.1} GB", bytes as f64 / 1e9)
 }
 
-fn in_use(models: &[String]) -> String {
-    match models {
-        [] => ": choose a smaller model, or a shorter conversation".to_owned(),
-        models => format!(
-            ": wait until {} is no longer in use, or choose a smaller model",
-            models.join(" and ")
-        ),
+fn remedy(in_use: &[String], pinned: &[String]) -> String {
+    let wait = || format!("wait until {} is no longer in use", in_use.join(" and "));
+    let unpin = || format!("unpin {}", pinned.join(" and "));
+    match (in_use, pinned) {
+        ([], []) => ": choose a smaller model, or a shorter conversation".to_owned(),
+        (_, []) => format!(": {}, or choose a smaller model", wait()),
+        ([], _) => format!(": {}, or choose a smaller model", unpin()),
+        (_, _) => format!(": {}, {}, or choose a smaller model", wait(), unpin()),
     }
 }
 
@@ -169,6 +172,7 @@ impl From<LmError> for EngineError {
             | LmError::PromptFileLayout { .. }
             | LmError::Write { .. }
             | LmError::DraftVocabulary { .. }
+            | LmError::DraftTokenizer
             | LmError::NoDraftModel => EngineError::Refused(error),
             _ => EngineError::Model(error),
         }

@@ -64,7 +64,10 @@ pub use cairn_lm::cache::{KvQuantization, PromptFileLayout};
 pub use cairn_lm::device::ComputeDevice;
 pub use cairn_lm::memory::default_limit_bytes as default_memory_limit_bytes;
 pub use cairn_lm::models::SUPPORTED as SUPPORTED_MODEL_TYPES;
-pub use cairn_lm::{LoadProgress, ModelCheck, ModelMemory, ProblemKind, check_model};
+pub use cairn_lm::{
+    LmError, LoadOptions, LoadProgress, ModelCheck, ModelMemory, ProblemKind, check_draft_model,
+    check_model,
+};
 pub use engine::{Engine, EngineOptions};
 pub use error::EngineError;
 pub use prompt_cache::{CacheFigures, CacheHandle, CacheNode, CacheOptions, CacheView, Repaired};

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::time::SystemTime;
+use std::time::{Instant, SystemTime};
 
 use cairn_lm::{LoadedModel, ModelKit, ModelMemory};
 
@@ -24,10 +24,14 @@ pub(crate) struct ModelPool {
 pub(crate) struct PooledModel {
     pub(crate) loaded: Rc<Loaded>,
     /// Its draft model.
-    pub(crate) draft: Option<Rc<LoadedModel>>,
+    pub(crate) draft: Option<Rc<Loaded>>,
     /// The kit of the last request with a draft model, with the caches of its conversation.
     pub(crate) kit: Option<ModelKit>,
+    /// When it was loaded, asked, or last seen in use.
+    pub(crate) last_used: Instant,
     files: ModelFiles,
+    /// The size of the groups in which its keys and values can be quantized, if they can be.
+    pub(crate) kv_group_size: Option<i32>,
     /// What it takes; none where its folder does not say.
     pub(crate) memory: Option<ModelMemory>,
 }
@@ -60,6 +64,13 @@ impl ModelFiles {
             .collect();
         files.sort();
         ModelFiles { folder: folder.to_owned(), files }
+    }
+}
+
+impl PooledModel {
+    /// Where its files are.
+    pub(crate) fn folder(&self) -> &Path {
+        &self.files.folder
     }
 }
 
@@ -99,8 +110,17 @@ impl ModelPool {
         memory: Option<ModelMemory>,
     ) {
         self.models.retain(|pooled| pooled.loaded.name != name);
+        let kv_group_size = model.model.cache_spec().kv_group_size();
         let loaded = Rc::new(Loaded { name, model: Rc::new(model) });
-        self.models.push(PooledModel { loaded, draft: None, kit: None, files, memory });
+        self.models.push(PooledModel {
+            loaded,
+            draft: None,
+            kit: None,
+            last_used: Instant::now(),
+            files,
+            kv_group_size,
+            memory,
+        });
     }
 
     /// Makes a model the one of requests that name none, and the most recently used.
@@ -112,8 +132,16 @@ impl ModelPool {
     /// Makes a model the most recently used.
     pub(crate) fn touch(&mut self, name: &str) {
         if let Some(index) = self.models.iter().position(|pooled| pooled.loaded.name == name) {
-            let pooled = self.models.remove(index);
+            let mut pooled = self.models.remove(index);
+            pooled.last_used = Instant::now();
             self.models.push(pooled);
+        }
+    }
+
+    /// Remembers which models are in use now.
+    pub(crate) fn note_use(&mut self, now: Instant) {
+        for pooled in self.models.iter_mut().filter(|pooled| pooled.is_in_use()) {
+            pooled.last_used = now;
         }
     }
 
@@ -161,7 +189,7 @@ impl PooledModel {
             Some(memory) => memory.weight_bytes,
             None => self.loaded.model.weight_bytes,
         };
-        of_model + self.draft.as_ref().map_or(0, |draft| draft.weight_bytes)
+        of_model + self.draft.as_ref().map_or(0, |draft| draft.model.weight_bytes)
     }
 
     /// Whether a sequence or a task uses the model.

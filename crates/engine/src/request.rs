@@ -114,8 +114,10 @@ pub struct GenerateRequest {
     pub template_variables: Map<String, Value>,
     /// How tokens are chosen.
     pub sampling: SamplingParams,
-    /// The most tokens to sample; the answer also ends at the end of the model's context.
+    /// The most tokens to sample; the answer also ends at the end of the context.
     pub max_tokens: usize,
+    /// The most tokens of prompt and answer together; with none, and at most, the model's own.
+    pub context_length: Option<usize>,
     /// The most prompt tokens in one prefill step. The engine takes fewer where its device or other
     /// answers ask for it; requests in one batch use the smallest of theirs.
     pub prefill_step_size: usize,
@@ -155,6 +157,11 @@ impl GenerateRequest {
             && self.num_draft_tokens.is_none()
     }
 
+    /// The most tokens of prompt and answer together, with a model that can read `own`.
+    pub(crate) fn context_length(&self, own: usize) -> usize {
+        self.context_length.map_or(own, |length| length.min(own))
+    }
+
     /// Whether this request cannot share a batch with others.
     pub(crate) fn is_unbatched(&self) -> bool {
         self.kv_cache.quantization.is_some() || self.num_draft_tokens.is_some()
@@ -169,6 +176,7 @@ impl GenerateRequest {
             template_variables: Map::new(),
             sampling: SamplingParams::default(),
             max_tokens: 256,
+            context_length: None,
             prefill_step_size: 2048,
             use_prompt_cache: true,
             owner: None,

@@ -40,7 +40,8 @@ impl Restoring {
             let request = &job.request;
             let is_looked_up =
                 request.uses_prompt_cache() || request.prompt.opaque_prefix().is_some();
-            let has_place = (1..loaded.model.model.context_length()).contains(&num_tokens);
+            let context_length = request.context_length(loaded.model.model.context_length());
+            let has_place = (1..context_length).contains(&num_tokens);
             let Some((_, prompt)) = job
                 .prompt
                 .as_ref()

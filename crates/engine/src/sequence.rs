@@ -130,7 +130,8 @@ impl Sequence {
             true => worker.cache.checkpoints_at(&loaded.model, &prompt, reuse.num_tokens),
             false => Vec::new(),
         };
-        let context_left = loaded.model.model.context_length() - num_in_file - prompt.tokens.len();
+        let context_length = request.context_length(loaded.model.model.context_length());
+        let context_left = context_length - num_in_file - prompt.tokens.len();
         let sequence = Sequence {
             num_in_file,
             tokens_in_file,
@@ -438,7 +439,7 @@ fn cached_beginning(
     let file = path.map(|path| prompt_file::load(path, loaded)).transpose()?;
     let num_in_file = file.as_ref().map_or(0, |file| file.num_tokens);
     let num_tokens = num_in_file + prompt.tokens.len();
-    let context_length = model.context_length();
+    let context_length = request.context_length(model.context_length());
     if num_tokens >= context_length {
         return Err(LmError::PromptTooLong { num_tokens, context_length }.into());
     }

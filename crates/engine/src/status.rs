@@ -1,5 +1,8 @@
 //! What the engine is doing, as a value to watch.
 
+use std::path::PathBuf;
+use std::time::Instant;
+
 use cairn_lm::LoadProgress;
 
 use crate::model_pool::PooledModel;
@@ -55,21 +58,34 @@ pub enum EngineState {
 pub struct LoadedModelStatus {
     /// The name it was loaded under.
     pub name: String,
+    /// The folder it was loaded from.
+    pub folder: PathBuf,
     /// Identifies the weights and the precision they are computed in.
     pub fingerprint: String,
-    /// Bytes of its weights.
+    /// Bytes of its weights, with those of its draft model.
     pub weight_bytes: u64,
+    /// The name of its draft model.
+    pub draft: Option<String>,
+    /// The size of the groups in which its keys and values can be quantized; none where they cannot
+    /// be.
+    pub kv_group_size: Option<i32>,
     /// Whether an answer or another job uses it, so that it cannot be unloaded.
     pub is_in_use: bool,
+    /// When it was loaded, asked, or last seen in use.
+    pub last_used: Instant,
 }
 
 impl LoadedModelStatus {
     pub(crate) fn of(pooled: &PooledModel) -> Self {
         LoadedModelStatus {
             name: pooled.loaded.name.clone(),
+            folder: pooled.folder().to_owned(),
             fingerprint: pooled.loaded.model.fingerprint.clone(),
             weight_bytes: pooled.weight_bytes(),
+            draft: pooled.draft.as_ref().map(|draft| draft.name.clone()),
+            kv_group_size: pooled.kv_group_size,
             is_in_use: pooled.is_in_use(),
+            last_used: pooled.last_used,
         }
     }
 }

@@ -157,7 +157,8 @@ impl EngineLoop {
         };
         let bytes = |num_answer: usize| {
             let num_tokens = num_prompt_tokens + request.max_tokens.min(num_answer);
-            memory.peak_bytes(num_tokens.min(memory.context_length), 1, SHORT_CONVERSATION_TOKENS)
+            let context_length = request.context_length(memory.context_length);
+            memory.peak_bytes(num_tokens.min(context_length), 1, SHORT_CONVERSATION_TOKENS)
                 - memory.weight_bytes
         };
         Ok(SequenceNeeds {
@@ -221,6 +222,11 @@ impl EngineLoop {
                     self.publish_unloaded();
                 }
                 let _ = reply.send(Ok(self.unloading.clone()));
+            }
+            (_, Job::UnloadUnused { name, unused_since }) => {
+                if self.worker.drop_unused(&name, unused_since) {
+                    self.publish_unloaded();
+                }
             }
             (JobNeeds::Nothing, job) => answer(&mut self.worker, job),
             (_, job) => self.waiting.push_back(job),
@@ -346,6 +352,7 @@ fn answer(worker: &mut Worker, job: Job) {
         Job::RelieveMemory(pressure) => {
             attempt(worker, "freeing memory", |worker| worker.relieve(pressure));
         }
+        Job::SetPinned(names) => worker.pinned = names,
         // Only wakes the loop, which checks `closing`.
         Job::Shutdown => {}
         #[cfg(test)]
@@ -354,6 +361,7 @@ fn answer(worker: &mut Worker, job: Job) {
         Job::Load(_)
         | Job::CancelLoad
         | Job::Unload { .. }
+        | Job::UnloadUnused { .. }
         | Job::CachePrompt { .. }
         | Job::FlushCache { .. }
         | Job::Generate(_)

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use cairn_lm::{LmError, LoadProgress, LoadedModel, ModelKit, ModelKitOptions, ffi, memory};
+use cairn_lm::{LmError, LoadProgress, ModelKit, ModelKitOptions, ffi, memory};
 use tokio::sync::watch;
 
 use crate::admission::{Admission, HeldModel, MemoryUse};
@@ -22,6 +22,8 @@ pub(crate) struct Worker {
     status: watch::Sender<EngineStatus>,
     last_status: Option<Instant>,
     pub(crate) keep_quantized: bool,
+    /// The names of models that only a person unloads.
+    pub(crate) pinned: Vec<String>,
     /// What models and sequences may take together.
     pub(crate) memory_limit_bytes: Option<u64>,
 }
@@ -71,6 +73,7 @@ impl Worker {
             status,
             last_status: None,
             keep_quantized,
+            pinned: Vec::new(),
             memory_limit_bytes,
         }
     }
@@ -84,6 +87,7 @@ impl Worker {
             }
             None => state,
         };
+        self.models.note_use(Instant::now());
         let (cache, models) = (&self.cache, &self.models);
         self.status.send_modify(|status| {
             let (cache_disk_bytes, cache_memory_bytes) = cache.bytes();
@@ -158,7 +162,7 @@ impl Worker {
             None => ModelKit::new(Rc::clone(&loaded.model), options)?,
         };
         if let (Some(draft), None) = (draft, kit.draft_model()) {
-            kit.set_draft_model(draft)?;
+            kit.set_draft_model(Rc::clone(&draft.model))?;
         }
         Ok(kit)
     }
@@ -168,14 +172,14 @@ impl Worker {
     pub(crate) fn keep_kit(&mut self, loaded: &Rc<Loaded>, kit: ModelKit) {
         let Some(pooled) = self.models.pooled(loaded) else { return };
         let is_same = match (kit.draft_model(), &pooled.draft) {
-            (Some(own), Some(draft)) => Rc::ptr_eq(own, draft),
+            (Some(own), Some(draft)) => Rc::ptr_eq(own, &draft.model),
             (own, draft) => own.is_none() && draft.is_none(),
         };
         pooled.kit = is_same.then_some(kit);
     }
 
     /// Sets or drops the draft model of the current model, with the caches of the one before.
-    pub(crate) fn set_draft(&mut self, loaded: &Rc<Loaded>, draft: Option<Rc<LoadedModel>>) {
+    pub(crate) fn set_draft(&mut self, loaded: &Rc<Loaded>, draft: Option<Rc<Loaded>>) {
         if let Some(pooled) = self.models.pooled(loaded) {
             pooled.draft = draft;
             if let Some(kit) = &mut pooled.kit {
@@ -183,6 +187,8 @@ impl Worker {
             }
         }
         memory::clear_cache();
+        let state = self.status.borrow().state.clone();
+        self.publish(state);
     }
 
     /// Drops the conversations that are resident in memory.
@@ -197,6 +203,7 @@ impl Worker {
             name: pooled.loaded.name.clone(),
             bytes: pooled.weight_bytes(),
             is_in_use: pooled.is_in_use(),
+            is_pinned: self.pinned.contains(&pooled.loaded.name),
         };
         let limit_bytes = self.memory_limit_bytes?;
         let models = self.models.iter().map(held).collect();
@@ -216,7 +223,13 @@ impl Worker {
                 self.drop_idle_models(|loaded| names.contains(&loaded.name));
                 Ok(())
             }
-            Admission::Refuse { needed_bytes, free_bytes, limit_bytes, would_have_to_go } => {
+            Admission::Refuse {
+                needed_bytes,
+                free_bytes,
+                limit_bytes,
+                would_have_to_go,
+                pinned,
+            } => {
                 let what = what.to_owned();
                 Err(EngineError::DoesNotFit {
                     what,
@@ -224,6 +237,7 @@ impl Worker {
                     free_bytes,
                     limit_bytes,
                     would_have_to_go,
+                    pinned,
                 })
             }
         }
@@ -236,7 +250,10 @@ impl Worker {
                 Relief::AllocatorCache => {}
                 Relief::ResidentConversations => self.forget_conversations(),
                 Relief::StoredContents => self.cache.drop_stored_contents(),
-                Relief::IdleModels => drop(self.drop_idle_models(|_| true)),
+                Relief::IdleModels => {
+                    let pinned = self.pinned.clone();
+                    self.drop_idle_models(|loaded| !pinned.contains(&loaded.name));
+                }
             }
             // What was dropped is in MLX's allocator cache now.
             memory::clear_cache();
@@ -246,6 +263,14 @@ impl Worker {
             state => state,
         };
         self.publish(state);
+    }
+
+    /// Drops a model that has not been used after `unused_since`. Returns whether it did.
+    pub(crate) fn drop_unused(&mut self, name: &str, unused_since: Instant) -> bool {
+        let is_unused = |pooled: &PooledModel| {
+            pooled.loaded.name == name && !pooled.is_in_use() && pooled.last_used <= unused_since
+        };
+        self.models.iter().any(is_unused) && self.drop_idle_models(|loaded| loaded.name == name)
     }
 
     /// Drops the idle models for which `goes` holds, with their resident conversations. Returns

@@ -278,6 +278,11 @@ pub enum LmError {
         /// The draft model's.
         draft_vocab_size: usize,
     },
+    /// The draft model has other tokens.
+    #[error(
+        "the draft model has another tokenizer than the model: choose a draft model of the same family"
+    )]
+    DraftTokenizer,
     /// Embeddings belong to one model.
     #[error(
         "input_embeddings cannot be used with a draft model, which has embeddings of its own: leave one of them out"

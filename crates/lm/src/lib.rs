@@ -51,6 +51,7 @@
 
 pub mod batch;
 pub mod cache;
+mod check_draft;
 mod check_model;
 mod config;
 mod cuda;
@@ -71,6 +72,7 @@ mod tensor_list;
 mod tokenizer;
 mod weights;
 
+pub use check_draft::check_draft_model;
 pub use check_model::{ModelCheck, ProblemKind, check_model};
 pub use device_kernels::{num_kernel_failures, without_kernels};
 pub use error::LmError;

@@ -10,7 +10,7 @@ use cairn_formats::safetensors::{self, SafetensorsFile, TensorEntry, check_weigh
 use serde_json::Value;
 
 use crate::LmError;
-use crate::cache::CacheSpec;
+use crate::cache::{CacheSpec, KvQuantization};
 use crate::config::{ConfigFile, Quantization, QuantizationConfig};
 use crate::device::ComputeDevice;
 use crate::models::{self, Outline, Scratch};
@@ -136,6 +136,18 @@ impl ModelMemory {
             scratch,
             device,
         }
+    }
+
+    /// The size of the groups in which its keys and values can be quantized, see
+    /// [`CacheSpec::kv_group_size`].
+    pub fn kv_group_size(&self) -> Option<i32> {
+        self.cache.kv_group_size()
+    }
+
+    /// The same with keys and values that are quantized. Fails on settings that are invalid for
+    /// every model.
+    pub fn quantized(&self, quantization: &KvQuantization) -> Result<Self, LmError> {
+        Ok(ModelMemory { cache: self.cache.quantized(quantization)?, ..self.clone() })
     }
 
     /// How many layers the model has.

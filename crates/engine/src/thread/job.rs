@@ -1,6 +1,7 @@
 //! What the engine's thread can be asked for, and what each needs before it may begin.
 
 use std::path::PathBuf;
+use std::time::Instant;
 
 use tokio::sync::{mpsc, oneshot};
 
@@ -28,6 +29,13 @@ pub(crate) enum Job {
     Unload {
         reply: oneshot::Sender<Result<Vec<String>, EngineError>>,
     },
+    /// Drops a model unless it was used after this time.
+    UnloadUnused {
+        name: String,
+        unused_since: Instant,
+    },
+    /// The names of models that stay until a person unloads them.
+    SetPinned(Vec<String>),
     Generate(GenerateJob),
     /// Replies with the file's contents, and with `import` adds them to the prompt cache.
     ReadPromptFile {
@@ -88,6 +96,8 @@ impl Job {
             Job::CancelLoad
             | Job::UnloadDraft { .. }
             | Job::Unload { .. }
+            | Job::UnloadUnused { .. }
+            | Job::SetPinned(_)
             | Job::ReadPromptFile { import: None, .. }
             | Job::ExportPrompt { .. }
             | Job::ForgetConversations { .. }

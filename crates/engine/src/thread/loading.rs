@@ -57,6 +57,25 @@ impl EngineLoop {
         Ok(())
     }
 
+    /// Drops the draft model before, and makes room for another.
+    fn make_room_for_draft(
+        &mut self,
+        loaded: &Rc<Loaded>,
+        name: &str,
+        folder: &Path,
+    ) -> Result<(), EngineError> {
+        let reserved_bytes = self.scheduler.reserved_bytes();
+        let worker = &mut self.worker;
+        worker.set_draft(loaded, None);
+        let options = LoadOptions { keep_quantized: worker.keep_quantized };
+        let Some(used) = worker.memory_use(reserved_bytes) else { return Ok(()) };
+        match ModelMemory::read(folder, options) {
+            Ok(memory) => worker.make_room(used.admit_model(memory.weight_bytes), name),
+            // A folder that cannot be read is refused when it is loaded, with its reason.
+            Err(_) => Ok(()),
+        }
+    }
+
     /// Makes a model that is loaded the current one.
     fn end_load(&mut self, name: String) -> Result<ModelInfo, EngineError> {
         let EngineLoop { worker, unloading, .. } = self;
@@ -162,12 +181,13 @@ fn load_draft(
     name: String,
     folder: &Path,
 ) -> Result<(), EngineError> {
+    // Held, so that the model stays while room is made for its draft model.
     let loaded = engine.borrow().worker.models.get(None)?;
-    engine.borrow_mut().worker.set_draft(&loaded, None);
+    engine.borrow_mut().make_room_for_draft(&loaded, &name, folder)?;
     let draft = read_model(engine, &name, folder)?;
     check_vocabularies(&loaded.model.model, &draft.model)?;
     let worker = &mut engine.borrow_mut().worker;
-    worker.set_draft(&loaded, Some(Rc::new(draft)));
+    worker.set_draft(&loaded, Some(Rc::new(Loaded { name, model: Rc::new(draft) })));
     Ok(())
 }
 

@@ -208,6 +208,19 @@ impl CacheSpec {
         Ok(self.changed(|layer| layer.as_kind().quantized(group_size, bits)))
     }
 
+    /// The size of the groups in which keys and values can be quantized: 64 where that divides the
+    /// head sizes, else 32; `None` where they cannot be quantized, or none are left that can.
+    pub fn kv_group_size(&self) -> Option<i32> {
+        if self.make().iter().any(|cache| cache.as_kind().forbids_quantization()) {
+            return None;
+        }
+        [64, 32].into_iter().find(|&group_size| {
+            let quantized = KvQuantization { bits: 8, group_size, start: 0 };
+            self.check_group_size(group_size).is_ok()
+                && self.quantized(&quantized).is_ok_and(|spec| spec.quantization().is_some())
+        })
+    }
+
     /// How the first quantized layer is; `None` if there is none.
     pub fn quantization(&self) -> Option<KvQuantization> {
         let (group_size, bits) = self.kinds().find_map(KindSpec::quantization)?;
