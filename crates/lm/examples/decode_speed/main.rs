@@ -5,6 +5,7 @@
 //! usage: decode_speed check [SHAPE]...        small models of each family, the limits of the kernels
 //!        decode_speed write SHAPE FOLDER      a model folder; the shapes are in shapes.rs
 //!        decode_speed measure SHAPE FOLDER    prints JSON lines
+//!        decode_speed stream SHAPE FOLDER     one stream only, for two builds that take turns
 //! ```
 //! The measured path is that of every model. Before a model is timed, the logits of tokens read one
 //! at a time are compared with those of the same tokens read at once and of several rows read
@@ -59,11 +60,14 @@ fn main() -> Result<(), Failure> {
             model_folder::write(Path::new(folder), shape(name)?)?;
         }
         ["measure", name, folder] => measure(shape(name)?, Path::new(folder))?,
+        ["stream", name, folder] => {
+            let model = load(Path::new(folder))?;
+            println!("{}", measure_stream(shape(name)?, &model, "kernels")?);
+        }
         _ => {
-            return Err(
-                "usage: decode_speed check [SHAPE]... | write SHAPE FOLDER | measure SHAPE FOLDER"
-                    .into(),
-            );
+            return Err("usage: decode_speed check [SHAPE]... | write SHAPE FOLDER \
+                 | measure SHAPE FOLDER | stream SHAPE FOLDER"
+                .into());
         }
     }
     match num_kernel_failures() {

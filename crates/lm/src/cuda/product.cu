@@ -76,9 +76,9 @@
   for (int span = lane; span < NUM_SPANS; span += 32) {
     const int place = BLENDED ? span / MATRIX_SPANS : blockIdx.y; // among the chosen experts
     const int within = BLENDED ? span % MATRIX_SPANS : span;
-    size_t first_row = first;
+    size_t rows_before = 0;
     float share = 1.f;
-    if constexpr (EXPERTS > 0) first_row += size_t(experts[place]) * HALVES * N;
+    if constexpr (EXPERTS > 0) rows_before = size_t(experts[place]) * HALVES * N;
     if constexpr (BLENDED) share = shares[place];
     uint4 packed[HALVES][ROWS];
     float scale[HALVES][ROWS], bias[HALVES][ROWS];
@@ -86,7 +86,7 @@
     for (int half = 0; half < HALVES; ++half) {
       #pragma unroll
       for (int r = 0; r < ROWS; ++r) {
-        const size_t row = first_row + r + half * N;
+        const size_t row = rows_before + (first + r + half * N);
         const size_t group = row * (MATRIX_SPANS * SPAN / GROUP) + within * SPAN / GROUP;
         packed[half][r] = __ldg(reinterpret_cast<const uint4*>(w) + row * MATRIX_SPANS + within);
         scale[half][r] = share * __bfloat162float(scales[group]);
