@@ -5,7 +5,7 @@ use std::io::{self, Read, Write};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-use cairn_formats::gguf::{GgufError, import_gguf};
+use cairn_formats::gguf::{self, GgufError, import_gguf};
 use uuid::Uuid;
 
 use crate::{HubError, ModelFolders};
@@ -28,12 +28,20 @@ impl ModelFolders {
         if source.is_dir() {
             return self.import_folder(source, None, on_progress);
         }
-        let Some(name) = file_name.strip_suffix(".gguf") else {
+        let is_gguf = |(_, extension): &(&str, &str)| extension.eq_ignore_ascii_case("gguf");
+        let Some((name, _)) = file_name.rsplit_once('.').filter(is_gguf) else {
             return Err(HubError::NoModelFile { name: file_name.to_owned() });
         };
         match import_gguf(source, self.imported(), Some(name), on_progress) {
             Err(GgufError::Cancelled { .. }) => Err(HubError::Cancelled),
             Err(GgufError::AlreadyExists { path }) => Err(HubError::Exists { path }),
+            Err(GgufError::Write { path, source }) => {
+                Err(HubError::Copy { path, reason: error_text(&source) })
+            }
+            // A file that was received has a path that nobody knows.
+            Err(GgufError::Contents { problem, .. }) => {
+                Err(HubError::Gguf { reason: format!("{file_name} cannot be imported: {problem}") })
+            }
             imported => imported.map_err(|error| HubError::Gguf { reason: error.to_string() }),
         }
     }
@@ -144,7 +152,11 @@ impl Drop for PartialCopy {
 }
 
 fn is_partial_name(name: &str) -> bool {
-    name.strip_prefix(PARTIAL_PREFIX).is_some_and(|id| Uuid::parse_str(id).is_ok())
+    let is_copy = name.strip_prefix(PARTIAL_PREFIX).is_some_and(|id| Uuid::parse_str(id).is_ok());
+    let is_conversion = name.strip_prefix(gguf::PARTIAL_PREFIX).is_some_and(|id| {
+        id.len() == gguf::NUM_RANDOM_CHARS && id.bytes().all(|byte| byte.is_ascii_alphanumeric())
+    });
+    is_copy || is_conversion
 }
 
 /// The lock that says that a model is being copied to a folder; none if another process has it.
@@ -295,6 +307,14 @@ mod tests {
         let make = |name: &str| fs::create_dir_all(models.join(name)).unwrap();
         let leftover = format!("{PARTIAL_PREFIX}{}", Uuid::now_v7());
         make(&leftover);
+        let of_gguf = |letter: &str| {
+            format!("{}{}", gguf::PARTIAL_PREFIX, letter.repeat(gguf::NUM_RANDOM_CHARS))
+        };
+        let (left_by_gguf, being_written) = (of_gguf("a"), of_gguf("b"));
+        make(&left_by_gguf);
+        make(&being_written);
+        let _lock = lock(&models.join(&being_written)).unwrap();
+        make(".importing-gguf-tiny");
         make(".importing-tiny");
         make(".importing-");
         fs::write(models.join(format!("{PARTIAL_PREFIX}{}", Uuid::now_v7())), "a file").unwrap();
@@ -324,8 +344,10 @@ mod tests {
         assert!(matches!(first, Err(HubError::Exists { .. })), "{first:?}");
         assert_eq!(fs::read(models.join("tiny/model.safetensors")).unwrap(), [0; 100]);
         let after = names();
-        assert!(!after.contains(&leftover), "{after:?}");
-        assert_eq!(after.len(), num_before, "{after:?}");
+        assert!(!after.contains(&leftover) && !after.contains(&left_by_gguf), "{after:?}");
+        assert!(after.contains(&being_written), "{after:?}");
+        // Two leftovers went, and the model came.
+        assert_eq!(after.len(), num_before - 1, "{after:?}");
     }
 
     #[cfg(unix)]

@@ -23,6 +23,11 @@ use super::{GgufError, GgufFile, GgufProblem};
 /// Bytes of the file converted at once; whole rows, so a little more or less.
 const CHUNK_BYTES: usize = 8 << 20;
 const MAX_NAME_CHARS: usize = 96;
+/// Precedes [`NUM_RANDOM_CHARS`] letters and digits in the name of a folder that a model is being
+/// written to, which is locked for that time: one that is not is what a crash has left.
+pub const PARTIAL_PREFIX: &str = ".importing-gguf-";
+/// See [`PARTIAL_PREFIX`].
+pub const NUM_RANDOM_CHARS: usize = 12;
 
 /// Imports `file` as `<models_dir>/<name>` and returns that folder.
 ///
@@ -49,10 +54,14 @@ pub fn import_gguf(
     // A sibling, so that the rename stays on one file system; dropping it removes it. Its mode is
     // the default, not tempfile's 0700.
     let folder = tempfile::Builder::new()
-        .prefix(".importing-")
+        .prefix(PARTIAL_PREFIX)
+        .rand_bytes(NUM_RANDOM_CHARS)
         .permissions(Permissions::from_mode(0o777))
         .tempdir_in(models_dir)
         .map_err(at(models_dir))?;
+    let lock = File::open(folder.path()).map_err(at(folder.path()))?;
+    // Where folders cannot be locked, nobody removes what a crash leaves either.
+    let _ = lock.try_lock();
     write_weights(&gguf, &plan, &folder.path().join("model.safetensors"), progress)?;
     for (file, contents) in [
         ("config.json", llama.config(&plan, &tokenizer.special)),
@@ -305,6 +314,24 @@ mod tests {
             .collect();
         names.sort();
         names
+    }
+
+    #[test]
+    fn the_folder_is_locked_while_it_is_written() {
+        let models = tempfile::tempdir().unwrap();
+        let (_folder, file) = file_with(&TestGguf::tiny().bytes());
+        let mut num_seen = 0;
+        import_gguf(&file, models.path(), None, &mut |_, _| {
+            let names = names_in(models.path());
+            let random = names[0].strip_prefix(PARTIAL_PREFIX).unwrap();
+            assert_eq!((names.len(), random.len()), (1, NUM_RANDOM_CHARS));
+            let other = File::open(models.path().join(&names[0])).unwrap();
+            assert!(other.try_lock().is_err(), "another process could remove it");
+            num_seen += 1;
+            ControlFlow::Continue(())
+        })
+        .unwrap();
+        assert!(num_seen > 0);
     }
 
     /// The weights that a GGUF reader computes, in f32, written from the description of the

@@ -25,7 +25,7 @@ mod values;
 
 pub use error::{GgufError, GgufProblem};
 pub use file::GgufFile;
-pub use import::import_gguf;
+pub use import::{NUM_RANDOM_CHARS, PARTIAL_PREFIX, import_gguf};
 pub use llama::{Llama, PlannedTensor};
 pub use tensors::{GgmlType, TensorInfo};
 pub use tokenizer::{SpecialIds, TokenizerFiles};
