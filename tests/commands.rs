@@ -153,6 +153,11 @@ async fn manage_models(caller: &mut Caller, home: &Path) {
     caller.call(Command::GetModelDeletion { name: here() }).await;
     caller.call(Command::DeleteModel { name: here() }).await;
     caller.call(Command::RestoreModel { name: here() }).await;
+    caller.call(Command::GetModelMemory { name: here() }).await;
+    caller.call(Command::GetModelUpdates).await;
+    caller.call(Command::GetOldRevisions { name: here() }).await;
+    caller.call(Command::RemoveOldRevisions { name: here() }).await;
+    caller.call(Command::RestoreOldRevisions { name: here() }).await;
     let path = home.to_str().unwrap().to_owned();
     caller.call(Command::AddModelFolder { path: path.clone() }).await;
     caller.call(Command::GetModelFolders).await;
@@ -163,6 +168,7 @@ async fn manage_models(caller: &mut Caller, home: &Path) {
     caller.call(Command::GetRecommendedModels).await;
     caller.call(Command::SearchModels { text: name() }).await;
     caller.call(Command::GetHubModel { name: name() }).await;
+    caller.call(Command::GetModelFacts { name: name() }).await;
     caller.call(Command::GetHubAccess).await;
     caller.call(Command::SetHubToken { token: String::new() }).await;
     caller.call(Command::DownloadModel { name: name() }).await;

@@ -66,7 +66,9 @@ async fn call(app: &Arc<App>, command: Command) -> Reply {
 
 async fn bootstrap(app: &Arc<App>) -> (Vec<Conversation>, Vec<NamedCache>, Settings) {
     match call(app, Command::Bootstrap).await {
-        Reply::Bootstrap { conversations, named, settings, .. } => (conversations, named, settings),
+        Reply::Bootstrap { conversations, named, settings, .. } => {
+            (conversations, named, *settings)
+        }
         other => panic!("{other:?}"),
     }
 }

@@ -21,6 +21,7 @@ use crate::models::catalog::Catalog;
 use crate::models::downloads::ModelDownloads;
 use crate::models::hub::HubAccount;
 use crate::models::import::RunningImport;
+use crate::models::revisions::RemovedRevisions;
 use crate::settings::{AppSettings, Settings};
 use crate::wire::{Conversation, Event, NoticeLevel};
 use crate::{DataFolder, OpenError, convert};
@@ -85,6 +86,7 @@ pub struct App {
     pub(crate) catalog: Catalog,
     pub(crate) hub: HubAccount,
     pub(crate) downloads: ModelDownloads,
+    pub(crate) removed_revisions: RemovedRevisions,
     pub(crate) importing: RunningImport,
     pub(crate) store: Arc<Store>,
     /// The in-memory database of private conversations; opened with the first of them.

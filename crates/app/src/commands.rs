@@ -11,7 +11,7 @@ use crate::cache::{commands as cache_commands, imports, saved};
 use crate::chat::answering::{self, Turn};
 use crate::chat::deletion;
 use crate::models::catalog;
-use crate::settings::commands as settings_commands;
+use crate::settings::{Settings, commands as settings_commands};
 use crate::wire::{Command, Conversation, Event, Failure, FailureCode, Message, Reply};
 use crate::{convert, diagnostics, models, status};
 
@@ -31,13 +31,13 @@ pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failu
             Ok(Reply::Conversation { conversation, messages })
         }
         Command::NewConversation => {
-            let row = app.store.create_conversation(now_ms()).await?;
+            let row = create_conversation(app, &app.store).await?;
             Ok(new_conversation(app, row).await)
         }
         Command::NewPrivateConversation => {
             let in_memory = async || Store::in_memory().await.map(Arc::new);
             let private = app.private.get_or_try_init(in_memory).await?;
-            let row = private.create_conversation(now_ms()).await?;
+            let row = create_conversation(app, private).await?;
             Ok(new_conversation(app, row).await)
         }
         Command::RefreshConversation { id } => {
@@ -79,7 +79,8 @@ pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failu
             models::unload(app).await?;
             Ok(Reply::Done)
         }
-        Command::GetModelDeletion { .. }
+        Command::GetModelMemory { .. }
+        | Command::GetModelDeletion { .. }
         | Command::DeleteModel { .. }
         | Command::RestoreModel { .. }
         | Command::CheckModel { .. }
@@ -90,10 +91,15 @@ pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failu
         | Command::GetRecommendedModels
         | Command::SearchModels { .. }
         | Command::GetHubModel { .. }
+        | Command::GetModelFacts { .. }
         | Command::DownloadModel { .. }
         | Command::PauseDownload { .. }
         | Command::CancelDownload { .. }
         | Command::RetryDownloads
+        | Command::GetModelUpdates
+        | Command::GetOldRevisions { .. }
+        | Command::RemoveOldRevisions { .. }
+        | Command::RestoreOldRevisions { .. }
         | Command::GetHubAccess
         | Command::SetHubToken { .. } => models::commands::run(app, command).await,
         Command::GetSettings { scope } => settings_commands::get(app, &scope).await,
@@ -133,9 +139,9 @@ async fn bootstrap(app: &Arc<App>) -> Result<Reply, Failure> {
     if let Some(notice) = notice {
         app.emit(notice);
     }
-    let (settings, status) = (app.settings(), status::now(app));
-    let downloads = app.downloads.list();
-    Ok(Reply::Bootstrap { conversations, models, settings, status, named, downloads })
+    let (settings, status) = (Box::new(app.settings()), status::now(app));
+    let (downloads, model_import) = (app.downloads.list(), app.importing.progress());
+    Ok(Reply::Bootstrap { conversations, models, settings, status, named, downloads, model_import })
 }
 
 async fn rename(app: &App, id: &str, title: &str) -> Result<Reply, Failure> {
@@ -165,6 +171,24 @@ async fn set_system_prompt(app: &App, id: &str, system_prompt: &str) -> Result<R
     store.set_system_prompt(id, system_prompt).await?;
     app.emit_conversation(id).await;
     Ok(Reply::Done)
+}
+
+/// An empty conversation, with the system prompt that is set for the model that will answer it.
+async fn create_conversation(
+    app: &Arc<App>,
+    store: &Store,
+) -> Result<cairn_store::Conversation, Failure> {
+    let mut row = store.create_conversation(now_ms()).await?;
+    let model = models::expected_name(app).await;
+    let Settings { system_prompt, .. } = match model {
+        Some(name) => app.settings.of_model(&name),
+        None => app.settings(),
+    };
+    if !system_prompt.trim().is_empty() {
+        store.set_system_prompt(&row.id, &system_prompt).await?;
+        row.system_prompt = system_prompt;
+    }
+    Ok(row)
 }
 
 /// Emits a conversation that was just created, and returns it as the reply.

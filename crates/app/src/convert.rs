@@ -1,7 +1,10 @@
 //! Conversions between domain types and wire types, written by hand.
 
 use cairn_chat::{FinishReason, GenerationStats, Role, SamplingParams};
-use cairn_engine::{EngineError, LoadProgress, PromptFileLayout, PromptKind};
+use cairn_engine::{
+    EngineError, KvCacheOptions, KvQuantization, LoadProgress, LoadedModelStatus, PromptFileLayout,
+    PromptKind,
+};
 use cairn_hub::{DownloadError, HubError, ModelFolder, ModelSource};
 use cairn_prompt_cache::{ChunkKind, ChunkProblem, KvFormat, LossReason, Miss, MissReason};
 use cairn_store::{MessageStatus, NamedCacheKind, StoreError};
@@ -66,11 +69,10 @@ impl From<HubError> for wire::Failure {
             | HubError::LinkOut { .. }
             | HubError::ReadOnly { .. }
             | HubError::NoModelFile { .. }
+            | HubError::Gguf { .. }
             | HubError::Cancelled
             | HubError::Downloading { .. } => wire::FailureCode::Invalid,
-            HubError::Copy { .. } | HubError::Delete { .. } | HubError::Gguf { .. } => {
-                wire::FailureCode::Storage
-            }
+            HubError::Copy { .. } | HubError::Delete { .. } => wire::FailureCode::Storage,
             HubError::Unusable { .. } => wire::FailureCode::Engine,
         };
         Self::new(code, sentence(error))
@@ -78,12 +80,16 @@ impl From<HubError> for wire::Failure {
 }
 
 /// An error as an interface shows it. Errors are written to follow a colon; shown alone they begin
-/// and end as sentences.
+/// and end as sentences. A model's, a file's or a host's name at the beginning stays as it is.
 pub(crate) fn sentence(error: impl ToString) -> String {
     let text = error.to_string();
+    let first = text.split_whitespace().next().unwrap_or_default();
+    let is_name = first.trim_end_matches(['.', ',', ':']).contains(['/', '.', ':', '_']);
     let mut rest = text.chars();
-    let mut sentence: String =
-        rest.next().into_iter().flat_map(char::to_uppercase).chain(rest).collect();
+    let mut sentence: String = match is_name {
+        true => rest.collect(),
+        false => rest.next().into_iter().flat_map(char::to_uppercase).chain(rest).collect(),
+    };
     if !sentence.ends_with(['.', '!', '?', '…']) {
         sentence.push('.');
     }
@@ -104,7 +110,7 @@ impl From<DownloadError> for wire::Failure {
             DownloadError::BadRepo { .. }
             | DownloadError::BadRevision { .. }
             | DownloadError::BadEndpoint { .. }
-            | DownloadError::BadProxy
+            | DownloadError::BadProxy { .. }
             | DownloadError::BadToken => Invalid,
             _ => Hub,
         };
@@ -124,6 +130,8 @@ pub(crate) fn model(folder: ModelFolder) -> wire::Model {
     let unsupported = folder.model_type.as_deref().and_then(catalog::unsupported);
     wire::Model {
         name: folder.name,
+        alias: None,
+        is_pinned: false,
         path: folder.path.to_string_lossy().into_owned(),
         model_type: folder.model_type.unwrap_or_default(),
         bytes: folder.bytes,
@@ -133,6 +141,7 @@ pub(crate) fn model(folder: ModelFolder) -> wire::Model {
             ModelSource::LmStudio => wire::ModelSource::LmStudio,
             ModelSource::Added => wire::ModelSource::Added,
         },
+        can_delete: folder.source.is_deletable(),
         problem: problem.or(unsupported),
         facts: None,
         is_being_checked: false,
@@ -248,6 +257,7 @@ pub(crate) fn status(
     wire::Status {
         engine: engine_state(engine.state),
         model_fingerprint: engine.model_fingerprint,
+        models: engine.models.into_iter().map(loaded_model).collect(),
         device: device.to_owned(),
         process_bytes: memory.now,
         process_peak_bytes: memory.peak,
@@ -257,6 +267,23 @@ pub(crate) fn status(
         cache_disk_bytes: engine.cache_disk_bytes,
         cache_ram_bytes: engine.cache_memory_bytes,
     }
+}
+
+fn loaded_model(model: cairn_engine::LoadedModelStatus) -> wire::LoadedModel {
+    let LoadedModelStatus { name, weight_bytes, draft, .. } = model;
+    wire::LoadedModel { name, bytes: weight_bytes, draft }
+}
+
+/// How keys and values are stored with these settings by a model that can quantize them in groups
+/// of this size. One that cannot keeps them as they are.
+pub(crate) fn kv_cache(settings: &wire::Settings, group_size: Option<i32>) -> KvCacheOptions {
+    let bits = match settings.kv_bits {
+        wire::KvBits::Plain => return KvCacheOptions::default(),
+        wire::KvBits::EightBits => 8,
+        wire::KvBits::FourBits => 4,
+    };
+    let quantization = group_size.map(|group_size| KvQuantization { bits, group_size, start: 0 });
+    KvCacheOptions { quantization, ..KvCacheOptions::default() }
 }
 
 pub(crate) fn cache_kind(kind: ChunkKind) -> wire::CacheKind {
@@ -439,6 +466,9 @@ mod tests {
         }
         check("no model is loaded: choose one first", "No model is loaded: choose one first.");
         check("/data/cairn.db is damaged", "/data/cairn.db is damaged.");
+        check("owner/name is private", "owner/name is private.");
+        check("notes.gguf cannot be imported", "notes.gguf cannot be imported.");
+        check("hub.example cannot be reached", "hub.example cannot be reached.");
         check("Cairn is closing.", "Cairn is closing.");
         check("", ".");
     }

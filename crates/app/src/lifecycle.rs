@@ -23,7 +23,9 @@ use crate::chat::running::RunningAnswers;
 use crate::models::catalog::Catalog;
 use crate::models::downloads::ModelDownloads;
 use crate::models::hub::HubAccount;
+use crate::models::hub_settings;
 use crate::models::import::RunningImport;
+use crate::models::revisions::RemovedRevisions;
 use crate::models::token_store::TokenStore;
 use crate::settings::{AppSettings, Settings};
 use crate::wire::{Command, Failure, FailureCode, Reply};
@@ -96,7 +98,9 @@ impl App {
         let (moved, moves) = tokio::sync::mpsc::unbounded_channel();
         model_folders.set_added(added_folders(&store).await);
         let tokens = TokenStore::new(data_folder.hub_token(), uses_keychain);
-        let hub = HubAccount::load(hub, tokens).await;
+        let settings_now = settings.current();
+        model_folders.set_chosen_cache(hub_settings::folder(&settings_now));
+        let hub = HubAccount::load(hub, &settings_now, tokens).await;
         let downloads = ModelDownloads::load(hub.hub(), &store).await;
         let catalog = Catalog::load(&store, check_program).await;
         let cache_rows = tokio::spawn(rows::write_changes(store.clone(), cache_events, moved));
@@ -106,6 +110,7 @@ impl App {
             catalog,
             hub,
             downloads,
+            removed_revisions: RemovedRevisions::default(),
             importing: RunningImport::default(),
             data_folder,
             store,
@@ -138,6 +143,7 @@ impl App {
         moves: UnboundedReceiver<Option<RefName>>,
         autoload: bool,
     ) {
+        self.engine.set_pinned(self.settings.pinned_models());
         self.spawn(status::emit(self.clone(), platform::memory_pressure));
         self.spawn(follow::emit_changes(self.clone(), moves));
         self.spawn(follow::follow_other_programs(self.clone()));
@@ -146,7 +152,7 @@ impl App {
         self.spawn(async move { follow::release_purged(&app).await });
         if autoload {
             // A failure is in the status; a missing model is none.
-            self.spawn(models::ensure_loaded(self.clone()));
+            self.spawn(models::ensure_loaded(self.clone(), None));
         }
     }
 
@@ -193,6 +199,8 @@ impl App {
                 models::deletion::delete_all_hidden(self).await;
                 // This stops a load between two tensors, and writes the queued chunks.
                 self.engine.shutdown().await;
+                // Only now no model is being loaded.
+                models::revisions::remove_all(self).await;
                 if let Some(cache_rows) = &mut cache_rows {
                     // The task ends with the engine. If it panicked, there is nothing to wait for.
                     let _ = cache_rows.await;

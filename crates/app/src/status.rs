@@ -10,6 +10,7 @@ use cairn_engine::MemoryPressure;
 use crate::app::App;
 use crate::convert;
 use crate::memory_pressure::PressureWatch;
+use crate::models::idle;
 use crate::platform;
 use crate::wire::{EngineState, Event, Status};
 
@@ -49,6 +50,7 @@ pub(crate) async fn emit(app: Arc<App>, memory_pressure: fn() -> Option<MemoryPr
                     tracing::info!("the system is short of memory: {due:?}");
                     app.engine.relieve_memory(due);
                 }
+                idle::unload_unused(&app, checked_at);
                 let status = now(&app);
                 if emitted.as_ref().is_none_or(|emitted| has_changed(emitted, &status)) {
                     app.emit(Event::Status { status: status.clone() });
@@ -75,6 +77,7 @@ fn has_changed(emitted: &Status, status: &Status) -> bool {
     let differs = |a: u64, b: u64| a.abs_diff(b) >= MEMORY_STEP_BYTES;
     emitted.engine != status.engine
         || emitted.model_fingerprint != status.model_fingerprint
+        || emitted.models != status.models
         || emitted.device != status.device
         || differs(emitted.process_bytes, status.process_bytes)
         || differs(emitted.process_peak_bytes, status.process_peak_bytes)

@@ -65,6 +65,9 @@ pub enum Command {
     StopLoading,
     /// Removes the loaded model from memory; one that writes goes when its answers have ended.
     UnloadModel,
+    /// What a model takes in memory with a conversation as long as its settings allow. Answers
+    /// [`Reply::ModelMemory`].
+    GetModelMemory { name: String },
     /// What deleting a model would delete. Answers [`Reply::ModelDeletion`].
     GetModelDeletion { name: String },
     /// Hides a model; `RestoreModel` brings it back for half a minute, or until the app is closed.
@@ -89,6 +92,9 @@ pub enum Command {
     SearchModels { text: String },
     /// What the hub says about a model. Answers [`Reply::HubModel`].
     GetHubModel { name: String },
+    /// What a model of the hub takes, from its config.json and its list of files. Answers
+    /// [`Reply::ModelFacts`].
+    GetModelFacts { name: String },
     /// Downloads a model from the hub, or lets its download go on.
     DownloadModel { name: String },
     /// Stops a download and keeps what has come.
@@ -97,6 +103,18 @@ pub enum Command {
     CancelDownload { name: String },
     /// Asks the hub at once for the downloads that wait because it could not be reached.
     RetryDownloads,
+    /// Of which models the hub has a newer version. Answers [`Reply::ModelUpdates`]; without a
+    /// connection there are none. `DownloadModel` downloads it; the one that is here is used until the
+    /// newer one has passed its check.
+    GetModelUpdates,
+    /// The older versions of a model. Answers [`Reply::OldRevisions`].
+    GetOldRevisions { name: String },
+    /// Takes the older versions of a model out of sight; `RestoreOldRevisions` brings them back for
+    /// half a minute, or until the app is closed. Then their files are deleted, except those that
+    /// other versions use.
+    RemoveOldRevisions { name: String },
+    /// Undoes `RemoveOldRevisions`.
+    RestoreOldRevisions { name: String },
     /// Which hub is asked, and with what token. Answers [`Reply::HubAccess`].
     GetHubAccess,
     /// Stores the hub's access token in the system's keychain; an empty one removes it. Answers
@@ -153,10 +171,12 @@ pub enum Reply {
     Bootstrap {
         conversations: Vec<Conversation>,
         models: Vec<Model>,
-        settings: Settings,
+        settings: Box<Settings>,
         status: Status,
         named: Vec<NamedCache>,
         downloads: Vec<Download>,
+        /// The import of a model that is under way.
+        model_import: Option<ModelImport>,
     },
     Conversation {
         conversation: Conversation,
@@ -173,11 +193,22 @@ pub enum Reply {
     ModelFolders {
         paths: Vec<String>,
     },
+    ModelMemory {
+        memory: MemoryNeed,
+    },
     ModelDeletion {
         deletion: ModelDeletion,
     },
     RecommendedModels {
         models: Vec<RecommendedModel>,
+        /// Of this machine; 0 where it is not known.
+        #[ts(type = "number")]
+        memory_bytes: u64,
+    },
+    /// The answer of `POST /api/models/import`.
+    ModelImported {
+        /// The model's name in the list; none: the import was cancelled.
+        name: Option<String>,
     },
     FoundModels {
         models: Vec<FoundModel>,
@@ -185,11 +216,21 @@ pub enum Reply {
     HubModel {
         model: HubModel,
     },
+    ModelFacts {
+        /// None where its config.json does not say, and of a model that could not be loaded.
+        facts: Option<ModelFacts>,
+    },
+    ModelUpdates {
+        updates: Vec<ModelUpdate>,
+    },
+    OldRevisions {
+        revisions: OldRevisions,
+    },
     HubAccess {
         access: HubAccess,
     },
     Settings {
-        resolved: ResolvedSettings,
+        resolved: Box<ResolvedSettings>,
     },
     Status {
         status: Status,
@@ -594,7 +635,7 @@ pub struct MessageStats {
 pub enum SettingTarget {
     /// All chats.
     App,
-    /// What a model answers that was loaded before.
+    /// What a model answers.
     Model { name: String },
     /// One conversation.
     Chat { id: String },
@@ -622,6 +663,27 @@ pub enum Appearance {
     System,
     Light,
     Dark,
+}
+
+/// After what time without use a model leaves memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, TS)]
+#[serde(rename_all = "snake_case")]
+pub enum IdleUnload {
+    Never,
+    FiveMinutes,
+    FifteenMinutes,
+    OneHour,
+    FourHours,
+}
+
+/// In how many bits keys and values are stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, TS)]
+#[serde(rename_all = "snake_case")]
+pub enum KvBits {
+    /// As computed.
+    Plain,
+    EightBits,
+    FourBits,
 }
 
 /// What the engine does now.
@@ -655,6 +717,8 @@ pub struct Status {
     /// Fingerprint of the loaded model, which is the same under every name; none if no model is
     /// loaded.
     pub model_fingerprint: Option<String>,
+    /// The models in memory, the least recently used first.
+    pub models: Vec<LoadedModel>,
     /// "cpu" or "gpu".
     pub device: String,
     #[ts(type = "number")]

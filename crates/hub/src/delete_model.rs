@@ -10,6 +10,9 @@ use crate::cache_layout::{BlobLock, sync_folder};
 use crate::import_folder::PARTIAL_PREFIX;
 use crate::{HubError, ModelFolders, ModelSource};
 
+/// Precedes the UUID in the name of a folder with snapshots that are being deleted.
+pub(crate) const DELETED_PREFIX: &str = ".cairn-deleted-";
+
 /// A model that can be deleted, and what goes with it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ModelDeletion {
@@ -58,12 +61,12 @@ impl ModelFolders {
     }
 }
 
-fn failed(folder: &Path, error: &io::Error) -> HubError {
+pub(crate) fn failed(folder: &Path, error: &io::Error) -> HubError {
     HubError::Delete { path: folder.to_owned(), reason: error.to_string() }
 }
 
 /// The locks of every blob of a repository that ever had one; none if a download holds one.
-fn download_locks(folder: &Path) -> io::Result<Option<Vec<BlobLock>>> {
+pub(crate) fn download_locks(folder: &Path) -> io::Result<Option<Vec<BlobLock>>> {
     let (Some(cache), Some(name)) = (folder.parent(), folder.file_name()) else {
         return Ok(Some(Vec::new()));
     };
@@ -86,7 +89,7 @@ fn download_locks(folder: &Path) -> io::Result<Option<Vec<BlobLock>>> {
 fn delete_shared(folder: &Path) -> io::Result<()> {
     let snapshots = folder.join("snapshots");
     if snapshots.exists() {
-        fs::rename(&snapshots, folder.join(format!(".cairn-deleted-{}", Uuid::now_v7())))?;
+        fs::rename(&snapshots, folder.join(format!("{DELETED_PREFIX}{}", Uuid::now_v7())))?;
         sync_folder(folder)?;
     }
     fs::remove_dir_all(folder)

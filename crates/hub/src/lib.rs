@@ -8,6 +8,7 @@
 //!   as a [`ModelFolder`], with the [`ModelProblem`] of one that cannot be loaded;
 //!   [`ModelFolders::resolve`] turns a path or a name into the folder to load;
 //!   [`ModelFolders::import_folder`] copies one, [`ModelFolders::delete`] deletes one.
+//!   [`ModelFolders::old_revisions`] says what of a model no branch names any more.
 //! - [`FilesIdentity`] says whether a model's files are still those that were checked.
 //! - [`Hub`] asks a hub: [`Hub::search_models`] finds models, [`Hub::text_file`] reads what one says
 //!   about itself ([`plain_description`] takes the text out of it), [`Hub::plan`] says what a download
@@ -59,9 +60,10 @@ mod files_identity;
 mod hub_api;
 mod import_folder;
 mod model_folders;
+mod revisions;
 pub mod starter;
 
-pub use cache_layout::CacheVariables;
+pub use cache_layout::{CacheVariables, check_cache_folder};
 pub use delete_model::ModelDeletion;
 pub use description::plain_description;
 pub use download::{
@@ -72,6 +74,7 @@ pub use error::HubError;
 pub use files_identity::FilesIdentity;
 pub use hub_api::{
     Commit, ContentHash, DEFAULT_ENDPOINT, DownloadError, FoundModel, Hub, HubLimits, HubOptions,
-    ModelPage, RepoFile, RepoId, Revision, SearchQuery, Token,
+    ModelPage, RepoFile, RepoId, Revision, SearchQuery, Token, origin,
 };
 pub use model_folders::{ModelFolder, ModelFolders, ModelProblem, ModelProblemKind, ModelSource};
+pub use revisions::{DownloadedCommit, OldRevisions};

@@ -8,6 +8,8 @@ use crate::{Store, StoreError};
 pub struct DownloadRow {
     /// The model's name on the hub.
     pub repo: String,
+    /// The folder of the cache that it comes to, where its partial files are.
+    pub cache: Option<String>,
     /// Whether a person has paused it.
     pub is_paused: bool,
 }
@@ -15,21 +17,22 @@ pub struct DownloadRow {
 impl Store {
     /// The downloads that have not ended, in the order in which they were added.
     pub async fn downloads(&self) -> Result<Vec<DownloadRow>, StoreError> {
-        sqlx::query_as("select repo, is_paused from downloads order by id")
+        sqlx::query_as("select repo, cache, is_paused from downloads order by id")
             .fetch_all(&self.readers)
             .await
             .map_err(|error| self.failed(error))
     }
 
-    /// Adds a download at the end, or changes whether it is paused.
-    pub async fn save_download(&self, repo: &str, is_paused: bool) -> Result<(), StoreError> {
+    /// Adds a download at the end, or changes whether it is paused; it stays in its cache.
+    pub async fn save_download(&self, download: &DownloadRow) -> Result<(), StoreError> {
         let mut tx = self.begin().await?;
         sqlx::query(
-            "insert into downloads (repo, is_paused) values (?, ?)
+            "insert into downloads (repo, cache, is_paused) values (?, ?, ?)
              on conflict (repo) do update set is_paused = excluded.is_paused",
         )
-        .bind(repo)
-        .bind(is_paused)
+        .bind(&download.repo)
+        .bind(&download.cache)
+        .bind(download.is_paused)
         .execute(&mut *tx)
         .await
         .map_err(|error| self.failed(error))?;

@@ -9,10 +9,11 @@
 //! cairn.db                    SQLite, write-ahead log, every commit synced
 //! ├── conversations           a title, a system prompt, settings, the end of the branch on screen, and the named prompt cache it begins with
 //! │   └── messages            a tree: each names the message it follows; ordered by number, never by time
-//! ├── models                  which model folders were used, newest last, and their settings
+//! ├── models                  which model folders were used, newest last
+//! ├── model_settings          what a person has set for a model, by its name
 //! ├── model_checks            what opening a model's files once has shown
 //! ├── model_folders           folders of models that were added
-//! ├── downloads               models that are being downloaded, and whether they are paused
+//! ├── downloads               models that are being downloaded, to which folder, and whether they are paused
 //! ├── settings                JSON texts by key
 //! ├── chunks                  the files of the prompt cache: key, tokens, size, hash
 //! ├── cache_refs              the chunk up to which a conversation or a named prompt cache is saved, and what was lost of it
@@ -68,6 +69,7 @@ mod error;
 mod messages;
 mod model_checks;
 mod model_folders;
+mod model_settings;
 mod models;
 mod named_caches;
 mod other_writers;

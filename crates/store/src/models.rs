@@ -1,5 +1,4 @@
-//! The models table: which model folders were used, so that the last one is loaded after a restart,
-//! and the settings that hold for one model.
+//! The models table: which model folders were used, so that the last one is loaded after a restart.
 
 use crate::{Store, StoreError};
 
@@ -43,31 +42,23 @@ impl Store {
             .map_err(|error| self.failed(error))
     }
 
-    /// The settings of the model in the folder `path`, as they were given to
-    /// [`Store::set_model_settings`].
-    pub async fn model_settings(&self, path: &str) -> Result<Option<String>, StoreError> {
-        let overrides: Option<Option<String>> =
-            sqlx::query_scalar("select setting_overrides from models where path = ?")
-                .bind(path)
-                .fetch_optional(&self.readers)
-                .await
-                .map_err(|error| self.failed(error))?;
-        Ok(overrides.flatten())
-    }
-
-    /// Stores the settings of a model that was used before: a JSON text, or none.
-    pub async fn set_model_settings(
-        &self,
-        path: &str,
-        overrides: Option<&str>,
-    ) -> Result<(), StoreError> {
+    /// Records that the version of a model in the folder `path` is used from now on in place of the one
+    /// used last, if both are in folders below `parent`.
+    pub async fn move_model(&self, name: &str, parent: &str, path: &str) -> Result<(), StoreError> {
         let mut tx = self.begin().await?;
-        sqlx::query("update models set setting_overrides = ? where path = ?")
-            .bind(overrides)
-            .bind(path)
-            .execute(&mut *tx)
-            .await
-            .map_err(|error| self.failed(error))?;
+        // What the new folder has already is its own.
+        sqlx::query(
+            "update or ignore models set path = ?1 where path =
+                (select path from models where name = ?2 and path <> ?1
+                    and substr(path, 1, length(?3)) = ?3
+                    order by use_seq desc limit 1)",
+        )
+        .bind(path)
+        .bind(name)
+        .bind(parent)
+        .execute(&mut *tx)
+        .await
+        .map_err(|error| self.failed(error))?;
         self.commit(tx).await
     }
 }

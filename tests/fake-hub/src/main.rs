@@ -10,17 +10,23 @@
 //! gated OWNER/NAME       its files are refused until its terms are accepted
 //! token OWNER/NAME TEXT  it is given to those who send this token
 //! open OWNER/NAME        to everyone
+//! length OWNER/NAME FILE BYTES  the list of files says that this one has so many
 //! stall FILE BYTES       after so many bytes of this file nothing comes any more
 //! damage FILE            the first byte of this file is another one
+//! refuse FILE STATUS     the hub answers with this status instead of the file
+//! redirect FILE ADDRESS  the hub says that the file is at this address
 //! unreachable            every connection ends before an answer
-//! right                  all that was stalled, damaged or unreachable is right again
+//! right                  every file is answered rightly again
 //! ```
+//!
+//! `requests` is answered by all requests so far, a JSON array in one line.
 
 use std::io::BufRead;
 use std::path::Path;
 use std::process::ExitCode;
 
 use cairn_fake_hub::{Asked, FakeFile, FakeHub, FakeRepo, Fault, Misdeed};
+use serde_json::{Value, json};
 
 fn main() -> ExitCode {
     let repos: Result<Vec<_>, _> = std::env::args().skip(1).map(|text| repo(&text)).collect();
@@ -31,7 +37,7 @@ fn main() -> ExitCode {
             // Whether its input ends or fails, nobody needs the hub any more.
             for line in std::io::stdin().lock().lines().map_while(Result::ok) {
                 match obey(&hub, &line) {
-                    Some(()) => println!("ok"),
+                    Some(answer) => println!("{answer}"),
                     None => println!("{line:?} is not understood"),
                 }
             }
@@ -44,8 +50,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Changes the hub's behaviour; none for a line that says nothing it knows.
-fn obey(hub: &FakeHub, line: &str) -> Option<()> {
+/// Changes the hub's behaviour, or tells of it; none for a line that says nothing it knows.
+fn obey(hub: &FakeHub, line: &str) -> Option<String> {
     let words: Vec<&str> = line.split_whitespace().collect();
     // The process ends soon, and the table wants names that live as long.
     let lasting = |text: &str| -> &'static str { Box::leak(text.to_owned().into_boxed_str()) };
@@ -57,6 +63,13 @@ fn obey(hub: &FakeHub, line: &str) -> Option<()> {
         ["open", name] => change(hub, name, |repo| {
             (repo.is_gated, repo.token) = (false, None);
         }),
+        ["length", name, path, bytes] => {
+            let bytes = bytes.parse().ok()?;
+            change(hub, name, |repo| {
+                let named = repo.files.iter_mut().filter(|file| file.path == *path);
+                named.for_each(|file| file.listed_bytes = bytes);
+            });
+        }
         ["stall", file, bytes] => {
             let misdeed = Misdeed::StallAfter(bytes.parse().ok()?);
             hub.add_fault(Fault::always(Asked::Bytes(lasting(file)), misdeed));
@@ -64,11 +77,31 @@ fn obey(hub: &FakeHub, line: &str) -> Option<()> {
         ["damage", file] => {
             hub.add_fault(Fault::always(Asked::Bytes(lasting(file)), Misdeed::Damage(0)));
         }
+        ["refuse", file, status] => {
+            let misdeed = Misdeed::Status(status.parse().ok()?, Vec::new());
+            hub.add_fault(Fault::always(Asked::File(lasting(file)), misdeed));
+        }
+        ["redirect", file, address] => {
+            let misdeed = Misdeed::Redirect((*address).to_owned());
+            hub.add_fault(Fault::always(Asked::File(lasting(file)), misdeed));
+        }
+        ["requests"] => return Some(requests(hub)),
         ["unreachable"] => hub.add_fault(Fault::always(Asked::Any, Misdeed::CutBeforeAnswer)),
         ["right"] => hub.clear_faults(),
         _ => return None,
     }
-    Some(())
+    Some("ok".to_owned())
+}
+
+fn requests(hub: &FakeHub) -> String {
+    let request = |request: cairn_fake_hub::Request| {
+        json!({
+            "side": format!("{:?}", request.side),
+            "target": request.target,
+            "headers": request.headers,
+        })
+    };
+    Value::from_iter(hub.requests().into_iter().map(request)).to_string()
 }
 
 fn change(hub: &FakeHub, name: &str, change: impl Fn(&mut FakeRepo)) {

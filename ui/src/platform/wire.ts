@@ -20,6 +20,7 @@ export type Command = { "type": "bootstrap" }
   | { "type": "load_model", name: string, }
   | { "type": "stop_loading" }
   | { "type": "unload_model" }
+  | { "type": "get_model_memory", name: string, }
   | { "type": "get_model_deletion", name: string, }
   | { "type": "delete_model", name: string, }
   | { "type": "restore_model", name: string, }
@@ -31,10 +32,15 @@ export type Command = { "type": "bootstrap" }
   | { "type": "get_recommended_models" }
   | { "type": "search_models", text: string, }
   | { "type": "get_hub_model", name: string, }
+  | { "type": "get_model_facts", name: string, }
   | { "type": "download_model", name: string, }
   | { "type": "pause_download", name: string, }
   | { "type": "cancel_download", name: string, }
   | { "type": "retry_downloads" }
+  | { "type": "get_model_updates" }
+  | { "type": "get_old_revisions", name: string, }
+  | { "type": "remove_old_revisions", name: string, }
+  | { "type": "restore_old_revisions", name: string, }
   | { "type": "get_hub_access" }
   | { "type": "set_hub_token", token: string, }
   | { "type": "get_settings", scope: SettingTarget, }
@@ -57,15 +63,36 @@ export type Command = { "type": "bootstrap" }
  * The answer to a [`Command`] that worked.
  */
 export type Reply = { "type": "done" }
-  | { "type": "bootstrap", conversations: Array<Conversation>, models: Array<Model>, settings: Settings, status: Status, named: Array<NamedCache>, downloads: Array<Download>, }
+  | { "type": "bootstrap", conversations: Array<Conversation>, models: Array<Model>, settings: Settings, status: Status, named: Array<NamedCache>, downloads: Array<Download>,
+/**
+ * The import of a model that is under way.
+ */
+model_import: ModelImport | null, }
   | { "type": "conversation", conversation: Conversation, messages: Array<Message>, }
   | { "type": "sent", conversation: Conversation, messages: Array<Message>, }
   | { "type": "models", models: Array<Model>, }
   | { "type": "model_folders", paths: Array<string>, }
+  | { "type": "model_memory", memory: MemoryNeed, }
   | { "type": "model_deletion", deletion: ModelDeletion, }
-  | { "type": "recommended_models", models: Array<RecommendedModel>, }
+  | { "type": "recommended_models", models: Array<RecommendedModel>,
+/**
+ * Of this machine; 0 where it is not known.
+ */
+memory_bytes: number, }
+  | { "type": "model_imported",
+/**
+ * The model's name in the list; none: the import was cancelled.
+ */
+name: string | null, }
   | { "type": "found_models", models: Array<FoundModel>, }
   | { "type": "hub_model", model: HubModel, }
+  | { "type": "model_facts",
+/**
+ * None where its config.json does not say, and of a model that could not be loaded.
+ */
+facts: ModelFacts | null, }
+  | { "type": "model_updates", updates: Array<ModelUpdate>, }
+  | { "type": "old_revisions", revisions: OldRevisions, }
   | { "type": "hub_access", access: HubAccess, }
   | { "type": "settings", resolved: ResolvedSettings, }
   | { "type": "status", status: Status, }
@@ -342,6 +369,14 @@ export type Model = {
  */
 name: string,
 /**
+ * Another name that a person has given it; no other model has the same.
+ */
+alias: string | null,
+/**
+ * It stays in memory until a person unloads it.
+ */
+is_pinned: boolean,
+/**
  * The folder with its files.
  */
 path: string,
@@ -349,6 +384,10 @@ path: string,
  * config.json's `model_type`.
  */
 model_type: string, bytes: number, source: ModelSource,
+/**
+ * Cairn may delete it. Others belong to other programs.
+ */
+can_delete: boolean,
 /**
  * Why this model cannot be loaded; none when it can.
  */
@@ -415,6 +454,19 @@ budget_bytes: number, fit: Fit, };
 export type Fit = "well" | "tight" | "too_large";
 
 /**
+ * A model in memory.
+ */
+export type LoadedModel = { name: string,
+/**
+ * Of its weights, with those of its draft model.
+ */
+bytes: number,
+/**
+ * The name of its draft model.
+ */
+draft: string | null, };
+
+/**
  * What deleting a model deletes.
  */
 export type ModelDeletion = { name: string, bytes: number,
@@ -422,6 +474,24 @@ export type ModelDeletion = { name: string, bytes: number,
  * Other programs use its folder too.
  */
 is_shared: boolean, num_revisions: number, };
+
+/**
+ * A model of which the hub has a newer version.
+ */
+export type ModelUpdate = { name: string,
+/**
+ * What there is to download.
+ */
+bytes: number, };
+
+/**
+ * The versions of a model that were used before, as far as nothing else names them.
+ */
+export type OldRevisions = { name: string, count: number,
+/**
+ * What removing them frees.
+ */
+bytes: number, };
 
 /**
  * A model that is being copied into Cairn's own folder.
@@ -543,9 +613,25 @@ export type HubAccess = {
  */
 endpoint: string,
 /**
- * None without a token.
+ * The folder that models are downloaded to.
+ */
+folder: string,
+/**
+ * The address that counts where the settings name none.
+ */
+default_endpoint: string,
+/**
+ * The folder that counts where the settings name none.
+ */
+default_folder: string,
+/**
+ * Of the token that is sent; none without one.
  */
 token_place: TokenPlace | null,
+/**
+ * The hub that the saved token was entered for, where it is another one: the token is not sent.
+ */
+other_token_hub: string | null,
 /**
  * The environment says that no hub is to be asked.
  */
@@ -598,13 +684,55 @@ repetition_penalty: number,
  */
 seed: number | null,
 /**
+ * Another name for a model, which commands accept too; empty: none.
+ */
+alias: string,
+/**
+ * A pinned model stays in memory until a person unloads it.
+ */
+is_pinned: boolean,
+/**
+ * After what time without use a model leaves memory.
+ */
+idle_unload: IdleUnload,
+/**
+ * The system prompt of new conversations with a model.
+ */
+system_prompt: string,
+/**
+ * The most tokens of a conversation with a model; none: as many as it can read.
+ */
+context_length: number | null,
+/**
+ * How keys and values of a model's conversations are stored.
+ */
+kv_bits: KvBits,
+/**
+ * The name of a smaller model that proposes tokens, which the model checks; empty: none.
+ */
+draft_model: string,
+/**
  * The limit for saved context on disk.
  */
 cache_budget_bytes: number,
 /**
  * The limit for saved context in memory.
  */
-cache_ram_budget_bytes: number, };
+cache_ram_budget_bytes: number,
+/**
+ * The address of the hub that models come from; empty: the environment's, or Hugging Face.
+ */
+hub_endpoint: string,
+/**
+ * The folder that models are downloaded to; empty: the environment's, or that of Hugging Face's
+ * tools.
+ */
+download_folder: string,
+/**
+ * The proxy through which the hub is asked; empty: the environment's or the system's, if there
+ * is one.
+ */
+hub_proxy: string, };
 
 /**
  * Where a value is set, from the weakest to the strongest. A value that is set nowhere is the
@@ -631,6 +759,16 @@ from: { [key in keyof Settings]?: SettingScope }, };
 export type Appearance = "system" | "light" | "dark";
 
 /**
+ * After what time without use a model leaves memory.
+ */
+export type IdleUnload = "never" | "five_minutes" | "fifteen_minutes" | "one_hour" | "four_hours";
+
+/**
+ * In how many bits keys and values are stored.
+ */
+export type KvBits = "plain" | "eight_bits" | "four_bits";
+
+/**
  * What the engine does now.
  */
 export type EngineState = { "state": "empty" }
@@ -649,6 +787,10 @@ export type Status = { engine: EngineState,
  * loaded.
  */
 model_fingerprint: string | null,
+/**
+ * The models in memory, the least recently used first.
+ */
+models: Array<LoadedModel>,
 /**
  * "cpu" or "gpu".
  */

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cairn_chat::{FinishReason, GenerationStats};
-use cairn_engine::{GenerateEvent, GenerateRequest, KvCacheOptions, PromptInput};
+use cairn_engine::{GenerateEvent, GenerateRequest, LoadedModelStatus, PromptInput};
 use cairn_prompt_cache::Miss;
 use cairn_store::{FinishedMessage, MessageStatus, Store, StoreError};
 use tokio::task::JoinHandle;
@@ -24,6 +24,9 @@ use crate::{convert, models, platform};
 const CLOSING_GRACE: Duration = Duration::from_millis(700);
 /// The interval between attempts to save an answer.
 const RETRY_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Tokens that a draft model proposes at once: mlx-lm's default.
+const NUM_DRAFT_TOKENS: usize = 3;
 
 /// The rows of one answer and its question.
 #[derive(Debug, Clone)]
@@ -115,7 +118,7 @@ impl Drop for End<'_> {
 }
 
 async fn write(app: &Arc<App>, running: &Running, turn: &Turn, progress: &mut Progress) -> Outcome {
-    if let Err(outcome) = load_model(app, running, progress).await {
+    if let Err(outcome) = load_model(app, running, turn, progress).await {
         return outcome;
     }
     let request = match request(app, turn).await {
@@ -132,12 +135,18 @@ async fn write(app: &Arc<App>, running: &Running, turn: &Turn, progress: &mut Pr
     outcome
 }
 
-/// Loads a model unless one is loaded. The error is the outcome if there is no model, or if the
-/// answer was stopped before.
-async fn load_model(app: &Arc<App>, running: &Running, progress: &Progress) -> Result<(), Outcome> {
+/// Loads a model unless one is loaded: the one that the conversation was with. The error is the
+/// outcome if there is no model, or if the answer was stopped before.
+async fn load_model(
+    app: &Arc<App>,
+    running: &Running,
+    turn: &Turn,
+    progress: &Progress,
+) -> Result<(), Outcome> {
+    let before = model_before(app, turn).await;
     // In a task, so that loading continues when the answer is stopped: the next one needs the model
     // too.
-    let loading = app.spawn(models::ensure_loaded(app.clone()));
+    let loading = app.spawn(models::ensure_loaded(app.clone(), before));
     let loaded = tokio::select! {
         () = running.stop.cancelled() => return Err(Outcome::stopped(progress)),
         loaded = loading => loaded,
@@ -150,6 +159,17 @@ async fn load_model(app: &Arc<App>, running: &Running, progress: &Progress) -> R
             Err(Outcome::failed(error, progress))
         }
     }
+}
+
+/// The model that wrote the last answer of a conversation; none where a model is loaded, which
+/// answers then.
+async fn model_before(app: &App, turn: &Turn) -> Option<String> {
+    if models::loaded_name(app).is_some() {
+        return None;
+    }
+    // A branch that cannot be read fails the answer later, with its reason.
+    let branch = turn.store.branch(&turn.conversation_id).await.unwrap_or_default();
+    branch.into_iter().rev().find_map(|message| message.stats).map(|stats| stats.model)
 }
 
 /// Generates until the answer ends, is stopped or fails. Emits and saves the text whenever that is
@@ -237,28 +257,46 @@ async fn request(app: &App, turn: &Turn) -> Result<GenerateRequest, Failure> {
     let branch = turn.store.branch(&turn.conversation_id).await?;
     let (system_prompt, prefix) =
         row.map(|row| (row.system_prompt, row.prefix)).unwrap_or_default();
-    let (prompt, kv_cache) = match prefix {
+    let settings = settings::for_answer(app, &turn.store, &turn.conversation_id).await?;
+    let loaded = loaded_status(app);
+    let (prompt, kv_cache, num_draft_tokens) = match prefix {
         Some(prefix) => {
             let prefix = prefix::checked(app, &turn.conversation_id, prefix).await?;
             let kv_cache = prefix.kv_cache();
-            (PromptInput::After { prefix, messages: prompt::messages_for("", &branch) }, kv_cache)
+            let messages = prompt::messages_for("", &branch);
+            // A draft model would have to read the starting point again.
+            (PromptInput::After { prefix, messages }, kv_cache, None)
         }
-        None => (
-            PromptInput::Messages(prompt::messages_for(&system_prompt, &branch)),
-            KvCacheOptions::default(),
-        ),
+        None => {
+            let group_size = loaded.as_ref().and_then(|model| model.kv_group_size);
+            let has_draft = loaded.is_some_and(|model| model.draft.is_some());
+            (
+                PromptInput::Messages(prompt::messages_for(&system_prompt, &branch)),
+                convert::kv_cache(&settings, group_size),
+                has_draft.then_some(NUM_DRAFT_TOKENS),
+            )
+        }
     };
-    let settings = settings::for_answer(app, &turn.store, &turn.conversation_id).await?;
     let is_private = !Arc::ptr_eq(&turn.store, &app.store);
     Ok(GenerateRequest {
         sampling: convert::sampling(&settings),
         max_tokens: settings.max_tokens as usize,
+        context_length: settings.context_length.map(|length| length as usize),
         // What a private conversation computes must not come near the prompt cache's files.
         use_prompt_cache: !is_private,
         owner: (!is_private).then(|| conversation_owner(&turn.conversation_id)),
         kv_cache,
+        num_draft_tokens,
         ..GenerateRequest::new(prompt)
     })
+}
+
+/// What the engine says of the model that answers.
+fn loaded_status(app: &App) -> Option<LoadedModelStatus> {
+    let name = models::loaded_name(app)?;
+    let status = app.engine.status();
+    let status = status.borrow();
+    status.models.iter().find(|model| model.name == name).cloned()
 }
 
 /// The saving of an answer's text while it is generated: in a task of its own, so that a slow disk

@@ -14,6 +14,7 @@ use super::check::{CheckLimits, CheckVerdict, Checker};
 use super::check_child::ModelVerdict;
 use crate::app::{App, now_ms};
 use crate::convert;
+use crate::settings::Settings;
 use crate::wire::{Event, Failure, FailureCode, Model, ModelProblem, ModelProblemKind};
 
 /// Precedes an identity in the database: another version of Cairn may open what this one cannot.
@@ -128,7 +129,14 @@ async fn rows(app: &App) -> Vec<Model> {
     let found = found(app).await;
     let hidden = app.catalog.hidden().clone();
     let shown = found.into_iter().filter(|folder| !hidden.contains_key(&folder.name));
-    shown.map(|folder| app.catalog.describe(folder)).collect()
+    let describe = |folder| {
+        let mut model = app.catalog.describe(folder);
+        let Settings { alias, is_pinned, .. } = app.settings.of_model(&model.name);
+        model.alias = Some(alias).filter(|alias| !alias.is_empty());
+        model.is_pinned = is_pinned;
+        model
+    };
+    shown.map(describe).collect()
 }
 
 /// Sends the list as it is now.

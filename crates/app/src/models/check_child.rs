@@ -145,7 +145,12 @@ fn cut(detail: String) -> String {
 impl CheckedFacts {
     /// With a conversation of at most 8192 tokens.
     pub(crate) fn of(memory: &ModelMemory) -> CheckedFacts {
-        let context = CONTEXT_TOKENS.min(memory.context_length);
+        CheckedFacts::with_conversation(memory, CONTEXT_TOKENS)
+    }
+
+    /// With a conversation of so many tokens, or of as many as the model can read.
+    pub(crate) fn with_conversation(memory: &ModelMemory, num_tokens: usize) -> CheckedFacts {
+        let context = num_tokens.min(memory.context_length);
         let small = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
         CheckedFacts {
             parameters: memory.num_parameters,

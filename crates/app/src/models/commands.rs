@@ -5,13 +5,17 @@ use std::sync::Arc;
 
 use cairn_engine::default_memory_limit_bytes;
 
-use super::{catalog, deletion, downloads, hub, recommended};
+use super::{catalog, deletion, downloads, hub, own_settings, recommended, revisions};
 use crate::app::App;
+use crate::platform;
 use crate::wire::{Command, Failure, Reply};
 
 /// Runs one command about models; every other command is a fault of the caller.
 pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failure> {
     match command {
+        Command::GetModelMemory { name } => {
+            return Ok(Reply::ModelMemory { memory: own_settings::memory(app, &name).await? });
+        }
         Command::GetModelDeletion { name } => {
             return Ok(Reply::ModelDeletion { deletion: deletion::preview(app, &name).await? });
         }
@@ -27,7 +31,8 @@ pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failu
         Command::CancelModelImport => app.importing.cancel(),
         Command::GetRecommendedModels => {
             let budget_bytes = default_memory_limit_bytes();
-            return Ok(Reply::RecommendedModels { models: recommended::recommended(budget_bytes) });
+            let models = recommended::recommended(budget_bytes);
+            return Ok(Reply::RecommendedModels { models, memory_bytes: platform::memory_bytes() });
         }
         Command::SearchModels { text } => {
             return Ok(Reply::FoundModels { models: hub::search(app, &text).await? });
@@ -35,10 +40,21 @@ pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failu
         Command::GetHubModel { name } => {
             return Ok(Reply::HubModel { model: hub::card(app, &name).await? });
         }
+        Command::GetModelFacts { name } => {
+            return Ok(Reply::ModelFacts { facts: hub::facts(app, &name).await? });
+        }
         Command::DownloadModel { name } => downloads::start(app, &name).await?,
         Command::PauseDownload { name } => downloads::pause(app, &name).await?,
         Command::CancelDownload { name } => downloads::cancel(app, &name).await?,
         Command::RetryDownloads => downloads::retry(app)?,
+        Command::GetModelUpdates => {
+            return Ok(Reply::ModelUpdates { updates: revisions::updates(app).await });
+        }
+        Command::GetOldRevisions { name } => {
+            return Ok(Reply::OldRevisions { revisions: revisions::old(app, &name).await? });
+        }
+        Command::RemoveOldRevisions { name } => revisions::remove(app, &name).await?,
+        Command::RestoreOldRevisions { name } => revisions::restore(app, &name)?,
         Command::GetHubAccess => return Ok(Reply::HubAccess { access: hub::access(app)? }),
         Command::SetHubToken { token } => {
             return Ok(Reply::HubAccess { access: hub::set_token(app, &token).await? });

@@ -4,6 +4,7 @@
 //! it. What has come of a model is for the shared cache to say.
 
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -12,8 +13,10 @@ use cairn_hub::{
     QueuedDownload, Rate,
 };
 use cairn_store::{DownloadRow, Store};
+use tokio::sync::{Notify, OnceCell};
 
-use super::catalog;
+use super::hub_settings::shown;
+use super::{catalog, revisions};
 use crate::app::App;
 use crate::wire::{self, Event, Failure, FailureCode};
 
@@ -23,49 +26,54 @@ const EVENT_INTERVAL: Duration = Duration::from_millis(250);
 pub(super) const MAIN: &str = "main";
 
 /// The queue of downloads, and how fast each is.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct ModelDownloads {
-    /// Or why nothing can be downloaded.
-    queue: Result<Downloads, Failure>,
+    /// Empty until there is a hub to ask.
+    queue: OnceCell<Downloads>,
+    /// Told when there is one.
+    has_queue: Notify,
     rates: Mutex<HashMap<DownloadId, Rate>>,
 }
 
 impl ModelDownloads {
     /// The queue as the last run left it.
     pub(crate) async fn load(hub: Result<Hub, Failure>, store: &Store) -> ModelDownloads {
-        let queue = hub.map(Downloads::new);
-        if let Ok(queue) = &queue {
-            let rows = store.downloads().await.unwrap_or_else(|error| {
-                tracing::warn!("the downloads of the last run do not go on: {error}");
-                Vec::new()
-            });
-            for DownloadRow { repo, is_paused } in rows {
-                // A name that no hub has was not written by this program.
-                let Ok(request) = request(&repo) else { continue };
-                match is_paused {
-                    true => queue.add_paused(request),
-                    false => queue.add(request),
-                };
-            }
+        let downloads = ModelDownloads::default();
+        if let Ok(hub) = hub {
+            downloads.use_hub(hub, store).await;
         }
-        ModelDownloads { queue, rates: Mutex::default() }
+        downloads
     }
 
-    fn queue(&self) -> Result<&Downloads, Failure> {
-        self.queue.as_ref().map_err(Failure::clone)
+    /// Uses this hub from now on. The first one begins with what the last run left.
+    pub(crate) async fn use_hub(&self, hub: Hub, store: &Store) {
+        let mut is_new = false;
+        let queue = self.queue.get_or_init(async || {
+            is_new = true;
+            restored(Downloads::new(hub.clone()), store).await
+        });
+        let queue = queue.await;
+        match is_new {
+            true => self.has_queue.notify_waiters(),
+            false => queue.set_hub(hub),
+        }
     }
 
-    /// Uses this hub from now on.
-    pub(crate) fn set_hub(&self, hub: Hub) {
-        if let Ok(queue) = &self.queue {
-            queue.set_hub(hub);
+    /// Waits for the first hub that can be asked.
+    async fn any_queue(&self) -> &Downloads {
+        loop {
+            let told = self.has_queue.notified();
+            if let Some(queue) = self.queue.get() {
+                return queue;
+            }
+            told.await;
         }
     }
 
     /// Stops every download. Their rows stay as they are, so that those that ran go on at the next
     /// start.
     pub(crate) fn stop(&self) {
-        let Ok(queue) = &self.queue else { return };
+        let Some(queue) = self.queue.get() else { return };
         for download in queue.list() {
             queue.pause(download.id);
         }
@@ -73,7 +81,7 @@ impl ModelDownloads {
 
     /// All downloads, as interfaces see them.
     pub(crate) fn list(&self) -> Vec<wire::Download> {
-        let Ok(queue) = &self.queue else { return Vec::new() };
+        let Some(queue) = self.queue.get() else { return Vec::new() };
         let (now, queued) = (Instant::now(), queue.list());
         let mut rates = self.rates.lock().unwrap_or_else(PoisonError::into_inner);
         rates.retain(|id, _| queued.iter().any(|download| download.id == *id));
@@ -85,35 +93,72 @@ impl ModelDownloads {
     }
 
     fn find(&self, name: &str) -> Option<QueuedDownload> {
-        let all = self.queue.as_ref().ok()?.list();
+        let all = self.queue.get()?.list();
         all.into_iter().find(|download| download.request.repo.as_str() == name)
     }
 }
 
+/// The queue with the downloads that the last run did not end.
+async fn restored(queue: Downloads, store: &Store) -> Downloads {
+    let rows = store.downloads().await.unwrap_or_else(|error| {
+        tracing::warn!("the downloads of the last run do not go on: {error}");
+        Vec::new()
+    });
+    for DownloadRow { repo, cache, is_paused } in rows {
+        // A name that no hub has was not written by this program.
+        let Ok(request) = request(&repo, cache.map(PathBuf::from)) else { continue };
+        match is_paused {
+            true => queue.add_paused(request),
+            false => queue.add(request),
+        };
+    }
+    queue
+}
+
+/// The queue, or why nothing can be downloaded.
+fn queue(app: &App) -> Result<&Downloads, Failure> {
+    let why = || match app.hub.hub() {
+        Err(failure) => failure,
+        Ok(_) => Failure::new(FailureCode::Hub, "The downloads are being set up: try again."),
+    };
+    app.downloads.queue.get().ok_or_else(why)
+}
+
 /// The newest version of a model.
-fn request(name: &str) -> Result<DownloadRequest, DownloadError> {
-    Ok(DownloadRequest { repo: name.parse()?, revision: MAIN.parse()? })
+fn request(name: &str, cache: Option<PathBuf>) -> Result<DownloadRequest, DownloadError> {
+    Ok(DownloadRequest { repo: name.parse()?, revision: MAIN.parse()?, cache })
+}
+
+/// The row of a download that goes on, in the database.
+fn row(request: &DownloadRequest) -> DownloadRow {
+    let cache = request.cache.as_ref().map(|cache| shown(cache));
+    DownloadRow { repo: request.repo.to_string(), cache, is_paused: false }
 }
 
 /// Adds a download, or lets one that was paused or failed go on.
 pub(crate) async fn start(app: &Arc<App>, name: &str) -> Result<(), Failure> {
-    let queue = app.downloads.queue()?;
-    let request = request(name)?;
+    let queue = queue(app)?;
+    let (folders, wanted) = (app.model_folders.clone(), name.to_owned());
+    // The rest of a model, or its newer version, comes to where the model is.
+    let cache = app.blocking(move || folders.cache_of(&wanted)).await.flatten();
+    let cache = cache.or_else(|| app.hub.hub().ok().map(|hub| hub.cache().to_owned()));
+    let request = request(name, cache)?;
     // Who downloads a model that was just deleted wants it back.
     if app.catalog.show(name) {
         catalog::emit(app).await;
     }
-    app.store.save_download(name, false).await?;
+    app.store.save_download(&row(&request)).await?;
     queue.add(request);
     Ok(())
 }
 
 /// Stops a download; what has come stays.
 pub(crate) async fn pause(app: &App, name: &str) -> Result<(), Failure> {
-    let queue = app.downloads.queue()?;
+    let queue = queue(app)?;
     let Some(download) = app.downloads.find(name) else { return Err(unknown(name)) };
     if !matches!(download.state, DownloadState::Done(_)) {
-        app.store.save_download(name, true).await?;
+        let paused = DownloadRow { is_paused: true, ..row(&download.request) };
+        app.store.save_download(&paused).await?;
     }
     queue.pause(download.id);
     Ok(())
@@ -121,7 +166,7 @@ pub(crate) async fn pause(app: &App, name: &str) -> Result<(), Failure> {
 
 /// Takes a download from the list; what has come of an unfinished one is removed.
 pub(crate) async fn cancel(app: &App, name: &str) -> Result<(), Failure> {
-    let queue = app.downloads.queue()?;
+    let queue = queue(app)?;
     let Some(download) = app.downloads.find(name) else { return Err(unknown(name)) };
     app.store.forget_download(name).await?;
     queue.cancel(download.id).await;
@@ -130,7 +175,7 @@ pub(crate) async fn cancel(app: &App, name: &str) -> Result<(), Failure> {
 
 /// Looks for the hub now instead of later.
 pub(crate) fn retry(app: &App) -> Result<(), Failure> {
-    app.downloads.queue()?.look_again();
+    queue(app)?.look_again();
     Ok(())
 }
 
@@ -140,7 +185,10 @@ fn unknown(name: &str) -> Failure {
 
 /// Sends the list whenever it has changed, and sees to models that are done, until the app closes.
 pub(crate) async fn follow(app: Arc<App>) {
-    let Ok(queue) = app.downloads.queue() else { return };
+    let queue = tokio::select! {
+        () = app.closing.cancelled() => return,
+        queue = app.downloads.any_queue() => queue,
+    };
     let mut changes = queue.changes();
     let (mut sent, mut done) = (app.downloads.list(), Vec::new());
     loop {
@@ -151,22 +199,38 @@ pub(crate) async fn follow(app: Arc<App>) {
             changed = changes.changed() => if changed.is_err() { return },
         }
         let list = app.downloads.list();
+        let is_done = |download: &&wire::Download| download.state == wire::DownloadState::Done;
+        let now_done: Vec<String> =
+            list.iter().filter(is_done).map(|download| download.name.clone()).collect();
+        // Before anyone is told: what is called done is in use, and does not go on at the next start.
+        for name in now_done.iter().filter(|name| !done.contains(*name)) {
+            finish(&app, name).await;
+        }
         if list != sent {
             app.emit(Event::Downloads { downloads: list.clone() });
             sent = list;
-        }
-        let is_done = |download: &&wire::Download| download.state == wire::DownloadState::Done;
-        let now_done: Vec<String> =
-            sent.iter().filter(is_done).map(|download| download.name.clone()).collect();
-        for name in now_done.iter().filter(|name| !done.contains(*name)) {
-            finish(&app, name).await;
         }
         done = now_done;
     }
 }
 
-/// Forgets the row of a download that is done, and lists its model.
+/// Whether a model is being downloaded, or was downloaded and not put to use yet.
+pub(super) async fn is_unfinished(app: &App, name: &str) -> bool {
+    match app.store.downloads().await {
+        Ok(rows) => rows.iter().any(|row| row.repo == name),
+        // Then nothing may be taken from it either.
+        Err(_) => true,
+    }
+}
+
+/// Puts a download that is done to use, forgets its row, and lists its model.
 async fn finish(app: &Arc<App>, name: &str) {
+    if let Some(DownloadState::Done(model)) = app.downloads.find(name).map(|found| found.state)
+        && let Err(failure) = revisions::put_to_use(app, name, model).await
+    {
+        let why = failure.message;
+        app.emit_warning(format!("The newer version of {name} is not used: {why}"));
+    }
     // If this fails, the next start finds the model whole and is done at once.
     if let Err(error) = app.store.forget_download(name).await {
         tracing::warn!("{name} is downloaded again at the next start: {error}");

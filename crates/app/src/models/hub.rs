@@ -4,14 +4,16 @@ use std::path::Path;
 use std::sync::{PoisonError, RwLock};
 
 use cairn_engine::{ModelMemory, default_memory_limit_bytes};
-use cairn_hub::{Commit, Hub, HubOptions, RepoFile, RepoId, Token, plain_description};
+use cairn_hub::{Commit, Hub, HubOptions, RepoFile, RepoId, Token, origin, plain_description};
 use serde_json::Value;
 
 use super::catalog;
 use super::check_child::CheckedFacts;
 use super::downloads::MAIN;
-use super::token_store::TokenStore;
+use super::hub_settings::{self, shown};
+use super::token_store::{SavedToken, TokenStore};
 use crate::app::App;
+use crate::settings::Settings;
 use crate::wire::{
     Failure, FailureCode, FoundModel, HubAccess, HubFile, HubModel, ModelFacts, ModelProblem,
     ModelProblemKind, TokenPlace,
@@ -23,37 +25,50 @@ const MAX_FOUND: usize = 40;
 const MAX_DESCRIPTION_CHARS: usize = 1200;
 const MAX_TEXT_BYTES: usize = 1 << 20;
 
-/// The hub that is asked now, and where its token is kept.
+/// The hub that is asked now, and the token that was saved.
+///
+/// A token goes to the hub that it belongs to and to no other: a saved one to the hub that it was
+/// entered for, that of the environment to the environment's hub.
 #[derive(Debug)]
 pub(crate) struct HubAccount {
-    /// Without a token; none where no folder for models is known.
-    options: Option<HubOptions>,
+    /// None where no folder for models is known.
+    environment: Option<HubOptions>,
     current: RwLock<Current>,
     tokens: TokenStore,
+    /// Locked while the hub or the token is changed, here and in the queue of downloads.
+    changing: tokio::sync::Mutex<()>,
 }
 
 #[derive(Debug, Clone)]
 struct Current {
     /// Or why none can be asked.
     hub: Result<Hub, Failure>,
+    /// Of the token that is sent.
     token_place: Option<TokenPlace>,
+    /// Whether or not it belongs to this hub.
+    saved: Option<SavedToken>,
 }
 
 impl HubAccount {
-    /// Finds the token: the environment's, else the one that was saved.
-    pub(crate) async fn load(options: Option<HubOptions>, tokens: TokenStore) -> HubAccount {
-        let environment = options.as_ref().and_then(|options| options.token.clone());
-        let found = match environment {
-            Some(token) => Some((token, TokenPlace::Environment)),
-            None => {
+    /// The hub of the settings, else of the environment, with the token that belongs to it.
+    pub(crate) async fn load(
+        environment: Option<HubOptions>,
+        settings: &Settings,
+        tokens: TokenStore,
+    ) -> HubAccount {
+        // With a token of the environment the keychain need not be asked, which may ask the person.
+        let has_token = environment.as_ref().is_some_and(|options| options.token.is_some());
+        let is_other_hub = !settings.hub_endpoint.is_empty();
+        let saved = match has_token && !is_other_hub {
+            true => None,
+            false => {
                 let tokens = tokens.clone();
                 // A keychain may take its time.
                 tokio::task::spawn_blocking(move || tokens.read()).await.ok().flatten()
             }
         };
-        let (token, token_place) = found.unzip();
-        let current = Current { hub: connect(options.as_ref(), token), token_place };
-        HubAccount { options, current: RwLock::new(current), tokens }
+        let current = RwLock::new(connect(environment.as_ref(), settings, saved));
+        HubAccount { environment, current, tokens, changing: tokio::sync::Mutex::default() }
     }
 
     /// The hub as it is set up now.
@@ -65,20 +80,72 @@ impl HubAccount {
         self.current.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    fn put(&self, current: Current) {
+        *self.current.write().unwrap_or_else(PoisonError::into_inner) = current;
+    }
+
     fn access(&self) -> Result<HubAccess, Failure> {
-        let Current { hub, token_place } = self.current();
-        let is_offline = self.options.as_ref().is_some_and(|options| options.is_offline);
-        let endpoint = hub?.endpoint().trim_end_matches('/').to_owned();
-        Ok(HubAccess { endpoint, token_place, is_offline })
+        let Current { hub, token_place, saved } = self.current();
+        let hub = hub?;
+        let environment = self.environment.as_ref();
+        let is_offline = environment.is_some_and(|options| options.is_offline);
+        let host_of = |saved: SavedToken| saved.origin.or_else(|| origin(&environment?.endpoint));
+        let is_sent = matches!(token_place, Some(TokenPlace::Keychain | TokenPlace::File));
+        Ok(HubAccess {
+            endpoint: hub.endpoint().trim_end_matches('/').to_owned(),
+            folder: shown(hub.cache()),
+            default_endpoint: environment.map_or_else(String::new, |found| found.endpoint.clone()),
+            default_folder: environment.map_or_else(String::new, |found| shown(&found.cache)),
+            token_place,
+            other_token_hub: saved.filter(|_| !is_sent).and_then(host_of),
+            is_offline,
+        })
     }
 }
 
-fn connect(options: Option<&HubOptions>, token: Option<Token>) -> Result<Hub, Failure> {
-    let Some(options) = options else {
+/// The hub that the settings name, else the environment's, with the token that belongs to it.
+fn connect(
+    environment: Option<&HubOptions>,
+    settings: &Settings,
+    saved: Option<SavedToken>,
+) -> Current {
+    let Some(environment) = environment else {
         let why = "Models cannot be downloaded: the folder for them is not known. Set HF_HOME.";
-        return Err(Failure::new(FailureCode::Storage, why));
+        let hub = Err(Failure::new(FailureCode::Storage, why));
+        return Current { hub, token_place: None, saved };
     };
-    Ok(Hub::new(HubOptions { token, ..options.clone() })?)
+    let hub = match Hub::new(hub_settings::options(environment, settings)) {
+        Ok(hub) => hub,
+        Err(error) => return Current { hub: Err(error.into()), token_place: None, saved },
+    };
+    let wanted = hub.origin();
+    let is_environments = origin(&environment.endpoint).as_ref() == Some(&wanted);
+    let from_environment = environment.token.clone().filter(|_| is_environments);
+    let from_environment = from_environment.map(|token| (token, TokenPlace::Environment));
+    let is_its = |saved: &&SavedToken| match &saved.origin {
+        Some(origin) => *origin == wanted,
+        None => is_environments,
+    };
+    let from_saved = saved.as_ref().filter(is_its).map(|saved| (saved.token.clone(), saved.place));
+    let (token, token_place) = from_environment.or(from_saved).unzip();
+    Current { hub: Ok(hub.with_token(token)), token_place, saved }
+}
+
+/// Asks the hub that the settings name from now on, also for downloads.
+pub(super) async fn follow_settings(app: &App, settings: &Settings) {
+    let _changing = app.hub.changing.lock().await;
+    let saved = match app.hub.current().saved {
+        Some(saved) => Some(saved),
+        None => {
+            let tokens = app.hub.tokens.clone();
+            app.blocking(move || tokens.read()).await.flatten()
+        }
+    };
+    let current = connect(app.hub.environment.as_ref(), settings, saved);
+    app.hub.put(current.clone());
+    if let Ok(hub) = current.hub {
+        app.downloads.use_hub(hub, &app.store).await;
+    }
 }
 
 /// Which hub is asked, and with what token.
@@ -86,34 +153,38 @@ pub(crate) fn access(app: &App) -> Result<HubAccess, Failure> {
     app.hub.access()
 }
 
-/// Saves a token, or removes the saved one, and uses it from now on.
+/// Saves a token for the hub that is asked now, or removes the saved one, and uses it from now on.
 pub(crate) async fn set_token(app: &App, text: &str) -> Result<HubAccess, Failure> {
-    let current = app.hub.current();
-    if current.token_place == Some(TokenPlace::Environment) {
+    let _changing = app.hub.changing.lock().await;
+    let Current { hub, token_place, .. } = app.hub.current();
+    let hub = hub?;
+    if token_place == Some(TokenPlace::Environment) {
         return Err(Failure::invalid(
             "The access token is set by the environment (HF_TOKEN, or Hugging Face's own file): change it there.",
         ));
     }
     let text = text.trim().to_owned();
     let token = if text.is_empty() { None } else { Some(Token::new(&text)?) };
-    let tokens = app.hub.tokens.clone();
-    let saved = app.blocking(move || match text.as_str() {
+    let change = if text.is_empty() { "removed" } else { "saved" };
+    let (tokens, origin) = (app.hub.tokens.clone(), hub.origin());
+    let its_origin = origin.clone();
+    let changed = app.blocking(move || match text.as_str() {
         "" => tokens.remove().map(|()| None),
-        text => tokens.save(text).map(Some),
+        text => tokens.save(text, &its_origin).map(Some),
     });
-    let not_saved = |why: &str| {
-        Failure::new(FailureCode::Storage, format!("The access token was not saved: {why}."))
+    let refused = |why: &str| {
+        Failure::new(FailureCode::Storage, format!("The access token was not {change}: {why}."))
     };
-    let token_place = match saved.await {
+    let token_place = match changed.await {
         Some(Ok(place)) => place,
-        Some(Err(error)) => return Err(not_saved(&error.to_string())),
-        None => return Err(not_saved("a fault in Cairn prevented it")),
+        Some(Err(error)) => return Err(refused(&error.to_string())),
+        None => return Err(refused("a fault in Cairn prevented it")),
     };
-    let hub = connect(app.hub.options.as_ref(), token);
-    if let Ok(hub) = &hub {
-        app.downloads.set_hub(hub.clone());
-    }
-    *app.hub.current.write().unwrap_or_else(PoisonError::into_inner) = Current { hub, token_place };
+    let hub = hub.with_token(token.clone());
+    app.downloads.use_hub(hub.clone(), &app.store).await;
+    let saved = token.zip(token_place);
+    let saved = saved.map(|(token, place)| SavedToken { token, origin: Some(origin), place });
+    app.hub.put(Current { hub: Ok(hub), token_place, saved });
     app.hub.access()
 }
 
@@ -162,6 +233,15 @@ pub(crate) async fn card(app: &App, name: &str) -> Result<HubModel, Failure> {
         facts,
         problem,
     })
+}
+
+/// What a model takes, as its card says it; a row of a search has no more.
+pub(crate) async fn facts(app: &App, name: &str) -> Result<Option<ModelFacts>, Failure> {
+    let (hub, repo): (Hub, RepoId) = (app.hub.hub()?, name.parse()?);
+    let plan = hub.plan(&repo, &MAIN.parse()?).await?;
+    let config = text(&hub, &repo, &plan.commit, "config.json").await;
+    let config: Option<Value> = config.and_then(|text| serde_json::from_str(&text).ok());
+    Ok(config.and_then(|config| judge(&config, weight_bytes(&plan.files)).1))
 }
 
 /// A card is of use without its texts, so what cannot be fetched is left out: those of a gated model

@@ -3,7 +3,7 @@
 
 use std::ops::ControlFlow;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use cairn_hub::HubError;
@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::catalog;
 use crate::app::App;
-use crate::cache::Upload;
+use crate::cache::{OwnFile, Upload};
 use crate::wire::{Event, Failure, FailureCode, ModelImport};
 
 /// Progress is sent this often.
@@ -19,33 +19,70 @@ const EVENT_INTERVAL: Duration = Duration::from_millis(250);
 
 /// The import that runs; one at a time. Owned by [`App`].
 #[derive(Debug, Default)]
-pub(crate) struct RunningImport(Mutex<Option<CancellationToken>>);
+pub(crate) struct RunningImport(Mutex<Option<Running>>);
+
+#[derive(Debug)]
+struct Running {
+    cancelled: CancellationToken,
+    /// How far it is.
+    progress: ModelImport,
+}
 
 impl RunningImport {
+    fn running(&self) -> MutexGuard<'_, Option<Running>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// None while another import runs.
-    fn begin(&self) -> Option<CancellationToken> {
-        let mut running = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        running.is_none().then(|| running.insert(CancellationToken::new()).clone())
+    fn begin(&self, file_name: &str) -> Option<CancellationToken> {
+        let mut running = self.running();
+        let progress = ModelImport { file_name: file_name.to_owned(), bytes: 0, total_bytes: 0 };
+        let new = Running { cancelled: CancellationToken::new(), progress };
+        running.is_none().then(|| running.insert(new).cancelled.clone())
+    }
+
+    /// Notes how far it is, and returns that.
+    fn is_at(&self, bytes: u64, total_bytes: u64) -> Option<ModelImport> {
+        let mut running = self.running();
+        let progress = &mut running.as_mut()?.progress;
+        (progress.bytes, progress.total_bytes) = (bytes, total_bytes);
+        Some(progress.clone())
     }
 
     fn end(&self) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        self.running().take();
+    }
+
+    /// How far the import under way is; none if there is none.
+    pub(crate) fn progress(&self) -> Option<ModelImport> {
+        self.running().as_ref().map(|running| running.progress.clone())
     }
 
     /// Ends the import under way, if there is one.
     pub(crate) fn cancel(&self) {
-        if let Some(token) = &*self.0.lock().unwrap_or_else(PoisonError::into_inner) {
-            token.cancel();
+        if let Some(Running { cancelled, .. }) = &*self.running() {
+            cancelled.cancel();
         }
     }
 }
 
+/// What is imported, under the name that interfaces show.
+struct Source {
+    path: PathBuf,
+    file_name: String,
+    /// Removes a file that was received when the import has ended.
+    _own_file: Option<OwnFile>,
+}
+
 impl App {
-    /// Imports a `.gguf` file or a model folder of this machine, and lists the model. Progress comes
-    /// as [`Event::ModelImport`]; `CancelModelImport` ends it, and then nothing of it is left.
-    pub async fn import_model(self: &Arc<Self>, path: PathBuf) -> Result<(), Failure> {
-        let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
-        self.import_named(path, &name).await
+    /// Imports a `.gguf` file or a model folder of this machine, lists the model, and returns its
+    /// name. Progress comes as [`Event::ModelImport`], the last of it whole once the model is in its
+    /// place; `CancelModelImport` ends the import, and so does a caller who stops waiting. Then nothing
+    /// of it is left, and there is no name.
+    pub async fn import_model(self: &Arc<Self>, path: PathBuf) -> Result<Option<String>, Failure> {
+        let name = path.file_name().unwrap_or(path.as_os_str());
+        let file_name = name.to_string_lossy().into_owned();
+        self.import_from(Source { path, file_name, _own_file: None }).await
     }
 
     /// As [`App::import_model`], for a `.gguf` file that was received.
@@ -53,45 +90,96 @@ impl App {
         self: &Arc<Self>,
         upload: Upload,
         file_name: &str,
-    ) -> Result<(), Failure> {
-        // Removed when the import has ended.
+    ) -> Result<Option<String>, Failure> {
         let own_file = upload.finish().await?;
-        self.import_named(own_file.path().to_owned(), file_name).await
+        let (path, file_name) = (own_file.path().to_owned(), file_name.to_owned());
+        self.import_from(Source { path, file_name, _own_file: Some(own_file) }).await
     }
 
-    async fn import_named(self: &Arc<Self>, path: PathBuf, file_name: &str) -> Result<(), Failure> {
-        let Some(cancelled) = self.importing.begin() else {
-            return Err(Failure::invalid("Another model is being imported: wait or cancel it."));
+    /// In a task that continues if the caller goes away: another import can begin only when this one
+    /// has ended.
+    async fn import_from(self: &Arc<Self>, source: Source) -> Result<Option<String>, Failure> {
+        let Some(cancelled) = self.importing.begin(&source.file_name) else {
+            return Err(Failure::invalid(
+                "Another model is being imported: wait, or cancel that import.",
+            ));
         };
-        let (app, shown) = (self.clone(), file_name.to_owned());
-        let imported = self.blocking(move || {
-            let mut sent_at = None::<Instant>;
+        let _cancel_if_left = cancelled.clone().drop_guard();
+        let message = format!("A fault in Cairn stopped the import of {}.", source.file_name);
+        let app = self.clone();
+        let import = self.spawn(async move {
+            let imported = app.import_until(source, &cancelled).await;
+            app.importing.end();
+            app.emit(Event::ModelImport { import: None });
+            catalog::emit(&app).await;
+            imported
+        });
+        match import.await {
+            // Whoever cancels it knows.
+            Ok(Some(Err(HubError::Cancelled))) => Ok(None),
+            // Imported models come first in the list, so its folder's name is its own.
+            Ok(Some(folder)) => {
+                Ok(folder?.file_name().map(|name| name.to_string_lossy().into_owned()))
+            }
+            Ok(None) | Err(_) => Err(Failure::new(FailureCode::Engine, message)),
+        }
+    }
+
+    /// Imports, sends how far it is, and returns the model's folder; none if that panicked.
+    async fn import_until(
+        self: &Arc<Self>,
+        source: Source,
+        cancelled: &CancellationToken,
+    ) -> Option<Result<PathBuf, HubError>> {
+        let (app, cancelled) = (self.clone(), cancelled.clone());
+        let import = move || {
+            let (mut sent_at, mut whole) = (None::<Instant>, 0);
+            let send = |bytes, total_bytes| {
+                let import = app.importing.is_at(bytes, total_bytes);
+                app.emit(Event::ModelImport { import });
+            };
             let mut on_progress = |bytes, total_bytes| {
-                if sent_at.is_none_or(|sent_at| sent_at.elapsed() >= EVENT_INTERVAL) {
+                whole = total_bytes;
+                // All bytes are copied before the model is in its place, which is what being whole
+                // says.
+                let is_due = sent_at.is_none_or(|sent_at| sent_at.elapsed() >= EVENT_INTERVAL);
+                if is_due && bytes < total_bytes {
                     sent_at = Some(Instant::now());
-                    let file_name = shown.clone();
-                    let import = Some(ModelImport { file_name, bytes, total_bytes });
-                    app.emit(Event::ModelImport { import });
+                    send(bytes, total_bytes);
                 }
                 match cancelled.is_cancelled() || app.closing.is_cancelled() {
                     true => ControlFlow::Break(()),
                     false => ControlFlow::Continue(()),
                 }
             };
-            app.model_folders.import(&path, &shown, &mut on_progress).map(drop)
-        });
-        let imported = imported.await;
-        self.importing.end();
-        self.emit(Event::ModelImport { import: None });
-        catalog::emit(self).await;
-        match imported {
-            // Whoever cancels it knows.
-            Some(Err(HubError::Cancelled)) => Ok(()),
-            Some(imported) => Ok(imported?),
-            None => {
-                let message = format!("A fault in Cairn stopped the import of {file_name}.");
-                Err(Failure::new(FailureCode::Engine, message))
-            }
-        }
+            let folder =
+                app.model_folders.import(&source.path, &source.file_name, &mut on_progress)?;
+            send(whole, whole);
+            Ok(folder)
+        };
+        self.blocking(import).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_import_under_way_says_how_far_it_is_until_it_ends() {
+        let importing = RunningImport::default();
+        assert_eq!((importing.progress(), importing.is_at(1, 2)), (None, None));
+        let token = importing.begin("a.gguf");
+        let at = |bytes, total_bytes| {
+            Some(ModelImport { file_name: "a.gguf".to_owned(), bytes, total_bytes })
+        };
+        assert_eq!(importing.progress(), at(0, 0));
+        assert!(importing.begin("b.gguf").is_none(), "one at a time");
+        assert_eq!(importing.is_at(5, 10), at(5, 10));
+        assert_eq!(importing.progress(), at(5, 10));
+        importing.cancel();
+        assert!(token.is_some_and(|token| token.is_cancelled()));
+        importing.end();
+        assert_eq!(importing.progress(), None);
     }
 }

@@ -6,9 +6,13 @@
 //! commands      the commands of the pages about models
 //! check         opens a model's files in a child process; check_child is that process
 //! deletion      models that were deleted and can be brought back for a while
+//! idle          unloads what nobody has used for a while
 //! import        models from files and folders
 //! hub           searches, cards and the access token; token_store keeps that
+//! hub_settings  the hub's address, folder and proxy
 //! downloads     the queue of downloads
+//! revisions     newer versions of a model, and older ones
+//! own_settings  what a person sets for one model: whether it suits, and what follows
 //! recommended   the models to begin with
 //! ```
 
@@ -19,8 +23,12 @@ pub(crate) mod commands;
 pub(crate) mod deletion;
 pub(crate) mod downloads;
 pub(crate) mod hub;
+pub(crate) mod hub_settings;
+pub(crate) mod idle;
 pub(crate) mod import;
+pub(crate) mod own_settings;
 pub(crate) mod recommended;
+pub(crate) mod revisions;
 pub(crate) mod token_store;
 
 use std::path::PathBuf;
@@ -47,13 +55,18 @@ pub(crate) async fn unload(app: &App) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Loads a model unless one is loaded.
-pub(crate) async fn ensure_loaded(app: Arc<App>) -> Result<(), Failure> {
+/// Loads a model unless one is loaded: the preferred one, if it can be used.
+pub(crate) async fn ensure_loaded(app: Arc<App>, preferred: Option<String>) -> Result<(), Failure> {
     let _loading = app.loading.lock().await;
     if loaded_name(&app).is_some() {
         return Ok(());
     }
-    let name = choose_now(&app).await.ok_or_else(no_model)?;
+    let usable = catalog::list(&app).await.into_iter().filter(|model| model.problem.is_none());
+    let is_usable = |name: &String| usable.map(|model| model.name).any(|usable| usable == *name);
+    let name = match preferred.filter(is_usable) {
+        Some(name) => name,
+        None => choose_now(&app).await.ok_or_else(no_model)?,
+    };
     load(&app, name).await
 }
 
@@ -85,7 +98,9 @@ pub(crate) fn loaded_name(app: &App) -> Option<String> {
 async fn load(app: &App, wanted: String) -> Result<(), Failure> {
     let folders = app.model_folders.clone();
     let shown = wanted.clone();
-    let Some(found) = app.blocking(move || find(&folders, &wanted)).await else {
+    let named = app.settings.model_with_alias(&wanted);
+    let find = move || find(&folders, &wanted, named.as_deref());
+    let Some(found) = app.blocking(find).await else {
         return Err(Failure::new(
             FailureCode::Engine,
             format!("A fault in Cairn prevented it from finding the model {shown}."),
@@ -94,6 +109,9 @@ async fn load(app: &App, wanted: String) -> Result<(), Failure> {
     let (name, folder) = found?;
     catalog::require_usable(app, &name, &folder).await?;
     app.engine.load(&name, &folder).await?;
+    // If a bug had ended the engine's thread, the new one knows of none.
+    app.engine.set_pinned(app.settings.pinned_models());
+    own_settings::load_draft(app, &name).await;
     // A failure here only costs convenience.
     if let Err(error) = app.store.record_model_use(&folder.to_string_lossy(), &name, now_ms()).await
     {
@@ -102,10 +120,18 @@ async fn load(app: &App, wanted: String) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The name and folder of a model. Listed names come before paths: an interface must not get a
-/// folder that happens to be in the working folder.
-fn find(folders: &ModelFolders, wanted: &str) -> Result<(String, PathBuf), HubError> {
-    match folders.list().into_iter().find(|model| model.name == wanted) {
+/// The name and folder of a model; `named` is the model that has the wanted name as its alias.
+/// Listed names come before aliases and paths: an interface must not get a folder that happens to be
+/// in the working folder.
+fn find(
+    folders: &ModelFolders,
+    wanted: &str,
+    named: Option<&str>,
+) -> Result<(String, PathBuf), HubError> {
+    let mut listed = folders.list();
+    let index = |name: &str| listed.iter().position(|model| model.name == name);
+    let index = index(wanted).or_else(|| index(named?));
+    match index.map(|index| listed.swap_remove(index)) {
         Some(ModelFolder { path, problem: Some(problem), .. }) => {
             Err(HubError::Unusable { path, problem })
         }
@@ -117,6 +143,19 @@ fn find(folders: &ModelFolders, wanted: &str) -> Result<(String, PathBuf), HubEr
                 .map_or_else(|| wanted.to_owned(), |name| name.to_string_lossy().into_owned());
             Ok((name, path))
         }
+    }
+}
+
+/// The model that a new conversation will be with: the one that is loaded or being loaded, or the
+/// one that would be.
+pub(crate) async fn expected_name(app: &Arc<App>) -> Option<String> {
+    let loading = match &app.engine.status().borrow().state {
+        EngineState::Loading { model, .. } => Some(model.clone()),
+        _ => loaded_name(app),
+    };
+    match loading {
+        Some(name) => Some(name),
+        None => choose_now(app).await,
     }
 }
 
@@ -156,10 +195,13 @@ mod tests {
         ) {
             let model = |name: &&str| Model {
                 name: name.trim_start_matches('!').to_owned(),
+                alias: None,
+                is_pinned: false,
                 path: format!("/models/{name}"),
                 model_type: "llama".to_owned(),
                 bytes: 1,
                 source: ModelSource::Imported,
+                can_delete: true,
                 problem: name.starts_with('!').then(|| ModelProblem {
                     kind: ModelProblemKind::Broken,
                     detail: "config.json is not JSON".to_owned(),

@@ -14,6 +14,26 @@ use crate::wire::TokenPlace;
 const SERVICE: &str = "Cairn";
 const ACCOUNT: &str = "Hugging Face access token";
 
+/// A token that was entered, and the hub that it was entered for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct SavedToken {
+    pub(crate) token: Token,
+    /// Scheme, host and port of the hub. None: saved by a version that knew only the environment's.
+    pub(crate) origin: Option<String>,
+    pub(crate) place: TokenPlace,
+}
+
+impl SavedToken {
+    /// From one text, so that a token and its hub can never be of different times.
+    fn parse(text: &str, place: TokenPlace) -> Option<SavedToken> {
+        let (origin, token) = match text.split_once(' ') {
+            Some((origin, token)) => (Some(origin.to_owned()), token),
+            None => (None, text),
+        };
+        Some(SavedToken { token: Token::new(token).ok()?, origin, place })
+    }
+}
+
 /// Keeps one token. Its calls block: a keychain may ask the person first.
 #[derive(Debug, Clone)]
 pub(crate) struct TokenStore {
@@ -27,39 +47,42 @@ impl TokenStore {
     }
 
     /// The token and where it is kept; none if there is none, or none that can be read.
-    pub(crate) fn read(&self) -> Option<(Token, TokenPlace)> {
+    pub(crate) fn read(&self) -> Option<SavedToken> {
         let from_keychain = || {
-            let token = self.entry()?.get_password().inspect_err(report).ok()?;
-            Some((Token::new(&token).ok()?, TokenPlace::Keychain))
+            let text = self.entry()?.get_password().inspect_err(report).ok()?;
+            SavedToken::parse(&text, TokenPlace::Keychain)
         };
-        let from_file = || {
-            let token = fs::read_to_string(&self.file).ok()?;
-            Some((Token::new(&token).ok()?, TokenPlace::File))
-        };
+        let from_file =
+            || SavedToken::parse(&fs::read_to_string(&self.file).ok()?, TokenPlace::File);
         from_keychain().or_else(from_file)
     }
 
-    /// Keeps a token instead of the one before.
-    pub(crate) fn save(&self, text: &str) -> io::Result<TokenPlace> {
+    /// Keeps a token for the hub of this origin instead of the one before.
+    pub(crate) fn save(&self, token: &str, origin: &str) -> io::Result<TokenPlace> {
+        let text = format!("{origin} {token}");
         if let Some(entry) = self.entry()
-            && entry.set_password(text).inspect_err(report).is_ok()
+            && entry.set_password(&text).inspect_err(report).is_ok()
         {
-            remove(&self.file)?;
+            // The keychain is read first, so what stays in a file is not used.
+            if let Err(error) = remove(&self.file) {
+                tracing::warn!("an older access token stays in its file: {error}");
+            }
             return Ok(TokenPlace::Keychain);
         }
-        write_private(&self.file, text)?;
+        write_private(&self.file, &text)?;
         Ok(TokenPlace::File)
     }
 
-    /// Removes the token from wherever it is.
+    /// Removes the token from wherever it is, from the file also if the keychain refuses.
     pub(crate) fn remove(&self) -> io::Result<()> {
+        remove(&self.file)?;
         if let Some(entry) = self.entry() {
             match entry.delete_credential() {
                 Ok(()) | Err(Error::NoEntry) => {}
                 Err(error) => return Err(io::Error::other(error.to_string())),
             }
         }
-        remove(&self.file)
+        Ok(())
     }
 
     /// None where the system has no keychain that answers.
@@ -107,11 +130,15 @@ mod tests {
         let file = folder.path().join("hub-token");
         let store = TokenStore::new(file.clone(), false);
         assert!(store.read().is_none());
-        fs::write(&file, "an older one, readable by all").unwrap();
-        assert_eq!(store.save("hf_first").unwrap(), TokenPlace::File);
-        assert_eq!(store.save("hf_second").unwrap(), TokenPlace::File);
-        let (token, place) = store.read().unwrap();
-        assert_eq!((token, place), (Token::new("hf_second").unwrap(), TokenPlace::File));
+        fs::write(&file, "hf_of_an_earlier_version\n").unwrap();
+        let earlier = store.read().unwrap();
+        assert_eq!(earlier.token, Token::new("hf_of_an_earlier_version").unwrap());
+        assert_eq!(earlier.origin, None, "it knew no other hub than the environment's");
+        assert_eq!(store.save("hf_first", "https://hub.example").unwrap(), TokenPlace::File);
+        assert_eq!(store.save("hf_second", "https://hub.example").unwrap(), TokenPlace::File);
+        let saved = store.read().unwrap();
+        assert_eq!(saved.token, Token::new("hf_second").unwrap());
+        assert_eq!(saved.origin.as_deref(), Some("https://hub.example"));
         #[cfg(unix)]
         {
             use std::os::unix::fs::PermissionsExt;

@@ -1,14 +1,14 @@
 //! Asking for settings and changing them: for all chats, for a model, for a chat.
 
-use std::path::PathBuf;
+use std::sync::Arc;
 
 use cairn_store::Store;
 use serde_json::Value;
 
 use super::{SettingOverrides, SettingScope, Settings, generation_config, resolve};
 use crate::app::App;
-use crate::models;
-use crate::wire::{Event, Failure, FailureCode, Reply, SettingTarget};
+use crate::models::{self, hub_settings, own_settings};
+use crate::wire::{Event, Failure, Reply, SettingTarget};
 
 /// What holds for a target, and where each value was set.
 pub(crate) async fn get(app: &App, target: &SettingTarget) -> Result<Reply, Failure> {
@@ -27,7 +27,8 @@ pub(crate) async fn get(app: &App, target: &SettingTarget) -> Result<Reply, Fail
     if let SettingTarget::Chat { id } = target {
         layers.push(of_chat(app.store_of(id).await, id).await?);
     }
-    Ok(Reply::Settings { resolved: resolve(app.settings.defaults(), &layers) })
+    let resolved = Box::new(resolve(app.settings.defaults(), &layers));
+    Ok(Reply::Settings { resolved })
 }
 
 /// What holds for the next answer in a chat.
@@ -45,7 +46,7 @@ pub(crate) async fn for_answer(
 
 /// Sets one value, or clears it with null, and answers with what holds now.
 pub(crate) async fn set(
-    app: &App,
+    app: &Arc<App>,
     target: SettingTarget,
     key: &str,
     value: Value,
@@ -56,19 +57,19 @@ pub(crate) async fn set(
         SettingTarget::App => {
             let mut overrides = app.settings.overrides();
             overrides.set(key, value).map_err(Failure::invalid)?;
+            let wanted = resolve(app.settings.defaults(), &[overrides.clone()]).settings;
+            hub_settings::check(app, key, &wanted).await?;
             app.settings.save(&app.store, overrides).await?;
+            hub_settings::apply(app, key).await;
             let Settings { cache_budget_bytes, cache_ram_budget_bytes, .. } = app.settings();
             app.engine.set_cache_budgets(cache_budget_bytes, cache_ram_budget_bytes);
         }
         SettingTarget::Model { name } => {
-            let Some(folder) = app.store.model_folder(name).await? else {
-                let why = format!("The model {name} was never loaded: load it, then set this.");
-                return Err(Failure::new(FailureCode::NotFound, why));
-            };
-            let saved = app.store.model_settings(&folder).await?;
-            let mut overrides = SettingOverrides::parse(SettingScope::Model, saved.as_deref());
-            overrides.set(key, value).map_err(Failure::invalid)?;
-            app.store.set_model_settings(&folder, overrides.to_json().as_deref()).await?;
+            let mut overrides = app.settings.overrides_of_model(name);
+            overrides.set(key, value.clone()).map_err(Failure::invalid)?;
+            own_settings::check(app, name, key, &value).await?;
+            app.settings.save_model(&app.store, name, overrides).await?;
+            own_settings::apply(app, name, key);
         }
         SettingTarget::Chat { id } => {
             let store = app.store_of(id).await;
@@ -88,15 +89,12 @@ async fn of_chat(store: &Store, id: &str) -> Result<SettingOverrides, Failure> {
 
 /// What a model's publisher recommends, and what a person has set for it.
 async fn of_model(app: &App, name: &str) -> Result<[SettingOverrides; 2], Failure> {
-    let nothing = |scope| SettingOverrides::none(scope);
-    let Some(folder) = app.store.model_folder(name).await? else {
-        return Ok([nothing(SettingScope::GenerationConfig), nothing(SettingScope::Model)]);
+    let nothing = || SettingOverrides::none(SettingScope::GenerationConfig);
+    let recommended = match own_settings::folder_of(app, name).await {
+        // Reading a file blocks.
+        Ok(folder) => app.blocking(move || generation_config::read(&folder)).await,
+        // A model that is gone recommends nothing.
+        Err(_) => None,
     };
-    let saved = app.store.model_settings(&folder).await?;
-    // Reading a file blocks.
-    let recommended = app.blocking(move || generation_config::read(&PathBuf::from(folder))).await;
-    Ok([
-        recommended.unwrap_or_else(|| nothing(SettingScope::GenerationConfig)),
-        SettingOverrides::parse(SettingScope::Model, saved.as_deref()),
-    ])
+    Ok([recommended.unwrap_or_else(nothing), app.settings.overrides_of_model(name)])
 }

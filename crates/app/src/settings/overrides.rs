@@ -54,7 +54,9 @@ impl SettingOverrides {
     pub(crate) fn set(&mut self, key: &str, value: Value) -> Result<(), String> {
         let row = table::row(key)?;
         if !row.scopes.contains(&self.scope) {
-            return Err(format!("{key} cannot be set here, but for all chats."));
+            let is_for_all = row.scopes.contains(&SettingScope::App);
+            let scope = if is_for_all { "all chats" } else { "a model" };
+            return Err(format!("{key} cannot be set here, but for {scope}."));
         }
         if value.is_null() {
             self.values.remove(key);

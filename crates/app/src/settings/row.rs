@@ -35,6 +35,13 @@ pub enum SettingKind {
         /// Its greatest length, in Unicode scalar values.
         max_chars: usize,
     },
+    /// Several lines.
+    Lines {
+        /// Its greatest length, in Unicode scalar values.
+        max_chars: usize,
+    },
+    /// True or false.
+    Switch,
     /// One of a closed set.
     Choice {
         /// All of them.
@@ -90,6 +97,8 @@ pub enum SettingSection {
     Advanced,
     /// Disk and memory.
     Storage,
+    /// Where models come from and go to.
+    Hub,
 }
 
 /// Where a value is set, from the weakest to the strongest. A value that is set nowhere is the
@@ -129,6 +138,11 @@ impl SettingKind {
             SettingKind::Text { max_chars } => value.as_str().is_some_and(|text| {
                 text.chars().count() <= max_chars && !text.chars().any(char::is_control)
             }),
+            SettingKind::Lines { max_chars } => value.as_str().is_some_and(|text| {
+                let is_text = |c: char| !c.is_control() || matches!(c, '\n' | '\t');
+                text.chars().count() <= max_chars && text.chars().all(is_text)
+            }),
+            SettingKind::Switch => value.is_boolean(),
             SettingKind::Choice { values } => {
                 value.as_str().is_some_and(|choice| values.contains(&choice))
             }
@@ -146,6 +160,10 @@ impl SettingKind {
             SettingKind::Text { max_chars } => {
                 format!("one line of at most {max_chars} characters")
             }
+            SettingKind::Lines { max_chars } => {
+                format!("a text of at most {max_chars} characters")
+            }
+            SettingKind::Switch => "true or false".to_owned(),
             SettingKind::Choice { values } => format!("one of {}", values.join(", ")),
             SettingKind::Number { min, max, step: _ } => format!("from {min} to {max}"),
             SettingKind::Count { min, max } => format!("a whole number from {min} to {max}"),
@@ -177,6 +195,12 @@ mod tests {
             &[json!(""), json!("äö")],
             &[json!("abc"), json!("a\n"), json!(1), Value::Null],
         );
+        check(
+            SettingKind::Lines { max_chars: 3 },
+            &[json!(""), json!("ä\nö")],
+            &[json!("abcd"), json!("a\0"), json!(1), Value::Null],
+        );
+        check(SettingKind::Switch, &[json!(true), json!(false)], &[json!(1), Value::Null]);
         check(
             SettingKind::Choice { values: &["a", "b"] },
             &[json!("a"), json!("b")],

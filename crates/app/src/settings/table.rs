@@ -6,17 +6,21 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use ts_rs::TS;
 
-use super::row::SettingKind::{Bytes, Choice, Count, Number, OptionalCount, Text};
+use super::row::SettingKind::{Bytes, Choice, Count, Lines, Number, OptionalCount, Switch, Text};
 use super::row::SettingScope::{App, Chat, GenerationConfig, Model, Persona, Request};
-use super::row::SettingSection::{Advanced, General, Generation, Models, Storage};
+use super::row::SettingSection::{Advanced, General, Generation, Hub, Models, Storage};
 use super::row::{MAX_SAFE_INTEGER, SettingRow, SettingScope};
 use super::settings_macro::settings;
-use crate::wire::Appearance;
+use crate::wire::{Appearance, IdleUnload, KvBits};
 
 const GIB: u64 = 1 << 30;
 
 /// One value for the whole app.
 const APP: &[SettingScope] = &[App];
+/// A value of its own for each model.
+const MODEL: &[SettingScope] = &[Model];
+/// A value for the whole app, and others for some models.
+const APP_AND_MODEL: &[SettingScope] = &[App, Model];
 /// What can differ from answer to answer.
 const ANSWER: &[SettingScope] = &[App, Model, Persona, Chat, Request];
 /// What a model's publisher may recommend besides.
@@ -82,6 +86,51 @@ settings! {
         section: Advanced, scopes: ANSWER, rereads: false,
     }
 
+    /// Another name for a model, which commands accept too; empty: none.
+    alias: String = String::new() => {
+        kind: Text { max_chars: 64 },
+        section: Models, scopes: MODEL, rereads: false,
+    }
+
+    /// A pinned model stays in memory until a person unloads it.
+    is_pinned: bool = false => {
+        kind: Switch,
+        section: Models, scopes: MODEL, rereads: false,
+    }
+
+    /// After what time without use a model leaves memory.
+    idle_unload: IdleUnload = IdleUnload::Never => {
+        kind: Choice {
+            values: &["never", "five_minutes", "fifteen_minutes", "one_hour", "four_hours"],
+        },
+        section: Models, scopes: APP_AND_MODEL, rereads: false,
+    }
+
+    /// The system prompt of new conversations with a model.
+    system_prompt: String = String::new() => {
+        kind: Lines { max_chars: 100_000 },
+        section: Models, scopes: MODEL, rereads: false,
+    }
+
+    /// The most tokens of a conversation with a model; none: as many as it can read.
+    #[ts(type = "number | null")]
+    context_length: Option<u32> = None => {
+        kind: OptionalCount { min: 256, max: 1 << 26 },
+        section: Models, scopes: MODEL, rereads: false,
+    }
+
+    /// How keys and values of a model's conversations are stored.
+    kv_bits: KvBits = KvBits::Plain => {
+        kind: Choice { values: &["plain", "eight_bits", "four_bits"] },
+        section: Models, scopes: MODEL, rereads: true,
+    }
+
+    /// The name of a smaller model that proposes tokens, which the model checks; empty: none.
+    draft_model: String = String::new() => {
+        kind: Text { max_chars: 1024 },
+        section: Models, scopes: MODEL, rereads: false,
+    }
+
     /// The limit for saved context on disk.
     #[ts(type = "number")]
     cache_budget_bytes: u64 = quarter_of_disk(machine.disk_bytes) => {
@@ -94,6 +143,26 @@ settings! {
     cache_ram_budget_bytes: u64 = (machine.memory_bytes / 16).min(4 * GIB) => {
         kind: Bytes { max: MAX_SAFE_INTEGER },
         section: Storage, scopes: APP, rereads: false,
+    }
+
+    /// The address of the hub that models come from; empty: the environment's, or Hugging Face.
+    hub_endpoint: String = String::new() => {
+        kind: Text { max_chars: 1024 },
+        section: Hub, scopes: APP, rereads: false,
+    }
+
+    /// The folder that models are downloaded to; empty: the environment's, or that of Hugging Face's
+    /// tools.
+    download_folder: String = String::new() => {
+        kind: Text { max_chars: 4096 },
+        section: Hub, scopes: APP, rereads: false,
+    }
+
+    /// The proxy through which the hub is asked; empty: the environment's or the system's, if there
+    /// is one.
+    hub_proxy: String = String::new() => {
+        kind: Text { max_chars: 1024 },
+        section: Hub, scopes: APP, rereads: false,
     }
 }
 
@@ -139,7 +208,10 @@ mod tests {
     #[test]
     fn every_value_that_a_row_allows_can_be_set() {
         let bounds = |row: &SettingRow| match row.kind {
-            Text { max_chars } => vec![json!(""), json!("ä".repeat(max_chars))],
+            Text { max_chars } | Lines { max_chars } => {
+                vec![json!(""), json!("ä".repeat(max_chars))]
+            }
+            Switch => vec![json!(false), json!(true)],
             Choice { values } => values.iter().map(|value| json!(value)).collect(),
             Number { min, max, step: _ } => vec![json!(min), json!(max)],
             Count { min, max } => vec![json!(min), json!(max)],

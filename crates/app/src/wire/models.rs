@@ -10,6 +10,10 @@ use super::Failure;
 pub struct Model {
     /// `owner/name`, or the folder's name.
     pub name: String,
+    /// Another name that a person has given it; no other model has the same.
+    pub alias: Option<String>,
+    /// It stays in memory until a person unloads it.
+    pub is_pinned: bool,
     /// The folder with its files.
     pub path: String,
     /// config.json's `model_type`.
@@ -17,6 +21,8 @@ pub struct Model {
     #[ts(type = "number")]
     pub bytes: u64,
     pub source: ModelSource,
+    /// Cairn may delete it. Others belong to other programs.
+    pub can_delete: bool,
     /// Why this model cannot be loaded; none when it can.
     pub problem: Option<ModelProblem>,
     /// None until its files have been opened once, and of a model with a problem.
@@ -100,6 +106,17 @@ pub enum Fit {
     TooLarge,
 }
 
+/// A model in memory.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, TS)]
+pub struct LoadedModel {
+    pub name: String,
+    /// Of its weights, with those of its draft model.
+    #[ts(type = "number")]
+    pub bytes: u64,
+    /// The name of its draft model.
+    pub draft: Option<String>,
+}
+
 /// What deleting a model deletes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, TS)]
 pub struct ModelDeletion {
@@ -109,6 +126,25 @@ pub struct ModelDeletion {
     /// Other programs use its folder too.
     pub is_shared: bool,
     pub num_revisions: u32,
+}
+
+/// A model of which the hub has a newer version.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, TS)]
+pub struct ModelUpdate {
+    pub name: String,
+    /// What there is to download.
+    #[ts(type = "number")]
+    pub bytes: u64,
+}
+
+/// The versions of a model that were used before, as far as nothing else names them.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, TS)]
+pub struct OldRevisions {
+    pub name: String,
+    pub count: u32,
+    /// What removing them frees.
+    #[ts(type = "number")]
+    pub bytes: u64,
 }
 
 /// A model that is being copied into Cairn's own folder.
@@ -261,8 +297,16 @@ pub enum DownloadFileState {
 pub struct HubAccess {
     /// Its address.
     pub endpoint: String,
-    /// None without a token.
+    /// The folder that models are downloaded to.
+    pub folder: String,
+    /// The address that counts where the settings name none.
+    pub default_endpoint: String,
+    /// The folder that counts where the settings name none.
+    pub default_folder: String,
+    /// Of the token that is sent; none without one.
     pub token_place: Option<TokenPlace>,
+    /// The hub that the saved token was entered for, where it is another one: the token is not sent.
+    pub other_token_hub: Option<String>,
     /// The environment says that no hub is to be asked.
     pub is_offline: bool,
 }

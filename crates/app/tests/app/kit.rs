@@ -49,7 +49,7 @@ pub async fn set_for_all(app: &Arc<App>, key: &str, value: impl Into<Value>) {
 pub async fn bootstrap(app: &Arc<App>) -> (Vec<Conversation>, Settings, Vec<Model>) {
     match app.call(Command::Bootstrap).await.unwrap() {
         Reply::Bootstrap { conversations, settings, models, .. } => {
-            (conversations, settings, models)
+            (conversations, *settings, models)
         }
         other => panic!("{other:?}"),
     }

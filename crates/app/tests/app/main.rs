@@ -5,9 +5,12 @@
 mod answers;
 mod commands;
 mod deletion;
+mod hub_settings;
 mod kit;
+mod model_settings;
 mod models;
 mod opening;
+mod revisions;
 mod saved_context;
 mod settings;
 mod starting_points;

@@ -16,11 +16,11 @@ use tokio::sync::broadcast::Receiver;
 
 use crate::kit::{bootstrap, check_failure, next, options};
 
-const NAME: &str = "tiny/chat";
-const WEIGHTS: &str = "model.safetensors";
+pub const NAME: &str = "tiny/chat";
+pub const WEIGHTS: &str = "model.safetensors";
 
 /// The tiny model as a repository of a hub.
-fn repo() -> FakeRepo {
+pub fn repo() -> FakeRepo {
     let folder = tiny_model("llama/tiny-chat");
     let mut files = vec![FakeFile::small("README.md", "# Tiny\n\nA model of *no* use.")];
     for entry in std::fs::read_dir(folder).unwrap() {
@@ -36,7 +36,7 @@ fn repo() -> FakeRepo {
 }
 
 /// Options of an app that downloads from this hub, into a cache of its own, and waits for nothing.
-fn with_hub(home: &TempDir, hub: &FakeHub) -> Options {
+pub fn with_hub(home: &TempDir, hub: &FakeHub) -> Options {
     let cache = home.path().join("hub");
     let instant = std::time::Duration::from_millis(1);
     Options {
@@ -53,14 +53,21 @@ fn with_hub(home: &TempDir, hub: &FakeHub) -> Options {
     }
 }
 
-async fn download(app: &Arc<App>) {
+pub async fn download(app: &Arc<App>) {
     app.call(Command::DownloadModel { name: NAME.to_owned() }).await.unwrap();
 }
 
 /// Waits until the one download is in this state.
-async fn reaches(app: &Arc<App>, events: &mut Receiver<Event>, state: DownloadState) -> Download {
+pub async fn reaches(
+    app: &Arc<App>,
+    events: &mut Receiver<Event>,
+    state: DownloadState,
+) -> Download {
     let is_there = |download: &Download| download.state == state;
-    if let Some(download) = downloads(app).await.into_iter().find(is_there) {
+    // The event of one that is done is sent when its model is in use, the list has it before.
+    if state != DownloadState::Done
+        && let Some(download) = downloads(app).await.into_iter().find(is_there)
+    {
         return download;
     }
     loop {
@@ -72,14 +79,14 @@ async fn reaches(app: &Arc<App>, events: &mut Receiver<Event>, state: DownloadSt
     }
 }
 
-async fn downloads(app: &Arc<App>) -> Vec<Download> {
+pub async fn downloads(app: &Arc<App>) -> Vec<Download> {
     match app.call(Command::Bootstrap).await.unwrap() {
         Reply::Bootstrap { downloads, .. } => downloads,
         other => panic!("{other:?}"),
     }
 }
 
-async fn listed(app: &Arc<App>) -> Vec<Model> {
+pub async fn listed(app: &Arc<App>) -> Vec<Model> {
     bootstrap(app).await.2
 }
 
@@ -98,6 +105,15 @@ async fn a_model_is_found_looked_at_downloaded_and_loaded() {
     };
     assert_eq!(card.description.as_deref(), Some("A model of no use."));
     assert_eq!((card.model_type.as_deref(), card.problem), (Some("llama"), None));
+    hub.forget_requests();
+    match app.call(Command::GetModelFacts { name: NAME.to_owned() }).await.unwrap() {
+        Reply::ModelFacts { facts } => {
+            assert_eq!(facts, card.facts, "a row says what the card says")
+        }
+        other => panic!("{other:?}"),
+    }
+    let is_asked = |text: &str| hub.requests().iter().any(|asked| asked.target.contains(text));
+    assert!(is_asked("config.json") && !is_asked(WEIGHTS) && !is_asked("README"));
     assert!(card.facts.unwrap().memory.total_bytes > 0);
     assert_eq!(card.missing_bytes, card.bytes);
     assert!(card.files.iter().all(|file| file.path != "README.md"), "{:?}", card.files);
@@ -107,17 +123,18 @@ async fn a_model_is_found_looked_at_downloaded_and_loaded() {
     assert_eq!((done.bytes, done.total_bytes), (card.bytes, card.bytes));
     let models = listed(&app).await;
     assert_eq!((models[0].name.as_str(), models[0].source), (NAME, ModelSource::HubCache));
+    assert!(models[0].can_delete);
     app.call(Command::LoadModel { name: NAME.to_owned() }).await.unwrap();
     app.close().await;
 }
 
 /// A repository whose weights are made up and long enough that several starts, each of which gets a
 /// few MiB before it stalls, do not finish them.
-fn large_repo() -> FakeRepo {
+pub fn large_repo() -> FakeRepo {
     FakeRepo::model(NAME, 50 << 20)
 }
 
-fn stall_within_the_weights(hub: &FakeHub) {
+pub fn stall_within_the_weights(hub: &FakeHub) {
     hub.add_fault(Fault::always(Asked::Bytes(WEIGHTS), Misdeed::StallAfter(3 << 20)));
 }
 
@@ -274,6 +291,7 @@ async fn a_folder_that_was_added_is_listed_and_read_only() {
     let app = App::open(with_hub(&home, &hub)).await.unwrap();
     let models = listed(&app).await;
     assert_eq!((models[0].name.as_str(), models[0].source), ("mine", ModelSource::Added));
+    assert!(!models[0].can_delete);
     let command = Command::DeleteModel { name: "mine".to_owned() };
     check_failure(&app, command, FailureCode::Invalid, "only reads").await;
     app.call(Command::RemoveModelFolder { path }).await.unwrap();
@@ -290,7 +308,7 @@ async fn a_folder_is_imported_with_progress_and_other_files_are_refused() {
     let mut events = app.subscribe();
     let model = home.path().join("a-copy");
     cairn_tiny_models::copy_tiny_model("llama/tiny-chat", &model).unwrap();
-    app.import_model(model).await.unwrap();
+    assert_eq!(app.import_model(model).await.unwrap().as_deref(), Some("a-copy"));
     let mut was_shown = false;
     loop {
         match next(&mut events).await {
@@ -304,6 +322,53 @@ async fn a_folder_is_imported_with_progress_and_other_files_are_refused() {
     std::fs::write(&notes, "no model").unwrap();
     let refused = app.import_model(notes).await.unwrap_err();
     assert!(refused.message.contains("neither a GGUF file"), "{}", refused.message);
+    app.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_import_whose_caller_goes_away_makes_room_for_the_next() {
+    let (home, hub) = (tempfile::tempdir().unwrap(), FakeHub::start(Vec::new()));
+    let app = App::open(with_hub(&home, &hub)).await.unwrap();
+    let mut events = app.subscribe();
+    let models = ["left", "next"].map(|name| home.path().join(name));
+    for model in &models {
+        cairn_tiny_models::copy_tiny_model("llama/tiny-chat", model).unwrap();
+    }
+    let [left, then] = models;
+    tokio::select! {
+        biased;
+        ended = app.import_model(left) => panic!("it ended at once: {ended:?}"),
+        () = std::future::ready(()) => {}
+    }
+    while !matches!(next(&mut events).await, Event::ModelImport { import: None }) {}
+    app.import_model(then).await.unwrap();
+    assert!(listed(&app).await.iter().any(|model| model.name == "next"));
+    app.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_import_is_whole_at_last_and_a_refused_file_is_named() {
+    let (home, hub) = (tempfile::tempdir().unwrap(), FakeHub::start(Vec::new()));
+    let app = App::open(with_hub(&home, &hub)).await.unwrap();
+    let mut events = app.subscribe();
+    let model = home.path().join("whole");
+    cairn_tiny_models::copy_tiny_model("llama/tiny-chat", &model).unwrap();
+    app.import_model(model).await.unwrap();
+    let mut last = None;
+    let last = loop {
+        match next(&mut events).await {
+            Event::ModelImport { import: Some(import) } => last = Some(import),
+            Event::ModelImport { import: None } => break last.expect("its progress was sent"),
+            _ => {}
+        }
+    };
+    assert!(last.bytes > 0 && last.bytes == last.total_bytes, "{last:?}");
+
+    let mut upload = app.start_upload(None).await.unwrap();
+    upload.write(b"no model").await.unwrap();
+    let refused = app.import_uploaded_model(upload, "Notes.GGUF").await.unwrap_err();
+    let expected = "Notes.GGUF cannot be imported: it is not a GGUF file; choose another.";
+    assert_eq!((refused.code, refused.message.as_str()), (FailureCode::Invalid, expected));
     app.close().await;
 }
 

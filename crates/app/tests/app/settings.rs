@@ -26,7 +26,7 @@ fn chat(id: &str) -> SettingTarget {
 
 async fn resolved(app: &Arc<App>, command: Command) -> ResolvedSettings {
     match app.call(command).await.unwrap() {
-        Reply::Settings { resolved } => resolved,
+        Reply::Settings { resolved } => *resolved,
         other => panic!("{other:?}"),
     }
 }
@@ -148,6 +148,8 @@ async fn what_cannot_be_set_is_refused_and_nothing_changes() {
     check(chat(&id), "top_p", json!(1.5), FailureCode::Invalid, "from 0 to 1").await;
     check(chat(&id), "appearance", json!("dark"), FailureCode::Invalid, "appearance").await;
     check(model(), "cache_budget_bytes", json!(0), FailureCode::Invalid, "for all chats").await;
+    check(SettingTarget::App, "kv_bits", json!("eight_bits"), FailureCode::Invalid, "for a model")
+        .await;
     check(SettingTarget::App, "no_setting", json!(0), FailureCode::Invalid, "no_setting").await;
     check(chat("gone"), "top_p", json!(0.5), FailureCode::NotFound, "conversation").await;
     let unknown = SettingTarget::Model { name: "unknown".to_owned() };

@@ -8,10 +8,15 @@
 //! ```
 
 use std::ffi::OsString;
+use std::fs;
 use std::path::{Component, Path, PathBuf};
 
+use uuid::Uuid;
+
+use crate::hub_api::DownloadError;
+
 /// A commit's name has 40 characters; a longer file is something else.
-const MAX_REF_BYTES: u64 = 128;
+pub(crate) const MAX_REF_BYTES: u64 = 128;
 
 /// The environment variables that name the shared cache; an empty one counts as absent.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -74,6 +79,20 @@ impl CacheVariables {
     }
 }
 
+/// Fails unless models can be downloaded to this folder, which is created where it is missing. A
+/// relative path is refused, because it would be another folder at each start.
+pub fn check_cache_folder(folder: &Path) -> Result<(), DownloadError> {
+    if !folder.is_absolute() {
+        let reason = "a folder is named from the root of the disk on, as in /Volumes/Disk/models";
+        let (path, reason) = (folder.to_owned(), reason.to_owned());
+        return Err(DownloadError::CacheFolder { path, reason });
+    }
+    let probe = folder.join(format!(".cairn-{}", Uuid::now_v7()));
+    let written = fs::create_dir_all(folder).and_then(|()| fs::write(&probe, []));
+    let removed = written.and_then(|()| fs::remove_file(&probe));
+    removed.map_err(|error| DownloadError::cache(folder, &error))
+}
+
 /// `owner/name` for a folder of the cache; none for a folder that is not a model's.
 pub(crate) fn model_name(folder_name: &str) -> Option<String> {
     let name = folder_name.strip_prefix("models--")?;
@@ -86,14 +105,14 @@ pub(crate) fn main_snapshot(repository: &Path) -> Option<PathBuf> {
     let snapshots = repository.join("snapshots");
     let reference = repository.join("refs/main");
     let Ok(metadata) = reference.metadata() else {
-        let mut entries = std::fs::read_dir(snapshots).ok()?.flatten();
+        let mut entries = fs::read_dir(snapshots).ok()?.flatten();
         let only = entries.next()?.path();
         return (entries.next().is_none() && only.is_dir()).then_some(only);
     };
     if metadata.len() > MAX_REF_BYTES {
         return None;
     }
-    let text = std::fs::read_to_string(reference).ok()?;
+    let text = fs::read_to_string(reference).ok()?;
     let commit = Path::new(text.trim());
     // Any other path than a plain name could lead out of the folder.
     let mut parts = commit.components();

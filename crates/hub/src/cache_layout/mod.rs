@@ -18,11 +18,12 @@ mod repo_folder;
 mod snapshot;
 
 pub(crate) use digest::Digest;
-pub use location::CacheVariables;
-pub(crate) use location::{main_snapshot, model_name};
+pub use location::{CacheVariables, check_cache_folder};
+pub(crate) use location::{MAX_REF_BYTES, main_snapshot, model_name};
 pub(crate) use lock::BlobLock;
 pub(crate) use partial::{Partial, blob_is_right};
 pub(crate) use repo_folder::RepoFolder;
+pub(crate) use snapshot::PREFIX as UNFINISHED_PREFIX;
 
 use std::fs::File;
 use std::io;

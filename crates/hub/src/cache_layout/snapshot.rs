@@ -11,7 +11,7 @@ use super::{RepoFolder, sync_folder};
 use crate::hub_api::{Commit, RepoFile, Revision};
 
 /// Precedes the UUID in the name of a folder whose links are being made.
-const PREFIX: &str = ".cairn-snapshot-";
+pub(crate) const PREFIX: &str = ".cairn-snapshot-";
 
 impl RepoFolder {
     /// Links every file into the commit's snapshot and returns that folder. All blobs must be there.

@@ -13,8 +13,8 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 
-use crate::cache_layout::RepoFolder;
-use crate::hub_api::{Commit, DownloadError, Hub, MAX_CONNECTIONS, RepoId};
+use crate::cache_layout::{RepoFolder, main_snapshot};
+use crate::hub_api::{Commit, DownloadError, Hub, MAX_CONNECTIONS, RepoId, Revision};
 
 pub use plan::{DownloadPlan, is_model_file};
 pub use progress::{DownloadProgress, FileProgress, FileState};
@@ -34,12 +34,36 @@ pub struct DownloadedModel {
     pub repo: RepoId,
     /// The commit of its files.
     pub commit: Commit,
+    /// The shared cache that it is in.
+    pub cache: PathBuf,
     /// The folder with its files.
     pub folder: PathBuf,
     /// Their length.
     pub bytes: u64,
     /// Their number.
     pub num_files: usize,
+}
+
+impl DownloadedModel {
+    /// Whether the model's name stands for this commit on this machine. Blocks.
+    pub fn is_in_use(&self) -> bool {
+        main_snapshot(&RepoFolder::new(&self.cache, &self.repo).path()).as_ref()
+            == Some(&self.folder)
+    }
+
+    /// Lets a branch or tag name this commit from now on. Blocks.
+    pub fn put_to_use(&self, revision: &Revision) -> Result<(), DownloadError> {
+        let folder = RepoFolder::new(&self.cache, &self.repo);
+        let written = folder.write_ref(revision, &self.commit);
+        written.map_err(|error| DownloadError::cache(&folder.path(), &error))
+    }
+}
+
+async fn put_to_use(model: &DownloadedModel, revision: &Revision) -> Result<(), DownloadError> {
+    let (model, revision) = (model.clone(), revision.clone());
+    let path = model.cache.clone();
+    let written = spawn_blocking(move || Ok(model.put_to_use(&revision))).await;
+    joined(written).map_err(|error| DownloadError::cache(&path, &error))?
 }
 
 impl Hub {
@@ -52,11 +76,39 @@ impl Hub {
         plan: &DownloadPlan,
         progress: &watch::Sender<DownloadProgress>,
     ) -> Result<DownloadedModel, DownloadError> {
+        let model = self.fetch(plan, progress).await?;
+        put_to_use(&model, &plan.revision).await?;
+        Ok(model)
+    }
+
+    /// As [`Hub::download`], but where the model is here at another commit, its name stands for that
+    /// one until [`DownloadedModel::put_to_use`].
+    pub(crate) async fn download_beside(
+        &self,
+        plan: &DownloadPlan,
+        progress: &watch::Sender<DownloadProgress>,
+    ) -> Result<DownloadedModel, DownloadError> {
+        let model = self.fetch(plan, progress).await?;
+        let is_first = main_snapshot(&RepoFolder::new(self.cache(), &plan.repo).path())
+            .is_none_or(|used| used == model.folder);
+        if is_first {
+            put_to_use(&model, &plan.revision).await?;
+        }
+        Ok(model)
+    }
+
+    /// Fetches and verifies everything and links the snapshot, which no branch names yet.
+    async fn fetch(
+        &self,
+        plan: &DownloadPlan,
+        progress: &watch::Sender<DownloadProgress>,
+    ) -> Result<DownloadedModel, DownloadError> {
         progress.send_replace(DownloadProgress::begin(plan));
         let folder = RepoFolder::new(self.cache(), &plan.repo);
-        folder.create().map_err(|error| DownloadError::cache(&folder.path(), &error))?;
         let missing = plan.files.iter().map(|file| file.bytes - folder.bytes_here(file)).sum();
+        // Before anything is made: what is refused leaves nothing behind.
         plan::check_space(self.cache(), missing, self.limits().reserve_bytes)?;
+        folder.create().map_err(|error| DownloadError::cache(&folder.path(), &error))?;
 
         let mut downloads = Vec::new();
         for (index, file) in plan.files.iter().enumerate() {
@@ -67,6 +119,7 @@ impl Hub {
         let snapshot = self.publish(plan, folder).await?;
         Ok(DownloadedModel {
             repo: plan.repo.clone(),
+            cache: self.cache().to_owned(),
             commit: plan.commit.clone(),
             folder: snapshot,
             bytes: plan.bytes,
@@ -87,7 +140,7 @@ impl Hub {
         }
     }
 
-    /// Links the verified files, then lets the revision name them.
+    /// Links the verified files.
     async fn publish(
         &self,
         plan: &DownloadPlan,
@@ -97,7 +150,6 @@ impl Hub {
         let path = folder.path();
         let published = spawn_blocking(move || {
             let snapshot = folder.link_snapshot(&plan.commit, &plan.files)?;
-            folder.write_ref(&plan.revision, &plan.commit)?;
             folder.remove_partials();
             Ok(snapshot)
         });

@@ -96,9 +96,10 @@ pub(super) fn check_space(
     Err(DownloadError::NoSpace { folder: cache.to_owned(), needed, available })
 }
 
-/// What this user may still write on the disk of a folder.
+/// What this user may still write on the disk of a folder, which may not be there yet.
 pub(super) fn free_bytes(folder: &Path) -> Option<u64> {
-    let disk = rustix::fs::statvfs(folder).ok()?;
+    let existing = folder.ancestors().find(|ancestor| ancestor.exists())?;
+    let disk = rustix::fs::statvfs(existing).ok()?;
     disk.f_bavail.checked_mul(disk.f_frsize)
 }
 
@@ -139,6 +140,8 @@ mod tests {
         assert_eq!(check_space(folder.path(), 0, u64::MAX), Ok(()), "nothing is to be written");
         let refused = check_space(folder.path(), 100, u64::MAX / 2).unwrap_err();
         assert!(refused.to_string().contains("make space"), "{refused}");
+        let later = folder.path().join("a folder/that is made later");
+        assert!(check_space(&later, 100, u64::MAX / 2).is_err());
         assert!(check_space(folder.path(), available, 0).is_err());
         assert!(check_space(folder.path(), u64::MAX, u64::MAX).is_err());
     }

@@ -1,5 +1,6 @@
 //! Downloads one after another, which can be paused, resumed and cancelled.
 
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -25,6 +26,8 @@ pub struct DownloadRequest {
     pub repo: RepoId,
     /// A branch, tag or commit.
     pub revision: Revision,
+    /// The cache that it comes to; none: that of the hub at the time when it is added.
+    pub cache: Option<PathBuf>,
 }
 
 /// A download in the queue, as it is now.
@@ -32,7 +35,7 @@ pub struct DownloadRequest {
 pub struct QueuedDownload {
     /// Its number.
     pub id: DownloadId,
-    /// What is downloaded.
+    /// What is downloaded, and to which cache.
     pub request: DownloadRequest,
     /// What is being done.
     pub state: DownloadState,
@@ -52,7 +55,8 @@ pub enum DownloadState {
     Offline,
     /// It was paused and keeps what has come.
     Paused,
-    /// The model is whole.
+    /// The model is whole. Where it was here at another commit, that one is used until
+    /// [`DownloadedModel::put_to_use`].
     Done(DownloadedModel),
     /// It failed and keeps what has come; [`Downloads::resume`] tries again.
     Failed(DownloadError),
@@ -85,12 +89,22 @@ struct Queue {
 
 struct Entry {
     id: DownloadId,
-    request: DownloadRequest,
+    repo: RepoId,
+    revision: Revision,
+    /// Where its partial files are.
+    cache: PathBuf,
     state: DownloadState,
     progress: watch::Sender<DownloadProgress>,
     task: Option<JoinHandle<()>>,
     /// Counts starts and stops: what an earlier task still reports is too late.
     round: u64,
+}
+
+impl Entry {
+    fn request(&self) -> DownloadRequest {
+        let (repo, revision) = (self.repo.clone(), self.revision.clone());
+        DownloadRequest { repo, revision, cache: Some(self.cache.clone()) }
+    }
 }
 
 impl std::fmt::Debug for Downloads {
@@ -111,9 +125,9 @@ impl Downloads {
         Downloads { shared: Arc::new(shared) }
     }
 
-    /// From now on asks this hub: with another token, another address or another proxy. What runs
-    /// goes on as it began; what waits for the hub looks for this one at once. The folder of the
-    /// shared cache must be the same.
+    /// From now on asks this hub: with another token, address, proxy or folder. What runs goes on as
+    /// it began; what waits for the hub looks for this one at once. A download that is in the queue
+    /// stays in its folder, where its partial files are.
     pub fn set_hub(&self, hub: Hub) {
         *self.shared.hub.lock().unwrap_or_else(PoisonError::into_inner) = hub;
         self.look_again();
@@ -122,12 +136,14 @@ impl Downloads {
     /// Adds a download at the end and returns its number. One that is in the queue already goes on;
     /// one that is done begins anew, because the revision may be another commit now.
     pub fn add(&self, request: DownloadRequest) -> DownloadId {
+        let cache = self.cache_of(&request);
         let id = self.entry_of(request);
         self.shared.change(id, |entry| match entry.state {
             DownloadState::Paused | DownloadState::Failed(_) => entry.state = DownloadState::Queued,
             DownloadState::Done(_) => {
                 entry.progress.send_replace(DownloadProgress::default());
                 entry.state = DownloadState::Queued;
+                entry.cache = cache;
             }
             DownloadState::Queued | DownloadState::Running | DownloadState::Offline => {}
         });
@@ -142,16 +158,24 @@ impl Downloads {
         id
     }
 
+    fn cache_of(&self, request: &DownloadRequest) -> PathBuf {
+        request.cache.clone().unwrap_or_else(|| self.shared.hub().cache().to_owned())
+    }
+
     /// The download of this request; a new one is paused.
     fn entry_of(&self, request: DownloadRequest) -> DownloadId {
+        let cache = self.cache_of(&request);
+        let DownloadRequest { repo, revision, .. } = request;
         let mut queue = self.shared.queue();
-        if let Some(entry) = queue.entries.iter().find(|entry| entry.request == request) {
+        let is_same = |entry: &&Entry| entry.repo == repo && entry.revision == revision;
+        if let Some(entry) = queue.entries.iter().find(is_same) {
             return entry.id;
         }
         queue.last_id += 1;
         let id = queue.last_id;
         let (state, progress) = (DownloadState::Paused, watch::Sender::default());
-        queue.entries.push(Entry { id, request, state, progress, task: None, round: 0 });
+        let entry = Entry { id, repo, revision, cache, state, progress, task: None, round: 0 };
+        queue.entries.push(entry);
         id
     }
 
@@ -184,7 +208,8 @@ impl Downloads {
             let index = queue.entries.iter().position(|entry| entry.id == id);
             let Some(index) = index else { return };
             let entry = queue.entries.remove(index);
-            let is_same = |other: &Entry| other.request.repo == entry.request.repo;
+            let is_same =
+                |other: &Entry| (&other.repo, &other.cache) == (&entry.repo, &entry.cache);
             let is_other_left = queue.entries.iter().any(is_same);
             (entry, is_other_left)
         };
@@ -195,8 +220,7 @@ impl Downloads {
             let _ = task.await;
         }
         if !is_other_left && !matches!(entry.state, DownloadState::Done(_)) {
-            let hub = self.shared.hub();
-            hub.discard_partials(&entry.request.repo).await;
+            self.shared.hub().with_cache(entry.cache).discard_partials(&entry.repo).await;
         }
     }
 
@@ -210,7 +234,7 @@ impl Downloads {
         let queue = self.shared.queue();
         let entries = queue.entries.iter().map(|entry| QueuedDownload {
             id: entry.id,
-            request: entry.request.clone(),
+            request: entry.request(),
             state: entry.state.clone(),
             progress: entry.progress.borrow().clone(),
         });
@@ -300,14 +324,17 @@ impl Shared {
         let found = {
             let queue = self.queue();
             let entry = queue.entries.iter().find(|entry| entry.id == id);
-            entry.map(|entry| (entry.request.clone(), entry.progress.clone()))
+            entry.map(|entry| {
+                let hub = hub.with_cache(entry.cache.clone());
+                (hub, entry.request(), entry.progress.clone())
+            })
         };
-        let Some((request, progress)) = found else {
+        let Some((hub, request, progress)) = found else {
             // Cancelled between two steps: nobody sees this.
             let host = hub.endpoint().to_owned();
             return Err(DownloadError::Cut { host });
         };
         let plan = hub.plan(&request.repo, &request.revision).await?;
-        hub.download(&plan, &progress).await
+        hub.download_beside(&plan, &progress).await
     }
 }

@@ -33,8 +33,11 @@ pub enum DownloadError {
         reason: &'static str,
     },
     /// The proxy's address cannot be used. It may contain a password, so it is not repeated.
-    #[error("the proxy's address is not an http, https or socks5 address: correct it")]
-    BadProxy,
+    #[error("the proxy's address cannot be used: {reason}")]
+    BadProxy {
+        /// Why.
+        reason: &'static str,
+    },
     /// The token has characters that none has. It is not repeated.
     #[error("the access token is not one line of plain characters: copy it again from the hub")]
     BadToken,
@@ -177,8 +180,9 @@ pub enum DownloadError {
     },
     /// The disk has too little space.
     #[error(
-        "{} has {:.2} GB free, and the download needs {:.2} GB: make space, then try again",
-        folder.display(), *available as f64 / 1e9, *needed as f64 / 1e9
+        "{} are missing: the download needs {}, and {} has {} free; make space, then try again",
+        gigabytes(needed.saturating_sub(*available)), gigabytes(*needed), folder.display(),
+        gigabytes(*available)
     )]
     NoSpace {
         /// The folder of the cache.
@@ -196,6 +200,11 @@ pub enum DownloadError {
         /// Why.
         reason: String,
     },
+}
+
+/// A little that is missing is not shown as none.
+fn gigabytes(bytes: u64) -> String {
+    format!("{:.2} GB", (bytes as f64 / 1e9).max(0.01))
 }
 
 impl DownloadError {

@@ -10,7 +10,7 @@ mod search;
 mod text_file;
 mod token;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use reqwest::header::{ACCEPT_ENCODING, HeaderMap, HeaderValue};
@@ -22,7 +22,7 @@ pub(crate) use error::{Failure, Subject};
 pub use model_info::ModelPage;
 pub(crate) use names::is_plain_path;
 pub use names::{Commit, ContentHash, RepoFile, RepoId, Revision};
-pub use options::{DEFAULT_ENDPOINT, HubLimits, HubOptions};
+pub use options::{DEFAULT_ENDPOINT, HubLimits, HubOptions, origin};
 pub(crate) use request::{Answer, Range};
 pub(crate) use retries::Retries;
 pub use search::{FoundModel, SearchQuery};
@@ -67,6 +67,18 @@ impl Hub {
         Hub { shared: Arc::new(shared) }
     }
 
+    /// The same hub with another folder for what it downloads. Connections are counted together.
+    pub fn with_cache(&self, cache: PathBuf) -> Hub {
+        let Shared { client, endpoint, options, connections } = &*self.shared;
+        let shared = Shared {
+            client: client.clone(),
+            endpoint: endpoint.clone(),
+            options: HubOptions { cache, ..options.clone() },
+            connections: connections.clone(),
+        };
+        Hub { shared: Arc::new(shared) }
+    }
+
     /// The folder of the shared cache.
     pub fn cache(&self) -> &Path {
         &self.shared.options.cache
@@ -75,6 +87,11 @@ impl Hub {
     /// The hub's address, with a slash at its end.
     pub fn endpoint(&self) -> &str {
         self.shared.endpoint.as_str()
+    }
+
+    /// Scheme, host and port of its address, to which a token belongs.
+    pub fn origin(&self) -> String {
+        self.shared.endpoint.origin().ascii_serialization()
     }
 
     /// Whether requests carry a token.
@@ -120,10 +137,12 @@ fn client(options: &HubOptions, endpoint: &Url) -> Result<Client, DownloadError>
         .connect_timeout(options.limits.connect_timeout)
         .pool_max_idle_per_host(MAX_CONNECTIONS)
         .referer(false);
+    let proxy = options.proxy.as_deref().map(options::checked_proxy).transpose()?;
     if options::is_loopback(endpoint) {
         client = client.no_proxy();
-    } else if let Some(proxy) = &options.proxy {
-        client = client.proxy(Proxy::all(proxy).map_err(|_| DownloadError::BadProxy)?);
+    } else if let Some(proxy) = proxy {
+        let reason = "no connection can be made through it";
+        client = client.proxy(Proxy::all(proxy).map_err(|_| DownloadError::BadProxy { reason })?);
     }
     let reason = |error: reqwest::Error| DownloadError::NoTls { reason: request::reason(&error) };
     if endpoint.scheme() == "http" {

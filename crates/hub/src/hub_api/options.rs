@@ -26,7 +26,7 @@ pub struct HubOptions {
     pub cache: PathBuf,
     /// For private and gated models.
     pub token: Option<Token>,
-    /// The proxy's address; none means the system's proxy, if it has one.
+    /// The proxy's address, without a password; none means the system's proxy, if it has one.
     pub proxy: Option<String>,
     /// Whether to fail at once instead of asking.
     pub is_offline: bool,
@@ -159,6 +159,32 @@ pub(super) fn checked_endpoint(endpoint: &str) -> Result<Url, DownloadError> {
     Ok(url)
 }
 
+/// Scheme, host and port of an address, in one spelling; none for what is no address. A token belongs
+/// to an origin.
+pub fn origin(endpoint: &str) -> Option<String> {
+    let origin = Url::parse(endpoint.trim()).ok()?.origin();
+    origin.is_tuple().then(|| origin.ascii_serialization())
+}
+
+/// The proxy's address, checked. One with a password is refused: it would stand in the settings, which
+/// are no place for secrets.
+pub(super) fn checked_proxy(proxy: &str) -> Result<Url, DownloadError> {
+    let refused = |reason| DownloadError::BadProxy { reason };
+    let not_an_address =
+        "it is not an http, https or socks5 address such as http://proxy.example:8080";
+    let url = Url::parse(proxy).map_err(|_| refused(not_an_address))?;
+    if !["http", "https", "socks5", "socks5h"].contains(&url.scheme()) || url.host().is_none() {
+        return Err(refused(not_an_address));
+    }
+    if !url.username().is_empty() || url.password().is_some() {
+        return Err(refused("it contains a password, which a setting does not keep safe"));
+    }
+    if !["", "/"].contains(&url.path()) || url.query().is_some() || url.fragment().is_some() {
+        return Err(refused(not_an_address));
+    }
+    Ok(url)
+}
+
 /// Whether an address is this machine's by its text; no name is resolved but `localhost`.
 pub(super) fn is_loopback(url: &Url) -> bool {
     match ip(url) {
@@ -192,6 +218,7 @@ fn ip(url: &Url) -> Option<IpAddr> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Hub;
 
     #[test]
     fn the_endpoint_is_https_or_this_machine() {
@@ -208,6 +235,36 @@ mod tests {
             let error = checked_endpoint(bad).unwrap_err();
             assert!(!error.to_string().contains("canary"), "{bad}");
         }
+    }
+
+    #[test]
+    fn a_proxy_is_an_address_without_a_password() {
+        for good in
+            ["http://proxy.example:8080", "https://proxy.example/", "socks5://10.0.0.1:1080"]
+                .into_iter()
+                .chain(["socks5h://proxy.example:1080", "http://[::1]:3128"])
+        {
+            assert!(checked_proxy(good).is_ok(), "{good}");
+            let options =
+                HubOptions { proxy: Some(good.to_owned()), ..HubOptions::new("c".into()) };
+            assert!(Hub::new(options).is_ok(), "{good}");
+        }
+        for bad in ["", "proxy.example:8080", "ftp://proxy.example", "http://", "socks4://a:1"]
+            .into_iter()
+            .chain(["http://me:canary@proxy.example", "http://canary@proxy.example"])
+            .chain(["http://proxy.example/canary", "http://proxy.example/?canary"])
+        {
+            let error = checked_proxy(bad).unwrap_err();
+            assert!(!error.to_string().contains("canary"), "{bad}: {error}");
+        }
+    }
+
+    #[test]
+    fn an_origin_is_scheme_host_and_port() {
+        assert_eq!(origin("https://Hub.example/a/").as_deref(), Some("https://hub.example"));
+        assert_eq!(origin("https://hub.example:443").as_deref(), Some("https://hub.example"));
+        assert_eq!(origin("http://127.0.0.1:81/x").as_deref(), Some("http://127.0.0.1:81"));
+        assert_eq!(origin("hub.example"), None);
     }
 
     #[test]

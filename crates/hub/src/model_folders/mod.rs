@@ -1,7 +1,7 @@
 //! The models on this machine.
 
 mod check;
-mod sources;
+pub(crate) mod sources;
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -40,6 +40,7 @@ pub struct ModelFolder {
 #[derive(Debug, Clone)]
 pub struct ModelFolders {
     imported: PathBuf,
+    /// The environment's.
     hub_cache: Option<PathBuf>,
     lm_studio: Vec<PathBuf>,
     shared: Arc<Shared>,
@@ -49,6 +50,8 @@ pub struct ModelFolders {
 struct Shared {
     /// In the order in which they were added.
     added: Mutex<Vec<PathBuf>>,
+    /// The shared cache that a person has chosen besides.
+    chosen_cache: Mutex<Option<PathBuf>>,
     /// What the small files of each model have shown, so that they are parsed once.
     checked: Mutex<HashMap<FilesIdentity, Checked>>,
 }
@@ -70,9 +73,29 @@ impl ModelFolders {
         &self.imported
     }
 
-    /// The shared cache, where one is known.
+    /// The shared cache that the variables name, where one is known.
     pub fn hub_cache(&self) -> Option<&Path> {
         self.hub_cache.as_deref()
+    }
+
+    /// Looks into this shared cache, too, and before that of the variables.
+    pub fn set_chosen_cache(&self, cache: Option<PathBuf>) {
+        *locked(&self.shared.chosen_cache) = cache;
+    }
+
+    /// The shared caches, the chosen one first, each once.
+    fn hub_caches(&self) -> Vec<PathBuf> {
+        let mut caches: Vec<PathBuf> = locked(&self.shared.chosen_cache).iter().cloned().collect();
+        let is_same = |a: &Path, b: &Path| {
+            let known = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+            known(a) == known(b)
+        };
+        if let Some(cache) = &self.hub_cache
+            && !caches.iter().any(|chosen| is_same(chosen, cache))
+        {
+            caches.push(cache.clone());
+        }
+        caches
     }
 
     /// The folders that were added, in that order.
@@ -90,7 +113,7 @@ impl ModelFolders {
     /// Every model, sorted by name, with those that cannot be loaded. A folder that cannot be read
     /// hides no model outside of it.
     ///
-    /// Each name is there once. Imported models come before the shared cache, LM Studio's and those
+    /// Each name is there once. Imported models come before the shared caches, LM Studio's and those
     /// in added folders, in their order; a later model of a name that is taken is listed as
     /// `name (path)`, with the path of its folder. What LM Studio or an added folder has is left out
     /// if the same folder is listed already.
@@ -128,8 +151,15 @@ impl ModelFolders {
         self.find(name).map(|found| (found.folder, found.source))
     }
 
+    /// The shared cache that the model with this name is in; none for a model of another folder.
+    pub fn cache_of(&self, name: &str) -> Option<PathBuf> {
+        let (folder, source) = self.folder_of(name).ok()?;
+        let is_shared = source == ModelSource::HubCache;
+        folder.parent().filter(|_| is_shared).map(Path::to_owned)
+    }
+
     fn not_found(&self, wanted: &str) -> HubError {
-        let own = [Some(&self.imported), self.hub_cache.as_ref()].into_iter().flatten().cloned();
+        let own = [self.imported.clone()].into_iter().chain(self.hub_caches());
         let others = self.lm_studio.iter().cloned().chain(self.added());
         let searched = own.chain(others.filter(|folder| folder.is_dir())).collect();
         HubError::NotFound { wanted: wanted.to_owned(), searched }

@@ -32,7 +32,7 @@ impl ModelSource {
 }
 
 /// A model's folder, before anything in it was looked at.
-pub(super) struct Found {
+pub(crate) struct Found {
     pub name: String,
     /// All of the model: in the shared cache, its repository.
     pub folder: PathBuf,
@@ -43,7 +43,7 @@ pub(super) struct Found {
 
 impl ModelFolders {
     /// Every model by its name.
-    pub(super) fn found(&self) -> BTreeMap<String, Found> {
+    pub(crate) fn found(&self) -> BTreeMap<String, Found> {
         let mut found = Names::default();
         let whole = |(name, folder): (String, PathBuf), source| {
             let files = Some(folder.clone());
@@ -52,7 +52,7 @@ impl ModelFolders {
         for model in subfolders(&self.imported) {
             found.add(whole(model, ModelSource::Imported));
         }
-        for (folder_name, folder) in self.hub_cache.iter().flat_map(|cache| subfolders(cache)) {
+        for (folder_name, folder) in self.hub_caches().iter().flat_map(|cache| subfolders(cache)) {
             if let Some(name) = model_name(&folder_name) {
                 let files = main_snapshot(&folder);
                 found.add(Found { name, folder, files, source: ModelSource::HubCache });

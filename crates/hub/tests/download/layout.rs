@@ -162,7 +162,10 @@ fn too_little_space_and_no_weights_are_said_before_anything_is_fetched() {
     let mut options = setting.options();
     options.limits.reserve_bytes = u64::MAX / 2;
     let refused = setting.download_with(options).unwrap_err();
-    assert!(matches!(refused, DownloadError::NoSpace { .. }), "{refused}");
+    let DownloadError::NoSpace { needed, available, .. } = refused else { panic!("{refused}") };
+    let missing = format!("{:.2} GB are missing", (needed - available) as f64 / 1e9);
+    assert!(refused.to_string().starts_with(&missing), "{refused}");
+    assert!(!setting.cache().exists(), "it left a folder behind");
     assert!(setting.hub.requests().iter().all(|asked| asked.target.starts_with("/api/")));
 
     let files = vec![

@@ -10,7 +10,7 @@ use crate::support::{MODEL, Setting, WEIGHT_BYTES, WEIGHTS, options};
 const BYTES: Asked = Asked::Bytes(WEIGHTS);
 
 fn request(name: &str) -> DownloadRequest {
-    DownloadRequest { repo: name.parse().unwrap(), revision: Revision::default() }
+    DownloadRequest { repo: name.parse().unwrap(), revision: Revision::default(), cache: None }
 }
 
 /// Waits until the queue is as wanted.
@@ -190,6 +190,9 @@ fn what_is_done_begins_anew_when_it_is_added_again() {
     assert_eq!(downloads.list().len(), 1);
     let DownloadState::Done(model) = &downloads.list()[0].state else { unreachable!() };
     assert_eq!(model.commit.as_str(), repo.commit);
+    assert!(!model.is_in_use(), "the commit before is used until somebody has looked at this one");
+    model.put_to_use(&Revision::default()).unwrap();
+    assert!(model.is_in_use());
     setting.check_whole(&repo);
     assert!(setting.weight_starts().is_empty(), "what is here already is not fetched");
 }

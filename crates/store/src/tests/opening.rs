@@ -279,6 +279,38 @@ async fn settings_of_the_third_version_keep_what_a_person_had_set() {
 }
 
 #[tokio::test]
+async fn settings_of_models_move_from_their_newest_folder_to_their_name() {
+    let scratch = Scratch::new();
+    let options = sqlx::sqlite::SqliteConnectOptions::new()
+        .filename(scratch.database())
+        .create_if_missing(true);
+    let old = sqlx::SqlitePool::connect_with(options).await.unwrap();
+    MIGRATIONS.run_to(5, &old).await.unwrap();
+    let rows = [
+        ("/old/a", "a", 1, Some(r#"{"top_k":1}"#)),
+        ("/new/a", "a", 2, Some(r#"{"top_k":2}"#)),
+        ("/newest/a", "a", 3, None),
+        ("/b", "b", 4, None),
+    ];
+    for (path, name, use_seq, overrides) in rows {
+        sqlx::query("insert into models values (?, ?, ?, 1, ?)")
+            .bind(path)
+            .bind(name)
+            .bind(use_seq)
+            .bind(overrides)
+            .execute(&old)
+            .await
+            .unwrap();
+    }
+    old.close().await;
+
+    let store = scratch.open().await;
+    let expected = [("a".to_owned(), r#"{"top_k":2}"#.to_owned())];
+    assert_eq!(store.model_settings().await.unwrap(), expected);
+    assert_eq!(store.last_used_model().await.unwrap().unwrap().0, "/b");
+}
+
+#[tokio::test]
 async fn a_newer_file_is_refused() {
     let scratch = Scratch::new();
     let store = scratch.open().await;
@@ -292,7 +324,7 @@ async fn a_newer_file_is_refused() {
     let before = fs::read(scratch.database()).unwrap();
     let refused = Store::open(&scratch.database()).await;
     assert!(
-        matches!(&refused, Err(StoreError::Newer { found: 9999, known: 5, .. })),
+        matches!(&refused, Err(StoreError::Newer { found: 9999, known: 7, .. })),
         "{refused:?}"
     );
     assert_eq!(fs::read(scratch.database()).unwrap(), before);

@@ -1,6 +1,7 @@
 //! Models, settings and the prompt cache's index.
 
 use super::Scratch;
+use crate::DownloadRow;
 use cairn_prompt_cache::CacheChange::{Removed, Used, Written};
 use cairn_prompt_cache::{
     ChunkFile, ChunkKey, ChunkKind, ChunkRecord, LossReason, Namespace, Provenance, Tokens,
@@ -48,19 +49,41 @@ async fn the_model_used_last_is_remembered() {
 }
 
 #[tokio::test]
-async fn downloads_keep_their_order_and_whether_they_are_paused() {
+async fn a_newer_version_of_a_model_is_used_in_place_of_the_one_before() {
     let scratch = Scratch::new();
     let store = scratch.open().await;
-    for repo in ["o/first", "o/second", "o/third"] {
-        store.save_download(repo, false).await.unwrap();
+    let (old, new) = ("/hub/models--o--m/snapshots/1", "/hub/models--o--m/snapshots/2");
+    for (path, at) in [("/elsewhere/m", 1), (old, 2)] {
+        store.record_model_use(path, "o/m", at).await.unwrap();
     }
-    store.save_download("o/first", true).await.unwrap();
+    for _ in 0..2 {
+        store.move_model("o/m", "/hub/models--o--m/snapshots/", new).await.unwrap();
+        assert_eq!(store.model_folder("o/m").await.unwrap().as_deref(), Some(new));
+        let last = store.last_used_model().await.unwrap();
+        assert_eq!(last, Some((new.to_owned(), "o/m".to_owned())));
+    }
+}
+
+#[tokio::test]
+async fn downloads_keep_their_order_their_cache_and_whether_they_are_paused() {
+    let scratch = Scratch::new();
+    let store = scratch.open().await;
+    let row = |repo: &str, cache: Option<&str>, is_paused| DownloadRow {
+        repo: repo.to_owned(),
+        cache: cache.map(str::to_owned),
+        is_paused,
+    };
+    let first = row("o/first", Some("/models"), false);
+    for added in [first, row("o/second", None, false), row("o/third", None, false)] {
+        store.save_download(&added).await.unwrap();
+    }
+    store.save_download(&row("o/first", Some("/elsewhere"), true)).await.unwrap();
     store.forget_download("o/second").await.unwrap();
     store.forget_download("o/never").await.unwrap();
     store.close().await.unwrap();
     let rows = scratch.open().await.downloads().await.unwrap();
-    let rows: Vec<_> = rows.iter().map(|row| (row.repo.as_str(), row.is_paused)).collect();
-    assert_eq!(rows, [("o/first", true), ("o/third", false)]);
+    let stays = row("o/first", Some("/models"), true);
+    assert_eq!(rows, [stays, row("o/third", None, false)], "what has come is in the first folder");
 }
 
 #[tokio::test]
@@ -99,19 +122,18 @@ async fn a_model_has_settings_of_its_own() {
     let scratch = Scratch::new();
     let store = scratch.open().await;
     assert_eq!(store.model_folder("a").await.unwrap(), None);
-    assert_eq!(store.model_settings("/models/a").await.unwrap(), None);
     for path in ["/models/a", "/elsewhere/a", "/models/b"] {
         store.record_model_use(path, &path[path.len() - 1..], 1).await.unwrap();
     }
     assert_eq!(store.model_folder("a").await.unwrap().as_deref(), Some("/elsewhere/a"));
-    for overrides in [Some(r#"{"top_k":20}"#), None, Some("{}")] {
-        store.set_model_settings("/models/a", overrides).await.unwrap();
-        assert_eq!(store.model_settings("/models/a").await.unwrap().as_deref(), overrides);
-        assert_eq!(store.model_settings("/elsewhere/a").await.unwrap(), None);
+    // Also one that was never used.
+    store.set_model_settings("new", Some("{}")).await.unwrap();
+    for overrides in [Some(r#"{"top_k":20}"#), None, Some(r#"{"top_k":5}"#)] {
+        store.set_model_settings("a", overrides).await.unwrap();
+        let mut expected = vec![("new".to_owned(), "{}".to_owned())];
+        expected.splice(..0, overrides.map(|json| ("a".to_owned(), json.to_owned())));
+        assert_eq!(store.model_settings().await.unwrap(), expected);
     }
-    // Using it again leaves them.
-    store.record_model_use("/models/a", "a", 2).await.unwrap();
-    assert_eq!(store.model_settings("/models/a").await.unwrap().as_deref(), Some("{}"));
 }
 
 #[tokio::test]

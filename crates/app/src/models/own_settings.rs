@@ -1,0 +1,218 @@
+//! What a person sets for one model: whether it suits the model, and what follows from it.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use cairn_engine::{
+    KvQuantization, LmError, LoadOptions, ModelMemory, check_draft_model,
+    default_memory_limit_bytes,
+};
+use serde_json::Value;
+
+use super::check_child::CheckedFacts;
+use super::{catalog, find, loaded_name};
+use crate::app::App;
+use crate::convert;
+use crate::wire::{Failure, FailureCode, MemoryNeed, Settings};
+
+/// As the engine loads models for the app.
+const LOAD_OPTIONS: LoadOptions = LoadOptions { keep_quantized: false };
+
+/// The folder of a model, which is listed or was loaded from a path.
+pub(crate) async fn folder_of(app: &App, name: &str) -> Result<PathBuf, Failure> {
+    if loaded_name(app).as_deref() == Some(name)
+        && let Some(folder) = app.store.model_folder(name).await?
+    {
+        return Ok(folder.into());
+    }
+    let (folders, wanted) = (app.model_folders.clone(), name.to_owned());
+    let found = app.blocking(move || find(&folders, &wanted, None)).await;
+    match found {
+        Some(Ok((_, folder))) => Ok(folder),
+        Some(Err(error)) => match app.store.model_folder(name).await? {
+            Some(folder) => Ok(folder.into()),
+            None => Err(error.into()),
+        },
+        None => {
+            let why = format!("A fault in Cairn prevented it from finding the model {name}.");
+            Err(Failure::new(FailureCode::Engine, why))
+        }
+    }
+}
+
+/// Fails where a value that its row allows does not suit the model.
+pub(crate) async fn check(app: &App, name: &str, key: &str, value: &Value) -> Result<(), Failure> {
+    // What is taken back need not suit a model, which may be gone.
+    if value.is_null() {
+        return Ok(());
+    }
+    let folder = folder_of(app, name).await?;
+    match (key, value) {
+        ("context_length", Value::Number(length)) => {
+            let most = read_memory(app, name, &folder).await?.context_length;
+            match length.as_u64().is_some_and(|length| length <= most as u64) {
+                true => Ok(()),
+                false => Err(Failure::invalid(format!(
+                    "The context length of {name} can be at most {most} tokens: it cannot read more."
+                ))),
+            }
+        }
+        ("kv_bits", Value::String(bits)) if bits != "plain" => {
+            match read_memory(app, name, &folder).await?.kv_group_size() {
+                Some(_) => Ok(()),
+                None => Err(Failure::invalid(format!(
+                    "The keys and values of {name} cannot be quantized: leave them exact."
+                ))),
+            }
+        }
+        ("alias", Value::String(alias)) if !alias.is_empty() => check_alias(app, name, alias).await,
+        ("draft_model", Value::String(draft)) if !draft.is_empty() => {
+            check_draft(app, name, folder, draft).await
+        }
+        _ => Ok(()),
+    }
+}
+
+async fn check_alias(app: &App, name: &str, alias: &str) -> Result<(), Failure> {
+    if alias.trim() != alias {
+        return Err(Failure::invalid("An alias cannot begin or end with a space."));
+    }
+    let (folders, wanted) = (app.model_folders.clone(), alias.to_owned());
+    let with_name = move || {
+        let mut names = folders.list().into_iter().map(|model| model.name);
+        names.find(|name| is_called(name, &wanted))
+    };
+    let listed = app.blocking(with_name).await.flatten().filter(|other| other != name);
+    let other = app.settings.model_with_alias(alias).filter(|other| other != name);
+    match other.or(listed) {
+        Some(other) => Err(Failure::invalid(format!(
+            "“{alias}” already names the model {other}: choose another alias."
+        ))),
+        None => Ok(()),
+    }
+}
+
+/// Whether this is a model's name, or what the window shows of it: the name without its owner.
+fn is_called(name: &str, shown: &str) -> bool {
+    name == shown || name.rsplit_once('/').is_some_and(|(_, title)| title == shown)
+}
+
+async fn check_draft(app: &App, name: &str, folder: PathBuf, draft: &str) -> Result<(), Failure> {
+    if draft == name {
+        return Err(Failure::invalid(
+            "A model cannot be its own draft model: choose a smaller one.",
+        ));
+    }
+    let draft_folder = folder_of(app, draft).await?;
+    catalog::require_usable(app, draft, &draft_folder).await?;
+    // Reading a tokenizer blocks.
+    match app.blocking(move || check_draft_model(&folder, &draft_folder)).await {
+        Some(Ok(())) => Ok(()),
+        Some(Err(LmError::DraftTokenizer | LmError::DraftVocabulary { .. })) => {
+            Err(Failure::invalid(format!(
+                "{draft} cannot draft for {name}, because it has another tokenizer: choose a smaller model of the same family."
+            )))
+        }
+        Some(Err(error)) => Err(Failure::new(FailureCode::Engine, convert::sentence(error))),
+        None => Err(Failure::new(
+            FailureCode::Engine,
+            "A fault in Cairn stopped the check of the draft model.",
+        )),
+    }
+}
+
+/// What a model takes with a conversation as long as its settings allow; without a limit of its own,
+/// with the one that its row in the list names.
+pub(crate) async fn memory(app: &App, name: &str) -> Result<MemoryNeed, Failure> {
+    let folder = folder_of(app, name).await?;
+    let memory = read_memory(app, name, &folder).await?;
+    let settings = app.settings.of_model(name);
+    let quantization = convert::kv_cache(&settings, memory.kv_group_size()).quantization;
+    let memory = match quantization {
+        Some(quantization) => quantized(&memory, &quantization)?,
+        None => memory,
+    };
+    let facts = match settings.context_length {
+        Some(length) => CheckedFacts::with_conversation(&memory, length as usize),
+        None => CheckedFacts::of(&memory),
+    };
+    Ok(facts.within(default_memory_limit_bytes()).memory)
+}
+
+fn quantized(memory: &ModelMemory, quantization: &KvQuantization) -> Result<ModelMemory, Failure> {
+    memory
+        .quantized(quantization)
+        .map_err(|error| Failure::new(FailureCode::Engine, convert::sentence(error)))
+}
+
+/// Reads the headers of a model that was checked before.
+async fn read_memory(app: &App, name: &str, folder: &Path) -> Result<ModelMemory, Failure> {
+    catalog::require_usable(app, name, folder).await?;
+    let folder = folder.to_owned();
+    match app.blocking(move || ModelMemory::read(&folder, LOAD_OPTIONS)).await {
+        Some(Ok(memory)) => Ok(memory),
+        Some(Err(error)) => Err(Failure::new(FailureCode::Engine, convert::sentence(error))),
+        None => Err(Failure::new(
+            FailureCode::Engine,
+            "A fault in Cairn stopped the estimate of its memory.",
+        )),
+    }
+}
+
+/// Loads the draft model that is set for the loaded model, or drops the one that no longer is. The
+/// caller has locked [`App::loading`]. Without its draft model a model still answers, so a failure
+/// is only a warning.
+pub(crate) async fn load_draft(app: &App, name: &str) {
+    let Settings { draft_model, .. } = app.settings.of_model(name);
+    let loaded = match draft_model.is_empty() {
+        true => app.engine.unload_draft().await.map_err(Failure::from),
+        false => load_draft_named(app, &draft_model).await,
+    };
+    if let Err(Failure { message: why, .. }) = loaded {
+        app.emit_warning(match draft_model.is_empty() {
+            true => format!("The draft model of {name} stays in memory. {why}"),
+            false => format!("{name} answers without its draft model {draft_model}. {why}"),
+        });
+    }
+}
+
+async fn load_draft_named(app: &App, draft: &str) -> Result<(), Failure> {
+    let folder = folder_of(app, draft).await?;
+    catalog::require_usable(app, draft, &folder).await?;
+    Ok(app.engine.load_draft(draft, &folder).await?)
+}
+
+/// Does at once what follows from a value that was set for a model.
+pub(crate) fn apply(app: &Arc<App>, name: &str, key: &str) {
+    if matches!(key, "alias" | "is_pinned") {
+        app.engine.set_pinned(app.settings.pinned_models());
+        let owner = app.clone();
+        app.spawn(async move { catalog::emit(&owner).await });
+    }
+    if key == "draft_model" {
+        let (owner, name) = (app.clone(), name.to_owned());
+        // The caller does not wait until it is loaded.
+        app.spawn(async move {
+            let _loading = owner.loading.lock().await;
+            if loaded_name(&owner).as_deref() == Some(name.as_str()) {
+                load_draft(&owner, &name).await;
+            }
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_model_is_called_by_its_name_with_and_without_its_owner() {
+        fn check(shown: &str, expected: bool) {
+            assert_eq!(is_called("owner/Qwen3-0.6B-4bit", shown), expected, "{shown}");
+        }
+        check("owner/Qwen3-0.6B-4bit", true);
+        check("Qwen3-0.6B-4bit", true);
+        check("owner", false);
+        check("Qwen3", false);
+    }
+}

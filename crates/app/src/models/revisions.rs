@@ -1,0 +1,199 @@
+//! Versions of a model: whether the hub has a newer one, and the older ones that can go.
+//!
+//! A newer version is downloaded beside the one that is used, which stays in use until the newer one
+//! has passed its check. Older ones go only when a person says so, half a minute later or when the app
+//! closes, and never one that is loaded.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use cairn_hub::{DownloadError, DownloadedCommit, DownloadedModel, Hub, OldRevisions, Revision};
+use tokio::task::JoinSet;
+
+use super::deletion::UNDO_LIMIT;
+use super::downloads::MAIN;
+use super::hub_settings::shown;
+use super::{catalog, downloads};
+use crate::app::{App, now_ms};
+use crate::wire::{self, Failure, FailureCode, ModelUpdate};
+
+/// Older versions whose removal can still be undone, by their model, with the time of the removal.
+#[derive(Debug, Default)]
+pub(crate) struct RemovedRevisions(Mutex<HashMap<String, (i64, OldRevisions)>>);
+
+impl RemovedRevisions {
+    fn all(&self) -> MutexGuard<'_, HashMap<String, (i64, OldRevisions)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes out what was removed at this time; none if that was brought back.
+    fn take(&self, name: &str, removed_at_ms: i64) -> Option<OldRevisions> {
+        let mut all = self.all();
+        let is_same = all.get(name).is_some_and(|(at_ms, _)| *at_ms == removed_at_ms);
+        match is_same {
+            true => all.remove(name).map(|(_, revisions)| revisions),
+            false => None,
+        }
+    }
+}
+
+/// The models of which the hub has a newer version. Models of which it says nothing, because it cannot
+/// be reached or does not have them, have none.
+pub(crate) async fn updates(app: &App) -> Vec<ModelUpdate> {
+    let Ok(hub) = app.hub.hub() else { return Vec::new() };
+    let folders = app.model_folders.clone();
+    let downloaded = app.blocking(move || folders.downloaded()).await.unwrap_or_default();
+    // The hub counts its connections, so only a few are asked for at a time.
+    let mut asked: JoinSet<Option<ModelUpdate>> = JoinSet::new();
+    for model in downloaded {
+        let hub = hub.with_cache(model.cache.clone());
+        asked.spawn_on(async move { newer(&hub, &model).await }, &app.runtime);
+    }
+    let mut updates: Vec<ModelUpdate> = Vec::new();
+    while let Some(answer) = asked.join_next().await {
+        updates.extend(answer.ok().flatten());
+    }
+    updates.sort_by(|a, b| a.name.cmp(&b.name));
+    updates
+}
+
+async fn newer(hub: &Hub, model: &DownloadedCommit) -> Option<ModelUpdate> {
+    let ask = async || -> Result<Option<ModelUpdate>, DownloadError> {
+        let main: Revision = MAIN.parse()?;
+        if hub.model_page(&model.repo, &main).await?.commit == model.commit {
+            return Ok(None);
+        }
+        let plan = hub.plan(&model.repo, &main).await?;
+        Ok(Some(ModelUpdate { name: model.repo.to_string(), bytes: plan.bytes_missing }))
+    };
+    ask().await.unwrap_or_else(|error| {
+        tracing::info!("whether {} has a newer version is not known: {error}", model.repo);
+        None
+    })
+}
+
+/// Lets a version that was downloaded take the place of the one before, if it can be used.
+pub(crate) async fn put_to_use(
+    app: &Arc<App>,
+    name: &str,
+    model: DownloadedModel,
+) -> Result<(), Failure> {
+    let asked = model.clone();
+    if !app.blocking(move || asked.is_in_use()).await.ok_or_else(fault)? {
+        let (folders, path) = (app.model_folders.clone(), shown(&model.folder));
+        let looked = app.blocking(move || folders.resolve(&path)).await;
+        looked.ok_or_else(fault)??;
+        catalog::require_usable(app, name, &model.folder).await?;
+        let (main, newer): (Revision, _) = (MAIN.parse()?, model.clone());
+        app.blocking(move || newer.put_to_use(&main)).await.ok_or_else(fault)??;
+    }
+    let Some(parent) = model.folder.parent() else { return Ok(()) };
+    let (parent, path) = (format!("{}/", shown(parent)), shown(&model.folder));
+    Ok(app.store.move_model(name, &parent, &path).await?)
+}
+
+fn fault() -> Failure {
+    Failure::new(
+        FailureCode::Engine,
+        "A fault in Cairn prevented it from looking at the versions of the model.",
+    )
+}
+
+/// The older versions of a model; none while their removal can be undone.
+pub(crate) async fn old(app: &App, name: &str) -> Result<wire::OldRevisions, Failure> {
+    let is_removed = app.removed_revisions.all().contains_key(name);
+    let found = find(app, name).await?;
+    let (count, bytes) = match is_removed {
+        true => (0, 0),
+        false => (found.commits.len() + found.num_begun, found.bytes),
+    };
+    let count = u32::try_from(count).unwrap_or(u32::MAX);
+    Ok(wire::OldRevisions { name: name.to_owned(), count, bytes })
+}
+
+async fn find(app: &App, name: &str) -> Result<OldRevisions, Failure> {
+    let (folders, wanted, kept) = (app.model_folders.clone(), name.to_owned(), loaded(app));
+    let found = app.blocking(move || folders.old_revisions(&wanted, &kept)).await;
+    Ok(found.ok_or_else(fault)??)
+}
+
+/// The folders of the models in memory.
+fn loaded(app: &App) -> Vec<PathBuf> {
+    let status = app.engine.status();
+    let status = status.borrow();
+    status.models.iter().map(|model| model.folder.clone()).collect()
+}
+
+/// Takes the older versions of a model out of sight.
+pub(crate) async fn remove(app: &Arc<App>, name: &str) -> Result<(), Failure> {
+    refuse_while_downloading(app, name).await?;
+    let found = find(app, name).await?;
+    let removed_at_ms = now_ms();
+    app.removed_revisions.all().insert(name.to_owned(), (removed_at_ms, found));
+    app.spawn(remove_later(app.clone(), name.to_owned(), removed_at_ms));
+    Ok(())
+}
+
+/// A download may need what an older version has, and nothing names it until it is done.
+async fn refuse_while_downloading(app: &App, name: &str) -> Result<(), Failure> {
+    match downloads::is_unfinished(app, name).await {
+        true => Err(Failure::invalid(format!(
+            "{name} is being downloaded: remove its older versions after that."
+        ))),
+        false => Ok(()),
+    }
+}
+
+/// Brings the older versions of a model back.
+pub(crate) fn restore(app: &App, name: &str) -> Result<(), Failure> {
+    match app.removed_revisions.all().remove(name) {
+        Some(_) => Ok(()),
+        None => {
+            let message = format!("The older versions of {name} can no longer be brought back.");
+            Err(Failure::new(FailureCode::NotFound, message))
+        }
+    }
+}
+
+/// Removes what was taken out of sight at this time, unless it is brought back before. If the app
+/// closes first, closing removes it.
+async fn remove_later(app: Arc<App>, name: String, removed_at_ms: i64) {
+    tokio::select! {
+        () = app.closing.cancelled() => return,
+        () = tokio::time::sleep(UNDO_LIMIT) => {}
+    }
+    if remove_now(&app, &name, removed_at_ms).await {
+        catalog::emit(&app).await;
+    }
+}
+
+/// Removes all that was taken out of sight. Called when the app closes.
+pub(crate) async fn remove_all(app: &App) {
+    let removed: Vec<(String, i64)> = {
+        let all = app.removed_revisions.all();
+        all.iter().map(|(name, (at_ms, _))| (name.clone(), *at_ms)).collect()
+    };
+    for (name, removed_at_ms) in removed {
+        remove_now(app, &name, removed_at_ms).await;
+    }
+}
+
+/// Removes what was taken out of sight at this time. Returns whether it was not brought back before.
+/// Older versions that cannot be removed are there again, with a sentence that says why.
+async fn remove_now(app: &App, name: &str, removed_at_ms: i64) -> bool {
+    // No model is chosen and loaded meanwhile.
+    let _loading = app.loading.lock().await;
+    let Some(revisions) = app.removed_revisions.take(name, removed_at_ms) else { return false };
+    let removed = async {
+        refuse_while_downloading(app, name).await?;
+        let (folders, kept) = (app.model_folders.clone(), loaded(app));
+        let removed = app.blocking(move || folders.remove_old_revisions(&revisions, &kept)).await;
+        Ok::<(), Failure>(removed.ok_or_else(fault)??)
+    };
+    if let Err(failure) = removed.await {
+        tracing::warn!("the older versions of {name} were not removed: {}", failure.message);
+        app.emit_warning(failure.message);
+    }
+    true
+}
