@@ -60,8 +60,8 @@ pub async fn import_cache(
     Ok(Some(app.preview_import(path).await))
 }
 
-/// Imports the GGUF file or model folder at `path`, or else a file that the user chooses. False if
-/// the user cancelled.
+/// Imports the GGUF file or model folder at `path`, or else a file that the user chooses, and returns
+/// the model's name. None if the user cancelled.
 ///
 /// # Errors
 /// The failure to show.
@@ -70,7 +70,7 @@ pub async fn import_model(
     path: Option<PathBuf>,
     window: WebviewWindow,
     core: State<'_, Core>,
-) -> Result<bool, Failure> {
+) -> Result<Option<String>, Failure> {
     let app = app(&core)?;
     let path = match path {
         Some(path) => path,
@@ -79,12 +79,11 @@ pub async fn import_model(
             let dialog = dialog.add_filter("GGUF file", &["gguf"]);
             match chosen(|answer| dialog.pick_file(answer)).await? {
                 Some(path) => path,
-                None => return Ok(false),
+                None => return Ok(None),
             }
         }
     };
-    app.import_model(path).await?;
-    Ok(true)
+    app.import_model(path).await
 }
 
 /// The folder that the user chooses. None if the user cancelled.
@@ -93,7 +92,7 @@ pub async fn import_model(
 /// The failure to show.
 #[tauri::command]
 pub async fn choose_folder(window: WebviewWindow) -> Result<Option<PathBuf>, Failure> {
-    let dialog = window.dialog().file().set_parent(&window).set_title("Add folder of models");
+    let dialog = window.dialog().file().set_parent(&window).set_title("Choose folder");
     chosen(|answer| dialog.pick_folder(answer)).await
 }
 

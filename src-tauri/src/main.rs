@@ -7,12 +7,14 @@
 //! window.rs  the window: what it may show, where its links go, what closing does
 //! menu.rs    the menu bar: the window's list of commands
 //! tray.rs    the tray icon, its menu and its state line
+//! notifications.rs   a notification of the system when a download ends
 //! macos.rs, linux.rs   the same few questions, answered for each system
 //! ```
 
 mod files;
 mod ipc;
 mod menu;
+mod notifications;
 // No other file asks which system this is.
 #[cfg_attr(target_os = "macos", path = "macos.rs")]
 #[cfg_attr(not(target_os = "macos"), path = "linux.rs")]
@@ -56,6 +58,8 @@ fn run() -> Result<()> {
         .plugin(tauri_plugin_single_instance::init(|app, _arguments, _folder| window::show(app)))
         // For the dialogs in files.rs; the window has no permission for the plugin's own commands.
         .plugin(tauri_plugin_dialog::init())
+        // For notifications.rs; the window has no permission for the plugin's own commands.
+        .plugin(tauri_plugin_notification::init())
         .invoke_handler(tauri::generate_handler![
             ipc::call,
             files::export_cache,
@@ -96,6 +100,9 @@ fn set_up(app: &AppHandle) -> Result<()> {
     let core = tauri::async_runtime::block_on(Core::open());
     if let Some(failure) = core.failure() {
         eprintln!("cairn-app: {}", failure.message);
+    }
+    if let Ok(core) = core.app() {
+        notifications::follow(app, core);
     }
     app.manage(core);
     if let Err(error) = tray::build(app) {

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use cairn_app::App;
-use cairn_app::wire::{Command, Download, DownloadState, EngineState, Event, Reply, Status};
-use tauri::menu::{Menu, MenuEvent, MenuItem, PredefinedMenuItem};
+use cairn_app::wire::{Command, Download, DownloadState, EngineState, Event, Model, Reply, Status};
+use tauri::menu::{CheckMenuItem, Menu, MenuEvent, MenuItem, PredefinedMenuItem, Submenu};
 use tauri::tray::TrayIconBuilder;
 use tauri::{AppHandle, Manager, Wry};
 use tokio::sync::broadcast::error::RecvError;
@@ -19,6 +19,9 @@ use crate::{menu, system, window};
 const SHORTEST_CHANGE: Duration = Duration::from_millis(500);
 
 const NO_DOWNLOAD: &str = "No downloads";
+
+/// What the ids of items that load a model begin with.
+const MODEL_PREFIX: &str = "model.";
 
 /// Longer model names are cut: a menu is as wide as its longest line.
 const MAX_NAME_CHARS: usize = 40;
@@ -34,13 +37,24 @@ pub fn build(app: &AppHandle) -> Result<()> {
     let state = MenuItem::with_id(app, "state", "Starting", false, None::<&str>)?;
     let model = MenuItem::with_id(app, "model", "No model", false, None::<&str>)?;
     let download = MenuItem::with_id(app, "download", NO_DOWNLOAD, false, None::<&str>)?;
+    let models = Submenu::with_id(app, "models", "Use Model", false)?;
     let open = MenuItem::with_id(app, "open", "Open Cairn", true, None::<&str>)?;
     let new_chat = MenuItem::with_id(app, "new-chat", "New Chat", true, None::<&str>)?;
     let quit = MenuItem::with_id(app, "quit", "Quit Cairn", true, None::<&str>)?;
     let separators = [PredefinedMenuItem::separator(app)?, PredefinedMenuItem::separator(app)?];
     let menu = Menu::with_items(
         app,
-        &[&state, &model, &download, &separators[0], &open, &new_chat, &separators[1], &quit],
+        &[
+            &state,
+            &model,
+            &download,
+            &models,
+            &separators[0],
+            &open,
+            &new_chat,
+            &separators[1],
+            &quit,
+        ],
     )?;
     TrayIconBuilder::with_id("cairn")
         .icon(system::TRAY_ICON)
@@ -52,7 +66,7 @@ pub fn build(app: &AppHandle) -> Result<()> {
 
     match app.state::<Core>().app() {
         Ok(core) => {
-            let items = Items { state, model, download };
+            let items = Items { state, model, download, models };
             tauri::async_runtime::spawn(follow(app.clone(), core.clone(), items));
         }
         Err(_) => state.set_text("Cairn could not start")?,
@@ -65,8 +79,22 @@ fn choose(app: &AppHandle, event: MenuEvent) {
         "open" => window::show(app),
         "new-chat" => menu::run(app, "new_chat"),
         "quit" => app.exit(0),
-        _ => (),
+        id => {
+            if let Some(name) = id.strip_prefix(MODEL_PREFIX) {
+                load(app, name.to_owned());
+            }
+        }
     }
+}
+
+/// Loads a model. The lines of the menu say how far that is, and why the engine failed.
+fn load(app: &AppHandle, name: String) {
+    let Ok(core) = app.state::<Core>().app().cloned() else { return };
+    tauri::async_runtime::spawn(async move {
+        if let Err(failure) = core.call(Command::LoadModel { name }).await {
+            tracing::warn!("a model was not loaded: {}", failure.message);
+        }
+    });
 }
 
 /// The items whose texts change.
@@ -75,6 +103,7 @@ struct Items {
     state: MenuItem<Wry>,
     model: MenuItem<Wry>,
     download: MenuItem<Wry>,
+    models: Submenu<Wry>,
 }
 
 /// Their texts.
@@ -83,32 +112,71 @@ struct Lines {
     state: String,
     model: String,
     download: String,
+    models: Vec<ModelLine>,
+}
+
+/// A model that can be loaded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct ModelLine {
+    name: String,
+    title: String,
+    is_loaded: bool,
 }
 
 impl Items {
-    fn show(&self, lines: Lines) {
+    /// Shows lines instead of those `before`.
+    fn show(&self, app: &AppHandle, lines: Lines, before: Option<&Lines>) {
+        // A list that is open is not drawn again without need.
+        let models = match before.is_some_and(|before| before.models == lines.models) {
+            true => Ok(()),
+            false => self.show_models(app, &lines.models),
+        };
         let shown = self
             .state
             .set_text(lines.state)
             .and_then(|()| self.model.set_text(lines.model))
-            .and_then(|()| self.download.set_text(lines.download));
+            .and_then(|()| self.download.set_text(lines.download))
+            .and(models);
         if let Err(error) = shown {
             tracing::warn!("the tray menu is out of date: {error}");
         }
+    }
+
+    /// Replaces the list of models.
+    fn show_models(&self, app: &AppHandle, models: &[ModelLine]) -> tauri::Result<()> {
+        for item in self.models.items()? {
+            if let Some(item) = item.as_check_menuitem() {
+                self.models.remove(item)?;
+            }
+        }
+        for ModelLine { name, title, is_loaded } in models {
+            let id = format!("{MODEL_PREFIX}{name}");
+            let item = CheckMenuItem::with_id(app, id, title, true, *is_loaded, None::<&str>)?;
+            self.models.append(&item)?;
+        }
+        self.models.set_enabled(!models.is_empty())
     }
 }
 
 /// Shows each change of status, at most twice a second, and nothing while nothing changes.
 async fn follow(app: AppHandle, core: Arc<App>, items: Items) {
     let mut events = core.subscribe();
-    let mut wanted = current(&core).await;
-    let mut shown = None;
+    let (mut status, mut models) = current(&core).await;
     let mut downloads = Vec::new();
+    let mut wanted = status.as_ref().map(|status| Lines::of(status, &downloads, &models));
+    let mut shown = None;
     let mut next_change = Instant::now();
     loop {
         tokio::select! {
             event = events.recv() => match event {
-                Ok(Event::Status { status }) => wanted = Some(Lines::of(&status, &downloads)),
+                Ok(Event::Status { status: changed }) => {
+                    wanted = Some(Lines::of(&changed, &downloads, &models));
+                    status = Some(changed);
+                }
+                Ok(Event::Models { models: changed }) => {
+                    models = changed;
+                    wanted = status.as_ref().map(|status| Lines::of(status, &downloads, &models));
+                }
                 Ok(Event::Downloads { downloads: changed }) => {
                     downloads = changed;
                     if let Some(lines) = &mut wanted {
@@ -116,14 +184,18 @@ async fn follow(app: AppHandle, core: Arc<App>, items: Items) {
                     }
                 }
                 Ok(_) => (),
-                Err(RecvError::Lagged(_)) => wanted = current(&core).await,
+                Err(RecvError::Lagged(_)) => {
+                    (status, models) = current(&core).await;
+                    wanted = status.as_ref().map(|status| Lines::of(status, &downloads, &models));
+                }
                 Err(RecvError::Closed) => return,
             },
             () = tokio::time::sleep_until(next_change), if wanted != shown => {
                 if let Some(lines) = wanted.clone() {
-                    let items = items.clone();
+                    let (items, handle, before) = (items.clone(), app.clone(), shown.clone());
+                    let show = move || items.show(&handle, lines, before.as_ref());
                     // Fails only when the event loop has ended.
-                    if app.run_on_main_thread(move || items.show(lines)).is_err() {
+                    if app.run_on_main_thread(show).is_err() {
                         return;
                     }
                 }
@@ -134,15 +206,19 @@ async fn follow(app: AppHandle, core: Arc<App>, items: Items) {
     }
 }
 
-async fn current(core: &Arc<App>) -> Option<Lines> {
-    match core.call(Command::GetStatus).await {
-        Ok(Reply::Status { status }) => Some(Lines::of(&status, &[])),
+async fn current(core: &Arc<App>) -> (Option<Status>, Vec<Model>) {
+    let status = match core.call(Command::GetStatus).await {
+        Ok(Reply::Status { status }) => Some(status),
         _ => None,
+    };
+    match core.call(Command::ListModels).await {
+        Ok(Reply::Models { models }) => (status, models),
+        _ => (status, Vec::new()),
     }
 }
 
 impl Lines {
-    fn of(status: &Status, downloads: &[Download]) -> Self {
+    fn of(status: &Status, downloads: &[Download], models: &[Model]) -> Self {
         let (state, model) = match &status.engine {
             EngineState::Empty => ("No model is loaded".to_owned(), None),
             EngineState::Loading { model, .. } => (format!("Loading · {}", short(model)), None),
@@ -160,7 +236,29 @@ impl Lines {
             state,
             model: model.map_or("No model".to_owned(), |model| format!("Model: {}", short(model))),
             download: download_line(downloads),
+            models: model_lines(status, models),
         }
+    }
+}
+
+/// The models that can be loaded, by what a person calls them.
+fn model_lines(status: &Status, models: &[Model]) -> Vec<ModelLine> {
+    let loadable = models.iter().filter(|model| model.problem.is_none() && !model.is_being_checked);
+    loadable
+        .map(|model| ModelLine {
+            name: model.name.clone(),
+            title: model.alias.clone().unwrap_or_else(|| short(&model.name)),
+            is_loaded: is_current(status, &model.name),
+        })
+        .collect()
+}
+
+fn is_current(status: &Status, name: &str) -> bool {
+    match &status.engine {
+        EngineState::Ready { model }
+        | EngineState::Prefilling { model, .. }
+        | EngineState::Generating { model, .. } => model == name,
+        EngineState::Empty | EngineState::Loading { .. } | EngineState::Failed { .. } => false,
     }
 }
 
@@ -191,13 +289,15 @@ fn short(model: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use cairn_app::wire::ModelSource;
+
     use super::*;
 
-    #[track_caller]
-    fn check(engine: EngineState, state: &str, model: &str) {
-        let status = Status {
+    fn status(engine: EngineState) -> Status {
+        Status {
             engine,
             model_fingerprint: None,
+            models: Vec::new(),
             device: "cpu".to_owned(),
             process_bytes: 0,
             process_peak_bytes: 0,
@@ -206,13 +306,19 @@ mod tests {
             mlx_cache_bytes: 0,
             cache_disk_bytes: 0,
             cache_ram_bytes: 0,
-        };
+        }
+    }
+
+    #[track_caller]
+    fn check(engine: EngineState, state: &str, model: &str) {
+        let status = status(engine);
         let expected = Lines {
             state: state.to_owned(),
             model: model.to_owned(),
             download: NO_DOWNLOAD.to_owned(),
+            models: Vec::new(),
         };
-        assert_eq!(Lines::of(&status, &[]), expected);
+        assert_eq!(Lines::of(&status, &[], &[]), expected);
     }
 
     #[test]
@@ -247,6 +353,33 @@ mod tests {
             "Could not load SmolLM2-135M-Instruct",
             "No model",
         );
+    }
+
+    #[test]
+    fn the_models_that_can_be_loaded_are_listed_by_what_a_person_calls_them() {
+        let model = |name: &str, alias: Option<&str>, is_being_checked| Model {
+            name: name.to_owned(),
+            alias: alias.map(str::to_owned),
+            is_pinned: false,
+            path: String::new(),
+            model_type: "llama".to_owned(),
+            bytes: 1,
+            source: ModelSource::Imported,
+            problem: None,
+            facts: None,
+            is_being_checked,
+            can_delete: true,
+        };
+        let models =
+            [model("o/tiny", None, false), model("o/b", Some("B"), false), model("c", None, true)];
+        let status = status(EngineState::Ready { model: "o/b".to_owned() });
+        let line = |name: &str, title: &str, is_loaded| ModelLine {
+            name: name.to_owned(),
+            title: title.to_owned(),
+            is_loaded,
+        };
+        let expected = [line("o/tiny", "tiny", false), line("o/b", "B", true)];
+        assert_eq!(model_lines(&status, &models), expected);
     }
 
     #[test]

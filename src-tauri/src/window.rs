@@ -24,6 +24,11 @@ pub fn show(app: &AppHandle) {
     }
 }
 
+/// Whether a person has the window before them: it has the keyboard.
+pub fn is_in_front(app: &AppHandle) -> bool {
+    app.get_webview_window(MAIN).is_some_and(|window| window.is_focused().unwrap_or(false))
+}
+
 fn bring_to_front(app: &AppHandle, window: &WebviewWindow) -> tauri::Result<()> {
     system::window_is_shown(app, true);
     window.unminimize()?;
