@@ -208,7 +208,7 @@ test('the settings of a chat say where each value comes from, and can be taken b
   expect(platform.asked).toContainEqual(change);
 });
 
-test('the settings have a row for each setting, and arrow keys change numbers by a step', async () => {
+test('the settings have a row for each setting of all chats, and arrow keys change numbers by a step', async () => {
   const { app, platform } = await open();
   const { table } = await import('./settings/table');
   const { strings } = await import('./text');
@@ -217,7 +217,8 @@ test('the settings have a row for each setting, and arrow keys change numbers by
     await tick();
     await settle();
     await tick();
-    const rows = table.filter(({ section }) => section === page || (page === 'generation' && section === 'advanced'));
+    const sections = page === 'generation' ? ['generation', 'advanced'] : [page];
+    const rows = table.filter(({ section, scopes }) => sections.includes(section) && scopes.includes('app'));
     for (const { key } of rows) expect(screen.getByText(strings.settings.rows[key].label)).toBeTruthy();
   }
   await fireEvent.keyDown(screen.getByRole('textbox', { name: 'Temperature' }), { key: 'ArrowUp' });

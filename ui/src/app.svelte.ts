@@ -9,6 +9,7 @@ import { DiscoverStore } from './models/discover.svelte';
 import { DownloadStore } from './models/downloads.svelte';
 import { ModelImportStore } from './models/modelImport.svelte';
 import { ModelStore, type ModelsTab } from './models/models.svelte';
+import { RevisionStore } from './models/revisions.svelte';
 import { FiguresStore } from './monitor/figures.svelte';
 import { Navigation } from './navigation.svelte';
 import { CallError, sentenceOf, type Connection, type Dropped, type Platform } from './platform/platform';
@@ -38,6 +39,7 @@ export class App {
   readonly downloads: DownloadStore;
   readonly discover: DiscoverStore;
   readonly modelImport: ModelImportStore;
+  readonly revisions: RevisionStore;
   readonly hub: HubAccessStore;
   readonly settings: SettingsStore;
   readonly chat: ChatStore;
@@ -62,10 +64,19 @@ export class App {
     this.navigation = new Navigation(options.storage);
     const report = (error: unknown) => this.report(error);
     this.models = new ModelStore({ platform, status: this.status, toasts, undo, report });
-    const onDone = (name: string) => this.#arrived(name);
+    this.revisions = new RevisionStore({ platform, toasts, undo, report });
+    const onDone = (name: string) => {
+      this.revisions.arrived(name);
+      this.#arrived(name);
+    };
     this.downloads = new DownloadStore({ platform, toasts, undo, report, onDone, after: options.after });
     this.discover = new DiscoverStore({ platform, after: options.after });
-    this.modelImport = new ModelImportStore({ platform, toasts, onDone: () => this.#arrived(null) });
+    this.modelImport = new ModelImportStore({
+      platform,
+      toasts,
+      onDone: () => this.#arrived(null),
+      startChatting: (name) => void this.startChatting(name),
+    });
     this.hub = new HubAccessStore(platform, toasts);
     this.settings = new SettingsStore(platform, report);
     this.chat = new ChatStore({ platform, toasts, undo, report, ...options });
@@ -108,6 +119,7 @@ export class App {
       if (reply.type !== 'bootstrap') throw new Error(strings.connection.unexpectedReply);
       this.models.receive(reply.models);
       this.downloads.receive(reply.downloads);
+      this.modelImport.restore(reply.model_import);
       this.settings.receive(reply.settings);
       this.figures.sample(reply.status);
       this.status.receive(reply.status);
@@ -134,7 +146,7 @@ export class App {
   get isCovered(): boolean {
     const { cache, imports } = this;
     const isFileDialogOpen = imports.isOpen || cache.exporting !== null;
-    const isAsking = this.chat.isPromptOpen || cache.savingId !== null || this.models.deletingName !== null;
+    const isAsking = this.chat.isPromptOpen || cache.savingId !== null || this.models.isAsking;
     return (
       isAsking || isFileDialogOpen || this.navigation.isPaletteOpen || this.models.isMenuOpen || this.menu.open !== null
     );
@@ -205,10 +217,10 @@ export class App {
     this.navigation.go('models');
   }
 
-  /** Shows the settings of answers that one model gives. */
+  /** Shows what is set for one model. */
   openModelSettings(name: string): void {
-    this.settings.nextTarget = { type: 'model', name };
-    this.navigation.goToSettings('generation');
+    this.openModels();
+    this.models.settingsName = name;
   }
 
   /** Opens a new chat with a model, which is loaded for it. */
@@ -229,7 +241,7 @@ export class App {
   async #dropped(dropped: Dropped): Promise<void> {
     if (dropped.type === 'cache') return this.imports.dropped(dropped.preview);
     this.imports.isOver = false;
-    await this.modelImport.dropped(dropped.isImported);
+    await this.modelImport.dropped(dropped.imported);
   }
 
   /** A model has come; without a name it is the one that is new in the list. */

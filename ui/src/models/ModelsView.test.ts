@@ -4,7 +4,7 @@ import { tick } from 'svelte';
 import { afterEach, beforeEach, expect, test, vi } from 'vitest';
 import { App } from '../app.svelte';
 import { CallError } from '../platform/platform';
-import type { Reply } from '../platform/wire';
+import type { Reply, ResolvedSettings, Settings } from '../platform/wire';
 import Root from '../Root.svelte';
 import { FakeClock } from '../testing/clock';
 import {
@@ -15,12 +15,14 @@ import {
   FakePlatform,
   found,
   gate,
+  hubAccess,
   hubModel,
   memory,
   message,
   model,
   recommended,
   saved,
+  settings as values,
   settle,
   stats,
   status,
@@ -57,7 +59,7 @@ async function open(change: Parameters<typeof bootstrap>[0] = {}, platform = new
   platform.answers = {
     ...platform.answers,
     bootstrap: bootstrap(change),
-    get_recommended_models: { type: 'recommended_models', models: choices },
+    get_recommended_models: { type: 'recommended_models', memory_bytes: 2 ** 34, models: choices },
   };
   const clock = new FakeClock();
   const app = new App(platform, { storage: localStorage, nextFrame: (run) => run(), after: clock.after });
@@ -98,6 +100,10 @@ test('the first launch: choose a model, watch it come, write', async () => {
   expect(card.getByRole('progressbar').getAttribute('aria-valuenow')).toBe('40');
   expect(composer().disabled).toBe(true);
 
+  platform.emit({ type: 'downloads', downloads: [download('o/small', { state: 'paused' })] });
+  await drawn();
+  expect(screen.getByRole('heading', { name: 'Your model is not here yet' })).toBeTruthy();
+
   platform.emit({ type: 'downloads', downloads: [download('o/small', { state: 'done' })] });
   platform.emit({ type: 'models', models: [model('o/small')] });
   await drawn();
@@ -116,7 +122,7 @@ test('the first launch without a connection says so calmly', async () => {
 
 test('a file is offered only where it can be chosen', async () => {
   const platform = new FakePlatform();
-  platform.chooseModelFile = vi.fn(async () => false);
+  platform.chooseModelFile = vi.fn(async () => null);
   await open(nothing, platform);
   await press('Choose a file…');
   expect(platform.chooseModelFile).toHaveBeenCalledOnce();
@@ -182,7 +188,7 @@ test('deleting says what goes, hides the row, and can be undone', async () => {
   const dialog = within(screen.getByRole('dialog', { name: 'Delete first' }));
   expect(dialog.getByText(/^This frees 2.3 GB/)).toBeTruthy();
   expect(dialog.getByText(/^It deletes all 2 versions/)).toBeTruthy();
-  expect(dialog.getByText(/^Other programs on this computer use these files too/)).toBeTruthy();
+  expect(dialog.getByText(/^Other programs on this computer may use these files too/)).toBeTruthy();
   platform.answers.delete_model = new Error('It is in use.');
   await fireEvent.click(dialog.getByRole('button', { name: 'Delete' }));
   await drawn();
@@ -205,14 +211,73 @@ test('models that Cairn only reads cannot be deleted, and their settings can be 
   await drawn();
   await press('Actions for other');
   const items = screen.getAllByRole('menuitem', { hidden: true }).map(({ textContent }) => textContent);
-  expect(items).toEqual(['Load', 'Start chatting', 'Settings of this model', 'Check again']);
-  await fireEvent.click(screen.getByRole('menuitem', { name: 'Settings of this model', hidden: true }));
+  expect(items).toEqual(['Load', 'Start chatting', 'Settings…', 'Check again']);
+  await fireEvent.click(screen.getByRole('menuitem', { name: 'Settings…', hidden: true }));
   await drawn();
   expect(platform.asked.filter(({ type }) => type === 'get_settings').at(-1)).toEqual({
     type: 'get_settings',
     scope: { type: 'model', name: 'o/other' },
   });
-  expect(screen.getByRole<HTMLInputElement>('radio', { name: 'This model' }).checked).toBe(true);
+  expect(screen.getByRole('heading', { name: 'Settings of other', hidden: true })).toBeTruthy();
+});
+
+test('a model is called by its alias wherever it is named, and says that it is pinned', async () => {
+  const { app } = await open({ models: [model('owner/model', { alias: 'Helper', is_pinned: true })] });
+  app.openModels();
+  await drawn();
+  expect(screen.getByRole('heading', { name: 'Helper' })).toBeTruthy();
+  expect(screen.getByText('Pinned')).toBeTruthy();
+  app.navigation.go('chat');
+  await drawn();
+  expect(screen.getByRole('button', { name: 'Model: Helper' })).toBeTruthy();
+});
+
+test('what is set for a model is shown with its source and its memory, changed, and taken back', async () => {
+  const platform = new FakePlatform();
+  const own = (change: Partial<Settings>, from: ResolvedSettings['from']): Reply => ({
+    type: 'settings',
+    resolved: { settings: { ...values, ...change }, from },
+  });
+  platform.answers.get_settings = own({ temperature: 0.6 }, { temperature: 'generation_config' });
+  platform.answers.get_model_memory = { type: 'model_memory', memory: memory({ context_tokens: 8192 }) };
+  const { app } = await open({ models: [model('owner/model'), model('o/small')] }, platform);
+  app.openModelSettings('owner/model');
+  await drawn();
+  expect(screen.getByText('From the model')).toBeTruthy();
+  expect(screen.getByText('A chat of 8,192 tokens')).toBeTruthy();
+
+  platform.answers.set_setting = own({ context_length: 4096 }, { context_length: 'model' });
+  platform.answers.get_model_memory = { type: 'model_memory', memory: memory({ context_tokens: 4096 }) };
+  await fireEvent.change(screen.getByLabelText('Context length'), { target: { value: '4096' } });
+  await drawn();
+  const scope = { type: 'model', name: 'owner/model' };
+  expect(platform.asked).toContainEqual({ type: 'set_setting', scope, key: 'context_length', value: 4096 });
+  expect(screen.getByText('A chat of 4,096 tokens')).toBeTruthy();
+  expect(screen.getByText('Set for this model')).toBeTruthy();
+  await fireEvent.click(screen.getByRole('button', { name: 'Reset Context length', hidden: true }));
+  expect(platform.asked).toContainEqual({ type: 'set_setting', scope, key: 'context_length', value: null });
+
+  platform.answers.set_setting = own({}, {});
+  await fireEvent.click(screen.getByLabelText('Load at start'));
+  expect(platform.asked).toContainEqual({
+    type: 'set_setting',
+    scope: { type: 'app' },
+    key: 'default_model',
+    value: 'owner/model',
+  });
+  await fireEvent.click(screen.getByLabelText('Pinned'));
+  await fireEvent.change(screen.getByLabelText('Unload when idle'), { target: { value: 'one_hour' } });
+  await drawn();
+  expect(platform.asked).toContainEqual({ type: 'set_setting', scope, key: 'is_pinned', value: true });
+  expect(platform.asked).toContainEqual({ type: 'set_setting', scope, key: 'idle_unload', value: 'one_hour' });
+
+  // The core's sentence stands where it was caused.
+  const words = 'small cannot draft for model, because it has another tokenizer.';
+  platform.answers.set_setting = new CallError('invalid', words);
+  await fireEvent.change(screen.getByLabelText('Draft model'), { target: { value: 'o/small' } });
+  await drawn();
+  expect(screen.getByText(words).getAttribute('role')).toBe('alert');
+  expect(app.toasts.items).toEqual([]);
 });
 
 test('folders are added and removed', async () => {
@@ -284,16 +349,59 @@ test('a model that has come can be written to from its row', async () => {
 });
 
 test('a gated download leads to its page and to the token', async () => {
-  const failure = { code: 'gated' as const, message: 'Accept the terms first.' };
+  const failure = { code: 'gated' as const, message: 'Set a variable of the environment.' };
   const page = 'https://huggingface.co/o/small';
   const { app } = await open({ downloads: [download('o/small', { state: 'failed', failure, page })] });
   app.openModels();
   await drawn();
   const card = within(screen.getByRole('article', { name: 'Small 1B' }));
-  expect(card.getByRole('alert').textContent).toBe('Accept the terms first.');
+  expect(card.getByRole('alert').textContent).toMatch(/^Its makers want you to accept their terms first/);
   const link = card.getByRole<HTMLAnchorElement>('link', { name: 'Open its page' });
   expect([link.href, link.target, link.rel]).toEqual([page, '_blank', 'noopener noreferrer']);
   await fireEvent.click(card.getByRole('button', { name: 'Add a token…' }));
+  expect([app.navigation.page, app.navigation.settingsPage]).toEqual(['settings', 'models']);
+});
+
+test('a download of which nothing has come is not listed as a broken model, too', async () => {
+  const nothingHere = { bytes: 0, problem: { kind: 'incomplete' as const, detail: 'no snapshot' } };
+  const { app } = await open({
+    models: [model('o/first'), model('o/small', nothingHere)],
+    downloads: [download('o/small', { state: 'failed', failure: { code: 'hub', message: 'No.' } })],
+  });
+  app.openModels();
+  await drawn();
+  expect(screen.getByText(/^1 model on this computer/)).toBeTruthy();
+  expect(screen.queryByText(/It is not complete/)).toBeNull();
+});
+
+test('a private download asks for a token, not for a variable of the environment', async () => {
+  const failure = { code: 'unauthorized' as const, message: 'Set an access token (HF_TOKEN).' };
+  const { app } = await open({ downloads: [download('o/small', { state: 'failed', failure })] });
+  app.openModels();
+  await drawn();
+  const card = within(screen.getByRole('article', { name: 'Small 1B' }));
+  expect(card.getByRole('alert').textContent).toMatch(/private.*access token/);
+  expect(card.getByRole('button', { name: 'Add a token…' })).toBeTruthy();
+});
+
+test('a whole name that is not found may be that of a private model', async () => {
+  const { app, platform } = await open({ models: [model('owner/model')] });
+  platform.answers = {
+    ...platform.answers,
+    get_hub_model: new CallError('not_found', 'There is no such model.'),
+    search_models: { type: 'found_models', models: [] },
+  };
+  app.openModels('discover');
+  for (const [text, isOffered] of [
+    ['nothing', false],
+    ['owner/secret', true],
+  ] as const) {
+    app.discover.type(text, true);
+    await drawn();
+    expect(screen.getByText(`Nothing found for “${text}”.`)).toBeTruthy();
+    expect(screen.queryByRole('button', { name: 'Add a token…' }) !== null).toBe(isOffered);
+  }
+  await press('Add a token…');
   expect([app.navigation.page, app.navigation.settingsPage]).toEqual(['settings', 'models']);
 });
 
@@ -366,6 +474,37 @@ test('the menu of the composer leads back to the model that answered, and says w
   expect([app.navigation.page, app.models.tab]).toEqual(['models', 'discover']);
 });
 
+test('a chat offers the way back to its model in one line, and a load in between can be cancelled', async () => {
+  const platform = new FakePlatform();
+  const cache = saved({ model: 'o/before', fingerprint: 'other', cached_tokens: 3200 });
+  platform.answers.get_conversation = {
+    type: 'conversation',
+    conversation: conversation('a'),
+    messages: [message('m', { stats: stats({ model: 'o/before', prompt_tokens: 3000, generation_tokens: 200 }) })],
+  };
+  const models = [model('owner/model'), model('o/before')];
+  const { app } = await open({ models, conversations: [conversation('a', { cache })] }, platform);
+  await drawn();
+  const line = screen.getByText('This chat was with before.').parentElement as HTMLElement;
+  expect(line.textContent).toContain('(its saved context opens at once; this model reads 3,200 tokens again)');
+  await press('Go back');
+  expect(platform.asked).toContainEqual({ type: 'load_model', name: 'o/before' });
+
+  const engine = { state: 'loading' as const, model: 'o/before', bytes_read: 1e9, total_bytes: 2e9 };
+  platform.emit({ type: 'status', status: { ...status, engine, model_fingerprint: null } });
+  await drawn();
+  expect(screen.queryByText('This chat was with before.')).toBeNull();
+  expect(screen.getByRole('progressbar', { name: 'Loading before' }).getAttribute('aria-valuenow')).toBe('50');
+  await press('Cancel');
+  expect(platform.asked).toContainEqual({ type: 'stop_loading' });
+
+  // What is not saved whole is read again by either.
+  app.chat.list.put(conversation('a', { cache: { ...cache, is_whole: false } }));
+  platform.emit({ type: 'status', status });
+  await drawn();
+  expect(screen.getByText('(or this model reads 3,200 tokens again)')).toBeTruthy();
+});
+
 test('the palette finds models to download', async () => {
   const { app, platform } = await open();
   await fireEvent.keyDown(window, { key: 'k', metaKey: true });
@@ -381,7 +520,7 @@ test('the palette finds models to download', async () => {
 
 test('a token is typed, sent and forgotten; a file as its place is a warning', async () => {
   const platform = new FakePlatform();
-  const access = { endpoint: 'https://huggingface.co', token_place: null, is_offline: false };
+  const access = hubAccess();
   platform.answers.get_hub_access = { type: 'hub_access', access };
   platform.answers.set_hub_token = (command) => ({
     type: 'hub_access',
@@ -400,4 +539,37 @@ test('a token is typed, sent and forgotten; a file as its place is a warning', a
   await press('Remove the access token');
   expect(platform.asked).toContainEqual({ type: 'set_hub_token', token: '' });
   expect(screen.queryByText(/^There is no keychain/)).toBeNull();
+});
+
+test('the hub’s settings are refused at their field, and say to whom a token belongs', async () => {
+  const platform = new FakePlatform();
+  platform.chooseFolder = async () => '/disk/models';
+  const access = hubAccess({ other_token_hub: 'https://huggingface.co' });
+  platform.answers.get_hub_access = { type: 'hub_access', access };
+  platform.answers.set_setting = new CallError('invalid', '“hub” cannot be the hub’s address.');
+  const { app } = await open({}, platform);
+  app.navigation.goToSettings('models');
+  await drawn();
+  const address = screen.getByLabelText<HTMLInputElement>('Address of the hub');
+  expect([address.value, address.placeholder]).toEqual(['', 'https://huggingface.co']);
+  await fireEvent.change(address, { target: { value: 'hub' } });
+  await drawn();
+  expect([address.value, screen.getByRole('alert').textContent]).toEqual(['hub', '“hub” cannot be the hub’s address.']);
+  expect(screen.getByText(/^The saved token belongs to https:\/\/huggingface.co and is not sent/)).toBeTruthy();
+
+  platform.answers.set_setting = {
+    type: 'settings',
+    resolved: { settings: { ...values, hub_endpoint: '' }, from: {} },
+  };
+  await fireEvent.change(address, { target: { value: ' ' } });
+  await drawn();
+  expect(screen.queryByRole('alert')).toBeNull();
+  expect(platform.asked.filter(({ type }) => type === 'set_setting').at(-1)).toMatchObject({ value: null });
+  await press('Choose…');
+  expect(platform.asked.filter(({ type }) => type === 'set_setting').at(-1)).toEqual({
+    type: 'set_setting',
+    scope: { type: 'app' },
+    key: 'download_folder',
+    value: '/disk/models',
+  });
 });

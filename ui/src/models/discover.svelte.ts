@@ -3,6 +3,7 @@ import { CallError, sentenceOf, type Platform } from '../platform/platform';
 import type { FoundModel, HubModel, RecommendedModel } from '../platform/wire';
 import { after, type After } from '../ui/clock';
 import { byFit, weightBytes } from './fit';
+import { FoundFacts } from './foundFacts.svelte';
 import { hubNameIn } from './names';
 
 const DEBOUNCE_MS = 300;
@@ -45,8 +46,12 @@ export class DiscoverStore {
   onlyFitting = $state(true);
   sort = $state<SortOrder>('match');
   card = $state.raw<Card | null>(null);
+  /** What the models that were found take. */
+  readonly facts: FoundFacts;
 
   readonly isSearch = $derived(this.text.trim() !== '');
+  /** Of this machine; null until it is known. */
+  memoryBytes = $state<number | null>(null);
   /** What models may take on this machine. */
   readonly budgetBytes = $derived(this.recommended?.[0]?.facts.memory.budget_bytes ?? null);
   readonly #sorted = $derived(byFit(this.recommended ?? [], ({ facts }) => facts.memory));
@@ -74,6 +79,7 @@ export class DiscoverStore {
 
   constructor(options: DiscoverOptions) {
     this.#platform = options.platform;
+    this.facts = new FoundFacts(options.platform);
     this.#after = options.after ?? after;
   }
 
@@ -87,7 +93,10 @@ export class DiscoverStore {
     this.#isAskingRecommended = true;
     try {
       const reply = await this.#platform.call({ type: 'get_recommended_models' });
-      if (reply.type === 'recommended_models') this.recommended = reply.models;
+      if (reply.type === 'recommended_models') {
+        this.recommended = reply.models;
+        this.memoryBytes = reply.memory_bytes || null;
+      }
       this.recommendedTrouble = null;
     } catch (error) {
       this.recommendedTrouble = troubleOf(error);
@@ -103,6 +112,8 @@ export class DiscoverStore {
     this.#search++;
     if (text.trim() === '') return this.#clear();
     if (isPasted) return void this.search();
+    // What was found for less text says nothing of this one.
+    this.isSearching = true;
     this.#forgetTimer = this.#after(DEBOUNCE_MS, () => void this.search());
   }
 
@@ -183,8 +194,10 @@ export class DiscoverStore {
     }
   }
 
-  /** Whether its weights alone leave it a chance: what it needs in all is known only once its card is open. */
+  /** Whether it fits; until that is known, whether its weights alone leave it a chance. */
   #mayFit(model: FoundModel): boolean {
+    const facts = this.facts.get(model.name);
+    if (facts) return facts.memory.fit !== 'too_large';
     const bytes = weightBytes(model);
     return bytes === null || this.budgetBytes === null || bytes <= this.budgetBytes;
   }

@@ -22,7 +22,7 @@ test('a search waits for a pause in typing', async () => {
   const { clock, discover, platform } = open();
   platform.answers.search_models = results('a/b');
   for (const text of ['q', 'qw', 'qwen']) discover.type(text);
-  expect([platform.asked, clock.waits]).toEqual([[], [300]]);
+  expect([platform.asked, clock.waits, discover.isSearching]).toEqual([[], [300], true]);
   clock.run();
   await settle();
   expect(platform.asked).toEqual([{ type: 'search_models', text: 'qwen' }]);
@@ -111,6 +111,7 @@ test('recommended models that fit come first, and the filter hides those that do
     recommended(name, { choice, facts: facts({ memory: memory({ fit }) }) });
   platform.answers.get_recommended_models = {
     type: 'recommended_models',
+    memory_bytes: 2 ** 34,
     models: [withFit('big', 'too_large'), withFit('tight', 'tight', 'strong'), withFit('good', 'well', 'small')],
   };
   await Promise.all([discover.loadRecommended(), discover.loadRecommended()]);
@@ -124,7 +125,11 @@ test('recommended models that fit come first, and the filter hides those that do
 
 test('results are filtered by their weights and put in order', async () => {
   const { discover, platform } = open();
-  platform.answers.get_recommended_models = { type: 'recommended_models', models: [recommended('r')] };
+  platform.answers.get_recommended_models = {
+    type: 'recommended_models',
+    memory_bytes: 2 ** 34,
+    models: [recommended('r')],
+  };
   platform.answers.search_models = {
     type: 'found_models',
     models: [

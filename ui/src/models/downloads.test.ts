@@ -3,7 +3,7 @@ import { expect, test } from 'vitest';
 import { App } from '../app.svelte';
 import { CallError } from '../platform/platform';
 import { FakeClock } from '../testing/clock';
-import { bootstrap, download, FakePlatform, model, problem, recommended, settle, status } from '../testing/fake';
+import { bootstrap, download, FakePlatform, gate, model, problem, recommended, settle, status } from '../testing/fake';
 
 const NAME = 'owner/model';
 const empty = { ...status, engine: { state: 'empty' as const }, model_fingerprint: null };
@@ -12,7 +12,11 @@ async function start(change: Parameters<typeof bootstrap>[0] = {}) {
   const platform = new FakePlatform();
   platform.answers = {
     bootstrap: bootstrap({ models: [], status: empty, ...change }),
-    get_recommended_models: { type: 'recommended_models', models: [recommended(NAME, { title: 'Model 4B' })] },
+    get_recommended_models: {
+      type: 'recommended_models',
+      memory_bytes: 2 ** 34,
+      models: [recommended(NAME, { title: 'Model 4B' })],
+    },
   };
   const clock = new FakeClock();
   const app = new App(platform, { after: clock.after });
@@ -180,6 +184,34 @@ test('an imported model is announced, and loaded if it is the first', async () =
   platform.emit({ type: 'models', models: [model('a')] });
   await settle();
   expect(platform.asked).toEqual([{ type: 'load_model', name: 'a' }]);
+});
+
+test('a window that is opened during an import shows it, and its own one ends with a chat to start', async () => {
+  const running = { file_name: 'a.gguf', bytes: 5, total_bytes: 10 };
+  const { act, app, platform, toasts } = await start({ model_import: running });
+  expect(app.modelImport.current).toEqual(running);
+  const imported = gate<string | null>();
+  platform.chooseModelFile = () => imported.promise;
+  const done = app.modelImport.choose();
+  platform.emit({ type: 'model_import', import: { ...running, bytes: 10 } });
+  platform.emit({ type: 'model_import', import: null });
+  platform.emit({ type: 'models', models: [model('owner/model'), model('a')] });
+  imported.open('a');
+  await done;
+  expect(toasts()).toEqual(['Imported “a.gguf”.']);
+  act('Imported “a.gguf”.');
+  await settle();
+  expect(platform.asked).toContainEqual({ type: 'load_model', name: 'a' });
+});
+
+test('a dropped file is named although the core has said nothing of it yet', async () => {
+  const { app, platform, toasts } = await start();
+  platform.emit({ type: 'model_import', import: { file_name: 'other.gguf', bytes: 10, total_bytes: 10 } });
+  platform.emit({ type: 'model_import', import: null });
+  platform.importModel = async () => 'b';
+  app.dropFile(new File(['GGUF'], 'b.gguf'), false);
+  await settle();
+  expect(toasts()).toContain('Imported “b.gguf”.');
 });
 
 test('a cancelled import is not announced, and its transfer stops', async () => {

@@ -4,11 +4,15 @@ import type { ModelImport } from '../platform/wire';
 import { strings } from '../text';
 import type { Toasts } from '../ui/toasts.svelte';
 
+/** How long a message offers to start a chat. */
+const OFFER_MS = 20_000;
+
 export interface ModelImportOptions {
   platform: Platform;
   toasts: Toasts;
   /** A file is whole and in its place. */
   onDone: () => void;
+  startChatting: (name: string) => void;
 }
 
 /** Owns the one import of a model that there can be at a time. */
@@ -20,6 +24,10 @@ export class ModelImportStore {
   /** Stops the transfer of a file that was dropped. */
   #sending: AbortController | null = null;
   #isCancelled = false;
+  /** Imports of this window that have not ended. */
+  #numOwn = 0;
+  /** Of the file or folder that was imported last. */
+  #lastName = '';
 
   constructor(options: ModelImportOptions) {
     this.#options = options;
@@ -36,13 +44,20 @@ export class ModelImportStore {
     return platform.importModel ? 'files' : null;
   }
 
+  /** What is under way when the window is opened, or connected again. */
+  restore(now: ModelImport | null): void {
+    this.current = now;
+  }
+
   receive(now: ModelImport | null): void {
     const before = this.current;
     this.current = now;
+    this.#lastName = now?.file_name ?? this.#lastName;
     if (now !== null || before === null) return;
     const isWhole = !this.#isCancelled && before.total_bytes > 0 && before.bytes >= before.total_bytes;
     this.#isCancelled = false;
-    if (!isWhole) return;
+    // Of this window's own import the answer says more.
+    if (!isWhole || this.#numOwn > 0) return;
     this.#options.toasts.show('info', strings.models.import.done(before.file_name));
     this.#options.onDone();
   }
@@ -60,14 +75,18 @@ export class ModelImportStore {
   async drop(file: File): Promise<void> {
     const { platform, toasts } = this.#options;
     if (!platform.importModel) return void toasts.show('error', strings.models.import.notHere);
+    if (this.current !== null) return void toasts.show('error', strings.models.import.oneAtATime);
     this.#sending = new AbortController();
+    // Until the core has all of the file, only this window knows of it.
+    this.receive({ file_name: file.name, bytes: 0, total_bytes: 0 });
     await this.#take(platform.importModel(file, this.#sending.signal));
     this.#sending = null;
+    this.current = null;
   }
 
   /** Follows an import that the shell has begun with what was dropped on its window. */
-  async dropped(isImported: Promise<boolean>): Promise<void> {
-    await this.#take(isImported);
+  async dropped(imported: Promise<string | null>): Promise<void> {
+    await this.#take(imported);
   }
 
   async cancel(): Promise<void> {
@@ -80,12 +99,26 @@ export class ModelImportStore {
     }
   }
 
-  async #take(done: Promise<unknown>): Promise<void> {
+  /** Only the window that has begun an import knows the model's name. */
+  #finish(name: string): void {
+    const { onDone, startChatting, toasts } = this.#options;
+    toasts.show('info', strings.models.import.done(this.#lastName || name), {
+      milliseconds: OFFER_MS,
+      action: { label: strings.models.startChatting, run: () => startChatting(name) },
+    });
+    onDone();
+  }
+
+  async #take(done: Promise<string | null>): Promise<void> {
     this.#isCancelled = false;
+    this.#numOwn++;
     try {
-      await done;
+      const name = await done;
+      if (name !== null) this.#finish(name);
     } catch (error) {
       if (!this.#isCancelled) this.#options.toasts.show('error', sentenceOf(error));
+    } finally {
+      this.#numOwn--;
     }
   }
 }

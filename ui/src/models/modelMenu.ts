@@ -4,9 +4,6 @@ import type { Model } from '../platform/wire';
 import { strings } from '../text';
 import type { MenuItem } from '../ui/menu.svelte';
 
-/** Cairn only reads the other folders. */
-const isOwn = ({ source }: Model) => source === 'imported' || source === 'hub_cache';
-
 export function modelMenuItems(app: App, model: Model): MenuItem[] {
   const { models } = app;
   const { name } = model;
@@ -26,7 +23,7 @@ export function modelMenuItems(app: App, model: Model): MenuItem[] {
     run: () => void models.check(name),
     isDisabled: model.is_being_checked,
   });
-  if (isOwn(model)) {
+  if (model.can_delete) {
     items.push({ label: strings.models.delete, run: () => void models.askForDeletion(name), isDestructive: true });
   }
   return items;

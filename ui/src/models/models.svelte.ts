@@ -1,6 +1,7 @@
 // The models on this machine, which of them is being loaded or deleted, and whether a message can be sent.
 import { sentenceOf, type Platform } from '../platform/platform';
 import type { Command, Model, ModelDeletion } from '../platform/wire';
+import { aliases } from './aliases.svelte';
 import type { StatusStore } from '../status/status.svelte';
 import { shortModelName } from '../status/engine';
 import { strings } from '../text';
@@ -35,6 +36,8 @@ export class ModelStore {
   deletingName = $state<string | null>(null);
   /** What deleting it deletes; null until the core has said. */
   deletion = $state.raw<ModelDeletion | null>(null);
+  /** The model whose settings the dialog shows. */
+  settingsName = $state<string | null>(null);
   /** Why it cannot be deleted. */
   deletionProblem = $state<string | null>(null);
   isDeleting = $state(false);
@@ -57,11 +60,17 @@ export class ModelStore {
     return this.items.length === 0 ? strings.welcome.noModels : strings.welcome.noneLoadable;
   }
 
+  /** Whether a dialog about a model is open. */
+  get isAsking(): boolean {
+    return this.deletingName !== null || this.settingsName !== null;
+  }
+
   get canAddFolders(): boolean {
     return this.#options.platform.chooseFolder !== undefined;
   }
 
   receive(models: Model[]): void {
+    aliases.receive(models);
     this.items = models;
   }
 

@@ -295,11 +295,11 @@ test('a model is sent as it is, with its name and the token', async () => {
   const platform = new HttpPlatform('key', {
     fetch: async (input, init) => {
       asked.push([String(input), init]);
-      return answer(200, done);
+      return answer(200, '{"reply":{"type":"model_imported","name":"Über 4B"}}\n');
     },
   });
   const file = new File(['GGUF'], 'Über 4B.gguf');
-  await platform.importModel(file, new AbortController().signal);
+  expect(await platform.importModel(file, new AbortController().signal)).toBe('Über 4B');
   expect(asked[0]?.[0]).toBe('/api/models/import');
   const headers = { authorization: 'Bearer key', 'x-file-name': '%C3%9Cber%204B.gguf' };
   expect(asked[0]?.[1]).toMatchObject({ method: 'POST', body: file, headers });
@@ -321,5 +321,5 @@ test('a model that is refused says why; one that is no longer wanted says nothin
       throw new DOMException('stopped', 'AbortError');
     },
   });
-  await expect(stopped.importModel(file, stop.signal)).resolves.toBeUndefined();
+  await expect(stopped.importModel(file, stop.signal)).resolves.toBeNull();
 });

@@ -76,11 +76,13 @@ export class HttpPlatform implements Platform {
     }
   }
 
-  async importModel(file: File, signal: AbortSignal): Promise<void> {
+  async importModel(file: File, signal: AbortSignal): Promise<string | null> {
     try {
-      await replyOf(await asked(this.#send('/api/models/import', upload(file, signal))));
+      const reply = await replyOf(await asked(this.#send('/api/models/import', upload(file, signal))));
+      return reply.type === 'model_imported' ? reply.name : null;
     } catch (error) {
-      if (!signal.aborted) throw error;
+      if (signal.aborted) return null;
+      throw error;
     }
   }
 

@@ -15,7 +15,7 @@ export interface ImportOptions {
 
 /** What was dropped on the window: a prompt cache to look into, or a model that is being imported. */
 export type Dropped =
-  { type: 'cache'; preview: Promise<ImportPreview> } | { type: 'model'; isImported: Promise<boolean> };
+  { type: 'cache'; preview: Promise<ImportPreview> } | { type: 'model'; imported: Promise<string | null> };
 
 /** A line of a menu. */
 export interface MenuCommand {
@@ -51,12 +51,12 @@ export interface Platform {
   importCache(file?: File, options?: ImportOptions): Promise<ImportPreview | null>;
   /** Calls back when files are dropped on the window; only on platforms that do not tell the page itself. `onHover`: files are dragged over it. */
   onFileDrop?(run: (dropped: Dropped) => void, onHover: (isOver: boolean) => void): () => void;
-  /** Asks for a GGUF file or a model folder and imports it; false: the user cancelled. Progress comes as events. Rejects with a {@link CallError}. */
-  chooseModelFile?(): Promise<boolean>;
+  /** Asks for a GGUF file or a model folder and imports it: the model's name; null: the user cancelled. Progress comes as events. Rejects with a {@link CallError}. */
+  chooseModelFile?(): Promise<string | null>;
   /** Asks for a folder; null: the user cancelled. */
   chooseFolder?(): Promise<string | null>;
-  /** Sends a GGUF file to the core, which imports it. Rejects with a {@link CallError}, unless `signal` stopped it. */
-  importModel?(file: File, signal: AbortSignal): Promise<void>;
+  /** Sends a GGUF file to the core, which imports it: the model's name; null: it was cancelled. Rejects with a {@link CallError}, unless `signal` stopped it. */
+  importModel?(file: File, signal: AbortSignal): Promise<string | null>;
 }
 
 /** A command that did not work; `message` is a sentence to show. `unreachable`: the core never answered. */

@@ -107,7 +107,7 @@ test('a dropped file is looked into, and hovering is told', async () => {
   );
   const heard: unknown[] = [];
   new TauriPlatform().onFileDrop(
-    (found) => heard.push(found.type === 'cache' ? found.preview : found.isImported),
+    (found) => heard.push(found.type === 'cache' ? found.preview : found.imported),
     (isOver) => heard.push(isOver),
   );
   // The shell is asked for one kind of event after the other.
@@ -158,10 +158,10 @@ test('the shell asks for models and folders', async () => {
   const asked: unknown[] = [];
   mockIPC((command, values) => {
     asked.push([command, values]);
-    return command === 'choose_folder' ? '/models' : true;
+    return command === 'choose_folder' ? '/models' : 'Qwen3';
   });
   const platform = new TauriPlatform();
-  expect([await platform.chooseModelFile(), await platform.chooseFolder()]).toEqual([true, '/models']);
+  expect([await platform.chooseModelFile(), await platform.chooseFolder()]).toEqual(['Qwen3', '/models']);
   expect(asked).toEqual([
     ['import_model', {}],
     ['choose_folder', {}],

@@ -68,7 +68,7 @@ export class TauriPlatform implements Platform {
     return ask('import_cache', {});
   }
 
-  chooseModelFile(): Promise<boolean> {
+  chooseModelFile(): Promise<string | null> {
     return ask('import_model', {});
   }
 
@@ -81,7 +81,7 @@ export class TauriPlatform implements Platform {
       onHover(payload.type === 'enter' || payload.type === 'over');
       const path = payload.type === 'drop' ? payload.paths[0] : undefined;
       if (path === undefined) return;
-      if (isModel(path)) run({ type: 'model', isImported: ask('import_model', { path }) });
+      if (isModel(path)) run({ type: 'model', imported: ask('import_model', { path }) });
       else run({ type: 'cache', preview: ask('import_cache', { path }) });
     });
     return () => void listening.then((stop) => stop());

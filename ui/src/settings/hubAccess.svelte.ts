@@ -16,6 +16,15 @@ export class HubAccessStore {
     private readonly toasts: Toasts,
   ) {}
 
+  get canChooseFolder(): boolean {
+    return this.platform.chooseFolder !== undefined;
+  }
+
+  /** Asks for a folder; null: the user cancelled. */
+  async chooseFolder(): Promise<string | null> {
+    return (await this.platform.chooseFolder?.()) ?? null;
+  }
+
   async load(): Promise<void> {
     try {
       const reply = await this.platform.call({ type: 'get_hub_access' });

@@ -1,6 +1,6 @@
 // The settings: each change is shown at once, checked and saved by the core, and taken back when that fails.
-import type { Platform } from '../platform/platform';
-import type { ResolvedSettings, Settings, SettingScope, SettingTarget } from '../platform/wire';
+import { sentenceOf, type Platform } from '../platform/platform';
+import type { MemoryNeed, ResolvedSettings, Settings, SettingScope, SettingTarget } from '../platform/wire';
 import type { SettingRow } from './table';
 
 export type SettingValue = Settings[keyof Settings];
@@ -13,8 +13,10 @@ export class SettingsStore {
   isOpen = $state(false);
   /** What values are shown and set for. */
   target = $state.raw<SettingTarget>({ type: 'app' });
-  /** What the page shows values for when it is opened next. */
-  nextTarget: SettingTarget | null = null;
+  /** What the target takes in memory with its settings, if it is a model; null until the core has said. */
+  modelMemory = $state.raw<MemoryNeed | null>(null);
+  /** Why the last value was not set for a model; its dialog shows it. */
+  problem = $state<string | null>(null);
   /** The diagnostics that were fetched last. */
   diagnostics = $state('');
   hasCopied = $state(false);
@@ -37,10 +39,9 @@ export class SettingsStore {
   }
 
   /** Shows what holds for a target until the returned function is called. */
-  open(target: SettingTarget | null = this.nextTarget): () => void {
+  open(target: SettingTarget = { type: 'app' }): () => void {
     this.isOpen = true;
-    this.nextTarget = null;
-    this.show(target ?? { type: 'app' });
+    this.show(target);
     return () => (this.isOpen = false);
   }
 
@@ -48,6 +49,8 @@ export class SettingsStore {
   show(target: SettingTarget): void {
     this.target = target;
     this.#resolved = null;
+    this.modelMemory = null;
+    this.problem = null;
     void this.refresh();
   }
 
@@ -57,8 +60,22 @@ export class SettingsStore {
     try {
       const reply = await this.platform.call({ type: 'get_settings', scope: target });
       if (reply.type === 'settings' && this.target === target) this.#resolved = reply.resolved;
+      await this.#measure();
     } catch (error) {
       this.report(error);
+    }
+  }
+
+  /** Asks what the target takes in memory, if it is a model. */
+  async #measure(): Promise<void> {
+    const { target } = this;
+    if (target.type !== 'model') return;
+    try {
+      const reply = await this.platform.call({ type: 'get_model_memory', name: target.name });
+      if (reply.type === 'model_memory' && this.target === target) this.modelMemory = reply.memory;
+    } catch {
+      // What was set is set all the same, and the list of models says why one cannot be used.
+      if (this.target === target) this.modelMemory = null;
     }
   }
 
@@ -69,26 +86,42 @@ export class SettingsStore {
 
   /** Where a value was set; null where there is only one scope to set it in, and until it is known. */
   sourceOf(row: SettingRow): SettingScope | 'default' | null {
-    if (row.scopes.length < 2 || !this.#resolved) return null;
+    if (row.scopes.every((scope) => scope === 'app') || !this.#resolved) return null;
     return this.#resolved.from[row.key] ?? 'default';
   }
 
-  /** Saves a value for the target, or clears it with null; puts the old one back when that fails. */
-  async set(key: keyof Settings, value: SettingValue): Promise<void> {
+  /** Saves a value for the target, or clears it with null; puts the old one back when that fails, and says why. */
+  async set(key: keyof Settings, value: SettingValue, report = this.report): Promise<void> {
     const { current, target } = this;
     const resolved = this.#resolved;
     // What holds after a value is cleared, only the core knows.
     if (value !== null) this.#showValue(key, value);
     this.#numSaving++;
+    this.problem = null;
     try {
       const reply = await this.platform.call({ type: 'set_setting', scope: target, key, value });
       if (reply.type === 'settings' && this.target === target) this.#resolved = reply.resolved;
+      await this.#measure();
     } catch (error) {
       this.current = current;
-      this.#resolved = resolved;
-      this.report(error);
+      if (this.target === target) this.#resolved = resolved;
+      if (target.type === 'model') this.problem = sentenceOf(error);
+      else report(error);
     } finally {
       this.#numSaving--;
+    }
+  }
+
+  /** Saves a value for all chats, whatever values are shown for. */
+  async setForAll(key: keyof Settings, value: SettingValue): Promise<void> {
+    const { current } = this;
+    if (current && value !== null) this.current = { ...current, [key]: value };
+    this.problem = null;
+    try {
+      await this.platform.call({ type: 'set_setting', scope: { type: 'app' }, key, value });
+    } catch (error) {
+      this.current = current;
+      this.problem = sentenceOf(error);
     }
   }
 

@@ -118,3 +118,18 @@ test('diagnostics are copied, and shown where they cannot be copied', async () =
   expect(report).toHaveBeenCalledOnce();
   vi.unstubAllGlobals();
 });
+
+test('a value of a model that was set stays, also where its memory cannot be known', async () => {
+  const platform = new FakePlatform();
+  const report = vi.fn();
+  const settings = new SettingsStore(platform, report);
+  settings.receive(values);
+  platform.answers.get_settings = resolved({}, {});
+  platform.answers.get_model_memory = new Error('It cannot be read.');
+  settings.open({ type: 'model', name: 'o/a' });
+  await settings.refresh();
+  platform.answers.set_setting = resolved({ top_k: 7 }, { top_k: 'model' });
+  await settings.set('top_k', 7);
+  expect([settings.valueOf(rowOf('top_k')), settings.problem, settings.modelMemory]).toEqual([7, null, null]);
+  expect(report).not.toHaveBeenCalled();
+});

@@ -38,6 +38,12 @@ export type SettingKind = { "type": "text",
  * Its greatest length, in Unicode scalar values.
  */
 max_chars: number, }
+  | { "type": "lines",
+/**
+ * Its greatest length, in Unicode scalar values.
+ */
+max_chars: number, }
+  | { "type": "switch" }
   | { "type": "choice",
 /**
  * All of them.
@@ -83,7 +89,7 @@ max: number, };
 /**
  * Under which heading a setting is shown.
  */
-export type SettingSection = "general" | "models" | "generation" | "advanced" | "storage";
+export type SettingSection = "general" | "models" | "generation" | "advanced" | "storage" | "hub";
 
 /** Every setting, in the order in which they are shown. */
 export const table: readonly SettingRow[] = [
@@ -96,6 +102,16 @@ export const table: readonly SettingRow[] = [
   {"key":"min_p","kind":{"type":"number","min":0.0,"max":1.0,"step":0.05},"text_key":"settings.rows.min_p","section":"advanced","scopes":["generation_config","app","model","persona","chat","request"],"rereads":false},
   {"key":"repetition_penalty","kind":{"type":"number","min":0.0,"max":2.0,"step":0.05},"text_key":"settings.rows.repetition_penalty","section":"advanced","scopes":["generation_config","app","model","persona","chat","request"],"rereads":false},
   {"key":"seed","kind":{"type":"optional_count","min":0,"max":9007199254740991},"text_key":"settings.rows.seed","section":"advanced","scopes":["app","model","persona","chat","request"],"rereads":false},
+  {"key":"alias","kind":{"type":"text","max_chars":64},"text_key":"settings.rows.alias","section":"models","scopes":["model"],"rereads":false},
+  {"key":"is_pinned","kind":{"type":"switch"},"text_key":"settings.rows.is_pinned","section":"models","scopes":["model"],"rereads":false},
+  {"key":"idle_unload","kind":{"type":"choice","values":["never","five_minutes","fifteen_minutes","one_hour","four_hours"]},"text_key":"settings.rows.idle_unload","section":"models","scopes":["app","model"],"rereads":false},
+  {"key":"system_prompt","kind":{"type":"lines","max_chars":100000},"text_key":"settings.rows.system_prompt","section":"models","scopes":["model"],"rereads":false},
+  {"key":"context_length","kind":{"type":"optional_count","min":256,"max":67108864},"text_key":"settings.rows.context_length","section":"models","scopes":["model"],"rereads":false},
+  {"key":"kv_bits","kind":{"type":"choice","values":["plain","eight_bits","four_bits"]},"text_key":"settings.rows.kv_bits","section":"models","scopes":["model"],"rereads":true},
+  {"key":"draft_model","kind":{"type":"text","max_chars":1024},"text_key":"settings.rows.draft_model","section":"models","scopes":["model"],"rereads":false},
   {"key":"cache_budget_bytes","kind":{"type":"bytes","max":9007199254740991},"text_key":"settings.rows.cache_budget_bytes","section":"storage","scopes":["app"],"rereads":false},
   {"key":"cache_ram_budget_bytes","kind":{"type":"bytes","max":9007199254740991},"text_key":"settings.rows.cache_ram_budget_bytes","section":"storage","scopes":["app"],"rereads":false},
+  {"key":"hub_endpoint","kind":{"type":"text","max_chars":1024},"text_key":"settings.rows.hub_endpoint","section":"hub","scopes":["app"],"rereads":false},
+  {"key":"download_folder","kind":{"type":"text","max_chars":4096},"text_key":"settings.rows.download_folder","section":"hub","scopes":["app"],"rereads":false},
+  {"key":"hub_proxy","kind":{"type":"text","max_chars":1024},"text_key":"settings.rows.hub_proxy","section":"hub","scopes":["app"],"rereads":false},
 ];

@@ -1,4 +1,5 @@
 // The engine's state and the names of models, in words.
+import { aliases } from '../models/aliases.svelte';
 import type { EngineState } from '../platform/wire';
 import { strings } from '../text';
 
@@ -38,7 +39,7 @@ export function engineShare(engine: EngineState): number {
   }
 }
 
-/** `owner/name` without its owner, for places where room is short. */
+/** What a person calls a model: its alias, else `owner/name` without its owner. */
 export function shortModelName(name: string): string {
-  return name.slice(name.lastIndexOf('/') + 1) || name;
+  return aliases.of(name) ?? (name.slice(name.lastIndexOf('/') + 1) || name);
 }

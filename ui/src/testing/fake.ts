@@ -11,6 +11,7 @@ import type {
   Download,
   Event,
   FoundModel,
+  HubAccess,
   HubModel,
   ImportPreview,
   MemoryNeed,
@@ -269,10 +270,13 @@ export function facts(change: Partial<ModelFacts> = {}): ModelFacts {
 export function model(name: string, change: Partial<Model> = {}): Model {
   return {
     name,
+    alias: null,
+    is_pinned: false,
     path: `/models/${name}`,
     model_type: 'llama',
     bytes: 270e6,
     source: 'hub_cache',
+    can_delete: change.source !== 'lm_studio' && change.source !== 'added',
     problem: null,
     facts: change.problem || change.is_being_checked ? null : facts(),
     is_being_checked: false,
@@ -359,12 +363,36 @@ export const settings: Settings = {
   seed: null,
   cache_budget_bytes: 20e9,
   cache_ram_budget_bytes: 1e9,
+  system_prompt: '',
+  context_length: null,
+  kv_bits: 'plain',
+  alias: '',
+  is_pinned: false,
+  idle_unload: 'never',
+  draft_model: '',
   appearance: 'system',
+  hub_endpoint: '',
+  download_folder: '',
+  hub_proxy: '',
 };
+
+export function hubAccess(change: Partial<HubAccess> = {}): HubAccess {
+  return {
+    endpoint: 'https://huggingface.co',
+    folder: '/home/me/.cache/huggingface/hub',
+    default_endpoint: 'https://huggingface.co',
+    default_folder: '/home/me/.cache/huggingface/hub',
+    token_place: null,
+    other_token_hub: null,
+    is_offline: false,
+    ...change,
+  };
+}
 
 export const status: Status = {
   engine: { state: 'ready', model: 'owner/model' },
   model_fingerprint: 'f',
+  models: [{ name: 'owner/model', bytes: 271e6, draft: null }],
   device: 'cpu',
   process_bytes: 512e6,
   process_peak_bytes: 648e6,
@@ -384,6 +412,7 @@ export function bootstrap(change: Partial<Extract<Reply, { type: 'bootstrap' }>>
     status,
     named: [],
     downloads: [],
+    model_import: null,
     ...change,
   };
 }

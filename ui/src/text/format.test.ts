@@ -19,6 +19,15 @@ test.each<[bytes: number, words: string]>([
   expect(english.bytes(bytes)).toBe(words);
 });
 
+test.each<[done: number, total: number, words: string]>([
+  [0, 101e3, '0 kB'],
+  [0, 2.3e9, '0 GB'],
+  [0, 0, '0 MB'],
+  [64e6, 2.3e9, '64 MB'],
+])('of %d bytes, done of %d, is said %s', (done, total, words) => {
+  expect(english.doneBytes(done, total)).toBe(words);
+});
+
 test('counts are grouped, and one is not plural', () => {
   expect([0, 1, 2, 1812].map((count) => english.plural(count, 'token', 'tokens'))).toEqual([
     '0 tokens',

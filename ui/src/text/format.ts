@@ -61,6 +61,13 @@ export class Formats {
     return `${this.#whole.format(Math.max(1, bytes / 1e3))} kB`;
   };
 
+  /** The done part of a whole: nothing yet is written in the unit of the whole. */
+  doneBytes = (done: number, total: number): string =>
+    done > 0 || total === 0 ? this.bytes(done) : `0 ${this.bytes(total).split(' ').at(-1)}`;
+
+  /** The memory of a machine, as its maker counts it: 16 GB are 2^34 bytes, of which the system keeps a little. */
+  memory = (bytes: number): string => `${this.#whole.format(bytes / 2 ** 30)} GB`;
+
   /** A rate per second: one decimal while it says something. */
   rate = (perSecond: number): string => (perSecond < 99.95 ? this.#fixedDecimal : this.#whole).format(perSecond);
 

@@ -138,7 +138,7 @@ export const status: Catalogue['status'] = {
   notConnected: 'Nicht verbunden',
   empty: 'Kein Modell geladen',
   loading: (read, total) =>
-    total > 0 ? `Modell wird geladen, ${f.bytes(read)} von ${f.bytes(total)}` : 'Modell wird geladen',
+    total > 0 ? `Modell wird geladen, ${f.doneBytes(read, total)} von ${f.bytes(total)}` : 'Modell wird geladen',
   reading: 'Liest',
   readingShare: (share) => `Liest, ${f.share(share)}`,
   ready: 'Bereit',

@@ -18,6 +18,39 @@ const rows: Catalogue['settings']['rows'] = {
     note: 'Über 1 kommen die letzten Wörter seltener wieder; 0 und 1 schalten es aus.',
   },
   seed: { label: 'Startwert', note: 'Mit einem festen Startwert wiederholen sich Antworten.', placeholder: 'Zufällig' },
+  alias: {
+    label: 'Kurzname',
+    note: 'So heißt dieses Modell hier und in Anfragen an Cairn.',
+    placeholder: 'Keiner',
+  },
+  is_pinned: { label: 'Angeheftet', note: 'Es bleibt im Speicher, bis du es entlädst.' },
+  idle_unload: {
+    label: 'Bei Nichtgebrauch entladen',
+    note: 'Macht den Speicher des Modells frei. Was ein Chat gelesen hat, wird vorher gesichert.',
+    choices: {
+      never: 'Nie',
+      five_minutes: 'Nach 5 Minuten',
+      fifteen_minutes: 'Nach 15 Minuten',
+      one_hour: 'Nach 1 Stunde',
+      four_hours: 'Nach 4 Stunden',
+    },
+  },
+  system_prompt: { label: 'System-Prompt', note: 'Für neue Chats mit diesem Modell.', placeholder: 'Keiner' },
+  context_length: {
+    label: 'Kontextlänge',
+    note: 'Wie lang ein Chat mit diesem Modell werden kann, in Tokens (Wortteilen). Weniger braucht weniger Speicher.',
+    unit: 'Tokens',
+    placeholder: 'Alle',
+  },
+  kv_bits: {
+    label: 'Genauigkeit des Kontexts',
+    note: 'Wie genau das Modell im Speicher hält, was es von einem Chat gelesen hat (der KV-Cache). Weniger Bits brauchen weniger Speicher.',
+    choices: { plain: 'Genau', eight_bits: '8 Bit', four_bits: '4 Bit' },
+  },
+  draft_model: {
+    label: 'Entwurfsmodell',
+    note: 'Ein kleineres Modell derselben Familie rät die nächsten Wörter und dieses prüft sie, was schneller sein kann. Nach einem Neustart werden Chats neu gelesen.',
+  },
   cache_budget_bytes: {
     label: 'Grenze auf der Festplatte',
     unit: 'GB',
@@ -29,6 +62,19 @@ const rows: Catalogue['settings']['rows'] = {
     unit: 'GB',
     note: 'Für gesicherten Kontext; was im Arbeitsspeicher ist, geht weiter, ohne von der Festplatte gelesen zu werden.',
     statusNote: (status) => `Jetzt ${f.bytes(status?.cache_ram_bytes ?? 0)}.`,
+  },
+  hub_endpoint: {
+    label: 'Adresse des Hubs',
+    note: 'Wo Modelle gefunden und heruntergeladen werden. Ein Zugriffstoken wird nur an den Hub gesendet, für den es eingegeben wurde.',
+  },
+  download_folder: {
+    label: 'Ordner für Downloads',
+    note: 'Neue Downloads kommen hierher. Modelle im Standardordner bleiben in der Liste.',
+  },
+  hub_proxy: {
+    label: 'Proxyserver',
+    note: 'Eine http-, https- oder socks5-Adresse für die Verbindung zum Hub.',
+    placeholder: 'Der Proxy des Systems',
   },
 };
 
@@ -50,6 +96,7 @@ export const settings: Catalogue['settings'] = {
     generation: 'Antworten',
     advanced: 'Erweitert',
     storage: 'Speicher',
+    hub: 'Hugging Face',
   },
   language: 'Sprache',
   languageNote: 'Dieses Fensters.',
@@ -83,6 +130,9 @@ export const settings: Catalogue['settings'] = {
   reset: 'Zurücksetzen',
   resetOf: (label) => `${label} zurücksetzen`,
   lastUsed: 'Zuletzt benutzt',
+  noDraft: 'Keines',
+  loadAtStart: 'Beim Start laden',
+  loadAtStartNote: 'Statt des zuletzt benutzten Modells.',
   notFound: (name) => `${name} (nicht gefunden)`,
   diagnostics: 'Diagnose',
   diagnosticsNote: 'Um ein Problem zu melden. Ohne Texte von Chats und ohne Geheimnisse.',

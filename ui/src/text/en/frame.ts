@@ -141,7 +141,7 @@ export const status = {
   notConnected: 'Not connected',
   empty: 'No model loaded',
   loading: (read: number, total: number) =>
-    total > 0 ? `Loading the model, ${f.bytes(read)} of ${f.bytes(total)}` : 'Loading the model',
+    total > 0 ? `Loading the model, ${f.doneBytes(read, total)} of ${f.bytes(total)}` : 'Loading the model',
   reading: 'Reading',
   readingShare: (share: number) => `Reading, ${f.share(share)}`,
   ready: 'Ready',

@@ -21,7 +21,7 @@ export const models = {
     asking: 'Looking at its files…',
     frees: (bytes: number) => `This frees ${f.bytes(bytes)}. Chats stay, and other models can continue them.`,
     revisions: (count: number) => `It deletes all ${f.plural(count, 'version', 'versions')} of the model.`,
-    shared: `Other programs on ${machine} use these files too, and will have to download them again.`,
+    shared: `Other programs on ${machine} may use these files too. They would have to download them again.`,
     done: (name: string) => `Deleted ${name}.`,
   },
   discover: 'Discover',
@@ -52,24 +52,34 @@ export const models = {
   help: `Models that other MLX programs have downloaded to ${machine} are found too.`,
   import: {
     cancelOf: (file: string) => `Cancel the import of ${file}`,
-    copied: (bytes: number, total: number) => `${f.bytes(bytes)} of ${f.bytes(total)}`,
+    copied: (bytes: number, total: number) => `${f.doneBytes(bytes, total)} of ${f.bytes(total)}`,
     done: (file: string) => `Imported “${file}”.`,
     folderInBrowser: 'A folder can be added in the app only. Drop a GGUF file instead.',
     importing: 'Importing',
     notHere: 'Models can be imported in the app only.',
+    oneAtATime: 'Another model is being imported: wait, or cancel that import.',
   },
   label: 'Models',
   load: 'Load',
   loadModel: (name: string) => `Load ${name}`,
   loaded: 'Loaded',
   loading: 'Loading…',
-  loadingBytes: (read: number, total: number) => `${f.bytes(read)} of ${f.bytes(total)}`,
+  loadingBytes: (read: number, total: number) => `${f.doneBytes(read, total)} of ${f.bytes(total)}`,
   loadingLabel: (name: string) => `Loading ${name}`,
   memoryOf: (name: string) => `Memory of ${name}`,
   name: 'Model',
+  /** The way back to the model that a chat was with. */
+  offer: {
+    was: (name: string) => `This chat was with ${name}.`,
+    goBack: 'Go back',
+    opens: (count: number) => `(its saved context opens at once; this model reads ${tokens(count)} again)`,
+    reads: (count: number) => `(or this model reads ${tokens(count)} again)`,
+  },
   on: `On ${machine}`,
   onThisComputer: (count: number, bytes: number) =>
     `${f.plural(count, 'model', 'models')} on ${machine}, ${f.bytes(bytes)}`,
+  /** The settings of one model. */
+  own: { title: (name: string) => `Settings of ${name}`, answers: 'Answers', memory: 'Memory' },
   parameters: (count: number) => (count >= 1e9 ? `${f.rate(count / 1e9)} B` : `${f.count(count / 1e6)} M`),
   problems: {
     incomplete: (detail: string) => `It is not complete: ${detail}.`,
@@ -80,7 +90,7 @@ export const models = {
   ready: (name: string) => `${name} is ready`,
   notReady: (name: string, problem: string) => `${name} was downloaded and cannot be loaded. ${problem}`,
   refresh: 'Refresh',
-  settings: 'Settings of this model',
+  settings: 'Settings…',
   sources: {
     imported: 'Imported into Cairn',
     hub_cache: 'In the Hugging Face cache',
@@ -93,13 +103,25 @@ export const models = {
   stopLoadingOf: (name: string) => `Stop loading ${name}`,
   unload: 'Unload',
   unloadModel: (name: string) => `Unload ${name}`,
+  versions: {
+    asking: 'Asking the hub…',
+    check: 'Check for updates',
+    newer: 'Newer version available',
+    none: 'No newer versions were found.',
+    older: (count: number) => `${f.plural(count, 'older version', 'older versions')} on ${machine}`,
+    remove: (bytes: number) => `Remove older versions (frees ${f.bytes(bytes)})`,
+    removeOf: (name: string) => `Remove older versions of ${name}`,
+    removed: (name: string) => `Removed the older versions of ${name}.`,
+    update: (bytes: number) => `Update (${f.bytes(bytes)})`,
+    updateOf: (name: string) => `Update ${name}`,
+  },
 };
 
 /** Models that come from the hub. */
 export const downloads = {
   acceptTerms: 'Open its page',
   addToken: 'Add a token…',
-  amount: (bytes: number, total: number) => `${f.bytes(bytes)} of ${f.bytes(total)}`,
+  amount: (bytes: number, total: number) => `${f.doneBytes(bytes, total)} of ${f.bytes(total)}`,
   cancel: 'Cancel the download',
   cancelOf: (name: string) => `Cancel the download of ${name}`,
   cancelled: (name: string) => `Cancelled the download of ${name}.`,
@@ -125,6 +147,7 @@ export const downloads = {
   pause: 'Pause',
   pauseOf: (name: string) => `Pause the download of ${name}`,
   paused: 'Paused',
+  privateHelp: 'There is no such model, or it is private. If you may read it, add an access token of your account.',
   preparing: 'Asking the hub…',
   queued: 'Others come first',
   rate: (perSecond: number) => `${f.bytes(perSecond)}/s`,
@@ -137,7 +160,7 @@ export const downloads = {
 
 /** The page on which models are looked for. */
 export const discover = {
-  checkedTitle: (budget: number) => `Good with ${f.bytes(budget)} for models`,
+  checkedTitle: (memory: number) => `Good on ${machine} (${f.memory(memory)})`,
   title: 'Models to start with',
   note: 'What a model needs is counted with its context, before anything is downloaded.',
   noneFits: `None of these fits ${machine}.`,
@@ -159,9 +182,12 @@ export const discover = {
   memoryUnknown: 'Not known before it is downloaded',
   mlx: 'MLX',
   mlxNote: 'Converted for MLX',
+  notFoundHelp: 'If it is private and you may read it, add an access token of your account.',
   noneFound: (text: string) => `Nothing found for “${text}”.`,
   numFound: (count: number) => f.plural(count, 'model found', 'models found'),
   offline: 'The hub cannot be reached',
+  switchedOff:
+    'HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE is set, so no models can be found or downloaded. Unset it, then start Cairn again.',
   offlineHelp: 'Models that are here already can be used without it.',
   openPage: 'Open its page',
   search: 'Search Hugging Face, or paste a name',
@@ -185,12 +211,14 @@ export const firstModel = {
     strong: { name: 'Strong', note: 'Slower, writes better' },
   },
   uses: (bytes: number, need: number, budget: number) =>
-    `${f.bytes(bytes)} to download, uses ${f.bytes(need)} of ${f.bytes(budget)}`,
+    `${f.bytes(bytes)} to download, ${f.bytes(need)} of ${f.bytes(budget)} memory`,
   start: 'Download and start',
   drop: 'or drop a GGUF file or a model folder here',
   dropFile: 'or drop a GGUF file here',
   coming: 'Your model is on its way',
   comingNote: 'It starts by itself when it is here. You can leave this page meanwhile.',
+  waiting: 'Your model is not here yet',
+  waitingNote: 'Resume the download, or try it again. The model starts by itself when it is here.',
   checking: 'Looking at the model…',
   more: 'Other models…',
 };
@@ -198,10 +226,12 @@ export const firstModel = {
 /** The settings of the hub. */
 export const hub = {
   title: 'Hugging Face',
-  endpoint: 'Address',
-  offline: 'The environment says that no hub is asked.',
+  chooseFolder: 'Choose…',
+  offline: 'HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE is set, so Cairn asks no hub.',
+  otherHub: (hub: string) =>
+    `The saved token belongs to ${hub} and is not sent to this hub. A new one takes its place.`,
   token: 'Access token',
-  tokenNote: 'Only for models whose terms you had to accept.',
+  tokenNote: 'For private models, and for those whose terms you had to accept.',
   tokenField: 'New token',
   tokenPlaceholder: 'hf_…',
   places: {

@@ -17,6 +17,35 @@ export const settingRows: Record<keyof Settings, SettingText> = {
     note: 'Above 1 the last words are less likely to come again; 0 and 1 turn it off.',
   },
   seed: { label: 'Seed', note: 'A fixed seed makes answers repeatable.', placeholder: 'Random' },
+  alias: { label: 'Alias', note: 'What this model is called here and in requests to Cairn.', placeholder: 'None' },
+  is_pinned: { label: 'Pinned', note: 'It stays in memory until you unload it.' },
+  idle_unload: {
+    label: 'Unload when idle',
+    note: 'Frees the memory of the model. What a chat has read is saved first.',
+    choices: {
+      never: 'Never',
+      five_minutes: 'After 5 minutes',
+      fifteen_minutes: 'After 15 minutes',
+      one_hour: 'After 1 hour',
+      four_hours: 'After 4 hours',
+    },
+  },
+  system_prompt: { label: 'System prompt', note: 'For new chats with this model.', placeholder: 'None' },
+  context_length: {
+    label: 'Context length',
+    note: 'How long a chat with this model can get, in tokens (pieces of words). Less takes less memory.',
+    unit: 'tokens',
+    placeholder: 'All',
+  },
+  kv_bits: {
+    label: 'Precision of context',
+    note: 'How exactly the model holds in memory what it has read of a chat (the KV cache). Fewer bits take less memory.',
+    choices: { plain: 'Exact', eight_bits: '8-bit', four_bits: '4-bit' },
+  },
+  draft_model: {
+    label: 'Draft model',
+    note: 'A smaller model of the same family guesses the next words and this one checks them, which can be faster. After a restart chats are read again.',
+  },
   cache_budget_bytes: {
     label: 'Disk limit',
     unit: 'GB',
@@ -28,6 +57,19 @@ export const settingRows: Record<keyof Settings, SettingText> = {
     unit: 'GB',
     note: 'For saved context; what is in memory continues without a read from disk.',
     statusNote: (status) => `Now ${f.bytes(status?.cache_ram_bytes ?? 0)}.`,
+  },
+  hub_endpoint: {
+    label: 'Address of the hub',
+    note: 'Where models are found and downloaded. An access token is sent only to the hub that it was entered for.',
+  },
+  download_folder: {
+    label: 'Folder for downloads',
+    note: 'New downloads go here. Models in the default folder stay in the list.',
+  },
+  hub_proxy: {
+    label: 'Proxy',
+    note: 'An http, https or socks5 address, for the connection to the hub.',
+    placeholder: 'The system’s proxy',
   },
 };
 
@@ -49,6 +91,7 @@ export const settings = {
     generation: 'Generation',
     advanced: 'Advanced',
     storage: 'Storage',
+    hub: 'Hugging Face',
   },
   language: 'Language',
   languageNote: 'Of this window.',
@@ -83,6 +126,9 @@ export const settings = {
   reset: 'Reset',
   resetOf: (label: string) => `Reset ${label}`,
   lastUsed: 'Last used',
+  noDraft: 'None',
+  loadAtStart: 'Load at start',
+  loadAtStartNote: 'Instead of the model that was used last.',
   notFound: (name: string) => `${name} (not found)`,
   diagnostics: 'Diagnostics',
   diagnosticsNote: 'For reporting a problem. Without texts of chats and without secrets.',

@@ -1,0 +1,111 @@
+// Versions of models: which have a newer one on the hub, and the older ones on this machine that can go.
+import type { Platform } from '../platform/platform';
+import type { OldRevisions } from '../platform/wire';
+import { shortModelName } from '../status/engine';
+import { strings } from '../text';
+import type { Toasts } from '../ui/toasts.svelte';
+import type { UndoStack } from '../ui/undo';
+
+const UNDO_MS = 8000;
+/** Opening the page asks the hub again only after so long. */
+const FRESH_MS = 3_600_000;
+
+export interface RevisionsOptions {
+  platform: Platform;
+  toasts: Toasts;
+  undo: UndoStack;
+  report: (error: unknown) => void;
+  now?: () => number;
+}
+
+/** Owns what is known of newer and older versions. Nothing is asked at the start. */
+export class RevisionStore {
+  /** What a newer version has to download, by the model's name. */
+  updates = $state.raw<ReadonlyMap<string, number>>(new Map());
+  isAsking = $state(false);
+  /** The older versions of models whose rows were opened. */
+  old = $state.raw<ReadonlyMap<string, OldRevisions>>(new Map());
+  readonly #options: RevisionsOptions;
+  readonly #now: () => number;
+  #askedAt: number | null = null;
+
+  constructor(options: RevisionsOptions) {
+    this.#options = options;
+    this.#now = options.now ?? Date.now;
+  }
+
+  /** The page was opened. */
+  async look(): Promise<void> {
+    if (this.#askedAt === null || this.#now() - this.#askedAt >= FRESH_MS) await this.#ask();
+  }
+
+  /** Asks the hub now, and says so where there is nothing new. */
+  async check(): Promise<void> {
+    if ((await this.#ask()) && this.updates.size === 0) {
+      this.#options.toasts.show('info', strings.models.versions.none);
+    }
+  }
+
+  /** The newer version of a model has come. */
+  arrived(name: string): void {
+    this.updates = new Map([...this.updates].filter(([known]) => known !== name));
+  }
+
+  /** Asks for the older versions of a model. */
+  async loadOld(name: string): Promise<void> {
+    try {
+      const reply = await this.#options.platform.call({ type: 'get_old_revisions', name });
+      if (reply.type === 'old_revisions') this.old = new Map(this.old).set(name, reply.revisions);
+    } catch {
+      // A model that has gone meanwhile has none.
+      this.old = new Map([...this.old].filter(([known]) => known !== name));
+    }
+  }
+
+  /** Removes the older versions of a model, and offers to bring them back. */
+  async removeOld(name: string): Promise<void> {
+    const { platform, report, toasts, undo } = this.#options;
+    try {
+      await platform.call({ type: 'remove_old_revisions', name });
+    } catch (error) {
+      return report(error);
+    }
+    await this.loadOld(name);
+    let toast = 0;
+    const restore = undo.push(() => {
+      toasts.dismiss(toast);
+      void this.#restore(name);
+    });
+    toast = toasts.show('info', strings.models.versions.removed(shortModelName(name)), {
+      milliseconds: UNDO_MS,
+      action: { label: strings.common.undo, run: restore },
+    });
+  }
+
+  async #restore(name: string): Promise<void> {
+    try {
+      await this.#options.platform.call({ type: 'restore_old_revisions', name });
+      await this.loadOld(name);
+    } catch (error) {
+      this.#options.report(error);
+    }
+  }
+
+  /** Returns whether there is an answer. */
+  async #ask(): Promise<boolean> {
+    if (this.isAsking) return false;
+    this.isAsking = true;
+    this.#askedAt = this.#now();
+    try {
+      const reply = await this.#options.platform.call({ type: 'get_model_updates' });
+      if (reply.type !== 'model_updates') return false;
+      this.updates = new Map(reply.updates.map(({ name, bytes }) => [name, bytes]));
+      return true;
+    } catch {
+      // Without an answer nothing is known, which is no trouble of the person's.
+      return false;
+    } finally {
+      this.isAsking = false;
+    }
+  }
+}
