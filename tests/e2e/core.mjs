@@ -162,6 +162,11 @@ export class Core {
     return Promise.all(conversations.map(({ id }) => this.call({ type: 'get_conversation', id })));
   }
 
+  /** What it wrote on stderr, once it has ended. */
+  get stderr() {
+    return this.#stderr;
+  }
+
   /** Ends the core by a signal and returns its exit code, null if the signal killed it. */
   async end(signal) {
     this.#child.kill(signal);

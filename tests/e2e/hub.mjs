@@ -36,6 +36,12 @@ export class FakeHub {
     assert.equal((await this.#lines.next()).value, 'ok');
   }
 
+  /** All requests so far: at which host, for what, with which headers. */
+  async requests() {
+    this.#child.stdin.write('requests\n');
+    return JSON.parse((await this.#lines.next()).value);
+  }
+
   async end() {
     const ended = once(this.#child, 'exit');
     this.#child.stdin.end();

@@ -1,53 +1,14 @@
 // How a person gets a model, in Chromium against a real core and a hub on loopback: the first launch, downloads, what can go wrong.
 import assert from 'node:assert/strict';
-import { readdir } from 'node:fs/promises';
-import { join } from 'node:path';
-import { flow } from './flow.mjs';
-import { FakeHub, recommendedNames, tinyModel } from './hub.mjs';
+import { existsSync } from 'node:fs';
+import { recommendedNames, tinyModel } from './hub.mjs';
+import { card, download, filesIn, hubFlow, NAME, WEIGHTS } from './hub-flow.mjs';
 import { until } from './until.mjs';
 
-const NAME = 'tiny/chat';
-const WEIGHTS = 'model.safetensors';
 /** A model with weights that are made up: less than a MiB of a file is not resumed. */
 const LARGE = { models: { [NAME]: 50 << 20 } };
 /** What a browser itself logs when a core goes away. */
 const GONE = /net::ERR_(CONNECTION_REFUSED|CONNECTION_RESET|INCOMPLETE_CHUNKED_ENCODING|EMPTY_RESPONSE)/;
-
-/** A flow whose core has no model and asks a hub that has these. */
-function hubFlow(name, { models = { [NAME]: tinyModel }, ...options }, steps) {
-  let hub;
-  const prepare = async (home) => {
-    hub = await FakeHub.start(typeof models === 'function' ? await models() : models);
-    home.useHub(hub.endpoint);
-    await options.prepare?.(home, hub);
-  };
-  flow(name, { models: [], ...options, prepare }, async (given) => {
-    try {
-      await steps({ ...given, hub });
-    } finally {
-      await hub.end();
-    }
-  });
-}
-
-/** Every file below a folder, by its path in it. */
-async function filesIn(folder) {
-  const entries = await readdir(folder, { recursive: true, withFileTypes: true });
-  return entries.filter((entry) => entry.isFile()).map((entry) => join(entry.parentPath, entry.name));
-}
-
-/** Looks a model up by its name and begins to download it. */
-async function download(page, name) {
-  await page.openPage('Models');
-  await page.driver.getByRole('tab', { name: 'Discover', exact: true }).click();
-  await page.box('Search models').fill(name);
-  await page.box('Search models').press('Enter');
-  await page.driver.getByRole('button', { name: /^Download / }).first().click();
-  // The download's card comes when the pointer has left the list, so that nothing moves under it.
-  await page.driver.mouse.move(0, 0);
-}
-
-const card = (page, name) => page.driver.getByRole('article', { name, exact: true });
 
 hubFlow(
   'from an empty home folder to the first answer: choose a model, watch it come, write',
@@ -67,55 +28,101 @@ hubFlow(
   },
 );
 
-hubFlow('a download is paused, outlives the core, and goes on from where it was', { ...LARGE, expected: GONE }, async ({ home, core, page, hub }) => {
-  await hub.be(`stall ${WEIGHTS} ${3 << 20}`);
-  await download(page, NAME);
-  await page.button('Pause the download of chat').click();
-  await page.button('Resume the download of chat').waitFor();
-  const partials = async () => (await filesIn(home.env.HF_HUB_CACHE)).filter((path) => path.endsWith('.incomplete'));
-  assert.equal((await partials()).length, 1, 'what has come is kept');
+hubFlow(
+  'a download is paused, outlives the core, and goes on from where it was',
+  { ...LARGE, expected: GONE },
+  async ({ home, core, page, hub }) => {
+    await hub.be(`stall ${WEIGHTS} ${3 << 20}`);
+    await download(page, NAME);
+    await page.button('Pause the download of chat').click();
+    await page.button('Resume the download of chat').waitFor();
+    const partials = async () => (await filesIn(home.env.HF_HUB_CACHE)).filter((path) => path.endsWith('.incomplete'));
+    assert.equal((await partials()).length, 1, 'what has come is kept');
 
-  await core.end('SIGKILL');
-  await hub.be('right');
-  const again = await home.start(core);
-  await page.driver.goto(String(again.url));
-  await page.openPage('Models');
-  await page.button('Resume the download of chat').click();
-  await until('all of it is here', async () => (await partials()).length === 0);
-  await until('it is listed', async () => (await again.call({ type: 'bootstrap' })).models[0]?.name === NAME);
-  assert.deepEqual(await partials(), []);
-});
+    await core.end('SIGKILL');
+    await hub.be('right');
+    const again = await home.start(core);
+    await page.driver.goto(String(again.url));
+    await page.openPage('Models');
+    await page.button('Resume the download of chat').click();
+    await until('all of it is here', async () => (await partials()).length === 0);
+    await until('it is listed', async () => (await again.call({ type: 'bootstrap' })).models[0]?.name === NAME);
+    assert.deepEqual(await partials(), []);
+  },
+);
 
-hubFlow('a cancelled download leaves nothing, and can be taken back for a while', LARGE, async ({ home, core, page, hub }) => {
-  await hub.be(`stall ${WEIGHTS} ${3 << 20}`);
-  await download(page, NAME);
-  await page.button('Cancel the download of chat').click();
-  await page.button('Undo').click();
-  await card(page, 'chat').waitFor();
-  await page.button('Cancel the download of chat').click();
-  await until('it is gone for good', async () => (await core.call({ type: 'bootstrap' })).downloads.length === 0);
-  assert.deepEqual((await filesIn(home.env.HF_HUB_CACHE)).filter((path) => path.endsWith('.incomplete')), []);
-});
+hubFlow(
+  'a cancelled download leaves nothing, and can be taken back for a while',
+  LARGE,
+  async ({ home, core, page, hub }) => {
+    await hub.be(`stall ${WEIGHTS} ${3 << 20}`);
+    await download(page, NAME);
+    await page.button('Cancel the download of chat').click();
+    await page.button('Undo').click();
+    await card(page, 'chat').waitFor();
+    await page.button('Cancel the download of chat').click();
+    await until('it is gone for good', async () => (await core.call({ type: 'bootstrap' })).downloads.length === 0);
+    assert.deepEqual(
+      (await filesIn(home.env.HF_HUB_CACHE)).filter((path) => path.endsWith('.incomplete')),
+      [],
+    );
+  },
+);
 
-hubFlow('a gated model names the page of its terms, and comes when they are accepted', {}, async ({ core, page, hub }) => {
-  await hub.be(`gated ${NAME}`);
-  await download(page, NAME);
-  const alert = card(page, 'chat').getByRole('alert');
-  await alert.waitFor();
-  assert.match(await alert.innerText(), /accept/);
-  const link = card(page, 'chat').getByRole('link', { name: 'Open its page' });
-  assert.equal(await link.getAttribute('href'), `${hub.endpoint}/${NAME}`);
-  await hub.be(`open ${NAME}`);
-  await page.button('Try again, chat').click();
-  await until('the model is here', async () => (await core.call({ type: 'bootstrap' })).models[0]?.facts);
-});
+hubFlow(
+  'a model without room on the disk is refused before its first byte, and leaves nothing',
+  {},
+  async ({ home, core, page, hub }) => {
+    await hub.be(`length ${NAME} ${WEIGHTS} ${900e12}`);
+    await download(page, NAME);
+    const alert = card(page, 'chat').getByRole('alert');
+    await alert.waitFor();
+    const figures =
+      /^([\d.]+) GB are missing: the download needs ([\d.]+) GB, and (.+) has ([\d.]+) GB free; make space, then try again\.$/;
+    const [, missing, needed, folder, free] = figures.exec(await alert.innerText());
+    assert.equal(folder, home.env.HF_HUB_CACHE);
+    // The weights, a twentieth of them, and a GiB.
+    assert.ok(Math.abs(Number(needed) - 945_001.07) < 1, `it needs ${needed} GB`);
+    assert.ok(Math.abs(Number(needed) - Number(free) - Number(missing)) < 0.05, `${missing} of ${needed} and ${free}`);
+
+    // The page of the model shows its README.md and reads its config.json.
+    const isFile = ({ side, target }) => side === 'Bytes' || /resolve.*(safetensors|tokenizer)/.test(target);
+    assert.deepEqual((await hub.requests()).filter(isFile), []);
+    await page.button('Cancel the download of chat').click();
+    await until('it is forgotten', async () => (await core.call({ type: 'bootstrap' })).downloads.length === 0);
+    assert.ok(!existsSync(home.env.HF_HUB_CACHE), 'a folder is left');
+  },
+);
+
+hubFlow(
+  'a gated model names the page of its terms, and comes when they are accepted',
+  {},
+  async ({ core, page, hub }) => {
+    await hub.be(`gated ${NAME}`);
+    await download(page, NAME);
+    const alert = card(page, 'chat').getByRole('alert');
+    await alert.waitFor();
+    assert.equal(
+      await alert.innerText(),
+      'Its makers want you to accept their terms first. Open its page, accept them, and add a token of your account in the settings.',
+    );
+    const link = card(page, 'chat').getByRole('link', { name: 'Open its page' });
+    assert.equal(await link.getAttribute('href'), `${hub.endpoint}/${NAME}`);
+    await hub.be(`open ${NAME}`);
+    await page.button('Try again, chat').click();
+    await until('the model is here', async () => (await core.call({ type: 'bootstrap' })).models[0]?.facts);
+  },
+);
 
 hubFlow('a damaged file never becomes a model, and is fetched again', {}, async ({ core, page, hub }) => {
   await hub.be(`damage ${WEIGHTS}`);
   await download(page, NAME);
   const alert = card(page, 'chat').getByRole('alert');
   await alert.waitFor();
-  assert.match(await alert.innerText(), /damaged/);
+  assert.equal(
+    await alert.innerText(),
+    '"model.safetensors" of tiny/chat arrived damaged twice and was not kept: try again later.',
+  );
   assert.equal((await core.call({ type: 'bootstrap' })).models.filter((model) => model.problem === null).length, 0);
   await hub.be('right');
   await page.button('Try again, chat').click();
@@ -130,7 +137,10 @@ hubFlow('a deleted model comes back with Undo, and its files go without', {}, as
     await page.driver.getByRole('tab', { name: /^On this/ }).click();
     await page.button('Actions for chat').click();
     await page.driver.getByRole('menuitem', { name: 'Delete…' }).click();
-    await page.dialog('Delete chat').getByText(/This frees/).waitFor();
+    await page
+      .dialog('Delete chat')
+      .getByText(/This frees/)
+      .waitFor();
     await page.dialog('Delete chat').getByRole('button', { name: 'Delete', exact: true }).click();
     await page.shows('Deleted chat.');
   };
@@ -139,5 +149,8 @@ hubFlow('a deleted model comes back with Undo, and its files go without', {}, as
   await until('it is listed again', async () => (await core.call({ type: 'bootstrap' })).models.length === 1);
   await remove();
   await core.end('SIGTERM');
-  assert.deepEqual((await filesIn(home.env.HF_HUB_CACHE)).filter((path) => path.includes('blobs')), []);
+  assert.deepEqual(
+    (await filesIn(home.env.HF_HUB_CACHE)).filter((path) => path.includes('blobs')),
+    [],
+  );
 });

@@ -64,7 +64,11 @@ export class Page {
   async openPage(name) {
     if (name === 'Monitor') await this.driver.getByTestId('engine-state').click();
     // While something is downloaded, the name of the entry ends with how far it is.
-    else await this.driver.getByRole('navigation').getByRole('button', { name: new RegExp(`^${name}`) }).click();
+    else
+      await this.driver
+        .getByRole('navigation')
+        .getByRole('button', { name: new RegExp(`^${name}`) })
+        .click();
     await this.driver.getByRole('heading', { name, level: 1, exact: true }).waitFor();
   }
 
@@ -106,6 +110,18 @@ export class Page {
   /** A starting point in the sidebar. */
   startingPoint(name) {
     return this.driver.getByRole('region', { name: 'Starting points' }).getByRole('button', { name, exact: true });
+  }
+
+  /** Drops files or folders of this machine on the middle of the page, as a person does. */
+  async drop(...files) {
+    const session = await this.driver.context().newCDPSession(this.driver);
+    const { width, height } = this.driver.viewportSize();
+    const data = { items: [], files, dragOperationsMask: 1 };
+    for (const type of ['dragEnter', 'dragOver', 'drop']) {
+      await session.send('Input.dispatchDragEvent', { type, x: width / 2, y: height / 2, data });
+      if (type === 'dragOver') await this.shows('Drop a prompt cache or a model here to import it');
+    }
+    await session.detach();
   }
 
   /** The name of what has the focus: never the page itself. */

@@ -60,10 +60,27 @@ export class Window {
 
   /** Waits for an element and types into it. */
   async type(selector, keys) {
-    const query = { using: 'css selector', value: selector };
-    const find = async () => (await this.#ask('POST', `${this.#session}/elements`, query))[0];
-    const element = await until(`${selector} is there`, find);
-    await this.#ask('POST', `${this.#session}/element/${element[ELEMENT]}/value`, { text: keys });
+    const element = await this.#find('css selector', selector);
+    await this.#ask('POST', `${element}/value`, { text: keys });
+  }
+
+  /** Waits for a button of this name and presses it. */
+  async press(name) {
+    const element = await this.#find('xpath', `//button[@aria-label = "${name}" or normalize-space() = "${name}"]`);
+    await this.#ask('POST', `${element}/click`, {});
+  }
+
+  /** The address of an element, once there is one. */
+  async #find(using, value) {
+    const elements = () => this.#ask('POST', `${this.#session}/elements`, { using, value });
+    const element = await until(`${value} is there`, async () => (await elements())[0]);
+    return `${this.#session}/element/${element[ELEMENT]}`;
+  }
+
+  /** Runs a command of the shell, as the page does when something is dropped on the window: no driver can drop a file. */
+  async invoke(command, values) {
+    const script = 'return window.__TAURI_INTERNALS__.invoke(arguments[0], arguments[1])';
+    return this.#ask('POST', `${this.#session}/execute/sync`, { script, args: [command, values] });
   }
 
   /** The texts of all elements that a selector finds, as they are seen. */

@@ -1,0 +1,205 @@
+// Takes pictures of the pages about models in every state, light, dark and narrow, into e2e/models/ of the target folder (`npm run
+// screenshots`). The core is a real one, its hub one on loopback. Nothing waits for a time: each picture is taken when what it shows is there.
+import { cp, mkdir, mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { Home, run, target } from './core.mjs';
+import { writeGguf } from './gguf.mjs';
+import { FakeHub, recommendedNames, tinyModel } from './hub.mjs';
+import { launchBrowser, Page } from './page.mjs';
+import { until } from './until.mjs';
+
+const WIDE = { width: 1240, height: 800 };
+const NARROW = { width: 480, height: 800 };
+const WEIGHTS = 'model.safetensors';
+/** Models of the hub; the weights of all but the last are made up and too long to come before a picture is taken. */
+const LARGE = ['mlx-community/Large-4bit', 'mlx-community/Second-4bit', 'mlx-community/Third-4bit'];
+const GATED = 'makers/Gated-8B-Instruct';
+
+const folder = join(target, 'e2e/models');
+await mkdir(folder, { recursive: true });
+const browser = await launchBrowser();
+const hub = await FakeHub.start({
+  ...Object.fromEntries((await recommendedNames()).map((name) => [name, tinyModel])),
+  ...Object.fromEntries(LARGE.map((name) => [name, 80 << 20])),
+  [GATED]: tinyModel,
+});
+
+/** A core on a home folder of its own, and a page that shows it. One that goes wrong is told at the end and does not stop the others. */
+async function open(steps, prepare = async () => {}) {
+  const home = new Home(await mkdtemp(join(tmpdir(), 'cairn-pictures-')));
+  await mkdir(home.env.HOME);
+  home.useHub(hub.endpoint);
+  await prepare(home);
+  try {
+    const core = await home.start();
+    const page = new Page(await browser.newPage({ viewport: WIDE }));
+    await page.open(core.url);
+    const picture = async (name, size, colorScheme) => {
+      await page.driver.emulateMedia({ colorScheme });
+      await page.driver.setViewportSize(size);
+      await page.driver.screenshot({ path: join(folder, `${name}.png`), animations: 'disabled' });
+    };
+    const look = async (name) => {
+      await picture(`${name}-narrow`, NARROW, 'light');
+      await picture(`${name}-dark`, WIDE, 'dark');
+      await picture(name, WIDE, 'light');
+    };
+    await steps({ home, core, page, look });
+    await page.driver.close();
+  } catch (error) {
+    console.error(error);
+    process.exitCode = 1;
+  } finally {
+    await hub.be('right');
+    await home.remove();
+  }
+}
+
+const discover = (page) => page.driver.getByRole('tab', { name: 'Discover', exact: true }).click();
+const card = (page, name) => page.driver.getByRole('article', { name, exact: true });
+
+async function search(page, text) {
+  await page.box('Search models').fill(text);
+  await page.box('Search models').press('Enter');
+}
+
+try {
+  await open(async ({ page, look, home }) => {
+    await page.driver.getByRole('radiogroup', { name: 'Model' }).waitFor();
+    await look('first-launch');
+    await page.driver.route('**/api/models/import', () => {});
+    const file = join(home.folder, 'Tiny-Llama.gguf');
+    await writeGguf(file);
+    await page.drop(file);
+    await card(page, 'Tiny-Llama.gguf').waitFor();
+    await look('first-launch-import');
+    await page.button('Cancel the import of Tiny-Llama.gguf').click();
+    await page.openPage('Models');
+    await look('empty');
+    await discover(page);
+    await page.driver
+      .getByRole('button', { name: /^Download / })
+      .first()
+      .waitFor();
+    await look('discover');
+    await search(page, 'nothing has this name');
+    await page.shows(/Nothing found/);
+    await look('no-results');
+    await hub.be(`gated ${GATED}`);
+    // A whole name opens what the hub says about it.
+    await search(page, GATED);
+    await page.shows(/Its makers want you/);
+    await look('gated-card');
+    await search(page, '4bit');
+    await page.shows(/3 models found/);
+    await look('search-results');
+  });
+
+  await open(
+    async ({ page, look }) => {
+      await page.driver.getByRole('radiogroup', { name: 'Model' }).waitFor();
+      await look('first-launch-offline');
+      await page.openPage('Models');
+      await discover(page);
+      await search(page, 'llama');
+      await page.shows(/hub cannot be reached/);
+      await look('discover-offline');
+    },
+    () => hub.be('unreachable'),
+  );
+
+  await open(async ({ page, core, look }) => {
+    await page.driver.getByRole('radiogroup', { name: 'Model' }).waitFor();
+    await hub.be(`stall ${WEIGHTS} ${30 << 20}`);
+    await hub.be(`gated ${GATED}`);
+    for (const name of [GATED, ...LARGE, (await recommendedNames())[0]])
+      await core.call({ type: 'download_model', name });
+    await card(page, 'Gated-8B-Instruct').getByRole('alert').waitFor();
+    await page.driver
+      .getByText(/^\d+ %|MB of/)
+      .first()
+      .waitFor();
+    await core.call({ type: 'pause_download', name: LARGE[1] });
+    await page.button('Resume the download of Second-4bit').waitFor();
+    await look('first-launch-downloads');
+    await page.openPage('Models');
+    await look('downloads');
+    await card(page, 'Large-4bit').getByText('Files', { exact: true }).first().click();
+    await look('download-files');
+    await page.button('Cancel the download of Third-4bit').click();
+    await page.button('Undo').waitFor();
+    await look('download-cancelled');
+    await hub.be('unreachable');
+    await core.call({ type: 'pause_download', name: LARGE[0] });
+    await core.call({ type: 'download_model', name: LARGE[0] });
+    await page.shows('Waiting for the connection to the hub');
+    await look('downloads-offline');
+    await hub.be('right');
+    await hub.be(`open ${GATED}`);
+  });
+
+  await open(async ({ page, core, look }) => {
+    await page.openPage('Models');
+    await page.shows('Checking…');
+    await look('list-checking');
+    await page.shows(/Its files are not opened again/);
+    await page.button('Load tiny-chat').click();
+    await until('it is loaded', async () => (await page.status('engine-state').innerText()) === 'Ready');
+    await look('list');
+    await page.driver
+      .getByRole('listitem')
+      .filter({ hasText: 'tiny-chat' })
+      .getByRole('button', { expanded: false })
+      .first()
+      .click();
+    await look('list-memory');
+    await page.button('Actions for tiny-chat').click();
+    await page.driver.getByRole('menu').waitFor();
+    await look('list-menu');
+    await page.driver.getByRole('menuitem', { name: 'Delete…' }).click();
+    await page
+      .dialog('Delete tiny-chat')
+      .getByText(/This frees/)
+      .waitFor();
+    await look('delete');
+    await page.dialog('Delete tiny-chat').getByRole('button', { name: 'Delete', exact: true }).click();
+    await page.shows('Deleted tiny-chat.');
+    await look('deleted');
+    await page.openSettings('Models');
+    await page.driver.getByLabel('New token').waitFor();
+    await look('hub-settings');
+    await page.driver.getByLabel('New token').fill('hf_example');
+    await page.button('Save token').click();
+    await page.shows('Kept in a file that only you can read');
+    await look('hub-settings-token');
+    await core.end('SIGTERM');
+  }, addEveryKind);
+} finally {
+  await browser.close();
+  await hub.end();
+}
+
+/** A model that runs, and one for each thing that can be wrong. */
+async function addEveryKind(home) {
+  await home.addTinyModel('tiny-chat');
+  await home.addBroken('half-a-model');
+  const change = async (name, file, edit) => {
+    const path = join(home.modelFolder(name), file);
+    await cp(tinyModel, home.modelFolder(name), { recursive: true });
+    await writeFile(path, JSON.stringify(edit(JSON.parse(await readFile(path, 'utf8')))));
+  };
+  await change('another-architecture', 'config.json', (config) => ({ ...config, model_type: 'mamba' }));
+  await change('damaged', 'tokenizer.json', () => ({}));
+  // Each step doubles the text.
+  const double = { type: 'Replace', pattern: { String: 'a' }, content: 'aa' };
+  await change('doubling', 'tokenizer.json', (tokenizer) => ({
+    ...tokenizer,
+    normalizer: { type: 'Sequence', normalizers: Array(24).fill(double) },
+  }));
+  await change('waiting', 'config.json', (config) => config);
+  // Its check waits for a text that nobody writes, until it is ended.
+  const template = join(home.modelFolder('waiting'), 'chat_template.jinja');
+  await rm(template, { force: true });
+  await run('mkfifo', [template], home.env);
+}

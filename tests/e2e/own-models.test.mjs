@@ -1,0 +1,149 @@
+// Models that a person has already, in Chromium against a real core: dropped on the window, or in a folder of their own.
+import assert from 'node:assert/strict';
+import { existsSync } from 'node:fs';
+import { cp, mkdir, readdir, readFile, writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { ENDLESS, flow } from './flow.mjs';
+import { writeGguf } from './gguf.mjs';
+import { tinyModel } from './hub.mjs';
+import { until } from './until.mjs';
+
+const isReady = (page) =>
+  until('the model is loaded', async () => (await page.status('engine-state').innerText()) === 'Ready');
+
+flow(
+  'a GGUF file that is dropped on the window becomes a model to chat with',
+  { models: [], expected: /status of 400/ },
+  async ({ home, core, page }) => {
+    const file = join(home.folder, 'Tiny Llama.GGUF');
+    await writeGguf(file);
+    const models = join(home.env.CAIRN_HOME, 'models');
+    const copies = async () => [
+      ...(existsSync(models) ? await readdir(models) : []),
+      ...(await readdir(join(home.env.CAIRN_HOME, 'transfers'))),
+    ];
+    await page.driver.getByRole('heading', { name: 'Choose a model to start' }).waitFor();
+
+    // The file does not arrive until it is let through.
+    await page.driver.route('**/api/models/import', () => {});
+    await page.drop(file);
+    const card = page.driver.getByRole('article', { name: 'Tiny Llama.GGUF', exact: true });
+    await card.getByRole('progressbar').waitFor();
+    await page.button('Cancel the import of Tiny Llama.GGUF').click();
+    await card.waitFor({ state: 'detached' });
+    assert.deepEqual(await copies(), [], 'what was cancelled left something');
+
+    await page.driver.unroute('**/api/models/import');
+    await page.drop(file);
+    await page.shows('Imported “Tiny Llama.GGUF”.');
+    // It is the only model, so nobody has to choose it.
+    await isReady(page);
+    await page.send('hello');
+    await page.finished();
+    const [{ messages }] = await core.conversations();
+    assert.equal(messages[1].status, 'complete');
+    assert.deepEqual(await copies(), ['Tiny-Llama']);
+
+    await page.drop(file);
+    await page.shows(/Tiny-Llama exists already/);
+    const notes = join(home.folder, 'notes.gguf');
+    await writeFile(notes, 'no model');
+    await page.drop(notes);
+    await page.shows('notes.gguf cannot be imported: it is not a GGUF file; choose another.');
+    assert.deepEqual(await copies(), ['Tiny-Llama']);
+  },
+);
+
+flow('a folder that is dropped on a page of a browser is explained', {}, async ({ home, page }) => {
+  const folder = join(home.folder, 'mine');
+  await cp(tinyModel, folder, { recursive: true });
+  await page.message.waitFor();
+  await page.drop(folder);
+  await page.shows('A folder can be added in the app only. Drop a GGUF file instead.');
+});
+
+flow(
+  'the models of an added folder are listed, run, and go with it',
+  { models: [], maxTokens: 20 },
+  async ({ home, core, page }) => {
+    const folder = join(home.folder, 'my models');
+    await mkdir(folder);
+    await cp(tinyModel, join(folder, 'mine'), { recursive: true });
+    const before = await readdir(join(folder, 'mine'));
+    await core.call({ type: 'add_model_folder', path: folder });
+    await page.openPage('Models');
+    const row = page.driver.getByRole('listitem').filter({ has: page.driver.getByRole('heading', { name: 'mine' }) });
+    await row.getByText('In an added folder').waitFor();
+    await page.button('Load mine').click();
+    await isReady(page);
+    await page.backToChat();
+    await page.ask('hello');
+
+    await page.openPage('Models');
+    await page.button(`Remove ${folder}`).click();
+    await page.shows('Removed the folder. Its files stay.');
+    await row.waitFor({ state: 'detached' });
+    await page.button('Undo').click();
+    await row.waitFor();
+    await page.button(`Remove ${folder}`).click();
+    await row.waitFor({ state: 'detached' });
+    assert.deepEqual(await readdir(join(folder, 'mine')), before, 'its files are as they were');
+  },
+);
+
+/** A second model with the same vocabulary that writes other words. */
+async function addOther(home) {
+  const folder = home.modelFolder('other-chat');
+  await cp(home.modelFolder('tiny-chat'), folder, { recursive: true });
+  const file = join(folder, 'config.json');
+  const config = JSON.parse(await readFile(file, 'utf8'));
+  await writeFile(file, JSON.stringify({ ...config, rope_theta: 2 * config.rope_theta }));
+}
+
+flow(
+  'another model answers while the first one still writes',
+  { maxTokens: ENDLESS, prepare: addOther },
+  async ({ core, page }) => {
+    const choose = async (from, to) => {
+      await page.button(`Model: ${from}`).click();
+      await page
+        .dialog('Models')
+        .getByRole('button', { name: new RegExp(`^${to}`) })
+        .click();
+      await page.button(`Model: ${to}`).waitFor();
+    };
+    await choose('Choose a model', 'tiny-chat');
+    await page.send('Left');
+    await page.written(20);
+    await page.button('New chat').click();
+    await choose('tiny-chat', 'other-chat');
+    // The first answer would go on for ever, so nothing here can have waited for its end.
+    await page.send('Left');
+    await page.written(200);
+    await page.stop.click();
+    await page.finished();
+    const other = await page.answerText();
+
+    const first = page.row('Left').last();
+    await first.click();
+    await page.written((await page.answerText()).length + 200);
+    await page.stop.click();
+    await page.finished();
+    const answers = (await core.conversations()).map(({ messages }) => messages[1]);
+    assert.deepEqual(
+      answers.map(({ status }) => status),
+      ['stopped', 'stopped'],
+    );
+
+    // What it wrote is what it writes alone.
+    const text = await page.answerText();
+    await page.button('New chat').click();
+    await choose('other-chat', 'tiny-chat');
+    await page.send('Left');
+    await page.written(text.length);
+    await page.stop.click();
+    await page.finished();
+    assert.ok((await page.answerText()).startsWith(text), 'the first answer was changed by the second');
+    assert.ok(!text.startsWith(other.slice(0, 100)), 'the second model is another one');
+  },
+);
