@@ -2,12 +2,13 @@
 
 Run by `make interop` with huggingface_hub 2.4.0:
 
-    check_downloads.py FAKE_HUB MODEL_FOLDER COMMAND...
+    check_downloads.py FAKE_HUB MODEL_FOLDER CAIRN MLX_PYTHON
 
-FAKE_HUB is the program that serves a hub on loopback, MODEL_FOLDER the model that it serves, and
-COMMAND downloads the model whose name is appended (`cairn models download`).
+FAKE_HUB is the program that serves a hub on loopback, MODEL_FOLDER the model that it serves, CAIRN
+the program `cairn`, and MLX_PYTHON a Python that has mlx-lm.
 """
 
+import json
 import os
 import subprocess
 import sys
@@ -20,7 +21,7 @@ FOLDER = "models--owner--name"
 
 
 def main():
-    fake_hub, model, command = sys.argv[1], Path(sys.argv[2]), sys.argv[3:]
+    fake_hub, model, cairn, mlx_python = sys.argv[1], Path(sys.argv[2]), *sys.argv[3:]
     hub = subprocess.Popen(
         [fake_hub, f"{NAME}={model}"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -31,24 +32,50 @@ def main():
     try:
         for check in [read_offline, complete_what_python_began, leave_ours_alone, share_the_lock]:
             with tempfile.TemporaryDirectory() as cache:
-                check(Path(cache), model, command)
+                check(Path(cache), model, cairn)
                 print(f"ok: {check.__name__.replace('_', ' ')}")
+        with tempfile.TemporaryDirectory() as folder:
+            run_each_others(Path(folder), cairn, mlx_python)
+            print("ok: run each others downloads")
     finally:
         hub.stdin.close()
         hub.wait()
 
 
-def download(cache, command):
+def download(cache, cairn):
     environment = dict(os.environ, HF_HUB_CACHE=str(cache))
-    output = subprocess.run([*command, NAME], env=environment, check=True, stdout=subprocess.PIPE)
+    command = [cairn, "models", "download", NAME]
+    output = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE)
     return Path(output.stdout.decode().strip().splitlines()[-1])
 
 
-def read_offline(cache, model, command):
+def run_each_others(home, cairn, mlx_python):
+    """mlx_lm.generate runs on Cairn's download, Cairn on Python's, and both say the same."""
+    from huggingface_hub import snapshot_download
+
+    theirs, ours = home / "python", home / "cairn"
+    snapshot_download(NAME, cache_dir=theirs)
+    download(ours, cairn)
+    question = ["--model", NAME, "--prompt", "hello", "--max-tokens", "24", "--temp", "0"]
+
+    def answer(command, cache):
+        offline = dict(os.environ, HF_HUB_CACHE=str(cache), HF_HUB_OFFLINE="1", CAIRN_HOME=str(home))
+        del offline["HF_ENDPOINT"]
+        output = subprocess.run([*command, *question], env=offline, check=True, stdout=subprocess.PIPE)
+        return output.stdout.decode(errors="replace")
+
+    # mlx-lm writes the text between two lines of equals signs, its figures after them.
+    text = answer([mlx_python, "-m", "mlx_lm", "generate"], ours).split("==========")[1]
+    result = json.loads(answer([cairn, "generate", "--json"], theirs))
+    assert result["generation_tokens"] > 0, result
+    assert result["text"].strip() == text.strip(), (result["text"], text)
+
+
+def read_offline(cache, model, cairn):
     """Python finds the whole model without a network, and no fault with the cache."""
     from huggingface_hub import hf_hub_download, scan_cache_dir, snapshot_download
 
-    folder = download(cache, command)
+    folder = download(cache, cairn)
     found = Path(snapshot_download(NAME, cache_dir=cache, local_files_only=True))
     assert found == folder, (found, folder)
     compare(folder, model)
@@ -66,7 +93,7 @@ def read_offline(cache, model, command):
     assert before == after
 
 
-def complete_what_python_began(cache, model, command):
+def complete_what_python_began(cache, model, cairn):
     """Cairn completes a download of Python's and leaves Python's partial file."""
     from huggingface_hub import hf_hub_download
 
@@ -74,11 +101,11 @@ def complete_what_python_began(cache, model, command):
     weights = largest(model)
     partial = cache / FOLDER / "blobs" / f"{sha256(weights)}.deadbeef.incomplete"
     partial.write_bytes(weights.read_bytes()[:1000])
-    compare(download(cache, command), model)
+    compare(download(cache, cairn), model)
     assert partial.exists()
 
 
-def leave_ours_alone(cache, model, command):
+def leave_ours_alone(cache, model, cairn):
     """Python downloads beside a partial file of Cairn's, which then takes Python's blob."""
     from huggingface_hub import snapshot_download
 
@@ -89,11 +116,11 @@ def leave_ours_alone(cache, model, command):
     folder = Path(snapshot_download(NAME, cache_dir=cache))
     assert partial.exists()
     compare(folder, model)
-    assert download(cache, command) == folder
+    assert download(cache, cairn) == folder
     assert not partial.exists()
 
 
-def share_the_lock(cache, model, command):
+def share_the_lock(cache, model, cairn):
     """While Python holds the lock of a blob, Cairn waits for it."""
     from huggingface_hub.utils import WeakFileLock
 
@@ -101,7 +128,7 @@ def share_the_lock(cache, model, command):
     lock.parent.mkdir(parents=True)
     result = []
     with WeakFileLock(lock):
-        thread = threading.Thread(target=lambda: result.append(download(cache, command)))
+        thread = threading.Thread(target=lambda: result.append(download(cache, cairn)))
         thread.start()
         # Long after the other files: only the lock can hold it up.
         thread.join(timeout=3)

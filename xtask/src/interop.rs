@@ -23,11 +23,12 @@ pub fn run() -> Result<()> {
     let tiny = root().join("target/tiny-models/llama/tiny-chat");
     compare(&python, &tiny)?;
     compare(&python, &starter()?)?;
-    check_downloads(&tiny)
+    check_downloads(&tiny, &python)
 }
 
-/// Downloads a model from a hub on loopback into caches that Python reads, writes and locks too.
-fn check_downloads(model: &Path) -> Result<()> {
+/// Downloads a model from a hub on loopback into caches that Python reads, writes and locks too, and
+/// has mlx-lm and Cairn run each other's downloads.
+fn check_downloads(model: &Path, mlx_python: &Path) -> Result<()> {
     let binary = |name: &str| root().join("target/debug").join(name);
     process::run(
         Command::new(oracle::hub_python()?)
@@ -35,7 +36,7 @@ fn check_downloads(model: &Path) -> Result<()> {
             .arg(binary("fake-hub"))
             .arg(model)
             .arg(binary("cairn"))
-            .args(["models", "download"]),
+            .arg(mlx_python),
     )
 }
 
