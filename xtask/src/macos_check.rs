@@ -82,7 +82,8 @@ fn zig(folder: &Path) -> Result<PathBuf> {
     Ok(zig)
 }
 
-/// Build scripts pass Apple's name of the target; zig has another name for it and refuses Apple's.
+/// Build scripts pass Apple's name of the target; zig has another name for it and refuses Apple's. It has
+/// no headers of Apple's frameworks either, so Objective-C becomes an empty object: nothing is linked.
 fn write_scripts(folder: &Path, zig: &Path) -> Result<(PathBuf, PathBuf)> {
     let (cc, ar) = (folder.join("cc"), folder.join("ar"));
     let zig = zig.display();
@@ -91,15 +92,17 @@ fn write_scripts(folder: &Path, zig: &Path) -> Result<(PathBuf, PathBuf)> {
         &format!(
             "#!/bin/sh\n\
              count=$#\n\
+             language=\n\
              while [ $count -gt 0 ]; do\n\
              \x20 case \"$1\" in\n\
-             \x20   --target=* | -mmacosx-version-min=*) ;;\n\
+             \x20   --target=* | -mmacosx-version-min=* | -mmacos-version-min=*) ;;\n\
+             \x20   *.m) language='-x c'; set -- \"$@\" /dev/null ;;\n\
              \x20   *) set -- \"$@\" \"$1\" ;;\n\
              \x20 esac\n\
              \x20 shift\n\
              \x20 count=$((count - 1))\n\
              done\n\
-             exec '{zig}' cc -target aarch64-macos \"$@\"\n"
+             exec '{zig}' cc -target aarch64-macos $language \"$@\"\n"
         ),
     )?;
     process::write_script(&ar, &format!("#!/bin/sh\nexec '{zig}' ar \"$@\"\n"))?;
