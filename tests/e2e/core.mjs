@@ -16,6 +16,9 @@ const tinyModels = join(root, 'target/tiny-models/llama');
 /** The starter model's GGUF file, which `make starter` fetches. */
 export const starterFile = join(root, 'target/starter/SmolLM2-135M-Instruct.Q4_1.gguf');
 
+/** A limit for saved context; on a nearly full disk the app's own is none. */
+export const CACHE_BYTES = 2 ** 30;
+
 /** The path of a program of this workspace, as built for tests. */
 export function program(name) {
   return join(target, 'debug', name);

@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import { mkdir } from 'node:fs/promises';
 import { join } from 'node:path';
 import { after, test } from 'node:test';
-import { Home, target } from './core.mjs';
+import { CACHE_BYTES, Home, target } from './core.mjs';
 import { launchBrowser, Page } from './page.mjs';
 
 /** More tokens than any machine writes during a flow: the answer ends when it is stopped. */
@@ -24,7 +24,7 @@ export function flow(name, { models, maxTokens = 200, viewport, expected, prepar
     const home = await Home.make(t, models);
     await prepare?.(home);
     const core = await home.start();
-    await core.set({ temperature: 0, max_tokens: maxTokens });
+    await core.set({ temperature: 0, max_tokens: maxTokens, cache_budget_bytes: CACHE_BYTES });
     browser ??= launchBrowser();
     const permissions = ['clipboard-read', 'clipboard-write'];
     const context = await (await browser).newContext({ viewport, permissions });

@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import { cp } from 'node:fs/promises';
 import { join } from 'node:path';
 import { test } from 'node:test';
-import { Home, program, run } from './core.mjs';
+import { CACHE_BYTES, Home, program, run } from './core.mjs';
 import { FakeHub, recommendedNames, tinyModel } from './hub.mjs';
 import { until } from './until.mjs';
 import { ENTER, Window } from './webdriver.mjs';
@@ -23,7 +23,7 @@ async function ask(window, text, count) {
 /** Greedy answers of a length that no model's own end changes. */
 async function answerShortly(home) {
   const core = await home.start();
-  await core.set({ temperature: 0, max_tokens: 100 });
+  await core.set({ temperature: 0, max_tokens: 100, cache_budget_bytes: CACHE_BYTES });
   await core.end('SIGTERM');
 }
 
