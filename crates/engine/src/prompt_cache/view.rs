@@ -353,23 +353,30 @@ fn node(
 #[cfg(test)]
 #[allow(clippy::unwrap_used)] // in a test a panic is the report
 mod tests {
+    use std::sync::mpsc as std_mpsc;
+
     use cairn_prompt_cache::{ChunkFile, KvFormat, Namespace, Tokens};
     use tokio::sync::{mpsc, watch};
 
     use super::*;
     use crate::EngineStatus;
+    use crate::prompt_cache::writer::Writer;
     use crate::prompt_cache::{CacheOptions, StoredCache};
 
     const MODEL: &str = "0123456789abcdef0123456789abcdef";
 
     fn record() -> ChunkRecord {
+        record_of([5, 6, 7])
+    }
+
+    fn record_of(tokens: [u32; 3]) -> ChunkRecord {
         let mut record = ChunkRecord {
             key: ChunkKey::from_bytes([0; 16]),
             parent: None,
             namespace: Namespace::computed(MODEL, KvFormat::Plain),
             kind: ChunkKind::User,
             start: 0,
-            tokens: Tokens::known([5, 6, 7]),
+            tokens: Tokens::known(tokens),
             held_from: 0,
             has_state: false,
             file: Some(ChunkFile { num_bytes: 1, hash: "0f".repeat(32).into() }),
@@ -381,6 +388,18 @@ mod tests {
         record
     }
 
+    fn options(folder: &Path, chunks: Vec<ChunkRecord>) -> CacheOptions {
+        CacheOptions {
+            folder: folder.to_owned(),
+            old_folders: Vec::new(),
+            disk_budget_bytes: 1 << 30,
+            memory_budget_bytes: 1 << 30,
+            chunks,
+            refs: Vec::new(),
+            cleanup_lock: None,
+        }
+    }
+
     /// How many of `known` are left when another program's rows are `rows`, where the model's folder
     /// is what `make_folder` makes.
     fn num_left(
@@ -390,18 +409,9 @@ mod tests {
     ) -> usize {
         let folder = tempfile::tempdir().unwrap();
         make_folder(&folder.path().join(MODEL));
-        let options = CacheOptions {
-            folder: folder.path().to_owned(),
-            old_folders: Vec::new(),
-            disk_budget_bytes: 1 << 30,
-            memory_budget_bytes: 1 << 30,
-            chunks: known,
-            refs: Vec::new(),
-            cleanup_lock: None,
-        };
         let (events, _) = mpsc::unbounded_channel();
         let (status, _) = watch::channel(EngineStatus::default());
-        let cache = StoredCache::open(Some(options), events, status);
+        let cache = StoredCache::open(Some(options(folder.path(), known)), events, status);
         let handle = cache.handle().unwrap();
         handle.adopt(rows, Vec::new());
         let num_left = handle.view(10).num_chunks;
@@ -418,5 +428,39 @@ mod tests {
         assert_eq!(num_left(vec![record()], vec![], unreadable), 1);
         assert_eq!(num_left(vec![], vec![record()], without_file), 0);
         assert_eq!(num_left(vec![], vec![record()], unreadable), 1);
+    }
+
+    /// Whoever clears the cache holds its lock and may be an async worker: neither waits for
+    /// thousands of files. A row stays until its file is gone.
+    #[test]
+    fn clearing_leaves_files_and_then_their_rows_to_the_writer() {
+        let folder = tempfile::tempdir().unwrap();
+        let records: Vec<ChunkRecord> = (0..100).map(|token| record_of([token, 6, 7])).collect();
+        let path = |record: &ChunkRecord| {
+            chunk_file::path(folder.path(), &record.namespace.model, &record.key)
+        };
+        std::fs::create_dir(folder.path().join(MODEL)).unwrap();
+        records.iter().for_each(|record| std::fs::write(path(record), b"x").unwrap());
+        let num_files = || records.iter().filter(|record| path(record).exists()).count();
+        let (events, mut changes) = mpsc::unbounded_channel();
+        let (status, _) = watch::channel(EngineStatus::default());
+        let (jobs, receiver) = std_mpsc::channel();
+        let options = options(folder.path(), records.clone());
+        let state = SharedCacheState::new(options, events, status, jobs.clone());
+
+        // The writer is busy: it has not even started.
+        let handle = CacheHandle::new(state.clone());
+        assert_eq!(handle.clear(), 100);
+        assert_eq!(handle.view(10).num_chunks, 0);
+        assert_eq!(num_files(), 100);
+        assert!(changes.try_recv().is_err(), "a row is removed before its file");
+
+        Writer::start(state, (jobs, receiver), None, Vec::new()).close();
+        assert_eq!(num_files(), 0);
+        let removed = std::iter::from_fn(|| changes.try_recv().ok()).map(|change| match change {
+            CacheChange::Removed { chunks, .. } => chunks.len(),
+            other => panic!("{other:?}"),
+        });
+        assert_eq!(removed.sum::<usize>(), 100);
     }
 }
