@@ -171,6 +171,12 @@ impl DecodeBatch {
         }
         (self.caches, self.inputs) = (caches, inputs);
         self.rows.extend(rows);
+        // Each layer is copied and its old buffers are dropped before the next one, so that long rows
+        // are not in memory twice, and the next step does not wait for copies. What fails here fails
+        // again in that step, which reports it.
+        for cache in &self.caches {
+            let _ = eval(cache.arrays());
+        }
         Ok(())
     }
 
