@@ -267,13 +267,21 @@ async fn refer_to(
     // A chunk without a file is only in memory.
     if path.iter().any(|record| record.file.is_none()) {
         handle.release(owner);
-        let reason = handle.problem().unwrap_or_else(|| "nothing is saved on disk".to_owned());
         return Err(Failure::new(
             FailureCode::Storage,
-            format!("This would only last until Cairn closes: {reason}."),
+            format!("This would only last until Cairn closes: {}.", why_in_memory_only(handle)),
         ));
     }
     Ok((ref_usage.cache_ref, path))
+}
+
+fn why_in_memory_only(handle: &CacheHandle) -> String {
+    if handle.view(0).disk.1 == 0 {
+        return "the disk limit for saved context is 0, as it is by default on a nearly full disk; \
+                raise it in Settings, under Storage"
+            .to_owned();
+    }
+    handle.problem().unwrap_or_else(|| "it could not be written to the disk".to_owned())
 }
 
 pub(crate) async fn rename(app: &App, id: &str, name: &str) -> Result<Reply, Failure> {

@@ -113,7 +113,8 @@ async fn context_that_is_only_in_memory_cannot_be_saved_as_a_starting_point() {
     let id = new_conversation(&app).await;
     answered(&app, &id, "One").await;
     let save = Command::SaveNamedCache { conversation_id: id, name: "Notes".to_owned() };
-    check_failure(&app, save, FailureCode::Storage, "only last until Cairn closes").await;
+    check_failure(&app, save, FailureCode::Storage, "only last until Cairn closes: the disk limit")
+        .await;
     assert!(overview(&app).await.named.is_empty());
     app.close().await;
 }
