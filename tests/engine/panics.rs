@@ -57,7 +57,7 @@ async fn a_panic_of_the_tokenizer_ends_one_answer() {
         }
     }
     // What decodes no answer panics too.
-    let decoded = engine.decode(vec![vec![u32::from(b'x'); 60]]).await.expect_err("fails");
+    let decoded = engine.decode(None, vec![vec![u32::from(b'x'); 60]]).await.expect_err("fails");
     assert!(decoded.to_string().starts_with("the engine hit a bug while decoding"), "{decoded}");
     let answer = ended(&mut engine.generate(request(&[7], 5))).await.expect("an answer");
     assert_eq!(answer.finished.token_ids, model.answer(&[7], 5));

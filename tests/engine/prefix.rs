@@ -145,7 +145,7 @@ async fn check_conversation(
         if messages.len() == 1 {
             let new = app
                 .engine()
-                .decode(vec![finished.new_prompt_ids.clone()])
+                .decode(None, vec![finished.new_prompt_ids.clone()])
                 .await
                 .expect("a text")
                 .remove(0);

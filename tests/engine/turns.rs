@@ -119,7 +119,7 @@ async fn no_job_waits_for_a_sequence_that_never_ends() {
         let score = soon(engine.score(PromptInput::Tokens(prompt.clone()), 1)).await;
         assert_eq!(score.expect("a score").logprobs.len(), 600);
         assert_eq!(soon(engine.tokenize("ab")).await.expect("tokens"), [97, 98]);
-        assert_eq!(soon(engine.decode(vec![vec![97, 98]])).await.expect("texts"), ["ab"]);
+        assert_eq!(soon(engine.decode(None, vec![vec![97, 98]])).await.expect("texts"), ["ab"]);
         engine.set_cache_budgets(1 << 30, 1 << 20);
         soon(engine.flush_cache()).await;
         soon(engine.forget_conversations()).await;

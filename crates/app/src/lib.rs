@@ -43,6 +43,7 @@ mod bindings;
 mod cache;
 mod chat;
 mod commands;
+pub mod completion;
 mod convert;
 mod data_folder;
 mod diagnostics;

@@ -42,7 +42,7 @@ pub async fn run(arguments: Serve) -> Result<()> {
     let note = if has_interface {
         "Open the address above in a browser."
     } else {
-        "The app's commands are served at the address above; --ui adds the interface."
+        "The API is served under /v1 at this address, with the token as its key; --ui adds the app's interface."
     };
     eprintln!("{note} Ctrl-C stops the server.");
     let result = server.run(signals.shutdown()).await;

@@ -257,10 +257,16 @@ impl Engine {
         let _ = self.ask(Job::ForgetConversations { reply }, answer).await;
     }
 
-    /// The texts of token ids, special tokens included.
-    pub async fn decode(&self, token_ids: Vec<Vec<u32>>) -> Result<Vec<String>, EngineError> {
+    /// The texts of token ids, special tokens included; without a model's name those of the current
+    /// one.
+    pub async fn decode(
+        &self,
+        model: Option<&str>,
+        token_ids: Vec<Vec<u32>>,
+    ) -> Result<Vec<String>, EngineError> {
         let (reply, answer) = oneshot::channel();
-        self.ask(Job::Decode { token_ids, reply }, answer).await
+        let model = model.map(str::to_owned);
+        self.ask(Job::Decode { model, token_ids, reply }, answer).await
     }
 
     /// The tokens of `text`, as [`PromptInput::Text`] has them.

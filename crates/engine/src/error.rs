@@ -144,6 +144,17 @@ fn remedy(in_use: &[String], pinned: &[String]) -> String {
 }
 
 impl EngineError {
+    /// Whether the request is at fault: sending it again does not help.
+    pub fn is_bad_request(&self) -> bool {
+        use EngineError::{DraftWithFile, Prompt, Refused, UnknownToken};
+        matches!(self, Prompt(_) | Refused(_) | UnknownToken { .. } | DraftWithFile)
+    }
+
+    /// Whether the prompt does not fit into the context.
+    pub fn is_too_long(&self) -> bool {
+        matches!(self, EngineError::Refused(LmError::PromptTooLong { .. }))
+    }
+
     /// Why nothing answers any more: the bug that has ended the thread, or else its shutdown.
     pub(crate) fn ended(bug: &OnceLock<String>) -> Self {
         match bug.get() {

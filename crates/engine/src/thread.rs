@@ -338,8 +338,9 @@ fn answer(worker: &mut Worker, job: Job) {
                 Ok(())
             });
         }
-        Job::Decode { token_ids, reply } => {
-            respond(worker, reply, "decoding", |worker| decode(worker, &token_ids));
+        Job::Decode { model, token_ids, reply } => {
+            let model = model.as_deref();
+            respond(worker, reply, "decoding", |worker| decode(worker, model, &token_ids));
         }
         Job::Tokenize { text, reply } => {
             respond(worker, reply, "tokenizing", |worker| tokenize(worker, text));
@@ -395,8 +396,12 @@ fn tokenize(worker: &Worker, text: String) -> Result<Vec<u32>, EngineError> {
     known_tokens(&worker.models.get(None)?.model, &PromptInput::Text(text))
 }
 
-fn decode(worker: &Worker, token_ids: &[Vec<u32>]) -> Result<Vec<String>, EngineError> {
-    let loaded = worker.models.get(None)?;
+fn decode(
+    worker: &Worker,
+    model: Option<&str>,
+    token_ids: &[Vec<u32>],
+) -> Result<Vec<String>, EngineError> {
+    let loaded = worker.models.get(model)?;
     let tokenizer = &loaded.model.tokenizer;
     Ok(token_ids.iter().map(|ids| tokenizer.decode(ids)).collect::<Result<_, _>>()?)
 }

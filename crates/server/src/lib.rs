@@ -1,4 +1,5 @@
-//! The app over HTTP on this machine: its commands for a browser, and the built interface.
+//! The app over HTTP on this machine: its commands for a browser, the built interface, and the API
+//! that other programs speak.
 //!
 //! ```text
 //! POST /api/call      one command as JSON; answered with frames, one JSON object a line
@@ -13,6 +14,7 @@
 //! POST /api/models/import
 //!                     a GGUF file, its name as above; answered when it is imported as a model
 //! GET  /, /assets/…   the interface
+//! /v1/…, /health      the API (`api/`), described in docs/api.md
 //! ```
 //!
 //! Any web page that a browser shows can send requests to a loopback port, so every request passes
@@ -22,7 +24,7 @@
 //!   anyone may point at this machine;
 //! - an `Origin` header, where a browser sends one, is this server's own;
 //! - a command carries the token and the content type application/json, which an HTML form cannot
-//!   send; file transfers carry the token.
+//!   send; file transfers and the API carry the token.
 //!
 //! # Example
 //!
@@ -35,6 +37,7 @@
 //! There are no CORS headers. The printed URL holds the token in its fragment, which browsers do not
 //! send to the server.
 
+mod api;
 mod cache;
 mod call;
 mod interface;

@@ -89,12 +89,23 @@ impl RequestGuard {
     /// Checks the token and the content type of a command.
     pub(crate) fn check_command(&self, headers: &HeaderMap) -> Result<(), Refusal> {
         self.check_token(headers)?;
-        let content_type = single_value(headers, header::CONTENT_TYPE).unwrap_or_default();
-        let essence = content_type.split(';').next().unwrap_or_default().trim();
-        if !essence.eq_ignore_ascii_case("application/json") {
-            return Err(Refusal::ContentType);
+        check_json(headers)
+    }
+
+    /// Checks the key of a request of the API: the token, where OpenAI's or Anthropic's clients put
+    /// it.
+    pub(crate) fn check_api_key(&self, headers: &HeaderMap) -> Result<(), Refusal> {
+        let key = single_value(headers, HeaderName::from_static("x-api-key")).unwrap_or_default();
+        match constant_time_eq(key.as_bytes(), self.token.as_bytes()) {
+            true => Ok(()),
+            false => self.check_token(headers),
         }
-        Ok(())
+    }
+
+    /// Checks the key and the content type of a request of the API.
+    pub(crate) fn check_api_command(&self, headers: &HeaderMap) -> Result<(), Refusal> {
+        self.check_api_key(headers)?;
+        check_json(headers)
     }
 
     /// Whether a `Host` header names this server: a loopback name, or one of its IP addresses. Other
@@ -117,6 +128,16 @@ impl RequestGuard {
     fn is_own_ip(&self, ip: IpAddr) -> bool {
         let own = self.address.ip();
         own == ip || own.is_unspecified()
+    }
+}
+
+/// An HTML form cannot send this content type.
+fn check_json(headers: &HeaderMap) -> Result<(), Refusal> {
+    let content_type = single_value(headers, header::CONTENT_TYPE).unwrap_or_default();
+    let essence = content_type.split(';').next().unwrap_or_default().trim();
+    match essence.eq_ignore_ascii_case("application/json") {
+        true => Ok(()),
+        false => Err(Refusal::ContentType),
     }
 }
 

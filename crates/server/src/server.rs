@@ -14,11 +14,12 @@ use axum::response::Response;
 use axum::routing::{get, post};
 use cairn_app::App;
 use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use crate::request_guard::RequestGuard;
 use crate::shared::Shared;
-use crate::{cache, call, interface, models};
+use crate::{api, cache, call, interface, models};
 
 const TOKEN_BYTES: usize = 32;
 const MAX_TOKEN_LENGTH: usize = 256;
@@ -145,6 +146,7 @@ impl Server {
             guard,
             serves_interface: ui,
             closing: CancellationToken::new(),
+            answers: Arc::new(Semaphore::new(api::MAX_ANSWERS)),
         });
         Ok(Server { listener, address, shared })
     }
@@ -176,6 +178,7 @@ impl Server {
             .route("/api/cache/export", get(cache::export))
             .route("/api/cache/import", post(cache::import))
             .route("/api/models/import", post(models::import))
+            .merge(api::routes())
             .fallback(get(interface::file))
             .layer(middleware::from_fn_with_state(shared.clone(), check))
             .with_state(shared);
@@ -212,6 +215,7 @@ async fn check(State(shared): State<Arc<Shared>>, request: Request, next: Next) 
     let (parts, body) = request.into_parts();
     let mut response = match shared.guard.check_host_and_origin(&parts) {
         Ok(()) => next.run(Request::from_parts(parts, body)).await,
+        Err(refusal) if parts.uri.path().starts_with("/v1/") => api::refuse(&parts, refusal),
         Err(refusal) => call::refuse(refusal.status(), refusal.sentence()),
     };
     response.headers_mut().extend(interface::SECURITY_HEADERS);

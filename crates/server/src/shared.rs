@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use cairn_app::App;
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use crate::request_guard::RequestGuard;
@@ -15,4 +16,6 @@ pub(crate) struct Shared {
     pub(crate) serves_interface: bool,
     /// Cancelled at shutdown. Ends the event streams, which would otherwise stay open for ever.
     pub(crate) closing: CancellationToken,
+    /// A permit for each answer that may run for a program.
+    pub(crate) answers: Arc<Semaphore>,
 }

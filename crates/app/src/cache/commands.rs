@@ -88,7 +88,7 @@ async fn beginnings(engine: &Engine, nodes: &[cairn_engine::CacheNode]) -> Vec<S
     if shown.iter().all(Vec::is_empty) {
         return no_texts;
     }
-    engine.decode(shown).await.unwrap_or(no_texts)
+    engine.decode(None, shown).await.unwrap_or(no_texts)
 }
 
 /// A node of the engine's view, as the interface shows it.

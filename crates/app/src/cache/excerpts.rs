@@ -21,7 +21,7 @@ pub(crate) async fn ends(
     let last = token_ids
         [token_ids.len().saturating_sub(SHOWN_TOKENS).max(SHOWN_TOKENS.min(token_ids.len()))..]
         .to_vec();
-    let mut texts = engine.decode(vec![first, last]).await.unwrap_or_default().into_iter();
+    let mut texts = engine.decode(None, vec![first, last]).await.unwrap_or_default().into_iter();
     let (first, last) = (texts.next().unwrap_or_default(), texts.next().unwrap_or_default());
     (beginning(&first), ending(&last))
 }

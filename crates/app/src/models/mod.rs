@@ -31,7 +31,7 @@ pub(crate) mod recommended;
 pub(crate) mod revisions;
 pub(crate) mod token_store;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use cairn_engine::EngineState;
@@ -81,7 +81,7 @@ pub(crate) async fn require_any(app: &Arc<App>) -> Result<(), Failure> {
     }
 }
 
-fn no_model() -> Failure {
+pub(crate) fn no_model() -> Failure {
     Failure::new(FailureCode::NoModel, "There is no model to answer with: choose one first.")
 }
 
@@ -96,27 +96,61 @@ pub(crate) fn loaded_name(app: &App) -> Option<String> {
 }
 
 async fn load(app: &App, wanted: String) -> Result<(), Failure> {
-    let folders = app.model_folders.clone();
-    let shown = wanted.clone();
-    let named = app.settings.model_with_alias(&wanted);
-    let find = move || find(&folders, &wanted, named.as_deref());
-    let Some(found) = app.blocking(find).await else {
-        return Err(Failure::new(
-            FailureCode::Engine,
-            format!("A fault in Cairn prevented it from finding the model {shown}."),
-        ));
-    };
-    let (name, folder) = found?;
-    catalog::require_usable(app, &name, &folder).await?;
-    app.engine.load(&name, &folder).await?;
-    // If a bug had ended the engine's thread, the new one knows of none.
-    app.engine.set_pinned(app.settings.pinned_models());
-    own_settings::load_draft(app, &name).await;
+    let (name, folder) = locate(app, &wanted).await?;
+    load_located(app, &name, &folder).await?;
     // A failure here only costs convenience.
     if let Err(error) = app.store.record_model_use(&folder.to_string_lossy(), &name, now_ms()).await
     {
         tracing::warn!("the model {name} is not remembered as the last one used: {error}");
     }
+    Ok(())
+}
+
+/// Loads a model for a program that names it, unless it is loaded. Chats stay with the model that
+/// they are with, unless that had to make room. Returns the model's name.
+pub(crate) async fn ensure_loaded_beside(app: &Arc<App>, wanted: &str) -> Result<String, Failure> {
+    let _loading = app.loading.lock().await;
+    let (name, folder) = locate(app, wanted).await?;
+    let folder_of = |name: &str| {
+        let status = app.engine.status();
+        let models = &status.borrow().models;
+        models.iter().find(|model| model.name == name).map(|model| model.folder.clone())
+    };
+    if folder_of(&name).is_some() {
+        return Ok(name);
+    }
+    let before = loaded_name(app);
+    load_located(app, &name, &folder).await?;
+    if let Some(before) = before
+        && let Some(folder) = folder_of(&before)
+    {
+        // Its files are loaded: this only makes it the chats' model again.
+        load_located(app, &before, &folder).await?;
+    }
+    Ok(name)
+}
+
+async fn locate(app: &App, wanted: &str) -> Result<(String, PathBuf), Failure> {
+    let folders = app.model_folders.clone();
+    let named = app.settings.model_with_alias(wanted);
+    let name = wanted.to_owned();
+    let find = move || find(&folders, &name, named.as_deref());
+    let Some(found) = app.blocking(find).await else {
+        return Err(Failure::new(
+            FailureCode::Engine,
+            format!("A fault in Cairn prevented it from finding the model {wanted}."),
+        ));
+    };
+    let (name, folder) = found?;
+    catalog::require_usable(app, &name, &folder).await?;
+    Ok((name, folder))
+}
+
+async fn load_located(app: &App, name: &str, folder: &Path) -> Result<(), Failure> {
+    app.engine.load(name, folder).await?;
+    // If a bug had ended the engine's thread, the new one knows of none.
+    app.engine.set_pinned(app.settings.pinned_models());
+    own_settings::load_draft(app, name).await;
     Ok(())
 }
 

@@ -44,6 +44,13 @@ pub(crate) async fn for_answer(
     Ok(resolve(app.settings.defaults(), &layers).settings)
 }
 
+/// What holds for an answer of a model that belongs to no chat.
+pub(crate) async fn of_loaded(app: &App, model: &str) -> Result<Settings, Failure> {
+    let [recommended, own] = of_model(app, model).await?;
+    let layers = [app.settings.overrides(), recommended, own];
+    Ok(resolve(app.settings.defaults(), &layers).settings)
+}
+
 /// Sets one value, or clears it with null, and answers with what holds now.
 pub(crate) async fn set(
     app: &Arc<App>,

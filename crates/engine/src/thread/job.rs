@@ -52,6 +52,7 @@ pub(crate) enum Job {
         reply: oneshot::Sender<Result<(), EngineError>>,
     },
     Decode {
+        model: Option<String>,
         token_ids: Vec<Vec<u32>>,
         reply: oneshot::Sender<Result<Vec<String>, EngineError>>,
     },

@@ -1,114 +1,16 @@
-//! The server over a real socket: requests are written as raw bytes, so that no client library
-//! corrects them.
-#![allow(clippy::unwrap_used)] // in a test a panic is the report
+//! The app's commands, its interface and file transfers.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::sync::Arc;
-use std::time::Duration;
+use std::net::{IpAddr, Ipv4Addr};
 
 use cairn_app::wire::{
     Command, Event, FailureCode, Frame, ImportPreview, MessageStatus, NamedCache, Reply,
 };
-use cairn_app::{App, DataFolder, Options};
-use cairn_server::{ServeError, ServeOptions, Server};
+use cairn_server::{ServeOptions, Server};
 use cairn_tiny_models::copy_tiny_model;
-use tempfile::TempDir;
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
-use tokio::sync::oneshot;
-use tokio::task::JoinHandle;
 
-/// A limit that only a failing test reaches.
-const TIMEOUT: Duration = Duration::from_secs(60);
-
-struct Running {
-    home: TempDir,
-    app: Arc<App>,
-    address: SocketAddr,
-    token: String,
-    url: String,
-    stop: oneshot::Sender<()>,
-    server: JoinHandle<Result<(), ServeError>>,
-}
-
-async fn open_app(home: &TempDir) -> Arc<App> {
-    App::open(Options::new(DataFolder::new(home.path()))).await.unwrap()
-}
-
-async fn start(ui: bool) -> Running {
-    let home = tempfile::tempdir().unwrap();
-    let app = open_app(&home).await;
-    let options = ServeOptions { port: 0, ui, ..ServeOptions::default() };
-    let server = Server::bind(app.clone(), options).await.unwrap();
-    let (address, url, token) = (server.address(), server.url(), server.token().to_owned());
-    let (stop, stopped) = oneshot::channel();
-    let server = tokio::spawn(server.run(async {
-        let _ = stopped.await;
-    }));
-    Running { home, app, address, token, url, stop, server }
-}
-
-impl Running {
-    async fn end(self) {
-        self.stop.send(()).unwrap();
-        tokio::time::timeout(TIMEOUT, self.server)
-            .await
-            .expect("the server ends")
-            .unwrap()
-            .unwrap();
-        self.app.close().await;
-    }
-
-    /// Sends a request verbatim, but for `HOST` and `TOKEN`, which are filled in. Returns status,
-    /// headers (in lower case) and body.
-    async fn send(&self, head: &str, body: &[u8]) -> (u16, String, String) {
-        let (status, headers, answer) = self.send_bytes(head, body.len() as u64, body).await;
-        (status, headers, String::from_utf8(answer).unwrap())
-    }
-
-    /// As [`Running::send`], with a content length that may be wrong and a body of any bytes.
-    async fn send_bytes(
-        &self,
-        head: &str,
-        content_length: u64,
-        body: &[u8],
-    ) -> (u16, String, Vec<u8>) {
-        let mut stream = self.begin(head, content_length).await;
-        // The server may refuse and close the connection before it has read a large body.
-        let _ = stream.write_all(body).await;
-        let mut answer = Vec::new();
-        let _ = tokio::time::timeout(TIMEOUT, stream.read_to_end(&mut answer))
-            .await
-            .expect("the server answers");
-        let end = answer.windows(4).position(|bytes| bytes == b"\r\n\r\n").unwrap();
-        let head = String::from_utf8(answer[..end].to_vec()).unwrap();
-        let status = head.split(' ').nth(1).unwrap().parse().unwrap();
-        (status, head.to_lowercase(), answer[end + 4..].to_vec())
-    }
-
-    /// Sends the head of a request.
-    async fn begin(&self, head: &str, content_length: u64) -> TcpStream {
-        let mut stream = TcpStream::connect(self.address).await.unwrap();
-        let head = head
-            .replace("HOST", &self.address.to_string())
-            .replace("PORT", &self.address.port().to_string());
-        let head = format!(
-            "{}\r\nconnection: close\r\ncontent-length: {content_length}\r\n\r\n",
-            head.replace("TOKEN", &self.token)
-        );
-        stream.write_all(head.as_bytes()).await.unwrap();
-        stream
-    }
-
-    async fn ask(&self, command: Command) -> Reply {
-        self.app.call(command).await.unwrap()
-    }
-
-    /// The number of temporary files of uploads and downloads.
-    fn num_transfers(&self) -> usize {
-        std::fs::read_dir(self.home.path().join("transfers")).unwrap().count()
-    }
-}
+use crate::running::{Running, TIMEOUT, open_app, start};
 
 const CALL: &str = "POST /api/call HTTP/1.1\r\nhost: HOST\r\nauthorization: Bearer TOKEN\r\ncontent-type: application/json";
 const STATUS: &[u8] = br#"{"type":"get_status"}"#;

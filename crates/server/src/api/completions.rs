@@ -1,0 +1,183 @@
+//! `POST /v1/completions`: text that continues other text, without a chat template.
+
+use std::sync::Arc;
+
+use async_openai::types::chat::{Choice, CompletionFinishReason, Logprobs, Prompt};
+use async_openai::types::completions::{CreateCompletionRequest, CreateCompletionResponse};
+use axum::Json;
+use axum::extract::{Request, State};
+use axum::response::sse::Event;
+use axum::response::{IntoResponse, Response};
+use cairn_app::completion::{FinishReason, PromptInput};
+use serde_json::{Map, Value};
+
+use super::answer::{Answer, Ending, Piece, Question, TokenText, Whole, new_id, now_s};
+use super::body::{self, Body};
+use super::chat::{stops, usage};
+use super::error::{ApiError, Vendor};
+use super::sampling::VendorSampling;
+use super::stream::{self, Form};
+use crate::shared::Shared;
+
+/// The most alternatives to a token that this route reports.
+const MAX_LOGPROBS: u8 = 5;
+
+pub(super) async fn create(State(shared): State<Arc<Shared>>, request: Request) -> Response {
+    match answer(&shared, request).await {
+        Ok(response) => response,
+        Err(error) => error.response(Vendor::OpenAi),
+    }
+}
+
+async fn answer(shared: &Arc<Shared>, request: Request) -> Result<Response, ApiError> {
+    let body: Body<CreateCompletionRequest> = body::read(shared, request, refused).await?;
+    let streams = body.fields.stream.unwrap_or(false);
+    let options = body.fields.stream_options.as_ref();
+    let includes_usage = options.and_then(|options| options.include_usage).unwrap_or(false);
+    let answer = Answer::begin(shared, question(body)?).await?;
+    if streams {
+        let chunk = response(answer.model.clone());
+        return Ok(stream::response(answer, Chunks { chunk, includes_usage, num_chars: 0 }));
+    }
+    let Whole { model, text, tokens, end } = answer.whole().await?;
+    let choice = Choice {
+        text,
+        logprobs: logprobs(tokens, &mut 0),
+        finish_reason: Some(finish_reason(&end)),
+        ..Choice::default()
+    };
+    let usage = Some(usage(&end));
+    Ok(Json(CreateCompletionResponse { choices: vec![choice], usage, ..response(model) })
+        .into_response())
+}
+
+/// A field that asks for what Cairn cannot do.
+fn refused(fields: &Map<String, Value>) -> Option<String> {
+    let asks = |name: &str| match (name, fields.get(name)) {
+        (_, None) => false,
+        ("n" | "best_of", Some(number)) => *number != 1,
+        ("echo", Some(echo)) => *echo != false,
+        _ => true,
+    };
+    ["n", "best_of", "echo", "suffix"].into_iter().find(|name| asks(name)).map(str::to_owned)
+}
+
+fn question(body: Body<CreateCompletionRequest>) -> Result<Question, ApiError> {
+    let Body { model, own, fields } = body;
+    let several = || {
+        let message = "`prompt` has several prompts: send them one by one.";
+        ApiError::invalid("prompt", message)
+    };
+    let prompt = match fields.prompt {
+        Prompt::String(text) => PromptInput::Text(text),
+        Prompt::IntegerArray(tokens) => PromptInput::Tokens(tokens),
+        Prompt::StringArray(texts) => {
+            let [text] = <[String; 1]>::try_from(texts).map_err(|_| several())?;
+            PromptInput::Text(text)
+        }
+        Prompt::ArrayOfIntegerArray(rows) => {
+            let [tokens] = <[Vec<u32>; 1]>::try_from(rows).map_err(|_| several())?;
+            PromptInput::Tokens(tokens)
+        }
+    };
+    if fields.logprobs.is_some_and(|number| number > MAX_LOGPROBS) {
+        let message = format!("logprobs is 0 to {MAX_LOGPROBS}.");
+        return Err(ApiError::invalid("logprobs", message));
+    }
+    Ok(Question {
+        model,
+        prompt,
+        sampling: VendorSampling {
+            temperature: fields.temperature,
+            top_p: fields.top_p,
+            presence_penalty: fields.presence_penalty,
+            frequency_penalty: fields.frequency_penalty,
+            seed: fields.seed,
+        },
+        own,
+        // As long as OpenAI's, which programs that say nothing expect.
+        max_tokens: fields.max_tokens.or(Some(16)),
+        stops: stops(fields.stop)?,
+        num_top_logprobs: fields.logprobs.map(usize::from),
+    })
+}
+
+fn response(model: String) -> CreateCompletionResponse {
+    CreateCompletionResponse {
+        id: new_id("cmpl-"),
+        created: now_s(),
+        model,
+        object: "text_completion".to_owned(),
+        ..CreateCompletionResponse::default()
+    }
+}
+
+/// An answer as chunks.
+struct Chunks {
+    /// What all of them have.
+    chunk: CreateCompletionResponse,
+    includes_usage: bool,
+    /// How long the text of the tokens before is.
+    num_chars: u32,
+}
+
+impl Chunks {
+    fn event(&self, choice: Choice) -> Event {
+        stream::json(&CreateCompletionResponse { choices: vec![choice], ..self.chunk.clone() })
+    }
+}
+
+impl Form for Chunks {
+    fn begin(&mut self) -> Vec<Event> {
+        Vec::new()
+    }
+
+    fn piece(&mut self, piece: Piece) -> Vec<Event> {
+        match piece {
+            Piece::Text { text, logprobs } if !text.is_empty() || logprobs.is_some() => {
+                let tokens = logprobs.into_iter().collect();
+                let logprobs = self::logprobs(tokens, &mut self.num_chars);
+                vec![self.event(Choice { text, logprobs, ..Choice::default() })]
+            }
+            Piece::Reading | Piece::Text { .. } => Vec::new(),
+            Piece::End { text, end } => {
+                let finish_reason = Some(finish_reason(&end));
+                let last = self.event(Choice { text, finish_reason, ..Choice::default() });
+                let usage = self.includes_usage.then(|| {
+                    let usage = Some(usage(&end));
+                    stream::json(&CreateCompletionResponse { usage, ..self.chunk.clone() })
+                });
+                [Some(last), usage, Some(stream::done())].into_iter().flatten().collect()
+            }
+        }
+    }
+
+    fn failed(&mut self, error: &ApiError) -> Event {
+        stream::json(&error.body(Vendor::OpenAi))
+    }
+}
+
+fn finish_reason(end: &Ending) -> CompletionFinishReason {
+    match end.reason {
+        FinishReason::Length => CompletionFinishReason::Length,
+        FinishReason::Stop | FinishReason::Cancelled => CompletionFinishReason::Stop,
+    }
+}
+
+/// `num_chars` counts the text of the tokens before.
+fn logprobs(tokens: Vec<TokenText>, num_chars: &mut u32) -> Option<Logprobs> {
+    if tokens.is_empty() {
+        return None;
+    }
+    let mut all = Logprobs::default();
+    for TokenText { text, logprob, top } in tokens {
+        all.text_offset.push(*num_chars);
+        *num_chars += u32::try_from(text.chars().count()).unwrap_or(u32::MAX);
+        all.tokens.push(text);
+        all.token_logprobs.push(Some(logprob));
+        let top: Map<String, Value> =
+            top.into_iter().map(|(text, logprob)| (text, logprob.into())).collect();
+        all.top_logprobs.push(top.into());
+    }
+    Some(all)
+}

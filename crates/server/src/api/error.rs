@@ -1,0 +1,154 @@
+//! Errors in the form that each vendor's clients read.
+
+use axum::Json;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use cairn_app::completion::EngineError;
+use cairn_app::wire::{Failure, FailureCode};
+use serde_json::{Value, json};
+
+use crate::request_guard::Refusal;
+
+/// Whose form a route's answers have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Vendor {
+    OpenAi,
+    Anthropic,
+}
+
+impl Vendor {
+    /// The vendor whose route this path is.
+    pub(crate) fn of(path: &str) -> Vendor {
+        if path.starts_with("/v1/messages") { Vendor::Anthropic } else { Vendor::OpenAi }
+    }
+}
+
+/// Why a request was refused, or failed.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct ApiError {
+    status: StatusCode,
+    message: String,
+    /// The field at fault.
+    param: Option<String>,
+    /// OpenAI's word for it, where clients act on one.
+    code: Option<&'static str>,
+}
+
+impl ApiError {
+    fn new(status: StatusCode, message: impl Into<String>) -> Self {
+        ApiError { status, message: message.into(), param: None, code: None }
+    }
+
+    /// A field has a value that it cannot have.
+    pub(super) fn invalid(param: impl Into<String>, message: impl Into<String>) -> Self {
+        ApiError { param: Some(param.into()), ..Self::new(StatusCode::BAD_REQUEST, message) }
+    }
+
+    /// A field is known, and Cairn cannot do what it asks for.
+    pub(super) fn unsupported(param: impl Into<String>) -> Self {
+        let param = param.into();
+        let message = format!("Cairn does not support `{param}` yet: leave it out.");
+        ApiError { code: Some("unsupported_parameter"), ..Self::invalid(param, message) }
+    }
+
+    pub(super) fn not_found(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::NOT_FOUND, message)
+    }
+
+    pub(super) fn no_model(name: &str) -> Self {
+        let message =
+            format!("There is no model {name} on this machine: GET /v1/models lists them.");
+        ApiError {
+            param: Some("model".to_owned()),
+            code: Some("model_not_found"),
+            ..Self::not_found(message)
+        }
+    }
+
+    pub(super) fn too_large(limit_bytes: usize) -> Self {
+        let message = format!("The request has more than {} MiB.", limit_bytes >> 20);
+        Self::new(StatusCode::PAYLOAD_TOO_LARGE, message)
+    }
+
+    pub(super) fn busy(limit: usize) -> Self {
+        let message = format!("{limit} answers are asked for already: try again in a moment.");
+        let code = Some("rate_limit_exceeded");
+        ApiError { code, ..Self::new(StatusCode::TOO_MANY_REQUESTS, message) }
+    }
+
+    pub(super) fn refused(refusal: Refusal) -> Self {
+        let (code, sentence) = match refusal {
+            Refusal::Token => (
+                Some("invalid_api_key"),
+                "The key is missing or wrong: it is the token of the address that Cairn printed.",
+            ),
+            Refusal::ContentType => (None, "The content type must be application/json."),
+            refusal => (None, refusal.sentence()),
+        };
+        ApiError { code, ..Self::new(refusal.status(), sentence) }
+    }
+
+    /// The response, in a vendor's form.
+    pub(crate) fn response(&self, vendor: Vendor) -> Response {
+        let mut response = (self.status, Json(self.body(vendor))).into_response();
+        if self.status == StatusCode::TOO_MANY_REQUESTS {
+            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+        }
+        response
+    }
+
+    /// The object that says it: the body of a response, or an event of a stream.
+    pub(super) fn body(&self, vendor: Vendor) -> Value {
+        let kind = self.kind(vendor);
+        match vendor {
+            Vendor::OpenAi => json!({ "error": {
+                "message": self.message, "type": kind, "param": self.param, "code": self.code,
+            } }),
+            Vendor::Anthropic => {
+                json!({ "type": "error", "error": { "type": kind, "message": self.message } })
+            }
+        }
+    }
+
+    fn kind(&self, vendor: Vendor) -> &'static str {
+        match (self.status, vendor) {
+            (StatusCode::UNAUTHORIZED, _) => "authentication_error",
+            (StatusCode::FORBIDDEN, _) => "permission_error",
+            (StatusCode::TOO_MANY_REQUESTS, _) => "rate_limit_error",
+            (StatusCode::NOT_FOUND, Vendor::Anthropic) => "not_found_error",
+            (StatusCode::PAYLOAD_TOO_LARGE, Vendor::Anthropic) => "request_too_large",
+            (status, Vendor::OpenAi) if status.is_server_error() => "server_error",
+            (status, Vendor::Anthropic) if status.is_server_error() => "api_error",
+            _ => "invalid_request_error",
+        }
+    }
+}
+
+impl From<Failure> for ApiError {
+    fn from(failure: Failure) -> Self {
+        match failure.code {
+            FailureCode::NotFound => ApiError {
+                param: Some("model".to_owned()),
+                code: Some("model_not_found"),
+                ..Self::not_found(failure.message)
+            },
+            FailureCode::Invalid => Self::new(StatusCode::BAD_REQUEST, failure.message),
+            FailureCode::NoModel => ApiError {
+                code: Some("model_not_found"),
+                ..Self::new(StatusCode::SERVICE_UNAVAILABLE, failure.message)
+            },
+            _ => Self::new(StatusCode::INTERNAL_SERVER_ERROR, failure.message),
+        }
+    }
+}
+
+impl From<EngineError> for ApiError {
+    fn from(error: EngineError) -> Self {
+        let status = match error.is_bad_request() {
+            true => StatusCode::BAD_REQUEST,
+            false => StatusCode::INTERNAL_SERVER_ERROR,
+        };
+        let code = error.is_too_long().then_some("context_length_exceeded");
+        ApiError { code, ..Self::new(status, Failure::from(error).message) }
+    }
+}

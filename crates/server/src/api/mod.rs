@@ -1,0 +1,67 @@
+//! The API that other programs speak: OpenAI's and Anthropic's routes under `/v1`.
+//!
+//! ```text
+//! request ─▶ body.rs: key, JSON, what Cairn adds ─▶ chat · completions · messages (one a route)
+//!                                                        │ GenerateRequest
+//!                                                        ▼
+//!            events of the route  ◀── answer.rs ◀── App::complete
+//! ```
+//! Fields are those that the two vendors document. Unknown ones are ignored; one that is known and
+//! cannot be honoured is refused by its name. Errors have each vendor's own form (`error.rs`). A
+//! client that goes away has cancelled its answer.
+
+mod answer;
+mod body;
+mod chat;
+mod completions;
+mod error;
+mod messages;
+mod models;
+mod sampling;
+mod stream;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::http::StatusCode;
+use axum::http::request::Parts;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{any, get, post};
+
+use crate::request_guard::Refusal;
+use crate::shared::Shared;
+use error::{ApiError, Vendor};
+
+/// How many answers may be asked for at once; the next one is told to come back later.
+pub(crate) const MAX_ANSWERS: usize = 64;
+
+/// The routes; every one but `/health` asks for the key.
+pub(crate) fn routes() -> Router<Arc<Shared>> {
+    Router::new()
+        .route("/health", get(health))
+        .route("/v1/models", get(models::list))
+        .route("/v1/models/{*name}", get(models::show))
+        .route("/v1/chat/completions", post(chat::create))
+        .route("/v1/completions", post(completions::create))
+        .route("/v1/messages", post(messages::create))
+        .route("/v1/{*path}", any(unknown))
+}
+
+/// Says that the server runs; whether a model is loaded is no part of it.
+async fn health() -> Response {
+    (StatusCode::OK, axum::Json(serde_json::json!({ "status": "ok" }))).into_response()
+}
+
+/// The answer to a request that did not pass the checks of every request.
+pub(crate) fn refuse(request: &Parts, refusal: Refusal) -> Response {
+    ApiError::refused(refusal).response(Vendor::of(request.uri.path()))
+}
+
+async fn unknown(request: axum::extract::Request) -> Response {
+    let path = request.uri().path();
+    let message = format!(
+        "Cairn has no {} {path}: see its documentation for the routes that it has.",
+        request.method()
+    );
+    ApiError::not_found(message).response(Vendor::of(path))
+}

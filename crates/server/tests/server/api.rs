@@ -1,0 +1,310 @@
+//! The API of other programs, with a tiny model.
+
+use cairn_app::wire::{Command, EngineState, Reply};
+use cairn_tiny_models::copy_tiny_model;
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+
+use crate::running::{Running, TIMEOUT, start};
+
+const MODEL: &str = "tiny-chat";
+/// More tokens than any machine writes during a test.
+const ENDLESS: u32 = 1_000_000;
+
+/// A server whose data folder has these models, and none loaded. Their contexts are longer than any
+/// answer.
+async fn start_with(models: &[&str]) -> Running {
+    let running = start(false).await;
+    for name in models {
+        let folder = running.home.path().join("models").join(name);
+        copy_tiny_model("llama/tiny-chat", &folder).unwrap();
+        let file = folder.join("config.json");
+        let mut config: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+        config["max_position_embeddings"] = (2 * ENDLESS).into();
+        std::fs::write(&file, config.to_string()).unwrap();
+    }
+    running
+}
+
+/// The head of a request with a JSON body. HTTP/1.0, so that bodies come as they are.
+fn post(path: &str) -> String {
+    format!(
+        "POST {path} HTTP/1.0\r\nhost: HOST\r\nauthorization: Bearer TOKEN\r\n\
+         content-type: application/json"
+    )
+}
+
+async fn ask(running: &Running, path: &str, body: &Value) -> Value {
+    let (status, _, answer) = running.send(&post(path), body.to_string().as_bytes()).await;
+    assert_eq!(status, 200, "{answer}");
+    serde_json::from_str(&answer).unwrap()
+}
+
+/// The data of a stream's events, with their names.
+async fn events(running: &Running, path: &str, body: &Value) -> Vec<(String, String)> {
+    let (status, headers, answer) = running.send(&post(path), body.to_string().as_bytes()).await;
+    assert_eq!(status, 200, "{answer}");
+    assert!(headers.contains("content-type: text/event-stream"), "{headers}");
+    let blocks = answer.split("\n\n").filter(|block| !block.is_empty());
+    blocks
+        .filter(|block| !block.starts_with(':'))
+        .map(|block| {
+            let field = |name: &str| {
+                let mut lines = block.lines().filter_map(|line| line.strip_prefix(name));
+                lines.next().unwrap_or_default().trim().to_owned()
+            };
+            (field("event:"), field("data:"))
+        })
+        .collect()
+}
+
+fn chat(more: Value) -> Value {
+    let mut body = json!({
+        "model": MODEL, "temperature": 0, "max_tokens": 12,
+        "messages": [
+            { "role": "developer", "content": "You are brief." },
+            { "role": "user", "content": [{ "type": "text", "text": "What is a cairn?" }] },
+        ],
+    });
+    for (key, value) in more.as_object().unwrap() {
+        body[key] = value.clone();
+    }
+    body
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_chat_is_answered_the_same_whole_and_as_it_is_written() {
+    let running = start_with(&[MODEL]).await;
+    let path = "/v1/chat/completions";
+    let whole = ask(&running, path, &chat(json!({}))).await;
+    assert_eq!(whole["object"], "chat.completion");
+    assert_eq!(whole["model"], MODEL);
+    assert_eq!(whole["choices"][0]["finish_reason"], "length");
+    assert_eq!(whole["usage"]["completion_tokens"], 12);
+    assert_eq!(whole["usage"]["prompt_tokens_details"]["cached_tokens"], 0);
+    let text = whole["choices"][0]["message"]["content"].as_str().unwrap();
+    assert!(!text.is_empty());
+
+    let streamed = json!({ "stream": true, "stream_options": { "include_usage": true } });
+    let mut events = events(&running, path, &chat(streamed)).await;
+    assert_eq!(events.pop().unwrap().1, "[DONE]");
+    let chunks: Vec<Value> =
+        events.iter().map(|(_, data)| serde_json::from_str(data).unwrap()).collect();
+    let content =
+        |chunk: &Value| chunk["choices"][0]["delta"]["content"].as_str().map(str::to_owned);
+    assert_eq!(chunks.iter().filter_map(content).collect::<String>(), text);
+    assert_eq!(chunks[0]["choices"][0]["delta"]["role"], "assistant");
+    let [.., last, usage] = chunks.as_slice() else { panic!("{chunks:?}") };
+    assert_eq!(last["choices"][0]["finish_reason"], "length");
+    // The same question is in the prompt cache now, but for its last token.
+    let (prompt, cached) = (
+        usage["usage"]["prompt_tokens"].as_u64().unwrap(),
+        usage["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap(),
+    );
+    assert!(cached > 0 && cached < prompt, "{usage}");
+    running.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tokens_come_with_their_log_probabilities() {
+    let running = start_with(&[MODEL]).await;
+    let asked = chat(json!({ "logprobs": true, "top_logprobs": 3, "max_completion_tokens": 4 }));
+    let answer = ask(&running, "/v1/chat/completions", &asked).await;
+    let choice = &answer["choices"][0];
+    let tokens = choice["logprobs"]["content"].as_array().unwrap();
+    assert_eq!(tokens.len(), 4);
+    for token in tokens {
+        let top = token["top_logprobs"].as_array().unwrap();
+        assert_eq!(top.len(), 3);
+        // Greedily the likeliest one is chosen.
+        assert_eq!((&top[0]["token"], &top[0]["logprob"]), (&token["token"], &token["logprob"]));
+        assert!(token["logprob"].as_f64().unwrap() <= 0.0);
+        assert_eq!(token["bytes"], json!(token["token"].as_str().unwrap().as_bytes()));
+    }
+    running.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn text_and_tokens_are_continued() {
+    let running = start_with(&[MODEL]).await;
+    let body = json!({ "prompt": "A cairn is", "max_tokens": 5, "temperature": 0, "logprobs": 2 });
+    let answer = ask(&running, "/v1/completions", &body).await;
+    let choice = &answer["choices"][0];
+    assert_eq!(answer["object"], "text_completion");
+    assert_eq!(choice["logprobs"]["tokens"].as_array().unwrap().len(), 5);
+    let text = choice["text"].as_str().unwrap();
+
+    let ids: Vec<u32> = "A cairn is".bytes().map(u32::from).collect();
+    let body = json!({ "prompt": ids, "max_tokens": 5, "temperature": 0, "stream": true });
+    let mut events = events(&running, "/v1/completions", &body).await;
+    assert_eq!(events.pop().unwrap().1, "[DONE]");
+    let text_of = |data: &String| -> String {
+        let chunk: Value = serde_json::from_str(data).unwrap();
+        chunk["choices"][0]["text"].as_str().unwrap().to_owned()
+    };
+    let streamed: String = events.iter().map(|(_, data)| text_of(data)).collect();
+    assert_eq!(streamed, text);
+    running.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn anthropics_clients_are_answered_in_their_form() {
+    let running = start_with(&[MODEL]).await;
+    let mut body = json!({
+        "model": MODEL, "max_tokens": 9, "temperature": 0, "system": "You are brief.",
+        "messages": [{ "role": "user", "content": "What is a cairn?" }],
+    });
+    let whole = ask(&running, "/v1/messages", &body).await;
+    assert_eq!((&whole["type"], &whole["role"]), (&json!("message"), &json!("assistant")));
+    assert_eq!(whole["stop_reason"], "max_tokens");
+    assert_eq!(whole["usage"]["output_tokens"], 9);
+    let text = whole["content"][0]["text"].as_str().unwrap();
+
+    body["stream"] = true.into();
+    let events = events(&running, "/v1/messages", &body).await;
+    let names: Vec<&str> =
+        events.iter().map(|(name, _)| name.as_str()).filter(|name| *name != "ping").collect();
+    assert_eq!(names[..2], ["message_start", "content_block_start"]);
+    let end = ["content_block_stop", "message_delta", "message_stop"];
+    assert_eq!(names[names.len() - 3..], end);
+    let data = |data: &String| serde_json::from_str::<Value>(data).unwrap();
+    let streamed: String = events
+        .iter()
+        .filter(|(name, _)| name == "content_block_delta")
+        .map(|(_, text)| data(text)["delta"]["text"].as_str().unwrap().to_owned())
+        .collect();
+    assert_eq!(streamed, text);
+    for (name, text) in &events {
+        assert_eq!(data(text)["type"], **name);
+    }
+    running.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_done_is_refused_by_its_name() {
+    let running = start_with(&[MODEL]).await;
+    let check = async |path: &str, body: Value, status: u16, named: &str| {
+        let (found, _, answer) = running.send(&post(path), body.to_string().as_bytes()).await;
+        assert_eq!(found, status, "{body}: {answer}");
+        let answer: Value = serde_json::from_str(&answer).unwrap();
+        let message = answer["error"]["message"].as_str().unwrap();
+        assert!(message.contains(named), "{body}: {message}");
+        answer["error"].clone()
+    };
+    let path = "/v1/chat/completions";
+    let tool = json!([{ "type": "function", "function": { "name": "look" } }]);
+    check(path, chat(json!({ "tools": tool })), 400, "`tools`").await;
+    check(path, chat(json!({ "n": 2 })), 400, "`n`").await;
+    let schema = json!({ "type": "json_schema" });
+    check(path, chat(json!({ "response_format": schema })), 400, "`response_format`").await;
+    let error = check(path, chat(json!({ "temperature": -1 })), 400, "temperature").await;
+    assert_eq!(error["param"], "temperature");
+    check(path, chat(json!({ "temperature": "hot" })), 400, "`temperature`").await;
+    check(path, chat(json!({ "top_logprobs": 2 })), 400, "logprobs").await;
+    check(path, chat(json!({ "stop": [""] })), 400, "`stop`").await;
+    check(path, chat(json!({ "logit_bias": { "x": 1 } })), 400, "logit_bias").await;
+    check(path, chat(json!({ "messages": [] })), 400, "`messages`").await;
+    check(path, json!({ "model": MODEL }), 400, "messages").await;
+    let image = json!([{ "role": "user", "content": [
+        { "type": "image_url", "image_url": { "url": "data:image/png;base64," } },
+    ] }]);
+    check(path, chat(json!({ "messages": image })), 400, "`messages[0].content`").await;
+    let error = check(path, chat(json!({ "model": "nobody/none" })), 404, "nobody/none").await;
+    assert_eq!(error["code"], "model_not_found");
+    let long = chat(json!({ "messages": [{ "role": "user", "content": "x".repeat(2_100_000) }] }));
+    let error = check(path, long, 400, "context").await;
+    assert_eq!(error["code"], "context_length_exceeded");
+    check("/v1/completions", json!({ "prompt": ["a", "b"] }), 400, "`prompt`").await;
+    check("/v1/responses", json!({}), 404, "/v1/responses").await;
+    // Unknown fields and nulls are ignored.
+    let answer = ask(&running, path, &chat(json!({ "whatever": 1, "tools": null, "n": 1 }))).await;
+    assert_eq!(answer["choices"][0]["finish_reason"], "length");
+    // Anthropic's clients read another form.
+    let (status, _, answer) = running.send(&post("/v1/messages"), b"{}").await;
+    let answer: Value = serde_json::from_str(&answer).unwrap();
+    assert_eq!((status, &answer["type"]), (400, &json!("error")));
+    assert_eq!(answer["error"]["type"], "invalid_request_error");
+    running.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_route_but_health_asks_for_the_key() {
+    let running = start_with(&[MODEL]).await;
+    let check = async |head: &str, status: u16| {
+        let (found, headers, answer) = running.send(head, b"").await;
+        assert_eq!(found, status, "{head}: {answer}");
+        assert!(!headers.contains("access-control-allow"), "{headers}");
+        answer
+    };
+    check("GET /health HTTP/1.0\r\nhost: HOST", 200).await;
+    let models = "GET /v1/models HTTP/1.0\r\nhost: HOST";
+    let refused = check(models, 401).await;
+    assert!(refused.contains("authentication_error"), "{refused}");
+    check(&format!("{models}\r\nauthorization: Bearer wrong"), 401).await;
+    check(&format!("{models}\r\nauthorization: Bearer TOKEN"), 200).await;
+    let listed = check(&format!("{models}\r\nx-api-key: TOKEN"), 200).await;
+    let listed: Value = serde_json::from_str(&listed).unwrap();
+    assert_eq!(listed["data"][0]["id"], MODEL);
+    let one = "GET /v1/models/tiny-chat HTTP/1.0\r\nhost: HOST\r\nx-api-key: TOKEN";
+    check(one, 200).await;
+    check(&one.replace("tiny-chat", "owner/none"), 404).await;
+    check("GET /v1/models HTTP/1.0\r\nhost: evil.test\r\nx-api-key: TOKEN", 403).await;
+    let form = post("/v1/chat/completions").replace("application/json", "text/plain");
+    check(&form, 415).await;
+    running.end().await;
+}
+
+/// The model of the chats, and whether an answer is written.
+async fn engine(running: &Running) -> (Option<String>, bool) {
+    match running.ask(Command::GetStatus).await {
+        Reply::Status { status } => match status.engine {
+            EngineState::Ready { model } => (Some(model), false),
+            EngineState::Prefilling { model, .. } | EngineState::Generating { model, .. } => {
+                (Some(model), true)
+            }
+            _ => (None, false),
+        },
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_named_model_is_loaded_beside_that_of_the_chats() {
+    let running = start_with(&[MODEL, "another"]).await;
+    running.ask(Command::LoadModel { name: MODEL.to_owned() }).await;
+    let path = "/v1/chat/completions";
+    let answer = ask(&running, path, &chat(json!({ "model": "another" }))).await;
+    assert_eq!(answer["model"], "another");
+    assert_eq!(engine(&running).await.0.as_deref(), Some(MODEL));
+    // Without a name the loaded one answers.
+    let answer = ask(&running, path, &chat(json!({ "model": null }))).await;
+    assert_eq!(answer["model"], MODEL);
+    running.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_goes_away_ends_its_answer_and_too_many_are_told_to_wait() {
+    let running = start_with(&[MODEL]).await;
+    let path = "/v1/chat/completions";
+    let body = chat(json!({ "stream": true, "max_tokens": ENDLESS })).to_string();
+    let mut clients = Vec::new();
+    for _ in 0..64 {
+        let mut client = running.begin(&post(path), body.len() as u64).await;
+        client.write_all(body.as_bytes()).await.unwrap();
+        let mut lines = BufReader::new(client);
+        let mut line = String::new();
+        while !line.starts_with("data:") {
+            line.clear();
+            tokio::time::timeout(TIMEOUT, lines.read_line(&mut line)).await.unwrap().unwrap();
+        }
+        clients.push(lines);
+    }
+    let (status, headers, answer) = running.send(&post(path), body.as_bytes()).await;
+    assert_eq!(status, 429, "{answer}");
+    assert!(headers.contains("retry-after: 1"), "{headers}");
+    drop(clients);
+    let ended = async { while engine(&running).await.1 {} };
+    tokio::time::timeout(TIMEOUT, ended).await.expect("the answers end with their clients");
+    assert_eq!(ask(&running, path, &chat(json!({}))).await["object"], "chat.completion");
+    running.end().await;
+}

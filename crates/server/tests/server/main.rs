@@ -1,0 +1,6 @@
+//! The server over a real socket.
+#![allow(clippy::unwrap_used)] // in a test a panic is the report
+
+mod api;
+mod http;
+mod running;
