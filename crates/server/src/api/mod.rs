@@ -1,7 +1,7 @@
 //! The API that other programs speak: OpenAI's and Anthropic's routes under `/v1`.
 //!
 //! ```text
-//! request ─▶ body.rs: key, JSON, what Cairn adds ─▶ chat · completions · messages (one a route)
+//! request ─▶ body.rs: key, JSON, what Cairn adds ─▶ chat · completions · responses · messages (one a route)
 //!                                                        │ GenerateRequest
 //!                                                        ▼
 //!            events of the route  ◀── answer.rs ◀── App::complete
@@ -17,6 +17,7 @@ mod completions;
 mod error;
 mod messages;
 mod models;
+mod responses;
 mod sampling;
 mod stream;
 
@@ -43,6 +44,7 @@ pub(crate) fn routes() -> Router<Arc<Shared>> {
         .route("/v1/models/{*name}", get(models::show))
         .route("/v1/chat/completions", post(chat::create))
         .route("/v1/completions", post(completions::create))
+        .route("/v1/responses", post(responses::create))
         .route("/v1/messages", post(messages::create))
         .route("/v1/{*path}", any(unknown))
 }

@@ -181,6 +181,40 @@ async fn anthropics_clients_are_answered_in_their_form() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_response_is_the_same_whole_and_as_it_is_written() {
+    let running = start_with(&[MODEL]).await;
+    let mut body = json!({
+        "model": MODEL, "instructions": "You are brief.", "max_output_tokens": 9, "temperature": 0,
+        "input": [{ "role": "user", "content": [{ "type": "input_text", "text": "A cairn?" }] }],
+    });
+    let whole = ask(&running, "/v1/responses", &body).await;
+    assert_eq!((&whole["object"], &whole["status"]), (&json!("response"), &json!("incomplete")));
+    assert_eq!(whole["incomplete_details"]["reason"], "max_output_tokens");
+    assert_eq!(whole["usage"]["output_tokens"], 9);
+
+    body["stream"] = true.into();
+    let events: Vec<Value> = events(&running, "/v1/responses", &body)
+        .await
+        .iter()
+        .map(|(name, data)| {
+            let data: Value = serde_json::from_str(data).unwrap();
+            assert_eq!(data["type"], **name);
+            data
+        })
+        .collect();
+    let numbers = events.iter().map(|event| event["sequence_number"].as_u64().unwrap());
+    assert!(numbers.eq(0..events.len() as u64));
+    let is_delta = |event: &&Value| event["type"] == "response.output_text.delta";
+    let text: String =
+        events.iter().filter(is_delta).map(|event| event["delta"].as_str().unwrap()).collect();
+    let last = &events.last().unwrap()["response"];
+    assert_eq!(last["output"][0]["content"], whole["output"][0]["content"]);
+    assert_eq!(last["output"][0]["content"][0]["text"], *text);
+    assert_eq!(last["status"], "incomplete");
+    running.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_cannot_be_done_is_refused_by_its_name() {
     let running = start_with(&[MODEL]).await;
     let check = async |path: &str, body: Value, status: u16, named: &str| {
@@ -215,7 +249,11 @@ async fn what_cannot_be_done_is_refused_by_its_name() {
     let error = check(path, long, 400, "context").await;
     assert_eq!(error["code"], "context_length_exceeded");
     check("/v1/completions", json!({ "prompt": ["a", "b"] }), 400, "`prompt`").await;
-    check("/v1/responses", json!({}), 404, "/v1/responses").await;
+    let earlier = json!({ "input": "x", "previous_response_id": "resp_1" });
+    check("/v1/responses", earlier, 400, "`previous_response_id`").await;
+    let call = json!({ "input": [{ "type": "function_call", "name": "look" }] });
+    check("/v1/responses", call, 400, "`input[0]`").await;
+    check("/v1/embeddings", json!({}), 404, "/v1/embeddings").await;
     // Unknown fields and nulls are ignored.
     let answer = ask(&running, path, &chat(json!({ "whatever": 1, "tools": null, "n": 1 }))).await;
     assert_eq!(answer["choices"][0]["finish_reason"], "length");
