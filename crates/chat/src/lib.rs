@@ -14,11 +14,14 @@
 //!    cached tokens. [`Encode`] is the tokenizer's interface.
 //! 3. The engine prefills the prompt, samples tokens by [`SamplingParams`] until [`StopTokens`] or
 //!    [`StopStrings`] end the answer, and closes with a [`FinishReason`] and [`GenerationStats`].
+//! 4. [`SegmentParser`] tells text, reasoning and tool calls in the answer apart, as the model's
+//!    family marks them ([`AnswerFormat`]).
 //!
 //! ```text
 //! Message ─┐
 //!          ├─▶ ChatTemplate ─▶ text ─▶ Encode ─▶ Prompt ─▶ (engine) ─▶ StopTokens, StopStrings
 //! system ──┘        assemble                                              FinishReason, GenerationStats
+//!                                                     answer ◀─ SegmentParser ◀─┘
 //! ```
 //!
 //! # Example
@@ -44,6 +47,7 @@ mod open_turn;
 mod prompt;
 mod sampling;
 mod sandbox;
+mod segments;
 mod stop;
 mod stop_tokens;
 mod template;
@@ -54,6 +58,9 @@ pub use error::ChatError;
 pub use message::{FinishReason, GenerationStats, Message, Role};
 pub use prompt::{Encode, Prompt, assemble};
 pub use sampling::SamplingParams;
+pub use segments::{
+    AnswerFormat, CallOutcome, OfferedTool, Segment, SegmentEvent, SegmentParser, ToolCall,
+};
 pub use stop::{StopStep, StopStrings};
 pub use stop_tokens::StopTokens;
 pub use template::{ChatTemplate, SpecialTokens};
