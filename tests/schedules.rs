@@ -238,6 +238,8 @@ async fn whatever_the_schedule_every_answer_is_that_of_a_lone_run() {
     run(0).await;
     let start = memory::active_bytes();
     let (mut num_answered, mut num_restored) = (0, 0);
+    // MLX keeps a thread for every engine that was ever started, so thousands of schedules take
+    // several processes, each with its own `CAIRN_SEED`.
     for seed in cairn_sweeps::sweep("schedules", 50) {
         let (answered, restored) = run(seed).await;
         (num_answered, num_restored) = (num_answered + answered, num_restored + restored);
