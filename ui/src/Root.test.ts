@@ -1,30 +1,12 @@
 // The window, used with a keyboard.
 import { fireEvent, render, screen, within } from '@testing-library/svelte';
 import { tick } from 'svelte';
-import { afterEach, beforeEach, expect, test, vi } from 'vitest';
-import { App } from './app.svelte';
+import { expect, test, vi } from 'vitest';
 import type { ModelProblemKind } from './platform/wire';
-import Root from './Root.svelte';
 import { bootstrap, conversation, FakePlatform, message, model, problem, settle, stats, status } from './testing/fake';
+import { openWindow, useWindow } from './testing/window';
 
-beforeEach(() => {
-  localStorage.clear();
-  // Parts of the browser that the test environment lacks; they are not tested here.
-  vi.stubGlobal(
-    'ResizeObserver',
-    class {
-      observe() {}
-      disconnect() {}
-    },
-  );
-  HTMLElement.prototype.showPopover ??= () => undefined;
-  HTMLElement.prototype.hidePopover ??= () => undefined;
-  const matches = Element.prototype.matches;
-  vi.spyOn(Element.prototype, 'matches').mockImplementation(function (this: Element, selector: string) {
-    return selector === ':popover-open' ? false : matches.call(this, selector);
-  });
-});
-afterEach(() => vi.unstubAllGlobals());
+useWindow();
 
 async function open(change: Parameters<typeof bootstrap>[0] = {}) {
   const platform = new FakePlatform();
@@ -42,13 +24,7 @@ async function open(change: Parameters<typeof bootstrap>[0] = {}) {
       ],
     },
   };
-  const app = new App(platform, { storage: localStorage, nextFrame: (run) => run() });
-  render(Root, { app });
-  app.start();
-  platform.connect('open');
-  await settle();
-  await tick();
-  return { app, platform };
+  return { ...(await openWindow(platform)), platform };
 }
 
 const composer = () => screen.getByRole<HTMLTextAreaElement>('textbox', { name: 'Message' });

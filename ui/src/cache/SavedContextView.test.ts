@@ -1,11 +1,9 @@
 // The page of saved context, the panel and the dialogs, used with a keyboard.
-import { fireEvent, render, screen, within } from '@testing-library/svelte';
+import { fireEvent, screen, within } from '@testing-library/svelte';
 import { tick } from 'svelte';
-import { afterEach, beforeEach, expect, test, vi } from 'vitest';
-import { App } from '../app.svelte';
+import { expect, test } from 'vitest';
 import { CallError } from '../platform/platform';
 import type { CacheFileLayout, Reply } from '../platform/wire';
-import Root from '../Root.svelte';
 import {
   bootstrap,
   conversation,
@@ -21,24 +19,9 @@ import {
   stats,
   status,
 } from '../testing/fake';
+import { openWindow, useWindow } from '../testing/window';
 
-beforeEach(() => {
-  localStorage.clear();
-  vi.stubGlobal(
-    'ResizeObserver',
-    class {
-      observe() {}
-      disconnect() {}
-    },
-  );
-  HTMLElement.prototype.showPopover ??= () => undefined;
-  HTMLElement.prototype.hidePopover ??= () => undefined;
-  const matches = Element.prototype.matches;
-  vi.spyOn(Element.prototype, 'matches').mockImplementation(function (this: Element, selector: string) {
-    return selector === ':popover-open' ? false : matches.call(this, selector);
-  });
-});
-afterEach(() => vi.unstubAllGlobals());
+useWindow();
 
 const prefix = { name: 'Manual', tokens: 2048, start_text: 'It begins', end_text: 'and ends.', is_imported: true };
 
@@ -68,13 +51,7 @@ async function open(change: Parameters<typeof overview>[0] = {}) {
       }),
     },
   };
-  const app = new App(platform, { storage: localStorage, nextFrame: (run) => run() });
-  render(Root, { app });
-  app.start();
-  platform.connect('open');
-  await settle();
-  await tick();
-  return { app, platform };
+  return { ...(await openWindow(platform)), platform };
 }
 
 const button = (name: string | RegExp) => screen.getByRole('button', { name });

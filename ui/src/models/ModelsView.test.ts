@@ -1,12 +1,8 @@
 // The page of models and the first launch, used with a keyboard.
-import { fireEvent, render, screen, within } from '@testing-library/svelte';
-import { tick } from 'svelte';
-import { afterEach, beforeEach, expect, test, vi } from 'vitest';
-import { App } from '../app.svelte';
+import { fireEvent, screen, within } from '@testing-library/svelte';
+import { expect, test, vi } from 'vitest';
 import { CallError } from '../platform/platform';
 import type { Reply, ResolvedSettings, Settings } from '../platform/wire';
-import Root from '../Root.svelte';
-import { FakeClock } from '../testing/clock';
 import {
   bootstrap,
   conversation,
@@ -23,29 +19,12 @@ import {
   recommended,
   saved,
   settings as values,
-  settle,
   stats,
   status,
 } from '../testing/fake';
+import { drawn, openWindow, useWindow } from '../testing/window';
 
-beforeEach(() => {
-  localStorage.clear();
-  // Parts of the browser that the test environment lacks; they are not tested here.
-  vi.stubGlobal(
-    'ResizeObserver',
-    class {
-      observe() {}
-      disconnect() {}
-    },
-  );
-  HTMLElement.prototype.showPopover ??= () => undefined;
-  HTMLElement.prototype.hidePopover ??= () => undefined;
-  const matches = Element.prototype.matches;
-  vi.spyOn(Element.prototype, 'matches').mockImplementation(function (this: Element, selector: string) {
-    return selector === ':popover-open' ? false : matches.call(this, selector);
-  });
-});
-afterEach(() => vi.unstubAllGlobals());
+useWindow();
 
 const choices = [
   recommended('o/small', { title: 'Small 1B', choice: 'small' }),
@@ -61,18 +40,7 @@ async function open(change: Parameters<typeof bootstrap>[0] = {}, platform = new
     bootstrap: bootstrap(change),
     get_recommended_models: { type: 'recommended_models', memory_bytes: 2 ** 34, models: choices },
   };
-  const clock = new FakeClock();
-  const app = new App(platform, { storage: localStorage, nextFrame: (run) => run(), after: clock.after });
-  render(Root, { app });
-  app.start();
-  platform.connect('open');
-  await drawn();
-  return { app, clock, platform };
-}
-
-async function drawn() {
-  await settle();
-  await tick();
+  return { ...(await openWindow(platform)), platform };
 }
 
 const button = (name: string | RegExp) => screen.getByRole('button', { name });
