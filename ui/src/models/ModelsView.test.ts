@@ -528,6 +528,39 @@ test('the hub’s settings are refused at their field, and say to whom a token b
   platform.answers.set_setting = {
     type: 'settings',
     resolved: { settings: { ...values, hub_endpoint: '' }, from: {} },
+test('without Cairn the search says so calmly, and is repeated when it is back', async () => {
+  const { app, platform } = await open();
+  platform.answers.search_models = new CallError('unreachable', 'Cairn does not answer.');
+  app.openModels('discover');
+  app.discover.type('llama', true);
+  await drawn();
+  expect(screen.getByText(/^Cairn does not answer/)).toBeTruthy();
+  expect(screen.queryByRole('alert')).toBeNull();
+  platform.answers.search_models = { type: 'found_models', models: [found('o/llama')] };
+  platform.connect('reconnecting');
+  platform.connect('open');
+  await drawn();
+  await drawn();
+  expect(screen.getByText('1 model found')).toBeTruthy();
+});
+
+test('facts that could not be asked for are asked for again by the next search', async () => {
+  const { app, platform } = await open();
+  platform.answers.search_models = { type: 'found_models', models: [found('o/llama')] };
+  platform.answers.get_model_facts = new Error('The connection was cut.');
+  app.openModels('discover');
+  app.discover.type('llama', true);
+  await drawn();
+  await drawn();
+  expect(screen.queryByText('Fits well')).toBeNull();
+  platform.answers.get_model_facts = { type: 'model_facts', facts: facts() };
+  platform.answers.search_models = { type: 'found_models', models: [found('o/llama')] };
+  await fireEvent.keyDown(screen.getByRole('textbox', { name: 'Search models' }), { key: 'Enter' });
+  await drawn();
+  await drawn();
+  expect(screen.getByText('Fits well')).toBeTruthy();
+});
+
   };
   await fireEvent.change(address, { target: { value: ' ' } });
   await drawn();

@@ -1,9 +1,10 @@
 // Finding a model: those that Cairn recommends, a search on the hub, and what the hub says about one of them.
 import { CallError, sentenceOf, type Platform } from '../platform/platform';
-import type { FoundModel, HubModel, RecommendedModel } from '../platform/wire';
+import type { FoundModel, HubModel, ModelFacts, RecommendedModel } from '../platform/wire';
 import { after, type After } from '../ui/clock';
+import { Asked } from './asked.svelte';
 import { byFit, weightBytes } from './fit';
-import { FoundFacts } from './foundFacts.svelte';
+import { knownNames } from './knownNames.svelte';
 import { hubNameIn } from './names';
 
 const DEBOUNCE_MS = 300;
@@ -46,8 +47,8 @@ export class DiscoverStore {
   onlyFitting = $state(true);
   sort = $state<SortOrder>('match');
   card = $state.raw<Card | null>(null);
-  /** What the models that were found take. */
-  readonly facts: FoundFacts;
+  /** What the models that were found take; null: the hub cannot say. */
+  readonly facts: Asked<ModelFacts | null>;
 
   readonly isSearch = $derived(this.text.trim() !== '');
   /** Of this machine; null until it is known. */
@@ -79,7 +80,7 @@ export class DiscoverStore {
 
   constructor(options: DiscoverOptions) {
     this.#platform = options.platform;
-    this.facts = new FoundFacts(options.platform);
+    this.facts = new Asked((name) => this.#askFacts(name));
     this.#after = options.after ?? after;
   }
 
@@ -190,6 +191,17 @@ export class DiscoverStore {
       const reply = await this.#platform.call({ type: 'get_hub_model', name });
       return { model: reply.type === 'hub_model' ? reply.model : null, trouble: null };
     } catch (error) {
+  async #askFacts(name: string): Promise<ModelFacts | null> {
+    const reply = await this.#platform.call({ type: 'get_model_facts', name });
+    return reply.type === 'model_facts' ? reply.facts : null;
+  }
+
+  /** Asks again what Cairn was not there to answer. */
+  async reconnected(): Promise<void> {
+    if (this.trouble?.why === 'unreachable') await this.search();
+    if (this.card?.trouble?.why === 'unreachable') await this.openCard(this.card.name);
+  }
+
       return { model: null, trouble: troubleOf(error) };
     }
   }

@@ -1,9 +1,9 @@
-// What search results take in memory: how many are asked for, and that each is asked for once.
+// What is asked about models, such as what search results take in memory: how many at once, and how often.
 import { expect, test } from 'vitest';
 import { facts, FakePlatform, found, gate, memory, recommended, settle } from '../testing/fake';
-import type { Reply } from '../platform/wire';
+import type { ModelFacts, Reply } from '../platform/wire';
+import { Asked } from './asked.svelte';
 import { DiscoverStore } from './discover.svelte';
-import { FoundFacts } from './foundFacts.svelte';
 
 const reply = (fit: 'well' | 'too_large'): Reply => ({
   type: 'model_facts',
@@ -11,34 +11,46 @@ const reply = (fit: 'well' | 'too_large'): Reply => ({
 });
 
 test('four are asked for at once, each once, and a row that has gone not at all', async () => {
-  const platform = new FakePlatform();
-  const gates = new Map<string, ReturnType<typeof gate<Reply>>>();
-  platform.answers.get_model_facts = (command) => {
-    const opened = gate<Reply>();
-    if (command.type === 'get_model_facts') gates.set(command.name, opened);
+  const gates = new Map<string, ReturnType<typeof gate<string>>>();
+  const all = new Asked((name) => {
+    const opened = gate<string>();
+    gates.set(name, opened);
     return opened.promise;
-  };
-  const all = new FoundFacts(platform);
+  });
   for (const name of ['a', 'b', 'c', 'd', 'e', 'f', 'a']) all.want(name);
   expect([...gates.keys()]).toEqual(['a', 'b', 'c', 'd']);
   all.forget('e');
-  gates.get('b')?.open(reply('well'));
+  gates.get('b')?.open('known');
   await settle();
   expect([...gates.keys()]).toEqual(['a', 'b', 'c', 'd', 'f']);
-  expect([all.get('b')?.memory.fit, all.get('a')]).toEqual(['well', null]);
+  expect([all.get('b'), all.get('a')]).toEqual(['known', undefined]);
   all.want('b');
   all.want('e');
   expect(gates.size).toBe(5);
 });
 
-test('what cannot be known is not asked for again', async () => {
-  const platform = new FakePlatform();
-  platform.answers.get_model_facts = new Error('It has no weights.');
-  const all = new FoundFacts(platform);
+test('what failed is asked for again when a row shows it again, what is known only when it may have changed', async () => {
+  let answer: () => Promise<ModelFacts | null> = () => Promise.reject(new Error('The connection was cut.'));
+  let numAsked = 0;
+  const all = new Asked(() => {
+    numAsked++;
+    return answer();
+  });
+  all.want('a');
+  await settle();
+  expect([numAsked, all.get('a')]).toEqual([1, undefined]);
+  // That there are none is an answer, too.
+  answer = async () => null;
   all.want('a');
   await settle();
   all.want('a');
-  expect([platform.asked.length, all.get('a')]).toEqual([1, null]);
+  await settle();
+  expect([numAsked, all.get('a')]).toEqual([2, null]);
+  answer = async () => facts();
+  all.renew('a');
+  expect(all.get('a')).toBe(null);
+  await settle();
+  expect([numAsked, all.get('a')]).toEqual([3, facts()]);
 });
 
 test('the filter follows what is known of a model, else its weights', async () => {
