@@ -78,7 +78,7 @@ export class App {
       startChatting: (name) => void this.startChatting(name),
     });
     this.hub = new HubAccessStore(platform, toasts);
-    this.settings = new SettingsStore(platform, report);
+    this.settings = new SettingsStore(platform, report, (name) => this.models.ownMemory.renew(name));
     this.chat = new ChatStore({ platform, toasts, undo, report, ...options });
     const isWanted = () => this.navigation.page === 'saved' || this.navigation.page === 'monitor';
     this.cache = new CacheStore({ platform, chat: this.chat, toasts, undo, report, isWanted });

@@ -171,6 +171,29 @@ test('deleting says what goes, hides the row, and can be undone', async () => {
   await drawn();
   expect(platform.asked).toContainEqual({ type: 'restore_model', name: 'o/first' });
   expect(document.activeElement).toBe(button('Actions for first'));
+test('a row counts the memory with the settings of its model', async () => {
+  const platform = new FakePlatform();
+  const own = memory({ fit: 'well', total_bytes: 3e9, context_tokens: 4096 });
+  platform.answers.get_model_memory = { type: 'model_memory', memory: own };
+  const large = facts({ memory: memory({ fit: 'too_large', total_bytes: 20e9 }) });
+  const { app } = await open({ models: [model('o/big', { facts: large })] }, platform);
+  app.openModels();
+  await drawn();
+  const figure = () => screen.getByRole('meter', { name: 'Memory of big' }).getAttribute('aria-valuetext');
+  expect(figure()).toBe('3 GB, fits well');
+  // Its settings are changed.
+  platform.answers.get_model_memory = { type: 'model_memory', memory: { ...own, total_bytes: 5e9 } };
+  app.openModelSettings('o/big');
+  await drawn();
+  await drawn();
+  expect(figure()).toBe('5 GB, fits well');
+  app.models.settingsName = null;
+  app.models.isMenuOpen = true;
+  app.navigation.go('chat');
+  await drawn();
+  expect(screen.getByText('Fits well')).toBeTruthy();
+});
+
 });
 
 test('models that Cairn only reads cannot be deleted, and their settings can be shown', async () => {

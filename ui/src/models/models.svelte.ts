@@ -1,7 +1,8 @@
 // The models on this machine, which of them is being loaded or deleted, and whether a message can be sent.
 import { sentenceOf, type Platform } from '../platform/platform';
-import type { Command, Model, ModelDeletion } from '../platform/wire';
-import { aliases } from './aliases.svelte';
+import type { Command, MemoryNeed, Model, ModelDeletion } from '../platform/wire';
+import { Asked } from './asked.svelte';
+import { knownNames } from './knownNames.svelte';
 import type { StatusStore } from '../status/status.svelte';
 import { shortModelName } from '../status/engine';
 import { strings } from '../text';
@@ -44,6 +45,9 @@ export class ModelStore {
   /** The row that takes the focus of one that was deleted; without a name the list takes it. */
   focus = $state.raw<{ name: string | null } | null>(null);
 
+  /** What models take with the settings of their own, where that was asked. */
+  readonly ownMemory: Asked<MemoryNeed>;
+
   readonly loadable = $derived(this.items.filter((model) => model.problem === null && !model.is_being_checked));
   readonly isChecking = $derived(this.items.some((model) => model.is_being_checked));
   readonly #options: ModelsOptions;
@@ -51,6 +55,18 @@ export class ModelStore {
 
   constructor(options: ModelsOptions) {
     this.#options = options;
+    this.ownMemory = new Asked((name) => this.#askMemory(name));
+  }
+
+  /** What a model takes in memory: with the settings of its own, else as its files say; null until they were opened. */
+  memoryOf(model: Model): MemoryNeed | null {
+    return model.facts && (this.ownMemory.get(model.name) ?? model.facts.memory);
+  }
+
+  async #askMemory(name: string): Promise<MemoryNeed> {
+    const reply = await this.#options.platform.call({ type: 'get_model_memory', name });
+    if (reply.type !== 'model_memory') throw new Error(strings.connection.unexpectedReply);
+    return reply.memory;
   }
 
   /** Why no message can be sent, or null when one can. */

@@ -1,6 +1,6 @@
 // The settings: each change is shown at once, checked and saved by the core, and taken back when that fails.
 import { sentenceOf, type Platform } from '../platform/platform';
-import type { MemoryNeed, ResolvedSettings, Settings, SettingScope, SettingTarget } from '../platform/wire';
+import type { ResolvedSettings, Settings, SettingScope, SettingTarget } from '../platform/wire';
 import type { SettingRow } from './table';
 
 export type SettingValue = Settings[keyof Settings];
@@ -13,8 +13,6 @@ export class SettingsStore {
   isOpen = $state(false);
   /** What values are shown and set for. */
   target = $state.raw<SettingTarget>({ type: 'app' });
-  /** What the target takes in memory with its settings, if it is a model; null until the core has said. */
-  modelMemory = $state.raw<MemoryNeed | null>(null);
   /** Why the last value was not set for a model; its dialog shows it. */
   problem = $state<string | null>(null);
   /** The diagnostics that were fetched last. */
@@ -31,6 +29,8 @@ export class SettingsStore {
   constructor(
     private readonly platform: Platform,
     private readonly report: (error: unknown) => void,
+    /** What a model takes in memory may be another amount now. */
+    private readonly onModelChanged: (name: string) => void = () => undefined,
   ) {}
 
   receive(settings: Settings): void {
@@ -49,7 +49,6 @@ export class SettingsStore {
   show(target: SettingTarget): void {
     this.target = target;
     this.#resolved = null;
-    this.modelMemory = null;
     this.problem = null;
     void this.refresh();
   }
@@ -60,28 +59,24 @@ export class SettingsStore {
     try {
       const reply = await this.platform.call({ type: 'get_settings', scope: target });
       if (reply.type === 'settings' && this.target === target) this.#resolved = reply.resolved;
-      await this.#measure();
+      this.#tell(target);
     } catch (error) {
       this.report(error);
     }
   }
 
-  /** Asks what the target takes in memory, if it is a model. */
-  async #measure(): Promise<void> {
-    const { target } = this;
-    if (target.type !== 'model') return;
-    try {
-      const reply = await this.platform.call({ type: 'get_model_memory', name: target.name });
-      if (reply.type === 'model_memory' && this.target === target) this.modelMemory = reply.memory;
-    } catch {
-      // What was set is set all the same, and the list of models says why one cannot be used.
-      if (this.target === target) this.modelMemory = null;
-    }
+  #tell(target: SettingTarget): void {
+    if (target.type === 'model') this.onModelChanged(target.name);
   }
 
   valueOf(row: SettingRow): SettingValue {
     const settings = this.#resolved?.settings ?? this.current;
     return settings?.[row.key] ?? null;
+  }
+
+  /** Whether the target is a model that is pinned. */
+  get isPinned(): boolean {
+    return this.target.type === 'model' && (this.#resolved?.settings.is_pinned ?? false);
   }
 
   /** Where a value was set; null where there is only one scope to set it in, and until it is known. */
@@ -101,7 +96,7 @@ export class SettingsStore {
     try {
       const reply = await this.platform.call({ type: 'set_setting', scope: target, key, value });
       if (reply.type === 'settings' && this.target === target) this.#resolved = reply.resolved;
-      await this.#measure();
+      this.#tell(target);
     } catch (error) {
       this.current = current;
       if (this.target === target) this.#resolved = resolved;

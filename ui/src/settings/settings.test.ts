@@ -119,17 +119,21 @@ test('diagnostics are copied, and shown where they cannot be copied', async () =
   vi.unstubAllGlobals();
 });
 
-test('a value of a model that was set stays, also where its memory cannot be known', async () => {
+test('what a model takes in memory is asked again once its settings are shown and when one was set', async () => {
   const platform = new FakePlatform();
-  const report = vi.fn();
-  const settings = new SettingsStore(platform, report);
+  const [report, onModelChanged] = [vi.fn(), vi.fn()];
+  const settings = new SettingsStore(platform, report, onModelChanged);
   settings.receive(values);
   platform.answers.get_settings = resolved({}, {});
-  platform.answers.get_model_memory = new Error('It cannot be read.');
-  settings.open({ type: 'model', name: 'o/a' });
+  settings.open({ type: 'app' });
   await settings.refresh();
+  expect(onModelChanged).not.toHaveBeenCalled();
+  settings.show({ type: 'model', name: 'o/a' });
+  await settings.refresh();
+  onModelChanged.mockClear();
   platform.answers.set_setting = resolved({ top_k: 7 }, { top_k: 'model' });
   await settings.set('top_k', 7);
-  expect([settings.valueOf(rowOf('top_k')), settings.problem, settings.modelMemory]).toEqual([7, null, null]);
+  expect([settings.valueOf(rowOf('top_k')), settings.problem]).toEqual([7, null]);
+  expect(onModelChanged.mock.calls).toEqual([['o/a']]);
   expect(report).not.toHaveBeenCalled();
 });
