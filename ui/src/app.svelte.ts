@@ -128,6 +128,9 @@ export class App {
       this.problem = null;
       this.cache.receive({ type: 'named_caches', named: reply.named });
       if (this.cache.isOpen) void this.cache.refresh();
+      // The titles of recommended models are their names on every page.
+      void this.discover.loadRecommended();
+      void this.discover.reconnected();
     } catch (error) {
       this.problem = sentenceOf(error);
     } finally {
@@ -268,7 +271,7 @@ export class App {
   }
 
   #offer(name: string, problem: ModelProblem | null): void {
-    const title = this.discover.titleOf(name) ?? shortModelName(name);
+    const title = shortModelName(name);
     if (problem) {
       const sentence = strings.models.problems[problem.kind](problem.detail);
       return void this.toasts.show('warning', strings.models.notReady(title, sentence));

@@ -61,7 +61,7 @@ test('the first message makes the conversation', async () => {
   platform.answers.send_message = sent('new');
   chat.draft = 'Hello';
   await chat.send();
-  expect(platform.askedTypes()).toEqual(['bootstrap', 'new_conversation', 'send_message']);
+  expect(platform.askedTypes()).toEqual(['bootstrap', 'get_recommended_models', 'new_conversation', 'send_message']);
   expect(rows()).toEqual(['new']);
   expect(chat.selected?.title).toBe('Hello');
   expect(chat.thread?.messages.map(({ id }) => id)).toEqual(['u', 'm']);
@@ -213,7 +213,7 @@ test('events for conversations that are not open only touch the list', async () 
     { type: 'delta', conversation_id: 'c', message_id: 'x', offset: 5, text: 'y' },
   );
   expect(chat.thread?.messages).toEqual([]);
-  expect(platform.askedTypes()).toEqual(['bootstrap', 'get_conversation']);
+  expect(platform.askedTypes()).toEqual(['bootstrap', 'get_conversation', 'get_recommended_models']);
 });
 
 test('a finished answer is read out, tokens are not', async () => {

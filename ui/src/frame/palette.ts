@@ -110,9 +110,9 @@ function downloadEntries(app: App): PaletteEntry[] {
   const wanted = (discover.recommended ?? []).filter(
     ({ name, facts }) => !models.get(name) && !downloads.get(name) && facts.memory.fit !== 'too_large',
   );
-  return wanted.map(({ name, title, download_bytes }) => ({
+  return wanted.map(({ name, download_bytes }) => ({
     id: `download-${name}`,
-    label: strings.palette.download(title),
+    label: strings.palette.download(shortModelName(name)),
     detail: strings.common.bytes(download_bytes),
     keys: '',
     run: () => {

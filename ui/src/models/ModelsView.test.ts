@@ -255,6 +255,19 @@ test('what is set for a model is shown with its source and its memory, changed, 
     scope: { type: 'app' },
     key: 'default_model',
     value: 'owner/model',
+test('a recommended model has one name everywhere, and its whole name beside it', async () => {
+  const { app } = await open({
+    models: [model('o/small')],
+    status: { ...status, engine: { state: 'ready', model: 'o/small' } },
+  });
+  expect(screen.getByRole('button', { name: 'Model: Small 1B' })).toBeTruthy();
+  app.openModels();
+  await drawn();
+  expect(screen.getByRole('heading', { name: 'Small 1B' })).toBeTruthy();
+  expect(screen.getByText('o/small')).toBeTruthy();
+  expect(screen.getByTestId('engine-state').closest('button')?.title).toMatch(/^o\/small\nReady/);
+});
+
   });
   await fireEvent.click(screen.getByLabelText('Pinned'));
   await fireEvent.change(screen.getByLabelText('Unload when idle'), { target: { value: 'one_hour' } });

@@ -84,11 +84,6 @@ export class DiscoverStore {
     this.#after = options.after ?? after;
   }
 
-  /** What people call a model: the title of a recommended one. */
-  titleOf(name: string): string | null {
-    return this.recommended?.find((model) => model.name === name)?.title ?? null;
-  }
-
   async loadRecommended(): Promise<void> {
     if (this.#isAskingRecommended || this.recommended !== null) return;
     this.#isAskingRecommended = true;
@@ -96,6 +91,7 @@ export class DiscoverStore {
       const reply = await this.#platform.call({ type: 'get_recommended_models' });
       if (reply.type === 'recommended_models') {
         this.recommended = reply.models;
+        knownNames.receiveTitles(reply.models);
         this.memoryBytes = reply.memory_bytes || null;
       }
       this.recommendedTrouble = null;

@@ -85,7 +85,7 @@ test('pause, resume and retry ask the core', async () => {
 test('a cancelled download is only paused until it cannot be undone any more', async () => {
   const { clock, downloads, platform, toasts } = await start({ downloads: [download(NAME)] });
   await downloads.cancel(NAME);
-  expect([downloads.unfinished, toasts()]).toEqual([[], ['Cancelled the download of model.']]);
+  expect([downloads.unfinished, toasts()]).toEqual([[], ['Cancelled the download of Model 4B.']]);
   progress(platform, download(NAME, { state: 'paused' }));
   expect(downloads.unfinished).toEqual([]);
   expect(platform.askedTypes()).toEqual(['pause_download']);
@@ -98,7 +98,7 @@ test('a cancelled download is only paused until it cannot be undone any more', a
 test('undo lets a cancelled download go on', async () => {
   const { act, clock, downloads, platform } = await start({ downloads: [download(NAME)] });
   await downloads.cancel(NAME);
-  act('Cancelled the download of model.');
+  act('Cancelled the download of Model 4B.');
   await settle();
   clock.run();
   await settle();
@@ -148,7 +148,6 @@ test('the first model is loaded by itself once it has been checked, and the mess
 
 test('a further model is offered, and starting a chat loads it', async () => {
   const { act, app, platform, toasts } = await start({ models: [model('other')], downloads: [download(NAME)] });
-  await app.discover.loadRecommended();
   platform.asked.length = 0;
   platform.emit({ type: 'models', models: [model('other'), model(NAME)] });
   progress(platform, download(NAME, { state: 'done' }));
@@ -165,7 +164,7 @@ test('a model that came and cannot be loaded says so', async () => {
   progress(platform, download(NAME, { state: 'done' }));
   platform.emit({ type: 'models', models: [model(NAME, problem('unsupported', 'mamba is unknown'))] });
   expect(toasts()).toEqual([
-    'model was downloaded and cannot be loaded. This version of Cairn cannot run it: mamba is unknown.',
+    'Model 4B was downloaded and cannot be loaded. This version of Cairn cannot run it: mamba is unknown.',
   ]);
 });
 

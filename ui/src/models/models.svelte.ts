@@ -86,7 +86,7 @@ export class ModelStore {
   }
 
   receive(models: Model[]): void {
-    aliases.receive(models);
+    knownNames.receive(models);
     this.items = models;
   }
 

@@ -1,8 +1,9 @@
 // Names of models on the hub: their parts, and how they are found in what a person pasted.
 
-/** What stands before the last slash, with the slash; empty without one. */
-export function ownerPart(name: string): string {
-  return name.slice(0, name.lastIndexOf('/') + 1);
+/** What a name says besides what is shown of it: the owner, or all of it where an alias or a title is shown. */
+export function restOfName(name: string, shown: string): string {
+  if (name === shown) return '';
+  return name.endsWith(`/${shown}`) ? name.slice(0, -shown.length - 1) : name;
 }
 
 const NAME = /^[\w-][\w.-]{0,95}\/[\w-][\w.-]{0,95}$/;

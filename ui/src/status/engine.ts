@@ -1,5 +1,5 @@
 // The engine's state and the names of models, in words.
-import { aliases } from '../models/aliases.svelte';
+import { knownNames } from '../models/knownNames.svelte';
 import type { EngineState } from '../platform/wire';
 import { strings } from '../text';
 
@@ -39,7 +39,7 @@ export function engineShare(engine: EngineState): number {
   }
 }
 
-/** What a person calls a model: its alias, else `owner/name` without its owner. */
+/** What a person calls a model: its alias, the title of a recommended one, else `owner/name` without its owner. */
 export function shortModelName(name: string): string {
-  return aliases.of(name) ?? (name.slice(name.lastIndexOf('/') + 1) || name);
+  return knownNames.of(name) ?? (name.slice(name.lastIndexOf('/') + 1) || name);
 }
