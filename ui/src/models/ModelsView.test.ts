@@ -97,6 +97,49 @@ test('a file is offered only where it can be chosen', async () => {
   expect(screen.queryByText(/drop a GGUF file/)).toBeNull();
 });
 
+test('the first launch with a download that stopped leads to other models, too', async () => {
+  const failure = { code: 'hub' as const, message: 'The hub failed.' };
+  const { app } = await open({ ...nothing, downloads: [download('o/small', { state: 'failed', failure })] });
+  expect(screen.getByRole('heading', { name: 'Your model is not here yet' })).toBeTruthy();
+  await press('Other models…');
+  expect([app.navigation.page, app.models.tab]).toEqual(['models', 'discover']);
+});
+
+test('a download that ended with the connection says so calmly and can go on', async () => {
+  const failure = { code: 'offline' as const, message: 'The connection was cut again and again.' };
+  const { app, platform } = await open({ downloads: [download('o/small', { state: 'failed', failure })] });
+  app.openModels();
+  await drawn();
+  const card = within(screen.getByRole('article', { name: 'Small 1B' }));
+  expect(card.getByText(/^The connection was cut. What has come is kept/)).toBeTruthy();
+  expect(card.queryByRole('alert')).toBeNull();
+  await press('Try again, Small 1B');
+  expect(platform.asked).toContainEqual({ type: 'download_model', name: 'o/small' });
+});
+
+test('several downloads that have failed take a line each where models are looked for', async () => {
+  const failure = { code: 'hub' as const, message: 'The hub failed.' };
+  const failed = (name: string) => download(name, { state: 'failed', failure });
+  const { app, platform } = await open({ downloads: [failed('o/small'), download('o/balanced')] });
+  app.openModels('discover');
+  await drawn();
+  const card = (name: string) => within(screen.getByRole('article', { name }));
+  expect(card('Small 1B').getByText('Files')).toBeTruthy();
+  platform.emit({ type: 'downloads', downloads: [failed('o/small'), download('o/balanced'), failed('o/strong')] });
+  await drawn();
+  const hasFiles = () =>
+    ['Small 1B', 'Balanced 4B', 'Strong 12B'].map((name) => card(name).queryByText('Files') !== null);
+  expect(hasFiles()).toEqual([false, true, false]);
+  expect(card('Small 1B').getByText('The hub failed.').title).toBe('The hub failed.');
+  await press('Details of Strong 12B');
+  expect([hasFiles(), document.activeElement]).toEqual([[false, true, true], button('Try again, Strong 12B')]);
+  await press('Try again, Small 1B');
+  expect(platform.asked).toContainEqual({ type: 'download_model', name: 'o/small' });
+  app.models.tab = 'here';
+  await drawn();
+  expect(hasFiles()).toEqual([true, true, true]);
+});
+
 test('arrow keys go through the tabs', async () => {
   const { app } = await open();
   app.openModels();

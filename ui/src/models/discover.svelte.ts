@@ -12,9 +12,9 @@ const DEBOUNCE_MS = 300;
 export const sortOrders = ['match', 'downloads', 'newest', 'smallest'] as const;
 export type SortOrder = (typeof sortOrders)[number];
 
-/** Why the hub did not answer. Being offline is a state, not a failure. */
+/** Why there is no answer. Without a connection, to the hub or to Cairn itself, there is nothing wrong with the question. */
 export interface Trouble {
-  isOffline: boolean;
+  why: 'offline' | 'unreachable' | 'failed';
   sentence: string;
 }
 
@@ -140,7 +140,7 @@ export class DiscoverStore {
   async #openExact(name: string, number: number): Promise<boolean> {
     const { model, trouble } = await this.#ask(name);
     if (number !== this.#search) return true;
-    if (!model && !trouble?.isOffline) return false;
+    if (!model && (trouble === null || trouble.why === 'failed')) return false;
     this.found = null;
     this.trouble = trouble;
     this.exactName = model ? name : null;
@@ -187,6 +187,10 @@ export class DiscoverStore {
       const reply = await this.#platform.call({ type: 'get_hub_model', name });
       return { model: reply.type === 'hub_model' ? reply.model : null, trouble: null };
     } catch (error) {
+      return { model: null, trouble: troubleOf(error) };
+    }
+  }
+
   async #askFacts(name: string): Promise<ModelFacts | null> {
     const reply = await this.#platform.call({ type: 'get_model_facts', name });
     return reply.type === 'model_facts' ? reply.facts : null;
@@ -196,10 +200,6 @@ export class DiscoverStore {
   async reconnected(): Promise<void> {
     if (this.trouble?.why === 'unreachable') await this.search();
     if (this.card?.trouble?.why === 'unreachable') await this.openCard(this.card.name);
-  }
-
-      return { model: null, trouble: troubleOf(error) };
-    }
   }
 
   /** Whether it fits; until that is known, whether its weights alone leave it a chance. */
@@ -212,7 +212,8 @@ export class DiscoverStore {
 }
 
 function troubleOf(error: unknown): Trouble {
-  return { isOffline: error instanceof CallError && error.code === 'offline', sentence: sentenceOf(error) };
+  const code = error instanceof CallError ? error.code : null;
+  return { why: code === 'offline' || code === 'unreachable' ? code : 'failed', sentence: sentenceOf(error) };
 }
 
 function inOrder(models: FoundModel[], sort: SortOrder): FoundModel[] {

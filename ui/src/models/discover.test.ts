@@ -84,7 +84,7 @@ test('offline is a state that is left by trying again', async () => {
   platform.answers.search_models = offline;
   discover.type('qwen', true);
   await settle();
-  expect(discover.trouble).toEqual({ isOffline: true, sentence: 'No route.' });
+  expect(discover.trouble).toEqual({ why: 'offline', sentence: 'No route.' });
   platform.answers.search_models = results('a/b');
   await discover.search();
   expect([discover.trouble, names(discover.shownFound)]).toEqual([null, ['a/b']]);

@@ -1,5 +1,5 @@
 // A download in words.
-import type { Download } from '../platform/wire';
+import type { Download, Failure } from '../platform/wire';
 import { strings } from '../text';
 
 /** What stands under its name: how far it is, and how long the rest takes. */
@@ -16,6 +16,18 @@ export function downloadWords(download: Download, hasRate = false): string {
   if (hasRate && bytes_per_second !== null) parts.push(words.rate(bytes_per_second));
   if (seconds_left !== null) parts.push(words.left(seconds_left));
   return words.list(parts);
+}
+
+/** Why it has failed. Without a token the core names the variable of the environment, which nobody who uses the window sets. */
+export function failureWords({ code, message }: Failure): string {
+  if (code === 'offline') return strings.downloads.cut;
+  if (code === 'gated') return strings.discover.gatedHelp;
+  return message.includes('HF_TOKEN') ? strings.downloads.privateHelp : message;
+}
+
+/** It ended with the connection: nothing is wrong with it, and what has come is kept. */
+export function isCut({ failure, state }: Download): boolean {
+  return state === 'failed' && failure?.code === 'offline';
 }
 
 export function downloadShare({ bytes, total_bytes }: Download): number | null {

@@ -34,6 +34,8 @@ export const connection: Catalogue['connection'] = {
   expiredHelp:
     'Öffne den neuesten über die Menüleiste. Wenn du Cairn in einem Terminal gestartet hast, öffne die Adresse, die dort steht.',
   lost: 'Die Verbindung zu Cairn ist unterbrochen. Sie wird wieder aufgebaut …',
+  lostHelp: 'Sieh nach, ob es noch läuft, und versuche es dann noch einmal.',
+  lostTitle: 'Cairn antwortet nicht',
   noAnswer: 'Cairn antwortet nicht. Prüfe, ob es noch läuft.',
   opening: 'Wird geöffnet …',
   startFailed: 'Cairn konnte nicht starten',

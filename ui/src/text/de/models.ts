@@ -122,11 +122,13 @@ export const models: Catalogue['models'] = {
 };
 
 export const downloads: Catalogue['downloads'] = {
-  acceptTerms: 'Seine Seite öffnen',
   addToken: 'Token hinzufügen …',
   amount: (bytes, total) => `${f.doneBytes(bytes, total)} von ${f.bytes(total)}`,
   cancel: 'Herunterladen abbrechen',
   cancelOf: (name) => `Herunterladen von ${name} abbrechen`,
+  cut: 'Die Verbindung ist abgebrochen. Was da ist, bleibt, und der Download geht von dort aus weiter.',
+  details: 'Einzelheiten',
+  detailsOf: (name) => `Einzelheiten zu ${name}`,
   cancelled: (name) => `Herunterladen von ${name} abgebrochen.`,
   download: 'Herunterladen',
   downloadOf: (name) => `${name} herunterladen`,
@@ -146,6 +148,7 @@ export const downloads: Catalogue['downloads'] = {
   labelOf: (action, name) => `${action}, ${name}`,
   left: (seconds) => `noch etwa ${f.timeLeft(seconds)}`,
   list: (parts) => parts.join(', '),
+  openPage: 'Seine Seite öffnen',
   offline: 'Wartet auf die Verbindung zum Hub',
   pause: 'Anhalten',
   pauseOf: (name) => `Herunterladen von ${name} anhalten`,
@@ -192,7 +195,6 @@ export const discover: Catalogue['discover'] = {
   switchedOff:
     'HF_HUB_OFFLINE oder TRANSFORMERS_OFFLINE ist gesetzt. Deshalb können keine Modelle gefunden oder heruntergeladen werden. Entferne das und starte Cairn neu.',
   offlineHelp: 'Modelle, die schon hier sind, gehen auch ohne ihn.',
-  openPage: 'Seine Seite öffnen',
   search: 'Hugging Face durchsuchen oder einen Namen einsetzen',
   searchLabel: 'Modelle suchen',
   searching: 'Wird gesucht …',

@@ -33,6 +33,8 @@ export const connection = {
   expiredHelp:
     'Open the newest one from the menu bar. If you started Cairn in a terminal, open the address that it printed there.',
   lost: 'Lost the connection to Cairn. Reconnecting…',
+  lostHelp: 'Check that it is still running, then try again.',
+  lostTitle: 'Cairn does not answer',
   noAnswer: 'Cairn does not answer. Check that it is still running.',
   opening: 'Opening…',
   startFailed: 'Cairn could not start',

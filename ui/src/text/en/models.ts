@@ -119,11 +119,13 @@ export const models = {
 
 /** Models that come from the hub. */
 export const downloads = {
-  acceptTerms: 'Open its page',
   addToken: 'Add a token…',
   amount: (bytes: number, total: number) => `${f.doneBytes(bytes, total)} of ${f.bytes(total)}`,
   cancel: 'Cancel the download',
   cancelOf: (name: string) => `Cancel the download of ${name}`,
+  cut: 'The connection was cut. What has come is kept, and the download goes on from there.',
+  details: 'Details',
+  detailsOf: (name: string) => `Details of ${name}`,
   cancelled: (name: string) => `Cancelled the download of ${name}.`,
   download: 'Download',
   downloadOf: (name: string) => `Download ${name}`,
@@ -143,6 +145,7 @@ export const downloads = {
   labelOf: (action: string, name: string) => `${action}, ${name}`,
   left: (seconds: number) => `about ${f.timeLeft(seconds)} left`,
   list: (parts: string[]) => parts.join(', '),
+  openPage: 'Open its page',
   offline: 'Waiting for the connection to the hub',
   pause: 'Pause',
   pauseOf: (name: string) => `Pause the download of ${name}`,
@@ -189,7 +192,6 @@ export const discover = {
   switchedOff:
     'HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE is set, so no models can be found or downloaded. Unset it, then start Cairn again.',
   offlineHelp: 'Models that are here already can be used without it.',
-  openPage: 'Open its page',
   search: 'Search Hugging Face, or paste a name',
   searchLabel: 'Search models',
   searching: 'Searching…',
