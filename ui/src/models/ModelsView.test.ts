@@ -327,6 +327,36 @@ test('a recommended model has one name everywhere, and its whole name beside it'
   expect(app.toasts.items).toEqual([]);
 });
 
+test('the context of a model is bounded by what it reads, and the field says so', async () => {
+  const platform = new FakePlatform();
+  platform.answers.get_settings = { type: 'settings', resolved: { settings: values, from: {} } };
+  const { app } = await open({}, platform);
+  app.openModelSettings('owner/model');
+  await drawn();
+  expect(screen.getByText(/This model reads at most 32,768 tokens/)).toBeTruthy();
+  await fireEvent.change(screen.getByLabelText('Context length'), { target: { value: '40000' } });
+  await drawn();
+  expect(screen.getByText('Enter a whole number from 256 to 32,768.').getAttribute('role')).toBe('alert');
+  expect(platform.askedTypes()).not.toContain('set_setting');
+});
+
+test('a pinned model says that it is not unloaded when idle', async () => {
+  const platform = new FakePlatform();
+  const resolved = (is_pinned: boolean): Reply => ({
+    type: 'settings',
+    resolved: { settings: { ...values, is_pinned, idle_unload: 'one_hour' }, from: { is_pinned: 'model' } },
+  });
+  platform.answers.get_settings = resolved(true);
+  const { app } = await open({}, platform);
+  app.openModelSettings('owner/model');
+  await drawn();
+  expect(screen.getByText('Without effect while the model is pinned: it stays in memory.')).toBeTruthy();
+  platform.answers.set_setting = resolved(false);
+  await fireEvent.click(screen.getByLabelText('Pinned'));
+  await drawn();
+  expect(screen.queryByText(/Without effect/)).toBeNull();
+});
+
 test('folders are added and removed', async () => {
   const platform = new FakePlatform();
   platform.chooseFolder = async () => '/models';

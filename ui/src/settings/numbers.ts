@@ -28,6 +28,11 @@ export function fromField(kind: NumberKind, shown: number | null): number | null
   return kind.type === 'bytes' && shown !== null ? Math.round(shown * GB) : shown;
 }
 
+/** The same kind with a lower upper end. */
+export function boundedBy(kind: NumberKind, most: number | null): NumberKind {
+  return most === null || kind.type === 'bytes' ? kind : { ...kind, max: Math.min(kind.max, most) };
+}
+
 /** What was typed into the field of a setting; an empty one means no value where that is allowed. */
 export function parseField(kind: NumberKind, text: string): Parsed<number | null> {
   if (kind.type === 'number') return parseNumber(text, { least: kind.min, most: kind.max });

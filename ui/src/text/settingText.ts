@@ -7,6 +7,10 @@ export interface SettingText {
   note?: string;
   /** What depends on what the engine does now. */
   statusNote?: (status: Status | null) => string;
+  /** What the model that it is set for bounds it by. */
+  boundNote?: (most: number) => string;
+  /** Instead of the note, while another setting of the same model takes its effect. */
+  overruledNote?: string;
   unit?: string;
   placeholder?: string;
   /** Of a setting with few values: their names. */

@@ -1,6 +1,6 @@
 // The settings and what their pages say.
 import type { Catalogue } from '../en';
-import { f } from './formats';
+import { f, tokens } from './formats';
 
 const rows: Catalogue['settings']['rows'] = {
   appearance: { label: 'Erscheinungsbild', choices: { system: 'System', light: 'Hell', dark: 'Dunkel' } },
@@ -27,6 +27,7 @@ const rows: Catalogue['settings']['rows'] = {
   idle_unload: {
     label: 'Bei Nichtgebrauch entladen',
     note: 'Macht den Speicher des Modells frei. Was ein Chat gelesen hat, wird vorher gesichert.',
+    overruledNote: 'Ohne Wirkung, solange das Modell angeheftet ist: Es bleibt im Speicher.',
     choices: {
       never: 'Nie',
       five_minutes: 'Nach 5 Minuten',
@@ -39,6 +40,7 @@ const rows: Catalogue['settings']['rows'] = {
   context_length: {
     label: 'Kontextlänge',
     note: 'Wie lang ein Chat mit diesem Modell werden kann, in Tokens (Wortteilen). Weniger braucht weniger Speicher.',
+    boundNote: (most) => `Dieses Modell liest höchstens ${tokens(most)}.`,
     unit: 'Tokens',
     placeholder: 'Alle',
   },

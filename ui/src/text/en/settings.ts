@@ -1,6 +1,6 @@
 // The settings and what their pages say.
 import type { Settings } from '../../platform/wire';
-import { f } from './formats';
+import { f, tokens } from './formats';
 import type { SettingText } from '../settingText';
 
 /** One entry for each row of the table of settings. */
@@ -22,6 +22,7 @@ export const settingRows: Record<keyof Settings, SettingText> = {
   idle_unload: {
     label: 'Unload when idle',
     note: 'Frees the memory of the model. What a chat has read is saved first.',
+    overruledNote: 'Without effect while the model is pinned: it stays in memory.',
     choices: {
       never: 'Never',
       five_minutes: 'After 5 minutes',
@@ -34,6 +35,7 @@ export const settingRows: Record<keyof Settings, SettingText> = {
   context_length: {
     label: 'Context length',
     note: 'How long a chat with this model can get, in tokens (pieces of words). Less takes less memory.',
+    boundNote: (most: number) => `This model reads at most ${tokens(most)}.`,
     unit: 'tokens',
     placeholder: 'All',
   },
