@@ -1,5 +1,5 @@
 // The window, used with a keyboard.
-import { fireEvent, render, screen, within } from '@testing-library/svelte';
+import { fireEvent, screen, within } from '@testing-library/svelte';
 import { tick } from 'svelte';
 import { expect, test, vi } from 'vitest';
 import type { ModelProblemKind } from './platform/wire';
@@ -441,4 +441,35 @@ test('a long message is folded until it is asked for', async () => {
   expect(show.getAttribute('aria-expanded')).toBe('false');
   await fireEvent.click(show);
   expect(screen.getByRole('button', { name: 'Show less' }).getAttribute('aria-expanded')).toBe('true');
+});
+
+test('the first stop of the Tab key leads past the sidebar, on every page', async () => {
+  const { app } = await open();
+  const first = () => document.querySelector<HTMLElement>('button, input, textarea, [tabindex="0"]') as HTMLElement;
+  expect(first().textContent).toBe('Skip to the message field');
+  await fireEvent.click(first());
+  await tick();
+  expect(document.activeElement).toBe(composer());
+  for (const page of ['models', 'settings'] as const) {
+    app.navigation.go(page);
+    await tick();
+    expect(first().textContent).toBe('Skip to the page');
+    await fireEvent.click(first());
+    expect(document.activeElement).toBe(document.getElementById('page'));
+  }
+});
+
+test('a message stands below the palette, not over it', async () => {
+  const { app } = await open();
+  app.toasts.show('info', 'It is done.');
+  await settle();
+  await tick();
+  const messages = screen.getByRole('region', { name: 'Notifications', hidden: true });
+  expect([...messages.classList]).toContain('top');
+  app.openPalette();
+  await settle();
+  await tick();
+  await settle();
+  await tick();
+  expect([...messages.classList]).toContain('bottom');
 });
