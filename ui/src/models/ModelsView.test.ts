@@ -171,6 +171,29 @@ test('a model says what it is, whether it fits, and the figures behind that', as
   expect(row.getByText(/In the Hugging Face cache/)).toBeTruthy();
 });
 
+test('a row counts the memory with the settings of its model', async () => {
+  const platform = new FakePlatform();
+  const own = memory({ fit: 'well', total_bytes: 3e9, context_tokens: 4096 });
+  platform.answers.get_model_memory = { type: 'model_memory', memory: own };
+  const large = facts({ memory: memory({ fit: 'too_large', total_bytes: 20e9 }) });
+  const { app } = await open({ models: [model('o/big', { facts: large })] }, platform);
+  app.openModels();
+  await drawn();
+  const figure = () => screen.getByRole('meter', { name: 'Memory of big' }).getAttribute('aria-valuetext');
+  expect(figure()).toBe('3 GB, fits well');
+  // Its settings are changed.
+  platform.answers.get_model_memory = { type: 'model_memory', memory: { ...own, total_bytes: 5e9 } };
+  app.openModelSettings('o/big');
+  await drawn();
+  await drawn();
+  expect(figure()).toBe('5 GB, fits well');
+  app.models.settingsName = null;
+  app.models.isMenuOpen = true;
+  app.navigation.go('chat');
+  await drawn();
+  expect(screen.getByText('Fits well')).toBeTruthy();
+});
+
 test('a model that is being loaded says how far it is, and can be stopped without a message', async () => {
   const engine = { state: 'loading' as const, model: 'owner/model', bytes_read: 1e9, total_bytes: 4e9 };
   const { app, platform } = await open({ status: { ...status, engine } });
@@ -214,29 +237,6 @@ test('deleting says what goes, hides the row, and can be undone', async () => {
   await drawn();
   expect(platform.asked).toContainEqual({ type: 'restore_model', name: 'o/first' });
   expect(document.activeElement).toBe(button('Actions for first'));
-test('a row counts the memory with the settings of its model', async () => {
-  const platform = new FakePlatform();
-  const own = memory({ fit: 'well', total_bytes: 3e9, context_tokens: 4096 });
-  platform.answers.get_model_memory = { type: 'model_memory', memory: own };
-  const large = facts({ memory: memory({ fit: 'too_large', total_bytes: 20e9 }) });
-  const { app } = await open({ models: [model('o/big', { facts: large })] }, platform);
-  app.openModels();
-  await drawn();
-  const figure = () => screen.getByRole('meter', { name: 'Memory of big' }).getAttribute('aria-valuetext');
-  expect(figure()).toBe('3 GB, fits well');
-  // Its settings are changed.
-  platform.answers.get_model_memory = { type: 'model_memory', memory: { ...own, total_bytes: 5e9 } };
-  app.openModelSettings('o/big');
-  await drawn();
-  await drawn();
-  expect(figure()).toBe('5 GB, fits well');
-  app.models.settingsName = null;
-  app.models.isMenuOpen = true;
-  app.navigation.go('chat');
-  await drawn();
-  expect(screen.getByText('Fits well')).toBeTruthy();
-});
-
 });
 
 test('models that Cairn only reads cannot be deleted, and their settings can be shown', async () => {
@@ -253,6 +253,19 @@ test('models that Cairn only reads cannot be deleted, and their settings can be 
     scope: { type: 'model', name: 'o/other' },
   });
   expect(screen.getByRole('heading', { name: 'Settings of other', hidden: true })).toBeTruthy();
+});
+
+test('a recommended model has one name everywhere, and its whole name beside it', async () => {
+  const { app } = await open({
+    models: [model('o/small')],
+    status: { ...status, engine: { state: 'ready', model: 'o/small' } },
+  });
+  expect(screen.getByRole('button', { name: 'Model: Small 1B' })).toBeTruthy();
+  app.openModels();
+  await drawn();
+  expect(screen.getByRole('heading', { name: 'Small 1B' })).toBeTruthy();
+  expect(screen.getByText('o/small')).toBeTruthy();
+  expect(screen.getByTestId('engine-state').closest('button')?.title).toMatch(/^o\/small\nReady/);
 });
 
 test('a model is called by its alias wherever it is named, and says that it is pinned', async () => {
@@ -298,19 +311,6 @@ test('what is set for a model is shown with its source and its memory, changed, 
     scope: { type: 'app' },
     key: 'default_model',
     value: 'owner/model',
-test('a recommended model has one name everywhere, and its whole name beside it', async () => {
-  const { app } = await open({
-    models: [model('o/small')],
-    status: { ...status, engine: { state: 'ready', model: 'o/small' } },
-  });
-  expect(screen.getByRole('button', { name: 'Model: Small 1B' })).toBeTruthy();
-  app.openModels();
-  await drawn();
-  expect(screen.getByRole('heading', { name: 'Small 1B' })).toBeTruthy();
-  expect(screen.getByText('o/small')).toBeTruthy();
-  expect(screen.getByTestId('engine-state').closest('button')?.title).toMatch(/^o\/small\nReady/);
-});
-
   });
   await fireEvent.click(screen.getByLabelText('Pinned'));
   await fireEvent.change(screen.getByLabelText('Unload when idle'), { target: { value: 'one_hour' } });
@@ -528,6 +528,39 @@ test('without a connection the search says so and can be tried again', async () 
   expect(platform.askedTypes().filter((type) => type === 'search_models')).toHaveLength(2);
 });
 
+test('without Cairn the search says so calmly, and is repeated when it is back', async () => {
+  const { app, platform } = await open();
+  platform.answers.search_models = new CallError('unreachable', 'Cairn does not answer.');
+  app.openModels('discover');
+  app.discover.type('llama', true);
+  await drawn();
+  expect(screen.getByText(/^Cairn does not answer/)).toBeTruthy();
+  expect(screen.queryByRole('alert')).toBeNull();
+  platform.answers.search_models = { type: 'found_models', models: [found('o/llama')] };
+  platform.connect('reconnecting');
+  platform.connect('open');
+  await drawn();
+  await drawn();
+  expect(screen.getByText('1 model found')).toBeTruthy();
+});
+
+test('facts that could not be asked for are asked for again by the next search', async () => {
+  const { app, platform } = await open();
+  platform.answers.search_models = { type: 'found_models', models: [found('o/llama')] };
+  platform.answers.get_model_facts = new Error('The connection was cut.');
+  app.openModels('discover');
+  app.discover.type('llama', true);
+  await drawn();
+  await drawn();
+  expect(screen.queryByText('Fits well')).toBeNull();
+  platform.answers.get_model_facts = { type: 'model_facts', facts: facts() };
+  platform.answers.search_models = { type: 'found_models', models: [found('o/llama')] };
+  await fireEvent.keyDown(screen.getByRole('textbox', { name: 'Search models' }), { key: 'Enter' });
+  await drawn();
+  await drawn();
+  expect(screen.getByText('Fits well')).toBeTruthy();
+});
+
 test('the menu of the composer leads back to the model that answered, and says what that saves', async () => {
   const platform = new FakePlatform();
   const cache = saved({ model: 'o/before', fingerprint: 'other', cached_tokens: 1200 });
@@ -564,7 +597,7 @@ test('a chat offers the way back to its model in one line, and a load in between
   await drawn();
   const line = screen.getByText('This chat was with before.').parentElement as HTMLElement;
   expect(line.textContent).toContain('(its saved context opens at once; this model reads 3,200 tokens again)');
-  await press('Go back');
+  await press('Go back to before');
   expect(platform.asked).toContainEqual({ type: 'load_model', name: 'o/before' });
 
   const engine = { state: 'loading' as const, model: 'o/before', bytes_read: 1e9, total_bytes: 2e9 };
@@ -572,7 +605,7 @@ test('a chat offers the way back to its model in one line, and a load in between
   await drawn();
   expect(screen.queryByText('This chat was with before.')).toBeNull();
   expect(screen.getByRole('progressbar', { name: 'Loading before' }).getAttribute('aria-valuenow')).toBe('50');
-  await press('Cancel');
+  await press('Cancel, Loading before');
   expect(platform.asked).toContainEqual({ type: 'stop_loading' });
 
   // What is not saved whole is read again by either.
@@ -637,39 +670,6 @@ test('the hub’s settings are refused at their field, and say to whom a token b
   platform.answers.set_setting = {
     type: 'settings',
     resolved: { settings: { ...values, hub_endpoint: '' }, from: {} },
-test('without Cairn the search says so calmly, and is repeated when it is back', async () => {
-  const { app, platform } = await open();
-  platform.answers.search_models = new CallError('unreachable', 'Cairn does not answer.');
-  app.openModels('discover');
-  app.discover.type('llama', true);
-  await drawn();
-  expect(screen.getByText(/^Cairn does not answer/)).toBeTruthy();
-  expect(screen.queryByRole('alert')).toBeNull();
-  platform.answers.search_models = { type: 'found_models', models: [found('o/llama')] };
-  platform.connect('reconnecting');
-  platform.connect('open');
-  await drawn();
-  await drawn();
-  expect(screen.getByText('1 model found')).toBeTruthy();
-});
-
-test('facts that could not be asked for are asked for again by the next search', async () => {
-  const { app, platform } = await open();
-  platform.answers.search_models = { type: 'found_models', models: [found('o/llama')] };
-  platform.answers.get_model_facts = new Error('The connection was cut.');
-  app.openModels('discover');
-  app.discover.type('llama', true);
-  await drawn();
-  await drawn();
-  expect(screen.queryByText('Fits well')).toBeNull();
-  platform.answers.get_model_facts = { type: 'model_facts', facts: facts() };
-  platform.answers.search_models = { type: 'found_models', models: [found('o/llama')] };
-  await fireEvent.keyDown(screen.getByRole('textbox', { name: 'Search models' }), { key: 'Enter' });
-  await drawn();
-  await drawn();
-  expect(screen.getByText('Fits well')).toBeTruthy();
-});
-
   };
   await fireEvent.change(address, { target: { value: ' ' } });
   await drawn();
