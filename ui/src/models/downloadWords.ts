@@ -25,6 +25,11 @@ export function failureWords({ code, message }: Failure): string {
   return message.includes('HF_TOKEN') ? strings.downloads.privateHelp : message;
 }
 
+/** It waits for the person's account: their consent, or a token. */
+export function needsAccount({ failure }: Download): boolean {
+  return failure?.code === 'gated' || failure?.code === 'unauthorized';
+}
+
 /** It ended with the connection: nothing is wrong with it, and what has come is kept. */
 export function isCut({ failure, state }: Download): boolean {
   return state === 'failed' && failure?.code === 'offline';
