@@ -22,12 +22,15 @@ export interface RevisionsOptions {
 export class RevisionStore {
   /** What a newer version has to download, by the model's name. */
   updates = $state.raw<ReadonlyMap<string, number>>(new Map());
+  /** The person asks. That the page does so by itself is not shown. */
   isAsking = $state(false);
   /** The older versions of models whose rows were opened. */
   old = $state.raw<ReadonlyMap<string, OldRevisions>>(new Map());
   readonly #options: RevisionsOptions;
   readonly #now: () => number;
   #askedAt: number | null = null;
+  /** Whether the question that is on its way will have had an answer. */
+  #asked: Promise<boolean> | null = null;
 
   constructor(options: RevisionsOptions) {
     this.#options = options;
@@ -41,9 +44,11 @@ export class RevisionStore {
 
   /** Asks the hub now, and says so where there is nothing new. */
   async check(): Promise<void> {
-    if ((await this.#ask()) && this.updates.size === 0) {
-      this.#options.toasts.show('info', strings.models.versions.none);
-    }
+    if (this.isAsking) return;
+    this.isAsking = true;
+    const isAnswered = await this.#ask();
+    this.isAsking = false;
+    if (isAnswered && this.updates.size === 0) this.#options.toasts.show('info', strings.models.versions.none);
   }
 
   /** The newer version of a model has come. */
@@ -92,9 +97,12 @@ export class RevisionStore {
   }
 
   /** Returns whether there is an answer. */
-  async #ask(): Promise<boolean> {
-    if (this.isAsking) return false;
-    this.isAsking = true;
+  #ask(): Promise<boolean> {
+    this.#asked ??= this.#askHub().finally(() => (this.#asked = null));
+    return this.#asked;
+  }
+
+  async #askHub(): Promise<boolean> {
     this.#askedAt = this.#now();
     try {
       const reply = await this.#options.platform.call({ type: 'get_model_updates' });
@@ -104,8 +112,6 @@ export class RevisionStore {
     } catch {
       // Without an answer nothing is known, which is no trouble of the person's.
       return false;
-    } finally {
-      this.isAsking = false;
     }
   }
 }

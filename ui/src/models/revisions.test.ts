@@ -1,7 +1,7 @@
 // Versions of models: when the hub is asked, and that a removal can be undone.
 import { expect, test, vi } from 'vitest';
 import type { Reply } from '../platform/wire';
-import { FakePlatform, settle } from '../testing/fake';
+import { FakePlatform, gate, settle } from '../testing/fake';
 import { Toasts } from '../ui/toasts.svelte';
 import { UndoStack } from '../ui/undo';
 import { RevisionStore } from './revisions.svelte';
@@ -37,6 +37,19 @@ test('the hub is asked when the page is opened, and again only after an hour or 
   platform.answers.get_model_updates = found();
   await revisions.check();
   expect(toasts.items[0]?.text).toBe('No newer versions were found.');
+});
+
+test('only what the person asks is shown as being asked, and it waits for what the page has asked already', async () => {
+  const { platform, revisions, toasts } = open();
+  const opened = gate<Reply>();
+  platform.answers.get_model_updates = opened.promise;
+  void revisions.look();
+  expect(revisions.isAsking).toBe(false);
+  const isChecked = revisions.check();
+  expect(revisions.isAsking).toBe(true);
+  opened.open(found());
+  await isChecked;
+  expect([revisions.isAsking, platform.asked.length, toasts.items.length]).toEqual([false, 1, 1]);
 });
 
 test('a hub that does not answer is silent', async () => {
