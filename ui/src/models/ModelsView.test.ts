@@ -544,6 +544,20 @@ test('without Cairn the search says so calmly, and is repeated when it is back',
   expect(screen.getByText('1 model found')).toBeTruthy();
 });
 
+test('a connection that the hub cuts is told calmly, with what the core says of it', async () => {
+  const { app, platform } = await open();
+  const sentence = 'The connection to hub was cut again and again: try again to continue.';
+  platform.answers.search_models = new CallError('hub', sentence);
+  app.openModels('discover');
+  app.discover.type('llama', true);
+  await drawn();
+  expect(screen.getByText(/^The hub gave no answer/).textContent).toContain(sentence);
+  expect(screen.queryByRole('alert')).toBeNull();
+  platform.answers.search_models = new CallError('invalid', 'It is too long.');
+  await press('Try again');
+  expect(screen.getByRole('alert').textContent).toContain('It is too long.');
+});
+
 test('facts that could not be asked for are asked for again by the next search', async () => {
   const { app, platform } = await open();
   platform.answers.search_models = { type: 'found_models', models: [found('o/llama')] };

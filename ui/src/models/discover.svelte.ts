@@ -12,9 +12,12 @@ const DEBOUNCE_MS = 300;
 export const sortOrders = ['match', 'downloads', 'newest', 'smallest'] as const;
 export type SortOrder = (typeof sortOrders)[number];
 
-/** Why there is no answer. Without a connection, to the hub or to Cairn itself, there is nothing wrong with the question. */
+/**
+ * Why there is no answer. Without a connection to the hub (`offline`) or to Cairn itself (`unreachable`), and where the hub
+ * has trouble of its own (`hub`), such as a connection that it cuts, there is nothing wrong with the question.
+ */
 export interface Trouble {
-  why: 'offline' | 'unreachable' | 'failed';
+  why: 'offline' | 'unreachable' | 'hub' | 'failed';
   sentence: string;
 }
 
@@ -140,7 +143,7 @@ export class DiscoverStore {
   async #openExact(name: string, number: number): Promise<boolean> {
     const { model, trouble } = await this.#ask(name);
     if (number !== this.#search) return true;
-    if (!model && (trouble === null || trouble.why === 'failed')) return false;
+    if (!model && trouble?.why !== 'offline' && trouble?.why !== 'unreachable') return false;
     this.found = null;
     this.trouble = trouble;
     this.exactName = model ? name : null;
@@ -213,7 +216,8 @@ export class DiscoverStore {
 
 function troubleOf(error: unknown): Trouble {
   const code = error instanceof CallError ? error.code : null;
-  return { why: code === 'offline' || code === 'unreachable' ? code : 'failed', sentence: sentenceOf(error) };
+  const isCalm = code === 'offline' || code === 'unreachable' || code === 'hub';
+  return { why: isCalm ? code : 'failed', sentence: sentenceOf(error) };
 }
 
 function inOrder(models: FoundModel[], sort: SortOrder): FoundModel[] {

@@ -30,9 +30,9 @@ export function needsAccount({ failure }: Download): boolean {
   return failure?.code === 'gated' || failure?.code === 'unauthorized';
 }
 
-/** It ended with the connection: nothing is wrong with it, and what has come is kept. */
-export function isCut({ failure, state }: Download): boolean {
-  return state === 'failed' && failure?.code === 'offline';
+/** It failed where nothing is wrong with the download: trying again later may be enough, or an account is needed. */
+export function isCalm(download: Download): boolean {
+  return needsAccount(download) || download.failure?.code === 'offline' || download.failure?.code === 'hub';
 }
 
 export function downloadShare({ bytes, total_bytes }: Download): number | null {

@@ -181,6 +181,7 @@ export const discover: Catalogue['discover'] = {
     'Du musst zuerst die Bedingungen annehmen. Öffne seine Seite, nimm sie an, und füge in den Einstellungen ein Token deines Kontos hinzu.',
   hidden: (count) =>
     `${f.plural(count, 'Modell wird', 'Modelle werden')} nicht gezeigt: Schon die Gewichte sind zu groß für diesen ${machine}.`,
+  hubFailed: 'Der Hub hat nicht geantwortet',
   licence: 'Lizenz',
   licenceUnknown: 'Nicht angegeben',
   memory: 'Speicher',

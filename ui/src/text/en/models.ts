@@ -178,6 +178,7 @@ export const discover = {
     'Its makers want you to accept their terms first. Open its page, accept them, and add a token of your account in the settings.',
   hidden: (count: number) =>
     `${f.plural(count, 'model is', 'models are')} not shown: the weights alone are too large for ${machine}.`,
+  hubFailed: 'The hub gave no answer',
   licence: 'Licence',
   licenceUnknown: 'Not stated',
   memory: 'Memory',
