@@ -59,6 +59,11 @@ impl RepoFolder {
         sync_folder(folder)
     }
 
+    /// Whether a branch or tag names a commit here.
+    pub fn has_ref(&self, revision: &Revision) -> bool {
+        self.path().join("refs").join(revision.as_str()).exists()
+    }
+
     /// Removes what killed processes left of snapshots; one that is being made stays.
     fn remove_unfinished(&self) {
         let Ok(entries) = fs::read_dir(self.path()) else { return };

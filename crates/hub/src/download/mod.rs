@@ -7,6 +7,7 @@ mod progress;
 mod queue;
 mod rate;
 
+use std::ffi::OsStr;
 use std::path::PathBuf;
 
 use futures_util::{StreamExt, TryStreamExt, stream};
@@ -88,13 +89,33 @@ impl Hub {
         plan: &DownloadPlan,
         progress: &watch::Sender<DownloadProgress>,
     ) -> Result<DownloadedModel, DownloadError> {
+        let has_other = self.keep_in_use(plan).await?;
         let model = self.fetch(plan, progress).await?;
-        let is_first = main_snapshot(&RepoFolder::new(self.cache(), &plan.repo).path())
-            .is_none_or(|used| used == model.folder);
-        if is_first {
+        if !has_other {
             put_to_use(&model, &plan.revision).await?;
         }
         Ok(model)
+    }
+
+    /// Whether the model's name stands for another commit than that of the plan. Asked before
+    /// anything is linked: an only snapshot is used without a ref, and would not be beside a second
+    /// one. So its ref is written now, and the answer is the same after a stop.
+    async fn keep_in_use(&self, plan: &DownloadPlan) -> Result<bool, DownloadError> {
+        let folder = RepoFolder::new(self.cache(), &plan.repo);
+        let (path, commit) = (folder.path(), plan.commit.clone());
+        let kept = spawn_blocking(move || {
+            let Some(used) = main_snapshot(&folder.path()) else { return Ok(false) };
+            let used = used.file_name().and_then(OsStr::to_str).and_then(Commit::parse);
+            if used.as_ref() == Some(&commit) {
+                return Ok(false);
+            }
+            let main = Revision::default();
+            if let Some(used) = used.filter(|_| !folder.has_ref(&main)) {
+                folder.write_ref(&main, &used)?;
+            }
+            Ok(true)
+        });
+        joined(kept.await).map_err(|error| DownloadError::cache(&path, &error))
     }
 
     /// Fetches and verifies everything and links the snapshot, which no branch names yet.

@@ -198,6 +198,27 @@ fn what_is_done_begins_anew_when_it_is_added_again() {
 }
 
 #[test]
+fn a_second_version_is_not_used_before_its_check_although_no_ref_names_the_first() {
+    let mut repo = FakeRepo::model(MODEL, WEIGHT_BYTES);
+    let setting = Setting::with(repo.clone());
+    let first = setting.download().unwrap();
+    // As a download of one commit leaves it.
+    std::fs::remove_file(setting.repo_folder().join("refs/main")).unwrap();
+    repo.commit = "0ddba11f".repeat(5);
+    setting.hub.change(|repos| *repos = vec![repo.clone()]);
+    let _entered = setting.runtime.enter();
+    // The second queue is that of a program that was killed before it had looked at the version.
+    for _ in 0..2 {
+        let downloads = Downloads::new(Hub::new(setting.options()).unwrap());
+        downloads.add(request(MODEL));
+        wait(&setting, &downloads, |list| is_done(&list[0]));
+        let DownloadState::Done(model) = &downloads.list()[0].state else { unreachable!() };
+        assert_eq!(model.commit.as_str(), repo.commit);
+        assert!(!model.is_in_use() && first.is_in_use());
+    }
+}
+
+#[test]
 fn a_queue_comes_back_in_its_order_and_what_was_paused_stays_paused() {
     let names = ["a/a", "b/b", "c/c"];
     let setting = Setting::new();
