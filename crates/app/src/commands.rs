@@ -178,17 +178,13 @@ async fn create_conversation(
     app: &Arc<App>,
     store: &Store,
 ) -> Result<cairn_store::Conversation, Failure> {
-    let mut row = store.create_conversation(now_ms()).await?;
     let model = models::expected_name(app).await;
     let Settings { system_prompt, .. } = match model {
         Some(name) => app.settings.of_model(&name),
         None => app.settings(),
     };
-    if !system_prompt.trim().is_empty() {
-        store.set_system_prompt(&row.id, &system_prompt).await?;
-        row.system_prompt = system_prompt;
-    }
-    Ok(row)
+    let system_prompt = if system_prompt.trim().is_empty() { "" } else { &system_prompt };
+    Ok(store.create_conversation_with(now_ms(), system_prompt).await?)
 }
 
 /// Emits a conversation that was just created, and returns it as the reply.

@@ -87,10 +87,34 @@ fn prefix_from_row(row: &SqliteRow) -> Result<Option<Prefix>, sqlx::Error> {
     }))
 }
 
+/// An empty conversation, which has no row yet.
+fn new(now_ms: i64) -> Conversation {
+    Conversation {
+        id: Uuid::now_v7().to_string(),
+        title: String::new(),
+        system_prompt: String::new(),
+        leaf_message_id: None,
+        created_at_ms: now_ms,
+        updated_at_ms: now_ms,
+        deleted_at_ms: None,
+        prefix: None,
+    }
+}
+
 impl Store {
     /// Creates an empty conversation.
     pub async fn create_conversation(&self, now_ms: i64) -> Result<Conversation, StoreError> {
-        self.insert_conversation(now_ms, None, "").await
+        self.create_conversation_with(now_ms, "").await
+    }
+
+    /// Creates an empty conversation with a system prompt.
+    pub async fn create_conversation_with(
+        &self,
+        now_ms: i64,
+        system_prompt: &str,
+    ) -> Result<Conversation, StoreError> {
+        let system_prompt = system_prompt.to_owned();
+        self.insert_conversation(Conversation { system_prompt, ..new(now_ms) }).await
     }
 
     /// Creates a conversation that starts from a named prompt cache. With an empty title the first
@@ -101,36 +125,28 @@ impl Store {
         prefix: &Prefix,
         title: &str,
     ) -> Result<Conversation, StoreError> {
-        self.insert_conversation(now_ms, Some(prefix), title).await
+        let (title, prefix) = (title.to_owned(), Some(prefix.clone()));
+        self.insert_conversation(Conversation { title, prefix, ..new(now_ms) }).await
     }
 
+    /// Writes all of a new conversation at once.
     async fn insert_conversation(
         &self,
-        now_ms: i64,
-        prefix: Option<&Prefix>,
-        title: &str,
+        conversation: Conversation,
     ) -> Result<Conversation, StoreError> {
-        let conversation = Conversation {
-            id: Uuid::now_v7().to_string(),
-            title: title.to_owned(),
-            system_prompt: String::new(),
-            leaf_message_id: None,
-            created_at_ms: now_ms,
-            updated_at_ms: now_ms,
-            deleted_at_ms: None,
-            prefix: prefix.cloned(),
-        };
+        let prefix = conversation.prefix.as_ref();
         let mut tx = self.begin().await?;
         sqlx::query(
             "insert into conversations
                  (id, title, system_prompt, activity_seq, created_at_ms, updated_at_ms, prefix_named_id, prefix_name, prefix_kind,
                   prefix_kv_format, prefix_provenance, prefix_num_tokens, prefix_token_ids, prefix_start_text, prefix_end_text, prefix_is_imported)
-             values (?, ?, '', (select coalesce(max(activity_seq), 0) + 1 from conversations), ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+             values (?, ?, ?, (select coalesce(max(activity_seq), 0) + 1 from conversations), ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         )
         .bind(&conversation.id)
-        .bind(title)
-        .bind(now_ms)
-        .bind(now_ms)
+        .bind(&conversation.title)
+        .bind(&conversation.system_prompt)
+        .bind(conversation.created_at_ms)
+        .bind(conversation.updated_at_ms)
         .bind(prefix.map(|prefix| &prefix.named_id))
         .bind(prefix.map(|prefix| &prefix.name))
         .bind(prefix.map(|prefix| prefix.kind.as_str()))

@@ -34,6 +34,24 @@ async fn a_conversation_comes_back_as_it_was_saved() {
 }
 
 #[tokio::test]
+async fn a_new_conversation_is_written_with_its_system_prompt_or_not_at_all() {
+    let scratch = Scratch::new();
+    let store = scratch.open().await;
+    let made = store.create_conversation_with(1_000, "Answer in rhymes.").await.unwrap();
+    assert_eq!(made.system_prompt, "Answer in rhymes.");
+    assert_eq!(store.conversation(&made.id).await.unwrap(), Some(made));
+    // Whatever stops a later statement, as a kill would, leaves no conversation without its prompt.
+    scratch
+        .execute(
+            "create trigger stop before update on conversations begin select raise(abort, 'x'); end",
+        )
+        .await;
+    let made = store.create_conversation_with(2_000, "In prose.").await.unwrap();
+    let read = store.conversation(&made.id).await.unwrap().unwrap();
+    assert_eq!(read.system_prompt, "In prose.", "one statement writes it all");
+}
+
+#[tokio::test]
 async fn a_conversation_keeps_the_prefix_that_it_began_with() {
     async fn check(
         kind: NamedCacheKind,
