@@ -42,8 +42,10 @@ pub mod cache_file;
 mod excerpt;
 mod file;
 pub mod gguf;
+mod locked_folder;
 pub mod safetensors;
 #[cfg(any(test, feature = "test-files"))]
 pub mod test_files;
 
 pub use file::{FileError, MAX_CONFIG_BYTES, read_file};
+pub use locked_folder::make_locked_folder;

@@ -6,6 +6,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use cairn_formats::gguf::{self, GgufError, import_gguf};
+use cairn_formats::make_locked_folder;
 use uuid::Uuid;
 
 use crate::{HubError, ModelFolders};
@@ -95,7 +96,8 @@ impl ModelFolders {
         for entry in entries.flatten() {
             let is_ours = entry.file_name().to_str().is_some_and(is_partial_name)
                 && entry.file_type().is_ok_and(|kind| kind.is_dir());
-            if is_ours && lock(&entry.path()).is_some() {
+            // Held until the folder is gone: an import that has just made it makes another then.
+            if is_ours && let Some(_lock) = lock(&entry.path()) {
                 // If this fails, the next start tries again.
                 let _ = fs::remove_dir_all(entry.path());
             }
@@ -132,9 +134,11 @@ struct PartialCopy {
 impl PartialCopy {
     fn make(imported: &Path) -> io::Result<PartialCopy> {
         fs::create_dir_all(imported)?;
-        let path = imported.join(format!("{PARTIAL_PREFIX}{}", Uuid::now_v7()));
-        fs::create_dir(&path)?;
-        Ok(PartialCopy { _lock: lock(&path), path })
+        let (path, _lock) = make_locked_folder(|| {
+            let path = imported.join(format!("{PARTIAL_PREFIX}{}", Uuid::now_v7()));
+            fs::create_dir(&path).map(|()| path)
+        })?;
+        Ok(PartialCopy { path, _lock })
     }
 
     fn finish(self, target: &Path) -> io::Result<()> {

@@ -13,12 +13,14 @@ use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value, json};
+use tempfile::TempDir;
 
 use super::affine::{GROUP_SIZE, NotFinite, affine_bits, all_finite, to_affine, unpermute_heads};
 use super::llama::{Llama, PlannedTensor};
 use super::tensors::GgmlType;
 use super::tokenizer::TokenizerFiles;
 use super::{GgufError, GgufFile, GgufProblem};
+use crate::make_locked_folder;
 
 /// Bytes of the file converted at once; whole rows, so a little more or less.
 const CHUNK_BYTES: usize = 8 << 20;
@@ -51,17 +53,8 @@ pub fn import_gguf(
     if target.symlink_metadata().is_ok() {
         return Err(GgufError::AlreadyExists { path: target });
     }
-    // A sibling, so that the rename stays on one file system; dropping it removes it. Its mode is
-    // the default, not tempfile's 0700.
-    let folder = tempfile::Builder::new()
-        .prefix(PARTIAL_PREFIX)
-        .rand_bytes(NUM_RANDOM_CHARS)
-        .permissions(Permissions::from_mode(0o777))
-        .tempdir_in(models_dir)
-        .map_err(at(models_dir))?;
-    let lock = File::open(folder.path()).map_err(at(folder.path()))?;
-    // Where folders cannot be locked, nobody removes what a crash leaves either.
-    let _ = lock.try_lock();
+    let (folder, _lock) =
+        make_locked_folder(|| partial_folder(models_dir)).map_err(at(models_dir))?;
     write_weights(&gguf, &plan, &folder.path().join("model.safetensors"), progress)?;
     for (file, contents) in [
         ("config.json", llama.config(&plan, &tokenizer.special)),
@@ -71,9 +64,29 @@ pub fn import_gguf(
     ] {
         write_json(&folder.path().join(file), &contents)?;
     }
+    publish(folder, &target)?;
+    sync_folder(models_dir)?;
+    Ok(target)
+}
+
+/// A sibling of the models, so that the rename stays on one file system; dropping it removes it. Its
+/// mode is the default, not tempfile's 0700.
+fn partial_folder(models_dir: &Path) -> io::Result<TempDir> {
+    tempfile::Builder::new()
+        .prefix(PARTIAL_PREFIX)
+        .rand_bytes(NUM_RANDOM_CHARS)
+        .permissions(Permissions::from_mode(0o777))
+        .tempdir_in(models_dir)
+}
+
+/// Gives a complete folder its name, unless another import has taken that meanwhile.
+fn publish(folder: TempDir, target: &Path) -> Result<(), GgufError> {
     sync_folder(folder.path())?;
-    match fs::rename(folder.path(), &target) {
-        Ok(()) => drop(folder.keep()),
+    match fs::rename(folder.path(), target) {
+        Ok(()) => {
+            drop(folder.keep());
+            Ok(())
+        }
         Err(error)
             if matches!(
                 error.kind(),
@@ -82,12 +95,10 @@ pub fn import_gguf(
                     | io::ErrorKind::NotADirectory
             ) =>
         {
-            return Err(GgufError::AlreadyExists { path: target });
+            Err(GgufError::AlreadyExists { path: target.to_owned() })
         }
-        Err(source) => return Err(GgufError::Write { path: target, source }),
+        Err(source) => Err(GgufError::Write { path: target.to_owned(), source }),
     }
-    sync_folder(models_dir)?;
-    Ok(target)
 }
 
 fn at(path: &Path) -> impl FnOnce(io::Error) -> GgufError {
