@@ -7,6 +7,7 @@ case "$*" in
 */broken) echo '{"ok":false,"kind":"broken","detail":"tokenizer.json is not valid"}' ;;
 */hangs) while :; do :; done ;;
 */hangs-silently) exec <&- >&- 2>&-; while :; do :; done ;;
+*/waits) read -r _ < "$4.go" ;;
 */killed) kill -KILL $$ ;;
 */aborts) kill -ABRT $$ ;;
 */runs-out-of-memory) echo 'memory allocation of 4294967296 bytes failed' >&2; kill -ABRT $$ ;;

@@ -40,7 +40,7 @@ pub(crate) async fn folder_of(app: &App, name: &str) -> Result<PathBuf, Failure>
     }
 }
 
-/// Fails where a value that its row allows does not suit the model.
+/// Fails where a value that its row allows does not suit the model. Opens the model's files.
 pub(crate) async fn check(app: &App, name: &str, key: &str, value: &Value) -> Result<(), Failure> {
     // What is taken back need not suit a model, which may be gone.
     if value.is_null() {
@@ -65,7 +65,6 @@ pub(crate) async fn check(app: &App, name: &str, key: &str, value: &Value) -> Re
                 ))),
             }
         }
-        ("alias", Value::String(alias)) if !alias.is_empty() => check_alias(app, name, alias).await,
         ("draft_model", Value::String(draft)) if !draft.is_empty() => {
             check_draft(app, name, folder, draft).await
         }
@@ -73,7 +72,18 @@ pub(crate) async fn check(app: &App, name: &str, key: &str, value: &Value) -> Re
     }
 }
 
-async fn check_alias(app: &App, name: &str, alias: &str) -> Result<(), Failure> {
+/// Fails where an alias names another model. Depends on the settings of the others, so none is saved
+/// meanwhile.
+pub(crate) async fn check_alias(
+    app: &App,
+    name: &str,
+    key: &str,
+    value: &Value,
+) -> Result<(), Failure> {
+    let alias = match value {
+        Value::String(alias) if key == "alias" && !alias.is_empty() => alias.as_str(),
+        _ => return Ok(()),
+    };
     if alias.trim() != alias {
         return Err(Failure::invalid("An alias cannot begin or end with a space."));
     }

@@ -58,14 +58,13 @@ pub(crate) async fn set(
     key: &str,
     value: Value,
 ) -> Result<Reply, Failure> {
+    check(app, &target, key, &value).await?;
     // Other values of the same target are saved with it, so changes come one after the other.
     let _saving = app.settings.saving.lock().await;
     match &target {
         SettingTarget::App => {
             let mut overrides = app.settings.overrides();
             overrides.set(key, value).map_err(Failure::invalid)?;
-            let wanted = resolve(app.settings.defaults(), &[overrides.clone()]).settings;
-            hub_settings::check(app, key, &wanted).await?;
             app.settings.save(&app.store, overrides).await?;
             hub_settings::apply(app, key).await;
             let Settings { cache_budget_bytes, cache_ram_budget_bytes, .. } = app.settings();
@@ -74,7 +73,7 @@ pub(crate) async fn set(
         SettingTarget::Model { name } => {
             let mut overrides = app.settings.overrides_of_model(name);
             overrides.set(key, value.clone()).map_err(Failure::invalid)?;
-            own_settings::check(app, name, key, &value).await?;
+            own_settings::check_alias(app, name, key, &value).await?;
             app.settings.save_model(&app.store, name, overrides).await?;
             own_settings::apply(app, name, key);
         }
@@ -87,6 +86,25 @@ pub(crate) async fn set(
     }
     app.emit(Event::Settings { settings: app.settings() });
     get(app, &target).await
+}
+
+/// What takes its time, before other settings have to wait for this one: opening a model's files, a
+/// folder's disk. It depends on no other setting.
+async fn check(app: &App, target: &SettingTarget, key: &str, value: &Value) -> Result<(), Failure> {
+    match target {
+        SettingTarget::App => {
+            let mut overrides = app.settings.overrides();
+            overrides.set(key, value.clone()).map_err(Failure::invalid)?;
+            let wanted = resolve(app.settings.defaults(), &[overrides]).settings;
+            hub_settings::check(app, key, &wanted).await
+        }
+        SettingTarget::Model { name } => {
+            let mut overrides = app.settings.overrides_of_model(name);
+            overrides.set(key, value.clone()).map_err(Failure::invalid)?;
+            own_settings::check(app, name, key, value).await
+        }
+        SettingTarget::Chat { .. } => Ok(()),
+    }
 }
 
 async fn of_chat(store: &Store, id: &str) -> Result<SettingOverrides, Failure> {

@@ -3,17 +3,18 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use cairn_app::App;
 use cairn_app::wire::{
     Command, Conversation, Event, FailureCode, LoadedModel, MemoryNeed, MessageStatus, Reply,
     SettingTarget, Status,
 };
+use cairn_app::{App, Options};
 use cairn_tiny_models::copy_tiny_model;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::kit::{
     MODEL, answered, check_failure, home_with_model, new_conversation, next, open, open_greedy,
+    options, set_for_all,
 };
 
 /// Adds a copy of the tiny model, in which `change` may change a file.
@@ -315,5 +316,27 @@ async fn a_conversation_remembers_its_model() {
     assert_eq!(stats.model, MODEL);
     // While one is loaded, that answers.
     assert_eq!(answered(&app, &other, "More").await.stats.unwrap().model, MODEL);
+    app.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn other_settings_do_not_wait_until_a_model_is_checked() {
+    let home = tempfile::tempdir().unwrap();
+    add_model(&home, "waits", |_| {});
+    // Its check ends when somebody writes here.
+    let gate = home.path().join("models/waits.go");
+    assert!(std::process::Command::new("mkfifo").arg(&gate).status().unwrap().success());
+    let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/models/check_program.sh");
+    let check_program = Some(program);
+    let app = App::open(Options { check_program, ..options(home.path()) }).await.unwrap();
+    let (owner, command) = (app.clone(), setting("waits", "context_length", json!(256)));
+    let slow = tokio::spawn(async move { owner.call(command).await });
+    // Opens when the check reads.
+    let open = tokio::task::spawn_blocking(move || std::fs::File::options().write(true).open(gate));
+    let open = open.await.unwrap().unwrap();
+    set_for_all(&app, "top_k", 9).await;
+    assert!(!slow.is_finished(), "it still waits for the check");
+    drop(open);
+    slow.await.unwrap().unwrap();
     app.close().await;
 }
