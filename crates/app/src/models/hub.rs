@@ -190,7 +190,7 @@ pub(crate) async fn set_token(app: &App, text: &str) -> Result<HubAccess, Failur
 
 /// The models whose names contain the words, those for MLX first.
 pub(crate) async fn search(app: &App, text: &str) -> Result<Vec<FoundModel>, Failure> {
-    let found = app.hub.hub()?.search_models(text.trim(), MAX_FOUND).await?;
+    let found = app.hub.hub()?.for_a_person().search_models(text.trim(), MAX_FOUND).await?;
     let row = |model: cairn_hub::FoundModel| FoundModel {
         name: model.repo.to_string(),
         downloads: model.num_downloads,
@@ -207,7 +207,7 @@ pub(crate) async fn search(app: &App, text: &str) -> Result<Vec<FoundModel>, Fai
 
 /// What the hub says about a model. Only names and small texts are fetched.
 pub(crate) async fn card(app: &App, name: &str) -> Result<HubModel, Failure> {
-    let (hub, repo): (Hub, RepoId) = (app.hub.hub()?, name.parse()?);
+    let (hub, repo): (Hub, RepoId) = (app.hub.hub()?.for_a_person(), name.parse()?);
     let plan = hub.plan(&repo, &MAIN.parse()?).await?;
     let (config, readme) = tokio::join!(
         text(&hub, &repo, &plan.commit, "config.json"),
@@ -237,7 +237,7 @@ pub(crate) async fn card(app: &App, name: &str) -> Result<HubModel, Failure> {
 
 /// What a model takes, as its card says it; a row of a search has no more.
 pub(crate) async fn facts(app: &App, name: &str) -> Result<Option<ModelFacts>, Failure> {
-    let (hub, repo): (Hub, RepoId) = (app.hub.hub()?, name.parse()?);
+    let (hub, repo): (Hub, RepoId) = (app.hub.hub()?.for_a_person(), name.parse()?);
     let plan = hub.plan(&repo, &MAIN.parse()?).await?;
     let config = text(&hub, &repo, &plan.commit, "config.json").await;
     let config: Option<Value> = config.and_then(|text| serde_json::from_str(&text).ok());

@@ -38,8 +38,11 @@ pub struct Hub {
     shared: Arc<Shared>,
 }
 
+#[derive(Clone)]
 struct Shared {
     client: Client,
+    /// As `client`, but it does not wait long for a connection.
+    quick_client: Client,
     /// Ends with a slash.
     endpoint: Url,
     options: HubOptions,
@@ -50,33 +53,39 @@ impl Hub {
     /// Checks the options. Nothing is asked yet.
     pub fn new(options: HubOptions) -> Result<Hub, DownloadError> {
         let endpoint = options::checked_endpoint(&options.endpoint)?;
-        let client = client(&options, &endpoint)?;
+        let client = |limits: &HubLimits| client(&options, limits, &endpoint);
+        let (client, quick_client) =
+            (client(&options.limits)?, client(&options.limits.for_a_person())?);
         let connections = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-        Ok(Hub { shared: Arc::new(Shared { client, endpoint, options, connections }) })
+        let shared = Shared { client, quick_client, endpoint, options, connections };
+        Ok(Hub { shared: Arc::new(shared) })
     }
 
     /// The same hub asked with another token, or without one. Connections are counted together.
     pub fn with_token(&self, token: Option<Token>) -> Hub {
-        let Shared { client, endpoint, options, connections } = &*self.shared;
-        let shared = Shared {
-            client: client.clone(),
-            endpoint: endpoint.clone(),
-            options: HubOptions { token, ..options.clone() },
-            connections: connections.clone(),
-        };
-        Hub { shared: Arc::new(shared) }
+        self.with_options(HubOptions { token, ..self.shared.options.clone() })
     }
 
     /// The same hub with another folder for what it downloads. Connections are counted together.
     pub fn with_cache(&self, cache: PathBuf) -> Hub {
-        let Shared { client, endpoint, options, connections } = &*self.shared;
+        self.with_options(HubOptions { cache, ..self.shared.options.clone() })
+    }
+
+    /// The same hub for questions that a person waits for: it gives up within seconds where a
+    /// download waits and tries again. Connections are counted together.
+    pub fn for_a_person(&self) -> Hub {
+        let options = self.shared.options.clone();
+        let limits = options.limits.for_a_person();
         let shared = Shared {
-            client: client.clone(),
-            endpoint: endpoint.clone(),
-            options: HubOptions { cache, ..options.clone() },
-            connections: connections.clone(),
+            client: self.shared.quick_client.clone(),
+            options: HubOptions { limits, ..options },
+            ..(*self.shared).clone()
         };
         Hub { shared: Arc::new(shared) }
+    }
+
+    fn with_options(&self, options: HubOptions) -> Hub {
+        Hub { shared: Arc::new(Shared { options, ..(*self.shared).clone() }) }
     }
 
     /// The folder of the shared cache.
@@ -125,7 +134,11 @@ impl std::fmt::Debug for Hub {
     }
 }
 
-fn client(options: &HubOptions, endpoint: &Url) -> Result<Client, DownloadError> {
+fn client(
+    options: &HubOptions,
+    limits: &HubLimits,
+    endpoint: &Url,
+) -> Result<Client, DownloadError> {
     // An error means that it was installed before.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let mut headers = HeaderMap::new();
@@ -134,7 +147,7 @@ fn client(options: &HubOptions, endpoint: &Url) -> Result<Client, DownloadError>
         .user_agent(concat!("cairn/", env!("CARGO_PKG_VERSION")))
         .default_headers(headers)
         .redirect(redirect::Policy::none())
-        .connect_timeout(options.limits.connect_timeout)
+        .connect_timeout(limits.connect_timeout)
         .pool_max_idle_per_host(MAX_CONNECTIONS)
         .referer(false);
     let proxy = options.proxy.as_deref().map(options::checked_proxy).transpose()?;

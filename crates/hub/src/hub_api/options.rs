@@ -73,6 +73,21 @@ impl Default for HubLimits {
     }
 }
 
+impl HubLimits {
+    /// Those of a question that a person waits for: what does not come soon counts as failed.
+    pub(super) fn for_a_person(&self) -> HubLimits {
+        let most = Duration::from_secs(5);
+        HubLimits {
+            connect_timeout: self.connect_timeout.min(most),
+            answer_timeout: self.answer_timeout.min(2 * most),
+            stall_timeout: self.stall_timeout.min(2 * most),
+            tries: self.tries.min(2),
+            longest_server_wait: self.longest_server_wait.min(most),
+            ..self.clone()
+        }
+    }
+}
+
 impl HubOptions {
     /// The default hub and this cache, without a token.
     pub fn new(cache: PathBuf) -> HubOptions {

@@ -155,3 +155,18 @@ fn a_short_file_is_asked_for_with_the_token_of_the_hub_only() {
     let refused = read(&setting, &hub.with_token(None), "TERMS.md").unwrap_err();
     assert!(matches!(refused, DownloadError::Unauthorized { has_token: false, .. }), "{refused}");
 }
+
+#[test]
+fn a_question_that_a_person_waits_for_is_given_up_soon() {
+    let setting = Setting::new();
+    let hub = Hub::new(setting.options()).unwrap();
+    setting.hub.add_fault(Fault::always(Asked::Search, Misdeed::Status(500, Vec::new())));
+    let asked = |hub: &Hub| {
+        setting.hub.forget_requests();
+        assert!(setting.runtime.block_on(hub.search_models("name", 5)).is_err());
+        setting.hub.requests().len()
+    };
+    assert_eq!(asked(&hub.for_a_person()), 2);
+    assert!(asked(&hub) > 2, "what nobody waits for is tried longer");
+    assert_eq!(asked(&hub.for_a_person().with_token(None)), 2);
+}
