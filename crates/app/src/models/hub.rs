@@ -89,7 +89,6 @@ impl HubAccount {
         let hub = hub?;
         let environment = self.environment.as_ref();
         let is_offline = environment.is_some_and(|options| options.is_offline);
-        let host_of = |saved: SavedToken| saved.origin.or_else(|| origin(&environment?.endpoint));
         let is_sent = matches!(token_place, Some(TokenPlace::Keychain | TokenPlace::File));
         Ok(HubAccess {
             endpoint: hub.endpoint().trim_end_matches('/').to_owned(),
@@ -97,7 +96,7 @@ impl HubAccount {
             default_endpoint: environment.map_or_else(String::new, |found| found.endpoint.clone()),
             default_folder: environment.map_or_else(String::new, |found| shown(&found.cache)),
             token_place,
-            other_token_hub: saved.filter(|_| !is_sent).and_then(host_of),
+            other_token_hub: saved.filter(|_| !is_sent).map(|saved| saved.origin),
             is_offline,
         })
     }
@@ -122,10 +121,7 @@ fn connect(
     let is_environments = origin(&environment.endpoint).as_ref() == Some(&wanted);
     let from_environment = environment.token.clone().filter(|_| is_environments);
     let from_environment = from_environment.map(|token| (token, TokenPlace::Environment));
-    let is_its = |saved: &&SavedToken| match &saved.origin {
-        Some(origin) => *origin == wanted,
-        None => is_environments,
-    };
+    let is_its = |saved: &&SavedToken| saved.origin == wanted;
     let from_saved = saved.as_ref().filter(is_its).map(|saved| (saved.token.clone(), saved.place));
     let (token, token_place) = from_environment.or(from_saved).unzip();
     Current { hub: Ok(hub.with_token(token)), token_place, saved }
@@ -183,7 +179,7 @@ pub(crate) async fn set_token(app: &App, text: &str) -> Result<HubAccess, Failur
     let hub = hub.with_token(token.clone());
     app.downloads.use_hub(hub.clone(), &app.store).await;
     let saved = token.zip(token_place);
-    let saved = saved.map(|(token, place)| SavedToken { token, origin: Some(origin), place });
+    let saved = saved.map(|(token, place)| SavedToken { token, origin, place });
     app.hub.put(Current { hub: Ok(hub), token_place, saved });
     app.hub.access()
 }

@@ -5,7 +5,7 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use cairn_hub::Token;
+use cairn_hub::{DEFAULT_ENDPOINT, Token};
 use keyring::{Entry, Error};
 
 use crate::wire::TokenPlace;
@@ -18,19 +18,18 @@ const ACCOUNT: &str = "Hugging Face access token";
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SavedToken {
     pub(crate) token: Token,
-    /// Scheme, host and port of the hub. None: saved by a version that knew only the environment's.
-    pub(crate) origin: Option<String>,
+    /// Scheme, host and port of the hub.
+    pub(crate) origin: String,
     pub(crate) place: TokenPlace,
 }
 
 impl SavedToken {
-    /// From one text, so that a token and its hub can never be of different times.
+    /// From one text, so that a token and its hub can never be of different times. An earlier version
+    /// did not write the hub; whichever the environment names by now, such a token goes only to
+    /// Hugging Face, whose token the field asked for.
     fn parse(text: &str, place: TokenPlace) -> Option<SavedToken> {
-        let (origin, token) = match text.split_once(' ') {
-            Some((origin, token)) => (Some(origin.to_owned()), token),
-            None => (None, text),
-        };
-        Some(SavedToken { token: Token::new(token).ok()?, origin, place })
+        let (origin, token) = text.split_once(' ').unwrap_or((DEFAULT_ENDPOINT, text));
+        Some(SavedToken { token: Token::new(token).ok()?, origin: origin.to_owned(), place })
     }
 }
 
@@ -133,12 +132,12 @@ mod tests {
         fs::write(&file, "hf_of_an_earlier_version\n").unwrap();
         let earlier = store.read().unwrap();
         assert_eq!(earlier.token, Token::new("hf_of_an_earlier_version").unwrap());
-        assert_eq!(earlier.origin, None, "it knew no other hub than the environment's");
+        assert_eq!(earlier.origin, "https://huggingface.co", "it belongs to no other hub");
         assert_eq!(store.save("hf_first", "https://hub.example").unwrap(), TokenPlace::File);
         assert_eq!(store.save("hf_second", "https://hub.example").unwrap(), TokenPlace::File);
         let saved = store.read().unwrap();
         assert_eq!(saved.token, Token::new("hf_second").unwrap());
-        assert_eq!(saved.origin.as_deref(), Some("https://hub.example"));
+        assert_eq!(saved.origin, "https://hub.example");
         #[cfg(unix)]
         {
             use std::os::unix::fs::PermissionsExt;

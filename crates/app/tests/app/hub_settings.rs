@@ -80,6 +80,23 @@ async fn another_address_is_asked_at_once_and_never_gets_a_token_of_the_first() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_token_of_an_earlier_version_goes_to_hugging_face_only() {
+    let (home, hub) = (tempfile::tempdir().unwrap(), FakeHub::start(vec![repo()]));
+    let data_folder = home.path().join("home");
+    std::fs::create_dir(&data_folder).unwrap();
+    std::fs::write(data_folder.join("hub-token"), TOKEN).unwrap();
+    let app = App::open(with_hub(&home, &hub)).await.unwrap();
+    found(&app).await;
+    assert_eq!(has_token(&hub), [false], "the environment may have named another hub then");
+    let told = access(&app).await;
+    let hugging_face = "https://huggingface.co".to_owned();
+    assert_eq!((told.token_place, told.other_token_hub), (None, Some(hugging_face.clone())));
+    set_for_all(&app, "hub_endpoint", hugging_face).await;
+    assert_eq!(access(&app).await.token_place, Some(TokenPlace::File));
+    app.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_token_of_the_environment_stays_with_the_hub_of_the_environment() {
     let home = tempfile::tempdir().unwrap();
     let (first, other) = (FakeHub::start(vec![repo()]), FakeHub::start(vec![repo()]));
