@@ -67,10 +67,15 @@ async function saveToken(page, token) {
   await page.backToChat();
 }
 
+/** Waits for the sentence that says why the download has failed. */
+async function fails(page, sentence) {
+  await card(page, 'chat').getByRole('alert').filter({ hasText: sentence }).waitFor();
+}
+
 /** Tries the download again, and waits for the sentence that says why it failed. */
 async function failsAgain(page, sentence) {
   await page.button('Try again, chat').click();
-  await card(page, 'chat').getByRole('alert').filter({ hasText: sentence }).waitFor();
+  await fails(page, sentence);
 }
 
 hubFlow(
@@ -89,6 +94,7 @@ hubFlow(
       await page.driver.reload();
 
       // Without a token, with one that does not hold, and with the right one whose account has not accepted the terms.
+      // A token that is saved is tried at once.
       await hub.be(`token ${NAME} ${TOKEN}`);
       // A search does not find it yet.
       await core.call({ type: 'download_model', name: NAME });
@@ -100,12 +106,12 @@ hubFlow(
       await page.backToChat();
       await saveToken(page, 'hf_another');
       await page.openPage('Models');
-      await failsAgain(page, /the access token is not valid/);
+      await fails(page, /the access token is not valid/);
       await page.backToChat();
+      await hub.be(`gated ${NAME}`);
       await saveToken(page, TOKEN);
       await page.openPage('Models');
-      await hub.be(`gated ${NAME}`);
-      await failsAgain(page, /accept/);
+      await fails(page, /accept/);
       await hub.be(`open ${NAME}`);
       await hub.be(`token ${NAME} ${TOKEN}`);
       await hub.be(`refuse ${WEIGHTS} 403`);

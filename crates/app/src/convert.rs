@@ -98,11 +98,12 @@ pub(crate) fn sentence(error: impl ToString) -> String {
 
 impl From<DownloadError> for wire::Failure {
     fn from(error: DownloadError) -> Self {
-        use wire::FailureCode::{Gated, Hub, Invalid, NoSpace, NotFound, Offline};
+        use wire::FailureCode::{Gated, Hub, Invalid, NeedsToken, NoSpace, NotFound, Offline};
         use wire::FailureCode::{Storage, Unauthorized};
         let code = match error {
             DownloadError::Offline { .. } => Offline,
             DownloadError::Gated { .. } => Gated,
+            DownloadError::Unauthorized { has_token: false, .. } => NeedsToken,
             DownloadError::Unauthorized { .. } | DownloadError::Forbidden { .. } => Unauthorized,
             DownloadError::NoSpace { .. } => NoSpace,
             DownloadError::NoCacheFolder | DownloadError::CacheFolder { .. } => Storage,

@@ -275,7 +275,9 @@ pub enum FailureCode {
     Offline,
     /// The model's terms have to be accepted on its page first, by the owner of the token.
     Gated,
-    /// The hub wants a token, or another one.
+    /// The hub wants a token, and none is sent: the model is private or does not exist.
+    NeedsToken,
+    /// The hub wants another token than the one that is sent.
     Unauthorized,
     /// The disk has no room for the model.
     NoSpace,

@@ -61,9 +61,10 @@ fn status_of(code: FailureCode) -> StatusCode {
     match code {
         FailureCode::Invalid => StatusCode::BAD_REQUEST,
         FailureCode::NotFound => StatusCode::NOT_FOUND,
-        FailureCode::NoModel | FailureCode::Gated | FailureCode::Unauthorized => {
-            StatusCode::CONFLICT
-        }
+        FailureCode::NoModel
+        | FailureCode::Gated
+        | FailureCode::NeedsToken
+        | FailureCode::Unauthorized => StatusCode::CONFLICT,
         FailureCode::Storage | FailureCode::NoSpace => StatusCode::INSUFFICIENT_STORAGE,
         FailureCode::Engine => StatusCode::INTERNAL_SERVER_ERROR,
         // The hub behind this server failed, not the server.

@@ -452,7 +452,7 @@ test('a download of which nothing has come is not listed as a broken model, too'
 });
 
 test('a private download asks for a token, not for a variable of the environment', async () => {
-  const failure = { code: 'unauthorized' as const, message: 'Set an access token (HF_TOKEN).' };
+  const failure = { code: 'needs_token' as const, message: 'Set an access token (HF_TOKEN).' };
   const { app } = await open({ downloads: [download('o/small', { state: 'failed', failure })] });
   app.openModels();
   await drawn();

@@ -22,12 +22,12 @@ export function downloadWords(download: Download, hasRate = false): string {
 export function failureWords({ code, message }: Failure): string {
   if (code === 'offline') return strings.downloads.cut;
   if (code === 'gated') return strings.discover.gatedHelp;
-  return message.includes('HF_TOKEN') ? strings.downloads.privateHelp : message;
+  return code === 'needs_token' ? strings.downloads.privateHelp : message;
 }
 
 /** It waits for the person's account: their consent, or a token. */
 export function needsAccount({ failure }: Download): boolean {
-  return failure?.code === 'gated' || failure?.code === 'unauthorized';
+  return ['gated', 'needs_token', 'unauthorized'].includes(failure?.code ?? '');
 }
 
 /** It failed where nothing is wrong with the download: trying again later may be enough, or an account is needed. */

@@ -109,7 +109,7 @@ export type Failure = { code: FailureCode, message: string, };
 /**
  * Why a command failed, as far as the interface reacts to it in different ways.
  */
-export type FailureCode = "no_model" | "not_found" | "invalid" | "storage" | "engine" | "offline" | "gated" | "unauthorized" | "no_space" | "hub";
+export type FailureCode = "no_model" | "not_found" | "invalid" | "storage" | "engine" | "offline" | "gated" | "needs_token" | "unauthorized" | "no_space" | "hub";
 
 /**
  * A change that the interface is told of without having asked.

@@ -59,6 +59,24 @@ impl ModelDownloads {
         }
     }
 
+    /// Tries again what the hub refused for want of a token, or of another one.
+    pub(crate) fn retry_refused(&self) {
+        let Some(queue) = self.queue.get() else { return };
+        for download in queue.list() {
+            let is_refused = matches!(
+                download.state,
+                DownloadState::Failed(
+                    DownloadError::Unauthorized { .. }
+                        | DownloadError::Forbidden { .. }
+                        | DownloadError::Gated { .. }
+                )
+            );
+            if is_refused {
+                queue.resume(download.id);
+            }
+        }
+    }
+
     /// Waits for the first hub that can be asked.
     async fn any_queue(&self) -> &Downloads {
         loop {

@@ -178,6 +178,9 @@ pub(crate) async fn set_token(app: &App, text: &str) -> Result<HubAccess, Failur
     };
     let hub = hub.with_token(token.clone());
     app.downloads.use_hub(hub.clone(), &app.store).await;
+    if token.is_some() {
+        app.downloads.retry_refused();
+    }
     let saved = token.zip(token_place);
     let saved = saved.map(|(token, place)| SavedToken { token, origin, place });
     app.hub.put(Current { hub: Ok(hub), token_place, saved });

@@ -212,14 +212,23 @@ async fn a_model_that_wants_a_token_comes_once_one_is_saved_and_nothing_shows_it
     let mut events = app.subscribe();
     download(&app).await;
     let failed = reaches(&app, &mut events, DownloadState::Failed).await;
-    assert_eq!(failed.failure.unwrap().code, FailureCode::Unauthorized);
+    assert_eq!(failed.failure.unwrap().code, FailureCode::NeedsToken);
+    app.call(Command::SetHubToken { token: "hf_wrong".to_owned() }).await.unwrap();
+    let refused = loop {
+        let failed = reaches(&app, &mut events, DownloadState::Failed).await.failure.unwrap();
+        if failed.code != FailureCode::NeedsToken {
+            break failed;
+        }
+        next(&mut events).await;
+    };
+    assert_eq!(refused.code, FailureCode::Unauthorized, "it was tried again with this one");
 
     let access = match app.call(Command::SetHubToken { token: TOKEN.to_owned() }).await.unwrap() {
         Reply::HubAccess { access } => access,
         other => panic!("{other:?}"),
     };
     assert_eq!(access.token_place, Some(TokenPlace::File));
-    download(&app).await;
+    // Nobody has to ask for it again.
     reaches(&app, &mut events, DownloadState::Done).await;
     app.close().await;
     let token_file = home.path().join("home/hub-token");
