@@ -209,6 +209,7 @@ pub(crate) fn message_stats(stats: GenerationStats) -> wire::MessageStats {
         finish_reason: match stats.finish_reason {
             FinishReason::Stop => "stop",
             FinishReason::Length => "length",
+            FinishReason::Context => "context",
             FinishReason::Cancelled => "cancelled",
         }
         .to_owned(),

@@ -604,7 +604,7 @@ pub struct Message {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, TS)]
 pub struct MessageStats {
     pub model: String,
-    /// "stop" (end of sequence), "length" (token limit), "cancelled".
+    /// "stop" (end of sequence), "length" (token limit), "context" (end of the context), "cancelled".
     pub finish_reason: String,
     /// The whole prompt, `cached_tokens` included.
     pub prompt_tokens: u32,

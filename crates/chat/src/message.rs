@@ -46,8 +46,10 @@ pub struct Message {
 pub enum FinishReason {
     /// An end-of-sequence token.
     Stop,
-    /// The token limit or the end of the context.
+    /// The token limit, or the end of the context where nobody looks which of the two.
     Length,
+    /// The end of the context.
+    Context,
     /// The caller dropped the request or asked to stop.
     Cancelled,
 }

@@ -107,6 +107,12 @@ test.each<[name: string, change: Partial<Message>, isLast: boolean, words: strin
     false,
     'This answer reached the limit of 8 tokens.',
   ],
+  [
+    'context',
+    { stats: stats({ finish_reason: 'context' }) },
+    true,
+    'This chat has reached the context length of the model. Start a new chat, or raise the context length in the settings of the model.',
+  ],
   ['stopped', { status: 'stopped' }, true, 'You stopped this answer. Regenerate to have it written again.'],
   ['stopped, earlier', { status: 'stopped' }, false, 'You stopped this answer.'],
   [

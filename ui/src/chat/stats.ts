@@ -94,6 +94,7 @@ export function endingWords(message: Message, isLast: boolean): string | null {
       if (message.error && REMEDY.test(message.error)) return message.error;
       return withAdvice(message.error ?? endings.failed, endings.failedAdvice);
     case 'complete':
+      if (message.stats?.finish_reason === 'context') return withAdvice(endings.context, endings.contextAdvice);
       if (message.stats?.finish_reason !== 'length') return null;
       return withAdvice(endings.length(message.stats.generation_tokens), endings.lengthAdvice);
     case 'streaming':

@@ -331,7 +331,7 @@ stats: MessageStats | null, };
  */
 export type MessageStats = { model: string,
 /**
- * "stop" (end of sequence), "length" (token limit), "cancelled".
+ * "stop" (end of sequence), "length" (token limit), "context" (end of the context), "cancelled".
  */
 finish_reason: string,
 /**

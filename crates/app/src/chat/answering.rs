@@ -182,6 +182,7 @@ async fn generate(
     request: GenerateRequest,
     saving: &mut Saving,
 ) -> Outcome {
+    let max_tokens = request.max_tokens;
     let mut generation = app.engine.generate(request);
     let give_up = async {
         app.closing.cancelled().await;
@@ -194,7 +195,7 @@ async fn generate(
         tokio::select! {
             event = generation.recv() => {
                 has_begun = true;
-                if let Some(outcome) = apply(event, progress) {
+                if let Some(outcome) = apply(event, max_tokens, progress) {
                     return outcome;
                 }
             }
@@ -223,7 +224,11 @@ async fn generate(
 }
 
 /// Adds an event of the engine to the progress. The result is the outcome if it was the last one.
-fn apply(event: Option<GenerateEvent>, progress: &mut Progress) -> Option<Outcome> {
+fn apply(
+    event: Option<GenerateEvent>,
+    max_tokens: usize,
+    progress: &mut Progress,
+) -> Option<Outcome> {
     match event {
         Some(GenerateEvent::Prefill { processed, total, cached }) => {
             progress.prefill(Prefill { processed, total, cached });
@@ -233,11 +238,20 @@ fn apply(event: Option<GenerateEvent>, progress: &mut Progress) -> Option<Outcom
             progress.token(token, &text);
             None
         }
-        Some(GenerateEvent::Finished(finished)) => {
+        Some(GenerateEvent::Finished(mut finished)) => {
             progress.append(&finished.text);
-            let status = match finished.stats.finish_reason {
+            let stats = &mut finished.stats;
+            // An answer that was cut although it may be longer has filled the context.
+            if stats.finish_reason == FinishReason::Length
+                && stats.num_generation_tokens < max_tokens
+            {
+                stats.finish_reason = FinishReason::Context;
+            }
+            let status = match stats.finish_reason {
                 FinishReason::Cancelled => MessageStatus::Stopped,
-                FinishReason::Stop | FinishReason::Length => MessageStatus::Complete,
+                FinishReason::Stop | FinishReason::Length | FinishReason::Context => {
+                    MessageStatus::Complete
+                }
             };
             Some(Outcome {
                 status,

@@ -83,7 +83,7 @@ async fn a_conversation_ends_at_the_context_length_of_its_model() {
     set(&app, MODEL, "context_length", json!(256)).await;
     let id = new_conversation(&app).await;
     let stats = answered(&app, &id, "Hello").await.stats.unwrap();
-    assert_eq!(stats.finish_reason, "length");
+    assert_eq!(stats.finish_reason, "context");
     assert_eq!(stats.prompt_tokens + stats.generation_tokens, 256);
     // Every byte of it is a token.
     let answer = answered(&app, &new_conversation(&app).await, &"long ".repeat(60)).await;

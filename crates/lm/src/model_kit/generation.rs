@@ -177,7 +177,9 @@ fn stop_condition(
         (Some(FinishReason::Stop), None) => {
             (StopReason::EosToken, loaded.tokenizer.decode(&response.stop_tokens)?)
         }
-        (Some(FinishReason::Length), _) => (StopReason::TokenLimit, String::new()),
+        (Some(FinishReason::Length | FinishReason::Context), _) => {
+            (StopReason::TokenLimit, String::new())
+        }
         (Some(FinishReason::Cancelled), _) => (StopReason::UserCancelled, String::new()),
     };
     Ok(Some(StopCondition { stop_reason, stop_string, stop_tokens: response.stop_tokens.clone() }))

@@ -278,7 +278,9 @@ impl Form for Chunks {
 
 fn finish_reason(end: &Ending) -> Option<FinishReason> {
     Some(match end.reason {
-        completion::FinishReason::Length => FinishReason::Length,
+        completion::FinishReason::Length | completion::FinishReason::Context => {
+            FinishReason::Length
+        }
         completion::FinishReason::Stop | completion::FinishReason::Cancelled => FinishReason::Stop,
     })
 }

@@ -159,7 +159,7 @@ impl Form for Chunks {
 
 fn finish_reason(end: &Ending) -> CompletionFinishReason {
     match end.reason {
-        FinishReason::Length => CompletionFinishReason::Length,
+        FinishReason::Length | FinishReason::Context => CompletionFinishReason::Length,
         FinishReason::Stop | FinishReason::Cancelled => CompletionFinishReason::Stop,
     }
 }

@@ -203,7 +203,7 @@ impl Form for Events {
 
 fn stop_reason(end: &Ending) -> &'static str {
     match (end.reason, &end.stop_string) {
-        (FinishReason::Length, _) => "max_tokens",
+        (FinishReason::Length | FinishReason::Context, _) => "max_tokens",
         (_, Some(_)) => "stop_sequence",
         (_, None) => "end_turn",
     }

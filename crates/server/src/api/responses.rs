@@ -193,7 +193,7 @@ impl Written {
     /// The response; without output before it has ended.
     fn response(&self, end: Option<&Ending>) -> Value {
         let output: Vec<Value> = end.iter().map(|end| self.message(Some(end))).collect();
-        let is_cut = end.is_some_and(|end| end.reason == FinishReason::Length);
+        let is_cut = end.is_some_and(|end| status(Some(end)) == "incomplete");
         json!({
             "id": self.id, "object": "response", "created_at": self.created_at,
             "model": self.model, "status": status(end), "error": null,
@@ -208,7 +208,7 @@ impl Written {
 fn status(end: Option<&Ending>) -> &'static str {
     match end.map(|end| end.reason) {
         None => "in_progress",
-        Some(FinishReason::Length) => "incomplete",
+        Some(FinishReason::Length | FinishReason::Context) => "incomplete",
         Some(FinishReason::Stop | FinishReason::Cancelled) => "completed",
     }
 }
@@ -263,7 +263,7 @@ impl Events {
         let (message, response) =
             (self.written.message(Some(end)), self.written.response(Some(end)));
         let last = match end.reason {
-            FinishReason::Length => "response.incomplete",
+            FinishReason::Length | FinishReason::Context => "response.incomplete",
             FinishReason::Stop | FinishReason::Cancelled => "response.completed",
         };
         vec![

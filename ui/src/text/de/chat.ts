@@ -68,6 +68,8 @@ export const chat: Catalogue['chat'] = {
 };
 
 export const endings: Catalogue['endings'] = {
+  context: 'Dieser Chat hat die Kontextlänge des Modells erreicht.',
+  contextAdvice: 'Beginne einen neuen Chat, oder erhöhe die Kontextlänge in den Einstellungen des Modells.',
   failed: 'Diese Antwort konnte nicht geschrieben werden.',
   failedAdvice: 'Lass sie neu schreiben, um es noch einmal zu versuchen.',
   interrupted: 'Cairn wurde beendet, während es diese Antwort schrieb.',

@@ -68,6 +68,8 @@ export const chat = {
 
 /** How an answer ended before its end, and what can be done about it. */
 export const endings = {
+  context: 'This chat has reached the context length of the model.',
+  contextAdvice: 'Start a new chat, or raise the context length in the settings of the model.',
   failed: 'This answer could not be written.',
   failedAdvice: 'Regenerate to try again.',
   interrupted: 'Cairn was closed while it wrote this answer.',
