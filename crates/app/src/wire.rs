@@ -103,8 +103,8 @@ pub enum Command {
     CancelDownload { name: String },
     /// Asks the hub at once for the downloads that wait because it could not be reached.
     RetryDownloads,
-    /// Of which models the hub has a newer version. Answers [`Reply::ModelUpdates`]; without a
-    /// connection there are none. `DownloadModel` downloads it; the one that is here is used until the
+    /// Of which models the hub has a newer version; each hub is asked only about models that came from
+    /// it. Answers [`Reply::ModelUpdates`], also without a connection. `DownloadModel` downloads it; the one that is here is used until the
     /// newer one has passed its check.
     GetModelUpdates,
     /// The older versions of a model. Answers [`Reply::OldRevisions`].
@@ -222,6 +222,8 @@ pub enum Reply {
     },
     ModelUpdates {
         updates: Vec<ModelUpdate>,
+        /// Why it is not known of all models. An interface says so to a person who has asked.
+        failure: Option<Failure>,
     },
     OldRevisions {
         revisions: OldRevisions,

@@ -29,8 +29,8 @@ export class RevisionStore {
   readonly #options: RevisionsOptions;
   readonly #now: () => number;
   #askedAt: number | null = null;
-  /** Whether the question that is on its way will have had an answer. */
-  #asked: Promise<boolean> | null = null;
+  /** What goes wrong with the question that is on its way. */
+  #asked: Promise<unknown> | null = null;
 
   constructor(options: RevisionsOptions) {
     this.#options = options;
@@ -42,13 +42,14 @@ export class RevisionStore {
     if (this.#askedAt === null || this.#now() - this.#askedAt >= FRESH_MS) await this.#ask();
   }
 
-  /** Asks the hub now, and says so where there is nothing new. */
+  /** Asks the hub now, and says so where there is nothing new, or where that is not known of all models. */
   async check(): Promise<void> {
     if (this.isAsking) return;
     this.isAsking = true;
-    const isAnswered = await this.#ask();
+    const failure = await this.#ask();
     this.isAsking = false;
-    if (isAnswered && this.updates.size === 0) this.#options.toasts.show('info', strings.models.versions.none);
+    if (failure) this.#options.report(failure);
+    else if (this.updates.size === 0) this.#options.toasts.show('info', strings.models.versions.none);
   }
 
   /** The newer version of a model has come. */
@@ -96,22 +97,21 @@ export class RevisionStore {
     }
   }
 
-  /** Returns whether there is an answer. */
-  #ask(): Promise<boolean> {
+  /** Returns what went wrong, null where nothing did. */
+  #ask(): Promise<unknown> {
     this.#asked ??= this.#askHub().finally(() => (this.#asked = null));
     return this.#asked;
   }
 
-  async #askHub(): Promise<boolean> {
+  async #askHub(): Promise<unknown> {
     this.#askedAt = this.#now();
     try {
       const reply = await this.#options.platform.call({ type: 'get_model_updates' });
-      if (reply.type !== 'model_updates') return false;
+      if (reply.type !== 'model_updates') return null;
       this.updates = new Map(reply.updates.map(({ name, bytes }) => [name, bytes]));
-      return true;
-    } catch {
-      // Without an answer nothing is known, which is no trouble of the person's.
-      return false;
+      return reply.failure && new Error(reply.failure.message);
+    } catch (error) {
+      return error;
     }
   }
 }

@@ -10,6 +10,7 @@ const HOUR = 3_600_000;
 const found = (...names: string[]): Reply => ({
   type: 'model_updates',
   updates: names.map((name) => ({ name, bytes: 5e8 })),
+  failure: null,
 });
 
 function open() {
@@ -52,12 +53,14 @@ test('only what the person asks is shown as being asked, and it waits for what t
   expect([revisions.isAsking, platform.asked.length, toasts.items.length]).toEqual([false, 1, 1]);
 });
 
-test('a hub that does not answer is silent', async () => {
+test('a hub that does not answer is silent until a person asks', async () => {
   const { platform, report, revisions, toasts } = open();
-  platform.answers.get_model_updates = new Error('No route.');
+  const failure = { code: 'offline' as const, message: 'No route.' };
+  platform.answers.get_model_updates = { type: 'model_updates', updates: [], failure };
   await revisions.look();
-  await revisions.check();
   expect([revisions.updates.size, toasts.items.length, report.mock.calls.length]).toEqual([0, 0, 0]);
+  await revisions.check();
+  expect([toasts.items.length, report.mock.calls]).toEqual([0, [[new Error('No route.')]]]);
 });
 
 test('older versions that were removed can be brought back', async () => {

@@ -91,7 +91,11 @@ name: string | null, }
  * None where its config.json does not say, and of a model that could not be loaded.
  */
 facts: ModelFacts | null, }
-  | { "type": "model_updates", updates: Array<ModelUpdate>, }
+  | { "type": "model_updates", updates: Array<ModelUpdate>,
+/**
+ * Why it is not known of all models. An interface says so to a person who has asked.
+ */
+failure: Failure | null, }
   | { "type": "old_revisions", revisions: OldRevisions, }
   | { "type": "hub_access", access: HubAccess, }
   | { "type": "settings", resolved: ResolvedSettings, }

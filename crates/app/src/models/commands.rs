@@ -34,34 +34,40 @@ pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failu
             let models = recommended::recommended(budget_bytes);
             return Ok(Reply::RecommendedModels { models, memory_bytes: platform::memory_bytes() });
         }
-        Command::SearchModels { text } => {
-            return Ok(Reply::FoundModels { models: hub::search(app, &text).await? });
-        }
-        Command::GetHubModel { name } => {
-            return Ok(Reply::HubModel { model: hub::card(app, &name).await? });
-        }
-        Command::GetModelFacts { name } => {
-            return Ok(Reply::ModelFacts { facts: hub::facts(app, &name).await? });
-        }
         Command::DownloadModel { name } => downloads::start(app, &name).await?,
         Command::PauseDownload { name } => downloads::pause(app, &name).await?,
         Command::CancelDownload { name } => downloads::cancel(app, &name).await?,
         Command::RetryDownloads => downloads::retry(app)?,
-        Command::GetModelUpdates => {
-            return Ok(Reply::ModelUpdates { updates: revisions::updates(app).await });
-        }
         Command::GetOldRevisions { name } => {
             return Ok(Reply::OldRevisions { revisions: revisions::old(app, &name).await? });
         }
         Command::RemoveOldRevisions { name } => revisions::remove(app, &name).await?,
         Command::RestoreOldRevisions { name } => revisions::restore(app, &name)?,
-        Command::GetHubAccess => return Ok(Reply::HubAccess { access: hub::access(app)? }),
-        Command::SetHubToken { token } => {
-            return Ok(Reply::HubAccess { access: hub::set_token(app, &token).await? });
-        }
-        _ => return Err(Failure::invalid("This is not a command about models.")),
+        command => return ask_hub(app, command).await,
     }
     Ok(Reply::Done)
+}
+
+/// Runs one command that asks the hub, or says how it is asked.
+async fn ask_hub(app: &App, command: Command) -> Result<Reply, Failure> {
+    Ok(match command {
+        Command::SearchModels { text } => {
+            Reply::FoundModels { models: hub::search(app, &text).await? }
+        }
+        Command::GetHubModel { name } => Reply::HubModel { model: hub::card(app, &name).await? },
+        Command::GetModelFacts { name } => {
+            Reply::ModelFacts { facts: hub::facts(app, &name).await? }
+        }
+        Command::GetModelUpdates => {
+            let (updates, failure) = revisions::updates(app).await;
+            Reply::ModelUpdates { updates, failure }
+        }
+        Command::GetHubAccess => Reply::HubAccess { access: hub::access(app)? },
+        Command::SetHubToken { token } => {
+            Reply::HubAccess { access: hub::set_token(app, &token).await? }
+        }
+        _ => return Err(Failure::invalid("This is not a command about models.")),
+    })
 }
 
 async fn add_folder(app: &Arc<App>, path: &str) -> Result<Reply, Failure> {

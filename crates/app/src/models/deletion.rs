@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::hub_settings::shown;
 use super::{catalog, loaded_name};
 use crate::app::{App, now_ms};
 use crate::wire::{Failure, FailureCode, ModelDeletion};
@@ -81,12 +82,26 @@ pub(crate) async fn delete_all_hidden(app: &App) {
 async fn delete_now(app: &App, name: &str) {
     let (folders, wanted) = (app.model_folders.clone(), name.to_owned());
     let deleted = app
-        .blocking(move || folders.deletion(&wanted).and_then(|found| folders.delete(&found)))
+        .blocking(move || {
+            let found = folders.deletion(&wanted)?;
+            folders.delete(&found).map(|()| found)
+        })
         .await;
-    if let Some(Err(error)) = deleted {
-        tracing::warn!("a model was not deleted: {error}");
-        let failure = Failure::from(error);
-        app.emit_warning(failure.message);
+    match deleted {
+        Some(Ok(deletion)) => forget_origin(app, &deletion).await,
+        Some(Err(error)) => {
+            tracing::warn!("a model was not deleted: {error}");
+            app.emit_warning(Failure::from(error).message);
+        }
+        None => {}
     }
     app.catalog.show(name);
+}
+
+/// What another program downloads to the same folder later comes from where that program says.
+async fn forget_origin(app: &App, deletion: &cairn_hub::ModelDeletion) {
+    let Some(cache) = deletion.folder.parent().filter(|_| deletion.is_shared) else { return };
+    if let Err(error) = app.store.forget_model_origin(&shown(cache), &deletion.name).await {
+        tracing::warn!("it stays recorded where {} came from: {error}", deletion.name);
+    }
 }

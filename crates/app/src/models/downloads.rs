@@ -243,11 +243,11 @@ pub(super) async fn is_unfinished(app: &App, name: &str) -> bool {
 
 /// Puts a download that is done to use, forgets its row, and lists its model.
 async fn finish(app: &Arc<App>, name: &str) {
-    if let Some(DownloadState::Done(model)) = app.downloads.find(name).map(|found| found.state)
-        && let Err(failure) = revisions::put_to_use(app, name, model).await
-    {
-        let why = failure.message;
-        app.emit_warning(format!("The newer version of {name} is not used: {why}"));
+    if let Some(DownloadState::Done(model)) = app.downloads.find(name).map(|found| found.state) {
+        revisions::record_origin(app, &model).await;
+        if let Err(Failure { message: why, .. }) = revisions::put_to_use(app, name, model).await {
+            app.emit_warning(format!("The newer version of {name} is not used: {why}"));
+        }
     }
     // If this fails, the next start finds the model whole and is done at once.
     if let Err(error) = app.store.forget_download(name).await {

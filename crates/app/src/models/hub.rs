@@ -76,6 +76,12 @@ impl HubAccount {
         self.current().hub
     }
 
+    /// Whether this is the hub that the environment names.
+    pub(super) fn is_of_environment(&self, asked: &str) -> bool {
+        let environment = self.environment.as_ref();
+        environment.and_then(|found| origin(&found.endpoint)).as_deref() == Some(asked)
+    }
+
     fn current(&self) -> Current {
         self.current.read().unwrap_or_else(PoisonError::into_inner).clone()
     }

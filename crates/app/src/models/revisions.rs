@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cairn_hub::{DownloadError, DownloadedCommit, DownloadedModel, Hub, OldRevisions, Revision};
+use cairn_store::ModelOrigin;
 use tokio::task::JoinSet;
 
 use super::deletion::UNDO_LIMIT;
@@ -38,27 +39,50 @@ impl RemovedRevisions {
     }
 }
 
-/// The models of which the hub has a newer version. Models of which it says nothing, because it cannot
-/// be reached or does not have them, have none.
-pub(crate) async fn updates(app: &App) -> Vec<ModelUpdate> {
-    let Ok(hub) = app.hub.hub() else { return Vec::new() };
-    let folders = app.model_folders.clone();
-    let downloaded = app.blocking(move || folders.downloaded()).await.unwrap_or_default();
+/// The models of which the hub has a newer version, and why it is not known of all. Models that the hub
+/// does not have, or does not show, have none.
+pub(crate) async fn updates(app: &App) -> (Vec<ModelUpdate>, Option<Failure>) {
+    let (hub, downloaded) = match asked(app).await {
+        Ok(asked) => asked,
+        Err(failure) => return (Vec::new(), Some(failure)),
+    };
     // The hub counts its connections, so only a few are asked for at a time.
-    let mut asked: JoinSet<Option<ModelUpdate>> = JoinSet::new();
+    let mut asked: JoinSet<Result<Option<ModelUpdate>, Failure>> = JoinSet::new();
     for model in downloaded {
         let hub = hub.with_cache(model.cache.clone());
         asked.spawn_on(async move { newer(&hub, &model).await }, &app.runtime);
     }
-    let mut updates: Vec<ModelUpdate> = Vec::new();
+    let (mut updates, mut failure): (Vec<ModelUpdate>, _) = (Vec::new(), None);
     while let Some(answer) = asked.join_next().await {
-        updates.extend(answer.ok().flatten());
+        match answer.unwrap_or_else(|_| Err(fault())) {
+            Ok(update) => updates.extend(update),
+            Err(why) => failure = Some(why),
+        }
     }
     updates.sort_by(|a, b| a.name.cmp(&b.name));
-    updates
+    (updates, failure)
 }
 
-async fn newer(hub: &Hub, model: &DownloadedCommit) -> Option<ModelUpdate> {
+/// The hub of now, and the models that it may be asked about: no hub learns the name of a model that
+/// came from another. What other programs downloaded came from the environment's hub, or so they say.
+async fn asked(app: &App) -> Result<(Hub, Vec<DownloadedCommit>), Failure> {
+    let hub = app.hub.hub()?.for_a_person();
+    let folders = app.model_folders.clone();
+    let mut downloaded = app.blocking(move || folders.downloaded()).await.ok_or_else(fault)?;
+    let (origins, asked) = (app.store.model_origins().await?, hub.origin());
+    let is_of_environment = app.hub.is_of_environment(&asked);
+    downloaded.retain(|model| {
+        let cache = shown(&model.cache);
+        let is_it = |row: &&ModelOrigin| row.repo == model.repo.as_str() && row.cache == cache;
+        match origins.iter().find(is_it) {
+            Some(row) => row.origin == asked,
+            None => is_of_environment,
+        }
+    });
+    Ok((hub, downloaded))
+}
+
+async fn newer(hub: &Hub, model: &DownloadedCommit) -> Result<Option<ModelUpdate>, Failure> {
     let ask = async || -> Result<Option<ModelUpdate>, DownloadError> {
         let main: Revision = MAIN.parse()?;
         if hub.model_page(&model.repo, &main).await?.commit == model.commit {
@@ -67,10 +91,25 @@ async fn newer(hub: &Hub, model: &DownloadedCommit) -> Option<ModelUpdate> {
         let plan = hub.plan(&model.repo, &main).await?;
         Ok(Some(ModelUpdate { name: model.repo.to_string(), bytes: plan.bytes_missing }))
     };
-    ask().await.unwrap_or_else(|error| {
+    ask().await.or_else(|error| {
         tracing::info!("whether {} has a newer version is not known: {error}", model.repo);
-        None
+        let failure = Failure::from(error);
+        match failure.code {
+            // The hub has answered: it offers no newer version.
+            FailureCode::NotFound | FailureCode::Gated => Ok(None),
+            FailureCode::Unauthorized | FailureCode::NeedsToken => Ok(None),
+            _ => Err(failure),
+        }
     })
+}
+
+/// Records the hub that a model came from: only that one is asked for newer versions of it.
+pub(super) async fn record_origin(app: &App, model: &DownloadedModel) {
+    let (cache, repo) = (shown(&model.cache), model.repo.to_string());
+    let row = ModelOrigin { cache, repo, origin: model.origin.clone() };
+    if let Err(error) = app.store.save_model_origin(&row).await {
+        tracing::warn!("it is not recorded where {} came from: {error}", row.repo);
+    }
 }
 
 /// Lets a version that was downloaded take the place of the one before, if it can be used.

@@ -5,13 +5,14 @@ use std::sync::Arc;
 
 use cairn_app::App;
 use cairn_app::wire::{
-    Command, DownloadState, Event, FailureCode, ModelUpdate, NoticeLevel, OldRevisions, Reply,
-    SettingTarget,
+    Command, DownloadState, Event, Failure, FailureCode, ModelUpdate, NoticeLevel, OldRevisions,
+    Reply, SettingTarget,
 };
-use cairn_fake_hub::{FakeFile, FakeHub, FakeRepo};
+use cairn_fake_hub::{Asked, FakeFile, FakeHub, FakeRepo, Fault, Misdeed};
+use serde_json::Value;
 use tokio::sync::broadcast::Receiver;
 
-use crate::kit::{check_failure, next};
+use crate::kit::{check_failure, next, set_for_all};
 use crate::models::{NAME, download, downloads, listed, reaches, repo, with_hub};
 
 const NEWER: &str = "2222222222222222222222222222222222222222";
@@ -27,10 +28,66 @@ fn newer() -> FakeRepo {
 }
 
 async fn updates(app: &Arc<App>) -> Vec<ModelUpdate> {
+    let (updates, failure) = updates_or_why(app).await;
+    assert_eq!(failure, None);
+    updates
+}
+
+async fn updates_or_why(app: &Arc<App>) -> (Vec<ModelUpdate>, Option<Failure>) {
     match app.call(Command::GetModelUpdates).await.unwrap() {
-        Reply::ModelUpdates { updates } => updates,
+        Reply::ModelUpdates { updates, failure } => (updates, failure),
         other => panic!("{other:?}"),
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_hub_learns_of_a_model_that_came_from_another() {
+    let home = tempfile::tempdir().unwrap();
+    let (first, other) = (FakeHub::start(vec![repo()]), FakeHub::start(vec![repo()]));
+    let app = App::open(with_hub(&home, &first)).await.unwrap();
+    let mut events = app.subscribe();
+    download(&app).await;
+    reaches(&app, &mut events, DownloadState::Done).await;
+    for hub in [&first, &other] {
+        hub.change(|repos| *repos = vec![newer()]);
+    }
+    set_for_all(&app, "hub_endpoint", other.endpoint()).await;
+    assert!(updates(&app).await.is_empty());
+    assert!(other.requests().is_empty(), "{:?}", other.requests());
+    app.close().await;
+
+    let app = App::open(with_hub(&home, &first)).await.unwrap();
+    assert!(updates(&app).await.is_empty() && other.requests().is_empty(), "it is recorded");
+    set_for_all(&app, "hub_endpoint", Value::Null).await;
+    assert_eq!(updates(&app).await.len(), 1);
+    app.close().await;
+
+    // What is not recorded, as of another program, is asked of the environment's hub only.
+    std::fs::remove_dir_all(home.path().join("home")).unwrap();
+    first.forget_requests();
+    let app = App::open(with_hub(&home, &other)).await.unwrap();
+    set_for_all(&app, "hub_endpoint", first.endpoint()).await;
+    assert!(updates(&app).await.is_empty() && first.requests().is_empty());
+    set_for_all(&app, "hub_endpoint", Value::Null).await;
+    assert_eq!(updates(&app).await.len(), 1);
+    app.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_look_for_newer_versions_that_failed_says_why() {
+    let (home, hub) = (tempfile::tempdir().unwrap(), FakeHub::start(vec![repo()]));
+    let app = App::open(with_hub(&home, &hub)).await.unwrap();
+    let mut events = app.subscribe();
+    download(&app).await;
+    reaches(&app, &mut events, DownloadState::Done).await;
+    hub.add_fault(Fault::always(Asked::Info, Misdeed::Status(500, Vec::new())));
+    let (found, why) = updates_or_why(&app).await;
+    assert!(found.is_empty());
+    assert_eq!(why.map(|why| why.code), Some(FailureCode::Hub));
+    hub.clear_faults();
+    hub.change(Vec::clear);
+    assert!(updates(&app).await.is_empty(), "a hub that does not have it has answered");
+    app.close().await;
 }
 
 async fn old(app: &Arc<App>) -> OldRevisions {
@@ -146,6 +203,8 @@ async fn without_a_hub_no_model_has_a_newer_version() {
     let mut options = with_hub(&home, &hub);
     options.hub.as_mut().unwrap().is_offline = true;
     let app = App::open(options).await.unwrap();
-    assert!(updates(&app).await.is_empty());
+    let (found, why) = updates_or_why(&app).await;
+    assert!(found.is_empty());
+    assert_eq!(why.map(|why| why.code), Some(FailureCode::Offline));
     app.close().await;
 }

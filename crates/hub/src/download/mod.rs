@@ -39,6 +39,8 @@ pub struct DownloadedModel {
     pub cache: PathBuf,
     /// The folder with its files.
     pub folder: PathBuf,
+    /// Scheme, host and port of the hub that it came from.
+    pub origin: String,
     /// Their length.
     pub bytes: u64,
     /// Their number.
@@ -143,6 +145,7 @@ impl Hub {
             cache: self.cache().to_owned(),
             commit: plan.commit.clone(),
             folder: snapshot,
+            origin: self.origin(),
             bytes: plan.bytes,
             num_files: plan.files.len(),
         })

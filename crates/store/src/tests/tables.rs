@@ -1,7 +1,7 @@
 //! Models, settings and the prompt cache's index.
 
 use super::Scratch;
-use crate::DownloadRow;
+use crate::{DownloadRow, ModelOrigin};
 use cairn_prompt_cache::CacheChange::{Removed, Used, Written};
 use cairn_prompt_cache::{
     ChunkFile, ChunkKey, ChunkKind, ChunkRecord, LossReason, Namespace, Provenance, Tokens,
@@ -61,6 +61,27 @@ async fn a_newer_version_of_a_model_is_used_in_place_of_the_one_before() {
         assert_eq!(store.model_folder("o/m").await.unwrap().as_deref(), Some(new));
         let last = store.last_used_model().await.unwrap();
         assert_eq!(last, Some((new.to_owned(), "o/m".to_owned())));
+    }
+}
+
+#[tokio::test]
+async fn the_hub_that_a_model_came_from_is_remembered_for_each_cache() {
+    let scratch = Scratch::new();
+    let store = scratch.open().await;
+    let model = |cache: &str, origin: &str| ModelOrigin {
+        cache: cache.to_owned(),
+        repo: "o/m".to_owned(),
+        origin: origin.to_owned(),
+    };
+    for (cache, origin) in [("/a", "https://one"), ("/b", "https://two"), ("/a", "https://three")] {
+        store.save_model_origin(&model(cache, origin)).await.unwrap();
+    }
+    let mut found = store.model_origins().await.unwrap();
+    found.sort_by(|a, b| a.cache.cmp(&b.cache));
+    assert_eq!(found, [model("/a", "https://three"), model("/b", "https://two")]);
+    for _ in 0..2 {
+        store.forget_model_origin("/a", "o/m").await.unwrap();
+        assert_eq!(store.model_origins().await.unwrap(), [model("/b", "https://two")]);
     }
 }
 
