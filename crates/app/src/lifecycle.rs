@@ -8,10 +8,11 @@ use std::time::Duration;
 
 use cairn_engine::{CacheOptions, Engine, EngineOptions, default_memory_limit_bytes};
 use cairn_hub::ModelFolders;
-use cairn_prompt_cache::{ChunkRecord, RefName};
+use cairn_prompt_cache::{CacheChange, ChunkRecord, RefName};
 use cairn_store::Store;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::{OnceCell, broadcast};
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -67,34 +68,8 @@ impl App {
         if let Some(recovery) = &recovery {
             tracing::error!("the database was damaged: {recovery:?}");
         }
-
-        let records = tokio::try_join!(store.chunks(), store.cache_refs());
-        let cache_problem = records.as_ref().err().map(ToString::to_string);
-        if let Some(problem) = &cache_problem {
-            tracing::warn!("the stored prompt caches are not used: {problem}");
-        }
-        let cache_bytes = records
-            .as_ref()
-            .map_or(0, |(chunks, _)| chunks.iter().map(ChunkRecord::num_file_bytes).sum());
-        let free_bytes = platform::free_disk_bytes(data_folder.home()).unwrap_or(0);
-        let settings = AppSettings::load(&store, free_bytes.saturating_add(cache_bytes)).await;
-        let Settings { cache_budget_bytes, cache_ram_budget_bytes, .. } = settings.current();
-        // Without the rows every file would look like a leftover, and pinned chunks could be
-        // evicted.
-        let cache = records.ok().map(|(chunks, refs)| CacheOptions {
-            folder: data_folder.prompt_cache(),
-            old_folders: data_folder.old_prompt_caches(),
-            disk_budget_bytes: cache_budget_bytes,
-            memory_budget_bytes: cache_ram_budget_bytes,
-            chunks,
-            refs,
-            cleanup_lock,
-        });
-        let (engine, cache_events) = Engine::start(EngineOptions {
-            cache,
-            memory_limit_bytes: Some(default_memory_limit_bytes()),
-            ..EngineOptions::default()
-        });
+        let Started { engine, cache_events, cache_problem, settings } =
+            start_engine(&data_folder, &store, cleanup_lock).await;
         let (moved, moves) = tokio::sync::mpsc::unbounded_channel();
         model_folders.set_added(added_folders(&store).await);
         let tokens = TokenStore::new(data_folder.hub_token(), uses_keychain);
@@ -188,25 +163,8 @@ impl App {
         self.downloads.stop();
         let mut cache_rows = self.cache_rows.lock().unwrap_or_else(PoisonError::into_inner).take();
         let close = async {
-            let engine_stops = async {
-                for running in self.answers.all() {
-                    running.stop.cancel();
-                }
-                for running in self.answers.all() {
-                    running.ended.cancelled().await;
-                }
-                deletion::purge_all(self).await;
-                models::deletion::delete_all_hidden(self).await;
-                // This stops a load between two tensors, and writes the queued chunks.
-                self.engine.shutdown().await;
-                // Only now no model is being loaded.
-                models::revisions::remove_all(self).await;
-                if let Some(cache_rows) = &mut cache_rows {
-                    // The task ends with the engine. If it panicked, there is nothing to wait for.
-                    let _ = cache_rows.await;
-                }
-            };
-            match tokio::time::timeout(ENGINE_LIMIT, engine_stops).await {
+            let stops = self.stop_engine(cache_rows.as_mut());
+            match tokio::time::timeout(ENGINE_LIMIT, stops).await {
                 Ok(()) => *closed = Some(Closed::Completely),
                 Err(_) => tracing::warn!("the engine was not done when Cairn closed"),
             }
@@ -218,10 +176,35 @@ impl App {
             tracing::warn!("the database was still busy when Cairn closed");
         }
         let closed = closed.unwrap_or(Closed::EngineBusy);
-        // Without the lock another process may open the folder.
+        self.unlock(closed, cache_rows);
+        closed
+    }
+
+    /// Ends the answers and all that was to end with the app, then the engine.
+    async fn stop_engine(&self, cache_rows: Option<&mut JoinHandle<()>>) {
+        for running in self.answers.all() {
+            running.stop.cancel();
+        }
+        for running in self.answers.all() {
+            running.ended.cancelled().await;
+        }
+        deletion::purge_all(self).await;
+        models::deletion::delete_all_hidden(self).await;
+        // This stops a load between two tensors, and writes the queued chunks.
+        self.engine.shutdown().await;
+        // Only now no model is being loaded.
+        models::revisions::remove_all(self).await;
+        if let Some(cache_rows) = cache_rows {
+            // The task ends with the engine. If it panicked, there is nothing to wait for.
+            let _ = cache_rows.await;
+        }
+    }
+
+    /// Lets another process open the folder: now, or when the engine no longer writes files, because
+    /// it has ended or this process has.
+    fn unlock(&self, closed: Closed, cache_rows: Option<JoinHandle<()>>) {
         let lock = self.lock.lock().unwrap_or_else(PoisonError::into_inner).take();
         if closed == Closed::EngineBusy {
-            // The engine may still write files: until it ends, or this process does.
             self.runtime.spawn(async move {
                 if let Some(cache_rows) = cache_rows {
                     let _ = cache_rows.await;
@@ -229,8 +212,51 @@ impl App {
                 drop(lock);
             });
         }
-        closed
     }
+}
+
+/// The engine with the stored prompt caches, and the settings that it was started with.
+struct Started {
+    engine: Engine,
+    cache_events: UnboundedReceiver<CacheChange>,
+    cache_problem: Option<String>,
+    settings: AppSettings,
+}
+
+/// Starts the engine with the prompt caches that the database lists. `cleanup_lock` was taken before
+/// the rows are read.
+async fn start_engine(
+    data_folder: &DataFolder,
+    store: &Store,
+    cleanup_lock: Option<File>,
+) -> Started {
+    let records = tokio::try_join!(store.chunks(), store.cache_refs());
+    let cache_problem = records.as_ref().err().map(ToString::to_string);
+    if let Some(problem) = &cache_problem {
+        tracing::warn!("the stored prompt caches are not used: {problem}");
+    }
+    let cache_bytes = records
+        .as_ref()
+        .map_or(0, |(chunks, _)| chunks.iter().map(ChunkRecord::num_file_bytes).sum());
+    let free_bytes = platform::free_disk_bytes(data_folder.home()).unwrap_or(0);
+    let settings = AppSettings::load(store, free_bytes.saturating_add(cache_bytes)).await;
+    let Settings { cache_budget_bytes, cache_ram_budget_bytes, .. } = settings.current();
+    // Without the rows every file would look like a leftover, and pinned chunks could be evicted.
+    let cache = records.ok().map(|(chunks, refs)| CacheOptions {
+        folder: data_folder.prompt_cache(),
+        old_folders: data_folder.old_prompt_caches(),
+        disk_budget_bytes: cache_budget_bytes,
+        memory_budget_bytes: cache_ram_budget_bytes,
+        chunks,
+        refs,
+        cleanup_lock,
+    });
+    let (engine, cache_events) = Engine::start(EngineOptions {
+        cache,
+        memory_limit_bytes: Some(default_memory_limit_bytes()),
+        ..EngineOptions::default()
+    });
+    Started { engine, cache_events, cache_problem, settings }
 }
 
 /// The folders of models that were added. Without them their models are not listed; they stay.

@@ -100,17 +100,16 @@ impl MemoryUse {
 
     fn refuse(&self, needed_bytes: u64) -> Admission {
         let staying = || self.models.iter().filter(|model| model.stays());
-        let names = |is_in_use: bool| {
-            let such = staying().filter(move |model| model.is_in_use == is_in_use);
-            such.map(|model| model.name.clone()).collect()
-        };
+        let (in_use, pinned): (Vec<_>, Vec<_>) = staying().partition(|model| model.is_in_use);
+        let names =
+            |models: Vec<&HeldModel>| models.into_iter().map(|model| model.name.clone()).collect();
         let held: u64 = staying().map(|model| model.bytes).sum();
         Admission::Refuse {
             needed_bytes,
             free_bytes: self.limit_bytes.saturating_sub(held.saturating_add(self.reserved_bytes)),
             limit_bytes: self.limit_bytes,
-            would_have_to_go: names(true),
-            pinned: names(false),
+            would_have_to_go: names(in_use),
+            pinned: names(pinned),
         }
     }
 }
