@@ -1,6 +1,6 @@
 //! The tray icon: a state line, and a menu that is enough to use the app from.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Result, bail};
@@ -56,31 +56,33 @@ pub fn build(app: &AppHandle) -> Result<()> {
             &quit,
         ],
     )?;
+    let items = Items { state, model, download, models, shown_models: Arc::default() };
+    let clicked = items.clone();
     TrayIconBuilder::with_id("cairn")
         .icon(system::TRAY_ICON)
         .icon_as_template(true)
         .menu(&menu)
         .show_menu_on_left_click(true)
-        .on_menu_event(choose)
+        .on_menu_event(move |app, event| choose(app, &clicked, event))
         .build(app)?;
 
     match app.state::<Core>().app() {
         Ok(core) => {
-            let items = Items { state, model, download, models };
             tauri::async_runtime::spawn(follow(app.clone(), core.clone(), items));
         }
-        Err(_) => state.set_text("Cairn could not start")?,
+        Err(_) => items.state.set_text("Cairn could not start")?,
     }
     Ok(())
 }
 
-fn choose(app: &AppHandle, event: MenuEvent) {
+fn choose(app: &AppHandle, items: &Items, event: MenuEvent) {
     match event.id().as_ref() {
         "open" => window::show(app),
         "new-chat" => menu::run(app, "new_chat"),
         "quit" => app.exit(0),
         id => {
             if let Some(name) = id.strip_prefix(MODEL_PREFIX) {
+                items.mark_models();
                 load(app, name.to_owned());
             }
         }
@@ -104,6 +106,8 @@ struct Items {
     model: MenuItem<Wry>,
     download: MenuItem<Wry>,
     models: Submenu<Wry>,
+    /// What the list of models shows.
+    shown_models: Arc<Mutex<Vec<ModelLine>>>,
 }
 
 /// Their texts.
@@ -154,7 +158,24 @@ impl Items {
             let item = CheckMenuItem::with_id(app, id, title, true, *is_loaded, None::<&str>)?;
             self.models.append(&item)?;
         }
+        *self.shown_models.lock().unwrap_or_else(PoisonError::into_inner) = models.to_vec();
         self.models.set_enabled(!models.is_empty())
+    }
+
+    /// Marks the loaded model and no other. A click turns the mark of its item round, whether or not
+    /// its model gets loaded, or is loaded already.
+    fn mark_models(&self) {
+        let shown = self.shown_models.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let marked = self.models.items().and_then(|items| {
+            let items = items.iter().filter_map(|item| item.as_check_menuitem());
+            for item in items {
+                item.set_checked(is_marked(&shown, item.id().as_ref()))?;
+            }
+            Ok(())
+        });
+        if let Err(error) = marked {
+            tracing::warn!("the tray menu is out of date: {error}");
+        }
     }
 }
 
@@ -251,6 +272,12 @@ fn model_lines(status: &Status, models: &[Model]) -> Vec<ModelLine> {
             is_loaded: is_current(status, &model.name),
         })
         .collect()
+}
+
+/// Whether the item of this id is that of the loaded model.
+fn is_marked(models: &[ModelLine], id: &str) -> bool {
+    let name = id.strip_prefix(MODEL_PREFIX);
+    models.iter().any(|line| line.is_loaded && Some(line.name.as_str()) == name)
 }
 
 fn is_current(status: &Status, name: &str) -> bool {
@@ -379,7 +406,13 @@ mod tests {
             is_loaded,
         };
         let expected = [line("o/tiny", "tiny", false), line("o/b", "B", true)];
-        assert_eq!(model_lines(&status, &models), expected);
+        let lines = model_lines(&status, &models);
+        assert_eq!(lines, expected);
+        let marked = |id: &str| is_marked(&lines, id);
+        assert_eq!(
+            ["model.o/b", "model.o/tiny", "model.gone", "o/b"].map(marked),
+            [true, false, false, false]
+        );
     }
 
     #[test]
