@@ -109,25 +109,43 @@ async fn load(app: &App, wanted: String) -> Result<(), Failure> {
 /// Loads a model for a program that names it, unless it is loaded. Chats stay with the model that
 /// they are with, unless that had to make room. Returns the model's name.
 pub(crate) async fn ensure_loaded_beside(app: &Arc<App>, wanted: &str) -> Result<String, Failure> {
-    let _loading = app.loading.lock().await;
     let (name, folder) = locate(app, wanted).await?;
-    let folder_of = |name: &str| {
-        let status = app.engine.status();
-        let models = &status.borrow().models;
-        models.iter().find(|model| model.name == name).map(|model| model.folder.clone())
-    };
-    if folder_of(&name).is_some() {
-        return Ok(name);
-    }
-    let before = loaded_name(app);
-    load_located(app, &name, &folder).await?;
-    if let Some(before) = before
-        && let Some(folder) = folder_of(&before)
-    {
-        // Its files are loaded: this only makes it the chats' model again.
-        load_located(app, &before, &folder).await?;
+    if !is_loaded(app, &name, &folder) {
+        // In a task, so that chats get their model back also if the program goes away meanwhile.
+        let loading = app.spawn(load_beside(app.clone(), name.clone(), folder));
+        loading.await.map_err(|fault| {
+            let message = format!("A fault in Cairn stopped {name} from being loaded: {fault}.");
+            Failure::new(FailureCode::Engine, message)
+        })??;
     }
     Ok(name)
+}
+
+async fn load_beside(app: Arc<App>, name: String, folder: PathBuf) -> Result<(), Failure> {
+    let _loading = app.loading.lock().await;
+    if is_loaded(&app, &name, &folder) {
+        return Ok(());
+    }
+    let before = loaded_name(&app).and_then(|name| Some((folder_of(&app, &name)?, name)));
+    let loaded = load_located(&app, &name, &folder).await;
+    if let Some((folder, before)) = before
+        && is_loaded(&app, &before, &folder)
+    {
+        // Of its files only those of its draft model are read again.
+        load_located(&app, &before, &folder).await?;
+    }
+    loaded
+}
+
+fn is_loaded(app: &App, name: &str, folder: &Path) -> bool {
+    folder_of(app, name).as_deref() == Some(folder)
+}
+
+/// Where a loaded model was loaded from.
+fn folder_of(app: &App, name: &str) -> Option<PathBuf> {
+    let status = app.engine.status();
+    let models = &status.borrow().models;
+    models.iter().find(|model| model.name == name).map(|model| model.folder.clone())
 }
 
 async fn locate(app: &App, wanted: &str) -> Result<(String, PathBuf), Failure> {

@@ -3,20 +3,21 @@
 use std::sync::Arc;
 
 use cairn_app::completion::{
-    EngineError, FinishReason, FinishedGeneration, GenerateEvent, Generation, PromptInput,
-    TokenLogprob,
+    EngineError, FinishReason, FinishedGeneration, GenerateEvent, Generation, Message, PromptInput,
+    Role, TokenLogprob,
 };
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::MAX_ANSWERS;
 use super::body::OwnFields;
 use super::error::ApiError;
 use super::sampling::{self, VendorSampling};
 use crate::shared::Shared;
 
 /// What a route asks for.
-pub(super) struct Question {
+pub(super) struct AnswerRequest {
     pub(super) model: Option<String>,
+    /// Counts it among the answers that run.
+    pub(super) permit: OwnedSemaphorePermit,
     pub(super) prompt: PromptInput,
     pub(super) sampling: VendorSampling,
     pub(super) own: OwnFields,
@@ -30,15 +31,16 @@ pub(super) struct Answer {
     shared: Arc<Shared>,
     pub(super) model: String,
     generation: Generation,
-    /// Counts it among the answers that run.
+    /// An event that was received before it was asked for.
+    first: Option<GenerateEvent>,
     _permit: OwnedSemaphorePermit,
 }
 
 /// A part of an answer.
 #[derive(Debug)]
-pub(super) enum Piece {
-    /// The prompt is being read.
-    Reading,
+pub(super) enum AnswerEvent {
+    /// Prefill goes on.
+    Prefill,
     /// Text; empty where a character is still in pieces. With its token's log-probabilities, where
     /// they were asked for.
     Text { text: String, logprobs: Option<TokenText> },
@@ -66,40 +68,64 @@ pub(super) struct Ending {
 
 impl Answer {
     /// Loads the model if need be and begins the answer.
-    pub(super) async fn begin(shared: &Arc<Shared>, question: Question) -> Result<Self, ApiError> {
-        let permit = Arc::clone(&shared.answers)
-            .try_acquire_owned()
-            .map_err(|_| ApiError::busy(MAX_ANSWERS))?;
-        let Question { model, prompt, sampling, own, max_tokens, stops, num_top_logprobs } =
-            question;
-        let mut request = shared.app.completion(model.as_deref(), prompt).await?;
-        sampling::apply(&mut request, &sampling, &own)?;
-        if let Some(max_tokens) = max_tokens {
-            request.max_tokens = max_tokens as usize;
+    pub(super) async fn begin(
+        shared: &Arc<Shared>,
+        request: AnswerRequest,
+    ) -> Result<Self, ApiError> {
+        let mut generate = shared.app.completion(request.model.as_deref(), request.prompt).await?;
+        sampling::apply(&mut generate, &request.sampling, &request.own)?;
+        if let Some(max_tokens) = request.max_tokens {
+            generate.max_tokens = max_tokens as usize;
         }
-        request.stop = stops;
-        request.num_top_logprobs = num_top_logprobs;
-        request.template_variables = own.chat_template_kwargs.unwrap_or_default();
-        let model = request.model.clone().unwrap_or_default();
-        let generation = shared.app.complete(request);
-        Ok(Answer { shared: shared.clone(), model, generation, _permit: permit })
+        generate.stop = request.stops;
+        generate.num_top_logprobs = request.num_top_logprobs;
+        generate.template_variables = request.own.chat_template_kwargs.unwrap_or_default();
+        let model = generate.model.clone().unwrap_or_default();
+        let generation = shared.app.complete(generate);
+        let shared = shared.clone();
+        Ok(Answer { shared, model, generation, first: None, _permit: request.permit })
+    }
+
+    /// Waits for the first event, which [`Answer::next`] then returns; fails if that is a failure.
+    pub(super) async fn wait_for_first_event(&mut self) -> Result<(), ApiError> {
+        match self.generation.recv().await {
+            Some(GenerateEvent::Failed(error)) => Err(error.into()),
+            first => {
+                self.first = first;
+                Ok(())
+            }
+        }
     }
 
     /// The next part; none after the end.
-    pub(super) async fn next(&mut self) -> Option<Result<Piece, ApiError>> {
-        Some(match self.generation.recv().await? {
-            GenerateEvent::Prefill { .. } => Ok(Piece::Reading),
+    pub(super) async fn next(&mut self) -> Option<Result<AnswerEvent, ApiError>> {
+        let event = match self.first.take() {
+            Some(first) => first,
+            None => tokio::select! {
+                biased;
+                () = self.shared.closing.cancelled() => return Some(Err(EngineError::Closed.into())),
+                event = self.generation.recv() => event?,
+            },
+        };
+        Some(match event {
+            GenerateEvent::Prefill { .. } => Ok(AnswerEvent::Prefill),
             GenerateEvent::Delta { text, token: _, logprob } => {
                 let logprobs = match logprob {
                     Some(logprob) => Some(self.token_text(logprob).await),
                     None => None,
                 };
                 match logprobs.transpose() {
-                    Ok(logprobs) => Ok(Piece::Text { text, logprobs }),
+                    Ok(logprobs) => Ok(AnswerEvent::Text { text, logprobs }),
                     Err(error) => Err(error),
                 }
             }
-            GenerateEvent::Finished(finished) => Ok(Piece::end(*finished)),
+            // Nobody but a closing app cancels it and still waits for it.
+            GenerateEvent::Finished(finished)
+                if finished.stats.finish_reason == FinishReason::Cancelled =>
+            {
+                Err(EngineError::Closed.into())
+            }
+            GenerateEvent::Finished(finished) => Ok(AnswerEvent::end(*finished)),
             GenerateEvent::Failed(error) => Err(error.into()),
         })
     }
@@ -110,23 +136,23 @@ impl Answer {
         let ids = ids.map(|id| vec![id]).collect();
         let mut texts = self.shared.app.token_texts(&self.model, ids).await?.into_iter();
         let text = texts.next().unwrap_or_default();
-        let top = texts.zip(top).map(|(text, (_, logprob))| (text, logprob)).collect();
-        Ok(TokenText { text, logprob, top })
+        let top = texts.zip(top).map(|(text, (_, logprob))| (text, finite(logprob))).collect();
+        Ok(TokenText { text, logprob: finite(logprob), top })
     }
 
     /// Waits for the end.
-    pub(super) async fn whole(mut self) -> Result<Whole, ApiError> {
+    pub(super) async fn whole(mut self) -> Result<FinishedAnswer, ApiError> {
         let (mut all, mut tokens) = (String::new(), Vec::new());
-        while let Some(piece) = self.next().await {
-            match piece? {
-                Piece::Reading => {}
-                Piece::Text { text, logprobs } => {
+        while let Some(event) = self.next().await {
+            match event? {
+                AnswerEvent::Prefill => {}
+                AnswerEvent::Text { text, logprobs } => {
                     all.push_str(&text);
                     tokens.extend(logprobs);
                 }
-                Piece::End { text, end } => {
+                AnswerEvent::End { text, end } => {
                     all.push_str(&text);
-                    return Ok(Whole { model: self.model, text: all, tokens, end });
+                    return Ok(FinishedAnswer { model: self.model, text: all, tokens, end });
                 }
             }
         }
@@ -135,14 +161,14 @@ impl Answer {
 }
 
 /// A whole answer.
-pub(super) struct Whole {
+pub(super) struct FinishedAnswer {
     pub(super) model: String,
     pub(super) text: String,
     pub(super) tokens: Vec<TokenText>,
     pub(super) end: Ending,
 }
 
-impl Piece {
+impl AnswerEvent {
     fn end(finished: FinishedGeneration) -> Self {
         let FinishedGeneration { text, stop_string, stats, .. } = finished;
         let count = |tokens: usize| u32::try_from(tokens).unwrap_or(u32::MAX);
@@ -153,8 +179,28 @@ impl Piece {
             num_cached_tokens: count(stats.num_cached_tokens),
             num_answer_tokens: count(stats.num_generation_tokens),
         };
-        Piece::End { text, end }
+        AnswerEvent::End { text, end }
     }
+}
+
+/// The prompt of a chat. Instructions that come in several messages are one, because many templates
+/// take only one.
+pub(super) fn chat_prompt(messages: Vec<Message>) -> PromptInput {
+    let mut joined: Vec<Message> = Vec::with_capacity(messages.len());
+    for message in messages {
+        match joined.as_mut_slice() {
+            [system] if system.role == Role::System && message.role == Role::System => {
+                system.content = format!("{}\n\n{}", system.content, message.content);
+            }
+            _ => joined.push(message),
+        }
+    }
+    PromptInput::Messages(joined)
+}
+
+/// JSON has no infinity; a token that is forbidden gets what OpenAI's API gives such a one.
+fn finite(logprob: f32) -> f32 {
+    logprob.max(-9999.0)
 }
 
 /// An id for an answer, as the vendors' have: a prefix, and letters and digits.

@@ -2,18 +2,24 @@
 //! been taken out of it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::to_bytes;
 use axum::extract::Request;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::timeout;
 
+use super::MAX_ANSWERS;
 use super::error::ApiError;
 use crate::shared::Shared;
 
 /// Room for the longest context that a model has, and for what is around it.
 const MAX_BODY_BYTES: usize = 32 << 20;
+/// How long a body may take to arrive.
+const UPLOAD_LIMIT: Duration = Duration::from_secs(60);
 
 /// The fields of a request that are Cairn's own, or that Cairn reads more generously.
 #[derive(Debug, Default, Deserialize)]
@@ -43,20 +49,34 @@ pub(super) struct Body<T> {
     /// The model that is asked for; none: the loaded one.
     pub(super) model: Option<String>,
     pub(super) own: OwnFields,
+    /// Counts the answer among those that run.
+    pub(super) permit: OwnedSemaphorePermit,
     /// The vendor's fields.
     pub(super) fields: T,
 }
 
-/// Reads a request's body; a field that `refused` names is refused.
+/// The vendor's fields of a route.
+pub(super) struct Fields {
+    /// Those that it reads; others are ignored, whatever they hold.
+    pub(super) read: &'static [&'static str],
+    /// The first one that asks for what Cairn cannot do.
+    pub(super) refused: fn(&Map<String, Value>) -> Option<String>,
+}
+
+/// Reads a request's body.
 pub(super) async fn read<T: DeserializeOwned>(
     shared: &Arc<Shared>,
     request: Request,
-    refused: impl FnOnce(&Map<String, Value>) -> Option<String>,
+    route: &Fields,
 ) -> Result<Body<T>, ApiError> {
     let (parts, body) = request.into_parts();
     shared.guard.check_api_command(&parts.headers).map_err(ApiError::refused)?;
-    let bytes =
-        to_bytes(body, MAX_BODY_BYTES).await.map_err(|_| ApiError::too_large(MAX_BODY_BYTES))?;
+    let permit = Arc::clone(&shared.answers).try_acquire_owned();
+    let permit = permit.map_err(|_| ApiError::busy(MAX_ANSWERS))?;
+    let bytes = timeout(UPLOAD_LIMIT, to_bytes(body, MAX_BODY_BYTES)).await;
+    let bytes = bytes
+        .map_err(|_| ApiError::invalid("", "The body did not arrive in time."))?
+        .map_err(|_| ApiError::too_large(MAX_BODY_BYTES))?;
     let mut fields: Map<String, Value> =
         parsed(serde_json::from_slice(&bytes).map_err(|error| {
             let message = format!("The body is not JSON: {error}.");
@@ -67,7 +87,7 @@ pub(super) async fn read<T: DeserializeOwned>(
     if fields.contains_key("cairn") {
         return Err(ApiError::unsupported("cairn"));
     }
-    if let Some(name) = refused(&fields) {
+    if let Some(name) = (route.refused)(&fields) {
         return Err(ApiError::unsupported(name));
     }
     let own = OWN_FIELDS
@@ -75,11 +95,15 @@ pub(super) async fn read<T: DeserializeOwned>(
         .filter_map(|&name| Some((name.to_owned(), fields.remove(name)?)))
         .collect::<Map<_, _>>();
     let own = parsed(Value::Object(own))?;
+    fields.retain(|name, _| route.read.contains(&name.as_str()) || name == "model");
     // The vendors' types want one; without a name the loaded model answers.
-    let model = fields.entry("model").or_insert_with(|| "".into()).as_str().map(str::to_owned);
+    let Value::String(model) = fields.entry("model").or_insert_with(|| "".into()).clone() else {
+        return Err(ApiError::invalid("model", "`model` is the name of a model."));
+    };
     Ok(Body {
-        model: model.filter(|name| !name.is_empty()),
+        model: Some(model).filter(|name| !name.is_empty()),
         own,
+        permit,
         fields: parsed(Value::Object(fields))?,
     })
 }

@@ -17,14 +17,17 @@ use axum::Json;
 use axum::extract::{Request, State};
 use axum::response::sse::Event;
 use axum::response::{IntoResponse, Response};
-use cairn_app::completion::{self, Message, PromptInput};
+use cairn_app::completion::{self, Message};
 use serde_json::{Map, Value};
 
-use super::answer::{Answer, Ending, Piece, Question, TokenText, Whole, new_id, now_s};
-use super::body::{self, Body};
+use super::answer::{
+    Answer, AnswerEvent, AnswerRequest, Ending, FinishedAnswer, TokenText, chat_prompt, new_id,
+    now_s,
+};
+use super::body::{self, Body, Fields};
 use super::error::{ApiError, Vendor};
 use super::sampling::{VendorSampling, checked_stops};
-use super::stream::{self, Form};
+use super::stream::{self, StreamFormat};
 use crate::shared::Shared;
 
 /// The most alternatives to a token that OpenAI's API reports.
@@ -38,17 +41,36 @@ pub(super) async fn create(State(shared): State<Arc<Shared>>, request: Request) 
 }
 
 async fn answer(shared: &Arc<Shared>, request: Request) -> Result<Response, ApiError> {
-    let body: Body<CreateChatCompletionRequest> = body::read(shared, request, refused).await?;
+    let body: Body<CreateChatCompletionRequest> = body::read(shared, request, &FIELDS).await?;
     let streams = body.fields.stream.unwrap_or(false);
     let options = body.fields.stream_options.as_ref();
     let includes_usage = options.and_then(|options| options.include_usage).unwrap_or(false);
     let answer = Answer::begin(shared, question(body)?).await?;
     if streams {
         let chunks = Chunks::new(answer.model.clone(), includes_usage);
-        return Ok(stream::response(answer, chunks));
+        return stream::response(answer, chunks).await;
     }
     Ok(Json(whole(answer.whole().await?)).into_response())
 }
+
+const FIELDS: Fields = Fields {
+    read: &[
+        "messages",
+        "stream",
+        "stream_options",
+        "logprobs",
+        "top_logprobs",
+        "max_tokens",
+        "max_completion_tokens",
+        "stop",
+        "temperature",
+        "top_p",
+        "presence_penalty",
+        "frequency_penalty",
+        "seed",
+    ],
+    refused,
+};
 
 /// A field that asks for what Cairn cannot do.
 fn refused(fields: &Map<String, Value>) -> Option<String> {
@@ -64,8 +86,8 @@ fn refused(fields: &Map<String, Value>) -> Option<String> {
     names.into_iter().chain(["web_search_options"]).find(|name| asks(name)).map(str::to_owned)
 }
 
-fn question(body: Body<CreateChatCompletionRequest>) -> Result<Question, ApiError> {
-    let Body { model, own, fields } = body;
+fn question(body: Body<CreateChatCompletionRequest>) -> Result<AnswerRequest, ApiError> {
+    let Body { model, own, permit, fields } = body;
     if fields.messages.is_empty() {
         return Err(ApiError::invalid("messages", "`messages` is empty: ask something."));
     }
@@ -87,9 +109,10 @@ fn question(body: Body<CreateChatCompletionRequest>) -> Result<Question, ApiErro
     };
     #[expect(deprecated, reason = "clients still send the fields that they replaced")]
     let (max_tokens, seed) = (fields.max_completion_tokens.or(fields.max_tokens), fields.seed);
-    Ok(Question {
+    Ok(AnswerRequest {
         model,
-        prompt: PromptInput::Messages(messages.collect::<Result<_, _>>()?),
+        permit,
+        prompt: chat_prompt(messages.collect::<Result<_, _>>()?),
         sampling: VendorSampling {
             temperature: fields.temperature,
             top_p: fields.top_p,
@@ -125,7 +148,9 @@ fn message(index: usize, message: ChatCompletionRequestMessage) -> Result<Messag
             (completion::Role::User, content)
         }
         Request::Assistant(message) => {
-            if message.tool_calls.is_some_and(|calls| !calls.is_empty()) {
+            #[expect(deprecated, reason = "clients still send it")]
+            let has_call = message.function_call.is_some();
+            if has_call || message.tool_calls.is_some_and(|calls| !calls.is_empty()) {
                 return Err(refused("tool_calls"));
             }
             (completion::Role::Assistant, message.content.map_or(String::new(), assistant))
@@ -182,8 +207,8 @@ fn assistant(content: ChatCompletionRequestAssistantMessageContent) -> String {
     }
 }
 
-fn whole(answer: Whole) -> CreateChatCompletionResponse {
-    let Whole { model, text, tokens, end } = answer;
+fn whole(answer: FinishedAnswer) -> CreateChatCompletionResponse {
+    let FinishedAnswer { model, text, tokens, end } = answer;
     let choice = ChatChoice {
         message: ChatCompletionResponseMessage {
             content: Some(text),
@@ -226,7 +251,7 @@ impl Chunks {
 
     fn event(&self, choice: ChatChoiceStream) -> Event {
         let choices = vec![choice];
-        stream::json(&CreateChatCompletionStreamResponse { choices, ..self.chunk.clone() })
+        stream::chunk(&CreateChatCompletionStreamResponse { choices, ..self.chunk.clone() })
     }
 
     fn text(&self, text: String, tokens: Vec<TokenText>) -> Option<Event> {
@@ -243,13 +268,13 @@ impl Chunks {
         let last = self.event(ChatChoiceStream { finish_reason, ..Default::default() });
         let usage = self.includes_usage.then(|| {
             let usage = Some(usage(end));
-            stream::json(&CreateChatCompletionStreamResponse { usage, ..self.chunk.clone() })
+            stream::chunk(&CreateChatCompletionStreamResponse { usage, ..self.chunk.clone() })
         });
         [Some(last), usage, Some(stream::done())].into_iter().flatten().collect()
     }
 }
 
-impl Form for Chunks {
+impl StreamFormat for Chunks {
     fn begin(&mut self) -> Vec<Event> {
         let delta = ChatCompletionStreamResponseDelta {
             role: Some(Role::Assistant),
@@ -259,13 +284,13 @@ impl Form for Chunks {
         vec![self.event(ChatChoiceStream { delta, ..Default::default() })]
     }
 
-    fn piece(&mut self, piece: Piece) -> Vec<Event> {
-        match piece {
-            Piece::Reading => Vec::new(),
-            Piece::Text { text, logprobs } => {
+    fn part(&mut self, event: AnswerEvent) -> Vec<Event> {
+        match event {
+            AnswerEvent::Prefill => Vec::new(),
+            AnswerEvent::Text { text, logprobs } => {
                 self.text(text, logprobs.into_iter().collect()).into_iter().collect()
             }
-            Piece::End { text, end } => {
+            AnswerEvent::End { text, end } => {
                 self.text(text, Vec::new()).into_iter().chain(self.end(&end)).collect()
             }
         }

@@ -11,12 +11,14 @@ use axum::response::{IntoResponse, Response};
 use cairn_app::completion::{FinishReason, PromptInput};
 use serde_json::{Map, Value};
 
-use super::answer::{Answer, Ending, Piece, Question, TokenText, Whole, new_id, now_s};
-use super::body::{self, Body};
+use super::answer::{
+    Answer, AnswerEvent, AnswerRequest, Ending, FinishedAnswer, TokenText, new_id, now_s,
+};
+use super::body::{self, Body, Fields};
 use super::chat::{stops, usage};
 use super::error::{ApiError, Vendor};
 use super::sampling::VendorSampling;
-use super::stream::{self, Form};
+use super::stream::{self, StreamFormat};
 use crate::shared::Shared;
 
 /// The most alternatives to a token that this route reports.
@@ -30,16 +32,17 @@ pub(super) async fn create(State(shared): State<Arc<Shared>>, request: Request) 
 }
 
 async fn answer(shared: &Arc<Shared>, request: Request) -> Result<Response, ApiError> {
-    let body: Body<CreateCompletionRequest> = body::read(shared, request, refused).await?;
+    let body: Body<CreateCompletionRequest> = body::read(shared, request, &FIELDS).await?;
     let streams = body.fields.stream.unwrap_or(false);
     let options = body.fields.stream_options.as_ref();
     let includes_usage = options.and_then(|options| options.include_usage).unwrap_or(false);
     let answer = Answer::begin(shared, question(body)?).await?;
     if streams {
         let chunk = response(answer.model.clone());
-        return Ok(stream::response(answer, Chunks { chunk, includes_usage, num_chars: 0 }));
+        let chunks = Chunks { chunk, includes_usage, num_chars: 0 };
+        return stream::response(answer, chunks).await;
     }
-    let Whole { model, text, tokens, end } = answer.whole().await?;
+    let FinishedAnswer { model, text, tokens, end } = answer.whole().await?;
     let choice = Choice {
         text,
         logprobs: logprobs(tokens, &mut 0),
@@ -50,6 +53,23 @@ async fn answer(shared: &Arc<Shared>, request: Request) -> Result<Response, ApiE
     Ok(Json(CreateCompletionResponse { choices: vec![choice], usage, ..response(model) })
         .into_response())
 }
+
+const FIELDS: Fields = Fields {
+    read: &[
+        "prompt",
+        "stream",
+        "stream_options",
+        "logprobs",
+        "max_tokens",
+        "stop",
+        "temperature",
+        "top_p",
+        "presence_penalty",
+        "frequency_penalty",
+        "seed",
+    ],
+    refused,
+};
 
 /// A field that asks for what Cairn cannot do.
 fn refused(fields: &Map<String, Value>) -> Option<String> {
@@ -62,8 +82,8 @@ fn refused(fields: &Map<String, Value>) -> Option<String> {
     ["n", "best_of", "echo", "suffix"].into_iter().find(|name| asks(name)).map(str::to_owned)
 }
 
-fn question(body: Body<CreateCompletionRequest>) -> Result<Question, ApiError> {
-    let Body { model, own, fields } = body;
+fn question(body: Body<CreateCompletionRequest>) -> Result<AnswerRequest, ApiError> {
+    let Body { model, own, permit, fields } = body;
     let several = || {
         let message = "`prompt` has several prompts: send them one by one.";
         ApiError::invalid("prompt", message)
@@ -84,8 +104,9 @@ fn question(body: Body<CreateCompletionRequest>) -> Result<Question, ApiError> {
         let message = format!("logprobs is 0 to {MAX_LOGPROBS}.");
         return Err(ApiError::invalid("logprobs", message));
     }
-    Ok(Question {
+    Ok(AnswerRequest {
         model,
+        permit,
         prompt,
         sampling: VendorSampling {
             temperature: fields.temperature,
@@ -123,29 +144,29 @@ struct Chunks {
 
 impl Chunks {
     fn event(&self, choice: Choice) -> Event {
-        stream::json(&CreateCompletionResponse { choices: vec![choice], ..self.chunk.clone() })
+        stream::chunk(&CreateCompletionResponse { choices: vec![choice], ..self.chunk.clone() })
     }
 }
 
-impl Form for Chunks {
+impl StreamFormat for Chunks {
     fn begin(&mut self) -> Vec<Event> {
         Vec::new()
     }
 
-    fn piece(&mut self, piece: Piece) -> Vec<Event> {
-        match piece {
-            Piece::Text { text, logprobs } if !text.is_empty() || logprobs.is_some() => {
+    fn part(&mut self, event: AnswerEvent) -> Vec<Event> {
+        match event {
+            AnswerEvent::Text { text, logprobs } if !text.is_empty() || logprobs.is_some() => {
                 let tokens = logprobs.into_iter().collect();
                 let logprobs = self::logprobs(tokens, &mut self.num_chars);
                 vec![self.event(Choice { text, logprobs, ..Choice::default() })]
             }
-            Piece::Reading | Piece::Text { .. } => Vec::new(),
-            Piece::End { text, end } => {
+            AnswerEvent::Prefill | AnswerEvent::Text { .. } => Vec::new(),
+            AnswerEvent::End { text, end } => {
                 let finish_reason = Some(finish_reason(&end));
                 let last = self.event(Choice { text, finish_reason, ..Choice::default() });
                 let usage = self.includes_usage.then(|| {
                     let usage = Some(usage(&end));
-                    stream::json(&CreateCompletionResponse { usage, ..self.chunk.clone() })
+                    stream::chunk(&CreateCompletionResponse { usage, ..self.chunk.clone() })
                 });
                 [Some(last), usage, Some(stream::done())].into_iter().flatten().collect()
             }

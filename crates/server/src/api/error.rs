@@ -41,7 +41,8 @@ impl ApiError {
 
     /// A field has a value that it cannot have.
     pub(super) fn invalid(param: impl Into<String>, message: impl Into<String>) -> Self {
-        ApiError { param: Some(param.into()), ..Self::new(StatusCode::BAD_REQUEST, message) }
+        let param = Some(param.into()).filter(|param| !param.is_empty());
+        ApiError { param, ..Self::new(StatusCode::BAD_REQUEST, message) }
     }
 
     /// A field is known, and Cairn cannot do what it asks for.
@@ -53,6 +54,10 @@ impl ApiError {
 
     pub(super) fn not_found(message: impl Into<String>) -> Self {
         Self::new(StatusCode::NOT_FOUND, message)
+    }
+
+    pub(super) fn wrong_method(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::METHOD_NOT_ALLOWED, message)
     }
 
     pub(super) fn no_model(name: &str) -> Self {
@@ -144,9 +149,10 @@ impl From<Failure> for ApiError {
 
 impl From<EngineError> for ApiError {
     fn from(error: EngineError) -> Self {
-        let status = match error.is_bad_request() {
-            true => StatusCode::BAD_REQUEST,
-            false => StatusCode::INTERNAL_SERVER_ERROR,
+        let status = match &error {
+            error if error.is_bad_request() => StatusCode::BAD_REQUEST,
+            EngineError::Closed | EngineError::NotLoaded { .. } => StatusCode::SERVICE_UNAVAILABLE,
+            _ => StatusCode::INTERNAL_SERVER_ERROR,
         };
         let code = error.is_too_long().then_some("context_length_exceeded");
         ApiError { code, ..Self::new(status, Failure::from(error).message) }

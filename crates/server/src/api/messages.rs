@@ -6,15 +6,17 @@ use axum::Json;
 use axum::extract::{Request, State};
 use axum::response::sse::Event;
 use axum::response::{IntoResponse, Response};
-use cairn_app::completion::{FinishReason, Message, PromptInput, Role};
+use cairn_app::completion::{FinishReason, Message, Role};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::answer::{Answer, Ending, Piece, Question, Whole, new_id};
-use super::body::{self, Body};
+use super::answer::{
+    Answer, AnswerEvent, AnswerRequest, Ending, FinishedAnswer, chat_prompt, new_id,
+};
+use super::body::{self, Body, Fields};
 use super::error::{ApiError, Vendor};
 use super::sampling::{VendorSampling, checked_stops};
-use super::stream::{self, Form};
+use super::stream::{self, StreamFormat};
 use crate::shared::Shared;
 
 #[derive(Deserialize)]
@@ -80,14 +82,14 @@ pub(super) async fn create(State(shared): State<Arc<Shared>>, request: Request) 
 }
 
 async fn answer(shared: &Arc<Shared>, request: Request) -> Result<Response, ApiError> {
-    let body: Body<MessagesRequest> = body::read(shared, request, refused).await?;
+    let body: Body<MessagesRequest> = body::read(shared, request, &FIELDS).await?;
     let streams = body.fields.stream;
     let answer = Answer::begin(shared, question(body)?).await?;
     if streams {
         let events = Events { model: answer.model.clone() };
-        return Ok(stream::response(answer, events));
+        return stream::response(answer, events).await;
     }
-    let Whole { model, text, end, .. } = answer.whole().await?;
+    let FinishedAnswer { model, text, end, .. } = answer.whole().await?;
     let mut message = message(&model);
     message["content"] = json!([{ "type": "text", "text": text }]);
     message["stop_reason"] = stop_reason(&end).into();
@@ -96,22 +98,33 @@ async fn answer(shared: &Arc<Shared>, request: Request) -> Result<Response, ApiE
     Ok(Json(message).into_response())
 }
 
+const FIELDS: Fields = Fields {
+    read: &["max_tokens", "messages", "system", "stop_sequences", "stream", "temperature", "top_p"],
+    refused,
+};
+
 /// A field that asks for what Cairn cannot do.
 fn refused(fields: &Map<String, Value>) -> Option<String> {
     let asks = |name: &str| match (name, fields.get(name)) {
         (_, None) => false,
         ("tools" | "mcp_servers", Some(Value::Array(tools))) => !tools.is_empty(),
         ("thinking", Some(thinking)) => thinking["type"] != "disabled",
+        ("output_config", Some(config)) => config.get("format").is_some(),
         _ => true,
     };
-    ["tools", "mcp_servers", "thinking", "container"]
+    ["tools", "mcp_servers", "thinking", "container", "output_config", "output_format"]
         .into_iter()
         .find(|name| asks(name))
         .map(str::to_owned)
 }
 
-fn question(body: Body<MessagesRequest>) -> Result<Question, ApiError> {
-    let Body { model, own, fields } = body;
+fn question(body: Body<MessagesRequest>) -> Result<AnswerRequest, ApiError> {
+    let Body { model, own, permit, fields } = body;
+    if let Some(RequestMessage { role: RequestRole::Assistant, .. }) = fields.messages.last() {
+        // Anthropic's API continues it; answering it instead would look right and not be.
+        let last = fields.messages.len() - 1;
+        return Err(ApiError::unsupported(format!("messages[{last}]")));
+    }
     if fields.messages.is_empty() {
         return Err(ApiError::invalid("messages", "`messages` is empty: ask something."));
     }
@@ -127,9 +140,10 @@ fn question(body: Body<MessagesRequest>) -> Result<Question, ApiError> {
         };
         messages.push(message(role, content.text(&format!("messages[{index}].content"))?));
     }
-    Ok(Question {
+    Ok(AnswerRequest {
         model,
-        prompt: PromptInput::Messages(messages),
+        permit,
+        prompt: chat_prompt(messages),
         sampling: VendorSampling {
             temperature: fields.temperature,
             top_p: fields.top_p,
@@ -177,7 +191,7 @@ fn end_events(end: &Ending) -> [Event; 3] {
     ]
 }
 
-impl Form for Events {
+impl StreamFormat for Events {
     fn begin(&mut self) -> Vec<Event> {
         let block = json!({ "type": "text", "text": "" });
         vec![
@@ -186,11 +200,11 @@ impl Form for Events {
         ]
     }
 
-    fn piece(&mut self, piece: Piece) -> Vec<Event> {
-        match piece {
-            Piece::Reading => vec![named(&json!({ "type": "ping" }))],
-            Piece::Text { text, .. } => text_event(&text).into_iter().collect(),
-            Piece::End { text, end } => {
+    fn part(&mut self, event: AnswerEvent) -> Vec<Event> {
+        match event {
+            AnswerEvent::Prefill => vec![named(&json!({ "type": "ping" }))],
+            AnswerEvent::Text { text, .. } => text_event(&text).into_iter().collect(),
+            AnswerEvent::End { text, end } => {
                 text_event(&text).into_iter().chain(end_events(&end)).collect()
             }
         }

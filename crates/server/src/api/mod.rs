@@ -36,7 +36,7 @@ use error::{ApiError, Vendor};
 /// How many answers may be asked for at once; the next one is told to come back later.
 pub(crate) const MAX_ANSWERS: usize = 64;
 
-/// The routes; every one but `/health` asks for the key.
+/// The routes. Every one that says or does anything but `/health` asks for the key.
 pub(crate) fn routes() -> Router<Arc<Shared>> {
     Router::new()
         .route("/health", get(health))
@@ -46,6 +46,7 @@ pub(crate) fn routes() -> Router<Arc<Shared>> {
         .route("/v1/completions", post(completions::create))
         .route("/v1/responses", post(responses::create))
         .route("/v1/messages", post(messages::create))
+        .method_not_allowed_fallback(wrong_method)
         .route("/v1/{*path}", any(unknown))
 }
 
@@ -57,6 +58,11 @@ async fn health() -> Response {
 /// The answer to a request that did not pass the checks of every request.
 pub(crate) fn refuse(request: &Parts, refusal: Refusal) -> Response {
     ApiError::refused(refusal).response(Vendor::of(request.uri.path()))
+}
+
+async fn wrong_method(request: axum::extract::Request) -> Response {
+    let (method, path) = (request.method(), request.uri().path());
+    ApiError::wrong_method(format!("{path} does not take {method}.")).response(Vendor::of(path))
 }
 
 async fn unknown(request: axum::extract::Request) -> Response {

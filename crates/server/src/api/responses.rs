@@ -1,5 +1,5 @@
-//! `POST /v1/responses`: OpenAI's newer form of a chat. Nothing is stored: each request has the whole
-//! conversation.
+//! `POST /v1/responses`: OpenAI's newer form of a chat. Nothing is stored: each request has the
+//! whole conversation.
 
 use std::sync::Arc;
 
@@ -7,15 +7,17 @@ use axum::Json;
 use axum::extract::{Request, State};
 use axum::response::sse::Event;
 use axum::response::{IntoResponse, Response};
-use cairn_app::completion::{FinishReason, Message, PromptInput, Role};
+use cairn_app::completion::{FinishReason, Message, Role};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::answer::{Answer, Ending, Piece, Question, Whole, new_id, now_s};
-use super::body::{self, Body};
+use super::answer::{
+    Answer, AnswerEvent, AnswerRequest, Ending, FinishedAnswer, chat_prompt, new_id, now_s,
+};
+use super::body::{self, Body, Fields};
 use super::error::{ApiError, Vendor};
 use super::sampling::VendorSampling;
-use super::stream::{self, Form};
+use super::stream::{self, StreamFormat};
 use crate::shared::Shared;
 
 #[derive(Deserialize)]
@@ -69,18 +71,23 @@ pub(super) async fn create(State(shared): State<Arc<Shared>>, request: Request) 
 }
 
 async fn answer(shared: &Arc<Shared>, request: Request) -> Result<Response, ApiError> {
-    let body: Body<ResponsesRequest> = body::read(shared, request, refused).await?;
+    let body: Body<ResponsesRequest> = body::read(shared, request, &FIELDS).await?;
     let streams = body.fields.stream;
     let instructions = body.fields.instructions.clone();
     let answer = Answer::begin(shared, question(body)?).await?;
-    let written = Written::new(answer.model.clone(), instructions);
+    let state = ResponseState::new(answer.model.clone(), instructions);
     if streams {
-        return Ok(stream::response(answer, Events { written, num_sent: 0 }));
+        return stream::response(answer, Events { state, num_sent: 0 }).await;
     }
-    let Whole { text, end, .. } = answer.whole().await?;
-    let written = Written { text, ..written };
-    Ok(Json(written.response(Some(&end))).into_response())
+    let FinishedAnswer { text, end, .. } = answer.whole().await?;
+    let state = ResponseState { text, ..state };
+    Ok(Json(state.response(Some(&end))).into_response())
 }
+
+const FIELDS: Fields = Fields {
+    read: &["input", "instructions", "max_output_tokens", "temperature", "top_p", "stream"],
+    refused,
+};
 
 /// A field that asks for what Cairn cannot do.
 fn refused(fields: &Map<String, Value>) -> Option<String> {
@@ -91,14 +98,22 @@ fn refused(fields: &Map<String, Value>) -> Option<String> {
         ("text", Some(text)) => text.get("format").is_some_and(|format| format["type"] != "text"),
         _ => true,
     };
-    ["previous_response_id", "conversation", "prompt", "tools", "background", "text"]
-        .into_iter()
-        .find(|name| asks(name))
-        .map(str::to_owned)
+    [
+        "previous_response_id",
+        "conversation",
+        "prompt",
+        "tools",
+        "background",
+        "text",
+        "top_logprobs",
+    ]
+    .into_iter()
+    .find(|name| asks(name))
+    .map(str::to_owned)
 }
 
-fn question(body: Body<ResponsesRequest>) -> Result<Question, ApiError> {
-    let Body { model, own, fields } = body;
+fn question(body: Body<ResponsesRequest>) -> Result<AnswerRequest, ApiError> {
+    let Body { model, own, permit, fields } = body;
     let message = |role, content| Message { role, content, token_ids: None };
     let mut messages: Vec<Message> = Vec::new();
     messages.extend(fields.instructions.map(|text| message(Role::System, text)));
@@ -113,9 +128,10 @@ fn question(body: Body<ResponsesRequest>) -> Result<Question, ApiError> {
     if messages.is_empty() {
         return Err(ApiError::invalid("input", "`input` is empty: ask something."));
     }
-    Ok(Question {
+    Ok(AnswerRequest {
         model,
-        prompt: PromptInput::Messages(messages),
+        permit,
+        prompt: chat_prompt(messages),
         sampling: VendorSampling {
             temperature: fields.temperature,
             top_p: fields.top_p,
@@ -143,20 +159,24 @@ fn message(index: usize, item: Item) -> Result<Message, ApiError> {
         None => String::new(),
         Some(Content::Text(text)) => text,
         Some(Content::Parts(parts)) => {
-            let text = |part: Map<String, Value>| match (&part["type"], &part["text"]) {
-                (Value::String(kind), Value::String(text)) if kind.ends_with("_text") => {
-                    Some(text.clone())
-                }
-                _ => None,
-            };
-            parts.into_iter().map(text).collect::<Option<_>>().ok_or_else(|| refused(".content"))?
+            parts.iter().map(text).collect::<Option<_>>().ok_or_else(|| refused(".content"))?
         }
     };
     Ok(Message { role, content, token_ids: None })
 }
 
+/// The text of a part; none if it is no text.
+fn text(part: &Map<String, Value>) -> Option<String> {
+    let field = |name: &str| part.get(name).and_then(Value::as_str);
+    match (field("type")?, field("text")) {
+        ("input_text" | "output_text" | "text", Some(text)) => Some(text.to_owned()),
+        ("refusal", _) => field("refusal").map(str::to_owned),
+        _ => None,
+    }
+}
+
 /// What has been written of an answer.
-struct Written {
+struct ResponseState {
     id: String,
     message_id: String,
     created_at: u32,
@@ -165,9 +185,9 @@ struct Written {
     text: String,
 }
 
-impl Written {
+impl ResponseState {
     fn new(model: String, instructions: Option<String>) -> Self {
-        Written {
+        ResponseState {
             id: new_id("resp_"),
             message_id: new_id("msg_"),
             created_at: now_s(),
@@ -225,7 +245,7 @@ fn usage(end: &Ending) -> Value {
 
 /// An answer as events, which are numbered.
 struct Events {
-    written: Written,
+    state: ResponseState,
     num_sent: u32,
 }
 
@@ -243,7 +263,7 @@ impl Events {
     /// An event about the one part of the one message.
     fn part_event(&mut self, name: &str, key: &str, value: Value) -> Event {
         let mut more = json!({
-            "item_id": self.written.message_id, "output_index": 0, "content_index": 0,
+            "item_id": self.state.message_id, "output_index": 0, "content_index": 0,
         });
         more[key] = value;
         if name.starts_with("response.output_text") {
@@ -253,15 +273,14 @@ impl Events {
     }
 
     fn text(&mut self, text: String) -> Option<Event> {
-        self.written.text.push_str(&text);
+        self.state.text.push_str(&text);
         let name = "response.output_text.delta";
         (!text.is_empty()).then(|| self.part_event(name, "delta", text.into()))
     }
 
     fn end(&mut self, end: &Ending) -> Vec<Event> {
-        let (text, part) = (self.written.text.clone(), self.written.part());
-        let (message, response) =
-            (self.written.message(Some(end)), self.written.response(Some(end)));
+        let (text, part) = (self.state.text.clone(), self.state.part());
+        let (message, response) = (self.state.message(Some(end)), self.state.response(Some(end)));
         let last = match end.reason {
             FinishReason::Length | FinishReason::Context => "response.incomplete",
             FinishReason::Stop | FinishReason::Cancelled => "response.completed",
@@ -275,10 +294,10 @@ impl Events {
     }
 }
 
-impl Form for Events {
+impl StreamFormat for Events {
     fn begin(&mut self) -> Vec<Event> {
         let (response, message, part) =
-            (self.written.response(None), self.written.message(None), self.written.part());
+            (self.state.response(None), self.state.message(None), self.state.part());
         vec![
             self.event("response.created", json!({ "response": response })),
             self.event("response.in_progress", json!({ "response": response })),
@@ -287,11 +306,11 @@ impl Form for Events {
         ]
     }
 
-    fn piece(&mut self, piece: Piece) -> Vec<Event> {
-        match piece {
-            Piece::Reading => Vec::new(),
-            Piece::Text { text, .. } => self.text(text).into_iter().collect(),
-            Piece::End { text, end } => {
+    fn part(&mut self, event: AnswerEvent) -> Vec<Event> {
+        match event {
+            AnswerEvent::Prefill => Vec::new(),
+            AnswerEvent::Text { text, .. } => self.text(text).into_iter().collect(),
+            AnswerEvent::End { text, end } => {
                 let last_text = self.text(text);
                 last_text.into_iter().chain(self.end(&end)).collect()
             }
@@ -299,7 +318,7 @@ impl Form for Events {
     }
 
     fn failed(&mut self, error: &ApiError) -> Event {
-        let mut response = self.written.response(None);
+        let mut response = self.state.response(None);
         response["status"] = "failed".into();
         response["error"] = error.body(Vendor::OpenAi)["error"].take();
         self.event("response.failed", json!({ "response": response }))

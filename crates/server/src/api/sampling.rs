@@ -8,6 +8,10 @@ use serde_json::{Map, Value};
 use super::body::OwnFields;
 use super::error::ApiError;
 
+/// Bounds for what is looked for in every answer's text.
+const MAX_STOPS: usize = 16;
+const MAX_STOP_BYTES: usize = 1024;
+
 /// The vendors' sampling fields; none: what is set for the model.
 #[derive(Debug, Default)]
 pub(super) struct VendorSampling {
@@ -40,6 +44,9 @@ pub(super) fn apply(
         logit_bias: own.logit_bias.as_ref().map_or(Ok(BTreeMap::new()), logit_bias)?,
         ..before.clone()
     };
+    // OpenAI's 0 leaves only the likeliest token; here it would turn the filter off.
+    let temperature = if sampling.top_p == 0.0 { 0.0 } else { sampling.temperature };
+    let sampling = SamplingParams { temperature, ..sampling };
     sampling.validate().map_err(|error| {
         let message = error.to_string();
         // The sentence begins with the name of the argument.
@@ -63,6 +70,10 @@ fn logit_bias(biases: &Map<String, Value>) -> Result<BTreeMap<u32, f32>, ApiErro
 
 /// The texts that end an answer; Cairn holds back as much text as the longest of them.
 pub(super) fn checked_stops(stops: Vec<String>, param: &str) -> Result<Vec<String>, ApiError> {
+    if stops.len() > MAX_STOPS || stops.iter().any(|stop| stop.len() > MAX_STOP_BYTES) {
+        let message = format!("`{param}` may have {MAX_STOPS} texts of {MAX_STOP_BYTES} bytes.");
+        return Err(ApiError::invalid(param, message));
+    }
     if stops.iter().any(String::is_empty) {
         let message = format!("`{param}` has an empty text, which would end every answer at once.");
         return Err(ApiError::invalid(param, message));

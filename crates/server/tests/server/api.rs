@@ -246,13 +246,24 @@ async fn what_cannot_be_done_is_refused_by_its_name() {
     let error = check(path, chat(json!({ "model": "nobody/none" })), 404, "nobody/none").await;
     assert_eq!(error["code"], "model_not_found");
     let long = chat(json!({ "messages": [{ "role": "user", "content": "x".repeat(2_100_000) }] }));
-    let error = check(path, long, 400, "context").await;
+    let error = check(path, long.clone(), 400, "context").await;
     assert_eq!(error["code"], "context_length_exceeded");
+    // As long as nothing was sent, a stream's status says it too.
+    let mut streamed = long;
+    streamed["stream"] = true.into();
+    check(path, streamed, 400, "context").await;
+    check(path, chat(json!({ "model": 5 })), 400, "`model`").await;
     check("/v1/completions", json!({ "prompt": ["a", "b"] }), 400, "`prompt`").await;
     let earlier = json!({ "input": "x", "previous_response_id": "resp_1" });
     check("/v1/responses", earlier, 400, "`previous_response_id`").await;
     let call = json!({ "input": [{ "type": "function_call", "name": "look" }] });
     check("/v1/responses", call, 400, "`input[0]`").await;
+    let image = json!({ "role": "user", "content": [{ "type": "input_image" }] });
+    check("/v1/responses", json!({ "input": [image] }), 400, "`input[0].content`").await;
+    let prefilled = json!({ "max_tokens": 1, "messages": [
+        { "role": "user", "content": "x" }, { "role": "assistant", "content": "y" },
+    ] });
+    check("/v1/messages", prefilled, 400, "`messages[1]`").await;
     check("/v1/embeddings", json!({}), 404, "/v1/embeddings").await;
     // Unknown fields and nulls are ignored.
     let answer = ask(&running, path, &chat(json!({ "whatever": 1, "tools": null, "n": 1 }))).await;
@@ -289,6 +300,11 @@ async fn every_route_but_health_asks_for_the_key() {
     check("GET /v1/models HTTP/1.0\r\nhost: evil.test\r\nx-api-key: TOKEN", 403).await;
     let form = post("/v1/chat/completions").replace("application/json", "text/plain");
     check(&form, 415).await;
+    for route in ["chat/completions", "completions", "responses", "messages"] {
+        let head = post(&format!("/v1/{route}"));
+        check(&head.replace("Bearer TOKEN", "Bearer wrong"), 401).await;
+        check(&head.replace("POST", "GET"), 405).await;
+    }
     running.end().await;
 }
 
@@ -314,6 +330,14 @@ async fn a_named_model_is_loaded_beside_that_of_the_chats() {
     let answer = ask(&running, path, &chat(json!({ "model": "another" }))).await;
     assert_eq!(answer["model"], "another");
     assert_eq!(engine(&running).await.0.as_deref(), Some(MODEL));
+    // Chats keep their model when another one cannot be loaded.
+    let weights = running.home.path().join("models/broken/model.safetensors");
+    copy_tiny_model("llama/tiny-chat", weights.parent().unwrap()).unwrap();
+    std::fs::OpenOptions::new().write(true).open(&weights).unwrap().set_len(5000).unwrap();
+    let broken = chat(json!({ "model": "broken" })).to_string();
+    let (status, _, answer) = running.send(&post(path), broken.as_bytes()).await;
+    assert!(status >= 400, "{answer}");
+    assert_eq!(engine(&running).await.0.as_deref(), Some(MODEL));
     // Without a name the loaded one answers.
     let answer = ask(&running, path, &chat(json!({ "model": null }))).await;
     assert_eq!(answer["model"], MODEL);
@@ -321,22 +345,65 @@ async fn a_named_model_is_loaded_beside_that_of_the_chats() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn instructions_in_several_messages_are_one_and_a_stop_text_ends_an_answer() {
+    let running = start_with(&[MODEL]).await;
+    let path = "/v1/chat/completions";
+    let user = json!({ "role": "user", "content": "What is a cairn?" });
+    let of = |system: &[&str]| {
+        let system = system.iter().map(|text| json!({ "role": "system", "content": text }));
+        chat(json!({ "messages": system.chain([user.clone()]).collect::<Vec<_>>() }))
+    };
+    let text = |answer: &Value| answer["choices"][0]["message"]["content"].clone();
+    let joined = ask(&running, path, &of(&["Be brief.\n\nBe kind."])).await;
+    let apart = ask(&running, path, &of(&["Be brief.", "Be kind."])).await;
+    assert_eq!(text(&joined), text(&apart));
+
+    let whole = text(&joined).as_str().unwrap().to_owned();
+    let (at, stop) = whole.char_indices().nth(3).unwrap();
+    let body = json!({
+        "model": MODEL, "max_tokens": 12, "temperature": 0, "stop_sequences": [stop],
+        "system": [{ "type": "text", "text": "Be brief.\n\nBe kind." }], "messages": [user],
+    });
+    let stopped = ask(&running, "/v1/messages", &body).await;
+    let first = whole.find(stop).unwrap_or(at);
+    assert_eq!(stopped["content"][0]["text"], whole[..first]);
+    assert_eq!(stopped["stop_reason"], "stop_sequence");
+    assert_eq!(stopped["stop_sequence"], stop.to_string());
+    running.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_ends_with_an_error_when_the_server_closes() {
+    let running = start_with(&[MODEL]).await;
+    let body = chat(json!({ "stream": true, "max_tokens": ENDLESS })).to_string();
+    let mut client = running.begin(&post("/v1/chat/completions"), body.len() as u64).await;
+    client.write_all(body.as_bytes()).await.unwrap();
+    let mut lines = BufReader::new(client).lines();
+    while !lines.next_line().await.unwrap().unwrap().starts_with("data:") {}
+    running.end().await;
+    let mut last = String::new();
+    while let Ok(Some(line)) = lines.next_line().await {
+        if line.starts_with("data:") {
+            last = line;
+        }
+    }
+    assert!(last.contains("\"error\""), "{last}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_goes_away_ends_its_answer_and_too_many_are_told_to_wait() {
     let running = start_with(&[MODEL]).await;
     let path = "/v1/chat/completions";
     let body = chat(json!({ "stream": true, "max_tokens": ENDLESS })).to_string();
-    let mut clients = Vec::new();
-    for _ in 0..64 {
+    let client = async || {
         let mut client = running.begin(&post(path), body.len() as u64).await;
         client.write_all(body.as_bytes()).await.unwrap();
-        let mut lines = BufReader::new(client);
-        let mut line = String::new();
-        while !line.starts_with("data:") {
-            line.clear();
-            tokio::time::timeout(TIMEOUT, lines.read_line(&mut line)).await.unwrap().unwrap();
-        }
-        clients.push(lines);
-    }
+        let mut lines = BufReader::new(client).lines();
+        while !lines.next_line().await.unwrap().unwrap().starts_with("data:") {}
+        lines
+    };
+    let clients = futures_util::future::join_all((0..64).map(|_| client()));
+    let clients = tokio::time::timeout(TIMEOUT, clients).await.unwrap();
     let (status, headers, answer) = running.send(&post(path), body.as_bytes()).await;
     assert_eq!(status, 429, "{answer}");
     assert!(headers.contains("retry-after: 1"), "{headers}");
