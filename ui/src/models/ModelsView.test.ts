@@ -239,6 +239,18 @@ test('deleting says what goes, hides the row, and can be undone', async () => {
   expect(document.activeElement).toBe(button('Actions for first'));
 });
 
+test('a reply that a newer list has overtaken does not bring back a check that has ended', async () => {
+  const { app, platform } = await open({ models: [] });
+  const listed = gate<Reply>();
+  platform.answers.list_models = listed.promise;
+  const refreshed = app.models.refresh();
+  platform.emit({ type: 'models', models: [model('o/small')] });
+  platform.answers.list_models = { type: 'models', models: [model('o/small')] };
+  listed.open({ type: 'models', models: [model('o/small', { is_being_checked: true })] });
+  await refreshed;
+  expect(app.models.items.map(({ is_being_checked }) => is_being_checked)).toEqual([false]);
+});
+
 test('models that Cairn only reads cannot be deleted, and their settings can be shown', async () => {
   const { app, platform } = await open({ models: [model('owner/model'), model('o/other', { source: 'lm_studio' })] });
   app.openModels();

@@ -10,6 +10,8 @@ import type { Toasts } from '../ui/toasts.svelte';
 import type { UndoStack } from '../ui/undo';
 
 const UNDO_MS = 8000;
+/** How often the list is asked for while other lists overtake the reply. */
+const MAX_LISTINGS = 5;
 
 export type ModelsTab = 'here' | 'discover';
 
@@ -52,6 +54,8 @@ export class ModelStore {
   readonly isChecking = $derived(this.items.some((model) => model.is_being_checked));
   readonly #options: ModelsOptions;
   #isStopping = false;
+  /** How many lists have come. */
+  #numReceived = 0;
 
   constructor(options: ModelsOptions) {
     this.#options = options;
@@ -88,6 +92,7 @@ export class ModelStore {
   receive(models: Model[]): void {
     knownNames.receive(models);
     this.items = models;
+    this.#numReceived += 1;
   }
 
   get(name: string): Model | undefined {
@@ -145,12 +150,22 @@ export class ModelStore {
   async refresh(): Promise<void> {
     this.isRefreshing = true;
     try {
-      const reply = await this.#options.platform.call({ type: 'list_models' });
-      if (reply.type === 'models') this.receive(reply.models);
+      const models = await this.#list();
+      if (models) this.receive(models);
     } catch (error) {
       this.#options.report(error);
     } finally {
       this.isRefreshing = false;
+    }
+  }
+
+  /** A list that comes as an event meanwhile may be newer than the reply: then it is asked for once more. */
+  async #list(): Promise<Model[] | null> {
+    for (let numLeft = MAX_LISTINGS; ; numLeft -= 1) {
+      const numBefore = this.#numReceived;
+      const reply = await this.#options.platform.call({ type: 'list_models' });
+      if (reply.type !== 'models') return null;
+      if (this.#numReceived === numBefore || numLeft <= 1) return reply.models;
     }
   }
 

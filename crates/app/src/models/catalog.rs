@@ -147,11 +147,23 @@ pub(crate) async fn emit(app: &Arc<App>) {
 
 /// Opens the files of every model of which nothing is known, one after the other.
 async fn check_unknown(app: Arc<App>) {
-    // The one that is at it also finds what is new by now.
-    let Ok(_checking) = app.catalog.checking.try_lock() else { return };
+    loop {
+        // The one that is at it also finds what is new by now.
+        let Ok(checking) = app.catalog.checking.try_lock() else { return };
+        check_all(&app).await;
+        drop(checking);
+        // Whoever found a model while this one was about to end has left it to this one.
+        let is_unknown = |model: &Model| model.is_being_checked;
+        if app.closing.is_cancelled() || !rows(&app).await.iter().any(is_unknown) {
+            return;
+        }
+    }
+}
+
+async fn check_all(app: &Arc<App>) {
     let mut sent_at = Instant::now();
     loop {
-        let models = rows(&app).await;
+        let models = rows(app).await;
         app.emit(Event::Models { models: models.clone() });
         let unknown: Vec<&Model> = models.iter().filter(|model| model.is_being_checked).collect();
         if unknown.is_empty() {
@@ -161,10 +173,10 @@ async fn check_unknown(app: Arc<App>) {
             if app.closing.is_cancelled() {
                 return;
             }
-            check_now(&app, Path::new(&model.path)).await;
+            check_now(app, Path::new(&model.path)).await;
             if sent_at.elapsed() >= EVENT_INTERVAL {
                 sent_at = Instant::now();
-                app.emit(Event::Models { models: rows(&app).await });
+                app.emit(Event::Models { models: rows(app).await });
             }
         }
     }
