@@ -3,11 +3,11 @@
 
 use std::time::{Duration, Instant};
 
-use cairn_fake_hub::{Asked, FakeFile, FakeHub, FakeRepo, Fault, Misdeed};
+use cairn_fake_hub::{Asked, FakeFile, FakeRepo, Fault, Misdeed};
 use cairn_hub::DownloadError;
 use serde_json::json;
 
-use crate::support::{MODEL, Setting, WEIGHT_BYTES, WEIGHTS, options};
+use crate::support::{MODEL, NOBODY, Setting, WEIGHT_BYTES, WEIGHTS, options};
 
 /// What a download is expected to end with: a model, or an error with these words.
 type Expected = Result<(), &'static str>;
@@ -286,10 +286,8 @@ fn a_list_without_end_is_refused() {
 
 #[test]
 fn nobody_at_the_address_means_offline() {
-    let endpoint = FakeHub::start(Vec::new()).endpoint();
     let setting = Setting::new();
-    // The hub was dropped, so its port is closed.
-    let refused = setting.download_with(options(&endpoint, &setting.cache())).unwrap_err();
+    let refused = setting.download_with(options(NOBODY, &setting.cache())).unwrap_err();
     assert!(matches!(refused, DownloadError::Offline { .. }), "{refused}");
     let options = options("https://cairn.invalid", &setting.cache());
     let refused = setting.download_with(options).unwrap_err();

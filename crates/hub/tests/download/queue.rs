@@ -1,11 +1,11 @@
 //! The queue: turns, pause, resume, cancel, and what happens while the hub is away.
 
-use cairn_fake_hub::{Asked, FakeFile, FakeHub, FakeRepo, Fault, Misdeed};
+use cairn_fake_hub::{Asked, FakeFile, FakeRepo, Fault, Misdeed};
 use cairn_hub::{
     DownloadError, DownloadRequest, DownloadState, Downloads, Hub, QueuedDownload, Revision, Token,
 };
 
-use crate::support::{MODEL, Setting, WEIGHT_BYTES, WEIGHTS, options};
+use crate::support::{MODEL, NOBODY, Setting, WEIGHT_BYTES, WEIGHTS, options};
 
 const BYTES: Asked = Asked::Bytes(WEIGHTS);
 
@@ -115,8 +115,7 @@ fn a_failed_download_says_why_and_can_be_tried_again() {
 #[test]
 fn without_the_hub_downloads_wait_and_ask_seldom() {
     let setting = Setting::new();
-    let away = FakeHub::start(Vec::new()).endpoint();
-    let mut options = options(&away, &setting.cache());
+    let mut options = options(NOBODY, &setting.cache());
     options.limits.tries = 2;
     let downloads = Downloads::new(Hub::new(options).unwrap());
     let _entered = setting.runtime.enter();
@@ -157,8 +156,7 @@ fn another_hub_holds_for_what_starts_next() {
 #[test]
 fn another_hub_is_asked_by_those_that_wait() {
     let setting = Setting::new();
-    let away = FakeHub::start(Vec::new()).endpoint();
-    let mut options = options(&away, &setting.cache());
+    let mut options = options(NOBODY, &setting.cache());
     options.limits.tries = 1;
     let downloads = Downloads::new(Hub::new(options).unwrap());
     let _entered = setting.runtime.enter();

@@ -135,6 +135,10 @@ pub async fn download(options: HubOptions) -> Result<DownloadedModel, DownloadEr
     Ok(model)
 }
 
+/// An address at which nobody answers. The port of a hub that has ended would soon be that of another
+/// test's hub; the system gives away only ports far above this one.
+pub const NOBODY: &str = "http://127.0.0.1:9";
+
 pub fn options(endpoint: &str, cache: &Path) -> HubOptions {
     let limits = HubLimits {
         connect_timeout: Duration::from_secs(20),
