@@ -4,6 +4,7 @@
 mod equality;
 mod requests;
 mod sampling;
+mod shared_prefix;
 
 use std::ops::ControlFlow;
 

@@ -91,7 +91,7 @@ pub use model_kit::{
 };
 pub use model_memory::ModelMemory;
 pub use sample::{
-    LogitsProcessor, LogitsProcessors, RandomSampler, Sampler, SamplerFn, TokenBuffer,
+    LogitsProcessor, LogitsProcessors, RandomSampler, Sampler, SamplerFn, TokenBuffer, logprobs,
 };
 pub use tokenizer::{Detokenizer, TextPiece, Tokenizer};
 pub use weights::LoadOptions;

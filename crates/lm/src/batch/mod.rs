@@ -15,6 +15,7 @@ mod batch_generate;
 mod decode_batch;
 mod prefill;
 mod request;
+mod shared_prefix;
 mod stats;
 
 use std::collections::VecDeque;
@@ -27,6 +28,7 @@ pub use request::{
     BatchFinish, BatchOptions, BatchRequest, BatchStep, BatchToken, PromptProgress, RequestId,
     RowState,
 };
+pub use shared_prefix::{RowAfterPrefix, RowsAfterPrefix, SharedPrefix};
 pub use stats::BatchStats;
 
 use crate::batch::decode_batch::{DecodeBatch, PendingRow};

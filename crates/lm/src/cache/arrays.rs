@@ -205,6 +205,13 @@ impl CacheKind for ArraysCache {
         Ok(LayerCache::Arrays(self.extract(row)?))
     }
 
+    /// Each row has a copy of the state, whose size does not grow with the number of tokens.
+    fn continued_by_rows(&self, num_rows: usize) -> std::result::Result<LayerCache, LmError> {
+        let mut rows = self.clone();
+        rows.filter(&vec![0; num_rows])?;
+        Ok(LayerCache::Arrays(rows))
+    }
+
     fn prepare(&mut self, lengths: &[i32]) -> std::result::Result<(), LmError> {
         self.prepare(lengths);
         Ok(())

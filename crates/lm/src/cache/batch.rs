@@ -66,6 +66,18 @@ pub fn extract(caches: &[LayerCache], row: usize) -> Result<Vec<LayerCache>, LmE
     caches.iter().map(|cache| cache.as_kind().extract(row)).collect()
 }
 
+/// Caches of `num_rows` rows that continue the one row of `caches` and share its keys and values.
+///
+/// For forward passes in which shorter rows are padded on the right, and of which only the results
+/// of the rows' own tokens are used; [`prepare`] is not needed. Fails with
+/// [`LmError::NotBatchable`] for a kind that cannot be shared.
+pub fn continued_by_rows(
+    caches: &[LayerCache],
+    num_rows: usize,
+) -> Result<Vec<LayerCache>, LmError> {
+    caches.iter().map(|cache| cache.as_kind().continued_by_rows(num_rows)).collect()
+}
+
 /// Announces how many tokens of the coming forward passes belong to each row (at least one); the
 /// remaining columns of a row are right padding.
 pub fn prepare(caches: &mut [LayerCache], lengths: &[i32]) -> Result<(), LmError> {

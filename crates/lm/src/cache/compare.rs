@@ -151,6 +151,10 @@ impl Part {
                     Tolerance { distance, exempt: 0.5, limit: EXEMPT_DISTANCE + 10.0 * step };
                 Ok(Part { tolerance, arrays: [dense(&keys)?, dense(&values)?] })
             }
+            KeysValues::AfterPrefix { .. } => {
+                let what = "caches of rows with a shared prefix cannot be compared".to_owned();
+                Err(LmError::ChunkState { what })
+            }
         }
     }
 }

@@ -118,6 +118,12 @@ pub(crate) trait CacheKind: Debug {
         Err(self.is_not_for("several rows").into())
     }
 
+    /// The cache of `num_rows` rows that continue this one, which has one row. Shares its tokens
+    /// with it.
+    fn continued_by_rows(&self, _num_rows: usize) -> Result<LayerCache, LmError> {
+        Err(LmError::NotBatchable { kind: self.name() })
+    }
+
     /// Announces how many tokens of the coming steps belong to each row.
     fn prepare(&mut self, _lengths: &[i32]) -> Result<(), LmError> {
         Err(self.is_not_for("several rows").into())

@@ -11,9 +11,10 @@ use super::kind::{CacheKind, HeldTokens, KindSpec};
 use super::prompt_file::{CacheClass, FileForm, FileReading, FileTensors, LayerState};
 use super::quantized::{QuantizedSpec, check_head_dims};
 use super::rotating::RotatingSpec;
+use super::shared_prefix::OwnForm;
 use super::{
     AttentionStep, BatchKvCache, DecodeSlot, KeysValues, KvSizes, LayerCache, LayerCacheSpec,
-    QuantizedKvCache,
+    QuantizedKvCache, SharedPrefixCache,
 };
 use crate::LmError;
 
@@ -272,6 +273,10 @@ impl CacheKind for KvCache {
             is_window: false,
         });
         Ok(held)
+    }
+
+    fn continued_by_rows(&self, _num_rows: usize) -> std::result::Result<LayerCache, LmError> {
+        SharedPrefixCache::after(self.held_tokens()?, self.offset(), OwnForm::default())
     }
 
     fn to_file(&self) -> Result<FileForm> {

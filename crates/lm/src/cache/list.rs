@@ -100,6 +100,11 @@ impl CacheKind for CacheList {
         Ok(LayerCache::List(CacheList::new(batch::extract(&self.entries, row)?)))
     }
 
+    fn continued_by_rows(&self, num_rows: usize) -> std::result::Result<LayerCache, LmError> {
+        let entries = batch::continued_by_rows(&self.entries, num_rows)?;
+        Ok(LayerCache::List(CacheList::new(entries)))
+    }
+
     fn prepare(&mut self, lengths: &[i32]) -> std::result::Result<(), LmError> {
         batch::prepare(&mut self.entries, lengths)
     }

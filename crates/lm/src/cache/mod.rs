@@ -24,6 +24,7 @@ mod prompt_file;
 mod quantized;
 mod rotating;
 mod rows;
+mod shared_prefix;
 mod snapshot;
 mod spec;
 
@@ -48,6 +49,7 @@ pub use prompt_file::{
 pub use quantized::{QuantizedArray, QuantizedKvCache, QuantizedSpec};
 pub use rotating::{RotatingKvCache, RotatingSpec};
 pub(crate) use rows::row_indices;
+pub use shared_prefix::SharedPrefixCache;
 pub use snapshot::CacheSnapshot;
 pub use spec::{CacheSpec, KvSizes, LayerCacheSpec, StateSize};
 
@@ -74,6 +76,8 @@ pub enum LayerCache {
     BatchKv(BatchKvCache),
     /// Keys and values of the last tokens, for several rows.
     BatchRotating(BatchRotatingKvCache),
+    /// Keys and values of several rows that continue the same tokens.
+    SharedPrefix(SharedPrefixCache),
 }
 
 /// What the attention layers of one forward pass share: the position of its tokens and their mask.
@@ -108,7 +112,7 @@ pub enum Mask {
 }
 
 /// All keys and values that a step attends to.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub enum KeysValues {
     /// In the model's floating-point type.
     Dense {
@@ -128,11 +132,23 @@ pub enum KeysValues {
         /// Bits per number.
         bits: i32,
     },
+    /// Those that all rows share, and then each row's own.
+    AfterPrefix {
+        /// `[1, H_kv, P, D]`, of one of the other forms.
+        prefix: Box<KeysValues>,
+        /// `[B, H_kv, T, D]`, of one of the other forms.
+        own: Box<KeysValues>,
+    },
 }
 
 impl AttentionStep {
     fn new(offset: RopeOffset, mask: Mask) -> Self {
         AttentionStep { offset, mask, sizes: RefCell::new(None) }
+    }
+
+    /// The step with another position for its first token in every row.
+    fn at(self, position: i32) -> Self {
+        AttentionStep { offset: RopeOffset::Same(position), ..self }
     }
 
     /// [`DecodeSlot::sizes`] as an array, i32 `[4]`. The layers that share the step mostly share
@@ -171,6 +187,7 @@ impl LayerCache {
             LayerCache::List(cache) => cache,
             LayerCache::BatchKv(cache) => cache,
             LayerCache::BatchRotating(cache) => cache,
+            LayerCache::SharedPrefix(cache) => cache,
         }
     }
 
@@ -185,6 +202,7 @@ impl LayerCache {
             LayerCache::List(cache) => cache,
             LayerCache::BatchKv(cache) => cache,
             LayerCache::BatchRotating(cache) => cache,
+            LayerCache::SharedPrefix(cache) => cache,
         }
     }
 
@@ -264,7 +282,8 @@ impl LayerCache {
             | LayerCache::Chunked(_)
             | LayerCache::Arrays(_)
             | LayerCache::BatchKv(_)
-            | LayerCache::BatchRotating(_) => Ok(()),
+            | LayerCache::BatchRotating(_)
+            | LayerCache::SharedPrefix(_) => Ok(()),
         }
     }
 

@@ -11,7 +11,8 @@ use super::kind::{CacheKind, HeldTokens, KindSpec};
 use super::prompt_file::{
     CacheClass, FileForm, FileReading, FileTensors, KV_BITS, KV_GROUP_SIZES, LayerState,
 };
-use super::{AttentionStep, KeysValues, KvSizes, LayerCache, LayerCacheSpec};
+use super::shared_prefix::OwnForm;
+use super::{AttentionStep, KeysValues, KvSizes, LayerCache, LayerCacheSpec, SharedPrefixCache};
 use crate::LmError;
 
 /// An array quantized in groups along its last axis (MLX's affine mode).
@@ -202,6 +203,12 @@ impl CacheKind for QuantizedKvCache {
             is_window: false,
         });
         Ok(held)
+    }
+
+    fn continued_by_rows(&self, _num_rows: usize) -> std::result::Result<LayerCache, LmError> {
+        let quantization = Some((self.group_size, self.bits));
+        let form = OwnForm { quantization, ..OwnForm::default() };
+        SharedPrefixCache::after(self.held_tokens()?, self.offset(), form)
     }
 
     fn to_file(&self) -> Result<FileForm> {

@@ -10,9 +10,10 @@ use super::buffer::{STEP, front, joined, room, token_range, write};
 use super::chunk_state::ChunkForm;
 use super::kind::{CacheKind, HeldTokens, KindSpec};
 use super::prompt_file::{CacheClass, FileForm, FileReading, FileTensors, LayerState};
+use super::shared_prefix::OwnForm;
 use super::{
     AttentionStep, BatchRotatingKvCache, DecodeSlot, KeysValues, KvSizes, LayerCache,
-    LayerCacheSpec, Mask, RopeOffset, causal_mask,
+    LayerCacheSpec, Mask, RopeOffset, SharedPrefixCache, causal_mask,
 };
 use crate::LmError;
 
@@ -222,6 +223,10 @@ impl RotatingKvCache {
     }
 }
 
+/// Why a ring that keeps its first tokens is no row of a batch.
+const KEEPS_FIRST: LmError =
+    LmError::NotBatchable { kind: "rotating cache that keeps its first tokens" };
+
 const NAME: &str = CacheClass::Rotating.kind();
 
 impl CacheKind for RotatingKvCache {
@@ -329,6 +334,15 @@ impl CacheKind for RotatingKvCache {
         Ok(held)
     }
 
+    /// The rows hold all of their own tokens: a mask hides those outside the window.
+    fn continued_by_rows(&self, _num_rows: usize) -> std::result::Result<LayerCache, LmError> {
+        if self.keep > 0 {
+            return Err(KEEPS_FIRST);
+        }
+        let form = OwnForm { window: Some(self.max_size), ..OwnForm::default() };
+        SharedPrefixCache::after(self.held_tokens()?, self.offset(), form)
+    }
+
     fn to_file(&self) -> Result<FileForm> {
         let &RotatingKvCache { max_size, keep, offset, index, .. } = self;
         Ok(FileForm {
@@ -398,7 +412,7 @@ impl KindSpec for RotatingSpec {
     fn check_batch(&self) -> std::result::Result<(), LmError> {
         match self.keep {
             0 => Ok(()),
-            _ => Err(LmError::NotBatchable { kind: "rotating cache that keeps its first tokens" }),
+            _ => Err(KEEPS_FIRST),
         }
     }
 

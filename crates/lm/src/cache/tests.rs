@@ -83,6 +83,7 @@ fn next(cache: &mut LayerCache, length: i32) -> Vec<Vec<u8>> {
                     .flat_map(|side| [bits(&side.packed), bits(&side.scales), bits(&side.biases)]),
             );
         }
+        KeysValues::AfterPrefix { .. } => panic!("{cache:?} has one row"),
     }
     found
 }

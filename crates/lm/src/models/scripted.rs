@@ -4,6 +4,7 @@
 //! Its next token is `script[(sum of all token ids so far) % script.len()]`, and the ids are stored
 //! in a real KV cache. A cache that was restored wrongly therefore changes the answer.
 
+use mlx_rs::error::Exception;
 use mlx_rs::{Array, Dtype, ops};
 use serde::Deserialize;
 
@@ -121,12 +122,7 @@ impl Architecture for Model {
             &ops::reshape(embeddings, &[batch, 1, length, 1])?,
             &[batch, 1, length, HEAD_SIZE],
         )?;
-        let KeysValues::Dense { keys, .. } = cache.update_and_fetch(ids.clone(), ids)? else {
-            return Err(mlx_rs::error::Exception::custom(
-                "a scripted model does not read quantized ids".to_owned(),
-            )
-            .into());
-        };
+        let keys = all_ids(cache.update_and_fetch(ids.clone(), ids)?, batch)?;
         let keys = ffi::slice(&keys, &[0; 4], &[batch, 1, keys.dim(2), 1])?;
         // The mask hides the padding of a batch's rows.
         let keys = match &step.mask {
@@ -167,5 +163,21 @@ impl Architecture for Model {
 
     fn context_length(&self) -> usize {
         self.args.max_position_embeddings
+    }
+}
+
+/// The ids of all tokens before each row's end, `[B, 1, T, HEAD_SIZE]`.
+fn all_ids(keys_values: KeysValues, num_rows: i32) -> Result<Array, Exception> {
+    match keys_values {
+        KeysValues::Dense { keys, .. } => Ok(keys),
+        KeysValues::Quantized { .. } => {
+            Err(Exception::custom("a scripted model does not read quantized ids".to_owned()))
+        }
+        KeysValues::AfterPrefix { prefix, own } => {
+            let prefix = all_ids(*prefix, 1)?;
+            let shape = [num_rows, 1, prefix.dim(2), HEAD_SIZE];
+            let prefix = ops::broadcast_to(&prefix, &shape)?;
+            ops::concatenate(&[prefix, all_ids(*own, num_rows)?], 2)
+        }
     }
 }

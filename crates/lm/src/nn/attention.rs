@@ -6,6 +6,7 @@ use mlx_rs::{Array, Dtype, ops};
 
 use crate::cache::{KeysValues, Mask, QuantizedArray, causal_mask};
 use crate::nn::RmsNorm;
+use crate::nn::attention_after_prefix::attention_after_prefix;
 
 /// Attention of `queries` `[B, H, L, D]` over the keys and values that the layer's cache returned
 /// for this step; H is a multiple of H_kv (grouped-query attention). Returns `[B, L, H * D]`.
@@ -32,6 +33,9 @@ pub fn attention(
         }
         KeysValues::Quantized { keys, values, group_size, bits } => {
             quantized_attention(queries, keys, values, (*group_size, *bits), scale, mask)?
+        }
+        KeysValues::AfterPrefix { prefix, own } => {
+            attention_after_prefix(queries, prefix, own, scale, mask)?
         }
     };
     // For a single token the heads are adjacent already.
@@ -135,12 +139,12 @@ fn grouped(mask: &Array, heads: i32, kv_heads: i32) -> Result<Array, Exception> 
 }
 
 /// A scalar of this dtype, so that operations with it keep the dtype.
-fn constant(number: f32, dtype: Dtype) -> Result<Array, Exception> {
+pub(super) fn constant(number: f32, dtype: Dtype) -> Result<Array, Exception> {
     let array = Array::from_f32(number);
     if dtype == Dtype::Float32 { Ok(array) } else { array.as_dtype(dtype) }
 }
 
-fn least(dtype: Dtype) -> f32 {
+pub(super) fn least(dtype: Dtype) -> f32 {
     match dtype {
         Dtype::Float16 => -65504.0,
         // The lowest bfloat16; f32::MIN itself would round to minus infinity.

@@ -1,6 +1,7 @@
 //! The layers that architectures share. How they are connected is in the architectures' own files.
 
 mod attention;
+mod attention_after_prefix;
 mod embedding;
 mod expert_blend;
 mod fused_linear;

@@ -169,6 +169,10 @@ impl EvaluatedLayer {
                 let sides = [keys, values].map(|side| [side.packed, side.scales, side.biases]);
                 QUANTIZED.into_iter().flatten().zip(sides.into_iter().flatten()).collect()
             }
+            KeysValues::AfterPrefix { .. } => {
+                let what = format!("a {} cannot be stored in chunks", kind.name());
+                return Err(LmError::ChunkState { what });
+            }
         };
         Ok(EvaluatedLayer::Tokens { arrays, first: held.first, is_window: held.is_window })
     }

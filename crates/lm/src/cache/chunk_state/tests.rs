@@ -45,6 +45,7 @@ fn read(cache: &mut LayerCache, length: i32) -> Vec<Vec<u8>> {
                     .iter()
                     .flat_map(|side| [bits(&side.packed), bits(&side.scales), bits(&side.biases)])
                     .collect(),
+                KeysValues::AfterPrefix { .. } => panic!("{cache:?} has one row"),
             }
         }
     }

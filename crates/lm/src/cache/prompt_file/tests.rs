@@ -84,6 +84,7 @@ fn continue_from(cache: &mut LayerCache, name: &str, found: &mut BTreeMap<String
                             [packed, scales, biases]
                         })
                         .collect(),
+                    KeysValues::AfterPrefix { .. } => panic!("{cache:?} has one row"),
                 };
                 found.extend(
                     returned
@@ -93,7 +94,7 @@ fn continue_from(cache: &mut LayerCache, name: &str, found: &mut BTreeMap<String
                 );
             }
         }
-        LayerCache::BatchKv(_) | LayerCache::BatchRotating(_) => {
+        LayerCache::BatchKv(_) | LayerCache::BatchRotating(_) | LayerCache::SharedPrefix(_) => {
             panic!("no file holds a {}", cache.kind())
         }
     }
