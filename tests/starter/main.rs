@@ -3,4 +3,5 @@
 
 mod answers;
 mod gguf;
+mod prefix;
 mod weights;

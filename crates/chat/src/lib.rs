@@ -41,6 +41,7 @@
 mod after;
 mod builtins;
 mod date;
+mod encoded_prefix;
 mod error;
 mod message;
 mod open_turn;
@@ -54,6 +55,7 @@ mod template;
 
 pub use after::{Ending, assemble_after};
 pub use date::Date;
+pub use encoded_prefix::EncodedPrefix;
 pub use error::ChatError;
 pub use message::{FinishReason, GenerationStats, Message, Role};
 pub use prompt::{Encode, Prompt, assemble};
