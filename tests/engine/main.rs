@@ -3,6 +3,7 @@
 mod answers;
 mod batch;
 mod cache_refs;
+mod classify;
 mod client;
 mod detokenizer;
 mod exchange;
@@ -11,6 +12,7 @@ mod imports;
 mod jobs;
 mod kit;
 mod memory_once;
+mod mlx_engine;
 mod panics;
 mod pool;
 mod prefix;

@@ -9,12 +9,14 @@ use cairn_lm::batch::BatchOptions;
 use cairn_prompt_cache::CacheChange;
 use tokio::sync::{mpsc, oneshot, watch};
 
+use crate::classify::{Classification, ClassifyRequest, LogitsProcessorFactory};
+use crate::guard::caught;
 use crate::prompt_cache::{CacheHandle, CacheOptions, StoredCache};
 use crate::prompt_file::{CachePromptRequest, CachedPrompt, ExportRequest, Import, PromptFileInfo};
 use crate::request::{GenerateRequest, Generation, MemoryPressure, ModelInfo, PromptInput, Score};
 use crate::sequence::GenerateJob;
-use crate::thread::{self, Job, LoadJob, LoadReply, ThreadParts};
-use crate::{EngineError, EngineStatus};
+use crate::thread::{self, InProcess, Job, LoadJob, LoadReply, Submitted, ThreadParts};
+use crate::{EngineError, EngineStatus, LoadedModel};
 
 /// The options of an engine.
 #[derive(Debug)]
@@ -32,6 +34,8 @@ pub struct EngineOptions {
     pub prefill_batch_size: usize,
     /// Prefills waiting prompts before the running answers continue.
     pub prefer_prefill_when_pending: bool,
+    /// The name of the engine's thread.
+    pub thread_name: String,
 }
 
 impl Default for EngineOptions {
@@ -50,6 +54,7 @@ impl Default for EngineOptions {
             completion_batch_size,
             prefill_batch_size,
             prefer_prefill_when_pending,
+            thread_name: "cairn-engine".to_owned(),
         }
     }
 }
@@ -86,6 +91,7 @@ struct Connection {
 /// What every thread of an engine starts with.
 #[derive(Debug)]
 struct ThreadOptions {
+    name: String,
     batching: BatchOptions,
     keep_quantized: bool,
     memory_limit_bytes: Option<u64>,
@@ -108,6 +114,7 @@ impl Engine {
             cairn_lm::memory::set_limits(limit_bytes);
         }
         let options = ThreadOptions {
+            name: options.thread_name,
             batching,
             keep_quantized: options.keep_quantized,
             memory_limit_bytes: options.memory_limit_bytes,
@@ -136,9 +143,20 @@ impl Engine {
     pub async fn load(&self, name: &str, folder: &Path) -> Result<ModelInfo, EngineError> {
         self.shared.restart_if_ended();
         let (reply, answer) = oneshot::channel();
-        let reply = LoadReply::Model(reply);
-        let job = LoadJob { name: name.to_owned(), folder: folder.to_owned(), reply };
-        self.ask(Job::Load(job), answer).await
+        let job = Job::Load(LoadJob::model(name, folder, reply));
+        self.ask(job, answer).await
+    }
+
+    /// As [`Engine::load`], but returns at once; the receiver gets the result, and dropping it cancels
+    /// the load.
+    pub(crate) fn begin_load(
+        &self,
+        name: &str,
+        folder: &Path,
+    ) -> oneshot::Receiver<Result<ModelInfo, EngineError>> {
+        let (reply, answer) = oneshot::channel();
+        self.send(Job::Load(LoadJob::model(name, folder, reply)));
+        answer
     }
 
     /// Ends the load under way, which then fails with [`EngineError::LoadCancelled`]. Does nothing
@@ -216,12 +234,7 @@ impl Engine {
             prompt: None,
             needs: None,
         });
-        // If the thread has ended, the job and its sender are dropped, which the receiver reports.
-        let ended = {
-            let connection = self.shared.lock();
-            let _ = connection.jobs.send(job);
-            Arc::clone(&connection.ended)
-        };
+        let ended = self.send(job);
         Generation { events, stop, ended, has_ended: false }
     }
 
@@ -281,6 +294,42 @@ impl Engine {
         self.ask(Job::Score { prompt, num_top, reply }, answer).await
     }
 
+    /// Requests the token that follows each of many prompts.
+    pub fn classify(&self, request: ClassifyRequest) -> Classification {
+        self.classify_with(request, None)
+    }
+
+    /// As [`Engine::classify`], with a logits processor.
+    pub(crate) fn classify_with(
+        &self,
+        request: ClassifyRequest,
+        processor: Option<LogitsProcessorFactory>,
+    ) -> Classification {
+        let (sender, events) = mpsc::unbounded_channel();
+        let (request, processor) = (Box::new(request), InProcess(processor));
+        let ended = self.send(Job::Classify { request, processor, events: sender });
+        Classification { events, ended, has_ended: false }
+    }
+
+    /// Runs `run` with a model on the engine's thread, between two slices of other work, and returns
+    /// its result; without a name the model is the one that was loaded last.
+    ///
+    /// No MLX array may leave `run`. A panic in it is an error, and the engine keeps running.
+    pub async fn submit<T: Send + 'static>(
+        &self,
+        model: Option<&str>,
+        run: impl FnOnce(&LoadedModel) -> T + Send + 'static,
+    ) -> Result<T, EngineError> {
+        let (reply, answer) = oneshot::channel();
+        let submitted: Submitted = Box::new(move |loaded| {
+            let result = loaded
+                .and_then(|loaded| caught("running what was submitted", || Ok(run(&loaded.model))));
+            let _ = reply.send(result);
+        });
+        let model = model.map(str::to_owned);
+        self.ask(Job::Submit { model, run: InProcess(Some(submitted)) }, answer).await
+    }
+
     /// What the engine is doing, now and later.
     pub fn status(&self) -> watch::Receiver<EngineStatus> {
         self.shared.status.subscribe()
@@ -330,16 +379,20 @@ impl Engine {
         }
     }
 
+    /// Sends a job and returns where the bug will be found that ends the thread. If it has ended, the
+    /// job and its sender are dropped, which the receiver reports.
+    fn send(&self, job: Job) -> Arc<OnceLock<String>> {
+        let connection = self.shared.lock();
+        let _ = connection.jobs.send(job);
+        Arc::clone(&connection.ended)
+    }
+
     async fn ask<T>(
         &self,
         job: Job,
         answer: oneshot::Receiver<Result<T, EngineError>>,
     ) -> Result<T, EngineError> {
-        let ended = {
-            let connection = self.shared.lock();
-            let _ = connection.jobs.send(job);
-            Arc::clone(&connection.ended)
-        };
+        let ended = self.send(job);
         answer.await.unwrap_or_else(|_| Err(EngineError::ended(&ended)))
     }
 }
@@ -388,7 +441,7 @@ impl ThreadOptions {
             ended: Arc::clone(&ended),
         };
         let thread = std::thread::Builder::new()
-            .name("cairn-engine".to_owned())
+            .name(self.name.clone())
             .spawn(move || {
                 let _ = ready.send(cairn_lm::device::ComputeDevice::current().as_str());
                 thread::serve(parts);

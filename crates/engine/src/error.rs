@@ -1,7 +1,7 @@
 //! The errors of the engine's jobs. Each displays as one sentence for the user.
 
 use std::path::PathBuf;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use cairn_chat::ChatError;
 use cairn_lm::LmError;
@@ -123,6 +123,40 @@ pub enum EngineError {
         /// The model.
         model: String,
     },
+    /// A row of a request does not begin with the prefix that all rows share.
+    #[error("it does not begin with the prefix that all rows share")]
+    OutsidePrefix,
+    /// An option has no text, or none that the tokenizer encodes.
+    #[error("option {number} is empty")]
+    EmptyOption {
+        /// Its number, from 1.
+        number: usize,
+    },
+    /// Two options cannot be told apart by their first tokens.
+    #[error("“{first}” and “{second}” begin with the same token: choose others")]
+    OptionsBeginAlike {
+        /// The first option.
+        first: String,
+        /// The second.
+        second: String,
+    },
+    /// A row with the same tokens has failed.
+    #[error("{message}")]
+    SameRow {
+        /// Why that has failed.
+        message: String,
+    },
+    /// A row of a request cannot be answered.
+    #[error("row {number}: {source}")]
+    Row {
+        /// Its number, from 1.
+        number: usize,
+        /// Why.
+        source: Box<EngineError>,
+    },
+    /// An engine of one model could not start.
+    #[error(transparent)]
+    NotStarted(Arc<EngineError>),
     /// The engine has been shut down.
     #[error("the engine has been shut down")]
     Closed,
@@ -146,8 +180,16 @@ fn remedy(in_use: &[String], pinned: &[String]) -> String {
 impl EngineError {
     /// Whether the request is at fault: sending it again does not help.
     pub fn is_bad_request(&self) -> bool {
-        use EngineError::{DraftWithFile, Prompt, Refused, UnknownToken};
-        matches!(self, Prompt(_) | Refused(_) | UnknownToken { .. } | DraftWithFile)
+        use EngineError::{
+            DraftWithFile, EmptyOption, OptionsBeginAlike, OutsidePrefix, Prompt, Refused, Row,
+            UnknownToken,
+        };
+        match self {
+            Prompt(_) | Refused(_) | UnknownToken { .. } | DraftWithFile | OutsidePrefix => true,
+            EmptyOption { .. } | OptionsBeginAlike { .. } => true,
+            Row { source, .. } => source.is_bad_request(),
+            _ => false,
+        }
     }
 
     /// Whether the prompt does not fit into the context.

@@ -37,10 +37,12 @@
 
 mod admission;
 mod batch_run;
+mod classify;
 mod clock;
 mod engine;
 mod error;
 mod guard;
+mod mlx_engine;
 mod model_pool;
 mod prompt;
 mod prompt_cache;
@@ -59,6 +61,7 @@ mod unbatched;
 mod verify_import;
 mod worker;
 
+pub use cairn_chat::{Message, Role};
 pub use cairn_formats::cache_file::PromptKind;
 pub use cairn_lm::cache::{KvQuantization, PromptFileLayout};
 pub use cairn_lm::device::ComputeDevice;
@@ -68,8 +71,14 @@ pub use cairn_lm::{
     LmError, LoadOptions, LoadProgress, ModelCheck, ModelMemory, ProblemKind, check_draft_model,
     check_model,
 };
+pub use cairn_lm::{LoadedModel, LogitsProcessor, Tokenizer};
+pub use classify::{
+    Classification, ClassifyEvent, ClassifyRequest, ClassifyRow, LogitsProcessorFactory,
+    OptionScoring, RowAnswer,
+};
 pub use engine::{Engine, EngineOptions};
 pub use error::EngineError;
+pub use mlx_engine::{MlxEngine, MlxEngineOptions};
 pub use prompt_cache::{CacheFigures, CacheHandle, CacheNode, CacheOptions, CacheView, Repaired};
 pub use prompt_file::{CachePromptRequest, CachedPrompt, ExportRequest, Import, PromptFileInfo};
 pub use request::{

@@ -8,6 +8,7 @@ use cairn_lm::Scorer;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::EngineError;
+use crate::classify::{Classifier, ClassifyEvent, ClassifyRequest, LogitsProcessorFactory};
 use crate::guard::guarded;
 use crate::model_pool::Loaded;
 use crate::prompt::known_tokens;
@@ -38,6 +39,7 @@ enum TaskWork {
         import: Box<PendingImport>,
         reply: oneshot::Sender<Result<PromptFileInfo, EngineError>>,
     },
+    Classify(Box<Classifier>),
 }
 
 /// Begins a task, or answers the request that cannot become one.
@@ -107,6 +109,28 @@ impl Task {
         })
     }
 
+    /// Computes what follows each of many prompts.
+    pub(crate) fn classify(
+        worker: &mut Worker,
+        request: ClassifyRequest,
+        processor: Option<&LogitsProcessorFactory>,
+        events: mpsc::UnboundedSender<ClassifyEvent>,
+    ) -> Option<Self> {
+        let begun = guarded(worker, "classifying", |worker| {
+            let loaded = worker.models.get(request.model.as_deref())?;
+            let events = events.clone();
+            let work = Classifier::new(worker, &loaded, request, processor, events)?;
+            Ok(Task { loaded, work: TaskWork::Classify(Box::new(work)) })
+        });
+        match begun {
+            Ok(task) => Some(task),
+            Err(error) => {
+                let _ = events.send(ClassifyEvent::Failed(error));
+                None
+            }
+        }
+    }
+
     pub(crate) fn loaded(&self) -> &Rc<Loaded> {
         &self.loaded
     }
@@ -117,6 +141,7 @@ impl Task {
             TaskWork::Score { reply, .. } => reply.is_closed(),
             TaskWork::CachePrompt { reply, .. } => reply.is_closed(),
             TaskWork::Import { reply, .. } => reply.is_closed(),
+            TaskWork::Classify(work) => work.is_cancelled(),
         }
     }
 
@@ -128,6 +153,7 @@ impl Task {
             }
             TaskWork::CachePrompt { writer, .. } => writer.progress(),
             TaskWork::Import { import, .. } => import.progress(),
+            TaskWork::Classify(work) => work.progress(),
         }
     }
 
@@ -141,7 +167,7 @@ impl Task {
     pub(crate) fn prefill_step_size(&self) -> Option<usize> {
         match &self.work {
             TaskWork::CachePrompt { writer, .. } => Some(writer.step_size()),
-            TaskWork::Score { .. } | TaskWork::Import { .. } => None,
+            TaskWork::Score { .. } | TaskWork::Import { .. } | TaskWork::Classify(_) => None,
         }
     }
 
@@ -161,6 +187,7 @@ impl Task {
                 Ok(())
             }
             TaskWork::Import { import, .. } => import.advance(worker, max_tokens),
+            TaskWork::Classify(work) => work.advance(worker, max_tokens),
         })?;
         Ok(match &self.work {
             // Nothing was computed in this slice, only read and stored.
@@ -175,6 +202,7 @@ impl Task {
             TaskWork::Score { scorer, .. } => scorer.num_left() == 0,
             TaskWork::CachePrompt { writer, .. } => writer.written().is_some(),
             TaskWork::Import { import, .. } => import.is_done(),
+            TaskWork::Classify(work) => work.is_done(),
         }
     }
 
@@ -194,6 +222,7 @@ impl Task {
                 let info = result.map(|()| import.into_info());
                 Box::new(move || drop(reply.send(info)))
             }
+            TaskWork::Classify(work) => Box::new(move || work.end(result)),
         }
     }
 
@@ -202,6 +231,7 @@ impl Task {
             TaskWork::Score { .. } => "scoring",
             TaskWork::CachePrompt { .. } => "reading a prompt",
             TaskWork::Import { .. } => "reading a prompt cache",
+            TaskWork::Classify(_) => "classifying",
         }
     }
 }

@@ -37,7 +37,7 @@ use crate::{EngineError, EngineState, EngineStatus};
 use job::JobNeeds;
 use loading::load;
 
-pub(crate) use job::Job;
+pub(crate) use job::{InProcess, Job, Submitted};
 pub(crate) use loading::{LoadJob, LoadReply};
 
 /// A model is loaded if a conversation of so many tokens fits beside its weights, and an answer
@@ -284,6 +284,9 @@ impl EngineLoop {
                 Task::import(worker, path, import, reply)
             }
             Job::Score { prompt, num_top, reply } => Task::score(worker, &prompt, num_top, reply),
+            Job::Classify { request, processor, events } => {
+                Task::classify(worker, *request, processor.0.as_ref(), events)
+            }
             job => return answer(worker, job),
         };
         if let Some(task) = task {
@@ -338,6 +341,14 @@ fn answer(worker: &mut Worker, job: Job) {
                 Ok(())
             });
         }
+        Job::Submit { model, run } => {
+            if let Some(run) = run.0 {
+                match worker.models.get(model.as_deref()) {
+                    Ok(loaded) => run(Ok(&loaded)),
+                    Err(error) => run(Err(error)),
+                }
+            }
+        }
         Job::Decode { model, token_ids, reply } => {
             let model = model.as_deref();
             respond(worker, reply, "decoding", |worker| decode(worker, model, &token_ids));
@@ -367,7 +378,8 @@ fn answer(worker: &mut Worker, job: Job) {
         | Job::FlushCache { .. }
         | Job::Generate(_)
         | Job::ReadPromptFile { .. }
-        | Job::Score { .. } => {}
+        | Job::Score { .. }
+        | Job::Classify { .. } => {}
     }
 }
 

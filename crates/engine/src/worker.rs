@@ -7,6 +7,7 @@ use cairn_lm::{LmError, LoadProgress, ModelKit, ModelKitOptions, ffi, memory};
 use tokio::sync::watch;
 
 use crate::admission::{Admission, HeldModel, MemoryUse};
+use crate::classify::PrefixPool;
 use crate::model_pool::{Loaded, ModelPool, PooledModel};
 use crate::prompt_cache::PromptCache;
 use crate::status::LoadedModelStatus;
@@ -18,6 +19,7 @@ pub(crate) struct Worker {
     /// The model that is being loaded, and how much of it has been read.
     pub(crate) loading: Option<(String, LoadProgress)>,
     pub(crate) cache: PromptCache,
+    pub(crate) prefixes: PrefixPool,
     pub(crate) closing: watch::Receiver<bool>,
     status: watch::Sender<EngineStatus>,
     last_status: Option<Instant>,
@@ -69,6 +71,7 @@ impl Worker {
             models: ModelPool::default(),
             loading: None,
             cache,
+            prefixes: PrefixPool::default(),
             closing,
             status,
             last_status: None,
@@ -194,6 +197,7 @@ impl Worker {
     /// Drops the conversations that are resident in memory.
     pub(crate) fn forget_conversations(&mut self) {
         self.cache.drop_residents();
+        self.prefixes.clear();
         self.models.iter_mut().for_each(|pooled| pooled.kit = None);
     }
 
@@ -281,6 +285,7 @@ impl Worker {
         let gone = self.models.take_idle(goes);
         for loaded in &gone {
             self.cache.drop_residents_of(&loaded.model.fingerprint);
+            self.prefixes.drop_of(&loaded.model.fingerprint);
         }
         if self.models.names().is_empty() {
             self.cache.drop_residents();

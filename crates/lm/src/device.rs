@@ -1,6 +1,7 @@
 //! The device that MLX computes on, and the number type that suits it.
 
 use mlx_rs::{Device, DeviceType, Dtype};
+use nix::sys::resource::{UsageWho, getrusage};
 
 /// Where MLX computes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,4 +39,11 @@ impl ComputeDevice {
             ComputeDevice::Gpu => None,
         }
     }
+}
+
+/// The most memory that this process has had so far, in bytes; 0 where the system does not say.
+pub fn process_peak_bytes() -> u64 {
+    // Linux counts in KiB, macOS in bytes.
+    let unit = if cfg!(target_os = "macos") { 1 } else { 1024 };
+    getrusage(UsageWho::RUSAGE_SELF).map_or(0, |usage| usage.max_rss().unsigned_abs() * unit)
 }

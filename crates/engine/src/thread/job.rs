@@ -1,5 +1,6 @@
 //! What the engine's thread can be asked for, and what each needs before it may begin.
 
+use std::fmt;
 use std::path::PathBuf;
 use std::time::Instant;
 
@@ -7,11 +8,14 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::loading::LoadJob;
 use crate::EngineError;
+use crate::classify::{ClassifyEvent, ClassifyRequest, LogitsProcessorFactory};
+use crate::model_pool::Loaded;
 use crate::prompt_file::{CachePromptRequest, CachedPrompt, ExportRequest, Import, PromptFileInfo};
 use crate::request::{MemoryPressure, PromptInput, Score};
 use crate::sequence::GenerateJob;
 
-/// The jobs of the thread. The set is closed: it could be a protocol over a pipe.
+/// The jobs of the thread. The set is closed: without [`InProcess`], which only callers in this
+/// process have, it could be a protocol over a pipe.
 #[derive(Debug)]
 pub(crate) enum Job {
     Load(LoadJob),
@@ -65,6 +69,17 @@ pub(crate) enum Job {
         num_top: usize,
         reply: oneshot::Sender<Result<Score, EngineError>>,
     },
+    /// The token that follows each of many prompts.
+    Classify {
+        request: Box<ClassifyRequest>,
+        processor: InProcess<LogitsProcessorFactory>,
+        events: mpsc::UnboundedSender<ClassifyEvent>,
+    },
+    /// Runs a closure with a loaded model; the closure sends its own answer.
+    Submit {
+        model: Option<String>,
+        run: InProcess<Submitted>,
+    },
     SetCacheBudgets {
         disk_bytes: u64,
         memory_bytes: u64,
@@ -77,6 +92,18 @@ pub(crate) enum Job {
     /// Ends the thread with a panic that nothing catches.
     #[cfg(test)]
     Panic,
+}
+
+/// A closure that runs on the thread, with a model or the reason why there is none.
+pub(crate) type Submitted = Box<dyn FnOnce(Result<&Loaded, EngineError>) + Send>;
+
+/// Something that is no plain data, of a caller in this process; there may be none.
+pub(crate) struct InProcess<T>(pub(crate) Option<T>);
+
+impl<T> fmt::Debug for InProcess<T> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(if self.0.is_some() { "a closure" } else { "none" })
+    }
 }
 
 /// What a job needs before it may begin.
@@ -104,6 +131,7 @@ impl Job {
             | Job::ForgetConversations { .. }
             | Job::Decode { .. }
             | Job::Tokenize { .. }
+            | Job::Submit { .. }
             | Job::SetCacheBudgets { .. }
             | Job::RelieveMemory(_)
             | Job::FlushCache { .. }
@@ -111,6 +139,7 @@ impl Job {
             Job::Generate(_)
             | Job::CachePrompt { .. }
             | Job::Score { .. }
+            | Job::Classify { .. }
             | Job::ReadPromptFile { import: Some(_), .. } => JobNeeds::Model,
             Job::Load(_) => JobNeeds::Load,
             #[cfg(test)]
@@ -120,7 +149,11 @@ impl Job {
 
     /// Whether the request names no model: then a load that came before it decides which it gets.
     pub(super) fn names_no_model(&self) -> bool {
-        !matches!(self, Job::Generate(job) if job.request.model.is_some())
+        match self {
+            Job::Generate(job) => job.request.model.is_none(),
+            Job::Classify { request, .. } => request.model.is_none(),
+            _ => true,
+        }
     }
 
     /// Whether nobody waits for its answer.
@@ -130,6 +163,7 @@ impl Job {
             Job::CachePrompt { reply, .. } => reply.is_closed(),
             Job::ReadPromptFile { reply, .. } => reply.is_closed(),
             Job::Score { reply, .. } => reply.is_closed(),
+            Job::Classify { events, .. } => events.is_closed(),
             _ => false,
         }
     }

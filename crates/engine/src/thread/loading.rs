@@ -23,6 +23,18 @@ pub(crate) struct LoadJob {
     pub(crate) reply: LoadReply,
 }
 
+impl LoadJob {
+    /// A model to load beside the others.
+    pub(crate) fn model(
+        name: &str,
+        folder: &Path,
+        reply: oneshot::Sender<Result<ModelInfo, EngineError>>,
+    ) -> Self {
+        let reply = LoadReply::Model(reply);
+        LoadJob { name: name.to_owned(), folder: folder.to_owned(), reply }
+    }
+}
+
 /// What is loaded, with the channel for the answer.
 #[derive(Debug)]
 pub(crate) enum LoadReply {

@@ -121,7 +121,8 @@ impl Scorer {
     }
 }
 
-fn likeliest(row: &[f32], count: usize) -> Vec<TokenScore> {
+/// The `count` likeliest tokens of a row of log-probabilities, best first.
+pub fn likeliest(row: &[f32], count: usize) -> Vec<TokenScore> {
     let count = count.min(row.len());
     if count == 0 {
         return Vec::new();

@@ -1,0 +1,323 @@
+//! The next token of many prompts that begin alike.
+//!
+//! ```text
+//! ClassifyRequest ─▶ RowEncoder ─▶ prefix tokens ─▶ SharedPrefix: read once
+//!      rows, shortest first ─▶ tokens ─▶ Pass: rows of similar length ─▶ logits behind each
+//!                                          │ as many as the slice allows        │
+//!                                          ▼                                    ▼
+//!                              slices, beside answers              options ─▶ RowAnswer
+//! ```
+//! An error of a row is its own; a pass that fails is computed again in halves, so that only the row
+//! at fault fails.
+
+mod options;
+mod pass;
+mod prefix;
+mod prefix_pool;
+mod request;
+
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use cairn_lm::batch::SharedPrefix;
+use cairn_lm::{LogitsProcessor, Tokenizer};
+use tokio::sync::mpsc;
+
+use crate::EngineError;
+use crate::model_pool::Loaded;
+use crate::request::PromptInput;
+use crate::worker::Worker;
+
+use pass::{Pass, PreparedRow};
+use prefix::RowEncoder;
+pub(crate) use prefix_pool::PrefixPool;
+pub use request::{
+    Classification, ClassifyEvent, ClassifyRequest, ClassifyRow, OptionScoring, RowAnswer,
+};
+
+/// Makes the logits processor of a request from the model's tokenizer. It is applied to the logits
+/// `[1, V]` behind each row, given all of the row's tokens. Not plain data: only callers in this
+/// process have it.
+pub type LogitsProcessorFactory = Arc<dyn Fn(&Tokenizer) -> LogitsProcessor + Send + Sync>;
+
+/// How many attention scores of one head a pass may hold, rows and prefix together: 32 MiB in f32.
+const MAX_SCORES: usize = 1 << 23;
+
+/// The most rows of a request: what an index of 32 bits counts.
+const MAX_ROWS: usize = u32::MAX as usize;
+
+/// What a row that is not encoded yet is taken to have, for the progress.
+const GUESSED_ROW_TOKENS: usize = 16;
+
+/// A request under way. Its rows share a prefix, which is read first.
+pub(crate) struct Classifier {
+    loaded: Rc<Loaded>,
+    request: ClassifyRequest,
+    encoder: RowEncoder,
+    prefix: SharedPrefix,
+    processor: Option<LogitsProcessor>,
+    /// The rows that are not encoded yet, shortest first.
+    order: VecDeque<usize>,
+    /// Encoded rows that wait for a pass.
+    prepared: VecDeque<PreparedRow>,
+    /// The most rows of the next pass: fewer after one that failed.
+    most_rows: usize,
+    pass: Option<Pass>,
+    num_read: usize,
+    events: mpsc::UnboundedSender<ClassifyEvent>,
+}
+
+impl Classifier {
+    pub(crate) fn new(
+        worker: &mut Worker,
+        loaded: &Rc<Loaded>,
+        mut request: ClassifyRequest,
+        processor: Option<&LogitsProcessorFactory>,
+        events: mpsc::UnboundedSender<ClassifyEvent>,
+    ) -> Result<Self, EngineError> {
+        let model = &loaded.model;
+        let variables = std::mem::take(&mut request.template_variables);
+        let encoder = RowEncoder::new(model, request.prefix.take(), variables)?;
+        let kept = worker.prefixes.take(&model.fingerprint, encoder.prefix_tokens());
+        let prefix = match kept {
+            Some(prefix) => prefix,
+            None => SharedPrefix::new(&model.model, encoder.prefix_tokens().to_vec())?,
+        };
+        request.rows.truncate(MAX_ROWS);
+        let mut order: Vec<usize> = (0..request.rows.len()).collect();
+        order.sort_by_key(|&index| num_bytes_of_last(&request.rows[index].prompt));
+        let batch_size = request.batch_size.max(1);
+        Ok(Classifier {
+            loaded: Rc::clone(loaded),
+            processor: processor.map(|factory| factory(&model.tokenizer)),
+            encoder,
+            prefix,
+            order: order.into(),
+            prepared: VecDeque::new(),
+            most_rows: batch_size,
+            pass: None,
+            num_read: 0,
+            events,
+            request: ClassifyRequest { batch_size, ..request },
+        })
+    }
+
+    pub(crate) fn is_cancelled(&self) -> bool {
+        self.events.is_closed()
+    }
+
+    /// How many tokens have been read, of how many; what waits is estimated.
+    pub(crate) fn progress(&self) -> (usize, usize) {
+        let width =
+            |row: &PreparedRow| row.num_tokens() - self.prefix.tokens().len().min(row.num_tokens());
+        let unread = self.prefix.num_unread()
+            + self.pass.as_ref().map_or(0, Pass::num_unread)
+            + self.prepared.iter().map(width).sum::<usize>()
+            + self.order.len() * GUESSED_ROW_TOKENS;
+        (self.num_read, self.num_read + unread)
+    }
+
+    pub(crate) fn is_done(&self) -> bool {
+        self.prefix.num_unread() == 0
+            && self.pass.is_none()
+            && self.prepared.is_empty()
+            && self.order.is_empty()
+    }
+
+    /// Reads at most `max_tokens`, padding included, and at least one column of a pass. A row's
+    /// failure is its event; an error ends the request.
+    pub(crate) fn advance(
+        &mut self,
+        worker: &mut Worker,
+        max_tokens: usize,
+    ) -> Result<(), EngineError> {
+        if self.prefix.num_unread() > 0 {
+            self.read_prefix(max_tokens)?;
+        } else {
+            if self.pass.is_none() {
+                self.prepare();
+                self.begin_pass(max_tokens);
+            }
+            self.read_pass(max_tokens);
+        }
+        if self.is_done() && self.request.keep_prefix {
+            self.keep_prefix(worker)?;
+        }
+        Ok(())
+    }
+
+    /// Reports the end.
+    pub(crate) fn end(self, result: Result<(), EngineError>) {
+        let event = match result {
+            Ok(()) => ClassifyEvent::Finished,
+            Err(error) => ClassifyEvent::Failed(error),
+        };
+        let _ = self.events.send(event);
+    }
+
+    fn read_prefix(&mut self, max_tokens: usize) -> Result<(), EngineError> {
+        let before = self.prefix.num_unread();
+        self.prefix.read(max_tokens)?;
+        self.num_read += before - self.prefix.num_unread();
+        let total = self.prefix.tokens().len();
+        let processed = total - self.prefix.num_unread();
+        let _ = self.events.send(ClassifyEvent::Prefix { processed, total });
+        Ok(())
+    }
+
+    /// Encodes the next `batch_size` rows if none waits.
+    fn prepare(&mut self) {
+        while self.prepared.is_empty() && !self.order.is_empty() {
+            for _ in 0..self.request.batch_size.min(self.order.len()) {
+                let Some(index) = self.order.pop_front() else { break };
+                match self.prepared_row(index) {
+                    Ok(row) => self.add_prepared(row),
+                    Err(error) => self.fail_row(index, error),
+                }
+            }
+        }
+    }
+
+    fn prepared_row(&self, index: usize) -> Result<PreparedRow, EngineError> {
+        let row = &self.request.rows[index];
+        if !self.encoder.is_beginning_of(&row.prompt) {
+            return Err(EngineError::OutsidePrefix);
+        }
+        let model = &self.loaded.model;
+        let tokens = self.encoder.encode(model, &row.prompt)?;
+        let prefix = self.encoder.prefix_tokens();
+        let num_shared = match tokens.strip_prefix(prefix) {
+            Some(rest) if !rest.is_empty() => prefix.len(),
+            // Its tokens go across the end of the prefix, or end with it: it is read by itself.
+            _ => 0,
+        };
+        PreparedRow::new(
+            model,
+            index,
+            tokens,
+            num_shared,
+            &row.options,
+            self.request.option_scoring,
+        )
+    }
+
+    /// Rows with the same tokens and options are computed once.
+    fn add_prepared(&mut self, row: PreparedRow) {
+        match self.prepared.iter_mut().find(|other| other.is_same(&row)) {
+            Some(other) => other.join(row),
+            None => self.prepared.push_back(row),
+        }
+    }
+
+    /// Takes as many rows as a slice reads at once.
+    fn begin_pass(&mut self, max_tokens: usize) {
+        let mut rows: Vec<PreparedRow> = Vec::new();
+        let (mut width, mut num_entries) = (0, 0);
+        while let Some(next) = self.prepared.front() {
+            let num_shared = next.num_shared();
+            let wider = width.max(next.width());
+            let entries = num_entries + next.num_entries();
+            let fits = entries * wider <= max_tokens
+                && entries * wider <= MAX_SCORES / (num_shared + wider)
+                && rows.len() < self.most_rows
+                && rows.first().is_none_or(|first| first.num_shared() == num_shared);
+            if !rows.is_empty() && !fits {
+                break;
+            }
+            (width, num_entries) = (wider, entries);
+            rows.extend(self.prepared.pop_front());
+        }
+        if rows.is_empty() {
+            return;
+        }
+        self.most_rows = self.request.batch_size;
+        let mut alone;
+        let prefix = match rows.first().is_some_and(|row| row.num_shared() > 0) {
+            true => &mut self.prefix,
+            false => match SharedPrefix::new(&self.loaded.model.model, Vec::new()) {
+                Ok(empty) => {
+                    alone = empty;
+                    &mut alone
+                }
+                Err(error) => return self.fail_rows(rows, error.into()),
+            },
+        };
+        match Pass::begin(prefix, rows) {
+            Ok(pass) => self.pass = Some(pass),
+            Err(failed) => self.retry(failed.rows, failed.error),
+        }
+    }
+
+    fn read_pass(&mut self, max_tokens: usize) {
+        let Some(mut pass) = self.pass.take() else { return };
+        let before = pass.num_unread();
+        match pass.read(max_tokens) {
+            Ok(()) => self.num_read += before - pass.num_unread(),
+            Err(error) => return self.retry(pass.into_rows(), error),
+        }
+        if pass.num_unread() > 0 {
+            self.pass = Some(pass);
+            return;
+        }
+        let model = &self.loaded.model;
+        match pass.answers(model, self.request.num_top, self.processor.as_mut()) {
+            Ok(answers) => {
+                for (index, answer) in answers {
+                    let _ = self.events.send(ClassifyEvent::Row { index, answer: Ok(answer) });
+                }
+            }
+            Err(failed) => self.retry(failed.rows, failed.error),
+        }
+    }
+
+    /// Computes the rows of a pass that failed again, in halves; one that fails alone is at fault.
+    fn retry(&mut self, rows: Vec<PreparedRow>, error: EngineError) {
+        if rows.len() <= 1 {
+            return self.fail_rows(rows, error);
+        }
+        self.most_rows = rows.len().div_ceil(2);
+        for row in rows.into_iter().rev() {
+            self.prepared.push_front(row);
+        }
+    }
+
+    fn fail_rows(&self, rows: Vec<PreparedRow>, error: EngineError) {
+        let indices: Vec<usize> = rows.iter().flat_map(PreparedRow::indices).collect();
+        let message = error.to_string();
+        let mut first = Some(error);
+        for index in indices {
+            // Rows with the same tokens fail alike; an error cannot be cloned.
+            let error = first.take();
+            let error = error.unwrap_or_else(|| EngineError::SameRow { message: message.clone() });
+            self.fail_row(index, error);
+        }
+    }
+
+    fn fail_row(&self, index: usize, error: EngineError) {
+        let _ = self.events.send(ClassifyEvent::Row { index, answer: Err(error) });
+    }
+
+    fn keep_prefix(&mut self, worker: &mut Worker) -> Result<(), EngineError> {
+        let model = &self.loaded.model;
+        let empty = SharedPrefix::new(&model.model, Vec::new())?;
+        let prefix = std::mem::replace(&mut self.prefix, empty);
+        worker.prefixes.keep(&model.fingerprint, prefix);
+        Ok(())
+    }
+}
+
+/// By what rows are ordered, so that those of a pass have similar lengths: what precedes the last
+/// message is mostly the prefix.
+fn num_bytes_of_last(prompt: &PromptInput) -> usize {
+    match prompt {
+        PromptInput::Messages(messages)
+        | PromptInput::After { messages, .. }
+        | PromptInput::OpenTurn(messages)
+        | PromptInput::Continuation(messages) => {
+            messages.last().map_or(0, |message| message.content.len())
+        }
+        PromptInput::Text(text) | PromptInput::MoreText(text) => text.len(),
+        PromptInput::Tokens(tokens) => tokens.len(),
+    }
+}

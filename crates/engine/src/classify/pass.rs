@@ -1,0 +1,261 @@
+//! Rows that are computed together, and their answers.
+
+use cairn_chat::Encode;
+use cairn_lm::batch::{RowAfterPrefix, RowsAfterPrefix, SharedPrefix};
+use cairn_lm::{LmError, LoadedModel, LogitsProcessor, likeliest, logprobs};
+use mlx_rs::{Array, ops};
+
+use super::options::{OptionReading, that_begin_alike};
+use super::{OptionScoring, RowAnswer};
+use crate::EngineError;
+
+/// The last tokens of a row by which the tokens of its options are found: enough for a word that an
+/// option might join, and few enough to be the template's own.
+const TAIL_TOKENS: usize = 3;
+
+/// An encoded row.
+#[derive(Debug)]
+pub(super) struct PreparedRow {
+    /// Its places in the request: several if rows are the same.
+    indices: Vec<usize>,
+    tokens: Vec<u32>,
+    /// How many of them are the prefix's.
+    num_shared: usize,
+    names: Vec<String>,
+    reading: OptionReading,
+}
+
+impl PreparedRow {
+    /// Fails if options are empty, or begin with the same token and are scored by it.
+    pub(super) fn new(
+        model: &LoadedModel,
+        index: usize,
+        tokens: Vec<u32>,
+        num_shared: usize,
+        options: &[String],
+        scoring: OptionScoring,
+    ) -> Result<Self, EngineError> {
+        if tokens.is_empty() {
+            return Err(LmError::EmptyPrompt.into());
+        }
+        cairn_lm::check_length(tokens.len(), &model.model)?;
+        let mut encoded = option_tokens(model, &tokens, options)?;
+        if let Some(empty) = encoded.iter().position(Vec::is_empty) {
+            return Err(EngineError::EmptyOption { number: empty + 1 });
+        }
+        if scoring == OptionScoring::FirstToken {
+            if let Some((first, second)) = that_begin_alike(&encoded) {
+                let [first, second] = [first, second].map(|index| options[index].clone());
+                return Err(EngineError::OptionsBeginAlike { first, second });
+            }
+            encoded.iter_mut().for_each(|tokens| tokens.truncate(1));
+        }
+        let reading = OptionReading::new(encoded);
+        let (indices, names) = (vec![index], options.to_vec());
+        Ok(PreparedRow { indices, tokens, num_shared, names, reading })
+    }
+
+    pub(super) fn num_tokens(&self) -> usize {
+        self.tokens.len()
+    }
+
+    pub(super) fn num_shared(&self) -> usize {
+        self.num_shared
+    }
+
+    pub(super) fn indices(&self) -> impl Iterator<Item = usize> {
+        self.indices.iter().copied()
+    }
+
+    /// How many columns it takes in a pass.
+    pub(super) fn width(&self) -> usize {
+        let longest = self.reading.continuations().iter().map(Vec::len).max().unwrap_or(0);
+        self.tokens.len() - self.num_shared + longest
+    }
+
+    /// How many rows of a pass it takes.
+    pub(super) fn num_entries(&self) -> usize {
+        self.reading.continuations().len()
+    }
+
+    pub(super) fn is_same(&self, other: &PreparedRow) -> bool {
+        self.tokens == other.tokens && self.reading == other.reading && self.names == other.names
+    }
+
+    pub(super) fn join(&mut self, other: PreparedRow) {
+        self.indices.extend(other.indices);
+    }
+
+    /// What is read for it.
+    fn entries(&self) -> impl Iterator<Item = RowAfterPrefix> {
+        let own = &self.tokens[self.num_shared..];
+        self.reading.continuations().iter().map(move |continuation| RowAfterPrefix {
+            tokens: [own, continuation.as_slice()].concat(),
+            num_scored: continuation.len() + 1,
+        })
+    }
+}
+
+/// The tokens that each option adds behind a row.
+fn option_tokens(
+    model: &LoadedModel,
+    row: &[u32],
+    options: &[String],
+) -> Result<Vec<Vec<u32>>, EngineError> {
+    let tokenizer = model.tokenizer.as_ref();
+    let tail = tokenizer.decode(&row[row.len().saturating_sub(TAIL_TOKENS)..])?;
+    let before = tokenizer.encode(&tail, false)?;
+    let one = |option: &String| {
+        let both = tokenizer.encode(&format!("{tail}{option}"), false)?;
+        match both.strip_prefix(before.as_slice()) {
+            Some(tokens) => Ok(tokens.to_vec()),
+            // The option would join the row's last token, which is read already.
+            None => Ok(tokenizer.encode(option, false)?),
+        }
+    };
+    options.iter().map(one).collect()
+}
+
+/// Rows that are being read.
+pub(super) struct Pass {
+    rows: Vec<PreparedRow>,
+    reading: RowsAfterPrefix,
+}
+
+/// A pass that failed, with its rows, which may be computed again.
+pub(super) struct FailedPass {
+    pub(super) rows: Vec<PreparedRow>,
+    pub(super) error: EngineError,
+}
+
+/// Answers with the places of their rows in the request.
+type Answers = Vec<(usize, RowAnswer)>;
+
+impl Pass {
+    pub(super) fn begin(
+        prefix: &mut SharedPrefix,
+        rows: Vec<PreparedRow>,
+    ) -> Result<Self, Box<FailedPass>> {
+        match prefix.rows(rows.iter().flat_map(PreparedRow::entries).collect()) {
+            Ok(reading) => Ok(Pass { rows, reading }),
+            Err(error) => Err(Box::new(FailedPass { rows, error: error.into() })),
+        }
+    }
+
+    pub(super) fn num_unread(&self) -> usize {
+        self.reading.num_unread()
+    }
+
+    pub(super) fn read(&mut self, max_tokens: usize) -> Result<(), EngineError> {
+        Ok(self.reading.read(max_tokens)?)
+    }
+
+    pub(super) fn into_rows(self) -> Vec<PreparedRow> {
+        self.rows
+    }
+
+    /// The answers, with their places in the request. All has to be read.
+    pub(super) fn answers(
+        self,
+        model: &LoadedModel,
+        num_top: usize,
+        processor: Option<&mut LogitsProcessor>,
+    ) -> Result<Answers, Box<FailedPass>> {
+        let Pass { rows, reading } = self;
+        let answers = computed(&rows, reading, processor)
+            .and_then(|logprobs| answers(&rows, &logprobs, model, num_top));
+        answers.map_err(|error| Box::new(FailedPass { rows, error }))
+    }
+}
+
+/// The log-probabilities `[N, V]` of all scored positions, evaluated.
+fn computed(
+    rows: &[PreparedRow],
+    reading: RowsAfterPrefix,
+    processor: Option<&mut LogitsProcessor>,
+) -> Result<Array, EngineError> {
+    let mut logits = reading.logits()?;
+    if let Some(processor) = processor {
+        logits = processed(rows, &logits, processor)?;
+    }
+    let logprobs = logprobs(&logits).map_err(LmError::from)?;
+    logprobs.eval().map_err(LmError::from)?;
+    Ok(logprobs)
+}
+
+/// The logits `[N, V]` after the processor has seen each with the tokens before it.
+fn processed(
+    rows: &[PreparedRow],
+    logits: &Array,
+    processor: &mut LogitsProcessor,
+) -> Result<Array, LmError> {
+    let mut all = Vec::new();
+    for row in rows {
+        for continuation in row.reading.continuations() {
+            for num_read in 0..=continuation.len() {
+                let before = [row.tokens.as_slice(), &continuation[..num_read]].concat();
+                let before = Array::from_slice(&before, &[before.len() as i32]);
+                let at = Array::from_slice(&[all.len() as u32], &[1]);
+                all.push(processor(&before, logits.take_axis(at, 0)?)?);
+            }
+        }
+    }
+    Ok(ops::concatenate(&all, 0)?)
+}
+
+fn answers(
+    rows: &[PreparedRow],
+    logprobs: &Array,
+    model: &LoadedModel,
+    num_top: usize,
+) -> Result<Answers, EngineError> {
+    let vocab_size = logprobs.dim(1) as usize;
+    let mut positions = logprobs.try_as_slice::<f32>().map_err(LmError::from)?.chunks(vocab_size);
+    let mut all = Vec::new();
+    for row in rows {
+        let read: Vec<Vec<&[f32]>> = row
+            .reading
+            .continuations()
+            .iter()
+            .map(|continuation| positions.by_ref().take(continuation.len() + 1).collect())
+            .collect();
+        let answer = answer(row, &read, model, num_top)?;
+        all.extend(row.indices().map(|index| (index, answer.clone())));
+    }
+    Ok(all)
+}
+
+/// `read` has, for each continuation, the distributions behind its tokens, the row's own first.
+fn answer(
+    row: &PreparedRow,
+    read: &[Vec<&[f32]>],
+    model: &LoadedModel,
+    num_top: usize,
+) -> Result<RowAnswer, EngineError> {
+    let next = read[0][0]; // there is always a continuation, and the distribution before it
+    let option_logprobs =
+        row.reading.logprobs(|continuation, step, token| read[continuation][step][token as usize]);
+    let best = |all: &mut dyn Iterator<Item = f32>| {
+        all.enumerate().max_by(|a, b| a.1.total_cmp(&b.1)).unwrap_or((0, f32::NEG_INFINITY))
+    };
+    let (token, text, logprob) = match row.names.is_empty() {
+        true => {
+            let (token, logprob) = best(&mut next.iter().copied());
+            let token = token as u32;
+            (token, model.tokenizer.decode(&[token])?, logprob)
+        }
+        false => {
+            let (option, logprob) = best(&mut option_logprobs.iter().copied());
+            (row.reading.options()[option][0], row.names[option].clone(), logprob)
+        }
+    };
+    Ok(RowAnswer {
+        token,
+        text,
+        logprob,
+        option_logprobs,
+        top: likeliest(next, num_top),
+        num_prompt_tokens: row.tokens.len(),
+        num_cached_tokens: row.num_shared,
+    })
+}
