@@ -97,8 +97,10 @@ async fn rows_of_a_prefix_are_answered_as_each_alone() {
         let engine = start(model.path()).await;
         let (prefix, rows) = reviews();
         for batch_size in [1, 3, 32] {
+            // The rows have the system prompt in common, whether the request says so or not.
+            let is_said = batch_size > 1;
             let request = ClassifyRequest {
-                prefix: Some(PromptInput::Messages(prefix.clone())),
+                prefix: is_said.then(|| PromptInput::Messages(prefix.clone())),
                 batch_size,
                 num_top: 3,
                 ..ClassifyRequest::new(rows.clone())

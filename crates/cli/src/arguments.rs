@@ -46,6 +46,8 @@ pub enum Command {
     Cache(Cache),
     /// Compute the log-probability of each token of a text, and of the next token
     Score(Score),
+    /// Answer each line of a file with one token or one of several labels
+    Classify(Classify),
     /// List, search, download, import, delete and inspect models
     #[command(subcommand)]
     Models(Models),
@@ -326,6 +328,47 @@ pub struct Score {
     #[arg(long, default_value_t = 10, value_parser = whole::<usize>, allow_negative_numbers = true)]
     pub top: usize,
     /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args)]
+pub struct Classify {
+    #[command(flatten)]
+    pub model: ModelFlags,
+    /// A file with one prompt on each line, {"messages": [...]}, {"prompt": "..."} or
+    /// {"prompt_tokens": [...]}; `-` reads stdin
+    #[arg(long, value_name = "FILE.jsonl")]
+    pub input: PathBuf,
+    /// What every prompt begins with: the system prompt of conversations, else the beginning of the
+    /// text
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
+    pub prefix: Option<String>,
+    /// A file with that text
+    #[arg(long, value_name = "FILE", conflicts_with = "prefix")]
+    pub prefix_file: Option<PathBuf>,
+    /// The labels to choose from, separated by commas; they have to begin with different tokens.
+    /// Without labels the answer is the likeliest token
+    #[arg(long, value_name = "A,B,C", value_delimiter = ',', num_args = 1)]
+    pub labels: Vec<String>,
+    /// Maximum number of prompts to compute at once
+    #[arg(long, default_value_t = 32, value_parser = at_least_one, allow_negative_numbers = true)]
+    pub batch_size: u32,
+    /// Number of most likely tokens to print
+    #[arg(
+        long,
+        default_value_t = 0,
+        value_parser = whole::<usize>,
+        allow_negative_numbers = true
+    )]
+    pub top: usize,
+    /// Write the results to this file instead of stdout, as --json prints them
+    #[arg(long, value_name = "OUT.jsonl")]
+    pub output: Option<PathBuf>,
+    /// Continue after the last result in the output file
+    #[arg(long, requires = "output")]
+    pub resume: bool,
+    /// Print one JSON object on each line
     #[arg(long)]
     pub json: bool,
 }

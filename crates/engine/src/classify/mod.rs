@@ -10,6 +10,7 @@
 //! An error of a row is its own; a pass that fails is computed again in halves, so that only the row
 //! at fault fails.
 
+mod common_beginning;
 mod options;
 mod pass;
 mod prefix;
@@ -29,6 +30,7 @@ use crate::model_pool::Loaded;
 use crate::request::PromptInput;
 use crate::worker::Worker;
 
+use common_beginning::common_beginning;
 use pass::{Pass, PreparedRow};
 use prefix::RowEncoder;
 pub(crate) use prefix_pool::PrefixPool;
@@ -78,7 +80,17 @@ impl Classifier {
     ) -> Result<Self, EngineError> {
         let model = &loaded.model;
         let variables = std::mem::take(&mut request.template_variables);
-        let encoder = RowEncoder::new(model, request.prefix.take(), variables)?;
+        let encoder = match request.prefix.take() {
+            Some(prefix) => RowEncoder::new(model, Some(prefix), variables)?,
+            None => {
+                let common = common_beginning(&request.rows);
+                match RowEncoder::new(model, common, variables.clone()) {
+                    Ok(encoder) => encoder,
+                    // A template may refuse the rows' beginning by itself.
+                    Err(_) => RowEncoder::new(model, None, variables)?,
+                }
+            }
+        };
         let kept = worker.prefixes.take(&model.fingerprint, encoder.prefix_tokens());
         let prefix = match kept {
             Some(prefix) => prefix,

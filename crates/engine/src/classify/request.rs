@@ -13,7 +13,8 @@ use crate::request::PromptInput;
 pub struct ClassifyRequest {
     /// The name of a loaded model; with none the one that was loaded last.
     pub model: Option<String>,
-    /// What every row begins with, which is read once: messages, an open turn, text or tokens.
+    /// What every row begins with, which is read once: messages, an open turn, text or tokens. With
+    /// none it is what the rows have in common.
     pub prefix: Option<PromptInput>,
     /// The rows.
     pub rows: Vec<ClassifyRow>,

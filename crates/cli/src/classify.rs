@@ -1,0 +1,196 @@
+//! `cairn classify`: one token, or one of several labels, for each line of a file.
+
+mod results;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use cairn_chat::{Message, Role};
+use cairn_engine::{
+    ClassifyEvent, ClassifyRequest, ClassifyRow, Engine, EngineError, PromptInput, RowAnswer,
+};
+use indicatif::ProgressBar;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::arguments;
+use crate::download::Questions;
+use crate::json_lines;
+use crate::output;
+use crate::session::Session;
+use results::Results;
+
+/// Rows are computed the shortest first and written in the order of the input, so many at a time. A
+/// run that is ended loses at most as many.
+const ROWS_AT_A_TIME: usize = 512;
+
+/// One line of an input file.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Line {
+    prompt_tokens: Option<Vec<u32>>,
+    messages: Option<Vec<LineMessage>>,
+    prompt: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LineMessage {
+    role: Role,
+    content: String,
+}
+
+impl Line {
+    fn parse(text: &str) -> Result<Self> {
+        let line: Line = json_lines::object(text)?;
+        match &line {
+            Line { prompt_tokens: Some(tokens), messages: None, prompt: None } => {
+                ensure!(!tokens.is_empty(), "prompt_tokens is empty");
+            }
+            Line { prompt_tokens: None, messages: Some(messages), prompt: None } => {
+                ensure!(!messages.is_empty(), "messages is empty");
+            }
+            Line { prompt_tokens: None, messages: None, prompt: Some(text) } => {
+                ensure!(!text.is_empty(), "the prompt is empty");
+            }
+            _ => bail!("give one of prompt_tokens, messages and prompt"),
+        }
+        Ok(line)
+    }
+}
+
+/// What every prompt begins with.
+struct Prefix {
+    text: String,
+    tokens: Vec<u32>,
+    has_chat_template: bool,
+}
+
+impl Prefix {
+    fn prompt(&self, line: Line) -> PromptInput {
+        match line {
+            Line { prompt_tokens: Some(tokens), .. } => {
+                PromptInput::Tokens([self.tokens.as_slice(), &tokens].concat())
+            }
+            Line { prompt: Some(text), .. } if !self.has_chat_template => {
+                PromptInput::Text(format!("{}{text}", self.text))
+            }
+            Line { messages, prompt, .. } => {
+                let message = |role, content| Message { role, content, token_ids: None };
+                let system = Some(self.text.clone()).filter(|text| !text.is_empty());
+                let system = system.map(|text| message(Role::System, text));
+                let messages = messages.into_iter().flatten();
+                let messages = messages.map(|line| message(line.role, line.content));
+                let user = prompt.map(|text| message(Role::User, text));
+                PromptInput::Messages(system.into_iter().chain(messages).chain(user).collect())
+            }
+        }
+    }
+}
+
+pub async fn run(arguments: arguments::Classify) -> Result<()> {
+    let lines = json_lines::read(&arguments.input, Line::parse)?;
+    let text = match (&arguments.prefix, &arguments.prefix_file) {
+        (Some(text), _) => text.clone(),
+        (None, Some(path)) => std::fs::read_to_string(path)
+            .with_context(|| format!("cannot read {}", path.display()))?,
+        (None, None) => String::new(),
+    };
+    if let Some(path) = &arguments.output {
+        output::check_writable(path)?;
+    }
+    let mut results = Results::open(&arguments, lines.len())?;
+    if results.num_done() == lines.len() {
+        eprintln!("cairn: all {} rows are done", lines.len());
+        return Ok(());
+    }
+    let questions = Questions::unless(arguments.json || arguments.output.is_some());
+    let session = Session::open(&arguments.model, questions).await?;
+    let has_tokens = lines.iter().any(|line| line.prompt_tokens.is_some());
+    let tokens = match has_tokens && !text.is_empty() {
+        true => session.engine.tokenize(&text).await?,
+        false => Vec::new(),
+    };
+    let has_chat_template = session.model.has_chat_template;
+    let prefix = Prefix { text, tokens, has_chat_template };
+    let options: Arc<[String]> = arguments.labels.clone().into();
+    let row = |line| ClassifyRow { prompt: prefix.prompt(line), options: Arc::clone(&options) };
+    let rows: Vec<ClassifyRow> = lines.into_iter().map(row).collect();
+
+    let template = "classifying {wide_bar} {pos}/{len} rows  {per_sec}  {eta} left";
+    let bar = output::bar(rows.len() as u64, template);
+    bar.set_position(results.num_done() as u64);
+    bar.reset_eta();
+    while results.num_done() < rows.len() {
+        let stop = rows.len().min(results.num_done() + ROWS_AT_A_TIME);
+        let request = ClassifyRequest {
+            batch_size: arguments.batch_size as usize,
+            num_top: arguments.top,
+            keep_prefix: true,
+            ..ClassifyRequest::new(rows[results.num_done()..stop].to_vec())
+        };
+        let answers = answers(&session.engine, request, &bar).await?;
+        bar.suspend(|| results.write(answers))?;
+    }
+    bar.finish_and_clear();
+    session.engine.shutdown().await;
+    results.end()
+}
+
+/// The answers of all rows, in their order.
+async fn answers(
+    engine: &Engine,
+    request: ClassifyRequest,
+    bar: &ProgressBar,
+) -> Result<Vec<Result<RowAnswer, EngineError>>> {
+    let num_rows = request.rows.len();
+    let mut running = engine.classify(request);
+    let mut answers = BTreeMap::new();
+    while let Some(event) = running.recv().await {
+        match event {
+            ClassifyEvent::Prefix { .. } | ClassifyEvent::Finished => {}
+            ClassifyEvent::Row { index, answer } => {
+                answers.insert(index, answer);
+                bar.inc(1);
+            }
+            ClassifyEvent::Failed(error) => return Err(error.into()),
+        }
+    }
+    ensure!(answers.len() == num_rows, "the engine has left out rows");
+    Ok(answers.into_values().collect())
+}
+
+/// The object of one row.
+fn object(index: usize, answer: &Result<RowAnswer, EngineError>, labels: &[String]) -> Value {
+    let answer = match answer {
+        Ok(answer) => answer,
+        Err(error) => return json!({"index": index, "error": error.to_string()}),
+    };
+    let labels: serde_json::Map<String, Value> = std::iter::zip(labels, &answer.option_logprobs)
+        .map(|(label, &logprob)| (label.clone(), logprob.into()))
+        .collect();
+    json!({
+        "index": index,
+        "token": answer.token,
+        "text": answer.text,
+        "logprob": answer.logprob,
+        "labels": labels,
+        "top": answer.top,
+        "prompt_tokens": answer.num_prompt_tokens,
+        "cached_tokens": answer.num_cached_tokens,
+    })
+}
+
+/// The line of one row for people: its number, its text and its probability.
+fn plain(index: usize, answer: &RowAnswer) -> String {
+    let text = answer.text.replace('\n', "\\n");
+    format!("{index}\t{text}\t{:.4}", answer.logprob.exp())
+}
+
+fn failed(count: usize, total: usize) -> Result<()> {
+    match count {
+        0 => Ok(()),
+        _ => Err(anyhow!("{count} of {total} rows failed")),
+    }
+}
