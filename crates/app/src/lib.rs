@@ -46,6 +46,7 @@ mod commands;
 pub mod completion;
 mod convert;
 mod data_folder;
+pub mod decisions;
 mod diagnostics;
 mod error;
 mod lifecycle;

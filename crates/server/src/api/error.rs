@@ -52,6 +52,11 @@ impl ApiError {
         ApiError { code: Some("unsupported_parameter"), ..Self::invalid(param, message) }
     }
 
+    /// The same, about a field.
+    pub(super) fn about(self, param: impl Into<String>) -> Self {
+        ApiError { param: Some(param.into()), ..self }
+    }
+
     pub(super) fn not_found(message: impl Into<String>) -> Self {
         Self::new(StatusCode::NOT_FOUND, message)
     }

@@ -14,6 +14,7 @@ mod answer;
 mod body;
 mod chat;
 mod completions;
+mod decisions;
 mod error;
 mod messages;
 mod models;
@@ -46,6 +47,7 @@ pub(crate) fn routes() -> Router<Arc<Shared>> {
         .route("/v1/completions", post(completions::create))
         .route("/v1/responses", post(responses::create))
         .route("/v1/messages", post(messages::create))
+        .route("/v1/decisions", post(decisions::create))
         .method_not_allowed_fallback(wrong_method)
         .route("/v1/{*path}", any(unknown))
 }

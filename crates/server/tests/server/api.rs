@@ -7,13 +7,13 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 
 use crate::running::{Running, TIMEOUT, start};
 
-const MODEL: &str = "tiny-chat";
+pub const MODEL: &str = "tiny-chat";
 /// More tokens than any machine writes during a test.
 const ENDLESS: u32 = 1_000_000;
 
 /// A server whose data folder has these models, and none loaded. Their contexts are longer than any
 /// answer.
-async fn start_with(models: &[&str]) -> Running {
+pub async fn start_with(models: &[&str]) -> Running {
     let running = start(false).await;
     for name in models {
         let folder = running.home.path().join("models").join(name);
@@ -27,14 +27,14 @@ async fn start_with(models: &[&str]) -> Running {
 }
 
 /// The head of a request with a JSON body. HTTP/1.0, so that bodies come as they are.
-fn post(path: &str) -> String {
+pub fn post(path: &str) -> String {
     format!(
         "POST {path} HTTP/1.0\r\nhost: HOST\r\nauthorization: Bearer TOKEN\r\n\
          content-type: application/json"
     )
 }
 
-async fn ask(running: &Running, path: &str, body: &Value) -> Value {
+pub async fn ask(running: &Running, path: &str, body: &Value) -> Value {
     let (status, _, answer) = running.send(&post(path), body.to_string().as_bytes()).await;
     assert_eq!(status, 200, "{answer}");
     serde_json::from_str(&answer).unwrap()

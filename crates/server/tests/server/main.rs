@@ -2,5 +2,6 @@
 #![allow(clippy::unwrap_used)] // in a test a panic is the report
 
 mod api;
+mod decisions;
 mod http;
 mod running;

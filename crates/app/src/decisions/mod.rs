@@ -1,0 +1,155 @@
+//! Questions about one text, each answered with a probability for each option.
+//!
+//! ```text
+//! state, questions ─▶ Question::asked ─▶ rows: state + question, answers to choose from
+//!                                             │ Engine::classify: the state is read once
+//!                                             ▼
+//!              Decision ◀── Question::probabilities ◀── log-probabilities of the answers
+//! ```
+
+mod question;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use cairn_chat::{Message, Role};
+use cairn_engine::{
+    ClassifyEvent, ClassifyRequest, ClassifyRow, EngineError, OptionScoring, PromptInput, RowAnswer,
+};
+use serde_json::Map;
+
+pub use question::{Described, MAX_LEVELS, MAX_OPTIONS, Question, QuestionError, QuestionKind};
+
+use crate::app::App;
+use crate::models;
+use crate::wire::Failure;
+
+/// Questions about one text.
+#[derive(Debug, Clone, PartialEq)]
+pub struct DecideRequest {
+    /// A model on this machine, which is loaded if need be; without a name the loaded one answers.
+    pub model: Option<String>,
+    /// What the questions are about.
+    pub state: String,
+    /// The questions, which have been checked.
+    pub questions: Vec<Question>,
+}
+
+/// The answers to all questions.
+#[derive(Debug)]
+pub struct Decisions {
+    /// The model that answered.
+    pub model: String,
+    /// In the order of the questions.
+    pub decisions: Vec<Result<Decision, EngineError>>,
+    /// Tokens of all prompts, with those of the state counted once for each.
+    pub num_input_tokens: usize,
+    /// How many of these were not read again.
+    pub num_cached_tokens: usize,
+}
+
+/// The probability of each option, in their order; of a predicate that of “no”, then that of “yes”.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Decision {
+    /// They add up to 1.
+    pub probabilities: Vec<f64>,
+}
+
+impl Decision {
+    /// The likeliest option and its probability.
+    pub fn best(&self) -> (usize, f64) {
+        let all = self.probabilities.iter().copied().enumerate();
+        all.max_by(|a, b| a.1.total_cmp(&b.1)).unwrap_or_default()
+    }
+
+    /// The mean of the options' places, weighted by their probabilities.
+    pub fn expected(&self) -> f64 {
+        self.probabilities.iter().enumerate().map(|(place, p)| place as f64 * p).sum()
+    }
+}
+
+impl App {
+    /// Answers questions about one text. Dropping the future cancels the work.
+    pub async fn decide(
+        self: &Arc<Self>,
+        request: DecideRequest,
+    ) -> Result<Decisions, DecideError> {
+        let model = match &request.model {
+            Some(name) => models::ensure_loaded_beside(self, name).await?,
+            None => {
+                models::ensure_loaded(self.clone(), None).await?;
+                models::loaded_name(self).ok_or_else(models::no_model)?
+            }
+        };
+        let asked: Vec<_> = request.questions.iter().map(Question::asked).collect();
+        let rows = asked.iter().flatten().map(|asked| {
+            let content = format!("{}\n\n{}", request.state.trim(), asked.text);
+            let message = Message { role: Role::User, content, token_ids: None };
+            ClassifyRow {
+                prompt: PromptInput::Messages(vec![message]),
+                options: asked.answers.iter().map(|(answer, _)| answer.clone()).collect(),
+            }
+        });
+        // A model that reasons first would not begin with an answer.
+        let thinks = ("enable_thinking".to_owned(), false.into());
+        let classify = ClassifyRequest {
+            model: Some(model.clone()),
+            option_scoring: OptionScoring::Joint,
+            template_variables: Map::from_iter([thinks]),
+            ..ClassifyRequest::new(rows.collect())
+        };
+        let mut answers = self.row_answers(classify).await?;
+        let mut result =
+            Decisions { model, decisions: Vec::new(), num_input_tokens: 0, num_cached_tokens: 0 };
+        for (question, asked) in std::iter::zip(&request.questions, &asked) {
+            let own: Result<Vec<RowAnswer>, EngineError> =
+                answers.by_ref().take(asked.len()).collect();
+            result.decisions.push(own.map(|own| {
+                result.num_input_tokens +=
+                    own.iter().map(|row| row.num_prompt_tokens).sum::<usize>();
+                result.num_cached_tokens +=
+                    own.iter().map(|row| row.num_cached_tokens).sum::<usize>();
+                let logprobs: Vec<Vec<f32>> =
+                    own.into_iter().map(|row| row.option_logprobs).collect();
+                Decision { probabilities: question.probabilities(asked, &logprobs, 1.0) }
+            }));
+        }
+        Ok(result)
+    }
+
+    /// The answers of all rows, in their order.
+    async fn row_answers(
+        &self,
+        request: ClassifyRequest,
+    ) -> Result<impl Iterator<Item = Result<RowAnswer, EngineError>> + use<>, EngineError> {
+        let mut running = self.engine.classify(request);
+        let mut answers = BTreeMap::new();
+        while let Some(event) = running.recv().await {
+            match event {
+                ClassifyEvent::Prefix { .. } | ClassifyEvent::Finished => {}
+                ClassifyEvent::Row { index, answer } => {
+                    answers.insert(index, answer);
+                }
+                ClassifyEvent::Failed(error) => return Err(error),
+            }
+        }
+        Ok(answers.into_values())
+    }
+}
+
+/// Why no question was answered.
+#[derive(Debug, thiserror::Error)]
+pub enum DecideError {
+    /// There is no such model, or it could not be loaded.
+    #[error("{}", .0.message)]
+    Model(Failure),
+    /// The engine could not answer.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+}
+
+impl From<Failure> for DecideError {
+    fn from(failure: Failure) -> Self {
+        DecideError::Model(failure)
+    }
+}
