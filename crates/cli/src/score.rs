@@ -1,7 +1,7 @@
 //! `cairn score`: the log-probability of each token of a text, and of the next token.
 
 use anyhow::{Result, bail, ensure};
-use cairn_engine::{PromptInput, Score};
+use cairn_engine::{Engine, PromptInput, Score};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -9,6 +9,15 @@ use crate::arguments;
 use crate::download::Questions;
 use crate::session::Session;
 use crate::{json_lines, output};
+
+/// Rows are scored in this many at a time and printed in the order of the input.
+const ROWS_AT_A_TIME: usize = 128;
+
+/// Rows that share a pass.
+const BATCH_SIZE: usize = 16;
+
+/// About how much text a token stands for, to compare texts with token ids.
+const BYTES_PER_TOKEN: usize = 4;
 
 /// One line of an input file. Its fields are named as the flags are.
 #[derive(Deserialize)]
@@ -46,17 +55,40 @@ pub async fn run(arguments: arguments::Score) -> Result<()> {
         }
     };
     let session = Session::open(&arguments.model, Questions::unless(arguments.json)).await?;
-    for (index, prompt) in prompts.into_iter().enumerate() {
-        let score = session.engine.score(prompt, arguments.top).await?;
-        let index = is_of_file.then_some(index);
-        if arguments.json {
-            output::line(object(&score, index))?;
-        } else {
-            print(&score, index)?;
+    let bar = output::bar(prompts.len() as u64, "scoring {wide_bar} {pos}/{len}  {eta} left");
+    for (window, prompts) in prompts.chunks(ROWS_AT_A_TIME).enumerate() {
+        let scores = scores(&session.engine, prompts, arguments.top).await?;
+        for (place, score) in scores.iter().enumerate() {
+            let index = is_of_file.then_some(window * ROWS_AT_A_TIME + place);
+            bar.suspend(|| match arguments.json {
+                true => output::line(object(score, index)),
+                false => print(score, index),
+            })?;
+            bar.inc(1);
         }
     }
+    bar.finish_and_clear();
     session.engine.shutdown().await;
     Ok(())
+}
+
+/// Scores prompts, those of similar length together.
+async fn scores(engine: &Engine, prompts: &[PromptInput], num_top: usize) -> Result<Vec<Score>> {
+    let mut order: Vec<usize> = (0..prompts.len()).collect();
+    order.sort_by_key(|&index| match &prompts[index] {
+        PromptInput::Tokens(tokens) => tokens.len(),
+        PromptInput::Text(text) => text.len() / BYTES_PER_TOKEN,
+        _ => 0,
+    });
+    let mut scores = vec![None; prompts.len()];
+    for batch in order.chunks(BATCH_SIZE) {
+        let rows = batch.iter().map(|&index| prompts[index].clone()).collect();
+        let computed = engine.score_all(rows, num_top).await?;
+        for (&index, score) in batch.iter().zip(computed) {
+            scores[index] = Some(score);
+        }
+    }
+    Ok(scores.into_iter().flatten().collect())
 }
 
 /// The object that `--json` prints, for a line of a file with its index.

@@ -290,8 +290,19 @@ impl Engine {
 
     /// Scores a prompt: the log-probability of each token, and the `num_top` likeliest next ones.
     pub async fn score(&self, prompt: PromptInput, num_top: usize) -> Result<Score, EngineError> {
+        let mut scores = self.score_all(vec![prompt], num_top).await?;
+        scores.pop().ok_or(EngineError::Closed)
+    }
+
+    /// As [`Engine::score`], for several prompts in the same passes; those of similar lengths cost
+    /// least. Fails if one of them cannot be scored.
+    pub async fn score_all(
+        &self,
+        prompts: Vec<PromptInput>,
+        num_top: usize,
+    ) -> Result<Vec<Score>, EngineError> {
         let (reply, answer) = oneshot::channel();
-        self.ask(Job::Score { prompt, num_top, reply }, answer).await
+        self.ask(Job::Score { prompts, num_top, reply }, answer).await
     }
 
     /// Requests the token that follows each of many prompts.

@@ -291,17 +291,8 @@ impl Generation {
     }
 }
 
-/// The log-probabilities of a token sequence.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Score {
-    /// The tokens scored.
-    pub tokens: Vec<u32>,
-    /// For each token the natural logarithm of its probability given those before it; none for the
-    /// first.
-    pub logprobs: Vec<Option<f32>>,
-    /// The most likely next tokens, best first.
-    pub next: Vec<(u32, f32)>,
-}
+/// The log-probabilities of a prompt.
+pub type Score = cairn_lm::RowScore;
 
 /// Properties of a loaded model.
 #[derive(Debug, Clone, PartialEq)]

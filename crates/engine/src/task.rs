@@ -28,7 +28,7 @@ enum TaskWork {
     Score {
         scorer: Box<Scorer>,
         num_tokens: usize,
-        reply: oneshot::Sender<Result<Score, EngineError>>,
+        reply: oneshot::Sender<Result<Vec<Score>, EngineError>>,
     },
     CachePrompt {
         writer: Box<PromptFileWriter>,
@@ -67,17 +67,18 @@ fn begin<T>(
 type WorkOf<T> = Box<dyn FnOnce(oneshot::Sender<Result<T, EngineError>>) -> TaskWork>;
 
 impl Task {
-    /// Scores a prompt.
+    /// Scores prompts, all at once.
     pub(crate) fn score(
         worker: &mut Worker,
-        prompt: &PromptInput,
+        prompts: &[PromptInput],
         num_top: usize,
-        reply: oneshot::Sender<Result<Score, EngineError>>,
+        reply: oneshot::Sender<Result<Vec<Score>, EngineError>>,
     ) -> Option<Self> {
         begin(worker, "scoring", reply, |_, loaded| {
-            let tokens = known_tokens(&loaded.model, prompt)?;
-            let num_tokens = tokens.len();
-            let scorer = Box::new(Scorer::new(&loaded.model.model, tokens, num_top)?);
+            let rows = prompts.iter().map(|prompt| known_tokens(&loaded.model, prompt));
+            let rows = rows.collect::<Result<Vec<_>, _>>()?;
+            let scorer = Box::new(Scorer::new(&loaded.model.model, rows, num_top)?);
+            let num_tokens = scorer.num_left();
             Ok(Box::new(move |reply| TaskWork::Score { scorer, num_tokens, reply }))
         })
     }
@@ -210,9 +211,8 @@ impl Task {
     pub(crate) fn answer(self, result: Result<(), EngineError>) -> Box<dyn FnOnce()> {
         match self.work {
             TaskWork::Score { scorer, reply, .. } => {
-                let (tokens, logprobs, next) = scorer.finish();
-                let score = result.map(|()| Score { tokens, logprobs, next });
-                Box::new(move || drop(reply.send(score)))
+                let scores = result.map(|()| scorer.finish());
+                Box::new(move || drop(reply.send(scores)))
             }
             TaskWork::CachePrompt { writer, reply, .. } => {
                 let written = result.and_then(|()| writer.written().ok_or(EngineError::Closed));

@@ -283,7 +283,7 @@ impl EngineLoop {
             Job::ReadPromptFile { path, import: Some(import), reply } => {
                 Task::import(worker, path, import, reply)
             }
-            Job::Score { prompt, num_top, reply } => Task::score(worker, &prompt, num_top, reply),
+            Job::Score { prompts, num_top, reply } => Task::score(worker, &prompts, num_top, reply),
             Job::Classify { request, processor, events } => {
                 Task::classify(worker, *request, processor.0.as_ref(), events)
             }

@@ -79,9 +79,9 @@ pub use error::LmError;
 pub use generate::{
     Acceptance, AnswerEnd, AnswerStep, AnswerText, Draft, GenerateOptions, Generated,
     GenerationResponse, Input, Logprobs, NO_TOKEN_LIMIT, OnProgress, PromptReader, ResponseStream,
-    Sampled, Sampling, Scorer, SpeculativeStream, Stops, StreamRequest, TokenScore, TokenStream,
-    check_length, check_prefill_step_size, check_vocabularies, generate, generate_step, likeliest,
-    score, speculative_generate_step, stream_generate,
+    RowScore, Sampled, Sampling, Scorer, SpeculativeStream, Stops, StreamRequest, TokenScore,
+    TokenStream, check_length, check_prefill_step_size, check_vocabularies, generate,
+    generate_step, likeliest, score, speculative_generate_step, stream_generate,
 };
 pub use load::{LoadedModel, ModelIdentity};
 pub use load_progress::LoadProgress;

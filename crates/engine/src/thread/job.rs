@@ -64,10 +64,11 @@ pub(crate) enum Job {
         text: String,
         reply: oneshot::Sender<Result<Vec<u32>, EngineError>>,
     },
+    /// Replies with a score for each prompt.
     Score {
-        prompt: PromptInput,
+        prompts: Vec<PromptInput>,
         num_top: usize,
-        reply: oneshot::Sender<Result<Score, EngineError>>,
+        reply: oneshot::Sender<Result<Vec<Score>, EngineError>>,
     },
     /// The token that follows each of many prompts.
     Classify {

@@ -2,9 +2,10 @@
 
 use mlx_rs::Array;
 
-use super::{check_length, check_tokens, token_array};
+use super::{check_length, check_tokens};
 use crate::LmError;
 use crate::cache::LayerCache;
+use crate::cache::batch::continued_by_rows;
 use crate::models::Model;
 use crate::sample::logprobs;
 
@@ -46,78 +47,113 @@ fn top_logprobs(
 /// logits over the vocabulary.
 const SCORE_CHUNK: usize = 256;
 
-/// The natural log-probability of each of `tokens` given those before it (`None` for the first),
-/// and the `num_top` likeliest next tokens, best first.
+/// The natural log-probability of each of a row's tokens given those before it (`None` for the first),
+/// and the likeliest next tokens, best first.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct RowScore {
+    /// The row.
+    pub tokens: Vec<u32>,
+    /// One for each of its tokens.
+    pub logprobs: Vec<Option<f32>>,
+    /// As many as were asked for.
+    pub next: Vec<TokenScore>,
+}
+
+/// Scores one row of tokens and reports its `num_top` likeliest next ones.
 ///
 /// Fails if `tokens` is empty, longer than the context, or outside the vocabulary.
-pub fn score(
-    model: &Model,
-    tokens: &[u32],
-    num_top: usize,
-) -> Result<(Vec<Option<f32>>, Vec<TokenScore>), LmError> {
-    let mut scorer = Scorer::new(model, tokens.to_vec(), num_top)?;
+pub fn score(model: &Model, tokens: &[u32], num_top: usize) -> Result<RowScore, LmError> {
+    let mut scorer = Scorer::new(model, vec![tokens.to_vec()], num_top)?;
     while scorer.num_left() > 0 {
         scorer.read(SCORE_CHUNK)?;
     }
-    let (_, scores, next) = scorer.finish();
-    Ok((scores, next))
+    Ok(scorer.finish().pop().unwrap_or_default())
 }
 
-/// [`score`] in slices, between which the caller may do other work.
+/// [`score`] of several rows at once, in slices, between which the caller may do other work. Shorter
+/// rows are padded on the right: no token sees what follows it.
 #[derive(Debug)]
 pub struct Scorer {
     model: Model,
-    tokens: Vec<u32>,
+    rows: Vec<RowScore>,
     num_top: usize,
     caches: Vec<LayerCache>,
+    /// The length of the longest row.
+    width: usize,
+    /// How many columns have been read.
     num_read: usize,
-    scores: Vec<Option<f32>>,
-    next: Vec<TokenScore>,
 }
 
 impl Scorer {
     /// Reads nothing yet. Fails as [`score`] does.
-    pub fn new(model: &Model, tokens: Vec<u32>, num_top: usize) -> Result<Self, LmError> {
-        if tokens.is_empty() {
-            return Err(LmError::EmptyPrompt);
+    pub fn new(model: &Model, rows: Vec<Vec<u32>>, num_top: usize) -> Result<Self, LmError> {
+        for tokens in &rows {
+            if tokens.is_empty() {
+                return Err(LmError::EmptyPrompt);
+            }
+            check_tokens(tokens, model.vocab_size())?;
+            check_length(tokens.len(), model)?;
         }
-        check_tokens(&tokens, model.vocab_size())?;
-        check_length(tokens.len(), model)?;
-        let caches = model.make_cache();
-        let (model, scores) = (model.clone(), vec![None]);
-        Ok(Scorer { model, tokens, num_top, caches, num_read: 0, scores, next: Vec::new() })
+        let width = rows.iter().map(Vec::len).max().unwrap_or(0);
+        let row = |tokens| RowScore { tokens, logprobs: vec![None], next: Vec::new() };
+        let rows: Vec<RowScore> = rows.into_iter().map(row).collect();
+        let caches = match rows.len() {
+            1 => model.make_cache(),
+            num_rows => continued_by_rows(&model.make_cache(), num_rows)?,
+        };
+        Ok(Scorer { model: model.clone(), rows, num_top, caches, width, num_read: 0 })
     }
 
-    /// How many tokens are not read yet.
+    /// How many tokens are not read yet, padding included.
     pub fn num_left(&self) -> usize {
-        self.tokens.len() - self.num_read
+        (self.width - self.num_read) * self.rows.len()
     }
 
-    /// Reads the next `max_tokens`, at most 256, or all that are left.
+    /// Reads the next `max_tokens`, at most 256, or all that are left; at least one of each row.
     pub fn read(&mut self, max_tokens: usize) -> Result<(), LmError> {
-        let num_tokens = max_tokens.min(SCORE_CHUNK).min(self.num_left());
-        if num_tokens == 0 {
+        let length = (max_tokens.min(SCORE_CHUNK) / self.rows.len().max(1)).max(1);
+        let (start, stop) = (self.num_read, self.width.min(self.num_read + length));
+        if start == stop {
             return Ok(());
         }
-        let chunk = &self.tokens[self.num_read..self.num_read + num_tokens];
-        let hidden = self.model.forward(&token_array(chunk), &mut self.caches)?;
-        let logprobs = logprobs(&self.model.logits(&hidden)?)?; // [1, L, V]
+        let hidden = self.model.forward(&self.columns(start, stop), &mut self.caches)?;
+        let logprobs = logprobs(&self.model.logits(&hidden)?)?; // [B, L, V]
         logprobs.eval()?;
         let vocab_size = logprobs.dim(2) as usize;
-        let rows = logprobs.try_as_slice::<f32>()?;
-        for row in rows.chunks(vocab_size) {
-            self.num_read += 1;
-            match self.tokens.get(self.num_read) {
-                Some(&following) => self.scores.push(row.get(following as usize).copied()),
-                None => self.next = likeliest(row, self.num_top),
+        let mut positions = logprobs.try_as_slice::<f32>()?.chunks(vocab_size);
+        for row in &mut self.rows {
+            for (column, position) in (start..stop).zip(&mut positions) {
+                match row.tokens.get(column + 1) {
+                    Some(&following) => {
+                        row.logprobs.push(position.get(following as usize).copied())
+                    }
+                    None if column + 1 == row.tokens.len() => {
+                        row.next = likeliest(position, self.num_top);
+                    }
+                    None => {}
+                }
             }
         }
+        self.num_read = stop;
         Ok(())
     }
 
-    /// The tokens and what [`score`] returns for them, once all are read.
-    pub fn finish(self) -> (Vec<u32>, Vec<Option<f32>>, Vec<TokenScore>) {
-        (self.tokens, self.scores, self.next)
+    /// The tokens `[B, stop - start]` of some columns.
+    fn columns(&self, start: usize, stop: usize) -> Array {
+        let ids: Vec<u32> = self
+            .rows
+            .iter()
+            .flat_map(|row| {
+                // Nothing looks at what padding gives.
+                (start..stop).map(|column| row.tokens.get(column).copied().unwrap_or_default())
+            })
+            .collect();
+        Array::from_slice(&ids, &[self.rows.len() as i32, (stop - start) as i32])
+    }
+
+    /// The scores, once all rows are read.
+    pub fn finish(self) -> Vec<RowScore> {
+        self.rows
     }
 }
 

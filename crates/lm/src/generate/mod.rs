@@ -27,7 +27,7 @@ use crate::{LmError, LoadedModel};
 pub(crate) use prefill::{finish_pass, prefill_chunks};
 pub(crate) use rollback::RollbackPoint;
 
-pub use logprobs::{Logprobs, Scorer, TokenScore, likeliest, score};
+pub use logprobs::{Logprobs, RowScore, Scorer, TokenScore, likeliest, score};
 pub use prefill::Input;
 pub use reader::PromptReader;
 pub use response::{Generated, GenerationResponse};
