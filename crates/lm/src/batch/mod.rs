@@ -13,8 +13,10 @@
 
 mod batch_generate;
 mod decode_batch;
+mod next_token;
 mod prefill;
 mod request;
+mod row_caches;
 mod shared_prefix;
 mod stats;
 
@@ -24,10 +26,12 @@ use std::time::Instant;
 use cairn_chat::StopTokens;
 
 pub use batch_generate::{BatchAnswer, BatchResponse, batch_generate, batch_generate_tokens};
+pub use next_token::NextTokenLogprobs;
 pub use request::{
     BatchFinish, BatchOptions, BatchRequest, BatchStep, BatchToken, PromptProgress, RequestId,
     RowState,
 };
+pub use row_caches::RowCaches;
 pub use shared_prefix::{RowAfterPrefix, RowsAfterPrefix, SharedPrefix};
 pub use stats::BatchStats;
 

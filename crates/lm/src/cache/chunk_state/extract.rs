@@ -5,7 +5,7 @@ use std::ops::Range;
 use mlx_rs::transforms::eval;
 use mlx_rs::{Array, Dtype};
 
-use super::{PLAIN, QUANTIZED, entry_path, state_name};
+use super::{PLAIN, QUANTIZED, STATE, entry_path, state_name};
 use crate::cache::{KeysValues, LayerCache};
 use crate::{LmError, ffi};
 
@@ -20,6 +20,13 @@ pub struct StateTensor {
     pub shape: Vec<usize>,
     /// Its range in [`ChunkState::bytes`].
     pub range: Range<usize>,
+}
+
+impl StateTensor {
+    /// Whether it is a recurrent state, and not keys or values.
+    fn is_state(&self) -> bool {
+        self.name.starts_with(STATE)
+    }
 }
 
 /// The state of all layers that belongs to a range of tokens.
@@ -278,6 +285,44 @@ impl Extraction {
 }
 
 impl ChunkState {
+    /// Bytes of the recurrent states.
+    pub fn num_state_bytes(&self) -> usize {
+        let states = self.tensors.iter().filter(|tensor| tensor.is_state());
+        states.map(|tensor| tensor.range.len()).sum()
+    }
+
+    /// The state of the tokens `at..stop`, where this is that of `start..stop`.
+    ///
+    /// Panics unless `start <= at <= stop`.
+    pub fn tail(&self, start: usize, stop: usize, at: usize) -> ChunkState {
+        assert!(start <= at && at <= stop, "{at} is in {start} to {stop}");
+        let held_from = self.held_from.max(at);
+        let (tensors, bytes) = (Vec::new(), Vec::new());
+        let mut tail = ChunkState { tensors, bytes, held_from, has_state: self.has_state };
+        for tensor in &self.tensors {
+            let all = &self.bytes[tensor.range.clone()];
+            let (before, mut shape) = (tail.bytes.len(), tensor.shape.clone());
+            match tensor.shape.as_slice() {
+                // The last column is the token before `stop`.
+                &[1, heads, held, _] if !tensor.is_state() => {
+                    let kept = held.min(stop - at);
+                    let head_bytes = all.len() / heads.max(1);
+                    let kept_bytes = head_bytes / held.max(1) * kept;
+                    for head in all.chunks(head_bytes.max(1)) {
+                        tail.bytes.extend_from_slice(&head[head.len() - kept_bytes..]);
+                    }
+                    shape[2] = kept;
+                }
+                _ => tail.bytes.extend_from_slice(all),
+            }
+            let range = before..tail.bytes.len();
+            if !range.is_empty() {
+                tail.tensors.push(StateTensor { shape, range, ..tensor.clone() });
+            }
+        }
+        tail
+    }
+
     /// Adds the whole `array`.
     fn push_array(&mut self, name: String, array: &Array) -> Result<(), LmError> {
         let shape = array.shape().iter().map(|&length| length as usize).collect();

@@ -80,8 +80,11 @@ pub(crate) const QUANTIZED: [[&str; 3]; 2] = [
     ["values_packed", "values_scales", "values_biases"],
 ];
 
+/// How the names of recurrent states begin.
+const STATE: &str = "state_";
+
 fn state_name(slot: usize, path: &str) -> String {
-    format!("state_{slot}.{path}")
+    format!("{STATE}{slot}.{path}")
 }
 
 fn entry_path(path: &str, entry: usize) -> String {
