@@ -1,6 +1,7 @@
 //! The engine through its handle, with a model that answers from a script and with a tiny real one.
 
 mod answers;
+mod async_lm;
 mod batch;
 mod cache_refs;
 mod classify;

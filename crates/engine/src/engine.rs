@@ -341,6 +341,11 @@ impl Engine {
         self.ask(Job::Submit { model, run: InProcess(Some(submitted)) }, answer).await
     }
 
+    /// Why a job got no answer.
+    pub(crate) fn ended_error(&self) -> EngineError {
+        EngineError::ended(&self.shared.lock().ended)
+    }
+
     /// What the engine is doing, now and later.
     pub fn status(&self) -> watch::Receiver<EngineStatus> {
         self.shared.status.subscribe()
@@ -392,7 +397,7 @@ impl Engine {
 
     /// Sends a job and returns where the bug will be found that ends the thread. If it has ended, the
     /// job and its sender are dropped, which the receiver reports.
-    fn send(&self, job: Job) -> Arc<OnceLock<String>> {
+    pub(crate) fn send(&self, job: Job) -> Arc<OnceLock<String>> {
         let connection = self.shared.lock();
         let _ = connection.jobs.send(job);
         Arc::clone(&connection.ended)

@@ -157,6 +157,15 @@ pub enum EngineError {
     /// An engine of one model could not start.
     #[error(transparent)]
     NotStarted(Arc<EngineError>),
+    /// The queries of an [`AsyncLm`](crate::AsyncLm) were reset while this one waited.
+    #[error("the query was dropped, because the waiting queries were reset: ask again")]
+    QueryReset,
+    /// A query of an [`AsyncLm`](crate::AsyncLm) failed together with others.
+    #[error("the log-probabilities could not be computed: {why}")]
+    QueryFailed {
+        /// Why.
+        why: String,
+    },
     /// The engine has been shut down.
     #[error("the engine has been shut down")]
     Closed,

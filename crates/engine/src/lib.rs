@@ -5,7 +5,8 @@
 //! [`Generation`], a stream of [`GenerateEvent`]s; dropping it cancels the work. [`EngineStatus`]
 //! says what the engine is doing. An error or panic in a job ends that job only. Requests share a
 //! batch (`scheduler`); those that cannot, because of a draft model or quantized keys and values,
-//! take turns with it (`unbatched`).
+//! take turns with it (`unbatched`). An [`AsyncLm`] asks for log-probabilities instead of answers, and
+//! takes its turns too (`async_lm`).
 //!
 //! ```text
 //! Engine ──Job──▶ thread ("cairn-engine") ── scheduler ── sequence ── worker ── cairn-lm
@@ -36,6 +37,7 @@
 //! ```
 
 mod admission;
+mod async_lm;
 mod batch_run;
 mod classify;
 mod clock;
@@ -61,6 +63,7 @@ mod unbatched;
 mod verify_import;
 mod worker;
 
+pub use async_lm::{AsyncLm, AsyncLmOptions, CacheWalk, LmCounts, SampleRequest};
 pub use cairn_chat::{Message, Role};
 pub use cairn_formats::cache_file::PromptKind;
 pub use cairn_lm::cache::{KvQuantization, PromptFileLayout};

@@ -1,5 +1,7 @@
 //! The models that are loaded at the same time.
 
+use std::cell::RefCell;
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Instant, SystemTime};
@@ -7,6 +9,7 @@ use std::time::{Instant, SystemTime};
 use cairn_lm::{LoadedModel, ModelKit, ModelMemory};
 
 use crate::EngineError;
+use crate::async_lm::{LmId, LmState};
 
 /// The loaded models. Owned by the engine's thread.
 ///
@@ -27,6 +30,8 @@ pub(crate) struct PooledModel {
     pub(crate) draft: Option<Rc<Loaded>>,
     /// The kit of the last request with a draft model, with the caches of its conversation.
     pub(crate) kit: Option<ModelKit>,
+    /// What each [`AsyncLm`](crate::AsyncLm) of it has computed.
+    pub(crate) async_lms: HashMap<LmId, Rc<RefCell<LmState>>>,
     /// When it was loaded, asked, or last seen in use.
     pub(crate) last_used: Instant,
     files: ModelFiles,
@@ -116,6 +121,7 @@ impl ModelPool {
             loaded,
             draft: None,
             kit: None,
+            async_lms: HashMap::new(),
             last_used: Instant::now(),
             files,
             kv_group_size,

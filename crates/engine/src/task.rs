@@ -1,6 +1,7 @@
 //! Tasks: work on a loaded model that is no answer, done in slices so that nobody waits for it. A
 //! task whose caller has gone is dropped.
 
+use std::cell::RefCell;
 use std::path::PathBuf;
 use std::rc::Rc;
 
@@ -8,6 +9,7 @@ use cairn_lm::Scorer;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::EngineError;
+use crate::async_lm::LmState;
 use crate::classify::{Classifier, ClassifyEvent, ClassifyRequest, LogitsProcessorFactory};
 use crate::guard::guarded;
 use crate::model_pool::Loaded;
@@ -40,6 +42,9 @@ enum TaskWork {
         reply: oneshot::Sender<Result<PromptFileInfo, EngineError>>,
     },
     Classify(Box<Classifier>),
+    /// All queries of one [`AsyncLm`](crate::AsyncLm), also those that come meanwhile. Each is
+    /// answered when it is computed.
+    NextTokens(Rc<RefCell<LmState>>),
 }
 
 /// Begins a task, or answers the request that cannot become one.
@@ -132,6 +137,11 @@ impl Task {
         }
     }
 
+    /// Computes the queries of an [`AsyncLm`](crate::AsyncLm).
+    pub(crate) fn next_tokens(loaded: Rc<Loaded>, state: Rc<RefCell<LmState>>) -> Self {
+        Task { loaded, work: TaskWork::NextTokens(state) }
+    }
+
     pub(crate) fn loaded(&self) -> &Rc<Loaded> {
         &self.loaded
     }
@@ -143,6 +153,7 @@ impl Task {
             TaskWork::CachePrompt { reply, .. } => reply.is_closed(),
             TaskWork::Import { reply, .. } => reply.is_closed(),
             TaskWork::Classify(work) => work.is_cancelled(),
+            TaskWork::NextTokens(state) => state.borrow_mut().drop_abandoned(),
         }
     }
 
@@ -155,6 +166,7 @@ impl Task {
             TaskWork::CachePrompt { writer, .. } => writer.progress(),
             TaskWork::Import { import, .. } => import.progress(),
             TaskWork::Classify(work) => work.progress(),
+            TaskWork::NextTokens(state) => (0, state.borrow().num_unread_tokens()),
         }
     }
 
@@ -168,6 +180,7 @@ impl Task {
     pub(crate) fn prefill_step_size(&self) -> Option<usize> {
         match &self.work {
             TaskWork::CachePrompt { writer, .. } => Some(writer.step_size()),
+            TaskWork::NextTokens(state) => Some(state.borrow().prefill_step_size()),
             TaskWork::Score { .. } | TaskWork::Import { .. } | TaskWork::Classify(_) => None,
         }
     }
@@ -180,7 +193,12 @@ impl Task {
         max_tokens: usize,
     ) -> Result<usize, EngineError> {
         let (before, _) = self.progress();
+        let mut computed = 0;
         guarded(worker, self.during(), |worker| match &mut self.work {
+            TaskWork::NextTokens(state) => {
+                computed = state.borrow_mut().advance(max_tokens);
+                Ok(())
+            }
             TaskWork::Score { scorer, .. } => Ok(scorer.read(max_tokens)?),
             TaskWork::CachePrompt { writer, on_progress, .. } => {
                 writer.advance(max_tokens)?;
@@ -193,6 +211,7 @@ impl Task {
         Ok(match &self.work {
             // Nothing was computed in this slice, only read and stored.
             TaskWork::Import { import, .. } if import.is_done() => 0,
+            TaskWork::NextTokens(_) => computed,
             _ => self.progress().0 - before,
         })
     }
@@ -204,6 +223,7 @@ impl Task {
             TaskWork::CachePrompt { writer, .. } => writer.written().is_some(),
             TaskWork::Import { import, .. } => import.is_done(),
             TaskWork::Classify(work) => work.is_done(),
+            TaskWork::NextTokens(state) => state.borrow().is_idle(),
         }
     }
 
@@ -223,6 +243,13 @@ impl Task {
                 Box::new(move || drop(reply.send(info)))
             }
             TaskWork::Classify(work) => Box::new(move || work.end(result)),
+            TaskWork::NextTokens(state) => {
+                if let Err(error) = result {
+                    let text = error.to_string();
+                    state.borrow_mut().fail_all(|| EngineError::QueryFailed { why: text.clone() });
+                }
+                Box::new(|| ())
+            }
         }
     }
 
@@ -232,6 +259,7 @@ impl Task {
             TaskWork::CachePrompt { .. } => "reading a prompt",
             TaskWork::Import { .. } => "reading a prompt cache",
             TaskWork::Classify(_) => "classifying",
+            TaskWork::NextTokens(_) => "computing log-probabilities",
         }
     }
 }

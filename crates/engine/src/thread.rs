@@ -22,6 +22,7 @@ use cairn_lm::batch::BatchOptions;
 use tokio::sync::{oneshot, watch};
 
 use crate::admission::Admission;
+use crate::async_lm;
 use crate::clock::SystemClock;
 use crate::guard::{guarded, panic_message};
 use crate::model_pool::Loaded;
@@ -287,6 +288,7 @@ impl EngineLoop {
             Job::Classify { request, processor, events } => {
                 Task::classify(worker, *request, processor.0.as_ref(), events)
             }
+            Job::AsyncLm(job) => async_lm::begin(worker, job),
             job => return answer(worker, job),
         };
         if let Some(task) = task {
@@ -371,6 +373,7 @@ fn answer(worker: &mut Worker, job: Job) {
         Job::Panic => panic!("a test ends the thread"),
         // These do not come here: see [`EngineLoop::accept`].
         Job::Load(_)
+        | Job::AsyncLm(_)
         | Job::CancelLoad
         | Job::Unload { .. }
         | Job::UnloadUnused { .. }

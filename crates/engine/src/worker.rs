@@ -194,11 +194,14 @@ impl Worker {
         self.publish(state);
     }
 
-    /// Drops the conversations that are resident in memory.
+    /// Drops the conversations that are resident in memory, and what `AsyncLm`s have computed.
     pub(crate) fn forget_conversations(&mut self) {
         self.cache.drop_residents();
         self.prefixes.clear();
-        self.models.iter_mut().for_each(|pooled| pooled.kit = None);
+        for pooled in self.models.iter_mut() {
+            pooled.kit = None;
+            pooled.async_lms.values().for_each(|state| state.borrow_mut().clear());
+        }
     }
 
     /// The models, and the limit for them; none if there is no limit.

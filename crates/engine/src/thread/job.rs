@@ -8,6 +8,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::loading::LoadJob;
 use crate::EngineError;
+use crate::async_lm::LmJob;
 use crate::classify::{ClassifyEvent, ClassifyRequest, LogitsProcessorFactory};
 use crate::model_pool::Loaded;
 use crate::prompt_file::{CachePromptRequest, CachedPrompt, ExportRequest, Import, PromptFileInfo};
@@ -81,6 +82,8 @@ pub(crate) enum Job {
         model: Option<String>,
         run: InProcess<Submitted>,
     },
+    /// What an [`AsyncLm`](crate::AsyncLm) asks.
+    AsyncLm(LmJob),
     SetCacheBudgets {
         disk_bytes: u64,
         memory_bytes: u64,
@@ -141,6 +144,7 @@ impl Job {
             | Job::CachePrompt { .. }
             | Job::Score { .. }
             | Job::Classify { .. }
+            | Job::AsyncLm(_)
             | Job::ReadPromptFile { import: Some(_), .. } => JobNeeds::Model,
             Job::Load(_) => JobNeeds::Load,
             #[cfg(test)]
@@ -153,6 +157,7 @@ impl Job {
         match self {
             Job::Generate(job) => job.request.model.is_none(),
             Job::Classify { request, .. } => request.model.is_none(),
+            Job::AsyncLm(_) => false,
             _ => true,
         }
     }
