@@ -150,8 +150,8 @@ async fn logprobs_are_reported_for_each_token_on_request() {
         let GenerateEvent::Delta { token, logprob, .. } = event else { continue };
         let logprob = logprob.expect("asked for");
         assert_eq!(
-            (logprob.token, logprob.top.len(), logprob.top[0]),
-            (token, 3, (token, logprob.logprob))
+            (logprob.token, logprob.top.len(), logprob.top[0].token, logprob.top[0].logprob),
+            (token, 3, token, logprob.logprob)
         );
         // One logit of 10 among 258 of 0.
         assert!(

@@ -1,5 +1,6 @@
 //! A caller of the engine: sends a request and receives its events to the end.
 
+use cairn_chat::SegmentEvent;
 use cairn_engine::{
     FinishedGeneration, GenerateEvent, GenerateRequest, Generation, PromptInput, TokenLogprob,
 };
@@ -14,6 +15,8 @@ pub struct Answer {
     pub logprobs: Vec<TokenLogprob>,
     /// Their texts and the final one, joined.
     pub text: String,
+    /// Their segments and the final ones, if requested.
+    pub segments: Vec<SegmentEvent>,
     pub finished: FinishedGeneration,
 }
 
@@ -31,8 +34,8 @@ pub fn request(prompt: &[u32], max_tokens: usize) -> GenerateRequest {
 
 /// Receives the events to the end, checking their order.
 pub async fn finish(generation: &mut Generation) -> Result<Answer, Failure> {
-    let (mut prefill, mut tokens, mut logprobs, mut text) =
-        (Vec::<(usize, usize, usize)>::new(), Vec::new(), Vec::new(), String::new());
+    let (mut prefill, mut tokens, mut logprobs, mut text, mut segments) =
+        (Vec::<(usize, usize, usize)>::new(), Vec::new(), Vec::new(), String::new(), Vec::new());
     loop {
         match generation.recv().await.expect("an answer ends with Finished or Failed") {
             GenerateEvent::Prefill { processed, total, cached } => {
@@ -43,15 +46,18 @@ pub async fn finish(generation: &mut Generation) -> Result<Answer, Failure> {
                 );
                 prefill.push((processed, total, cached));
             }
-            GenerateEvent::Delta { text: piece, token, logprob } => {
+            GenerateEvent::Delta { text: piece, token, logprob, segments: pieces } => {
                 logprobs.extend(logprob);
                 text.push_str(&piece);
                 tokens.push(token);
+                segments.extend(pieces);
             }
             GenerateEvent::Finished(finished) => {
                 assert!(generation.recv().await.is_none(), "nothing comes after Finished");
                 text.push_str(&finished.text);
-                return Ok(Answer { prefill, tokens, logprobs, text, finished: *finished });
+                segments.extend(finished.segments.iter().cloned());
+                let finished = *finished;
+                return Ok(Answer { prefill, tokens, logprobs, text, segments, finished });
             }
             GenerateEvent::Failed(error) => {
                 assert!(generation.recv().await.is_none(), "nothing comes after Failed");

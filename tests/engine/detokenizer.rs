@@ -125,3 +125,20 @@ fn a_broken_character_does_not_delay_the_text_after_it() {
     let text = pieces(&byte_fallback(), &[a, newline, 0xff, a, b, newline, b]).concat();
     assert_eq!(text, "a\n\u{fffd}a b\n b");
 }
+
+#[test]
+fn a_token_by_itself_has_its_leading_space() {
+    let check = |tokenizer: &Rc<Tokenizer>, token: u32, text: &str| {
+        assert_eq!(tokenizer.token_text(token).expect("a text"), text, "{token}");
+    };
+    let fallback = byte_fallback();
+    check(&fallback, 257, " ");
+    check(&fallback, 258, "a");
+    check(&fallback, 259, " b");
+    check(&fallback, 0x0A, "\n");
+    check(&fallback, 0xE2, "\u{fffd}");
+    let bytes = byte_level();
+    check(&bytes, 32, " ");
+    check(&bytes, 0xE2, "\u{fffd}");
+    check(&bytes, 258, "<|im_end|>");
+}

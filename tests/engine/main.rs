@@ -24,6 +24,7 @@ mod saved_damage;
 mod saved_faults;
 mod saved_load;
 mod scripted;
+mod segments;
 mod stops;
 mod test_engine;
 mod turns;

@@ -101,9 +101,7 @@ fn check_same(found: &Answer, expected: &Answer, what: &str) {
     assert_eq!(found.logprobs.len(), expected.logprobs.len(), "{what}");
     for (found, expected) in found.logprobs.iter().zip(&expected.logprobs) {
         let numbers = |token: &cairn_engine::TokenLogprob| -> Vec<f32> {
-            std::iter::once(token.logprob)
-                .chain(token.top.iter().map(|(_, logprob)| *logprob))
-                .collect()
+            std::iter::once(token.logprob).chain(token.top.iter().map(|top| top.logprob)).collect()
         };
         for (found, expected) in numbers(found).into_iter().zip(numbers(expected)) {
             assert!((found - expected).abs() <= 1e-4, "{what}: {found} is not {expected}");

@@ -45,6 +45,29 @@ impl Scripted {
         )
     }
 
+    /// A model that answers `prompt` with these tokens and then an end-of-sequence token. The sums
+    /// of all tokens so far only grow, so a script that is longer has a place for each.
+    pub fn saying(prompt: &[u32], answer: &[u32]) -> Self {
+        let mut sum: u32 = prompt.iter().sum();
+        let num_sums = sum + answer.iter().sum::<u32>() + EOS + 1;
+        let mut script = vec![EOS; num_sums as usize];
+        for &token in answer {
+            script[sum as usize] = token;
+            sum += token;
+        }
+        Scripted::new(&script)
+    }
+
+    /// Gives the model this chat template.
+    pub fn with_template(self, template: &str) -> Self {
+        let path = self.folder().join("tokenizer_config.json");
+        let mut config: Value =
+            serde_json::from_slice(&std::fs::read(&path).expect("a file")).expect("JSON");
+        config["chat_template"] = template.into();
+        std::fs::write(path, config.to_string()).expect("tokenizer_config.json");
+        self
+    }
+
     pub fn folder(&self) -> &Path {
         self.folder.path()
     }

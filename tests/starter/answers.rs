@@ -160,8 +160,8 @@ fn check(answer: &Answer, turn: &Turn, num_cached: usize) {
     assert_eq!(answer.text, turn.text);
     assert_eq!(answer.logprobs.len(), turn.gaps.len());
     for (index, (logprob, gap)) in answer.logprobs.iter().zip(&turn.gaps).enumerate() {
-        assert_eq!((logprob.token, logprob.top[0].0), (turn.tokens[index], turn.tokens[index]));
-        let found = logprob.top[0].1 - logprob.top[1].1;
+        assert_eq!((logprob.token, logprob.top[0].token), (turn.tokens[index], turn.tokens[index]));
+        let found = logprob.top[0].logprob - logprob.top[1].logprob;
         assert!((found - gap).abs() < TOLERANCE, "token {index} leads by {found}, not {gap}");
     }
     let stats = &answer.finished.stats;

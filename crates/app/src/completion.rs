@@ -9,10 +9,13 @@
 
 use std::sync::Arc;
 
-pub use cairn_chat::{FinishReason, GenerationStats, Message, Role, SamplingParams};
+pub use cairn_chat::{
+    FinishReason, GenerationStats, MadeCall, Message, OfferedTool, Role, SamplingParams,
+    SegmentEvent, Turn,
+};
 pub use cairn_engine::{
     EngineError, FinishedGeneration, GenerateEvent, GenerateRequest, Generation, PromptInput,
-    TokenLogprob,
+    SegmentOptions, TokenLogprob,
 };
 
 use crate::app::App;
@@ -54,15 +57,6 @@ impl App {
     /// Begins the answer.
     pub fn complete(&self, request: GenerateRequest) -> Generation {
         self.engine.generate(request)
-    }
-
-    /// The texts of token ids with a loaded model, special tokens included.
-    pub async fn token_texts(
-        &self,
-        model: &str,
-        token_ids: Vec<Vec<u32>>,
-    ) -> Result<Vec<String>, EngineError> {
-        self.engine.decode(Some(model), token_ids).await
     }
 
     /// The names of the models on this machine that can be used.

@@ -52,6 +52,7 @@ mod segments;
 mod stop;
 mod stop_tokens;
 mod template;
+mod turn;
 
 pub use after::{Ending, assemble_after};
 pub use date::Date;
@@ -66,3 +67,4 @@ pub use segments::{
 pub use stop::{StopStep, StopStrings};
 pub use stop_tokens::StopTokens;
 pub use template::{ChatTemplate, SpecialTokens};
+pub use turn::{MadeCall, Turn, assemble_turns};

@@ -133,10 +133,33 @@ impl ChatTemplate {
         messages: &[Message],
         add_generation_prompt: bool,
     ) -> Result<String, ChatError> {
-        self.run(messages, add_generation_prompt).map_err(|error| explain(&error))
+        let messages = messages.iter().map(
+            |message| context! { role => message.role.as_str(), content => message.content.as_str() },
+        );
+        self.run(messages.collect(), add_generation_prompt, &[]).map_err(|error| explain(&error))
     }
 
-    fn run(&self, messages: &[Message], add_generation_prompt: bool) -> Result<String, Error> {
+    /// Renders messages that are more than role and text, with the tools that they may call, up to
+    /// where the assistant's answer begins.
+    pub(crate) fn render_values(
+        &self,
+        messages: Vec<Value>,
+        tools: &[Json],
+    ) -> Result<String, ChatError> {
+        self.run(messages.into(), true, tools).map_err(|error| explain(&error))
+    }
+
+    /// Whether the template shows the tools that a request offers.
+    pub fn takes_tools(&self) -> bool {
+        self.source.contains("tools")
+    }
+
+    fn run(
+        &self,
+        messages: Value,
+        add_generation_prompt: bool,
+        tools: &[Json],
+    ) -> Result<String, Error> {
         let budget = Arc::new(Budget::new());
         let mut env = Environment::empty();
         env.set_fuel(Some(MAX_STEPS));
@@ -148,11 +171,12 @@ impl ChatTemplate {
         // Compiling again each time is cheaper than one decoded token, and keeps this type free of
         // self-references.
         let program = sandbox::compile(&self.prepared, &syntax()?)?;
-        let messages = messages.iter().map(|message| context! { role => message.role.as_str(), content => message.content.as_str() });
+        // Templates test for none.
+        let tools = if tools.is_empty() { Value::from(()) } else { Value::from(Serde(tools)) };
         let mut context = BTreeMap::from([
-            ("messages", messages.collect::<Value>()),
+            ("messages", messages),
             ("add_generation_prompt", Value::from(add_generation_prompt)),
-            ("tools", Value::from(())),
+            ("tools", tools),
             ("documents", Value::from(())),
         ]);
         // A token that a model lacks is undefined, not none: templates test for that.

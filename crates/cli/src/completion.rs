@@ -27,7 +27,7 @@ impl Completion {
         while let Some(event) = generation.recv().await {
             match event {
                 GenerateEvent::Prefill { .. } => {}
-                GenerateEvent::Delta { text, token, logprob } => {
+                GenerateEvent::Delta { text, token, logprob, .. } => {
                     completion.push(&text, token, logprob)
                 }
                 GenerateEvent::Finished(finished) => {
@@ -57,9 +57,11 @@ impl Completion {
             "peak_memory_gb": stats.mlx_peak_bytes as f64 / 1e9,
         });
         if with_logprobs {
-            let entries = self.logprobs.iter().map(
-                |entry| json!({"token": entry.token, "logprob": entry.logprob, "top": entry.top}),
-            );
+            let entries = self.logprobs.iter().map(|entry| {
+                let top = entry.top.iter().map(|top| json!([top.token, top.logprob]));
+                let top: Value = top.collect();
+                json!({"token": entry.token, "logprob": entry.logprob, "top": top})
+            });
             object["logprobs"] = entries.collect();
         }
         object

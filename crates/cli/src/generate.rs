@@ -146,7 +146,7 @@ async fn print_generated(
                 bar.set_length(total as u64);
                 bar.set_position(processed as u64);
             }
-            GenerateEvent::Delta { text, token, logprob } => {
+            GenerateEvent::Delta { text, token, logprob, .. } => {
                 bar.finish_and_clear();
                 if !arguments.json {
                     output::text(&text)?;

@@ -2,6 +2,7 @@
 
 use cairn_chat::{
     ChatError, ChatTemplate, Encode, Ending, Message, Prompt, Role, assemble, assemble_after,
+    assemble_turns,
 };
 use cairn_formats::cache_file::PromptKind;
 use cairn_lm::{LmError, LoadedModel};
@@ -34,6 +35,9 @@ pub(crate) fn prompt_tokens(
     };
     match prompt {
         PromptInput::Messages(messages) => Ok(assemble(&template()?, messages, tokenizer)?),
+        PromptInput::Turns { turns, tools } => {
+            Ok(assemble_turns(&template()?, turns, tools, tokenizer)?)
+        }
         PromptInput::After { prefix, messages } => after(model, &template()?, prefix, messages),
         // Templates write the beginning-of-sequence token themselves.
         PromptInput::OpenTurn(messages) => {

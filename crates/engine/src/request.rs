@@ -3,7 +3,9 @@
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
-use cairn_chat::{GenerationStats, Message, SamplingParams};
+use cairn_chat::{
+    AnswerFormat, GenerationStats, Message, OfferedTool, SamplingParams, SegmentEvent, Turn,
+};
 use cairn_formats::cache_file::PromptKind;
 use cairn_lm::cache::KvQuantization;
 use cairn_prompt_cache::{KvFormat, Miss, Owner, Provenance};
@@ -18,6 +20,13 @@ use crate::prompt_cache::quantization;
 pub enum PromptInput {
     /// A conversation, rendered with the model's chat template.
     Messages(Vec<Message>),
+    /// A conversation in which tools are offered and called.
+    Turns {
+        /// The conversation.
+        turns: Vec<Turn>,
+        /// The tools, in OpenAI's form.
+        tools: Vec<Value>,
+    },
     /// Messages that follow a stored prompt cache: its tokens unchanged, then the messages, of
     /// which the first is the user's.
     After {
@@ -139,11 +148,24 @@ pub struct GenerateRequest {
     pub prompt_cache_file: Option<PathBuf>,
     /// Tokens that the draft model proposes at once; with none the draft model is not used.
     pub num_draft_tokens: Option<usize>,
+    /// Cuts the answer into segments as well, which come beside its text.
+    pub segments: Option<SegmentOptions>,
     /// Continues after an end-of-sequence token, for measurements.
     pub ignore_eos: bool,
     /// How many alternatives to report with each token's log-probability; none: no
     /// log-probabilities.
     pub num_top_logprobs: Option<usize>,
+}
+
+/// How an answer is cut into segments.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct SegmentOptions {
+    /// Whether tool calls are looked for; otherwise they are text.
+    pub reads_calls: bool,
+    /// The tools that the prompt offers.
+    pub tools: Vec<OfferedTool>,
+    /// Whether the answer ends behind its first complete tool call.
+    pub ends_after_call: bool,
 }
 
 impl GenerateRequest {
@@ -186,6 +208,7 @@ impl GenerateRequest {
             kv_cache: KvCacheOptions::default(),
             prompt_cache_file: None,
             num_draft_tokens: None,
+            segments: None,
             ignore_eos: false,
             num_top_logprobs: None,
         }
@@ -197,10 +220,23 @@ impl GenerateRequest {
 pub struct TokenLogprob {
     /// The sampled token.
     pub token: u32,
+    /// Its text, with a leading space where it has one.
+    pub text: String,
     /// Natural logarithm of its probability before sampling filters.
     pub logprob: f32,
     /// The most likely tokens with theirs, best first.
-    pub top: Vec<(u32, f32)>,
+    pub top: Vec<TopLogprob>,
+}
+
+/// A likely token.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TopLogprob {
+    /// Its id.
+    pub token: u32,
+    /// Its text, with a leading space where it has one.
+    pub text: String,
+    /// Natural logarithm of its probability before sampling filters.
+    pub logprob: f32,
 }
 
 /// The events of a request, in order: `Prefill`s, `Delta`s, then one `Finished` or `Failed`.
@@ -223,6 +259,8 @@ pub enum GenerateEvent {
         token: u32,
         /// Its log-probability, where asked for.
         logprob: Option<TokenLogprob>,
+        /// The segments that became clear, where asked for.
+        segments: Vec<SegmentEvent>,
     },
     /// The answer has ended.
     Finished(Box<FinishedGeneration>),
@@ -235,6 +273,8 @@ pub enum GenerateEvent {
 pub struct FinishedGeneration {
     /// Text that was held back until now; append it.
     pub text: String,
+    /// The last segments, where asked for; they end with [`SegmentEvent::Ended`].
+    pub segments: Vec<SegmentEvent>,
     /// Which of the request's stop strings ended the answer.
     pub stop_string: Option<String>,
     /// The ids that the newest messages of the prompt added to the model's input (see
@@ -309,6 +349,8 @@ pub struct ModelInfo {
     pub weight_bytes: u64,
     /// Whether its folder has a chat template. Base models have none: they take plain text only.
     pub has_chat_template: bool,
+    /// How its answers mark reasoning and tool calls.
+    pub answer_format: AnswerFormat,
     /// Identifies the weights and the precision they are computed in; prompt caches are only valid
     /// with the same one.
     pub fingerprint: String,

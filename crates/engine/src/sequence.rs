@@ -5,7 +5,9 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Instant;
 
-use cairn_chat::{FinishReason, GenerationStats, Prompt, Role};
+use cairn_chat::{
+    CallOutcome, Encode, FinishReason, GenerationStats, Prompt, Role, SegmentEvent, SegmentParser,
+};
 use cairn_lm::cache::chunk_state::Checkpoint;
 use cairn_lm::cache::{LayerCache, QuantizedKvCache, make_prompt_cache};
 use cairn_lm::{
@@ -20,7 +22,9 @@ use crate::model_pool::Loaded;
 use crate::prompt::prompt_tokens;
 use crate::prompt_cache::{Computed, PendingRestore, Reuse};
 use crate::prompt_file::{self, Beginning};
-use crate::request::{FinishedGeneration, GenerateEvent, GenerateRequest, TokenLogprob};
+use crate::request::{
+    FinishedGeneration, GenerateEvent, GenerateRequest, TokenLogprob, TopLogprob,
+};
 use crate::restoring::{Restored, query};
 use crate::worker::Worker;
 
@@ -98,6 +102,8 @@ pub(crate) struct Sequence {
     checkpoints_at: Vec<usize>,
     checkpoints: Vec<Checkpoint>,
     text: AnswerText,
+    /// Cuts the text into segments, where asked for; none after the end.
+    segments: Option<SegmentParser>,
     stop_string: Option<String>,
     began: Instant,
     first_token: Option<Instant>,
@@ -143,6 +149,7 @@ impl Sequence {
             checkpoints: Vec::new(),
             sampled: Vec::new(),
             ended_by_eos: false,
+            segments: segment_parser(&loaded, &job.request, &prompt),
             stop_string: None,
             first_token: None,
             last_token: None,
@@ -231,8 +238,8 @@ impl Sequence {
         self.num_in_file + self.prompt.tokens.len()
     }
 
-    /// Adds a sampled token to the answer and emits its text. Returns true if a stop string ended
-    /// the answer.
+    /// Adds a sampled token to the answer and emits its text. Returns true if a stop string or a
+    /// tool call ended the answer.
     pub(crate) fn token(
         &mut self,
         token: u32,
@@ -241,10 +248,36 @@ impl Sequence {
         self.count(token);
         let mut step = self.text.push(token)?;
         self.stop_string = step.end.take().and_then(|end| end.stop_string);
-        let logprob = logprobs.map(|(logprob, top)| TokenLogprob { token, logprob, top });
+        let logprob = logprobs.map(|logprobs| self.logprob(token, logprobs)).transpose()?;
+        let parser = self.segments.as_mut();
+        let segments = parser.map_or(Vec::new(), |parser| parser.push(&step.text));
+        let ends = self.stop_string.is_some() || self.ends_after(&segments);
         let text = self.requested_text(step);
-        let _ = self.job.events.send(GenerateEvent::Delta { text, token, logprob });
-        Ok(self.stop_string.is_some())
+        let _ = self.job.events.send(GenerateEvent::Delta { text, token, logprob, segments });
+        Ok(ends)
+    }
+
+    /// A token's log-probability and those of the likeliest ones, with their texts.
+    fn logprob(
+        &self,
+        token: u32,
+        (logprob, top): (f32, Vec<(u32, f32)>),
+    ) -> Result<TokenLogprob, LmError> {
+        let tokenizer = &self.loaded.model.tokenizer;
+        let top = top.into_iter().map(|(token, logprob)| {
+            Ok(TopLogprob { token, text: tokenizer.token_text(token)?, logprob })
+        });
+        let top = top.collect::<Result<_, LmError>>()?;
+        Ok(TokenLogprob { token, text: tokenizer.token_text(token)?, logprob, top })
+    }
+
+    /// Whether the answer ends here, because one tool call was asked for.
+    fn ends_after(&self, segments: &[SegmentEvent]) -> bool {
+        let is_call = |event: &SegmentEvent| {
+            matches!(event, SegmentEvent::CallEnded { outcome: CallOutcome::Complete, .. })
+        };
+        let options = self.job.request.segments.as_ref();
+        options.is_some_and(|options| options.ends_after_call) && segments.iter().any(is_call)
     }
 
     /// The text of a step, with or without special tokens according to the request.
@@ -330,9 +363,15 @@ impl Sequence {
             reason = FinishReason::Stop;
             self.stop_string = end.stop_string;
         }
+        let mut segments = Vec::new();
+        if let Some(mut parser) = self.segments.take() {
+            segments = parser.push(&last_step.text);
+            segments.extend(parser.finish());
+        }
         let text = self.requested_text(last_step);
         Ok(FinishedGeneration {
             text,
+            segments,
             stop_string: self.stop_string.take(),
             new_prompt_ids: self.prompt.tokens[self.prompt.new_from..].to_vec(),
             token_ids: self.sampled.clone(),
@@ -415,6 +454,22 @@ pub(crate) fn check(request: &GenerateRequest) -> Result<(), EngineError> {
         return Err(EngineError::DraftWithFile);
     }
     Ok(())
+}
+
+/// What cuts the answer into segments, if the request asks for them. Special tokens that are no
+/// markers are no text.
+fn segment_parser(
+    loaded: &Loaded,
+    request: &GenerateRequest,
+    prompt: &Prompt,
+) -> Option<SegmentParser> {
+    let options = request.segments.as_ref()?;
+    let model = &loaded.model;
+    let special = model.tokenizer.special_tokens().iter().map(|(text, _)| text.as_str());
+    let format = model.answer_format;
+    let format = if options.reads_calls { format } else { format.without_calls() };
+    let parser = SegmentParser::new(format).with_tools(options.tools.clone());
+    Some(parser.without_tokens(special).after_prompt(&prompt.text))
 }
 
 /// The tokens before those to prefill, and their caches.

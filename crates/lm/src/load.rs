@@ -7,6 +7,7 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::SystemTime;
 
+use cairn_chat::AnswerFormat;
 use cairn_formats::safetensors::SafetensorsFile;
 use cairn_formats::{FileError, read_file};
 
@@ -28,6 +29,8 @@ pub struct LoadedModel {
     pub tokenizer: Rc<Tokenizer>,
     /// End-of-sequence tokens: those of config.json, generation_config.json and the tokenizer.
     pub eos_token_ids: BTreeSet<u32>,
+    /// How its answers mark reasoning and tool calls.
+    pub answer_format: AnswerFormat,
     /// config.json's `model_type`.
     pub model_type: String,
     /// Bytes of the weight files.
@@ -83,6 +86,7 @@ impl LoadedModel {
         Ok(LoadedModel {
             fingerprint: fingerprint(&config.bytes, options, revision, &weights.files)?,
             identity: identity(folder, &config.bytes, options, &weights.files)?,
+            answer_format: answer_format(&tokenizer),
             model,
             tokenizer,
             eos_token_ids,
@@ -90,6 +94,11 @@ impl LoadedModel {
             weight_bytes: weights.num_bytes,
         })
     }
+}
+
+fn answer_format(tokenizer: &Tokenizer) -> AnswerFormat {
+    let template = tokenizer.chat_template().map_or("", |template| template.source());
+    AnswerFormat::of(template, |token| tokenizer.token_to_id(token).is_some())
 }
 
 /// The end-of-sequence tokens that the config, generation_config.json and the tokenizer name.

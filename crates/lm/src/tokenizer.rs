@@ -104,6 +104,14 @@ impl Tokenizer {
         encode(&self.inner, text, !begins_itself)
     }
 
+    /// The text of a token within a text. Decoders strip the leading space of the first token that
+    /// they decode, so the text is what a second one adds.
+    pub fn token_text(&self, token: u32) -> Result<String, LmError> {
+        let once = self.decode_tail(&[token], false)?;
+        let twice = self.decode_tail(&[token, token], false)?;
+        Ok(twice.strip_prefix(once.as_str()).map_or(once.clone(), str::to_owned))
+    }
+
     /// A detokenizer for one answer.
     pub fn stream(self: &Rc<Self>) -> Detokenizer {
         Detokenizer {

@@ -234,7 +234,7 @@ fn apply(
             progress.prefill(Prefill { processed, total, cached });
             None
         }
-        Some(GenerateEvent::Delta { text, token, logprob: _ }) => {
+        Some(GenerateEvent::Delta { text, token, .. }) => {
             progress.token(token, &text);
             None
         }

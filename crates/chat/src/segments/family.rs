@@ -303,6 +303,11 @@ impl AnswerFormat {
         AnswerFormat { reasoning, calls, channels: false }
     }
 
+    /// The format in which tool calls are text. OpenAI's channels stay, which mark text too.
+    pub fn without_calls(self) -> AnswerFormat {
+        AnswerFormat { calls: None, ..self }
+    }
+
     /// The format with these names of a reasoning marker and of a family of tool calls, which
     /// [`names`](Self::names) gives. Unknown ones are as none.
     pub fn named(reasoning: &str, calls: &str) -> AnswerFormat {

@@ -230,6 +230,7 @@ fn info(loaded: &Loaded) -> ModelInfo {
         vocab_size: model.model.vocab_size(),
         weight_bytes: model.weight_bytes,
         has_chat_template: model.tokenizer.chat_template().is_some(),
+        answer_format: model.answer_format,
         fingerprint: model.fingerprint.clone(),
     }
 }

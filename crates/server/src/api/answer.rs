@@ -66,6 +66,14 @@ pub(super) struct Ending {
     pub(super) num_answer_tokens: u32,
 }
 
+impl TokenText {
+    fn of(token: TokenLogprob) -> Self {
+        let TokenLogprob { text, logprob, top, .. } = token;
+        let top = top.into_iter().map(|top| (top.text, finite(top.logprob))).collect();
+        TokenText { text, logprob: finite(logprob), top }
+    }
+}
+
 impl Answer {
     /// Loads the model if need be and begins the answer.
     pub(super) async fn begin(
@@ -109,15 +117,8 @@ impl Answer {
         };
         Some(match event {
             GenerateEvent::Prefill { .. } => Ok(AnswerEvent::Prefill),
-            GenerateEvent::Delta { text, token: _, logprob } => {
-                let logprobs = match logprob {
-                    Some(logprob) => Some(self.token_text(logprob).await),
-                    None => None,
-                };
-                match logprobs.transpose() {
-                    Ok(logprobs) => Ok(AnswerEvent::Text { text, logprobs }),
-                    Err(error) => Err(error),
-                }
+            GenerateEvent::Delta { text, logprob, .. } => {
+                Ok(AnswerEvent::Text { text, logprobs: logprob.map(TokenText::of) })
             }
             // Nobody but a closing app cancels it and still waits for it.
             GenerateEvent::Finished(finished)
@@ -128,16 +129,6 @@ impl Answer {
             GenerateEvent::Finished(finished) => Ok(AnswerEvent::end(*finished)),
             GenerateEvent::Failed(error) => Err(error.into()),
         })
-    }
-
-    async fn token_text(&self, logprob: TokenLogprob) -> Result<TokenText, ApiError> {
-        let TokenLogprob { token, logprob, top } = logprob;
-        let ids = std::iter::once(token).chain(top.iter().map(|&(id, _)| id));
-        let ids = ids.map(|id| vec![id]).collect();
-        let mut texts = self.shared.app.token_texts(&self.model, ids).await?.into_iter();
-        let text = texts.next().unwrap_or_default();
-        let top = texts.zip(top).map(|(text, (_, logprob))| (text, finite(logprob))).collect();
-        Ok(TokenText { text, logprob: finite(logprob), top })
     }
 
     /// Waits for the end.

@@ -1,0 +1,154 @@
+//! Conversations in which tools are offered and called.
+//!
+//! Chat templates read OpenAI's form: `tools` beside the messages, `tool_calls` in an answer, and a
+//! message of the role `tool` for each result.
+
+use minijinja::Value;
+use minijinja::value::Serde;
+use serde_json::{Map, Value as Json, json};
+
+use crate::prompt::{Encode, Prompt, Rendering, lay_out};
+use crate::{ChatError, ChatTemplate, Message, Role};
+
+/// A turn of a conversation with tools.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Turn {
+    /// A text.
+    Message(Message),
+    /// An answer that is more than text.
+    Answer {
+        /// Its text, which may be empty.
+        content: String,
+        /// What the model thought.
+        reasoning: Option<String>,
+        /// The calls that it made.
+        calls: Vec<MadeCall>,
+    },
+    /// The result of a call.
+    Result {
+        /// The call's id.
+        call_id: String,
+        /// The tool's name, where it is known.
+        name: Option<String>,
+        /// What the tool has returned.
+        content: String,
+    },
+}
+
+/// A call that an earlier answer made.
+#[derive(Debug, Clone, PartialEq)]
+pub struct MadeCall {
+    /// Its id.
+    pub id: String,
+    /// The tool's name.
+    pub name: String,
+    /// The arguments.
+    pub arguments: Map<String, Json>,
+}
+
+/// How a template wants the arguments of calls.
+#[derive(Debug, Clone, Copy)]
+enum ArgumentsForm {
+    Object,
+    JsonText,
+}
+
+/// Assembles the prompt of a conversation with tools, as [`crate::assemble`] does for messages of
+/// text. `tools` are in OpenAI's form: `{"type": "function", "function": {"name", …}}`.
+///
+/// Most templates write a call's arguments with `tojson`, so they get them as an object. One that
+/// fails on that gets them as JSON text, as DeepSeek's does. [`ChatError::NoTools`] if the template
+/// does not mention tools.
+pub fn assemble_turns<E: Encode + ?Sized>(
+    template: &ChatTemplate,
+    turns: &[Turn],
+    tools: &[Json],
+    encoder: &E,
+) -> Result<Prompt, ChatError> {
+    if !tools.is_empty() && !template.takes_tools() {
+        return Err(ChatError::NoTools);
+    }
+    let with_form = |form| {
+        let render = |messages: &[Message]| {
+            let turns = turns.iter().zip(messages);
+            let values = turns.map(|(turn, message)| turn.value(&message.content, form));
+            template.render_values(values.collect(), tools)
+        };
+        let messages: Vec<Message> = turns.iter().map(Turn::message).collect();
+        lay_out(&Rendering { render: &render, has_beginning: true }, &messages, encoder)
+    };
+    with_form(ArgumentsForm::Object).or_else(|error| match error {
+        ChatError::TemplateFailed { .. } if turns.iter().any(Turn::has_calls) => {
+            with_form(ArgumentsForm::JsonText).map_err(|_| error)
+        }
+        error => Err(error),
+    })
+}
+
+impl Turn {
+    /// Its text.
+    pub fn content(&self) -> &str {
+        match self {
+            Turn::Message(message) => &message.content,
+            Turn::Answer { content, .. } | Turn::Result { content, .. } => content,
+        }
+    }
+
+    fn has_calls(&self) -> bool {
+        matches!(self, Turn::Answer { calls, .. } if !calls.is_empty())
+    }
+
+    /// The turn as a message of text: what is not the model's is the user's.
+    fn message(&self) -> Message {
+        let (role, content) = match self {
+            Turn::Message(message) => return message.clone(),
+            Turn::Answer { content, .. } => (Role::Assistant, content),
+            Turn::Result { content, .. } => (Role::User, content),
+        };
+        Message { role, content: content.clone(), token_ids: None }
+    }
+
+    /// The turn as templates read it, with this text. What a turn lacks is undefined, because
+    /// templates test for that.
+    fn value(&self, content: &str, form: ArgumentsForm) -> Value {
+        let role = match self {
+            Turn::Message(message) => message.role.as_str(),
+            Turn::Answer { .. } => Role::Assistant.as_str(),
+            Turn::Result { .. } => "tool",
+        };
+        let mut fields = Map::new();
+        let mut set = |name: &str, value: Json| fields.insert(name.to_owned(), value);
+        set("role", role.into());
+        set("content", content.into());
+        match self {
+            Turn::Message(_) => {}
+            Turn::Answer { reasoning, calls, .. } => {
+                if let Some(reasoning) = reasoning {
+                    set("reasoning_content", reasoning.as_str().into());
+                }
+                if !calls.is_empty() {
+                    set("tool_calls", calls.iter().map(|call| call.value(form)).collect());
+                }
+            }
+            Turn::Result { call_id, name, .. } => {
+                set("tool_call_id", call_id.as_str().into());
+                if let Some(name) = name {
+                    set("name", name.as_str().into());
+                }
+            }
+        }
+        Value::from(Serde(fields))
+    }
+}
+
+impl MadeCall {
+    fn value(&self, form: ArgumentsForm) -> Json {
+        let arguments = Json::Object(self.arguments.clone());
+        let arguments = match form {
+            ArgumentsForm::Object => arguments,
+            ArgumentsForm::JsonText => arguments.to_string().into(),
+        };
+        let function = json!({ "name": self.name, "arguments": arguments });
+        json!({ "id": self.id, "type": "function", "function": function })
+    }
+}

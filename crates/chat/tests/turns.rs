@@ -1,0 +1,85 @@
+//! Conversations with tools, as templates show them.
+#![allow(clippy::unwrap_used)]
+
+use cairn_chat::{
+    ChatError, ChatTemplate, Encode, MadeCall, Message, Role, SpecialTokens, Turn, assemble_turns,
+};
+use serde_json::{Value, json};
+
+/// A byte is a token.
+struct Bytes(Vec<(String, u32)>);
+
+impl Encode for Bytes {
+    fn encode(&self, text: &str, _: bool) -> Result<Vec<u32>, ChatError> {
+        self.encode_plain(text)
+    }
+
+    fn encode_plain(&self, text: &str) -> Result<Vec<u32>, ChatError> {
+        Ok(text.bytes().map(u32::from).collect())
+    }
+
+    fn decode(&self, ids: &[u32]) -> Result<String, ChatError> {
+        let bytes = ids.iter().map(|&id| id as u8).collect::<Vec<_>>();
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    fn special_tokens(&self) -> &[(String, u32)] {
+        &self.0
+    }
+}
+
+fn turns() -> Vec<Turn> {
+    let question = Message { role: Role::User, content: "Where?".to_owned(), token_ids: None };
+    let Value::Object(arguments) = json!({ "at": "here" }) else { unreachable!() };
+    let call = MadeCall { id: "c1".to_owned(), name: "look".to_owned(), arguments };
+    vec![
+        Turn::Message(question),
+        Turn::Answer { content: "I look.".to_owned(), reasoning: None, calls: vec![call] },
+        Turn::Result {
+            call_id: "c1".to_owned(),
+            name: Some("look".to_owned()),
+            content: "There.".to_owned(),
+        },
+    ]
+}
+
+fn rendered(template: &str, tools: &[Value]) -> Result<String, ChatError> {
+    let template = ChatTemplate::parse(template, SpecialTokens::default()).unwrap();
+    let prompt = assemble_turns(&template, &turns(), tools, &Bytes(Vec::new()))?;
+    assert_eq!(prompt.tokens.len(), prompt.text.len());
+    assert_eq!(prompt.boundaries.last(), Some(&prompt.tokens.len()));
+    Ok(prompt.text)
+}
+
+/// As Qwen's and Llama's templates write calls.
+const OBJECTS: &str = "\
+{%- for message in messages %}[{{ message.role }}] {{ message.content }}
+{%- for call in message.tool_calls or [] %} {{ call.function.name }}{{ call.function.arguments | tojson }}
+{%- endfor %}{%- endfor %}{% if tools %}[tools] {{ tools | length }}{% endif %}";
+/// As DeepSeek's does.
+const TEXTS: &str = "\
+{%- for message in messages %}[{{ message['role'] }}] {{ message['content'] }}
+{%- for call in message['tool_calls'] or [] %}{{ ' ' + call['function']['name'] + call['function']['arguments'] }}
+{%- endfor %}{%- endfor %}";
+
+#[test]
+fn a_template_gets_arguments_in_the_form_that_it_takes() {
+    let expected =
+        |arguments: &str| format!("[user] Where?[assistant] I look. look{arguments}[tool] There.");
+    assert_eq!(rendered(OBJECTS, &[]).unwrap(), expected("{\"at\": \"here\"}"));
+    assert_eq!(rendered(TEXTS, &[]).unwrap(), expected("{\"at\":\"here\"}"));
+}
+
+#[test]
+fn tools_reach_a_template_that_shows_them_and_no_other() {
+    let tool = json!({ "type": "function", "function": { "name": "look" } });
+    let shown = rendered(OBJECTS, std::slice::from_ref(&tool)).unwrap();
+    assert!(shown.ends_with("[tools] 1"), "{shown}");
+    assert_eq!(rendered(TEXTS, &[tool]), Err(ChatError::NoTools));
+}
+
+#[test]
+fn a_template_that_refuses_is_not_asked_twice() {
+    let refused = rendered("{{ raise_exception('no') }}", &[]);
+    assert_eq!(refused, Err(ChatError::TemplateRefused { message: "no".to_owned() }));
+}
