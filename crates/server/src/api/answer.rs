@@ -3,14 +3,15 @@
 use std::sync::Arc;
 
 use cairn_app::completion::{
-    EngineError, FinishReason, FinishedGeneration, GenerateEvent, Generation, Message, PromptInput,
-    Role, TokenLogprob,
+    EngineError, FinishReason, FinishedGeneration, GenerateEvent, Generation, PromptInput, Role,
+    SegmentEvent, TokenLogprob, Turn,
 };
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::body::OwnFields;
 use super::error::ApiError;
 use super::sampling::{self, VendorSampling};
+use super::tools::Tools;
 use crate::shared::Shared;
 
 /// What a route asks for.
@@ -19,6 +20,8 @@ pub(super) struct AnswerRequest {
     /// Counts it among the answers that run.
     pub(super) permit: OwnedSemaphorePermit,
     pub(super) prompt: PromptInput,
+    /// What a chat offers; none for text that is continued, whose answer is text and nothing else.
+    pub(super) tools: Option<Tools>,
     pub(super) sampling: VendorSampling,
     pub(super) own: OwnFields,
     pub(super) max_tokens: Option<u32>,
@@ -31,21 +34,50 @@ pub(super) struct Answer {
     shared: Arc<Shared>,
     pub(super) model: String,
     generation: Generation,
+    /// Whether it comes in segments.
+    has_segments: bool,
+    /// Whether the model is reasoning, and how many tokens it has spent on that.
+    is_reasoning: bool,
+    num_reasoning_tokens: u32,
     /// An event that was received before it was asked for.
     first: Option<GenerateEvent>,
     _permit: OwnedSemaphorePermit,
 }
 
-/// A part of an answer.
+/// A part of an answer while it is written.
 #[derive(Debug)]
 pub(super) enum AnswerEvent {
     /// Prefill goes on.
     Prefill,
-    /// Text; empty where a character is still in pieces. With its token's log-probabilities, where
-    /// they were asked for.
-    Text { text: String, logprobs: Option<TokenText> },
-    /// The end. `text` was held back until now.
-    End { text: String, end: Ending },
+    /// What a token has completed: nothing where a character or a marker is still in pieces. With its
+    /// log-probabilities, where they were asked for.
+    Token { pieces: Vec<Piece>, logprobs: Option<TokenText> },
+    /// The end. `pieces` were held back until now.
+    End { pieces: Vec<Piece>, end: Ending },
+}
+
+/// A piece of an answer. The pieces of a call follow its beginning, and nothing comes between them.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Piece {
+    Text(String),
+    Reasoning(String),
+    /// The beginning of a tool call.
+    Call {
+        id: String,
+        name: String,
+    },
+    /// The next piece of its arguments.
+    Arguments(String),
+    /// Its end.
+    CallEnd,
+}
+
+/// A part of a whole answer.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Part {
+    Text(String),
+    Reasoning(String),
+    Call { id: String, name: String, arguments: String },
 }
 
 /// A token with its text and log-probability, and those of the likeliest ones.
@@ -61,9 +93,12 @@ pub(super) struct TokenText {
 pub(super) struct Ending {
     pub(super) reason: FinishReason,
     pub(super) stop_string: Option<String>,
+    /// Whether it calls tools, and waits for their results.
+    pub(super) calls_tools: bool,
     pub(super) num_prompt_tokens: u32,
     pub(super) num_cached_tokens: u32,
     pub(super) num_answer_tokens: u32,
+    pub(super) num_reasoning_tokens: u32,
 }
 
 impl TokenText {
@@ -88,10 +123,20 @@ impl Answer {
         generate.stop = request.stops;
         generate.num_top_logprobs = request.num_top_logprobs;
         generate.template_variables = request.own.chat_template_kwargs.unwrap_or_default();
+        generate.segments = request.tools.as_ref().map(Tools::segments);
         let model = generate.model.clone().unwrap_or_default();
+        let has_segments = generate.segments.is_some();
         let generation = shared.app.complete(generate);
-        let shared = shared.clone();
-        Ok(Answer { shared, model, generation, first: None, _permit: request.permit })
+        Ok(Answer {
+            shared: shared.clone(),
+            model,
+            generation,
+            has_segments,
+            is_reasoning: false,
+            num_reasoning_tokens: 0,
+            first: None,
+            _permit: request.permit,
+        })
     }
 
     /// Waits for the first event, which [`Answer::next`] then returns; fails if that is a failure.
@@ -117,8 +162,10 @@ impl Answer {
         };
         Some(match event {
             GenerateEvent::Prefill { .. } => Ok(AnswerEvent::Prefill),
-            GenerateEvent::Delta { text, logprob, .. } => {
-                Ok(AnswerEvent::Text { text, logprobs: logprob.map(TokenText::of) })
+            GenerateEvent::Delta { text, logprob, segments, .. } => {
+                let pieces = self.pieces(text, segments);
+                self.num_reasoning_tokens += u32::from(self.is_reasoning);
+                Ok(AnswerEvent::Token { pieces, logprobs: logprob.map(TokenText::of) })
             }
             // Nobody but a closing app cancels it and still waits for it.
             GenerateEvent::Finished(finished)
@@ -126,24 +173,59 @@ impl Answer {
             {
                 Err(EngineError::Closed.into())
             }
-            GenerateEvent::Finished(finished) => Ok(AnswerEvent::end(*finished)),
+            GenerateEvent::Finished(finished) => Ok(self.end(*finished)),
             GenerateEvent::Failed(error) => Err(error.into()),
         })
     }
 
+    /// The pieces that are told, in order. Markers are not, and neither is a call whose name was
+    /// never found.
+    fn pieces(&mut self, text: String, segments: Vec<SegmentEvent>) -> Vec<Piece> {
+        if !self.has_segments {
+            return if text.is_empty() { Vec::new() } else { vec![Piece::Text(text)] };
+        }
+        let pieces: Vec<Piece> = segments.into_iter().filter_map(piece).collect();
+        if let Some(last) = pieces.last() {
+            self.is_reasoning = matches!(last, Piece::Reasoning(_));
+        }
+        pieces
+    }
+
+    fn end(&mut self, finished: FinishedGeneration) -> AnswerEvent {
+        let FinishedGeneration { text, segments, stop_string, stats, .. } = finished;
+        let num_calls = match segments.last() {
+            Some(SegmentEvent::Ended { num_complete_calls }) => *num_complete_calls,
+            _ => 0,
+        };
+        let pieces = self.pieces(text, segments);
+        let count = |tokens: usize| u32::try_from(tokens).unwrap_or(u32::MAX);
+        let end = Ending {
+            reason: stats.finish_reason,
+            calls_tools: num_calls > 0
+                && stop_string.is_none()
+                && stats.finish_reason == FinishReason::Stop,
+            stop_string,
+            num_prompt_tokens: count(stats.num_prompt_tokens),
+            num_cached_tokens: count(stats.num_cached_tokens),
+            num_answer_tokens: count(stats.num_generation_tokens),
+            num_reasoning_tokens: self.num_reasoning_tokens,
+        };
+        AnswerEvent::End { pieces, end }
+    }
+
     /// Waits for the end.
     pub(super) async fn whole(mut self) -> Result<FinishedAnswer, ApiError> {
-        let (mut all, mut tokens) = (String::new(), Vec::new());
+        let (mut parts, mut tokens) = (Vec::new(), Vec::new());
         while let Some(event) = self.next().await {
             match event? {
                 AnswerEvent::Prefill => {}
-                AnswerEvent::Text { text, logprobs } => {
-                    all.push_str(&text);
+                AnswerEvent::Token { pieces, logprobs } => {
+                    pieces.into_iter().for_each(|piece| Part::join(&mut parts, piece));
                     tokens.extend(logprobs);
                 }
-                AnswerEvent::End { text, end } => {
-                    all.push_str(&text);
-                    return Ok(FinishedAnswer { model: self.model, text: all, tokens, end });
+                AnswerEvent::End { pieces, end } => {
+                    pieces.into_iter().for_each(|piece| Part::join(&mut parts, piece));
+                    return Ok(FinishedAnswer { model: self.model, parts, tokens, end });
                 }
             }
         }
@@ -151,42 +233,72 @@ impl Answer {
     }
 }
 
+fn piece(event: SegmentEvent) -> Option<Piece> {
+    match event {
+        SegmentEvent::Text(text) => Some(Piece::Text(text)),
+        SegmentEvent::Reasoning(text) => Some(Piece::Reasoning(text)),
+        SegmentEvent::CallStarted { name, id, .. } => {
+            Some(Piece::Call { id: id.unwrap_or_else(new_call_id), name })
+        }
+        SegmentEvent::CallArguments { json, .. } => Some(Piece::Arguments(json)),
+        SegmentEvent::CallEnded { index, .. } => index.map(|_| Piece::CallEnd),
+        SegmentEvent::Markup(_) | SegmentEvent::Ended { .. } => None,
+    }
+}
+
 /// A whole answer.
 pub(super) struct FinishedAnswer {
     pub(super) model: String,
-    pub(super) text: String,
+    pub(super) parts: Vec<Part>,
     pub(super) tokens: Vec<TokenText>,
     pub(super) end: Ending,
 }
 
-impl AnswerEvent {
-    fn end(finished: FinishedGeneration) -> Self {
-        let FinishedGeneration { text, stop_string, stats, .. } = finished;
-        let count = |tokens: usize| u32::try_from(tokens).unwrap_or(u32::MAX);
-        let end = Ending {
-            reason: stats.finish_reason,
-            stop_string,
-            num_prompt_tokens: count(stats.num_prompt_tokens),
-            num_cached_tokens: count(stats.num_cached_tokens),
-            num_answer_tokens: count(stats.num_generation_tokens),
-        };
-        AnswerEvent::End { text, end }
+impl FinishedAnswer {
+    /// All its text.
+    pub(super) fn text(&self) -> String {
+        let texts = self.parts.iter().filter_map(|part| match part {
+            Part::Text(text) => Some(text.as_str()),
+            _ => None,
+        });
+        texts.collect()
+    }
+}
+
+impl Part {
+    /// Adds the next piece of an answer.
+    pub(super) fn join(parts: &mut Vec<Part>, piece: Piece) {
+        match (piece, parts.last_mut()) {
+            (Piece::Text(text), Some(Part::Text(last))) => last.push_str(&text),
+            (Piece::Reasoning(text), Some(Part::Reasoning(last))) => last.push_str(&text),
+            (Piece::Arguments(json), Some(Part::Call { arguments, .. })) => {
+                arguments.push_str(&json);
+            }
+            (Piece::Text(text), _) => parts.push(Part::Text(text)),
+            (Piece::Reasoning(text), _) => parts.push(Part::Reasoning(text)),
+            (Piece::Call { id, name }, _) => {
+                parts.push(Part::Call { id, name, arguments: String::new() });
+            }
+            (Piece::Arguments(_) | Piece::CallEnd, _) => {}
+        }
     }
 }
 
 /// The prompt of a chat. Instructions that come in several messages are one, because many templates
 /// take only one.
-pub(super) fn chat_prompt(messages: Vec<Message>) -> PromptInput {
-    let mut joined: Vec<Message> = Vec::with_capacity(messages.len());
-    for message in messages {
-        match joined.as_mut_slice() {
-            [system] if system.role == Role::System && message.role == Role::System => {
+pub(super) fn chat_prompt(turns: Vec<Turn>, tools: &Tools) -> PromptInput {
+    let mut joined: Vec<Turn> = Vec::with_capacity(turns.len());
+    for turn in turns {
+        match (joined.as_mut_slice(), turn) {
+            ([Turn::Message(system)], Turn::Message(message))
+                if system.role == Role::System && message.role == Role::System =>
+            {
                 system.content = format!("{}\n\n{}", system.content, message.content);
             }
-            _ => joined.push(message),
+            (_, turn) => joined.push(turn),
         }
     }
-    PromptInput::Messages(joined)
+    PromptInput::Turns { turns: joined, tools: tools.for_template() }
 }
 
 /// JSON has no infinity; a token that is forbidden gets what OpenAI's API gives such a one.
@@ -197,6 +309,19 @@ fn finite(logprob: f32) -> f32 {
 /// An id for an answer, as the vendors' have: a prefix, and letters and digits.
 pub(super) fn new_id(prefix: &str) -> String {
     format!("{prefix}{}", uuid::Uuid::now_v7().simple())
+}
+
+/// An id for a tool call: nine letters and digits, because Mistral's templates take no other.
+fn new_call_id() -> String {
+    const DIGITS: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
+    // The lower half of the id is random but for two bits.
+    let mut random = uuid::Uuid::now_v7().as_u64_pair().1;
+    let digit = |_| {
+        let digit = DIGITS[(random % 36) as usize];
+        random /= 36;
+        char::from(digit)
+    };
+    (0..9).map(digit).collect()
 }
 
 /// Seconds since the Unix epoch.

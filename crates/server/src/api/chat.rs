@@ -3,28 +3,26 @@
 use std::sync::Arc;
 
 use async_openai::types::chat::{
-    ChatChoice, ChatChoiceLogprobs, ChatChoiceStream, ChatCompletionRequestAssistantMessageContent,
-    ChatCompletionRequestAssistantMessageContentPart, ChatCompletionRequestDeveloperMessageContent,
-    ChatCompletionRequestDeveloperMessageContentPart, ChatCompletionRequestMessage,
-    ChatCompletionRequestSystemMessageContent, ChatCompletionRequestSystemMessageContentPart,
-    ChatCompletionRequestUserMessageContent, ChatCompletionRequestUserMessageContentPart,
+    ChatChoice, ChatChoiceLogprobs, ChatChoiceStream, ChatCompletionMessageToolCall,
+    ChatCompletionMessageToolCallChunk, ChatCompletionMessageToolCalls,
     ChatCompletionResponseMessage, ChatCompletionStreamResponseDelta, ChatCompletionTokenLogprob,
-    CompletionUsage, CreateChatCompletionRequest, CreateChatCompletionResponse,
-    CreateChatCompletionStreamResponse, FinishReason, PromptTokensDetails, Role, StopConfiguration,
-    TopLogprobs,
+    CompletionTokensDetails, CompletionUsage, CreateChatCompletionRequest,
+    CreateChatCompletionResponse, CreateChatCompletionStreamResponse, FinishReason, FunctionCall,
+    FunctionCallStream, FunctionType, PromptTokensDetails, Role, StopConfiguration, TopLogprobs,
 };
 use axum::Json;
 use axum::extract::{Request, State};
 use axum::response::sse::Event;
 use axum::response::{IntoResponse, Response};
-use cairn_app::completion::{self, Message};
+use cairn_app::completion;
 use serde_json::{Map, Value};
 
 use super::answer::{
-    Answer, AnswerEvent, AnswerRequest, Ending, FinishedAnswer, TokenText, chat_prompt, new_id,
-    now_s,
+    Answer, AnswerEvent, AnswerRequest, Ending, FinishedAnswer, Part, Piece, TokenText,
+    chat_prompt, new_id, now_s,
 };
 use super::body::{self, Body, Fields};
+use super::chat_messages::{tools, turns};
 use super::error::{ApiError, Vendor};
 use super::sampling::{VendorSampling, checked_stops};
 use super::stream::{self, StreamFormat};
@@ -50,12 +48,17 @@ async fn answer(shared: &Arc<Shared>, request: Request) -> Result<Response, ApiE
         let chunks = Chunks::new(answer.model.clone(), includes_usage);
         return stream::response(answer, chunks).await;
     }
-    Ok(Json(whole(answer.whole().await?)).into_response())
+    let whole = whole(answer.whole().await?);
+    // Serializing cannot fail: OpenAI's types have string keys and finite numbers only.
+    Ok(Json(whole.unwrap_or_default()).into_response())
 }
 
 const FIELDS: Fields = Fields {
     read: &[
         "messages",
+        "tools",
+        "tool_choice",
+        "parallel_tool_calls",
         "stream",
         "stream_options",
         "logprobs",
@@ -76,13 +79,13 @@ const FIELDS: Fields = Fields {
 fn refused(fields: &Map<String, Value>) -> Option<String> {
     let asks = |name: &str| match (name, fields.get(name)) {
         (_, None) => false,
-        ("tools" | "functions", Some(Value::Array(tools))) => !tools.is_empty(),
+        ("functions", Some(Value::Array(functions))) => !functions.is_empty(),
         ("n", Some(number)) => *number != 1,
         ("response_format", Some(format)) => format["type"] != "text",
         ("modalities", Some(modalities)) => *modalities != serde_json::json!(["text"]),
         _ => true,
     };
-    let names = ["tools", "functions", "n", "response_format", "modalities", "audio"];
+    let names = ["functions", "n", "response_format", "modalities", "audio"];
     names.into_iter().chain(["web_search_options"]).find(|name| asks(name)).map(str::to_owned)
 }
 
@@ -91,8 +94,8 @@ fn question(body: Body<CreateChatCompletionRequest>) -> Result<AnswerRequest, Ap
     if fields.messages.is_empty() {
         return Err(ApiError::invalid("messages", "`messages` is empty: ask something."));
     }
-    let messages = fields.messages.into_iter().enumerate();
-    let messages = messages.map(|(index, message)| self::message(index, message));
+    let tools = tools(fields.tools, fields.tool_choice, fields.parallel_tool_calls)?;
+    let prompt = chat_prompt(turns(fields.messages)?, &tools);
     let num_top_logprobs = match (fields.logprobs, fields.top_logprobs) {
         (Some(true), top) if top.unwrap_or(0) <= MAX_TOP_LOGPROBS => {
             Some(usize::from(top.unwrap_or(0)))
@@ -112,7 +115,8 @@ fn question(body: Body<CreateChatCompletionRequest>) -> Result<AnswerRequest, Ap
     Ok(AnswerRequest {
         model,
         permit,
-        prompt: chat_prompt(messages.collect::<Result<_, _>>()?),
+        prompt,
+        tools: Some(tools),
         sampling: VendorSampling {
             temperature: fields.temperature,
             top_p: fields.top_p,
@@ -136,82 +140,25 @@ pub(super) fn stops(stop: Option<StopConfiguration>) -> Result<Vec<String>, ApiE
     checked_stops(stops, "stop")
 }
 
-/// A message of text; what is not text is refused by its place.
-fn message(index: usize, message: ChatCompletionRequestMessage) -> Result<Message, ApiError> {
-    use ChatCompletionRequestMessage as Request;
-    let refused = |what: &str| ApiError::unsupported(format!("messages[{index}].{what}"));
-    let (role, content) = match message {
-        Request::Developer(message) => (completion::Role::System, developer(message.content)),
-        Request::System(message) => (completion::Role::System, system(message.content)),
-        Request::User(message) => {
-            let content = user(message.content).ok_or_else(|| refused("content"))?;
-            (completion::Role::User, content)
-        }
-        Request::Assistant(message) => {
-            #[expect(deprecated, reason = "clients still send it")]
-            let has_call = message.function_call.is_some();
-            if has_call || message.tool_calls.is_some_and(|calls| !calls.is_empty()) {
-                return Err(refused("tool_calls"));
+fn whole(answer: FinishedAnswer) -> Result<Value, serde_json::Error> {
+    let text = answer.text();
+    let FinishedAnswer { model, parts, tokens, end } = answer;
+    let (mut reasoning, mut calls) = (String::new(), Vec::new());
+    for part in parts {
+        match part {
+            Part::Text(_) => {}
+            Part::Reasoning(text) => reasoning.push_str(&text),
+            Part::Call { id, name, arguments } => {
+                let function = FunctionCall { name, arguments };
+                let call = ChatCompletionMessageToolCall { id, function };
+                calls.push(ChatCompletionMessageToolCalls::Function(call));
             }
-            (completion::Role::Assistant, message.content.map_or(String::new(), assistant))
         }
-        Request::Tool(_) | Request::Function(_) => return Err(refused("role")),
-    };
-    Ok(Message { role, content, token_ids: None })
-}
-
-fn developer(content: ChatCompletionRequestDeveloperMessageContent) -> String {
-    match content {
-        ChatCompletionRequestDeveloperMessageContent::Text(text) => text,
-        ChatCompletionRequestDeveloperMessageContent::Array(parts) => parts
-            .into_iter()
-            .map(|ChatCompletionRequestDeveloperMessageContentPart::Text(part)| part.text)
-            .collect(),
     }
-}
-
-fn system(content: ChatCompletionRequestSystemMessageContent) -> String {
-    match content {
-        ChatCompletionRequestSystemMessageContent::Text(text) => text,
-        ChatCompletionRequestSystemMessageContent::Array(parts) => parts
-            .into_iter()
-            .map(|ChatCompletionRequestSystemMessageContentPart::Text(part)| part.text)
-            .collect(),
-    }
-}
-
-/// None if a part is no text.
-fn user(content: ChatCompletionRequestUserMessageContent) -> Option<String> {
-    match content {
-        ChatCompletionRequestUserMessageContent::Text(text) => Some(text),
-        ChatCompletionRequestUserMessageContent::Array(parts) => parts
-            .into_iter()
-            .map(|part| match part {
-                ChatCompletionRequestUserMessageContentPart::Text(part) => Some(part.text),
-                _ => None,
-            })
-            .collect(),
-    }
-}
-
-fn assistant(content: ChatCompletionRequestAssistantMessageContent) -> String {
-    match content {
-        ChatCompletionRequestAssistantMessageContent::Text(text) => text,
-        ChatCompletionRequestAssistantMessageContent::Array(parts) => parts
-            .into_iter()
-            .map(|part| match part {
-                ChatCompletionRequestAssistantMessageContentPart::Text(part) => part.text,
-                ChatCompletionRequestAssistantMessageContentPart::Refusal(part) => part.refusal,
-            })
-            .collect(),
-    }
-}
-
-fn whole(answer: FinishedAnswer) -> CreateChatCompletionResponse {
-    let FinishedAnswer { model, text, tokens, end } = answer;
     let choice = ChatChoice {
         message: ChatCompletionResponseMessage {
-            content: Some(text),
+            content: (!text.is_empty() || calls.is_empty()).then_some(text),
+            tool_calls: (!calls.is_empty()).then_some(calls),
             role: Role::Assistant,
             ..ChatCompletionResponseMessage::default()
         },
@@ -219,7 +166,7 @@ fn whole(answer: FinishedAnswer) -> CreateChatCompletionResponse {
         logprobs: logprobs(tokens),
         ..ChatChoice::default()
     };
-    CreateChatCompletionResponse {
+    let mut response = serde_json::to_value(CreateChatCompletionResponse {
         id: new_id("chatcmpl-"),
         choices: vec![choice],
         created: now_s(),
@@ -227,7 +174,16 @@ fn whole(answer: FinishedAnswer) -> CreateChatCompletionResponse {
         object: "chat.completion".to_owned(),
         usage: Some(usage(&end)),
         ..CreateChatCompletionResponse::default()
+    })?;
+    let message = &mut response["choices"][0]["message"];
+    // Clients look for null in what OpenAI's types leave out, and for DeepSeek's field.
+    if message.get("content").is_none() {
+        message["content"] = Value::Null;
     }
+    if !reasoning.is_empty() {
+        message["reasoning_content"] = reasoning.into();
+    }
+    Ok(response)
 }
 
 /// An answer as chunks.
@@ -235,6 +191,7 @@ struct Chunks {
     /// What all of them have.
     chunk: CreateChatCompletionStreamResponse,
     includes_usage: bool,
+    num_calls: u32,
 }
 
 impl Chunks {
@@ -246,7 +203,7 @@ impl Chunks {
             object: "chat.completion.chunk".to_owned(),
             ..CreateChatCompletionStreamResponse::default()
         };
-        Chunks { chunk, includes_usage }
+        Chunks { chunk, includes_usage, num_calls: 0 }
     }
 
     fn event(&self, choice: ChatChoiceStream) -> Event {
@@ -254,13 +211,61 @@ impl Chunks {
         stream::chunk(&CreateChatCompletionStreamResponse { choices, ..self.chunk.clone() })
     }
 
-    fn text(&self, text: String, tokens: Vec<TokenText>) -> Option<Event> {
-        if text.is_empty() && tokens.is_empty() {
-            return None;
+    /// A piece, with the log-probabilities of the token that completed it.
+    fn piece(&mut self, piece: Piece, tokens: Vec<TokenText>) -> Option<Event> {
+        let mut delta = ChatCompletionStreamResponseDelta::default();
+        match piece {
+            Piece::Text(text) => delta.content = Some(text),
+            Piece::Reasoning(text) => return Some(self.reasoning(text, tokens)),
+            Piece::Call { id, name } => {
+                self.num_calls += 1;
+                let function = FunctionCallStream { name: Some(name), arguments: None };
+                delta.tool_calls = Some(vec![ChatCompletionMessageToolCallChunk {
+                    index: self.num_calls - 1,
+                    id: Some(id),
+                    r#type: Some(FunctionType::Function),
+                    function: Some(function),
+                }]);
+            }
+            Piece::Arguments(json) => {
+                let function = FunctionCallStream { name: None, arguments: Some(json) };
+                delta.tool_calls = Some(vec![ChatCompletionMessageToolCallChunk {
+                    index: self.num_calls - 1,
+                    id: None,
+                    r#type: None,
+                    function: Some(function),
+                }]);
+            }
+            Piece::CallEnd => return None,
         }
-        let delta = ChatCompletionStreamResponseDelta { content: Some(text), ..Default::default() };
         let logprobs = logprobs(tokens);
         Some(self.event(ChatChoiceStream { delta, logprobs, ..Default::default() }))
+    }
+
+    /// A piece of reasoning, in DeepSeek's field: OpenAI's types have none.
+    fn reasoning(&self, text: String, tokens: Vec<TokenText>) -> Event {
+        let choice = ChatChoiceStream { logprobs: logprobs(tokens), ..Default::default() };
+        let chunk =
+            CreateChatCompletionStreamResponse { choices: vec![choice], ..self.chunk.clone() };
+        let mut chunk = serde_json::to_value(&chunk).unwrap_or_default();
+        chunk["choices"][0]["delta"]["reasoning_content"] = text.into();
+        stream::chunk(&chunk)
+    }
+
+    /// What a token has completed. Its log-probabilities come with the first piece, and also where
+    /// there is none.
+    fn token(&mut self, pieces: Vec<Piece>, logprobs: Option<TokenText>) -> Vec<Event> {
+        let mut tokens: Vec<TokenText> = logprobs.into_iter().collect();
+        let mut events = Vec::with_capacity(pieces.len());
+        for piece in pieces {
+            let has_event = piece != Piece::CallEnd;
+            let own = if has_event { std::mem::take(&mut tokens) } else { Vec::new() };
+            events.extend(self.piece(piece, own));
+        }
+        if !tokens.is_empty() {
+            events.extend(self.piece(Piece::Text(String::new()), tokens));
+        }
+        events
     }
 
     fn end(&self, end: &Ending) -> Vec<Event> {
@@ -287,11 +292,11 @@ impl StreamFormat for Chunks {
     fn part(&mut self, event: AnswerEvent) -> Vec<Event> {
         match event {
             AnswerEvent::Prefill => Vec::new(),
-            AnswerEvent::Text { text, logprobs } => {
-                self.text(text, logprobs.into_iter().collect()).into_iter().collect()
-            }
-            AnswerEvent::End { text, end } => {
-                self.text(text, Vec::new()).into_iter().chain(self.end(&end)).collect()
+            AnswerEvent::Token { pieces, logprobs } => self.token(pieces, logprobs),
+            AnswerEvent::End { pieces, end } => {
+                let mut events = self.token(pieces, None);
+                events.extend(self.end(&end));
+                events
             }
         }
     }
@@ -303,6 +308,7 @@ impl StreamFormat for Chunks {
 
 fn finish_reason(end: &Ending) -> Option<FinishReason> {
     Some(match end.reason {
+        _ if end.calls_tools => FinishReason::ToolCalls,
         completion::FinishReason::Length | completion::FinishReason::Context => {
             FinishReason::Length
         }
@@ -319,7 +325,10 @@ pub(super) fn usage(end: &Ending) -> CompletionUsage {
             cached_tokens: Some(end.num_cached_tokens),
             ..PromptTokensDetails::default()
         }),
-        completion_tokens_details: None,
+        completion_tokens_details: Some(CompletionTokensDetails {
+            reasoning_tokens: Some(end.num_reasoning_tokens),
+            ..CompletionTokensDetails::default()
+        }),
     }
 }
 

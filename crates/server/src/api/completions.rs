@@ -12,7 +12,7 @@ use cairn_app::completion::{FinishReason, PromptInput};
 use serde_json::{Map, Value};
 
 use super::answer::{
-    Answer, AnswerEvent, AnswerRequest, Ending, FinishedAnswer, TokenText, new_id, now_s,
+    Answer, AnswerEvent, AnswerRequest, Ending, FinishedAnswer, Piece, TokenText, new_id, now_s,
 };
 use super::body::{self, Body, Fields};
 use super::chat::{stops, usage};
@@ -42,7 +42,9 @@ async fn answer(shared: &Arc<Shared>, request: Request) -> Result<Response, ApiE
         let chunks = Chunks { chunk, includes_usage, num_chars: 0 };
         return stream::response(answer, chunks).await;
     }
-    let FinishedAnswer { model, text, tokens, end } = answer.whole().await?;
+    let whole = answer.whole().await?;
+    let text = whole.text();
+    let FinishedAnswer { model, tokens, end, .. } = whole;
     let choice = Choice {
         text,
         logprobs: logprobs(tokens, &mut 0),
@@ -108,6 +110,7 @@ fn question(body: Body<CreateCompletionRequest>) -> Result<AnswerRequest, ApiErr
         model,
         permit,
         prompt,
+        tools: None,
         sampling: VendorSampling {
             temperature: fields.temperature,
             top_p: fields.top_p,
@@ -155,13 +158,15 @@ impl StreamFormat for Chunks {
 
     fn part(&mut self, event: AnswerEvent) -> Vec<Event> {
         match event {
-            AnswerEvent::Text { text, logprobs } if !text.is_empty() || logprobs.is_some() => {
+            AnswerEvent::Token { pieces, logprobs } if !pieces.is_empty() || logprobs.is_some() => {
+                let text = text(pieces);
                 let tokens = logprobs.into_iter().collect();
                 let logprobs = self::logprobs(tokens, &mut self.num_chars);
                 vec![self.event(Choice { text, logprobs, ..Choice::default() })]
             }
-            AnswerEvent::Prefill | AnswerEvent::Text { .. } => Vec::new(),
-            AnswerEvent::End { text, end } => {
+            AnswerEvent::Prefill | AnswerEvent::Token { .. } => Vec::new(),
+            AnswerEvent::End { pieces, end } => {
+                let text = text(pieces);
                 let finish_reason = Some(finish_reason(&end));
                 let last = self.event(Choice { text, finish_reason, ..Choice::default() });
                 let usage = self.includes_usage.then(|| {
@@ -176,6 +181,15 @@ impl StreamFormat for Chunks {
     fn failed(&mut self, error: &ApiError) -> Event {
         stream::json(&error.body(Vendor::OpenAi))
     }
+}
+
+/// The text of pieces; without segments they are nothing else.
+fn text(pieces: Vec<Piece>) -> String {
+    let texts = pieces.into_iter().filter_map(|piece| match piece {
+        Piece::Text(text) => Some(text),
+        _ => None,
+    });
+    texts.collect()
 }
 
 fn finish_reason(end: &Ending) -> CompletionFinishReason {

@@ -6,17 +6,18 @@ use axum::Json;
 use axum::extract::{Request, State};
 use axum::response::sse::Event;
 use axum::response::{IntoResponse, Response};
-use cairn_app::completion::{FinishReason, Message, Role};
+use cairn_app::completion::{FinishReason, MadeCall, Message, Role, Turn};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::answer::{
-    Answer, AnswerEvent, AnswerRequest, Ending, FinishedAnswer, chat_prompt, new_id,
+    Answer, AnswerEvent, AnswerRequest, Ending, FinishedAnswer, Part, Piece, chat_prompt, new_id,
 };
 use super::body::{self, Body, Fields};
 use super::error::{ApiError, Vendor};
 use super::sampling::{VendorSampling, checked_stops};
 use super::stream::{self, StreamFormat};
+use super::tools::{self, Tool, ToolChoice, Tools};
 use crate::shared::Shared;
 
 #[derive(Deserialize)]
@@ -31,6 +32,24 @@ struct MessagesRequest {
     stream: bool,
     temperature: Option<f32>,
     top_p: Option<f32>,
+    #[serde(default)]
+    tools: Vec<RequestTool>,
+    tool_choice: Option<RequestChoice>,
+}
+
+#[derive(Deserialize)]
+struct RequestTool {
+    /// `custom`, where it is said. Others are Anthropic's own tools.
+    r#type: Option<String>,
+    name: String,
+    description: Option<String>,
+    input_schema: Option<Value>,
+}
+
+#[derive(Deserialize)]
+struct RequestChoice {
+    r#type: String,
+    disable_parallel_tool_use: Option<bool>,
 }
 
 #[derive(Deserialize)]
@@ -54,6 +73,16 @@ enum Content {
     Blocks(Vec<Map<String, Value>>),
 }
 
+/// What a message's blocks say.
+#[derive(Default)]
+struct Blocks {
+    text: String,
+    reasoning: Option<String>,
+    calls: Vec<MadeCall>,
+    /// Ids and texts.
+    results: Vec<(String, String)>,
+}
+
 impl Content {
     /// The text; what is not text is refused by its place.
     fn text(self, place: &str) -> Result<String, ApiError> {
@@ -61,17 +90,75 @@ impl Content {
             Content::Text(text) => return Ok(text),
             Content::Blocks(blocks) => blocks,
         };
-        let text = |(index, block): (usize, Map<String, Value>)| match (
-            block.get("type").and_then(Value::as_str),
-            block.get("text").and_then(Value::as_str),
-        ) {
+        let text = |(index, block): (usize, Map<String, Value>)| match kind_and_text(&block) {
             (Some("text"), Some(text)) => Ok(text.to_owned()),
-            // What the model had thought is no part of what it said.
-            (Some("thinking" | "redacted_thinking"), _) => Ok(String::new()),
             _ => Err(ApiError::unsupported(format!("{place}[{index}]"))),
         };
         blocks.into_iter().enumerate().map(text).collect()
     }
+
+    /// What the message of one side says; what it cannot say is refused by its place.
+    fn read(self, role: &RequestRole, place: &str) -> Result<Blocks, ApiError> {
+        let mut read = Blocks::default();
+        let blocks = match self {
+            Content::Text(text) => return Ok(Blocks { text, ..read }),
+            Content::Blocks(blocks) => blocks,
+        };
+        for (index, block) in blocks.into_iter().enumerate() {
+            let place = format!("{place}[{index}]");
+            match (kind_and_text(&block), role) {
+                ((Some("text"), Some(text)), _) => read.text.push_str(text),
+                ((Some("thinking"), _), RequestRole::Assistant) => {
+                    let thought = block.get("thinking").and_then(Value::as_str).unwrap_or_default();
+                    read.reasoning.get_or_insert_default().push_str(thought);
+                }
+                // What cannot be read is no part of what was said.
+                ((Some("redacted_thinking"), _), RequestRole::Assistant) => {}
+                ((Some("tool_use"), _), RequestRole::Assistant) => {
+                    read.calls.push(call(block, place)?);
+                }
+                ((Some("tool_result"), _), RequestRole::User) => {
+                    read.results.push(result(block, &place)?);
+                }
+                _ => return Err(ApiError::unsupported(place)),
+            }
+        }
+        Ok(read)
+    }
+}
+
+fn kind_and_text(block: &Map<String, Value>) -> (Option<&str>, Option<&str>) {
+    let field = |name: &str| block.get(name).and_then(Value::as_str);
+    (field("type"), field("text"))
+}
+
+fn call(mut block: Map<String, Value>, place: String) -> Result<MadeCall, ApiError> {
+    match (block.remove("id"), block.remove("name"), block.remove("input")) {
+        (Some(Value::String(id)), Some(Value::String(name)), Some(Value::Object(arguments))) => {
+            Ok(MadeCall { id, name, arguments })
+        }
+        _ => {
+            let message = format!("`{place}` needs an id, a name and an input, an object.");
+            Err(ApiError::invalid(place, message))
+        }
+    }
+}
+
+/// The id and the text of a result.
+fn result(mut block: Map<String, Value>, place: &str) -> Result<(String, String), ApiError> {
+    let Some(Value::String(id)) = block.remove("tool_use_id") else {
+        let message = format!("`{place}` needs a tool_use_id.");
+        return Err(ApiError::invalid(place, message));
+    };
+    let refused = || ApiError::unsupported(format!("{place}.content"));
+    let text = match block.remove("content") {
+        None | Some(Value::Null) => String::new(),
+        Some(content) => {
+            let content: Content = serde_json::from_value(content).map_err(|_| refused())?;
+            content.text(&format!("{place}.content"))?
+        }
+    };
+    Ok((id, text))
 }
 
 pub(super) async fn create(State(shared): State<Arc<Shared>>, request: Request) -> Response {
@@ -86,20 +173,47 @@ async fn answer(shared: &Arc<Shared>, request: Request) -> Result<Response, ApiE
     let streams = body.fields.stream;
     let answer = Answer::begin(shared, question(body)?).await?;
     if streams {
-        let events = Events { model: answer.model.clone() };
+        let events = Events::new(answer.model.clone());
         return stream::response(answer, events).await;
     }
-    let FinishedAnswer { model, text, end, .. } = answer.whole().await?;
+    let FinishedAnswer { model, parts, end, .. } = answer.whole().await?;
     let mut message = message(&model);
-    message["content"] = json!([{ "type": "text", "text": text }]);
+    let mut blocks: Vec<Value> = parts.into_iter().filter_map(block).collect();
+    if blocks.is_empty() {
+        blocks.push(json!({ "type": "text", "text": "" }));
+    }
+    message["content"] = blocks.into();
     message["stop_reason"] = stop_reason(&end).into();
     message["stop_sequence"] = end.stop_string.clone().into();
     message["usage"] = usage(&end);
     Ok(Json(message).into_response())
 }
 
+/// A part as a block of content; none for a call whose arguments are no object, because the answer
+/// broke off in it or the model wrote them wrongly.
+fn block(part: Part) -> Option<Value> {
+    Some(match part {
+        Part::Text(text) => json!({ "type": "text", "text": text }),
+        Part::Reasoning(text) => json!({ "type": "thinking", "thinking": text, "signature": "" }),
+        Part::Call { id, name, arguments } => {
+            let input: Map<String, Value> = serde_json::from_str(&arguments).ok()?;
+            json!({ "type": "tool_use", "id": id, "name": name, "input": input })
+        }
+    })
+}
+
 const FIELDS: Fields = Fields {
-    read: &["max_tokens", "messages", "system", "stop_sequences", "stream", "temperature", "top_p"],
+    read: &[
+        "max_tokens",
+        "messages",
+        "system",
+        "stop_sequences",
+        "stream",
+        "temperature",
+        "top_p",
+        "tools",
+        "tool_choice",
+    ],
     refused,
 };
 
@@ -107,12 +221,12 @@ const FIELDS: Fields = Fields {
 fn refused(fields: &Map<String, Value>) -> Option<String> {
     let asks = |name: &str| match (name, fields.get(name)) {
         (_, None) => false,
-        ("tools" | "mcp_servers", Some(Value::Array(tools))) => !tools.is_empty(),
+        ("mcp_servers", Some(Value::Array(servers))) => !servers.is_empty(),
         ("thinking", Some(thinking)) => thinking["type"] != "disabled",
         ("output_config", Some(config)) => config.get("format").is_some(),
         _ => true,
     };
-    ["tools", "mcp_servers", "thinking", "container", "output_config", "output_format"]
+    ["mcp_servers", "thinking", "container", "output_config", "output_format"]
         .into_iter()
         .find(|name| asks(name))
         .map(str::to_owned)
@@ -128,22 +242,19 @@ fn question(body: Body<MessagesRequest>) -> Result<AnswerRequest, ApiError> {
     if fields.messages.is_empty() {
         return Err(ApiError::invalid("messages", "`messages` is empty: ask something."));
     }
-    let message = |role, content| Message { role, content, token_ids: None };
-    let mut messages = Vec::with_capacity(fields.messages.len() + 1);
-    if let Some(system) = fields.system {
-        messages.push(message(Role::System, system.text("system")?));
-    }
+    let tools = tools(fields.tools, fields.tool_choice)?;
+    let system = fields.system.map(|system| system.text("system")).transpose()?;
+    let system = system.map(|content| message_of(Role::System, content));
+    let mut turns: Vec<Turn> = system.into_iter().collect();
     for (index, RequestMessage { role, content }) in fields.messages.into_iter().enumerate() {
-        let role = match role {
-            RequestRole::User => Role::User,
-            RequestRole::Assistant => Role::Assistant,
-        };
-        messages.push(message(role, content.text(&format!("messages[{index}].content"))?));
+        let said = content.read(&role, &format!("messages[{index}].content"))?;
+        add_turns(&mut turns, &role, said);
     }
     Ok(AnswerRequest {
         model,
         permit,
-        prompt: chat_prompt(messages),
+        prompt: chat_prompt(turns, &tools),
+        tools: Some(tools),
         sampling: VendorSampling {
             temperature: fields.temperature,
             top_p: fields.top_p,
@@ -156,6 +267,50 @@ fn question(body: Body<MessagesRequest>) -> Result<AnswerRequest, ApiError> {
     })
 }
 
+fn tools(tools: Vec<RequestTool>, choice: Option<RequestChoice>) -> Result<Tools, ApiError> {
+    let tool = |(index, tool): (usize, RequestTool)| match tool.r#type.as_deref() {
+        None | Some("custom") => Ok(Tool {
+            name: tool.name,
+            description: tool.description,
+            parameters: tool.input_schema.unwrap_or_else(tools::no_parameters),
+        }),
+        Some(_) => Err(ApiError::unsupported(format!("tools[{index}]"))),
+    };
+    let tools = tools.into_iter().enumerate().map(tool).collect::<Result<_, _>>()?;
+    let is_one_call = choice.as_ref().and_then(|choice| choice.disable_parallel_tool_use);
+    let choice = match choice.as_ref().map(|choice| choice.r#type.as_str()) {
+        None | Some("auto") => ToolChoice::Auto,
+        Some("none") => ToolChoice::None,
+        Some(_) => return Err(ApiError::unsupported("tool_choice")),
+    };
+    Tools::new(tools, choice, is_one_call.map(|is_one| !is_one))
+}
+
+fn message_of(role: Role, content: String) -> Turn {
+    Turn::Message(Message { role, content, token_ids: None })
+}
+
+/// Adds the turns of a message. Results come before what the user says to them.
+fn add_turns(turns: &mut Vec<Turn>, role: &RequestRole, said: Blocks) {
+    let Blocks { text, reasoning, calls, results } = said;
+    match role {
+        RequestRole::Assistant if calls.is_empty() && reasoning.is_none() => {
+            turns.push(message_of(Role::Assistant, text));
+        }
+        RequestRole::Assistant => turns.push(Turn::Answer { content: text, reasoning, calls }),
+        RequestRole::User => {
+            let has_results = !results.is_empty();
+            for (call_id, content) in results {
+                let name = tools::called(turns, &call_id);
+                turns.push(Turn::Result { call_id, name, content });
+            }
+            if !has_results || !text.is_empty() {
+                turns.push(message_of(Role::User, text));
+            }
+        }
+    }
+}
+
 /// A message without content, as a stream begins with.
 fn message(model: &str) -> Value {
     json!({
@@ -165,9 +320,18 @@ fn message(model: &str) -> Value {
     })
 }
 
-/// An answer as events with names.
+/// An answer as events with names: its blocks one after the other.
 struct Events {
     model: String,
+    open: Option<BlockKind>,
+    num_closed: u32,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum BlockKind {
+    Text,
+    Thinking,
+    ToolUse,
 }
 
 /// An event whose name is its type.
@@ -176,36 +340,91 @@ fn named(data: &Value) -> Event {
     stream::json(data).event(name)
 }
 
-fn text_event(text: &str) -> Option<Event> {
-    let delta = json!({ "type": "text_delta", "text": text });
-    let event = json!({ "type": "content_block_delta", "index": 0, "delta": delta });
-    (!text.is_empty()).then(|| named(&event))
-}
+impl Events {
+    fn new(model: String) -> Self {
+        Events { model, open: None, num_closed: 0 }
+    }
 
-fn end_events(end: &Ending) -> [Event; 3] {
-    let delta = json!({ "stop_reason": stop_reason(end), "stop_sequence": end.stop_string });
-    [
-        named(&json!({ "type": "content_block_stop", "index": 0 })),
-        named(&json!({ "type": "message_delta", "delta": delta, "usage": usage(end) })),
-        named(&json!({ "type": "message_stop" })),
-    ]
+    /// Closes the block that is open.
+    fn close(&mut self) -> Option<Event> {
+        self.open.take()?;
+        self.num_closed += 1;
+        Some(named(&json!({ "type": "content_block_stop", "index": self.num_closed - 1 })))
+    }
+
+    /// Opens a block, unless one of its kind is open that goes on.
+    fn open(&mut self, kind: BlockKind, block: Value) -> Vec<Event> {
+        if self.open == Some(kind) && kind != BlockKind::ToolUse {
+            return Vec::new();
+        }
+        let mut events: Vec<Event> = self.close().into_iter().collect();
+        self.open = Some(kind);
+        events.push(named(&json!({
+            "type": "content_block_start", "index": self.num_closed, "content_block": block,
+        })));
+        events
+    }
+
+    fn delta(&self, delta: Value) -> Event {
+        named(&json!({ "type": "content_block_delta", "index": self.num_closed, "delta": delta }))
+    }
+
+    fn piece(&mut self, piece: Piece) -> Vec<Event> {
+        let (mut events, delta) = match piece {
+            Piece::Text(text) => {
+                let block = json!({ "type": "text", "text": "" });
+                let delta = json!({ "type": "text_delta", "text": text });
+                (self.open(BlockKind::Text, block), delta)
+            }
+            Piece::Reasoning(text) => {
+                let block = json!({ "type": "thinking", "thinking": "", "signature": "" });
+                let delta = json!({ "type": "thinking_delta", "thinking": text });
+                (self.open(BlockKind::Thinking, block), delta)
+            }
+            Piece::Call { id, name } => {
+                let block = json!({ "type": "tool_use", "id": id, "name": name, "input": {} });
+                return self.open(BlockKind::ToolUse, block);
+            }
+            Piece::Arguments(json) => {
+                (Vec::new(), json!({ "type": "input_json_delta", "partial_json": json }))
+            }
+            Piece::CallEnd => return self.close().into_iter().collect(),
+        };
+        events.push(self.delta(delta));
+        events
+    }
+
+    fn end(&mut self, end: &Ending) -> Vec<Event> {
+        let mut events = Vec::new();
+        if self.open.is_none() && self.num_closed == 0 {
+            events = self.open(BlockKind::Text, json!({ "type": "text", "text": "" }));
+        }
+        events.extend(self.close());
+        let delta = json!({ "stop_reason": stop_reason(end), "stop_sequence": end.stop_string });
+        events.push(named(&json!({
+            "type": "message_delta", "delta": delta, "usage": usage(end),
+        })));
+        events.push(named(&json!({ "type": "message_stop" })));
+        events
+    }
 }
 
 impl StreamFormat for Events {
     fn begin(&mut self) -> Vec<Event> {
-        let block = json!({ "type": "text", "text": "" });
-        vec![
-            named(&json!({ "type": "message_start", "message": message(&self.model) })),
-            named(&json!({ "type": "content_block_start", "index": 0, "content_block": block })),
-        ]
+        vec![named(&json!({ "type": "message_start", "message": message(&self.model) }))]
     }
 
     fn part(&mut self, event: AnswerEvent) -> Vec<Event> {
         match event {
             AnswerEvent::Prefill => vec![named(&json!({ "type": "ping" }))],
-            AnswerEvent::Text { text, .. } => text_event(&text).into_iter().collect(),
-            AnswerEvent::End { text, end } => {
-                text_event(&text).into_iter().chain(end_events(&end)).collect()
+            AnswerEvent::Token { pieces, .. } => {
+                pieces.into_iter().flat_map(|piece| self.piece(piece)).collect()
+            }
+            AnswerEvent::End { pieces, end } => {
+                let mut events: Vec<Event> =
+                    pieces.into_iter().flat_map(|piece| self.piece(piece)).collect();
+                events.extend(self.end(&end));
+                events
             }
         }
     }
@@ -219,6 +438,7 @@ fn stop_reason(end: &Ending) -> &'static str {
     match (end.reason, &end.stop_string) {
         (FinishReason::Length | FinishReason::Context, _) => "max_tokens",
         (_, Some(_)) => "stop_sequence",
+        (_, None) if end.calls_tools => "tool_use",
         (_, None) => "end_turn",
     }
 }

@@ -13,6 +13,7 @@
 mod answer;
 mod body;
 mod chat;
+mod chat_messages;
 mod completions;
 mod decisions;
 mod error;
@@ -21,6 +22,7 @@ mod models;
 mod responses;
 mod sampling;
 mod stream;
+mod tools;
 
 use std::sync::Arc;
 

@@ -7,17 +7,19 @@ use axum::Json;
 use axum::extract::{Request, State};
 use axum::response::sse::Event;
 use axum::response::{IntoResponse, Response};
-use cairn_app::completion::{FinishReason, Message, Role};
+use cairn_app::completion::{FinishReason, MadeCall, Message, Role, Turn};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::answer::{
-    Answer, AnswerEvent, AnswerRequest, Ending, FinishedAnswer, chat_prompt, new_id, now_s,
+    Answer, AnswerEvent, AnswerRequest, Ending, FinishedAnswer, Part, Piece, chat_prompt, new_id,
+    now_s,
 };
 use super::body::{self, Body, Fields};
 use super::error::{ApiError, Vendor};
 use super::sampling::VendorSampling;
 use super::stream::{self, StreamFormat};
+use super::tools::{self, Tool, ToolChoice, Tools};
 use crate::shared::Shared;
 
 #[derive(Deserialize)]
@@ -29,6 +31,19 @@ struct ResponsesRequest {
     top_p: Option<f32>,
     #[serde(default)]
     stream: bool,
+    #[serde(default)]
+    tools: Vec<RequestTool>,
+    tool_choice: Option<Value>,
+    parallel_tool_calls: Option<bool>,
+}
+
+#[derive(Deserialize)]
+struct RequestTool {
+    r#type: String,
+    #[serde(default)]
+    name: String,
+    description: Option<String>,
+    parameters: Option<Value>,
 }
 
 /// A question, or a conversation.
@@ -45,6 +60,11 @@ struct Item {
     r#type: Option<String>,
     role: Option<ItemRole>,
     content: Option<Content>,
+    /// Of a call and of its result.
+    call_id: Option<String>,
+    name: Option<String>,
+    arguments: Option<String>,
+    output: Option<Content>,
 }
 
 #[derive(Deserialize)]
@@ -77,15 +97,29 @@ async fn answer(shared: &Arc<Shared>, request: Request) -> Result<Response, ApiE
     let answer = Answer::begin(shared, question(body)?).await?;
     let state = ResponseState::new(answer.model.clone(), instructions);
     if streams {
-        return stream::response(answer, Events { state, num_sent: 0 }).await;
+        return stream::response(answer, Events::new(state)).await;
     }
-    let FinishedAnswer { text, end, .. } = answer.whole().await?;
-    let state = ResponseState { text, ..state };
+    let FinishedAnswer { parts, end, .. } = answer.whole().await?;
+    let mut state = state;
+    for part in parts {
+        state.output.push(Output::new(part));
+    }
+    state.fill();
     Ok(Json(state.response(Some(&end))).into_response())
 }
 
 const FIELDS: Fields = Fields {
-    read: &["input", "instructions", "max_output_tokens", "temperature", "top_p", "stream"],
+    read: &[
+        "input",
+        "instructions",
+        "max_output_tokens",
+        "temperature",
+        "top_p",
+        "stream",
+        "tools",
+        "tool_choice",
+        "parallel_tool_calls",
+    ],
     refused,
 };
 
@@ -93,45 +127,37 @@ const FIELDS: Fields = Fields {
 fn refused(fields: &Map<String, Value>) -> Option<String> {
     let asks = |name: &str| match (name, fields.get(name)) {
         (_, None) => false,
-        ("tools", Some(Value::Array(tools))) => !tools.is_empty(),
         ("background", Some(background)) => *background != false,
         ("text", Some(text)) => text.get("format").is_some_and(|format| format["type"] != "text"),
         _ => true,
     };
-    [
-        "previous_response_id",
-        "conversation",
-        "prompt",
-        "tools",
-        "background",
-        "text",
-        "top_logprobs",
-    ]
-    .into_iter()
-    .find(|name| asks(name))
-    .map(str::to_owned)
+    ["previous_response_id", "conversation", "prompt", "background", "text", "top_logprobs"]
+        .into_iter()
+        .find(|name| asks(name))
+        .map(str::to_owned)
 }
 
 fn question(body: Body<ResponsesRequest>) -> Result<AnswerRequest, ApiError> {
     let Body { model, own, permit, fields } = body;
-    let message = |role, content| Message { role, content, token_ids: None };
-    let mut messages: Vec<Message> = Vec::new();
-    messages.extend(fields.instructions.map(|text| message(Role::System, text)));
+    let tools = tools(fields.tools, fields.tool_choice, fields.parallel_tool_calls)?;
+    let mut turns: Vec<Turn> = Vec::new();
+    turns.extend(fields.instructions.map(|text| message_of(Role::System, text)));
     match fields.input {
-        Input::Text(text) => messages.push(message(Role::User, text)),
+        Input::Text(text) => turns.push(message_of(Role::User, text)),
         Input::Items(items) => {
             for (index, item) in items.into_iter().enumerate() {
-                messages.push(self::message(index, item)?);
+                add_item(&mut turns, index, item)?;
             }
         }
     }
-    if messages.is_empty() {
+    if turns.is_empty() {
         return Err(ApiError::invalid("input", "`input` is empty: ask something."));
     }
     Ok(AnswerRequest {
         model,
         permit,
-        prompt: chat_prompt(messages),
+        prompt: chat_prompt(turns, &tools),
+        tools: Some(tools),
         sampling: VendorSampling {
             temperature: fields.temperature,
             top_p: fields.top_p,
@@ -144,32 +170,100 @@ fn question(body: Body<ResponsesRequest>) -> Result<AnswerRequest, ApiError> {
     })
 }
 
-/// A message of text; what is not text is refused by its place.
-fn message(index: usize, item: Item) -> Result<Message, ApiError> {
-    let refused = |what: &str| ApiError::unsupported(format!("input[{index}]{what}"));
-    if item.r#type.is_some_and(|kind| kind != "message") {
-        return Err(refused(""));
-    }
-    let role = match item.role.ok_or_else(|| refused(""))? {
-        ItemRole::System | ItemRole::Developer => Role::System,
-        ItemRole::User => Role::User,
-        ItemRole::Assistant => Role::Assistant,
+fn tools(
+    tools: Vec<RequestTool>,
+    choice: Option<Value>,
+    is_parallel: Option<bool>,
+) -> Result<Tools, ApiError> {
+    let tool = |(index, tool): (usize, RequestTool)| match tool.r#type.as_str() {
+        "function" => Ok(Tool {
+            name: tool.name,
+            description: tool.description,
+            parameters: tool.parameters.unwrap_or_else(tools::no_parameters),
+        }),
+        _ => Err(ApiError::unsupported(format!("tools[{index}]"))),
     };
-    let content = match item.content {
-        None => String::new(),
-        Some(Content::Text(text)) => text,
+    let tools = tools.into_iter().enumerate().map(tool).collect::<Result<_, _>>()?;
+    let choice = match choice.as_ref().map(|choice| choice.as_str()) {
+        None | Some(Some("auto")) => ToolChoice::Auto,
+        Some(Some("none")) => ToolChoice::None,
+        Some(_) => return Err(ApiError::unsupported("tool_choice")),
+    };
+    Tools::new(tools, choice, is_parallel)
+}
+
+fn message_of(role: Role, content: String) -> Turn {
+    Turn::Message(Message { role, content, token_ids: None })
+}
+
+/// Adds an item of the conversation; one that cannot be told is refused by its place.
+fn add_item(turns: &mut Vec<Turn>, index: usize, item: Item) -> Result<(), ApiError> {
+    let refused = |what: &str| ApiError::unsupported(format!("input[{index}]{what}"));
+    let content = |content: Option<Content>, what: &str| match content {
+        None => Ok(String::new()),
+        Some(Content::Text(text)) => Ok(text),
         Some(Content::Parts(parts)) => {
-            parts.iter().map(text).collect::<Option<_>>().ok_or_else(|| refused(".content"))?
+            parts.iter().map(text).collect::<Option<String>>().ok_or_else(|| refused(what))
         }
     };
-    Ok(Message { role, content, token_ids: None })
+    match item.r#type.as_deref() {
+        None | Some("message") => {
+            let role = match item.role.ok_or_else(|| refused(""))? {
+                ItemRole::System | ItemRole::Developer => Role::System,
+                ItemRole::User => Role::User,
+                ItemRole::Assistant => Role::Assistant,
+            };
+            turns.push(message_of(role, content(item.content, ".content")?));
+        }
+        Some("reasoning") => {
+            let thought = content(item.content, ".content")?;
+            let calls = Vec::new();
+            let reasoning = Some(thought).filter(|thought| !thought.is_empty());
+            turns.push(Turn::Answer { content: String::new(), reasoning, calls });
+        }
+        Some("function_call") => {
+            let (Some(id), Some(name)) = (item.call_id, item.name) else {
+                let message = format!("`input[{index}]` needs a call_id and a name.");
+                return Err(ApiError::invalid(format!("input[{index}]"), message));
+            };
+            let param = format!("input[{index}].arguments");
+            let arguments = tools::arguments(&item.arguments.unwrap_or_default(), &param)?;
+            add_call(turns, MadeCall { id, name, arguments });
+        }
+        Some("function_call_output") => {
+            let call_id = item.call_id.ok_or_else(|| refused(".call_id"))?;
+            let name = tools::called(turns, &call_id);
+            let content = content(item.output, ".output")?;
+            turns.push(Turn::Result { call_id, name, content });
+        }
+        Some(_) => return Err(refused("")),
+    }
+    Ok(())
+}
+
+/// Adds a call to the answer that it belongs to: its items follow each other.
+fn add_call(turns: &mut Vec<Turn>, call: MadeCall) {
+    match turns.last_mut() {
+        Some(Turn::Answer { calls, .. }) => calls.push(call),
+        Some(Turn::Message(message)) if message.role == Role::Assistant => {
+            let content = std::mem::take(&mut message.content);
+            turns.pop();
+            turns.push(Turn::Answer { content, reasoning: None, calls: vec![call] });
+        }
+        _ => {
+            let content = String::new();
+            turns.push(Turn::Answer { content, reasoning: None, calls: vec![call] });
+        }
+    }
 }
 
 /// The text of a part; none if it is no text.
 fn text(part: &Map<String, Value>) -> Option<String> {
     let field = |name: &str| part.get(name).and_then(Value::as_str);
     match (field("type")?, field("text")) {
-        ("input_text" | "output_text" | "text", Some(text)) => Some(text.to_owned()),
+        ("input_text" | "output_text" | "reasoning_text" | "text", Some(text)) => {
+            Some(text.to_owned())
+        }
         ("refusal", _) => field("refusal").map(str::to_owned),
         _ => None,
     }
@@ -178,49 +272,94 @@ fn text(part: &Map<String, Value>) -> Option<String> {
 /// What has been written of an answer.
 struct ResponseState {
     id: String,
-    message_id: String,
     created_at: u32,
     model: String,
     instructions: Option<String>,
-    text: String,
+    output: Vec<Output>,
+}
+
+/// An item of the answer.
+struct Output {
+    id: String,
+    part: Part,
+}
+
+impl Output {
+    fn new(part: Part) -> Self {
+        let prefix = match part {
+            Part::Text(_) => "msg_",
+            Part::Reasoning(_) => "rs_",
+            Part::Call { .. } => "fc_",
+        };
+        Output { id: new_id(prefix), part }
+    }
+
+    /// Its one part of content, if it has parts.
+    fn content(&self) -> Option<Value> {
+        match &self.part {
+            Part::Text(text) => Some(json!({
+                "type": "output_text", "text": text, "annotations": [], "logprobs": [],
+            })),
+            Part::Reasoning(text) => Some(json!({ "type": "reasoning_text", "text": text })),
+            Part::Call { .. } => None,
+        }
+    }
+
+    /// The item; without content before it has ended.
+    fn item(&self, status: &str, has_ended: bool) -> Value {
+        let content: Vec<Value> = self.content().into_iter().filter(|_| has_ended).collect();
+        match &self.part {
+            Part::Text(_) => json!({
+                "type": "message", "id": self.id, "role": "assistant", "status": status,
+                "content": content,
+            }),
+            Part::Reasoning(_) => json!({
+                "type": "reasoning", "id": self.id, "status": status, "summary": [],
+                "content": content,
+            }),
+            Part::Call { id, name, arguments } => json!({
+                "type": "function_call", "id": self.id, "call_id": id, "name": name,
+                "arguments": if has_ended { arguments } else { "" }, "status": status,
+            }),
+        }
+    }
 }
 
 impl ResponseState {
     fn new(model: String, instructions: Option<String>) -> Self {
         ResponseState {
             id: new_id("resp_"),
-            message_id: new_id("msg_"),
             created_at: now_s(),
             model,
             instructions,
-            text: String::new(),
+            output: Vec::new(),
         }
     }
 
-    fn part(&self) -> Value {
-        json!({ "type": "output_text", "text": self.text, "annotations": [], "logprobs": [] })
-    }
-
-    /// The message; without parts before it has ended.
-    fn message(&self, end: Option<&Ending>) -> Value {
-        let parts: Vec<Value> = end.iter().map(|_| self.part()).collect();
-        json!({
-            "type": "message", "id": self.message_id, "role": "assistant",
-            "status": status(end), "content": parts,
-        })
+    /// An answer without anything is an empty message.
+    fn fill(&mut self) {
+        if self.output.is_empty() {
+            self.output.push(Output::new(Part::Text(String::new())));
+        }
     }
 
     /// The response; without output before it has ended.
     fn response(&self, end: Option<&Ending>) -> Value {
-        let output: Vec<Value> = end.iter().map(|end| self.message(Some(end))).collect();
+        let items = self.output.iter().enumerate().filter(|_| end.is_some());
+        // Only the last item can have been cut.
+        let last = self.output.len().saturating_sub(1);
+        let items = items.map(|(index, item)| {
+            item.item(if index == last { status(end) } else { "completed" }, true)
+        });
+        let output: Vec<Value> = items.collect();
         let is_cut = end.is_some_and(|end| status(Some(end)) == "incomplete");
         json!({
             "id": self.id, "object": "response", "created_at": self.created_at,
             "model": self.model, "status": status(end), "error": null,
             "incomplete_details": is_cut.then(|| json!({ "reason": "max_output_tokens" })),
             "instructions": self.instructions, "metadata": {}, "output": output,
-            "parallel_tool_calls": false, "previous_response_id": null, "store": false,
-            "tool_choice": "none", "tools": [], "usage": end.map(usage),
+            "parallel_tool_calls": true, "previous_response_id": null, "store": false,
+            "tool_choice": "auto", "tools": [], "usage": end.map(usage),
         })
     }
 }
@@ -238,7 +377,7 @@ fn usage(end: &Ending) -> Value {
         "input_tokens": end.num_prompt_tokens,
         "input_tokens_details": { "cached_tokens": end.num_cached_tokens },
         "output_tokens": end.num_answer_tokens,
-        "output_tokens_details": { "reasoning_tokens": 0 },
+        "output_tokens_details": { "reasoning_tokens": end.num_reasoning_tokens },
         "total_tokens": end.num_prompt_tokens.saturating_add(end.num_answer_tokens),
     })
 }
@@ -247,9 +386,15 @@ fn usage(end: &Ending) -> Value {
 struct Events {
     state: ResponseState,
     num_sent: u32,
+    /// Whether the last item of the output goes on.
+    is_open: bool,
 }
 
 impl Events {
+    fn new(state: ResponseState) -> Self {
+        Events { state, num_sent: 0, is_open: false }
+    }
+
     fn event(&mut self, name: &str, more: Value) -> Event {
         let mut data = json!({ "type": name, "sequence_number": self.num_sent });
         self.num_sent += 1;
@@ -260,11 +405,14 @@ impl Events {
         stream::json(&data).event(name)
     }
 
-    /// An event about the one part of the one message.
-    fn part_event(&mut self, name: &str, key: &str, value: Value) -> Event {
-        let mut more = json!({
-            "item_id": self.state.message_id, "output_index": 0, "content_index": 0,
-        });
+    /// An event about the last item.
+    fn item_event(&mut self, name: &str, key: &str, value: Value) -> Event {
+        let Some(item) = self.state.output.last() else { return self.event(name, json!({})) };
+        let index = self.state.output.len() - 1;
+        let mut more = json!({ "item_id": item.id, "output_index": index });
+        if !matches!(item.part, Part::Call { .. }) {
+            more["content_index"] = 0.into();
+        }
         more[key] = value;
         if name.starts_with("response.output_text") {
             more["logprobs"] = json!([]);
@@ -272,47 +420,117 @@ impl Events {
         self.event(name, more)
     }
 
-    fn text(&mut self, text: String) -> Option<Event> {
-        self.state.text.push_str(&text);
-        let name = "response.output_text.delta";
-        (!text.is_empty()).then(|| self.part_event(name, "delta", text.into()))
+    /// An event with the whole last item.
+    fn whole_item_event(&mut self, name: &str, status: &str, has_ended: bool) -> Option<Event> {
+        let item = self.state.output.last()?.item(status, has_ended);
+        let index = self.state.output.len() - 1;
+        Some(self.event(name, json!({ "output_index": index, "item": item })))
+    }
+
+    /// Begins an item.
+    fn open(&mut self, part: Part) -> Vec<Event> {
+        let mut events = self.close("completed");
+        self.state.output.push(Output::new(part));
+        self.is_open = true;
+        events.extend(self.whole_item_event("response.output_item.added", "in_progress", false));
+        if let Some(part) = self.state.output.last().and_then(Output::content) {
+            events.push(self.item_event("response.content_part.added", "part", part));
+        }
+        events
+    }
+
+    /// Ends the item that is open.
+    fn close(&mut self, status: &str) -> Vec<Event> {
+        let Some(item) = self.state.output.last().filter(|_| self.is_open) else {
+            return Vec::new();
+        };
+        self.is_open = false;
+        let (name, key, text) = match &item.part {
+            Part::Text(text) => ("response.output_text.done", "text", text.clone()),
+            Part::Reasoning(text) => ("response.reasoning_text.done", "text", text.clone()),
+            Part::Call { arguments, .. } => {
+                ("response.function_call_arguments.done", "arguments", arguments.clone())
+            }
+        };
+        let part = item.content();
+        let mut events = vec![self.item_event(name, key, text.into())];
+        if let Some(part) = part {
+            events.push(self.item_event("response.content_part.done", "part", part));
+        }
+        events.extend(self.whole_item_event("response.output_item.done", status, true));
+        events
+    }
+
+    fn piece(&mut self, piece: Piece) -> Vec<Event> {
+        let last = self.state.output.last().filter(|_| self.is_open).map(|item| &item.part);
+        let begun = match (&piece, last) {
+            (Piece::CallEnd, _) => return self.close("completed"),
+            (Piece::Text(_), Some(Part::Text(_)))
+            | (Piece::Reasoning(_), Some(Part::Reasoning(_)))
+            | (Piece::Arguments(_), _) => None,
+            (Piece::Text(_), _) => Some(Part::Text(String::new())),
+            (Piece::Reasoning(_), _) => Some(Part::Reasoning(String::new())),
+            (Piece::Call { id, name }, _) => {
+                Some(Part::Call { id: id.clone(), name: name.clone(), arguments: String::new() })
+            }
+        };
+        let mut events = begun.map_or(Vec::new(), |part| self.open(part));
+        let Some(item) = self.state.output.last_mut() else { return events };
+        let (name, delta) = match (piece, &mut item.part) {
+            (Piece::Text(text), Part::Text(all)) => {
+                all.push_str(&text);
+                ("response.output_text.delta", text)
+            }
+            (Piece::Reasoning(text), Part::Reasoning(all)) => {
+                all.push_str(&text);
+                ("response.reasoning_text.delta", text)
+            }
+            (Piece::Arguments(json), Part::Call { arguments, .. }) => {
+                arguments.push_str(&json);
+                ("response.function_call_arguments.delta", json)
+            }
+            _ => return events,
+        };
+        events.push(self.item_event(name, "delta", delta.into()));
+        events
     }
 
     fn end(&mut self, end: &Ending) -> Vec<Event> {
-        let (text, part) = (self.state.text.clone(), self.state.part());
-        let (message, response) = (self.state.message(Some(end)), self.state.response(Some(end)));
+        let mut events = match self.state.output.is_empty() {
+            true => self.open(Part::Text(String::new())),
+            false => Vec::new(),
+        };
+        events.extend(self.close(status(Some(end))));
+        let response = self.state.response(Some(end));
         let last = match end.reason {
             FinishReason::Length | FinishReason::Context => "response.incomplete",
             FinishReason::Stop | FinishReason::Cancelled => "response.completed",
         };
-        vec![
-            self.part_event("response.output_text.done", "text", text.into()),
-            self.part_event("response.content_part.done", "part", part),
-            self.event("response.output_item.done", json!({ "output_index": 0, "item": message })),
-            self.event(last, json!({ "response": response })),
-        ]
+        events.push(self.event(last, json!({ "response": response })));
+        events
     }
 }
 
 impl StreamFormat for Events {
     fn begin(&mut self) -> Vec<Event> {
-        let (response, message, part) =
-            (self.state.response(None), self.state.message(None), self.state.part());
+        let response = self.state.response(None);
         vec![
             self.event("response.created", json!({ "response": response })),
             self.event("response.in_progress", json!({ "response": response })),
-            self.event("response.output_item.added", json!({ "output_index": 0, "item": message })),
-            self.part_event("response.content_part.added", "part", part),
         ]
     }
 
     fn part(&mut self, event: AnswerEvent) -> Vec<Event> {
         match event {
             AnswerEvent::Prefill => Vec::new(),
-            AnswerEvent::Text { text, .. } => self.text(text).into_iter().collect(),
-            AnswerEvent::End { text, end } => {
-                let last_text = self.text(text);
-                last_text.into_iter().chain(self.end(&end)).collect()
+            AnswerEvent::Token { pieces, .. } => {
+                pieces.into_iter().flat_map(|piece| self.piece(piece)).collect()
+            }
+            AnswerEvent::End { pieces, end } => {
+                let mut events: Vec<Event> =
+                    pieces.into_iter().flat_map(|piece| self.piece(piece)).collect();
+                events.extend(self.end(&end));
+                events
             }
         }
     }

@@ -41,7 +41,7 @@ pub async fn ask(running: &Running, path: &str, body: &Value) -> Value {
 }
 
 /// The data of a stream's events, with their names.
-async fn events(running: &Running, path: &str, body: &Value) -> Vec<(String, String)> {
+pub async fn events(running: &Running, path: &str, body: &Value) -> Vec<(String, String)> {
     let (status, headers, answer) = running.send(&post(path), body.to_string().as_bytes()).await;
     assert_eq!(status, 200, "{answer}");
     assert!(headers.contains("content-type: text/event-stream"), "{headers}");
@@ -226,8 +226,16 @@ async fn what_cannot_be_done_is_refused_by_its_name() {
         answer["error"].clone()
     };
     let path = "/v1/chat/completions";
-    let tool = json!([{ "type": "function", "function": { "name": "look" } }]);
-    check(path, chat(json!({ "tools": tool })), 400, "`tools`").await;
+    let tool = |name: &str| json!({ "type": "function", "function": { "name": name } });
+    let tools = |names: &[&str]| {
+        let tools: Vec<Value> = names.iter().map(|name| tool(name)).collect();
+        chat(json!({ "tools": tools }))
+    };
+    check(path, tools(&["look"]), 400, "takes no tools").await;
+    check(path, tools(&["look", "look"]), 400, "`tools[1]`").await;
+    check(path, tools(&["look at"]), 400, "`tools[0]`").await;
+    let custom = json!([{ "type": "custom", "custom": { "name": "x", "format": null } }]);
+    check(path, chat(json!({ "tools": custom })), 400, "tools[0]").await;
     check(path, chat(json!({ "n": 2 })), 400, "`n`").await;
     let schema = json!({ "type": "json_schema" });
     check(path, chat(json!({ "response_format": schema })), 400, "`response_format`").await;
@@ -258,6 +266,14 @@ async fn what_cannot_be_done_is_refused_by_its_name() {
     check("/v1/responses", earlier, 400, "`previous_response_id`").await;
     let call = json!({ "input": [{ "type": "function_call", "name": "look" }] });
     check("/v1/responses", call, 400, "`input[0]`").await;
+    let call = json!({ "input": [{ "type": "web_search_call" }] });
+    check("/v1/responses", call, 400, "`input[0]`").await;
+    let call = json!({ "id": "1", "type": "function", "function": {
+        "name": "look", "arguments": "[]",
+    } });
+    let made = json!([{ "role": "assistant", "tool_calls": [call] }]);
+    let place = "`messages[0].tool_calls[0].function.arguments`";
+    check(path, chat(json!({ "messages": made })), 400, place).await;
     let image = json!({ "role": "user", "content": [{ "type": "input_image" }] });
     check("/v1/responses", json!({ "input": [image] }), 400, "`input[0].content`").await;
     let prefilled = json!({ "max_tokens": 1, "messages": [

@@ -5,3 +5,4 @@ mod api;
 mod decisions;
 mod http;
 mod running;
+mod tools;

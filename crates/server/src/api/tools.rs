@@ -1,0 +1,123 @@
+//! The tools that a request offers, which are the same in every vendor's form but for their fields.
+
+use cairn_app::completion::{OfferedTool, SegmentOptions, Turn};
+use serde_json::{Map, Value, json};
+
+use super::error::ApiError;
+
+/// Bounds of a tool's name. Letters, digits, `_`, `-` and `.` stand for themselves in every model's
+/// form of a call.
+const MAX_NAME_BYTES: usize = 128;
+
+/// A tool.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Tool {
+    pub(super) name: String,
+    pub(super) description: Option<String>,
+    /// The JSON Schema of its arguments.
+    pub(super) parameters: Value,
+}
+
+/// What a request says of tools.
+#[derive(Debug, Default)]
+pub(super) struct Tools {
+    /// Those that the model may call; empty if it may call none.
+    offered: Vec<Tool>,
+    /// Whether the answer ends behind its first call.
+    is_one_call: bool,
+}
+
+/// Which tools an answer calls.
+#[derive(Debug, Default, PartialEq)]
+pub(super) enum ToolChoice {
+    /// None: the model is not told of them.
+    None,
+    /// Those that the model chooses.
+    #[default]
+    Auto,
+}
+
+impl Tools {
+    /// Checks the tools of a request.
+    pub(super) fn new(
+        tools: Vec<Tool>,
+        choice: ToolChoice,
+        is_parallel: Option<bool>,
+    ) -> Result<Self, ApiError> {
+        for (index, tool) in tools.iter().enumerate() {
+            let param = format!("tools[{index}]");
+            let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
+            if tool.name.is_empty()
+                || tool.name.len() > MAX_NAME_BYTES
+                || !tool.name.chars().all(is_plain)
+            {
+                let message = format!(
+                    "`{param}` needs a name of at most {MAX_NAME_BYTES} letters, digits, `_`, `-` \
+                     and `.`."
+                );
+                return Err(ApiError::invalid(param, message));
+            }
+            if tools[..index].iter().any(|earlier| earlier.name == tool.name) {
+                let message = format!("`{param}` has the name of an earlier one: {}.", tool.name);
+                return Err(ApiError::invalid(param, message));
+            }
+            if !tool.parameters.is_object() {
+                let message = format!("The parameters of `{param}` are a JSON Schema, an object.");
+                return Err(ApiError::invalid(param, message));
+            }
+        }
+        let offered = if choice == ToolChoice::None { Vec::new() } else { tools };
+        Ok(Tools { offered, is_one_call: is_parallel == Some(false) })
+    }
+
+    /// The tools as chat templates read them.
+    pub(super) fn for_template(&self) -> Vec<Value> {
+        let function = |tool: &Tool| {
+            let mut function = Map::from_iter([("name".to_owned(), tool.name.clone().into())]);
+            if let Some(description) = &tool.description {
+                function.insert("description".to_owned(), description.clone().into());
+            }
+            function.insert("parameters".to_owned(), tool.parameters.clone());
+            json!({ "type": "function", "function": function })
+        };
+        self.offered.iter().map(function).collect()
+    }
+
+    /// How the answer is cut into segments.
+    pub(super) fn segments(&self) -> SegmentOptions {
+        let offered = |tool: &Tool| OfferedTool {
+            name: tool.name.clone(),
+            parameters: tool.parameters.clone(),
+        };
+        SegmentOptions {
+            reads_calls: !self.offered.is_empty(),
+            tools: self.offered.iter().map(offered).collect(),
+            ends_after_call: self.is_one_call,
+        }
+    }
+}
+
+/// The schema of a tool without arguments.
+pub(super) fn no_parameters() -> Value {
+    json!({ "type": "object", "properties": {} })
+}
+
+/// The arguments of a call in an earlier answer, which are JSON text.
+pub(super) fn arguments(text: &str, param: &str) -> Result<Map<String, Value>, ApiError> {
+    // Some clients send nothing for a call without arguments.
+    let text = if text.trim().is_empty() { "{}" } else { text };
+    serde_json::from_str(text).map_err(|error| {
+        let message = format!("`{param}` is not a JSON object: {error}.");
+        ApiError::invalid(param, message)
+    })
+}
+
+/// The name of the tool that an earlier call with this id has called.
+pub(super) fn called(earlier: &[Turn], call_id: &str) -> Option<String> {
+    let calls = earlier.iter().rev().filter_map(|turn| match turn {
+        Turn::Answer { calls, .. } => Some(calls),
+        _ => None,
+    });
+    let mut calls = calls.flatten();
+    calls.find(|call| call.id == call_id).map(|call| call.name.clone())
+}

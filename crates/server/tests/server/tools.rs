@@ -1,0 +1,331 @@
+//! Tools over the API, with a model that says what it is told to.
+
+use cairn_tiny_models::copy_tiny_model;
+use serde_json::{Value, json};
+
+use crate::api::{ask, events, post};
+use crate::running::{Running, start};
+
+/// A template that shows nothing: the prompt is one token, whatever is asked.
+const SHOWS_NOTHING: &str = "Q{# tools <think> <tool_call> #}";
+/// A template that refuses every conversation, and says what it was given.
+const SHOWS_ALL: &str =
+    "{{ raise_exception(messages | tojson ~ (tools | tojson if tools)) }}{# <tool_call> #}";
+const EOS: u32 = 258;
+
+/// A server with a model that gives this answer to the one prompt of [`SHOWS_NOTHING`].
+async fn start_saying(answer: &str, template: &str) -> Running {
+    let running = start(false).await;
+    let folder = running.home.path().join("models/scripted");
+    copy_tiny_model("llama/tiny-chat", &folder).unwrap();
+    let file = std::fs::read(folder.join("tokenizer_config.json")).unwrap();
+    let mut config: Value = serde_json::from_slice(&file).unwrap();
+    config["chat_template"] = template.into();
+    std::fs::write(folder.join("tokenizer_config.json"), config.to_string()).unwrap();
+    // The next token depends on the sum of all before it, which only grows.
+    let mut sum = usize::from(b'Q');
+    let num_sums = sum + answer.bytes().map(usize::from).sum::<usize>() + EOS as usize + 1;
+    let mut script = vec![EOS; num_sums];
+    for byte in answer.bytes() {
+        script[sum] = u32::from(byte);
+        sum += usize::from(byte);
+    }
+    let config = json!({ "model_type": "scripted", "vocab_size": 259, "script": script });
+    std::fs::write(folder.join("config.json"), config.to_string()).unwrap();
+    running
+}
+
+const ANSWER: &str = "<think>\nWhere?\n</think>\n\nI look.\n\
+    <tool_call>\n{\"name\": \"look\", \"arguments\": {\"at\": \"é\"}}\n</tool_call>\n\
+    <tool_call>\n{\"name\": \"go\", \"arguments\": {}}\n</tool_call>";
+const MALFORMED: &str =
+    "<tool_call>\n{\"name\": \"look\", \"arguments\": {\"at\": oops}}\n</tool_call>";
+
+fn schema() -> Value {
+    json!({ "type": "object", "properties": { "at": { "type": "string" } } })
+}
+
+fn chat(more: Value) -> Value {
+    let tool = |name: &str| json!({ "type": "function", "function": { "name": name, "parameters": schema() } });
+    let mut body = json!({
+        "model": "scripted", "temperature": 0, "max_tokens": 400,
+        "messages": [{ "role": "user", "content": "Where is it?" }],
+        "tools": [tool("look"), tool("go")],
+    });
+    for (key, value) in more.as_object().unwrap() {
+        body[key] = value.clone();
+    }
+    body
+}
+
+const CHAT: &str = "/v1/chat/completions";
+
+/// The message of a chat's chunks, joined as clients do, and its finish reason.
+fn joined(events: &[(String, String)]) -> (Value, Value) {
+    let (mut content, mut reasoning) = (String::new(), String::new());
+    let mut calls: Vec<Value> = Vec::new();
+    let mut finish = Value::Null;
+    for (_, data) in events.iter().filter(|(_, data)| data != "[DONE]") {
+        let chunk: Value = serde_json::from_str(data).unwrap();
+        let choice = &chunk["choices"][0];
+        if !choice["finish_reason"].is_null() {
+            finish = choice["finish_reason"].clone();
+        }
+        let delta = &choice["delta"];
+        content.push_str(delta["content"].as_str().unwrap_or_default());
+        reasoning.push_str(delta["reasoning_content"].as_str().unwrap_or_default());
+        for call in delta["tool_calls"].as_array().into_iter().flatten() {
+            let index = call["index"].as_u64().unwrap() as usize;
+            if index == calls.len() {
+                let name = &call["function"]["name"];
+                calls.push(json!({ "type": call["type"], "name": name, "arguments": "" }));
+                assert!(call["id"].as_str().is_some_and(|id| id.len() == 9), "{call}");
+            }
+            let more = call["function"]["arguments"].as_str().unwrap_or_default();
+            let arguments = format!("{}{more}", calls[index]["arguments"].as_str().unwrap());
+            calls[index]["arguments"] = arguments.into();
+        }
+    }
+    (json!({ "content": content, "reasoning": reasoning, "calls": calls }), finish)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_chat_has_reasoning_text_and_calls_whole_and_as_it_is_written() {
+    let running = start_saying(ANSWER, SHOWS_NOTHING).await;
+    let whole = ask(&running, CHAT, &chat(json!({}))).await;
+    let choice = &whole["choices"][0];
+    assert_eq!(choice["finish_reason"], "tool_calls");
+    let message = &choice["message"];
+    assert_eq!(message["content"], "I look.");
+    assert_eq!(message["reasoning_content"], "Where?");
+    let calls = message["tool_calls"].as_array().unwrap();
+    assert_eq!(calls.len(), 2);
+    assert_eq!(calls[0]["type"], "function");
+    assert_eq!(calls[0]["function"], json!({ "name": "look", "arguments": "{\"at\": \"é\"}" }));
+    assert_eq!(calls[1]["function"], json!({ "name": "go", "arguments": "{}" }));
+    assert_ne!(calls[0]["id"], calls[1]["id"]);
+    let reasoning = whole["usage"]["completion_tokens_details"]["reasoning_tokens"].as_u64();
+    assert!(reasoning.unwrap() >= "Where?".len() as u64, "{whole}");
+
+    let streamed = events(&running, CHAT, &chat(json!({ "stream": true }))).await;
+    let (message, finish) = joined(&streamed);
+    assert_eq!(finish, "tool_calls");
+    let call = |name: &str, arguments: &str| json!({ "type": "function", "name": name, "arguments": arguments });
+    let calls = [call("look", "{\"at\": \"é\"}"), call("go", "{}")];
+    assert_eq!(message, json!({ "content": "I look.", "reasoning": "Where?", "calls": calls }));
+
+    let one = ask(&running, CHAT, &chat(json!({ "parallel_tool_calls": false }))).await;
+    assert_eq!(one["choices"][0]["message"]["tool_calls"].as_array().unwrap().len(), 1);
+    assert_eq!(one["choices"][0]["finish_reason"], "tool_calls");
+    running.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_tools_calls_are_text() {
+    let running = start_saying(ANSWER, SHOWS_NOTHING).await;
+    for body in [chat(json!({ "tools": null })), chat(json!({ "tool_choice": "none" }))] {
+        let answer = ask(&running, CHAT, &body).await;
+        let message = &answer["choices"][0]["message"];
+        assert!(message["content"].as_str().unwrap().contains("<tool_call>"), "{message}");
+        assert_eq!(message.get("tool_calls"), None);
+        assert_eq!(answer["choices"][0]["finish_reason"], "stop");
+    }
+    running.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_malformed_call_is_no_text_and_ends_no_turn() {
+    let running = start_saying(MALFORMED, SHOWS_NOTHING).await;
+    let whole = ask(&running, CHAT, &chat(json!({}))).await;
+    let choice = &whole["choices"][0];
+    assert_eq!(choice["finish_reason"], "stop");
+    assert_eq!(choice["message"]["content"], Value::Null);
+    let (message, finish) = joined(&events(&running, CHAT, &chat(json!({ "stream": true }))).await);
+    assert_eq!((&finish, &message["content"]), (&json!("stop"), &json!("")));
+    let arguments = &choice["message"]["tool_calls"][0]["function"]["arguments"];
+    assert_eq!(message["calls"][0]["arguments"], *arguments);
+    assert!(serde_json::from_str::<Value>(arguments.as_str().unwrap()).is_err());
+    running.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn anthropics_form_has_thinking_and_tool_use() {
+    let running = start_saying(ANSWER, SHOWS_NOTHING).await;
+    let mut body = json!({
+        "model": "scripted", "temperature": 0, "max_tokens": 400,
+        "messages": [{ "role": "user", "content": "Where is it?" }],
+        "tools": [{ "name": "look", "input_schema": schema() }, { "name": "go", "input_schema": {} }],
+    });
+    let whole = ask(&running, "/v1/messages", &body).await;
+    assert_eq!(whole["stop_reason"], "tool_use");
+    let mut blocks = whole["content"].as_array().unwrap().clone();
+    for block in &mut blocks {
+        block.as_object_mut().unwrap().remove("id");
+    }
+    let expected = json!([
+        { "type": "thinking", "thinking": "Where?", "signature": "" },
+        { "type": "text", "text": "I look." },
+        { "type": "tool_use", "name": "look", "input": { "at": "é" } },
+        { "type": "tool_use", "name": "go", "input": {} },
+    ]);
+    assert_eq!(json!(blocks), expected);
+
+    body["stream"] = true.into();
+    let mut streamed: Vec<Value> = Vec::new();
+    let mut json_text = String::new();
+    for (name, data) in events(&running, "/v1/messages", &body).await {
+        let data: Value = serde_json::from_str(&data).unwrap();
+        assert_eq!(data["type"], *name);
+        let delta = &data["delta"];
+        match name.as_str() {
+            "content_block_start" => {
+                assert_eq!(data["index"], streamed.len());
+                let mut block = data["content_block"].clone();
+                block.as_object_mut().unwrap().remove("id");
+                streamed.push(block);
+            }
+            "content_block_delta" => {
+                assert_eq!(data["index"], streamed.len() - 1);
+                let block = streamed.last_mut().unwrap();
+                for field in ["text", "thinking"] {
+                    if let Some(more) = delta[field].as_str() {
+                        let all = format!("{}{more}", block[field].as_str().unwrap());
+                        block[field] = all.into();
+                    }
+                }
+                json_text.push_str(delta["partial_json"].as_str().unwrap_or_default());
+            }
+            "content_block_stop" => {
+                assert_eq!(data["index"], streamed.len() - 1);
+                if !json_text.is_empty() {
+                    let input: Value = serde_json::from_str(&json_text).unwrap();
+                    streamed.last_mut().unwrap()["input"] = input;
+                    json_text.clear();
+                }
+            }
+            "message_delta" => assert_eq!(delta["stop_reason"], "tool_use"),
+            _ => {}
+        }
+    }
+    assert_eq!(json!(streamed), expected);
+    running.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_response_has_reasoning_messages_and_function_calls() {
+    let running = start_saying(ANSWER, SHOWS_NOTHING).await;
+    let mut body = json!({
+        "model": "scripted", "temperature": 0, "max_output_tokens": 400, "input": "Where is it?",
+        "tools": [{ "type": "function", "name": "look", "parameters": schema() },
+            { "type": "function", "name": "go" }],
+    });
+    let without_ids = |output: &Value| {
+        let mut output = output.as_array().unwrap().clone();
+        for item in &mut output {
+            for field in ["id", "call_id"] {
+                item.as_object_mut().unwrap().remove(field);
+            }
+        }
+        output
+    };
+    let whole = ask(&running, "/v1/responses", &body).await;
+    assert_eq!(whole["status"], "completed");
+    let output = without_ids(&whole["output"]);
+    let kinds: Vec<&str> = output.iter().map(|item| item["type"].as_str().unwrap()).collect();
+    assert_eq!(kinds, ["reasoning", "message", "function_call", "function_call"]);
+    assert_eq!(output[0]["content"][0]["text"], "Where?");
+    assert_eq!(output[1]["content"][0]["text"], "I look.");
+    assert_eq!(
+        (&output[2]["name"], &output[2]["arguments"]),
+        (&json!("look"), &json!("{\"at\": \"é\"}"))
+    );
+
+    body["stream"] = true.into();
+    let (mut done, mut arguments, mut last) = (Vec::new(), String::new(), Value::Null);
+    for (number, (name, data)) in events(&running, "/v1/responses", &body).await.iter().enumerate()
+    {
+        let data: Value = serde_json::from_str(data).unwrap();
+        assert_eq!((&data["type"], &data["sequence_number"]), (&json!(name), &json!(number)));
+        match name.as_str() {
+            "response.output_item.added" => assert_eq!(data["output_index"], done.len()),
+            "response.output_item.done" => {
+                assert_eq!(data["output_index"], done.len());
+                done.push(data["item"].clone());
+            }
+            "response.function_call_arguments.delta" => {
+                arguments.push_str(data["delta"].as_str().unwrap());
+            }
+            _ => last = data["response"].clone(),
+        }
+    }
+    assert_eq!(without_ids(&json!(done)), output);
+    assert_eq!(without_ids(&last["output"]), output);
+    assert_eq!(arguments, "{\"at\": \"é\"}{}");
+    running.end().await;
+}
+
+/// What the template was given, as JSON text.
+async fn given(running: &Running, path: &str, body: Value) -> String {
+    let (status, _, answer) = running.send(&post(path), body.to_string().as_bytes()).await;
+    assert_eq!(status, 400, "{answer}");
+    let answer: Value = serde_json::from_str(&answer).unwrap();
+    answer["error"]["message"].as_str().unwrap().to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_and_results_of_every_form_are_the_same_to_the_template() {
+    let running = start_saying("", SHOWS_ALL).await;
+    let call = json!({ "id": "call_1", "type": "function", "function": {
+        "name": "look", "arguments": "{\"at\":\"é\"}",
+    } });
+    let chat = json!({
+        "model": "scripted",
+        "messages": [
+            { "role": "user", "content": "Where?" },
+            { "role": "assistant", "content": null, "tool_calls": [call] },
+            { "role": "tool", "tool_call_id": "call_1", "content": "There." },
+        ],
+        "tools": [{ "type": "function", "function": {
+            "name": "look", "description": "Looks.", "parameters": schema(),
+        } }],
+    });
+    let anthropic = json!({
+        "model": "scripted", "max_tokens": 10,
+        "messages": [
+            { "role": "user", "content": "Where?" },
+            { "role": "assistant", "content": [
+                { "type": "tool_use", "id": "call_1", "name": "look", "input": { "at": "é" } },
+            ] },
+            { "role": "user", "content": [
+                { "type": "tool_result", "tool_use_id": "call_1", "content": [
+                    { "type": "text", "text": "There." },
+                ] },
+            ] },
+        ],
+        "tools": [{ "name": "look", "description": "Looks.", "input_schema": schema() }],
+    });
+    let responses = json!({
+        "model": "scripted",
+        "input": [
+            { "role": "user", "content": "Where?" },
+            { "type": "function_call", "call_id": "call_1", "name": "look",
+                "arguments": "{\"at\":\"é\"}" },
+            { "type": "function_call_output", "call_id": "call_1", "output": "There." },
+        ],
+        "tools": [{
+            "type": "function", "name": "look", "description": "Looks.", "parameters": schema(),
+        }],
+    });
+    let of_chat = given(&running, CHAT, chat).await;
+    for part in [
+        r#"{"content": "Where?", "role": "user"}"#,
+        r#""tool_calls": [{"id": "call_1", "type": "function", "function": {"name": "look", "arguments": {"at": "é"}}}]"#,
+        r#"{"content": "There.", "role": "tool", "tool_call_id": "call_1", "name": "look"}"#,
+        r#"{"type": "function", "function": {"name": "look", "description": "Looks.", "parameters""#,
+    ] {
+        assert!(of_chat.contains(part), "{part} is not in {of_chat}");
+    }
+    assert_eq!(given(&running, "/v1/messages", anthropic).await, of_chat);
+    assert_eq!(given(&running, "/v1/responses", responses).await, of_chat);
+    running.end().await;
+}
