@@ -9,6 +9,7 @@ mod client;
 mod detokenizer;
 mod exchange;
 mod file_parts;
+mod forms;
 mod imports;
 mod jobs;
 mod kit;

@@ -60,12 +60,17 @@ impl Scripted {
 
     /// Gives the model this chat template.
     pub fn with_template(self, template: &str) -> Self {
-        let path = self.folder().join("tokenizer_config.json");
+        Scripted::set_template(self.folder(), template);
+        self
+    }
+
+    /// Gives the model of a folder this chat template.
+    pub fn set_template(folder: &Path, template: &str) {
+        let path = folder.join("tokenizer_config.json");
         let mut config: Value =
             serde_json::from_slice(&std::fs::read(&path).expect("a file")).expect("JSON");
         config["chat_template"] = template.into();
         std::fs::write(path, config.to_string()).expect("tokenizer_config.json");
-        self
     }
 
     pub fn folder(&self) -> &Path {

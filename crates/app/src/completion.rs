@@ -10,8 +10,8 @@
 use std::sync::Arc;
 
 pub use cairn_chat::{
-    FinishReason, GenerationStats, MadeCall, Message, OfferedTool, Role, SamplingParams,
-    SegmentEvent, Turn,
+    AnswerForm, CallSchema, FinishReason, GenerationStats, MadeCall, Message, OfferedTool, Role,
+    SamplingParams, SegmentEvent, TextForm, Turn,
 };
 pub use cairn_engine::{
     EngineError, FinishedGeneration, GenerateEvent, GenerateRequest, Generation, PromptInput,

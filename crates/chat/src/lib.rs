@@ -62,7 +62,8 @@ pub use message::{FinishReason, GenerationStats, Message, Role};
 pub use prompt::{Encode, Prompt, assemble};
 pub use sampling::SamplingParams;
 pub use segments::{
-    AnswerFormat, CallOutcome, OfferedTool, Segment, SegmentEvent, SegmentParser, ToolCall,
+    AnswerForm, AnswerFormat, CallOutcome, CallSchema, OfferedTool, Segment, SegmentEvent,
+    SegmentParser, TextForm, ToolCall,
 };
 pub use stop::{StopStep, StopStrings};
 pub use stop_tokens::StopTokens;

@@ -54,12 +54,14 @@ fn rendered(template: &str, tools: &[Value]) -> Result<String, ChatError> {
 /// As Qwen's and Llama's templates write calls.
 const OBJECTS: &str = "\
 {%- for message in messages %}[{{ message.role }}] {{ message.content }}
-{%- for call in message.tool_calls or [] %} {{ call.function.name }}{{ call.function.arguments | tojson }}
+{%- for call in message.tool_calls or [] %}{% set made = call.function %}
+{{- ' ' ~ made.name ~ made.arguments | tojson }}
 {%- endfor %}{%- endfor %}{% if tools %}[tools] {{ tools | length }}{% endif %}";
 /// As DeepSeek's does.
 const TEXTS: &str = "\
 {%- for message in messages %}[{{ message['role'] }}] {{ message['content'] }}
-{%- for call in message['tool_calls'] or [] %}{{ ' ' + call['function']['name'] + call['function']['arguments'] }}
+{%- for call in message['tool_calls'] or [] %}{% set made = call['function'] %}
+{{- ' ' + made['name'] + made['arguments'] }}
 {%- endfor %}{%- endfor %}";
 
 #[test]

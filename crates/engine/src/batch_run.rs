@@ -65,14 +65,13 @@ impl BatchRun {
     /// they are known.
     pub(crate) fn insert(
         &mut self,
-        sequence: Sequence,
+        mut sequence: Sequence,
         cached_tokens: Vec<u32>,
         prompt: Vec<u32>,
         caches: Vec<LayerCache>,
     ) -> Result<(), EngineError> {
+        let Sampling { mut sampler, processors } = sequence.sampling()?;
         let request = &sequence.job.request;
-        let Sampling { mut sampler, processors } =
-            Sampling::new(&request.sampling, &self.loaded.model)?;
         // A sequence that is retried continues its stream of random numbers.
         sampler.skip(sequence.sampled.len());
         let id = self.generator.insert(BatchRequest {

@@ -117,6 +117,12 @@ pub enum EngineError {
         /// The pinned models that are not in use.
         pinned: Vec<String>,
     },
+    /// No answer can be given in the form that was asked for.
+    #[error("no answer can be given in this form: {reason}")]
+    Form {
+        /// Why: what of a schema is not supported, or what the model cannot do.
+        reason: String,
+    },
     /// The load of a model was cancelled.
     #[error("loading {model} was cancelled")]
     LoadCancelled {
@@ -190,12 +196,12 @@ impl EngineError {
     /// Whether the request is at fault: sending it again does not help.
     pub fn is_bad_request(&self) -> bool {
         use EngineError::{
-            DraftWithFile, EmptyOption, OptionsBeginAlike, OutsidePrefix, Prompt, Refused, Row,
-            UnknownToken,
+            DraftWithFile, EmptyOption, Form, OptionsBeginAlike, OutsidePrefix, Prompt, Refused,
+            Row, UnknownToken,
         };
         match self {
             Prompt(_) | Refused(_) | UnknownToken { .. } | DraftWithFile | OutsidePrefix => true,
-            EmptyOption { .. } | OptionsBeginAlike { .. } => true,
+            EmptyOption { .. } | OptionsBeginAlike { .. } | Form { .. } => true,
             Row { source, .. } => source.is_bad_request(),
             _ => false,
         }
@@ -236,6 +242,7 @@ impl From<LmError> for EngineError {
             | LmError::DraftVocabulary { .. }
             | LmError::DraftTokenizer
             | LmError::NoDraftModel => EngineError::Refused(error),
+            LmError::Grammar { reason } => EngineError::Form { reason },
             _ => EngineError::Model(error),
         }
     }

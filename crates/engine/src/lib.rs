@@ -54,6 +54,7 @@ mod restoring;
 mod scheduler;
 #[cfg(test)]
 mod scripted_model;
+mod segments;
 mod sequence;
 mod slice_policy;
 mod status;

@@ -4,7 +4,8 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
 use cairn_chat::{
-    AnswerFormat, GenerationStats, Message, OfferedTool, SamplingParams, SegmentEvent, Turn,
+    AnswerForm, AnswerFormat, GenerationStats, Message, OfferedTool, SamplingParams, SegmentEvent,
+    Turn,
 };
 use cairn_formats::cache_file::PromptKind;
 use cairn_lm::cache::KvQuantization;
@@ -150,6 +151,9 @@ pub struct GenerateRequest {
     pub num_draft_tokens: Option<usize>,
     /// Cuts the answer into segments as well, which come beside its text.
     pub segments: Option<SegmentOptions>,
+    /// What the answer may consist of; none: any tokens. A form that cannot be kept is
+    /// [`EngineError::Form`] before the first token, and an answer that ends by itself has kept it.
+    pub form: Option<AnswerForm>,
     /// Continues after an end-of-sequence token, for measurements.
     pub ignore_eos: bool,
     /// How many alternatives to report with each token's log-probability; none: no
@@ -209,6 +213,7 @@ impl GenerateRequest {
             prompt_cache_file: None,
             num_draft_tokens: None,
             segments: None,
+            form: None,
             ignore_eos: false,
             num_top_logprobs: None,
         }

@@ -5,13 +5,12 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Instant;
 
-use cairn_chat::{
-    CallOutcome, Encode, FinishReason, GenerationStats, Prompt, Role, SegmentEvent, SegmentParser,
-};
+use cairn_chat::{CallOutcome, FinishReason, GenerationStats, Prompt, Role, SegmentEvent};
 use cairn_lm::cache::chunk_state::Checkpoint;
 use cairn_lm::cache::{LayerCache, QuantizedKvCache, make_prompt_cache};
 use cairn_lm::{
-    AnswerStep, AnswerText, LmError, ModelIdentity, Stops, check_prefill_step_size, memory,
+    AnswerStep, AnswerText, LmError, ModelIdentity, Sampling, Stops, check_prefill_step_size,
+    memory,
 };
 use cairn_prompt_cache::{ChunkKind, Miss};
 use tokio::sync::{mpsc, watch};
@@ -26,6 +25,7 @@ use crate::request::{
     FinishedGeneration, GenerateEvent, GenerateRequest, TokenLogprob, TopLogprob,
 };
 use crate::restoring::{Restored, query};
+use crate::segments::{AnswerGrammar, AnswerSegments};
 use crate::worker::Worker;
 
 /// A request, with the channel for its events.
@@ -103,7 +103,8 @@ pub(crate) struct Sequence {
     checkpoints: Vec<Checkpoint>,
     text: AnswerText,
     /// Cuts the text into segments, where asked for; none after the end.
-    segments: Option<SegmentParser>,
+    segments: Option<AnswerSegments>,
+    grammar: Option<AnswerGrammar>,
     stop_string: Option<String>,
     began: Instant,
     first_token: Option<Instant>,
@@ -130,6 +131,8 @@ impl Sequence {
         let text = AnswerText::new(&loaded.model.tokenizer, stops)?;
         let prompt = job.take_prompt(&loaded)?;
         let request = &job.request;
+        let grammar = AnswerGrammar::new(&loaded, request, &prompt.text)?;
+        let segments = AnswerSegments::new(&loaded, request, &prompt.text);
         let CachedBeginning { num_in_file, tokens_in_file, reuse } =
             cached_beginning(worker, &loaded, request, &prompt, pending)?;
         let checkpoints_at = match request.uses_prompt_cache() {
@@ -149,7 +152,8 @@ impl Sequence {
             checkpoints: Vec::new(),
             sampled: Vec::new(),
             ended_by_eos: false,
-            segments: segment_parser(&loaded, &job.request, &prompt),
+            segments,
+            grammar,
             stop_string: None,
             first_token: None,
             last_token: None,
@@ -249,8 +253,7 @@ impl Sequence {
         let mut step = self.text.push(token)?;
         self.stop_string = step.end.take().and_then(|end| end.stop_string);
         let logprob = logprobs.map(|logprobs| self.logprob(token, logprobs)).transpose()?;
-        let parser = self.segments.as_mut();
-        let segments = parser.map_or(Vec::new(), |parser| parser.push(&step.text));
+        let segments = self.segments.as_mut().map_or(Vec::new(), |segments| segments.push(&step));
         let ends = self.stop_string.is_some() || self.ends_after(&segments);
         let text = self.requested_text(step);
         let _ = self.job.events.send(GenerateEvent::Delta { text, token, logprob, segments });
@@ -290,6 +293,16 @@ impl Sequence {
     pub(crate) fn end_of_sequence(&mut self, token: u32) {
         self.count(token);
         self.ended_by_eos = true;
+    }
+
+    /// How the next tokens are chosen.
+    pub(crate) fn sampling(&mut self) -> Result<Sampling, EngineError> {
+        let mut sampling = Sampling::new(&self.job.request.sampling, &self.loaded.model)?;
+        if let Some(grammar) = &mut self.grammar {
+            let constraint = grammar.constraint(&self.loaded, self.sampled.len())?;
+            sampling.processors.push(constraint.processor());
+        }
+        Ok(sampling)
     }
 
     /// Empty caches, bounded according to the request.
@@ -363,11 +376,8 @@ impl Sequence {
             reason = FinishReason::Stop;
             self.stop_string = end.stop_string;
         }
-        let mut segments = Vec::new();
-        if let Some(mut parser) = self.segments.take() {
-            segments = parser.push(&last_step.text);
-            segments.extend(parser.finish());
-        }
+        let segments = self.segments.take();
+        let segments = segments.map_or(Vec::new(), |segments| segments.finish(&last_step));
         let text = self.requested_text(last_step);
         Ok(FinishedGeneration {
             text,
@@ -454,22 +464,6 @@ pub(crate) fn check(request: &GenerateRequest) -> Result<(), EngineError> {
         return Err(EngineError::DraftWithFile);
     }
     Ok(())
-}
-
-/// What cuts the answer into segments, if the request asks for them. Special tokens that are no
-/// markers are no text.
-fn segment_parser(
-    loaded: &Loaded,
-    request: &GenerateRequest,
-    prompt: &Prompt,
-) -> Option<SegmentParser> {
-    let options = request.segments.as_ref()?;
-    let model = &loaded.model;
-    let special = model.tokenizer.special_tokens().iter().map(|(text, _)| text.as_str());
-    let format = model.answer_format;
-    let format = if options.reads_calls { format } else { format.without_calls() };
-    let parser = SegmentParser::new(format).with_tools(options.tools.clone());
-    Some(parser.without_tokens(special).after_prompt(&prompt.text))
 }
 
 /// The tokens before those to prefill, and their caches.

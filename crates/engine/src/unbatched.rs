@@ -10,8 +10,7 @@ use std::rc::Rc;
 use cairn_chat::FinishReason;
 use cairn_lm::cache::LayerCache;
 use cairn_lm::{
-    GenerateOptions, GenerateParams, KitRun, ModelKitOptions, PromptReader, Sampled, Sampling,
-    TokenStream,
+    GenerateOptions, GenerateParams, KitRun, ModelKitOptions, PromptReader, Sampled, TokenStream,
 };
 
 use crate::EngineError;
@@ -64,7 +63,7 @@ impl UnbatchedRun {
             }
             (_, None) => {
                 sequence.prefilled(0);
-                Stream::Reading(Box::new(reader(&sequence, caches)?))
+                Stream::Reading(Box::new(reader(&mut sequence, caches)?))
             }
             (Some(_), Some(_)) => return Err(EngineError::DraftWithFile),
         };
@@ -216,7 +215,8 @@ fn read_to_checkpoint(
     Ok(())
 }
 
-fn reader(sequence: &Sequence, caches: Vec<LayerCache>) -> Result<PromptReader, EngineError> {
+fn reader(sequence: &mut Sequence, caches: Vec<LayerCache>) -> Result<PromptReader, EngineError> {
+    let sampling = sequence.sampling()?;
     let request = &sequence.job.request;
     let options = GenerateOptions {
         max_tokens: sequence.max_tokens,
@@ -226,7 +226,6 @@ fn reader(sequence: &Sequence, caches: Vec<LayerCache>) -> Result<PromptReader, 
         ..GenerateOptions::default()
     };
     let model = &sequence.loaded.model;
-    let sampling = Sampling::new(&request.sampling, model)?;
     let (cached_tokens, tokens) = sequence.cached_and_uncached();
     Ok(PromptReader::new(&model.model, tokens, &cached_tokens, caches, sampling, options)?)
 }

@@ -132,6 +132,18 @@ pub enum LmError {
         /// Why.
         reason: String,
     },
+    /// A grammar that constrains an answer cannot be compiled.
+    #[error("no answer can be constrained by this: {reason}")]
+    Grammar {
+        /// What cannot be compiled, or why.
+        reason: String,
+    },
+    /// The tokens that may come next could not be computed.
+    #[error("the answer has left its form: {reason}")]
+    Constraint {
+        /// Why.
+        reason: String,
+    },
     /// The prompt holds nothing.
     #[error("the prompt is empty")]
     EmptyPrompt,

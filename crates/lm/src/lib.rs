@@ -54,6 +54,7 @@ pub mod cache;
 mod check_draft;
 mod check_model;
 mod config;
+mod constraint;
 mod cuda;
 pub mod device;
 mod device_kernels;
@@ -74,6 +75,7 @@ mod weights;
 
 pub use check_draft::check_draft_model;
 pub use check_model::{ModelCheck, ProblemKind, check_model};
+pub use constraint::Constraint;
 pub use device_kernels::{num_kernel_failures, without_kernels};
 pub use error::LmError;
 pub use generate::{

@@ -13,6 +13,7 @@ use cairn_formats::{FileError, read_file};
 
 use crate::LmError;
 use crate::config::ConfigFile;
+use crate::constraint::Grammars;
 use crate::device::ComputeDevice;
 use crate::error::read_json;
 use crate::load_progress::{LoadProgress, OnPart};
@@ -40,6 +41,7 @@ pub struct LoadedModel {
     pub fingerprint: String,
     /// Hashes of the parts, to compare with files from other computers.
     pub identity: ModelIdentity,
+    pub(crate) grammars: Grammars,
 }
 
 /// Identifies a model independently of its folder: a hash (hex) of each part, so that an error can
@@ -90,6 +92,7 @@ impl LoadedModel {
             model,
             tokenizer,
             eos_token_ids,
+            grammars: Grammars::default(),
             model_type,
             weight_bytes: weights.num_bytes,
         })

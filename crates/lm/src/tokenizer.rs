@@ -1,5 +1,6 @@
 //! The tokenizer of a model folder: encoding, decoding, and streaming detokenization.
 
+use std::collections::HashMap;
 use std::path::Path;
 use std::rc::Rc;
 
@@ -112,6 +113,40 @@ impl Tokenizer {
         Ok(twice.strip_prefix(once.as_str()).map_or(once.clone(), str::to_owned))
     }
 
+    /// The bytes of the first `num_tokens` tokens, by id; none for ids that are not used. Those of
+    /// special tokens are behind `special_mark`.
+    pub(crate) fn vocabulary(
+        &self,
+        num_tokens: usize,
+        special_mark: u8,
+    ) -> Result<Vec<Vec<u8>>, LmError> {
+        let decoder = serde_json::to_string(&self.inner.get_decoder()).unwrap_or_default();
+        let is_byte_level = decoder.contains("\"ByteLevel\"");
+        if !is_byte_level && !decoder.contains("\"ByteFallback\"") {
+            let reason = "its tokens do not say which bytes they stand for".to_owned();
+            return Err(LmError::Grammar { reason });
+        }
+        let bytes_of_chars = byte_level_chars();
+        let added = self.inner.get_added_tokens_decoder();
+        let bytes = |id: u32| -> Vec<u8> {
+            if let Some(token) = added.get(&id) {
+                let mark = token.special.then_some(special_mark);
+                return mark.into_iter().chain(token.content.bytes()).collect();
+            }
+            let Some(token) = self.inner.id_to_token(id) else { return Vec::new() };
+            if is_byte_level {
+                let byte = |char: char| bytes_of_chars.get(&char).copied();
+                return token.chars().map(byte).collect::<Option<_>>().unwrap_or_default();
+            }
+            let hex = token.strip_prefix("<0x").and_then(|rest| rest.strip_suffix('>'));
+            match hex.and_then(|hex| u8::from_str_radix(hex, 16).ok()) {
+                Some(byte) => vec![byte],
+                None => token.replace('▁', " ").into_bytes(),
+            }
+        };
+        Ok((0..num_tokens as u32).map(bytes).collect())
+    }
+
     /// A detokenizer for one answer.
     pub fn stream(self: &Rc<Self>) -> Detokenizer {
         Detokenizer {
@@ -135,6 +170,15 @@ impl Tokenizer {
         let decoded = self.inner.decode(ids, skip_special_tokens);
         decoded.map_err(|error| LmError::Encoding { reason: error.to_string() })
     }
+}
+
+/// The characters that stand for bytes in byte-level vocabularies: printable ones of Latin-1 for
+/// themselves, the others from U+0100 on, as in GPT-2.
+fn byte_level_chars() -> HashMap<char, u8> {
+    let is_itself = |byte: &u8| matches!(byte, b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff);
+    let others = (0..=u8::MAX).filter(|byte| !is_itself(byte));
+    let others = ('\u{100}'..).zip(others);
+    (0..=u8::MAX).filter(is_itself).map(|byte| (char::from(byte), byte)).chain(others).collect()
 }
 
 fn encode(tokenizer: &Inner, text: &str, add_special_tokens: bool) -> Result<Vec<u32>, LmError> {

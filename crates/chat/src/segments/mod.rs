@@ -39,6 +39,7 @@ mod call;
 mod channels;
 mod events;
 mod family;
+mod grammar;
 mod json;
 mod marked;
 mod markers;
@@ -53,6 +54,7 @@ use marked::MarkerParser;
 
 pub use events::{CallOutcome, Segment, SegmentEvent, ToolCall};
 pub use family::AnswerFormat;
+pub use grammar::{AnswerForm, CallSchema, TextForm};
 
 /// A tool that the model was offered.
 #[derive(Debug, Clone, PartialEq)]

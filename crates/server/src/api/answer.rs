@@ -6,6 +6,7 @@ use cairn_app::completion::{
     EngineError, FinishReason, FinishedGeneration, GenerateEvent, Generation, PromptInput, Role,
     SegmentEvent, TokenLogprob, Turn,
 };
+use serde_json::Value;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::body::OwnFields;
@@ -22,6 +23,8 @@ pub(super) struct AnswerRequest {
     pub(super) prompt: PromptInput,
     /// What a chat offers; none for text that is continued, whose answer is text and nothing else.
     pub(super) tools: Option<Tools>,
+    /// The schema of its text, with the field that says so.
+    pub(super) schema: Option<(Value, &'static str)>,
     pub(super) sampling: VendorSampling,
     pub(super) own: OwnFields,
     pub(super) max_tokens: Option<u32>,
@@ -36,6 +39,8 @@ pub(super) struct Answer {
     generation: Generation,
     /// Whether it comes in segments.
     has_segments: bool,
+    /// The field that asks for its form.
+    form_param: &'static str,
     /// Whether the model is reasoning, and how many tokens it has spent on that.
     is_reasoning: bool,
     num_reasoning_tokens: u32,
@@ -49,8 +54,8 @@ pub(super) struct Answer {
 pub(super) enum AnswerEvent {
     /// Prefill goes on.
     Prefill,
-    /// What a token has completed: nothing where a character or a marker is still in pieces. With its
-    /// log-probabilities, where they were asked for.
+    /// What a token has completed: nothing where a character or a marker is still in pieces. With
+    /// its log-probabilities, where they were asked for.
     Token { pieces: Vec<Piece>, logprobs: Option<TokenText> },
     /// The end. `pieces` were held back until now.
     End { pieces: Vec<Piece>, end: Ending },
@@ -124,6 +129,9 @@ impl Answer {
         generate.num_top_logprobs = request.num_top_logprobs;
         generate.template_variables = request.own.chat_template_kwargs.unwrap_or_default();
         generate.segments = request.tools.as_ref().map(Tools::segments);
+        let form = request.tools.as_ref().and_then(|tools| tools.form(request.schema));
+        let (form, form_param) = form.unzip();
+        generate.form = form;
         let model = generate.model.clone().unwrap_or_default();
         let has_segments = generate.segments.is_some();
         let generation = shared.app.complete(generate);
@@ -132,6 +140,7 @@ impl Answer {
             model,
             generation,
             has_segments,
+            form_param: form_param.unwrap_or_default(),
             is_reasoning: false,
             num_reasoning_tokens: 0,
             first: None,
@@ -142,7 +151,7 @@ impl Answer {
     /// Waits for the first event, which [`Answer::next`] then returns; fails if that is a failure.
     pub(super) async fn wait_for_first_event(&mut self) -> Result<(), ApiError> {
         match self.generation.recv().await {
-            Some(GenerateEvent::Failed(error)) => Err(error.into()),
+            Some(GenerateEvent::Failed(error)) => Err(self.failure(error)),
             first => {
                 self.first = first;
                 Ok(())
@@ -174,8 +183,19 @@ impl Answer {
                 Err(EngineError::Closed.into())
             }
             GenerateEvent::Finished(finished) => Ok(self.end(*finished)),
-            GenerateEvent::Failed(error) => Err(error.into()),
+            GenerateEvent::Failed(error) => Err(self.failure(error)),
         })
+    }
+
+    /// The failure of an answer, which names the field that asks for what cannot be done.
+    fn failure(&self, error: EngineError) -> ApiError {
+        match error {
+            EngineError::Form { reason } => {
+                let message = format!("`{}` cannot be kept to: {reason}.", self.form_param);
+                ApiError::invalid(self.form_param, message)
+            }
+            error => error.into(),
+        }
     }
 
     /// The pieces that are told, in order. Markers are not, and neither is a call whose name was

@@ -22,7 +22,7 @@ use super::answer::{
     chat_prompt, new_id, now_s,
 };
 use super::body::{self, Body, Fields};
-use super::chat_messages::{tools, turns};
+use super::chat_messages::{schema, tools, turns};
 use super::error::{ApiError, Vendor};
 use super::sampling::{VendorSampling, checked_stops};
 use super::stream::{self, StreamFormat};
@@ -59,6 +59,7 @@ const FIELDS: Fields = Fields {
         "tools",
         "tool_choice",
         "parallel_tool_calls",
+        "response_format",
         "stream",
         "stream_options",
         "logprobs",
@@ -81,11 +82,10 @@ fn refused(fields: &Map<String, Value>) -> Option<String> {
         (_, None) => false,
         ("functions", Some(Value::Array(functions))) => !functions.is_empty(),
         ("n", Some(number)) => *number != 1,
-        ("response_format", Some(format)) => format["type"] != "text",
         ("modalities", Some(modalities)) => *modalities != serde_json::json!(["text"]),
         _ => true,
     };
-    let names = ["functions", "n", "response_format", "modalities", "audio"];
+    let names = ["functions", "n", "modalities", "audio"];
     names.into_iter().chain(["web_search_options"]).find(|name| asks(name)).map(str::to_owned)
 }
 
@@ -117,6 +117,7 @@ fn question(body: Body<CreateChatCompletionRequest>) -> Result<AnswerRequest, Ap
         permit,
         prompt,
         tools: Some(tools),
+        schema: schema(fields.response_format)?,
         sampling: VendorSampling {
             temperature: fields.temperature,
             top_p: fields.top_p,
@@ -219,7 +220,8 @@ impl Chunks {
             Piece::Reasoning(text) => return Some(self.reasoning(text, tokens)),
             Piece::Call { id, name } => {
                 self.num_calls += 1;
-                let function = FunctionCallStream { name: Some(name), arguments: None };
+                let function =
+                    FunctionCallStream { name: Some(name), arguments: Some(String::new()) };
                 delta.tool_calls = Some(vec![ChatCompletionMessageToolCallChunk {
                     index: self.num_calls - 1,
                     id: Some(id),

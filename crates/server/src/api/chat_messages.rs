@@ -8,9 +8,10 @@ use async_openai::types::chat::{
     ChatCompletionRequestSystemMessageContentPart, ChatCompletionRequestToolMessageContent,
     ChatCompletionRequestToolMessageContentPart, ChatCompletionRequestUserMessageContent,
     ChatCompletionRequestUserMessageContentPart, ChatCompletionToolChoiceOption,
-    ChatCompletionTools, ToolChoiceOptions,
+    ChatCompletionTools, ResponseFormat, ToolChoiceOptions,
 };
 use cairn_app::completion::{MadeCall, Message, Role, Turn};
+use serde_json::Value;
 
 use super::error::ApiError;
 use super::tools::{self, Tool, ToolChoice, Tools};
@@ -26,6 +27,7 @@ pub(super) fn tools(
             name: tool.function.name,
             description: tool.function.description,
             parameters: tool.function.parameters.unwrap_or_else(tools::no_parameters),
+            is_strict: tool.function.strict.unwrap_or(false),
         }),
         ChatCompletionTools::Custom(_) => Err(ApiError::unsupported(format!("tools[{index}]"))),
     };
@@ -35,9 +37,29 @@ pub(super) fn tools(
             ToolChoice::Auto
         }
         Some(ChatCompletionToolChoiceOption::Mode(ToolChoiceOptions::None)) => ToolChoice::None,
+        Some(ChatCompletionToolChoiceOption::Mode(ToolChoiceOptions::Required)) => {
+            ToolChoice::Required
+        }
+        Some(ChatCompletionToolChoiceOption::Function(named)) => {
+            ToolChoice::Named(named.function.name)
+        }
         Some(_) => return Err(ApiError::unsupported("tool_choice")),
     };
     Tools::new(tools, choice, is_parallel)
+}
+
+/// The schema of the answer's text.
+pub(super) fn schema(
+    format: Option<ResponseFormat>,
+) -> Result<Option<(Value, &'static str)>, ApiError> {
+    let (kind, schema) = match format {
+        None | Some(ResponseFormat::Text) => (None, None),
+        Some(ResponseFormat::JsonObject) => (Some("json_object"), None),
+        Some(ResponseFormat::JsonSchema { json_schema }) => {
+            (Some("json_schema"), Some(json_schema.schema))
+        }
+    };
+    tools::schema(kind, schema, "response_format")
 }
 
 /// The turns of a conversation; what is no text and no call is refused by its place.

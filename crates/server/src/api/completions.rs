@@ -111,6 +111,7 @@ fn question(body: Body<CreateCompletionRequest>) -> Result<AnswerRequest, ApiErr
         permit,
         prompt,
         tools: None,
+        schema: None,
         sampling: VendorSampling {
             temperature: fields.temperature,
             top_p: fields.top_p,

@@ -35,6 +35,19 @@ struct MessagesRequest {
     #[serde(default)]
     tools: Vec<RequestTool>,
     tool_choice: Option<RequestChoice>,
+    output_format: Option<OutputFormat>,
+    output_config: Option<OutputConfig>,
+}
+
+#[derive(Deserialize)]
+struct OutputConfig {
+    format: Option<OutputFormat>,
+}
+
+#[derive(Deserialize)]
+struct OutputFormat {
+    r#type: String,
+    schema: Option<Value>,
 }
 
 #[derive(Deserialize)]
@@ -44,11 +57,13 @@ struct RequestTool {
     name: String,
     description: Option<String>,
     input_schema: Option<Value>,
+    strict: Option<bool>,
 }
 
 #[derive(Deserialize)]
 struct RequestChoice {
     r#type: String,
+    name: Option<String>,
     disable_parallel_tool_use: Option<bool>,
 }
 
@@ -213,6 +228,8 @@ const FIELDS: Fields = Fields {
         "top_p",
         "tools",
         "tool_choice",
+        "output_format",
+        "output_config",
     ],
     refused,
 };
@@ -223,13 +240,10 @@ fn refused(fields: &Map<String, Value>) -> Option<String> {
         (_, None) => false,
         ("mcp_servers", Some(Value::Array(servers))) => !servers.is_empty(),
         ("thinking", Some(thinking)) => thinking["type"] != "disabled",
-        ("output_config", Some(config)) => config.get("format").is_some(),
         _ => true,
     };
-    ["mcp_servers", "thinking", "container", "output_config", "output_format"]
-        .into_iter()
-        .find(|name| asks(name))
-        .map(str::to_owned)
+    let names = ["mcp_servers", "thinking", "container"];
+    names.into_iter().find(|name| asks(name)).map(str::to_owned)
 }
 
 fn question(body: Body<MessagesRequest>) -> Result<AnswerRequest, ApiError> {
@@ -243,6 +257,9 @@ fn question(body: Body<MessagesRequest>) -> Result<AnswerRequest, ApiError> {
         return Err(ApiError::invalid("messages", "`messages` is empty: ask something."));
     }
     let tools = tools(fields.tools, fields.tool_choice)?;
+    let format = fields.output_config.and_then(|config| config.format).or(fields.output_format);
+    let (kind, schema) = format.map(|format| (format.r#type, format.schema)).unzip();
+    let schema = tools::schema(kind.as_deref(), schema.flatten(), "output_format")?;
     let system = fields.system.map(|system| system.text("system")).transpose()?;
     let system = system.map(|content| message_of(Role::System, content));
     let mut turns: Vec<Turn> = system.into_iter().collect();
@@ -255,6 +272,7 @@ fn question(body: Body<MessagesRequest>) -> Result<AnswerRequest, ApiError> {
         permit,
         prompt: chat_prompt(turns, &tools),
         tools: Some(tools),
+        schema,
         sampling: VendorSampling {
             temperature: fields.temperature,
             top_p: fields.top_p,
@@ -273,15 +291,19 @@ fn tools(tools: Vec<RequestTool>, choice: Option<RequestChoice>) -> Result<Tools
             name: tool.name,
             description: tool.description,
             parameters: tool.input_schema.unwrap_or_else(tools::no_parameters),
+            is_strict: tool.strict.unwrap_or(false),
         }),
         Some(_) => Err(ApiError::unsupported(format!("tools[{index}]"))),
     };
     let tools = tools.into_iter().enumerate().map(tool).collect::<Result<_, _>>()?;
     let is_one_call = choice.as_ref().and_then(|choice| choice.disable_parallel_tool_use);
-    let choice = match choice.as_ref().map(|choice| choice.r#type.as_str()) {
-        None | Some("auto") => ToolChoice::Auto,
-        Some("none") => ToolChoice::None,
-        Some(_) => return Err(ApiError::unsupported("tool_choice")),
+    let named = choice.as_ref().and_then(|choice| choice.name.clone());
+    let choice = match (choice.as_ref().map(|choice| choice.r#type.as_str()), named) {
+        (None | Some("auto"), _) => ToolChoice::Auto,
+        (Some("none"), _) => ToolChoice::None,
+        (Some("any"), _) => ToolChoice::Required,
+        (Some("tool"), Some(name)) => ToolChoice::Named(name),
+        (Some(_), _) => return Err(ApiError::unsupported("tool_choice")),
     };
     Tools::new(tools, choice, is_one_call.map(|is_one| !is_one))
 }

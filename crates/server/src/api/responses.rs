@@ -35,6 +35,18 @@ struct ResponsesRequest {
     tools: Vec<RequestTool>,
     tool_choice: Option<Value>,
     parallel_tool_calls: Option<bool>,
+    text: Option<TextOptions>,
+}
+
+#[derive(Deserialize)]
+struct TextOptions {
+    format: Option<TextFormat>,
+}
+
+#[derive(Deserialize)]
+struct TextFormat {
+    r#type: String,
+    schema: Option<Value>,
 }
 
 #[derive(Deserialize)]
@@ -44,6 +56,7 @@ struct RequestTool {
     name: String,
     description: Option<String>,
     parameters: Option<Value>,
+    strict: Option<bool>,
 }
 
 /// A question, or a conversation.
@@ -119,6 +132,7 @@ const FIELDS: Fields = Fields {
         "tools",
         "tool_choice",
         "parallel_tool_calls",
+        "text",
     ],
     refused,
 };
@@ -128,10 +142,9 @@ fn refused(fields: &Map<String, Value>) -> Option<String> {
     let asks = |name: &str| match (name, fields.get(name)) {
         (_, None) => false,
         ("background", Some(background)) => *background != false,
-        ("text", Some(text)) => text.get("format").is_some_and(|format| format["type"] != "text"),
         _ => true,
     };
-    ["previous_response_id", "conversation", "prompt", "background", "text", "top_logprobs"]
+    ["previous_response_id", "conversation", "prompt", "background", "top_logprobs"]
         .into_iter()
         .find(|name| asks(name))
         .map(str::to_owned)
@@ -140,6 +153,9 @@ fn refused(fields: &Map<String, Value>) -> Option<String> {
 fn question(body: Body<ResponsesRequest>) -> Result<AnswerRequest, ApiError> {
     let Body { model, own, permit, fields } = body;
     let tools = tools(fields.tools, fields.tool_choice, fields.parallel_tool_calls)?;
+    let format = fields.text.and_then(|text| text.format);
+    let (kind, schema) = format.map(|format| (format.r#type, format.schema)).unzip();
+    let schema = tools::schema(kind.as_deref(), schema.flatten(), "text.format")?;
     let mut turns: Vec<Turn> = Vec::new();
     turns.extend(fields.instructions.map(|text| message_of(Role::System, text)));
     match fields.input {
@@ -158,6 +174,7 @@ fn question(body: Body<ResponsesRequest>) -> Result<AnswerRequest, ApiError> {
         permit,
         prompt: chat_prompt(turns, &tools),
         tools: Some(tools),
+        schema,
         sampling: VendorSampling {
             temperature: fields.temperature,
             top_p: fields.top_p,
@@ -180,14 +197,19 @@ fn tools(
             name: tool.name,
             description: tool.description,
             parameters: tool.parameters.unwrap_or_else(tools::no_parameters),
+            is_strict: tool.strict.unwrap_or(false),
         }),
         _ => Err(ApiError::unsupported(format!("tools[{index}]"))),
     };
     let tools = tools.into_iter().enumerate().map(tool).collect::<Result<_, _>>()?;
-    let choice = match choice.as_ref().map(|choice| choice.as_str()) {
-        None | Some(Some("auto")) => ToolChoice::Auto,
-        Some(Some("none")) => ToolChoice::None,
-        Some(_) => return Err(ApiError::unsupported("tool_choice")),
+    let named = choice.as_ref().filter(|choice| choice["type"] == "function");
+    let named = named.and_then(|choice| choice["name"].as_str()).map(str::to_owned);
+    let choice = match (choice.as_ref().map(|choice| choice.as_str()), named) {
+        (_, Some(name)) => ToolChoice::Named(name),
+        (None | Some(Some("auto")), _) => ToolChoice::Auto,
+        (Some(Some("none")), _) => ToolChoice::None,
+        (Some(Some("required")), _) => ToolChoice::Required,
+        (Some(_), _) => return Err(ApiError::unsupported("tool_choice")),
     };
     Tools::new(tools, choice, is_parallel)
 }

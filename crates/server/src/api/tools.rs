@@ -1,6 +1,6 @@
 //! The tools that a request offers, which are the same in every vendor's form but for their fields.
 
-use cairn_app::completion::{OfferedTool, SegmentOptions, Turn};
+use cairn_app::completion::{AnswerForm, CallSchema, OfferedTool, SegmentOptions, TextForm, Turn};
 use serde_json::{Map, Value, json};
 
 use super::error::ApiError;
@@ -16,6 +16,8 @@ pub(super) struct Tool {
     pub(super) description: Option<String>,
     /// The JSON Schema of its arguments.
     pub(super) parameters: Value,
+    /// Whether its calls keep to the schema.
+    pub(super) is_strict: bool,
 }
 
 /// What a request says of tools.
@@ -23,6 +25,10 @@ pub(super) struct Tool {
 pub(super) struct Tools {
     /// Those that the model may call; empty if it may call none.
     offered: Vec<Tool>,
+    /// Whether the answer is a call.
+    is_required: bool,
+    /// The one that has to be called.
+    named: Option<String>,
     /// Whether the answer ends behind its first call.
     is_one_call: bool,
 }
@@ -35,6 +41,10 @@ pub(super) enum ToolChoice {
     /// Those that the model chooses.
     #[default]
     Auto,
+    /// One at least.
+    Required,
+    /// This one.
+    Named(String),
 }
 
 impl Tools {
@@ -66,8 +76,46 @@ impl Tools {
                 return Err(ApiError::invalid(param, message));
             }
         }
+        let is_required = matches!(choice, ToolChoice::Required | ToolChoice::Named(_));
+        let named = match &choice {
+            ToolChoice::Named(name) => Some(name.clone()),
+            _ => None,
+        };
+        let is_known = |name: &String| tools.iter().any(|tool| tool.name == *name);
+        if is_required && tools.is_empty() || named.as_ref().is_some_and(|name| !is_known(name)) {
+            let message = "`tool_choice` asks for a call of a tool that `tools` does not have.";
+            return Err(ApiError::invalid("tool_choice", message));
+        }
         let offered = if choice == ToolChoice::None { Vec::new() } else { tools };
-        Ok(Tools { offered, is_one_call: is_parallel == Some(false) })
+        let is_one_call = is_parallel == Some(false) || named.is_some();
+        Ok(Tools { offered, is_required, named, is_one_call })
+    }
+
+    /// What the answer may consist of, with the field that asks for it; none if it is free. Its
+    /// text is JSON of `schema`, if there is one.
+    pub(super) fn form(
+        &self,
+        schema: Option<(Value, &'static str)>,
+    ) -> Option<(AnswerForm, &'static str)> {
+        let is_strict = self.offered.iter().any(|tool| tool.is_strict);
+        if schema.is_none() && !self.is_required && !is_strict {
+            return None;
+        }
+        let is_allowed = |tool: &&Tool| self.named.as_ref().is_none_or(|name| tool.name == *name);
+        let call = |tool: &Tool| CallSchema {
+            name: tool.name.clone(),
+            arguments: match tool.is_strict || self.is_required {
+                true => tool.parameters.clone(),
+                false => json!({ "type": "object" }),
+            },
+        };
+        let calls = self.offered.iter().filter(is_allowed).map(call).collect();
+        let (text, param) = match schema {
+            _ if self.is_required => (TextForm::None, "tools"),
+            Some((schema, param)) => (TextForm::Json(schema), param),
+            None => (TextForm::Free, "tools"),
+        };
+        Some((AnswerForm { text, calls }, param))
     }
 
     /// The tools as chat templates read them.
@@ -120,4 +168,25 @@ pub(super) fn called(earlier: &[Turn], call_id: &str) -> Option<String> {
     });
     let mut calls = calls.flatten();
     calls.find(|call| call.id == call_id).map(|call| call.name.clone())
+}
+
+/// The schema that a format asks for, with its field; none for text. `schema` is that of
+/// `json_schema`.
+pub(super) fn schema(
+    kind: Option<&str>,
+    schema: Option<Value>,
+    param: &'static str,
+) -> Result<Option<(Value, &'static str)>, ApiError> {
+    match (kind, schema) {
+        (None | Some("text"), _) => Ok(None),
+        (Some("json_object"), _) => Ok(Some((json!({ "type": "object" }), param))),
+        (Some("json_schema"), Some(schema @ (Value::Object(_) | Value::Bool(_)))) => {
+            Ok(Some((schema, param)))
+        }
+        (Some("json_schema"), _) => {
+            let message = format!("`{param}` needs a `schema`, a JSON Schema.");
+            Err(ApiError::invalid(param, message))
+        }
+        (Some(_), _) => Err(ApiError::unsupported(param)),
+    }
 }

@@ -1,5 +1,7 @@
 //! Tools over the API, with a model that says what it is told to.
 
+use std::path::Path;
+
 use cairn_tiny_models::copy_tiny_model;
 use serde_json::{Value, json};
 
@@ -13,15 +15,29 @@ const SHOWS_ALL: &str =
     "{{ raise_exception(messages | tojson ~ (tools | tojson if tools)) }}{# <tool_call> #}";
 const EOS: u32 = 258;
 
+/// A server with a random model, whose form of calls is Hermes's.
+async fn start_random() -> Running {
+    let running = start(false).await;
+    let folder = running.home.path().join("models/random");
+    copy_tiny_model("llama/tiny-chat", &folder).unwrap();
+    // It would never end reasoning.
+    set_template(&folder, "Q{# tools <tool_call> #}");
+    running
+}
+
+fn set_template(folder: &Path, template: &str) {
+    let path = folder.join("tokenizer_config.json");
+    let mut config: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    config["chat_template"] = template.into();
+    std::fs::write(path, config.to_string()).unwrap();
+}
+
 /// A server with a model that gives this answer to the one prompt of [`SHOWS_NOTHING`].
 async fn start_saying(answer: &str, template: &str) -> Running {
     let running = start(false).await;
     let folder = running.home.path().join("models/scripted");
     copy_tiny_model("llama/tiny-chat", &folder).unwrap();
-    let file = std::fs::read(folder.join("tokenizer_config.json")).unwrap();
-    let mut config: Value = serde_json::from_slice(&file).unwrap();
-    config["chat_template"] = template.into();
-    std::fs::write(folder.join("tokenizer_config.json"), config.to_string()).unwrap();
+    set_template(&folder, template);
     // The next token depends on the sum of all before it, which only grows.
     let mut sum = usize::from(b'Q');
     let num_sums = sum + answer.bytes().map(usize::from).sum::<usize>() + EOS as usize + 1;
@@ -46,7 +62,10 @@ fn schema() -> Value {
 }
 
 fn chat(more: Value) -> Value {
-    let tool = |name: &str| json!({ "type": "function", "function": { "name": name, "parameters": schema() } });
+    let tool = |name: &str| {
+        let function = json!({ "name": name, "parameters": schema() });
+        json!({ "type": "function", "function": function })
+    };
     let mut body = json!({
         "model": "scripted", "temperature": 0, "max_tokens": 400,
         "messages": [{ "role": "user", "content": "Where is it?" }],
@@ -110,7 +129,10 @@ async fn a_chat_has_reasoning_text_and_calls_whole_and_as_it_is_written() {
     let streamed = events(&running, CHAT, &chat(json!({ "stream": true }))).await;
     let (message, finish) = joined(&streamed);
     assert_eq!(finish, "tool_calls");
-    let call = |name: &str, arguments: &str| json!({ "type": "function", "name": name, "arguments": arguments });
+    let call = |name: &str, arguments: &str| {
+        let kind = "function";
+        json!({ "type": kind, "name": name, "arguments": arguments })
+    };
     let calls = [call("look", "{\"at\": \"é\"}"), call("go", "{}")];
     assert_eq!(message, json!({ "content": "I look.", "reasoning": "Where?", "calls": calls }));
 
@@ -154,7 +176,10 @@ async fn anthropics_form_has_thinking_and_tool_use() {
     let mut body = json!({
         "model": "scripted", "temperature": 0, "max_tokens": 400,
         "messages": [{ "role": "user", "content": "Where is it?" }],
-        "tools": [{ "name": "look", "input_schema": schema() }, { "name": "go", "input_schema": {} }],
+        "tools": [
+            { "name": "look", "input_schema": schema() },
+            { "name": "go", "input_schema": {} },
+        ],
     });
     let whole = ask(&running, "/v1/messages", &body).await;
     assert_eq!(whole["stop_reason"], "tool_use");
@@ -318,14 +343,93 @@ async fn calls_and_results_of_every_form_are_the_same_to_the_template() {
     });
     let of_chat = given(&running, CHAT, chat).await;
     for part in [
-        r#"{"content": "Where?", "role": "user"}"#,
-        r#""tool_calls": [{"id": "call_1", "type": "function", "function": {"name": "look", "arguments": {"at": "é"}}}]"#,
-        r#"{"content": "There.", "role": "tool", "tool_call_id": "call_1", "name": "look"}"#,
-        r#"{"type": "function", "function": {"name": "look", "description": "Looks.", "parameters""#,
+        r#"{"role": "user", "content": "Where?"}"#,
+        r#""tool_calls": [{"id": "call_1", "type": "function", "function": {"name": "look""#,
+        r#""arguments": {"at": "é"}}}]"#,
+        r#"{"role": "tool", "content": "There.", "tool_call_id": "call_1", "name": "look"}"#,
+        r#""function": {"name": "look", "description": "Looks.", "parameters""#,
     ] {
         assert!(of_chat.contains(part), "{part} is not in {of_chat}");
     }
     assert_eq!(given(&running, "/v1/messages", anthropic).await, of_chat);
     assert_eq!(given(&running, "/v1/responses", responses).await, of_chat);
+    running.end().await;
+}
+
+/// A schema whose answers are short.
+fn short_schema() -> Value {
+    json!({
+        "type": "object", "required": ["color"], "additionalProperties": false,
+        "properties": { "color": { "enum": ["red", "green"] } },
+    })
+}
+
+/// What turns blanks away, of which a random model writes many.
+fn few_blanks() -> Value {
+    json!({ "32": -100, "10": -100, "13": -100, "9": -100 })
+}
+
+fn is_color(text: &str) -> bool {
+    let value: Value = serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"));
+    ["red", "green"].into_iter().any(|color| value == json!({ "color": color }))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_schema_is_kept_to_in_every_vendors_form() {
+    let running = start_random().await;
+    let schema = short_schema();
+    let user = json!([{ "role": "user", "content": "Which?" }]);
+    let bias = few_blanks();
+    let format = json!({ "type": "json_schema", "json_schema": { "name": "x", "schema": schema } });
+    let mut body = json!({ "model": "random", "messages": user, "max_tokens": 200, "seed": 1,
+        "logit_bias": bias, "response_format": format });
+    let whole = ask(&running, CHAT, &body).await;
+    assert_eq!(whole["choices"][0]["finish_reason"], "stop");
+    assert!(is_color(whole["choices"][0]["message"]["content"].as_str().unwrap()));
+    body["stream"] = true.into();
+    let (message, _) = joined(&events(&running, CHAT, &body).await);
+    assert!(is_color(message["content"].as_str().unwrap()));
+
+    let body = json!({ "model": "random", "input": "Which?", "logit_bias": bias,
+        "text": { "format": { "type": "json_schema", "name": "x", "schema": schema } } });
+    let response = ask(&running, "/v1/responses", &body).await;
+    assert!(is_color(response["output"][0]["content"][0]["text"].as_str().unwrap()));
+
+    let body = json!({ "model": "random", "messages": user, "max_tokens": 200, "logit_bias": bias,
+        "output_config": { "format": { "type": "json_schema", "schema": schema } } });
+    let message = ask(&running, "/v1/messages", &body).await;
+    assert!(is_color(message["content"][0]["text"].as_str().unwrap()));
+    running.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_required_tool_is_called_with_arguments_of_its_schema() {
+    let running = start_random().await;
+    let tool = |name: &str| {
+        let function = json!({ "name": name, "parameters": short_schema(), "strict": true });
+        json!({ "type": "function", "function": function })
+    };
+    let named = json!({ "type": "function", "function": { "name": "look" } });
+    for choice in [json!("required"), named.clone()] {
+        let body = json!({ "model": "random", "max_tokens": 300, "seed": 2,
+            "messages": [{ "role": "user", "content": "Which?" }], "logit_bias": few_blanks(),
+            "tools": [tool("look"), tool("go")], "tool_choice": choice,
+            "parallel_tool_calls": false });
+        let answer = ask(&running, CHAT, &body).await;
+        let choice_made = &answer["choices"][0];
+        assert_eq!(choice_made["finish_reason"], "tool_calls", "{answer}");
+        let function = &choice_made["message"]["tool_calls"][0]["function"];
+        assert!(is_color(function["arguments"].as_str().unwrap()));
+        if choice == named {
+            assert_eq!(function["name"], "look");
+        }
+    }
+    let body = json!({ "model": "random", "max_tokens": 300,
+        "messages": [{ "role": "user", "content": "Which?" }], "logit_bias": few_blanks(),
+        "tools": [{ "name": "look", "input_schema": short_schema() }],
+        "tool_choice": { "type": "any", "disable_parallel_tool_use": true } });
+    let message = ask(&running, "/v1/messages", &body).await;
+    assert_eq!(message["stop_reason"], "tool_use", "{message}");
+    assert!(is_color(&message["content"][0]["input"].to_string()));
     running.end().await;
 }

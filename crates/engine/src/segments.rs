@@ -1,0 +1,101 @@
+//! The segments of an answer, and the grammar that constrains it: what the engine makes of them for
+//! one sequence.
+
+use cairn_chat::{Encode, SegmentEvent, SegmentParser, TextForm};
+use cairn_lm::{AnswerStep, Constraint, LmError};
+
+use crate::EngineError;
+use crate::model_pool::Loaded;
+use crate::request::GenerateRequest;
+
+/// Cuts an answer into segments.
+pub(crate) struct AnswerSegments {
+    /// None once the text is JSON that goes on to the end.
+    parser: Option<SegmentParser>,
+    is_json: bool,
+}
+
+impl AnswerSegments {
+    /// For an answer to a rendered prompt, if the request asks for segments. Special tokens that are no markers are no text.
+    pub(crate) fn new(loaded: &Loaded, request: &GenerateRequest, prompt: &str) -> Option<Self> {
+        let options = request.segments.as_ref()?;
+        let model = &loaded.model;
+        let special = model.tokenizer.special_tokens().iter().map(|(text, _)| text.as_str());
+        let format = model.answer_format;
+        let format = if options.reads_calls { format } else { format.without_calls() };
+        let parser = SegmentParser::new(format).with_tools(options.tools.clone());
+        let parser = parser.without_tokens(special).after_prompt(prompt);
+        let form = request.form.as_ref();
+        let is_json = form.is_some_and(|form| matches!(form.text, TextForm::Json(_)));
+        Some(AnswerSegments { parser: Some(parser), is_json })
+    }
+
+    /// The segments that a step has made clear.
+    pub(crate) fn push(&mut self, step: &AnswerStep) -> Vec<SegmentEvent> {
+        let Some(parser) = &mut self.parser else { return text(&step.visible) };
+        let mut events = parser.push(&step.text);
+        // A string in JSON may spell a marker, and is none.
+        let is_text = |event: &SegmentEvent| matches!(event, SegmentEvent::Text(_));
+        if self.is_json && events.iter().any(is_text) {
+            let held = self.parser.take().map(SegmentParser::finish).unwrap_or_default();
+            let is_end = |event: &SegmentEvent| matches!(event, SegmentEvent::Ended { .. });
+            events.extend(held.into_iter().filter(|event| !is_end(event)));
+        }
+        events
+    }
+
+    /// The last segments.
+    pub(crate) fn finish(mut self, step: &AnswerStep) -> Vec<SegmentEvent> {
+        let mut events = self.push(step);
+        match self.parser {
+            Some(parser) => events.extend(parser.finish()),
+            None => events.push(SegmentEvent::Ended { num_complete_calls: 0 }),
+        }
+        events
+    }
+}
+
+fn text(text: &str) -> Vec<SegmentEvent> {
+    if text.is_empty() { Vec::new() } else { vec![SegmentEvent::Text(text.to_owned())] }
+}
+
+/// What constrains an answer: its grammar, and its state until the sequence is run.
+pub(crate) struct AnswerGrammar {
+    lark: String,
+    constraint: Option<Constraint>,
+}
+
+impl AnswerGrammar {
+    /// For the answer to a rendered prompt, if the request asks for a form. Fails if that cannot be
+    /// kept to.
+    pub(crate) fn new(
+        loaded: &Loaded,
+        request: &GenerateRequest,
+        prompt: &str,
+    ) -> Result<Option<Self>, EngineError> {
+        let Some(form) = &request.form else { return Ok(None) };
+        if request.num_draft_tokens.is_some() {
+            let reason = "a draft model proposes its tokens".to_owned();
+            return Err(EngineError::Form { reason });
+        }
+        let model = &loaded.model;
+        let lark = model.answer_format.grammar(form, prompt, model.tokenizer.special_tokens());
+        let lark = lark.ok_or_else(|| EngineError::Form {
+            reason: format!("{} has no form of tool calls that is JSON", loaded.name),
+        })?;
+        let constraint = Some(model.constraint(&lark, 0)?);
+        Ok(Some(AnswerGrammar { lark, constraint }))
+    }
+
+    /// The state behind the first tokens of an answer. A sequence that is retried is further.
+    pub(crate) fn constraint(
+        &mut self,
+        loaded: &Loaded,
+        num_sampled: usize,
+    ) -> Result<Constraint, LmError> {
+        match self.constraint.take() {
+            Some(constraint) if num_sampled == 0 => Ok(constraint),
+            _ => loaded.model.constraint(&self.lark, num_sampled),
+        }
+    }
+}
