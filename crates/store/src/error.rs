@@ -79,6 +79,18 @@ pub enum StoreError {
         /// The name that was given.
         name: String,
     },
+    /// The key of the API does not exist.
+    #[error("there is no key {id}")]
+    NoApiKey {
+        /// The id that was given.
+        id: String,
+    },
+    /// Another key of the API has this name.
+    #[error("a key named {name:?} exists already: choose another name")]
+    KeyNameInUse {
+        /// The name that was given.
+        name: String,
+    },
     /// An answer is still streaming at the end of the conversation's branch.
     #[error("conversation {conversation_id} is still being answered")]
     AlreadyStreaming {

@@ -15,6 +15,7 @@
 //! ├── model_folders           folders of models that were added
 //! ├── downloads               models that are being downloaded, to which folder, and whether they are paused
 //! ├── settings                JSON texts by key
+//! ├── api_keys                names of the keys that programs use, and the hash of each
 //! ├── chunks                  the files of the prompt cache: key, tokens, size, hash
 //! ├── cache_refs              the chunk up to which a conversation or a named prompt cache is saved, and what was lost of it
 //! └── named_caches            prompt caches with a name, to begin conversations with
@@ -59,6 +60,7 @@
 //! names it, and is not changed. [`Store::open_or_recover`] replaces a damaged file by a new one with
 //! everything that can still be read, and renames the damaged one.
 
+mod api_keys;
 mod backup;
 mod cache_changes;
 mod cache_refs;
@@ -85,6 +87,7 @@ mod token_ids;
 #[cfg(test)]
 mod tests;
 
+pub use api_keys::ApiKeyRow;
 pub use conversations::{Conversation, Prefix};
 pub use downloads::DownloadRow;
 pub use error::StoreError;

@@ -1,6 +1,7 @@
 //! Behaviour of the store on real database files in temporary folders, by subject.
 #![allow(clippy::unwrap_used)]
 
+mod api_keys;
 mod backups;
 mod cache_refs;
 mod changes;
