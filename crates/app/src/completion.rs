@@ -4,24 +4,73 @@
 //! ```text
 //! App::completion(model, prompt) ─▶ GenerateRequest with the model's settings
 //!        the caller changes what the program has asked for
+//! App::start_from(request, name)   checks that the prompt begins with a starting point; uses it
 //! App::complete(request) ─▶ Generation: the engine's events; dropping it cancels the answer
 //! ```
 
 use std::sync::Arc;
+
+use cairn_store::NamedCacheRow;
 
 pub use cairn_chat::{
     AnswerForm, CallSchema, FinishReason, GenerationStats, MadeCall, Message, OfferedTool, Role,
     SamplingParams, SegmentEvent, TextForm, Turn,
 };
 pub use cairn_engine::{
-    EngineError, FinishedGeneration, GenerateEvent, GenerateRequest, Generation, PromptInput,
-    SegmentOptions, TokenLogprob,
+    EngineError, FinishedGeneration, GenerateEvent, GenerateRequest, Generation, KvCacheOptions,
+    PromptInput, SegmentOptions, TokenLogprob,
 };
 
-use crate::app::App;
+use crate::app::{App, now_ms};
 use crate::settings::commands as settings;
 use crate::wire::Failure;
 use crate::{convert, models};
+
+/// Why a prompt cannot begin with a starting point.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// Nothing has this name.
+    #[error("There is no starting point with the name “{name}”.")]
+    NoStartingPoint {
+        /// The name that was given.
+        name: String,
+    },
+    /// It was imported from a file that did not name its tokens.
+    #[error(
+        "The tokens of the starting point “{name}” are not known, so that no prompt can be \
+         compared with them: begin a chat with it instead."
+    )]
+    UnknownTokens {
+        /// Its name.
+        name: String,
+    },
+    /// The prompt has other tokens, or ends before.
+    #[error(
+        "The prompt does not begin with the starting point “{name}”: of its {num_tokens} tokens \
+         the first {num_shared} are the same, and from token {num_shared} on (counted from 0) the \
+         prompt differs."
+    )]
+    Differs {
+        /// Its name.
+        name: String,
+        /// How many tokens are the same.
+        num_shared: usize,
+        /// How many it has.
+        num_tokens: usize,
+    },
+    /// The prompt could not be turned into tokens.
+    #[error("{0}")]
+    Engine(EngineError),
+    /// The database could not be read.
+    #[error("{}", .0.message)]
+    Store(Failure),
+}
+
+impl From<Failure> for StartError {
+    fn from(failure: Failure) -> Self {
+        StartError::Store(failure)
+    }
+}
 
 impl App {
     /// A request to a model on this machine, which is loaded beside the chats' if need be; without
@@ -52,6 +101,40 @@ impl App {
             model: Some(model),
             ..GenerateRequest::new(prompt)
         })
+    }
+
+    /// Lets a request begin with the saved context of a starting point, with whose tokens its
+    /// prompt has to begin.
+    pub async fn start_from(
+        &self,
+        request: &mut GenerateRequest,
+        name: &str,
+    ) -> Result<(), StartError> {
+        let listed = self.store.named_caches().await.map_err(Failure::from)?;
+        let Some(listed) = listed.into_iter().find(|listed| listed.row.name == name) else {
+            return Err(StartError::NoStartingPoint { name: name.to_owned() });
+        };
+        let row = self.store.listed_named_cache(&listed.row.id).await.map_err(Failure::from)?;
+        let NamedCacheRow { id, namespace, token_ids, .. } = row;
+        let Some(token_ids) = token_ids else {
+            return Err(StartError::UnknownTokens { name: name.to_owned() });
+        };
+        let prompt = request.prompt.clone();
+        let variables = request.template_variables.clone();
+        let model = request.model.as_deref();
+        let prompt_ids = self.engine.prompt_tokens(model, prompt, variables).await;
+        let prompt_ids = prompt_ids.map_err(StartError::Engine)?;
+        let num_shared = token_ids.iter().zip(&prompt_ids).take_while(|(a, b)| a == b).count();
+        if num_shared < token_ids.len() {
+            let (name, num_tokens) = (name.to_owned(), token_ids.len());
+            return Err(StartError::Differs { name, num_shared, num_tokens });
+        }
+        request.kv_cache = KvCacheOptions::of_format(namespace.kv_format);
+        request.provenance = namespace.provenance;
+        if let Err(error) = self.store.touch_named_cache(&id, now_ms()).await {
+            tracing::debug!("the use of a starting point is not saved: {error}");
+        }
+        Ok(())
     }
 
     /// Begins the answer.

@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use cairn_lm::batch::BatchOptions;
 use cairn_prompt_cache::CacheChange;
+use serde_json::{Map, Value};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::classify::{Classification, ClassifyRequest, LogitsProcessorFactory};
@@ -284,8 +285,19 @@ impl Engine {
 
     /// The tokens of `text`, as [`PromptInput::Text`] has them.
     pub async fn tokenize(&self, text: &str) -> Result<Vec<u32>, EngineError> {
+        self.prompt_tokens(None, PromptInput::Text(text.to_owned()), Map::new()).await
+    }
+
+    /// The tokens of a prompt for a loaded model; without its name those for the current one.
+    pub async fn prompt_tokens(
+        &self,
+        model: Option<&str>,
+        prompt: PromptInput,
+        template_variables: Map<String, Value>,
+    ) -> Result<Vec<u32>, EngineError> {
         let (reply, answer) = oneshot::channel();
-        self.ask(Job::Tokenize { text: text.to_owned(), reply }, answer).await
+        let model = model.map(str::to_owned);
+        self.ask(Job::Tokenize { model, prompt, template_variables, reply }, answer).await
     }
 
     /// Scores a prompt: the log-probability of each token, and the `num_top` likeliest next ones.

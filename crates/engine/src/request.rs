@@ -69,19 +69,11 @@ pub struct PromptPrefix {
 impl PromptPrefix {
     /// The format in which a request must store its keys and values to find these.
     pub fn kv_cache(&self) -> KvCacheOptions {
-        KvCacheOptions { quantization: quantization(self.kv_format), ..KvCacheOptions::default() }
+        KvCacheOptions::of_format(self.kv_format)
     }
 }
 
 impl PromptInput {
-    /// The provenance of the prompt's prefix.
-    pub(crate) fn prefix_provenance(&self) -> &Provenance {
-        match self {
-            PromptInput::After { prefix, .. } => &prefix.provenance,
-            _ => &Provenance::Computed,
-        }
-    }
-
     /// How many of the prompt's first tokens are unknown.
     pub(crate) fn num_opaque(&self) -> usize {
         self.opaque_prefix().map_or(0, |prefix| prefix.num_tokens)
@@ -107,6 +99,11 @@ pub struct KvCacheOptions {
 }
 
 impl KvCacheOptions {
+    /// Those of what is stored in this format.
+    pub fn of_format(kv_format: KvFormat) -> Self {
+        KvCacheOptions { quantization: quantization(kv_format), ..Self::default() }
+    }
+
     /// The bound that applies: quantized caches store every token.
     pub(crate) fn effective_max_size(&self) -> Option<usize> {
         if self.quantization.is_some() { None } else { self.max_size }
@@ -133,6 +130,10 @@ pub struct GenerateRequest {
     pub prefill_step_size: usize,
     /// Whether to reuse the caches of earlier requests, and to save those of this one.
     pub use_prompt_cache: bool,
+    /// Who computed the stored keys and values that the prompt begins with; that of the prefix of a
+    /// [`PromptInput::After`] counts instead. If they are an import's, the prompt's first tokens
+    /// must be known to be those of that import.
+    pub provenance: Provenance,
     /// The conversation: the [`CacheRef`](cairn_prompt_cache::CacheRef) of this owner moves to its
     /// end.
     pub owner: Option<Owner>,
@@ -183,6 +184,14 @@ impl GenerateRequest {
             && self.num_draft_tokens.is_none()
     }
 
+    /// Who computed the stored keys and values that the prompt begins with.
+    pub(crate) fn prefix_provenance(&self) -> &Provenance {
+        match &self.prompt {
+            PromptInput::After { prefix, .. } => &prefix.provenance,
+            _ => &self.provenance,
+        }
+    }
+
     /// The most tokens of prompt and answer together, with a model that can read `own`.
     pub(crate) fn context_length(&self, own: usize) -> usize {
         self.context_length.map_or(own, |length| length.min(own))
@@ -205,6 +214,7 @@ impl GenerateRequest {
             context_length: None,
             prefill_step_size: 2048,
             use_prompt_cache: true,
+            provenance: Provenance::Computed,
             owner: None,
             stop: Vec::new(),
             skip_special_tokens: true,

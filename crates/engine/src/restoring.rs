@@ -88,7 +88,7 @@ pub(crate) fn query<'a>(
         limit: num_tokens - 1,
         model_name: &loaded.name,
         quantization: request.kv_cache.quantization,
-        prefix_provenance: request.prompt.prefix_provenance(),
+        prefix_provenance: request.prefix_provenance(),
         num_opaque: request.prompt.num_opaque(),
         owner: request.owner.as_ref(),
     }

@@ -414,7 +414,7 @@ impl Sequence {
             boundaries: self.prompt.boundaries.into_iter().zip(kinds).collect(),
             checkpoints: self.checkpoints,
             caches,
-            prefix_provenance: request.prompt.prefix_provenance(),
+            prefix_provenance: request.prefix_provenance(),
             num_opaque: request.prompt.num_opaque(),
             owner: request.owner.clone(),
         });

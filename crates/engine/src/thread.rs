@@ -26,10 +26,9 @@ use crate::async_lm;
 use crate::clock::SystemClock;
 use crate::guard::{guarded, panic_message};
 use crate::model_pool::Loaded;
-use crate::prompt::known_tokens;
+use crate::prompt::prompt_tokens;
 use crate::prompt_cache::{Blocking, PromptCache, StoredCache};
 use crate::prompt_file;
-use crate::request::PromptInput;
 use crate::scheduler::Scheduler;
 use crate::sequence::{GenerateJob, SequenceNeeds};
 use crate::task::Task;
@@ -355,8 +354,11 @@ fn answer(worker: &mut Worker, job: Job) {
             let model = model.as_deref();
             respond(worker, reply, "decoding", |worker| decode(worker, model, &token_ids));
         }
-        Job::Tokenize { text, reply } => {
-            respond(worker, reply, "tokenizing", |worker| tokenize(worker, text));
+        Job::Tokenize { model, prompt, template_variables, reply } => {
+            respond(worker, reply, "tokenizing", |worker| {
+                let loaded = worker.models.get(model.as_deref())?;
+                Ok(prompt_tokens(&loaded.model, &prompt, &template_variables)?.tokens)
+            });
         }
         Job::SetCacheBudgets { disk_bytes, memory_bytes } => {
             attempt(worker, "changing the prompt cache's budgets", |worker| {
@@ -405,10 +407,6 @@ fn attempt(worker: &mut Worker, what: &'static str, work: impl FnOnce(&mut Worke
     if let Err(error) = done {
         tracing::warn!(%error, "{what} has failed");
     }
-}
-
-fn tokenize(worker: &Worker, text: String) -> Result<Vec<u32>, EngineError> {
-    known_tokens(&worker.models.get(None)?.model, &PromptInput::Text(text))
 }
 
 fn decode(

@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Instant;
 
+use serde_json::{Map, Value};
 use tokio::sync::{mpsc, oneshot};
 
 use super::loading::LoadJob;
@@ -62,7 +63,9 @@ pub(crate) enum Job {
         reply: oneshot::Sender<Result<Vec<String>, EngineError>>,
     },
     Tokenize {
-        text: String,
+        model: Option<String>,
+        prompt: PromptInput,
+        template_variables: Map<String, Value>,
         reply: oneshot::Sender<Result<Vec<u32>, EngineError>>,
     },
     /// Replies with a score for each prompt.

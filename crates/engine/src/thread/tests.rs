@@ -6,6 +6,7 @@ use cairn_lm::LoadProgress;
 use tokio::sync::mpsc;
 
 use super::*;
+use crate::PromptInput;
 use crate::prompt_cache::CacheOptions;
 use crate::request::{GenerateEvent, GenerateRequest};
 use crate::scripted_model::write_scripted;

@@ -132,6 +132,9 @@ impl Answer {
         let form = request.tools.as_ref().and_then(|tools| tools.form(request.schema));
         let (form, form_param) = form.unzip();
         generate.form = form;
+        if let Some(name) = &request.own.cairn.start_from {
+            shared.app.start_from(&mut generate, name).await?;
+        }
         let model = generate.model.clone().unwrap_or_default();
         let has_segments = generate.segments.is_some();
         let generation = shared.app.complete(generate);

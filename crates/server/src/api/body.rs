@@ -32,9 +32,18 @@ pub(super) struct OwnFields {
     pub(super) xtc_threshold: Option<f32>,
     pub(super) logit_bias: Option<Map<String, Value>>,
     pub(super) chat_template_kwargs: Option<Map<String, Value>>,
+    pub(super) cairn: CairnFields,
 }
 
-const OWN_FIELDS: [&str; 7] = [
+/// What only Cairn can do.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct CairnFields {
+    /// The name of the starting point that the prompt begins with.
+    pub(super) start_from: Option<String>,
+}
+
+const OWN_FIELDS: [&str; 8] = [
     "top_k",
     "min_p",
     "repetition_penalty",
@@ -42,6 +51,7 @@ const OWN_FIELDS: [&str; 7] = [
     "xtc_threshold",
     "logit_bias",
     "chat_template_kwargs",
+    "cairn",
 ];
 
 /// A body in two parts.
@@ -84,9 +94,6 @@ pub(super) async fn read<T: DeserializeOwned>(
         })?)?;
     // Null says as little as a field that is not there.
     fields.retain(|_, value| !value.is_null());
-    if fields.contains_key("cairn") {
-        return Err(ApiError::unsupported("cairn"));
-    }
     if let Some(name) = (route.refused)(&fields) {
         return Err(ApiError::unsupported(name));
     }

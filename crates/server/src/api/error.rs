@@ -3,7 +3,7 @@
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use cairn_app::completion::EngineError;
+use cairn_app::completion::{EngineError, StartError};
 use cairn_app::wire::{Failure, FailureCode};
 use serde_json::{Value, json};
 
@@ -148,6 +148,23 @@ impl From<Failure> for ApiError {
                 ..Self::new(StatusCode::SERVICE_UNAVAILABLE, failure.message)
             },
             _ => Self::new(StatusCode::INTERNAL_SERVER_ERROR, failure.message),
+        }
+    }
+}
+
+impl From<StartError> for ApiError {
+    fn from(error: StartError) -> Self {
+        let param = "cairn.start_from";
+        match error {
+            StartError::Engine(error) => error.into(),
+            StartError::Store(failure) => failure.into(),
+            StartError::NoStartingPoint { .. } => ApiError {
+                status: StatusCode::NOT_FOUND,
+                ..Self::invalid(param, error.to_string())
+            },
+            StartError::UnknownTokens { .. } | StartError::Differs { .. } => {
+                Self::invalid(param, error.to_string())
+            }
         }
     }
 }

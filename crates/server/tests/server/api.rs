@@ -3,27 +3,32 @@
 use cairn_app::wire::{Command, EngineState, Reply};
 use cairn_tiny_models::copy_tiny_model;
 use serde_json::{Value, json};
+use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 
 use crate::running::{Running, TIMEOUT, start};
 
 pub const MODEL: &str = "tiny-chat";
 /// More tokens than any machine writes during a test.
-const ENDLESS: u32 = 1_000_000;
+pub const ENDLESS: u32 = 1_000_000;
 
-/// A server whose data folder has these models, and none loaded. Their contexts are longer than any
-/// answer.
+/// A server whose data folder has these models, and none loaded.
 pub async fn start_with(models: &[&str]) -> Running {
     let running = start(false).await;
+    add_models(&running.home, models);
+    running
+}
+
+/// Adds models to a data folder. Their contexts are longer than any answer.
+pub fn add_models(home: &TempDir, models: &[&str]) {
     for name in models {
-        let folder = running.home.path().join("models").join(name);
+        let folder = home.path().join("models").join(name);
         copy_tiny_model("llama/tiny-chat", &folder).unwrap();
         let file = folder.join("config.json");
         let mut config: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
         config["max_position_embeddings"] = (2 * ENDLESS).into();
         std::fs::write(&file, config.to_string()).unwrap();
     }
-    running
 }
 
 /// The head of a request with a JSON body. HTTP/1.0, so that bodies come as they are.
@@ -58,7 +63,7 @@ pub async fn events(running: &Running, path: &str, body: &Value) -> Vec<(String,
         .collect()
 }
 
-fn chat(more: Value) -> Value {
+pub fn chat(more: Value) -> Value {
     let mut body = json!({
         "model": MODEL, "temperature": 0, "max_tokens": 12,
         "messages": [

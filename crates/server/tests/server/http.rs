@@ -199,7 +199,7 @@ async fn an_unsafe_address_or_token_is_refused() {
     app.close().await;
 }
 
-const EXPORT: &str =
+pub const EXPORT: &str =
     "GET /api/cache/export?type=named&id=ID HTTP/1.1\r\nhost: HOST\r\nauthorization: Bearer TOKEN";
 const IMPORT: &str = "POST /api/cache/import HTTP/1.1\r\nhost: HOST\r\nauthorization: Bearer TOKEN\r\nx-file-name: Caf%C3%A9.safetensors";
 
@@ -327,7 +327,7 @@ async fn an_exported_prompt_cache_can_be_imported() {
     running.end().await;
 }
 
-async fn preview(running: &Running, file: &[u8]) -> ImportPreview {
+pub async fn preview(running: &Running, file: &[u8]) -> ImportPreview {
     let (status, _, answer) = running.send(IMPORT, file).await;
     match (status, frames(&answer).pop()) {
         (200, Some(Frame::Reply(Reply::ImportPreview { preview }))) => preview,

@@ -5,4 +5,5 @@ mod api;
 mod decisions;
 mod http;
 mod running;
+mod starting_points;
 mod tools;
