@@ -177,6 +177,14 @@ async fn manage_models(caller: &mut Caller, home: &Path) {
     caller.call(Command::CancelDownload { name: name() }).await;
 }
 
+/// The commands about the API.
+async fn manage_keys(caller: &mut Caller) {
+    let made = caller.call(Command::MakeApiKey { name: "Editor".to_owned() }).await;
+    let Reply::ApiKeyMade { key, .. } = made else { panic!("{made:?}") };
+    caller.call(Command::GetApi).await;
+    caller.call(Command::RevokeApiKey { id: key.id, deletes_saved: true }).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn no_command_waits_for_the_answer_of_another_conversation() {
     let home = home_with_models();
@@ -203,6 +211,7 @@ async fn no_command_waits_for_the_answer_of_another_conversation() {
     assert_eq!(ended(&mut events, &answer.id).await.status, MessageStatus::Stopped);
 
     caller.call(Command::ListModels).await;
+    manage_keys(&mut caller).await;
     caller.call(Command::LoadModel { name: "another".to_owned() }).await;
     // The endless answer is another model's than the one that answers next.
     let loaded = loop {

@@ -319,6 +319,10 @@ export class App {
         return this.modelImport.receive(event.import);
       case 'settings':
         return this.settings.receive(event.settings);
+      case 'api_keys':
+      case 'api_request':
+        // No page shows them yet.
+        return;
       case 'status':
         this.figures.sample(event.status);
         return this.status.receive(event.status);

@@ -13,6 +13,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::api::Api;
 use crate::cache::previews::Imports;
 use crate::cache::saved;
 use crate::chat::running::RunningAnswers;
@@ -109,6 +110,7 @@ pub struct App {
     /// Cancelled when the app closes.
     pub(crate) closing: CancellationToken,
     pub(crate) settings: AppSettings,
+    pub(crate) api: Api,
     pub(crate) events: broadcast::Sender<Event>,
     pub(crate) tasks: TaskTracker,
     pub(crate) cache_rows: Mutex<Option<JoinHandle<()>>>,

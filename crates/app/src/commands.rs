@@ -13,7 +13,7 @@ use crate::chat::deletion;
 use crate::models::catalog;
 use crate::settings::{Settings, commands as settings_commands};
 use crate::wire::{Command, Conversation, Event, Failure, FailureCode, Message, Reply};
-use crate::{convert, diagnostics, models, status};
+use crate::{api, convert, diagnostics, models, status};
 
 /// How long deleting waits for the conversation's answer to stop. An answer that takes longer ends
 /// in the background.
@@ -102,6 +102,9 @@ pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failu
         | Command::RestoreOldRevisions { .. }
         | Command::GetHubAccess
         | Command::SetHubToken { .. } => models::commands::run(app, command).await,
+        Command::GetApi | Command::MakeApiKey { .. } | Command::RevokeApiKey { .. } => {
+            api::run(app, command).await
+        }
         Command::GetSettings { scope } => settings_commands::get(app, &scope).await,
         Command::SetSetting { scope, key, value } => {
             settings_commands::set(app, scope, &key, value).await

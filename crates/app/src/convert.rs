@@ -45,6 +45,10 @@ impl From<StoreError> for wire::Failure {
                 Invalid,
                 format!("There is already a starting point with the name “{name}”."),
             ),
+            StoreError::NoApiKey { .. } => Self::new(NotFound, "This key no longer exists."),
+            StoreError::KeyNameInUse { name } => {
+                Self::new(Invalid, format!("There is already a key with the name “{name}”."))
+            }
             other => Self::new(Storage, sentence(other)),
         }
     }

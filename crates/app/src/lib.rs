@@ -38,6 +38,7 @@
 //! # }
 //! ```
 
+mod api;
 mod app;
 mod bindings;
 mod cache;
@@ -60,6 +61,7 @@ mod status;
 #[expect(missing_docs, reason = "most variants and fields are described by their names")]
 pub mod wire;
 
+pub use api::{ApiClient, EndedRequest};
 pub use app::{App, Options};
 pub use bindings::{typescript, typescript_settings};
 pub use cache::{

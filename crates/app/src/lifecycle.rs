@@ -16,6 +16,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::api::Api;
 use crate::app::{App, Options};
 use crate::cache::previews::Imports;
 use crate::cache::{follow, rows, transfers};
@@ -100,6 +101,7 @@ impl App {
             loading: tokio::sync::Mutex::default(),
             closing: CancellationToken::new(),
             settings,
+            api: Api::default(),
             events: broadcast::Sender::new(EVENT_CAPACITY),
             tasks: TaskTracker::new(),
             cache_rows: Mutex::new(Some(cache_rows)),

@@ -12,9 +12,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use ts_rs::TS;
 
+mod api;
 mod models;
 
 pub use crate::settings::{SettingScope, Settings};
+pub use api::*;
 pub use models::*;
 
 /// Everything a user interface can ask for.
@@ -120,6 +122,14 @@ pub enum Command {
     /// Stores the hub's access token in the system's keychain; an empty one removes it. Answers
     /// [`Reply::HubAccess`].
     SetHubToken { token: String },
+    /// The keys of the API, and what was asked last. Answers [`Reply::Api`].
+    GetApi,
+    /// Makes a key for programs that use the API. Answers [`Reply::ApiKeyMade`], the only place
+    /// where the key itself stands.
+    MakeApiKey { name: String },
+    /// Revokes a key; its answers end. With `deletes_saved` the saved context that only its
+    /// programs use is deleted, otherwise it stays until it is evicted.
+    RevokeApiKey { id: String, deletes_saved: bool },
     /// What holds for all chats, a model or a chat, and where each value was set. Answers
     /// [`Reply::Settings`].
     GetSettings { scope: SettingTarget },
@@ -186,6 +196,14 @@ pub enum Reply {
     Sent {
         conversation: Conversation,
         messages: Vec<Message>,
+    },
+    Api {
+        api: ApiOverview,
+    },
+    ApiKeyMade {
+        key: ApiKey,
+        /// The key itself.
+        secret: String,
     },
     Models {
         models: Vec<Model>,
@@ -331,6 +349,14 @@ pub enum Event {
     ModelImport {
         import: Option<ModelImport>,
     },
+    /// All keys of the API as they are now.
+    ApiKeys {
+        keys: Vec<ApiKey>,
+    },
+    /// A request of a program has ended.
+    ApiRequest {
+        request: ApiRequest,
+    },
     /// A setting was changed in any scope; these hold for all chats.
     Settings {
         settings: Settings,
@@ -402,8 +428,8 @@ pub struct ConversationCache {
     pub fingerprint: String,
     /// All that the model has read is still saved.
     pub is_whole: bool,
-    /// Titles of other conversations and names of starting points with the same beginning, at most
-    /// 5.
+    /// Titles of other conversations, and names of starting points and of keys of the API, with the
+    /// same beginning, at most 5.
     pub shared_with: Vec<String>,
     /// How many tokens are no longer saved and why, as text.
     pub loss: Option<String>,

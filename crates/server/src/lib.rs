@@ -24,7 +24,8 @@
 //!   anyone may point at this machine;
 //! - an `Origin` header, where a browser sends one, is this server's own;
 //! - a command carries the token and the content type application/json, which an HTML form cannot
-//!   send; file transfers and the API carry the token.
+//!   send; file transfers carry the token, and requests of the API the token or a key that was made
+//!   in the app.
 //!
 //! # Example
 //!

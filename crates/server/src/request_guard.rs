@@ -30,6 +30,8 @@ pub(crate) enum Refusal {
     Host,
     Origin,
     Token,
+    /// Its key was revoked while it was answered.
+    Revoked,
     ContentType,
 }
 
@@ -37,7 +39,7 @@ impl Refusal {
     pub(crate) fn status(self) -> StatusCode {
         match self {
             Refusal::Host | Refusal::Origin => StatusCode::FORBIDDEN,
-            Refusal::Token => StatusCode::UNAUTHORIZED,
+            Refusal::Token | Refusal::Revoked => StatusCode::UNAUTHORIZED,
             Refusal::ContentType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
         }
     }
@@ -49,6 +51,7 @@ impl Refusal {
             }
             Refusal::Origin => "Pages of other origins may not call Cairn.",
             Refusal::Token => "The token is missing or wrong: use the URL that Cairn printed.",
+            Refusal::Revoked => "The key was revoked.",
             Refusal::ContentType => "A command must have the content type application/json.",
         }
     }
@@ -76,14 +79,14 @@ impl RequestGuard {
     /// Checks the token of a file transfer. It is in a header that neither an HTML form nor an image
     /// can send.
     pub(crate) fn check_token(&self, headers: &HeaderMap) -> Result<(), Refusal> {
-        let authorization = single_value(headers, header::AUTHORIZATION).unwrap_or_default();
-        let (scheme, token) = authorization.split_once(' ').unwrap_or_default();
-        if !scheme.eq_ignore_ascii_case("bearer")
-            || !constant_time_eq(token.as_bytes(), self.token.as_bytes())
-        {
-            return Err(Refusal::Token);
+        match bearer(headers).is_some_and(|token| self.is_token(token)) {
+            true => Ok(()),
+            false => Err(Refusal::Token),
         }
-        Ok(())
+    }
+
+    fn is_token(&self, key: &str) -> bool {
+        constant_time_eq(key.as_bytes(), self.token.as_bytes())
     }
 
     /// Checks the token and the content type of a command.
@@ -92,20 +95,9 @@ impl RequestGuard {
         check_json(headers)
     }
 
-    /// Checks the key of a request of the API: the token, where OpenAI's or Anthropic's clients put
-    /// it.
-    pub(crate) fn check_api_key(&self, headers: &HeaderMap) -> Result<(), Refusal> {
-        let key = single_value(headers, HeaderName::from_static("x-api-key")).unwrap_or_default();
-        match constant_time_eq(key.as_bytes(), self.token.as_bytes()) {
-            true => Ok(()),
-            false => self.check_token(headers),
-        }
-    }
-
-    /// Checks the key and the content type of a request of the API.
-    pub(crate) fn check_api_command(&self, headers: &HeaderMap) -> Result<(), Refusal> {
-        self.check_api_key(headers)?;
-        check_json(headers)
+    /// Whether a request of the API has the token as its key.
+    pub(crate) fn has_token(&self, headers: &HeaderMap) -> bool {
+        keys(headers).any(|key| self.is_token(key))
     }
 
     /// Whether a `Host` header names this server: a loopback name, or one of its IP addresses. Other
@@ -131,8 +123,20 @@ impl RequestGuard {
     }
 }
 
+/// The token or key after `Authorization: Bearer`.
+fn bearer(headers: &HeaderMap) -> Option<&str> {
+    let (scheme, token) = single_value(headers, header::AUTHORIZATION)?.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then_some(token)
+}
+
+/// The keys of a request of the API, where OpenAI's and Anthropic's clients put one.
+pub(crate) fn keys(headers: &HeaderMap) -> impl Iterator<Item = &str> {
+    let key = single_value(headers, HeaderName::from_static("x-api-key"));
+    key.into_iter().chain(bearer(headers))
+}
+
 /// An HTML form cannot send this content type.
-fn check_json(headers: &HeaderMap) -> Result<(), Refusal> {
+pub(crate) fn check_json(headers: &HeaderMap) -> Result<(), Refusal> {
     let content_type = single_value(headers, header::CONTENT_TYPE).unwrap_or_default();
     let essence = content_type.split(';').next().unwrap_or_default().trim();
     match essence.eq_ignore_ascii_case("application/json") {

@@ -178,7 +178,7 @@ impl Server {
             .route("/api/cache/export", get(cache::export))
             .route("/api/cache/import", post(cache::import))
             .route("/api/models/import", post(models::import))
-            .merge(api::routes())
+            .merge(api::routes(&shared))
             .fallback(get(interface::file))
             .layer(middleware::from_fn_with_state(shared.clone(), check))
             .with_state(shared);

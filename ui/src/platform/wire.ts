@@ -43,6 +43,9 @@ export type Command = { "type": "bootstrap" }
   | { "type": "restore_old_revisions", name: string, }
   | { "type": "get_hub_access" }
   | { "type": "set_hub_token", token: string, }
+  | { "type": "get_api" }
+  | { "type": "make_api_key", name: string, }
+  | { "type": "revoke_api_key", id: string, deletes_saved: boolean, }
   | { "type": "get_settings", scope: SettingTarget, }
   | { "type": "set_setting", scope: SettingTarget, key: keyof Settings, value: Settings[keyof Settings] | null, }
   | { "type": "get_status" }
@@ -70,6 +73,12 @@ export type Reply = { "type": "done" }
 model_import: ModelImport | null, }
   | { "type": "conversation", conversation: Conversation, messages: Array<Message>, }
   | { "type": "sent", conversation: Conversation, messages: Array<Message>, }
+  | { "type": "api", api: ApiOverview, }
+  | { "type": "api_key_made", key: ApiKey,
+/**
+ * The key itself.
+ */
+secret: string, }
   | { "type": "models", models: Array<Model>, }
   | { "type": "model_folders", paths: Array<string>, }
   | { "type": "model_memory", memory: MemoryNeed, }
@@ -126,6 +135,8 @@ export type Event = { "type": "conversation", conversation: Conversation, }
   | { "type": "models", models: Array<Model>, }
   | { "type": "downloads", downloads: Array<Download>, }
   | { "type": "model_import", import: ModelImport | null, }
+  | { "type": "api_keys", keys: Array<ApiKey>, }
+  | { "type": "api_request", request: ApiRequest, }
   | { "type": "settings", settings: Settings, }
   | { "type": "status", status: Status, }
   | { "type": "notice", level: NoticeLevel, text: string, }
@@ -186,8 +197,8 @@ fingerprint: string,
  */
 is_whole: boolean,
 /**
- * Titles of other conversations and names of starting points with the same beginning, at most
- * 5.
+ * Titles of other conversations, and names of starting points and of keys of the API, with the
+ * same beginning, at most 5.
  */
 shared_with: Array<string>,
 /**
@@ -645,6 +656,67 @@ is_offline: boolean, };
  * Where a token is kept.
  */
 export type TokenPlace = "keychain" | "file" | "environment";
+
+/**
+ * All that the page about the server shows.
+ */
+export type ApiOverview = {
+/**
+ * In the order in which they were made.
+ */
+keys: Array<ApiKey>,
+/**
+ * The last 100 since Cairn was opened, the newest first.
+ */
+requests: Array<ApiRequest>, };
+
+/**
+ * A key for programs. The key itself is told once, when it is made.
+ */
+export type ApiKey = { id: string, name: string, created_at_ms: number,
+/**
+ * None if it was never used; else right to the minute.
+ */
+last_used_at_ms: number | null, };
+
+/**
+ * A request of a program that has ended. What of it was asked or answered is not here.
+ */
+export type ApiRequest = {
+/**
+ * Larger than that of every request that ended before it.
+ */
+number: number,
+/**
+ * When it came.
+ */
+at_ms: number,
+/**
+ * The key's name; none for the token of `cairn serve`, and where the key was wrong.
+ */
+key: string | null,
+/**
+ * Method and path.
+ */
+route: string, model: string | null,
+/**
+ * These are of an answer that has ended.
+ */
+figures: ApiFigures | null,
+/**
+ * HTTP's; of an answer that failed after its first byte, that of its failure, and 499 if the
+ * program went away before its end.
+ */
+status: number, };
+
+/**
+ * The figures of a program's answer.
+ */
+export type ApiFigures = {
+/**
+ * The whole prompt, `cached_tokens` included.
+ */
+prompt_tokens: number, cached_tokens: number, generation_tokens: number, time_to_first_token_ms: number, generation_tps: number, };
 
 /**
  * A value for every setting.

@@ -4,8 +4,9 @@ use std::collections::HashMap;
 
 use cairn_engine::Engine;
 use cairn_prompt_cache::{Owner, RefUsage};
-use cairn_store::{Conversation, Store};
+use cairn_store::{ApiKeyRow, Conversation, Store};
 
+use crate::api::is_of_key;
 use crate::cache::owners::{conversation_owner, named_owner};
 use crate::convert::{self, tokens};
 use crate::wire::{CacheTier, ConversationCache};
@@ -21,6 +22,7 @@ pub(crate) async fn of_conversations(
     let Some(handle) = engine.cache() else { return HashMap::new() };
     let ref_usages = handle.ref_usages();
     let named = store.named_caches().await.unwrap_or_default();
+    let keys = store.api_keys().await.unwrap_or_default();
     let titles =
         conversations.iter().map(|row| (conversation_owner(&row.id), title(row.title.clone())));
     let names: HashMap<Owner, String> = titles
@@ -28,12 +30,12 @@ pub(crate) async fn of_conversations(
         .collect();
     let of_conversation = |ref_usage: &RefUsage| {
         let Owner::Conversation(id) = ref_usage.cache_ref.owner() else { return None };
-        let shared_with = ref_usage
-            .shared_with
-            .iter()
-            .filter_map(|owner| names.get(owner).cloned())
-            .take(MAX_SHARED_WITH);
-        Some((id.clone(), conversation_cache(ref_usage, shared_with.collect())?))
+        let mut shared_with = Vec::new();
+        for owner in &ref_usage.shared_with {
+            let name = names.get(owner).cloned().or_else(|| key_name(&keys, owner));
+            add_name(&mut shared_with, owner, name);
+        }
+        Some((id.clone(), conversation_cache(ref_usage, shared_with)?))
     };
     ref_usages.iter().filter_map(of_conversation).collect()
 }
@@ -46,13 +48,27 @@ pub(crate) async fn of_conversation(
     id: &str,
 ) -> Option<ConversationCache> {
     let ref_usage = engine.cache()?.ref_usage(&conversation_owner(id))?;
+    let is_key = |owner: &Owner| matches!(owner, Owner::Api(_));
+    // Read once: a key may have thousands of parts.
+    let keys = match ref_usage.shared_with.iter().any(is_key) {
+        true => store.api_keys().await.unwrap_or_default(),
+        false => Vec::new(),
+    };
     let mut shared_with = Vec::new();
     for owner in &ref_usage.shared_with {
         if shared_with.len() < MAX_SHARED_WITH {
-            shared_with.extend(name(store, owner).await);
+            add_name(&mut shared_with, owner, name(store, &keys, owner).await);
         }
     }
     conversation_cache(&ref_usage, shared_with)
+}
+
+/// Adds the name of an owner; that of a key once, which all of its parts have.
+fn add_name(names: &mut Vec<String>, owner: &Owner, name: Option<String>) {
+    let is_key = matches!(owner, Owner::Api(_));
+    if names.len() < MAX_SHARED_WITH {
+        names.extend(name.filter(|name| !(is_key && names.contains(name))));
+    }
 }
 
 fn conversation_cache(ref_usage: &RefUsage, shared_with: Vec<String>) -> Option<ConversationCache> {
@@ -79,12 +95,17 @@ fn conversation_cache(ref_usage: &RefUsage, shared_with: Vec<String>) -> Option<
 }
 
 /// The name of a reference's owner; none if it is deleted.
-async fn name(store: &Store, owner: &Owner) -> Option<String> {
+async fn name(store: &Store, keys: &[ApiKeyRow], owner: &Owner) -> Option<String> {
     match owner {
         Owner::Conversation(id) => store.conversation_title(id).await.ok()?.map(title),
         Owner::Named(id) => store.listed_named_cache(id).await.ok().map(|row| row.name),
-        Owner::Api(_) => None,
+        Owner::Api(_) => key_name(keys, owner),
     }
+}
+
+/// The name of the key that an owner is, or is a part of.
+fn key_name(keys: &[ApiKeyRow], owner: &Owner) -> Option<String> {
+    keys.iter().find(|key| is_of_key(owner, &key.id)).map(|key| key.name.clone())
 }
 
 /// A conversation's title as the list shows it.

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)] // in a test a panic is the report
 
 mod answers;
+mod api;
 mod commands;
 mod deletion;
 mod hub_settings;

@@ -7,19 +7,20 @@ use cairn_app::completion::{
     SegmentEvent, TokenLogprob, Turn,
 };
 use serde_json::Value;
-use tokio::sync::OwnedSemaphorePermit;
 
+use super::admission::AdmittedRequest;
 use super::body::OwnFields;
 use super::error::ApiError;
 use super::sampling::{self, VendorSampling};
 use super::tools::Tools;
+use crate::request_guard::Refusal;
 use crate::shared::Shared;
 
 /// What a route asks for.
 pub(super) struct AnswerRequest {
     pub(super) model: Option<String>,
-    /// Counts it among the answers that run.
-    pub(super) permit: OwnedSemaphorePermit,
+    /// Who asks. Counts it among the answers that run.
+    pub(super) permit: AdmittedRequest,
     pub(super) prompt: PromptInput,
     /// What a chat offers; none for text that is continued, whose answer is text and nothing else.
     pub(super) tools: Option<Tools>,
@@ -46,7 +47,7 @@ pub(super) struct Answer {
     num_reasoning_tokens: u32,
     /// An event that was received before it was asked for.
     first: Option<GenerateEvent>,
-    _permit: OwnedSemaphorePermit,
+    permit: AdmittedRequest,
 }
 
 /// A part of an answer while it is written.
@@ -132,10 +133,12 @@ impl Answer {
         let form = request.tools.as_ref().and_then(|tools| tools.form(request.schema));
         let (form, form_param) = form.unzip();
         generate.form = form;
+        generate.owner = Some(request.permit.client.owner(request.own.prompt_cache_key.as_deref()));
         if let Some(name) = &request.own.cairn.start_from {
             shared.app.start_from(&mut generate, name).await?;
         }
         let model = generate.model.clone().unwrap_or_default();
+        request.permit.record.iter().for_each(|record| record.set_model(&model));
         let has_segments = generate.segments.is_some();
         let generation = shared.app.complete(generate);
         Ok(Answer {
@@ -147,13 +150,18 @@ impl Answer {
             is_reasoning: false,
             num_reasoning_tokens: 0,
             first: None,
-            _permit: request.permit,
+            permit: request.permit,
         })
     }
 
     /// Waits for the first event, which [`Answer::next`] then returns; fails if that is a failure.
     pub(super) async fn wait_for_first_event(&mut self) -> Result<(), ApiError> {
-        match self.generation.recv().await {
+        let event = tokio::select! {
+            biased;
+            error = cut_off(&self.shared, &self.permit) => return Err(error),
+            event = self.generation.recv() => event,
+        };
+        match event {
             Some(GenerateEvent::Failed(error)) => Err(self.failure(error)),
             first => {
                 self.first = first;
@@ -164,11 +172,19 @@ impl Answer {
 
     /// The next part; none after the end.
     pub(super) async fn next(&mut self) -> Option<Result<AnswerEvent, ApiError>> {
+        let event = self.receive().await;
+        if let (Some(Err(error)), Some(record)) = (&event, &self.permit.record) {
+            record.end(error.status());
+        }
+        event
+    }
+
+    async fn receive(&mut self) -> Option<Result<AnswerEvent, ApiError>> {
         let event = match self.first.take() {
             Some(first) => first,
             None => tokio::select! {
                 biased;
-                () = self.shared.closing.cancelled() => return Some(Err(EngineError::Closed.into())),
+                error = cut_off(&self.shared, &self.permit) => return Some(Err(error)),
                 event = self.generation.recv() => event?,
             },
         };
@@ -185,7 +201,10 @@ impl Answer {
             {
                 Err(EngineError::Closed.into())
             }
-            GenerateEvent::Finished(finished) => Ok(self.end(*finished)),
+            GenerateEvent::Finished(finished) => {
+                self.permit.record.iter().for_each(|record| record.finish(&finished.stats));
+                Ok(self.end(*finished))
+            }
             GenerateEvent::Failed(error) => Err(self.failure(error)),
         })
     }
@@ -266,6 +285,14 @@ fn piece(event: SegmentEvent) -> Option<Piece> {
         SegmentEvent::CallArguments { json, .. } => Some(Piece::Arguments(json)),
         SegmentEvent::CallEnded { index, .. } => index.map(|_| Piece::CallEnd),
         SegmentEvent::Markup(_) | SegmentEvent::Ended { .. } => None,
+    }
+}
+
+/// Waits until the server stops, or the key of a request is revoked.
+async fn cut_off(shared: &Shared, permit: &AdmittedRequest) -> ApiError {
+    tokio::select! {
+        () = shared.closing.cancelled() => EngineError::Closed.into(),
+        () = permit.client.revoked() => ApiError::refused(Refusal::Revoked),
     }
 }
 

@@ -9,10 +9,9 @@ use axum::extract::Request;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout;
 
-use super::MAX_ANSWERS;
+use super::admission::AdmittedRequest;
 use super::error::ApiError;
 use crate::shared::Shared;
 
@@ -32,6 +31,8 @@ pub(super) struct OwnFields {
     pub(super) xtc_threshold: Option<f32>,
     pub(super) logit_bias: Option<Map<String, Value>>,
     pub(super) chat_template_kwargs: Option<Map<String, Value>>,
+    /// A place of its own in the saved context of the key.
+    pub(super) prompt_cache_key: Option<String>,
     pub(super) cairn: CairnFields,
 }
 
@@ -43,7 +44,7 @@ pub(super) struct CairnFields {
     pub(super) start_from: Option<String>,
 }
 
-const OWN_FIELDS: [&str; 8] = [
+const OWN_FIELDS: [&str; 9] = [
     "top_k",
     "min_p",
     "repetition_penalty",
@@ -51,6 +52,7 @@ const OWN_FIELDS: [&str; 8] = [
     "xtc_threshold",
     "logit_bias",
     "chat_template_kwargs",
+    "prompt_cache_key",
     "cairn",
 ];
 
@@ -59,8 +61,8 @@ pub(super) struct Body<T> {
     /// The model that is asked for; none: the loaded one.
     pub(super) model: Option<String>,
     pub(super) own: OwnFields,
-    /// Counts the answer among those that run.
-    pub(super) permit: OwnedSemaphorePermit,
+    /// Who asks. Counts the answer among those that run.
+    pub(super) permit: AdmittedRequest,
     /// The vendor's fields.
     pub(super) fields: T,
 }
@@ -80,9 +82,7 @@ pub(super) async fn read<T: DeserializeOwned>(
     route: &Fields,
 ) -> Result<Body<T>, ApiError> {
     let (parts, body) = request.into_parts();
-    shared.guard.check_api_command(&parts.headers).map_err(ApiError::refused)?;
-    let permit = Arc::clone(&shared.answers).try_acquire_owned();
-    let permit = permit.map_err(|_| ApiError::busy(MAX_ANSWERS))?;
+    let permit = AdmittedRequest::of(shared, &parts).await?;
     let bytes = timeout(UPLOAD_LIMIT, to_bytes(body, MAX_BODY_BYTES)).await;
     let bytes = bytes
         .map_err(|_| ApiError::invalid("", "The body did not arrive in time."))?
@@ -107,12 +107,11 @@ pub(super) async fn read<T: DeserializeOwned>(
     let Value::String(model) = fields.entry("model").or_insert_with(|| "".into()).clone() else {
         return Err(ApiError::invalid("model", "`model` is the name of a model."));
     };
-    Ok(Body {
-        model: Some(model).filter(|name| !name.is_empty()),
-        own,
-        permit,
-        fields: parsed(Value::Object(fields))?,
-    })
+    let model = Some(model).filter(|name| !name.is_empty());
+    if let (Some(record), Some(model)) = (&permit.record, &model) {
+        record.set_model(model);
+    }
+    Ok(Body { model, own, permit, fields: parsed(Value::Object(fields))? })
 }
 
 /// Deserializes, and names the field at fault.

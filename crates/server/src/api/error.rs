@@ -90,12 +90,18 @@ impl ApiError {
         let (code, sentence) = match refusal {
             Refusal::Token => (
                 Some("invalid_api_key"),
-                "The key is missing or wrong: it is the token of the address that Cairn printed.",
+                "The key is missing, wrong or revoked: make one in Cairn’s settings, under Server, \
+                 or use the token of the address that Cairn printed.",
             ),
+            Refusal::Revoked => (Some("invalid_api_key"), refusal.sentence()),
             Refusal::ContentType => (None, "The content type must be application/json."),
             refusal => (None, refusal.sentence()),
         };
         ApiError { code, ..Self::new(refusal.status(), sentence) }
+    }
+
+    pub(super) fn status(&self) -> StatusCode {
+        self.status
     }
 
     /// The response, in a vendor's form.

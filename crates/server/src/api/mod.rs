@@ -1,7 +1,10 @@
 //! The API that other programs speak: OpenAI's and Anthropic's routes under `/v1`.
 //!
 //! ```text
-//! request ─▶ body.rs: key, JSON, what Cairn adds ─▶ chat · completions · responses · messages (one a route)
+//! request ─▶ record.rs: the app's list of requests
+//!         ─▶ admission.rs: key, room for another answer
+//!         ─▶ body.rs: JSON, what Cairn adds
+//!         ─▶ chat · completions · responses · messages (one a route)
 //!                                                        │ GenerateRequest
 //!                                                        ▼
 //!            events of the route  ◀── answer.rs ◀── App::complete
@@ -10,6 +13,7 @@
 //! cannot be honoured is refused by its name. Errors have each vendor's own form (`error.rs`). A
 //! client that goes away has cancelled its answer.
 
+mod admission;
 mod answer;
 mod body;
 mod chat;
@@ -19,6 +23,7 @@ mod decisions;
 mod error;
 mod messages;
 mod models;
+mod record;
 mod responses;
 mod sampling;
 mod stream;
@@ -29,6 +34,7 @@ use std::sync::Arc;
 use axum::Router;
 use axum::http::StatusCode;
 use axum::http::request::Parts;
+use axum::middleware;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get, post};
 
@@ -40,9 +46,8 @@ use error::{ApiError, Vendor};
 pub(crate) const MAX_ANSWERS: usize = 64;
 
 /// The routes. Every one that says or does anything but `/health` asks for the key.
-pub(crate) fn routes() -> Router<Arc<Shared>> {
+pub(crate) fn routes(shared: &Arc<Shared>) -> Router<Arc<Shared>> {
     Router::new()
-        .route("/health", get(health))
         .route("/v1/models", get(models::list))
         .route("/v1/models/{*name}", get(models::show))
         .route("/v1/chat/completions", post(chat::create))
@@ -52,6 +57,8 @@ pub(crate) fn routes() -> Router<Arc<Shared>> {
         .route("/v1/decisions", post(decisions::create))
         .method_not_allowed_fallback(wrong_method)
         .route("/v1/{*path}", any(unknown))
+        .route_layer(middleware::from_fn_with_state(shared.clone(), record::keep))
+        .route("/health", get(health))
 }
 
 /// Says that the server runs; whether a model is loaded is no part of it.

@@ -7,12 +7,13 @@ use axum::Json;
 use axum::extract::{Path, Request, State};
 use axum::response::{IntoResponse, Response};
 
+use super::admission::client;
 use super::error::{ApiError, Vendor};
 use crate::shared::Shared;
 
 pub(super) async fn list(State(shared): State<Arc<Shared>>, request: Request) -> Response {
-    if let Err(refusal) = shared.guard.check_api_key(request.headers()) {
-        return ApiError::refused(refusal).response(Vendor::OpenAi);
+    if let Err(error) = client(&shared, request.headers(), request.extensions()).await {
+        return error.response(Vendor::OpenAi);
     }
     let data = shared.app.usable_models().await.into_iter().map(model).collect();
     Json(ListModelResponse { object: "list".to_owned(), data }).into_response()
@@ -23,8 +24,8 @@ pub(super) async fn show(
     Path(name): Path<String>,
     request: Request,
 ) -> Response {
-    if let Err(refusal) = shared.guard.check_api_key(request.headers()) {
-        return ApiError::refused(refusal).response(Vendor::OpenAi);
+    if let Err(error) = client(&shared, request.headers(), request.extensions()).await {
+        return error.response(Vendor::OpenAi);
     }
     match shared.app.usable_models().await.contains(&name) {
         true => Json(model(name)).into_response(),

@@ -4,6 +4,7 @@
 mod api;
 mod decisions;
 mod http;
+mod keys;
 mod running;
 mod starting_points;
 mod tools;

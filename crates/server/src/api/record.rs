@@ -1,0 +1,101 @@
+//! What the app's list says of a request. It is added when the last holder of the record drops it:
+//! the request's handler, or an answer that is still written after that.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use axum::extract::{Request, State};
+use axum::http::StatusCode;
+use axum::middleware::Next;
+use axum::response::Response;
+use cairn_app::completion::GenerationStats;
+use cairn_app::wire::ApiFigures;
+use cairn_app::{App, EndedRequest};
+
+use crate::shared::Shared;
+
+/// The status of a request whose client went away before its end, as nginx calls it.
+const CLIENT_GONE: u16 = 499;
+
+/// A request under way.
+#[derive(Debug)]
+pub(super) struct RequestRecord {
+    app: Arc<App>,
+    request: Mutex<EndedRequest>,
+}
+
+impl RequestRecord {
+    fn begin(app: &Arc<App>, request: &Request) -> Arc<RequestRecord> {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let request = EndedRequest {
+            at_ms: i64::try_from(since.as_millis()).unwrap_or(i64::MAX),
+            key: None,
+            route: format!("{} {}", request.method(), request.uri().path()),
+            model: None,
+            figures: None,
+            // What is dropped before its response was dropped by its client.
+            status: CLIENT_GONE,
+        };
+        Arc::new(RequestRecord { app: app.clone(), request: Mutex::new(request) })
+    }
+
+    /// That of a request which [`keep`] has let through.
+    pub(super) fn of(extensions: &axum::http::Extensions) -> Option<Arc<RequestRecord>> {
+        extensions.get::<Arc<RequestRecord>>().cloned()
+    }
+
+    pub(super) fn set_key(&self, name: Option<&str>) {
+        self.guard().key = name.map(str::to_owned);
+    }
+
+    pub(super) fn set_model(&self, name: &str) {
+        self.guard().model = Some(name.to_owned());
+    }
+
+    /// Its answer has ended as it should.
+    pub(super) fn finish(&self, stats: &GenerationStats) {
+        let count = |tokens: usize| u32::try_from(tokens).unwrap_or(u32::MAX);
+        self.guard().figures = Some(ApiFigures {
+            prompt_tokens: count(stats.num_prompt_tokens),
+            cached_tokens: count(stats.num_cached_tokens),
+            generation_tokens: count(stats.num_generation_tokens),
+            time_to_first_token_ms: stats.time_to_first_token_ms,
+            generation_tps: stats.generation_tps,
+        });
+        self.end(StatusCode::OK);
+    }
+
+    /// It has ended with this status, unless it had ended before.
+    pub(super) fn end(&self, status: StatusCode) {
+        let request = &mut *self.guard();
+        if request.status == CLIENT_GONE {
+            request.status = status.as_u16();
+        }
+    }
+
+    fn guard(&self) -> MutexGuard<'_, EndedRequest> {
+        self.request.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for RequestRecord {
+    fn drop(&mut self) {
+        self.app.add_api_request(self.guard().clone());
+    }
+}
+
+/// Gives each request of the API its record.
+pub(super) async fn keep(
+    State(shared): State<Arc<Shared>>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    let record = RequestRecord::begin(&shared.app, &request);
+    request.extensions_mut().insert(record.clone());
+    let response = next.run(request).await;
+    // If somebody else still holds it, its stream has only begun.
+    if Arc::strong_count(&record) == 1 {
+        record.end(response.status());
+    }
+    response
+}
