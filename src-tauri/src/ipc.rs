@@ -3,7 +3,8 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use cairn_app::wire::{Command, Failure, FailureCode, Frame, Reply};
-use cairn_app::{App, OpenError, Options};
+use cairn_app::{App, Closed, OpenError, Options};
+use cairn_server::ApiSwitch;
 use tauri::State;
 use tauri::async_runtime::JoinHandle;
 use tauri::ipc::Channel;
@@ -13,6 +14,8 @@ use tokio::sync::broadcast::error::RecvError;
 pub struct Core {
     app: Result<Arc<App>, Failure>,
     subscription: Mutex<Option<JoinHandle<()>>>,
+    /// Serves the API while the settings say so; none without an app, and once it has stopped.
+    api: Mutex<Option<ApiSwitch>>,
 }
 
 impl Core {
@@ -21,7 +24,18 @@ impl Core {
         let app = open()
             .await
             .map_err(|error| Failure { code: FailureCode::Storage, message: error.to_string() });
-        Self { app, subscription: Mutex::new(None) }
+        let api = app.as_ref().ok().map(|app| ApiSwitch::follow(app.clone()));
+        Self { app, subscription: Mutex::new(None), api: Mutex::new(api) }
+    }
+
+    /// Ends the answers of programs, then the app itself. Takes three seconds at most.
+    pub async fn close(&self) -> Result<Closed, &Failure> {
+        let app = self.app()?;
+        let api = self.api.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(api) = api {
+            api.stop().await;
+        }
+        Ok(app.close().await)
     }
 
     /// The app, or the failure that replaces it.

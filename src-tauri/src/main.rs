@@ -134,13 +134,11 @@ fn exit_on_signals(app: AppHandle) -> Result<()> {
 }
 
 fn close(app: &AppHandle) {
-    match app.state::<Core>().app() {
-        // Takes two seconds at most.
-        Ok(core) => {
-            if tauri::async_runtime::block_on(core.close()) == Closed::EngineBusy {
-                app.cleanup_before_exit();
-                cairn_app::exit_now(0);
-            }
+    match tauri::async_runtime::block_on(app.state::<Core>().close()) {
+        Ok(Closed::Completely) => {}
+        Ok(Closed::EngineBusy) => {
+            app.cleanup_before_exit();
+            cairn_app::exit_now(0);
         }
         // The window shows why; the exit status tells the program that started this one.
         Err(_) => {

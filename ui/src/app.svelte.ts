@@ -319,6 +319,7 @@ export class App {
         return this.modelImport.receive(event.import);
       case 'settings':
         return this.settings.receive(event.settings);
+      case 'api_server':
       case 'api_keys':
       case 'api_request':
         // No page shows them yet.

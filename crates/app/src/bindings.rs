@@ -66,6 +66,7 @@ pub fn typescript() -> String {
         declaration::<wire::HubAccess>(&config),
         declaration::<wire::TokenPlace>(&config),
         declaration::<wire::ApiOverview>(&config),
+        declaration::<wire::ApiServer>(&config),
         declaration::<wire::ApiKey>(&config),
         declaration::<wire::ApiRequest>(&config),
         declaration::<wire::ApiFigures>(&config),

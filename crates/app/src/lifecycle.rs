@@ -101,7 +101,7 @@ impl App {
             loading: tokio::sync::Mutex::default(),
             closing: CancellationToken::new(),
             settings,
-            api: Api::default(),
+            api: Api::new(&settings_now),
             events: broadcast::Sender::new(EVENT_CAPACITY),
             tasks: TaskTracker::new(),
             cache_rows: Mutex::new(Some(cache_rows)),

@@ -122,7 +122,7 @@ pub enum Command {
     /// Stores the hub's access token in the system's keychain; an empty one removes it. Answers
     /// [`Reply::HubAccess`].
     SetHubToken { token: String },
-    /// The keys of the API, and what was asked last. Answers [`Reply::Api`].
+    /// Whether the API is served, its keys, and what was asked last. Answers [`Reply::Api`].
     GetApi,
     /// Makes a key for programs that use the API. Answers [`Reply::ApiKeyMade`], the only place
     /// where the key itself stands.
@@ -348,6 +348,10 @@ pub enum Event {
     /// How far the import of a model is; none when it has ended.
     ModelImport {
         import: Option<ModelImport>,
+    },
+    /// The server of the API was started or has stopped.
+    ApiServer {
+        server: ApiServer,
     },
     /// All keys of the API as they are now.
     ApiKeys {

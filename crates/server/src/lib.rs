@@ -27,6 +27,9 @@
 //!   send; file transfers carry the token, and requests of the API the token or a key that was made
 //!   in the app.
 //!
+//! [`Server`] serves all of this, for `cairn serve`. The desktop app has its window instead of a
+//! browser; its [`ApiSwitch`] serves the API alone, while the settings say so.
+//!
 //! # Example
 //!
 //! ```
@@ -46,6 +49,8 @@ mod models;
 mod request_guard;
 mod server;
 mod shared;
+mod switch;
 mod upload;
 
 pub use server::{ServeError, ServeOptions, Server, serve};
+pub use switch::ApiSwitch;

@@ -116,17 +116,42 @@ impl ServeError {
     }
 }
 
+/// What a server serves besides the API.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Serves {
+    /// The app's commands, and its interface if asked to.
+    Commands,
+    /// Nothing: it follows the switch in the app's settings.
+    ApiOnly,
+}
+
 /// A server that has bound its address but does not accept requests yet.
 #[derive(Debug)]
 pub struct Server {
     listener: TcpListener,
     address: SocketAddr,
     shared: Arc<Shared>,
+    serves: Serves,
 }
 
 impl Server {
     /// Binds the address. Afterwards the port is known and so is [`Server::url`].
     pub async fn bind(app: Arc<App>, options: ServeOptions) -> Result<Server, ServeError> {
+        Self::bind_for(app, options, Serves::Commands).await
+    }
+
+    /// Binds a port of this machine for a server of the API alone, which takes the keys that were
+    /// made in the app, and a token that nobody is told.
+    pub(crate) async fn bind_api(app: Arc<App>, port: u16) -> Result<Server, ServeError> {
+        let options = ServeOptions { port, ui: false, ..ServeOptions::default() };
+        Self::bind_for(app, options, Serves::ApiOnly).await
+    }
+
+    async fn bind_for(
+        app: Arc<App>,
+        options: ServeOptions,
+        serves: Serves,
+    ) -> Result<Server, ServeError> {
         let ServeOptions { host, port, token, ui } = options;
         let token = match token {
             Some(token) => {
@@ -148,7 +173,7 @@ impl Server {
             closing: CancellationToken::new(),
             answers: Arc::new(Semaphore::new(api::MAX_ANSWERS)),
         });
-        Ok(Server { listener, address, shared })
+        Ok(Server { listener, address, shared, serves })
     }
 
     /// The address that the server listens on.
@@ -171,13 +196,14 @@ impl Server {
         self,
         shutdown: impl Future<Output = ()> + Send + 'static,
     ) -> Result<(), ServeError> {
-        let Server { listener, address, shared } = self;
-        let closing = shared.closing.clone();
-        let router = Router::new()
-            .route("/api/call", post(call::call))
-            .route("/api/cache/export", get(cache::export))
-            .route("/api/cache/import", post(cache::import))
-            .route("/api/models/import", post(models::import))
+        let Server { listener, address, shared, serves } = self;
+        let (app, closing) = (shared.app.clone(), shared.closing.clone());
+        app.api_started(address, serves == Serves::ApiOnly);
+        let commands = match serves {
+            Serves::Commands => commands(),
+            Serves::ApiOnly => Router::new(),
+        };
+        let router = commands
             .merge(api::routes(&shared))
             .fallback(get(interface::file))
             .layer(middleware::from_fn_with_state(shared.clone(), check))
@@ -191,14 +217,27 @@ impl Server {
             stopped.cancelled().await;
             tokio::time::sleep(SHUTDOWN_GRACE).await;
         };
-        tokio::select! {
+        let result = tokio::select! {
             result = server.into_future() => {
                 result.map_err(|source| ServeError::Run { address, source })
             }
             // A client keeps a connection half open.
             () = grace_expired => Ok(()),
-        }
+        };
+        // `cairn serve` says by itself why it has ended, and the switch is not its own.
+        let problem = result.as_ref().err().filter(|_| serves == Serves::ApiOnly);
+        app.api_stopped(problem.map(ToString::to_string)).await;
+        result
     }
+}
+
+/// The routes of the app's interface.
+fn commands() -> Router<Arc<Shared>> {
+    Router::new()
+        .route("/api/call", post(call::call))
+        .route("/api/cache/export", get(cache::export))
+        .route("/api/cache/import", post(cache::import))
+        .route("/api/models/import", post(models::import))
 }
 
 /// Binds and serves until `shutdown` resolves, for callers that do not need the URL.
@@ -210,12 +249,15 @@ pub async fn serve(
     Server::bind(app, options).await?.run(shutdown).await
 }
 
-/// Refuses requests from other origins, and adds the security headers to every response.
+/// Refuses requests from other origins, and of the API those that come when the server has stopped,
+/// over a connection that was open before. Adds the security headers to every response.
 async fn check(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
     let (parts, body) = request.into_parts();
+    let is_api = parts.uri.path().starts_with("/v1/");
     let mut response = match shared.guard.check_host_and_origin(&parts) {
+        Ok(()) if is_api && shared.closing.is_cancelled() => api::refuse_closing(&parts),
         Ok(()) => next.run(Request::from_parts(parts, body)).await,
-        Err(refusal) if parts.uri.path().starts_with("/v1/") => api::refuse(&parts, refusal),
+        Err(refusal) if is_api => api::refuse(&parts, refusal),
         Err(refusal) => call::refuse(refusal.status(), refusal.sentence()),
     };
     response.headers_mut().extend(interface::SECURITY_HEADERS);

@@ -135,6 +135,7 @@ export type Event = { "type": "conversation", conversation: Conversation, }
   | { "type": "models", models: Array<Model>, }
   | { "type": "downloads", downloads: Array<Download>, }
   | { "type": "model_import", import: ModelImport | null, }
+  | { "type": "api_server", server: ApiServer, }
   | { "type": "api_keys", keys: Array<ApiKey>, }
   | { "type": "api_request", request: ApiRequest, }
   | { "type": "settings", settings: Settings, }
@@ -660,7 +661,7 @@ export type TokenPlace = "keychain" | "file" | "environment";
 /**
  * All that the page about the server shows.
  */
-export type ApiOverview = {
+export type ApiOverview = { server: ApiServer,
 /**
  * In the order in which they were made.
  */
@@ -669,6 +670,24 @@ keys: Array<ApiKey>,
  * The last 100 since Cairn was opened, the newest first.
  */
 requests: Array<ApiRequest>, };
+
+/**
+ * Whether the API is served.
+ */
+export type ApiServer = { "state": "off",
+/**
+ * Why it could not be switched on, or has stopped; one sentence.
+ */
+problem: string | null, }
+  | { "state": "running",
+/**
+ * `http://` and where it listens, without a path.
+ */
+address: string,
+/**
+ * It follows the setting `api_is_on`. One that `cairn serve` started does not.
+ */
+is_switched: boolean, };
 
 /**
  * A key for programs. The key itself is told once, when it is made.
@@ -808,7 +827,15 @@ download_folder: string,
  * The proxy through which the hub is asked; empty: the environment's or the system's, if there
  * is one.
  */
-hub_proxy: string, };
+hub_proxy: string,
+/**
+ * Whether the app serves the API to other programs on this machine.
+ */
+api_is_on: boolean,
+/**
+ * The port on which it does; those below are for the system.
+ */
+api_port: number, };
 
 /**
  * Where a value is set, from the weakest to the strongest. A value that is set nowhere is the

@@ -89,7 +89,7 @@ max: number, };
 /**
  * Under which heading a setting is shown.
  */
-export type SettingSection = "general" | "models" | "generation" | "advanced" | "storage" | "hub";
+export type SettingSection = "general" | "models" | "generation" | "advanced" | "storage" | "hub" | "server";
 
 /** Every setting, in the order in which they are shown. */
 export const table: readonly SettingRow[] = [
@@ -114,4 +114,6 @@ export const table: readonly SettingRow[] = [
   {"key":"hub_endpoint","kind":{"type":"text","max_chars":1024},"text_key":"settings.rows.hub_endpoint","section":"hub","scopes":["app"],"rereads":false},
   {"key":"download_folder","kind":{"type":"text","max_chars":4096},"text_key":"settings.rows.download_folder","section":"hub","scopes":["app"],"rereads":false},
   {"key":"hub_proxy","kind":{"type":"text","max_chars":1024},"text_key":"settings.rows.hub_proxy","section":"hub","scopes":["app"],"rereads":false},
+  {"key":"api_is_on","kind":{"type":"switch"},"text_key":"settings.rows.api_is_on","section":"server","scopes":["app"],"rereads":false},
+  {"key":"api_port","kind":{"type":"count","min":1024,"max":65535},"text_key":"settings.rows.api_port","section":"server","scopes":["app"],"rereads":false},
 ];

@@ -374,6 +374,8 @@ export const settings: Settings = {
   hub_endpoint: '',
   download_folder: '',
   hub_proxy: '',
+  api_is_on: false,
+  api_port: 11435,
 };
 
 export function hubAccess(change: Partial<HubAccess> = {}): HubAccess {

@@ -144,7 +144,7 @@ const german = entriesOf(
 
 /** What both languages write alike: names, terms of the field, signs, and texts that are made elsewhere. */
 const ALIKE =
-  /^(common\.(appName|bytes|name|number|time|tokens)|chats\.(label|month)|palette\.chats|menus\.chat|commands\.show_monitor|keys\.none|saved\.chats|models\.context|downloads\.(label|labelOf|list|rate|share)|discover\.mlx|hub\.(title|tokenPlaceholder)|monitor\.(title|milliseconds|none|memoryOfMlx|median|columns\.chat)|stats\.(prompt)|content\.(code|codeIn|speakers\.system)|models\.current|pieces\.(columns\.(text|tokens)|tokens|facts|stored|positions|columns)|imports\.date|settings\.(languages|version|title|sections\.hub)|rows\.(appearance\.choices\.system|top_p\.label|top_k\.label|min_p\.label|cache_budget_bytes\.unit|cache_ram_budget_bytes\.unit)|saved\.(pinned|usage|amount)|settings\.rows|startingPoints\.numChats)/;
+  /^(common\.(appName|bytes|name|number|time|tokens)|chats\.(label|month)|palette\.chats|menus\.chat|commands\.show_monitor|keys\.none|saved\.chats|models\.context|downloads\.(label|labelOf|list|rate|share)|discover\.mlx|hub\.(title|tokenPlaceholder)|monitor\.(title|milliseconds|none|memoryOfMlx|median|columns\.chat)|stats\.(prompt)|content\.(code|codeIn|speakers\.system)|models\.current|pieces\.(columns\.(text|tokens)|tokens|facts|stored|positions|columns)|imports\.date|settings\.(languages|version|title|sections\.(hub|server))|rows\.(api_port\.label|appearance\.choices\.system|top_p\.label|top_k\.label|min_p\.label|cache_budget_bytes\.unit|cache_ram_budget_bytes\.unit)|saved\.(pinned|usage|amount)|settings\.rows|startingPoints\.numChats)/;
 
 test('every language has every text, with the same values in it', () => {
   const shapeOf = (entries: typeof english) =>

@@ -6,6 +6,7 @@ use cairn_store::Store;
 use serde_json::Value;
 
 use super::{SettingOverrides, SettingScope, Settings, generation_config, resolve};
+use crate::api;
 use crate::app::App;
 use crate::models::{self, hub_settings, own_settings};
 use crate::wire::{Event, Failure, Reply, SettingTarget};
@@ -67,6 +68,9 @@ pub(crate) async fn set(
             overrides.set(key, value).map_err(Failure::invalid)?;
             app.settings.save(&app.store, overrides).await?;
             hub_settings::apply(app, key).await;
+            if api::is_about_server(key) {
+                api::follow_setting(app);
+            }
             let Settings { cache_budget_bytes, cache_ram_budget_bytes, .. } = app.settings();
             app.engine.set_cache_budgets(cache_budget_bytes, cache_ram_budget_bytes);
         }

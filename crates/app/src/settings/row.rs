@@ -99,6 +99,8 @@ pub enum SettingSection {
     Storage,
     /// Where models come from and go to.
     Hub,
+    /// The API for other programs.
+    Server,
 }
 
 /// Where a value is set, from the weakest to the strongest. A value that is set nowhere is the

@@ -8,7 +8,7 @@ use ts_rs::TS;
 
 use super::row::SettingKind::{Bytes, Choice, Count, Lines, Number, OptionalCount, Switch, Text};
 use super::row::SettingScope::{App, Chat, GenerationConfig, Model, Persona, Request};
-use super::row::SettingSection::{Advanced, General, Generation, Hub, Models, Storage};
+use super::row::SettingSection::{Advanced, General, Generation, Hub, Models, Server, Storage};
 use super::row::{MAX_SAFE_INTEGER, SettingRow, SettingScope};
 use super::settings_macro::settings;
 use crate::wire::{Appearance, IdleUnload, KvBits};
@@ -163,6 +163,18 @@ settings! {
     hub_proxy: String = String::new() => {
         kind: Text { max_chars: 1024 },
         section: Hub, scopes: APP, rereads: false,
+    }
+
+    /// Whether the app serves the API to other programs on this machine.
+    api_is_on: bool = false => {
+        kind: Switch,
+        section: Server, scopes: APP, rereads: false,
+    }
+
+    /// The port on which it does; those below are for the system.
+    api_port: u32 = 11435 => {
+        kind: Count { min: 1024, max: 65_535 },
+        section: Server, scopes: APP, rereads: false,
     }
 }
 

@@ -1,4 +1,4 @@
-//! Wire types of the API that other programs ask: its keys, its last requests.
+//! Wire types of the server that other programs ask: whether it runs, its keys, its last requests.
 
 use serde::{Deserialize, Serialize};
 use ts_rs::TS;
@@ -6,10 +6,27 @@ use ts_rs::TS;
 /// All that the page about the server shows.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, TS)]
 pub struct ApiOverview {
+    pub server: ApiServer,
     /// In the order in which they were made.
     pub keys: Vec<ApiKey>,
     /// The last 100 since Cairn was opened, the newest first.
     pub requests: Vec<ApiRequest>,
+}
+
+/// Whether the API is served.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, TS)]
+#[serde(tag = "state", rename_all = "snake_case", rename_all_fields = "snake_case")]
+pub enum ApiServer {
+    Off {
+        /// Why it could not be switched on, or has stopped; one sentence.
+        problem: Option<String>,
+    },
+    Running {
+        /// `http://` and where it listens, without a path.
+        address: String,
+        /// It follows the setting `api_is_on`. One that `cairn serve` started does not.
+        is_switched: bool,
+    },
 }
 
 /// A key for programs. The key itself is told once, when it is made.

@@ -1,9 +1,9 @@
-//! The API's keys: what is told once, and what is stored.
+//! The API's keys and switch: what is told once, what is stored, and what a failure changes.
 
 use std::sync::Arc;
 
 use cairn_app::App;
-use cairn_app::wire::{ApiKey, ApiOverview, Command, Event, FailureCode, Reply};
+use cairn_app::wire::{ApiKey, ApiOverview, ApiServer, Command, Event, FailureCode, Reply};
 use tempfile::TempDir;
 use tokio::sync::broadcast::Receiver;
 
@@ -84,5 +84,37 @@ async fn what_is_no_key_is_refused_with_a_sentence() {
     let revoke = Command::RevokeApiKey { id: "none".to_owned(), deletes_saved: true };
     check_failure(&app, revoke, FailureCode::NotFound, "no longer exists").await;
     assert_eq!(overview(&app).await.keys.len(), 1);
+    app.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_port_that_is_wanted_follows_the_settings_also_after_a_restart() {
+    let home = tempfile::tempdir().unwrap();
+    let app = open(&home).await;
+    let wanted = app.api_wanted();
+    assert_eq!(*wanted.borrow(), None);
+    app.call(Command::set_for_all("api_port", 23456)).await.unwrap();
+    assert_eq!(*wanted.borrow(), None);
+    app.call(Command::set_for_all("api_is_on", true)).await.unwrap();
+    assert_eq!(*wanted.borrow(), Some(23456));
+    let low = Command::set_for_all("api_port", 80);
+    check_failure(&app, low, FailureCode::Invalid, "from 1024 to 65535").await;
+    app.close().await;
+
+    let app = open(&home).await;
+    assert_eq!(*app.api_wanted().borrow(), Some(23456));
+    // A server that cannot start switches itself off, for the next start too.
+    app.api_stopped(Some("Something was wrong.".to_owned())).await;
+    assert_eq!(*app.api_wanted().borrow(), None);
+    let problem = Some("Something was wrong.".to_owned());
+    assert_eq!(overview(&app).await.server, ApiServer::Off { problem });
+    // What is tried again has no problem yet.
+    app.call(Command::set_for_all("api_is_on", true)).await.unwrap();
+    assert_eq!(overview(&app).await.server, ApiServer::Off { problem: None });
+    app.api_stopped(Some("Something was wrong again.".to_owned())).await;
+    app.close().await;
+
+    let app = open(&home).await;
+    assert_eq!(*app.api_wanted().borrow(), None);
     app.close().await;
 }

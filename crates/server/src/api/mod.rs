@@ -38,6 +38,8 @@ use axum::middleware;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get, post};
 
+use cairn_app::completion::EngineError;
+
 use crate::request_guard::Refusal;
 use crate::shared::Shared;
 use error::{ApiError, Vendor};
@@ -69,6 +71,11 @@ async fn health() -> Response {
 /// The answer to a request that did not pass the checks of every request.
 pub(crate) fn refuse(request: &Parts, refusal: Refusal) -> Response {
     ApiError::refused(refusal).response(Vendor::of(request.uri.path()))
+}
+
+/// The answer to a request that comes after the server has stopped.
+pub(crate) fn refuse_closing(request: &Parts) -> Response {
+    ApiError::from(EngineError::Closed).response(Vendor::of(request.uri.path()))
 }
 
 async fn wrong_method(request: axum::extract::Request) -> Response {

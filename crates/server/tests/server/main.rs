@@ -7,4 +7,5 @@ mod http;
 mod keys;
 mod running;
 mod starting_points;
+mod switch;
 mod tools;

@@ -1,6 +1,6 @@
 // The settings and what their pages say.
 import type { Catalogue } from '../en';
-import { f, tokens } from './formats';
+import { f, machine, tokens } from './formats';
 
 const rows: Catalogue['settings']['rows'] = {
   appearance: { label: 'Erscheinungsbild', choices: { system: 'System', light: 'Hell', dark: 'Dunkel' } },
@@ -78,6 +78,8 @@ const rows: Catalogue['settings']['rows'] = {
     note: 'Eine http-, https- oder socks5-Adresse für die Verbindung zum Hub.',
     placeholder: 'Der Proxy des Systems',
   },
+  api_is_on: { label: 'Für andere Programme da sein', note: `Nur auf diesem ${machine}; auch nach einem Neustart.` },
+  api_port: { label: 'Port', note: 'Programmen muss man eine Änderung sagen.' },
 };
 
 export const settings: Catalogue['settings'] = {
@@ -99,6 +101,7 @@ export const settings: Catalogue['settings'] = {
     advanced: 'Erweitert',
     storage: 'Speicher',
     hub: 'Hugging Face',
+    server: 'Server',
   },
   language: 'Sprache',
   languageNote: 'Dieses Fensters.',

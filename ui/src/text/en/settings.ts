@@ -1,6 +1,6 @@
 // The settings and what their pages say.
 import type { Settings } from '../../platform/wire';
-import { f, tokens } from './formats';
+import { f, machine, tokens } from './formats';
 import type { SettingText } from '../settingText';
 
 /** One entry for each row of the table of settings. */
@@ -73,6 +73,8 @@ export const settingRows: Record<keyof Settings, SettingText> = {
     note: 'An http, https or socks5 address, for the connection to the hub.',
     placeholder: 'The system’s proxy',
   },
+  api_is_on: { label: 'Serve other programs', note: `Only on ${machine}; also after a restart.` },
+  api_port: { label: 'Port', note: 'Programs have to be told of a change.' },
 };
 
 export const settings = {
@@ -94,6 +96,7 @@ export const settings = {
     advanced: 'Advanced',
     storage: 'Storage',
     hub: 'Hugging Face',
+    server: 'Server',
   },
   language: 'Language',
   languageNote: 'Of this window.',
