@@ -5,7 +5,7 @@ import { flow } from './flow.mjs';
 import { until } from './until.mjs';
 
 const PAGES = ['Models', 'Saved context', 'Monitor'];
-const SECTIONS = ['General', 'Models', 'Generation', 'Storage', 'Shortcuts', 'About'];
+const SECTIONS = ['General', 'Models', 'Generation', 'Storage', 'Shortcuts', 'Server', 'About'];
 const THEMES = ['light', 'dark'];
 
 flow(

@@ -18,7 +18,7 @@ const CONVERSATIONS = [
 ];
 const WIDE = { width: 1240, height: 800 };
 const NARROW = { width: 480, height: 800 };
-const SECTIONS = ['General', 'Models', 'Generation', 'Storage', 'Shortcuts', 'About'];
+const SECTIONS = ['General', 'Models', 'Generation', 'Storage', 'Shortcuts', 'Server', 'About'];
 
 // Uses the release build if there is one, so that the pictures show the speed that people get.
 const release = join(target, 'release/cairn');

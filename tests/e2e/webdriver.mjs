@@ -64,6 +64,18 @@ export class Window {
     await this.#ask('POST', `${element}/value`, { text: keys });
   }
 
+  /** Waits for an element and clicks it. */
+  async click(selector) {
+    const element = await this.#find('css selector', selector);
+    await this.#ask('POST', `${element}/click`, {});
+  }
+
+  /** Waits for a field; returns what is in it. */
+  async valueOf(selector) {
+    const element = await this.#find('css selector', selector);
+    return this.#ask('GET', `${element}/property/value`);
+  }
+
   /** Waits for a button of this name and presses it. */
   async press(name) {
     const element = await this.#find('xpath', `//button[@aria-label = "${name}" or normalize-space() = "${name}"]`);
@@ -112,7 +124,8 @@ export class Window {
   }
 }
 
-async function freePort() {
+/** A port of this machine that nobody uses at this moment. */
+export async function freePort() {
   const server = createServer().listen(0, '127.0.0.1');
   await once(server, 'listening');
   const { port } = server.address();

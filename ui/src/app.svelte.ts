@@ -14,6 +14,7 @@ import { FiguresStore } from './monitor/figures.svelte';
 import { Navigation } from './navigation.svelte';
 import { CallError, sentenceOf, type Connection, type Dropped, type Platform } from './platform/platform';
 import type { Event, ModelProblem, NamedCache } from './platform/wire';
+import { ServerStore } from './server/server.svelte';
 import { HubAccessStore } from './settings/hubAccess.svelte';
 import { SettingsStore } from './settings/settings.svelte';
 import { shortModelName } from './status/engine';
@@ -42,6 +43,7 @@ export class App {
   readonly revisions: RevisionStore;
   readonly hub: HubAccessStore;
   readonly settings: SettingsStore;
+  readonly server: ServerStore;
   readonly chat: ChatStore;
   readonly cache: CacheStore;
   readonly imports: ImportStore;
@@ -79,6 +81,7 @@ export class App {
     });
     this.hub = new HubAccessStore(platform, toasts);
     this.settings = new SettingsStore(platform, report, (name) => this.models.ownMemory.renew(name));
+    this.server = new ServerStore(platform, toasts, report);
     this.chat = new ChatStore({ platform, toasts, undo, report, ...options });
     const isWanted = () => this.navigation.page === 'saved' || this.navigation.page === 'monitor';
     this.cache = new CacheStore({ platform, chat: this.chat, toasts, undo, report, isWanted });
@@ -128,6 +131,7 @@ export class App {
       this.problem = null;
       this.cache.receive({ type: 'named_caches', named: reply.named });
       if (this.cache.isOpen) void this.cache.refresh();
+      if (this.server.current) void this.server.load();
       // The titles of recommended models are their names on every page.
       void this.discover.loadRecommended();
       void this.discover.reconnected();
@@ -149,7 +153,7 @@ export class App {
   get isCovered(): boolean {
     const { cache, imports } = this;
     const isFileDialogOpen = imports.isOpen || cache.exporting !== null;
-    const isAsking = this.chat.isPromptOpen || cache.savingId !== null || this.models.isAsking;
+    const isAsking = this.chat.isPromptOpen || cache.savingId !== null || this.models.isAsking || this.server.isAsking;
     return (
       isAsking || isFileDialogOpen || this.navigation.isPaletteOpen || this.models.isMenuOpen || this.menu.open !== null
     );
@@ -322,8 +326,7 @@ export class App {
       case 'api_server':
       case 'api_keys':
       case 'api_request':
-        // No page shows them yet.
-        return;
+        return this.server.receive(event);
       case 'status':
         this.figures.sample(event.status);
         return this.status.receive(event.status);

@@ -2,7 +2,7 @@
 import { MediaQuery } from 'svelte/reactivity';
 
 export type PageName = 'chat' | 'models' | 'saved' | 'monitor' | 'settings';
-export type SettingsPageName = 'general' | 'models' | 'generation' | 'storage' | 'shortcuts' | 'about';
+export type SettingsPageName = 'general' | 'models' | 'generation' | 'storage' | 'shortcuts' | 'server' | 'about';
 
 export const settingsPages: readonly SettingsPageName[] = [
   'general',
@@ -10,6 +10,7 @@ export const settingsPages: readonly SettingsPageName[] = [
   'generation',
   'storage',
   'shortcuts',
+  'server',
   'about',
 ];
 

@@ -1,6 +1,9 @@
 // A platform without a core, for tests: replies from a table, events on demand.
 import type { Connection, Dropped, ImportOptions, Platform } from '../platform/platform';
 import type {
+  ApiKey,
+  ApiOverview,
+  ApiRequest,
   CacheFileLayout,
   CacheNode,
   CacheOverview,
@@ -377,6 +380,36 @@ export const settings: Settings = {
   api_is_on: false,
   api_port: 11435,
 };
+
+export function apiKey(id: string, change: Partial<ApiKey> = {}): ApiKey {
+  return { id, name: `Key ${id}`, created_at_ms: 1, last_used_at_ms: null, ...change };
+}
+
+export function apiRequest(number: number, change: Partial<ApiRequest> = {}): ApiRequest {
+  return {
+    number,
+    at_ms: 1,
+    key: 'Editor',
+    route: 'POST /v1/chat/completions',
+    model: 'owner/model',
+    figures: {
+      prompt_tokens: 1236,
+      cached_tokens: 1204,
+      generation_tokens: 312,
+      time_to_first_token_ms: 312.4,
+      generation_tps: 42.13,
+    },
+    status: 200,
+    ...change,
+  };
+}
+
+export function api(change: Partial<ApiOverview> = {}): Reply {
+  return {
+    type: 'api',
+    api: { server: { state: 'off', problem: null }, keys: [], requests: [], ...change },
+  };
+}
 
 export function hubAccess(change: Partial<HubAccess> = {}): HubAccess {
   return {

@@ -4,6 +4,7 @@ import { exports, imports, pieces, saved, startingPoints } from './cache';
 import { chat, chats, content, endings, privateChat, reading, stats, systemPrompt, welcome } from './chat';
 import { commands, common, connection, keys, menus, monitor, palette, sidebar, status } from './frame';
 import { discover, downloads, firstModel, hub, models } from './models';
+import { server } from './server';
 import { settings } from './settings';
 
 export const de: Catalogue = {
@@ -33,6 +34,7 @@ export const de: Catalogue = {
   imports,
   exports,
   settings,
+  server,
   status,
   monitor,
   content,

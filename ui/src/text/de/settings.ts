@@ -92,6 +92,7 @@ export const settings: Catalogue['settings'] = {
     generation: 'Antworten',
     storage: 'Speicher',
     shortcuts: 'Tastenkürzel',
+    server: 'Server',
     about: 'Über Cairn',
   },
   sections: {

@@ -3,6 +3,7 @@ import { exports, imports, pieces, saved, startingPoints } from './cache';
 import { chat, chats, content, endings, privateChat, reading, stats, systemPrompt, welcome } from './chat';
 import { commands, common, connection, keys, menus, monitor, palette, sidebar, status } from './frame';
 import { discover, downloads, firstModel, hub, models } from './models';
+import { server } from './server';
 import { settings } from './settings';
 
 export const en = {
@@ -32,6 +33,7 @@ export const en = {
   imports,
   exports,
   settings,
+  server,
   status,
   monitor,
   content,

@@ -87,6 +87,7 @@ export const settings = {
     generation: 'Generation',
     storage: 'Storage',
     shortcuts: 'Shortcuts',
+    server: 'Server',
     about: 'About',
   },
   sections: {
