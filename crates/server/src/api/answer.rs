@@ -289,7 +289,7 @@ fn piece(event: SegmentEvent) -> Option<Piece> {
 }
 
 /// Waits until the server stops, or the key of a request is revoked.
-async fn cut_off(shared: &Shared, permit: &AdmittedRequest) -> ApiError {
+pub(super) async fn cut_off(shared: &Shared, permit: &AdmittedRequest) -> ApiError {
     tokio::select! {
         () = shared.closing.cancelled() => EngineError::Closed.into(),
         () = permit.client.revoked() => ApiError::refused(Refusal::Revoked),

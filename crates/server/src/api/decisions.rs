@@ -20,6 +20,7 @@ use cairn_app::decisions::{
 };
 use serde_json::{Map, Value};
 
+use super::answer::cut_off;
 use super::body::{self, Body, Fields};
 use super::error::{ApiError, Vendor};
 use crate::shared::Shared;
@@ -38,8 +39,11 @@ const FIELDS: Fields =
     Fields { read: &["input", "questions", "prompt_cache_key"], refused: |_: &Map<_, _>| None };
 
 async fn decide(shared: &Arc<Shared>, request: Request) -> Result<DecisionResponse, ApiError> {
-    let Body { model, fields, permit, .. } =
+    let Body { model, own, fields, permit } =
         body::read::<DecisionRequest>(shared, request, &FIELDS).await?;
+    if own.cairn.start_from.is_some() {
+        return Err(ApiError::unsupported("cairn.start_from"));
+    }
     let DecisionRequest { input, questions, .. } = fields;
     if !(1..=MAX_QUESTIONS).contains(&questions.len()) {
         let message =
@@ -59,10 +63,9 @@ async fn decide(shared: &Arc<Shared>, request: Request) -> Result<DecisionRespon
     let request = DecideRequest { model, state: state(input)?, questions: asked };
     let decided = tokio::select! {
         decided = shared.app.decide(request) => decided?,
-        () = shared.closing.cancelled() => {
-            return Err(cairn_app::completion::EngineError::Closed.into());
-        }
+        error = cut_off(shared, &permit) => return Err(error),
     };
+    permit.record.iter().for_each(|record| record.set_model(&decided.model));
     drop(permit);
     let answers = std::iter::zip(questions, decided.decisions).enumerate();
     let answers = answers.map(|(index, (question, decision))| match decision {
