@@ -7,6 +7,7 @@
 //!              Decision ◀── Question::probabilities ◀── log-probabilities of the answers
 //! ```
 
+pub mod calibration;
 mod question;
 
 use std::collections::BTreeMap;
