@@ -45,6 +45,9 @@ impl From<StoreError> for wire::Failure {
                 Invalid,
                 format!("There is already a starting point with the name “{name}”."),
             ),
+            StoreError::NoJob { .. } => {
+                Self::new(NotFound, "This job, or this row of it, no longer exists.")
+            }
             StoreError::NoApiKey { .. } => Self::new(NotFound, "This key no longer exists."),
             StoreError::KeyNameInUse { name } => {
                 Self::new(Invalid, format!("There is already a key with the name “{name}”."))

@@ -309,14 +309,15 @@ impl Store {
         Ok(done.rows_affected() > 0)
     }
 
-    /// Removes for good the conversations and named prompt caches that this program has deleted and
-    /// not restored. The caller purges what these had in the prompt cache: see
+    /// Removes for good the conversations, named prompt caches and jobs that this program has deleted
+    /// and not restored. The caller purges what these had in the prompt cache: see
     /// [`Store::purged_owners`].
     pub async fn purge_deleted(&self) -> Result<(), StoreError> {
         let mut tx = self.begin().await?;
         for statement in [
             "delete from conversations where deleted_by_run_id = ?",
             "delete from named_caches where deleted_by_run_id = ?",
+            "delete from jobs where deleted_by_run_id = ?",
         ] {
             sqlx::query(statement)
                 .bind(&self.run.id)

@@ -91,6 +91,12 @@ pub enum StoreError {
         /// The name that was given.
         name: String,
     },
+    /// The job or its row does not exist, or the job is deleted.
+    #[error("there is no job {id}, or no such row of it")]
+    NoJob {
+        /// The id that was given.
+        id: String,
+    },
     /// An answer is still streaming at the end of the conversation's branch.
     #[error("conversation {conversation_id} is still being answered")]
     AlreadyStreaming {

@@ -16,6 +16,8 @@
 //! ├── downloads               models that are being downloaded, to which folder, and whether they are paused
 //! ├── settings                JSON texts by key
 //! ├── api_keys                names of the keys that programs use, and the hash of each
+//! ├── jobs                    questions that are asked about many texts, and whether they go on
+//! │   └── job_rows            the texts, and what was answered about each
 //! ├── chunks                  the files of the prompt cache: key, tokens, size, hash
 //! ├── cache_refs              the chunk up to which a conversation or a named prompt cache is saved, and what was lost of it
 //! └── named_caches            prompt caches with a name, to begin conversations with
@@ -68,6 +70,8 @@ mod chunks;
 mod conversations;
 mod downloads;
 mod error;
+mod job_rows;
+mod jobs;
 mod messages;
 mod model_checks;
 mod model_folders;
@@ -91,6 +95,8 @@ pub use api_keys::ApiKeyRow;
 pub use conversations::{Conversation, Prefix};
 pub use downloads::DownloadRow;
 pub use error::StoreError;
+pub use job_rows::{AnsweredRow, JobAnswer, JobRow, JobRowOrder};
+pub use jobs::{Job, JobState, NewJob};
 pub use messages::{FinishedMessage, Message, MessageStatus};
 pub use model_origins::ModelOrigin;
 pub use named_caches::{ListedNamedCache, NamedCacheKind, NamedCacheRow};

@@ -324,6 +324,10 @@ async fn salvage(connection: &mut SqliteConnection) -> Result<Salvaged, sqlx::Er
     }
     restore_conversations(connection).await?;
     sqlx::raw_sql(REATTACH).execute(&mut *connection).await?;
+    if tables.iter().any(|table| table == "job_rows") {
+        let lost = "delete from job_rows where job_id not in (select id from jobs)";
+        sqlx::query(lost).execute(&mut *connection).await?;
+    }
 
     salvaged.conversations = num_rows(connection, "conversations").await?;
     salvaged.messages = num_rows(connection, "messages").await?;

@@ -253,7 +253,8 @@ async fn finish_ended_runs(folder: &Path, writer: &SqlitePool) -> Result<(), sql
     let runs: BTreeSet<String> = sqlx::query_scalar(
         "select run_id from messages where run_id is not null
          union select deleted_by_run_id from conversations where deleted_by_run_id is not null
-         union select deleted_by_run_id from named_caches where deleted_by_run_id is not null",
+         union select deleted_by_run_id from named_caches where deleted_by_run_id is not null
+         union select deleted_by_run_id from jobs where deleted_by_run_id is not null",
     )
     .fetch_all(&mut *tx)
     .await?
@@ -269,6 +270,10 @@ async fn finish_ended_runs(folder: &Path, writer: &SqlitePool) -> Result<(), sql
             .execute(&mut *tx)
             .await?;
         sqlx::query("delete from named_caches where deleted_by_run_id = ?")
+            .bind(run)
+            .execute(&mut *tx)
+            .await?;
+        sqlx::query("delete from jobs where deleted_by_run_id = ?")
             .bind(run)
             .execute(&mut *tx)
             .await?;

@@ -7,6 +7,7 @@ mod cache_refs;
 mod changes;
 mod conversations;
 mod faults;
+mod jobs;
 mod named_caches;
 mod opening;
 mod recovery;
