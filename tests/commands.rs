@@ -12,8 +12,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cairn_app::wire::{
-    CacheFileLayout, CacheSource, Command, EngineState, Event, FailureCode, Message, MessageStatus,
-    Reply, SettingTarget,
+    CacheFileLayout, CacheSource, Command, EngineState, Event, FailureCode, JobQuestion,
+    JobQuestionKind, JobRowOrder, JobState, JobTexts, Message, MessageStatus, Reply, SettingTarget,
+    TextFormat,
 };
 use cairn_app::{App, DataFolder, Options};
 use cairn_fake_hub::{FakeHub, FakeRepo};
@@ -185,6 +186,43 @@ async fn manage_keys(caller: &mut Caller) {
     caller.call(Command::RevokeApiKey { id: key.id, deletes_saved: true }).await;
 }
 
+/// The commands about a question that is asked about many texts.
+async fn ask_many(caller: &mut Caller, events: &mut Receiver<Event>) {
+    let kind = JobQuestionKind::Predicate;
+    let instructions = "Is it a stone?".to_owned();
+    let question = JobQuestion { instructions, kind, options: Vec::new() };
+    let content = (0..30).map(|number| format!("text {number}")).collect::<Vec<_>>().join("\n");
+    let source = JobTexts { format: TextFormat::Lines, content, column: None };
+    let preview = Command::PreviewJob { question: question.clone(), source: source.clone() };
+    caller.call(preview).await;
+    let (name, model) = ("Stones".to_owned(), Some("writer".to_owned()));
+    let made = caller.call(Command::CreateJob { name, model, question, source }).await;
+    let Reply::Job { job } = made else { panic!("{made:?}") };
+    let id = || job.id.clone();
+    caller.call(Command::PauseJob { id: id() }).await;
+    caller.call(Command::ContinueJob { id: id() }).await;
+    loop {
+        let Reply::Jobs { jobs } = caller.call(Command::ListJobs).await else { panic!() };
+        if jobs.iter().any(|job| job.state == JobState::Done) {
+            break;
+        }
+        while !matches!(next(events).await, Event::Job { .. }) {}
+    }
+    let order = JobRowOrder::Certainty;
+    caller.call(Command::GetJobRows { id: id(), order, offset: 0, limit: 30 }).await;
+    for position in 0..30 {
+        let option = Some(position % 2);
+        caller.call(Command::CorrectJobRow { id: id(), position, option }).await;
+    }
+    caller.call(Command::CalibrateJob { id: id() }).await;
+    caller.call(Command::GetJobCharts { id: id() }).await;
+    caller.call(Command::UncalibrateJob { id: id() }).await;
+    caller.call(Command::ExportJob { id: id() }).await;
+    caller.call(Command::RenameJob { id: id(), name: "Pebbles".to_owned() }).await;
+    caller.call(Command::DeleteJob { id: id() }).await;
+    caller.call(Command::RestoreJob { id: id() }).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn no_command_waits_for_the_answer_of_another_conversation() {
     let home = home_with_models();
@@ -212,6 +250,7 @@ async fn no_command_waits_for_the_answer_of_another_conversation() {
 
     caller.call(Command::ListModels).await;
     manage_keys(&mut caller).await;
+    ask_many(&mut caller, &mut events).await;
     caller.call(Command::LoadModel { name: "another".to_owned() }).await;
     // The endless answer is another model's than the one that answers next.
     let loaded = loop {

@@ -6,18 +6,23 @@
 //! crash_victim HOME once CONVERSATION MAX_TOKENS QUESTION        asks it once
 //! crash_victim HOME rows CONVERSATION MAX_TOKENS QUESTION        asks it once, then watches the rows of the prompt cache
 //! crash_victim HOME steps CONVERSATION MAX_TOKENS QUESTION       waits for a line on stdin, asks it once and closes the app
+//! crash_victim HOME job NUM_ROWS                                 makes a job of so many rows, unless there is one, and watches it
 //! crash_victim HOME own                                          says whether it owns the folder, and holds it until stdin ends
 //! ```
 //! A line is a JSON array of texts: `["conversation", id]`, `["sent", question id, question, answer
 //! id]` (both rows are saved), `["delta", answer id, text]`, `["complete", answer id, text]` (the
-//! answer is saved), `["rows", number of chunks that have a row]`, `["owner"]`, `["refused",
+//! answer is saved), `["rows", number of chunks that have a row]`, `["job", number
+//! of rows that are answered, state]`, `["owner"]`, `["refused",
 //! sentence]`. CONVERSATION is an id, or `new` for a new one.
 
 use std::io::Write;
 use std::sync::Arc;
 
 use anyhow::{Context, anyhow, bail, ensure};
-use cairn_app::wire::{Command, Event, Failure, MessageStatus, Reply};
+use cairn_app::wire::{
+    Command, Event, Failure, JobQuestion, JobQuestionKind, JobTexts, MessageStatus, Reply,
+    TextFormat,
+};
 use cairn_app::{App, DataFolder, Options};
 use cairn_store::Store;
 
@@ -30,6 +35,7 @@ async fn main() -> anyhow::Result<()> {
     let options = Options::new(data_folder.clone());
     match arguments[1..] {
         ["own"] => own(options).await,
+        ["job", num_rows] => watch_job(options, num_rows.parse()?).await,
         [work @ ("answer" | "once" | "rows" | "steps"), conversation, max_tokens, question] => {
             let app = App::open(options).await?;
             let mut victim = Victim { conversation: conversation.to_owned(), app };
@@ -52,7 +58,7 @@ async fn main() -> anyhow::Result<()> {
             }
         }
         _ => bail!(
-            "the second argument is answer, once, rows or steps, with a conversation, a number and a question after it, or own"
+            "the second argument is answer, once, rows or steps, with a conversation, a number and a question after it, job with a number, or own"
         ),
     }
 }
@@ -70,6 +76,33 @@ async fn own(options: Options) -> anyhow::Result<()> {
         Err(error) => print(&["refused", &error.to_string()]),
     }
     Ok(())
+}
+
+/// Makes the job of this folder if there is none, and prints each change of it until it is done.
+async fn watch_job(options: Options, num_rows: usize) -> anyhow::Result<()> {
+    let app = App::open(options).await?;
+    let victim = Victim { app: app.clone(), conversation: String::new() };
+    let mut events = app.subscribe();
+    let Reply::Jobs { jobs } = victim.call(Command::ListJobs).await? else { bail!("no list") };
+    if jobs.is_empty() {
+        let texts: Vec<String> = (0..num_rows).map(|index| format!("text {index}")).collect();
+        let create = Command::CreateJob {
+            name: "Stones".to_owned(),
+            model: None,
+            question: JobQuestion {
+                instructions: "Is it a stone?".to_owned(),
+                kind: JobQuestionKind::Predicate,
+                options: Vec::new(),
+            },
+            source: JobTexts { format: TextFormat::Lines, content: texts.join("\n"), column: None },
+        };
+        victim.call(create).await?;
+    }
+    loop {
+        if let Event::Job { job } = events.recv().await? {
+            print(&["job", &job.num_answered.to_string(), &format!("{:?}", job.state)]);
+        }
+    }
 }
 
 struct Victim {

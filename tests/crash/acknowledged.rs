@@ -41,7 +41,7 @@ impl Turn {
             }
             Line::Delta(id, text) => Turn::last(turns, id).streamed.push_str(text),
             Line::Complete(id, text) => Turn::last(turns, id).complete = Some(text.clone()),
-            Line::Conversation(_) | Line::Rows(_) => {}
+            Line::Conversation(_) | Line::Rows(_) | Line::Job { .. } => {}
         }
     }
 

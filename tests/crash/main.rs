@@ -10,6 +10,7 @@
 
 mod acknowledged;
 mod home;
+mod jobs;
 #[cfg(target_os = "linux")]
 mod steps;
 mod victim;

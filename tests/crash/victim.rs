@@ -14,6 +14,7 @@ pub enum Line {
     Delta(String, String),
     Complete(String, String),
     Rows(usize),
+    Job { num_answered: u32, is_running: bool },
 }
 
 impl Line {
@@ -26,6 +27,9 @@ impl Line {
             "delta" => Line::Delta(word()?, word()?),
             "complete" => Line::Complete(word()?, word()?),
             "rows" => Line::Rows(word()?.parse().ok()?),
+            "job" => {
+                Line::Job { num_answered: word()?.parse().ok()?, is_running: word()? == "Running" }
+            }
             _ => return None,
         })
     }
@@ -45,9 +49,14 @@ impl Victim {
         max_tokens: u32,
         question: &str,
     ) -> Victim {
+        Victim::start_with(home, &[work, conversation, &max_tokens.to_string(), question])
+    }
+
+    /// Starts a victim with these arguments behind its data folder.
+    pub fn start_with(home: &Path, arguments: &[&str]) -> Victim {
         let mut child = Command::new(env!("CARGO_BIN_EXE_crash_victim"))
             .arg(home)
-            .args([work, conversation, &max_tokens.to_string(), question])
+            .args(arguments)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()

@@ -17,6 +17,7 @@ use crate::api::Api;
 use crate::cache::previews::Imports;
 use crate::cache::saved;
 use crate::chat::running::RunningAnswers;
+use crate::jobs::RunningJobs;
 use crate::lifecycle::{Closed, FolderLock};
 use crate::models::catalog::Catalog;
 use crate::models::downloads::ModelDownloads;
@@ -99,6 +100,7 @@ pub struct App {
     pub(crate) recovery_notice: Mutex<Option<Event>>,
     pub(crate) answers: RunningAnswers,
     pub(crate) imports: Imports,
+    pub(crate) jobs: RunningJobs,
     /// Locked while a turn begins or a conversation is deleted, so that neither runs in the middle of
     /// the other.
     pub(crate) turns: tokio::sync::Mutex<()>,

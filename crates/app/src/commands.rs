@@ -13,7 +13,7 @@ use crate::chat::deletion;
 use crate::models::catalog;
 use crate::settings::{Settings, commands as settings_commands};
 use crate::wire::{Command, Conversation, Event, Failure, FailureCode, Message, Reply};
-use crate::{api, convert, diagnostics, models, status};
+use crate::{api, convert, diagnostics, jobs, models, status};
 
 /// How long deleting waits for the conversation's answer to stop. An answer that takes longer ends
 /// in the background.
@@ -132,6 +132,20 @@ pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failu
             imports::confirm(app, &token, &name, check).await
         }
         Command::CancelImport { token } => imports::cancel(app, &token),
+        Command::ListJobs
+        | Command::PreviewJob { .. }
+        | Command::CreateJob { .. }
+        | Command::GetJobRows { .. }
+        | Command::GetJobCharts { .. }
+        | Command::CorrectJobRow { .. }
+        | Command::CalibrateJob { .. }
+        | Command::UncalibrateJob { .. }
+        | Command::PauseJob { .. }
+        | Command::ContinueJob { .. }
+        | Command::RenameJob { .. }
+        | Command::DeleteJob { .. }
+        | Command::RestoreJob { .. }
+        | Command::ExportJob { .. } => jobs::commands::run(app, command).await,
     }
 }
 

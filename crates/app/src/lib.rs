@@ -50,6 +50,7 @@ mod data_folder;
 pub mod decisions;
 mod diagnostics;
 mod error;
+mod jobs;
 mod lifecycle;
 mod logs;
 mod memory_pressure;

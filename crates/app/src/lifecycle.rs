@@ -22,6 +22,7 @@ use crate::cache::previews::Imports;
 use crate::cache::{follow, rows, transfers};
 use crate::chat::deletion;
 use crate::chat::running::RunningAnswers;
+use crate::jobs::RunningJobs;
 use crate::models::catalog::Catalog;
 use crate::models::downloads::ModelDownloads;
 use crate::models::hub::HubAccount;
@@ -31,7 +32,7 @@ use crate::models::revisions::RemovedRevisions;
 use crate::models::token_store::TokenStore;
 use crate::settings::{AppSettings, Settings};
 use crate::wire::{Command, Failure, FailureCode, Reply};
-use crate::{DataFolder, OpenError, commands, models, platform, recovered, status};
+use crate::{DataFolder, OpenError, commands, jobs, models, platform, recovered, status};
 
 /// How many events a subscriber may be behind before it misses some: half a minute of one answer.
 const EVENT_CAPACITY: usize = 1024;
@@ -96,6 +97,7 @@ impl App {
             recovery_notice: Mutex::new(recovery.as_ref().map(recovered::notice)),
             answers: RunningAnswers::default(),
             imports: Imports::default(),
+            jobs: RunningJobs::default(),
             turns: tokio::sync::Mutex::default(),
             naming: tokio::sync::Mutex::default(),
             loading: tokio::sync::Mutex::default(),
@@ -125,6 +127,7 @@ impl App {
         self.spawn(follow::emit_changes(self.clone(), moves));
         self.spawn(follow::follow_other_programs(self.clone()));
         self.spawn(models::downloads::follow(self.clone()));
+        self.spawn(jobs::running::resume(self.clone()));
         let app = self.clone();
         self.spawn(async move { follow::release_purged(&app).await });
         if autoload {

@@ -13,10 +13,12 @@ use serde_json::Value;
 use ts_rs::TS;
 
 mod api;
+mod jobs;
 mod models;
 
 pub use crate::settings::{SettingScope, Settings};
 pub use api::*;
+pub use jobs::*;
 pub use models::*;
 
 /// Everything a user interface can ask for.
@@ -171,6 +173,38 @@ pub enum Command {
     ConfirmImport { token: String, name: String, check: bool },
     /// Discards a preview and Cairn's copy of its file.
     CancelImport { token: String },
+    /// All jobs, the newest first. Answers [`Reply::Jobs`].
+    ListJobs,
+    /// What a job would ask first, and about how many texts. Answers [`Reply::JobPreview`].
+    PreviewJob { question: JobQuestion, source: JobTexts },
+    /// Asks a question about each of many texts; without a model the one that a new conversation
+    /// would be with. Answers [`Reply::Job`] when all rows are saved; answers come as
+    /// [`Event::Job`].
+    CreateJob { name: String, model: Option<String>, question: JobQuestion, source: JobTexts },
+    /// Rows of a job, at most 500. Answers [`Reply::JobRows`].
+    GetJobRows { id: String, order: JobRowOrder, offset: u32, limit: u32 },
+    /// How certain a job's answers are, and how often they are correct. Answers
+    /// [`Reply::JobCharts`].
+    GetJobCharts { id: String },
+    /// Says which option is the correct one for a row; null takes that back.
+    CorrectJobRow { id: String, position: u32, option: Option<u32> },
+    /// Fits the temperature of a job to the rows that were corrected, at least ten.
+    CalibrateJob { id: String },
+    /// Takes the probabilities as the model has them again.
+    UncalibrateJob { id: String },
+    /// Lets a job wait. The rows that are being asked are asked again later.
+    PauseJob { id: String },
+    /// Lets a job go on, and asks the rows again that could not be answered.
+    ContinueJob { id: String },
+    /// Sets the name of a job; an empty one is refused.
+    RenameJob { id: String, name: String },
+    /// Hides a job, which waits meanwhile; `RestoreJob` brings it back for ten minutes, or until the
+    /// app is closed.
+    DeleteJob { id: String },
+    /// Undoes `DeleteJob`.
+    RestoreJob { id: String },
+    /// The rows of a job as the text of a CSV file. Answers [`Reply::Csv`].
+    ExportJob { id: String },
 }
 
 /// The answer to a [`Command`] that worked.
@@ -266,6 +300,24 @@ pub enum Reply {
     },
     ImportPreview {
         preview: ImportPreview,
+    },
+    Jobs {
+        jobs: Vec<Job>,
+    },
+    Job {
+        job: Job,
+    },
+    JobPreview {
+        preview: JobPreview,
+    },
+    JobRows {
+        rows: Vec<JobRow>,
+    },
+    JobCharts {
+        charts: JobCharts,
+    },
+    Csv {
+        text: String,
     },
 }
 
@@ -380,6 +432,14 @@ pub enum Event {
     /// The current list of starting points.
     NamedCaches {
         named: Vec<NamedCache>,
+    },
+    /// A job was created or changed, or rows of it were answered.
+    Job {
+        job: Job,
+    },
+    /// A job was hidden.
+    JobDeleted {
+        id: String,
     },
 }
 

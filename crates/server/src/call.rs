@@ -14,8 +14,8 @@ use tokio::sync::broadcast::error::RecvError;
 
 use crate::shared::Shared;
 
-/// Enough for a message of more than a hundred thousand words.
-const MAX_COMMAND_BYTES: usize = 1 << 20;
+/// Enough for the texts of a job: a hundred thousand of some lines.
+const MAX_COMMAND_BYTES: usize = 64 << 20;
 
 /// Handles one command.
 pub(crate) async fn call(State(shared): State<Arc<Shared>>, request: Request) -> Response {
@@ -24,7 +24,7 @@ pub(crate) async fn call(State(shared): State<Arc<Shared>>, request: Request) ->
         return refuse(refusal.status(), refusal.sentence());
     }
     let Ok(body) = to_bytes(body, MAX_COMMAND_BYTES).await else {
-        return refuse(StatusCode::PAYLOAD_TOO_LARGE, "A command may have at most 1 MiB.");
+        return refuse(StatusCode::PAYLOAD_TOO_LARGE, "A command may have at most 64 MiB.");
     };
     match serde_json::from_slice(&body) {
         Ok(Command::Subscribe) => subscribe(&shared),

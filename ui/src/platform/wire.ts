@@ -60,7 +60,21 @@ export type Command = { "type": "bootstrap" }
   | { "type": "restore_named_cache", id: string, }
   | { "type": "new_conversation_from", named_id: string, }
   | { "type": "confirm_import", token: string, name: string, check: boolean, }
-  | { "type": "cancel_import", token: string, };
+  | { "type": "cancel_import", token: string, }
+  | { "type": "list_jobs" }
+  | { "type": "preview_job", question: JobQuestion, source: JobTexts, }
+  | { "type": "create_job", name: string, model: string | null, question: JobQuestion, source: JobTexts, }
+  | { "type": "get_job_rows", id: string, order: JobRowOrder, offset: number, limit: number, }
+  | { "type": "get_job_charts", id: string, }
+  | { "type": "correct_job_row", id: string, position: number, option: number | null, }
+  | { "type": "calibrate_job", id: string, }
+  | { "type": "uncalibrate_job", id: string, }
+  | { "type": "pause_job", id: string, }
+  | { "type": "continue_job", id: string, }
+  | { "type": "rename_job", id: string, name: string, }
+  | { "type": "delete_job", id: string, }
+  | { "type": "restore_job", id: string, }
+  | { "type": "export_job", id: string, };
 
 /**
  * The answer to a [`Command`] that worked.
@@ -112,7 +126,13 @@ failure: Failure | null, }
   | { "type": "diagnostics", text: string, }
   | { "type": "cache", cache: CacheOverview, }
   | { "type": "named", named: NamedCache, }
-  | { "type": "import_preview", preview: ImportPreview, };
+  | { "type": "import_preview", preview: ImportPreview, }
+  | { "type": "jobs", jobs: Array<Job>, }
+  | { "type": "job", job: Job, }
+  | { "type": "job_preview", preview: JobPreview, }
+  | { "type": "job_rows", rows: Array<JobRow>, }
+  | { "type": "job_charts", charts: JobCharts, }
+  | { "type": "csv", text: string, };
 
 /**
  * The answer to a [`Command`] that failed: a code, and one sentence to show.
@@ -142,7 +162,9 @@ export type Event = { "type": "conversation", conversation: Conversation, }
   | { "type": "status", status: Status, }
   | { "type": "notice", level: NoticeLevel, text: string, }
   | { "type": "cache_changed" }
-  | { "type": "named_caches", named: Array<NamedCache>, };
+  | { "type": "named_caches", named: Array<NamedCache>, }
+  | { "type": "job", job: Job, }
+  | { "type": "job_deleted", id: string, };
 
 export type NoticeLevel = "info" | "warning" | "error";
 
@@ -906,6 +928,148 @@ cache_disk_bytes: number,
  * Size of the saved context in memory, without the conversation that ran last.
  */
 cache_ram_bytes: number, };
+
+/**
+ * A question that is asked about each of many texts, without its rows.
+ */
+export type Job = { id: string, name: string, model: string, question: JobQuestion, state: JobState,
+/**
+ * Why it does not go on; none if a person has paused it.
+ */
+reason: string | null,
+/**
+ * What its log-probabilities are divided by; none until it is calibrated.
+ */
+temperature: number | null, created_at_ms: number, num_rows: number, num_answered: number,
+/**
+ * Rows that could not be answered.
+ */
+num_failed: number, num_corrected: number,
+/**
+ * It runs after the jobs before it.
+ */
+is_waiting: boolean,
+/**
+ * How many rows were answered in a second; none before the first.
+ */
+rows_per_second: number | null, };
+
+/**
+ * Whether a job goes on.
+ */
+export type JobState = "running" | "paused" | "done" | "failed";
+
+/**
+ * What is asked about each text.
+ */
+export type JobQuestion = {
+/**
+ * `{text}` stands for the text; without it the text follows.
+ */
+instructions: string, kind: JobQuestionKind,
+/**
+ * Of a choice or a score, whose levels begin with the lowest. A predicate has none.
+ */
+options: Array<JobOption>, };
+
+export type JobQuestionKind = "predicate" | "choice" | "score";
+
+export type JobOption = { label: string,
+/**
+ * What it stands for, if its name does not say.
+ */
+description: string | null, };
+
+/**
+ * The texts of a job, as they were chosen or pasted.
+ */
+export type JobTexts = { format: TextFormat,
+/**
+ * All of the file.
+ */
+content: string,
+/**
+ * Of a CSV file: the column; none: “text”, or the first.
+ */
+column: string | null, };
+
+export type TextFormat = "csv" | "jsonl" | "lines";
+
+/**
+ * What a job would ask. The texts and the question have errors of their own, as sentences.
+ */
+export type JobPreview = {
+/**
+ * Of a CSV file.
+ */
+columns: Array<string>,
+/**
+ * The column that is read.
+ */
+column: string | null, num_rows: number,
+/**
+ * The first prompt; none while something is missing.
+ */
+prompt: string | null, texts_problem: string | null, question_problem: string | null, };
+
+/**
+ * A text of a job, and what was answered about it.
+ */
+export type JobRow = {
+/**
+ * From 0.
+ */
+position: number, text: string,
+/**
+ * Of each option, in their order, which add up to 1; of a predicate those of no and yes. None
+ * until it is answered.
+ */
+probabilities: Array<number> | null,
+/**
+ * The place of the option that a person has called correct.
+ */
+correction: number | null,
+/**
+ * Why it could not be answered.
+ */
+error: string | null, };
+
+export type JobRowOrder = "position" | "certainty";
+
+/**
+ * How certain the answers of a job are, and how often those that were corrected are right.
+ */
+export type JobCharts = {
+/**
+ * How many rows have a likeliest option with a probability in each of 20 bins of equal width.
+ */
+histogram: Array<number>,
+/**
+ * As the model has the probabilities; none before the first correction.
+ */
+quality: JobQuality | null,
+/**
+ * At the job's temperature; none without one.
+ */
+calibrated: JobQuality | null, };
+
+/**
+ * How good the answers of the corrected rows are.
+ */
+export type JobQuality = { num_rows: number, accuracy: number,
+/**
+ * The mean distance between probability and accuracy, over ten bins.
+ */
+expected_calibration_error: number, brier: number,
+/**
+ * By rising probability.
+ */
+curve: Array<CalibrationPoint>, };
+
+/**
+ * Rows with a likeliest option of a similar probability.
+ */
+export type CalibrationPoint = { probability: number, accuracy: number, num_rows: number, };
 
 /**
  * One line of an HTTP answer (newline-delimited JSON), or one message on the Tauri channel.

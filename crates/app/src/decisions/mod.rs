@@ -19,6 +19,7 @@ use cairn_engine::{
 };
 use serde_json::Map;
 
+pub(crate) use question::Asked;
 pub use question::{Described, MAX_LEVELS, MAX_OPTIONS, Question, QuestionError, QuestionKind};
 
 use crate::app::App;
@@ -119,7 +120,7 @@ impl App {
     }
 
     /// The answers of all rows, in their order.
-    async fn row_answers(
+    pub(crate) async fn row_answers(
         &self,
         request: ClassifyRequest,
     ) -> Result<impl Iterator<Item = Result<RowAnswer, EngineError>> + use<>, EngineError> {

@@ -7,6 +7,7 @@ mod api;
 mod commands;
 mod deletion;
 mod hub_settings;
+mod jobs;
 mod kit;
 mod model_settings;
 mod models;

@@ -68,8 +68,8 @@ async fn a_command_needs_the_servers_host_its_own_origin_and_the_token() {
     check(CALL, br#"{"type":"format_disk"}"#, 400).await;
     check(CALL, br#"{"type":"get_conversation"}"#, 400).await;
     check(CALL, "[".repeat(100_000).as_bytes(), 400).await;
-    check(CALL, &[b' '; 1 << 20], 400).await;
-    check(CALL, &vec![b' '; (1 << 20) + 1], 413).await;
+    check(CALL, &vec![b' '; 64 << 20], 400).await;
+    check(CALL, &vec![b' '; (64 << 20) + 1], 413).await;
     check("GET / HTTP/1.1\r\nhost: evil.test:PORT", b"", 403).await;
     check("GET /etc/passwd HTTP/1.1\r\nhost: HOST", b"", 404).await;
     check("GET /../../../Cargo.toml HTTP/1.1\r\nhost: HOST", b"", 404).await;

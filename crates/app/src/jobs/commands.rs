@@ -1,0 +1,272 @@
+//! The commands about jobs.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cairn_store::{JobState, NewJob};
+
+use super::answers::{self, Logprobs, Reading};
+use super::{export, question_text, running, texts};
+use crate::app::{App, now_ms};
+use crate::chat::deletion::UNDO_LIMIT;
+use crate::decisions::QuestionError;
+use crate::decisions::calibration::{fit_temperature, quality};
+use crate::models;
+use crate::wire::{
+    Command, Event, Failure, FailureCode, JobCharts, JobPreview, JobQuestion, JobRow, JobRowOrder,
+    JobTexts, Reply,
+};
+
+/// A name is one line in a list.
+const MAX_NAME_CHARS: usize = 200;
+/// The most rows of a reply.
+const MAX_ROWS: u32 = 500;
+/// Fewer corrections say nothing about a temperature.
+const MIN_CORRECTIONS: usize = 10;
+const NUM_HISTOGRAM_BINS: u32 = 20;
+
+/// Runs one command about jobs; every other command is a fault of the caller.
+pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failure> {
+    match command {
+        Command::PreviewJob { question, source } => {
+            Ok(Reply::JobPreview { preview: preview(&question, &source) })
+        }
+        Command::CreateJob { name, model, question, source } => {
+            create(app, &name, model, &question, &source).await
+        }
+        Command::GetJobRows { id, order, offset, limit } => {
+            Ok(Reply::JobRows { rows: rows(app, &id, order, offset, limit.min(MAX_ROWS)).await? })
+        }
+        Command::GetJobCharts { id } => Ok(Reply::JobCharts { charts: charts(app, &id).await? }),
+        Command::CorrectJobRow { id, position, option } => {
+            correct(app, &id, position, option).await
+        }
+        Command::CalibrateJob { id } => calibrate(app, &id).await,
+        Command::UncalibrateJob { id } => set_temperature(app, &id, None).await,
+        Command::PauseJob { id } => pause(app, &id).await,
+        Command::ContinueJob { id } => go_on(app, id).await,
+        Command::RenameJob { id, name } => {
+            app.store.rename_job(&id, checked_name(&name)?).await?;
+            changed(app, &id).await
+        }
+        Command::DeleteJob { id } => delete(app, id).await,
+        Command::RestoreJob { id } => {
+            app.store.restore_job(&id).await?;
+            if app.store.listed_job(&id).await?.state == JobState::Running {
+                running::start(app, id.clone());
+            }
+            changed(app, &id).await
+        }
+        Command::ExportJob { id } => {
+            let reading = Reading::of_job(&app.store.listed_job(&id).await?)?;
+            let rows = rows(app, &id, JobRowOrder::Position, 0, u32::MAX).await?;
+            let text = export::csv(&reading, &rows)
+                .map_err(|error| Failure::new(FailureCode::Storage, error.to_string()))?;
+            Ok(Reply::Csv { text })
+        }
+        _ => {
+            let jobs = app.store.jobs().await?.into_iter();
+            let jobs = jobs.map(|job| answers::shown(app, job)).collect::<Result<_, _>>()?;
+            Ok(Reply::Jobs { jobs })
+        }
+    }
+}
+
+/// Sends a job that has changed.
+async fn changed(app: &App, id: &str) -> Result<Reply, Failure> {
+    running::emit(app, id).await;
+    Ok(Reply::Done)
+}
+
+fn preview(question: &JobQuestion, source: &JobTexts) -> JobPreview {
+    let read = texts::read(&source.content, source.format, source.column.as_deref());
+    let columns = texts::columns(&source.content, source.format).unwrap_or_default();
+    let column = source.column.clone().filter(|column| columns.contains(column));
+    let meant = answers::question(question);
+    let question_problem = check_question(&meant).err().map(|failure| failure.message);
+    let first = read.as_ref().ok().and_then(|texts| texts.first());
+    let prompt = first.filter(|_| question_problem.is_none());
+    let prompt = prompt.and_then(|text| question_text::about(&meant, text).into_iter().next());
+    JobPreview {
+        column: column.or_else(|| texts::default_column(&columns).cloned()),
+        columns,
+        num_rows: read.as_ref().map_or(0, |texts| u32::try_from(texts.len()).unwrap_or(u32::MAX)),
+        prompt: prompt.map(|asked| asked.text),
+        texts_problem: read.err().map(|error| error.to_string()),
+        question_problem,
+    }
+}
+
+fn check_question(question: &crate::decisions::Question) -> Result<(), Failure> {
+    if question.options().iter().any(|option| option.label.is_empty()) {
+        return Err(Failure::invalid("An option has no name."));
+    }
+    let sentence = |error: QuestionError| Failure::invalid(crate::convert::sentence(error));
+    question.check().map_err(sentence)
+}
+
+fn checked_name(name: &str) -> Result<&str, Failure> {
+    let name = name.trim();
+    if name.is_empty() {
+        return Err(Failure::invalid("A name cannot be empty."));
+    }
+    if name.chars().count() > MAX_NAME_CHARS || name.contains(char::is_control) {
+        return Err(Failure::invalid(format!(
+            "A name is one line of at most {MAX_NAME_CHARS} characters."
+        )));
+    }
+    Ok(name)
+}
+
+async fn create(
+    app: &Arc<App>,
+    name: &str,
+    model: Option<String>,
+    question: &JobQuestion,
+    source: &JobTexts,
+) -> Result<Reply, Failure> {
+    let name = checked_name(name)?.to_owned();
+    check_question(&answers::question(question))?;
+    let texts = texts::read(&source.content, source.format, source.column.as_deref())
+        .map_err(|error| Failure::invalid(error.to_string()))?;
+    let model = match model {
+        Some(model) => model,
+        None => models::expected_name(app).await.ok_or_else(models::no_model)?,
+    };
+    let question = serde_json::to_string(question)
+        .map_err(|error| Failure::invalid(format!("The question cannot be stored: {error}.")))?;
+    let job = app.store.create_job(&NewJob { name, model, question, texts }, now_ms()).await?;
+    running::start(app, job.id.clone());
+    let job = answers::shown(app, job)?;
+    app.emit(Event::Job { job: job.clone() });
+    Ok(Reply::Job { job })
+}
+
+async fn rows(
+    app: &App,
+    id: &str,
+    order: JobRowOrder,
+    offset: u32,
+    limit: u32,
+) -> Result<Vec<JobRow>, Failure> {
+    let job = app.store.listed_job(id).await?;
+    let reading = Reading::of_job(&job)?;
+    let order = match order {
+        JobRowOrder::Position => cairn_store::JobRowOrder::Position,
+        JobRowOrder::Certainty => cairn_store::JobRowOrder::Certainty,
+    };
+    let rows = app.store.job_rows(id, order, offset.into(), limit.into()).await?.into_iter();
+    Ok(rows.map(|row| answers::shown_row(&reading, job.temperature, row)).collect())
+}
+
+async fn charts(app: &App, id: &str) -> Result<JobCharts, Failure> {
+    let job = app.store.listed_job(id).await?;
+    let reading = Reading::of_job(&job)?;
+    let corrected = corrected(app, id, &reading).await?;
+    let quality_at = |temperature| {
+        quality(&reading.checked(&corrected, temperature)).map(answers::shown_quality)
+    };
+    Ok(JobCharts {
+        histogram: app.store.job_histogram(id, NUM_HISTOGRAM_BINS).await?,
+        quality: quality_at(None),
+        calibrated: job.temperature.and_then(|temperature| quality_at(Some(temperature))),
+    })
+}
+
+/// The log-probabilities of the corrected rows, and their correct options.
+async fn corrected(
+    app: &App,
+    id: &str,
+    reading: &Reading,
+) -> Result<Vec<(Logprobs, usize)>, Failure> {
+    let rows = app.store.corrected_job_rows(id).await?.into_iter();
+    let parsed = rows.filter_map(|(logprobs, correct)| {
+        let correct = usize::try_from(correct).ok().filter(|&one| one < reading.num_options())?;
+        Some((answers::stored_logprobs(&logprobs)?, correct))
+    });
+    Ok(parsed.collect())
+}
+
+async fn correct(
+    app: &App,
+    id: &str,
+    position: u32,
+    option: Option<u32>,
+) -> Result<Reply, Failure> {
+    let reading = Reading::of_job(&app.store.listed_job(id).await?)?;
+    let count = reading.num_options();
+    if option.is_some_and(|option| option as usize >= count) {
+        return Err(Failure::invalid(format!("There are {count} options, counted from 0.")));
+    }
+    app.store.correct_job_row(id, position.into(), option.map(i64::from)).await?;
+    changed(app, id).await
+}
+
+async fn calibrate(app: &App, id: &str) -> Result<Reply, Failure> {
+    let reading = Reading::of_job(&app.store.listed_job(id).await?)?;
+    let corrected = corrected(app, id, &reading).await?;
+    if corrected.len() < MIN_CORRECTIONS {
+        return Err(Failure::invalid(format!(
+            "Check at least {MIN_CORRECTIONS} answered rows first: {} are checked.",
+            corrected.len()
+        )));
+    }
+    let fit = move || fit_temperature(|temperature| reading.checked(&corrected, Some(temperature)));
+    let Some(temperature) = app.blocking(fit).await else {
+        return Err(Failure::new(FailureCode::Engine, "A fault in Cairn stopped the calibration."));
+    };
+    set_temperature(app, id, Some(temperature)).await
+}
+
+async fn set_temperature(app: &App, id: &str, temperature: Option<f64>) -> Result<Reply, Failure> {
+    let reading = Reading::of_job(&app.store.listed_job(id).await?)?;
+    let stored = app.store.job_answers(id).await?.into_iter();
+    let certainty = |(position, logprobs): (i64, String)| {
+        let logprobs = answers::stored_logprobs(&logprobs)?;
+        Some((position, reading.certainty(&logprobs, temperature)))
+    };
+    let certainties: Vec<(i64, f64)> = stored.filter_map(certainty).collect();
+    app.store.set_job_temperature(id, temperature, &certainties).await?;
+    changed(app, id).await
+}
+
+async fn pause(app: &App, id: &str) -> Result<Reply, Failure> {
+    if app.store.listed_job(id).await?.state == JobState::Running {
+        app.jobs.stop(id);
+        app.store.set_job_state(id, JobState::Paused, None).await?;
+    }
+    changed(app, id).await
+}
+
+async fn go_on(app: &Arc<App>, id: String) -> Result<Reply, Failure> {
+    app.store.retry_failed_job_rows(&id).await?;
+    app.store.set_job_state(&id, JobState::Running, None).await?;
+    running::start(app, id.clone());
+    changed(app, &id).await
+}
+
+async fn delete(app: &Arc<App>, id: String) -> Result<Reply, Failure> {
+    let (job, now_ms) = (app.store.listed_job(&id).await?, now_ms());
+    // First, so that its task does not end because the row is gone.
+    app.jobs.stop(&id);
+    let deleted = app.store.delete_job(&id, now_ms).await;
+    if deleted.is_err() && job.state == JobState::Running {
+        running::start(app, id.clone());
+    }
+    deleted?;
+    app.spawn(purge_later(app.clone(), id.clone(), now_ms, UNDO_LIMIT));
+    app.emit(Event::JobDeleted { id });
+    Ok(Reply::Done)
+}
+
+/// Purges a job that was deleted at `deleted_at_ms` after `undo_limit`, unless it is restored before.
+/// If the app closes first, closing purges it.
+async fn purge_later(app: Arc<App>, id: String, deleted_at_ms: i64, undo_limit: Duration) {
+    tokio::select! {
+        () = app.closing.cancelled() => return,
+        () = tokio::time::sleep(undo_limit) => {}
+    }
+    if let Err(error) = app.store.purge_job(&id, deleted_at_ms).await {
+        tracing::warn!("a deleted job stays until the next start: {error}");
+    }
+}

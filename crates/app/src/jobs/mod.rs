@@ -1,0 +1,20 @@
+//! Jobs: a question asked about each of many texts, which goes on after a restart.
+//!
+//! ```text
+//! texts (file, lines) ─▶ texts ─▶ rows in the store
+//! running: 128 rows that wait ─▶ question_text ─▶ Engine::classify: what rows share is read once
+//!              ▲                                          │
+//!              └── all answers of a window, one transaction ◀┘ ─▶ Event::Job
+//! commands: rows, corrections, calibration (decisions/calibration), CSV
+//! ```
+//! One job runs at a time; the engine runs it in slices beside chats. Log-probabilities are stored,
+//! so that a calibration changes the probabilities of all rows without asking again.
+
+mod answers;
+pub(crate) mod commands;
+mod export;
+mod question_text;
+pub(crate) mod running;
+mod texts;
+
+pub(crate) use running::RunningJobs;

@@ -1,0 +1,62 @@
+//! The prompts of a job: its question with a text in it. Pure.
+//!
+//! Rows that begin alike are read once up to where they differ, so the text comes as late as the
+//! question lets it: without a placeholder behind the instructions and the options.
+
+use crate::decisions::{Asked, Question};
+
+/// Where a text goes within the instructions.
+pub(crate) const PLACEHOLDER: &str = "{text}";
+
+/// The question about one text, once for each order of its options.
+pub(crate) fn about(question: &Question, text: &str) -> Vec<Asked> {
+    if question.instructions.contains(PLACEHOLDER) {
+        let instructions = question.instructions.replace(PLACEHOLDER, text.trim());
+        return Question { instructions, kind: question.kind.clone() }.asked();
+    }
+    let mut asked = question.asked();
+    for one in &mut asked {
+        one.text = format!("{}\n\n{}", one.text, text.trim());
+    }
+    asked
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::decisions::{Described, QuestionKind};
+
+    fn question(instructions: &str, kind: QuestionKind) -> Question {
+        Question { instructions: instructions.to_owned(), kind }
+    }
+
+    #[test]
+    fn a_text_stands_in_its_place_or_behind_the_question() {
+        let answer = "Answer with “Yes” or “No” and nothing else.";
+        for (instructions, text, expected) in [
+            ("Is it a stone?", " granite\n", format!("Is it a stone?\n{answer}\n\ngranite")),
+            ("Is “{text}” a stone?", "granite", format!("Is “granite” a stone?\n{answer}")),
+            ("{text} or {text}?", "a", format!("a or a?\n{answer}")),
+            // A text that has the placeholder itself is a text.
+            ("Is it “{text}”?", "{text}", format!("Is it “{{text}}”?\n{answer}")),
+            ("Is it a stone?", "{text}", format!("Is it a stone?\n{answer}\n\n{{text}}")),
+        ] {
+            let asked = about(&question(instructions, QuestionKind::Predicate), text);
+            assert_eq!(asked.len(), 1);
+            assert_eq!(asked[0].text, expected);
+        }
+    }
+
+    #[test]
+    fn rows_begin_alike_up_to_their_texts() {
+        let label = |label: &str| Described { label: label.to_owned(), description: None };
+        let kind = QuestionKind::Choice(vec![label("red {text}"), label("green")]);
+        let question = question("Which colour?", kind);
+        let (first, second) = (about(&question, "grass"), about(&question, "brick"));
+        for (first, second) in std::iter::zip(&first, &second) {
+            assert_eq!(first.text.strip_suffix("grass"), second.text.strip_suffix("brick"));
+            assert_eq!(first.answers, second.answers);
+            assert!(first.text.contains("red {text}"), "an option is never filled in");
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! Runs jobs: window after window of rows that wait, each saved before the next begins.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use cairn_chat::{Message, Role};
+use cairn_engine::{
+    ClassifyRequest, ClassifyRow, EngineError, OptionScoring, PromptInput, RowAnswer,
+};
+use cairn_store::{AnsweredRow, JobAnswer, JobState};
+use serde_json::Map;
+use tokio_util::sync::CancellationToken;
+
+use super::answers::{self, Logprobs, Reading};
+use super::question_text;
+use crate::app::App;
+use crate::models;
+use crate::wire::{Event, Failure};
+
+/// How many rows are asked at once. A kill loses what was computed of one window.
+const WINDOW: i64 = 128;
+
+/// The jobs that run or wait for another to end. Owned by [`App`].
+#[derive(Debug, Default)]
+pub(crate) struct RunningJobs {
+    jobs: Mutex<HashMap<String, RunningJob>>,
+    /// Held by the job that runs: two would load their models in turn.
+    turn: tokio::sync::Mutex<()>,
+}
+
+#[derive(Debug, Default)]
+struct RunningJob {
+    stop: CancellationToken,
+    /// Whether it has the turn.
+    has_begun: bool,
+    rows_per_second: Option<f64>,
+}
+
+impl RunningJobs {
+    /// Whether a job waits for its turn, and how fast it is.
+    pub(super) fn pace(&self, id: &str) -> (bool, Option<f64>) {
+        match self.lock().get(id) {
+            Some(job) => (!job.has_begun, job.rows_per_second),
+            None => (false, None),
+        }
+    }
+
+    /// Ends the job's task, which leaves its rows as they are saved.
+    pub(super) fn stop(&self, id: &str) {
+        if let Some(job) = self.lock().remove(id) {
+            job.stop.cancel();
+        }
+    }
+
+    fn update(&self, id: &str, update: impl FnOnce(&mut RunningJob)) {
+        if let Some(job) = self.lock().get_mut(id) {
+            update(job);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, RunningJob>> {
+        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Starts the jobs that ran when the app was closed, in the order in which they were made.
+pub(crate) async fn resume(app: Arc<App>) {
+    match app.store.jobs().await {
+        Ok(jobs) => {
+            let running = jobs.into_iter().rev().filter(|job| job.state == JobState::Running);
+            running.for_each(|job| start(&app, job.id));
+        }
+        Err(error) => tracing::warn!("jobs do not go on: {error}"),
+    }
+}
+
+/// Starts the task of a job whose row says that it runs, unless it has one.
+pub(super) fn start(app: &Arc<App>, id: String) {
+    let mut jobs = app.jobs.lock();
+    if !jobs.contains_key(&id) {
+        let stop = app.closing.child_token();
+        jobs.insert(id.clone(), RunningJob { stop: stop.clone(), ..RunningJob::default() });
+        drop(jobs);
+        app.spawn(run(app.clone(), id, stop));
+    }
+}
+
+/// Sends a job as it is now, unless it is deleted.
+pub(super) async fn emit(app: &App, id: &str) {
+    let Ok(job) = app.store.listed_job(id).await else { return };
+    match answers::shown(app, job) {
+        Ok(job) => app.emit(Event::Job { job }),
+        Err(failure) => tracing::warn!("{}", failure.message),
+    }
+}
+
+async fn run(app: Arc<App>, id: String, stop: CancellationToken) {
+    let ended = tokio::select! {
+        biased;
+        () = stop.cancelled() => return,
+        ended = run_in_turn(&app, &id) => ended,
+    };
+    {
+        let mut jobs = app.jobs.lock();
+        // A pause that came meanwhile has the last word.
+        if stop.is_cancelled() {
+            return;
+        }
+        jobs.remove(&id);
+    }
+    let (state, reason) = match ended {
+        Ok(()) => (JobState::Done, None),
+        Err(Ended::NoModel(failure)) => (JobState::Paused, Some(failure.message)),
+        Err(Ended::Failed(failure)) => (JobState::Failed, Some(failure.message)),
+    };
+    if let Err(error) = app.store.set_job_state(&id, state, reason.as_deref()).await {
+        app.emit_warning(format!("What became of a job was not saved: {error}."));
+    }
+    emit(&app, &id).await;
+}
+
+/// Why a job does not go on.
+enum Ended {
+    /// Its model is missing or cannot be loaded now.
+    NoModel(Failure),
+    Failed(Failure),
+}
+
+impl<E: Into<Failure>> From<E> for Ended {
+    fn from(error: E) -> Self {
+        Ended::Failed(error.into())
+    }
+}
+
+async fn run_in_turn(app: &Arc<App>, id: &str) -> Result<(), Ended> {
+    let _turn = app.jobs.turn.lock().await;
+    app.jobs.update(id, |job| job.has_begun = true);
+    emit(app, id).await;
+    let job = app.store.listed_job(id).await?;
+    let reading = Reading::of_job(&job)?;
+    loop {
+        let waiting = app.store.waiting_job_rows(id, WINDOW).await?;
+        if waiting.is_empty() {
+            return Ok(());
+        }
+        // For each window, because a person may unload the model in between.
+        let model = models::ensure_loaded_beside(app, &job.model).await.map_err(Ended::NoModel)?;
+        let begun = Instant::now();
+        let rows = ask(app, model, &reading, &waiting).await?;
+        let temperature = app.store.listed_job(id).await?.temperature;
+        let answers = std::iter::zip(&waiting, rows);
+        let answers: Vec<JobAnswer> = answers
+            .map(|((position, _), row)| answer(&reading, temperature, *position, row))
+            .collect();
+        app.store.save_job_answers(id, &answers).await?;
+        let rows_per_second = answers.len() as f64 / begun.elapsed().as_secs_f64().max(1e-3);
+        app.jobs.update(id, |job| job.rows_per_second = Some(rows_per_second));
+        emit(app, id).await;
+    }
+}
+
+/// The answers to all prompts of some rows.
+async fn ask(
+    app: &App,
+    model: String,
+    reading: &Reading,
+    waiting: &[(i64, String)],
+) -> Result<Vec<Result<Logprobs, EngineError>>, EngineError> {
+    let asked = waiting.iter().flat_map(|(_, text)| question_text::about(&reading.question, text));
+    let rows = asked.map(|asked| {
+        let message = Message { role: Role::User, content: asked.text, token_ids: None };
+        ClassifyRow {
+            prompt: PromptInput::Messages(vec![message]),
+            options: asked.answers.into_iter().map(|(answer, _)| answer).collect(),
+        }
+    });
+    // A model that reasons first would not begin with an answer.
+    let thinks = ("enable_thinking".to_owned(), false.into());
+    let request = ClassifyRequest {
+        model: Some(model),
+        option_scoring: OptionScoring::Joint,
+        template_variables: Map::from_iter([thinks]),
+        ..ClassifyRequest::new(rows.collect())
+    };
+    let mut answers = app.row_answers(request).await?;
+    let mut row = || answers.by_ref().take(reading.num_prompts()).map(logprobs).collect();
+    Ok(waiting.iter().map(|_| row()).collect())
+}
+
+fn logprobs(answer: Result<RowAnswer, EngineError>) -> Result<Vec<f32>, EngineError> {
+    answer.map(|answer| answer.option_logprobs)
+}
+
+fn answer(
+    reading: &Reading,
+    temperature: Option<f64>,
+    position: i64,
+    row: Result<Logprobs, EngineError>,
+) -> JobAnswer {
+    let saved = |logprobs: Logprobs| {
+        let certainty = reading.certainty(&logprobs, temperature);
+        let text = serde_json::to_string(&logprobs).map_err(|error| error.to_string())?;
+        Ok(AnsweredRow { logprobs: text, certainty })
+    };
+    let outcome = row.map_err(|error| Failure::from(error).message).and_then(saved);
+    JobAnswer { position, outcome }
+}

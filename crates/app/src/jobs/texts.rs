@@ -1,0 +1,166 @@
+//! The texts of a job, from what a person has chosen or pasted. Pure.
+//!
+//! | Format | Texts |
+//! |---|---|
+//! | `Csv` | one column, by the name in the first line |
+//! | `Jsonl` | `text` of each line's object, or its only field that is a text; or lines that are texts |
+//! | `Lines` | each line |
+//!
+//! Lines without anything are no rows.
+
+use serde_json::Value;
+
+use crate::wire::TextFormat;
+
+/// More rows than this take days on any Mac.
+pub(crate) const MAX_ROWS: usize = 1_000_000;
+
+/// Why a file has no texts. Lines are counted from 1.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum TextsError {
+    #[error("There is no text in it.")]
+    Empty,
+    #[error("It has more than {MAX_ROWS} rows.")]
+    TooMany,
+    #[error("Line {line} is not CSV: {detail}.")]
+    Csv { line: u64, detail: String },
+    #[error("There is no column “{column}” in line 1: it has {}.", columns.join(", "))]
+    NoColumn { column: String, columns: Vec<String> },
+    #[error("Line {line} is not JSON: {detail}.")]
+    Json { line: usize, detail: String },
+    #[error("Line {line} has no field “text”, and not exactly one other field that is a text.")]
+    NoText { line: usize },
+}
+
+/// The columns that a CSV file names in its first line; none of other formats.
+pub(crate) fn columns(text: &str, format: TextFormat) -> Result<Vec<String>, TextsError> {
+    if format != TextFormat::Csv {
+        return Ok(Vec::new());
+    }
+    let mut reader = reader(text);
+    let headers = reader.headers().map_err(csv_error)?;
+    Ok(headers.iter().map(str::to_owned).collect())
+}
+
+/// The texts of all rows. `column` is that of a CSV file: without one “text”, or the first.
+pub(crate) fn read(
+    text: &str,
+    format: TextFormat,
+    column: Option<&str>,
+) -> Result<Vec<String>, TextsError> {
+    let texts = match format {
+        TextFormat::Csv => read_csv(text, column)?,
+        TextFormat::Jsonl => read_jsonl(text)?,
+        TextFormat::Lines => text.lines().map(str::to_owned).collect(),
+    };
+    let texts: Vec<String> = texts.into_iter().filter(|text| !text.trim().is_empty()).collect();
+    match texts.len() {
+        0 => Err(TextsError::Empty),
+        count if count > MAX_ROWS => Err(TextsError::TooMany),
+        _ => Ok(texts),
+    }
+}
+
+/// The column that is read unless another is chosen.
+pub(crate) fn default_column(columns: &[String]) -> Option<&String> {
+    columns.iter().find(|name| name.eq_ignore_ascii_case("text")).or_else(|| columns.first())
+}
+
+/// Semicolons are what spreadsheets write where numbers have decimal commas.
+fn reader(text: &str) -> csv::Reader<&[u8]> {
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let first = text.lines().next().unwrap_or_default();
+    let count = |delimiter: char| first.matches(delimiter).count();
+    let delimiter = [',', ';', '\t'].into_iter().rev().max_by_key(|&one| count(one));
+    csv::ReaderBuilder::new()
+        .delimiter(delimiter.map_or(b',', |delimiter| delimiter as u8))
+        .from_reader(text.as_bytes())
+}
+
+fn read_csv(text: &str, column: Option<&str>) -> Result<Vec<String>, TextsError> {
+    let columns = columns(text, TextFormat::Csv)?;
+    let Some(wanted) = column.or(default_column(&columns).map(String::as_str)) else {
+        return Err(TextsError::Empty);
+    };
+    let Some(place) = columns.iter().position(|name| name == wanted) else {
+        return Err(TextsError::NoColumn { column: wanted.to_owned(), columns });
+    };
+    let field = |record: Result<csv::StringRecord, csv::Error>| {
+        Ok(record.map_err(csv_error)?.get(place).unwrap_or_default().to_owned())
+    };
+    reader(text).into_records().map(field).collect()
+}
+
+fn csv_error(error: csv::Error) -> TextsError {
+    let line = error.position().map_or(1, csv::Position::line);
+    let detail = match error.kind() {
+        csv::ErrorKind::UnequalLengths { expected_len, len, .. } => {
+            format!("it has {len} fields, and the first line {expected_len}")
+        }
+        _ => error.to_string(),
+    };
+    TextsError::Csv { line, detail }
+}
+
+fn read_jsonl(text: &str) -> Result<Vec<String>, TextsError> {
+    let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
+    lines.map(|(index, line)| text_of(line, index + 1)).collect()
+}
+
+fn text_of(json: &str, line: usize) -> Result<String, TextsError> {
+    let value: Value = serde_json::from_str(json)
+        .map_err(|error| TextsError::Json { line, detail: error.to_string() })?;
+    let object = match value {
+        Value::String(text) => return Ok(text),
+        Value::Object(object) => object,
+        _ => return Err(TextsError::NoText { line }),
+    };
+    if let Some(text) = object.get("text").and_then(Value::as_str) {
+        return Ok(text.to_owned());
+    }
+    let mut texts = object.values().filter_map(Value::as_str);
+    match (texts.next(), texts.next()) {
+        (Some(text), None) => Ok(text.to_owned()),
+        _ => Err(TextsError::NoText { line }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_read_from_every_format() {
+        for (format, column, text, expected) in [
+            (TextFormat::Lines, None, "one\r\n\n two \n", &["one", " two "][..]),
+            (TextFormat::Csv, None, "id,Text\n1,\"a, b\nc\"\n2,d\n", &["a, b\nc", "d"]),
+            (TextFormat::Csv, Some("id"), "id,text\n1,a\n2,b", &["1", "2"]),
+            (TextFormat::Csv, None, "\u{feff}satz;zahl\neins;1,5\n", &["eins"]),
+            (TextFormat::Csv, None, "first\tsecond\na, b\tc\n", &["a, b"]),
+            (
+                TextFormat::Jsonl,
+                None,
+                "{\"text\":\"a\",\"by\":\"x\"}\n\n{\"t\":\"b\",\"n\":1}\n\"c\"",
+                &["a", "b", "c"],
+            ),
+        ] {
+            assert_eq!(read(text, format, column).expect(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn an_error_names_its_line() {
+        for (format, column, text, named) in [
+            (TextFormat::Lines, None, " \n\n", "There is no text in it."),
+            (TextFormat::Csv, None, "", "There is no text in it."),
+            (TextFormat::Csv, None, "a,b\n1,2\n3\n", "Line 3 is not CSV: it has 1 fields"),
+            (TextFormat::Csv, Some("c"), "a,b\n1,2\n", "no column “c” in line 1: it has a, b."),
+            (TextFormat::Jsonl, None, "{\"text\":\"a\"}\n\nno", "Line 3 is not JSON"),
+            (TextFormat::Jsonl, None, "{\"a\":\"a\",\"b\":\"b\"}", "Line 1 has no field “text”"),
+            (TextFormat::Jsonl, None, "{\"text\":\"a\"}\n[1]", "Line 2 has no field “text”"),
+        ] {
+            let error = read(text, format, column).expect_err(text).to_string();
+            assert!(error.contains(named), "{error:?} should name {named:?}");
+        }
+    }
+}

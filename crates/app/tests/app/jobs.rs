@@ -1,0 +1,227 @@
+//! Jobs over a tiny model: rows are asked once across restarts, corrected, calibrated and exported.
+
+use std::sync::Arc;
+
+use cairn_app::App;
+use cairn_app::wire::{
+    Command, Event, FailureCode, Job, JobCharts, JobOption, JobPreview, JobQuestion,
+    JobQuestionKind, JobRow, JobRowOrder, JobState, JobTexts, Reply, TextFormat,
+};
+
+use crate::kit::{MODEL, check_failure, home_with_model, next, open};
+
+fn question(kind: JobQuestionKind, labels: &[&str]) -> JobQuestion {
+    let option = |label: &&str| JobOption { label: (*label).to_owned(), description: None };
+    let options = labels.iter().map(option).collect();
+    JobQuestion { instructions: "Is it a stone?".to_owned(), kind, options }
+}
+
+fn lines(count: usize) -> JobTexts {
+    let lines: Vec<String> = (0..count).map(|index| format!("text {index}")).collect();
+    JobTexts { format: TextFormat::Lines, content: lines.join("\n"), column: None }
+}
+
+fn creation(question: JobQuestion, source: JobTexts) -> Command {
+    let model = Some(MODEL.to_owned());
+    Command::CreateJob { name: "Stones".to_owned(), model, question, source }
+}
+
+async fn create(app: &Arc<App>, question: JobQuestion, source: JobTexts) -> Job {
+    match app.call(creation(question, source)).await.unwrap() {
+        Reply::Job { job } => job,
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn jobs(app: &Arc<App>) -> Vec<Job> {
+    match app.call(Command::ListJobs).await.unwrap() {
+        Reply::Jobs { jobs } => jobs,
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn rows(app: &Arc<App>, id: &str, order: JobRowOrder, offset: u32) -> Vec<JobRow> {
+    let get = Command::GetJobRows { id: id.to_owned(), order, offset, limit: 500 };
+    match app.call(get).await.unwrap() {
+        Reply::JobRows { rows } => rows,
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn charts(app: &Arc<App>, id: &str) -> JobCharts {
+    match app.call(Command::GetJobCharts { id: id.to_owned() }).await.unwrap() {
+        Reply::JobCharts { charts } => charts,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Waits until a job is as wanted, asking after each event: one may have come before.
+async fn until(app: &Arc<App>, id: &str, is_wanted: impl Fn(&Job) -> bool) -> Job {
+    let mut events = app.subscribe();
+    loop {
+        let job = jobs(app).await.into_iter().find(|job| job.id == id).expect("the job");
+        if is_wanted(&job) {
+            return job;
+        }
+        while !matches!(next(&mut events).await, Event::Job { job } if job.id == id) {}
+    }
+}
+
+async fn done(app: &Arc<App>, id: &str) -> Job {
+    let job = until(app, id, |job| job.state != JobState::Running).await;
+    assert_eq!((job.state, job.reason.as_deref()), (JobState::Done, None));
+    job
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_that_is_interrupted_again_and_again_asks_every_row_once() {
+    const NUM_ROWS: u32 = 1500;
+    let home = home_with_model();
+    let app = open(&home).await;
+    let predicate = question(JobQuestionKind::Predicate, &[]);
+    let id = create(&app, predicate, lines(NUM_ROWS as usize)).await.id;
+    let mut app = app;
+    for _ in 0..3 {
+        let before = jobs(&app).await[0].num_answered;
+        let more = until(&app, &id, |job| job.num_answered > before).await.num_answered;
+        app.close().await;
+        drop(app);
+        app = open(&home).await;
+        let after = jobs(&app).await[0].num_answered;
+        assert!(after >= more, "{after} of {more} answers are left");
+    }
+    let job = done(&app, &id).await;
+    assert_eq!((job.num_rows, job.num_answered, job.num_failed), (NUM_ROWS, NUM_ROWS, 0));
+    for offset in (0..NUM_ROWS).step_by(500) {
+        for (index, row) in rows(&app, &id, JobRowOrder::Position, offset).await.iter().enumerate()
+        {
+            let position = offset + index as u32;
+            assert_eq!((row.position, &row.text), (position, &format!("text {position}")));
+            let probabilities = row.probabilities.as_ref().expect("an answer");
+            assert!((probabilities.iter().sum::<f64>() - 1.0).abs() < 1e-6);
+        }
+    }
+    assert_eq!(charts(&app, &id).await.histogram.iter().sum::<u32>(), NUM_ROWS);
+    app.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_is_paused_continued_deleted_and_restored() {
+    let home = home_with_model();
+    let app = open(&home).await;
+    let choice = question(JobQuestionKind::Choice, &["granite", "basalt", "slate"]);
+    let id = create(&app, choice, lines(2000)).await.id;
+    until(&app, &id, |job| job.num_answered > 0).await;
+    app.call(Command::PauseJob { id: id.clone() }).await.unwrap();
+    let paused = jobs(&app).await.remove(0);
+    assert_eq!((paused.state, paused.reason), (JobState::Paused, None));
+    app.call(Command::RenameJob { id: id.clone(), name: " Rocks ".to_owned() }).await.unwrap();
+    app.call(Command::ContinueJob { id: id.clone() }).await.unwrap();
+    until(&app, &id, |job| job.num_answered > paused.num_answered).await;
+
+    app.call(Command::DeleteJob { id: id.clone() }).await.unwrap();
+    assert_eq!(jobs(&app).await, []);
+    let get = |id| Command::GetJobCharts { id };
+    check_failure(&app, get(id.clone()), FailureCode::NotFound, "no longer exists").await;
+    app.call(Command::RestoreJob { id: id.clone() }).await.unwrap();
+    let job = done(&app, &id).await;
+    assert_eq!((job.name.as_str(), job.num_answered), ("Rocks", 2000));
+    app.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn corrections_calibrate_and_are_exported() {
+    let home = home_with_model();
+    let app = open(&home).await;
+    let id = create(&app, question(JobQuestionKind::Score, &["low", "high"]), lines(12)).await.id;
+    done(&app, &id).await;
+    let calibrate = || Command::CalibrateJob { id: id.clone() };
+    check_failure(&app, calibrate(), FailureCode::Invalid, "at least 10").await;
+    let wrong = Command::CorrectJobRow { id: id.clone(), position: 0, option: Some(2) };
+    check_failure(&app, wrong, FailureCode::Invalid, "2 options").await;
+    for position in 0..12 {
+        let option = Some(u32::from(position % 3 == 0));
+        app.call(Command::CorrectJobRow { id: id.clone(), position, option }).await.unwrap();
+    }
+    app.call(calibrate()).await.unwrap();
+    let job = jobs(&app).await.remove(0);
+    assert_eq!(job.num_corrected, 12);
+    assert!(job.temperature.is_some_and(|temperature| temperature > 0.0));
+    let charts = charts(&app, &id).await;
+    let (before, after) = (charts.quality.unwrap(), charts.calibrated.unwrap());
+    // A temperature changes no order of two options.
+    assert_eq!((before.num_rows, before.accuracy), (12, after.accuracy));
+    let certainty =
+        |row: &JobRow| row.probabilities.as_ref().unwrap().iter().copied().fold(0.0, f64::max);
+    let sorted = rows(&app, &id, JobRowOrder::Certainty, 0).await;
+    assert!(sorted.is_sorted_by(|a, b| certainty(a) <= certainty(b) + 1e-12));
+
+    app.call(Command::UncalibrateJob { id: id.clone() }).await.unwrap();
+    assert_eq!(jobs(&app).await[0].temperature, None);
+    match app.call(Command::ExportJob { id: id.clone() }).await.unwrap() {
+        Reply::Csv { text } => {
+            let lines: Vec<&str> = text.lines().collect();
+            assert_eq!(lines[0], "text,label,probability,margin,p(low),p(high),correct,error");
+            assert_eq!(lines.len(), 13);
+            assert!(lines[1].starts_with("text 0,") && lines[1].ends_with(",high,"), "{text}");
+        }
+        other => panic!("{other:?}"),
+    }
+    app.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_without_its_model_waits_with_the_reason() {
+    let home = home_with_model();
+    let app = open(&home).await;
+    let predicate = question(JobQuestionKind::Predicate, &[]);
+    let id = create(&app, predicate, lines(1000)).await.id;
+    until(&app, &id, |job| job.num_answered > 0).await;
+    app.close().await;
+    drop(app);
+    let (models, away) = (home.path().join("models"), home.path().join("away"));
+    std::fs::rename(&models, &away).unwrap();
+
+    let app = open(&home).await;
+    let job = until(&app, &id, |job| job.state != JobState::Running).await;
+    assert_eq!(job.state, JobState::Paused);
+    assert!(job.reason.is_some_and(|reason| reason.contains(MODEL)));
+    let _ = std::fs::remove_dir_all(&models);
+    std::fs::rename(&away, &models).unwrap();
+    app.call(Command::ContinueJob { id: id.clone() }).await.unwrap();
+    assert_eq!(done(&app, &id).await.num_answered, 1000);
+    app.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_preview_says_what_would_be_asked_and_what_is_missing() {
+    async fn preview(app: &Arc<App>, question: JobQuestion, source: JobTexts) -> JobPreview {
+        match app.call(Command::PreviewJob { question, source }).await.unwrap() {
+            Reply::JobPreview { preview } => preview,
+            other => panic!("{other:?}"),
+        }
+    }
+    let home = home_with_model();
+    let app = open(&home).await;
+    let csv = |column: Option<&str>| JobTexts {
+        format: TextFormat::Csv,
+        content: "id,text\n1,granite\n2,grass\n".to_owned(),
+        column: column.map(str::to_owned),
+    };
+    let ready = preview(&app, question(JobQuestionKind::Predicate, &[]), csv(None)).await;
+    assert_eq!((ready.num_rows, ready.column.as_deref()), (2, Some("text")));
+    assert_eq!(ready.columns, ["id", "text"]);
+    let expected = "Is it a stone?\nAnswer with “Yes” or “No” and nothing else.\n\ngranite";
+    assert_eq!(ready.prompt.as_deref(), Some(expected));
+    let missing = preview(&app, question(JobQuestionKind::Choice, &["a"]), csv(Some("x"))).await;
+    assert_eq!(missing.prompt, None);
+    assert!(missing.texts_problem.unwrap().contains("no column “x”"));
+    assert!(missing.question_problem.unwrap().contains("2 to 255 options"));
+
+    let twice = question(JobQuestionKind::Choice, &["a", "a"]);
+    check_failure(&app, creation(twice, csv(None)), FailureCode::Invalid, "twice").await;
+    let empty = JobTexts { content: " ".to_owned(), ..lines(0) };
+    let predicate = question(JobQuestionKind::Predicate, &[]);
+    check_failure(&app, creation(predicate, empty), FailureCode::Invalid, "no text").await;
+    app.close().await;
+}
