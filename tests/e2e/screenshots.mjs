@@ -116,6 +116,34 @@ try {
   await both('models');
   await page.openPage('Monitor');
   await both('monitor');
+  await page.openPage('Ask many');
+  await both('ask-empty');
+  await page.button('New question').first().click();
+  const requests = [
+    'I want my money back.',
+    'Where is my parcel?',
+    'What a lovely lamp, thank you!',
+    'It came broken.',
+  ];
+  await page.box('Name').fill('Letters of May');
+  await page.box('Texts').fill(Array.from({ length: 40 }, (_, index) => requests[index % 4]).join('\n'));
+  await page.box('Question').fill('What is the writer asking for?');
+  await page.driver.getByText('One of several').click();
+  await page.box('Options, one a line').fill('refund: wants money back\nquestion\npraise');
+  await page.driver.getByTestId('prompt').waitFor();
+  await both('ask-new');
+  await look('ask-new-narrow', { size: NARROW });
+  await page.driver.setViewportSize(WIDE);
+  await page.button('Ask').click();
+  const job = page.driver.getByTestId('job-state');
+  await until('every text was asked', async () => (await job.innerText()).startsWith('Done'));
+  await page.driver.locator('tbody tr').first().focus();
+  for (let index = 0; index < 12; index++) await page.driver.keyboard.press(String([1, 2, 3, 1][index % 4]));
+  await page.button('Calibrate').click();
+  await page.button('Undo calibration').waitFor();
+  await both('ask');
+  await look('ask-narrow', { size: NARROW });
+  await page.driver.setViewportSize(WIDE);
   await page.backToChat();
 
   // Long enough to be seen while it is written, on any machine.

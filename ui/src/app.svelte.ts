@@ -4,6 +4,7 @@ import { CacheStore } from './cache/cache.svelte';
 import { ImportStore } from './cache/import.svelte';
 import { ChatStore } from './chat/chat.svelte';
 import { commands, isAvailable } from './commands';
+import { JobStore } from './jobs/jobs.svelte';
 import { menuBar } from './menuBar';
 import { DiscoverStore } from './models/discover.svelte';
 import { DownloadStore } from './models/downloads.svelte';
@@ -44,6 +45,7 @@ export class App {
   readonly hub: HubAccessStore;
   readonly settings: SettingsStore;
   readonly server: ServerStore;
+  readonly jobs: JobStore;
   readonly chat: ChatStore;
   readonly cache: CacheStore;
   readonly imports: ImportStore;
@@ -82,6 +84,7 @@ export class App {
     this.hub = new HubAccessStore(platform, toasts);
     this.settings = new SettingsStore(platform, report, (name) => this.models.ownMemory.renew(name));
     this.server = new ServerStore(platform, toasts, report);
+    this.jobs = new JobStore({ platform, toasts, undo, report });
     this.chat = new ChatStore({ platform, toasts, undo, report, ...options });
     const isWanted = () => this.navigation.page === 'saved' || this.navigation.page === 'monitor';
     this.cache = new CacheStore({ platform, chat: this.chat, toasts, undo, report, isWanted });
@@ -132,6 +135,7 @@ export class App {
       this.cache.receive({ type: 'named_caches', named: reply.named });
       if (this.cache.isOpen) void this.cache.refresh();
       if (this.server.current) void this.server.load();
+      if (this.jobs.items) void this.jobs.load();
       // The titles of recommended models are their names on every page.
       void this.discover.loadRecommended();
       void this.discover.reconnected();
@@ -241,6 +245,7 @@ export class App {
   dropFile(file: File, isFolder: boolean): void {
     this.imports.isOver = false;
     if (isFolder) this.toasts.show('info', strings.models.import.folderInBrowser);
+    else if (this.navigation.page === 'ask' && /\.(csv|tsv|jsonl|ndjson|txt)$/i.test(file.name)) this.jobs.take(file);
     else if (/\.gguf$/i.test(file.name)) void this.modelImport.drop(file);
     else void this.imports.drop(file);
   }
@@ -323,6 +328,9 @@ export class App {
         return this.modelImport.receive(event.import);
       case 'settings':
         return this.settings.receive(event.settings);
+      case 'job':
+      case 'job_deleted':
+        return this.jobs.receive(event);
       case 'api_server':
       case 'api_keys':
       case 'api_request':

@@ -65,6 +65,7 @@ export const commands: readonly AppCommand[] = [
   { id: 'discover_models', menu: 'view', run: (app) => app.openModels('discover') },
   { id: 'show_saved', menu: 'view', shortcut: { key: '2', alt: true }, run: (app) => app.openSaved() },
   { id: 'show_monitor', menu: 'view', shortcut: { key: '3', alt: true }, run: (app) => app.navigation.go('monitor') },
+  { id: 'show_ask', menu: 'view', shortcut: { key: '4', alt: true }, run: (app) => app.navigation.go('ask') },
   { id: 'show_shortcuts', menu: 'view', run: (app) => app.navigation.goToSettings('shortcuts') },
   {
     id: 'previous_chat',

@@ -1,7 +1,7 @@
 // Which page is shown, and which of the zones beside it.
 import { MediaQuery } from 'svelte/reactivity';
 
-export type PageName = 'chat' | 'models' | 'saved' | 'monitor' | 'settings';
+export type PageName = 'chat' | 'models' | 'saved' | 'ask' | 'monitor' | 'settings';
 export type SettingsPageName = 'general' | 'models' | 'generation' | 'storage' | 'shortcuts' | 'server' | 'about';
 
 export const settingsPages: readonly SettingsPageName[] = [

@@ -64,6 +64,7 @@ export const commands: Catalogue['commands'] = {
   show_models: 'Modelle',
   show_saved: 'Gesicherter Kontext',
   show_monitor: 'Monitor',
+  show_ask: 'Viele Texte',
   show_settings: 'Einstellungen …',
   show_shortcuts: 'Tastenkürzel',
   toggle_sidebar: 'Seitenleiste ein- oder ausblenden',

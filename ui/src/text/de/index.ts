@@ -3,6 +3,7 @@ import type { Catalogue } from '../en';
 import { exports, imports, pieces, saved, startingPoints } from './cache';
 import { chat, chats, content, endings, privateChat, reading, stats, systemPrompt, welcome } from './chat';
 import { commands, common, connection, keys, menus, monitor, palette, sidebar, status } from './frame';
+import { jobs } from './jobs';
 import { discover, downloads, firstModel, hub, models } from './models';
 import { server } from './server';
 import { settings } from './settings';
@@ -35,6 +36,7 @@ export const de: Catalogue = {
   exports,
   settings,
   server,
+  jobs,
   status,
   monitor,
   content,

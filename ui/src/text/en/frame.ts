@@ -64,6 +64,7 @@ export const commands = {
   show_models: 'Models',
   show_saved: 'Saved context',
   show_monitor: 'Monitor',
+  show_ask: 'Ask many',
   show_settings: 'Settings…',
   show_shortcuts: 'Keyboard shortcuts',
   toggle_sidebar: 'Show or hide the sidebar',

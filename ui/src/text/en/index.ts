@@ -2,6 +2,7 @@
 import { exports, imports, pieces, saved, startingPoints } from './cache';
 import { chat, chats, content, endings, privateChat, reading, stats, systemPrompt, welcome } from './chat';
 import { commands, common, connection, keys, menus, monitor, palette, sidebar, status } from './frame';
+import { jobs } from './jobs';
 import { discover, downloads, firstModel, hub, models } from './models';
 import { server } from './server';
 import { settings } from './settings';
@@ -34,6 +35,7 @@ export const en = {
   exports,
   settings,
   server,
+  jobs,
   status,
   monitor,
   content,
