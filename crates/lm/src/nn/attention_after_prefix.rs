@@ -94,11 +94,22 @@ fn attend(
             -1,
         ])?;
     }
-    let total = scores.as_dtype(Dtype::Float32)?.logsumexp_axis(-1, true)?;
-    let weights = ops::softmax_axes(scores, &[-1], true)?;
+    let weights = ops::softmax_axes(&scores, &[-1], true)?;
+    let total = total(&scores, &weights)?;
     let by_row = |array: Array| array.reshape(&[kv_heads, rows, group * length, -1]);
     let output = product(&weights, keys_values, Side::Values)?;
     Ok(Part { output: by_row(output)?, total: by_row(total)? })
+}
+
+/// The logarithm of the sum of the scores' exponentials, f32, along the last axis.
+///
+/// The largest weight is the exponential of the largest score divided by that sum, so that two maxima
+/// replace as many exponentials as there are scores. In half precision the weight is not exact enough.
+fn total(scores: &Array, weights: &Array) -> Result<Array, Exception> {
+    if scores.dtype() != Dtype::Float32 {
+        return scores.as_dtype(Dtype::Float32)?.logsumexp_axis(-1, true);
+    }
+    ops::subtract(scores.max_axis(-1, true)?, ops::log(weights.max_axis(-1, true)?)?)
 }
 
 /// Which of the two a product takes.
