@@ -80,13 +80,7 @@ impl App {
         model: Option<&str>,
         prompt: PromptInput,
     ) -> Result<GenerateRequest, Failure> {
-        let model = match model {
-            Some(name) => models::ensure_loaded_beside(self, name).await?,
-            None => {
-                models::ensure_loaded(self.clone(), None).await?;
-                models::loaded_name(self).ok_or_else(models::no_model)?
-            }
-        };
+        let model = models::ensure_answers(self, model).await?;
         let settings = settings::of_loaded(self, &model).await?;
         let group_size = {
             let status = self.engine.status();

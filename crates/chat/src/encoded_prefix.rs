@@ -111,7 +111,8 @@ fn begins_word(before: &str, rest: &str) -> bool {
         && before.chars().next_back().is_some_and(|last| !last.is_whitespace())
 }
 
-fn common_beginning<'a>(first: &'a str, second: &str) -> &'a str {
+/// What both texts begin with.
+pub fn common_beginning<'a>(first: &'a str, second: &str) -> &'a str {
     let differs = first.char_indices().zip(second.chars()).find(|((_, a), b)| a != b);
     match differs {
         Some(((at, _), _)) => &first[..at],

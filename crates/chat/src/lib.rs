@@ -56,7 +56,7 @@ mod turn;
 
 pub use after::{Ending, assemble_after};
 pub use date::Date;
-pub use encoded_prefix::EncodedPrefix;
+pub use encoded_prefix::{EncodedPrefix, common_beginning};
 pub use error::ChatError;
 pub use message::{FinishReason, GenerationStats, Message, Role};
 pub use prompt::{Encode, Prompt, assemble};

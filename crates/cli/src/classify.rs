@@ -2,15 +2,11 @@
 
 mod results;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use cairn_chat::{Message, Role};
-use cairn_engine::{
-    ClassifyEvent, ClassifyRequest, ClassifyRow, Engine, EngineError, PromptInput, RowAnswer,
-};
-use indicatif::ProgressBar;
+use cairn_engine::{ClassifyRequest, ClassifyRow, EngineError, PromptInput, RowAnswer};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -130,35 +126,13 @@ pub async fn run(arguments: arguments::Classify) -> Result<()> {
             keep_prefix: true,
             ..ClassifyRequest::new(rows[results.num_done()..stop].to_vec())
         };
-        let answers = answers(&session.engine, request, &bar).await?;
+        let answers = session.engine.classify(request).answers(|| bar.inc(1)).await?;
+        ensure!(answers.len() == stop - results.num_done(), "the engine has left out rows");
         bar.suspend(|| results.write(answers))?;
     }
     bar.finish_and_clear();
     session.engine.shutdown().await;
     results.end()
-}
-
-/// The answers of all rows, in their order.
-async fn answers(
-    engine: &Engine,
-    request: ClassifyRequest,
-    bar: &ProgressBar,
-) -> Result<Vec<Result<RowAnswer, EngineError>>> {
-    let num_rows = request.rows.len();
-    let mut running = engine.classify(request);
-    let mut answers = BTreeMap::new();
-    while let Some(event) = running.recv().await {
-        match event {
-            ClassifyEvent::Prefix { .. } | ClassifyEvent::Finished => {}
-            ClassifyEvent::Row { index, answer } => {
-                answers.insert(index, answer);
-                bar.inc(1);
-            }
-            ClassifyEvent::Failed(error) => return Err(error.into()),
-        }
-    }
-    ensure!(answers.len() == num_rows, "the engine has left out rows");
-    Ok(answers.into_values().collect())
 }
 
 /// The object of one row.

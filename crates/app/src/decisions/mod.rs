@@ -10,12 +10,11 @@
 pub mod calibration;
 mod question;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use cairn_chat::{Message, Role};
 use cairn_engine::{
-    ClassifyEvent, ClassifyRequest, ClassifyRow, EngineError, OptionScoring, PromptInput, RowAnswer,
+    ClassifyRequest, ClassifyRow, EngineError, OptionScoring, PromptInput, RowAnswer,
 };
 use serde_json::Map;
 
@@ -76,13 +75,7 @@ impl App {
         self: &Arc<Self>,
         request: DecideRequest,
     ) -> Result<Decisions, DecideError> {
-        let model = match &request.model {
-            Some(name) => models::ensure_loaded_beside(self, name).await?,
-            None => {
-                models::ensure_loaded(self.clone(), None).await?;
-                models::loaded_name(self).ok_or_else(models::no_model)?
-            }
-        };
+        let model = models::ensure_answers(self, request.model.as_deref()).await?;
         let asked: Vec<_> = request.questions.iter().map(Question::asked).collect();
         let rows = asked.iter().flatten().map(|asked| {
             let content = format!("{}\n\n{}", request.state.trim(), asked.text);
@@ -92,15 +85,8 @@ impl App {
                 options: asked.answers.iter().map(|(answer, _)| answer.clone()).collect(),
             }
         });
-        // A model that reasons first would not begin with an answer.
-        let thinks = ("enable_thinking".to_owned(), false.into());
-        let classify = ClassifyRequest {
-            model: Some(model.clone()),
-            option_scoring: OptionScoring::Joint,
-            template_variables: Map::from_iter([thinks]),
-            ..ClassifyRequest::new(rows.collect())
-        };
-        let mut answers = self.row_answers(classify).await?;
+        let classify = answer_request(model.clone(), rows.collect());
+        let mut answers = self.engine.classify(classify).answers(|| ()).await?.into_iter();
         let mut result =
             Decisions { model, decisions: Vec::new(), num_input_tokens: 0, num_cached_tokens: 0 };
         for (question, asked) in std::iter::zip(&request.questions, &asked) {
@@ -118,24 +104,17 @@ impl App {
         }
         Ok(result)
     }
+}
 
-    /// The answers of all rows, in their order.
-    pub(crate) async fn row_answers(
-        &self,
-        request: ClassifyRequest,
-    ) -> Result<impl Iterator<Item = Result<RowAnswer, EngineError>> + use<>, EngineError> {
-        let mut running = self.engine.classify(request);
-        let mut answers = BTreeMap::new();
-        while let Some(event) = running.recv().await {
-            match event {
-                ClassifyEvent::Prefix { .. } | ClassifyEvent::Finished => {}
-                ClassifyEvent::Row { index, answer } => {
-                    answers.insert(index, answer);
-                }
-                ClassifyEvent::Failed(error) => return Err(error),
-            }
-        }
-        Ok(answers.into_values())
+/// Asks a model for the probabilities of the rows' answers.
+pub(crate) fn answer_request(model: String, rows: Vec<ClassifyRow>) -> ClassifyRequest {
+    // A model that reasons first would not begin with an answer.
+    let thinks = ("enable_thinking".to_owned(), false.into());
+    ClassifyRequest {
+        model: Some(model),
+        option_scoring: OptionScoring::Joint,
+        template_variables: Map::from_iter([thinks]),
+        ..ClassifyRequest::new(rows)
     }
 }
 

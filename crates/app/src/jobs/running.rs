@@ -5,16 +5,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use cairn_chat::{Message, Role};
-use cairn_engine::{
-    ClassifyRequest, ClassifyRow, EngineError, OptionScoring, PromptInput, RowAnswer,
-};
+use cairn_engine::{ClassifyRow, EngineError, PromptInput, RowAnswer};
 use cairn_store::{AnsweredRow, JobAnswer, JobState};
-use serde_json::Map;
 use tokio_util::sync::CancellationToken;
 
 use super::answers::{self, Logprobs, Reading};
 use super::question_text;
 use crate::app::App;
+use crate::decisions::answer_request;
 use crate::models;
 use crate::wire::{Event, Failure};
 
@@ -175,15 +173,8 @@ async fn ask(
             options: asked.answers.into_iter().map(|(answer, _)| answer).collect(),
         }
     });
-    // A model that reasons first would not begin with an answer.
-    let thinks = ("enable_thinking".to_owned(), false.into());
-    let request = ClassifyRequest {
-        model: Some(model),
-        option_scoring: OptionScoring::Joint,
-        template_variables: Map::from_iter([thinks]),
-        ..ClassifyRequest::new(rows.collect())
-    };
-    let mut answers = app.row_answers(request).await?;
+    let request = answer_request(model, rows.collect());
+    let mut answers = app.engine.classify(request).answers(|| ()).await?.into_iter();
     let mut row = || answers.by_ref().take(reading.num_prompts()).map(logprobs).collect();
     Ok(waiting.iter().map(|_| row()).collect())
 }

@@ -121,6 +121,21 @@ pub(crate) async fn ensure_loaded_beside(app: &Arc<App>, wanted: &str) -> Result
     Ok(name)
 }
 
+/// Sees to it that a model is loaded for a program: the one that it names, else that of the chats.
+/// Returns the model's name.
+pub(crate) async fn ensure_answers(
+    app: &Arc<App>,
+    wanted: Option<&str>,
+) -> Result<String, Failure> {
+    match wanted {
+        Some(name) => ensure_loaded_beside(app, name).await,
+        None => {
+            ensure_loaded(app.clone(), None).await?;
+            loaded_name(app).ok_or_else(no_model)
+        }
+    }
+}
+
 async fn load_beside(app: Arc<App>, name: String, folder: PathBuf) -> Result<(), Failure> {
     let _loading = app.loading.lock().await;
     if is_loaded(&app, &name, &folder) {

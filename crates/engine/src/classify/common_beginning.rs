@@ -1,6 +1,6 @@
 //! What all rows of a request have in common. Pure.
 
-use cairn_chat::Message;
+use cairn_chat::{Message, common_beginning as common_text};
 
 use super::ClassifyRow;
 use crate::request::PromptInput;
@@ -71,14 +71,6 @@ fn common_messages(first: &[Message], others: &[&[Message]]) -> Option<PromptInp
         return Some(PromptInput::OpenTurn([&first[..num_common], &[open]].concat()));
     }
     (num_common > 0).then(|| PromptInput::Messages(first[..num_common].to_vec()))
-}
-
-fn common_text<'a>(first: &'a str, second: &str) -> &'a str {
-    let differs = std::iter::zip(first.char_indices(), second.chars()).find(|((_, a), b)| a != b);
-    match differs {
-        Some(((at, _), _)) => &first[..at],
-        None => &first[..first.len().min(second.len())],
-    }
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! Requests for the next token of many prompts, and their results: plain data.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
 use serde_json::{Map, Value};
@@ -131,5 +132,24 @@ impl Classification {
         });
         self.has_ended |= matches!(event, Some(ClassifyEvent::Finished | ClassifyEvent::Failed(_)));
         event
+    }
+
+    /// The answers of all rows, in their order; calls `on_row` for each that has come.
+    pub async fn answers(
+        mut self,
+        mut on_row: impl FnMut(),
+    ) -> Result<Vec<Result<RowAnswer, EngineError>>, EngineError> {
+        let mut answers = BTreeMap::new();
+        while let Some(event) = self.recv().await {
+            match event {
+                ClassifyEvent::Prefix { .. } | ClassifyEvent::Finished => {}
+                ClassifyEvent::Row { index, answer } => {
+                    answers.insert(index, answer);
+                    on_row();
+                }
+                ClassifyEvent::Failed(error) => return Err(error),
+            }
+        }
+        Ok(answers.into_values().collect())
     }
 }

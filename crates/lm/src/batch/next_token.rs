@@ -7,7 +7,7 @@ use mlx_rs::{Array, ops};
 
 use super::RowCaches;
 use crate::cache::row_indices;
-use crate::generate::check_tokens;
+use crate::generate::{check_tokens, padded_columns};
 use crate::models::Model;
 use crate::sample::logprobs;
 use crate::{LmError, memory};
@@ -115,14 +115,8 @@ impl NextTokenLogprobs {
 
     /// u32 `[B, width]`: the next tokens of each row, padded on the right.
     fn columns(&self, width: usize) -> Array {
-        let mut tokens = Vec::with_capacity(self.rows.len() * width);
-        for &row in &self.rows {
-            let left = &self.new_tokens[row][self.num_read..];
-            let own = &left[..left.len().min(width)];
-            tokens.extend_from_slice(own);
-            tokens.resize(tokens.len() + width - own.len(), 0);
-        }
-        Array::from_slice(&tokens, &[self.rows.len() as i32, width as i32])
+        let rows = self.rows.iter().map(|&row| self.new_tokens[row].as_slice());
+        padded_columns(rows, self.num_read..self.num_read + width)
     }
 
     /// Parts the rows that are at their end from the others, which have tokens in every pass that

@@ -11,7 +11,7 @@ use mlx_rs::{Array, ops};
 
 use crate::cache::LayerCache;
 use crate::cache::batch::continued_by_rows;
-use crate::generate::{check_length, check_tokens, finish_pass, token_array};
+use crate::generate::{check_length, check_tokens, finish_pass, padded_columns, token_array};
 use crate::models::Model;
 use crate::{LmError, memory};
 
@@ -142,7 +142,9 @@ impl RowsAfterPrefix {
         if start >= stop {
             return Ok(());
         }
-        let hidden = self.model.forward(&self.columns(start, stop), &mut self.caches)?;
+        let rows = self.rows.iter().map(|row| row.tokens.as_slice());
+        let tokens = padded_columns(rows, start..stop);
+        let hidden = self.model.forward(&tokens, &mut self.caches)?;
         let (indices, rows) = self.scored_in(start, stop);
         if !indices.is_empty() {
             let flat = hidden.reshape(&[-1, hidden.dim(2)])?;
@@ -157,17 +159,6 @@ impl RowsAfterPrefix {
             finish_pass(&self.caches)?;
         }
         Ok(())
-    }
-
-    /// The tokens `[B, stop - start]` of some columns.
-    fn columns(&self, start: usize, stop: usize) -> Array {
-        let token = |row: &RowAfterPrefix, column: usize| row.tokens.get(column).copied();
-        let ids = self.rows.iter().flat_map(|row| {
-            // Nothing looks at what padding gives.
-            (start..stop).map(move |column| token(row, column).unwrap_or_default())
-        });
-        let ids: Vec<u32> = ids.collect();
-        Array::from_slice(&ids, &[self.rows.len() as i32, (stop - start) as i32])
     }
 
     /// The scored tokens in some columns: their indices in `[B * (stop - start)]`, and their rows.

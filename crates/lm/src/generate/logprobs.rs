@@ -2,7 +2,7 @@
 
 use mlx_rs::Array;
 
-use super::{check_length, check_tokens};
+use super::{check_length, check_tokens, padded_columns};
 use crate::LmError;
 use crate::cache::LayerCache;
 use crate::cache::batch::continued_by_rows;
@@ -116,7 +116,9 @@ impl Scorer {
         if start == stop {
             return Ok(());
         }
-        let hidden = self.model.forward(&self.columns(start, stop), &mut self.caches)?;
+        let rows = self.rows.iter().map(|row| row.tokens.as_slice());
+        let tokens = padded_columns(rows, start..stop);
+        let hidden = self.model.forward(&tokens, &mut self.caches)?;
         let logprobs = logprobs(&self.model.logits(&hidden)?)?; // [B, L, V]
         logprobs.eval()?;
         let vocab_size = logprobs.dim(2) as usize;
@@ -136,19 +138,6 @@ impl Scorer {
         }
         self.num_read = stop;
         Ok(())
-    }
-
-    /// The tokens `[B, stop - start]` of some columns.
-    fn columns(&self, start: usize, stop: usize) -> Array {
-        let ids: Vec<u32> = self
-            .rows
-            .iter()
-            .flat_map(|row| {
-                // Nothing looks at what padding gives.
-                (start..stop).map(|column| row.tokens.get(column).copied().unwrap_or_default())
-            })
-            .collect();
-        Array::from_slice(&ids, &[self.rows.len() as i32, (stop - start) as i32])
     }
 
     /// The scores, once all rows are read.

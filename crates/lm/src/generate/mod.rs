@@ -16,6 +16,8 @@ mod stream;
 mod text;
 mod tokens;
 
+use std::ops::Range;
+
 use cairn_chat::{Encode, SamplingParams};
 use mlx_rs::Array;
 
@@ -179,6 +181,21 @@ pub(crate) fn check_tokens(tokens: &[u32], vocab_size: usize) -> Result<(), LmEr
 
 pub(crate) fn token_array(tokens: &[u32]) -> Array {
     Array::from_slice(tokens, &[1, tokens.len() as i32])
+}
+
+/// The tokens `[B, stop - start]` of some columns of rows; those behind a row's end are padding.
+pub(crate) fn padded_columns<'a>(
+    rows: impl Iterator<Item = &'a [u32]>,
+    columns: Range<usize>,
+) -> Array {
+    let width = columns.len();
+    let mut ids = Vec::new();
+    for row in rows {
+        // Nothing looks at what padding gives.
+        ids.extend(columns.clone().map(|column| row.get(column).copied().unwrap_or_default()));
+    }
+    let num_rows = ids.len().checked_div(width).unwrap_or(0);
+    Array::from_slice(&ids, &[num_rows as i32, width as i32])
 }
 
 /// Creates caches if `caches` is empty. Fails, before anything is read, on caches for another

@@ -158,7 +158,7 @@ impl Answer {
     pub(super) async fn wait_for_first_event(&mut self) -> Result<(), ApiError> {
         let event = tokio::select! {
             biased;
-            error = cut_off(&self.shared, &self.permit) => return Err(error),
+            error = ended_early(&self.shared, &self.permit) => return Err(error),
             event = self.generation.recv() => event,
         };
         match event {
@@ -184,7 +184,7 @@ impl Answer {
             Some(first) => first,
             None => tokio::select! {
                 biased;
-                error = cut_off(&self.shared, &self.permit) => return Some(Err(error)),
+                error = ended_early(&self.shared, &self.permit) => return Some(Err(error)),
                 event = self.generation.recv() => event?,
             },
         };
@@ -289,7 +289,7 @@ fn piece(event: SegmentEvent) -> Option<Piece> {
 }
 
 /// Waits until the server stops, or the key of a request is revoked.
-pub(super) async fn cut_off(shared: &Shared, permit: &AdmittedRequest) -> ApiError {
+pub(super) async fn ended_early(shared: &Shared, permit: &AdmittedRequest) -> ApiError {
     tokio::select! {
         () = shared.closing.cancelled() => EngineError::Closed.into(),
         () = permit.client.revoked() => ApiError::refused(Refusal::Revoked),

@@ -20,7 +20,7 @@ use cairn_app::decisions::{
 };
 use serde_json::{Map, Value};
 
-use super::answer::cut_off;
+use super::answer::ended_early;
 use super::body::{self, Body, Fields};
 use super::error::{ApiError, Vendor};
 use crate::shared::Shared;
@@ -63,7 +63,7 @@ async fn decide(shared: &Arc<Shared>, request: Request) -> Result<DecisionRespon
     let request = DecideRequest { model, state: state(input)?, questions: asked };
     let decided = tokio::select! {
         decided = shared.app.decide(request) => decided?,
-        error = cut_off(shared, &permit) => return Err(error),
+        error = ended_early(shared, &permit) => return Err(error),
     };
     permit.record.iter().for_each(|record| record.set_model(&decided.model));
     drop(permit);
