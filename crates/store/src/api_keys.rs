@@ -41,8 +41,7 @@ impl Store {
 
     /// Adds a key that has this hash; [`StoreError::KeyNameInUse`] if another has its name.
     pub async fn create_api_key(&self, key: &ApiKeyRow, hash: &str) -> Result<(), StoreError> {
-        let mut tx = self.begin().await?;
-        let done = sqlx::query(
+        let insert = sqlx::query(
             "insert into api_keys (id, name, hash, created_at_ms, last_used_at_ms)
              values (?, ?, ?, ?, ?) on conflict (name) do nothing",
         )
@@ -50,11 +49,8 @@ impl Store {
         .bind(&key.name)
         .bind(hash)
         .bind(key.created_at_ms)
-        .bind(key.last_used_at_ms)
-        .execute(&mut *tx)
-        .await;
-        self.changed_a_row(done, || StoreError::KeyNameInUse { name: key.name.clone() })?;
-        self.commit(tx).await
+        .bind(key.last_used_at_ms);
+        self.change_row(insert, || StoreError::KeyNameInUse { name: key.name.clone() }).await
     }
 
     /// Notes when a key was used; does nothing where there is none.
@@ -71,10 +67,7 @@ impl Store {
 
     /// Removes a key; [`StoreError::NoApiKey`] if there is none.
     pub async fn delete_api_key(&self, id: &str) -> Result<(), StoreError> {
-        let mut tx = self.begin().await?;
-        let done = sqlx::query("delete from api_keys where id = ?").bind(id).execute(&mut *tx);
-        let done = done.await;
-        self.changed_a_row(done, || StoreError::NoApiKey { id: id.to_owned() })?;
-        self.commit(tx).await
+        let delete = sqlx::query("delete from api_keys where id = ?").bind(id);
+        self.change_row(delete, || StoreError::NoApiKey { id: id.to_owned() }).await
     }
 }

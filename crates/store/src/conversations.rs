@@ -5,6 +5,7 @@ use sqlx::sqlite::SqliteRow;
 use sqlx::{FromRow, Row};
 use uuid::Uuid;
 
+use crate::deletion::Deletable;
 use crate::{NamedCacheKind, Store, StoreError, token_ids};
 
 /// A conversation, without its messages.
@@ -205,26 +206,17 @@ impl Store {
 
     /// Sets the title, verbatim. With an empty one the next turn names the conversation again.
     pub async fn rename_conversation(&self, id: &str, title: &str) -> Result<(), StoreError> {
-        let mut tx = self.begin().await?;
-        let done = sqlx::query("update conversations set title = ? where id = ?")
-            .bind(title)
-            .bind(id)
-            .execute(&mut *tx)
-            .await;
-        self.changed_a_row(done, || no_conversation(id))?;
-        self.commit(tx).await
+        let change =
+            sqlx::query("update conversations set title = ? where id = ?").bind(title).bind(id);
+        self.change_row(change, || no_conversation(id)).await
     }
 
     /// Sets the system prompt, verbatim.
     pub async fn set_system_prompt(&self, id: &str, system_prompt: &str) -> Result<(), StoreError> {
-        let mut tx = self.begin().await?;
-        let done = sqlx::query("update conversations set system_prompt = ? where id = ?")
+        let change = sqlx::query("update conversations set system_prompt = ? where id = ?")
             .bind(system_prompt)
-            .bind(id)
-            .execute(&mut *tx)
-            .await;
-        self.changed_a_row(done, || no_conversation(id))?;
-        self.commit(tx).await
+            .bind(id);
+        self.change_row(change, || no_conversation(id)).await
     }
 
     /// The settings of a conversation, as they were given to [`Store::set_conversation_settings`].
@@ -244,46 +236,22 @@ impl Store {
         id: &str,
         overrides: Option<&str>,
     ) -> Result<(), StoreError> {
-        let mut tx = self.begin().await?;
-        let done = sqlx::query("update conversations set setting_overrides = ? where id = ?")
+        let change = sqlx::query("update conversations set setting_overrides = ? where id = ?")
             .bind(overrides)
-            .bind(id)
-            .execute(&mut *tx)
-            .await;
-        self.changed_a_row(done, || no_conversation(id))?;
-        self.commit(tx).await
+            .bind(id);
+        self.change_row(change, || no_conversation(id)).await
     }
 
     /// Removes a conversation from the list. It is purged when the file is opened after this
     /// program has closed it; until then [`Store::restore_conversation`] restores it. Deleting it
     /// again changes nothing.
     pub async fn delete_conversation(&self, id: &str, now_ms: i64) -> Result<(), StoreError> {
-        let mut tx = self.begin().await?;
-        let done = sqlx::query(
-            "update conversations set
-                 deleted_at_ms = coalesce(deleted_at_ms, ?), deleted_by_run_id = coalesce(deleted_by_run_id, ?)
-             where id = ?",
-        )
-        .bind(now_ms)
-        .bind(&self.run.id)
-        .bind(id)
-        .execute(&mut *tx)
-        .await;
-        self.changed_a_row(done, || no_conversation(id))?;
-        self.commit(tx).await
+        self.delete_row(Deletable::Conversations, id, now_ms).await
     }
 
     /// Undoes [`Store::delete_conversation`]; the conversation returns to its position in the list.
     pub async fn restore_conversation(&self, id: &str) -> Result<(), StoreError> {
-        let mut tx = self.begin().await?;
-        let done = sqlx::query(
-            "update conversations set deleted_at_ms = null, deleted_by_run_id = null where id = ?",
-        )
-        .bind(id)
-        .execute(&mut *tx)
-        .await;
-        self.changed_a_row(done, || no_conversation(id))?;
-        self.commit(tx).await
+        self.restore_row(Deletable::Conversations, id).await
     }
 
     /// Removes a conversation for good that was deleted at `deleted_at_ms`; false if it was restored
@@ -293,39 +261,7 @@ impl Store {
         id: &str,
         deleted_at_ms: i64,
     ) -> Result<bool, StoreError> {
-        let mut tx = self.begin().await?;
-        let done = sqlx::query(
-            "delete from conversations where id = ? and deleted_at_ms = ? and deleted_by_run_id = ?",
-        )
-        .bind(id)
-        .bind(deleted_at_ms)
-        .bind(&self.run.id)
-        .execute(&mut *tx)
-        .await
-        .map_err(|error| self.failed(error))?;
-        self.commit(tx).await?;
-        // The log still has the text. If somebody reads it now, the next checkpoint removes it.
-        let _ = self.empty_log().await;
-        Ok(done.rows_affected() > 0)
-    }
-
-    /// Removes for good the conversations, named prompt caches and jobs that this program has deleted
-    /// and not restored. The caller purges what these had in the prompt cache: see
-    /// [`Store::purged_owners`].
-    pub async fn purge_deleted(&self) -> Result<(), StoreError> {
-        let mut tx = self.begin().await?;
-        for statement in [
-            "delete from conversations where deleted_by_run_id = ?",
-            "delete from named_caches where deleted_by_run_id = ?",
-            "delete from jobs where deleted_by_run_id = ?",
-        ] {
-            sqlx::query(statement)
-                .bind(&self.run.id)
-                .execute(&mut *tx)
-                .await
-                .map_err(|error| self.failed(error))?;
-        }
-        self.commit(tx).await
+        self.purge_row(Deletable::Conversations, id, deleted_at_ms).await
     }
 }
 

@@ -128,16 +128,12 @@ impl Store {
         position: i64,
         correction: Option<i64>,
     ) -> Result<(), StoreError> {
-        let mut tx = self.begin().await?;
-        let done =
+        let change =
             sqlx::query("update job_rows set correction = ? where job_id = ? and position = ?")
                 .bind(correction)
                 .bind(id)
-                .bind(position)
-                .execute(&mut *tx)
-                .await;
-        self.changed_a_row(done, || no_job(id))?;
-        self.commit(tx).await
+                .bind(position);
+        self.change_row(change, || no_job(id)).await
     }
 
     /// The rows that are answered and corrected: log-probabilities and the correct option.

@@ -4,6 +4,7 @@ use sqlx::sqlite::SqliteRow;
 use sqlx::{FromRow, Row};
 use uuid::Uuid;
 
+use crate::deletion::Deletable;
 use crate::error::unknown;
 use crate::{Store, StoreError};
 
@@ -166,14 +167,8 @@ impl Store {
 
     /// Sets the name, verbatim.
     pub async fn rename_job(&self, id: &str, name: &str) -> Result<(), StoreError> {
-        let mut tx = self.begin().await?;
-        let done = sqlx::query("update jobs set name = ? where id = ?")
-            .bind(name)
-            .bind(id)
-            .execute(&mut *tx)
-            .await;
-        self.changed_a_row(done, || no_job(id))?;
-        self.commit(tx).await
+        let change = sqlx::query("update jobs set name = ? where id = ?").bind(name).bind(id);
+        self.change_row(change, || no_job(id)).await
     }
 
     /// Sets the state and its reason.
@@ -183,64 +178,27 @@ impl Store {
         state: JobState,
         reason: Option<&str>,
     ) -> Result<(), StoreError> {
-        let mut tx = self.begin().await?;
-        let done = sqlx::query("update jobs set state = ?, reason = ? where id = ?")
+        let change = sqlx::query("update jobs set state = ?, reason = ? where id = ?")
             .bind(state.as_str())
             .bind(reason)
-            .bind(id)
-            .execute(&mut *tx)
-            .await;
-        self.changed_a_row(done, || no_job(id))?;
-        self.commit(tx).await
+            .bind(id);
+        self.change_row(change, || no_job(id)).await
     }
 
     /// Removes a job from the list, as [`Store::delete_conversation`] does a conversation.
     pub async fn delete_job(&self, id: &str, now_ms: i64) -> Result<(), StoreError> {
-        let mut tx = self.begin().await?;
-        let done = sqlx::query(
-            "update jobs set
-                 deleted_at_ms = coalesce(deleted_at_ms, ?), deleted_by_run_id = coalesce(deleted_by_run_id, ?)
-             where id = ?",
-        )
-        .bind(now_ms)
-        .bind(&self.run.id)
-        .bind(id)
-        .execute(&mut *tx)
-        .await;
-        self.changed_a_row(done, || no_job(id))?;
-        self.commit(tx).await
+        self.delete_row(Deletable::Jobs, id, now_ms).await
     }
 
     /// Undoes [`Store::delete_job`].
     pub async fn restore_job(&self, id: &str) -> Result<(), StoreError> {
-        let mut tx = self.begin().await?;
-        let done = sqlx::query(
-            "update jobs set deleted_at_ms = null, deleted_by_run_id = null where id = ?",
-        )
-        .bind(id)
-        .execute(&mut *tx)
-        .await;
-        self.changed_a_row(done, || no_job(id))?;
-        self.commit(tx).await
+        self.restore_row(Deletable::Jobs, id).await
     }
 
     /// Removes a job for good that was deleted at `deleted_at_ms`, unless it was restored or deleted
     /// again meanwhile.
     pub async fn purge_job(&self, id: &str, deleted_at_ms: i64) -> Result<(), StoreError> {
-        let mut tx = self.begin().await?;
-        sqlx::query(
-            "delete from jobs where id = ? and deleted_at_ms = ? and deleted_by_run_id = ?",
-        )
-        .bind(id)
-        .bind(deleted_at_ms)
-        .bind(&self.run.id)
-        .execute(&mut *tx)
-        .await
-        .map_err(|error| self.failed(error))?;
-        self.commit(tx).await?;
-        // The log still has the texts. If somebody reads it now, the next checkpoint removes it.
-        let _ = self.empty_log().await;
-        Ok(())
+        self.purge_row(Deletable::Jobs, id, deleted_at_ms).await.map(|_| ())
     }
 }
 

@@ -68,6 +68,7 @@ mod cache_changes;
 mod cache_refs;
 mod chunks;
 mod conversations;
+mod deletion;
 mod downloads;
 mod error;
 mod job_rows;

@@ -6,6 +6,7 @@ use sqlx::sqlite::{SqliteConnection, SqliteRow};
 use sqlx::{FromRow, Row};
 
 use crate::cache_refs::namespace;
+use crate::deletion::Deletable;
 use crate::error::unknown;
 use crate::{Store, StoreError, token_ids};
 
@@ -199,19 +200,7 @@ impl Store {
     /// this program has closed it; until then [`Store::restore_named_cache`] restores it. Deleting
     /// it again changes nothing.
     pub async fn delete_named_cache(&self, id: &str, now_ms: i64) -> Result<(), StoreError> {
-        let mut tx = self.begin().await?;
-        let done = sqlx::query(
-            "update named_caches set
-                 deleted_at_ms = coalesce(deleted_at_ms, ?), deleted_by_run_id = coalesce(deleted_by_run_id, ?)
-             where id = ?",
-        )
-        .bind(now_ms)
-        .bind(&self.run.id)
-        .bind(id)
-        .execute(&mut *tx)
-        .await;
-        self.changed_a_row(done, || no_named_cache(id))?;
-        self.commit(tx).await
+        self.delete_row(Deletable::NamedCaches, id, now_ms).await
     }
 
     /// Undoes [`Store::delete_named_cache`]. Refused with [`StoreError::NameInUse`] if another has
@@ -266,6 +255,6 @@ impl Store {
     }
 }
 
-fn no_named_cache(id: &str) -> StoreError {
+pub(crate) fn no_named_cache(id: &str) -> StoreError {
     StoreError::NoNamedCache { id: id.to_owned() }
 }

@@ -7,12 +7,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use sqlx::migrate::Migrator;
+use sqlx::query::Query;
 use sqlx::sqlite::{
-    SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteQueryResult,
-    SqliteSynchronous,
+    SqliteArguments, SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions,
+    SqliteQueryResult, SqliteSynchronous,
 };
 use sqlx::{Connection, Sqlite, Transaction};
 
+use crate::deletion::purge_run;
 use crate::other_writers::OtherWriters;
 use crate::run::{self, Run};
 use crate::{StoreError, backup, chunks};
@@ -132,6 +134,19 @@ impl Store {
 
     pub(crate) async fn commit(&self, tx: Transaction<'static, Sqlite>) -> Result<(), StoreError> {
         tx.commit().await.map_err(|error| self.failed(error))
+    }
+
+    /// Runs a statement that changes one row, in a transaction of its own. Fails with `missing` if
+    /// there is no such row.
+    pub(crate) async fn change_row(
+        &self,
+        change: Query<'_, Sqlite, SqliteArguments>,
+        missing: impl FnOnce() -> StoreError,
+    ) -> Result<(), StoreError> {
+        let mut tx = self.begin().await?;
+        let done = change.execute(&mut *tx).await;
+        self.changed_a_row(done, missing)?;
+        self.commit(tx).await
     }
 
     /// Fails with `missing` if a statement changed no row.
@@ -265,18 +280,7 @@ async fn finish_ended_runs(folder: &Path, writer: &SqlitePool) -> Result<(), sql
             .bind(run)
             .execute(&mut *tx)
             .await?;
-        sqlx::query("delete from conversations where deleted_by_run_id = ?")
-            .bind(run)
-            .execute(&mut *tx)
-            .await?;
-        sqlx::query("delete from named_caches where deleted_by_run_id = ?")
-            .bind(run)
-            .execute(&mut *tx)
-            .await?;
-        sqlx::query("delete from jobs where deleted_by_run_id = ?")
-            .bind(run)
-            .execute(&mut *tx)
-            .await?;
+        purge_run(&mut tx, run).await?;
     }
     tx.commit().await
 }
