@@ -1,0 +1,66 @@
+//! Wire types of the settings: what they are set for, and the values that have names.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use ts_rs::TS;
+
+use super::{Command, SettingScope, Settings};
+
+/// What settings are set for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, TS)]
+#[serde(tag = "type", rename_all = "snake_case", rename_all_fields = "snake_case")]
+pub enum SettingTarget {
+    /// All chats.
+    App,
+    /// What a model answers.
+    Model { name: String },
+    /// One conversation.
+    Chat { id: String },
+}
+
+/// The values that hold for a target.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, TS)]
+pub struct ResolvedSettings {
+    pub settings: Settings,
+    /// Where each value was set; a setting that is missing here has its default.
+    #[ts(type = "{ [key in keyof Settings]?: SettingScope }")]
+    pub from: BTreeMap<String, SettingScope>,
+}
+
+impl Command {
+    /// Sets a value for all chats.
+    pub fn set_for_all(key: &str, value: impl Into<Value>) -> Command {
+        Command::SetSetting { scope: SettingTarget::App, key: key.to_owned(), value: value.into() }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, TS)]
+#[serde(rename_all = "snake_case")]
+pub enum Appearance {
+    System,
+    Light,
+    Dark,
+}
+
+/// After what time without use a model leaves memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, TS)]
+#[serde(rename_all = "snake_case")]
+pub enum IdleUnload {
+    Never,
+    FiveMinutes,
+    FifteenMinutes,
+    OneHour,
+    FourHours,
+}
+
+/// In how many bits keys and values are stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, TS)]
+#[serde(rename_all = "snake_case")]
+pub enum KvBits {
+    /// As computed.
+    Plain,
+    EightBits,
+    FourBits,
+}
