@@ -20,7 +20,7 @@ use crate::shared::Shared;
 pub(super) struct AnswerRequest {
     pub(super) model: Option<String>,
     /// Who asks. Counts it among the answers that run.
-    pub(super) permit: AdmittedRequest,
+    pub(super) admitted: AdmittedRequest,
     pub(super) prompt: PromptInput,
     /// What a chat offers; none for text that is continued, whose answer is text and nothing else.
     pub(super) tools: Option<Tools>,
@@ -47,7 +47,7 @@ pub(super) struct Answer {
     num_reasoning_tokens: u32,
     /// An event that was received before it was asked for.
     first: Option<GenerateEvent>,
-    permit: AdmittedRequest,
+    admitted: AdmittedRequest,
 }
 
 /// A part of an answer while it is written.
@@ -133,12 +133,13 @@ impl Answer {
         let form = request.tools.as_ref().and_then(|tools| tools.form(request.schema));
         let (form, form_param) = form.unzip();
         generate.form = form;
-        generate.owner = Some(request.permit.client.owner(request.own.prompt_cache_key.as_deref()));
+        generate.owner =
+            Some(request.admitted.client.owner(request.own.prompt_cache_key.as_deref()));
         if let Some(name) = &request.own.cairn.start_from {
             shared.app.start_from(&mut generate, name).await?;
         }
         let model = generate.model.clone().unwrap_or_default();
-        request.permit.record.iter().for_each(|record| record.set_model(&model));
+        request.admitted.record.iter().for_each(|record| record.set_model(&model));
         let has_segments = generate.segments.is_some();
         let generation = shared.app.complete(generate);
         Ok(Answer {
@@ -150,7 +151,7 @@ impl Answer {
             is_reasoning: false,
             num_reasoning_tokens: 0,
             first: None,
-            permit: request.permit,
+            admitted: request.admitted,
         })
     }
 
@@ -158,7 +159,7 @@ impl Answer {
     pub(super) async fn wait_for_first_event(&mut self) -> Result<(), ApiError> {
         let event = tokio::select! {
             biased;
-            error = ended_early(&self.shared, &self.permit) => return Err(error),
+            error = ended_early(&self.shared, &self.admitted) => return Err(error),
             event = self.generation.recv() => event,
         };
         match event {
@@ -173,7 +174,7 @@ impl Answer {
     /// The next part; none after the end.
     pub(super) async fn next(&mut self) -> Option<Result<AnswerEvent, ApiError>> {
         let event = self.receive().await;
-        if let (Some(Err(error)), Some(record)) = (&event, &self.permit.record) {
+        if let (Some(Err(error)), Some(record)) = (&event, &self.admitted.record) {
             record.end(error.status());
         }
         event
@@ -184,7 +185,7 @@ impl Answer {
             Some(first) => first,
             None => tokio::select! {
                 biased;
-                error = ended_early(&self.shared, &self.permit) => return Some(Err(error)),
+                error = ended_early(&self.shared, &self.admitted) => return Some(Err(error)),
                 event = self.generation.recv() => event?,
             },
         };
@@ -202,7 +203,7 @@ impl Answer {
                 Err(EngineError::Closed.into())
             }
             GenerateEvent::Finished(finished) => {
-                self.permit.record.iter().for_each(|record| record.finish(&finished.stats));
+                self.admitted.record.iter().for_each(|record| record.finish(&finished.stats));
                 Ok(self.end(*finished))
             }
             GenerateEvent::Failed(error) => Err(self.failure(error)),
@@ -289,10 +290,10 @@ fn piece(event: SegmentEvent) -> Option<Piece> {
 }
 
 /// Waits until the server stops, or the key of a request is revoked.
-pub(super) async fn ended_early(shared: &Shared, permit: &AdmittedRequest) -> ApiError {
+pub(super) async fn ended_early(shared: &Shared, admitted: &AdmittedRequest) -> ApiError {
     tokio::select! {
         () = shared.closing.cancelled() => EngineError::Closed.into(),
-        () = permit.client.revoked() => ApiError::refused(Refusal::Revoked),
+        () = admitted.client.revoked() => ApiError::refused(Refusal::Revoked),
     }
 }
 

@@ -62,7 +62,7 @@ pub(super) struct Body<T> {
     pub(super) model: Option<String>,
     pub(super) own: OwnFields,
     /// Who asks. Counts the answer among those that run.
-    pub(super) permit: AdmittedRequest,
+    pub(super) admitted: AdmittedRequest,
     /// The vendor's fields.
     pub(super) fields: T,
 }
@@ -82,7 +82,7 @@ pub(super) async fn read<T: DeserializeOwned>(
     route: &Fields,
 ) -> Result<Body<T>, ApiError> {
     let (parts, body) = request.into_parts();
-    let permit = AdmittedRequest::of(shared, &parts).await?;
+    let admitted = AdmittedRequest::of(shared, &parts).await?;
     let bytes = timeout(UPLOAD_LIMIT, to_bytes(body, MAX_BODY_BYTES)).await;
     let bytes = bytes
         .map_err(|_| ApiError::invalid("", "The body did not arrive in time."))?
@@ -108,10 +108,10 @@ pub(super) async fn read<T: DeserializeOwned>(
         return Err(ApiError::invalid("model", "`model` is the name of a model."));
     };
     let model = Some(model).filter(|name| !name.is_empty());
-    if let (Some(record), Some(model)) = (&permit.record, &model) {
+    if let (Some(record), Some(model)) = (&admitted.record, &model) {
         record.set_model(model);
     }
-    Ok(Body { model, own, permit, fields: parsed(Value::Object(fields))? })
+    Ok(Body { model, own, admitted, fields: parsed(Value::Object(fields))? })
 }
 
 /// Deserializes, and names the field at fault.

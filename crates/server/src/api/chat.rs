@@ -90,7 +90,7 @@ fn refused(fields: &Map<String, Value>) -> Option<String> {
 }
 
 fn question(body: Body<CreateChatCompletionRequest>) -> Result<AnswerRequest, ApiError> {
-    let Body { model, own, permit, fields } = body;
+    let Body { model, own, admitted, fields } = body;
     if fields.messages.is_empty() {
         return Err(ApiError::invalid("messages", "`messages` is empty: ask something."));
     }
@@ -114,7 +114,7 @@ fn question(body: Body<CreateChatCompletionRequest>) -> Result<AnswerRequest, Ap
     let (max_tokens, seed) = (fields.max_completion_tokens.or(fields.max_tokens), fields.seed);
     Ok(AnswerRequest {
         model,
-        permit,
+        admitted,
         prompt,
         tools: Some(tools),
         schema: schema(fields.response_format)?,

@@ -85,7 +85,7 @@ fn refused(fields: &Map<String, Value>) -> Option<String> {
 }
 
 fn question(body: Body<CreateCompletionRequest>) -> Result<AnswerRequest, ApiError> {
-    let Body { model, own, permit, fields } = body;
+    let Body { model, own, admitted, fields } = body;
     let several = || {
         let message = "`prompt` has several prompts: send them one by one.";
         ApiError::invalid("prompt", message)
@@ -108,7 +108,7 @@ fn question(body: Body<CreateCompletionRequest>) -> Result<AnswerRequest, ApiErr
     }
     Ok(AnswerRequest {
         model,
-        permit,
+        admitted,
         prompt,
         tools: None,
         schema: None,

@@ -39,7 +39,7 @@ const FIELDS: Fields =
     Fields { read: &["input", "questions", "prompt_cache_key"], refused: |_: &Map<_, _>| None };
 
 async fn decide(shared: &Arc<Shared>, request: Request) -> Result<DecisionResponse, ApiError> {
-    let Body { model, own, fields, permit } =
+    let Body { model, own, fields, admitted } =
         body::read::<DecisionRequest>(shared, request, &FIELDS).await?;
     if own.cairn.start_from.is_some() {
         return Err(ApiError::unsupported("cairn.start_from"));
@@ -63,10 +63,10 @@ async fn decide(shared: &Arc<Shared>, request: Request) -> Result<DecisionRespon
     let request = DecideRequest { model, state: state(input)?, questions: asked };
     let decided = tokio::select! {
         decided = shared.app.decide(request) => decided?,
-        error = ended_early(shared, &permit) => return Err(error),
+        error = ended_early(shared, &admitted) => return Err(error),
     };
-    permit.record.iter().for_each(|record| record.set_model(&decided.model));
-    drop(permit);
+    admitted.record.iter().for_each(|record| record.set_model(&decided.model));
+    drop(admitted);
     let answers = std::iter::zip(questions, decided.decisions).enumerate();
     let answers = answers.map(|(index, (question, decision))| match decision {
         Ok(decision) => Ok(answer(question, &decision)),

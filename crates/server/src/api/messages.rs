@@ -247,7 +247,7 @@ fn refused(fields: &Map<String, Value>) -> Option<String> {
 }
 
 fn question(body: Body<MessagesRequest>) -> Result<AnswerRequest, ApiError> {
-    let Body { model, own, permit, fields } = body;
+    let Body { model, own, admitted, fields } = body;
     if let Some(RequestMessage { role: RequestRole::Assistant, .. }) = fields.messages.last() {
         // Anthropic's API continues it; answering it instead would look right and not be.
         let last = fields.messages.len() - 1;
@@ -269,7 +269,7 @@ fn question(body: Body<MessagesRequest>) -> Result<AnswerRequest, ApiError> {
     }
     Ok(AnswerRequest {
         model,
-        permit,
+        admitted,
         prompt: chat_prompt(turns, &tools),
         tools: Some(tools),
         schema,

@@ -151,7 +151,7 @@ fn refused(fields: &Map<String, Value>) -> Option<String> {
 }
 
 fn question(body: Body<ResponsesRequest>) -> Result<AnswerRequest, ApiError> {
-    let Body { model, own, permit, fields } = body;
+    let Body { model, own, admitted, fields } = body;
     let tools = tools(fields.tools, fields.tool_choice, fields.parallel_tool_calls)?;
     let format = fields.text.and_then(|text| text.format);
     let (kind, schema) = format.map(|format| (format.r#type, format.schema)).unzip();
@@ -171,7 +171,7 @@ fn question(body: Body<ResponsesRequest>) -> Result<AnswerRequest, ApiError> {
     }
     Ok(AnswerRequest {
         model,
-        permit,
+        admitted,
         prompt: chat_prompt(turns, &tools),
         tools: Some(tools),
         schema,
