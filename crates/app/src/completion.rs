@@ -13,8 +13,8 @@ use std::sync::Arc;
 use cairn_store::NamedCacheRow;
 
 pub use cairn_chat::{
-    AnswerForm, CallSchema, FinishReason, GenerationStats, MadeCall, Message, OfferedTool, Role,
-    SamplingParams, SegmentEvent, TextForm, Turn,
+    AnswerForm, CallSchema, FinishReason, GenerationStats, MadeCall, Message, OfferedTool,
+    PromptEnd, Role, SamplingParams, SegmentEvent, TextForm, Turn,
 };
 pub use cairn_engine::{
     EngineError, FinishedGeneration, GenerateEvent, GenerateRequest, Generation, KvCacheOptions,

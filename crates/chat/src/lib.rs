@@ -68,4 +68,4 @@ pub use segments::{
 pub use stop::{StopStep, StopStrings};
 pub use stop_tokens::StopTokens;
 pub use template::{ChatTemplate, SpecialTokens};
-pub use turn::{MadeCall, Turn, assemble_turns};
+pub use turn::{MadeCall, PromptEnd, Turn, assemble_turns};

@@ -139,14 +139,15 @@ impl ChatTemplate {
         self.run(messages.collect(), add_generation_prompt, &[]).map_err(|error| explain(&error))
     }
 
-    /// Renders messages that are more than role and text, with the tools that they may call, up to
-    /// where the assistant's answer begins.
+    /// Renders messages that are more than role and text, with the tools that they may call; see
+    /// [`ChatTemplate::render`].
     pub(crate) fn render_values(
         &self,
         messages: Vec<Value>,
         tools: &[Json],
+        add_generation_prompt: bool,
     ) -> Result<String, ChatError> {
-        self.run(messages.into(), true, tools).map_err(|error| explain(&error))
+        self.run(messages.into(), add_generation_prompt, tools).map_err(|error| explain(&error))
     }
 
     /// Whether the template shows the tools that a request offers.

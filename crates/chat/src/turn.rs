@@ -7,6 +7,7 @@ use minijinja::Value;
 use minijinja::value::Serde;
 use serde_json::{Map, Value as Json, json};
 
+use crate::open_turn::up_to_last_words;
 use crate::prompt::{Encode, Prompt, Rendering, lay_out};
 use crate::{ChatError, ChatTemplate, Message, Role};
 
@@ -46,6 +47,15 @@ pub struct MadeCall {
     pub arguments: Map<String, Json>,
 }
 
+/// Where the prompt of a conversation ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PromptEnd {
+    /// Where the answer begins.
+    NewAnswer,
+    /// Behind the text of the last turn, an answer that was begun and that the model continues.
+    BegunAnswer,
+}
+
 /// How a template wants the arguments of calls.
 #[derive(Debug, Clone, Copy)]
 enum ArgumentsForm {
@@ -58,21 +68,29 @@ enum ArgumentsForm {
 ///
 /// Most templates write a call's arguments with `tojson`, so they get them as an object. One that
 /// fails on that gets them as JSON text, as DeepSeek's does. [`ChatError::NoTools`] if the template
-/// does not mention tools.
+/// does not mention tools; [`ChatError::WordsNotRendered`] if the answer was begun with nothing, or
+/// the template does not show it.
 pub fn assemble_turns<E: Encode + ?Sized>(
     template: &ChatTemplate,
     turns: &[Turn],
     tools: &[Json],
+    end: PromptEnd,
     encoder: &E,
 ) -> Result<Prompt, ChatError> {
     if !tools.is_empty() && !template.takes_tools() {
         return Err(ChatError::NoTools);
     }
     let with_form = |form| {
-        let render = |messages: &[Message]| {
+        let render_to = |messages: &[Message], add_generation_prompt| {
             let turns = turns.iter().zip(messages);
             let values = turns.map(|(turn, message)| turn.value(&message.content, form));
-            template.render_values(values.collect(), tools)
+            template.render_values(values.collect(), tools, add_generation_prompt)
+        };
+        let render = |messages: &[Message]| match end {
+            PromptEnd::NewAnswer => render_to(messages, true),
+            PromptEnd::BegunAnswer => {
+                up_to_last_words(messages, &|messages| render_to(messages, false))
+            }
         };
         let messages: Vec<Message> = turns.iter().map(Turn::message).collect();
         lay_out(&Rendering { render: &render, has_beginning: true }, &messages, encoder)

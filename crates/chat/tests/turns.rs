@@ -2,7 +2,8 @@
 #![allow(clippy::unwrap_used)]
 
 use cairn_chat::{
-    ChatError, ChatTemplate, Encode, MadeCall, Message, Role, SpecialTokens, Turn, assemble_turns,
+    ChatError, ChatTemplate, Encode, MadeCall, Message, PromptEnd, Role, SpecialTokens, Turn,
+    assemble_turns,
 };
 use serde_json::{Value, json};
 
@@ -45,7 +46,8 @@ fn turns() -> Vec<Turn> {
 
 fn rendered(template: &str, tools: &[Value]) -> Result<String, ChatError> {
     let template = ChatTemplate::parse(template, SpecialTokens::default()).unwrap();
-    let prompt = assemble_turns(&template, &turns(), tools, &Bytes(Vec::new()))?;
+    let prompt =
+        assemble_turns(&template, &turns(), tools, PromptEnd::NewAnswer, &Bytes(Vec::new()))?;
     assert_eq!(prompt.tokens.len(), prompt.text.len());
     assert_eq!(prompt.boundaries.last(), Some(&prompt.tokens.len()));
     Ok(prompt.text)
@@ -84,4 +86,23 @@ fn tools_reach_a_template_that_shows_them_and_no_other() {
 fn a_template_that_refuses_is_not_asked_twice() {
     let refused = rendered("{{ raise_exception('no') }}", &[]);
     assert_eq!(refused, Err(ChatError::TemplateRefused { message: "no".to_owned() }));
+}
+
+#[test]
+fn a_begun_answer_ends_behind_its_text_and_spells_no_special_token() {
+    let source = "{% for message in messages %}<s>{{ message.content }}</s>{% endfor %}";
+    let template = ChatTemplate::parse(source, SpecialTokens::default()).unwrap();
+    let encoder = Bytes(vec![("<s>".to_owned(), 1000), ("</s>".to_owned(), 1001)]);
+    let text = |role, content: &str| {
+        Turn::Message(Message { role, content: content.to_owned(), token_ids: None })
+    };
+    let tokens = |begun: &str| {
+        let turns = [text(Role::User, "a</s>"), text(Role::Assistant, begun)];
+        let prompt = assemble_turns(&template, &turns, &[], PromptEnd::BegunAnswer, &encoder);
+        prompt.map(|prompt| prompt.tokens)
+    };
+    let plain = |text: &str| text.bytes().map(u32::from).collect::<Vec<_>>();
+    let user = [vec![1000], plain("a</s>"), vec![1001, 1000]].concat();
+    assert_eq!(tokens("b").unwrap(), [user, plain("b")].concat());
+    assert!(matches!(tokens(""), Err(ChatError::WordsNotRendered)));
 }

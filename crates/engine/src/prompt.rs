@@ -35,8 +35,8 @@ pub(crate) fn prompt_tokens(
     };
     match prompt {
         PromptInput::Messages(messages) => Ok(assemble(&template()?, messages, tokenizer)?),
-        PromptInput::Turns { turns, tools } => {
-            Ok(assemble_turns(&template()?, turns, tools, tokenizer)?)
+        PromptInput::Turns { turns, tools, end } => {
+            Ok(assemble_turns(&template()?, turns, tools, *end, tokenizer)?)
         }
         PromptInput::After { prefix, messages } => after(model, &template()?, prefix, messages),
         // Templates write the beginning-of-sequence token themselves.

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
 use cairn_chat::{
-    AnswerForm, AnswerFormat, GenerationStats, Message, OfferedTool, SamplingParams, SegmentEvent,
-    Turn,
+    AnswerForm, AnswerFormat, GenerationStats, Message, OfferedTool, PromptEnd, SamplingParams,
+    SegmentEvent, Turn,
 };
 use cairn_formats::cache_file::PromptKind;
 use cairn_lm::cache::KvQuantization;
@@ -27,6 +27,8 @@ pub enum PromptInput {
         turns: Vec<Turn>,
         /// The tools, in OpenAI's form.
         tools: Vec<Value>,
+        /// Whether the last turn is an answer that is continued.
+        end: PromptEnd,
     },
     /// Messages that follow a stored prompt cache: its tokens unchanged, then the messages, of
     /// which the first is the user's.

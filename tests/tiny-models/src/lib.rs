@@ -10,6 +10,7 @@
 //! ```
 
 mod draw;
+mod scripted;
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -20,6 +21,10 @@ use std::sync::{Mutex, PoisonError};
 use draw::{Stored, Weights};
 use safetensors::tensor::TensorView;
 use thiserror::Error;
+
+pub use scripted::{
+    ANSWER, SHOWS_NOTHING, copy_api_models, copy_scripted_model, set_context, set_template,
+};
 
 /// Why there is no such model.
 #[derive(Debug, Error)]

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use cairn_app::completion::{
-    EngineError, FinishReason, FinishedGeneration, GenerateEvent, Generation, PromptInput, Role,
-    SegmentEvent, TokenLogprob, Turn,
+    EngineError, FinishReason, FinishedGeneration, GenerateEvent, Generation, PromptEnd,
+    PromptInput, Role, SegmentEvent, TokenLogprob, Turn,
 };
 use serde_json::Value;
 
@@ -133,8 +133,8 @@ impl Answer {
         let form = request.tools.as_ref().and_then(|tools| tools.form(request.schema));
         let (form, form_param) = form.unzip();
         generate.form = form;
-        generate.owner =
-            Some(request.admitted.client.owner(request.own.prompt_cache_key.as_deref()));
+        let client = &request.admitted.client;
+        generate.owner = Some(client.owner(request.own.prompt_cache_key.as_deref()));
         if let Some(name) = &request.own.cairn.start_from {
             shared.app.start_from(&mut generate, name).await?;
         }
@@ -337,7 +337,7 @@ impl Part {
 
 /// The prompt of a chat. Instructions that come in several messages are one, because many templates
 /// take only one.
-pub(super) fn chat_prompt(turns: Vec<Turn>, tools: &Tools) -> PromptInput {
+pub(super) fn chat_prompt(turns: Vec<Turn>, tools: &Tools, end: PromptEnd) -> PromptInput {
     let mut joined: Vec<Turn> = Vec::with_capacity(turns.len());
     for turn in turns {
         match (joined.as_mut_slice(), turn) {
@@ -349,7 +349,7 @@ pub(super) fn chat_prompt(turns: Vec<Turn>, tools: &Tools) -> PromptInput {
             (_, turn) => joined.push(turn),
         }
     }
-    PromptInput::Turns { turns: joined, tools: tools.for_template() }
+    PromptInput::Turns { turns: joined, tools: tools.for_template(), end }
 }
 
 /// JSON has no infinity; a token that is forbidden gets what OpenAI's API gives such a one.

@@ -75,12 +75,30 @@ pub(super) struct Fields {
     pub(super) refused: fn(&Map<String, Value>) -> Option<String>,
 }
 
-/// Reads a request's body.
+impl Body<Map<String, Value>> {
+    /// The vendor's fields as their types; the first one that cannot be read is named.
+    pub(super) fn typed<T: DeserializeOwned>(self) -> Result<Body<T>, ApiError> {
+        let Body { model, own, admitted, fields } = self;
+        Ok(Body { model, own, admitted, fields: parsed(Value::Object(fields))? })
+    }
+}
+
+/// Reads a request's body, with the vendor's fields as their types.
 pub(super) async fn read<T: DeserializeOwned>(
     shared: &Arc<Shared>,
     request: Request,
     route: &Fields,
 ) -> Result<Body<T>, ApiError> {
+    read_fields(shared, request, route).await?.typed()
+}
+
+/// Reads a request's body, with those of the vendor's fields that the route reads as they were
+/// sent.
+pub(super) async fn read_fields(
+    shared: &Arc<Shared>,
+    request: Request,
+    route: &Fields,
+) -> Result<Body<Map<String, Value>>, ApiError> {
     let (parts, body) = request.into_parts();
     let admitted = AdmittedRequest::of(shared, &parts).await?;
     let bytes = timeout(UPLOAD_LIMIT, to_bytes(body, MAX_BODY_BYTES)).await;
@@ -111,7 +129,7 @@ pub(super) async fn read<T: DeserializeOwned>(
     if let (Some(record), Some(model)) = (&admitted.record, &model) {
         record.set_model(model);
     }
-    Ok(Body { model, own, admitted, fields: parsed(Value::Object(fields))? })
+    Ok(Body { model, own, admitted, fields })
 }
 
 /// Deserializes, and names the field at fault.

@@ -14,7 +14,7 @@ use axum::Json;
 use axum::extract::{Request, State};
 use axum::response::sse::Event;
 use axum::response::{IntoResponse, Response};
-use cairn_app::completion;
+use cairn_app::completion::{self, PromptEnd};
 use serde_json::{Map, Value};
 
 use super::answer::{
@@ -22,7 +22,7 @@ use super::answer::{
     chat_prompt, new_id, now_s,
 };
 use super::body::{self, Body, Fields};
-use super::chat_messages::{schema, tools, turns};
+use super::chat_messages::{schema, take_reasoning, tools, turns};
 use super::error::{ApiError, Vendor};
 use super::sampling::{VendorSampling, checked_stops};
 use super::stream::{self, StreamFormat};
@@ -39,11 +39,13 @@ pub(super) async fn create(State(shared): State<Arc<Shared>>, request: Request) 
 }
 
 async fn answer(shared: &Arc<Shared>, request: Request) -> Result<Response, ApiError> {
-    let body: Body<CreateChatCompletionRequest> = body::read(shared, request, &FIELDS).await?;
+    let mut body = body::read_fields(shared, request, &FIELDS).await?;
+    let reasoning = take_reasoning(&mut body.fields);
+    let body: Body<CreateChatCompletionRequest> = body.typed()?;
     let streams = body.fields.stream.unwrap_or(false);
     let options = body.fields.stream_options.as_ref();
     let includes_usage = options.and_then(|options| options.include_usage).unwrap_or(false);
-    let answer = Answer::begin(shared, question(body)?).await?;
+    let answer = Answer::begin(shared, question(body, reasoning)?).await?;
     if streams {
         let chunks = Chunks::new(answer.model.clone(), includes_usage);
         return stream::response(answer, chunks).await;
@@ -89,13 +91,16 @@ fn refused(fields: &Map<String, Value>) -> Option<String> {
     names.into_iter().chain(["web_search_options"]).find(|name| asks(name)).map(str::to_owned)
 }
 
-fn question(body: Body<CreateChatCompletionRequest>) -> Result<AnswerRequest, ApiError> {
+fn question(
+    body: Body<CreateChatCompletionRequest>,
+    reasoning: Vec<Option<String>>,
+) -> Result<AnswerRequest, ApiError> {
     let Body { model, own, admitted, fields } = body;
     if fields.messages.is_empty() {
         return Err(ApiError::invalid("messages", "`messages` is empty: ask something."));
     }
     let tools = tools(fields.tools, fields.tool_choice, fields.parallel_tool_calls)?;
-    let prompt = chat_prompt(turns(fields.messages)?, &tools);
+    let prompt = chat_prompt(turns(fields.messages, reasoning)?, &tools, PromptEnd::NewAnswer);
     let num_top_logprobs = match (fields.logprobs, fields.top_logprobs) {
         (Some(true), top) if top.unwrap_or(0) <= MAX_TOP_LOGPROBS => {
             Some(usize::from(top.unwrap_or(0)))

@@ -11,7 +11,7 @@ use async_openai::types::chat::{
     ChatCompletionTools, ResponseFormat, ToolChoiceOptions,
 };
 use cairn_app::completion::{MadeCall, Message, Role, Turn};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::error::ApiError;
 use super::tools::{self, Tool, ToolChoice, Tools};
@@ -62,11 +62,27 @@ pub(super) fn schema(
     tools::schema(kind, schema, "response_format")
 }
 
-/// The turns of a conversation; what is no text and no call is refused by its place.
-pub(super) fn turns(messages: Vec<ChatCompletionRequestMessage>) -> Result<Vec<Turn>, ApiError> {
+/// Takes the reasoning of each message, in DeepSeek's field, which OpenAI's types do not have.
+pub(super) fn take_reasoning(fields: &mut Map<String, Value>) -> Vec<Option<String>> {
+    let messages = fields.get_mut("messages").and_then(Value::as_array_mut);
+    let reasoning = |message: &mut Value| match message.as_object_mut()?.remove("reasoning_content")
+    {
+        Some(Value::String(text)) => Some(text).filter(|text| !text.is_empty()),
+        _ => None,
+    };
+    messages.into_iter().flatten().map(reasoning).collect()
+}
+
+/// The turns of a conversation, with the reasoning of each; what is no text and no call is refused
+/// by its place.
+pub(super) fn turns(
+    messages: Vec<ChatCompletionRequestMessage>,
+    reasoning: Vec<Option<String>>,
+) -> Result<Vec<Turn>, ApiError> {
     let mut turns: Vec<Turn> = Vec::with_capacity(messages.len());
-    for (index, message) in messages.into_iter().enumerate() {
-        let turn = turn(index, message, &turns)?;
+    let reasoning = reasoning.into_iter().chain(std::iter::repeat(None));
+    for (index, (message, reasoning)) in messages.into_iter().zip(reasoning).enumerate() {
+        let turn = turn(index, message, reasoning, &turns)?;
         turns.push(turn);
     }
     Ok(turns)
@@ -75,6 +91,7 @@ pub(super) fn turns(messages: Vec<ChatCompletionRequestMessage>) -> Result<Vec<T
 fn turn(
     index: usize,
     message: ChatCompletionRequestMessage,
+    reasoning: Option<String>,
     earlier: &[Turn],
 ) -> Result<Turn, ApiError> {
     use ChatCompletionRequestMessage as Request;
@@ -85,7 +102,7 @@ fn turn(
         Request::User(message) => {
             (Role::User, user(message.content).ok_or_else(|| refused("content"))?)
         }
-        Request::Assistant(message) => return answer(index, message),
+        Request::Assistant(message) => return answer(index, message, reasoning),
         Request::Tool(message) => {
             let call_id = message.tool_call_id;
             let name = tools::called(earlier, &call_id);
@@ -96,14 +113,18 @@ fn turn(
     Ok(Turn::Message(Message { role, content, token_ids: None }))
 }
 
-fn answer(index: usize, message: ChatCompletionRequestAssistantMessage) -> Result<Turn, ApiError> {
+fn answer(
+    index: usize,
+    message: ChatCompletionRequestAssistantMessage,
+    reasoning: Option<String>,
+) -> Result<Turn, ApiError> {
     #[expect(deprecated, reason = "clients still send it")]
     if message.function_call.is_some() {
         return Err(ApiError::unsupported(format!("messages[{index}].function_call")));
     }
     let content = message.content.map_or(String::new(), assistant);
     let calls = message.tool_calls.unwrap_or_default();
-    if calls.is_empty() {
+    if calls.is_empty() && reasoning.is_none() {
         return Ok(Turn::Message(Message { role: Role::Assistant, content, token_ids: None }));
     }
     let call = |(number, call)| {
@@ -121,7 +142,7 @@ fn answer(index: usize, message: ChatCompletionRequestAssistantMessage) -> Resul
         }
     };
     let calls = calls.into_iter().enumerate().map(call).collect::<Result<_, _>>()?;
-    Ok(Turn::Answer { content, reasoning: None, calls })
+    Ok(Turn::Answer { content, reasoning, calls })
 }
 
 fn developer(content: ChatCompletionRequestDeveloperMessageContent) -> String {

@@ -6,7 +6,7 @@ use axum::Json;
 use axum::extract::{Request, State};
 use axum::response::sse::Event;
 use axum::response::{IntoResponse, Response};
-use cairn_app::completion::{FinishReason, MadeCall, Message, Role, Turn};
+use cairn_app::completion::{FinishReason, MadeCall, Message, PromptEnd, Role, Turn};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
@@ -248,11 +248,6 @@ fn refused(fields: &Map<String, Value>) -> Option<String> {
 
 fn question(body: Body<MessagesRequest>) -> Result<AnswerRequest, ApiError> {
     let Body { model, own, admitted, fields } = body;
-    if let Some(RequestMessage { role: RequestRole::Assistant, .. }) = fields.messages.last() {
-        // Anthropic's API continues it; answering it instead would look right and not be.
-        let last = fields.messages.len() - 1;
-        return Err(ApiError::unsupported(format!("messages[{last}]")));
-    }
     if fields.messages.is_empty() {
         return Err(ApiError::invalid("messages", "`messages` is empty: ask something."));
     }
@@ -260,6 +255,10 @@ fn question(body: Body<MessagesRequest>) -> Result<AnswerRequest, ApiError> {
     let format = fields.output_config.and_then(|config| config.format).or(fields.output_format);
     let (kind, schema) = format.map(|format| (format.r#type, format.schema)).unzip();
     let schema = tools::schema(kind.as_deref(), schema.flatten(), "output_format")?;
+    let end = match fields.messages.last() {
+        Some(RequestMessage { role: RequestRole::Assistant, .. }) => PromptEnd::BegunAnswer,
+        _ => PromptEnd::NewAnswer,
+    };
     let system = fields.system.map(|system| system.text("system")).transpose()?;
     let system = system.map(|content| message_of(Role::System, content));
     let mut turns: Vec<Turn> = system.into_iter().collect();
@@ -267,10 +266,13 @@ fn question(body: Body<MessagesRequest>) -> Result<AnswerRequest, ApiError> {
         let said = content.read(&role, &format!("messages[{index}].content"))?;
         add_turns(&mut turns, &role, said);
     }
+    if end == PromptEnd::BegunAnswer {
+        check_begun(&turns, schema.is_some() || tools.is_call_required())?;
+    }
     Ok(AnswerRequest {
         model,
         admitted,
-        prompt: chat_prompt(turns, &tools),
+        prompt: chat_prompt(turns, &tools, end),
         tools: Some(tools),
         schema,
         sampling: VendorSampling {
@@ -282,6 +284,21 @@ fn question(body: Body<MessagesRequest>) -> Result<AnswerRequest, ApiError> {
         max_tokens: Some(fields.max_tokens),
         stops: checked_stops(fields.stop_sequences, "stop_sequences")?,
         num_top_logprobs: None,
+    })
+}
+
+/// Checks that the last message begins an answer that can be continued.
+fn check_begun(turns: &[Turn], has_form: bool) -> Result<(), ApiError> {
+    let begun = match turns.last() {
+        Some(Turn::Answer { calls, .. }) if !calls.is_empty() => Err("with calls of tools"),
+        _ if has_form => Err("whose form is prescribed"),
+        Some(turn) if turn.content().trim_end() != turn.content() => Err("that ends in a blank"),
+        Some(turn) if turn.content().is_empty() => Err("without text"),
+        _ => Ok(()),
+    };
+    begun.map_err(|which| {
+        let message = format!("The last message begins an answer {which}: it cannot be continued.");
+        ApiError::invalid("messages", message)
     })
 }
 

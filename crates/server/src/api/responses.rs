@@ -7,8 +7,8 @@ use axum::Json;
 use axum::extract::{Request, State};
 use axum::response::sse::Event;
 use axum::response::{IntoResponse, Response};
-use cairn_app::completion::{FinishReason, MadeCall, Message, Role, Turn};
-use serde::Deserialize;
+use cairn_app::completion::{FinishReason, MadeCall, Message, PromptEnd, Role, Turn};
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::answer::{
@@ -36,6 +36,8 @@ struct ResponsesRequest {
     tool_choice: Option<Value>,
     parallel_tool_calls: Option<bool>,
     text: Option<TextOptions>,
+    #[serde(default)]
+    metadata: Map<String, Value>,
 }
 
 #[derive(Deserialize)]
@@ -43,13 +45,17 @@ struct TextOptions {
     format: Option<TextFormat>,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, Serialize)]
 struct TextFormat {
     r#type: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
     schema: Option<Value>,
+    /// What has no effect, and is repeated.
+    #[serde(flatten)]
+    more: Map<String, Value>,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, Serialize)]
 struct RequestTool {
     r#type: String,
     #[serde(default)]
@@ -106,9 +112,9 @@ pub(super) async fn create(State(shared): State<Arc<Shared>>, request: Request) 
 async fn answer(shared: &Arc<Shared>, request: Request) -> Result<Response, ApiError> {
     let body: Body<ResponsesRequest> = body::read(shared, request, &FIELDS).await?;
     let streams = body.fields.stream;
-    let instructions = body.fields.instructions.clone();
+    let repeated = repeated(&body.fields);
     let answer = Answer::begin(shared, question(body)?).await?;
-    let state = ResponseState::new(answer.model.clone(), instructions);
+    let state = ResponseState::new(answer.model.clone(), repeated);
     if streams {
         return stream::response(answer, Events::new(state)).await;
     }
@@ -133,6 +139,7 @@ const FIELDS: Fields = Fields {
         "tool_choice",
         "parallel_tool_calls",
         "text",
+        "metadata",
     ],
     refused,
 };
@@ -148,6 +155,22 @@ fn refused(fields: &Map<String, Value>) -> Option<String> {
         .into_iter()
         .find(|name| asks(name))
         .map(str::to_owned)
+}
+
+/// What a response repeats of its request, as OpenAI's does, with what holds where it says nothing.
+fn repeated(fields: &ResponsesRequest) -> Value {
+    let text = fields.text.as_ref().and_then(|text| text.format.as_ref());
+    json!({
+        "instructions": fields.instructions,
+        "max_output_tokens": fields.max_output_tokens,
+        "metadata": fields.metadata,
+        "parallel_tool_calls": fields.parallel_tool_calls.unwrap_or(true),
+        "temperature": fields.temperature,
+        "text": { "format": text.map_or(json!({ "type": "text" }), |format| json!(format)) },
+        "tool_choice": fields.tool_choice.clone().unwrap_or("auto".into()),
+        "tools": fields.tools,
+        "top_p": fields.top_p,
+    })
 }
 
 fn question(body: Body<ResponsesRequest>) -> Result<AnswerRequest, ApiError> {
@@ -172,7 +195,7 @@ fn question(body: Body<ResponsesRequest>) -> Result<AnswerRequest, ApiError> {
     Ok(AnswerRequest {
         model,
         admitted,
-        prompt: chat_prompt(turns, &tools),
+        prompt: chat_prompt(turns, &tools, PromptEnd::NewAnswer),
         tools: Some(tools),
         schema,
         sampling: VendorSampling {
@@ -235,7 +258,7 @@ fn add_item(turns: &mut Vec<Turn>, index: usize, item: Item) -> Result<(), ApiEr
                 ItemRole::User => Role::User,
                 ItemRole::Assistant => Role::Assistant,
             };
-            turns.push(message_of(role, content(item.content, ".content")?));
+            add_message(turns, role, content(item.content, ".content")?);
         }
         Some("reasoning") => {
             let thought = content(item.content, ".content")?;
@@ -261,6 +284,18 @@ fn add_item(turns: &mut Vec<Turn>, index: usize, item: Item) -> Result<(), ApiEr
         Some(_) => return Err(refused("")),
     }
     Ok(())
+}
+
+/// Adds a message. An answer's text belongs to the reasoning before it.
+fn add_message(turns: &mut Vec<Turn>, role: Role, text: String) {
+    match turns.last_mut() {
+        Some(Turn::Answer { content, calls, .. })
+            if role == Role::Assistant && content.is_empty() && calls.is_empty() =>
+        {
+            *content = text;
+        }
+        _ => turns.push(message_of(role, text)),
+    }
 }
 
 /// Adds a call to the answer that it belongs to: its items follow each other.
@@ -296,7 +331,8 @@ struct ResponseState {
     id: String,
     created_at: u32,
     model: String,
-    instructions: Option<String>,
+    /// The fields of the request that the response repeats.
+    repeated: Value,
     output: Vec<Output>,
 }
 
@@ -348,12 +384,12 @@ impl Output {
 }
 
 impl ResponseState {
-    fn new(model: String, instructions: Option<String>) -> Self {
+    fn new(model: String, repeated: Value) -> Self {
         ResponseState {
             id: new_id("resp_"),
             created_at: now_s(),
             model,
-            instructions,
+            repeated,
             output: Vec::new(),
         }
     }
@@ -375,14 +411,18 @@ impl ResponseState {
         });
         let output: Vec<Value> = items.collect();
         let is_cut = end.is_some_and(|end| status(Some(end)) == "incomplete");
-        json!({
+        let mut response = json!({
             "id": self.id, "object": "response", "created_at": self.created_at,
             "model": self.model, "status": status(end), "error": null,
             "incomplete_details": is_cut.then(|| json!({ "reason": "max_output_tokens" })),
-            "instructions": self.instructions, "metadata": {}, "output": output,
-            "parallel_tool_calls": true, "previous_response_id": null, "store": false,
-            "tool_choice": "auto", "tools": [], "usage": end.map(usage),
-        })
+            "output": output, "usage": end.map(usage), "background": false,
+            "previous_response_id": null, "store": false,
+        });
+        // Both are objects.
+        if let (Value::Object(all), Value::Object(repeated)) = (&mut response, &self.repeated) {
+            all.extend(repeated.clone());
+        }
+        response
     }
 }
 

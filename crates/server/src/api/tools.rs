@@ -118,6 +118,11 @@ impl Tools {
         Some((AnswerForm { text, calls }, param))
     }
 
+    /// Whether the answer has to be a call.
+    pub(super) fn is_call_required(&self) -> bool {
+        self.is_required
+    }
+
     /// The tools as chat templates read them.
     pub(super) fn for_template(&self) -> Vec<Value> {
         let function = |tool: &Tool| {

@@ -1,19 +1,16 @@
 //! Tools over the API, with a model that says what it is told to.
 
-use std::path::Path;
-
-use cairn_tiny_models::copy_tiny_model;
+use cairn_tiny_models::{
+    ANSWER, SHOWS_NOTHING, copy_scripted_model, copy_tiny_model, set_template,
+};
 use serde_json::{Value, json};
 
 use crate::api::{ask, events, post};
 use crate::running::{Running, start};
 
-/// A template that shows nothing: the prompt is one token, whatever is asked.
-const SHOWS_NOTHING: &str = "Q{# tools <think> <tool_call> #}";
 /// A template that refuses every conversation, and says what it was given.
 const SHOWS_ALL: &str =
     "{{ raise_exception(messages | tojson ~ (tools | tojson if tools)) }}{# <tool_call> #}";
-const EOS: u32 = 258;
 
 /// A server with a random model, whose form of calls is Hermes's.
 async fn start_random() -> Running {
@@ -21,39 +18,23 @@ async fn start_random() -> Running {
     let folder = running.home.path().join("models/random");
     copy_tiny_model("llama/tiny-chat", &folder).unwrap();
     // It would never end reasoning.
-    set_template(&folder, "Q{# tools <tool_call> #}");
+    set_template(&folder, "Q{# tools <tool_call> #}").unwrap();
     running
-}
-
-fn set_template(folder: &Path, template: &str) {
-    let path = folder.join("tokenizer_config.json");
-    let mut config: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
-    config["chat_template"] = template.into();
-    std::fs::write(path, config.to_string()).unwrap();
 }
 
 /// A server with a model that gives this answer to the one prompt of [`SHOWS_NOTHING`].
 async fn start_saying(answer: &str, template: &str) -> Running {
+    start_continuing("Q", answer, template).await
+}
+
+/// A server with a model that gives this answer to this prompt.
+async fn start_continuing(prompt: &str, answer: &str, template: &str) -> Running {
     let running = start(false).await;
     let folder = running.home.path().join("models/scripted");
-    copy_tiny_model("llama/tiny-chat", &folder).unwrap();
-    set_template(&folder, template);
-    // The next token depends on the sum of all before it, which only grows.
-    let mut sum = usize::from(b'Q');
-    let num_sums = sum + answer.bytes().map(usize::from).sum::<usize>() + EOS as usize + 1;
-    let mut script = vec![EOS; num_sums];
-    for byte in answer.bytes() {
-        script[sum] = u32::from(byte);
-        sum += usize::from(byte);
-    }
-    let config = json!({ "model_type": "scripted", "vocab_size": 259, "script": script });
-    std::fs::write(folder.join("config.json"), config.to_string()).unwrap();
+    copy_scripted_model(&folder, prompt, answer, template).unwrap();
     running
 }
 
-const ANSWER: &str = "<think>\nWhere?\n</think>\n\nI look.\n\
-    <tool_call>\n{\"name\": \"look\", \"arguments\": {\"at\": \"é\"}}\n</tool_call>\n\
-    <tool_call>\n{\"name\": \"go\", \"arguments\": {}}\n</tool_call>";
 const MALFORMED: &str =
     "<tool_call>\n{\"name\": \"look\", \"arguments\": {\"at\": oops}}\n</tool_call>";
 
@@ -353,6 +334,113 @@ async fn calls_and_results_of_every_form_are_the_same_to_the_template() {
     }
     assert_eq!(given(&running, "/v1/messages", anthropic).await, of_chat);
     assert_eq!(given(&running, "/v1/responses", responses).await, of_chat);
+    running.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_model_thought_earlier_reaches_the_template_in_every_form() {
+    let running = start_saying("", SHOWS_ALL).await;
+    let asked = json!({ "role": "user", "content": "Where?" });
+    let again = json!({ "role": "user", "content": "Sure?" });
+    let answer = json!({ "role": "assistant", "content": "There.", "reasoning_content": "Hm." });
+    let chat = json!({ "model": "scripted", "messages": [asked, answer, again] });
+    let answer = json!({ "role": "assistant", "content": [
+        { "type": "thinking", "thinking": "Hm.", "signature": "" },
+        { "type": "text", "text": "There." },
+    ] });
+    let messages =
+        json!({ "model": "scripted", "max_tokens": 9, "messages": [asked, answer, again] });
+    let reasoning = json!({ "type": "reasoning", "id": "rs_1", "summary": [], "content": [
+        { "type": "reasoning_text", "text": "Hm." },
+    ] });
+    let answer = json!({ "type": "message", "role": "assistant", "content": [
+        { "type": "output_text", "text": "There." },
+    ] });
+    let responses = json!({ "model": "scripted", "input": [asked, reasoning, answer, again] });
+    let of_chat = given(&running, CHAT, chat).await;
+    let answer = r#"{"role": "assistant", "content": "There.", "reasoning_content": "Hm."}"#;
+    assert!(of_chat.contains(answer), "{of_chat}");
+    assert_eq!(given(&running, "/v1/messages", messages).await, of_chat);
+    assert_eq!(given(&running, "/v1/responses", responses).await, of_chat);
+    running.end().await;
+}
+
+/// A template whose every message ends in a mark.
+const MARKS_ENDS: &str = "{% for message in messages %}{{ message.content }}~{% endfor %}\
+    {% if add_generation_prompt %}>{% endif %}{# tools <tool_call> #}";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_that_was_begun_goes_on_behind_its_text() {
+    let running = start_continuing("Q~I lo", "ok.", MARKS_ENDS).await;
+    let messages = |begun: Value| {
+        let begun = json!({ "role": "assistant", "content": begun });
+        json!({ "model": "scripted", "max_tokens": 9, "temperature": 0,
+            "messages": [{ "role": "user", "content": "Q" }, begun] })
+    };
+    let tools = json!([{ "name": "look", "input_schema": schema() }]);
+    let blocks = json!([{ "type": "text", "text": "I lo" }]);
+    for mut body in [messages("I lo".into()), messages(blocks)] {
+        for tools in [json!([]), tools.clone()] {
+            body["tools"] = tools;
+            let answer = ask(&running, "/v1/messages", &body).await;
+            assert_eq!(answer["content"], json!([{ "type": "text", "text": "ok." }]), "{body}");
+            assert_eq!(answer["stop_reason"], "end_turn");
+        }
+    }
+    let refused = async |body: &Value, named: &str| {
+        let message = given(&running, "/v1/messages", body.clone()).await;
+        assert!(message.contains(named), "{body}: {message}");
+    };
+    refused(&messages("I lo ".into()), "ends in a blank").await;
+    refused(&messages("".into()), "without text").await;
+    let call = json!([{ "type": "tool_use", "id": "1", "name": "look", "input": {} }]);
+    refused(&messages(call), "with calls").await;
+    let mut required = messages("I lo".into());
+    required["tools"] = tools;
+    required["tool_choice"] = json!({ "type": "any" });
+    refused(&required, "form is prescribed").await;
+    running.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_response_repeats_what_its_request_asked_for() {
+    let running = start_saying("Yes.", SHOWS_NOTHING).await;
+    let tool = json!({ "type": "function", "name": "look", "description": "Looks.",
+        "parameters": schema(), "strict": false });
+    let format = json!({ "type": "text" });
+    let mut body = json!({
+        "model": "scripted", "input": "Where?", "instructions": "Be brief.", "temperature": 0.5,
+        "top_p": 0.25, "max_output_tokens": 50, "metadata": { "a": "b" }, "tools": [tool],
+        "tool_choice": "none", "parallel_tool_calls": false, "text": { "format": format },
+    });
+    let repeats = |response: &Value| {
+        for field in [
+            "instructions",
+            "temperature",
+            "top_p",
+            "max_output_tokens",
+            "metadata",
+            "tools",
+            "tool_choice",
+            "parallel_tool_calls",
+            "text",
+        ] {
+            assert_eq!(response[field], body[field], "{field}");
+        }
+    };
+    repeats(&ask(&running, "/v1/responses", &body).await);
+    let mut streamed = body.clone();
+    streamed["stream"] = true.into();
+    for (_, data) in events(&running, "/v1/responses", &streamed).await {
+        let data: Value = serde_json::from_str(&data).unwrap();
+        if data["response"].is_object() {
+            repeats(&data["response"]);
+        }
+    }
+    body = json!({ "model": "scripted", "input": "Where?" });
+    let response = ask(&running, "/v1/responses", &body).await;
+    assert_eq!((&response["tools"], &response["tool_choice"]), (&json!([]), &json!("auto")));
+    assert_eq!(response["text"]["format"]["type"], "text");
     running.end().await;
 }
 
