@@ -1,6 +1,6 @@
 //! Streamed text: the joined pieces equal the decoded text, whatever the tokens.
 
-use std::rc::Rc;
+use std::sync::Arc;
 
 use cairn_chat::Encode;
 use cairn_lm::Tokenizer;
@@ -8,13 +8,13 @@ use serde_json::json;
 
 use crate::scripted::{text_ids, text_of};
 
-fn byte_level() -> Rc<Tokenizer> {
-    Rc::new(Tokenizer::load(&cairn_tests::tiny_model("llama/tiny-chat")).expect("the tokenizer"))
+fn byte_level() -> Arc<Tokenizer> {
+    Arc::new(Tokenizer::load(&cairn_tests::tiny_model("llama/tiny-chat")).expect("the tokenizer"))
 }
 
 /// A tokenizer like Llama 2's: words begin with "▁", and bytes without a token of their text are
 /// tokens of their own. `<0xHH>` has id HH.
-fn byte_fallback() -> Rc<Tokenizer> {
+fn byte_fallback() -> Arc<Tokenizer> {
     let mut vocab: serde_json::Map<_, _> =
         (0..256).map(|byte| (format!("<0x{byte:02X}>"), json!(byte))).collect();
     for (index, piece) in ["<unk>", "▁", "a", "▁b"].iter().enumerate() {
@@ -33,10 +33,10 @@ fn byte_fallback() -> Rc<Tokenizer> {
     let folder = tempfile::tempdir().expect("a folder");
     std::fs::write(folder.path().join("tokenizer.json"), tokenizer.to_string())
         .expect("tokenizer.json");
-    Rc::new(Tokenizer::load(folder.path()).expect("the tokenizer"))
+    Arc::new(Tokenizer::load(folder.path()).expect("the tokenizer"))
 }
 
-fn pieces(tokenizer: &Rc<Tokenizer>, ids: &[u32]) -> Vec<String> {
+fn pieces(tokenizer: &Arc<Tokenizer>, ids: &[u32]) -> Vec<String> {
     let mut stream = tokenizer.stream();
     let mut pieces: Vec<String> =
         ids.iter().map(|&id| stream.push(id).expect("a piece").visible).collect();
@@ -128,7 +128,7 @@ fn a_broken_character_does_not_delay_the_text_after_it() {
 
 #[test]
 fn a_token_by_itself_has_its_leading_space() {
-    let check = |tokenizer: &Rc<Tokenizer>, token: u32, text: &str| {
+    let check = |tokenizer: &Arc<Tokenizer>, token: u32, text: &str| {
         assert_eq!(tokenizer.token_text(token).expect("a text"), text, "{token}");
     };
     let fallback = byte_fallback();

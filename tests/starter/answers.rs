@@ -1,7 +1,7 @@
 //! Answers, prompts and log-probabilities against `goldens/starter.json`, made by mlx-lm; with the
 //! KV cache empty, in memory and on disk.
 
-use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::OnceLock;
 
 use cairn_chat::{Message, Role, assemble};
@@ -200,7 +200,7 @@ fn prompts_are_those_of_hugging_face() {
 
 #[test]
 fn streamed_text_is_the_decoded_text() {
-    let tokenizer = Rc::new(Tokenizer::load(cairn_tests::starter_model()).expect("the tokenizer"));
+    let tokenizer = Arc::new(Tokenizer::load(cairn_tests::starter_model()).expect("the tokenizer"));
     // A prompt with emoji, code and broken lines, and every token once.
     let text = "Naïve 👩‍👧 — 日本語\r\n\tfn main() { println!(\"…\"); }\n\n  two  spaces ";
     let all: Vec<u32> = (17..49_152).collect();

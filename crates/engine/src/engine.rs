@@ -227,12 +227,16 @@ impl Engine {
     pub fn generate(&self, request: GenerateRequest) -> Generation {
         let (sender, events) = mpsc::unbounded_channel();
         let (stop, stop_receiver) = watch::channel(false);
+        // A draft model would propose tokens of any form.
+        let num_draft_tokens = request.num_draft_tokens.filter(|_| request.form.is_none());
+        let request = GenerateRequest { num_draft_tokens, ..request };
         let job = Job::Generate(GenerateJob {
             request: Box::new(request),
             events: sender,
             stop: stop_receiver,
             arrived: Instant::now(),
             prompt: None,
+            grammar: None,
             needs: None,
         });
         let ended = self.send(job);
@@ -459,6 +463,7 @@ impl ThreadOptions {
         let ended = Arc::new(OnceLock::new());
         let parts = ThreadParts {
             jobs: job_receiver,
+            own_jobs: jobs.clone(),
             stored,
             batching: self.batching.clone(),
             keep_quantized: self.keep_quantized,

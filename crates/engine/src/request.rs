@@ -150,7 +150,8 @@ pub struct GenerateRequest {
     pub kv_cache: KvCacheOptions,
     /// A prompt-cache file whose tokens precede the prompt; it is only read.
     pub prompt_cache_file: Option<PathBuf>,
-    /// Tokens that the draft model proposes at once; with none the draft model is not used.
+    /// Tokens that the draft model proposes at once; with none the draft model is not used, and
+    /// neither for an answer in a form.
     pub num_draft_tokens: Option<usize>,
     /// Cuts the answer into segments as well, which come beside its text.
     pub segments: Option<SegmentOptions>,

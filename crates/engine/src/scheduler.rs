@@ -587,6 +587,7 @@ mod tests {
                 stop: stopped,
                 arrived: Instant::now(),
                 prompt: None,
+                grammar: None,
                 needs: None,
             };
             self.scheduler.begin(&mut self.worker, job);

@@ -1,10 +1,13 @@
 //! The segments of an answer, and the grammar that constrains it: what the engine makes of them for
 //! one sequence.
 
+use std::sync::Arc;
+
 use cairn_chat::{Encode, SegmentEvent, SegmentParser, TextForm};
-use cairn_lm::{AnswerStep, Constraint, LmError};
+use cairn_lm::{AnswerStep, Constraint, Grammar, GrammarCompiler};
 
 use crate::EngineError;
+use crate::guard::caught;
 use crate::model_pool::Loaded;
 use crate::request::GenerateRequest;
 
@@ -59,43 +62,40 @@ fn text(text: &str) -> Vec<SegmentEvent> {
     if text.is_empty() { Vec::new() } else { vec![SegmentEvent::Text(text.to_owned())] }
 }
 
-/// What constrains an answer: its grammar, and its state until the sequence is run.
+/// The grammar of an answer, in llguidance's dialect of Lark, if the request asks for a form. Fails
+/// if that cannot be kept to. `prompt` is the rendered prompt.
+pub(crate) fn lark(
+    loaded: &Loaded,
+    request: &GenerateRequest,
+    prompt: &str,
+) -> Result<Option<String>, EngineError> {
+    let Some(form) = &request.form else { return Ok(None) };
+    let model = &loaded.model;
+    let lark = model.answer_format.grammar(form, prompt, model.tokenizer.special_tokens());
+    let lark = lark.ok_or_else(|| EngineError::Form {
+        reason: format!("{} has no form of tool calls that is JSON", loaded.name),
+    })?;
+    Ok(Some(lark))
+}
+
+/// What constrains an answer: its compiled grammar, and its state until the sequence is run.
+#[derive(Debug)]
 pub(crate) struct AnswerGrammar {
-    lark: String,
-    constraint: Option<Constraint>,
+    grammar: Arc<Grammar>,
+    /// Made beside the engine's thread, because a large grammar takes a while to copy.
+    first: Option<Constraint>,
 }
 
 impl AnswerGrammar {
-    /// For the answer to a rendered prompt, if the request asks for a form. Fails if that cannot be
-    /// kept to.
-    pub(crate) fn new(
-        loaded: &Loaded,
-        request: &GenerateRequest,
-        prompt: &str,
-    ) -> Result<Option<Self>, EngineError> {
-        let Some(form) = &request.form else { return Ok(None) };
-        if request.num_draft_tokens.is_some() {
-            let reason = "a draft model proposes its tokens".to_owned();
-            return Err(EngineError::Form { reason });
-        }
-        let model = &loaded.model;
-        let lark = model.answer_format.grammar(form, prompt, model.tokenizer.special_tokens());
-        let lark = lark.ok_or_else(|| EngineError::Form {
-            reason: format!("{} has no form of tool calls that is JSON", loaded.name),
-        })?;
-        let constraint = Some(model.constraint(&lark, 0)?);
-        Ok(Some(AnswerGrammar { lark, constraint }))
+    pub(crate) fn compile(compiler: &GrammarCompiler, lark: &str) -> Result<Self, EngineError> {
+        let grammar = caught("compiling a grammar", || Ok(compiler.compile(lark)?))?;
+        let first = Some(grammar.constraint(0));
+        Ok(AnswerGrammar { grammar, first })
     }
 
     /// The state behind the first tokens of an answer. A sequence that is retried is further.
-    pub(crate) fn constraint(
-        &mut self,
-        loaded: &Loaded,
-        num_sampled: usize,
-    ) -> Result<Constraint, LmError> {
-        match self.constraint.take() {
-            Some(constraint) if num_sampled == 0 => Ok(constraint),
-            _ => loaded.model.constraint(&self.lark, num_sampled),
-        }
+    pub(crate) fn constraint(&mut self, num_sampled: usize) -> Constraint {
+        let first = self.first.take().filter(|_| num_sampled == 0);
+        first.unwrap_or_else(|| self.grammar.constraint(num_sampled))
     }
 }

@@ -25,7 +25,7 @@ use crate::request::{
     FinishedGeneration, GenerateEvent, GenerateRequest, TokenLogprob, TopLogprob,
 };
 use crate::restoring::{Restored, query};
-use crate::segments::{AnswerGrammar, AnswerSegments};
+use crate::segments::{AnswerGrammar, AnswerSegments, lark};
 use crate::worker::Worker;
 
 /// A request, with the channel for its events.
@@ -37,6 +37,8 @@ pub(crate) struct GenerateJob {
     pub(crate) arrived: Instant,
     /// The tokens of its prompt for one model, once they are known.
     pub(crate) prompt: Option<(ModelIdentity, Prompt)>,
+    /// The grammar of its form for one model, once that is compiled.
+    pub(crate) grammar: Option<(ModelIdentity, AnswerGrammar)>,
     /// What it takes besides the weights, once that has been estimated.
     pub(crate) needs: Option<SequenceNeeds>,
 }
@@ -74,6 +76,30 @@ impl GenerateJob {
         self.prompt(loaded)?;
         let prompt = self.prompt.take().map(|(_, prompt)| prompt);
         Ok(prompt.filter(|prompt| !prompt.tokens.is_empty()).ok_or(LmError::EmptyPrompt)?)
+    }
+
+    /// The grammar of its form that is not compiled yet for this model.
+    pub(crate) fn missing_grammar(
+        &mut self,
+        loaded: &Loaded,
+    ) -> Result<Option<String>, EngineError> {
+        let identity = &loaded.model.identity;
+        let is_compiled = self.grammar.as_ref().is_some_and(|(known, _)| known == identity);
+        if is_compiled || self.request.form.is_none() {
+            return Ok(None);
+        }
+        self.prompt(loaded)?;
+        let prompt = self.prompt.as_ref().map_or("", |(_, prompt)| prompt.text.as_str());
+        lark(loaded, &self.request, prompt)
+    }
+
+    /// The compiled grammar of its form. It is compiled here only if another model answers than the
+    /// one that it was compiled for.
+    fn take_grammar(&mut self, loaded: &Loaded) -> Result<Option<AnswerGrammar>, EngineError> {
+        match self.missing_grammar(loaded)? {
+            Some(lark) => AnswerGrammar::compile(&loaded.model.grammar_compiler(), &lark).map(Some),
+            None => Ok(self.grammar.take().map(|(_, grammar)| grammar)),
+        }
     }
 
     pub(crate) fn fail(&self, error: EngineError) {
@@ -129,9 +155,9 @@ impl Sequence {
         check(request)?;
         let stops = Stops { strings: request.stop.clone(), ..Stops::default() };
         let text = AnswerText::new(&loaded.model.tokenizer, stops)?;
+        let grammar = job.take_grammar(&loaded)?;
         let prompt = job.take_prompt(&loaded)?;
         let request = &job.request;
-        let grammar = AnswerGrammar::new(&loaded, request, &prompt.text)?;
         let segments = AnswerSegments::new(&loaded, request, &prompt.text);
         let CachedBeginning { num_in_file, tokens_in_file, reuse } =
             cached_beginning(worker, &loaded, request, &prompt, pending)?;
@@ -299,8 +325,7 @@ impl Sequence {
     pub(crate) fn sampling(&mut self) -> Result<Sampling, EngineError> {
         let mut sampling = Sampling::new(&self.job.request.sampling, &self.loaded.model)?;
         if let Some(grammar) = &mut self.grammar {
-            let constraint = grammar.constraint(&self.loaded, self.sampled.len())?;
-            sampling.processors.push(constraint.processor());
+            sampling.processors.constrain(grammar.constraint(self.sampled.len()));
         }
         Ok(sampling)
     }

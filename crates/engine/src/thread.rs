@@ -4,6 +4,7 @@
 //! the scheduler give one slice to one run. A model is loaded between turns; the load takes a turn
 //! before each tensor, and before each part of a large one.
 
+mod grammars;
 mod job;
 mod loading;
 #[cfg(test)]
@@ -14,7 +15,7 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
-use std::sync::mpsc::Receiver;
+use std::sync::mpsc::{Receiver, Sender};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use cairn_chat::Encode;
@@ -34,6 +35,7 @@ use crate::sequence::{GenerateJob, SequenceNeeds};
 use crate::task::Task;
 use crate::worker::Worker;
 use crate::{EngineError, EngineState, EngineStatus};
+use grammars::GrammarQueue;
 use job::JobNeeds;
 use loading::load;
 
@@ -52,6 +54,8 @@ pub(crate) struct EngineLoop {
     pub(crate) worker: Worker,
     scheduler: Scheduler,
     jobs: Receiver<Job>,
+    /// Where requests go whose grammars are to be compiled.
+    grammars: GrammarQueue,
     /// Jobs that compute, in the order in which they came.
     waiting: VecDeque<Job>,
     loads: VecDeque<LoadJob>,
@@ -90,11 +94,17 @@ pub(crate) fn run(engine: &Rc<RefCell<EngineLoop>>) {
 }
 
 impl EngineLoop {
-    pub(crate) fn new(worker: Worker, scheduler: Scheduler, jobs: Receiver<Job>) -> Self {
+    fn new(
+        worker: Worker,
+        scheduler: Scheduler,
+        jobs: Receiver<Job>,
+        grammars: GrammarQueue,
+    ) -> Self {
         EngineLoop {
             worker,
             scheduler,
             jobs,
+            grammars,
             waiting: VecDeque::new(),
             loads: VecDeque::new(),
             flushes: Vec::new(),
@@ -245,12 +255,19 @@ impl EngineLoop {
                 Job::Generate(job) => self.worker.models.get(job.request.model.as_deref()).ok(),
                 _ => self.worker.models.get(None).ok(),
             };
+            let waits_for_load = is_loading && job.names_no_model();
+            if let (Some(model), false) = (&model, waits_for_load) {
+                match self.with_grammar(job, model) {
+                    Some(compiled) => job = compiled,
+                    None => continue,
+                }
+            }
             let is_full = model.as_ref().is_some_and(|model| {
                 matches!(job, Job::Generate(_))
                     && (full.iter().any(|other| Rc::ptr_eq(other, model))
                         || !self.scheduler.has_room(model))
             });
-            if is_full || (is_loading && job.names_no_model()) {
+            if is_full || waits_for_load {
                 full.extend(model);
                 self.waiting.push_back(job);
                 continue;
@@ -271,6 +288,19 @@ impl EngineLoop {
             }
             self.begin(job);
         }
+    }
+
+    /// The job, unless its grammar is still to be compiled: then it comes back with it.
+    fn with_grammar(&mut self, job: Job, model: &Rc<Loaded>) -> Option<Job> {
+        let Job::Generate(mut generate) = job else { return Some(job) };
+        let lark =
+            guarded(&mut self.worker, "starting an answer", |_| generate.missing_grammar(model));
+        match lark {
+            Ok(None) => return Some(Job::Generate(generate)),
+            Ok(Some(lark)) => self.grammars.push(generate, lark, model),
+            Err(error) => generate.fail(error),
+        }
+        None
     }
 
     fn begin(&mut self, job: Job) {
@@ -422,6 +452,8 @@ fn decode(
 /// What the thread runs with.
 pub(crate) struct ThreadParts {
     pub(crate) jobs: Receiver<Job>,
+    /// The other end of `jobs`.
+    pub(crate) own_jobs: Sender<Job>,
     pub(crate) stored: StoredCache,
     pub(crate) batching: BatchOptions,
     pub(crate) keep_quantized: bool,
@@ -437,7 +469,7 @@ pub(crate) struct ThreadParts {
 /// The whole life of the thread. MLX arrays are freed on the thread that made them, also after a
 /// panic that nothing caught; then the status says why it ended.
 pub(crate) fn serve(parts: ThreadParts) {
-    let ThreadParts { jobs, stored, batching, status, salvaged, ended, .. } = parts;
+    let ThreadParts { jobs, own_jobs, stored, batching, status, salvaged, ended, .. } = parts;
     let worker = Worker::new(
         PromptCache::new(stored),
         parts.keep_quantized,
@@ -446,7 +478,8 @@ pub(crate) fn serve(parts: ThreadParts) {
         parts.closing,
     );
     let scheduler = Scheduler::new(batching, Rc::new(SystemClock));
-    let engine = Rc::new(RefCell::new(EngineLoop::new(worker, scheduler, jobs)));
+    let grammars = GrammarQueue::start(own_jobs).expect("the system starts a thread");
+    let engine = Rc::new(RefCell::new(EngineLoop::new(worker, scheduler, jobs, grammars)));
     let panic = catch_unwind(AssertUnwindSafe(|| run(&engine))).err();
     let worker = &mut engine.borrow_mut().worker;
     let cache = std::mem::replace(&mut worker.cache, PromptCache::new(StoredCache::none()));

@@ -1,42 +1,20 @@
-//! Answers that a grammar constrains: the tokens that may come next are computed by llguidance, and
-//! all others get a logit of negative infinity.
+//! Answers that a grammar constrains: llguidance computes which tokens may come next, and all others
+//! get a logit of negative infinity.
 //!
 //! ```text
-//! tokenizer ── vocabulary as bytes ──▶ Grammars (of a model)
-//!                                          │ compile
-//!                                          ▼
-//!                 logits ──▶ processor of a Constraint (of an answer) ──▶ masked logits
+//! tokens so far ──▶ Constraint (of an answer) ──▶ mask ─┐
+//!                                                       ▼
+//!                                            logits ──▶ masked logits
 //! ```
 
-use std::cell::OnceCell;
 use std::fmt;
-use std::sync::Arc;
 
-use llguidance::api::TopLevelGrammar;
-use llguidance::toktrie::{ApproximateTokEnv, TokRxInfo, TokTrie};
-use llguidance::{Matcher, ParserFactory};
+use llguidance::Matcher;
 use mlx_rs::transforms::async_eval;
 use mlx_rs::{Array, ops};
+use rayon::prelude::*;
 
-use crate::sample::LogitsProcessor;
-use crate::{LmError, LoadedModel};
-
-/// Compiles the grammars of a model. What it needs of the vocabulary is made for the first one.
-#[derive(Default)]
-pub(crate) struct Grammars(OnceCell<ParserFactory>);
-
-impl fmt::Debug for Grammars {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("Grammars")
-    }
-}
-
-impl fmt::Debug for Constraint {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut debug = formatter.debug_struct("Constraint");
-        debug.field("num_read", &self.num_read).finish_non_exhaustive()
-    }
-}
+use crate::LmError;
 
 /// The state of an answer in its grammar.
 pub struct Constraint {
@@ -47,48 +25,20 @@ pub struct Constraint {
     num_read: Option<usize>,
 }
 
-impl LoadedModel {
-    /// Compiles a grammar in llguidance's dialect of Lark for an answer of which `num_sampled`
-    /// tokens have been sampled already. [`LmError::Grammar`] says what cannot be compiled.
-    pub fn constraint(&self, grammar: &str, num_sampled: usize) -> Result<Constraint, LmError> {
-        let factory = match self.grammars.0.get() {
-            Some(factory) => factory,
-            None => {
-                let factory = factory(self)?;
-                self.grammars.0.get_or_init(|| factory)
-            }
-        };
-        let grammar = TopLevelGrammar::from_lark(grammar.to_owned());
-        let matcher = Matcher::new(factory.create_parser(grammar));
-        match matcher.get_error() {
-            Some(reason) => Err(refused(&reason)),
-            None => Ok(Constraint { matcher, num_sampled, num_read: None }),
-        }
+impl fmt::Debug for Constraint {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut debug = formatter.debug_struct("Constraint");
+        debug.field("num_read", &self.num_read).finish_non_exhaustive()
     }
 }
 
-fn factory(model: &LoadedModel) -> Result<ParserFactory, LmError> {
-    let vocab_size = model.model.vocab_size();
-    let fits = |id: &u32| (*id as usize) < vocab_size;
-    let eos: Vec<u32> = model.eos_token_ids.iter().copied().filter(fits).collect();
-    let first = *eos.first().ok_or_else(|| refused("the model has no end-of-sequence token"))?;
-    let info = TokRxInfo::new(vocab_size as u32, first);
-    let words = model.tokenizer.vocabulary(vocab_size, TokTrie::SPECIAL_TOKEN_MARKER)?;
-    let trie = TokTrie::from(&info, &words).with_eos_tokens(&eos);
-    let env = Arc::new(ApproximateTokEnv::new(trie)) as _;
-    let mut factory =
-        ParserFactory::new_simple(&env).map_err(|error| refused(&error.to_string()))?;
-    factory.quiet();
-    // Errors reach the program that asked: they need not hold the grammar and the state.
-    factory.limits_mut().verbose_errors = false;
-    Ok(factory)
-}
-
-/// Why a grammar is refused, without the grammar, which whoever asked has not written.
-fn refused(reason: &str) -> LmError {
-    let line = reason.lines().next().unwrap_or_default();
-    let of_schema = line.split_once("failed to compile JSON schema: ").map(|(_, reason)| reason);
-    LmError::Grammar { reason: of_schema.unwrap_or(line).trim().to_owned() }
+/// A row of a batch that a grammar constrains.
+pub(crate) struct ConstrainedRow<'a> {
+    pub(crate) row: usize,
+    pub(crate) constraint: &'a mut Constraint,
+    /// All tokens of prompt and answer but the last.
+    pub(crate) tokens: &'a [u32],
+    pub(crate) last: u32,
 }
 
 fn left(error: impl fmt::Display) -> LmError {
@@ -96,32 +46,82 @@ fn left(error: impl fmt::Display) -> LmError {
 }
 
 impl Constraint {
-    /// A logits processor. It waits for the tokens so far; while it computes which may follow, the
-    /// device computes the logits.
-    pub fn processor(mut self) -> LogitsProcessor {
-        Box::new(move |tokens, logits| self.mask(tokens, logits))
+    pub(crate) fn new(matcher: Matcher, num_sampled: usize) -> Self {
+        Constraint { matcher, num_sampled, num_read: None }
     }
 
-    /// `tokens` `[n]` u32, `logits` `[1, V]`.
-    fn mask(&mut self, tokens: &Array, logits: Array) -> Result<Array, LmError> {
-        async_eval([&logits])?;
-        let tokens = tokens.try_as_slice::<u32>()?;
-        let first = tokens.len() - self.num_sampled.min(tokens.len());
-        let num_read = self.num_read.replace(tokens.len()).unwrap_or(first);
-        for &token in &tokens[num_read.min(tokens.len())..] {
+    /// Writes which tokens may follow `tokens` and `last`, all tokens of prompt and answer.
+    pub fn allowed(
+        &mut self,
+        tokens: &[u32],
+        last: u32,
+        allowed: &mut [bool],
+    ) -> Result<(), LmError> {
+        let num_tokens = tokens.len() + 1;
+        let first = num_tokens - self.num_sampled.min(num_tokens);
+        let num_read = self.num_read.replace(num_tokens).unwrap_or(first);
+        let known = tokens.get(num_read..).unwrap_or_default();
+        let last = (num_read < num_tokens).then_some(last);
+        for token in known.iter().copied().chain(last) {
             // The step behind the end is launched before the end is known.
             if !self.matcher.is_stopped() {
                 self.matcher.consume_token(token).map_err(left)?;
             }
         }
-        let allowed = self.matcher.compute_mask_or_eos().map_err(left)?;
-        let mut row = vec![f32::NEG_INFINITY; logits.dim(1) as usize];
-        allowed.iter_set_entries(|token| {
-            if let Some(logit) = row.get_mut(token) {
-                *logit = 0.0;
+        let mask = self.matcher.compute_mask_or_eos().map_err(left)?;
+        for (bits, allowed) in mask.as_slice().iter().zip(allowed.chunks_mut(32)) {
+            for (bit, allowed) in allowed.iter_mut().enumerate() {
+                *allowed = bits >> bit & 1 == 1;
             }
-        });
-        let row = Array::from_slice(&row, &[1, logits.dim(1)]);
-        Ok(ops::add(&logits, row.as_dtype(logits.dtype())?)?)
+        }
+        Ok(())
     }
+
+    /// Masks the logits `[1, V]` of the token after `tokens` `[n]` u32. It waits for these; while it
+    /// computes which may follow, the device computes the logits.
+    pub(crate) fn mask(&mut self, tokens: &Array, logits: &Array) -> Result<Array, LmError> {
+        async_eval([logits])?;
+        let tokens = tokens.try_as_slice::<u32>()?;
+        let mut allowed = vec![false; logits.dim(1) as usize];
+        if let Some((&last, tokens)) = tokens.split_last() {
+            self.allowed(tokens, last, &mut allowed)?;
+        }
+        masked(logits, &allowed)
+    }
+}
+
+/// Masks those rows of the logits `[B, V]` that grammars constrain. Returns also the rows that have
+/// left their grammars. The device computes the logits meanwhile, if they have been launched.
+pub(crate) fn mask_rows(
+    logits: &Array,
+    rows: Vec<ConstrainedRow>,
+) -> Result<(Array, Vec<(usize, LmError)>), LmError> {
+    let (num_rows, vocab_size) = (logits.dim(0) as usize, logits.dim(1) as usize);
+    let mut allowed = vec![true; num_rows * vocab_size];
+    let mut masks: Vec<Option<&mut [bool]>> = allowed.chunks_mut(vocab_size).map(Some).collect();
+    let work: Vec<_> = rows
+        .into_iter()
+        .filter_map(|row| {
+            let mask = masks.get_mut(row.row)?.take()?;
+            Some((row, mask))
+        })
+        .collect();
+    let compute = |(row, mask): (ConstrainedRow, &mut [bool])| {
+        mask.fill(false);
+        let failed = row.constraint.allowed(row.tokens, row.last, mask).err()?;
+        mask.fill(true);
+        Some((row.row, failed))
+    };
+    let failed = match work.len() {
+        1 => work.into_iter().filter_map(compute).collect(),
+        _ => work.into_par_iter().filter_map(compute).collect(),
+    };
+    Ok((masked(logits, &allowed)?, failed))
+}
+
+/// Logits `[B, V]`, of which only those allowed stay.
+fn masked(logits: &Array, allowed: &[bool]) -> Result<Array, LmError> {
+    let allowed = Array::from_slice(allowed, logits.shape());
+    let never = Array::from_f32(f32::NEG_INFINITY).as_dtype(logits.dtype())?;
+    Ok(ops::select(&allowed, logits, &never)?)
 }

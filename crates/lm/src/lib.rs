@@ -61,6 +61,7 @@ mod device_kernels;
 mod error;
 pub mod ffi;
 mod generate;
+mod grammar;
 mod load;
 mod load_progress;
 pub mod memory;
@@ -85,6 +86,7 @@ pub use generate::{
     TokenStream, check_length, check_prefill_step_size, check_vocabularies, generate,
     generate_step, likeliest, score, speculative_generate_step, stream_generate,
 };
+pub use grammar::{Grammar, GrammarCompiler};
 pub use load::{LoadedModel, ModelIdentity};
 pub use load_progress::LoadProgress;
 pub use model_kit::{

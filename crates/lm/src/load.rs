@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::path::Path;
-use std::rc::Rc;
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use cairn_chat::AnswerFormat;
@@ -13,9 +13,9 @@ use cairn_formats::{FileError, read_file};
 
 use crate::LmError;
 use crate::config::ConfigFile;
-use crate::constraint::Grammars;
 use crate::device::ComputeDevice;
 use crate::error::read_json;
+use crate::grammar::GrammarCompiler;
 use crate::load_progress::{LoadProgress, OnPart};
 use crate::models::Model;
 use crate::tokenizer::{MAX_TOKENIZER_BYTES, Tokenizer};
@@ -27,7 +27,7 @@ pub struct LoadedModel {
     /// The network.
     pub model: Model,
     /// Its tokenizer and chat template.
-    pub tokenizer: Rc<Tokenizer>,
+    pub tokenizer: Arc<Tokenizer>,
     /// End-of-sequence tokens: those of config.json, generation_config.json and the tokenizer.
     pub eos_token_ids: BTreeSet<u32>,
     /// How its answers mark reasoning and tool calls.
@@ -41,7 +41,7 @@ pub struct LoadedModel {
     pub fingerprint: String,
     /// Hashes of the parts, to compare with files from other computers.
     pub identity: ModelIdentity,
-    pub(crate) grammars: Grammars,
+    pub(crate) grammar_compiler: GrammarCompiler,
 }
 
 /// Identifies a model independently of its folder: a hash (hex) of each part, so that an error can
@@ -79,12 +79,13 @@ impl LoadedModel {
         let on_part = OnPart::new(on_part);
         // Small files first, so that a broken tokenizer is reported before gigabytes are read.
         let config = ConfigFile::read(folder)?;
-        let tokenizer = Rc::new(Tokenizer::load(folder)?);
+        let tokenizer = Arc::new(Tokenizer::load(folder)?);
         let eos_token_ids = eos_token_ids(folder, &config.value, &tokenizer)?;
         let (model, weights) = Model::load_with(folder, &config.value, options, on_part)?;
         let model_type = config.value.get("model_type").and_then(|name| name.as_str());
         let model_type = model_type.unwrap_or_default().to_owned();
         let revision = model.numerics_revision();
+        let grammar_compiler = GrammarCompiler::new(&tokenizer, model.vocab_size(), &eos_token_ids);
         Ok(LoadedModel {
             fingerprint: fingerprint(&config.bytes, options, revision, &weights.files)?,
             identity: identity(folder, &config.bytes, options, &weights.files)?,
@@ -92,7 +93,7 @@ impl LoadedModel {
             model,
             tokenizer,
             eos_token_ids,
-            grammars: Grammars::default(),
+            grammar_compiler,
             model_type,
             weight_bytes: weights.num_bytes,
         })
@@ -249,6 +250,7 @@ fn weights_hash(files: &[SafetensorsFile]) -> Result<String, LmError> {
 #[allow(clippy::unwrap_used)] // in a test a panic is the report
 mod tests {
     use std::cell::RefCell;
+    use std::rc::Rc;
     use std::time::Duration;
 
     use cairn_formats::safetensors::check_weight_files;

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::path::Path;
-use std::rc::Rc;
+use std::sync::Arc;
 
 use cairn_chat::{ChatError, ChatTemplate, Encode, SpecialTokens};
 use cairn_formats::read_file;
@@ -148,9 +148,9 @@ impl Tokenizer {
     }
 
     /// A detokenizer for one answer.
-    pub fn stream(self: &Rc<Self>) -> Detokenizer {
+    pub fn stream(self: &Arc<Self>) -> Detokenizer {
         Detokenizer {
-            tokenizer: Rc::clone(self),
+            tokenizer: Arc::clone(self),
             ids: Vec::new(),
             text: Tail::default(),
             visible: None,
@@ -222,7 +222,7 @@ pub struct TextPiece {
 /// Decodes the tokens of an answer as they arrive. The pieces concatenate to the decoded whole.
 #[derive(Debug)]
 pub struct Detokenizer {
-    tokenizer: Rc<Tokenizer>,
+    tokenizer: Arc<Tokenizer>,
     ids: Vec<u32>,
     text: Tail,
     /// The text without special tokens; `None` while it is the same as `text`.

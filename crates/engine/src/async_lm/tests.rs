@@ -409,6 +409,7 @@ fn writer() -> (GenerateJob, mpsc::UnboundedReceiver<GenerateEvent>, watch::Send
         stop: stopped,
         arrived: Instant::now(),
         prompt: None,
+        grammar: None,
         needs: None,
     };
     (job, receiver, stop)

@@ -2,9 +2,11 @@
 
 use std::time::Instant;
 
+use cairn_chat::{AnswerForm, TextForm};
 use cairn_lm::LoadProgress;
 use tokio::sync::mpsc;
 
+use super::grammars::GrammarJob;
 use super::*;
 use crate::PromptInput;
 use crate::prompt_cache::CacheOptions;
@@ -16,11 +18,13 @@ fn a_model_is_not_loaded_to_its_end_by_an_engine_that_shuts_down() {
     let folder = cairn_tiny_models::tiny_model("llama/tiny-chat");
     let (closing, is_closing) = watch::channel(false);
     let (status, _watcher) = watch::channel(EngineStatus::default());
-    let (_jobs, jobs) = std::sync::mpsc::channel();
+    let (back, jobs) = std::sync::mpsc::channel();
+    let (queue, _grammars) = std::sync::mpsc::channel();
+    let grammars = GrammarQueue { queue, back };
     let cache = PromptCache::new(StoredCache::none());
     let worker = Worker::new(cache, true, None, status, is_closing);
     let scheduler = Scheduler::new(BatchOptions::default(), Rc::new(SystemClock));
-    let engine = Rc::new(RefCell::new(EngineLoop::new(worker, scheduler, jobs)));
+    let engine = Rc::new(RefCell::new(EngineLoop::new(worker, scheduler, jobs, grammars)));
     let load = |name: &str| {
         let (reply, mut answer) = oneshot::channel();
         let reply = LoadReply::Model(reply);
@@ -38,6 +42,8 @@ fn a_model_is_not_loaded_to_its_end_by_an_engine_that_shuts_down() {
 struct TestLoop {
     engine: Rc<RefCell<EngineLoop>>,
     jobs: std::sync::mpsc::Sender<Job>,
+    /// Whose grammars are to be compiled; nobody does it.
+    grammars: Receiver<GrammarJob>,
     _closing: watch::Sender<bool>,
 }
 
@@ -46,10 +52,12 @@ impl TestLoop {
         let (closing, is_closing) = watch::channel(false);
         let (status, _) = watch::channel(EngineStatus::default());
         let (jobs, receiver) = std::sync::mpsc::channel();
+        let (queue, grammars) = std::sync::mpsc::channel();
+        let queue = GrammarQueue { queue, back: jobs.clone() };
         let worker = Worker::new(PromptCache::new(stored), true, None, status, is_closing);
         let scheduler = Scheduler::new(BatchOptions::default(), Rc::new(SystemClock));
-        let engine = Rc::new(RefCell::new(EngineLoop::new(worker, scheduler, receiver)));
-        TestLoop { engine, jobs, _closing: closing }
+        let engine = Rc::new(RefCell::new(EngineLoop::new(worker, scheduler, receiver, queue)));
+        TestLoop { engine, jobs, grammars, _closing: closing }
     }
 
     /// Loads a scripted model.
@@ -68,16 +76,27 @@ impl TestLoop {
 
     /// Asks for an answer to so many tokens.
     fn begin(&self, num_prompt_tokens: usize, max_tokens: usize) -> Running {
+        self.begin_in(num_prompt_tokens, max_tokens, None)
+    }
+
+    /// As [`TestLoop::begin`], for an answer in a form.
+    fn begin_in(
+        &self,
+        num_prompt_tokens: usize,
+        max_tokens: usize,
+        form: Option<AnswerForm>,
+    ) -> Running {
         let (events, receiver) = mpsc::unbounded_channel();
         let (stop, stopped) = watch::channel(false);
         let tokens = vec![num_prompt_tokens as u32 % 256; num_prompt_tokens];
         let prompt = PromptInput::Tokens(tokens);
         let job = GenerateJob {
-            request: Box::new(GenerateRequest { max_tokens, ..GenerateRequest::new(prompt) }),
+            request: Box::new(GenerateRequest { max_tokens, form, ..GenerateRequest::new(prompt) }),
             events,
             stop: stopped,
             arrived: Instant::now(),
             prompt: None,
+            grammar: None,
             needs: None,
         };
         self.jobs.send(Job::Generate(job)).unwrap();
@@ -136,6 +155,62 @@ fn a_sequence_gets_a_token_before_each_part_of_a_load() {
     writer.num_tokens();
     test.load("loaded", &format!(r#"{{"script": [98], "load_parts": {NUM_PARTS}}}"#));
     assert_eq!(writer.num_tokens(), NUM_PARTS);
+}
+
+/// An answer that is a number.
+fn form() -> Option<AnswerForm> {
+    let schema = serde_json::json!({ "type": "integer" });
+    Some(AnswerForm { text: TextForm::Json(schema), calls: Vec::new() })
+}
+
+#[test]
+fn others_get_their_tokens_while_a_grammar_is_compiled() {
+    let test = TestLoop::new(StoredCache::none());
+    test.load("writer", WRITER);
+    let mut writer = test.begin(1, 1_000_000);
+    test.first_token(&mut writer);
+    let mut constrained = test.begin_in(2, 3, form());
+    // Taken by nobody, which is as long as a grammar can take to be compiled.
+    test.turn();
+    let job = test.grammars.try_recv().unwrap();
+    writer.num_tokens();
+    for _ in 0..20 {
+        test.turn();
+        assert_eq!((writer.num_tokens(), constrained.num_tokens()), (1, 0));
+    }
+    // Neither does one wait that came later.
+    test.first_token(&mut test.begin(3, 1));
+    job.run();
+    test.first_token(&mut constrained);
+}
+
+#[test]
+fn a_request_without_anybody_who_waits_compiles_nothing() {
+    let test = TestLoop::new(StoredCache::none());
+    test.load("writer", WRITER);
+    let dropped = test.begin_in(2, 3, form());
+    test.turn();
+    drop(dropped);
+    test.grammars.try_recv().unwrap().run();
+    // The loop is idle, so it would wait for a job.
+    assert!(test.engine.borrow().is_idle());
+    assert!(test.engine.borrow().jobs.try_recv().is_err());
+}
+
+#[test]
+fn a_grammar_for_a_model_that_was_replaced_is_compiled_again() {
+    let test = TestLoop::new(StoredCache::none());
+    test.load("writer", WRITER);
+    let mut constrained = test.begin_in(2, 3, form());
+    test.turn();
+    let job = test.grammars.try_recv().unwrap();
+    test.load("writer", r#"{"script": [98], "max_position_embeddings": 1000}"#);
+    job.run();
+    test.turn();
+    let again = test.grammars.try_recv().unwrap();
+    assert_eq!(constrained.num_tokens(), 0);
+    again.run();
+    test.first_token(&mut constrained);
 }
 
 /// Stored caches in memory, of which nothing waits for the writer.

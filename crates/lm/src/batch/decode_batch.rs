@@ -9,6 +9,7 @@ use mlx_rs::{Array, ops};
 use super::{BatchFinish, BatchRequest, BatchStep, BatchToken, RequestId, RowState};
 use crate::cache::batch::{batch_spec, extend, extract, filter, merge};
 use crate::cache::{CacheSpec, LayerCache, row_indices};
+use crate::constraint::{ConstrainedRow, mask_rows};
 use crate::models::Model;
 use crate::sample::logprobs;
 use crate::{LmError, LogitsProcessors, Logprobs, RandomSampler, Sampler, TokenBuffer, ffi};
@@ -21,7 +22,7 @@ pub(super) struct Row {
     pub(super) tokens: Vec<u32>,
     sampler: Sampler,
     processors: LogitsProcessors,
-    /// The tokens that processors see; `None` without processors.
+    /// The tokens that processors see; `None` without processors but a grammar.
     history: Option<TokenBuffer>,
     stop: StopTokens,
     num_sampled: usize,
@@ -88,12 +89,13 @@ impl Row {
         if let Sampler::Random(sampler) = &mut self.sampler { Some(sampler) } else { None }
     }
 
-    /// Applies the row's processors to its logits `[1, V]`, of the token after `input` `[1]`.
+    /// Applies the row's processors but its grammar to its logits `[1, V]`, of the token after
+    /// `input` `[1]`.
     fn process(&mut self, input: &Array, logits: Array) -> Result<Array, LmError> {
         let tokens = &self.tokens;
         let history = self.history.get_or_insert_with(|| TokenBuffer::from_tokens(tokens));
         history.append(input)?;
-        self.processors.apply(history, logits)
+        self.processors.apply_unconstrained(history, logits)
     }
 }
 
@@ -319,6 +321,7 @@ impl DecodeBatch {
             model.forward(&ops::reshape(&self.inputs, &[num_rows, 1])?, &mut self.caches)?;
         let logits = ops::reshape(model.logits(&hidden)?, &[num_rows, -1])?;
         let logits = self.process(logits, failed)?;
+        let logits = self.constrain(logits, failed)?;
         self.inputs = self.sample(&logits, failed)?;
         if self.rows.iter().any(|row| row.num_top_logprobs.is_some()) {
             let logprobs = logprobs(&logits)?;
@@ -341,20 +344,20 @@ impl DecodeBatch {
         Ok(())
     }
 
-    /// Applies each row's processors to the logits `[B, V]`.
+    /// Applies each row's processors but its grammar to the logits `[B, V]`.
     fn process(
         &mut self,
         logits: Array,
         failed: &mut Vec<(usize, LmError)>,
     ) -> Result<Array, LmError> {
-        if self.rows.iter().all(|row| row.processors.is_empty()) {
+        if self.rows.iter().all(|row| row.processors.has_only_constraint()) {
             return Ok(logits);
         }
         let mut processed = Vec::with_capacity(self.rows.len());
         for (index, row) in self.rows.iter_mut().enumerate() {
             let own = one_row(&logits, index)?;
             let input = one_row(&self.inputs, index)?;
-            processed.push(match row.processors.is_empty() {
+            processed.push(match row.processors.has_only_constraint() {
                 true => own,
                 false => row.process(&input, own.clone()).unwrap_or_else(|error| {
                     failed.push((index, error));
@@ -378,6 +381,32 @@ impl DecodeBatch {
         } else {
             ops::concatenate(&processed, 0)?
         })
+    }
+
+    /// Masks the logits `[B, V]` of the rows that grammars constrain. It waits for the tokens of the
+    /// step before; while it computes which may follow, the device computes the logits.
+    fn constrain(
+        &mut self,
+        logits: Array,
+        failed: &mut Vec<(usize, LmError)>,
+    ) -> Result<Array, LmError> {
+        if self.rows.iter_mut().all(|row| row.processors.constraint_mut().is_none()) {
+            return Ok(logits);
+        }
+        async_eval([&logits])?;
+        let inputs = self.inputs.try_as_slice::<u32>()?;
+        let rows = self.rows.iter_mut().enumerate().filter_map(|(index, row)| {
+            let constraint = row.processors.constraint_mut()?;
+            Some(ConstrainedRow {
+                row: index,
+                constraint,
+                tokens: &row.tokens,
+                last: inputs[index],
+            })
+        });
+        let (logits, left) = mask_rows(&logits, rows.collect())?;
+        failed.extend(left);
+        Ok(logits)
     }
 
     /// Samples a token per row: logits `[B, V]` to token ids `[B]`.

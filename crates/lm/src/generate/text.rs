@@ -1,7 +1,7 @@
 //! The text of an answer and the rules that end it.
 
 use std::collections::{BTreeSet, VecDeque};
-use std::rc::Rc;
+use std::sync::Arc;
 
 use cairn_chat::{StopStrings, StopTokens};
 
@@ -64,7 +64,7 @@ pub struct AnswerText {
 
 impl AnswerText {
     /// The text of a new answer. Fails if a stop string is empty.
-    pub fn new(tokenizer: &Rc<Tokenizer>, stops: Stops) -> Result<Self, LmError> {
+    pub fn new(tokenizer: &Arc<Tokenizer>, stops: Stops) -> Result<Self, LmError> {
         Ok(AnswerText {
             detokenizer: Some(tokenizer.stream()),
             search: StopTokens::new(stops.token_sequences.clone()),
@@ -228,8 +228,8 @@ mod tests {
     use super::*;
 
     /// Tokens below 256 are bytes; 256 to 258 are "<|endoftext|>", "<|im_start|>" and "<|im_end|>".
-    fn tokenizer() -> Rc<Tokenizer> {
-        Rc::new(Tokenizer::load(&cairn_tiny_models::tiny_model("llama/tiny-chat")).unwrap())
+    fn tokenizer() -> Arc<Tokenizer> {
+        Arc::new(Tokenizer::load(&cairn_tiny_models::tiny_model("llama/tiny-chat")).unwrap())
     }
 
     /// Decodes `tokens` and compares the text, its visible part and the stop string.

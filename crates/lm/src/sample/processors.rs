@@ -7,14 +7,14 @@ use mlx_rs::ops::indexing::{put_along_axis, scatter_add_single, take_along_axis}
 use mlx_rs::{Array, Dtype, ops};
 
 use super::TokenBuffer;
-use crate::LmError;
+use crate::{Constraint, LmError};
 
 /// A custom processor: takes all tokens so far, `[n]` u32, and logits `[1, V]`, and returns the
 /// logits to sample from, of the same shape. An error ends the request.
 pub type LogitsProcessor = Box<dyn FnMut(&Array, Array) -> Result<Array, LmError>>;
 
 /// The logits processors of one request, in mlx-lm's order: bias, repetition, presence, frequency,
-/// then custom ones.
+/// then custom ones, and last a grammar.
 ///
 /// As in mlx-lm, everything is computed in the type of the logits. Tokens that are not allowed get
 /// a bias of negative infinity.
@@ -24,6 +24,7 @@ pub struct LogitsProcessors {
     bias: Option<Constant>,
     penalties: Vec<Penalty>,
     custom: Vec<LogitsProcessor>,
+    constraint: Option<Constraint>,
 }
 
 impl LogitsProcessors {
@@ -64,21 +65,50 @@ impl LogitsProcessors {
             ),
         ];
         let penalties = penalties.into_iter().flatten().collect();
-        Ok(LogitsProcessors { bias: bias_row(params, vocab_size)?, penalties, custom: Vec::new() })
+        let bias = bias_row(params, vocab_size)?;
+        Ok(LogitsProcessors { bias, penalties, ..LogitsProcessors::default() })
     }
 
-    /// Adds a custom processor, which runs after all others.
+    /// Adds a custom processor, which runs after all others but a grammar.
     pub fn push(&mut self, processor: LogitsProcessor) {
         self.custom.push(processor);
     }
 
+    /// Lets a grammar choose among the tokens.
+    pub fn constrain(&mut self, constraint: Constraint) {
+        self.constraint = Some(constraint);
+    }
+
     /// Whether there is no processor, so that no token history is needed.
     pub fn is_empty(&self) -> bool {
+        self.has_only_constraint() && self.constraint.is_none()
+    }
+
+    /// Whether there is none but a grammar, or not even that.
+    pub(crate) fn has_only_constraint(&self) -> bool {
         self.bias.is_none() && self.penalties.is_empty() && self.custom.is_empty()
     }
 
+    /// The grammar, which a batch applies to all its rows at once.
+    pub(crate) fn constraint_mut(&mut self) -> Option<&mut Constraint> {
+        self.constraint.as_mut()
+    }
+
     /// Applies all processors to the logits `[1, V]` of the token after `tokens` (prompt included).
-    pub fn apply(&mut self, tokens: &TokenBuffer, mut logits: Array) -> Result<Array, LmError> {
+    pub fn apply(&mut self, tokens: &TokenBuffer, logits: Array) -> Result<Array, LmError> {
+        let logits = self.apply_unconstrained(tokens, logits)?;
+        match &mut self.constraint {
+            Some(constraint) => constraint.mask(&tokens.all()?, &logits),
+            None => Ok(logits),
+        }
+    }
+
+    /// As [`LogitsProcessors::apply`], without the grammar.
+    pub(crate) fn apply_unconstrained(
+        &mut self,
+        tokens: &TokenBuffer,
+        mut logits: Array,
+    ) -> Result<Array, LmError> {
         if let Some(bias) = &mut self.bias {
             logits = ops::add(&logits, bias.cast(logits.dtype())?)?;
         }

@@ -1,0 +1,160 @@
+//! Grammars of constrained answers, which llguidance compiles for a model's vocabulary. That needs no
+//! device: a compiler works on any thread.
+//!
+//! ```text
+//! tokenizer ── vocabulary as bytes ──▶ GrammarCompiler (of a model)
+//!                                          │ compile
+//!                                          ▼
+//!                                       Grammar (of a schema) ──▶ Constraint (of an answer)
+//! ```
+
+use std::collections::{BTreeSet, VecDeque};
+use std::fmt;
+use std::sync::{Arc, Mutex, OnceLock};
+
+use llguidance::api::TopLevelGrammar;
+use llguidance::toktrie::{ApproximateTokEnv, TokRxInfo, TokTrie};
+use llguidance::{Matcher, ParserFactory};
+
+use crate::constraint::Constraint;
+use crate::tokenizer::Tokenizer;
+use crate::{LmError, LoadedModel};
+
+/// A longer grammar is refused. The largest schemas of public collections have some 400 KB.
+const MAX_GRAMMAR_BYTES: usize = 1 << 20;
+
+/// So many compiled grammars are kept: programs ask many questions in one form.
+const NUM_KEPT: usize = 8;
+
+/// Compiles the grammars of a model. Clones share what it makes of the vocabulary, which is made for
+/// the first grammar, and the last grammars.
+#[derive(Clone)]
+pub struct GrammarCompiler(Arc<Shared>);
+
+struct Shared {
+    tokenizer: Arc<Tokenizer>,
+    vocab_size: usize,
+    eos_token_ids: Vec<u32>,
+    /// Or why there is none.
+    factory: OnceLock<Result<ParserFactory, String>>,
+    /// The most recently used last.
+    kept: Mutex<VecDeque<(String, Arc<Grammar>)>>,
+}
+
+/// A compiled grammar.
+pub struct Grammar {
+    /// Never used itself, only copied.
+    fresh: Mutex<Matcher>,
+}
+
+impl fmt::Debug for GrammarCompiler {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("GrammarCompiler")
+    }
+}
+
+impl fmt::Debug for Grammar {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("Grammar")
+    }
+}
+
+impl Grammar {
+    /// The state of an answer of which `num_sampled` tokens have been sampled already.
+    pub fn constraint(&self, num_sampled: usize) -> Constraint {
+        let fresh = self.fresh.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        // Copies that share a lexer would share its limit of states.
+        Constraint::new(fresh.deep_clone(), num_sampled)
+    }
+}
+
+impl LoadedModel {
+    /// What compiles grammars for this model.
+    pub fn grammar_compiler(&self) -> GrammarCompiler {
+        self.grammar_compiler.clone()
+    }
+}
+
+impl GrammarCompiler {
+    pub(crate) fn new(
+        tokenizer: &Arc<Tokenizer>,
+        vocab_size: usize,
+        eos_token_ids: &BTreeSet<u32>,
+    ) -> Self {
+        let fits = |id: &u32| (*id as usize) < vocab_size;
+        GrammarCompiler(Arc::new(Shared {
+            tokenizer: Arc::clone(tokenizer),
+            vocab_size,
+            eos_token_ids: eos_token_ids.iter().copied().filter(fits).collect(),
+            factory: OnceLock::new(),
+            kept: Mutex::default(),
+        }))
+    }
+
+    /// Compiles a grammar in llguidance's dialect of Lark. [`LmError::Grammar`] says what cannot be
+    /// compiled, or not within the limits.
+    pub fn compile(&self, lark: &str) -> Result<Arc<Grammar>, LmError> {
+        if let Some(grammar) = self.kept(lark) {
+            return Ok(grammar);
+        }
+        if lark.len() > MAX_GRAMMAR_BYTES {
+            let reason = format!("it has {} bytes of at most {MAX_GRAMMAR_BYTES}", lark.len());
+            return Err(LmError::Grammar { reason });
+        }
+        let factory = self.0.factory.get_or_init(|| self.0.factory());
+        let factory = factory.as_ref().map_err(|reason| refused(reason))?;
+        let grammar = TopLevelGrammar::from_lark(lark.to_owned());
+        let fresh = Matcher::new(factory.create_parser(grammar));
+        if let Some(reason) = fresh.get_error() {
+            return Err(refused(&reason));
+        }
+        let grammar = Arc::new(Grammar { fresh: Mutex::new(fresh) });
+        self.keep(lark, &grammar);
+        Ok(grammar)
+    }
+
+    fn kept(&self, lark: &str) -> Option<Arc<Grammar>> {
+        let mut kept = self.0.kept.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let index = kept.iter().position(|(other, _)| other == lark)?;
+        let used = kept.remove(index)?;
+        let grammar = Arc::clone(&used.1);
+        kept.push_back(used);
+        Some(grammar)
+    }
+
+    fn keep(&self, lark: &str, grammar: &Arc<Grammar>) {
+        let mut kept = self.0.kept.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        kept.push_back((lark.to_owned(), Arc::clone(grammar)));
+        if kept.len() > NUM_KEPT {
+            kept.pop_front();
+        }
+    }
+}
+
+impl Shared {
+    fn factory(&self) -> Result<ParserFactory, String> {
+        let no_end = "the model has no end-of-sequence token";
+        let first = *self.eos_token_ids.first().ok_or(no_end)?;
+        let info = TokRxInfo::new(self.vocab_size as u32, first);
+        let words = self.tokenizer.vocabulary(self.vocab_size, TokTrie::SPECIAL_TOKEN_MARKER);
+        let words = words.map_err(|error| match error {
+            LmError::Grammar { reason } => reason,
+            other => other.to_string(),
+        })?;
+        let trie = TokTrie::from(&info, &words).with_eos_tokens(&self.eos_token_ids);
+        let env = Arc::new(ApproximateTokEnv::new(trie)) as _;
+        let factory = ParserFactory::new_simple(&env);
+        let mut factory = factory.map_err(|error| error.to_string())?;
+        factory.quiet();
+        // Errors reach the program that asked: they need not hold the grammar and the state.
+        factory.limits_mut().verbose_errors = false;
+        Ok(factory)
+    }
+}
+
+/// Why a grammar is refused, without the grammar, which whoever asked has not written.
+fn refused(reason: &str) -> LmError {
+    let line = reason.lines().next().unwrap_or_default();
+    let of_schema = line.split_once("failed to compile JSON schema: ").map(|(_, reason)| reason);
+    LmError::Grammar { reason: of_schema.unwrap_or(line).trim().to_owned() }
+}
