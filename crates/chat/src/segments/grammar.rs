@@ -10,6 +10,7 @@ use serde_json::{Map, Value, json};
 
 use super::AnswerFormat;
 use super::family::{CallForm, CallMarkers};
+use super::formats::tighten;
 
 /// What an answer may consist of, behind its reasoning: this text or these calls.
 #[derive(Debug, Clone, PartialEq)]
@@ -134,8 +135,10 @@ impl Rules<'_> {
     /// A rule for JSON of a schema.
     fn json(&mut self, name: &str, schema: &Value) {
         let blanks = json!({ "whitespace_pattern": BLANKS });
+        let mut schema = schema.clone();
+        tighten(&mut schema);
         let mut schema = match schema {
-            Value::Object(schema) => schema.clone(),
+            Value::Object(schema) => schema,
             schema => Map::from_iter([("allOf".to_owned(), json!([schema]))]),
         };
         schema.insert("x-guidance".to_owned(), blanks);

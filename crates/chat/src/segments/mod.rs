@@ -39,6 +39,7 @@ mod call;
 mod channels;
 mod events;
 mod family;
+mod formats;
 mod grammar;
 mod json;
 mod marked;
