@@ -4,19 +4,25 @@ use cairn_chat::{
     AnswerForm, CallSchema, FinishReason, Message, Role, Segment, SegmentEvent, TextForm,
 };
 use cairn_engine::{
-    Engine, EngineError, EngineOptions, GenerateEvent, GenerateRequest, PromptInput, SegmentOptions,
+    Engine, EngineError, EngineOptions, GenerateEvent, GenerateRequest, KvQuantization,
+    PromptInput, SegmentOptions,
 };
 use serde_json::{Value, json};
 
-use crate::client::{Answer, finish, request};
+use crate::client::{Answer, Failure, finish, request};
+use crate::schemas::{self, object};
 use crate::scripted::{EOS, Scripted, text_ids};
 
 const MAX_TOKENS: usize = 400;
 
 /// A random model; its answers would hardly be words.
 async fn engine() -> Engine {
+    engine_of("llama/tiny-chat").await
+}
+
+async fn engine_of(model: &str) -> Engine {
     let (engine, _) = Engine::start(EngineOptions::default());
-    let folder = cairn_tests::tiny_model("llama/tiny-chat");
+    let folder = cairn_tests::tiny_model(model);
     engine.load("tiny", &folder).await.expect("loads");
     engine
 }
@@ -39,108 +45,84 @@ fn of_schema(schema: &Value, seed: u64) -> GenerateRequest {
     constrained(form, seed)
 }
 
-fn object(properties: Value) -> Value {
-    let names: Vec<&String> = properties.as_object().expect("an object").keys().collect();
-    json!({
-        "type": "object", "properties": properties, "required": names,
-        "additionalProperties": false,
-    })
-}
-
-fn schemas() -> Vec<Value> {
-    let short = json!({ "type": "string", "maxLength": 8 });
-    let number = json!({ "type": "integer", "minimum": 0, "maximum": 99 });
-    let tree = json!({
-        "$ref": "#/$defs/tree",
-        "$defs": { "tree": object(json!({
-            "value": number, "rest": { "anyOf": [{ "$ref": "#/$defs/tree" }, { "type": "null" }] },
-        })) },
-    });
-    let person = object(json!({ "name": short, "age": number }));
-    vec![
-        json!({ "type": "boolean" }),
-        json!({ "type": "null" }),
-        json!({ "type": "integer", "minimum": -3, "maximum": 12 }),
-        json!({ "type": "number", "minimum": 0, "maximum": 1 }),
-        json!({ "type": "integer", "exclusiveMinimum": 10, "exclusiveMaximum": 20 }),
-        json!({ "enum": ["red", "green", 3, null, true] }),
-        json!({ "const": { "a": [1, "é"] } }),
-        short.clone(),
-        json!({ "type": "string", "minLength": 2, "maxLength": 5 }),
-        json!({ "type": "string", "pattern": "^[a-c]{2,4}$" }),
-        json!({ "type": "string", "pattern": "^(\\+49|0)[0-9]{3,6}$" }),
-        json!({ "type": "string", "format": "date" }),
-        json!({ "type": "string", "format": "uuid" }),
-        json!({ "type": ["string", "null"], "maxLength": 6 }),
-        json!({ "type": "array", "items": number, "maxItems": 4 }),
-        json!({ "type": "array", "items": short, "minItems": 2, "maxItems": 3 }),
-        json!({ "type": "array", "prefixItems": [number, { "type": "boolean" }],
-            "items": false, "minItems": 2 }),
-        json!({ "type": "array", "maxItems": 2,
-            "items": { "type": "array", "items": number, "maxItems": 2 } }),
-        object(json!({})),
-        person.clone(),
-        object(json!({ "person": person, "ok": { "type": "boolean" } })),
-        object(json!({ "people": { "type": "array", "items": person, "maxItems": 2 } })),
-        object(json!({ "a": object(json!({ "b": object(json!({ "c": { "type": "null" } })) })) })),
-        json!({ "type": "object", "properties": { "a": number, "b": short }, "required": ["b"],
-            "additionalProperties": false }),
-        json!({ "type": "object", "properties": { "a": number }, "required": ["a"],
-            "maxProperties": 2, "additionalProperties": { "type": "boolean" } }),
-        object(json!({ "kind": { "enum": ["circle", "square"] }, "size": number })),
-        json!({ "anyOf": [number, { "type": "string", "enum": ["none"] }] }),
-        json!({ "anyOf": [
-            object(json!({ "type": { "const": "a" }, "x": number })),
-            object(json!({ "type": { "const": "b" }, "y": short })),
-        ] }),
-        json!({ "oneOf": [{ "type": "boolean" }, { "type": "null" }] }),
-        json!({ "allOf": [
-            { "type": "object", "properties": { "a": number }, "required": ["a"] },
-            { "properties": { "b": { "type": "boolean" } }, "required": ["b"] },
-        ], "additionalProperties": false, "properties": { "a": true, "b": true } }),
-        json!({ "$defs": { "n": number }, "type": "array", "items": { "$ref": "#/$defs/n" },
-            "minItems": 1, "maxItems": 3 }),
-        tree,
-        json!({ "type": "object", "patternProperties": { "^x": { "type": "integer" } },
-            "additionalProperties": false, "maxProperties": 2 }),
-        json!({ "type": "integer", "multipleOf": 5, "minimum": 0, "maximum": 100 }),
-        json!({ "type": "object" }),
-    ]
-}
-
 async fn answered(engine: &Engine, request: GenerateRequest) -> Answer {
     finish(&mut engine.generate(request)).await.expect("an answer")
 }
 
+/// How an answer in a schema has ended.
+#[derive(Debug, Default)]
+struct Outcomes {
+    num_ended: usize,
+    num_cut: usize,
+    /// Why schemas were refused before the first token.
+    refusals: Vec<String>,
+}
+
+impl Outcomes {
+    fn count(&mut self, schema: &Value, answer: Result<Answer, Failure>) {
+        let answer = match answer {
+            Ok(answer) => answer,
+            Err(failure) => {
+                let names = schemas::REFUSED.iter().filter(|name| schema.get(name).is_some());
+                assert_eq!(failure.num_tokens, 0, "{schema}: {}", failure.message);
+                assert!(failure.message.starts_with("no answer can be"), "{}", failure.message);
+                for name in names {
+                    assert!(failure.message.contains(name), "{schema}: {}", failure.message);
+                }
+                self.refusals.push(failure.message);
+                return;
+            }
+        };
+        assert!(
+            schemas::REFUSED.iter().all(|name| schema.get(name).is_none()),
+            "{schema}: {}",
+            answer.text
+        );
+        if answer.finished.stats.finish_reason != FinishReason::Stop {
+            self.num_cut += 1;
+            return;
+        }
+        let options = jsonschema::options().should_validate_formats(true);
+        let validator = options.build(schema).expect("a schema");
+        let value: Value = serde_json::from_str(&answer.text)
+            .unwrap_or_else(|error| panic!("{schema}: {error}: {}", answer.text));
+        let fault = validator.validate(&value).err().map(|error| error.to_string());
+        assert_eq!(fault, None, "{schema}: {}", answer.text);
+        self.num_ended += 1;
+    }
+}
+
+/// Answers in each of the schemas, all at once: they share batches.
+async fn outcomes(schemas: &[Value], num_answers: u64) -> Outcomes {
+    let engine = engine().await;
+    let mut outcomes = Outcomes::default();
+    let running: Vec<_> = (0..)
+        .zip(schemas.iter().flat_map(|schema| (0..num_answers).map(move |_| schema)))
+        .map(|(seed, schema)| (schema, engine.generate(of_schema(schema, seed))))
+        .collect();
+    for (schema, mut generation) in running {
+        outcomes.count(schema, finish(&mut generation).await);
+    }
+    outcomes
+}
+
 #[tokio::test]
 async fn an_answer_that_ends_by_itself_is_of_its_schema() {
-    let engine = engine().await;
-    let schemas = schemas();
-    assert!(schemas.len() >= 30, "{}", schemas.len());
-    let (mut num_ended, mut num_cut) = (0, 0);
-    for (index, schema) in schemas.iter().enumerate() {
-        let validator = jsonschema::validator_for(schema).expect("a schema");
-        // Four at once, which share a batch.
-        let mut running: Vec<_> = (0..4)
-            .map(|seed| engine.generate(of_schema(schema, 100 * index as u64 + seed)))
-            .collect();
-        for generation in &mut running {
-            let answer = finish(generation).await.unwrap_or_else(|failure| {
-                panic!("{schema}: {}", failure.message);
-            });
-            match answer.finished.stats.finish_reason {
-                FinishReason::Stop => {
-                    let value: Value = serde_json::from_str(&answer.text)
-                        .unwrap_or_else(|error| panic!("{schema}: {error}: {}", answer.text));
-                    assert!(validator.is_valid(&value), "{schema}: {}", answer.text);
-                    num_ended += 1;
-                }
-                _ => num_cut += 1,
-            }
-        }
+    let outcomes = outcomes(&schemas::written(), 4).await;
+    println!("{outcomes:?}");
+    assert!(outcomes.refusals.is_empty(), "{outcomes:?}");
+    assert!(outcomes.num_ended > 3 * outcomes.num_cut, "{outcomes:?}");
+}
+
+#[tokio::test]
+async fn answers_in_hundreds_of_schemas_are_of_them_or_refused() {
+    for seed in cairn_sweeps::sweep("schemas", 1) {
+        let schemas = schemas::generated(seed, 300);
+        let outcomes = outcomes(&schemas, 1).await;
+        println!("{outcomes:?}");
+        assert!(outcomes.refusals.len() <= 30, "{outcomes:?}");
+        assert!(outcomes.num_ended > 3 * outcomes.num_cut, "{outcomes:?}");
     }
-    println!("{num_ended} answers ended, {num_cut} were cut");
-    assert!(num_ended > 3 * num_cut, "{num_ended} answers ended, {num_cut} were cut");
 }
 
 #[tokio::test]
@@ -174,7 +156,7 @@ async fn other_answers_of_a_batch_are_as_without_it() {
         ..request(&text_ids("What is a cairn?"), 60)
     };
     let alone = answered(&engine, free()).await;
-    let schema = schemas().remove(21);
+    let schema = schemas::people();
     let mut beside = engine.generate(of_schema(&schema, 3));
     let mut shared = engine.generate(free());
     let mut more = engine.generate(of_schema(&schema, 4));
@@ -182,6 +164,44 @@ async fn other_answers_of_a_batch_are_as_without_it() {
     assert_eq!(shared.tokens, alone.tokens);
     for generation in [&mut beside, &mut more] {
         finish(generation).await.expect("an answer");
+    }
+}
+
+/// The value of an answer that has ended by itself, in a form whose answers are short.
+async fn ended(engine: &Engine, request: GenerateRequest) -> Value {
+    let answer = answered(engine, request).await;
+    assert_eq!(answer.finished.stats.finish_reason, FinishReason::Stop, "{}", answer.text);
+    serde_json::from_str(&answer.text).expect("JSON")
+}
+
+#[tokio::test]
+async fn a_form_is_kept_with_quantized_keys_and_values() {
+    // Its heads are as wide as a group of numbers that are quantized together.
+    let engine = engine_of("qwen3_moe/quant4").await;
+    let schema = schemas::people();
+    for (start, seed) in [0, 4, 30].into_iter().zip(0..) {
+        let mut request = of_schema(&schema, seed);
+        request.sampling.logit_bias.remove(&EOS);
+        request.kv_cache.quantization = Some(KvQuantization { bits: 8, group_size: 32, start });
+        let value = ended(&engine, request).await;
+        assert!(jsonschema::is_valid(&schema, &value), "{value}");
+    }
+}
+
+#[tokio::test]
+async fn a_form_is_kept_where_speculation_is_asked_for() {
+    let engine = engine().await;
+    let schema = schemas::people();
+    let plain = answered(&engine, of_schema(&schema, 5)).await;
+    // With a draft model and without one: it proposes nothing.
+    for has_draft in [false, true] {
+        if has_draft {
+            let draft = cairn_tests::tiny_model("llama/tiny-chat");
+            engine.load_draft("draft", &draft).await.expect("loads");
+        }
+        let request = GenerateRequest { num_draft_tokens: Some(2), ..of_schema(&schema, 5) };
+        let answer = answered(&engine, request).await;
+        assert_eq!(answer.tokens, plain.tokens);
     }
 }
 

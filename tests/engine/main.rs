@@ -24,6 +24,7 @@ mod saved;
 mod saved_damage;
 mod saved_faults;
 mod saved_load;
+mod schemas;
 mod scripted;
 mod segments;
 mod stops;
