@@ -2,8 +2,8 @@
 
 use std::sync::LazyLock;
 
-use cairn_chat::Message;
-use cairn_engine::{CacheNode, GenerateRequest};
+use cairn_chat::{Message, PromptEnd, Role, TextPlace, Turn, TurnsPrompt};
+use cairn_engine::{CacheNode, GenerateRequest, PromptInput};
 use cairn_prompt_cache::{ChunkFile, ChunkKey, ChunkProblem, LossReason, Miss, MissReason, Owner};
 use tempfile::TempDir;
 
@@ -277,4 +277,39 @@ async fn another_model_reads_everything_again_and_the_first_one_resumes() {
         let reason = revised.miss.map(|miss| miss.reason);
         assert_eq!(reason, Some(MissReason::OtherRevision));
     }
+}
+
+/// The same text begins the questions of several requests, each a user's message of two parts.
+#[tokio::test]
+async fn a_prompt_is_continued_from_its_breakpoint_where_caches_cannot_be_trimmed() {
+    let document = "LINE AND LIME CAN HIDE A MELON. ".repeat(6);
+    let ask_about = |question: &str, has_breakpoint: bool| {
+        let content = format!("{document}{question}");
+        let message = Message { role: Role::User, content, token_ids: None };
+        let place = TextPlace { turn: 0, num_bytes: document.len() };
+        let prompt = TurnsPrompt {
+            turns: vec![Turn::Message(message)],
+            tools: Vec::new(),
+            end: PromptEnd::NewAnswer,
+            breakpoints: has_breakpoint.then_some(place).into_iter().collect(),
+        };
+        GenerateRequest { prompt: PromptInput::Turns(prompt), ..ask(Vec::new(), &OWNER) }
+    };
+    let mut answers = Vec::new();
+    for has_breakpoint in [false, true] {
+        let (model, temp) = (chat_model("qwen3_next/dense"), fresh_folder());
+        let mut harness =
+            TestEngine::start(model.path(), temp.path(), ON_DISK, CacheRows::default()).await;
+        harness.answer(ask_about("FIND A MILE AND A HALF OF LIME", has_breakpoint)).await;
+        harness.settle().await;
+        // What is resident goes; the chunks stay.
+        harness.engine.forget_conversations().await;
+        let second = harness.answer(ask_about("NAME A LINE", has_breakpoint)).await.finished;
+        // Conversations diverge where the user's text begins.
+        let num_before = if has_breakpoint { document.len() } else { 0 };
+        let expected = "1:".len() + num_before;
+        assert_eq!(second.stats.num_cached_tokens, expected);
+        answers.push(second.token_ids);
+    }
+    assert_eq!(answers[0], answers[1]);
 }

@@ -14,7 +14,7 @@ use cairn_store::NamedCacheRow;
 
 pub use cairn_chat::{
     AnswerForm, CallSchema, FinishReason, GenerationStats, MadeCall, Message, OfferedTool,
-    PromptEnd, Role, SamplingParams, SegmentEvent, TextForm, Turn,
+    PromptEnd, Role, SamplingParams, SegmentEvent, TextForm, TextPlace, Turn, TurnsPrompt,
 };
 pub use cairn_engine::{
     EngineError, FinishedGeneration, GenerateEvent, GenerateRequest, Generation, KvCacheOptions,

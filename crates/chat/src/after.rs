@@ -56,7 +56,7 @@ pub fn assemble_after<E: Encode + ?Sized>(
         let text = template.render(&[earlier.as_slice(), messages].concat(), true)?;
         text.strip_prefix(before.as_str()).map(str::to_owned).ok_or(ChatError::NotContinuable)
     };
-    lay_out(&Rendering { render: &render, has_beginning: false }, messages, encoder)
+    lay_out(&Rendering { render: &render, has_beginning: false }, messages, &[], encoder)
 }
 
 /// Placeholders for message texts, to find where a template puts them.

@@ -95,7 +95,7 @@ impl EncodedPrefix {
         let messages: Vec<Message> = messages.iter().map(plain).collect();
         let render = |messages: &[Message]| template.render(messages, true);
         let rendering = Rendering { render: &render, has_beginning: false };
-        Ok(lay_out(&rendering, &messages, &Prefixed { encoder, prefix: self })?.tokens)
+        Ok(lay_out(&rendering, &messages, &[], &Prefixed { encoder, prefix: self })?.tokens)
     }
 }
 

@@ -59,7 +59,7 @@ pub use date::Date;
 pub use encoded_prefix::{EncodedPrefix, common_beginning};
 pub use error::ChatError;
 pub use message::{FinishReason, GenerationStats, Message, Role};
-pub use prompt::{Encode, Prompt, assemble};
+pub use prompt::{Encode, Prompt, TextPlace, assemble};
 pub use sampling::SamplingParams;
 pub use segments::{
     AnswerForm, AnswerFormat, CallOutcome, CallSchema, OfferedTool, Segment, SegmentEvent,
@@ -68,4 +68,4 @@ pub use segments::{
 pub use stop::{StopStep, StopStrings};
 pub use stop_tokens::StopTokens;
 pub use template::{ChatTemplate, SpecialTokens};
-pub use turn::{MadeCall, PromptEnd, Turn, assemble_turns};
+pub use turn::{MadeCall, PromptEnd, Turn, TurnsPrompt, assemble_turns};

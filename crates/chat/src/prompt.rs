@@ -38,8 +38,20 @@ pub struct Prompt {
     /// The role that ends at each boundary: the system's where conversations diverge, then each
     /// message's author, and the user at the end.
     pub roles: Vec<Role>,
+    /// Ascending token counts up to which later prompts are said to agree with this one: where the
+    /// asked-for places of the messages' texts are, rounded down to a token's end.
+    pub breakpoints: Vec<usize>,
     /// The rendered text that `tokens` stand for.
     pub text: String,
+}
+
+/// A place in the text of a message or turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TextPlace {
+    /// Which one of the conversation, counted from 0.
+    pub turn: usize,
+    /// How many bytes of its text come before.
+    pub num_bytes: usize,
 }
 
 /// Renders the messages up to where the answer begins and encodes the text, reusing the messages'
@@ -53,7 +65,7 @@ pub fn assemble<E: Encode + ?Sized>(
     encoder: &E,
 ) -> Result<Prompt, ChatError> {
     let render = |messages: &[Message]| template.render(messages, true);
-    lay_out(&Rendering { render: &render, has_beginning: true }, messages, encoder)
+    lay_out(&Rendering { render: &render, has_beginning: true }, messages, &[], encoder)
 }
 
 /// How messages are rendered.
@@ -63,10 +75,12 @@ pub(crate) struct Rendering<'a> {
     pub(crate) has_beginning: bool,
 }
 
-/// The rendered messages as tokens; see [`assemble`].
+/// The rendered messages as tokens; see [`assemble`]. Breakpoints at places that are not found in the
+/// rendered text are left out.
 pub(crate) fn lay_out<E: Encode + ?Sized>(
     rendering: &Rendering<'_>,
     messages: &[Message],
+    breakpoints: &[TextPlace],
     encoder: &E,
 ) -> Result<Prompt, ChatError> {
     let text = (rendering.render)(messages)?;
@@ -96,9 +110,11 @@ pub(crate) fn lay_out<E: Encode + ?Sized>(
 
     let shared_end =
         if rendering.has_beginning { positions.shared_end(messages, &text) } else { 0 };
+    let places = breakpoints.iter().filter_map(|place| positions.of_place(messages, *place));
+    let breakpoints = layout.breakpoints(&reused, places.collect())?;
     let Joined { tokens, new_from, boundaries } = layout.join(&reused, shared_end)?;
     let (boundaries, roles) = boundaries.into_iter().unzip();
-    Ok(Prompt { tokens, new_from, boundaries, roles, text })
+    Ok(Prompt { tokens, new_from, boundaries, roles, breakpoints, text })
 }
 
 /// The tokens of one part of the text.
@@ -187,6 +203,26 @@ impl<E: Encode + ?Sized> Layout<'_, E> {
         boundaries.retain(|(boundary, _)| *boundary > 0);
         boundaries.dedup_by_key(|(boundary, _)| *boundary);
         Ok(Joined { tokens, new_from, boundaries })
+    }
+
+    /// How many tokens of the pieces end at or before each position of the text; ascending, without
+    /// those of none.
+    fn breakpoints(
+        &self,
+        pieces: &[Piece],
+        mut positions: Vec<usize>,
+    ) -> Result<Vec<usize>, ChatError> {
+        positions.sort_unstable();
+        let mut found = Vec::with_capacity(positions.len());
+        for position in positions {
+            let num_before = pieces.partition_point(|piece| piece.start < position);
+            let Some((last, whole)) = pieces[..num_before].split_last() else { continue };
+            let num_whole: usize = whole.iter().map(|piece| piece.ids.len()).sum();
+            found.push(num_whole + self.tokens_within(last, position)?);
+        }
+        found.retain(|&num_tokens| num_tokens > 0);
+        found.dedup();
+        Ok(found)
     }
 
     /// Encodes a part of the text; only the template's special tokens are recognised.
@@ -415,6 +451,15 @@ impl Positions {
             self.words = words;
             self.spelled = Some(spelled);
         }
+    }
+
+    /// The position of a place in the rendered text; none where the message was not found. Places in
+    /// the blanks around a message's text are at its ends, because templates strip blanks.
+    fn of_place(&self, messages: &[Message], place: TextPlace) -> Option<usize> {
+        let words = self.words.get(place.turn)?.as_ref()?;
+        let content = &messages.get(place.turn)?.content;
+        let blanks = content.len() - content.trim_start().len();
+        Some((words.start + place.num_bytes.saturating_sub(blanks)).min(words.end))
     }
 
     /// The ranges of the text that spell special tokens, but belong to messages; ascending.

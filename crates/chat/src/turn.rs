@@ -8,7 +8,7 @@ use minijinja::value::Serde;
 use serde_json::{Map, Value as Json, json};
 
 use crate::open_turn::up_to_last_words;
-use crate::prompt::{Encode, Prompt, Rendering, lay_out};
+use crate::prompt::{Encode, Prompt, Rendering, TextPlace, lay_out};
 use crate::{ChatError, ChatTemplate, Message, Role};
 
 /// A turn of a conversation with tools.
@@ -63,8 +63,21 @@ enum ArgumentsForm {
     JsonText,
 }
 
+/// A conversation in which tools are offered and called, as a prompt.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TurnsPrompt {
+    /// The conversation.
+    pub turns: Vec<Turn>,
+    /// The tools, in OpenAI's form: `{"type": "function", "function": {"name", …}}`.
+    pub tools: Vec<Json>,
+    /// Whether the last turn is an answer that is continued.
+    pub end: PromptEnd,
+    /// The ends of what later prompts are said to begin with too.
+    pub breakpoints: Vec<TextPlace>,
+}
+
 /// Assembles the prompt of a conversation with tools, as [`crate::assemble`] does for messages of
-/// text. `tools` are in OpenAI's form: `{"type": "function", "function": {"name", …}}`.
+/// text.
 ///
 /// Most templates write a call's arguments with `tojson`, so they get them as an object. One that
 /// fails on that gets them as JSON text, as DeepSeek's does. [`ChatError::NoTools`] if the template
@@ -72,11 +85,10 @@ enum ArgumentsForm {
 /// the template does not show it.
 pub fn assemble_turns<E: Encode + ?Sized>(
     template: &ChatTemplate,
-    turns: &[Turn],
-    tools: &[Json],
-    end: PromptEnd,
+    prompt: &TurnsPrompt,
     encoder: &E,
 ) -> Result<Prompt, ChatError> {
+    let TurnsPrompt { turns, tools, end, breakpoints } = prompt;
     if !tools.is_empty() && !template.takes_tools() {
         return Err(ChatError::NoTools);
     }
@@ -93,7 +105,8 @@ pub fn assemble_turns<E: Encode + ?Sized>(
             }
         };
         let messages: Vec<Message> = turns.iter().map(Turn::message).collect();
-        lay_out(&Rendering { render: &render, has_beginning: true }, &messages, encoder)
+        let rendering = Rendering { render: &render, has_beginning: true };
+        lay_out(&rendering, &messages, breakpoints, encoder)
     };
     with_form(ArgumentsForm::Object).or_else(|error| match error {
         ChatError::TemplateFailed { .. } if turns.iter().any(Turn::has_calls) => {

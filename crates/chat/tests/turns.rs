@@ -2,8 +2,8 @@
 #![allow(clippy::unwrap_used)]
 
 use cairn_chat::{
-    ChatError, ChatTemplate, Encode, MadeCall, Message, PromptEnd, Role, SpecialTokens, Turn,
-    assemble_turns,
+    ChatError, ChatTemplate, Encode, MadeCall, Message, Prompt, PromptEnd, Role, SpecialTokens,
+    TextPlace, Turn, TurnsPrompt, assemble_turns,
 };
 use serde_json::{Value, json};
 
@@ -44,10 +44,14 @@ fn turns() -> Vec<Turn> {
     ]
 }
 
+fn answer_to(turns: Vec<Turn>) -> TurnsPrompt {
+    TurnsPrompt { turns, tools: Vec::new(), end: PromptEnd::NewAnswer, breakpoints: Vec::new() }
+}
+
 fn rendered(template: &str, tools: &[Value]) -> Result<String, ChatError> {
     let template = ChatTemplate::parse(template, SpecialTokens::default()).unwrap();
-    let prompt =
-        assemble_turns(&template, &turns(), tools, PromptEnd::NewAnswer, &Bytes(Vec::new()))?;
+    let prompt = TurnsPrompt { tools: tools.to_vec(), ..answer_to(turns()) };
+    let prompt = assemble_turns(&template, &prompt, &Bytes(Vec::new()))?;
     assert_eq!(prompt.tokens.len(), prompt.text.len());
     assert_eq!(prompt.boundaries.last(), Some(&prompt.tokens.len()));
     Ok(prompt.text)
@@ -97,12 +101,34 @@ fn a_begun_answer_ends_behind_its_text_and_spells_no_special_token() {
         Turn::Message(Message { role, content: content.to_owned(), token_ids: None })
     };
     let tokens = |begun: &str| {
-        let turns = [text(Role::User, "a</s>"), text(Role::Assistant, begun)];
-        let prompt = assemble_turns(&template, &turns, &[], PromptEnd::BegunAnswer, &encoder);
-        prompt.map(|prompt| prompt.tokens)
+        let turns = vec![text(Role::User, "a</s>"), text(Role::Assistant, begun)];
+        let prompt = TurnsPrompt { end: PromptEnd::BegunAnswer, ..answer_to(turns) };
+        assemble_turns(&template, &prompt, &encoder).map(|prompt| prompt.tokens)
     };
     let plain = |text: &str| text.bytes().map(u32::from).collect::<Vec<_>>();
     let user = [vec![1000], plain("a</s>"), vec![1001, 1000]].concat();
     assert_eq!(tokens("b").unwrap(), [user, plain("b")].concat());
     assert!(matches!(tokens(""), Err(ChatError::WordsNotRendered)));
+}
+
+#[test]
+fn breakpoints_are_where_the_asked_for_texts_end() {
+    let breakpoints_of = |template: &str, turns: Vec<Turn>, places: &[(usize, usize)]| {
+        let template = ChatTemplate::parse(template, SpecialTokens::default()).unwrap();
+        let place = |&(turn, num_bytes)| TextPlace { turn, num_bytes };
+        let breakpoints = places.iter().map(place).collect();
+        let prompt = TurnsPrompt { breakpoints, ..answer_to(turns) };
+        let Prompt { text, breakpoints, .. } =
+            assemble_turns(&template, &prompt, &Bytes(Vec::new())).unwrap();
+        breakpoints.iter().map(|&count| text[..count].to_owned()).collect::<Vec<_>>()
+    };
+    let found = breakpoints_of(OBJECTS, turns(), &[(1, 7), (0, 3), (0, 3)]);
+    assert_eq!(found, ["[user] Whe", "[user] Where?[assistant] I look."]);
+    // No such turn, and beyond its text.
+    assert_eq!(breakpoints_of(OBJECTS, turns(), &[(9, 1), (0, 99)]), ["[user] Where?"]);
+    // A template that strips blanks leaves the breakpoint at the text that is left.
+    let blanks = Message { role: Role::User, content: "  Where? ".to_owned(), token_ids: None };
+    let stripping = "{% for message in messages %}<{{ message.content | trim }}>{% endfor %}";
+    let found = breakpoints_of(stripping, vec![Turn::Message(blanks)], &[(0, 1), (0, 5), (0, 9)]);
+    assert_eq!(found, ["<", "<Whe", "<Where?"]);
 }

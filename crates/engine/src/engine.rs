@@ -230,7 +230,7 @@ impl Engine {
         // A draft model would propose tokens of any form.
         let num_draft_tokens = request.num_draft_tokens.filter(|_| request.form.is_none());
         let request = GenerateRequest { num_draft_tokens, ..request };
-        let job = Job::Generate(GenerateJob {
+        let job = Job::Generate(Box::new(GenerateJob {
             request: Box::new(request),
             events: sender,
             stop: stop_receiver,
@@ -238,7 +238,7 @@ impl Engine {
             prompt: None,
             grammar: None,
             needs: None,
-        });
+        }));
         let ended = self.send(job);
         Generation { events, stop, ended, has_ended: false }
     }

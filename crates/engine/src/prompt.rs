@@ -25,6 +25,7 @@ pub(crate) fn prompt_tokens(
         new_from: 0,
         boundaries: vec![tokens.len()],
         roles: vec![Role::User],
+        breakpoints: Vec::new(),
         tokens,
         text: String::new(),
     };
@@ -35,9 +36,7 @@ pub(crate) fn prompt_tokens(
     };
     match prompt {
         PromptInput::Messages(messages) => Ok(assemble(&template()?, messages, tokenizer)?),
-        PromptInput::Turns { turns, tools, end } => {
-            Ok(assemble_turns(&template()?, turns, tools, *end, tokenizer)?)
-        }
+        PromptInput::Turns(prompt) => Ok(assemble_turns(&template()?, prompt, tokenizer)?),
         PromptInput::After { prefix, messages } => after(model, &template()?, prefix, messages),
         // Templates write the beginning-of-sequence token themselves.
         PromptInput::OpenTurn(messages) => {
@@ -109,6 +108,7 @@ fn after(
         new_from: num_before + following.new_from,
         boundaries,
         roles,
+        breakpoints: Vec::new(),
         text: following.text,
     })
 }

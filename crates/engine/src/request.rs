@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
 use cairn_chat::{
-    AnswerForm, AnswerFormat, GenerationStats, Message, OfferedTool, PromptEnd, SamplingParams,
-    SegmentEvent, Turn,
+    AnswerForm, AnswerFormat, GenerationStats, Message, OfferedTool, SamplingParams, SegmentEvent,
+    TurnsPrompt,
 };
 use cairn_formats::cache_file::PromptKind;
 use cairn_lm::cache::KvQuantization;
@@ -22,14 +22,7 @@ pub enum PromptInput {
     /// A conversation, rendered with the model's chat template.
     Messages(Vec<Message>),
     /// A conversation in which tools are offered and called.
-    Turns {
-        /// The conversation.
-        turns: Vec<Turn>,
-        /// The tools, in OpenAI's form.
-        tools: Vec<Value>,
-        /// Whether the last turn is an answer that is continued.
-        end: PromptEnd,
-    },
+    Turns(TurnsPrompt),
     /// Messages that follow a stored prompt cache: its tokens unchanged, then the messages, of
     /// which the first is the user's.
     After {

@@ -306,7 +306,7 @@ impl EngineLoop {
     fn begin(&mut self, job: Job) {
         let worker = &mut self.worker;
         let task = match job {
-            Job::Generate(job) => return self.scheduler.begin(worker, job),
+            Job::Generate(job) => return self.scheduler.begin(worker, *job),
             Job::CachePrompt { request, progress, reply } => {
                 Task::cache_prompt(worker, *request, progress, reply)
             }

@@ -329,7 +329,7 @@ fn num_bytes_of_last(prompt: &PromptInput) -> usize {
         | PromptInput::Continuation(messages) => {
             messages.last().map_or(0, |message| message.content.len())
         }
-        PromptInput::Turns { turns, .. } => turns.last().map_or(0, |turn| turn.content().len()),
+        PromptInput::Turns(prompt) => prompt.turns.last().map_or(0, |turn| turn.content().len()),
         PromptInput::Text(text) | PromptInput::MoreText(text) => text.len(),
         PromptInput::Tokens(tokens) => tokens.len(),
     }

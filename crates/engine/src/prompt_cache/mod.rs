@@ -349,8 +349,8 @@ impl PromptCache {
             return Vec::new();
         }
         let last = prompt.tokens.len() - 1; // prompts are not empty
-        // Only the end of the system prompt and a position near the end of the question: states are
-        // large, and later prompts rarely continue from elsewhere.
+        // Only the end of the system prompt, a position near the end of the question, and what was
+        // asked for: states are large, and later prompts rarely continue from elsewhere.
         let system = prompt
             .boundaries
             .iter()
@@ -359,6 +359,7 @@ impl PromptCache {
             .map(|(end, _)| *end);
         let mut positions: Vec<usize> =
             system.into_iter().chain([prompt.tokens.len().saturating_sub(TAIL_TOKENS)]).collect();
+        positions.extend(&prompt.breakpoints);
         positions.sort_unstable();
         positions.retain(|position| (num_cached + 1..last).contains(position));
         positions.dedup();

@@ -16,7 +16,7 @@ const NUM_THREADS: usize = 2;
 
 /// A request whose grammar is to be compiled.
 pub(crate) struct GrammarJob {
-    job: GenerateJob,
+    job: Box<GenerateJob>,
     /// In llguidance's dialect of Lark.
     lark: String,
     compiler: GrammarCompiler,
@@ -45,7 +45,7 @@ impl GrammarQueue {
     }
 
     /// Has a grammar compiled; the request comes back with it.
-    pub(super) fn push(&self, mut job: GenerateJob, lark: String, loaded: &Loaded) {
+    pub(super) fn push(&self, mut job: Box<GenerateJob>, lark: String, loaded: &Loaded) {
         // Another model may become the current one meanwhile.
         job.request.model = Some(loaded.name.clone());
         let model = &loaded.model;

@@ -42,7 +42,7 @@ pub(crate) enum Job {
     },
     /// The names of models that stay until a person unloads them.
     SetPinned(Vec<String>),
-    Generate(GenerateJob),
+    Generate(Box<GenerateJob>),
     /// Replies with the file's contents, and with `import` adds them to the prompt cache.
     ReadPromptFile {
         path: PathBuf,

@@ -99,7 +99,7 @@ impl TestLoop {
             grammar: None,
             needs: None,
         };
-        self.jobs.send(Job::Generate(job)).unwrap();
+        self.jobs.send(Job::Generate(Box::new(job))).unwrap();
         Running { events: receiver, stop, cached: None, num_tokens: 0 }
     }
 

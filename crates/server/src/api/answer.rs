@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use cairn_app::completion::{
-    EngineError, FinishReason, FinishedGeneration, GenerateEvent, Generation, PromptEnd,
-    PromptInput, Role, SegmentEvent, TokenLogprob, Turn,
+    EngineError, FinishReason, FinishedGeneration, GenerateEvent, Generation, PromptInput,
+    SegmentEvent, TokenLogprob,
 };
 use serde_json::Value;
 
@@ -333,23 +333,6 @@ impl Part {
             (Piece::Arguments(_) | Piece::CallEnd, _) => {}
         }
     }
-}
-
-/// The prompt of a chat. Instructions that come in several messages are one, because many templates
-/// take only one.
-pub(super) fn chat_prompt(turns: Vec<Turn>, tools: &Tools, end: PromptEnd) -> PromptInput {
-    let mut joined: Vec<Turn> = Vec::with_capacity(turns.len());
-    for turn in turns {
-        match (joined.as_mut_slice(), turn) {
-            ([Turn::Message(system)], Turn::Message(message))
-                if system.role == Role::System && message.role == Role::System =>
-            {
-                system.content = format!("{}\n\n{}", system.content, message.content);
-            }
-            (_, turn) => joined.push(turn),
-        }
-    }
-    PromptInput::Turns { turns: joined, tools: tools.for_template(), end }
 }
 
 /// JSON has no infinity; a token that is forbidden gets what OpenAI's API gives such a one.

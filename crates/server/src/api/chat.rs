@@ -18,11 +18,11 @@ use cairn_app::completion::{self, PromptEnd};
 use serde_json::{Map, Value};
 
 use super::answer::{
-    Answer, AnswerEvent, AnswerRequest, Ending, FinishedAnswer, Part, Piece, TokenText,
-    chat_prompt, new_id, now_s,
+    Answer, AnswerEvent, AnswerRequest, Ending, FinishedAnswer, Part, Piece, TokenText, new_id,
+    now_s,
 };
 use super::body::{self, Body, Fields};
-use super::chat_messages::{schema, take_reasoning, tools, turns};
+use super::chat_messages::{conversation, schema, take_reasoning, tools};
 use super::error::{ApiError, Vendor};
 use super::sampling::{VendorSampling, checked_stops};
 use super::stream::{self, StreamFormat};
@@ -100,7 +100,8 @@ fn question(
         return Err(ApiError::invalid("messages", "`messages` is empty: ask something."));
     }
     let tools = tools(fields.tools, fields.tool_choice, fields.parallel_tool_calls)?;
-    let prompt = chat_prompt(turns(fields.messages, reasoning)?, &tools, PromptEnd::NewAnswer);
+    let conversation = conversation(fields.messages, reasoning)?;
+    let prompt = conversation.prompt(&tools, PromptEnd::NewAnswer);
     let num_top_logprobs = match (fields.logprobs, fields.top_logprobs) {
         (Some(true), top) if top.unwrap_or(0) <= MAX_TOP_LOGPROBS => {
             Some(usize::from(top.unwrap_or(0)))

@@ -4,15 +4,16 @@ use async_openai::types::chat::{
     ChatCompletionMessageToolCalls, ChatCompletionRequestAssistantMessage,
     ChatCompletionRequestAssistantMessageContent, ChatCompletionRequestAssistantMessageContentPart,
     ChatCompletionRequestDeveloperMessageContent, ChatCompletionRequestDeveloperMessageContentPart,
-    ChatCompletionRequestMessage, ChatCompletionRequestSystemMessageContent,
-    ChatCompletionRequestSystemMessageContentPart, ChatCompletionRequestToolMessageContent,
-    ChatCompletionRequestToolMessageContentPart, ChatCompletionRequestUserMessageContent,
-    ChatCompletionRequestUserMessageContentPart, ChatCompletionToolChoiceOption,
-    ChatCompletionTools, ResponseFormat, ToolChoiceOptions,
+    ChatCompletionRequestMessage, ChatCompletionRequestMessageContentPartText,
+    ChatCompletionRequestSystemMessageContent, ChatCompletionRequestSystemMessageContentPart,
+    ChatCompletionRequestToolMessageContent, ChatCompletionRequestToolMessageContentPart,
+    ChatCompletionRequestUserMessageContent, ChatCompletionRequestUserMessageContentPart,
+    ChatCompletionToolChoiceOption, ChatCompletionTools, ResponseFormat, ToolChoiceOptions,
 };
-use cairn_app::completion::{MadeCall, Message, Role, Turn};
+use cairn_app::completion::{MadeCall, Role};
 use serde_json::{Map, Value};
 
+use super::conversation::{Conversation, Said};
 use super::error::ApiError;
 use super::tools::{self, Tool, ToolChoice, Tools};
 
@@ -73,66 +74,67 @@ pub(super) fn take_reasoning(fields: &mut Map<String, Value>) -> Vec<Option<Stri
     messages.into_iter().flatten().map(reasoning).collect()
 }
 
-/// The turns of a conversation, with the reasoning of each; what is no text and no call is refused
-/// by its place.
-pub(super) fn turns(
+/// A conversation, with the reasoning of each message; what is no text and no call is refused by its
+/// place.
+pub(super) fn conversation(
     messages: Vec<ChatCompletionRequestMessage>,
     reasoning: Vec<Option<String>>,
-) -> Result<Vec<Turn>, ApiError> {
-    let mut turns: Vec<Turn> = Vec::with_capacity(messages.len());
+) -> Result<Conversation, ApiError> {
+    let mut conversation = Conversation::default();
     let reasoning = reasoning.into_iter().chain(std::iter::repeat(None));
     for (index, (message, reasoning)) in messages.into_iter().zip(reasoning).enumerate() {
-        let turn = turn(index, message, reasoning, &turns)?;
-        turns.push(turn);
+        add_message(&mut conversation, index, message, reasoning)?;
     }
-    Ok(turns)
+    Ok(conversation)
 }
 
-fn turn(
+fn add_message(
+    conversation: &mut Conversation,
     index: usize,
     message: ChatCompletionRequestMessage,
     reasoning: Option<String>,
-    earlier: &[Turn],
-) -> Result<Turn, ApiError> {
+) -> Result<(), ApiError> {
     use ChatCompletionRequestMessage as Request;
     let refused = |what: &str| ApiError::unsupported(format!("messages[{index}].{what}"));
-    let (role, content) = match message {
-        Request::Developer(message) => (Role::System, developer(message.content)),
-        Request::System(message) => (Role::System, system(message.content)),
-        Request::User(message) => {
-            (Role::User, user(message.content).ok_or_else(|| refused("content"))?)
+    match message {
+        Request::Developer(message) => {
+            conversation.add_message(Role::System, developer(message.content));
         }
-        Request::Assistant(message) => return answer(index, message, reasoning),
+        Request::System(message) => {
+            conversation.add_message(Role::System, system(message.content));
+        }
+        Request::User(message) => {
+            let said = user(message.content).ok_or_else(|| refused("content"))?;
+            conversation.add_message(Role::User, said);
+        }
+        Request::Assistant(message) => {
+            let calls = calls(index, &message)?;
+            let said = message.content.map_or(Said::default(), assistant);
+            conversation.add_answer(said, reasoning, calls);
+        }
         Request::Tool(message) => {
-            let call_id = message.tool_call_id;
-            let name = tools::called(earlier, &call_id);
-            return Ok(Turn::Result { call_id, name, content: tool(message.content) });
+            conversation.add_result(message.tool_call_id, tool(message.content));
         }
         Request::Function(_) => return Err(refused("role")),
-    };
-    Ok(Turn::Message(Message { role, content, token_ids: None }))
+    }
+    Ok(())
 }
 
-fn answer(
+/// The calls of an answer.
+fn calls(
     index: usize,
-    message: ChatCompletionRequestAssistantMessage,
-    reasoning: Option<String>,
-) -> Result<Turn, ApiError> {
+    message: &ChatCompletionRequestAssistantMessage,
+) -> Result<Vec<MadeCall>, ApiError> {
     #[expect(deprecated, reason = "clients still send it")]
     if message.function_call.is_some() {
         return Err(ApiError::unsupported(format!("messages[{index}].function_call")));
     }
-    let content = message.content.map_or(String::new(), assistant);
-    let calls = message.tool_calls.unwrap_or_default();
-    if calls.is_empty() && reasoning.is_none() {
-        return Ok(Turn::Message(Message { role: Role::Assistant, content, token_ids: None }));
-    }
-    let call = |(number, call)| {
+    let call = |(number, call): (usize, &ChatCompletionMessageToolCalls)| {
         let place = format!("messages[{index}].tool_calls[{number}]");
         match call {
             ChatCompletionMessageToolCalls::Function(call) => Ok(MadeCall {
-                id: call.id,
-                name: call.function.name,
+                id: call.id.clone(),
+                name: call.function.name.clone(),
                 arguments: tools::arguments(
                     &call.function.arguments,
                     &format!("{place}.function.arguments"),
@@ -141,63 +143,76 @@ fn answer(
             ChatCompletionMessageToolCalls::Custom(_) => Err(ApiError::unsupported(place)),
         }
     };
-    let calls = calls.into_iter().enumerate().map(call).collect::<Result<_, _>>()?;
-    Ok(Turn::Answer { content, reasoning, calls })
+    message.tool_calls.iter().flatten().enumerate().map(call).collect()
 }
 
-fn developer(content: ChatCompletionRequestDeveloperMessageContent) -> String {
+fn developer(content: ChatCompletionRequestDeveloperMessageContent) -> Said {
     match content {
-        ChatCompletionRequestDeveloperMessageContent::Text(text) => text,
-        ChatCompletionRequestDeveloperMessageContent::Array(parts) => parts
-            .into_iter()
-            .map(|ChatCompletionRequestDeveloperMessageContentPart::Text(part)| part.text)
-            .collect(),
+        ChatCompletionRequestDeveloperMessageContent::Text(text) => text.into(),
+        ChatCompletionRequestDeveloperMessageContent::Array(parts) => {
+            let part = |ChatCompletionRequestDeveloperMessageContentPart::Text(part)| part;
+            said(parts.into_iter().map(part))
+        }
     }
 }
 
-fn system(content: ChatCompletionRequestSystemMessageContent) -> String {
+fn system(content: ChatCompletionRequestSystemMessageContent) -> Said {
     match content {
-        ChatCompletionRequestSystemMessageContent::Text(text) => text,
-        ChatCompletionRequestSystemMessageContent::Array(parts) => parts
-            .into_iter()
-            .map(|ChatCompletionRequestSystemMessageContentPart::Text(part)| part.text)
-            .collect(),
+        ChatCompletionRequestSystemMessageContent::Text(text) => text.into(),
+        ChatCompletionRequestSystemMessageContent::Array(parts) => {
+            let part = |ChatCompletionRequestSystemMessageContentPart::Text(part)| part;
+            said(parts.into_iter().map(part))
+        }
     }
 }
 
 /// None if a part is no text.
-fn user(content: ChatCompletionRequestUserMessageContent) -> Option<String> {
+fn user(content: ChatCompletionRequestUserMessageContent) -> Option<Said> {
+    let parts = match content {
+        ChatCompletionRequestUserMessageContent::Text(text) => return Some(text.into()),
+        ChatCompletionRequestUserMessageContent::Array(parts) => parts,
+    };
+    let text = |part| match part {
+        ChatCompletionRequestUserMessageContentPart::Text(part) => Some(part),
+        _ => None,
+    };
+    let texts: Vec<_> = parts.into_iter().map(text).collect::<Option<_>>()?;
+    Some(said(texts))
+}
+
+fn assistant(content: ChatCompletionRequestAssistantMessageContent) -> Said {
+    let parts = match content {
+        ChatCompletionRequestAssistantMessageContent::Text(text) => return text.into(),
+        ChatCompletionRequestAssistantMessageContent::Array(parts) => parts,
+    };
+    let mut said = Said::default();
+    for part in parts {
+        match part {
+            ChatCompletionRequestAssistantMessageContentPart::Text(part) => {
+                said.add(&part.text, part.prompt_cache_breakpoint.is_some());
+            }
+            ChatCompletionRequestAssistantMessageContentPart::Refusal(part) => {
+                said.add(&part.refusal, false);
+            }
+        }
+    }
+    said
+}
+
+fn tool(content: ChatCompletionRequestToolMessageContent) -> Said {
     match content {
-        ChatCompletionRequestUserMessageContent::Text(text) => Some(text),
-        ChatCompletionRequestUserMessageContent::Array(parts) => parts
-            .into_iter()
-            .map(|part| match part {
-                ChatCompletionRequestUserMessageContentPart::Text(part) => Some(part.text),
-                _ => None,
-            })
-            .collect(),
+        ChatCompletionRequestToolMessageContent::Text(text) => text.into(),
+        ChatCompletionRequestToolMessageContent::Array(parts) => {
+            let part = |ChatCompletionRequestToolMessageContentPart::Text(part)| part;
+            said(parts.into_iter().map(part))
+        }
     }
 }
 
-fn assistant(content: ChatCompletionRequestAssistantMessageContent) -> String {
-    match content {
-        ChatCompletionRequestAssistantMessageContent::Text(text) => text,
-        ChatCompletionRequestAssistantMessageContent::Array(parts) => parts
-            .into_iter()
-            .map(|part| match part {
-                ChatCompletionRequestAssistantMessageContentPart::Text(part) => part.text,
-                ChatCompletionRequestAssistantMessageContentPart::Refusal(part) => part.refusal,
-            })
-            .collect(),
+fn said(parts: impl IntoIterator<Item = ChatCompletionRequestMessageContentPartText>) -> Said {
+    let mut said = Said::default();
+    for part in parts {
+        said.add(&part.text, part.prompt_cache_breakpoint.is_some());
     }
-}
-
-fn tool(content: ChatCompletionRequestToolMessageContent) -> String {
-    match content {
-        ChatCompletionRequestToolMessageContent::Text(text) => text,
-        ChatCompletionRequestToolMessageContent::Array(parts) => parts
-            .into_iter()
-            .map(|ChatCompletionRequestToolMessageContentPart::Text(part)| part.text)
-            .collect(),
-    }
+    said
 }

@@ -6,14 +6,15 @@ use axum::Json;
 use axum::extract::{Request, State};
 use axum::response::sse::Event;
 use axum::response::{IntoResponse, Response};
-use cairn_app::completion::{FinishReason, MadeCall, Message, PromptEnd, Role, Turn};
+use cairn_app::completion::{FinishReason, MadeCall, PromptEnd, Role, Turn};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::answer::{
-    Answer, AnswerEvent, AnswerRequest, Ending, FinishedAnswer, Part, Piece, chat_prompt, new_id,
+    Answer, AnswerEvent, AnswerRequest, Ending, FinishedAnswer, Part, Piece, new_id,
 };
 use super::body::{self, Body, Fields};
+use super::conversation::{Conversation, Said};
 use super::error::{ApiError, Vendor};
 use super::sampling::{VendorSampling, checked_stops};
 use super::stream::{self, StreamFormat};
@@ -91,38 +92,41 @@ enum Content {
 /// What a message's blocks say.
 #[derive(Default)]
 struct Blocks {
-    text: String,
+    said: Said,
     reasoning: Option<String>,
     calls: Vec<MadeCall>,
     /// Ids and texts.
-    results: Vec<(String, String)>,
+    results: Vec<(String, Said)>,
 }
 
 impl Content {
     /// The text; what is not text is refused by its place.
-    fn text(self, place: &str) -> Result<String, ApiError> {
+    fn text(self, place: &str) -> Result<Said, ApiError> {
         let blocks = match self {
-            Content::Text(text) => return Ok(text),
+            Content::Text(text) => return Ok(text.into()),
             Content::Blocks(blocks) => blocks,
         };
-        let text = |(index, block): (usize, Map<String, Value>)| match kind_and_text(&block) {
-            (Some("text"), Some(text)) => Ok(text.to_owned()),
-            _ => Err(ApiError::unsupported(format!("{place}[{index}]"))),
-        };
-        blocks.into_iter().enumerate().map(text).collect()
+        let mut said = Said::default();
+        for (index, block) in blocks.iter().enumerate() {
+            let (Some("text"), Some(text)) = kind_and_text(block) else {
+                return Err(ApiError::unsupported(format!("{place}[{index}]")));
+            };
+            said.add(text, ends_prefix(block));
+        }
+        Ok(said)
     }
 
     /// What the message of one side says; what it cannot say is refused by its place.
     fn read(self, role: &RequestRole, place: &str) -> Result<Blocks, ApiError> {
         let mut read = Blocks::default();
         let blocks = match self {
-            Content::Text(text) => return Ok(Blocks { text, ..read }),
+            Content::Text(text) => return Ok(Blocks { said: text.into(), ..read }),
             Content::Blocks(blocks) => blocks,
         };
         for (index, block) in blocks.into_iter().enumerate() {
             let place = format!("{place}[{index}]");
             match (kind_and_text(&block), role) {
-                ((Some("text"), Some(text)), _) => read.text.push_str(text),
+                ((Some("text"), Some(text)), _) => read.said.add(text, ends_prefix(&block)),
                 ((Some("thinking"), _), RequestRole::Assistant) => {
                     let thought = block.get("thinking").and_then(Value::as_str).unwrap_or_default();
                     read.reasoning.get_or_insert_default().push_str(thought);
@@ -140,6 +144,11 @@ impl Content {
         }
         Ok(read)
     }
+}
+
+/// Whether later prompts are said to begin with all that comes up to this block.
+fn ends_prefix(block: &Map<String, Value>) -> bool {
+    block.get("cache_control").is_some_and(Value::is_object)
 }
 
 fn kind_and_text(block: &Map<String, Value>) -> (Option<&str>, Option<&str>) {
@@ -160,20 +169,21 @@ fn call(mut block: Map<String, Value>, place: String) -> Result<MadeCall, ApiErr
 }
 
 /// The id and the text of a result.
-fn result(mut block: Map<String, Value>, place: &str) -> Result<(String, String), ApiError> {
+fn result(mut block: Map<String, Value>, place: &str) -> Result<(String, Said), ApiError> {
     let Some(Value::String(id)) = block.remove("tool_use_id") else {
         let message = format!("`{place}` needs a tool_use_id.");
         return Err(ApiError::invalid(place, message));
     };
     let refused = || ApiError::unsupported(format!("{place}.content"));
-    let text = match block.remove("content") {
-        None | Some(Value::Null) => String::new(),
+    let mut said = match block.remove("content") {
+        None | Some(Value::Null) => Said::default(),
         Some(content) => {
             let content: Content = serde_json::from_value(content).map_err(|_| refused())?;
             content.text(&format!("{place}.content"))?
         }
     };
-    Ok((id, text))
+    said.add("", ends_prefix(&block));
+    Ok((id, said))
 }
 
 pub(super) async fn create(State(shared): State<Arc<Shared>>, request: Request) -> Response {
@@ -259,20 +269,21 @@ fn question(body: Body<MessagesRequest>) -> Result<AnswerRequest, ApiError> {
         Some(RequestMessage { role: RequestRole::Assistant, .. }) => PromptEnd::BegunAnswer,
         _ => PromptEnd::NewAnswer,
     };
-    let system = fields.system.map(|system| system.text("system")).transpose()?;
-    let system = system.map(|content| message_of(Role::System, content));
-    let mut turns: Vec<Turn> = system.into_iter().collect();
+    let mut conversation = Conversation::default();
+    if let Some(system) = fields.system {
+        conversation.add_message(Role::System, system.text("system")?);
+    }
     for (index, RequestMessage { role, content }) in fields.messages.into_iter().enumerate() {
         let said = content.read(&role, &format!("messages[{index}].content"))?;
-        add_turns(&mut turns, &role, said);
+        add_turns(&mut conversation, &role, said);
     }
     if end == PromptEnd::BegunAnswer {
-        check_begun(&turns, schema.is_some() || tools.is_call_required())?;
+        check_begun(conversation.turns(), schema.is_some() || tools.is_call_required())?;
     }
     Ok(AnswerRequest {
         model,
         admitted,
-        prompt: chat_prompt(turns, &tools, end),
+        prompt: conversation.prompt(&tools, end),
         tools: Some(tools),
         schema,
         sampling: VendorSampling {
@@ -325,26 +336,18 @@ fn tools(tools: Vec<RequestTool>, choice: Option<RequestChoice>) -> Result<Tools
     Tools::new(tools, choice, is_one_call.map(|is_one| !is_one))
 }
 
-fn message_of(role: Role, content: String) -> Turn {
-    Turn::Message(Message { role, content, token_ids: None })
-}
-
 /// Adds the turns of a message. Results come before what the user says to them.
-fn add_turns(turns: &mut Vec<Turn>, role: &RequestRole, said: Blocks) {
-    let Blocks { text, reasoning, calls, results } = said;
+fn add_turns(conversation: &mut Conversation, role: &RequestRole, blocks: Blocks) {
+    let Blocks { said, reasoning, calls, results } = blocks;
     match role {
-        RequestRole::Assistant if calls.is_empty() && reasoning.is_none() => {
-            turns.push(message_of(Role::Assistant, text));
-        }
-        RequestRole::Assistant => turns.push(Turn::Answer { content: text, reasoning, calls }),
+        RequestRole::Assistant => conversation.add_answer(said, reasoning, calls),
         RequestRole::User => {
             let has_results = !results.is_empty();
-            for (call_id, content) in results {
-                let name = tools::called(turns, &call_id);
-                turns.push(Turn::Result { call_id, name, content });
+            for (call_id, result) in results {
+                conversation.add_result(call_id, result);
             }
-            if !has_results || !text.is_empty() {
-                turns.push(message_of(Role::User, text));
+            if !has_results || !said.text.is_empty() {
+                conversation.add_message(Role::User, said);
             }
         }
     }

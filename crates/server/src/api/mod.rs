@@ -19,6 +19,7 @@ mod body;
 mod chat;
 mod chat_messages;
 mod completions;
+mod conversation;
 mod decisions;
 mod error;
 mod messages;

@@ -7,15 +7,15 @@ use axum::Json;
 use axum::extract::{Request, State};
 use axum::response::sse::Event;
 use axum::response::{IntoResponse, Response};
-use cairn_app::completion::{FinishReason, MadeCall, Message, PromptEnd, Role, Turn};
+use cairn_app::completion::{FinishReason, MadeCall, PromptEnd, Role};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::answer::{
-    Answer, AnswerEvent, AnswerRequest, Ending, FinishedAnswer, Part, Piece, chat_prompt, new_id,
-    now_s,
+    Answer, AnswerEvent, AnswerRequest, Ending, FinishedAnswer, Part, Piece, new_id, now_s,
 };
 use super::body::{self, Body, Fields};
+use super::conversation::{Conversation, Said};
 use super::error::{ApiError, Vendor};
 use super::sampling::VendorSampling;
 use super::stream::{self, StreamFormat};
@@ -179,23 +179,25 @@ fn question(body: Body<ResponsesRequest>) -> Result<AnswerRequest, ApiError> {
     let format = fields.text.and_then(|text| text.format);
     let (kind, schema) = format.map(|format| (format.r#type, format.schema)).unzip();
     let schema = tools::schema(kind.as_deref(), schema.flatten(), "text.format")?;
-    let mut turns: Vec<Turn> = Vec::new();
-    turns.extend(fields.instructions.map(|text| message_of(Role::System, text)));
+    let mut conversation = Conversation::default();
+    if let Some(instructions) = fields.instructions {
+        conversation.add_message(Role::System, instructions.into());
+    }
     match fields.input {
-        Input::Text(text) => turns.push(message_of(Role::User, text)),
+        Input::Text(text) => conversation.add_message(Role::User, text.into()),
         Input::Items(items) => {
             for (index, item) in items.into_iter().enumerate() {
-                add_item(&mut turns, index, item)?;
+                add_item(&mut conversation, index, item)?;
             }
         }
     }
-    if turns.is_empty() {
+    if conversation.turns().is_empty() {
         return Err(ApiError::invalid("input", "`input` is empty: ask something."));
     }
     Ok(AnswerRequest {
         model,
         admitted,
-        prompt: chat_prompt(turns, &tools, PromptEnd::NewAnswer),
+        prompt: conversation.prompt(&tools, PromptEnd::NewAnswer),
         tools: Some(tools),
         schema,
         sampling: VendorSampling {
@@ -237,19 +239,13 @@ fn tools(
     Tools::new(tools, choice, is_parallel)
 }
 
-fn message_of(role: Role, content: String) -> Turn {
-    Turn::Message(Message { role, content, token_ids: None })
-}
-
 /// Adds an item of the conversation; one that cannot be told is refused by its place.
-fn add_item(turns: &mut Vec<Turn>, index: usize, item: Item) -> Result<(), ApiError> {
+fn add_item(conversation: &mut Conversation, index: usize, item: Item) -> Result<(), ApiError> {
     let refused = |what: &str| ApiError::unsupported(format!("input[{index}]{what}"));
-    let content = |content: Option<Content>, what: &str| match content {
-        None => Ok(String::new()),
-        Some(Content::Text(text)) => Ok(text),
-        Some(Content::Parts(parts)) => {
-            parts.iter().map(text).collect::<Option<String>>().ok_or_else(|| refused(what))
-        }
+    let said = |content: Option<Content>, what: &str| match content {
+        None => Ok(Said::default()),
+        Some(Content::Text(text)) => Ok(text.into()),
+        Some(Content::Parts(parts)) => said(&parts).ok_or_else(|| refused(what)),
     };
     match item.r#type.as_deref() {
         None | Some("message") => {
@@ -258,13 +254,12 @@ fn add_item(turns: &mut Vec<Turn>, index: usize, item: Item) -> Result<(), ApiEr
                 ItemRole::User => Role::User,
                 ItemRole::Assistant => Role::Assistant,
             };
-            add_message(turns, role, content(item.content, ".content")?);
+            conversation.add_message(role, said(item.content, ".content")?);
         }
         Some("reasoning") => {
-            let thought = content(item.content, ".content")?;
-            let calls = Vec::new();
+            let thought = said(item.content, ".content")?.text;
             let reasoning = Some(thought).filter(|thought| !thought.is_empty());
-            turns.push(Turn::Answer { content: String::new(), reasoning, calls });
+            conversation.add_reasoning(reasoning);
         }
         Some("function_call") => {
             let (Some(id), Some(name)) = (item.call_id, item.name) else {
@@ -273,57 +268,30 @@ fn add_item(turns: &mut Vec<Turn>, index: usize, item: Item) -> Result<(), ApiEr
             };
             let param = format!("input[{index}].arguments");
             let arguments = tools::arguments(&item.arguments.unwrap_or_default(), &param)?;
-            add_call(turns, MadeCall { id, name, arguments });
+            conversation.add_call(MadeCall { id, name, arguments });
         }
         Some("function_call_output") => {
             let call_id = item.call_id.ok_or_else(|| refused(".call_id"))?;
-            let name = tools::called(turns, &call_id);
-            let content = content(item.output, ".output")?;
-            turns.push(Turn::Result { call_id, name, content });
+            conversation.add_result(call_id, said(item.output, ".output")?);
         }
         Some(_) => return Err(refused("")),
     }
     Ok(())
 }
 
-/// Adds a message. An answer's text belongs to the reasoning before it.
-fn add_message(turns: &mut Vec<Turn>, role: Role, text: String) {
-    match turns.last_mut() {
-        Some(Turn::Answer { content, calls, .. })
-            if role == Role::Assistant && content.is_empty() && calls.is_empty() =>
-        {
-            *content = text;
-        }
-        _ => turns.push(message_of(role, text)),
+/// The text of parts; none if one is no text.
+fn said(parts: &[Map<String, Value>]) -> Option<Said> {
+    let mut said = Said::default();
+    for part in parts {
+        let field = |name: &str| part.get(name).and_then(Value::as_str);
+        let text = match (field("type")?, field("text")) {
+            ("input_text" | "output_text" | "reasoning_text" | "text", Some(text)) => text,
+            ("refusal", _) => field("refusal")?,
+            _ => return None,
+        };
+        said.add(text, part.get("prompt_cache_breakpoint").is_some_and(Value::is_object));
     }
-}
-
-/// Adds a call to the answer that it belongs to: its items follow each other.
-fn add_call(turns: &mut Vec<Turn>, call: MadeCall) {
-    match turns.last_mut() {
-        Some(Turn::Answer { calls, .. }) => calls.push(call),
-        Some(Turn::Message(message)) if message.role == Role::Assistant => {
-            let content = std::mem::take(&mut message.content);
-            turns.pop();
-            turns.push(Turn::Answer { content, reasoning: None, calls: vec![call] });
-        }
-        _ => {
-            let content = String::new();
-            turns.push(Turn::Answer { content, reasoning: None, calls: vec![call] });
-        }
-    }
-}
-
-/// The text of a part; none if it is no text.
-fn text(part: &Map<String, Value>) -> Option<String> {
-    let field = |name: &str| part.get(name).and_then(Value::as_str);
-    match (field("type")?, field("text")) {
-        ("input_text" | "output_text" | "reasoning_text" | "text", Some(text)) => {
-            Some(text.to_owned())
-        }
-        ("refusal", _) => field("refusal").map(str::to_owned),
-        _ => None,
-    }
+    Some(said)
 }
 
 /// What has been written of an answer.
