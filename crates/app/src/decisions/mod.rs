@@ -1,7 +1,7 @@
 //! Questions about one text, each answered with a probability for each option.
 //!
 //! ```text
-//! state, questions ─▶ Question::asked ─▶ rows: state + question, answers to choose from
+//! state, questions ─▶ Question::asked ─▶ rows: how to answer + state + question, the answers
 //!                                             │ Engine::classify: the state is read once
 //!                                             ▼
 //!              Decision ◀── Question::probabilities ◀── log-probabilities of the answers
@@ -19,6 +19,7 @@ use cairn_engine::{
 use serde_json::Map;
 
 pub(crate) use question::Asked;
+use question::HOW_TO_ANSWER;
 pub use question::{Described, MAX_LEVELS, MAX_OPTIONS, Question, QuestionError, QuestionKind};
 
 use crate::app::App;
@@ -78,7 +79,7 @@ impl App {
         let model = models::ensure_answers(self, request.model.as_deref()).await?;
         let asked: Vec<_> = request.questions.iter().map(Question::asked).collect();
         let rows = asked.iter().flatten().map(|asked| {
-            let content = format!("{}\n\n{}", request.state.trim(), asked.text);
+            let content = format!("{HOW_TO_ANSWER}\n\n{}\n\n{}", request.state.trim(), asked.text);
             let message = Message { role: Role::User, content, token_ids: None };
             ClassifyRow {
                 prompt: PromptInput::Messages(vec![message]),

@@ -65,11 +65,18 @@ pub const MAX_LEVELS: usize = 10;
 /// mean over several orders prefers none.
 const NUM_ROTATIONS: usize = 2;
 
+/// How to answer questions of every kind. It comes before the text that they are about, where it is
+/// read once for all of them.
+pub(super) const HOW_TO_ANSWER: &str = "A text and a question about it follow. Answer with Yes or No, \
+    or with the letter or number of one of the options, and nothing else.";
+
 /// One way of asking a question.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Asked {
-    /// The text behind the state.
+    /// The question and its options.
     pub(crate) text: String,
+    /// How to answer this one, where nothing has said so before.
+    pub(crate) how: &'static str,
     /// What the model may answer, and which option each answer stands for.
     pub(crate) answers: Vec<(String, usize)>,
 }
@@ -112,10 +119,10 @@ impl Question {
         let instructions = self.instructions.trim();
         match &self.kind {
             QuestionKind::Predicate => {
-                let text = format!("{instructions}\nAnswer with “Yes” or “No” and nothing else.");
+                let (text, how) = (instructions.to_owned(), "Answer Yes or No.");
                 let answers = [("Yes", 1), ("yes", 1), ("No", 0), ("no", 0)];
                 let answers = answers.map(|(text, option)| (text.to_owned(), option)).to_vec();
-                vec![Asked { text, answers }]
+                vec![Asked { text, how, answers }]
             }
             QuestionKind::Score(levels) => {
                 let in_order: Vec<usize> = (0..levels.len()).collect();
@@ -177,16 +184,15 @@ fn list(instructions: &str, heading: &str, options: &[Described], order: &[usize
         true => char::from(b'A' + place as u8).to_string(),
         false => (place + 1).to_string(),
     };
-    let mut text = format!("{instructions}\n{heading}:\n");
+    let mut text = format!("{instructions}\n{heading}:");
     for (place, &option) in order.iter().enumerate() {
         let Described { label, description } = &options[option];
         let description = description.as_ref().map(|text| format!(": {text}"));
-        text += &format!("{}. {label}{}\n", name(place), description.unwrap_or_default());
+        text += &format!("\n{}. {label}{}", name(place), description.unwrap_or_default());
     }
-    let what = if has_letters { "letter" } else { "number" };
-    text += &format!("Answer with the {what} of one of them and nothing else.");
+    let how = if has_letters { "Answer with one letter." } else { "Answer with one number." };
     let answers = order.iter().enumerate().map(|(place, &option)| (name(place), option)).collect();
-    Asked { text, answers }
+    Asked { text, how, answers }
 }
 
 #[cfg(test)]
@@ -236,11 +242,8 @@ mod tests {
     #[test]
     fn a_choice_is_asked_in_two_orders() {
         let asked = question(QuestionKind::Choice(described(&["red", "green", "blue"]))).asked();
-        assert_eq!(
-            asked[0].text,
-            "Which one?\nOptions:\nA. red\nB. green\nC. blue\n\
-             Answer with the letter of one of them and nothing else."
-        );
+        assert_eq!(asked[0].text, "Which one?\nOptions:\nA. red\nB. green\nC. blue");
+        assert_eq!(asked[0].how, "Answer with one letter.");
         let orders: Vec<Vec<usize>> = asked
             .iter()
             .map(|asked| asked.answers.iter().map(|(_, option)| *option).collect())
@@ -276,6 +279,6 @@ mod tests {
         let asked = question(QuestionKind::Choice(described(&labels))).asked();
         assert_eq!(asked[1].answers[0], ("1".to_owned(), 15));
         assert_eq!(asked[1].answers[29], ("30".to_owned(), 14));
-        assert!(asked[0].text.ends_with("Answer with the number of one of them and nothing else."));
+        assert_eq!(asked[0].how, "Answer with one number.");
     }
 }

@@ -10,13 +10,13 @@ pub(crate) const PLACEHOLDER: &str = "{text}";
 
 /// The question about one text, once for each order of its options.
 pub(crate) fn about(question: &Question, text: &str) -> Vec<Asked> {
-    if question.instructions.contains(PLACEHOLDER) {
-        let instructions = question.instructions.replace(PLACEHOLDER, text.trim());
-        return Question { instructions, kind: question.kind.clone() }.asked();
-    }
-    let mut asked = question.asked();
+    let (instructions, behind) = match question.instructions.contains(PLACEHOLDER) {
+        true => (question.instructions.replace(PLACEHOLDER, text.trim()), String::new()),
+        false => (question.instructions.clone(), format!("\n\n{}", text.trim())),
+    };
+    let mut asked = Question { instructions, kind: question.kind.clone() }.asked();
     for one in &mut asked {
-        one.text = format!("{}\n\n{}", one.text, text.trim());
+        one.text = format!("{}\n{}{behind}", one.text, one.how);
     }
     asked
 }
@@ -32,7 +32,7 @@ mod tests {
 
     #[test]
     fn a_text_stands_in_its_place_or_behind_the_question() {
-        let answer = "Answer with “Yes” or “No” and nothing else.";
+        let answer = "Answer Yes or No.";
         for (instructions, text, expected) in [
             ("Is it a stone?", " granite\n", format!("Is it a stone?\n{answer}\n\ngranite")),
             ("Is “{text}” a stone?", "granite", format!("Is “granite” a stone?\n{answer}")),

@@ -211,7 +211,7 @@ async fn a_preview_says_what_would_be_asked_and_what_is_missing() {
     let ready = preview(&app, question(JobQuestionKind::Predicate, &[]), csv(None)).await;
     assert_eq!((ready.num_rows, ready.column.as_deref()), (2, Some("text")));
     assert_eq!(ready.columns, ["id", "text"]);
-    let expected = "Is it a stone?\nAnswer with “Yes” or “No” and nothing else.\n\ngranite";
+    let expected = "Is it a stone?\nAnswer Yes or No.\n\ngranite";
     assert_eq!(ready.prompt.as_deref(), Some(expected));
     let missing = preview(&app, question(JobQuestionKind::Choice, &["a"]), csv(Some("x"))).await;
     assert_eq!(missing.prompt, None);
