@@ -1,6 +1,7 @@
 //! `POST /v1/decisions`: questions about one text, each with a probability for each option.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use async_openai::types::decisions::{
     AnswerResource, AnswerResourceChoice, AnswerResourcePredicate, AnswerResourceScore,
@@ -61,11 +62,12 @@ async fn decide(shared: &Arc<Shared>, request: Request) -> Result<DecisionRespon
     let asked: Vec<Question> =
         questions.iter().enumerate().map(read).collect::<Result<_, ApiError>>()?;
     let request = DecideRequest { model, state: state(input)?, questions: asked };
+    let start = Instant::now();
     let decided = tokio::select! {
         decided = shared.app.decide(request) => decided?,
         error = ended_early(shared, &admitted) => return Err(error),
     };
-    admitted.record.iter().for_each(|record| record.set_model(&decided.model));
+    admitted.record.iter().for_each(|record| record.decide(&decided, start.elapsed()));
     drop(admitted);
     let answers = std::iter::zip(questions, decided.decisions).enumerate();
     let answers = answers.map(|(index, (question, decision))| match decision {

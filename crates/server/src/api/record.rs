@@ -2,13 +2,14 @@
 //! the request's handler, or an answer that is still written after that.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use axum::middleware::Next;
 use axum::response::Response;
 use cairn_app::completion::GenerationStats;
+use cairn_app::decisions::Decisions;
 use cairn_app::wire::ApiFigures;
 use cairn_app::{App, EndedRequest};
 
@@ -54,7 +55,6 @@ impl RequestRecord {
 
     /// Its answer has ended as it should.
     pub(super) fn finish(&self, stats: &GenerationStats) {
-        let count = |tokens: usize| u32::try_from(tokens).unwrap_or(u32::MAX);
         self.guard().figures = Some(ApiFigures {
             prompt_tokens: count(stats.num_prompt_tokens),
             cached_tokens: count(stats.num_cached_tokens),
@@ -63,6 +63,19 @@ impl RequestRecord {
             generation_tps: stats.generation_tps,
         });
         self.end(StatusCode::OK);
+    }
+
+    /// Its questions have been decided, which writes no tokens.
+    pub(super) fn decide(&self, decisions: &Decisions, took: Duration) {
+        let mut request = self.guard();
+        request.model = Some(decisions.model.clone());
+        request.figures = Some(ApiFigures {
+            prompt_tokens: count(decisions.num_input_tokens),
+            cached_tokens: count(decisions.num_cached_tokens),
+            generation_tokens: 0,
+            time_to_first_token_ms: took.as_secs_f64() * 1e3,
+            generation_tps: 0.0,
+        });
     }
 
     /// It has ended with this status, unless it had ended before.
@@ -76,6 +89,10 @@ impl RequestRecord {
     fn guard(&self) -> MutexGuard<'_, EndedRequest> {
         self.request.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn count(tokens: usize) -> u32 {
+    u32::try_from(tokens).unwrap_or(u32::MAX)
 }
 
 impl Drop for RequestRecord {

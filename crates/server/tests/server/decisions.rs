@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::api::{MODEL, ask, post, start_with};
+use crate::keys::requests;
 use crate::running::Running;
 
 async fn refused(running: &Running, body: &Value) -> Value {
@@ -65,7 +66,16 @@ async fn each_question_gets_a_probability_for_each_option() {
         .map(|level| level as f64 * score["probabilities"][level]["probability"].as_f64().unwrap())
         .sum();
     assert!((score["score"].as_f64().unwrap() - expected).abs() < 1e-9, "{score}");
-    assert!(whole["usage"]["input_tokens_details"]["cached_tokens"].as_u64().unwrap() > 200);
+    let usage = &whole["usage"];
+    assert!(usage["input_tokens_details"]["cached_tokens"].as_u64().unwrap() > 200);
+    let figures = requests(&running).await[0].figures.clone().unwrap();
+    assert_eq!(
+        (u64::from(figures.prompt_tokens), u64::from(figures.cached_tokens)),
+        (
+            usage["input_tokens"].as_u64().unwrap(),
+            usage["input_tokens_details"]["cached_tokens"].as_u64().unwrap()
+        )
+    );
 
     // Alone each question has the same answer: no question sees another.
     for (index, question) in questions().as_array().unwrap().iter().enumerate() {

@@ -36,7 +36,8 @@ fn about(text: &str) -> Value {
     chat(json!({ "messages": [{ "role": "user", "content": text }] }))
 }
 
-async fn requests(running: &Running) -> Vec<ApiRequest> {
+/// The requests of programs, the last one first.
+pub async fn requests(running: &Running) -> Vec<ApiRequest> {
     match running.ask(Command::GetApi).await {
         Reply::Api { api } => api.requests,
         other => panic!("{other:?}"),
