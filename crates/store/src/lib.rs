@@ -84,6 +84,7 @@ mod other_writers;
 mod recovery;
 mod result_code;
 mod run;
+mod search;
 mod settings;
 mod store;
 mod title;

@@ -11,6 +11,7 @@ mod jobs;
 mod named_caches;
 mod opening;
 mod recovery;
+mod search;
 mod tables;
 mod turns;
 
