@@ -2,8 +2,15 @@
 //! others.
 
 fn main() {
-    let commands =
-        &["call", "export_cache", "import_cache", "import_model", "choose_folder", "show_menus"];
+    let commands = &[
+        "call",
+        "export_cache",
+        "export_job",
+        "import_cache",
+        "import_model",
+        "choose_folder",
+        "show_menus",
+    ];
     let manifest = tauri_build::AppManifest::new().commands(commands);
     if let Err(error) =
         tauri_build::try_build(tauri_build::Attributes::new().app_manifest(manifest))

@@ -1,5 +1,5 @@
 //! Files that the user chooses in native dialogs or drops on the window: prompt caches to save and
-//! open, models to import.
+//! open, models to import, answers about many texts to save.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -12,6 +12,7 @@ use tokio::sync::oneshot;
 
 use crate::ipc::Core;
 
+/// Of prompt caches.
 const EXTENSION: &str = "safetensors";
 /// The longest file name that file systems allow.
 const MAX_NAME_BYTES: usize = 255;
@@ -29,10 +30,31 @@ pub async fn export_cache(
     core: State<'_, Core>,
 ) -> Result<bool, Failure> {
     let app = app(&core)?;
-    let dialog =
-        dialog(&window).set_title("Export prompt cache").set_file_name(file_name(&suggested_name));
+    let dialog = dialog(&window)
+        .set_title("Export prompt cache")
+        .set_file_name(file_name(&suggested_name, EXTENSION));
     let Some(path) = chosen(|answer| dialog.save_file(answer)).await? else { return Ok(false) };
     app.export_cache(&source, layout, &path).await?;
+    Ok(true)
+}
+
+/// Asks for a path and writes the rows of a job to it as CSV. False if the user cancelled.
+///
+/// # Errors
+/// The failure to show.
+#[tauri::command]
+pub async fn export_job(
+    id: String,
+    suggested_name: String,
+    window: WebviewWindow,
+    core: State<'_, Core>,
+) -> Result<bool, Failure> {
+    let app = app(&core)?;
+    let dialog = window.dialog().file().set_parent(&window).add_filter("CSV", &["csv"]);
+    let dialog =
+        dialog.set_title("Export answers").set_file_name(file_name(&suggested_name, "csv"));
+    let Some(path) = chosen(|answer| dialog.save_file(answer)).await? else { return Ok(false) };
+    app.export_job(&id, &path).await?;
     Ok(true)
 }
 
@@ -125,13 +147,14 @@ async fn chosen(
 }
 
 /// A valid file name from the one that a page suggests.
-fn file_name(suggested: &str) -> String {
-    let stem = suggested.strip_suffix(".safetensors").unwrap_or(suggested);
+fn file_name(suggested: &str, extension: &str) -> String {
+    let ending = format!(".{extension}");
+    let stem = suggested.strip_suffix(&ending).unwrap_or(suggested);
     let is_allowed = |char: &char| !char.is_control() && !r#"/\:*?"<>|"#.contains(*char);
     let stem: String = stem.chars().filter(is_allowed).collect();
     let stem = stem.trim().trim_start_matches('.');
-    let stem = &stem[..stem.floor_char_boundary(MAX_NAME_BYTES - ".".len() - EXTENSION.len())];
-    format!("{}.{EXTENSION}", if stem.is_empty() { "prompt-cache" } else { stem })
+    let stem = &stem[..stem.floor_char_boundary(MAX_NAME_BYTES - ending.len())];
+    format!("{}{ending}", if stem.is_empty() { "Cairn" } else { stem })
 }
 
 #[cfg(test)]
@@ -140,7 +163,7 @@ mod tests {
 
     #[track_caller]
     fn check(suggested: &str, expected: &str) {
-        assert_eq!(file_name(suggested), expected, "{suggested:?}");
+        assert_eq!(file_name(suggested, EXTENSION), expected, "{suggested:?}");
     }
 
     #[test]
@@ -149,9 +172,10 @@ mod tests {
         check("My book", "My book.safetensors");
         check("../../etc/passwd", "etcpasswd.safetensors");
         check("a\nb: c?", "ab c.safetensors");
-        check(" ", "prompt-cache.safetensors");
-        check(".safetensors", "prompt-cache.safetensors");
+        check(" ", "Cairn.safetensors");
+        check(".safetensors", "Cairn.safetensors");
         check(&"x".repeat(300), &format!("{}.safetensors", "x".repeat(243)));
         check(&"ä".repeat(300), &format!("{}.safetensors", "ä".repeat(121)));
+        assert_eq!(file_name("Stones.csv", "csv"), "Stones.csv");
     }
 }

@@ -63,6 +63,7 @@ fn run() -> Result<()> {
         .invoke_handler(tauri::generate_handler![
             ipc::call,
             files::export_cache,
+            files::export_job,
             files::import_cache,
             files::import_model,
             files::choose_folder,

@@ -32,7 +32,7 @@ flow(
     await page.button('Calibrate').click();
     await page.button('Undo calibration').waitFor();
     const download = page.driver.waitForEvent('download');
-    await page.button('Export CSV').click();
+    await page.button('Export CSV…').click();
     assert.equal((await download).suggestedFilename(), 'Stones.csv');
 
     const { port, token } = core;

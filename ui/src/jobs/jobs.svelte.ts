@@ -1,6 +1,5 @@
 // The questions that are asked about many texts: their list, and the rows and charts of the open one.
-import { saveFile } from '../platform/files';
-import { sentenceOf, type Platform } from '../platform/platform';
+import { fileName, sentenceOf, type Platform } from '../platform/platform';
 import type { Command, Event, Job, JobCharts, JobRow, JobRowOrder } from '../platform/wire';
 import { strings } from '../text';
 import type { Toasts } from '../ui/toasts.svelte';
@@ -184,14 +183,12 @@ export class JobStore {
   }
 
   async export(job: Job): Promise<void> {
+    const { platform, report, toasts } = this.#options;
     try {
-      const reply = await this.#options.platform.call({ type: 'export_job', id: job.id });
-      if (reply.type !== 'csv') return;
-      // Spreadsheets take a file without the mark for one in an older encoding.
-      const name = job.name.replaceAll(/[\p{Cc}/\\:*?"<>|]+/gu, ' ').trim();
-      saveFile(new Blob(['\u{feff}', reply.text], { type: 'text/csv' }), `${name || strings.jobs.title}.csv`);
+      const isDone = await platform.exportJob(job.id, fileName(job.name, 'csv', strings.jobs.title));
+      if (isDone) toasts.show('info', strings.jobs.exported(job.name));
     } catch (error) {
-      this.#options.report(error);
+      report(error);
     }
   }
 

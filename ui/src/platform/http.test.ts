@@ -180,6 +180,17 @@ test('a prompt cache is saved under its name', async () => {
   expect(asked?.[1]).toMatchObject({ method: 'GET', headers: { authorization: 'Bearer key' } });
 });
 
+test('answers are saved under their name, with the mark that spreadsheets need', async () => {
+  const saved: [number[], string][] = [];
+  const reply = JSON.stringify({ reply: { type: 'csv', text: '\u{feff}a' } });
+  const platform = new HttpPlatform('key', {
+    fetch: async () => answer(200, `${reply}\n`),
+    save: (content, name) => void content.arrayBuffer().then((bytes) => saved.push([[...new Uint8Array(bytes)], name])),
+  });
+  expect(await platform.exportJob('1', 'Stones.csv')).toBe(true);
+  await vi.waitFor(() => expect(saved).toEqual([[[0xef, 0xbb, 0xbf, 0x61], 'Stones.csv']]), { timeout: 20_000 });
+});
+
 test('a file is sent as it is, with its name', async () => {
   const file = cacheFile('Grüße.safetensors');
   let asked: [RequestInfo | URL, RequestInit | undefined] | undefined;

@@ -59,6 +59,13 @@ export class HttpPlatform implements Platform {
     return true;
   }
 
+  async exportJob(id: string, suggestedName: string): Promise<boolean> {
+    const reply = await this.call({ type: 'export_job', id });
+    if (reply.type !== 'csv') throw new CallError('unreachable', strings.connection.unexpectedReply);
+    this.#save(new Blob([reply.text], { type: 'text/csv' }), suggestedName);
+    return true;
+  }
+
   async importCache(given?: File, { onChosen, signal }: ImportOptions = {}): Promise<ImportPreview | null> {
     const file = given ?? (await this.#pick());
     if (!file) return null;

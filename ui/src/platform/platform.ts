@@ -44,6 +44,8 @@ export interface Platform {
   showMenus?(bar: MenuBar): void;
   /** Writes a prompt cache to a file that the user chooses; false: they cancelled. Rejects with a {@link CallError}. */
   exportCache(source: CacheSource, layout: CacheFileLayout, suggestedName: string): Promise<boolean>;
+  /** Writes the answers of a job to a CSV file: where the user chooses, or among a browser's downloads; false: they cancelled. Rejects with a {@link CallError}. */
+  exportJob(id: string, suggestedName: string): Promise<boolean>;
   /**
    * Previews a prompt cache file without importing it yet. Without a file it asks for one; null: the user cancelled.
    * Rejects with a {@link CallError}.
@@ -75,11 +77,16 @@ export function sentenceOf(error: unknown): string {
   return error instanceof Error ? error.message : String(error);
 }
 
-/** A name as a file name that every file system takes, with the ending of prompt cache files. */
+/** A name as a name of a prompt cache file. */
 export function cacheFileName(name: string): string {
+  return fileName(name, 'safetensors', strings.imports.exportName);
+}
+
+/** A name as a file name that every file system takes; `fallback` if nothing of it is left. */
+export function fileName(name: string, ending: string, fallback: string): string {
   const plain = name
     .replaceAll(/[\p{Cc}\p{Cf}/\\:*?"<>|]+/gu, ' ')
     .replaceAll(/\s+/g, ' ')
     .replace(/^[ .]+/, '');
-  return `${[...plain].slice(0, 60).join('').trim() || strings.imports.exportName}.safetensors`;
+  return `${[...plain].slice(0, 60).join('').trim() || fallback}.${ending}`;
 }

@@ -64,6 +64,10 @@ export class TauriPlatform implements Platform {
     return ask('export_cache', { source, layout, suggestedName });
   }
 
+  exportJob(id: string, suggestedName: string): Promise<boolean> {
+    return ask('export_job', { id, suggestedName });
+  }
+
   importCache(): Promise<ImportPreview | null> {
     return ask('import_cache', {});
   }

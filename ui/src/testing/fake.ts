@@ -39,6 +39,7 @@ export class FakePlatform implements Platform {
   isStopped = false;
   /** What was written to files: source, layout and file name. */
   readonly exported: [CacheSource, CacheFileLayout, string][] = [];
+  readonly exportedJobs: [string, string][] = [];
   exportAnswer: boolean | Error = true;
   /** The preview of a file; null: no file was chosen. */
   importAnswer: ImportPreview | null | Error | Promise<ImportPreview> = null;
@@ -68,6 +69,12 @@ export class FakePlatform implements Platform {
 
   async exportCache(source: CacheSource, layout: CacheFileLayout, suggestedName: string): Promise<boolean> {
     this.exported.push([source, layout, suggestedName]);
+    if (this.exportAnswer instanceof Error) throw this.exportAnswer;
+    return this.exportAnswer;
+  }
+
+  async exportJob(id: string, suggestedName: string): Promise<boolean> {
+    this.exportedJobs.push([id, suggestedName]);
     if (this.exportAnswer instanceof Error) throw this.exportAnswer;
     return this.exportAnswer;
   }

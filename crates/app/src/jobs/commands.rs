@@ -57,13 +57,7 @@ pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failu
             }
             changed(app, &id).await
         }
-        Command::ExportJob { id } => {
-            let reading = Reading::of_job(&app.store.listed_job(&id).await?)?;
-            let rows = rows(app, &id, JobRowOrder::Position, 0, u32::MAX).await?;
-            let text = export::csv(&reading, &rows)
-                .map_err(|error| Failure::new(FailureCode::Storage, error.to_string()))?;
-            Ok(Reply::Csv { text })
-        }
+        Command::ExportJob { id } => Ok(Reply::Csv { text: csv(app, &id).await? }),
         _ => {
             let jobs = app.store.jobs().await?.into_iter();
             let jobs = jobs.map(|job| answers::shown(app, job)).collect::<Result<_, _>>()?;
@@ -157,6 +151,14 @@ async fn rows(
     };
     let rows = app.store.job_rows(id, order, offset.into(), limit.into()).await?.into_iter();
     Ok(rows.map(|row| answers::shown_row(&reading, job.temperature, row)).collect())
+}
+
+/// The text of the CSV file with all rows of a job.
+pub(super) async fn csv(app: &App, id: &str) -> Result<String, Failure> {
+    let reading = Reading::of_job(&app.store.listed_job(id).await?)?;
+    let rows = rows(app, id, JobRowOrder::Position, 0, u32::MAX).await?;
+    export::csv(&reading, &rows)
+        .map_err(|error| Failure::new(FailureCode::Storage, error.to_string()))
 }
 
 async fn charts(app: &App, id: &str) -> Result<JobCharts, Failure> {

@@ -1,13 +1,56 @@
 //! The rows of a job as a CSV file: text, label, probability, margin, each option's probability, the
-//! corrected label, and the error. Pure.
+//! corrected label, and the error.
+//!
+//! The file is made for spreadsheets and safe in them. It begins with a byte-order mark, without
+//! which Excel takes UTF-8 for an older encoding; programs that read CSV skip it. A cell that a
+//! spreadsheet would take for a formula begins with an apostrophe. All texts are quoted, so that one
+//! with a semicolon stays one cell where spreadsheets separate cells by semicolons.
+
+use std::io::Write;
+use std::path::Path;
+
+use csv::QuoteStyle;
 
 use super::answers::Reading;
+use super::commands;
+use crate::app::App;
 use crate::decisions::calibration::best;
-use crate::wire::JobRow;
+use crate::wire::{Failure, FailureCode, JobRow};
+
+const BYTE_ORDER_MARK: char = '\u{feff}';
+/// With what a formula can begin. Spreadsheets skip a tab or a line break before it.
+const FORMULA_STARTS: [char; 7] = ['=', '+', '-', '@', '\t', '\r', '\n'];
+
+impl App {
+    /// Writes the rows of a job to a CSV file. A file that is there is replaced when all is written.
+    pub async fn export_job(&self, id: &str, path: &Path) -> Result<(), Failure> {
+        let text = commands::csv(self, id).await?;
+        let target = path.to_owned();
+        let written = self.blocking(move || write(&text, &target)).await;
+        let failed = |why: String| {
+            let message = format!("{} cannot be written: {why}.", path.display());
+            Failure::new(FailureCode::Storage, message)
+        };
+        match written {
+            Some(written) => written.map_err(|error| failed(error.to_string())),
+            None => Err(failed("a fault in Cairn".to_owned())),
+        }
+    }
+}
+
+fn write(text: &str, path: &Path) -> std::io::Result<()> {
+    let folder = path.parent().unwrap_or(Path::new("."));
+    let mut file = tempfile::NamedTempFile::new_in(folder)?;
+    file.write_all(text.as_bytes())?;
+    file.as_file().sync_all()?;
+    file.persist(path)?;
+    Ok(())
+}
 
 /// The text of the file.
 pub(super) fn csv(reading: &Reading, rows: &[JobRow]) -> Result<String, csv::Error> {
-    let mut writer = csv::Writer::from_writer(Vec::new());
+    let mut writer =
+        csv::WriterBuilder::new().quote_style(QuoteStyle::NonNumeric).from_writer(Vec::new());
     let options = 0..reading.num_options();
     let columns = options.clone().map(|option| format!("p({})", reading.label(option)));
     let header = ["text", "label", "probability", "margin"].map(str::to_owned).into_iter();
@@ -17,19 +60,24 @@ pub(super) fn csv(reading: &Reading, rows: &[JobRow]) -> Result<String, csv::Err
         let answered = row.probabilities.as_deref();
         let number = |number: f64| format!("{number:.6}");
         let likeliest = answered.map(best);
-        let label = likeliest.map(|(option, _)| reading.label(option).to_owned());
-        let mut fields = vec![row.text.clone(), label.unwrap_or_default()];
+        let label = likeliest.map(|(option, _)| reading.label(option));
+        let mut fields = vec![cell(&row.text), label.map(cell).unwrap_or_default()];
         fields.push(likeliest.map(|(_, probability)| number(probability)).unwrap_or_default());
         fields.push(answered.map(|all| number(margin(all))).unwrap_or_default());
         let probability = |option| answered.and_then(|all: &[f64]| all.get(option)).copied();
         fields.extend(options.clone().map(|one| probability(one).map(number).unwrap_or_default()));
-        let correct = row.correction.map(|option| reading.label(option as usize).to_owned());
-        fields.push(correct.unwrap_or_default());
-        fields.push(row.error.clone().unwrap_or_default());
+        let correct = row.correction.map(|option| reading.label(option as usize));
+        fields.push(correct.map(cell).unwrap_or_default());
+        fields.push(row.error.as_deref().map(cell).unwrap_or_default());
         writer.write_record(fields)?;
     }
     let bytes = writer.into_inner().map_err(|error| error.into_error())?;
-    Ok(String::from_utf8_lossy(&bytes).into_owned())
+    Ok(format!("{BYTE_ORDER_MARK}{}", String::from_utf8_lossy(&bytes)))
+}
+
+/// A text as a cell that no spreadsheet calculates.
+fn cell(text: &str) -> String {
+    if text.starts_with(FORMULA_STARTS) { format!("'{text}") } else { text.to_owned() }
 }
 
 /// How far the likeliest option is before the next.
@@ -57,13 +105,28 @@ mod tests {
         };
         let rows = [
             row("a, \"b\"", Some(vec![0.25, 0.75]), Some(0), None),
-            row("c\nd", None, None, Some("too long")),
-            row("e", None, None, None),
+            row("c\nd;e", None, None, Some("too long")),
         ];
-        let expected = "text,label,probability,margin,p(no),p(yes),correct,error\n\
-            \"a, \"\"b\"\"\",yes,0.750000,0.500000,0.250000,0.750000,no,\n\
-            \"c\nd\",,,,,,,too long\n\
-            e,,,,,,,\n";
+        let expected = "\u{feff}\
+            \"text\",\"label\",\"probability\",\"margin\",\"p(no)\",\"p(yes)\",\"correct\",\"error\"\n\
+            \"a, \"\"b\"\"\",\"yes\",0.750000,0.500000,0.250000,0.750000,\"no\",\"\"\n\
+            \"c\nd;e\",\"\",\"\",\"\",\"\",\"\",\"\",\"too long\"\n";
         assert_eq!(csv(&Reading::new(question), &rows).expect("a text"), expected);
+    }
+
+    #[test]
+    fn no_cell_is_a_formula() {
+        for (text, expected) in [
+            ("=HYPERLINK(1)", "'=HYPERLINK(1)"),
+            ("+1", "'+1"),
+            ("- no", "'- no"),
+            ("@SUM(A1)", "'@SUM(A1)"),
+            ("\t=1", "'\t=1"),
+            ("\n=1", "'\n=1"),
+            ("a=1", "a=1"),
+            ("", ""),
+        ] {
+            assert_eq!(cell(text), expected);
+        }
     }
 }

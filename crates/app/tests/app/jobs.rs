@@ -161,9 +161,19 @@ async fn corrections_calibrate_and_are_exported() {
     match app.call(Command::ExportJob { id: id.clone() }).await.unwrap() {
         Reply::Csv { text } => {
             let lines: Vec<&str> = text.lines().collect();
-            assert_eq!(lines[0], "text,label,probability,margin,p(low),p(high),correct,error");
+            assert!(lines[0].starts_with("\u{feff}\"text\",\"label\","), "{text}");
+            assert!(lines[0].contains("\"p(low)\",\"p(high)\""), "{text}");
             assert_eq!(lines.len(), 13);
-            assert!(lines[1].starts_with("text 0,") && lines[1].ends_with(",high,"), "{text}");
+            assert!(lines[1].starts_with("\"text 0\","), "{text}");
+            assert!(lines[1].ends_with(",\"high\",\"\""), "{text}");
+            let file = home.path().join("stones.csv");
+            std::fs::write(&file, "older").unwrap();
+            app.export_job(&id, &file).await.unwrap();
+            assert_eq!(std::fs::read_to_string(&file).unwrap(), text);
+            let missing = home.path().join("no folder/stones.csv");
+            let failure = app.export_job(&id, &missing).await.unwrap_err();
+            assert_eq!(failure.code, FailureCode::Storage);
+            assert!(failure.message.contains("no folder/stones.csv"), "{}", failure.message);
         }
         other => panic!("{other:?}"),
     }

@@ -56,7 +56,8 @@ export const jobs: Catalogue['jobs'] = {
   retry: 'Diese noch einmal fragen',
   delete: 'Frage löschen',
   deleted: (name) => `${f.quote(name)} gelöscht`,
-  export: 'CSV exportieren',
+  export: 'CSV exportieren …',
+  exported: (name) => `${f.quote(name)} exportiert`,
 
   answers: 'Antworten',
   order: 'Reihenfolge',

@@ -55,7 +55,8 @@ export const jobs = {
   retry: 'Ask those again',
   delete: 'Delete question',
   deleted: (name: string) => `Deleted ${f.quote(name)}`,
-  export: 'Export CSV',
+  export: 'Export CSV…',
+  exported: (name: string) => `Exported ${f.quote(name)}`,
 
   answers: 'Answers',
   order: 'Order',
