@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use cairn_app::wire::{
     CacheFileLayout, CacheSource, Command, EngineState, Event, FailureCode, JobQuestion,
-    JobQuestionKind, JobRowOrder, JobState, JobTexts, Message, MessageStatus, Reply, SettingTarget,
-    TextFormat,
+    JobQuestionKind, JobRowOrder, JobSource, JobState, JobTexts, Message, MessageStatus, Reply,
+    SettingTarget, TextFormat,
 };
 use cairn_app::{App, DataFolder, Options};
 use cairn_fake_hub::{FakeHub, FakeRepo};
@@ -192,7 +192,9 @@ async fn ask_many(caller: &mut Caller, events: &mut Receiver<Event>) {
     let instructions = "Is it a stone?".to_owned();
     let question = JobQuestion { instructions, kind, options: Vec::new() };
     let content = (0..30).map(|number| format!("text {number}")).collect::<Vec<_>>().join("\n");
+    caller.call(Command::SearchConversations { text: String::new() }).await;
     let source = JobTexts { format: TextFormat::Lines, content, column: None };
+    let source = JobSource::Written(source);
     let preview = Command::PreviewJob { question: question.clone(), source: source.clone() };
     caller.call(preview).await;
     let (name, model) = ("Stones".to_owned(), Some("writer".to_owned()));

@@ -20,8 +20,8 @@ use std::sync::Arc;
 
 use anyhow::{Context, anyhow, bail, ensure};
 use cairn_app::wire::{
-    Command, Event, Failure, JobQuestion, JobQuestionKind, JobTexts, MessageStatus, Reply,
-    TextFormat,
+    Command, Event, Failure, JobQuestion, JobQuestionKind, JobSource, JobTexts, MessageStatus,
+    Reply, TextFormat,
 };
 use cairn_app::{App, DataFolder, Options};
 use cairn_store::Store;
@@ -94,7 +94,11 @@ async fn watch_job(options: Options, num_rows: usize) -> anyhow::Result<()> {
                 kind: JobQuestionKind::Predicate,
                 options: Vec::new(),
             },
-            source: JobTexts { format: TextFormat::Lines, content: texts.join("\n"), column: None },
+            source: JobSource::Written(JobTexts {
+                format: TextFormat::Lines,
+                content: texts.join("\n"),
+                column: None,
+            }),
         };
         victim.call(create).await?;
     }

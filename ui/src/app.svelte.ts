@@ -84,7 +84,15 @@ export class App {
     this.hub = new HubAccessStore(platform, toasts);
     this.settings = new SettingsStore(platform, report, (name) => this.models.ownMemory.renew(name));
     this.server = new ServerStore(platform, toasts, report);
-    this.jobs = new JobStore({ platform, toasts, undo, report });
+    this.jobs = new JobStore({
+      platform,
+      models: this.models,
+      status: this.status,
+      storage: options.storage,
+      toasts,
+      undo,
+      report,
+    });
     this.chat = new ChatStore({ platform, toasts, undo, report, ...options });
     const isWanted = () => this.navigation.page === 'saved' || this.navigation.page === 'monitor';
     this.cache = new CacheStore({ platform, chat: this.chat, toasts, undo, report, isWanted });

@@ -84,6 +84,8 @@ pub fn typescript() -> String {
         declaration::<wire::JobQuestion>(&config),
         declaration::<wire::JobQuestionKind>(&config),
         declaration::<wire::JobOption>(&config),
+        declaration::<wire::JobSource>(&config),
+        declaration::<wire::ConversationPart>(&config),
         declaration::<wire::JobTexts>(&config),
         declaration::<wire::TextFormat>(&config),
         declaration::<wire::JobPreview>(&config),

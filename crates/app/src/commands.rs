@@ -132,6 +132,9 @@ pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failu
             imports::confirm(app, &token, &name, check).await
         }
         Command::CancelImport { token } => imports::cancel(app, &token),
+        Command::SearchConversations { text } => Ok(Reply::FoundConversations {
+            ids: app.store.search_conversations(text.trim()).await?,
+        }),
         Command::ListJobs
         | Command::PreviewJob { .. }
         | Command::CreateJob { .. }

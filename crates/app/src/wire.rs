@@ -179,14 +179,17 @@ pub enum Command {
     ConfirmImport { token: String, name: String, check: bool },
     /// Discards a preview and Cairn's copy of its file.
     CancelImport { token: String },
+    /// The conversations that have a text in their title or in a message; with an empty text all that
+    /// have a message. Answers [`Reply::FoundConversations`].
+    SearchConversations { text: String },
     /// All jobs, the newest first. Answers [`Reply::Jobs`].
     ListJobs,
     /// What a job would ask first, and about how many texts. Answers [`Reply::JobPreview`].
-    PreviewJob { question: JobQuestion, source: JobTexts },
+    PreviewJob { question: JobQuestion, source: JobSource },
     /// Asks a question about each of many texts; without a model the one that a new conversation
     /// would be with. Answers [`Reply::Job`] when all rows are saved; answers come as
     /// [`Event::Job`].
-    CreateJob { name: String, model: Option<String>, question: JobQuestion, source: JobTexts },
+    CreateJob { name: String, model: Option<String>, question: JobQuestion, source: JobSource },
     /// Rows of a job, at most 500. Answers [`Reply::JobRows`].
     GetJobRows { id: String, order: JobRowOrder, offset: u32, limit: u32 },
     /// How certain a job's answers are, and how often they are correct. Answers
@@ -209,7 +212,7 @@ pub enum Command {
     DeleteJob { id: String },
     /// Undoes `DeleteJob`.
     RestoreJob { id: String },
-    /// The rows of a job as the text of a CSV file. Answers [`Reply::Csv`].
+    /// The rows of a job as the text of a CSV file, for interfaces that save it themselves. Answers [`Reply::Csv`].
     ExportJob { id: String },
 }
 
@@ -306,6 +309,10 @@ pub enum Reply {
     },
     ImportPreview {
         preview: ImportPreview,
+    },
+    FoundConversations {
+        /// The one with the newest turn first.
+        ids: Vec<String>,
     },
     Jobs {
         jobs: Vec<Job>,

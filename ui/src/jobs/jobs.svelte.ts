@@ -1,6 +1,8 @@
 // The questions that are asked about many texts: their list, and the rows and charts of the open one.
+import type { ModelStore } from '../models/models.svelte';
 import { fileName, sentenceOf, type Platform } from '../platform/platform';
 import type { Command, Event, Job, JobCharts, JobRow, JobRowOrder } from '../platform/wire';
+import type { StatusStore } from '../status/status.svelte';
 import { strings } from '../text';
 import type { Toasts } from '../ui/toasts.svelte';
 import type { UndoStack } from '../ui/undo';
@@ -14,6 +16,9 @@ const UNDO_MS = 10_000;
 
 interface Options {
   platform: Platform;
+  models: ModelStore;
+  status: StatusStore;
+  storage?: Storage | undefined;
   toasts: Toasts;
   undo: UndoStack;
   report: (error: unknown) => void;
@@ -29,15 +34,21 @@ export class JobStore {
   order = $state<JobRowOrder>('position');
   offset = $state(0);
   rows = $state.raw<JobRow[]>([]);
+  /** Which rows these are: their job, order and offset. */
+  rowsAre = $state('');
   charts = $state.raw<JobCharts | null>(null);
   /** Why the list or the rows are not known. */
   problem = $state<string | null>(null);
+  /** The job in the list that takes the focus of one that was deleted or has come back; without an id the page takes it. */
+  focus = $state.raw<{ id: string | null } | null>(null);
 
   /** A reply that is on its way when the job changes may be too old. */
   #isLoading = false;
   #isStale = false;
   /** The next reply's rows are not shown: only the charts have changed. */
   #keepsRows = false;
+  /** What was written and not asked, also while something else is shown. */
+  #written: Draft | null = null;
   readonly #options: Options;
 
   constructor(options: Options) {
@@ -46,6 +57,11 @@ export class JobStore {
 
   get open(): Job | null {
     return this.items?.find(({ id }) => id === this.openId) ?? null;
+  }
+
+  /** What `rowsAre` is when the rows that are wanted now have come. */
+  get wantedRows(): string {
+    return `${this.openId} ${this.order} ${this.offset}`;
   }
 
   async load(): Promise<void> {
@@ -77,6 +93,7 @@ export class JobStore {
     this.order = 'position';
     this.offset = 0;
     this.rows = [];
+    this.rowsAre = '';
     this.charts = null;
     this.#keepsRows = false;
     void this.refresh();
@@ -84,7 +101,26 @@ export class JobStore {
 
   begin(): void {
     this.openId = null;
-    this.draft = new Draft(this.#options.platform);
+    this.draft = this.#written ??= this.#newDraft();
+  }
+
+  /** Empties the form. */
+  clear(): void {
+    this.#written?.forget();
+    this.draft = this.#written = this.#newDraft();
+  }
+
+  #newDraft(): Draft {
+    const { models, platform, status, storage } = this.#options;
+    return new Draft({
+      platform,
+      storage,
+      defaultModel: () => {
+        const isUsable = (name: string | null) => models.loadable.some((model) => model.name === name);
+        return isUsable(status.model) ? status.model : (models.loadable[0]?.name ?? null);
+      },
+      whyNoModel: () => models.whyNotReady ?? strings.welcome.noneLoadable,
+    });
   }
 
   /** Takes a file of texts that was dropped, for the question that is being written or a new one. */
@@ -97,6 +133,8 @@ export class JobStore {
   async create(): Promise<void> {
     const job = await this.draft?.create();
     if (!job) return;
+    this.#written?.forget();
+    this.#written = null;
     this.#put(job);
     this.show(job.id);
   }
@@ -117,13 +155,16 @@ export class JobStore {
 
   async #load(id: string, keepsRows: boolean): Promise<void> {
     const { platform } = this.#options;
-    const { offset, order } = this;
+    const { offset, order, wantedRows } = this;
     try {
       const rows = { type: 'get_job_rows', id, order, offset, limit: PAGE_ROWS } as const;
-      const page = keepsRows ? null : await platform.call(rows);
+      const page = keepsRows && this.rowsAre === wantedRows ? null : await platform.call(rows);
       const charts = await platform.call({ type: 'get_job_charts', id });
       if (id !== this.openId || offset !== this.offset || order !== this.order) return void (this.#isStale = true);
-      if (page?.type === 'job_rows') this.rows = page.rows;
+      if (page?.type === 'job_rows') {
+        this.rows = page.rows;
+        this.rowsAre = wantedRows;
+      }
       if (charts.type === 'job_charts') this.charts = charts.charts;
       this.problem = null;
     } catch (error) {
@@ -168,14 +209,21 @@ export class JobStore {
 
   async remove(job: Job): Promise<void> {
     const { toasts, undo } = this.#options;
+    const items = this.items ?? [];
+    const index = items.findIndex(({ id }) => id === job.id);
+    this.focus = { id: (items[index + 1] ?? items[index - 1])?.id ?? null };
     this.#forget(job.id);
     let toast = 0;
     const isDone = this.#run({ type: 'delete_job', id: job.id });
     const restore = undo.push(() => {
       toasts.dismiss(toast);
+      this.focus = { id: job.id };
       void this.#run({ type: 'restore_job', id: job.id });
     }, isDone);
-    if (!(await isDone)) return this.#put(job);
+    if (!(await isDone)) {
+      this.focus = { id: job.id };
+      return this.#put(job);
+    }
     toast = toasts.show('info', strings.jobs.deleted(job.name), {
       milliseconds: UNDO_MS,
       action: { label: strings.common.undo, run: restore },

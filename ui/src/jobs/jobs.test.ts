@@ -1,9 +1,9 @@
 // The page of questions about many texts, used as a person does.
-import { fireEvent, screen, within } from '@testing-library/svelte';
+import { cleanup, fireEvent, screen, within } from '@testing-library/svelte';
 import { expect, test } from 'vitest';
 import { CallError } from '../platform/platform';
-import type { Job, JobPreview, JobRow, Reply } from '../platform/wire';
-import { bootstrap, FakePlatform } from '../testing/fake';
+import type { Job, JobPreview, JobRow, ModelProblem, Reply } from '../platform/wire';
+import { bootstrap, conversation, FakePlatform, model, status } from '../testing/fake';
 import { charts, job, jobRow } from '../testing/jobs';
 import { drawn, openWindow, useWindow } from '../testing/window';
 
@@ -13,15 +13,26 @@ const preview: JobPreview = {
   columns: [],
   column: null,
   num_rows: 0,
+  num_empty: 0,
   prompt: null,
   texts_problem: 'There is no text in it.',
   question_problem: 'The question is empty.',
+  options_problem: null,
 };
 
-async function open(items: Job[] = [], rows: JobRow[] = []) {
+const ready: JobPreview = {
+  ...preview,
+  num_rows: 2,
+  prompt: 'Is it?\n\ngranite',
+  texts_problem: null,
+  question_problem: null,
+};
+const problem: ModelProblem = { kind: 'broken', detail: 'config.json is not JSON' };
+
+async function open(items: Job[] = [], rows: JobRow[] = [], state: Parameters<typeof bootstrap>[0] = {}) {
   const platform = new FakePlatform();
   platform.answers = {
-    bootstrap: bootstrap(),
+    bootstrap: bootstrap(state),
     list_jobs: { type: 'jobs', jobs: items },
     get_job_rows: { type: 'job_rows', rows },
     get_job_charts: { type: 'job_charts', charts },
@@ -48,15 +59,105 @@ test('without a question the page says what it is for, and begins one', async ()
   expect(screen.getByText('Nothing has been asked yet')).toBeTruthy();
   await fireEvent.click(screen.getAllByRole('button', { name: 'New question' })[0]!);
   await drawn();
-  expect(button('Ask').disabled).toBe(true);
   expect(screen.queryByRole('alert')).toBeNull();
+  expect(document.activeElement).toBe(screen.getByRole('textbox', { name: 'Name' }));
+});
+
+test('what is missing is said beside its field, and the first one takes the focus', async () => {
+  const { app, platform } = await open();
+  app.jobs.begin();
+  await drawn();
+  await fireEvent.click(screen.getByRole('radio', { name: 'One of several' }));
+  await fireEvent.click(button('Ask'));
+  await drawn();
+  const sentences = screen.getAllByRole('alert').map(({ textContent }) => textContent);
+  expect(sentences).toEqual(['Paste some lines or choose a file.', 'Write a question.', 'Write at least two.']);
+  const texts = screen.getByRole('textbox', { name: 'Texts' });
+  expect(document.activeElement).toBe(texts);
+  expect(document.getElementById(texts.getAttribute('aria-describedby')!.split(' ')[1]!)?.textContent).toBe(
+    'Paste some lines or choose a file.',
+  );
+  expect(platform.asked.some(({ type }) => type === 'create_job')).toBe(false);
+});
+
+test('the question is asked with the model that was chosen', async () => {
+  const models = [model('owner/model'), model('owner/other'), model('owner/broken', { problem })];
+  const { app, platform } = await open([], [], { models });
+  app.jobs.begin();
+  platform.answers.preview_job = { type: 'job_preview', preview: ready };
+  platform.answers.create_job = { type: 'job', job: job('7', { model: 'owner/other' }) };
+  await drawn();
+  const choice = screen.getByRole<HTMLSelectElement>('combobox', { name: 'Model' });
+  expect([choice.value, choice.options.length]).toEqual(['owner/model', 2]);
+  await fireEvent.change(choice, { target: { value: 'owner/other' } });
+  await fireEvent.click(button('Ask'));
+  await drawn();
+  expect(platform.asked.at(-3)).toMatchObject({ type: 'create_job', model: 'owner/other' });
+  platform.emit({ type: 'models', models: [model('owner/model')] });
+  platform.emit({ type: 'job', job: job('7', { model: 'owner/other', state: 'paused', reason: 'No model.' }) });
+  await drawn();
+  expect(screen.getByRole('alert').textContent).toContain('“other” isn’t on');
+});
+
+test('what was written is there after a reload, until it is asked or cleared', async () => {
+  const { app } = await open();
+  app.jobs.begin();
+  await drawn();
+  await fireEvent.input(screen.getByRole('textbox', { name: 'Question' }), { target: { value: 'Is it?' } });
+  await drawn();
+  app.jobs.show(null);
+  app.jobs.begin();
+  await drawn();
+  expect(app.jobs.draft?.instructions).toBe('Is it?');
+  cleanup();
+  const { app: again } = await open();
+  again.jobs.begin();
+  await drawn();
+  const question = () => screen.getByRole<HTMLTextAreaElement>('textbox', { name: 'Question' });
+  expect(question().value).toBe('Is it?');
+  await fireEvent.click(button('Clear the form'));
+  await drawn();
+  expect(question().value).toBe('');
+  expect(document.activeElement).toBe(screen.getByRole('textbox', { name: 'Name' }));
+});
+
+test('without a model the form says so and leads to the models', async () => {
+  const { app } = await open([], [], { models: [], status: { ...status, engine: { state: 'empty' } } });
+  app.jobs.begin();
+  await drawn();
+  expect(screen.getByRole('alert').textContent).toContain('There is no model on');
+  await fireEvent.click(button('Open models'));
+  expect(app.navigation.page).toBe('models');
+});
+
+test('chats that are found can be the texts', async () => {
+  const conversations = [conversation('1', { title: 'Stones' }), conversation('2', { title: 'Plants' })];
+  const { app, platform } = await open([], [], { conversations });
+  app.jobs.begin();
+  await drawn();
+  platform.answers.search_conversations = { type: 'found_conversations', ids: ['2', '1', 'gone'] };
+  await fireEvent.click(screen.getByRole('radio', { name: 'Your chats' }));
+  await drawn();
+  await fireEvent.click(button('Choose all 2'));
+  await drawn();
+  expect(screen.getByText('2 chats chosen')).toBeTruthy();
+  expect(button('Choose none')).toBeTruthy();
+  platform.answers.search_conversations = { type: 'found_conversations', ids: ['1'] };
+  const search = screen.getByRole('searchbox', { name: 'Search titles and messages' });
+  await fireEvent.input(search, { target: { value: 'gran' } });
+  await drawn();
+  expect(platform.asked).toContainEqual({ type: 'search_conversations', text: 'gran' });
+  await fireEvent.click(screen.getByRole('checkbox', { name: /^Stones/ }));
+  await fireEvent.click(screen.getByRole('radio', { name: 'Last question' }));
+  await drawn();
+  const source = { type: 'conversations', ids: ['2'], part: 'last_question' };
+  expect(platform.asked.at(-1)).toMatchObject({ type: 'preview_job', source });
 });
 
 test('a question is previewed as it is written, and asked', async () => {
   const { app, platform } = await open();
   app.jobs.begin();
   await drawn();
-  const ready = { ...preview, num_rows: 2, prompt: 'Is it?\n\ngranite', texts_problem: null, question_problem: null };
   platform.answers.preview_job = { type: 'job_preview', preview: ready };
   platform.answers.create_job = { type: 'job', job: job('7', { name: 'Is it?' }) };
   await fireEvent.input(screen.getByRole('textbox', { name: 'Texts' }), { target: { value: 'granite\ngrass' } });
@@ -74,7 +175,7 @@ test('a question is previewed as it is written, and asked', async () => {
       { label: 'plant', description: null },
     ],
   };
-  const source = { format: 'lines', content: 'granite\ngrass', column: null };
+  const source = { type: 'written', format: 'lines', content: 'granite\ngrass', column: null };
   expect(platform.asked.filter(({ type }) => type === 'preview_job').at(-1)).toEqual({
     type: 'preview_job',
     question,
@@ -82,14 +183,14 @@ test('a question is previewed as it is written, and asked', async () => {
   });
   await fireEvent.click(button('Ask'));
   await drawn();
-  expect(platform.asked).toContainEqual({ type: 'create_job', name: 'Is it?', model: null, question, source });
+  expect(platform.asked).toContainEqual({ type: 'create_job', name: 'Is it?', model: 'owner/model', question, source });
   expect(app.jobs.openId).toBe('7');
+  expect(document.activeElement).toBe(button('Pause'));
 });
 
 test('a question that cannot be asked stays, with the reason', async () => {
   const { app, platform } = await open();
   app.jobs.begin();
-  const ready = { ...preview, num_rows: 1, prompt: 'Is it?', texts_problem: null, question_problem: null };
   platform.answers.preview_job = { type: 'job_preview', preview: ready };
   platform.answers.create_job = new CallError('no_model', 'There is no model to answer with.');
   await drawn();
@@ -104,11 +205,12 @@ test('a file of texts says its column, and another can be chosen', async () => {
   app.dropFile(new File(['id,text\n1,granite\n'], 'stones.csv'), false);
   platform.answers.preview_job = {
     type: 'job_preview',
-    preview: { ...preview, columns: ['id', 'text'], column: 'text', num_rows: 1, texts_problem: null },
+    preview: { ...preview, columns: ['id', 'text'], column: 'text', num_rows: 1, num_empty: 2, texts_problem: null },
   };
   // Reading a file takes a turn of the event loop.
   await expect.poll(() => screen.queryByText('From stones.csv')).toBeTruthy();
   await drawn();
+  expect(screen.getByText('1 text, 2 empty rows left out')).toBeTruthy();
   const columns = screen.getByRole<HTMLSelectElement>('combobox', { name: 'Column' });
   expect(columns.value).toBe('text');
   await fireEvent.change(columns, { target: { value: 'id' } });
@@ -138,7 +240,7 @@ test('a job that waits says why, and goes on', async () => {
 });
 
 test('number keys correct rows, one after the other', async () => {
-  const { app, platform } = await openJob([job('1', { num_answered: 2 })], [jobRow(0), jobRow(1)]);
+  const { app, platform } = await openJob([job('1', { num_rows: 2, num_answered: 2 })], [jobRow(0), jobRow(1)]);
   const [first, second] = bodyRows();
   first?.focus();
   await fireEvent.keyDown(first!, { key: '1' });
@@ -166,6 +268,35 @@ test('the least certain come first, a page at a time', async () => {
   expect(button('Next').disabled).toBe(true);
 });
 
+test('the keys go on where a page ends', async () => {
+  const all = Array.from({ length: 60 }, (_, position) => jobRow(position));
+  const { app, platform } = await openJob(
+    [job('1', { num_rows: 60, num_answered: 60, state: 'done' })],
+    all.slice(0, 50),
+  );
+  const last = bodyRows().at(-1)!;
+  last.focus();
+  platform.answers.get_job_rows = { type: 'job_rows', rows: all.slice(50) };
+  await fireEvent.keyDown(last, { key: '2' });
+  await drawn();
+  expect(app.jobs.offset).toBe(50);
+  expect(document.activeElement?.textContent).toContain('Text 50');
+  platform.answers.get_job_rows = { type: 'job_rows', rows: all.slice(0, 50) };
+  await fireEvent.keyDown(document.activeElement!, { key: 'ArrowUp' });
+  await drawn();
+  expect(document.activeElement?.textContent).toContain('Text 49');
+  await fireEvent.keyDown(document.activeElement!, { key: 'PageUp' });
+  expect(app.jobs.offset).toBe(0);
+});
+
+test('the answers are exported under the name of the question', async () => {
+  const { platform } = await openJob([job('1', { name: 'A/B: stones?', state: 'done', num_answered: 1 })], [jobRow(0)]);
+  await fireEvent.click(button('Export CSV…'));
+  await drawn();
+  expect(platform.exportedJobs).toEqual([['1', 'A B stones.csv']]);
+  expect(screen.getByText('Exported “A/B: stones?”')).toBeTruthy();
+});
+
 test('rows that are sorted by certainty stay in place while more are answered', async () => {
   const running = job('1', { num_answered: 2 });
   const { platform } = await openJob([running], [jobRow(0)]);
@@ -178,6 +309,19 @@ test('rows that are sorted by certainty stay in place while more are answered', 
   platform.emit({ type: 'job', job: { ...running, num_answered: 100, state: 'done' } });
   await drawn();
   expect(bodyRows()[0]?.textContent).toContain('Text 5');
+});
+
+test('a row that goes leaves the focus to the one in its place', async () => {
+  const { platform } = await openJob(
+    [job('1', { num_rows: 3, num_answered: 3, state: 'done' })],
+    [jobRow(0), jobRow(1)],
+  );
+  bodyRows()[1]?.focus();
+  platform.answers.get_job_rows = { type: 'job_rows', rows: [jobRow(2), jobRow(0)] };
+  await fireEvent.click(screen.getByRole('radio', { name: 'Least certain first' }));
+  bodyRows()[1]?.focus();
+  await drawn();
+  expect(document.activeElement?.textContent).toContain('Text 0');
 });
 
 test('a question gets another name', async () => {
@@ -218,9 +362,11 @@ test('a deleted question comes back', async () => {
   await fireEvent.click(screen.getAllByRole('button', { name: 'Delete question' })[0]!);
   await drawn();
   expect(app.jobs.items?.map(({ id }) => id)).toEqual(['2']);
+  expect(document.activeElement?.textContent).toContain('Job 2');
   await fireEvent.click(button('Undo'));
   expect(platform.asked).toContainEqual({ type: 'restore_job', id: '1' });
   platform.emit({ type: 'job', job: job('1') });
   await drawn();
   expect(app.jobs.items?.map(({ id }) => id)).toEqual(['2', '1']);
+  expect(document.activeElement?.textContent).toContain('Job 1');
 });

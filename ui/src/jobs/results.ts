@@ -2,6 +2,9 @@
 import type { Job, JobOption, JobQuestion, JobRow } from '../platform/wire';
 import { strings } from '../text';
 
+/** A probability below this is marked: the answer should be looked at. */
+export const UNSURE_BELOW = 0.7;
+
 /** The name of each option; a predicate has no and yes, in this order. */
 export function labelsOf({ kind, options }: JobQuestion): string[] {
   return kind === 'predicate' ? [strings.jobs.no, strings.jobs.yes] : options.map(({ label }) => label);

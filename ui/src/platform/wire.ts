@@ -61,9 +61,10 @@ export type Command = { "type": "bootstrap" }
   | { "type": "new_conversation_from", named_id: string, }
   | { "type": "confirm_import", token: string, name: string, check: boolean, }
   | { "type": "cancel_import", token: string, }
+  | { "type": "search_conversations", text: string, }
   | { "type": "list_jobs" }
-  | { "type": "preview_job", question: JobQuestion, source: JobTexts, }
-  | { "type": "create_job", name: string, model: string | null, question: JobQuestion, source: JobTexts, }
+  | { "type": "preview_job", question: JobQuestion, source: JobSource, }
+  | { "type": "create_job", name: string, model: string | null, question: JobQuestion, source: JobSource, }
   | { "type": "get_job_rows", id: string, order: JobRowOrder, offset: number, limit: number, }
   | { "type": "get_job_charts", id: string, }
   | { "type": "correct_job_row", id: string, position: number, option: number | null, }
@@ -127,6 +128,11 @@ failure: Failure | null, }
   | { "type": "cache", cache: CacheOverview, }
   | { "type": "named", named: NamedCache, }
   | { "type": "import_preview", preview: ImportPreview, }
+  | { "type": "found_conversations",
+/**
+ * The one with the newest turn first.
+ */
+ids: Array<string>, }
   | { "type": "jobs", jobs: Array<Job>, }
   | { "type": "job", job: Job, }
   | { "type": "job_preview", preview: JobPreview, }
@@ -981,6 +987,17 @@ export type JobOption = { label: string,
 description: string | null, };
 
 /**
+ * Where the texts of a job come from.
+ */
+export type JobSource = { "type": "written" } & JobTexts
+  | { "type": "conversations", ids: Array<string>, part: ConversationPart, };
+
+/**
+ * What of a conversation is a text of a job.
+ */
+export type ConversationPart = "whole" | "last_question";
+
+/**
  * The texts of a job, as they were chosen or pasted.
  */
 export type JobTexts = { format: TextFormat,
@@ -996,7 +1013,8 @@ column: string | null, };
 export type TextFormat = "csv" | "jsonl" | "lines";
 
 /**
- * What a job would ask. The texts and the question have errors of their own, as sentences.
+ * What a job would ask. The texts, the question and its options have errors of their own, as
+ * sentences.
  */
 export type JobPreview = {
 /**
@@ -1008,9 +1026,13 @@ columns: Array<string>,
  */
 column: string | null, num_rows: number,
 /**
+ * Rows of a file that have no text, which are left out.
+ */
+num_empty: number,
+/**
  * The first prompt; none while something is missing.
  */
-prompt: string | null, texts_problem: string | null, question_problem: string | null, };
+prompt: string | null, texts_problem: string | null, question_problem: string | null, options_problem: string | null, };
 
 /**
  * A text of a job, and what was answered about it.

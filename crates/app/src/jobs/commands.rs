@@ -6,15 +6,15 @@ use std::time::Duration;
 use cairn_store::{JobState, NewJob};
 
 use super::answers::{self, Logprobs, Reading};
-use super::{export, question_text, running, texts};
+use super::{conversations, export, question_text, running, texts};
 use crate::app::{App, now_ms};
 use crate::chat::deletion::UNDO_LIMIT;
-use crate::decisions::QuestionError;
 use crate::decisions::calibration::{fit_temperature, quality};
+use crate::decisions::{Question, QuestionError};
 use crate::models;
 use crate::wire::{
     Command, Event, Failure, FailureCode, JobCharts, JobPreview, JobQuestion, JobRow, JobRowOrder,
-    JobTexts, Reply,
+    JobSource, JobTexts, Reply,
 };
 
 /// A name is one line in a list.
@@ -29,7 +29,7 @@ const NUM_HISTOGRAM_BINS: u32 = 20;
 pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failure> {
     match command {
         Command::PreviewJob { question, source } => {
-            Ok(Reply::JobPreview { preview: preview(&question, &source) })
+            Ok(Reply::JobPreview { preview: preview(app, &question, &source).await })
         }
         Command::CreateJob { name, model, question, source } => {
             create(app, &name, model, &question, &source).await
@@ -72,31 +72,85 @@ async fn changed(app: &App, id: &str) -> Result<Reply, Failure> {
     Ok(Reply::Done)
 }
 
-fn preview(question: &JobQuestion, source: &JobTexts) -> JobPreview {
-    let read = texts::read(&source.content, source.format, source.column.as_deref());
+async fn preview(app: &App, question: &JobQuestion, source: &JobSource) -> JobPreview {
+    let meant = answers::question(question);
+    let question_problem = check_instructions(&meant).err().map(|failure| failure.message);
+    let options_problem = check_options(&meant).err().map(|failure| failure.message);
+    let can_be_asked = question_problem.is_none() && options_problem.is_none();
+    let mut preview = match source {
+        JobSource::Written(source) => preview_of_file(source),
+        JobSource::Conversations { ids, part } => {
+            // The first is enough: each has a question.
+            let first = ids.get(..1).unwrap_or_default();
+            let texts = conversations::texts(app, first, *part).await;
+            let num_rows = ids.len();
+            previewed(texts.map_err(|failure| failure.message), num_rows)
+        }
+    };
+    let first = preview.prompt.take().filter(|_| can_be_asked);
+    let asked = first.and_then(|text| question_text::about(&meant, &text).into_iter().next());
+    let prompt = asked.map(|asked| asked.text);
+    JobPreview { prompt, question_problem, options_problem, ..preview }
+}
+
+fn preview_of_file(source: &JobTexts) -> JobPreview {
     let columns = texts::columns(&source.content, source.format).unwrap_or_default();
     let column = source.column.clone().filter(|column| columns.contains(column));
-    let meant = answers::question(question);
-    let question_problem = check_question(&meant).err().map(|failure| failure.message);
-    let first = read.as_ref().ok().and_then(|texts| texts.first());
-    let prompt = first.filter(|_| question_problem.is_none());
-    let prompt = prompt.and_then(|text| question_text::about(&meant, text).into_iter().next());
+    let column = column.or_else(|| texts::default_column(&columns).cloned());
+    let (num_empty, texts) =
+        match texts::read(&source.content, source.format, source.column.as_deref()) {
+            Ok(read) => (read.num_empty, Ok(read.texts)),
+            Err(error) => (0, Err(error.to_string())),
+        };
+    let num_rows = texts.as_ref().map_or(0, Vec::len);
+    JobPreview { columns, column, num_empty: count(num_empty), ..previewed(texts, num_rows) }
+}
+
+/// A preview whose prompt is still the first text.
+fn previewed(texts: Result<Vec<String>, String>, num_rows: usize) -> JobPreview {
+    let (prompt, texts_problem) = match texts {
+        Ok(texts) => (texts.into_iter().next(), None),
+        Err(problem) => (None, Some(problem)),
+    };
+    let no_text = || texts::TextsError::Empty.to_string();
     JobPreview {
-        column: column.or_else(|| texts::default_column(&columns).cloned()),
-        columns,
-        num_rows: read.as_ref().map_or(0, |texts| u32::try_from(texts.len()).unwrap_or(u32::MAX)),
-        prompt: prompt.map(|asked| asked.text),
-        texts_problem: read.err().map(|error| error.to_string()),
-        question_problem,
+        columns: Vec::new(),
+        column: None,
+        num_rows: count(num_rows),
+        num_empty: 0,
+        texts_problem: texts_problem.or_else(|| prompt.is_none().then(no_text)),
+        prompt,
+        question_problem: None,
+        options_problem: None,
     }
 }
 
-fn check_question(question: &crate::decisions::Question) -> Result<(), Failure> {
+fn count(number: usize) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
+}
+
+/// Refuses instructions that ask nothing, or that have a misspelt place for the text.
+fn check_instructions(question: &Question) -> Result<(), Failure> {
+    if question.instructions.trim().is_empty() {
+        return Err(Failure::invalid(crate::convert::sentence(QuestionError::Empty)));
+    }
+    match question_text::misspelt_placeholder(&question.instructions) {
+        None => Ok(()),
+        Some(word) => Err(Failure::invalid(format!(
+            "{word} stands for nothing: write {} where the text goes, or leave it out.",
+            question_text::PLACEHOLDER
+        ))),
+    }
+}
+
+fn check_options(question: &Question) -> Result<(), Failure> {
     if question.options().iter().any(|option| option.label.is_empty()) {
         return Err(Failure::invalid("An option has no name."));
     }
-    let sentence = |error: QuestionError| Failure::invalid(crate::convert::sentence(error));
-    question.check().map_err(sentence)
+    match question.check() {
+        Ok(()) | Err(QuestionError::Empty) => Ok(()),
+        Err(error) => Err(Failure::invalid(crate::convert::sentence(error))),
+    }
 }
 
 fn checked_name(name: &str) -> Result<&str, Failure> {
@@ -117,12 +171,13 @@ async fn create(
     name: &str,
     model: Option<String>,
     question: &JobQuestion,
-    source: &JobTexts,
+    source: &JobSource,
 ) -> Result<Reply, Failure> {
     let name = checked_name(name)?.to_owned();
-    check_question(&answers::question(question))?;
-    let texts = texts::read(&source.content, source.format, source.column.as_deref())
-        .map_err(|error| Failure::invalid(error.to_string()))?;
+    let meant = answers::question(question);
+    check_instructions(&meant)?;
+    check_options(&meant)?;
+    let texts = texts_of(app, source).await?;
     let model = match model {
         Some(model) => model,
         None => models::expected_name(app).await.ok_or_else(models::no_model)?,
@@ -134,6 +189,22 @@ async fn create(
     let job = answers::shown(app, job)?;
     app.emit(Event::Job { job: job.clone() });
     Ok(Reply::Job { job })
+}
+
+async fn texts_of(app: &App, source: &JobSource) -> Result<Vec<String>, Failure> {
+    let refused = |error: texts::TextsError| Failure::invalid(error.to_string());
+    match source {
+        JobSource::Written(JobTexts { format, content, column }) => {
+            texts::read(content, *format, column.as_deref()).map(|read| read.texts).map_err(refused)
+        }
+        JobSource::Conversations { ids, .. } if ids.len() > texts::MAX_ROWS => {
+            Err(refused(texts::TextsError::TooMany))
+        }
+        JobSource::Conversations { ids, part } => {
+            let texts = conversations::texts(app, ids, *part).await?;
+            if texts.is_empty() { Err(refused(texts::TextsError::Empty)) } else { Ok(texts) }
+        }
+    }
 }
 
 async fn rows(

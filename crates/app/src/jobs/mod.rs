@@ -1,7 +1,7 @@
 //! Jobs: a question asked about each of many texts, which goes on after a restart.
 //!
 //! ```text
-//! texts (file, lines) ─▶ texts ─▶ rows in the store
+//! file, lines ─▶ texts, chats ─▶ conversations ─▶ rows in the store
 //! running: 128 rows that wait ─▶ question_text ─▶ Engine::classify: what rows share is read once
 //!              ▲                                          │
 //!              └── all answers of a window, one transaction ◀┘ ─▶ Event::Job
@@ -12,6 +12,7 @@
 
 mod answers;
 pub(crate) mod commands;
+mod conversations;
 mod export;
 mod question_text;
 pub(crate) mod running;

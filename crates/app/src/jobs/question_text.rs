@@ -21,6 +21,22 @@ pub(crate) fn about(question: &Question, text: &str) -> Vec<Asked> {
     asked
 }
 
+/// A word in braces that looks like a place for the text and is none, if there is one and no place
+/// for the text: a misspelt placeholder would be asked about as it stands.
+pub(crate) fn misspelt_placeholder(instructions: &str) -> Option<&str> {
+    if instructions.contains(PLACEHOLDER) {
+        return None;
+    }
+    let opens = instructions.match_indices('{').map(|(at, _)| &instructions[at..]);
+    let in_braces = opens.filter_map(|rest| Some(&rest[..=rest.find('}')?]));
+    let is_word = |braces: &&str| {
+        let word = braces[1..braces.len() - 1].trim();
+        !word.is_empty() && word.chars().all(|char| char.is_alphanumeric() || char == '_')
+    };
+    let mut words = in_braces.filter(is_word);
+    words.next()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -44,6 +60,20 @@ mod tests {
             let asked = about(&question(instructions, QuestionKind::Predicate), text);
             assert_eq!(asked.len(), 1);
             assert_eq!(asked[0].text, expected);
+        }
+    }
+
+    #[test]
+    fn a_misspelt_placeholder_is_noticed() {
+        for (instructions, expected) in [
+            ("Is it a stone?", None),
+            ("Is “{text}” a {stone}?", None),
+            ("Is “{Text}” a stone?", Some("{Text}")),
+            ("Is “{ text }” a stone?", Some("{ text }")),
+            ("Is {} or {a b} or { a stone?", None),
+            ("Answer as {\"a\": {review}}.", Some("{review}")),
+        ] {
+            assert_eq!(misspelt_placeholder(instructions), expected, "{instructions}");
         }
     }
 

@@ -194,6 +194,11 @@ fn answer(
         let text = serde_json::to_string(&logprobs).map_err(|error| error.to_string())?;
         Ok(AnsweredRow { logprobs: text, certainty })
     };
-    let outcome = row.map_err(|error| Failure::from(error).message).and_then(saved);
+    let reason = |error: EngineError| match error.is_too_long() {
+        // What the engine advises is about a conversation.
+        true => "The text does not fit into the model’s context.".to_owned(),
+        false => Failure::from(error).message,
+    };
+    let outcome = row.map_err(reason).and_then(saved);
     JobAnswer { position, outcome }
 }

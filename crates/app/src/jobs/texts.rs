@@ -6,7 +6,7 @@
 //! | `Jsonl` | `text` of each line's object, or its only field that is a text; or lines that are texts |
 //! | `Lines` | each line |
 //!
-//! Lines without anything are no rows.
+//! Rows without anything are left out, and counted where they are not just empty lines.
 
 use serde_json::Value;
 
@@ -42,22 +42,31 @@ pub(crate) fn columns(text: &str, format: TextFormat) -> Result<Vec<String>, Tex
     Ok(headers.iter().map(str::to_owned).collect())
 }
 
+/// The texts of a file, and how many of its rows have none.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Texts {
+    pub(crate) texts: Vec<String>,
+    pub(crate) num_empty: usize,
+}
+
 /// The texts of all rows. `column` is that of a CSV file: without one “text”, or the first.
 pub(crate) fn read(
     text: &str,
     format: TextFormat,
     column: Option<&str>,
-) -> Result<Vec<String>, TextsError> {
-    let texts = match format {
+) -> Result<Texts, TextsError> {
+    let rows = match format {
         TextFormat::Csv => read_csv(text, column)?,
         TextFormat::Jsonl => read_jsonl(text)?,
         TextFormat::Lines => text.lines().map(str::to_owned).collect(),
     };
-    let texts: Vec<String> = texts.into_iter().filter(|text| !text.trim().is_empty()).collect();
+    let num_rows = rows.len();
+    let texts: Vec<String> = rows.into_iter().filter(|text| !text.trim().is_empty()).collect();
+    let num_empty = if format == TextFormat::Lines { 0 } else { num_rows - texts.len() };
     match texts.len() {
         0 => Err(TextsError::Empty),
         count if count > MAX_ROWS => Err(TextsError::TooMany),
-        _ => Ok(texts),
+        _ => Ok(Texts { texts, num_empty }),
     }
 }
 
@@ -95,7 +104,8 @@ fn csv_error(error: csv::Error) -> TextsError {
     let line = error.position().map_or(1, csv::Position::line);
     let detail = match error.kind() {
         csv::ErrorKind::UnequalLengths { expected_len, len, .. } => {
-            format!("it has {len} fields, and the first line {expected_len}")
+            let fields = if *len == 1 { "field" } else { "fields" };
+            format!("it has {len} {fields}, and the first line {expected_len}")
         }
         _ => error.to_string(),
     };
@@ -144,7 +154,18 @@ mod tests {
                 &["a", "b", "c"],
             ),
         ] {
-            assert_eq!(read(text, format, column).expect(text), expected, "{text}");
+            assert_eq!(read(text, format, column).expect(text).texts, expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn rows_of_a_file_without_a_text_are_counted() {
+        for (format, text, expected) in [
+            (TextFormat::Csv, "id,text\n1,a\n2,\n3, \n4,b\n", 2),
+            (TextFormat::Jsonl, "{\"text\":\"\"}\n\n{\"text\":\"a\"}\n", 1),
+            (TextFormat::Lines, "a\n\n\nb\n", 0),
+        ] {
+            assert_eq!(read(text, format, None).expect(text).num_empty, expected, "{text}");
         }
     }
 
@@ -153,7 +174,12 @@ mod tests {
         for (format, column, text, named) in [
             (TextFormat::Lines, None, " \n\n", "There is no text in it."),
             (TextFormat::Csv, None, "", "There is no text in it."),
-            (TextFormat::Csv, None, "a,b\n1,2\n3\n", "Line 3 is not CSV: it has 1 fields"),
+            (
+                TextFormat::Csv,
+                None,
+                "a,b\n1,2\n3\n",
+                "Line 3 is not CSV: it has 1 field, and the first line 2.",
+            ),
             (TextFormat::Csv, Some("c"), "a,b\n1,2\n", "no column “c” in line 1: it has a, b."),
             (TextFormat::Jsonl, None, "{\"text\":\"a\"}\n\nno", "Line 3 is not JSON"),
             (TextFormat::Jsonl, None, "{\"a\":\"a\",\"b\":\"b\"}", "Line 1 has no field “text”"),

@@ -65,6 +65,28 @@ pub struct JobOption {
     pub description: Option<String>,
 }
 
+/// Where the texts of a job come from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, TS)]
+#[serde(tag = "type", rename_all = "snake_case", rename_all_fields = "snake_case")]
+pub enum JobSource {
+    Written(JobTexts),
+    /// Each conversation is a text, in this order.
+    Conversations {
+        ids: Vec<String>,
+        part: ConversationPart,
+    },
+}
+
+/// What of a conversation is a text of a job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, TS)]
+#[serde(rename_all = "snake_case")]
+pub enum ConversationPart {
+    /// All messages of its current branch, each behind who wrote it.
+    Whole,
+    /// What was asked last.
+    LastQuestion,
+}
+
 /// The texts of a job, as they were chosen or pasted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, TS)]
 pub struct JobTexts {
@@ -86,7 +108,8 @@ pub enum TextFormat {
     Lines,
 }
 
-/// What a job would ask. The texts and the question have errors of their own, as sentences.
+/// What a job would ask. The texts, the question and its options have errors of their own, as
+/// sentences.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, TS)]
 pub struct JobPreview {
     /// Of a CSV file.
@@ -94,10 +117,13 @@ pub struct JobPreview {
     /// The column that is read.
     pub column: Option<String>,
     pub num_rows: u32,
+    /// Rows of a file that have no text, which are left out.
+    pub num_empty: u32,
     /// The first prompt; none while something is missing.
     pub prompt: Option<String>,
     pub texts_problem: Option<String>,
     pub question_problem: Option<String>,
+    pub options_problem: Option<String>,
 }
 
 /// A text of a job, and what was answered about it.

@@ -4,11 +4,14 @@ use std::sync::Arc;
 
 use cairn_app::App;
 use cairn_app::wire::{
-    Command, Event, FailureCode, Job, JobCharts, JobOption, JobPreview, JobQuestion,
-    JobQuestionKind, JobRow, JobRowOrder, JobState, JobTexts, Reply, TextFormat,
+    Command, ConversationPart, Event, FailureCode, Job, JobCharts, JobOption, JobPreview,
+    JobQuestion, JobQuestionKind, JobRow, JobRowOrder, JobSource, JobState, JobTexts, Reply,
+    TextFormat,
 };
 
-use crate::kit::{MODEL, check_failure, home_with_model, next, open};
+use crate::kit::{
+    MODEL, answered, check_failure, home_with_model, new_conversation, next, open, set_for_all,
+};
 
 fn question(kind: JobQuestionKind, labels: &[&str]) -> JobQuestion {
     let option = |label: &&str| JobOption { label: (*label).to_owned(), description: None };
@@ -16,17 +19,21 @@ fn question(kind: JobQuestionKind, labels: &[&str]) -> JobQuestion {
     JobQuestion { instructions: "Is it a stone?".to_owned(), kind, options }
 }
 
-fn lines(count: usize) -> JobTexts {
+fn lines(count: usize) -> JobSource {
     let lines: Vec<String> = (0..count).map(|index| format!("text {index}")).collect();
-    JobTexts { format: TextFormat::Lines, content: lines.join("\n"), column: None }
+    JobSource::Written(JobTexts {
+        format: TextFormat::Lines,
+        content: lines.join("\n"),
+        column: None,
+    })
 }
 
-fn creation(question: JobQuestion, source: JobTexts) -> Command {
+fn creation(question: JobQuestion, source: JobSource) -> Command {
     let model = Some(MODEL.to_owned());
     Command::CreateJob { name: "Stones".to_owned(), model, question, source }
 }
 
-async fn create(app: &Arc<App>, question: JobQuestion, source: JobTexts) -> Job {
+async fn create(app: &Arc<App>, question: JobQuestion, source: JobSource) -> Job {
     match app.call(creation(question, source)).await.unwrap() {
         Reply::Job { job } => job,
         other => panic!("{other:?}"),
@@ -205,7 +212,7 @@ async fn a_job_without_its_model_waits_with_the_reason() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_preview_says_what_would_be_asked_and_what_is_missing() {
-    async fn preview(app: &Arc<App>, question: JobQuestion, source: JobTexts) -> JobPreview {
+    async fn preview(app: &Arc<App>, question: JobQuestion, source: JobSource) -> JobPreview {
         match app.call(Command::PreviewJob { question, source }).await.unwrap() {
             Reply::JobPreview { preview } => preview,
             other => panic!("{other:?}"),
@@ -213,25 +220,91 @@ async fn a_preview_says_what_would_be_asked_and_what_is_missing() {
     }
     let home = home_with_model();
     let app = open(&home).await;
-    let csv = |column: Option<&str>| JobTexts {
-        format: TextFormat::Csv,
-        content: "id,text\n1,granite\n2,grass\n".to_owned(),
-        column: column.map(str::to_owned),
+    let csv = |column: Option<&str>| {
+        let content = "id,text\n1,granite\n2,grass\n3,\n".to_owned();
+        let column = column.map(str::to_owned);
+        JobSource::Written(JobTexts { format: TextFormat::Csv, content, column })
     };
     let ready = preview(&app, question(JobQuestionKind::Predicate, &[]), csv(None)).await;
-    assert_eq!((ready.num_rows, ready.column.as_deref()), (2, Some("text")));
+    assert_eq!((ready.num_rows, ready.num_empty), (2, 1));
+    assert_eq!(ready.column.as_deref(), Some("text"));
     assert_eq!(ready.columns, ["id", "text"]);
     let expected = "Is it a stone?\nAnswer Yes or No.\n\ngranite";
     assert_eq!(ready.prompt.as_deref(), Some(expected));
     let missing = preview(&app, question(JobQuestionKind::Choice, &["a"]), csv(Some("x"))).await;
     assert_eq!(missing.prompt, None);
     assert!(missing.texts_problem.unwrap().contains("no column “x”"));
-    assert!(missing.question_problem.unwrap().contains("2 to 255 options"));
+    assert!(missing.options_problem.unwrap().contains("2 to 255 options"));
 
     let twice = question(JobQuestionKind::Choice, &["a", "a"]);
     check_failure(&app, creation(twice, csv(None)), FailureCode::Invalid, "twice").await;
-    let empty = JobTexts { content: " ".to_owned(), ..lines(0) };
-    let predicate = question(JobQuestionKind::Predicate, &[]);
-    check_failure(&app, creation(predicate, empty), FailureCode::Invalid, "no text").await;
+    let predicate = || question(JobQuestionKind::Predicate, &[]);
+    check_failure(&app, creation(predicate(), lines(0)), FailureCode::Invalid, "no text").await;
+    let misspelt = JobQuestion { instructions: "Is {Text} a stone?".to_owned(), ..predicate() };
+    let refused = preview(&app, misspelt, csv(None)).await.question_problem.unwrap();
+    assert_eq!(
+        refused,
+        "{Text} stands for nothing: write {text} where the text goes, or leave it out."
+    );
+    app.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn conversations_that_are_found_are_the_texts_of_a_job() {
+    async fn found(app: &Arc<App>, text: &str) -> Vec<String> {
+        match app.call(Command::SearchConversations { text: text.to_owned() }).await.unwrap() {
+            Reply::FoundConversations { ids } => ids,
+            other => panic!("{other:?}"),
+        }
+    }
+    let home = home_with_model();
+    let app = open(&home).await;
+    set_for_all(&app, "max_tokens", 2).await;
+    let mut ids = Vec::new();
+    for questions in [&["Is granite hard?", "And basalt?"][..], &["Is grass green?"]] {
+        let id = new_conversation(&app).await;
+        for question in questions {
+            answered(&app, &id, question).await;
+        }
+        ids.push(id);
+    }
+    assert_eq!(found(&app, " BASALT ").await, ids[..1]);
+    let all = found(&app, "").await;
+    assert_eq!(all, [ids[1].clone(), ids[0].clone()]);
+
+    let source = |part| JobSource::Conversations { ids: all.clone(), part };
+    let predicate = || question(JobQuestionKind::Predicate, &[]);
+    let last = create(&app, predicate(), source(ConversationPart::LastQuestion)).await.id;
+    let texts: Vec<String> =
+        rows(&app, &last, JobRowOrder::Position, 0).await.into_iter().map(|row| row.text).collect();
+    assert_eq!(texts, ["Is grass green?", "And basalt?"]);
+    let whole = create(&app, predicate(), source(ConversationPart::Whole)).await.id;
+    let text = rows(&app, &whole, JobRowOrder::Position, 0).await.remove(1).text;
+    assert!(text.starts_with("User: Is granite hard?\n\n"), "{text}");
+    assert!(text.contains("\n\nUser: And basalt?"), "{text}");
+    done(&app, &last).await;
+    done(&app, &whole).await;
+
+    app.call(Command::DeleteConversation { id: ids[0].clone() }).await.unwrap();
+    assert_eq!(found(&app, "").await, ids[1..]);
+    let gone = creation(predicate(), source(ConversationPart::Whole));
+    check_failure(&app, gone, FailureCode::NotFound, "no longer exists").await;
+    app.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_text_that_is_too_long_is_the_only_one_without_an_answer() {
+    let home = home_with_model();
+    let app = open(&home).await;
+    let content = format!("short\n{}", "word ".repeat(20_000));
+    let format = TextFormat::Lines;
+    let source = JobSource::Written(JobTexts { format, content, column: None });
+    let id = create(&app, question(JobQuestionKind::Predicate, &[]), source).await.id;
+    let job = done(&app, &id).await;
+    assert_eq!((job.num_answered, job.num_failed), (1, 1));
+    let rows = rows(&app, &id, JobRowOrder::Position, 0).await;
+    assert!(rows[0].probabilities.is_some());
+    let expected = "The text does not fit into the model’s context.";
+    assert_eq!(rows[1].error.as_deref(), Some(expected));
     app.close().await;
 }
