@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use cairn_engine::Engine;
 use cairn_hub::{CacheVariables, HubOptions, ModelFolders};
@@ -28,6 +28,9 @@ use crate::settings::{AppSettings, Settings};
 use crate::wire::{Conversation, Event, NoticeLevel};
 use crate::{DataFolder, OpenError, convert};
 
+/// How long closing may take: a system that shuts down does not wait much longer.
+const CLOSING_LIMIT: Duration = Duration::from_millis(1900);
+
 /// How to open the app.
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -44,6 +47,8 @@ pub struct Options {
     pub check_program: Option<PathBuf>,
     /// Whether to load the default model at once, in the background.
     pub autoload: bool,
+    /// How long [`App::close`] may take; none: as long as it needs.
+    pub closing_limit: Option<Duration>,
 }
 
 impl Options {
@@ -56,6 +61,7 @@ impl Options {
             uses_keychain: false,
             check_program: None,
             autoload: false,
+            closing_limit: None,
         }
     }
 
@@ -70,6 +76,7 @@ impl Options {
             uses_keychain: true,
             check_program: std::env::current_exe().ok(),
             autoload: true,
+            closing_limit: Some(CLOSING_LIMIT),
             ..Options::new(DataFolder::from_environment()?)
         })
     }
@@ -119,6 +126,7 @@ pub struct App {
     pub(crate) runtime: tokio::runtime::Handle,
     /// How far closing came; none before it began. Locked while it runs.
     pub(crate) closed: tokio::sync::Mutex<Option<Closed>>,
+    pub(crate) closing_limit: Option<Duration>,
     pub(crate) lock: Mutex<Option<FolderLock>>,
 }
 

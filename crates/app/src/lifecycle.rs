@@ -36,10 +36,9 @@ use crate::{DataFolder, OpenError, commands, jobs, models, platform, recovered, 
 
 /// How many events a subscriber may be behind before it misses some: half a minute of one answer.
 const EVENT_CAPACITY: usize = 1024;
-/// The time limit of closing. What is not done by then, the next start completes.
-const CLOSING_LIMIT: Duration = Duration::from_millis(1900);
-/// The part of it for the answers and the prompt cache; then the database is closed in any case.
-const ENGINE_LIMIT: Duration = Duration::from_millis(1500);
+/// The part of the time for closing that the answers and the prompt cache get; then the database is
+/// closed in any case.
+const ENGINE_PART: f64 = 0.8;
 
 /// How far [`App::close`] came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,8 +55,15 @@ impl App {
     /// Opens the data folder, creating what is missing, and starts the engine. Must be called in a
     /// Tokio runtime, which the app then uses.
     pub async fn open(options: Options) -> Result<Arc<App>, OpenError> {
-        let Options { data_folder, hub_variables, hub, uses_keychain, check_program, autoload } =
-            options;
+        let Options {
+            data_folder,
+            hub_variables,
+            hub,
+            uses_keychain,
+            check_program,
+            autoload,
+            closing_limit,
+        } = options;
         data_folder.create()?;
         let lock = lock(&data_folder)?;
         let model_folders = ModelFolders::new(data_folder.home(), &hub_variables);
@@ -109,6 +115,7 @@ impl App {
             cache_rows: Mutex::new(Some(cache_rows)),
             runtime: tokio::runtime::Handle::current(),
             closed: tokio::sync::Mutex::default(),
+            closing_limit,
             lock: Mutex::new(Some(lock)),
         });
         app.start_background_tasks(moves, autoload);
@@ -155,7 +162,7 @@ impl App {
     }
 
     /// Stops the answers and saves them, writes the prompt caches to disk, and closes the database,
-    /// within two seconds. What is not done by then is completed when the folder is opened next.
+    /// within [`Options::closing_limit`]. What is not done by then is completed when the folder is opened next.
     /// Closing again returns how far the first close came.
     pub async fn close(&self) -> Closed {
         let mut closed = self.closed.lock().await;
@@ -169,15 +176,15 @@ impl App {
         let mut cache_rows = self.cache_rows.lock().unwrap_or_else(PoisonError::into_inner).take();
         let close = async {
             let stops = self.stop_engine(cache_rows.as_mut());
-            match tokio::time::timeout(ENGINE_LIMIT, stops).await {
-                Ok(()) => *closed = Some(Closed::Completely),
-                Err(_) => tracing::warn!("the engine was not done when Cairn closed"),
+            match within(self.closing_limit.map(|limit| limit.mul_f64(ENGINE_PART)), stops).await {
+                Some(()) => *closed = Some(Closed::Completely),
+                None => tracing::warn!("the engine was not done when Cairn closed"),
             }
             if let Err(error) = self.store.close().await {
                 tracing::warn!("{error}");
             }
         };
-        if tokio::time::timeout(CLOSING_LIMIT, close).await.is_err() {
+        if within(self.closing_limit, close).await.is_none() {
             tracing::warn!("the database was still busy when Cairn closed");
         }
         let closed = closed.unwrap_or(Closed::EngineBusy);
@@ -302,6 +309,14 @@ impl Drop for FolderLock {
     }
 }
 
+/// None if the work takes longer than the limit.
+async fn within<T>(limit: Option<Duration>, work: impl Future<Output = T>) -> Option<T> {
+    match limit {
+        Some(limit) => tokio::time::timeout(limit, work).await.ok(),
+        None => Some(work.await),
+    }
+}
+
 fn lock(data_folder: &DataFolder) -> Result<FolderLock, OpenError> {
     let path = data_folder.lock();
     let file = File::options()
@@ -337,7 +352,8 @@ mod tests {
     async fn a_close_that_gives_up_says_so_each_time_and_the_folder_stays_locked() {
         let home = tempfile::tempdir().expect("a folder");
         let data_folder = DataFolder::new(home.path());
-        let options = Options::new(data_folder.clone());
+        let closing_limit = Some(Duration::from_millis(500));
+        let options = Options { closing_limit, ..Options::new(data_folder.clone()) };
         let app = App::open(options).await.expect("opens");
         // The engine ends at once, but the task that writes its changes does not.
         let (end, ended) = tokio::sync::oneshot::channel::<()>();
