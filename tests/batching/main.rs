@@ -3,6 +3,7 @@
 
 mod equality;
 mod requests;
+mod row_caches;
 mod sampling;
 mod shared_prefix;
 

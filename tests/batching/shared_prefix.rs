@@ -10,7 +10,7 @@ use mlx_rs::Array;
 use crate::{Numbers, model, scripted};
 
 /// One checkpoint for each architecture and kind of cache.
-const MODELS: &[&str] = &[
+pub const MODELS: &[&str] = &[
     "llama/dense-tied",
     "llama/gqa",
     "llama/quant4-untied",
@@ -24,11 +24,11 @@ const MODELS: &[&str] = &[
 ];
 
 /// The sums of a batch are computed in another order than those of one row.
-const TOLERANCE: f32 = 1e-4;
+pub const TOLERANCE: f32 = 1e-4;
 
 /// The log-probabilities `[n, V]` after the last `num_scored` of `tokens`, which are read into
 /// `caches` alone.
-fn alone(
+pub fn alone(
     model: &Model,
     mut caches: Vec<LayerCache>,
     tokens: &[u32],
@@ -57,10 +57,10 @@ fn together(prefix: &mut SharedPrefix, rows: &[RowAfterPrefix], slice: usize) ->
     numbers(&logprobs(&reading.logits().expect("logits")).expect("log-probabilities"))
 }
 
-fn assert_near(case: &str, found: &[f32], expected: &[f32]) {
+pub fn assert_near(case: &str, found: &[f32], expected: &[f32], tolerance: f32) {
     assert_eq!(found.len(), expected.len(), "{case}");
     for (found, expected) in found.iter().zip(expected) {
-        assert!((found - expected).abs() < TOLERANCE, "{case}: {found} instead of {expected}");
+        assert!((found - expected).abs() < tolerance, "{case}: {found} instead of {expected}");
     }
 }
 
@@ -93,7 +93,7 @@ fn check(case: &str, seed: u64) {
             })
             .collect();
         let described = format!("{case}, seed {seed}, {num_shared} shared, {slice} in a slice");
-        assert_near(&described, &together(&mut prefix, &rows, slice), &expected);
+        assert_near(&described, &together(&mut prefix, &rows, slice), &expected, TOLERANCE);
     }
 }
 
@@ -106,13 +106,10 @@ fn rows_give_what_each_gives_alone() {
     }
 }
 
-#[test]
-fn rows_behind_quantized_keys_and_values_give_what_each_gives_alone() {
-    let model = model("qwen3_moe/quant4");
-    let mut random = Numbers(5);
-    let tokens = random.tokens(&model, 40);
+/// Caches that have read `tokens`, quantized then.
+pub fn quantized_after(model: &Model, tokens: &[u32]) -> Vec<LayerCache> {
     let mut caches = model.make_cache();
-    let ids = Array::from_slice(&tokens, &[1, tokens.len() as i32]);
+    let ids = Array::from_slice(tokens, &[1, tokens.len() as i32]);
     model.forward(&ids, &mut caches).expect("a pass");
     let quantized = |cache: LayerCache| match cache {
         LayerCache::Kv(cache) => {
@@ -120,7 +117,15 @@ fn rows_behind_quantized_keys_and_values_give_what_each_gives_alone() {
         }
         other => other,
     };
-    let caches: Vec<LayerCache> = caches.into_iter().map(quantized).collect();
+    caches.into_iter().map(quantized).collect()
+}
+
+#[test]
+fn rows_behind_quantized_keys_and_values_give_what_each_gives_alone() {
+    let model = model("qwen3_moe/quant4");
+    let mut random = Numbers(5);
+    let tokens = random.tokens(&model, 40);
+    let caches = quantized_after(&model, &tokens);
     let mut prefix = SharedPrefix::after(&model, tokens, caches.clone()).expect("a prefix");
     for _ in 0..4 {
         let rows = random_rows(&model, &mut random);
@@ -128,7 +133,7 @@ fn rows_behind_quantized_keys_and_values_give_what_each_gives_alone() {
             .iter()
             .flat_map(|row| alone(&model, caches.clone(), &row.tokens, row.num_scored))
             .collect();
-        assert_near("quantized", &together(&mut prefix, &rows, 100), &expected);
+        assert_near("quantized", &together(&mut prefix, &rows, 100), &expected, TOLERANCE);
     }
 }
 

@@ -130,7 +130,7 @@ impl LiveBatches {
 
     /// How many tokens all rows hold, padding included.
     pub(super) fn num_tokens(&self) -> usize {
-        self.batches.iter().map(|batch| batch.rows.len() * batch.caches.num_columns()).sum()
+        self.batches.iter().map(|batch| batch.caches.num_tokens()).sum()
     }
 
     pub(super) fn clear(&mut self) {

@@ -334,10 +334,8 @@ impl LmState {
     }
 
     /// Puts the beginnings of the rows of a group into one set of caches, and begins its pass. Also
-    /// returns how many tokens were found.
-    ///
-    /// Rows that begin alike stand side by side, so that a cache that stores a shared prefix once
-    /// can take the place of [`RowCaches::repeated`].
+    /// returns how many tokens were found. Rows that begin alike stand side by side, and share what
+    /// they begin with if all rows do.
     fn prefixes(
         &mut self,
         rows: &[Row],

@@ -1,32 +1,24 @@
 //! Keys and values of every token, for several rows at once.
 
-use std::ops::Range;
-
 use mlx_rs::error::Result;
 use mlx_rs::{Array, ops};
 
 use super::buffer::{append, front, round_up};
 use super::kind::CacheKind;
 use super::rows::{
-    Block, from_first, kept_rows, rolled, rope_offset, row_tokens, stacked, take_lengths,
+    Block, RowColumns, from_first, kept_rows, rolled, rope_offset, row_tokens, stacked,
 };
 use super::{AttentionStep, KeysValues, KvCache, LayerCache, LayerCacheSpec, Mask, causal_mask};
 use crate::LmError;
 
 /// Several [`KvCache`]s as the rows of one. As mlx-lm's BatchKVCache.
 ///
-/// - Every row ends at column `stop`; its first `left_padding` columns are padding.
-/// - Between [`BatchKvCache::prepare`] and [`BatchKvCache::finalize`] rows may be padded on the
-///   right. Offsets and `left_padding` already count that padding as moved to the left;
-///   `pending_shifts` says by how many columns each row still has to be moved right.
+/// Rows stand in the buffers as [`RowColumns`] says.
 #[derive(Debug, Clone)]
 pub struct BatchKvCache {
     keys: Option<Array>,   // [B, H, capacity, D]
     values: Option<Array>, // [B, H, capacity, D]
-    stop: i32,
-    left_padding: Vec<i32>,
-    remaining: Option<Vec<i32>>,
-    pending_shifts: Option<Vec<i32>>,
+    rows: RowColumns,
 }
 
 impl BatchKvCache {
@@ -51,44 +43,44 @@ impl BatchKvCache {
         Ok(BatchKvCache {
             keys: stack(&|(keys, _)| keys)?,
             values: stack(&|(_, values)| values)?,
-            stop,
-            left_padding: caches.iter().map(|cache| stop - cache.offset() as i32).collect(),
-            remaining: None,
-            pending_shifts: None,
+            rows: RowColumns::new(
+                caches.iter().map(|cache| stop - cache.offset() as i32).collect(),
+                stop,
+            ),
         })
     }
 
     /// How many rows there are.
     pub fn num_rows(&self) -> usize {
-        self.left_padding.len()
+        self.rows.num_rows()
     }
 
     /// How many tokens the longest row holds.
     pub fn offset(&self) -> usize {
-        self.offsets().into_iter().max().unwrap_or(0) as usize
+        self.rows.longest() as usize
     }
 
     /// How many tokens each row holds.
     pub fn offsets(&self) -> Vec<i32> {
-        self.left_padding.iter().map(|padding| self.stop - padding).collect()
+        self.rows.lengths()
     }
 
     /// Announces how many tokens of the coming steps belong to each row; the remaining columns of a
     /// row are right padding.
     pub fn prepare(&mut self, lengths: &[i32]) {
-        self.remaining = Some(lengths.to_vec());
+        self.rows.prepare(lengths);
     }
 
     /// Ends the steps that [`BatchKvCache::prepare`] announced: right padding becomes left padding.
     pub fn finalize(&mut self) -> Result<()> {
-        self.remaining = None;
+        self.rows.finalize();
         self.move_padding()
     }
 
     fn move_padding(&mut self) -> Result<()> {
-        if let Some(shifts) = self.pending_shifts.take() {
+        if let Some(shifts) = self.rows.take_shifts() {
             for buffer in [&mut self.keys, &mut self.values].into_iter().flatten() {
-                *buffer = rolled(buffer, &shifts, self.stop)?;
+                *buffer = rolled(buffer, &shifts, self.rows.stop)?;
             }
         }
         Ok(())
@@ -97,34 +89,22 @@ impl BatchKvCache {
     /// Appends `keys` and `values` `[B, H, L, D]` and returns the whole cache, `[B, H, stop, D]`.
     pub fn update_and_fetch(&mut self, keys: Array, values: Array) -> Result<(Array, Array)> {
         self.move_padding()?;
-        let length = keys.dim(2);
-        let all_keys = append(self.keys.as_ref(), &keys, self.stop)?;
-        let all_values = append(self.values.as_ref(), &values, self.stop)?;
-        self.stop += length;
-        let views = (front(&all_keys, self.stop)?, front(&all_values, self.stop)?);
+        let start = self.rows.stop;
+        let all_keys = append(self.keys.as_ref(), &keys, start)?;
+        let all_values = append(self.values.as_ref(), &values, start)?;
+        self.rows.appended(keys.dim(2));
+        let views = (front(&all_keys, self.rows.stop)?, front(&all_values, self.rows.stop)?);
         self.keys = Some(all_keys);
         self.values = Some(all_values);
-        self.pending_shifts = take_lengths(&mut self.remaining, length)
-            .filter(|padding| padding.iter().any(|&columns| columns > 0));
-        for (left, right) in self.left_padding.iter_mut().zip(self.pending_shifts.iter().flatten())
-        {
-            *left += right;
-        }
         Ok(views)
     }
 
     /// Keeps only the rows `kept`, in that order, and drops the left padding that they share.
     pub fn filter(&mut self, kept: &[usize]) -> Result<()> {
         self.move_padding()?;
-        let left_padding: Vec<i32> = kept.iter().map(|&row| self.left_padding[row]).collect();
-        let shared = left_padding.iter().copied().min().unwrap_or(0);
+        let shared = self.rows.keep(kept);
         for buffer in [&mut self.keys, &mut self.values].into_iter().flatten() {
             *buffer = kept_rows(buffer, kept, shared..buffer.dim(2))?;
-        }
-        self.stop -= shared;
-        self.left_padding = left_padding.iter().map(|padding| padding - shared).collect();
-        if let Some(remaining) = &mut self.remaining {
-            *remaining = kept.iter().map(|&row| remaining[row]).collect();
         }
         Ok(())
     }
@@ -133,40 +113,26 @@ impl BatchKvCache {
     pub fn extend(&mut self, mut other: BatchKvCache) -> Result<()> {
         self.finalize()?;
         other.finalize()?;
-        let stop = self.stop.max(other.stop);
+        let rows = self.rows.joined(&other.rows);
         let stack = |buffers: [Option<&Array>; 2]| {
-            let blocks = [
-                Block { buffer: buffers[0], num_rows: self.num_rows(), columns: 0..self.stop },
-                Block { buffer: buffers[1], num_rows: other.num_rows(), columns: 0..other.stop },
-            ];
-            stacked(&blocks, stop, round_up(stop + 1))
+            let blocks = [(buffers[0], &self.rows), (buffers[1], &other.rows)];
+            stacked(&blocks.map(Block::of), rows.stop, round_up(rows.stop + 1))
         };
         let keys = stack([self.keys.as_ref(), other.keys.as_ref()])?;
         let values = stack([self.values.as_ref(), other.values.as_ref()])?;
-        let padding = |cache: &BatchKvCache| {
-            cache.left_padding.iter().map(|padding| padding + stop - cache.stop).collect::<Vec<_>>()
-        };
-        self.left_padding = [padding(self), padding(&other)].concat();
-        (self.keys, self.values, self.stop) = (keys, values, stop);
+        (self.keys, self.values, self.rows) = (keys, values, rows);
         Ok(())
     }
 
     /// A copy of one row as a [`KvCache`], in buffers of exactly its length.
     pub fn extract(&self, row: usize) -> Result<KvCache> {
-        let columns = self.columns(row);
+        let columns = self.rows.of_row(row);
         let (Some(keys), Some(values), false) = (&self.keys, &self.values, columns.is_empty())
         else {
             return Ok(KvCache::new());
         };
         let own = |buffer: &Array| row_tokens(buffer, row, columns.clone())?.contiguous();
         Ok(KvCache::from_buffers(own(keys)?, own(values)?, columns.end - columns.start))
-    }
-
-    /// The columns of the buffers that hold a row's tokens.
-    fn columns(&self, row: usize) -> Range<i32> {
-        let pending_shifts =
-            self.pending_shifts.as_ref().map_or(0, |pending_shifts| pending_shifts[row]);
-        self.left_padding[row] - pending_shifts..self.stop - pending_shifts
     }
 }
 
@@ -195,13 +161,13 @@ impl CacheKind for BatchKvCache {
     /// The tokens attend to those before them in their row.
     fn attention_step(&self, length: i32, window: Option<i32>) -> Result<AttentionStep> {
         let offset = rope_offset(&self.offsets());
-        let stop = self.stop + length;
-        let is_padded = self.left_padding.iter().any(|&padding| padding > 0);
+        let RowColumns { stop: start, left_padding, .. } = &self.rows;
+        let (start, stop) = (*start, start + length);
         let columns = || ops::arange::<_, i32>(0, stop, 1);
         let mask = if length == 1 {
             let first_in_window = window.map_or(0, |window| stop - window);
             let first: Vec<i32> =
-                self.left_padding.iter().map(|&padding| padding.max(first_in_window)).collect();
+                left_padding.iter().map(|&padding| padding.max(first_in_window)).collect();
             if first.iter().all(|&first| first <= 0) {
                 Mask::None
             } else {
@@ -209,12 +175,12 @@ impl CacheKind for BatchKvCache {
             }
         } else {
             let window = window.filter(|&window| stop > window);
-            match (is_padded, window) {
+            match (self.rows.is_padded(), window) {
                 (false, None) => Mask::Causal,
-                (false, window) => Mask::Array(causal_mask(length, self.stop, window)?),
+                (false, window) => Mask::Array(causal_mask(length, start, window)?),
                 (true, window) => Mask::Array(
-                    causal_mask(length, self.stop, window)?
-                        .logical_and(from_first(&columns()?, &self.left_padding)?)?,
+                    causal_mask(length, start, window)?
+                        .logical_and(from_first(&columns()?, left_padding)?)?,
                 ),
             }
         };
@@ -223,18 +189,12 @@ impl CacheKind for BatchKvCache {
 
     /// Not while rows end with right padding.
     fn is_trimmable(&self) -> bool {
-        self.pending_shifts.is_none()
+        !self.rows.is_moving()
     }
 
     /// At most as many as the shortest row has.
     fn trim(&mut self, num_tokens: usize) -> usize {
-        if !self.is_trimmable() {
-            return 0;
-        }
-        let shortest = self.offsets().into_iter().min().unwrap_or(0);
-        let trimmed = num_tokens.min(shortest as usize);
-        self.stop -= trimmed as i32;
-        trimmed
+        if self.is_trimmable() { self.rows.trim(num_tokens) } else { 0 }
     }
 
     fn trims_after(&self, _num_ahead: usize) -> bool {

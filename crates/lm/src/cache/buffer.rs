@@ -33,8 +33,18 @@ pub(super) fn write(buffer: &Array, update: &Array, start: i32) -> Result<Array>
 /// `buffer` with `update` written from token `start` on, grown by whole steps if it is too short;
 /// `None` is an empty buffer.
 pub(super) fn append(buffer: Option<&Array>, update: &Array, start: i32) -> Result<Array> {
+    append_in_steps(buffer, update, start, STEP)
+}
+
+/// As [`append`], in steps of `step` tokens.
+pub(super) fn append_in_steps(
+    buffer: Option<&Array>,
+    update: &Array,
+    start: i32,
+    step: i32,
+) -> Result<Array> {
     let stop = start + update.dim(2);
-    let capacity = round_up(stop);
+    let capacity = round_up_to(step, stop);
     match buffer {
         Some(buffer) if stop <= buffer.dim(2) => write(buffer, update, start),
         // The capacity after `start` holds only trimmed tokens or zeros, so it is not copied.
@@ -67,5 +77,10 @@ pub(super) fn shape(array: &Array) -> Result<[i32; 4]> {
 }
 
 pub(super) fn round_up(length: i32) -> i32 {
-    (length + STEP - 1) / STEP * STEP
+    round_up_to(STEP, length)
+}
+
+/// The least multiple of `step` that is not below `length`.
+pub(super) fn round_up_to(step: i32, length: i32) -> i32 {
+    (length + step - 1) / step * step
 }

@@ -275,8 +275,8 @@ impl CacheKind for KvCache {
         Ok(held)
     }
 
-    fn continued_by_rows(&self, _num_rows: usize) -> std::result::Result<LayerCache, LmError> {
-        SharedPrefixCache::after(self.held_tokens()?, self.offset(), OwnForm::default())
+    fn continued_by_rows(&self, num_rows: usize) -> std::result::Result<LayerCache, LmError> {
+        SharedPrefixCache::after(self.held_tokens()?, self.offset(), num_rows, OwnForm::default())
     }
 
     fn to_file(&self) -> Result<FileForm> {

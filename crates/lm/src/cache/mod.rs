@@ -29,6 +29,7 @@ mod snapshot;
 mod spec;
 
 use std::cell::RefCell;
+use std::rc::Rc;
 
 use mlx_rs::error::Result;
 use mlx_rs::{Array, ops};
@@ -107,7 +108,8 @@ pub enum Mask {
     None,
     /// The keys up to its own position; the last query has the last key's position.
     Causal,
-    /// The keys where this is true; bool, broadcast to `[B, H, L, T]`.
+    /// The keys where this is true; bool, broadcast to `[B, H, L, T]`. Behind a shared prefix it may
+    /// be of the rows' own keys alone: then all of the prefix is seen.
     Array(Array),
 }
 
@@ -135,7 +137,7 @@ pub enum KeysValues {
     /// Those that all rows share, and then each row's own.
     AfterPrefix {
         /// `[1, H_kv, P, D]`, of one of the other forms.
-        prefix: Box<KeysValues>,
+        prefix: Rc<KeysValues>,
         /// `[B, H_kv, T, D]`, of one of the other forms.
         own: Box<KeysValues>,
     },

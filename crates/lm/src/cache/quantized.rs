@@ -205,10 +205,10 @@ impl CacheKind for QuantizedKvCache {
         Ok(held)
     }
 
-    fn continued_by_rows(&self, _num_rows: usize) -> std::result::Result<LayerCache, LmError> {
+    fn continued_by_rows(&self, num_rows: usize) -> std::result::Result<LayerCache, LmError> {
         let quantization = Some((self.group_size, self.bits));
         let form = OwnForm { quantization, ..OwnForm::default() };
-        SharedPrefixCache::after(self.held_tokens()?, self.offset(), form)
+        SharedPrefixCache::after(self.held_tokens()?, self.offset(), num_rows, form)
     }
 
     fn to_file(&self) -> Result<FileForm> {

@@ -335,12 +335,12 @@ impl CacheKind for RotatingKvCache {
     }
 
     /// The rows hold all of their own tokens: a mask hides those outside the window.
-    fn continued_by_rows(&self, _num_rows: usize) -> std::result::Result<LayerCache, LmError> {
+    fn continued_by_rows(&self, num_rows: usize) -> std::result::Result<LayerCache, LmError> {
         if self.keep > 0 {
             return Err(KEEPS_FIRST);
         }
         let form = OwnForm { window: Some(self.max_size), ..OwnForm::default() };
-        SharedPrefixCache::after(self.held_tokens()?, self.offset(), form)
+        SharedPrefixCache::after(self.held_tokens()?, self.offset(), num_rows, form)
     }
 
     fn to_file(&self) -> Result<FileForm> {

@@ -20,6 +20,13 @@ pub(super) struct Block<'a> {
     pub(super) columns: Range<i32>,
 }
 
+impl<'a> Block<'a> {
+    /// All rows of a buffer.
+    pub(super) fn of((buffer, rows): (Option<&'a Array>, &RowColumns)) -> Self {
+        Block { buffer, num_rows: rows.num_rows(), columns: 0..rows.stop }
+    }
+}
+
 /// Copies all `blocks` into one buffer of `capacity` columns, in which each ends at column `stop`;
 /// `None` if all are empty.
 pub(super) fn stacked(blocks: &[Block], stop: i32, capacity: i32) -> Result<Option<Array>> {
@@ -99,4 +106,117 @@ pub(super) fn take_lengths(remaining: &mut Option<Vec<i32>>, length: i32) -> Opt
         *left = (*left - length).max(0);
     }
     Some(padding)
+}
+
+/// Which columns of a buffer hold each row's tokens.
+///
+/// - Every row ends at column `stop`; its first `left_padding` columns are padding.
+/// - Between [`RowColumns::prepare`] and [`RowColumns::finalize`] rows may be padded on the right.
+///   `left_padding` already counts that padding as moved to the left; `pending_shifts` says by how
+///   many columns each row still has to be moved right.
+#[derive(Debug, Clone)]
+pub(super) struct RowColumns {
+    pub(super) stop: i32,
+    pub(super) left_padding: Vec<i32>,
+    remaining: Option<Vec<i32>>,
+    pending_shifts: Option<Vec<i32>>,
+}
+
+impl RowColumns {
+    /// Rows that end at `stop`.
+    pub(super) fn new(left_padding: Vec<i32>, stop: i32) -> Self {
+        RowColumns { stop, left_padding, remaining: None, pending_shifts: None }
+    }
+
+    pub(super) fn num_rows(&self) -> usize {
+        self.left_padding.len()
+    }
+
+    /// How many tokens each row holds.
+    pub(super) fn lengths(&self) -> Vec<i32> {
+        self.left_padding.iter().map(|padding| self.stop - padding).collect()
+    }
+
+    /// How many tokens the longest row holds.
+    pub(super) fn longest(&self) -> i32 {
+        self.lengths().into_iter().max().unwrap_or(0)
+    }
+
+    /// How many tokens the shortest row holds.
+    pub(super) fn shortest(&self) -> i32 {
+        self.lengths().into_iter().min().unwrap_or(0)
+    }
+
+    pub(super) fn is_padded(&self) -> bool {
+        self.left_padding.iter().any(|&padding| padding > 0)
+    }
+
+    /// Whether rows end with padding.
+    pub(super) fn is_moving(&self) -> bool {
+        self.pending_shifts.is_some()
+    }
+
+    /// Announces how many tokens of the coming steps belong to each row; the remaining columns of a
+    /// row are right padding.
+    pub(super) fn prepare(&mut self, lengths: &[i32]) {
+        self.remaining = Some(lengths.to_vec());
+    }
+
+    /// Ends the steps that [`RowColumns::prepare`] announced.
+    pub(super) fn finalize(&mut self) {
+        self.remaining = None;
+    }
+
+    /// By how many columns the caller has to rotate each row right, so that its padding is on the
+    /// left, where it is counted already; `None` if that is done.
+    pub(super) fn take_shifts(&mut self) -> Option<Vec<i32>> {
+        self.pending_shifts.take()
+    }
+
+    /// Counts a step of `length` columns.
+    pub(super) fn appended(&mut self, length: i32) {
+        self.stop += length;
+        self.pending_shifts = take_lengths(&mut self.remaining, length)
+            .filter(|padding| padding.iter().any(|&columns| columns > 0));
+        for (left, right) in self.left_padding.iter_mut().zip(self.pending_shifts.iter().flatten())
+        {
+            *left += right;
+        }
+    }
+
+    /// Keeps only the rows `kept`, in that order, and returns how many columns of left padding they
+    /// share, which the caller has to cut.
+    pub(super) fn keep(&mut self, kept: &[usize]) -> i32 {
+        let left_padding: Vec<i32> = kept.iter().map(|&row| self.left_padding[row]).collect();
+        let shared = left_padding.iter().copied().min().unwrap_or(0);
+        self.stop -= shared;
+        self.left_padding = left_padding.iter().map(|padding| padding - shared).collect();
+        if let Some(remaining) = &mut self.remaining {
+            *remaining = kept.iter().map(|&row| remaining[row]).collect();
+        }
+        shared
+    }
+
+    /// The columns that hold a row's tokens.
+    pub(super) fn of_row(&self, row: usize) -> Range<i32> {
+        let shift = self.pending_shifts.as_ref().map_or(0, |shifts| shifts[row]);
+        self.left_padding[row] - shift..self.stop - shift
+    }
+
+    /// Both sets of rows, ending at the same column.
+    pub(super) fn joined(&self, other: &RowColumns) -> RowColumns {
+        let stop = self.stop.max(other.stop);
+        let padding = |rows: &RowColumns| {
+            let more = stop - rows.stop;
+            rows.left_padding.iter().map(|padding| padding + more).collect::<Vec<_>>()
+        };
+        RowColumns::new([padding(self), padding(other)].concat(), stop)
+    }
+
+    /// How many tokens were cut off the end of every row: at most as many as the shortest has.
+    pub(super) fn trim(&mut self, num_tokens: usize) -> usize {
+        let trimmed = num_tokens.min(self.shortest() as usize);
+        self.stop -= trimmed as i32;
+        trimmed
+    }
 }

@@ -127,7 +127,8 @@ impl Architecture for Model {
         // The mask hides the padding of a batch's rows.
         let keys = match &step.mask {
             Mask::Array(mask) => {
-                ops::multiply(mask.as_dtype(Dtype::Float32)?, keys.transpose_axes(&[0, 1, 3, 2])?)?
+                let seen = over_all_columns(mask, keys.dim(2))?.as_dtype(Dtype::Float32)?;
+                ops::multiply(seen, keys.transpose_axes(&[0, 1, 3, 2])?)?
             }
             Mask::None | Mask::Causal => {
                 let seen =
@@ -166,6 +167,17 @@ impl Architecture for Model {
     }
 }
 
+/// The mask with columns for a shared prefix too, if it is of the rows' own keys alone.
+fn over_all_columns(mask: &Array, num_columns: i32) -> Result<Array, Exception> {
+    let mut shape = mask.shape().to_vec();
+    match shape.last_mut() {
+        Some(last) if *last < num_columns => *last = num_columns - *last,
+        _ => return Ok(mask.clone()),
+    }
+    let seen = ops::ones_dtype(&shape, Dtype::Bool)?;
+    ops::concatenate(&[seen, mask.clone()], -1)
+}
+
 /// The ids of all tokens before each row's end, `[B, 1, T, HEAD_SIZE]`.
 fn all_ids(keys_values: KeysValues, num_rows: i32) -> Result<Array, Exception> {
     match keys_values {
@@ -174,7 +186,7 @@ fn all_ids(keys_values: KeysValues, num_rows: i32) -> Result<Array, Exception> {
             Err(Exception::custom("a scripted model does not read quantized ids".to_owned()))
         }
         KeysValues::AfterPrefix { prefix, own } => {
-            let prefix = all_ids(*prefix, 1)?;
+            let prefix = all_ids((*prefix).clone(), 1)?;
             let shape = [num_rows, 1, prefix.dim(2), HEAD_SIZE];
             let prefix = ops::broadcast_to(&prefix, &shape)?;
             ops::concatenate(&[prefix, all_ids(*own, num_rows)?], 2)

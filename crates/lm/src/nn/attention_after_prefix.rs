@@ -35,8 +35,8 @@ struct Sizes {
 }
 
 /// Attention of `queries` `[B, H, L, D]` over `prefix` `[1, H_kv, P, D]` and `own`
-/// `[B, H_kv, T, D]`. A mask is that of one row over all columns, `[L, P + T]`. Returns
-/// `[B, H, L, D]`.
+/// `[B, H_kv, T, D]`. A mask is over all columns or over those of `own`, `[L, P + T]` or `[L, T]`, or
+/// with a first axis for the rows and one of length 1. Returns `[B, H, L, D]`.
 pub(super) fn attention_after_prefix(
     queries: &Array,
     prefix: &KeysValues,
@@ -86,7 +86,7 @@ fn attend(
         // The lowest finite number: where the window hides the whole prefix, its total is that
         // low, and its share 0.
         let hidden = constant(least(scores.dtype()), scores.dtype())?;
-        let by_token = scores.reshape(&[kv_heads, rows * group, length, -1])?;
+        let by_token = scores.reshape(&[kv_heads, rows, group, length, -1])?;
         scores = ops::select(mask, by_token, hidden)?.reshape(&[
             kv_heads,
             num_matrices,
@@ -144,7 +144,7 @@ fn product(left: &Array, keys_values: &KeysValues, side: Side) -> Result<Array, 
     }
 }
 
-/// The masks of both parts, each `[L, columns]`; `None` where all is seen.
+/// The masks of both parts, each with columns as its last axis; `None` where all is seen.
 fn parts_of_mask(
     mask: &Mask,
     sizes: Sizes,
@@ -155,8 +155,13 @@ fn parts_of_mask(
     match mask {
         Mask::None => Ok((None, None)),
         Mask::Causal => Ok((None, Some(causal_mask(length, num_own - length, None)?))),
+        Mask::Array(mask) if mask.dim(-1) == num_own => Ok((None, Some(mask.clone()))),
         Mask::Array(mask) => {
-            let columns = |from, to| ffi::slice(mask, &[0, from], &[length, to]);
+            let columns = |from, to| {
+                let (mut first, mut last) = (vec![0; mask.ndim()], mask.shape().to_vec());
+                (first[mask.ndim() - 1], last[mask.ndim() - 1]) = (from, to);
+                ffi::slice(mask, &first, &last)
+            };
             let (shared, own) =
                 (columns(0, num_shared)?, columns(num_shared, num_shared + num_own)?);
             Ok((Some(shared), Some(own)))
