@@ -1,12 +1,13 @@
 //! Keys, values and states that are stored for later queries, as plain bytes: no MLX array.
 
+use std::ops::Range;
 use std::rc::Rc;
 
 use cairn_lm::LmError;
 use cairn_lm::cache::chunk_state::{CacheAssembler, ChunkState, EvaluatedLayers, TensorSlice};
 use cairn_lm::cache::{CacheSpec, LayerCache};
 
-use super::kv_tree::{Amount, KvTree, Needs, Path, Stored};
+use super::kv_tree::{Amount, KvTree, Needs, Path, SegmentId, Stored};
 
 /// The most bytes of recurrent states. They do not grow with the tokens, so that a number of tokens
 /// does not bound them.
@@ -80,36 +81,53 @@ impl KvStore {
         let at = path.num_tokens;
         let last = path.segments.last().copied();
         let end = last.map_or(0, |id| self.tree.range(id).end);
-        let is_known = at == ids.len();
-        if is_known && !self.lacks_state(&path, end) {
+        if at == ids.len() && at == end && self.lacking(&path).is_empty() {
             self.tree.touch(&path);
             return Ok(());
         }
         let layers = EvaluatedLayers::of(caches)?;
-        let chunk = |start, stop| layers.chunk_state(&[], start, stop).map(stored);
+        let chunk = |range: Range<usize>| layers.chunk_state(&[], range.start, range.end);
         if let Some(id) = last
             && at < end
         {
             let start = self.tree.range(id).start;
-            let tail = |old: &Stored<Rc<ChunkState>>| stored(old.value.tail(start, end, at));
-            if !self.tree.split(&path, chunk(start, at)?, tail) {
+            let Some(old) = self.tree.stored(id).map(|old| Rc::clone(&old.value)) else {
+                return Ok(());
+            };
+            let head = old.head(start, end, at).joined(&chunk(start..at)?);
+            if !self.tree.split(&path, stored(head), stored(old.tail(start, end, at))) {
                 return Ok(());
             }
-        } else if is_known && let Some(id) = last {
-            self.tree.replace(&path, chunk(self.tree.range(id).start, at)?);
         }
         self.tree.touch(&path);
         if at < ids.len() {
-            self.tree.push(&mut path, ids[at..].to_vec(), chunk(at, ids.len())?);
+            self.tree.push(&mut path, ids[at..].to_vec(), stored(chunk(at..ids.len())?));
+        }
+        for id in self.lacking(&path) {
+            let more = chunk(self.tree.range(id))?;
+            if let Some(old) = self.tree.stored(id) {
+                let both = stored(old.value.joined(&more));
+                self.tree.replace(&path, id, both);
+            }
         }
         Ok(())
     }
 
-    /// Whether the states at the end of a path are needed and not stored.
-    fn lacks_state(&self, path: &Path, end_of_last: usize) -> bool {
-        let stored = path.segments.last().and_then(|&id| self.tree.stored(id));
-        let has_state = stored.is_some_and(|stored| stored.has_state);
-        self.needs.state && !(has_state && end_of_last == path.num_tokens)
+    /// The segments of a path of which more has to be stored, so that its end can be continued.
+    fn lacking(&self, path: &Path) -> Vec<SegmentId> {
+        let first_needed = path.num_tokens - self.needs.window.unwrap_or(0).min(path.num_tokens);
+        let lacks = |id: &SegmentId| {
+            let (range, Some(stored)) = (self.tree.range(*id), self.tree.stored(*id)) else {
+                return false;
+            };
+            let needed_from = range.start.max(first_needed);
+            let lacks_tokens = self.needs.window.is_some()
+                && needed_from < range.end
+                && stored.held_from > needed_from;
+            let is_end = range.end == path.num_tokens;
+            lacks_tokens || (self.needs.state && is_end && !stored.has_state)
+        };
+        path.segments.iter().copied().filter(lacks).collect()
     }
 
     /// How many tokens are stored.

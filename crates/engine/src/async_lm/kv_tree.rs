@@ -164,14 +164,9 @@ impl<T> KvTree<T> {
     }
 
     /// Cuts the last segment of a path where the path ends in the middle of it: `head` is what is
-    /// stored up to there, and `tail` makes what is stored behind from what was. Returns whether
-    /// there was room for the states of `head`.
-    pub(super) fn split(
-        &mut self,
-        path: &Path,
-        head: Stored<T>,
-        tail: impl FnOnce(&Stored<T>) -> Stored<T>,
-    ) -> bool {
+    /// stored up to there, and `tail` what is stored behind. Returns whether there was room for the
+    /// states of `head`.
+    pub(super) fn split(&mut self, path: &Path, head: Stored<T>, tail: Stored<T>) -> bool {
         let at = path.num_tokens;
         let more = Amount { state_bytes: head.state_bytes, ..Amount::default() };
         let (Some(&id), true) = (path.segments.last(), self.make_room(more, path)) else {
@@ -183,13 +178,13 @@ impl<T> KvTree<T> {
             return false;
         }
         let before = segment.amount();
-        let stored = tail(&segment.stored);
         let tokens = segment.tokens.split_off(at - segment.start);
         let children = std::mem::take(&mut segment.children);
         segment.children.insert(tokens[0], new_id);
         segment.stored = head;
         let (last_use, first) = (segment.last_use, segment.amount());
-        let behind = Segment { parent: Some(id), start: at, tokens, children, stored, last_use };
+        let (parent, stored) = (Some(id), tail);
+        let behind = Segment { parent, start: at, tokens, children, stored, last_use };
         for child in behind.children.values() {
             if let Some(child) = self.segments.get_mut(child) {
                 child.parent = Some(new_id);
@@ -204,14 +199,14 @@ impl<T> KvTree<T> {
         true
     }
 
-    /// Replaces what is stored of the last segment of a path, which had no states, if there is room
-    /// for its states.
-    pub(super) fn replace(&mut self, path: &Path, stored: Stored<T>) {
-        let more = Amount { state_bytes: stored.state_bytes, ..Amount::default() };
-        if self.make_room(more, path)
-            && let Some(segment) = path.segments.last().and_then(|id| self.segments.get_mut(id))
+    /// Replaces what is stored of a segment of a path, if there is room for more states.
+    pub(super) fn replace(&mut self, path: &Path, id: SegmentId, stored: Stored<T>) {
+        let before = self.stored(id).map_or(0, |before| before.state_bytes);
+        let state_bytes = stored.state_bytes.saturating_sub(before);
+        if self.make_room(Amount { state_bytes, ..Amount::default() }, path)
+            && let Some(segment) = self.segments.get_mut(&id)
         {
-            self.held.state_bytes += more.state_bytes;
+            self.held.state_bytes += stored.state_bytes;
             self.held.state_bytes -= segment.stored.state_bytes;
             segment.stored = stored;
         }
@@ -339,11 +334,8 @@ mod tests {
         {
             let Range { start, end } = tree.range(id);
             let of = |range: Range<usize>| if at == ids.len() { last(range) } else { plain(range) };
-            let tail = |old: &Stored<Range<usize>>| Stored {
-                held_from: old.held_from.max(at),
-                value: at..end,
-                ..old.clone()
-            };
+            let old = tree.stored(id).expect("stored").clone();
+            let tail = Stored { held_from: old.held_from.max(at), value: at..end, ..old };
             if !tree.split(&path, of(start..at), tail) {
                 return;
             }
@@ -418,7 +410,7 @@ mod tests {
         store(&mut tree, "the cat ", with_state);
         check(&tree, &[("the cat sat down", 11), ("the cat walks", 0)]);
         let path = tree.path(&ids("the cat "));
-        tree.replace(&path, with_state(0..8));
+        tree.replace(&path, path.segments[0], with_state(0..8));
         check(&tree, &[("the cat walks", 8), ("the cat sat", 11)]);
         store(&mut tree, "the", with_state);
         check(&tree, &[("then", 3), ("the cat walks", 8), ("the cat sat", 11)]);

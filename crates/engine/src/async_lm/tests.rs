@@ -213,10 +213,8 @@ fn what_is_stored_of_sequences_that_part_is_continued() {
     for model in MODELS {
         let mut asker = Asker::new(model, LIMITS);
         let prefix = asker.tokens(20);
-        // Where they part, only as much of a window is stored as the last of them needed.
-        let lengths: &[usize] = if model.starts_with("gemma3") { &[5, 4] } else { &[5, 4, 0] };
-        let row = |&length: &usize| [&prefix[..], &asker.tokens(length)].concat();
-        let mut rows: Vec<Vec<u32>> = lengths.iter().map(row).collect();
+        let row = |length: usize| [&prefix[..], &asker.tokens(length)].concat();
+        let mut rows: Vec<Vec<u32>> = [5, 4, 0].map(row).to_vec();
         let num_tokens: usize = rows.iter().map(Vec::len).sum();
         for row in &rows {
             let answers = asker.push(std::slice::from_ref(row), true);
@@ -232,6 +230,32 @@ fn what_is_stored_of_sequences_that_part_is_continued() {
             asker.check(std::slice::from_ref(row), 2048);
         }
         assert_eq!(asker.state.counts().num_found - before.num_found, num_tokens, "{model}");
+    }
+}
+
+/// However they part, and in whatever order they come.
+#[test]
+fn whatever_was_stored_is_found_whole() {
+    for model in MODELS {
+        let limits = LmLimits { cache_size: 100_000, ..LIMITS };
+        let mut asker = Asker::new(model, limits);
+        let text = asker.tokens(40);
+        let mut stored: Vec<Vec<u32>> = Vec::new();
+        for _ in 0..30 {
+            let (shared, own) = (asker.below(41), asker.below(12));
+            let row = [&text[..shared], &asker.tokens(own.max(usize::from(shared == 0)))].concat();
+            let answer = asker.push(std::slice::from_ref(&row), true);
+            asker.run(2048);
+            drop(answer);
+            stored.push(row);
+        }
+        asker.state.drop_live();
+        for row in &stored {
+            assert_eq!(asker.state.num_found(row), row.len(), "{model}: {} tokens", row.len());
+        }
+        let longer: Vec<Vec<u32>> =
+            stored.iter().map(|row| [&row[..], &asker.tokens(2)].concat()).collect();
+        asker.check(&longer, 2048);
     }
 }
 

@@ -291,6 +291,72 @@ impl ChunkState {
         states.map(|tensor| tensor.range.len()).sum()
     }
 
+    /// The state of the tokens `start..at`, where this is that of `start..stop`. Recurrent states are
+    /// left out, because they are those after the last token.
+    ///
+    /// Panics unless `start <= at <= stop`.
+    pub fn head(&self, start: usize, stop: usize, at: usize) -> ChunkState {
+        assert!(start <= at && at <= stop, "{at} is in {start} to {stop}");
+        let held_from = self.held_from.min(at);
+        let (tensors, bytes) = (Vec::new(), Vec::new());
+        let mut head = ChunkState { tensors, bytes, held_from, has_state: false };
+        for tensor in self.tensors.iter().filter(|tensor| !tensor.is_state()) {
+            let &[_, heads, held, _] = tensor.shape.as_slice() else { continue };
+            // The last column is the token before `stop`.
+            let kept = held.saturating_sub(stop - at);
+            let all = &self.bytes[tensor.range.clone()];
+            let head_bytes = all.len() / heads.max(1);
+            let before = head.bytes.len();
+            for of_head in all.chunks(head_bytes.max(1)) {
+                head.bytes.extend_from_slice(&of_head[..head_bytes / held.max(1) * kept]);
+            }
+            head.push_tensor(tensor, kept, before);
+        }
+        head
+    }
+
+    /// The state of the same tokens with all that either of the two holds.
+    pub fn joined(&self, other: &ChunkState) -> ChunkState {
+        let mut joined = ChunkState {
+            tensors: Vec::new(),
+            bytes: Vec::new(),
+            // Both end with the same token, so that the longer of two rings holds the other.
+            held_from: self.held_from.min(other.held_from),
+            has_state: self.has_state || other.has_state,
+        };
+        let find = |chunk: &ChunkState, name: &str| {
+            chunk.tensors.iter().position(|tensor| tensor.name == name)
+        };
+        let mut copy = |chunk: &ChunkState, index: usize| {
+            let tensor = chunk.tensors[index].clone();
+            let start = joined.bytes.len();
+            joined.bytes.extend_from_slice(&chunk.bytes[tensor.range.clone()]);
+            joined.tensors.push(StateTensor { range: start..joined.bytes.len(), ..tensor });
+        };
+        for (index, tensor) in self.tensors.iter().enumerate() {
+            match find(other, &tensor.name) {
+                Some(at) if other.tensors[at].range.len() > tensor.range.len() => copy(other, at),
+                _ => copy(self, index),
+            }
+        }
+        for (index, tensor) in other.tensors.iter().enumerate() {
+            if find(self, &tensor.name).is_none() {
+                copy(other, index);
+            }
+        }
+        joined
+    }
+
+    /// Names what was added to the bytes from `before` on: `num_tokens` of a tensor like `tensor`.
+    fn push_tensor(&mut self, tensor: &StateTensor, num_tokens: usize, before: usize) {
+        let range = before..self.bytes.len();
+        if !range.is_empty() {
+            let mut shape = tensor.shape.clone();
+            shape[2] = num_tokens;
+            self.tensors.push(StateTensor { shape, range, ..tensor.clone() });
+        }
+    }
+
     /// The state of the tokens `at..stop`, where this is that of `start..stop`.
     ///
     /// Panics unless `start <= at <= stop`.
