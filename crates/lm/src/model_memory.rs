@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use cairn_formats::safetensors::{self, SafetensorsFile, TensorEntry, check_weight_files};
+use mlx_rs::Dtype;
 use serde_json::Value;
 
 use crate::LmError;
@@ -14,6 +15,7 @@ use crate::cache::{CacheSpec, KvQuantization};
 use crate::config::{ConfigFile, Quantization, QuantizationConfig};
 use crate::device::ComputeDevice;
 use crate::models::{self, Outline, Scratch};
+use crate::nn::exponential::{MAX_SIZE, is_composed};
 use crate::tensor_list::TensorList;
 use crate::weights::LoadOptions;
 
@@ -198,8 +200,31 @@ impl ModelMemory {
             // may run further behind.
             ComputeDevice::Gpu => 2 * numbers_per_token.max(recurrent_per_token) * self.float_bytes,
         };
-        length as u64 * per_token + fixed_numbers * self.float_bytes
+        let exponentials = match self.device {
+            ComputeDevice::Cpu => exponential_bytes(
+                length as u64 * heads * keys,
+                length as u64 * numbers_per_token / GATED,
+            ),
+            ComputeDevice::Gpu => 0,
+        };
+        length as u64 * per_token + exponentials + fixed_numbers * self.float_bytes
     }
+}
+
+/// Of the numbers of a token that live at once in a layer, less than one in so many are of the array
+/// whose sigmoids are computed.
+const GATED: u64 = 5;
+/// Arrays that live at once while exponentials are computed on a CPU.
+const EXPONENTIAL_ARRAYS: u64 = 6;
+
+/// What the exponentials of so many scores, or of so many gates, take on a CPU beside them: MLX computes
+/// those of more scores.
+fn exponential_bytes(num_scores: u64, num_gates: u64) -> u64 {
+    let most = MAX_SIZE as u64;
+    let scores = if num_scores > most { 0 } else { num_scores };
+    let count = scores.max(num_gates.min(most));
+    let is_composed = is_composed(count as usize, Dtype::Float32);
+    if is_composed { EXPONENTIAL_ARRAYS * 4 * count } else { 0 }
 }
 
 pub(crate) fn is_scripted(config: &Value) -> bool {

@@ -18,6 +18,7 @@ use crate::config::{Size, check_heads, check_positive, check_range, check_rope_e
 use crate::device_kernels::{Activation, HeadShape};
 use crate::ffi;
 use crate::models::{Architecture, FromConfig, Outline, Scratch};
+use crate::nn::exponential::silu;
 use crate::nn::{
     Embedding, ExpertBlend, ExpertSizes, GatedDelta, Linear, NormGatedUp, NormProjections,
     ProductResidual, Projected, RmsNorm, Rope, RopeAttention, RopeScaling, ShortConv,
@@ -739,7 +740,7 @@ impl GatedDeltaNet {
 
         let z =
             ops::reshape(z.as_dtype(Dtype::Float32)?, &[batch, length, value_heads, value_dim])?;
-        let gate = ops::multiply(ops::sigmoid(&z)?, z)?;
+        let gate = silu(&z)?;
         let gated = ops::multiply(self.norm.forward(&outputs)?, gate)?;
         let gated = ops::reshape(gated, &[batch, length, -1])?.as_dtype(x.dtype())?;
         self.out_proj.forward(&gated, x)

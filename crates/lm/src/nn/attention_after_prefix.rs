@@ -14,7 +14,9 @@ use mlx_rs::{Array, Dtype, ops};
 
 use super::attention::{constant, least};
 use crate::cache::{KeysValues, Mask, causal_mask};
+use crate::device::ComputeDevice;
 use crate::ffi;
+use crate::nn::exponential::{Exponentials, MAX_SIZE, exponentials};
 
 /// What one part of the keys gives, as if there were no others.
 struct Part {
@@ -80,6 +82,16 @@ fn attend(
     sizes: Sizes,
 ) -> Result<Part, Exception> {
     let Sizes { rows, kv_heads, group, length, .. } = sizes;
+    let by_row = |array: Array| array.reshape(&[kv_heads, rows, group * length, -1]);
+    if mask.is_none()
+        && let Some(parts) = few_queries_at_once(queries, num_columns(keys_values)?)?
+    {
+        let parts = parts.iter().map(|queries| attend_unmasked(queries, keys_values));
+        let (outputs, totals): (Vec<Array>, Vec<Array>) =
+            parts.collect::<Result<Vec<_>, _>>()?.into_iter().unzip();
+        let output = by_row(ops::concatenate(&outputs, 2)?)?;
+        return Ok(Part { output, total: by_row(ops::concatenate(&totals, 2)?)? });
+    }
     let (num_matrices, num_queries) = (queries.dim(1), queries.dim(2));
     let mut scores = product(queries, keys_values, Side::Keys)?; // [H_kv, N, M, T]
     if let Some(mask) = mask {
@@ -94,11 +106,48 @@ fn attend(
             -1,
         ])?;
     }
-    let weights = ops::softmax_axes(&scores, &[-1], true)?;
-    let total = total(&scores, &weights)?;
-    let by_row = |array: Array| array.reshape(&[kv_heads, rows, group * length, -1]);
-    let output = product(&weights, keys_values, Side::Values)?;
+    let (output, total) = weighted(&scores, keys_values)?;
     Ok(Part { output: by_row(output)?, total: by_row(total)? })
+}
+
+/// As few queries that a product still pays.
+const MIN_QUERIES: usize = 64;
+
+/// The queries in parts whose scores over so many keys are in a processor's cache, on a CPU; `None`
+/// where one part has all.
+fn few_queries_at_once(queries: &Array, num_keys: i32) -> Result<Option<Vec<Array>>, Exception> {
+    let per_query = (queries.dim(0) * queries.dim(1) * num_keys) as usize;
+    let (all, most) = (queries.dim(2), (MAX_SIZE / per_query.max(1)).max(MIN_QUERIES) as i32);
+    if all <= most
+        || queries.dtype() != Dtype::Float32
+        || ComputeDevice::current() != ComputeDevice::Cpu
+    {
+        return Ok(None);
+    }
+    let parts = (0..all).step_by(most as usize).map(|start| {
+        let (mut from, mut to) = ([0; 4], [queries.dim(0), queries.dim(1), 0, queries.dim(3)]);
+        (from[2], to[2]) = (start, all.min(start + most));
+        ffi::slice(queries, &from, &to)
+    });
+    parts.collect::<Result<Vec<_>, _>>().map(Some)
+}
+
+/// Output and total of queries that see all keys.
+fn attend_unmasked(queries: &Array, keys_values: &KeysValues) -> Result<(Array, Array), Exception> {
+    let scores = product(queries, keys_values, Side::Keys)?;
+    weighted(&scores, keys_values)
+}
+
+/// The values weighted by the softmax of the scores, and the totals.
+fn weighted(scores: &Array, keys_values: &KeysValues) -> Result<(Array, Array), Exception> {
+    if let Some(Exponentials { weights, sum, total }) = exponentials(scores)? {
+        // The sum divides fewer numbers behind the product than before it.
+        let output = ops::divide(product(&weights, keys_values, Side::Values)?, sum)?;
+        return Ok((output, total));
+    }
+    let weights = ops::softmax_axes(scores, &[-1], true)?;
+    let total = total(scores, &weights)?;
+    Ok((product(&weights, keys_values, Side::Values)?, total))
 }
 
 /// The logarithm of the sum of the scores' exponentials, f32, along the last axis.

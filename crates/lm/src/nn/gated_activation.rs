@@ -7,6 +7,7 @@ use crate::device::ComputeDevice;
 use crate::device_kernels::Activation;
 use crate::ffi::Compiled;
 use crate::nn::GeluApprox;
+use crate::nn::exponential::silu;
 
 /// `activation(gate) * up` (Shazeer 2020): SwiGLU or GEGLU.
 ///
@@ -41,7 +42,7 @@ impl GatedActivation {
     /// Two arrays of the same shape to one of that shape.
     pub fn forward(&self, gate: &Array, up: &Array) -> Result<Array, Exception> {
         match self {
-            GatedActivation::Silu => ops::multiply(up, ops::multiply(ops::sigmoid(gate)?, gate)?),
+            GatedActivation::Silu => ops::multiply(up, silu(gate)?),
             GatedActivation::GeluApprox(gelu) => ops::multiply(gelu.forward(gate)?, up),
             GatedActivation::Compiled(compiled) => {
                 let [activated] = compiled.call(&[gate, up])?;

@@ -4,6 +4,8 @@
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, Dtype, ops};
 
+use crate::nn::exponential::sigmoid;
+
 /// `x / 2 * (1 + tanh(√(2/π) * (x + 0.044715 x³)))`, computed in fewer operations as
 /// `x * sigmoid((a x² + b) x)`.
 #[derive(Debug)]
@@ -29,7 +31,7 @@ impl GeluApprox {
     /// An array of any shape to one of the same shape.
     pub fn forward(&self, x: &Array) -> Result<Array, Exception> {
         let slope = ops::add(ops::multiply(ops::square(x)?, &self.cubic)?, &self.linear)?;
-        ops::multiply(ops::sigmoid(ops::multiply(slope, x)?)?, x)
+        ops::multiply(sigmoid(&ops::multiply(slope, x)?)?, x)
     }
 }
 

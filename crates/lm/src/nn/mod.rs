@@ -4,6 +4,7 @@ mod attention;
 mod attention_after_prefix;
 mod embedding;
 mod expert_blend;
+pub(crate) mod exponential;
 mod fused_linear;
 mod gated_activation;
 mod gated_delta;

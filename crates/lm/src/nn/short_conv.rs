@@ -6,6 +6,7 @@ use mlx_rs::{Array, Dtype, ops};
 use crate::LmError;
 use crate::cache::ArraysCache;
 use crate::ffi;
+use crate::nn::exponential::silu;
 use crate::weights::Layer;
 
 /// A causal convolution of each channel over its last K inputs, then SiLU.
@@ -45,7 +46,7 @@ impl ShortConv {
         } else {
             self.shifted_sum(&inputs.as_dtype(Dtype::Float32)?, length)?
         };
-        ops::multiply(ops::sigmoid(&convolved)?, convolved)
+        silu(&convolved)
     }
 
     /// The convolution of `inputs` `[B, K - 1 + L, C]` as a sum of shifted products: on a CPU many

@@ -13,6 +13,8 @@ mod token_buffer;
 use mlx_rs::error::Result;
 use mlx_rs::{Array, Dtype, ops};
 
+use crate::nn::exponential::logsumexp;
+
 pub use processors::{LogitsProcessor, LogitsProcessors};
 pub use sampler::{RandomSampler, Sampler, SamplerFn};
 pub use token_buffer::TokenBuffer;
@@ -20,6 +22,6 @@ pub use token_buffer::TokenBuffer;
 /// Logits `[..., V]` to natural log-probabilities in f32.
 pub fn logprobs(logits: &Array) -> Result<Array> {
     let logits = logits.as_dtype(Dtype::Float32)?;
-    let total = logits.logsumexp_axis(-1, true)?;
+    let total = logsumexp(&logits)?;
     ops::subtract(logits, total)
 }
