@@ -42,6 +42,9 @@ pub(crate) struct Scheduler {
     num_slices: u64,
 }
 
+/// As many bytes stay with MLX between the batches of an [`AsyncLm`](crate::AsyncLm).
+const REUSED_BYTES: u64 = 128 << 20;
+
 /// Work, and the numbers of its last slices.
 struct Run {
     work: RunWork,
@@ -401,12 +404,17 @@ impl Scheduler {
         self.runs = stay;
     }
 
-    /// Drops batches without sequences. If nothing is left, frees what MLX holds for reuse.
+    /// Drops batches without sequences. If nothing is left, frees what MLX holds for reuse; where
+    /// programs ask for batch after batch, only if that is much: the next one would have to get it
+    /// from the system again.
     fn remove_ended(&mut self, worker: &mut Worker) {
         self.runs
             .retain(|run| !matches!(&run.work, RunWork::Batch(batch) if batch.rows.is_empty()));
         if self.is_empty() {
-            memory::clear_cache();
+            let has_async_lm = worker.models.iter().any(|pooled| !pooled.async_lms.is_empty());
+            if !has_async_lm || memory::cache_bytes() > REUSED_BYTES {
+                memory::clear_cache();
+            }
             worker.publish_idle();
         }
     }

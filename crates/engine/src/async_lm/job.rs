@@ -61,6 +61,7 @@ pub(crate) fn begin(worker: &mut Worker, job: LmJob) -> Option<Task> {
     let pooled = worker.models.pooled(&loaded)?;
     if let LmAsk::Close = ask {
         pooled.async_lms.remove(&lm);
+        cairn_lm::memory::clear_cache();
         return None;
     }
     let new = || Rc::new(RefCell::new(LmState::new(&loaded.model.model, limits)));
