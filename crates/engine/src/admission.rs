@@ -23,15 +23,19 @@ pub(crate) struct MemoryUse {
     pub(crate) limit_bytes: u64,
     /// The least recently used first.
     pub(crate) models: Vec<HeldModel>,
-    /// What running sequences may come to take.
+    /// What running sequences may come to take, and what passes of tasks take.
     pub(crate) reserved_bytes: u64,
+    /// What was computed for later queries. It can go at once.
+    pub(crate) held_bytes: u64,
 }
 
 /// What becomes of a request for memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Admission {
     Admit,
-    /// It fits after these idle models are unloaded.
+    /// It fits after what is held for later queries is dropped.
+    AdmitAfterForgetting,
+    /// It fits after that, and after these idle models are unloaded.
     AdmitAfterUnloading(Vec<String>),
     /// It fits when sequences under way have ended.
     Wait {
@@ -49,6 +53,12 @@ pub(crate) enum Admission {
 }
 
 impl MemoryUse {
+    /// What is left beside everything.
+    pub(crate) fn free_bytes(&self) -> u64 {
+        self.limit_bytes.saturating_sub(self.used_bytes().saturating_add(self.held_bytes))
+    }
+
+    /// What models and sequences take, and passes.
     fn used_bytes(&self) -> u64 {
         let models: u64 = self.models.iter().map(|model| model.bytes).sum();
         models.saturating_add(self.reserved_bytes)
@@ -77,14 +87,30 @@ impl MemoryUse {
         self.unload_for(least_bytes, Some(name)).unwrap_or_else(|| self.refuse(least_bytes))
     }
 
+    /// For a pass of a task of the model `name`, which is in `reserved_bytes` with what it has already.
+    /// It waits for what the others of these end with, `others_bytes`.
+    pub(crate) fn admit_pass(&self, name: &str, needed_bytes: u64, others_bytes: u64) -> Admission {
+        if let Some(admitted) = self.unload_for(needed_bytes, Some(name)) {
+            return admitted;
+        }
+        if others_bytes > 0 {
+            let free = self.limit_bytes.saturating_sub(self.used_bytes());
+            return Admission::Wait { missing_bytes: needed_bytes - free.min(needed_bytes) };
+        }
+        self.refuse(needed_bytes)
+    }
+
     /// How `needed_bytes` fit at once; none if they do not. `spared` is a model that stays.
     fn unload_for(&self, needed_bytes: u64, spared: Option<&str>) -> Option<Admission> {
         let mut used = self.used_bytes();
         let fits = |used: u64| {
             used.checked_add(needed_bytes).is_some_and(|bytes| bytes <= self.limit_bytes)
         };
-        if fits(used) {
+        if fits(used.saturating_add(self.held_bytes)) {
             return Some(Admission::Admit);
+        }
+        if fits(used) {
+            return Some(Admission::AdmitAfterForgetting);
         }
         let mut unloaded = Vec::new();
         let idle = self.models.iter().filter(|model| !model.stays());
@@ -127,7 +153,7 @@ mod tests {
             is_pinned: name.starts_with("pinned"),
         };
         let models = models.iter().map(held).collect();
-        MemoryUse { limit_bytes: limit, models, reserved_bytes: reserved }
+        MemoryUse { limit_bytes: limit, models, reserved_bytes: reserved, held_bytes: 0 }
     }
 
     fn unloading(names: &[&str]) -> Admission {
@@ -176,5 +202,39 @@ mod tests {
         // By itself it begins with room for a short answer.
         check(&[("a", 40, false)], 0, 1000, Admission::Admit);
         check(&[("a", 95, false)], 0, 1000, refused(10, 100, &[]));
+    }
+
+    #[test]
+    fn a_pass_waits_for_others_only() {
+        let models = [("b", 30, false), ("a", 40, true)];
+        let check = |needed, others, expected: Admission| {
+            let found = memory(100, &models, 20).admit_pass("a", needed, others);
+            assert_eq!(found, expected, "{needed} beside {others}");
+        };
+        check(10, 0, Admission::Admit);
+        check(11, 0, unloading(&["b"]));
+        check(41, 5, Admission::Wait { missing_bytes: 31 });
+        check(41, 0, refused(41, 40, &["a"]));
+    }
+
+    #[test]
+    fn what_is_held_for_later_goes_before_a_model_does() {
+        let models = [("b", 30, false), ("a", 40, true)];
+        let check = |held_bytes, needed, expected: Admission| {
+            let used = MemoryUse { held_bytes, ..memory(100, &models, 10) };
+            assert_eq!(
+                used.admit_sequence("a", needed, 1),
+                expected,
+                "{needed} beside {held_bytes}"
+            );
+            assert_eq!(used.free_bytes(), 20 - held_bytes.min(20));
+        };
+        check(15, 5, Admission::Admit);
+        check(15, 6, Admission::AdmitAfterForgetting);
+        check(15, 20, Admission::AdmitAfterForgetting);
+        check(15, 21, unloading(&["b"]));
+        check(15, 51, Admission::Wait { missing_bytes: 31 });
+        // More may be held than there is: what is held is not asked for.
+        check(500, 20, Admission::AdmitAfterForgetting);
     }
 }

@@ -52,6 +52,7 @@ mod prompt_file;
 mod request;
 mod restoring;
 mod scheduler;
+mod scoring;
 #[cfg(test)]
 mod scripted_model;
 mod segments;

@@ -38,7 +38,7 @@ pub(crate) struct PooledModel {
     /// The size of the groups in which its keys and values can be quantized, if they can be.
     pub(crate) kv_group_size: Option<i32>,
     /// What it takes; none where its folder does not say.
-    pub(crate) memory: Option<ModelMemory>,
+    pub(crate) memory: Option<Rc<ModelMemory>>,
 }
 
 /// A model and the name it was loaded under.
@@ -125,7 +125,7 @@ impl ModelPool {
             last_used: Instant::now(),
             files,
             kv_group_size,
-            memory,
+            memory: memory.map(Rc::new),
         });
     }
 

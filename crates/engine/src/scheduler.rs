@@ -12,6 +12,7 @@ use cairn_lm::cache::{CacheSpec, LayerCache};
 use cairn_lm::device::ComputeDevice;
 use cairn_lm::{ffi, memory};
 
+use crate::admission::Admission;
 use crate::batch_run::{BatchRun, FailedSlice};
 use crate::clock::{EngineClock, Work};
 use crate::guard::guarded;
@@ -96,12 +97,18 @@ impl Scheduler {
         of_model.count() < self.options.completion_batch_size
     }
 
-    /// What the running sequences may come to take besides the weights.
+    /// What the running sequences may come to take besides the weights, and what the passes of tasks
+    /// take.
     pub(crate) fn reserved_bytes(&self) -> u64 {
         let restoring = self.restoring.iter().map(|restoring| &restoring.job);
         let jobs = self.sequences().map(|sequence| &sequence.job).chain(restoring);
         let needs = jobs.filter_map(|job| job.needs);
-        needs.map(|needs| needs.most_bytes).sum()
+        let of_sequences: u64 = needs.map(|needs| needs.most_bytes).sum();
+        let of_tasks = self.runs.iter().filter_map(|run| match &run.work {
+            RunWork::Task(task) => Some(task.reserved_bytes()),
+            RunWork::Batch(_) | RunWork::Unbatched(_) => None,
+        });
+        of_sequences + of_tasks.sum::<u64>()
     }
 
     /// Starts a request, or first restores its prompt. If the request is invalid, its events report
@@ -277,6 +284,14 @@ impl Scheduler {
         }
         self.num_slices += 1;
         self.runs[index].last_prefill = self.num_slices;
+        let room = match self.make_room(worker, index, max_tokens) {
+            Ok(Room::None) => {
+                // Others go on, which may end.
+                return self.policy.prefilled(Duration::ZERO, beside_decoding);
+            }
+            Ok(room) => room,
+            Err(error) => return self.settle(worker, index, Err(Failure::Run(error))),
+        };
         let start = self.clock.now();
         let run = &mut self.runs[index];
         let model = run.model().to_owned();
@@ -287,7 +302,10 @@ impl Scheduler {
                 step(run.prefill(max_tokens))
                     .map(|()| num_before.saturating_sub(run.num_unread_tokens()))
             }
-            RunWork::Task(task) => task.advance(worker, max_tokens).map_err(Failure::Run),
+            RunWork::Task(task) => {
+                let free_bytes = if let Room::Free(bytes) = room { Some(bytes) } else { None };
+                task.advance(worker, max_tokens, free_bytes).map_err(Failure::Run)
+            }
         };
         let num_tokens = *outcome.as_ref().unwrap_or(&0);
         self.clock.worked(Work::Prefill { num_tokens });
@@ -295,6 +313,36 @@ impl Scheduler {
         self.policy.prefilled(took, beside_decoding);
         self.costs.entry(model).or_default().prefilled(num_tokens, took);
         self.settle(worker, index, outcome.map(drop));
+    }
+
+    /// Makes room for the next pass of the task at `index`, as for an answer. What cannot have any is
+    /// answered; an error ends the task.
+    fn make_room(
+        &mut self,
+        worker: &mut Worker,
+        index: usize,
+        max_tokens: usize,
+    ) -> Result<Room, EngineError> {
+        let all = self.reserved_bytes();
+        let RunWork::Task(task) = &mut self.runs[index].work else { return Ok(Room::Unlimited) };
+        let others = all - task.reserved_bytes();
+        let name = task.loaded().name.clone();
+        loop {
+            let Some(used) = worker.memory_use(all) else { return Ok(Room::Unlimited) };
+            let needed = task.least_bytes(max_tokens);
+            if needed == 0 {
+                return Ok(Room::Free(used.free_bytes()));
+            }
+            let admission = used.admit_pass(&name, needed, others);
+            if let Admission::Wait { .. } = admission {
+                return Ok(Room::None);
+            }
+            match worker.make_room(admission, "a pass over several texts") {
+                Ok(()) => break,
+                Err(error) => task.refuse(error)?,
+            }
+        }
+        Ok(worker.memory_use(all).map_or(Room::Unlimited, |used| Room::Free(used.free_bytes())))
     }
 
     /// Waits until the device has computed what the last decode slice launched, so that a prefill
@@ -470,6 +518,15 @@ impl Scheduler {
         let state = || EngineState::Prefilling { model, processed_tokens, total_tokens };
         worker.publish_progress(state);
     }
+}
+
+/// What the next pass of a task may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Room {
+    Unlimited,
+    Free(u64),
+    /// It waits until others have ended.
+    None,
 }
 
 /// How a slice ended its run.

@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::path::PathBuf;
 use std::rc::Rc;
 
-use cairn_lm::Scorer;
+use cairn_lm::{ModelMemory, PassSizes};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::EngineError;
@@ -18,18 +18,35 @@ use crate::prompt_file::{
     CachePromptRequest, CachedPrompt, Import, PendingImport, PromptFileInfo, PromptFileWriter,
 };
 use crate::request::{PromptInput, Score};
+use crate::scoring::Scoring;
 use crate::worker::Worker;
+
+impl SliceLimits<'_> {
+    /// What a pass takes, if that matters.
+    pub(crate) fn bytes_of(&self, pass: &PassSizes) -> u64 {
+        self.memory.map_or(0, |(memory, _)| memory.pass_bytes(pass))
+    }
+}
 
 /// A task with the channel for its answer.
 pub(crate) struct Task {
     loaded: Rc<Loaded>,
+    /// What passes take; none where the model's folder does not say.
+    memory: Option<Rc<ModelMemory>>,
     work: TaskWork,
+}
+
+/// What a slice of a task may take.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SliceLimits<'a> {
+    pub(crate) max_tokens: usize,
+    /// What passes take, and how much is free for one that begins; none without a limit.
+    pub(crate) memory: Option<(&'a ModelMemory, u64)>,
 }
 
 enum TaskWork {
     Score {
-        scorer: Box<Scorer>,
-        num_tokens: usize,
+        scoring: Box<Scoring>,
         reply: oneshot::Sender<Result<Vec<Score>, EngineError>>,
     },
     CachePrompt {
@@ -60,7 +77,7 @@ fn begin<T>(
         Ok((loaded, work))
     });
     match begun {
-        Ok((loaded, work)) => Some(Task { loaded, work: work(reply) }),
+        Ok((loaded, work)) => Some(Task::of(worker, loaded, work(reply))),
         Err(error) => {
             let _ = reply.send(Err(error));
             None
@@ -72,7 +89,12 @@ fn begin<T>(
 type WorkOf<T> = Box<dyn FnOnce(oneshot::Sender<Result<T, EngineError>>) -> TaskWork>;
 
 impl Task {
-    /// Scores prompts, all at once.
+    fn of(worker: &mut Worker, loaded: Rc<Loaded>, work: TaskWork) -> Self {
+        let memory = worker.models.pooled(&loaded).and_then(|pooled| pooled.memory.clone());
+        Task { loaded, memory, work }
+    }
+
+    /// Scores prompts, as many at once as there is memory for.
     pub(crate) fn score(
         worker: &mut Worker,
         prompts: &[PromptInput],
@@ -82,9 +104,8 @@ impl Task {
         begin(worker, "scoring", reply, |_, loaded| {
             let rows = prompts.iter().map(|prompt| known_tokens(&loaded.model, prompt));
             let rows = rows.collect::<Result<Vec<_>, _>>()?;
-            let scorer = Box::new(Scorer::new(&loaded.model.model, rows, num_top)?);
-            let num_tokens = scorer.num_left();
-            Ok(Box::new(move |reply| TaskWork::Score { scorer, num_tokens, reply }))
+            let scoring = Box::new(Scoring::new(&loaded.model.model, rows, num_top)?);
+            Ok(Box::new(move |reply| TaskWork::Score { scoring, reply }))
         })
     }
 
@@ -126,7 +147,7 @@ impl Task {
             let loaded = worker.models.get(request.model.as_deref())?;
             let events = events.clone();
             let work = Classifier::new(worker, &loaded, request, processor, events)?;
-            Ok(Task { loaded, work: TaskWork::Classify(Box::new(work)) })
+            Ok(Task::of(worker, loaded, TaskWork::Classify(Box::new(work))))
         });
         match begun {
             Ok(task) => Some(task),
@@ -138,8 +159,12 @@ impl Task {
     }
 
     /// Computes the queries of an [`AsyncLm`](crate::AsyncLm).
-    pub(crate) fn next_tokens(loaded: Rc<Loaded>, state: Rc<RefCell<LmState>>) -> Self {
-        Task { loaded, work: TaskWork::NextTokens(state) }
+    pub(crate) fn next_tokens(
+        loaded: Rc<Loaded>,
+        memory: Option<Rc<ModelMemory>>,
+        state: Rc<RefCell<LmState>>,
+    ) -> Self {
+        Task { loaded, memory, work: TaskWork::NextTokens(state) }
     }
 
     pub(crate) fn loaded(&self) -> &Rc<Loaded> {
@@ -160,9 +185,7 @@ impl Task {
     /// How many tokens have been read, of how many.
     pub(crate) fn progress(&self) -> (usize, usize) {
         match &self.work {
-            TaskWork::Score { scorer, num_tokens, .. } => {
-                (num_tokens - scorer.num_left(), *num_tokens)
-            }
+            TaskWork::Score { scoring, .. } => scoring.progress(),
             TaskWork::CachePrompt { writer, .. } => writer.progress(),
             TaskWork::Import { import, .. } => import.progress(),
             TaskWork::Classify(work) => work.progress(),
@@ -185,28 +208,65 @@ impl Task {
         }
     }
 
-    /// Reads at most `max_tokens`, and returns how many it read. After an error the task is of no
-    /// further use.
+    /// Bytes that the pass under way takes beside the weights, and what was read for the next one.
+    pub(crate) fn reserved_bytes(&self) -> u64 {
+        match &self.work {
+            TaskWork::Score { scoring, .. } => scoring.reserved_bytes(),
+            TaskWork::Classify(work) => work.reserved_bytes(),
+            TaskWork::NextTokens(state) => state.borrow().reserved_bytes(),
+            TaskWork::CachePrompt { .. } | TaskWork::Import { .. } => 0,
+        }
+    }
+
+    /// Bytes without which nothing more can be computed: none while a pass is under way.
+    pub(crate) fn least_bytes(&mut self, max_tokens: usize) -> u64 {
+        let Some(memory) = &self.memory else { return 0 };
+        match &mut self.work {
+            TaskWork::Score { scoring, .. } => scoring.least_bytes(memory, max_tokens),
+            TaskWork::Classify(work) => work.least_bytes(memory, max_tokens),
+            TaskWork::NextTokens(state) => state.borrow_mut().least_bytes(memory, max_tokens),
+            TaskWork::CachePrompt { .. } | TaskWork::Import { .. } => 0,
+        }
+    }
+
+    /// Answers what cannot be computed because [`Task::least_bytes`] cannot be had. An error ends the
+    /// task.
+    pub(crate) fn refuse(&mut self, error: EngineError) -> Result<(), EngineError> {
+        match &mut self.work {
+            TaskWork::Classify(work) => work.refuse(error),
+            TaskWork::NextTokens(state) => {
+                state.borrow_mut().refuse(error);
+                Ok(())
+            }
+            _ => Err(error),
+        }
+    }
+
+    /// Reads at most `max_tokens`, and returns how many it read. `free_bytes` are what passes that
+    /// begin may take, if there is a limit. After an error the task is of no further use.
     pub(crate) fn advance(
         &mut self,
         worker: &mut Worker,
         max_tokens: usize,
+        free_bytes: Option<u64>,
     ) -> Result<usize, EngineError> {
+        let memory = self.memory.clone();
+        let limits = SliceLimits { max_tokens, memory: memory.as_deref().zip(free_bytes) };
         let (before, _) = self.progress();
         let mut computed = 0;
         guarded(worker, self.during(), |worker| match &mut self.work {
             TaskWork::NextTokens(state) => {
-                computed = state.borrow_mut().advance(max_tokens);
+                computed = state.borrow_mut().advance(limits);
                 Ok(())
             }
-            TaskWork::Score { scorer, .. } => Ok(scorer.read(max_tokens)?),
+            TaskWork::Score { scoring, .. } => scoring.advance(limits),
             TaskWork::CachePrompt { writer, on_progress, .. } => {
                 writer.advance(max_tokens)?;
                 let _ = on_progress.send(writer.progress());
                 Ok(())
             }
             TaskWork::Import { import, .. } => import.advance(worker, max_tokens),
-            TaskWork::Classify(work) => work.advance(worker, max_tokens),
+            TaskWork::Classify(work) => work.advance(worker, limits),
         })?;
         Ok(match &self.work {
             // Nothing was computed in this slice, only read and stored.
@@ -219,7 +279,7 @@ impl Task {
     /// Whether all work is done, so that the task can be answered.
     pub(crate) fn is_done(&self) -> bool {
         match &self.work {
-            TaskWork::Score { scorer, .. } => scorer.num_left() == 0,
+            TaskWork::Score { scoring, .. } => scoring.is_done(),
             TaskWork::CachePrompt { writer, .. } => writer.written().is_some(),
             TaskWork::Import { import, .. } => import.is_done(),
             TaskWork::Classify(work) => work.is_done(),
@@ -230,8 +290,8 @@ impl Task {
     /// Frees what the task has computed with, and returns what sends its answer, or why it failed.
     pub(crate) fn answer(self, result: Result<(), EngineError>) -> Box<dyn FnOnce()> {
         match self.work {
-            TaskWork::Score { scorer, reply, .. } => {
-                let scores = result.map(|()| scorer.finish());
+            TaskWork::Score { scoring, reply } => {
+                let scores = result.map(|()| scoring.finish());
                 Box::new(move || drop(reply.send(scores)))
             }
             TaskWork::CachePrompt { writer, reply, .. } => {

@@ -197,11 +197,24 @@ impl Worker {
     /// Drops the conversations that are resident in memory, and what `AsyncLm`s have computed.
     pub(crate) fn forget_conversations(&mut self) {
         self.cache.drop_residents();
+        self.models.iter_mut().for_each(|pooled| pooled.kit = None);
+        self.forget_computed();
+    }
+
+    /// Drops what `AsyncLm`s have computed, and the prefixes that requests asked to keep.
+    fn forget_computed(&mut self) {
         self.prefixes.clear();
         for pooled in self.models.iter_mut() {
-            pooled.kit = None;
             pooled.async_lms.values().for_each(|state| state.borrow_mut().clear());
         }
+        memory::clear_cache();
+    }
+
+    /// Bytes of what [`Worker::forget_computed`] drops.
+    fn held_bytes(&self) -> u64 {
+        let states = self.models.iter().flat_map(|pooled| pooled.async_lms.values());
+        let computed: u64 = states.map(|state| state.borrow().held_bytes()).sum();
+        computed + self.prefixes.num_bytes()
     }
 
     /// The models, and the limit for them; none if there is no limit.
@@ -214,7 +227,7 @@ impl Worker {
         };
         let limit_bytes = self.memory_limit_bytes?;
         let models = self.models.iter().map(held).collect();
-        Some(MemoryUse { limit_bytes, models, reserved_bytes })
+        Some(MemoryUse { limit_bytes, models, reserved_bytes, held_bytes: self.held_bytes() })
     }
 
     /// Makes room as an admission says; fails for one that is refused. `what` is the model or the
@@ -226,7 +239,12 @@ impl Worker {
     ) -> Result<(), EngineError> {
         match admission {
             Admission::Admit | Admission::Wait { .. } => Ok(()),
+            Admission::AdmitAfterForgetting => {
+                self.forget_computed();
+                Ok(())
+            }
             Admission::AdmitAfterUnloading(names) => {
+                self.forget_computed();
                 self.drop_idle_models(|loaded| names.contains(&loaded.name));
                 Ok(())
             }

@@ -93,7 +93,7 @@ pub use model_kit::{
     GenerateParams, GenerationResult, GenerationStream, KitRun, ModelKit, ModelKitOptions,
     PromptProgress, PromptProgressReporter, ResultToken, StopCondition, StopReason,
 };
-pub use model_memory::ModelMemory;
+pub use model_memory::{ModelMemory, PassSizes};
 pub use sample::{
     LogitsProcessor, LogitsProcessors, RandomSampler, Sampler, SamplerFn, TokenBuffer, logprobs,
 };

@@ -40,6 +40,23 @@ pub struct ModelMemory {
     device: ComputeDevice,
 }
 
+/// Several rows that are read at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PassSizes {
+    /// How many they are.
+    pub num_rows: usize,
+    /// How many tokens were read of each.
+    pub num_before: usize,
+    /// How many are read of each, padding included.
+    pub num_new: usize,
+    /// Whether all continue the same tokens, which are held once.
+    pub shares: bool,
+    /// After how many tokens of all rows logits are computed.
+    pub num_logits: usize,
+}
+
+/// Rows that share tokens hold their own in buffers that grow by so many.
+const OWN_STEP: u64 = 32;
 /// What MLX and constants of a network need, however small a model is.
 const FIXED_BYTES: u64 = 64 << 10;
 /// How many rows over the vocabulary live at once for each sequence: logits, log-probabilities,
@@ -184,6 +201,25 @@ impl ModelMemory {
         let logits = rows * self.scratch.vocab * LIVE_LOGITS * 4;
         let scratch = (copied + results * (100 + MARGIN_PERCENT) / 100).max(logits);
         self.weight_bytes + rows * reading + scratch + FIXED_BYTES
+    }
+
+    /// An upper bound of the bytes that a pass over several rows takes beside the weights and what
+    /// was read before it, which stays as it is.
+    pub fn pass_bytes(&self, pass: &PassSizes) -> u64 {
+        let PassSizes { num_rows, num_before, num_new, shares, num_logits } = *pass;
+        let (rows, num_tokens) = (num_rows as u64, num_before + num_new);
+        let caches = match shares {
+            // Rows hold states, and keys and values of their own tokens.
+            true => {
+                let own = (num_new as u64).next_multiple_of(OWN_STEP) * self.kv_bytes_per_token();
+                rows * (own + self.cache.num_state_bytes(self.float_bytes))
+            }
+            false => rows * self.kv_bytes(num_tokens),
+        };
+        // Rows that join others, and those that end before them, are copied.
+        let results = self.results(num_tokens, num_new) * (100 + MARGIN_PERCENT) / 100;
+        let logits = num_logits as u64 * self.scratch.vocab * LIVE_LOGITS * 4;
+        2 * caches + (2 * rows * results).max(logits) + FIXED_BYTES
     }
 
     /// Bytes of intermediate results during a pass over the last `length` of `num_tokens`.

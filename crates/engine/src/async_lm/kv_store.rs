@@ -135,6 +135,11 @@ impl KvStore {
         self.tree.held().num_tokens
     }
 
+    /// Bytes of what is stored.
+    pub(super) fn num_bytes(&self) -> usize {
+        self.tree.values().map(|chunk| chunk.bytes.len()).sum()
+    }
+
     /// The most tokens that may be.
     pub(super) fn most_tokens(&self) -> usize {
         self.tree.limits().num_tokens

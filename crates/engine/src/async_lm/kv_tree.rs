@@ -283,6 +283,11 @@ impl<T> KvTree<T> {
         self.limits
     }
 
+    /// All that is stored, in no order.
+    pub(super) fn values(&self) -> impl Iterator<Item = &T> {
+        self.segments.values().map(|segment| &segment.stored.value)
+    }
+
     /// What is held.
     pub(super) fn held(&self) -> Amount {
         self.held

@@ -133,6 +133,20 @@ impl LiveBatches {
         self.batches.iter().map(|batch| batch.caches.num_tokens()).sum()
     }
 
+    /// Bytes of all caches and log-probabilities. What batches share is counted for each of them.
+    pub(super) fn num_bytes(&self) -> usize {
+        let logprobs = |row: &ComputedRow| size_of_val(&*row.logprobs);
+        let bytes = |batch: &LiveBatch| {
+            batch.caches.num_bytes() + batch.rows.iter().map(logprobs).sum::<usize>()
+        };
+        self.batches.iter().map(bytes).sum()
+    }
+
+    /// Drops the batches that are not named.
+    pub(super) fn retain(&mut self, numbers: &[u64]) {
+        self.batches.retain(|batch| numbers.contains(&batch.number));
+    }
+
     pub(super) fn clear(&mut self) {
         self.batches.clear();
     }

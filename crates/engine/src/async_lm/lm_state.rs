@@ -6,14 +6,15 @@ use std::sync::Arc;
 
 use cairn_lm::batch::{NextTokenLogprobs, RowCaches};
 use cairn_lm::models::Model;
-use cairn_lm::{LmError, check_length};
+use cairn_lm::{LmError, ModelMemory, PassSizes, check_length};
 use tokio::sync::oneshot;
 
 use super::kv_store::KvStore;
 use super::live::{ComputedRow, LiveBatches, LiveMatch};
-use super::plan::{RowPlan, next_group, shared_prefix};
+use super::plan::{Group, RowPlan, next_group, shared_prefix};
 use crate::EngineError;
 use crate::guard::caught;
+use crate::task::SliceLimits;
 
 /// All live rows hold at most so many times the tokens that are stored.
 const LIVE_PER_STORED: usize = 8;
@@ -55,6 +56,19 @@ impl Row {
         Row { ids, stores: false, is_alone: false, is_prefix: false, replies: Vec::new() }
     }
 
+    /// What it is for a plan, with nothing like it.
+    fn plan(&self, found: &Beginning) -> RowPlan {
+        let live = if let Beginning::Live(live) = found { Some(live) } else { None };
+        RowPlan {
+            num_new: self.ids.len() - found.num_tokens(),
+            num_found: found.num_tokens(),
+            found_in: live.map(|live| live.row.batch),
+            live: live.filter(|live| live.is_whole).map(|live| live.row),
+            alike: 0,
+            is_alone: self.is_alone,
+        }
+    }
+
     fn is_wanted(&self) -> bool {
         self.is_prefix || self.replies.iter().any(|reply| !reply.is_closed())
     }
@@ -67,6 +81,8 @@ struct Pass {
     work: NextTokenLogprobs,
     /// How many tokens are not computed, because a row's beginning was found.
     num_found: usize,
+    /// What it takes beside what was computed before.
+    bytes: u64,
 }
 
 /// What was computed, in all.
@@ -194,15 +210,52 @@ impl LmState {
         }
     }
 
-    /// Reads at most about `max_tokens`, and returns how many it read. A failure ends the rows at
+    /// Bytes of what was computed and is held for later queries.
+    pub(crate) fn held_bytes(&self) -> u64 {
+        (self.live.num_bytes() + self.stored.num_bytes()) as u64
+    }
+
+    /// Bytes that the pass under way takes beside that.
+    pub(crate) fn reserved_bytes(&self) -> u64 {
+        self.pass.as_ref().map_or(0, |pass| pass.bytes)
+    }
+
+    /// Bytes without which no pass can begin; none while one is under way.
+    pub(crate) fn least_bytes(&mut self, memory: &ModelMemory, max_tokens: usize) -> u64 {
+        if self.pass.is_some() {
+            return 0;
+        }
+        self.take_rows_of_next_batch();
+        let longest = self.longest_row().map(|row| self.rows[row].ids.len());
+        longest.map_or(0, |num_tokens| {
+            let num_new = num_tokens.min(max_tokens).max(1);
+            let (num_before, shares) = (num_tokens - num_new, false);
+            let sizes = PassSizes { num_rows: 1, num_before, num_new, shares, num_logits: 1 };
+            memory.pass_bytes(&sizes)
+        })
+    }
+
+    /// Fails the row for which there are not that many.
+    pub(crate) fn refuse(&mut self, error: EngineError) {
+        if let Some(longest) = self.longest_row() {
+            let row = self.rows.remove(longest);
+            self.fail(vec![row], error);
+        }
+    }
+
+    fn longest_row(&self) -> Option<usize> {
+        (0..self.rows.len()).max_by_key(|&row| self.rows[row].ids.len())
+    }
+
+    /// Reads at most about so many tokens, and returns how many it read. A failure ends the rows at
     /// fault; rows that fail together are computed again, each alone.
-    pub(crate) fn advance(&mut self, max_tokens: usize) -> usize {
+    pub(crate) fn advance(&mut self, limits: SliceLimits) -> usize {
         if self.pass.is_none() {
-            self.begin_pass(max_tokens);
+            self.begin_pass(limits);
         }
         let Some(mut pass) = self.pass.take() else { return 0 };
         let read = caught("computing log-probabilities", || {
-            let num_read = pass.work.read(max_tokens)?;
+            let num_read = pass.work.read(limits.max_tokens)?;
             Ok((num_read, pass.work.num_left() == 0))
         });
         match read {
@@ -223,34 +276,63 @@ impl LmState {
     }
 
     /// Builds the next pass. Rows that cannot be computed are answered, until one can.
-    fn begin_pass(&mut self, max_tokens: usize) {
+    fn begin_pass(&mut self, limits: SliceLimits) {
         while self.pass.is_none() {
-            while self.rows.is_empty() {
-                let Some(batch) = self.batches.pop_front() else { return };
-                self.take_batch(batch);
+            self.take_rows_of_next_batch();
+            if self.rows.is_empty() {
+                return;
             }
             let found: Vec<Beginning> = self.rows.iter().map(|row| self.beginning(row)).collect();
             if let Some(row) = self.prefix_row(&found) {
                 let found = [self.beginning(&row)];
-                self.start_pass(vec![row], &found, None);
+                let sizes = sizes(&[0], &[row.plan(&found[0])]);
+                self.start_pass(vec![row], &found, None, limits.bytes_of(&sizes));
                 continue;
             }
             let plans = self.plans(&found);
-            let can_batch = self.model.cache_spec().check_batch().is_ok();
-            let most_tokens = if can_batch { max_tokens } else { 0 };
-            let Some(group) = next_group(&plans, &self.live.num_rows(), most_tokens) else {
-                return;
-            };
+            let Some(group) = self.next_group(&plans, limits) else { return };
+            let bytes = limits.bytes_of(&sizes(&group.rows, &plans));
             let found: Vec<Beginning> = group.rows.iter().map(|&row| found[row]).collect();
             let rows = self.take_rows(&group.rows);
-            self.start_pass(rows, &found, group.moves);
+            self.start_pass(rows, &found, group.moves, bytes);
         }
     }
 
+    /// Takes the next batch that has rows to compute, if none is left of the last one.
+    fn take_rows_of_next_batch(&mut self) {
+        while self.rows.is_empty()
+            && let Some(batch) = self.batches.pop_front()
+        {
+            self.take_batch(batch);
+        }
+    }
+
+    /// The rows of the next pass. Where memory keeps some out, batches that no row continues go.
+    fn next_group(&mut self, plans: &[RowPlan], limits: SliceLimits) -> Option<Group> {
+        let can_batch = self.model.cache_spec().check_batch().is_ok();
+        let most_tokens = if can_batch { limits.max_tokens } else { 0 };
+        let num_live_rows = self.live.num_rows();
+        let group = |fits: &dyn Fn(&PassSizes) -> bool| {
+            let fits = |rows: &[usize]| fits(&sizes(rows, plans));
+            next_group(plans, &num_live_rows, most_tokens, fits)
+        };
+        let all = group(&|_| true)?;
+        let Some((memory, free_bytes)) = limits.memory else { return Some(all) };
+        let fits = |bytes: u64| move |sizes: &PassSizes| memory.pass_bytes(sizes) <= bytes;
+        if fits(free_bytes)(&sizes(&all.rows, plans)) {
+            return Some(all);
+        }
+        let before = self.live.num_bytes();
+        let continued: Vec<u64> = plans.iter().filter_map(|row| row.found_in).collect();
+        self.live.retain(&continued);
+        let freed = (before - self.live.num_bytes()) as u64;
+        group(&fits(free_bytes + freed))
+    }
+
     /// Builds a pass over `rows`, whose beginnings are `found`.
-    fn start_pass(&mut self, rows: Vec<Row>, found: &[Beginning], moves: Option<u64>) {
+    fn start_pass(&mut self, rows: Vec<Row>, found: &[Beginning], moves: Option<u64>, bytes: u64) {
         match caught("computing log-probabilities", || self.prefixes(&rows, found, moves)) {
-            Ok((work, num_found)) => self.pass = Some(Pass { rows, work, num_found }),
+            Ok((work, num_found)) => self.pass = Some(Pass { rows, work, num_found, bytes }),
             Err(error) => self.fail(rows, error),
         }
     }
@@ -311,16 +393,7 @@ impl LmState {
             let is_alike = |&other: &usize| {
                 found[other] == own && own.begins_alike(&self.rows[other].ids, &row.ids)
             };
-            let live = match own {
-                Beginning::Live(live) if live.is_whole => Some(live.row),
-                _ => None,
-            };
-            RowPlan {
-                num_new: row.ids.len() - own.num_tokens(),
-                live,
-                alike: (0..index).find(is_alike).unwrap_or(index),
-                is_alone: row.is_alone,
-            }
+            RowPlan { alike: (0..index).find(is_alike).unwrap_or(index), ..row.plan(&own) }
         };
         (0..found.len()).map(plan).collect()
     }
@@ -397,7 +470,7 @@ impl LmState {
 
     /// Answers the rows of a pass, and keeps their caches.
     fn end_pass(&mut self, pass: Pass) {
-        let Pass { rows, work, num_found } = pass;
+        let Pass { rows, work, num_found, .. } = pass;
         let finished = caught("computing log-probabilities", || {
             work.finish()?.ok_or_else(|| LmError::Cancelled.into())
         });
@@ -449,6 +522,18 @@ impl LmState {
         for reply in rows.into_iter().flat_map(|row| row.replies) {
             let _ = reply.send(Err(error.take().unwrap_or_else(again)));
         }
+    }
+}
+
+/// What a pass over these rows is.
+fn sizes(rows: &[usize], plans: &[RowPlan]) -> PassSizes {
+    let most = |of: fn(&RowPlan) -> usize| rows.iter().map(|&row| of(&plans[row])).max();
+    PassSizes {
+        num_rows: rows.len(),
+        num_before: most(|row| row.num_found).unwrap_or(0),
+        num_new: most(|row| row.num_new).unwrap_or(0),
+        shares: rows.len() > 1 && rows.iter().all(|&row| plans[row].alike == plans[rows[0]].alike),
+        num_logits: rows.len(),
     }
 }
 

@@ -9,6 +9,10 @@ use super::kv_tree::num_common;
 pub(super) struct RowPlan {
     /// How many tokens it has to read, at least one.
     pub(super) num_new: usize,
+    /// How many tokens are found.
+    pub(super) num_found: usize,
+    /// The number of the live batch in which they are.
+    pub(super) found_in: Option<u64>,
     /// The live row that it continues; `None` for any other beginning.
     pub(super) live: Option<LiveRow>,
     /// The same number for rows that continue the same tokens, found in the same place.
@@ -41,12 +45,14 @@ pub(super) struct Group {
 const SMALL_PASS: usize = 64;
 
 /// The rows that are computed next: the longest one, and those at least half as long, as many as
-/// can be read in one pass of `most_tokens`, padding included. `num_live_rows` are the rows of the
-/// live batches by their numbers.
+/// can be read in one pass of `most_tokens`, padding included, and for which there is memory:
+/// `fits` says it of rows that are more than one. `num_live_rows` are the rows of the live batches
+/// by their numbers.
 pub(super) fn next_group(
     rows: &[RowPlan],
     num_live_rows: &BTreeMap<u64, usize>,
     most_tokens: usize,
+    fits: impl Fn(&[usize]) -> bool,
 ) -> Option<Group> {
     let mut order: Vec<usize> = (0..rows.len()).collect();
     // A stable order: rows of equal length stay as they came.
@@ -62,6 +68,10 @@ pub(super) fn next_group(
         }
         if num_new * 2 >= longest || padded <= SMALL_PASS {
             group.push(row);
+            if !fits(&group) {
+                group.pop();
+                break;
+            }
         }
     }
     group.sort_by_key(|&row| (rows[row].live, rows[row].alike, row));
@@ -120,7 +130,7 @@ mod tests {
     use super::*;
 
     fn new(num_new: usize) -> RowPlan {
-        RowPlan { num_new, live: None, alike: 0, is_alone: false }
+        RowPlan { num_new, num_found: 0, found_in: None, live: None, alike: 0, is_alone: false }
     }
 
     fn live(batch: u64, row: usize, num_new: usize) -> RowPlan {
@@ -135,7 +145,8 @@ mod tests {
         let mut found = Vec::new();
         while !left.is_empty() {
             let plans: Vec<RowPlan> = left.iter().map(|&row| rows[row]).collect();
-            let group = next_group(&plans, &num_live_rows, most_tokens).expect("rows are left");
+            let group = next_group(&plans, &num_live_rows, most_tokens, |_| true);
+            let group = group.expect("rows are left");
             let members: Vec<usize> = group.rows.iter().map(|&row| left[row]).collect();
             left.retain(|row| !members.contains(row));
             found.push((members, group.moves));
@@ -153,10 +164,20 @@ mod tests {
         // Little is lost among few tokens.
         check(&[new(1), new(12), new(3)], 100, &[(&[0, 1, 2], None)]);
         check(&[new(1), new(500), new(2), new(300)], 1000, &[(&[1, 3], None), (&[0, 2], None)]);
-        assert_eq!(next_group(&[], &BTreeMap::new(), 100), None);
+        assert_eq!(next_group(&[], &BTreeMap::new(), 100, |_| true), None);
         // Those that begin alike stand side by side.
         let [one, other] = [0, 1].map(|alike| RowPlan { alike, ..new(5) });
         check(&[one, other, one, other], 100, &[(&[0, 2, 1, 3], None)]);
+    }
+
+    #[test]
+    fn a_pass_has_as_many_rows_as_there_is_memory_for() {
+        let rows = [new(5), new(5), new(5)];
+        let group = |most_rows: usize| {
+            let fits = |rows: &[usize]| rows.len() <= most_rows;
+            next_group(&rows, &BTreeMap::new(), 100, fits).expect("rows").rows
+        };
+        assert_eq!([group(0).len(), group(1).len(), group(2).len(), group(9).len()], [1, 1, 2, 3]);
     }
 
     #[test]

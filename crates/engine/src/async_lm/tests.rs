@@ -13,7 +13,7 @@ use super::*;
 use crate::clock::{EngineClock, VirtualClock, Work};
 use crate::scheduler::Scheduler;
 use crate::sequence::GenerateJob;
-use crate::task::Task;
+use crate::task::{SliceLimits, Task};
 use crate::{GenerateEvent, GenerateRequest, PromptInput};
 
 const LIMITS: LmLimits = LmLimits { cache_size: 400, prefill_step_size: 2048 };
@@ -52,9 +52,13 @@ impl Asker {
         answers
     }
 
+    fn advance(&mut self, max_tokens: usize) {
+        self.state.advance(SliceLimits { max_tokens, memory: None });
+    }
+
     fn run(&mut self, max_tokens: usize) {
         while !self.state.is_idle() {
-            self.state.advance(max_tokens);
+            self.advance(max_tokens);
         }
     }
 
@@ -278,7 +282,7 @@ fn a_prefix_that_rows_share_is_read_once() {
         let rows: Vec<Vec<u32>> =
             (0..5).map(|_| [&prefix[..], &asker.tokens(3)].concat()).collect();
         let answers = asker.push(&rows, false);
-        asker.state.advance(8);
+        asker.advance(8);
         assert!(!asker.state.drop_abandoned());
         drop(answers);
         assert!(asker.state.drop_abandoned());
@@ -386,7 +390,7 @@ fn queries_that_are_reset_fail_wherever_they_are() {
     let rows: Vec<Vec<u32>> = [40, 3, 40].map(|length| asker.tokens(length)).to_vec();
     let mut answers = asker.push(&rows[..2], false);
     answers.extend(asker.push(&rows[2..], false));
-    asker.state.advance(8);
+    asker.advance(8);
     asker.state.fail_all(|| EngineError::QueryReset);
     for mut answer in answers {
         assert!(matches!(answer.try_recv().unwrap(), Err(EngineError::QueryReset)));
@@ -408,7 +412,7 @@ fn a_query_that_nobody_waits_for_is_not_computed() {
     // Nor is it computed to its end.
     let row = asker.tokens(40);
     let answers = asker.push(&[row], false);
-    asker.state.advance(8);
+    asker.advance(8);
     drop(answers);
     assert!(!asker.state.is_idle() && asker.state.drop_abandoned());
 }
@@ -457,7 +461,7 @@ fn a_writer_waits_for_one_slice_at_most() {
         state.borrow_mut().push(queries);
         answers.extend(waits);
     }
-    scheduler.begin_task(Task::next_tokens(loaded, Rc::clone(&state)));
+    scheduler.begin_task(Task::next_tokens(loaded, None, Rc::clone(&state)));
     let (mut last, mut longest, mut num_tokens) = (clock.now(), Duration::ZERO, 0);
     while !state.borrow().is_idle() {
         scheduler.turn(&mut worker);

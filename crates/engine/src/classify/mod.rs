@@ -22,12 +22,13 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use cairn_lm::batch::SharedPrefix;
-use cairn_lm::{LogitsProcessor, Tokenizer};
+use cairn_lm::{LogitsProcessor, ModelMemory, PassSizes, Tokenizer};
 use tokio::sync::mpsc;
 
 use crate::EngineError;
 use crate::model_pool::Loaded;
 use crate::request::PromptInput;
+use crate::task::SliceLimits;
 use crate::worker::Worker;
 
 use common_beginning::common_beginning;
@@ -66,6 +67,8 @@ pub(crate) struct Classifier {
     /// The most rows of the next pass: fewer after one that failed.
     most_rows: usize,
     pass: Option<Pass>,
+    /// What the pass takes beside the prefix.
+    pass_bytes: u64,
     num_read: usize,
     events: mpsc::UnboundedSender<ClassifyEvent>,
 }
@@ -109,6 +112,7 @@ impl Classifier {
             prepared: VecDeque::new(),
             most_rows: batch_size,
             pass: None,
+            pass_bytes: 0,
             num_read: 0,
             events,
             request: ClassifyRequest { batch_size, ..request },
@@ -137,21 +141,58 @@ impl Classifier {
             && self.order.is_empty()
     }
 
-    /// Reads at most `max_tokens`, padding included, and at least one column of a pass. A row's
-    /// failure is its event; an error ends the request.
+    /// Bytes of the prefix, and what the pass under way takes.
+    pub(crate) fn reserved_bytes(&self) -> u64 {
+        let of_pass = if self.pass.is_some() { self.pass_bytes } else { 0 };
+        self.prefix.nbytes() as u64 + of_pass
+    }
+
+    /// Bytes without which no more of the prefix can be read, or no pass can begin; none while one is
+    /// under way.
+    pub(crate) fn least_bytes(&mut self, memory: &ModelMemory, max_tokens: usize) -> u64 {
+        let sizes = match self.prefix.num_unread() {
+            0 if self.pass.is_some() => return 0,
+            0 => {
+                self.prepare();
+                let Some(first) = self.prepared.front() else { return 0 };
+                let sizes = sizes(first.num_entries(), first.num_shared(), first.width());
+                PassSizes { num_logits: first.num_scored(), ..sizes }
+            }
+            left => {
+                let num_new = left.min(max_tokens);
+                let num_before = self.prefix.tokens().len() - left;
+                PassSizes { shares: false, num_logits: 0, ..sizes(1, num_before, num_new) }
+            }
+        };
+        memory.pass_bytes(&sizes)
+    }
+
+    /// Fails the row for which there are not that many, or the request if it is for the prefix.
+    pub(crate) fn refuse(&mut self, error: EngineError) -> Result<(), EngineError> {
+        if self.prefix.num_unread() > 0 {
+            return Err(error);
+        }
+        if let Some(first) = self.prepared.pop_front() {
+            self.fail_rows(vec![first], error);
+        }
+        Ok(())
+    }
+
+    /// Reads a slice, padding included, and at least one column of a pass. A row's failure is its
+    /// event; an error ends the request.
     pub(crate) fn advance(
         &mut self,
         worker: &mut Worker,
-        max_tokens: usize,
+        limits: SliceLimits,
     ) -> Result<(), EngineError> {
         if self.prefix.num_unread() > 0 {
-            self.read_prefix(max_tokens)?;
+            self.read_prefix(limits.max_tokens)?;
         } else {
             if self.pass.is_none() {
                 self.prepare();
-                self.begin_pass(max_tokens);
+                self.begin_pass(limits);
             }
-            self.read_pass(max_tokens);
+            self.read_pass(limits.max_tokens);
         }
         if self.is_done() && self.request.keep_prefix {
             self.keep_prefix(worker)?;
@@ -222,22 +263,27 @@ impl Classifier {
         }
     }
 
-    /// Takes as many rows as a slice reads at once.
-    fn begin_pass(&mut self, max_tokens: usize) {
+    /// Takes as many rows as a slice reads at once, and as there is memory for.
+    fn begin_pass(&mut self, limits: SliceLimits) {
         let mut rows: Vec<PreparedRow> = Vec::new();
-        let (mut width, mut num_entries) = (0, 0);
+        let (mut width, mut num_entries, mut num_logits) = (0, 0, 0);
         while let Some(next) = self.prepared.front() {
             let num_shared = next.num_shared();
             let wider = width.max(next.width());
             let entries = num_entries + next.num_entries();
-            let fits = entries * wider <= max_tokens
+            let scored = num_logits + next.num_scored();
+            let sizes = sizes(entries, num_shared, wider);
+            let bytes = limits.bytes_of(&PassSizes { num_logits: scored, ..sizes });
+            let fits = entries * wider <= limits.max_tokens
+                && limits.memory.is_none_or(|(_, free_bytes)| bytes <= free_bytes)
                 && entries * wider <= MAX_SCORES / (num_shared + wider)
                 && rows.len() < self.most_rows
                 && rows.first().is_none_or(|first| first.num_shared() == num_shared);
             if !rows.is_empty() && !fits {
                 break;
             }
-            (width, num_entries) = (wider, entries);
+            (width, num_entries, num_logits) = (wider, entries, scored);
+            self.pass_bytes = bytes;
             rows.extend(self.prepared.pop_front());
         }
         if rows.is_empty() {
@@ -317,6 +363,11 @@ impl Classifier {
         worker.prefixes.keep(&model.fingerprint, prefix);
         Ok(())
     }
+}
+
+/// What a pass over rows of this width is.
+fn sizes(num_rows: usize, num_before: usize, num_new: usize) -> PassSizes {
+    PassSizes { num_rows, num_before, num_new, shares: true, num_logits: num_rows }
 }
 
 /// By what rows are ordered, so that those of a pass have similar lengths: what precedes the last

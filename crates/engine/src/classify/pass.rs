@@ -78,6 +78,11 @@ impl PreparedRow {
         self.reading.continuations().len()
     }
 
+    /// After how many tokens the distribution of the next one is computed.
+    pub(super) fn num_scored(&self) -> usize {
+        self.reading.continuations().iter().map(|continuation| continuation.len() + 1).sum()
+    }
+
     pub(super) fn is_same(&self, other: &PreparedRow) -> bool {
         self.tokens == other.tokens && self.reading == other.reading && self.names == other.names
     }

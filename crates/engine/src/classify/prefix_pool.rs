@@ -37,6 +37,11 @@ impl PrefixPool {
         self.prefixes.retain(|(model, _)| model != fingerprint);
     }
 
+    /// Bytes of all of them.
+    pub(crate) fn num_bytes(&self) -> u64 {
+        self.prefixes.iter().map(|(_, prefix)| prefix.nbytes() as u64).sum()
+    }
+
     pub(crate) fn clear(&mut self) {
         self.prefixes.clear();
     }

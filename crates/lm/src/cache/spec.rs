@@ -156,6 +156,12 @@ impl CacheSpec {
         bytes.max().unwrap_or(0)
     }
 
+    /// Bytes of the layers with recurrent states, which do not grow.
+    pub fn num_state_bytes(&self, float_bytes: u64) -> u64 {
+        let states = self.kinds().filter(|kind| kind.has_state());
+        states.map(|kind| kind.num_bytes(1, float_bytes)).sum()
+    }
+
     /// Bytes that one more token takes while nothing is dropped.
     pub fn num_bytes_per_token(&self, float_bytes: u64) -> u64 {
         self.kinds().map(|kind| kind.num_bytes_per_token(float_bytes)).sum()

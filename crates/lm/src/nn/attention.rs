@@ -7,7 +7,6 @@ use mlx_rs::{Array, Dtype, ops};
 use crate::cache::{KeysValues, Mask, QuantizedArray, causal_mask};
 use crate::nn::RmsNorm;
 use crate::nn::attention_after_prefix::attention_after_prefix;
-use crate::nn::exponential::{Exponentials, MAX_SIZE, exponentials, is_composed};
 
 /// Attention of `queries` `[B, H, L, D]` over the keys and values that the layer's cache returned
 /// for this step; H is a multiple of H_kv (grouped-query attention). Returns `[B, L, H * D]`.
@@ -25,17 +24,12 @@ pub fn attention(
     };
     let output = match keys_values {
         KeysValues::Dense { keys, values } => {
-            match composed_attention(queries, keys, values, scale, mask)? {
-                Some(output) => output,
-                None => {
-                    let mask = match mask {
-                        Mask::None => None,
-                        Mask::Causal => Some(ScaledDotProductAttentionMask::Causal),
-                        Mask::Array(mask) => Some(ScaledDotProductAttentionMask::Array(mask)),
-                    };
-                    scaled_dot_product_attention(queries, keys, values, scale, mask, None)?
-                }
-            }
+            let mask = match mask {
+                Mask::None => None,
+                Mask::Causal => Some(ScaledDotProductAttentionMask::Causal),
+                Mask::Array(mask) => Some(ScaledDotProductAttentionMask::Array(mask)),
+            };
+            scaled_dot_product_attention(queries, keys, values, scale, mask, None)?
         }
         KeysValues::Quantized { keys, values, group_size, bits } => {
             quantized_attention(queries, keys, values, (*group_size, *bits), scale, mask)?
@@ -72,16 +66,11 @@ pub fn split_heads(x: &Array, num_heads: i32, norm: Option<&RmsNorm>) -> Result<
     if length == 1 { Ok(heads) } else { heads.transpose_axes(&[0, 2, 1, 3]) }
 }
 
-/// Which of the two a product takes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Side {
-    /// Transposed.
-    Keys,
-    Values,
-}
-
 /// Attention in two quantized products, as mlx-lm's quantized_scaled_dot_product_attention; returns
 /// `[B, H, L, D]`.
+///
+/// The queries that share a key head are rows of one product; the mask is applied with their heads
+/// on a fifth axis.
 fn quantized_attention(
     queries: &Array,
     keys: &QuantizedArray,
@@ -90,52 +79,24 @@ fn quantized_attention(
     scale: f32,
     mask: &Mask,
 ) -> Result<Array, Exception> {
-    let product = |left: &Array, side: Side| {
-        let right = if side == Side::Keys { keys } else { values };
-        let (packed, scales, biases) = (&right.packed, &right.scales, &right.biases);
-        let is_transposed = side == Side::Keys;
-        ops::quantized_matmul(left, packed, scales, biases, is_transposed, group_size, bits)
-    };
-    let keys = [keys.packed.dim(1), keys.packed.dim(2)];
-    attention_in_products(queries, keys, scale, mask, product)
-}
-
-/// Attention over dense keys and values as plain operations; `None` where MLX's own is faster.
-fn composed_attention(
-    queries: &Array,
-    keys: &Array,
-    values: &Array,
-    scale: f32,
-    mask: &Mask,
-) -> Result<Option<Array>, Exception> {
-    let num_scores = queries.size() / queries.dim(3).max(1) as usize * keys.dim(2) as usize;
-    if !is_composed(num_scores, queries.dtype()) || num_scores > MAX_SIZE {
-        return Ok(None);
-    }
-    let product = |left: &Array, side: Side| match side {
-        Side::Keys => left.matmul(keys.swap_axes(-1, -2)?),
-        Side::Values => left.matmul(values),
-    };
-    attention_in_products(queries, [keys.dim(1), keys.dim(2)], scale, mask, product).map(Some)
-}
-
-/// Attention as two products and what is between them; returns `[B, H, L, D]`.
-///
-/// The queries that share a key head are rows of one product; the mask is applied with their heads
-/// on a fifth axis.
-fn attention_in_products(
-    queries: &Array,
-    [kv_heads, num_keys]: [i32; 2],
-    scale: f32,
-    mask: &Mask,
-    product: impl Fn(&Array, Side) -> Result<Array, Exception>,
-) -> Result<Array, Exception> {
     let (batch, heads, length, head_dim) =
         (queries.dim(0), queries.dim(1), queries.dim(2), queries.dim(3));
+    let (kv_heads, num_keys) = (keys.packed.dim(1), keys.packed.dim(2));
     let rows = heads / kv_heads * length;
+    let product = |left: &Array, right: &QuantizedArray, transpose: bool| {
+        ops::quantized_matmul(
+            left,
+            &right.packed,
+            &right.scales,
+            &right.biases,
+            transpose,
+            group_size,
+            bits,
+        )
+    };
     let queries = ops::multiply(queries, constant(scale, queries.dtype())?)?;
     let mut scores =
-        product(&ops::reshape(queries, &[batch, kv_heads, rows, head_dim])?, Side::Keys)?; // [B, H_kv, rows, T]
+        product(&ops::reshape(queries, &[batch, kv_heads, rows, head_dim])?, keys, true)?; // [B, H_kv, rows, T]
     let causal;
     let mask = match mask {
         Mask::None => None,
@@ -157,12 +118,7 @@ fn attention_in_products(
             &[batch, kv_heads, rows, num_keys],
         )?;
     }
-    let output = match exponentials(&scores)? {
-        Some(Exponentials { weights, sum, .. }) => {
-            ops::divide(product(&weights, Side::Values)?, sum)?
-        }
-        None => product(&ops::softmax_axes(scores, &[-1], true)?, Side::Values)?,
-    };
+    let output = product(&ops::softmax_axes(scores, &[-1], true)?, values, false)?;
     ops::reshape(output, &[batch, heads, length, -1])
 }
 
