@@ -45,6 +45,20 @@ fn of_schema(schema: &Value, seed: u64) -> GenerateRequest {
     constrained(form, seed)
 }
 
+#[tokio::test]
+async fn a_schema_may_be_nested_as_deeply_as_json_may() {
+    let engine = engine().await;
+    let nested = (0..100).fold(
+        json!({ "type": "null" }),
+        |inner, _| json!({ "type": "array", "items": inner, "minItems": 1, "maxItems": 1 }),
+    );
+    let mut request = of_schema(&nested, 1);
+    // Without blanks the answer is short.
+    request.sampling.logit_bias.extend(b" \n\t\r".map(|byte| (u32::from(byte), -100.0)));
+    let answer = answered(&engine, request).await;
+    assert_eq!(answer.text, format!("{}null{}", "[".repeat(100), "]".repeat(100)));
+}
+
 async fn answered(engine: &Engine, request: GenerateRequest) -> Answer {
     finish(&mut engine.generate(request)).await.expect("an answer")
 }
@@ -143,6 +157,19 @@ async fn a_schema_that_cannot_be_kept_to_is_refused_before_the_first_token() {
     check(json!({ "type": "word" }), "word").await;
     check(json!({ "$ref": "https://example.org/schema" }), "https://example.org/schema").await;
     check(json!({ "type": "string", "pattern": "(" }), "").await;
+    // Eight choices of eight, all of which hold: their combinations are too many.
+    let choice = |place: usize, name: usize| {
+        let name = format!("p{place}_{name}");
+        json!({ "type": "object", "properties": { &name: { "type": "null" } }, "required": [name] })
+    };
+    let choices = |place| {
+        let choices: Vec<Value> = (0..8).map(|name| choice(place, name)).collect();
+        json!({ "anyOf": choices })
+    };
+    let all: Vec<Value> = (0..8).map(choices).collect();
+    check(json!({ "allOf": all }), "schema").await;
+    let long = "x".repeat(1 << 20);
+    check(json!({ "type": "null", "title": long }), "bytes").await;
     // The next answer is as if nothing had been.
     let answer = answered(&engine, of_schema(&json!({ "type": "null" }), 1)).await;
     assert_eq!(answer.text.trim(), "null");

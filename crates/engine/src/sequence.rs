@@ -38,7 +38,7 @@ pub(crate) struct GenerateJob {
     /// The tokens of its prompt for one model, once they are known.
     pub(crate) prompt: Option<(ModelIdentity, Prompt)>,
     /// The grammar of its form for one model, once that is compiled.
-    pub(crate) grammar: Option<(ModelIdentity, AnswerGrammar)>,
+    pub(crate) grammar: Option<Box<(ModelIdentity, AnswerGrammar)>>,
     /// What it takes besides the weights, once that has been estimated.
     pub(crate) needs: Option<SequenceNeeds>,
 }
@@ -84,7 +84,7 @@ impl GenerateJob {
         loaded: &Loaded,
     ) -> Result<Option<String>, EngineError> {
         let identity = &loaded.model.identity;
-        let is_compiled = self.grammar.as_ref().is_some_and(|(known, _)| known == identity);
+        let is_compiled = self.grammar.as_ref().is_some_and(|grammar| grammar.0 == *identity);
         if is_compiled || self.request.form.is_none() {
             return Ok(None);
         }
@@ -98,7 +98,7 @@ impl GenerateJob {
     fn take_grammar(&mut self, loaded: &Loaded) -> Result<Option<AnswerGrammar>, EngineError> {
         match self.missing_grammar(loaded)? {
             Some(lark) => AnswerGrammar::compile(&loaded.model.grammar_compiler(), &lark).map(Some),
-            None => Ok(self.grammar.take().map(|(_, grammar)| grammar)),
+            None => Ok(self.grammar.take().map(|grammar| grammar.1)),
         }
     }
 

@@ -14,6 +14,9 @@ use crate::sequence::GenerateJob;
 /// So many grammars are compiled at once: a large one does not delay the small ones behind it.
 const NUM_THREADS: usize = 2;
 
+/// Schemas are nested, and so are the calls that compile them.
+const STACK_BYTES: usize = 32 << 20;
+
 /// A request whose grammar is to be compiled.
 pub(crate) struct GrammarJob {
     job: Box<GenerateJob>,
@@ -39,7 +42,7 @@ impl GrammarQueue {
         for _ in 0..NUM_THREADS {
             let receiver = Arc::clone(&receiver);
             let thread = std::thread::Builder::new().name("cairn-grammars".to_owned());
-            thread.spawn(move || serve(&receiver))?;
+            thread.stack_size(STACK_BYTES).spawn(move || serve(&receiver))?;
         }
         Ok(GrammarQueue { queue, back })
     }
@@ -64,7 +67,7 @@ impl GrammarJob {
         }
         match AnswerGrammar::compile(&compiler, &lark) {
             Ok(grammar) => {
-                job.grammar = Some((identity, grammar));
+                job.grammar = Some(Box::new((identity, grammar)));
                 // Without an engine nobody waits for it any more.
                 let _ = back.send(Job::Generate(job));
             }
