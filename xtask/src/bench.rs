@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use crate::{mlx, oracle, process, root, starter, system, ui};
+use crate::{bench_server, mlx, oracle, process, root, starter, system, ui};
 
 const TRIALS: usize = 5;
 
@@ -43,12 +43,13 @@ pub fn run() -> Result<()> {
     println!("| measured | Cairn | against | ratio |\n|---|---|---|---|");
     throughput(&python, &model, 1)?;
     throughput(&python, &model, 8)?;
+    bench_server::run()?;
     resume(&model)?;
     app(&home)?;
     Ok(())
 }
 
-fn row(what: &str, ours: String, against: String, ratio: f64) {
+pub(crate) fn row(what: &str, ours: String, against: String, ratio: f64) {
     println!("| {what} | {ours} | {against} | {ratio:.2} |");
 }
 
@@ -294,7 +295,7 @@ fn tree_pss(root: u32) -> u64 {
 }
 
 /// Imports the starter model into a data folder of its own.
-fn import_starter(home: &Path) -> Result<PathBuf> {
+pub(crate) fn import_starter(home: &Path) -> Result<PathBuf> {
     let model = home.join("models").join(starter::MODEL);
     if !model.exists() {
         let mut import = Command::new(release("cairn"));
@@ -307,7 +308,7 @@ fn import_starter(home: &Path) -> Result<PathBuf> {
     Ok(model)
 }
 
-fn release(name: &str) -> PathBuf {
+pub(crate) fn release(name: &str) -> PathBuf {
     root().join("target/release").join(name)
 }
 
@@ -318,7 +319,7 @@ fn machine() -> String {
     format!("{cores} cores of {}", model.trim_start_matches([' ', '\t', ':']))
 }
 
-fn median(mut numbers: Vec<f64>) -> f64 {
+pub(crate) fn median(mut numbers: Vec<f64>) -> f64 {
     numbers.sort_by(f64::total_cmp);
     numbers.get(numbers.len() / 2).copied().unwrap_or(f64::NAN)
 }

@@ -3,6 +3,7 @@
 
 mod app;
 mod bench;
+mod bench_server;
 mod check;
 mod fetch;
 mod fuzz;
@@ -53,6 +54,8 @@ enum Chore {
     Lint,
     /// Measure what the README claims.
     Bench,
+    /// Measure the server against mlx_lm.server, with the target/release/cairn that is there.
+    BenchServer,
     /// Type-check the macOS build.
     MacosCheck,
     /// Write ui/src/platform/wire.ts from the app's wire types.
@@ -102,6 +105,7 @@ fn run(chore: Chore) -> Result<()> {
         Chore::Interop => interop::run(),
         Chore::Lint => check::lint(),
         Chore::Bench => bench::run(),
+        Chore::BenchServer => bench_server::run(),
         Chore::MacosCheck => macos_check::run(),
         Chore::Bindings => ui::write_bindings(),
         Chore::Mlx => mlx::make(),
