@@ -210,19 +210,22 @@ export class Draft {
 
 /** Work that is done again if it is wanted meanwhile, one after the other: the last result is of what is there now. */
 class Latest {
-  #isRunning = false;
+  #running: Promise<void> | null = null;
   #isStale = false;
 
   constructor(private readonly work: () => Promise<void>) {}
 
-  async run(): Promise<void> {
+  /** Resolves when the result is that of what was there at the call, or of what came since. */
+  run(): Promise<void> {
     this.#isStale = true;
-    if (this.#isRunning) return;
-    this.#isRunning = true;
+    this.#running ??= this.#repeat().finally(() => (this.#running = null));
+    return this.#running;
+  }
+
+  async #repeat(): Promise<void> {
     while (this.#isStale) {
       this.#isStale = false;
       await this.work();
     }
-    this.#isRunning = false;
   }
 }

@@ -200,6 +200,19 @@ test('a question that cannot be asked stays, with the reason', async () => {
   expect(app.jobs.draft).not.toBeNull();
 });
 
+test('a question is asked although the core still looks at it', async () => {
+  const { app, platform } = await open();
+  app.jobs.begin();
+  await drawn();
+  platform.answers.preview_job = { type: 'job_preview', preview: ready };
+  platform.answers.create_job = { type: 'job', job: job('7') };
+  await fireEvent.input(screen.getByRole('textbox', { name: 'Question' }), { target: { value: 'Is it?' } });
+  void app.jobs.draft?.look();
+  await fireEvent.click(button('Ask'));
+  await drawn();
+  expect(app.jobs.openId).toBe('7');
+});
+
 test('a file of texts says its column, and another can be chosen', async () => {
   const { app, platform } = await open();
   app.dropFile(new File(['id,text\n1,granite\n'], 'stones.csv'), false);
