@@ -77,7 +77,7 @@ flow('chats that a search finds are the texts of a question', { maxTokens: 4 }, 
   }
   await page.openPage('Ask many');
   await page.button('New question').first().click();
-  await page.driver.getByText('Chats', { exact: true }).click();
+  await page.driver.getByText('Your chats', { exact: true }).click();
   await page.driver.getByRole('searchbox').fill('HARD');
   await page.button('Choose all 2').click();
   await page.driver.getByText('Last question', { exact: true }).click();
