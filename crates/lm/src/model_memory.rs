@@ -227,23 +227,28 @@ impl ModelMemory {
         let keys = self.cache.num_keys_while_reading(num_tokens, length);
         let Scratch { numbers_per_token, recurrent_per_token, fixed_numbers, heads, .. } =
             self.scratch;
-        let per_token = match self.device {
+        let length = length as u64;
+        let fixed = fixed_numbers * self.float_bytes;
+        match self.device {
             // A number for each head and key, and a byte for each key in the mask. Layers of one kind
-            // have freed their results when one of the other kind needs most.
-            ComputeDevice::Cpu => ((numbers_per_token + heads * keys) * self.float_bytes + keys)
-                .max(recurrent_per_token * self.float_bytes),
+            // have freed their results when one of the other kind needs most, and attention its
+            // scores when gates are computed.
+            ComputeDevice::Cpu => {
+                let (num_scores, num_gates) =
+                    (length * heads * keys, length * numbers_per_token / GATED);
+                let scores = num_scores * self.float_bytes
+                    + length * keys
+                    + exponential_bytes(if num_scores > MAX_SIZE as u64 { 0 } else { num_scores });
+                let attending = length * numbers_per_token * self.float_bytes
+                    + scores.max(exponential_bytes(num_gates));
+                attending.max(length * recurrent_per_token * self.float_bytes) + fixed
+            }
             // Attention has a fused kernel there. The numbers were measured on a CPU: another device
             // may run further behind.
-            ComputeDevice::Gpu => 2 * numbers_per_token.max(recurrent_per_token) * self.float_bytes,
-        };
-        let exponentials = match self.device {
-            ComputeDevice::Cpu => exponential_bytes(
-                length as u64 * heads * keys,
-                length as u64 * numbers_per_token / GATED,
-            ),
-            ComputeDevice::Gpu => 0,
-        };
-        length as u64 * per_token + exponentials + fixed_numbers * self.float_bytes
+            ComputeDevice::Gpu => {
+                2 * length * numbers_per_token.max(recurrent_per_token) * self.float_bytes + fixed
+            }
+        }
     }
 }
 
@@ -253,14 +258,10 @@ const GATED: u64 = 5;
 /// Arrays that live at once while exponentials are computed on a CPU.
 const EXPONENTIAL_ARRAYS: u64 = 6;
 
-/// What the exponentials of so many scores, or of so many gates, take on a CPU beside them: MLX computes
-/// those of more scores.
-fn exponential_bytes(num_scores: u64, num_gates: u64) -> u64 {
-    let most = MAX_SIZE as u64;
-    let scores = if num_scores > most { 0 } else { num_scores };
-    let count = scores.max(num_gates.min(most));
+/// What the exponentials of so many f32 take on a CPU beside them. They are computed in parts.
+fn exponential_bytes(count: u64) -> u64 {
     let is_composed = is_composed(count as usize, Dtype::Float32);
-    if is_composed { EXPONENTIAL_ARRAYS * 4 * count } else { 0 }
+    if is_composed { EXPONENTIAL_ARRAYS * 4 * count.min(MAX_SIZE as u64) } else { 0 }
 }
 
 pub(crate) fn is_scripted(config: &Value) -> bool {
