@@ -1,5 +1,6 @@
 //! `make interop`: checks that mlx-lm continues Cairn's files with the same tokens as Cairn, and that
-//! Python's huggingface_hub shares the cache of models with it.
+//! Python's huggingface_hub shares the cache of models with it, and that the vendors' clients speak
+//! to its API (`api_clients.rs`).
 //!
 //! It needs Python and, the first time, a network, so it is no part of `make test`.
 
@@ -8,18 +9,31 @@ use std::process::Command;
 
 use anyhow::Result;
 
-use crate::{check, mlx, oracle, process, root, starter};
+use crate::{api_clients, check, mlx, oracle, process, root, starter};
 
 /// Exports a prompt and a conversation of a tiny model and of the starter, and continues them in
-/// mlx-lm.
-pub fn run() -> Result<()> {
+/// mlx-lm; then downloads; then the API, or `only_api`.
+pub fn run(only_api: bool) -> Result<()> {
     mlx::make()?;
+    if !only_api {
+        check_files()?;
+    }
+    // The engine's example has the scripted model built in, which the recordings want.
+    build()?;
+    api_clients::run(&root().join("target/debug/cairn"))
+}
+
+fn build() -> Result<()> {
+    let binaries = ["build", "--bin", "cairn", "--bin", "fake-hub", "--example", "exports"];
+    let packages = ["-p", "cairn-cli", "-p", "cairn-engine", "-p", "cairn-fake-hub"];
+    process::run(process::cargo().args(binaries).args(packages))
+}
+
+fn check_files() -> Result<()> {
     starter::fetch()?;
     check::write_tiny_models();
     let python = oracle::python()?;
-    let binaries = ["build", "--bin", "cairn", "--bin", "fake-hub", "--example", "exports"];
-    let packages = ["-p", "cairn-cli", "-p", "cairn-engine", "-p", "cairn-fake-hub"];
-    process::run(process::cargo().args(binaries).args(packages))?;
+    build()?;
     let tiny = root().join("target/tiny-models/llama/tiny-chat");
     compare(&python, &tiny)?;
     compare(&python, &starter()?)?;

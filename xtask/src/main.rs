@@ -1,6 +1,7 @@
 //! Chores of the Cairn workspace: `cargo xtask <command>`. Each is idempotent and says what it does
 //! on stderr.
 
+mod api_clients;
 mod app;
 mod bench;
 mod bench_server;
@@ -47,9 +48,13 @@ enum Chore {
         #[arg(long)]
         seed: Option<u64>,
     },
-    /// Continue prompts from files of Cairn in mlx-lm, and share downloads with huggingface_hub.
-    /// Needs Python.
-    Interop,
+    /// Continue prompts from files of Cairn in mlx-lm, share downloads with huggingface_hub, and
+    /// record the vendors' clients at the API. Needs Python.
+    Interop {
+        /// Only the clients of the API.
+        #[arg(long)]
+        api: bool,
+    },
     /// Set up and check formatting and lints.
     Lint,
     /// Measure what the README claims.
@@ -102,7 +107,7 @@ fn run(chore: Chore) -> Result<()> {
         Chore::App => app::run(),
         Chore::Test => check::test(),
         Chore::Soak { minutes, seed } => soak::run(minutes, seed),
-        Chore::Interop => interop::run(),
+        Chore::Interop { api } => interop::run(api),
         Chore::Lint => check::lint(),
         Chore::Bench => bench::run(),
         Chore::BenchServer => bench_server::run(),

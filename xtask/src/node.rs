@@ -35,6 +35,14 @@ const NODE: Option<Wheel> = if cfg!(all(target_os = "linux", target_arch = "x86_
     None
 };
 
+/// Node, to be given a script.
+pub fn program() -> Result<Command> {
+    Ok(match programs()? {
+        Some(bin) => Command::new(bin.join("node")),
+        None => Command::new("node"),
+    })
+}
+
 /// Runs npm in `folder` and passes its output through.
 pub fn npm(folder: &Path, arguments: &[&str]) -> Result<()> {
     let mut command = Command::new("npm");

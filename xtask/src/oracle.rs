@@ -1,5 +1,5 @@
-//! Python environments with what Cairn is compared with: mlx-lm in target/oracle, huggingface_hub in
-//! target/hub-oracle.
+//! Python environments with what Cairn is compared with: mlx-lm in target/oracle, and others in
+//! folders beside it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -35,13 +35,31 @@ pub fn python() -> Result<PathBuf> {
 
 /// A Python with the pinned huggingface_hub, whichever version mlx-lm's environment has.
 pub fn hub_python() -> Result<PathBuf> {
-    let folder = root().join("target/hub-oracle");
-    let python = folder.join("bin/python");
-    if !folder.join("ready").exists() {
-        process::run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&folder))?;
-        let install = ["-m", "pip", "install", "--quiet", "huggingface_hub==2.4.0"];
-        process::run(Command::new(&python).args(install))?;
-        fs::write(folder.join("ready"), "")?;
+    Ok(environment("hub-oracle", &["huggingface_hub==2.4.0"])?.join("python"))
+}
+
+/// A Python with the vendors' clients of the API.
+pub fn clients_python() -> Result<PathBuf> {
+    Ok(environment("api-clients", &["openai==3.54.0", "anthropic==2.12.0"])?.join("python"))
+}
+
+/// Schemathesis, which sends what an OpenAPI document allows and what it forbids.
+pub fn schemathesis() -> Result<PathBuf> {
+    Ok(environment("schemathesis", &["schemathesis==4.32.5"])?.join("schemathesis"))
+}
+
+/// The programs of an environment with these packages in a folder of target. It is made again when
+/// the packages are others.
+fn environment(name: &str, packages: &[&str]) -> Result<PathBuf> {
+    let folder = root().join("target").join(name);
+    let (bin, ready) = (folder.join("bin"), folder.join("ready"));
+    let wanted = packages.join(" ");
+    if fs::read_to_string(&ready).is_ok_and(|found| found == wanted) {
+        return Ok(bin);
     }
-    Ok(python)
+    process::run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&folder))?;
+    let install = ["-m", "pip", "install", "--quiet"];
+    process::run(Command::new(bin.join("python")).args(install).args(packages))?;
+    fs::write(ready, wanted)?;
+    Ok(bin)
 }

@@ -44,7 +44,7 @@ pub(super) struct CairnFields {
     pub(super) start_from: Option<String>,
 }
 
-const OWN_FIELDS: [&str; 9] = [
+pub(super) const OWN_FIELDS: [&str; 9] = [
     "top_k",
     "min_p",
     "repetition_penalty",

@@ -55,7 +55,7 @@ async fn answer(shared: &Arc<Shared>, request: Request) -> Result<Response, ApiE
     Ok(Json(whole.unwrap_or_default()).into_response())
 }
 
-const FIELDS: Fields = Fields {
+pub(super) const FIELDS: Fields = Fields {
     read: &[
         "messages",
         "tools",

@@ -56,7 +56,7 @@ async fn answer(shared: &Arc<Shared>, request: Request) -> Result<Response, ApiE
         .into_response())
 }
 
-const FIELDS: Fields = Fields {
+pub(super) const FIELDS: Fields = Fields {
     read: &[
         "prompt",
         "stream",

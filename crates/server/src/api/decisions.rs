@@ -36,7 +36,7 @@ pub(super) async fn create(State(shared): State<Arc<Shared>>, request: Request) 
     }
 }
 
-const FIELDS: Fields =
+pub(super) const FIELDS: Fields =
     Fields { read: &["input", "questions", "prompt_cache_key"], refused: |_: &Map<_, _>| None };
 
 async fn decide(shared: &Arc<Shared>, request: Request) -> Result<DecisionResponse, ApiError> {

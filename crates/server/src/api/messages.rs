@@ -227,7 +227,7 @@ fn block(part: Part) -> Option<Value> {
     })
 }
 
-const FIELDS: Fields = Fields {
+pub(super) const FIELDS: Fields = Fields {
     read: &[
         "max_tokens",
         "messages",

@@ -24,6 +24,7 @@ mod decisions;
 mod error;
 mod messages;
 mod models;
+mod openapi;
 mod record;
 mod responses;
 mod sampling;
@@ -37,7 +38,7 @@ use axum::http::StatusCode;
 use axum::http::request::Parts;
 use axum::middleware;
 use axum::response::{IntoResponse, Response};
-use axum::routing::{any, get, post};
+use axum::routing::{MethodRouter, any, get, post};
 
 use cairn_app::completion::EngineError;
 
@@ -48,20 +49,32 @@ use error::{ApiError, Vendor};
 /// How many answers may be asked for at once; the next one is told to come back later.
 pub(crate) const MAX_ANSWERS: usize = 64;
 
-/// The routes. Every one that says or does anything but `/health` asks for the key.
+/// The routes. Every one that says or does anything about this machine asks for the key.
 pub(crate) fn routes(shared: &Arc<Shared>) -> Router<Arc<Shared>> {
-    Router::new()
-        .route("/v1/models", get(models::list))
-        .route("/v1/models/{*name}", get(models::show))
-        .route("/v1/chat/completions", post(chat::create))
-        .route("/v1/completions", post(completions::create))
-        .route("/v1/responses", post(responses::create))
-        .route("/v1/messages", post(messages::create))
-        .route("/v1/decisions", post(decisions::create))
+    let (recorded, open): (Vec<_>, Vec<_>) =
+        routes_by_path().into_iter().partition(|(path, _)| path.starts_with("/v1/"));
+    let add = |router: Router<_>, (path, route)| router.route(path, route);
+    let router = recorded
+        .into_iter()
+        .fold(Router::new(), add)
         .method_not_allowed_fallback(wrong_method)
         .route("/v1/{*path}", any(unknown))
-        .route_layer(middleware::from_fn_with_state(shared.clone(), record::keep))
-        .route("/health", get(health))
+        .route_layer(middleware::from_fn_with_state(shared.clone(), record::keep));
+    open.into_iter().fold(router, add)
+}
+
+fn routes_by_path() -> [(&'static str, MethodRouter<Arc<Shared>>); 9] {
+    [
+        ("/v1/models", get(models::list)),
+        ("/v1/models/{*name}", get(models::show)),
+        ("/v1/chat/completions", post(chat::create)),
+        ("/v1/completions", post(completions::create)),
+        ("/v1/responses", post(responses::create)),
+        ("/v1/messages", post(messages::create)),
+        ("/v1/decisions", post(decisions::create)),
+        ("/health", get(health)),
+        ("/openapi.json", get(openapi::show)),
+    ]
 }
 
 /// Says that the server runs; whether a model is loaded is no part of it.

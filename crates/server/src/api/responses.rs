@@ -127,7 +127,7 @@ async fn answer(shared: &Arc<Shared>, request: Request) -> Result<Response, ApiE
     Ok(Json(state.response(Some(&end))).into_response())
 }
 
-const FIELDS: Fields = Fields {
+pub(super) const FIELDS: Fields = Fields {
     read: &[
         "input",
         "instructions",

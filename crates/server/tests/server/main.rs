@@ -3,8 +3,10 @@
 
 mod api;
 mod decisions;
+mod document;
 mod http;
 mod keys;
+mod replay;
 mod running;
 mod starting_points;
 mod switch;
