@@ -341,7 +341,7 @@ async fn every_route_but_health_asks_for_the_key() {
 }
 
 /// The model of the chats, and whether an answer is written.
-async fn engine(running: &Running) -> (Option<String>, bool) {
+pub async fn engine(running: &Running) -> (Option<String>, bool) {
     match running.ask(Command::GetStatus).await {
         Reply::Status { status } => match status.engine {
             EngineState::Ready { model } => (Some(model), false),

@@ -4,6 +4,7 @@
 mod api;
 mod decisions;
 mod document;
+mod faults;
 mod http;
 mod keys;
 mod replay;
