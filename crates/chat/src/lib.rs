@@ -15,7 +15,7 @@
 //! 3. The engine prefills the prompt, samples tokens by [`SamplingParams`] until [`StopTokens`] or
 //!    [`StopStrings`] end the answer, and closes with a [`FinishReason`] and [`GenerationStats`].
 //! 4. [`SegmentParser`] tells text, reasoning and tool calls in the answer apart, as the model's
-//!    family marks them ([`AnswerFormat`]).
+//!    family marks them ([`AnswerFormat`]). [`LoopDetector`] says when it repeats itself.
 //!
 //! ```text
 //! Message ─┐
@@ -43,6 +43,7 @@ mod builtins;
 mod date;
 mod encoded_prefix;
 mod error;
+mod loops;
 mod message;
 mod open_turn;
 mod prompt;
@@ -58,6 +59,7 @@ pub use after::{Ending, assemble_after};
 pub use date::Date;
 pub use encoded_prefix::{EncodedPrefix, common_beginning};
 pub use error::ChatError;
+pub use loops::LoopDetector;
 pub use message::{FinishReason, GenerationStats, Message, Role};
 pub use prompt::{Encode, Prompt, TextPlace, assemble};
 pub use sampling::SamplingParams;
