@@ -8,6 +8,7 @@ use serde_json::json;
 
 use crate::client::{Answer, finish};
 use crate::scripted::{EOS, Scripted, text_ids};
+use crate::test_engine::owner;
 
 /// `<|im_start|>` of the tokenizer.
 const START: u32 = 257;
@@ -120,4 +121,42 @@ async fn an_answer_of_one_call_ends_behind_it() {
     assert_eq!(one.segments.last(), Some(&SegmentEvent::Ended { num_complete_calls: 1 }));
     assert_eq!(one.finished.stats.finish_reason, FinishReason::Stop);
     assert!(one.tokens.len() <= CALL.len(), "{}", one.tokens.len());
+}
+
+#[tokio::test]
+async fn an_answer_that_was_stopped_goes_on_as_if_it_had_not_been() {
+    let words = text_ids(&format!("<think>\nÄh.\n</think>\n\nSchön: {CALL} Fin"));
+    let model = Scripted::saying(&text_ids("Hi"), &words).with_template(TEMPLATE);
+    let (engine, _) = Engine::start(EngineOptions::default());
+    engine.load("scripted", model.folder()).await.expect("loads");
+    let ask = async |answer_so_far: &[u32], max_tokens| {
+        let hi = Message { role: Role::User, content: "Hi".to_owned(), token_ids: None };
+        let segments = SegmentOptions { reads_calls: true, ..SegmentOptions::default() };
+        let request = GenerateRequest {
+            answer_so_far: answer_so_far.to_vec(),
+            segments: Some(segments),
+            owner: Some(owner("conversation/1")),
+            max_tokens,
+            ..GenerateRequest::new(PromptInput::Messages(vec![hi]))
+        };
+        finish(&mut engine.generate(request)).await.expect("an answer")
+    };
+    let whole = ask(&[], 500).await;
+    for at in 1..words.len() {
+        let Answer { text, mut segments, finished: first, .. } = ask(&[], at).await;
+        assert_eq!(first.token_ids, words[..at]);
+        let rest = ask(&first.token_ids, 500).await;
+        assert_eq!(rest.tokens, whole.tokens[at..], "after {at} tokens");
+        assert_eq!(rest.finished.token_ids, whole.finished.token_ids, "after {at} tokens");
+        assert_eq!(rest.finished.new_prompt_ids, whole.finished.new_prompt_ids);
+        // What the first held back at its end comes with the rest.
+        let text = text.strip_suffix(&first.text).expect("the end of the text").to_owned();
+        assert_eq!(text + &rest.text, whole.text, "after {at} tokens");
+        segments.truncate(segments.len() - first.segments.len());
+        segments.extend(rest.segments);
+        let segments = Segment::collect(segments);
+        assert_eq!(segments, Segment::collect(whole.segments.clone()), "after {at} tokens");
+        let num_cached = rest.finished.stats.num_cached_tokens;
+        assert!(num_cached >= at, "after {at} tokens only {num_cached} were reused");
+    }
 }

@@ -112,6 +112,10 @@ pub struct GenerateRequest {
     pub model: Option<String>,
     /// What to continue.
     pub prompt: PromptInput,
+    /// The tokens that the answer has already, because an earlier request for it was stopped: it goes
+    /// on behind them. They are no part of this request's events, but of the token ids of its end;
+    /// `max_tokens` counts new ones. Not with a `form`.
+    pub answer_so_far: Vec<u32>,
     /// More variables for the chat template, such as `enable_thinking`.
     pub template_variables: Map<String, Value>,
     /// How tokens are chosen.
@@ -204,6 +208,7 @@ impl GenerateRequest {
         GenerateRequest {
             model: None,
             prompt,
+            answer_so_far: Vec::new(),
             template_variables: Map::new(),
             sampling: SamplingParams::default(),
             max_tokens: 256,

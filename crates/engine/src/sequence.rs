@@ -56,15 +56,16 @@ impl GenerateJob {
         self.events.is_closed() || *self.stop.borrow()
     }
 
-    /// The tokens of its prompt. They are computed again if another model answers than the one that
-    /// they were computed for.
+    /// The tokens of its prompt, behind them those that the answer has already. They are computed
+    /// again if another model answers than the one that they were computed for.
     pub(crate) fn prompt(&mut self, loaded: &Loaded) -> Result<&Prompt, EngineError> {
         let identity = &loaded.model.identity;
         let (known, prompt) = match self.prompt.take().filter(|(known, _)| known == identity) {
             Some(known) => known,
             None => {
                 let GenerateRequest { prompt, template_variables, .. } = &*self.request;
-                let prompt = prompt_tokens(&loaded.model, prompt, template_variables)?;
+                let mut prompt = prompt_tokens(&loaded.model, prompt, template_variables)?;
+                prompt.tokens.extend(&self.request.answer_so_far);
                 (identity.clone(), prompt)
             }
         };
@@ -154,11 +155,16 @@ impl Sequence {
         let request = &job.request;
         check(request)?;
         let stops = Stops { strings: request.stop.clone(), ..Stops::default() };
-        let text = AnswerText::new(&loaded.model.tokenizer, stops)?;
+        let mut text = AnswerText::new(&loaded.model.tokenizer, stops)?;
         let grammar = job.take_grammar(&loaded)?;
         let prompt = job.take_prompt(&loaded)?;
         let request = &job.request;
-        let segments = AnswerSegments::new(&loaded, request, &prompt.text);
+        let mut segments = AnswerSegments::new(&loaded, request, &prompt.text);
+        // They get to where they were when the answer was stopped; what they give was given then.
+        for &token in &request.answer_so_far {
+            let step = text.push(token)?;
+            segments.iter_mut().for_each(|segments| drop(segments.push(&step)));
+        }
         let CachedBeginning { num_in_file, tokens_in_file, reuse } =
             cached_beginning(worker, &loaded, request, &prompt, pending)?;
         let checkpoints_at = match request.uses_prompt_cache() {
@@ -324,6 +330,8 @@ impl Sequence {
     /// How the next tokens are chosen.
     pub(crate) fn sampling(&mut self) -> Result<Sampling, EngineError> {
         let mut sampling = Sampling::new(&self.job.request.sampling, &self.loaded.model)?;
+        // An answer that goes on continues its stream of random numbers.
+        sampling.sampler.skip(self.job.request.answer_so_far.len());
         if let Some(grammar) = &mut self.grammar {
             sampling.processors.constrain(grammar.constraint(self.sampled.len()));
         }
@@ -404,12 +412,14 @@ impl Sequence {
         let segments = self.segments.take();
         let segments = segments.map_or(Vec::new(), |segments| segments.finish(&last_step));
         let text = self.requested_text(last_step);
+        let so_far = &self.job.request.answer_so_far;
+        let prompt_end = self.prompt.tokens.len() - so_far.len();
         Ok(FinishedGeneration {
             text,
             segments,
             stop_string: self.stop_string.take(),
-            new_prompt_ids: self.prompt.tokens[self.prompt.new_from..].to_vec(),
-            token_ids: self.sampled.clone(),
+            new_prompt_ids: self.prompt.tokens[self.prompt.new_from..prompt_end].to_vec(),
+            token_ids: so_far.iter().chain(&self.sampled).copied().collect(),
             stats: self.stats(reason),
             miss: self.miss.take(),
         })
@@ -487,6 +497,10 @@ pub(crate) fn check(request: &GenerateRequest) -> Result<(), EngineError> {
     }
     if request.prompt.opaque_prefix().is_some() && request.num_draft_tokens.is_some() {
         return Err(EngineError::DraftWithFile);
+    }
+    if request.form.is_some() && !request.answer_so_far.is_empty() {
+        let reason = "the answer has begun without it".to_owned();
+        return Err(EngineError::Form { reason });
     }
     Ok(())
 }
