@@ -20,8 +20,8 @@ use std::sync::Arc;
 
 use anyhow::{Context, anyhow, bail, ensure};
 use cairn_app::wire::{
-    Command, Event, Failure, JobQuestion, JobQuestionKind, JobSource, JobTexts, MessageStatus,
-    Reply, TextFormat,
+    AnswerSegment, Command, Event, Failure, JobQuestion, JobQuestionKind, JobSource, JobTexts,
+    MessageStatus, Reply, TextFormat,
 };
 use cairn_app::{App, DataFolder, Options};
 use cairn_store::Store;
@@ -145,7 +145,10 @@ impl Victim {
         print(&["sent", &question.id, &question.text, &answer.id]);
         loop {
             match events.recv().await? {
-                Event::Delta { message_id, text, .. } if message_id == answer.id => {
+                Event::Segment { message_id, segment: AnswerSegment::Text { text }, .. }
+                | Event::Delta { message_id, text, .. }
+                    if message_id == answer.id =>
+                {
                     print(&["delta", &message_id, &text])
                 }
                 Event::Message { message }

@@ -1,6 +1,7 @@
 // What a person does in Cairn's chat, in Chromium against a real core: first run, answers, restarts, crashes, the list, narrow windows.
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
+import { findings } from './axe.mjs';
 import { Home, program, run } from './core.mjs';
 import { ENDLESS, flow } from './flow.mjs';
 import { asSeen } from './page.mjs';
@@ -398,6 +399,66 @@ flow(
     assert.match((await page.figures()).Answer, /^\d+ tokens at [\d,.]+ tok\/s$/);
     await page.ask('And what is it known for?');
     assert.ok((await page.cached()).cached > 0);
+  },
+);
+
+const CALL = '{"name": "look_up", "arguments": {"place": "Zürich", "days": [1, 2]}}';
+const ANSWER = `<think>
+The person asks about the weather. I *look it up*.
+</think>
+
+I look it up.
+
+<tool_call>
+${CALL}
+</tool_call>
+<tool_call>
+{"name": "look_up", "arguments": {"place": oops}}
+</tool_call>
+
+That is **all**.`;
+
+flow(
+  'reasoning is folded, tool calls are shown, and all of it is there after a restart',
+  { models: [], maxTokens: 1000, prepare: (home) => home.addScripted('thinker', ANSWER), expected: GONE },
+  async ({ home, core, page }) => {
+    await core.call({ type: 'load_model', name: 'thinker' });
+    await page.button('Model: thinker').waitFor();
+    await page.ask('What will the weather be?');
+    const line = page.answer.getByRole('button', { name: /^Thought for \d+ s$/ });
+    assert.equal(await line.getAttribute('aria-expanded'), 'false');
+    assert.equal(await page.answer.getByText('look it up').count(), 1);
+    const calls = page.answer.getByRole('group', { name: 'Tool call: look_up' });
+    assert.equal(await calls.count(), 2);
+    assert.match(await calls.first().locator('pre').innerText(), /^\{\n {2}"place": "Zürich",\n {2}"days": \[/);
+    await page.shows('Cairn shows tool calls and runs none.');
+    await page.shows(/^Malformed: /);
+    const shown = await page.answer.innerText();
+    assert.doesNotMatch(shown, /think>|tool_call>|<\||\uFFFD/);
+
+    await line.focus();
+    const before = await line.boundingBox();
+    await page.driver.keyboard.press('Enter');
+    assert.equal(await line.getAttribute('aria-expanded'), 'true');
+    await page.answer.getByText('The person asks about the weather.').waitFor();
+    assert.deepEqual((await line.boundingBox()).y, before.y, 'what is unfolded stays where it is');
+    for (const colorScheme of ['light', 'dark']) {
+      await page.driver.emulateMedia({ colorScheme });
+      assert.deepEqual(await findings(page.driver), [], colorScheme);
+    }
+    await Promise.all([page.button('Copied').waitFor(), page.button('Copy reasoning').click()]);
+    const copied = () => page.driver.evaluate(() => navigator.clipboard.readText());
+    assert.equal(await copied(), 'The person asks about the weather. I *look it up*.');
+    await page.button('Copied').waitFor({ state: 'detached' });
+    await Promise.all([page.button('Copied').waitFor(), page.button('Copy answer').click()]);
+    assert.equal(await copied(), 'I look it up.\n\nThat is **all**.');
+    await page.driver.keyboard.press('Escape');
+
+    await core.end('SIGTERM');
+    await home.start(core);
+    await page.driver.reload();
+    await page.answer.waitFor();
+    assert.equal(await page.answer.innerText(), shown);
   },
 );
 

@@ -69,12 +69,39 @@ export class Home {
   }
 
   /** Adds one of the tiny random models that `cargo xtask tiny-models` writes, with a context that no flow fills. */
-  async addTinyModel(name) {
+  async addTinyModel(name, from = name) {
     const folder = this.modelFolder(name);
-    await cp(join(tinyModels, name), folder, { recursive: true });
+    await cp(join(tinyModels, from), folder, { recursive: true });
     const file = join(folder, 'config.json');
     const config = JSON.parse(await readFile(file, 'utf8'));
     await writeFile(file, JSON.stringify({ ...config, max_position_embeddings: 2_000_000 }));
+  }
+
+  /**
+   * Adds a model without weights: to whatever is asked it gives this answer, or with `isEndless` its letters in some order without
+   * end. See `cairn_lm::models::scripted`: its next token depends on the sum of all before it, and the prompt is one token.
+   */
+  async addScripted(name, answer, { isEndless = false } = {}) {
+    await this.addTinyModel(name, 'tiny-chat');
+    const bytes = [...Buffer.from(answer)];
+    const end = 258;
+    const first = 'Q'.charCodeAt(0);
+    const script = isEndless ? bytes : Array(first + bytes.reduce((sum, byte) => sum + byte, 0) + end + 1).fill(end);
+    let sum = first;
+    for (const byte of isEndless ? [] : bytes) {
+      script[sum] = byte;
+      sum += byte;
+    }
+    const config = { model_type: 'scripted', vocab_size: 259, script, max_position_embeddings: 2_000_000 };
+    await writeFile(join(this.modelFolder(name), 'config.json'), JSON.stringify(config));
+    await this.setTemplate(name, 'Q{# <think> <tool_call> #}');
+  }
+
+  /** Gives a model this chat template. */
+  async setTemplate(name, template) {
+    const file = join(this.modelFolder(name), 'tokenizer_config.json');
+    const config = JSON.parse(await readFile(file, 'utf8'));
+    await writeFile(file, JSON.stringify({ ...config, chat_template: template }));
   }
 
   /** Whether a text is in the database, as a core that starts after a crash would find it. */

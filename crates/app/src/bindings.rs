@@ -41,6 +41,8 @@ pub fn typescript() -> String {
         declaration::<wire::Role>(&config),
         declaration::<wire::MessageStatus>(&config),
         declaration::<wire::Message>(&config),
+        declaration::<wire::AnswerSegment>(&config),
+        declaration::<wire::CallOutcome>(&config),
         declaration::<wire::MessageStats>(&config),
         declaration::<wire::Model>(&config),
         declaration::<wire::ModelSource>(&config),

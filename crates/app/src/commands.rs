@@ -254,7 +254,7 @@ async fn messages(app: &App, conversation_id: &str) -> Result<Vec<Message>, Fail
     let branch = app.store_of(conversation_id).await.branch(conversation_id).await?;
     let mut messages: Vec<Message> = branch.into_iter().filter_map(convert::message).collect();
     if let Some(running) = running {
-        let live = running.message().clone();
+        let live = running.shown();
         if let Some(message) = messages.iter_mut().find(|message| message.id == live.id) {
             *message = live;
         }

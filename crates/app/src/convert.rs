@@ -9,6 +9,7 @@ use cairn_hub::{DownloadError, HubError, ModelFolder, ModelSource};
 use cairn_prompt_cache::{ChunkKind, ChunkProblem, KvFormat, LossReason, Miss, MissReason};
 use cairn_store::{MessageStatus, NamedCacheKind, StoreError};
 
+use crate::chat::segments::{AnswerSegment, Outcome};
 use crate::models::catalog;
 use crate::platform::ProcessMemory;
 use crate::wire;
@@ -187,17 +188,52 @@ pub(crate) fn message(row: cairn_store::Message) -> Option<wire::Message> {
         Role::Assistant => wire::Role::Assistant,
         Role::System => return None,
     };
+    let (text, segments) = match role {
+        wire::Role::User => (row.text, Vec::new()),
+        wire::Role::Assistant => {
+            let stored = AnswerSegment::stored(row.segments.as_deref(), &row.text);
+            let segments: Vec<_> = stored.into_iter().map(segment).collect();
+            (readable(&segments), segments)
+        }
+    };
     Some(wire::Message {
         id: row.id,
         conversation_id: row.conversation_id,
         parent_id: row.parent_id,
         role,
         status: message_status(row.status),
-        text: row.text,
+        text,
+        segments,
         error: row.error,
         created_at_ms: row.created_at_ms,
         stats: row.stats.map(message_stats),
     })
+}
+
+/// What a person reads of an answer, without reasoning and tool calls.
+pub(crate) fn readable(segments: &[wire::AnswerSegment]) -> String {
+    let texts = segments.iter().filter_map(|segment| match segment {
+        wire::AnswerSegment::Text { text } => Some(text.as_str()),
+        wire::AnswerSegment::Reasoning { .. } | wire::AnswerSegment::ToolCall { .. } => None,
+    });
+    texts.collect::<Vec<_>>().join("\n\n")
+}
+
+pub(crate) fn segment(segment: AnswerSegment) -> wire::AnswerSegment {
+    match segment {
+        AnswerSegment::Text { text } => wire::AnswerSegment::Text { text },
+        AnswerSegment::Reasoning { text, began_at_ms, duration_ms } => {
+            wire::AnswerSegment::Reasoning { text, began_at_ms, duration_ms }
+        }
+        AnswerSegment::ToolCall { name, arguments, outcome, raw } => {
+            let outcome = outcome.map(|outcome| match outcome {
+                Outcome::Complete => wire::CallOutcome::Complete,
+                Outcome::Unfinished => wire::CallOutcome::Unfinished,
+                Outcome::Malformed => wire::CallOutcome::Malformed,
+            });
+            wire::AnswerSegment::ToolCall { name, arguments, outcome, raw }
+        }
+    }
 }
 
 pub(crate) fn message_status(status: MessageStatus) -> wire::MessageStatus {

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use ts_rs::TS;
 
+mod answers;
 mod api;
 mod cache;
 mod chat;
@@ -19,6 +20,7 @@ mod settings;
 mod status;
 
 pub use crate::settings::{SettingScope, Settings};
+pub use answers::*;
 pub use api::*;
 pub use cache::*;
 pub use chat::*;
@@ -386,12 +388,21 @@ pub enum Event {
     Message {
         message: Message,
     },
-    /// Text to append to a message that is being written. `offset` is the length in UTF-16 code
-    /// units of the text before it; after a gap the interface asks for the conversation again. At
-    /// most 30 of these a second.
+    /// A segment of a message that is being written: a new one, behind the others, or one that has
+    /// changed otherwise than by growing, which replaces the interface's copy.
+    Segment {
+        conversation_id: String,
+        message_id: String,
+        index: u32,
+        segment: AnswerSegment,
+    },
+    /// Text to append to a segment of a message that is being written: to its text, or to the
+    /// arguments of a call. `offset` is the length in UTF-16 code units of the text before it; after a
+    /// gap the interface asks for the conversation again. At most 30 times a second.
     Delta {
         conversation_id: String,
         message_id: String,
+        segment: u32,
         offset: u32,
         text: String,
     },

@@ -51,8 +51,11 @@ pub struct Message {
     pub role: Role,
     /// Its state.
     pub status: MessageStatus,
-    /// The text, verbatim.
+    /// The text, verbatim: what later prompts are made of.
     pub text: String,
+    /// What a person is shown of an answer, as a JSON text of the app's; none where that is the text
+    /// and nothing else.
+    pub segments: Option<String>,
     /// Its token ids, where they are known; see [`cairn_chat::Message::token_ids`].
     pub token_ids: Option<Vec<u32>>,
     /// Why it failed, in words.
@@ -70,8 +73,10 @@ pub struct Message {
 pub struct FinishedMessage {
     /// Any but `Streaming`, which would leave the answer open.
     pub status: MessageStatus,
-    /// The whole text.
+    /// The whole text; see [`Message::text`].
     pub text: String,
+    /// What is shown of it; see [`Message::segments`].
+    pub segments: Option<String>,
     /// The sampled token ids, if they are to be used again.
     pub token_ids: Option<Vec<u32>>,
     /// Why it failed, in words.
@@ -90,6 +95,7 @@ impl FromRow<'_, SqliteRow> for Message {
             role: role_named(row.try_get("role")?)?,
             status: status_named(row.try_get("status")?)?,
             text: row.try_get("text")?,
+            segments: row.try_get("segments")?,
             token_ids: token_ids::from_row(row, "token_ids")?,
             error: row.try_get("error")?,
             // Figures that cannot be parsed (JSON has no NaN) must not hide the text of the answer.
@@ -205,13 +211,16 @@ impl Store {
         &self,
         message_id: &str,
         text: &str,
+        segments: Option<&str>,
         token_ids: &[u32],
     ) -> Result<(), StoreError> {
         let mut tx = self.begin().await?;
         sqlx::query(
-            "update messages set text = ?, token_ids = ? where id = ? and status = 'streaming'",
+            "update messages set text = ?, segments = ?, token_ids = ?
+             where id = ? and status = 'streaming'",
         )
         .bind(text)
+        .bind(segments)
         .bind(token_ids::to_blob(token_ids))
         .bind(message_id)
         .execute(&mut *tx)
@@ -370,11 +379,12 @@ impl Store {
     ) -> Result<(), StoreError> {
         let done = sqlx::query(
             "update messages set status = ?1, run_id = case ?1 when 'streaming' then run_id end,
-                 text = ?2, token_ids = ?3, error = ?4, stats = ?5
-             where id = ?6",
+                 text = ?2, segments = ?3, token_ids = ?4, error = ?5, stats = ?6
+             where id = ?7",
         )
         .bind(finished.status.as_str())
         .bind(&finished.text)
+        .bind(&finished.segments)
         .bind(finished.token_ids.as_deref().map(token_ids::to_blob))
         .bind(&finished.error)
         // Plain numbers and texts always serialize; if that ever changes, an answer is saved
@@ -406,6 +416,7 @@ fn new_message(
         role,
         status,
         text: String::new(),
+        segments: None,
         token_ids: None,
         error: None,
         stats: None,

@@ -6,6 +6,7 @@ import type { Toasts } from '../ui/toasts.svelte';
 import type { UndoStack } from '../ui/undo';
 import { ConversationList, titleOf } from './conversations.svelte';
 import { Drafts } from './drafts.svelte';
+import { readable } from './segments';
 import { Thread } from './thread.svelte';
 
 const SELECTED_KEY = 'cairn.conversation';
@@ -133,6 +134,7 @@ export class ChatStore {
         return this.#forget(event.id);
       case 'message':
         return this.#threads.get(event.message.conversation_id)?.receive(event);
+      case 'segment':
       case 'delta':
       case 'prefill':
         return this.#threads.get(event.conversation_id)?.receive(event);
@@ -296,7 +298,9 @@ export class ChatStore {
   #finished(id: string, message: Message): void {
     if (id !== this.selectedId) return;
     this.announcement =
-      message.status === 'complete' ? strings.chat.answerFinished(message.text) : strings.chat.answerEnded;
+      message.status === 'complete'
+        ? strings.chat.answerFinished(readable(message.segments))
+        : strings.chat.answerEnded;
   }
 
   #forget(id: string): void {

@@ -210,7 +210,7 @@ test('events for conversations that are not open only touch the list', async () 
   const { chat, platform } = await start();
   platform.emit(
     { type: 'message', message: message('x', { conversation_id: 'c' }) },
-    { type: 'delta', conversation_id: 'c', message_id: 'x', offset: 5, text: 'y' },
+    { type: 'delta', conversation_id: 'c', message_id: 'x', segment: 0, offset: 5, text: 'y' },
   );
   expect(chat.thread?.messages).toEqual([]);
   expect(platform.askedTypes()).toEqual(['bootstrap', 'get_conversation', 'get_recommended_models']);
@@ -221,7 +221,8 @@ test('a finished answer is read out, tokens are not', async () => {
   platform.answers.send_message = sent('a');
   chat.draft = 'Hello';
   await chat.send();
-  platform.emit({ type: 'delta', conversation_id: 'a', message_id: 'm', offset: 0, text: 'Good day.' });
+  const segment = { kind: 'text' as const, text: 'Good day.' };
+  platform.emit({ type: 'segment', conversation_id: 'a', message_id: 'm', index: 0, segment });
   expect(chat.announcement).toBe('');
   platform.emit({ type: 'message', message: message('m', { parent_id: 'u', text: 'Good day.' }) });
   expect(chat.announcement).toBe('Answer finished. Good day.');

@@ -1,9 +1,12 @@
 // The messages of one chat, kept equal to the core's while an answer is being written.
-import type { Event, Message } from '../platform/wire';
+import type { AnswerSegment, Event, Message } from '../platform/wire';
+import { growing, grown, isOlder } from './segments';
 
 /** Events that belong to one conversation. */
-export type ThreadEvent = Extract<Event, { type: 'message' | 'delta' | 'prefill' }>;
+export type ThreadEvent = Extract<Event, { type: 'message' | 'segment' | 'delta' | 'prefill' }>;
+type Part = Extract<Event, { type: 'segment' | 'delta' }>;
 type Delta = Extract<Event, { type: 'delta' }>;
+type Whole = Extract<Event, { type: 'segment' }>;
 export type Prefill = Extract<Event, { type: 'prefill' }>;
 
 export interface ThreadOptions {
@@ -21,7 +24,7 @@ const REFETCH_WAIT_MS = 500;
 /**
  * Owns the messages of one conversation.
  *
- * - Text is appended at most once a frame.
+ * - Segments change at most once a frame.
  * - Events that arrive while the messages are being fetched are queued and applied after the reply; since they are a suffix of one
  *   ordered stream and text already there is skipped, the result is the same whichever overtook the other.
  */
@@ -41,8 +44,8 @@ export class Thread {
   readonly isStreaming = $derived(this.last?.status === 'streaming');
 
   readonly #options: ThreadOptions;
-  /** Text that has arrived but is not drawn yet. */
-  #pending = new Map<string, string>();
+  /** Segments that have arrived or grown but are not drawn yet, by message and index. */
+  #pending = new Map<string, Map<number, AnswerSegment>>();
   #queued: ThreadEvent[] | null = null;
   #retry: ReturnType<typeof setTimeout> | undefined;
 
@@ -97,7 +100,7 @@ export class Thread {
   #apply(event: ThreadEvent, isReplay: boolean): void {
     if (event.type === 'message') this.#put(event.message);
     else if (event.type === 'prefill') this.prefill = event;
-    else this.#append(event, isReplay);
+    else this.#change(event, isReplay);
   }
 
   #put(message: Message): void {
@@ -118,29 +121,34 @@ export class Thread {
     this.messages.splice(parent + 1, Infinity, message);
   }
 
-  #append(delta: Delta, isReplay: boolean): void {
-    const message = this.messages.findLast((known) => known.id === delta.message_id);
-    if (!message) return this.#closeGap(delta, isReplay);
-    const pending = this.#pending.get(message.id) ?? '';
-    const length = message.text.length + pending.length;
-    // Around a refetch the same text may arrive twice: only what is beyond the known length is new.
-    if (delta.offset + delta.text.length <= length) return;
-    if (delta.offset > length) return this.#closeGap(delta, isReplay);
+  #change(part: Part, isReplay: boolean): void {
+    const message = this.messages.findLast((known) => known.id === part.message_id);
+    if (!message) return this.#closeGap(part, isReplay);
+    const pending = this.#pending.get(message.id);
+    const index = part.type === 'segment' ? part.index : part.segment;
+    const known = pending?.get(index) ?? message.segments[index];
+    if (part.type === 'segment') {
+      const hasAllBefore = index === 0 || pending?.has(index - 1) || index - 1 in message.segments;
+      if (!hasAllBefore) return this.#closeGap(part, isReplay);
+    }
+    const changed = part.type === 'segment' ? replaced(part, known) : extended(part, known);
+    if (changed === 'gap') return this.#closeGap(part, isReplay);
+    if (changed === known || changed === undefined) return;
     const isScheduled = this.#pending.size > 0;
-    this.#pending.set(message.id, pending + delta.text.slice(length - delta.offset));
+    this.#pending.set(message.id, (pending ?? new Map<number, AnswerSegment>()).set(index, changed));
     if (!isScheduled) this.#nextFrame(() => this.#flush());
   }
 
-  #closeGap(delta: Delta, isReplay: boolean): void {
+  #closeGap(part: Part, isReplay: boolean): void {
     if (isReplay) return this.#refetchSoon();
     void this.refetch();
-    this.#queued?.push(delta);
+    this.#queued?.push(part);
   }
 
   #flush(): void {
-    for (const [id, text] of this.#pending) {
+    for (const [id, segments] of this.#pending) {
       const message = this.messages.findLast((known) => known.id === id);
-      if (message) message.text += text;
+      for (const [index, segment] of segments) if (message) message.segments[index] = segment;
       if (this.prefill?.message_id === id) this.prefill = null;
     }
     this.#pending.clear();
@@ -154,4 +162,15 @@ export class Thread {
   #refetchSoon(): void {
     this.#retry ??= setTimeout(() => void this.refetch(), REFETCH_WAIT_MS);
   }
+}
+
+function replaced({ segment }: Whole, known: AnswerSegment | undefined): AnswerSegment | undefined {
+  return isOlder(segment, known) ? known : segment;
+}
+
+function extended({ offset, text }: Delta, known: AnswerSegment | undefined): AnswerSegment | 'gap' {
+  const length = known ? growing(known).length : 0;
+  if (!known || offset > length) return 'gap';
+  // Around a refetch the same text may arrive twice: only what is beyond the known length is new.
+  return offset + text.length <= length ? known : grown(known, text.slice(length - offset));
 }

@@ -1,17 +1,33 @@
 // The messages of one chat stay equal to the core's, in whatever order events and replies arrive.
 import { expect, test, vi } from 'vitest';
-import type { Message } from '../platform/wire';
+import type { AnswerSegment, Message } from '../platform/wire';
 import { gate, message, settle } from '../testing/fake';
+import { readable } from './segments';
 import { Thread, type ThreadEvent } from './thread.svelte';
 
-const delta = (offset: number, text: string, message_id = 'm'): ThreadEvent => ({
+const delta = (offset: number, text: string, segment = 0): ThreadEvent => ({
   type: 'delta',
   conversation_id: 'a',
-  message_id,
+  message_id: 'm',
+  segment,
   offset,
   text,
 });
-const writing = (text: string): Message => message('m', { status: 'streaming', text });
+const begins = (index: number, segment: AnswerSegment): ThreadEvent => ({
+  type: 'segment',
+  conversation_id: 'a',
+  message_id: 'm',
+  index,
+  segment,
+});
+const said = (text: string): AnswerSegment => ({ kind: 'text', text });
+const thought = (text: string, duration_ms: number | null): AnswerSegment => ({
+  kind: 'reasoning',
+  text,
+  began_at_ms: 1,
+  duration_ms,
+});
+const writing = (text: string): Message => message('m', { status: 'streaming', text, segments: [said(text)] });
 const whole = (next: Message): ThreadEvent => ({ type: 'message', message: next });
 
 /** A thread that draws frames at once and takes its replies from a list. */
@@ -23,7 +39,8 @@ async function open(...answers: (Message[] | Promise<Message[]>)[]) {
   return { thread, fetch, onFinished };
 }
 
-const textOf = (thread: Thread) => thread.messages.at(-1)?.text;
+const textOf = (thread: Thread) => readable(thread.messages.at(-1)?.segments ?? []);
+const segmentsOf = (thread: Thread) => thread.messages.at(-1)?.segments;
 
 test.each<[name: string, start: string, deltas: [number, string][], text: string]>([
   [
@@ -198,4 +215,41 @@ test('when the messages cannot be fetched the reason is shown', async () => {
   });
   await thread.refetch();
   expect([thread.isLoaded, String(thread.problem)]).toEqual([false, 'Error: Gone.']);
+});
+
+test('segments come one after another, and are replaced when they end', async () => {
+  const { thread, fetch } = await open([message('m', { status: 'streaming' })]);
+  thread.receive(begins(0, thought('Hm', null)));
+  thread.receive(delta(2, ', yes.'));
+  thread.receive(begins(0, thought('Hm, yes.', 1200)));
+  thread.receive(begins(1, said('It')));
+  thread.receive(delta(2, ' is.', 1));
+  expect(segmentsOf(thread)).toEqual([thought('Hm, yes.', 1200), said('It is.')]);
+  const call = { kind: 'tool_call' as const, name: 'look', arguments: '{', outcome: null, raw: '' };
+  thread.receive(begins(2, call));
+  thread.receive(delta(1, '}', 2));
+  expect(segmentsOf(thread)?.[2]).toEqual({ ...call, arguments: '{}' });
+  expect(fetch).toHaveBeenCalledTimes(1);
+});
+
+test('segments that were fetched already do not come again', async () => {
+  const known = message('m', { status: 'streaming', segments: [thought('Hm, yes.', 1200), said('It is')] });
+  const { thread, fetch } = await open([known]);
+  thread.receive(begins(0, thought('Hm', null)));
+  thread.receive(delta(2, ', yes.'));
+  thread.receive(begins(1, said('It')));
+  thread.receive(delta(2, ' is.', 1));
+  expect(segmentsOf(thread)).toEqual([thought('Hm, yes.', 1200), said('It is.')]);
+  expect(fetch).toHaveBeenCalledTimes(1);
+});
+
+test.each<[name: string, event: ThreadEvent]>([
+  ['a segment behind one that is not known', begins(2, said('late'))],
+  ['text of a segment that is not known', delta(0, 'late', 1)],
+])('%s asks again', async (_, event) => {
+  const { thread, fetch } = await open([writing('He')], [writing('Hello')]);
+  thread.receive(event);
+  await settle();
+  expect(fetch).toHaveBeenCalledTimes(2);
+  expect(textOf(thread)).toBe('Hello');
 });

@@ -156,7 +156,8 @@ export type FailureCode = "no_model" | "not_found" | "invalid" | "storage" | "en
 export type Event = { "type": "conversation", conversation: Conversation, }
   | { "type": "conversation_deleted", id: string, }
   | { "type": "message", message: Message, }
-  | { "type": "delta", conversation_id: string, message_id: string, offset: number, text: string, }
+  | { "type": "segment", conversation_id: string, message_id: string, index: number, segment: AnswerSegment, }
+  | { "type": "delta", conversation_id: string, message_id: string, segment: number, offset: number, text: string, }
   | { "type": "prefill", conversation_id: string, message_id: string, processed_tokens: number, total_tokens: number, cached_tokens: number, }
   | { "type": "models", models: Array<Model>, }
   | { "type": "downloads", downloads: Array<Download>, }
@@ -364,11 +365,48 @@ export type Message = { id: string, conversation_id: string,
 /**
  * The message this one follows in the tree; none for the first.
  */
-parent_id: string | null, role: Role, status: MessageStatus, text: string, error: string | null, created_at_ms: number,
+parent_id: string | null, role: Role, status: MessageStatus,
+/**
+ * What a person reads of it: of an answer its text without reasoning and tool calls. Events about
+ * a part of an answer name its segments only.
+ */
+text: string,
+/**
+ * Of an answer.
+ */
+segments: Array<AnswerSegment>, error: string | null, created_at_ms: number,
 /**
  * Of an assistant message, once it has finished.
  */
 stats: MessageStats | null, };
+
+/**
+ * A part of an answer. Markers and special tokens are in none of them.
+ */
+export type AnswerSegment = { "kind": "text", text: string, }
+  | { "kind": "reasoning", text: string, began_at_ms: number, duration_ms: number | null, }
+  | { "kind": "tool_call",
+/**
+ * None if no name was found.
+ */
+name: string | null,
+/**
+ * JSON text; of a call that is not complete its beginning.
+ */
+arguments: string,
+/**
+ * None while it is being written.
+ */
+outcome: CallOutcome | null,
+/**
+ * What the model wrote, once the call has ended.
+ */
+raw: string, };
+
+/**
+ * How a tool call ended.
+ */
+export type CallOutcome = "complete" | "unfinished" | "malformed";
 
 /**
  * The figures under an answer.

@@ -234,6 +234,7 @@ export function message(id: string, change: Partial<Message> = {}): Message {
     role: 'assistant',
     status: 'complete',
     text: '',
+    segments: change.text && change.role !== 'user' ? [{ kind: 'text', text: change.text }] : [],
     error: null,
     created_at_ms: 1,
     stats: null,

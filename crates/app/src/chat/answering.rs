@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cairn_chat::{FinishReason, GenerationStats};
-use cairn_engine::{GenerateEvent, GenerateRequest, LoadedModelStatus, PromptInput};
+use cairn_engine::{
+    GenerateEvent, GenerateRequest, LoadedModelStatus, PromptInput, SegmentOptions,
+};
 use cairn_prompt_cache::Miss;
 use cairn_store::{FinishedMessage, MessageStatus, Store, StoreError};
 use tokio::task::JoinHandle;
@@ -13,11 +15,12 @@ use tokio::task::JoinHandle;
 use crate::app::{App, now_ms};
 use crate::cache::owners::conversation_owner;
 use crate::cache::prefix;
-use crate::chat::progress::{Delta, Prefill, Progress, utf16_length};
+use crate::chat::progress::{Prefill, Progress};
 use crate::chat::prompt;
 use crate::chat::running::Running;
+use crate::chat::segments::{Change, Now};
 use crate::settings::commands as settings;
-use crate::wire::{Event, Failure, NoticeLevel};
+use crate::wire::{AnswerSegment, Event, Failure, NoticeLevel};
 use crate::{convert, models, platform};
 
 /// How long an answer may take to stop when the app closes. Then its text so far is saved.
@@ -69,12 +72,13 @@ pub(crate) async fn answer(app: Arc<App>, running: Arc<Running>, turn: Turn) {
     let _end = End { app: &app, running: &running };
     let mut progress = Progress::new(Instant::now());
     let outcome = write(&app, &running, &turn, &mut progress).await;
-    if let Some(delta) = progress.flush_delta() {
-        emit_delta(&app, &running, delta);
-    }
+    let now = Instant::now();
+    progress.end(now);
+    emit_changes(&app, &running, progress.flush_changes());
     let finished = FinishedMessage {
         status: outcome.status,
-        text: progress.text().to_owned(),
+        text: progress.prompt_text().to_owned(),
+        segments: progress.stored_segments(now),
         token_ids: outcome.token_ids,
         error: outcome.error,
         stats: outcome.stats,
@@ -213,9 +217,7 @@ async fn generate(
         if let Some(prefill) = progress.take_prefill(now) {
             emit_prefill(app, turn, prefill);
         }
-        if let Some(delta) = progress.take_delta(now) {
-            emit_delta(app, running, delta);
-        }
+        emit_changes(app, running, progress.take_changes(now));
         if saving.running.is_none() && progress.wants_save(now) {
             progress.mark_saved(now);
             saving.begin(app, turn, progress);
@@ -234,12 +236,12 @@ fn apply(
             progress.prefill(Prefill { processed, total, cached });
             None
         }
-        Some(GenerateEvent::Delta { text, token, .. }) => {
-            progress.token(token, &text);
+        Some(GenerateEvent::Delta { text, token, segments, .. }) => {
+            progress.token(token, &text, &segments, Now::read());
             None
         }
         Some(GenerateEvent::Finished(mut finished)) => {
-            progress.append(&finished.text);
+            progress.append(&finished.text, &finished.segments, Now::read());
             let stats = &mut finished.stats;
             // An answer that was cut although it may be longer has filled the context.
             if stats.finish_reason == FinishReason::Length
@@ -301,6 +303,8 @@ async fn request(app: &App, turn: &Turn) -> Result<GenerateRequest, Failure> {
         owner: (!is_private).then(|| conversation_owner(&turn.conversation_id)),
         kv_cache,
         num_draft_tokens,
+        // No tools are offered, but a model that was trained on some may call them all the same.
+        segments: Some(SegmentOptions { reads_calls: true, ..SegmentOptions::default() }),
         ..GenerateRequest::new(prompt)
     })
 }
@@ -323,9 +327,11 @@ struct Saving {
 impl Saving {
     fn begin(&mut self, app: &Arc<App>, turn: &Turn, progress: &Progress) {
         let (store, id) = (turn.store.clone(), turn.message_id.clone());
-        let (text, token_ids) = (progress.text().to_owned(), progress.token_ids().to_vec());
-        self.running =
-            Some(app.spawn(async move { store.save_progress(&id, &text, &token_ids).await }));
+        let (text, token_ids) = (progress.prompt_text().to_owned(), progress.token_ids().to_vec());
+        let segments = progress.stored_segments(Instant::now());
+        self.running = Some(app.spawn(async move {
+            store.save_progress(&id, &text, segments.as_deref(), &token_ids).await
+        }));
     }
 
     /// Waits for the running save, or for ever when there is none.
@@ -412,12 +418,35 @@ fn emit_prefill(app: &App, turn: &Turn, prefill: Prefill) {
     });
 }
 
-fn emit_delta(app: &App, running: &Running, delta: Delta) {
+fn emit_changes(app: &App, running: &Running, changes: Vec<Change>) {
     let mut message = running.message();
-    debug_assert_eq!(delta.offset, utf16_length(&message.text));
-    message.text.push_str(&delta.text);
-    let (conversation_id, message_id) = (message.conversation_id.clone(), message.id.clone());
-    app.emit(Event::Delta { conversation_id, message_id, offset: delta.offset, text: delta.text });
+    for change in changes {
+        let (conversation_id, message_id) = (message.conversation_id.clone(), message.id.clone());
+        app.emit(match change {
+            Change::Whole { index, segment } => {
+                let segment = convert::segment(segment);
+                message.segments.truncate(index);
+                message.segments.push(segment.clone());
+                let index = convert::tokens(index);
+                Event::Segment { conversation_id, message_id, index, segment }
+            }
+            Change::Grown { index, offset, text } => {
+                grow(&mut message.segments, index, &text);
+                let segment = convert::tokens(index);
+                Event::Delta { conversation_id, message_id, segment, offset, text }
+            }
+        });
+    }
+}
+
+fn grow(segments: &mut [AnswerSegment], index: usize, more: &str) {
+    match segments.get_mut(index) {
+        Some(AnswerSegment::Text { text } | AnswerSegment::Reasoning { text, .. }) => {
+            text.push_str(more);
+        }
+        Some(AnswerSegment::ToolCall { arguments, .. }) => arguments.push_str(more),
+        None => {}
+    }
 }
 
 fn emit_finished(app: &App, running: &Running, finished: &FinishedMessage) {
@@ -425,6 +454,7 @@ fn emit_finished(app: &App, running: &Running, finished: &FinishedMessage) {
     message.status = convert::message_status(finished.status);
     message.error.clone_from(&finished.error);
     message.stats = finished.stats.clone().map(convert::message_stats);
+    message.text = convert::readable(&message.segments);
     app.emit(Event::Message { message: message.clone() });
 }
 

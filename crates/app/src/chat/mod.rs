@@ -5,6 +5,7 @@
 //! running     which conversations are being answered, and how to stop them
 //! deletion    purges deleted conversations when that can no longer be undone
 //! progress    when an answer's events and saved text are due
+//! segments    what is shown of an answer: text, reasoning, tool calls
 //! prompt      a conversation's messages as the engine's input
 //! ```
 
@@ -13,3 +14,4 @@ pub(crate) mod deletion;
 pub(crate) mod progress;
 pub(crate) mod prompt;
 pub(crate) mod running;
+pub(crate) mod segments;

@@ -3,6 +3,10 @@
 
 use std::time::{Duration, Instant};
 
+use cairn_chat::SegmentEvent;
+
+use crate::chat::segments::{AnswerSegments, Change, Now};
+
 /// The interval between two deltas of an answer, and between two reports of its prefill: 30 a
 /// second.
 const EMIT_INTERVAL: Duration = Duration::from_millis(33);
@@ -37,13 +41,6 @@ impl Pace {
     }
 }
 
-/// Text to append at an offset in UTF-16 code units, the unit of JavaScript strings.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Delta {
-    pub(crate) offset: u32,
-    pub(crate) text: String,
-}
-
 /// The progress of prefill, in tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Prefill {
@@ -52,13 +49,19 @@ pub(crate) struct Prefill {
     pub(crate) cached: usize,
 }
 
-/// A running answer: the text and tokens so far, and how much of them has been emitted and saved.
+/// A running answer: its text, tokens and segments so far, and how much of them has been emitted and
+/// saved.
 #[derive(Debug)]
 pub(crate) struct Progress {
+    /// What the engine calls its text: without special tokens.
     text: String,
     token_ids: Vec<u32>,
-    emitted_bytes: usize,
-    emitted_utf16: u32,
+    segments: AnswerSegments,
+    /// The text of the segments, without markers and reasoning.
+    without_markup: String,
+    /// How many bytes of `text` are the raw text of segments; none once that differs, because markers
+    /// are special tokens.
+    matched_bytes: Option<usize>,
     pending_prefill: Option<Prefill>,
     emitting: Pace,
     saved_at: Instant,
@@ -71,8 +74,9 @@ impl Progress {
         Progress {
             text: String::new(),
             token_ids: Vec::new(),
-            emitted_bytes: 0,
-            emitted_utf16: 0,
+            segments: AnswerSegments::default(),
+            without_markup: String::new(),
+            matched_bytes: Some(0),
             pending_prefill: None,
             emitting: Pace::new(EMIT_INTERVAL),
             saved_at: now,
@@ -81,8 +85,16 @@ impl Progress {
         }
     }
 
-    pub(crate) fn text(&self) -> &str {
-        &self.text
+    /// What later prompts are made of: all of the text, so that the template can treat reasoning as
+    /// it does. Where the text lacks the markers, nothing could tell reasoning from the answer in it:
+    /// then it is the answer alone.
+    pub(crate) fn prompt_text(&self) -> &str {
+        if self.matched_bytes.is_some() { &self.text } else { &self.without_markup }
+    }
+
+    /// The segments for the store; see [`AnswerSegments::to_stored`].
+    pub(crate) fn stored_segments(&self, now: Instant) -> Option<String> {
+        self.segments.to_stored(self.prompt_text(), now)
     }
 
     pub(crate) fn token_ids(&self) -> &[u32] {
@@ -94,13 +106,32 @@ impl Progress {
         self.pending_prefill = Some(prefill);
     }
 
-    pub(crate) fn token(&mut self, token: u32, text: &str) {
+    pub(crate) fn token(&mut self, token: u32, text: &str, events: &[SegmentEvent], now: Now) {
         self.token_ids.push(token);
-        self.text.push_str(text);
+        self.append(text, events, now);
     }
 
-    pub(crate) fn append(&mut self, text: &str) {
+    pub(crate) fn append(&mut self, text: &str, events: &[SegmentEvent], now: Now) {
         self.text.push_str(text);
+        for event in events {
+            self.segments.push(event, now);
+            let raw = match event {
+                SegmentEvent::Text(raw) | SegmentEvent::CallEnded { raw, .. } => {
+                    self.without_markup.push_str(raw);
+                    raw
+                }
+                SegmentEvent::Reasoning(raw) | SegmentEvent::Markup(raw) => raw,
+                _ => continue,
+            };
+            let matched = self.matched_bytes.take();
+            self.matched_bytes = matched.filter(|&at| self.text[at..].starts_with(raw.as_str()));
+            self.matched_bytes = self.matched_bytes.map(|at| at + raw.len());
+        }
+    }
+
+    /// Ends what goes on, because the answer has ended.
+    pub(crate) fn end(&mut self, now: Instant) {
+        self.segments.end(now);
     }
 
     /// The prefill report that may be emitted now; none once there is text.
@@ -111,21 +142,18 @@ impl Progress {
         self.pending_prefill.take().inspect(|_| self.emitting.mark(now))
     }
 
-    /// The text that may be emitted now.
-    pub(crate) fn take_delta(&mut self, now: Instant) -> Option<Delta> {
-        if !self.emitting.is_due(now) {
-            return None;
+    /// The changes that may be emitted now.
+    pub(crate) fn take_changes(&mut self, now: Instant) -> Vec<Change> {
+        if !self.emitting.is_due(now) || !self.segments.has_changes() {
+            return Vec::new();
         }
-        self.flush_delta().inspect(|_| self.emitting.mark(now))
+        self.emitting.mark(now);
+        self.segments.take_changes()
     }
 
-    /// All text that has not been emitted, regardless of the interval.
-    pub(crate) fn flush_delta(&mut self) -> Option<Delta> {
-        let text = self.text.get(self.emitted_bytes..).filter(|text| !text.is_empty())?.to_owned();
-        let delta = Delta { offset: self.emitted_utf16, text };
-        self.emitted_bytes = self.text.len();
-        self.emitted_utf16 += utf16_length(&delta.text);
-        Some(delta)
+    /// All changes that have not been emitted, regardless of the interval.
+    pub(crate) fn flush_changes(&mut self) -> Vec<Change> {
+        self.segments.take_changes()
     }
 
     /// Whether the text should be saved now.
@@ -146,8 +174,8 @@ impl Progress {
     /// The time at which something becomes due without new input; none if nothing will. While one
     /// save runs no other is due.
     pub(crate) fn next_due(&self, now: Instant, is_saving: bool) -> Option<Instant> {
-        let has_pending = self.text.len() > self.emitted_bytes
-            || (self.pending_prefill.is_some() && self.text.is_empty());
+        let has_pending =
+            self.segments.has_changes() || (self.pending_prefill.is_some() && self.text.is_empty());
         let emitting = has_pending.then(|| self.emitting.due_at(now));
         let saving = (self.text.len() > self.saved_bytes && !is_saving)
             .then(|| (self.saved_at + SAVE_INTERVAL).max(now));
@@ -163,6 +191,15 @@ pub(crate) fn utf16_length(text: &str) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::chat::segments::AnswerSegment;
+
+    impl Progress {
+        /// A token that is text.
+        fn says(&mut self, text: &str, at: Instant) {
+            let events = [SegmentEvent::Text(text.to_owned())];
+            self.token(7, text, &events, Now { at, ms: 0 });
+        }
+    }
 
     /// Feeds pieces of text that arrive at given milliseconds and collects what is emitted when.
     fn emitted(pieces: &[(u64, &str)], until_ms: u64) -> Vec<(u64, u32, String)> {
@@ -172,10 +209,16 @@ mod tests {
         for ms in 0..=until_ms {
             let now = start + Duration::from_millis(ms);
             for (_, text) in pieces.iter().filter(|(at, _)| *at == ms) {
-                progress.token(1, text);
+                progress.says(text, now);
             }
-            if let Some(delta) = progress.take_delta(now) {
-                emitted.push((ms, delta.offset, delta.text));
+            for change in progress.take_changes(now) {
+                emitted.push(match change {
+                    Change::Whole { index: 0, segment: AnswerSegment::Text { text } } => {
+                        (ms, 0, text)
+                    }
+                    Change::Grown { index: 0, offset, text } => (ms, offset, text),
+                    other => panic!("{other:?}"),
+                });
             }
         }
         emitted
@@ -217,7 +260,7 @@ mod tests {
             let start = Instant::now();
             let mut progress = Progress::new(start);
             for _ in 0..num_tokens {
-                progress.token(7, text);
+                progress.says(text, start);
             }
             let now = start + Duration::from_millis(after_ms);
             assert_eq!(
@@ -247,10 +290,10 @@ mod tests {
         assert_eq!(progress.next_due(at(0), false), Some(at(0)));
         assert!(progress.take_prefill(at(0)).is_some());
         assert_eq!(progress.next_due(at(1), false), None);
-        progress.token(1, "a");
+        progress.says("a", at(1));
         assert_eq!(progress.next_due(at(1), false), Some(at(33)));
-        assert!(progress.take_delta(at(32)).is_none());
-        assert!(progress.take_delta(at(33)).is_some());
+        assert!(progress.take_changes(at(32)).is_empty());
+        assert!(!progress.take_changes(at(33)).is_empty());
         assert_eq!(progress.next_due(at(34), false), Some(at(1000)));
         assert_eq!(progress.next_due(at(2000), true), None);
         progress.mark_saved(at(1000));
@@ -270,7 +313,7 @@ mod tests {
         assert_eq!(progress.take_prefill(at(10)), None);
         assert_eq!(progress.take_prefill(at(40)), Some(report(3)));
         progress.prefill(report(9));
-        progress.token(1, "a");
+        progress.says("a", at(40));
         assert_eq!(progress.take_prefill(at(100)), None);
     }
 }

@@ -74,6 +74,7 @@ mod tests {
                     role: *role,
                     status: *status,
                     text: (*text).to_owned(),
+                    segments: None,
                     token_ids: Some(vec![1]),
                     error: None,
                     stats: None,

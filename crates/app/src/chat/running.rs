@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio_util::sync::CancellationToken;
 
-use crate::wire;
+use crate::{convert, wire};
 
 /// A running answer, or one that has ended and is not saved yet. Shared by its task and by commands
 /// about it.
@@ -24,6 +24,14 @@ impl Running {
     /// event.
     pub(crate) fn message(&self) -> MutexGuard<'_, wire::Message> {
         self.message.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A copy of the message. Its text is made of its segments here, because most events name only
+    /// what has grown.
+    pub(crate) fn shown(&self) -> wire::Message {
+        let mut message = self.message().clone();
+        message.text = convert::readable(&message.segments);
+        message
     }
 
     /// Whether it is still being generated; one that only waits to be saved is not.

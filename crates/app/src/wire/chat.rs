@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use ts_rs::TS;
 
-use super::{ConversationCache, ConversationPrefix};
+use super::{AnswerSegment, ConversationCache, ConversationPrefix};
 
 /// A row of the conversation list, newest activity first.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, TS)]
@@ -58,7 +58,11 @@ pub struct Message {
     pub parent_id: Option<String>,
     pub role: Role,
     pub status: MessageStatus,
+    /// What a person reads of it: of an answer its text without reasoning and tool calls. Events about
+    /// a part of an answer name its segments only.
     pub text: String,
+    /// Of an answer.
+    pub segments: Vec<AnswerSegment>,
     pub error: Option<String>,
     #[ts(type = "number")]
     pub created_at_ms: i64,

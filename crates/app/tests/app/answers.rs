@@ -1,6 +1,8 @@
 //! Answers: sending a message, regenerating, stopping, and what is saved of each.
 
-use cairn_app::wire::{Command, Event, FailureCode, MessageStatus, Reply, Role, SettingTarget};
+use cairn_app::wire::{
+    AnswerSegment, Command, Event, FailureCode, MessageStatus, Reply, Role, SettingTarget,
+};
 
 use crate::kit::{
     MODEL, answered, bootstrap, check_failure, ended, home_with_model, messages, new_conversation,
@@ -87,12 +89,13 @@ async fn a_stopped_answer_keeps_its_text_and_the_conversation_continues() {
     let id = new_conversation(&app).await;
     let mut events = app.subscribe();
     let [_, answer] = send(&app, &id, "Tell me everything").await;
-    let mut received = String::new();
-    while received.is_empty() {
-        if let Event::Delta { text, .. } = next(&mut events).await {
-            received = text;
+    let received = loop {
+        if let Event::Segment { segment: AnswerSegment::Text { text }, .. } =
+            next(&mut events).await
+        {
+            break text;
         }
-    }
+    };
     for command in [
         Command::SendMessage { conversation_id: id.clone(), text: "more".to_owned() },
         Command::Regenerate { conversation_id: id.clone() },

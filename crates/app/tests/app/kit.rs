@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cairn_app::wire::{
-    CacheOverview, Command, Conversation, Event, Failure, FailureCode, Message, MessageStatus,
-    Model, NamedCache, Reply, Settings,
+    AnswerSegment, CacheOverview, Command, Conversation, Event, Failure, FailureCode, Message,
+    MessageStatus, Model, NamedCache, Reply, Settings,
 };
 use cairn_app::{App, DataFolder, Options};
 use cairn_tiny_models::copy_tiny_model;
@@ -91,23 +91,29 @@ pub async fn next(events: &mut Receiver<Event>) -> Event {
 /// Receives events until the answer has ended and its conversation is no longer streaming. Checks
 /// that the deltas add up to the text.
 pub async fn ended(events: &mut Receiver<Event>, message_id: &str) -> Message {
-    let mut received = String::new();
+    let mut received: Vec<AnswerSegment> = Vec::new();
     let mut last: Option<Message> = None;
     loop {
         match next(events).await {
-            Event::Delta { message_id: id, offset, text, .. } if id == message_id => {
-                assert_eq!(
-                    offset as usize,
-                    received.encode_utf16().count(),
-                    "each delta continues the text"
-                );
+            Event::Segment { message_id: id, index, segment, .. } if id == message_id => {
+                let index = index as usize;
+                assert!(index + 1 >= received.len(), "only the last segment changes");
+                received.truncate(index);
+                assert_eq!(index, received.len(), "no segment is left out");
+                received.push(segment);
+            }
+            Event::Delta { message_id: id, segment, offset, text, .. } if id == message_id => {
+                assert_eq!(segment as usize + 1, received.len(), "only the last segment grows");
+                let growing = growing(&mut received[segment as usize]);
+                let length = growing.encode_utf16().count();
+                assert_eq!(offset as usize, length, "each delta continues the text");
                 assert!(!text.is_empty());
-                received.push_str(&text);
+                growing.push_str(&text);
             }
             Event::Message { message }
                 if message.id == message_id && message.status != MessageStatus::Streaming =>
             {
-                assert_eq!(message.text, received, "the deltas are the text");
+                assert_eq!(message.segments, received, "the events are the segments");
                 last = Some(message);
             }
             Event::Conversation { conversation } if !conversation.is_streaming => {
@@ -119,6 +125,13 @@ pub async fn ended(events: &mut Receiver<Event>, message_id: &str) -> Message {
             }
             _ => {}
         }
+    }
+}
+
+fn growing(segment: &mut AnswerSegment) -> &mut String {
+    match segment {
+        AnswerSegment::Text { text } | AnswerSegment::Reasoning { text, .. } => text,
+        AnswerSegment::ToolCall { arguments, .. } => arguments,
     }
 }
 

@@ -14,5 +14,7 @@ mod models;
 mod opening;
 mod revisions;
 mod saved_context;
+mod script;
+mod segments;
 mod settings;
 mod starting_points;

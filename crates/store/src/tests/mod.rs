@@ -63,6 +63,7 @@ fn finished(status: MessageStatus, text: &str) -> FinishedMessage {
     FinishedMessage {
         status,
         text: text.to_owned(),
+        segments: None,
         token_ids: Some(vec![1, 2, 3]),
         error: None,
         stats: None,

@@ -48,7 +48,7 @@ async fn a_turn_is_saved_and_finished() {
         Some(&assistant.id)
     );
 
-    store.save_progress(&assistant.id, "ans", &[5]).await.unwrap();
+    store.save_progress(&assistant.id, "ans", None, &[5]).await.unwrap();
     let half = store.message(&assistant.id).await.unwrap().unwrap();
     assert_eq!(
         (half.text.as_str(), half.token_ids, half.status),
@@ -58,6 +58,7 @@ async fn a_turn_is_saved_and_finished() {
     let outcome = FinishedMessage {
         status: MessageStatus::Failed,
         text: "answer".into(),
+        segments: Some(r#"[{"kind":"text","text":"answer"}]"#.into()),
         token_ids: Some(vec![0, 1, u32::MAX]),
         error: Some("out of memory".into()),
         stats: Some(stats()),
@@ -67,7 +68,7 @@ async fn a_turn_is_saved_and_finished() {
         store.finish_turn(&user.id, &[9, 8], &assistant.id, &outcome).await.unwrap();
     }
     // A save that was running when the answer ended.
-    store.save_progress(&assistant.id, "ans", &[5]).await.unwrap();
+    store.save_progress(&assistant.id, "ans", None, &[5]).await.unwrap();
     store.close().await.unwrap();
 
     let store = scratch.open().await;
@@ -79,6 +80,7 @@ async fn a_turn_is_saved_and_finished() {
     let saved = FinishedMessage {
         status: assistant.status,
         text: assistant.text,
+        segments: assistant.segments,
         token_ids: assistant.token_ids,
         error: assistant.error,
         stats: assistant.stats,

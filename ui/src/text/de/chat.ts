@@ -67,6 +67,26 @@ export const chat: Catalogue['chat'] = {
   you: 'Du',
 };
 
+export const reasoning: Catalogue['reasoning'] = {
+  copy: 'Gedankengang kopieren',
+  thinking: (milliseconds) => `Denkt nach … ${f.estimate(milliseconds)}`,
+  thought: (milliseconds) => `${f.estimate(milliseconds)} nachgedacht`,
+};
+
+export const toolCall: Catalogue['toolCall'] = {
+  copy: 'Werkzeugaufruf kopieren',
+  label: (name) => `Werkzeugaufruf: ${name}`,
+  nameless: 'ohne Namen',
+  outcomes: {
+    complete: 'Cairn zeigt Werkzeugaufrufe und führt keine aus.',
+    unfinished:
+      'Unfertig: Die Antwort endete in diesem Werkzeugaufruf. Cairn zeigt Werkzeugaufrufe und führt keine aus.',
+    malformed:
+      'Fehlerhaft: Das Modell hat sich nicht an seine Form für Werkzeugaufrufe gehalten. Cairn zeigt Werkzeugaufrufe und führt keine aus.',
+  },
+  writing: 'Wird geschrieben',
+};
+
 export const endings: Catalogue['endings'] = {
   context: 'Dieser Chat hat die Kontextlänge des Modells erreicht.',
   contextAdvice: 'Beginne einen neuen Chat, oder erhöhe die Kontextlänge in den Einstellungen des Modells.',

@@ -1,7 +1,19 @@
 // Every word that the window shows, in German. The type of each part says that nothing is missing.
 import type { Catalogue } from '../en';
 import { exports, imports, pieces, saved, startingPoints } from './cache';
-import { chat, chats, content, endings, privateChat, reading, stats, systemPrompt, welcome } from './chat';
+import {
+  chat,
+  chats,
+  content,
+  endings,
+  privateChat,
+  reading,
+  reasoning,
+  stats,
+  systemPrompt,
+  toolCall,
+  welcome,
+} from './chat';
 import { commands, common, connection, keys, menus, monitor, palette, sidebar, status } from './frame';
 import { jobs } from './jobs';
 import { discover, downloads, firstModel, hub, models } from './models';
@@ -20,6 +32,8 @@ export const de: Catalogue = {
   chats,
   privateChat,
   chat,
+  reasoning,
+  toolCall,
   endings,
   reading,
   stats,

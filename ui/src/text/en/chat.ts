@@ -66,6 +66,25 @@ export const chat = {
   you: 'You',
 };
 
+/** What a model wrote for itself before its answer. */
+export const reasoning = {
+  copy: 'Copy reasoning',
+  thinking: (milliseconds: number) => `Thinking… ${f.estimate(milliseconds)}`,
+  thought: (milliseconds: number) => `Thought for ${f.estimate(milliseconds)}`,
+};
+
+export const toolCall = {
+  copy: 'Copy tool call',
+  label: (name: string) => `Tool call: ${name}`,
+  nameless: 'without a name',
+  outcomes: {
+    complete: 'Cairn shows tool calls and runs none.',
+    unfinished: 'Unfinished: the answer ended within this tool call. Cairn shows tool calls and runs none.',
+    malformed: 'Malformed: the model did not keep to its form of tool calls. Cairn shows tool calls and runs none.',
+  },
+  writing: 'Being written',
+};
+
 /** How an answer ended before its end, and what can be done about it. */
 export const endings = {
   context: 'This chat has reached the context length of the model.',

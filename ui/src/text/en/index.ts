@@ -1,6 +1,18 @@
 // Every word that the window shows, by key. Sentences with values in them are functions.
 import { exports, imports, pieces, saved, startingPoints } from './cache';
-import { chat, chats, content, endings, privateChat, reading, stats, systemPrompt, welcome } from './chat';
+import {
+  chat,
+  chats,
+  content,
+  endings,
+  privateChat,
+  reading,
+  reasoning,
+  stats,
+  systemPrompt,
+  toolCall,
+  welcome,
+} from './chat';
 import { commands, common, connection, keys, menus, monitor, palette, sidebar, status } from './frame';
 import { jobs } from './jobs';
 import { discover, downloads, firstModel, hub, models } from './models';
@@ -19,6 +31,8 @@ export const en = {
   chats,
   privateChat,
   chat,
+  reasoning,
+  toolCall,
   endings,
   reading,
   stats,
