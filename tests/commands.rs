@@ -72,6 +72,8 @@ impl Caller {
         let mut caller = Caller { app: App::open(options).await.unwrap(), called: BTreeSet::new() };
         caller.call(Command::set_for_all("temperature", 0.0)).await;
         caller.call(Command::set_for_all("max_tokens", 1_000_000)).await;
+        // A script repeats itself.
+        caller.call(Command::set_for_all("holds_loops", false)).await;
         // A disk limit that nothing here reaches, whatever is free on this disk.
         caller.call(Command::set_for_all("cache_budget_bytes", 1_u64 << 30)).await;
         caller
@@ -247,6 +249,7 @@ async fn no_command_waits_for_the_answer_of_another_conversation() {
     save_context(&mut caller, &mut events, &id, home.path()).await;
     let private = caller.new_conversation(Command::NewPrivateConversation).await;
     let answer = caller.message(ask(&private, "Three")).await;
+    caller.call(Command::GoOn { conversation_id: private.clone() }).await;
     caller.call(Command::Stop { conversation_id: private }).await;
     assert_eq!(ended(&mut events, &answer.id).await.status, MessageStatus::Stopped);
 

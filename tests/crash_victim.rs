@@ -118,6 +118,7 @@ impl Victim {
     /// Sets greedy answers of `max_tokens` tokens, and makes the conversation if it is new.
     async fn prepare(&mut self, max_tokens: u32) -> anyhow::Result<()> {
         self.call(Command::set_for_all("temperature", 0.0)).await?;
+        self.call(Command::set_for_all("holds_loops", false)).await?;
         self.call(Command::set_for_all("max_tokens", max_tokens)).await?;
         self.call(Command::set_for_all("cache_budget_bytes", 1_u64 << 30)).await?;
         if self.conversation == "new" {

@@ -73,6 +73,7 @@ impl TestApp {
 
     async fn set_max_tokens(&self, max_tokens: u32) {
         self.call(Command::set_for_all("temperature", 0.0)).await;
+        self.call(Command::set_for_all("holds_loops", false)).await;
         self.call(Command::set_for_all("max_tokens", max_tokens)).await;
         self.call(Command::set_for_all("cache_budget_bytes", 1_u64 << 30)).await;
     }

@@ -462,6 +462,33 @@ flow(
   },
 );
 
+flow(
+  'an answer that repeats itself is held, goes on and is stopped',
+  {
+    models: [],
+    maxTokens: ENDLESS,
+    prepare: (home) => home.addScripted('parrot', 'abcdefghijklmnopq rstuvwxyz,.', { isEndless: true }),
+  },
+  async ({ core, page }) => {
+    await core.set({ holds_loops: true });
+    await core.call({ type: 'load_model', name: 'parrot' });
+    await page.button('Model: parrot').waitFor();
+    await page.send('Say something');
+    const choice = page.driver.getByRole('group', { name: 'This answer repeats itself.' });
+    await choice.waitFor();
+    const first = (await page.answerText()).length;
+    assert.deepEqual(await findings(page.driver), []);
+    await page.driver.reload();
+    await choice.getByRole('button', { name: 'Go on' }).click();
+    await page.written(first + 1);
+    await until('it is held again', async () => (await choice.count()) === 1);
+    await choice.getByRole('button', { name: 'Stop' }).click();
+    await page.finished();
+    await page.shows('You stopped this answer.');
+    assert.ok((await page.answerText()).length > 2 * first);
+  },
+);
+
 test('a data folder that is in use is refused in one sentence', async (t) => {
   const home = await Home.make(t);
   await home.start();

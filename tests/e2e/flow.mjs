@@ -17,14 +17,20 @@ after(async () => (await browser)?.close());
 
 /**
  * Declares a flow. The page may only log complaints that `expected` matches. A flow that fails leaves a picture of the page.
- * Answers are greedy: the tiny model then never ends by itself, so it writes `maxTokens`, or with `ENDLESS` until it is stopped.
+ * Answers are greedy: the tiny model then never ends by itself, so it writes `maxTokens`, or with `ENDLESS` until it is stopped. It
+ * repeats itself, and is not held for that.
  */
 export function flow(name, { models, maxTokens = 200, viewport, expected, prepare }, steps) {
   test(name, { timeout: LIMIT_MS }, async (t) => {
     const home = await Home.make(t, models);
     await prepare?.(home);
     const core = await home.start();
-    await core.set({ temperature: 0, max_tokens: maxTokens, cache_budget_bytes: CACHE_BYTES });
+    await core.set({
+      temperature: 0,
+      max_tokens: maxTokens,
+      holds_loops: false,
+      cache_budget_bytes: CACHE_BYTES,
+    });
     browser ??= launchBrowser();
     const permissions = ['clipboard-read', 'clipboard-write'];
     const context = await (await browser).newContext({ viewport, permissions });

@@ -62,6 +62,12 @@ pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failu
             }
             Ok(Reply::Done)
         }
+        Command::GoOn { conversation_id } => {
+            if let Some(running) = app.answers.get(&conversation_id) {
+                running.go_on();
+            }
+            Ok(Reply::Done)
+        }
         Command::ListModels => {
             let models = catalog::list(app).await;
             app.emit(Event::Models { models: models.clone() });

@@ -204,6 +204,7 @@ pub(crate) fn message(row: cairn_store::Message) -> Option<wire::Message> {
         status: message_status(row.status),
         text,
         segments,
+        is_held: false,
         error: row.error,
         created_at_ms: row.created_at_ms,
         stats: row.stats.map(message_stats),

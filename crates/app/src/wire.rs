@@ -67,6 +67,8 @@ pub enum Command {
     Regenerate { conversation_id: String },
     /// Stops the running answer; the text written so far stays.
     Stop { conversation_id: String },
+    /// Lets the running answer go on if it is held because it repeats itself.
+    GoOn { conversation_id: String },
     /// Lists the model folders again.
     ListModels,
     /// Loads a model by name; those that it leaves no room for are unloaded. Progress comes as

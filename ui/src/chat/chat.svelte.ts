@@ -133,7 +133,8 @@ export class ChatStore {
         this.#drafts.forget(event.id);
         return this.#forget(event.id);
       case 'message':
-        return this.#threads.get(event.message.conversation_id)?.receive(event);
+        this.#threads.get(event.message.conversation_id)?.receive(event);
+        return this.#held(event.message);
       case 'segment':
       case 'delta':
       case 'prefill':
@@ -169,6 +170,11 @@ export class ChatStore {
 
   async stop(): Promise<void> {
     if (this.selectedId !== null) await this.#run({ type: 'stop', conversation_id: this.selectedId }, this.selectedId);
+  }
+
+  /** Lets an answer go on that is held because it repeats itself. */
+  async goOn(): Promise<void> {
+    if (this.selectedId !== null) await this.#run({ type: 'go_on', conversation_id: this.selectedId }, this.selectedId);
   }
 
   async rename(id: string, title: string): Promise<void> {
@@ -301,6 +307,10 @@ export class ChatStore {
       message.status === 'complete'
         ? strings.chat.answerFinished(readable(message.segments))
         : strings.chat.answerEnded;
+  }
+
+  #held({ conversation_id, is_held }: Message): void {
+    if (is_held && conversation_id === this.selectedId) this.announcement = strings.held.question;
   }
 
   #forget(id: string): void {

@@ -94,3 +94,12 @@ test('a call without a name says so', async () => {
   const { answer } = await open({ segments: [call({ name: null, arguments: '', outcome: 'malformed', raw: '{' })] });
   expect(answer.getByRole('group', { name: 'Tool call: without a name' })).toBeTruthy();
 });
+
+test('an answer that repeats itself asks what becomes of it', async () => {
+  const { answer, platform } = await open({ status: 'streaming', is_held: true, text: 'Again and again' });
+  const choice = within(answer.getByRole('group', { name: 'This answer repeats itself.' }));
+  await fireEvent.click(choice.getByRole('button', { name: 'Go on' }));
+  expect(platform.asked.at(-1)).toEqual({ type: 'go_on', conversation_id: 'a' });
+  await fireEvent.click(choice.getByRole('button', { name: 'Stop' }));
+  expect(platform.asked.at(-1)).toEqual({ type: 'stop', conversation_id: 'a' });
+});

@@ -16,6 +16,7 @@ export type Command = { "type": "bootstrap" }
   | { "type": "send_message", conversation_id: string, text: string, }
   | { "type": "regenerate", conversation_id: string, }
   | { "type": "stop", conversation_id: string, }
+  | { "type": "go_on", conversation_id: string, }
   | { "type": "list_models" }
   | { "type": "load_model", name: string, }
   | { "type": "stop_loading" }
@@ -374,7 +375,11 @@ text: string,
 /**
  * Of an answer.
  */
-segments: Array<AnswerSegment>, error: string | null, created_at_ms: number,
+segments: Array<AnswerSegment>,
+/**
+ * It is being written, but waits for `Stop` or `GoOn`, because it repeats itself.
+ */
+is_held: boolean, error: string | null, created_at_ms: number,
 /**
  * Of an assistant message, once it has finished.
  */
@@ -824,6 +829,10 @@ temperature: number,
  * The longest answer, in tokens.
  */
 max_tokens: number,
+/**
+ * Whether an answer that repeats itself waits for a choice.
+ */
+holds_loops: boolean,
 /**
  * 0 and 1 turn it off.
  */

@@ -6,28 +6,27 @@ use std::time::{Duration, Instant};
 
 use cairn_chat::{FinishReason, GenerationStats};
 use cairn_engine::{
-    GenerateEvent, GenerateRequest, LoadedModelStatus, PromptInput, SegmentOptions,
+    FinishedGeneration, GenerateEvent, GenerateRequest, LoadedModelStatus, PromptInput,
+    SegmentOptions,
 };
 use cairn_prompt_cache::Miss;
-use cairn_store::{FinishedMessage, MessageStatus, Store, StoreError};
-use tokio::task::JoinHandle;
+use cairn_store::{FinishedMessage, MessageStatus, Store};
 
 use crate::app::{App, now_ms};
 use crate::cache::owners::conversation_owner;
 use crate::cache::prefix;
+use crate::chat::holding::{self, Choice};
 use crate::chat::progress::{Prefill, Progress};
 use crate::chat::prompt;
 use crate::chat::running::Running;
+use crate::chat::saving::{Saving, is_worth_retrying, retry, save};
 use crate::chat::segments::{Change, Now};
-use crate::settings::commands as settings;
+use crate::settings::{Settings, commands as settings};
 use crate::wire::{AnswerSegment, Event, Failure, NoticeLevel};
 use crate::{convert, models, platform};
 
 /// How long an answer may take to stop when the app closes. Then its text so far is saved.
 const CLOSING_GRACE: Duration = Duration::from_millis(700);
-/// The interval between attempts to save an answer.
-const RETRY_INTERVAL: Duration = Duration::from_secs(5);
-
 /// Tokens that a draft model proposes at once: mlx-lm's default.
 const NUM_DRAFT_TOKENS: usize = 3;
 
@@ -40,6 +39,14 @@ pub(crate) struct Turn {
     /// None for an answer without a question, which only a damaged file has.
     pub(crate) user_message_id: Option<String>,
     pub(crate) message_id: String,
+}
+
+/// How the generation of an answer, or of a part of it, ended.
+enum Part {
+    /// With the answer.
+    Ended(Box<Outcome>),
+    /// It repeats itself.
+    Held(Box<FinishedGeneration>),
 }
 
 /// How an answer ended.
@@ -60,6 +67,19 @@ impl Outcome {
 
     fn stopped(progress: &Progress) -> Self {
         Self::without_figures(MessageStatus::Stopped, None, progress)
+    }
+
+    /// With the figures of the part before this one, if the answer was held. One that was stopped
+    /// before it went on has those only.
+    fn with_before(mut self, before: Option<FinishedGeneration>) -> Self {
+        let Some(before) = before else { return self };
+        if self.status == MessageStatus::Stopped && self.stats.is_none() {
+            self.new_prompt_ids = before.new_prompt_ids;
+            self.stats = Some(before.stats);
+        } else {
+            self.stats = self.stats.map(|stats| holding::with_before(stats, Some(before)));
+        }
+        self
     }
 
     fn failed(error: impl ToString, progress: &Progress) -> Self {
@@ -125,18 +145,56 @@ async fn write(app: &Arc<App>, running: &Running, turn: &Turn, progress: &mut Pr
     if let Err(outcome) = load_model(app, running, turn, progress).await {
         return outcome;
     }
-    let request = match request(app, turn).await {
+    let settings = settings::for_answer(app, &turn.store, &turn.conversation_id).await;
+    let request = async {
+        let settings = settings?;
+        if settings.holds_loops {
+            progress.watch_for_loops();
+        }
+        request(app, turn, &settings).await
+    };
+    let request = match request.await {
         Ok(request) => request,
         Err(failure) => return Outcome::failed(failure.message, progress),
     };
-    let mut saving = Saving { running: None, has_warned: false };
-    let outcome = generate(app, running, turn, progress, request, &mut saving).await;
-    // A save that still runs must not overwrite the finished message.
-    if saving.running.is_some() {
-        let result = saving.ended().await;
-        saving.note(app, result);
-    }
+    let mut saving = Saving::new();
+    let outcome = in_parts(app, running, turn, progress, request, &mut saving).await;
+    saving.settle(app).await;
     outcome
+}
+
+/// Generates the answer; wherever it repeats itself, it is held and goes on if a person says so.
+async fn in_parts(
+    app: &Arc<App>,
+    running: &Running,
+    turn: &Turn,
+    progress: &mut Progress,
+    mut request: GenerateRequest,
+    saving: &mut Saving,
+) -> Outcome {
+    let max_tokens = request.max_tokens;
+    let mut before: Option<FinishedGeneration> = None;
+    loop {
+        let mut held = match generate(app, running, turn, progress, request.clone(), saving).await {
+            Part::Held(held) => *held,
+            Part::Ended(outcome) => return outcome.with_before(before),
+        };
+        let stats = complete(held.stats, held.miss.take());
+        held.stats = holding::with_before(stats, before.take());
+        if let Choice::Stop = holding::hold(app, running, turn, progress, saving).await {
+            return ended(held, request.max_tokens, progress);
+        }
+        // Tokens of one model say nothing to another, and this one may have been unloaded meanwhile.
+        let model = held.stats.model.clone();
+        if let Err(failure) = models::ensure_loaded_beside(app, &model).await {
+            return Outcome::failed(failure.message, progress);
+        }
+        request.model = Some(model);
+        // What the engine has not given out yet, it gives out when the answer goes on.
+        request.answer_so_far.clone_from(&held.token_ids);
+        request.max_tokens = max_tokens.saturating_sub(held.token_ids.len());
+        before = Some(held);
+    }
 }
 
 /// Loads a model unless one is loaded: the one that the conversation was with. The error is the
@@ -176,8 +234,8 @@ async fn model_before(app: &App, turn: &Turn) -> Option<String> {
     branch.into_iter().rev().find_map(|message| message.stats).map(|stats| stats.model)
 }
 
-/// Generates until the answer ends, is stopped or fails. Emits and saves the text whenever that is
-/// due.
+/// Generates until the answer ends, is stopped, fails or repeats itself. Emits and saves the text
+/// whenever that is due.
 async fn generate(
     app: &Arc<App>,
     running: &Running,
@@ -185,7 +243,7 @@ async fn generate(
     progress: &mut Progress,
     request: GenerateRequest,
     saving: &mut Saving,
-) -> Outcome {
+) -> Part {
     let max_tokens = request.max_tokens;
     let mut generation = app.engine.generate(request);
     let give_up = async {
@@ -193,23 +251,30 @@ async fn generate(
         tokio::time::sleep(CLOSING_GRACE).await;
     };
     tokio::pin!(give_up);
-    let (mut has_begun, mut is_stopping) = (false, false);
+    let (mut has_begun, mut is_stopping, mut is_holding) = (false, false, false);
     loop {
         let due = progress.next_due(Instant::now(), saving.running.is_some());
         tokio::select! {
             event = generation.recv() => {
                 has_begun = true;
-                if let Some(outcome) = apply(event, max_tokens, progress) {
-                    return outcome;
+                let is_held = is_holding && !running.stop.is_cancelled();
+                if let Some(part) = end_of_part(event, max_tokens, is_held, progress) {
+                    return part;
+                }
+                if progress.takes_loop() && !is_stopping && !is_holding {
+                    is_holding = true;
+                    generation.stop();
                 }
             }
             // An answer that still waits for others has no figures: it need not be stopped in order.
-            () = running.stop.cancelled(), if !has_begun => return Outcome::stopped(progress),
+            () = running.stop.cancelled(), if !has_begun => {
+                return Part::Ended(Box::new(Outcome::stopped(progress)));
+            }
             () = running.stop.cancelled(), if !is_stopping => {
                 is_stopping = true;
                 generation.stop();
             }
-            () = &mut give_up => return Outcome::stopped(progress),
+            () = &mut give_up => return Part::Ended(Box::new(Outcome::stopped(progress))),
             result = saving.ended(), if saving.running.is_some() => saving.note(app, result),
             () = tokio::time::sleep_until(due.unwrap_or_else(Instant::now).into()), if due.is_some() => {}
         }
@@ -222,6 +287,24 @@ async fn generate(
             progress.mark_saved(now);
             saving.begin(app, turn, progress);
         }
+    }
+}
+
+/// Takes an event of the engine. The result is how this part ended if it was the last one; a request
+/// that was stopped to hold the answer has not ended it.
+fn end_of_part(
+    event: Option<GenerateEvent>,
+    max_tokens: usize,
+    is_held: bool,
+    progress: &mut Progress,
+) -> Option<Part> {
+    match event {
+        Some(GenerateEvent::Finished(held))
+            if is_held && held.stats.finish_reason == FinishReason::Cancelled =>
+        {
+            Some(Part::Held(held))
+        }
+        event => apply(event, max_tokens, progress).map(Box::new).map(Part::Ended),
     }
 }
 
@@ -240,40 +323,40 @@ fn apply(
             progress.token(token, &text, &segments, Now::read());
             None
         }
-        Some(GenerateEvent::Finished(mut finished)) => {
-            progress.append(&finished.text, &finished.segments, Now::read());
-            let stats = &mut finished.stats;
-            // An answer that was cut although it may be longer has filled the context.
-            if stats.finish_reason == FinishReason::Length
-                && stats.num_generation_tokens < max_tokens
-            {
-                stats.finish_reason = FinishReason::Context;
-            }
-            let status = match stats.finish_reason {
-                FinishReason::Cancelled => MessageStatus::Stopped,
-                FinishReason::Stop | FinishReason::Length | FinishReason::Context => {
-                    MessageStatus::Complete
-                }
-            };
-            Some(Outcome {
-                status,
-                error: None,
-                new_prompt_ids: finished.new_prompt_ids,
-                token_ids: Some(finished.token_ids),
-                stats: Some(complete(finished.stats, finished.miss)),
-            })
-        }
+        Some(GenerateEvent::Finished(finished)) => Some(ended(*finished, max_tokens, progress)),
         Some(GenerateEvent::Failed(error)) => Some(Outcome::failed(error, progress)),
         None => Some(Outcome::failed("The engine ended before the answer did.", progress)),
     }
 }
 
-async fn request(app: &App, turn: &Turn) -> Result<GenerateRequest, Failure> {
+/// The outcome of an answer that has ended, whose last text is added to the progress.
+fn ended(mut finished: FinishedGeneration, max_tokens: usize, progress: &mut Progress) -> Outcome {
+    progress.append(&finished.text, &finished.segments, Now::read());
+    let stats = &mut finished.stats;
+    // An answer that was cut although it may be longer has filled the context.
+    if stats.finish_reason == FinishReason::Length && stats.num_generation_tokens < max_tokens {
+        stats.finish_reason = FinishReason::Context;
+    }
+    let status = match stats.finish_reason {
+        FinishReason::Cancelled => MessageStatus::Stopped,
+        FinishReason::Stop | FinishReason::Length | FinishReason::Context => {
+            MessageStatus::Complete
+        }
+    };
+    Outcome {
+        status,
+        error: None,
+        new_prompt_ids: finished.new_prompt_ids,
+        token_ids: Some(finished.token_ids),
+        stats: Some(complete(finished.stats, finished.miss)),
+    }
+}
+
+async fn request(app: &App, turn: &Turn, settings: &Settings) -> Result<GenerateRequest, Failure> {
     let row = turn.store.conversation(&turn.conversation_id).await?;
     let branch = turn.store.branch(&turn.conversation_id).await?;
     let (system_prompt, prefix) =
         row.map(|row| (row.system_prompt, row.prefix)).unwrap_or_default();
-    let settings = settings::for_answer(app, &turn.store, &turn.conversation_id).await?;
     let loaded = loaded_status(app);
     let (prompt, kv_cache, num_draft_tokens) = match prefix {
         Some(prefix) => {
@@ -288,14 +371,14 @@ async fn request(app: &App, turn: &Turn) -> Result<GenerateRequest, Failure> {
             let has_draft = loaded.is_some_and(|model| model.draft.is_some());
             (
                 PromptInput::Messages(prompt::messages_for(&system_prompt, &branch)),
-                convert::kv_cache(&settings, group_size),
+                convert::kv_cache(settings, group_size),
                 has_draft.then_some(NUM_DRAFT_TOKENS),
             )
         }
     };
     let is_private = !Arc::ptr_eq(&turn.store, &app.store);
     Ok(GenerateRequest {
-        sampling: convert::sampling(&settings),
+        sampling: convert::sampling(settings),
         max_tokens: settings.max_tokens as usize,
         context_length: settings.context_length.map(|length| length as usize),
         // What a private conversation computes must not come near the prompt cache's files.
@@ -317,97 +400,6 @@ fn loaded_status(app: &App) -> Option<LoadedModelStatus> {
     status.models.iter().find(|model| model.name == name).cloned()
 }
 
-/// The saving of an answer's text while it is generated: in a task of its own, so that a slow disk
-/// does not delay the text.
-struct Saving {
-    running: Option<JoinHandle<Result<(), StoreError>>>,
-    has_warned: bool,
-}
-
-impl Saving {
-    fn begin(&mut self, app: &Arc<App>, turn: &Turn, progress: &Progress) {
-        let (store, id) = (turn.store.clone(), turn.message_id.clone());
-        let (text, token_ids) = (progress.prompt_text().to_owned(), progress.token_ids().to_vec());
-        let segments = progress.stored_segments(Instant::now());
-        self.running = Some(app.spawn(async move {
-            store.save_progress(&id, &text, segments.as_deref(), &token_ids).await
-        }));
-    }
-
-    /// Waits for the running save, or for ever when there is none.
-    async fn ended(&mut self) -> Result<(), String> {
-        match &mut self.running {
-            Some(running) => {
-                running.await.map_err(|fault| fault.to_string())?.map_err(|error| error.to_string())
-            }
-            None => std::future::pending().await,
-        }
-    }
-
-    fn note(&mut self, app: &App, result: Result<(), String>) {
-        self.running = None;
-        match result {
-            Ok(()) => self.has_warned = false,
-            Err(error) if !self.has_warned => {
-                self.has_warned = true;
-                let text = format!(
-                    "The answer continues, but is not being saved ({error}); Cairn tries again when it is finished."
-                );
-                app.emit(Event::Notice { level: NoticeLevel::Warning, text });
-            }
-            Err(_) => {}
-        }
-    }
-}
-
-async fn save(
-    turn: &Turn,
-    new_prompt_ids: &[u32],
-    finished: &FinishedMessage,
-) -> Result<(), StoreError> {
-    match &turn.user_message_id {
-        Some(user_message_id) if !new_prompt_ids.is_empty() => {
-            turn.store
-                .finish_turn(user_message_id, new_prompt_ids, &turn.message_id, finished)
-                .await
-        }
-        _ => turn.store.finish(&turn.message_id, finished).await,
-    }
-}
-
-fn is_worth_retrying(error: &StoreError) -> bool {
-    !matches!(
-        error,
-        StoreError::NoMessage { .. }
-            | StoreError::NoConversation { .. }
-            | StoreError::Closed { .. }
-    )
-}
-
-/// Tries until the answer is saved. When the app closes it tries one last time.
-async fn retry(app: &App, turn: &Turn, new_prompt_ids: &[u32], finished: &FinishedMessage) {
-    loop {
-        let is_last = tokio::select! {
-            () = app.closing.cancelled() => true,
-            () = tokio::time::sleep(RETRY_INTERVAL) => false,
-        };
-        match save(turn, new_prompt_ids, finished).await {
-            Ok(()) => {
-                app.emit(Event::Notice {
-                    level: NoticeLevel::Info,
-                    text: "The answer is saved now.".to_owned(),
-                });
-                return;
-            }
-            Err(error) if is_last || !is_worth_retrying(&error) => {
-                tracing::error!("an answer could not be saved: {error}");
-                return;
-            }
-            Err(_) => {}
-        }
-    }
-}
-
 fn emit_prefill(app: &App, turn: &Turn, prefill: Prefill) {
     app.emit(Event::Prefill {
         conversation_id: turn.conversation_id.clone(),
@@ -418,7 +410,7 @@ fn emit_prefill(app: &App, turn: &Turn, prefill: Prefill) {
     });
 }
 
-fn emit_changes(app: &App, running: &Running, changes: Vec<Change>) {
+pub(crate) fn emit_changes(app: &App, running: &Running, changes: Vec<Change>) {
     let mut message = running.message();
     for change in changes {
         let (conversation_id, message_id) = (message.conversation_id.clone(), message.id.clone());
@@ -455,6 +447,7 @@ fn emit_finished(app: &App, running: &Running, finished: &FinishedMessage) {
     message.error.clone_from(&finished.error);
     message.stats = finished.stats.clone().map(convert::message_stats);
     message.text = convert::readable(&message.segments);
+    message.is_held = false;
     app.emit(Event::Message { message: message.clone() });
 }
 
@@ -464,7 +457,7 @@ fn emit_finished(app: &App, running: &Running, finished: &FinishedMessage) {
 fn complete(stats: GenerationStats, miss: Option<Miss>) -> GenerationStats {
     let memory = platform::process_memory();
     GenerationStats {
-        cache_note: miss.map(|miss| convert::cache_note(&miss, now_ms())),
+        cache_note: miss.map(|miss| convert::cache_note(&miss, now_ms())).or(stats.cache_note),
         queue_ms: convert::figure(stats.queue_ms),
         prompt_tps: convert::figure(stats.prompt_tps),
         generation_tps: convert::figure(stats.generation_tps),

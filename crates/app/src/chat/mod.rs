@@ -2,6 +2,9 @@
 //!
 //! ```text
 //! answering   one task for each running answer
+//! saving      saves it now and then, at its end, and again if that failed
+//! holding     what happens when it repeats itself
+//! loops       which parts of it are looked at for loops
 //! running     which conversations are being answered, and how to stop them
 //! deletion    purges deleted conversations when that can no longer be undone
 //! progress    when an answer's events and saved text are due
@@ -11,7 +14,10 @@
 
 pub(crate) mod answering;
 pub(crate) mod deletion;
+pub(crate) mod holding;
+pub(crate) mod loops;
 pub(crate) mod progress;
 pub(crate) mod prompt;
 pub(crate) mod running;
+pub(crate) mod saving;
 pub(crate) mod segments;

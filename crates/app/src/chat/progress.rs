@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use cairn_chat::SegmentEvent;
 
+use crate::chat::loops::LoopWatch;
 use crate::chat::segments::{AnswerSegments, Change, Now};
 
 /// The interval between two deltas of an answer, and between two reports of its prefill: 30 a
@@ -62,6 +63,8 @@ pub(crate) struct Progress {
     /// How many bytes of `text` are the raw text of segments; none once that differs, because markers
     /// are special tokens.
     matched_bytes: Option<usize>,
+    /// None where nobody asks whether it repeats itself.
+    loops: Option<LoopWatch>,
     pending_prefill: Option<Prefill>,
     emitting: Pace,
     saved_at: Instant,
@@ -77,6 +80,7 @@ impl Progress {
             segments: AnswerSegments::default(),
             without_markup: String::new(),
             matched_bytes: Some(0),
+            loops: None,
             pending_prefill: None,
             emitting: Pace::new(EMIT_INTERVAL),
             saved_at: now,
@@ -115,6 +119,7 @@ impl Progress {
         self.text.push_str(text);
         for event in events {
             self.segments.push(event, now);
+            self.loops.iter_mut().for_each(|loops| loops.push(event));
             let raw = match event {
                 SegmentEvent::Text(raw) | SegmentEvent::CallEnded { raw, .. } => {
                     self.without_markup.push_str(raw);
@@ -127,6 +132,27 @@ impl Progress {
             self.matched_bytes = matched.filter(|&at| self.text[at..].starts_with(raw.as_str()));
             self.matched_bytes = self.matched_bytes.map(|at| at + raw.len());
         }
+    }
+
+    /// From now on it is noticed when the answer repeats itself.
+    pub(crate) fn watch_for_loops(&mut self) {
+        self.loops = Some(LoopWatch::default());
+    }
+
+    /// Whether the answer repeats itself; once for each time that it begins to.
+    pub(crate) fn takes_loop(&mut self) -> bool {
+        self.loops.as_mut().is_some_and(LoopWatch::take)
+    }
+
+    /// Stops the clock of what goes on, because the answer is held.
+    pub(crate) fn pause(&mut self, now: Instant) {
+        self.segments.pause(now);
+    }
+
+    /// Goes on after a pause; from now on it takes more for the answer to repeat itself.
+    pub(crate) fn resume(&mut self, now: Now) {
+        self.segments.resume(now);
+        self.loops.iter_mut().for_each(LoopWatch::allow);
     }
 
     /// Ends what goes on, because the answer has ended.

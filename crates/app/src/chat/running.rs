@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use crate::{convert, wire};
@@ -14,6 +15,8 @@ pub(crate) struct Running {
     message: Mutex<wire::Message>,
     /// Asks the task to stop the answer.
     pub(crate) stop: CancellationToken,
+    /// Lets an answer that is held go on.
+    pub(crate) go_on: Notify,
     /// Cancelled when the task has saved the answer, emitted everything and ended.
     pub(crate) ended: CancellationToken,
 }
@@ -24,6 +27,14 @@ impl Running {
     /// event.
     pub(crate) fn message(&self) -> MutexGuard<'_, wire::Message> {
         self.message.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lets the answer go on if it is held.
+    pub(crate) fn go_on(&self) {
+        // Once for each time it is held: what is let go twice would not be held the next time.
+        if std::mem::take(&mut self.message().is_held) {
+            self.go_on.notify_one();
+        }
     }
 
     /// A copy of the message. Its text is made of its segments here, because most events name only
@@ -57,6 +68,7 @@ impl RunningAnswers {
         let running = Arc::new(Running {
             message: Mutex::new(message),
             stop: CancellationToken::new(),
+            go_on: Notify::new(),
             ended: CancellationToken::new(),
         });
         self.running().insert(conversation_id, running.clone());

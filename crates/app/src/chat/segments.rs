@@ -1,7 +1,7 @@
 //! What a person is shown of an answer: its segments without markers, while they grow and as they
 //! are stored.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use cairn_chat::{CallOutcome, SegmentEvent};
 use serde::{Deserialize, Serialize};
@@ -31,8 +31,8 @@ impl Now {
 pub(crate) enum AnswerSegment {
     /// Text for the reader.
     Text { text: String },
-    /// What the model wrote for itself. `duration_ms` is none while it goes on; then the time since
-    /// `began_at_ms` is how long it has thought.
+    /// What the model wrote for itself. `began_at_ms` is shifted by pauses, so that the time since
+    /// then is how long it has thought; `duration_ms` is none while it goes on.
     Reasoning { text: String, began_at_ms: i64, duration_ms: Option<u32> },
     /// A tool call.
     ToolCall {
@@ -74,8 +74,10 @@ pub(crate) struct AnswerSegments {
     segments: Vec<AnswerSegment>,
     /// White space that begins a text segment if letters follow.
     held_space: String,
-    /// Where the open reasoning began; none while there is none.
+    /// Where the open reasoning began; none while there is none, or while the answer is held.
     thinks_since: Option<Instant>,
+    /// The last segment is reasoning whose clock stands still.
+    is_paused: bool,
     num_given: usize,
     /// How much of the last given segment's text was given: in bytes and in UTF-16 code units.
     given_bytes: usize,
@@ -228,6 +230,26 @@ impl AnswerSegments {
         }
     }
 
+    /// Stops the clock of open reasoning.
+    pub(crate) fn pause(&mut self, now: Instant) {
+        self.is_paused = self.thinks_since.is_some();
+        self.end_reasoning(now);
+    }
+
+    /// Lets reasoning that was paused go on.
+    pub(crate) fn resume(&mut self, now: Now) {
+        if std::mem::take(&mut self.is_paused)
+            && let Some(AnswerSegment::Reasoning { duration_ms, began_at_ms, .. }) =
+                self.segments.last_mut()
+        {
+            let duration = duration_ms.take().unwrap_or_default();
+            *began_at_ms = now.ms - i64::from(duration);
+            let duration = Duration::from_millis(duration.into());
+            self.thinks_since = Some(now.at.checked_sub(duration).unwrap_or(now.at));
+            self.has_changed = true;
+        }
+    }
+
     /// The segments as they are stored: nothing goes on. None if they are `text` and nothing else.
     pub(crate) fn to_stored(&self, text: &str, now: Instant) -> Option<String> {
         let (segments, thinks_since) = (self.segments.clone(), self.thinks_since);
@@ -249,8 +271,6 @@ fn milliseconds(since: Instant, now: Instant) -> u32 {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)] // in a test a panic is the report
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     /// Segments, and a clock that is moved by hand.
@@ -324,5 +344,23 @@ mod tests {
         assert_eq!(stored, [reasoning("Hm", 5, Some(7))]);
         writing.segments.end(at);
         assert_eq!(writing.segments.take_changes(), [whole(0, reasoning("Hm", 5, Some(7)))]);
+    }
+
+    #[test]
+    fn a_pause_is_no_time_of_reasoning() {
+        let mut writing = Writing::new();
+        writing.after(0, thinks("Hm"));
+        writing.ms += 20;
+        writing.segments.pause(writing.now().at);
+        assert_eq!(writing.segments.take_changes(), [whole(0, reasoning("Hm", 0, Some(20)))]);
+        writing.ms += 1000;
+        writing.segments.resume(writing.now());
+        assert_eq!(writing.segments.take_changes(), [whole(0, reasoning("Hm", 1000, None))]);
+        let changes = writing.after(5, text("Yes"));
+        assert_eq!(changes[0], whole(0, reasoning("Hm", 1000, Some(25))));
+        // Reasoning that has ended does not go on after another pause.
+        writing.segments.pause(writing.now().at);
+        writing.segments.resume(writing.now());
+        assert_eq!(writing.segments.take_changes(), []);
     }
 }

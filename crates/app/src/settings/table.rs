@@ -23,6 +23,8 @@ const MODEL: &[SettingScope] = &[Model];
 const APP_AND_MODEL: &[SettingScope] = &[App, Model];
 /// What can differ from answer to answer.
 const ANSWER: &[SettingScope] = &[App, Model, Persona, Chat, Request];
+/// What can differ from chat to chat, and concerns no other program.
+const CHAT: &[SettingScope] = &[App, Model, Chat];
 /// What a model's publisher may recommend besides.
 const SAMPLING: &[SettingScope] = &[GenerationConfig, App, Model, Persona, Chat, Request];
 
@@ -52,6 +54,12 @@ settings! {
     max_tokens: u32 = 4096 => {
         kind: Count { min: 1, max: 1_000_000 },
         section: Generation, scopes: ANSWER, rereads: false,
+    }
+
+    /// Whether an answer that repeats itself waits for a choice.
+    holds_loops: bool = true => {
+        kind: Switch,
+        section: Generation, scopes: CHAT, rereads: false,
     }
 
     /// 0 and 1 turn it off.

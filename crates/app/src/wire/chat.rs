@@ -63,6 +63,8 @@ pub struct Message {
     pub text: String,
     /// Of an answer.
     pub segments: Vec<AnswerSegment>,
+    /// It is being written, but waits for `Stop` or `GoOn`, because it repeats itself.
+    pub is_held: bool,
     pub error: Option<String>,
     #[ts(type = "number")]
     pub created_at_ms: i64,

@@ -9,6 +9,7 @@ mod deletion;
 mod hub_settings;
 mod jobs;
 mod kit;
+mod loops;
 mod model_settings;
 mod models;
 mod opening;

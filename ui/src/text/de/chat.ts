@@ -87,6 +87,12 @@ export const toolCall: Catalogue['toolCall'] = {
   writing: 'Wird geschrieben',
 };
 
+export const held: Catalogue['held'] = {
+  question: 'Diese Antwort wiederholt sich.',
+  stop: 'Anhalten',
+  goOn: 'Weiterschreiben',
+};
+
 export const endings: Catalogue['endings'] = {
   context: 'Dieser Chat hat die Kontextlänge des Modells erreicht.',
   contextAdvice: 'Beginne einen neuen Chat, oder erhöhe die Kontextlänge in den Einstellungen des Modells.',

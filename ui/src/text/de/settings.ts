@@ -7,6 +7,10 @@ const rows: Catalogue['settings']['rows'] = {
   default_model: { label: 'Standardmodell', note: 'Wird geladen, wenn Cairn startet.' },
   temperature: { label: 'Temperatur', note: 'Bei 0 wird immer das wahrscheinlichste Token genommen.' },
   max_tokens: { label: 'Größte Antwortlänge', unit: 'Tokens' },
+  holds_loops: {
+    label: 'Antworten anhalten, die sich wiederholen',
+    note: 'Cairn fragt, ob es dabei bleibt oder weitergeht.',
+  },
   top_p: { label: 'Top-p', note: 'Lässt die unwahrscheinlichsten Tokens weg. 0 und 1 schalten es aus.' },
   top_k: { label: 'Top-k', note: 'Behält so viele der wahrscheinlichsten Tokens; 0 schaltet es aus.' },
   min_p: {

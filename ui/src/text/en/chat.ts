@@ -85,6 +85,13 @@ export const toolCall = {
   writing: 'Being written',
 };
 
+/** An answer that waits because it repeats itself. */
+export const held = {
+  question: 'This answer repeats itself.',
+  stop: 'Stop',
+  goOn: 'Go on',
+};
+
 /** How an answer ended before its end, and what can be done about it. */
 export const endings = {
   context: 'This chat has reached the context length of the model.',

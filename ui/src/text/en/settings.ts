@@ -9,6 +9,7 @@ export const settingRows: Record<keyof Settings, SettingText> = {
   default_model: { label: 'Default model', note: 'Loaded when Cairn starts.' },
   temperature: { label: 'Temperature', note: '0 always takes the likeliest token.' },
   max_tokens: { label: 'Maximum answer length', unit: 'tokens' },
+  holds_loops: { label: 'Hold answers that repeat themselves', note: 'Cairn asks whether to stop or to go on.' },
   top_p: { label: 'Top-p', note: 'Leaves out the least likely tokens. 0 and 1 turn it off.' },
   top_k: { label: 'Top-k', note: 'Keeps so many of the likeliest tokens; 0 turns it off.' },
   min_p: { label: 'Min-p', note: 'Drops tokens below this share of the likeliest one; 0 turns it off.' },

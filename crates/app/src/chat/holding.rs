@@ -1,0 +1,83 @@
+//! Holds an answer that repeats itself until a person has chosen: stop, or go on.
+//!
+//! A held answer's request has been stopped, so that nothing is computed, and its row is saved as one
+//! that is being written: after a crash it is an interrupted answer with all of its text. Another
+//! request lets it go on behind its tokens, with the caches of the first.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use cairn_chat::GenerationStats;
+use cairn_engine::FinishedGeneration;
+
+use crate::app::App;
+use crate::chat::answering::{Turn, emit_changes};
+use crate::chat::progress::Progress;
+use crate::chat::running::Running;
+use crate::chat::saving::Saving;
+use crate::chat::segments::Now;
+use crate::wire::Event;
+
+/// What becomes of a held answer.
+pub(crate) enum Choice {
+    Stop,
+    GoOn,
+}
+
+/// Shows and saves an answer as held, and waits for the choice. An app that closes stops it.
+pub(crate) async fn hold(
+    app: &Arc<App>,
+    running: &Running,
+    turn: &Turn,
+    progress: &mut Progress,
+    saving: &mut Saving,
+) -> Choice {
+    let now = Instant::now();
+    progress.pause(now);
+    emit_changes(app, running, progress.flush_changes());
+    emit_held(app, running, true);
+    saving.settle(app).await;
+    progress.mark_saved(now);
+    saving.begin(app, turn, progress);
+    let choice = tokio::select! {
+        () = running.stop.cancelled() => Choice::Stop,
+        () = app.closing.cancelled() => Choice::Stop,
+        () = running.go_on.notified() => Choice::GoOn,
+    };
+    if let Choice::GoOn = choice {
+        progress.resume(Now::read());
+        emit_changes(app, running, progress.flush_changes());
+        emit_held(app, running, false);
+    }
+    choice
+}
+
+fn emit_held(app: &App, running: &Running, is_held: bool) {
+    running.message().is_held = is_held;
+    app.emit(Event::Message { message: running.shown() });
+}
+
+/// The figures of an answer that was held before: those of its prompt are the first request's, the
+/// rest is counted together.
+pub(crate) fn with_before(
+    stats: GenerationStats,
+    before: Option<FinishedGeneration>,
+) -> GenerationStats {
+    let Some(FinishedGeneration { stats: before, .. }) = before else { return stats };
+    let num_generation_tokens = before.num_generation_tokens + stats.num_generation_tokens;
+    let seconds = |stats: &GenerationStats| match stats.generation_tps > 0.0 {
+        true => stats.num_generation_tokens as f64 / stats.generation_tps,
+        false => 0.0,
+    };
+    let together = seconds(&before) + seconds(&stats);
+    GenerationStats {
+        finish_reason: stats.finish_reason,
+        num_generation_tokens,
+        generation_tps: if together > 0.0 { num_generation_tokens as f64 / together } else { 0.0 },
+        mlx_active_bytes: stats.mlx_active_bytes,
+        mlx_peak_bytes: before.mlx_peak_bytes.max(stats.mlx_peak_bytes),
+        process_bytes: stats.process_bytes,
+        process_peak_bytes: stats.process_peak_bytes,
+        ..before
+    }
+}

@@ -1,0 +1,123 @@
+//! Saves an answer: now and then while it is written, at its end, and again later if that failed.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use cairn_store::{FinishedMessage, StoreError};
+use tokio::task::JoinHandle;
+
+use crate::app::App;
+use crate::chat::answering::Turn;
+use crate::chat::progress::Progress;
+use crate::wire::{Event, NoticeLevel};
+
+/// The interval between attempts to save an answer.
+const RETRY_INTERVAL: Duration = Duration::from_secs(5);
+
+/// The saving of an answer's text while it is generated: in a task of its own, so that a slow disk
+/// does not delay the text.
+pub(crate) struct Saving {
+    pub(crate) running: Option<JoinHandle<Result<(), StoreError>>>,
+    has_warned: bool,
+}
+
+impl Saving {
+    pub(crate) fn new() -> Self {
+        Saving { running: None, has_warned: false }
+    }
+
+    pub(crate) fn begin(&mut self, app: &Arc<App>, turn: &Turn, progress: &Progress) {
+        let (store, id) = (turn.store.clone(), turn.message_id.clone());
+        let (text, token_ids) = (progress.prompt_text().to_owned(), progress.token_ids().to_vec());
+        let segments = progress.stored_segments(Instant::now());
+        self.running = Some(app.spawn(async move {
+            store.save_progress(&id, &text, segments.as_deref(), &token_ids).await
+        }));
+    }
+
+    /// Waits until no save runs, so that none overwrites what is saved next.
+    pub(crate) async fn settle(&mut self, app: &Arc<App>) {
+        if self.running.is_some() {
+            let result = self.ended().await;
+            self.note(app, result);
+        }
+    }
+
+    /// Waits for the running save, or for ever when there is none.
+    pub(crate) async fn ended(&mut self) -> Result<(), String> {
+        match &mut self.running {
+            Some(running) => {
+                running.await.map_err(|fault| fault.to_string())?.map_err(|error| error.to_string())
+            }
+            None => std::future::pending().await,
+        }
+    }
+
+    pub(crate) fn note(&mut self, app: &App, result: Result<(), String>) {
+        self.running = None;
+        match result {
+            Ok(()) => self.has_warned = false,
+            Err(error) if !self.has_warned => {
+                self.has_warned = true;
+                let text = format!(
+                    "The answer continues, but is not being saved ({error}); Cairn tries again when it is finished."
+                );
+                app.emit(Event::Notice { level: NoticeLevel::Warning, text });
+            }
+            Err(_) => {}
+        }
+    }
+}
+
+pub(crate) async fn save(
+    turn: &Turn,
+    new_prompt_ids: &[u32],
+    finished: &FinishedMessage,
+) -> Result<(), StoreError> {
+    match &turn.user_message_id {
+        Some(user_message_id) if !new_prompt_ids.is_empty() => {
+            turn.store
+                .finish_turn(user_message_id, new_prompt_ids, &turn.message_id, finished)
+                .await
+        }
+        _ => turn.store.finish(&turn.message_id, finished).await,
+    }
+}
+
+pub(crate) fn is_worth_retrying(error: &StoreError) -> bool {
+    !matches!(
+        error,
+        StoreError::NoMessage { .. }
+            | StoreError::NoConversation { .. }
+            | StoreError::Closed { .. }
+    )
+}
+
+/// Tries until the answer is saved. When the app closes it tries one last time.
+pub(crate) async fn retry(
+    app: &App,
+    turn: &Turn,
+    new_prompt_ids: &[u32],
+    finished: &FinishedMessage,
+) {
+    loop {
+        let is_last = tokio::select! {
+            () = app.closing.cancelled() => true,
+            () = tokio::time::sleep(RETRY_INTERVAL) => false,
+        };
+        match save(turn, new_prompt_ids, finished).await {
+            Ok(()) => {
+                app.emit(Event::Notice {
+                    level: NoticeLevel::Info,
+                    text: "The answer is saved now.".to_owned(),
+                });
+                return;
+            }
+            Err(error) if is_last || !is_worth_retrying(&error) => {
+                tracing::error!("an answer could not be saved: {error}");
+                return;
+            }
+            Err(_) => {}
+        }
+    }
+}
