@@ -463,6 +463,52 @@ flow(
 );
 
 flow(
+  'open reasoning counts its seconds, and a message waits for its end',
+  { maxTokens: ENDLESS, prepare: (home) => home.setTemplate('tiny-chat', 'Q<think>{# </think> #}') },
+  async ({ page }) => {
+    await page.send('Think');
+    const line = page.answer.getByRole('button', { name: /^Thinking… \d+ s$/ });
+    await line.waitFor();
+    await line.click();
+    await page.written(30);
+    const first = await line.innerText();
+    await until('the seconds are counted', async () => (await line.innerText()) !== first);
+
+    await page.message.fill('And then?');
+    await page.message.press('Enter');
+    const waiting = page.region('Waiting messages');
+    await waiting.getByText('And then?').waitFor();
+    assert.deepEqual(await findings(page.driver), []);
+    await page.driver.reload();
+    await waiting.getByText('And then?').waitFor();
+    await waiting.getByRole('button', { name: 'Edit this message' }).click();
+    assert.equal(await page.message.inputValue(), 'And then?');
+    assert.equal(await page.focused(), 'Message');
+    await page.message.press('Enter');
+    await page.stop.click();
+    await page.finished();
+    await page.answer.getByRole('button', { name: /^Thought for \d+ s$/ }).waitFor();
+    assert.deepEqual(await page.questionTexts(), ['Think']);
+    await waiting.getByRole('button', { name: 'Send now' }).click();
+    await until('it is sent', async () => (await page.questionTexts()).join() === 'Think,And then?');
+    await waiting.waitFor({ state: 'detached' });
+    await page.stop.click();
+    await page.finished();
+  },
+);
+
+flow('messages that wait follow the answer one by one', { maxTokens: 2000 }, async ({ page }) => {
+  await page.send('One');
+  for (const text of ['Two', 'Three']) {
+    await page.message.fill(text);
+    await page.message.press('Enter');
+  }
+  await until('all are sent', async () => (await page.questionTexts()).join() === 'One,Two,Three');
+  await page.finished();
+  assert.equal(await page.answers.count(), 3);
+});
+
+flow(
   'an answer that repeats itself is held, goes on and is stopped',
   {
     models: [],

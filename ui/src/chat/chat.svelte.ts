@@ -6,6 +6,7 @@ import type { Toasts } from '../ui/toasts.svelte';
 import type { UndoStack } from '../ui/undo';
 import { ConversationList, titleOf } from './conversations.svelte';
 import { Drafts } from './drafts.svelte';
+import { Queue } from './queue.svelte';
 import { readable } from './segments';
 import { Thread } from './thread.svelte';
 
@@ -39,6 +40,7 @@ export class ChatStore {
   /** The system prompt of the chat that does not exist yet. */
   #newPrompt = $state('');
   readonly #drafts: Drafts;
+  readonly #queue: Queue;
   readonly #options: ChatOptions;
 
   readonly selected = $derived(this.list.get(this.selectedId));
@@ -46,7 +48,9 @@ export class ChatStore {
 
   constructor(options: ChatOptions) {
     this.#options = options;
-    this.#drafts = new Drafts(options.storage, (id) => this.list.get(id)?.is_private ?? false);
+    const isPrivate = (id: string) => this.list.get(id)?.is_private ?? false;
+    this.#drafts = new Drafts(options.storage, isPrivate);
+    this.#queue = new Queue(options.storage, isPrivate);
   }
 
   get draft(): string {
@@ -55,6 +59,11 @@ export class ChatStore {
 
   set draft(text: string) {
     this.#drafts.set(this.selectedId, text);
+  }
+
+  /** Messages of the open chat that are sent when its answer is done. */
+  get queued(): readonly string[] {
+    return this.#queue.of(this.selectedId);
   }
 
   /** The system prompt of the open chat, or of the one that the first message will make. */
@@ -67,6 +76,7 @@ export class ChatStore {
     this.list.replace(conversations);
     if (!isFirst) return this.#catchUp();
     this.#drafts.keep(conversations.map(({ id }) => id));
+    this.#queue.keep(conversations.map(({ id }) => id));
     const wanted = this.#options.storage?.getItem(SELECTED_KEY) ?? this.list.items[0]?.id ?? null;
     this.select(this.list.get(wanted) ? wanted : null);
   }
@@ -131,10 +141,11 @@ export class ChatStore {
         return this.list.put(event.conversation);
       case 'conversation_deleted':
         this.#drafts.forget(event.id);
+        this.#queue.forget(event.id);
         return this.#forget(event.id);
       case 'message':
         this.#threads.get(event.message.conversation_id)?.receive(event);
-        return this.#held(event.message);
+        return this.#answered(event.message);
       case 'segment':
       case 'delta':
       case 'prefill':
@@ -142,11 +153,17 @@ export class ChatStore {
     }
   }
 
-  /** Sends the draft, and restores it if it could not be sent. */
+  /** Sends the draft, and restores it if it could not be sent. While an answer is written, it is sent after that. */
   async send(): Promise<void> {
     let id = this.selectedId;
     const text = this.draft;
-    if (this.isSending || text.trim() === '' || this.thread?.isStreaming) return;
+    if (text.trim() === '') return;
+    if (id !== null && (this.isSending || this.thread?.isStreaming)) {
+      this.#queue.add(id, text);
+      this.#drafts.set(id, '');
+      return;
+    }
+    if (this.isSending) return;
     this.isSending = true;
     this.#drafts.set(id, '');
     try {
@@ -155,17 +172,45 @@ export class ChatStore {
     } catch (error) {
       if (this.#drafts.get(id) === '') this.#drafts.set(id, text);
       this.#options.report(error);
+      return;
     } finally {
       this.isSending = false;
     }
+    this.#sendNext(id);
+  }
+
+  /** Sends the first message that waits. */
+  async sendQueued(id = this.selectedId): Promise<void> {
+    const text = id === null || this.isSending ? undefined : this.#queue.take(id);
+    if (id === null || text === undefined) return;
+    this.isSending = true;
+    const isSent = await this.#run({ type: 'send_message', conversation_id: id, text }, id);
+    if (!isSent) this.#queue.putBack(id, text);
+    this.isSending = false;
+    if (isSent) this.#sendNext(id);
+  }
+
+  /** Takes a message that waits into the composer; what is written there waits in its place. */
+  editQueued(index: number): void {
+    const id = this.selectedId;
+    if (id === null) return;
+    const text = this.#queue.take(id, index, this.draft.trim() === '' ? undefined : this.draft);
+    this.draft = text ?? '';
+    this.numFocusRequests++;
+  }
+
+  removeQueued(index: number): void {
+    if (this.selectedId !== null) this.#queue.take(this.selectedId, index);
+    this.numFocusRequests++;
   }
 
   async regenerate(): Promise<void> {
     const id = this.selectedId;
     if (id === null || this.isSending || this.thread?.isStreaming) return;
     this.isSending = true;
-    await this.#run({ type: 'regenerate', conversation_id: id }, id);
+    const isSent = await this.#run({ type: 'regenerate', conversation_id: id }, id);
     this.isSending = false;
+    if (isSent) this.#sendNext(id);
   }
 
   async stop(): Promise<void> {
@@ -309,8 +354,16 @@ export class ChatStore {
         : strings.chat.answerEnded;
   }
 
-  #held({ conversation_id, is_held }: Message): void {
-    if (is_held && conversation_id === this.selectedId) this.announcement = strings.held.question;
+  #answered({ conversation_id: id, role, status, is_held }: Message): void {
+    if (is_held && id === this.selectedId) this.announcement = strings.held.question;
+    if (role === 'assistant' && status === 'complete') this.#sendNext(id, true);
+  }
+
+  /** What waits is sent after a whole answer only: of one that broke off, a person says first what becomes of it. */
+  #sendNext(id: string, isWhole = this.#threads.get(id)?.last?.status === 'complete'): void {
+    const last = this.#threads.get(id)?.last;
+    const isAnswered = isWhole && (last === undefined || last.role === 'assistant');
+    if (isAnswered && !this.isSending && this.#queue.of(id).length > 0) void this.sendQueued(id);
   }
 
   #forget(id: string): void {

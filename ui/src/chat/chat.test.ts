@@ -2,7 +2,7 @@
 import { afterEach, beforeEach, expect, test, vi } from 'vitest';
 import { App } from '../app.svelte';
 import { CallError } from '../platform/platform';
-import type { Reply } from '../platform/wire';
+import type { Message, Reply } from '../platform/wire';
 import { bootstrap, conversation, FakePlatform, gate, message, model, problem, settle, status } from '../testing/fake';
 import { ageOf } from './dates';
 
@@ -97,16 +97,96 @@ test.each([
   expect(platform.askedTypes()).not.toContain('send_message');
 });
 
-test('while an answer is written nothing more is sent', async () => {
-  const { chat, platform } = await start();
+/** A chat whose answer is being written, and messages that wait. */
+async function startWaiting(...texts: string[]) {
+  const started = await start();
+  const { chat, platform } = started;
   platform.answers.send_message = sent('a');
   chat.draft = 'Hello';
   await chat.send();
-  chat.draft = 'More';
-  await chat.send();
+  for (const text of texts) {
+    chat.draft = text;
+    await chat.send();
+  }
+  const sentTexts = () => platform.asked.flatMap((asked) => (asked.type === 'send_message' ? [asked.text] : []));
+  const end = (change: Partial<Message> = {}) =>
+    platform.emit({ type: 'message', message: message('m', { parent_id: 'u', text: 'Yes.', ...change }) });
+  return { ...started, sentTexts, end };
+}
+
+test('while an answer is written messages wait, and follow it one by one', async () => {
+  const { chat, platform, sentTexts, end } = await startWaiting('More', 'And more');
   await chat.regenerate();
-  expect(platform.askedTypes().filter((type) => type === 'send_message' || type === 'regenerate')).toHaveLength(1);
-  expect(chat.draft).toBe('More');
+  expect(platform.askedTypes()).not.toContain('regenerate');
+  expect([sentTexts(), chat.queued, chat.draft]).toEqual([['Hello'], ['More', 'And more'], '']);
+  chat.select('b');
+  expect(chat.queued).toEqual([]);
+  end();
+  await settle();
+  expect(sentTexts()).toEqual(['Hello', 'More']);
+  chat.select('a');
+  expect(chat.queued).toEqual(['And more']);
+});
+
+test('a message that waits can be edited, removed and sent', async () => {
+  const { chat, sentTexts, end } = await startWaiting('One', 'Two', 'Three');
+  chat.editQueued(1);
+  expect([chat.queued, chat.draft]).toEqual([['One', 'Three'], 'Two']);
+  chat.editQueued(0);
+  expect([chat.queued, chat.draft]).toEqual([['Two', 'Three'], 'One']);
+  chat.removeQueued(0);
+  expect(chat.queued).toEqual(['Three']);
+  end({ status: 'stopped' });
+  await settle();
+  expect([sentTexts(), chat.queued]).toEqual([['Hello'], ['Three']]);
+  await chat.sendQueued();
+  expect([sentTexts(), chat.queued]).toEqual([['Hello', 'Three'], []]);
+});
+
+test('a message that is written while another is being sent waits, however fast the answer is', async () => {
+  const { chat, platform, sentTexts, end } = await startWaiting();
+  end();
+  const reply = gate<Reply>();
+  platform.answers.send_message = reply.promise;
+  chat.draft = 'More';
+  const sending = chat.send();
+  chat.draft = 'And more';
+  await chat.send();
+  expect([sentTexts(), chat.queued, chat.draft]).toEqual([['Hello', 'More'], ['And more'], '']);
+  platform.emit({ type: 'message', message: message('v', { parent_id: 'm', role: 'user', text: 'More' }) });
+  platform.emit({ type: 'message', message: message('n', { parent_id: 'v', status: 'streaming' }) });
+  platform.emit({ type: 'message', message: message('n', { parent_id: 'v', text: 'Done.' }) });
+  expect(sentTexts()).toEqual(['Hello', 'More']);
+  platform.answers.send_message = sent('a');
+  reply.open(sent('a'));
+  await sending;
+  await settle();
+  expect([sentTexts(), chat.queued]).toEqual([['Hello', 'More', 'And more'], []]);
+});
+
+test('a message that waits and cannot be sent goes on waiting', async () => {
+  const { chat, platform, end } = await startWaiting('More');
+  platform.answers.send_message = new CallError('storage', 'The disk is full.');
+  end();
+  await settle();
+  expect(chat.queued).toEqual(['More']);
+});
+
+test('what waits is there after a reload, and goes with its chat', async () => {
+  await startWaiting('More');
+  const again = await start();
+  expect(again.chat.queued).toEqual(['More']);
+  again.platform.emit({ type: 'conversation_deleted', id: 'a' });
+  expect((await start()).chat.queued).toEqual([]);
+});
+
+test('an answer that repeats itself waits for a choice', async () => {
+  const { chat, platform, end } = await startWaiting('More');
+  end({ status: 'streaming', is_held: true });
+  expect(chat.announcement).toBe('This answer repeats itself.');
+  expect(chat.queued).toEqual(['More']);
+  await chat.goOn();
+  expect(platform.asked.at(-1)).toEqual({ type: 'go_on', conversation_id: 'a' });
 });
 
 test('text that could not be sent comes back, in the conversation it was for', async () => {

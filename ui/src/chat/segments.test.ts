@@ -103,3 +103,18 @@ test('an answer that repeats itself asks what becomes of it', async () => {
   await fireEvent.click(choice.getByRole('button', { name: 'Stop' }));
   expect(platform.asked.at(-1)).toEqual({ type: 'stop', conversation_id: 'a' });
 });
+
+test('a message that is sent while an answer is written is shown as waiting', async () => {
+  await open({ status: 'streaming', text: 'So' });
+  const composer = screen.getByRole<HTMLTextAreaElement>('textbox', { name: 'Message' });
+  await fireEvent.input(composer, { target: { value: 'And then?' } });
+  await fireEvent.keyDown(composer, { key: 'Enter' });
+  await drawn();
+  const waiting = within(screen.getByRole('region', { name: 'Waiting messages' }));
+  expect(waiting.getByText('And then?')).toBeTruthy();
+  expect(composer.value).toBe('');
+  await fireEvent.click(waiting.getByRole('button', { name: 'Edit this message' }));
+  await drawn();
+  expect(composer.value).toBe('And then?');
+  expect(screen.queryByRole('region', { name: 'Waiting messages' })).toBeNull();
+});

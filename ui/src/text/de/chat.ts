@@ -63,6 +63,7 @@ export const chat: Catalogue['chat'] = {
   hideInspector: 'Informationen ausblenden',
   inspector: 'Dieser Chat',
   write: 'Nachricht schreiben',
+  writeNext: 'Nächste Nachricht schreiben',
   writing: 'Schreibt',
   you: 'Du',
 };
@@ -91,6 +92,16 @@ export const held: Catalogue['held'] = {
   question: 'Diese Antwort wiederholt sich.',
   stop: 'Anhalten',
   goOn: 'Weiterschreiben',
+};
+
+export const queue: Catalogue['queue'] = {
+  edit: 'Diese Nachricht bearbeiten',
+  label: 'Wartende Nachrichten',
+  remove: 'Diese Nachricht entfernen',
+  send: 'Jetzt senden',
+  stays: (count) => `${f.plural(count, 'Nachricht wartet', 'Nachrichten warten')} darauf, gesendet zu werden`,
+  waiting: (count) =>
+    count === 1 ? 'Folgt, wenn die Antwort fertig ist' : 'Folgen nacheinander, wenn die Antwort fertig ist',
 };
 
 export const endings: Catalogue['endings'] = {

@@ -62,6 +62,7 @@ export const chat = {
   hideInspector: 'Hide the inspector',
   inspector: 'This chat',
   write: 'Write a message',
+  writeNext: 'Write the next message',
   writing: 'Writing',
   you: 'You',
 };
@@ -90,6 +91,17 @@ export const held = {
   question: 'This answer repeats itself.',
   stop: 'Stop',
   goOn: 'Go on',
+};
+
+/** Messages that are sent when the answer is done. */
+export const queue = {
+  edit: 'Edit this message',
+  label: 'Waiting messages',
+  remove: 'Remove this message',
+  send: 'Send now',
+  stays: (count: number) => `${f.plural(count, 'message waits', 'messages wait')} to be sent`,
+  waiting: (count: number): string =>
+    count === 1 ? 'Sent when the answer is done' : 'Sent one after another when the answer is done',
 };
 
 /** How an answer ended before its end, and what can be done about it. */
