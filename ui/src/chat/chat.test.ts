@@ -121,6 +121,12 @@ test('while an answer is written messages wait, and follow it one by one', async
   expect([sentTexts(), chat.queued, chat.draft]).toEqual([['Hello'], ['More', 'And more'], '']);
   chat.select('b');
   expect(chat.queued).toEqual([]);
+  const next = message('v', { parent_id: 'm', role: 'user', text: 'More' });
+  platform.answers.send_message = {
+    type: 'sent',
+    conversation: conversation('a', { is_streaming: true }),
+    messages: [next, message('n', { parent_id: 'v', status: 'streaming' })],
+  };
   end();
   await settle();
   expect(sentTexts()).toEqual(['Hello', 'More']);
