@@ -234,11 +234,8 @@ impl ModelMemory {
             // have freed their results when one of the other kind needs most, and attention its
             // scores when gates are computed.
             ComputeDevice::Cpu => {
-                let (num_scores, num_gates) =
-                    (length * heads * keys, length * numbers_per_token / GATED);
-                let scores = num_scores * self.float_bytes
-                    + length * keys
-                    + exponential_bytes(if num_scores > MAX_SIZE as u64 { 0 } else { num_scores });
+                let scores = length * heads * keys * self.float_bytes + length * keys;
+                let num_gates = length * numbers_per_token / GATED;
                 let attending = length * numbers_per_token * self.float_bytes
                     + scores.max(exponential_bytes(num_gates));
                 attending.max(length * recurrent_per_token * self.float_bytes) + fixed
