@@ -95,6 +95,15 @@ impl AnswerSegment {
         }
     }
 
+    /// What a stored answer says to its reader, without reasoning and calls.
+    pub(crate) fn said(segments: Option<&str>, text: &str) -> String {
+        let texts = AnswerSegment::stored(segments, text).into_iter().filter_map(|one| match one {
+            AnswerSegment::Text { text } => Some(text.trim().to_owned()),
+            AnswerSegment::Reasoning { .. } | AnswerSegment::ToolCall { .. } => None,
+        });
+        texts.collect::<Vec<_>>().join("\n\n")
+    }
+
     /// The segments of a stored answer; those that cannot be read are its text.
     pub(crate) fn stored(segments: Option<&str>, text: &str) -> Vec<AnswerSegment> {
         let stored = segments.and_then(|segments| serde_json::from_str(segments).ok());
@@ -344,6 +353,18 @@ mod tests {
         assert_eq!(stored, [reasoning("Hm", 5, Some(7))]);
         writing.segments.end(at);
         assert_eq!(writing.segments.take_changes(), [whole(0, reasoning("Hm", 5, Some(7)))]);
+    }
+
+    #[test]
+    fn what_an_answer_says_has_no_reasoning() {
+        let mut writing = Writing::new();
+        writing.after(0, thinks("Hm"));
+        writing.after(0, text("\n\nNo. "));
+        let raw = "<think>Hm</think>\n\nNo. ";
+        let stored = writing.segments.to_stored(raw, writing.now().at);
+        assert_eq!(AnswerSegment::said(stored.as_deref(), raw), "No.");
+        assert_eq!(AnswerSegment::said(None, " Yes.\n"), "Yes.");
+        assert_eq!(AnswerSegment::said(None, " \n"), "");
     }
 
     #[test]

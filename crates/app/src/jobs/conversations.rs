@@ -4,6 +4,7 @@ use cairn_chat::Role;
 use cairn_store::Message;
 
 use crate::app::App;
+use crate::chat::segments::AnswerSegment;
 use crate::wire::{ConversationPart, Failure};
 
 /// The texts of conversations, in their order. One that is gone meanwhile fails.
@@ -22,25 +23,30 @@ pub(super) async fn texts(
 }
 
 fn text(branch: &[Message], part: ConversationPart) -> String {
-    let said = |message: &&Message| !message.text.trim().is_empty();
     match part {
         ConversationPart::Whole => {
-            let messages: Vec<String> = branch.iter().filter(said).map(line).collect();
-            messages.join("\n\n")
+            let lines: Vec<String> = branch.iter().filter_map(line).collect();
+            lines.join("\n\n")
         }
         ConversationPart::LastQuestion => {
             let mut questions = branch.iter().rev().filter(|message| message.role == Role::User);
-            questions.find(said).map(|message| message.text.trim().to_owned()).unwrap_or_default()
+            questions.find_map(said).unwrap_or_default()
         }
     }
 }
 
 /// A message behind who wrote it, in words that models know.
-fn line(message: &Message) -> String {
+fn line(message: &Message) -> Option<String> {
     let author = match message.role {
         Role::System => "System",
         Role::User => "User",
         Role::Assistant => "Assistant",
     };
-    format!("{author}: {}", message.text.trim())
+    Some(format!("{author}: {}", said(message)?))
+}
+
+/// The text of a message, of an answer without its reasoning; none if it has none.
+fn said(message: &Message) -> Option<String> {
+    let text = AnswerSegment::said(message.segments.as_deref(), &message.text);
+    Some(text.trim().to_owned()).filter(|text| !text.is_empty())
 }
