@@ -83,19 +83,19 @@ pub(crate) fn lark(
 pub(crate) struct AnswerGrammar {
     grammar: Arc<Grammar>,
     /// Made beside the engine's thread, because a large grammar takes a while to copy.
-    first: Option<Box<Constraint>>,
+    first: Option<Constraint>,
 }
 
 impl AnswerGrammar {
     pub(crate) fn compile(compiler: &GrammarCompiler, lark: &str) -> Result<Self, EngineError> {
         let grammar = caught("compiling a grammar", || Ok(compiler.compile(lark)?))?;
-        let first = Some(Box::new(grammar.constraint(0)));
+        let first = Some(grammar.constraint(0));
         Ok(AnswerGrammar { grammar, first })
     }
 
     /// The state behind the first tokens of an answer. A sequence that is retried is further.
     pub(crate) fn constraint(&mut self, num_sampled: usize) -> Constraint {
         let first = self.first.take().filter(|_| num_sampled == 0);
-        first.map_or_else(|| self.grammar.constraint(num_sampled), |first| *first)
+        first.unwrap_or_else(|| self.grammar.constraint(num_sampled))
     }
 }
