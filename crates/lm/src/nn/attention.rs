@@ -7,6 +7,7 @@ use mlx_rs::{Array, Dtype, ops};
 use crate::cache::{KeysValues, Mask, QuantizedArray, causal_mask};
 use crate::nn::RmsNorm;
 use crate::nn::attention_after_prefix::attention_after_prefix;
+use crate::nn::attention_shapes::{attention_in_few_shapes, plans_for_each_shape, suits};
 
 /// Attention of `queries` `[B, H, L, D]` over the keys and values that the layer's cache returned
 /// for this step; H is a multiple of H_kv (grouped-query attention). Returns `[B, L, H * D]`.
@@ -23,6 +24,11 @@ pub fn attention(
         )));
     };
     let output = match keys_values {
+        KeysValues::Dense { keys, values }
+            if plans_for_each_shape() && suits(queries, keys, mask) =>
+        {
+            attention_in_few_shapes(queries, keys, values, scale, mask)?
+        }
         KeysValues::Dense { keys, values } => {
             let mask = match mask {
                 Mask::None => None,

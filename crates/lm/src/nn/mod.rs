@@ -2,6 +2,7 @@
 
 mod attention;
 mod attention_after_prefix;
+mod attention_shapes;
 mod embedding;
 mod expert_blend;
 pub(crate) mod exponential;
