@@ -97,6 +97,13 @@ impl App {
         })
     }
 
+    /// How many tokens the prompt of a request has; none of them is computed.
+    pub async fn num_prompt_tokens(&self, request: GenerateRequest) -> Result<usize, EngineError> {
+        let GenerateRequest { model, prompt, template_variables, .. } = request;
+        let tokens = self.engine.prompt_tokens(model.as_deref(), prompt, template_variables);
+        Ok(tokens.await?.len())
+    }
+
     /// Lets a request begin with the saved context of a starting point, with whose tokens its
     /// prompt has to begin.
     pub async fn start_from(

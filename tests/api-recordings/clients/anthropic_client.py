@@ -35,9 +35,9 @@ def case(name):
 
 
 def models():
-    # In OpenAI's form, of which this client reads the ids.
-    names = [model.id for model in client.models.list(extra_headers=case("models are listed"))]
-    assert {RANDOM, SMALL} <= set(names), names
+    listed = list(client.models.list(extra_headers=case("models are listed")))
+    assert {RANDOM, SMALL} <= {model.id for model in listed}, listed
+    assert all(model.type == "model" and model.display_name for model in listed), listed
 
 
 def messages():
@@ -45,6 +45,15 @@ def messages():
     message = client.messages.create(
         **asked, extra_headers=case("a message thinks, speaks and calls")
     )
+    counted = client.messages.count_tokens(
+        model=SCRIPTED,
+        messages=ASKED,
+        system="Be brief.",
+        tools=TOOLS,
+        extra_headers=case("a prompt is counted"),
+    )
+    usage = message.usage
+    assert counted.input_tokens == usage.input_tokens + usage.cache_read_input_tokens, counted
     assert message.stop_reason == "tool_use"
     assert [block.type for block in message.content] == [
         "thinking",
@@ -165,13 +174,6 @@ def errors():
         anthropic.BadRequestError,
         400,
         lambda: ask("an image", messages=[{"role": "user", "content": [image]}]),
-    )
-    fails(
-        anthropic.NotFoundError,
-        404,
-        lambda: client.messages.count_tokens(
-            model=SMALL, messages=ASKED, extra_headers=case("tokens are not counted")
-        ),
     )
 
 

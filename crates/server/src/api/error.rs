@@ -1,7 +1,7 @@
 //! Errors in the form that each vendor's clients read.
 
 use axum::Json;
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use cairn_app::completion::{EngineError, StartError};
 use cairn_app::wire::{Failure, FailureCode};
@@ -20,6 +20,14 @@ impl Vendor {
     /// The vendor whose route this path is.
     pub(crate) fn of(path: &str) -> Vendor {
         if path.starts_with("/v1/messages") { Vendor::Anthropic } else { Vendor::OpenAi }
+    }
+
+    /// The vendor whose client asks, on a route that both have: Anthropic's names its version.
+    pub(super) fn of_client(headers: &HeaderMap) -> Vendor {
+        match headers.contains_key("anthropic-version") {
+            true => Vendor::Anthropic,
+            false => Vendor::OpenAi,
+        }
     }
 }
 

@@ -1,4 +1,5 @@
-//! `POST /v1/messages`: Anthropic's form of a chat.
+//! `POST /v1/messages`: Anthropic's form of a chat, and `POST /v1/messages/count_tokens`: how long
+//! its prompt is.
 
 use std::sync::Arc;
 
@@ -23,7 +24,8 @@ use crate::shared::Shared;
 
 #[derive(Deserialize)]
 struct MessagesRequest {
-    max_tokens: u32,
+    /// Not of a prompt that is only counted.
+    max_tokens: Option<u32>,
     messages: Vec<RequestMessage>,
     #[serde(default)]
     system: Option<Content>,
@@ -195,6 +197,10 @@ pub(super) async fn create(State(shared): State<Arc<Shared>>, request: Request) 
 
 async fn answer(shared: &Arc<Shared>, request: Request) -> Result<Response, ApiError> {
     let body: Body<MessagesRequest> = body::read(shared, request, &FIELDS).await?;
+    if body.fields.max_tokens.is_none() {
+        let message = "`max_tokens` is missing: say how long the answer may become.";
+        return Err(ApiError::invalid("max_tokens", message));
+    }
     let streams = body.fields.stream;
     let answer = Answer::begin(shared, question(body)?).await?;
     if streams {
@@ -212,6 +218,22 @@ async fn answer(shared: &Arc<Shared>, request: Request) -> Result<Response, ApiE
     message["stop_sequence"] = end.stop_string.clone().into();
     message["usage"] = usage(&end);
     Ok(Json(message).into_response())
+}
+
+pub(super) async fn count_tokens(State(shared): State<Arc<Shared>>, request: Request) -> Response {
+    match count(&shared, request).await {
+        Ok(response) => response,
+        Err(error) => error.response(Vendor::Anthropic),
+    }
+}
+
+async fn count(shared: &Arc<Shared>, request: Request) -> Result<Response, ApiError> {
+    let body: Body<MessagesRequest> = body::read(shared, request, &COUNTED_FIELDS).await?;
+    let AnswerRequest { model, prompt, own, .. } = question(body)?;
+    let mut generate = shared.app.completion(model.as_deref(), prompt).await?;
+    generate.template_variables = own.chat_template_kwargs.unwrap_or_default();
+    let num_tokens = shared.app.num_prompt_tokens(generate).await?;
+    Ok(Json(json!({ "input_tokens": num_tokens })).into_response())
 }
 
 /// A part as a block of content; none for a call whose arguments are no object, because the answer
@@ -243,6 +265,10 @@ pub(super) const FIELDS: Fields = Fields {
     ],
     refused,
 };
+
+/// Those that the length of a prompt depends on.
+pub(super) const COUNTED_FIELDS: Fields =
+    Fields { read: &["messages", "system", "tools", "tool_choice"], refused };
 
 /// A field that asks for what Cairn cannot do.
 fn refused(fields: &Map<String, Value>) -> Option<String> {
@@ -292,7 +318,7 @@ fn question(body: Body<MessagesRequest>) -> Result<AnswerRequest, ApiError> {
             ..VendorSampling::default()
         },
         own,
-        max_tokens: Some(fields.max_tokens),
+        max_tokens: fields.max_tokens,
         stops: checked_stops(fields.stop_sequences, "stop_sequences")?,
         num_top_logprobs: None,
     })

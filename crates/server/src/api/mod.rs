@@ -63,7 +63,7 @@ pub(crate) fn routes(shared: &Arc<Shared>) -> Router<Arc<Shared>> {
     open.into_iter().fold(router, add)
 }
 
-fn routes_by_path() -> [(&'static str, MethodRouter<Arc<Shared>>); 9] {
+fn routes_by_path() -> [(&'static str, MethodRouter<Arc<Shared>>); 10] {
     [
         ("/v1/models", get(models::list)),
         ("/v1/models/{*name}", get(models::show)),
@@ -71,6 +71,7 @@ fn routes_by_path() -> [(&'static str, MethodRouter<Arc<Shared>>); 9] {
         ("/v1/completions", post(completions::create)),
         ("/v1/responses", post(responses::create)),
         ("/v1/messages", post(messages::create)),
+        ("/v1/messages/count_tokens", post(messages::count_tokens)),
         ("/v1/decisions", post(decisions::create)),
         ("/health", get(health)),
         ("/openapi.json", get(openapi::show)),

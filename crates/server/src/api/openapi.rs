@@ -54,6 +54,7 @@ mod tests {
         check("/v1/completions", &completions::FIELDS);
         check("/v1/responses", &responses::FIELDS);
         check("/v1/messages", &messages::FIELDS);
+        check("/v1/messages/count_tokens", &messages::COUNTED_FIELDS);
         check("/v1/decisions", &decisions::FIELDS);
     }
 }

@@ -164,6 +164,20 @@ async fn anthropics_clients_are_answered_in_their_form() {
     assert_eq!(whole["stop_reason"], "max_tokens");
     assert_eq!(whole["usage"]["output_tokens"], 9);
     let text = whole["content"][0]["text"].as_str().unwrap();
+    // Counting takes the same body, and needs no length of an answer.
+    let counted = ask(&running, "/v1/messages/count_tokens", &body).await;
+    let read = ["input_tokens", "cache_read_input_tokens"].map(|of| whole["usage"][of].as_u64());
+    assert_eq!(counted["input_tokens"].as_u64(), read.into_iter().sum());
+    let body_without = |name: &str| {
+        let mut body = body.clone();
+        body.as_object_mut().unwrap().remove(name);
+        body
+    };
+    let unbounded = body_without("max_tokens");
+    assert_eq!(ask(&running, "/v1/messages/count_tokens", &unbounded).await, counted);
+    let refused = running.send(&post("/v1/messages"), unbounded.to_string().as_bytes()).await;
+    assert_eq!(refused.0, 400);
+    assert!(refused.2.contains("`max_tokens` is missing"), "{}", refused.2);
 
     body["stream"] = true.into();
     let events = events(&running, "/v1/messages", &body).await;
@@ -326,6 +340,12 @@ async fn every_route_but_health_asks_for_the_key() {
     let listed = check(&format!("{models}\r\nx-api-key: TOKEN"), 200).await;
     let listed: Value = serde_json::from_str(&listed).unwrap();
     assert_eq!(listed["data"][0]["id"], MODEL);
+    // Anthropic's clients name a version of their own, and read another form.
+    let theirs = check(&format!("{models}\r\nx-api-key: TOKEN\r\nanthropic-version: 1"), 200).await;
+    let theirs: Value = serde_json::from_str(&theirs).unwrap();
+    assert_eq!((&theirs["data"][0]["type"], &theirs["first_id"]), (&json!("model"), &json!(MODEL)));
+    let refused = check(&format!("{models}\r\nanthropic-version: 1"), 401).await;
+    assert!(refused.contains("\"type\":\"error\""), "{refused}");
     let one = "GET /v1/models/tiny-chat HTTP/1.0\r\nhost: HOST\r\nx-api-key: TOKEN";
     check(one, 200).await;
     check(&one.replace("tiny-chat", "owner/none"), 404).await;
