@@ -36,17 +36,13 @@ impl Load {
         answer_tokens: 128,
         num_trials: 3,
     };
-    /// The same for a tokenizer of words, but fewer: a CPU takes a minute for these.
-    pub const STARTER: Load = Load {
-        num_clients: 8,
-        system_chars: 2100,
-        question_chars: 480,
-        num_trials: 1,
-        ..Load::TINY
-    };
+    /// The same for a tokenizer of words.
+    pub const WORDS: Load = Load { system_chars: 2100, question_chars: 480, ..Load::TINY };
+    /// Fewer clients: a CPU takes a minute for these.
+    pub const STARTER: Load = Load { num_clients: 8, num_trials: 1, ..Load::WORDS };
 }
 
-/// Measures `cairn serve` against `mlx_lm.server`, with a tiny model and the starter model.
+/// Measures `cairn serve` against `mlx_lm.server`, with `model` or a tiny model and the starter model.
 /// `target/release/cairn` is there.
 pub fn run() -> Result<()> {
     let home = root().join("target/bench-home");
@@ -55,6 +51,27 @@ pub fn run() -> Result<()> {
     compare(&python, &home, "a model of two layers", &tiny, Load::TINY)?;
     let starter = float32(&python, &import_starter(&home)?, &home, "starter-f32")?;
     compare(&python, &home, "SmolLM2-135M f32", &starter, Load::STARTER)
+}
+
+/// Measures a model folder as it is, with 32 clients. Its tokenizer is one of words.
+pub fn run_model(model: &Path, python: Option<PathBuf>) -> Result<()> {
+    let home = root().join("target/bench-home");
+    let python = python.map_or_else(oracle::python, Ok)?;
+    let (model, name) = linked(&home, model)?;
+    compare(&python, &home, &name, &model, Load::WORDS)
+}
+
+/// The folder among the models of `home`, and its name.
+fn linked(home: &Path, model: &Path) -> Result<(PathBuf, String)> {
+    let model = model.canonicalize().with_context(|| format!("no folder {}", model.display()))?;
+    let name = model.file_name().context("a folder")?.to_string_lossy().into_owned();
+    let link = home.join("models").join(&name);
+    fs::create_dir_all(home.join("models"))?;
+    if link.is_symlink() {
+        fs::remove_file(&link)?;
+    }
+    std::os::unix::fs::symlink(&model, &link)?;
+    Ok((link, name))
 }
 
 /// A model's weights in float32, in a folder that both servers load.

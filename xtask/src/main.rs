@@ -60,7 +60,14 @@ enum Chore {
     /// Measure what the README claims.
     Bench,
     /// Measure the server against mlx_lm.server, with the target/release/cairn that is there.
-    BenchServer,
+    BenchServer {
+        /// Only this model folder, with 32 clients, as it is; it has a tokenizer of words.
+        #[arg(long)]
+        model: Option<PathBuf>,
+        /// A Python with mlx-lm; set up here if it is not given.
+        #[arg(long, requires = "model")]
+        python: Option<PathBuf>,
+    },
     /// Type-check the macOS build.
     MacosCheck,
     /// Write ui/src/platform/wire.ts from the app's wire types.
@@ -110,7 +117,10 @@ fn run(chore: Chore) -> Result<()> {
         Chore::Interop { api } => interop::run(api),
         Chore::Lint => check::lint(),
         Chore::Bench => bench::run(),
-        Chore::BenchServer => bench_server::run(),
+        Chore::BenchServer { model: None, .. } => bench_server::run(),
+        Chore::BenchServer { model: Some(model), python } => {
+            bench_server::run_model(&model, python)
+        }
         Chore::MacosCheck => macos_check::run(),
         Chore::Bindings => ui::write_bindings(),
         Chore::Mlx => mlx::make(),

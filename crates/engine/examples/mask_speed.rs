@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 
 /// How often each document is written; the first time is told apart.
 const NUM_ROUNDS: usize = 20;
+const RANDOM_TOKENS: usize = 100;
 
 fn main() -> Result<()> {
     let mut arguments = std::env::args().skip(1);
@@ -31,6 +32,7 @@ fn main() -> Result<()> {
         println!("{{\"vocab_size\": {vocab_size}, \"vocabulary_ms\": {:.1}}}", ms(began.elapsed()));
         for (name, schema, document) in cases() {
             time(&model, &compiler, name, &schema, &document)?;
+            time_random(&model, &compiler, name, &schema)?;
         }
     }
     Ok(())
@@ -77,6 +79,40 @@ fn time(
         percentile_us(&mut later, 0.99),
         percentile_us(&mut later, 1.0),
         mean_us(&first),
+    );
+    Ok(())
+}
+
+/// Times answers of which each token is drawn from all that are allowed: what a model of random
+/// weights writes.
+fn time_random(
+    model: &LoadedModel,
+    compiler: &GrammarCompiler,
+    name: &str,
+    schema: &Value,
+) -> Result<()> {
+    let grammar = compiler.compile(&format!("start: %json {schema}"))?;
+    let mut allowed = vec![false; model.model.vocab_size()];
+    let (mut times, mut state) = (Vec::new(), 1u64);
+    for _ in 0..NUM_ROUNDS {
+        let mut constraint = grammar.constraint(0);
+        let mut tokens = vec![0];
+        for _ in 0..RANDOM_TOKENS {
+            let began = Instant::now();
+            let (last, before) = tokens.split_last().context("a token")?;
+            constraint.allowed(before, *last, &mut allowed)?;
+            times.push(began.elapsed());
+            let choices: Vec<u32> =
+                (0..allowed.len() as u32).filter(|&token| allowed[token as usize]).collect();
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            tokens.push(choices[(state >> 33) as usize % choices.len()]);
+        }
+    }
+    println!(
+        "{{\"schema\": \"{name}\", \"answers\": \"random\", \"mask_us\": {:.1}, \"median_us\": {:.1}, \"p99_us\": {:.1}}}",
+        mean_us(&times),
+        percentile_us(&mut times, 0.5),
+        percentile_us(&mut times, 0.99),
     );
     Ok(())
 }
