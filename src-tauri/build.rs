@@ -6,6 +6,7 @@ fn main() {
         "call",
         "export_cache",
         "export_job",
+        "save_text",
         "import_cache",
         "import_model",
         "choose_folder",

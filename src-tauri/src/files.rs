@@ -1,5 +1,5 @@
 //! Files that the user chooses in native dialogs or drops on the window: prompt caches to save and
-//! open, models to import, answers about many texts to save.
+//! open, models to import, answers about many texts and code to save.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -55,6 +55,34 @@ pub async fn export_job(
         dialog.set_title("Export answers").set_file_name(file_name(&suggested_name, "csv"));
     let Some(path) = chosen(|answer| dialog.save_file(answer)).await? else { return Ok(false) };
     app.export_job(&id, &path).await?;
+    Ok(true)
+}
+
+/// Asks for a path and writes a text to it. False if the user cancelled.
+///
+/// # Errors
+/// The failure to show.
+#[tauri::command]
+pub async fn save_text(
+    text: String,
+    suggested_name: String,
+    window: WebviewWindow,
+) -> Result<bool, Failure> {
+    let (stem, extension) = suggested_name.rsplit_once('.').unwrap_or((&suggested_name, ""));
+    let is_plain = !extension.is_empty() && extension.chars().all(|c| c.is_ascii_alphanumeric());
+    let extension = if is_plain { extension } else { "txt" };
+    let dialog = window.dialog().file().set_parent(&window).set_title("Save file");
+    let dialog = dialog.set_file_name(file_name(stem, extension));
+    let Some(path) = chosen(|answer| dialog.save_file(answer)).await? else { return Ok(false) };
+    let failed = |why: String| Failure {
+        code: FailureCode::Storage,
+        message: format!("{} cannot be written: {why}.", path.display()),
+    };
+    let target = path.clone();
+    match tauri::async_runtime::spawn_blocking(move || std::fs::write(target, text)).await {
+        Ok(written) => written.map_err(|error| failed(error.to_string()))?,
+        Err(error) => return Err(failed(error.to_string())),
+    }
     Ok(true)
 }
 

@@ -64,6 +64,7 @@ fn run() -> Result<()> {
             ipc::call,
             files::export_cache,
             files::export_job,
+            files::save_text,
             files::import_cache,
             files::import_model,
             files::choose_folder,

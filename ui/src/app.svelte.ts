@@ -3,6 +3,7 @@ import { createContext } from 'svelte';
 import { CacheStore } from './cache/cache.svelte';
 import { ImportStore } from './cache/import.svelte';
 import { ChatStore } from './chat/chat.svelte';
+import { titleOf } from './chat/conversations.svelte';
 import { commands, isAvailable } from './commands';
 import { JobStore } from './jobs/jobs.svelte';
 import { menuBar } from './menuBar';
@@ -13,7 +14,7 @@ import { ModelStore, type ModelsTab } from './models/models.svelte';
 import { RevisionStore } from './models/revisions.svelte';
 import { FiguresStore } from './monitor/figures.svelte';
 import { Navigation } from './navigation.svelte';
-import { CallError, sentenceOf, type Connection, type Dropped, type Platform } from './platform/platform';
+import { CallError, fileName, sentenceOf, type Connection, type Dropped, type Platform } from './platform/platform';
 import type { Event, ModelProblem, NamedCache } from './platform/wire';
 import { ServerStore } from './server/server.svelte';
 import { HubAccessStore } from './settings/hubAccess.svelte';
@@ -297,6 +298,13 @@ export class App {
       milliseconds: OFFER_MS,
       action: { label: strings.models.startChatting, run: () => void this.startChatting(name) },
     });
+  }
+
+  /** Saves code of an answer as a file that is called as the chat. */
+  async saveText(text: string, ending: string): Promise<void> {
+    const { selected } = this.chat;
+    const name = fileName(selected ? titleOf(selected) : '', ending, strings.content.code);
+    await this.platform.saveText(text, name).catch((error: unknown) => this.report(error));
   }
 
   openSaved(highlightedId: string | null = null): void {

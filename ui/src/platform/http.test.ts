@@ -191,6 +191,16 @@ test('answers are saved under their name, with the mark that spreadsheets need',
   await vi.waitFor(() => expect(saved).toEqual([[[0xef, 0xbb, 0xbf, 0x61], 'Stones.csv']]), { timeout: 20_000 });
 });
 
+test('code is saved without a request, and as nothing that a browser would open', async () => {
+  const saved: [string, string][] = [];
+  const platform = new HttpPlatform('key', {
+    fetch: async () => Promise.reject(new Error('asked')),
+    save: ({ type }, name) => void saved.push([type, name]),
+  });
+  expect(await platform.saveText('<script>', 'Page.html')).toBe(true);
+  expect(saved).toEqual([['application/octet-stream', 'Page.html']]);
+});
+
 test('a file is sent as it is, with its name', async () => {
   const file = cacheFile('Grüße.safetensors');
   let asked: [RequestInfo | URL, RequestInit | undefined] | undefined;

@@ -66,6 +66,12 @@ export class HttpPlatform implements Platform {
     return true;
   }
 
+  async saveText(text: string, suggestedName: string): Promise<boolean> {
+    // No type that a browser would open instead of saving it.
+    this.#save(new Blob([text], { type: 'application/octet-stream' }), suggestedName);
+    return true;
+  }
+
   async importCache(given?: File, { onChosen, signal }: ImportOptions = {}): Promise<ImportPreview | null> {
     const file = given ?? (await this.#pick());
     if (!file) return null;

@@ -46,6 +46,8 @@ export interface Platform {
   exportCache(source: CacheSource, layout: CacheFileLayout, suggestedName: string): Promise<boolean>;
   /** Writes the answers of a job to a CSV file: where the user chooses, or among a browser's downloads; false: they cancelled. Rejects with a {@link CallError}. */
   exportJob(id: string, suggestedName: string): Promise<boolean>;
+  /** Writes a text to a file: where the user chooses, or among a browser's downloads; false: they cancelled. Rejects with a {@link CallError}. */
+  saveText(text: string, suggestedName: string): Promise<boolean>;
   /**
    * Previews a prompt cache file without importing it yet. Without a file it asks for one; null: the user cancelled.
    * Rejects with a {@link CallError}.

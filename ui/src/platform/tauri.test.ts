@@ -73,16 +73,18 @@ test('files are opened and saved by the shell', async () => {
   const asked: [string, unknown][] = [];
   mockIPC((name, payload) => {
     asked.push([name, payload]);
-    return name.startsWith('export') ? false : preview();
+    return /^(export|save)/.test(name) ? false : preview();
   });
   const platform = new TauriPlatform();
   const source: CacheSource = { type: 'conversation', id: 'a' };
   expect(await platform.exportCache(source, '0.30', 'Notes.safetensors')).toBe(false);
   expect(await platform.exportJob('a', 'Stones.csv')).toBe(false);
+  expect(await platform.saveText('x = 1', 'Stones.py')).toBe(false);
   expect(await platform.importCache()).toEqual(preview());
   expect(asked).toEqual([
     ['export_cache', { source, layout: '0.30', suggestedName: 'Notes.safetensors' }],
     ['export_job', { id: 'a', suggestedName: 'Stones.csv' }],
+    ['save_text', { text: 'x = 1', suggestedName: 'Stones.py' }],
     ['import_cache', {}],
   ]);
 });

@@ -68,6 +68,10 @@ export class TauriPlatform implements Platform {
     return ask('export_job', { id, suggestedName });
   }
 
+  saveText(text: string, suggestedName: string): Promise<boolean> {
+    return ask('save_text', { text, suggestedName });
+  }
+
   importCache(): Promise<ImportPreview | null> {
     return ask('import_cache', {});
   }

@@ -40,6 +40,7 @@ export class FakePlatform implements Platform {
   /** What was written to files: source, layout and file name. */
   readonly exported: [CacheSource, CacheFileLayout, string][] = [];
   readonly exportedJobs: [string, string][] = [];
+  readonly savedTexts: [string, string][] = [];
   exportAnswer: boolean | Error = true;
   /** The preview of a file; null: no file was chosen. */
   importAnswer: ImportPreview | null | Error | Promise<ImportPreview> = null;
@@ -75,6 +76,12 @@ export class FakePlatform implements Platform {
 
   async exportJob(id: string, suggestedName: string): Promise<boolean> {
     this.exportedJobs.push([id, suggestedName]);
+    if (this.exportAnswer instanceof Error) throw this.exportAnswer;
+    return this.exportAnswer;
+  }
+
+  async saveText(text: string, suggestedName: string): Promise<boolean> {
+    this.savedTexts.push([text, suggestedName]);
     if (this.exportAnswer instanceof Error) throw this.exportAnswer;
     return this.exportAnswer;
   }

@@ -163,11 +163,16 @@ export const content = {
   code: 'Code',
   codeIn: (language: string) => `Code, ${language}`,
   copyCode: 'Copy code',
+  done: 'Done',
+  footnote: (label: string) => `Footnote ${label}`,
   imageNotLoaded: 'Image, not loaded: ',
   imageTitle: (address: string) => `This image is not loaded: ${address}`,
   linkNotOpened: (target: string) => `Not opened: ${target}`,
+  open: 'To do',
   plainText: 'text',
+  saveCode: 'Save as a file…',
   table: 'Table',
+  wrapCode: 'Wrap long lines',
   /** The speaker of the turn that a special token opens. */
   speakers: { system: 'System:', user: 'You:', assistant: 'Answer:', tool: 'Tool:' },
 };

@@ -31,9 +31,6 @@ export interface Run {
   scope: string;
 }
 
-// Longer blocks stay plain: colouring happens on the main thread.
-const LONGEST = 40_000;
-
 const lowlight = createLowlight({
   bash,
   c,
@@ -61,10 +58,76 @@ const lowlight = createLowlight({
   yaml,
 });
 
-/** The coloured runs; their texts joined are `code` exactly; one plain run when the language is unknown or the code too long. */
+/** Lines of code that are drawn, and drawn again, together. */
+export interface Chunk {
+  text: string;
+  runs: Run[];
+}
+
+/** A chunk ends at the first empty line behind this many characters, or after twice as many anyway. */
+const CHUNK = 2_000;
+
+/**
+ * Colours code that grows at its end. Chunks before the last do not change any more, so that each step costs what one chunk costs,
+ * however long the code is. A chunk begins where no string, comment or other language is open, as far as that can be seen.
+ */
+export class HighlightStream {
+  #language = '';
+  #source = '';
+  #settled: Chunk[] = [];
+  #settledLength = 0;
+
+  update(source: string, language: string): Chunk[] {
+    if (language !== this.#language || !source.startsWith(this.#source)) this.#restart(language);
+    this.#source = source;
+    for (;;) {
+      const rest = source.slice(this.#settledLength);
+      const isLast = rest.length <= CHUNK;
+      const runs = highlight(isLast ? rest : rest.slice(0, 2 * CHUNK), language);
+      const end = isLast ? 0 : endOfChunk(rest, runs);
+      if (end === 0)
+        return rest === '' && this.#settled.length > 0 ? this.#settled : [...this.#settled, { text: rest, runs }];
+      this.#settled = [...this.#settled, { text: rest.slice(0, end), runs: firstRuns(runs, end) }];
+      this.#settledLength += end;
+    }
+  }
+
+  #restart(language: string): void {
+    this.#language = language;
+    this.#settled = [];
+    this.#settledLength = 0;
+  }
+}
+
+/** Where the first chunk of a text ends: behind a line end; 0 if that is not to be seen yet. */
+function endOfChunk(text: string, runs: Run[]): number {
+  let start = 0;
+  for (const run of runs) {
+    for (const match of run.scope === '' ? run.text.matchAll(/\n[ \t]*\n(?=\S)/g) : []) {
+      const end = start + match.index + match[0].length;
+      if (end >= CHUNK / 2) return end;
+    }
+    start += run.text.length;
+  }
+  if (text.length < 2 * CHUNK) return 0;
+  return text.lastIndexOf('\n', 2 * CHUNK - 1) + 1 || 2 * CHUNK;
+}
+
+/** The runs of the first `length` characters. */
+function firstRuns(runs: Run[], length: number): Run[] {
+  const first: Run[] = [];
+  for (const run of runs) {
+    if (length <= 0) break;
+    first.push({ ...run, text: run.text.slice(0, length) });
+    length -= run.text.length;
+  }
+  return first;
+}
+
+/** The coloured runs; their texts joined are `code` exactly; one plain run when the language is unknown. */
 export function highlight(code: string, language: string): Run[] {
   const plain = [{ text: code, scope: '' }];
-  if (code.length > LONGEST || !lowlight.registered(language.toLowerCase())) return plain;
+  if (code === '' || !lowlight.registered(language.toLowerCase())) return plain;
   try {
     const runs: Run[] = [];
     flatten(lowlight.highlight(language.toLowerCase(), code).children, '', runs);

@@ -1,24 +1,36 @@
 // Markdown to a small tree of plain data that components can draw without ever touching HTML.
 import MarkdownIt, { type Token } from 'markdown-it';
+import cjkFriendly from 'markdown-it-cjk-friendly';
 import { safeHref } from './links';
+import { addSyntax, type Definitions, type Environment } from './syntax';
 
 export type Inline =
   | { kind: 'text'; text: string }
   | { kind: 'code'; text: string }
-  | { kind: 'em' | 'strong' | 'strike'; children: Inline[] }
+  | { kind: 'em' | 'strong' | 'strike' | 'sub' | 'sup' | 'kbd'; children: Inline[] }
+  | { kind: 'math'; text: string; isDisplay: boolean }
+  | { kind: 'note'; label: string }
   | { kind: 'link'; href: string | null; target: string; children: Inline[] }
   | { kind: 'image'; target: string; alt: string }
   | { kind: 'break' };
 
 export type Align = 'left' | 'center' | 'right' | null;
 
+/** An item of a list; of a list of tasks it says whether that is done. */
+export interface Item {
+  isDone: boolean | null;
+  children: Block[];
+}
+
 export type Block =
   | { kind: 'paragraph'; isTight: boolean; children: Inline[] }
   | { kind: 'heading'; level: number; children: Inline[] }
-  | { kind: 'code'; text: string; language: string; isClosed: boolean }
+  | { kind: 'code'; text: string; language: string }
   | { kind: 'quote'; children: Block[] }
-  | { kind: 'list'; start: number | null; items: Block[][] }
+  | { kind: 'list'; start: number | null; items: Item[] }
   | { kind: 'table'; align: Align[]; head: Inline[][]; rows: Inline[][][] }
+  | { kind: 'math'; text: string }
+  | { kind: 'note'; label: string; children: Block[] }
   | { kind: 'rule' }
   | { kind: 'plain'; text: string };
 
@@ -28,19 +40,27 @@ export interface Placed {
   line: number;
 }
 
-/** Link definitions (`[name]: address`) seen so far, in the parser's own form. */
-export type References = Record<string, { title: string; href: string }>;
-
 // Deeper nesting is shown as source text: it is never intended, and each level costs a component.
 const DEEPEST = 24;
 
 // `validateLink` accepts every link, so that refused ones are still shown as text; `safeHref` decides what may be followed.
-const parser = new MarkdownIt({ html: false, linkify: false, typographer: false });
+const parser = new MarkdownIt({ html: false, linkify: true, typographer: false });
 parser.validateLink = () => true;
+// In Chinese, Japanese and Korean, emphasis begins and ends beside letters and marks that have no spaces around them.
+parser.use(cjkFriendly);
+parser.use(addSyntax);
+// Only whole addresses become links: names of files and modules look like hosts.
+parser.linkify.set({ fuzzyLink: false, fuzzyEmail: false, fuzzyIP: false });
+for (const scheme of ['ftp:', '//', 'mailto:']) parser.linkify.add(scheme, null);
 
-/** Parses text into top-level blocks. `references` is read and added to. */
-export function parseBlocks(source: string, references: References): Placed[] {
-  const cursor = new Cursor(parser.parse(source, { references }));
+export function noDefinitions(): Definitions {
+  return { links: {}, notes: new Set() };
+}
+
+/** Parses text into top-level blocks. `definitions` are read and added to. `isGrowing`: more text may follow. */
+export function parseBlocks(source: string, definitions = noDefinitions(), isGrowing = false): Placed[] {
+  const environment: Environment = { references: definitions.links, notes: definitions.notes, isGrowing };
+  const cursor = new Cursor(parser.parse(source, { ...environment }));
   const placed: Placed[] = [];
   while (!cursor.isAtEnd) {
     const line = cursor.peek.map?.[0] ?? 0;
@@ -107,15 +127,13 @@ function readBlock(cursor: Cursor, depth: number): Block {
       cursor.next();
       return { kind: 'heading', level: Number(token.tag.slice(1)), children };
     }
-    case 'fence':
-      return {
-        kind: 'code',
-        text: token.content.replace(/\n$/, ''),
-        language: token.info.trim().split(/\s+/)[0] ?? '',
-        isClosed: isFenceClosed(token),
-      };
+    case 'fence': {
+      const text = token.content.replace(/\n$/, '');
+      const language = token.info.trim().split(/\s+/)[0] ?? '';
+      return language === 'math' ? { kind: 'math', text } : { kind: 'code', text, language };
+    }
     case 'code_block':
-      return { kind: 'code', text: token.content.replace(/\n$/, ''), language: '', isClosed: true };
+      return { kind: 'code', text: token.content.replace(/\n$/, ''), language: '' };
     case 'blockquote_open':
       return { kind: 'quote', children: readUntil(cursor, 'blockquote_close', depth) };
     case 'bullet_list_open':
@@ -128,6 +146,10 @@ function readBlock(cursor: Cursor, depth: number): Block {
       };
     case 'table_open':
       return readTable(cursor);
+    case 'math_block':
+      return { kind: 'math', text: token.content };
+    case 'note_open':
+      return { kind: 'note', label: String(token.meta?.label), children: readUntil(cursor, 'note_close', depth) };
     case 'hr':
       return { kind: 'rule' };
     default:
@@ -142,10 +164,20 @@ function readUntil(cursor: Cursor, closing: string, depth: number): Block[] {
   return children;
 }
 
-function readItems(cursor: Cursor, closing: string, depth: number): Block[][] {
-  const items: Block[][] = [];
-  while (cursor.next().type !== closing) items.push(readUntil(cursor, 'list_item_close', depth));
+function readItems(cursor: Cursor, closing: string, depth: number): Item[] {
+  const items: Item[] = [];
+  while (cursor.next().type !== closing) items.push(asItem(readUntil(cursor, 'list_item_close', depth)));
   return items;
+}
+
+/** Takes the box of a task (`[ ]`, `[x]`) from the start of an item. */
+function asItem(children: Block[]): Item {
+  const paragraph = children[0]?.kind === 'paragraph' ? children[0].children : [];
+  const text = paragraph[0];
+  const box = text?.kind === 'text' ? /^\[([ xX])\](?:\s+|$)/.exec(text.text) : null;
+  if (text?.kind !== 'text' || !box) return { isDone: null, children };
+  text.text = text.text.slice(box[0].length);
+  return { isDone: box[1] !== ' ', children };
 }
 
 function readTable(cursor: Cursor): Block {
@@ -162,14 +194,6 @@ function readTable(cursor: Cursor): Block {
 function alignOf(token: Token): Align {
   const match = /text-align:(left|center|right)/.exec(String(token.attrGet('style') ?? ''));
   return (match?.[1] as Align) ?? null;
-}
-
-/** A fence's lines are its content, the opening line and, only when it is closed, the closing one. */
-function isFenceClosed(token: Token): boolean {
-  if (!token.map) return true;
-  const body = token.content.replace(/\n$/, '');
-  const numLines = token.content === '' ? 0 : body.split('\n').length;
-  return token.map[1] - token.map[0] >= numLines + 2;
 }
 
 function inlineOf(token: Token): Inline[] {
@@ -197,6 +221,17 @@ function inlineOf(token: Token): Inline[] {
       case 'hardbreak':
         add({ kind: 'break' });
         break;
+      case 'math':
+        add({ kind: 'math', text: child.content, isDisplay: child.meta?.isDisplay === true });
+        break;
+      case 'note_reference':
+        add({ kind: 'note', label: child.content });
+        break;
+      case 'sub_open':
+      case 'sup_open':
+      case 'kbd_open':
+        enter({ kind: child.tag as 'sub' | 'sup' | 'kbd', children: [] });
+        break;
       case 'em_open':
         enter({ kind: 'em', children: [] });
         break;
@@ -218,6 +253,9 @@ function inlineOf(token: Token): Inline[] {
       case 'strong_close':
       case 's_close':
       case 'link_close':
+      case 'sub_close':
+      case 'sup_close':
+      case 'kbd_close':
         open.pop();
         break;
       default:

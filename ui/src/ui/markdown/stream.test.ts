@@ -7,6 +7,10 @@ function whole(source: string): Block[] {
   return new MarkdownStream().update(source, true).map((piece) => piece.block);
 }
 
+function growing(source: string): Block[] {
+  return new MarkdownStream().update(source, false).map((piece) => piece.block);
+}
+
 /** Feeds `source` in steps and compares each state with a parse of the same text from the start. */
 function check(source: string, step: number) {
   const stream = new MarkdownStream();
@@ -15,7 +19,7 @@ function check(source: string, step: number) {
     expect(
       stream.update(prefix, false).map((piece) => piece.block),
       JSON.stringify(prefix),
-    ).toEqual(whole(prefix));
+    ).toEqual(growing(prefix));
   }
   expect(stream.update(source, true).map((piece) => piece.block)).toEqual(whole(source));
 }
@@ -52,6 +56,64 @@ const cases: [string, string][] = [
 
 test.each(cases)('grows one character at a time: %s', (_, source) => check(source, 1));
 test.each(cases)('grows in larger pieces: %s', (_, source) => check(source, 7));
+
+/** The words of blocks, without their signs. */
+function wordsOf(node: unknown): string {
+  if (Array.isArray(node)) return node.map(wordsOf).join('');
+  if (typeof node !== 'object' || node === null) return '';
+  const { kind, text, label, children, items, head, rows, alt } = node as Record<string, unknown>;
+  const own = kind === 'break' ? ' ' : kind === 'code' || kind === 'math' || kind === 'text' ? String(text) : '';
+  return (
+    own +
+    (kind === 'note' ? String(label) : '') +
+    wordsOf([children, items, head, rows]) +
+    (alt === undefined ? '' : String(alt))
+  );
+}
+
+const kindsOf = (blocks: Block[]) => blocks.map(({ kind }) => kind);
+
+/** What a person would see flicker: a block that changes its kind, or signs that come and go. */
+function checkStillness(source: string) {
+  const stream = new MarkdownStream();
+  const final = whole(source);
+  const finalWords = wordsOf(final).replaceAll(/\s/g, '');
+  for (let end = 1; end <= source.length; end++) {
+    const now = stream.update(source.slice(0, end), false).map((piece) => piece.block);
+    const words = wordsOf(now).replaceAll(/\s/g, '');
+    const where = JSON.stringify(source.slice(0, end));
+    expect(kindsOf(now), where).toEqual(kindsOf(final).slice(0, now.length));
+    expect(finalWords.startsWith(words) ? words : finalWords, where).toBe(words);
+    expect(finalWords.length - words.length, `${where} shows too little: ${words}`).toBeLessThanOrEqual(
+      source.length - end + LAG,
+    );
+  }
+}
+/** How many letters may be held back: signs, and the longest target of a link below. */
+const LAG = 60;
+
+test.each<[name: string, source: string]>([
+  ['a table', 'Here:\n\n| Name | **Value** |\n|:-----|------:|\n| a | 1 |\n| b `c` | *2* |\n\nEnd.'],
+  ['a table behind a line', 'The table:\n| a | b |\n|---|---|\n| 1 | 2 |\n'],
+  ['a table in an item', '1. First\n\n   | a | b |\n   |---|---|\n   | 1 | 2 |\n\n2. Second'],
+  [
+    'emphasis',
+    'A **bold word**, *slanted one*, ***both***, ~~gone~~ and `code span`. __b__ _i_ 2 * 3 * 4, snake_case_name.',
+  ],
+  ['links', 'See [the page](https://example.org/a_b(c)) and [*that*](https://x.test "t") but arr[0] and [1] stay.'],
+  ['an image', 'See ![a map](https://x.test/m.png) here.'],
+  ['headings and rules', '# One\n\ntext\n\n---\n\n## Two **bold**\n\n***\n\nend'],
+  ['lists', '- a\n- **b**: c\n  - d\n  - e\n\n1. one\n2. two\n   - x\n10. ten'],
+  ['tasks', '- [ ] open\n- [x] done\n- [link](https://x.test) to\n'],
+  ['code', 'Run:\n\n```bash\nls -la\n\necho `date`\n```\n\nThen ``a ` b`` it.'],
+  ['code in a list', '1. Do:\n\n   ```js\n   const a = 1;\n   ```\n\n2. And:\n   ```\n   x\n   ```\n'],
+  ['quotes', '> a **b**\n> c\n>\n> - d\n\nend'],
+  ['formulas', 'If $a^2 + b$ then \\(c_1\\) so\n\n$$\nE = mc^2\n$$\n\nand\n\n\\[\nx\n\\]\n\nIt is $5, or $10.'],
+  ['footnotes', 'A claim.[^1] Another.[^2]\n\n[^1]: The *source*.\n[^2]: Other.\n'],
+  ['tags', 'H<sub>2</sub>O<br>x<sup>2</sup> <kbd>Esc</kbd> a &lt; b &amp; c'],
+  ['Chinese', '这是**重点**，还有`代码`。\n\n- 一\n- **二**：三'],
+  ['Arabic', 'هذا **مهم** و`كود`.\n\n1. واحد\n2. اثنان'],
+])('%s is drawn from its first letter as what it becomes', (_, source) => checkStillness(source));
 
 test('a definition after its use counts in the end', () => {
   const source = 'see [a]\n\nb\n\nc\n\nd\n\n[a]: https://x.test\n';

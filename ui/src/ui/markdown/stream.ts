@@ -1,5 +1,6 @@
 // Parses markdown that grows at its end: complete blocks are reused, only the last one is parsed again.
-import { parseBlocks, type Block, type References } from './parse';
+import { noDefinitions, parseBlocks, type Block } from './parse';
+import { withLikelyEnd } from './unfinished';
 
 /** A top-level block and its source text, which is shown if the block cannot be drawn. */
 export interface Piece {
@@ -9,14 +10,14 @@ export interface Piece {
 
 /**
  * Parses a text that is appended to. New text can change the last block, or join it to the one before (a list number that first
- * looked like a paragraph), but nothing earlier; so parsing restarts at the last block but one. Link definitions that come after
- * their use are found by the full parse at the end.
+ * looked like a paragraph), but nothing earlier; so parsing restarts at the last block but one. Definitions that come after their
+ * use are found by the full parse at the end. Until then the text is parsed as it will most likely go on.
  */
 export class MarkdownStream {
   #source = '';
   #windowStart = 0;
   #settled: Piece[] = [];
-  #references: References = {};
+  #definitions = noDefinitions();
 
   update(source: string, isDone: boolean): Piece[] {
     if (isDone || !source.startsWith(this.#source)) this.#restart();
@@ -31,7 +32,9 @@ export class MarkdownStream {
 
   #parseTail(tail: string, isDone: boolean): Piece[] {
     const starts = lineStarts(tail);
-    const placed = parseBlocks(tail, { ...this.#references });
+    const { links, notes } = this.#definitions;
+    const known = { links: { ...links }, notes: new Set(notes) };
+    const placed = parseBlocks(isDone ? tail : withLikelyEnd(tail), known, !isDone);
     const pieces = placed.map(({ block, line }, index): Piece => {
       const next = placed[index + 1];
       const raw = tail.slice(starts[line], next ? starts[next.line] : undefined);
@@ -42,7 +45,7 @@ export class MarkdownStream {
     if (!isDone && placed.length > 2 && restart) {
       const settledLength = starts[restart.line] ?? 0;
       // Parsed again on its own, so that a link definition that is only half written is never remembered.
-      parseBlocks(tail.slice(0, settledLength), this.#references);
+      parseBlocks(tail.slice(0, settledLength), this.#definitions);
       this.#settled = all.slice(0, -2);
       this.#windowStart += settledLength;
     }
@@ -52,7 +55,7 @@ export class MarkdownStream {
   #restart(): void {
     this.#windowStart = 0;
     this.#settled = [];
-    this.#references = {};
+    this.#definitions = noDefinitions();
   }
 }
 

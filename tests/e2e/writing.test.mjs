@@ -1,0 +1,171 @@
+// How answers are written: texts that attack the page stay texts, and text is found in chats of any length.
+import assert from 'node:assert/strict';
+import { readFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { after, test } from 'node:test';
+import { findings } from './axe.mjs';
+import { root } from './core.mjs';
+import { FakeCore } from './fake-core.mjs';
+import { flow } from './flow.mjs';
+import { launchBrowser, Page } from './page.mjs';
+import { until } from './until.mjs';
+
+/** Texts that try to run something, to ask a server, or to lead away, by category. */
+const hostile = JSON.parse(await readFile(join(root, 'ui/src/testing/hostile.json'), 'utf8'));
+
+let browser;
+after(async () => (await browser)?.close());
+
+/** A page on a core without models, which notes what it must never do: run planted code, ask anybody else, navigate, open a window. */
+async function openPage(t, core, options = {}) {
+  browser ??= launchBrowser();
+  const context = await (await browser).newContext({ acceptDownloads: true, ...options });
+  t.after(async () => {
+    await context.close();
+    core.end();
+  });
+  const page = new Page(await context.newPage());
+  page.trespasses = watch(page, context, core.url);
+  await page.open(core.url);
+  await page.message.waitFor();
+  return page;
+}
+
+function watch(page, context, url) {
+  const trespasses = [];
+  const { driver } = page;
+  void driver.addInitScript(() => (window.ran = () => (window.hasRun = true)));
+  driver.on('request', (request) => {
+    const { host, pathname } = new URL(request.url());
+    const isOwn = host === url.host && /^\/($|assets\/|api\/call$|cairn\.svg$)/.test(pathname);
+    if (!isOwn) trespasses.push(`asked ${request.url()}`);
+  });
+  driver.on('dialog', (dialog) => trespasses.push(`dialog ${dialog.message()}`));
+  driver.on('framenavigated', (frame) => {
+    const { host, pathname } = new URL(frame.url());
+    if (host !== url.host || pathname !== '/') trespasses.push(`went to ${frame.url()}`);
+  });
+  context.on('page', (other) => other !== driver && trespasses.push(`opened ${other.url()}`));
+  return trespasses;
+}
+
+async function checkHarmless(page) {
+  assert.equal(await page.driver.evaluate(() => window.hasRun), undefined, 'planted code has run');
+  assert.deepEqual(page.trespasses, []);
+  assert.deepEqual(page.complaints, []);
+}
+
+test('no text of a model, no title and no name runs, asks or leads anywhere', { timeout: 900_000 }, async (t) => {
+  const core = await FakeCore.start();
+  const all = Object.values(hostile).flat();
+  core.modelNames = all.slice(0, 40).map((text) => `owner/${text}`);
+  for (const [index, [category, texts]] of Object.entries(hostile).entries()) {
+    core.addChat(
+      `c${index}`,
+      category,
+      texts.flatMap((text) => [text, text]),
+    );
+  }
+  for (const [index, text] of all.entries()) if (index % 10 === 0) core.addChat(`t${index}`, text, ['a', 'b']);
+  const page = await openPage(t, core);
+  const box = page.region('Messages');
+  for (const [index, [category, texts]] of Object.entries(hostile).entries()) {
+    await page.row(category).first().click();
+    await page.driver.locator(`[data-message^="c${index}-"]`).first().waitFor();
+    // Everything is drawn on the way from the start to the end.
+    await box.evaluate((element) => (element.scrollTop = 0));
+    await until(`all of ${category} is drawn`, () =>
+      box.evaluate((element) => {
+        const gap = element.querySelector('.gap');
+        if (gap) element.scrollTop += gap.getBoundingClientRect().top - element.getBoundingClientRect().top - 100;
+        return gap === null;
+      }),
+    );
+    assert.equal(await page.answers.count(), texts.length);
+    for (const link of await page.answers.locator('a').all()) {
+      assert.match(await link.getAttribute('href'), /^(https?|mailto):/);
+      assert.equal(await link.getAttribute('rel'), 'noopener noreferrer');
+    }
+  }
+  // One that is being written goes through every state between.
+  const id = core.addChat('growing', 'Growing', ['Go']);
+  core.emit({ type: 'conversation', conversation: core.conversations.get(id).conversation });
+  await page.row('Growing').click();
+  await page.shows('Go');
+  const text = all.join('\n\n');
+  core.emit({ type: 'message', message: core.message(id, 1, '', 'streaming') });
+  core.emit({
+    type: 'segment',
+    conversation_id: id,
+    message_id: 'growing-1',
+    index: 0,
+    segment: { kind: 'text', text: '' },
+  });
+  for (let offset = 0; offset < text.length; offset += 61) {
+    const part = text.slice(offset, offset + 61);
+    core.emit({ type: 'delta', conversation_id: id, message_id: 'growing-1', segment: 0, offset, text: part });
+    await page.driver.evaluate(() => new Promise(requestAnimationFrame));
+  }
+  core.emit({ type: 'message', message: core.message(id, 1, text) });
+  await page.finished();
+  await page.openPage('Models');
+  await page.backToChat();
+  await page.driver.keyboard.press('Control+k');
+  await page.dialog('Search').locator('input').fill('script');
+  await page.driver.keyboard.press('Escape');
+  await checkHarmless(page);
+});
+
+const ATTACK = `<img src=x onerror=ran()><script>ran()</script>
+
+![x](https://evil.test/i.png) [x](javascript:ran()) [y](https://evil.test/ "t" onclick=ran())
+
+$\\href{javascript:ran()}{x}$ <iframe srcdoc="<script>parent.ran()</script>"></iframe>`;
+const NAME = '<img src=x onerror=ran()>';
+
+flow(
+  'a model whose name and answer attack the page does no harm',
+  { models: [], maxTokens: 1000, prepare: (home) => home.addScripted(NAME, ATTACK) },
+  async ({ core, page }) => {
+    await page.driver.evaluate(() => (window.ran = () => (window.hasRun = true)));
+    page.trespasses = [];
+    page.driver.on('request', (request) => {
+      if (new URL(request.url()).host !== core.url.host) page.trespasses.push(request.url());
+    });
+    await core.call({ type: 'load_model', name: NAME });
+    await page.button(`Model: ${NAME}`).waitFor();
+    await page.ask(NAME);
+    await page.answer.locator('math').waitFor();
+    assert.match(await page.answer.innerText(), /<script>ran\(\)<\/script>/);
+    assert.equal(await page.answer.locator('img, iframe, script').count(), 0);
+    const [{ conversation }] = await core.conversations();
+    assert.equal(conversation.title, NAME);
+    await checkHarmless(page);
+  },
+);
+
+test('code is copied, wrapped and saved as a file', { timeout: 900_000 }, async (t) => {
+  const core = await FakeCore.start();
+  const code = Array.from(
+    { length: 400 },
+    (_, index) => `line_${index} = "${'x'.repeat(index % 60)}"${index % 9 ? '' : '\n'}`,
+  ).join('\n');
+  core.addChat('code', 'My program', ['Write it', `Here:\n\n\`\`\`python\n${code}\n\`\`\``]);
+  const page = await openPage(t, core, { permissions: ['clipboard-read', 'clipboard-write'] });
+  const block = page.answer.getByRole('group', { name: 'Code, Python' });
+  await block.getByRole('button', { name: 'Copy code' }).click();
+  assert.equal(await page.driver.evaluate(() => navigator.clipboard.readText()), code);
+  const downloading = page.driver.waitForEvent('download');
+  await block.getByRole('button', { name: 'Save as a file…' }).click();
+  const download = await downloading;
+  assert.equal(download.suggestedFilename(), 'My program.py');
+  assert.equal(await readFile(await download.path(), 'utf8'), code);
+  const copied = await block.locator('pre').evaluate((pre) => {
+    getSelection().selectAllChildren(pre);
+    return String(getSelection());
+  });
+  assert.equal(copied, code, 'what is selected is the code, without lines of its own');
+  await block.getByRole('button', { name: 'Wrap long lines' }).click();
+  await block.getByRole('button', { name: 'Wrap long lines', pressed: true }).waitFor();
+  assert.deepEqual(await findings(page.driver), []);
+});
