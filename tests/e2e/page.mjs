@@ -169,9 +169,9 @@ export class Page {
     return texts.join('');
   }
 
-  /** What the person wrote. */
+  /** What the person wrote, also where the page skips drawing it because it is out of sight. */
   questionTexts() {
-    return this.region('Messages').getByRole('article', { name: 'You' }).locator('p').allInnerTexts();
+    return this.region('Messages').getByRole('article', { name: 'You' }).locator('p').allTextContents();
   }
 
   /** The line under the last answer. */

@@ -144,6 +144,119 @@ flow(
   },
 );
 
+test(
+  'text is found in a chat of 2,000 messages, also where it is not drawn or folded',
+  { timeout: 900_000 },
+  async (t) => {
+    const core = await FakeCore.start();
+    const texts = Array.from({ length: 2000 }, (_, index) => `Message ${index} of this chat.`);
+    texts[4] = `${'A line that is written to be folded away.\n'.repeat(40)}Here is the Needle.`;
+    texts[1001] = 'Between **nee**`dle` and\n\n```rust\nlet needle = 1;\n```';
+    texts[1999] = 'No more.';
+    core.addChat('long', 'Long', texts);
+    const { messages } = core.conversations.get('long');
+    messages[1501].segments.unshift({ kind: 'reasoning', text: 'A needle?', began_at_ms: 1, duration_ms: 2000 });
+    const page = await openPage(t, core, { viewport: { width: 1000, height: 700 } });
+    await page.shows('No more.');
+    const found = () =>
+      page.driver.evaluate(() => [...(CSS.highlights.get('cairn-found-current') ?? [])].map(String).join());
+    const bar = page.driver.getByRole('search', { name: 'Find' });
+
+    await page.driver.keyboard.press('Control+f');
+    const field = bar.getByRole('textbox', { name: 'Find in this chat' });
+    await until('the field has the focus', async () => (await page.focused()) === 'Find in this chat');
+    await field.fill('NEEDLE');
+    await bar.getByText('1 of 4').waitFor();
+    await until('it is shown', async () => (await found()) === 'Needle');
+    await page.driver.getByRole('button', { name: 'Show less' }).waitFor();
+    assert.deepEqual(await findings(page.driver), []);
+    const isSeen = () =>
+      page.driver.evaluate(() => {
+        const [range] = CSS.highlights.get('cairn-found-current');
+        const { top, bottom } = range.getBoundingClientRect();
+        return top > 60 && bottom < innerHeight - 100;
+      });
+    assert.equal(await isSeen(), true);
+    for (const [number, text] of [
+      [2, 'needle'],
+      [3, 'needle'],
+      [4, 'needle'],
+      [1, 'Needle'],
+    ]) {
+      await field.press('Enter');
+      await bar.getByText(`${number} of 4`).waitFor();
+      await until(`number ${number} is shown`, async () => (await found()) === text && (await isSeen()));
+    }
+    await field.press('Shift+Enter');
+    await bar.getByText('4 of 4').waitFor();
+    await page.driver.getByRole('button', { name: 'Thought for 2 s', expanded: true }).waitFor();
+    await field.fill('not to be found');
+    await bar.getByText('Nothing found').waitFor();
+    await field.press('Escape');
+    await bar.waitFor({ state: 'detached' });
+    await until('the message field has the focus', async () => (await page.focused()) === 'Message');
+    await checkHarmless(page);
+  },
+);
+
+test(
+  'a long chat is scrolled without leaps, and a person returns to where they were',
+  { timeout: 900_000 },
+  async (t) => {
+    const core = await FakeCore.start();
+    const texts = Array.from(
+      { length: 600 },
+      (_, index) => `Message ${index}. ${'It goes on. '.repeat((index * 7) % 90)}`,
+    );
+    core.addChat('long', 'Long', texts);
+    core.addChat('short', 'Short', ['One', 'Two']);
+    const page = await openPage(t, core, { viewport: { width: 1000, height: 700 } });
+    await page.row('Long').click();
+    await page.shows('Message 599.');
+    const box = page.region('Messages');
+    /** The first message that is seen, and where. */
+    const place = () =>
+      box.evaluate((element) => {
+        const { top } = element.getBoundingClientRect();
+        const first = [...element.querySelectorAll('[data-message]')].find(
+          (row) => row.getBoundingClientRect().bottom > top,
+        );
+        return first && { id: first.dataset.message, top: Math.round(first.getBoundingClientRect().top - top) };
+      });
+    const frames = () =>
+      page.driver.evaluate(() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done))));
+    await page.driver.mouse.move(600, 300);
+    for (let turn = 0; turn < 40; turn++) {
+      const seen = await place();
+      const before = await box.evaluate(
+        (element, id) => element.querySelector(`[data-message="${id}"]`).getBoundingClientRect().top,
+        seen.id,
+      );
+      await box.evaluate((element) => (element.scrollTop -= 300));
+      await frames();
+      const now = await box.evaluate(
+        (element, id) => element.querySelector(`[data-message="${id}"]`).getBoundingClientRect().top,
+        seen.id,
+      );
+      assert.ok(Math.abs(now - before - 300) <= 1, `${seen.id} moved by ${now - before} of 300 pixels`);
+    }
+    const left = await place();
+    await page.row('Short').click();
+    await page.shows('Two');
+    await page.row('Long').click();
+    await until('the place is there again', async () => {
+      const now = await place();
+      return now?.id === left.id && Math.abs(now.top - left.top) <= 1;
+    });
+    await box.evaluate((element) => (element.scrollTop = element.scrollHeight / 3));
+    await until(
+      'something is drawn there',
+      async () => (await place()) !== undefined && (await box.getByText(/^Message 2\d\d\./).count()) > 0,
+    );
+    assert.deepEqual(page.complaints, []);
+  },
+);
+
 test('code is copied, wrapped and saved as a file', { timeout: 900_000 }, async (t) => {
   const core = await FakeCore.start();
   const code = Array.from(

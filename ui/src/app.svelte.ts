@@ -4,6 +4,7 @@ import { CacheStore } from './cache/cache.svelte';
 import { ImportStore } from './cache/import.svelte';
 import { ChatStore } from './chat/chat.svelte';
 import { titleOf } from './chat/conversations.svelte';
+import { Find } from './chat/find.svelte';
 import { commands, isAvailable } from './commands';
 import { JobStore } from './jobs/jobs.svelte';
 import { menuBar } from './menuBar';
@@ -48,6 +49,7 @@ export class App {
   readonly server: ServerStore;
   readonly jobs: JobStore;
   readonly chat: ChatStore;
+  readonly find = new Find();
   readonly cache: CacheStore;
   readonly imports: ImportStore;
 

@@ -47,6 +47,13 @@ export const commands: readonly AppCommand[] = [
       app.cache.askForExport({ type: 'conversation', id }, titleOf(app.chat.selected ?? { title: '' })),
     ),
   },
+  {
+    id: 'find_in_chat',
+    menu: 'view',
+    shortcut: { key: 'f' },
+    isAvailable: hasChat,
+    run: (app) => app.find.open(),
+  },
   { id: 'search', menu: 'view', shortcut: { key: 'k' }, run: (app) => app.openPalette() },
   {
     id: 'toggle_sidebar',

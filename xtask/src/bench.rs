@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use crate::{bench_server, mlx, oracle, process, root, starter, system, ui};
+use crate::{bench_server, bench_ui, mlx, oracle, process, root, starter, system, ui};
 
 const TRIALS: usize = 5;
 
@@ -46,7 +46,7 @@ pub fn run() -> Result<()> {
     bench_server::run()?;
     resume(&model)?;
     app(&home)?;
-    Ok(())
+    bench_ui::run()
 }
 
 pub(crate) fn row(what: &str, ours: String, against: String, ratio: f64) {

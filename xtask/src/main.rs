@@ -5,6 +5,7 @@ mod api_clients;
 mod app;
 mod bench;
 mod bench_server;
+mod bench_ui;
 mod check;
 mod fetch;
 mod fuzz;
@@ -68,6 +69,8 @@ enum Chore {
         #[arg(long, requires = "model")]
         python: Option<PathBuf>,
     },
+    /// Measure the interface alone, in Chromium.
+    BenchUi,
     /// Type-check the macOS build.
     MacosCheck,
     /// Write ui/src/platform/wire.ts from the app's wire types.
@@ -121,6 +124,7 @@ fn run(chore: Chore) -> Result<()> {
         Chore::BenchServer { model: Some(model), python } => {
             bench_server::run_model(&model, python)
         }
+        Chore::BenchUi => bench_ui::run(),
         Chore::MacosCheck => macos_check::run(),
         Chore::Bindings => ui::write_bindings(),
         Chore::Mlx => mlx::make(),

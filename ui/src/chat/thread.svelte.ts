@@ -1,5 +1,6 @@
 // The messages of one chat, kept equal to the core's while an answer is being written.
 import type { AnswerSegment, Event, Message } from '../platform/wire';
+import { DrawnMessages, type Place } from './drawn.svelte';
 import { growing, grown, isOlder } from './segments';
 
 /** Events that belong to one conversation. */
@@ -17,8 +18,6 @@ export interface ThreadOptions {
   nextFrame?: (run: () => void) => void;
 }
 
-/** How many messages are shown at first, and how many more with each press. */
-export const SHOWN_AT_FIRST = 50;
 const REFETCH_WAIT_MS = 500;
 
 /**
@@ -34,12 +33,11 @@ export class Thread {
   isLoaded = $state(false);
   /** Why the messages could not be fetched. */
   problem = $state<unknown>(null);
-  /** The index of the first message on screen. */
-  first = $state(0);
-  /** The last scroll position from the top; null if it was at the end. */
-  scrollTop: number | null = null;
+  /** Which of them are drawn. */
+  readonly drawn = new DrawnMessages();
+  /** Where a person was; null at the end. */
+  place: Place | null = null;
 
-  readonly shown = $derived(this.messages.slice(Math.min(this.first, this.messages.length)));
   readonly last = $derived(this.messages[this.messages.length - 1]);
   readonly isStreaming = $derived(this.last?.status === 'streaming');
 
@@ -62,7 +60,7 @@ export class Thread {
     try {
       const messages = await this.#options.fetch();
       this.#pending.clear();
-      if (!this.isLoaded) this.first = Math.max(0, messages.length - SHOWN_AT_FIRST);
+      if (!this.isLoaded) this.drawn.begin(messages, null);
       this.messages = messages;
       this.prefill = null;
       this.isLoaded = true;
@@ -93,8 +91,11 @@ export class Thread {
     else this.#apply(event, false);
   }
 
-  showEarlier(): void {
-    this.first = Math.max(0, this.first - SHOWN_AT_FIRST);
+  /** Sees to it that a message is drawn; returns whether it is in this branch. */
+  uncover(messageId: string): boolean {
+    const index = this.messages.findIndex(({ id }) => id === messageId);
+    if (index >= 0) this.drawn.draw(this.messages, index - 1, 3);
+    return index >= 0;
   }
 
   #apply(event: ThreadEvent, isReplay: boolean): void {

@@ -193,18 +193,35 @@ test('progress is shown until the first word', async () => {
   expect(thread.prefill).toBeNull();
 });
 
-test('of a long conversation the end is shown, and more on demand', async () => {
+test('of a long conversation the end is drawn, and the rest when it is asked for', async () => {
   const many = Array.from({ length: 120 }, (_, index) =>
     message(`m${index}`, { parent_id: index ? `m${index - 1}` : null }),
   );
   const { thread } = await open(many);
-  expect(thread.shown.map(({ id }) => id).slice(0, 1)).toEqual(['m70']);
+  const rows = () => thread.drawn.rows(thread.messages);
+  expect(rows()[0]?.gap).toMatchObject({ first: 0, count: 114 });
+  expect(
+    rows()
+      .slice(1)
+      .map(({ message }) => message.id)[0],
+  ).toBe('m114');
   thread.receive(whole(message('new', { parent_id: 'm119' })));
-  expect(thread.shown[0]?.id).toBe('m70');
-  thread.showEarlier();
-  expect(thread.shown[0]?.id).toBe('m20');
-  thread.showEarlier();
-  expect(thread.shown).toHaveLength(121);
+  expect(rows().at(-1)).toMatchObject({ gap: null, message: { id: 'new' } });
+  const before = rows()[0]?.gap?.height ?? 0;
+  thread.drawn.draw(thread.messages, 50, 2);
+  expect(
+    rows()
+      .map(({ gap, message }) => (gap ? gap.count : message.id))
+      .slice(0, 4),
+  ).toEqual([50, 'm50', 'm51', 62]);
+  const after = rows().reduce((sum, { gap }) => sum + (gap?.height ?? 0), 0);
+  expect(after).toBeCloseTo((before * 112) / 114);
+  thread.drawn.begin(thread.messages, { id: 'm60', top: 0 });
+  expect(
+    rows()
+      .map(({ gap, message }) => (gap ? gap.count : message.id))
+      .slice(0, 2),
+  ).toEqual([58, 'm58']);
 });
 
 test('when the messages cannot be fetched the reason is shown', async () => {

@@ -56,7 +56,6 @@ export const chat: Catalogue['chat'] = {
   regenerate: 'Neu schreiben',
   send: 'Senden',
   sendTitle: 'Senden (Eingabetaste)',
-  showEarlier: (count) => `${f.plural(count, 'frühere Nachricht', 'frühere Nachrichten')} zeigen`,
   stop: 'Anhalten',
   stopTitle: 'Anhalten (Esc)',
   showInspector: 'Informationen einblenden',
@@ -66,6 +65,16 @@ export const chat: Catalogue['chat'] = {
   writeNext: 'Nächste Nachricht schreiben',
   writing: 'Schreibt',
   you: 'Du',
+};
+
+export const find: Catalogue['find'] = {
+  close: 'Schließen (Esc)',
+  field: 'In diesem Chat suchen',
+  label: 'Suchen',
+  next: 'Weiter (Eingabetaste)',
+  none: 'Nichts gefunden',
+  of: (index, count) => `${f.count(index)} von ${f.count(count)}`,
+  previous: 'Zurück (Umschalt+Eingabetaste)',
 };
 
 export const reasoning: Catalogue['reasoning'] = {

@@ -61,6 +61,7 @@ export const commands: Catalogue['commands'] = {
   new_chat: 'Neuer Chat',
   new_private_chat: 'Neuer privater Chat',
   search: 'Suchen …',
+  find_in_chat: 'In diesem Chat suchen…',
   show_models: 'Modelle',
   show_saved: 'Gesicherter Kontext',
   show_monitor: 'Monitor',

@@ -55,7 +55,6 @@ export const chat = {
   regenerate: 'Regenerate',
   send: 'Send',
   sendTitle: 'Send (Enter)',
-  showEarlier: (count: number) => `Show ${f.plural(count, 'earlier message', 'earlier messages')}`,
   stop: 'Stop',
   stopTitle: 'Stop (Esc)',
   showInspector: 'Show the inspector',
@@ -65,6 +64,17 @@ export const chat = {
   writeNext: 'Write the next message',
   writing: 'Writing',
   you: 'You',
+};
+
+/** Finding text in the open chat. */
+export const find = {
+  close: 'Close (Esc)',
+  field: 'Find in this chat',
+  label: 'Find',
+  next: 'Next (Enter)',
+  none: 'Nothing found',
+  of: (index: number, count: number) => `${f.count(index)} of ${f.count(count)}`,
+  previous: 'Previous (Shift+Enter)',
 };
 
 /** What a model wrote for itself before its answer. */

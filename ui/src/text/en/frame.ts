@@ -61,6 +61,7 @@ export const commands = {
   new_chat: 'New chat',
   new_private_chat: 'New private chat',
   search: 'Search…',
+  find_in_chat: 'Find in this chat…',
   show_models: 'Models',
   show_saved: 'Saved context',
   show_monitor: 'Monitor',
