@@ -294,9 +294,44 @@ async fn converse(caller: &mut Caller, events: &mut Receiver<Event>, id: &str) {
     caller.call(Command::SetSystemPrompt { id: id.to_owned(), system_prompt }).await;
     let answer = caller.message(ask(id, "One")).await;
     assert_eq!(ended(events, &answer.id).await.status, MessageStatus::Complete);
-    let again = caller.message(Command::Regenerate { conversation_id: id.to_owned() }).await;
+    let again = caller.message(Command::regenerate(id)).await;
     assert_eq!(ended(events, &again.id).await.status, MessageStatus::Complete);
+    branch(caller, events, id, [&answer, &again]).await;
     caller.call(Command::Stop { conversation_id: id.to_owned() }).await;
+}
+
+/// Sends the commands about the branches of a conversation with two answers to one question.
+async fn branch(
+    caller: &mut Caller,
+    events: &mut Receiver<Event>,
+    id: &str,
+    [first, second]: [&Message; 2],
+) {
+    let (conversation_id, message_id) = (|| id.to_owned(), || second.id.clone());
+    // It has reached the limit of the settings.
+    let more =
+        Command::ContinueAnswer { conversation_id: conversation_id(), message_id: message_id() };
+    let more = caller.message(more).await;
+    assert_eq!(ended(events, &more.id).await.id, second.id);
+    let show =
+        Command::ShowVersion { conversation_id: conversation_id(), message_id: first.id.clone() };
+    caller.call(show).await;
+    let question = first.parent_id.clone().unwrap();
+    let text = "One and a half".to_owned();
+    let edit =
+        Command::EditMessage { conversation_id: conversation_id(), message_id: question, text };
+    let edited = caller.message(edit).await;
+    ended(events, &edited.id).await;
+    let delete = Command::DeleteMessage {
+        conversation_id: conversation_id(),
+        message_id: edited.id.clone(),
+        with_following: true,
+    };
+    let Reply::MessagesDeleted { deletion_id, .. } = caller.call(delete).await else { panic!() };
+    caller.call(Command::RestoreMessages { conversation_id: conversation_id(), deletion_id }).await;
+    let title = "Aside".to_owned();
+    let (conversation_id, message_id) = (conversation_id(), edited.id);
+    caller.call(Command::BranchConversation { conversation_id, message_id, title }).await;
 }
 
 /// Sends the commands about a conversation's saved context.

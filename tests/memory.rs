@@ -33,7 +33,9 @@ async fn answer(engine: &Engine, count: usize) {
                 match generation.recv().await.expect("an answer ends with Finished or Failed") {
                     GenerateEvent::Finished(_) => break,
                     GenerateEvent::Failed(error) => panic!("{error}"),
-                    GenerateEvent::Prefill { .. } | GenerateEvent::Delta { .. } => {}
+                    GenerateEvent::SoFar(_)
+                    | GenerateEvent::Prefill { .. }
+                    | GenerateEvent::Delta { .. } => {}
                 }
             }
         }

@@ -136,7 +136,9 @@ async fn what_cannot_fit_is_refused_and_what_is_held_goes(model: &Model) {
         match event {
             GenerateEvent::Failed(error) => panic!("{error}"),
             GenerateEvent::Finished(_) => break,
-            GenerateEvent::Prefill { .. } | GenerateEvent::Delta { .. } => {}
+            GenerateEvent::SoFar(_)
+            | GenerateEvent::Prefill { .. }
+            | GenerateEvent::Delta { .. } => {}
         }
     }
     assert_eq!(lm.counts().await.expect("counts").live_tokens, 0, "it has gone");

@@ -85,7 +85,7 @@ flow('Stop ends an answer, keeps its text and says so', { maxTokens: ENDLESS }, 
   await page.written(60);
   await page.stop.click();
   await page.finished();
-  await page.shows('You stopped this answer. Regenerate to have it written again.');
+  await page.shows('You stopped this answer. Let it go on, or have it written again.');
   const text = await page.answerText();
   assert.ok(text.length >= 60, `${text.length} letters are left`);
   const [{ messages }] = await core.conversations();
@@ -179,7 +179,7 @@ flow(
 
     const again = await home.start(core);
     await page.driver.reload();
-    await page.shows('Cairn was closed while it wrote this answer. Regenerate to have it written again.');
+    await page.shows('Cairn was closed while it wrote this answer. Let it go on, or have it written again.');
     const text = await page.answerText();
     assert.ok(text.startsWith(asSeen(beginning)), `only ${text.length} letters are left`);
 

@@ -2,11 +2,14 @@
 
 use cairn_chat::SegmentEvent;
 use cairn_engine::{
-    FinishedGeneration, GenerateEvent, GenerateRequest, Generation, PromptInput, TokenLogprob,
+    FinishedGeneration, GenerateEvent, GenerateRequest, Generation, PromptInput, SoFar,
+    TokenLogprob,
 };
 
 /// An answer that finished.
 pub struct Answer {
+    /// What an answer that goes on had already.
+    pub so_far: Option<SoFar>,
     /// `(processed, total, cached)` of each step of the prefill.
     pub prefill: Vec<(usize, usize, usize)>,
     /// The tokens of the deltas.
@@ -36,8 +39,13 @@ pub fn request(prompt: &[u32], max_tokens: usize) -> GenerateRequest {
 pub async fn finish(generation: &mut Generation) -> Result<Answer, Failure> {
     let (mut prefill, mut tokens, mut logprobs, mut text, mut segments) =
         (Vec::<(usize, usize, usize)>::new(), Vec::new(), Vec::new(), String::new(), Vec::new());
+    let mut so_far = None;
     loop {
         match generation.recv().await.expect("an answer ends with Finished or Failed") {
+            GenerateEvent::SoFar(before) => {
+                assert!(prefill.is_empty() && tokens.is_empty(), "what it has comes first");
+                assert!(so_far.replace(*before).is_none(), "once");
+            }
             GenerateEvent::Prefill { processed, total, cached } => {
                 assert!(tokens.is_empty(), "the prompt is read before tokens come");
                 assert!(
@@ -57,7 +65,7 @@ pub async fn finish(generation: &mut Generation) -> Result<Answer, Failure> {
                 text.push_str(&finished.text);
                 segments.extend(finished.segments.iter().cloned());
                 let finished = *finished;
-                return Ok(Answer { prefill, tokens, logprobs, text, segments, finished });
+                return Ok(Answer { so_far, prefill, tokens, logprobs, text, segments, finished });
             }
             GenerateEvent::Failed(error) => {
                 assert!(generation.recv().await.is_none(), "nothing comes after Failed");

@@ -33,7 +33,7 @@ async fn first_token(generation: &mut Generation) {
     loop {
         match generation.recv().await.expect("an event") {
             GenerateEvent::Delta { .. } => return,
-            GenerateEvent::Prefill { .. } => {}
+            GenerateEvent::SoFar(_) | GenerateEvent::Prefill { .. } => {}
             other => panic!("{other:?} before any token"),
         }
     }

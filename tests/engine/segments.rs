@@ -3,7 +3,7 @@
 use cairn_chat::{
     CallOutcome, FinishReason, Message, OfferedTool, Role, Segment, SegmentEvent, ToolCall,
 };
-use cairn_engine::{Engine, EngineOptions, GenerateRequest, PromptInput, SegmentOptions};
+use cairn_engine::{Engine, EngineOptions, GenerateRequest, PromptInput, SegmentOptions, SoFar};
 use serde_json::json;
 
 use crate::client::{Answer, finish};
@@ -151,8 +151,10 @@ async fn an_answer_that_was_stopped_goes_on_as_if_it_had_not_been() {
         assert_eq!(rest.finished.new_prompt_ids, whole.finished.new_prompt_ids);
         // What the first held back at its end comes with the rest.
         let text = text.strip_suffix(&first.text).expect("the end of the text").to_owned();
-        assert_eq!(text + &rest.text, whole.text, "after {at} tokens");
         segments.truncate(segments.len() - first.segments.len());
+        let so_far = SoFar { text: text.clone(), segments: segments.clone() };
+        assert_eq!(rest.so_far, Some(so_far), "after {at} tokens");
+        assert_eq!(text + &rest.text, whole.text, "after {at} tokens");
         segments.extend(rest.segments);
         let segments = Segment::collect(segments);
         assert_eq!(segments, Segment::collect(whole.segments.clone()), "after {at} tokens");

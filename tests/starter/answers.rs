@@ -139,7 +139,7 @@ async fn answer(engine: &Engine, messages: &[Message], max_tokens: usize) -> Ans
     let (mut text, mut logprobs) = (String::new(), Vec::new());
     loop {
         match generation.recv().await.expect("an event") {
-            GenerateEvent::Prefill { .. } => {}
+            GenerateEvent::SoFar(_) | GenerateEvent::Prefill { .. } => {}
             GenerateEvent::Delta { text: piece, logprob, .. } => {
                 text.push_str(&piece);
                 logprobs.extend(logprob);

@@ -89,6 +89,19 @@ export const commands: readonly AppCommand[] = [
   },
   { id: 'regenerate', menu: 'chat', isAvailable: isIdle, run: (app) => void app.chat.regenerate() },
   {
+    id: 'continue_answer',
+    menu: 'chat',
+    isAvailable: (app) => isIdle(app) && app.chat.thread?.last?.can_continue === true,
+    run: (app) => void app.chat.continueAnswer(app.chat.thread?.last?.id ?? ''),
+  },
+  { id: 'edit_message', menu: 'chat', isAvailable: isIdle, run: (app) => app.chat.edit() },
+  {
+    id: 'branch_chat',
+    menu: 'chat',
+    isAvailable: (app) => isIdle(app) && app.chat.thread?.last !== undefined,
+    run: (app) => void app.chat.branchOff(app.chat.thread?.last?.id ?? ''),
+  },
+  {
     id: 'stop',
     menu: 'chat',
     shortcut: { key: '.' },

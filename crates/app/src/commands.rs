@@ -8,11 +8,10 @@ use cairn_store::Store;
 
 use crate::app::{App, now_ms};
 use crate::cache::{commands as cache_commands, imports, saved};
-use crate::chat::answering::{self, Turn};
-use crate::chat::deletion;
+use crate::chat::{branches, deletion, turns};
 use crate::models::catalog;
 use crate::settings::{Settings, commands as settings_commands};
-use crate::wire::{Command, Conversation, Event, Failure, FailureCode, Message, Reply};
+use crate::wire::{Command, Conversation, Event, Failure, Message, Reply};
 use crate::{api, convert, diagnostics, jobs, models, status};
 
 /// How long deleting waits for the conversation's answer to stop. An answer that takes longer ends
@@ -54,8 +53,30 @@ pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failu
             app.emit_conversation(&id).await;
             Ok(Reply::Done)
         }
-        Command::SendMessage { conversation_id, text } => send(app, &conversation_id, &text).await,
-        Command::Regenerate { conversation_id } => regenerate(app, &conversation_id).await,
+        Command::SendMessage { conversation_id, text } => {
+            turns::send(app, &conversation_id, None, &text).await
+        }
+        Command::EditMessage { conversation_id, message_id, text } => {
+            turns::send(app, &conversation_id, Some(&message_id), &text).await
+        }
+        Command::Regenerate { conversation_id, message_id, model } => {
+            turns::answer_again(app, &conversation_id, message_id.as_deref(), model).await
+        }
+        Command::ContinueAnswer { conversation_id, message_id } => {
+            turns::go_on(app, &conversation_id, &message_id).await
+        }
+        Command::ShowVersion { conversation_id, message_id } => {
+            branches::show(app, &conversation_id, &message_id).await
+        }
+        Command::BranchConversation { conversation_id, message_id, title } => {
+            branches::branch_off(app, &conversation_id, &message_id, &title).await
+        }
+        Command::DeleteMessage { conversation_id, message_id, with_following } => {
+            branches::delete(app, &conversation_id, &message_id, with_following).await
+        }
+        Command::RestoreMessages { conversation_id, deletion_id } => {
+            branches::restore(app, &conversation_id, &deletion_id).await
+        }
         Command::Stop { conversation_id } => {
             if let Some(running) = app.answers.get(&conversation_id) {
                 running.stop.cancel();
@@ -170,7 +191,8 @@ async fn bootstrap(app: &Arc<App>) -> Result<Reply, Failure> {
     Ok(Reply::Bootstrap { conversations, models, settings, status, named, downloads, model_import })
 }
 
-async fn rename(app: &App, id: &str, title: &str) -> Result<Reply, Failure> {
+/// A title that a conversation can have, without white space around it.
+pub(crate) fn checked_title(title: &str) -> Result<&str, Failure> {
     let title = title.trim();
     if title.is_empty() {
         return Err(Failure::invalid("A title cannot be empty."));
@@ -180,6 +202,11 @@ async fn rename(app: &App, id: &str, title: &str) -> Result<Reply, Failure> {
             "A title is one line of at most {MAX_TITLE_CHARS} characters."
         )));
     }
+    Ok(title)
+}
+
+async fn rename(app: &App, id: &str, title: &str) -> Result<Reply, Failure> {
+    let title = checked_title(title)?;
     app.store_of(id).await.rename_conversation(id, title).await?;
     app.emit_conversation(id).await;
     Ok(Reply::Done)
@@ -246,26 +273,9 @@ async fn conversations(app: &App) -> Result<Vec<Conversation>, Failure> {
 }
 
 async fn conversation(app: &App, id: &str) -> Result<(Conversation, Vec<Message>), Failure> {
-    let messages = messages(app, id).await?;
+    let messages = branches::messages(app, id).await?;
     let row = app.store_of(id).await.listed_conversation(id).await?;
     Ok((app.described(row).await, messages))
-}
-
-/// The current branch. A running answer is shown as the events so far describe it; its row may be
-/// older.
-async fn messages(app: &App, conversation_id: &str) -> Result<Vec<Message>, Failure> {
-    // Looked up before the rows are read: an answer that ends in between is then shown as it ended,
-    // instead of as an old row.
-    let running = app.answers.get(conversation_id);
-    let branch = app.store_of(conversation_id).await.branch(conversation_id).await?;
-    let mut messages: Vec<Message> = branch.into_iter().filter_map(convert::message).collect();
-    if let Some(running) = running {
-        let live = running.shown();
-        if let Some(message) = messages.iter_mut().find(|message| message.id == live.id) {
-            *message = live;
-        }
-    }
-    Ok(messages)
 }
 
 async fn delete(app: &Arc<App>, id: String) -> Result<Reply, Failure> {
@@ -281,68 +291,4 @@ async fn delete(app: &Arc<App>, id: String) -> Result<Reply, Failure> {
     app.spawn(deletion::purge_later(app.clone(), id.clone(), now_ms, deletion::UNDO_LIMIT));
     app.emit(Event::ConversationDeleted { id });
     Ok(Reply::Done)
-}
-
-async fn send(app: &Arc<App>, conversation_id: &str, text: &str) -> Result<Reply, Failure> {
-    if text.trim().is_empty() {
-        return Err(Failure::invalid("A message cannot be empty."));
-    }
-    let _turn = app.turns.lock().await;
-    refuse_unsaved(app, conversation_id)?;
-    models::require_any(app).await?;
-    let store = app.store_of(conversation_id).await;
-    let (user, assistant) = store.begin_turn(conversation_id, text, now_ms()).await?;
-    begin_answer(app, Some(user), assistant).await
-}
-
-async fn regenerate(app: &Arc<App>, conversation_id: &str) -> Result<Reply, Failure> {
-    let _turn = app.turns.lock().await;
-    refuse_unsaved(app, conversation_id)?;
-    models::require_any(app).await?;
-    let store = app.store_of(conversation_id).await;
-    let assistant = store.begin_sibling_answer(conversation_id, now_ms()).await?;
-    begin_answer(app, None, assistant).await
-}
-
-/// Refuses another turn while the last answer has ended but could not be saved: the next one could
-/// not be saved either.
-fn refuse_unsaved(app: &App, conversation_id: &str) -> Result<(), Failure> {
-    match app.answers.get(conversation_id) {
-        Some(running) if !running.is_streaming() => {
-            let why = "The last answer is still waiting to be saved: make room on the disk or make the data folder writable.";
-            Err(Failure::new(FailureCode::Storage, why))
-        }
-        _ => Ok(()),
-    }
-}
-
-/// Starts the task of an answer that has a row already, and emits the new rows.
-async fn begin_answer(
-    app: &Arc<App>,
-    user: Option<cairn_store::Message>,
-    assistant: cairn_store::Message,
-) -> Result<Reply, Failure> {
-    let store = app.store_of(&assistant.conversation_id).await.clone();
-    let turn = Turn {
-        store: store.clone(),
-        conversation_id: assistant.conversation_id.clone(),
-        user_message_id: assistant.parent_id.clone(),
-        message_id: assistant.id.clone(),
-    };
-    let messages: Vec<Message> =
-        user.into_iter().chain([assistant]).filter_map(convert::message).collect();
-    let Some(answer) = messages.last().cloned() else {
-        return Err(Failure::invalid("There is no message to answer yet."));
-    };
-    let running = app.answers.begin(answer);
-    for message in &messages {
-        app.emit(Event::Message { message: message.clone() });
-    }
-    let conversation_id = turn.conversation_id.clone();
-    app.emit_conversation(&conversation_id).await;
-    let row = store.conversation(&conversation_id).await;
-    app.spawn(answering::answer(app.clone(), running, turn));
-    let row = row?.ok_or(cairn_store::StoreError::NoConversation { id: conversation_id })?;
-    let conversation = Conversation { is_streaming: true, ..app.described(row).await };
-    Ok(Reply::Sent { conversation, messages })
 }

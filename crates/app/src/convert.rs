@@ -39,6 +39,15 @@ impl From<StoreError> for wire::Failure {
             StoreError::NothingToAnswer { .. } => {
                 Self::new(Invalid, "There is no message to answer yet.")
             }
+            StoreError::NotAQuestion { .. } => {
+                Self::new(Invalid, "Only a message of yours can be edited.")
+            }
+            StoreError::NotTheLastAnswer { .. } => {
+                Self::new(Invalid, "Only the last answer of a conversation can go on.")
+            }
+            StoreError::NoDeletion { .. } => {
+                Self::new(NotFound, "These messages can no longer be brought back.")
+            }
             StoreError::NoNamedCache { .. } => {
                 Self::new(NotFound, "This starting point no longer exists.")
             }
@@ -181,8 +190,10 @@ pub(crate) fn conversation(
     }
 }
 
-/// A message for the interface; none for a system message, which the interface does not show.
+/// A message for the interface, without its versions; none for a system message, which the interface
+/// does not show.
 pub(crate) fn message(row: cairn_store::Message) -> Option<wire::Message> {
+    let can_continue = row_can_continue(&row);
     let role = match row.role {
         Role::User => wire::Role::User,
         Role::Assistant => wire::Role::Assistant,
@@ -208,7 +219,33 @@ pub(crate) fn message(row: cairn_store::Message) -> Option<wire::Message> {
         error: row.error,
         created_at_ms: row.created_at_ms,
         stats: row.stats.map(message_stats),
+        model: row.model,
+        versions: Vec::new(),
+        can_continue,
     })
+}
+
+/// Whether a stored message is an answer that can go on.
+pub(crate) fn row_can_continue(row: &cairn_store::Message) -> bool {
+    let (token_ids, model) = (row.token_ids.as_deref(), row.model.as_deref());
+    row.role == Role::Assistant && can_continue(row.status, token_ids, row.stats.as_ref(), model)
+}
+
+/// Whether an answer can go on: it broke off, and its tokens and the model that they are of are known.
+pub(crate) fn can_continue(
+    status: MessageStatus,
+    token_ids: Option<&[u32]>,
+    stats: Option<&GenerationStats>,
+    model: Option<&str>,
+) -> bool {
+    let has_broken_off = match status {
+        MessageStatus::Stopped | MessageStatus::Interrupted | MessageStatus::Failed => true,
+        MessageStatus::Complete => {
+            stats.is_some_and(|stats| stats.finish_reason == FinishReason::Length)
+        }
+        MessageStatus::Streaming => false,
+    };
+    has_broken_off && model.is_some() && token_ids.is_some_and(|ids| !ids.is_empty())
 }
 
 /// What a person reads of an answer, without reasoning and tool calls.

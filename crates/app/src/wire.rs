@@ -62,9 +62,26 @@ pub enum Command {
     /// Appends a user message and starts the answer. Replies when both rows are saved; the text
     /// comes as events.
     SendMessage { conversation_id: String, text: String },
-    /// Answers the last user message again, beside the earlier answer (a sibling in the message
-    /// tree).
-    Regenerate { conversation_id: String },
+    /// Sends another version of a user message and starts its answer. The earlier version stays, with
+    /// all that follows it. Replies as `SendMessage` does.
+    EditMessage { conversation_id: String, message_id: String, text: String },
+    /// Answers again, beside the earlier answer (a sibling in the message tree): to a user message, or
+    /// beside an answer; with neither, to the last user message. With a model that one is loaded and
+    /// answers.
+    Regenerate { conversation_id: String, message_id: Option<String>, model: Option<String> },
+    /// Lets the last answer go on behind its own tokens, with the model that wrote them; see
+    /// [`Message::can_continue`].
+    ContinueAnswer { conversation_id: String, message_id: String },
+    /// Puts the branch with a message on screen, up to where it was last.
+    ShowVersion { conversation_id: String, message_id: String },
+    /// A new conversation with the messages up to one, which continues their saved context. Answers
+    /// [`Reply::Conversation`].
+    BranchConversation { conversation_id: String, message_id: String, title: String },
+    /// Hides a message, with all that follows it or alone; `RestoreMessages` brings it back until the
+    /// app is closed. Answers [`Reply::MessagesDeleted`].
+    DeleteMessage { conversation_id: String, message_id: String, with_following: bool },
+    /// Undoes `DeleteMessage`, and shows what it had hidden.
+    RestoreMessages { conversation_id: String, deletion_id: String },
     /// Stops the running answer; the text written so far stays.
     Stop { conversation_id: String },
     /// Lets the running answer go on if it is held because it repeats itself.
@@ -239,10 +256,16 @@ pub enum Reply {
         conversation: Conversation,
         messages: Vec<Message>,
     },
-    /// The two rows that `SendMessage` saved, or the one that `Regenerate` did.
+    /// The two rows that `SendMessage` and `EditMessage` saved, or the one of `Regenerate` and
+    /// `ContinueAnswer`.
     Sent {
         conversation: Conversation,
         messages: Vec<Message>,
+    },
+    MessagesDeleted {
+        /// For `RestoreMessages`.
+        deletion_id: String,
+        num_messages: u32,
     },
     Api {
         api: ApiOverview,
@@ -389,6 +412,13 @@ pub enum Event {
     /// A message was saved or has changed as a whole: it replaces the interface's copy.
     Message {
         message: Message,
+    },
+    /// The branch on screen is another one now: behind the message `after`, or from the beginning, it
+    /// has these messages and no others.
+    Branch {
+        conversation_id: String,
+        after: Option<String>,
+        messages: Vec<Message>,
     },
     /// A segment of a message that is being written: a new one, behind the others, or one that has
     /// changed otherwise than by growing, which replaces the interface's copy.

@@ -148,7 +148,7 @@ async fn run_to_end(mut generation: Generation) -> Result<TimedSequence> {
                 return Ok(TimedSequence { stats: finished.stats, token_times });
             }
             GenerateEvent::Failed(error) => return Err(error.into()),
-            GenerateEvent::Prefill { .. } => {}
+            GenerateEvent::SoFar(_) | GenerateEvent::Prefill { .. } => {}
         }
     }
     bail!("the engine stopped before generation finished")

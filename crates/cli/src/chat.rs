@@ -89,7 +89,7 @@ async fn reply(
             }
         };
         match event {
-            Some(GenerateEvent::Prefill { .. }) => {}
+            Some(GenerateEvent::SoFar(_) | GenerateEvent::Prefill { .. }) => {}
             Some(GenerateEvent::Delta { text, .. }) => {
                 output::text(&text)?;
                 reply += &text;

@@ -26,7 +26,7 @@ impl Completion {
         let mut completion = Completion::default();
         while let Some(event) = generation.recv().await {
             match event {
-                GenerateEvent::Prefill { .. } => {}
+                GenerateEvent::SoFar(_) | GenerateEvent::Prefill { .. } => {}
                 GenerateEvent::Delta { text, token, logprob, .. } => {
                     completion.push(&text, token, logprob)
                 }

@@ -142,6 +142,7 @@ async fn print_generated(
     let bar = output::bar(0, "prefill {wide_bar} {pos}/{len} tokens");
     while let Some(event) = generation.recv().await {
         match event {
+            GenerateEvent::SoFar(_) => {}
             GenerateEvent::Prefill { processed, total, .. } => {
                 bar.set_length(total as u64);
                 bar.set_position(processed as u64);

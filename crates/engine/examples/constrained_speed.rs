@@ -101,7 +101,7 @@ async fn first_token(answer: &mut Generation) -> Result<()> {
             GenerateEvent::Delta { .. } => return Ok(()),
             GenerateEvent::Failed(error) => bail!(error),
             GenerateEvent::Finished(_) => bail!("an answer without a token"),
-            GenerateEvent::Prefill { .. } => {}
+            GenerateEvent::Prefill { .. } | GenerateEvent::SoFar(_) => {}
         }
     }
 }
@@ -114,7 +114,7 @@ async fn rest(answer: &mut Generation) -> Result<usize> {
             GenerateEvent::Delta { .. } => num_tokens += 1,
             GenerateEvent::Failed(error) => bail!(error),
             GenerateEvent::Finished(_) => return Ok(num_tokens),
-            GenerateEvent::Prefill { .. } => {}
+            GenerateEvent::Prefill { .. } | GenerateEvent::SoFar(_) => {}
         }
     }
 }

@@ -131,7 +131,7 @@ async fn answer(
                 return Ok((said, *finished));
             }
             GenerateEvent::Failed(error) => return Err(error.into()),
-            GenerateEvent::Prefill { .. } => {}
+            GenerateEvent::SoFar(_) | GenerateEvent::Prefill { .. } => {}
         }
     }
     anyhow::bail!("the answer ended without a word")

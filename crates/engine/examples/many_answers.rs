@@ -149,7 +149,7 @@ async fn whole(mut answer: Generation, began: Instant) -> Result<Duration> {
             GenerateEvent::Delta { .. } => drop(first.get_or_insert_with(|| began.elapsed())),
             GenerateEvent::Failed(error) => bail!(error),
             GenerateEvent::Finished(_) => return first.context("an answer without a token"),
-            GenerateEvent::Prefill { .. } => {}
+            GenerateEvent::Prefill { .. } | GenerateEvent::SoFar(_) => {}
         }
     }
 }

@@ -88,6 +88,6 @@ pub use prompt_cache::{CacheFigures, CacheHandle, CacheNode, CacheOptions, Cache
 pub use prompt_file::{CachePromptRequest, CachedPrompt, ExportRequest, Import, PromptFileInfo};
 pub use request::{
     FinishedGeneration, GenerateEvent, GenerateRequest, Generation, KvCacheOptions, MemoryPressure,
-    ModelInfo, PromptInput, PromptPrefix, Score, SegmentOptions, TokenLogprob, TopLogprob,
+    ModelInfo, PromptInput, PromptPrefix, Score, SegmentOptions, SoFar, TokenLogprob, TopLogprob,
 };
 pub use status::{EngineState, EngineStatus, LoadedModelStatus};

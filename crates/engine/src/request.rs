@@ -113,8 +113,8 @@ pub struct GenerateRequest {
     /// What to continue.
     pub prompt: PromptInput,
     /// The tokens that the answer has already, because an earlier request for it was stopped: it goes
-    /// on behind them. They are no part of this request's events, but of the token ids of its end;
-    /// `max_tokens` counts new ones. Not with a `form`.
+    /// on behind them. [`GenerateEvent::SoFar`] has what they say, and the token ids of the end begin
+    /// with them; `max_tokens` counts new ones. Not with a `form`.
     pub answer_so_far: Vec<u32>,
     /// More variables for the chat template, such as `enable_thinking`.
     pub template_variables: Map<String, Value>,
@@ -255,9 +255,22 @@ pub struct TopLogprob {
     pub logprob: f32,
 }
 
-/// The events of a request, in order: `Prefill`s, `Delta`s, then one `Finished` or `Failed`.
+/// What the tokens of [`GenerateRequest::answer_so_far`] say, as far as that is clear: what is still
+/// held back comes with the tokens behind them.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct SoFar {
+    /// The text of the answer.
+    pub text: String,
+    /// Its segments, where asked for.
+    pub segments: Vec<SegmentEvent>,
+}
+
+/// The events of a request, in order: for an answer that goes on one `SoFar`, then `Prefill`s,
+/// `Delta`s, and one `Finished` or `Failed`.
 #[derive(Debug)]
 pub enum GenerateEvent {
+    /// What the answer has already.
+    SoFar(Box<SoFar>),
     /// The progress of prefill; `processed` includes the cached tokens.
     Prefill {
         /// Tokens processed so far, cached ones included.

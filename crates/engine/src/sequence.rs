@@ -22,7 +22,7 @@ use crate::prompt::prompt_tokens;
 use crate::prompt_cache::{Computed, PendingRestore, Reuse};
 use crate::prompt_file::{self, Beginning};
 use crate::request::{
-    FinishedGeneration, GenerateEvent, GenerateRequest, TokenLogprob, TopLogprob,
+    FinishedGeneration, GenerateEvent, GenerateRequest, SoFar, TokenLogprob, TopLogprob,
 };
 use crate::restoring::{Restored, query};
 use crate::segments::{AnswerGrammar, AnswerSegments, lark};
@@ -160,10 +160,12 @@ impl Sequence {
         let prompt = job.take_prompt(&loaded)?;
         let request = &job.request;
         let mut segments = AnswerSegments::new(&loaded, request, &prompt.text);
-        // They get to where they were when the answer was stopped; what they give was given then.
+        // They get to where they were when the answer was stopped.
+        let mut so_far = SoFar::default();
         for &token in &request.answer_so_far {
             let step = text.push(token)?;
-            segments.iter_mut().for_each(|segments| drop(segments.push(&step)));
+            so_far.segments.extend(segments.iter_mut().flat_map(|segments| segments.push(&step)));
+            so_far.text += if request.skip_special_tokens { &step.visible } else { &step.text };
         }
         let CachedBeginning { num_in_file, tokens_in_file, reuse } =
             cached_beginning(worker, &loaded, request, &prompt, pending)?;
@@ -173,6 +175,9 @@ impl Sequence {
         };
         let context_length = request.context_length(loaded.model.model.context_length());
         let context_left = context_length - num_in_file - prompt.tokens.len();
+        if !request.answer_so_far.is_empty() {
+            let _ = job.events.send(GenerateEvent::SoFar(Box::new(so_far)));
+        }
         let sequence = Sequence {
             num_in_file,
             tokens_in_file,

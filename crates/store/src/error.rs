@@ -109,6 +109,24 @@ pub enum StoreError {
         /// The conversation.
         conversation_id: String,
     },
+    /// Only a question can be edited.
+    #[error("message {message_id} is no question")]
+    NotAQuestion {
+        /// The message.
+        message_id: String,
+    },
+    /// Only an answer that nothing follows can go on.
+    #[error("message {message_id} is not the last answer of its conversation")]
+    NotTheLastAnswer {
+        /// The message.
+        message_id: String,
+    },
+    /// The deletion is undone already, or final.
+    #[error("there is no deletion {id} of messages that could be undone")]
+    NoDeletion {
+        /// The id that was given.
+        id: String,
+    },
     /// The file could not be brought to the version of this program.
     #[error("{} could not be updated to this version of Cairn: {source}", path.display())]
     Migrate {

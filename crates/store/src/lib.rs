@@ -8,7 +8,8 @@
 //! ```text
 //! cairn.db                    SQLite, write-ahead log, every commit synced
 //! ├── conversations           a title, a system prompt, settings, the end of the branch on screen, and the named prompt cache it begins with
-//! │   └── messages            a tree: each names the message it follows; ordered by number, never by time
+//! │   ├── messages            a tree: each names the message it follows; ordered by number, never by time
+//! │   └── message_deletions   deletions of messages that can be undone
 //! ├── models                  which model folders were used, newest last
 //! ├── model_settings          what a person has set for a model, by its name
 //! ├── model_checks            what opening a model's files once has shown
@@ -43,6 +44,13 @@
 //! the token ids of both. [`Store::branch`] reads the conversation back, from its first message to
 //! the end of the current branch.
 //!
+//! Nothing in a tree is overwritten. [`Store::begin_edited_turn`] and [`Store::begin_sibling_answer`]
+//! add another version beside a message, [`Store::show_version`] moves the end of the branch, and
+//! [`Store::delete_messages`] hides messages until the run of this program has ended.
+//! [`Store::resume_answer`] lets the last answer stream again: it only grows. The end of the branch is
+//! never hidden, nothing that is there follows it, and a conversation is without one only while it has
+//! no message.
+//!
 //! # Example
 //!
 //! ```
@@ -64,6 +72,7 @@
 
 mod api_keys;
 mod backup;
+mod branches;
 mod cache_changes;
 mod cache_refs;
 mod chunks;
@@ -89,11 +98,13 @@ mod settings;
 mod store;
 mod title;
 mod token_ids;
+mod tree;
 
 #[cfg(test)]
 mod tests;
 
 pub use api_keys::ApiKeyRow;
+pub use branches::MessageDeletion;
 pub use conversations::{Conversation, Prefix};
 pub use downloads::DownloadRow;
 pub use error::StoreError;

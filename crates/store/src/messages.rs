@@ -62,6 +62,8 @@ pub struct Message {
     pub error: Option<String>,
     /// The figures of an answer that has ended.
     pub stats: Option<GenerationStats>,
+    /// The model that wrote an answer, where that is known.
+    pub model: Option<String>,
     /// In milliseconds since the Unix epoch. Not usable for ordering: clocks jump.
     pub created_at_ms: i64,
     /// The order of messages: greater than that of every message saved before.
@@ -83,11 +85,17 @@ pub struct FinishedMessage {
     pub error: Option<String>,
     /// The figures.
     pub stats: Option<GenerationStats>,
+    /// The model that wrote it; none: the one that was saved with its progress.
+    pub model: Option<String>,
 }
 
 impl FromRow<'_, SqliteRow> for Message {
     fn from_row(row: &SqliteRow) -> Result<Message, sqlx::Error> {
         let stats: Option<&str> = row.try_get("stats")?;
+        // Figures that cannot be parsed (JSON has no NaN) must not hide the text of the answer.
+        let stats: Option<GenerationStats> =
+            stats.and_then(|stats| serde_json::from_str(stats).ok());
+        let model: Option<String> = row.try_get("model")?;
         Ok(Message {
             id: row.try_get("id")?,
             conversation_id: row.try_get("conversation_id")?,
@@ -98,15 +106,15 @@ impl FromRow<'_, SqliteRow> for Message {
             segments: row.try_get("segments")?,
             token_ids: token_ids::from_row(row, "token_ids")?,
             error: row.try_get("error")?,
-            // Figures that cannot be parsed (JSON has no NaN) must not hide the text of the answer.
-            stats: stats.and_then(|stats| serde_json::from_str(stats).ok()),
+            model: model.or_else(|| stats.as_ref().map(|stats| stats.model.clone())),
+            stats,
             created_at_ms: row.try_get("created_at_ms")?,
             seq: row.try_get("seq")?,
         })
     }
 }
 
-fn role_named(name: &str) -> Result<Role, sqlx::Error> {
+pub(crate) fn role_named(name: &str) -> Result<Role, sqlx::Error> {
     let roles = [Role::System, Role::User, Role::Assistant];
     roles.into_iter().find(|role| role.as_str() == name).ok_or_else(|| unknown("role", name))
 }
@@ -120,14 +128,14 @@ fn status_named(name: &str) -> Result<MessageStatus, sqlx::Error> {
         .ok_or_else(|| unknown("status", name))
 }
 
-/// The message at the end of a branch, as far as a new one needs it.
-struct Leaf {
-    id: String,
-    parent_id: Option<String>,
-    role: Role,
+/// A message as far as a new one beside or behind it needs it.
+pub(crate) struct Place {
+    pub(crate) id: String,
+    pub(crate) role: Role,
+    pub(crate) status: MessageStatus,
 }
 
-/// The messages from a conversation's first to its leaf. A parent is always older than its child;
+/// The messages from a conversation's first to its leaf, without deleted ones. A parent is always older than its child;
 /// with that condition the recursion ends even in a damaged file. SQLite keeps the order of a cross
 /// join; with another join it would read the messages of all conversations to have them sorted.
 pub(crate) const BRANCH: &str = "with recursive line (seq, parent_id) as (
@@ -138,7 +146,8 @@ pub(crate) const BRANCH: &str = "with recursive line (seq, parent_id) as (
     select messages.seq, messages.parent_id from line
     join messages on messages.id = line.parent_id and messages.seq < line.seq
 )
-select messages.* from line cross join messages on messages.seq = line.seq order by messages.seq";
+select messages.* from line cross join messages on messages.seq = line.seq
+where messages.deletion_id is null order by messages.seq";
 
 impl Store {
     /// Appends a question to the current branch and, after it, an answer that is still empty and
@@ -153,40 +162,55 @@ impl Store {
         let mut tx = self.begin().await?;
         let leaf = self.leaf(&mut tx, conversation_id).await?;
         let parent_id = leaf.map(|leaf| leaf.id);
-        let mut user =
-            new_message(conversation_id, parent_id, Role::User, MessageStatus::Complete, now_ms);
-        user.text = user_text.to_owned();
-        let mut assistant = new_message(
-            conversation_id,
-            Some(user.id.clone()),
-            Role::Assistant,
-            MessageStatus::Streaming,
-            now_ms,
-        );
-        self.append(&mut tx, &mut user).await?;
-        self.append(&mut tx, &mut assistant).await?;
-        sqlx::query("update conversations set title = ? where id = ? and title = ''")
-            .bind(title_from(user_text))
-            .bind(conversation_id)
-            .execute(&mut *tx)
-            .await
-            .map_err(|error| self.failed(error))?;
+        let turn = self.append_turn(&mut tx, conversation_id, parent_id, user_text, now_ms).await?;
         self.commit(tx).await?;
-        Ok((user, assistant))
+        Ok(turn)
     }
 
-    /// Starts another answer to the last question: a streaming sibling of the answer at the end of
-    /// the branch. The branch then ends in the new one; the earlier one stays in the tree.
+    /// As [`Store::begin_turn`], with the question beside an earlier one, which stays in the tree with
+    /// all that follows it.
+    pub async fn begin_edited_turn(
+        &self,
+        conversation_id: &str,
+        question_id: &str,
+        user_text: &str,
+        now_ms: i64,
+    ) -> Result<(Message, Message), StoreError> {
+        let mut tx = self.begin().await?;
+        self.leaf(&mut tx, conversation_id).await?;
+        let question = self.place(&mut tx, conversation_id, question_id).await?;
+        if question.role != Role::User {
+            return Err(StoreError::NotAQuestion { message_id: question.id });
+        }
+        let tree = self.tree(&mut tx, conversation_id).await?;
+        let parent_id = tree.live_parent(question_id).map(str::to_owned);
+        let turn = self.append_turn(&mut tx, conversation_id, parent_id, user_text, now_ms).await?;
+        self.commit(tx).await?;
+        Ok(turn)
+    }
+
+    /// Starts another answer: beside the answer `message_id`, to the question `message_id`, or without
+    /// one to the last question of the branch. The branch then ends in the new one; what was there
+    /// stays in the tree.
     pub async fn begin_sibling_answer(
         &self,
         conversation_id: &str,
+        message_id: Option<&str>,
         now_ms: i64,
     ) -> Result<Message, StoreError> {
         let mut tx = self.begin().await?;
-        let question = match self.leaf(&mut tx, conversation_id).await? {
-            Some(Leaf { role: Role::User, id, .. }) => Some(id),
-            Some(Leaf { role: Role::Assistant, parent_id, .. }) => parent_id,
-            Some(Leaf { role: Role::System, .. }) | None => None,
+        let leaf = self.leaf(&mut tx, conversation_id).await?;
+        let asked = match message_id {
+            Some(id) => Some(self.place(&mut tx, conversation_id, id).await?),
+            None => leaf,
+        };
+        let question = match asked {
+            Some(Place { role: Role::User, id, .. }) => Some(id),
+            Some(Place { role: Role::Assistant, id, .. }) => {
+                let tree = self.tree(&mut tx, conversation_id).await?;
+                tree.live_parent(&id).map(str::to_owned)
+            }
+            Some(Place { role: Role::System, .. }) | None => None,
         };
         let Some(question) = question else {
             return Err(StoreError::NothingToAnswer {
@@ -205,23 +229,81 @@ impl Store {
         Ok(assistant)
     }
 
-    /// Saves the text so far, which replaces what was saved before. A message that has ended
-    /// meanwhile keeps its text.
+    /// Lets the answer at the end of the branch stream again, with what it has. Returns it as it was.
+    pub async fn resume_answer(
+        &self,
+        conversation_id: &str,
+        message_id: &str,
+    ) -> Result<Message, StoreError> {
+        let mut tx = self.begin().await?;
+        let leaf = self.leaf(&mut tx, conversation_id).await?;
+        let is_last =
+            leaf.is_some_and(|leaf| leaf.id == message_id && leaf.role == Role::Assistant);
+        if !is_last {
+            return Err(StoreError::NotTheLastAnswer { message_id: message_id.to_owned() });
+        }
+        let before: Message = sqlx::query_as("select * from messages where id = ?")
+            .bind(message_id)
+            .fetch_one(&mut *tx)
+            .await
+            .map_err(|error| self.failed(error))?;
+        let resume =
+            sqlx::query("update messages set status = 'streaming', run_id = ? where id = ?");
+        let done = resume.bind(&self.run.id).bind(message_id).execute(&mut *tx).await;
+        self.changed_a_row(done, || no_message(message_id))?;
+        self.commit(tx).await?;
+        Ok(before)
+    }
+
+    /// Appends a question and the answer that begins.
+    async fn append_turn(
+        &self,
+        tx: &mut SqliteConnection,
+        conversation_id: &str,
+        parent_id: Option<String>,
+        user_text: &str,
+        now_ms: i64,
+    ) -> Result<(Message, Message), StoreError> {
+        let mut user =
+            new_message(conversation_id, parent_id, Role::User, MessageStatus::Complete, now_ms);
+        user.text = user_text.to_owned();
+        let mut assistant = new_message(
+            conversation_id,
+            Some(user.id.clone()),
+            Role::Assistant,
+            MessageStatus::Streaming,
+            now_ms,
+        );
+        self.append(tx, &mut user).await?;
+        self.append(tx, &mut assistant).await?;
+        sqlx::query("update conversations set title = ? where id = ? and title = ''")
+            .bind(title_from(user_text))
+            .bind(conversation_id)
+            .execute(tx)
+            .await
+            .map_err(|error| self.failed(error))?;
+        Ok((user, assistant))
+    }
+
+    /// Saves the text so far, which replaces what was saved before, and the model that writes it. A
+    /// message that has ended meanwhile keeps its text.
     pub async fn save_progress(
         &self,
         message_id: &str,
         text: &str,
         segments: Option<&str>,
         token_ids: &[u32],
+        model: Option<&str>,
     ) -> Result<(), StoreError> {
         let mut tx = self.begin().await?;
         sqlx::query(
-            "update messages set text = ?, segments = ?, token_ids = ?
+            "update messages set text = ?, segments = ?, token_ids = ?, model = coalesce(?, model)
              where id = ? and status = 'streaming'",
         )
         .bind(text)
         .bind(segments)
         .bind(token_ids::to_blob(token_ids))
+        .bind(model)
         .bind(message_id)
         .execute(&mut *tx)
         .await
@@ -287,38 +369,57 @@ impl Store {
             .map_err(|error| self.failed(error))
     }
 
-    /// The end of a branch to which a message can be appended: the conversation exists and is not
-    /// being answered.
-    async fn leaf(
+    /// The end of the branch on screen, of a conversation that exists and is not being answered.
+    pub(crate) async fn leaf(
         &self,
         tx: &mut SqliteConnection,
         conversation_id: &str,
-    ) -> Result<Option<Leaf>, StoreError> {
-        let row = sqlx::query(
-            "select messages.id, messages.parent_id, messages.role, messages.status from conversations
-             left join messages on messages.id = conversations.leaf_message_id
-             where conversations.id = ? and conversations.deleted_at_ms is null",
+    ) -> Result<Option<Place>, StoreError> {
+        let leaf: Option<Option<String>> = sqlx::query_scalar(
+            "select leaf_message_id from conversations where id = ? and deleted_at_ms is null",
         )
+        .bind(conversation_id)
+        .fetch_optional(&mut *tx)
+        .await
+        .map_err(|error| self.failed(error))?;
+        let Some(leaf) = leaf.ok_or_else(|| no_conversation(conversation_id))? else {
+            return Ok(None);
+        };
+        let leaf = self.place(tx, conversation_id, &leaf).await?;
+        // Only the end of the branch on screen is ever streaming.
+        match leaf.status {
+            MessageStatus::Streaming => {
+                Err(StoreError::AlreadyStreaming { conversation_id: conversation_id.to_owned() })
+            }
+            _ => Ok(Some(leaf)),
+        }
+    }
+
+    /// A message of a conversation that is not deleted.
+    pub(crate) async fn place(
+        &self,
+        tx: &mut SqliteConnection,
+        conversation_id: &str,
+        message_id: &str,
+    ) -> Result<Place, StoreError> {
+        let row = sqlx::query(
+            "select id, role, status from messages
+             where id = ? and conversation_id = ? and deletion_id is null",
+        )
+        .bind(message_id)
         .bind(conversation_id)
         .fetch_optional(tx)
         .await
         .map_err(|error| self.failed(error))?
-        .ok_or_else(|| no_conversation(conversation_id))?;
-        let read = || -> Result<Option<(Leaf, MessageStatus)>, sqlx::Error> {
-            let Some(id) = row.try_get("id")? else { return Ok(None) };
-            let leaf = Leaf {
-                id,
-                parent_id: row.try_get("parent_id")?,
+        .ok_or_else(|| no_message(message_id))?;
+        let read = || -> Result<Place, sqlx::Error> {
+            Ok(Place {
+                id: row.try_get("id")?,
                 role: role_named(row.try_get("role")?)?,
-            };
-            Ok(Some((leaf, status_named(row.try_get("status")?)?)))
+                status: status_named(row.try_get("status")?)?,
+            })
         };
-        match read().map_err(|error| self.failed(error))? {
-            Some((_, MessageStatus::Streaming)) => {
-                Err(StoreError::AlreadyStreaming { conversation_id: conversation_id.to_owned() })
-            }
-            leaf => Ok(leaf.map(|(leaf, _)| leaf)),
-        }
+        read().map_err(|error| self.failed(error))
     }
 
     /// Saves a new message, gives it its number, and makes it the end of its conversation's branch.
@@ -344,17 +445,15 @@ impl Store {
         .map_err(|error| self.failed(error))?;
         message.seq = done.last_insert_rowid();
         sqlx::query(
-            "update conversations set
-                 leaf_message_id = ?, updated_at_ms = ?, activity_seq = (select max(activity_seq) + 1 from conversations)
+            "update conversations set updated_at_ms = ?, activity_seq = (select max(activity_seq) + 1 from conversations)
              where id = ?",
         )
-        .bind(&message.id)
         .bind(message.created_at_ms)
         .bind(&message.conversation_id)
-        .execute(tx)
+        .execute(&mut *tx)
         .await
         .map_err(|error| self.failed(error))?;
-        Ok(())
+        self.set_leaf(tx, &message.conversation_id, Some(&message.id)).await
     }
 
     async fn write_token_ids(
@@ -379,7 +478,8 @@ impl Store {
     ) -> Result<(), StoreError> {
         let done = sqlx::query(
             "update messages set status = ?1, run_id = case ?1 when 'streaming' then run_id end,
-                 text = ?2, segments = ?3, token_ids = ?4, error = ?5, stats = ?6
+                 text = ?2, segments = ?3, token_ids = ?4, error = ?5, stats = ?6,
+                 model = coalesce(?8, model)
              where id = ?7",
         )
         .bind(finished.status.as_str())
@@ -391,13 +491,14 @@ impl Store {
         // without figures.
         .bind(finished.stats.as_ref().and_then(|stats| serde_json::to_string(stats).ok()))
         .bind(message_id)
+        .bind(&finished.model)
         .execute(tx)
         .await;
         self.changed_a_row(done, || no_message(message_id))
     }
 }
 
-fn no_message(id: &str) -> StoreError {
+pub(crate) fn no_message(id: &str) -> StoreError {
     StoreError::NoMessage { id: id.to_owned() }
 }
 
@@ -420,6 +521,7 @@ fn new_message(
         token_ids: None,
         error: None,
         stats: None,
+        model: None,
         created_at_ms: now_ms,
         seq: 0,
     }

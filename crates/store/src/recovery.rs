@@ -324,6 +324,9 @@ async fn salvage(connection: &mut SqliteConnection) -> Result<Salvaged, sqlx::Er
     }
     restore_conversations(connection).await?;
     sqlx::raw_sql(REATTACH).execute(&mut *connection).await?;
+    if tables.iter().any(|table| table == "message_deletions") {
+        sqlx::raw_sql(UNHIDE).execute(&mut *connection).await?;
+    }
     if tables.iter().any(|table| table == "job_rows") {
         let lost = "delete from job_rows where job_id not in (select id from jobs)";
         sqlx::query(lost).execute(&mut *connection).await?;
@@ -352,6 +355,17 @@ const REATTACH: &str = "
     where leaf_message_id is null or not exists (
         select 1 from messages where conversation_id = conversations.id and id = leaf_message_id
     );";
+
+/// A message whose deletion is lost is there again, and a branch does not end in a message that is
+/// deleted.
+const UNHIDE: &str = "
+    update messages set deletion_id = null
+    where deletion_id is not null and deletion_id not in (select id from message_deletions);
+    update conversations set leaf_message_id = (
+        select id from messages where conversation_id = conversations.id and deletion_id is null
+        order by seq desc limit 1
+    )
+    where leaf_message_id not in (select id from messages where deletion_id is null);";
 
 /// Inserts a row for each conversation that has only messages left, named after its first question.
 async fn restore_conversations(connection: &mut SqliteConnection) -> Result<(), sqlx::Error> {

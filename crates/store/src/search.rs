@@ -11,7 +11,7 @@ impl Store {
             "select id from conversations
              where deleted_at_ms is null and leaf_message_id is not null and (
                  title like ?1 escape '\\' or exists (
-                     select 1 from messages where conversation_id = conversations.id and text like ?1 escape '\\'))
+                     select 1 from messages where conversation_id = conversations.id and deletion_id is null and text like ?1 escape '\\'))
              order by activity_seq desc",
         )
         .bind(containing(text))

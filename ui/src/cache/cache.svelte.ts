@@ -5,12 +5,11 @@ import { cacheFileName, sentenceOf, type Platform } from '../platform/platform';
 import type { CacheFileLayout, CacheOverview, CacheSource, Command, Event, NamedCache } from '../platform/wire';
 import { strings } from '../text';
 import type { Toasts } from '../ui/toasts.svelte';
-import type { UndoStack } from '../ui/undo';
+import { UNDO_MS, type UndoStack } from '../ui/undo';
 import { deletedMessage } from './saved';
 import { TreeState } from './tree.svelte';
 
 const REFRESH_MS = 1000;
-const UNDO_MS = 8000;
 /** Until it is dismissed; the longest that a timer can wait. */
 const LASTING_MS = 2 ** 31 - 1;
 

@@ -3,7 +3,7 @@ import { sentenceOf, type Platform } from '../platform/platform';
 import type { Command, Conversation, Event, Message, Reply } from '../platform/wire';
 import { strings } from '../text';
 import type { Toasts } from '../ui/toasts.svelte';
-import type { UndoStack } from '../ui/undo';
+import { UNDO_MS, type UndoStack } from '../ui/undo';
 import { ConversationList, titleOf } from './conversations.svelte';
 import { Drafts } from './drafts.svelte';
 import { Queue } from './queue.svelte';
@@ -11,7 +11,6 @@ import { readable } from './segments';
 import { Thread } from './thread.svelte';
 
 const SELECTED_KEY = 'cairn.conversation';
-const UNDO_MS = 8000;
 
 export interface ChatOptions {
   platform: Platform;
@@ -20,6 +19,13 @@ export interface ChatOptions {
   report: (error: unknown) => void;
   storage?: Storage;
   nextFrame?: (run: () => void) => void;
+}
+
+/** Where in a message the focus goes, and where on the screen that was before, so that it stays there. */
+export interface MessageFocus {
+  id: string;
+  part: 'previous' | 'next' | 'more' | 'edit';
+  top?: number;
 }
 
 /** Owns the selection, the open threads and the drafts. No selection means a new chat, which gets its row with the first message. */
@@ -35,6 +41,8 @@ export class ChatStore {
   rowToFocus = $state<string | null>(null);
   /** Text for screen readers when an answer is finished. */
   announcement = $state('');
+  /** The message that takes the focus once it is shown, because what had it is gone. */
+  messageToFocus = $state.raw<MessageFocus | null>(null);
 
   #threads = $state.raw(new Map<string, Thread>());
   /** The system prompt of the chat that does not exist yet. */
@@ -45,6 +53,11 @@ export class ChatStore {
 
   readonly selected = $derived(this.list.get(this.selectedId));
   readonly thread = $derived(this.selectedId === null ? null : (this.#threads.get(this.selectedId) ?? null));
+
+  /** Why nothing can be done with the messages of the open chat now; null: it can. */
+  readonly whyBusy = $derived(
+    this.thread?.isStreaming ? strings.versions.whileAnswering : this.isSending ? strings.versions.oneMoment : null,
+  );
 
   constructor(options: ChatOptions) {
     this.#options = options;
@@ -143,6 +156,8 @@ export class ChatStore {
         this.#drafts.forget(event.id);
         this.#queue.forget(event.id);
         return this.#forget(event.id);
+      case 'branch':
+        return this.#threads.get(event.conversation_id)?.receive(event);
       case 'message':
         this.#threads.get(event.message.conversation_id)?.receive(event);
         return this.#answered(event.message);
@@ -204,13 +219,131 @@ export class ChatStore {
     this.numFocusRequests++;
   }
 
-  async regenerate(): Promise<void> {
+  /** Answers again: the last question, the one of an answer, or a question; with another model if one is named. */
+  async regenerate(message_id: string | null = null, model: string | null = null): Promise<void> {
+    await this.#begin((conversation_id) => ({ type: 'regenerate', conversation_id, message_id, model }));
+  }
+
+  /** Lets the last answer go on behind its own text. */
+  async continueAnswer(message_id: string): Promise<void> {
+    await this.#begin((conversation_id) => ({ type: 'continue_answer', conversation_id, message_id }));
+  }
+
+  /** Opens the field for another version of a message; without an id, of the last question. */
+  edit(id = this.thread?.messages.findLast(({ role }) => role === 'user')?.id): void {
+    const message = this.thread?.messages.find((known) => known.id === id);
+    if (this.thread && message?.role === 'user' && this.whyBusy === null)
+      this.thread.editing = { id: message.id, text: message.text };
+  }
+
+  /** Closes the field without sending. */
+  cancelEdit(): void {
+    const editing = this.thread?.editing;
+    if (!this.thread || !editing) return;
+    this.thread.editing = null;
+    this.messageToFocus = { id: editing.id, part: 'edit' };
+  }
+
+  /** Sends the edited message beside the earlier version; what could not be sent stays in the field. */
+  async sendEdit(): Promise<void> {
+    const { thread } = this;
+    const editing = thread?.editing;
+    if (!thread || !editing || editing.text.trim() === '') return;
+    const { id: message_id, text } = editing;
+    const isSent = await this.#begin((conversation_id) => ({
+      type: 'edit_message',
+      conversation_id,
+      message_id,
+      text,
+    }));
+    if (isSent && thread.editing?.id === message_id) thread.editing = null;
+  }
+
+  /** Starts an answer in the open chat, unless one is written; returns whether it has begun. */
+  async #begin(command: (conversation_id: string) => Command): Promise<boolean> {
     const id = this.selectedId;
-    if (id === null || this.isSending || this.thread?.isStreaming) return;
+    if (id === null || this.whyBusy !== null) return false;
     this.isSending = true;
-    const isSent = await this.#run({ type: 'regenerate', conversation_id: id }, id);
+    const isSent = await this.#run(command(id), id);
     this.isSending = false;
-    if (isSent) this.#sendNext(id);
+    if (!isSent) return false;
+    this.numFocusRequests++;
+    this.#sendNext(id);
+    return true;
+  }
+
+  /** Shows the branch with another version of a message, and keeps the focus where it is on the screen. */
+  async showVersion(message_id: string, focus: Omit<MessageFocus, 'id'>): Promise<void> {
+    await this.#changeBranch((conversation_id) => {
+      this.messageToFocus = { id: message_id, ...focus };
+      return { type: 'show_version', conversation_id, message_id };
+    });
+  }
+
+  /** Opens a new chat with the messages up to one. */
+  async branchOff(message_id: string): Promise<void> {
+    const { selected } = this;
+    if (!selected) return;
+    const title = strings.chats.branchOf(titleOf(selected));
+    const reply = await this.#ask({ type: 'branch_conversation', conversation_id: selected.id, message_id, title });
+    if (reply?.type !== 'conversation') return;
+    this.list.put(reply.conversation);
+    this.#open(reply.conversation.id).startWith(reply.messages);
+    this.select(reply.conversation.id);
+    this.numFocusRequests++;
+  }
+
+  /** Hides a message, alone or with all that follows it, and offers to bring it back. */
+  async removeMessage(message_id: string, with_following: boolean): Promise<void> {
+    const conversation_id = this.selectedId;
+    const messages = this.thread?.messages ?? [];
+    const before = messages[messages.findIndex(({ id }) => id === message_id) - 1];
+    const reply = await this.#changeBranch((conversation_id) => ({
+      type: 'delete_message',
+      conversation_id,
+      message_id,
+      with_following,
+    }));
+    if (conversation_id === null || reply?.type !== 'messages_deleted') return;
+    if (before) this.messageToFocus = { id: before.id, part: 'more' };
+    else this.numFocusRequests++;
+    const { toasts, undo } = this.#options;
+    let toast = 0;
+    const restore = undo.push(() => {
+      toasts.dismiss(toast);
+      void this.#restoreMessages(conversation_id, reply.deletion_id, message_id);
+    });
+    toast = toasts.show('info', strings.versions.deleted(reply.num_messages), {
+      milliseconds: UNDO_MS,
+      action: { label: strings.common.undo, run: restore },
+    });
+  }
+
+  async #restoreMessages(conversation_id: string, deletion_id: string, message_id: string): Promise<void> {
+    const reply = await this.#ask({ type: 'restore_messages', conversation_id, deletion_id });
+    if (!reply) return;
+    if (this.selectedId !== conversation_id && this.list.get(conversation_id)) this.select(conversation_id);
+    this.messageToFocus = { id: message_id, part: 'more' };
+  }
+
+  /** Changes which messages the open chat shows; the change itself comes as an event. */
+  async #changeBranch(command: (conversation_id: string) => Command): Promise<Reply | null> {
+    const id = this.selectedId;
+    if (id === null || this.whyBusy !== null) return null;
+    const asked = command(id);
+    this.isSending = true;
+    const reply = await this.#ask(asked);
+    this.isSending = false;
+    return reply;
+  }
+
+  async #ask(command: Command): Promise<Reply | null> {
+    try {
+      return await this.#options.platform.call(command);
+    } catch (error) {
+      this.#options.report(error);
+      return null;
+    }
   }
 
   async stop(): Promise<void> {

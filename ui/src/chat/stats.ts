@@ -81,18 +81,23 @@ export function prefillWords({
 /** How an error ends that says itself what to do: “…: shorten it or start a new conversation.” */
 const REMEDY = /: (ask|choose|download|import|make|shorten|start|use) [^:]+$/;
 
-/** How an answer ended before its end, and what can be done (`isLast`: it can be regenerated). */
+/** How an answer ended before its end, and what can be done (`isLast`: it can be regenerated, or go on). */
 export function endingWords(message: Message, isLast: boolean): string | null {
   const { endings } = strings;
-  const withAdvice = (ending: string, advice: string) => (isLast ? `${ending} ${advice}` : ending);
+  const withAdvice = (ending: string, advice: string) => {
+    if (!isLast) return ending;
+    return `${ending} ${message.can_continue ? endings.continueAdvice : advice}`;
+  };
+  // Also of an answer that was whole so far and could not go on.
+  if (message.error && REMEDY.test(message.error)) return message.error;
+  if (message.error && message.status !== 'streaming') return withAdvice(message.error, endings.failedAdvice);
   switch (message.status) {
     case 'stopped':
       return withAdvice(endings.stopped, endings.stoppedAdvice);
     case 'interrupted':
       return withAdvice(endings.interrupted, endings.interruptedAdvice);
     case 'failed':
-      if (message.error && REMEDY.test(message.error)) return message.error;
-      return withAdvice(message.error ?? endings.failed, endings.failedAdvice);
+      return withAdvice(endings.failed, endings.failedAdvice);
     case 'complete':
       if (message.stats?.finish_reason === 'context') return withAdvice(endings.context, endings.contextAdvice);
       if (message.stats?.finish_reason !== 'length') return null;

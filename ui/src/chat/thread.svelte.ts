@@ -4,7 +4,8 @@ import { DrawnMessages, type Place } from './drawn.svelte';
 import { growing, grown, isOlder } from './segments';
 
 /** Events that belong to one conversation. */
-export type ThreadEvent = Extract<Event, { type: 'message' | 'segment' | 'delta' | 'prefill' }>;
+export type ThreadEvent = Extract<Event, { type: 'message' | 'branch' | 'segment' | 'delta' | 'prefill' }>;
+type Branch = Extract<Event, { type: 'branch' }>;
 type Part = Extract<Event, { type: 'segment' | 'delta' }>;
 type Delta = Extract<Event, { type: 'delta' }>;
 type Whole = Extract<Event, { type: 'segment' }>;
@@ -19,6 +20,8 @@ export interface ThreadOptions {
 }
 
 const REFETCH_WAIT_MS = 500;
+/** As many messages of another branch are drawn at once. */
+const MOST_AT_ONCE = 12;
 
 /**
  * Owns the messages of one conversation.
@@ -37,9 +40,15 @@ export class Thread {
   readonly drawn = new DrawnMessages();
   /** Where a person was; null at the end. */
   place: Place | null = null;
+  /** The message that is being edited, and the text so far. */
+  editing = $state<{ id: string; text: string } | null>(null);
+  /** How often another branch was put on screen. */
+  numSwitches = $state(0);
 
   readonly last = $derived(this.messages[this.messages.length - 1]);
   readonly isStreaming = $derived(this.last?.status === 'streaming');
+  /** Whether the answers are by different models, so that each says by which. */
+  readonly hasSeveralModels = $derived(new Set(this.messages.flatMap(({ model }) => model ?? [])).size > 1);
 
   readonly #options: ThreadOptions;
   /** Segments that have arrived or grown but are not drawn yet, by message and index. */
@@ -79,6 +88,13 @@ export class Thread {
     this.isLoaded = true;
   }
 
+  /** Takes the messages of a conversation that was just copied. */
+  startWith(messages: Message[]): void {
+    this.drawn.begin(messages, null);
+    this.messages = messages;
+    this.isLoaded = true;
+  }
+
   /** Adds the rows of a reply, unless events brought them already. */
   add(messages: Message[]): void {
     for (const message of messages) {
@@ -100,6 +116,7 @@ export class Thread {
 
   #apply(event: ThreadEvent, isReplay: boolean): void {
     if (event.type === 'message') this.#put(event.message);
+    else if (event.type === 'branch') this.#switch(event);
     else if (event.type === 'prefill') this.prefill = event;
     else this.#change(event, isReplay);
   }
@@ -120,6 +137,19 @@ export class Thread {
     const parent = this.messages.findIndex((known) => known.id === message.parent_id);
     if (message.parent_id !== null && parent < 0) return this.#refetchSoon();
     this.messages.splice(parent + 1, Infinity, message);
+  }
+
+  /** Shows another branch: what stands behind `after` is replaced. */
+  #switch({ after, messages }: Branch): void {
+    const index = this.messages.findIndex((known) => known.id === after);
+    if (after !== null && index < 0) return this.#refetchSoon();
+    this.#pending.clear();
+    this.messages.splice(index + 1, Infinity, ...messages);
+    // Of a long branch what follows the chosen version is drawn, and the rest when it is looked at.
+    const first = messages[0];
+    if (first && messages.length > MOST_AT_ONCE) this.drawn.begin(this.messages, { id: first.id, top: 0 });
+    if (!this.messages.some(({ id }) => id === this.editing?.id)) this.editing = null;
+    this.numSwitches++;
   }
 
   #change(part: Part, isReplay: boolean): void {

@@ -270,3 +270,65 @@ test.each<[name: string, event: ThreadEvent]>([
   expect(fetch).toHaveBeenCalledTimes(2);
   expect(textOf(thread)).toBe('Hello');
 });
+
+const user = (id: string, parent_id: string | null = null) => message(id, { role: 'user', parent_id, text: id });
+const ids = (thread: Thread) => thread.messages.map(({ id }) => id);
+
+test('another branch takes the place of what followed', async () => {
+  const { thread, fetch } = await open([user('u'), message('m', { parent_id: 'u' }), user('v', 'm')]);
+  thread.editing = { id: 'v', text: 'half' };
+  const other = message('n', { parent_id: 'u', versions: ['m', 'n'] });
+  thread.receive({ type: 'branch', conversation_id: 'a', after: 'u', messages: [other] });
+  expect(ids(thread)).toEqual(['u', 'n']);
+  expect(thread.last?.versions).toEqual(['m', 'n']);
+  expect([thread.editing, thread.numSwitches]).toEqual([null, 1]);
+  thread.receive({ type: 'branch', conversation_id: 'a', after: null, messages: [user('w')] });
+  expect(ids(thread)).toEqual(['w']);
+  thread.receive({ type: 'branch', conversation_id: 'a', after: 'w', messages: [] });
+  expect(ids(thread)).toEqual(['w']);
+  expect(fetch).toHaveBeenCalledTimes(1);
+});
+
+test('a branch behind a message that is not known is fetched', async () => {
+  vi.useFakeTimers();
+  const { thread, fetch } = await open([user('u')], [user('x')]);
+  thread.receive({ type: 'branch', conversation_id: 'a', after: 'elsewhere', messages: [] });
+  await vi.runAllTimersAsync();
+  expect(fetch).toHaveBeenCalledTimes(2);
+  expect(ids(thread)).toEqual(['x']);
+  vi.useRealTimers();
+});
+
+test('another branch is drawn, whatever was drawn of the one before', async () => {
+  const chain = (name: string, count: number, parent: string | null) =>
+    Array.from({ length: count }, (_, index) => user(`${name}${index}`, index ? `${name}${index - 1}` : parent));
+  const { thread } = await open(chain('u', 120, null));
+  const drawn = () =>
+    thread.drawn
+      .rows(thread.messages)
+      .filter(({ gap }) => gap === null)
+      .map(({ message }) => message.id);
+  thread.receive({ type: 'branch', conversation_id: 'a', after: 'u9', messages: [user('other', 'u9')] });
+  expect(drawn()).toEqual(['other']);
+  thread.receive({ type: 'branch', conversation_id: 'a', after: 'u9', messages: chain('v', 100, 'u9') });
+  expect(drawn()).toContain('v0');
+  expect(drawn().length).toBeLessThan(20);
+});
+
+test('an answer that goes on is the same message', async () => {
+  const { thread } = await open([user('u'), message('m', { parent_id: 'u', status: 'stopped', text: 'Half' })]);
+  thread.receive(whole(writing('Half')));
+  expect(thread.isStreaming).toBe(true);
+  thread.receive(begins(0, said('Half')));
+  thread.receive(delta(4, ' and half'));
+  expect(thread.last?.segments).toEqual([said('Half and half')]);
+  expect(thread.messages.length).toBe(2);
+});
+
+test('answers say which model wrote them where there are several', async () => {
+  const { thread } = await open([user('u'), message('m', { parent_id: 'u', model: 'one' })]);
+  expect(thread.hasSeveralModels).toBe(false);
+  thread.receive(whole(user('v', 'm')));
+  thread.receive(whole(message('n', { parent_id: 'v', model: 'two' })));
+  expect(thread.hasSeveralModels).toBe(true);
+});

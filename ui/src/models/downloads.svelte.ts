@@ -5,9 +5,7 @@ import { shortModelName } from '../status/engine';
 import { strings } from '../text';
 import { after, type After } from '../ui/clock';
 import type { Toasts } from '../ui/toasts.svelte';
-import type { UndoStack } from '../ui/undo';
-
-const UNDO_MS = 8000;
+import { UNDO_MS, type UndoStack } from '../ui/undo';
 
 export interface DownloadsOptions {
   platform: Platform;

@@ -7,9 +7,8 @@ import type { StatusStore } from '../status/status.svelte';
 import { shortModelName } from '../status/engine';
 import { strings } from '../text';
 import type { Toasts } from '../ui/toasts.svelte';
-import type { UndoStack } from '../ui/undo';
+import { UNDO_MS, type UndoStack } from '../ui/undo';
 
-const UNDO_MS = 8000;
 /** How often the list is asked for while other lists overtake the reply. */
 const MAX_LISTINGS = 5;
 

@@ -4,9 +4,8 @@ import type { OldRevisions } from '../platform/wire';
 import { shortModelName } from '../status/engine';
 import { strings } from '../text';
 import type { Toasts } from '../ui/toasts.svelte';
-import type { UndoStack } from '../ui/undo';
+import { UNDO_MS, type UndoStack } from '../ui/undo';
 
-const UNDO_MS = 8000;
 /** Opening the page asks the hub again only after so long. */
 const FRESH_MS = 3_600_000;
 

@@ -14,7 +14,13 @@ export type Command = { "type": "bootstrap" }
   | { "type": "delete_conversation", id: string, }
   | { "type": "restore_conversation", id: string, }
   | { "type": "send_message", conversation_id: string, text: string, }
-  | { "type": "regenerate", conversation_id: string, }
+  | { "type": "edit_message", conversation_id: string, message_id: string, text: string, }
+  | { "type": "regenerate", conversation_id: string, message_id: string | null, model: string | null, }
+  | { "type": "continue_answer", conversation_id: string, message_id: string, }
+  | { "type": "show_version", conversation_id: string, message_id: string, }
+  | { "type": "branch_conversation", conversation_id: string, message_id: string, title: string, }
+  | { "type": "delete_message", conversation_id: string, message_id: string, with_following: boolean, }
+  | { "type": "restore_messages", conversation_id: string, deletion_id: string, }
   | { "type": "stop", conversation_id: string, }
   | { "type": "go_on", conversation_id: string, }
   | { "type": "list_models" }
@@ -89,6 +95,11 @@ export type Reply = { "type": "done" }
 model_import: ModelImport | null, }
   | { "type": "conversation", conversation: Conversation, messages: Array<Message>, }
   | { "type": "sent", conversation: Conversation, messages: Array<Message>, }
+  | { "type": "messages_deleted",
+/**
+ * For `RestoreMessages`.
+ */
+deletion_id: string, num_messages: number, }
   | { "type": "api", api: ApiOverview, }
   | { "type": "api_key_made", key: ApiKey,
 /**
@@ -157,6 +168,7 @@ export type FailureCode = "no_model" | "not_found" | "invalid" | "storage" | "en
 export type Event = { "type": "conversation", conversation: Conversation, }
   | { "type": "conversation_deleted", id: string, }
   | { "type": "message", message: Message, }
+  | { "type": "branch", conversation_id: string, after: string | null, messages: Array<Message>, }
   | { "type": "segment", conversation_id: string, message_id: string, index: number, segment: AnswerSegment, }
   | { "type": "delta", conversation_id: string, message_id: string, segment: number, offset: number, text: string, }
   | { "type": "prefill", conversation_id: string, message_id: string, processed_tokens: number, total_tokens: number, cached_tokens: number, }
@@ -383,7 +395,20 @@ is_held: boolean, error: string | null, created_at_ms: number,
 /**
  * Of an assistant message, once it has finished.
  */
-stats: MessageStats | null, };
+stats: MessageStats | null,
+/**
+ * The model that wrote an answer, where that is known.
+ */
+model: string | null,
+/**
+ * The messages that follow the same one as this, itself included, oldest first; empty where there
+ * is no other.
+ */
+versions: Array<string>,
+/**
+ * `ContinueAnswer` can let it go on, if nothing follows it.
+ */
+can_continue: boolean, };
 
 /**
  * A part of an answer. Markers and special tokens are in none of them.

@@ -246,6 +246,9 @@ export function message(id: string, change: Partial<Message> = {}): Message {
     error: null,
     created_at_ms: 1,
     stats: null,
+    model: null,
+    versions: [],
+    can_continue: false,
     ...change,
   };
 }

@@ -14,6 +14,8 @@ export const isMac = /mac|iphone|ipad/i.test(navigator.platform);
 const SIGNS: Record<string, string> = {
   ArrowUp: '↑',
   ArrowDown: '↓',
+  ArrowLeft: '←',
+  ArrowRight: '→',
   Enter: '↩',
   Escape: 'Esc',
   Backspace: '⌫',

@@ -2,6 +2,9 @@
 
 type Step = () => void;
 
+/** How long a message offers to take back what it tells of, in milliseconds. */
+export const UNDO_MS = 8000;
+
 /** Longer ago than this many steps, nobody remembers what would come back. */
 const MOST_STEPS = 20;
 

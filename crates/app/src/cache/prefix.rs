@@ -11,14 +11,15 @@ use crate::cache::owners::conversation_owner;
 use crate::convert;
 use crate::wire::Failure;
 
-/// A conversation's prefix for the loaded model. A model with another vocabulary is refused,
-/// because the same token ids stand for other text.
+/// A conversation's prefix for the loaded model with this fingerprint. A model with another vocabulary
+/// is refused, because the same token ids stand for other text.
 pub(crate) async fn checked(
     app: &App,
     conversation_id: &str,
     prefix: Prefix,
+    fingerprint: Option<String>,
 ) -> Result<PromptPrefix, Failure> {
-    if let Some(model) = foreign_model(app, conversation_id, &prefix).await? {
+    if let Some(model) = foreign_model(app, conversation_id, &prefix, fingerprint).await? {
         return Err(Failure::invalid(format!(
             "this conversation starts from a context of {model}: choose that model to continue"
         )));
@@ -37,10 +38,9 @@ async fn foreign_model(
     app: &App,
     conversation_id: &str,
     prefix: &Prefix,
+    fingerprint: Option<String>,
 ) -> Result<Option<String>, Failure> {
-    let Some(loaded) = app.engine.status().borrow().model_fingerprint.clone() else {
-        return Ok(None);
-    };
+    let Some(loaded) = fingerprint else { return Ok(None) };
     // If its starting point is gone, the conversation's reference names the model that read it
     // last.
     let named =

@@ -21,6 +21,7 @@ use crate::chat::prompt;
 use crate::chat::running::Running;
 use crate::chat::saving::{Saving, is_worth_retrying, retry, save};
 use crate::chat::segments::{Change, Now};
+use crate::chat::turns::Wanted;
 use crate::settings::{Settings, commands as settings};
 use crate::wire::{AnswerSegment, Event, Failure, NoticeLevel};
 use crate::{convert, models, platform};
@@ -31,7 +32,6 @@ const CLOSING_GRACE: Duration = Duration::from_millis(700);
 const NUM_DRAFT_TOKENS: usize = 3;
 
 /// The rows of one answer and its question.
-#[derive(Debug, Clone)]
 pub(crate) struct Turn {
     /// The store that has these rows.
     pub(crate) store: Arc<Store>,
@@ -39,6 +39,54 @@ pub(crate) struct Turn {
     /// None for an answer without a question, which only a damaged file has.
     pub(crate) user_message_id: Option<String>,
     pub(crate) message_id: String,
+    /// Who answers.
+    pub(crate) wanted: Wanted,
+}
+
+impl Turn {
+    /// The answer as it was, if it goes on.
+    fn before(&self) -> Option<&cairn_store::Message> {
+        match &self.wanted {
+            Wanted::GoesOn(before) => Some(before),
+            Wanted::Any | Wanted::Model(_) => None,
+        }
+    }
+
+    /// The model that must answer.
+    fn model(&self) -> Option<&str> {
+        match &self.wanted {
+            Wanted::Any => None,
+            Wanted::Model(name) => Some(name),
+            Wanted::GoesOn(before) => before.model.as_deref(),
+        }
+    }
+}
+
+/// What of an answer was generated before the request that runs.
+#[derive(Default)]
+struct Before {
+    /// None of an answer that was interrupted.
+    stats: Option<GenerationStats>,
+    new_prompt_ids: Vec<u32>,
+    num_tokens: usize,
+}
+
+impl Before {
+    fn of(row: &cairn_store::Message) -> Self {
+        Before {
+            stats: row.stats.clone(),
+            new_prompt_ids: Vec::new(),
+            num_tokens: row.token_ids.as_ref().map_or(0, Vec::len),
+        }
+    }
+
+    /// The figures of the whole answer.
+    fn together(self, stats: GenerationStats) -> GenerationStats {
+        match self.stats {
+            None => holding::with_so_far(stats, self.num_tokens),
+            before => holding::with_before(stats, before),
+        }
+    }
 }
 
 /// How the generation of an answer, or of a part of it, ended.
@@ -69,15 +117,25 @@ impl Outcome {
         Self::without_figures(MessageStatus::Stopped, None, progress)
     }
 
-    /// With the figures of the part before this one, if the answer was held. One that was stopped
-    /// before it went on has those only.
-    fn with_before(mut self, before: Option<FinishedGeneration>) -> Self {
+    /// With the figures of the part before this one. An answer that was stopped before it went on has
+    /// those only, and so has one that could not.
+    fn with_before(mut self, before: Option<Before>) -> Self {
         let Some(before) = before else { return self };
-        if self.status == MessageStatus::Stopped && self.stats.is_none() {
+        if self.stats.is_none() {
             self.new_prompt_ids = before.new_prompt_ids;
-            self.stats = Some(before.stats);
+            self.stats = before.stats;
         } else {
-            self.stats = self.stats.map(|stats| holding::with_before(stats, Some(before)));
+            self.stats = self.stats.map(|stats| before.together(stats));
+        }
+        self
+    }
+
+    /// An answer that could not go on is as it was, with the reason: what later prompts have of it must
+    /// not depend on that.
+    fn of_going_on(mut self, before: &cairn_store::Message) -> Self {
+        if self.status == MessageStatus::Failed {
+            self.status = before.status;
+            self.stats = self.stats.or_else(|| before.stats.clone());
         }
         self
     }
@@ -90,8 +148,14 @@ impl Outcome {
 /// Generates the answer, saves it, and emits its events.
 pub(crate) async fn answer(app: Arc<App>, running: Arc<Running>, turn: Turn) {
     let _end = End { app: &app, running: &running };
-    let mut progress = Progress::new(Instant::now());
-    let outcome = write(&app, &running, &turn, &mut progress).await;
+    let mut progress = match turn.before() {
+        Some(before) => Progress::of_stored(before, Instant::now()),
+        None => Progress::new(Instant::now()),
+    };
+    let mut outcome = write(&app, &running, &turn, &mut progress).await;
+    if let Some(before) = turn.before() {
+        outcome = outcome.of_going_on(before);
+    }
     let now = Instant::now();
     progress.end(now);
     emit_changes(&app, &running, progress.flush_changes());
@@ -101,6 +165,7 @@ pub(crate) async fn answer(app: Arc<App>, running: Arc<Running>, turn: Turn) {
         segments: progress.stored_segments(now),
         token_ids: outcome.token_ids,
         error: outcome.error,
+        model: outcome.stats.as_ref().map(|stats| stats.model.clone()).or(progress.model.take()),
         stats: outcome.stats,
     };
     let saved = save(&turn, &outcome.new_prompt_ids, &finished).await;
@@ -145,13 +210,16 @@ async fn write(app: &Arc<App>, running: &Running, turn: &Turn, progress: &mut Pr
     if let Err(outcome) = load_model(app, running, turn, progress).await {
         return outcome;
     }
-    let settings = settings::for_answer(app, &turn.store, &turn.conversation_id).await;
+    let model = turn.model().map(str::to_owned).or_else(|| models::loaded_name(app));
+    progress.model.clone_from(&model);
+    let of_chat = &turn.conversation_id;
+    let settings = settings::for_answer(app, &turn.store, of_chat, model.as_deref()).await;
     let request = async {
         let settings = settings?;
         if settings.holds_loops {
             progress.watch_for_loops();
         }
-        request(app, turn, &settings).await
+        request(app, turn, model.as_deref(), &settings).await
     };
     let request = match request.await {
         Ok(request) => request,
@@ -173,14 +241,17 @@ async fn in_parts(
     saving: &mut Saving,
 ) -> Outcome {
     let max_tokens = request.max_tokens;
-    let mut before: Option<FinishedGeneration> = None;
+    let mut before = turn.before().map(Before::of);
     loop {
         let mut held = match generate(app, running, turn, progress, request.clone(), saving).await {
             Part::Held(held) => *held,
             Part::Ended(outcome) => return outcome.with_before(before),
         };
         let stats = complete(held.stats, held.miss.take());
-        held.stats = holding::with_before(stats, before.take());
+        held.stats = match before.take() {
+            Some(before) => before.together(stats),
+            None => stats,
+        };
         if let Choice::Stop = holding::hold(app, running, turn, progress, saving).await {
             return ended(held, request.max_tokens, progress);
         }
@@ -192,13 +263,16 @@ async fn in_parts(
         request.model = Some(model);
         // What the engine has not given out yet, it gives out when the answer goes on.
         request.answer_so_far.clone_from(&held.token_ids);
-        request.max_tokens = max_tokens.saturating_sub(held.token_ids.len());
-        before = Some(held);
+        let num_before = turn.before().map_or(0, |before| Before::of(before).num_tokens);
+        let num_tokens = held.token_ids.len();
+        request.max_tokens = max_tokens.saturating_sub(num_tokens - num_before);
+        let FinishedGeneration { stats, new_prompt_ids, .. } = held;
+        before = Some(Before { stats: Some(stats), new_prompt_ids, num_tokens });
     }
 }
 
-/// Loads a model unless one is loaded: the one that the conversation was with. The error is the
-/// outcome if there is no model, or if the answer was stopped before.
+/// Loads the model that is wanted; if any is good, unless one is loaded, the one that the conversation
+/// was with. The error is the outcome if there is no model, or if the answer was stopped before.
 async fn load_model(
     app: &Arc<App>,
     running: &Running,
@@ -206,9 +280,19 @@ async fn load_model(
     progress: &Progress,
 ) -> Result<(), Outcome> {
     let before = model_before(app, turn).await;
+    let (shared, wanted) = (app.clone(), turn.model().map(str::to_owned));
+    let goes_on = turn.before().is_some();
     // In a task, so that loading continues when the answer is stopped: the next one needs the model
     // too.
-    let loading = app.spawn(models::ensure_loaded(app.clone(), before));
+    let loading = app.spawn(async move {
+        match wanted {
+            None => models::ensure_loaded(shared, before).await,
+            Some(name) if models::loaded_name(&shared).as_ref() == Some(&name) => Ok(()),
+            // Nobody has chosen another model for the next answers.
+            Some(name) if goes_on => models::ensure_loaded_beside(&shared, &name).await.map(|_| ()),
+            Some(name) => models::load_named(&shared, &name).await,
+        }
+    });
     let loaded = tokio::select! {
         () = running.stop.cancelled() => return Err(Outcome::stopped(progress)),
         loaded = loading => loaded,
@@ -315,6 +399,10 @@ fn apply(
     progress: &mut Progress,
 ) -> Option<Outcome> {
     match event {
+        Some(GenerateEvent::SoFar(so_far)) => {
+            progress.so_far(&so_far.text, &so_far.segments, Now::read());
+            None
+        }
         Some(GenerateEvent::Prefill { processed, total, cached }) => {
             progress.prefill(Prefill { processed, total, cached });
             None
@@ -352,49 +440,82 @@ fn ended(mut finished: FinishedGeneration, max_tokens: usize, progress: &mut Pro
     }
 }
 
-async fn request(app: &App, turn: &Turn, settings: &Settings) -> Result<GenerateRequest, Failure> {
-    let row = turn.store.conversation(&turn.conversation_id).await?;
+async fn request(
+    app: &App,
+    turn: &Turn,
+    model: Option<&str>,
+    settings: &Settings,
+) -> Result<GenerateRequest, Failure> {
     let branch = turn.store.branch(&turn.conversation_id).await?;
-    let (system_prompt, prefix) =
-        row.map(|row| (row.system_prompt, row.prefix)).unwrap_or_default();
-    let loaded = loaded_status(app);
-    let (prompt, kv_cache, num_draft_tokens) = match prefix {
-        Some(prefix) => {
-            let prefix = prefix::checked(app, &turn.conversation_id, prefix).await?;
-            let kv_cache = prefix.kv_cache();
-            let messages = prompt::messages_for("", &branch);
-            // A draft model would have to read the starting point again.
-            (PromptInput::After { prefix, messages }, kv_cache, None)
-        }
-        None => {
-            let group_size = loaded.as_ref().and_then(|model| model.kv_group_size);
-            let has_draft = loaded.is_some_and(|model| model.draft.is_some());
-            (
-                PromptInput::Messages(prompt::messages_for(&system_prompt, &branch)),
-                convert::kv_cache(settings, group_size),
-                has_draft.then_some(NUM_DRAFT_TOKENS),
-            )
-        }
-    };
-    let is_private = !Arc::ptr_eq(&turn.store, &app.store);
+    let conversation_id = &turn.conversation_id;
+    let asked = Asked { store: &turn.store, conversation_id, branch: &branch, model };
+    let so_far = turn.before().and_then(|before| before.token_ids.clone());
     Ok(GenerateRequest {
-        sampling: convert::sampling(settings),
-        max_tokens: settings.max_tokens as usize,
-        context_length: settings.context_length.map(|length| length as usize),
-        // What a private conversation computes must not come near the prompt cache's files.
-        use_prompt_cache: !is_private,
-        owner: (!is_private).then(|| conversation_owner(&turn.conversation_id)),
-        kv_cache,
-        num_draft_tokens,
-        // No tools are offered, but a model that was trained on some may call them all the same.
-        segments: Some(SegmentOptions { reads_calls: true, ..SegmentOptions::default() }),
-        ..GenerateRequest::new(prompt)
+        model: turn.model().map(str::to_owned),
+        answer_so_far: so_far.unwrap_or_default(),
+        ..asked.request(app, settings).await?
     })
 }
 
-/// What the engine says of the model that answers.
-fn loaded_status(app: &App) -> Option<LoadedModelStatus> {
-    let name = models::loaded_name(app)?;
+/// What an answer is asked with.
+pub(crate) struct Asked<'a> {
+    pub(crate) store: &'a Arc<Store>,
+    pub(crate) conversation_id: &'a str,
+    /// Up to the answer, which is its end.
+    pub(crate) branch: &'a [cairn_store::Message],
+    pub(crate) model: Option<&'a str>,
+}
+
+impl Asked<'_> {
+    /// The request for an answer that has nothing yet, to whichever model is loaded.
+    pub(crate) async fn request(
+        &self,
+        app: &App,
+        settings: &Settings,
+    ) -> Result<GenerateRequest, Failure> {
+        let Asked { store, conversation_id, branch, model } = *self;
+        let row = store.conversation(conversation_id).await?;
+        let (system_prompt, prefix) =
+            row.map(|row| (row.system_prompt, row.prefix)).unwrap_or_default();
+        let loaded = model.and_then(|name| loaded_status(app, name));
+        let (prompt, kv_cache, num_draft_tokens) = match prefix {
+            Some(prefix) => {
+                let fingerprint = loaded.map(|model| model.fingerprint);
+                let prefix = prefix::checked(app, conversation_id, prefix, fingerprint).await?;
+                let kv_cache = prefix.kv_cache();
+                let messages = prompt::messages_for("", branch);
+                // A draft model would have to read the starting point again.
+                (PromptInput::After { prefix, messages }, kv_cache, None)
+            }
+            None => {
+                let group_size = loaded.as_ref().and_then(|model| model.kv_group_size);
+                let has_draft = loaded.is_some_and(|model| model.draft.is_some());
+                (
+                    PromptInput::Messages(prompt::messages_for(&system_prompt, branch)),
+                    convert::kv_cache(settings, group_size),
+                    has_draft.then_some(NUM_DRAFT_TOKENS),
+                )
+            }
+        };
+        let is_private = !Arc::ptr_eq(store, &app.store);
+        Ok(GenerateRequest {
+            sampling: convert::sampling(settings),
+            max_tokens: settings.max_tokens as usize,
+            context_length: settings.context_length.map(|length| length as usize),
+            // What a private conversation computes must not come near the prompt cache's files.
+            use_prompt_cache: !is_private,
+            owner: (!is_private).then(|| conversation_owner(conversation_id)),
+            kv_cache,
+            num_draft_tokens,
+            // No tools are offered, but a model that was trained on some may call them all the same.
+            segments: Some(SegmentOptions { reads_calls: true, ..SegmentOptions::default() }),
+            ..GenerateRequest::new(prompt)
+        })
+    }
+}
+
+/// What the engine says of a loaded model.
+pub(crate) fn loaded_status(app: &App, name: &str) -> Option<LoadedModelStatus> {
     let status = app.engine.status();
     let status = status.borrow();
     status.models.iter().find(|model| model.name == name).cloned()
@@ -448,6 +569,10 @@ fn emit_finished(app: &App, running: &Running, finished: &FinishedMessage) {
     message.stats = finished.stats.clone().map(convert::message_stats);
     message.text = convert::readable(&message.segments);
     message.is_held = false;
+    message.model.clone_from(&finished.model);
+    let FinishedMessage { status, token_ids, stats, model, .. } = finished;
+    message.can_continue =
+        convert::can_continue(*status, token_ids.as_deref(), stats.as_ref(), model.as_deref());
     app.emit(Event::Message { message: message.clone() });
 }
 

@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use cairn_chat::GenerationStats;
-use cairn_engine::FinishedGeneration;
 
 use crate::app::App;
 use crate::chat::answering::{Turn, emit_changes};
@@ -57,13 +56,13 @@ fn emit_held(app: &App, running: &Running, is_held: bool) {
     app.emit(Event::Message { message: running.shown() });
 }
 
-/// The figures of an answer that was held before: those of its prompt are the first request's, the
-/// rest is counted together.
+/// The figures of an answer that was held or ended before: those of its prompt are the first
+/// request's, the rest is counted together.
 pub(crate) fn with_before(
     stats: GenerationStats,
-    before: Option<FinishedGeneration>,
+    before: Option<GenerationStats>,
 ) -> GenerationStats {
-    let Some(FinishedGeneration { stats: before, .. }) = before else { return stats };
+    let Some(before) = before else { return stats };
     let num_generation_tokens = before.num_generation_tokens + stats.num_generation_tokens;
     let seconds = |stats: &GenerationStats| match stats.generation_tps > 0.0 {
         true => stats.num_generation_tokens as f64 / stats.generation_tps,
@@ -79,5 +78,17 @@ pub(crate) fn with_before(
         process_bytes: stats.process_bytes,
         process_peak_bytes: stats.process_peak_bytes,
         ..before
+    }
+}
+
+/// The figures of an answer that goes on behind `num_so_far` tokens of which there are none, because
+/// it was interrupted: they count as generated, not as read.
+pub(crate) fn with_so_far(stats: GenerationStats, num_so_far: usize) -> GenerationStats {
+    let num_prompt_tokens = stats.num_prompt_tokens.saturating_sub(num_so_far);
+    GenerationStats {
+        num_prompt_tokens,
+        num_cached_tokens: stats.num_cached_tokens.min(num_prompt_tokens),
+        num_generation_tokens: stats.num_generation_tokens + num_so_far,
+        ..stats
     }
 }

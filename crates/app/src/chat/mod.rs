@@ -1,6 +1,8 @@
 //! Turns: starting one, running its answer, saving its text.
 //!
 //! ```text
+//! turns       begins questions and answers
+//! branches    shows other branches, copies and deletes them
 //! answering   one task for each running answer
 //! saving      saves it now and then, at its end, and again if that failed
 //! holding     what happens when it repeats itself
@@ -13,6 +15,7 @@
 //! ```
 
 pub(crate) mod answering;
+pub(crate) mod branches;
 pub(crate) mod deletion;
 pub(crate) mod holding;
 pub(crate) mod loops;
@@ -21,3 +24,4 @@ pub(crate) mod prompt;
 pub(crate) mod running;
 pub(crate) mod saving;
 pub(crate) mod segments;
+pub(crate) mod turns;

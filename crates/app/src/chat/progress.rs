@@ -54,6 +54,10 @@ pub(crate) struct Prefill {
 /// saved.
 #[derive(Debug)]
 pub(crate) struct Progress {
+    /// The model that writes it, once that is known.
+    pub(crate) model: Option<String>,
+    /// It has what is stored of an answer that goes on, until the engine has said the same.
+    is_stored: bool,
     /// What the engine calls its text: without special tokens.
     text: String,
     token_ids: Vec<u32>,
@@ -75,6 +79,8 @@ pub(crate) struct Progress {
 impl Progress {
     pub(crate) fn new(now: Instant) -> Self {
         Progress {
+            model: None,
+            is_stored: false,
             text: String::new(),
             token_ids: Vec::new(),
             segments: AnswerSegments::default(),
@@ -87,6 +93,39 @@ impl Progress {
             saved_bytes: 0,
             saved_tokens: 0,
         }
+    }
+
+    /// An answer that goes on: it has what is stored of it, so that an end before the engine has begun
+    /// changes nothing.
+    pub(crate) fn of_stored(row: &cairn_store::Message, now: Instant) -> Self {
+        let mut progress = Progress {
+            model: row.model.clone(),
+            is_stored: true,
+            text: row.text.clone(),
+            token_ids: row.token_ids.clone().unwrap_or_default(),
+            segments: AnswerSegments::of_stored(row.segments.as_deref(), &row.text),
+            ..Progress::new(now)
+        };
+        progress.mark_saved(now);
+        progress
+    }
+
+    /// Takes what the engine says the tokens so far are, in place of what is stored: that may have the
+    /// end of its text twice once the answer goes on. Nothing of an answer that was held here.
+    pub(crate) fn so_far(&mut self, text: &str, events: &[SegmentEvent], now: Now) {
+        if !std::mem::take(&mut self.is_stored) {
+            return;
+        }
+        let stored = std::mem::take(&mut self.segments);
+        (self.text, self.without_markup) = (String::new(), String::new());
+        self.matched_bytes = Some(0);
+        self.append(text, events, now);
+        self.segments.take_times(&stored, now);
+        // A person has seen it repeat itself, and lets it go on.
+        while self.takes_loop() {
+            self.loops.iter_mut().for_each(LoopWatch::allow);
+        }
+        self.mark_saved(now.at);
     }
 
     /// What later prompts are made of: all of the text, so that the template can treat reasoning as

@@ -4,8 +4,9 @@ use cairn_chat::{Message, Role};
 use cairn_store::MessageStatus;
 
 /// The messages for an answer at the end of a branch. The streaming answer itself is left out, and
-/// so are answers that failed or stayed empty. Questions that become neighbours that way are
-/// joined, because many templates require alternating turns.
+/// so are answers that failed or stayed empty. Questions that become neighbours that way, or because
+/// what stood between was deleted, are joined, and so are answers: many templates require alternating
+/// turns.
 pub(crate) fn messages_for(system_prompt: &str, branch: &[cairn_store::Message]) -> Vec<Message> {
     let mut messages = Vec::with_capacity(branch.len() + 1);
     if !system_prompt.is_empty() {
@@ -28,7 +29,7 @@ pub(crate) fn messages_for(system_prompt: &str, branch: &[cairn_store::Message])
             continue;
         }
         match messages.last_mut() {
-            Some(Message { role: Role::User, content, token_ids }) if row.role == Role::User => {
+            Some(Message { role, content, token_ids }) if row.role == *role => {
                 content.push_str("\n\n");
                 content.push_str(&row.text);
                 *token_ids = None;
@@ -78,6 +79,7 @@ mod tests {
                     token_ids: Some(vec![1]),
                     error: None,
                     stats: None,
+                    model: None,
                     created_at_ms: 0,
                     seq: 0,
                 })
@@ -127,6 +129,16 @@ mod tests {
             &[(User, "2", true)],
         );
         check("", &[(User, Complete, "again"), (Assistant, Failed, "")], &[(User, "again", true)]);
+        check(
+            "",
+            &[
+                (User, Complete, "1"),
+                (Assistant, Complete, "a"),
+                (Assistant, Complete, "b"),
+                (User, Complete, "2"),
+            ],
+            &[(User, "1", true), (Assistant, "a\n\nb", false), (User, "2", true)],
+        );
         check(
             "",
             &[(User, Complete, "1"), (Assistant, Stopped, ""), (User, Complete, "2")],

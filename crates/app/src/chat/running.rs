@@ -29,6 +29,11 @@ impl Running {
         self.message.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The message's id.
+    pub(crate) fn id(&self) -> String {
+        self.message().id.clone()
+    }
+
     /// Lets the answer go on if it is held.
     pub(crate) fn go_on(&self) {
         // Once for each time it is held: what is let go twice would not be held the next time.

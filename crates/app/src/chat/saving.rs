@@ -30,8 +30,10 @@ impl Saving {
         let (store, id) = (turn.store.clone(), turn.message_id.clone());
         let (text, token_ids) = (progress.prompt_text().to_owned(), progress.token_ids().to_vec());
         let segments = progress.stored_segments(Instant::now());
+        let model = progress.model.clone();
         self.running = Some(app.spawn(async move {
-            store.save_progress(&id, &text, segments.as_deref(), &token_ids).await
+            let (segments, model) = (segments.as_deref(), model.as_deref());
+            store.save_progress(&id, &text, segments, &token_ids, model).await
         }));
     }
 

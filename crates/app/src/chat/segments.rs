@@ -115,6 +115,37 @@ impl AnswerSegment {
 }
 
 impl AnswerSegments {
+    /// Those of a stored answer, which interfaces have.
+    pub(crate) fn of_stored(segments: Option<&str>, text: &str) -> Self {
+        let segments = AnswerSegment::stored(segments, text);
+        let mut stored = AnswerSegments { segments, ..AnswerSegments::default() };
+        stored.take_changes();
+        stored
+    }
+
+    /// Takes over how long was thought, from the stored form of the same segments.
+    pub(crate) fn take_times(&mut self, stored: &AnswerSegments, now: Now) {
+        let last = self.segments.len().saturating_sub(1);
+        for (index, (mine, before)) in self.segments.iter_mut().zip(&stored.segments).enumerate() {
+            let (
+                AnswerSegment::Reasoning { began_at_ms, duration_ms, .. },
+                AnswerSegment::Reasoning { began_at_ms: began, duration_ms: thought, .. },
+            ) = (mine, before)
+            else {
+                continue;
+            };
+            let thought = thought.unwrap_or(0);
+            if index == last && self.thinks_since.is_some() {
+                // It thinks on, as after a pause.
+                *began_at_ms = now.ms - i64::from(thought);
+                self.thinks_since =
+                    now.at.checked_sub(Duration::from_millis(thought.into())).or(self.thinks_since);
+            } else {
+                (*began_at_ms, *duration_ms) = (*began, Some(thought));
+            }
+        }
+    }
+
     /// Takes what the engine has made clear.
     pub(crate) fn push(&mut self, event: &SegmentEvent, now: Now) {
         match event {

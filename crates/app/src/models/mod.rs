@@ -81,6 +81,11 @@ pub(crate) async fn require_any(app: &Arc<App>) -> Result<(), Failure> {
     }
 }
 
+/// Refuses a model that is not on this machine or cannot be used.
+pub(crate) async fn require(app: &App, name: &str) -> Result<(), Failure> {
+    locate(app, name).await.map(|_| ())
+}
+
 pub(crate) fn no_model() -> Failure {
     Failure::new(FailureCode::NoModel, "There is no model to answer with: choose one first.")
 }

@@ -32,15 +32,16 @@ pub(crate) async fn get(app: &App, target: &SettingTarget) -> Result<Reply, Fail
     Ok(Reply::Settings { resolved })
 }
 
-/// What holds for the next answer in a chat.
+/// What holds for the next answer in a chat, of a model of this name.
 pub(crate) async fn for_answer(
     app: &App,
     store: &Store,
     conversation_id: &str,
+    model: Option<&str>,
 ) -> Result<Settings, Failure> {
     let mut layers = vec![app.settings.overrides(), of_chat(store, conversation_id).await?];
-    if let Some(model) = models::loaded_name(app) {
-        layers.extend(of_model(app, &model).await?);
+    if let Some(model) = model {
+        layers.extend(of_model(app, model).await?);
     }
     Ok(resolve(app.settings.defaults(), &layers).settings)
 }

@@ -3,7 +3,15 @@
 use serde::{Deserialize, Serialize};
 use ts_rs::TS;
 
-use super::{AnswerSegment, ConversationCache, ConversationPrefix};
+use super::{AnswerSegment, Command, ConversationCache, ConversationPrefix};
+
+impl Command {
+    /// Answers the last user message again.
+    pub fn regenerate(conversation_id: &str) -> Command {
+        let conversation_id = conversation_id.to_owned();
+        Command::Regenerate { conversation_id, message_id: None, model: None }
+    }
+}
 
 /// A row of the conversation list, newest activity first.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, TS)]
@@ -70,6 +78,13 @@ pub struct Message {
     pub created_at_ms: i64,
     /// Of an assistant message, once it has finished.
     pub stats: Option<MessageStats>,
+    /// The model that wrote an answer, where that is known.
+    pub model: Option<String>,
+    /// The messages that follow the same one as this, itself included, oldest first; empty where there
+    /// is no other.
+    pub versions: Vec<String>,
+    /// `ContinueAnswer` can let it go on, if nothing follows it.
+    pub can_continue: bool,
 }
 
 /// The figures under an answer.

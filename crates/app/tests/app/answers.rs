@@ -71,7 +71,7 @@ async fn a_regenerated_answer_is_a_sibling_of_the_first() {
     let id = new_conversation(&app).await;
     let first = answered(&app, &id, "Again").await;
     let mut events = app.subscribe();
-    let reply = app.call(Command::Regenerate { conversation_id: id.clone() }).await.unwrap();
+    let reply = app.call(Command::regenerate(&id)).await.unwrap();
     let Reply::Sent { messages: sent, .. } = reply else { panic!("{reply:?}") };
     assert_eq!(sent.len(), 1);
     let second = ended(&mut events, &sent[0].id).await;
@@ -98,7 +98,7 @@ async fn a_stopped_answer_keeps_its_text_and_the_conversation_continues() {
     };
     for command in [
         Command::SendMessage { conversation_id: id.clone(), text: "more".to_owned() },
-        Command::Regenerate { conversation_id: id.clone() },
+        Command::regenerate(&id),
         Command::PurgeConversation { id: id.clone() },
     ] {
         check_failure(&app, command, FailureCode::Invalid, "still").await;

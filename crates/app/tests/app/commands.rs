@@ -73,7 +73,7 @@ async fn invalid_commands_are_refused_with_a_sentence() {
         (rename(id.clone(), " \t"), "title"),
         (rename(id.clone(), "a\nb"), "title"),
         (send(id.clone(), "  \n"), "message"),
-        (Command::Regenerate { conversation_id: id.clone() }, "message"),
+        (Command::regenerate(&id), "message"),
         (Command::set_for_all("top_p", 1.5), "top_p"),
     ];
     for (command, named) in invalid {

@@ -140,7 +140,7 @@ async fn a_private_conversation_writes_nothing_to_the_disk() {
         answers.push(answer);
     }
     let mut events = app.subscribe();
-    let reply = app.call(Command::Regenerate { conversation_id: id.clone() }).await.unwrap();
+    let reply = app.call(Command::regenerate(&id)).await.unwrap();
     let Reply::Sent { messages: sent, conversation } = reply else { panic!("{reply:?}") };
     assert!(conversation.is_private && conversation.is_streaming);
     ended(&mut events, &sent[0].id).await;

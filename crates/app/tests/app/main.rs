@@ -4,6 +4,7 @@
 
 mod answers;
 mod api;
+mod branches;
 mod commands;
 mod deletion;
 mod hub_settings;

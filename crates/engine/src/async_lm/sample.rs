@@ -79,7 +79,9 @@ async fn sampled(
             GenerateEvent::Delta { token, .. } if request.eos_token_ids.contains(&token) => break,
             GenerateEvent::Delta { token, .. } => tokens.push(token),
             GenerateEvent::Failed(error) => return Err(error),
-            GenerateEvent::Prefill { .. } | GenerateEvent::Finished(_) => {}
+            GenerateEvent::SoFar(_)
+            | GenerateEvent::Prefill { .. }
+            | GenerateEvent::Finished(_) => {}
         }
     }
     Ok(tokens)

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use cairn_prompt_cache::{
     CacheChange, CacheRef, Chunk, ChunkIndex, ChunkKey, ChunkKind, ChunkRecord, LossReason,
-    ModelFingerprint, Owner, RefUsage,
+    ModelFingerprint, Owner, PromptTokens, RefUsage,
 };
 use tokio::sync::oneshot;
 
@@ -138,6 +138,14 @@ impl CacheHandle {
         let changes = state.index.set_ref(CacheRef { name, is_pinned, loss: None, ..other });
         state.apply(changes);
         true
+    }
+
+    /// Moves `owner`'s reference to what is stored of a branch of the conversation `of`, which is the
+    /// owner itself or the one that it was copied from; see [`ChunkIndex::point_ref`].
+    pub fn point_ref(&self, owner: &Owner, of: &Owner, tokens: &PromptTokens) {
+        let mut state = self.0.lock();
+        let changes = state.index.point_ref(owner, of, tokens);
+        state.apply(changes);
     }
 
     /// Pins a reference, so that its chunks are never evicted, or unpins it.

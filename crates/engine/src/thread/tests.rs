@@ -125,7 +125,7 @@ impl Running {
                 GenerateEvent::Prefill { cached, .. } => self.cached = Some(cached),
                 GenerateEvent::Delta { .. } => self.num_tokens += 1,
                 GenerateEvent::Failed(error) => panic!("{error}"),
-                GenerateEvent::Finished(_) => {}
+                GenerateEvent::SoFar(_) | GenerateEvent::Finished(_) => {}
             }
         }
     }

@@ -1,6 +1,7 @@
 //! Which chunks are evicted when a budget is exceeded, and which are removed on request.
 //!
-//! Only leaves are evicted, so no chunk loses its ancestors, and pinned chunks stay. An answer goes
+//! Only leaves are evicted, so no chunk loses its ancestors, and pinned chunks stay: those of every
+//! branch of a pinned conversation. An answer goes
 //! before a question and a question before a system prompt, as long as there are at least as many
 //! leaves of the one kind as of the next; within a kind the least recently used goes first. (The
 //! balance is mlx-lm's LRUPromptCache: without it the answer of a minute ago would go before the
@@ -86,7 +87,7 @@ impl ChunkIndex {
     /// Whether evicting leaf by leaf can free `surplus` bytes on disk.
     fn can_free(&self, surplus: u64, keep: Option<&ChunkKey>) -> bool {
         let mut protected: HashSet<ChunkKey> = HashSet::new();
-        let pinned = self.refs.values().filter(|cache_ref| cache_ref.is_pinned);
+        let pinned = self.refs.values().filter(|cache_ref| self.protects(cache_ref));
         let pinned = pinned.filter_map(|cache_ref| cache_ref.target);
         // A pending chunk is not on disk, so it is in memory.
         let in_memory = self.in_memory.iter().filter_map(|(.., key)| self.get(key));

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use super::ChunkIndex;
 use crate::{
-    CacheChange, CacheRef, Chunk, ChunkKey, ChunkRecord, Loss, LossReason, Owner, RefName,
+    CacheChange, CacheRef, Chunk, ChunkKey, ChunkRecord, Loss, LossReason, Owner, PromptTokens,
+    RefName, RestoreNeeds,
 };
 
 /// The chunks behind a reference, as far as they are stored.
@@ -58,6 +59,40 @@ impl ChunkIndex {
             self.remove_if_redundant(&stale);
         }
         self.take_changed_refs()
+    }
+
+    /// Moves an owner's reference to what is stored of one branch of a conversation: to the longest
+    /// beginning of `tokens` in a namespace that `of` refers to, which is the owner itself or the
+    /// conversation that it was copied from. An owner of whose branch nothing is stored refers to
+    /// nothing; one that was copied then gets no reference.
+    pub fn point_ref(
+        &mut self,
+        owner: &Owner,
+        of: &Owner,
+        tokens: &PromptTokens,
+    ) -> Vec<CacheChange> {
+        let stale = self.stale_refs_of(of);
+        let names = [RefName::from(of.clone())].into_iter().chain(stale);
+        let known: Vec<CacheRef> = names.filter_map(|name| self.refs.get(&name).cloned()).collect();
+        let Some(current) = known.first().cloned() else { return Vec::new() };
+        let found = known.into_iter().filter_map(|cache_ref| {
+            let key = self.end_of(&cache_ref.namespace, tokens, RestoreNeeds::default())?;
+            Some((self.get(&key)?.record.stop(), key, cache_ref))
+        });
+        // Among equals the first, which is where the owner is now.
+        let longest = found.reduce(|best, next| if next.0 > best.0 { next } else { best });
+        let (target, like) = match longest {
+            Some((_, key, cache_ref)) => (Some(key), cache_ref),
+            None if owner == of => (None, current),
+            None => return Vec::new(),
+        };
+        let before = self.ref_of(owner);
+        if before.is_some_and(|before| before.target == target) {
+            return Vec::new();
+        }
+        let is_pinned = self.is_ref_pinned(owner);
+        let name = owner.clone().into();
+        self.set_ref(CacheRef { name, target, num_tokens: 0, is_pinned, loss: None, ..like })
     }
 
     /// Adds a reference from another process's rows, unless there is one of that name.
@@ -251,10 +286,20 @@ impl ChunkIndex {
         self.refs_through(key).all(|name| name.owner == *owner)
     }
 
-    /// Whether a pinned reference covers a chunk.
+    /// Whether a reference that protects its chunks covers one.
     pub(super) fn is_pinned(&self, key: &ChunkKey) -> bool {
         let mut refs = self.refs_through(key).filter_map(|name| self.refs.get(&**name));
-        refs.any(|cache_ref| cache_ref.is_pinned)
+        refs.any(|cache_ref| self.protects(cache_ref))
+    }
+
+    /// Whether a reference keeps its chunks from being evicted: a pinned one does, and so does one that
+    /// its owner has left for another branch in the same namespace, as long as that is pinned.
+    pub(super) fn protects(&self, cache_ref: &CacheRef) -> bool {
+        if !cache_ref.name.is_stale() {
+            return cache_ref.is_pinned;
+        }
+        let current = self.ref_of(cache_ref.owner());
+        current.is_some_and(|now| now.is_pinned && now.namespace == cache_ref.namespace)
     }
 
     /// Moves the references to a leaf that has just been removed back to its parent.

@@ -73,7 +73,7 @@ impl Sequence {
 
     fn step(&mut self) -> &'static str {
         self.now_ms += 1;
-        match self.random.below(20) {
+        match self.random.below(21) {
             0..=5 => self.save(),
             6..=8 => self.write(),
             9 | 10 => self.set_ref(),
@@ -85,6 +85,7 @@ impl Sequence {
             16 => self.remove(),
             17 => self.purge(),
             18 => self.reopen(),
+            19 => self.point_ref(),
             _ => self.remove_many(),
         }
     }
@@ -244,9 +245,43 @@ impl Sequence {
             is_pinned,
             loss: None,
         });
-        self.naive.set_ref(name, target, is_pinned);
+        self.naive.set_ref(name, number, target, is_pinned);
         self.store(changes);
         "setting a reference"
+    }
+
+    /// Shows a branch of a conversation, or copies one.
+    fn point_ref(&mut self) -> &'static str {
+        let (of, ids) = (self.owner(), self.ids());
+        let owner = if self.random.one_in(2) { of.clone() } else { self.owner() };
+        let changes = self.index.point_ref(&owner, &of, &PromptTokens::known(ids.as_slice()));
+        let naive = &mut self.naive;
+        let stop = |key: Option<ChunkKey>| key.map_or(0, |key| naive.get(key).stop());
+        let end = |number| {
+            let ends = naive.whole_matches(number, &ids).into_iter();
+            ends.max_by_key(|chunk| chunk.stop()).map(NaiveChunk::key)
+        };
+        let mut wanted: Option<(usize, Option<ChunkKey>)> = None;
+        // The one that is not stale comes first.
+        for name in naive.names_of(&of) {
+            let number = naive.refs[&name].namespace;
+            let has_more = |&(_, key): &(usize, Option<ChunkKey>)| stop(key) < stop(end(number));
+            if wanted.as_ref().is_none_or(has_more) {
+                wanted = Some((number, end(number)));
+            }
+        }
+        let name = RefName::from(owner.clone());
+        let before = naive.refs.get(&name).cloned();
+        if let Some((number, key)) = wanted.filter(|(_, key)| key.is_some() || owner == of) {
+            // Several paths may have the same tokens.
+            let target = self.index.ref_of(&owner).and_then(|cache_ref| cache_ref.target);
+            assert_eq!(stop(target), stop(key), "the end of a branch");
+            if before.as_ref().is_none_or(|before| before.target != target) {
+                naive.set_ref(name, number, target, before.is_some_and(|before| before.is_pinned));
+            }
+        }
+        self.store(changes);
+        "showing a branch"
     }
 
     fn make_room(&mut self) -> &'static str {

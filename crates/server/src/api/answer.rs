@@ -190,7 +190,7 @@ impl Answer {
             },
         };
         Some(match event {
-            GenerateEvent::Prefill { .. } => Ok(AnswerEvent::Prefill),
+            GenerateEvent::SoFar(_) | GenerateEvent::Prefill { .. } => Ok(AnswerEvent::Prefill),
             GenerateEvent::Delta { text, logprob, segments, .. } => {
                 let pieces = self.pieces(text, segments);
                 self.num_reasoning_tokens += u32::from(self.is_reasoning);

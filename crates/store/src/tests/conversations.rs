@@ -175,7 +175,7 @@ async fn a_conversation_that_is_not_there_is_named() {
     check("delete", store.delete_conversation("unknown", 1).await);
     check("restore", store.restore_conversation("unknown").await);
     check("turn", store.begin_turn("unknown", "x", 1).await);
-    check("sibling", store.begin_sibling_answer("unknown", 1).await);
+    check("sibling", store.begin_sibling_answer("unknown", None, 1).await);
     check("branch", store.branch("unknown").await);
     assert_eq!(store.conversation("unknown").await.unwrap(), None);
 }
@@ -215,7 +215,7 @@ async fn a_store_in_memory_does_all_that_one_in_a_file_does() {
     let (branch, begun) = tokio::join!(store.branch(&id), store.begin_turn(&id, "q2", 2));
     assert!(branch.is_ok());
     let (_, assistant) = begun.unwrap();
-    store.save_progress(&assistant.id, "half", None, &[1]).await.unwrap();
+    store.save_progress(&assistant.id, "half", None, &[1], None).await.unwrap();
     assert_eq!(texts(&store, &id).await, ["q1", "a1", "q2", "half"]);
     store.delete_conversation(&id, 3).await.unwrap();
     assert!(store.conversations().await.unwrap().is_empty());

@@ -34,7 +34,7 @@ async fn a_full_disk_loses_nothing_and_ends_with_the_shortage() {
             );
         };
         leave_room_for(&store, pages).await;
-        full(store.save_progress(&assistant.id, &long, None, &[1]).await);
+        full(store.save_progress(&assistant.id, &long, None, &[1], None).await);
         leave_room_for(&store, pages).await;
         full(store.finish_turn(&user.id, &[1], &assistant.id, &outcome).await);
         leave_room_for(&store, pages).await;

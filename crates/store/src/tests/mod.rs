@@ -3,6 +3,7 @@
 
 mod api_keys;
 mod backups;
+mod branches;
 mod cache_refs;
 mod changes;
 mod conversations;
@@ -67,6 +68,7 @@ fn finished(status: MessageStatus, text: &str) -> FinishedMessage {
         token_ids: Some(vec![1, 2, 3]),
         error: None,
         stats: None,
+        model: None,
     }
 }
 

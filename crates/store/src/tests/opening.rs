@@ -79,7 +79,7 @@ async fn an_answer_that_was_being_written_is_interrupted_with_its_text() {
     let store = scratch.open().await;
     let id = store.create_conversation(1).await.unwrap().id;
     let (_, assistant) = store.begin_turn(&id, "q", 1).await.unwrap();
-    store.save_progress(&assistant.id, "half an ans", None, &[4, 5]).await.unwrap();
+    store.save_progress(&assistant.id, "half an ans", None, &[4, 5], None).await.unwrap();
     // Dropped without closing, as far as a test can be killed.
     drop(store);
 
@@ -99,7 +99,7 @@ async fn two_programs_work_on_one_file() {
     let app = scratch.open().await;
     let id = app.create_conversation(1).await.unwrap().id;
     let (_, assistant) = app.begin_turn(&id, "q", 1).await.unwrap();
-    app.save_progress(&assistant.id, "half", None, &[1]).await.unwrap();
+    app.save_progress(&assistant.id, "half", None, &[1], None).await.unwrap();
     let deleted = app.create_conversation(2).await.unwrap().id;
     app.delete_conversation(&deleted, 2).await.unwrap();
 
@@ -324,7 +324,7 @@ async fn a_newer_file_is_refused() {
     let before = fs::read(scratch.database()).unwrap();
     let refused = Store::open(&scratch.database()).await;
     assert!(
-        matches!(&refused, Err(StoreError::Newer { found: 9999, known: 11, .. })),
+        matches!(&refused, Err(StoreError::Newer { found: 9999, known: 12, .. })),
         "{refused:?}"
     );
     assert_eq!(fs::read(scratch.database()).unwrap(), before);

@@ -288,7 +288,7 @@ async fn an_answer_that_was_being_written_is_carried_over_as_interrupted() {
     let store = scratch.open().await;
     let id = store.create_conversation(1).await.unwrap().id;
     let (_, assistant) = store.begin_turn(&id, "q", 1).await.unwrap();
-    store.save_progress(&assistant.id, "half", None, &[4]).await.unwrap();
+    store.save_progress(&assistant.id, "half", None, &[4], None).await.unwrap();
     store.create_named_cache(&named_cache("n", "My book", 1)).await.unwrap();
     store.writer.close().await;
     drop(store);

@@ -48,7 +48,7 @@ async fn a_turn_is_saved_and_finished() {
         Some(&assistant.id)
     );
 
-    store.save_progress(&assistant.id, "ans", None, &[5]).await.unwrap();
+    store.save_progress(&assistant.id, "ans", None, &[5], None).await.unwrap();
     let half = store.message(&assistant.id).await.unwrap().unwrap();
     assert_eq!(
         (half.text.as_str(), half.token_ids, half.status),
@@ -62,13 +62,14 @@ async fn a_turn_is_saved_and_finished() {
         token_ids: Some(vec![0, 1, u32::MAX]),
         error: Some("out of memory".into()),
         stats: Some(stats()),
+        model: Some("smol".into()),
     };
     // Twice, as after a crash between the commit and its acknowledgement.
     for _ in 0..2 {
         store.finish_turn(&user.id, &[9, 8], &assistant.id, &outcome).await.unwrap();
     }
     // A save that was running when the answer ended.
-    store.save_progress(&assistant.id, "ans", None, &[5]).await.unwrap();
+    store.save_progress(&assistant.id, "ans", None, &[5], None).await.unwrap();
     store.close().await.unwrap();
 
     let store = scratch.open().await;
@@ -84,6 +85,7 @@ async fn a_turn_is_saved_and_finished() {
         token_ids: assistant.token_ids,
         error: assistant.error,
         stats: assistant.stats,
+        model: assistant.model,
     };
     assert_eq!(saved, outcome);
     store.set_token_ids(&user.id, &[]).await.unwrap();
@@ -123,7 +125,7 @@ async fn another_answer_stands_beside_the_first() {
     turn(&store, &id, "q2", "a2").await;
     let first = store.branch(&id).await.unwrap().pop().unwrap();
 
-    let second = store.begin_sibling_answer(&id, 20).await.unwrap();
+    let second = store.begin_sibling_answer(&id, None, 20).await.unwrap();
     assert_eq!(second.parent_id, first.parent_id);
     assert_eq!(texts(&store, &id).await, ["q1", "a1", "q2", ""]);
     store.finish(&second.id, &finished(MessageStatus::Complete, "b2")).await.unwrap();
@@ -138,7 +140,7 @@ async fn a_branch_takes_one_answer_at_a_time() {
     let store = scratch.open().await;
     let id = conversation(&store).await;
     assert!(matches!(
-        store.begin_sibling_answer(&id, 1).await,
+        store.begin_sibling_answer(&id, None, 1).await,
         Err(StoreError::NothingToAnswer { .. })
     ));
     let (_, assistant) = store.begin_turn(&id, "q", 1).await.unwrap();
@@ -146,7 +148,7 @@ async fn a_branch_takes_one_answer_at_a_time() {
         matches!(store.begin_turn(&id, "r", 2).await, Err(StoreError::AlreadyStreaming { conversation_id }) if conversation_id == id)
     );
     assert!(matches!(
-        store.begin_sibling_answer(&id, 2).await,
+        store.begin_sibling_answer(&id, None, 2).await,
         Err(StoreError::AlreadyStreaming { .. })
     ));
     assert_eq!(texts(&store, &id).await, ["q", ""]);
@@ -158,7 +160,7 @@ async fn a_branch_takes_one_answer_at_a_time() {
         MessageStatus::Complete,
     ] {
         store.finish(&assistant.id, &finished(status, "a")).await.unwrap();
-        let sibling = store.begin_sibling_answer(&id, 3).await.unwrap();
+        let sibling = store.begin_sibling_answer(&id, None, 3).await.unwrap();
         store.finish(&sibling.id, &finished(status, "b")).await.unwrap();
         assert_eq!(store.message(&sibling.id).await.unwrap().unwrap().status, status);
     }

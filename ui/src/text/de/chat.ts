@@ -22,6 +22,7 @@ export const chats: Catalogue['chats'] = {
   ages: { today: 'Heute', yesterday: 'Gestern', lastWeek: 'Letzte 7 Tage' },
   month: f.month,
   answering: ', antwortet',
+  branchOf: (title) => `${title} (Zweig)`,
   actions: (title) => `Aktionen für ${title}`,
   deleted: (title) => `„${title}“ gelöscht.`,
   empty: 'Noch keine Chats',
@@ -65,6 +66,30 @@ export const chat: Catalogue['chat'] = {
   writeNext: 'Nächste Nachricht schreiben',
   writing: 'Schreibt',
   you: 'Du',
+};
+
+export const versions: Catalogue['versions'] = {
+  again: 'Beantworten',
+  branch: 'In einen neuen Chat verzweigen',
+  cancel: 'Abbrechen',
+  continue: 'Fortsetzen',
+  delete: 'Diese Nachricht löschen',
+  deleteWithFollowing: 'Diese und alle folgenden löschen',
+  deleted: (count) => `${f.plural(count, 'Nachricht', 'Nachrichten')} gelöscht.`,
+  edit: 'Bearbeiten',
+  editNote: 'Die frühere Fassung bleibt.',
+  field: 'Deine Nachricht',
+  label: (number, count) => `Fassung ${number} von ${count}`,
+  loaded: (model) => `${model} (geladen)`,
+  more: 'Mehr',
+  next: 'Nächste Fassung',
+  oneMoment: 'Einen Moment …',
+  previous: 'Vorige Fassung',
+  send: 'Senden',
+  unanswered: 'Diese Nachricht hat keine Antwort.',
+  whileAnswering: 'Nicht, während dieser Chat beantwortet wird',
+  withModel: 'Von einem anderen Modell beantworten lassen',
+  writtenBy: (model) => `Geschrieben von ${model}`,
 };
 
 export const find: Catalogue['find'] = {
@@ -114,6 +139,7 @@ export const queue: Catalogue['queue'] = {
 };
 
 export const endings: Catalogue['endings'] = {
+  continueAdvice: 'Setze sie fort, oder lass sie neu schreiben.',
   context: 'Dieser Chat hat die Kontextlänge des Modells erreicht.',
   contextAdvice: 'Beginne einen neuen Chat, oder erhöhe die Kontextlänge in den Einstellungen des Modells.',
   failed: 'Diese Antwort konnte nicht geschrieben werden.',

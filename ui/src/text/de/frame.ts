@@ -77,6 +77,9 @@ export const commands: Catalogue['commands'] = {
   export_saved: 'Gesicherten Kontext dieses Chats exportieren …',
   delete_chat: 'Diesen Chat löschen',
   regenerate: 'Letzte Antwort neu schreiben',
+  continue_answer: 'Letzte Antwort fortsetzen',
+  edit_message: 'Deine letzte Nachricht bearbeiten',
+  branch_chat: 'Diesen Chat in einen neuen verzweigen',
   stop: 'Antwort anhalten',
   previous_chat: 'Vorheriger Chat',
   next_chat: 'Nächster Chat',
@@ -111,6 +114,8 @@ export const menus: Catalogue['menus'] = {
 };
 
 export const keys: Catalogue['keys'] = {
+  editLast: 'Deine letzte Nachricht bearbeiten, aus dem leeren Feld',
+  versions: 'Durch die Fassungen einer Nachricht gehen, wenn der Fokus auf ihnen ist',
   send: 'Nachricht senden',
   lineBreak: 'Neue Zeile beginnen',
   escape: 'Antwort anhalten oder zurückgehen',

@@ -16,6 +16,7 @@ import {
   systemPrompt,
   toolCall,
   welcome,
+  versions,
 } from './chat';
 import { commands, common, connection, keys, menus, monitor, palette, sidebar, status } from './frame';
 import { jobs } from './jobs';
@@ -39,6 +40,7 @@ export const de: Catalogue = {
   reasoning,
   toolCall,
   held,
+  versions,
   queue,
   endings,
   reading,

@@ -21,6 +21,7 @@ export const chats = {
   ages: { today: 'Today', yesterday: 'Yesterday', lastWeek: 'Last 7 days' },
   month: f.month,
   answering: ', answering',
+  branchOf: (title: string) => `${title} (branch)`,
   actions: (title: string) => `Actions for ${title}`,
   deleted: (title: string) => `Deleted “${title}”.`,
   empty: 'No chats yet',
@@ -64,6 +65,31 @@ export const chat = {
   writeNext: 'Write the next message',
   writing: 'Writing',
   you: 'You',
+};
+
+/** What can be done with a message, and its versions. */
+export const versions = {
+  again: 'Answer',
+  branch: 'Branch into a new chat',
+  cancel: 'Cancel',
+  continue: 'Continue',
+  delete: 'Delete this message',
+  deleteWithFollowing: 'Delete this and all that follows',
+  deleted: (count: number) => `Deleted ${f.plural(count, 'message', 'messages')}.`,
+  edit: 'Edit',
+  editNote: 'The earlier version stays.',
+  field: 'Your message',
+  label: (number: number, count: number) => `Version ${number} of ${count}`,
+  loaded: (model: string) => `${model} (loaded)`,
+  more: 'More',
+  next: 'Next version',
+  oneMoment: 'One moment…',
+  previous: 'Previous version',
+  send: 'Send',
+  unanswered: 'This message has no answer.',
+  whileAnswering: 'Not while this chat is answered',
+  withModel: 'Answer with another model',
+  writtenBy: (model: string) => `Written by ${model}`,
 };
 
 /** Finding text in the open chat. */
@@ -116,6 +142,7 @@ export const queue = {
 
 /** How an answer ended before its end, and what can be done about it. */
 export const endings = {
+  continueAdvice: 'Let it go on, or have it written again.',
   context: 'This chat has reached the context length of the model.',
   contextAdvice: 'Start a new chat, or raise the context length in the settings of the model.',
   failed: 'This answer could not be written.',

@@ -77,6 +77,9 @@ export const commands = {
   export_saved: 'Export the saved context of this chat…',
   delete_chat: 'Delete this chat',
   regenerate: 'Regenerate the last answer',
+  continue_answer: 'Continue the last answer',
+  edit_message: 'Edit your last message',
+  branch_chat: 'Branch this chat into a new one',
   stop: 'Stop the answer',
   previous_chat: 'Previous chat',
   next_chat: 'Next chat',
@@ -113,6 +116,8 @@ export const menus = {
 
 /** Shortcuts that are no commands: they belong to the place in which they are pressed. */
 export const keys = {
+  editLast: 'Edit your last message, from the empty field',
+  versions: 'Go through the versions of a message, with the focus on them',
   send: 'Send the message',
   lineBreak: 'Begin a new line',
   escape: 'Stop the answer, or go back',

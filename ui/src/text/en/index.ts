@@ -15,6 +15,7 @@ import {
   systemPrompt,
   toolCall,
   welcome,
+  versions,
 } from './chat';
 import { commands, common, connection, keys, menus, monitor, palette, sidebar, status } from './frame';
 import { jobs } from './jobs';
@@ -38,6 +39,7 @@ export const en = {
   reasoning,
   toolCall,
   held,
+  versions,
   queue,
   endings,
   reading,

@@ -45,6 +45,7 @@ impl NaiveChunk {
 
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct NaiveRef {
+    pub(super) namespace: usize,
     pub(super) target: Option<ChunkKey>,
     pub(super) is_pinned: bool,
     pub(super) loss: Option<(usize, i64)>,
@@ -82,8 +83,13 @@ impl Naive {
     }
 
     pub(super) fn is_pinned(&self, key: ChunkKey) -> bool {
-        let mut pinned = self.refs.values().filter(|reference| reference.is_pinned);
-        pinned.any(|pin| pin.target.is_some_and(|target| self.continues(self.get(target), key)))
+        let protects = |name: &RefName, reference: &NaiveRef| {
+            let current = &self.refs.get(&RefName::from(name.owner.clone()));
+            current.is_some_and(|now| now.is_pinned && now.namespace == reference.namespace)
+        };
+        let mut pinned = self.refs.iter().filter(|(name, found)| protects(name, found));
+        pinned
+            .any(|(_, pin)| pin.target.is_some_and(|target| self.continues(self.get(target), key)))
     }
 
     /// Whether one of these references covers a chunk.
@@ -224,12 +230,21 @@ impl Naive {
         self.refs.keys().filter(|name| name.owner == *owner).cloned().collect()
     }
 
-    pub(super) fn set_ref(&mut self, name: RefName, target: Option<ChunkKey>, is_pinned: bool) {
-        let reference = NaiveRef { target, is_pinned, loss: None };
-        let before = self.refs.insert(name.clone(), reference).and_then(|before| before.target);
-        if let Some(key) = before.filter(|key| !self.is_covered(*key, |other| *other == name)) {
+    pub(super) fn set_ref(
+        &mut self,
+        name: RefName,
+        namespace: usize,
+        target: Option<ChunkKey>,
+        is_pinned: bool,
+    ) {
+        let reference = NaiveRef { namespace, target, is_pinned, loss: None };
+        let before = self.refs.insert(name.clone(), reference);
+        if let Some(before) = before
+            && let Some(key) = before.target
+            && !self.is_covered(key, |other| *other == name)
+        {
             let stale = RefName { stale_key: Some(key), ..name.clone() };
-            self.refs.insert(stale, NaiveRef { target: before, is_pinned: false, loss: None });
+            self.refs.insert(stale, NaiveRef { is_pinned: false, loss: None, ..before });
         }
         for stale in self.names_of(&name.owner).into_iter().filter(RefName::is_stale) {
             self.remove_if_redundant(&stale);
@@ -326,8 +341,9 @@ pub(super) fn key_of(number: usize, path: &Path) -> ChunkKey {
 
 pub(super) fn naive_ref(cache_ref: &CacheRef) -> (RefName, NaiveRef) {
     let loss = cache_ref.loss.as_ref().map(|loss| (loss.num_tokens, loss.at_ms));
-    let reference = NaiveRef { target: cache_ref.target, is_pinned: cache_ref.is_pinned, loss };
-    (cache_ref.name.clone(), reference)
+    let number = usize::from(cache_ref.namespace != namespace(0));
+    let (target, is_pinned) = (cache_ref.target, cache_ref.is_pinned);
+    (cache_ref.name.clone(), NaiveRef { namespace: number, target, is_pinned, loss })
 }
 
 pub(super) fn common(a: &[u32], b: &[u32]) -> usize {

@@ -146,23 +146,49 @@ fn a_purge_removes_the_chunks_of_stale_references_too() {
         index.check("a reference moved");
     }
     assert_eq!(num_stale, [1, 2, 2], "the conversation has returned to the first");
-    // Stale references are hidden from callers, and pin nothing.
+    // Stale references are hidden from callers, and pinned with the conversation that has left them.
     let usages = index.ref_usages();
     let ids_of: Vec<_> = usages.iter().map(|usage| usage.cache_ref.owner().id()).collect();
     assert_eq!(ids_of, ["chat", "other"]);
     assert_eq!(index.ref_usage(&owner("other")).unwrap().shared_with, [owner("chat")]);
     let changes = index.clear(9);
-    assert_eq!(changed_refs(&changes).1.len(), 2, "the stale references are gone too");
-    assert_eq!(num_removed_bytes(changes), 10 + 10 + 20);
+    assert_eq!(changed_refs(&changes).1.len(), 0, "every branch of a pinned conversation stays");
+    assert_eq!(num_removed_bytes(changes), 10, "the other one's");
     // They are restored from rows after a restart.
     let last = save(&mut index, &branch(3000), &boundaries, 3);
     reference(&mut index, "chat", last, false);
     let records = index.chunks().map(|chunk| chunk.record.clone()).collect();
     let refs = index.refs().cloned().collect();
     let (mut index, _) = ChunkIndex::new(index.budgets(), records, refs);
-    assert_eq!(num_removed_bytes(index.purge(&owner("chat"), 9)), 10 + 10 + 10);
+    assert_eq!(num_removed_bytes(index.purge(&owner("chat"), 9)), 10 + 10 + 10 + 10 + 20);
     assert_eq!(index.refs().count(), 2);
     assert_eq!(lengths(&index, &branch(9000)), [100]);
+}
+
+#[test]
+fn a_reference_follows_the_branch_that_is_shown() {
+    let mut index = index(u64::MAX);
+    let one = ids(0, 30);
+    let other = [ids(0, 20), ids(500, 540)].concat();
+    let boundaries = [(20, User)];
+    for tokens in [&one, &other] {
+        let last = save(&mut index, tokens, &boundaries, 1);
+        reference(&mut index, "chat", last, true);
+    }
+    let mut shown = |of: &str, tokens: &[u32]| {
+        index.point_ref(&owner(of), &owner("chat"), &PromptTokens::known(tokens));
+        index.check("a branch is shown");
+        let (is_pinned, num_stale) =
+            (index.is_ref_pinned(&owner(of)), index.stale_refs_of(&owner(of)).len());
+        index.ref_of(&owner(of)).map(|found| (found.num_tokens, is_pinned, num_stale))
+    };
+    assert_eq!(shown("chat", &one), Some((30, true, 1)));
+    assert_eq!(shown("chat", &other), Some((60, true, 1)));
+    assert_eq!(shown("chat", &[one.as_slice(), &[7]].concat()), Some((30, true, 1)));
+    assert_eq!(shown("chat", &ids(900, 910)), Some((0, true, 2)), "nothing is saved of it");
+    assert_eq!(shown("copy", &one[..20]), Some((20, false, 0)));
+    assert_eq!(shown("another", &ids(900, 910)), None);
+    assert_eq!(removed(index.clear(9)).len(), 0, "every branch is pinned");
 }
 
 #[test]

@@ -1,0 +1,140 @@
+//! What is done with the branches of a conversation: showing another one, branching into a new
+//! conversation, deleting messages and bringing them back.
+//!
+//! When another branch is shown, interfaces get what is different about it ([`Event::Branch`]), and
+//! the conversation's reference moves to what is saved of that branch: what a window says about saved
+//! context is about what it shows.
+
+use std::sync::Arc;
+
+use cairn_prompt_cache::PromptTokens;
+
+use crate::app::{App, now_ms};
+use crate::cache::owners::conversation_owner;
+use crate::chat::prompt::messages_for;
+use crate::convert;
+use crate::wire::{Event, Failure, Message, Reply};
+
+/// The current branch, as the interface shows it. A running answer is as the events so far describe it;
+/// its row may be older.
+pub(crate) async fn messages(app: &App, conversation_id: &str) -> Result<Vec<Message>, Failure> {
+    // Looked up before the rows are read: an answer that ends in between is then shown as it ended,
+    // instead of as an old row.
+    let running = app.answers.get(conversation_id);
+    let store = app.store_of(conversation_id).await;
+    let branch = store.branch(conversation_id).await?;
+    let mut versions = store.versions(conversation_id).await?;
+    let mut messages: Vec<Message> = branch.into_iter().filter_map(convert::message).collect();
+    for message in &mut messages {
+        message.versions = versions.remove(&message.id).unwrap_or_default();
+    }
+    if let Some(running) = running
+        && let Some(message) = messages.iter_mut().find(|message| message.id == running.id())
+    {
+        // Another version may have been brought back since the answer began.
+        running.message().versions.clone_from(&message.versions);
+        *message = running.shown();
+    }
+    Ok(messages)
+}
+
+/// Puts the branch with a message on screen.
+pub(crate) async fn show(
+    app: &Arc<App>,
+    conversation_id: &str,
+    message_id: &str,
+) -> Result<Reply, Failure> {
+    let _turn = app.turns.lock().await;
+    let before = messages(app, conversation_id).await?;
+    app.store_of(conversation_id).await.show_version(conversation_id, message_id).await?;
+    shown(app, conversation_id, &before).await?;
+    Ok(Reply::Done)
+}
+
+/// Hides a message, with all that follows it or alone.
+pub(crate) async fn delete(
+    app: &Arc<App>,
+    conversation_id: &str,
+    message_id: &str,
+    with_following: bool,
+) -> Result<Reply, Failure> {
+    let _turn = app.turns.lock().await;
+    let before = messages(app, conversation_id).await?;
+    let store = app.store_of(conversation_id).await;
+    let deletion = store.delete_messages(conversation_id, message_id, with_following).await?;
+    shown(app, conversation_id, &before).await?;
+    let num_messages = convert::tokens(deletion.num_messages);
+    Ok(Reply::MessagesDeleted { deletion_id: deletion.id, num_messages })
+}
+
+/// Brings deleted messages back.
+pub(crate) async fn restore(
+    app: &Arc<App>,
+    conversation_id: &str,
+    deletion_id: &str,
+) -> Result<Reply, Failure> {
+    let _turn = app.turns.lock().await;
+    let before = messages(app, conversation_id).await?;
+    let store = app.store_of(conversation_id).await;
+    store.restore_messages(conversation_id, deletion_id).await?;
+    shown(app, conversation_id, &before).await?;
+    Ok(Reply::Done)
+}
+
+/// A new conversation with the messages up to one, which refers to the same saved context.
+pub(crate) async fn branch_off(
+    app: &Arc<App>,
+    conversation_id: &str,
+    message_id: &str,
+    title: &str,
+) -> Result<Reply, Failure> {
+    let title = crate::commands::checked_title(title)?;
+    let _turn = app.turns.lock().await;
+    let store = app.store_of(conversation_id).await;
+    store.listed_conversation(conversation_id).await?;
+    let row = store.copy_branch(conversation_id, message_id, title, now_ms()).await?;
+    point_saved(app, &row.id, conversation_id).await;
+    let messages = messages(app, &row.id).await?;
+    let conversation = app.described(row).await;
+    app.emit(Event::Conversation { conversation: conversation.clone() });
+    Ok(Reply::Conversation { conversation, messages })
+}
+
+/// Sends what of a branch is different from before, once its rows are saved.
+async fn shown(app: &App, conversation_id: &str, before: &[Message]) -> Result<(), Failure> {
+    point_saved(app, conversation_id, conversation_id).await;
+    let mut messages = messages(app, conversation_id).await?;
+    let num_same = messages.iter().zip(before).take_while(|(now, before)| now == before).count();
+    let rest = messages.split_off(num_same);
+    let after = messages.pop().map(|last| last.id);
+    let conversation_id = conversation_id.to_owned();
+    app.emit(Event::Branch { conversation_id: conversation_id.clone(), after, messages: rest });
+    app.emit_conversation(&conversation_id).await;
+    Ok(())
+}
+
+/// Moves a conversation's reference to what is saved of its branch; `of` is the conversation itself, or
+/// the one that it was copied from. Failing costs nothing but the words about it.
+async fn point_saved(app: &App, conversation_id: &str, of: &str) {
+    if app.is_private(conversation_id).await {
+        return;
+    }
+    let Some(handle) = app.engine.cache() else { return };
+    let row = app.store.conversation(conversation_id).await.ok().flatten();
+    let Ok(branch) = app.store.branch(conversation_id).await else { return };
+    let (num_opaque, mut ids) = match row.and_then(|row| row.prefix) {
+        Some(prefix) => match prefix.token_ids {
+            Some(ids) => (0, ids),
+            None => (usize::try_from(prefix.num_tokens).unwrap_or(0), Vec::new()),
+        },
+        None => (0, Vec::new()),
+    };
+    // The ids of a question are those that it added to its prompt, the template's around it included:
+    // all ids one after another are the prompt. Where some are not known, what follows is not either.
+    for message in messages_for("", &branch) {
+        let Some(more) = message.token_ids else { break };
+        ids.extend(more);
+    }
+    let (owner, of) = (conversation_owner(conversation_id), conversation_owner(of));
+    handle.point_ref(&owner, &of, &PromptTokens::after_opaque(num_opaque, ids));
+}

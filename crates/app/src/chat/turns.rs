@@ -1,0 +1,132 @@
+//! Begins turns: a question, another version of one, another answer, and an answer that goes on.
+
+use std::sync::Arc;
+
+use cairn_store::MessageStatus::Streaming;
+
+use crate::app::{App, now_ms};
+use crate::chat::answering::{self, Turn};
+use crate::convert;
+use crate::models;
+use crate::wire::{Conversation, Event, Failure, FailureCode, Message, MessageStatus, Reply};
+
+/// Appends a question, or with `beside` another version of that one, and starts its answer.
+pub(crate) async fn send(
+    app: &Arc<App>,
+    conversation_id: &str,
+    beside: Option<&str>,
+    text: &str,
+) -> Result<Reply, Failure> {
+    if text.trim().is_empty() {
+        return Err(Failure::invalid("A message cannot be empty."));
+    }
+    let _turn = app.turns.lock().await;
+    refuse_unsaved(app, conversation_id)?;
+    models::require_any(app).await?;
+    let store = app.store_of(conversation_id).await;
+    let (user, assistant) = match beside {
+        Some(id) => store.begin_edited_turn(conversation_id, id, text, now_ms()).await?,
+        None => store.begin_turn(conversation_id, text, now_ms()).await?,
+    };
+    begin(app, Some(user), assistant, Wanted::Any).await
+}
+
+/// Starts another answer, with a model of this name if there is one.
+pub(crate) async fn answer_again(
+    app: &Arc<App>,
+    conversation_id: &str,
+    message_id: Option<&str>,
+    model: Option<String>,
+) -> Result<Reply, Failure> {
+    let _turn = app.turns.lock().await;
+    refuse_unsaved(app, conversation_id)?;
+    match &model {
+        // Before anything is saved: a name that is no model's is a mistake of the caller's.
+        Some(name) => models::require(app, name).await?,
+        None => models::require_any(app).await?,
+    }
+    let store = app.store_of(conversation_id).await;
+    let assistant = store.begin_sibling_answer(conversation_id, message_id, now_ms()).await?;
+    begin(app, None, assistant, model.map_or(Wanted::Any, Wanted::Model)).await
+}
+
+/// Lets the last answer go on behind its own tokens.
+pub(crate) async fn go_on(
+    app: &Arc<App>,
+    conversation_id: &str,
+    message_id: &str,
+) -> Result<Reply, Failure> {
+    let _turn = app.turns.lock().await;
+    refuse_unsaved(app, conversation_id)?;
+    let store = app.store_of(conversation_id).await;
+    let row = store.message(message_id).await?.filter(|row| row.status != Streaming);
+    if let Some(row) = row {
+        let model = row.model.clone().filter(|_| convert::row_can_continue(&row));
+        let model = model.ok_or_else(|| Failure::invalid("This answer cannot go on."))?;
+        models::require(app, &model).await?;
+    }
+    let before = store.resume_answer(conversation_id, message_id).await?;
+    let assistant = cairn_store::Message { status: Streaming, error: None, ..before.clone() };
+    begin(app, None, assistant, Wanted::GoesOn(Box::new(before))).await
+}
+
+/// Who answers.
+pub(crate) enum Wanted {
+    /// The loaded model, or else the one that the conversation was with.
+    Any,
+    /// A model of this name, which is loaded as if a person had chosen it.
+    Model(String),
+    /// The model that wrote this answer, which goes on.
+    GoesOn(Box<cairn_store::Message>),
+}
+
+/// Refuses another turn while the last answer has ended but could not be saved: the next one could
+/// not be saved either.
+fn refuse_unsaved(app: &App, conversation_id: &str) -> Result<(), Failure> {
+    match app.answers.get(conversation_id) {
+        Some(running) if !running.is_streaming() => {
+            let why = "The last answer is still waiting to be saved: make room on the disk or make the data folder writable.";
+            Err(Failure::new(FailureCode::Storage, why))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Starts the task of an answer that has a row already, and emits the new rows.
+async fn begin(
+    app: &Arc<App>,
+    user: Option<cairn_store::Message>,
+    assistant: cairn_store::Message,
+    wanted: Wanted,
+) -> Result<Reply, Failure> {
+    let store = app.store_of(&assistant.conversation_id).await.clone();
+    let conversation_id = assistant.conversation_id.clone();
+    let turn = Turn {
+        store: store.clone(),
+        conversation_id: conversation_id.clone(),
+        user_message_id: assistant.parent_id.clone(),
+        message_id: assistant.id.clone(),
+        wanted,
+    };
+    let versions = store.versions(&conversation_id).await.unwrap_or_default();
+    let described = |row: cairn_store::Message| {
+        let versions = versions.get(&row.id).cloned().unwrap_or_default();
+        convert::message(row).map(|message| Message { versions, ..message })
+    };
+    let messages: Vec<Message> =
+        user.into_iter().chain([assistant]).filter_map(described).collect();
+    let Some(answer) = messages.last().filter(|last| last.status == MessageStatus::Streaming)
+    else {
+        return Err(Failure::invalid("There is no message to answer yet."));
+    };
+    let running = app.answers.begin(answer.clone());
+    for message in &messages {
+        app.emit(Event::Message { message: message.clone() });
+    }
+    app.emit_conversation(&conversation_id).await;
+    let row = store.conversation(&conversation_id).await;
+    app.spawn(answering::answer(app.clone(), running, turn));
+    let row = row?.ok_or(cairn_store::StoreError::NoConversation { id: conversation_id })?;
+    let conversation = Conversation { is_streaming: true, ..app.described(row).await };
+    Ok(Reply::Sent { conversation, messages })
+}
