@@ -180,6 +180,25 @@ async fn manage_models(caller: &mut Caller, home: &Path) {
     caller.call(Command::CancelDownload { name: name() }).await;
 }
 
+/// The commands about folders and the archive.
+async fn find_and_sort(caller: &mut Caller, id: &str) {
+    let made = caller.call(Command::CreateFolder { name: "Letters".to_owned() }).await;
+    let Reply::Folder { folder } = made else { panic!("{made:?}") };
+    let (folder_id, name) = (folder.id.clone(), folder.name.clone());
+    let system_prompt = "Be formal.".to_owned();
+    let change = Command::ChangeFolder { id: folder_id.clone(), name, system_prompt, model: None };
+    caller.call(change).await;
+    let begin = Command::NewConversationIn { folder_id: folder_id.clone() };
+    caller.new_conversation(begin).await;
+    let into = Some(folder_id.clone());
+    caller.call(Command::MoveConversation { id: id.to_owned(), folder_id: into }).await;
+    caller.call(Command::DeleteFolder { id: folder_id.clone() }).await;
+    caller.call(Command::RestoreFolder { id: folder_id }).await;
+    for is_archived in [true, false] {
+        caller.call(Command::ArchiveConversation { id: id.to_owned(), is_archived }).await;
+    }
+}
+
 /// The commands about the API.
 async fn manage_keys(caller: &mut Caller) {
     let made = caller.call(Command::MakeApiKey { name: "Editor".to_owned() }).await;
@@ -246,6 +265,7 @@ async fn no_command_waits_for_the_answer_of_another_conversation() {
     caller.call(Command::RefreshConversation { id: busy.clone() }).await;
     let id = caller.new_conversation(Command::NewConversation).await;
     converse(&mut caller, &mut events, &id).await;
+    find_and_sort(&mut caller, &id).await;
     save_context(&mut caller, &mut events, &id, home.path()).await;
     let private = caller.new_conversation(Command::NewPrivateConversation).await;
     let answer = caller.message(ask(&private, "Three")).await;

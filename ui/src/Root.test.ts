@@ -368,7 +368,13 @@ test('a right click on a chat shows what can be done with it', async () => {
   await tick();
   const menu = screen.getByRole('menu', { name: 'Actions for Title b', hidden: true });
   const items = within(menu).getAllByRole('menuitem', { hidden: true });
-  expect(items.map(({ textContent }) => textContent)).toEqual(['Rename', 'Delete']);
+  expect(items.map(({ textContent }) => textContent)).toEqual([
+    'Rename',
+    'Pin',
+    'Move to a new folder…',
+    'Archive',
+    'Delete',
+  ]);
   await fireEvent.click(items[0] as HTMLElement);
   await tick();
   expect([app.chat.renamingId, app.menu.open]).toEqual(['b', null]);

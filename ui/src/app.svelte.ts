@@ -5,6 +5,7 @@ import { ImportStore } from './cache/import.svelte';
 import { ChatStore } from './chat/chat.svelte';
 import { titleOf } from './chat/conversations.svelte';
 import { Find } from './chat/find.svelte';
+import { FolderStore } from './chat/folders.svelte';
 import { commands, isAvailable } from './commands';
 import { JobStore } from './jobs/jobs.svelte';
 import { menuBar } from './menuBar';
@@ -49,6 +50,7 @@ export class App {
   readonly server: ServerStore;
   readonly jobs: JobStore;
   readonly chat: ChatStore;
+  readonly folders: FolderStore;
   readonly find = new Find();
   readonly cache: CacheStore;
   readonly imports: ImportStore;
@@ -98,6 +100,7 @@ export class App {
     });
     this.chat = new ChatStore({ platform, toasts, undo, report, ...options });
     const isWanted = () => this.navigation.page === 'saved' || this.navigation.page === 'monitor';
+    this.folders = new FolderStore({ platform, toasts, undo, report, storage: options.storage });
     this.cache = new CacheStore({ platform, chat: this.chat, toasts, undo, report, isWanted });
     this.imports = new ImportStore({
       platform,
@@ -140,6 +143,7 @@ export class App {
       this.settings.receive(reply.settings);
       this.figures.sample(reply.status);
       this.status.receive(reply.status);
+      this.folders.receive(reply.folders);
       this.chat.start(reply.conversations, !this.isReady);
       this.isReady = true;
       this.problem = null;
@@ -168,7 +172,9 @@ export class App {
   get isCovered(): boolean {
     const { cache, imports } = this;
     const isFileDialogOpen = imports.isOpen || cache.exporting !== null;
-    const isAsking = this.chat.isPromptOpen || cache.savingId !== null || this.models.isAsking || this.server.isAsking;
+    const isAboutChats = this.folders.editing !== null;
+    const isAsking =
+      isAboutChats || this.chat.isPromptOpen || cache.savingId !== null || this.models.isAsking || this.server.isAsking;
     return (
       isAsking || isFileDialogOpen || this.navigation.isPaletteOpen || this.models.isMenuOpen || this.menu.open !== null
     );
@@ -200,6 +206,14 @@ export class App {
     this.chat.newChat();
   }
 
+  /** A new chat in a folder, with the folder's model. */
+  newChatIn(folderId: string): void {
+    this.navigation.go('chat');
+    this.chat.newChat(folderId);
+    const model = this.folders.get(folderId)?.model ?? null;
+    if (model !== null && this.models.get(model) && !this.models.isLoaded(model)) void this.models.load(model);
+  }
+
   newPrivateChat(): void {
     this.navigation.go('chat');
     void this.chat.newPrivateChat();
@@ -212,9 +226,9 @@ export class App {
 
   /** Opens the chat above (-1) or below (1) the open one. */
   stepThroughChats(step: number): void {
-    const { items } = this.chat.list;
-    const index = items.findIndex(({ id }) => id === this.chat.selectedId);
-    const goal = items[index < 0 ? 0 : index + step];
+    const { listed } = this.chat.list;
+    const index = listed.findIndex(({ id }) => id === this.chat.selectedId);
+    const goal = listed[index < 0 ? 0 : index + step];
     if (goal) this.openConversation(goal.id);
   }
 
@@ -344,6 +358,8 @@ export class App {
         return this.downloads.receive(event.downloads);
       case 'model_import':
         return this.modelImport.receive(event.import);
+      case 'folders':
+        return this.folders.receive(event.folders);
       case 'settings':
         return this.settings.receive(event.settings);
       case 'job':

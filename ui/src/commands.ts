@@ -19,6 +19,7 @@ export interface AppCommand {
 
 const hasChat = (app: App) => app.navigation.page === 'chat' && app.chat.selected !== undefined;
 const hasSaved = (app: App) => hasChat(app) && (app.chat.selected?.cache?.cached_tokens ?? 0) > 0;
+const isListed = (app: App) => hasChat(app) && app.chat.selected?.is_private === false;
 const isIdle = (app: App) => hasChat(app) && !app.chat.isSending && app.chat.thread?.isStreaming === false;
 
 /** Runs something on the open chat. */
@@ -31,6 +32,7 @@ export const commands: readonly AppCommand[] = [
   { id: 'show_settings', menu: 'app', shortcut: { key: ',' }, run: (app) => app.navigation.goToSettings() },
   { id: 'new_chat', menu: 'file', shortcut: { key: 'n' }, run: (app) => app.newChat() },
   { id: 'new_private_chat', menu: 'file', shortcut: { key: 'n', shift: true }, run: (app) => app.newPrivateChat() },
+  { id: 'new_folder', menu: 'file', run: (app) => app.folders.edit({}) },
   { id: 'import_cache', menu: 'file', run: (app) => void app.imports.choose() },
   {
     id: 'import_model',
@@ -113,8 +115,14 @@ export const commands: readonly AppCommand[] = [
     id: 'pin_chat',
     menu: 'chat',
     shortcut: { key: 'p', shift: true },
-    isAvailable: hasSaved,
-    run: onChat((app, id) => void app.cache.pin(id, !app.chat.selected?.cache?.is_pinned)),
+    isAvailable: isListed,
+    run: onChat((app, id) => void app.chat.pin(id, !app.chat.selected?.is_pinned)),
+  },
+  {
+    id: 'archive_chat',
+    menu: 'chat',
+    isAvailable: isListed,
+    run: onChat((app, id) => void app.chat.archive(id, !app.chat.selected?.is_archived)),
   },
   {
     id: 'save_starting_point',

@@ -59,6 +59,7 @@ pub fn typescript() -> String {
         declaration::<wire::RecommendedModel>(&config),
         declaration::<wire::ModelChoice>(&config),
         declaration::<wire::FoundModel>(&config),
+        declaration::<wire::Folder>(&config),
         declaration::<wire::HubModel>(&config),
         declaration::<wire::HubFile>(&config),
         declaration::<wire::Download>(&config),

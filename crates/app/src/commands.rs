@@ -12,7 +12,7 @@ use crate::chat::{branches, deletion, turns};
 use crate::models::catalog;
 use crate::settings::{Settings, commands as settings_commands};
 use crate::wire::{Command, Conversation, Event, Failure, Message, Reply};
-use crate::{api, convert, diagnostics, jobs, models, status};
+use crate::{api, convert, diagnostics, folders, jobs, models, status};
 
 /// How long deleting waits for the conversation's answer to stop. An answer that takes longer ends
 /// in the background.
@@ -142,6 +142,7 @@ pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failu
         Command::ClearCache => cache_commands::clear(app).await,
         Command::PinConversation { id, is_pinned } => {
             refuse_private(app, &id).await?;
+            app.store.set_conversation_pinned(&id, is_pinned).await?;
             cache_commands::pin(app, &id, is_pinned).await
         }
         Command::PurgeConversation { id } => cache_commands::purge(app, &id).await,
@@ -162,6 +163,13 @@ pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failu
         Command::SearchConversations { text } => Ok(Reply::FoundConversations {
             ids: app.store.search_conversations(text.trim()).await?,
         }),
+        Command::NewConversationIn { .. }
+        | Command::ArchiveConversation { .. }
+        | Command::MoveConversation { .. }
+        | Command::CreateFolder { .. }
+        | Command::ChangeFolder { .. }
+        | Command::DeleteFolder { .. }
+        | Command::RestoreFolder { .. } => folders::run(app, command).await,
         Command::ListJobs
         | Command::PreviewJob { .. }
         | Command::CreateJob { .. }
@@ -188,7 +196,17 @@ async fn bootstrap(app: &Arc<App>) -> Result<Reply, Failure> {
     }
     let (settings, status) = (Box::new(app.settings()), status::now(app));
     let (downloads, model_import) = (app.downloads.list(), app.importing.progress());
-    Ok(Reply::Bootstrap { conversations, models, settings, status, named, downloads, model_import })
+    let folders = folders::list(app).await?;
+    Ok(Reply::Bootstrap {
+        conversations,
+        folders,
+        models,
+        settings,
+        status,
+        named,
+        downloads,
+        model_import,
+    })
 }
 
 /// A title that a conversation can have, without white space around it.
@@ -231,23 +249,28 @@ async fn create_conversation(
     app: &Arc<App>,
     store: &Store,
 ) -> Result<cairn_store::Conversation, Failure> {
+    let system_prompt = expected_system_prompt(app).await;
+    Ok(store.create_conversation_with(now_ms(), &system_prompt).await?)
+}
+
+/// The system prompt that is set for the model that will answer a new conversation.
+pub(crate) async fn expected_system_prompt(app: &Arc<App>) -> String {
     let model = models::expected_name(app).await;
     let Settings { system_prompt, .. } = match model {
         Some(name) => app.settings.of_model(&name),
         None => app.settings(),
     };
-    let system_prompt = if system_prompt.trim().is_empty() { "" } else { &system_prompt };
-    Ok(store.create_conversation_with(now_ms(), system_prompt).await?)
+    if system_prompt.trim().is_empty() { String::new() } else { system_prompt }
 }
 
 /// Emits a conversation that was just created, and returns it as the reply.
-async fn new_conversation(app: &App, row: cairn_store::Conversation) -> Reply {
+pub(crate) async fn new_conversation(app: &App, row: cairn_store::Conversation) -> Reply {
     let conversation = app.described(row).await;
     app.emit(Event::Conversation { conversation: conversation.clone() });
     Reply::Conversation { conversation, messages: Vec::new() }
 }
 
-async fn refuse_private(app: &App, id: &str) -> Result<(), Failure> {
+pub(crate) async fn refuse_private(app: &App, id: &str) -> Result<(), Failure> {
     match app.is_private(id).await {
         true => Err(Failure::invalid("Nothing of a private chat is saved.")),
         false => Ok(()),

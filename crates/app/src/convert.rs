@@ -58,6 +58,7 @@ impl From<StoreError> for wire::Failure {
             StoreError::NoJob { .. } => {
                 Self::new(NotFound, "This job, or this row of it, no longer exists.")
             }
+            StoreError::NoFolder { .. } => Self::new(NotFound, "This folder no longer exists."),
             StoreError::NoApiKey { .. } => Self::new(NotFound, "This key no longer exists."),
             StoreError::KeyNameInUse { name } => {
                 Self::new(Invalid, format!("There is already a key with the name “{name}”."))
@@ -179,6 +180,9 @@ pub(crate) fn conversation(
         updated_at_ms: row.updated_at_ms,
         is_streaming,
         is_private: false,
+        is_pinned: row.is_pinned,
+        is_archived: row.archived_at_ms.is_some(),
+        folder_id: row.folder_id,
         cache,
         prefix: row.prefix.map(|prefix| wire::ConversationPrefix {
             name: prefix.name,
@@ -255,6 +259,11 @@ pub(crate) fn readable(segments: &[wire::AnswerSegment]) -> String {
         wire::AnswerSegment::Reasoning { .. } | wire::AnswerSegment::ToolCall { .. } => None,
     });
     texts.collect::<Vec<_>>().join("\n\n")
+}
+
+pub(crate) fn folder(row: cairn_store::Folder) -> wire::Folder {
+    let cairn_store::Folder { id, name, system_prompt, model, .. } = row;
+    wire::Folder { id, name, system_prompt, model }
 }
 
 pub(crate) fn segment(segment: AnswerSegment) -> wire::AnswerSegment {

@@ -50,6 +50,7 @@ mod data_folder;
 pub mod decisions;
 mod diagnostics;
 mod error;
+mod folders;
 mod jobs;
 mod lifecycle;
 mod logs;

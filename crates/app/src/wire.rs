@@ -14,6 +14,7 @@ mod answers;
 mod api;
 mod cache;
 mod chat;
+mod finding;
 mod jobs;
 mod models;
 mod settings;
@@ -24,6 +25,7 @@ pub use answers::*;
 pub use api::*;
 pub use cache::*;
 pub use chat::*;
+pub use finding::*;
 pub use jobs::*;
 pub use models::*;
 pub use settings::*;
@@ -50,6 +52,8 @@ pub enum Command {
     /// An empty conversation that exists only in memory: nothing of it is written anywhere, and it
     /// is gone when the app closes.
     NewPrivateConversation,
+    /// An empty conversation in a folder, with the system prompt of that.
+    NewConversationIn { folder_id: String },
     /// Sets the title; an empty one is refused.
     RenameConversation { id: String, title: String },
     /// Sets the system prompt of a conversation; an empty one removes it.
@@ -180,7 +184,8 @@ pub enum Command {
     GetCache,
     /// Deletes all saved context except that of pinned conversations and starting points.
     ClearCache,
-    /// Pins a conversation, so that its saved context is never evicted, or unpins it.
+    /// Pins a conversation, so that it stands above the others and its saved context is never evicted,
+    /// or unpins it.
     PinConversation { id: String, is_pinned: bool },
     /// Deletes the saved context that only this conversation uses; its messages stay.
     PurgeConversation { id: String },
@@ -203,6 +208,19 @@ pub enum Command {
     /// The conversations that have a text in their title or in a message; with an empty text all that
     /// have a message. Answers [`Reply::FoundConversations`].
     SearchConversations { text: String },
+    /// Takes a conversation out of the list, or brings it back. It is still found.
+    ArchiveConversation { id: String, is_archived: bool },
+    /// Puts a conversation into a folder, or into none. Its system prompt stays.
+    MoveConversation { id: String, folder_id: Option<String> },
+    /// Makes a folder. Answers [`Reply::Folder`].
+    CreateFolder { name: String },
+    /// Sets the name of a folder, and what conversations that are begun in it begin with.
+    ChangeFolder { id: String, name: String, system_prompt: String, model: Option<String> },
+    /// Deletes a folder; its conversations stay. `RestoreFolder` brings it back with them until the app
+    /// is closed.
+    DeleteFolder { id: String },
+    /// Undoes `DeleteFolder`.
+    RestoreFolder { id: String },
     /// All jobs, the newest first. Answers [`Reply::Jobs`].
     ListJobs,
     /// What a job would ask first, and about how many texts. Answers [`Reply::JobPreview`].
@@ -244,6 +262,7 @@ pub enum Reply {
     Done,
     Bootstrap {
         conversations: Vec<Conversation>,
+        folders: Vec<Folder>,
         models: Vec<Model>,
         settings: Box<Settings>,
         status: Status,
@@ -341,6 +360,9 @@ pub enum Reply {
         /// The one with the newest turn first.
         ids: Vec<String>,
     },
+    Folder {
+        folder: Folder,
+    },
     Jobs {
         jobs: Vec<Job>,
     },
@@ -408,6 +430,10 @@ pub enum Event {
     /// A conversation was hidden.
     ConversationDeleted {
         id: String,
+    },
+    /// All folders.
+    Folders {
+        folders: Vec<Folder>,
     },
     /// A message was saved or has changed as a whole: it replaces the interface's copy.
     Message {

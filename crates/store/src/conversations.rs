@@ -25,6 +25,12 @@ pub struct Conversation {
     pub updated_at_ms: i64,
     /// Set while the deletion can still be undone.
     pub deleted_at_ms: Option<i64>,
+    /// The folder it is in, which may be deleted.
+    pub folder_id: Option<String>,
+    /// Whether it stands above the others.
+    pub is_pinned: bool,
+    /// When it was taken out of the list, in milliseconds since the Unix epoch; none: it is in it.
+    pub archived_at_ms: Option<i64>,
     /// The named prompt cache that it starts from.
     pub prefix: Option<Prefix>,
 }
@@ -66,6 +72,9 @@ impl FromRow<'_, SqliteRow> for Conversation {
             created_at_ms: row.try_get("created_at_ms")?,
             updated_at_ms: row.try_get("updated_at_ms")?,
             deleted_at_ms: row.try_get("deleted_at_ms")?,
+            folder_id: row.try_get("folder_id")?,
+            is_pinned: row.try_get("is_pinned")?,
+            archived_at_ms: row.try_get("archived_at_ms")?,
             prefix: prefix_from_row(row)?,
         })
     }
@@ -98,6 +107,9 @@ fn new(now_ms: i64) -> Conversation {
         created_at_ms: now_ms,
         updated_at_ms: now_ms,
         deleted_at_ms: None,
+        folder_id: None,
+        is_pinned: false,
+        archived_at_ms: None,
         prefix: None,
     }
 }
@@ -116,6 +128,17 @@ impl Store {
     ) -> Result<Conversation, StoreError> {
         let system_prompt = system_prompt.to_owned();
         self.insert_conversation(Conversation { system_prompt, ..new(now_ms) }).await
+    }
+
+    /// Creates an empty conversation in a folder, with a system prompt.
+    pub async fn create_conversation_in(
+        &self,
+        now_ms: i64,
+        folder_id: &str,
+        system_prompt: &str,
+    ) -> Result<Conversation, StoreError> {
+        let (folder_id, system_prompt) = (Some(folder_id.to_owned()), system_prompt.to_owned());
+        self.insert_conversation(Conversation { folder_id, system_prompt, ..new(now_ms) }).await
     }
 
     /// Creates a conversation that starts from a named prompt cache. With an empty title the first
@@ -140,8 +163,8 @@ impl Store {
         sqlx::query(
             "insert into conversations
                  (id, title, system_prompt, activity_seq, created_at_ms, updated_at_ms, prefix_named_id, prefix_name, prefix_kind,
-                  prefix_kv_format, prefix_provenance, prefix_num_tokens, prefix_token_ids, prefix_start_text, prefix_end_text, prefix_is_imported)
-             values (?, ?, ?, (select coalesce(max(activity_seq), 0) + 1 from conversations), ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                  prefix_kv_format, prefix_provenance, prefix_num_tokens, prefix_token_ids, prefix_start_text, prefix_end_text, prefix_is_imported, folder_id)
+             values (?, ?, ?, (select coalesce(max(activity_seq), 0) + 1 from conversations), ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         )
         .bind(&conversation.id)
         .bind(&conversation.title)
@@ -158,6 +181,7 @@ impl Store {
         .bind(prefix.map(|prefix| &prefix.start_text))
         .bind(prefix.map(|prefix| &prefix.end_text))
         .bind(prefix.map(|prefix| prefix.is_imported))
+        .bind(&conversation.folder_id)
         .execute(&mut *tx)
         .await
         .map_err(|error| self.failed(error))?;
@@ -171,6 +195,7 @@ impl Store {
     pub async fn conversations(&self) -> Result<Vec<Conversation>, StoreError> {
         sqlx::query_as(
             "select id, title, system_prompt, leaf_message_id, created_at_ms, updated_at_ms, deleted_at_ms,
+                 folder_id, is_pinned, archived_at_ms,
                  prefix_named_id, prefix_name, prefix_kind, prefix_kv_format, prefix_provenance, prefix_num_tokens, null as prefix_token_ids,
                  prefix_start_text, prefix_end_text, prefix_is_imported
              from conversations where deleted_at_ms is null order by activity_seq desc",

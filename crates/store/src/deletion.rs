@@ -1,10 +1,11 @@
 //! Deletions that can be undone until the program that made them closes the database: of
-//! conversations, named prompt caches and jobs, whose tables have the same two columns for it.
+//! conversations, named prompt caches, jobs and folders, whose tables have the same two columns for it.
 
 use sqlx::{AssertSqlSafe, SqliteConnection};
 
 use crate::branches::purge_messages;
 use crate::conversations::no_conversation;
+use crate::folders::no_folder;
 use crate::jobs::no_job;
 use crate::named_caches::no_named_cache;
 use crate::{Store, StoreError};
@@ -15,16 +16,19 @@ pub(crate) enum Deletable {
     Conversations,
     NamedCaches,
     Jobs,
+    Folders,
 }
 
 impl Deletable {
-    const ALL: [Deletable; 3] = [Deletable::Conversations, Deletable::NamedCaches, Deletable::Jobs];
+    const ALL: [Deletable; 4] =
+        [Deletable::Conversations, Deletable::NamedCaches, Deletable::Jobs, Deletable::Folders];
 
     fn table(self) -> &'static str {
         match self {
             Deletable::Conversations => "conversations",
             Deletable::NamedCaches => "named_caches",
             Deletable::Jobs => "jobs",
+            Deletable::Folders => "folders",
         }
     }
 
@@ -33,6 +37,7 @@ impl Deletable {
             Deletable::Conversations => no_conversation(id),
             Deletable::NamedCaches => no_named_cache(id),
             Deletable::Jobs => no_job(id),
+            Deletable::Folders => no_folder(id),
         }
     }
 
@@ -86,8 +91,8 @@ impl Store {
         Ok(done.rows_affected() > 0)
     }
 
-    /// Removes for good the conversations, named prompt caches and jobs that this program has deleted
-    /// and not restored. The caller purges what these had in the prompt cache: see
+    /// Removes for good the conversations, messages, named prompt caches, jobs and folders that this
+    /// program has deleted and not restored. The caller purges what these had in the prompt cache: see
     /// [`Store::purged_owners`].
     pub async fn purge_deleted(&self) -> Result<(), StoreError> {
         let mut tx = self.begin().await?;

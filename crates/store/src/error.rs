@@ -97,6 +97,12 @@ pub enum StoreError {
         /// The id that was given.
         id: String,
     },
+    /// The folder does not exist, or it is deleted.
+    #[error("there is no folder {id}")]
+    NoFolder {
+        /// The id that was given.
+        id: String,
+    },
     /// An answer is still streaming at the end of the conversation's branch.
     #[error("conversation {conversation_id} is still being answered")]
     AlreadyStreaming {

@@ -10,6 +10,7 @@
 //! ├── conversations           a title, a system prompt, settings, the end of the branch on screen, and the named prompt cache it begins with
 //! │   ├── messages            a tree: each names the message it follows; ordered by number, never by time
 //! │   └── message_deletions   deletions of messages that can be undone
+//! ├── folders                 of conversations, and what those that are begun in one begin with
 //! ├── models                  which model folders were used, newest last
 //! ├── model_settings          what a person has set for a model, by its name
 //! ├── model_checks            what opening a model's files once has shown
@@ -80,6 +81,7 @@ mod conversations;
 mod deletion;
 mod downloads;
 mod error;
+mod folders;
 mod job_rows;
 mod jobs;
 mod messages;
@@ -108,6 +110,7 @@ pub use branches::MessageDeletion;
 pub use conversations::{Conversation, Prefix};
 pub use downloads::DownloadRow;
 pub use error::StoreError;
+pub use folders::Folder;
 pub use job_rows::{AnsweredRow, JobAnswer, JobRow, JobRowOrder};
 pub use jobs::{Job, JobState, NewJob};
 pub use messages::{FinishedMessage, Message, MessageStatus};

@@ -332,6 +332,12 @@ async fn salvage(connection: &mut SqliteConnection) -> Result<Salvaged, sqlx::Er
         sqlx::query(lost).execute(&mut *connection).await?;
     }
 
+    if tables.iter().any(|table| table == "folders") {
+        let lost = "update conversations set folder_id = null
+             where folder_id not in (select id from folders)";
+        sqlx::query(lost).execute(&mut *connection).await?;
+    }
+
     salvaged.conversations = num_rows(connection, "conversations").await?;
     salvaged.messages = num_rows(connection, "messages").await?;
     Ok(salvaged)

@@ -270,7 +270,8 @@ async fn finish_ended_runs(folder: &Path, writer: &SqlitePool) -> Result<(), sql
          union select deleted_by_run_id from conversations where deleted_by_run_id is not null
          union select deleted_by_run_id from named_caches where deleted_by_run_id is not null
          union select deleted_by_run_id from jobs where deleted_by_run_id is not null
-         union select deleted_by_run_id from message_deletions",
+         union select deleted_by_run_id from message_deletions
+         union select deleted_by_run_id from folders where deleted_by_run_id is not null",
     )
     .fetch_all(&mut *tx)
     .await?

@@ -47,6 +47,8 @@ export class ChatStore {
   #threads = $state.raw(new Map<string, Thread>());
   /** The system prompt of the chat that does not exist yet. */
   #newPrompt = $state('');
+  /** The folder in which the first message makes the chat. */
+  newFolderId = $state<string | null>(null);
   readonly #drafts: Drafts;
   readonly #queue: Queue;
   readonly #options: ChatOptions;
@@ -90,7 +92,7 @@ export class ChatStore {
     if (!isFirst) return this.#catchUp();
     this.#drafts.keep(conversations.map(({ id }) => id));
     this.#queue.keep(conversations.map(({ id }) => id));
-    const wanted = this.#options.storage?.getItem(SELECTED_KEY) ?? this.list.items[0]?.id ?? null;
+    const wanted = this.#options.storage?.getItem(SELECTED_KEY) ?? this.list.listed[0]?.id ?? null;
     this.select(this.list.get(wanted) ? wanted : null);
   }
 
@@ -102,9 +104,10 @@ export class ChatStore {
     else this.select(null);
   }
 
-  /** Shows the empty page and focuses the composer. */
-  newChat(): void {
+  /** Shows the empty page and focuses the composer. The chat will be in this folder. */
+  newChat(folderId: string | null = null): void {
     this.select(null);
+    this.newFolderId = folderId;
     this.numFocusRequests++;
   }
 
@@ -143,9 +146,67 @@ export class ChatStore {
 
   select(id: string | null): void {
     this.selectedId = id;
+    if (id !== null) this.newFolderId = null;
     this.announcement = '';
     this.#options.storage?.setItem(SELECTED_KEY, id ?? '');
     if (id !== null && !this.#threads.has(id)) void this.#open(id).refetch();
+  }
+
+  /** Takes a chat out of the list, or brings it back; can be taken back. */
+  async archive(id: string, is_archived: boolean): Promise<void> {
+    const before = this.list.get(id);
+    if (!before || before.is_archived === is_archived) return;
+    if (is_archived) {
+      const neighbour = this.list.neighbourOf(id);
+      this.rowToFocus = neighbour;
+      if (this.selectedId === id) this.select(neighbour);
+    }
+    this.list.put({ ...before, is_archived });
+    const { toasts, undo } = this.#options;
+    let toast = 0;
+    const isDone = this.#run({ type: 'archive_conversation', id, is_archived }, id);
+    const back = undo.push(() => {
+      toasts.dismiss(toast);
+      void this.#change(
+        id,
+        { is_archived: !is_archived },
+        { type: 'archive_conversation', id, is_archived: !is_archived },
+      );
+      this.rowToFocus = id;
+    }, isDone);
+    if (!(await isDone)) return this.list.put(before);
+    const words = is_archived ? strings.chats.archived : strings.chats.unarchived;
+    toast = toasts.show('info', words(titleOf(before)), {
+      milliseconds: UNDO_MS,
+      action: { label: strings.common.undo, run: back },
+    });
+  }
+
+  /** Lets a chat stand above the others, and its saved context stay, or takes that back. */
+  async pin(id: string, is_pinned: boolean): Promise<void> {
+    await this.#change(id, { is_pinned }, { type: 'pin_conversation', id, is_pinned });
+  }
+
+  /** Puts a chat into a folder, or into none; can be taken back. */
+  async move(id: string, folder_id: string | null): Promise<void> {
+    const before = this.list.get(id);
+    if (!before || before.folder_id === folder_id) return;
+    const isDone = this.#change(id, { folder_id }, { type: 'move_conversation', id, folder_id });
+    const old = before.folder_id;
+    const back = () => void this.#change(id, { folder_id: old }, { type: 'move_conversation', id, folder_id: old });
+    this.#options.undo.push(back, isDone);
+    this.rowToFocus = id;
+    await isDone;
+  }
+
+  /** Shows a change of a row at once, and takes it back if the core refuses it; returns whether it did not. */
+  async #change(id: string, change: Partial<Conversation>, command: Command): Promise<boolean> {
+    const before = this.list.get(id);
+    if (!before) return false;
+    this.list.put({ ...before, ...change });
+    const isDone = await this.#run(command, id);
+    if (!isDone) this.list.put(before);
+    return isDone;
   }
 
   receive(event: Event): void {
@@ -421,7 +482,11 @@ export class ChatStore {
 
   /** Makes the chat of a first message, with the system prompt that was set for it. */
   async #createWithPrompt(): Promise<string> {
-    const id = await this.#create();
+    const folder_id = this.newFolderId;
+    const id = await this.#create(
+      folder_id === null ? { type: 'new_conversation' } : { type: 'new_conversation_in', folder_id },
+    );
+    this.newFolderId = null;
     const system_prompt = this.#newPrompt;
     if (system_prompt === '') return id;
     this.#newPrompt = '';

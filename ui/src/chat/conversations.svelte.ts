@@ -33,6 +33,9 @@ export class ConversationList {
     return sorted.toSorted((a, b) => (position.get(a.id) ?? -1) - (position.get(b.id) ?? -1));
   }
 
+  /** Those that are not in the archive. */
+  readonly listed = $derived(this.items.filter((row) => !row.is_archived));
+
   replace(conversations: Conversation[]): void {
     this.#conversations = conversations;
     this.#gaps = [];
@@ -56,8 +59,9 @@ export class ConversationList {
 
   /** The row below, else the one above: where the selection goes when a row is deleted. */
   neighbourOf(id: string): string | null {
-    const index = this.items.findIndex((row) => row.id === id);
-    return (this.items[index + 1] ?? this.items[index - 1])?.id ?? null;
+    const rows = this.get(id)?.is_archived ? this.items : this.listed;
+    const index = rows.findIndex((row) => row.id === id);
+    return (rows[index + 1] ?? rows[index - 1])?.id ?? null;
   }
 
   get isHeld(): boolean {

@@ -9,6 +9,7 @@ export type Command = { "type": "bootstrap" }
   | { "type": "refresh_conversation", id: string, }
   | { "type": "new_conversation" }
   | { "type": "new_private_conversation" }
+  | { "type": "new_conversation_in", folder_id: string, }
   | { "type": "rename_conversation", id: string, title: string, }
   | { "type": "set_system_prompt", id: string, system_prompt: string, }
   | { "type": "delete_conversation", id: string, }
@@ -69,6 +70,12 @@ export type Command = { "type": "bootstrap" }
   | { "type": "confirm_import", token: string, name: string, check: boolean, }
   | { "type": "cancel_import", token: string, }
   | { "type": "search_conversations", text: string, }
+  | { "type": "archive_conversation", id: string, is_archived: boolean, }
+  | { "type": "move_conversation", id: string, folder_id: string | null, }
+  | { "type": "create_folder", name: string, }
+  | { "type": "change_folder", id: string, name: string, system_prompt: string, model: string | null, }
+  | { "type": "delete_folder", id: string, }
+  | { "type": "restore_folder", id: string, }
   | { "type": "list_jobs" }
   | { "type": "preview_job", question: JobQuestion, source: JobSource, }
   | { "type": "create_job", name: string, model: string | null, question: JobQuestion, source: JobSource, }
@@ -88,7 +95,7 @@ export type Command = { "type": "bootstrap" }
  * The answer to a [`Command`] that worked.
  */
 export type Reply = { "type": "done" }
-  | { "type": "bootstrap", conversations: Array<Conversation>, models: Array<Model>, settings: Settings, status: Status, named: Array<NamedCache>, downloads: Array<Download>,
+  | { "type": "bootstrap", conversations: Array<Conversation>, folders: Array<Folder>, models: Array<Model>, settings: Settings, status: Status, named: Array<NamedCache>, downloads: Array<Download>,
 /**
  * The import of a model that is under way.
  */
@@ -145,6 +152,7 @@ failure: Failure | null, }
  * The one with the newest turn first.
  */
 ids: Array<string>, }
+  | { "type": "folder", folder: Folder, }
   | { "type": "jobs", jobs: Array<Job>, }
   | { "type": "job", job: Job, }
   | { "type": "job_preview", preview: JobPreview, }
@@ -167,6 +175,7 @@ export type FailureCode = "no_model" | "not_found" | "invalid" | "storage" | "en
  */
 export type Event = { "type": "conversation", conversation: Conversation, }
   | { "type": "conversation_deleted", id: string, }
+  | { "type": "folders", folders: Array<Folder>, }
   | { "type": "message", message: Message, }
   | { "type": "branch", conversation_id: string, after: string | null, messages: Array<Message>, }
   | { "type": "segment", conversation_id: string, message_id: string, index: number, segment: AnswerSegment, }
@@ -208,6 +217,18 @@ is_streaming: boolean,
  * It exists only in memory.
  */
 is_private: boolean,
+/**
+ * It stands above the others.
+ */
+is_pinned: boolean,
+/**
+ * It is out of the list, but still found.
+ */
+is_archived: boolean,
+/**
+ * The folder it is in; a folder that is not listed is none.
+ */
+folder_id: string | null,
 /**
  * Its saved context; none if nothing of it was ever saved.
  */
@@ -649,6 +670,19 @@ is_mlx: boolean, parameters: number | null, quantization_bits: number | null,
  * As the hub names it: "qwen3".
  */
 model_type: string | null, updated_at_ms: number | null, };
+
+/**
+ * A folder of conversations.
+ */
+export type Folder = { id: string, name: string,
+/**
+ * What conversations that are begun in it begin with; empty when there is none.
+ */
+system_prompt: string,
+/**
+ * The model of conversations that are begun in it; none: the one that is loaded.
+ */
+model: string | null, };
 
 /**
  * What the hub says about a model.

@@ -132,6 +132,9 @@ export function conversation(id: string, change: Partial<Conversation> = {}): Co
     updated_at_ms: 1,
     is_streaming: false,
     is_private: false,
+    is_pinned: false,
+    is_archived: false,
+    folder_id: null,
     cache: null,
     prefix: null,
     ...change,
@@ -461,6 +464,7 @@ export const status: Status = {
 export function bootstrap(change: Partial<Extract<Reply, { type: 'bootstrap' }>> = {}): Reply {
   return {
     type: 'bootstrap',
+    folders: [],
     conversations: [],
     models: [model('owner/model')],
     settings,

@@ -167,9 +167,24 @@ pub(crate) async fn emit_named_caches(app: &App) {
 }
 
 pub(crate) async fn pin(app: &App, id: &str, is_pinned: bool) -> Result<Reply, Failure> {
-    cache_handle(app)?.pin(&conversation_owner(id), is_pinned);
+    // What is saved of it later is pinned then: see [`keep_pinned`].
+    if let Some(handle) = app.engine.cache() {
+        handle.pin(&conversation_owner(id), is_pinned);
+    }
     app.emit_conversation(id).await;
     Ok(Reply::Done)
+}
+
+/// Pins what was saved of a conversation after that was pinned.
+pub(crate) async fn keep_pinned(app: &App, id: &str) {
+    let is_pinned =
+        app.store.conversation(id).await.ok().flatten().is_some_and(|row| row.is_pinned);
+    if let Some(handle) = app.engine.cache()
+        && is_pinned
+        && handle.ref_usage(&conversation_owner(id)).is_some_and(|usage| !usage.cache_ref.is_pinned)
+    {
+        handle.pin(&conversation_owner(id), true);
+    }
 }
 
 pub(crate) async fn purge(app: &App, id: &str) -> Result<Reply, Failure> {

@@ -11,7 +11,7 @@ use cairn_store::StoreError;
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use crate::app::App;
-use crate::cache::commands::emit_named_caches;
+use crate::cache::commands::{emit_named_caches, keep_pinned};
 use crate::cache::owners::named_owner;
 use crate::wire::Event;
 
@@ -40,6 +40,7 @@ pub(crate) async fn emit_changes(app: Arc<App>, mut moves: UnboundedReceiver<Opt
             names.into_iter().filter(|name| !name.is_stale()).map(|name| name.owner).collect();
         for owner in &owners {
             if let Owner::Conversation(id) = owner {
+                keep_pinned(&app, id).await;
                 app.emit_conversation(id).await;
             }
         }

@@ -29,6 +29,12 @@ pub struct Conversation {
     pub is_streaming: bool,
     /// It exists only in memory.
     pub is_private: bool,
+    /// It stands above the others.
+    pub is_pinned: bool,
+    /// It is out of the list, but still found.
+    pub is_archived: bool,
+    /// The folder it is in; a folder that is not listed is none.
+    pub folder_id: Option<String>,
     /// Its saved context; none if nothing of it was ever saved.
     pub cache: Option<ConversationCache>,
     /// The starting point that it begins with.

@@ -84,6 +84,8 @@ export const commands: Catalogue['commands'] = {
   previous_chat: 'Vorheriger Chat',
   next_chat: 'Nächster Chat',
   import_cache: 'Prompt-Cache importieren …',
+  new_folder: 'Neuer Ordner …',
+  archive_chat: 'Diesen Chat archivieren oder zurückholen',
   discover_models: 'Modelle entdecken',
   import_model: 'Modell importieren …',
   unload_model: 'Modell entladen',
@@ -121,7 +123,7 @@ export const keys: Catalogue['keys'] = {
   escape: 'Antwort anhalten oder zurückgehen',
   rename: 'Den Chat in der Liste umbenennen',
   delete: 'Den Chat in der Liste löschen',
-  undo: 'Letztes Löschen oder Umbenennen widerrufen',
+  undo: 'Letztes Löschen oder letzte Änderung der Liste widerrufen',
 };
 
 export const palette: Catalogue['palette'] = {

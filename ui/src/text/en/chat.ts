@@ -24,11 +24,41 @@ export const chats = {
   branchOf: (title: string) => `${title} (branch)`,
   actions: (title: string) => `Actions for ${title}`,
   deleted: (title: string) => `Deleted “${title}”.`,
+  archive: 'Archive',
+  archived: (title: string) => `Archived “${title}”.`,
+  archiveTitle: (count: number) => `Archive (${f.count(count)})`,
+  unarchive: 'Bring back from the archive',
+  unarchived: (title: string) => `Brought “${title}” back.`,
+  moveTo: (name: string) => `Move to ${name}`,
+  moveToNew: 'Move to a new folder…',
+  moveOut: 'Take out of the folder',
+  pin: 'Pin',
+  unpin: 'Unpin',
+  pinned: 'Pinned',
   empty: 'No chats yet',
   label: 'Chats',
   new: 'New chat',
   titleField: 'Title',
   untitled: 'New chat',
+};
+
+/** Folders of chats. */
+export const folders = {
+  actions: (name: string) => `Actions for the folder ${name}`,
+  anyModel: 'The one that is loaded',
+  create: 'Create',
+  delete: 'Delete folder',
+  deleted: (name: string) => `Deleted the folder “${name}”. Its chats are in the list.`,
+  edit: 'Edit folder…',
+  editTitle: 'Edit folder',
+  empty: 'No chats in it yet',
+  label: (name: string, count: number) => `Folder ${name}, ${f.plural(count, 'chat', 'chats')}`,
+  model: 'Model',
+  newChat: 'New chat in this folder',
+  newChatIn: (name: string) => `New chat in ${name}`,
+  newTitle: 'New folder',
+  title: 'Folders',
+  note: 'Chats that you begin in the folder start with this system prompt, which is then read once for all of them. Chats that you move into it keep theirs.',
 };
 
 /** A chat that exists only in memory. */

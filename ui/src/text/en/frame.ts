@@ -84,6 +84,8 @@ export const commands = {
   previous_chat: 'Previous chat',
   next_chat: 'Next chat',
   import_cache: 'Import a prompt cache…',
+  new_folder: 'New folder…',
+  archive_chat: 'Archive this chat, or bring it back',
   discover_models: 'Discover models',
   import_model: 'Import a model…',
   unload_model: 'Unload the model',
@@ -123,7 +125,7 @@ export const keys = {
   escape: 'Stop the answer, or go back',
   rename: 'Rename the chat in the list',
   delete: 'Delete the chat in the list',
-  undo: 'Undo the last deletion or renaming',
+  undo: 'Undo the last deletion or change of the list',
 };
 
 export const palette = {

@@ -1,0 +1,92 @@
+//! Folders of chats, and the archive.
+
+use std::sync::Arc;
+
+use crate::app::{App, now_ms};
+use crate::commands::{expected_system_prompt, new_conversation, refuse_private};
+use crate::convert;
+use crate::wire::{Command, Event, Failure, FailureCode, Folder, Reply};
+
+/// A name is one line in a list.
+const MAX_NAME_CHARS: usize = 100;
+
+pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failure> {
+    match command {
+        Command::NewConversationIn { folder_id } => begin_in(app, &folder_id).await,
+        Command::ArchiveConversation { id, is_archived } => {
+            refuse_private(app, &id).await?;
+            let at_ms = is_archived.then(now_ms);
+            app.store.set_conversation_archived(&id, at_ms).await?;
+            app.emit_conversation(&id).await;
+            Ok(Reply::Done)
+        }
+        Command::MoveConversation { id, folder_id } => {
+            refuse_private(app, &id).await?;
+            app.store.move_conversation(&id, folder_id.as_deref()).await?;
+            app.emit_conversation(&id).await;
+            Ok(Reply::Done)
+        }
+        Command::CreateFolder { name } => {
+            let folder = app.store.create_folder(checked_name(&name)?, now_ms()).await?;
+            emit(app).await;
+            Ok(Reply::Folder { folder: convert::folder(folder) })
+        }
+        Command::ChangeFolder { id, name, system_prompt, model } => {
+            // White space alone says nothing to a model.
+            let prompt = if system_prompt.trim().is_empty() { "" } else { &system_prompt };
+            let model = model.as_deref().filter(|name| !name.is_empty());
+            app.store.change_folder(&id, checked_name(&name)?, prompt, model).await?;
+            changed(app).await
+        }
+        Command::DeleteFolder { id } => {
+            app.store.delete_folder(&id, now_ms()).await?;
+            changed(app).await
+        }
+        Command::RestoreFolder { id } => {
+            app.store.restore_folder(&id).await?;
+            changed(app).await
+        }
+        _ => Err(Failure::invalid("This command is run elsewhere.")),
+    }
+}
+
+/// All folders.
+pub(crate) async fn list(app: &App) -> Result<Vec<Folder>, Failure> {
+    Ok(app.store.folders().await?.into_iter().map(convert::folder).collect())
+}
+
+async fn begin_in(app: &Arc<App>, folder_id: &str) -> Result<Reply, Failure> {
+    let folders = list(app).await?;
+    let folder = folders
+        .into_iter()
+        .find(|folder| folder.id == folder_id)
+        .ok_or_else(|| Failure::new(FailureCode::NotFound, "This folder no longer exists."))?;
+    let system_prompt = match folder.system_prompt {
+        prompt if prompt.is_empty() => expected_system_prompt(app).await,
+        prompt => prompt,
+    };
+    let row = app.store.create_conversation_in(now_ms(), folder_id, &system_prompt).await?;
+    Ok(new_conversation(app, row).await)
+}
+
+async fn changed(app: &App) -> Result<Reply, Failure> {
+    emit(app).await;
+    Ok(Reply::Done)
+}
+
+/// Sends all folders after a change; the change itself has succeeded.
+async fn emit(app: &App) {
+    match list(app).await {
+        Ok(folders) => app.emit(Event::Folders { folders }),
+        Err(failure) => tracing::debug!("changed folders are not sent: {}", failure.message),
+    }
+}
+
+fn checked_name(name: &str) -> Result<&str, Failure> {
+    let name = name.trim();
+    if name.is_empty() || name.chars().count() > MAX_NAME_CHARS || name.contains(char::is_control) {
+        let why = format!("A folder’s name is one line of at most {MAX_NAME_CHARS} characters.");
+        return Err(Failure::invalid(why));
+    }
+    Ok(name)
+}

@@ -1,0 +1,121 @@
+// Folders of chats: made, changed, deleted and brought back, folded and unfolded.
+import { sentenceOf, type Platform } from '../platform/platform';
+import type { Folder } from '../platform/wire';
+import { strings } from '../text';
+import type { Toasts } from '../ui/toasts.svelte';
+import { UNDO_MS, type UndoStack } from '../ui/undo';
+
+const FOLDED_KEY = 'cairn.folded';
+
+export interface FolderOptions {
+  platform: Platform;
+  toasts: Toasts;
+  undo: UndoStack;
+  report: (error: unknown) => void;
+  storage?: Storage | undefined;
+}
+
+/** Owns the folders, and which of them are folded. */
+export class FolderStore {
+  items = $state.raw<Folder[]>([]);
+  /** The folder that the dialog is about; without an id a new one. */
+  editing = $state.raw<Partial<Folder> | null>(null);
+  /** Why that could not be saved. */
+  problem = $state<string | null>(null);
+  isSaving = $state(false);
+  /** Chats that go into the new folder. */
+  #waiting: ((folder: Folder) => void) | null = null;
+  #folded = $state.raw<ReadonlySet<string>>(new Set());
+  readonly #options: FolderOptions;
+
+  constructor(options: FolderOptions) {
+    this.#options = options;
+    const folded: unknown = JSON.parse(options.storage?.getItem(FOLDED_KEY) ?? '["archive"]');
+    if (Array.isArray(folded)) this.#folded = new Set(folded.filter((id) => typeof id === 'string'));
+  }
+
+  receive(folders: Folder[]): void {
+    this.items = folders;
+  }
+
+  get(id: string | null): Folder | undefined {
+    return this.items.find((folder) => folder.id === id);
+  }
+
+  /** `id`: of a folder, or "archive". */
+  isFolded(id: string): boolean {
+    return this.#folded.has(id);
+  }
+
+  fold(id: string, isFolded: boolean): void {
+    const folded = new Set(this.#folded);
+    if (isFolded) folded.add(id);
+    else folded.delete(id);
+    this.#folded = folded;
+    this.#options.storage?.setItem(FOLDED_KEY, JSON.stringify([...folded]));
+  }
+
+  /** Asks what a folder is called and what its chats begin with. `onMade`: is given the new folder. */
+  edit(folder: Partial<Folder>, onMade: ((folder: Folder) => void) | null = null): void {
+    this.problem = null;
+    this.#waiting = onMade;
+    this.editing = folder;
+  }
+
+  async save(name: string, system_prompt: string, model: string | null): Promise<void> {
+    const { editing } = this;
+    if (!editing || this.isSaving) return;
+    this.isSaving = true;
+    try {
+      const made = editing.id === undefined ? await this.#create(name) : null;
+      const id = editing.id ?? made?.id ?? '';
+      if (!made || system_prompt !== '' || model !== null)
+        await this.#options.platform.call({ type: 'change_folder', id, name, system_prompt, model });
+      this.editing = null;
+      if (made) this.#waiting?.(made);
+    } catch (error) {
+      this.problem = sentenceOf(error);
+    } finally {
+      this.isSaving = false;
+    }
+  }
+
+  async #create(name: string): Promise<Folder> {
+    const reply = await this.#options.platform.call({ type: 'create_folder', name });
+    if (reply.type !== 'folder') throw new Error(strings.connection.unexpectedReply);
+    if (!this.get(reply.folder.id)) this.items = [...this.items, reply.folder];
+    // If the rest cannot be saved, the next try changes this one.
+    this.editing = { ...this.editing, id: reply.folder.id };
+    return reply.folder;
+  }
+
+  /** Deletes a folder at once and offers to bring it back; its chats stay. */
+  async remove(id: string): Promise<void> {
+    const folder = this.get(id);
+    if (!folder) return;
+    const { toasts, undo } = this.#options;
+    const before = this.items;
+    this.items = before.filter((other) => other.id !== id);
+    let toast = 0;
+    const isDone = this.#run({ type: 'delete_folder', id });
+    const restore = undo.push(() => {
+      toasts.dismiss(toast);
+      void this.#run({ type: 'restore_folder', id });
+    }, isDone);
+    if (!(await isDone)) return void (this.items = before);
+    toast = toasts.show('info', strings.folders.deleted(folder.name), {
+      milliseconds: UNDO_MS,
+      action: { label: strings.common.undo, run: restore },
+    });
+  }
+
+  async #run(command: { type: 'delete_folder' | 'restore_folder'; id: string }): Promise<boolean> {
+    try {
+      await this.#options.platform.call(command);
+      return true;
+    } catch (error) {
+      this.#options.report(error);
+      return false;
+    }
+  }
+}

@@ -1,0 +1,124 @@
+// The list of chats: pinned ones, folders, the archive.
+import { fireEvent, screen, within } from '@testing-library/svelte';
+import { expect, test } from 'vitest';
+import { CallError } from '../platform/platform';
+import { bootstrap, conversation, FakePlatform, model, settle } from '../testing/fake';
+import { drawn, openWindow, useWindow } from '../testing/window';
+import { CHAT_TYPE } from './drag';
+
+useWindow();
+
+const folder = { id: 'f', name: 'Letters', system_prompt: 'Be formal.', model: 'owner/other' };
+
+async function open() {
+  const platform = new FakePlatform();
+  platform.answers = {
+    bootstrap: bootstrap({
+      folders: [folder],
+      models: [model('owner/model'), model('owner/other')],
+      conversations: [
+        conversation('a', { updated_at_ms: 5 }),
+        conversation('b', { updated_at_ms: 4, is_pinned: true }),
+        conversation('c', { updated_at_ms: 3, folder_id: 'f' }),
+        conversation('d', { updated_at_ms: 2, folder_id: 'deleted' }),
+        conversation('e', { updated_at_ms: 1, is_archived: true }),
+      ],
+    }),
+    get_conversation: { type: 'conversation', conversation: conversation('a'), messages: [] },
+    create_folder: { type: 'folder', folder: { ...folder, id: 'g', name: 'New' } },
+  };
+  const { app } = await openWindow(platform);
+  const list = () => screen.getByRole('region', { name: 'Chats' });
+  const titles = () =>
+    [...list().querySelectorAll('[data-conversation]')].map((row) => (row as HTMLElement).dataset.conversation);
+  const menu = async (element: HTMLElement, item: string) => {
+    await fireEvent.contextMenu(element, { clientX: 4, clientY: 5 });
+    await drawn();
+    await fireEvent.click(screen.getByRole('menuitem', { name: item, hidden: true }));
+    await drawn();
+  };
+  const row = (title: string) => screen.getByRole('button', { name: title });
+  return { app, list, menu, platform, row, titles };
+}
+
+test('pinned chats stand first, then folders, then the others; the archive is folded', async () => {
+  const { list, titles } = await open();
+  expect(titles()).toEqual(['b', 'c', 'a', 'd']);
+  const archive = within(list()).getByRole('button', { name: 'Archive (1)' });
+  expect(archive.getAttribute('aria-expanded')).toBe('false');
+  await fireEvent.click(archive);
+  expect(titles().at(-1)).toBe('e');
+});
+
+test('a chat is archived and brought back by undo', async () => {
+  const { app, menu, platform, row, titles } = await open();
+  await menu(row('Title a'), 'Archive');
+  expect(platform.asked).toContainEqual({ type: 'archive_conversation', id: 'a', is_archived: true });
+  expect(titles()).toEqual(['b', 'c', 'd']);
+  app.undo.undo();
+  await drawn();
+  expect(platform.asked).toContainEqual({ type: 'archive_conversation', id: 'a', is_archived: false });
+  expect(titles()).toContain('a');
+});
+
+test('a chat that could not be archived stays', async () => {
+  const { menu, platform, row, titles } = await open();
+  platform.answers.archive_conversation = new CallError('storage', 'The disk is full.');
+  await menu(row('Title a'), 'Archive');
+  await drawn();
+  expect(titles()).toContain('a');
+});
+
+test('a chat is moved by the menu, by dragging, and back by undo', async () => {
+  const { app, menu, platform, row } = await open();
+  await menu(row('Title a'), 'Move to Letters');
+  expect(platform.asked).toContainEqual({ type: 'move_conversation', id: 'a', folder_id: 'f' });
+  app.undo.undo();
+  await drawn();
+  expect(platform.asked).toContainEqual({ type: 'move_conversation', id: 'a', folder_id: null });
+
+  const dataTransfer = { types: [CHAT_TYPE], getData: () => 'd' };
+  const target = screen.getByRole('button', { name: 'Folder Letters, 1 chat' }).parentElement as HTMLElement;
+  await fireEvent.dragOver(target, { dataTransfer });
+  await fireEvent.drop(target, { dataTransfer });
+  await drawn();
+  expect(app.chat.list.get('d')?.folder_id).toBe('f');
+});
+
+test('a chat goes into a folder that is made for it', async () => {
+  const { app, menu, platform, row } = await open();
+  await menu(row('Title a'), 'Move to a new folder…');
+  const dialog = screen.getByRole('dialog', { name: 'New folder', hidden: true });
+  await fireEvent.input(within(dialog).getByLabelText('Name'), { target: { value: 'New' } });
+  await fireEvent.submit(dialog.querySelector('form') as HTMLElement);
+  await drawn();
+  expect(platform.asked).toContainEqual({ type: 'create_folder', name: 'New' });
+  expect(app.chat.list.get('a')?.folder_id).toBe('g');
+});
+
+test('a chat that is begun in a folder has its prompt and its model', async () => {
+  const { app, platform } = await open();
+  platform.answers.new_conversation_in = {
+    type: 'conversation',
+    conversation: conversation('n', { folder_id: 'f', system_prompt: 'Be formal.', title: '' }),
+    messages: [],
+  };
+  app.newChatIn('f');
+  expect(platform.asked).toContainEqual({ type: 'load_model', name: 'owner/other' });
+  app.chat.draft = 'Hello';
+  await app.chat.send();
+  expect(platform.asked).toContainEqual({ type: 'new_conversation_in', folder_id: 'f' });
+  // The next one is in no folder.
+  app.newChat();
+  expect(app.chat.newFolderId).toBeNull();
+});
+
+test('a deleted folder is offered back, and its chats stay in the list', async () => {
+  const { app, platform, titles } = await open();
+  await app.folders.remove('f');
+  await drawn();
+  expect(titles()).toEqual(['b', 'a', 'c', 'd']);
+  app.undo.undo();
+  await settle();
+  expect(platform.asked).toContainEqual({ type: 'restore_folder', id: 'f' });
+});
