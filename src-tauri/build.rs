@@ -6,6 +6,8 @@ fn main() {
         "call",
         "export_cache",
         "export_job",
+        "export_chats",
+        "import_chats",
         "save_text",
         "import_cache",
         "import_model",

@@ -1,11 +1,14 @@
 //! Files that the user chooses in native dialogs or drops on the window: prompt caches to save and
-//! open, models to import, answers about many texts and code to save.
+//! open, chats to save and open, models to import, answers about many texts and code to save.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use cairn_app::App;
-use cairn_app::wire::{CacheFileLayout, CacheSource, Failure, FailureCode, ImportPreview};
+use cairn_app::wire::{
+    CacheFileLayout, CacheSource, ChatFileFormat, ChatsImported, Failure, FailureCode,
+    ImportPreview,
+};
 use tauri::{State, WebviewWindow};
 use tauri_plugin_dialog::{DialogExt, FileDialogBuilder, FilePath};
 use tokio::sync::oneshot;
@@ -56,6 +59,58 @@ pub async fn export_job(
     let Some(path) = chosen(|answer| dialog.save_file(answer)).await? else { return Ok(false) };
     app.export_job(&id, &path).await?;
     Ok(true)
+}
+
+/// Asks for a path and writes chats to it; no ids stand for all. False if the user cancelled.
+///
+/// # Errors
+/// The failure to show.
+#[tauri::command]
+pub async fn export_chats(
+    ids: Vec<String>,
+    format: ChatFileFormat,
+    suggested_name: String,
+    window: WebviewWindow,
+    core: State<'_, Core>,
+) -> Result<bool, Failure> {
+    let app = app(&core)?;
+    let (filter, extension) = match format {
+        ChatFileFormat::Json => ("Chats", "json"),
+        ChatFileFormat::Markdown => ("Markdown", "md"),
+        ChatFileFormat::Openai => ("Messages", "jsonl"),
+    };
+    let dialog = window.dialog().file().set_parent(&window).add_filter(filter, &[extension]);
+    let dialog =
+        dialog.set_title("Export chats").set_file_name(file_name(&suggested_name, extension));
+    let Some(path) = chosen(|answer| dialog.save_file(answer)).await? else { return Ok(false) };
+    app.export_chats(&ids, format, &path).await?;
+    Ok(true)
+}
+
+/// Imports the chats of the file at `path`, or else of one that the user chooses. None if the user
+/// cancelled.
+///
+/// # Errors
+/// The failure to show.
+#[tauri::command]
+pub async fn import_chats(
+    path: Option<PathBuf>,
+    window: WebviewWindow,
+    core: State<'_, Core>,
+) -> Result<Option<ChatsImported>, Failure> {
+    let app = app(&core)?;
+    let path = match path {
+        Some(path) => path,
+        None => {
+            let dialog = window.dialog().file().set_parent(&window).set_title("Import chats");
+            let dialog = dialog.add_filter("Chats", &["json", "jsonl", "ndjson"]);
+            match chosen(|answer| dialog.pick_file(answer)).await? {
+                Some(path) => path,
+                None => return Ok(None),
+            }
+        }
+    };
+    app.import_chats(&path).await.map(Some)
 }
 
 /// Asks for a path and writes a text to it. False if the user cancelled.

@@ -64,6 +64,8 @@ fn run() -> Result<()> {
             ipc::call,
             files::export_cache,
             files::export_job,
+            files::export_chats,
+            files::import_chats,
             files::save_text,
             files::import_cache,
             files::import_model,

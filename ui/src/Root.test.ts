@@ -373,6 +373,7 @@ test('a right click on a chat shows what can be done with it', async () => {
     'Pin',
     'Move to a new folder…',
     'Archive',
+    'Export chat…',
     'Delete',
   ]);
   await fireEvent.click(items[0] as HTMLElement);

@@ -4,6 +4,7 @@ import { CacheStore } from './cache/cache.svelte';
 import { ImportStore } from './cache/import.svelte';
 import { ChatStore } from './chat/chat.svelte';
 import { titleOf } from './chat/conversations.svelte';
+import { ChatFiles } from './chat/files.svelte';
 import { Find } from './chat/find.svelte';
 import { FolderStore } from './chat/folders.svelte';
 import { commands, isAvailable } from './commands';
@@ -16,7 +17,15 @@ import { ModelStore, type ModelsTab } from './models/models.svelte';
 import { RevisionStore } from './models/revisions.svelte';
 import { FiguresStore } from './monitor/figures.svelte';
 import { Navigation } from './navigation.svelte';
-import { CallError, fileName, sentenceOf, type Connection, type Dropped, type Platform } from './platform/platform';
+import {
+  CallError,
+  fileName,
+  isChatFile,
+  sentenceOf,
+  type Connection,
+  type Dropped,
+  type Platform,
+} from './platform/platform';
 import type { Event, ModelProblem, NamedCache } from './platform/wire';
 import { ServerStore } from './server/server.svelte';
 import { HubAccessStore } from './settings/hubAccess.svelte';
@@ -51,6 +60,7 @@ export class App {
   readonly jobs: JobStore;
   readonly chat: ChatStore;
   readonly folders: FolderStore;
+  readonly chatFiles: ChatFiles;
   readonly find = new Find();
   readonly cache: CacheStore;
   readonly imports: ImportStore;
@@ -101,6 +111,8 @@ export class App {
     this.chat = new ChatStore({ platform, toasts, undo, report, ...options });
     const isWanted = () => this.navigation.page === 'saved' || this.navigation.page === 'monitor';
     this.folders = new FolderStore({ platform, toasts, undo, report, storage: options.storage });
+    const openConversation = (id: string) => this.openConversation(id);
+    this.chatFiles = new ChatFiles({ platform, toasts, openConversation });
     this.cache = new CacheStore({ platform, chat: this.chat, toasts, undo, report, isWanted });
     this.imports = new ImportStore({
       platform,
@@ -172,7 +184,7 @@ export class App {
   get isCovered(): boolean {
     const { cache, imports } = this;
     const isFileDialogOpen = imports.isOpen || cache.exporting !== null;
-    const isAboutChats = this.folders.editing !== null;
+    const isAboutChats = this.chatFiles.exporting !== null || this.folders.editing !== null;
     const isAsking =
       isAboutChats || this.chat.isPromptOpen || cache.savingId !== null || this.models.isAsking || this.server.isAsking;
     return (
@@ -271,6 +283,7 @@ export class App {
     this.imports.isOver = false;
     if (isFolder) this.toasts.show('info', strings.models.import.folderInBrowser);
     else if (this.navigation.page === 'ask' && /\.(csv|tsv|jsonl|ndjson|txt)$/i.test(file.name)) this.jobs.take(file);
+    else if (isChatFile(file.name)) void this.chatFiles.drop(file);
     else if (/\.gguf$/i.test(file.name)) void this.modelImport.drop(file);
     else void this.imports.drop(file);
   }
@@ -278,6 +291,7 @@ export class App {
   async #dropped(dropped: Dropped): Promise<void> {
     if (dropped.type === 'cache') return this.imports.dropped(dropped.preview);
     this.imports.isOver = false;
+    if (dropped.type === 'chats') return this.chatFiles.dropped(dropped.name, dropped.imported);
     await this.modelImport.dropped(dropped.imported);
   }
 
@@ -360,6 +374,8 @@ export class App {
         return this.modelImport.receive(event.import);
       case 'folders':
         return this.folders.receive(event.folders);
+      case 'conversations_changed':
+        return void this.bootstrap();
       case 'settings':
         return this.settings.receive(event.settings);
       case 'job':

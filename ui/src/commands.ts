@@ -1,7 +1,7 @@
 // The one list of what can be done from anywhere: the palette, the shortcuts and the shell's menu bar show and run it.
 import type { App } from './app.svelte';
 import { titleOf } from './chat/conversations.svelte';
-import type { strings } from './text';
+import { strings } from './text';
 import type { Shortcut } from './ui/shortcuts';
 
 export type CommandId = keyof typeof strings.commands;
@@ -19,6 +19,7 @@ export interface AppCommand {
 
 const hasChat = (app: App) => app.navigation.page === 'chat' && app.chat.selected !== undefined;
 const hasSaved = (app: App) => hasChat(app) && (app.chat.selected?.cache?.cached_tokens ?? 0) > 0;
+const hasMessages = (app: App) => hasChat(app) && app.chat.selected?.title !== '';
 const isListed = (app: App) => hasChat(app) && app.chat.selected?.is_private === false;
 const isIdle = (app: App) => hasChat(app) && !app.chat.isSending && app.chat.thread?.isStreaming === false;
 
@@ -33,6 +34,19 @@ export const commands: readonly AppCommand[] = [
   { id: 'new_chat', menu: 'file', shortcut: { key: 'n' }, run: (app) => app.newChat() },
   { id: 'new_private_chat', menu: 'file', shortcut: { key: 'n', shift: true }, run: (app) => app.newPrivateChat() },
   { id: 'new_folder', menu: 'file', run: (app) => app.folders.edit({}) },
+  {
+    id: 'export_chat',
+    menu: 'file',
+    isAvailable: hasMessages,
+    run: onChat((app, id) => app.chatFiles.askForExport([id], titleOf(app.chat.selected ?? { title: '' }))),
+  },
+  {
+    id: 'export_all_chats',
+    menu: 'file',
+    isAvailable: (app) => app.chat.list.items.length > 0,
+    run: (app) => app.chatFiles.askForExport([], strings.chatFiles.all),
+  },
+  { id: 'import_chats', menu: 'file', run: (app) => void app.chatFiles.choose() },
   { id: 'import_cache', menu: 'file', run: (app) => void app.imports.choose() },
   {
     id: 'import_model',

@@ -15,7 +15,7 @@
 //!   on the data folder.
 //! - [`DataFolder`] has the paths of Cairn's own files. One process at a time owns a data folder.
 //! - [`OfflineCaches`] gives other processes access to the saved prompt caches, also while an app
-//!   owns the data folder.
+//!   owns the data folder; [`OfflineChats`] to the conversations.
 //!
 //! The engine never sees the database: at the start it is given the rows of the prompt cache, and it
 //! reports each change as an event, which `cache/rows.rs` writes to the database.
@@ -43,6 +43,7 @@ mod app;
 mod bindings;
 mod cache;
 mod chat;
+mod chat_files;
 mod commands;
 pub mod completion;
 mod convert;
@@ -71,6 +72,7 @@ pub use cache::{
 };
 pub use cairn_engine::Repaired;
 pub use cairn_hub::CacheVariables;
+pub use chat_files::{ListedChat, OfflineChats};
 pub use data_folder::DataFolder;
 pub use error::OpenError;
 pub use lifecycle::Closed;

@@ -363,6 +363,10 @@ pub enum Reply {
     Folder {
         folder: Folder,
     },
+    /// The answer of `POST /api/chats/import`.
+    ChatsImported {
+        imported: ChatsImported,
+    },
     Jobs {
         jobs: Vec<Job>,
     },
@@ -431,6 +435,8 @@ pub enum Event {
     ConversationDeleted {
         id: String,
     },
+    /// Many conversations have come or changed: the interface asks for everything again.
+    ConversationsChanged,
     /// All folders.
     Folders {
         folders: Vec<Folder>,

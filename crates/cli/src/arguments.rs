@@ -5,6 +5,7 @@ mod flags;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
+use cairn_app::wire::ChatFileFormat;
 use cairn_engine::PromptFileLayout;
 use cairn_hub::{RepoId, Revision};
 use clap::builder::NonEmptyStringValueParser;
@@ -13,7 +14,9 @@ use clap::{ArgGroup, Args, Parser, Subcommand};
 use serde_json::{Map, Value};
 
 pub use flags::{DEFAULT_MAX_TOKENS, KvFlags, ModelFlags, SamplingFlags, StopFlags, token_limit};
-use flags::{at_least_one, boolean, json_object, layouts, not_blank, token_id, whole};
+use flags::{
+    at_least_one, boolean, chat_formats, json_object, layouts, not_blank, token_id, whole,
+};
 
 #[derive(Parser)]
 #[command(
@@ -44,6 +47,9 @@ pub enum Command {
     /// List, show, export, import, delete and repair the stored prompt caches
     #[command(subcommand)]
     Cache(Cache),
+    /// List, export and import the chats of the app
+    #[command(subcommand)]
+    Chats(Chats),
     /// Compute the log-probability of each token of a text, and of the next token
     Score(Score),
     /// Answer each line of a file with one token or one of several labels
@@ -282,6 +288,44 @@ pub struct ImportCache {
     /// file goes unnoticed.
     #[arg(long)]
     pub check: bool,
+}
+
+#[derive(Subcommand)]
+pub enum Chats {
+    /// List the chats, the newest first
+    List {
+        /// Print an array of {"id", "title", "updated_at_ms"}
+        #[arg(long)]
+        json: bool,
+    },
+    /// Write chats to a file, without their saved context
+    Export(ExportChats),
+    /// Add the chats of a file: Cairn's own, or an export of ChatGPT (conversations.json), Open WebUI or
+    /// ShareGPT, or one {"messages": [...]} on each line
+    Import {
+        /// The file
+        file: PathBuf,
+        /// Print one object {"num_added", "num_here", "num_refused", "refused", "problem", "first_id"}
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+#[derive(Args)]
+pub struct ExportChats {
+    /// Ids of chats, and then the file to write
+    #[arg(required = true, value_name = "ID... OUT", num_args = 1..)]
+    pub ids_and_file: Vec<String>,
+    /// Write all chats
+    #[arg(long)]
+    pub all: bool,
+    /// json has everything and can be imported again; markdown is to be read; openai has a line of
+    /// {"messages": [...]} for each chat
+    #[arg(long, default_value = "json", value_parser = chat_formats())]
+    pub format: ChatFileFormat,
+    /// Overwrite the file if it exists
+    #[arg(long)]
+    pub force: bool,
 }
 
 #[derive(Args)]

@@ -9,6 +9,7 @@ mod bench;
 mod cache;
 mod cache_prompt;
 mod chat;
+mod chats;
 mod classify;
 mod completion;
 mod download;
@@ -51,6 +52,7 @@ fn main() -> ExitCode {
             Command::Cache(command) => cache::run(command).await,
             Command::CachePrompt(arguments) => cache_prompt::run(arguments).await,
             Command::Chat(arguments) => chat::run(arguments).await,
+            Command::Chats(command) => chats::run(command).await,
             Command::Classify(arguments) => classify::run(arguments).await,
             Command::Score(arguments) => score::run(arguments).await,
             Command::Models(command) => models::run(command).await,

@@ -30,7 +30,7 @@ pub(crate) async fn export(State(shared): State<Arc<Shared>>, request: Request) 
         );
     };
     match shared.app.download(source, layout).await {
-        Ok(download) => send(download),
+        Ok(download) => send(download, "prompt-cache.safetensors"),
         Err(failure) => failed(failure),
     }
 }
@@ -47,15 +47,12 @@ pub(crate) async fn import(State(shared): State<Arc<Shared>>, request: Request) 
     }
 }
 
-fn send(download: Download) -> Response {
+/// Sends a file. The interface chooses a file name itself; `name` is for other clients.
+pub(crate) fn send(download: Download, name: &str) -> Response {
     let headers = [
         (header::CONTENT_TYPE, "application/octet-stream".to_owned()),
         (header::CONTENT_LENGTH, download.num_bytes.to_string()),
-        // The interface chooses a file name itself; this one is for other clients.
-        (
-            header::CONTENT_DISPOSITION,
-            "attachment; filename=\"prompt-cache.safetensors\"".to_owned(),
-        ),
+        (header::CONTENT_DISPOSITION, format!("attachment; filename=\"{name}\"")),
         (header::CACHE_CONTROL, "no-store".to_owned()),
     ];
     // `own_file` removes the temporary file when the stream has been sent and dropped.
@@ -70,13 +67,16 @@ fn send(download: Download) -> Response {
     (headers, Body::from_stream(pieces)).into_response()
 }
 
+/// The value of a name in a query.
+pub(crate) fn query_value(query: &str, name: &str) -> Option<String> {
+    let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
+    let (_, value) = pairs.find(|(key, _)| *key == name)?;
+    Some(percent_decode_str(value).decode_utf8().ok()?.into_owned())
+}
+
 /// Parses a query such as `type=named&id=…`, with `layout=0.30` for mlx-lm 0.30 and 0.31.
 fn parse_query(query: &str) -> Option<(CacheSource, CacheFileLayout)> {
-    let value = |name: &str| {
-        let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
-        let (_, value) = pairs.find(|(key, _)| *key == name)?;
-        Some(percent_decode_str(value).decode_utf8().ok()?.into_owned())
-    };
+    let value = |name: &str| query_value(query, name);
     let id = value("id").filter(|id| !id.is_empty())?;
     let source = match value("type")?.as_str() {
         "conversation" => CacheSource::Conversation { id },

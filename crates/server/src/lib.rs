@@ -44,6 +44,7 @@
 mod api;
 mod cache;
 mod call;
+mod chats;
 mod interface;
 mod models;
 mod request_guard;

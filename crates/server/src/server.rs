@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::request_guard::RequestGuard;
 use crate::shared::Shared;
-use crate::{api, cache, call, interface, models};
+use crate::{api, cache, call, chats, interface, models};
 
 const TOKEN_BYTES: usize = 32;
 const MAX_TOKEN_LENGTH: usize = 256;
@@ -237,6 +237,8 @@ fn commands() -> Router<Arc<Shared>> {
         .route("/api/call", post(call::call))
         .route("/api/cache/export", get(cache::export))
         .route("/api/cache/import", post(cache::import))
+        .route("/api/chats/export", get(chats::export))
+        .route("/api/chats/import", post(chats::import))
         .route("/api/models/import", post(models::import))
 }
 

@@ -100,6 +100,7 @@ mod settings;
 mod store;
 mod title;
 mod token_ids;
+mod transfer;
 mod tree;
 
 #[cfg(test)]
@@ -118,3 +119,4 @@ pub use model_origins::ModelOrigin;
 pub use named_caches::{ListedNamedCache, NamedCacheKind, NamedCacheRow};
 pub use recovery::Recovery;
 pub use store::Store;
+pub use transfer::{Imported, ImportedConversation, ImportedMessage};

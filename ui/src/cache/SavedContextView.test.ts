@@ -468,7 +468,7 @@ test('a file dropped anywhere is previewed', async () => {
   platform.importAnswer = preview();
   const dataTransfer = { types: ['Files'], files: [new File(['x'], 'dropped.safetensors')] };
   await fireEvent.dragOver(window, { dataTransfer });
-  expect(screen.getByText('Drop a prompt cache or a model here to import it')).toBeTruthy();
+  expect(screen.getByText('Drop chats, a prompt cache or a model here to import it')).toBeTruthy();
   await fireEvent.drop(window, { dataTransfer });
   await settle();
   expect([app.imports.step, app.imports.isOver]).toEqual(['preview', false]);

@@ -1,7 +1,8 @@
-// The list of chats: pinned ones, folders, the archive.
+// The list of chats: pinned ones, folders, the archive, and chats as files.
 import { fireEvent, screen, within } from '@testing-library/svelte';
 import { expect, test } from 'vitest';
 import { CallError } from '../platform/platform';
+import type { ChatsImported } from '../platform/wire';
 import { bootstrap, conversation, FakePlatform, model, settle } from '../testing/fake';
 import { drawn, openWindow, useWindow } from '../testing/window';
 import { CHAT_TYPE } from './drag';
@@ -121,4 +122,40 @@ test('a deleted folder is offered back, and its chats stay in the list', async (
   app.undo.undo();
   await settle();
   expect(platform.asked).toContainEqual({ type: 'restore_folder', id: 'f' });
+});
+
+const done: ChatsImported = { num_added: 2, num_here: 1, num_refused: 0, refused: [], problem: null, first_id: 'a' };
+const toasts = (app: { toasts: { items: { text: string }[] } }) => app.toasts.items.map(({ text }) => text);
+
+test('an import says what became of each chat, and opens the first', async () => {
+  const { app, platform } = await open();
+  const refused = [{ title: 'Broken', why: 'It has no messages.' }];
+  platform.importedChats = { ...done, num_refused: 1, refused };
+  app.dropFile(new File(['[]'], 'conversations.json'), false);
+  await settle();
+  expect(toasts(app)).toEqual([
+    'Imported 2 chats. One was here already.',
+    '1 chat could not be imported. “Broken”: It has no messages.',
+  ]);
+  app.chat.select(null);
+  app.toasts.act(app.toasts.items[0]?.id ?? 0);
+  expect(app.chat.selectedId).toBe('a');
+});
+
+test('a file without chats is refused in one sentence', async () => {
+  const { app, platform } = await open();
+  platform.importedChats = new CallError('invalid', '“x.json” has no chats.');
+  await app.chatFiles.choose();
+  expect(toasts(app)).toEqual(['“x.json” has no chats.']);
+});
+
+test('a chat is exported in the form that is chosen', async () => {
+  const { app, menu, platform, row } = await open();
+  await menu(row('Title a'), 'Export chat…');
+  const dialog = screen.getByRole('dialog', { name: 'Export “Title a”', hidden: true });
+  await fireEvent.click(within(dialog).getByRole('radio', { name: /^Markdown/, hidden: true }));
+  await fireEvent.submit(dialog.querySelector('form') as HTMLElement);
+  await drawn();
+  expect(platform.exportedChats).toEqual([[['a'], 'markdown', 'Title a.md']]);
+  expect(app.chatFiles.exporting).toBeNull();
 });

@@ -3,9 +3,18 @@ import { strings } from '../text';
 
 /** Asks for a prompt cache file; null: the user cancelled. */
 export function pickFile(): Promise<File | null> {
+  return pick('.safetensors');
+}
+
+/** Asks for a file of chats; null: the user cancelled. */
+export function pickChatFile(): Promise<File | null> {
+  return pick('.json,.jsonl,.ndjson');
+}
+
+function pick(endings: string): Promise<File | null> {
   const input = document.createElement('input');
   input.type = 'file';
-  input.accept = '.safetensors';
+  input.accept = endings;
   return new Promise((resolve) => {
     input.addEventListener('change', () => resolve(input.files?.[0] ?? null));
     input.addEventListener('cancel', () => resolve(null));

@@ -1,8 +1,17 @@
 // A core behind the loopback server: POST /api/call, answered with newline-delimited frames; files have routes of their own.
-import { pickFile, saveFile, whyNoCacheFile } from './files';
+import { pickChatFile, pickFile, saveFile, whyNoCacheFile } from './files';
 import { readFrames } from './frames';
 import { CallError, type Connection, type ImportOptions, type Platform } from './platform';
-import type { CacheFileLayout, CacheSource, Command, Event, ImportPreview, Reply } from './wire';
+import type {
+  CacheFileLayout,
+  CacheSource,
+  ChatFileFormat,
+  ChatsImported,
+  Command,
+  Event,
+  ImportPreview,
+  Reply,
+} from './wire';
 import { strings } from '../text';
 
 export interface HttpOptions {
@@ -34,6 +43,7 @@ export class HttpPlatform implements Platform {
   readonly #fetch: typeof fetch;
   readonly #wait: NonNullable<HttpOptions['wait']>;
   readonly #pick: NonNullable<HttpOptions['pick']>;
+  readonly #pickChats: NonNullable<HttpOptions['pick']>;
   readonly #save: NonNullable<HttpOptions['save']>;
 
   constructor(token: string | null, options: HttpOptions = {}) {
@@ -41,6 +51,7 @@ export class HttpPlatform implements Platform {
     this.#fetch = options.fetch ?? ((input, init) => fetch(input, init));
     this.#wait = options.wait ?? pause;
     this.#pick = options.pick ?? pickFile;
+    this.#pickChats = options.pick ?? pickChatFile;
     this.#save = options.save ?? saveFile;
   }
 
@@ -50,12 +61,30 @@ export class HttpPlatform implements Platform {
 
   async exportCache(source: CacheSource, layout: CacheFileLayout, suggestedName: string): Promise<boolean> {
     const query = new URLSearchParams({ type: source.type, id: source.id, layout });
-    const response = await asked(this.#send(`/api/cache/export?${query}`, { method: 'GET' }));
+    return this.#download(`/api/cache/export?${query}`, suggestedName);
+  }
+
+  async exportChats(ids: string[], format: ChatFileFormat, suggestedName: string): Promise<boolean> {
+    const query = new URLSearchParams({ ids: ids.join(',') || 'all', format });
+    return this.#download(`/api/chats/export?${query}`, suggestedName);
+  }
+
+  async importChats(given?: File, onChosen?: (name: string) => void): Promise<ChatsImported | null> {
+    const file = given ?? (await this.#pickChats());
+    if (!file) return null;
+    onChosen?.(file.name);
+    const reply = await replyOf(await asked(this.#send('/api/chats/import', upload(file))));
+    if (reply.type !== 'chats_imported') throw new CallError('unreachable', strings.connection.unexpectedReply);
+    return reply.imported;
+  }
+
+  async #download(address: string, name: string): Promise<boolean> {
+    const response = await asked(this.#send(address, { method: 'GET' }));
     if (!response.ok) await replyOf(response);
     const content = await response.blob().catch(() => {
       throw new CallError('unreachable', strings.connection.truncatedFile);
     });
-    this.#save(content, suggestedName);
+    this.#save(content, name);
     return true;
   }
 

@@ -1,6 +1,16 @@
 // The one interface between the app and whatever runs its core: a desktop shell or a server on this machine.
 import { strings } from '../text';
-import type { CacheFileLayout, CacheSource, Command, Event, FailureCode, ImportPreview, Reply } from './wire';
+import type {
+  CacheFileLayout,
+  CacheSource,
+  ChatFileFormat,
+  ChatsImported,
+  Command,
+  Event,
+  FailureCode,
+  ImportPreview,
+  Reply,
+} from './wire';
 
 /** The state of the event stream. `refused`: the server does not know our token, so trying again would not help. */
 export type Connection = 'connecting' | 'open' | 'reconnecting' | 'refused';
@@ -13,9 +23,11 @@ export interface ImportOptions {
   signal?: AbortSignal;
 }
 
-/** What was dropped on the window: a prompt cache to look into, or a model that is being imported. */
+/** What was dropped on the window: a prompt cache to look into, or a model or chats that are being imported. */
 export type Dropped =
-  { type: 'cache'; preview: Promise<ImportPreview> } | { type: 'model'; imported: Promise<string | null> };
+  | { type: 'cache'; preview: Promise<ImportPreview> }
+  | { type: 'model'; imported: Promise<string | null> }
+  | { type: 'chats'; name: string; imported: Promise<ChatsImported | null> };
 
 /** A line of a menu. */
 export interface MenuCommand {
@@ -46,6 +58,10 @@ export interface Platform {
   exportCache(source: CacheSource, layout: CacheFileLayout, suggestedName: string): Promise<boolean>;
   /** Writes the answers of a job to a CSV file: where the user chooses, or among a browser's downloads; false: they cancelled. Rejects with a {@link CallError}. */
   exportJob(id: string, suggestedName: string): Promise<boolean>;
+  /** Writes chats, without ids all, to a file: where the user chooses, or among a browser's downloads; false: they cancelled. Rejects with a {@link CallError}. */
+  exportChats(ids: string[], format: ChatFileFormat, suggestedName: string): Promise<boolean>;
+  /** Imports the chats of a file. Without a file it asks for one; null: the user cancelled. `onChosen`: its name is known. Rejects with a {@link CallError}. */
+  importChats(file?: File, onChosen?: (name: string) => void): Promise<ChatsImported | null>;
   /** Writes a text to a file: where the user chooses, or among a browser's downloads; false: they cancelled. Rejects with a {@link CallError}. */
   saveText(text: string, suggestedName: string): Promise<boolean>;
   /**
@@ -82,6 +98,14 @@ export function sentenceOf(error: unknown): string {
 /** A name as a name of a prompt cache file. */
 export function cacheFileName(name: string): string {
   return fileName(name, 'safetensors', strings.imports.exportName);
+}
+
+/** The endings of the files of chats. */
+export const chatFileEndings: Record<ChatFileFormat, string> = { json: 'json', markdown: 'md', openai: 'jsonl' };
+
+/** Whether a file may be one of chats, by its name. */
+export function isChatFile(name: string): boolean {
+  return /\.(json|jsonl|ndjson)$/i.test(name);
 }
 
 /** A name as a file name that every file system takes; `fallback` if nothing of it is left. */

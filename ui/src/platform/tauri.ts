@@ -3,8 +3,27 @@ import { Channel, invoke } from '@tauri-apps/api/core';
 import { listen } from '@tauri-apps/api/event';
 import { getCurrentWebview } from '@tauri-apps/api/webview';
 import { isMac } from '../ui/shortcuts';
-import { CallError, sentenceOf, type Connection, type Dropped, type MenuBar, type Platform } from './platform';
-import type { CacheFileLayout, CacheSource, Command, Event, Failure, Frame, ImportPreview, Reply } from './wire';
+import {
+  CallError,
+  isChatFile,
+  sentenceOf,
+  type Connection,
+  type Dropped,
+  type MenuBar,
+  type Platform,
+} from './platform';
+import type {
+  CacheFileLayout,
+  CacheSource,
+  ChatFileFormat,
+  ChatsImported,
+  Command,
+  Event,
+  Failure,
+  Frame,
+  ImportPreview,
+  Reply,
+} from './wire';
 
 const RETRY_MS = 1000;
 
@@ -68,6 +87,14 @@ export class TauriPlatform implements Platform {
     return ask('export_job', { id, suggestedName });
   }
 
+  exportChats(ids: string[], format: ChatFileFormat, suggestedName: string): Promise<boolean> {
+    return ask('export_chats', { ids, format, suggestedName });
+  }
+
+  importChats(): Promise<ChatsImported | null> {
+    return ask('import_chats', {});
+  }
+
   saveText(text: string, suggestedName: string): Promise<boolean> {
     return ask('save_text', { text, suggestedName });
   }
@@ -90,7 +117,10 @@ export class TauriPlatform implements Platform {
       const path = payload.type === 'drop' ? payload.paths[0] : undefined;
       if (path === undefined) return;
       if (isModel(path)) run({ type: 'model', imported: ask('import_model', { path }) });
-      else run({ type: 'cache', preview: ask('import_cache', { path }) });
+      else if (isChatFile(path)) {
+        const name = path.split(/[/\\]/).at(-1) ?? path;
+        run({ type: 'chats', name, imported: ask('import_chats', { path }) });
+      } else run({ type: 'cache', preview: ask('import_cache', { path }) });
     });
     return () => void listening.then((stop) => stop());
   }

@@ -153,6 +153,7 @@ failure: Failure | null, }
  */
 ids: Array<string>, }
   | { "type": "folder", folder: Folder, }
+  | { "type": "chats_imported", imported: ChatsImported, }
   | { "type": "jobs", jobs: Array<Job>, }
   | { "type": "job", job: Job, }
   | { "type": "job_preview", preview: JobPreview, }
@@ -175,6 +176,7 @@ export type FailureCode = "no_model" | "not_found" | "invalid" | "storage" | "en
  */
 export type Event = { "type": "conversation", conversation: Conversation, }
   | { "type": "conversation_deleted", id: string, }
+  | { "type": "conversations_changed" }
   | { "type": "folders", folders: Array<Folder>, }
   | { "type": "message", message: Message, }
   | { "type": "branch", conversation_id: string, after: string | null, messages: Array<Message>, }
@@ -683,6 +685,53 @@ system_prompt: string,
  * The model of conversations that are begun in it; none: the one that is loaded.
  */
 model: string | null, };
+
+/**
+ * The form of a file of chats.
+ */
+export type ChatFileFormat = "json" | "markdown" | "openai";
+
+/**
+ * What became of a file of chats.
+ */
+export type ChatsImported = {
+/**
+ * Chats that are new.
+ */
+num_added: number,
+/**
+ * Chats that had been imported before.
+ */
+num_here: number,
+/**
+ * Chats that could not be imported.
+ */
+num_refused: number,
+/**
+ * The first 20 of these.
+ */
+refused: Array<RefusedChat>,
+/**
+ * Why the file could not be read to its end.
+ */
+problem: string | null,
+/**
+ * The first new chat.
+ */
+first_id: string | null, };
+
+/**
+ * A chat of a file that could not be imported.
+ */
+export type RefusedChat = {
+/**
+ * Empty where it has none.
+ */
+title: string,
+/**
+ * A sentence.
+ */
+why: string, };
 
 /**
  * What the hub says about a model.

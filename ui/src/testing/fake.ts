@@ -8,6 +8,8 @@ import type {
   CacheNode,
   CacheOverview,
   CacheSource,
+  ChatFileFormat,
+  ChatsImported,
   Command,
   Conversation,
   ConversationCache,
@@ -40,6 +42,10 @@ export class FakePlatform implements Platform {
   /** What was written to files: source, layout and file name. */
   readonly exported: [CacheSource, CacheFileLayout, string][] = [];
   readonly exportedJobs: [string, string][] = [];
+  /** The chats that were written to files: their ids, the form and the file name. */
+  readonly exportedChats: [string[], ChatFileFormat, string][] = [];
+  /** What became of a file of chats; null: none was chosen. */
+  importedChats: ChatsImported | null | Error = null;
   readonly savedTexts: [string, string][] = [];
   exportAnswer: boolean | Error = true;
   /** The preview of a file; null: no file was chosen. */
@@ -80,10 +86,22 @@ export class FakePlatform implements Platform {
     return this.exportAnswer;
   }
 
+  async exportChats(ids: string[], format: ChatFileFormat, suggestedName: string): Promise<boolean> {
+    this.exportedChats.push([ids, format, suggestedName]);
+    if (this.exportAnswer instanceof Error) throw this.exportAnswer;
+    return this.exportAnswer;
+  }
+
   async saveText(text: string, suggestedName: string): Promise<boolean> {
     this.savedTexts.push([text, suggestedName]);
     if (this.exportAnswer instanceof Error) throw this.exportAnswer;
     return this.exportAnswer;
+  }
+
+  async importChats(file?: File, onChosen?: (name: string) => void): Promise<ChatsImported | null> {
+    if (this.importedChats !== null) onChosen?.(file?.name ?? 'chosen.json');
+    if (this.importedChats instanceof Error) throw this.importedChats;
+    return this.importedChats;
   }
 
   async importCache(file?: File, { onChosen, signal }: ImportOptions = {}): Promise<ImportPreview | null> {

@@ -75,6 +75,7 @@ pub(crate) async fn follow_other_programs(app: Arc<App>) {
             is_behind = false;
             emit_named_caches(&app).await;
             app.emit(Event::CacheChanged);
+            app.emit(Event::ConversationsChanged);
         }
     }
 }

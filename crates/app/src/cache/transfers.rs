@@ -78,8 +78,21 @@ pub struct Download {
     pub own_file: OwnFile,
 }
 
+impl Download {
+    /// Opens a file that was written to be sent.
+    pub(crate) async fn open(own_file: OwnFile) -> Result<Download, Failure> {
+        let unreadable = |error| {
+            let message = format!("The exported file cannot be read: {error}.");
+            Failure::new(FailureCode::Storage, message)
+        };
+        let file = File::open(own_file.path()).await.map_err(unreadable)?;
+        let num_bytes = file.metadata().await.map_err(unreadable)?.len();
+        Ok(Download { file, num_bytes, own_file })
+    }
+}
+
 impl App {
-    /// Begins to receive a prompt-cache file. `num_bytes` is its length, if the sender names it.
+    /// Begins to receive a file. `num_bytes` is its length, if the sender names it.
     pub async fn start_upload(&self, num_bytes: Option<u64>) -> Result<Upload, Failure> {
         let own_file = OwnFile::temporary(&self.data_folder);
         check_room(0, num_bytes.unwrap_or(0), platform::free_disk_bytes(folder(&own_file)))?;
@@ -129,15 +142,7 @@ impl App {
             )
         };
         let own_file = exported.map_err(fault)??;
-        let unreadable = |error| {
-            Failure::new(
-                FailureCode::Storage,
-                format!("The exported file cannot be read: {error}."),
-            )
-        };
-        let file = File::open(own_file.path()).await.map_err(unreadable)?;
-        let num_bytes = file.metadata().await.map_err(unreadable)?.len();
-        Ok(Download { file, num_bytes, own_file })
+        Download::open(own_file).await
     }
 }
 

@@ -24,7 +24,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use cairn_store::{Store, StoreError};
 
 use crate::platform;
-use overrides::{SettingOverrides, resolve};
+pub(crate) use overrides::{SettingOverrides, resolve};
 pub use row::{SettingKind, SettingRow, SettingScope, SettingSection};
 use table::Machine;
 pub use table::{Settings, TABLE};

@@ -1,4 +1,4 @@
-//! Wire types of folders.
+//! Wire types of folders, and of chats as files.
 
 use serde::{Deserialize, Serialize};
 use ts_rs::TS;
@@ -12,4 +12,42 @@ pub struct Folder {
     pub system_prompt: String,
     /// The model of conversations that are begun in it; none: the one that is loaded.
     pub model: Option<String>,
+}
+
+/// The form of a file of chats.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, TS)]
+#[serde(rename_all = "snake_case")]
+pub enum ChatFileFormat {
+    /// Everything, to be taken in again.
+    Json,
+    /// To be read.
+    Markdown,
+    /// A line of JSON for each chat, with messages as OpenAI's API takes them.
+    Openai,
+}
+
+/// What became of a file of chats.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, TS)]
+pub struct ChatsImported {
+    /// Chats that are new.
+    pub num_added: u32,
+    /// Chats that had been imported before.
+    pub num_here: u32,
+    /// Chats that could not be imported.
+    pub num_refused: u32,
+    /// The first 20 of these.
+    pub refused: Vec<RefusedChat>,
+    /// Why the file could not be read to its end.
+    pub problem: Option<String>,
+    /// The first new chat.
+    pub first_id: Option<String>,
+}
+
+/// A chat of a file that could not be imported.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, TS)]
+pub struct RefusedChat {
+    /// Empty where it has none.
+    pub title: String,
+    /// A sentence.
+    pub why: String,
 }

@@ -5,6 +5,7 @@
 mod answers;
 mod api;
 mod branches;
+mod chat_files;
 mod commands;
 mod deletion;
 mod hub_settings;

@@ -2,6 +2,7 @@
 
 use std::str::FromStr;
 
+use cairn_app::wire::ChatFileFormat;
 use cairn_chat::SamplingParams;
 use cairn_engine::{KvCacheOptions, KvQuantization, PromptFileLayout};
 use clap::Args;
@@ -205,6 +206,15 @@ pub fn layouts() -> impl TypedValueParser<Value = PromptFileLayout> {
             layout.as_str() == text || other_versions(*layout).contains(&text.as_str())
         };
         PromptFileLayout::ALL.into_iter().find(is_of).unwrap_or_default()
+    })
+}
+
+/// The form of a file of chats.
+pub fn chat_formats() -> impl TypedValueParser<Value = ChatFileFormat> {
+    PossibleValuesParser::new(["json", "markdown", "openai"]).map(|name| match name.as_str() {
+        "markdown" => ChatFileFormat::Markdown,
+        "openai" => ChatFileFormat::Openai,
+        _ => ChatFileFormat::Json,
     })
 }
 

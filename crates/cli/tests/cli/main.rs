@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)] // in a test a panic is the report
 
 mod cache;
+mod chats;
 mod classify;
 mod download;
 mod early_refusals;

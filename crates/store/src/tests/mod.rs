@@ -14,6 +14,7 @@ mod opening;
 mod recovery;
 mod search;
 mod tables;
+mod transfer;
 mod turns;
 
 use std::path::PathBuf;

@@ -30,6 +30,7 @@ export const chats: Catalogue['chats'] = {
   archiveTitle: (count) => `Archiv (${f.count(count)})`,
   unarchive: 'Aus dem Archiv zurückholen',
   unarchived: (title) => `„${title}“ zurückgeholt.`,
+  export: 'Chat exportieren …',
   moveTo: (name) => `In ${name} bewegen`,
   moveToNew: 'In einen neuen Ordner bewegen …',
   moveOut: 'Aus dem Ordner nehmen',
@@ -59,6 +60,28 @@ export const folders: Catalogue['folders'] = {
   newTitle: 'Neuer Ordner',
   title: 'Ordner',
   note: 'Chats, die du im Ordner beginnst, fangen mit diesem System-Prompt an; er wird für alle nur einmal gelesen. Chats, die du hineinbewegst, behalten ihren.',
+};
+
+export const chatFiles: Catalogue['chatFiles'] = {
+  all: 'Alle Chats',
+  export: 'Exportieren',
+  exported: (file) => `Nach ${file} exportiert.`,
+  fileName: 'Chats',
+  form: 'Form der Datei',
+  formats: { json: 'Cairn (JSON)', markdown: 'Markdown', openai: 'Nachrichten (JSONL)' },
+  formatNotes: {
+    json: 'Alle Versionen und Zweige. Cairn kann sie wieder importieren.',
+    markdown: 'Zum Lesen: der sichtbare Zweig, ohne Überlegungen.',
+    openai: 'Für andere Programme: je Chat eine Zeile mit Nachrichten, wie OpenAIs API sie nimmt.',
+  },
+  here: (count) => (count === 1 ? 'Einer war schon da.' : `${f.count(count)} waren schon da.`),
+  imported: (count) => (count === 0 ? 'Keine neuen Chats.' : `${f.plural(count, 'Chat', 'Chats')} importiert.`),
+  importing: (file) => `${file} wird importiert …`,
+  note: 'Die Datei enthält nur Texte. Was das Modell gelesen hat, wird als gesicherter Kontext exportiert.',
+  open: 'Öffnen',
+  refused: (count, title, why) =>
+    `${f.plural(count, 'Chat', 'Chats')} nicht importiert. ${title === '' ? 'Der erste' : `„${title}“`}: ${why}`,
+  title: (name) => `„${name}“ exportieren`,
 };
 
 export const privateChat: Catalogue['privateChat'] = {

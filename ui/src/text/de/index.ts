@@ -3,6 +3,7 @@ import type { Catalogue } from '../en';
 import { exports, imports, pieces, saved, startingPoints } from './cache';
 import {
   chat,
+  chatFiles,
   chats,
   content,
   endings,
@@ -36,6 +37,7 @@ export const de: Catalogue = {
   welcome,
   chats,
   folders,
+  chatFiles,
   privateChat,
   chat,
   find,

@@ -29,6 +29,7 @@ export const chats = {
   archiveTitle: (count: number) => `Archive (${f.count(count)})`,
   unarchive: 'Bring back from the archive',
   unarchived: (title: string) => `Brought “${title}” back.`,
+  export: 'Export chat…',
   moveTo: (name: string) => `Move to ${name}`,
   moveToNew: 'Move to a new folder…',
   moveOut: 'Take out of the folder',
@@ -59,6 +60,30 @@ export const folders = {
   newTitle: 'New folder',
   title: 'Folders',
   note: 'Chats that you begin in the folder start with this system prompt, which is then read once for all of them. Chats that you move into it keep theirs.',
+};
+
+/** Chats as files. */
+export const chatFiles = {
+  all: 'All chats',
+  export: 'Export',
+  exported: (file: string) => `Exported to ${file}.`,
+  fileName: 'chats',
+  form: 'Form of the file',
+  formats: { json: 'Cairn (JSON)', markdown: 'Markdown', openai: 'Messages (JSONL)' },
+  formatNotes: {
+    json: 'All versions and branches. Cairn can import it again.',
+    markdown: 'To be read: the branch on screen, without reasoning.',
+    openai: 'For other programs: one line for each chat, as OpenAI’s API takes messages.',
+  },
+  here: (count: number): string => (count === 1 ? 'One was here already.' : `${f.count(count)} were here already.`),
+  imported: (count: number): string =>
+    count === 0 ? 'No new chats.' : `Imported ${f.plural(count, 'chat', 'chats')}.`,
+  importing: (file: string) => `Importing ${file}…`,
+  note: 'The file has texts only. What the model has read is exported as saved context.',
+  open: 'Open',
+  refused: (count: number, title: string, why: string) =>
+    `${f.plural(count, 'chat', 'chats')} could not be imported. ${title === '' ? 'The first' : `“${title}”`}: ${why}`,
+  title: (name: string) => `Export “${name}”`,
 };
 
 /** A chat that exists only in memory. */

@@ -2,6 +2,7 @@
 import { exports, imports, pieces, saved, startingPoints } from './cache';
 import {
   chat,
+  chatFiles,
   chats,
   content,
   endings,
@@ -35,6 +36,7 @@ export const en = {
   welcome,
   chats,
   folders,
+  chatFiles,
   privateChat,
   chat,
   find,

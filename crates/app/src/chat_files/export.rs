@@ -1,0 +1,208 @@
+//! Takes chats out: one file, written conversation by conversation.
+
+use std::io::{BufWriter, Write};
+use std::path::Path;
+use std::sync::Arc;
+
+use cairn_chat::Role;
+use cairn_store::{Conversation, Message, MessageStatus, Store};
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+
+use super::{OfflineChats, own};
+use crate::app::{App, now_ms};
+use crate::cache::{Download, OwnFile};
+use crate::chat::segments::AnswerSegment;
+use crate::wire::{ChatFileFormat, Failure, FailureCode};
+
+/// How many conversations may wait to be written.
+const MAX_WAITING: usize = 4;
+
+impl App {
+    /// Writes conversations to a file, or all that have a message where none are named. A file that is
+    /// there is replaced when all is written.
+    pub async fn export_chats(
+        &self,
+        ids: &[String],
+        format: ChatFileFormat,
+        path: &Path,
+    ) -> Result<(), Failure> {
+        if let [id] = ids {
+            // A private chat is written to no file but one that a person asks for.
+            return export(self.store_of(id).await, ids, format, path).await;
+        }
+        export(&self.store, ids, format, path).await
+    }
+
+    /// Writes conversations to a temporary file that is read once.
+    pub async fn download_chats(
+        self: &Arc<Self>,
+        ids: Vec<String>,
+        format: ChatFileFormat,
+    ) -> Result<Download, Failure> {
+        let own_file = OwnFile::temporary(&self.data_folder);
+        self.export_chats(&ids, format, own_file.path()).await?;
+        Download::open(own_file).await
+    }
+}
+
+impl OfflineChats {
+    /// As [`App::export_chats`].
+    pub async fn export(
+        &self,
+        ids: &[String],
+        format: ChatFileFormat,
+        path: &Path,
+    ) -> Result<(), Failure> {
+        export(&self.store, ids, format, path).await
+    }
+}
+
+async fn export(
+    store: &Store,
+    ids: &[String],
+    format: ChatFileFormat,
+    path: &Path,
+) -> Result<(), Failure> {
+    let ids = match ids {
+        [] => {
+            let rows = store.conversations().await?.into_iter();
+            rows.filter(|row| row.leaf_message_id.is_some()).map(|row| row.id).collect()
+        }
+        ids => ids.to_vec(),
+    };
+    // All are looked up before the first is written.
+    for id in &ids {
+        store.listed_conversation(id).await?;
+    }
+    let (sender, receiver) = mpsc::channel(MAX_WAITING);
+    let target = path.to_owned();
+    let writing = tokio::task::spawn_blocking(move || write(receiver, &target));
+    let read = async {
+        let total = ids.len();
+        for (place, id) in ids.iter().enumerate() {
+            let text = piece(store, id, format, place, total).await?;
+            if sender.send(Some(text)).await.is_err() {
+                break;
+            }
+        }
+        let _ = sender.send(None).await;
+        Ok::<(), Failure>(())
+    };
+    let read = read.await;
+    drop(sender);
+    let written = writing.await;
+    read?;
+    let failed = |why: String| {
+        Failure::new(FailureCode::Storage, format!("{} cannot be written: {why}.", path.display()))
+    };
+    match written {
+        Ok(written) => written.map_err(|error| failed(error.to_string())),
+        Err(_) => Err(failed("a fault in Cairn".to_owned())),
+    }
+}
+
+/// Writes pieces up to the end, which is none. Without it nothing is written.
+fn write(mut pieces: mpsc::Receiver<Option<String>>, path: &Path) -> std::io::Result<()> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let mut file = tempfile::NamedTempFile::new_in(folder.unwrap_or(Path::new(".")))?;
+    let mut buffered = BufWriter::new(file.as_file_mut());
+    loop {
+        match pieces.blocking_recv() {
+            Some(Some(piece)) => buffered.write_all(piece.as_bytes())?,
+            Some(None) => break,
+            None => return Ok(()),
+        }
+    }
+    buffered.flush()?;
+    drop(buffered);
+    file.as_file().sync_all()?;
+    file.persist(path)?;
+    Ok(())
+}
+
+/// A conversation as the file has it, with what stands before the first and behind the last.
+async fn piece(
+    store: &Store,
+    id: &str,
+    format: ChatFileFormat,
+    place: usize,
+    total: usize,
+) -> Result<String, Failure> {
+    let row = store.listed_conversation(id).await?;
+    let is_last = place + 1 == total;
+    Ok(match format {
+        ChatFileFormat::Json => {
+            let head = json!({ "format": own::FORMAT, "version": own::VERSION, "exported_at_ms": now_ms() });
+            let settings = store.conversation_settings(id).await?;
+            let folders = store.folders().await?;
+            let folder =
+                folders.into_iter().find(|folder| Some(&folder.id) == row.folder_id.as_ref());
+            let tree = store.all_messages(id).await?;
+            let chat =
+                own::Chat::of(row, settings.as_deref(), folder.map(|folder| folder.name), tree);
+            // Texts and numbers always serialize.
+            let chat = serde_json::to_string(&chat).unwrap_or_default();
+            let head = head.to_string();
+            let before = match place {
+                0 => format!("{},\"conversations\":[\n", head.trim_end_matches('}')),
+                _ => String::new(),
+            };
+            format!("{before}{chat}{}", if is_last { "\n]}\n" } else { ",\n" })
+        }
+        ChatFileFormat::Markdown => {
+            let before = if place == 0 { "" } else { "\n---\n\n" };
+            format!("{before}{}", markdown(&row, &store.branch(id).await?))
+        }
+        ChatFileFormat::Openai => format!("{}\n", messages(&row, &store.branch(id).await?)),
+    })
+}
+
+/// The branch on screen, to be read.
+fn markdown(row: &Conversation, branch: &[Message]) -> String {
+    let title = if row.title.is_empty() { "New chat" } else { &row.title };
+    let mut text = format!("# {title}\n");
+    if !row.system_prompt.is_empty() {
+        text.push_str(&format!("\n## System prompt\n\n{}\n", row.system_prompt.trim()));
+    }
+    for message in branch {
+        let said = AnswerSegment::said(message.segments.as_deref(), &message.text);
+        let author = match (message.role, &message.stats) {
+            (Role::User, _) => "You",
+            (Role::System, _) => "System",
+            (Role::Assistant, Some(stats)) => &stats.model,
+            (Role::Assistant, None) => "Assistant",
+        };
+        text.push_str(&format!("\n## {author}\n"));
+        if !said.is_empty() {
+            text.push_str(&format!("\n{said}\n"));
+        }
+        if let Some(note) = note(message) {
+            text.push_str(&format!("\n*{note}*\n"));
+        }
+    }
+    text
+}
+
+fn note(message: &Message) -> Option<String> {
+    match message.status {
+        MessageStatus::Complete => None,
+        MessageStatus::Stopped => Some("This answer was stopped.".to_owned()),
+        MessageStatus::Streaming => Some("This answer is being written.".to_owned()),
+        MessageStatus::Interrupted => Some("This answer was interrupted.".to_owned()),
+        MessageStatus::Failed => {
+            Some(message.error.clone().unwrap_or_else(|| "This answer failed.".to_owned()))
+        }
+    }
+}
+
+/// The branch on screen as a request of OpenAI's API has it: what was said, without reasoning.
+fn messages(row: &Conversation, branch: &[Message]) -> Value {
+    let system = (!row.system_prompt.is_empty())
+        .then(|| json!({ "role": "system", "content": row.system_prompt }));
+    let said = branch.iter().filter_map(|message| {
+        let said = AnswerSegment::said(message.segments.as_deref(), &message.text);
+        (!said.is_empty()).then(|| json!({ "role": message.role.as_str(), "content": said }))
+    });
+    json!({ "messages": system.into_iter().chain(said).collect::<Vec<Value>>() })
+}

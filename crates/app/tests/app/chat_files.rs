@@ -1,0 +1,235 @@
+//! Chats out and in: the whole tree comes back equal, and foreign files come in or are refused.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use cairn_app::App;
+use cairn_app::wire::{
+    ChatFileFormat, ChatsImported, Command, Conversation, FailureCode, Message, Reply, Role,
+};
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::kit::{
+    answered, bootstrap, home_with_model, messages, new_conversation, open, set_for_all,
+};
+
+fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/chats").join(name)
+}
+
+async fn import(app: &Arc<App>, path: &Path) -> ChatsImported {
+    app.import_chats(path).await.unwrap()
+}
+
+async fn listed(app: &Arc<App>) -> Vec<Conversation> {
+    bootstrap(app).await.0
+}
+
+fn texts(messages: &[Message]) -> Vec<(Role, &str)> {
+    messages.iter().map(|message| (message.role, message.text.as_str())).collect()
+}
+
+/// A chat with two answers to one question, a system prompt, a setting and a folder.
+async fn with_branches(app: &Arc<App>) -> String {
+    set_for_all(app, "max_tokens", 3).await;
+    let id = new_conversation(app).await;
+    let system_prompt = "Be brief. 简短。".to_owned();
+    app.call(Command::SetSystemPrompt { id: id.clone(), system_prompt }).await.unwrap();
+    answered(app, &id, "What is \"granite\"?\n\n\u{1F5FF}").await;
+    let mut events = app.subscribe();
+    let again = Command::Regenerate { conversation_id: id.clone(), message_id: None, model: None };
+    let again = app.call(again).await.unwrap();
+    let Reply::Sent { messages, .. } = again else { panic!("{again:?}") };
+    crate::kit::ended(&mut events, &messages[0].id).await;
+    answered(app, &id, "And basalt?").await;
+    let made = app.call(Command::CreateFolder { name: "Stones".to_owned() }).await.unwrap();
+    let Reply::Folder { folder } = made else { panic!("{made:?}") };
+    let folder_id = Some(folder.id);
+    app.call(Command::MoveConversation { id: id.clone(), folder_id }).await.unwrap();
+    app.call(Command::PinConversation { id: id.clone(), is_pinned: true }).await.unwrap();
+    id
+}
+
+/// The conversations of a file, without the time at which it was written.
+fn content(path: &Path) -> Value {
+    let mut file: Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+    assert_eq!((&file["format"], &file["version"]), (&"cairn-chats".into(), &1.into()));
+    file["conversations"].take()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_chat_that_was_taken_out_comes_in_equal() {
+    let (home, other_home) = (home_with_model(), home_with_model());
+    let app = open(&home).await;
+    let id = with_branches(&app).await;
+    let before = messages(&app, &id).await;
+    let file = home.path().join("chats.json");
+    app.export_chats(std::slice::from_ref(&id), ChatFileFormat::Json, &file).await.unwrap();
+    let written = content(&file);
+    assert_eq!(written[0]["messages"].as_array().unwrap().len(), 5, "all branches");
+    assert_eq!(written[0]["folder"], "Stones");
+    assert_eq!(import(&app, &file).await.num_here, 1);
+    app.close().await;
+
+    let other = open(&other_home).await;
+    let done = import(&other, &file).await;
+    assert_eq!((done.num_added, done.first_id.as_ref()), (1, Some(&id)));
+    let [row] = &listed(&other).await[..] else { panic!("one chat") };
+    assert_eq!((row.id.as_str(), row.is_pinned), (id.as_str(), true));
+    assert_eq!(row.system_prompt, "Be brief. 简短。");
+    // Without its token ids an answer cannot be continued.
+    let expected = before.into_iter().map(|message| Message { can_continue: false, ..message });
+    assert_eq!(messages(&other, &id).await, expected.collect::<Vec<_>>());
+    let again = other_home.path().join("again.json");
+    other.export_chats(&[], ChatFileFormat::Json, &again).await.unwrap();
+    assert_eq!(content(&again), written);
+    // The chat goes on.
+    answered(&other, &id, "And slate?").await;
+    other.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn chats_are_taken_out_to_be_read_and_for_other_programs() {
+    let home = home_with_model();
+    let app = open(&home).await;
+    import(&app, &fixture("open-webui.json")).await;
+    import(&app, &fixture("messages.jsonl")).await;
+    let file = home.path().join("out");
+    app.export_chats(&[], ChatFileFormat::Openai, &file).await.unwrap();
+    let lines = std::fs::read_to_string(&file).unwrap();
+    let line = |text: &str| lines.lines().any(|line| line == text);
+    assert!(
+        line(
+            r#"{"messages":[{"role":"user","content":"Colour of basalt?"},{"role":"assistant","content":"Black."}]}"#
+        ),
+        "{lines}"
+    );
+    assert!(
+        line(
+            r#"{"messages":[{"role":"system","content":"Answer as a mountain guide."},{"role":"user","content":"Is there snow in May?"},{"role":"assistant","content":"Often, above 2,000 metres."}]}"#
+        ),
+        "{lines}"
+    );
+    let done = import(&app, &file).await;
+    assert_eq!((done.num_added, done.num_here), (1, 2), "the other two have come from such a file");
+
+    let snow = listed(&app).await.into_iter().find(|row| row.title == "Snow on the pass").unwrap();
+    app.export_chats(&[snow.id], ChatFileFormat::Markdown, &file).await.unwrap();
+    assert_eq!(
+        std::fs::read_to_string(&file).unwrap(),
+        "# Snow on the pass\n\n## System prompt\n\nAnswer as a mountain guide.\n\n## You\n\nIs there snow in May?\n\n## Assistant\n\nOften, above 2,000 metres.\n"
+    );
+    app.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn exports_of_other_programs_come_in() {
+    let home = home_with_model();
+    let app = open(&home).await;
+    let done = import(&app, &fixture("chatgpt.json")).await;
+    assert_eq!((done.num_added, done.num_refused), (1, 1));
+    assert_eq!(done.refused[0].title, "Empty");
+    assert_eq!(done.refused[0].why, "It has no messages.");
+    let id = done.first_id.unwrap();
+    use Role::{Assistant, User};
+    assert_eq!(
+        texts(&messages(&app, &id).await),
+        [
+            (User, "Which stones make a cairn?"),
+            (Assistant, "Flat, heavy ones: slate or gneiss."),
+            (User, "How high?"),
+            (Assistant, "As high as it stands."),
+        ]
+    );
+    let row = listed(&app).await.remove(0);
+    assert_eq!(
+        (row.title.as_str(), row.updated_at_ms),
+        ("Which stones make a cairn?", 1_700_000_300_900)
+    );
+    assert_eq!(import(&app, &fixture("chatgpt.json")).await.num_here, 1);
+
+    let snow = import(&app, &fixture("open-webui.json")).await.first_id.unwrap();
+    let answer = messages(&app, &snow).await.remove(1);
+    assert_eq!((answer.text.trim(), answer.segments.len()), ("Often, above 2,000 metres.", 2));
+    assert!(listed(&app).await.iter().any(|row| row.id == snow && row.is_archived));
+    let gems = import(&app, &fixture("sharegpt.json")).await.first_id.unwrap();
+    assert_eq!(messages(&app, &gems).await.len(), 4);
+    assert_eq!(import(&app, &fixture("messages.jsonl")).await.num_added, 2);
+    // What came in goes on.
+    set_for_all(&app, "max_tokens", 2).await;
+    answered(&app, &id, "Why?").await;
+    app.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_that_is_none_of_chats_is_refused_in_one_sentence() {
+    let home = home_with_model();
+    let app = open(&home).await;
+    let none = "has no chats that Cairn can read";
+    for (content, expected) in [
+        ("", "it is not valid JSON (line 1, column 0)"),
+        ("hello", "it is not valid JSON (line 1, column 1)"),
+        ("[{\"a\": 1}]", none),
+        ("[]", none),
+        ("{}", none),
+        ("PK\u{3}\u{4}…", "it is an archive: unpack it"),
+        (
+            "{\"format\":\"cairn-chats\",\"version\":2,\"conversations\":[]}",
+            "newer version of Cairn",
+        ),
+    ] {
+        let file = home.path().join("bad.json");
+        std::fs::write(&file, content).unwrap();
+        let refused = app.import_chats(&file).await.unwrap_err();
+        assert_eq!(refused.code, FailureCode::Invalid);
+        assert!(refused.message.starts_with("“bad.json” "), "{}", refused.message);
+        assert!(refused.message.contains(expected), "{}", refused.message);
+        assert!(refused.message.ends_with('.'), "{}", refused.message);
+    }
+    assert!(app.import_chats(&home.path().join("missing")).await.is_err());
+    assert!(listed(&app).await.is_empty());
+    app.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_a_file_that_breaks_off_the_whole_chats_come_in() {
+    let home = home_with_model();
+    let app = open(&home).await;
+    let chat =
+        r#"{"id":"ID","conversations":[{"from":"human","value":"1"},{"from":"gpt","value":"2"}]}"#;
+    let file = home.path().join("cut.json");
+    let all = format!("[{},{},{}", chat.replace("ID", "1"), chat.replace("ID", "2"), &chat[..40]);
+    std::fs::write(&file, all).unwrap();
+    let done = import(&app, &file).await;
+    assert_eq!(done.num_added, 2);
+    assert!(done.problem.unwrap().starts_with("The rest of “cut.json” cannot be read: EOF"));
+    assert_eq!(listed(&app).await.len(), 2);
+    app.close().await;
+}
+
+/// One of Cairn's own files in which a message follows one that is missing.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_chat_with_a_hole_is_left_out_whole() {
+    let home: TempDir = home_with_model();
+    let app = open(&home).await;
+    let file = home.path().join("hole.json");
+    let message = |id: &str, parent: &str| {
+        format!(r#"{{"id":"{id}","parent_id":{parent},"role":"user","text":"x"}}"#)
+    };
+    let chat = |title: &str, second: &str| {
+        let messages = [message("1", "null"), message("2", second)].join(",");
+        format!(r#"{{"title":"{title}","messages":[{messages}]}}"#)
+    };
+    let chats = [chat("Hole", "\"9\""), chat("Whole", "\"1\"")].join(",");
+    std::fs::write(
+        &file,
+        format!(r#"{{"format":"cairn-chats","version":1,"conversations":[{chats}]}}"#),
+    )
+    .unwrap();
+    let done = import(&app, &file).await;
+    assert_eq!((done.num_added, done.num_refused), (1, 1));
+    assert_eq!(done.refused[0].title, "Hole");
+    assert_eq!(listed(&app).await[0].title, "Whole");
+    app.close().await;
+}

@@ -1,0 +1,82 @@
+//! `cairn chats`: takes the app's chats out and in, also while the app is running.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, anyhow, bail};
+use cairn_app::wire::Failure;
+use cairn_app::{DataFolder, OfflineChats};
+use serde_json::{Value, json};
+
+use crate::arguments::{Chats, ExportChats};
+use crate::output;
+
+pub async fn run(command: Chats) -> Result<()> {
+    let chats = OfflineChats::open(DataFolder::from_environment()?).await?;
+    let result = match command {
+        Chats::List { json } => list(&chats, json).await,
+        Chats::Export(arguments) => export(&chats, arguments).await,
+        Chats::Import { file, json } => import(&chats, &file, json).await,
+    };
+    chats.close().await;
+    result
+}
+
+async fn list(chats: &OfflineChats, json: bool) -> Result<()> {
+    let listed = chats.list().await.map_err(to_error)?;
+    if json {
+        let object = |chat: &cairn_app::ListedChat| json!({ "id": chat.id, "title": chat.title, "updated_at_ms": chat.updated_at_ms });
+        return output::line(listed.iter().map(object).collect::<Value>());
+    }
+    if listed.is_empty() {
+        eprintln!("There are no chats. `cairn chats import FILE` imports some.");
+    }
+    for chat in listed {
+        let title = if chat.title.is_empty() { "New chat" } else { &chat.title };
+        output::line(format_args!("{}\t{title}", chat.id))?;
+    }
+    Ok(())
+}
+
+async fn export(chats: &OfflineChats, arguments: ExportChats) -> Result<()> {
+    let ExportChats { ids_and_file, all, format, force } = arguments;
+    let Some((file, ids)) = ids_and_file.split_last() else { bail!("there is no file to write") };
+    if ids.is_empty() != all {
+        let problem = match all {
+            true => "--all needs no ids: give only the file to write",
+            false => "name the chats to export before the file, or add --all",
+        };
+        return Err(output::Usage(problem.to_owned()).into());
+    }
+    let file = PathBuf::from(file);
+    let cannot = || format!("cannot export to {}", file.display());
+    if file.exists() && !force {
+        bail!("{}: it exists: add --force to overwrite it", cannot());
+    }
+    chats.export(ids, format, &file).await.map_err(to_error).with_context(cannot)?;
+    output::line(file.display())
+}
+
+async fn import(chats: &OfflineChats, file: &Path, json: bool) -> Result<()> {
+    let cannot = || format!("cannot import {}", file.display());
+    let done = chats.import(file).await.map_err(to_error).with_context(cannot)?;
+    if json {
+        return output::line(serde_json::to_value(&done)?);
+    }
+    output::line(format_args!(
+        "imported\t{}\nhere already\t{}\nrefused\t{}",
+        done.num_added, done.num_here, done.num_refused
+    ))?;
+    for refused in &done.refused {
+        // {:?} escapes control characters, so that none of the file's reach the terminal.
+        output::line(format_args!("refused\t{:?}\t{}", refused.title, refused.why))?;
+    }
+    match done.problem {
+        Some(problem) => Err(anyhow!(problem.trim_end_matches('.').to_owned())),
+        None => Ok(()),
+    }
+}
+
+/// An app failure as an error of this program, whose messages have no full stop.
+fn to_error(failure: Failure) -> anyhow::Error {
+    anyhow!(failure.message.trim_end_matches('.').to_owned())
+}

@@ -1,0 +1,47 @@
+//! `cairn chats`: list, export, import.
+
+use std::fs;
+
+use serde_json::Value;
+
+use crate::program::Program;
+
+const SHARED: &str = r#"[{"id":"1","conversations":[{"from":"human","value":"Name a stone."},{"from":"gpt","value":"Granite."}]}]"#;
+
+#[tokio::test]
+async fn chats_go_out_and_in() {
+    let program = Program::new().await;
+    let file = program.file("shared.json");
+    fs::write(&file, SHARED).unwrap();
+    let done = program.json(&["chats", "import", &file, "--json"]);
+    assert_eq!((&done["num_added"], &done["num_refused"]), (&1.into(), &0.into()));
+    let again = program.stdout_of(&["chats", "import", &file]);
+    assert_eq!(again, "imported\t0\nhere already\t1\nrefused\t0\n");
+    let list = program.json(&["chats", "list", "--json"]);
+    assert_eq!(list[0]["title"], "Name a stone.");
+    let id = list[0]["id"].as_str().unwrap();
+    assert_eq!(program.stdout_of(&["chats", "list"]), format!("{id}\tName a stone.\n"));
+
+    let out = program.file("out.json");
+    assert_eq!(program.stdout_of(&["chats", "export", id, &out]).trim(), out);
+    let written: Value = serde_json::from_str(&fs::read_to_string(&out).unwrap()).unwrap();
+    assert_eq!(written["conversations"][0]["id"], id);
+    program.check_fails(&["chats", "export", id, &out], 1, "it exists: add --force");
+    let markdown = ["chats", "export", "--all", "--format", "markdown", "--force", &out];
+    program.stdout_of(&markdown);
+    let text = fs::read_to_string(&out).unwrap();
+    assert_eq!(text, "# Name a stone.\n\n## You\n\nName a stone.\n\n## Assistant\n\nGranite.\n");
+}
+
+#[tokio::test]
+async fn a_mistake_is_named() {
+    let program = Program::new().await;
+    let out = program.file("out.json");
+    program.check_fails(&["chats", "export", &out], 2, "name the chats to export");
+    program.check_fails(&["chats", "export", "--all", "an-id", &out], 2, "--all needs no ids");
+    program.check_fails(&["chats", "export", "gone", &out], 1, "no longer exists");
+    assert!(!fs::exists(&out).unwrap());
+    let bad = program.file("bad.json");
+    fs::write(&bad, "hello").unwrap();
+    program.check_fails(&["chats", "import", &bad], 1, "not valid JSON");
+}

@@ -1,0 +1,133 @@
+//! Taking whole conversations out and in.
+
+use super::*;
+use crate::{Imported, ImportedConversation, ImportedMessage};
+use cairn_chat::Role;
+
+fn message(parent: Option<usize>, role: Role, text: &str) -> ImportedMessage {
+    ImportedMessage {
+        id: None,
+        parent,
+        role,
+        status: MessageStatus::Complete,
+        text: text.to_owned(),
+        segments: None,
+        error: None,
+        stats: None,
+        created_at_ms: 7,
+    }
+}
+
+/// A question with two answers, the first of which is on screen.
+fn conversation() -> ImportedConversation {
+    ImportedConversation {
+        origin: "other:1".to_owned(),
+        id: None,
+        title: String::new(),
+        system_prompt: "Be brief.".to_owned(),
+        settings: Some("{}".to_owned()),
+        created_at_ms: 5,
+        updated_at_ms: 9,
+        is_pinned: true,
+        is_archived: true,
+        folder: None,
+        messages: vec![
+            message(None, Role::User, "Which stone?"),
+            message(Some(0), Role::Assistant, "Granite."),
+            message(Some(0), Role::Assistant, "Basalt."),
+            message(Some(2), Role::User, "Why?"),
+        ],
+        leaf: Some(1),
+    }
+}
+
+async fn added(store: &Store, given: &ImportedConversation) -> String {
+    match store.import_conversation(given).await.unwrap() {
+        Imported::Added(id) => id,
+        Imported::AlreadyHere(id) => panic!("{id} is here"),
+    }
+}
+
+#[tokio::test]
+async fn a_tree_comes_in_whole_and_once() {
+    let scratch = Scratch::new();
+    let store = scratch.open().await;
+    let newer = store.create_conversation(10).await.unwrap().id;
+    let id = added(&store, &conversation()).await;
+    let row = store.conversation(&id).await.unwrap().unwrap();
+    assert_eq!((row.title.as_str(), row.system_prompt.as_str()), ("Which stone?", "Be brief."));
+    assert_eq!((row.is_pinned, row.archived_at_ms), (true, Some(9)));
+    assert_eq!(texts(&store, &id).await, ["Which stone?", "Granite."]);
+    assert_eq!(store.all_messages(&id).await.unwrap().len(), 4);
+    let order: Vec<String> =
+        store.conversations().await.unwrap().into_iter().map(|row| row.id).collect();
+    assert_eq!(order, [newer.as_str(), &id], "an older one comes in below newer ones");
+
+    let again = store.import_conversation(&conversation()).await.unwrap();
+    assert_eq!(again, Imported::AlreadyHere(id.clone()));
+    store.delete_conversation(&id, 11).await.unwrap();
+    assert_ne!(added(&store, &conversation()).await, id);
+}
+
+#[tokio::test]
+async fn ids_are_kept_where_none_is_in_use() {
+    let scratch = Scratch::new();
+    let store = scratch.open().await;
+    let uuid = || Some(uuid::Uuid::now_v7().to_string());
+    let mut given = conversation();
+    given.id = uuid();
+    for message in &mut given.messages {
+        message.id = uuid();
+    }
+    assert_eq!(Some(added(&store, &given).await), given.id);
+    let ids: Vec<Option<String>> = store
+        .all_messages(given.id.as_ref().unwrap())
+        .await
+        .unwrap()
+        .into_iter()
+        .map(|message| Some(message.id))
+        .collect();
+    assert_eq!(ids, given.messages.iter().map(|message| message.id.clone()).collect::<Vec<_>>());
+    // Another conversation with the same messages gets new ids.
+    (given.id, given.origin) = (uuid(), "other:2".to_owned());
+    assert_ne!(Some(added(&store, &given).await), given.id);
+}
+
+#[tokio::test]
+async fn the_branch_of_a_message_is_shown() {
+    let scratch = Scratch::new();
+    let store = scratch.open().await;
+    let id = added(&store, &conversation()).await;
+    let tree = store.all_messages(&id).await.unwrap();
+    store.show_version(&id, &tree[2].id).await.unwrap();
+    assert_eq!(texts(&store, &id).await, ["Which stone?", "Basalt.", "Why?"]);
+    // A message of the branch that is shown changes nothing.
+    store.show_version(&id, &tree[0].id).await.unwrap();
+    assert_eq!(texts(&store, &id).await.len(), 3);
+    assert!(matches!(
+        store.show_version(&id, "gone").await,
+        Err(crate::StoreError::NoMessage { .. })
+    ));
+}
+
+#[tokio::test]
+async fn a_deleted_folder_gives_its_conversations_free_until_it_is_restored() {
+    let scratch = Scratch::new();
+    let store = scratch.open().await;
+    let folder = store.create_folder("Letters", 1).await.unwrap();
+    store.change_folder(&folder.id, "Letters", "Be formal.", Some("m")).await.unwrap();
+    let id = store.create_conversation_in(2, &folder.id, "Be formal.").await.unwrap().id;
+    let loose = store.create_conversation(3).await.unwrap().id;
+    store.move_conversation(&loose, Some(&folder.id)).await.unwrap();
+    store.delete_folder(&folder.id, 4).await.unwrap();
+    assert!(store.folders().await.unwrap().is_empty());
+    assert!(store.move_conversation(&loose, Some(&folder.id)).await.is_err());
+    store.restore_folder(&folder.id).await.unwrap();
+    assert_eq!(store.folders().await.unwrap()[0].system_prompt, "Be formal.");
+    store.delete_folder(&folder.id, 5).await.unwrap();
+    store.close().await.unwrap();
+    let store = scratch.open().await;
+    for id in [&id, &loose] {
+        assert_eq!(store.conversation(id).await.unwrap().unwrap().folder_id, None);
+    }
+}

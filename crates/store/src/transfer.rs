@@ -1,0 +1,255 @@
+//! Whole conversations, to be taken out and in: the tree with all its branches.
+
+use std::collections::HashMap;
+
+use cairn_chat::{GenerationStats, Role};
+use sqlx::SqliteConnection;
+use uuid::Uuid;
+
+use crate::title::title_from;
+use crate::{Message, MessageStatus, Store, StoreError};
+
+/// A conversation that comes from elsewhere.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ImportedConversation {
+    /// The program it comes from, its id there and when it last changed: a conversation with the same
+    /// three is there already.
+    pub origin: String,
+    /// The id that it is to have, unless that is in use; none: a new one.
+    pub id: Option<String>,
+    /// Empty: it is named after its first question.
+    pub title: String,
+    /// Empty when there is none.
+    pub system_prompt: String,
+    /// A JSON text of the app's; see [`Store::set_conversation_settings`].
+    pub settings: Option<String>,
+    /// In milliseconds since the Unix epoch.
+    pub created_at_ms: i64,
+    /// In milliseconds since the Unix epoch.
+    pub updated_at_ms: i64,
+    /// Whether it stands above the others.
+    pub is_pinned: bool,
+    /// Whether it is out of the list.
+    pub is_archived: bool,
+    /// The name of the folder it is in, which is made where there is none; none: in no folder.
+    pub folder: Option<String>,
+    /// Every message after the one that it follows.
+    pub messages: Vec<ImportedMessage>,
+    /// The place of the last message of the branch on screen; none: the last message.
+    pub leaf: Option<usize>,
+}
+
+/// A message of an [`ImportedConversation`].
+#[derive(Debug, Clone, PartialEq)]
+pub struct ImportedMessage {
+    /// The id that it is to have, unless that is in use; none: a new one.
+    pub id: Option<String>,
+    /// The place of the message it follows, before its own; none for a first one.
+    pub parent: Option<usize>,
+    /// The role of its author.
+    pub role: Role,
+    /// Not `Streaming`.
+    pub status: MessageStatus,
+    /// The text, verbatim.
+    pub text: String,
+    /// See [`Message::segments`].
+    pub segments: Option<String>,
+    /// Why it failed, in words.
+    pub error: Option<String>,
+    /// The figures of an answer.
+    pub stats: Option<GenerationStats>,
+    /// In milliseconds since the Unix epoch.
+    pub created_at_ms: i64,
+}
+
+/// What became of an [`ImportedConversation`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Imported {
+    /// It has this id now.
+    Added(String),
+    /// It was there already, with this id.
+    AlreadyHere(String),
+}
+
+impl Store {
+    /// All messages of a conversation, of every branch, in the order in which they were written. Those
+    /// that were deleted are left out: what follows one of them follows the message before it.
+    pub async fn all_messages(&self, conversation_id: &str) -> Result<Vec<Message>, StoreError> {
+        let mut connection = self.readers.acquire().await.map_err(|error| self.failed(error))?;
+        let tree = self.tree(&mut connection, conversation_id).await?;
+        let mut messages: Vec<Message> = sqlx::query_as(
+            "select * from messages where conversation_id = ? and deletion_id is null order by seq",
+        )
+        .bind(conversation_id)
+        .fetch_all(&mut *connection)
+        .await
+        .map_err(|error| self.failed(error))?;
+        for message in &mut messages {
+            message.parent_id = tree.live_parent(&message.id).map(str::to_owned);
+        }
+        Ok(messages)
+    }
+
+    /// Saves a conversation that comes from elsewhere, all of it or nothing. It stands in the list
+    /// where its last change puts it.
+    ///
+    /// A parent that is no earlier message, and a leaf that is none, are a mistake of the caller's:
+    /// the message is then a first one, and the leaf the last message.
+    pub async fn import_conversation(
+        &self,
+        given: &ImportedConversation,
+    ) -> Result<Imported, StoreError> {
+        let mut tx = self.begin().await?;
+        let failed = |error| self.failed(error);
+        if let Some(id) = already_here(&mut tx, given).await.map_err(failed)? {
+            return Ok(Imported::AlreadyHere(id));
+        }
+        let ids = ids(&mut tx, given).await.map_err(failed)?;
+        insert_conversation(&mut tx, given, &ids).await.map_err(failed)?;
+        for (index, message) in given.messages.iter().enumerate() {
+            let parent = message.parent.filter(|parent| *parent < index);
+            let parent = parent.map(|parent| ids.messages[parent].as_str());
+            insert_message(&mut tx, message, &ids, index, parent).await.map_err(failed)?;
+        }
+        let last = given.messages.len().checked_sub(1);
+        let leaf = given.leaf.filter(|leaf| *leaf < given.messages.len()).or(last);
+        sqlx::query("update conversations set leaf_message_id = ? where id = ?")
+            .bind(leaf.map(|leaf| &ids.messages[leaf]))
+            .bind(&ids.conversation)
+            .execute(&mut *tx)
+            .await
+            .map_err(failed)?;
+        self.commit(tx).await?;
+        Ok(Imported::Added(ids.conversation))
+    }
+}
+
+async fn already_here(
+    tx: &mut SqliteConnection,
+    given: &ImportedConversation,
+) -> Result<Option<String>, sqlx::Error> {
+    sqlx::query_scalar(
+        "select id from conversations
+         where deleted_at_ms is null and (imported_from = ?1 or (id = ?2 and updated_at_ms >= ?3))",
+    )
+    .bind(&given.origin)
+    .bind(&given.id)
+    .bind(given.updated_at_ms)
+    .fetch_optional(tx)
+    .await
+}
+
+/// The ids of a conversation and of its messages.
+struct Ids {
+    conversation: String,
+    messages: Vec<String>,
+}
+
+/// The given ids where none of them is in use, else new ones.
+async fn ids(tx: &mut SqliteConnection, given: &ImportedConversation) -> Result<Ids, sqlx::Error> {
+    let new = || Uuid::now_v7().to_string();
+    let own = |id: &Option<String>| id.clone().filter(|id| Uuid::parse_str(id).is_ok());
+    let messages: Option<Vec<String>> =
+        given.messages.iter().map(|message| own(&message.id)).collect();
+    if let (Some(conversation), Some(messages)) = (own(&given.id), messages) {
+        let distinct: HashMap<&String, ()> = messages.iter().map(|id| (id, ())).collect();
+        let are_used: bool = sqlx::query_scalar(
+            "select exists (select 1 from conversations where id = ?)
+                 or exists (select 1 from messages where id in (select value from json_each(?)))",
+        )
+        .bind(&conversation)
+        .bind(serde_json::to_string(&messages).unwrap_or_default())
+        .fetch_one(tx)
+        .await?;
+        if !are_used && distinct.len() == messages.len() {
+            return Ok(Ids { conversation, messages });
+        }
+    }
+    Ok(Ids { conversation: new(), messages: given.messages.iter().map(|_| new()).collect() })
+}
+
+async fn insert_conversation(
+    tx: &mut SqliteConnection,
+    given: &ImportedConversation,
+    ids: &Ids,
+) -> Result<(), sqlx::Error> {
+    let question = given.messages.iter().find(|message| message.role == Role::User);
+    let title = match given.title.trim() {
+        "" => title_from(question.map_or("", |question| &question.text)),
+        title => title_from(title),
+    };
+    let folder = match &given.folder {
+        Some(name) => Some(folder(tx, name, given.created_at_ms).await?),
+        None => None,
+    };
+    sqlx::query(
+        "insert into conversations
+             (id, title, system_prompt, setting_overrides, activity_seq, created_at_ms, updated_at_ms,
+              is_pinned, archived_at_ms, imported_from, folder_id)
+         values (?1, ?2, ?3, ?4, coalesce((
+             select activity_seq from conversations where updated_at_ms <= ?6
+             order by activity_seq desc limit 1), 0), ?5, ?6, ?7, ?8, ?9, ?10)",
+    )
+    .bind(&ids.conversation)
+    .bind(title)
+    .bind(&given.system_prompt)
+    .bind(&given.settings)
+    .bind(given.created_at_ms)
+    .bind(given.updated_at_ms)
+    .bind(given.is_pinned)
+    .bind(given.is_archived.then_some(given.updated_at_ms))
+    .bind(&given.origin)
+    .bind(folder)
+    .execute(tx)
+    .await
+    .map(drop)
+}
+
+/// The id of a folder with this name.
+async fn folder(tx: &mut SqliteConnection, name: &str, now_ms: i64) -> Result<String, sqlx::Error> {
+    let known: Option<String> =
+        sqlx::query_scalar("select id from folders where name = ? and deleted_at_ms is null")
+            .bind(name)
+            .fetch_optional(&mut *tx)
+            .await?;
+    if let Some(id) = known {
+        return Ok(id);
+    }
+    let id = Uuid::now_v7().to_string();
+    sqlx::query(
+        "insert into folders (id, name, system_prompt, created_at_ms) values (?, ?, '', ?)",
+    )
+    .bind(&id)
+    .bind(name)
+    .bind(now_ms)
+    .execute(tx)
+    .await?;
+    Ok(id)
+}
+
+async fn insert_message(
+    tx: &mut SqliteConnection,
+    message: &ImportedMessage,
+    ids: &Ids,
+    index: usize,
+    parent: Option<&str>,
+) -> Result<(), sqlx::Error> {
+    sqlx::query(
+        "insert into messages
+             (id, conversation_id, parent_id, role, status, text, segments, error, stats, created_at_ms)
+         values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+    )
+    .bind(&ids.messages[index])
+    .bind(&ids.conversation)
+    .bind(parent)
+    .bind(message.role.as_str())
+    .bind(message.status.as_str())
+    .bind(&message.text)
+    .bind(&message.segments)
+    .bind(&message.error)
+    .bind(message.stats.as_ref().and_then(|stats| serde_json::to_string(stats).ok()))
+    .bind(message.created_at_ms)
+    .execute(tx)
+    .await
+    .map(drop)
+}
