@@ -180,8 +180,12 @@ async fn manage_models(caller: &mut Caller, home: &Path) {
     caller.call(Command::CancelDownload { name: name() }).await;
 }
 
-/// The commands about folders and the archive.
+/// The commands about search, folders and the archive.
 async fn find_and_sort(caller: &mut Caller, id: &str) {
+    caller.call(Command::SearchMessages { text: "One".to_owned() }).await;
+    let message_id = caller.messages(id).await[0].id.clone();
+    let conversation_id = id.to_owned();
+    caller.call(Command::ShowMessage { conversation_id, message_id }).await;
     let made = caller.call(Command::CreateFolder { name: "Letters".to_owned() }).await;
     let Reply::Folder { folder } = made else { panic!("{made:?}") };
     let (folder_id, name) = (folder.id.clone(), folder.name.clone());

@@ -8,6 +8,7 @@ import { ChatFiles } from './chat/files.svelte';
 import { Find } from './chat/find.svelte';
 import { FolderStore } from './chat/folders.svelte';
 import { commands, isAvailable } from './commands';
+import { SearchStore } from './frame/search.svelte';
 import { JobStore } from './jobs/jobs.svelte';
 import { menuBar } from './menuBar';
 import { DiscoverStore } from './models/discover.svelte';
@@ -61,6 +62,7 @@ export class App {
   readonly chat: ChatStore;
   readonly folders: FolderStore;
   readonly chatFiles: ChatFiles;
+  readonly search: SearchStore;
   readonly find = new Find();
   readonly cache: CacheStore;
   readonly imports: ImportStore;
@@ -113,6 +115,7 @@ export class App {
     this.folders = new FolderStore({ platform, toasts, undo, report, storage: options.storage });
     const openConversation = (id: string) => this.openConversation(id);
     this.chatFiles = new ChatFiles({ platform, toasts, openConversation });
+    this.search = new SearchStore({ platform, after: options.after });
     this.cache = new CacheStore({ platform, chat: this.chat, toasts, undo, report, isWanted });
     this.imports = new ImportStore({
       platform,
@@ -236,6 +239,12 @@ export class App {
     this.chat.select(id);
   }
 
+  /** Opens a chat at a message that was found. */
+  openMessage(id: string, messageId: string): void {
+    this.navigation.go('chat');
+    void this.chat.showMessage(id, messageId);
+  }
+
   /** Opens the chat above (-1) or below (1) the open one. */
   stepThroughChats(step: number): void {
     const { listed } = this.chat.list;
@@ -256,6 +265,7 @@ export class App {
   }
 
   openPalette(): void {
+    this.search.look('');
     this.navigation.isPaletteOpen = true;
     void this.discover.loadRecommended();
   }

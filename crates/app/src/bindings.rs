@@ -59,6 +59,8 @@ pub fn typescript() -> String {
         declaration::<wire::RecommendedModel>(&config),
         declaration::<wire::ModelChoice>(&config),
         declaration::<wire::FoundModel>(&config),
+        declaration::<wire::FoundMessage>(&config),
+        declaration::<wire::ExcerptPiece>(&config),
         declaration::<wire::Folder>(&config),
         declaration::<wire::ChatFileFormat>(&config),
         declaration::<wire::ChatsImported>(&config),

@@ -12,7 +12,7 @@ use crate::chat::{branches, deletion, turns};
 use crate::models::catalog;
 use crate::settings::{Settings, commands as settings_commands};
 use crate::wire::{Command, Conversation, Event, Failure, Message, Reply};
-use crate::{api, convert, diagnostics, folders, jobs, models, status};
+use crate::{api, convert, diagnostics, finding, folders, jobs, models, status};
 
 /// How long deleting waits for the conversation's answer to stop. An answer that takes longer ends
 /// in the background.
@@ -163,6 +163,9 @@ pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failu
         Command::SearchConversations { text } => Ok(Reply::FoundConversations {
             ids: app.store.search_conversations(text.trim()).await?,
         }),
+        Command::SearchMessages { .. } | Command::ShowMessage { .. } => {
+            finding::run(app, command).await
+        }
         Command::NewConversationIn { .. }
         | Command::ArchiveConversation { .. }
         | Command::MoveConversation { .. }
@@ -295,7 +298,10 @@ async fn conversations(app: &App) -> Result<Vec<Conversation>, Failure> {
     Ok(all)
 }
 
-async fn conversation(app: &App, id: &str) -> Result<(Conversation, Vec<Message>), Failure> {
+pub(crate) async fn conversation(
+    app: &App,
+    id: &str,
+) -> Result<(Conversation, Vec<Message>), Failure> {
     let messages = branches::messages(app, id).await?;
     let row = app.store_of(id).await.listed_conversation(id).await?;
     Ok((app.described(row).await, messages))

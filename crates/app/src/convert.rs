@@ -266,6 +266,21 @@ pub(crate) fn folder(row: cairn_store::Folder) -> wire::Folder {
     wire::Folder { id, name, system_prompt, model }
 }
 
+pub(crate) fn found(found: cairn_store::FoundConversation) -> wire::FoundMessage {
+    let piece = |(text, is_match)| wire::ExcerptPiece { text, is_match };
+    wire::FoundMessage {
+        conversation_id: found.conversation_id,
+        message_id: found.message_id,
+        role: match found.role {
+            Role::Assistant => wire::Role::Assistant,
+            Role::User | Role::System => wire::Role::User,
+        },
+        created_at_ms: found.created_at_ms,
+        num_messages: found.num_messages,
+        excerpt: found.excerpt.into_iter().map(piece).collect(),
+    }
+}
+
 pub(crate) fn segment(segment: AnswerSegment) -> wire::AnswerSegment {
     match segment {
         AnswerSegment::Text { text } => wire::AnswerSegment::Text { text },

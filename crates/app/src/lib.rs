@@ -51,6 +51,7 @@ mod data_folder;
 pub mod decisions;
 mod diagnostics;
 mod error;
+mod finding;
 mod folders;
 mod jobs;
 mod lifecycle;

@@ -32,7 +32,7 @@ use crate::models::revisions::RemovedRevisions;
 use crate::models::token_store::TokenStore;
 use crate::settings::{AppSettings, Settings};
 use crate::wire::{Command, Failure, FailureCode, Reply};
-use crate::{DataFolder, OpenError, commands, jobs, models, platform, recovered, status};
+use crate::{DataFolder, OpenError, commands, finding, jobs, models, platform, recovered, status};
 
 /// How many events a subscriber may be behind before it misses some: half a minute of one answer.
 const EVENT_CAPACITY: usize = 1024;
@@ -135,6 +135,7 @@ impl App {
         self.spawn(follow::follow_other_programs(self.clone()));
         self.spawn(models::downloads::follow(self.clone()));
         self.spawn(jobs::running::resume(self.clone()));
+        self.spawn(finding::index_older(self.clone()));
         let app = self.clone();
         self.spawn(async move { follow::release_purged(&app).await });
         if autoload {

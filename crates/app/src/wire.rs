@@ -205,9 +205,16 @@ pub enum Command {
     ConfirmImport { token: String, name: String, check: bool },
     /// Discards a preview and Cairn's copy of its file.
     CancelImport { token: String },
-    /// The conversations that have a text in their title or in a message; with an empty text all that
-    /// have a message. Answers [`Reply::FoundConversations`].
+    /// The conversations that have all words of a text in their title or in one message; with an empty
+    /// text all that have a message. Answers [`Reply::FoundConversations`].
     SearchConversations { text: String },
+    /// The conversations that have all words of a text in one message of any branch, the best first,
+    /// at most 30. The last word may be a beginning unless white space follows it; words in quotation
+    /// marks stand beside each other. Private conversations are not searched. Answers
+    /// [`Reply::FoundMessages`].
+    SearchMessages { text: String },
+    /// Makes the branch with a message the one on screen. Answers [`Reply::Conversation`].
+    ShowMessage { conversation_id: String, message_id: String },
     /// Takes a conversation out of the list, or brings it back. It is still found.
     ArchiveConversation { id: String, is_archived: bool },
     /// Puts a conversation into a folder, or into none. Its system prompt stays.
@@ -359,6 +366,12 @@ pub enum Reply {
     FoundConversations {
         /// The one with the newest turn first.
         ids: Vec<String>,
+    },
+    FoundMessages {
+        found: Vec<FoundMessage>,
+        /// How much of all messages is indexed, from 0 to 1; those of an earlier version are indexed
+        /// after the first start of this one.
+        indexed_share: f64,
     },
     Folder {
         folder: Folder,

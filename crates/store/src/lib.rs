@@ -11,6 +11,7 @@
 //! │   ├── messages            a tree: each names the message it follows; ordered by number, never by time
 //! │   └── message_deletions   deletions of messages that can be undone
 //! ├── folders                 of conversations, and what those that are begun in one begin with
+//! ├── message_search          the words of messages (FTS5), for search; search_progress says of which
 //! ├── models                  which model folders were used, newest last
 //! ├── model_settings          what a person has set for a model, by its name
 //! ├── model_checks            what opening a model's files once has shown
@@ -96,6 +97,8 @@ mod recovery;
 mod result_code;
 mod run;
 mod search;
+mod search_fill;
+mod search_text;
 mod settings;
 mod store;
 mod title;
@@ -118,5 +121,6 @@ pub use messages::{FinishedMessage, Message, MessageStatus};
 pub use model_origins::ModelOrigin;
 pub use named_caches::{ListedNamedCache, NamedCacheKind, NamedCacheRow};
 pub use recovery::Recovery;
+pub use search::FoundConversation;
 pub use store::Store;
 pub use transfer::{Imported, ImportedConversation, ImportedMessage};

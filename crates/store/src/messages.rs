@@ -7,6 +7,7 @@ use uuid::Uuid;
 
 use crate::conversations::no_conversation;
 use crate::error::unknown;
+use crate::search_text::search_text;
 use crate::title::title_from;
 use crate::{Store, StoreError, token_ids};
 
@@ -430,7 +431,7 @@ impl Store {
     ) -> Result<(), StoreError> {
         let run_id = (message.status == MessageStatus::Streaming).then_some(&self.run.id);
         let done = sqlx::query(
-            "insert into messages (id, conversation_id, parent_id, role, status, run_id, text, created_at_ms) values (?, ?, ?, ?, ?, ?, ?, ?)",
+            "insert into messages (id, conversation_id, parent_id, role, status, run_id, text, search_text, created_at_ms) values (?, ?, ?, ?, ?, ?, ?, ?, ?)",
         )
         .bind(&message.id)
         .bind(&message.conversation_id)
@@ -439,6 +440,7 @@ impl Store {
         .bind(message.status.as_str())
         .bind(run_id)
         .bind(&message.text)
+        .bind(search_text(&message.text, None))
         .bind(message.created_at_ms)
         .execute(&mut *tx)
         .await
@@ -478,9 +480,9 @@ impl Store {
     ) -> Result<(), StoreError> {
         let done = sqlx::query(
             "update messages set status = ?1, run_id = case ?1 when 'streaming' then run_id end,
-                 text = ?2, segments = ?3, token_ids = ?4, error = ?5, stats = ?6,
-                 model = coalesce(?8, model)
-             where id = ?7",
+                 text = ?2, segments = ?3, token_ids = ?4, error = ?5, stats = ?6, search_text = ?7,
+                 model = coalesce(?9, model)
+             where id = ?8",
         )
         .bind(finished.status.as_str())
         .bind(&finished.text)
@@ -490,6 +492,7 @@ impl Store {
         // Plain numbers and texts always serialize; if that ever changes, an answer is saved
         // without figures.
         .bind(finished.stats.as_ref().and_then(|stats| serde_json::to_string(stats).ok()))
+        .bind(search_text(&finished.text, finished.segments.as_deref()))
         .bind(message_id)
         .bind(&finished.model)
         .execute(tx)

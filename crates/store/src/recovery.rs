@@ -315,12 +315,25 @@ async fn salvage(connection: &mut SqliteConnection) -> Result<Salvaged, sqlx::Er
     let mut salvaged = Salvaged::default();
     let tables: Vec<String> = sqlx::query_scalar(
         "select name from main.sqlite_schema
-         where type = 'table' and name not like 'sqlite\\_%' escape '\\' and name <> '_sqlx_migrations'",
+         where type = 'table' and name not like 'sqlite\\_%' escape '\\'
+             and name <> '_sqlx_migrations' and name not like 'message\\_search%' escape '\\'
+             and name <> 'search_progress'",
     )
     .fetch_all(&mut *connection)
     .await?;
+    let is_searched: bool = sqlx::query_scalar(
+        "select exists (select 1 from main.sqlite_schema where name = 'search_progress')",
+    )
+    .fetch_one(&mut *connection)
+    .await?;
+    if is_searched {
+        sqlx::raw_sql(LEAVE_UNINDEXED).execute(&mut *connection).await?;
+    }
     for table in &tables {
         salvaged.num_rows += TableCopy::of(connection, table).await?.run(connection).await?;
+    }
+    if is_searched {
+        sqlx::raw_sql(INDEX_LATER).execute(&mut *connection).await?;
     }
     restore_conversations(connection).await?;
     sqlx::raw_sql(REATTACH).execute(&mut *connection).await?;
@@ -342,6 +355,14 @@ async fn salvage(connection: &mut SqliteConnection) -> Result<Salvaged, sqlx::Er
     salvaged.messages = num_rows(connection, "messages").await?;
     Ok(salvaged)
 }
+
+/// No message that is copied is indexed for search.
+const LEAVE_UNINDEXED: &str = "update search_progress set indexed_from = 9223372036854775807, began_from = 9223372036854775807;";
+
+/// All messages that were copied are indexed later, as those of an earlier version are.
+const INDEX_LATER: &str = "
+    update search_progress set indexed_from = (select coalesce(max(seq), 0) + 1 from messages);
+    update search_progress set began_from = indexed_from;";
 
 /// A message whose parent is lost follows the message before it, and a branch whose end is lost ends
 /// in the newest message.

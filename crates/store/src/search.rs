@@ -1,28 +1,269 @@
-//! Conversations that have a text in their title or in one of their messages.
+//! Search over all conversations: which messages have the words of a query, and the conversations
+//! they are in. Deleted conversations are never found.
 
+use std::collections::HashMap;
+
+use cairn_chat::Role;
+use sqlx::Row;
+use sqlx::sqlite::SqliteRow;
+
+use crate::messages::role_named;
+use crate::search_text::{has_words, query, together};
 use crate::{Store, StoreError};
 
+/// Words in up to this many messages are ranked; of those in more the newest messages are taken.
+const MAX_RANKED: usize = 1000;
+/// How many messages of a common word are looked through for other conversations.
+const MAX_READ: usize = 20 * MAX_RANKED;
+/// How many words an excerpt has.
+const EXCERPT_WORDS: u32 = 16;
+/// Stand around the words that were found in an excerpt: characters that no keyboard has.
+const MARKS: [char; 2] = ['\u{1}', '\u{2}'];
+const MS_PER_MONTH: f64 = 30.0 * 24.0 * 3600.0 * 1000.0;
+
+/// A conversation with the words of a query in its messages.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FoundConversation {
+    /// Its id.
+    pub conversation_id: String,
+    /// The message that fits best; of a common word the newest one.
+    pub message_id: String,
+    /// Who wrote it.
+    pub role: Role,
+    /// When, in milliseconds since the Unix epoch.
+    pub created_at_ms: i64,
+    /// How many of its messages have the words; of a common word only the newest are counted.
+    pub num_messages: u32,
+    /// A part of the message, and which pieces of it are words of the query.
+    pub excerpt: Vec<(String, bool)>,
+}
+
+/// A message that has the words.
+struct Hit {
+    seq: i64,
+    id: String,
+    conversation_id: String,
+    role: Role,
+    created_at_ms: i64,
+    /// Greater is better.
+    score: f64,
+}
+
 impl Store {
-    /// The ids of the conversations that are not deleted, have messages, and have `text` in their title
-    /// or in a message of any branch; the one with the newest turn first. An empty text finds all. Only
-    /// letters of the English alphabet are found in either case. Every message is read.
+    /// The conversations with all words of `text` in one message of any branch, the best first, at
+    /// most `limit`. The last word may be a beginning, unless white space follows it; words in quotation
+    /// marks stand beside each other. Case and accents do not matter. Only whole words of scripts with
+    /// spaces are found, and any characters of others.
+    ///
+    /// A message that has the words more often and is shorter is better, and a new one up to twice as
+    /// good as an old one. Of words in more than 1,000 messages the newest come first.
+    pub async fn search_messages(
+        &self,
+        text: &str,
+        limit: usize,
+        now_ms: i64,
+    ) -> Result<Vec<FoundConversation>, StoreError> {
+        let Some(query) = query(text) else { return Ok(Vec::new()) };
+        let ranked = self.ranked(&query, now_ms).await.map_err(|error| self.failed(error))?;
+        let hits = match ranked {
+            Some(ranked) => ranked,
+            None => self.newest(&query, limit).await.map_err(|error| self.failed(error))?,
+        };
+        let mut best = best_of_each(hits);
+        best.truncate(limit);
+        self.with_excerpts(&query, best).await.map_err(|error| self.failed(error))
+    }
+
+    /// All messages with the words, the best first; none if they are too many.
+    async fn ranked(&self, query: &str, now_ms: i64) -> Result<Option<Vec<Hit>>, sqlx::Error> {
+        let num_found: i64 = sqlx::query_scalar(
+            "select count(*) from (select 1 from message_search where message_search match ? limit ?)",
+        )
+        .bind(query)
+        .bind(MAX_RANKED as i64 + 1)
+        .fetch_one(&self.readers)
+        .await?;
+        if num_found > MAX_RANKED as i64 {
+            return Ok(None);
+        }
+        let rows = sqlx::query(
+            "select messages.seq, messages.id, conversation_id, role, messages.created_at_ms, score
+             from (select rowid as hit, bm25(message_search) as score
+                   from message_search where message_search match ?)
+             cross join messages on messages.seq = hit
+             cross join conversations on conversations.id = conversation_id and deleted_at_ms is null",
+        )
+        .bind(query)
+        .fetch_all(&self.readers)
+        .await?;
+        let mut hits = rows.iter().map(|row| hit(row, now_ms)).collect::<Result<Vec<_>, _>>()?;
+        hits.sort_by(|a, b| b.score.total_cmp(&a.score).then(b.seq.cmp(&a.seq)));
+        Ok(Some(hits))
+    }
+
+    /// The newest messages with the words, until they are in enough conversations.
+    async fn newest(&self, query: &str, limit: usize) -> Result<Vec<Hit>, sqlx::Error> {
+        let mut hits: Vec<Hit> = Vec::new();
+        let mut conversations = std::collections::HashSet::new();
+        let (mut before, mut num_read) = (i64::MAX, 0);
+        while conversations.len() < limit && num_read < MAX_READ {
+            let seqs: Vec<i64> = sqlx::query_scalar(
+                "select rowid from message_search where message_search match ? and rowid < ?
+                 order by rowid desc limit ?",
+            )
+            .bind(query)
+            .bind(before)
+            .bind(MAX_RANKED as i64)
+            .fetch_all(&self.readers)
+            .await?;
+            let Some(last) = seqs.last() else { break };
+            let rows = sqlx::query(
+                "select messages.seq, messages.id, conversation_id, role, messages.created_at_ms, 0.0 as score
+                 from json_each(?)
+                 cross join messages on messages.seq = value and messages.deletion_id is null
+                 cross join conversations on conversations.id = conversation_id and deleted_at_ms is null
+                 order by messages.seq desc",
+            )
+            .bind(serde_json::to_string(&seqs).unwrap_or_default())
+            .fetch_all(&self.readers)
+            .await?;
+            for row in &rows {
+                let hit = hit(row, 0)?;
+                conversations.insert(hit.conversation_id.clone());
+                hits.push(hit);
+            }
+            (before, num_read) = (*last, num_read + seqs.len());
+        }
+        Ok(hits)
+    }
+
+    async fn with_excerpts(
+        &self,
+        query: &str,
+        best: Vec<(Hit, u32)>,
+    ) -> Result<Vec<FoundConversation>, sqlx::Error> {
+        let seqs: Vec<i64> = best.iter().map(|(hit, _)| hit.seq).collect();
+        let rows: Vec<(i64, String)> = sqlx::query_as(
+            "select rowid, snippet(message_search, 0, ?, ?, '…', ?) from message_search
+             where message_search match ? and rowid in (select value from json_each(?))",
+        )
+        .bind(MARKS[0].to_string())
+        .bind(MARKS[1].to_string())
+        .bind(EXCERPT_WORDS)
+        .bind(query)
+        .bind(serde_json::to_string(&seqs).unwrap_or_default())
+        .fetch_all(&self.readers)
+        .await?;
+        let mut excerpts: HashMap<i64, String> = rows.into_iter().collect();
+        let found = best.into_iter().map(|(hit, num_messages)| FoundConversation {
+            conversation_id: hit.conversation_id,
+            message_id: hit.id,
+            role: hit.role,
+            created_at_ms: hit.created_at_ms,
+            num_messages,
+            excerpt: pieces(&excerpts.remove(&hit.seq).unwrap_or_default()),
+        });
+        Ok(found.collect())
+    }
+
+    /// The ids of the conversations that have messages and all words of `text` in their title or in
+    /// one of their messages, as [`Store::search_messages`] finds them; the one with the newest turn
+    /// first. An empty text finds all.
     pub async fn search_conversations(&self, text: &str) -> Result<Vec<String>, StoreError> {
-        sqlx::query_scalar(
-            "select id from conversations
-             where deleted_at_ms is null and leaf_message_id is not null and (
-                 title like ?1 escape '\\' or exists (
-                     select 1 from messages where conversation_id = conversations.id and deletion_id is null and text like ?1 escape '\\'))
+        let is_all = text.trim().is_empty();
+        // A query without a letter is found in no message.
+        let query = query(text).filter(|_| !is_all).unwrap_or_else(|| "\"\"".to_owned());
+        let rows: Vec<(String, String, bool)> = sqlx::query_as(
+            "select id, title, id in (
+                 select conversation_id from message_search
+                 cross join messages
+                     on messages.seq = message_search.rowid and messages.deletion_id is null
+                 where message_search match ?)
+             from conversations where deleted_at_ms is null and leaf_message_id is not null
              order by activity_seq desc",
         )
-        .bind(containing(text))
+        .bind(query)
         .fetch_all(&self.readers)
         .await
-        .map_err(|error| self.failed(error))
+        .map_err(|error| self.failed(error))?;
+        let found =
+            rows.into_iter().filter(|(_, title, is_found)| *is_found || has_words(title, text));
+        Ok(found.map(|(id, _, _)| id).collect())
     }
 }
 
-/// The pattern of texts that contain `text`, in which a backslash takes its meaning from what follows.
-fn containing(text: &str) -> String {
-    let escaped = text.replace('\\', "\\\\").replace('%', "\\%").replace('_', "\\_");
-    format!("%{escaped}%")
+fn hit(row: &SqliteRow, now_ms: i64) -> Result<Hit, sqlx::Error> {
+    let created_at_ms: i64 = row.try_get("created_at_ms")?;
+    let months = (now_ms.saturating_sub(created_at_ms)).max(0) as f64 / MS_PER_MONTH;
+    // FTS5 counts the other way round: the best is the least.
+    let relevance = -row.try_get::<f64, _>("score")?;
+    Ok(Hit {
+        seq: row.try_get("seq")?,
+        id: row.try_get("id")?,
+        conversation_id: row.try_get("conversation_id")?,
+        role: role_named(row.try_get("role")?)?,
+        created_at_ms,
+        score: relevance * (1.0 + 1.0 / (1.0 + months)),
+    })
+}
+
+/// The first message of each conversation, and how many it has.
+fn best_of_each(hits: Vec<Hit>) -> Vec<(Hit, u32)> {
+    let mut places: HashMap<String, usize> = HashMap::new();
+    let mut best: Vec<(Hit, u32)> = Vec::new();
+    for hit in hits {
+        match places.get(&hit.conversation_id) {
+            Some(place) => best[*place].1 += 1,
+            None => {
+                places.insert(hit.conversation_id.clone(), best.len());
+                best.push((hit, 1));
+            }
+        }
+    }
+    best
+}
+
+/// The pieces of an excerpt as SQLite marks it, with single spaces.
+fn pieces(marked: &str) -> Vec<(String, bool)> {
+    let mut pieces: Vec<(String, bool)> = Vec::new();
+    let mut is_word = false;
+    for part in together(marked).split_inclusive(MARKS) {
+        let begins = part.ends_with(MARKS[0]);
+        let mut text = String::new();
+        for character in part.trim_end_matches(MARKS).chars() {
+            match character.is_whitespace() || character.is_control() {
+                true if text.ends_with(' ') => {}
+                true => text.push(' '),
+                false => text.push(character),
+            }
+        }
+        if !text.is_empty() {
+            pieces.push((text, is_word));
+        }
+        is_word = begins;
+    }
+    pieces
+}
+
+#[cfg(test)]
+mod tests {
+    use super::pieces;
+
+    #[test]
+    fn an_excerpt_has_pieces_in_single_lines() {
+        let piece = |text: &str, is_word| (text.to_owned(), is_word);
+        assert_eq!(
+            pieces("…an\n\n old \u{1}grey\u{2} \u{1}stone\u{2}…"),
+            [
+                piece("…an old ", false),
+                piece("grey", true),
+                piece(" ", false),
+                piece("stone", true),
+                piece("…", false)
+            ]
+        );
+        let apart = "\u{1}\u{200B}模\u{200B}型\u{2}\u{200B}。";
+        assert_eq!(pieces(apart), [piece("模型", true), piece("。", false)]);
+        assert_eq!(pieces(""), []);
+    }
 }

@@ -12,11 +12,12 @@ use sqlx::sqlite::{
     SqliteArguments, SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions,
     SqliteQueryResult, SqliteSynchronous,
 };
-use sqlx::{Connection, Sqlite, Transaction};
+use sqlx::{Connection, Row, Sqlite, SqliteConnection, Transaction};
 
 use crate::deletion::purge_run;
 use crate::other_writers::OtherWriters;
 use crate::run::{self, Run};
+use crate::search_text::search_text;
 use crate::{StoreError, backup, chunks};
 
 pub(crate) static MIGRATIONS: Migrator = sqlx::migrate!("./migrations");
@@ -261,6 +262,24 @@ pub(crate) fn known_version() -> i64 {
     MIGRATIONS.iter().map(|migration| migration.version).max().unwrap_or(0)
 }
 
+/// Ends the answers that a run was writing.
+async fn interrupt(tx: &mut SqliteConnection, run: &str) -> Result<(), sqlx::Error> {
+    let rows = sqlx::query("select seq, text, segments from messages where run_id = ?")
+        .bind(run)
+        .fetch_all(&mut *tx)
+        .await?;
+    for row in rows {
+        sqlx::query(
+            "update messages set status = 'interrupted', run_id = null, search_text = ? where seq = ?",
+        )
+        .bind(search_text(row.try_get("text")?, row.try_get("segments")?))
+        .bind(row.try_get::<i64, _>("seq")?)
+        .execute(&mut *tx)
+        .await?;
+    }
+    Ok(())
+}
+
 /// Finishes the rows of runs that have ended: streaming messages become interrupted, and deletions
 /// final.
 async fn finish_ended_runs(folder: &Path, writer: &SqlitePool) -> Result<(), sqlx::Error> {
@@ -278,10 +297,7 @@ async fn finish_ended_runs(folder: &Path, writer: &SqlitePool) -> Result<(), sql
     .into_iter()
     .collect();
     for run in runs.iter().filter(|run| !run::is_alive(folder, run)) {
-        sqlx::query("update messages set status = 'interrupted', run_id = null where run_id = ?")
-            .bind(run)
-            .execute(&mut *tx)
-            .await?;
+        interrupt(&mut tx, run).await?;
         purge_run(&mut tx, run).await?;
     }
     tx.commit().await

@@ -6,6 +6,7 @@ use cairn_chat::{GenerationStats, Role};
 use sqlx::SqliteConnection;
 use uuid::Uuid;
 
+use crate::search_text::search_text;
 use crate::title::title_from;
 use crate::{Message, MessageStatus, Store, StoreError};
 
@@ -236,8 +237,8 @@ async fn insert_message(
 ) -> Result<(), sqlx::Error> {
     sqlx::query(
         "insert into messages
-             (id, conversation_id, parent_id, role, status, text, segments, error, stats, created_at_ms)
-         values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+             (id, conversation_id, parent_id, role, status, text, segments, search_text, error, stats, created_at_ms)
+         values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
     )
     .bind(&ids.messages[index])
     .bind(&ids.conversation)
@@ -246,6 +247,7 @@ async fn insert_message(
     .bind(message.status.as_str())
     .bind(&message.text)
     .bind(&message.segments)
+    .bind(search_text(&message.text, message.segments.as_deref()))
     .bind(&message.error)
     .bind(message.stats.as_ref().and_then(|stats| serde_json::to_string(stats).ok()))
     .bind(message.created_at_ms)

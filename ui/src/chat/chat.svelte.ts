@@ -152,6 +152,16 @@ export class ChatStore {
     if (id !== null && !this.#threads.has(id)) void this.#open(id).refetch();
   }
 
+  /** Opens a chat at a message, on the branch that has it. */
+  async showMessage(id: string, message_id: string): Promise<void> {
+    const isShown = await this.#run({ type: 'show_message', conversation_id: id, message_id }, id);
+    const known = this.#threads.get(id);
+    this.select(id);
+    if (!isShown) return;
+    if (known && !known.messages.some((message) => message.id === message_id)) await known.refetch();
+    this.#threads.get(id)?.reveal(message_id);
+  }
+
   /** Takes a chat out of the list, or brings it back; can be taken back. */
   async archive(id: string, is_archived: boolean): Promise<void> {
     const before = this.list.get(id);

@@ -40,6 +40,8 @@ export class Thread {
   readonly drawn = new DrawnMessages();
   /** Where a person was; null at the end. */
   place: Place | null = null;
+  /** The message to scroll to and to mark, once it is there. */
+  goal = $state<string | null>(null);
   /** The message that is being edited, and the text so far. */
   editing = $state<{ id: string; text: string } | null>(null);
   /** How often another branch was put on screen. */
@@ -105,6 +107,11 @@ export class Thread {
   receive(event: ThreadEvent): void {
     if (this.#queued) this.#queued.push(event);
     else this.#apply(event, false);
+  }
+
+  /** Has a message scrolled to and marked, once it is there. */
+  reveal(messageId: string): void {
+    this.goal = messageId;
   }
 
   /** Sees to it that a message is drawn; returns whether it is in this branch. */

@@ -1,17 +1,22 @@
-// What the palette finds: chats, starting points, models and commands, the best first.
+// What the palette finds: chats by title and by what they say, starting points, saved context, models and commands,
+// the best first.
 import type { App } from '../app.svelte';
 import { titleOf } from '../chat/conversations.svelte';
 import { commands, isAvailable } from '../commands';
 import { shortModelName } from '../status/engine';
+import type { ExcerptPiece } from '../platform/wire';
 import { strings } from '../text';
 import { shortcutText } from '../ui/shortcuts';
 
 export interface PaletteEntry {
   id: string;
-  /** The words that were searched. */
   label: string;
+  /** The words that are searched instead of the label. */
+  searched?: string;
   /** What stands beside them. */
   detail: string;
+  /** Pieces of a message, instead of that. */
+  excerpt?: ExcerptPiece[];
   /** The shortcut that does the same. */
   keys: string;
   /** The id of the chat whose saved context is shown before the words. */
@@ -27,6 +32,10 @@ export interface PaletteGroup {
 const MOST_RECENT = 4;
 const MOST_CHATS = 6;
 const MOST_OTHERS = 5;
+const MOST_MESSAGES = 8;
+const MOST_SAVED = 3;
+/** Where messages stand among groups by their best match: behind words that begin as the query does. */
+const MESSAGES_MATCH = 1.5;
 
 /** How well words match a query: 0 not at all, 3 from the beginning. Every word of the query has to be in them. */
 export function matchOf(words: string, query: string): number {
@@ -44,30 +53,48 @@ function fold(text: string): string {
 }
 
 export function paletteGroups(app: App, query: string): PaletteGroup[] {
-  const isEmpty = query.trim() === '';
   const words = strings.palette;
-  const best = (entries: PaletteEntry[], most: number) =>
-    entries
-      .map((entry) => ({ entry, match: matchOf(entry.label, query) }))
-      .filter(({ match }) => match > 0)
-      .sort((a, b) => b.match - a.match)
-      .slice(0, most)
-      .map(({ entry }) => entry);
-  const groups: PaletteGroup[] = [
-    { name: isEmpty ? words.recent : words.chats, entries: best(chatEntries(app), isEmpty ? MOST_RECENT : MOST_CHATS) },
-    { name: words.startingPoints, entries: best(startingPointEntries(app), MOST_OTHERS) },
-    {
-      name: words.models,
-      entries: best([...modelEntries(app), ...(isEmpty ? [] : downloadEntries(app))], MOST_OTHERS),
-    },
-    { name: words.actions, entries: best(commandEntries(app), isEmpty ? commands.length : MOST_OTHERS) },
-  ];
-  if (!isEmpty) groups.push({ name: words.ask, entries: [askEntry(app, query.trim())] });
-  return groups.filter(({ entries }) => entries.length > 0);
+  if (query.trim() === '') {
+    return ordered([
+      group(words.recent, chatEntries(app, true), query, MOST_RECENT),
+      group(words.startingPoints, startingPointEntries(app), query, MOST_OTHERS),
+      group(words.models, modelEntries(app), query, MOST_OTHERS),
+      group(words.actions, commandEntries(app), query, commands.length),
+    ]);
+  }
+  const groups = ordered([
+    group(words.chats, chatEntries(app, false), query, MOST_CHATS),
+    group(words.startingPoints, startingPointEntries(app), query, MOST_OTHERS),
+    group(words.models, [...modelEntries(app), ...downloadEntries(app)], query, MOST_OTHERS),
+    group(words.actions, commandEntries(app), query, MOST_OTHERS),
+    { name: words.messages, entries: messageEntries(app), match: MESSAGES_MATCH },
+    // Behind the chats themselves, also where their titles match as well.
+    { ...group(words.savedContext, savedEntries(app), query, MOST_SAVED), match: 0 },
+  ]);
+  return [...groups, { name: words.ask, entries: [askEntry(app, query.trim())] }];
 }
 
-function chatEntries({ chat, navigation }: App): PaletteEntry[] {
-  return chat.list.items.map((conversation) => {
+interface Ranked extends PaletteGroup {
+  /** How well its best entry matches. */
+  match: number;
+}
+
+/** The best of some entries. */
+function group(name: string, all: PaletteEntry[], query: string, most: number): Ranked {
+  const matched = all
+    .map((entry) => ({ entry, match: matchOf(entry.searched ?? entry.label, query) }))
+    .filter(({ match }) => match > 0)
+    .sort((a, b) => b.match - a.match);
+  return { name, entries: matched.slice(0, most).map(({ entry }) => entry), match: matched[0]?.match ?? 0 };
+}
+
+/** The group with the best match first; of equal ones in the order in which they stand here. */
+function ordered(groups: Ranked[]): PaletteGroup[] {
+  return groups.filter(({ entries }) => entries.length > 0).sort((a, b) => b.match - a.match);
+}
+
+function chatEntries({ chat, navigation }: App, isOfList: boolean): PaletteEntry[] {
+  return (isOfList ? chat.list.listed : chat.list.items).map((conversation) => {
     const { id } = conversation;
     const isOpen = id === chat.selectedId && navigation.page === 'chat';
     const detail = isOpen ? strings.palette.openNow : strings.pieces.ago(conversation.updated_at_ms, Date.now());
@@ -78,6 +105,45 @@ function chatEntries({ chat, navigation }: App): PaletteEntry[] {
     };
     return { id: `chat-${id}`, label: titleOf(conversation), detail, keys: '', conversationId: id, run };
   });
+}
+
+/** A message of each chat that says what is looked for. */
+function messageEntries(app: App): PaletteEntry[] {
+  const { chat, search } = app;
+  const entries: PaletteEntry[] = [];
+  for (const { conversation_id: id, message_id, excerpt, num_messages, created_at_ms } of search.found) {
+    const conversation = chat.list.get(id);
+    // One that was just deleted may still be among those that were found.
+    if (!conversation) continue;
+    const ago = strings.pieces.ago(created_at_ms, Date.now());
+    entries.push({
+      id: `message-${message_id}`,
+      label: titleOf(conversation),
+      excerpt,
+      detail: num_messages > 1 ? `${strings.palette.moreMessages(num_messages - 1)} · ${ago}` : ago,
+      keys: '',
+      conversationId: id,
+      run: () => app.openMessage(id, message_id),
+    });
+  }
+  return entries.slice(0, MOST_MESSAGES);
+}
+
+/** The saved context of chats, by their titles. */
+function savedEntries(app: App): PaletteEntry[] {
+  const saved = app.chat.list.items.filter(({ cache }) => (cache?.cached_tokens ?? 0) > 0);
+  return saved.map((conversation) => ({
+    id: `saved-${conversation.id}`,
+    label: strings.palette.savedContextOf(titleOf(conversation)),
+    searched: titleOf(conversation),
+    detail: strings.common.tokens(conversation.cache?.cached_tokens ?? 0),
+    keys: '',
+    conversationId: conversation.id,
+    run: () => {
+      app.openConversation(conversation.id);
+      app.navigation.show('inspector', true);
+    },
+  }));
 }
 
 function startingPointEntries(app: App): PaletteEntry[] {

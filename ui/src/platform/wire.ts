@@ -70,6 +70,8 @@ export type Command = { "type": "bootstrap" }
   | { "type": "confirm_import", token: string, name: string, check: boolean, }
   | { "type": "cancel_import", token: string, }
   | { "type": "search_conversations", text: string, }
+  | { "type": "search_messages", text: string, }
+  | { "type": "show_message", conversation_id: string, message_id: string, }
   | { "type": "archive_conversation", id: string, is_archived: boolean, }
   | { "type": "move_conversation", id: string, folder_id: string | null, }
   | { "type": "create_folder", name: string, }
@@ -152,6 +154,12 @@ failure: Failure | null, }
  * The one with the newest turn first.
  */
 ids: Array<string>, }
+  | { "type": "found_messages", found: Array<FoundMessage>,
+/**
+ * How much of all messages is indexed, from 0 to 1; those of an earlier version are indexed
+ * after the first start of this one.
+ */
+indexed_share: number, }
   | { "type": "folder", folder: Folder, }
   | { "type": "chats_imported", imported: ChatsImported, }
   | { "type": "jobs", jobs: Array<Job>, }
@@ -672,6 +680,32 @@ is_mlx: boolean, parameters: number | null, quantization_bits: number | null,
  * As the hub names it: "qwen3".
  */
 model_type: string | null, updated_at_ms: number | null, };
+
+/**
+ * A conversation with the words of a search in its messages.
+ */
+export type FoundMessage = { conversation_id: string,
+/**
+ * The message that fits best.
+ */
+message_id: string, role: Role, created_at_ms: number,
+/**
+ * How many messages of the conversation have the words.
+ */
+num_messages: number,
+/**
+ * A part of the message.
+ */
+excerpt: Array<ExcerptPiece>, };
+
+/**
+ * A piece of an excerpt.
+ */
+export type ExcerptPiece = { text: string,
+/**
+ * It is what was searched for.
+ */
+is_match: boolean, };
 
 /**
  * A folder of conversations.

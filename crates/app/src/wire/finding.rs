@@ -1,7 +1,32 @@
-//! Wire types of folders, and of chats as files.
+//! Wire types of search, of folders, and of chats as files.
 
 use serde::{Deserialize, Serialize};
 use ts_rs::TS;
+
+use super::Role;
+
+/// A conversation with the words of a search in its messages.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, TS)]
+pub struct FoundMessage {
+    pub conversation_id: String,
+    /// The message that fits best.
+    pub message_id: String,
+    pub role: Role,
+    #[ts(type = "number")]
+    pub created_at_ms: i64,
+    /// How many messages of the conversation have the words.
+    pub num_messages: u32,
+    /// A part of the message.
+    pub excerpt: Vec<ExcerptPiece>,
+}
+
+/// A piece of an excerpt.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, TS)]
+pub struct ExcerptPiece {
+    pub text: String,
+    /// It is what was searched for.
+    pub is_match: bool,
+}
 
 /// A folder of conversations.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, TS)]

@@ -156,7 +156,10 @@ async fn exports_of_other_programs_come_in() {
     let gems = import(&app, &fixture("sharegpt.json")).await.first_id.unwrap();
     assert_eq!(messages(&app, &gems).await.len(), 4);
     assert_eq!(import(&app, &fixture("messages.jsonl")).await.num_added, 2);
-    // What came in goes on.
+    // What came in is found, and goes on.
+    let found = app.call(Command::SearchMessages { text: "gneiss".to_owned() }).await.unwrap();
+    let Reply::FoundMessages { found, indexed_share } = found else { panic!("{found:?}") };
+    assert_eq!((found[0].conversation_id.as_str(), indexed_share), (id.as_str(), 1.0));
     set_for_all(&app, "max_tokens", 2).await;
     answered(&app, &id, "Why?").await;
     app.close().await;

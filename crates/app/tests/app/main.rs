@@ -8,6 +8,7 @@ mod branches;
 mod chat_files;
 mod commands;
 mod deletion;
+mod finding;
 mod hub_settings;
 mod jobs;
 mod kit;

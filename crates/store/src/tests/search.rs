@@ -1,40 +1,242 @@
-//! Searching conversations.
+//! Searching conversations, and keeping the index equal to the messages.
 
 use super::*;
+use crate::{FoundConversation, ImportedConversation, ImportedMessage};
+use cairn_chat::Role;
+
+const NOW_MS: i64 = 1_000_000_000_000;
+const MONTH_MS: i64 = 30 * 24 * 3600 * 1000;
+
+/// A conversation with one question and its answer.
+async fn chat(store: &Store, title: &str, question: &str, answer: &str) -> String {
+    let id = store.create_conversation(1).await.unwrap().id;
+    turn(store, &id, question, answer).await;
+    store.rename_conversation(&id, title).await.unwrap();
+    id
+}
+
+async fn search(store: &Store, text: &str) -> Vec<FoundConversation> {
+    store.search_messages(text, 10, NOW_MS).await.unwrap()
+}
+
+async fn found(store: &Store, text: &str) -> Vec<String> {
+    search(store, text).await.into_iter().map(|found| found.conversation_id).collect()
+}
+
+/// Whether the words of the index are those of the messages that have ended.
+async fn check_index(scratch: &Scratch) {
+    scratch
+        .execute("insert into message_search (message_search, rank) values ('integrity-check', 0)")
+        .await;
+    let indexed: i64 = scratch.scalar("select count(*) from message_search_docsize").await;
+    let ended: i64 =
+        scratch.scalar("select count(*) from messages where status <> 'streaming'").await;
+    assert_eq!(indexed, ended);
+}
+
+fn imported(text: &str, at_ms: i64) -> ImportedConversation {
+    let message = ImportedMessage {
+        id: None,
+        parent: None,
+        role: Role::User,
+        status: MessageStatus::Complete,
+        text: text.to_owned(),
+        segments: None,
+        error: None,
+        stats: None,
+        created_at_ms: at_ms,
+    };
+    ImportedConversation {
+        origin: format!("test:{text}:{at_ms}"),
+        id: None,
+        title: String::new(),
+        system_prompt: String::new(),
+        settings: None,
+        created_at_ms: at_ms,
+        updated_at_ms: at_ms,
+        is_pinned: false,
+        is_archived: false,
+        folder: None,
+        messages: vec![message],
+        leaf: None,
+    }
+}
 
 #[tokio::test]
 async fn conversations_are_found_by_title_and_by_any_message() {
     let scratch = Scratch::new();
     let store = scratch.open().await;
-    let mut ids = Vec::new();
-    for (title, question, answer) in [
-        ("Stones", "What is granite?", "An igneous rock."),
-        ("Refund", "Is 100% of it paid back?", "Yes."),
-        ("Plants", "What is grass_seed?", "The seed of C:\\grass."),
-    ] {
-        let id = store.create_conversation(1).await.unwrap().id;
-        turn(&store, &id, question, answer).await;
-        store.rename_conversation(&id, title).await.unwrap();
-        ids.push(id);
-    }
+    let ids = [
+        chat(&store, "Stones", "What is granite?", "An igneous rock.").await,
+        chat(&store, "Refund", "Is 100% of it paid back?", "Yes.").await,
+        chat(&store, "Crème", "What is grass_seed?", "The seed of C:\\grass.").await,
+    ];
     store.create_conversation(3).await.unwrap();
-    let deleted = store.create_conversation(3).await.unwrap().id;
-    turn(&store, &deleted, "granite", "A stone.").await;
+    let deleted = chat(&store, "Granite", "granite", "A stone.").await;
     store.delete_conversation(&deleted, 5).await.unwrap();
 
     for (text, expected) in [
         ("", &[2, 1, 0][..]),
+        (" ", &[2, 1, 0]),
         ("STONE", &[0]),
-        ("igneous", &[0]),
-        ("What is", &[2, 0]),
+        ("igneo", &[0]),
+        ("is What", &[2, 0]),
         ("100%", &[1]),
-        ("0%o", &[]),
-        ("grass_", &[2]),
-        ("g_ass", &[]),
+        ("%", &[]),
+        ("ass", &[]),
+        ("creme", &[2]),
+        ("grass_seed", &[2]),
         ("C:\\grass", &[2]),
     ] {
         let expected: Vec<&String> = expected.iter().map(|&index| &ids[index]).collect();
         let found = store.search_conversations(text).await.unwrap();
         assert_eq!(found.iter().collect::<Vec<_>>(), expected, "{text:?}");
     }
+}
+
+#[tokio::test]
+async fn messages_are_found_by_words_in_any_language() {
+    let scratch = Scratch::new();
+    let store = scratch.open().await;
+    let granite = chat(&store, "1", "What is granite, exactly?", "An igneous rock").await;
+    let cafe = chat(&store, "2", "Ein Café über dem See", "Schön.").await;
+    let chinese = chat(&store, "3", "我想学习语言模型", "好的，大型语言模型").await;
+    let japanese = chat(&store, "4", "東京タワーはどこですか", "港区です").await;
+    for (text, expected) in [
+        ("granite", vec![&granite]),
+        ("gran", vec![&granite]),
+        ("gran ", vec![]),
+        ("\"exactly granite\"", vec![]),
+        ("\"is granite\"", vec![&granite]),
+        ("granite igneous", vec![]),
+        ("cafe", vec![&cafe]),
+        ("uber SEE", vec![&cafe]),
+        ("模型", vec![&chinese]),
+        ("学习", vec![&chinese]),
+        ("型模", vec![]),
+        ("タワー", vec![&japanese]),
+        ("", vec![]),
+        ("???", vec![]),
+    ] {
+        assert_eq!(found(&store, text).await.iter().collect::<Vec<_>>(), expected, "{text:?}");
+    }
+    let excerpt = &search(&store, "语言").await[0].excerpt;
+    assert!(excerpt.contains(&("语言".to_owned(), true)), "{excerpt:?}");
+    let piece = |text: &str, is_word| (text.to_owned(), is_word);
+    assert_eq!(
+        search(&store, "granite").await[0].excerpt,
+        [piece("What is ", false), piece("granite", true), piece(", exactly?", false)]
+    );
+}
+
+#[tokio::test]
+async fn a_new_message_is_better_than_an_old_one_with_the_same_words() {
+    let scratch = Scratch::new();
+    let store = scratch.open().await;
+    for (text, months) in [("a stone", 24), ("a stone", 0), ("stone stone", 24)] {
+        let chat = imported(text, NOW_MS - months * MONTH_MS);
+        store.import_conversation(&chat).await.unwrap();
+    }
+    let texts: Vec<String> = search(&store, "stone")
+        .await
+        .iter()
+        .map(|found| format!("{} {}", found.created_at_ms == NOW_MS, found.excerpt.len()))
+        .collect();
+    assert_eq!(texts[0], "true 2", "the new one first");
+    assert_eq!(texts.len(), 3);
+}
+
+#[tokio::test]
+async fn words_in_very_many_messages_are_found_in_the_newest_conversations() {
+    let scratch = Scratch::new();
+    let store = scratch.open().await;
+    let first = chat(&store, "first", "stone", "stone").await;
+    let mut long = imported("stone", NOW_MS);
+    long.messages = vec![long.messages[0].clone(); 1500];
+    store.import_conversation(&long).await.unwrap();
+    let last = chat(&store, "last", "stone", "grass").await;
+    let ids = found(&store, "stone").await;
+    assert_eq!((ids.len(), &ids[0], &ids[2]), (3, &last, &first));
+    assert_eq!(store.search_messages("stone", 1, NOW_MS).await.unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn the_index_follows_answers_and_deletions() {
+    let scratch = Scratch::new();
+    let store = scratch.open().await;
+    let id = store.create_conversation(1).await.unwrap().id;
+    let (user, answer) = store.begin_turn(&id, "zebrawood", 10).await.unwrap();
+    store.save_progress(&answer.id, "half", None, &[], None).await.unwrap();
+    assert_eq!(found(&store, "half").await.len(), 0, "an answer is indexed when it has ended");
+    let reasoning = r#"[{"kind":"reasoning","text":"secret","began_at_ms":0,"duration_ms":1},{"kind":"text","text":"whole"}]"#;
+    let mut ended = finished(MessageStatus::Complete, "<think>secret</think>whole");
+    ended.segments = Some(reasoning.to_owned());
+    store.finish_turn(&user.id, &[1], &answer.id, &ended).await.unwrap();
+    assert_eq!(found(&store, "whole").await, [id.as_str()]);
+    assert_eq!(found(&store, "secret").await.len(), 0);
+    // Ending it again replaces the words.
+    store.finish(&answer.id, &finished(MessageStatus::Complete, "jacaranda")).await.unwrap();
+    assert_eq!(found(&store, "whole").await.len(), 0);
+    assert_eq!(found(&store, "jacaranda").await[0], id);
+    check_index(&scratch).await;
+
+    store.delete_conversation(&id, 20).await.unwrap();
+    assert_eq!(found(&store, "jacaranda").await.len(), 0);
+    store.restore_conversation(&id).await.unwrap();
+    assert_eq!(found(&store, "jacaranda").await[0], id);
+    store.delete_conversation(&id, 21).await.unwrap();
+    assert!(store.purge_conversation(&id, 21).await.unwrap());
+    check_index(&scratch).await;
+    store.close().await.unwrap();
+    let file = std::fs::read(scratch.database()).unwrap();
+    let has = |word: &[u8]| file.windows(word.len()).any(|window| window == word);
+    assert!(!has(b"jacaranda") && !has(b"zebrawood"), "nothing of a purged chat stays in the file");
+}
+
+#[tokio::test]
+async fn an_answer_that_was_interrupted_is_found() {
+    let scratch = Scratch::new();
+    let store = scratch.open().await;
+    let id = store.create_conversation(1).await.unwrap().id;
+    let (_, answer) = store.begin_turn(&id, "question", 10).await.unwrap();
+    store.save_progress(&answer.id, "模型 half", None, &[], None).await.unwrap();
+    drop(store);
+    let store = scratch.open().await;
+    assert_eq!(found(&store, "half").await, [id.as_str()]);
+    assert_eq!(found(&store, "模型").await, [id]);
+    check_index(&scratch).await;
+}
+
+#[tokio::test]
+async fn messages_of_an_earlier_version_are_indexed_in_parts() {
+    let scratch = Scratch::new();
+    let store = scratch.open().await;
+    let old = chat(&store, "old", "a stone", "模型").await;
+    let mut long = imported("filling", NOW_MS);
+    long.messages = vec![long.messages[0].clone(); 900];
+    store.import_conversation(&long).await.unwrap();
+    store.close().await.unwrap();
+    // As the migration leaves a database that had messages.
+    scratch
+        .execute(
+            "insert into message_search (message_search) values ('delete-all');
+             update search_progress set indexed_from = 903, began_from = 903;
+             update messages set search_text = null;",
+        )
+        .await;
+    let store = scratch.open().await;
+    assert_eq!(store.indexed_share().await.unwrap(), 0.0);
+    assert_eq!(found(&store, "stone").await.len(), 0);
+    let new = chat(&store, "new", "another stone", "yes").await;
+    assert_eq!(found(&store, "stone").await, [new.as_str()]);
+    let share = store.index_older().await.unwrap();
+    assert!(share > 0.4 && share < 0.5, "{share}");
+    assert_eq!(found(&store, "filling").await.len(), 1);
+    // What is deleted before it was indexed is never in the index.
+    store.delete_conversation(&old, 5).await.unwrap();
+    store.purge_conversation(&old, 5).await.unwrap();
+    while store.index_older().await.unwrap() < 1.0 {}
+    assert_eq!(store.indexed_share().await.unwrap(), 1.0);
+    assert_eq!(found(&store, "stone").await, [new]);
+    check_index(&scratch).await;
 }

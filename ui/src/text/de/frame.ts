@@ -131,7 +131,7 @@ export const keys: Catalogue['keys'] = {
 
 export const palette: Catalogue['palette'] = {
   title: 'Suchen',
-  placeholder: 'Chats, Modelle und Befehle suchen',
+  placeholder: 'Chats, Nachrichten, Modelle und Befehle suchen',
   results: 'Ergebnisse',
   chats: 'Chats',
   recent: 'Letzte Chats',
@@ -139,6 +139,11 @@ export const palette: Catalogue['palette'] = {
   models: 'Modelle',
   actions: 'Befehle',
   ask: 'Fragen',
+  messages: 'In Nachrichten',
+  savedContext: 'Gesicherter Kontext',
+  savedContextOf: (title) => `Gesicherter Kontext von ${title}`,
+  moreMessages: (count) => `+${f.count(count)} weitere`,
+  indexing: (share) => `Ältere Chats werden noch erfasst (${f.share(share)}).`,
   openNow: 'Jetzt offen',
   loaded: 'Geladen',
   newChatWith: (text) => `Neuer Chat: „${text}“`,

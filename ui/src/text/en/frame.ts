@@ -133,7 +133,7 @@ export const keys = {
 
 export const palette = {
   title: 'Search',
-  placeholder: 'Search chats, models and commands',
+  placeholder: 'Search chats, messages, models and commands',
   results: 'Results',
   chats: 'Chats',
   recent: 'Recent chats',
@@ -141,6 +141,11 @@ export const palette = {
   models: 'Models',
   actions: 'Actions',
   ask: 'Ask',
+  messages: 'In messages',
+  savedContext: 'Saved context',
+  savedContextOf: (title: string) => `Saved context of ${title}`,
+  moreMessages: (count: number) => `+${f.count(count)} more`,
+  indexing: (share: number) => `Older chats are still being indexed (${f.share(share)}).`,
   openNow: 'Open now',
   loaded: 'Loaded',
   newChatWith: (text: string) => `New chat: “${text}”`,

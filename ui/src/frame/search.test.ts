@@ -1,0 +1,124 @@
+// Looking for words in the messages of all chats, and opening what was found.
+import { fireEvent, screen, within } from '@testing-library/svelte';
+import { expect, test } from 'vitest';
+import { bootstrap, conversation, FakePlatform, gate, message, settle } from '../testing/fake';
+import type { FoundMessage, Reply } from '../platform/wire';
+import { drawn, openWindow, useWindow } from '../testing/window';
+
+useWindow();
+
+const found = (conversation_id: string, change: Partial<FoundMessage> = {}): FoundMessage => ({
+  conversation_id,
+  message_id: `m-${conversation_id}`,
+  role: 'assistant',
+  created_at_ms: 1,
+  num_messages: 1,
+  excerpt: [
+    { text: 'an ', is_match: false },
+    { text: 'igneous', is_match: true },
+    { text: ' rock', is_match: false },
+  ],
+  ...change,
+});
+const reply = (all: FoundMessage[], indexed_share = 1): Reply => ({
+  type: 'found_messages',
+  found: all,
+  indexed_share,
+});
+
+async function open() {
+  const platform = new FakePlatform();
+  platform.answers = {
+    bootstrap: bootstrap({
+      conversations: [
+        conversation('a', { title: 'Stones', updated_at_ms: 3 }),
+        conversation('b', { title: 'Igneous', updated_at_ms: 2 }),
+        conversation('c', { title: 'Away', updated_at_ms: 1, is_archived: true }),
+      ],
+    }),
+    get_conversation: { type: 'conversation', conversation: conversation('a'), messages: [message('m-a')] },
+  };
+  const { app, clock } = await openWindow(platform);
+  app.openPalette();
+  await drawn();
+  const type = async (text: string) => {
+    await fireEvent.input(screen.getByRole('combobox', { hidden: true }), { target: { value: text } });
+    clock.run();
+    await drawn();
+  };
+  const group = (name: string) => screen.queryByRole('group', { name, hidden: true });
+  const options = () => screen.getAllByRole('option', { hidden: true }).map(({ textContent }) => textContent?.trim());
+  return { app, clock, group, options, platform, type };
+}
+
+test('messages are found beside titles, and open where they are', async () => {
+  const { app, group, platform, type } = await open();
+  platform.answers.search_messages = reply([found('a', { num_messages: 3 }), found('gone')]);
+  await type('igneous');
+  const messages = group('In messages') as HTMLElement;
+  expect(within(messages).getAllByRole('option', { hidden: true })).toHaveLength(1);
+  expect(within(messages).getByText('igneous').tagName).toBe('MARK');
+  expect(messages.textContent).toContain('+2 more');
+  // The chat whose title it is comes first.
+  expect(screen.getAllByRole('option', { hidden: true })[0]?.textContent).toContain('Igneous');
+  await fireEvent.click(within(messages).getByRole('option', { hidden: true }));
+  await settle();
+  expect(platform.asked).toContainEqual({ type: 'show_message', conversation_id: 'a', message_id: 'm-a' });
+  expect(app.chat.selectedId).toBe('a');
+  await drawn();
+  await drawn();
+  const shown = document.querySelector<HTMLElement>('[data-goal="m-a"]');
+  expect([shown?.dataset.isMarked, document.activeElement === shown]).toEqual(['true', true]);
+});
+
+test('the chosen entry stays chosen when messages come', async () => {
+  const { clock, platform, options } = await open();
+  const late = gate<Reply>();
+  platform.answers.search_messages = late.promise;
+  const field = screen.getByRole('combobox', { hidden: true });
+  await fireEvent.input(field, { target: { value: 's' } });
+  clock.run();
+  await drawn();
+  await fireEvent.keyDown(field, { key: 'ArrowDown' });
+  const chosen = () => screen.getByRole('option', { selected: true, hidden: true }).textContent?.trim();
+  const before = chosen();
+  const number = options().length;
+  late.open(reply([found('a')]));
+  await drawn();
+  expect([chosen(), options().length]).toEqual([before, number + 1]);
+});
+
+test('an answer about words that are not wanted any more is left out', async () => {
+  const { app, clock, platform } = await open();
+  const late = gate<Reply>();
+  platform.answers.search_messages = late.promise;
+  app.search.look('first');
+  clock.run();
+  app.search.look('second');
+  late.open(reply([found('a')]));
+  await settle();
+  expect(app.search.found).toEqual([]);
+  app.search.look(' ');
+  expect(app.search.found).toEqual([]);
+});
+
+test('the palette says that older chats are still being indexed', async () => {
+  const { platform, type } = await open();
+  platform.answers.search_messages = reply([], 0.4);
+  await type('stone');
+  expect(screen.getByText('Older chats are still being indexed (40%).')).toBeTruthy();
+});
+
+test('commands that begin as the query does come before messages', async () => {
+  const { options, platform, type } = await open();
+  platform.answers.search_messages = reply([found('a')]);
+  await type('monitor');
+  expect(options()[0]).toContain('Monitor');
+});
+
+test('an archived chat is found, but is not among the recent ones', async () => {
+  const { options, type } = await open();
+  expect(options().some((text) => text?.includes('Away'))).toBe(false);
+  await type('away');
+  expect(options()[0]).toContain('Away');
+});
