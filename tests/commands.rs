@@ -292,6 +292,8 @@ async fn no_command_waits_for_the_answer_of_another_conversation() {
     caller.call(Command::UnloadModel).await;
     manage_models(&mut caller, home.path()).await;
     caller.call(Command::GetDiagnostics).await;
+    caller.call(Command::GetMonitorNow { after: 0 }).await;
+    caller.call(Command::GetMonitorDay).await;
     caller.engine().await;
     caller.call(Command::ClearCache).await;
     caller.call(Command::DeleteConversation { id: id.clone() }).await;

@@ -16,7 +16,7 @@ import { DownloadStore } from './models/downloads.svelte';
 import { ModelImportStore } from './models/modelImport.svelte';
 import { ModelStore, type ModelsTab } from './models/models.svelte';
 import { RevisionStore } from './models/revisions.svelte';
-import { FiguresStore } from './monitor/figures.svelte';
+import { MonitorStore } from './monitor/monitor.svelte';
 import { Navigation } from './navigation.svelte';
 import {
   CallError,
@@ -48,7 +48,6 @@ export class App {
   readonly undo = new UndoStack();
   readonly menu = new MenuState();
   readonly status = new StatusStore();
-  readonly figures = new FiguresStore();
   readonly navigation: Navigation;
   readonly models: ModelStore;
   readonly downloads: DownloadStore;
@@ -65,6 +64,7 @@ export class App {
   readonly search: SearchStore;
   readonly find = new Find();
   readonly cache: CacheStore;
+  readonly monitor: MonitorStore;
   readonly imports: ImportStore;
 
   connection = $state<Connection>('connecting');
@@ -111,12 +111,13 @@ export class App {
       report,
     });
     this.chat = new ChatStore({ platform, toasts, undo, report, ...options });
-    const isWanted = () => this.navigation.page === 'saved' || this.navigation.page === 'monitor';
     this.folders = new FolderStore({ platform, toasts, undo, report, storage: options.storage });
     const openConversation = (id: string) => this.openConversation(id);
     this.chatFiles = new ChatFiles({ platform, toasts, openConversation });
     this.search = new SearchStore({ platform, after: options.after });
+    const isWanted = () => this.navigation.page === 'saved';
     this.cache = new CacheStore({ platform, chat: this.chat, toasts, undo, report, isWanted });
+    this.monitor = new MonitorStore(platform, options.after);
     this.imports = new ImportStore({
       platform,
       toasts,
@@ -156,7 +157,7 @@ export class App {
       this.downloads.receive(reply.downloads);
       this.modelImport.restore(reply.model_import);
       this.settings.receive(reply.settings);
-      this.figures.sample(reply.status);
+      this.monitor.reconnected();
       this.status.receive(reply.status);
       this.folders.receive(reply.folders);
       this.chat.start(reply.conversations, !this.isReady);
@@ -396,10 +397,9 @@ export class App {
       case 'api_request':
         return this.server.receive(event);
       case 'status':
-        this.figures.sample(event.status);
         return this.status.receive(event.status);
       case 'message':
-        this.figures.add(event.message);
+        if (event.message.stats) this.monitor.answered();
         return this.chat.receive(event);
       case 'notice':
         return void this.toasts.show(event.level, event.text);

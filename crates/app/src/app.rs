@@ -24,6 +24,7 @@ use crate::models::downloads::ModelDownloads;
 use crate::models::hub::HubAccount;
 use crate::models::import::RunningImport;
 use crate::models::revisions::RemovedRevisions;
+use crate::monitor::Monitor;
 use crate::settings::{AppSettings, Settings};
 use crate::wire::{Conversation, Event, NoticeLevel};
 use crate::{DataFolder, OpenError, convert};
@@ -120,6 +121,7 @@ pub struct App {
     pub(crate) closing: CancellationToken,
     pub(crate) settings: AppSettings,
     pub(crate) api: Api,
+    pub(crate) monitor: Monitor,
     pub(crate) events: broadcast::Sender<Event>,
     pub(crate) tasks: TaskTracker,
     pub(crate) cache_rows: Mutex<Option<JoinHandle<()>>>,

@@ -12,7 +12,7 @@ use crate::chat::{branches, deletion, turns};
 use crate::models::catalog;
 use crate::settings::{Settings, commands as settings_commands};
 use crate::wire::{Command, Conversation, Event, Failure, Message, Reply};
-use crate::{api, convert, diagnostics, finding, folders, jobs, models, status};
+use crate::{api, convert, diagnostics, finding, folders, jobs, models, monitor, status};
 
 /// How long deleting waits for the conversation's answer to stop. An answer that takes longer ends
 /// in the background.
@@ -137,6 +137,8 @@ pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failu
             settings_commands::set(app, scope, &key, value).await
         }
         Command::GetStatus => Ok(Reply::Status { status: status::now(app) }),
+        Command::GetMonitorNow { after } => Ok(monitor::now(app, after)),
+        Command::GetMonitorDay => monitor::day(app).await,
         Command::GetDiagnostics => Ok(Reply::Diagnostics { text: diagnostics::text(app).await }),
         Command::GetCache => Ok(Reply::Cache { cache: cache_commands::overview(app).await? }),
         Command::ClearCache => cache_commands::clear(app).await,

@@ -58,6 +58,7 @@ mod lifecycle;
 mod logs;
 mod memory_pressure;
 mod models;
+mod monitor;
 mod platform;
 mod recovered;
 mod settings;

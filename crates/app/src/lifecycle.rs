@@ -4,7 +4,7 @@ use std::fs::{File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cairn_engine::{CacheOptions, Engine, EngineOptions, default_memory_limit_bytes};
 use cairn_hub::ModelFolders;
@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::api::Api;
-use crate::app::{App, Options};
+use crate::app::{App, Options, now_ms};
 use crate::cache::previews::Imports;
 use crate::cache::{follow, rows, transfers};
 use crate::chat::deletion;
@@ -30,6 +30,7 @@ use crate::models::hub_settings;
 use crate::models::import::RunningImport;
 use crate::models::revisions::RemovedRevisions;
 use crate::models::token_store::TokenStore;
+use crate::monitor::{self, Monitor};
 use crate::settings::{AppSettings, Settings};
 use crate::wire::{Command, Failure, FailureCode, Reply};
 use crate::{DataFolder, OpenError, commands, finding, jobs, models, platform, recovered, status};
@@ -110,6 +111,7 @@ impl App {
             closing: CancellationToken::new(),
             settings,
             api: Api::new(&settings_now),
+            monitor: Monitor::new(Instant::now(), now_ms()),
             events: broadcast::Sender::new(EVENT_CAPACITY),
             tasks: TaskTracker::new(),
             cache_rows: Mutex::new(Some(cache_rows)),
@@ -131,6 +133,7 @@ impl App {
     ) {
         self.engine.set_pinned(self.settings.pinned_models());
         self.spawn(status::emit(self.clone(), platform::memory_pressure));
+        self.spawn(monitor::write_minutes(self.clone()));
         self.spawn(follow::emit_changes(self.clone(), moves));
         self.spawn(follow::follow_other_programs(self.clone()));
         self.spawn(models::downloads::follow(self.clone()));
@@ -181,6 +184,7 @@ impl App {
                 Some(()) => *closed = Some(Closed::Completely),
                 None => tracing::warn!("the engine was not done when Cairn closed"),
             }
+            monitor::write_last(self).await;
             if let Err(error) = self.store.close().await {
                 tracing::warn!("{error}");
             }

@@ -96,6 +96,43 @@ pub(crate) fn memory_bytes() -> u64 {
     read_memory_bytes().unwrap_or(8 << 30)
 }
 
+/// The machine's memory, in bytes; 0 if unknown.
+pub(crate) fn machine_memory_bytes() -> u64 {
+    read_memory_bytes().unwrap_or(0)
+}
+
+/// How much of the machine's memory all programs use, without what the system would give back at once;
+/// none if it does not say.
+#[cfg(target_os = "linux")]
+pub(crate) fn used_memory_bytes() -> Option<u64> {
+    parse_used_memory(&std::fs::read_to_string("/proc/meminfo").ok()?)
+}
+
+/// Reads proc_meminfo(5).
+#[cfg(target_os = "linux")]
+fn parse_used_memory(info: &str) -> Option<u64> {
+    let bytes = |field: &str| -> Option<u64> {
+        let rest = info.lines().find_map(|line| line.strip_prefix(field))?;
+        rest.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+    };
+    bytes("MemTotal:")?.checked_sub(bytes("MemAvailable:")?)
+}
+
+/// How much of the machine's memory all programs use, without what the system would give back at once;
+/// none if it does not say.
+#[cfg(target_os = "macos")]
+pub(crate) fn used_memory_bytes() -> Option<u64> {
+    // The percentage that memory_pressure(1) prints as free.
+    let free = sysctl_number("kern.memorystatus_level")?.min(100);
+    Some(read_memory_bytes()? / 100 * (100 - free))
+}
+
+/// How much of the machine's memory all programs use; the system does not say.
+#[cfg(not(any(target_os = "linux", target_os = "macos")))]
+pub(crate) fn used_memory_bytes() -> Option<u64> {
+    None
+}
+
 #[cfg(target_os = "linux")]
 fn read_memory_bytes() -> Option<u64> {
     let info = std::fs::read_to_string("/proc/meminfo").ok()?;
@@ -244,6 +281,16 @@ mod tests {
         check("VmRSS:\t1024 kB\n", None);
         check("VmHWM:\t1 kB\nVmRSS:\tmany kB\n", None);
         check("VmHWM:\t1 kB\nVmRSS:\t18446744073709551615 kB\n", None);
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn used_memory_is_what_is_not_available() {
+        let info = "MemTotal:       4 kB\nMemFree:   1 kB\nMemAvailable:    3 kB\n";
+        assert_eq!(parse_used_memory(info), Some(1024));
+        assert_eq!(parse_used_memory("MemTotal: 4 kB\n"), None);
+        assert_eq!(parse_used_memory("MemTotal: 4 kB\nMemAvailable: 5 kB\n"), None);
+        assert!(used_memory_bytes().is_some_and(|used| used < machine_memory_bytes()));
     }
 
     #[cfg(target_os = "linux")]

@@ -1,6 +1,6 @@
 //! Emits what the engine is doing and how much memory is in use, up to four times a second while it
 //! works, otherwise every two seconds. As often it asks the system whether it is short of memory, and
-//! tells the engine.
+//! tells the engine, and the monitor takes its figures.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,6 +11,7 @@ use crate::app::App;
 use crate::convert;
 use crate::memory_pressure::PressureWatch;
 use crate::models::idle;
+use crate::monitor;
 use crate::platform;
 use crate::wire::{EngineState, Event, Status};
 
@@ -50,6 +51,7 @@ pub(crate) async fn emit(app: Arc<App>, memory_pressure: fn() -> Option<MemoryPr
                     tracing::info!("the system is short of memory: {due:?}");
                     app.engine.relieve_memory(due);
                 }
+                monitor::sample(&app, checked_at);
                 idle::unload_unused(&app, checked_at);
                 let status = now(&app);
                 if emitted.as_ref().is_none_or(|emitted| has_changed(emitted, &status)) {

@@ -17,6 +17,7 @@ mod chat;
 mod finding;
 mod jobs;
 mod models;
+mod monitor;
 mod settings;
 mod status;
 
@@ -28,6 +29,7 @@ pub use chat::*;
 pub use finding::*;
 pub use jobs::*;
 pub use models::*;
+pub use monitor::*;
 pub use settings::*;
 pub use status::*;
 
@@ -177,6 +179,11 @@ pub enum Command {
     },
     /// The status now (the same as the `Status` event).
     GetStatus,
+    /// Figures of the last minutes, with those of this moment: the points behind the one with the number
+    /// `after`; 0 asks for all. Answers [`Reply::MonitorNow`].
+    GetMonitorNow { after: u32 },
+    /// Figures of the last day. Answers [`Reply::MonitorDay`].
+    GetMonitorDay,
     /// The facts that a bug report needs, as one text without secrets and without texts of
     /// conversations. Answers [`Reply::Diagnostics`].
     GetDiagnostics,
@@ -350,6 +357,16 @@ pub enum Reply {
     },
     Status {
         status: Status,
+    },
+    MonitorNow {
+        /// Memory of the machine; 0 where it is not known.
+        #[ts(type = "number")]
+        machine_bytes: u64,
+        /// The oldest first; at most those of the last five minutes.
+        points: Vec<MonitorPoint>,
+    },
+    MonitorDay {
+        day: MonitorDay,
     },
     Diagnostics {
         text: String,

@@ -90,4 +90,4 @@ pub use request::{
     FinishedGeneration, GenerateEvent, GenerateRequest, Generation, KvCacheOptions, MemoryPressure,
     ModelInfo, PromptInput, PromptPrefix, Score, SegmentOptions, SoFar, TokenLogprob, TopLogprob,
 };
-pub use status::{EngineState, EngineStatus, LoadedModelStatus};
+pub use status::{EngineState, EngineStatus, LoadedModelStatus, WorkDone};

@@ -271,6 +271,7 @@ impl Scheduler {
         let num_rows = *outcome.as_ref().unwrap_or(&1);
         self.clock.worked(Work::Decode { num_rows });
         let took = self.clock.now() - start + waited;
+        worker.work.wrote(*outcome.as_ref().unwrap_or(&0), took);
         self.policy.decoded(took);
         self.costs.entry(model).or_default().decoded(took);
         self.settle(worker, index, outcome.map(drop));
@@ -310,6 +311,7 @@ impl Scheduler {
         let num_tokens = *outcome.as_ref().unwrap_or(&0);
         self.clock.worked(Work::Prefill { num_tokens });
         let took = self.clock.now() - start;
+        worker.work.read(num_tokens, took);
         self.policy.prefilled(took, beside_decoding);
         self.costs.entry(model).or_default().prefilled(num_tokens, took);
         self.settle(worker, index, outcome.map(drop));
@@ -713,6 +715,29 @@ mod tests {
         check("both in a batch", plain(), plain());
         check("an unbatched reader", unbatched(), plain());
         check("an unbatched writer", plain(), unbatched());
+    }
+
+    #[test]
+    fn work_is_counted_with_the_time_that_it_took() {
+        fn check(name: &str, request: GenerateRequest) {
+            let mut simulation = Simulation::new();
+            let mut timed = simulation.begin(100, request);
+            simulation.run_to_token_of(&mut timed, Vec::new());
+            let before = simulation.worker.work;
+            // The last token of a prompt is read by the step that samples.
+            assert!((99..=100).contains(&before.num_read_tokens), "{name}: {before:?}");
+            assert!(before.reading >= Duration::from_millis(2 * 99), "{name}: {before:?}");
+            for _ in 0..10 {
+                simulation.scheduler.turn(&mut simulation.worker);
+            }
+            let after = simulation.worker.work;
+            assert_eq!(after.num_written_tokens - before.num_written_tokens, 10, "{name}");
+            assert_eq!(after.writing - before.writing, Duration::from_millis(140), "{name}");
+            let read = (before.num_read_tokens, before.reading);
+            assert_eq!((after.num_read_tokens, after.reading), read, "{name}");
+        }
+        check("in a batch", plain());
+        check("unbatched", unbatched());
     }
 
     #[test]

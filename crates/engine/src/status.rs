@@ -1,7 +1,7 @@
 //! What the engine is doing, as a value to watch.
 
 use std::path::PathBuf;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use cairn_lm::LoadProgress;
 
@@ -90,11 +90,45 @@ impl LoadedModelStatus {
     }
 }
 
+/// How much was computed for all requests together, since the engine's thread began: whoever compares
+/// two of them knows the speeds between them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct WorkDone {
+    /// Prompt tokens read, without those from the prompt cache.
+    pub num_read_tokens: u64,
+    /// How long reading them took.
+    pub reading: Duration,
+    /// Tokens sampled.
+    pub num_written_tokens: u64,
+    /// How long sampling them took.
+    pub writing: Duration,
+}
+
+impl WorkDone {
+    pub(crate) fn read(&mut self, num_tokens: usize, took: Duration) {
+        if num_tokens > 0 {
+            self.num_read_tokens += num_tokens as u64;
+            self.reading += took;
+        }
+    }
+
+    pub(crate) fn wrote(&mut self, num_tokens: usize, took: Duration) {
+        if num_tokens > 0 {
+            self.num_written_tokens += num_tokens as u64;
+            self.writing += took;
+        }
+    }
+}
+
 /// The engine's state and memory.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct EngineStatus {
     /// What it is busy with.
     pub state: EngineState,
+    /// Requests that wait: for others to end, for memory, or for a model.
+    pub num_waiting: usize,
+    /// What has been computed so far.
+    pub work: WorkDone,
     /// The fingerprint of the model of requests that name none.
     pub model_fingerprint: Option<String>,
     /// The models that are loaded, the least recently used first.

@@ -180,6 +180,7 @@ impl EngineLoop {
     /// Begins what may begin, gives one slice to one run, and cuts one chunk of a finished sequence.
     fn advance(&mut self) {
         self.begin_waiting();
+        self.worker.num_waiting = self.waiting.len();
         self.scheduler.turn(&mut self.worker);
         self.save();
         self.unload_idle();

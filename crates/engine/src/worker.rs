@@ -10,7 +10,7 @@ use crate::admission::{Admission, HeldModel, MemoryUse};
 use crate::classify::PrefixPool;
 use crate::model_pool::{Loaded, ModelPool, PooledModel};
 use crate::prompt_cache::PromptCache;
-use crate::status::LoadedModelStatus;
+use crate::status::{LoadedModelStatus, WorkDone};
 use crate::{EngineError, EngineState, EngineStatus, MemoryPressure};
 
 /// The state of the engine's thread.
@@ -26,6 +26,10 @@ pub(crate) struct Worker {
     pub(crate) keep_quantized: bool,
     /// The names of models that only a person unloads.
     pub(crate) pinned: Vec<String>,
+    /// Jobs that wait to begin.
+    pub(crate) num_waiting: usize,
+    /// What runs have computed.
+    pub(crate) work: WorkDone,
     /// What models and sequences may take together.
     pub(crate) memory_limit_bytes: Option<u64>,
 }
@@ -77,6 +81,8 @@ impl Worker {
             last_status: None,
             keep_quantized,
             pinned: Vec::new(),
+            num_waiting: 0,
+            work: WorkDone::default(),
             memory_limit_bytes,
         }
     }
@@ -92,10 +98,13 @@ impl Worker {
         };
         self.models.note_use(Instant::now());
         let (cache, models) = (&self.cache, &self.models);
+        let (num_waiting, work) = (self.num_waiting, self.work);
         self.status.send_modify(|status| {
             let (cache_disk_bytes, cache_memory_bytes) = cache.bytes();
             *status = EngineStatus {
                 state,
+                num_waiting,
+                work,
                 model_fingerprint: models
                     .get(None)
                     .ok()

@@ -21,6 +21,7 @@
 //! ├── api_keys                names of the keys that programs use, and the hash of each
 //! ├── jobs                    questions that are asked about many texts, and whether they go on
 //! │   └── job_rows            the texts, and what was answered about each
+//! ├── monitor_minutes         speeds and memory of the minutes of the last two days in which there was something to note
 //! ├── chunks                  the files of the prompt cache: key, tokens, size, hash
 //! ├── cache_refs              the chunk up to which a conversation or a named prompt cache is saved, and what was lost of it
 //! └── named_caches            prompt caches with a name, to begin conversations with
@@ -91,6 +92,7 @@ mod model_folders;
 mod model_origins;
 mod model_settings;
 mod models;
+mod monitor;
 mod named_caches;
 mod other_writers;
 mod recovery;
@@ -119,6 +121,7 @@ pub use job_rows::{AnsweredRow, JobAnswer, JobRow, JobRowOrder};
 pub use jobs::{Job, JobState, NewJob};
 pub use messages::{FinishedMessage, Message, MessageStatus};
 pub use model_origins::ModelOrigin;
+pub use monitor::{AnswerSpan, AnswerSums};
 pub use named_caches::{ListedNamedCache, NamedCacheKind, NamedCacheRow};
 pub use recovery::Recovery;
 pub use search::FoundConversation;

@@ -22,7 +22,7 @@ use crate::{StoreError, backup, chunks};
 
 pub(crate) static MIGRATIONS: Migrator = sqlx::migrate!("./migrations");
 
-const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+pub(crate) const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 const MAX_READERS: u32 = 4;
 
 /// The open database. Share it behind an `Arc`; every method may be called from any task.

@@ -57,6 +57,8 @@ export type Command = { "type": "bootstrap" }
   | { "type": "get_settings", scope: SettingTarget, }
   | { "type": "set_setting", scope: SettingTarget, key: keyof Settings, value: Settings[keyof Settings] | null, }
   | { "type": "get_status" }
+  | { "type": "get_monitor_now", after: number, }
+  | { "type": "get_monitor_day" }
   | { "type": "get_diagnostics" }
   | { "type": "get_cache" }
   | { "type": "clear_cache" }
@@ -145,6 +147,16 @@ failure: Failure | null, }
   | { "type": "hub_access", access: HubAccess, }
   | { "type": "settings", resolved: ResolvedSettings, }
   | { "type": "status", status: Status, }
+  | { "type": "monitor_now",
+/**
+ * Memory of the machine; 0 where it is not known.
+ */
+machine_bytes: number,
+/**
+ * The oldest first; at most those of the last five minutes.
+ */
+points: Array<MonitorPoint>, }
+  | { "type": "monitor_day", day: MonitorDay, }
   | { "type": "diagnostics", text: string, }
   | { "type": "cache", cache: CacheOverview, }
   | { "type": "named", named: NamedCache, }
@@ -1123,6 +1135,129 @@ cache_disk_bytes: number,
  * Size of the saved context in memory, without the conversation that ran last.
  */
 cache_ram_bytes: number, };
+
+/**
+ * Figures at a moment, with what was done since the point before. Those of answers are of answers in
+ * chats that have ended since then.
+ */
+export type MonitorPoint = {
+/**
+ * Greater than that of every point before it.
+ */
+number: number, at_ms: number,
+/**
+ * The time since Cairn was opened, by a clock that does not jump.
+ */
+elapsed_ms: number, process_bytes: number, mlx_active_bytes: number, mlx_cache_bytes: number,
+/**
+ * Of all programs; none where the system does not say.
+ */
+machine_used_bytes: number | null,
+/**
+ * The most requests that have waited to begin.
+ */
+num_waiting: number,
+/**
+ * Tokens a second of all requests together, while they were read; none if there were none.
+ */
+reading_tps: number | null,
+/**
+ * The same of tokens that were written.
+ */
+writing_tps: number | null,
+/**
+ * The mean.
+ */
+first_token_ms: number | null,
+/**
+ * The whole prompts, `cached_tokens` included.
+ */
+prompt_tokens: number, cached_tokens: number, };
+
+/**
+ * The least, the mean and the greatest of several values.
+ */
+export type Spread = { least: number, mean: number, most: number, };
+
+/**
+ * Figures of ten minutes. Each is none where there was nothing of it.
+ */
+export type MonitorSpan = {
+/**
+ * When it began.
+ */
+at_ms: number,
+/**
+ * Cairn was opened in it: what was before says nothing about the time in between.
+ */
+begins_run: boolean, process_bytes: Spread | null, mlx_active_bytes: Spread | null, mlx_cache_bytes: Spread | null, machine_used_bytes: Spread | null, reading_tps: Spread | null, writing_tps: Spread | null,
+/**
+ * None where it was not noted.
+ */
+most_waiting: number | null, first_token_ms: Spread | null,
+/**
+ * The whole prompts of the answers in chats, `cached_tokens` included.
+ */
+prompt_tokens: number, cached_tokens: number, };
+
+/**
+ * What the answers in chats took and saved, of one model or of one chat.
+ */
+export type MonitorRow = {
+/**
+ * The name of the model, or the title of the chat.
+ */
+name: string,
+/**
+ * Of the chat.
+ */
+conversation_id: string | null, num_answers: number,
+/**
+ * Tokens that were read, without `cached_tokens`.
+ */
+read_tokens: number,
+/**
+ * Tokens that came from saved context.
+ */
+cached_tokens: number, written_tokens: number,
+/**
+ * How long reading the cached ones would have taken; none where no reading of the model was long
+ * enough to tell.
+ */
+saved_ms: number | null,
+/**
+ * The mean; none without a first token.
+ */
+first_token_ms: number | null, };
+
+/**
+ * The last day. Deleted chats are not in it.
+ */
+export type MonitorDay = {
+/**
+ * When it ends, which is now.
+ */
+until_ms: number, span_ms: number,
+/**
+ * Those with figures, the oldest first; at most 145.
+ */
+spans: Array<MonitorSpan>,
+/**
+ * Private chats included; the one with the newest answer first.
+ */
+models: Array<MonitorRow>,
+/**
+ * The same order; at most 20.
+ */
+chats: Array<MonitorRow>,
+/**
+ * How many more chats there are.
+ */
+num_more_chats: number,
+/**
+ * All private chats together.
+ */
+private: MonitorRow | null, };
 
 /**
  * A question that is asked about each of many texts, without its rows.

@@ -25,6 +25,10 @@ import type {
   Model,
   ModelFacts,
   ModelProblem,
+  MonitorDay,
+  MonitorPoint,
+  MonitorRow,
+  MonitorSpan,
   NamedCache,
   RecommendedModel,
   Reply,
@@ -490,6 +494,72 @@ export function bootstrap(change: Partial<Extract<Reply, { type: 'bootstrap' }>>
     named: [],
     downloads: [],
     model_import: null,
+    ...change,
+  };
+}
+
+/** A point of the monitor so many seconds after the start. */
+export function monitorPoint(second: number, change: Partial<MonitorPoint> = {}): MonitorPoint {
+  return {
+    number: second + 1,
+    at_ms: 1_700_000_000_000 + second * 1000,
+    elapsed_ms: second * 1000,
+    process_bytes: 512e6,
+    mlx_active_bytes: 271e6,
+    mlx_cache_bytes: 30e6,
+    machine_used_bytes: 6e9,
+    num_waiting: 0,
+    reading_tps: null,
+    writing_tps: null,
+    first_token_ms: null,
+    prompt_tokens: 0,
+    cached_tokens: 0,
+    ...change,
+  };
+}
+
+/** Ten minutes of the monitor, by their number in the day. */
+export function monitorSpan(index: number, change: Partial<MonitorSpan> = {}): MonitorSpan {
+  return {
+    at_ms: index * 600_000,
+    begins_run: false,
+    process_bytes: { least: 400e6, mean: 500e6, most: 600e6 },
+    mlx_active_bytes: { least: 200e6, mean: 250e6, most: 300e6 },
+    mlx_cache_bytes: null,
+    machine_used_bytes: null,
+    reading_tps: null,
+    writing_tps: null,
+    most_waiting: 0,
+    first_token_ms: null,
+    prompt_tokens: 0,
+    cached_tokens: 0,
+    ...change,
+  };
+}
+
+export function monitorRow(name: string, change: Partial<MonitorRow> = {}): MonitorRow {
+  return {
+    name,
+    conversation_id: null,
+    num_answers: 3,
+    read_tokens: 400,
+    cached_tokens: 1600,
+    written_tokens: 90,
+    saved_ms: 20_000,
+    first_token_ms: 300,
+    ...change,
+  };
+}
+
+export function monitorDay(change: Partial<MonitorDay> = {}): MonitorDay {
+  return {
+    until_ms: 144 * 600_000,
+    span_ms: 600_000,
+    spans: [],
+    models: [],
+    chats: [],
+    num_more_chats: 0,
+    private: null,
     ...change,
   };
 }

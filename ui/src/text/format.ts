@@ -16,6 +16,7 @@ export class Formats {
   readonly #relative: Intl.RelativeTimeFormat;
   readonly #date: Intl.DateTimeFormat;
   readonly #time: Intl.DateTimeFormat;
+  readonly #clock: Intl.DateTimeFormat;
   readonly #month: Intl.DateTimeFormat;
   readonly #monthOfYear: Intl.DateTimeFormat;
 
@@ -34,6 +35,7 @@ export class Formats {
     this.#relative = new Intl.RelativeTimeFormat(locale);
     this.#date = new Intl.DateTimeFormat(locale, { day: 'numeric', month: 'short', year: 'numeric' });
     this.#time = new Intl.DateTimeFormat(locale, { hour: 'numeric', minute: '2-digit' });
+    this.#clock = new Intl.DateTimeFormat(locale, { hour: 'numeric', minute: '2-digit', second: '2-digit' });
     this.#month = new Intl.DateTimeFormat(locale, { month: 'long' });
     this.#monthOfYear = new Intl.DateTimeFormat(locale, { month: 'long', year: 'numeric' });
   }
@@ -104,6 +106,9 @@ export class Formats {
 
   /** The time of day. */
   time = (milliseconds: number): string => this.#time.format(milliseconds);
+
+  /** The time of day, to the second. */
+  clock = (milliseconds: number): string => this.#clock.format(milliseconds);
 
   /** The month, with its year unless that is the year of `now`. */
   month = (milliseconds: number, now: number): string => {

@@ -180,6 +180,9 @@ pub(crate) async fn answer(app: Arc<App>, running: Arc<Running>, turn: Turn) {
         // A conversation that was purged in the meantime needs no row.
         _ => true,
     };
+    if let Some(stats) = &finished.stats {
+        app.monitor.answered(stats);
+    }
     if is_saved {
         // Removed before the event, because the next question may follow it at once.
         app.answers.remove(&running);

@@ -15,6 +15,7 @@ mod kit;
 mod loops;
 mod model_settings;
 mod models;
+mod monitor;
 mod opening;
 mod revisions;
 mod saved_context;

@@ -9,6 +9,7 @@ mod changes;
 mod conversations;
 mod faults;
 mod jobs;
+mod monitor;
 mod named_caches;
 mod opening;
 mod recovery;
