@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use cairn_app::wire::{
     CacheFileLayout, CacheSource, Command, EngineState, Event, FailureCode, JobQuestion,
-    JobQuestionKind, JobRowOrder, JobSource, JobState, JobTexts, Message, MessageStatus, Reply,
-    SettingTarget, TextFormat,
+    JobQuestionKind, JobRowOrder, JobSource, JobState, JobTexts, Message, MessageStatus,
+    Probabilities, Reply, SettingTarget, TextFormat,
 };
 use cairn_app::{App, DataFolder, Options};
 use cairn_fake_hub::{FakeHub, FakeRepo};
@@ -339,6 +339,26 @@ async fn branch(
         Command::ContinueAnswer { conversation_id: conversation_id(), message_id: message_id() };
     let more = caller.message(more).await;
     assert_eq!(ended(events, &more.id).await.id, second.id);
+    let read = Command::GetProbabilities {
+        conversation_id: conversation_id(),
+        message_id: more.id.clone(),
+        read_id: "a read".to_owned(),
+        loads_model: false,
+    };
+    let Reply::Probabilities { probabilities: Probabilities::Read { tokens, .. } } =
+        caller.call(read).await
+    else {
+        panic!("its model is loaded")
+    };
+    caller.call(Command::StopProbabilities { read_id: "a read".to_owned() }).await;
+    let other = Command::WriteFromToken {
+        conversation_id: conversation_id(),
+        message_id: more.id.clone(),
+        position: 1,
+        token: tokens[1].likeliest[1].token,
+    };
+    let other = caller.message(other).await;
+    ended(events, &other.id).await;
     let show =
         Command::ShowVersion { conversation_id: conversation_id(), message_id: first.id.clone() };
     caller.call(show).await;

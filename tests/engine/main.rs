@@ -18,6 +18,7 @@ mod mlx_engine;
 mod panics;
 mod pool;
 mod prefix;
+mod probabilities;
 mod prompt_cache;
 mod prompt_file;
 mod saved;

@@ -254,6 +254,13 @@ export class App {
     if (goal) this.openConversation(goal.id);
   }
 
+  /** Shows or hides the inspector; in the place of the probabilities, if they are there. */
+  toggleInspector(): void {
+    const hasOther = this.chat.probabilities.hasPanel && !this.navigation.isNarrow('inspector');
+    if (hasOther) this.chat.closeProbabilities();
+    this.navigation.show('inspector', hasOther || !this.navigation.isShown('inspector'));
+  }
+
   /** Shows the field for the title of a chat, in its row. */
   rename(id: string): void {
     this.navigation.show('sidebar', true);

@@ -82,7 +82,7 @@ export const commands: readonly AppCommand[] = [
     menu: 'view',
     shortcut: { key: 'i', alt: true },
     isAvailable: (app) => app.navigation.page === 'chat',
-    run: (app) => app.navigation.toggle('inspector'),
+    run: (app) => app.toggleInspector(),
   },
   { id: 'show_models', menu: 'view', shortcut: { key: '1', alt: true }, run: (app) => app.openModels() },
   { id: 'discover_models', menu: 'view', run: (app) => app.openModels('discover') },
@@ -109,6 +109,13 @@ export const commands: readonly AppCommand[] = [
     menu: 'chat',
     isAvailable: (app) => isIdle(app) && app.chat.thread?.last?.can_continue === true,
     run: (app) => void app.chat.continueAnswer(app.chat.thread?.last?.id ?? ''),
+  },
+  {
+    id: 'show_probabilities',
+    menu: 'chat',
+    shortcut: { key: 'p', alt: true },
+    isAvailable: (app) => hasChat(app) && app.chat.thread?.messages.some(({ role }) => role === 'assistant') === true,
+    run: (app) => app.chat.toggleProbabilities(),
   },
   { id: 'edit_message', menu: 'chat', isAvailable: isIdle, run: (app) => app.chat.edit() },
   {

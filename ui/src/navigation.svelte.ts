@@ -48,6 +48,11 @@ export class Navigation {
     return this.#drawer !== null && this.#narrow[this.#drawer].current ? this.#drawer : null;
   }
 
+  /** Whether the window has no room for a zone beside the page. */
+  isNarrow(zone: Zone): boolean {
+    return this.#narrow[zone].current;
+  }
+
   isShown(zone: Zone): boolean {
     if (zone === 'inspector' && this.page !== 'chat') return false;
     return this.#narrow[zone].current ? this.#drawer === zone : this.#columns[zone];

@@ -16,6 +16,7 @@ use tokio_util::task::TaskTracker;
 use crate::api::Api;
 use crate::cache::previews::Imports;
 use crate::cache::saved;
+use crate::chat::probabilities::RunningReads;
 use crate::chat::running::RunningAnswers;
 use crate::jobs::RunningJobs;
 use crate::lifecycle::{Closed, FolderLock};
@@ -107,6 +108,7 @@ pub struct App {
     /// How a damaged database was recovered. The first interface that asks for the state gets it.
     pub(crate) recovery_notice: Mutex<Option<Event>>,
     pub(crate) answers: RunningAnswers,
+    pub(crate) reads: RunningReads,
     pub(crate) imports: Imports,
     pub(crate) jobs: RunningJobs,
     /// Locked while a turn begins or a conversation is deleted, so that neither runs in the middle of

@@ -8,7 +8,7 @@ use cairn_store::Store;
 
 use crate::app::{App, now_ms};
 use crate::cache::{commands as cache_commands, imports, saved};
-use crate::chat::{branches, deletion, turns};
+use crate::chat::{branches, deletion, probabilities, turns};
 use crate::models::catalog;
 use crate::settings::{Settings, commands as settings_commands};
 use crate::wire::{Command, Conversation, Event, Failure, Message, Reply};
@@ -64,6 +64,16 @@ pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failu
         }
         Command::ContinueAnswer { conversation_id, message_id } => {
             turns::go_on(app, &conversation_id, &message_id).await
+        }
+        Command::GetProbabilities { conversation_id, message_id, read_id, loads_model } => {
+            probabilities::get(app, &conversation_id, &message_id, &read_id, loads_model).await
+        }
+        Command::StopProbabilities { read_id } => {
+            app.reads.stop(&read_id);
+            Ok(Reply::Done)
+        }
+        Command::WriteFromToken { conversation_id, message_id, position, token } => {
+            turns::write_from(app, &conversation_id, &message_id, position, token).await
         }
         Command::ShowVersion { conversation_id, message_id } => {
             branches::show(app, &conversation_id, &message_id).await

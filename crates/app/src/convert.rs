@@ -2,8 +2,8 @@
 
 use cairn_chat::{FinishReason, GenerationStats, Role, SamplingParams};
 use cairn_engine::{
-    EngineError, KvCacheOptions, KvQuantization, LoadProgress, LoadedModelStatus, PromptFileLayout,
-    PromptKind,
+    AnswerToken, EngineError, KvCacheOptions, KvQuantization, LoadProgress, LoadedModelStatus,
+    PromptFileLayout, PromptKind,
 };
 use cairn_hub::{DownloadError, HubError, ModelFolder, ModelSource};
 use cairn_prompt_cache::{ChunkKind, ChunkProblem, KvFormat, LossReason, Miss, MissReason};
@@ -250,6 +250,29 @@ pub(crate) fn can_continue(
         MessageStatus::Streaming => false,
     };
     has_broken_off && model.is_some() && token_ids.is_some_and(|ids| !ids.is_empty())
+}
+
+/// A token of an answer with what could stand in its place. A token that ends an answer has no text to
+/// show.
+pub(crate) fn token_probability(token: AnswerToken) -> wire::TokenProbability {
+    let finite = |value: f64| if value.is_finite() { value } else { 0.0 };
+    let probability = |logprob: f32| finite(f64::from(logprob).exp().min(1.0));
+    let text = |text: String, ends: bool| if ends { String::new() } else { text };
+    let likeliest = token.top.into_iter().map(|top| wire::LikelyToken {
+        token: top.token,
+        text: text(top.text, top.ends),
+        probability: probability(top.logprob),
+        ends_answer: top.ends,
+    });
+    wire::TokenProbability {
+        token: token.token,
+        probability: probability(token.logprob),
+        rank: tokens(token.rank),
+        entropy_bits: finite(token.entropy_bits.into()).max(0.0),
+        likeliest: likeliest.collect(),
+        text: text(token.text, token.ends),
+        ends_answer: token.ends,
+    }
 }
 
 /// What a person reads of an answer, without reasoning and tool calls.

@@ -21,6 +21,7 @@ use crate::app::{App, Options, now_ms};
 use crate::cache::previews::Imports;
 use crate::cache::{follow, rows, transfers};
 use crate::chat::deletion;
+use crate::chat::probabilities::RunningReads;
 use crate::chat::running::RunningAnswers;
 use crate::jobs::RunningJobs;
 use crate::models::catalog::Catalog;
@@ -103,6 +104,7 @@ impl App {
             cache_problem,
             recovery_notice: Mutex::new(recovery.as_ref().map(recovered::notice)),
             answers: RunningAnswers::default(),
+            reads: RunningReads::default(),
             imports: Imports::default(),
             jobs: RunningJobs::default(),
             turns: tokio::sync::Mutex::default(),

@@ -18,6 +18,7 @@ mod finding;
 mod jobs;
 mod models;
 mod monitor;
+mod probabilities;
 mod settings;
 mod status;
 
@@ -30,6 +31,7 @@ pub use finding::*;
 pub use jobs::*;
 pub use models::*;
 pub use monitor::*;
+pub use probabilities::*;
 pub use settings::*;
 pub use status::*;
 
@@ -78,6 +80,20 @@ pub enum Command {
     /// Lets the last answer go on behind its own tokens, with the model that wrote them; see
     /// [`Message::can_continue`].
     ContinueAnswer { conversation_id: String, message_id: String },
+    /// How likely the tokens of an answer were, and which others could have stood in their places, by
+    /// the model that wrote it; with `loads_model` that one is loaded first. `read_id` is any text that no
+    /// other read has: progress comes as [`Event::ProbabilitiesRead`]. Answers [`Reply::Probabilities`].
+    GetProbabilities {
+        conversation_id: String,
+        message_id: String,
+        read_id: String,
+        loads_model: bool,
+    },
+    /// Ends a `GetProbabilities`, which then answers that it was stopped.
+    StopProbabilities { read_id: String },
+    /// Writes another version of an answer: its tokens before `position`, then `token`, and on from
+    /// there with the model that wrote them. Replies as `Regenerate` does.
+    WriteFromToken { conversation_id: String, message_id: String, position: u32, token: u32 },
     /// Puts the branch with a message on screen, up to where it was last.
     ShowVersion { conversation_id: String, message_id: String },
     /// A new conversation with the messages up to one, which continues their saved context. Answers
@@ -289,8 +305,11 @@ pub enum Reply {
         conversation: Conversation,
         messages: Vec<Message>,
     },
-    /// The two rows that `SendMessage` and `EditMessage` saved, or the one of `Regenerate` and
-    /// `ContinueAnswer`.
+    Probabilities {
+        probabilities: Probabilities,
+    },
+    /// The two rows that `SendMessage` and `EditMessage` saved, or the one of `Regenerate`,
+    /// `ContinueAnswer` and `WriteFromToken`.
     Sent {
         conversation: Conversation,
         messages: Vec<Message>,
@@ -499,6 +518,12 @@ pub enum Event {
         segment: u32,
         offset: u32,
         text: String,
+    },
+    /// How far a `GetProbabilities` has come; what was saved counts as read.
+    ProbabilitiesRead {
+        read_id: String,
+        processed_tokens: u32,
+        total_tokens: u32,
     },
     /// How far the prompt of a message has been read.
     Prefill {

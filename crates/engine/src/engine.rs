@@ -14,7 +14,9 @@ use crate::classify::{Classification, ClassifyRequest, LogitsProcessorFactory};
 use crate::guard::caught;
 use crate::prompt_cache::{CacheHandle, CacheOptions, StoredCache};
 use crate::prompt_file::{CachePromptRequest, CachedPrompt, ExportRequest, Import, PromptFileInfo};
-use crate::request::{GenerateRequest, Generation, MemoryPressure, ModelInfo, PromptInput, Score};
+use crate::request::{
+    AnswerToken, GenerateRequest, Generation, MemoryPressure, ModelInfo, PromptInput, Score,
+};
 use crate::sequence::GenerateJob;
 use crate::thread::{self, InProcess, Job, LoadJob, LoadReply, Submitted, ThreadParts};
 use crate::{EngineError, EngineStatus, LoadedModel};
@@ -319,6 +321,30 @@ impl Engine {
     ) -> Result<Vec<Score>, EngineError> {
         let (reply, answer) = oneshot::channel();
         self.ask(Job::Score { prompts, num_top, reply }, answer).await
+    }
+
+    /// Reads the answer of a request again that has one (`answer_so_far`): each of its tokens with the
+    /// `num_top_logprobs` likeliest in its place, before sampling filters. What is saved of the prompt is
+    /// not read again, and nothing is generated or saved; quantized keys and values are used where they
+    /// are saved. `on_progress(read, total)` counts the tokens of prompt and answer. Dropping the future
+    /// cancels the work.
+    pub async fn probabilities(
+        &self,
+        request: GenerateRequest,
+        mut on_progress: impl FnMut(usize, usize),
+    ) -> Result<Vec<AnswerToken>, EngineError> {
+        let (reply, answer) = oneshot::channel();
+        let (progress, mut steps) = mpsc::unbounded_channel();
+        let job = Job::Probabilities { request: Box::new(request), progress, reply };
+        let answer = self.ask(job, answer);
+        tokio::pin!(answer);
+        loop {
+            tokio::select! {
+                biased;
+                Some((num_read, total)) = steps.recv() => on_progress(num_read, total),
+                result = &mut answer => return result,
+            }
+        }
     }
 
     /// Requests the token that follows each of many prompts.

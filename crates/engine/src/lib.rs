@@ -46,6 +46,7 @@ mod error;
 mod guard;
 mod mlx_engine;
 mod model_pool;
+mod probabilities;
 mod prompt;
 mod prompt_cache;
 mod prompt_file;
@@ -87,7 +88,8 @@ pub use mlx_engine::{MlxEngine, MlxEngineOptions};
 pub use prompt_cache::{CacheFigures, CacheHandle, CacheNode, CacheOptions, CacheView, Repaired};
 pub use prompt_file::{CachePromptRequest, CachedPrompt, ExportRequest, Import, PromptFileInfo};
 pub use request::{
-    FinishedGeneration, GenerateEvent, GenerateRequest, Generation, KvCacheOptions, MemoryPressure,
-    ModelInfo, PromptInput, PromptPrefix, Score, SegmentOptions, SoFar, TokenLogprob, TopLogprob,
+    AnswerToken, FinishedGeneration, GenerateEvent, GenerateRequest, Generation, KvCacheOptions,
+    LikelyToken, MemoryPressure, ModelInfo, PromptInput, PromptPrefix, Score, SegmentOptions,
+    SoFar, TokenLogprob, TopLogprob,
 };
 pub use status::{EngineState, EngineStatus, LoadedModelStatus, WorkDone};

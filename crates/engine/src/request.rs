@@ -255,6 +255,38 @@ pub struct TopLogprob {
     pub logprob: f32,
 }
 
+/// A token of an answer that exists, among all that could have stood in its place.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AnswerToken {
+    /// Its id.
+    pub token: u32,
+    /// The text that it completed: empty while a character is still in pieces.
+    pub text: String,
+    /// Natural logarithm of its probability before sampling filters.
+    pub logprob: f32,
+    /// How many tokens were likelier.
+    pub rank: usize,
+    /// The entropy over the whole vocabulary, in bits.
+    pub entropy_bits: f32,
+    /// Whether it ends an answer.
+    pub ends: bool,
+    /// The likeliest tokens, best first.
+    pub top: Vec<LikelyToken>,
+}
+
+/// A token that could stand in the place of an [`AnswerToken`].
+#[derive(Debug, Clone, PartialEq)]
+pub struct LikelyToken {
+    /// Its id.
+    pub token: u32,
+    /// Its text, with a leading space where it has one.
+    pub text: String,
+    /// Natural logarithm of its probability before sampling filters.
+    pub logprob: f32,
+    /// Whether it ends an answer.
+    pub ends: bool,
+}
+
 /// What the tokens of [`GenerateRequest::answer_so_far`] say, as far as that is clear: what is still
 /// held back comes with the tokens behind them.
 #[derive(Debug, Clone, Default, PartialEq)]

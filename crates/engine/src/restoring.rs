@@ -91,5 +91,6 @@ pub(crate) fn query<'a>(
         prefix_provenance: request.prefix_provenance(),
         num_opaque: request.prompt.num_opaque(),
         owner: request.owner.as_ref(),
+        only_looks: false,
     }
 }

@@ -13,11 +13,12 @@ use crate::async_lm::LmState;
 use crate::classify::{Classifier, ClassifyEvent, ClassifyRequest, LogitsProcessorFactory};
 use crate::guard::guarded;
 use crate::model_pool::Loaded;
+use crate::probabilities::Probabilities;
 use crate::prompt::known_tokens;
 use crate::prompt_file::{
     CachePromptRequest, CachedPrompt, Import, PendingImport, PromptFileInfo, PromptFileWriter,
 };
-use crate::request::{PromptInput, Score};
+use crate::request::{AnswerToken, GenerateRequest, PromptInput, Score};
 use crate::scoring::Scoring;
 use crate::worker::Worker;
 
@@ -49,6 +50,11 @@ enum TaskWork {
         scoring: Box<Scoring>,
         reply: oneshot::Sender<Result<Vec<Score>, EngineError>>,
     },
+    Probabilities {
+        answer: Box<Probabilities>,
+        on_progress: mpsc::UnboundedSender<(usize, usize)>,
+        reply: oneshot::Sender<Result<Vec<AnswerToken>, EngineError>>,
+    },
     CachePrompt {
         writer: Box<PromptFileWriter>,
         on_progress: mpsc::UnboundedSender<(usize, usize)>,
@@ -68,11 +74,12 @@ enum TaskWork {
 fn begin<T>(
     worker: &mut Worker,
     during: &'static str,
+    model: Option<&str>,
     reply: oneshot::Sender<Result<T, EngineError>>,
     work: impl FnOnce(&mut Worker, &Rc<Loaded>) -> Result<WorkOf<T>, EngineError>,
 ) -> Option<Task> {
     let begun = guarded(worker, during, |worker| {
-        let loaded = worker.models.get(None)?;
+        let loaded = worker.models.get(model)?;
         let work = work(worker, &loaded)?;
         Ok((loaded, work))
     });
@@ -101,11 +108,25 @@ impl Task {
         num_top: usize,
         reply: oneshot::Sender<Result<Vec<Score>, EngineError>>,
     ) -> Option<Self> {
-        begin(worker, "scoring", reply, |_, loaded| {
+        begin(worker, "scoring", None, reply, |_, loaded| {
             let rows = prompts.iter().map(|prompt| known_tokens(&loaded.model, prompt));
             let rows = rows.collect::<Result<Vec<_>, _>>()?;
             let scoring = Box::new(Scoring::new(&loaded.model.model, rows, num_top)?);
             Ok(Box::new(move |reply| TaskWork::Score { scoring, reply }))
+        })
+    }
+
+    /// Computes the probabilities of an answer's tokens.
+    pub(crate) fn probabilities(
+        worker: &mut Worker,
+        request: Box<GenerateRequest>,
+        on_progress: mpsc::UnboundedSender<(usize, usize)>,
+        reply: oneshot::Sender<Result<Vec<AnswerToken>, EngineError>>,
+    ) -> Option<Self> {
+        let model = request.model.clone();
+        begin(worker, "reading an answer", model.as_deref(), reply, |worker, loaded| {
+            let answer = Box::new(Probabilities::new(worker, loaded, request)?);
+            Ok(Box::new(move |reply| TaskWork::Probabilities { answer, on_progress, reply }))
         })
     }
 
@@ -116,7 +137,7 @@ impl Task {
         on_progress: mpsc::UnboundedSender<(usize, usize)>,
         reply: oneshot::Sender<Result<CachedPrompt, EngineError>>,
     ) -> Option<Self> {
-        begin(worker, "reading a prompt", reply, |_, loaded| {
+        begin(worker, "reading a prompt", None, reply, |_, loaded| {
             let writer = Box::new(PromptFileWriter::new(loaded, request)?);
             let _ = on_progress.send(writer.progress());
             Ok(Box::new(move |reply| TaskWork::CachePrompt { writer, on_progress, reply }))
@@ -130,7 +151,7 @@ impl Task {
         import: Import,
         reply: oneshot::Sender<Result<PromptFileInfo, EngineError>>,
     ) -> Option<Self> {
-        begin(worker, "reading a prompt cache", reply, |worker, _| {
+        begin(worker, "reading a prompt cache", None, reply, |worker, _| {
             let import = Box::new(PendingImport::new(worker, path, import)?);
             Ok(Box::new(move |reply| TaskWork::Import { import, reply }))
         })
@@ -175,6 +196,7 @@ impl Task {
     pub(crate) fn is_cancelled(&self) -> bool {
         match &self.work {
             TaskWork::Score { reply, .. } => reply.is_closed(),
+            TaskWork::Probabilities { reply, .. } => reply.is_closed(),
             TaskWork::CachePrompt { reply, .. } => reply.is_closed(),
             TaskWork::Import { reply, .. } => reply.is_closed(),
             TaskWork::Classify(work) => work.is_cancelled(),
@@ -186,6 +208,7 @@ impl Task {
     pub(crate) fn progress(&self) -> (usize, usize) {
         match &self.work {
             TaskWork::Score { scoring, .. } => scoring.progress(),
+            TaskWork::Probabilities { answer, .. } => answer.progress(),
             TaskWork::CachePrompt { writer, .. } => writer.progress(),
             TaskWork::Import { import, .. } => import.progress(),
             TaskWork::Classify(work) => work.progress(),
@@ -204,7 +227,10 @@ impl Task {
         match &self.work {
             TaskWork::CachePrompt { writer, .. } => Some(writer.step_size()),
             TaskWork::NextTokens(state) => Some(state.borrow().prefill_step_size()),
-            TaskWork::Score { .. } | TaskWork::Import { .. } | TaskWork::Classify(_) => None,
+            TaskWork::Score { .. }
+            | TaskWork::Probabilities { .. }
+            | TaskWork::Import { .. }
+            | TaskWork::Classify(_) => None,
         }
     }
 
@@ -212,6 +238,7 @@ impl Task {
     pub(crate) fn reserved_bytes(&self) -> u64 {
         match &self.work {
             TaskWork::Score { scoring, .. } => scoring.reserved_bytes(),
+            TaskWork::Probabilities { answer, .. } => answer.reserved_bytes(),
             TaskWork::Classify(work) => work.reserved_bytes(),
             TaskWork::NextTokens(state) => state.borrow().reserved_bytes(),
             TaskWork::CachePrompt { .. } | TaskWork::Import { .. } => 0,
@@ -223,6 +250,7 @@ impl Task {
         let Some(memory) = &self.memory else { return 0 };
         match &mut self.work {
             TaskWork::Score { scoring, .. } => scoring.least_bytes(memory, max_tokens),
+            TaskWork::Probabilities { answer, .. } => answer.least_bytes(memory, max_tokens),
             TaskWork::Classify(work) => work.least_bytes(memory, max_tokens),
             TaskWork::NextTokens(state) => state.borrow_mut().least_bytes(memory, max_tokens),
             TaskWork::CachePrompt { .. } | TaskWork::Import { .. } => 0,
@@ -260,6 +288,12 @@ impl Task {
                 Ok(())
             }
             TaskWork::Score { scoring, .. } => scoring.advance(limits),
+            TaskWork::Probabilities { answer, on_progress, .. } => {
+                computed = answer.advance(worker, limits)?;
+                let (num_read, num_tokens) = answer.progress();
+                let _ = on_progress.send((num_read, num_tokens));
+                Ok(())
+            }
             TaskWork::CachePrompt { writer, on_progress, .. } => {
                 writer.advance(max_tokens)?;
                 let _ = on_progress.send(writer.progress());
@@ -271,7 +305,7 @@ impl Task {
         Ok(match &self.work {
             // Nothing was computed in this slice, only read and stored.
             TaskWork::Import { import, .. } if import.is_done() => 0,
-            TaskWork::NextTokens(_) => computed,
+            TaskWork::NextTokens(_) | TaskWork::Probabilities { .. } => computed,
             _ => self.progress().0 - before,
         })
     }
@@ -280,6 +314,7 @@ impl Task {
     pub(crate) fn is_done(&self) -> bool {
         match &self.work {
             TaskWork::Score { scoring, .. } => scoring.is_done(),
+            TaskWork::Probabilities { answer, .. } => answer.is_done(),
             TaskWork::CachePrompt { writer, .. } => writer.written().is_some(),
             TaskWork::Import { import, .. } => import.is_done(),
             TaskWork::Classify(work) => work.is_done(),
@@ -293,6 +328,10 @@ impl Task {
             TaskWork::Score { scoring, reply } => {
                 let scores = result.map(|()| scoring.finish());
                 Box::new(move || drop(reply.send(scores)))
+            }
+            TaskWork::Probabilities { answer, reply, .. } => {
+                let tokens = result.and_then(|()| answer.finish());
+                Box::new(move || drop(reply.send(tokens)))
             }
             TaskWork::CachePrompt { writer, reply, .. } => {
                 let written = result.and_then(|()| writer.written().ok_or(EngineError::Closed));
@@ -316,6 +355,7 @@ impl Task {
     fn during(&self) -> &'static str {
         match &self.work {
             TaskWork::Score { .. } => "scoring",
+            TaskWork::Probabilities { .. } => "reading an answer",
             TaskWork::CachePrompt { .. } => "reading a prompt",
             TaskWork::Import { .. } => "reading a prompt cache",
             TaskWork::Classify(_) => "classifying",

@@ -315,6 +315,9 @@ impl EngineLoop {
                 Task::import(worker, path, import, reply)
             }
             Job::Score { prompts, num_top, reply } => Task::score(worker, &prompts, num_top, reply),
+            Job::Probabilities { request, progress, reply } => {
+                Task::probabilities(worker, request, progress, reply)
+            }
             Job::Classify { request, processor, events } => {
                 Task::classify(worker, *request, processor.0.as_ref(), events)
             }
@@ -415,6 +418,7 @@ fn answer(worker: &mut Worker, job: Job) {
         | Job::Generate(_)
         | Job::ReadPromptFile { .. }
         | Job::Score { .. }
+        | Job::Probabilities { .. }
         | Job::Classify { .. } => {}
     }
 }

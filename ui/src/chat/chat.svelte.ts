@@ -6,6 +6,7 @@ import type { Toasts } from '../ui/toasts.svelte';
 import { UNDO_MS, type UndoStack } from '../ui/undo';
 import { ConversationList, titleOf } from './conversations.svelte';
 import { Drafts } from './drafts.svelte';
+import { ProbabilityStore, whyNot, type Choice } from './probabilities.svelte';
 import { Queue } from './queue.svelte';
 import { readable } from './segments';
 import { Thread } from './thread.svelte';
@@ -24,13 +25,14 @@ export interface ChatOptions {
 /** Where in a message the focus goes, and where on the screen that was before, so that it stays there. */
 export interface MessageFocus {
   id: string;
-  part: 'previous' | 'next' | 'more' | 'edit';
+  part: 'previous' | 'next' | 'more' | 'edit' | 'probabilities';
   top?: number;
 }
 
 /** Owns the selection, the open threads and the drafts. No selection means a new chat, which gets its row with the first message. */
 export class ChatStore {
   readonly list = new ConversationList();
+  readonly probabilities: ProbabilityStore;
   selectedId = $state<string | null>(null);
   isSending = $state(false);
   isPromptOpen = $state(false);
@@ -63,6 +65,7 @@ export class ChatStore {
 
   constructor(options: ChatOptions) {
     this.#options = options;
+    this.probabilities = new ProbabilityStore(options.platform);
     const isPrivate = (id: string) => this.list.get(id)?.is_private ?? false;
     this.#drafts = new Drafts(options.storage, isPrivate);
     this.#queue = new Queue(options.storage, isPrivate);
@@ -145,6 +148,7 @@ export class ChatStore {
   }
 
   select(id: string | null): void {
+    if (id !== this.selectedId) this.probabilities.close();
     this.selectedId = id;
     if (id !== null) this.newFolderId = null;
     this.announcement = '';
@@ -227,10 +231,14 @@ export class ChatStore {
         this.#drafts.forget(event.id);
         this.#queue.forget(event.id);
         return this.#forget(event.id);
+      case 'probabilities_read':
+        return this.probabilities.receive(event);
       case 'branch':
-        return this.#threads.get(event.conversation_id)?.receive(event);
+        this.#threads.get(event.conversation_id)?.receive(event);
+        return this.#keepView();
       case 'message':
         this.#threads.get(event.message.conversation_id)?.receive(event);
+        this.#keepView();
         return this.#answered(event.message);
       case 'segment':
       case 'delta':
@@ -298,6 +306,40 @@ export class ChatStore {
   /** Lets the last answer go on behind its own text. */
   async continueAnswer(message_id: string): Promise<void> {
     await this.#begin((conversation_id) => ({ type: 'continue_answer', conversation_id, message_id }));
+  }
+
+  /** Shows how likely the tokens of an answer were, or closes that; without an id, of the last answer. */
+  toggleProbabilities(id = this.thread?.messages.findLast(({ role }) => role === 'assistant')?.id): void {
+    const message = this.thread?.messages.find((known) => known.id === id);
+    if (!message || message.status === 'streaming') return;
+    if (this.probabilities.isOf(message.id)) this.closeProbabilities();
+    else void this.probabilities.open(message);
+  }
+
+  /** Closes the probabilities of an answer that is no longer on screen. */
+  #keepView(): void {
+    if (this.thread) this.probabilities.keep(this.thread.messages);
+  }
+
+  /** Closes the probabilities; a focus that was on them goes back to the answer. */
+  closeProbabilities(): void {
+    const { message } = this.probabilities;
+    this.probabilities.close();
+    if (message) this.messageToFocus = { id: message.id, part: 'probabilities' };
+  }
+
+  /** Writes another version of the answer that is looked at, which goes on from a choice at its place. */
+  async branchFrom({ token, ...choice }: Choice): Promise<void> {
+    const { message, at: position } = this.probabilities;
+    if (!message || whyNot({ token, ...choice }) !== null) return;
+    const isBegun = await this.#begin((conversation_id) => ({
+      type: 'write_from_token',
+      conversation_id,
+      message_id: message.id,
+      position,
+      token,
+    }));
+    if (isBegun) this.probabilities.close();
   }
 
   /** Opens the field for another version of a message; without an id, of the last question. */
@@ -534,6 +576,7 @@ export class ChatStore {
     if (reply.type !== 'sent') return;
     const thread = this.#threads.get(id);
     thread?.add(reply.messages);
+    this.#keepView();
     // An answer that failed at once has ended before this reply came; the thread knows from its events.
     this.list.put({ ...reply.conversation, is_streaming: thread?.isStreaming ?? reply.conversation.is_streaming });
   }

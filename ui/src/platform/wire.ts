@@ -18,6 +18,9 @@ export type Command = { "type": "bootstrap" }
   | { "type": "edit_message", conversation_id: string, message_id: string, text: string, }
   | { "type": "regenerate", conversation_id: string, message_id: string | null, model: string | null, }
   | { "type": "continue_answer", conversation_id: string, message_id: string, }
+  | { "type": "get_probabilities", conversation_id: string, message_id: string, read_id: string, loads_model: boolean, }
+  | { "type": "stop_probabilities", read_id: string, }
+  | { "type": "write_from_token", conversation_id: string, message_id: string, position: number, token: number, }
   | { "type": "show_version", conversation_id: string, message_id: string, }
   | { "type": "branch_conversation", conversation_id: string, message_id: string, title: string, }
   | { "type": "delete_message", conversation_id: string, message_id: string, with_following: boolean, }
@@ -105,6 +108,7 @@ export type Reply = { "type": "done" }
  */
 model_import: ModelImport | null, }
   | { "type": "conversation", conversation: Conversation, messages: Array<Message>, }
+  | { "type": "probabilities", probabilities: Probabilities, }
   | { "type": "sent", conversation: Conversation, messages: Array<Message>, }
   | { "type": "messages_deleted",
 /**
@@ -202,6 +206,7 @@ export type Event = { "type": "conversation", conversation: Conversation, }
   | { "type": "branch", conversation_id: string, after: string | null, messages: Array<Message>, }
   | { "type": "segment", conversation_id: string, message_id: string, index: number, segment: AnswerSegment, }
   | { "type": "delta", conversation_id: string, message_id: string, segment: number, offset: number, text: string, }
+  | { "type": "probabilities_read", read_id: string, processed_tokens: number, total_tokens: number, }
   | { "type": "prefill", conversation_id: string, message_id: string, processed_tokens: number, total_tokens: number, cached_tokens: number, }
   | { "type": "models", models: Array<Model>, }
   | { "type": "downloads", downloads: Array<Download>, }
@@ -514,6 +519,58 @@ process_bytes: number, process_peak_bytes: number,
  * MLX memory when it finished, and the most during this answer.
  */
 mlx_active_bytes: number, mlx_peak_bytes: number, };
+
+/**
+ * The answer to `GetProbabilities`.
+ */
+export type Probabilities = { "type": "read", model: string,
+/**
+ * In their order; of a very long answer the first ones.
+ */
+tokens: Array<TokenProbability>,
+/**
+ * Of the whole answer.
+ */
+num_tokens: number, }
+  | { "type": "not_loaded", model: string, }
+  | { "type": "no_model", model: string, }
+  | { "type": "no_tokens" }
+  | { "type": "stopped" };
+
+/**
+ * A token of an answer.
+ */
+export type TokenProbability = { token: number,
+/**
+ * The text that it completes: empty while a character is still in pieces, and of a token that ends
+ * the answer.
+ */
+text: string,
+/**
+ * Before sampling filters, from 0 to 1.
+ */
+probability: number,
+/**
+ * How many tokens were likelier.
+ */
+rank: number,
+/**
+ * Over the whole vocabulary, in bits.
+ */
+entropy_bits: number, ends_answer: boolean,
+/**
+ * The likeliest tokens in its place, itself included if it is one of them; best first.
+ */
+likeliest: Array<LikelyToken>, };
+
+/**
+ * A token that could stand in the place of another.
+ */
+export type LikelyToken = { token: number,
+/**
+ * With a leading space where it has one; empty of one that ends the answer.
+ */
+text: string, probability: number, ends_answer: boolean, };
 
 /**
  * A model on this machine.

@@ -8,6 +8,7 @@
 //! holding     what happens when it repeats itself
 //! loops       which parts of it are looked at for loops
 //! running     which conversations are being answered, and how to stop them
+//! probabilities  reads an answer again, for those who ask how likely its tokens were
 //! deletion    purges deleted conversations when that can no longer be undone
 //! progress    when an answer's events and saved text are due
 //! segments    what is shown of an answer: text, reasoning, tool calls
@@ -19,6 +20,7 @@ pub(crate) mod branches;
 pub(crate) mod deletion;
 pub(crate) mod holding;
 pub(crate) mod loops;
+pub(crate) mod probabilities;
 pub(crate) mod progress;
 pub(crate) mod prompt;
 pub(crate) mod running;

@@ -6,6 +6,7 @@ use cairn_store::MessageStatus::Streaming;
 
 use crate::app::{App, now_ms};
 use crate::chat::answering::{self, Turn};
+use crate::chat::probabilities;
 use crate::convert;
 use crate::models;
 use crate::wire::{Conversation, Event, Failure, FailureCode, Message, MessageStatus, Reply};
@@ -68,6 +69,33 @@ pub(crate) async fn go_on(
     let before = store.resume_answer(conversation_id, message_id).await?;
     let assistant = cairn_store::Message { status: Streaming, error: None, ..before.clone() };
     begin(app, None, assistant, Wanted::GoesOn(Box::new(before))).await
+}
+
+/// Starts another version of an answer, from its tokens before `position` and `token` behind them.
+pub(crate) async fn write_from(
+    app: &Arc<App>,
+    conversation_id: &str,
+    message_id: &str,
+    position: u32,
+    token: u32,
+) -> Result<Reply, Failure> {
+    let _turn = app.turns.lock().await;
+    refuse_unsaved(app, conversation_id)?;
+    let store = app.store_of(conversation_id).await;
+    let position = usize::try_from(position).unwrap_or(usize::MAX);
+    let with_other =
+        probabilities::tokens_with_other(store, conversation_id, message_id, position, token);
+    let (token_ids, model) = with_other.await?;
+    models::require(app, &model).await?;
+    let begun = store.begin_sibling_answer(conversation_id, Some(message_id), now_ms()).await?;
+    // As if it had failed with these tokens: if it cannot go on, it has.
+    let before = cairn_store::Message {
+        status: cairn_store::MessageStatus::Failed,
+        token_ids: Some(token_ids),
+        model: Some(model),
+        ..begun.clone()
+    };
+    begin(app, None, begun, Wanted::GoesOn(Box::new(before))).await
 }
 
 /// Who answers.

@@ -17,6 +17,7 @@ mod model_settings;
 mod models;
 mod monitor;
 mod opening;
+mod probabilities;
 mod revisions;
 mod saved_context;
 mod script;

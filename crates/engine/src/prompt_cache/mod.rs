@@ -121,6 +121,9 @@ pub(crate) struct Query<'a> {
     pub(crate) num_opaque: usize,
     /// The conversation that the prompt belongs to.
     pub(crate) owner: Option<&'a Owner>,
+    /// Nothing that the prompt's conversation goes on with is computed: resident conversations stay,
+    /// and the lookup is not counted.
+    pub(crate) only_looks: bool,
 }
 
 impl Query<'_> {
@@ -279,7 +282,12 @@ impl PromptCache {
         let mut problem = pending.as_ref().and_then(|pending| pending.0.problem());
         // A resident conversation wins a tie: nothing has to be read.
         let namespaces: Vec<&Namespace> = searched.iter().map(|(_, namespace)| namespace).collect();
-        if let Some(taken) = self.resident.take(&namespaces, &tokens, searched[0].0, query.owner) {
+        let at_least = searched[0].0;
+        let taken = match query.only_looks {
+            true => self.resident.copy(&namespaces, &tokens, at_least),
+            false => self.resident.take(&namespaces, &tokens, at_least, query.owner),
+        };
+        if let Some(taken) = taken {
             if let Some(store) = &self.store {
                 let mut used = tokens.clone();
                 used.truncate(taken.num_tokens);
@@ -304,8 +312,8 @@ impl PromptCache {
             }
         }
         let own = query.namespace(model, kv_format(query.quantization));
-        let miss =
-            self.store.as_ref().and_then(|store| store.explain(&own, query, num_tokens, problem));
+        let store = self.store.as_ref().filter(|_| !query.only_looks);
+        let miss = store.and_then(|store| store.explain(&own, query, num_tokens, problem));
         Reuse { num_tokens, miss, caches: caches.unwrap_or_else(|| model.model.make_cache()) }
     }
 

@@ -42,13 +42,7 @@ impl ResidentConversations {
         at_least: usize,
         owner: Option<&Owner>,
     ) -> Option<Taken> {
-        let shared = |(index, conversation): (usize, &Conversation)| {
-            Some((conversation.num_shared(namespaces, tokens)?, index))
-        };
-        let (num_tokens, index) = self.0.iter().enumerate().filter_map(shared).max()?;
-        if num_tokens < at_least.max(1) {
-            return None;
-        }
+        let (num_tokens, index) = self.longest(namespaces, tokens, at_least)?;
         let conversation = &self.0[index];
         let leaves = match (conversation.owner.as_ref(), owner) {
             (Some(own), Some(other)) => own == other || num_tokens == conversation.tokens.len(),
@@ -58,13 +52,35 @@ impl ResidentConversations {
         };
         let (surplus, namespace) =
             (conversation.tokens.len() - num_tokens, conversation.namespace.clone());
-        let mut caches =
-            if leaves { self.0.remove(index).caches } else { conversation.caches.clone() };
-        // If a cache fails to trim despite `is_trimmable`, neither it nor the conversation can be
-        // used.
-        let is_trimmed =
-            caches.iter_mut().all(|cache| surplus == 0 || cache.trim(surplus) == surplus);
-        is_trimmed.then_some(Taken { namespace, num_tokens, caches })
+        let caches = if leaves { self.0.remove(index).caches } else { conversation.caches.clone() };
+        trimmed(caches, surplus).map(|caches| Taken { namespace, num_tokens, caches })
+    }
+
+    /// As [`ResidentConversations::take`], but every conversation stays.
+    pub(super) fn copy(
+        &self,
+        namespaces: &[&Namespace],
+        tokens: &PromptTokens,
+        at_least: usize,
+    ) -> Option<Taken> {
+        let (num_tokens, index) = self.longest(namespaces, tokens, at_least)?;
+        let Conversation { namespace, tokens, caches, .. } = &self.0[index];
+        let caches = trimmed(caches.clone(), tokens.len() - num_tokens)?;
+        Some(Taken { namespace: namespace.clone(), num_tokens, caches })
+    }
+
+    /// How many tokens the conversation that shares most of them shares, and its index.
+    fn longest(
+        &self,
+        namespaces: &[&Namespace],
+        tokens: &PromptTokens,
+        at_least: usize,
+    ) -> Option<(usize, usize)> {
+        let shared = |(index, conversation): (usize, &Conversation)| {
+            Some((conversation.num_shared(namespaces, tokens)?, index))
+        };
+        let longest = self.0.iter().enumerate().filter_map(shared).max();
+        longest.filter(|(num_tokens, _)| *num_tokens >= at_least.max(1))
     }
 
     /// The most tokens that [`ResidentConversations::take`] would return.
@@ -114,6 +130,13 @@ impl ResidentConversations {
     pub(super) fn clear(&mut self) {
         self.0.clear();
     }
+}
+
+/// Caches without their last `surplus` tokens. If one fails to trim despite `is_trimmable`, none can be
+/// used.
+fn trimmed(mut caches: Vec<LayerCache>, surplus: usize) -> Option<Vec<LayerCache>> {
+    let is_trimmed = caches.iter_mut().all(|cache| surplus == 0 || cache.trim(surplus) == surplus);
+    is_trimmed.then_some(caches)
 }
 
 impl Conversation {

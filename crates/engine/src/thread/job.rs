@@ -13,7 +13,7 @@ use crate::async_lm::LmJob;
 use crate::classify::{ClassifyEvent, ClassifyRequest, LogitsProcessorFactory};
 use crate::model_pool::Loaded;
 use crate::prompt_file::{CachePromptRequest, CachedPrompt, ExportRequest, Import, PromptFileInfo};
-use crate::request::{MemoryPressure, PromptInput, Score};
+use crate::request::{AnswerToken, GenerateRequest, MemoryPressure, PromptInput, Score};
 use crate::sequence::GenerateJob;
 
 /// The jobs of the thread. The set is closed: without [`InProcess`], which only callers in this
@@ -73,6 +73,12 @@ pub(crate) enum Job {
         prompts: Vec<PromptInput>,
         num_top: usize,
         reply: oneshot::Sender<Result<Vec<Score>, EngineError>>,
+    },
+    /// Replies with the tokens that an answer has already, and what could stand in their places.
+    Probabilities {
+        request: Box<GenerateRequest>,
+        progress: mpsc::UnboundedSender<(usize, usize)>,
+        reply: oneshot::Sender<Result<Vec<AnswerToken>, EngineError>>,
     },
     /// The token that follows each of many prompts.
     Classify {
@@ -146,6 +152,7 @@ impl Job {
             Job::Generate(_)
             | Job::CachePrompt { .. }
             | Job::Score { .. }
+            | Job::Probabilities { .. }
             | Job::Classify { .. }
             | Job::AsyncLm(_)
             | Job::ReadPromptFile { import: Some(_), .. } => JobNeeds::Model,
@@ -160,6 +167,7 @@ impl Job {
         match self {
             Job::Generate(job) => job.request.model.is_none(),
             Job::Classify { request, .. } => request.model.is_none(),
+            Job::Probabilities { request, .. } => request.model.is_none(),
             Job::AsyncLm(_) => false,
             _ => true,
         }
@@ -172,6 +180,7 @@ impl Job {
             Job::CachePrompt { reply, .. } => reply.is_closed(),
             Job::ReadPromptFile { reply, .. } => reply.is_closed(),
             Job::Score { reply, .. } => reply.is_closed(),
+            Job::Probabilities { reply, .. } => reply.is_closed(),
             Job::Classify { events, .. } => events.is_closed(),
             _ => false,
         }

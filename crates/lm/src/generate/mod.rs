@@ -5,6 +5,7 @@
 //! [`stream_generate`] decodes the ids to text, with one [`GenerationResponse`] per token, and
 //! applies stop rules; [`generate`] collects its responses.
 
+mod answer_reader;
 mod history;
 mod logprobs;
 mod prefill;
@@ -29,6 +30,7 @@ use crate::{LmError, LoadedModel};
 pub(crate) use prefill::{finish_pass, prefill_chunks};
 pub(crate) use rollback::RollbackPoint;
 
+pub use answer_reader::{AnswerReader, TokenChoice};
 pub use logprobs::{Logprobs, RowScore, Scorer, TokenScore, likeliest, score};
 pub use prefill::Input;
 pub use reader::PromptReader;

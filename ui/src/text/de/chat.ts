@@ -259,3 +259,57 @@ export const content: Catalogue['content'] = {
   wrapCode: 'Lange Zeilen umbrechen',
   speakers: { system: 'System:', user: 'Du:', assistant: 'Antwort:', tool: 'Werkzeug:' },
 };
+
+export const probabilities: Catalogue['probabilities'] = {
+  alternatives: 'Hier am wahrscheinlichsten',
+  bits: (bits) => `${f.number(Math.round(bits * 10) / 10)} Bit`,
+  branch: (text, share, ends) => `Mit ${named(text, ends)} verzweigen, ${shareOf(share)}`,
+  branchHere: 'Hier verzweigen',
+  choice: (text, share, ends) => `${named(text, ends)}, ${shareOf(share)}.`,
+  chosen: (text, share, ends) => `${named(text, ends)}, ${shareOf(share)}, in dieser Antwort`,
+  closeTitle: 'Schließen (Esc)',
+  counts: (count, unsure) => `${tokens(count)}, ${f.count(unsure)} unsicher`,
+  end: 'Ende',
+  entropy: 'Entropie',
+  entropyNote: 'Über das ganze Vokabular, vor Temperatur und anderen Einstellungen der Auswahl',
+  first: (count) => `Von dieser langen Antwort sind die ersten ${tokens(count)} zu sehen.`,
+  isChosen: 'So steht es in der Antwort.',
+  keys: {
+    title: 'Tasten',
+    walk: 'Durch die Token gehen',
+    choose: 'Ein anderes wählen',
+    branch: 'Hier verzweigen',
+    nextUnsure: 'Nächstes unsicheres Token',
+    close: 'Schließen',
+  },
+  load: (model) => `${model} laden`,
+  noModel: (model) => `Diese Antwort hat ${model} geschrieben. Dieses Modell ist nicht mehr auf diesem ${machine}.`,
+  noTokens:
+    'Die Token dieser Antwort sind nicht gesichert, deshalb lassen sich ihre Wahrscheinlichkeiten nicht berechnen.',
+  notLoaded: (model) => `Diese Antwort hat ${model} geschrieben. Dieses Modell ist nicht geladen.`,
+  others: 'Andere',
+  piece: '·',
+  progress: (processed, total) => `${f.count(processed)} von ${tokens(total)} gelesen`,
+  reading: 'Die Antwort wird noch einmal gelesen …',
+  share: (share) => shareOf(share),
+  sure: 'Sicher',
+  title: 'Wahrscheinlichkeit',
+  token: (text, share, ends, count) =>
+    `${named(text, ends)}, ${shareOf(share)}, ${f.plural(count, 'Alternative', 'Alternativen')}`,
+  tokens: 'Token dieser Antwort',
+  unsure: 'Unsicher',
+  whole: 'Ganze Antwort',
+  wouldEnd: 'Die Antwort würde hier enden.',
+};
+
+function shareOf(share: number): string {
+  if (share < 0.005) return `< ${f.share(0.01)}`;
+  return share > 0.995 ? `> ${f.share(0.99)}` : f.share(share);
+}
+
+function named(text: string, ends: boolean): string {
+  if (ends) return 'Ende der Antwort';
+  const words = text.trim();
+  if (words !== '') return `„${words}“`;
+  return text.includes('\n') ? 'Zeilenumbruch' : text === '' ? 'Teil eines Zeichens' : 'Leerzeichen';
+}

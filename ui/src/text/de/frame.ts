@@ -78,6 +78,7 @@ export const commands: Catalogue['commands'] = {
   delete_chat: 'Diesen Chat löschen',
   regenerate: 'Letzte Antwort neu schreiben',
   continue_answer: 'Letzte Antwort fortsetzen',
+  show_probabilities: 'Zeigen, wie wahrscheinlich die letzte Antwort war',
   edit_message: 'Deine letzte Nachricht bearbeiten',
   branch_chat: 'Diesen Chat in einen neuen verzweigen',
   stop: 'Antwort anhalten',

@@ -268,3 +268,63 @@ export const content = {
   /** The speaker of the turn that a special token opens. */
   speakers: { system: 'System:', user: 'You:', assistant: 'Answer:', tool: 'Tool:' },
 };
+
+/** How likely the tokens of an answer were. */
+export const probabilities = {
+  alternatives: 'Likeliest here',
+  bits: (bits: number) => `${f.number(Math.round(bits * 10) / 10)} bits`,
+  branch: (text: string, share: number, ends: boolean) => `Branch with ${named(text, ends)}, ${shareOf(share)}`,
+  branchHere: 'Branch here',
+  choice: (text: string, share: number, ends: boolean) => `${named(text, ends)}, ${shareOf(share)}.`,
+  chosen: (text: string, share: number, ends: boolean) => `${named(text, ends)}, ${shareOf(share)}, in this answer`,
+  closeTitle: 'Close (Esc)',
+  counts: (count: number, unsure: number) => `${tokens(count)}, ${f.count(unsure)} unsure`,
+  end: 'end',
+  entropy: 'Entropy',
+  entropyNote: 'Over the whole vocabulary, before temperature and other sampling settings',
+  first: (count: number) => `Of this long answer the first ${tokens(count)} are shown.`,
+  isChosen: 'This is the answer as it is.',
+  keys: {
+    title: 'Keys',
+    walk: 'Walk the tokens',
+    choose: 'Choose another',
+    branch: 'Branch here',
+    nextUnsure: 'Next unsure token',
+    close: 'Close',
+  },
+  load: (model: string) => `Load ${model}`,
+  noModel: (model: string) => `This answer was written by ${model}, which is not on ${machine} any more.`,
+  noTokens: 'The tokens of this answer are not saved, so their probabilities cannot be computed.',
+  notLoaded: (model: string) => `This answer was written by ${model}, which is not loaded.`,
+  others: 'Others',
+  piece: '·',
+  progress: (processed: number, total: number) => `Reading ${f.count(processed)} of ${tokens(total)}`,
+  reading: 'Reading the answer again…',
+  share: (share: number) => shareOf(share),
+  sure: 'Sure',
+  title: 'Probability',
+  token: (text: string, share: number, ends: boolean, count: number) =>
+    `${named(text, ends)}, ${shareOf(share)}, ${f.plural(count, 'alternative', 'alternatives')}`,
+  tokens: 'Tokens of this answer',
+  unsure: 'Unsure',
+  whole: 'Whole answer',
+  wouldEnd: 'The answer would end here.',
+};
+
+/** Only what is certain is 100 %, and only what cannot be is 0 %. */
+function shareOf(share: number): string {
+  if (share < 0.005) return `< ${f.share(0.01)}`;
+  return share > 0.995 ? `> ${f.share(0.99)}` : f.share(share);
+}
+
+function named(text: string, ends: boolean): string {
+  if (ends) return 'end of the answer';
+  const words = text.trim();
+  return words === ''
+    ? text.includes('\n')
+      ? 'line break'
+      : text === ''
+        ? 'part of a character'
+        : 'space'
+    : `“${words}”`;
+}

@@ -78,6 +78,7 @@ export const commands = {
   delete_chat: 'Delete this chat',
   regenerate: 'Regenerate the last answer',
   continue_answer: 'Continue the last answer',
+  show_probabilities: 'Show how likely the last answer was',
   edit_message: 'Edit your last message',
   branch_chat: 'Branch this chat into a new one',
   stop: 'Stop the answer',

@@ -1,0 +1,172 @@
+//! The probabilities of an answer's tokens, computed when somebody looks at them.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use cairn_chat::Role;
+use cairn_engine::{AnswerToken, GenerateRequest};
+use cairn_store::{Message, MessageStatus};
+use tokio_util::sync::CancellationToken;
+
+use crate::app::App;
+use crate::chat::answering::{self, Asked};
+use crate::convert;
+use crate::models;
+use crate::settings::commands as settings;
+use crate::wire::{Event, Failure, FailureCode, Probabilities, Reply};
+
+/// How many alternatives each token has.
+const NUM_LIKELIEST: usize = 8;
+/// Of a longer answer the first tokens are shown: more are more than a window can draw at once.
+const MAX_TOKENS: usize = 4096;
+/// Progress is sent at most so often.
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
+
+/// What is being read, by the name that the caller gave it. Owned by [`crate::App`].
+#[derive(Debug, Default)]
+pub(crate) struct RunningReads(Mutex<HashMap<String, CancellationToken>>);
+
+impl RunningReads {
+    fn reads(&self) -> MutexGuard<'_, HashMap<String, CancellationToken>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ends a read; one that does not run is no mistake.
+    pub(crate) fn stop(&self, id: &str) {
+        if let Some(stop) = self.reads().get(id) {
+            stop.cancel();
+        }
+    }
+}
+
+/// A read that is listed until this is dropped.
+struct Listed<'a> {
+    reads: &'a RunningReads,
+    id: String,
+    stop: CancellationToken,
+}
+
+impl<'a> Listed<'a> {
+    fn new(reads: &'a RunningReads, id: &str) -> Result<Self, Failure> {
+        let stop = CancellationToken::new();
+        let mut listed = reads.reads();
+        if listed.contains_key(id) {
+            return Err(Failure::invalid("There is a read with this id already."));
+        }
+        listed.insert(id.to_owned(), stop.clone());
+        drop(listed);
+        Ok(Listed { reads, id: id.to_owned(), stop })
+    }
+}
+
+impl Drop for Listed<'_> {
+    fn drop(&mut self) {
+        self.reads.reads().remove(&self.id);
+    }
+}
+
+/// Reads an answer again. With `loads_model` the model that wrote it is loaded first.
+pub(crate) async fn get(
+    app: &Arc<App>,
+    conversation_id: &str,
+    message_id: &str,
+    read_id: &str,
+    loads_model: bool,
+) -> Result<Reply, Failure> {
+    let listed = Listed::new(&app.reads, read_id)?;
+    let read = read(app, conversation_id, message_id, read_id, loads_model);
+    let probabilities = tokio::select! {
+        read = read => read?,
+        () = listed.stop.cancelled() => Probabilities::Stopped,
+        () = app.closing.cancelled() => Probabilities::Stopped,
+    };
+    Ok(Reply::Probabilities { probabilities })
+}
+
+async fn read(
+    app: &Arc<App>,
+    conversation_id: &str,
+    message_id: &str,
+    read_id: &str,
+    loads_model: bool,
+) -> Result<Probabilities, Failure> {
+    let store = app.store_of(conversation_id).await.clone();
+    let (branch, token_ids, model) = match answer(&store, conversation_id, message_id).await? {
+        (branch, Some((token_ids, model))) => (branch, token_ids, model),
+        (_, None) => return Ok(Probabilities::NoTokens),
+    };
+    if models::require(app, &model).await.is_err() {
+        return Ok(Probabilities::NoModel { model });
+    }
+    if loads_model {
+        models::ensure_loaded_beside(app, &model).await?;
+    } else if answering::loaded_status(app, &model).is_none() {
+        return Ok(Probabilities::NotLoaded { model });
+    }
+    let asked = Asked { store: &store, conversation_id, branch: &branch, model: Some(&model) };
+    let settings = settings::for_answer(app, &store, conversation_id, Some(&model)).await?;
+    let request = asked.request(app, &settings).await?;
+    let num_tokens = convert::tokens(token_ids.len());
+    let request = GenerateRequest {
+        model: Some(model.clone()),
+        answer_so_far: token_ids.into_iter().take(MAX_TOKENS).collect(),
+        num_top_logprobs: Some(NUM_LIKELIEST),
+        ..request
+    };
+    let mut last: Option<Instant> = None;
+    let tokens = app.engine.probabilities(request, |processed, total| {
+        if last.is_none_or(|last| last.elapsed() >= PROGRESS_INTERVAL) {
+            last = Some(Instant::now());
+            app.emit(Event::ProbabilitiesRead {
+                read_id: read_id.to_owned(),
+                processed_tokens: convert::tokens(processed),
+                total_tokens: convert::tokens(total),
+            });
+        }
+    });
+    let tokens: Vec<AnswerToken> = tokens.await?;
+    let tokens = tokens.into_iter().map(convert::token_probability).collect();
+    Ok(Probabilities::Read { model, tokens, num_tokens })
+}
+
+/// The branch up to an answer, which stands at its end as one that is still to be written; with the
+/// answer's tokens and the model that they are of, where they are known.
+async fn answer(
+    store: &cairn_store::Store,
+    conversation_id: &str,
+    message_id: &str,
+) -> Result<(Vec<Message>, Option<(Vec<u32>, String)>), Failure> {
+    let mut branch = store.branch(conversation_id).await?;
+    let index = branch.iter().position(|message| message.id == message_id);
+    let Some(index) = index else {
+        return Err(Failure::new(FailureCode::NotFound, "This message no longer exists."));
+    };
+    branch.truncate(index + 1);
+    let row = &mut branch[index];
+    if row.role != Role::Assistant || row.status == MessageStatus::Streaming {
+        return Err(Failure::invalid("Only an answer that has ended has probabilities."));
+    }
+    row.status = MessageStatus::Streaming;
+    let token_ids = row.token_ids.clone().filter(|ids| !ids.is_empty());
+    let known = token_ids.zip(row.model.clone());
+    Ok((branch, known))
+}
+
+/// The tokens of an answer up to `position`, and `token` in that place; with the model that wrote them.
+/// Fails where the answer has no such place.
+pub(crate) async fn tokens_with_other(
+    store: &cairn_store::Store,
+    conversation_id: &str,
+    message_id: &str,
+    position: usize,
+    token: u32,
+) -> Result<(Vec<u32>, String), Failure> {
+    let (_, known) = answer(store, conversation_id, message_id).await?;
+    let no_place = || Failure::invalid("This answer has no such token.");
+    let (mut token_ids, model) = known.ok_or_else(no_place)?;
+    let place = token_ids.get_mut(position).ok_or_else(no_place)?;
+    *place = token;
+    token_ids.truncate(position + 1);
+    Ok((token_ids, model))
+}
