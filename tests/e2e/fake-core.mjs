@@ -1,10 +1,14 @@
 // A core without models: hands out the built interface as the real one does, answers its commands from a table, and sends events as it is
-// told to. For measurements of the interface alone, and for texts that no model would write.
+// told to. For measurements of the interface alone, and for texts that no model would write. What it says has the fields that the
+// interface's own tests use, which svelte-check compares with those of the real core.
 import { createServer } from 'node:http';
 import { once } from 'node:events';
 import { readFile } from 'node:fs/promises';
 import { extname, join } from 'node:path';
+import typescript from '../../ui/node_modules/typescript/lib/typescript.js';
 import { root } from './core.mjs';
+
+const { bootstrap, conversation, message, model } = await importTypeScript('ui/src/testing/fake.ts');
 
 const TOKEN = 'fake';
 const TYPES = { '.html': 'text/html', '.js': 'text/javascript', '.css': 'text/css', '.svg': 'image/svg+xml' };
@@ -18,7 +22,7 @@ export class FakeCore {
   /** Conversations by id: `{ conversation, messages }`. */
   conversations = new Map();
   /** The names of its models. */
-  modelNames = [MODEL.name];
+  modelNames = ['owner/model'];
   #streams = new Set();
   #server;
 
@@ -32,27 +36,20 @@ export class FakeCore {
 
   /** Adds a chat with these texts, questions and answers in turns; returns its id. */
   addChat(id, title, texts) {
-    const conversation = { ...CONVERSATION, id, title, updated_at_ms: 1 + this.conversations.size };
     const messages = texts.map((text, index) => this.message(id, index, text));
-    this.conversations.set(id, { conversation, messages });
+    const updated_at_ms = 1 + this.conversations.size;
+    this.conversations.set(id, { conversation: conversation(id, { title, updated_at_ms }), messages });
     return id;
   }
 
   message(id, index, text, status = 'complete') {
-    const isQuestion = index % 2 === 0;
-    return {
-      id: `${id}-${index}`,
+    return message(`${id}-${index}`, {
       conversation_id: id,
       parent_id: index === 0 ? null : `${id}-${index - 1}`,
-      role: isQuestion ? 'user' : 'assistant',
+      role: index % 2 === 0 ? 'user' : 'assistant',
       status,
       text,
-      segments: isQuestion || text === '' ? [] : [{ kind: 'text', text }],
-      is_held: false,
-      error: null,
-      created_at_ms: 1,
-      stats: null,
-    };
+    });
   }
 
   /** Sends an event to every window. */
@@ -84,8 +81,8 @@ export class FakeCore {
     if (command.type === 'get_conversation') return { type: 'conversation', ...this.conversations.get(command.id) };
     if (command.type !== 'bootstrap') return { type: 'done' };
     const conversations = [...this.conversations.values()].map(({ conversation }) => conversation);
-    const models = this.modelNames.map((name) => ({ ...MODEL, name, path: `/models/${name}` }));
-    return { ...BOOTSTRAP, conversations: conversations.toReversed(), models };
+    const models = this.modelNames.map((name) => model(name));
+    return bootstrap({ conversations: conversations.toReversed(), models });
   }
 
   async #file(request, response) {
@@ -103,75 +100,10 @@ export class FakeCore {
   }
 }
 
-const CONVERSATION = {
-  id: '',
-  title: '',
-  system_prompt: '',
-  created_at_ms: 1,
-  updated_at_ms: 1,
-  is_streaming: false,
-  is_private: false,
-  cache: null,
-  prefix: null,
-};
-
-const MODEL = {
-  name: 'owner/model',
-  alias: null,
-  is_pinned: false,
-  path: '/models/owner/model',
-  model_type: 'llama',
-  bytes: 270e6,
-  source: 'hub_cache',
-  can_delete: true,
-  problem: null,
-  facts: null,
-  is_being_checked: false,
-};
-
-const BOOTSTRAP = {
-  type: 'bootstrap',
-  models: [MODEL],
-  settings: {
-    default_model: '',
-    temperature: 0.7,
-    top_p: 0.95,
-    top_k: 0,
-    min_p: 0,
-    repetition_penalty: 1,
-    max_tokens: 1024,
-    holds_loops: true,
-    seed: null,
-    cache_budget_bytes: 20e9,
-    cache_ram_budget_bytes: 1e9,
-    system_prompt: '',
-    context_length: null,
-    kv_bits: 'plain',
-    alias: '',
-    is_pinned: false,
-    idle_unload: 'never',
-    draft_model: '',
-    appearance: 'system',
-    hub_endpoint: '',
-    download_folder: '',
-    hub_proxy: '',
-    api_is_on: false,
-    api_port: 11435,
-  },
-  status: {
-    engine: { state: 'ready', model: MODEL.name },
-    model_fingerprint: 'f',
-    models: [{ name: MODEL.name, bytes: 271e6, draft: null }],
-    device: 'cpu',
-    process_bytes: 512e6,
-    process_peak_bytes: 648e6,
-    mlx_active_bytes: 271e6,
-    mlx_peak_bytes: 402e6,
-    mlx_cache_bytes: 0,
-    cache_disk_bytes: 0,
-    cache_ram_bytes: 0,
-  },
-  named: [],
-  downloads: [],
-  model_import: null,
-};
+/** The exports of a file in TypeScript that imports types only, which Node cannot read as it is. */
+async function importTypeScript(path) {
+  const source = await readFile(join(root, path), 'utf8');
+  const options = { module: typescript.ModuleKind.ESNext, target: typescript.ScriptTarget.ES2023 };
+  const { outputText } = typescript.transpileModule(source, { compilerOptions: options });
+  return import(`data:text/javascript,${encodeURIComponent(outputText)}`);
+}
