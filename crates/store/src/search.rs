@@ -90,7 +90,7 @@ impl Store {
             "select messages.seq, messages.id, conversation_id, role, messages.created_at_ms, score
              from (select rowid as hit, bm25(message_search) as score
                    from message_search where message_search match ?)
-             cross join messages on messages.seq = hit
+             cross join messages on messages.seq = hit and messages.deletion_id is null
              cross join conversations on conversations.id = conversation_id and deleted_at_ms is null",
         )
         .bind(query)

@@ -194,6 +194,19 @@ async fn the_index_follows_answers_and_deletions() {
 }
 
 #[tokio::test]
+async fn a_deleted_message_is_found_when_it_is_restored() {
+    let scratch = Scratch::new();
+    let store = scratch.open().await;
+    let id = chat(&store, "Woods", "zebrawood", "jacaranda").await;
+    let answer = store.branch(&id).await.unwrap().pop().unwrap();
+    let deletion = store.delete_messages(&id, &answer.id, false).await.unwrap();
+    assert_eq!(found(&store, "jacaranda").await.len(), 0);
+    assert_eq!(found(&store, "zebrawood").await, [id.as_str()]);
+    store.restore_messages(&id, &deletion.id).await.unwrap();
+    assert_eq!(found(&store, "jacaranda").await, [id.as_str()]);
+}
+
+#[tokio::test]
 async fn an_answer_that_was_interrupted_is_found() {
     let scratch = Scratch::new();
     let store = scratch.open().await;
