@@ -267,6 +267,7 @@ async fn no_command_waits_for_the_answer_of_another_conversation() {
     caller.call(Command::Bootstrap).await;
     caller.call(Command::Subscribe).await;
     caller.call(Command::RefreshConversation { id: busy.clone() }).await;
+    caller.call(Command::GetOutlook { id: busy.clone() }).await;
     let id = caller.new_conversation(Command::NewConversation).await;
     converse(&mut caller, &mut events, &id).await;
     find_and_sort(&mut caller, &id).await;

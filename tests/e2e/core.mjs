@@ -68,13 +68,13 @@ export class Home {
     return join(this.env.CAIRN_HOME, 'models', name);
   }
 
-  /** Adds one of the tiny random models that `cargo xtask tiny-models` writes, with a context that no flow fills. */
-  async addTinyModel(name, from = name) {
+  /** Adds one of the tiny random models that `cargo xtask tiny-models` writes, with a context that no flow fills; `change` is of its config. */
+  async addTinyModel(name, from = name, change = {}) {
     const folder = this.modelFolder(name);
     await cp(join(tinyModels, from), folder, { recursive: true });
     const file = join(folder, 'config.json');
     const config = JSON.parse(await readFile(file, 'utf8'));
-    await writeFile(file, JSON.stringify({ ...config, max_position_embeddings: 2_000_000 }));
+    await writeFile(file, JSON.stringify({ ...config, max_position_embeddings: 2_000_000, ...change }));
   }
 
   /**

@@ -29,6 +29,7 @@ pub fn typescript() -> String {
         declaration::<wire::NoticeLevel>(&config),
         declaration::<wire::Conversation>(&config),
         declaration::<wire::ConversationCache>(&config),
+        declaration::<wire::ChatOutlook>(&config),
         declaration::<wire::CacheTier>(&config),
         declaration::<wire::ConversationPrefix>(&config),
         declaration::<wire::NamedCache>(&config),

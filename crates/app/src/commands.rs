@@ -8,7 +8,7 @@ use cairn_store::Store;
 
 use crate::app::{App, now_ms};
 use crate::cache::{commands as cache_commands, imports, saved};
-use crate::chat::{branches, deletion, probabilities, turns};
+use crate::chat::{branches, deletion, outlook, probabilities, turns};
 use crate::models::catalog;
 use crate::settings::{Settings, commands as settings_commands};
 use crate::wire::{Command, Conversation, Event, Failure, Message, Reply};
@@ -43,6 +43,7 @@ pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failu
             app.refresh_conversation(&id).await?;
             Ok(Reply::Done)
         }
+        Command::GetOutlook { id } => outlook::get(app, &id).await,
         Command::RenameConversation { id, title } => rename(app, &id, &title).await,
         Command::SetSystemPrompt { id, system_prompt } => {
             set_system_prompt(app, &id, &system_prompt).await

@@ -445,7 +445,8 @@ pub(crate) fn cache_note(miss: &Miss, now_ms: i64) -> String {
     format!("re-read {} tokens: {}", group(miss.num_tokens), miss_reason(&miss.reason, now_ms))
 }
 
-fn miss_reason(reason: &MissReason, now_ms: i64) -> String {
+/// Why less of a prompt is saved than could be expected, as a clause.
+pub(crate) fn miss_reason(reason: &MissReason, now_ms: i64) -> String {
     match reason {
         MissReason::SystemPromptChanged { at_token } => {
             format!("the system prompt changed at token {}", group(*at_token))

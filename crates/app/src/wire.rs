@@ -51,6 +51,9 @@ pub enum Command {
     /// saved context is shared with asks for it: another conversation begins or ceases to share it, or
     /// gets another title, without an event for this one.
     RefreshConversation { id: String },
+    /// What the next turn of a conversation would find saved, with the model that is loaded. Answers
+    /// [`Reply::Outlook`].
+    GetOutlook { id: String },
     /// An empty conversation without a title; the first message names it.
     NewConversation,
     /// An empty conversation that exists only in memory: nothing of it is written anywhere, and it
@@ -313,6 +316,10 @@ pub enum Reply {
     Sent {
         conversation: Conversation,
         messages: Vec<Message>,
+    },
+    Outlook {
+        /// None while no model is loaded that could read the conversation.
+        outlook: Option<ChatOutlook>,
     },
     MessagesDeleted {
         /// For `RestoreMessages`.

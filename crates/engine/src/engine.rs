@@ -12,6 +12,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::classify::{Classification, ClassifyRequest, LogitsProcessorFactory};
 use crate::guard::caught;
+use crate::outlook::Outlook;
 use crate::prompt_cache::{CacheHandle, CacheOptions, StoredCache};
 use crate::prompt_file::{CachePromptRequest, CachedPrompt, ExportRequest, Import, PromptFileInfo};
 use crate::request::{
@@ -304,6 +305,12 @@ impl Engine {
         let (reply, answer) = oneshot::channel();
         let model = model.map(str::to_owned);
         self.ask(Job::Tokenize { model, prompt, template_variables, reply }, answer).await
+    }
+
+    /// What the prompt cache has of the prompt of a request; nothing is read or begun.
+    pub async fn outlook(&self, request: GenerateRequest) -> Result<Outlook, EngineError> {
+        let (reply, answer) = oneshot::channel();
+        self.ask(Job::LookAhead { request: Box::new(request), reply }, answer).await
     }
 
     /// Scores a prompt: the log-probability of each token, and the `num_top` likeliest next ones.

@@ -46,6 +46,7 @@ mod error;
 mod guard;
 mod mlx_engine;
 mod model_pool;
+mod outlook;
 mod probabilities;
 mod prompt;
 mod prompt_cache;
@@ -85,6 +86,7 @@ pub use classify::{
 pub use engine::{Engine, EngineOptions};
 pub use error::EngineError;
 pub use mlx_engine::{MlxEngine, MlxEngineOptions};
+pub use outlook::Outlook;
 pub use prompt_cache::{CacheFigures, CacheHandle, CacheNode, CacheOptions, CacheView, Repaired};
 pub use prompt_file::{CachePromptRequest, CachedPrompt, ExportRequest, Import, PromptFileInfo};
 pub use request::{

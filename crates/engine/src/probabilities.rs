@@ -55,7 +55,7 @@ impl Probabilities {
         // Refused before anything is looked up.
         let (model, answer) = (&loaded.model.model, &request.answer_so_far);
         AnswerReader::new(model, &prompt.tokens, answer, Vec::new(), 0)?;
-        let pending = match looks_up(&request) {
+        let pending = match request.looks_up() {
             true => worker.cache.begin_restore(&loaded.model, &look(&request, &prompt, loaded)),
             false => None,
         };
@@ -173,10 +173,6 @@ impl Probabilities {
     }
 }
 
-fn looks_up(request: &GenerateRequest) -> bool {
-    request.uses_prompt_cache() || request.prompt.opaque_prefix().is_some()
-}
-
 /// A look at what is saved of a prompt.
 fn look<'a>(request: &'a GenerateRequest, prompt: &'a Prompt, loaded: &'a Loaded) -> Query<'a> {
     let query = query(request, prompt, prompt.tokens.len(), loaded);
@@ -191,7 +187,7 @@ fn beginning(
     prompt: &Prompt,
     pending: Option<PendingRestore>,
 ) -> Result<Vec<LayerCache>, EngineError> {
-    if !looks_up(request) {
+    if !request.looks_up() {
         let max_size = request.kv_cache.effective_max_size();
         return Ok(make_prompt_cache(&loaded.model.model, max_size)?);
     }

@@ -184,6 +184,12 @@ impl GenerateRequest {
             && self.num_draft_tokens.is_none()
     }
 
+    /// Whether its prompt is looked up in the prompt cache, if only for the beginning that cannot be
+    /// computed.
+    pub(crate) fn looks_up(&self) -> bool {
+        self.uses_prompt_cache() || self.prompt.opaque_prefix().is_some()
+    }
+
     /// Who computed the stored keys and values that the prompt begins with.
     pub(crate) fn prefix_provenance(&self) -> &Provenance {
         match &self.prompt {

@@ -38,8 +38,7 @@ impl Restoring {
             check(&job.request)?;
             let num_tokens = job.prompt(&loaded)?.tokens.len();
             let request = &job.request;
-            let is_looked_up =
-                request.uses_prompt_cache() || request.prompt.opaque_prefix().is_some();
+            let is_looked_up = request.looks_up();
             let context_length = request.context_length(loaded.model.model.context_length());
             let has_place = (1..context_length).contains(&num_tokens);
             let Some((_, prompt)) = job

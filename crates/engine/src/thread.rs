@@ -27,6 +27,7 @@ use crate::async_lm;
 use crate::clock::SystemClock;
 use crate::guard::{guarded, panic_message};
 use crate::model_pool::Loaded;
+use crate::outlook::look_ahead;
 use crate::prompt::prompt_tokens;
 use crate::prompt_cache::{Blocking, PromptCache, StoredCache};
 use crate::prompt_file;
@@ -387,6 +388,9 @@ fn answer(worker: &mut Worker, job: Job) {
         Job::Decode { model, token_ids, reply } => {
             let model = model.as_deref();
             respond(worker, reply, "decoding", |worker| decode(worker, model, &token_ids));
+        }
+        Job::LookAhead { request, reply } => {
+            respond(worker, reply, "looking up a prompt", |worker| look_ahead(worker, &request));
         }
         Job::Tokenize { model, prompt, template_variables, reply } => {
             respond(worker, reply, "tokenizing", |worker| {

@@ -2,7 +2,7 @@
 import type { ChatStore } from '../chat/chat.svelte';
 import { titleOf } from '../chat/conversations.svelte';
 import { cacheFileName, sentenceOf, type Platform } from '../platform/platform';
-import type { CacheFileLayout, CacheOverview, CacheSource, Command, Event, NamedCache } from '../platform/wire';
+import type { CacheFileLayout, CacheOverview, CacheSource, ChatOutlook, Command, Event, NamedCache } from '../platform/wire';
 import { strings } from '../text';
 import type { Toasts } from '../ui/toasts.svelte';
 import { UNDO_MS, type UndoStack } from '../ui/undo';
@@ -53,6 +53,8 @@ export class CacheStore {
   exporting = $state.raw<{ source: CacheSource; name: string } | null>(null);
   isStarting = $state(false);
 
+  #ahead = $state.raw<{ id: string; outlook: ChatOutlook } | null>(null);
+  #numLooks = 0;
   readonly #options: CacheOptions;
   #isAsking = false;
   #isRenaming = false;
@@ -96,6 +98,25 @@ export class CacheStore {
   async refreshConversation(id: string): Promise<void> {
     // The row that is shown stays, if a slightly old one.
     await this.#options.platform.call({ type: 'refresh_conversation', id }).catch(() => undefined);
+  }
+
+  /** What the engine would find of the open chat now; null where that is not known. */
+  aheadOf(id: string): ChatOutlook | null {
+    return this.#ahead?.id === id ? this.#ahead.outlook : null;
+  }
+
+  /** Asks what the next turn of the open chat will find. */
+  async lookAhead(id: string): Promise<void> {
+    const number = ++this.#numLooks;
+    const reply = await this.#options.platform.call({ type: 'get_outlook', id }).catch(() => null);
+    if (number !== this.#numLooks) return;
+    this.#ahead = reply?.type === 'outlook' && reply.outlook ? { id, outlook: reply.outlook } : null;
+  }
+
+  /** What was found is old: the chat is being answered, or is no longer open. */
+  forgetAhead(): void {
+    this.#numLooks++;
+    this.#ahead = null;
   }
 
   /** Asks for everything now. */

@@ -1,5 +1,5 @@
 // The saved context of chats and starting points in words, for the model that is loaded.
-import type { CacheOverview, ConversationCache, ImportPreview, NamedCache } from '../platform/wire';
+import type { CacheOverview, ChatOutlook, ConversationCache, ImportPreview, NamedCache } from '../platform/wire';
 import { shortModelName } from '../status/engine';
 import type { LoadedModel } from '../status/status.svelte';
 import { strings } from '../text';
@@ -12,15 +12,34 @@ function fits(cache: ConversationCache, loaded: LoadedModel | null): boolean {
   return loaded === null || cache.fingerprint === loaded.fingerprint;
 }
 
-export function savedState(cache: ConversationCache | null, loaded: LoadedModel | null): SavedState {
-  if (!cache || cache.cached_tokens === 0 || !fits(cache, loaded)) return 'none';
+/** Less than this part of what was read before is not of the chat: it is how many chats begin. */
+const LEAST_PART = 0.1;
+
+/** `ahead`: what the engine would find now, where it was asked. It knows of other prompts and settings; what is saved does not. */
+export function savedState(
+  cache: ConversationCache | null,
+  loaded: LoadedModel | null,
+  ahead: ChatOutlook | null = null,
+): SavedState {
+  if (!cache) return 'none';
+  if (ahead) return stateAhead(ahead);
+  if (cache.cached_tokens === 0 || !fits(cache, loaded)) return 'none';
   return cache.is_whole ? 'saved' : 'partly';
 }
 
+function stateAhead({ known_tokens, cached_tokens, reason }: ChatOutlook): SavedState {
+  if (reason === null) return 'saved';
+  return cached_tokens < LEAST_PART * known_tokens ? 'none' : 'partly';
+}
+
 /** The state of a chat in a few words, for its row in the list. */
-export function savedSummary(cache: ConversationCache | null, loaded: LoadedModel | null): string {
-  const state = strings.saved.states[savedState(cache, loaded)];
-  if (!cache) return state;
+export function savedSummary(
+  cache: ConversationCache | null,
+  loaded: LoadedModel | null,
+  ahead: ChatOutlook | null = null,
+): string {
+  const state = strings.saved.states[savedState(cache, loaded, ahead)];
+  if (!cache || (ahead && ahead.reason !== null)) return state;
   const summary = savedAmount(cache, loaded, state);
   return cache.is_pinned ? strings.saved.pinned(summary) : summary;
 }
@@ -40,24 +59,34 @@ export interface Outlook {
   reason: string | null;
 }
 
-/** `estimateMs`: how long the loaded model will read again; null if unknown. */
-export function outlook(cache: ConversationCache, loaded: LoadedModel | null, estimateMs: number | null): Outlook {
+/** `estimateMs`: how long the loaded model will read again; null if unknown. `ahead`: as in `savedState`. */
+export function outlook(
+  cache: ConversationCache,
+  loaded: LoadedModel | null,
+  estimateMs: number | null,
+  ahead: ChatOutlook | null = null,
+): Outlook {
   const { saved } = strings;
-  const state = savedState(cache, loaded);
-  if (state === 'none') return { heading: saved.readAgainOnce(estimateMs), reason: whyNone(cache, loaded) };
+  const state = savedState(cache, loaded, ahead);
+  const reason = whyNone(cache, loaded) ?? (ahead && whyAgain(ahead));
+  if (state === 'none') return { heading: saved.readAgainOnce(estimateMs), reason };
   if (state === 'partly') {
     const heading = estimateMs === null ? saved.restReadAgainOnce : saved.restReadAgainOnceAbout(estimateMs);
-    return { heading, reason: null };
+    return { heading, reason };
   }
   return { heading: loaded ? saved.ready : saved.readyOnceLoaded(shortModelName(cache.model)), reason: null };
 }
 
 function whyNone(cache: ConversationCache, loaded: LoadedModel | null): string | null {
-  if (cache.cached_tokens === 0 || loaded === null) return null;
+  if (cache.cached_tokens === 0 || loaded === null || fits(cache, loaded)) return null;
   const model = shortModelName(cache.model);
   // The same name with other weights: there is no model to load instead.
   if (cache.model === loaded.name) return strings.saved.modelChanged(model);
   return strings.saved.loadToContinue(shortModelName(loaded.name), model);
+}
+
+function whyAgain({ reason }: ChatOutlook): string | null {
+  return reason === null ? null : `${reason.charAt(0).toUpperCase()}${reason.slice(1)}.`;
 }
 
 /** What deleting the saved context of a chat does, before it is done. */

@@ -7,6 +7,7 @@ export type Command = { "type": "bootstrap" }
   | { "type": "subscribe" }
   | { "type": "get_conversation", id: string, }
   | { "type": "refresh_conversation", id: string, }
+  | { "type": "get_outlook", id: string, }
   | { "type": "new_conversation" }
   | { "type": "new_private_conversation" }
   | { "type": "new_conversation_in", folder_id: string, }
@@ -110,6 +111,11 @@ model_import: ModelImport | null, }
   | { "type": "conversation", conversation: Conversation, messages: Array<Message>, }
   | { "type": "probabilities", probabilities: Probabilities, }
   | { "type": "sent", conversation: Conversation, messages: Array<Message>, }
+  | { "type": "outlook",
+/**
+ * None while no model is loaded that could read the conversation.
+ */
+outlook: ChatOutlook | null, }
   | { "type": "messages_deleted",
 /**
  * For `RestoreMessages`.
@@ -296,6 +302,27 @@ shared_with: Array<string>,
  * How many tokens are no longer saved and why, as text.
  */
 loss: string | null, };
+
+/**
+ * What the next turn of a conversation would find saved.
+ */
+export type ChatOutlook = {
+/**
+ * The model that would answer.
+ */
+model: string,
+/**
+ * What it can have read before, of the prompt as it would be now.
+ */
+known_tokens: number,
+/**
+ * How many of the prompt's tokens it would not read.
+ */
+cached_tokens: number,
+/**
+ * Why it would read more than what is new, as a clause; none where it would not.
+ */
+reason: string | null, };
 
 export type CacheTier = "memory" | "disk";
 

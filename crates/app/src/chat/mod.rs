@@ -8,6 +8,7 @@
 //! holding     what happens when it repeats itself
 //! loops       which parts of it are looked at for loops
 //! running     which conversations are being answered, and how to stop them
+//! outlook     what the next turn would read again
 //! probabilities  reads an answer again, for those who ask how likely its tokens were
 //! deletion    purges deleted conversations when that can no longer be undone
 //! progress    when an answer's events and saved text are due
@@ -20,6 +21,7 @@ pub(crate) mod branches;
 pub(crate) mod deletion;
 pub(crate) mod holding;
 pub(crate) mod loops;
+pub(crate) mod outlook;
 pub(crate) mod probabilities;
 pub(crate) mod progress;
 pub(crate) mod prompt;

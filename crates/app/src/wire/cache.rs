@@ -36,6 +36,19 @@ pub enum CacheTier {
     Disk,
 }
 
+/// What the next turn of a conversation would find saved.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, TS)]
+pub struct ChatOutlook {
+    /// The model that would answer.
+    pub model: String,
+    /// What it can have read before, of the prompt as it would be now.
+    pub known_tokens: u32,
+    /// How many of the prompt's tokens it would not read.
+    pub cached_tokens: u32,
+    /// Why it would read more than what is new, as a clause; none where it would not.
+    pub reason: Option<String>,
+}
+
 /// The starting point that a conversation begins with.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, TS)]
 pub struct ConversationPrefix {

@@ -60,6 +60,7 @@ async fn invalid_commands_are_refused_with_a_sentence() {
     let of_one_that_is_gone = [
         Command::GetConversation { id: gone() },
         Command::RefreshConversation { id: gone() },
+        Command::GetOutlook { id: gone() },
         rename(gone(), "x"),
         Command::SetSystemPrompt { id: gone(), system_prompt: String::new() },
         Command::DeleteConversation { id: gone() },

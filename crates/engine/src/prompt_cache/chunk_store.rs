@@ -97,7 +97,15 @@ impl ChunkStore {
         state.used(keys);
     }
 
-    /// The reason why only `num_cached` tokens were reused; counts the lookup.
+    /// Counts a lookup that has found `num_cached` tokens.
+    pub(super) fn count_lookup(&self, query: &Query<'_>, num_cached: usize) {
+        let mut state = self.state.lock();
+        state.figures.num_lookups += 1;
+        state.figures.num_prompt_tokens += query.prompt.tokens.len() as u64;
+        state.figures.num_cached_tokens += num_cached as u64;
+    }
+
+    /// The reason why only `num_cached` tokens were reused.
     pub(super) fn explain(
         &self,
         namespace: &Namespace,
@@ -105,10 +113,7 @@ impl ChunkStore {
         num_cached: usize,
         problem: Option<ChunkProblem>,
     ) -> Option<Miss> {
-        let mut state = self.state.lock();
-        state.figures.num_lookups += 1;
-        state.figures.num_prompt_tokens += query.prompt.tokens.len() as u64;
-        state.figures.num_cached_tokens += num_cached as u64;
+        let state = self.state.lock();
         let mut messages = query.prompt.boundaries.iter().zip(&query.prompt.roles);
         let lookup = Lookup {
             namespace,

@@ -313,8 +313,30 @@ impl PromptCache {
         }
         let own = query.namespace(model, kv_format(query.quantization));
         let store = self.store.as_ref().filter(|_| !query.only_looks);
-        let miss = store.and_then(|store| store.explain(&own, query, num_tokens, problem));
+        let miss = store.and_then(|store| {
+            store.count_lookup(query, num_tokens);
+            store.explain(&own, query, num_tokens, problem)
+        });
         Reuse { num_tokens, miss, caches: caches.unwrap_or_else(|| model.model.make_cache()) }
+    }
+
+    /// How many tokens [`PromptCache::longest_prefix`] would find, and why it would not be more.
+    /// Nothing is restored, written or counted.
+    pub(crate) fn num_reusable(
+        &mut self,
+        model: &LoadedModel,
+        query: &Query<'_>,
+    ) -> (usize, Option<Miss>) {
+        self.drop_purged();
+        let tokens = query.tokens(query.limit);
+        let searched = self.num_stored(model, query, &tokens, Self::searched(model, query));
+        let namespaces: Vec<&Namespace> = searched.iter().map(|(_, namespace)| namespace).collect();
+        // What is not written yet is found in the resident conversation.
+        let num_resident = self.resident.num_shared(&namespaces, &tokens);
+        let num_tokens = num_resident.max(searched[0].0);
+        let own = query.namespace(model, kv_format(query.quantization));
+        let store = self.store.as_ref();
+        (num_tokens, store.and_then(|store| store.explain(&own, query, num_tokens, None)))
     }
 
     /// The namespaces that may hold a beginning of a prompt, each with the number of its tokens in
@@ -326,14 +348,32 @@ impl PromptCache {
         tokens: &PromptTokens,
     ) -> Vec<(usize, Namespace)> {
         self.drop_purged();
+        let namespaces = Self::searched(model, query);
+        if let Some(store) = &self.store {
+            let searched: Vec<&Namespace> = namespaces.iter().collect();
+            self.saving.settle_for(store, &searched, tokens, query.owner);
+        }
+        self.num_stored(model, query, tokens, namespaces)
+    }
+
+    /// The namespaces that may hold a beginning of a prompt, its own first.
+    fn searched(model: &LoadedModel, query: &Query<'_>) -> Vec<Namespace> {
         // Until keys and values are quantized they are those of a plain cache, so both are searched.
         let own = query.namespace(model, kv_format(query.quantization));
         let plain = query.namespace(model, KvFormat::Plain);
-        if let Some(store) = &self.store {
-            self.saving.settle_for(store, &[&own, &plain], tokens, query.owner);
-        }
-        let others = (own != plain).then_some((0, plain));
-        let mut namespaces: Vec<_> = [(0, own)].into_iter().chain(others).collect();
+        let other = (own != plain).then_some(plain);
+        [own].into_iter().chain(other).collect()
+    }
+
+    /// How many of `tokens` each namespace has in chunks, most first.
+    fn num_stored(
+        &self,
+        model: &LoadedModel,
+        query: &Query<'_>,
+        tokens: &PromptTokens,
+        namespaces: Vec<Namespace>,
+    ) -> Vec<(usize, Namespace)> {
+        let mut namespaces: Vec<_> = namespaces.into_iter().map(|other| (0, other)).collect();
         if let Some(store) = &self.store {
             namespaces.iter_mut().for_each(|(num_stored, namespace)| {
                 *num_stored = store.num_restorable(namespace, model, query.quantization, tokens)

@@ -12,6 +12,7 @@ use crate::EngineError;
 use crate::async_lm::LmJob;
 use crate::classify::{ClassifyEvent, ClassifyRequest, LogitsProcessorFactory};
 use crate::model_pool::Loaded;
+use crate::outlook::Outlook;
 use crate::prompt_file::{CachePromptRequest, CachedPrompt, ExportRequest, Import, PromptFileInfo};
 use crate::request::{AnswerToken, GenerateRequest, MemoryPressure, PromptInput, Score};
 use crate::sequence::GenerateJob;
@@ -67,6 +68,11 @@ pub(crate) enum Job {
         prompt: PromptInput,
         template_variables: Map<String, Value>,
         reply: oneshot::Sender<Result<Vec<u32>, EngineError>>,
+    },
+    /// Replies with what an answer to a request would find in the prompt cache.
+    LookAhead {
+        request: Box<GenerateRequest>,
+        reply: oneshot::Sender<Result<Outlook, EngineError>>,
     },
     /// Replies with a score for each prompt.
     Score {
@@ -144,6 +150,7 @@ impl Job {
             | Job::ForgetConversations { .. }
             | Job::Decode { .. }
             | Job::Tokenize { .. }
+            | Job::LookAhead { .. }
             | Job::Submit { .. }
             | Job::SetCacheBudgets { .. }
             | Job::RelieveMemory(_)

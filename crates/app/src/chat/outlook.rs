@@ -1,0 +1,60 @@
+//! What the next turn of a chat will read again, as the engine would find it now: with the system prompt,
+//! the template and the settings that the turn would have.
+
+use std::sync::Arc;
+
+use cairn_chat::Role;
+use cairn_store::{Message, MessageStatus};
+
+use crate::app::App;
+use crate::chat::answering::Asked;
+use crate::convert;
+use crate::models;
+use crate::settings::commands as settings;
+use crate::wire::{ChatOutlook, Failure, Reply};
+
+/// A question that nobody asks; what it says does not change what is before it.
+const ANY_QUESTION: &str = "?";
+
+/// None while no model is loaded, and where the loaded one cannot read the conversation.
+pub(crate) async fn get(app: &Arc<App>, conversation_id: &str) -> Result<Reply, Failure> {
+    let store = app.store_of(conversation_id).await.clone();
+    store.listed_conversation(conversation_id).await?;
+    let Some(model) = models::loaded_name(app) else {
+        return Ok(Reply::Outlook { outlook: None });
+    };
+    let mut branch = store.branch(conversation_id).await?;
+    branch.push(any_question(conversation_id));
+    let settings = settings::for_answer(app, &store, conversation_id, Some(&model)).await?;
+    let asked = Asked { store: &store, conversation_id, branch: &branch, model: Some(&model) };
+    // A starting point of another model, or a chat that is too long for this one.
+    let Ok(request) = asked.request(app, &settings).await else {
+        return Ok(Reply::Outlook { outlook: None });
+    };
+    let request = cairn_engine::GenerateRequest { model: Some(model.clone()), ..request };
+    let outlook = app.engine.outlook(request).await.ok().map(|outlook| ChatOutlook {
+        model,
+        known_tokens: convert::tokens(outlook.num_known),
+        cached_tokens: convert::tokens(outlook.num_cached),
+        reason: outlook.miss.map(|miss| convert::miss_reason(&miss.reason, crate::app::now_ms())),
+    });
+    Ok(Reply::Outlook { outlook })
+}
+
+fn any_question(conversation_id: &str) -> Message {
+    Message {
+        id: String::new(),
+        conversation_id: conversation_id.to_owned(),
+        parent_id: None,
+        role: Role::User,
+        status: MessageStatus::Complete,
+        text: ANY_QUESTION.to_owned(),
+        segments: None,
+        token_ids: None,
+        error: None,
+        stats: None,
+        model: None,
+        created_at_ms: 0,
+        seq: 0,
+    }
+}

@@ -1,0 +1,154 @@
+// What the window says about a chat's saved context is what the next turn then does, whatever has happened to the chat meanwhile.
+import assert from 'node:assert/strict';
+import { ENDLESS, flow } from './flow.mjs';
+import { until } from './until.mjs';
+
+const GONE =
+  /net::ERR_(CONNECTION_REFUSED|CONNECTION_RESET|INCOMPLETE_CHUNKED_ENCODING|EMPTY_RESPONSE|SOCKET_NOT_CONNECTED)/;
+const QUESTION = 'And then?';
+
+const READY = /^Ready to continue$/;
+const ONCE_LOADED = /^Ready to continue once tiny-chat is loaded$/;
+const PARTLY = /^Partly saved: the rest will be read again once/;
+const AGAIN = /^Will be read again once/;
+
+/** Another model: the same weights under another name would continue the chat. */
+const addOther = (home) => home.addTinyModel('tiny-other', 'tiny-chat', { rope_theta: 20_000 });
+
+/**
+ * What happened, what the window says then, and what the next turn reads again of what the model has read before: `nothing`, `some` of it
+ * or `all`.
+ */
+const TABLE = [
+  { what: 'nothing has happened', says: READY, again: 'nothing' },
+  {
+    what: 'the model was unloaded',
+    act: ({ core }) => core.call({ type: 'unload_model' }),
+    says: ONCE_LOADED,
+    again: 'nothing',
+  },
+  { what: 'Cairn was quit and opened', act: restart('SIGTERM'), says: READY, again: 'nothing' },
+  { what: 'Cairn was killed', act: restart('SIGKILL'), says: READY, again: 'nothing' },
+  {
+    what: 'another model was loaded',
+    prepare: addOther,
+    act: ({ core }) => core.call({ type: 'load_model', name: 'tiny-other' }),
+    says: AGAIN,
+    again: 'all',
+  },
+  {
+    what: 'another model was loaded, and the first one again',
+    prepare: addOther,
+    act: async ({ core }) => {
+      await core.call({ type: 'load_model', name: 'tiny-other' });
+      await core.call({ type: 'load_model', name: 'tiny-chat' });
+    },
+    says: READY,
+    again: 'nothing',
+  },
+  {
+    what: 'the system prompt was changed',
+    act: ({ core, id }) => core.call({ type: 'set_system_prompt', id, system_prompt: 'You like old walls.' }),
+    says: AGAIN,
+    again: 'all',
+  },
+  {
+    what: 'the system prompt was changed and changed back',
+    act: async ({ core, id }) => {
+      await core.call({ type: 'set_system_prompt', id, system_prompt: 'You like old walls.' });
+      await core.call({ type: 'set_system_prompt', id, system_prompt: '' });
+    },
+    says: READY,
+    again: 'nothing',
+  },
+  {
+    what: "the model's template was changed",
+    act: async (state) => {
+      await state.core.end('SIGTERM');
+      await state.home.setTemplate(
+        'tiny-chat',
+        "{% for message in messages %}[{{ message['role'] }}] {{ message['content'] }}\n{% endfor %}[assistant] ",
+      );
+      await reopen(state);
+      await state.core.call({ type: 'load_model', name: 'tiny-chat' });
+    },
+    says: AGAIN,
+    again: 'all',
+  },
+  {
+    what: 'its saved context was deleted',
+    act: ({ core, id }) => core.call({ type: 'purge_conversation', id }),
+    says: AGAIN,
+    again: 'all',
+  },
+  {
+    what: 'its last question was edited',
+    act: async ({ page }) => {
+      const questions = page.region('Messages').getByRole('article', { name: 'You' });
+      await questions.last().hover();
+      await questions.last().getByRole('button', { name: 'Edit', exact: true }).click();
+      await page.box('Your message').fill('Something else about walls');
+      await page.box('Your message').press('Enter');
+      await page.shows('Something else about walls');
+      await page.finished();
+    },
+    says: READY,
+    again: 'nothing',
+  },
+  {
+    what: 'an answer was stopped',
+    act: async ({ core, page }) => {
+      await core.set({ max_tokens: ENDLESS });
+      await page.send('Tell me more');
+      await page.written(30);
+      await page.stop.click();
+      await page.finished();
+      await core.set({ max_tokens: 40 });
+    },
+    says: READY,
+    again: 'nothing',
+  },
+];
+
+function restart(signal) {
+  return async (state) => {
+    await state.core.end(signal);
+    await reopen(state);
+  };
+}
+
+/** Opens Cairn again where it was, and the chat in it. */
+async function reopen(state) {
+  state.core = await state.home.start(state.core);
+  await state.page.driver.reload();
+  await state.page.message.waitFor();
+}
+
+for (const { what, prepare, act, says, again } of TABLE) {
+  flow(
+    `the window tells the truth about a chat when ${what}`,
+    { models: ['tiny-chat'], prepare, maxTokens: 40, expected: GONE },
+    async ({ home, core, page }) => {
+      await core.call({ type: 'load_model', name: 'tiny-chat' });
+      await page.ask('Tell me about stones, and about the walls that are made of them.');
+      await page.ask('Which of them are the oldest?');
+      const [{ conversation }] = await core.conversations();
+      const state = { home, core, page, id: conversation.id };
+      const isWhole = async () => (await state.core.conversations())[0].conversation.cache?.is_whole;
+      await until('all of it is saved', isWhole);
+      await act?.(state);
+      const outlook = (await page.inspector()).getByRole('heading', { level: 3 }).first();
+      let heading;
+      await until(`${what}: the window says ${says}`, async () => {
+        heading = await outlook.innerText();
+        return says.test(heading);
+      }).catch((error) => assert.fail(`${error.message}; the window says: ${heading}`));
+      await page.ask(QUESTION);
+      const { cached, prompt } = await page.cached();
+      const before = prompt - QUESTION.length;
+      if (again === 'nothing') assert.match(await page.statusLine.innerText(), /^Continued/);
+      else assert.match(await page.statusLine.innerText(), /^(Read|First)/);
+      if (again === 'all') assert.ok(cached < before / 2, `${cached} of ${before} tokens were saved`);
+    },
+  );
+}
