@@ -12,9 +12,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cairn_app::wire::{
-    CacheFileLayout, CacheSource, Command, EngineState, Event, FailureCode, JobQuestion,
-    JobQuestionKind, JobRowOrder, JobSource, JobState, JobTexts, Message, MessageStatus,
-    Probabilities, Reply, SettingTarget, TextFormat,
+    CacheFileLayout, CacheSource, Command, CompareColumn, EngineState, Event, FailureCode,
+    JobQuestion, JobQuestionKind, JobRowOrder, JobSource, JobState, JobTexts, Message,
+    MessageStatus, Probabilities, Reply, SettingTarget, TextFormat,
 };
 use cairn_app::{App, DataFolder, Options};
 use cairn_fake_hub::{FakeHub, FakeRepo};
@@ -377,8 +377,40 @@ async fn branch(
     let Reply::MessagesDeleted { deletion_id, .. } = caller.call(delete).await else { panic!() };
     caller.call(Command::RestoreMessages { conversation_id: conversation_id(), deletion_id }).await;
     let title = "Aside".to_owned();
+    compare(caller, events, id).await;
     let (conversation_id, message_id) = (conversation_id(), edited.id);
     caller.call(Command::BranchConversation { conversation_id, message_id, title }).await;
+}
+
+/// Sends the commands about two answers that are compared.
+async fn compare(caller: &mut Caller, events: &mut Receiver<Event>, id: &str) {
+    let conversation_id = || id.to_owned();
+    let hot = CompareColumn { temperature: Some(1.5), ..CompareColumn::default() };
+    let begin = Command::Compare {
+        conversation_id: conversation_id(),
+        message_id: None,
+        text: None,
+        columns: vec![CompareColumn::default(), hot],
+    };
+    let Reply::Compared { messages, .. } = caller.call(begin).await else { panic!() };
+    let [first, second] = &messages[..] else { panic!("{messages:?}") };
+    let stop =
+        Command::StopAnswer { conversation_id: conversation_id(), message_id: first.id.clone() };
+    caller.call(stop).await;
+    ended(events, &first.id).await;
+    let message_ids = vec![first.id.clone(), second.id.clone()];
+    caller.call(Command::GetVersions { conversation_id: conversation_id(), message_ids }).await;
+    loop {
+        if let Event::Beside { event } = next(events).await
+            && let Event::Message { message } = *event
+            && message.status != MessageStatus::Streaming
+        {
+            assert_eq!(message.id, second.id);
+            break;
+        }
+    }
+    let message_id = first.id.clone();
+    caller.call(Command::ChooseAnswer { conversation_id: conversation_id(), message_id }).await;
 }
 
 /// Sends the commands about a conversation's saved context.

@@ -18,6 +18,7 @@ use crate::cache::previews::Imports;
 use crate::cache::saved;
 use crate::chat::probabilities::RunningReads;
 use crate::chat::running::RunningAnswers;
+use crate::chat::titles::Titles;
 use crate::jobs::RunningJobs;
 use crate::lifecycle::{Closed, FolderLock};
 use crate::models::catalog::Catalog;
@@ -109,6 +110,7 @@ pub struct App {
     pub(crate) recovery_notice: Mutex<Option<Event>>,
     pub(crate) answers: RunningAnswers,
     pub(crate) reads: RunningReads,
+    pub(crate) titles: Titles,
     pub(crate) imports: Imports,
     pub(crate) jobs: RunningJobs,
     /// Locked while a turn begins or a conversation is deleted, so that neither runs in the middle of

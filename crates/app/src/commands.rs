@@ -8,7 +8,8 @@ use cairn_store::Store;
 
 use crate::app::{App, now_ms};
 use crate::cache::{commands as cache_commands, imports, saved};
-use crate::chat::{branches, deletion, outlook, probabilities, turns};
+use crate::chat::running::Running;
+use crate::chat::{branches, compare, deletion, outlook, probabilities, turns};
 use crate::models::catalog;
 use crate::settings::{Settings, commands as settings_commands};
 use crate::wire::{Command, Conversation, Event, Failure, Message, Reply};
@@ -89,17 +90,21 @@ pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failu
             branches::restore(app, &conversation_id, &deletion_id).await
         }
         Command::Stop { conversation_id } => {
-            if let Some(running) = app.answers.get(&conversation_id) {
+            for running in app.answers.of(&conversation_id) {
                 running.stop.cancel();
             }
             Ok(Reply::Done)
         }
         Command::GoOn { conversation_id } => {
-            if let Some(running) = app.answers.get(&conversation_id) {
+            for running in app.answers.of(&conversation_id) {
                 running.go_on();
             }
             Ok(Reply::Done)
         }
+        Command::Compare { .. }
+        | Command::StopAnswer { .. }
+        | Command::GetVersions { .. }
+        | Command::ChooseAnswer { .. } => compare::run(app, command).await,
         Command::ListModels => {
             let models = catalog::list(app).await;
             app.emit(Event::Models { models: models.clone() });
@@ -320,14 +325,23 @@ pub(crate) async fn conversation(
     Ok((app.described(row).await, messages))
 }
 
+/// Stops answers and waits for them to end. One that takes longer ends in the background.
+pub(crate) async fn stop_answers(answers: &[Arc<Running>]) {
+    let streaming = || answers.iter().filter(|running| running.is_streaming());
+    for running in streaming() {
+        running.stop.cancel();
+    }
+    let all_end = async {
+        for running in streaming() {
+            running.ended.cancelled().await;
+        }
+    };
+    let _ = tokio::time::timeout(STOP_LIMIT, all_end).await;
+}
+
 async fn delete(app: &Arc<App>, id: String) -> Result<Reply, Failure> {
     let _turn = app.turns.lock().await;
-    if let Some(running) = app.answers.get(&id)
-        && running.is_streaming()
-    {
-        running.stop.cancel();
-        let _ = tokio::time::timeout(STOP_LIMIT, running.ended.cancelled()).await;
-    }
+    stop_answers(&app.answers.of(&id)).await;
     let now_ms = now_ms();
     app.store_of(&id).await.delete_conversation(&id, now_ms).await?;
     app.spawn(deletion::purge_later(app.clone(), id.clone(), now_ms, deletion::UNDO_LIMIT));

@@ -80,6 +80,7 @@ impl App {
         model: Option<&str>,
         prompt: PromptInput,
     ) -> Result<GenerateRequest, Failure> {
+        self.titles.stop();
         let model = models::ensure_answers(self, model).await?;
         let settings = settings::of_loaded(self, &model).await?;
         let group_size = {
@@ -140,6 +141,7 @@ impl App {
 
     /// Begins the answer.
     pub fn complete(&self, request: GenerateRequest) -> Generation {
+        self.titles.stop();
         self.engine.generate(request)
     }
 

@@ -1,6 +1,6 @@
 //! Conversions between domain types and wire types, written by hand.
 
-use cairn_chat::{FinishReason, GenerationStats, Role, SamplingParams};
+use cairn_chat::{CacheMiss, FinishReason, GenerationStats, Role, SamplingParams};
 use cairn_engine::{
     AnswerToken, EngineError, KvCacheOptions, KvQuantization, LoadProgress, LoadedModelStatus,
     PromptFileLayout, PromptKind,
@@ -344,6 +344,8 @@ pub(crate) fn message_stats(stats: GenerationStats) -> wire::MessageStats {
         prompt_tokens: tokens(stats.num_prompt_tokens),
         cached_tokens: tokens(stats.num_cached_tokens),
         cache_note: stats.cache_note,
+        miss: stats.miss.and_then(stored_miss),
+        saved_ms: stats.saved_ms.map(figure),
         generation_tokens: tokens(stats.num_generation_tokens),
         queue_ms: figure(stats.queue_ms),
         prompt_tps: figure(stats.prompt_tps),
@@ -437,6 +439,78 @@ pub(crate) fn prompt_kind(kind: NamedCacheKind) -> PromptKind {
         NamedCacheKind::Prompt => PromptKind::Prompt,
         NamedCacheKind::Conversation => PromptKind::Conversation,
     }
+}
+
+/// The parts of a miss, for the interface's own sentence and for what prevents it the next time.
+/// Stored with the answer.
+pub(crate) fn cache_miss(miss: &Miss) -> CacheMiss {
+    let (cause, detail, at_ms) = miss_cause(&miss.reason);
+    let cause = cause.name().to_owned();
+    CacheMiss { num_tokens: miss.num_tokens, cause, detail, at_ms }
+}
+
+/// The cause of a miss, what it names, and when it happened.
+fn miss_cause(reason: &MissReason) -> (wire::MissCause, Option<String>, Option<i64>) {
+    use wire::MissCause as Cause;
+    match reason {
+        // Which one it was, the answer's conversation knows.
+        MissReason::SystemPromptChanged { .. } => (Cause::SystemPromptChanged, None, None),
+        MissReason::MessageChanged { .. } => (Cause::MessageChanged, None, None),
+        MissReason::OtherModel { name } => (Cause::OtherModel, Some(name.clone()), None),
+        MissReason::OtherRevision => (Cause::OtherRevision, None, None),
+        MissReason::OtherKvFormat { before, .. } => {
+            (Cause::OtherKvFormat, kv_bits(*before).map(str::to_owned), None)
+        }
+        MissReason::ImportedAgain => (Cause::ImportedAgain, None, None),
+        MissReason::Lost { reason, at_ms } => {
+            let (cause, detail) = loss_cause(reason);
+            (cause, detail, Some(*at_ms))
+        }
+        MissReason::Unusable(ChunkProblem::Missing) => (Cause::FileMissing, None, None),
+        MissReason::Unusable(ChunkProblem::Unreadable(why)) => {
+            (Cause::Unreadable, Some(why.clone()), None)
+        }
+        MissReason::Unusable(ChunkProblem::Damaged(_)) => (Cause::Damaged, None, None),
+        MissReason::Unusable(ChunkProblem::NotRestorable(why)) => {
+            (Cause::NotRestorable, Some(why.clone()), None)
+        }
+        MissReason::NotWritten(why) => (Cause::NotWritten, Some(why.clone()), None),
+        MissReason::NotStored => (Cause::NotStored, None, None),
+    }
+}
+
+fn loss_cause(reason: &LossReason) -> (wire::MissCause, Option<String>) {
+    use wire::MissCause as Cause;
+    match reason {
+        LossReason::DiskBudget => (Cause::DiskLimit, None),
+        LossReason::MemoryBudget => (Cause::MemoryLimit, None),
+        LossReason::Deleted => (Cause::Deleted, None),
+        LossReason::Cleared => (Cause::Cleared, None),
+        LossReason::FileMissing => (Cause::FileMissing, None),
+        LossReason::FileDamaged | LossReason::RecordDamaged => (Cause::Damaged, None),
+        LossReason::RemovedByAnotherProgram => (Cause::RemovedByAnotherProgram, None),
+        LossReason::NotWritten(why) => (Cause::NotWritten, Some(why.clone())),
+        LossReason::OnlyInMemory => (Cause::OnlyInMemory, None),
+        LossReason::EarlierVersion => (Cause::EarlierVersion, None),
+        LossReason::Other(text) => (Cause::Other, Some(text.clone())),
+    }
+}
+
+/// The value of the setting with which keys and values are stored like this; none where none does.
+fn kv_bits(format: KvFormat) -> Option<&'static str> {
+    match format {
+        KvFormat::Plain => Some("plain"),
+        KvFormat::Quantized { bits: 8, .. } => Some("eight_bits"),
+        KvFormat::Quantized { bits: 4, .. } => Some("four_bits"),
+        KvFormat::Quantized { .. } => None,
+    }
+}
+
+/// A stored miss; one of a cause that this version does not know has only its text.
+fn stored_miss(miss: CacheMiss) -> Option<wire::CacheMiss> {
+    let CacheMiss { num_tokens, cause, detail, at_ms } = miss;
+    let cause = wire::MissCause::named(&cause)?;
+    Some(wire::CacheMiss { tokens: tokens(num_tokens), cause, detail, at_ms })
 }
 
 /// Why less of a prompt was read from the prompt cache than could be expected. Stored with the
@@ -658,6 +732,74 @@ mod tests {
             MissReason::Unusable(ChunkProblem::Damaged(None)),
             "re-read 5 tokens: a saved part is damaged (its contents have changed since it was written)",
         );
+    }
+
+    #[test]
+    fn each_miss_has_a_cause_that_survives_being_stored() {
+        use wire::MissCause as Cause;
+        let mut seen = Vec::new();
+        let mut check = |reason: MissReason, cause: Cause, detail: Option<&str>| {
+            let miss = cache_miss(&Miss { num_tokens: 7, reason });
+            // As a row of an answer has it.
+            let stored = serde_json::to_string(&miss).unwrap();
+            let found = stored_miss(serde_json::from_str(&stored).unwrap()).unwrap();
+            let found_detail = found.detail.as_deref();
+            assert_eq!((found.tokens, found.cause, found_detail), (7, cause, detail));
+            assert_eq!(serde_json::to_value(cause).unwrap(), miss.cause, "the wire has this name");
+            seen.push(cause);
+        };
+        let text = || "why".to_owned();
+        check(MissReason::SystemPromptChanged { at_token: 1 }, Cause::SystemPromptChanged, None);
+        check(MissReason::MessageChanged { at_token: 1 }, Cause::MessageChanged, None);
+        check(MissReason::OtherModel { name: text() }, Cause::OtherModel, Some("why"));
+        check(MissReason::OtherRevision, Cause::OtherRevision, None);
+        for (before, expected) in [
+            (KvFormat::Plain, Some("plain")),
+            (KvFormat::Quantized { bits: 8, group_size: 64 }, Some("eight_bits")),
+            (KvFormat::Quantized { bits: 4, group_size: 32 }, Some("four_bits")),
+            (KvFormat::Quantized { bits: 3, group_size: 64 }, None),
+        ] {
+            let reason = MissReason::OtherKvFormat { before, now: KvFormat::Plain };
+            check(reason, Cause::OtherKvFormat, expected);
+        }
+        check(MissReason::ImportedAgain, Cause::ImportedAgain, None);
+        check(MissReason::NotWritten(text()), Cause::NotWritten, Some("why"));
+        check(MissReason::NotStored, Cause::NotStored, None);
+        for (problem, cause, detail) in [
+            (ChunkProblem::Missing, Cause::FileMissing, None),
+            (ChunkProblem::Unreadable(text()), Cause::Unreadable, Some("why")),
+            (ChunkProblem::Damaged(None), Cause::Damaged, None),
+            (ChunkProblem::Damaged(Some(text())), Cause::Damaged, None),
+            (ChunkProblem::NotRestorable(text()), Cause::NotRestorable, Some("why")),
+        ] {
+            check(MissReason::Unusable(problem), cause, detail);
+        }
+        for (reason, cause, detail) in [
+            (LossReason::DiskBudget, Cause::DiskLimit, None),
+            (LossReason::MemoryBudget, Cause::MemoryLimit, None),
+            (LossReason::Deleted, Cause::Deleted, None),
+            (LossReason::Cleared, Cause::Cleared, None),
+            (LossReason::FileMissing, Cause::FileMissing, None),
+            (LossReason::FileDamaged, Cause::Damaged, None),
+            (LossReason::RecordDamaged, Cause::Damaged, None),
+            (LossReason::RemovedByAnotherProgram, Cause::RemovedByAnotherProgram, None),
+            (LossReason::NotWritten(text()), Cause::NotWritten, Some("why")),
+            (LossReason::OnlyInMemory, Cause::OnlyInMemory, None),
+            (LossReason::EarlierVersion, Cause::EarlierVersion, None),
+            (LossReason::Other(text()), Cause::Other, Some("why")),
+        ] {
+            check(MissReason::Lost { reason, at_ms: 5 }, cause, detail);
+        }
+        for cause in Cause::ALL {
+            assert!(seen.contains(cause), "nothing leads to {cause:?}");
+        }
+        let unknown = CacheMiss {
+            num_tokens: 1,
+            cause: "of a later version".to_owned(),
+            detail: None,
+            at_ms: None,
+        };
+        assert_eq!(stored_miss(unknown), None, "its text is shown then");
     }
 
     #[test]

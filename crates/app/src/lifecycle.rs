@@ -23,6 +23,7 @@ use crate::cache::{follow, rows, transfers};
 use crate::chat::deletion;
 use crate::chat::probabilities::RunningReads;
 use crate::chat::running::RunningAnswers;
+use crate::chat::titles::Titles;
 use crate::jobs::RunningJobs;
 use crate::models::catalog::Catalog;
 use crate::models::downloads::ModelDownloads;
@@ -105,6 +106,7 @@ impl App {
             recovery_notice: Mutex::new(recovery.as_ref().map(recovered::notice)),
             answers: RunningAnswers::default(),
             reads: RunningReads::default(),
+            titles: Titles::default(),
             imports: Imports::default(),
             jobs: RunningJobs::default(),
             turns: tokio::sync::Mutex::default(),

@@ -109,6 +109,23 @@ pub enum Command {
     RestoreMessages { conversation_id: String, deletion_id: String },
     /// Stops the running answer; the text written so far stays.
     Stop { conversation_id: String },
+    /// Answers one question twice, beside each other: a new one with `text`, or else the one of a
+    /// message, or with neither the last one. Both run together where their models fit into memory
+    /// together, else one after the other. The first is the branch on screen; what happens to the second
+    /// comes as [`Event::Beside`]. Answers [`Reply::Compared`].
+    Compare {
+        conversation_id: String,
+        message_id: Option<String>,
+        text: Option<String>,
+        columns: Vec<CompareColumn>,
+    },
+    /// Stops one of two answers that are compared; the text written so far stays.
+    StopAnswer { conversation_id: String, message_id: String },
+    /// Messages of any branch, as they are now. Answers [`Reply::Versions`].
+    GetVersions { conversation_id: String, message_ids: Vec<String> },
+    /// Goes on with one of two answers that are compared: its branch is put on screen, and its model
+    /// answers next. The other one is stopped if it is still written, and stays as a version.
+    ChooseAnswer { conversation_id: String, message_id: String },
     /// Lets the running answer go on if it is held because it repeats itself.
     GoOn { conversation_id: String },
     /// Lists the model folders again.
@@ -321,6 +338,14 @@ pub enum Reply {
         /// None while no model is loaded that could read the conversation.
         outlook: Option<ChatOutlook>,
     },
+    Compared {
+        conversation: Conversation,
+        /// The question, if it is a new one, and both answers.
+        messages: Vec<Message>,
+    },
+    Versions {
+        messages: Vec<Message>,
+    },
     MessagesDeleted {
         /// For `RestoreMessages`.
         deletion_id: String,
@@ -525,6 +550,11 @@ pub enum Event {
         segment: u32,
         offset: u32,
         text: String,
+    },
+    /// An event about an answer that is written beside the branch on screen, because it is compared
+    /// with the one at its end.
+    Beside {
+        event: Box<Event>,
     },
     /// How far a `GetProbabilities` has come; what was saved counts as read.
     ProbabilitiesRead {

@@ -54,6 +54,19 @@ pub enum FinishReason {
     Cancelled,
 }
 
+/// Why tokens were read again that had been read before, as it is stored with an answer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CacheMiss {
+    /// How many.
+    pub num_tokens: usize,
+    /// The app's name for the cause.
+    pub cause: String,
+    /// What the cause names: a model, the system prompt before, a reason of the operating system.
+    pub detail: Option<String>,
+    /// When it happened, in milliseconds since the Unix epoch, where that is known.
+    pub at_ms: Option<i64>,
+}
+
 /// The figures of one answer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct GenerationStats {
@@ -68,6 +81,13 @@ pub struct GenerationStats {
     /// The reason why not more was read from the cache, as a sentence; none when everything that
     /// could be was, and until the app fills it in.
     pub cache_note: Option<String>,
+    /// The same in parts, so that an interface can offer what prevents it; none in older answers too.
+    #[serde(default)]
+    pub miss: Option<CacheMiss>,
+    /// How much longer the answer would have taken without the prompt cache, in milliseconds; none
+    /// where no reading of the model was long enough to tell, and until the app fills it in.
+    #[serde(default)]
+    pub saved_ms: Option<f64>,
     /// Tokens sampled, without an end-of-sequence token.
     pub num_generation_tokens: usize,
     /// From the request's arrival until work on it began, in milliseconds.

@@ -472,6 +472,8 @@ impl Sequence {
             num_prompt_tokens,
             num_cached_tokens: self.num_cached,
             cache_note: None,
+            miss: None,
+            saved_ms: None,
             num_generation_tokens: self.sampled.len() - usize::from(self.ended_by_eos),
             queue_ms: (self.began - self.job.arrived).as_secs_f64() * 1e3,
             prompt_tps: rate(num_prompt_tokens - self.num_cached, until_first(self.began)),

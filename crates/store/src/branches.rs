@@ -47,6 +47,19 @@ impl Store {
         self.commit(tx).await
     }
 
+    /// As [`Store::show_version`], of an answer that may still be written while it is compared.
+    pub async fn show_compared(
+        &self,
+        conversation_id: &str,
+        message_id: &str,
+    ) -> Result<(), StoreError> {
+        let mut tx = self.begin().await?;
+        let tree = self.tree(&mut tx, conversation_id).await?;
+        let leaf = tree.leaf_below(Some(message_id)).ok_or_else(|| no_message(message_id))?;
+        self.set_leaf(&mut tx, conversation_id, Some(leaf)).await?;
+        self.commit(tx).await
+    }
+
     /// Hides a message, with all that follows it or alone, until [`Store::restore_messages`] or until
     /// this program has closed the database. What follows a message that is deleted alone then follows
     /// the one before it.

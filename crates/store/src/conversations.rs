@@ -6,6 +6,7 @@ use sqlx::{FromRow, Row};
 use uuid::Uuid;
 
 use crate::deletion::Deletable;
+use crate::title::title_from;
 use crate::{NamedCacheKind, Store, StoreError, token_ids};
 
 /// A conversation, without its messages.
@@ -229,11 +230,56 @@ impl Store {
             .map_err(|error| self.failed(error))
     }
 
-    /// Sets the title, verbatim. With an empty one the next turn names the conversation again.
+    /// Sets the title that a person wrote, verbatim. With an empty one the next turn names the
+    /// conversation again.
     pub async fn rename_conversation(&self, id: &str, title: &str) -> Result<(), StoreError> {
-        let change =
-            sqlx::query("update conversations set title = ? where id = ?").bind(title).bind(id);
-        self.change_row(change, || no_conversation(id)).await
+        let change = sqlx::query(
+            "update conversations set title = ?1, title_by = case ?1 when '' then null else 'person' end
+             where id = ?2",
+        );
+        self.change_row(change.bind(title).bind(id), || no_conversation(id)).await
+    }
+
+    /// Whether a conversation still has the title that its first question gave it, so that a model may
+    /// write a better one. `question` is its first one.
+    pub async fn has_first_line_title(&self, id: &str, question: &str) -> Result<bool, StoreError> {
+        sqlx::query_scalar(
+            "select exists (select 1 from conversations where id = ? and title_by is null
+                 and title = ? and deleted_at_ms is null)",
+        )
+        .bind(id)
+        .bind(title_from(question))
+        .fetch_one(&self.readers)
+        .await
+        .map_err(|error| self.failed(error))
+    }
+
+    /// Sets the title that a model wrote, as [`Store::begin_turn`] would make one of it, in the place
+    /// of the one that the first question gave. False where a person has written one meanwhile, and
+    /// where nothing of it can be a title.
+    pub async fn set_written_title(
+        &self,
+        id: &str,
+        question: &str,
+        written: &str,
+    ) -> Result<bool, StoreError> {
+        let title = title_from(written);
+        if title.is_empty() {
+            return Ok(false);
+        }
+        let mut tx = self.begin().await?;
+        let done = sqlx::query(
+            "update conversations set title = ?, title_by = 'model'
+             where id = ? and title_by is null and title = ? and deleted_at_ms is null",
+        )
+        .bind(title)
+        .bind(id)
+        .bind(title_from(question))
+        .execute(&mut *tx)
+        .await
+        .map_err(|error| self.failed(error))?;
+        self.commit(tx).await?;
+        Ok(done.rows_affected() > 0)
     }
 
     /// Sets the system prompt, verbatim.

@@ -22,6 +22,7 @@
 //! ├── jobs                    questions that are asked about many texts, and whether they go on
 //! │   └── job_rows            the texts, and what was answered about each
 //! ├── monitor_minutes         speeds and memory of the minutes of the last two days in which there was something to note
+//! ├── answer_savings          how much reading each answer saved; purged_savings has the sum of chats that are gone
 //! ├── chunks                  the files of the prompt cache: key, tokens, size, hash
 //! ├── cache_refs              the chunk up to which a conversation or a named prompt cache is saved, and what was lost of it
 //! └── named_caches            prompt caches with a name, to begin conversations with
@@ -98,6 +99,7 @@ mod other_writers;
 mod recovery;
 mod result_code;
 mod run;
+mod savings;
 mod search;
 mod search_fill;
 mod search_text;
@@ -124,6 +126,7 @@ pub use model_origins::ModelOrigin;
 pub use monitor::{AnswerSpan, AnswerSums};
 pub use named_caches::{ListedNamedCache, NamedCacheKind, NamedCacheRow};
 pub use recovery::Recovery;
+pub use savings::Savings;
 pub use search::FoundConversation;
 pub use store::Store;
 pub use transfer::{Imported, ImportedConversation, ImportedMessage};

@@ -9,7 +9,7 @@ use crate::conversations::no_conversation;
 use crate::error::unknown;
 use crate::search_text::search_text;
 use crate::title::title_from;
-use crate::{Store, StoreError, token_ids};
+use crate::{Store, StoreError, savings, token_ids};
 
 /// The state of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -133,7 +133,6 @@ fn status_named(name: &str) -> Result<MessageStatus, sqlx::Error> {
 pub(crate) struct Place {
     pub(crate) id: String,
     pub(crate) role: Role,
-    pub(crate) status: MessageStatus,
 }
 
 /// The messages from a conversation's first to its leaf, without deleted ones. A parent is always older than its child;
@@ -143,6 +142,16 @@ pub(crate) const BRANCH: &str = "with recursive line (seq, parent_id) as (
     select messages.seq, messages.parent_id from conversations
     join messages on messages.id = conversations.leaf_message_id
     where conversations.id = ?
+    union all
+    select messages.seq, messages.parent_id from line
+    join messages on messages.id = line.parent_id and messages.seq < line.seq
+)
+select messages.* from line cross join messages on messages.seq = line.seq
+where messages.deletion_id is null order by messages.seq";
+
+/// As [`BRANCH`], up to a message.
+const BRANCH_TO: &str = "with recursive line (seq, parent_id) as (
+    select seq, parent_id from messages where id = ?
     union all
     select messages.seq, messages.parent_id from line
     join messages on messages.id = line.parent_id and messages.seq < line.seq
@@ -190,6 +199,71 @@ impl Store {
         Ok(turn)
     }
 
+    /// Starts two answers to one question, beside each other: to a new question with this text, or else
+    /// as [`Store::begin_sibling_answer`] does. The branch then ends in the first. Returns the new
+    /// question, and both answers.
+    pub async fn begin_comparison(
+        &self,
+        conversation_id: &str,
+        message_id: Option<&str>,
+        user_text: Option<&str>,
+        now_ms: i64,
+    ) -> Result<(Option<Message>, [Message; 2]), StoreError> {
+        let mut tx = self.begin().await?;
+        let (user, mut first) = match user_text {
+            Some(text) => {
+                let leaf = self.leaf(&mut tx, conversation_id).await?;
+                let parent_id = leaf.map(|leaf| leaf.id);
+                let (user, first) =
+                    self.append_turn(&mut tx, conversation_id, parent_id, text, now_ms).await?;
+                (Some(user), Some(first))
+            }
+            None => (None, None),
+        };
+        let question = match &user {
+            Some(user) => user.id.clone(),
+            None => self.question_of(&mut tx, conversation_id, message_id).await?,
+        };
+        let mut another = async || {
+            let mut answer = new_answer(conversation_id, &question, now_ms);
+            self.append(&mut tx, &mut answer).await.map(|()| answer)
+        };
+        let first = match first.take() {
+            Some(first) => first,
+            None => another().await?,
+        };
+        let second = another().await?;
+        self.set_leaf(&mut tx, conversation_id, Some(&first.id)).await?;
+        self.commit(tx).await?;
+        Ok((user, [first, second]))
+    }
+
+    /// The question that another answer belongs to: of the answer `message_id`, the question
+    /// `message_id` itself, or without one the last of the branch.
+    async fn question_of(
+        &self,
+        tx: &mut SqliteConnection,
+        conversation_id: &str,
+        message_id: Option<&str>,
+    ) -> Result<String, StoreError> {
+        let leaf = self.leaf(tx, conversation_id).await?;
+        let asked = match message_id {
+            Some(id) => Some(self.place(tx, conversation_id, id).await?),
+            None => leaf,
+        };
+        let question = match asked {
+            Some(Place { role: Role::User, id, .. }) => Some(id),
+            Some(Place { role: Role::Assistant, id, .. }) => {
+                let tree = self.tree(tx, conversation_id).await?;
+                tree.live_parent(&id).map(str::to_owned)
+            }
+            Some(Place { role: Role::System, .. }) | None => None,
+        };
+        question.ok_or_else(|| StoreError::NothingToAnswer {
+            conversation_id: conversation_id.to_owned(),
+        })
+    }
+
     /// Starts another answer: beside the answer `message_id`, to the question `message_id`, or without
     /// one to the last question of the branch. The branch then ends in the new one; what was there
     /// stays in the tree.
@@ -200,31 +274,8 @@ impl Store {
         now_ms: i64,
     ) -> Result<Message, StoreError> {
         let mut tx = self.begin().await?;
-        let leaf = self.leaf(&mut tx, conversation_id).await?;
-        let asked = match message_id {
-            Some(id) => Some(self.place(&mut tx, conversation_id, id).await?),
-            None => leaf,
-        };
-        let question = match asked {
-            Some(Place { role: Role::User, id, .. }) => Some(id),
-            Some(Place { role: Role::Assistant, id, .. }) => {
-                let tree = self.tree(&mut tx, conversation_id).await?;
-                tree.live_parent(&id).map(str::to_owned)
-            }
-            Some(Place { role: Role::System, .. }) | None => None,
-        };
-        let Some(question) = question else {
-            return Err(StoreError::NothingToAnswer {
-                conversation_id: conversation_id.to_owned(),
-            });
-        };
-        let mut assistant = new_message(
-            conversation_id,
-            Some(question),
-            Role::Assistant,
-            MessageStatus::Streaming,
-            now_ms,
-        );
+        let question = self.question_of(&mut tx, conversation_id, message_id).await?;
+        let mut assistant = new_answer(conversation_id, &question, now_ms);
         self.append(&mut tx, &mut assistant).await?;
         self.commit(tx).await?;
         Ok(assistant)
@@ -268,13 +319,7 @@ impl Store {
         let mut user =
             new_message(conversation_id, parent_id, Role::User, MessageStatus::Complete, now_ms);
         user.text = user_text.to_owned();
-        let mut assistant = new_message(
-            conversation_id,
-            Some(user.id.clone()),
-            Role::Assistant,
-            MessageStatus::Streaming,
-            now_ms,
-        );
+        let mut assistant = new_answer(conversation_id, &user.id, now_ms);
         self.append(tx, &mut user).await?;
         self.append(tx, &mut assistant).await?;
         sqlx::query("update conversations set title = ? where id = ? and title = ''")
@@ -361,6 +406,15 @@ impl Store {
         Ok(messages)
     }
 
+    /// The messages from a conversation's first to one of any branch, without deleted ones.
+    pub async fn branch_to(&self, message_id: &str) -> Result<Vec<Message>, StoreError> {
+        sqlx::query_as(BRANCH_TO)
+            .bind(message_id)
+            .fetch_all(&self.readers)
+            .await
+            .map_err(|error| self.failed(error))
+    }
+
     /// One message.
     pub async fn message(&self, message_id: &str) -> Result<Option<Message>, StoreError> {
         sqlx::query_as("select * from messages where id = ?")
@@ -386,14 +440,20 @@ impl Store {
         let Some(leaf) = leaf.ok_or_else(|| no_conversation(conversation_id))? else {
             return Ok(None);
         };
-        let leaf = self.place(tx, conversation_id, &leaf).await?;
-        // Only the end of the branch on screen is ever streaming.
-        match leaf.status {
-            MessageStatus::Streaming => {
-                Err(StoreError::AlreadyStreaming { conversation_id: conversation_id.to_owned() })
-            }
-            _ => Ok(Some(leaf)),
+        // Only the end of the branch on screen is ever streaming, and an answer that is compared with
+        // one beside it.
+        let is_streaming: bool = sqlx::query_scalar(
+            "select exists (select 1 from messages where run_id is not null and conversation_id = ?)",
+        )
+        .bind(conversation_id)
+        .fetch_one(&mut *tx)
+        .await
+        .map_err(|error| self.failed(error))?;
+        if is_streaming {
+            let conversation_id = conversation_id.to_owned();
+            return Err(StoreError::AlreadyStreaming { conversation_id });
         }
+        self.place(tx, conversation_id, &leaf).await.map(Some)
     }
 
     /// A message of a conversation that is not deleted.
@@ -404,7 +464,7 @@ impl Store {
         message_id: &str,
     ) -> Result<Place, StoreError> {
         let row = sqlx::query(
-            "select id, role, status from messages
+            "select id, role from messages
              where id = ? and conversation_id = ? and deletion_id is null",
         )
         .bind(message_id)
@@ -414,11 +474,7 @@ impl Store {
         .map_err(|error| self.failed(error))?
         .ok_or_else(|| no_message(message_id))?;
         let read = || -> Result<Place, sqlx::Error> {
-            Ok(Place {
-                id: row.try_get("id")?,
-                role: role_named(row.try_get("role")?)?,
-                status: status_named(row.try_get("status")?)?,
-            })
+            Ok(Place { id: row.try_get("id")?, role: role_named(row.try_get("role")?)? })
         };
         read().map_err(|error| self.failed(error))
     }
@@ -495,14 +551,26 @@ impl Store {
         .bind(search_text(&finished.text, finished.segments.as_deref()))
         .bind(message_id)
         .bind(&finished.model)
-        .execute(tx)
+        .execute(&mut *tx)
         .await;
-        self.changed_a_row(done, || no_message(message_id))
+        self.changed_a_row(done, || no_message(message_id))?;
+        match &finished.stats {
+            Some(stats) => {
+                savings::write(tx, message_id, stats).await.map_err(|error| self.failed(error))
+            }
+            None => Ok(()),
+        }
     }
 }
 
 pub(crate) fn no_message(id: &str) -> StoreError {
     StoreError::NoMessage { id: id.to_owned() }
+}
+
+/// An answer that begins.
+fn new_answer(conversation_id: &str, question: &str, now_ms: i64) -> Message {
+    let question = Some(question.to_owned());
+    new_message(conversation_id, question, Role::Assistant, MessageStatus::Streaming, now_ms)
 }
 
 /// A message without text, before it has its number.

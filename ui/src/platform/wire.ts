@@ -27,6 +27,10 @@ export type Command = { "type": "bootstrap" }
   | { "type": "delete_message", conversation_id: string, message_id: string, with_following: boolean, }
   | { "type": "restore_messages", conversation_id: string, deletion_id: string, }
   | { "type": "stop", conversation_id: string, }
+  | { "type": "compare", conversation_id: string, message_id: string | null, text: string | null, columns: Array<CompareColumn>, }
+  | { "type": "stop_answer", conversation_id: string, message_id: string, }
+  | { "type": "get_versions", conversation_id: string, message_ids: Array<string>, }
+  | { "type": "choose_answer", conversation_id: string, message_id: string, }
   | { "type": "go_on", conversation_id: string, }
   | { "type": "list_models" }
   | { "type": "load_model", name: string, }
@@ -116,6 +120,12 @@ model_import: ModelImport | null, }
  * None while no model is loaded that could read the conversation.
  */
 outlook: ChatOutlook | null, }
+  | { "type": "compared", conversation: Conversation,
+/**
+ * The question, if it is a new one, and both answers.
+ */
+messages: Array<Message>, }
+  | { "type": "versions", messages: Array<Message>, }
   | { "type": "messages_deleted",
 /**
  * For `RestoreMessages`.
@@ -212,6 +222,7 @@ export type Event = { "type": "conversation", conversation: Conversation, }
   | { "type": "branch", conversation_id: string, after: string | null, messages: Array<Message>, }
   | { "type": "segment", conversation_id: string, message_id: string, index: number, segment: AnswerSegment, }
   | { "type": "delta", conversation_id: string, message_id: string, segment: number, offset: number, text: string, }
+  | { "type": "beside", event: Event, }
   | { "type": "probabilities_read", read_id: string, processed_tokens: number, total_tokens: number, }
   | { "type": "prefill", conversation_id: string, message_id: string, processed_tokens: number, total_tokens: number, cached_tokens: number, }
   | { "type": "models", models: Array<Model>, }
@@ -408,7 +419,29 @@ nodes: Array<CacheNode>, num_hidden_nodes: number, named: Array<NamedCache>,
 /**
  * Why the newest context could not be saved to disk, if it could not.
  */
-problem: string | null, };
+problem: string | null, time_saved: TimeSaved, };
+
+/**
+ * How much reading saved context has spared, since this is counted. Private chats are not in it.
+ */
+export type TimeSaved = {
+/**
+ * Of all chats, also of those that were deleted.
+ */
+all_ms: number,
+/**
+ * When the first of these answers was asked for; none where there was none.
+ */
+since_ms: number | null,
+/**
+ * Of each chat that is not deleted; the one that saved most first.
+ */
+chats: Array<ChatTimeSaved>, };
+
+/**
+ * How much reading the saved context of one chat has spared.
+ */
+export type ChatTimeSaved = { conversation_id: string, saved_ms: number, };
 
 /**
  * The description of a prompt-cache file, shown before it is imported.
@@ -514,6 +547,16 @@ raw: string, };
 export type CallOutcome = "complete" | "unfinished" | "malformed";
 
 /**
+ * Who writes one of two answers that are compared, and with what. What is not set is as in other answers
+ * of the conversation.
+ */
+export type CompareColumn = {
+/**
+ * None: the one that would answer next.
+ */
+model: string | null, temperature: number | null, seed: number | null, };
+
+/**
  * The figures under an answer.
  */
 export type MessageStats = { model: string,
@@ -529,7 +572,16 @@ prompt_tokens: number, cached_tokens: number,
  * Why more tokens had to be read again than were new, as text; none if only new ones were
  * read.
  */
-cache_note: string | null, generation_tokens: number,
+cache_note: string | null,
+/**
+ * The same in parts; none in answers of an earlier version.
+ */
+miss: CacheMiss | null,
+/**
+ * How much longer the answer would have taken without saved context; none where no reading of the
+ * model was long enough to tell, and in answers of an earlier version.
+ */
+saved_ms: number | null, generation_tokens: number,
 /**
  * How long it waited for other work of the engine before its own began.
  */
@@ -546,6 +598,25 @@ process_bytes: number, process_peak_bytes: number,
  * MLX memory when it finished, and the most during this answer.
  */
 mlx_active_bytes: number, mlx_peak_bytes: number, };
+
+/**
+ * Why tokens were read again that had been read before.
+ */
+export type CacheMiss = { tokens: number, cause: MissCause,
+/**
+ * The model that read it before; the system prompt before, where that is known; the value of
+ * `kv_bits` with which it was stored; or what the operating system said.
+ */
+detail: string | null,
+/**
+ * When it was lost.
+ */
+at_ms: number | null, };
+
+/**
+ * What kept saved context from being used.
+ */
+export type MissCause = "system_prompt_changed" | "message_changed" | "other_model" | "other_revision" | "other_kv_format" | "imported_again" | "disk_limit" | "memory_limit" | "deleted" | "cleared" | "file_missing" | "unreadable" | "damaged" | "not_restorable" | "removed_by_another_program" | "not_written" | "only_in_memory" | "earlier_version" | "not_stored" | "other";
 
 /**
  * The answer to `GetProbabilities`.
@@ -1055,6 +1126,11 @@ export type Settings = {
  */
 appearance: Appearance,
 /**
+ * Whether the model writes the title of a chat, in place of the first line, while nothing else is
+ * to do.
+ */
+titles_by_model: boolean,
+/**
  * The model loaded at start and for new conversations; empty: the last one used, or the
  * starter.
  */
@@ -1341,7 +1417,11 @@ num_more_chats: number,
 /**
  * All private chats together.
  */
-private: MonitorRow | null, };
+private: MonitorRow | null,
+/**
+ * Of all days.
+ */
+time_saved: TimeSaved, };
 
 /**
  * A question that is asked about each of many texts, without its rows.

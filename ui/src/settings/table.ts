@@ -94,6 +94,7 @@ export type SettingSection = "general" | "models" | "generation" | "advanced" | 
 /** Every setting, in the order in which they are shown. */
 export const table: readonly SettingRow[] = [
   {"key":"appearance","kind":{"type":"choice","values":["system","light","dark"]},"text_key":"settings.rows.appearance","section":"general","scopes":["app"],"rereads":false},
+  {"key":"titles_by_model","kind":{"type":"switch"},"text_key":"settings.rows.titles_by_model","section":"general","scopes":["app"],"rereads":false},
   {"key":"default_model","kind":{"type":"text","max_chars":1024},"text_key":"settings.rows.default_model","section":"models","scopes":["app"],"rereads":false},
   {"key":"temperature","kind":{"type":"number","min":0.0,"max":2.0,"step":0.05},"text_key":"settings.rows.temperature","section":"generation","scopes":["generation_config","app","model","persona","chat","request"],"rereads":false},
   {"key":"max_tokens","kind":{"type":"count","min":1,"max":1000000},"text_key":"settings.rows.max_tokens","section":"generation","scopes":["app","model","persona","chat","request"],"rereads":false},

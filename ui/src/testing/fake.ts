@@ -233,6 +233,7 @@ export function overview(change: Partial<CacheOverview> = {}): CacheOverview {
     num_hidden_nodes: 0,
     named: [],
     problem: null,
+    time_saved: { all_ms: 0, since_ms: null, chats: [] },
     ...change,
   };
 }
@@ -285,6 +286,8 @@ export function stats(change: Partial<MessageStats> = {}): MessageStats {
     prompt_tokens: 1236,
     cached_tokens: 1204,
     cache_note: null,
+    miss: null,
+    saved_ms: null,
     generation_tokens: 312,
     queue_ms: 0.2,
     prompt_tps: 812.44,
@@ -408,6 +411,7 @@ export const settings: Settings = {
   repetition_penalty: 1,
   max_tokens: 1024,
   holds_loops: true,
+  titles_by_model: false,
   seed: null,
   cache_budget_bytes: 20e9,
   cache_ram_budget_bytes: 1e9,
@@ -560,6 +564,7 @@ export function monitorDay(change: Partial<MonitorDay> = {}): MonitorDay {
     chats: [],
     num_more_chats: 0,
     private: null,
+    time_saved: { all_ms: 0, since_ms: null, chats: [] },
     ...change,
   };
 }

@@ -13,6 +13,7 @@ use crate::cache::excerpts::{SHOWN_TOKENS, beginning, ends};
 use crate::cache::owners::{conversation_owner, named_owner};
 use crate::cache::prefix;
 use crate::cache::saved::{self, tier};
+use crate::chat::savings;
 use crate::convert::{self, tokens};
 use crate::wire::{CacheNode, CacheOverview, Event, Failure, FailureCode, NamedCache, Reply};
 
@@ -46,6 +47,7 @@ pub(crate) async fn overview(app: &App) -> Result<CacheOverview, Failure> {
         num_hidden_nodes: tokens(num_hidden_nodes),
         named,
         problem: view.problem.map(convert::sentence),
+        time_saved: savings::overview(app).await?,
     })
 }
 

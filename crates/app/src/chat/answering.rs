@@ -15,12 +15,15 @@ use cairn_store::{FinishedMessage, MessageStatus, Store};
 use crate::app::{App, now_ms};
 use crate::cache::owners::conversation_owner;
 use crate::cache::prefix;
+use crate::chat::compare;
 use crate::chat::holding::{self, Choice};
 use crate::chat::progress::{Prefill, Progress};
 use crate::chat::prompt;
 use crate::chat::running::Running;
 use crate::chat::saving::{Saving, is_worth_retrying, retry, save};
+use crate::chat::savings;
 use crate::chat::segments::{Change, Now};
+use crate::chat::titles;
 use crate::chat::turns::Wanted;
 use crate::settings::{Settings, commands as settings};
 use crate::wire::{AnswerSegment, Event, Failure, NoticeLevel};
@@ -48,7 +51,7 @@ impl Turn {
     fn before(&self) -> Option<&cairn_store::Message> {
         match &self.wanted {
             Wanted::GoesOn(before) => Some(before),
-            Wanted::Any | Wanted::Model(_) => None,
+            Wanted::Any | Wanted::Model(_) | Wanted::Compared(_) => None,
         }
     }
 
@@ -58,6 +61,7 @@ impl Turn {
             Wanted::Any => None,
             Wanted::Model(name) => Some(name),
             Wanted::GoesOn(before) => before.model.as_deref(),
+            Wanted::Compared(compared) => Some(&compared.model),
         }
     }
 }
@@ -153,6 +157,9 @@ pub(crate) async fn answer(app: Arc<App>, running: Arc<Running>, turn: Turn) {
         None => Progress::new(Instant::now()),
     };
     let mut outcome = write(&app, &running, &turn, &mut progress).await;
+    if let Some(stats) = &mut outcome.stats {
+        savings::complete(&turn, stats, progress.system_prompt.as_deref()).await;
+    }
     if let Some(before) = turn.before() {
         outcome = outcome.of_going_on(before);
     }
@@ -194,6 +201,9 @@ pub(crate) async fn answer(app: Arc<App>, running: Arc<Running>, turn: Turn) {
         app.answers.remove(&running);
     }
     app.emit_conversation(&turn.conversation_id).await;
+    if finished.status == MessageStatus::Complete {
+        titles::write_when_idle(&app, &turn.conversation_id);
+    }
 }
 
 /// Removes the answer from the running ones, also if its task panics.
@@ -216,7 +226,12 @@ async fn write(app: &Arc<App>, running: &Running, turn: &Turn, progress: &mut Pr
     let model = turn.model().map(str::to_owned).or_else(|| models::loaded_name(app));
     progress.model.clone_from(&model);
     let of_chat = &turn.conversation_id;
-    let settings = settings::for_answer(app, &turn.store, of_chat, model.as_deref()).await;
+    let mut settings = settings::for_answer(app, &turn.store, of_chat, model.as_deref()).await;
+    if let (Ok(settings), Wanted::Compared(compared)) = (&mut settings, &turn.wanted) {
+        compared.set(settings);
+    }
+    let row = turn.store.conversation(of_chat).await.ok().flatten();
+    progress.system_prompt = row.map(|row| row.system_prompt);
     let request = async {
         let settings = settings?;
         if settings.holds_loops {
@@ -285,11 +300,27 @@ async fn load_model(
     let before = model_before(app, turn).await;
     let (shared, wanted) = (app.clone(), turn.model().map(str::to_owned));
     let goes_on = turn.before().is_some();
+    let stop = running.stop.clone();
+    let beside = match &turn.wanted {
+        Wanted::Compared(compared) => Some(compared.beside.clone()),
+        _ => None,
+    };
+    if let Some(Some(other)) = &beside {
+        // What has begun keeps its model, so that loading this one says whether both fit.
+        tokio::select! {
+            () = running.stop.cancelled() => return Err(Outcome::stopped(progress)),
+            () = other.begun.cancelled() => {}
+            () = other.ended.cancelled() => {}
+        }
+    }
     // In a task, so that loading continues when the answer is stopped: the next one needs the model
     // too.
     let loading = app.spawn(async move {
         match wanted {
             None => models::ensure_loaded(shared, before).await,
+            Some(name) if beside.is_some() => {
+                compare::load(&shared, &name, beside.flatten(), stop).await
+            }
             Some(name) if models::loaded_name(&shared).as_ref() == Some(&name) => Ok(()),
             // Nobody has chosen another model for the next answers.
             Some(name) if goes_on => models::ensure_loaded_beside(&shared, &name).await.map(|_| ()),
@@ -344,6 +375,7 @@ async fn generate(
         tokio::select! {
             event = generation.recv() => {
                 has_begun = true;
+                running.begun.cancel();
                 let is_held = is_holding && !running.stop.is_cancelled();
                 if let Some(part) = end_of_part(event, max_tokens, is_held, progress) {
                     return part;
@@ -367,7 +399,7 @@ async fn generate(
         }
         let now = Instant::now();
         if let Some(prefill) = progress.take_prefill(now) {
-            emit_prefill(app, turn, prefill);
+            emit_prefill(app, running, turn, prefill);
         }
         emit_changes(app, running, progress.take_changes(now));
         if saving.running.is_none() && progress.wants_save(now) {
@@ -449,7 +481,7 @@ async fn request(
     model: Option<&str>,
     settings: &Settings,
 ) -> Result<GenerateRequest, Failure> {
-    let branch = turn.store.branch(&turn.conversation_id).await?;
+    let branch = turn.store.branch_to(&turn.message_id).await?;
     let conversation_id = &turn.conversation_id;
     let asked = Asked { store: &turn.store, conversation_id, branch: &branch, model };
     let so_far = turn.before().and_then(|before| before.token_ids.clone());
@@ -524,21 +556,22 @@ pub(crate) fn loaded_status(app: &App, name: &str) -> Option<LoadedModelStatus> 
     status.models.iter().find(|model| model.name == name).cloned()
 }
 
-fn emit_prefill(app: &App, turn: &Turn, prefill: Prefill) {
-    app.emit(Event::Prefill {
+fn emit_prefill(app: &App, running: &Running, turn: &Turn, prefill: Prefill) {
+    let event = Event::Prefill {
         conversation_id: turn.conversation_id.clone(),
         message_id: turn.message_id.clone(),
         processed_tokens: convert::tokens(prefill.processed),
         total_tokens: convert::tokens(prefill.total),
         cached_tokens: convert::tokens(prefill.cached),
-    });
+    };
+    running.emit(app, event);
 }
 
 pub(crate) fn emit_changes(app: &App, running: &Running, changes: Vec<Change>) {
     let mut message = running.message();
     for change in changes {
         let (conversation_id, message_id) = (message.conversation_id.clone(), message.id.clone());
-        app.emit(match change {
+        let event = match change {
             Change::Whole { index, segment } => {
                 let segment = convert::segment(segment);
                 message.segments.truncate(index);
@@ -551,7 +584,8 @@ pub(crate) fn emit_changes(app: &App, running: &Running, changes: Vec<Change>) {
                 let segment = convert::tokens(index);
                 Event::Delta { conversation_id, message_id, segment, offset, text }
             }
-        });
+        };
+        running.emit(app, event);
     }
 }
 
@@ -576,7 +610,7 @@ fn emit_finished(app: &App, running: &Running, finished: &FinishedMessage) {
     let FinishedMessage { status, token_ids, stats, model, .. } = finished;
     message.can_continue =
         convert::can_continue(*status, token_ids.as_deref(), stats.as_ref(), model.as_deref());
-    app.emit(Event::Message { message: message.clone() });
+    running.emit(app, Event::Message { message: message.clone() });
 }
 
 /// Adds the process's memory and the words about the prompt cache, and replaces numbers that JSON
@@ -585,7 +619,11 @@ fn emit_finished(app: &App, running: &Running, finished: &FinishedMessage) {
 fn complete(stats: GenerationStats, miss: Option<Miss>) -> GenerationStats {
     let memory = platform::process_memory();
     GenerationStats {
-        cache_note: miss.map(|miss| convert::cache_note(&miss, now_ms())).or(stats.cache_note),
+        cache_note: miss
+            .as_ref()
+            .map(|miss| convert::cache_note(miss, now_ms()))
+            .or(stats.cache_note),
+        miss: miss.as_ref().map(convert::cache_miss).or(stats.miss),
         queue_ms: convert::figure(stats.queue_ms),
         prompt_tps: convert::figure(stats.prompt_tps),
         generation_tps: convert::figure(stats.generation_tps),

@@ -20,7 +20,7 @@ use crate::wire::{Event, Failure, Message, Reply};
 pub(crate) async fn messages(app: &App, conversation_id: &str) -> Result<Vec<Message>, Failure> {
     // Looked up before the rows are read: an answer that ends in between is then shown as it ended,
     // instead of as an old row.
-    let running = app.answers.get(conversation_id);
+    let running = app.answers.of(conversation_id);
     let store = app.store_of(conversation_id).await;
     let branch = store.branch(conversation_id).await?;
     let mut versions = store.versions(conversation_id).await?;
@@ -28,9 +28,10 @@ pub(crate) async fn messages(app: &App, conversation_id: &str) -> Result<Vec<Mes
     for message in &mut messages {
         message.versions = versions.remove(&message.id).unwrap_or_default();
     }
-    if let Some(running) = running
-        && let Some(message) = messages.iter_mut().find(|message| message.id == running.id())
-    {
+    for running in running {
+        let Some(message) = messages.iter_mut().find(|message| message.id == running.id()) else {
+            continue;
+        };
         // Another version may have been brought back since the answer began.
         running.message().versions.clone_from(&message.versions);
         *message = running.shown();
@@ -101,7 +102,11 @@ pub(crate) async fn branch_off(
 }
 
 /// Sends what of a branch is different from before, once its rows are saved.
-async fn shown(app: &App, conversation_id: &str, before: &[Message]) -> Result<(), Failure> {
+pub(crate) async fn shown(
+    app: &App,
+    conversation_id: &str,
+    before: &[Message],
+) -> Result<(), Failure> {
     point_saved(app, conversation_id, conversation_id).await;
     let mut messages = messages(app, conversation_id).await?;
     let num_same = messages.iter().zip(before).take_while(|(now, before)| now == before).count();

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! turns       begins questions and answers
+//! compare     two answers to one question beside each other
 //! branches    shows other branches, copies and deletes them
 //! answering   one task for each running answer
 //! saving      saves it now and then, at its end, and again if that failed
@@ -9,15 +10,18 @@
 //! loops       which parts of it are looked at for loops
 //! running     which conversations are being answered, and how to stop them
 //! outlook     what the next turn would read again
+//! titles      titles that the model writes while nothing else is to do
 //! probabilities  reads an answer again, for those who ask how likely its tokens were
 //! deletion    purges deleted conversations when that can no longer be undone
 //! progress    when an answer's events and saved text are due
 //! segments    what is shown of an answer: text, reasoning, tool calls
+//! savings     how much reading an answer saved, and what was before a change
 //! prompt      a conversation's messages as the engine's input
 //! ```
 
 pub(crate) mod answering;
 pub(crate) mod branches;
+pub(crate) mod compare;
 pub(crate) mod deletion;
 pub(crate) mod holding;
 pub(crate) mod loops;
@@ -27,5 +31,7 @@ pub(crate) mod progress;
 pub(crate) mod prompt;
 pub(crate) mod running;
 pub(crate) mod saving;
+pub(crate) mod savings;
 pub(crate) mod segments;
+pub(crate) mod titles;
 pub(crate) mod turns;

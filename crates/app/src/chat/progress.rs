@@ -56,6 +56,8 @@ pub(crate) struct Prefill {
 pub(crate) struct Progress {
     /// The model that writes it, once that is known.
     pub(crate) model: Option<String>,
+    /// The system prompt that it is written with, once that is known.
+    pub(crate) system_prompt: Option<String>,
     /// It has what is stored of an answer that goes on, until the engine has said the same.
     is_stored: bool,
     /// What the engine calls its text: without special tokens.
@@ -80,6 +82,7 @@ impl Progress {
     pub(crate) fn new(now: Instant) -> Self {
         Progress {
             model: None,
+            system_prompt: None,
             is_stored: false,
             text: String::new(),
             token_ids: Vec::new(),

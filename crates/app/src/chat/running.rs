@@ -1,11 +1,13 @@
-//! The running answers: at most one for each conversation.
+//! The running answers: one for each conversation, or two that are compared.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
+use crate::app::App;
 use crate::{convert, wire};
 
 /// A running answer, or one that has ended and is not saved yet. Shared by its task and by commands
@@ -13,6 +15,10 @@ use crate::{convert, wire};
 #[derive(Debug)]
 pub(crate) struct Running {
     message: Mutex<wire::Message>,
+    /// It is written beside the branch on screen, in a comparison.
+    is_beside: AtomicBool,
+    /// Cancelled when the engine has begun with it.
+    pub(crate) begun: CancellationToken,
     /// Asks the task to stop the answer.
     pub(crate) stop: CancellationToken,
     /// Lets an answer that is held go on.
@@ -27,6 +33,19 @@ impl Running {
     /// event.
     pub(crate) fn message(&self) -> MutexGuard<'_, wire::Message> {
         self.message.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sends an event about the answer: as one of the branch on screen, or as one beside it.
+    pub(crate) fn emit(&self, app: &App, event: wire::Event) {
+        app.emit(match self.is_beside.load(Ordering::Acquire) {
+            true => wire::Event::Beside { event: Box::new(event) },
+            false => event,
+        });
+    }
+
+    /// The answer is of the branch on screen from now on.
+    pub(crate) fn show(&self) {
+        self.is_beside.store(false, Ordering::Release);
     }
 
     /// The message's id.
@@ -56,7 +75,7 @@ impl Running {
     }
 }
 
-/// The running answers by conversation. Owned by [`crate::App`].
+/// The running answers by message. Owned by [`crate::App`].
 #[derive(Debug, Default)]
 pub(crate) struct RunningAnswers {
     running: Mutex<HashMap<String, Arc<Running>>>,
@@ -68,29 +87,38 @@ impl RunningAnswers {
     }
 
     /// Adds an answer that has no text yet.
-    pub(crate) fn begin(&self, message: wire::Message) -> Arc<Running> {
-        let conversation_id = message.conversation_id.clone();
+    pub(crate) fn begin(&self, message: wire::Message, is_beside: bool) -> Arc<Running> {
+        let id = message.id.clone();
         let running = Arc::new(Running {
             message: Mutex::new(message),
+            is_beside: AtomicBool::new(is_beside),
+            begun: CancellationToken::new(),
             stop: CancellationToken::new(),
             go_on: Notify::new(),
             ended: CancellationToken::new(),
         });
-        self.running().insert(conversation_id, running.clone());
+        self.running().insert(id, running.clone());
         running
     }
 
-    /// Removes an answer that is saved. A later answer of the same conversation stays.
+    /// Removes an answer that is saved. One that goes on in the same message meanwhile stays.
     pub(crate) fn remove(&self, running: &Arc<Running>) {
-        let conversation_id = running.message().conversation_id.clone();
+        let id = running.id();
         let mut listed = self.running();
-        if listed.get(&conversation_id).is_some_and(|listed| Arc::ptr_eq(listed, running)) {
-            listed.remove(&conversation_id);
+        if listed.get(&id).is_some_and(|listed| Arc::ptr_eq(listed, running)) {
+            listed.remove(&id);
         }
     }
 
-    pub(crate) fn get(&self, conversation_id: &str) -> Option<Arc<Running>> {
-        self.running().get(conversation_id).cloned()
+    /// The answers of a conversation.
+    pub(crate) fn of(&self, conversation_id: &str) -> Vec<Arc<Running>> {
+        let is_of = |running: &Arc<Running>| running.message().conversation_id == conversation_id;
+        self.running().values().filter(|running| is_of(running)).cloned().collect()
+    }
+
+    /// The answer in a message.
+    pub(crate) fn get(&self, message_id: &str) -> Option<Arc<Running>> {
+        self.running().get(message_id).cloned()
     }
 
     pub(crate) fn all(&self) -> Vec<Arc<Running>> {
@@ -98,6 +126,6 @@ impl RunningAnswers {
     }
 
     pub(crate) fn is_streaming(&self, conversation_id: &str) -> bool {
-        self.get(conversation_id).is_some_and(|running| running.is_streaming())
+        self.of(conversation_id).iter().any(|running| running.is_streaming())
     }
 }

@@ -6,6 +6,7 @@ use cairn_store::MessageStatus::Streaming;
 
 use crate::app::{App, now_ms};
 use crate::chat::answering::{self, Turn};
+use crate::chat::compare::Compared;
 use crate::chat::probabilities;
 use crate::convert;
 use crate::models;
@@ -21,6 +22,7 @@ pub(crate) async fn send(
     if text.trim().is_empty() {
         return Err(Failure::invalid("A message cannot be empty."));
     }
+    app.titles.stop();
     let _turn = app.turns.lock().await;
     refuse_unsaved(app, conversation_id)?;
     models::require_any(app).await?;
@@ -39,6 +41,7 @@ pub(crate) async fn answer_again(
     message_id: Option<&str>,
     model: Option<String>,
 ) -> Result<Reply, Failure> {
+    app.titles.stop();
     let _turn = app.turns.lock().await;
     refuse_unsaved(app, conversation_id)?;
     match &model {
@@ -57,6 +60,7 @@ pub(crate) async fn go_on(
     conversation_id: &str,
     message_id: &str,
 ) -> Result<Reply, Failure> {
+    app.titles.stop();
     let _turn = app.turns.lock().await;
     refuse_unsaved(app, conversation_id)?;
     let store = app.store_of(conversation_id).await;
@@ -79,6 +83,7 @@ pub(crate) async fn write_from(
     position: u32,
     token: u32,
 ) -> Result<Reply, Failure> {
+    app.titles.stop();
     let _turn = app.turns.lock().await;
     refuse_unsaved(app, conversation_id)?;
     let store = app.store_of(conversation_id).await;
@@ -106,18 +111,18 @@ pub(crate) enum Wanted {
     Model(String),
     /// The model that wrote this answer, which goes on.
     GoesOn(Box<cairn_store::Message>),
+    /// A model and settings that are compared with others.
+    Compared(Box<Compared>),
 }
 
 /// Refuses another turn while the last answer has ended but could not be saved: the next one could
 /// not be saved either.
-fn refuse_unsaved(app: &App, conversation_id: &str) -> Result<(), Failure> {
-    match app.answers.get(conversation_id) {
-        Some(running) if !running.is_streaming() => {
-            let why = "The last answer is still waiting to be saved: make room on the disk or make the data folder writable.";
-            Err(Failure::new(FailureCode::Storage, why))
-        }
-        _ => Ok(()),
+pub(crate) fn refuse_unsaved(app: &App, conversation_id: &str) -> Result<(), Failure> {
+    if app.answers.of(conversation_id).iter().any(|running| !running.is_streaming()) {
+        let why = "The last answer is still waiting to be saved: make room on the disk or make the data folder writable.";
+        return Err(Failure::new(FailureCode::Storage, why));
     }
+    Ok(())
 }
 
 /// Starts the task of an answer that has a row already, and emits the new rows.
@@ -147,7 +152,7 @@ async fn begin(
     else {
         return Err(Failure::invalid("There is no message to answer yet."));
     };
-    let running = app.answers.begin(answer.clone());
+    let running = app.answers.begin(answer.clone(), false);
     for message in &messages {
         app.emit(Event::Message { message: message.clone() });
     }

@@ -76,6 +76,7 @@ impl App {
         self: &Arc<Self>,
         request: DecideRequest,
     ) -> Result<Decisions, DecideError> {
+        self.titles.stop();
         let model = models::ensure_answers(self, request.model.as_deref()).await?;
         let asked: Vec<_> = request.questions.iter().map(Question::asked).collect();
         let rows = asked.iter().flatten().map(|asked| {

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use cairn_store::{AnswerSpan, AnswerSums, Store};
 
 use crate::app::{App, now_ms};
+use crate::chat::savings;
 use crate::convert;
 use crate::monitor::minute::{MinuteFigures, Speed};
 use crate::wire::{Failure, MonitorDay, MonitorRow, MonitorSpan, Reply, Spread};
@@ -55,6 +56,7 @@ pub(crate) async fn day(app: &App) -> Result<Reply, Failure> {
             chats: rows_of_chats,
             num_more_chats: convert::tokens(num_more),
             private: rows(&private.sums, &speeds, no_name).pop(),
+            time_saved: savings::overview(app).await?,
         },
     })
 }

@@ -37,6 +37,13 @@ settings! {
         section: General, scopes: APP, rereads: false,
     }
 
+    /// Whether the model writes the title of a chat, in place of the first line, while nothing else is
+    /// to do.
+    titles_by_model: bool = false => {
+        kind: Switch,
+        section: General, scopes: APP, rereads: false,
+    }
+
     /// The model loaded at start and for new conversations; empty: the last one used, or the
     /// starter.
     default_model: String = String::new() => {

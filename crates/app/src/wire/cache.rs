@@ -149,6 +149,26 @@ pub struct CacheOverview {
     pub named: Vec<NamedCache>,
     /// Why the newest context could not be saved to disk, if it could not.
     pub problem: Option<String>,
+    pub time_saved: TimeSaved,
+}
+
+/// How much reading saved context has spared, since this is counted. Private chats are not in it.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, TS)]
+pub struct TimeSaved {
+    /// Of all chats, also of those that were deleted.
+    pub all_ms: f64,
+    /// When the first of these answers was asked for; none where there was none.
+    #[ts(type = "number | null")]
+    pub since_ms: Option<i64>,
+    /// Of each chat that is not deleted; the one that saved most first.
+    pub chats: Vec<ChatTimeSaved>,
+}
+
+/// How much reading the saved context of one chat has spared.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, TS)]
+pub struct ChatTimeSaved {
+    pub conversation_id: String,
+    pub saved_ms: f64,
 }
 
 /// The description of a prompt-cache file, shown before it is imported.

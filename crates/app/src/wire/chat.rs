@@ -13,6 +13,17 @@ impl Command {
     }
 }
 
+/// Who writes one of two answers that are compared, and with what. What is not set is as in other answers
+/// of the conversation.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, TS)]
+pub struct CompareColumn {
+    /// None: the one that would answer next.
+    pub model: Option<String>,
+    pub temperature: Option<f64>,
+    #[ts(type = "number | null")]
+    pub seed: Option<u64>,
+}
+
 /// A row of the conversation list, newest activity first.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, TS)]
 pub struct Conversation {
@@ -93,6 +104,84 @@ pub struct Message {
     pub can_continue: bool,
 }
 
+/// Why tokens were read again that had been read before.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, TS)]
+pub struct CacheMiss {
+    pub tokens: u32,
+    pub cause: MissCause,
+    /// The model that read it before; the system prompt before, where that is known; the value of
+    /// `kv_bits` with which it was stored; or what the operating system said.
+    pub detail: Option<String>,
+    /// When it was lost.
+    #[ts(type = "number | null")]
+    pub at_ms: Option<i64>,
+}
+
+macro_rules! miss_causes {
+    ($($(#[$doc:meta])* $cause:ident = $name:literal,)*) => {
+        /// What kept saved context from being used.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, TS)]
+        #[serde(rename_all = "snake_case")]
+        pub enum MissCause {
+            $($(#[$doc])* $cause,)*
+        }
+
+        impl MissCause {
+            /// All of them.
+            pub const ALL: &[MissCause] = &[$(MissCause::$cause),*];
+
+            /// The name with which answers are stored, which is that on the wire.
+            pub(crate) fn name(self) -> &'static str {
+                match self {
+                    $(MissCause::$cause => $name,)*
+                }
+            }
+
+            /// The cause of this name.
+            pub(crate) fn named(name: &str) -> Option<MissCause> {
+                Self::ALL.iter().find(|cause| cause.name() == name).copied()
+            }
+        }
+    };
+}
+
+miss_causes! {
+    SystemPromptChanged = "system_prompt_changed",
+    /// An earlier message was edited or deleted.
+    MessageChanged = "message_changed",
+    /// Another model had read it.
+    OtherModel = "other_model",
+    /// The files of the model have changed.
+    OtherRevision = "other_revision",
+    /// Keys and values were stored in another format.
+    OtherKvFormat = "other_kv_format",
+    /// The starting point was imported again.
+    ImportedAgain = "imported_again",
+    /// Evicted to stay within the disk limit.
+    DiskLimit = "disk_limit",
+    /// Evicted from memory while it was not on disk.
+    MemoryLimit = "memory_limit",
+    /// A person deleted what was saved of this conversation.
+    Deleted = "deleted",
+    /// A person deleted all that was not pinned.
+    Cleared = "cleared",
+    FileMissing = "file_missing",
+    Unreadable = "unreadable",
+    Damaged = "damaged",
+    NotRestorable = "not_restorable",
+    RemovedByAnotherProgram = "removed_by_another_program",
+    /// It could not be written.
+    NotWritten = "not_written",
+    /// It was saved in memory only, because of a disk limit of 0.
+    OnlyInMemory = "only_in_memory",
+    /// Its files are of an earlier version.
+    EarlierVersion = "earlier_version",
+    /// Nothing says that it was ever stored.
+    NotStored = "not_stored",
+    /// `detail` says what.
+    Other = "other",
+}
+
 /// The figures under an answer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, TS)]
 pub struct MessageStats {
@@ -105,6 +194,11 @@ pub struct MessageStats {
     /// Why more tokens had to be read again than were new, as text; none if only new ones were
     /// read.
     pub cache_note: Option<String>,
+    /// The same in parts; none in answers of an earlier version.
+    pub miss: Option<CacheMiss>,
+    /// How much longer the answer would have taken without saved context; none where no reading of the
+    /// model was long enough to tell, and in answers of an earlier version.
+    pub saved_ms: Option<f64>,
     pub generation_tokens: u32,
     /// How long it waited for other work of the engine before its own began.
     pub queue_ms: f64,

@@ -3,6 +3,8 @@
 use serde::{Deserialize, Serialize};
 use ts_rs::TS;
 
+use super::TimeSaved;
+
 /// Figures at a moment, with what was done since the point before. Those of answers are of answers in
 /// chats that have ended since then.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, TS)]
@@ -126,4 +128,6 @@ pub struct MonitorDay {
     pub num_more_chats: u32,
     /// All private chats together.
     pub private: Option<MonitorRow>,
+    /// Of all days.
+    pub time_saved: TimeSaved,
 }

@@ -18,7 +18,7 @@ use crate::kit::{
 };
 
 /// Adds a copy of the tiny model, in which `change` may change a file.
-fn add_model(home: &TempDir, name: &str, change: impl FnOnce(&Path)) {
+pub fn add_model(home: &TempDir, name: &str, change: impl FnOnce(&Path)) {
     let folder = home.path().join("models").join(name);
     copy_tiny_model("llama/tiny-chat", &folder).unwrap();
     change(&folder);
@@ -119,7 +119,7 @@ async fn the_memory_of_a_model_follows_its_settings() {
 }
 
 /// Half as many heads, each twice as wide: their keys and values can be quantized.
-fn wide_heads(folder: &Path) {
+pub fn wide_heads(folder: &Path) {
     let config = folder.join("config.json");
     replace(&config, r#""num_attention_heads": 4"#, r#""num_attention_heads": 2"#);
     replace(&config, r#""num_key_value_heads": 2"#, r#""num_key_value_heads": 1"#);

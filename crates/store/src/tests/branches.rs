@@ -501,3 +501,63 @@ async fn no_sequence_of_operations_loses_or_overwrites_a_message() {
         }
     }
 }
+
+#[tokio::test]
+async fn two_answers_to_one_question_are_written_beside_each_other() {
+    let scratch = Scratch::new();
+    let store = scratch.open().await;
+    let id = store.create_conversation(0).await.unwrap().id;
+    let texts = async |id: &str| {
+        let branch = store.branch_to(id).await.unwrap();
+        branch.into_iter().map(|message| message.text).collect::<Vec<_>>()
+    };
+
+    // A new question, and both answers to it.
+    let (user, [a, b]) = store.begin_comparison(&id, None, Some("Which?"), 1).await.unwrap();
+    let user = user.unwrap();
+    let parents = [&a, &b].map(|answer| answer.parent_id.clone());
+    assert_eq!(parents, [Some(user.id.clone()), Some(user.id.clone())]);
+    assert!(a.seq < b.seq);
+    assert_eq!(store.branch(&id).await.unwrap().last().unwrap().id, a.id);
+    let versions = store.versions(&id).await.unwrap();
+    assert_eq!(versions[&a.id], [a.id.clone(), b.id.clone()]);
+
+    // While either is written, nothing else begins; the other may end.
+    let busy = |result: Result<(), StoreError>| {
+        assert!(matches!(result, Err(StoreError::AlreadyStreaming { .. })), "{result:?}");
+    };
+    let nothing_begins = async || {
+        busy(store.begin_turn(&id, "More?", 2).await.map(drop));
+        busy(store.begin_comparison(&id, None, None, 2).await.map(drop));
+        busy(store.show_version(&id, &b.id).await);
+        busy(store.delete_messages(&id, &a.id, true).await.map(drop));
+    };
+    nothing_begins().await;
+    store.finish(&a.id, &finished(MessageStatus::Complete, "First.")).await.unwrap();
+    nothing_begins().await;
+    assert_eq!(texts(&b.id).await, ["Which?", ""]);
+
+    // The one that is still written can be the branch on screen.
+    store.show_compared(&id, &b.id).await.unwrap();
+    assert_eq!(store.branch(&id).await.unwrap().last().unwrap().id, b.id);
+    store.finish(&b.id, &finished(MessageStatus::Complete, "Second.")).await.unwrap();
+    let (next, _) = store.begin_turn(&id, "More?", 3).await.unwrap();
+    assert_eq!(texts(&next.id).await, ["Which?", "Second.", "More?"]);
+
+    // Two more answers to the first question leave everything where it was.
+    store.close().await.unwrap();
+    let store = scratch.open().await;
+    let (none, [c, d]) = store.begin_comparison(&id, Some(&a.id), None, 4).await.unwrap();
+    assert_eq!(none, None);
+    let all = [&a, &b, &c, &d].map(|answer| answer.id.clone());
+    assert_eq!(store.versions(&id).await.unwrap()[&d.id], all);
+    store.close().await.unwrap();
+
+    // A crash ends both; each is an interrupted version.
+    let store = scratch.open().await;
+    for answer in [&c, &d] {
+        let row = store.message(&answer.id).await.unwrap().unwrap();
+        assert_eq!(row.status, MessageStatus::Interrupted);
+    }
+    store.show_version(&id, &d.id).await.unwrap();
+}

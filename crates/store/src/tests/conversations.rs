@@ -221,3 +221,37 @@ async fn a_store_in_memory_does_all_that_one_in_a_file_does() {
     assert!(store.conversations().await.unwrap().is_empty());
     assert!(Store::in_memory().await.unwrap().conversation(&id).await.unwrap().is_none());
 }
+
+#[tokio::test]
+async fn a_model_writes_the_title_only_in_the_place_of_the_first_line() {
+    let scratch = Scratch::new();
+    let store = scratch.open().await;
+    let asked = async |question: &str| {
+        let id = store.create_conversation(1).await.unwrap().id;
+        store.begin_turn(&id, question, 2).await.unwrap();
+        id
+    };
+    let check = async |id: &str, question: &str, written: &str, is_set: bool, title: &str| {
+        let may = store.has_first_line_title(id, question).await.unwrap();
+        let done = store.set_written_title(id, question, written).await.unwrap();
+        let now = store.conversation_title(id).await.unwrap().unwrap();
+        assert_eq!((done, now.as_str()), (is_set, title));
+        assert!(may || !done);
+    };
+    let question = "How do I\nkeep a sourdough alive?";
+    let id = asked(question).await;
+    check(&id, question, " \n ", false, "How do I").await;
+    check(&id, "Another question", "Bread", false, "How do I").await;
+    check(&id, question, "Keeping sourdough\nalive", true, "Keeping sourdough").await;
+    check(&id, question, "Again", false, "Keeping sourdough").await;
+
+    let renamed = asked(question).await;
+    store.rename_conversation(&renamed, "Mine").await.unwrap();
+    check(&renamed, question, "Bread", false, "Mine").await;
+    // Also if it happens to be what the first line is.
+    store.rename_conversation(&renamed, "How do I").await.unwrap();
+    check(&renamed, question, "Bread", false, "How do I").await;
+    let deleted = asked(question).await;
+    store.delete_conversation(&deleted, 3).await.unwrap();
+    assert!(!store.set_written_title(&deleted, question, "Bread").await.unwrap());
+}

@@ -13,6 +13,7 @@ mod monitor;
 mod named_caches;
 mod opening;
 mod recovery;
+mod savings;
 mod search;
 mod tables;
 mod transfer;

@@ -15,6 +15,8 @@ fn stats(model: &str, prompt: usize, cached: usize) -> GenerationStats {
         num_prompt_tokens: prompt,
         num_cached_tokens: cached,
         cache_note: None,
+        miss: None,
+        saved_ms: None,
         num_generation_tokens: 10,
         queue_ms: 0.0,
         prompt_tps: (prompt - cached) as f64,

@@ -13,6 +13,8 @@ fn stats() -> GenerationStats {
         num_prompt_tokens: 40,
         num_cached_tokens: 32,
         cache_note: Some("the template differs".into()),
+        miss: None,
+        saved_ms: None,
         num_generation_tokens: 9,
         queue_ms: 2.5,
         prompt_tps: 512.5,

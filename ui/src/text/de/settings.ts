@@ -7,6 +7,10 @@ const rows: Catalogue['settings']['rows'] = {
   default_model: { label: 'Standardmodell', note: 'Wird geladen, wenn Cairn startet.' },
   temperature: { label: 'Temperatur', note: 'Bei 0 wird immer das wahrscheinlichste Token genommen.' },
   max_tokens: { label: 'Größte Antwortlänge', unit: 'Tokens' },
+  titles_by_model: {
+    label: 'Titel vom Modell schreiben lassen',
+    note: 'Wenn sonst nichts zu tun ist, anstelle der ersten Zeile. Ein Titel, den du geschrieben hast, bleibt.',
+  },
   holds_loops: {
     label: 'Antworten anhalten, die sich wiederholen',
     note: 'Cairn fragt, ob es dabei bleibt oder weitergeht.',

@@ -9,6 +9,10 @@ export const settingRows: Record<keyof Settings, SettingText> = {
   default_model: { label: 'Default model', note: 'Loaded when Cairn starts.' },
   temperature: { label: 'Temperature', note: '0 always takes the likeliest token.' },
   max_tokens: { label: 'Maximum answer length', unit: 'tokens' },
+  titles_by_model: {
+    label: 'Titles written by the model',
+    note: 'While nothing else is to do, in place of the first line. A title that you wrote stays.',
+  },
   holds_loops: { label: 'Hold answers that repeat themselves', note: 'Cairn asks whether to stop or to go on.' },
   top_p: { label: 'Top-p', note: 'Leaves out the least likely tokens. 0 and 1 turn it off.' },
   top_k: { label: 'Top-k', note: 'Keeps so many of the likeliest tokens; 0 turns it off.' },

@@ -1,0 +1,277 @@
+//! Compares two answers to one question: of two models, or with two settings.
+//!
+//! Both are siblings in the tree of messages from the first moment, so nothing has to be merged or can be
+//! lost. The first is the end of the branch on screen; the second is written beside it, and its events
+//! say so ([`Event::Beside`]). Both belong to the conversation in the prompt cache too: whichever ends
+//! last has its reference, and the other end keeps a stale one.
+//!
+//! The first answer loads its model and begins. Then the second loads its own, for which the engine
+//! makes room without touching a model in use. If that does not fit, the second waits until the first
+//! has ended, whose model may then go.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use crate::app::{App, now_ms};
+use crate::chat::answering::{self, Turn};
+use crate::chat::branches;
+use crate::chat::running::Running;
+use crate::chat::turns::{Wanted, refuse_unsaved};
+use crate::commands::stop_answers;
+use crate::convert;
+use crate::models;
+use crate::settings::{SettingOverrides, SettingScope, Settings};
+use crate::wire::{Command, CompareColumn, Conversation, Event, Failure, Message, Reply};
+
+/// Who writes an answer that is compared.
+pub(crate) struct Compared {
+    pub(crate) model: String,
+    /// Checked settings of this answer only.
+    overrides: Vec<(&'static str, Value)>,
+    /// The answer whose model must stay, if this is the second.
+    pub(crate) beside: Option<Arc<Running>>,
+}
+
+impl Compared {
+    /// Changes the settings of the answer.
+    pub(crate) fn set(&self, settings: &mut Settings) {
+        for (key, value) in &self.overrides {
+            // They were checked when the comparison began.
+            if let Err(why) = settings.set(key, value) {
+                tracing::warn!("a setting of a comparison is not used: {why}");
+            }
+        }
+    }
+}
+
+/// Runs the commands about comparisons.
+pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failure> {
+    match command {
+        Command::Compare { conversation_id, message_id, text, columns } => {
+            let asked = (message_id.as_deref(), text.as_deref());
+            begin(app, &conversation_id, asked, columns).await
+        }
+        Command::StopAnswer { conversation_id, message_id } => {
+            let running = app.answers.of(&conversation_id);
+            for running in running.iter().filter(|running| running.id() == message_id) {
+                running.stop.cancel();
+            }
+            Ok(Reply::Done)
+        }
+        Command::GetVersions { conversation_id, message_ids } => {
+            versions(app, &conversation_id, &message_ids).await
+        }
+        Command::ChooseAnswer { conversation_id, message_id } => {
+            choose(app, &conversation_id, &message_id).await
+        }
+        _ => Err(Failure::invalid("This is no command about a comparison.")),
+    }
+}
+
+/// Starts both answers.
+async fn begin(
+    app: &Arc<App>,
+    conversation_id: &str,
+    (message_id, text): (Option<&str>, Option<&str>),
+    columns: Vec<CompareColumn>,
+) -> Result<Reply, Failure> {
+    if text.is_some_and(|text| text.trim().is_empty()) {
+        return Err(Failure::invalid("A message cannot be empty."));
+    }
+    let Ok([first, second]) = <[CompareColumn; 2]>::try_from(columns) else {
+        return Err(Failure::invalid("A comparison has two columns."));
+    };
+    app.titles.stop();
+    let _turn = app.turns.lock().await;
+    refuse_unsaved(app, conversation_id)?;
+    let first = compared(app, first).await?;
+    let second = compared(app, second).await?;
+    let store = app.store_of(conversation_id).await.clone();
+    let begun = store.begin_comparison(conversation_id, message_id, text, now_ms()).await?;
+    let (user, answers) = begun;
+    let versions = store.versions(conversation_id).await.unwrap_or_default();
+    let described = |row: cairn_store::Message| {
+        let versions = versions.get(&row.id).cloned().unwrap_or_default();
+        convert::message(row).map(|message| Message { versions, ..message })
+    };
+    let user = user.and_then(described);
+    if let Some(user) = &user {
+        app.emit(Event::Message { message: user.clone() });
+    }
+    let mut messages: Vec<Message> = user.into_iter().collect();
+    let mut tasks = Vec::new();
+    for (answer, mut compared) in answers.into_iter().zip([first, second]) {
+        let turn = |wanted| Turn {
+            store: store.clone(),
+            conversation_id: conversation_id.to_owned(),
+            user_message_id: answer.parent_id.clone(),
+            message_id: answer.id.clone(),
+            wanted,
+        };
+        compared.beside = tasks.first().map(|(running, _): &(Arc<Running>, Turn)| running.clone());
+        let turn = turn(Wanted::Compared(Box::new(compared)));
+        let Some(message) = described(answer) else { continue };
+        let running = app.answers.begin(message.clone(), !tasks.is_empty());
+        running.emit(app, Event::Message { message: message.clone() });
+        messages.push(message);
+        tasks.push((running, turn));
+    }
+    app.emit_conversation(conversation_id).await;
+    let row = store.conversation(conversation_id).await;
+    for (running, turn) in tasks {
+        app.spawn(answering::answer(app.clone(), running, turn));
+    }
+    let no_row = || cairn_store::StoreError::NoConversation { id: conversation_id.to_owned() };
+    let conversation = app.described(row?.ok_or_else(no_row)?).await;
+    let conversation = Conversation { is_streaming: true, ..conversation };
+    Ok(Reply::Compared { conversation, messages })
+}
+
+/// Checks a column before anything is saved.
+async fn compared(app: &Arc<App>, column: CompareColumn) -> Result<Compared, Failure> {
+    let model = match column.model {
+        Some(name) => name,
+        None => models::expected_name(app).await.ok_or_else(models::no_model)?,
+    };
+    models::require(app, &model).await?;
+    let wanted = [
+        ("temperature", column.temperature.map(|temperature| json!(temperature))),
+        ("seed", column.seed.map(|seed| json!(seed))),
+    ];
+    let mut checked = SettingOverrides::none(SettingScope::Request);
+    let mut overrides = Vec::new();
+    for (key, value) in wanted {
+        let Some(value) = value else { continue };
+        checked.set(key, value.clone()).map_err(Failure::invalid)?;
+        overrides.push((key, value));
+    }
+    Ok(Compared { model, overrides, beside: None })
+}
+
+/// Loads a model beside the one of `other`, which writes; where both do not fit, after that has ended.
+pub(crate) async fn load(
+    app: &Arc<App>,
+    name: &str,
+    other: Option<Arc<Running>>,
+    stop: CancellationToken,
+) -> Result<(), Failure> {
+    let loaded = models::ensure_loaded_beside(app, name).await;
+    let Some(other) = other.filter(|_| loaded.is_err()) else { return loaded.map(drop) };
+    tokio::select! {
+        // Nobody waits for the model any more, and the other one keeps its place.
+        () = stop.cancelled() => loaded.map(drop),
+        () = other.ended.cancelled() => {
+            models::ensure_loaded_beside(app, name).await.map(drop)
+        }
+    }
+}
+
+/// Messages of any branch, as interfaces show them.
+async fn versions(
+    app: &App,
+    conversation_id: &str,
+    message_ids: &[String],
+) -> Result<Reply, Failure> {
+    let store = app.store_of(conversation_id).await;
+    let mut all = store.versions(conversation_id).await?;
+    let mut messages = Vec::new();
+    for id in message_ids {
+        // Looked up before the row is read, as for a branch.
+        let running = app.answers.get(id);
+        let row = store.message(id).await?.filter(|row| row.conversation_id == conversation_id);
+        let row = row.ok_or_else(|| cairn_store::StoreError::NoMessage { id: id.clone() })?;
+        let shown = match running {
+            Some(running) => Some(running.shown()),
+            None => convert::message(row),
+        };
+        let versions = all.remove(id).unwrap_or_default();
+        messages.extend(shown.map(|message| Message { versions, ..message }));
+    }
+    Ok(Reply::Versions { messages })
+}
+
+/// Puts the branch with one of the answers on screen.
+async fn choose(app: &Arc<App>, conversation_id: &str, message_id: &str) -> Result<Reply, Failure> {
+    let _turn = app.turns.lock().await;
+    let answers = app.answers.of(conversation_id);
+    let (chosen, others): (Vec<_>, Vec<_>) =
+        answers.into_iter().partition(|running| running.id() == message_id);
+    stop_answers(&others).await;
+    if others.iter().any(|running| running.is_streaming()) {
+        return Err(Failure::invalid(
+            "The other answer has not stopped yet: choose again in a moment.",
+        ));
+    }
+    let before = branches::messages(app, conversation_id).await?;
+    let store = app.store_of(conversation_id).await;
+    store.show_compared(conversation_id, message_id).await?;
+    // Before the branch is sent: what has been sent as beside it by then is in it.
+    chosen.iter().for_each(|running| running.show());
+    branches::shown(app, conversation_id, &before).await?;
+    let model = store.message(message_id).await?.and_then(|row| row.model);
+    if let Some(model) = model.filter(|model| models::loaded_name(app).as_ref() != Some(model)) {
+        let app = app.clone();
+        let loading = app.clone();
+        app.spawn(async move {
+            if let Err(failure) = models::load_named(&loading, &model).await {
+                loading.emit_warning(failure.message);
+            }
+        });
+    }
+    Ok(Reply::Done)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)] // in a test a panic is the report
+mod tests {
+    use super::*;
+    use crate::wire::Role;
+    use crate::{DataFolder, Options};
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_model_that_does_not_fit_is_loaded_when_the_other_answer_has_ended() {
+        let home = tempfile::tempdir().unwrap();
+        let app = App::open(Options::new(DataFolder::new(home.path()))).await.unwrap();
+        let row = cairn_store::Message {
+            id: "answer".to_owned(),
+            conversation_id: "chat".to_owned(),
+            parent_id: None,
+            role: cairn_chat::Role::Assistant,
+            status: cairn_store::MessageStatus::Streaming,
+            text: String::new(),
+            segments: None,
+            token_ids: None,
+            error: None,
+            stats: None,
+            model: None,
+            created_at_ms: 0,
+            seq: 0,
+        };
+        let message = convert::message(row).unwrap();
+        assert_eq!(message.role, Role::Assistant);
+        let other = app.answers.begin(message, false);
+
+        // It cannot be loaded now, for whatever reason; later it can.
+        let loading = tokio::spawn({
+            let (app, other) = (app.clone(), other.clone());
+            async move { load(&app, "m", Some(other), CancellationToken::new()).await }
+        });
+        let stop = CancellationToken::new();
+        let fails = load(&app, "m", None, stop.clone()).await;
+        assert!(fails.is_err(), "without another answer it fails at once");
+        stop.cancel();
+        assert!(
+            load(&app, "m", Some(other.clone()), stop).await.is_err(),
+            "stopped it does not wait"
+        );
+        assert!(!loading.is_finished(), "it waits");
+        let folder = home.path().join("models").join("m");
+        cairn_tiny_models::copy_tiny_model("llama/tiny-chat", &folder).unwrap();
+        other.ended.cancel();
+        loading.await.unwrap().unwrap();
+        assert_eq!(models::loaded_name(&app).as_deref(), Some("m"));
+        app.close().await;
+    }
+}

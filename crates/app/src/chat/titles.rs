@@ -1,0 +1,227 @@
+//! Titles that the model writes, where a person wants that: a short answer in the background, only while
+//! the engine has nothing else to do.
+//!
+//! It delays no answer: whoever asks for one stops it first, and what was begun is begun again after the
+//! next answer. It is a prompt of its own, which neither uses nor touches the prompt cache, so that the
+//! chat's saved context and its place in memory stay as they are. No model is loaded for it.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use cairn_chat::{Message, Role};
+use cairn_engine::{EngineState, GenerateEvent, GenerateRequest, PromptInput, SegmentOptions};
+use serde_json::{Map, Value};
+use tokio_util::sync::CancellationToken;
+
+use crate::app::App;
+use crate::chat::progress::Progress;
+use crate::chat::segments::{AnswerSegment, Now};
+
+/// A title that is longer is cut anyway.
+const MAX_TOKENS: usize = 40;
+/// As much of the question and of the answer is read.
+const EXCERPT_CHARS: usize = 1200;
+
+/// The conversations that wait for a title. Owned by [`App`].
+#[derive(Debug, Default)]
+pub(crate) struct Titles {
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    waiting: VecDeque<String>,
+    /// Of the one that is being written.
+    running: Option<CancellationToken>,
+}
+
+impl Titles {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Stops the title that is being written. It waits for another moment.
+    pub(crate) fn stop(&self) {
+        if let Some(running) = self.state().running.take() {
+            running.cancel();
+        }
+    }
+
+    /// Adds a conversation. The token is that of the task that has to write the titles; none where one
+    /// does already.
+    fn add(&self, conversation_id: &str) -> Option<CancellationToken> {
+        let mut state = self.state();
+        if !state.waiting.iter().any(|waiting| waiting == conversation_id) {
+            state.waiting.push_back(conversation_id.to_owned());
+        }
+        if state.running.is_some() {
+            return None;
+        }
+        let token = CancellationToken::new();
+        state.running = Some(token.clone());
+        Some(token)
+    }
+
+    /// The conversation to write a title for; none when there is no other, and the task ends.
+    fn next(&self, token: &CancellationToken) -> Option<String> {
+        let mut state = self.state();
+        if token.is_cancelled() {
+            return None;
+        }
+        let next = state.waiting.front().cloned();
+        if next.is_none() {
+            state.running = None;
+        }
+        next
+    }
+
+    fn remove(&self, conversation_id: &str) {
+        self.state().waiting.retain(|waiting| waiting != conversation_id);
+    }
+}
+
+/// Has a title written for a conversation that was answered, when there is nothing else to do.
+pub(crate) fn write_when_idle(app: &Arc<App>, conversation_id: &str) {
+    if !app.settings().titles_by_model {
+        return;
+    }
+    let Some(token) = app.titles.add(conversation_id) else { return };
+    let shared = app.clone();
+    app.spawn(async move {
+        let app = shared;
+        while let Some(id) = app.titles.next(&token) {
+            tokio::select! {
+                () = token.cancelled() => return,
+                () = app.closing.cancelled() => return,
+                () = write(&app, &id) => app.titles.remove(&id),
+            }
+        }
+    });
+}
+
+/// Writes the title of a conversation, unless it has another one than its first line. What fails is not
+/// worth a word: the first line stays.
+async fn write(app: &Arc<App>, id: &str) {
+    let mut status = app.engine.status();
+    let is_idle = status.wait_for(|status| matches!(status.state, EngineState::Ready { .. }));
+    if is_idle.await.is_err() {
+        return;
+    }
+    let store = app.store_of(id).await;
+    let Ok(branch) = store.branch(id).await else { return };
+    let text_of = |role: Role| {
+        branch.iter().find(|row| row.role == role && !row.text.is_empty()).map(|row| match role {
+            Role::Assistant => AnswerSegment::said(row.segments.as_deref(), &row.text),
+            _ => row.text.clone(),
+        })
+    };
+    let (Some(question), Some(answer)) = (text_of(Role::User), text_of(Role::Assistant)) else {
+        return;
+    };
+    if !store.has_first_line_title(id, &question).await.unwrap_or(false) {
+        return;
+    }
+    let Some(written) = generate(app, &prompt(&question, &answer)).await else { return };
+    match store.set_written_title(id, &question, &cleaned(&written)).await {
+        Ok(true) => app.emit_conversation(id).await,
+        Ok(false) => {}
+        Err(error) => tracing::debug!("a title is not saved: {error}"),
+    }
+}
+
+/// What the model is asked.
+fn prompt(question: &str, answer: &str) -> String {
+    let excerpt = |text: &str| text.chars().take(EXCERPT_CHARS).collect::<String>();
+    format!(
+        "Write a title of at most six words for the conversation below, in its language. \
+         Answer with the title only, without quotation marks.\n\n\
+         Question:\n{}\n\nAnswer:\n{}",
+        excerpt(question),
+        excerpt(answer)
+    )
+}
+
+/// What the loaded model answers, without its reasoning; none where it does not come to an answer.
+async fn generate(app: &App, prompt: &str) -> Option<String> {
+    let message = Message { role: Role::User, content: prompt.to_owned(), token_ids: None };
+    // Templates without this variable do not look at it.
+    let variables = Map::from_iter([("enable_thinking".to_owned(), Value::Bool(false))]);
+    let mut generation = app.engine.generate(GenerateRequest {
+        template_variables: variables,
+        max_tokens: MAX_TOKENS,
+        use_prompt_cache: false,
+        segments: Some(SegmentOptions::default()),
+        ..GenerateRequest::new(PromptInput::Messages(vec![message]))
+    });
+    let mut progress = Progress::new(Instant::now());
+    loop {
+        match generation.recv().await? {
+            GenerateEvent::Delta { text, token, segments, .. } => {
+                progress.token(token, &text, &segments, Now::read());
+            }
+            GenerateEvent::Finished(finished) => {
+                progress.append(&finished.text, &finished.segments, Now::read());
+                let stored = progress.stored_segments(Instant::now());
+                return Some(AnswerSegment::said(stored.as_deref(), progress.prompt_text()));
+            }
+            GenerateEvent::Failed(error) => {
+                tracing::debug!("a title is not written: {error}");
+                return None;
+            }
+            GenerateEvent::Prefill { .. } | GenerateEvent::SoFar(_) => {}
+        }
+    }
+}
+
+/// The first line without what models put around a title.
+fn cleaned(written: &str) -> String {
+    let line = written.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
+    let line = line.trim_start_matches(['#', '-', ' ']);
+    let line =
+        line.strip_prefix("Title:").or_else(|| line.strip_prefix("**Title:**")).unwrap_or(line);
+    let around = ['"', '\'', '*', '_', '`', '“', '”', '„', '«', '»', ' '];
+    line.trim_matches(around).trim_end_matches(['.', ' ']).trim_matches(around).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_title_is_the_first_line_without_what_stands_around_it() {
+        for (written, expected) in [
+            ("Keeping sourdough alive", "Keeping sourdough alive"),
+            ("\n\n“Keeping sourdough alive”\nAnd more.", "Keeping sourdough alive"),
+            ("# Keeping sourdough alive", "Keeping sourdough alive"),
+            ("**Title:** \"Keeping sourdough alive\".", "Keeping sourdough alive"),
+            ("Title: Keeping sourdough alive.", "Keeping sourdough alive"),
+            ("„Sauerteig“", "Sauerteig"),
+            ("What is C++?", "What is C++?"),
+            (" \n ", ""),
+            ("***", ""),
+        ] {
+            assert_eq!(cleaned(written), expected, "of {written:?}");
+        }
+    }
+
+    #[test]
+    fn one_task_writes_titles_until_it_is_stopped_and_what_was_not_written_waits() {
+        let titles = Titles::default();
+        let first = titles.add("a").expect("a task");
+        assert!(titles.add("b").is_none(), "one at a time");
+        assert!(titles.add("a").is_none());
+        assert_eq!(titles.next(&first).as_deref(), Some("a"));
+        titles.remove("a");
+        assert_eq!(titles.next(&first).as_deref(), Some("b"));
+        titles.stop();
+        assert!(first.is_cancelled());
+        assert_eq!(titles.next(&first), None);
+        let second = titles.add("c").expect("another task");
+        assert_eq!(titles.next(&second).as_deref(), Some("b"));
+        titles.remove("b");
+        titles.remove("c");
+        assert_eq!(titles.next(&second), None);
+        assert!(titles.add("d").is_some(), "the task before has ended");
+    }
+}

@@ -1,0 +1,141 @@
+//! What answers saved by not reading again what was saved: the answer_savings table, and the sum of
+//! conversations that were purged. An answer's row is written with the answer; see
+//! [`Store::finish`](crate::Store::finish).
+
+use cairn_chat::GenerationStats;
+use sqlx::sqlite::SqliteConnection;
+
+use crate::{Store, StoreError};
+
+/// With fewer newly read tokens the measured speed is mostly overhead.
+const LEAST_READ_TOKENS: i64 = 512;
+/// Where a conversation has no long reading of a model, this many of the newest answers are looked at.
+const MAX_OTHERS: i64 = 500;
+
+/// What answers saved, in milliseconds of reading.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Savings {
+    /// Of all conversations, purged ones included.
+    pub all_ms: f64,
+    /// When the first of these answers was asked for, in milliseconds since the Unix epoch; none where
+    /// there was none.
+    pub since_ms: Option<i64>,
+    /// Of each conversation that is not deleted, the one that saved most first.
+    pub conversations: Vec<(String, f64)>,
+}
+
+impl Store {
+    /// What all answers saved.
+    pub async fn savings(&self) -> Result<Savings, StoreError> {
+        let failed = |error| self.failed(error);
+        let (all_ms, since_ms): (f64, Option<i64>) = sqlx::query_as(
+            "select coalesce(sum(saved_ms), 0.0), min(at_ms) from (
+                 select saved_ms, at_ms from answer_savings
+                 union all select saved_ms, since_ms from purged_savings)",
+        )
+        .fetch_one(&self.readers)
+        .await
+        .map_err(failed)?;
+        let conversations = sqlx::query_as(
+            "select conversation_id, sum(saved_ms) from answer_savings
+             where conversation_id in (select id from conversations where deleted_at_ms is null)
+             group by conversation_id order by sum(saved_ms) desc, conversation_id",
+        )
+        .fetch_all(&self.readers)
+        .await
+        .map_err(failed)?;
+        Ok(Savings { all_ms, since_ms, conversations })
+    }
+
+    /// How many tokens a second a model reads: in the longest reading of a conversation, and where no
+    /// reading of that was long enough to tell, in the newest long one of any other.
+    pub async fn reading_rate(
+        &self,
+        conversation_id: &str,
+        model: &str,
+    ) -> Result<Option<f64>, StoreError> {
+        let own = sqlx::query_scalar(
+            "with readings as (
+                 select stats ->> '$.num_prompt_tokens' - (stats ->> '$.num_cached_tokens') as read,
+                     cast(stats ->> '$.prompt_tps' as real) as tps, stats ->> '$.model' as model
+                 from messages where conversation_id = ? and stats is not null and json_valid(stats))
+             select tps from readings where model = ? and tps > 0 and read >= ?
+             order by read desc limit 1",
+        )
+        .bind(conversation_id)
+        .bind(model)
+        .bind(LEAST_READ_TOKENS)
+        .fetch_optional(&self.readers)
+        .await
+        .map_err(|error| self.failed(error))?;
+        if own.is_some() {
+            return Ok(own);
+        }
+        sqlx::query_scalar(
+            "with newest as (
+                 select stats, created_at_ms from messages where stats is not null
+                 order by created_at_ms desc limit ?),
+             readings as (
+                 select stats ->> '$.num_prompt_tokens' - (stats ->> '$.num_cached_tokens') as read,
+                     cast(stats ->> '$.prompt_tps' as real) as tps, stats ->> '$.model' as model,
+                     created_at_ms
+                 from newest where json_valid(stats))
+             select tps from readings where model = ? and tps > 0 and read >= ?
+             order by created_at_ms desc limit 1",
+        )
+        .bind(MAX_OTHERS)
+        .bind(model)
+        .bind(LEAST_READ_TOKENS)
+        .fetch_optional(&self.readers)
+        .await
+        .map_err(|error| self.failed(error))
+    }
+
+    /// Notes the system prompt that an answer was written with, and returns the one of the answer
+    /// before; none where that is not known.
+    pub async fn note_answered_prompt(
+        &self,
+        conversation_id: &str,
+        system_prompt: &str,
+    ) -> Result<Option<String>, StoreError> {
+        let mut tx = self.begin().await?;
+        let before: Option<Option<String>> =
+            sqlx::query_scalar("select answered_system_prompt from conversations where id = ?")
+                .bind(conversation_id)
+                .fetch_optional(&mut *tx)
+                .await
+                .map_err(|error| self.failed(error))?;
+        let before = before.flatten();
+        if before.as_deref() != Some(system_prompt) {
+            sqlx::query("update conversations set answered_system_prompt = ? where id = ?")
+                .bind(system_prompt)
+                .bind(conversation_id)
+                .execute(&mut *tx)
+                .await
+                .map_err(|error| self.failed(error))?;
+            self.commit(tx).await?;
+        }
+        Ok(before)
+    }
+}
+
+/// Writes what an answer saved; what it had saved before is replaced, so that an answer that goes on
+/// counts once.
+pub(crate) async fn write(
+    tx: &mut SqliteConnection,
+    message_id: &str,
+    stats: &GenerationStats,
+) -> Result<(), sqlx::Error> {
+    let Some(saved_ms) = stats.saved_ms.filter(|saved_ms| saved_ms.is_finite()) else {
+        return Ok(());
+    };
+    sqlx::query(
+        "insert or replace into answer_savings (message_id, conversation_id, saved_ms, at_ms)
+         select id, conversation_id, ?, created_at_ms from messages where id = ?",
+    )
+    .bind(saved_ms)
+    .bind(message_id)
+    .execute(tx)
+    .await
+    .map(drop)
+}

@@ -1,0 +1,122 @@
+//! What answers saved: by chat and in sum, after restarts and deletions.
+
+use cairn_chat::{FinishReason, GenerationStats};
+
+use super::{Scratch, finished};
+use crate::{FinishedMessage, MessageStatus, Store};
+
+fn stats(model: &str, read: usize, tps: f64, saved_ms: Option<f64>) -> GenerationStats {
+    GenerationStats {
+        model: model.to_owned(),
+        finish_reason: FinishReason::Stop,
+        num_prompt_tokens: read + 100,
+        num_cached_tokens: 100,
+        cache_note: None,
+        miss: None,
+        saved_ms,
+        num_generation_tokens: 10,
+        queue_ms: 0.0,
+        prompt_tps: tps,
+        generation_tps: 20.0,
+        time_to_first_token_ms: 1.0,
+        mlx_active_bytes: 0,
+        mlx_peak_bytes: 0,
+        process_bytes: 0,
+        process_peak_bytes: 0,
+    }
+}
+
+/// Ends an answer with these figures.
+async fn end(store: &Store, answer_id: &str, stats: GenerationStats) {
+    let done = FinishedMessage { stats: Some(stats), ..finished(MessageStatus::Complete, "A") };
+    store.finish(answer_id, &done).await.unwrap();
+}
+
+/// An answer that was asked for at this time and saved so much.
+async fn answer(store: &Store, conversation: &str, at_ms: i64, saved_ms: Option<f64>) -> String {
+    let (_, answer) = store.begin_turn(conversation, "Q", at_ms).await.unwrap();
+    end(store, &answer.id, stats("m", 10, 1.0, saved_ms)).await;
+    answer.id
+}
+
+#[tokio::test]
+async fn the_sum_stays_when_the_program_restarts_and_when_chats_and_answers_go() {
+    let scratch = Scratch::new();
+    let store = scratch.open().await;
+    assert_eq!(store.savings().await.unwrap(), crate::Savings::default());
+    let a = store.create_conversation(0).await.unwrap().id;
+    let b = store.create_conversation(0).await.unwrap().id;
+    answer(&store, &a, 20, Some(1000.0)).await;
+    let second = answer(&store, &a, 10, Some(500.0)).await;
+    answer(&store, &a, 5, None).await;
+    answer(&store, &b, 30, Some(7000.0)).await;
+    let check = async |store: &Store, all_ms: f64, of: &[(&String, f64)]| {
+        let savings = store.savings().await.unwrap();
+        assert_eq!((savings.all_ms, savings.since_ms), (all_ms, Some(10)));
+        let of: Vec<_> = of.iter().map(|(id, saved_ms)| ((*id).clone(), *saved_ms)).collect();
+        assert_eq!(savings.conversations, of);
+    };
+    check(&store, 8500.0, &[(&b, 7000.0), (&a, 1500.0)]).await;
+
+    // An answer that goes on replaces what it had saved; a copy of it saved nothing.
+    end(&store, &second, stats("m", 10, 1.0, Some(600.0))).await;
+    store.copy_branch(&a, &second, "copy", 40).await.unwrap();
+    check(&store, 8600.0, &[(&b, 7000.0), (&a, 1600.0)]).await;
+
+    store.delete_messages(&a, &second, true).await.unwrap();
+    store.delete_conversation(&b, 50).await.unwrap();
+    check(&store, 8600.0, &[(&a, 1600.0)]).await;
+    store.restore_conversation(&b).await.unwrap();
+    check(&store, 8600.0, &[(&b, 7000.0), (&a, 1600.0)]).await;
+    store.delete_conversation(&b, 60).await.unwrap();
+    store.close().await.unwrap();
+
+    let store = scratch.open().await;
+    check(&store, 8600.0, &[(&a, 1600.0)]).await;
+    store.delete_conversation(&a, 70).await.unwrap();
+    assert!(store.purge_conversation(&a, 70).await.unwrap());
+    check(&store, 8600.0, &[]).await;
+    let rows: i64 = scratch.scalar("select count(*) from answer_savings").await;
+    assert_eq!(rows, 0, "of purged chats only the sum stays");
+}
+
+#[tokio::test]
+async fn a_model_reads_as_fast_as_in_the_longest_reading_of_the_chat_or_else_in_the_newest_of_others()
+ {
+    let scratch = Scratch::new();
+    let store = scratch.open().await;
+    let here = store.create_conversation(0).await.unwrap().id;
+    let other = store.create_conversation(0).await.unwrap().id;
+    let read = async |conversation: &str, at_ms, model, read, tps| {
+        let (_, answer) = store.begin_turn(conversation, "Q", at_ms).await.unwrap();
+        end(&store, &answer.id, stats(model, read, tps, None)).await;
+    };
+    let check = async |model: &str, expected: Option<f64>| {
+        assert_eq!(store.reading_rate(&here, model).await.unwrap(), expected, "{model}");
+    };
+    check("m", None).await;
+    read(&here, 1, "m", 511, 1.0).await;
+    check("m", None).await;
+    read(&other, 3, "m", 600, 2.0).await;
+    read(&other, 2, "m", 900, 3.0).await;
+    check("m", Some(2.0)).await;
+    read(&here, 4, "m", 2000, 4.0).await;
+    read(&here, 5, "m", 700, 5.0).await;
+    check("m", Some(4.0)).await;
+    check("n", None).await;
+}
+
+#[tokio::test]
+async fn the_system_prompt_of_the_answer_before_is_remembered() {
+    let scratch = Scratch::new();
+    let store = scratch.open().await;
+    let id = store.create_conversation(0).await.unwrap().id;
+    let note = async |prompt| store.note_answered_prompt(&id, prompt).await.unwrap();
+    assert_eq!(note("Be brief.").await, None);
+    assert_eq!(note("Be brief.").await.as_deref(), Some("Be brief."));
+    assert_eq!(note("").await.as_deref(), Some("Be brief."));
+    store.close().await.unwrap();
+    let store = scratch.open().await;
+    assert_eq!(store.note_answered_prompt(&id, "x").await.unwrap().as_deref(), Some(""));
+    assert_eq!(store.note_answered_prompt("gone", "x").await.unwrap(), None);
+}
