@@ -23,6 +23,8 @@ export class FakeCore {
   conversations = new Map();
   /** The names of its models. */
   modelNames = ['owner/model'];
+  /** Replies to commands by their type, or functions that make them. */
+  replies = {};
   #streams = new Set();
   #server;
 
@@ -79,6 +81,8 @@ export class FakeCore {
 
   #reply(command) {
     if (command.type === 'get_conversation') return { type: 'conversation', ...this.conversations.get(command.id) };
+    const reply = this.replies[command.type];
+    if (reply) return typeof reply === 'function' ? reply(command) : reply;
     if (command.type !== 'bootstrap') return { type: 'done' };
     const conversations = [...this.conversations.values()].map(({ conversation }) => conversation);
     const models = this.modelNames.map((name) => model(name));

@@ -261,6 +261,29 @@ export class App {
     this.navigation.show('inspector', hasOther || !this.navigation.isShown('inspector'));
   }
 
+  /** Whether there is a model to compare with, and nothing is written in the open chat. */
+  get canCompare(): boolean {
+    return this.models.loadable.length > 0 && this.chat.whyBusy === null;
+  }
+
+  /** Shows the choice of what is compared: for a message, for the draft, or for the last question. */
+  compare(messageId: string | null = null): void {
+    const loaded = this.status.loaded?.name;
+    const names = this.models.loadable.map(({ name }) => name);
+    this.chat.openCompare(
+      [...names].sort((a, b) => Number(b === loaded) - Number(a === loaded)),
+      messageId,
+    );
+  }
+
+  /** Shows the choice of what is compared, or closes the comparison. */
+  toggleCompare(): void {
+    const { chat } = this;
+    if (!chat.compare.isOpenIn(chat.selectedId)) return this.compare();
+    chat.compare.close();
+    chat.numFocusRequests++;
+  }
+
   /** Shows the field for the title of a chat, in its row. */
   rename(id: string): void {
     this.navigation.show('sidebar', true);

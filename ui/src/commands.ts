@@ -117,6 +117,14 @@ export const commands: readonly AppCommand[] = [
     isAvailable: (app) => hasChat(app) && app.chat.thread?.messages.some(({ role }) => role === 'assistant') === true,
     run: (app) => app.chat.toggleProbabilities(),
   },
+  {
+    id: 'compare',
+    menu: 'chat',
+    shortcut: { key: 'm', shift: true },
+    isAvailable: (app) =>
+      app.navigation.page === 'chat' && (app.canCompare || app.chat.compare.isOpenIn(app.chat.selectedId)),
+    run: (app) => app.toggleCompare(),
+  },
   { id: 'edit_message', menu: 'chat', isAvailable: isIdle, run: (app) => app.chat.edit() },
   {
     id: 'branch_chat',

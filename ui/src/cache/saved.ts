@@ -1,5 +1,12 @@
 // The saved context of chats and starting points in words, for the model that is loaded.
-import type { CacheOverview, ChatOutlook, ConversationCache, ImportPreview, NamedCache } from '../platform/wire';
+import type {
+  CacheOverview,
+  ChatOutlook,
+  ConversationCache,
+  ImportPreview,
+  NamedCache,
+  TimeSaved,
+} from '../platform/wire';
 import { shortModelName } from '../status/engine';
 import type { LoadedModel } from '../status/status.svelte';
 import { strings } from '../text';
@@ -141,6 +148,22 @@ export function storageUsage(bytes: number, limit: number): string {
 export function hitRate({ prompt_tokens, cached_tokens }: CacheOverview): string {
   if (prompt_tokens === 0) return strings.saved.noPrompts;
   return strings.saved.hitRate(cached_tokens / prompt_tokens, cached_tokens, prompt_tokens);
+}
+
+/** Less is not mentioned. */
+const LEAST_SAVED_MS = 1000;
+
+/** How much reading was saved in all; null where it is next to nothing. */
+export function timeSavedWords({ all_ms, since_ms }: TimeSaved): string | null {
+  return all_ms >= LEAST_SAVED_MS ? strings.saved.timeSaved(all_ms, since_ms) : null;
+}
+
+/** How much reading each chat saved, by its id, as far as it is worth mentioning. */
+export function timeSavedByChat({ chats }: TimeSaved): Map<string, string> {
+  const worth = chats.filter(({ saved_ms }) => saved_ms >= LEAST_SAVED_MS);
+  return new Map(
+    worth.map(({ conversation_id, saved_ms }) => [conversation_id, strings.saved.timeSavedHere(saved_ms)]),
+  );
 }
 
 /** The facts about a file that is about to be imported, as rows of a table; unknown ones are left out. */

@@ -4,6 +4,7 @@ import type { Command, Conversation, Event, Message, Reply } from '../platform/w
 import { strings } from '../text';
 import type { Toasts } from '../ui/toasts.svelte';
 import { UNDO_MS, type UndoStack } from '../ui/undo';
+import { CompareStore } from './compare.svelte';
 import { ConversationList, titleOf } from './conversations.svelte';
 import { Drafts } from './drafts.svelte';
 import { ProbabilityStore, whyNot, type Choice } from './probabilities.svelte';
@@ -33,6 +34,7 @@ export interface MessageFocus {
 export class ChatStore {
   readonly list = new ConversationList();
   readonly probabilities: ProbabilityStore;
+  readonly compare: CompareStore;
   selectedId = $state<string | null>(null);
   isSending = $state(false);
   isPromptOpen = $state(false);
@@ -59,14 +61,25 @@ export class ChatStore {
   readonly thread = $derived(this.selectedId === null ? null : (this.#threads.get(this.selectedId) ?? null));
 
   /** Why nothing can be done with the messages of the open chat now; null: it can. */
-  readonly whyBusy = $derived(
-    this.thread?.isStreaming ? strings.versions.whileAnswering : this.isSending ? strings.versions.oneMoment : null,
-  );
+  readonly whyBusy = $derived.by(() => {
+    if (this.thread?.isStreaming || this.compare.isWritingIn(this.selectedId)) return strings.versions.whileAnswering;
+    return this.isSending ? strings.versions.oneMoment : null;
+  });
 
   constructor(options: ChatOptions) {
     this.#options = options;
     this.probabilities = new ProbabilityStore(options.platform);
     const isPrivate = (id: string) => this.list.get(id)?.is_private ?? false;
+    this.compare = new CompareStore({
+      ...options,
+      isPrivate,
+      create: () => this.#createWithPrompt(),
+      onBegun: (id, { conversation, messages }) => {
+        // The second answer is beside the branch on screen.
+        this.#absorb({ type: 'sent', conversation, messages: messages.slice(0, -1) }, id);
+        if (messages.length > 2) this.#drafts.set(id, '');
+      },
+    });
     this.#drafts = new Drafts(options.storage, isPrivate);
     this.#queue = new Queue(options.storage, isPrivate);
   }
@@ -95,6 +108,7 @@ export class ChatStore {
     if (!isFirst) return this.#catchUp();
     this.#drafts.keep(conversations.map(({ id }) => id));
     this.#queue.keep(conversations.map(({ id }) => id));
+    void this.compare.restore((id) => this.list.get(id) !== undefined);
     const wanted = this.#options.storage?.getItem(SELECTED_KEY) ?? this.list.listed[0]?.id ?? null;
     this.select(this.list.get(wanted) ? wanted : null);
   }
@@ -103,6 +117,7 @@ export class ChatStore {
   #catchUp(): void {
     const thread = this.list.get(this.selectedId) && this.thread;
     this.#threads = new Map(thread && this.selectedId !== null ? [[this.selectedId, thread]] : []);
+    this.compare.catchUp();
     if (thread) void thread.refetch();
     else this.select(null);
   }
@@ -196,9 +211,9 @@ export class ChatStore {
     });
   }
 
-  /** Lets a chat stand above the others, and its saved context stay, or takes that back. */
-  async pin(id: string, is_pinned: boolean): Promise<void> {
-    await this.#change(id, { is_pinned }, { type: 'pin_conversation', id, is_pinned });
+  /** Lets a chat stand above the others, and its saved context stay, or takes that back; returns whether it worked. */
+  async pin(id: string, is_pinned: boolean): Promise<boolean> {
+    return this.#change(id, { is_pinned }, { type: 'pin_conversation', id, is_pinned });
   }
 
   /** Puts a chat into a folder, or into none; can be taken back. */
@@ -236,13 +251,19 @@ export class ChatStore {
       case 'branch':
         this.#threads.get(event.conversation_id)?.receive(event);
         return this.#keepView();
+      case 'beside':
+        this.compare.receive(event.event, true);
+        if (event.event.type === 'message') this.#answered(event.event.message);
+        return;
       case 'message':
+        this.compare.receive(event);
         this.#threads.get(event.message.conversation_id)?.receive(event);
         this.#keepView();
         return this.#answered(event.message);
       case 'segment':
       case 'delta':
       case 'prefill':
+        this.compare.receive(event);
         return this.#threads.get(event.conversation_id)?.receive(event);
     }
   }
@@ -252,7 +273,7 @@ export class ChatStore {
     let id = this.selectedId;
     const text = this.draft;
     if (text.trim() === '') return;
-    if (id !== null && (this.isSending || this.thread?.isStreaming)) {
+    if (id !== null && (this.isSending || this.thread?.isStreaming || this.compare.isWritingIn(id))) {
       this.#queue.add(id, text);
       this.#drafts.set(id, '');
       return;
@@ -301,6 +322,22 @@ export class ChatStore {
   /** Answers again: the last question, the one of an answer, or a question; with another model if one is named. */
   async regenerate(message_id: string | null = null, model: string | null = null): Promise<void> {
     await this.#begin((conversation_id) => ({ type: 'regenerate', conversation_id, message_id, model }));
+  }
+
+  /**
+   * Shows the choice of what is compared: for the draft, or for the question of a message, or for the last question.
+   * `models`: those that can be loaded, the loaded one first.
+   */
+  openCompare(models: readonly string[], message_id: string | null = null): void {
+    if (this.whyBusy !== null) return;
+    const messages = this.thread?.messages ?? [];
+    const at = message_id === null ? messages.length - 1 : messages.findIndex(({ id }) => id === message_id);
+    const question = messages.slice(0, at + 1).findLast(({ role }) => role === 'user');
+    const isNew = message_id === null && (this.draft.trim() !== '' || !question);
+    const asked = isNew
+      ? { text: this.draft, messageId: null, isNew }
+      : { text: question?.text ?? '', messageId: message_id ?? question?.id ?? null, isNew };
+    this.compare.open(this.selectedId, asked, [models[0] ?? null, models[1] ?? models[0] ?? null]);
   }
 
   /** Lets the last answer go on behind its own text. */
@@ -614,10 +651,12 @@ export class ChatStore {
   #sendNext(id: string, isWhole = this.#threads.get(id)?.last?.status === 'complete'): void {
     const last = this.#threads.get(id)?.last;
     const isAnswered = isWhole && (last === undefined || last.role === 'assistant');
-    if (isAnswered && !this.isSending && this.#queue.of(id).length > 0) void this.sendQueued(id);
+    if (isAnswered && !this.isSending && !this.compare.isWritingIn(id) && this.#queue.of(id).length > 0)
+      void this.sendQueued(id);
   }
 
   #forget(id: string): void {
+    this.compare.forget(id);
     const neighbour = this.list.neighbourOf(id);
     this.list.take(id);
     const threads = new Map(this.#threads);

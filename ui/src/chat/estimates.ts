@@ -21,8 +21,12 @@ export function newlyRead({ prompt_tokens, cached_tokens }: MessageStats): numbe
   return prompt_tokens - cached_tokens;
 }
 
-/** How much longer an answer would have taken without saved context; null where no reading was long enough to tell. */
+/**
+ * How much longer an answer would have taken without saved context; null where no reading was long enough to tell.
+ * The core says it, which sums it up as well; of answers of an earlier version it is estimated here.
+ */
 export function savedMilliseconds(stats: MessageStats, messages: Message[]): number | null {
+  if (typeof stats.saved_ms === 'number') return stats.saved_ms >= LEAST_SAVED_MS ? stats.saved_ms : null;
   const rate = readingRate(messages, stats.model);
   if (rate === null) return null;
   const milliseconds = (stats.cached_tokens / rate) * 1000;

@@ -2,6 +2,7 @@
 import type { Message, MessageStats } from '../platform/wire';
 import { strings } from '../text';
 import { newlyRead, savedMilliseconds } from './estimates';
+import { causeWords } from './misses';
 import type { Prefill } from './thread.svelte';
 
 /** A first answer with fewer cached tokens only shares its template or a short system prompt with other chats. */
@@ -23,6 +24,10 @@ export function statusLine(
 ): StatusLine {
   const { stats } = message;
   const detail = strings.stats.promptRead(newlyRead(stats), stats.cached_tokens);
+  if (stats.miss) {
+    const words = strings.stats.readAgain(stats.miss.tokens, causeWords(stats.miss, message.created_at_ms));
+    return { kind: 'reread', words, detail };
+  }
   if (stats.cache_note) return { kind: 'reread', words: rereadWords(stats.cache_note), detail };
   const continuesSomething = hasStartingPoint || messages.findIndex(({ id }) => id === message.id) > 1;
   const isContinued = stats.cached_tokens >= (continuesSomething ? 1 : LEAST_CONTINUED_TOKENS);
@@ -35,7 +40,7 @@ export function statusLine(
   };
 }
 
-/** The parts of the engine's note, which is stored as “re-read 285 tokens: the system prompt changed at token 12”. */
+/** The parts of the note of an earlier version, which is stored as “re-read 285 tokens: the system prompt changed at token 12”. */
 function rereadWords(note: string): string {
   const found = /^re-read ([\d,]+) tokens: (.+)$/s.exec(note.trim());
   if (!found) return note.trim();

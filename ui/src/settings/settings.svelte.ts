@@ -107,6 +107,18 @@ export class SettingsStore {
     }
   }
 
+  /** Saves a value for a target, whatever values are shown for; returns whether that worked. */
+  async setFor(target: SettingTarget, key: keyof Settings, value: SettingValue): Promise<boolean> {
+    try {
+      await this.platform.call({ type: 'set_setting', scope: target, key, value });
+      this.#tell(target);
+      return true;
+    } catch (error) {
+      this.report(error);
+      return false;
+    }
+  }
+
   /** Saves a value for all chats, whatever values are shown for. */
   async setForAll(key: keyof Settings, value: SettingValue): Promise<void> {
     const { current } = this;

@@ -212,7 +212,6 @@ async fn choose(app: &Arc<App>, conversation_id: &str, message_id: &str) -> Resu
     branches::shown(app, conversation_id, &before).await?;
     let model = store.message(message_id).await?.and_then(|row| row.model);
     if let Some(model) = model.filter(|model| models::loaded_name(app).as_ref() != Some(model)) {
-        let app = app.clone();
         let loading = app.clone();
         app.spawn(async move {
             if let Err(failure) = models::load_named(&loading, &model).await {

@@ -7,9 +7,7 @@ use cairn_app::wire::{
     ChatTimeSaved, Command, CompareColumn, Message, MissCause, MonitorDay, Reply, TimeSaved,
 };
 
-use crate::kit::{
-    answered, home_with_model, messages, new_conversation, open_greedy, overview, set_for_all,
-};
+use crate::kit::{answered, home_with_model, messages, new_conversation, open_greedy, overview};
 
 async fn prompt(app: &Arc<App>, id: &str, system_prompt: &str) {
     let system_prompt = system_prompt.to_owned();
@@ -134,7 +132,6 @@ async fn what_answers_say_they_saved_adds_up_also_after_restarts_and_deletions()
     drop(app);
     let app = open_greedy(&home, 4).await;
     check(&overview(&app).await.time_saved, &[(&a, of_a)]);
-    set_for_all(&app, "max_tokens", 5).await;
     app.close().await;
 }
 

@@ -27,6 +27,11 @@ export const saved: Catalogue['saved'] = {
     `Seit Cairn gestartet wurde, kamen ${f.share(share)} der Prompts aus gesichertem Kontext (${f.count(cached)} von ${tokens(total)}).`,
   noPrompts: 'Seit Cairn gestartet wurde, wurde noch kein Prompt gelesen.',
   notWritten: (problem) => `Ein Teil des Kontexts konnte nicht auf der Festplatte gesichert werden. ${problem}`,
+  timeSaved: (milliseconds, since) =>
+    since === null
+      ? `${f.estimate(milliseconds)} Lesen insgesamt gespart`
+      : `${f.estimate(milliseconds)} Lesen gespart seit dem ${f.date(since)}, gelöschte Chats mitgezählt.`,
+  timeSavedHere: (milliseconds) => `Bisher ${f.estimate(milliseconds)} gespart`,
   changeLimits: 'Grenzen ändern …',
   deleteAllQuestion:
     'Das löscht den gesicherten Kontext jedes Chats, der nicht angeheftet ist. Startpunkte und alle Nachrichten bleiben. Ein Chat wird einmal neu gelesen, wenn du ihn fortsetzt.',

@@ -234,6 +234,99 @@ export const stats: Catalogue['stats'] = {
   stoppedBeforeFirst: 'vor dem ersten Token angehalten',
 };
 
+export const compare: Catalogue['compare'] = {
+  title: 'Vergleichen',
+  open: 'Vergleichen…',
+  question: 'Deine Frage',
+  placeholder: 'Was sollen beide beantworten?',
+  note: 'Beide Antworten bleiben als Fassungen im Chat.',
+  same: 'Wähle für eine der Antworten ein anderes Modell oder eine andere Einstellung.',
+  stays: 'Womit du auch weitermachst, die andere bleibt als Fassung.',
+  start: 'Beide fragen',
+  again: 'Noch einmal vergleichen',
+  close: 'Schließen',
+  model: 'Modell',
+  temperature: 'Temperatur',
+  seed: 'Startwert',
+  asInChat: 'Wie in diesem Chat',
+  answers: ['Erste Antwort', 'Zweite Antwort'],
+  column: (number, name) => `Antwort ${number}, ${name}`,
+  textOf: (name) => `Text der Antwort von ${name}`,
+  stop: 'Anhalten',
+  stopNamed: (name) => `Antwort von ${name} anhalten`,
+  choose: 'Hiermit weitermachen',
+  chooseNamed: (name) => `Hiermit weitermachen, von ${name}`,
+  copyNamed: (name) => `Antwort von ${name} kopieren`,
+  waits:
+    'Beide Modelle passen nicht zusammen in den Arbeitsspeicher. Dieses beginnt, wenn die andere Antwort fertig ist.',
+  withTemperature: (value) => `Temperatur ${f.number(value)}`,
+  withSeed: (value) => `Startwert ${value}`,
+  firstReading: 'Von diesem Modell zum ersten Mal gelesen',
+  firstToken: 'Erstes Token',
+  after: (milliseconds) => `nach ${f.milliseconds(milliseconds)}`,
+  writing: 'Schreibt mit',
+  rate: (perSecond) => `${f.rate(perSecond)} Tok/s`,
+  length: 'Länge',
+};
+
+export const misses: Catalogue['misses'] = {
+  causes: {
+    system_prompt_changed: () => 'Der System-Prompt ist ein anderer',
+    message_changed: () => 'Eine frühere Nachricht ist eine andere',
+    other_model: (model) =>
+      model === '' ? 'Vorher hat es ein anderes Modell gelesen' : `Vorher hat es ${model} gelesen`,
+    other_revision: () => 'Die Dateien des Modells haben sich geändert',
+    other_kv_format: () => 'Sein Gedächtnis war vorher anders gespeichert',
+    imported_again: () => 'Sein Startpunkt wurde noch einmal importiert',
+    disk_limit: () => 'Gelöscht, um die Grenze auf der Festplatte einzuhalten',
+    memory_limit: () => 'Verworfen, um die Grenze im Arbeitsspeicher einzuhalten',
+    deleted: () => 'Sein gesicherter Kontext wurde gelöscht',
+    cleared: () => 'Aller gesicherte Kontext wurde gelöscht',
+    file_missing: () => 'Eine Datei seines gesicherten Kontexts fehlt',
+    unreadable: (why) => `Eine Datei seines gesicherten Kontexts ist nicht lesbar (${why})`,
+    damaged: () => 'Eine Datei seines gesicherten Kontexts war beschädigt',
+    not_restorable: (why) => `Sein gesicherter Kontext war nicht zu gebrauchen (${why})`,
+    removed_by_another_program: () => 'Ein anderes Programm hat seinen gesicherten Kontext entfernt',
+    not_written: (why) => `Er ließ sich nicht sichern (${why})`,
+    only_in_memory: () => 'Er war nur im Arbeitsspeicher gesichert',
+    earlier_version: () => 'Eine frühere Version von Cairn hat ihn gesichert',
+    not_stored: () => 'Dieser Teil war nicht gesichert',
+    other: (what) => (what === '' ? 'Aus einem anderen Grund' : what),
+  },
+  remedies: {
+    pin: {
+      note: 'Was ein angehefteter Chat gesichert hat, wird nie gelöscht, um Platz zu schaffen.',
+      action: 'Diesen Chat anheften',
+      done: 'Dieser Chat ist angeheftet: Was er gesichert hat, bleibt.',
+    },
+    diskLimit: (bytes) => ({
+      note: 'Auf der Festplatte wird nichts gesichert, weil ihre Grenze 0 ist.',
+      action: `Bis zu ${f.bytes(bytes)} auf der Festplatte sichern`,
+      done: `Gesicherter Kontext darf ab jetzt ${f.bytes(bytes)} auf der Festplatte belegen.`,
+    }),
+    memoryLimit: (bytes) => ({
+      note: 'Mit mehr Platz bleiben mehr Chats bereit.',
+      action: `Die Grenze im Arbeitsspeicher auf ${f.bytes(bytes)} erhöhen`,
+      done: `Gesicherter Kontext darf ab jetzt ${f.bytes(bytes)} Arbeitsspeicher belegen.`,
+    }),
+    systemPrompt: {
+      note: 'Mit dem System-Prompt von vorher geht der Chat von dem aus weiter, was damals gesichert wurde.',
+      action: 'Änderung des System-Prompts zurücknehmen',
+      done: 'Der System-Prompt ist wieder wie vorher.',
+    },
+    model: (model) => ({
+      note: `${model} macht weiter, wo es war.`,
+      action: `Mit ${model} weitermachen`,
+      done: `Ab jetzt antwortet ${model}.`,
+    }),
+    kvBits: (model) => ({
+      note: 'Was vorher gespeichert wurde, wird so wieder benutzt, wie es gespeichert ist.',
+      action: 'Speichern wie vorher',
+      done: `${model} speichert sein Gedächtnis wie vorher.`,
+    }),
+  },
+};
+
 export const systemPrompt: Catalogue['systemPrompt'] = {
   example: 'Zum Beispiel: Antworte in kurzen Sätzen.',
   fixed: 'Er kommt vom Startpunkt und kann hier nicht geändert werden.',

@@ -80,6 +80,7 @@ export const commands: Catalogue['commands'] = {
   continue_answer: 'Letzte Antwort fortsetzen',
   show_probabilities: 'Zeigen, wie wahrscheinlich die letzte Antwort war',
   edit_message: 'Deine letzte Nachricht bearbeiten',
+  compare: 'Zwei Antworten vergleichen',
   branch_chat: 'Diesen Chat in einen neuen verzweigen',
   stop: 'Antwort anhalten',
   previous_chat: 'Vorheriger Chat',

@@ -29,6 +29,11 @@ export const saved = {
     `Since Cairn started, ${f.share(share)} of the prompts came from saved context (${f.count(cached)} of ${tokens(total)}).`,
   noPrompts: 'No prompt has been read since Cairn started.',
   notWritten: (problem: string) => `Some context could not be saved to disk. ${problem}`,
+  timeSaved: (milliseconds: number, since: number | null) =>
+    since === null
+      ? `${f.estimate(milliseconds)} of reading saved in all`
+      : `${f.estimate(milliseconds)} of reading saved since ${f.date(since)}, deleted chats included.`,
+  timeSavedHere: (milliseconds: number) => `${f.estimate(milliseconds)} saved so far`,
   changeLimits: 'Change limits…',
   deleteAllQuestion:
     'This deletes the saved context of every chat that is not pinned. Starting points and all messages stay. A chat is read again once when you continue it.',

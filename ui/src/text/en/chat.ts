@@ -241,6 +241,100 @@ export const stats = {
   stoppedBeforeFirst: 'stopped before its first token',
 };
 
+/** One question, answered twice beside each other. */
+export const compare = {
+  title: 'Compare',
+  open: 'Compare…',
+  question: 'Your question',
+  placeholder: 'What should both answer?',
+  note: 'Both answers stay in the chat as versions.',
+  same: 'Choose another model for one of the answers, or another setting.',
+  stays: 'Whichever you go on with, the other one stays as a version.',
+  start: 'Ask both',
+  again: 'Compare again',
+  close: 'Close',
+  model: 'Model',
+  temperature: 'Temperature',
+  seed: 'Seed',
+  asInChat: 'As in this chat',
+  answers: ['First answer', 'Second answer'] as [string, string],
+  column: (number: number, name: string) => `Answer ${number}, ${name}`,
+  textOf: (name: string) => `Text of the answer by ${name}`,
+  stop: 'Stop',
+  stopNamed: (name: string) => `Stop the answer by ${name}`,
+  choose: 'Go on with this one',
+  chooseNamed: (name: string) => `Go on with this one, by ${name}`,
+  copyNamed: (name: string) => `Copy the answer by ${name}`,
+  waits: 'Both models do not fit into memory together. This one begins when the other answer has ended.',
+  withTemperature: (value: number) => `temperature ${f.number(value)}`,
+  withSeed: (value: number) => `seed ${value}`,
+  firstReading: 'First reading with this model',
+  firstToken: 'First token',
+  after: (milliseconds: number) => `after ${f.milliseconds(milliseconds)}`,
+  writing: 'Writing',
+  rate: (perSecond: number) => `${f.rate(perSecond)} tok/s`,
+  length: 'Length',
+};
+
+/** Why tokens were read again, and what prevents it the next time. */
+export const misses = {
+  /** Each is the end of a sentence. */
+  causes: {
+    system_prompt_changed: () => 'the system prompt changed',
+    message_changed: () => 'an earlier message changed',
+    other_model: (model: string) => (model === '' ? 'another model read it before' : `${model} read it before`),
+    other_revision: () => 'the files of the model have changed',
+    other_kv_format: () => 'its memory was stored in another way before',
+    imported_again: () => 'its starting point was imported again',
+    disk_limit: () => 'deleted to stay within the disk limit',
+    memory_limit: () => 'dropped to stay within the memory limit',
+    deleted: () => 'its saved context was deleted',
+    cleared: () => 'all saved context was deleted',
+    file_missing: () => 'a file of its saved context is missing',
+    unreadable: (why: string) => `a file of its saved context cannot be read (${why})`,
+    damaged: () => 'a file of its saved context was damaged',
+    not_restorable: (why: string) => `its saved context could not be used (${why})`,
+    removed_by_another_program: () => 'another program removed its saved context',
+    not_written: (why: string) => `it could not be saved (${why})`,
+    only_in_memory: () => 'it was saved in memory only',
+    earlier_version: () => 'an earlier version of Cairn saved it',
+    not_stored: () => 'this part was not saved',
+    other: (what: string) => (what === '' ? 'for another reason' : what),
+  },
+  remedies: {
+    pin: {
+      note: 'What a pinned chat has saved is never deleted to make room.',
+      action: 'Pin this chat',
+      done: 'This chat is pinned: what it has saved stays.',
+    },
+    diskLimit: (bytes: number) => ({
+      note: 'Nothing is saved on disk, because its limit is 0.',
+      action: `Save up to ${f.bytes(bytes)} on disk`,
+      done: `Saved context may take ${f.bytes(bytes)} on disk from now on.`,
+    }),
+    memoryLimit: (bytes: number) => ({
+      note: 'More room keeps more chats ready.',
+      action: `Raise the memory limit to ${f.bytes(bytes)}`,
+      done: `Saved context may take ${f.bytes(bytes)} of memory from now on.`,
+    }),
+    systemPrompt: {
+      note: 'With the system prompt from before, the chat goes on from what was saved then.',
+      action: 'Undo the change of the system prompt',
+      done: 'The system prompt is as it was before.',
+    },
+    model: (model: string) => ({
+      note: `${model} goes on from where it was.`,
+      action: `Go on with ${model}`,
+      done: `${model} answers from now on.`,
+    }),
+    kvBits: (model: string) => ({
+      note: 'What was stored before is used again in the way it was stored.',
+      action: 'Store as before',
+      done: `${model} stores its memory as before.`,
+    }),
+  },
+};
+
 export const systemPrompt = {
   example: 'For example: Answer in short sentences.',
   fixed: 'It comes from the starting point and cannot be changed here.',

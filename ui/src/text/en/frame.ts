@@ -80,6 +80,7 @@ export const commands = {
   continue_answer: 'Continue the last answer',
   show_probabilities: 'Show how likely the last answer was',
   edit_message: 'Edit your last message',
+  compare: 'Compare two answers',
   branch_chat: 'Branch this chat into a new one',
   stop: 'Stop the answer',
   previous_chat: 'Previous chat',

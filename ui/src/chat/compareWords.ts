@@ -1,0 +1,37 @@
+// What a comparison says of its answers.
+import type { CompareColumn, Message, MessageStats } from '../platform/wire';
+import { strings } from '../text';
+import { statusLine, type StatusLine } from './stats';
+
+/** The settings of a column that are not those of the chat. */
+export function settingsWords({ temperature, seed }: CompareColumn): string {
+  const { compare } = strings;
+  const parts = [
+    temperature === null ? '' : compare.withTemperature(temperature),
+    seed === null ? '' : compare.withSeed(seed),
+  ];
+  return parts.filter((part) => part !== '').join(', ');
+}
+
+/** The pill of an answer. `branch`: the chat, which ends in one of the answers. */
+export function compareStatus(answer: Message & { stats: MessageStats }, branch: Message[]): StatusLine {
+  const end = branch.findIndex(({ id }) => id === answer.parent_id);
+  const line = statusLine(answer, [...branch.slice(0, end + 1), answer], false);
+  if (answer.stats.miss?.cause !== 'other_model') return line;
+  // Nothing was lost: this model reads the chat for the comparison.
+  return { ...line, kind: 'read', words: strings.compare.firstReading };
+}
+
+/** The figures under an answer, which can be compared at a glance. */
+export function compareFigures(stats: MessageStats): [name: string, value: string][] {
+  const { compare } = strings;
+  const rows: [string, string][] = [];
+  if (stats.time_to_first_token_ms > 0) rows.push([compare.firstToken, compare.after(stats.time_to_first_token_ms)]);
+  if (stats.generation_tokens > 0) {
+    rows.push(
+      [compare.writing, compare.rate(stats.generation_tps)],
+      [compare.length, strings.common.tokens(stats.generation_tokens)],
+    );
+  }
+  return rows;
+}
