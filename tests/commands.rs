@@ -14,7 +14,7 @@ use std::time::Duration;
 use cairn_app::wire::{
     CacheFileLayout, CacheSource, Command, CompareColumn, EngineState, Event, FailureCode,
     JobQuestion, JobQuestionKind, JobRowOrder, JobSource, JobState, JobTexts, Message,
-    MessageStatus, Probabilities, Reply, SettingTarget, TextFormat,
+    MessageStatus, Persona, Probabilities, Reply, SettingTarget, TextFormat,
 };
 use cairn_app::{App, DataFolder, Options};
 use cairn_fake_hub::{FakeHub, FakeRepo};
@@ -203,6 +203,40 @@ async fn find_and_sort(caller: &mut Caller, id: &str) {
     }
 }
 
+/// The commands about presets, personas and the context of a chat.
+async fn set_up_chats(caller: &mut Caller, id: &str) {
+    let values = || [("top_k".to_owned(), 5.into())].into();
+    let conversation_id = || id.to_owned();
+    let name = "Exact".to_owned();
+    caller.call(Command::CreatePreset { name, values: values() }).await;
+    let preset = match caller.call(Command::Bootstrap).await {
+        Reply::Bootstrap { presets, .. } => presets[0].id.clone(),
+        other => panic!("{other:?}"),
+    };
+    let apply = Command::SetParameters { conversation_id: conversation_id(), values: values() };
+    caller.call(apply).await;
+    let name = "Careful".to_owned();
+    caller.call(Command::RenamePreset { id: preset.clone(), name }).await;
+    caller.call(Command::DeletePreset { id: preset.clone() }).await;
+    caller.call(Command::RestorePreset { id: preset }).await;
+
+    let (name, system_prompt) = ("Stone".to_owned(), "Be brief.".to_owned());
+    let create = Command::CreatePersona { name, system_prompt, model: None, values: values() };
+    let made = caller.call(create).await;
+    let Reply::Persona { persona } = made else { panic!("{made:?}") };
+    let Persona { id: persona_id, name, system_prompt, model, .. } = persona;
+    let change = Command::ChangePersona { id: persona_id.clone(), name, system_prompt, model };
+    caller.call(change).await;
+    caller.new_conversation(Command::NewConversationAs { persona_id: persona_id.clone() }).await;
+    caller.call(Command::DeletePersona { id: persona_id.clone() }).await;
+    caller.call(Command::RestorePersona { id: persona_id }).await;
+
+    caller.call(Command::GetContext { conversation_id: Some(conversation_id()) }).await;
+    let message_id = caller.messages(id).await[0].id.clone();
+    let conversation_id = conversation_id();
+    caller.call(Command::ReadAgain { conversation_id, message_id }).await;
+}
+
 /// The commands about the API.
 async fn manage_keys(caller: &mut Caller) {
     let made = caller.call(Command::MakeApiKey { name: "Editor".to_owned() }).await;
@@ -271,6 +305,7 @@ async fn no_command_waits_for_the_answer_of_another_conversation() {
     let id = caller.new_conversation(Command::NewConversation).await;
     converse(&mut caller, &mut events, &id).await;
     find_and_sort(&mut caller, &id).await;
+    set_up_chats(&mut caller, &id).await;
     save_context(&mut caller, &mut events, &id, home.path()).await;
     let private = caller.new_conversation(Command::NewPrivateConversation).await;
     let answer = caller.message(ask(&private, "Three")).await;

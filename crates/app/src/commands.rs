@@ -9,11 +9,12 @@ use cairn_store::Store;
 use crate::app::{App, now_ms};
 use crate::cache::{commands as cache_commands, imports, saved};
 use crate::chat::running::Running;
-use crate::chat::{branches, compare, deletion, outlook, probabilities, turns};
+use crate::chat::{branches, compare, context, deletion, outlook, probabilities, turns};
 use crate::models::catalog;
 use crate::settings::{Settings, commands as settings_commands};
 use crate::wire::{Command, Conversation, Event, Failure, Message, Reply};
-use crate::{api, convert, diagnostics, finding, folders, jobs, models, monitor, status};
+use crate::{api, convert, diagnostics, finding, folders, jobs, models, monitor, personas};
+use crate::{presets, status};
 
 /// How long deleting waits for the conversation's answer to stop. An answer that takes longer ends
 /// in the background.
@@ -39,6 +40,12 @@ pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failu
             let private = app.private.get_or_try_init(in_memory).await?;
             let row = create_conversation(app, private).await?;
             Ok(new_conversation(app, row).await)
+        }
+        Command::GetContext { conversation_id } => {
+            context::get(app, conversation_id.as_deref()).await
+        }
+        Command::ReadAgain { conversation_id, message_id } => {
+            context::read_again(app, &conversation_id, &message_id).await
         }
         Command::RefreshConversation { id } => {
             app.refresh_conversation(&id).await?;
@@ -152,6 +159,18 @@ pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failu
         Command::SetSetting { scope, key, value } => {
             settings_commands::set(app, scope, &key, value).await
         }
+        Command::SetParameters { conversation_id, values } => {
+            settings_commands::set_parameters(app, &conversation_id, values).await
+        }
+        Command::CreatePreset { .. }
+        | Command::RenamePreset { .. }
+        | Command::DeletePreset { .. }
+        | Command::RestorePreset { .. } => presets::run(app, command).await,
+        Command::NewConversationAs { .. }
+        | Command::CreatePersona { .. }
+        | Command::ChangePersona { .. }
+        | Command::DeletePersona { .. }
+        | Command::RestorePersona { .. } => personas::run(app, command).await,
         Command::GetStatus => Ok(Reply::Status { status: status::now(app) }),
         Command::GetMonitorNow { after } => Ok(monitor::now(app, after)),
         Command::GetMonitorDay => monitor::day(app).await,
@@ -218,9 +237,12 @@ async fn bootstrap(app: &Arc<App>) -> Result<Reply, Failure> {
     let (settings, status) = (Box::new(app.settings()), status::now(app));
     let (downloads, model_import) = (app.downloads.list(), app.importing.progress());
     let folders = folders::list(app).await?;
+    let (presets, personas) = (presets::list(app).await?, personas::list(app).await?);
     Ok(Reply::Bootstrap {
         conversations,
         folders,
+        presets,
+        personas,
         models,
         settings,
         status,

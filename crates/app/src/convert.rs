@@ -12,6 +12,7 @@ use cairn_store::{MessageStatus, NamedCacheKind, StoreError};
 use crate::chat::segments::{AnswerSegment, Outcome};
 use crate::models::catalog;
 use crate::platform::ProcessMemory;
+use crate::settings::{SettingOverrides, SettingScope};
 use crate::wire;
 
 impl wire::Failure {
@@ -59,6 +60,8 @@ impl From<StoreError> for wire::Failure {
                 Self::new(NotFound, "This job, or this row of it, no longer exists.")
             }
             StoreError::NoFolder { .. } => Self::new(NotFound, "This folder no longer exists."),
+            StoreError::NoPreset { .. } => Self::new(NotFound, "This preset no longer exists."),
+            StoreError::NoPersona { .. } => Self::new(NotFound, "This persona no longer exists."),
             StoreError::NoApiKey { .. } => Self::new(NotFound, "This key no longer exists."),
             StoreError::KeyNameInUse { name } => {
                 Self::new(Invalid, format!("There is already a key with the name “{name}”."))
@@ -183,6 +186,7 @@ pub(crate) fn conversation(
         is_pinned: row.is_pinned,
         is_archived: row.archived_at_ms.is_some(),
         folder_id: row.folder_id,
+        persona_id: row.persona_id,
         cache,
         prefix: row.prefix.map(|prefix| wire::ConversationPrefix {
             name: prefix.name,
@@ -226,6 +230,7 @@ pub(crate) fn message(row: cairn_store::Message) -> Option<wire::Message> {
         model: row.model,
         versions: Vec::new(),
         can_continue,
+        cut: None,
     })
 }
 
@@ -287,6 +292,22 @@ pub(crate) fn readable(segments: &[wire::AnswerSegment]) -> String {
 pub(crate) fn folder(row: cairn_store::Folder) -> wire::Folder {
     let cairn_store::Folder { id, name, system_prompt, model, .. } = row;
     wire::Folder { id, name, system_prompt, model }
+}
+
+pub(crate) fn preset(row: cairn_store::Preset) -> wire::Preset {
+    let values = settings_of(Some(&row.setting_overrides));
+    wire::Preset { id: row.id, name: row.name, values }
+}
+
+pub(crate) fn persona(row: cairn_store::Persona) -> wire::Persona {
+    let values = settings_of(row.setting_overrides.as_deref());
+    let cairn_store::Persona { id, name, system_prompt, model, .. } = row;
+    wire::Persona { id, name, system_prompt, model, values }
+}
+
+/// Saved values of settings, without those that are not allowed any more.
+fn settings_of(saved: Option<&str>) -> wire::SettingValues {
+    SettingOverrides::parse(SettingScope::Persona, saved).into_values()
 }
 
 pub(crate) fn found(found: cairn_store::FoundConversation) -> wire::FoundMessage {
@@ -519,6 +540,17 @@ pub(crate) fn cache_note(miss: &Miss, now_ms: i64) -> String {
     format!("re-read {} tokens: {}", group(miss.num_tokens), miss_reason(&miss.reason, now_ms))
 }
 
+/// The same of an answer before which the oldest turns were cut off: everything but what the prompt was
+/// found to begin with.
+pub(crate) fn cut_note(stats: &GenerationStats) -> String {
+    let num_read = stats.num_prompt_tokens.saturating_sub(stats.num_cached_tokens);
+    format!("re-read {} tokens: the oldest messages are no longer part of it", group(num_read))
+}
+
+pub(crate) fn context_cut(cut: cairn_store::ContextCut) -> wire::ContextCut {
+    wire::ContextCut { summary: cut.summary }
+}
+
 /// Why less of a prompt is saved than could be expected, as a clause.
 pub(crate) fn miss_reason(reason: &MissReason, now_ms: i64) -> String {
     match reason {
@@ -557,6 +589,10 @@ pub(crate) fn sampling(settings: &wire::Settings) -> SamplingParams {
         top_k: settings.top_k as usize,
         min_p: settings.min_p as f32,
         repetition_penalty: Some(settings.repetition_penalty as f32),
+        presence_penalty: Some(settings.presence_penalty as f32),
+        frequency_penalty: Some(settings.frequency_penalty as f32),
+        xtc_probability: settings.xtc_probability as f32,
+        xtc_threshold: settings.xtc_threshold as f32,
         seed: settings.seed,
         ..SamplingParams::default()
     }

@@ -27,7 +27,7 @@ pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failu
             Ok(Reply::Done)
         }
         Command::CreateFolder { name } => {
-            let folder = app.store.create_folder(checked_name(&name)?, now_ms()).await?;
+            let folder = app.store.create_folder(checked_name("folder", &name)?, now_ms()).await?;
             emit(app).await;
             Ok(Reply::Folder { folder: convert::folder(folder) })
         }
@@ -35,7 +35,7 @@ pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failu
             // White space alone says nothing to a model.
             let prompt = if system_prompt.trim().is_empty() { "" } else { &system_prompt };
             let model = model.as_deref().filter(|name| !name.is_empty());
-            app.store.change_folder(&id, checked_name(&name)?, prompt, model).await?;
+            app.store.change_folder(&id, checked_name("folder", &name)?, prompt, model).await?;
             changed(app).await
         }
         Command::DeleteFolder { id } => {
@@ -82,10 +82,11 @@ async fn emit(app: &App) {
     }
 }
 
-fn checked_name(name: &str) -> Result<&str, Failure> {
+/// A name that a folder, a preset or a persona can have, without white space around it.
+pub(crate) fn checked_name<'a>(what: &str, name: &'a str) -> Result<&'a str, Failure> {
     let name = name.trim();
     if name.is_empty() || name.chars().count() > MAX_NAME_CHARS || name.contains(char::is_control) {
-        let why = format!("A folder’s name is one line of at most {MAX_NAME_CHARS} characters.");
+        let why = format!("A {what}’s name is one line of at most {MAX_NAME_CHARS} characters.");
         return Err(Failure::invalid(why));
     }
     Ok(name)

@@ -61,6 +61,14 @@ pub enum Command {
     NewPrivateConversation,
     /// An empty conversation in a folder, with the system prompt of that.
     NewConversationIn { folder_id: String },
+    /// An empty conversation with the system prompt and the parameters of a persona.
+    NewConversationAs { persona_id: String },
+    /// How much of the loaded model's context a conversation takes; without one, what a new one would
+    /// find. Answers [`Reply::Context`].
+    GetContext { conversation_id: Option<String> },
+    /// Lets a conversation be read again from its beginning, or from an earlier cut: takes away
+    /// [`Message::cut`].
+    ReadAgain { conversation_id: String, message_id: String },
     /// Sets the title; an empty one is refused.
     RenameConversation { id: String, title: String },
     /// Sets the system prompt of a conversation; an empty one removes it.
@@ -213,6 +221,41 @@ pub enum Command {
         #[ts(type = "Settings[keyof Settings] | null")]
         value: Value,
     },
+    /// Replaces all parameters of answers that a conversation sets itself by these, as a preset has
+    /// them. Answers [`Reply::Settings`].
+    SetParameters {
+        conversation_id: String,
+        #[ts(type = "Partial<Settings>")]
+        values: SettingValues,
+    },
+    /// Makes a preset of these parameters.
+    CreatePreset {
+        name: String,
+        #[ts(type = "Partial<Settings>")]
+        values: SettingValues,
+    },
+    /// Sets the name of a preset.
+    RenamePreset { id: String, name: String },
+    /// Deletes a preset; `RestorePreset` brings it back until the app is closed.
+    DeletePreset { id: String },
+    /// Undoes `DeletePreset`.
+    RestorePreset { id: String },
+    /// Makes a persona. Answers [`Reply::Persona`].
+    CreatePersona {
+        name: String,
+        system_prompt: String,
+        model: Option<String>,
+        #[ts(type = "Partial<Settings>")]
+        values: SettingValues,
+    },
+    /// Sets the name, the system prompt and the model of a persona; `SetSetting` its parameters. The
+    /// system prompt of conversations that were begun with it stays.
+    ChangePersona { id: String, name: String, system_prompt: String, model: Option<String> },
+    /// Deletes a persona; its conversations stay. `RestorePersona` brings it back until the app is
+    /// closed.
+    DeletePersona { id: String },
+    /// Undoes `DeletePersona`.
+    RestorePersona { id: String },
     /// The status now (the same as the `Status` event).
     GetStatus,
     /// Figures of the last minutes, with those of this moment: the points behind the one with the number
@@ -313,6 +356,8 @@ pub enum Reply {
     Bootstrap {
         conversations: Vec<Conversation>,
         folders: Vec<Folder>,
+        presets: Vec<Preset>,
+        personas: Vec<Persona>,
         models: Vec<Model>,
         settings: Box<Settings>,
         status: Status,
@@ -444,6 +489,13 @@ pub enum Reply {
     Folder {
         folder: Folder,
     },
+    Context {
+        /// None while no model is loaded that could read the conversation.
+        context: Option<ChatContext>,
+    },
+    Persona {
+        persona: Persona,
+    },
     /// The answer of `POST /api/chats/import`.
     ChatsImported {
         imported: ChatsImported,
@@ -522,6 +574,14 @@ pub enum Event {
     Folders {
         folders: Vec<Folder>,
     },
+    /// All presets.
+    Presets {
+        presets: Vec<Preset>,
+    },
+    /// All personas.
+    Personas {
+        personas: Vec<Persona>,
+    },
     /// A message was saved or has changed as a whole: it replaces the interface's copy.
     Message {
         message: Message,
@@ -561,6 +621,11 @@ pub enum Event {
         read_id: String,
         processed_tokens: u32,
         total_tokens: u32,
+    },
+    /// The model writes a summary of earlier messages, before it answers.
+    Summarizing {
+        conversation_id: String,
+        message_id: String,
     },
     /// How far the prompt of a message has been read.
     Prefill {

@@ -2,7 +2,7 @@
 //! on.
 
 use crate::sandbox::{self, Budget, MAX_STEPS, MAX_TEXT_BYTES, MAX_WORK_BYTES, Stop};
-use crate::{ChatError, Date, Message, builtins};
+use crate::{ChatError, Date, Message, Role, builtins};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Serde;
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, Value, context, machinery};
@@ -126,6 +126,22 @@ impl ChatTemplate {
         &self.source
     }
 
+    /// The system prompt that the template writes itself where a conversation has none; none where it
+    /// writes none either.
+    pub fn own_system_prompt(&self) -> Option<String> {
+        /// Text that no template treats in a way of its own: a character for private use.
+        const MARK: &str = "\u{e000}";
+        let message =
+            |role, content: &str| Message { role, content: content.to_owned(), token_ids: None };
+        let question = || message(Role::User, "?");
+        let without = self.render(&[question()], false).ok()?;
+        let with = self.render(&[message(Role::System, MARK), question()], false).ok()?;
+        // What stands where a conversation's own would.
+        let (before, after) = with.split_once(MARK)?;
+        let own = without.strip_prefix(before)?.strip_suffix(after)?.trim();
+        (!own.is_empty()).then(|| own.to_owned())
+    }
+
     /// Renders the messages as text, at most 4 MiB; with `add_generation_prompt` it ends where the
     /// assistant's answer begins.
     pub fn render(
@@ -224,5 +240,34 @@ fn explain(error: &Error) -> ChatError {
     match error.kind() {
         ErrorKind::OutOfFuel => ChatError::TemplateTooSlow { limit_steps: MAX_STEPS },
         _ => ChatError::TemplateFailed { reason: error.to_string() },
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)] // in a test a panic is the report
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_template_may_have_a_system_prompt_of_its_own() {
+        fn check(source: &str, expected: Option<&str>) {
+            let template = ChatTemplate::parse(source, SpecialTokens::default()).unwrap();
+            assert_eq!(template.own_system_prompt().as_deref(), expected, "{source}");
+        }
+        const TURNS: &str = "{% for m in messages %}<{{ m.role }}>{{ m.content }}\n{% endfor %}";
+        const OWN: &str =
+            "{% if messages[0].role != 'system' %}<system>You are a stone.\n{% endif %}";
+        check(TURNS, None);
+        check(&format!("{OWN}{TURNS}"), Some("You are a stone."));
+        // One that refuses system prompts, and one that writes them into the first question.
+        let refuses = "{% if messages[0].role == 'system' %}{{ raise_exception('no') }}{% endif %}";
+        check(&format!("{refuses}{TURNS}"), None);
+        let joins = "{% set system = messages[0].content if messages[0].role == 'system' %}\
+            <user>{{ system + '\\n\\n' if system }}{{ messages[-1].content }}";
+        check(joins, None);
+        // What both begin with is no system prompt.
+        let dated = "<system>Today is Monday.{{ messages[0].content if messages[0].role == 'system' }}\n\
+            <user>{{ messages[-1].content }}";
+        check(dated, None);
     }
 }

@@ -313,6 +313,13 @@ impl Engine {
         self.ask(Job::LookAhead { request: Box::new(request), reply }, answer).await
     }
 
+    /// The system prompt that the chat template of a loaded model writes where a conversation has none.
+    pub async fn own_system_prompt(&self, model: &str) -> Result<Option<String>, EngineError> {
+        let template = |loaded: &LoadedModel| loaded.tokenizer.chat_template().cloned();
+        let template = self.submit(Some(model), template).await?;
+        Ok(template.and_then(|template| template.own_system_prompt()))
+    }
+
     /// Scores a prompt: the log-probability of each token, and the `num_top` likeliest next ones.
     pub async fn score(&self, prompt: PromptInput, num_top: usize) -> Result<Score, EngineError> {
         let mut scores = self.score_all(vec![prompt], num_top).await?;

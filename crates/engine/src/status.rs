@@ -66,6 +66,8 @@ pub struct LoadedModelStatus {
     pub weight_bytes: u64,
     /// The name of its draft model.
     pub draft: Option<String>,
+    /// The most tokens of one conversation, prompt and answers together.
+    pub context_length: usize,
     /// The size of the groups in which its keys and values can be quantized; none where they cannot
     /// be.
     pub kv_group_size: Option<i32>,
@@ -83,6 +85,7 @@ impl LoadedModelStatus {
             fingerprint: pooled.loaded.model.fingerprint.clone(),
             weight_bytes: pooled.weight_bytes(),
             draft: pooled.draft.as_ref().map(|draft| draft.name.clone()),
+            context_length: pooled.loaded.model.model.context_length(),
             kv_group_size: pooled.kv_group_size,
             is_in_use: pooled.is_in_use(),
             last_used: pooled.last_used,

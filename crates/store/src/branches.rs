@@ -7,7 +7,7 @@ use sqlx::Row;
 use sqlx::sqlite::SqliteConnection;
 use uuid::Uuid;
 
-use crate::conversations::no_conversation;
+use crate::conversations::{CONVERSATION, no_conversation};
 use crate::messages::{BRANCH, MessageStatus, no_message};
 use crate::tree::{Tree, TreeRow};
 use crate::{Conversation, Message, Store, StoreError};
@@ -155,7 +155,7 @@ impl Store {
     }
 
     /// Copies the branch from its first message up to one of its messages into a new conversation,
-    /// with system prompt, prefix and settings. Texts and token ids are the same, ids are new.
+    /// with system prompt, prefix, settings and persona. Texts and token ids are the same, ids are new.
     pub async fn copy_branch(
         &self,
         conversation_id: &str,
@@ -197,6 +197,15 @@ impl Store {
         .execute(&mut *tx)
         .await;
         self.changed_a_row(done, || no_conversation(conversation_id))?;
+        sqlx::query(
+            "insert into conversation_personas (conversation_id, persona_id)
+             select ?, persona_id from conversation_personas where conversation_id = ?",
+        )
+        .bind(&id)
+        .bind(conversation_id)
+        .execute(&mut *tx)
+        .await
+        .map_err(|error| self.failed(error))?;
         let mut parent: Option<String> = None;
         for message in &messages[..=end] {
             let copy = Uuid::now_v7().to_string();
@@ -213,10 +222,19 @@ impl Store {
             .execute(&mut *tx)
             .await
             .map_err(|error| self.failed(error))?;
+            sqlx::query(
+                "insert into context_cuts (message_id, summary, created_at_ms)
+                 select ?, summary, created_at_ms from context_cuts where message_id = ?",
+            )
+            .bind(&copy)
+            .bind(&message.id)
+            .execute(&mut *tx)
+            .await
+            .map_err(|error| self.failed(error))?;
             parent = Some(copy);
         }
         self.set_leaf(&mut tx, &id, parent.as_deref()).await?;
-        let conversation: Conversation = sqlx::query_as("select * from conversations where id = ?")
+        let conversation: Conversation = sqlx::query_as(CONVERSATION)
             .bind(&id)
             .fetch_one(&mut *tx)
             .await

@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use crate::deletion::Deletable;
 use crate::title::title_from;
-use crate::{NamedCacheKind, Store, StoreError, token_ids};
+use crate::{NamedCacheKind, Persona, Store, StoreError, token_ids};
 
 /// A conversation, without its messages.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,6 +28,8 @@ pub struct Conversation {
     pub deleted_at_ms: Option<i64>,
     /// The folder it is in, which may be deleted.
     pub folder_id: Option<String>,
+    /// The persona it was begun with, which may be deleted.
+    pub persona_id: Option<String>,
     /// Whether it stands above the others.
     pub is_pinned: bool,
     /// When it was taken out of the list, in milliseconds since the Unix epoch; none: it is in it.
@@ -74,6 +76,7 @@ impl FromRow<'_, SqliteRow> for Conversation {
             updated_at_ms: row.try_get("updated_at_ms")?,
             deleted_at_ms: row.try_get("deleted_at_ms")?,
             folder_id: row.try_get("folder_id")?,
+            persona_id: row.try_get("persona_id")?,
             is_pinned: row.try_get("is_pinned")?,
             archived_at_ms: row.try_get("archived_at_ms")?,
             prefix: prefix_from_row(row)?,
@@ -109,11 +112,17 @@ fn new(now_ms: i64) -> Conversation {
         updated_at_ms: now_ms,
         deleted_at_ms: None,
         folder_id: None,
+        persona_id: None,
         is_pinned: false,
         archived_at_ms: None,
         prefix: None,
     }
 }
+
+/// One conversation, by its id.
+pub(crate) const CONVERSATION: &str = "select *,
+        (select persona_id from conversation_personas where conversation_id = conversations.id) as persona_id
+    from conversations where id = ?";
 
 impl Store {
     /// Creates an empty conversation.
@@ -129,6 +138,17 @@ impl Store {
     ) -> Result<Conversation, StoreError> {
         let system_prompt = system_prompt.to_owned();
         self.insert_conversation(Conversation { system_prompt, ..new(now_ms) }).await
+    }
+
+    /// Creates an empty conversation with the system prompt of a persona.
+    pub async fn create_conversation_as(
+        &self,
+        now_ms: i64,
+        persona_id: &str,
+    ) -> Result<Conversation, StoreError> {
+        let Persona { system_prompt, .. } = self.persona(persona_id).await?;
+        let persona_id = Some(persona_id.to_owned());
+        self.insert_conversation(Conversation { persona_id, system_prompt, ..new(now_ms) }).await
     }
 
     /// Creates an empty conversation in a folder, with a system prompt.
@@ -186,6 +206,16 @@ impl Store {
         .execute(&mut *tx)
         .await
         .map_err(|error| self.failed(error))?;
+        if let Some(persona_id) = &conversation.persona_id {
+            sqlx::query(
+                "insert into conversation_personas (conversation_id, persona_id) values (?, ?)",
+            )
+            .bind(&conversation.id)
+            .bind(persona_id)
+            .execute(&mut *tx)
+            .await
+            .map_err(|error| self.failed(error))?;
+        }
         self.commit(tx).await?;
         Ok(conversation)
     }
@@ -197,6 +227,7 @@ impl Store {
         sqlx::query_as(
             "select id, title, system_prompt, leaf_message_id, created_at_ms, updated_at_ms, deleted_at_ms,
                  folder_id, is_pinned, archived_at_ms,
+                 (select persona_id from conversation_personas where conversation_id = conversations.id) as persona_id,
                  prefix_named_id, prefix_name, prefix_kind, prefix_kv_format, prefix_provenance, prefix_num_tokens, null as prefix_token_ids,
                  prefix_start_text, prefix_end_text, prefix_is_imported
              from conversations where deleted_at_ms is null order by activity_seq desc",
@@ -208,7 +239,7 @@ impl Store {
 
     /// One conversation, also when it is deleted but not purged yet.
     pub async fn conversation(&self, id: &str) -> Result<Option<Conversation>, StoreError> {
-        sqlx::query_as("select * from conversations where id = ?")
+        sqlx::query_as(CONVERSATION)
             .bind(id)
             .fetch_optional(&self.readers)
             .await

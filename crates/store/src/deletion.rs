@@ -1,5 +1,6 @@
 //! Deletions that can be undone until the program that made them closes the database: of
-//! conversations, named prompt caches, jobs and folders, whose tables have the same two columns for it.
+//! conversations, named prompt caches, jobs, folders, presets and personas, whose tables have the same
+//! two columns for it.
 
 use sqlx::{AssertSqlSafe, SqliteConnection};
 
@@ -8,6 +9,8 @@ use crate::conversations::no_conversation;
 use crate::folders::no_folder;
 use crate::jobs::no_job;
 use crate::named_caches::no_named_cache;
+use crate::personas::no_persona;
+use crate::presets::no_preset;
 use crate::{Store, StoreError};
 
 /// A table whose rows can be deleted and restored.
@@ -17,11 +20,19 @@ pub(crate) enum Deletable {
     NamedCaches,
     Jobs,
     Folders,
+    Presets,
+    Personas,
 }
 
 impl Deletable {
-    const ALL: [Deletable; 4] =
-        [Deletable::Conversations, Deletable::NamedCaches, Deletable::Jobs, Deletable::Folders];
+    const ALL: [Deletable; 6] = [
+        Deletable::Conversations,
+        Deletable::NamedCaches,
+        Deletable::Jobs,
+        Deletable::Folders,
+        Deletable::Presets,
+        Deletable::Personas,
+    ];
 
     fn table(self) -> &'static str {
         match self {
@@ -29,6 +40,8 @@ impl Deletable {
             Deletable::NamedCaches => "named_caches",
             Deletable::Jobs => "jobs",
             Deletable::Folders => "folders",
+            Deletable::Presets => "presets",
+            Deletable::Personas => "personas",
         }
     }
 
@@ -38,6 +51,8 @@ impl Deletable {
             Deletable::NamedCaches => no_named_cache(id),
             Deletable::Jobs => no_job(id),
             Deletable::Folders => no_folder(id),
+            Deletable::Presets => no_preset(id),
+            Deletable::Personas => no_persona(id),
         }
     }
 
@@ -91,8 +106,8 @@ impl Store {
         Ok(done.rows_affected() > 0)
     }
 
-    /// Removes for good the conversations, messages, named prompt caches, jobs and folders that this
-    /// program has deleted and not restored. The caller purges what these had in the prompt cache: see
+    /// Removes for good the conversations, messages, named prompt caches, jobs, folders, presets and
+    /// personas that this program has deleted and not restored. The caller purges what these had in the prompt cache: see
     /// [`Store::purged_owners`].
     pub async fn purge_deleted(&self) -> Result<(), StoreError> {
         let mut tx = self.begin().await?;

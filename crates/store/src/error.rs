@@ -103,6 +103,18 @@ pub enum StoreError {
         /// The id that was given.
         id: String,
     },
+    /// The preset does not exist, or it is deleted.
+    #[error("there is no preset {id}")]
+    NoPreset {
+        /// The id that was given.
+        id: String,
+    },
+    /// The persona does not exist, or it is deleted.
+    #[error("there is no persona {id}")]
+    NoPersona {
+        /// The id that was given.
+        id: String,
+    },
     /// An answer is still streaming at the end of the conversation's branch.
     #[error("conversation {conversation_id} is still being answered")]
     AlreadyStreaming {

@@ -351,6 +351,10 @@ async fn salvage(connection: &mut SqliteConnection) -> Result<Salvaged, sqlx::Er
         sqlx::query(lost).execute(&mut *connection).await?;
     }
 
+    if tables.iter().any(|table| table == "context_cuts") {
+        sqlx::raw_sql(FORGET_OF_LOST).execute(&mut *connection).await?;
+    }
+
     salvaged.conversations = num_rows(connection, "conversations").await?;
     salvaged.messages = num_rows(connection, "messages").await?;
     Ok(salvaged)
@@ -382,6 +386,13 @@ const REATTACH: &str = "
     where leaf_message_id is null or not exists (
         select 1 from messages where conversation_id = conversations.id and id = leaf_message_id
     );";
+
+/// What belongs to a lost row is of no use.
+const FORGET_OF_LOST: &str = "
+    delete from context_cuts where message_id not in (select id from messages);
+    delete from conversation_personas
+    where conversation_id not in (select id from conversations)
+        or persona_id not in (select id from personas);";
 
 /// A message whose deletion is lost is there again, and a branch does not end in a message that is
 /// deleted.

@@ -11,6 +11,9 @@ export type Command = { "type": "bootstrap" }
   | { "type": "new_conversation" }
   | { "type": "new_private_conversation" }
   | { "type": "new_conversation_in", folder_id: string, }
+  | { "type": "new_conversation_as", persona_id: string, }
+  | { "type": "get_context", conversation_id: string | null, }
+  | { "type": "read_again", conversation_id: string, message_id: string, }
   | { "type": "rename_conversation", id: string, title: string, }
   | { "type": "set_system_prompt", id: string, system_prompt: string, }
   | { "type": "delete_conversation", id: string, }
@@ -64,6 +67,15 @@ export type Command = { "type": "bootstrap" }
   | { "type": "revoke_api_key", id: string, deletes_saved: boolean, }
   | { "type": "get_settings", scope: SettingTarget, }
   | { "type": "set_setting", scope: SettingTarget, key: keyof Settings, value: Settings[keyof Settings] | null, }
+  | { "type": "set_parameters", conversation_id: string, values: Partial<Settings>, }
+  | { "type": "create_preset", name: string, values: Partial<Settings>, }
+  | { "type": "rename_preset", id: string, name: string, }
+  | { "type": "delete_preset", id: string, }
+  | { "type": "restore_preset", id: string, }
+  | { "type": "create_persona", name: string, system_prompt: string, model: string | null, values: Partial<Settings>, }
+  | { "type": "change_persona", id: string, name: string, system_prompt: string, model: string | null, }
+  | { "type": "delete_persona", id: string, }
+  | { "type": "restore_persona", id: string, }
   | { "type": "get_status" }
   | { "type": "get_monitor_now", after: number, }
   | { "type": "get_monitor_day" }
@@ -107,7 +119,7 @@ export type Command = { "type": "bootstrap" }
  * The answer to a [`Command`] that worked.
  */
 export type Reply = { "type": "done" }
-  | { "type": "bootstrap", conversations: Array<Conversation>, folders: Array<Folder>, models: Array<Model>, settings: Settings, status: Status, named: Array<NamedCache>, downloads: Array<Download>,
+  | { "type": "bootstrap", conversations: Array<Conversation>, folders: Array<Folder>, presets: Array<Preset>, personas: Array<Persona>, models: Array<Model>, settings: Settings, status: Status, named: Array<NamedCache>, downloads: Array<Download>,
 /**
  * The import of a model that is under way.
  */
@@ -193,6 +205,12 @@ ids: Array<string>, }
  */
 indexed_share: number, }
   | { "type": "folder", folder: Folder, }
+  | { "type": "context",
+/**
+ * None while no model is loaded that could read the conversation.
+ */
+context: ChatContext | null, }
+  | { "type": "persona", persona: Persona, }
   | { "type": "chats_imported", imported: ChatsImported, }
   | { "type": "jobs", jobs: Array<Job>, }
   | { "type": "job", job: Job, }
@@ -218,12 +236,15 @@ export type Event = { "type": "conversation", conversation: Conversation, }
   | { "type": "conversation_deleted", id: string, }
   | { "type": "conversations_changed" }
   | { "type": "folders", folders: Array<Folder>, }
+  | { "type": "presets", presets: Array<Preset>, }
+  | { "type": "personas", personas: Array<Persona>, }
   | { "type": "message", message: Message, }
   | { "type": "branch", conversation_id: string, after: string | null, messages: Array<Message>, }
   | { "type": "segment", conversation_id: string, message_id: string, index: number, segment: AnswerSegment, }
   | { "type": "delta", conversation_id: string, message_id: string, segment: number, offset: number, text: string, }
   | { "type": "beside", event: Event, }
   | { "type": "probabilities_read", read_id: string, processed_tokens: number, total_tokens: number, }
+  | { "type": "summarizing", conversation_id: string, message_id: string, }
   | { "type": "prefill", conversation_id: string, message_id: string, processed_tokens: number, total_tokens: number, cached_tokens: number, }
   | { "type": "models", models: Array<Model>, }
   | { "type": "downloads", downloads: Array<Download>, }
@@ -273,6 +294,10 @@ is_archived: boolean,
  * The folder it is in; a folder that is not listed is none.
  */
 folder_id: string | null,
+/**
+ * The persona that it was begun with; one that is not listed is none.
+ */
+persona_id: string | null,
 /**
  * Its saved context; none if nothing of it was ever saved.
  */
@@ -516,7 +541,59 @@ versions: Array<string>,
 /**
  * `ContinueAnswer` can let it go on, if nothing follows it.
  */
-can_continue: boolean, };
+can_continue: boolean,
+/**
+ * The model reads the branch from this message on, because what is before it had outgrown its
+ * context. Of several in a branch the last one counts.
+ */
+cut: ContextCut | null, };
+
+/**
+ * What is read in the place of the messages before one.
+ */
+export type ContextCut = {
+/**
+ * The model's own summary of them; none: they are forgotten.
+ */
+summary: string | null, };
+
+/**
+ * How much of a model's context a conversation takes, in tokens.
+ */
+export type ChatContext = {
+/**
+ * The model that would answer now.
+ */
+model: string,
+/**
+ * The most tokens of prompt and answer together.
+ */
+limit_tokens: number,
+/**
+ * What is read now, without what a next message adds.
+ */
+used_tokens: number,
+/**
+ * The system prompt or the starting point, with what the template writes around it: what all
+ * conversations with that begin with.
+ */
+beginning_tokens: number,
+/**
+ * The summary of earlier messages.
+ */
+summary_tokens: number,
+/**
+ * What is kept free for the next answer, wherever something may be cut off for it.
+ */
+answer_tokens: number,
+/**
+ * What happens when less is left.
+ */
+at_overflow: AtOverflow,
+/**
+ * The system prompt that the model's template writes where a conversation has none.
+ */
+own_system_prompt: string | null, };
 
 /**
  * A part of an answer. Markers and special tokens are in none of them.
@@ -1148,6 +1225,10 @@ max_tokens: number,
  */
 holds_loops: boolean,
 /**
+ * What becomes of a chat that has outgrown the model's context.
+ */
+at_overflow: AtOverflow,
+/**
  * 0 and 1 turn it off.
  */
 top_p: number,
@@ -1163,6 +1244,26 @@ min_p: number,
  * Makes the tokens of the last words less likely; 0 and 1 turn it off.
  */
 repetition_penalty: number,
+/**
+ * Taken off the logit of each token of the last words, once; 0 turns it off.
+ */
+presence_penalty: number,
+/**
+ * Taken off the logit of each token of the last words, for each time it occurs; 0 turns it off.
+ */
+frequency_penalty: number,
+/**
+ * How often XTC removes all likely tokens but the least likely of them; 0 turns it off.
+ */
+xtc_probability: number,
+/**
+ * The probability above which XTC calls a token likely.
+ */
+xtc_threshold: number,
+/**
+ * Texts that end an answer, which stops before them: one a line, see [`stop_strings`].
+ */
+stop: string,
 /**
  * A fixed seed makes sampled answers repeat; none: a new one every time.
  */
@@ -1237,6 +1338,7 @@ export type SettingScope = "generation_config" | "app" | "model" | "persona" | "
  */
 export type SettingTarget = { "type": "app" }
   | { "type": "model", name: string, }
+  | { "type": "persona", id: string, }
   | { "type": "chat", id: string, };
 
 /**
@@ -1259,6 +1361,33 @@ export type IdleUnload = "never" | "five_minutes" | "fifteen_minutes" | "one_hou
  * In how many bits keys and values are stored.
  */
 export type KvBits = "plain" | "eight_bits" | "four_bits";
+
+/**
+ * What becomes of a chat that has outgrown its model's context.
+ */
+export type AtOverflow = "stop" | "forget" | "summarize";
+
+/**
+ * Named parameters of answers, which chats can be given together.
+ */
+export type Preset = { id: string, name: string, values: Partial<Settings>, };
+
+/**
+ * What chats are begun with, by a name.
+ */
+export type Persona = { id: string, name: string,
+/**
+ * What conversations that are begun with it begin with; empty when there is none.
+ */
+system_prompt: string,
+/**
+ * The model of conversations that are begun with it; none: the one that is loaded.
+ */
+model: string | null,
+/**
+ * The parameters of their answers, as far as they set none themselves.
+ */
+values: Partial<Settings>, };
 
 /**
  * What the engine does now.

@@ -157,6 +157,7 @@ export function conversation(id: string, change: Partial<Conversation> = {}): Co
     is_pinned: false,
     is_archived: false,
     folder_id: null,
+    persona_id: null,
     cache: null,
     prefix: null,
     ...change,
@@ -275,6 +276,7 @@ export function message(id: string, change: Partial<Message> = {}): Message {
     model: null,
     versions: [],
     can_continue: false,
+    cut: null,
     ...change,
   };
 }
@@ -412,6 +414,12 @@ export const settings: Settings = {
   max_tokens: 1024,
   holds_loops: true,
   titles_by_model: false,
+  at_overflow: 'stop',
+  presence_penalty: 0,
+  frequency_penalty: 0,
+  xtc_probability: 0,
+  xtc_threshold: 0.1,
+  stop: '',
   seed: null,
   cache_budget_bytes: 20e9,
   cache_ram_budget_bytes: 1e9,
@@ -491,6 +499,8 @@ export function bootstrap(change: Partial<Extract<Reply, { type: 'bootstrap' }>>
   return {
     type: 'bootstrap',
     folders: [],
+    presets: [],
+    personas: [],
     conversations: [],
     models: [model('owner/model')],
     settings,

@@ -6,26 +6,25 @@ use std::time::{Duration, Instant};
 
 use cairn_chat::{FinishReason, GenerationStats};
 use cairn_engine::{
-    FinishedGeneration, GenerateEvent, GenerateRequest, LoadedModelStatus, PromptInput,
-    SegmentOptions,
+    FinishedGeneration, GenerateEvent, GenerateRequest, LoadedModelStatus, SegmentOptions,
 };
 use cairn_prompt_cache::Miss;
 use cairn_store::{FinishedMessage, MessageStatus, Store};
 
 use crate::app::{App, now_ms};
 use crate::cache::owners::conversation_owner;
-use crate::cache::prefix;
 use crate::chat::compare;
+use crate::chat::context::{Beginning, ReadPart};
 use crate::chat::holding::{self, Choice};
+use crate::chat::overflow::{self, Made};
 use crate::chat::progress::{Prefill, Progress};
-use crate::chat::prompt;
 use crate::chat::running::Running;
 use crate::chat::saving::{Saving, is_worth_retrying, retry, save};
 use crate::chat::savings;
 use crate::chat::segments::{Change, Now};
 use crate::chat::titles;
 use crate::chat::turns::Wanted;
-use crate::settings::{Settings, commands as settings};
+use crate::settings::{Settings, commands as settings, stop_strings};
 use crate::wire::{AnswerSegment, Event, Failure, NoticeLevel};
 use crate::{convert, models, platform};
 
@@ -48,7 +47,7 @@ pub(crate) struct Turn {
 
 impl Turn {
     /// The answer as it was, if it goes on.
-    fn before(&self) -> Option<&cairn_store::Message> {
+    pub(crate) fn before(&self) -> Option<&cairn_store::Message> {
         match &self.wanted {
             Wanted::GoesOn(before) => Some(before),
             Wanted::Any | Wanted::Model(_) | Wanted::Compared(_) => None,
@@ -237,14 +236,22 @@ async fn write(app: &Arc<App>, running: &Running, turn: &Turn, progress: &mut Pr
         if settings.holds_loops {
             progress.watch_for_loops();
         }
-        request(app, turn, model.as_deref(), &settings).await
+        let made = match &model {
+            Some(model) => overflow::make_room(app, running, turn, model, &settings).await?,
+            None => Made::Nothing,
+        };
+        Ok::<_, Failure>((request(app, turn, model.as_deref(), &settings).await?, made))
     };
-    let request = match request.await {
+    let (request, made) = match request.await {
+        Ok((_, Made::Stopped)) => return Outcome::stopped(progress),
         Ok(request) => request,
         Err(failure) => return Outcome::failed(failure.message, progress),
     };
     let mut saving = Saving::new();
-    let outcome = in_parts(app, running, turn, progress, request, &mut saving).await;
+    let mut outcome = in_parts(app, running, turn, progress, request, &mut saving).await;
+    if let (Made::Cut, Some(stats)) = (made, &mut outcome.stats) {
+        stats.cache_note = stats.cache_note.take().map(|_| convert::cut_note(stats));
+    }
     saving.settle(app).await;
     outcome
 }
@@ -509,32 +516,24 @@ impl Asked<'_> {
         settings: &Settings,
     ) -> Result<GenerateRequest, Failure> {
         let Asked { store, conversation_id, branch, model } = *self;
-        let row = store.conversation(conversation_id).await?;
-        let (system_prompt, prefix) =
-            row.map(|row| (row.system_prompt, row.prefix)).unwrap_or_default();
+        let cuts = store.context_cuts(conversation_id).await?;
         let loaded = model.and_then(|name| loaded_status(app, name));
-        let (prompt, kv_cache, num_draft_tokens) = match prefix {
-            Some(prefix) => {
-                let fingerprint = loaded.map(|model| model.fingerprint);
-                let prefix = prefix::checked(app, conversation_id, prefix, fingerprint).await?;
-                let kv_cache = prefix.kv_cache();
-                let messages = prompt::messages_for("", branch);
-                // A draft model would have to read the starting point again.
-                (PromptInput::After { prefix, messages }, kv_cache, None)
-            }
-            None => {
+        let beginning = Beginning::of(app, store, conversation_id, loaded.as_ref()).await?;
+        let prompt = beginning.with(ReadPart::of(branch, &cuts));
+        let (kv_cache, num_draft_tokens) = match &beginning {
+            // A draft model would have to read the starting point again.
+            Beginning::StartingPoint(prefix) => (prefix.kv_cache(), None),
+            Beginning::SystemPrompt(_) => {
                 let group_size = loaded.as_ref().and_then(|model| model.kv_group_size);
                 let has_draft = loaded.is_some_and(|model| model.draft.is_some());
-                (
-                    PromptInput::Messages(prompt::messages_for(&system_prompt, branch)),
-                    convert::kv_cache(settings, group_size),
-                    has_draft.then_some(NUM_DRAFT_TOKENS),
-                )
+                let kv_cache = convert::kv_cache(settings, group_size);
+                (kv_cache, has_draft.then_some(NUM_DRAFT_TOKENS))
             }
         };
         let is_private = !Arc::ptr_eq(store, &app.store);
         Ok(GenerateRequest {
             sampling: convert::sampling(settings),
+            stop: stop_strings(&settings.stop),
             max_tokens: settings.max_tokens as usize,
             context_length: settings.context_length.map(|length| length as usize),
             // What a private conversation computes must not come near the prompt cache's files.

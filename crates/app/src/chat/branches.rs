@@ -8,12 +8,15 @@
 use std::sync::Arc;
 
 use cairn_prompt_cache::PromptTokens;
+use serde_json::Map;
 
 use crate::app::{App, now_ms};
 use crate::cache::owners::conversation_owner;
+use crate::chat::answering::loaded_status;
+use crate::chat::context::{Beginning, ReadPart};
 use crate::chat::prompt::messages_for;
-use crate::convert;
 use crate::wire::{Event, Failure, Message, Reply};
+use crate::{convert, models};
 
 /// The current branch, as the interface shows it. A running answer is as the events so far describe it;
 /// its row may be older.
@@ -25,8 +28,10 @@ pub(crate) async fn messages(app: &App, conversation_id: &str) -> Result<Vec<Mes
     let branch = store.branch(conversation_id).await?;
     let mut versions = store.versions(conversation_id).await?;
     let mut messages: Vec<Message> = branch.into_iter().filter_map(convert::message).collect();
+    let mut cuts = store.context_cuts(conversation_id).await?;
     for message in &mut messages {
         message.versions = versions.remove(&message.id).unwrap_or_default();
+        message.cut = cuts.remove(&message.id).map(convert::context_cut);
     }
     for running in running {
         let Some(message) = messages.iter_mut().find(|message| message.id == running.id()) else {
@@ -127,6 +132,15 @@ async fn point_saved(app: &App, conversation_id: &str, of: &str) {
     let Some(handle) = app.engine.cache() else { return };
     let row = app.store.conversation(conversation_id).await.ok().flatten();
     let Ok(branch) = app.store.branch(conversation_id).await else { return };
+    let (owner, of) = (conversation_owner(conversation_id), conversation_owner(of));
+    let Ok(cuts) = app.store.context_cuts(conversation_id).await else { return };
+    if branch.iter().any(|message| cuts.contains_key(&message.id)) {
+        let part = ReadPart::of(&branch, &cuts);
+        if let Some(tokens) = tokens_of_part(app, conversation_id, part).await {
+            handle.point_ref(&owner, &of, &tokens);
+        }
+        return;
+    }
     let (num_opaque, mut ids) = match row.and_then(|row| row.prefix) {
         Some(prefix) => match prefix.token_ids {
             Some(ids) => (0, ids),
@@ -140,6 +154,20 @@ async fn point_saved(app: &App, conversation_id: &str, of: &str) {
         let Some(more) = message.token_ids else { break };
         ids.extend(more);
     }
-    let (owner, of) = (conversation_owner(conversation_id), conversation_owner(of));
     handle.point_ref(&owner, &of, &PromptTokens::after_opaque(num_opaque, ids));
+}
+
+/// The prompt of a branch of which only a part is read, if a model is loaded that can say: the ids of its
+/// first question are not the beginning of a prompt.
+async fn tokens_of_part(
+    app: &App,
+    conversation_id: &str,
+    part: ReadPart<'_>,
+) -> Option<PromptTokens> {
+    let model = loaded_status(app, &models::loaded_name(app)?)?;
+    let beginning = Beginning::of(app, &app.store, conversation_id, Some(&model)).await.ok()?;
+    let num_opaque = beginning.num_opaque();
+    let prompt = beginning.with(part);
+    let ids = app.engine.prompt_tokens(Some(&model.name), prompt, Map::new()).await.ok()?;
+    Some(PromptTokens::after_opaque(num_opaque, ids.get(num_opaque..)?.to_vec()))
 }

@@ -17,15 +17,19 @@
 //! segments    what is shown of an answer: text, reasoning, tool calls
 //! savings     how much reading an answer saved, and what was before a change
 //! prompt      a conversation's messages as the engine's input
+//! context     which part of them is read, and how much of the model's context that takes
+//! overflow    what happens when it takes too much
 //! ```
 
 pub(crate) mod answering;
 pub(crate) mod branches;
 pub(crate) mod compare;
+pub(crate) mod context;
 pub(crate) mod deletion;
 pub(crate) mod holding;
 pub(crate) mod loops;
 pub(crate) mod outlook;
+pub(crate) mod overflow;
 pub(crate) mod probabilities;
 pub(crate) mod progress;
 pub(crate) mod prompt;

@@ -1,5 +1,6 @@
-//! Asking for settings and changing them: for all chats, for a model, for a chat.
+//! Asking for settings and changing them: for all chats, for a model, for a persona, for a chat.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use cairn_store::Store;
@@ -9,6 +10,7 @@ use super::{SettingOverrides, SettingScope, Settings, generation_config, resolve
 use crate::api;
 use crate::app::App;
 use crate::models::{self, hub_settings, own_settings};
+use crate::personas;
 use crate::wire::{Event, Failure, Reply, SettingTarget};
 
 /// What holds for a target, and where each value was set.
@@ -16,6 +18,9 @@ pub(crate) async fn get(app: &App, target: &SettingTarget) -> Result<Reply, Fail
     let mut layers = vec![app.settings.overrides()];
     let model = match target {
         SettingTarget::Model { name } => Some(name.clone()),
+        SettingTarget::Persona { id } => {
+            app.store.persona(id).await?.model.or_else(|| models::loaded_name(app))
+        }
         SettingTarget::App | SettingTarget::Chat { .. } => models::loaded_name(app),
     };
     if let Some(model) = model {
@@ -26,7 +31,10 @@ pub(crate) async fn get(app: &App, target: &SettingTarget) -> Result<Reply, Fail
         }
     }
     if let SettingTarget::Chat { id } = target {
-        layers.push(of_chat(app.store_of(id).await, id).await?);
+        layers.extend(of_chat_and_persona(app.store_of(id).await, id).await?);
+    }
+    if let SettingTarget::Persona { id } = target {
+        layers.push(of_persona(app, id).await?);
     }
     let resolved = Box::new(resolve(app.settings.defaults(), &layers));
     Ok(Reply::Settings { resolved })
@@ -39,7 +47,8 @@ pub(crate) async fn for_answer(
     conversation_id: &str,
     model: Option<&str>,
 ) -> Result<Settings, Failure> {
-    let mut layers = vec![app.settings.overrides(), of_chat(store, conversation_id).await?];
+    let mut layers = vec![app.settings.overrides()];
+    layers.extend(of_chat_and_persona(store, conversation_id).await?);
     if let Some(model) = model {
         layers.extend(of_model(app, model).await?);
     }
@@ -82,6 +91,12 @@ pub(crate) async fn set(
             app.settings.save_model(&app.store, name, overrides).await?;
             own_settings::apply(app, name, key);
         }
+        SettingTarget::Persona { id } => {
+            let mut overrides = of_persona(app, id).await?;
+            overrides.set(key, value).map_err(Failure::invalid)?;
+            app.store.set_persona_settings(id, overrides.to_json().as_deref()).await?;
+            personas::emit(app).await;
+        }
         SettingTarget::Chat { id } => {
             let store = app.store_of(id).await;
             let mut overrides = of_chat(store, id).await?;
@@ -108,8 +123,36 @@ async fn check(app: &App, target: &SettingTarget, key: &str, value: &Value) -> R
             overrides.set(key, value.clone()).map_err(Failure::invalid)?;
             own_settings::check(app, name, key, value).await
         }
-        SettingTarget::Chat { .. } => Ok(()),
+        SettingTarget::Persona { .. } | SettingTarget::Chat { .. } => Ok(()),
     }
+}
+
+/// Replaces the parameters that a chat sets by these values, as a preset has them, and answers with what
+/// holds now.
+pub(crate) async fn set_parameters(
+    app: &Arc<App>,
+    conversation_id: &str,
+    values: BTreeMap<String, Value>,
+) -> Result<Reply, Failure> {
+    let _saving = app.settings.saving.lock().await;
+    let store = app.store_of(conversation_id).await;
+    let mut overrides = of_chat(store, conversation_id).await?;
+    overrides.replace_parameters(values).map_err(Failure::invalid)?;
+    store.set_conversation_settings(conversation_id, overrides.to_json().as_deref()).await?;
+    app.emit(Event::Settings { settings: app.settings() });
+    get(app, &SettingTarget::Chat { id: conversation_id.to_owned() }).await
+}
+
+/// What a chat sets, and the persona that it was begun with.
+async fn of_chat_and_persona(store: &Store, id: &str) -> Result<[SettingOverrides; 2], Failure> {
+    let persona = store.settings_of_conversations_persona(id).await?;
+    let persona = SettingOverrides::parse(SettingScope::Persona, persona.as_deref());
+    Ok([persona, of_chat(store, id).await?])
+}
+
+async fn of_persona(app: &App, id: &str) -> Result<SettingOverrides, Failure> {
+    let saved = app.store.persona(id).await?.setting_overrides;
+    Ok(SettingOverrides::parse(SettingScope::Persona, saved.as_deref()))
 }
 
 async fn of_chat(store: &Store, id: &str) -> Result<SettingOverrides, Failure> {

@@ -27,6 +27,7 @@ use crate::platform;
 pub(crate) use overrides::{SettingOverrides, resolve};
 pub use row::{SettingKind, SettingRow, SettingScope, SettingSection};
 use table::Machine;
+pub(crate) use table::stop_strings;
 pub use table::{Settings, TABLE};
 
 const KEY: &str = "settings";

@@ -67,6 +67,32 @@ impl SettingOverrides {
         Ok(())
     }
 
+    /// The values by key.
+    pub(crate) fn into_values(self) -> BTreeMap<String, Value> {
+        self.values.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
+    }
+
+    /// Replaces what presets and personas have, the parameters of answers, by these values. Other keys
+    /// among them are refused.
+    pub(crate) fn replace_parameters(
+        &mut self,
+        values: BTreeMap<String, Value>,
+    ) -> Result<(), String> {
+        let is_parameter = |key: &str| {
+            table::row(key).is_ok_and(|row| row.scopes.contains(&SettingScope::Persona))
+        };
+        let mut replaced = self.clone();
+        replaced.values.retain(|key, _| !is_parameter(key));
+        for (key, value) in values {
+            if !is_parameter(&key) {
+                return Err(format!("{key} is not a parameter of answers."));
+            }
+            replaced.set(&key, value)?;
+        }
+        *self = replaced;
+        Ok(())
+    }
+
     /// The JSON object to save; none where nothing is set.
     pub(crate) fn to_json(&self) -> Option<String> {
         // Texts as keys and plain values always serialize.
@@ -106,6 +132,28 @@ mod tests {
 
     fn defaults() -> Settings {
         Settings::defaults(&Machine { disk_bytes: 0, memory_bytes: 16 << 30 })
+    }
+
+    #[test]
+    fn parameters_are_replaced_together_and_nothing_else_is() {
+        let mut overrides = SettingOverrides::none(Chat);
+        overrides.set("temperature", json!(0.2)).unwrap();
+        overrides.set("holds_loops", json!(false)).unwrap();
+        let values = |json: Value| serde_json::from_value::<BTreeMap<_, _>>(json).unwrap();
+        overrides.replace_parameters(values(json!({ "top_k": 5 }))).unwrap();
+        let expected = r#"{"holds_loops":false,"top_k":5}"#;
+        assert_eq!(overrides.to_json().unwrap(), expected);
+        for (refused, named) in [
+            (json!({ "top_k": 7, "top_p": 2 }), "top_p"),
+            (json!({ "holds_loops": true }), "holds_loops"),
+            (json!({ "no_setting": 1 }), "no_setting"),
+        ] {
+            let why = overrides.replace_parameters(values(refused)).unwrap_err();
+            assert!(why.starts_with(named), "{why:?} should name {named}");
+            assert_eq!(overrides.to_json().unwrap(), expected, "all of it or nothing");
+        }
+        overrides.replace_parameters(BTreeMap::new()).unwrap();
+        assert_eq!(overrides.to_json().unwrap(), r#"{"holds_loops":false}"#);
     }
 
     #[test]

@@ -11,7 +11,7 @@ use super::row::SettingScope::{App, Chat, GenerationConfig, Model, Persona, Requ
 use super::row::SettingSection::{Advanced, General, Generation, Hub, Models, Server, Storage};
 use super::row::{MAX_SAFE_INTEGER, SettingRow, SettingScope};
 use super::settings_macro::settings;
-use crate::wire::{Appearance, IdleUnload, KvBits};
+use crate::wire::{Appearance, AtOverflow, IdleUnload, KvBits};
 
 const GIB: u64 = 1 << 30;
 
@@ -23,6 +23,8 @@ const MODEL: &[SettingScope] = &[Model];
 const APP_AND_MODEL: &[SettingScope] = &[App, Model];
 /// What can differ from answer to answer.
 const ANSWER: &[SettingScope] = &[App, Model, Persona, Chat, Request];
+/// What can differ from answer to answer of chats; other programs say it themselves.
+const CHATS_ANSWER: &[SettingScope] = &[App, Model, Persona, Chat];
 /// What can differ from chat to chat, and concerns no other program.
 const CHAT: &[SettingScope] = &[App, Model, Chat];
 /// What a model's publisher may recommend besides.
@@ -69,6 +71,12 @@ settings! {
         section: Generation, scopes: CHAT, rereads: false,
     }
 
+    /// What becomes of a chat that has outgrown the model's context.
+    at_overflow: AtOverflow = AtOverflow::Stop => {
+        kind: Choice { values: &["stop", "forget", "summarize"] },
+        section: Generation, scopes: CHAT, rereads: false,
+    }
+
     /// 0 and 1 turn it off.
     top_p: f64 = 0.95 => {
         kind: Number { min: 0.0, max: 1.0, step: 0.05 },
@@ -92,6 +100,36 @@ settings! {
     repetition_penalty: f64 = 1.0 => {
         kind: Number { min: 0.0, max: 2.0, step: 0.05 },
         section: Advanced, scopes: SAMPLING, rereads: false,
+    }
+
+    /// Taken off the logit of each token of the last words, once; 0 turns it off.
+    presence_penalty: f64 = 0.0 => {
+        kind: Number { min: -2.0, max: 2.0, step: 0.1 },
+        section: Advanced, scopes: ANSWER, rereads: false,
+    }
+
+    /// Taken off the logit of each token of the last words, for each time it occurs; 0 turns it off.
+    frequency_penalty: f64 = 0.0 => {
+        kind: Number { min: -2.0, max: 2.0, step: 0.1 },
+        section: Advanced, scopes: ANSWER, rereads: false,
+    }
+
+    /// How often XTC removes all likely tokens but the least likely of them; 0 turns it off.
+    xtc_probability: f64 = 0.0 => {
+        kind: Number { min: 0.0, max: 1.0, step: 0.05 },
+        section: Advanced, scopes: ANSWER, rereads: false,
+    }
+
+    /// The probability above which XTC calls a token likely.
+    xtc_threshold: f64 = 0.1 => {
+        kind: Number { min: 0.0, max: 0.5, step: 0.05 },
+        section: Advanced, scopes: ANSWER, rereads: false,
+    }
+
+    /// Texts that end an answer, which stops before them: one a line, see [`stop_strings`].
+    stop: String = String::new() => {
+        kind: Lines { max_chars: 1000 },
+        section: Advanced, scopes: CHATS_ANSWER, rereads: false,
     }
 
     /// A fixed seed makes sampled answers repeat; none: a new one every time.
@@ -191,6 +229,30 @@ settings! {
         kind: Count { min: 1024, max: 65_535 },
         section: Server, scopes: APP, rereads: false,
     }
+}
+
+/// The texts that end an answer: the lines of the setting `stop` that are not empty, in which `\n` is a
+/// line break, `\t` a tab, and `\\` a backslash.
+pub(crate) fn stop_strings(setting: &str) -> Vec<String> {
+    let unescaped = |line: &str| {
+        let mut text = String::with_capacity(line.len());
+        let mut rest = line.chars();
+        while let Some(next) = rest.next() {
+            match (next, rest.clone().next()) {
+                ('\\', Some(escaped @ ('n' | 't' | '\\'))) => {
+                    rest.next();
+                    text.push(match escaped {
+                        'n' => '\n',
+                        't' => '\t',
+                        other => other,
+                    });
+                }
+                _ => text.push(next),
+            }
+        }
+        text
+    };
+    setting.lines().filter(|line| !line.is_empty()).map(unescaped).collect()
 }
 
 /// What defaults may depend on.
@@ -303,6 +365,39 @@ mod tests {
         check("default_model", json!("a\nb"));
         check("appearance", json!("sepia"));
         check("no_setting", json!(1));
+    }
+
+    #[test]
+    fn penalties_and_xtc_are_sampled_within_their_bounds() {
+        for key in ["presence_penalty", "frequency_penalty", "xtc_probability", "xtc_threshold"] {
+            let Number { min, max, .. } = row(key).unwrap().kind else { panic!("{key}") };
+            for bound in [min, max] {
+                let mut settings = Settings::defaults(&MACHINE);
+                settings.set(key, &json!(bound)).unwrap();
+                let sampling = crate::convert::sampling(&settings);
+                assert_eq!(sampling.validate(), Ok(()), "{key} {bound}");
+                let sampled = [
+                    sampling.presence_penalty.unwrap(),
+                    sampling.frequency_penalty.unwrap(),
+                    sampling.xtc_probability,
+                    sampling.xtc_threshold,
+                ];
+                assert!(sampled.contains(&(bound as f32)), "{key} {bound} reaches the sampler");
+            }
+        }
+    }
+
+    #[test]
+    fn a_line_is_a_text_that_ends_an_answer() {
+        fn check(setting: &str, expected: &[&str]) {
+            assert_eq!(stop_strings(setting), expected, "{setting:?}");
+        }
+        check("", &[]);
+        check("\n\n", &[]);
+        check("END", &["END"]);
+        check("You:\n\n  two words \r\n", &["You:", "  two words "]);
+        check(r"\n\nYou:", &["\n\nYou:"]);
+        check(r"a\tb\\n\x\", &["a\tb\\n\\x\\"]);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use ts_rs::TS;
 
-use super::{AnswerSegment, Command, ConversationCache, ConversationPrefix};
+use super::{AnswerSegment, AtOverflow, Command, ConversationCache, ConversationPrefix};
 
 impl Command {
     /// Answers the last user message again.
@@ -46,6 +46,8 @@ pub struct Conversation {
     pub is_archived: bool,
     /// The folder it is in; a folder that is not listed is none.
     pub folder_id: Option<String>,
+    /// The persona that it was begun with; one that is not listed is none.
+    pub persona_id: Option<String>,
     /// Its saved context; none if nothing of it was ever saved.
     pub cache: Option<ConversationCache>,
     /// The starting point that it begins with.
@@ -102,6 +104,38 @@ pub struct Message {
     pub versions: Vec<String>,
     /// `ContinueAnswer` can let it go on, if nothing follows it.
     pub can_continue: bool,
+    /// The model reads the branch from this message on, because what is before it had outgrown its
+    /// context. Of several in a branch the last one counts.
+    pub cut: Option<ContextCut>,
+}
+
+/// What is read in the place of the messages before one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, TS)]
+pub struct ContextCut {
+    /// The model's own summary of them; none: they are forgotten.
+    pub summary: Option<String>,
+}
+
+/// How much of a model's context a conversation takes, in tokens.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, TS)]
+pub struct ChatContext {
+    /// The model that would answer now.
+    pub model: String,
+    /// The most tokens of prompt and answer together.
+    pub limit_tokens: u32,
+    /// What is read now, without what a next message adds.
+    pub used_tokens: u32,
+    /// The system prompt or the starting point, with what the template writes around it: what all
+    /// conversations with that begin with.
+    pub beginning_tokens: u32,
+    /// The summary of earlier messages.
+    pub summary_tokens: u32,
+    /// What is kept free for the next answer, wherever something may be cut off for it.
+    pub answer_tokens: u32,
+    /// What happens when less is left.
+    pub at_overflow: AtOverflow,
+    /// The system prompt that the model's template writes where a conversation has none.
+    pub own_system_prompt: Option<String>,
 }
 
 /// Why tokens were read again that had been read before.

@@ -16,8 +16,36 @@ pub enum SettingTarget {
     App,
     /// What a model answers.
     Model { name: String },
+    /// All conversations with a persona.
+    Persona { id: String },
     /// One conversation.
     Chat { id: String },
+}
+
+/// Values of some settings, by key.
+pub type SettingValues = BTreeMap<String, Value>;
+
+/// Named parameters of answers, which chats can be given together.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, TS)]
+pub struct Preset {
+    pub id: String,
+    pub name: String,
+    #[ts(type = "Partial<Settings>")]
+    pub values: SettingValues,
+}
+
+/// What chats are begun with, by a name.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, TS)]
+pub struct Persona {
+    pub id: String,
+    pub name: String,
+    /// What conversations that are begun with it begin with; empty when there is none.
+    pub system_prompt: String,
+    /// The model of conversations that are begun with it; none: the one that is loaded.
+    pub model: Option<String>,
+    /// The parameters of their answers, as far as they set none themselves.
+    #[ts(type = "Partial<Settings>")]
+    pub values: SettingValues,
 }
 
 /// The values that hold for a target.
@@ -42,6 +70,18 @@ pub enum Appearance {
     System,
     Light,
     Dark,
+}
+
+/// What becomes of a chat that has outgrown its model's context.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, TS)]
+#[serde(rename_all = "snake_case")]
+pub enum AtOverflow {
+    /// It ends there.
+    Stop,
+    /// Its oldest turns are no longer read.
+    Forget,
+    /// The model writes a summary, which is read instead of them.
+    Summarize,
 }
 
 /// After what time without use a model leaves memory.

@@ -19,6 +19,7 @@ mod model_settings;
 mod models;
 mod monitor;
 mod opening;
+mod per_chat;
 mod probabilities;
 mod revisions;
 mod saved_context;

@@ -12,6 +12,7 @@ mod jobs;
 mod monitor;
 mod named_caches;
 mod opening;
+mod per_chat;
 mod recovery;
 mod savings;
 mod search;

@@ -15,6 +15,11 @@ const rows: Catalogue['settings']['rows'] = {
     label: 'Antworten anhalten, die sich wiederholen',
     note: 'Cairn fragt, ob es dabei bleibt oder weitergeht.',
   },
+  at_overflow: {
+    label: 'Wenn der Kontext voll ist',
+    note: '„Aufhören“ beendet den Chat dort. Sonst werden die ältesten Nachrichten nicht mehr gelesen, oder statt ihrer eine Zusammenfassung des Modells; im Chat bleiben sie stehen.',
+    choices: { stop: 'Aufhören', forget: 'Vergessen', summarize: 'Zusammenfassen' },
+  },
   top_p: { label: 'Top-p', note: 'Lässt die unwahrscheinlichsten Tokens weg. 0 und 1 schalten es aus.' },
   top_k: { label: 'Top-k', note: 'Behält so viele der wahrscheinlichsten Tokens; 0 schaltet es aus.' },
   min_p: {
@@ -24,6 +29,24 @@ const rows: Catalogue['settings']['rows'] = {
   repetition_penalty: {
     label: 'Wiederholungsabzug',
     note: 'Über 1 kommen die letzten Wörter seltener wieder; 0 und 1 schalten es aus.',
+  },
+  presence_penalty: {
+    label: 'Anwesenheitsabzug',
+    note: 'Über 0 kommen Wörter, die zuletzt vorkamen, seltener wieder; 0 schaltet ihn aus.',
+  },
+  frequency_penalty: {
+    label: 'Häufigkeitsabzug',
+    note: 'Wie der Anwesenheitsabzug, für jedes Mal, das ein Wort vorkam.',
+  },
+  xtc_probability: {
+    label: 'XTC-Wahrscheinlichkeit',
+    note: 'Wie oft die wahrscheinlichsten Wörter wegbleiben, für weniger erwartete; 0 schaltet es aus.',
+  },
+  xtc_threshold: { label: 'XTC-Schwelle', note: 'Ab welcher Wahrscheinlichkeit XTC Wörter weglässt.' },
+  stop: {
+    label: 'Stopptexte',
+    note: 'Die Antwort endet vor einem von ihnen: einer pro Zeile, mit \\n für einen Zeilenumbruch.',
+    placeholder: 'Keine',
   },
   seed: { label: 'Startwert', note: 'Mit einem festen Startwert wiederholen sich Antworten.', placeholder: 'Zufällig' },
   alias: {
@@ -129,7 +152,7 @@ export const settings: Catalogue['settings'] = {
   rows,
   rereadsNote: 'Nach einer Änderung werden Chats einmal neu gelesen.',
   targets: 'Einstellungen für',
-  targetNames: { app: 'Alle Chats', model: 'Dieses Modell', chat: 'Dieser Chat' },
+  targetNames: { app: 'Alle Chats', model: 'Dieses Modell', persona: 'Diese Persona', chat: 'Dieser Chat' },
   forAllNote: 'Was ein Modell oder ein Chat selbst festlegt, geht vor.',
   forModelNote: (name) => `Was ${name} antwortet. Was ein Chat selbst festlegt, geht vor.`,
   sources: {

@@ -14,12 +14,35 @@ export const settingRows: Record<keyof Settings, SettingText> = {
     note: 'While nothing else is to do, in place of the first line. A title that you wrote stays.',
   },
   holds_loops: { label: 'Hold answers that repeat themselves', note: 'Cairn asks whether to stop or to go on.' },
+  at_overflow: {
+    label: 'When the context is full',
+    note: 'Stop ends the chat there. Otherwise the oldest messages are no longer read, or a summary that the model writes is read instead; they stay in the chat.',
+    choices: { stop: 'Stop', forget: 'Forget', summarize: 'Summarize' },
+  },
   top_p: { label: 'Top-p', note: 'Leaves out the least likely tokens. 0 and 1 turn it off.' },
   top_k: { label: 'Top-k', note: 'Keeps so many of the likeliest tokens; 0 turns it off.' },
   min_p: { label: 'Min-p', note: 'Drops tokens below this share of the likeliest one; 0 turns it off.' },
   repetition_penalty: {
     label: 'Repetition penalty',
     note: 'Above 1 the last words are less likely to come again; 0 and 1 turn it off.',
+  },
+  presence_penalty: {
+    label: 'Presence penalty',
+    note: 'Above 0, words that were used lately are less likely; 0 turns it off.',
+  },
+  frequency_penalty: {
+    label: 'Frequency penalty',
+    note: 'As the presence penalty, for each time that a word was used.',
+  },
+  xtc_probability: {
+    label: 'XTC probability',
+    note: 'How often the likeliest words are left out, for less expected ones; 0 turns it off.',
+  },
+  xtc_threshold: { label: 'XTC threshold', note: 'From which probability on XTC leaves words out.' },
+  stop: {
+    label: 'Stop strings',
+    note: 'The answer ends before one of them: one a line, with \\n for a line break.',
+    placeholder: 'None',
   },
   seed: { label: 'Seed', note: 'A fixed seed makes answers repeatable.', placeholder: 'Random' },
   alias: { label: 'Alias', note: 'What this model is called here and in requests to Cairn.', placeholder: 'None' },
@@ -121,7 +144,7 @@ export const settings = {
   rows: settingRows,
   rereadsNote: 'After a change, chats are read again once.',
   targets: 'Settings for',
-  targetNames: { app: 'All chats', model: 'This model', chat: 'This chat' },
+  targetNames: { app: 'All chats', model: 'This model', persona: 'This persona', chat: 'This chat' },
   forAllNote: 'What a model or a chat sets for itself comes first.',
   forModelNote: (name: string) => `What ${name} answers. What a chat sets for itself comes first.`,
   /** Where a value was set. */

@@ -1,0 +1,266 @@
+//! What happens when a chat has outgrown its model's context. Where its settings say so, the oldest turns
+//! are no longer read: they are forgotten, or a summary stands for them. They stay in the chat.
+//!
+//! The rest is read again from its beginning, so much is cut off at once: what is left takes at most half
+//! of the room that prompts have, and the next cut is as far away as that.
+
+use std::sync::Arc;
+
+use cairn_chat::{Message, Role, SegmentEvent};
+use cairn_engine::{
+    EngineError, GenerateEvent, GenerateRequest, LoadedModelStatus, PromptInput, SegmentOptions,
+};
+use cairn_store::ContextCut;
+
+use crate::app::{App, now_ms};
+use crate::chat::answering::{Turn, loaded_status};
+use crate::chat::context::{Beginning, ReadPart, Room, emit_message, num_tokens};
+use crate::chat::running::Running;
+use crate::convert;
+use crate::settings::Settings;
+use crate::wire::{AtOverflow, Event, Failure};
+
+/// How a model is asked for the summary, behind the turns that it is of.
+const ASK_FOR_SUMMARY: &str = "Summarize our conversation so far, so that it can go on from your \
+    summary alone. Keep names, numbers, decisions, what I want, and what is still open; leave out \
+    greetings and repetitions. Write in the language of the conversation, and nothing but the summary.";
+/// The most tokens of a summary, and the share of the context that it may take.
+const MAX_SUMMARY_TOKENS: usize = 1024;
+const SUMMARY_SHARE: usize = 8;
+
+/// What became of a chat that is to be answered.
+pub(crate) enum Made {
+    /// Everything fits, or nothing can or may be cut off.
+    Nothing,
+    /// The oldest turns are no longer read.
+    Cut,
+    /// The answer was stopped meanwhile.
+    Stopped,
+}
+
+/// Cuts off the oldest turns of a chat if its next answer has no room and its settings allow it.
+pub(crate) async fn make_room(
+    app: &Arc<App>,
+    running: &Running,
+    turn: &Turn,
+    model: &str,
+    settings: &Settings,
+) -> Result<Made, Failure> {
+    // An answer that goes on belongs to the prompt that it was begun with.
+    let is_stopping = settings.at_overflow == AtOverflow::Stop || turn.before().is_some();
+    let Some(model) = loaded_status(app, model).filter(|_| !is_stopping) else {
+        return Ok(Made::Nothing);
+    };
+    let (store, id) = (&turn.store, &turn.conversation_id);
+    let (branch, cuts) = (store.branch(id).await?, store.context_cuts(id).await?);
+    let part = ReadPart::of(&branch, &cuts);
+    let starts = starts_of_turns(part.messages);
+    let beginning = Beginning::of(app, store, id, Some(&model)).await?;
+    let room = Room::of(&model, settings);
+    let measure = Measure { app, model: &model, beginning: &beginning };
+    if starts.is_empty() || room.fits(measure.of(part).await?) {
+        return Ok(Made::Nothing);
+    }
+    let for_summary = match settings.at_overflow {
+        AtOverflow::Summarize => MAX_SUMMARY_TOKENS.min(room.limit / SUMMARY_SHARE),
+        AtOverflow::Stop | AtOverflow::Forget => 0,
+    };
+    let Some(first) = first_kept(&measure, part, &starts, room, for_summary).await? else {
+        return Ok(Made::Nothing);
+    };
+    let summary = match settings.at_overflow {
+        AtOverflow::Summarize => {
+            let before = ReadPart { messages: &part.messages[..first], ..part };
+            let prompt = prompt_for_summary(&measure, before, &starts, room, for_summary).await?;
+            let writer = Summary { app, running, turn, settings, max_tokens: for_summary };
+            match writer.write(&measure, prompt).await? {
+                Some(summary) => Some(summary),
+                None => return Ok(Made::Stopped),
+            }
+        }
+        AtOverflow::Stop | AtOverflow::Forget => None,
+    };
+    let message = &part.messages[first].id;
+    store.cut_context(message, &ContextCut { summary }, now_ms()).await?;
+    emit_message(app, store, id, message).await?;
+    Ok(Made::Cut)
+}
+
+/// The questions, but for the first, that follow an answer: a cut there leaves whole turns.
+fn starts_of_turns(messages: &[cairn_store::Message]) -> Vec<usize> {
+    let pairs = messages.windows(2).enumerate();
+    let starts =
+        pairs.filter(|(_, pair)| (pair[0].role, pair[1].role) == (Role::Assistant, Role::User));
+    starts.map(|(index, _)| index + 1).collect()
+}
+
+/// Counts the tokens of prompts.
+struct Measure<'a> {
+    app: &'a App,
+    model: &'a LoadedModelStatus,
+    beginning: &'a Beginning,
+}
+
+impl Measure<'_> {
+    async fn of(&self, part: ReadPart<'_>) -> Result<usize, EngineError> {
+        num_tokens(self.app, &self.model.name, self.beginning.with(part)).await
+    }
+}
+
+/// The first message that is still read: of as many turns as fit into half of the room, but of one at
+/// least; none where even that one does not fit.
+async fn first_kept(
+    measure: &Measure<'_>,
+    part: ReadPart<'_>,
+    starts: &[usize],
+    room: Room,
+    for_summary: usize,
+) -> Result<Option<usize>, EngineError> {
+    let goal = room.limit.saturating_sub(room.for_answer) / 2;
+    let from = |start: usize| ReadPart { messages: &part.messages[start..], summary: None };
+    // Fewer messages are fewer tokens, so the earliest start that fits is found by halving.
+    let (mut low, mut high) = (0, starts.len() - 1);
+    while low < high {
+        let middle = low.midpoint(high);
+        match measure.of(from(starts[middle])).await? + for_summary <= goal {
+            true => high = middle,
+            false => low = middle + 1,
+        }
+    }
+    let fits = measure.of(from(starts[low])).await? + for_summary < room.limit;
+    Ok(fits.then_some(starts[low]))
+}
+
+/// What the model is asked for a summary with. Where turns and summary together do not fit, as after an
+/// answer that filled the context, the oldest turns are left out.
+async fn prompt_for_summary(
+    measure: &Measure<'_>,
+    part: ReadPart<'_>,
+    starts: &[usize],
+    room: Room,
+    max_tokens: usize,
+) -> Result<PromptInput, Failure> {
+    let begins = std::iter::once(0).chain(starts.iter().copied());
+    for start in begins.filter(|&start| start < part.messages.len()) {
+        let summary = part.summary.filter(|_| start == 0);
+        let asked = ReadPart { messages: &part.messages[start..], summary };
+        let mut prompt = measure.beginning.with(asked);
+        if let PromptInput::Messages(messages) | PromptInput::After { messages, .. } = &mut prompt {
+            let content = ASK_FOR_SUMMARY.to_owned();
+            messages.push(Message { role: Role::User, content, token_ids: None });
+        }
+        let num_tokens = num_tokens(measure.app, &measure.model.name, prompt.clone()).await?;
+        if num_tokens + max_tokens <= room.limit {
+            return Ok(prompt);
+        }
+    }
+    Err(not_written("the context has no room for it"))
+}
+
+/// A summary that is to be written.
+struct Summary<'a> {
+    app: &'a Arc<App>,
+    running: &'a Running,
+    turn: &'a Turn,
+    settings: &'a Settings,
+    max_tokens: usize,
+}
+
+impl Summary<'_> {
+    /// Has the model write it, behind the turns that it has read already; none if it was stopped.
+    async fn write(
+        &self,
+        measure: &Measure<'_>,
+        prompt: PromptInput,
+    ) -> Result<Option<String>, Failure> {
+        let Summary { app, running, turn, settings, max_tokens } = *self;
+        app.emit(Event::Summarizing {
+            conversation_id: turn.conversation_id.clone(),
+            message_id: turn.message_id.clone(),
+        });
+        let is_private = !Arc::ptr_eq(&turn.store, &app.store);
+        let kv_cache = match &prompt {
+            PromptInput::After { prefix, .. } => prefix.kv_cache(),
+            _ => convert::kv_cache(settings, measure.model.kv_group_size),
+        };
+        let request = GenerateRequest {
+            model: Some(measure.model.name.clone()),
+            sampling: convert::sampling(settings),
+            max_tokens,
+            context_length: settings.context_length.map(|length| length as usize),
+            use_prompt_cache: !is_private,
+            kv_cache,
+            segments: Some(SegmentOptions::default()),
+            ..GenerateRequest::new(prompt)
+        };
+        let mut generation = app.engine.generate(request);
+        let mut summary = String::new();
+        let mut add = |events: Vec<SegmentEvent>| {
+            for event in events {
+                if let SegmentEvent::Text(text) = event {
+                    summary.push_str(&text);
+                }
+            }
+        };
+        loop {
+            let event = tokio::select! {
+                // Dropping it cancels the work.
+                () = running.stop.cancelled() => return Ok(None),
+                () = app.closing.cancelled() => return Ok(None),
+                event = generation.recv() => event,
+            };
+            match event {
+                Some(GenerateEvent::Delta { segments, .. }) => add(segments),
+                Some(GenerateEvent::Finished(finished)) => break add(finished.segments),
+                Some(GenerateEvent::Failed(error)) => return Err(not_written(&error.to_string())),
+                None => return Err(not_written("the engine ended before it was")),
+                Some(GenerateEvent::Prefill { .. } | GenerateEvent::SoFar(_)) => {}
+            }
+        }
+        match summary.trim() {
+            "" => Err(not_written("the model wrote nothing")),
+            summary => Ok(Some(summary.to_owned())),
+        }
+    }
+}
+
+fn not_written(why: &str) -> Failure {
+    Failure::invalid(format!(
+        "The summary of the earlier messages could not be written ({why}): choose to forget them instead"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn turns_begin_with_questions_behind_answers() {
+        fn check(roles: &str, expected: &[usize]) {
+            let row = |role| cairn_store::Message {
+                id: String::new(),
+                conversation_id: String::new(),
+                parent_id: None,
+                role: if role == 'Q' { Role::User } else { Role::Assistant },
+                status: cairn_store::MessageStatus::Complete,
+                text: String::new(),
+                segments: None,
+                token_ids: None,
+                error: None,
+                stats: None,
+                model: None,
+                created_at_ms: 0,
+                seq: 0,
+            };
+            let messages: Vec<_> = roles.chars().map(row).collect();
+            assert_eq!(starts_of_turns(&messages), expected, "{roles}");
+        }
+        check("", &[]);
+        check("QA", &[]);
+        check("QAQA", &[2]);
+        check("QAQAQA", &[2, 4]);
+        // A question that stands alone because its answer was deleted belongs to the next turn.
+        check("QAQQA", &[2]);
+        check("QAAQA", &[3]);
+    }
+}
