@@ -6,7 +6,9 @@ import { ChatStore } from './chat/chat.svelte';
 import { titleOf } from './chat/conversations.svelte';
 import { ChatFiles } from './chat/files.svelte';
 import { Find } from './chat/find.svelte';
+import { ContextStore } from './chat/context.svelte';
 import { FolderStore } from './chat/folders.svelte';
+import { PersonaStore } from './chat/personas.svelte';
 import { commands, isAvailable } from './commands';
 import { SearchStore } from './frame/search.svelte';
 import { JobStore } from './jobs/jobs.svelte';
@@ -27,9 +29,10 @@ import {
   type Dropped,
   type Platform,
 } from './platform/platform';
-import type { Event, ModelProblem, NamedCache } from './platform/wire';
+import type { Event, ModelProblem, NamedCache, Persona } from './platform/wire';
 import { ServerStore } from './server/server.svelte';
 import { HubAccessStore } from './settings/hubAccess.svelte';
+import { PresetStore } from './settings/presets.svelte';
 import { SettingsStore } from './settings/settings.svelte';
 import { shortModelName } from './status/engine';
 import { StatusStore } from './status/status.svelte';
@@ -59,7 +62,10 @@ export class App {
   readonly server: ServerStore;
   readonly jobs: JobStore;
   readonly chat: ChatStore;
+  readonly context: ContextStore;
   readonly folders: FolderStore;
+  readonly personas: PersonaStore;
+  readonly presets: PresetStore;
   readonly chatFiles: ChatFiles;
   readonly search: SearchStore;
   readonly find = new Find();
@@ -111,6 +117,10 @@ export class App {
       report,
     });
     this.chat = new ChatStore({ platform, toasts, undo, report, ...options });
+    this.context = new ContextStore(platform, report);
+    const startChat = (persona: Persona) => this.newChatAs(persona);
+    this.personas = new PersonaStore({ platform, toasts, undo, report, startChat });
+    this.presets = new PresetStore({ platform, settings: this.settings, toasts, undo, report });
     this.folders = new FolderStore({ platform, toasts, undo, report, storage: options.storage });
     const openConversation = (id: string) => this.openConversation(id);
     this.chatFiles = new ChatFiles({ platform, toasts, openConversation });
@@ -160,6 +170,8 @@ export class App {
       this.monitor.reconnected();
       this.status.receive(reply.status);
       this.folders.receive(reply.folders);
+      this.presets.receive(reply.presets);
+      this.personas.receive(reply.personas);
       this.chat.start(reply.conversations, !this.isReady);
       this.isReady = true;
       this.problem = null;
@@ -188,7 +200,8 @@ export class App {
   get isCovered(): boolean {
     const { cache, imports } = this;
     const isFileDialogOpen = imports.isOpen || cache.exporting !== null;
-    const isAboutChats = this.chatFiles.exporting !== null || this.folders.editing !== null;
+    const isEditing = this.folders.editing !== null || this.personas.editing !== null;
+    const isAboutChats = this.chatFiles.exporting !== null || isEditing;
     const isAsking =
       isAboutChats || this.chat.isPromptOpen || cache.savingId !== null || this.models.isAsking || this.server.isAsking;
     return (
@@ -226,8 +239,26 @@ export class App {
   newChatIn(folderId: string): void {
     this.navigation.go('chat');
     this.chat.newChat(folderId);
-    const model = this.folders.get(folderId)?.model ?? null;
-    if (model !== null && this.models.get(model) && !this.models.isLoaded(model)) void this.models.load(model);
+    this.#useModel(this.folders.get(folderId)?.model ?? null);
+  }
+
+  /** A new chat with a persona, with its model. */
+  newChatAs(persona: Persona): void {
+    this.navigation.go('chat');
+    this.chat.newChat(null, persona);
+    this.#useModel(persona.model);
+  }
+
+  /** Asks for the name of a persona that is as the open chat. */
+  editPersonaFromChat(): void {
+    const { chat, settings, status } = this;
+    const { target } = settings;
+    const values = target.type === 'chat' && target.id === chat.selectedId ? settings.parameters(true) : {};
+    this.personas.edit({ system_prompt: chat.systemPrompt, model: status.model, values });
+  }
+
+  #useModel(name: string | null): void {
+    if (name !== null && this.models.get(name) && !this.models.isLoaded(name)) void this.models.load(name);
   }
 
   newPrivateChat(): void {
@@ -415,6 +446,10 @@ export class App {
         return this.modelImport.receive(event.import);
       case 'folders':
         return this.folders.receive(event.folders);
+      case 'presets':
+        return this.presets.receive(event.presets);
+      case 'personas':
+        return this.personas.receive(event.personas);
       case 'conversations_changed':
         return void this.bootstrap();
       case 'settings':

@@ -34,6 +34,13 @@ export const commands: readonly AppCommand[] = [
   { id: 'new_chat', menu: 'file', shortcut: { key: 'n' }, run: (app) => app.newChat() },
   { id: 'new_private_chat', menu: 'file', shortcut: { key: 'n', shift: true }, run: (app) => app.newPrivateChat() },
   { id: 'new_folder', menu: 'file', run: (app) => app.folders.edit({}) },
+  { id: 'new_persona', menu: 'file', run: (app) => app.personas.edit({}) },
+  {
+    id: 'persona_from_chat',
+    menu: 'file',
+    isAvailable: isListed,
+    run: (app) => app.editPersonaFromChat(),
+  },
   {
     id: 'export_chat',
     menu: 'file',

@@ -1,6 +1,6 @@
 // Actions on conversations: choose, write, stop, rename, delete and undo.
 import { sentenceOf, type Platform } from '../platform/platform';
-import type { Command, Conversation, Event, Message, Reply } from '../platform/wire';
+import type { Command, Conversation, Event, Message, Persona, Reply } from '../platform/wire';
 import { strings } from '../text';
 import type { Toasts } from '../ui/toasts.svelte';
 import { UNDO_MS, type UndoStack } from '../ui/undo';
@@ -53,6 +53,8 @@ export class ChatStore {
   #newPrompt = $state('');
   /** The folder in which the first message makes the chat. */
   newFolderId = $state<string | null>(null);
+  /** The persona that it will have. */
+  newPersona = $state.raw<Persona | null>(null);
   readonly #drafts: Drafts;
   readonly #queue: Queue;
   readonly #options: ChatOptions;
@@ -99,7 +101,7 @@ export class ChatStore {
 
   /** The system prompt of the open chat, or of the one that the first message will make. */
   get systemPrompt(): string {
-    return this.selected ? this.selected.system_prompt : this.#newPrompt;
+    return this.selected ? this.selected.system_prompt : ((this.#newPrompt || this.newPersona?.system_prompt) ?? '');
   }
 
   /** Replaces the list; the first call also opens the conversation that was open last. */
@@ -122,10 +124,11 @@ export class ChatStore {
     else this.select(null);
   }
 
-  /** Shows the empty page and focuses the composer. The chat will be in this folder. */
-  newChat(folderId: string | null = null): void {
+  /** Shows the empty page and focuses the composer. The chat will be in this folder, or with this persona. */
+  newChat(folderId: string | null = null, persona: Persona | null = null): void {
     this.select(null);
     this.newFolderId = folderId;
+    this.newPersona = persona;
     this.numFocusRequests++;
   }
 
@@ -165,7 +168,10 @@ export class ChatStore {
   select(id: string | null): void {
     if (id !== this.selectedId) this.probabilities.close();
     this.selectedId = id;
-    if (id !== null) this.newFolderId = null;
+    if (id !== null) {
+      this.newFolderId = null;
+      this.newPersona = null;
+    }
     this.announcement = '';
     this.#options.storage?.setItem(SELECTED_KEY, id ?? '');
     if (id !== null && !this.#threads.has(id)) void this.#open(id).refetch();
@@ -262,6 +268,7 @@ export class ChatStore {
         return this.#answered(event.message);
       case 'segment':
       case 'delta':
+      case 'summarizing':
       case 'prefill':
         this.compare.receive(event);
         return this.#threads.get(event.conversation_id)?.receive(event);
@@ -572,10 +579,16 @@ export class ChatStore {
   /** Makes the chat of a first message, with the system prompt that was set for it. */
   async #createWithPrompt(): Promise<string> {
     const folder_id = this.newFolderId;
+    const persona_id = this.newPersona?.id ?? null;
     const id = await this.#create(
-      folder_id === null ? { type: 'new_conversation' } : { type: 'new_conversation_in', folder_id },
+      persona_id !== null
+        ? { type: 'new_conversation_as', persona_id }
+        : folder_id === null
+          ? { type: 'new_conversation' }
+          : { type: 'new_conversation_in', folder_id },
     );
     this.newFolderId = null;
+    this.newPersona = null;
     const system_prompt = this.#newPrompt;
     if (system_prompt === '') return id;
     this.#newPrompt = '';

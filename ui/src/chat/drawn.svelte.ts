@@ -50,10 +50,12 @@ export class DrawnMessages {
     if (left.size !== this.#left.size) this.#left = left;
   }
 
-  rows(messages: readonly Message[]): Row[] {
+  /** `from`: those before this index are not shown at all. */
+  rows(messages: readonly Message[], from = 0): Row[] {
     const rows: Row[] = [];
     let gap: Gap | null = null;
     for (const [index, message] of messages.entries()) {
+      if (index < from) continue;
       if (!this.#left.has(message.id)) {
         rows.push({ key: message.id, message, gap: null });
         gap = null;

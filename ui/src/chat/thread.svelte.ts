@@ -1,10 +1,14 @@
 // The messages of one chat, kept equal to the core's while an answer is being written.
 import type { AnswerSegment, Event, Message } from '../platform/wire';
+import { cutOf } from './context.svelte';
 import { DrawnMessages, type Place } from './drawn.svelte';
 import { growing, grown, isOlder } from './segments';
 
 /** Events that belong to one conversation. */
-export type ThreadEvent = Extract<Event, { type: 'message' | 'branch' | 'segment' | 'delta' | 'prefill' }>;
+export type ThreadEvent = Extract<
+  Event,
+  { type: 'message' | 'branch' | 'segment' | 'delta' | 'prefill' | 'summarizing' }
+>;
 type Branch = Extract<Event, { type: 'branch' }>;
 type Part = Extract<Event, { type: 'segment' | 'delta' }>;
 type Delta = Extract<Event, { type: 'delta' }>;
@@ -44,10 +48,20 @@ export class Thread {
   goal = $state<string | null>(null);
   /** The message that is being edited, and the text so far. */
   editing = $state<{ id: string; text: string } | null>(null);
+  /** The answer before which the model summarizes earlier messages. */
+  summarizing = $state<string | null>(null);
+  /** Messages that a summary stands for are unfolded. */
+  isEarlierShown = $state(false);
   /** How often another branch was put on screen. */
   numSwitches = $state(0);
 
   readonly last = $derived(this.messages[this.messages.length - 1]);
+  /** From where on the model reads it. */
+  readonly cut = $derived(cutOf(this.messages));
+  /** The index of the first message on screen. */
+  readonly firstShown = $derived(
+    this.cut && this.cut.cut.summary !== null && !this.isEarlierShown ? this.cut.index : 0,
+  );
   readonly isStreaming = $derived(this.last?.status === 'streaming');
   /** Whether the answers are by different models, so that each says by which. */
   readonly hasSeveralModels = $derived(new Set(this.messages.flatMap(({ model }) => model ?? [])).size > 1);
@@ -117,6 +131,7 @@ export class Thread {
   /** Sees to it that a message is drawn; returns whether it is in this branch. */
   uncover(messageId: string): boolean {
     const index = this.messages.findIndex(({ id }) => id === messageId);
+    if (index >= 0 && index < this.firstShown) this.isEarlierShown = true;
     if (index >= 0) this.drawn.draw(this.messages, index - 1, 3);
     return index >= 0;
   }
@@ -124,8 +139,11 @@ export class Thread {
   #apply(event: ThreadEvent, isReplay: boolean): void {
     if (event.type === 'message') this.#put(event.message);
     else if (event.type === 'branch') this.#switch(event);
-    else if (event.type === 'prefill') this.prefill = event;
-    else this.#change(event, isReplay);
+    else if (event.type === 'summarizing') this.summarizing = event.message_id;
+    else if (event.type === 'prefill') {
+      this.summarizing = null;
+      this.prefill = event;
+    } else this.#change(event, isReplay);
   }
 
   #put(message: Message): void {
@@ -136,6 +154,7 @@ export class Thread {
       this.messages[index] = message;
       if (message.status !== 'streaming') {
         if (this.prefill?.message_id === message.id) this.prefill = null;
+        if (this.summarizing === message.id) this.summarizing = null;
         if (wasStreaming) this.#options.onFinished?.(message);
       }
       return;

@@ -21,7 +21,8 @@ async function open(messages: Message[] = [question, answer]) {
     get_conversation: { type: 'conversation', conversation: conversation('a'), messages },
   };
   const { app } = await openWindow(platform);
-  const lastAsked = () => platform.asked.at(-1);
+  // What is asked about the context follows every change.
+  const lastAsked = () => platform.asked.findLast(({ type }) => type !== 'get_context');
   return { platform, app, lastAsked };
 }
 

@@ -1,4 +1,4 @@
-// What the palette finds: chats by title and by what they say, starting points, saved context, models and commands,
+// What the palette finds: chats by title and by what they say, personas, starting points, saved context, models and commands,
 // the best first.
 import type { App } from '../app.svelte';
 import { titleOf } from '../chat/conversations.svelte';
@@ -57,6 +57,7 @@ export function paletteGroups(app: App, query: string): PaletteGroup[] {
   if (query.trim() === '') {
     return ordered([
       group(words.recent, chatEntries(app, true), query, MOST_RECENT),
+      group(words.personas, personaEntries(app), query, MOST_OTHERS),
       group(words.startingPoints, startingPointEntries(app), query, MOST_OTHERS),
       group(words.models, modelEntries(app), query, MOST_OTHERS),
       group(words.actions, commandEntries(app), query, commands.length),
@@ -64,6 +65,7 @@ export function paletteGroups(app: App, query: string): PaletteGroup[] {
   }
   const groups = ordered([
     group(words.chats, chatEntries(app, false), query, MOST_CHATS),
+    group(words.personas, personaEntries(app), query, MOST_OTHERS),
     group(words.startingPoints, startingPointEntries(app), query, MOST_OTHERS),
     group(words.models, [...modelEntries(app), ...downloadEntries(app)], query, MOST_OTHERS),
     group(words.actions, commandEntries(app), query, MOST_OTHERS),
@@ -143,6 +145,17 @@ function savedEntries(app: App): PaletteEntry[] {
       app.openConversation(conversation.id);
       app.navigation.show('inspector', true);
     },
+  }));
+}
+
+function personaEntries(app: App): PaletteEntry[] {
+  return app.personas.items.map((persona) => ({
+    id: `persona-${persona.id}`,
+    label: strings.personas.startChatWith(persona.name),
+    searched: `${persona.name} ${strings.personas.one}`,
+    detail: persona.model === null ? '' : shortModelName(persona.model),
+    keys: '',
+    run: () => app.newChatAs(persona),
   }));
 }
 

@@ -1,7 +1,7 @@
 // The settings: each change is shown at once, checked and saved by the core, and taken back when that fails.
 import { sentenceOf, type Platform } from '../platform/platform';
 import type { ResolvedSettings, Settings, SettingScope, SettingTarget } from '../platform/wire';
-import type { SettingRow } from './table';
+import { table, type SettingRow } from './table';
 
 export type SettingValue = Settings[keyof Settings];
 
@@ -77,6 +77,21 @@ export class SettingsStore {
   /** Whether the target is a model that is pinned. */
   get isPinned(): boolean {
     return this.target.type === 'model' && (this.#resolved?.settings.is_pinned ?? false);
+  }
+
+  /** The parameters of answers that the target sets itself, and with `withPersona` its persona too. */
+  parameters(withPersona = false): Partial<Settings> {
+    const { settings, from } = this.#resolved ?? {};
+    const scopes: (SettingScope | undefined)[] = withPersona ? [this.target.type, 'persona'] : [this.target.type];
+    const own = table.filter(({ key, scopes: all }) => all.includes('persona') && scopes.includes(from?.[key]));
+    return Object.fromEntries(own.map(({ key }) => [key, settings?.[key]]));
+  }
+
+  /** Takes what holds for the target, as another command has answered it. */
+  take(target: SettingTarget, resolved: ResolvedSettings): void {
+    const { type } = this.target;
+    const isShown = type === 'chat' && target.type === 'chat' && this.target.id === target.id;
+    if (isShown) this.#resolved = resolved;
   }
 
   /** Where a value was set; null where there is only one scope to set it in, and until it is known. */

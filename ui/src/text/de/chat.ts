@@ -332,6 +332,7 @@ export const systemPrompt: Catalogue['systemPrompt'] = {
   fixed: 'Er kommt vom Startpunkt und kann hier nicht geändert werden.',
   note: 'Das Modell liest ihn vor allem anderen. Wenn du ihn änderst, wird der Chat einmal neu gelesen.',
   none: 'Keiner',
+  own: 'Vom Modell, solange dieser Chat keinen eigenen hat',
   title: 'System-Prompt',
   titleSet: 'System-Prompt (gesetzt)',
 };

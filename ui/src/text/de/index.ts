@@ -26,6 +26,7 @@ import {
 import { commands, common, connection, keys, menus, monitor, palette, sidebar, status } from './frame';
 import { jobs } from './jobs';
 import { discover, downloads, firstModel, hub, models } from './models';
+import { context, personas, presets } from './perChat';
 import { server } from './server';
 import { settings } from './settings';
 
@@ -41,9 +42,12 @@ export const de: Catalogue = {
   chats,
   compare,
   folders,
+  personas,
   chatFiles,
   privateChat,
   chat,
+  context,
+  presets,
   find,
   reasoning,
   toolCall,

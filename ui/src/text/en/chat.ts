@@ -340,6 +340,7 @@ export const systemPrompt = {
   fixed: 'It comes from the starting point and cannot be changed here.',
   note: 'The model reads this before everything else. If you change it, the chat is read again once.',
   none: 'None',
+  own: 'From the model, as long as this chat has none of its own',
   title: 'System prompt',
   titleSet: 'System prompt (set)',
 };

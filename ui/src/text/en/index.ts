@@ -25,6 +25,7 @@ import {
 import { commands, common, connection, keys, menus, monitor, palette, sidebar, status } from './frame';
 import { jobs } from './jobs';
 import { discover, downloads, firstModel, hub, models } from './models';
+import { context, personas, presets } from './perChat';
 import { server } from './server';
 import { settings } from './settings';
 
@@ -40,9 +41,12 @@ export const en = {
   chats,
   compare,
   folders,
+  personas,
   chatFiles,
   privateChat,
   chat,
+  context,
+  presets,
   find,
   reasoning,
   toolCall,

@@ -1,0 +1,80 @@
+// How much of the model's context the open chat takes, asked again whenever that may have changed.
+import type { Platform } from '../platform/platform';
+import type { AtOverflow, ChatContext, ContextCut, Message } from '../platform/wire';
+
+/** Less than this share of the context is little, however short answers are. */
+const LITTLE = 0.1;
+/** About how many characters a token has: what is not sent yet is only estimated. */
+const CHARS_IN_TOKEN = 4;
+
+/** What is left for the next answer, and whether that is little. */
+export interface Room {
+  left: number;
+  /** `tight`: next, something happens. `full`: what is written now no longer fits. */
+  state: 'enough' | 'tight' | 'full';
+}
+
+export function roomOf(context: ChatContext, draft: string): Room {
+  const { limit_tokens, used_tokens, answer_tokens } = context;
+  const left = limit_tokens - used_tokens - Math.ceil(draft.length / CHARS_IN_TOKEN);
+  if (left <= 0) return { left: 0, state: 'full' };
+  const little = Math.max(answer_tokens, limit_tokens * LITTLE);
+  return { left, state: used_tokens > 0 && left < little ? 'tight' : 'enough' };
+}
+
+/** The place from which a branch is read; null: from its beginning. */
+export function cutOf(messages: readonly Message[]): { index: number; id: string; cut: ContextCut } | null {
+  const index = messages.findLastIndex(({ cut }) => cut != null);
+  const message = messages[index];
+  return message?.cut ? { index, id: message.id, cut: message.cut } : null;
+}
+
+/** Owns what is known of the open chat's context. */
+export class ContextStore {
+  /** Null until it is known, and while no model is loaded that reads the chat. */
+  current = $state.raw<ChatContext | null>(null);
+  /** The chat that it is of; undefined before the first. */
+  #of: string | null | undefined;
+  #numAsked = 0;
+
+  constructor(
+    private readonly platform: Platform,
+    private readonly report: (error: unknown) => void,
+  ) {}
+
+  /** Asks for a chat, or with null for what a new one would find. */
+  async refresh(conversation_id: string | null): Promise<void> {
+    if (this.#of !== conversation_id) this.current = null;
+    this.#of = conversation_id;
+    const asked = ++this.#numAsked;
+    try {
+      const reply = await this.platform.call({ type: 'get_context', conversation_id });
+      if (asked === this.#numAsked) this.current = reply.type === 'context' ? reply.context : null;
+    } catch {
+      // A chat that is gone has none, and a core that does not answer is told of elsewhere.
+      if (asked === this.#numAsked) this.current = null;
+    }
+  }
+
+  /** Chooses what happens to a chat that has outgrown the context. */
+  async choose(conversation_id: string, value: AtOverflow): Promise<void> {
+    const scope = { type: 'chat', id: conversation_id } as const;
+    await this.#call(() => this.platform.call({ type: 'set_setting', scope, key: 'at_overflow', value }));
+  }
+
+  /** Lets the model read again what it had forgotten. */
+  async readAgain(conversation_id: string, message_id: string): Promise<void> {
+    if (await this.#call(() => this.platform.call({ type: 'read_again', conversation_id, message_id })))
+      await this.refresh(conversation_id);
+  }
+
+  async #call(run: () => Promise<unknown>): Promise<boolean> {
+    try {
+      await run();
+      return true;
+    } catch (error) {
+      this.report(error);
+      return false;
+    }
+  }
+}

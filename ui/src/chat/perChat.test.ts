@@ -1,0 +1,356 @@
+// What a chat has of its own: how full its context is, presets of parameters, and personas.
+import { fireEvent, screen, within } from '@testing-library/svelte';
+import { expect, test } from 'vitest';
+import { CallError } from '../platform/platform';
+import type { ChatContext, Command, Persona, Preset, Reply, Settings, SettingScope } from '../platform/wire';
+import {
+  bootstrap,
+  conversation,
+  FakePlatform,
+  gate,
+  message,
+  model,
+  saved,
+  settings as values,
+  settle,
+} from '../testing/fake';
+import { drawn, openWindow, useWindow } from '../testing/window';
+import { ContextStore, cutOf, roomOf } from './context.svelte';
+
+useWindow();
+
+const context = (change: Partial<ChatContext> = {}): ChatContext => ({
+  model: 'owner/model',
+  limit_tokens: 4096,
+  used_tokens: 1200,
+  beginning_tokens: 200,
+  summary_tokens: 0,
+  answer_tokens: 1024,
+  at_overflow: 'stop',
+  own_system_prompt: null,
+  ...change,
+});
+
+const preset: Preset = { id: 'p', name: 'Exact', values: { temperature: 0, top_k: 1 } };
+const persona: Persona = {
+  id: 's',
+  name: 'Stone',
+  system_prompt: 'You are a stone.',
+  model: 'owner/other',
+  values: { top_k: 7 },
+};
+
+const resolved = (change: Partial<Settings>, scope: SettingScope = 'chat'): Reply => ({
+  type: 'settings',
+  resolved: {
+    settings: { ...values, ...change },
+    from: Object.fromEntries(Object.keys(change).map((key) => [key, scope])),
+  },
+});
+
+interface Given {
+  context?: Partial<ChatContext> | null;
+  own?: Reply;
+  messages?: ReturnType<typeof message>[];
+  change?: Parameters<typeof conversation>[1];
+}
+
+async function open({ context: known = {}, own = resolved({}), messages, change }: Given = {}) {
+  const platform = new FakePlatform();
+  const row = conversation('a', { cache: saved({ cached_tokens: 1000 }), ...change });
+  const rows = messages ?? [
+    message('q', { role: 'user', text: 'Why?' }),
+    message('w', { parent_id: 'q', text: 'Because.' }),
+  ];
+  platform.answers = {
+    bootstrap: bootstrap({
+      conversations: [row],
+      models: [model('owner/model'), model('owner/other')],
+      presets: [preset],
+      personas: [persona],
+    }),
+    get_conversation: { type: 'conversation', conversation: row, messages: rows },
+    get_context: { type: 'context', context: known && context(known) },
+    get_settings: own,
+  };
+  const { app } = await openWindow(platform);
+  app.navigation.show('inspector', true);
+  await drawn();
+  await settle();
+  await drawn();
+  const inspector = () => screen.getByRole('complementary', { name: 'This chat' });
+  const asked = (type: Command['type']) => platform.asked.filter((command) => command.type === type);
+  return { app, asked, inspector, platform };
+}
+
+test.each([
+  [{ used_tokens: 0 }, '', 4096, 'enough'],
+  [{ used_tokens: 3072 }, '', 1024, 'enough'],
+  [{ used_tokens: 3073 }, '', 1023, 'tight'],
+  [{ used_tokens: 3000 }, 'x'.repeat(400), 996, 'tight'],
+  [{ used_tokens: 3680, answer_tokens: 8 }, '', 416, 'enough'],
+  [{ used_tokens: 3690, answer_tokens: 8 }, '', 406, 'tight'],
+  [{ used_tokens: 4090 }, 'x'.repeat(24), 0, 'full'],
+  [{ used_tokens: 5000 }, '', 0, 'full'],
+] as const)('with %o and a draft, what is left is told', (change, draft, left, state) => {
+  expect(roomOf(context(change), draft)).toEqual({ left, state });
+});
+
+test('of several cuts the last one counts', () => {
+  const rows = [
+    message('a', { role: 'user', cut: { summary: null } }),
+    message('b'),
+    message('c', { role: 'user', cut: { summary: 'S' } }),
+    message('d'),
+  ];
+  expect(cutOf(rows)).toEqual({ index: 2, id: 'c', cut: { summary: 'S' } });
+  expect(cutOf(rows.slice(0, 2))?.index).toBe(0);
+  expect(cutOf([message('a')])).toBeNull();
+});
+
+test('only the newest answer about the context counts', async () => {
+  const platform = new FakePlatform();
+  const store = new ContextStore(platform, () => undefined);
+  const [slow, fast] = [gate<Reply>(), gate<Reply>()];
+  platform.answers.get_context = () => slow.promise;
+  const first = store.refresh('a');
+  platform.answers.get_context = () => fast.promise;
+  const second = store.refresh('b');
+  fast.open({ type: 'context', context: context({ used_tokens: 2 }) });
+  slow.open({ type: 'context', context: context({ used_tokens: 1 }) });
+  await Promise.all([first, second]);
+  expect(store.current?.used_tokens).toBe(2);
+});
+
+test('the gauge tells what is used, saved and left, by part', async () => {
+  const { inspector } = await open({ change: { system_prompt: 'Be brief.' }, context: { summary_tokens: 100 } });
+  const meter = within(inspector()).getByRole('meter', { name: 'Context' });
+  expect(meter.getAttribute('aria-valuetext')).toBe('1,200 of 4,096 tokens used, 1,000 of them saved');
+  const rows = [...(meter.nextElementSibling?.children ?? [])].map((cell) => cell.textContent);
+  expect(rows).toEqual([
+    'System prompt',
+    '200',
+    'Summary',
+    '100',
+    'Messages',
+    '900',
+    'of it saved',
+    '1,000',
+    'Left',
+    '2,896',
+  ]);
+});
+
+test('without a model the gauge says how to see it', async () => {
+  const { inspector } = await open({ context: null });
+  expect(within(inspector()).queryByRole('meter')).toBeNull();
+  expect(inspector().textContent).toContain('Load a model to see how much room is left.');
+});
+
+test('the system prompt of the model is shown as inherited', async () => {
+  const { inspector } = await open({ context: { own_system_prompt: 'You are Qwen.' } });
+  expect(inspector().textContent).toContain('You are Qwen.');
+  expect(inspector().textContent).toContain('From the model, as long as this chat has none of its own');
+});
+
+test('before the context is full a choice is offered, and taken for this chat', async () => {
+  const { asked } = await open({ context: { used_tokens: 3500 } });
+  const warning = screen.getByText(/About 596 tokens are left/).closest('p') as HTMLElement;
+  await fireEvent.click(within(warning).getByRole('button', { name: 'Forget the oldest messages' }));
+  expect(asked('set_setting')).toEqual([
+    { type: 'set_setting', scope: { type: 'chat', id: 'a' }, key: 'at_overflow', value: 'forget' },
+  ]);
+});
+
+test('where a choice was made the warning says what happens next', async () => {
+  await open({ context: { used_tokens: 3500, at_overflow: 'summarize' } });
+  const warning = screen.getByText(/the model summarizes the oldest messages/).closest('p') as HTMLElement;
+  expect(within(warning).queryByRole('button')).toBeNull();
+});
+
+test('with enough room there is no warning', async () => {
+  await open();
+  expect(screen.queryByText(/are left in this chat/)).toBeNull();
+});
+
+const longChat = (summary: string | null) => [
+  message('q1', { role: 'user', text: 'First question' }),
+  message('w1', { parent_id: 'q1', text: 'First answer' }),
+  message('q2', { parent_id: 'w1', role: 'user', text: 'Second question', cut: { summary } }),
+  message('w2', { parent_id: 'q2', text: 'Second answer' }),
+];
+
+test('what is forgotten stays in sight, and can be read again', async () => {
+  const { asked } = await open({ messages: longChat(null) });
+  expect(document.querySelector('[data-message="q1"]')?.classList).toContain('forgotten');
+  expect(document.querySelector('[data-message="q2"]')?.classList).not.toContain('forgotten');
+  const line = screen.getByRole('region', { name: 'The model no longer reads what is above.' });
+  await fireEvent.click(within(line).getByRole('button', { name: 'Read it again' }));
+  expect(asked('read_again')).toEqual([{ type: 'read_again', conversation_id: 'a', message_id: 'q2' }]);
+});
+
+test('a summary stands for what it replaces, which unfolds', async () => {
+  await open({ messages: longChat('They spoke of **stones**.') });
+  const summary = screen.getByRole('region', { name: 'Summary of the earlier messages' });
+  expect(summary.querySelector('strong')?.textContent).toBe('stones');
+  expect(screen.queryByText('First question')).toBeNull();
+  const unfold = within(summary).getByRole('button', { name: 'Show 2 earlier messages' });
+  expect(unfold.getAttribute('aria-expanded')).toBe('false');
+  await fireEvent.click(unfold);
+  await drawn();
+  expect(screen.getByText('First question')).toBeTruthy();
+});
+
+test('while the model summarizes, the answer that waits says so', async () => {
+  const { platform } = await open({
+    messages: [...longChat(null).slice(0, 3), message('w2', { parent_id: 'q2', status: 'streaming' })],
+  });
+  platform.emit({ type: 'summarizing', conversation_id: 'a', message_id: 'w2' });
+  await drawn();
+  expect(screen.getByText('Summarizing the earlier messages…')).toBeTruthy();
+  platform.emit({
+    type: 'prefill',
+    conversation_id: 'a',
+    message_id: 'w2',
+    processed_tokens: 5,
+    total_tokens: 10,
+    cached_tokens: 0,
+  });
+  await drawn();
+  expect(screen.queryByText('Summarizing the earlier messages…')).toBeNull();
+});
+
+test('a preset gives its values to the chat, which can be taken back', async () => {
+  const { app, asked, inspector, platform } = await open({ own: resolved({ min_p: 0.2 }) });
+  platform.answers.set_parameters = resolved({ temperature: 0, top_k: 1 });
+  const button = within(inspector()).getByRole('button', { name: 'Use the preset Exact' });
+  expect(button.getAttribute('aria-pressed')).toBe('false');
+  await fireEvent.click(button);
+  await drawn();
+  expect(asked('set_parameters')).toEqual([
+    { type: 'set_parameters', conversation_id: 'a', values: { temperature: 0, top_k: 1 } },
+  ]);
+  expect(button.getAttribute('aria-pressed')).toBe('true');
+  app.undo.undo();
+  await settle();
+  expect(asked('set_parameters').at(-1)).toEqual({
+    type: 'set_parameters',
+    conversation_id: 'a',
+    values: { min_p: 0.2 },
+  });
+});
+
+test('the values of a chat are saved as a preset; what is refused stands beside the name', async () => {
+  const { asked, inspector, platform } = await open({ own: resolved({ min_p: 0.2 }) });
+  await fireEvent.click(within(inspector()).getByRole('button', { name: 'Save as preset…' }));
+  await drawn();
+  const field = within(inspector()).getByRole('textbox', { name: 'Name of the preset' });
+  await fireEvent.input(field, { target: { value: ' Exact ' } });
+  platform.answers.create_preset = new CallError('invalid', 'There is already a preset with the name “Exact”.');
+  await fireEvent.submit(field.closest('form') as HTMLFormElement);
+  await drawn();
+  expect(within(inspector()).getByRole('alert').textContent).toContain('There is already a preset');
+  expect(field.getAttribute('aria-invalid')).toBe('true');
+  delete platform.answers.create_preset;
+  await fireEvent.submit(field.closest('form') as HTMLFormElement);
+  await drawn();
+  expect(asked('create_preset').at(-1)).toEqual({ type: 'create_preset', name: 'Exact', values: { min_p: 0.2 } });
+  expect(within(inspector()).queryByRole('textbox', { name: 'Name of the preset' })).toBeNull();
+});
+
+test('a chat that sets nothing has nothing to save as a preset', async () => {
+  const { inspector } = await open({ own: resolved({ top_p: 0.5 }, 'app') });
+  const save = within(inspector()).getByRole('button', { name: 'Save as preset…' });
+  expect((save as HTMLButtonElement).disabled).toBe(true);
+  expect(inspector().textContent).toContain('Change a value first');
+});
+
+test('a deleted preset is brought back by undo', async () => {
+  const { app, asked, inspector } = await open();
+  void app.presets.remove(preset);
+  await drawn();
+  expect(within(inspector()).queryByRole('button', { name: 'Use the preset Exact' })).toBeNull();
+  app.undo.undo();
+  await settle();
+  expect(asked('restore_preset')).toEqual([{ type: 'restore_preset', id: 'p' }]);
+});
+
+test('a persona of the sidebar begins a chat, with its model and its prompt', async () => {
+  const { app, asked, platform } = await open();
+  const row = conversation('b', { title: '', persona_id: 's', system_prompt: 'You are a stone.' });
+  platform.answers.new_conversation_as = { type: 'conversation', conversation: row, messages: [] };
+  platform.answers.send_message = { type: 'sent', conversation: { ...row, is_streaming: true }, messages: [] };
+  const list = screen.getByRole('region', { name: 'Personas' });
+  await fireEvent.click(within(list).getByRole('button', { name: 'Stone' }));
+  await drawn();
+  expect(asked('load_model')).toEqual([{ type: 'load_model', name: 'owner/other' }]);
+  expect(app.chat.systemPrompt).toBe('You are a stone.');
+  expect(screen.getByRole('heading', { name: 'A chat with Stone' })).toBeTruthy();
+  app.chat.draft = 'Hello';
+  await app.chat.send();
+  expect(asked('new_conversation_as')).toEqual([{ type: 'new_conversation_as', persona_id: 's' }]);
+  expect(asked('set_system_prompt')).toEqual([]);
+  expect(app.chat.newPersona).toBeNull();
+});
+
+test('a persona is made from a chat with what the chat sets itself', async () => {
+  const { app, asked, platform } = await open({
+    own: resolved({ top_k: 5 }),
+    change: { system_prompt: 'Be brief.' },
+  });
+  platform.answers.create_persona = { type: 'persona', persona: { ...persona, id: 'n', name: 'Brief' } };
+  app.run('persona_from_chat');
+  await drawn();
+  const dialog = screen.getByRole('dialog', { name: 'New persona' });
+  await fireEvent.input(within(dialog).getByLabelText('Name'), { target: { value: 'Brief' } });
+  await fireEvent.submit(dialog.querySelector('form') as HTMLFormElement);
+  await drawn();
+  expect(asked('create_persona')).toEqual([
+    {
+      type: 'create_persona',
+      name: 'Brief',
+      system_prompt: 'Be brief.',
+      model: 'owner/model',
+      values: { top_k: 5 },
+    },
+  ]);
+  expect(app.personas.items.map(({ name }) => name)).toEqual(['Stone', 'Brief']);
+});
+
+test('the dialog of a persona sets its parameters, and the inspector shows those of the chat again', async () => {
+  const { app, asked } = await open();
+  app.personas.edit(persona);
+  await drawn();
+  await settle();
+  await drawn();
+  expect(app.settings.target).toEqual({ type: 'persona', id: 's' });
+  await app.settings.set('top_k', 9);
+  expect(asked('set_setting').at(-1)).toMatchObject({ scope: { type: 'persona', id: 's' }, key: 'top_k', value: 9 });
+  await app.personas.save('Stone', 'You are a pebble.', null);
+  await drawn();
+  expect(asked('change_persona')).toEqual([
+    { type: 'change_persona', id: 's', name: 'Stone', system_prompt: 'You are a pebble.', model: null },
+  ]);
+  expect(app.settings.target).toEqual({ type: 'chat', id: 'a' });
+});
+
+test('a deleted persona is brought back by undo', async () => {
+  const { app, asked } = await open();
+  await app.personas.remove('s');
+  await drawn();
+  expect(screen.queryByRole('region', { name: 'Personas' })).toBeNull();
+  app.undo.undo();
+  await settle();
+  expect(asked('restore_persona')).toEqual([{ type: 'restore_persona', id: 's' }]);
+});
+
+test('a number of a chat has a line beside its field, and what the core refuses stands there', async () => {
+  const { asked, inspector, platform } = await open();
+  const line = within(inspector()).getByRole('slider', { name: 'Temperature' });
+  await fireEvent.change(line, { target: { value: '1.2' } });
+  expect(asked('set_setting').at(-1)).toMatchObject({ key: 'temperature', value: 1.2 });
+  platform.answers.set_setting = new CallError('storage', 'The disk is full.');
+  await fireEvent.change(line, { target: { value: '1.4' } });
+  await drawn();
+  expect(within(inspector()).getByRole('alert').textContent).toContain('The disk is full.');
+});

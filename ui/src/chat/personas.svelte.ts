@@ -1,0 +1,104 @@
+// Personas: made, changed, deleted and brought back.
+import { sentenceOf, type Platform } from '../platform/platform';
+import type { Command, Persona } from '../platform/wire';
+import { strings } from '../text';
+import type { Toasts } from '../ui/toasts.svelte';
+import { UNDO_MS, type UndoStack } from '../ui/undo';
+
+export interface PersonaOptions {
+  platform: Platform;
+  toasts: Toasts;
+  undo: UndoStack;
+  report: (error: unknown) => void;
+  /** Begins a chat with a persona. */
+  startChat: (persona: Persona) => void;
+}
+
+/** What the dialog begins with: a persona, or without an id a new one. */
+export type PersonaDraft = Partial<Persona>;
+
+/** Owns the personas. */
+export class PersonaStore {
+  items = $state.raw<Persona[]>([]);
+  /** What the dialog is about. */
+  editing = $state.raw<PersonaDraft | null>(null);
+  /** Why that could not be saved. */
+  problem = $state<string | null>(null);
+  isSaving = $state(false);
+  readonly #options: PersonaOptions;
+
+  constructor(options: PersonaOptions) {
+    this.#options = options;
+  }
+
+  receive(personas: Persona[]): void {
+    this.items = personas;
+  }
+
+  get(id: string | null): Persona | undefined {
+    return this.items.find((persona) => persona.id === id);
+  }
+
+  /** Asks what a persona is called, and what its chats begin with. */
+  edit(persona: PersonaDraft): void {
+    this.problem = null;
+    this.editing = persona;
+  }
+
+  async save(name: string, system_prompt: string, model: string | null): Promise<void> {
+    const { editing } = this;
+    if (!editing || this.isSaving) return;
+    const { id, values = {} } = editing;
+    this.isSaving = true;
+    try {
+      const { platform } = this.#options;
+      if (id !== undefined) await platform.call({ type: 'change_persona', id, name, system_prompt, model });
+      else this.#made(await platform.call({ type: 'create_persona', name, system_prompt, model, values }));
+      this.editing = null;
+    } catch (error) {
+      this.problem = sentenceOf(error);
+    } finally {
+      this.isSaving = false;
+    }
+  }
+
+  #made(reply: { type: string; persona?: Persona }): void {
+    const { persona } = reply;
+    if (!persona) return;
+    if (!this.get(persona.id)) this.items = [...this.items, persona];
+    this.#options.toasts.show('info', strings.personas.made(persona.name), {
+      milliseconds: UNDO_MS,
+      action: { label: strings.personas.startChat, run: () => this.#options.startChat(persona) },
+    });
+  }
+
+  /** Deletes a persona at once and offers to bring it back; its chats stay. */
+  async remove(id: string): Promise<void> {
+    const persona = this.get(id);
+    if (!persona) return;
+    const { toasts, undo } = this.#options;
+    const before = this.items;
+    this.items = before.filter((other) => other.id !== id);
+    let toast = 0;
+    const isDone = this.#run({ type: 'delete_persona', id });
+    const restore = undo.push(() => {
+      toasts.dismiss(toast);
+      void this.#run({ type: 'restore_persona', id });
+    }, isDone);
+    if (!(await isDone)) return void (this.items = before);
+    toast = toasts.show('info', strings.personas.deleted(persona.name), {
+      milliseconds: UNDO_MS,
+      action: { label: strings.common.undo, run: restore },
+    });
+  }
+
+  async #run(command: Command): Promise<boolean> {
+    try {
+      await this.#options.platform.call(command);
+      return true;
+    } catch (error) {
+      this.#options.report(error);
+      return false;
+    }
+  }
+}

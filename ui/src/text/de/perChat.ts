@@ -1,0 +1,68 @@
+// What a chat has of its own: context, presets of parameters, personas.
+import type { Catalogue } from '../en';
+import { f, tokens } from './formats';
+
+export const context: Catalogue['context'] = {
+  title: 'Kontext',
+  used: (used, limit) => `${f.count(used)} von ${tokens(limit)}`,
+  gauge: (used, limit, saved) => `${f.count(used)} von ${tokens(limit)} belegt, davon ${f.count(saved)} gesichert`,
+  parts: {
+    system_prompt: 'System-Prompt',
+    starting_point: 'Startpunkt',
+    summary: 'Zusammenfassung',
+    messages: 'Nachrichten',
+    saved: 'davon gesichert',
+    left: 'Frei',
+  },
+  noModel: 'Lade ein Modell, um zu sehen, wie viel Platz noch ist.',
+  nearlyFull: (left) => `In diesem Chat sind etwa ${tokens(left)} frei. Danach kann er nicht weitergehen.`,
+  full: 'Diese Nachricht passt nicht mehr in den Kontext des Modells.',
+  nextForgets:
+    'Der Kontext ist fast voll. Dann werden die ältesten Nachrichten vergessen, und der Rest wird einmal neu gelesen.',
+  nextSummarizes:
+    'Der Kontext ist fast voll. Dann fasst das Modell die ältesten Nachrichten zusammen und liest den Rest einmal neu.',
+  forget: 'Älteste Nachrichten vergessen',
+  summarize: 'Sie zusammenfassen',
+  forgotten: 'Was darüber steht, liest das Modell nicht mehr.',
+  summarized: 'Das Modell liest diese Zusammenfassung statt dem, was darüber steht.',
+  summary: 'Zusammenfassung der früheren Nachrichten',
+  readAgain: 'Wieder lesen',
+  showEarlier: (count) => `${f.plural(count, 'frühere Nachricht', 'frühere Nachrichten')} zeigen`,
+  hideEarlier: 'Frühere Nachrichten ausblenden',
+  summarizing: 'Die früheren Nachrichten werden zusammengefasst …',
+};
+
+export const presets: Catalogue['presets'] = {
+  title: 'Vorlagen',
+  actions: (name) => `Aktionen für die Vorlage ${name}`,
+  apply: (name) => `Vorlage ${name} verwenden`,
+  applied: (name) => `Dieser Chat verwendet die Werte von „${name}“.`,
+  deleted: (name) => `Vorlage „${name}“ gelöscht.`,
+  name: 'Name der Vorlage',
+  nothing: 'Ändere zuerst einen Wert: Eine Vorlage hat die Werte, die dieser Chat selbst setzt.',
+  save: 'Als Vorlage sichern …',
+  use: 'Verwenden',
+};
+
+export const personas: Catalogue['personas'] = {
+  title: 'Personas',
+  one: 'Persona',
+  actions: (name) => `Aktionen für die Persona ${name}`,
+  anyModel: 'Das gerade geladene',
+  create: 'Anlegen',
+  delete: 'Persona löschen',
+  deleted: (name) => `Persona „${name}“ gelöscht. Ihre Chats bleiben.`,
+  edit: 'Persona bearbeiten …',
+  editTitle: 'Persona bearbeiten',
+  made: (name) => `Persona „${name}“ angelegt.`,
+  model: 'Modell',
+  new: 'Neue Persona …',
+  newTitle: 'Neue Persona',
+  newNote: 'Ihre Parameter sind die, die dieser Chat selbst setzt. Sie lassen sich später ändern.',
+  newNotePlain: 'Ihre Parameter lassen sich setzen, wenn du sie bearbeitest.',
+  note: 'Chats, die du mit ihr beginnst, fangen mit diesem System-Prompt an, der dann einmal für alle gelesen wird. Bestehende Chats behalten ihren.',
+  parameters: 'Parameter',
+  startChat: 'Neuer Chat',
+  startChatWith: (name) => `Neuer Chat mit ${name}`,
+  withName: (name) => `Ein Chat mit ${name}`,
+};

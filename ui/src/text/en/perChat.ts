@@ -1,0 +1,69 @@
+// What a chat has of its own: context, presets of parameters, personas.
+import { f, tokens } from './formats';
+
+/** How much of the model's context a chat takes, and what happens when it is full. */
+export const context = {
+  title: 'Context',
+  used: (used: number, limit: number) => `${f.count(used)} of ${tokens(limit)}`,
+  gauge: (used: number, limit: number, saved: number) =>
+    `${f.count(used)} of ${tokens(limit)} used, ${f.count(saved)} of them saved`,
+  parts: {
+    system_prompt: 'System prompt',
+    starting_point: 'Starting point',
+    summary: 'Summary',
+    messages: 'Messages',
+    saved: 'of it saved',
+    left: 'Left',
+  },
+  noModel: 'Load a model to see how much room is left.',
+  nearlyFull: (left: number) => `About ${tokens(left)} are left in this chat. When they are used up, it cannot go on.`,
+  full: 'This message no longer fits into the context of the model.',
+  nextForgets: 'The context is nearly full. Then the oldest messages are forgotten, and the rest is read again once.',
+  nextSummarizes:
+    'The context is nearly full. Then the model summarizes the oldest messages, and reads the rest again once.',
+  forget: 'Forget the oldest messages',
+  summarize: 'Summarize them',
+  forgotten: 'The model no longer reads what is above.',
+  summarized: 'The model reads this summary instead of what is above.',
+  summary: 'Summary of the earlier messages',
+  readAgain: 'Read it again',
+  showEarlier: (count: number) => `Show ${f.plural(count, 'earlier message', 'earlier messages')}`,
+  hideEarlier: 'Hide the earlier messages',
+  summarizing: 'Summarizing the earlier messages…',
+};
+
+/** Named parameters. */
+export const presets = {
+  title: 'Presets',
+  actions: (name: string) => `Actions for the preset ${name}`,
+  apply: (name: string) => `Use the preset ${name}`,
+  applied: (name: string) => `This chat uses the values of “${name}”.`,
+  deleted: (name: string) => `Deleted the preset “${name}”.`,
+  name: 'Name of the preset',
+  nothing: 'Change a value first: a preset has the values that this chat sets itself.',
+  save: 'Save as preset…',
+  use: 'Use',
+};
+
+export const personas = {
+  title: 'Personas',
+  one: 'Persona',
+  actions: (name: string) => `Actions for the persona ${name}`,
+  anyModel: 'The one that is loaded',
+  create: 'Create',
+  delete: 'Delete persona',
+  deleted: (name: string) => `Deleted the persona “${name}”. Its chats stay.`,
+  edit: 'Edit persona…',
+  editTitle: 'Edit persona',
+  made: (name: string) => `Made the persona “${name}”.`,
+  model: 'Model',
+  new: 'New persona…',
+  newTitle: 'New persona',
+  newNote: 'Its parameters are those that this chat sets itself. They can be changed later.',
+  newNotePlain: 'Its parameters can be set when you edit it.',
+  note: 'Chats that you begin with it start with this system prompt, which is then read once for all of them. Chats that are there keep theirs.',
+  parameters: 'Parameters',
+  startChat: 'New chat',
+  startChatWith: (name: string) => `New chat with ${name}`,
+  withName: (name: string) => `A chat with ${name}`,
+};
