@@ -8,7 +8,9 @@ import { extname, join } from 'node:path';
 import typescript from '../../ui/node_modules/typescript/lib/typescript.js';
 import { root } from './core.mjs';
 
-const { bootstrap, conversation, message, model } = await importTypeScript('ui/src/testing/fake.ts');
+const { bootstrap, conversation, message, model, settings } = await importTypeScript('ui/src/testing/fake.ts');
+
+export { settings };
 
 const TOKEN = 'fake';
 const TYPES = { '.html': 'text/html', '.js': 'text/javascript', '.css': 'text/css', '.svg': 'image/svg+xml' };
@@ -23,7 +25,9 @@ export class FakeCore {
   conversations = new Map();
   /** The names of its models. */
   modelNames = ['owner/model'];
-  /** Replies to commands by their type, or functions that make them. */
+  /** What the first reply has besides. */
+  bootstrap = {};
+  /** Replies to other commands, by type: a reply, or a function of the command. */
   replies = {};
   #streams = new Set();
   #server;
@@ -81,12 +85,12 @@ export class FakeCore {
 
   #reply(command) {
     if (command.type === 'get_conversation') return { type: 'conversation', ...this.conversations.get(command.id) };
-    const reply = this.replies[command.type];
-    if (reply) return typeof reply === 'function' ? reply(command) : reply;
+    const given = this.replies[command.type];
+    if (given) return typeof given === 'function' ? given(command) : given;
     if (command.type !== 'bootstrap') return { type: 'done' };
     const conversations = [...this.conversations.values()].map(({ conversation }) => conversation);
     const models = this.modelNames.map((name) => model(name));
-    return bootstrap({ conversations: conversations.toReversed(), models });
+    return bootstrap({ conversations: conversations.toReversed(), models, ...this.bootstrap });
   }
 
   async #file(request, response) {

@@ -334,10 +334,15 @@ test('the dialog of a persona sets its parameters, and the inspector shows those
   expect(app.settings.target).toEqual({ type: 'chat', id: 'a' });
 });
 
-test('a deleted persona is brought back by undo', async () => {
+test('a deleted persona is brought back by undo, and the focus stays on the page', async () => {
   const { app, asked } = await open();
-  await app.personas.remove('s');
+  app.navigation.show('inspector', false);
   await drawn();
+  const row = screen.getByRole('button', { name: 'Stone' });
+  row.focus();
+  await fireEvent.keyDown(row, { key: 'Delete' });
+  await drawn();
+  expect(document.activeElement?.getAttribute('aria-label')).toBe('Message');
   expect(screen.queryByRole('region', { name: 'Personas' })).toBeNull();
   app.undo.undo();
   await settle();

@@ -1261,7 +1261,7 @@ xtc_probability: number,
  */
 xtc_threshold: number,
 /**
- * Texts that end an answer, which stops before them: one a line, see [`stop_strings`].
+ * Texts that end an answer, which stops before them: one a line (`stop_strings`).
  */
 stop: string,
 /**

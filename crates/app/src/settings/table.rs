@@ -126,7 +126,7 @@ settings! {
         section: Advanced, scopes: ANSWER, rereads: false,
     }
 
-    /// Texts that end an answer, which stops before them: one a line, see [`stop_strings`].
+    /// Texts that end an answer, which stops before them: one a line (`stop_strings`).
     stop: String = String::new() => {
         kind: Lines { max_chars: 1000 },
         section: Advanced, scopes: CHATS_ANSWER, rereads: false,
