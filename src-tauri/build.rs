@@ -12,6 +12,9 @@ fn main() {
         "import_cache",
         "import_model",
         "choose_folder",
+        "choose_documents",
+        "list_dropped",
+        "read_document",
         "show_menus",
     ];
     let manifest = tauri_build::AppManifest::new().commands(commands);

@@ -12,9 +12,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cairn_app::wire::{
-    CacheFileLayout, CacheSource, Command, CompareColumn, EngineState, Event, FailureCode,
-    JobQuestion, JobQuestionKind, JobRowOrder, JobSource, JobState, JobTexts, Message,
-    MessageStatus, Persona, Probabilities, Reply, SettingTarget, TextFormat,
+    CacheFileLayout, CacheSource, Command, CompareColumn, DocumentKind, EngineState, Event,
+    FailureCode, JobQuestion, JobQuestionKind, JobRowOrder, JobSource, JobState, JobTexts, Message,
+    MessageStatus, NewDocument, Persona, Probabilities, Reply, SettingTarget, TextFormat,
 };
 use cairn_app::{App, DataFolder, Options};
 use cairn_fake_hub::{FakeHub, FakeRepo};
@@ -354,12 +354,38 @@ async fn converse(caller: &mut Caller, events: &mut Receiver<Event>, id: &str) {
     caller.call(Command::RenameConversation { id: id.to_owned(), title }).await;
     let system_prompt = "Be brief.".to_owned();
     caller.call(Command::SetSystemPrompt { id: id.to_owned(), system_prompt }).await;
+    attach(caller, id).await;
     let answer = caller.message(ask(id, "One")).await;
     assert_eq!(ended(events, &answer.id).await.status, MessageStatus::Complete);
     let again = caller.message(Command::regenerate(id)).await;
     assert_eq!(ended(events, &again.id).await.status, MessageStatus::Complete);
     branch(caller, events, id, [&answer, &again]).await;
     caller.call(Command::Stop { conversation_id: id.to_owned() }).await;
+}
+
+/// Sends the commands about documents, of which one stays in the draft.
+async fn attach(caller: &mut Caller, id: &str) {
+    let conversation_id = || id.to_owned();
+    let document = |name: &str| NewDocument {
+        name: name.to_owned(),
+        kind: DocumentKind::Text,
+        text: "Stone on stone.".to_owned(),
+    };
+    let documents = vec![document("a.txt"), document("b.txt")];
+    let attach = Command::AttachDocuments { conversation_id: conversation_id(), documents };
+    let Reply::DocumentDraft { draft } = caller.call(attach).await else { panic!("no draft") };
+    let document_id = || draft.documents[0].id.clone();
+    let (remove, restore, get) = (
+        Command::RemoveDocument { conversation_id: conversation_id(), document_id: document_id() },
+        Command::RestoreDocument { conversation_id: conversation_id(), document_id: document_id() },
+        Command::GetDocument { conversation_id: conversation_id(), document_id: document_id() },
+    );
+    for command in [remove, restore, get] {
+        caller.call(command).await;
+    }
+    caller.call(Command::StopReadingDocuments { conversation_id: conversation_id() }).await;
+    caller.call(Command::ReadDocuments { conversation_id: conversation_id() }).await;
+    caller.call(Command::GetDocumentDraft { conversation_id: conversation_id() }).await;
 }
 
 /// Sends the commands about the branches of a conversation with two answers to one question.

@@ -218,15 +218,26 @@ async fn chosen(
         // Fails only if the window is gone.
         let _ = sender.send(path);
     }));
-    let unusable = |why: String| Failure {
+    // No answer comes if the app is closing.
+    answer.await.ok().flatten().map(into_path).transpose()
+}
+
+/// The paths chosen in a dialog; empty if it was cancelled.
+pub(crate) async fn chosen_all(
+    open: impl FnOnce(Box<dyn FnOnce(Option<Vec<FilePath>>) + Send>),
+) -> Result<Vec<PathBuf>, Failure> {
+    let (sender, answer) = oneshot::channel();
+    open(Box::new(move |paths| {
+        let _ = sender.send(paths);
+    }));
+    answer.await.ok().flatten().unwrap_or_default().into_iter().map(into_path).collect()
+}
+
+fn into_path(path: FilePath) -> Result<PathBuf, Failure> {
+    path.into_path().map_err(|error| Failure {
         code: FailureCode::Storage,
-        message: format!("The file cannot be used: {why}."),
-    };
-    match answer.await {
-        Ok(Some(path)) => path.into_path().map(Some).map_err(|error| unusable(error.to_string())),
-        // The app is closing.
-        Ok(None) | Err(_) => Ok(None),
-    }
+        message: format!("The file cannot be used: {error}."),
+    })
 }
 
 /// A valid file name from the one that a page suggests.

@@ -4,6 +4,7 @@
 //! main.rs    start, single instance, signals, exit
 //! ipc.rs     the command that the window invokes for everything but files
 //! files.rs   import and export by dialogs, and files dropped on the window
+//! documents.rs   files that are attached: chosen, or dropped on the window
 //! window.rs  the window: what it may show, where its links go, what closing does
 //! menu.rs    the menu bar: the window's list of commands
 //! tray.rs    the tray icon, its menu and its state line
@@ -11,6 +12,7 @@
 //! macos.rs, linux.rs   the same few questions, answered for each system
 //! ```
 
+mod documents;
 mod files;
 mod ipc;
 mod menu;
@@ -70,8 +72,12 @@ fn run() -> Result<()> {
             files::import_cache,
             files::import_model,
             files::choose_folder,
+            documents::choose_documents,
+            documents::list_dropped,
+            documents::read_document,
             menu::show_menus
         ])
+        .on_window_event(documents::note_drop)
         .on_menu_event(|app, event| menu::choose(app, &event))
         .setup(|app| Ok(set_up(app.handle())?))
         .build(tauri::generate_context!())
@@ -109,6 +115,7 @@ fn set_up(app: &AppHandle) -> Result<()> {
         notifications::follow(app, core);
     }
     app.manage(core);
+    app.manage(documents::Offered::default());
     if let Err(error) = tray::build(app) {
         tracing::warn!("no tray icon: {error:#}");
     }

@@ -13,16 +13,26 @@ const { bootstrap, conversation, message, model, settings } = await importTypeSc
 export { settings };
 
 const TOKEN = 'fake';
-const TYPES = { '.html': 'text/html', '.js': 'text/javascript', '.css': 'text/css', '.svg': 'image/svg+xml' };
+const TYPES = {
+  '.html': 'text/html',
+  '.js': 'text/javascript',
+  '.mjs': 'text/javascript',
+  '.css': 'text/css',
+  '.svg': 'image/svg+xml',
+};
 /** As in crates/server/src/interface.rs. */
 const POLICY =
   "default-src 'none'; script-src 'self'; style-src 'self'; font-src 'self'; img-src 'self' data: blob:; connect-src 'self'; " +
   "worker-src 'self'; manifest-src 'self'; base-uri 'none'; form-action 'none'; frame-src 'none'; frame-ancestors 'none'; " +
-  "object-src 'none'; require-trusted-types-for 'script'; trusted-types svelte-trusted-html";
+  "object-src 'none'; require-trusted-types-for 'script'; trusted-types svelte-trusted-html cairn-documents";
 
 export class FakeCore {
   /** Conversations by id: `{ conversation, messages }`. */
   conversations = new Map();
+  /** What the next messages are sent with, by conversation. */
+  drafts = new Map();
+  /** The text of every document. */
+  documentText = '';
   /** The names of its models. */
   modelNames = ['owner/model'];
   /** What the first reply has besides. */
@@ -87,6 +97,16 @@ export class FakeCore {
     if (command.type === 'get_conversation') return { type: 'conversation', ...this.conversations.get(command.id) };
     const given = this.replies[command.type];
     if (given) return typeof given === 'function' ? given(command) : given;
+    if (command.type === 'get_document_draft') {
+      const { conversation_id } = command;
+      const draft = this.drafts.get(conversation_id) ?? { conversation_id, documents: [], reading: { type: 'unread' } };
+      return { type: 'document_draft', draft };
+    }
+    if (command.type === 'get_document') {
+      const known = [...this.drafts.values()].flatMap(({ documents }) => documents);
+      const document = known.find(({ id }) => id === command.document_id) ?? known[0];
+      return { type: 'document_text', document, text: this.documentText };
+    }
     if (command.type !== 'bootstrap') return { type: 'done' };
     const conversations = [...this.conversations.values()].map(({ conversation }) => conversation);
     const models = this.modelNames.map((name) => model(name));

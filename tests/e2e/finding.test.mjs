@@ -170,7 +170,15 @@ flow(
     await drop(driver, 'again.json', content);
     await driver.getByText('Imported 1 chat.').waitFor();
     await page.row('Which stones make a cairn\\?').waitFor();
-    await drop(driver, 'notes.json', '{"a": 1}');
+    // Who chooses a file of chats wants chats; a file that is dropped may be a document.
+    await page.button('Search').click();
+    await driver.getByRole('combobox').fill('Import chats');
+    const command = driver.getByRole('option', { name: 'Import chats…' });
+    const [chooser] = await Promise.all([driver.waitForEvent('filechooser'), command.click()]);
+    const notes = { name: 'notes.json', mimeType: 'application/json', buffer: Buffer.from('{"a": 1}') };
+    await chooser.setFiles(notes);
     await driver.getByText('“notes.json” has no chats that Cairn can read').waitFor();
+    await drop(driver, 'notes.json', '{"a": 1}');
+    await page.button('Remove notes.json').waitFor();
   },
 );

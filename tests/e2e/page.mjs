@@ -119,7 +119,8 @@ export class Page {
     const data = { items: [], files, dragOperationsMask: 1 };
     for (const type of ['dragEnter', 'dragOver', 'drop']) {
       await session.send('Input.dispatchDragEvent', { type, x: width / 2, y: height / 2, data });
-      if (type === 'dragOver') await this.shows('Drop chats, a prompt cache or a model here to import it');
+      if (type === 'dragOver')
+        await this.shows('Drop documents to attach them, or chats, a prompt cache or a model to import it');
     }
     await session.detach();
   }

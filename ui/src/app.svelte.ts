@@ -10,6 +10,8 @@ import { ContextStore } from './chat/context.svelte';
 import { FolderStore } from './chat/folders.svelte';
 import { PersonaStore } from './chat/personas.svelte';
 import { commands, isAvailable } from './commands';
+import { DocumentStore } from './documents/documents.svelte';
+import { listFolder, ofFile, type Drop } from './documents/sources';
 import { SearchStore } from './frame/search.svelte';
 import { JobStore } from './jobs/jobs.svelte';
 import { menuBar } from './menuBar';
@@ -22,6 +24,7 @@ import { MonitorStore } from './monitor/monitor.svelte';
 import { Navigation } from './navigation.svelte';
 import {
   CallError,
+  beginsAsChats,
   fileName,
   isChatFile,
   sentenceOf,
@@ -42,6 +45,8 @@ import { MenuState } from './ui/menu.svelte';
 import { Toasts } from './ui/toasts.svelte';
 import { UndoStack } from './ui/undo';
 
+/** How much of a JSON file is looked at to tell whether it is one of chats. */
+const LOOK_BYTES = 65_536;
 /** How long a message offers to start a chat from what was imported. */
 const OFFER_MS = 20_000;
 
@@ -63,6 +68,7 @@ export class App {
   readonly jobs: JobStore;
   readonly chat: ChatStore;
   readonly context: ContextStore;
+  readonly documents: DocumentStore;
   readonly folders: FolderStore;
   readonly personas: PersonaStore;
   readonly presets: PresetStore;
@@ -121,6 +127,7 @@ export class App {
     const startChat = (persona: Persona) => this.newChatAs(persona);
     this.personas = new PersonaStore({ platform, toasts, undo, report, startChat });
     this.presets = new PresetStore({ platform, settings: this.settings, toasts, undo, report });
+    this.documents = new DocumentStore({ platform, chat: this.chat, toasts, undo, report });
     this.folders = new FolderStore({ platform, toasts, undo, report, storage: options.storage });
     const openConversation = (id: string) => this.openConversation(id);
     this.chatFiles = new ChatFiles({ platform, toasts, openConversation });
@@ -202,8 +209,14 @@ export class App {
     const isFileDialogOpen = imports.isOpen || cache.exporting !== null;
     const isEditing = this.folders.editing !== null || this.personas.editing !== null;
     const isAboutChats = this.chatFiles.exporting !== null || isEditing;
+    const isAboutDocuments = this.documents.shown !== null || this.documents.folder !== null;
     const isAsking =
-      isAboutChats || this.chat.isPromptOpen || cache.savingId !== null || this.models.isAsking || this.server.isAsking;
+      isAboutChats ||
+      isAboutDocuments ||
+      this.chat.isPromptOpen ||
+      cache.savingId !== null ||
+      this.models.isAsking ||
+      this.server.isAsking;
     return (
       isAsking || isFileDialogOpen || this.navigation.isPaletteOpen || this.models.isMenuOpen || this.menu.open !== null
     );
@@ -350,21 +363,46 @@ export class App {
     this.chat.numFocusRequests++;
   }
 
-  /** Takes a file that was dropped on the page. A folder cannot be handed over there. */
-  dropFile(file: File, isFolder: boolean): void {
+  /** Takes what was dropped on the page: a prompt cache, a model, chats, texts to ask about, or documents. */
+  async dropFiles(files: File[], folder: FileSystemDirectoryEntry | null): Promise<void> {
     this.imports.isOver = false;
-    if (isFolder) this.toasts.show('info', strings.models.import.folderInBrowser);
-    else if (this.navigation.page === 'ask' && /\.(csv|tsv|jsonl|ndjson|txt)$/i.test(file.name)) this.jobs.take(file);
-    else if (isChatFile(file.name)) void this.chatFiles.drop(file);
+    const [file] = files;
+    if (folder) return this.#dropFolder(folder);
+    if (!file) return;
+    if (files.length > 1) return this.#attach({ folder: null, files: files.map((one) => ofFile(one)), isCut: false });
+    if (this.navigation.page === 'ask' && /\.(csv|tsv|jsonl|ndjson|txt)$/i.test(file.name)) this.jobs.take(file);
+    else if (isChatFile(file.name) && beginsAsChats(await file.slice(0, LOOK_BYTES).text()))
+      void this.chatFiles.drop(file);
     else if (/\.gguf$/i.test(file.name)) void this.modelImport.drop(file);
-    else void this.imports.drop(file);
+    else if (/\.safetensors$/i.test(file.name)) void this.imports.drop(file);
+    else await this.#attach({ folder: null, files: [ofFile(file)], isCut: false });
+  }
+
+  /** The files of a folder are documents, unless it is a model's: such a folder cannot be handed over by a page. */
+  async #dropFolder(folder: FileSystemDirectoryEntry): Promise<void> {
+    const drop = await listFolder(folder);
+    const names = new Set(drop.files.map(({ name }) => name));
+    if (names.has('config.json') && [...names].some((name) => name.endsWith('.safetensors')))
+      this.toasts.show('info', strings.models.import.folderInBrowser);
+    else await this.#attach(drop);
+  }
+
+  async #attach(drop: Drop): Promise<void> {
+    this.navigation.go('chat');
+    await this.documents.drop(drop);
+    if (drop.folder === null) this.chat.numFocusRequests++;
   }
 
   async #dropped(dropped: Dropped): Promise<void> {
     if (dropped.type === 'cache') return this.imports.dropped(dropped.preview);
     this.imports.isOver = false;
     if (dropped.type === 'chats') return this.chatFiles.dropped(dropped.name, dropped.imported);
-    await this.modelImport.dropped(dropped.imported);
+    if (dropped.type === 'model') return this.modelImport.dropped(dropped.imported);
+    try {
+      await this.#attach(await dropped.dropped);
+    } catch (error) {
+      this.report(error);
+    }
   }
 
   /** A model has come; without a name it is the one that is new in the list. */
@@ -468,6 +506,9 @@ export class App {
         return this.chat.receive(event);
       case 'notice':
         return void this.toasts.show(event.level, event.text);
+      case 'document_draft':
+      case 'documents_reading':
+        return this.documents.receive(event);
       case 'cache_changed':
       case 'named_caches':
         return this.cache.receive(event);

@@ -1,9 +1,10 @@
-// Texts that attack a page, as names: of chats, models and files. As answers they are in ui/markdown/Markdown.test.ts.
+// Texts that attack a page, as names: of chats, models, files and documents, and as the text of a document. As answers they are in
+// ui/markdown/Markdown.test.ts, and as web pages that become text in tests/e2e/documents.test.mjs: only a browser shows what it fetches.
 import { screen } from '@testing-library/svelte';
 import { expect, test, vi } from 'vitest';
 import { fileName } from './platform/platform';
 import hostile from './testing/hostile.json';
-import { bootstrap, conversation, download, FakePlatform, message, model } from './testing/fake';
+import { bootstrap, conversation, download, FakePlatform, message, model, textDocument } from './testing/fake';
 import { drawn, openWindow, useWindow } from './testing/window';
 
 useWindow();
@@ -42,6 +43,40 @@ test('titles and messages of people', async () => {
   expect(screen.getAllByRole('article', { name: 'You' })).toHaveLength(6);
   const rows = document.querySelectorAll('[aria-label="Chats"] button, nav button');
   expect(rows.length).toBeGreaterThan(texts.length / 2);
+  expect(strangers()).toEqual([]);
+  expect(ran).not.toHaveBeenCalled();
+});
+
+test('documents and their names, as chips and in the reader', async () => {
+  const ran = vi.fn();
+  vi.stubGlobal('ran', ran);
+  const platform = new FakePlatform();
+  const documents = texts.map((name, index) => textDocument(`d${index}`, { name }));
+  const draft = { conversation_id: 'c0', documents, reading: { type: 'failed' as const, why: texts[0] ?? '' } };
+  platform.answers = {
+    bootstrap: bootstrap({ conversations: [conversation('c0')] }),
+    get_conversation: {
+      type: 'conversation',
+      conversation: conversation('c0'),
+      messages: [message('m0', { role: 'user', text: 'Why?', documents: documents.slice(0, 50) })],
+    },
+    get_document_draft: { type: 'document_draft', draft },
+    get_document: { type: 'document_text', document: documents[0] ?? textDocument('d'), text: texts.join('\n') },
+  };
+  const { app } = await openWindow(platform);
+  await drawn();
+  expect(screen.getAllByRole('button', { name: /: open$/ })).toHaveLength(documents.length + 50);
+  expect(strangers()).toEqual([]);
+  for (const shown of documents.slice(0, 20)) {
+    await app.documents.show(shown);
+    await drawn();
+    expect(document.querySelector('dialog[open]')?.textContent).toContain('javascript:');
+    expect(strangers(), shown.name).toEqual([]);
+  }
+  app.documents.closeReader();
+  const files = texts.map((name) => ({ name, bytes: 1, read: async () => new Uint8Array([65]) }));
+  await app.documents.drop({ folder: texts[1] ?? '', files, isCut: false });
+  await drawn();
   expect(strangers()).toEqual([]);
   expect(ran).not.toHaveBeenCalled();
 });

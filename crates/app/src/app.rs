@@ -19,6 +19,7 @@ use crate::cache::saved;
 use crate::chat::probabilities::RunningReads;
 use crate::chat::running::RunningAnswers;
 use crate::chat::titles::Titles;
+use crate::documents::reading::Readings;
 use crate::jobs::RunningJobs;
 use crate::lifecycle::{Closed, FolderLock};
 use crate::models::catalog::Catalog;
@@ -111,6 +112,7 @@ pub struct App {
     pub(crate) answers: RunningAnswers,
     pub(crate) reads: RunningReads,
     pub(crate) titles: Titles,
+    pub(crate) readings: Readings,
     pub(crate) imports: Imports,
     pub(crate) jobs: RunningJobs,
     /// Locked while a turn begins or a conversation is deleted, so that neither runs in the middle of

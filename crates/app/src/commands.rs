@@ -10,6 +10,7 @@ use crate::app::{App, now_ms};
 use crate::cache::{commands as cache_commands, imports, saved};
 use crate::chat::running::Running;
 use crate::chat::{branches, compare, context, deletion, outlook, probabilities, turns};
+use crate::documents::{commands as documents, reading};
 use crate::models::catalog;
 use crate::settings::{Settings, commands as settings_commands};
 use crate::wire::{Command, Conversation, Event, Failure, Message, Reply};
@@ -96,6 +97,13 @@ pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failu
         Command::RestoreMessages { conversation_id, deletion_id } => {
             branches::restore(app, &conversation_id, &deletion_id).await
         }
+        Command::GetDocumentDraft { .. }
+        | Command::AttachDocuments { .. }
+        | Command::RemoveDocument { .. }
+        | Command::RestoreDocument { .. }
+        | Command::GetDocument { .. }
+        | Command::ReadDocuments { .. }
+        | Command::StopReadingDocuments { .. } => documents::run(app, command).await,
         Command::Stop { conversation_id } => {
             for running in app.answers.of(&conversation_id) {
                 running.stop.cancel();
@@ -273,7 +281,11 @@ async fn rename(app: &App, id: &str, title: &str) -> Result<Reply, Failure> {
     Ok(Reply::Done)
 }
 
-async fn set_system_prompt(app: &App, id: &str, system_prompt: &str) -> Result<Reply, Failure> {
+async fn set_system_prompt(
+    app: &Arc<App>,
+    id: &str,
+    system_prompt: &str,
+) -> Result<Reply, Failure> {
     // White space alone says nothing to a model, so it is no system prompt.
     let system_prompt = if system_prompt.trim().is_empty() { "" } else { system_prompt };
     let store = app.store_of(id).await;
@@ -283,6 +295,7 @@ async fn set_system_prompt(app: &App, id: &str, system_prompt: &str) -> Result<R
         ));
     }
     store.set_system_prompt(id, system_prompt).await?;
+    reading::again(app, id).await;
     app.emit_conversation(id).await;
     Ok(Reply::Done)
 }
@@ -363,6 +376,7 @@ pub(crate) async fn stop_answers(answers: &[Arc<Running>]) {
 
 async fn delete(app: &Arc<App>, id: String) -> Result<Reply, Failure> {
     let _turn = app.turns.lock().await;
+    app.readings.forget(Some(&id));
     stop_answers(&app.answers.of(&id)).await;
     let now_ms = now_ms();
     app.store_of(&id).await.delete_conversation(&id, now_ms).await?;

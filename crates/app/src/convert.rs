@@ -7,7 +7,7 @@ use cairn_engine::{
 };
 use cairn_hub::{DownloadError, HubError, ModelFolder, ModelSource};
 use cairn_prompt_cache::{ChunkKind, ChunkProblem, KvFormat, LossReason, Miss, MissReason};
-use cairn_store::{MessageStatus, NamedCacheKind, StoreError};
+use cairn_store::{DocumentKind, MessageStatus, NamedCacheKind, StoreError};
 
 use crate::chat::segments::{AnswerSegment, Outcome};
 use crate::models::catalog;
@@ -49,6 +49,7 @@ impl From<StoreError> for wire::Failure {
             StoreError::NoDeletion { .. } => {
                 Self::new(NotFound, "These messages can no longer be brought back.")
             }
+            StoreError::NoDocument { .. } => Self::new(NotFound, "This document no longer exists."),
             StoreError::NoNamedCache { .. } => {
                 Self::new(NotFound, "This starting point no longer exists.")
             }
@@ -223,6 +224,7 @@ pub(crate) fn message(row: cairn_store::Message) -> Option<wire::Message> {
         status: message_status(row.status),
         text,
         segments,
+        documents: Vec::new(),
         is_held: false,
         error: row.error,
         created_at_ms: row.created_at_ms,
@@ -232,6 +234,34 @@ pub(crate) fn message(row: cairn_store::Message) -> Option<wire::Message> {
         can_continue,
         cut: None,
     })
+}
+
+pub(crate) fn document(row: cairn_store::Document) -> wire::Document {
+    wire::Document {
+        id: row.id,
+        name: row.name,
+        kind: match row.kind {
+            DocumentKind::Text => wire::DocumentKind::Text,
+            DocumentKind::Code => wire::DocumentKind::Code,
+            DocumentKind::Markdown => wire::DocumentKind::Markdown,
+            DocumentKind::Csv => wire::DocumentKind::Csv,
+            DocumentKind::Html => wire::DocumentKind::Html,
+            DocumentKind::Pdf => wire::DocumentKind::Pdf,
+        },
+        num_bytes: u64::try_from(row.num_bytes).unwrap_or(0),
+        tokens: row.counted.and_then(|(count, _)| u32::try_from(count).ok()),
+    }
+}
+
+pub(crate) fn document_kind_of_wire(kind: wire::DocumentKind) -> DocumentKind {
+    match kind {
+        wire::DocumentKind::Text => DocumentKind::Text,
+        wire::DocumentKind::Code => DocumentKind::Code,
+        wire::DocumentKind::Markdown => DocumentKind::Markdown,
+        wire::DocumentKind::Csv => DocumentKind::Csv,
+        wire::DocumentKind::Html => DocumentKind::Html,
+        wire::DocumentKind::Pdf => DocumentKind::Pdf,
+    }
 }
 
 /// Whether a stored message is an answer that can go on.

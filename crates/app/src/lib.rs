@@ -50,6 +50,7 @@ mod convert;
 mod data_folder;
 pub mod decisions;
 mod diagnostics;
+mod documents;
 mod error;
 mod finding;
 mod folders;

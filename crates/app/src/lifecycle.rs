@@ -24,6 +24,7 @@ use crate::chat::deletion;
 use crate::chat::probabilities::RunningReads;
 use crate::chat::running::RunningAnswers;
 use crate::chat::titles::Titles;
+use crate::documents::reading::Readings;
 use crate::jobs::RunningJobs;
 use crate::models::catalog::Catalog;
 use crate::models::downloads::ModelDownloads;
@@ -107,6 +108,7 @@ impl App {
             answers: RunningAnswers::default(),
             reads: RunningReads::default(),
             titles: Titles::default(),
+            readings: Readings::default(),
             imports: Imports::default(),
             jobs: RunningJobs::default(),
             turns: tokio::sync::Mutex::default(),

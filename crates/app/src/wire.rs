@@ -14,6 +14,7 @@ mod answers;
 mod api;
 mod cache;
 mod chat;
+mod documents;
 mod finding;
 mod jobs;
 mod models;
@@ -27,6 +28,7 @@ pub use answers::*;
 pub use api::*;
 pub use cache::*;
 pub use chat::*;
+pub use documents::*;
 pub use finding::*;
 pub use jobs::*;
 pub use models::*;
@@ -78,11 +80,27 @@ pub enum Command {
     DeleteConversation { id: String },
     /// Undoes `DeleteConversation`.
     RestoreConversation { id: String },
-    /// Appends a user message and starts the answer. Replies when both rows are saved; the text
-    /// comes as events.
+    /// What the next message of a conversation will be sent with. Answers [`Reply::DocumentDraft`].
+    GetDocumentDraft { conversation_id: String },
+    /// Adds documents to the draft of a conversation, and begins to read them; how far that is comes as
+    /// [`Event::DocumentsReading`]. Answers [`Reply::DocumentDraft`].
+    AttachDocuments { conversation_id: String, documents: Vec<NewDocument> },
+    /// Takes a document out of the draft of a conversation; `RestoreDocument` brings it back until the
+    /// app is closed. Answers [`Reply::DocumentDraft`].
+    RemoveDocument { conversation_id: String, document_id: String },
+    /// Undoes `RemoveDocument`. Answers [`Reply::DocumentDraft`].
+    RestoreDocument { conversation_id: String, document_id: String },
+    /// A document of a conversation with its text. Answers [`Reply::DocumentText`].
+    GetDocument { conversation_id: String, document_id: String },
+    /// Reads the documents of a draft that are not read, or no longer.
+    ReadDocuments { conversation_id: String },
+    /// Stops reading the documents of a draft; what was read is saved.
+    StopReadingDocuments { conversation_id: String },
+    /// Appends a user message, behind the documents of the draft, and starts the answer. Replies when
+    /// both rows are saved; the text comes as events.
     SendMessage { conversation_id: String, text: String },
     /// Sends another version of a user message and starts its answer. The earlier version stays, with
-    /// all that follows it. Replies as `SendMessage` does.
+    /// all that follows it; both have the same documents. Replies as `SendMessage` does.
     EditMessage { conversation_id: String, message_id: String, text: String },
     /// Answers again, beside the earlier answer (a sibling in the message tree): to a user message, or
     /// beside an answer; with neither, to the last user message. With a model that one is loaded and
@@ -370,6 +388,13 @@ pub enum Reply {
         conversation: Conversation,
         messages: Vec<Message>,
     },
+    DocumentDraft {
+        draft: DocumentDraft,
+    },
+    DocumentText {
+        document: Document,
+        text: String,
+    },
     Probabilities {
         probabilities: Probabilities,
     },
@@ -615,6 +640,15 @@ pub enum Event {
     /// with the one at its end.
     Beside {
         event: Box<Event>,
+    },
+    /// The draft of a conversation has other documents, or their tokens were counted.
+    DocumentDraft {
+        draft: DocumentDraft,
+    },
+    /// How far the documents of a conversation's draft are read. At most ten a second.
+    DocumentsReading {
+        conversation_id: String,
+        reading: DocumentReading,
     },
     /// How far a `GetProbabilities` has come; what was saved counts as read.
     ProbabilitiesRead {

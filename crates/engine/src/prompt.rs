@@ -37,6 +37,7 @@ pub(crate) fn prompt_tokens(
     match prompt {
         PromptInput::Messages(messages) => Ok(assemble(&template()?, messages, tokenizer)?),
         PromptInput::Turns(prompt) => Ok(assemble_turns(&template()?, prompt, tokenizer)?),
+        PromptInput::Assembled(prompt) => Ok(prompt.clone()),
         PromptInput::After { prefix, messages } => after(model, &template()?, prefix, messages),
         // Templates write the beginning-of-sequence token themselves.
         PromptInput::OpenTurn(messages) => {

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
 use cairn_chat::{
-    AnswerForm, AnswerFormat, GenerationStats, Message, OfferedTool, SamplingParams, SegmentEvent,
-    TurnsPrompt,
+    AnswerForm, AnswerFormat, GenerationStats, Message, OfferedTool, Prompt, SamplingParams,
+    SegmentEvent, TurnsPrompt,
 };
 use cairn_formats::cache_file::PromptKind;
 use cairn_lm::cache::KvQuantization;
@@ -23,6 +23,9 @@ pub enum PromptInput {
     Messages(Vec<Message>),
     /// A conversation in which tools are offered and called.
     Turns(TurnsPrompt),
+    /// A prompt that was assembled before with this model's tokenizer and template, or a beginning of
+    /// one.
+    Assembled(Prompt),
     /// Messages that follow a stored prompt cache: its tokens unchanged, then the messages, of
     /// which the first is the user's.
     After {

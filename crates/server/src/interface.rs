@@ -14,11 +14,11 @@ use crate::shared::Shared;
 struct Dist;
 
 /// Everything is loaded from this server, and only its own script files are executed. The Trusted
-/// Types policy is Svelte's.
+/// Types policies are Svelte's, and the one that parses web pages into documents that do nothing.
 const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; font-src 'self'; \
     img-src 'self' data: blob:; connect-src 'self'; worker-src 'self'; manifest-src 'self'; base-uri 'none'; form-action 'none'; \
     frame-src 'none'; frame-ancestors 'none'; object-src 'none'; require-trusted-types-for 'script'; \
-    trusted-types svelte-trusted-html";
+    trusted-types svelte-trusted-html cairn-documents";
 
 /// Headers of every response, of commands too.
 pub(crate) const SECURITY_HEADERS: [(HeaderName, HeaderValue); 6] = [

@@ -106,6 +106,7 @@ async fn fill(path: &Path, num_conversations: usize) -> Outcome<()> {
             segments: None,
             error: None,
             stats: None,
+            documents: Vec::new(),
             created_at_ms: at_ms,
         };
         let conversation = ImportedConversation {

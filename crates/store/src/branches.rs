@@ -155,7 +155,8 @@ impl Store {
     }
 
     /// Copies the branch from its first message up to one of its messages into a new conversation,
-    /// with system prompt, prefix, settings and persona. Texts and token ids are the same, ids are new.
+    /// with system prompt, prefix, settings, persona and documents. Texts and token ids are the same, ids
+    /// are new.
     pub async fn copy_branch(
         &self,
         conversation_id: &str,
@@ -231,6 +232,7 @@ impl Store {
             .execute(&mut *tx)
             .await
             .map_err(|error| self.failed(error))?;
+            self.copy_documents(&mut tx, &message.id, &id, &copy).await?;
             parent = Some(copy);
         }
         self.set_leaf(&mut tx, &id, parent.as_deref()).await?;

@@ -139,6 +139,12 @@ pub enum StoreError {
         /// The message.
         message_id: String,
     },
+    /// The document does not exist, or it is not in the draft where it was looked for.
+    #[error("there is no such document {id}")]
+    NoDocument {
+        /// The id that was given.
+        id: String,
+    },
     /// The deletion is undone already, or final.
     #[error("there is no deletion {id} of messages that could be undone")]
     NoDeletion {

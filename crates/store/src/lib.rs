@@ -9,7 +9,8 @@
 //! cairn.db                    SQLite, write-ahead log, every commit synced
 //! ├── conversations           a title, a system prompt, settings, the end of the branch on screen, and the named prompt cache it begins with
 //! │   ├── messages            a tree: each names the message it follows; ordered by number, never by time
-//! │   └── message_deletions   deletions of messages that can be undone
+//! │   ├── message_deletions   deletions of messages that can be undone
+//! │   └── documents           files that stand before questions, as text; message_documents says before which
 //! ├── folders                 of conversations, and what those that are begun in one begin with
 //! ├── message_search          the words of messages (FTS5), for search; search_progress says of which
 //! ├── models                  which model folders were used, newest last
@@ -83,6 +84,7 @@ mod chunks;
 mod context_cuts;
 mod conversations;
 mod deletion;
+mod documents;
 mod downloads;
 mod error;
 mod folders;
@@ -120,6 +122,7 @@ pub use api_keys::ApiKeyRow;
 pub use branches::MessageDeletion;
 pub use context_cuts::ContextCut;
 pub use conversations::{Conversation, Prefix};
+pub use documents::{Document, DocumentKind, NewDocument};
 pub use downloads::DownloadRow;
 pub use error::StoreError;
 pub use folders::Folder;

@@ -161,7 +161,7 @@ where messages.deletion_id is null order by messages.seq";
 
 impl Store {
     /// Appends a question to the current branch and, after it, an answer that is still empty and
-    /// streaming. The branch then ends in the answer. A conversation without a title is named after
+    /// streaming. The documents of the draft are the question's from then on. The branch then ends in the answer. A conversation without a title is named after
     /// the question.
     pub async fn begin_turn(
         &self,
@@ -173,12 +173,13 @@ impl Store {
         let leaf = self.leaf(&mut tx, conversation_id).await?;
         let parent_id = leaf.map(|leaf| leaf.id);
         let turn = self.append_turn(&mut tx, conversation_id, parent_id, user_text, now_ms).await?;
+        self.send_draft_documents(&mut tx, conversation_id, &turn.0.id).await?;
         self.commit(tx).await?;
         Ok(turn)
     }
 
     /// As [`Store::begin_turn`], with the question beside an earlier one, which stays in the tree with
-    /// all that follows it.
+    /// all that follows it. Both have the documents of the earlier one; the draft keeps its own.
     pub async fn begin_edited_turn(
         &self,
         conversation_id: &str,
@@ -195,6 +196,7 @@ impl Store {
         let tree = self.tree(&mut tx, conversation_id).await?;
         let parent_id = tree.live_parent(question_id).map(str::to_owned);
         let turn = self.append_turn(&mut tx, conversation_id, parent_id, user_text, now_ms).await?;
+        self.share_documents(&mut tx, question_id, &turn.0.id).await?;
         self.commit(tx).await?;
         Ok(turn)
     }

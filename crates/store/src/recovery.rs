@@ -345,6 +345,10 @@ async fn salvage(connection: &mut SqliteConnection) -> Result<Salvaged, sqlx::Er
         sqlx::query(lost).execute(&mut *connection).await?;
     }
 
+    if tables.iter().any(|table| table == "message_documents") {
+        sqlx::raw_sql(UNLINK_DOCUMENTS).execute(&mut *connection).await?;
+    }
+
     if tables.iter().any(|table| table == "folders") {
         let lost = "update conversations set folder_id = null
              where folder_id not in (select id from folders)";
@@ -359,6 +363,16 @@ async fn salvage(connection: &mut SqliteConnection) -> Result<Salvaged, sqlx::Er
     salvaged.messages = num_rows(connection, "messages").await?;
     Ok(salvaged)
 }
+
+/// Documents whose message is lost are in the draft again: their text can still be read there.
+const UNLINK_DOCUMENTS: &str = "
+    update documents set state = 'draft' where state = 'sent' and not exists (
+        select 1 from message_documents join messages on messages.id = message_id
+        where document_id = documents.id
+    );
+    delete from message_documents where message_id not in (select id from messages)
+        or document_id not in (select id from documents);
+    delete from documents where conversation_id not in (select id from conversations);";
 
 /// No message that is copied is indexed for search.
 const LEAVE_UNINDEXED: &str = "update search_progress set indexed_from = 9223372036854775807, began_from = 9223372036854775807;";

@@ -6,9 +6,10 @@ use cairn_chat::{GenerationStats, Role};
 use sqlx::SqliteConnection;
 use uuid::Uuid;
 
+use crate::documents::insert_sent_document;
 use crate::search_text::search_text;
 use crate::title::title_from;
-use crate::{Message, MessageStatus, Store, StoreError};
+use crate::{Message, MessageStatus, NewDocument, Store, StoreError};
 
 /// A conversation that comes from elsewhere.
 #[derive(Debug, Clone, PartialEq)]
@@ -59,6 +60,8 @@ pub struct ImportedMessage {
     pub error: Option<String>,
     /// The figures of an answer.
     pub stats: Option<GenerationStats>,
+    /// What stands before a question.
+    pub documents: Vec<NewDocument>,
     /// In milliseconds since the Unix epoch.
     pub created_at_ms: i64,
 }
@@ -111,6 +114,13 @@ impl Store {
             let parent = message.parent.filter(|parent| *parent < index);
             let parent = parent.map(|parent| ids.messages[parent].as_str());
             insert_message(&mut tx, message, &ids, index, parent).await.map_err(failed)?;
+            let (conversation_id, message_id) = (&ids.conversation, &ids.messages[index]);
+            for document in &message.documents {
+                let at_ms = message.created_at_ms;
+                insert_sent_document(&mut tx, conversation_id, message_id, document, at_ms)
+                    .await
+                    .map_err(failed)?;
+            }
         }
         let last = given.messages.len().checked_sub(1);
         let leaf = given.leaf.filter(|leaf| *leaf < given.messages.len()).or(last);

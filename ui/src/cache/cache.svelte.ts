@@ -10,6 +10,8 @@ import { deletedMessage } from './saved';
 import { TreeState } from './tree.svelte';
 
 const REFRESH_MS = 1000;
+/** The longest name of a starting point. */
+const MAX_NAME_CHARS = 200;
 /** Until it is dismissed; the longest that a timer can wait. */
 const LASTING_MS = 2 ** 31 - 1;
 
@@ -47,6 +49,8 @@ export class CacheStore {
 
   /** The chat that is being saved as a starting point. */
   savingId = $state<string | null>(null);
+  /** The name that is suggested for it; none: the chat's title. */
+  savingName = $state<string | null>(null);
   saveProblem = $state<string | null>(null);
   isSaving = $state(false);
   /** What the export dialog asks about. */
@@ -184,8 +188,9 @@ export class CacheStore {
     if (await this.#run({ type: 'clear_cache' })) await this.refresh();
   }
 
-  askForName(conversationId: string): void {
+  askForName(conversationId: string, name: string | null = null): void {
     this.saveProblem = null;
+    this.savingName = name?.slice(0, MAX_NAME_CHARS) ?? null;
     this.savingId = conversationId;
   }
 

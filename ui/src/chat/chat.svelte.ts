@@ -576,6 +576,11 @@ export class ChatStore {
     });
   }
 
+  /** Makes the chat that the first message would make. */
+  make(): Promise<string> {
+    return this.#createWithPrompt();
+  }
+
   /** Makes the chat of a first message, with the system prompt that was set for it. */
   async #createWithPrompt(): Promise<string> {
     const folder_id = this.newFolderId;

@@ -131,7 +131,7 @@ test('an import says what became of each chat, and opens the first', async () =>
   const { app, platform } = await open();
   const refused = [{ title: 'Broken', why: 'It has no messages.' }];
   platform.importedChats = { ...done, num_refused: 1, refused };
-  app.dropFile(new File(['[]'], 'conversations.json'), false);
+  await app.dropFiles([new File(['[{"mapping":{}}]'], 'conversations.json')], null);
   await settle();
   expect(toasts(app)).toEqual([
     'Imported 2 chats. One was here already.',

@@ -215,7 +215,7 @@ test('a question is asked although the core still looks at it', async () => {
 
 test('a file of texts says its column, and another can be chosen', async () => {
   const { app, platform } = await open();
-  app.dropFile(new File(['id,text\n1,granite\n'], 'stones.csv'), false);
+  void app.dropFiles([new File(['id,text\n1,granite\n'], 'stones.csv')], null);
   platform.answers.preview_job = {
     type: 'job_preview',
     preview: { ...preview, columns: ['id', 'text'], column: 'text', num_rows: 1, num_empty: 2, texts_problem: null },

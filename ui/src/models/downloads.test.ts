@@ -208,7 +208,7 @@ test('a dropped file is named although the core has said nothing of it yet', asy
   platform.emit({ type: 'model_import', import: { file_name: 'other.gguf', bytes: 10, total_bytes: 10 } });
   platform.emit({ type: 'model_import', import: null });
   platform.importModel = async () => 'b';
-  app.dropFile(new File(['GGUF'], 'b.gguf'), false);
+  void app.dropFiles([new File(['GGUF'], 'b.gguf')], null);
   await settle();
   expect(toasts()).toContain('Imported “b.gguf”.');
 });
@@ -220,7 +220,7 @@ test('a cancelled import is not announced, and its transfer stops', async () => 
     signal = given;
     return new Promise((_, reject) => given.addEventListener('abort', () => reject(new Error('stopped'))));
   };
-  app.dropFile(new File(['GGUF'], 'a.GGUF'), false);
+  void app.dropFiles([new File(['GGUF'], 'a.GGUF')], null);
   platform.emit({ type: 'model_import', import: { file_name: 'a.GGUF', bytes: 10, total_bytes: 10 } });
   await app.modelImport.cancel();
   platform.emit({ type: 'model_import', import: null });
@@ -229,7 +229,16 @@ test('a cancelled import is not announced, and its transfer stops', async () => 
 
 test('a folder that is dropped on a page of a browser is explained', async () => {
   const { app, platform, toasts } = await start();
-  app.dropFile(new File([], 'folder'), true);
+  const entry = (name: string) => ({
+    name,
+    isFile: true,
+    isDirectory: false,
+    file: (done: (file: File) => void) => done(new File(['x'], name)),
+  });
+  const rest = [[entry('config.json'), entry('model.safetensors')], []];
+  const createReader = () => ({ readEntries: (done: (entries: unknown) => void) => done(rest.shift()) });
+  const folder = { name: 'folder', isDirectory: true, isFile: false, createReader };
+  await app.dropFiles([], folder as unknown as FileSystemDirectoryEntry);
   expect([toasts(), platform.asked]).toEqual([
     ['A folder can be added in the app only. Drop a GGUF file instead.'],
     [],

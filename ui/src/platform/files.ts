@@ -11,13 +11,24 @@ export function pickChatFile(): Promise<File | null> {
   return pick('.json,.jsonl,.ndjson');
 }
 
-function pick(endings: string): Promise<File | null> {
+/** Asks for files of any kind; none: the user cancelled. */
+export function pickFiles(): Promise<File[]> {
+  return pickSome('', true);
+}
+
+async function pick(endings: string): Promise<File | null> {
+  const [file] = await pickSome(endings, false);
+  return file ?? null;
+}
+
+function pickSome(endings: string, multiple: boolean): Promise<File[]> {
   const input = document.createElement('input');
   input.type = 'file';
   input.accept = endings;
+  input.multiple = multiple;
   return new Promise((resolve) => {
-    input.addEventListener('change', () => resolve(input.files?.[0] ?? null));
-    input.addEventListener('cancel', () => resolve(null));
+    input.addEventListener('change', () => resolve([...(input.files ?? [])]));
+    input.addEventListener('cancel', () => resolve([]));
     input.click();
   });
 }

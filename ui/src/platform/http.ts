@@ -1,5 +1,5 @@
 // A core behind the loopback server: POST /api/call, answered with newline-delimited frames; files have routes of their own.
-import { pickChatFile, pickFile, saveFile, whyNoCacheFile } from './files';
+import { pickChatFile, pickFile, pickFiles, saveFile, whyNoCacheFile } from './files';
 import { readFrames } from './frames';
 import { CallError, type Connection, type ImportOptions, type Platform } from './platform';
 import type {
@@ -12,6 +12,7 @@ import type {
   ImportPreview,
   Reply,
 } from './wire';
+import { ofFile, type SourceFile } from '../documents/sources';
 import { strings } from '../text';
 
 export interface HttpOptions {
@@ -93,6 +94,10 @@ export class HttpPlatform implements Platform {
     if (reply.type !== 'csv') throw new CallError('unreachable', strings.connection.unexpectedReply);
     this.#save(new Blob([reply.text], { type: 'text/csv' }), suggestedName);
     return true;
+  }
+
+  async chooseDocuments(): Promise<SourceFile[]> {
+    return (await pickFiles()).map((file) => ofFile(file));
   }
 
   async saveText(text: string, suggestedName: string): Promise<boolean> {

@@ -1,4 +1,5 @@
 // The one interface between the app and whatever runs its core: a desktop shell or a server on this machine.
+import type { Drop, SourceFile } from '../documents/sources';
 import { strings } from '../text';
 import type {
   CacheFileLayout,
@@ -23,11 +24,12 @@ export interface ImportOptions {
   signal?: AbortSignal;
 }
 
-/** What was dropped on the window: a prompt cache to look into, or a model or chats that are being imported. */
+/** What was dropped on the window: a prompt cache to look into, a model or chats that are being imported, or documents. */
 export type Dropped =
   | { type: 'cache'; preview: Promise<ImportPreview> }
   | { type: 'model'; imported: Promise<string | null> }
-  | { type: 'chats'; name: string; imported: Promise<ChatsImported | null> };
+  | { type: 'chats'; name: string; imported: Promise<ChatsImported | null> }
+  | { type: 'documents'; dropped: Promise<Drop> };
 
 /** A line of a menu. */
 export interface MenuCommand {
@@ -62,6 +64,8 @@ export interface Platform {
   exportChats(ids: string[], format: ChatFileFormat, suggestedName: string): Promise<boolean>;
   /** Imports the chats of a file. Without a file it asks for one; null: the user cancelled. `onChosen`: its name is known. Rejects with a {@link CallError}. */
   importChats(file?: File, onChosen?: (name: string) => void): Promise<ChatsImported | null>;
+  /** Asks for files to attach; none: the user cancelled. Rejects with a {@link CallError}. */
+  chooseDocuments(): Promise<SourceFile[]>;
   /** Writes a text to a file: where the user chooses, or among a browser's downloads; false: they cancelled. Rejects with a {@link CallError}. */
   saveText(text: string, suggestedName: string): Promise<boolean>;
   /**
@@ -106,6 +110,11 @@ export const chatFileEndings: Record<ChatFileFormat, string> = { json: 'json', m
 /** Whether a file may be one of chats, by its name. */
 export function isChatFile(name: string): boolean {
   return /\.(json|jsonl|ndjson)$/i.test(name);
+}
+
+/** Whether the beginning of a JSON file is that of chats: one of ours, or an export of a program whose chats are read. */
+export function beginsAsChats(start: string): boolean {
+  return /"(cairn-chats|mapping|conversations|messages|chat_messages|history)"/.test(start);
 }
 
 /** A name as a file name that every file system takes; `fallback` if nothing of it is left. */

@@ -3,6 +3,7 @@ import { emit } from '@tauri-apps/api/event';
 import { clearMocks, mockIPC, mockWindows } from '@tauri-apps/api/mocks';
 import { afterEach, expect, test, vi } from 'vitest';
 import { preview } from '../testing/fake';
+import type { Dropped } from './platform';
 import { TauriPlatform } from './tauri';
 import type { CacheSource, Command, Frame } from './wire';
 
@@ -111,7 +112,7 @@ test('a dropped file is looked into, and hovering is told', async () => {
   );
   const heard: unknown[] = [];
   new TauriPlatform().onFileDrop(
-    (found) => heard.push(found.type === 'cache' ? found.preview : found.imported),
+    (found) => heard.push(found.type === 'cache' && found.preview),
     (isOver) => heard.push(isOver),
   );
   // The shell is asked for one kind of event after the other.
@@ -132,9 +133,7 @@ test('a dropped file is looked into, and hovering is told', async () => {
 
 test.each<[path: string, command: string]>([
   ['/a/Qwen3.gguf', 'import_model'],
-  ['/a/Qwen3-0.6B-4bit', 'import_model'],
   ['/a/notes.safetensors', 'import_cache'],
-  ['/a/letter.txt', 'import_cache'],
 ])('what is dropped is a model or a prompt cache: %s', async (path, command) => {
   mockWindows('main');
   const asked: unknown[] = [];
@@ -156,6 +155,55 @@ test.each<[path: string, command: string]>([
     },
     { timeout: 20_000 },
   );
+});
+
+type Listed = { folder: string | null; is_model: boolean; files: object[]; is_cut: boolean };
+const file = { path: '/a/letter.txt', name: 'letter.txt', bytes: 4 };
+
+test.each<[what: string, path: string, listed: Partial<Listed>, head: string, type: string]>([
+  ['a folder with a model', '/a/Qwen3-0.6B-4bit', { folder: 'Qwen3-0.6B-4bit', is_model: true }, '', 'model'],
+  ['a folder with texts', '/a/notes', { folder: 'notes', files: [file] }, '', 'documents'],
+  ['a text', '/a/letter.txt', { files: [file] }, '', 'documents'],
+  ['an export of chats', '/a/chats.json', { files: [file] }, '{"format":"cairn-chats",', 'chats'],
+  ['other data', '/a/stones.json', { files: [file] }, '{"stones":[', 'documents'],
+])('what the shell lists decides: %s', async (_, path, change, head, type) => {
+  mockWindows('main');
+  const listed: Listed = { folder: null, is_model: false, files: [], is_cut: false, ...change };
+  mockIPC(
+    (command) => {
+      if (command === 'list_dropped') return listed;
+      return command === 'read_document' ? new TextEncoder().encode(head).buffer : null;
+    },
+    { shouldMockEvents: true },
+  );
+  const heard: Dropped[] = [];
+  new TauriPlatform().onFileDrop(
+    (dropped) => heard.push(dropped),
+    () => undefined,
+  );
+  await vi.waitFor(
+    async () => {
+      await emit('tauri://drag-drop', { paths: [path], position: { x: 0, y: 0 } });
+      expect(heard.length).toBeGreaterThan(0);
+    },
+    { timeout: 20_000 },
+  );
+  expect(heard[0]?.type).toBe(type);
+  if (heard[0]?.type !== 'documents') return;
+  const { folder, files } = await heard[0].dropped;
+  expect([folder, files.map(({ name, bytes }) => [name, bytes])]).toEqual([listed.folder, [['letter.txt', 4]]]);
+});
+
+test('files are chosen by the shell, and read only when they are wanted', async () => {
+  const asked: unknown[] = [];
+  mockIPC((command, values) => {
+    asked.push([command, values]);
+    return command === 'choose_documents' ? [file] : new TextEncoder().encode('text').buffer;
+  });
+  const [chosen] = await new TauriPlatform().chooseDocuments();
+  expect(asked).toEqual([['choose_documents', {}]]);
+  expect(new TextDecoder().decode(await chosen?.read())).toBe('text');
+  expect(asked.at(-1)).toEqual(['read_document', { path: '/a/letter.txt' }]);
 });
 
 test('the shell asks for models and folders', async () => {

@@ -2,9 +2,11 @@
 import { Channel, invoke } from '@tauri-apps/api/core';
 import { listen } from '@tauri-apps/api/event';
 import { getCurrentWebview } from '@tauri-apps/api/webview';
+import type { SourceFile } from '../documents/sources';
 import { isMac } from '../ui/shortcuts';
 import {
   CallError,
+  beginsAsChats,
   isChatFile,
   sentenceOf,
   type Connection,
@@ -26,6 +28,10 @@ import type {
 } from './wire';
 
 const RETRY_MS = 1000;
+/** Larger JSON files are not looked into before they are imported. */
+const MAX_SNIFFED_BYTES = 16 * 2 ** 20;
+/** How much of a file is looked at to tell whether it is one of chats. */
+const LOOK_BYTES = 65_536;
 
 export class TauriPlatform implements Platform {
   readonly hasOwnTitleBar = isMac;
@@ -103,6 +109,10 @@ export class TauriPlatform implements Platform {
     return ask('import_cache', {});
   }
 
+  async chooseDocuments(): Promise<SourceFile[]> {
+    return (await ask<ListedFile[]>('choose_documents', {})).map(ofListed);
+  }
+
   chooseModelFile(): Promise<string | null> {
     return ask('import_model', {});
   }
@@ -114,21 +124,58 @@ export class TauriPlatform implements Platform {
   onFileDrop(run: (dropped: Dropped) => void, onHover: (isOver: boolean) => void): () => void {
     const listening = getCurrentWebview().onDragDropEvent(({ payload }) => {
       onHover(payload.type === 'enter' || payload.type === 'over');
-      const path = payload.type === 'drop' ? payload.paths[0] : undefined;
-      if (path === undefined) return;
-      if (isModel(path)) run({ type: 'model', imported: ask('import_model', { path }) });
-      else if (isChatFile(path)) {
-        const name = path.split(/[/\\]/).at(-1) ?? path;
-        run({ type: 'chats', name, imported: ask('import_chats', { path }) });
-      } else run({ type: 'cache', preview: ask('import_cache', { path }) });
+      if (payload.type === 'drop' && payload.paths.length > 0) void sort(payload.paths, run);
     });
     return () => void listening.then((stop) => stop());
   }
 }
 
-/** A GGUF file, or a path without the ending of a file, which is a folder. Any other file is named by the one who refuses it. */
-function isModel(path: string): boolean {
-  return /\.gguf$/i.test(path) || !/\.[a-z]{2,12}$/i.test(path);
+/** A file that the shell lists, because it was chosen or dropped. */
+interface ListedFile {
+  path: string;
+  /** Its name, or its path within the folder that was dropped. */
+  name: string;
+  bytes: number;
+}
+
+/** What the shell says of the paths that were dropped. */
+interface ListedDrop {
+  /** The name of a folder that was dropped alone. */
+  folder: string | null;
+  is_model: boolean;
+  files: ListedFile[];
+  is_cut: boolean;
+}
+
+function ofListed({ path, name, bytes }: ListedFile): SourceFile {
+  const read = async () => new Uint8Array(await ask<ArrayBuffer>('read_document', { path }));
+  return { name, bytes, read };
+}
+
+/** Says what was dropped, by what the files are. */
+async function sort(paths: string[], run: (dropped: Dropped) => void): Promise<void> {
+  const [path = ''] = paths;
+  const only = paths.length === 1 ? path : '';
+  if (/\.gguf$/i.test(only)) return run({ type: 'model', imported: ask('import_model', { path }) });
+  if (/\.safetensors$/i.test(only)) return run({ type: 'cache', preview: ask('import_cache', { path }) });
+  const listed = ask<ListedDrop>('list_dropped', { paths });
+  // Whoever is told of the drop shows why it failed.
+  const drop = await listed.catch(() => null);
+  if (drop?.is_model) return run({ type: 'model', imported: ask('import_model', { path }) });
+  const [file] = drop?.files ?? [];
+  if (only !== '' && file && drop?.folder === null && isChatFile(path) && (await isOfChats(file)))
+    return run({ type: 'chats', name: file.name, imported: ask('import_chats', { path }) });
+  const dropped = listed.then(({ folder, files, is_cut }) => ({ folder, files: files.map(ofListed), isCut: is_cut }));
+  run({ type: 'documents', dropped });
+}
+
+async function isOfChats(file: ListedFile): Promise<boolean> {
+  // More than a page would read as a document: only chats are that long.
+  if (file.bytes > MAX_SNIFFED_BYTES) return true;
+  const bytes = await ofListed(file)
+    .read()
+    .catch(() => null);
+  return bytes === null || beginsAsChats(new TextDecoder().decode(bytes.subarray(0, LOOK_BYTES)));
 }
 
 /** Invokes a command of the shell that opens or takes files. */

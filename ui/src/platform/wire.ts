@@ -18,6 +18,13 @@ export type Command = { "type": "bootstrap" }
   | { "type": "set_system_prompt", id: string, system_prompt: string, }
   | { "type": "delete_conversation", id: string, }
   | { "type": "restore_conversation", id: string, }
+  | { "type": "get_document_draft", conversation_id: string, }
+  | { "type": "attach_documents", conversation_id: string, documents: Array<NewDocument>, }
+  | { "type": "remove_document", conversation_id: string, document_id: string, }
+  | { "type": "restore_document", conversation_id: string, document_id: string, }
+  | { "type": "get_document", conversation_id: string, document_id: string, }
+  | { "type": "read_documents", conversation_id: string, }
+  | { "type": "stop_reading_documents", conversation_id: string, }
   | { "type": "send_message", conversation_id: string, text: string, }
   | { "type": "edit_message", conversation_id: string, message_id: string, text: string, }
   | { "type": "regenerate", conversation_id: string, message_id: string | null, model: string | null, }
@@ -125,6 +132,8 @@ export type Reply = { "type": "done" }
  */
 model_import: ModelImport | null, }
   | { "type": "conversation", conversation: Conversation, messages: Array<Message>, }
+  | { "type": "document_draft", draft: DocumentDraft, }
+  | { "type": "document_text", document: Document, text: string, }
   | { "type": "probabilities", probabilities: Probabilities, }
   | { "type": "sent", conversation: Conversation, messages: Array<Message>, }
   | { "type": "outlook",
@@ -243,6 +252,8 @@ export type Event = { "type": "conversation", conversation: Conversation, }
   | { "type": "segment", conversation_id: string, message_id: string, index: number, segment: AnswerSegment, }
   | { "type": "delta", conversation_id: string, message_id: string, segment: number, offset: number, text: string, }
   | { "type": "beside", event: Event, }
+  | { "type": "document_draft", draft: DocumentDraft, }
+  | { "type": "documents_reading", conversation_id: string, reading: DocumentReading, }
   | { "type": "probabilities_read", read_id: string, processed_tokens: number, total_tokens: number, }
   | { "type": "summarizing", conversation_id: string, message_id: string, }
   | { "type": "prefill", conversation_id: string, message_id: string, processed_tokens: number, total_tokens: number, cached_tokens: number, }
@@ -522,6 +533,10 @@ text: string,
  */
 segments: Array<AnswerSegment>,
 /**
+ * Of a question: what stands before it.
+ */
+documents: Array<Document>,
+/**
  * It is being written, but waits for `Stop` or `GoOn`, because it repeats itself.
  */
 is_held: boolean, error: string | null, created_at_ms: number,
@@ -547,6 +562,49 @@ can_continue: boolean,
  * context. Of several in a branch the last one counts.
  */
 cut: ContextCut | null, };
+
+/**
+ * A document without its text.
+ */
+export type Document = { id: string, name: string, kind: DocumentKind,
+/**
+ * The length of its text.
+ */
+num_bytes: number,
+/**
+ * How many tokens it has for the model that read it last; none: nobody has counted.
+ */
+tokens: number | null, };
+
+/**
+ * What a document was made of.
+ */
+export type DocumentKind = "text" | "code" | "markdown" | "csv" | "html" | "pdf";
+
+/**
+ * A document that is to be attached: the interface makes the text of it.
+ */
+export type NewDocument = { name: string, kind: DocumentKind, text: string, };
+
+/**
+ * What the next message of a conversation will be sent with.
+ */
+export type DocumentDraft = { conversation_id: string,
+/**
+ * In the order in which they stand in the prompt.
+ */
+documents: Array<Document>, reading: DocumentReading, };
+
+/**
+ * How far the documents of a draft have been read.
+ */
+export type DocumentReading = { "type": "unread" }
+  | { "type": "waiting" }
+  | { "type": "reading", processed_tokens: number, total_tokens: number, cached_tokens: number, }
+  | { "type": "read", tokens: number, model: string, }
+  | { "type": "with_question" }
+  | { "type": "too_long", exceeds_by: number, model: string, }
+  | { "type": "failed", why: string, };
 
 /**
  * What is read in the place of the messages before one.

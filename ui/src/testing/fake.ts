@@ -1,4 +1,5 @@
 // A platform without a core, for tests: replies from a table, events on demand.
+import type { SourceFile } from '../documents/sources';
 import type { Connection, Dropped, ImportOptions, Platform } from '../platform/platform';
 import type {
   ApiKey,
@@ -13,6 +14,7 @@ import type {
   Command,
   Conversation,
   ConversationCache,
+  Document,
   Download,
   Event,
   FoundModel,
@@ -94,6 +96,13 @@ export class FakePlatform implements Platform {
     this.exportedChats.push([ids, format, suggestedName]);
     if (this.exportAnswer instanceof Error) throw this.exportAnswer;
     return this.exportAnswer;
+  }
+
+  /** The files that are chosen to be attached. */
+  chosenDocuments: SourceFile[] = [];
+
+  async chooseDocuments(): Promise<SourceFile[]> {
+    return this.chosenDocuments;
   }
 
   async saveText(text: string, suggestedName: string): Promise<boolean> {
@@ -269,6 +278,7 @@ export function message(id: string, change: Partial<Message> = {}): Message {
     status: 'complete',
     text: '',
     segments: change.text && change.role !== 'user' ? [{ kind: 'text', text: change.text }] : [],
+    documents: [],
     is_held: false,
     error: null,
     created_at_ms: 1,
@@ -279,6 +289,10 @@ export function message(id: string, change: Partial<Message> = {}): Message {
     cut: null,
     ...change,
   };
+}
+
+export function textDocument(id: string, change: Partial<Document> = {}): Document {
+  return { id, name: `${id}.txt`, kind: 'text', num_bytes: 4200, tokens: 1024, ...change };
 }
 
 export function stats(change: Partial<MessageStats> = {}): MessageStats {

@@ -201,6 +201,7 @@ pub(crate) async fn purge(app: &App, id: &str) -> Result<Reply, Failure> {
     let _turn = app.turns.lock().await;
     refuse_while_streaming()?;
     let handle = cache_handle(app)?;
+    app.readings.forget(Some(id));
     handle.purge(&conversation_owner(id));
     // The reply means that the files are deleted, so wait for the writer.
     handle.flush().await;
@@ -211,6 +212,7 @@ pub(crate) async fn purge(app: &App, id: &str) -> Result<Reply, Failure> {
 pub(crate) async fn clear(app: &App) -> Result<Reply, Failure> {
     app.engine.forget_conversations().await;
     let handle = cache_handle(app)?;
+    app.readings.forget(None);
     handle.clear();
     handle.flush().await;
     Ok(Reply::Done)

@@ -24,6 +24,8 @@ use crate::chat::savings;
 use crate::chat::segments::{Change, Now};
 use crate::chat::titles;
 use crate::chat::turns::Wanted;
+use crate::documents::prompt::WithDocuments;
+use crate::documents::reading;
 use crate::settings::{Settings, commands as settings, stop_strings};
 use crate::wire::{AnswerSegment, Event, Failure, NoticeLevel};
 use crate::{convert, models, platform};
@@ -225,6 +227,7 @@ async fn write(app: &Arc<App>, running: &Running, turn: &Turn, progress: &mut Pr
     let model = turn.model().map(str::to_owned).or_else(|| models::loaded_name(app));
     progress.model.clone_from(&model);
     let of_chat = &turn.conversation_id;
+    reading::give_way(app, of_chat).await;
     let mut settings = settings::for_answer(app, &turn.store, of_chat, model.as_deref()).await;
     if let (Ok(settings), Wanted::Compared(compared)) = (&mut settings, &turn.wanted) {
         compared.set(settings);
@@ -518,8 +521,9 @@ impl Asked<'_> {
         let Asked { store, conversation_id, branch, model } = *self;
         let cuts = store.context_cuts(conversation_id).await?;
         let loaded = model.and_then(|name| loaded_status(app, name));
+        let branch = WithDocuments::of(store, conversation_id, branch).await?;
         let beginning = Beginning::of(app, store, conversation_id, loaded.as_ref()).await?;
-        let prompt = beginning.with(ReadPart::of(branch, &cuts));
+        let prompt = branch.with_breakpoints(beginning.with(ReadPart::of(branch.rows(), &cuts)));
         let (kv_cache, num_draft_tokens) = match &beginning {
             // A draft model would have to read the starting point again.
             Beginning::StartingPoint(prefix) => (prefix.kv_cache(), None),

@@ -15,6 +15,7 @@ use crate::cache::owners::conversation_owner;
 use crate::chat::answering::loaded_status;
 use crate::chat::context::{Beginning, ReadPart};
 use crate::chat::prompt::messages_for;
+use crate::documents::reading;
 use crate::wire::{Event, Failure, Message, Reply};
 use crate::{convert, models};
 
@@ -27,9 +28,12 @@ pub(crate) async fn messages(app: &App, conversation_id: &str) -> Result<Vec<Mes
     let store = app.store_of(conversation_id).await;
     let branch = store.branch(conversation_id).await?;
     let mut versions = store.versions(conversation_id).await?;
+    let mut documents = store.documents_of(conversation_id).await?;
     let mut messages: Vec<Message> = branch.into_iter().filter_map(convert::message).collect();
     let mut cuts = store.context_cuts(conversation_id).await?;
     for message in &mut messages {
+        let documents = documents.remove(&message.id).unwrap_or_default();
+        message.documents = documents.into_iter().map(convert::document).collect();
         message.versions = versions.remove(&message.id).unwrap_or_default();
         message.cut = cuts.remove(&message.id).map(convert::context_cut);
     }
@@ -108,11 +112,12 @@ pub(crate) async fn branch_off(
 
 /// Sends what of a branch is different from before, once its rows are saved.
 pub(crate) async fn shown(
-    app: &App,
+    app: &Arc<App>,
     conversation_id: &str,
     before: &[Message],
 ) -> Result<(), Failure> {
     point_saved(app, conversation_id, conversation_id).await;
+    reading::again(app, conversation_id).await;
     let mut messages = messages(app, conversation_id).await?;
     let num_same = messages.iter().zip(before).take_while(|(now, before)| now == before).count();
     let rest = messages.split_off(num_same);

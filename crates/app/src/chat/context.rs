@@ -13,6 +13,7 @@ use crate::app::App;
 use crate::cache::prefix;
 use crate::chat::answering::loaded_status;
 use crate::chat::prompt::messages_for;
+use crate::documents::prompt::WithDocuments;
 use crate::settings::{Settings, commands as settings};
 use crate::wire::{ChatContext, Event, Failure, Reply};
 use crate::{convert, models};
@@ -178,7 +179,8 @@ async fn measured(
     settings: &Settings,
 ) -> Result<Option<ChatContext>, Failure> {
     let (branch, cuts) = (store.branch(id).await?, store.context_cuts(id).await?);
-    let part = ReadPart::of(&branch, &cuts);
+    let branch = WithDocuments::of(store, id, &branch).await?;
+    let part = ReadPart::of(branch.rows(), &cuts);
     let Ok(beginning) = Beginning::of(app, store, id, Some(model)).await else { return Ok(None) };
     let tokens = |prompt| app.engine.prompt_tokens(Some(&model.name), prompt, Map::new());
     let question = |text: &str| cairn_store::Message { text: text.to_owned(), ..asked(id) };

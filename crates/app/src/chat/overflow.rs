@@ -17,6 +17,7 @@ use crate::chat::answering::{Turn, loaded_status};
 use crate::chat::context::{Beginning, ReadPart, Room, emit_message, num_tokens};
 use crate::chat::running::Running;
 use crate::convert;
+use crate::documents::prompt::WithDocuments;
 use crate::settings::Settings;
 use crate::wire::{AtOverflow, Event, Failure};
 
@@ -53,7 +54,8 @@ pub(crate) async fn make_room(
     };
     let (store, id) = (&turn.store, &turn.conversation_id);
     let (branch, cuts) = (store.branch(id).await?, store.context_cuts(id).await?);
-    let part = ReadPart::of(&branch, &cuts);
+    let branch = WithDocuments::of(store, id, &branch).await?;
+    let part = ReadPart::of(branch.rows(), &cuts);
     let starts = starts_of_turns(part.messages);
     let beginning = Beginning::of(app, store, id, Some(&model)).await?;
     let room = Room::of(&model, settings);

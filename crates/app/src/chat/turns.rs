@@ -9,6 +9,7 @@ use crate::chat::answering::{self, Turn};
 use crate::chat::compare::Compared;
 use crate::chat::probabilities;
 use crate::convert;
+use crate::documents::commands as documents;
 use crate::models;
 use crate::wire::{Conversation, Event, Failure, FailureCode, Message, MessageStatus, Reply};
 
@@ -31,7 +32,17 @@ pub(crate) async fn send(
         Some(id) => store.begin_edited_turn(conversation_id, id, text, now_ms()).await?,
         None => store.begin_turn(conversation_id, text, now_ms()).await?,
     };
-    begin(app, Some(user), assistant, Wanted::Any).await
+    let sent = begin(app, Some(user), assistant, Wanted::Any).await;
+    let is_draft_sent = |sent: &Reply| match sent {
+        Reply::Sent { messages, .. } => {
+            messages.iter().any(|message| !message.documents.is_empty())
+        }
+        _ => false,
+    };
+    if beside.is_none() && sent.as_ref().is_ok_and(is_draft_sent) {
+        documents::emit_draft(app, conversation_id).await;
+    }
+    sent
 }
 
 /// Starts another answer, with a model of this name if there is one.
@@ -142,9 +153,12 @@ async fn begin(
         wanted,
     };
     let versions = store.versions(&conversation_id).await.unwrap_or_default();
+    let documents = store.documents_of(&conversation_id).await.unwrap_or_default();
     let described = |row: cairn_store::Message| {
         let versions = versions.get(&row.id).cloned().unwrap_or_default();
-        convert::message(row).map(|message| Message { versions, ..message })
+        let documents = documents.get(&row.id).cloned().unwrap_or_default();
+        let documents = documents.into_iter().map(convert::document).collect();
+        convert::message(row).map(|message| Message { versions, documents, ..message })
     };
     let messages: Vec<Message> =
         user.into_iter().chain([assistant]).filter_map(described).collect();

@@ -134,6 +134,7 @@ impl Built {
             segments: has_more.then(|| serde_json::to_string(&self.segments).ok()).flatten(),
             error: self.error,
             stats: None,
+            documents: Vec::new(),
             created_at_ms: self.created_at_ms,
         }
     }

@@ -1,11 +1,12 @@
 //! Takes chats out: one file, written conversation by conversation.
 
+use std::collections::HashMap;
 use std::io::{BufWriter, Write};
 use std::path::Path;
 use std::sync::Arc;
 
 use cairn_chat::Role;
-use cairn_store::{Conversation, Message, MessageStatus, Store};
+use cairn_store::{Conversation, Document, Message, MessageStatus, NewDocument, Store};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
@@ -13,6 +14,7 @@ use super::{OfflineChats, own};
 use crate::app::{App, now_ms};
 use crate::cache::{Download, OwnFile};
 use crate::chat::segments::AnswerSegment;
+use crate::documents::prompt;
 use crate::wire::{ChatFileFormat, Failure, FailureCode};
 
 /// How many conversations may wait to be written.
@@ -138,9 +140,10 @@ async fn piece(
             let folders = store.folders().await?;
             let folder =
                 folders.into_iter().find(|folder| Some(&folder.id) == row.folder_id.as_ref());
-            let tree = store.all_messages(id).await?;
-            let chat =
-                own::Chat::of(row, settings.as_deref(), folder.map(|folder| folder.name), tree);
+            let (tree, documents) =
+                (store.all_messages(id).await?, store.document_texts_of(id).await?);
+            let folder = folder.map(|folder| folder.name);
+            let chat = own::Chat::of(row, settings.as_deref(), folder, tree, documents);
             // Texts and numbers always serialize.
             let chat = serde_json::to_string(&chat).unwrap_or_default();
             let head = head.to_string();
@@ -152,14 +155,22 @@ async fn piece(
         }
         ChatFileFormat::Markdown => {
             let before = if place == 0 { "" } else { "\n---\n\n" };
-            format!("{before}{}", markdown(&row, &store.branch(id).await?))
+            let (branch, documents) = (store.branch(id).await?, store.documents_of(id).await?);
+            format!("{before}{}", markdown(&row, &branch, &documents))
         }
-        ChatFileFormat::Openai => format!("{}\n", messages(&row, &store.branch(id).await?)),
+        ChatFileFormat::Openai => {
+            let (branch, documents) = (store.branch(id).await?, store.document_texts_of(id).await?);
+            format!("{}\n", messages(&row, &branch, &documents))
+        }
     })
 }
 
-/// The branch on screen, to be read.
-fn markdown(row: &Conversation, branch: &[Message]) -> String {
+/// The branch on screen, to be read. Documents are named; their text is in the other forms.
+fn markdown(
+    row: &Conversation,
+    branch: &[Message],
+    documents: &HashMap<String, Vec<Document>>,
+) -> String {
     let title = if row.title.is_empty() { "New chat" } else { &row.title };
     let mut text = format!("# {title}\n");
     if !row.system_prompt.is_empty() {
@@ -174,6 +185,12 @@ fn markdown(row: &Conversation, branch: &[Message]) -> String {
             (Role::Assistant, None) => "Assistant",
         };
         text.push_str(&format!("\n## {author}\n"));
+        let documents = documents.get(&message.id).map_or(&[][..], Vec::as_slice);
+        if !documents.is_empty() {
+            let names = documents.iter().map(|document| plain_markdown(&document.name));
+            let names: Vec<String> = names.collect();
+            text.push_str(&format!("\n*Attached: {}*\n", names.join(", ")));
+        }
         if !said.is_empty() {
             text.push_str(&format!("\n{said}\n"));
         }
@@ -182,6 +199,17 @@ fn markdown(row: &Conversation, branch: &[Message]) -> String {
         }
     }
     text
+}
+
+/// A name as Markdown that says nothing else.
+fn plain_markdown(name: &str) -> String {
+    let escaped = |character: char| match character {
+        '\\' | '`' | '*' | '_' | '[' | ']' | '<' | '>' | '#' | '!' | '|' | '&' => {
+            vec!['\\', character]
+        }
+        character => vec![character],
+    };
+    name.chars().flat_map(escaped).collect()
 }
 
 fn note(message: &Message) -> Option<String> {
@@ -196,12 +224,21 @@ fn note(message: &Message) -> Option<String> {
     }
 }
 
-/// The branch on screen as a request of OpenAI's API has it: what was said, without reasoning.
-fn messages(row: &Conversation, branch: &[Message]) -> Value {
+/// The branch on screen as a request of OpenAI's API has it: what was said, without reasoning, and
+/// documents as the model has read them.
+fn messages(
+    row: &Conversation,
+    branch: &[Message],
+    documents: &HashMap<String, Vec<NewDocument>>,
+) -> Value {
     let system = (!row.system_prompt.is_empty())
         .then(|| json!({ "role": "system", "content": row.system_prompt }));
     let said = branch.iter().filter_map(|message| {
         let said = AnswerSegment::said(message.segments.as_deref(), &message.text);
+        let said = match documents.get(&message.id) {
+            Some(documents) => prompt::before(documents, &said).0,
+            None => said.to_string(),
+        };
         (!said.is_empty()).then(|| json!({ "role": message.role.as_str(), "content": said }))
     });
     json!({ "messages": system.into_iter().chain(said).collect::<Vec<Value>>() })

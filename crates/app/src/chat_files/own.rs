@@ -3,7 +3,10 @@
 use std::collections::HashMap;
 
 use cairn_chat::{GenerationStats, Role};
-use cairn_store::{Conversation, ImportedConversation, ImportedMessage, Message, MessageStatus};
+use cairn_store::{
+    Conversation, DocumentKind, ImportedConversation, ImportedMessage, Message, MessageStatus,
+    NewDocument,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -65,12 +68,23 @@ struct ChatMessage {
     text: String,
     #[serde(default)]
     segments: Option<Vec<AnswerSegment>>,
+    /// What stands before a question.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    documents: Vec<ChatDocument>,
     #[serde(default)]
     error: Option<String>,
     #[serde(default)]
     stats: Option<Value>,
     #[serde(default)]
     created_at_ms: i64,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct ChatDocument {
+    name: String,
+    #[serde(default)]
+    kind: String,
+    text: String,
 }
 
 impl Chat {
@@ -80,7 +94,12 @@ impl Chat {
         settings: Option<&str>,
         folder: Option<String>,
         tree: Vec<Message>,
+        mut documents: HashMap<String, Vec<NewDocument>>,
     ) -> Chat {
+        let message = |row: Message| {
+            let documents = documents.remove(&row.id).unwrap_or_default();
+            ChatMessage::of(row, documents)
+        };
         Chat {
             id: Some(row.id),
             title: row.title,
@@ -98,7 +117,7 @@ impl Chat {
                 end_text: prefix.end_text,
             }),
             leaf_message_id: row.leaf_message_id,
-            messages: tree.into_iter().map(ChatMessage::of).collect(),
+            messages: tree.into_iter().map(message).collect(),
         }
     }
 
@@ -140,7 +159,7 @@ impl Chat {
 }
 
 impl ChatMessage {
-    fn of(row: Message) -> ChatMessage {
+    fn of(row: Message, documents: Vec<NewDocument>) -> ChatMessage {
         let status = match row.status {
             // What it has so far; an answer in a file is not written any more.
             MessageStatus::Streaming => MessageStatus::Interrupted,
@@ -154,6 +173,7 @@ impl ChatMessage {
             status: Some(status.as_str().to_owned()),
             segments: segments.map(|segments| AnswerSegment::stored(Some(segments), &row.text)),
             text: row.text,
+            documents: documents.into_iter().map(ChatDocument::of).collect(),
             error: row.error,
             // Plain numbers and texts always serialize.
             stats: row.stats.and_then(|stats| serde_json::to_value(stats).ok()),
@@ -181,6 +201,7 @@ impl ChatMessage {
             status,
             text: self.text,
             segments: segments.and_then(Result::ok),
+            documents: self.documents.into_iter().map(ChatDocument::read).collect(),
             error: self.error,
             // Figures that this version does not know are left out; the text matters.
             stats: self
@@ -188,5 +209,17 @@ impl ChatMessage {
                 .and_then(|stats| serde_json::from_value::<GenerationStats>(stats).ok()),
             created_at_ms: self.created_at_ms,
         })
+    }
+}
+
+impl ChatDocument {
+    fn of(NewDocument { name, kind, text }: NewDocument) -> ChatDocument {
+        ChatDocument { name, kind: kind.as_str().to_owned(), text }
+    }
+
+    fn read(self) -> NewDocument {
+        // A kind that this version does not know changes nothing but the sign beside the name.
+        let kind = DocumentKind::named(&self.kind).unwrap_or(DocumentKind::Text);
+        NewDocument { name: self.name, kind, text: self.text }
     }
 }

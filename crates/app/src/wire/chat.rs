@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use ts_rs::TS;
 
-use super::{AnswerSegment, AtOverflow, Command, ConversationCache, ConversationPrefix};
+use super::{AnswerSegment, AtOverflow, Command, ConversationCache, ConversationPrefix, Document};
 
 impl Command {
     /// Answers the last user message again.
@@ -90,6 +90,8 @@ pub struct Message {
     pub text: String,
     /// Of an answer.
     pub segments: Vec<AnswerSegment>,
+    /// Of a question: what stands before it.
+    pub documents: Vec<Document>,
     /// It is being written, but waits for `Stop` or `GoOn`, because it repeats itself.
     pub is_held: bool,
     pub error: Option<String>,

@@ -9,6 +9,7 @@ mod chat_files;
 mod commands;
 mod compare;
 mod deletion;
+mod documents;
 mod finding;
 mod hub_settings;
 mod jobs;

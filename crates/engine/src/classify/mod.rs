@@ -383,5 +383,6 @@ fn num_bytes_of_last(prompt: &PromptInput) -> usize {
         PromptInput::Turns(prompt) => prompt.turns.last().map_or(0, |turn| turn.content().len()),
         PromptInput::Text(text) | PromptInput::MoreText(text) => text.len(),
         PromptInput::Tokens(tokens) => tokens.len(),
+        PromptInput::Assembled(prompt) => prompt.tokens.len(),
     }
 }

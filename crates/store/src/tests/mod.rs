@@ -7,6 +7,7 @@ mod branches;
 mod cache_refs;
 mod changes;
 mod conversations;
+mod documents;
 mod faults;
 mod jobs;
 mod monitor;

@@ -44,6 +44,7 @@ fn imported(text: &str, at_ms: i64) -> ImportedConversation {
         segments: None,
         error: None,
         stats: None,
+        documents: Vec::new(),
         created_at_ms: at_ms,
     };
     ImportedConversation {

@@ -14,6 +14,7 @@ fn message(parent: Option<usize>, role: Role, text: &str) -> ImportedMessage {
         segments: None,
         error: None,
         stats: None,
+        documents: Vec::new(),
         created_at_ms: 7,
     }
 }

@@ -146,7 +146,7 @@ export const imports: Catalogue['imports'] = {
   imported: (name) => `„${name}“ importiert.`,
   failed: (name, problem) => `„${name}“ wurde nicht importiert. ${problem}`,
   show: 'Zeigen',
-  drop: 'Lege hier Chats, einen Prompt-Cache oder ein Modell ab, um es zu importieren',
+  drop: 'Lege hier Dokumente ab, um sie anzuhängen, oder Chats, einen Prompt-Cache oder ein Modell, um es zu importieren',
   wrongEnding: (file) =>
     `„${file}“ ist kein Prompt-Cache von Cairn. Wähle eine Datei, deren Name auf .safetensors endet.`,
   wrongBeginning: (file) => `„${file}“ ist kein Prompt-Cache von Cairn, oder die Datei ist beschädigt.`,

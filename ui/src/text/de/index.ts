@@ -24,6 +24,7 @@ import {
   versions,
 } from './chat';
 import { commands, common, connection, keys, menus, monitor, palette, sidebar, status } from './frame';
+import { documents } from './documents';
 import { jobs } from './jobs';
 import { discover, downloads, firstModel, hub, models } from './models';
 import { context, personas, presets } from './perChat';
@@ -56,6 +57,7 @@ export const de: Catalogue = {
   queue,
   endings,
   reading,
+  documents,
   stats,
   misses,
   probabilities,

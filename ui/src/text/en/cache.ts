@@ -148,7 +148,7 @@ export const imports = {
   imported: (name: string) => `Imported “${name}”.`,
   failed: (name: string, problem: string) => `“${name}” was not imported. ${problem}`,
   show: 'Show',
-  drop: 'Drop chats, a prompt cache or a model here to import it',
+  drop: 'Drop documents to attach them, or chats, a prompt cache or a model to import it',
   wrongEnding: (file: string) => `“${file}” isn’t a Cairn prompt cache. Choose a file whose name ends in .safetensors.`,
   wrongBeginning: (file: string) => `“${file}” isn’t a Cairn prompt cache, or it is damaged.`,
   unreadable: (file: string) => `“${file}” could not be read. Check that it is still where it was.`,

@@ -23,6 +23,7 @@ import {
   versions,
 } from './chat';
 import { commands, common, connection, keys, menus, monitor, palette, sidebar, status } from './frame';
+import { documents } from './documents';
 import { jobs } from './jobs';
 import { discover, downloads, firstModel, hub, models } from './models';
 import { context, personas, presets } from './perChat';
@@ -55,6 +56,7 @@ export const en = {
   queue,
   endings,
   reading,
+  documents,
   stats,
   misses,
   probabilities,

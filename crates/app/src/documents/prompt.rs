@@ -1,0 +1,240 @@
+//! How documents stand in a prompt: before the text of their message, each between two marks that name
+//! it. Where they end there is a breakpoint, so that what was read ahead is continued.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+
+use cairn_chat::{Message, PromptEnd, Role, TextPlace, Turn, TurnsPrompt};
+use cairn_engine::PromptInput;
+use cairn_store::{ContextCut, NewDocument, Store};
+
+use crate::chat::context::ReadPart;
+use crate::wire::Failure;
+
+/// A branch as the model sees it.
+pub(crate) struct WithDocuments<'a> {
+    /// With the documents of a message at the beginning of its text.
+    rows: Cow<'a, [cairn_store::Message]>,
+    /// Where the documents of the last question end in its text, in bytes, unless its tokens are known:
+    /// then their ends are too.
+    ends: Vec<usize>,
+}
+
+impl<'a> WithDocuments<'a> {
+    /// A branch with the documents that its messages were sent with.
+    pub(crate) async fn of(
+        store: &Store,
+        conversation_id: &str,
+        branch: &'a [cairn_store::Message],
+    ) -> Result<Self, Failure> {
+        Ok(Self::with(branch, &store.document_texts_of(conversation_id).await?))
+    }
+
+    fn with(
+        branch: &'a [cairn_store::Message],
+        documents: &HashMap<String, Vec<NewDocument>>,
+    ) -> Self {
+        if documents.is_empty() {
+            return WithDocuments { rows: Cow::Borrowed(branch), ends: Vec::new() };
+        }
+        let mut ends = Vec::new();
+        let with_documents = |row: &cairn_store::Message| {
+            if row.role == Role::User {
+                ends.clear();
+            }
+            let Some(documents) = documents.get(&row.id) else { return row.clone() };
+            let (text, places) = before(documents, &row.text);
+            if row.token_ids.is_none() {
+                ends = places;
+            }
+            cairn_store::Message { text, ..row.clone() }
+        };
+        WithDocuments { rows: branch.iter().map(with_documents).collect(), ends }
+    }
+
+    /// The messages, with the documents of each at the beginning of its text.
+    pub(crate) fn rows(&self) -> &[cairn_store::Message] {
+        &self.rows
+    }
+
+    /// A prompt of these messages, with breakpoints where the documents of its question end. Behind a
+    /// starting point there are none.
+    pub(crate) fn with_breakpoints(&self, prompt: PromptInput) -> PromptInput {
+        let PromptInput::Messages(messages) = prompt else { return prompt };
+        match self.breakpoints(&messages) {
+            breakpoints if breakpoints.is_empty() => PromptInput::Messages(messages),
+            breakpoints => PromptInput::Turns(turns(messages, breakpoints)),
+        }
+    }
+
+    /// The ends of the last question's documents in the last message, which may have earlier questions
+    /// before it.
+    fn breakpoints(&self, messages: &[Message]) -> Vec<TextPlace> {
+        let question = self.rows.iter().rfind(|row| row.role == Role::User);
+        let (Some(question), Some(last)) = (question, messages.last()) else { return Vec::new() };
+        if last.role != Role::User {
+            return Vec::new();
+        }
+        let num_before = last.content.len().saturating_sub(question.text.len());
+        let place =
+            |end: &usize| TextPlace { turn: messages.len() - 1, num_bytes: num_before + end };
+        self.ends.iter().map(place).collect()
+    }
+}
+
+/// The prompt of a draft: of a question that nobody has asked yet. What is read of it ends at its last
+/// breakpoint, so the words behind that do not matter, if only they are words.
+pub(crate) fn of_draft(
+    branch: &[cairn_store::Message],
+    cuts: &HashMap<String, ContextCut>,
+    sent: &HashMap<String, Vec<NewDocument>>,
+    draft: Vec<NewDocument>,
+    system_prompt: &str,
+) -> TurnsPrompt {
+    const QUESTION: &str = "Question";
+    let id = String::new();
+    let mut documents = sent.clone();
+    documents.insert(id.clone(), draft);
+    let mut rows = branch.to_vec();
+    rows.push(cairn_store::Message {
+        conversation_id: String::new(),
+        parent_id: None,
+        role: Role::User,
+        status: cairn_store::MessageStatus::Complete,
+        text: QUESTION.to_owned(),
+        segments: None,
+        token_ids: None,
+        error: None,
+        stats: None,
+        model: None,
+        created_at_ms: 0,
+        seq: 0,
+        id,
+    });
+    let with_documents = WithDocuments::with(&rows, &documents);
+    let messages = ReadPart::of(with_documents.rows(), cuts).to_messages(system_prompt);
+    let breakpoints = with_documents.breakpoints(&messages);
+    turns(messages, breakpoints)
+}
+
+fn turns(messages: Vec<Message>, breakpoints: Vec<TextPlace>) -> TurnsPrompt {
+    TurnsPrompt {
+        turns: messages.into_iter().map(Turn::Message).collect(),
+        tools: Vec::new(),
+        end: PromptEnd::NewAnswer,
+        breakpoints,
+    }
+}
+
+/// A question behind its documents, and where each of these ends. White space before the question goes:
+/// tokenizers would join it with the end of the documents, which then would not be what was read ahead.
+pub(crate) fn before(documents: &[NewDocument], question: &str) -> (String, Vec<usize>) {
+    let (mut text, mut ends) = (String::new(), Vec::with_capacity(documents.len()));
+    for NewDocument { name, text: content, .. } in documents {
+        let plain = |character: char| match character {
+            '"' => '\'',
+            character if character.is_control() => ' ',
+            character => character,
+        };
+        let name: String = name.chars().map(plain).collect();
+        text.push_str(&format!("<document name=\"{name}\">\n{content}\n</document>\n\n"));
+        ends.push(text.len());
+    }
+    text.push_str(if documents.is_empty() { question } else { question.trim_start() });
+    (text, ends)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)] // in a test a panic is the report
+mod tests {
+    use cairn_store::{DocumentKind, MessageStatus};
+
+    use super::*;
+
+    fn document(name: &str, text: &str) -> NewDocument {
+        NewDocument { name: name.to_owned(), kind: DocumentKind::Text, text: text.to_owned() }
+    }
+
+    fn row(id: &str, role: Role, text: &str, token_ids: Option<Vec<u32>>) -> cairn_store::Message {
+        cairn_store::Message {
+            id: id.to_owned(),
+            conversation_id: String::new(),
+            parent_id: None,
+            role,
+            status: MessageStatus::Complete,
+            text: text.to_owned(),
+            segments: None,
+            token_ids,
+            error: None,
+            stats: None,
+            model: None,
+            created_at_ms: 0,
+            seq: 0,
+        }
+    }
+
+    #[test]
+    fn documents_stand_before_their_question_and_name_themselves() {
+        let (text, ends) =
+            before(&[document("a.txt", "One"), document("b\"\n.md", "Two")], "\n Why?");
+        assert_eq!(
+            text,
+            "<document name=\"a.txt\">\nOne\n</document>\n\n\
+             <document name=\"b' .md\">\nTwo\n</document>\n\nWhy?"
+        );
+        let parts: Vec<&str> = ends.iter().map(|&end| &text[end..]).collect();
+        assert_eq!(parts, [&text[ends[0]..], "Why?"]);
+        assert_eq!(before(&[], " Why?"), (" Why?".to_owned(), Vec::new()));
+    }
+
+    #[test]
+    fn breakpoints_are_where_the_documents_of_a_new_question_end() {
+        let documents = HashMap::from([("q2".to_owned(), vec![document("a", "x")])]);
+        let check = |rows: &[cairn_store::Message], expected: Option<&str>| {
+            let branch = WithDocuments::with(rows, &documents);
+            let messages = ReadPart::of(branch.rows(), &HashMap::new()).to_messages("S");
+            let prompt = branch.with_breakpoints(PromptInput::Messages(messages));
+            let found = match &prompt {
+                PromptInput::Turns(prompt) => {
+                    let [place] = prompt.breakpoints[..] else { panic!("{prompt:?}") };
+                    let Turn::Message(message) = &prompt.turns[place.turn] else { panic!() };
+                    Some(message.content[place.num_bytes..].to_owned())
+                }
+                _ => None,
+            };
+            assert_eq!(found.as_deref(), expected, "{prompt:?}");
+        };
+        let asked = |ids| {
+            vec![
+                row("q1", Role::User, "One", Some(vec![1])),
+                row("a1", Role::Assistant, "1", Some(vec![2])),
+                row("q2", Role::User, "Two", ids),
+            ]
+        };
+        check(&asked(None), Some("Two"));
+        // Its tokens are known.
+        check(&asked(Some(vec![3])), None);
+        // Two questions without an answer between are one message.
+        let [q1, _, q2] = asked(None).try_into().unwrap();
+        check(&[q1, q2], Some("Two"));
+        // Another question has no documents.
+        let later = row("q3", Role::User, "Three", None);
+        let answer = row("a2", Role::Assistant, "2", Some(vec![4]));
+        check(&asked(None).into_iter().chain([answer, later]).collect::<Vec<_>>(), None);
+    }
+
+    #[test]
+    fn a_draft_is_the_beginning_of_the_question_that_follows() {
+        let branch = [
+            row("q1", Role::User, "One", Some(vec![1])),
+            row("a1", Role::Assistant, "1", Some(vec![2])),
+        ];
+        let (cuts, sent) = (HashMap::new(), HashMap::new());
+        let draft = of_draft(&branch, &cuts, &sent, vec![document("a", "x")], "S");
+        let [place] = draft.breakpoints[..] else { panic!("{draft:?}") };
+        let Turn::Message(last) = draft.turns.last().unwrap() else { panic!() };
+        let read = &last.content[..place.num_bytes];
+        assert_eq!(place.turn, 3);
+        assert!(before(&[document("a", "x")], "  Why?").0.starts_with(read));
+    }
+}

@@ -1,0 +1,80 @@
+//! Wire types of documents: files that stand before a question, as text.
+
+use serde::{Deserialize, Serialize};
+use ts_rs::TS;
+
+/// What a document was made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, TS)]
+#[serde(rename_all = "snake_case")]
+pub enum DocumentKind {
+    Text,
+    /// Source code, and data in a form for programs.
+    Code,
+    Markdown,
+    Csv,
+    /// A web page; its text.
+    Html,
+    /// A PDF; its text.
+    Pdf,
+}
+
+/// A document that is to be attached: the interface makes the text of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, TS)]
+pub struct NewDocument {
+    pub name: String,
+    pub kind: DocumentKind,
+    pub text: String,
+}
+
+/// A document without its text.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, TS)]
+pub struct Document {
+    pub id: String,
+    pub name: String,
+    pub kind: DocumentKind,
+    /// The length of its text.
+    #[ts(type = "number")]
+    pub num_bytes: u64,
+    /// How many tokens it has for the model that read it last; none: nobody has counted.
+    pub tokens: Option<u32>,
+}
+
+/// What the next message of a conversation will be sent with.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, TS)]
+pub struct DocumentDraft {
+    pub conversation_id: String,
+    /// In the order in which they stand in the prompt.
+    pub documents: Vec<Document>,
+    pub reading: DocumentReading,
+}
+
+/// How far the documents of a draft have been read.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, TS)]
+#[serde(tag = "type", rename_all = "snake_case", rename_all_fields = "snake_case")]
+pub enum DocumentReading {
+    /// Nobody has begun since the app was started, or it was stopped.
+    Unread,
+    /// It waits for an answer to end, for a model, or for the tokens to be counted.
+    Waiting,
+    /// The prompt up to their end is being read; what was saved of it counts as read.
+    Reading {
+        processed_tokens: u32,
+        total_tokens: u32,
+        cached_tokens: u32,
+    },
+    /// The next question continues from their end, with the model of this name.
+    Read {
+        tokens: u32,
+        model: String,
+    },
+    /// They cannot be read ahead in this conversation, and are read with the question.
+    WithQuestion,
+    /// The prompt up to their end is longer than the context of the model of this name.
+    TooLong {
+        exceeds_by: u32,
+        model: String,
+    },
+    Failed {
+        why: String,
+    },
+}

@@ -1,0 +1,298 @@
+//! Documents: attached, read ahead, continued from, kept by versions and files, and refused.
+
+use std::sync::Arc;
+
+use cairn_app::App;
+use cairn_app::wire::{
+    ChatFileFormat, Command, Document, DocumentDraft, DocumentKind, DocumentReading, Event,
+    FailureCode, Message, MessageStatus, NewDocument, Reply, SettingTarget,
+};
+use tokio::sync::broadcast::Receiver;
+
+use crate::kit::{
+    MODEL, answered, check_failure, ended, home_with_model, messages, new_conversation, next, open,
+    open_greedy, overview, save_as, send, start_from,
+};
+
+fn document(name: &str, text: &str) -> NewDocument {
+    NewDocument { name: name.to_owned(), kind: DocumentKind::Text, text: text.to_owned() }
+}
+
+/// A text of about this many lines.
+fn long(lines: usize) -> String {
+    (0..lines).map(|line| format!("Line {line} of a cairn.\n")).collect()
+}
+
+async fn attach(app: &Arc<App>, id: &str, documents: Vec<NewDocument>) -> DocumentDraft {
+    let attach = Command::AttachDocuments { conversation_id: id.to_owned(), documents };
+    draft_of(app.call(attach).await.unwrap())
+}
+
+async fn draft(app: &Arc<App>, id: &str) -> DocumentDraft {
+    draft_of(app.call(Command::GetDocumentDraft { conversation_id: id.to_owned() }).await.unwrap())
+}
+
+fn draft_of(reply: Reply) -> DocumentDraft {
+    match reply {
+        Reply::DocumentDraft { draft } => draft,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// How the reading of a draft ends.
+async fn read(events: &mut Receiver<Event>) -> DocumentReading {
+    loop {
+        if let Event::DocumentsReading { reading, .. } = next(events).await
+            && !matches!(reading, DocumentReading::Waiting | DocumentReading::Reading { .. })
+        {
+            break reading;
+        }
+    }
+}
+
+fn num_read(reading: &DocumentReading) -> u32 {
+    match reading {
+        DocumentReading::Read { tokens, model } => {
+            assert_eq!(model, MODEL);
+            *tokens
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+fn names(documents: &[Document]) -> Vec<&str> {
+    documents.iter().map(|document| document.name.as_str()).collect()
+}
+
+fn cached(answer: &Message) -> u32 {
+    assert_eq!(answer.status, MessageStatus::Complete, "{:?}", answer.error);
+    answer.stats.as_ref().unwrap().cached_tokens
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_document_is_read_at_once_and_its_question_continues_from_its_end() {
+    let home = home_with_model();
+    let app = open_greedy(&home, 8).await;
+    let id = new_conversation(&app).await;
+    let mut events = app.subscribe();
+    let attached = attach(&app, &id, vec![document("stones.txt", &long(40))]).await;
+    assert_eq!(names(&attached.documents), ["stones.txt"]);
+    let tokens = num_read(&read(&mut events).await);
+    let known = draft(&app, &id).await;
+    let own = known.documents[0].tokens.unwrap();
+    assert!(own > 100 && own < tokens, "{known:?}");
+
+    let answer = answered(&app, &id, "  How many?").await;
+    assert_eq!(cached(&answer), tokens, "{:?}", answer.stats);
+    let shown = messages(&app, &id).await;
+    assert_eq!(
+        (names(&shown[0].documents), shown[0].text.as_str()),
+        (vec!["stones.txt"], "  How many?")
+    );
+    assert!(draft(&app, &id).await.documents.is_empty());
+    let document_id = shown[0].documents[0].id.clone();
+    let get = Command::GetDocument { conversation_id: id.clone(), document_id };
+    match app.call(get).await.unwrap() {
+        Reply::DocumentText { text, .. } => assert_eq!(text, long(40)),
+        other => panic!("{other:?}"),
+    }
+
+    // After a restart the next turn continues, and so does another version of the question.
+    let before = answer.stats.unwrap().prompt_tokens;
+    app.close().await;
+    drop(app);
+    let app = open(&home).await;
+    let second = answered(&app, &id, "And how high?").await;
+    assert!(cached(&second) >= before, "{second:?}");
+    let mut events = app.subscribe();
+    let edit = Command::EditMessage {
+        conversation_id: id.clone(),
+        message_id: shown[0].id.clone(),
+        text: "How old?".to_owned(),
+    };
+    let Reply::Sent { messages: sent, .. } = app.call(edit).await.unwrap() else { panic!() };
+    assert_eq!(names(&sent[0].documents), ["stones.txt"]);
+    let edited = ended(&mut events, &sent[1].id).await;
+    assert!(cached(&edited) >= tokens, "{edited:?}");
+    app.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_document_is_offered_as_a_starting_point() {
+    let home = home_with_model();
+    let app = open_greedy(&home, 8).await;
+    let id = new_conversation(&app).await;
+    let mut events = app.subscribe();
+    attach(&app, &id, vec![document("stones.txt", &long(30))]).await;
+    let tokens = num_read(&read(&mut events).await);
+    // Its chunks are written behind the reply.
+    while overview(&app).await.num_chunks == 0 {
+        next(&mut events).await;
+    }
+    let point = save_as(&app, &id, "stones.txt").await;
+    assert_eq!(point.tokens, tokens);
+    let other = start_from(&app, &point.id).await;
+    let first = answered(&app, &other, "How many?").await;
+    assert_eq!(cached(&first), tokens);
+    // The prompt is that of a chat with the document.
+    let own = answered(&app, &id, "How many?").await;
+    let prompt_tokens = |answer: &Message| answer.stats.as_ref().unwrap().prompt_tokens;
+    assert_eq!((prompt_tokens(&own), own.text), (prompt_tokens(&first), first.text));
+    app.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_changes_before_the_question_is_read_again() {
+    let home = home_with_model();
+    let app = open_greedy(&home, 8).await;
+    let id = new_conversation(&app).await;
+    let mut events = app.subscribe();
+    attach(&app, &id, vec![document("a.txt", &long(20))]).await;
+    let one = num_read(&read(&mut events).await);
+    let two = attach(&app, &id, vec![document("b.txt", &long(20))]).await;
+    assert_eq!(names(&two.documents), ["a.txt", "b.txt"]);
+    let both = num_read(&read(&mut events).await);
+    assert!(both > one);
+    let prompt = Command::SetSystemPrompt { id: id.clone(), system_prompt: "Be brief.".to_owned() };
+    app.call(prompt).await.unwrap();
+    let with_prompt = num_read(&read(&mut events).await);
+    assert!(with_prompt > both);
+
+    let gone = two.documents[0].id.clone();
+    let (conversation_id, document_id) = (id.clone(), gone.clone());
+    app.call(Command::RemoveDocument { conversation_id, document_id }).await.unwrap();
+    let without = num_read(&read(&mut events).await);
+    assert!(without < with_prompt);
+    let (conversation_id, document_id) = (id.clone(), gone);
+    app.call(Command::RestoreDocument { conversation_id, document_id }).await.unwrap();
+    assert_eq!(num_read(&read(&mut events).await), with_prompt);
+    let answer = answered(&app, &id, "Why?").await;
+    assert_eq!(cached(&answer), with_prompt);
+    app.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_question_does_not_wait_for_its_documents_and_loses_nothing_of_them() {
+    let home = home_with_model();
+    let app = open_greedy(&home, 4).await;
+    let id = new_conversation(&app).await;
+    app.call(Command::LoadModel { name: MODEL.to_owned() }).await.unwrap();
+    let mut events = app.subscribe();
+    attach(&app, &id, vec![document("a.txt", &long(120))]).await;
+    let [question, answer] = send(&app, &id, "Why?").await;
+    assert_eq!(names(&question.documents), ["a.txt"]);
+    let answer = ended(&mut events, &answer.id).await;
+    assert_eq!(answer.status, MessageStatus::Complete, "{:?}", answer.error);
+    assert!(draft(&app, &id).await.documents.is_empty());
+    app.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn reading_is_stopped_and_begun_again() {
+    let home = home_with_model();
+    let app = open_greedy(&home, 4).await;
+    let id = new_conversation(&app).await;
+    let mut events = app.subscribe();
+    attach(&app, &id, vec![document("a.txt", &long(60))]).await;
+    let conversation_id = id.clone();
+    app.call(Command::StopReadingDocuments { conversation_id }).await.unwrap();
+    assert_eq!(read(&mut events).await, DocumentReading::Unread);
+    assert_eq!(draft(&app, &id).await.reading, DocumentReading::Unread);
+    app.call(Command::ReadDocuments { conversation_id: id.clone() }).await.unwrap();
+    num_read(&read(&mut events).await);
+    app.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn documents_that_cannot_be_used_are_refused_with_a_sentence() {
+    let home = home_with_model();
+    let app = open_greedy(&home, 4).await;
+    let scope = SettingTarget::Model { name: MODEL.to_owned() };
+    let key = "context_length".to_owned();
+    app.call(Command::SetSetting { scope, key, value: 512.into() }).await.unwrap();
+    let id = new_conversation(&app).await;
+    let attach_one = |conversation_id: &str, name: &str, text: String| Command::AttachDocuments {
+        conversation_id: conversation_id.to_owned(),
+        documents: vec![document(name, &text)],
+    };
+    let gone = "01890000-0000-7000-8000-000000000000";
+    check_failure(
+        &app,
+        attach_one(gone, "a", "A".to_owned()),
+        FailureCode::NotFound,
+        "conversation",
+    )
+    .await;
+    check_failure(
+        &app,
+        attach_one(&id, "a.txt", " \n".to_owned()),
+        FailureCode::Invalid,
+        "“a.txt” is empty",
+    )
+    .await;
+    check_failure(&app, attach_one(&id, " ", "A".to_owned()), FailureCode::Invalid, "name").await;
+    let large = "x".repeat((16 << 20) + 1);
+    check_failure(&app, attach_one(&id, "b.txt", large), FailureCode::Invalid, "“b.txt” has 16 MB")
+        .await;
+    assert!(draft(&app, &id).await.documents.is_empty());
+    let remove =
+        Command::RemoveDocument { conversation_id: id.clone(), document_id: gone.to_owned() };
+    check_failure(&app, remove, FailureCode::NotFound, "document").await;
+
+    let mut events = app.subscribe();
+    attach(&app, &id, vec![document("long.txt", &long(200))]).await;
+    match read(&mut events).await {
+        DocumentReading::TooLong { exceeds_by, model } => {
+            assert!(exceeds_by > 100 && model == MODEL, "{exceeds_by}");
+        }
+        other => panic!("{other:?}"),
+    }
+    app.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn private_chats_read_documents_with_the_question() {
+    let home = home_with_model();
+    let app = open_greedy(&home, 4).await;
+    let id = match app.call(Command::NewPrivateConversation).await.unwrap() {
+        Reply::Conversation { conversation, .. } => conversation.id,
+        other => panic!("{other:?}"),
+    };
+    let mut events = app.subscribe();
+    attach(&app, &id, vec![document("secret.txt", "A secret.")]).await;
+    assert_eq!(read(&mut events).await, DocumentReading::WithQuestion);
+    let answer = answered(&app, &id, "Which?").await;
+    assert_eq!(cached(&answer), 0);
+    assert_eq!(overview(&app).await.num_chunks, 0);
+    app.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn files_of_chats_have_their_documents() {
+    let home = home_with_model();
+    let app = open_greedy(&home, 4).await;
+    let id = new_conversation(&app).await;
+    attach(&app, &id, vec![document("a*b.txt", "Stone on stone.")]).await;
+    answered(&app, &id, "Why?").await;
+    let file = |name: &str| home.path().join(name);
+    for (format, name) in [
+        (ChatFileFormat::Json, "chats.json"),
+        (ChatFileFormat::Markdown, "chats.md"),
+        (ChatFileFormat::Openai, "chats.jsonl"),
+    ] {
+        app.export_chats(std::slice::from_ref(&id), format, &file(name)).await.unwrap();
+    }
+    let markdown = std::fs::read_to_string(file("chats.md")).unwrap();
+    assert!(markdown.contains("*Attached: a\\*b.txt*"), "{markdown}");
+    let lines = std::fs::read_to_string(file("chats.jsonl")).unwrap();
+    assert!(lines.contains("Stone on stone.") && lines.contains("Why?"), "{lines}");
+    app.close().await;
+    drop(app);
+
+    let elsewhere = home_with_model();
+    let app = open(&elsewhere).await;
+    let imported = app.import_chats(&file("chats.json")).await.unwrap();
+    let shown = messages(&app, &imported.first_id.unwrap()).await;
+    assert_eq!((names(&shown[0].documents), shown[0].text.as_str()), (vec!["a*b.txt"], "Why?"));
+    app.close().await;
+}

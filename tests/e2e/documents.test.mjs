@@ -1,0 +1,181 @@
+// Documents in Chromium against a real core: attached, read ahead, asked about, continued after a restart, looked into, refused.
+import assert from 'node:assert/strict';
+import { mkdir, readFile, writeFile } from 'node:fs/promises';
+import { dirname, join } from 'node:path';
+import { findings } from './axe.mjs';
+import { root } from './core.mjs';
+import { longText, pdf } from './files.mjs';
+import { flow } from './flow.mjs';
+import { until } from './until.mjs';
+
+/** What a browser itself logs when a server goes away. */
+const GONE =
+  /net::ERR_(CONNECTION_REFUSED|CONNECTION_RESET|INCOMPLETE_CHUNKED_ENCODING|EMPTY_RESPONSE|SOCKET_NOT_CONNECTED)/;
+
+/** Attaches files by the button. */
+async function attach(page, files) {
+  const [chooser] = await Promise.all([page.driver.waitForEvent('filechooser'), page.button('Attach files').click()]);
+  await chooser.setFiles(files);
+}
+
+const file = (name, content) => ({ name, mimeType: 'application/octet-stream', buffer: Buffer.from(content) });
+
+/** The tokens that the line under the documents says were read. */
+async function read(page) {
+  const line = page.region('Documents').getByText(/^Read \([\d,]+ tokens\)/);
+  await line.waitFor();
+  return Number(/\(([\d,]+)/.exec(await line.innerText())[1].replaceAll(',', ''));
+}
+
+flow(
+  'a document is read before it is asked about, and after a restart the chat continues',
+  { models: [], maxTokens: 24, prepare: (home) => home.addStarter(), expected: GONE },
+  async ({ home, core, page }) => {
+    await page.button('Model: SmolLM2-135M-Instruct').waitFor();
+    await attach(page, file('cairns.md', longText(24)));
+    const tokens = await read(page);
+    assert.ok(tokens > 500, `${tokens} tokens`);
+    assert.deepEqual(await findings(page.driver), []);
+
+    await page.ask('What is the first cairn built of?');
+    const first = await page.cached();
+    assert.equal(first.cached, tokens, 'the question continues from the end of the document');
+    assert.match(await page.statusLine.innerText(), /^Continued/);
+    await page
+      .region('Messages')
+      .getByRole('button', { name: /^cairns\.md, .*: open$/ })
+      .waitFor();
+    assert.equal(await page.region('Documents').count(), 0, 'the next message has no documents');
+
+    await core.end('SIGTERM');
+    const again = await home.start({ port: core.port, token: core.token });
+    await page.driver.reload();
+    await page.button('Model: SmolLM2-135M-Instruct').waitFor();
+    await page.ask('And the second one?');
+    const second = await page.cached();
+    assert.ok(second.cached >= first.prompt, `${second.cached} of ${second.prompt} were saved, ${first.prompt} before`);
+    const [{ messages }] = await again.conversations();
+    assert.deepEqual(
+      messages.map(({ documents }) => documents.map(({ name }) => name)),
+      [['cairns.md'], [], [], []],
+    );
+
+    await page
+      .region('Messages')
+      .getByRole('button', { name: /^cairns\.md, .*: open$/ })
+      .click();
+    const reader = page.dialog('cairns.md');
+    await reader.getByText('Cairn number 24 stands at 1161 metres.').waitFor({ state: 'attached' });
+    await page.driver.keyboard.press('Control+f');
+    await page.driver.keyboard.type('granite');
+    await reader.getByText('1 of 5', { exact: true }).waitFor();
+    assert.deepEqual(await findings(page.driver), []);
+    await page.driver.keyboard.press('Escape');
+    assert.notEqual(await page.focused(), null);
+  },
+);
+
+flow('a document becomes a starting point with its name', {}, async ({ page }) => {
+  await page.button('Model: tiny-chat').waitFor();
+  await attach(page, file('stones.txt', longText(6)));
+  const tokens = await read(page);
+  await page.button('Save as starting point…').click();
+  const dialog = page.driver.getByRole('dialog');
+  assert.equal(await dialog.getByRole('textbox', { name: 'Name' }).inputValue(), 'stones.txt');
+  await dialog.getByRole('button', { name: 'Save', exact: true }).click();
+  await page.startingPoint('stones.txt').click();
+  await page.ask('How many?');
+  assert.equal((await page.cached()).cached, tokens);
+});
+
+flow('texts of many kinds are attached, and what has none is refused by name', {}, async ({ core, page }) => {
+  await page.button('Model: tiny-chat').waitFor();
+  await attach(page, [
+    file('report.pdf', pdf(['A cairn is built\nof flat stones.', 'It marks the way.'])),
+    file('page.html', '<title>Ridge</title><p>Wind: <b>40</b> km/h<script>document.title = "ran"</script><img src=x>'),
+    file('wide.txt', Buffer.from('\ufeffGröße in UTF-16', 'utf16le')),
+    file('quotes.txt', Buffer.from([0x84, 0x47, 0x72, 0xf6, 0xdf, 0x65, 0x93])),
+    file('stones.csv', 'name,height\r\nfirst,12\r\n'),
+    file('empty.txt', ''),
+    file('photo.png', 'x'),
+    file('mixed.txt', Buffer.from([1, 0, 0, 2, 250, 0, 0, 3])),
+    file('scan.pdf', pdf(['', ''])),
+    file('secret.pdf', pdf(['Secret'], { isEncrypted: true })),
+    file('broken.pdf', '%PDF-1.7\nno objects here'),
+  ]);
+  await read(page);
+  const problems = await page.region('Documents').getByRole('alert').getByRole('listitem').allInnerTexts();
+  const names = ['empty.txt', 'photo.png', 'mixed.txt', 'scan.pdf', 'secret.pdf', 'broken.pdf'];
+  const words = [/is empty/, /isn’t text/, /isn’t text/, /no text\./, /password/, /damaged/];
+  assert.equal(problems.length, names.length, problems.join('\n'));
+  for (const [index, problem] of problems.entries()) {
+    assert.ok(problem.includes(`“${names[index]}”`), problem);
+    assert.match(problem, words[index]);
+  }
+  const [{ conversation }] = await core.conversations();
+  const { draft } = await core.call({ type: 'get_document_draft', conversation_id: conversation.id });
+  const texts = await Promise.all(
+    draft.documents.map(({ id }) =>
+      core.call({ type: 'get_document', conversation_id: conversation.id, document_id: id }),
+    ),
+  );
+  assert.deepEqual(Object.fromEntries(texts.map(({ document, text }) => [document.name, [document.kind, text]])), {
+    'report.pdf': ['pdf', 'A cairn is built\nof flat stones.\n\nIt marks the way.'],
+    'page.html': ['html', 'Ridge\n\nWind: 40 km/h'],
+    'wide.txt': ['text', 'Größe in UTF-16'],
+    'quotes.txt': ['text', '„Größe“'],
+    'stones.csv': ['csv', 'name,height\nfirst,12\n'],
+  });
+  assert.notEqual(await page.driver.title(), 'ran');
+});
+
+// The policy forbids what nothing would run anyway, and the browser says so for each text.
+const FORBIDDEN =
+  /^(Executing inline event handler|Applying inline style|Setting the document|Refused to|forbidden by the policy: (script-src|style-src|img-src|base-uri))/;
+
+flow(
+  'hostile web pages become text: nothing runs, nothing is fetched',
+  { expected: FORBIDDEN },
+  async ({ core, page }) => {
+    await page.button('Model: tiny-chat').waitFor();
+    const requested = [];
+    page.driver.on('request', (request) => requested.push(request.url()));
+    await page.driver.evaluate(() => (window.ran = () => (window.hasRun = true)));
+    const hostile = JSON.parse(await readFile(join(root, 'ui/src/testing/hostile.json'), 'utf8'));
+    const texts = Object.values(hostile).flat();
+    assert.ok(texts.length >= 300, `${texts.length} texts`);
+    // A message takes a hundred documents.
+    const pages = texts.map((text, index) => file(`${index}.html`, `<p>Stone ${index}</p>${text}`));
+    for (let start = 0; start < pages.length; start += 90) {
+      await page.button('New chat').first().click();
+      await attach(page, pages.slice(start, start + 90));
+      await read(page);
+    }
+    assert.equal(await page.driver.evaluate(() => window.hasRun ?? false), false);
+    const own = new URL(core.url).origin;
+    assert.deepEqual(
+      requested.filter((url) => new URL(url).origin !== own),
+      [],
+    );
+  },
+);
+
+flow('of a folder that is dropped some files are attached', {}, async ({ home, page }) => {
+  await page.button('Model: tiny-chat').waitFor();
+  const folder = join(home.folder, 'project');
+  for (const name of ['src/main.rs', 'notes.md', '.env', 'node_modules/a.js', 'logo.png']) {
+    await mkdir(dirname(join(folder, name)), { recursive: true });
+    await writeFile(join(folder, name), 'Stone on stone.\n');
+  }
+  await page.drop(folder);
+  const dialog = page.dialog('Attach files of “project”');
+  await dialog.getByText('Left out (3)').waitFor();
+  await dialog.getByRole('checkbox', { name: /notes\.md/ }).uncheck();
+  await dialog.getByRole('button', { name: 'Attach 1 file' }).click();
+  await read(page);
+  await page.button('Remove src/main.rs').click();
+  await until('the chip is gone', async () => (await page.region('Documents').count()) === 0);
+  await page.driver.keyboard.press('Escape');
+  await page.button('Undo').click();
+  await page.button('Remove src/main.rs').waitFor();
+});

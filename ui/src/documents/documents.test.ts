@@ -1,0 +1,227 @@
+// Documents in the window: attached, read, removed, looked into, and offered from the clipboard and from folders.
+import { fireEvent, screen, within } from '@testing-library/svelte';
+import { expect, test } from 'vitest';
+import type { Command, Document, DocumentReading } from '../platform/wire';
+import { bootstrap, conversation, FakePlatform, message, textDocument } from '../testing/fake';
+import { drawn, openWindow, useWindow } from '../testing/window';
+import { DocumentStore } from './documents.svelte';
+import type { SourceFile } from './sources';
+
+useWindow();
+
+const text = (name: string, content = 'Stone on stone.'): SourceFile => ({
+  name,
+  bytes: content.length,
+  read: async () => new TextEncoder().encode(content),
+});
+
+/** A window with a chat, and a core that attaches what it is given. */
+async function open(reading: DocumentReading = { type: 'waiting' }, documents: Document[] = []) {
+  const platform = new FakePlatform();
+  let held = documents;
+  const draft = () => ({ conversation_id: 'a', documents: held, reading });
+  const answer = () => ({ type: 'document_draft' as const, draft: draft() });
+  platform.answers = {
+    bootstrap: bootstrap({ conversations: [conversation('a')] }),
+    get_conversation: { type: 'conversation', conversation: conversation('a'), messages: [] },
+    new_conversation: { type: 'conversation', conversation: conversation('a', { title: '' }), messages: [] },
+    get_document_draft: answer,
+    attach_documents: (command: Command) => {
+      if (command.type === 'attach_documents')
+        held = [
+          ...held,
+          ...command.documents.map(({ name }, index) => textDocument(`d${index}`, { name, tokens: null })),
+        ];
+      return answer();
+    },
+    remove_document: () => {
+      held = held.slice(1);
+      return answer();
+    },
+    restore_document: () => {
+      held = documents;
+      return answer();
+    },
+    get_document: {
+      type: 'document_text',
+      document: textDocument('a'),
+      text: 'One stone.\nTwo stones.\nThree Stones.',
+    },
+  };
+  const opened = await openWindow(platform);
+  await drawn();
+  return { ...opened, platform };
+}
+
+const emitReading = (platform: FakePlatform, reading: DocumentReading) =>
+  platform.emit({ type: 'documents_reading', conversation_id: 'a', reading });
+
+test('chosen files are attached in one command, and what cannot be is said', async () => {
+  const { platform } = await open();
+  platform.chosenDocuments = [text('a.txt'), text('b.png'), text('c.md')];
+  await fireEvent.click(screen.getByRole('button', { name: 'Attach files' }));
+  await expect.poll(() => platform.askedTypes()).toContain('attach_documents');
+  const attached = platform.asked.filter((command) => command.type === 'attach_documents');
+  expect(attached.map(({ documents }) => documents.map(({ name, kind }) => [name, kind]))).toEqual([
+    [
+      ['a.txt', 'text'],
+      ['c.md', 'markdown'],
+    ],
+  ]);
+  const area = screen.getByRole('region', { name: 'Documents' });
+  await expect.poll(() => within(area).queryAllByRole('button', { name: /: open$/ }).length).toBe(2);
+  expect(within(area).getByRole('alert').textContent).toContain('“b.png” isn’t text');
+  await fireEvent.click(within(area).getByRole('button', { name: 'Close' }));
+  expect(within(area).queryByRole('alert')).toBeNull();
+});
+
+test('a reply that events have overtaken changes nothing', async () => {
+  const { app, platform } = await open();
+  const documents = [textDocument('d0', { name: 'a.txt', tokens: 5 })];
+  const read: DocumentReading = { type: 'read', tokens: 5, model: 'owner/model' };
+  platform.answers.get_document_draft = {
+    type: 'document_draft',
+    draft: { conversation_id: 'a', documents, reading: read },
+  };
+  const waiting = platform.answers.attach_documents;
+  platform.answers.attach_documents = async (command) => {
+    const old = typeof waiting === 'function' ? await waiting(command) : { type: 'done' as const };
+    emitReading(platform, read);
+    return old;
+  };
+  platform.chosenDocuments = [text('a.txt')];
+  await fireEvent.click(screen.getByRole('button', { name: 'Attach files' }));
+  await expect.poll(() => app.documents.draft.documents[0]?.tokens).toBe(5);
+  expect(app.documents.draft.reading).toEqual(read);
+});
+
+test('in a chat that does not exist yet it is made for the document', async () => {
+  const { app, platform } = await open();
+  app.newChat();
+  await app.documents.attach([text('b.png')]);
+  expect(platform.askedTypes()).not.toContain('new_conversation');
+  await app.documents.attach([text('a.txt'), text('c.png')]);
+  expect(app.documents.problemsHere).toEqual([expect.stringContaining('“c.png” isn’t text')]);
+  const types = platform.askedTypes();
+  expect(types.indexOf('new_conversation')).toBeLessThan(types.indexOf('attach_documents'));
+  expect(app.chat.selectedId).toBe('a');
+});
+
+test('reading shows how far it is, and can be stopped; read, it can become a starting point', async () => {
+  const { app, platform } = await open({ type: 'waiting' }, [textDocument('report')]);
+  emitReading(platform, { type: 'reading', processed_tokens: 512, total_tokens: 1024, cached_tokens: 256 });
+  await drawn();
+  const bar = screen.getByRole('progressbar', { name: 'Reading the documents' });
+  expect([bar.getAttribute('aria-valuenow'), bar.textContent]).toEqual(['50', expect.stringContaining('512 of 1,024')]);
+  expect(bar.textContent).toContain('256 already saved');
+  await fireEvent.click(screen.getByRole('button', { name: 'Stop reading' }));
+  expect(platform.asked).toContainEqual({ type: 'stop_reading_documents', conversation_id: 'a' });
+  emitReading(platform, { type: 'unread' });
+  await drawn();
+  await fireEvent.click(screen.getByRole('button', { name: 'Read now' }));
+  expect(platform.asked).toContainEqual({ type: 'read_documents', conversation_id: 'a' });
+  const model = app.status.model ?? 'owner/model';
+  emitReading(platform, { type: 'read', tokens: 1024, model });
+  await drawn();
+  expect(screen.getByText('Read (1,024 tokens). Your question continues from here.')).toBeTruthy();
+  await fireEvent.click(screen.getByRole('button', { name: 'Save as starting point…' }));
+  await drawn();
+  expect((screen.getByRole('textbox', { name: 'Name' }) as HTMLInputElement).value).toBe('report.txt');
+});
+
+test.each<[reading: DocumentReading, sentence: RegExp]>([
+  [{ type: 'too_long', exceeds_by: 1200, model: 'owner/Qwen3' }, /^Exceeds the context of Qwen3 by 1,200 tokens\./],
+  [{ type: 'failed', why: 'The disk is full.' }, /^Not read\. The disk is full\.$/],
+  [{ type: 'with_question' }, /^It will be read with your question\.$/],
+])('what comes of reading is said: %j', async (reading, sentence) => {
+  await open(reading, [textDocument('report')]);
+  expect(screen.getByText(sentence)).toBeTruthy();
+});
+
+test('time left is rounded, and never grows', () => {
+  let now = 0;
+  const chat = { selectedId: 'a' };
+  const store = new DocumentStore({ chat, now: () => now } as unknown as ConstructorParameters<
+    typeof DocumentStore
+  >[0]);
+  const documents = [textDocument('d')];
+  const at = (milliseconds: number, processed_tokens: number) => {
+    now = milliseconds;
+    const reading = { type: 'reading' as const, processed_tokens, total_tokens: 10_000, cached_tokens: 0 };
+    store.receive({ type: 'document_draft', draft: { conversation_id: 'a', documents, reading } });
+    return store.secondsLeft;
+  };
+  expect(at(0, 0)).toBeNull();
+  expect(at(1000, 100)).toBeNull();
+  expect(at(2000, 1000)).toBe(20);
+  expect(at(4000, 1100)).toBe(20);
+  expect(at(8000, 8000)).toBe(5);
+});
+
+test('a removed document comes back', async () => {
+  const { app, platform } = await open({ type: 'unread' }, [textDocument('a'), textDocument('b')]);
+  await fireEvent.click(screen.getByRole('button', { name: 'Remove a.txt' }));
+  await expect.poll(() => app.toasts.items.map((toast) => toast.text)).toEqual(['Removed “a.txt”.']);
+  expect(screen.queryByRole('button', { name: 'Remove a.txt' })).toBeNull();
+  app.toasts.act(app.toasts.items[0]?.id ?? 0);
+  await expect.poll(() => screen.queryByRole('button', { name: 'Remove a.txt' })).not.toBeNull();
+  expect(platform.asked).toContainEqual({ type: 'restore_document', conversation_id: 'a', document_id: 'a' });
+});
+
+test('the reader shows a document of a message, and finds words in it', async () => {
+  const { app, platform } = await open();
+  const documents = [textDocument('report', { kind: 'pdf' })];
+  const conversationRow = conversation('a');
+  platform.answers.get_conversation = {
+    type: 'conversation',
+    conversation: conversationRow,
+    messages: [message('m', { role: 'user', text: 'Why?', documents })],
+  };
+  await app.chat.thread?.refetch();
+  await drawn();
+  await fireEvent.click(screen.getByRole('button', { name: 'report.txt, 1,024 tokens: open' }));
+  await drawn();
+  const dialog = screen.getByRole('dialog', { name: 'report.txt' });
+  expect(within(dialog).getByText('Text of a PDF · 4 kB · 1,024 tokens')).toBeTruthy();
+  expect(within(dialog).getByRole('region').textContent).toBe('One stone.\nTwo stones.\nThree Stones.');
+  const field = within(dialog).getByRole('searchbox');
+  await fireEvent.input(field, { target: { value: 'stones' } });
+  expect(within(dialog).getByText('1 of 2')).toBeTruthy();
+  await fireEvent.click(within(dialog).getByRole('button', { name: 'Next match' }));
+  expect(within(dialog).getByText('2 of 2')).toBeTruthy();
+  await fireEvent.input(field, { target: { value: 'sand' } });
+  expect(within(dialog).getByText('Not found')).toBeTruthy();
+});
+
+test('a long text that is pasted is offered as a document', async () => {
+  const { app, platform } = await open();
+  const long = 'A cairn is a heap of stones. '.repeat(200);
+  const data = { files: [], getData: () => long } as unknown as DataTransfer;
+  expect(app.documents.paste(data)).toBe(false);
+  app.chat.draft = `Look: ${long}`;
+  await drawn();
+  await fireEvent.click(screen.getByRole('button', { name: 'Attach it instead' }));
+  await expect.poll(() => platform.askedTypes()).toContain('attach_documents');
+  expect(app.chat.draft).toBe('Look:');
+  const short = { files: [], getData: () => 'short' } as unknown as DataTransfer;
+  app.documents.paste(short);
+  expect(app.documents.pastedHere).toBeNull();
+});
+
+test('of a folder a person chooses, and sees why the rest is left out', async () => {
+  const { app, platform } = await open();
+  const files = [text('src/a.rs'), text('b.md'), text('.env'), text('logo.png')];
+  await app.documents.drop({ folder: 'project', files, isCut: false });
+  await drawn();
+  const dialog = screen.getByRole('dialog', { name: 'Attach files of “project”' });
+  expect(within(dialog).getByText('Left out (2)')).toBeTruthy();
+  expect(within(dialog).getByText('hidden')).toBeTruthy();
+  expect(within(dialog).getByText('no text')).toBeTruthy();
+  const boxes = within(dialog).getAllByRole<HTMLInputElement>('checkbox');
+  expect(boxes.map(({ checked }) => checked)).toEqual([true, true, true]);
+  await fireEvent.click(within(dialog).getByRole('checkbox', { name: /b\.md/ }));
+  await fireEvent.click(within(dialog).getByRole('button', { name: 'Attach 1 file' }));
+  await expect.poll(() => platform.askedTypes()).toContain('attach_documents');
+  const [attached] = platform.asked.filter((command) => command.type === 'attach_documents');
+  expect(attached?.documents.map(({ name }) => name)).toEqual(['src/a.rs']);
+});
