@@ -438,9 +438,9 @@ async fn branch(
     let Reply::MessagesDeleted { deletion_id, .. } = caller.call(delete).await else { panic!() };
     caller.call(Command::RestoreMessages { conversation_id: conversation_id(), deletion_id }).await;
     let title = "Aside".to_owned();
-    compare(caller, events, id).await;
     let (conversation_id, message_id) = (conversation_id(), edited.id);
     caller.call(Command::BranchConversation { conversation_id, message_id, title }).await;
+    compare(caller, events, id).await;
 }
 
 /// Sends the commands about two answers that are compared.

@@ -558,7 +558,7 @@ fn kv_bits(format: KvFormat) -> Option<&'static str> {
 }
 
 /// A stored miss; one of a cause that this version does not know has only its text.
-fn stored_miss(miss: CacheMiss) -> Option<wire::CacheMiss> {
+pub(crate) fn stored_miss(miss: CacheMiss) -> Option<wire::CacheMiss> {
     let CacheMiss { num_tokens, cause, detail, at_ms } = miss;
     let cause = wire::MissCause::named(&cause)?;
     Some(wire::CacheMiss { tokens: tokens(num_tokens), cause, detail, at_ms })
@@ -572,17 +572,21 @@ pub(crate) fn cache_note(miss: &Miss, now_ms: i64) -> String {
 
 /// The same of an answer before which the oldest turns were cut off: everything but what the prompt was
 /// found to begin with.
-pub(crate) fn cut_note(stats: &GenerationStats) -> String {
-    let num_read = stats.num_prompt_tokens.saturating_sub(stats.num_cached_tokens);
+pub(crate) fn cut_note(num_read: usize) -> String {
     format!("re-read {} tokens: the oldest messages are no longer part of it", group(num_read))
+}
+
+/// The parts of that.
+pub(crate) fn cut_miss(num_read: usize) -> CacheMiss {
+    let cause = wire::MissCause::OldestForgotten.name().to_owned();
+    CacheMiss { num_tokens: num_read, cause, detail: None, at_ms: None }
 }
 
 pub(crate) fn context_cut(cut: cairn_store::ContextCut) -> wire::ContextCut {
     wire::ContextCut { summary: cut.summary }
 }
 
-/// Why less of a prompt is saved than could be expected, as a clause.
-pub(crate) fn miss_reason(reason: &MissReason, now_ms: i64) -> String {
+fn miss_reason(reason: &MissReason, now_ms: i64) -> String {
     match reason {
         MissReason::SystemPromptChanged { at_token } => {
             format!("the system prompt changed at token {}", group(*at_token))
@@ -856,6 +860,9 @@ mod tests {
         ] {
             check(MissReason::Lost { reason, at_ms: 5 }, cause, detail);
         }
+        let cut = stored_miss(cut_miss(9)).unwrap();
+        assert_eq!((cut.tokens, cut.cause), (9, Cause::OldestForgotten));
+        seen.push(cut.cause);
         for cause in Cause::ALL {
             assert!(seen.contains(cause), "nothing leads to {cause:?}");
         }

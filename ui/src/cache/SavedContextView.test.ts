@@ -131,10 +131,10 @@ test('the panel says what is saved, pins, and deletes after a second press', asy
     expect(panel.getByText(text)).toBeTruthy();
 
   await press('Pin');
-  expect(platform.asked.at(-1)).toEqual({ type: 'pin_conversation', id: 'a', is_pinned: true });
+  expect(platform.asked).toContainEqual({ type: 'pin_conversation', id: 'a', is_pinned: true });
   await settle();
   await press('Unpin');
-  expect(platform.asked.at(-1)).toEqual({ type: 'pin_conversation', id: 'a', is_pinned: false });
+  expect(platform.asked).toContainEqual({ type: 'pin_conversation', id: 'a', is_pinned: false });
 
   await press('Delete saved context…');
   expect(platform.askedTypes()).not.toContain('purge_conversation');
@@ -468,7 +468,9 @@ test('a file dropped anywhere is previewed', async () => {
   platform.importAnswer = preview();
   const dataTransfer = { types: ['Files'], files: [new File(['x'], 'dropped.safetensors')] };
   await fireEvent.dragOver(window, { dataTransfer });
-  expect(screen.getByText('Drop chats, a prompt cache or a model here to import it')).toBeTruthy();
+  expect(
+    screen.getByText('Drop documents to attach them, or chats, a prompt cache or a model to import it'),
+  ).toBeTruthy();
   await fireEvent.drop(window, { dataTransfer });
   await settle();
   expect([app.imports.step, app.imports.isOver]).toEqual(['preview', false]);

@@ -2,7 +2,15 @@
 import type { ChatStore } from '../chat/chat.svelte';
 import { titleOf } from '../chat/conversations.svelte';
 import { cacheFileName, sentenceOf, type Platform } from '../platform/platform';
-import type { CacheFileLayout, CacheOverview, CacheSource, ChatOutlook, Command, Event, NamedCache } from '../platform/wire';
+import type {
+  CacheFileLayout,
+  CacheOverview,
+  CacheSource,
+  ChatOutlook,
+  Command,
+  Event,
+  NamedCache,
+} from '../platform/wire';
 import { strings } from '../text';
 import type { Toasts } from '../ui/toasts.svelte';
 import { UNDO_MS, type UndoStack } from '../ui/undo';

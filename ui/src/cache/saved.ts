@@ -1,4 +1,5 @@
 // The saved context of chats and starting points in words, for the model that is loaded.
+import { causeWords } from '../chat/misses';
 import type {
   CacheOverview,
   ChatOutlook,
@@ -34,8 +35,8 @@ export function savedState(
   return cache.is_whole ? 'saved' : 'partly';
 }
 
-function stateAhead({ known_tokens, cached_tokens, reason }: ChatOutlook): SavedState {
-  if (reason === null) return 'saved';
+function stateAhead({ known_tokens, cached_tokens, miss }: ChatOutlook): SavedState {
+  if (miss === null) return 'saved';
   return cached_tokens < LEAST_PART * known_tokens ? 'none' : 'partly';
 }
 
@@ -46,7 +47,7 @@ export function savedSummary(
   ahead: ChatOutlook | null = null,
 ): string {
   const state = strings.saved.states[savedState(cache, loaded, ahead)];
-  if (!cache || (ahead && ahead.reason !== null)) return state;
+  if (!cache || (ahead && ahead.miss !== null)) return state;
   const summary = savedAmount(cache, loaded, state);
   return cache.is_pinned ? strings.saved.pinned(summary) : summary;
 }
@@ -92,8 +93,8 @@ function whyNone(cache: ConversationCache, loaded: LoadedModel | null): string |
   return strings.saved.loadToContinue(shortModelName(loaded.name), model);
 }
 
-function whyAgain({ reason }: ChatOutlook): string | null {
-  return reason === null ? null : `${reason.charAt(0).toUpperCase()}${reason.slice(1)}.`;
+function whyAgain({ miss }: ChatOutlook): string | null {
+  return miss === null ? null : strings.saved.because(causeWords(miss, Date.now()));
 }
 
 /** What deleting the saved context of a chat does, before it is done. */

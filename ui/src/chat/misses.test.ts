@@ -27,6 +27,7 @@ const table: [cause: MissCause, detail: string | null, words: string, remedy: Re
   ['system_prompt_changed', 'Be brief.', 'the system prompt changed', 'system_prompt'],
   ['system_prompt_changed', null, 'the system prompt changed', null],
   ['message_changed', null, 'an earlier message changed', null],
+  ['oldest_forgotten', null, 'the oldest messages are no longer read', null],
   ['other_model', 'owner/other', 'other read it before', 'model'],
   ['other_model', 'owner/gone', 'gone read it before', null],
   ['other_revision', null, 'the files of the model have changed', null],

@@ -65,6 +65,7 @@ export function remedyOf(miss: CacheMiss, model: string, now: Circumstances): Re
     }
     // What a person has done on purpose, what nobody can prevent, and what is in order again.
     case 'message_changed':
+    case 'oldest_forgotten':
     case 'other_revision':
     case 'imported_again':
     case 'deleted':

@@ -21,8 +21,8 @@ async function open(messages: Message[] = [question, answer]) {
     get_conversation: { type: 'conversation', conversation: conversation('a'), messages },
   };
   const { app } = await openWindow(platform);
-  // What is asked about the context follows every change.
-  const lastAsked = () => platform.asked.findLast(({ type }) => type !== 'get_context');
+  /** The last command that is no question: those about context, saved context and drafts follow every change. */
+  const lastAsked = () => platform.asked.findLast(({ type }) => !type.startsWith('get_'));
   return { platform, app, lastAsked };
 }
 

@@ -367,9 +367,9 @@ known_tokens: number,
  */
 cached_tokens: number,
 /**
- * Why it would read more than what is new, as a clause; none where it would not.
+ * Why it would read more than what is new; none where it would not.
  */
-reason: string | null, };
+miss: CacheMiss | null, };
 
 export type CacheTier = "memory" | "disk";
 
@@ -751,7 +751,7 @@ at_ms: number | null, };
 /**
  * What kept saved context from being used.
  */
-export type MissCause = "system_prompt_changed" | "message_changed" | "other_model" | "other_revision" | "other_kv_format" | "imported_again" | "disk_limit" | "memory_limit" | "deleted" | "cleared" | "file_missing" | "unreadable" | "damaged" | "not_restorable" | "removed_by_another_program" | "not_written" | "only_in_memory" | "earlier_version" | "not_stored" | "other";
+export type MissCause = "system_prompt_changed" | "message_changed" | "oldest_forgotten" | "other_model" | "other_revision" | "other_kv_format" | "imported_again" | "disk_limit" | "memory_limit" | "deleted" | "cleared" | "file_missing" | "unreadable" | "damaged" | "not_restorable" | "removed_by_another_program" | "not_written" | "only_in_memory" | "earlier_version" | "not_stored" | "other";
 
 /**
  * The answer to `GetProbabilities`.

@@ -252,8 +252,12 @@ async fn write(app: &Arc<App>, running: &Running, turn: &Turn, progress: &mut Pr
     };
     let mut saving = Saving::new();
     let mut outcome = in_parts(app, running, turn, progress, request, &mut saving).await;
-    if let (Made::Cut, Some(stats)) = (made, &mut outcome.stats) {
-        stats.cache_note = stats.cache_note.take().map(|_| convert::cut_note(stats));
+    if let (Made::Cut, Some(stats)) = (made, &mut outcome.stats)
+        && stats.cache_note.is_some()
+    {
+        let num_read = stats.num_prompt_tokens.saturating_sub(stats.num_cached_tokens);
+        stats.cache_note = Some(convert::cut_note(num_read));
+        stats.miss = Some(convert::cut_miss(num_read));
     }
     saving.settle(app).await;
     outcome

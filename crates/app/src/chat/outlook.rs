@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use cairn_chat::Role;
+use cairn_engine::GenerateRequest;
 use cairn_store::{Message, MessageStatus};
 
 use crate::app::App;
@@ -31,12 +32,12 @@ pub(crate) async fn get(app: &Arc<App>, conversation_id: &str) -> Result<Reply, 
     let Ok(request) = asked.request(app, &settings).await else {
         return Ok(Reply::Outlook { outlook: None });
     };
-    let request = cairn_engine::GenerateRequest { model: Some(model.clone()), ..request };
+    let request = GenerateRequest { model: Some(model.clone()), ..request };
     let outlook = app.engine.outlook(request).await.ok().map(|outlook| ChatOutlook {
         model,
         known_tokens: convert::tokens(outlook.num_known),
         cached_tokens: convert::tokens(outlook.num_cached),
-        reason: outlook.miss.map(|miss| convert::miss_reason(&miss.reason, crate::app::now_ms())),
+        miss: outlook.miss.and_then(|miss| convert::stored_miss(convert::cache_miss(&miss))),
     });
     Ok(Reply::Outlook { outlook })
 }

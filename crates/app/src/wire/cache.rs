@@ -3,6 +3,8 @@
 use serde::{Deserialize, Serialize};
 use ts_rs::TS;
 
+use super::CacheMiss;
+
 /// The saved context of a conversation: the beginning of its prompt whose keys and values are in
 /// the prompt cache.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, TS)]
@@ -45,8 +47,8 @@ pub struct ChatOutlook {
     pub known_tokens: u32,
     /// How many of the prompt's tokens it would not read.
     pub cached_tokens: u32,
-    /// Why it would read more than what is new, as a clause; none where it would not.
-    pub reason: Option<String>,
+    /// Why it would read more than what is new; none where it would not.
+    pub miss: Option<CacheMiss>,
 }
 
 /// The starting point that a conversation begins with.

@@ -185,6 +185,8 @@ miss_causes! {
     SystemPromptChanged = "system_prompt_changed",
     /// An earlier message was edited or deleted.
     MessageChanged = "message_changed",
+    /// The chat had outgrown the context, and the oldest messages are no longer read.
+    OldestForgotten = "oldest_forgotten",
     /// Another model had read it.
     OtherModel = "other_model",
     /// The files of the model have changed.

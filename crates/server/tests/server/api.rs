@@ -287,7 +287,11 @@ async fn what_cannot_be_done_is_refused_by_its_name() {
     check(path, chat(json!({ "messages": image })), 400, "`messages[0].content`").await;
     let error = check(path, chat(json!({ "model": "nobody/none" })), 404, "nobody/none").await;
     assert_eq!(error["code"], "model_not_found");
-    let long = chat(json!({ "messages": [{ "role": "user", "content": "x".repeat(2_100_000) }] }));
+    // A prompt whose length is known before a stream sends its first sign of life.
+    let short = running.home.path().join("models/short-context");
+    copy_tiny_model("llama/tiny-chat", &short).unwrap();
+    let question = json!([{ "role": "user", "content": "x".repeat(10_000) }]);
+    let long = chat(json!({ "model": "short-context", "messages": question }));
     let error = check(path, long.clone(), 400, "context").await;
     assert_eq!(error["code"], "context_length_exceeded");
     // As long as nothing was sent, a stream's status says it too.

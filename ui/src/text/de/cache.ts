@@ -47,6 +47,7 @@ export const saved: Catalogue['saved'] = {
   loadToContinue: (loaded, model) =>
     `Er ist für ${model} gesichert, und ${loaded} ist geladen. Lade ${model}, um ohne neues Lesen weiterzumachen.`,
   modelChanged: (model) => `Die Dateien von ${model} haben sich geändert, seit es diesen Chat gelesen hat.`,
+  because: (cause) => `Der Grund: ${cause}.`,
   missing: (what) => `Es fehlen ${what}`,
   noneHelp:
     'Cairn sichert nach jeder Antwort, was das Modell gelesen hat, damit der Chat ohne neues Lesen weitergehen kann.',

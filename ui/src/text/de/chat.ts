@@ -273,6 +273,7 @@ export const misses: Catalogue['misses'] = {
   causes: {
     system_prompt_changed: () => 'Der System-Prompt ist ein anderer',
     message_changed: () => 'Eine frühere Nachricht ist eine andere',
+    oldest_forgotten: () => 'die ältesten Nachrichten werden nicht mehr gelesen',
     other_model: (model) =>
       model === '' ? 'Vorher hat es ein anderes Modell gelesen' : `Vorher hat es ${model} gelesen`,
     other_revision: () => 'Die Dateien des Modells haben sich geändert',

@@ -49,6 +49,7 @@ export const saved = {
   loadToContinue: (loaded: string, model: string) =>
     `It is saved for ${model}, and ${loaded} is loaded. Load ${model} to continue without reading again.`,
   modelChanged: (model: string) => `The files of ${model} have changed since it read this chat.`,
+  because: (cause: string) => `The reason: ${cause}.`,
   missing: (what: string) => `Missing ${what}`,
   noneHelp: 'Cairn saves what the model has read after each answer, so that the chat continues without reading again.',
   length: 'Length',

@@ -282,6 +282,7 @@ export const misses = {
   causes: {
     system_prompt_changed: () => 'the system prompt changed',
     message_changed: () => 'an earlier message changed',
+    oldest_forgotten: () => 'the oldest messages are no longer read',
     other_model: (model: string) => (model === '' ? 'another model read it before' : `${model} read it before`),
     other_revision: () => 'the files of the model have changed',
     other_kv_format: () => 'its memory was stored in another way before',
