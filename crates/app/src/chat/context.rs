@@ -12,7 +12,7 @@ use serde_json::Map;
 use crate::app::App;
 use crate::cache::prefix;
 use crate::chat::answering::loaded_status;
-use crate::chat::prompt::messages_for;
+use crate::chat::prompt::{messages_for, unsent_question};
 use crate::documents::prompt::WithDocuments;
 use crate::settings::{Settings, commands as settings};
 use crate::wire::{ChatContext, Event, Failure, Reply};
@@ -183,7 +183,7 @@ async fn measured(
     let part = ReadPart::of(branch.rows(), &cuts);
     let Ok(beginning) = Beginning::of(app, store, id, Some(model)).await else { return Ok(None) };
     let tokens = |prompt| app.engine.prompt_tokens(Some(&model.name), prompt, Map::new());
-    let question = |text: &str| cairn_store::Message { text: text.to_owned(), ..asked(id) };
+    let question = |text: &str| unsent_question(id, text);
     // What all chats with this beginning have before their first question.
     let (one, other) = ([question("a")], [question("b")]);
     let alone = |messages| beginning.with(ReadPart { messages, summary: None });
@@ -208,25 +208,6 @@ async fn measured(
         summary_tokens: convert::tokens(summary),
         ..empty(model, settings)
     }))
-}
-
-/// A question that is in no conversation.
-fn asked(conversation_id: &str) -> cairn_store::Message {
-    cairn_store::Message {
-        id: String::new(),
-        conversation_id: conversation_id.to_owned(),
-        parent_id: None,
-        role: Role::User,
-        status: cairn_store::MessageStatus::Complete,
-        text: String::new(),
-        segments: None,
-        token_ids: None,
-        error: None,
-        stats: None,
-        model: None,
-        created_at_ms: 0,
-        seq: 0,
-    }
 }
 
 /// Lets a chat be read from its beginning again, or from an earlier cut.
@@ -271,7 +252,7 @@ mod tests {
     use super::*;
 
     fn row(id: &str, role: Role) -> cairn_store::Message {
-        cairn_store::Message { id: id.to_owned(), text: id.to_owned(), role, ..asked("c") }
+        cairn_store::Message { id: id.to_owned(), role, ..unsent_question("c", id) }
     }
 
     #[test]

@@ -3,12 +3,11 @@
 
 use std::sync::Arc;
 
-use cairn_chat::Role;
 use cairn_engine::GenerateRequest;
-use cairn_store::{Message, MessageStatus};
 
 use crate::app::App;
 use crate::chat::answering::Asked;
+use crate::chat::prompt::unsent_question;
 use crate::convert;
 use crate::models;
 use crate::settings::commands as settings;
@@ -25,7 +24,7 @@ pub(crate) async fn get(app: &Arc<App>, conversation_id: &str) -> Result<Reply, 
         return Ok(Reply::Outlook { outlook: None });
     };
     let mut branch = store.branch(conversation_id).await?;
-    branch.push(any_question(conversation_id));
+    branch.push(unsent_question(conversation_id, ANY_QUESTION));
     let settings = settings::for_answer(app, &store, conversation_id, Some(&model)).await?;
     let asked = Asked { store: &store, conversation_id, branch: &branch, model: Some(&model) };
     // A starting point of another model, or a chat that is too long for this one.
@@ -40,22 +39,4 @@ pub(crate) async fn get(app: &Arc<App>, conversation_id: &str) -> Result<Reply, 
         miss: outlook.miss.and_then(|miss| convert::stored_miss(convert::cache_miss(&miss))),
     });
     Ok(Reply::Outlook { outlook })
-}
-
-fn any_question(conversation_id: &str) -> Message {
-    Message {
-        id: String::new(),
-        conversation_id: conversation_id.to_owned(),
-        parent_id: None,
-        role: Role::User,
-        status: MessageStatus::Complete,
-        text: ANY_QUESTION.to_owned(),
-        segments: None,
-        token_ids: None,
-        error: None,
-        stats: None,
-        model: None,
-        created_at_ms: 0,
-        seq: 0,
-    }
 }

@@ -3,6 +3,25 @@
 use cairn_chat::{Message, Role};
 use cairn_store::MessageStatus;
 
+/// A question that nobody has sent yet, for prompts that are built before there is one.
+pub(crate) fn unsent_question(conversation_id: &str, text: &str) -> cairn_store::Message {
+    cairn_store::Message {
+        id: String::new(),
+        conversation_id: conversation_id.to_owned(),
+        parent_id: None,
+        role: Role::User,
+        status: MessageStatus::Complete,
+        text: text.to_owned(),
+        segments: None,
+        token_ids: None,
+        error: None,
+        stats: None,
+        model: None,
+        created_at_ms: 0,
+        seq: 0,
+    }
+}
+
 /// The messages for an answer at the end of a branch. The streaming answer itself is left out, and
 /// so are answers that failed or stayed empty. Questions that become neighbours that way, or because
 /// what stood between was deleted, are joined, and so are answers: many templates require alternating

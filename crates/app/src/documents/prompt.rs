@@ -9,6 +9,7 @@ use cairn_engine::PromptInput;
 use cairn_store::{ContextCut, NewDocument, Store};
 
 use crate::chat::context::ReadPart;
+use crate::chat::prompt::unsent_question;
 use crate::wire::Failure;
 
 /// A branch as the model sees it.
@@ -92,25 +93,11 @@ pub(crate) fn of_draft(
     system_prompt: &str,
 ) -> TurnsPrompt {
     const QUESTION: &str = "Question";
-    let id = String::new();
+    let question = unsent_question("", QUESTION);
     let mut documents = sent.clone();
-    documents.insert(id.clone(), draft);
+    documents.insert(question.id.clone(), draft);
     let mut rows = branch.to_vec();
-    rows.push(cairn_store::Message {
-        conversation_id: String::new(),
-        parent_id: None,
-        role: Role::User,
-        status: cairn_store::MessageStatus::Complete,
-        text: QUESTION.to_owned(),
-        segments: None,
-        token_ids: None,
-        error: None,
-        stats: None,
-        model: None,
-        created_at_ms: 0,
-        seq: 0,
-        id,
-    });
+    rows.push(question);
     let with_documents = WithDocuments::with(&rows, &documents);
     let messages = ReadPart::of(with_documents.rows(), cuts).to_messages(system_prompt);
     let breakpoints = with_documents.breakpoints(&messages);
