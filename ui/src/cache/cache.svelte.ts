@@ -1,7 +1,7 @@
 // Saved context: that of chats, starting points, and the overview on the page.
 import type { ChatStore } from '../chat/chat.svelte';
 import { titleOf } from '../chat/conversations.svelte';
-import { cacheFileName, sentenceOf, type Platform } from '../platform/platform';
+import { cacheFileName, type Platform, runOrReport, sentenceOf } from '../platform/platform';
 import type {
   CacheFileLayout,
   CacheOverview,
@@ -13,7 +13,8 @@ import type {
 } from '../platform/wire';
 import { strings } from '../text';
 import type { Toasts } from '../ui/toasts.svelte';
-import { UNDO_MS, type UndoStack } from '../ui/undo';
+import { offerUndo } from '../ui/offerUndo';
+import type { UndoStack } from '../ui/undo';
 import { deletedMessage } from './saved';
 import { TreeState } from './tree.svelte';
 
@@ -170,7 +171,8 @@ export class CacheStore {
   /** Keeps the saved context of a chat from being evicted, or allows that again. */
   async pin(id: string, isPinned: boolean): Promise<void> {
     this.#putPinned(id, isPinned);
-    if (!(await this.#run({ type: 'pin_conversation', id, is_pinned: isPinned }))) this.#putPinned(id, !isPinned);
+    if (!(await runOrReport(this.#options, { type: 'pin_conversation', id, is_pinned: isPinned })))
+      this.#putPinned(id, !isPinned);
   }
 
   #putPinned(id: string, is_pinned: boolean): void {
@@ -183,7 +185,7 @@ export class CacheStore {
   async deleteSaved(id: string): Promise<void> {
     const { chat, toasts } = this.#options;
     const before = chat.list.get(id)?.cache;
-    if (!(await this.#run({ type: 'purge_conversation', id }))) return;
+    if (!(await runOrReport(this.#options, { type: 'purge_conversation', id }))) return;
     const conversation = chat.list.get(id);
     if (!conversation || !before) return;
     // An event may have said meanwhile what is still saved.
@@ -193,7 +195,7 @@ export class CacheStore {
 
   /** Deletes all saved context but that of pinned chats and starting points. */
   async deleteAll(): Promise<void> {
-    if (await this.#run({ type: 'clear_cache' })) await this.refresh();
+    if (await runOrReport(this.#options, { type: 'clear_cache' })) await this.refresh();
   }
 
   askForName(conversationId: string, name: string | null = null): void {
@@ -248,7 +250,7 @@ export class CacheStore {
   }
 
   async #takeBackName(id: string, name: string): Promise<void> {
-    if (await this.#run({ type: 'rename_named_cache', id, name })) this.#putName(id, name);
+    if (await runOrReport(this.#options, { type: 'rename_named_cache', id, name })) this.#putName(id, name);
   }
 
   #putName(id: string, name: string): void {
@@ -264,25 +266,21 @@ export class CacheStore {
     const index = before.indexOf(point);
     this.focus = { id: (before[index + 1] ?? before[index - 1])?.id ?? null };
     this.startingPoints = before.filter((row) => row.id !== id);
-    const { toasts, undo } = this.#options;
-    let toast = 0;
-    const isDone = this.#run({ type: 'delete_named_cache', id });
-    const restore = undo.push(() => {
-      toasts.dismiss(toast);
-      void this.#restore(point);
-    }, isDone);
-    if (!(await isDone)) {
+    const isDone = runOrReport(this.#options, { type: 'delete_named_cache', id });
+    const wasDone = await offerUndo(
+      this.#options,
+      strings.startingPoints.deleted(point.name),
+      () => void this.#restore(point),
+      isDone,
+    );
+    if (!wasDone) {
       this.focus = { id };
       return void (this.startingPoints = before);
     }
-    toast = toasts.show('info', strings.startingPoints.deleted(point.name), {
-      milliseconds: UNDO_MS,
-      action: { label: strings.common.undo, run: restore },
-    });
   }
 
   async #restore(point: NamedCache): Promise<void> {
-    if (!(await this.#run({ type: 'restore_named_cache', id: point.id }))) return;
+    if (!(await runOrReport(this.#options, { type: 'restore_named_cache', id: point.id }))) return;
     this.#put(this.#get(point.id) ?? point);
     if (this.isOpen) this.focus = { id: point.id };
   }
@@ -328,15 +326,5 @@ export class CacheStore {
 
   #get(id: string): NamedCache | undefined {
     return this.startingPoints.find((row) => row.id === id);
-  }
-
-  async #run(command: Command): Promise<boolean> {
-    try {
-      await this.#options.platform.call(command);
-      return true;
-    } catch (error) {
-      this.#options.report(error);
-      return false;
-    }
   }
 }

@@ -3,7 +3,8 @@ import { sentenceOf, type Platform } from '../platform/platform';
 import type { Command, Conversation, Event, Message, Persona, Reply } from '../platform/wire';
 import { strings } from '../text';
 import type { Toasts } from '../ui/toasts.svelte';
-import { UNDO_MS, type UndoStack } from '../ui/undo';
+import { offerUndo } from '../ui/offerUndo';
+import type { UndoStack } from '../ui/undo';
 import { CompareStore } from './compare.svelte';
 import { ConversationList, titleOf } from './conversations.svelte';
 import { Drafts } from './drafts.svelte';
@@ -197,24 +198,22 @@ export class ChatStore {
       if (this.selectedId === id) this.select(neighbour);
     }
     this.list.put({ ...before, is_archived });
-    const { toasts, undo } = this.#options;
-    let toast = 0;
-    const isDone = this.#run({ type: 'archive_conversation', id, is_archived }, id);
-    const back = undo.push(() => {
-      toasts.dismiss(toast);
-      void this.#change(
-        id,
-        { is_archived: !is_archived },
-        { type: 'archive_conversation', id, is_archived: !is_archived },
-      );
-      this.rowToFocus = id;
-    }, isDone);
-    if (!(await isDone)) return this.list.put(before);
     const words = is_archived ? strings.chats.archived : strings.chats.unarchived;
-    toast = toasts.show('info', words(titleOf(before)), {
-      milliseconds: UNDO_MS,
-      action: { label: strings.common.undo, run: back },
-    });
+    const isDone = this.#run({ type: 'archive_conversation', id, is_archived }, id);
+    const wasDone = await offerUndo(
+      this.#options,
+      words(titleOf(before)),
+      () => {
+        void this.#change(
+          id,
+          { is_archived: !is_archived },
+          { type: 'archive_conversation', id, is_archived: !is_archived },
+        );
+        this.rowToFocus = id;
+      },
+      isDone,
+    );
+    if (!wasDone) return this.list.put(before);
   }
 
   /** Lets a chat stand above the others, and its saved context stay, or takes that back; returns whether it worked. */
@@ -464,16 +463,11 @@ export class ChatStore {
     if (conversation_id === null || reply?.type !== 'messages_deleted') return;
     if (before) this.messageToFocus = { id: before.id, part: 'more' };
     else this.numFocusRequests++;
-    const { toasts, undo } = this.#options;
-    let toast = 0;
-    const restore = undo.push(() => {
-      toasts.dismiss(toast);
-      void this.#restoreMessages(conversation_id, reply.deletion_id, message_id);
-    });
-    toast = toasts.show('info', strings.versions.deleted(reply.num_messages), {
-      milliseconds: UNDO_MS,
-      action: { label: strings.common.undo, run: restore },
-    });
+    void offerUndo(
+      this.#options,
+      strings.versions.deleted(reply.num_messages),
+      () => void this.#restoreMessages(conversation_id, reply.deletion_id, message_id),
+    );
   }
 
   async #restoreMessages(conversation_id: string, deletion_id: string, message_id: string): Promise<void> {
@@ -553,18 +547,14 @@ export class ChatStore {
     const neighbour = this.list.neighbourOf(id);
     this.#forget(id);
     this.rowToFocus = neighbour;
-    const { toasts, undo } = this.#options;
-    let toast = 0;
     const isDone = this.#run({ type: 'delete_conversation', id }, id);
-    const restore = undo.push(() => {
-      toasts.dismiss(toast);
-      void this.#restore(before, wasSelected);
-    }, isDone);
-    if (!(await isDone)) return this.list.put(before);
-    toast = toasts.show('info', strings.chats.deleted(titleOf(before)), {
-      milliseconds: UNDO_MS,
-      action: { label: strings.common.undo, run: restore },
-    });
+    const wasDone = await offerUndo(
+      this.#options,
+      strings.chats.deleted(titleOf(before)),
+      () => void this.#restore(before, wasSelected),
+      isDone,
+    );
+    if (!wasDone) this.list.put(before);
   }
 
   async #restore(conversation: Conversation, select: boolean): Promise<void> {

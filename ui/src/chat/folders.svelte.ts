@@ -1,9 +1,10 @@
 // Folders of chats: made, changed, deleted and brought back, folded and unfolded.
-import { sentenceOf, type Platform } from '../platform/platform';
+import { type Platform, runOrReport, sentenceOf } from '../platform/platform';
 import type { Folder } from '../platform/wire';
 import { strings } from '../text';
 import type { Toasts } from '../ui/toasts.svelte';
-import { UNDO_MS, type UndoStack } from '../ui/undo';
+import { offerUndo } from '../ui/offerUndo';
+import type { UndoStack } from '../ui/undo';
 
 const FOLDED_KEY = 'cairn.folded';
 
@@ -93,29 +94,15 @@ export class FolderStore {
   async remove(id: string): Promise<void> {
     const folder = this.get(id);
     if (!folder) return;
-    const { toasts, undo } = this.#options;
     const before = this.items;
     this.items = before.filter((other) => other.id !== id);
-    let toast = 0;
-    const isDone = this.#run({ type: 'delete_folder', id });
-    const restore = undo.push(() => {
-      toasts.dismiss(toast);
-      void this.#run({ type: 'restore_folder', id });
-    }, isDone);
-    if (!(await isDone)) return void (this.items = before);
-    toast = toasts.show('info', strings.folders.deleted(folder.name), {
-      milliseconds: UNDO_MS,
-      action: { label: strings.common.undo, run: restore },
-    });
-  }
-
-  async #run(command: { type: 'delete_folder' | 'restore_folder'; id: string }): Promise<boolean> {
-    try {
-      await this.#options.platform.call(command);
-      return true;
-    } catch (error) {
-      this.#options.report(error);
-      return false;
-    }
+    const isDone = runOrReport(this.#options, { type: 'delete_folder', id });
+    const wasDone = await offerUndo(
+      this.#options,
+      strings.folders.deleted(folder.name),
+      () => void runOrReport(this.#options, { type: 'restore_folder', id }),
+      isDone,
+    );
+    if (!wasDone) this.items = before;
   }
 }

@@ -1,8 +1,9 @@
 // Personas: made, changed, deleted and brought back.
-import { sentenceOf, type Platform } from '../platform/platform';
-import type { Command, Persona } from '../platform/wire';
+import { type Platform, runOrReport, sentenceOf } from '../platform/platform';
+import type { Persona } from '../platform/wire';
 import { strings } from '../text';
 import type { Toasts } from '../ui/toasts.svelte';
+import { offerUndo } from '../ui/offerUndo';
 import { UNDO_MS, type UndoStack } from '../ui/undo';
 
 export interface PersonaOptions {
@@ -76,29 +77,15 @@ export class PersonaStore {
   async remove(id: string): Promise<void> {
     const persona = this.get(id);
     if (!persona) return;
-    const { toasts, undo } = this.#options;
     const before = this.items;
     this.items = before.filter((other) => other.id !== id);
-    let toast = 0;
-    const isDone = this.#run({ type: 'delete_persona', id });
-    const restore = undo.push(() => {
-      toasts.dismiss(toast);
-      void this.#run({ type: 'restore_persona', id });
-    }, isDone);
-    if (!(await isDone)) return void (this.items = before);
-    toast = toasts.show('info', strings.personas.deleted(persona.name), {
-      milliseconds: UNDO_MS,
-      action: { label: strings.common.undo, run: restore },
-    });
-  }
-
-  async #run(command: Command): Promise<boolean> {
-    try {
-      await this.#options.platform.call(command);
-      return true;
-    } catch (error) {
-      this.#options.report(error);
-      return false;
-    }
+    const isDone = runOrReport(this.#options, { type: 'delete_persona', id });
+    const wasDone = await offerUndo(
+      this.#options,
+      strings.personas.deleted(persona.name),
+      () => void runOrReport(this.#options, { type: 'restore_persona', id }),
+      isDone,
+    );
+    if (!wasDone) this.items = before;
   }
 }

@@ -7,7 +7,8 @@ import { sentenceOf, type Platform } from '../platform/platform';
 import type { Command, Document, DocumentDraft, DocumentReading, Event, NewDocument } from '../platform/wire';
 import { strings } from '../text';
 import type { Toasts } from '../ui/toasts.svelte';
-import { UNDO_MS, type UndoStack } from '../ui/undo';
+import { offerUndo } from '../ui/offerUndo';
+import type { UndoStack } from '../ui/undo';
 
 /** A shorter text is pasted as it is. */
 const LEAST_OFFERED_CHARS = 4000;
@@ -294,7 +295,7 @@ export class DocumentStore {
 
   /** Takes a document out of the draft; can be taken back. */
   async remove({ id: document_id, name }: Document): Promise<void> {
-    const { chat, report, toasts, undo } = this.#options;
+    const { chat, report } = this.#options;
     const conversation_id = chat.selectedId;
     if (conversation_id === null) return;
     chat.numFocusRequests++;
@@ -307,17 +308,8 @@ export class DocumentStore {
         return false;
       }
     };
-    let toast = 0;
     const isDone = change('remove_document');
-    const back = undo.push(() => {
-      toasts.dismiss(toast);
-      void change('restore_document');
-    }, isDone);
-    if (!(await isDone)) return;
-    toast = toasts.show('info', strings.documents.removed(name), {
-      milliseconds: UNDO_MS,
-      action: { label: strings.common.undo, run: back },
-    });
+    await offerUndo(this.#options, strings.documents.removed(name), () => void change('restore_document'), isDone);
   }
 
   /** Begins to read what is not read; or stops, which keeps what was read. */

@@ -1,10 +1,11 @@
 // The questions that are asked about many texts: their list, and the rows and charts of the open one.
 import type { ModelStore } from '../models/models.svelte';
-import { fileName, sentenceOf, type Platform } from '../platform/platform';
-import type { Command, Event, Job, JobCharts, JobRow, JobRowOrder } from '../platform/wire';
+import { fileName, type Platform, runOrReport, sentenceOf } from '../platform/platform';
+import type { Event, Job, JobCharts, JobRow, JobRowOrder } from '../platform/wire';
 import type { StatusStore } from '../status/status.svelte';
 import { strings } from '../text';
 import type { Toasts } from '../ui/toasts.svelte';
+import { offerUndo } from '../ui/offerUndo';
 import type { UndoStack } from '../ui/undo';
 import { Draft } from './draft.svelte';
 
@@ -12,7 +13,6 @@ import { Draft } from './draft.svelte';
 export const PAGE_ROWS = 50;
 /** Fewer corrections are refused. */
 export const MIN_CORRECTIONS = 10;
-const UNDO_MS = 10_000;
 
 interface Options {
   platform: Platform;
@@ -193,41 +193,40 @@ export class JobStore {
       (this.rows = this.rows.map((row) => (row.position === position ? { ...row, correction } : row)));
     const before = this.rows.find((row) => row.position === position)?.correction ?? null;
     put(option);
-    if (!(await this.#run({ type: 'correct_job_row', id: this.openId, position, option }))) put(before);
+    if (!(await runOrReport(this.#options, { type: 'correct_job_row', id: this.openId, position, option })))
+      put(before);
   }
 
-  calibrate = (id: string) => this.#run({ type: 'calibrate_job', id });
-  uncalibrate = (id: string) => this.#run({ type: 'uncalibrate_job', id });
-  pause = (id: string) => this.#run({ type: 'pause_job', id });
-  continue = (id: string) => this.#run({ type: 'continue_job', id });
+  calibrate = (id: string) => runOrReport(this.#options, { type: 'calibrate_job', id });
+  uncalibrate = (id: string) => runOrReport(this.#options, { type: 'uncalibrate_job', id });
+  pause = (id: string) => runOrReport(this.#options, { type: 'pause_job', id });
+  continue = (id: string) => runOrReport(this.#options, { type: 'continue_job', id });
 
   async rename(job: Job, name: string): Promise<void> {
     if (name.trim() === '' || name.trim() === job.name) return;
     this.#put({ ...job, name: name.trim() });
-    if (!(await this.#run({ type: 'rename_job', id: job.id, name }))) this.#put(job);
+    if (!(await runOrReport(this.#options, { type: 'rename_job', id: job.id, name }))) this.#put(job);
   }
 
   async remove(job: Job): Promise<void> {
-    const { toasts, undo } = this.#options;
     const items = this.items ?? [];
     const index = items.findIndex(({ id }) => id === job.id);
     this.focus = { id: (items[index + 1] ?? items[index - 1])?.id ?? null };
     this.#forget(job.id);
-    let toast = 0;
-    const isDone = this.#run({ type: 'delete_job', id: job.id });
-    const restore = undo.push(() => {
-      toasts.dismiss(toast);
-      this.focus = { id: job.id };
-      void this.#run({ type: 'restore_job', id: job.id });
-    }, isDone);
-    if (!(await isDone)) {
+    const isDone = runOrReport(this.#options, { type: 'delete_job', id: job.id });
+    const wasDone = await offerUndo(
+      this.#options,
+      strings.jobs.deleted(job.name),
+      () => {
+        this.focus = { id: job.id };
+        void runOrReport(this.#options, { type: 'restore_job', id: job.id });
+      },
+      isDone,
+    );
+    if (!wasDone) {
       this.focus = { id: job.id };
       return this.#put(job);
     }
-    toast = toasts.show('info', strings.jobs.deleted(job.name), {
-      milliseconds: UNDO_MS,
-      action: { label: strings.common.undo, run: restore },
-    });
   }
 
   async export(job: Job): Promise<void> {
@@ -249,15 +248,5 @@ export class JobStore {
   #forget(id: string): void {
     if (this.items) this.items = this.items.filter((job) => job.id !== id);
     if (this.openId === id) this.show(null);
-  }
-
-  async #run(command: Command): Promise<boolean> {
-    try {
-      await this.#options.platform.call(command);
-      return true;
-    } catch (error) {
-      this.#options.report(error);
-      return false;
-    }
   }
 }

@@ -1,10 +1,11 @@
 // Downloads of models: how far they are, and start, pause, resume and cancel.
-import type { Platform } from '../platform/platform';
-import type { Command, Download, DownloadState } from '../platform/wire';
+import { type Platform, runOrReport } from '../platform/platform';
+import type { Download, DownloadState } from '../platform/wire';
 import { shortModelName } from '../status/engine';
 import { strings } from '../text';
 import { after, type After } from '../ui/clock';
 import type { Toasts } from '../ui/toasts.svelte';
+import { offerUndo } from '../ui/offerUndo';
 import { UNDO_MS, type UndoStack } from '../ui/undo';
 
 export interface DownloadsOptions {
@@ -77,18 +78,18 @@ export class DownloadStore {
     if (this.isAsked(name)) return false;
     this.#keep(name);
     this.#asked = new Set([...this.#asked, name]);
-    const isDone = await this.#run({ type: 'download_model', name });
+    const isDone = await runOrReport(this.#options, { type: 'download_model', name });
     this.#asked = new Set([...this.#asked].filter((other) => other !== name));
     return isDone;
   }
 
   async pause(name: string): Promise<void> {
-    await this.#run({ type: 'pause_download', name });
+    await runOrReport(this.#options, { type: 'pause_download', name });
   }
 
   /** Tries one that failed again, or asks the hub at once for those that wait for it. */
   async retry(name: string): Promise<void> {
-    if (this.get(name)?.state === 'offline') await this.#run({ type: 'retry_downloads' });
+    if (this.get(name)?.state === 'offline') await runOrReport(this.#options, { type: 'retry_downloads' });
     else await this.start(name);
   }
 
@@ -97,27 +98,20 @@ export class DownloadStore {
     const download = this.get(name);
     if (!download) return;
     const wasActive = isActive(download.state);
-    const { toasts, undo } = this.#options;
     const stop = (this.#options.after ?? after)(UNDO_MS, () => void this.#commit(name));
     this.#cancelling = new Map(this.#cancelling).set(name, stop);
-    let toast = 0;
-    const restore = undo.push(() => {
-      toasts.dismiss(toast);
+    void offerUndo(this.#options, strings.downloads.cancelled(shortModelName(name)), () => {
       const isCommitted = !this.#cancelling.has(name);
       this.#keep(name);
       if (wasActive || isCommitted) void this.start(name);
     });
-    toast = toasts.show('info', strings.downloads.cancelled(shortModelName(name)), {
-      milliseconds: UNDO_MS,
-      action: { label: strings.common.undo, run: restore },
-    });
-    if (wasActive) await this.#run({ type: 'pause_download', name });
+    if (wasActive) await runOrReport(this.#options, { type: 'pause_download', name });
   }
 
   /** Removes what has come, as it cannot be undone any more. */
   async #commit(name: string): Promise<void> {
     if (!this.#cancelling.has(name)) return;
-    const isDone = await this.#run({ type: 'cancel_download', name });
+    const isDone = await runOrReport(this.#options, { type: 'cancel_download', name });
     if (isDone) this.#items = this.#items.filter((download) => download.name !== name);
     this.#keep(name);
   }
@@ -128,16 +122,6 @@ export class DownloadStore {
     const cancelling = new Map(this.#cancelling);
     cancelling.delete(name);
     this.#cancelling = cancelling;
-  }
-
-  async #run(command: Command): Promise<boolean> {
-    try {
-      await this.#options.platform.call(command);
-      return true;
-    } catch (error) {
-      this.#options.report(error);
-      return false;
-    }
   }
 }
 

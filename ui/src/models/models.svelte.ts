@@ -1,13 +1,14 @@
 // The models on this machine, which of them is being loaded or deleted, and whether a message can be sent.
-import { sentenceOf, type Platform } from '../platform/platform';
-import type { Command, MemoryNeed, Model, ModelDeletion } from '../platform/wire';
+import { type Platform, runOrReport, sentenceOf } from '../platform/platform';
+import type { MemoryNeed, Model, ModelDeletion } from '../platform/wire';
 import { Asked } from './asked.svelte';
 import { knownNames } from './knownNames.svelte';
 import type { StatusStore } from '../status/status.svelte';
 import { shortModelName } from '../status/engine';
 import { strings } from '../text';
 import type { Toasts } from '../ui/toasts.svelte';
-import { UNDO_MS, type UndoStack } from '../ui/undo';
+import { offerUndo } from '../ui/offerUndo';
+import type { UndoStack } from '../ui/undo';
 
 /** How often the list is asked for while other lists overtake the reply. */
 const MAX_LISTINGS = 5;
@@ -133,16 +134,16 @@ export class ModelStore {
 
   async stopLoading(): Promise<void> {
     this.#isStopping = true;
-    await this.#run({ type: 'stop_loading' });
+    await runOrReport(this.#options, { type: 'stop_loading' });
   }
 
   async unload(): Promise<void> {
-    await this.#run({ type: 'unload_model' });
+    await runOrReport(this.#options, { type: 'unload_model' });
   }
 
   /** Opens the files of a model once more. */
   async check(name: string): Promise<void> {
-    await this.#run({ type: 'check_model', name });
+    await runOrReport(this.#options, { type: 'check_model', name });
   }
 
   /** Lists the models again. */
@@ -189,7 +190,7 @@ export class ModelStore {
   async delete(): Promise<void> {
     const name = this.deletingName;
     if (name === null || this.isDeleting) return;
-    const { platform, toasts, undo } = this.#options;
+    const { platform } = this.#options;
     const index = this.items.findIndex((model) => model.name === name);
     const next = (this.items[index + 1] ?? this.items[index - 1])?.name ?? null;
     this.isDeleting = true;
@@ -203,19 +204,11 @@ export class ModelStore {
     this.items = this.items.filter((model) => model.name !== name);
     this.deletingName = null;
     this.focus = { name: next };
-    let toast = 0;
-    const restore = undo.push(() => {
-      toasts.dismiss(toast);
-      void this.#restore(name);
-    });
-    toast = toasts.show('info', strings.models.deletion.done(shortModelName(name)), {
-      milliseconds: UNDO_MS,
-      action: { label: strings.common.undo, run: restore },
-    });
+    void offerUndo(this.#options, strings.models.deletion.done(shortModelName(name)), () => void this.#restore(name));
   }
 
   async #restore(name: string): Promise<void> {
-    if (!(await this.#run({ type: 'restore_model', name }))) return;
+    if (!(await runOrReport(this.#options, { type: 'restore_model', name }))) return;
     await this.refresh();
     this.focus = { name };
   }
@@ -244,27 +237,12 @@ export class ModelStore {
   }
 
   async removeFolder(path: string): Promise<void> {
-    const { toasts, undo } = this.#options;
-    if (!(await this.#run({ type: 'remove_model_folder', path }))) return;
+    if (!(await runOrReport(this.#options, { type: 'remove_model_folder', path }))) return;
     this.folders = this.folders.filter((folder) => folder !== path);
-    let toast = 0;
-    const restore = undo.push(() => {
-      toasts.dismiss(toast);
-      void this.#run({ type: 'add_model_folder', path }).then(() => this.loadFolders());
-    });
-    toast = toasts.show('info', strings.models.folders.removed, {
-      milliseconds: UNDO_MS,
-      action: { label: strings.common.undo, run: restore },
-    });
-  }
-
-  async #run(command: Command): Promise<boolean> {
-    try {
-      await this.#options.platform.call(command);
-      return true;
-    } catch (error) {
-      this.#options.report(error);
-      return false;
-    }
+    void offerUndo(
+      this.#options,
+      strings.models.folders.removed,
+      () => void runOrReport(this.#options, { type: 'add_model_folder', path }).then(() => this.loadFolders()),
+    );
   }
 }

@@ -4,7 +4,8 @@ import type { OldRevisions } from '../platform/wire';
 import { shortModelName } from '../status/engine';
 import { strings } from '../text';
 import type { Toasts } from '../ui/toasts.svelte';
-import { UNDO_MS, type UndoStack } from '../ui/undo';
+import { offerUndo } from '../ui/offerUndo';
+import type { UndoStack } from '../ui/undo';
 
 /** Opening the page asks the hub again only after so long. */
 const FRESH_MS = 3_600_000;
@@ -69,22 +70,18 @@ export class RevisionStore {
 
   /** Removes the older versions of a model, and offers to bring them back. */
   async removeOld(name: string): Promise<void> {
-    const { platform, report, toasts, undo } = this.#options;
+    const { platform, report } = this.#options;
     try {
       await platform.call({ type: 'remove_old_revisions', name });
     } catch (error) {
       return report(error);
     }
     await this.loadOld(name);
-    let toast = 0;
-    const restore = undo.push(() => {
-      toasts.dismiss(toast);
-      void this.#restore(name);
-    });
-    toast = toasts.show('info', strings.models.versions.removed(shortModelName(name)), {
-      milliseconds: UNDO_MS,
-      action: { label: strings.common.undo, run: restore },
-    });
+    void offerUndo(
+      this.#options,
+      strings.models.versions.removed(shortModelName(name)),
+      () => void this.#restore(name),
+    );
   }
 
   async #restore(name: string): Promise<void> {

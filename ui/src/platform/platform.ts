@@ -99,6 +99,20 @@ export function sentenceOf(error: unknown): string {
   return error instanceof Error ? error.message : String(error);
 }
 
+/** Calls for a command that answers nothing, and reports why it failed; returns whether it worked. */
+export async function runOrReport(
+  { platform, report }: { platform: Platform; report: (error: unknown) => void },
+  command: Command,
+): Promise<boolean> {
+  try {
+    await platform.call(command);
+    return true;
+  } catch (error) {
+    report(error);
+    return false;
+  }
+}
+
 /** A name as a name of a prompt cache file. */
 export function cacheFileName(name: string): string {
   return fileName(name, 'safetensors', strings.imports.exportName);

@@ -1,9 +1,10 @@
 // Presets: named parameters, saved from a chat, given to chats, renamed, deleted and brought back.
-import { sentenceOf, type Platform } from '../platform/platform';
-import type { Command, Preset, Settings } from '../platform/wire';
+import { type Platform, runOrReport, sentenceOf } from '../platform/platform';
+import type { Preset, Settings } from '../platform/wire';
 import { strings } from '../text';
 import type { Toasts } from '../ui/toasts.svelte';
-import { UNDO_MS, type UndoStack } from '../ui/undo';
+import { offerUndo } from '../ui/offerUndo';
+import type { UndoStack } from '../ui/undo';
 import type { SettingsStore } from './settings.svelte';
 
 export interface PresetOptions {
@@ -65,19 +66,15 @@ export class PresetStore {
 
   /** Gives a chat all values of a preset, and takes its other ones away; can be taken back. */
   async apply(conversation_id: string, { name, values }: Preset): Promise<void> {
-    const { settings, toasts, undo } = this.#options;
+    const { settings } = this.#options;
     const before = settings.parameters();
-    let toast = 0;
     const isDone = this.#set(conversation_id, values);
-    const back = undo.push(() => {
-      toasts.dismiss(toast);
-      void this.#set(conversation_id, before);
-    }, isDone);
-    if (!(await isDone)) return;
-    toast = toasts.show('info', strings.presets.applied(name), {
-      milliseconds: UNDO_MS,
-      action: { label: strings.common.undo, run: back },
-    });
+    await offerUndo(
+      this.#options,
+      strings.presets.applied(name),
+      () => void this.#set(conversation_id, before),
+      isDone,
+    );
   }
 
   async #set(conversation_id: string, values: Partial<Settings>): Promise<boolean> {
@@ -93,29 +90,15 @@ export class PresetStore {
 
   /** Deletes a preset at once and offers to bring it back. Chats keep the values that it gave them. */
   async remove({ id, name }: Preset): Promise<void> {
-    const { toasts, undo } = this.#options;
     const before = this.items;
     this.items = before.filter((other) => other.id !== id);
-    let toast = 0;
-    const isDone = this.#run({ type: 'delete_preset', id });
-    const restore = undo.push(() => {
-      toasts.dismiss(toast);
-      void this.#run({ type: 'restore_preset', id });
-    }, isDone);
-    if (!(await isDone)) return void (this.items = before);
-    toast = toasts.show('info', strings.presets.deleted(name), {
-      milliseconds: UNDO_MS,
-      action: { label: strings.common.undo, run: restore },
-    });
-  }
-
-  async #run(command: Command): Promise<boolean> {
-    try {
-      await this.#options.platform.call(command);
-      return true;
-    } catch (error) {
-      this.#options.report(error);
-      return false;
-    }
+    const isDone = runOrReport(this.#options, { type: 'delete_preset', id });
+    const wasDone = await offerUndo(
+      this.#options,
+      strings.presets.deleted(name),
+      () => void runOrReport(this.#options, { type: 'restore_preset', id }),
+      isDone,
+    );
+    if (!wasDone) this.items = before;
   }
 }

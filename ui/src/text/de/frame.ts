@@ -54,7 +54,7 @@ export const sidebar: Catalogue['sidebar'] = {
   skipToPage: 'Zur Seite springen',
   show: 'Seitenleiste einblenden',
   hide: 'Seitenleiste ausblenden',
-  moreStartingPoints: (count) => `${f.count(count)} weitere …`,
+  moreRows: (count) => `${f.count(count)} weitere …`,
 };
 
 export const commands: Catalogue['commands'] = {

@@ -53,7 +53,7 @@ export const sidebar = {
   skipToPage: 'Skip to the page',
   show: 'Show sidebar',
   hide: 'Hide sidebar',
-  moreStartingPoints: (count: number) => `${f.count(count)} more…`,
+  moreRows: (count: number) => `${f.count(count)} more…`,
 };
 
 /** What can be done from the palette, by a shortcut and from the menu bar; by id. */
