@@ -20,6 +20,12 @@ pub trait DeviceKernels: Debug {
     /// activation. The inputs are x and, if the fusion adds it, the residual of the output's shape.
     fn product(&self, rows: QuantizedRows<'_>, fusion: Fusion<'_>) -> Option<Box<dyn Kernel>>;
 
+    /// From how many vectors on a product with a quantized matrix takes longer than to dequantize
+    /// the matrix and to multiply with that; `None` if it never does.
+    fn dequantizes_from(&self) -> Option<usize> {
+        None
+    }
+
     /// `residual + norm(x)`. The inputs are x and the residual, both `[1, 1, D]`.
     fn norm_residual(&self, weight: &Array, eps: f32) -> Option<Box<dyn Kernel>>;
 

@@ -94,6 +94,13 @@ impl DeviceKernels for CudaKernels {
         boxed(product::Product::new(self, rows, fusion))
     }
 
+    /// MLX's quantized products unpack the matrix again for every tile of vectors. Measured on an
+    /// H200 with 8,192 inputs and 2,048 outputs, in ms: 0.26 against 0.12 for 128 vectors, 0.39
+    /// against 0.14 for 768, 0.86 against 0.26 for 2,048; for 64 they are equal.
+    fn dequantizes_from(&self) -> Option<usize> {
+        Some(128)
+    }
+
     fn norm_residual(&self, weight: &Array, eps: f32) -> Option<Box<dyn Kernel>> {
         boxed(norm_residual::NormResidual::new(self, weight, eps))
     }

@@ -11,6 +11,10 @@ use crate::device_kernels::{Fusion, Kernel, Kernels, QuantizedRows, run};
 use crate::ffi;
 use crate::weights::Layer;
 
+/// A larger matrix stays packed, as a head over a large vocabulary does: dequantized it would take
+/// more memory than the layers.
+const MOST_DEQUANTIZED_BYTES: usize = 256 << 20;
+
 /// A quantized matrix `[N, K]` that multiplies vectors of K numbers.
 #[derive(Debug)]
 pub struct QuantizedMatrix {
@@ -52,8 +56,35 @@ impl QuantizedMatrix {
         if let Some([product]) = run(kernel.as_deref(), &[x]) {
             return Ok(product);
         }
+        if self.is_dequantized_for(x) {
+            return self.product_with_dense(x);
+        }
         let Quantization { group_size, bits } = self.settings;
         ops::quantized_matmul(x, &self.packed, &self.scales, &self.biases, true, group_size, bits)
+    }
+
+    fn is_dequantized_for(&self, x: &Array) -> bool {
+        let Some(least) = self.kernels.as_ref().and_then(|kernels| kernels.dequantizes_from())
+        else {
+            return false;
+        };
+        let (num_inputs, num_outputs) = (self.rows().num_inputs(), self.rows().num_rows());
+        let num_bytes = num_inputs as usize * num_outputs as usize * self.scales.item_size();
+        x.size() / num_inputs as usize >= least
+            && num_bytes <= MOST_DEQUANTIZED_BYTES
+            && x.dtype() == self.scales.dtype()
+    }
+
+    /// `x` `[..., K]` to `[..., N]`, with the whole matrix dequantized first.
+    fn product_with_dense(&self, x: &Array) -> Result<Array, Exception> {
+        let Quantization { group_size, bits } = self.settings;
+        let dense = ops::dequantize(&self.packed, &self.scales, &self.biases, group_size, bits)?;
+        let vectors = ops::reshape(x, &[-1, self.rows().num_inputs()])?;
+        let mut shape = x.shape().to_vec();
+        if let Some(last) = shape.last_mut() {
+            *last = self.rows().num_rows();
+        }
+        ops::reshape(&ops::matmul(&vectors, dense.transpose()?)?, &shape)
     }
 
     /// The rows `indices` as dense vectors.
@@ -113,5 +144,94 @@ impl QuantizedMatrix {
     /// The arrays that the matrix consists of.
     pub fn arrays(&self) -> [&Array; 3] {
         [&self.packed, &self.scales, &self.biases]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::rc::Rc;
+
+    use mlx_rs::Dtype;
+
+    use super::*;
+    use crate::device_kernels::{DeviceKernels, Experts, HeadShape, Rotation};
+
+    /// A device without kernels, on which dequantizing pays from three vectors on.
+    #[derive(Debug)]
+    struct DequantizesFromThree;
+
+    impl DeviceKernels for DequantizesFromThree {
+        fn product(&self, _: QuantizedRows<'_>, _: Fusion<'_>) -> Option<Box<dyn Kernel>> {
+            None
+        }
+
+        fn dequantizes_from(&self) -> Option<usize> {
+            Some(3)
+        }
+
+        fn norm_residual(&self, _: &Array, _: f32) -> Option<Box<dyn Kernel>> {
+            None
+        }
+
+        fn attention(&self, _: &HeadShape, _: Rotation<'_>) -> Option<Box<dyn Kernel>> {
+            None
+        }
+
+        fn experts(&self, _: Experts<'_>) -> Option<Box<dyn Kernel>> {
+            None
+        }
+    }
+
+    #[test]
+    fn many_vectors_get_the_same_product_from_the_dequantized_matrix() {
+        let weight = (0..48 * 64).map(|index| (index * 7 % 31) as f32 / 31.0 - 0.5);
+        let weight = Array::from_slice(&weight.collect::<Vec<_>>(), &[48, 64]);
+        let settings = Quantization { group_size: 32, bits: 4 };
+        let (packed, scales, biases) = ops::quantize(&weight, 32, 4).expect("quantize");
+        let matrix = QuantizedMatrix {
+            packed,
+            scales,
+            biases,
+            settings,
+            kernels: Some(Rc::new(DequantizesFromThree)),
+            product: OnceCell::new(),
+        };
+        for (shape, is_dequantized) in
+            [([1, 2, 64], false), ([1, 3, 64], true), ([5, 1, 64], true), ([2, 2, 64], true)]
+        {
+            let count: i32 = shape.iter().product();
+            let x = (0..count).map(|index| (index * 11 % 23) as f32 / 23.0 - 0.5);
+            let x = Array::from_slice(&x.collect::<Vec<_>>(), &shape);
+            assert_eq!(matrix.is_dequantized_for(&x), is_dequantized, "{shape:?}");
+            let found = matrix.product(&x).expect("a product");
+            let [packed, scales, biases] = matrix.arrays();
+            let plain = ops::quantized_matmul(&x, packed, scales, biases, true, 32, 4);
+            let plain = plain.expect("a product");
+            assert_eq!(found.shape(), [shape[0], shape[1], 48]);
+            let far = ops::abs(ops::subtract(&found, &plain).expect("as large")).expect("numbers");
+            let far = far.max(None).expect("a maximum").try_item_exact::<f32>().expect("a number");
+            assert!(far < 1e-5, "{shape:?}: {far}");
+        }
+    }
+
+    #[test]
+    fn a_large_matrix_and_another_type_of_vectors_stay_with_the_packed_product() {
+        let matrix = |num_outputs: i32| {
+            let zeros = |shape: &[i32], dtype| ops::zeros_dtype(shape, dtype).expect("zeros");
+            QuantizedMatrix {
+                packed: zeros(&[num_outputs, 64], Dtype::Uint32),
+                scales: zeros(&[num_outputs, 8], Dtype::Float32),
+                biases: zeros(&[num_outputs, 8], Dtype::Float32),
+                settings: Quantization { group_size: 64, bits: 4 },
+                kernels: Some(Rc::new(DequantizesFromThree)),
+                product: OnceCell::new(),
+            }
+        };
+        let x = ops::ones::<f32>(&[1, 8, 512]).expect("ones");
+        let most = (MOST_DEQUANTIZED_BYTES / 512 / 4) as i32;
+        assert!(matrix(most).is_dequantized_for(&x));
+        assert!(!matrix(most + 1).is_dequantized_for(&x));
+        let half = x.as_dtype(Dtype::Bfloat16).expect("half precision");
+        assert!(!matrix(8).is_dequantized_for(&half));
     }
 }
