@@ -1,5 +1,7 @@
 //! The probabilities of options, each of one token or several. Pure: it sees token ids and numbers.
 
+use std::cell::RefCell;
+
 /// What has to be read behind a row for the probabilities of its options.
 ///
 /// An option of tokens a, b, c needs the distributions behind the row, behind a, and behind a b. Those
@@ -71,6 +73,16 @@ impl OptionReading {
             whole + (1.0 - goes_on).max(f32::MIN_POSITIVE).ln()
         };
         std::iter::zip(&self.options, &self.read_by).map(one).collect()
+    }
+
+    /// With what [`logprobs`](Self::logprobs) calls its argument.
+    pub(super) fn asked(&self) -> Vec<(usize, usize, u32)> {
+        let asked = RefCell::new(Vec::new());
+        self.logprobs(|continuation, step, token| {
+            asked.borrow_mut().push((continuation, step, token));
+            0.0
+        });
+        asked.into_inner()
     }
 
     /// The tokens of each option.

@@ -1,8 +1,11 @@
 //! Rows that are computed together, and their answers.
 
+use std::collections::HashMap;
+
 use cairn_chat::Encode;
 use cairn_lm::batch::{RowAfterPrefix, RowsAfterPrefix, SharedPrefix};
-use cairn_lm::{LmError, LoadedModel, LogitsProcessor, likeliest, logprobs};
+use cairn_lm::{LmError, LoadedModel, LogitsProcessor, TokenScore, likeliest, logprobs};
+use mlx_rs::ops::indexing::argmax_axis;
 use mlx_rs::{Array, ops};
 
 use super::options::{OptionReading, that_begin_alike};
@@ -40,6 +43,11 @@ impl PreparedRow {
         }
         cairn_lm::check_length(tokens.len(), &model.model)?;
         let mut encoded = option_tokens(model, &tokens, options)?;
+        let vocab_size = model.model.vocab_size();
+        if let Some(&token) = encoded.iter().flatten().find(|&&token| token as usize >= vocab_size)
+        {
+            return Err(LmError::TokenOutOfRange { token, vocab_size }.into());
+        }
         if let Some(empty) = encoded.iter().position(Vec::is_empty) {
             return Err(EngineError::EmptyOption { number: empty + 1 });
         }
@@ -81,6 +89,17 @@ impl PreparedRow {
     /// After how many tokens the distribution of the next one is computed.
     pub(super) fn num_scored(&self) -> usize {
         self.reading.continuations().iter().map(|continuation| continuation.len() + 1).sum()
+    }
+
+    /// Where the scored positions of each continuation begin, if the row's begin at `first`.
+    fn positions(&self, first: usize) -> Vec<usize> {
+        let lengths = self.reading.continuations().iter().map(|tokens| tokens.len() + 1);
+        let begin = |next: &mut usize, length: usize| {
+            let own = *next;
+            *next += length;
+            Some(own)
+        };
+        lengths.scan(first, begin).collect()
     }
 
     pub(super) fn is_same(&self, other: &PreparedRow) -> bool {
@@ -168,7 +187,8 @@ impl Pass {
     ) -> Result<Answers, Box<FailedPass>> {
         let Pass { rows, reading } = self;
         let answers = computed(&rows, reading, processor)
-            .and_then(|logprobs| answers(&rows, &logprobs, model, num_top));
+            .and_then(|logprobs| Ok(read_rows(&rows, &logprobs, num_top)?))
+            .and_then(|read| answers(&rows, read, model));
         answers.map_err(|error| Box::new(FailedPass { rows, error }))
     }
 }
@@ -208,49 +228,86 @@ fn processed(
     Ok(ops::concatenate(&all, 0)?)
 }
 
-fn answers(
+/// What the answer of a row needs of its log-probabilities.
+struct ReadRow {
+    /// By continuation, step and token, as [`OptionReading::asked`] names them.
+    of_options: HashMap<(usize, usize, u32), f32>,
+    /// The likeliest token behind the row, and its log-probability.
+    best: (u32, f32),
+    /// The likeliest ones, as many as were asked for.
+    top: Vec<TokenScore>,
+}
+
+/// Reads from the device what answers need of the log-probabilities `[N, V]`: all of them would take
+/// longer to read than to compute.
+fn read_rows(
     rows: &[PreparedRow],
     logprobs: &Array,
-    model: &LoadedModel,
     num_top: usize,
-) -> Result<Answers, EngineError> {
-    let vocab_size = logprobs.dim(1) as usize;
-    let mut positions = logprobs.try_as_slice::<f32>().map_err(LmError::from)?.chunks(vocab_size);
-    let mut all = Vec::new();
+) -> Result<Vec<ReadRow>, LmError> {
+    let (vocab_size, mut firsts, mut places) = (logprobs.dim(1) as usize, Vec::new(), Vec::new());
+    let mut first = 0;
     for row in rows {
-        let read: Vec<Vec<&[f32]>> = row
-            .reading
-            .continuations()
-            .iter()
-            .map(|continuation| positions.by_ref().take(continuation.len() + 1).collect())
-            .collect();
-        let answer = answer(row, &read, model, num_top)?;
+        let own = row.positions(first);
+        places.extend(row.reading.asked().iter().map(|&(continuation, step, token)| {
+            ((own[continuation] + step) * vocab_size + token as usize) as i64
+        }));
+        firsts.push(first as u32);
+        first += row.num_scored();
+    }
+    // [n, V], behind each row
+    let next = logprobs.take_axis(Array::from_slice(&firsts, &[firsts.len() as i32]), 0)?;
+    let best = argmax_axis(&next, -1, false)?;
+    let best_logprobs = floats(&next.max_axis(-1, false)?)?;
+    let tops: Vec<Vec<TokenScore>> = match num_top {
+        0 => vec![Vec::new(); rows.len()],
+        _ => floats(&next)?.chunks(vocab_size).map(|row| likeliest(row, num_top)).collect(),
+    };
+    let found = match places.len() {
+        0 => Vec::new(),
+        count => {
+            let places = Array::from_slice(&places, &[count as i32]);
+            floats(&ops::reshape(logprobs, &[-1])?.take(places)?)?
+        }
+    };
+    let (mut found, best) = (found.into_iter(), best.try_as_slice::<u32>()?);
+    let rows = rows.iter().zip(best.iter().copied().zip(best_logprobs)).zip(tops);
+    let read = rows.map(|((row, best), top)| {
+        let of_options = row.reading.asked().into_iter().zip(found.by_ref()).collect();
+        ReadRow { of_options, best, top }
+    });
+    Ok(read.collect())
+}
+
+fn floats(array: &Array) -> Result<Vec<f32>, LmError> {
+    Ok(ops::reshape(array, &[-1])?.try_as_slice::<f32>()?.to_vec())
+}
+
+fn answers(
+    rows: &[PreparedRow],
+    read: Vec<ReadRow>,
+    model: &LoadedModel,
+) -> Result<Answers, EngineError> {
+    let mut all = Vec::new();
+    for (row, read) in std::iter::zip(rows, read) {
+        let answer = answer(row, read, model)?;
         all.extend(row.indices().map(|index| (index, answer.clone())));
     }
     Ok(all)
 }
 
-/// `read` has, for each continuation, the distributions behind its tokens, the row's own first.
-fn answer(
-    row: &PreparedRow,
-    read: &[Vec<&[f32]>],
-    model: &LoadedModel,
-    num_top: usize,
-) -> Result<RowAnswer, EngineError> {
-    let next = read[0][0]; // there is always a continuation, and the distribution before it
-    let option_logprobs =
-        row.reading.logprobs(|continuation, step, token| read[continuation][step][token as usize]);
-    let best = |all: &mut dyn Iterator<Item = f32>| {
-        all.enumerate().max_by(|a, b| a.1.total_cmp(&b.1)).unwrap_or((0, f32::NEG_INFINITY))
-    };
-    let (token, text, logprob) = match row.names.is_empty() {
-        true => {
-            let (token, logprob) = best(&mut next.iter().copied());
-            let token = token as u32;
+fn answer(row: &PreparedRow, read: ReadRow, model: &LoadedModel) -> Result<RowAnswer, EngineError> {
+    let option_logprobs = row.reading.logprobs(|continuation, step, token| {
+        let asked = read.of_options.get(&(continuation, step, token));
+        asked.copied().unwrap_or(f32::NEG_INFINITY) // all that it asks for was read
+    });
+    let best = option_logprobs.iter().copied().enumerate().max_by(|a, b| a.1.total_cmp(&b.1));
+    let (token, text, logprob) = match best {
+        None => {
+            let (token, logprob) = read.best;
             (token, model.tokenizer.decode(&[token])?, logprob)
         }
-        false => {
-            let (option, logprob) = best(&mut option_logprobs.iter().copied());
+        Some((option, logprob)) => {
             (row.reading.options()[option][0], row.names[option].clone(), logprob)
         }
     };
@@ -259,7 +316,7 @@ fn answer(
         text,
         logprob,
         option_logprobs,
-        top: likeliest(next, num_top),
+        top: read.top,
         num_prompt_tokens: row.tokens.len(),
         num_cached_tokens: row.num_shared,
     })
