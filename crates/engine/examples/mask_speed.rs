@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use cairn_chat::Encode;
-use cairn_lm::{GrammarCompiler, LoadOptions, LoadedModel};
+use cairn_lm::{Constraint, GrammarCompiler, LoadOptions, LoadedModel};
 use serde_json::{Value, json};
 
 /// How often each document is written; the first time is told apart.
@@ -52,7 +52,7 @@ fn time(
     drop(grammar.constraint(0));
     let copied = began.elapsed();
     let tokens = model.tokenizer.encode(&document.to_string(), false)?;
-    let mut allowed = vec![false; model.model.vocab_size()];
+    let mut allowed = vec![0; Constraint::num_words(model.model.vocab_size())];
     let (mut first, mut later) = (Vec::new(), Vec::new());
     for round in 0..NUM_ROUNDS {
         let mut constraint = grammar.constraint(0);
@@ -63,7 +63,10 @@ fn time(
             let began = Instant::now();
             constraint.allowed(before, *last, &mut allowed)?;
             let took = began.elapsed();
-            ensure!(allowed[tokens[position] as usize], "{name}: token {position} is not allowed");
+            ensure!(
+                is_allowed(&allowed, tokens[position]),
+                "{name}: token {position} is not allowed"
+            );
             if round == 0 { &mut first } else { &mut later }.push(took);
         }
     }
@@ -83,6 +86,10 @@ fn time(
     Ok(())
 }
 
+fn is_allowed(mask: &[u32], token: u32) -> bool {
+    mask[(token / u32::BITS) as usize] >> (token % u32::BITS) & 1 == 1
+}
+
 /// Times answers of which each token is drawn from all that are allowed: what a model of random
 /// weights writes.
 fn time_random(
@@ -92,7 +99,7 @@ fn time_random(
     schema: &Value,
 ) -> Result<()> {
     let grammar = compiler.compile(&format!("start: %json {schema}"))?;
-    let mut allowed = vec![false; model.model.vocab_size()];
+    let mut allowed = vec![0; Constraint::num_words(model.model.vocab_size())];
     let (mut times, mut state) = (Vec::new(), 1u64);
     for _ in 0..NUM_ROUNDS {
         let mut constraint = grammar.constraint(0);
@@ -102,8 +109,9 @@ fn time_random(
             let (last, before) = tokens.split_last().context("a token")?;
             constraint.allowed(before, *last, &mut allowed)?;
             times.push(began.elapsed());
+            let vocabulary = 0..model.model.vocab_size() as u32;
             let choices: Vec<u32> =
-                (0..allowed.len() as u32).filter(|&token| allowed[token as usize]).collect();
+                vocabulary.filter(|&token| is_allowed(&allowed, token)).collect();
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             tokens.push(choices[(state >> 33) as usize % choices.len()]);
         }

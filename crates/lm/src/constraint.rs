@@ -11,10 +11,10 @@ use std::fmt;
 
 use llguidance::Matcher;
 use mlx_rs::transforms::async_eval;
-use mlx_rs::{Array, ops};
+use mlx_rs::{Array, Dtype, ops};
 use rayon::prelude::*;
 
-use crate::LmError;
+use crate::{LmError, ffi};
 
 /// The state of an answer in its grammar.
 pub struct Constraint {
@@ -50,12 +50,18 @@ impl Constraint {
         Constraint { matcher, num_sampled, num_read: None }
     }
 
-    /// Writes which tokens may follow `tokens` and `last`, all tokens of prompt and answer.
+    /// How many words a mask of so many tokens has.
+    pub fn num_words(vocab_size: usize) -> usize {
+        vocab_size.div_ceil(WORD_TOKENS as usize)
+    }
+
+    /// Writes which tokens may follow `tokens` and `last`, all tokens of prompt and answer: a bit for
+    /// each token, in [`num_words`](Self::num_words) words.
     pub fn allowed(
         &mut self,
         tokens: &[u32],
         last: u32,
-        allowed: &mut [bool],
+        allowed: &mut [u32],
     ) -> Result<(), LmError> {
         let num_tokens = tokens.len() + 1;
         let first = num_tokens - self.num_sampled.min(num_tokens);
@@ -69,10 +75,9 @@ impl Constraint {
             }
         }
         let mask = self.matcher.compute_mask_or_eos().map_err(left)?;
-        for (bits, allowed) in mask.as_slice().iter().zip(allowed.chunks_mut(32)) {
-            for (bit, allowed) in allowed.iter_mut().enumerate() {
-                *allowed = bits >> bit & 1 == 1;
-            }
+        allowed.fill(0);
+        for (words, mask) in allowed.iter_mut().zip(mask.as_slice()) {
+            *words = *mask;
         }
         Ok(())
     }
@@ -82,23 +87,53 @@ impl Constraint {
     pub(crate) fn mask(&mut self, tokens: &Array, logits: &Array) -> Result<Array, LmError> {
         async_eval([logits])?;
         let tokens = tokens.try_as_slice::<u32>()?;
-        let mut allowed = vec![false; logits.dim(1) as usize];
+        let mut allowed = vec![0; Constraint::num_words(logits.dim(1) as usize)];
         if let Some((&last, tokens)) = tokens.split_last() {
             self.allowed(tokens, last, &mut allowed)?;
         }
-        masked(logits, &allowed)
+        masked(logits, &Array::from_slice(&allowed, &[1, allowed.len() as i32]))
     }
 }
 
-/// Masks those rows of the logits `[B, V]` that grammars constrain. Returns also the rows that have
-/// left their grammars. The device computes the logits meanwhile, if they have been launched.
-pub(crate) fn mask_rows(
+/// Launches the logits `[B, V]`, and masks those rows that grammars constrain. Returns also the rows
+/// that have left their grammars. `rows` waits for the tokens of the step before.
+///
+/// - Where these are computed already (`are_known`), other threads compute the mask while this one
+///   launches the logits: a small model's pass is mostly launches.
+/// - Otherwise the mask is computed after the launch, while the device computes the logits.
+pub(crate) fn launch_masked<'a>(
     logits: &Array,
-    rows: Vec<ConstrainedRow>,
+    are_known: bool,
+    rows: impl FnOnce() -> Result<Vec<ConstrainedRow<'a>>, LmError>,
 ) -> Result<(Array, Vec<(usize, LmError)>), LmError> {
-    let (num_rows, vocab_size) = (logits.dim(0) as usize, logits.dim(1) as usize);
-    let mut allowed = vec![true; num_rows * vocab_size];
-    let mut masks: Vec<Option<&mut [bool]>> = allowed.chunks_mut(vocab_size).map(Some).collect();
+    let num_rows = logits.dim(0) as usize;
+    let num_words = Constraint::num_words(logits.dim(1) as usize);
+    let (allowed, failed) = if are_known {
+        let rows = rows()?;
+        let mut computed = None;
+        let launched = rayon::in_place_scope(|scope| {
+            scope.spawn(|_| computed = Some(allowed_in(rows, num_rows, num_words)));
+            async_eval([logits])
+        });
+        launched?;
+        computed.ok_or_else(|| left("its mask was not computed"))?
+    } else {
+        async_eval([logits])?;
+        allowed_in(rows()?, num_rows, num_words)
+    };
+    let allowed = Array::from_slice(&allowed, &[num_rows as i32, num_words as i32]);
+    Ok((masked(logits, &allowed)?, failed))
+}
+
+/// Which tokens may follow in each of `num_rows` rows, as [`masked`] takes them, and the rows that
+/// have left their grammars; these and the rows without one may be followed by any.
+fn allowed_in(
+    rows: Vec<ConstrainedRow>,
+    num_rows: usize,
+    num_words: usize,
+) -> (Vec<u32>, Vec<(usize, LmError)>) {
+    let mut allowed = vec![u32::MAX; num_rows * num_words];
+    let mut masks: Vec<Option<&mut [u32]>> = allowed.chunks_mut(num_words).map(Some).collect();
     let work: Vec<_> = rows
         .into_iter()
         .filter_map(|row| {
@@ -106,22 +141,31 @@ pub(crate) fn mask_rows(
             Some((row, mask))
         })
         .collect();
-    let compute = |(row, mask): (ConstrainedRow, &mut [bool])| {
-        mask.fill(false);
+    let compute = |(row, mask): (ConstrainedRow, &mut [u32])| {
         let failed = row.constraint.allowed(row.tokens, row.last, mask).err()?;
-        mask.fill(true);
+        mask.fill(u32::MAX);
         Some((row.row, failed))
     };
     let failed = match work.len() {
         1 => work.into_iter().filter_map(compute).collect(),
         _ => work.into_par_iter().filter_map(compute).collect(),
     };
-    Ok((masked(logits, &allowed)?, failed))
+    (allowed, failed)
 }
 
-/// Logits `[B, V]`, of which only those allowed stay.
-fn masked(logits: &Array, allowed: &[bool]) -> Result<Array, LmError> {
-    let allowed = Array::from_slice(allowed, logits.shape());
+/// Tokens in a word of a mask.
+const WORD_TOKENS: i32 = u32::BITS as i32;
+
+/// Logits `[B, V]`, of which only those stay whose bit in `allowed` is set: u32 `[B, W]`, the first
+/// token of a word as its lowest bit. The device takes the bits apart: an eighth of the bytes travel.
+fn masked(logits: &Array, allowed: &Array) -> Result<Array, LmError> {
+    let (num_rows, vocab_size) = (logits.dim(0), logits.dim(1));
+    let powers: [u32; WORD_TOKENS as usize] = std::array::from_fn(|bit| 1 << bit);
+    let powers = Array::from_slice(&powers, &[WORD_TOKENS]);
+    let shifted = ops::floor_divide(ops::expand_dims(allowed, 2)?, powers)?; // [B, W, 32]
+    let bits = ops::remainder(shifted, Array::from_slice(&[2u32], &[1]))?;
+    let bits = ops::reshape(&bits.as_dtype(Dtype::Bool)?, &[num_rows, -1])?;
+    let bits = ffi::slice(&bits, &[0, 0], &[num_rows, vocab_size])?;
     let never = Array::from_f32(f32::NEG_INFINITY).as_dtype(logits.dtype())?;
-    Ok(ops::select(&allowed, logits, &never)?)
+    Ok(ops::select(&bits, logits, &never)?)
 }

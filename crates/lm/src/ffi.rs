@@ -184,6 +184,14 @@ pub fn array_bytes(array: &Array) -> Result<&[u8]> {
     }
 }
 
+/// Whether an evaluated array is computed; does not wait. `false` for one that nobody evaluates.
+pub fn is_available(array: &Array) -> bool {
+    let mut available = false;
+    // SAFETY: both pointers are live for the call, which only asks the array's event.
+    let status = unsafe { mlx_sys::_mlx_array_is_available(&mut available, array.as_ptr()) };
+    status == 0 && available
+}
+
 /// Waits until all work launched on this thread's default stream is done.
 pub fn synchronize() -> Result<()> {
     let stream = Stream::thread_local_or_default();

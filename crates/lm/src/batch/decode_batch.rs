@@ -9,7 +9,7 @@ use mlx_rs::{Array, ops};
 use super::{BatchFinish, BatchRequest, BatchStep, BatchToken, RequestId, RowState};
 use crate::cache::batch::{batch_spec, extend, extract, filter, merge};
 use crate::cache::{CacheSpec, LayerCache, row_indices};
-use crate::constraint::{ConstrainedRow, mask_rows};
+use crate::constraint::{ConstrainedRow, launch_masked};
 use crate::models::Model;
 use crate::sample::logprobs;
 use crate::{LmError, LogitsProcessors, Logprobs, RandomSampler, Sampler, TokenBuffer, ffi};
@@ -383,8 +383,7 @@ impl DecodeBatch {
         })
     }
 
-    /// Masks the logits `[B, V]` of the rows that grammars constrain. It waits for the tokens of the
-    /// step before; while it computes which may follow, the device computes the logits.
+    /// Masks the logits `[B, V]` of the rows that grammars constrain.
     fn constrain(
         &mut self,
         logits: Array,
@@ -393,18 +392,18 @@ impl DecodeBatch {
         if self.rows.iter_mut().all(|row| row.processors.constraint_mut().is_none()) {
             return Ok(logits);
         }
-        async_eval([&logits])?;
-        let inputs = self.inputs.try_as_slice::<u32>()?;
-        let rows = self.rows.iter_mut().enumerate().filter_map(|(index, row)| {
-            let constraint = row.processors.constraint_mut()?;
-            Some(ConstrainedRow {
-                row: index,
-                constraint,
-                tokens: &row.tokens,
-                last: inputs[index],
-            })
-        });
-        let (logits, left) = mask_rows(&logits, rows.collect())?;
+        let inputs = &self.inputs;
+        let rows = self.rows.iter_mut().enumerate();
+        let constrained = || {
+            let inputs = inputs.try_as_slice::<u32>()?;
+            let constrained = rows.filter_map(|(index, row)| {
+                let constraint = row.processors.constraint_mut()?;
+                let (tokens, last) = (row.tokens.as_slice(), inputs[index]);
+                Some(ConstrainedRow { row: index, constraint, tokens, last })
+            });
+            Ok(constrained.collect())
+        };
+        let (logits, left) = launch_masked(&logits, ffi::is_available(inputs), constrained)?;
         failed.extend(left);
         Ok(logits)
     }
