@@ -43,6 +43,9 @@ pub(crate) struct Scheduler {
     num_slices: u64,
 }
 
+/// Chunks are restored for so long before the next slice, and one in any case.
+const RESTORE_TIME: Duration = Duration::from_millis(20);
+
 /// As many bytes stay with MLX between the batches of an [`AsyncLm`](crate::AsyncLm).
 const REUSED_BYTES: u64 = 128 << 20;
 
@@ -173,14 +176,22 @@ impl Scheduler {
         self.remove_ended(worker);
     }
 
-    /// Restores a chunk of one prompt. If nothing else is to be computed, waits for it to be read.
+    /// Restores a chunk of each prompt, so that those that come together are read together. If
+    /// nothing else is to be computed, waits for the first to be read.
     fn restore(&mut self, worker: &mut Worker) {
-        let Some(mut restoring) = self.restoring.pop_front() else { return };
-        if !restoring.advance(worker, Blocking::if_idle(self.runs.is_empty())) {
-            return self.restoring.push_back(restoring);
+        let until = self.clock.now() + RESTORE_TIME;
+        for index in 0..self.restoring.len() {
+            let Some(mut restoring) = self.restoring.pop_front() else { return };
+            if restoring.advance(worker, Blocking::if_idle(index == 0 && self.runs.is_empty())) {
+                let Restoring { job, restored, .. } = restoring;
+                self.start(worker, job, Some(restored));
+            } else {
+                self.restoring.push_back(restoring);
+            }
+            if self.clock.now() >= until {
+                return;
+            }
         }
-        let Restoring { job, restored, .. } = restoring;
-        self.start(worker, job, Some(restored));
     }
 
     /// Begins the restored sequences for which `is_stopped` holds, so that they end with their
