@@ -8,11 +8,16 @@ import { extname, join } from 'node:path';
 import typescript from '../../ui/node_modules/typescript/lib/typescript.js';
 import { root } from './core.mjs';
 
-const { bootstrap, conversation, message, model, settings } = await importTypeScript('ui/src/testing/fake.ts');
-
-export { settings };
+/** What the interface's own tests make up. */
+export const fakes = {
+  ...(await importTypeScript('ui/src/testing/fake.ts')),
+  ...(await importTypeScript('ui/src/testing/jobs.ts')),
+};
+const { bootstrap, conversation, message, model } = fakes;
 
 const TOKEN = 'fake';
+/** When the first chat was written; each other one is newer. */
+const START_MS = Date.now() - 60_000;
 const TYPES = {
   '.html': 'text/html',
   '.js': 'text/javascript',
@@ -53,7 +58,7 @@ export class FakeCore {
   /** Adds a chat with these texts, questions and answers in turns; returns its id. */
   addChat(id, title, texts) {
     const messages = texts.map((text, index) => this.message(id, index, text));
-    const updated_at_ms = 1 + this.conversations.size;
+    const updated_at_ms = START_MS + this.conversations.size;
     this.conversations.set(id, { conversation: conversation(id, { title, updated_at_ms }), messages });
     return id;
   }

@@ -112,16 +112,17 @@ export class Page {
     return this.driver.getByRole('region', { name: 'Starting points' }).getByRole('button', { name, exact: true });
   }
 
-  /** Drops files or folders of this machine on the middle of the page, as a person does. */
-  async drop(...files) {
+  /** Drops files or folders of this machine on the middle of the page, as a person does; before that `onOver` is called. */
+  async drop(files, { onOver } = {}) {
     const session = await this.driver.context().newCDPSession(this.driver);
     const { width, height } = this.driver.viewportSize();
-    const data = { items: [], files, dragOperationsMask: 1 };
-    for (const type of ['dragEnter', 'dragOver', 'drop']) {
-      await session.send('Input.dispatchDragEvent', { type, x: width / 2, y: height / 2, data });
-      if (type === 'dragOver')
-        await this.shows('Drop documents to attach them, or chats, a prompt cache or a model to import it');
-    }
+    const data = { items: [], files: [files].flat(), dragOperationsMask: 1 };
+    const send = (type) => session.send('Input.dispatchDragEvent', { type, x: width / 2, y: height / 2, data });
+    await send('dragEnter');
+    await send('dragOver');
+    await this.shows('Drop documents to attach them');
+    await onOver?.();
+    await send('drop');
     await session.detach();
   }
 

@@ -1,4 +1,4 @@
-//! `make test` and `make lint`: set up what they need, then run every check in one build of the
+//! `make test`, `make pictures` and `make lint`: set up what they need, then run every check in one build of the
 //! workspace.
 
 use anyhow::Result;
@@ -24,6 +24,19 @@ pub fn test() -> Result<()> {
         node::npm(&flows, &["test"])?;
     }
     Ok(())
+}
+
+/// A picture of every state of the interface into target/pictures, and the README's into assets/.
+pub fn pictures() -> Result<()> {
+    set_up()?;
+    system::ensure(system::Part::Test)?;
+    starter::fetch()?;
+    // The same packages as for the tests, so that nothing is built twice.
+    process::run(process::cargo().args(["build", "--workspace", "--bins", "--tests"]))?;
+    write_tiny_models();
+    let flows = root().join("tests/e2e");
+    node::install(&flows)?;
+    node::npm(&flows, &["run", "--silent", "pictures"])
 }
 
 /// Writes every tiny random model, for flows that read them outside Rust.

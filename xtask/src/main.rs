@@ -56,6 +56,8 @@ enum Chore {
         #[arg(long)]
         api: bool,
     },
+    /// Set up, and draw every state of the interface.
+    Pictures,
     /// Set up and check formatting and lints.
     Lint,
     /// Measure what the README claims.
@@ -118,6 +120,7 @@ fn run(chore: Chore) -> Result<()> {
         Chore::Test => check::test(),
         Chore::Soak { minutes, seed } => soak::run(minutes, seed),
         Chore::Interop { api } => interop::run(api),
+        Chore::Pictures => check::pictures(),
         Chore::Lint => check::lint(),
         Chore::Bench => bench::run(),
         Chore::BenchServer { model: None, .. } => bench_server::run(),

@@ -24,7 +24,13 @@ export function languageOf(choice: LanguageChoice, systemLanguages: readonly str
 /** Owns which language the window has. The choice is the window's own: a browser tab may have another. */
 class WindowLanguage {
   choice = $state<LanguageChoice>('system');
-  readonly current = $derived(languageOf(this.choice, navigator.languages));
+  #system = $state.raw<readonly string[]>(navigator.languages);
+  readonly current = $derived(languageOf(this.choice, this.#system));
+
+  constructor() {
+    // Of the browser or the system, while the window is open.
+    window.addEventListener('languagechange', () => (this.#system = navigator.languages));
+  }
 
   /** Takes the choice of an earlier start. */
   restore(storage: Pick<Storage, 'getItem'>): void {

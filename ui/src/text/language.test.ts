@@ -1,5 +1,5 @@
 // Which language the window has, and that its strings follow it.
-import { afterEach, expect, test } from 'vitest';
+import { afterEach, expect, test, vi } from 'vitest';
 import { language, strings, type LanguageChoice } from '.';
 import { languageOf } from './language.svelte';
 
@@ -29,4 +29,13 @@ test('a choice that no version knows is the system’s language', () => {
   localStorage.setItem('cairn.language', 'xx');
   language.restore(localStorage);
   expect(language.choice).toBe('system');
+});
+
+test('the strings follow a system whose language changes', () => {
+  const languages = vi.spyOn(navigator, 'languages', 'get').mockReturnValue(['de-DE']);
+  window.dispatchEvent(new Event('languagechange'));
+  expect(strings.common.cancel).toBe('Abbrechen');
+  languages.mockRestore();
+  window.dispatchEvent(new Event('languagechange'));
+  expect(strings.common.cancel).toBe('Cancel');
 });

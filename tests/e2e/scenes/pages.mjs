@@ -1,13 +1,9 @@
-// Takes the README's pictures (`npm run screenshots`): a short conversation with the starter model, light and dark, into assets/. Beside
-// them, into e2e/ of the target folder, states that a picture tells more of than a test: every page, narrow windows, menus, dialogs,
-// errors, German. Nothing waits for a time: each picture is taken when what it shows is there.
+// The pages, menus, dialogs and errors, with the starter model.
 import { existsSync } from 'node:fs';
-import { mkdir, mkdtemp } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { Home, program, root, target } from './core.mjs';
-import { launchBrowser, Page } from './page.mjs';
-import { until } from './until.mjs';
+import { CACHE_BYTES, program, target } from '../core.mjs';
+import { NARROW, WIDE } from '../stage.mjs';
+import { until } from '../until.mjs';
 
 /** The questions of each conversation, the one on the picture last. */
 const CONVERSATIONS = [
@@ -16,38 +12,18 @@ const CONVERSATIONS = [
   ['How do I reverse a list in Python?'],
   ['What is the capital of France?', 'What is it known for?'],
 ];
-const WIDE = { width: 1240, height: 800 };
-const NARROW = { width: 480, height: 800 };
 const SECTIONS = ['General', 'Models', 'Generation', 'Storage', 'Shortcuts', 'Server', 'About'];
 
-// Uses the release build if there is one, so that the pictures show the speed that people get.
-const release = join(target, 'release/cairn');
-const home = new Home(
-  await mkdtemp(join(tmpdir(), 'cairn-pictures-')),
-  existsSync(release) ? release : program('cairn'),
-);
-const folder = join(target, 'e2e');
-const browser = await launchBrowser();
-try {
-  await mkdir(folder, { recursive: true });
+export async function pages(stage) {
+  // The release build if there is one, so that the speed is what people get.
+  const release = join(target, 'release/cairn');
+  const home = await stage.home(existsSync(release) ? release : program('cairn'));
   const core = await home.start();
-  const page = new Page(await browser.newPage({ viewport: WIDE }));
-  const look = async (name, { size = WIDE, colorScheme = 'light', to = folder } = {}) => {
-    await page.driver.emulateMedia({ colorScheme });
-    await page.driver.setViewportSize(size);
-    await page.driver.screenshot({
-      path: join(to, `${name}.png`),
-      animations: 'disabled',
-    });
-  };
-  const both = async (name, options) => {
-    await look(name, options);
-    await look(`${name}-dark`, { ...options, colorScheme: 'dark' });
-  };
+  const page = await stage.open(core.url, { mayComplain: true });
+  const look = (name, options) => stage.look(page, name, options);
   const escape = () => page.driver.keyboard.press('Escape');
-  await page.open(core.url);
   await page.button('Refresh').waitFor();
-  await both('no-model');
+  await look('no-model');
 
   await home.addBroken('half-a-model');
   await page.button('Refresh').click();
@@ -59,11 +35,9 @@ try {
   await home.addStarter();
   await page.button('Refresh').click();
   await page.driver.getByRole('heading', { name: 'A conversation keeps its place' }).waitFor();
-  await both('empty');
-  await look('empty-narrow', { size: NARROW, colorScheme: 'dark' });
-  await page.driver.setViewportSize(WIDE);
+  await look('empty');
 
-  await core.set({ temperature: 0, max_tokens: 90 });
+  await core.set({ temperature: 0, max_tokens: 90, cache_budget_bytes: CACHE_BYTES });
   for (const questions of CONVERSATIONS) {
     await page.button('New chat').click();
     for (const question of questions) await page.ask(question);
@@ -71,28 +45,22 @@ try {
   const saved = async () => (await core.conversations()).every(({ conversation }) => conversation.cache?.is_whole);
   await until('all of it is saved', saved);
   await page.inspector();
-  // So that neither pointer nor caret is in the picture.
-  await page.driver.mouse.move(600, 400);
-  await page.driver.getByRole('heading', { level: 1 }).focus();
-  await look('screenshot-light', { to: join(root, 'assets') });
-  await look('screenshot-dark', { colorScheme: 'dark', to: join(root, 'assets') });
+  await look('chat');
   await page.button('Show the inspector').click();
-  await look('narrow', { size: NARROW });
-  await page.driver.setViewportSize(WIDE);
 
   await page.statusLine.click();
   await look('figures');
   await page.row('How do I reverse a list in Python\\?').click();
   await page.answer.waitFor();
-  await both('code');
-  await look('code-narrow', { size: NARROW, colorScheme: 'dark' });
+  await look('code');
+  await page.driver.setViewportSize(NARROW);
   await page.button('Show sidebar').click();
-  await look('drawer', { size: NARROW });
+  await look('drawer', { isNarrow: true });
   await escape();
   await page.driver.setViewportSize(WIDE);
   await page.driver.keyboard.press('Control+k');
   await page.dialog('Search').waitFor();
-  await both('palette');
+  await look('palette');
   await page.driver.keyboard.type('list');
   await look('palette-found');
   await escape();
@@ -105,19 +73,19 @@ try {
   await page.box('Disk limit').fill('0.001');
   await page.box('Disk limit').press('Tab');
   await page.button('Cancel').waitFor();
-  await both('disk-limit');
+  await look('disk-limit');
   await page.button('Cancel').click();
   await page.backToChat();
   await page.button('Model: SmolLM2-135M-Instruct').click();
   await page.dialog('Models').waitFor();
-  await both('model-menu');
+  await look('model-menu');
   await escape();
   await page.openPage('Models');
-  await both('models');
+  await look('models');
   await page.openPage('Monitor');
-  await both('monitor');
+  await look('monitor');
   await page.openPage('Ask many');
-  await both('ask-empty');
+  await look('ask-empty');
   await page.button('New question').first().click();
   const requests = [
     'I want my money back.',
@@ -131,9 +99,7 @@ try {
   await page.driver.getByText('One of several').click();
   await page.box('Options, one a line').fill('refund: wants money back\nquestion\npraise');
   await page.driver.getByTestId('prompt').waitFor();
-  await both('ask-new');
-  await look('ask-new-narrow', { size: NARROW });
-  await page.driver.setViewportSize(WIDE);
+  await look('ask-new');
   await page.button('Ask').click();
   const job = page.driver.getByTestId('job-state');
   await until('every text was asked', async () => (await job.innerText()).startsWith('Done'));
@@ -141,9 +107,7 @@ try {
   for (let index = 0; index < 12; index++) await page.driver.keyboard.press(String([1, 2, 3, 1][index % 4]));
   await page.button('Calibrate').click();
   await page.button('Undo calibration').waitFor();
-  await both('ask');
-  await look('ask-narrow', { size: NARROW });
-  await page.driver.setViewportSize(WIDE);
+  await look('ask');
   await page.backToChat();
 
   // Long enough to be seen while it is written, on any machine.
@@ -157,7 +121,7 @@ try {
   await core.set({ max_tokens: 90 });
   await page.row('How do I reverse a list in Python\\?').click({ button: 'right' });
   await page.driver.getByRole('menu').waitFor();
-  await both('row-menu');
+  await look('row-menu');
   await page.driver.getByRole('menuitem', { name: 'Delete', exact: true }).click();
   await page.button('Undo').waitFor();
   await look('deleted');
@@ -166,7 +130,7 @@ try {
   const inspector = await page.inspector();
   await inspector.getByRole('heading', { name: 'Ready to continue' }).waitFor();
   await inspector.getByRole('button', { name: 'Delete saved context…' }).click();
-  await look('inspector-question');
+  await look('inspector-question', { isWide: true });
   await inspector.getByRole('button', { name: 'Cancel' }).click();
   await inspector.getByRole('button', { name: 'Save as starting point…' }).click();
   await page.box('Name').fill('France');
@@ -180,12 +144,10 @@ try {
   await page.openPage('Saved context');
   await page.driver.getByText('Stored pieces').click();
   await page.driver.getByRole('treeitem').first().waitFor();
-  await both('saved-context');
-  await look('saved-context-narrow', { size: NARROW });
-  await page.driver.setViewportSize(WIDE);
+  await look('saved-context');
   await page.button('Export starting point France').click();
   await page.dialog('Export “France”').waitFor();
-  await both('export');
+  await look('export');
   const [download] = await Promise.all([page.driver.waitForEvent('download'), page.button('Export').click()]);
   const file = join(home.folder, 'France.safetensors');
   await download.saveAs(file);
@@ -196,8 +158,6 @@ try {
   await chosen(file);
   await page.dialog('Import a prompt cache').getByRole('button', { name: 'Import', exact: true }).waitFor();
   await look('import');
-  await look('import-narrow', { size: NARROW, colorScheme: 'dark' });
-  await page.driver.setViewportSize(WIDE);
   await escape();
   await chosen(join(home.modelFolder('SmolLM2-135M-Instruct'), 'config.json'));
   await page.dialog('This file cannot be imported').waitFor();
@@ -208,18 +168,9 @@ try {
   await page.button('New chat').click();
   await page.button('New private chat').click();
   await page.driver.getByRole('heading', { name: 'This chat is private' }).waitFor();
-  await both('private');
+  await look('private');
   await page.row('What is the capital of France\\?').click();
-  await page.openSettings('General');
-  await page.driver.getByRole('combobox', { name: 'Language' }).selectOption('Deutsch');
-  await look('german-settings');
-  await escape();
-  await page.driver.locator('.markdown').first().waitFor();
-  await look('german');
   await core.end('SIGTERM');
-  await page.driver.getByText('Die Verbindung zu Cairn ist unterbrochen.').waitFor();
-  await look('german-disconnected');
-} finally {
-  await browser.close();
-  await home.remove();
+  await page.shows('Lost the connection to Cairn');
+  await look('disconnected');
 }

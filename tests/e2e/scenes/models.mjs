@@ -1,63 +1,15 @@
-// Takes pictures of the pages about models in every state, light, dark and narrow, into e2e/models/ of the target folder (`npm run
-// screenshots`). The core is a real one, its hub one on loopback. Nothing waits for a time: each picture is taken when what it shows is there.
-import { cp, mkdir, mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
+// The pages about models in every state. The core is a real one, its hub one on loopback.
+import { cp, readFile, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { Home, run, target } from './core.mjs';
-import { writeGguf } from './gguf.mjs';
-import { FakeHub, recommendedNames, tinyModel } from './hub.mjs';
-import { launchBrowser, Page } from './page.mjs';
-import { until } from './until.mjs';
+import { run } from '../core.mjs';
+import { writeGguf } from '../gguf.mjs';
+import { FakeHub, recommendedNames, tinyModel } from '../hub.mjs';
+import { until } from '../until.mjs';
 
-const WIDE = { width: 1240, height: 800 };
-const NARROW = { width: 720, height: 800 };
-/** A picture that does not come is told soon: no test depends on it. */
-const LATEST_MS = 30_000;
 const WEIGHTS = 'model.safetensors';
 /** Models of the hub; the weights of all but the last are made up and too long to come before a picture is taken. */
 const LARGE = ['mlx-community/Large-4bit', 'mlx-community/Second-4bit', 'mlx-community/Third-4bit'];
 const GATED = 'makers/Gated-8B-Instruct';
-
-const folder = join(target, 'e2e/models');
-await mkdir(folder, { recursive: true });
-const browser = await launchBrowser();
-const hub = await FakeHub.start({
-  ...Object.fromEntries((await recommendedNames()).map((name) => [name, tinyModel])),
-  ...Object.fromEntries(LARGE.map((name) => [name, 80 << 20])),
-  [GATED]: tinyModel,
-});
-
-/** A core on a home folder of its own, and a page that shows it. One that goes wrong is told at the end and does not stop the others. */
-async function open(steps, prepare = async () => {}) {
-  const home = new Home(await mkdtemp(join(tmpdir(), 'cairn-pictures-')));
-  await mkdir(home.env.HOME);
-  home.useHub(hub.endpoint);
-  await prepare(home);
-  try {
-    const core = await home.start();
-    const page = new Page(await browser.newPage({ viewport: WIDE }));
-    page.driver.setDefaultTimeout(LATEST_MS);
-    await page.open(core.url);
-    const picture = async (name, size, colorScheme) => {
-      await page.driver.emulateMedia({ colorScheme });
-      await page.driver.setViewportSize(size);
-      await page.driver.screenshot({ path: join(folder, `${name}.png`), animations: 'disabled' });
-    };
-    const look = async (name) => {
-      await picture(`${name}-narrow`, NARROW, 'light');
-      await picture(`${name}-dark`, WIDE, 'dark');
-      await picture(name, WIDE, 'light');
-    };
-    await steps({ home, core, page, look });
-    await page.driver.close();
-  } catch (error) {
-    console.error(error);
-    process.exitCode = 1;
-  } finally {
-    await hub.be('right');
-    await home.remove();
-  }
-}
 
 const discover = (page) => page.driver.getByRole('tab', { name: 'Discover', exact: true }).click();
 const card = (page, name) => page.driver.getByRole('article', { name, exact: true });
@@ -67,7 +19,33 @@ async function search(page, text) {
   await page.box('Search models').press('Enter');
 }
 
-try {
+export async function models(stage) {
+  const hub = await FakeHub.start({
+    ...Object.fromEntries((await recommendedNames()).map((name) => [name, tinyModel])),
+    ...Object.fromEntries(LARGE.map((name) => [name, 80 << 20])),
+    [GATED]: tinyModel,
+  });
+  try {
+    await play(stage, hub);
+  } finally {
+    await hub.end();
+  }
+}
+
+async function play(stage, hub) {
+  /** A core on a home folder of its own, and a page that shows it. */
+  const open = async (steps, prepare = async () => {}) => {
+    const home = await stage.home();
+    home.useHub(hub.endpoint);
+    await prepare(home);
+    const core = await home.start();
+    const page = await stage.open(core.url, { mayComplain: true });
+    const look = (name, options) => stage.look(page, name, options);
+    await steps({ home, core, page, look });
+    await page.driver.close();
+    await hub.be('right');
+  };
+
   await open(async ({ page, look, home }) => {
     await page.driver.getByRole('radiogroup', { name: 'Model' }).waitFor();
     await look('first-launch');
@@ -213,9 +191,6 @@ try {
     await look('hub-settings-token');
     await core.end('SIGTERM');
   }, addEveryKind);
-} finally {
-  await browser.close();
-  await hub.end();
 }
 
 /** A model that runs, and one for each thing that can be wrong. */

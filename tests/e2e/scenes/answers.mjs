@@ -1,12 +1,5 @@
-// Pictures of how answers are written: while they come and when they are whole, with formulas, code, tables and footnotes, and of the bar
-// that finds text in a chat, into e2e/ of the target folder. They need the built interface only.
-import { mkdir } from 'node:fs/promises';
-import { join } from 'node:path';
-import { target } from './core.mjs';
-import { FakeCore } from './fake-core.mjs';
-import { launchBrowser, Page } from './page.mjs';
-
-const SIZES = { '': { width: 1240, height: 900 }, '-narrow': { width: 480, height: 800 } };
+// How answers are written: while they come and when they are whole, with formulas, code, tables and footnotes; and the bar that finds
+// text in a chat.
 
 const STREAMING = `## Two ways to cross
 
@@ -68,11 +61,8 @@ const SCRIPTS = `هذا نص **مهم** مع \`code\` ورقم 42:
 |---|---:|
 | حجر | 12 |`;
 
-const core = await FakeCore.start();
-const browser = await launchBrowser();
-const folder = join(target, 'e2e');
-try {
-  await mkdir(folder, { recursive: true });
+export async function answers(stage) {
+  const core = await stage.fakeCore();
   const chats = { table: STREAMING, rich: RICH, code: CODE, scripts: SCRIPTS };
   for (const [id, text] of Object.entries(chats)) {
     core.addChat(id, `Chat ${id}`, [`Tell me about ${id}`, text]);
@@ -82,26 +72,12 @@ try {
     index % 40 === 1 ? 'The ridge is **windy** today.' : `Line ${index} of a long chat.`,
   );
   core.addChat('long', 'Chat long', many);
-  const page = new Page(await browser.newPage());
-  const look = async (name) => {
-    for (const [suffix, size] of Object.entries(SIZES)) {
-      await page.driver.setViewportSize(size);
-      for (const colorScheme of ['light', 'dark']) {
-        await page.driver.emulateMedia({ colorScheme });
-        await page.driver.mouse.move(5, 400);
-        const path = join(folder, `answer-${name}${suffix}-${colorScheme}.png`);
-        await page.driver.screenshot({ path, animations: 'disabled' });
-      }
-    }
-    await page.driver.setViewportSize(SIZES['']);
-  };
-  await page.driver.setViewportSize(SIZES['']);
-  await page.open(core.url);
+  const page = await stage.open(core.url);
   for (const id of Object.keys(chats)) {
     await page.row(`Chat ${id}`).click();
     await page.shows(`Tell me about ${id}`);
     if (id === 'rich') await page.driver.locator('math').first().waitFor();
-    await look(id);
+    await stage.look(page, id);
   }
   await page.row('Chat long').click();
   await page.shows('Line 399');
@@ -109,12 +85,8 @@ try {
   await page.box('Find in this chat').fill('WINDY');
   await page.shows('of 10');
   await page.button('Previous (Shift+Enter)').click();
-  await look('find');
+  await stage.look(page, 'find');
   await page.box('Find in this chat').fill('a word that is nowhere');
   await page.shows('Nothing found');
-  await look('find-none');
-  if (page.complaints.length > 0) throw new Error(page.complaints.join('\n'));
-} finally {
-  await browser.close();
-  core.end();
+  await stage.look(page, 'find-none');
 }

@@ -1,12 +1,7 @@
-// Pictures of what a chat has of its own: the context with its warning, what is forgotten or summarized, parameters, presets and
-// personas, into e2e/ of the target folder. They need the built interface only.
-import { mkdir } from 'node:fs/promises';
-import { join } from 'node:path';
-import { target } from './core.mjs';
-import { FakeCore, settings as SETTINGS } from './fake-core.mjs';
-import { launchBrowser, Page } from './page.mjs';
+// What a chat has of its own: the context with its warning, what is forgotten or summarized, parameters, presets and personas.
+import { fakes } from '../fake-core.mjs';
+import { NARROW, WIDE } from '../stage.mjs';
 
-const SIZES = { '': { width: 1240, height: 900 }, '-narrow': { width: 480, height: 800 } };
 const QUESTION = 'Which stones are good for the base of a wall on a slope, and how deep has its trench to be?';
 const ANSWER =
   'Flat, heavy ones with a rough face: **gneiss**, **granite** or slate. Dig to firm ground, at least 30 cm, and let the trench lean into the slope.';
@@ -57,11 +52,8 @@ const context = (change) => ({
   },
 });
 
-const core = await FakeCore.start();
-const folder = join(target, 'e2e');
-const browser = await launchBrowser();
-try {
-  await mkdir(folder, { recursive: true });
+export async function perChat(stage) {
+  const core = await stage.fakeCore();
   const cache = {
     cached_tokens: 2190,
     cached_bytes: 143e6,
@@ -93,42 +85,34 @@ try {
     get_context: ({ conversation_id }) => contexts[conversation_id ?? 'own'],
     get_settings: ({ scope }) => settings(scope),
   };
-  const page = new Page(await browser.newPage());
+  const page = await stage.open(core.url);
   const { driver } = page;
-  const look = async (name, sizes = Object.keys(SIZES)) => {
-    for (const suffix of sizes) {
-      await driver.setViewportSize(SIZES[suffix]);
-      for (const colorScheme of ['light', 'dark']) {
-        await driver.emulateMedia({ colorScheme });
-        await driver.mouse.move(5, 400);
-        const path = join(folder, `perchat-${name}${suffix}-${colorScheme}.png`);
-        await driver.screenshot({ path, animations: 'disabled' });
-      }
-    }
-    await driver.setViewportSize(SIZES['']);
-  };
   const open = async (title) => {
     await page.row(title).click();
     await page.region('Messages').getByText('Does it need a drain?').waitFor();
   };
-  await driver.setViewportSize(SIZES['']);
-  await page.open(core.url);
   await open('A wall on a slope');
   const inspector = await page.inspector();
   await inspector.getByRole('meter').waitFor();
-  await look('context');
+  await stage.look(page, 'context');
+  await driver.setViewportSize(NARROW);
+  await page.inspector();
+  await inspector.getByRole('meter').waitFor();
+  await stage.look(page, 'drawer', { isNarrow: true });
+  await driver.keyboard.press('Escape');
+  await driver.setViewportSize(WIDE);
   await inspector.getByText('Presets').scrollIntoViewIfNeeded();
   await inspector.getByText('Advanced').click();
   await inspector.getByText('Top-p').scrollIntoViewIfNeeded();
-  await look('parameters', ['']);
+  await stage.look(page, 'parameters', { isWide: true });
   await inspector.getByRole('textbox', { name: 'Top-p' }).fill('3');
   await inspector.getByRole('textbox', { name: 'Top-p' }).press('Tab');
   await inspector.getByRole('button', { name: 'Save as preset…' }).click();
-  await look('naming', ['']);
+  await stage.look(page, 'naming', { isWide: true });
   await open('The model’s own prompt');
-  await look('own-prompt', ['']);
+  await stage.look(page, 'own-prompt', { isWide: true });
   await open('A chat without a model');
-  await look('no-model', ['']);
+  await stage.look(page, 'no-model', { isWide: true });
   await page.button('Show the inspector').click();
   for (const [title, name] of [
     ['A chat that is nearly full', 'tight'],
@@ -136,23 +120,13 @@ try {
     ['A chat with a summary', 'summary'],
   ]) {
     await open(title);
-    await look(name);
+    await stage.look(page, name);
   }
   await page.button('Stonemason').click();
-  await look('new-chat');
+  await stage.look(page, 'new-chat');
   await page.choose(page.button('Stonemason'), 'Edit persona…');
   await page.dialog('Edit persona').getByText('Parameters').click();
-  await look('persona');
-  await driver.keyboard.press('Escape');
-  await driver.evaluate(() => localStorage.setItem('cairn.language', 'de'));
-  await driver.reload();
-  await page.row('A chat that is nearly full').click();
-  await page.button('Informationen einblenden').click();
-  await driver.getByRole('meter').waitFor();
-  await look('german');
-} finally {
-  await browser.close();
-  core.end();
+  await stage.look(page, 'persona');
 }
 
 function settings(scope) {
@@ -163,5 +137,5 @@ function settings(scope) {
   };
   if (scope.type === 'chat') Object.assign(from, { min_p: 'chat', stop: 'chat' });
   const values = { temperature: 0.4, top_k: 40, min_p: 0.05, stop: 'END\\n\\n', at_overflow: 'stop' };
-  return { type: 'settings', resolved: { settings: { ...SETTINGS, ...values }, from } };
+  return { type: 'settings', resolved: { settings: { ...fakes.settings, ...values }, from } };
 }
