@@ -1,7 +1,7 @@
 // The window, used with a keyboard.
 import { fireEvent, screen, within } from '@testing-library/svelte';
 import { tick } from 'svelte';
-import { expect, test, vi } from 'vitest';
+import { expect, test } from 'vitest';
 import type { ModelProblemKind } from './platform/wire';
 import { bootstrap, conversation, FakePlatform, message, model, problem, settle, stats, status } from './testing/fake';
 import { openWindow, useWindow } from './testing/window';
@@ -321,25 +321,29 @@ test.each<[kind: ModelProblemKind, sentence: string, hasRest: boolean]>([
   },
 );
 
-test('messages are raised above a menu, and stand inside a modal dialog, which makes all else inert', async () => {
+test('messages stand beside the page, and inside a modal dialog, which makes all else inert', async () => {
   const { app } = await open();
-  const raised: (string | null)[] = [];
-  vi.spyOn(HTMLElement.prototype, 'showPopover').mockImplementation(function (this: HTMLElement) {
-    raised.push(this.getAttribute('aria-label'));
-  });
-  app.models.isMenuOpen = true;
-  await tick();
   app.toasts.show('error', 'No.');
   await settle();
-  expect(raised).toEqual(['Models', 'Notifications']);
-  app.models.isMenuOpen = false;
+  const notifications = screen.getByRole('region', { name: 'Notifications' });
+  const sidebar = screen.getByRole('navigation', { name: 'Sidebar' });
+  expect(notifications.closest('nav')).toBe(sidebar);
   app.chat.isPromptOpen = true;
   await settle();
-  const notifications = screen.getByRole('region', { name: 'Notifications' });
   expect(notifications.closest('dialog')).toBe(screen.getByRole('dialog', { name: 'System prompt' }));
   app.chat.isPromptOpen = false;
   await settle();
-  expect(notifications.closest('dialog')).toBeNull();
+  expect(notifications.closest('nav')).toBe(sidebar);
+});
+
+test.each(['chat', 'models'] as const)('without a sidebar messages stand in the page %s', async (page) => {
+  const { app } = await open();
+  app.toasts.show('info', 'It is done.');
+  app.navigation.go(page);
+  app.navigation.show('sidebar', false);
+  await settle();
+  await tick();
+  expect(screen.getByText('It is done.').closest('main')).toBe(document.getElementById('page'));
 });
 
 test('command and Z takes back the last deletion, but not while a field has the focus', async () => {
@@ -464,19 +468,4 @@ test('the first stop of the Tab key leads past the sidebar, on every page', asyn
     await fireEvent.click(first());
     expect(document.activeElement).toBe(document.getElementById('page'));
   }
-});
-
-test('a message stands below the palette, not over it', async () => {
-  const { app } = await open();
-  app.toasts.show('info', 'It is done.');
-  await settle();
-  await tick();
-  const messages = screen.getByRole('region', { name: 'Notifications', hidden: true });
-  expect([...messages.classList]).toContain('top');
-  app.openPalette();
-  await settle();
-  await tick();
-  await settle();
-  await tick();
-  expect([...messages.classList]).toContain('bottom');
 });

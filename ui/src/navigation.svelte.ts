@@ -58,6 +58,12 @@ export class Navigation {
     return this.#narrow[zone].current ? this.#drawer === zone : this.#columns[zone];
   }
 
+  /** Where messages stand: where the focus can reach them, and out of the page's way where there is a zone beside it. */
+  get noticeZone(): Zone | 'page' {
+    if (this.drawer === 'inspector') return 'inspector';
+    return this.isShown('sidebar') ? 'sidebar' : 'page';
+  }
+
   show(zone: Zone, isShown: boolean): void {
     if (this.#narrow[zone].current) {
       if (isShown || this.#drawer === zone) this.#drawer = isShown ? zone : null;

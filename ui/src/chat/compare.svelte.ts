@@ -122,6 +122,8 @@ export class CompareStore {
       });
       if (reply.type !== 'compared') throw new Error(strings.connection.unexpectedReply);
       this.#take(reply.messages.slice(-2));
+      // The button that was pressed is gone.
+      this.numFocusRequests++;
       this.#options.onBegun(conversation_id, reply);
     } catch (error) {
       this.problem = sentenceOf(error);

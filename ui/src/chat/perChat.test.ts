@@ -1,4 +1,5 @@
 // What a chat has of its own: how full its context is, presets of parameters, and personas.
+import { tick } from 'svelte';
 import { fireEvent, screen, within } from '@testing-library/svelte';
 import { expect, test } from 'vitest';
 import { CallError } from '../platform/platform';
@@ -122,6 +123,16 @@ test('only the newest answer about the context counts', async () => {
   expect(store.current?.used_tokens).toBe(2);
 });
 
+test('the gauge counts as saved what the engine would find for the prompt as it is now', async () => {
+  const { inspector, platform, app } = await open();
+  const outlook = { model: 'owner/model', known_tokens: 1200, cached_tokens: 40, miss: null };
+  platform.answers.get_outlook = { type: 'outlook', outlook };
+  await app.cache.lookAhead('a');
+  await tick();
+  const meter = within(inspector()).getByRole('meter', { name: 'Context' });
+  expect(meter.getAttribute('aria-valuetext')).toBe('1,200 of 4,096 tokens used, 40 of them saved');
+});
+
 test('the gauge tells what is used, saved and left, by part', async () => {
   const { inspector } = await open({ change: { system_prompt: 'Be brief.' }, context: { summary_tokens: 100 } });
   const meter = within(inspector()).getByRole('meter', { name: 'Context' });
@@ -134,7 +145,7 @@ test('the gauge tells what is used, saved and left, by part', async () => {
     '100',
     'Messages',
     '900',
-    'of it saved',
+    'Already saved',
     '1,000',
     'Left',
     '2,896',

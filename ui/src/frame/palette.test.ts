@@ -1,6 +1,6 @@
 // What the palette finds, in which order.
 import { expect, test } from 'vitest';
-import { matchOf } from './palette';
+import { matchesIn, matchOf } from './palette';
 
 test.each<[words: string, query: string, expected: number]>([
   ['Lease for the Berlin flat', '', 1],
@@ -13,4 +13,17 @@ test.each<[words: string, query: string, expected: number]>([
   ['Plan  for\tspring', 'plan for', 3],
 ])('“%s” for “%s”', (words, query, expected) => {
   expect(matchOf(words, query)).toBe(expected);
+});
+
+test.each<[words: string, query: string, expected: string]>([
+  ['Lease for the Berlin flat', 'lease', '[Lease] for the Berlin flat'],
+  ['Lease for the Berlin flat', 'flat lea', '[Lea]se for the Berlin [flat]'],
+  ['A slate for a late guest', 'late', 'A slate for a [late] guest'],
+  ['Überraschung', 'uber', '[Über]raschung'],
+  ['Weiße Steine', 'steine', 'Weiße [Steine]'],
+  ['Nothing of it', 'xyz', 'Nothing of it'],
+  ['Everything', '', 'Everything'],
+])('of “%s” for “%s” is marked: %s', (words, query, expected) => {
+  const pieces = matchesIn(words, query);
+  expect(pieces.map(({ text, is_match }) => (is_match ? `[${text}]` : text)).join('')).toBe(expected);
 });

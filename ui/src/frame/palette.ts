@@ -47,6 +47,27 @@ export function matchOf(words: string, query: string): number {
   return parts.every((part) => text.startsWith(part) || text.includes(` ${part}`)) ? 2 : 1;
 }
 
+/** Words in pieces: those that are of the query, and those between. */
+export function matchesIn(words: string, query: string): ExcerptPiece[] {
+  const letters = [...words];
+  const folded = letters.map((letter) => (/\s/.test(letter) ? ' ' : fold(letter)));
+  // Which letter each place of the folded text comes from.
+  const letterAt = folded.flatMap((text, index) => [...text].map(() => index));
+  const text = folded.join('');
+  const matched = new Set<number>();
+  for (const part of fold(query).split(' ').filter(Boolean)) {
+    const inside = text.startsWith(part) ? 0 : text.indexOf(` ${part}`) + 1 || text.indexOf(part);
+    for (let place = inside; inside >= 0 && place < inside + part.length; place++) matched.add(letterAt[place] ?? -1);
+  }
+  const pieces: ExcerptPiece[] = [];
+  for (const [index, letter] of letters.entries()) {
+    const last = pieces.at(-1);
+    if (last && last.is_match === matched.has(index)) last.text += letter;
+    else pieces.push({ text: letter, is_match: matched.has(index) });
+  }
+  return pieces;
+}
+
 /** Case, accents and spaces do not matter. */
 function fold(text: string): string {
   return text.normalize('NFKD').replaceAll(/\p{M}/gu, '').toLowerCase().trim().replaceAll(/\s+/g, ' ');

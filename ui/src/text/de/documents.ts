@@ -14,6 +14,10 @@ const kinds = {
 export const documents: Catalogue['documents'] = {
   again: 'Noch einmal versuchen',
   amount: (count, bytes) => (count === null ? f.bytes(bytes) : tokens(count)),
+  askAbout: (names) =>
+    names.length === 1 ? `Frag etwas zu „${names[0]}“` : `Frag etwas zu ${f.count(names.length)} Dokumenten`,
+  askNote:
+    'Cairn liest, während du schreibst, ein einziges Mal. Jede weitere Frage beginnt, wo das Lesen geendet hat, auch nächste Woche.',
   attach: 'Dateien anhängen',
   attachPasted: 'Stattdessen anhängen',
   attachTitle: 'Text, Code, Markdown, CSV, HTML oder PDF anhängen',

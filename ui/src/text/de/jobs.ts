@@ -6,7 +6,7 @@ const rows = (count: number) => f.plural(count, 'Text', 'Texte');
 
 export const jobs: Catalogue['jobs'] = {
   title: 'Viele Texte',
-  intro: `Stelle eine Frage zu jedem von vielen Texten. Antworten haben eine Wahrscheinlichkeit und bleiben auf diesem ${machine}.`,
+  intro: `Stelle eine Frage zu jedem von vielen Texten: Welche von 400 Briefen verlangen ihr Geld zurück? Antworten haben eine Wahrscheinlichkeit und bleiben auf diesem ${machine}.`,
   none: 'Noch wurde nichts gefragt',
   new: 'Neue Frage',
   back: 'Alle Fragen',

@@ -189,7 +189,8 @@ export const discover: Catalogue['discover'] = {
   mlx: 'MLX',
   mlxNote: 'Für MLX umgewandelt',
   notFoundHelp: 'Wenn es privat ist und du es lesen darfst, füge ein Zugriffstoken deines Kontos hinzu.',
-  noneFound: (text) => `Nichts gefunden für „${text}“.`,
+  noneFound: (text) =>
+    `Nichts gefunden für „${text}“. Versuche es mit weniger Wörtern oder einem ganzen Namen wie owner/model.`,
   numFound: (count) => f.plural(count, 'Modell gefunden', 'Modelle gefunden'),
   offline: 'Der Hub ist nicht erreichbar',
   switchedOff:

@@ -11,7 +11,7 @@ export const context: Catalogue['context'] = {
     starting_point: 'Startpunkt',
     summary: 'Zusammenfassung',
     messages: 'Nachrichten',
-    saved: 'davon gesichert',
+    saved: 'Schon gesichert',
     left: 'Frei',
   },
   noModel: 'Lade ein Modell, um zu sehen, wie viel Platz noch ist.',

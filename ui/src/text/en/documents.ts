@@ -14,6 +14,10 @@ const kinds: Record<DocumentKind, string> = {
 export const documents = {
   again: 'Try again',
   amount: (count: number | null, bytes: number) => (count === null ? f.bytes(bytes) : tokens(count)),
+  askAbout: (names: string[]) =>
+    names.length === 1 ? `Ask about “${names[0]}”` : `Ask about ${f.count(names.length)} documents`,
+  askNote:
+    'Cairn reads while you write, once. Every question after that starts where the reading ended, next week too.',
   attach: 'Attach files',
   attachPasted: 'Attach it instead',
   attachTitle: 'Attach text, code, Markdown, CSV, HTML or PDF',

@@ -5,7 +5,7 @@ const rows = (count: number) => f.plural(count, 'text', 'texts');
 
 export const jobs = {
   title: 'Ask many',
-  intro: `Ask one question about each of many texts. Answers come with a probability, and stay on ${machine}.`,
+  intro: `Ask one question about each of many texts: which of 400 letters want a refund? Answers come with a probability, and stay on ${machine}.`,
   none: 'Nothing has been asked yet',
   new: 'New question',
   back: 'All questions',

@@ -186,7 +186,7 @@ export const discover = {
   mlx: 'MLX',
   mlxNote: 'Converted for MLX',
   notFoundHelp: 'If it is private and you may read it, add an access token of your account.',
-  noneFound: (text: string) => `Nothing found for “${text}”.`,
+  noneFound: (text: string) => `Nothing found for “${text}”. Try fewer words, or a whole name such as owner/model.`,
   numFound: (count: number) => f.plural(count, 'model found', 'models found'),
   offline: 'The hub cannot be reached',
   switchedOff:

@@ -12,7 +12,7 @@ export const context = {
     starting_point: 'Starting point',
     summary: 'Summary',
     messages: 'Messages',
-    saved: 'of it saved',
+    saved: 'Already saved',
     left: 'Left',
   },
   noModel: 'Load a model to see how much room is left.',
