@@ -145,7 +145,7 @@ flow(
     const texts = Object.values(hostile).flat();
     assert.ok(texts.length >= 300, `${texts.length} texts`);
     // A message takes a hundred documents.
-    const pages = texts.map((text, index) => file(`${index}.html`, `<p>Stone ${index}</p>${text}`));
+    const pages = texts.map((text, index) => file(`${index} ${text}.html`, `<p>Stone ${index}</p>${text}`));
     for (let start = 0; start < pages.length; start += 90) {
       await page.button('New chat').first().click();
       await attach(page, pages.slice(start, start + 90));

@@ -23,7 +23,7 @@ after(async () => (await browser)?.close());
 export function flow(name, { models, maxTokens = 200, viewport, expected, prepare }, steps) {
   test(name, { timeout: LIMIT_MS }, async (t) => {
     const home = await Home.make(t, models);
-    await prepare?.(home);
+    await prepare?.(home, t);
     const core = await home.start();
     await core.set({
       temperature: 0,

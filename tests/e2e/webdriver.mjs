@@ -5,11 +5,14 @@ import { mkdir, open } from 'node:fs/promises';
 import { createServer } from 'node:net';
 import { join } from 'node:path';
 import { target } from './core.mjs';
-import { until } from './until.mjs';
+import { LIMIT_MS, until } from './until.mjs';
 
 /** The key of element ids in WebDriver replies. */
 const ELEMENT = 'element-6066-11e4-a52e-4f735466cecf';
 export const ENTER = '\uE007';
+export const ESCAPE = '\uE00C';
+/** Held until the end of what is typed. */
+export const CONTROL = '\uE009';
 
 /** Without a graphics card, and with a webview that accepts a driver. */
 const ENVIRONMENT = {
@@ -52,7 +55,9 @@ export class Window {
         () => false,
       ),
     );
-    const capabilities = { alwaysMatch: { 'webkitgtk:browserOptions': { binary, args: [] } } };
+    // A script has limits of its own, which say what it waited for.
+    const timeouts = { script: 2 * LIMIT_MS };
+    const capabilities = { alwaysMatch: { timeouts, 'webkitgtk:browserOptions': { binary, args: [] } } };
     const { sessionId } = await window.#ask('POST', '/session', { capabilities });
     window.#session = `/session/${sessionId}`;
     return window;
@@ -62,6 +67,12 @@ export class Window {
   async type(selector, keys) {
     const element = await this.#find('css selector', selector);
     await this.#ask('POST', `${element}/value`, { text: keys });
+  }
+
+  /** Types into whatever has the focus. */
+  async keys(keys) {
+    const active = await this.#ask('GET', `${this.#session}/element/active`);
+    await this.#ask('POST', `${this.#session}/element/${active[ELEMENT]}/value`, { text: keys });
   }
 
   /** Waits for an element and clicks it. */
@@ -91,14 +102,27 @@ export class Window {
 
   /** Runs a command of the shell, as the page does when something is dropped on the window: no driver can drop a file. */
   async invoke(command, values) {
-    const script = 'return window.__TAURI_INTERNALS__.invoke(arguments[0], arguments[1])';
-    return this.#ask('POST', `${this.#session}/execute/sync`, { script, args: [command, values] });
+    return this.evaluate((name, given) => window.__TAURI_INTERNALS__.invoke(name, given), command, values);
+  }
+
+  /** Sends a command to the app, as the page does. */
+  async call(command) {
+    return this.evaluate((given) => {
+      const { invoke, transformCallback } = window.__TAURI_INTERNALS__;
+      return invoke('call', { command: given, channel: `__CHANNEL__:${transformCallback(() => {})}` });
+    }, command);
+  }
+
+  /** Runs a function of the page, which may take its time, with these values; returns what it returns. */
+  async evaluate(work, ...args) {
+    const script = `return (${work})(...arguments)`;
+    return this.#ask('POST', `${this.#session}/execute/sync`, { script, args });
   }
 
   /** The texts of all elements that a selector finds, as they are seen. */
   async texts(selector) {
-    const script = 'return [...document.querySelectorAll(arguments[0])].map((element) => element.innerText.trim())';
-    return this.#ask('POST', `${this.#session}/execute/sync`, { script, args: [selector] });
+    const read = (selector) => [...document.querySelectorAll(selector)].map((element) => element.innerText.trim());
+    return this.evaluate(read, selector);
   }
 
   /** Closes the window as a user would. */
@@ -107,9 +131,9 @@ export class Window {
   }
 
   /** Ends the display, the driver and the program. */
-  async end() {
+  async end(signal = 'SIGTERM') {
     try {
-      process.kill(-this.#process.pid, 'SIGTERM');
+      process.kill(-this.#process.pid, signal);
     } catch {
       // All of the group have ended.
     }
