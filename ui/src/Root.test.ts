@@ -253,6 +253,23 @@ test('after a refresh that found a model, the message field has the focus', asyn
   expect(document.activeElement).toBe(composer());
 });
 
+test('while the model that a refresh found is looked at, the focus waits', async () => {
+  const { platform } = await open({ models: [], status: { ...status, engine: { state: 'empty' } } });
+  await fireEvent.keyDown(window, { key: 'n', metaKey: true });
+  await tick();
+  platform.answers.list_models = { type: 'models', models: [model('owner/model', { is_being_checked: true })] };
+  const refresh = within(screen.getByRole('region', { name: 'Welcome' })).getByRole('button', { name: 'Refresh' });
+  refresh.focus();
+  await fireEvent.click(refresh);
+  await settle();
+  await tick();
+  expect(document.activeElement).toBe(screen.getByRole('heading', { name: 'Looking at the model…' }));
+  platform.emit({ type: 'models', models: [model('owner/model')] });
+  await settle();
+  await tick();
+  expect(document.activeElement).toBe(composer());
+});
+
 test('after a model is chosen, the message field has the focus', async () => {
   const { app, platform } = await open({ models: [model('owner/model'), model('owner/other')] });
   app.models.isMenuOpen = true;

@@ -84,7 +84,7 @@ export async function answers(stage) {
   await page.driver.keyboard.press('Control+f');
   await page.box('Find in this chat').fill('WINDY');
   await page.shows('of 10');
-  await page.button('Previous (Shift+Enter)').click();
+  await page.button('Previous match').click();
   await stage.look(page, 'find');
   await page.box('Find in this chat').fill('a word that is nowhere');
   await page.shows('Nothing found');

@@ -11,6 +11,7 @@ import { Drafts } from './drafts.svelte';
 import { ProbabilityStore, whyNot, type Choice } from './probabilities.svelte';
 import { Queue } from './queue.svelte';
 import { readable } from './segments';
+import { endingWords } from './stats';
 import { Thread } from './thread.svelte';
 
 const SELECTED_KEY = 'cairn.conversation';
@@ -286,6 +287,8 @@ export class ChatStore {
     }
     if (this.isSending) return;
     this.isSending = true;
+    // Also an answer that says the same as the last one is read out.
+    this.announcement = '';
     this.#drafts.set(id, '');
     try {
       id ??= await this.#createWithPrompt();
@@ -305,6 +308,7 @@ export class ChatStore {
     const text = id === null || this.isSending ? undefined : this.#queue.take(id);
     if (id === null || text === undefined) return;
     this.isSending = true;
+    this.announcement = '';
     const isSent = await this.#run({ type: 'send_message', conversation_id: id, text }, id);
     if (!isSent) this.#queue.putBack(id, text);
     this.isSending = false;
@@ -420,6 +424,7 @@ export class ChatStore {
     const id = this.selectedId;
     if (id === null || this.whyBusy !== null) return false;
     this.isSending = true;
+    this.announcement = '';
     const isSent = await this.#run(command(id), id);
     this.isSending = false;
     if (!isSent) return false;
@@ -624,6 +629,7 @@ export class ChatStore {
     this.#keepView();
     // An answer that failed at once has ended before this reply came; the thread knows from its events.
     this.list.put({ ...reply.conversation, is_streaming: thread?.isStreaming ?? reply.conversation.is_streaming });
+    if (id === this.selectedId && thread?.isStreaming) this.announcement = strings.chat.answerBegun;
   }
 
   #open(id: string): Thread {
@@ -644,10 +650,9 @@ export class ChatStore {
 
   #finished(id: string, message: Message): void {
     if (id !== this.selectedId) return;
-    this.announcement =
-      message.status === 'complete'
-        ? strings.chat.answerFinished(readable(message.segments))
-        : strings.chat.answerEnded;
+    const said = message.status === 'complete' ? strings.chat.answerFinished(readable(message.segments)) : '';
+    // Why it broke off, and what can be done now.
+    this.announcement = [said, endingWords(message, true)].filter(Boolean).join(' ');
   }
 
   #answered({ conversation_id: id, role, status, is_held }: Message): void {

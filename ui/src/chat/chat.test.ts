@@ -307,11 +307,20 @@ test('a finished answer is read out, tokens are not', async () => {
   platform.answers.send_message = sent('a');
   chat.draft = 'Hello';
   await chat.send();
+  expect(chat.announcement).toBe('The answer is being written.');
   const segment = { kind: 'text' as const, text: 'Good day.' };
   platform.emit({ type: 'segment', conversation_id: 'a', message_id: 'm', index: 0, segment });
-  expect(chat.announcement).toBe('');
+  expect(chat.announcement).toBe('The answer is being written.');
   platform.emit({ type: 'message', message: message('m', { parent_id: 'u', text: 'Good day.' }) });
   expect(chat.announcement).toBe('Answer finished. Good day.');
+  let before: string | null = null;
+  platform.answers.send_message = () => {
+    before = chat.announcement;
+    return sent('a');
+  };
+  chat.draft = 'Hello';
+  await chat.send();
+  expect(before).toBe('');
 });
 
 test('events that come before the state are applied after it', async () => {

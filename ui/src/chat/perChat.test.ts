@@ -137,18 +137,19 @@ test('the gauge tells what is used, saved and left, by part', async () => {
   const { inspector } = await open({ change: { system_prompt: 'Be brief.' }, context: { summary_tokens: 100 } });
   const meter = within(inspector()).getByRole('meter', { name: 'Context' });
   expect(meter.getAttribute('aria-valuetext')).toBe('1,200 of 4,096 tokens used, 1,000 of them saved');
-  const rows = [...(meter.nextElementSibling?.children ?? [])].map((cell) => cell.textContent);
+  const read = (cell: Element) => cell.querySelector('.visually-hidden')?.textContent ?? cell.textContent;
+  const rows = [...(meter.nextElementSibling?.children ?? [])].map(read);
   expect(rows).toEqual([
     'System prompt',
-    '200',
+    '200 tokens',
     'Summary',
-    '100',
+    '100 tokens',
     'Messages',
-    '900',
+    '900 tokens',
     'Already saved',
-    '1,000',
+    '1,000 tokens',
     'Left',
-    '2,896',
+    '2,896 tokens',
   ]);
 });
 

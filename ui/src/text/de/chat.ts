@@ -96,7 +96,7 @@ export const privateChat: Catalogue['privateChat'] = {
 
 export const chat: Catalogue['chat'] = {
   answer: 'Antwort',
-  answerEnded: 'Die Antwort endete vorzeitig.',
+  answerBegun: 'Die Antwort wird geschrieben.',
   answerFinished: (answer) => `Antwort fertig. ${answer}`,
   chooseModel: 'Modell wählen',
   chooseModelToStart: 'Wähle ein Modell, um zu beginnen',

@@ -98,7 +98,7 @@ export const privateChat = {
 
 export const chat = {
   answer: 'Answer',
-  answerEnded: 'The answer ended early.',
+  answerBegun: 'The answer is being written.',
   answerFinished: (answer: string) => `Answer finished. ${answer}`,
   chooseModel: 'Choose a model',
   chooseModelToStart: 'Choose a model to start',
