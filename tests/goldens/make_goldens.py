@@ -16,6 +16,9 @@ No checkpoint is committed: `draw.py` draws it from a seed, and so does the Rust
                            greedy   i32 [16]         its greedy continuation by `generate_step` (tiny-chat: [400])
                            tokens2  i32 [24]         another prompt, run through one cache as 16 tokens, then 8
                            logits2  f32 [8, vocab]   what the second of these two calls returns
+                           long     i32 [300]        a longer prompt
+                           last     f32 [4, vocab]   the last logits of its first 1, 5, 40 and 300 tokens
+                           last_kv8 f32 [1, vocab]   of its first 40 with keys and values quantized to 8 bits, where mlx-lm can
 
 The oracle loads the drawn folder as any other, casts every floating-point parameter to float32 and keeps quantized weights quantized. Each case
 takes the first seed with which no greedy choice is a near tie and the continuation is not one token over and over. On one machine two runs give
@@ -40,12 +43,14 @@ import numpy as np
 from draw import Tensor, digest, integers, quantize, uniform
 from mlx.utils import tree_flatten
 from mlx_lm.generate import generate_step
-from mlx_lm.models.cache import make_prompt_cache
+from mlx_lm.models.cache import KVCache, QuantizedKVCache, make_prompt_cache
 from mlx_lm.utils import load_tokenizer
 from oracle import GOLDENS, check_versions, load_float32, write_checkpoint, write_json
 
 DTYPES = {"float32": "F32", "bfloat16": "BF16"}
 LETTERS = b"abcdefghijklmnopqrstuvwxyz "
+LENGTHS = [1, 5, 40, 300]  # the last is past every window
+DENSE_KEYS_ONLY = ["gemma2", "stablelm"]  # attention of their own in mlx-lm
 MIN_GAP = 0.01  # between the two best logprobs, at every greedy step
 
 
@@ -60,7 +65,7 @@ def like_inputs(shape, gain=1.5):
 
 def usual(name, shape):
     """The bounds of a weight."""
-    if name.endswith("norm.weight"):
+    if name.endswith("norm.weight") or ".norms." in name:
         return 0.5, 1.5
     if name.endswith(".bias"):
         return -0.5, 0.5
@@ -69,7 +74,8 @@ def usual(name, shape):
     return like_inputs(shape)
 
 
-def gemma3_text(name, shape):
+def gemmas(name, shape):
+    name = name.removeprefix("language_model.")
     if name == "model.norm.weight":  # stored less one; tied logits are small without it
         return 2.5, 3.5
     if name.endswith("norm.weight"):
@@ -78,6 +84,14 @@ def gemma3_text(name, shape):
         bound = 1.2 * shape[-1] ** -0.5
         return -bound, bound
     return like_inputs(shape)
+
+
+def smaller_gemmas(name, shape):
+    """Where attention changes little (it is capped, or the model wider), what a layer reads of the last token has to be smaller beside it."""
+    low, high = gemmas(name, shape)
+    if name.endswith("model.norm.weight"):
+        return 9.0, 11.0
+    return (low / 4, high / 4) if "embed_tokens" in name else (low, high)
 
 
 def qwen3_next(name, shape):
@@ -130,6 +144,21 @@ def qwen3_next_as_published(tensors):
             stored[name] = tensor.shifted(-1.0)
         else:
             stored[name] = tensor
+    return stored
+
+
+def beside_images(tensors):
+    """Tied, and with a tensor that sees images, which nobody reads."""
+    text = {name: tensor for name, tensor in tensors.items() if "lm_head." not in name}
+    return text | {"vision_tower.patch.weight": Tensor((8, 16), 0, 0), "multi_modal_projector.norm.weight": Tensor((8,), 0, 0)}
+
+
+def beside_images_as_published(tensors):
+    """The names that newer checkpoints have."""
+    stored = {"model.vision_tower.patch.weight": Tensor((8, 16), 0, 0)}
+    for name, tensor in tensors.items():
+        name = name.removeprefix("language_model.")
+        stored[f"model.language_model.{name.removeprefix('model.')}" if name.startswith("model.") else name] = tensor
     return stored
 
 
@@ -222,6 +251,7 @@ def llama():
             tiny_chat, favouring_letters, num_greedy=400, num_distinct=14, min_gap=MIN_GAP / 10, alphabet=LETTERS, prompt="Hello",
             generation_config={"eos_token_id": [258, 256], "pad_token_id": 256},
         ),
+        **llama_with_windows(),
     })  # fmt: skip
 
 
@@ -241,7 +271,7 @@ def gemma3_text_family():
         num_hidden_layers=6, layer_types=["sliding_attention"] * 5 + ["full_attention"], sliding_window=10, torch_dtype="bfloat16"
     )
     long_prompt = dense | dict(sliding_window=5, rope_scaling={"rope_type": "linear", "factor": 8.0})
-    return Family("gemma3_text", gemma3_text, {
+    return Family("gemma3_text", gemmas, {
         "dense": Case(dense, tied),
         "dense-bf16": Case(dense | dict(torch_dtype="bfloat16"), tied),
         "pattern3": Case(dense | dict(num_hidden_layers=5, sliding_window_pattern=3, num_key_value_heads=1), tied),
@@ -350,6 +380,46 @@ def qwen3_next_family():
     })  # fmt: skip
 
 
+def small(model_type, **config):
+    """A config with the keys that most families have. Its heads are long enough for quantized keys."""
+    usual = dict(
+        model_type=model_type, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1,
+        vocab_size=96, rms_norm_eps=1e-6, rope_theta=10000.0, max_position_embeddings=4096, torch_dtype="float32", bos_token_id=1,
+        eos_token_id=2,
+    )  # fmt: skip
+    return usual | config
+
+
+def cases(dense, stored=as_loaded, **others):
+    """The config as it is, in bfloat16 with four bits, and others."""
+    quant = dense | dict(quantization=quantization(4), torch_dtype="bfloat16")
+    return {"dense": Case(dense, stored), "quant4": Case(quant, stored)} | {name.replace("_", "-"): case for name, case in others.items()}
+
+
+def windows(num_layers, every):
+    return ["full_attention" if (layer + 1) % every == 0 else "sliding_attention" for layer in range(num_layers)]
+
+
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 32}
+YARN = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
+
+
+def llama_with_windows():
+    config = small("mistral", head_dim=32, num_hidden_layers=3, sliding_window=8, layer_types=windows(3, 2), tie_word_embeddings=False)
+    return {
+        "mistral-windows": Case(config),
+        "rope-yarn": Case(small("llama", rope_scaling=YARN), num_tokens=72),
+        "rope-yarn-mscale": Case(small("llama", rope_scaling=YARN | {"mscale": 1.5, "mscale_all_dim": 0.5, "beta_fast": 8.0})),
+        "rope-longrope": Case(small("llama", rope_scaling={
+            "rope_type": "longrope", "original_max_position_embeddings": 64, "short_factor": [1.0] * 16,
+            "long_factor": [1.0 + 0.5 * pair for pair in range(16)],
+        })),
+        "rope-dynamic": Case(small("llama", rope_scaling={"type": "dynamic", "factor": 4.0})),
+        "iquestcoder": Case(small("iquestcoder", tie_word_embeddings=False)),
+        "xverse": Case(small("xverse", tie_word_embeddings=False)),
+    }  # fmt: skip
+
+
 FAMILIES = {
     "llama": llama(),
     "gemma3_text": gemma3_text_family(),
@@ -391,7 +461,19 @@ def check_quantization(weights, stored):
             assert np.array_equal(np.array(found), wanted.reshape(values.shape).astype(np.float32)), name
 
 
-def expected(model, tokens, tokens2, num_greedy):
+def quantized_caches(model):
+    """Caches of 8 bits for all layers; None where mlx-lm or the heads' sizes allow none."""
+    caches = make_prompt_cache(model)
+    if any(type(cache) is not KVCache for cache in caches) or model.model_type in DENSE_KEYS_ONLY:
+        return None
+    model(mx.array([[3]]), cache=caches)
+    sizes = {part.shape[-1] for cache in caches for part in (cache.keys, cache.values)}
+    if any(size % 32 for size in sizes):
+        return None
+    return [QuantizedKVCache(group_size=32, bits=8) for _ in caches]
+
+
+def expected(model, tokens, tokens2, long, num_greedy):
     """The arrays of `expected.safetensors`, and the smallest gap between the two best logprobs on the greedy path."""
     cache = make_prompt_cache(model)
     model(tokens2[None, :16], cache=cache)
@@ -403,7 +485,11 @@ def expected(model, tokens, tokens2, num_greedy):
         "greedy": mx.array([token for token, _ in steps], mx.int32),
         "tokens2": tokens2,
         "logits2": model(tokens2[None, 16:], cache=cache)[0],
+        "long": long,
+        "last": mx.concatenate([model(long[None, :length])[0, -1:] for length in LENGTHS]),
     }
+    if cache := quantized_caches(model):
+        arrays["last_kv8"] = model(long[None, :40], cache=cache)[0, -1:]
     assert arrays["logits"].dtype == arrays["logits2"].dtype == mx.float32
     return arrays, mx.min(best[:, 1] - best[:, 0]).item()
 
@@ -415,16 +501,17 @@ def attempt(case, weights):
         folder = Path(folder)
         stored = write_checkpoint(folder, case.config, weights)
         check_quantization(weights, stored)
-        num_ids = min(case.config["vocab_size"], 256)
-        tokens, tokens2 = (
+        text = case.config.get("text_config", {})
+        num_ids = min(case.config.get("vocab_size") or text["vocab_size"], 256)
+        tokens, tokens2, long = (
             mx.array(uniform(seed, name, 3, num_ids - 1, (length,)).astype(np.int32))
-            for name, length in [("tokens", case.num_tokens), ("tokens2", 24)]
+            for name, length in [("tokens", case.num_tokens), ("tokens2", 24), ("long", LENGTHS[-1])]
         )
         if case.prompt:
             chat = [{"role": "user", "content": case.prompt}]
             tokens = mx.array(load_tokenizer(folder).apply_chat_template(chat, add_generation_prompt=True), mx.int32)
         model, _ = load_float32(folder)
-        arrays, gap = expected(model, tokens, tokens2, case.num_greedy)
+        arrays, gap = expected(model, tokens, tokens2, long, case.num_greedy)
     greedy = arrays["greedy"].tolist()
     num_late = len(set(greedy[case.num_greedy // 2 :]))
     suits = gap > case.min_gap and len(set(greedy)) >= case.num_distinct and num_late >= case.num_distinct // 2

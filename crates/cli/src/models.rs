@@ -8,6 +8,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use cairn_app::{DataFolder, ModelVerdict};
 use cairn_formats::gguf::{GgufError, import_gguf};
 use cairn_hub::HubError;
+use cairn_lm::models::SUPPORTED;
 use cairn_lm::{LoadOptions, ModelMemory, memory};
 use serde_json::json;
 
@@ -187,9 +188,14 @@ fn info(model: &str, context: Option<usize>, json: bool) -> Result<()> {
     let quantization = memory
         .quantization
         .map_or("none".to_owned(), |(bits, size)| format!("{bits} bits in groups of {size}"));
+    let known = SUPPORTED.iter().find(|known| known.model_type == memory.model_type);
+    let architecture = match known {
+        Some(known) => format!("{} ({})", known.model_type, known.models),
+        None => memory.model_type.clone(),
+    };
     let lines = [
         ("name", model.to_owned()),
-        ("architecture", memory.model_type.clone()),
+        ("architecture", architecture),
         ("parameters", memory.num_parameters.to_string()),
         ("layers", memory.num_layers().to_string()),
         ("quantization", quantization),

@@ -73,7 +73,9 @@ pub use cairn_formats::cache_file::PromptKind;
 pub use cairn_lm::cache::{KvQuantization, PromptFileLayout};
 pub use cairn_lm::device::ComputeDevice;
 pub use cairn_lm::memory::default_limit_bytes as default_memory_limit_bytes;
-pub use cairn_lm::models::SUPPORTED as SUPPORTED_MODEL_TYPES;
+pub use cairn_lm::models::{
+    SUPPORTED, SupportedModel, is_supported, nearest as nearest_model_type,
+};
 pub use cairn_lm::{
     LmError, LoadOptions, LoadProgress, ModelCheck, ModelMemory, ProblemKind, check_draft_model,
     check_model,

@@ -10,8 +10,7 @@ use cairn_formats::safetensors::{HeaderProblem, SafetensorsError, check_weight_f
 use crate::config::{ConfigFile, QuantizationConfig};
 use crate::load::eos_token_ids;
 use crate::model_memory::{is_ignored, is_scripted};
-use crate::models;
-use crate::{LmError, LoadOptions, ModelMemory, Tokenizer};
+use crate::{LmError, LoadOptions, ModelMemory, Tokenizer, models};
 
 /// What a model that can be used is.
 #[derive(Debug, Clone, PartialEq)]
@@ -96,9 +95,12 @@ impl LmError {
             LmError::UnknownModelType { model_type, .. } if model_type.is_empty() => {
                 (Unsupported, "config.json has no model_type".to_owned())
             }
-            LmError::UnknownModelType { model_type, .. } => {
+            LmError::UnknownModelType { model_type, nearest, .. } => {
                 let model_type: String = model_type.chars().take(MAX_NAME_CHARS).collect();
-                (Unsupported, format!("the architecture “{model_type}” is not supported"))
+                let clause = format!(
+                    "the architecture “{model_type}” is not supported (the nearest that is: {nearest})"
+                );
+                (Unsupported, clause)
             }
             LmError::Config { .. } => (Unsupported, self.to_string()),
             LmError::MissingWeight { name, .. } => {
@@ -239,7 +241,7 @@ mod tests {
         check(TINY, config("model_type", json!("mamba")), (Unsupported, "“mamba”"));
         check(TINY, config("model_type", Value::Null), (Unsupported, "has no model_type"));
         check(TINY, config("num_hidden_layers", json!(0)), (Unsupported, "num_hidden_layers"));
-        let yarn = json!({ "rope_type": "yarn", "factor": 4.0 });
+        let yarn = json!({ "rope_type": "spiral", "factor": 4.0 });
         check(TINY, config("rope_scaling", yarn), (Unsupported, "rope_scaling"));
     }
 

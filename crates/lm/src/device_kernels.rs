@@ -82,6 +82,8 @@ pub enum Activation {
     Silu,
     /// GELU in its tanh approximation.
     GeluApprox,
+    /// GELU itself.
+    Gelu,
 }
 
 /// The sizes of an attention layer.
@@ -95,6 +97,15 @@ pub struct HeadShape {
     pub head_dim: i32,
     /// The factor of the scores.
     pub scale: f32,
+    /// What scaled scores are capped to: `c tanh(score / c)`.
+    pub softcap: Option<f32>,
+}
+
+impl HeadShape {
+    /// Heads whose scores are divided by the root of their length.
+    pub fn new(heads: i32, kv_heads: i32, head_dim: i32) -> Self {
+        HeadShape { heads, kv_heads, head_dim, scale: (head_dim as f32).powf(-0.5), softcap: None }
+    }
 }
 
 /// What is computed in the same launch as a product, before and after it.

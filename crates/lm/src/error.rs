@@ -73,13 +73,15 @@ pub enum LmError {
     },
     /// No file implements this architecture.
     #[error(
-        "the architecture '{model_type}' is not supported: choose a model of one that is ({supported})"
+        "the architecture '{model_type}' is not supported; the nearest of the {count} that are is '{nearest}'"
     )]
     UnknownModelType {
         /// config.json's `model_type`.
         model_type: String,
-        /// Those that are.
-        supported: String,
+        /// The one that is spelt most like it.
+        nearest: &'static str,
+        /// How many are supported.
+        count: usize,
     },
     /// A weight file was refused before MLX could see it.
     #[error(transparent)]

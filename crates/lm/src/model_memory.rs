@@ -227,6 +227,7 @@ impl ModelMemory {
         let keys = self.cache.num_keys_while_reading(num_tokens, length);
         let Scratch { numbers_per_token, recurrent_per_token, fixed_numbers, heads, .. } =
             self.scratch;
+        let scores = length as u64 * heads * keys * self.float_bytes;
         let length = length as u64;
         let fixed = fixed_numbers * self.float_bytes;
         match self.device {
@@ -234,7 +235,7 @@ impl ModelMemory {
             // have freed their results when one of the other kind needs most, and attention its
             // scores when gates are computed.
             ComputeDevice::Cpu => {
-                let scores = length * heads * keys * self.float_bytes + length * keys;
+                let scores = scores + length * keys;
                 let num_gates = length * numbers_per_token / GATED;
                 let attending = length * numbers_per_token * self.float_bytes
                     + scores.max(exponential_bytes(num_gates));
@@ -243,7 +244,10 @@ impl ModelMemory {
             // Attention has a fused kernel there. The numbers were measured on a CPU: another device
             // may run further behind.
             ComputeDevice::Gpu => {
-                2 * length * numbers_per_token.max(recurrent_per_token) * self.float_bytes + fixed
+                let scores = if self.scratch.stores_scores { 2 * scores } else { 0 };
+                2 * length * numbers_per_token.max(recurrent_per_token) * self.float_bytes
+                    + scores
+                    + fixed
             }
         }
     }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use cairn_engine::{SUPPORTED_MODEL_TYPES, default_memory_limit_bytes};
+use cairn_engine::{default_memory_limit_bytes, is_supported, nearest_model_type};
 use cairn_hub::{FilesIdentity, ModelFolder};
 use cairn_store::Store;
 
@@ -243,11 +243,11 @@ pub(crate) async fn check_again(app: &Arc<App>, name: &str) -> Result<(), Failur
 
 /// The problem of a model whose architecture this version does not have.
 pub(crate) fn unsupported(model_type: &str) -> Option<ModelProblem> {
-    (!SUPPORTED_MODEL_TYPES.contains(&model_type)).then(|| ModelProblem {
+    (!is_supported(model_type)).then(|| ModelProblem {
         kind: ModelProblemKind::Unsupported,
         detail: format!(
-            "its architecture {model_type:?} is none of {}",
-            SUPPORTED_MODEL_TYPES.join(", ")
+            "its architecture {model_type:?} is not supported (the nearest that is: {})",
+            nearest_model_type(model_type)
         ),
     })
 }

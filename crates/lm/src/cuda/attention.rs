@@ -37,7 +37,10 @@ impl Attention {
         let Rotation { norms, angles, traditional } = rotation;
         let are_bfloat16 =
             |([query, key], _): ([&Array; 2], f32)| is_bfloat16(query) && is_bfloat16(key);
-        if !matches!(heads.head_dim, 64 | 128 | 256) || !norms.is_none_or(are_bfloat16) {
+        if !matches!(heads.head_dim, 64 | 128 | 256)
+            || heads.softcap.is_some()
+            || !norms.is_none_or(are_bfloat16)
+        {
             return None;
         }
         let constants = Constants {
@@ -97,7 +100,7 @@ impl Constants {
         combine: &CudaKernel,
         inputs: [&Array; 9],
     ) -> Result<Vec<Array>, Exception> {
-        let HeadShape { heads, kv_heads, head_dim, scale } = self.heads;
+        let HeadShape { heads, kv_heads, head_dim, scale, .. } = self.heads;
         let (capacity, newest) = (inputs[1].dim(2), inputs[3].dim(2));
         // Keys are split into parts, so that long contexts occupy the device.
         let splits = if capacity <= 2048 { 1 } else { 16 };

@@ -28,8 +28,12 @@ pub(super) fn activation_constant(activation: Option<Activation>) -> i32 {
         None => 0,
         Some(Activation::Silu) => 1,
         Some(Activation::GeluApprox) => 2,
+        Some(Activation::Gelu) => UNKNOWN_ACTIVATION,
     }
 }
+
+/// No kernel is made with it.
+const UNKNOWN_ACTIVATION: i32 = -1;
 
 /// See [`DeviceKernels::product`](crate::device_kernels::DeviceKernels::product).
 #[derive(Debug)]
@@ -61,7 +65,10 @@ impl Product {
         rows: QuantizedRows<'_>,
         fusion: Fusion<'_>,
     ) -> Option<Self> {
-        if !is_readable(&rows) || fusion.norm.is_some_and(|(weight, _)| !is_bfloat16(weight)) {
+        if !is_readable(&rows)
+            || fusion.norm.is_some_and(|(weight, _)| !is_bfloat16(weight))
+            || activation_constant(fusion.activation) == UNKNOWN_ACTIVATION
+        {
             return None;
         }
         let halves = if fusion.activation.is_some() { 2 } else { 1 };

@@ -1,5 +1,6 @@
 //! The architectures: one file each, named after config.json's `model_type`.
 
+mod decoder;
 mod gemma3_text;
 mod llama;
 mod qwen2;
@@ -24,30 +25,82 @@ use crate::load_progress::OnPart;
 use crate::tensor_list::TensorList;
 use crate::weights::{LoadOptions, LoadedWeights, Weights};
 use crate::{LmError, config, device_kernels};
+use decoder::{DecoderModel, Family};
 
-/// All architectures, by the values of config.json's `model_type`.
+/// All architectures, by the values of config.json's `model_type`, with the models that people know
+/// them by.
 const ARCHITECTURES: &[Registered] = &[
-    registered::<gemma3_text::Model>("gemma3_text"),
-    registered::<llama::Model>("llama"),
-    registered::<llama::Model>("mistral"),
-    registered::<qwen2::Model>("qwen2"),
-    registered::<qwen3::Model>("qwen3"),
-    registered::<qwen3_moe::Model>("qwen3_moe"),
-    registered::<qwen3_next::Model>("qwen3_next"),
+    described::<gemma3_text::ModelArgs>("gemma3_text", "Gemma 3 (text)"),
+    described::<llama::ModelArgs>("iquestcoder", "IQuest-Coder"),
+    described::<llama::ModelArgs>("llama", "Llama 2 and 3, SmolLM2"),
+    described::<llama::ModelArgs>("mistral", "Mistral"),
+    described::<qwen2::ModelArgs>("qwen2", "Qwen2, Qwen2.5"),
+    registered::<qwen3::Model>("qwen3", "Qwen3"),
+    registered::<qwen3_moe::Model>("qwen3_moe", "Qwen3 with experts"),
+    registered::<qwen3_next::Model>("qwen3_next", "Qwen3-Next"),
+    described::<llama::ModelArgs>("xverse", "XVERSE"),
 ];
 
-const MODEL_TYPES: [&str; ARCHITECTURES.len()] = {
-    let mut names = [""; ARCHITECTURES.len()];
+const SUPPORTED_MODELS: [SupportedModel; ARCHITECTURES.len()] = {
+    let mut models = [SupportedModel { model_type: "", models: "" }; ARCHITECTURES.len()];
     let mut index = 0;
-    while index < names.len() {
-        names[index] = ARCHITECTURES[index].model_type;
+    while index < models.len() {
+        models[index] = ARCHITECTURES[index].name;
         index += 1;
     }
-    names
+    models
 };
 
-/// The values of config.json's `model_type` that can be loaded.
-pub const SUPPORTED: &[&str] = &MODEL_TYPES;
+/// A value of config.json's `model_type` that can be loaded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SupportedModel {
+    /// The value.
+    pub model_type: &'static str,
+    /// The models that people know it by.
+    pub models: &'static str,
+}
+
+/// What can be loaded, by `model_type`.
+pub const SUPPORTED: &[SupportedModel] = &SUPPORTED_MODELS;
+
+/// Whether there is a file for this `model_type`.
+pub fn is_supported(model_type: &str) -> bool {
+    SUPPORTED.iter().any(|known| known.model_type == model_type)
+}
+
+/// The supported `model_type` that is spelt most like this one.
+pub fn nearest(model_type: &str) -> &'static str {
+    let spelling = |known: &SupportedModel| {
+        let [known, asked] = [known.model_type, model_type].map(simple_name);
+        // A family's name begins its members' names: "gemma4_text" is nearer to gemma's than to
+        // others of the same length.
+        let common = known.iter().zip(&asked).take_while(|(one, other)| one == other).count();
+        (edits(&known, &asked) as i64 - 2 * common as i64, known.len())
+    };
+    SUPPORTED.iter().min_by_key(|known| spelling(known)).map_or("", |known| known.model_type)
+}
+
+/// Letters and digits in lower case; not more than any known name has.
+fn simple_name(name: &str) -> Vec<char> {
+    let letters = name.chars().filter(|letter| letter.is_alphanumeric()).take(40);
+    letters.flat_map(char::to_lowercase).collect()
+}
+
+/// How many letters have to be put in, taken out or replaced to make one of the other (Levenshtein
+/// 1966).
+fn edits(one: &[char], other: &[char]) -> usize {
+    let mut row: Vec<usize> = (0..=other.len()).collect();
+    for (index, letter) in one.iter().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = index + 1;
+        for (column, known) in other.iter().enumerate() {
+            let replaced = diagonal + usize::from(letter != known);
+            diagonal = row[column + 1];
+            row[column + 1] = replaced.min(diagonal + 1).min(row[column] + 1);
+        }
+    }
+    row[other.len()]
+}
 
 /// What every architecture implements. The rows of a batch (B) are independent of each other.
 pub(crate) trait Architecture: Debug {
@@ -121,11 +174,13 @@ pub(crate) struct Scratch {
     pub(crate) heads: u64,
     /// Tokens in the vocabulary, of which each row has logits.
     pub(crate) vocab: u64,
+    /// Whether attention scores are stored on every device, because no fused kernel computes them.
+    pub(crate) stores_scores: bool,
 }
 
 /// An architecture in [`ARCHITECTURES`].
 struct Registered {
-    model_type: &'static str,
+    name: SupportedModel,
     outline: fn(&Path, &Value) -> Result<Outline, LmError>,
     load: fn(Folder<'_>) -> Result<(Model, LoadedWeights), LmError>,
 }
@@ -138,8 +193,14 @@ struct Folder<'a> {
     on_part: OnPart,
 }
 
-const fn registered<A: FromConfig>(model_type: &'static str) -> Registered {
-    Registered { model_type, outline: outline_of::<A>, load: load::<A> }
+const fn registered<A: FromConfig>(model_type: &'static str, models: &'static str) -> Registered {
+    let name = SupportedModel { model_type, models };
+    Registered { name, outline: outline_of::<A>, load: load::<A> }
+}
+
+/// A dense decoder whose file describes it.
+const fn described<F: Family>(model_type: &'static str, models: &'static str) -> Registered {
+    registered::<DecoderModel<F>>(model_type, models)
 }
 
 fn outline_of<A: FromConfig>(folder: &Path, config: &Value) -> Result<Outline, LmError> {
@@ -164,10 +225,11 @@ fn model_type(config: &Value) -> &str {
 
 fn find(config: &Value) -> Result<&'static Registered, LmError> {
     let model_type = model_type(config);
-    let found = ARCHITECTURES.iter().find(|known| known.model_type == model_type);
+    let found = ARCHITECTURES.iter().find(|known| known.name.model_type == model_type);
     found.ok_or_else(|| LmError::UnknownModelType {
         model_type: model_type.to_owned(),
-        supported: SUPPORTED.join(", "),
+        nearest: nearest(model_type),
+        count: SUPPORTED.len(),
     })
 }
 
@@ -291,3 +353,29 @@ impl Model {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)] // in a test a panic is the report
 mod node_count_tests;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_nearest_name_is_of_the_same_family() {
+        for (asked, expected) in [
+            ("gemma4_text", "gemma3_text"),
+            ("Qwen2", "qwen2"),
+            ("qwen3_5_moe", "qwen3_moe"),
+            ("granitemoe", "granite"),
+            ("phi4", "phi3"),
+            ("smollm", "smollm3"),
+            ("llama4", "llama"),
+        ] {
+            assert_eq!(nearest(asked), expected, "{asked}");
+        }
+        assert!(is_supported(nearest("")) && is_supported(nearest(&"x".repeat(100_000))));
+    }
+
+    #[test]
+    fn the_registry_is_in_order() {
+        assert!(SUPPORTED.is_sorted_by_key(|known| known.model_type));
+    }
+}

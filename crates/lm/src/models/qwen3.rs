@@ -11,7 +11,7 @@ use crate::device_kernels::{Activation, HeadShape};
 use crate::models::{Architecture, FromConfig, Outline, Scratch};
 use crate::nn::{
     Embedding, Linear, NormGatedUp, NormProjections, ProductResidual, RmsNorm, Rope, RopeAttention,
-    RopeScaling,
+    RopeSpec,
 };
 use crate::tensor_list::TensorList;
 use crate::weights::{Layer, Weights};
@@ -51,8 +51,7 @@ pub(super) struct Shape {
     pub vocab: i32,
     pub context: i32,
     pub eps: f32,
-    pub rope_theta: f32,
-    pub rope_scaling: RopeScaling,
+    pub rope: RopeSpec,
 }
 
 impl Shape {
@@ -60,19 +59,22 @@ impl Shape {
         let (heads, kv_heads) = check_heads(args.num_attention_heads, args.num_key_value_heads)?;
         check_full_attention(args.layer_types.as_deref())?;
         let rope_parameters = args.rope_parameters.as_ref();
+        let rope_theta = check_rope_entry("rope_theta", args.rope_theta, rope_parameters)?;
+        let scaling = args.rope_scaling.as_ref().or(rope_parameters);
+        let context = Size::CONTEXT.check(args.max_position_embeddings)?;
+        let head_dim =
+            Size::HEAD_DIM.check(args.head_dim.unwrap_or(args.hidden_size / i64::from(heads)))?;
         Ok(Shape {
             hidden: Size::HIDDEN.check(args.hidden_size)?,
             layers: Size::LAYERS.check(args.num_hidden_layers)?,
             intermediate: Size::INTERMEDIATE.check(args.intermediate_size)?,
             heads,
             kv_heads,
-            head_dim: Size::HEAD_DIM
-                .check(args.head_dim.unwrap_or(args.hidden_size / i64::from(heads)))?,
+            head_dim,
             vocab: Size::VOCAB.check(args.vocab_size)?,
-            context: Size::CONTEXT.check(args.max_position_embeddings)?,
+            context,
             eps: check_positive("rms_norm_eps", args.rms_norm_eps)?,
-            rope_theta: check_rope_entry("rope_theta", args.rope_theta, rope_parameters)?,
-            rope_scaling: RopeScaling::parse(args.rope_scaling.as_ref().or(rope_parameters))?,
+            rope: RopeSpec::check(head_dim, rope_theta.into(), false, scaling, context)?,
         })
     }
 
@@ -97,6 +99,7 @@ impl Shape {
             fixed_numbers: 0,
             heads: self.heads as u64,
             vocab: self.vocab as u64,
+            stores_scores: false,
         }
     }
 
@@ -255,7 +258,7 @@ pub(super) struct Attention {
 
 impl Attention {
     pub fn load(layer: &mut Layer, shape: &Shape) -> Result<Self, LmError> {
-        let &Shape { hidden, heads, kv_heads, head_dim, eps, rope_theta, .. } = shape;
+        let &Shape { hidden, heads, kv_heads, head_dim, eps, .. } = shape;
         let norm = RmsNorm::load(&mut layer.layer("input_layernorm"), hidden, eps)?;
         let (kernels, mut layer) = (layer.kernels(), layer.layer("self_attn"));
         let head_norms = [
@@ -270,8 +273,8 @@ impl Attention {
             linear("v_proj", hidden, kv_heads * head_dim)?,
         ];
         let o_proj = linear("o_proj", heads * head_dim, hidden)?;
-        let rope = Rope::new(head_dim, rope_theta, false, &shape.rope_scaling);
-        let heads = HeadShape { heads, kv_heads, head_dim, scale: (head_dim as f32).powf(-0.5) };
+        let rope = Rope::new(shape.rope.clone());
+        let heads = HeadShape::new(heads, kv_heads, head_dim);
         Ok(Attention {
             qkv_proj: NormProjections::new(norm, projections)?,
             attention: RopeAttention::new(heads, Some(head_norms), rope, &kernels)?,

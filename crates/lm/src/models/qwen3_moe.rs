@@ -279,6 +279,6 @@ mod tests {
         check(json!({"decoder_sparse_step": 0}), Err("decoder_sparse_step"));
         check(json!({"num_key_value_heads": 3}), Err("num_key_value_heads"));
         check(json!({"rope_theta": null}), Err("rope_theta"));
-        check(json!({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}), Err("rope_scaling"));
+        check(json!({"rope_scaling": {"rope_type": "spiral", "factor": 4.0}}), Err("rope_scaling"));
     }
 }

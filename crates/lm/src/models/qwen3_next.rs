@@ -21,7 +21,7 @@ use crate::models::{Architecture, FromConfig, Outline, Scratch};
 use crate::nn::exponential::silu;
 use crate::nn::{
     Embedding, ExpertBlend, ExpertSizes, GatedDelta, Linear, NormGatedUp, NormProjections,
-    ProductResidual, Projected, RmsNorm, Rope, RopeAttention, RopeScaling, ShortConv,
+    ProductResidual, Projected, RmsNorm, Rope, RopeAttention, RopeSpec, ShortConv,
 };
 use crate::tensor_list::TensorList;
 use crate::weights::{Layer, Weights};
@@ -82,9 +82,7 @@ struct Shape {
     kv_heads: i32,
     head_dim: i32,
     attention_bias: bool,
-    rotary_dim: i32,
-    rope_theta: f32,
-    rope_scaling: RopeScaling,
+    rope: RopeSpec,
     /// Layers whose number (from 1) is divisible by this have full attention.
     full_attention_interval: i32,
     linear: LinearShape,
@@ -222,7 +220,9 @@ impl Shape {
         let head_dim = Size::HEAD_DIM.check(args.head_dim)?;
         let rotary_dim = check_rotary_dim(args, head_dim)?;
         let rope_parameters = args.rope_parameters.as_ref();
-        let context = args.max_position_embeddings;
+        let rope_theta = check_rope_entry("rope_theta", args.rope_theta, rope_parameters)?;
+        let scaling = args.rope_scaling.as_ref().or(rope_parameters);
+        let context = Size::CONTEXT.check(args.max_position_embeddings)?;
         Ok(Shape {
             experts: Experts::check(args)?,
             hidden: Size::HIDDEN.check(args.hidden_size)?,
@@ -232,13 +232,11 @@ impl Shape {
             kv_heads,
             head_dim,
             attention_bias: args.attention_bias,
-            rotary_dim,
-            rope_theta: check_rope_entry("rope_theta", args.rope_theta, rope_parameters)?,
-            rope_scaling: RopeScaling::parse(args.rope_scaling.as_ref().or(rope_parameters))?,
+            rope: RopeSpec::check(rotary_dim, rope_theta.into(), false, scaling, context)?,
             full_attention_interval,
             linear,
             vocab: Size::VOCAB.check(args.vocab_size)?,
-            context: Size::CONTEXT.check(context)?,
+            context,
             eps: check_positive("rms_norm_eps", args.rms_norm_eps)?,
         })
     }
@@ -274,6 +272,7 @@ impl Shape {
             fixed_numbers: 10 * state + 6 * within_chunk * GatedDelta::CHUNK as u64,
             heads: self.heads as u64,
             vocab: self.vocab as u64,
+            stores_scores: false,
         }
     }
 
@@ -581,9 +580,8 @@ impl Attention {
             layout.norm(&mut layer.layer("q_norm"), head_dim, eps)?,
             layout.norm(&mut layer.layer("k_norm"), head_dim, eps)?,
         ];
-        let rope = Rope::new(shape.rotary_dim, shape.rope_theta, false, &shape.rope_scaling);
-        let scale = (head_dim as f32).powf(-0.5);
-        let head_shape = HeadShape { heads, kv_heads, head_dim, scale };
+        let rope = Rope::new(shape.rope.clone());
+        let head_shape = HeadShape::new(heads, kv_heads, head_dim);
         Ok(Attention {
             projections: NormProjections::new(norm, projections)?,
             attention: RopeAttention::new(head_shape, Some(norms), rope, &layer.kernels())?,

@@ -60,6 +60,7 @@ pub fn outline(args: &ModelArgs) -> Outline {
             fixed_numbers: 0,
             heads: 1,
             vocab: args.vocab_size as u64,
+            stores_scores: false,
         },
         tensors: TensorList::default(),
     }

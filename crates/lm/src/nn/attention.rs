@@ -5,18 +5,58 @@ use mlx_rs::fast::{ScaledDotProductAttentionMask, scaled_dot_product_attention};
 use mlx_rs::{Array, Dtype, ops};
 
 use crate::cache::{KeysValues, Mask, QuantizedArray, causal_mask};
-use crate::nn::RmsNorm;
+use crate::device_kernels::HeadShape;
+use crate::ffi;
 use crate::nn::attention_after_prefix::attention_after_prefix;
 use crate::nn::attention_shapes::{attention_in_few_shapes, plans_for_each_shape, suits};
+
+/// How products of queries and keys become scores.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Scores {
+    /// Their factor.
+    pub scale: f32,
+    /// What they are capped to after that, c: `c tanh(score / c)`.
+    pub softcap: Option<f32>,
+}
+
+impl From<f32> for Scores {
+    fn from(scale: f32) -> Self {
+        Scores { scale, softcap: None }
+    }
+}
+
+impl From<HeadShape> for Scores {
+    fn from(HeadShape { scale, softcap, .. }: HeadShape) -> Self {
+        Scores { scale, softcap }
+    }
+}
+
+impl Scores {
+    /// Scores of products with scaled queries.
+    pub(super) fn capped(self, scores: Array) -> Result<Array, Exception> {
+        match self.softcap {
+            Some(cap) => softcap(&scores, cap),
+            None => Ok(scores),
+        }
+    }
+}
+
+/// `c tanh(x / c)` of each number.
+pub fn softcap(x: &Array, cap: f32) -> Result<Array, Exception> {
+    let small = ops::divide(x, constant(cap, x.dtype())?)?;
+    ops::multiply(ops::tanh(&small)?, constant(cap, x.dtype())?)
+}
 
 /// Attention of `queries` `[B, H, L, D]` over the keys and values that the layer's cache returned
 /// for this step; H is a multiple of H_kv (grouped-query attention). Returns `[B, L, H * D]`.
 pub fn attention(
     queries: &Array,
     keys_values: &KeysValues,
-    scale: f32,
+    scores: impl Into<Scores>,
     mask: &Mask,
 ) -> Result<Array, Exception> {
+    let scores = scores.into();
+    let Scores { scale, softcap } = scores;
     let [batch, _, length, _] = *queries.shape() else {
         return Err(Exception::custom(format!(
             "attention takes queries of four axes, got {:?}",
@@ -24,6 +64,14 @@ pub fn attention(
         )));
     };
     let output = match keys_values {
+        KeysValues::Dense { keys, values } if softcap.is_some() => {
+            let product = |left: &Array, side| match side {
+                Side::Keys => left.matmul(keys.transpose_axes(&[0, 1, 3, 2])?),
+                Side::Values => left.matmul(values),
+            };
+            let (kv_heads, num_keys) = (keys.dim(1), keys.dim(2));
+            attention_in_two_products(queries, product, (kv_heads, num_keys), scores, mask)?
+        }
         KeysValues::Dense { keys, values }
             if plans_for_each_shape() && suits(queries, keys, mask) =>
         {
@@ -38,10 +86,10 @@ pub fn attention(
             scaled_dot_product_attention(queries, keys, values, scale, mask, None)?
         }
         KeysValues::Quantized { keys, values, group_size, bits } => {
-            quantized_attention(queries, keys, values, (*group_size, *bits), scale, mask)?
+            quantized_attention(queries, keys, values, (*group_size, *bits), scores, mask)?
         }
         KeysValues::AfterPrefix { prefix, own } => {
-            attention_after_prefix(queries, prefix, own, scale, mask)?
+            attention_after_prefix(queries, prefix, own, scores, mask)?
         }
     };
     // For a single token the heads are adjacent already.
@@ -49,60 +97,58 @@ pub fn attention(
     ops::reshape(by_token, &[batch, length, -1])
 }
 
-/// `[B, L, H * D]` to `[B, H, L, D]`; with `norm`, each head's vector is normalized.
-pub fn split_heads(x: &Array, num_heads: i32, norm: Option<&RmsNorm>) -> Result<Array, Exception> {
-    let [batch, length, width] = *x.shape() else {
-        return Err(Exception::custom(format!(
-            "heads are split from three axes, got {:?}",
-            x.shape()
-        )));
-    };
-    let head_dim = width / num_heads;
-    // Normalized before the axes are swapped, while each vector is contiguous; a single token needs
-    // no swap.
-    let shape = if length == 1 {
-        [batch, num_heads, 1, head_dim]
-    } else {
-        [batch, length, num_heads, head_dim]
-    };
-    let mut heads = ops::reshape(x, &shape)?;
-    if let Some(norm) = norm {
-        heads = norm.forward(&heads)?;
-    }
-    if length == 1 { Ok(heads) } else { heads.transpose_axes(&[0, 2, 1, 3]) }
+/// Which of the two a product takes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Side {
+    /// Transposed.
+    Keys,
+    Values,
 }
 
-/// Attention in two quantized products, as mlx-lm's quantized_scaled_dot_product_attention; returns
-/// `[B, H, L, D]`.
-///
-/// The queries that share a key head are rows of one product; the mask is applied with their heads
-/// on a fifth axis.
+/// Attention over quantized keys and values, as mlx-lm's quantized_scaled_dot_product_attention;
+/// returns `[B, H, L, D]`.
 fn quantized_attention(
     queries: &Array,
     keys: &QuantizedArray,
     values: &QuantizedArray,
     (group_size, bits): (i32, i32),
-    scale: f32,
+    scores: Scores,
     mask: &Mask,
 ) -> Result<Array, Exception> {
-    let (batch, heads, length, head_dim) =
-        (queries.dim(0), queries.dim(1), queries.dim(2), queries.dim(3));
-    let (kv_heads, num_keys) = (keys.packed.dim(1), keys.packed.dim(2));
-    let rows = heads / kv_heads * length;
-    let product = |left: &Array, right: &QuantizedArray, transpose: bool| {
+    let product = |left: &Array, side| {
+        let right = if side == Side::Keys { keys } else { values };
         ops::quantized_matmul(
             left,
             &right.packed,
             &right.scales,
             &right.biases,
-            transpose,
+            side == Side::Keys,
             group_size,
             bits,
         )
     };
-    let queries = ops::multiply(queries, constant(scale, queries.dtype())?)?;
-    let mut scores =
-        product(&ops::reshape(queries, &[batch, kv_heads, rows, head_dim])?, keys, true)?; // [B, H_kv, rows, T]
+    let (kv_heads, num_keys) = (keys.packed.dim(1), keys.packed.dim(2));
+    attention_in_two_products(queries, product, (kv_heads, num_keys), scores, mask)
+}
+
+/// Attention with its scores stored; returns `[B, H, L, D]`. `product` multiplies with the keys or
+/// the values of all heads.
+///
+/// The queries that share a key head are rows of one product; the mask is applied with their heads
+/// on a fifth axis.
+fn attention_in_two_products(
+    queries: &Array,
+    product: impl Fn(&Array, Side) -> Result<Array, Exception>,
+    (kv_heads, num_keys): (i32, i32),
+    scoring: Scores,
+    mask: &Mask,
+) -> Result<Array, Exception> {
+    let (batch, heads, length, head_dim) =
+        (queries.dim(0), queries.dim(1), queries.dim(2), queries.dim(3));
+    let rows = heads / kv_heads * length;
+    let queries = ops::multiply(queries, constant(scoring.scale, queries.dtype())?)?;
+    let queries = ops::reshape(queries, &[batch, kv_heads, rows, head_dim])?;
+    let mut scores = scoring.capped(product(&queries, Side::Keys)?)?; // [B, H_kv, rows, T]
     let causal;
     let mask = match mask {
         Mask::None => None,
@@ -124,7 +170,7 @@ fn quantized_attention(
             &[batch, kv_heads, rows, num_keys],
         )?;
     }
-    let output = product(&ops::softmax_axes(scores, &[-1], true)?, values, false)?;
+    let output = product(&ops::softmax_axes(scores, &[-1], true)?, Side::Values)?;
     ops::reshape(output, &[batch, heads, length, -1])
 }
 
@@ -146,8 +192,21 @@ fn grouped(mask: &Array, heads: i32, kv_heads: i32) -> Result<Array, Exception> 
 
 /// A scalar of this dtype, so that operations with it keep the dtype.
 pub(super) fn constant(number: f32, dtype: Dtype) -> Result<Array, Exception> {
-    let array = Array::from_f32(number);
-    if dtype == Dtype::Float32 { Ok(array) } else { array.as_dtype(dtype) }
+    match dtype {
+        Dtype::Float32 => Ok(Array::from_f32(number)),
+        // Rounded here: a conversion would be a node of every graph.
+        Dtype::Bfloat16 => {
+            let high = (bfloat16(number).to_bits() >> 16) as u16;
+            ffi::array_from_bytes(&high.to_le_bytes(), &[], dtype)
+        }
+        _ => Array::from_f32(number).as_dtype(dtype),
+    }
+}
+
+/// The bfloat16 nearest to a finite number.
+pub fn bfloat16(number: f32) -> f32 {
+    let bits = number.to_bits();
+    f32::from_bits(bits.wrapping_add(0x7fff + (bits >> 16 & 1)) & 0xffff_0000)
 }
 
 pub(super) fn least(dtype: Dtype) -> f32 {
@@ -165,7 +224,6 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::ffi;
     use crate::weights::mlx_dtype;
     use cairn_formats::safetensors::{Limits, SafetensorsFile};
 

@@ -12,7 +12,7 @@
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, Dtype, ops};
 
-use super::attention::{constant, least};
+use super::attention::{Scores, Side, constant, least};
 use crate::cache::{KeysValues, Mask, causal_mask};
 use crate::device::ComputeDevice;
 use crate::ffi;
@@ -26,7 +26,7 @@ struct Part {
     total: Array,
 }
 
-/// Sizes of one step. The G query heads of a key head share its keys.
+/// Sizes of one step, and what its scores are. The G query heads of a key head share its keys.
 #[derive(Clone, Copy)]
 struct Sizes {
     rows: i32,
@@ -34,6 +34,7 @@ struct Sizes {
     group: i32,
     length: i32,
     head_dim: i32,
+    scoring: Scores,
 }
 
 /// Attention of `queries` `[B, H, L, D]` over `prefix` `[1, H_kv, P, D]` and `own`
@@ -43,7 +44,7 @@ pub(super) fn attention_after_prefix(
     queries: &Array,
     prefix: &KeysValues,
     own: &KeysValues,
-    scale: f32,
+    scoring: Scores,
     mask: &Mask,
 ) -> Result<Array, Exception> {
     let (num_shared, num_own) = (num_columns(prefix)?, num_columns(own)?);
@@ -54,9 +55,10 @@ pub(super) fn attention_after_prefix(
         group: queries.dim(1) / kv_heads,
         length: queries.dim(2),
         head_dim: queries.dim(3),
+        scoring,
     };
     let Sizes { rows, group, length, head_dim, .. } = sizes;
-    let queries = ops::multiply(queries, constant(scale, queries.dtype())?)?;
+    let queries = ops::multiply(queries, constant(scoring.scale, queries.dtype())?)?;
     let by_head = queries
         .reshape(&[rows, kv_heads, group * length, head_dim])?
         .transpose_axes(&[1, 0, 2, 3])?; // [H_kv, B, G L, D]
@@ -81,19 +83,19 @@ fn attend(
     mask: Option<&Array>,
     sizes: Sizes,
 ) -> Result<Part, Exception> {
-    let Sizes { rows, kv_heads, group, length, .. } = sizes;
+    let Sizes { rows, kv_heads, group, length, scoring, .. } = sizes;
     let by_row = |array: Array| array.reshape(&[kv_heads, rows, group * length, -1]);
     if mask.is_none()
         && let Some(parts) = few_queries_at_once(queries, num_columns(keys_values)?)?
     {
-        let parts = parts.iter().map(|queries| attend_unmasked(queries, keys_values));
+        let parts = parts.iter().map(|queries| attend_unmasked(queries, keys_values, scoring));
         let (outputs, totals): (Vec<Array>, Vec<Array>) =
             parts.collect::<Result<Vec<_>, _>>()?.into_iter().unzip();
         let output = by_row(ops::concatenate(&outputs, 2)?)?;
         return Ok(Part { output, total: by_row(ops::concatenate(&totals, 2)?)? });
     }
     let (num_matrices, num_queries) = (queries.dim(1), queries.dim(2));
-    let mut scores = product(queries, keys_values, Side::Keys)?; // [H_kv, N, M, T]
+    let mut scores = scoring.capped(product(queries, keys_values, Side::Keys)?)?; // [H_kv, N, M, T]
     if let Some(mask) = mask {
         // The lowest finite number: where the window hides the whole prefix, its total is that
         // low, and its share 0.
@@ -133,8 +135,12 @@ fn few_queries_at_once(queries: &Array, num_keys: i32) -> Result<Option<Vec<Arra
 }
 
 /// Output and total of queries that see all keys.
-fn attend_unmasked(queries: &Array, keys_values: &KeysValues) -> Result<(Array, Array), Exception> {
-    let scores = product(queries, keys_values, Side::Keys)?;
+fn attend_unmasked(
+    queries: &Array,
+    keys_values: &KeysValues,
+    scoring: Scores,
+) -> Result<(Array, Array), Exception> {
+    let scores = scoring.capped(product(queries, keys_values, Side::Keys)?)?;
     weighted(&scores, keys_values)
 }
 
@@ -159,14 +165,6 @@ fn total(scores: &Array, weights: &Array) -> Result<Array, Exception> {
         return scores.as_dtype(Dtype::Float32)?.logsumexp_axis(-1, true);
     }
     ops::subtract(scores.max_axis(-1, true)?, ops::log(weights.max_axis(-1, true)?)?)
-}
-
-/// Which of the two a product takes.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Side {
-    /// Transposed.
-    Keys,
-    Values,
 }
 
 /// The product of `left` `[H_kv, N, M, ...]` with the keys or values of N rows.

@@ -6,8 +6,8 @@ use mlx_rs::{Array, Dtype, ops};
 use crate::device::ComputeDevice;
 use crate::device_kernels::Activation;
 use crate::ffi::Compiled;
-use crate::nn::GeluApprox;
 use crate::nn::exponential::silu;
+use crate::nn::{Gelu, GeluApprox};
 
 /// `activation(gate) * up` (Shazeer 2020): SwiGLU or GEGLU.
 ///
@@ -17,6 +17,7 @@ use crate::nn::exponential::silu;
 pub enum GatedActivation {
     Silu,
     GeluApprox(GeluApprox),
+    Gelu(Gelu),
     Compiled(Compiled),
 }
 
@@ -26,6 +27,7 @@ impl GatedActivation {
         let formula = match activation {
             Activation::Silu => GatedActivation::Silu,
             Activation::GeluApprox => GatedActivation::GeluApprox(GeluApprox::new(dtype)?),
+            Activation::Gelu => GatedActivation::Gelu(Gelu::new(dtype)?),
         };
         if ComputeDevice::current() == ComputeDevice::Cpu {
             return Ok(formula);
@@ -44,6 +46,7 @@ impl GatedActivation {
         match self {
             GatedActivation::Silu => ops::multiply(up, silu(gate)?),
             GatedActivation::GeluApprox(gelu) => ops::multiply(gelu.forward(gate)?, up),
+            GatedActivation::Gelu(gelu) => ops::multiply(gelu.forward(gate)?, up),
             GatedActivation::Compiled(compiled) => {
                 let [activated] = compiled.call(&[gate, up])?;
                 Ok(activated)

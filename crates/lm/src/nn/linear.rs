@@ -1,7 +1,7 @@
 //! A linear layer, dense or affine-quantized.
 
 use mlx_rs::error::Exception;
-use mlx_rs::{Array, ops};
+use mlx_rs::{Array, Dtype, ops};
 
 use crate::LmError;
 use crate::device::ComputeDevice;
@@ -84,6 +84,34 @@ impl Linear {
             Matrix::Dense(weight) => weight.dim(1),
             Matrix::Quantized(matrix) => matrix.rows().num_rows(),
         }
+    }
+
+    /// The type of what it returns for numbers of that type.
+    pub fn dtype(&self) -> Dtype {
+        match &self.matrix {
+            Matrix::Dense(weight) => weight.dtype(),
+            Matrix::Quantized(matrix) => matrix.rows().scales.dtype(),
+        }
+    }
+
+    /// Layers of so many outputs each, in the order of this one's: checkpoints store several
+    /// projections as one matrix.
+    pub fn into_parts<const N: usize>(self, sizes: [i32; N]) -> Result<[Linear; N], Exception> {
+        let mut from = 0;
+        let mut parts = Vec::with_capacity(N);
+        for size in sizes {
+            let mut part = self.outputs(from, from + size)?;
+            // Copied: a CPU copies views of dense weights for every product.
+            if let Matrix::Dense(weight) = &mut part.matrix
+                && ComputeDevice::current() == ComputeDevice::Cpu
+            {
+                *weight = weight.contiguous()?;
+            }
+            part.eval()?;
+            parts.push(part);
+            from += size;
+        }
+        parts.try_into().map_err(|_| Exception::custom("a part is missing".to_owned()))
     }
 
     /// Whether the weights are dense.

@@ -15,6 +15,8 @@ mod norm;
 mod norm_gated_up;
 mod norm_projections;
 mod norm_residual;
+mod norm_up;
+mod position_scale;
 mod product_residual;
 mod quantized_matrix;
 mod rope;
@@ -22,20 +24,32 @@ mod rope_attention;
 mod short_conv;
 mod switch;
 
-pub use attention::{attention, split_heads};
+pub use attention::{attention, bfloat16, softcap};
 pub use embedding::Embedding;
 pub use expert_blend::{ExpertBlend, ExpertSizes};
 pub use fused_linear::{FusedLinear, Projected};
 pub use gated_activation::GatedActivation;
 pub use gated_delta::GatedDelta;
-pub use gelu::GeluApprox;
+pub use gelu::{Gelu, GeluApprox};
 pub use linear::Linear;
-pub use norm::RmsNorm;
+pub use norm::{LayerNorm, Norm, RmsNorm};
 pub use norm_gated_up::NormGatedUp;
 pub use norm_projections::NormProjections;
 pub use norm_residual::NormResidual;
+pub use norm_up::NormUp;
+pub use position_scale::PositionScale;
 pub use product_residual::ProductResidual;
-pub use rope::{Rope, RopeScaling};
-pub use rope_attention::RopeAttention;
+pub use rope::{Rope, RopeSpec};
+pub use rope_attention::{HeadLayerNorm, HeadNorms, RopeAttention};
 pub use short_conv::ShortConv;
 pub use switch::{SwitchGlu, route};
+
+use mlx_rs::error::Exception;
+use mlx_rs::{Array, Dtype};
+
+/// A number of a type, evaluated: constants of another type would change a result's type.
+pub(crate) fn scalar(number: f32, dtype: Dtype) -> Result<Array, Exception> {
+    let scalar = Array::from_f32(number).as_dtype(dtype)?;
+    scalar.eval()?;
+    Ok(scalar)
+}

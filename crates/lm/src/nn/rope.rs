@@ -1,4 +1,7 @@
-//! Rotary position embeddings (Su et al. 2021) with the scalings that llama checkpoints use.
+//! Rotary position embeddings (Su et al. 2021), and how they are scaled to longer contexts.
+
+use std::cell::OnceCell;
+use std::f64::consts::PI;
 
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, fast, ops};
@@ -6,157 +9,349 @@ use serde_json::Value;
 
 use crate::LmError;
 use crate::cache::RopeOffset;
+use crate::config::check_positive;
+use crate::nn::scalar;
 
-/// config.json's `rope_scaling`, checked.
+/// A rotation as config.json describes it, checked.
 #[derive(Debug, Clone, PartialEq)]
-pub enum RopeScaling {
-    /// No scaling.
-    Default,
-    /// Positions are divided by a factor.
-    Linear {
-        /// The divisor.
-        factor: f32,
-    },
-    /// Llama 3's: long wavelengths are scaled by a factor, short ones are not, those between are
-    /// interpolated.
-    Llama3 {
-        /// The factor for long wavelengths.
-        factor: f32,
-        /// Wavelengths above `original / low` are long.
-        low_freq_factor: f32,
-        /// Wavelengths below `original / high` are short.
-        high_freq_factor: f32,
-        /// The context length of the original training.
-        original_max_position_embeddings: f32,
-    },
+pub struct RopeSpec {
+    /// How many numbers of a head's vector are rotated, the first ones.
+    dimensions: i32,
+    /// Whether pairs are neighbours, instead of half of the dimensions apart.
+    traditional: bool,
+    /// What positions are multiplied by.
+    position_scale: f32,
+    wavelengths: Wavelengths,
+    /// What the rotated numbers are multiplied by.
+    input_scale: f32,
 }
 
-impl RopeScaling {
-    /// Reads `rope_scaling`; `None` and null mean the default. Fails on types and values that are
-    /// not supported.
-    pub fn parse(scaling: Option<&Value>) -> Result<Self, LmError> {
-        let Some(scaling) = scaling.filter(|scaling| !scaling.is_null()) else {
-            return Ok(RopeScaling::Default);
-        };
-        let refuse = |allowed: &str| LmError::Config {
-            name: "rope_scaling",
-            value: scaling.to_string().chars().take(120).collect(),
-            allowed: allowed.to_owned(),
-        };
-        let positive = |name: &str| {
-            let number = scaling.get(name).and_then(Value::as_f64).map(|number| number as f32);
-            number
-                .filter(|number| number.is_finite() && *number > 0.0)
-                .ok_or_else(|| refuse(&format!("'{name}' must be a number above 0")))
-        };
-        let kind = scaling.get("rope_type").or_else(|| scaling.get("type")).and_then(Value::as_str);
-        match kind {
-            Some("default") => Ok(RopeScaling::Default),
-            Some("linear") => Ok(RopeScaling::Linear { factor: positive("factor")? }),
-            Some("llama3") => {
-                // The reference implementation's defaults for keys that the config leaves out.
-                let or = |name: &str, default: f32| {
-                    if scaling.get(name).is_some() { positive(name) } else { Ok(default) }
-                };
-                let low_freq_factor = or("low_freq_factor", 1.0)?;
-                let high_freq_factor = or("high_freq_factor", 4.0)?;
-                if high_freq_factor <= low_freq_factor {
-                    return Err(refuse("high_freq_factor must be above low_freq_factor"));
-                }
-                Ok(RopeScaling::Llama3 {
-                    factor: positive("factor")?,
-                    low_freq_factor,
-                    high_freq_factor,
-                    original_max_position_embeddings: or(
-                        "original_max_position_embeddings",
-                        8192.0,
-                    )?,
-                })
-            }
-            _ => Err(refuse(
-                "only the types default, linear and llama3 are supported for this architecture",
-            )),
+/// The positions after which each pair has turned by one radian.
+#[derive(Debug, Clone, PartialEq)]
+enum Wavelengths {
+    /// Powers of a base.
+    Base(f32),
+    /// One for each pair.
+    Each(Vec<f32>),
+}
+
+impl RopeSpec {
+    /// The rotation of `dimensions` with the config's `rope_theta` and `rope_scaling`, in a model
+    /// with a context of `context` tokens. Fails on kinds and values that are not supported.
+    pub fn check(
+        dimensions: i32,
+        rope_theta: f64,
+        traditional: bool,
+        scaling: Option<&Value>,
+        context: i32,
+    ) -> Result<Self, LmError> {
+        let base = check_positive("rope_theta", rope_theta)?;
+        if dimensions < 2 || dimensions % 2 != 0 {
+            return Err(LmError::Config {
+                name: "partial_rotary_factor",
+                value: format!("{dimensions} rotated numbers"),
+                allowed: "a whole number of pairs of a head's numbers is rotated".to_owned(),
+            });
         }
+        let mut rope = RopeSpec {
+            dimensions,
+            traditional,
+            position_scale: 1.0,
+            wavelengths: Wavelengths::Base(base),
+            input_scale: 1.0,
+        };
+        let Some(value) = scaling.filter(|scaling| !scaling.is_null()) else { return Ok(rope) };
+        let keys = Keys { value, base };
+        match keys.kind() {
+            // What mlx-lm calls dynamic changes the base only beyond the context.
+            Some("default" | "dynamic") => {}
+            Some("linear") => rope.position_scale = 1.0 / keys.positive("factor")?,
+            Some("llama3") => rope.wavelengths = keys.llama3(dimensions)?,
+            Some("yarn" | "deepseek_yarn") => {
+                (rope.wavelengths, rope.input_scale) = keys.yarn(dimensions)?;
+            }
+            Some("longrope" | "su") => {
+                (rope.wavelengths, rope.input_scale) = keys.longrope(dimensions, context)?;
+            }
+            _ => {
+                return Err(keys.refused(
+                    "the types default, linear, dynamic, llama3, yarn and longrope are supported",
+                ));
+            }
+        }
+        if let Wavelengths::Each(each) = &rope.wavelengths
+            && !each.iter().all(|wavelength| wavelength.is_finite() && *wavelength > 0.0)
+        {
+            return Err(keys.refused("its numbers must give wavelengths above 0"));
+        }
+        Ok(rope)
+    }
+
+    /// Whether rotated numbers are scaled too.
+    pub fn scales_input(&self) -> bool {
+        self.input_scale != 1.0
+    }
+}
+
+/// The keys of `rope_scaling`, with the base.
+struct Keys<'a> {
+    value: &'a Value,
+    base: f32,
+}
+
+impl Keys<'_> {
+    fn refused(&self, allowed: &str) -> LmError {
+        LmError::Config {
+            name: "rope_scaling",
+            value: self.value.to_string().chars().take(120).collect(),
+            allowed: allowed.to_owned(),
+        }
+    }
+
+    fn kind(&self) -> Option<&str> {
+        let kind = self.value.get("rope_type").or_else(|| self.value.get("type"));
+        kind.and_then(Value::as_str)
+    }
+
+    fn positive(&self, name: &str) -> Result<f32, LmError> {
+        let number = self.value.get(name).and_then(Value::as_f64).map(|number| number as f32);
+        number
+            .filter(|number| number.is_finite() && *number > 0.0)
+            .ok_or_else(|| self.refused(&format!("'{name}' must be a number above 0")))
+    }
+
+    /// As [`Keys::positive`], with the reference implementation's default for a key that is not
+    /// there.
+    fn positive_or(&self, name: &str, default: f32) -> Result<f32, LmError> {
+        match self.value.get(name) {
+            Some(value) if !value.is_null() => self.positive(name),
+            _ => Ok(default),
+        }
+    }
+
+    /// The wavelength of each pair without scaling.
+    fn unscaled(&self, dimensions: i32) -> impl Iterator<Item = f32> {
+        let base = self.base;
+        (0..dimensions / 2).map(move |pair| base.powf((2 * pair) as f32 / dimensions as f32))
+    }
+
+    /// Llama 3's: long wavelengths are scaled by a factor, short ones are not, those between are
+    /// interpolated.
+    fn llama3(&self, dimensions: i32) -> Result<Wavelengths, LmError> {
+        let factor = self.positive("factor")?;
+        let low_factor = self.positive_or("low_freq_factor", 1.0)?;
+        let high_factor = self.positive_or("high_freq_factor", 4.0)?;
+        if high_factor <= low_factor {
+            return Err(self.refused("high_freq_factor must be above low_freq_factor"));
+        }
+        let original = self.positive_or("original_max_position_embeddings", 8192.0)?;
+        let scaled = |wavelength: f32| {
+            // In positions of a whole turn.
+            let turn = 2.0 * PI as f32 * wavelength;
+            if turn > original / low_factor {
+                wavelength * factor
+            } else if turn < original / high_factor {
+                wavelength
+            } else {
+                let smooth = (original / turn - low_factor) / (high_factor - low_factor);
+                wavelength / ((1.0 - smooth) / factor + smooth)
+            }
+        };
+        Ok(Wavelengths::Each(self.unscaled(dimensions).map(scaled).collect()))
+    }
+
+    /// YaRN's (Peng et al. 2023): pairs that turn often within the original context are not scaled,
+    /// those that turn seldom are by a factor, those between are interpolated. Rotated numbers are
+    /// scaled too.
+    fn yarn(&self, dimensions: i32) -> Result<(Wavelengths, f32), LmError> {
+        let factor = self.positive("factor")?;
+        let original = self.positive_or("original_max_position_embeddings", 4096.0)?;
+        let pair_with_turns = |turns: f32| {
+            let turn = f64::from(original) / (f64::from(turns) * 2.0 * PI);
+            f64::from(dimensions) * turn.ln() / (2.0 * f64::from(self.base).ln())
+        };
+        let first = pair_with_turns(self.positive_or("beta_fast", 32.0)?).floor().max(0.0);
+        let last = pair_with_turns(self.positive_or("beta_slow", 1.0)?).ceil();
+        let last = last.min(f64::from(dimensions - 1));
+        let span = if first == last { 0.001 } else { last - first };
+        let scaled = |(pair, wavelength): (usize, f32)| {
+            let share = ((pair as f64 - first) / span).clamp(0.0, 1.0) as f32; // of the scaled one
+            let all = factor * wavelength;
+            all * wavelength / (all * (1.0 - share) + wavelength * share)
+        };
+        let each = self.unscaled(dimensions).enumerate().map(scaled).collect();
+        let magnitude = |name, default| {
+            let number = self.value.get(name).and_then(Value::as_f64).unwrap_or(default) as f32;
+            if factor <= 1.0 { 1.0 } else { 0.1 * number * factor.ln() + 1.0 }
+        };
+        let input_scale = magnitude("mscale", 1.0) / magnitude("mscale_all_dim", 0.0);
+        if !(input_scale.is_finite() && input_scale > 0.0) {
+            return Err(self.refused("mscale and mscale_all_dim must give a scale above 0"));
+        }
+        Ok((Wavelengths::Each(each), input_scale))
+    }
+
+    /// LongRoPE's (Ding et al. 2024): a factor for each pair. Those for long contexts are used for
+    /// all, as in the reference, so that what was cached stays right when a context becomes long.
+    fn longrope(&self, dimensions: i32, context: i32) -> Result<(Wavelengths, f32), LmError> {
+        let original = self.positive("original_max_position_embeddings")?;
+        if original <= 1.0 {
+            return Err(self.refused("'original_max_position_embeddings' must be above 1"));
+        }
+        let pairs = dimensions as usize / 2;
+        let factors: Vec<f32> = match self.value.get("long_factor") {
+            Some(Value::Array(list)) => {
+                list.iter().filter_map(Value::as_f64).map(|factor| factor as f32).collect()
+            }
+            _ => Vec::new(),
+        };
+        if factors.len() != pairs {
+            let allowed = format!("'long_factor' must be a list of {pairs} numbers");
+            return Err(self.refused(&allowed));
+        }
+        let scaled = self.unscaled(dimensions).zip(factors);
+        let each = scaled.map(|(wavelength, factor)| wavelength * factor).collect();
+        let factor = context as f32 / original;
+        let input_scale =
+            if factor <= 1.0 { 1.0 } else { (1.0 + factor.ln() / original.ln()).sqrt() };
+        Ok((Wavelengths::Each(each), input_scale))
     }
 }
 
 /// Rotates queries and keys by their position.
 #[derive(Debug)]
 pub struct Rope {
-    dimensions: i32,
-    traditional: bool,
+    spec: RopeSpec,
     base: Option<f32>,
-    scale: f32,
-    freqs: Option<Array>, // [D / 2]
+    wavelengths: Option<Array>, // [R / 2]
+    /// What a head's numbers are multiplied by before they are rotated: a scalar, or `[D]`.
+    input_scales: OnceCell<Array>,
 }
 
 impl Rope {
-    /// Rotary embeddings over the first `dimensions` of each head.
-    pub fn new(dimensions: i32, base: f32, traditional: bool, scaling: &RopeScaling) -> Self {
-        let mut rope = Rope { dimensions, traditional, base: Some(base), scale: 1.0, freqs: None };
-        match *scaling {
-            RopeScaling::Default => {}
-            RopeScaling::Linear { factor } => rope.scale = 1.0 / factor,
-            RopeScaling::Llama3 {
-                factor,
-                low_freq_factor,
-                high_freq_factor,
-                original_max_position_embeddings,
-            } => {
-                let low_wavelength = original_max_position_embeddings / low_freq_factor;
-                let high_wavelength = original_max_position_embeddings / high_freq_factor;
-                let freqs: Vec<f32> = (0..dimensions / 2)
-                    .map(|pair| {
-                        let freq = base.powf((2 * pair) as f32 / dimensions as f32);
-                        let wavelength = 2.0 * std::f32::consts::PI * freq;
-                        if wavelength > low_wavelength {
-                            freq * factor
-                        } else if wavelength < high_wavelength {
-                            freq
-                        } else {
-                            let smooth = (original_max_position_embeddings / wavelength
-                                - low_freq_factor)
-                                / (high_freq_factor - low_freq_factor);
-                            freq / ((1.0 - smooth) / factor + smooth)
-                        }
-                    })
-                    .collect();
-                rope.base = None;
-                rope.freqs = Some(Array::from_slice(&freqs, &[dimensions / 2]));
-            }
-        }
-        rope
+    /// The rotation of `spec`.
+    pub fn new(spec: RopeSpec) -> Self {
+        let (base, wavelengths) = match &spec.wavelengths {
+            Wavelengths::Base(base) => (Some(*base), None),
+            Wavelengths::Each(each) => (None, Some(Array::from_slice(each, &[each.len() as i32]))),
+        };
+        Rope { spec, base, wavelengths, input_scales: OnceCell::new() }
     }
 
-    /// The rotation angle per position of each pair of dimensions, f32 `[D / 2]`, and whether pairs
-    /// are neighbours (traditional RoPE).
-    pub fn angles(&self) -> Result<(Array, bool), Exception> {
-        let pairs = self.dimensions / 2;
-        let freqs = match (&self.freqs, self.base) {
-            (Some(freqs), _) => freqs.clone(),
-            (None, base) => {
-                let base = base.unwrap_or(10_000.0);
-                let freqs: Vec<f32> =
-                    (0..pairs).map(|pair| base.powf(pair as f32 / pairs as f32)).collect();
-                Array::from_slice(&freqs, &[pairs])
+    /// The rotation angle per position of each pair of dimensions, f32 `[R / 2]`, and whether pairs
+    /// are neighbours. `None` if more is done than to rotate.
+    pub fn angles(&self) -> Result<Option<(Array, bool)>, Exception> {
+        if self.spec.scales_input() {
+            return Ok(None);
+        }
+        let pairs = self.spec.dimensions / 2;
+        let wavelengths = match &self.spec.wavelengths {
+            Wavelengths::Each(each) => each.clone(),
+            Wavelengths::Base(base) => {
+                (0..pairs).map(|pair| base.powf(pair as f32 / pairs as f32)).collect()
             }
         };
-        let angles = ops::divide(Array::from_f32(self.scale), freqs)?;
+        let wavelengths = Array::from_slice(&wavelengths, &[pairs]);
+        let angles = ops::divide(Array::from_f32(self.spec.position_scale), wavelengths)?;
         angles.eval()?;
-        Ok((angles, self.traditional))
+        Ok(Some((angles, self.spec.traditional)))
     }
 
     /// Rotates `x` `[B, H, L, D]`, whose first token has the position `offset`.
     pub fn forward(&self, x: &Array, offset: &RopeOffset) -> Result<Array, Exception> {
-        let (dimensions, traditional, scale, freqs) =
-            (self.dimensions, self.traditional, self.scale, self.freqs.as_ref());
+        let &RopeSpec { dimensions, traditional, position_scale: scale, .. } = &self.spec;
+        let (base, freqs) = (self.base, self.wavelengths.as_ref());
+        let scaled;
+        let x = match self.spec.scales_input() {
+            true => {
+                scaled = self.scaled(x)?;
+                &scaled
+            }
+            false => x,
+        };
         match offset {
             RopeOffset::Same(offset) => {
-                fast::rope(x, dimensions, traditional, self.base, scale, *offset, freqs)
+                fast::rope(x, dimensions, traditional, base, scale, *offset, freqs)
             }
             RopeOffset::PerRow(offsets) => {
-                fast::rope_dynamic(x, dimensions, traditional, self.base, scale, offsets, freqs)
+                fast::rope_dynamic(x, dimensions, traditional, base, scale, offsets, freqs)
             }
         }
+    }
+
+    /// `x` with the numbers to be rotated scaled.
+    fn scaled(&self, x: &Array) -> Result<Array, Exception> {
+        if let Some(scales) = self.input_scales.get() {
+            return ops::multiply(x, scales);
+        }
+        let (dimensions, all) = (self.spec.dimensions, x.dim(-1));
+        let scale = |index| if index < dimensions { self.spec.input_scale } else { 1.0 };
+        let scales: Vec<f32> = (0..all).map(scale).collect();
+        // The type is that of the first vectors, as all have it.
+        let scales = match dimensions == all {
+            true => scalar(self.spec.input_scale, x.dtype())?,
+            false => Array::from_slice(&scales, &[all]).as_dtype(x.dtype())?,
+        };
+        scales.eval()?;
+        ops::multiply(x, self.input_scales.get_or_init(|| scales))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn refused(scaling: Value) -> String {
+        let spec = RopeSpec::check(8, 10_000.0, false, Some(&scaling), 4096);
+        spec.expect_err("refused").to_string()
+    }
+
+    #[test]
+    fn what_scales_nothing_is_the_plain_rotation() {
+        let plain = RopeSpec::check(8, 10_000.0, true, None, 4096).expect("a rotation");
+        for scaling in [
+            json!(null),
+            json!({"type": "default"}),
+            json!({"rope_type": "dynamic", "factor": 4.0}),
+            json!({"type": "linear", "factor": 1.0}),
+        ] {
+            let found = RopeSpec::check(8, 10_000.0, true, Some(&scaling), 4096);
+            assert_eq!(found.expect("a rotation"), plain, "{scaling}");
+        }
+    }
+
+    #[test]
+    fn what_is_unknown_or_gives_no_rotation_is_refused() {
+        for (scaling, named) in [
+            (json!({"type": "spiral", "factor": 2.0}), "spiral"),
+            (json!({"factor": 2.0}), "are supported"),
+            (json!("linear"), "are supported"),
+            (json!({"type": "linear", "factor": 0}), "'factor' must be"),
+            (json!({"type": "linear", "factor": "2"}), "'factor' must be"),
+            (json!({"type": "llama3", "factor": 1e300}), "'factor' must be"),
+            (json!({"type": "yarn", "factor": 2.0, "mscale_all_dim": -1e9}), "mscale"),
+            (json!({"type": "yarn"}), "'factor' must be"),
+            (json!({"type": "longrope", "long_factor": [1, 1, 1, 1]}), "original_max"),
+            (
+                json!({"type": "su", "original_max_position_embeddings": 16, "long_factor": [1]}),
+                "a list of 4 numbers",
+            ),
+            (
+                json!({"type": "longrope", "original_max_position_embeddings": 16,
+                       "long_factor": [1, -2, 1, 1]}),
+                "wavelengths above 0",
+            ),
+        ] {
+            let found = refused(scaling.clone());
+            assert!(found.contains(named), "{scaling}: {found}");
+        }
+        for dimensions in [0, 7] {
+            let found = RopeSpec::check(dimensions, 10_000.0, false, None, 4096);
+            assert!(found.is_err(), "{dimensions}");
+        }
+        let yarn = json!({"type": "yarn", "factor": 2.0});
+        RopeSpec::check(8, 1.0, false, Some(&yarn), 4096).expect_err("a base without a logarithm");
     }
 }

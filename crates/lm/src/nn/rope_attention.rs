@@ -1,20 +1,60 @@
 //! Attention from the projections of its input to its heads' outputs: head norms, RoPE, the cache.
 
-use mlx_rs::Array;
 use mlx_rs::error::Exception;
+use mlx_rs::{Array, fast, ops};
 
 use crate::cache::{AttentionStep, DecodeSlot, LayerCache, Mask, RopeOffset};
-use crate::device_kernels::{HeadShape, Kernel, Kernels, Rotation, run};
+use crate::device_kernels::{DeviceKernels, HeadShape, Kernel, Kernels, Rotation, run};
 use crate::ffi;
-use crate::nn::{Projected, RmsNorm, Rope, attention, split_heads};
+use crate::nn::{PositionScale, Projected, RmsNorm, Rope, attention};
 
-/// Normalizes (if the model does) and rotates queries and keys, appends keys and values to the
-/// cache, and attends.
+/// What normalizes queries and keys.
+#[derive(Debug)]
+pub enum HeadNorms {
+    /// Nothing.
+    None,
+    /// RMS norms of each head's vector, with one weight for all heads.
+    OfEach([RmsNorm; 2]),
+    /// RMS norms of the vectors of all heads together.
+    OfAll([RmsNorm; 2]),
+    /// Layer norms of each head's vector, with a weight for each head.
+    OfEachByItself([HeadLayerNorm; 2]),
+}
+
+impl From<Option<[RmsNorm; 2]>> for HeadNorms {
+    fn from(norms: Option<[RmsNorm; 2]>) -> Self {
+        norms.map_or(HeadNorms::None, HeadNorms::OfEach)
+    }
+}
+
+/// A layer norm without a bias, whose weight differs from head to head.
+#[derive(Debug)]
+pub struct HeadLayerNorm {
+    /// `[H, D]`
+    pub weight: Array,
+    /// Avoids division by zero.
+    pub eps: f32,
+}
+
+impl HeadLayerNorm {
+    /// `x` `[B, H, 1, D]` or `[B, L, H, D]` to the same shape.
+    fn forward(&self, x: &Array, is_single: bool) -> Result<Array, Exception> {
+        let normed = fast::layer_norm(x, None, None, self.eps)?;
+        match is_single {
+            true => ops::multiply(normed, self.weight.expand_dims(1)?),
+            false => ops::multiply(normed, &self.weight),
+        }
+    }
+}
+
+/// Normalizes (if the model does) and rotates queries and keys (if the layer does), appends keys and
+/// values to the cache, and attends.
 #[derive(Debug)]
 pub struct RopeAttention {
     heads: HeadShape,
-    norms: Option<[RmsNorm; 2]>,
-    rope: Rope,
+    norms: HeadNorms,
+    rope: Option<Rope>,
+    position_scale: Option<PositionScale>,
     kernel: Option<Box<dyn Kernel>>,
 }
 
@@ -22,22 +62,40 @@ impl RopeAttention {
     /// Attention with `norms` for the vectors of query and key heads.
     pub fn new(
         heads: HeadShape,
-        norms: Option<[RmsNorm; 2]>,
-        rope: Rope,
+        norms: impl Into<HeadNorms>,
+        rope: impl Into<Option<Rope>>,
         kernels: &Kernels,
     ) -> Result<Self, Exception> {
-        let kernel = match kernels {
-            Some(kernels) => {
-                let (angles, traditional) = rope.angles()?;
-                let norms = norms.as_ref().map(|norms| {
-                    let [(query, eps), (key, _)] = norms.each_ref().map(RmsNorm::parts);
-                    ([query, key], eps)
-                });
-                kernels.attention(&heads, Rotation { norms, angles: &angles, traditional })
+        let (norms, rope) = (norms.into(), rope.into());
+        let mut attention =
+            RopeAttention { heads, norms, rope, position_scale: None, kernel: None };
+        if let Some(kernels) = kernels {
+            attention.kernel = attention.kernel(kernels.as_ref())?;
+        }
+        Ok(attention)
+    }
+
+    /// Scales queries by their position too. Without kernels only, which do not.
+    pub fn scale_positions(&mut self, scale: Option<PositionScale>) {
+        self.position_scale = scale;
+    }
+
+    fn kernel(&self, kernels: &dyn DeviceKernels) -> Result<Option<Box<dyn Kernel>>, Exception> {
+        let norms = match &self.norms {
+            HeadNorms::None => None,
+            HeadNorms::OfEach(norms) => {
+                let [(query, eps), (key, _)] = norms.each_ref().map(RmsNorm::parts);
+                Some(([query, key], eps))
             }
-            None => None,
+            HeadNorms::OfAll(_) | HeadNorms::OfEachByItself(_) => return Ok(None),
         };
-        Ok(RopeAttention { heads, norms, rope, kernel })
+        let angles = match &self.rope {
+            Some(rope) => rope.angles()?,
+            // A rotation by nothing.
+            None => Some((Array::from_slice(&[0.0f32], &[1]), false)),
+        };
+        let Some((angles, traditional)) = angles else { return Ok(None) };
+        Ok(kernels.attention(&self.heads, Rotation { norms, angles: &angles, traditional }))
     }
 
     /// Projections of queries, keys and values to the heads' outputs, `[B, L, H D]`.
@@ -52,9 +110,12 @@ impl RopeAttention {
         {
             return Ok(attended);
         }
-        let [queries, keys, values] = self.rotated(projected, &step.offset)?;
+        let [mut queries, keys, values] = self.rotated(projected, &step.offset)?;
+        if let Some(scale) = &self.position_scale {
+            queries = scale.forward(&queries, &step.offset)?;
+        }
         let keys_values = cache.update_and_fetch(keys, values)?;
-        attention(&queries, &keys_values, self.heads.scale, &step.mask)
+        attention(&queries, &keys_values, self.heads, &step.mask)
     }
 
     /// The kernel's output for one token; `None` where the plain form has to run.
@@ -86,49 +147,78 @@ impl RopeAttention {
         offset: &RopeOffset,
     ) -> Result<[Array; 3], Exception> {
         let HeadShape { heads, kv_heads, head_dim, .. } = self.heads;
-        let [queries, keys, values] = match projected {
-            Projected::Parts([queries, keys, values]) => [
-                split_heads(&queries, heads, self.norm(0))?,
-                split_heads(&keys, kv_heads, self.norm(1))?,
-                split_heads(&values, kv_heads, None)?,
-            ],
-            Projected::Joined(joined) => {
-                let (batch, length) = (joined.dim(0), joined.dim(1));
-                let all = heads + 2 * kv_heads;
-                // For a single token the heads are adjacent already.
-                let (shape, axis) = match length {
-                    1 => ([batch, all, 1, head_dim], 1),
-                    _ => ([batch, length, all, head_dim], 2),
-                };
-                let all = joined.reshape(&shape)?;
-                let by_head = |array: Array| match length {
-                    1 => Ok(array),
-                    _ => array.transpose_axes(&[0, 2, 1, 3]),
-                };
-                if self.norms.is_none() {
+        // For a single token the heads are adjacent already; of several, vectors are normalized
+        // before their axes are swapped, while each is contiguous.
+        let is_single = |array: &Array| array.dim(1) == 1;
+        let split = |array: &Array, count: i32| {
+            let batch = array.dim(0);
+            array.reshape(&match is_single(array) {
+                true => [batch, count, 1, head_dim],
+                false => [batch, array.dim(1), count, head_dim],
+            })
+        };
+        let by_head = |array: Array, is_single: bool| match is_single {
+            true => Ok(array),
+            false => array.transpose_axes(&[0, 2, 1, 3]),
+        };
+        let ([queries, keys, values], is_single) = match (projected, &self.norms) {
+            (Projected::Joined(joined), HeadNorms::OfAll(_)) => {
+                let ends = [heads * head_dim, (heads + kv_heads) * head_dim];
+                let [queries, keys, values] = parts(&joined, &ends, 2)?;
+                let [queries, keys] = [self.normed_whole(queries, 0)?, self.normed_whole(keys, 1)?];
+                let split =
+                    [split(&queries, heads)?, split(&keys, kv_heads)?, split(&values, kv_heads)?];
+                (split, is_single(&joined))
+            }
+            (Projected::Joined(joined), norms) => {
+                let is_single = is_single(&joined);
+                let all = split(&joined, heads + 2 * kv_heads)?;
+                let axis = if is_single { 1 } else { 2 };
+                if let HeadNorms::None = norms {
                     // Queries and keys are adjacent and rotate by the same angles: one RoPE call.
                     let [both, values] = parts(&all, &[heads + kv_heads], axis)?;
-                    let both = self.rope.forward(&by_head(both)?, offset)?;
+                    let both = self.turned(by_head(both, is_single)?, offset)?;
                     let [queries, keys] = parts(&both, &[heads], 1)?;
-                    return Ok([queries, keys, by_head(values)?]);
+                    return Ok([queries, keys, by_head(values, is_single)?]);
                 }
-                let [queries, keys, values] = parts(&all, &[heads, heads + kv_heads], axis)?;
-                let normed = |array: Array, norm: Option<&RmsNorm>| match norm {
-                    Some(norm) => norm.forward(&array),
-                    None => Ok(array),
-                };
-                [
-                    by_head(normed(queries, self.norm(0))?)?,
-                    by_head(normed(keys, self.norm(1))?)?,
-                    by_head(values)?,
-                ]
+                (parts(&all, &[heads, heads + kv_heads], axis)?, is_single)
+            }
+            (Projected::Parts([queries, keys, values]), _) => {
+                let is_single = is_single(&queries);
+                let [queries, keys] = [self.normed_whole(queries, 0)?, self.normed_whole(keys, 1)?];
+                let split =
+                    [split(&queries, heads)?, split(&keys, kv_heads)?, split(&values, kv_heads)?];
+                (split, is_single)
             }
         };
-        Ok([self.rope.forward(&queries, offset)?, self.rope.forward(&keys, offset)?, values])
+        let queries = by_head(self.normed_heads(queries, 0, is_single)?, is_single)?;
+        let keys = by_head(self.normed_heads(keys, 1, is_single)?, is_single)?;
+        let values = by_head(values, is_single)?;
+        Ok([self.turned(queries, offset)?, self.turned(keys, offset)?, values])
     }
 
-    fn norm(&self, index: usize) -> Option<&RmsNorm> {
-        self.norms.as_ref().map(|norms| &norms[index])
+    fn turned(&self, x: Array, offset: &RopeOffset) -> Result<Array, Exception> {
+        match &self.rope {
+            Some(rope) => rope.forward(&x, offset),
+            None => Ok(x),
+        }
+    }
+
+    /// Queries (0) or keys (1) of all heads, `[B, L, H D]`.
+    fn normed_whole(&self, x: Array, index: usize) -> Result<Array, Exception> {
+        match &self.norms {
+            HeadNorms::OfAll(norms) => norms[index].forward(&x),
+            _ => Ok(x),
+        }
+    }
+
+    /// Queries (0) or keys (1), head by head.
+    fn normed_heads(&self, x: Array, index: usize, is_single: bool) -> Result<Array, Exception> {
+        match &self.norms {
+            HeadNorms::OfEach(norms) => norms[index].forward(&x),
+            HeadNorms::OfEachByItself(norms) => norms[index].forward(&x, is_single),
+            HeadNorms::None | HeadNorms::OfAll(_) => Ok(x),
+        }
     }
 }
 

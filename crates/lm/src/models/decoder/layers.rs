@@ -1,0 +1,277 @@
+//! A decoder's layers, from its description.
+
+use mlx_rs::error::Exception;
+use mlx_rs::{Array, ops};
+
+use super::{
+    Around, AttentionKind, Decoder, HeadNormKind, LayerKind, Matrix, MlpInputs, MlpKind, NormKind,
+    Projections, Wiring,
+};
+use crate::LmError;
+use crate::cache::{AttentionStep, LayerCache};
+use crate::device_kernels::HeadShape;
+use crate::nn::{
+    HeadLayerNorm, HeadNorms, Linear, Norm, NormGatedUp, NormProjections, NormResidual, NormUp,
+    ProductResidual, Rope, RopeAttention,
+};
+use crate::weights::Layer;
+
+/// A layer: attention and a feed-forward network.
+#[derive(Debug)]
+pub(super) struct Block {
+    pub(super) window: Option<i32>,
+    /// What both read, where they are parallel.
+    shared_norm: Option<Norm>,
+    attention: Attention,
+    mlp: Mlp,
+}
+
+impl Block {
+    pub(super) fn load(
+        layer: &mut Layer,
+        decoder: &Decoder,
+        kind: &LayerKind,
+    ) -> Result<Self, LmError> {
+        let none = Around { before: None, after: None };
+        let (shared, attention, mlp) = match decoder.wiring {
+            Wiring::Sequential { attention, mlp } => (None, attention, mlp),
+            Wiring::Parallel { norm } => (Some(norm), none, none),
+        };
+        Ok(Block {
+            window: kind.window,
+            shared_norm: shared.map(|name| load_norm(layer, decoder, name)).transpose()?,
+            attention: Attention::load(layer, decoder, kind, attention)?,
+            mlp: Mlp::load(layer, decoder, mlp)?,
+        })
+    }
+
+    /// The residual stream `[B, L, D]` after the layer.
+    pub(super) fn forward(
+        &self,
+        x: Array,
+        cache: &mut LayerCache,
+        step: &AttentionStep,
+    ) -> Result<Array, Exception> {
+        match &self.shared_norm {
+            Some(norm) => {
+                let normed = norm.forward(&x)?;
+                let h = self.attention.forward(&normed, &x, cache, step)?;
+                self.mlp.forward(&normed, &h)
+            }
+            None => {
+                let h = self.attention.forward(&x, &x, cache, step)?;
+                self.mlp.forward(&h, &h)
+            }
+        }
+    }
+}
+
+fn load_norm(layer: &mut Layer, decoder: &Decoder, name: &str) -> Result<Norm, LmError> {
+    decoder.norm.load(&mut layer.layer(name), decoder.hidden)
+}
+
+/// The norm before a block, if it has one.
+fn load_before(layer: &mut Layer, decoder: &Decoder, around: Around) -> Result<Norm, LmError> {
+    around.before.map_or(Ok(Norm::None), |name| load_norm(layer, decoder, name))
+}
+
+/// How a block's output is added to the residual stream.
+#[derive(Debug)]
+enum Added {
+    Product(ProductResidual),
+    /// Normalized before it is added.
+    Normed {
+        product: Linear,
+        norm: NormResidual,
+    },
+}
+
+impl Added {
+    /// Adds what `product` computes, after the norm behind the block if it has one.
+    fn load(
+        layer: &mut Layer,
+        decoder: &Decoder,
+        around: Around,
+        product: Linear,
+    ) -> Result<Self, LmError> {
+        let Some(name) = around.after else {
+            let scaled = ProductResidual::scaled(product, decoder.residual_multiplier)?;
+            return Ok(Added::Product(scaled));
+        };
+        product.eval()?;
+        let norm = decoder.norm.load_rms(&mut layer.layer(name), decoder.hidden)?;
+        Ok(Added::Normed { product, norm: NormResidual::new(norm, &layer.kernels()) })
+    }
+
+    fn forward(&self, x: &Array, residual: &Array) -> Result<Array, Exception> {
+        match self {
+            Added::Product(product) => product.forward(x, residual),
+            Added::Normed { product, norm } => norm.forward(&product.forward(x)?, residual),
+        }
+    }
+}
+
+/// Attention with the norms around it and the residual.
+#[derive(Debug)]
+struct Attention {
+    projections: NormProjections<3>,
+    attention: RopeAttention,
+    output: Added,
+}
+
+impl Attention {
+    fn load(
+        layer: &mut Layer,
+        decoder: &Decoder,
+        kind: &LayerKind,
+        around: Around,
+    ) -> Result<Self, LmError> {
+        let attention = &decoder.attention;
+        let HeadShape { heads: num_heads, kv_heads, head_dim, .. } = attention.heads;
+        let norm = load_before(layer, decoder, around)?;
+        let kernels = layer.kernels();
+        let mut own = layer.layer("self_attn");
+        let projections = attention.load_projections(&mut own, decoder.hidden)?;
+        let output = attention.output.load(&mut own, num_heads * head_dim, decoder.hidden)?;
+        let sizes = [(num_heads, 'q'), (kv_heads, 'k')];
+        let norms = attention.head_norms.load(&mut own, decoder.norm, sizes, head_dim)?;
+        let rope = kind.rope.clone().map(Rope::new);
+        // No kernel knows it.
+        let kernels = if attention.position_scale.is_some() { None } else { kernels };
+        let mut heads = RopeAttention::new(attention.heads, norms, rope, &kernels)?;
+        heads.scale_positions(attention.position_scale);
+        Ok(Attention {
+            projections: NormProjections::new(norm, projections)?,
+            attention: heads,
+            output: Added::load(layer, decoder, around, output)?,
+        })
+    }
+
+    /// The residual stream `[B, L, D]` with the attention output of `x` added.
+    fn forward(
+        &self,
+        x: &Array,
+        residual: &Array,
+        cache: &mut LayerCache,
+        step: &AttentionStep,
+    ) -> Result<Array, Exception> {
+        let attended = self.attention.forward(self.projections.forward(x)?, cache, step)?;
+        self.output.forward(&attended, residual)
+    }
+}
+
+impl AttentionKind {
+    fn load_projections(&self, layer: &mut Layer, hidden: i32) -> Result<[Linear; 3], LmError> {
+        let HeadShape { heads, kv_heads, head_dim, .. } = self.heads;
+        let sizes @ [queries, keys, values] =
+            [heads * head_dim, kv_heads * head_dim, kv_heads * head_dim];
+        match self.projections {
+            Projections::Separate { has_bias } => {
+                let mut load =
+                    |name, outputs| Matrix::new(name, has_bias).load(layer, hidden, outputs);
+                Ok([load("q_proj", queries)?, load("k_proj", keys)?, load("v_proj", values)?])
+            }
+            Projections::Joined(matrix) => {
+                let all = matrix.load(layer, hidden, sizes.iter().sum())?;
+                Ok(all.into_parts(sizes)?)
+            }
+        }
+    }
+}
+
+impl HeadNormKind {
+    /// The norms of queries and keys, of so many heads, with the first letter of their names.
+    fn load(
+        self,
+        layer: &mut Layer,
+        norm: NormKind,
+        heads: [(i32, char); 2],
+        head_dim: i32,
+    ) -> Result<HeadNorms, LmError> {
+        let [queries, keys] = heads;
+        let mut rms = |(_, name): (i32, char), dimensions| {
+            norm.load_rms(&mut layer.layer(&format!("{name}_norm")), dimensions)
+        };
+        match self {
+            HeadNormKind::None => Ok(HeadNorms::None),
+            HeadNormKind::OfEach => {
+                Ok(HeadNorms::OfEach([rms(queries, head_dim)?, rms(keys, head_dim)?]))
+            }
+            HeadNormKind::OfAll => Ok(HeadNorms::OfAll([
+                rms(queries, queries.0 * head_dim)?,
+                rms(keys, keys.0 * head_dim)?,
+            ])),
+            HeadNormKind::OfEachByItself | HeadNormKind::OfEachInPieces => {
+                let (NormKind::Rms(eps) | NormKind::RmsPlusOne(eps) | NormKind::Layer { eps, .. }) =
+                    norm;
+                let mut weight = |(count, name): (i32, char)| {
+                    if self == HeadNormKind::OfEachByItself {
+                        return layer
+                            .layer(&format!("{name}_norm"))
+                            .take("weight", &[count, head_dim]);
+                    }
+                    let mut norms = layer.layer(&format!("{name}_layernorm"));
+                    let mut norms = norms.layer("norms");
+                    let each = (0..count)
+                        .map(|head| norms.layer(&head.to_string()).take("weight", &[head_dim]));
+                    let each = each.collect::<Result<Vec<_>, _>>()?;
+                    let weight = ops::stack(&each, 0)?;
+                    weight.eval()?;
+                    Ok(weight)
+                };
+                let [queries, keys] = [weight(queries)?, weight(keys)?];
+                let norm = |weight| HeadLayerNorm { weight, eps };
+                Ok(HeadNorms::OfEachByItself([norm(queries), norm(keys)]))
+            }
+        }
+    }
+}
+
+/// A feed-forward network with the norms around it and the residual.
+#[derive(Debug)]
+struct Mlp {
+    inputs: Inputs,
+    output: Added,
+}
+
+#[derive(Debug)]
+enum Inputs {
+    Gated(NormGatedUp),
+    Plain(NormUp),
+}
+
+impl Mlp {
+    fn load(layer: &mut Layer, decoder: &Decoder, around: Around) -> Result<Self, LmError> {
+        let MlpKind { intermediate, activation, inputs, output } = decoder.mlp;
+        let hidden = decoder.hidden;
+        let norm = load_before(layer, decoder, around)?;
+        let mut own = layer.layer("mlp");
+        let inputs = match inputs {
+            MlpInputs::Gated { has_bias } => {
+                let mut load =
+                    |name| Matrix::new(name, has_bias).load(&mut own, hidden, intermediate);
+                let gate_up = [load("gate_proj")?, load("up_proj")?];
+                Inputs::Gated(NormGatedUp::new(norm, gate_up, activation)?)
+            }
+            MlpInputs::GatedJoined(matrix) => {
+                let both = matrix.load(&mut own, hidden, 2 * intermediate)?;
+                let gate_up = both.into_parts([intermediate; 2])?;
+                Inputs::Gated(NormGatedUp::new(norm, gate_up, activation)?)
+            }
+            MlpInputs::Plain(matrix) => {
+                Inputs::Plain(NormUp::new(norm, matrix.load(&mut own, hidden, intermediate)?)?)
+            }
+        };
+        let output = output.load(&mut own, intermediate, hidden)?;
+        Ok(Mlp { inputs, output: Added::load(layer, decoder, around, output)? })
+    }
+
+    /// The residual stream `[B, L, D]` with the network's output for `x` added.
+    fn forward(&self, x: &Array, residual: &Array) -> Result<Array, Exception> {
+        let activated = match &self.inputs {
+            Inputs::Gated(gated) => gated.forward(x)?,
+            Inputs::Plain(plain) => plain.forward(x)?,
+        };
+        self.output.forward(&activated, residual)
+    }
+}

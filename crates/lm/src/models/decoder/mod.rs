@@ -1,0 +1,519 @@
+//! Dense decoders from a description: what a family's file says about its layers is all that
+//! differs from one family to the next.
+//!
+//! ```text
+//! config.json ─▶ ModelArgs ─▶ Decoder ─┬─▶ CacheSpec, TensorList, Scratch
+//!                (a family)  (this)    └─▶ layers, with the operations of nn/
+//! ```
+//! [`Common::decoder`] describes a llama; a family's file changes in it what the family does
+//! otherwise. Mathematics that no family had before is a layer of `nn/` and a choice here.
+
+mod common;
+mod layers;
+use std::fmt::Debug;
+use std::marker::PhantomData;
+
+use mlx_rs::error::Exception;
+use mlx_rs::{Array, ops};
+use serde::de::DeserializeOwned;
+
+use crate::LmError;
+use crate::cache::{
+    AttentionStep, CacheSpec, KvSizes, KvSpec, LayerCache, LayerCacheSpec, RotatingSpec,
+};
+use crate::device_kernels::{Activation, HeadShape};
+use crate::models::{Architecture, FromConfig, Outline, Scratch};
+use crate::nn::{Embedding, LayerNorm, Linear, Norm, RmsNorm, RopeSpec, scalar, softcap};
+use crate::tensor_list::TensorList;
+use crate::weights::{Layer, Weights};
+
+pub use crate::nn::PositionScale;
+pub use common::{Common, Usual};
+use layers::Block;
+
+/// A family of dense decoders, named by its arguments.
+pub(crate) trait Family: DeserializeOwned + Debug + 'static {
+    /// See [`Architecture::numerics_revision`].
+    const NUMERICS_REVISION: u32 = 1;
+
+    /// What a model with these arguments is. Fails on what is not supported.
+    fn decoder(&self) -> Result<Decoder, LmError>;
+}
+
+/// A dense decoder, described by sizes that were checked and by choices.
+#[derive(Debug, Clone)]
+pub struct Decoder {
+    pub hidden: i32,
+    pub vocab: i32,
+    /// The most tokens that it can attend to.
+    pub context: i32,
+    /// What differs from layer to layer, for each.
+    pub layers: Vec<LayerKind>,
+    /// Every norm of hidden vectors.
+    pub norm: NormKind,
+    pub attention: AttentionKind,
+    pub mlp: MlpKind,
+    pub wiring: Wiring,
+    pub output: Output,
+    /// The factor of embeddings.
+    pub embedding_multiplier: Option<f32>,
+    /// The factor of what a block adds to the residual stream.
+    pub residual_multiplier: Option<f32>,
+    /// The factor of logits.
+    pub logit_multiplier: Option<f32>,
+    /// What logits are capped to.
+    pub logit_softcap: Option<f32>,
+}
+
+/// What differs from layer to layer.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LayerKind {
+    /// How many tokens it attends to; `None` is all.
+    pub window: Option<i32>,
+    /// How it rotates queries and keys; `None` is not at all.
+    pub rope: Option<RopeSpec>,
+}
+
+/// A norm, with epsilon.
+#[derive(Debug, Clone, Copy)]
+pub enum NormKind {
+    Rms(f32),
+    /// An RMS norm that is stored less one.
+    RmsPlusOne(f32),
+    Layer {
+        eps: f32,
+        has_bias: bool,
+    },
+}
+
+/// The attention of every layer.
+#[derive(Debug, Clone)]
+pub struct AttentionKind {
+    pub heads: HeadShape,
+    pub projections: Projections,
+    pub output: Matrix,
+    pub head_norms: HeadNormKind,
+    /// How queries grow with their position.
+    pub position_scale: Option<PositionScale>,
+}
+
+/// Where queries, keys and values come from.
+#[derive(Debug, Clone, Copy)]
+pub enum Projections {
+    /// `q_proj`, `k_proj` and `v_proj`.
+    Separate { has_bias: bool },
+    /// One matrix of all three.
+    Joined(Matrix),
+}
+
+/// A matrix in the weight files.
+#[derive(Debug, Clone, Copy)]
+pub struct Matrix {
+    pub name: &'static str,
+    pub has_bias: bool,
+}
+
+impl Matrix {
+    pub const fn new(name: &'static str, has_bias: bool) -> Self {
+        Matrix { name, has_bias }
+    }
+}
+
+/// What normalizes queries and keys before they are rotated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HeadNormKind {
+    None,
+    /// [`NormKind`] of each head's vector: `q_norm` and `k_norm`.
+    OfEach,
+    /// [`NormKind`] of all heads' vectors together: `q_norm` and `k_norm`.
+    OfAll,
+    /// A layer norm of each head's vector with a weight of its own: `q_norm` and `k_norm`, of
+    /// heads times their length.
+    OfEachByItself,
+    /// The same, stored head by head: `q_layernorm.norms.0` and so on.
+    OfEachInPieces,
+}
+
+/// The feed-forward network of every layer.
+#[derive(Debug, Clone, Copy)]
+pub struct MlpKind {
+    pub intermediate: i32,
+    pub activation: Activation,
+    pub inputs: MlpInputs,
+    pub output: Matrix,
+}
+
+/// The first half of a feed-forward network.
+#[derive(Debug, Clone, Copy)]
+pub enum MlpInputs {
+    /// `gate_proj` and `up_proj`: `activation(gate) * up`.
+    Gated { has_bias: bool },
+    /// The same as one matrix, the gate first.
+    GatedJoined(Matrix),
+    /// `gelu(up)`.
+    Plain(Matrix),
+}
+
+/// How blocks are connected, with the names of their norms.
+#[derive(Debug, Clone, Copy)]
+pub enum Wiring {
+    /// The feed-forward network follows attention.
+    Sequential { attention: Around, mlp: Around },
+    /// Both read the same normalized vectors, and both are added.
+    Parallel { norm: &'static str },
+}
+
+/// The norms before and after a block.
+#[derive(Debug, Clone, Copy)]
+pub struct Around {
+    pub before: Option<&'static str>,
+    pub after: Option<&'static str>,
+}
+
+impl Around {
+    pub const fn before(name: &'static str) -> Self {
+        Around { before: Some(name), after: None }
+    }
+
+    pub const fn after(name: &'static str) -> Self {
+        Around { before: None, after: Some(name) }
+    }
+
+    pub const fn both(before: &'static str, after: &'static str) -> Self {
+        Around { before: Some(before), after: Some(after) }
+    }
+}
+
+/// Where logits come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Output {
+    /// The embeddings.
+    Tied,
+    /// `lm_head`.
+    Own { has_bias: bool },
+    /// `lm_head` if the weight files hold it, otherwise the embeddings.
+    IfStored,
+}
+
+impl NormKind {
+    /// Takes the norm of vectors of `dimensions` from `layer`.
+    fn load(self, layer: &mut Layer, dimensions: i32) -> Result<Norm, LmError> {
+        Ok(match self {
+            NormKind::Rms(_) | NormKind::RmsPlusOne(_) => {
+                Norm::Rms(self.load_rms(layer, dimensions)?)
+            }
+            NormKind::Layer { eps, has_bias } => {
+                Norm::Layer(LayerNorm::load(layer, dimensions, eps, has_bias)?)
+            }
+        })
+    }
+
+    /// As [`NormKind::load`], where `nn` has RMS norms only.
+    fn load_rms(self, layer: &mut Layer, dimensions: i32) -> Result<RmsNorm, LmError> {
+        match self {
+            NormKind::Rms(eps) => RmsNorm::load(layer, dimensions, eps),
+            NormKind::RmsPlusOne(eps) => RmsNorm::load_plus_one(layer, dimensions, eps),
+            NormKind::Layer { .. } => {
+                Err(Exception::custom("no layer norm is written for this place".to_owned()).into())
+            }
+        }
+    }
+
+    fn list(self, list: &mut TensorList, path: &str, dimensions: i32) {
+        list.plain(format!("{path}.weight"), &[dimensions]);
+        if matches!(self, NormKind::Layer { has_bias: true, .. }) {
+            list.plain(format!("{path}.bias"), &[dimensions]);
+        }
+    }
+}
+
+impl Matrix {
+    fn load(self, layer: &mut Layer, inputs: i32, outputs: i32) -> Result<Linear, LmError> {
+        Linear::load(&mut layer.layer(self.name), inputs, outputs, self.has_bias)
+    }
+
+    fn list(self, list: &mut TensorList, path: &str, inputs: i32, outputs: i32) {
+        let path = format!("{path}.{}", self.name);
+        if self.has_bias {
+            list.plain(format!("{path}.bias"), &[outputs]);
+        }
+        list.matrix(path, inputs, outputs);
+    }
+}
+
+impl Decoder {
+    /// A cache for each layer: of all tokens, or of those in its window.
+    fn cache_spec(&self) -> CacheSpec {
+        let HeadShape { kv_heads, head_dim, .. } = self.attention.heads;
+        let sizes = Some(KvSizes::new(kv_heads, head_dim));
+        let of_layer = |layer: &LayerKind| match layer.window {
+            Some(window) => {
+                LayerCacheSpec::Rotating(RotatingSpec { max_size: window as usize, keep: 0, sizes })
+            }
+            None => LayerCacheSpec::Kv(KvSpec { sizes }),
+        };
+        CacheSpec::new(self.layers.iter().map(of_layer).collect())
+    }
+
+    /// How many results of each width live at once, by the example `memory`.
+    fn scratch(&self) -> Scratch {
+        let HeadShape { heads, kv_heads, head_dim, .. } = self.attention.heads;
+        let [hidden, intermediate, queries, keys_values] =
+            [self.hidden, self.mlp.intermediate, heads * head_dim, 2 * kv_heads * head_dim]
+                .map(|width| width as u64);
+        let is_scaled = |layer: &LayerKind| layer.rope.as_ref().is_some_and(RopeSpec::scales_input);
+        let is_normed = self.attention.head_norms != HeadNormKind::None;
+        let has_bias =
+            matches!(self.attention.projections, Projections::Separate { has_bias: true });
+        let of_heads = match is_normed || has_bias || self.layers.iter().any(is_scaled) {
+            true => 3,
+            false => 2,
+        };
+        let of_mlp = if self.mlp.activation == Activation::Silu { 5 } else { 6 };
+        let of_hidden = match self.wiring {
+            Wiring::Sequential { .. } => 3,
+            Wiring::Parallel { .. } => 4,
+        };
+        Scratch {
+            numbers_per_token: of_hidden * hidden
+                + of_mlp * intermediate
+                + of_heads * (queries + keys_values),
+            recurrent_per_token: 0,
+            fixed_numbers: 0,
+            heads: heads as u64,
+            vocab: self.vocab as u64,
+            stores_scores: self.attention.heads.softcap.is_some(),
+        }
+    }
+
+    /// What [`FromConfig::load`] takes.
+    fn tensors(&self) -> TensorList {
+        let &Decoder { hidden, vocab, norm, ref attention, mlp, .. } = self;
+        let mut list = TensorList::default();
+        list.matrix("model.embed_tokens", hidden, vocab);
+        for index in 0..self.layers.len() {
+            let layer = format!("model.layers.{index}");
+            for name in self.wiring.norms() {
+                norm.list(&mut list, &format!("{layer}.{name}"), hidden);
+            }
+            attention.list(&mut list, &format!("{layer}.self_attn"), norm, hidden);
+            mlp.list(&mut list, &format!("{layer}.mlp"), hidden);
+        }
+        norm.list(&mut list, "model.norm", hidden);
+        match self.output {
+            Output::Tied => {}
+            Output::IfStored => list.optional_matrix("lm_head", hidden, vocab),
+            Output::Own { has_bias } => {
+                list.matrix("lm_head", hidden, vocab);
+                if has_bias {
+                    list.plain("lm_head.bias", &[vocab]);
+                }
+            }
+        }
+        list
+    }
+}
+
+impl Wiring {
+    /// The names of all norms of a layer.
+    fn norms(self) -> Vec<&'static str> {
+        match self {
+            Wiring::Sequential { attention, mlp } => {
+                let all = [attention.before, attention.after, mlp.before, mlp.after];
+                all.into_iter().flatten().collect()
+            }
+            Wiring::Parallel { norm } => vec![norm],
+        }
+    }
+}
+
+impl AttentionKind {
+    fn list(&self, list: &mut TensorList, path: &str, norm: NormKind, hidden: i32) {
+        let HeadShape { heads, kv_heads, head_dim, .. } = self.heads;
+        let [queries, keys] = [heads * head_dim, kv_heads * head_dim];
+        match self.projections {
+            Projections::Separate { has_bias } => {
+                for (name, outputs) in [("q_proj", queries), ("k_proj", keys), ("v_proj", keys)] {
+                    Matrix::new(name, has_bias).list(list, path, hidden, outputs);
+                }
+            }
+            Projections::Joined(matrix) => matrix.list(list, path, hidden, queries + 2 * keys),
+        }
+        self.output.list(list, path, queries, hidden);
+        for (name, count) in [('q', heads), ('k', kv_heads)] {
+            match self.head_norms {
+                HeadNormKind::None => {}
+                HeadNormKind::OfEach => norm.list(list, &format!("{path}.{name}_norm"), head_dim),
+                HeadNormKind::OfAll => {
+                    norm.list(list, &format!("{path}.{name}_norm"), count * head_dim);
+                }
+                HeadNormKind::OfEachByItself => {
+                    list.plain(format!("{path}.{name}_norm.weight"), &[count, head_dim]);
+                }
+                HeadNormKind::OfEachInPieces => {
+                    for head in 0..count {
+                        let norm = format!("{path}.{name}_layernorm.norms.{head}.weight");
+                        list.plain(norm, &[head_dim]);
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl MlpKind {
+    fn list(&self, list: &mut TensorList, path: &str, hidden: i32) {
+        let intermediate = self.intermediate;
+        match self.inputs {
+            MlpInputs::Gated { has_bias } => {
+                Matrix::new("gate_proj", has_bias).list(list, path, hidden, intermediate);
+                Matrix::new("up_proj", has_bias).list(list, path, hidden, intermediate);
+            }
+            MlpInputs::GatedJoined(matrix) => matrix.list(list, path, hidden, 2 * intermediate),
+            MlpInputs::Plain(matrix) => matrix.list(list, path, hidden, intermediate),
+        }
+        self.output.list(list, path, intermediate, hidden);
+    }
+}
+
+/// A loaded decoder of a family.
+#[derive(Debug)]
+pub struct DecoderModel<F> {
+    decoder: Decoder,
+    embed_tokens: Embedding,
+    embedding_multiplier: Option<Array>, // scalar
+    layers: Vec<Block>,
+    norm: Norm,
+    lm_head: Option<Linear>,         // `None`: tied to embed_tokens
+    logit_multiplier: Option<Array>, // scalar
+    family: PhantomData<F>,
+}
+
+impl<F: Family> FromConfig for DecoderModel<F> {
+    type Args = F;
+
+    fn outline(args: &F) -> Result<Outline, LmError> {
+        let decoder = args.decoder()?;
+        Ok(Outline {
+            cache: decoder.cache_spec(),
+            context_length: decoder.context as usize,
+            is_tied: decoder.output == Output::Tied,
+            scratch: decoder.scratch(),
+            tensors: decoder.tensors(),
+        })
+    }
+
+    fn load(args: F, weights: &mut Weights) -> Result<Self, LmError> {
+        let decoder = args.decoder()?;
+        let (hidden, vocab) = (decoder.hidden, decoder.vocab);
+        // Older checkpoints store RoPE frequencies, which follow from the config; tied checkpoints
+        // may store the output layer again.
+        weights.ignore(|name| {
+            name.ends_with("rotary_emb.inv_freq")
+                || (decoder.output == Output::Tied && name.starts_with("lm_head."))
+        });
+        let embed_tokens =
+            Embedding::load(&mut weights.layer("model.embed_tokens"), vocab, hidden)?;
+        let dtype = embed_tokens.forward(&Array::from_slice(&[0], &[1, 1]))?.dtype();
+        let mut layers = Vec::with_capacity(decoder.layers.len());
+        for (index, kind) in decoder.layers.iter().enumerate() {
+            let mut layer = weights.layer(format!("model.layers.{index}"));
+            layers.push(Block::load(&mut layer, &decoder, kind)?);
+        }
+        let norm = decoder.norm.load(&mut weights.layer("model.norm"), hidden)?;
+        let (has_head, has_bias) = match decoder.output {
+            Output::Tied => (false, false),
+            Output::Own { has_bias } => (true, has_bias),
+            Output::IfStored => (weights.contains("lm_head.weight"), false),
+        };
+        let lm_head = match has_head {
+            true => Some(Linear::load(&mut weights.layer("lm_head"), hidden, vocab, has_bias)?),
+            false => None,
+        };
+        if let Some(lm_head) = &lm_head {
+            lm_head.eval()?;
+        }
+        let multiplier =
+            |factor: Option<f32>| factor.map(|factor| scalar(factor, dtype)).transpose();
+        Ok(DecoderModel {
+            embed_tokens,
+            embedding_multiplier: multiplier(decoder.embedding_multiplier)?,
+            layers,
+            norm,
+            lm_head,
+            logit_multiplier: multiplier(decoder.logit_multiplier)?,
+            decoder,
+            family: PhantomData,
+        })
+    }
+}
+
+impl<F: Family> Architecture for DecoderModel<F> {
+    fn embed(&self, tokens: &Array) -> Result<Array, LmError> {
+        Ok(self.embed_tokens.forward(tokens)?)
+    }
+
+    fn forward(&self, embeddings: Array, caches: &mut [LayerCache]) -> Result<Array, LmError> {
+        // Scaled here and not in `embed`, so that embeddings from the caller are scaled too.
+        let mut x = match &self.embedding_multiplier {
+            Some(multiplier) => ops::multiply(embeddings, multiplier)?,
+            None => embeddings,
+        };
+        // Layers with the same window share a step.
+        let mut steps: Vec<(Option<i32>, AttentionStep)> = Vec::new();
+        for (layer, cache) in self.layers.iter().zip(caches) {
+            let known = steps.iter().position(|(window, _)| *window == layer.window);
+            let index = match known {
+                Some(index) => index,
+                None => {
+                    let step = cache.attention_step(x.dim(1), layer.window)?;
+                    steps.push((layer.window, step));
+                    steps.len() - 1
+                }
+            };
+            x = layer.forward(x, cache, &steps[index].1)?;
+        }
+        Ok(self.norm.forward(&x)?)
+    }
+
+    fn logits(&self, hidden: &Array) -> Result<Array, LmError> {
+        let mut logits = match &self.lm_head {
+            Some(lm_head) => lm_head.forward(hidden)?,
+            None => self.embed_tokens.as_linear(hidden)?,
+        };
+        if let Some(multiplier) = &self.logit_multiplier {
+            logits = ops::multiply(logits, multiplier)?;
+        }
+        match self.decoder.logit_softcap {
+            Some(cap) => Ok(softcap(&logits, cap)?),
+            None => Ok(logits),
+        }
+    }
+
+    fn cache_spec(&self) -> CacheSpec {
+        self.decoder.cache_spec()
+    }
+
+    fn numerics_revision(&self) -> u32 {
+        F::NUMERICS_REVISION
+    }
+
+    fn vocab_size(&self) -> usize {
+        self.decoder.vocab as usize
+    }
+
+    fn context_length(&self) -> usize {
+        self.decoder.context as usize
+    }
+}
+
+/// The key of a config that a family refuses.
+#[cfg(test)]
+pub(super) fn refused_key<F: Family>(config: &serde_json::Value) -> Option<&'static str> {
+    let args = F::deserialize(config).unwrap_or_else(|error| panic!("{config}: {error}"));
+    match args.decoder() {
+        Ok(_) => None,
+        Err(LmError::Config { name, .. }) => Some(name),
+        Err(other) => panic!("{config}: {other}"),
+    }
+}
