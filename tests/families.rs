@@ -26,6 +26,7 @@ const FAMILIES: &[&str] = &[
     "qwen3/quant4-tied",
     "qwen3_moe/quant4",
     "qwen3_next/dense",
+    "smollm3/dense",
 ];
 
 /// The lengths of the prompts whose last logits are expected.

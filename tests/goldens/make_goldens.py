@@ -420,6 +420,12 @@ def llama_with_windows():
     }  # fmt: skip
 
 
+def smollm3():
+    dense = small("smollm3", num_hidden_layers=4, tie_word_embeddings=True)
+    named = dense | dict(num_hidden_layers=2, no_rope_layers=[0, 1], tie_word_embeddings=False)
+    return Family("smollm3", usual, cases(dense, no_rope_layers=Case(named)))
+
+
 FAMILIES = {
     "llama": llama(),
     "gemma3_text": gemma3_text_family(),
@@ -427,6 +433,7 @@ FAMILIES = {
     "qwen3": qwen3(),
     "qwen3_moe": qwen3_moe(),
     "qwen3_next": qwen3_next_family(),
+    "smollm3": smollm3(),
 }
 
 

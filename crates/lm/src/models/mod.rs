@@ -9,6 +9,7 @@ mod qwen3_moe;
 mod qwen3_next;
 #[cfg(feature = "scripted")]
 mod scripted;
+mod smollm3;
 
 use std::cell::OnceCell;
 use std::fmt::Debug;
@@ -38,6 +39,7 @@ const ARCHITECTURES: &[Registered] = &[
     registered::<qwen3::Model>("qwen3", "Qwen3"),
     registered::<qwen3_moe::Model>("qwen3_moe", "Qwen3 with experts"),
     registered::<qwen3_next::Model>("qwen3_next", "Qwen3-Next"),
+    described::<smollm3::ModelArgs>("smollm3", "SmolLM3"),
     described::<llama::ModelArgs>("xverse", "XVERSE"),
 ];
 
