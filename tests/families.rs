@@ -22,6 +22,7 @@ const FAMILIES: &[&str] = &[
     "llama/mistral-windows",
     "llama/rope-yarn",
     "llama/xverse",
+    "phi3/longrope",
     "qwen2/dense",
     "qwen3/quant4-tied",
     "qwen3_moe/quant4",

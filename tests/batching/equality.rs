@@ -22,6 +22,7 @@ const MODELS: &[&str] = &[
     "llama/quant4-untied",
     "gemma3_text/dense",
     "gemma3_text/pattern3",
+    "phi3/longrope",
     "qwen2/dense",
     "qwen3/dense",
     "qwen3_moe/dense",

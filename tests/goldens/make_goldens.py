@@ -426,9 +426,22 @@ def smollm3():
     return Family("smollm3", usual, cases(dense, no_rope_layers=Case(named)))
 
 
+def phi3():
+    dense = small("phi3", tie_word_embeddings=False, rope_scaling=None)
+    factors = dict(short_factor=[1.0] * 12, long_factor=[1.0 + 0.25 * pair for pair in range(12)])
+    long = dict(partial_rotary_factor=0.75, original_max_position_embeddings=64)
+    return Family("phi3", usual, cases(
+        dense,
+        longrope=Case(dense | long | dict(rope_scaling={"type": "longrope", **factors}, tie_word_embeddings=True)),
+        su_short=Case(dense | long | dict(rope_scaling={"type": "su", **factors}, max_position_embeddings=64)),
+        linear=Case(dense | dict(rope_scaling={"type": "linear", "long_factor": [], "factor": 2.0}, partial_rotary_factor=0.5)),
+    ))  # fmt: skip
+
+
 FAMILIES = {
     "llama": llama(),
     "gemma3_text": gemma3_text_family(),
+    "phi3": phi3(),
     "qwen2": qwen2(),
     "qwen3": qwen3(),
     "qwen3_moe": qwen3_moe(),

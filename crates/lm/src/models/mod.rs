@@ -3,6 +3,7 @@
 mod decoder;
 mod gemma3_text;
 mod llama;
+mod phi3;
 mod qwen2;
 mod qwen3;
 mod qwen3_moe;
@@ -35,6 +36,7 @@ const ARCHITECTURES: &[Registered] = &[
     described::<llama::ModelArgs>("iquestcoder", "IQuest-Coder"),
     described::<llama::ModelArgs>("llama", "Llama 2 and 3, SmolLM2"),
     described::<llama::ModelArgs>("mistral", "Mistral"),
+    described::<phi3::ModelArgs>("phi3", "Phi-3, Phi-3.5, Phi-4"),
     described::<qwen2::ModelArgs>("qwen2", "Qwen2, Qwen2.5"),
     registered::<qwen3::Model>("qwen3", "Qwen3"),
     registered::<qwen3_moe::Model>("qwen3_moe", "Qwen3 with experts"),
