@@ -17,6 +17,8 @@ use crate::{Expected, compare, compare_within, config, forward};
 
 /// A checkpoint of each family that has all kinds of its layers.
 const FAMILIES: &[&str] = &[
+    "gemma/quant4",
+    "gemma2/dense",
     "gemma3_text/pattern3",
     "llama/iquestcoder",
     "llama/mistral-windows",

@@ -20,6 +20,7 @@ const MODELS: &[&str] = &[
     "llama/gqa",
     "llama/rope-llama3",
     "llama/quant4-untied",
+    "gemma2/dense",
     "gemma3_text/dense",
     "gemma3_text/pattern3",
     "phi3/longrope",

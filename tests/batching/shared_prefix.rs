@@ -14,6 +14,7 @@ pub const MODELS: &[&str] = &[
     "llama/dense-tied",
     "llama/gqa",
     "llama/quant4-untied",
+    "gemma2/dense",
     "gemma3_text/dense",
     "gemma3_text/pattern3",
     "qwen2/dense",

@@ -426,6 +426,21 @@ def smollm3():
     return Family("smollm3", usual, cases(dense, no_rope_layers=Case(named)))
 
 
+def gemma():
+    dense = small("gemma", head_dim=32, hidden_act="gelu_pytorch_tanh")
+    return Family("gemma", gemmas, cases(dense))
+
+
+def gemma2():
+    """Caps that are reached."""
+    dense = small(
+        "gemma2", head_dim=32, num_attention_heads=4, num_key_value_heads=2, query_pre_attn_scalar=24, attn_logit_softcapping=4.0,
+        final_logit_softcapping=10.0, hidden_activation="gelu_pytorch_tanh",
+    )  # fmt: skip
+    defaults = without(dense, "query_pre_attn_scalar", "attn_logit_softcapping", "final_logit_softcapping", "rope_theta")
+    return Family("gemma2", smaller_gemmas, cases(dense, defaults=Case(defaults)))
+
+
 def phi3():
     dense = small("phi3", tie_word_embeddings=False, rope_scaling=None)
     factors = dict(short_factor=[1.0] * 12, long_factor=[1.0 + 0.25 * pair for pair in range(12)])
@@ -440,6 +455,8 @@ def phi3():
 
 FAMILIES = {
     "llama": llama(),
+    "gemma": gemma(),
+    "gemma2": gemma2(),
     "gemma3_text": gemma3_text_family(),
     "phi3": phi3(),
     "qwen2": qwen2(),

@@ -1,6 +1,8 @@
 //! The architectures: one file each, named after config.json's `model_type`.
 
 mod decoder;
+mod gemma;
+mod gemma2;
 mod gemma3_text;
 mod llama;
 mod phi3;
@@ -32,6 +34,8 @@ use decoder::{DecoderModel, Family};
 /// All architectures, by the values of config.json's `model_type`, with the models that people know
 /// them by.
 const ARCHITECTURES: &[Registered] = &[
+    described::<gemma::ModelArgs>("gemma", "Gemma"),
+    described::<gemma2::ModelArgs>("gemma2", "Gemma 2"),
     described::<gemma3_text::ModelArgs>("gemma3_text", "Gemma 3 (text)"),
     described::<llama::ModelArgs>("iquestcoder", "IQuest-Coder"),
     described::<llama::ModelArgs>("llama", "Llama 2 and 3, SmolLM2"),
