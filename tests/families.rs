@@ -19,11 +19,13 @@ use crate::{Expected, compare, compare_within, config, forward};
 const FAMILIES: &[&str] = &[
     "gemma/quant4",
     "gemma2/dense",
+    "gemma3/dense",
     "gemma3_text/pattern3",
     "llama/iquestcoder",
     "llama/mistral-windows",
     "llama/rope-yarn",
     "llama/xverse",
+    "mistral3/ministral",
     "phi3/longrope",
     "qwen2/dense",
     "qwen3/quant4-tied",

@@ -23,6 +23,7 @@ const MODELS: &[&str] = &[
     "gemma2/dense",
     "gemma3_text/dense",
     "gemma3_text/pattern3",
+    "mistral3/ministral",
     "phi3/longrope",
     "qwen2/dense",
     "qwen3/dense",

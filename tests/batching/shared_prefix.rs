@@ -17,6 +17,7 @@ pub const MODELS: &[&str] = &[
     "gemma2/dense",
     "gemma3_text/dense",
     "gemma3_text/pattern3",
+    "mistral3/ministral",
     "qwen2/dense",
     "qwen3/dense",
     "qwen3_moe/dense",

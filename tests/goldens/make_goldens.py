@@ -453,11 +453,47 @@ def phi3():
     ))  # fmt: skip
 
 
+def gemma3():
+    text = small("gemma3_text", head_dim=32, num_hidden_layers=3, sliding_window=8, sliding_window_pattern=2, query_pre_attn_scalar=12)
+    layers = dict(num_attention_heads=2, num_key_value_heads=1)
+    dense = dict(
+        architectures=["Gemma3ForConditionalGeneration"], model_type="gemma3", vocab_size=96, torch_dtype="float32", eos_token_id=[1, 2],
+        text_config=without(text, "vocab_size", "torch_dtype") | layers, vision_config=dict(model_type="siglip_vision_model", hidden_size=8),
+    )  # fmt: skip
+    mixed = quantization(4, language_model__model__embed_tokens=(8, 32), language_model__model__layers__0__mlp__up_proj=False)
+    # The heads of Gemma 3 4B, which its config leaves out.
+    usual_heads = dense | dict(text_config=without(dense["text_config"], *layers) | dict(num_hidden_layers=2, head_dim=8))
+    return Family("gemma3", smaller_gemmas, {
+        "dense": Case(dense, beside_images),
+        "quant-mixed": Case(dense | dict(quantization=mixed, torch_dtype="bfloat16"), beside_images),
+        "usual-heads": Case(usual_heads, beside_images),
+    })  # fmt: skip
+
+
+def mistral3():
+    """Queries of Ministral grow after 16 tokens."""
+    text = without(small("mistral", head_dim=32), "torch_dtype")
+    rope = YARN | dict(rope_theta=10000.0, llama_4_scaling_beta=0.5, original_max_position_embeddings=16, mscale=1.0, mscale_all_dim=1.0)
+    grows = without(text, "rope_theta") | dict(model_type="ministral3", rope_parameters=rope, tie_word_embeddings=True)
+    whole = dict(
+        architectures=["Mistral3ForConditionalGeneration"], model_type="mistral3", torch_dtype="float32", text_config=text,
+        vision_config=dict(model_type="pixtral", hidden_size=8),
+    )  # fmt: skip
+    quant4 = dict(text_config=grows, quantization=quantization(4), torch_dtype="bfloat16")
+    return Family("mistral3", usual, {
+        "dense": Case(whole, beside_images_as_published),
+        "ministral": Case(whole | dict(text_config=grows), beside_images),
+        "ministral-quant4": Case(whole | quant4, beside_images),
+    })  # fmt: skip
+
+
 FAMILIES = {
     "llama": llama(),
     "gemma": gemma(),
     "gemma2": gemma2(),
+    "gemma3": gemma3(),
     "gemma3_text": gemma3_text_family(),
+    "mistral3": mistral3(),
     "phi3": phi3(),
     "qwen2": qwen2(),
     "qwen3": qwen3(),

@@ -5,12 +5,12 @@ use std::path::Path;
 
 use cairn_chat::{ChatError, ChatTemplate, Message, Role};
 use cairn_formats::FileError;
-use cairn_formats::safetensors::{HeaderProblem, SafetensorsError, check_weight_files};
+use cairn_formats::safetensors::{HeaderProblem, SafetensorsError};
 
 use crate::config::{ConfigFile, QuantizationConfig};
 use crate::load::eos_token_ids;
 use crate::model_memory::{is_ignored, is_scripted};
-use crate::{LmError, LoadOptions, ModelMemory, Tokenizer, models};
+use crate::{LmError, LoadOptions, ModelMemory, Tokenizer, models, text_part};
 
 /// What a model that can be used is.
 #[derive(Debug, Clone, PartialEq)]
@@ -38,7 +38,7 @@ pub fn check_model(folder: &Path) -> Result<ModelCheck, LmError> {
     let memory = match is_scripted(&config) {
         true => ModelMemory::read(folder, options)?,
         false => {
-            let files = check_weight_files(folder)?;
+            let files = text_part::weight_files(folder, &config)?;
             let quantization = QuantizationConfig::parse(&config)?;
             let is_tied = outline.is_tied;
             outline.tensors.check(

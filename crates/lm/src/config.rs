@@ -5,14 +5,14 @@ use std::path::Path;
 
 use cairn_formats::{MAX_CONFIG_BYTES, read_file};
 
-use crate::LmError;
+use crate::{LmError, text_part};
 
 /// config.json as it was read.
 #[derive(Debug)]
 pub struct ConfigFile {
     /// Its bytes, from which hashes are computed.
     pub bytes: Vec<u8>,
-    /// The parsed bytes.
+    /// The parsed bytes; of a model with several parts, what they say of its text part.
     pub value: serde_json::Value,
 }
 
@@ -23,7 +23,7 @@ impl ConfigFile {
         let bytes = read_file(&path, MAX_CONFIG_BYTES)?;
         let value =
             serde_json::from_slice(&bytes).map_err(|source| LmError::Json { path, source })?;
-        Ok(ConfigFile { bytes, value })
+        Ok(ConfigFile { bytes, value: text_part::config(value) })
     }
 }
 

@@ -17,12 +17,12 @@
 //! generate                                 prefill, decode, draft models, text, stop rules
 //! check_model · model_memory               what a folder is and takes, without reading its weights
 //! sample · load                            choosing tokens · loading a model folder
-//! models                                   one architecture, one file
+//! models                                   one architecture, one file; decoder/ for dense ones
 //! nn                                       the mathematics that architectures share
 //! cuda                                     kernels for some of it, on CUDA devices
 //! cache · weights · tokenizer              KV caches and states · tensors by name · text and token ids
 //! tensor_list                              the tensors that an architecture takes
-//! config · error                           config.json · errors
+//! config · text_part · error               config.json · the text part of a whole · errors
 //! ffi · device · memory · device_kernels   MLX itself; the kernels that a device may have
 //! ```
 //! A module uses those below it. The one exception is [`cache::make_prompt_cache`], which asks a
@@ -71,6 +71,7 @@ pub mod models;
 mod nn;
 mod sample;
 mod tensor_list;
+mod text_part;
 mod tokenizer;
 mod weights;
 

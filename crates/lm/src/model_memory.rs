@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use cairn_formats::safetensors::{self, SafetensorsFile, TensorEntry, check_weight_files};
+use cairn_formats::safetensors::{self, SafetensorsFile, TensorEntry};
 use mlx_rs::Dtype;
 use serde_json::Value;
 
@@ -17,6 +17,7 @@ use crate::device::ComputeDevice;
 use crate::models::{self, Outline, Scratch};
 use crate::nn::exponential::{MAX_SIZE, is_composed};
 use crate::tensor_list::TensorList;
+use crate::text_part;
 use crate::weights::LoadOptions;
 
 /// The memory of a model on this device.
@@ -76,7 +77,7 @@ impl ModelMemory {
         if is_scripted(&config) {
             return Ok(ModelMemory::without_weights(&config, outline, ComputeDevice::current()));
         }
-        ModelMemory::of_files(&config, outline, &check_weight_files(folder)?, options)
+        ModelMemory::of_files(&config, outline, &text_part::weight_files(folder, &config)?, options)
     }
 
     /// As [`ModelMemory::read`], of files that are open.
@@ -119,6 +120,7 @@ impl ModelMemory {
         config: &Value,
         weight_file_bytes: u64,
     ) -> Result<Self, LmError> {
+        let config = &text_part::config(config.clone());
         // Errors then name "config.json".
         let mut outline = models::outline(Path::new(""), config)?;
         let tensors = std::mem::take(&mut outline.tensors);
@@ -397,7 +399,7 @@ mod tests {
         for case in cairn_tiny_models::tiny_models() {
             let folder = cairn_tiny_models::tiny_model(&case);
             let config = ConfigFile::read(&folder).unwrap().value;
-            let files = check_weight_files(&folder).unwrap();
+            let files = text_part::weight_files(&folder, &config).unwrap();
             // Of tiny files, headers are a large part, unlike of others.
             let file_bytes = files.iter().map(SafetensorsFile::data_bytes).sum();
             let read = ModelMemory::read(&folder, OPTIONS).unwrap();

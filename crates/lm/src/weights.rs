@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use cairn_formats::safetensors::{self, SafetensorsFile, TensorEntry, check_weight_files};
+use cairn_formats::safetensors::{self, SafetensorsFile, TensorEntry};
 use mlx_rs::{Array, Dtype, ops};
 
 use crate::LmError;
@@ -14,6 +14,7 @@ use crate::device_kernels::Kernels;
 use crate::ffi;
 use crate::load_progress::{LoadProgress, OnPart, PART_BYTES};
 use crate::tensor_list::check_groups;
+use crate::text_part;
 
 /// How weights are loaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,7 +59,7 @@ impl Weights {
         options: LoadOptions,
         on_part: OnPart,
     ) -> Result<Self, LmError> {
-        let files = check_weight_files(folder)?;
+        let files = text_part::weight_files(folder, config)?;
         let mut remaining = BTreeMap::new();
         for (index, file) in files.iter().enumerate() {
             remaining.extend(file.tensors().iter().map(|tensor| (tensor.name.clone(), index)));

@@ -108,6 +108,30 @@ impl SafetensorsFile {
         self.index.get(name).map(|index| &self.tensors[*index])
     }
 
+    /// The file with other names for its tensors, without those that get none. Fails if two get the
+    /// same.
+    pub fn renamed(
+        mut self,
+        name_of: impl Fn(&str) -> Option<String>,
+    ) -> Result<SafetensorsFile, SafetensorsError> {
+        let path = &self.path;
+        self.tensors = std::mem::take(&mut self.tensors)
+            .into_iter()
+            .filter_map(|tensor| Some(TensorEntry { name: name_of(&tensor.name)?, ..tensor }))
+            .collect();
+        self.index.clear();
+        for (index, tensor) in self.tensors.iter().enumerate() {
+            if self.index.insert(tensor.name.clone(), index).is_some() {
+                return Err(SafetensorsError::DuplicateTensor {
+                    name: tensor.name.clone(),
+                    first: path.clone(),
+                    second: path.clone(),
+                });
+            }
+        }
+        Ok(self)
+    }
+
     /// The `__metadata__` map; empty if the file has none.
     pub fn metadata(&self) -> &BTreeMap<String, String> {
         &self.metadata

@@ -2,6 +2,7 @@
 //! to all tokens. Reference: mlx-lm's gemma3_text.py.
 
 use serde::Deserialize;
+use serde_json::Value;
 
 use super::decoder::{
     Around, Common, Decoder, Family, HeadNormKind, LayerKind, NormKind, Output, Usual, Wiring,
@@ -25,7 +26,7 @@ pub struct ModelArgs {
     vocab_size: i64,
     rope_theta: f64,
     rope_local_base_freq: f64,
-    rope_scaling: Option<serde_json::Value>,
+    rope_scaling: Option<Value>,
     query_pre_attn_scalar: f64,
     sliding_window: i64,
     sliding_window_pattern: i64,
@@ -34,6 +35,8 @@ pub struct ModelArgs {
     attn_logit_softcapping: Option<f64>,
     final_logit_softcapping: Option<f64>,
     use_bidirectional_attention: bool,
+    /// By the kind of layer; in place of the three keys about rotation.
+    rope_parameters: Option<Value>,
 }
 
 impl Default for ModelArgs {
@@ -58,6 +61,7 @@ impl Default for ModelArgs {
             attn_logit_softcapping: None,
             final_logit_softcapping: None,
             use_bidirectional_attention: false,
+            rope_parameters: None,
         }
     }
 }
@@ -65,6 +69,7 @@ impl Default for ModelArgs {
 impl ModelArgs {
     /// The keys that other families have too.
     fn common(&self) -> Common {
+        let full = self.rope_of("full_attention");
         Common {
             hidden_size: self.hidden_size,
             num_hidden_layers: self.num_hidden_layers,
@@ -74,9 +79,9 @@ impl ModelArgs {
             head_dim: Some(self.head_dim),
             vocab_size: self.vocab_size,
             max_position_embeddings: Some(self.max_position_embeddings),
-            rope_theta: Some(self.rope_theta),
+            rope_theta: Some(theta_of(full).unwrap_or(self.rope_theta)),
             rope_traditional: None,
-            rope_scaling: self.rope_scaling.clone(),
+            rope_scaling: self.rope_scaling.clone().or_else(|| full.cloned()),
             rope_parameters: None,
             partial_rotary_factor: None,
             layer_types: self.layer_types.clone(),
@@ -84,6 +89,15 @@ impl ModelArgs {
             tie_word_embeddings: None,
         }
     }
+
+    /// How newer configs say the layers of a kind rotate.
+    fn rope_of(&self, kind: &str) -> Option<&Value> {
+        self.rope_parameters.as_ref()?.get(kind)
+    }
+}
+
+fn theta_of(rope: Option<&Value>) -> Option<f64> {
+    rope?.get("rope_theta")?.as_f64()
 }
 
 impl Family for ModelArgs {
@@ -140,7 +154,9 @@ impl ModelArgs {
         let pattern = self.sliding_window_pattern;
         common.set_windows_or_pattern(pattern, None, &mut decoder.layers)?;
         let head_dim = decoder.attention.heads.head_dim;
-        let base = check_positive("rope_local_base_freq", self.rope_local_base_freq)?;
+        let base = theta_of(self.rope_of("sliding_attention"));
+        let base = base.unwrap_or(self.rope_local_base_freq);
+        let base = check_positive("rope_local_base_freq", base)?;
         let local = RopeSpec::check(head_dim, base.into(), false, None, decoder.context)?;
         for LayerKind { window, rope } in &mut decoder.layers {
             if window.is_some() {
@@ -168,6 +184,25 @@ mod tests {
             other => panic!("{config}: {other}"),
         });
         assert_eq!(found.as_deref().map_err(|name| *name), expected, "{config}");
+    }
+
+    #[test]
+    fn rotation_is_read_from_either_form() {
+        let ropes = |config: serde_json::Value| {
+            let args = ModelArgs::deserialize(&config).expect("arguments");
+            let layers = args.decoder().expect("a decoder").layers;
+            layers.into_iter().map(|layer| format!("{:?}", layer.rope)).collect::<Vec<_>>()
+        };
+        let linear = json!({"rope_type": "linear", "factor": 8.0, "rope_theta": 2e6});
+        let flat = json!({"num_hidden_layers": 6, "rope_theta": 2e6, "rope_scaling": linear,
+            "rope_local_base_freq": 3e4});
+        let nested = json!({"num_hidden_layers": 6, "rope_parameters": {"full_attention": linear,
+            "sliding_attention": {"rope_type": "default", "rope_theta": 3e4}}});
+        let plain = ropes(json!({"num_hidden_layers": 6}));
+        assert_eq!(ropes(nested), ropes(flat.clone()));
+        let differs: Vec<bool> =
+            std::iter::zip(&plain, ropes(flat)).map(|(one, other)| *one != other).collect();
+        assert_eq!(differs, [true; 6], "the config is read");
     }
 
     #[test]

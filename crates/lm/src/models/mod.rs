@@ -5,6 +5,7 @@ mod gemma;
 mod gemma2;
 mod gemma3_text;
 mod llama;
+mod mistral3;
 mod phi3;
 mod qwen2;
 mod qwen3;
@@ -36,10 +37,12 @@ use decoder::{DecoderModel, Family};
 const ARCHITECTURES: &[Registered] = &[
     described::<gemma::ModelArgs>("gemma", "Gemma"),
     described::<gemma2::ModelArgs>("gemma2", "Gemma 2"),
+    described::<gemma3_text::ModelArgs>("gemma3", "Gemma 3 (text part)"),
     described::<gemma3_text::ModelArgs>("gemma3_text", "Gemma 3 (text)"),
     described::<llama::ModelArgs>("iquestcoder", "IQuest-Coder"),
     described::<llama::ModelArgs>("llama", "Llama 2 and 3, SmolLM2"),
     described::<llama::ModelArgs>("mistral", "Mistral"),
+    described::<mistral3::ModelArgs>("mistral3", "Mistral Small 3, Devstral (text part)"),
     described::<phi3::ModelArgs>("phi3", "Phi-3, Phi-3.5, Phi-4"),
     described::<qwen2::ModelArgs>("qwen2", "Qwen2, Qwen2.5"),
     registered::<qwen3::Model>("qwen3", "Qwen3"),

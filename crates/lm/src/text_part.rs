@@ -1,0 +1,116 @@
+//! The text part of a model that has others too, such as one that sees images: its config and its
+//! tensors as a model of text alone has them.
+
+use std::path::Path;
+
+use cairn_formats::safetensors::{SafetensorsFile, check_weight_files};
+use serde_json::{Map, Value, json};
+
+use crate::LmError;
+
+/// The `model_type`s of such models, with what their text parts take for keys that are left out.
+fn usual(model_type: &str) -> Option<Value> {
+    match model_type {
+        "gemma3" => Some(json!({
+            "num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 262_208,
+            "max_position_embeddings": 131_072,
+        })),
+        "mistral3" => Some(json!({ "tie_word_embeddings": false })),
+        _ => None,
+    }
+}
+
+fn model_type(config: &Value) -> &str {
+    config.get("model_type").and_then(Value::as_str).unwrap_or_default()
+}
+
+/// The config of the text part, with the entries of the whole that it does not have; any other
+/// model's config as it is.
+pub(crate) fn config(config: Value) -> Value {
+    let Some(Value::Object(usual)) = usual(model_type(&config)) else { return config };
+    let Value::Object(mut whole) = config else { return config };
+    let Some(Value::Object(mut text)) = whole.remove("text_config") else {
+        return Value::Object(whole);
+    };
+    whole.remove("vision_config");
+    if let Some(kind) = text.remove("model_type") {
+        text.insert("text_model_type".to_owned(), kind);
+    }
+    for (name, value) in usual {
+        text.entry(name).or_insert(value);
+    }
+    // Embeddings of images are counted in the vocabulary of the whole.
+    if let Some(vocab) = whole.remove("vocab_size") {
+        text.insert("vocab_size".to_owned(), vocab);
+    }
+    for name in ["quantization", "quantization_config"] {
+        if let Some(Value::Object(section)) = whole.get_mut(name) {
+            *section = std::mem::take(section).into_iter().map(renamed_setting).collect();
+        }
+    }
+    let of_whole: Map<String, Value> = whole;
+    Value::Object(of_whole.into_iter().chain(text).collect())
+}
+
+/// A layer's own settings stand under the name that it has in the files.
+fn renamed_setting((name, value): (String, Value)) -> (String, Value) {
+    (name_in_text(&name).unwrap_or(name), value)
+}
+
+/// The name of a tensor or a layer in a model of text alone; `None` for those of other parts.
+fn name_in_text(name: &str) -> Option<String> {
+    const OTHER_PARTS: [&str; 3] = ["vision_tower", "vision_model", "multi_modal_projector"];
+    if OTHER_PARTS.iter().any(|part| name.contains(part)) {
+        return None;
+    }
+    let newer = name.strip_prefix("model.language_model.").map(|rest| format!("model.{rest}"));
+    newer.or_else(|| Some(name.strip_prefix("language_model.").unwrap_or(name).to_owned()))
+}
+
+/// The weight files of the model in `folder`, with the tensors of its text part.
+pub(crate) fn weight_files(folder: &Path, config: &Value) -> Result<Vec<SafetensorsFile>, LmError> {
+    let files = check_weight_files(folder)?;
+    if usual(model_type(config)).is_none() {
+        return Ok(files);
+    }
+    files.into_iter().map(|file| Ok(file.renamed(name_in_text)?)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_text_part_has_its_own_keys_and_those_of_the_whole() {
+        let whole = json!({
+            "model_type": "gemma3", "vocab_size": 300, "eos_token_id": [1, 106],
+            "vision_config": { "hidden_size": 9 },
+            "text_config": { "model_type": "gemma3_text", "hidden_size": 64, "vocab_size": 299 },
+            "quantization": { "bits": 4, "language_model.model.embed_tokens": { "bits": 8 } },
+        });
+        let expected = json!({
+            "model_type": "gemma3", "vocab_size": 300, "eos_token_id": [1, 106],
+            "text_model_type": "gemma3_text", "hidden_size": 64, "num_attention_heads": 8,
+            "num_key_value_heads": 4, "max_position_embeddings": 131_072,
+            "quantization": { "bits": 4, "model.embed_tokens": { "bits": 8 } },
+        });
+        assert_eq!(config(whole), expected);
+        assert_eq!(config(expected.clone()), expected);
+        let other = json!({ "model_type": "llama", "text_config": {} });
+        assert_eq!(config(other.clone()), other);
+    }
+
+    #[test]
+    fn tensors_of_other_parts_are_not_the_text_parts() {
+        for (stored, expected) in [
+            ("language_model.model.norm.weight", Some("model.norm.weight")),
+            ("model.language_model.norm.weight", Some("model.norm.weight")),
+            ("language_model.lm_head.weight", Some("lm_head.weight")),
+            ("lm_head.weight", Some("lm_head.weight")),
+            ("model.vision_tower.patch.weight", None),
+            ("multi_modal_projector.linear_1.weight", None),
+        ] {
+            assert_eq!(name_in_text(stored).as_deref(), expected, "{stored}");
+        }
+    }
+}
