@@ -21,6 +21,7 @@ const FAMILIES: &[&str] = &[
     "gemma2/dense",
     "gemma3/dense",
     "gemma3_text/pattern3",
+    "granite/quant-mixed",
     "llama/iquestcoder",
     "llama/mistral-windows",
     "llama/rope-yarn",

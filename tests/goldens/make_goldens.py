@@ -426,6 +426,17 @@ def smollm3():
     return Family("smollm3", usual, cases(dense, no_rope_layers=Case(named)))
 
 
+def granite():
+    dense = small(
+        "granite", attention_multiplier=0.125, embedding_multiplier=0.8, residual_multiplier=1.25, logits_scaling=1.25, attention_bias=False,
+        mlp_bias=False, tie_word_embeddings=True,
+    )  # fmt: skip
+    # As mlx-lm converts it: what is added to the residual stream keeps eight bits.
+    added = {f"model__layers__{layer}__{name}": (8, 32) for layer in range(2) for name in ("self_attn__o_proj", "mlp__down_proj")}
+    mixed = dense | dict(quantization=quantization(4, **added), attention_bias=True, mlp_bias=True)
+    return Family("granite", usual, cases(dense, untied=Case(dense | dict(tie_word_embeddings=False)), quant_mixed=Case(mixed)))
+
+
 def gemma():
     dense = small("gemma", head_dim=32, hidden_act="gelu_pytorch_tanh")
     return Family("gemma", gemmas, cases(dense))
@@ -493,6 +504,7 @@ FAMILIES = {
     "gemma2": gemma2(),
     "gemma3": gemma3(),
     "gemma3_text": gemma3_text_family(),
+    "granite": granite(),
     "mistral3": mistral3(),
     "phi3": phi3(),
     "qwen2": qwen2(),

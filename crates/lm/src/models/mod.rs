@@ -4,6 +4,7 @@ mod decoder;
 mod gemma;
 mod gemma2;
 mod gemma3_text;
+mod granite;
 mod llama;
 mod mistral3;
 mod phi3;
@@ -39,6 +40,7 @@ const ARCHITECTURES: &[Registered] = &[
     described::<gemma2::ModelArgs>("gemma2", "Gemma 2"),
     described::<gemma3_text::ModelArgs>("gemma3", "Gemma 3 (text part)"),
     described::<gemma3_text::ModelArgs>("gemma3_text", "Gemma 3 (text)"),
+    described::<granite::ModelArgs>("granite", "Granite 3"),
     described::<llama::ModelArgs>("iquestcoder", "IQuest-Coder"),
     described::<llama::ModelArgs>("llama", "Llama 2 and 3, SmolLM2"),
     described::<llama::ModelArgs>("mistral", "Mistral"),
