@@ -27,6 +27,8 @@ const FAMILIES: &[&str] = &[
     "llama/rope-yarn",
     "llama/xverse",
     "mistral3/ministral",
+    "olmo2/dense",
+    "olmo3/dense",
     "phi3/longrope",
     "qwen2/dense",
     "qwen3/quant4-tied",

@@ -464,6 +464,17 @@ def phi3():
     ))  # fmt: skip
 
 
+def olmo2():
+    dense = small("olmo2", num_attention_heads=4, num_key_value_heads=2, head_dim=32, tie_word_embeddings=False)
+    return Family("olmo2", usual, cases(dense, bias=Case(dense | dict(attention_bias=True, mlp_bias=True, tie_word_embeddings=True))))
+
+
+def olmo3():
+    dense = small("olmo3", num_hidden_layers=4, sliding_window=8, head_dim=32, rope_scaling=YARN | {"attention_factor": 1.0})
+    types = dense | dict(num_hidden_layers=2, layer_types=["full_attention", "sliding_attention"], attention_bias=True, tie_word_embeddings=True)
+    return Family("olmo3", usual, cases(dense, layer_types=Case(types)))
+
+
 def gemma3():
     text = small("gemma3_text", head_dim=32, num_hidden_layers=3, sliding_window=8, sliding_window_pattern=2, query_pre_attn_scalar=12)
     layers = dict(num_attention_heads=2, num_key_value_heads=1)
@@ -506,6 +517,8 @@ FAMILIES = {
     "gemma3_text": gemma3_text_family(),
     "granite": granite(),
     "mistral3": mistral3(),
+    "olmo2": olmo2(),
+    "olmo3": olmo3(),
     "phi3": phi3(),
     "qwen2": qwen2(),
     "qwen3": qwen3(),

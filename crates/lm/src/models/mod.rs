@@ -7,6 +7,8 @@ mod gemma3_text;
 mod granite;
 mod llama;
 mod mistral3;
+mod olmo2;
+mod olmo3;
 mod phi3;
 mod qwen2;
 mod qwen3;
@@ -45,6 +47,8 @@ const ARCHITECTURES: &[Registered] = &[
     described::<llama::ModelArgs>("llama", "Llama 2 and 3, SmolLM2"),
     described::<llama::ModelArgs>("mistral", "Mistral"),
     described::<mistral3::ModelArgs>("mistral3", "Mistral Small 3, Devstral (text part)"),
+    described::<olmo2::ModelArgs>("olmo2", "OLMo 2"),
+    described::<olmo3::ModelArgs>("olmo3", "OLMo 3"),
     described::<phi3::ModelArgs>("phi3", "Phi-3, Phi-3.5, Phi-4"),
     described::<qwen2::ModelArgs>("qwen2", "Qwen2, Qwen2.5"),
     registered::<qwen3::Model>("qwen3", "Qwen3"),
