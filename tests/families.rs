@@ -17,6 +17,7 @@ use crate::{Expected, compare, compare_within, config, forward};
 
 /// A checkpoint of each family that has all kinds of its layers.
 const FAMILIES: &[&str] = &[
+    "exaone4/dense",
     "gemma/quant4",
     "gemma2/dense",
     "gemma3/dense",

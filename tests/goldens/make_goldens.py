@@ -475,6 +475,13 @@ def olmo3():
     return Family("olmo3", usual, cases(dense, layer_types=Case(types)))
 
 
+def exaone4():
+    dense = small("exaone4", num_hidden_layers=3, head_dim=32, sliding_window=8, sliding_window_pattern="LG", rope_scaling=LLAMA3,
+                  tie_word_embeddings=False)  # fmt: skip
+    full = dense | dict(num_hidden_layers=2, sliding_window=None, sliding_window_pattern=None, tie_word_embeddings=True)
+    return Family("exaone4", usual, cases(dense, full=Case(full)))
+
+
 def gemma3():
     text = small("gemma3_text", head_dim=32, num_hidden_layers=3, sliding_window=8, sliding_window_pattern=2, query_pre_attn_scalar=12)
     layers = dict(num_attention_heads=2, num_key_value_heads=1)
@@ -511,6 +518,7 @@ def mistral3():
 
 FAMILIES = {
     "llama": llama(),
+    "exaone4": exaone4(),
     "gemma": gemma(),
     "gemma2": gemma2(),
     "gemma3": gemma3(),

@@ -1,6 +1,7 @@
 //! The architectures: one file each, named after config.json's `model_type`.
 
 mod decoder;
+mod exaone4;
 mod gemma;
 mod gemma2;
 mod gemma3_text;
@@ -38,6 +39,7 @@ use decoder::{DecoderModel, Family};
 /// All architectures, by the values of config.json's `model_type`, with the models that people know
 /// them by.
 const ARCHITECTURES: &[Registered] = &[
+    described::<exaone4::ModelArgs>("exaone4", "EXAONE 4.0"),
     described::<gemma::ModelArgs>("gemma", "Gemma"),
     described::<gemma2::ModelArgs>("gemma2", "Gemma 2"),
     described::<gemma3_text::ModelArgs>("gemma3", "Gemma 3 (text part)"),
