@@ -22,6 +22,8 @@ const FAMILIES: &[&str] = &[
     "gemma2/dense",
     "gemma3/dense",
     "gemma3_text/pattern3",
+    "glm/dense",
+    "glm4/dense",
     "granite/quant-mixed",
     "llama/iquestcoder",
     "llama/mistral-windows",

@@ -464,6 +464,16 @@ def phi3():
     ))  # fmt: skip
 
 
+def glm():
+    dense = small("glm", head_dim=32, attention_bias=True, tie_word_embeddings=False)
+    return Family("glm", usual, cases(dense, tied=Case(dense | dict(attention_bias=False, tie_word_embeddings=True), older_and_tied)))
+
+
+def glm4():
+    dense = small("glm4", head_dim=32, attention_bias=False, partial_rotary_factor=0.5)
+    return Family("glm4", usual, cases(dense, bias=Case(dense | dict(attention_bias=True, rope_traditional=False))))
+
+
 def olmo2():
     dense = small("olmo2", num_attention_heads=4, num_key_value_heads=2, head_dim=32, tie_word_embeddings=False)
     return Family("olmo2", usual, cases(dense, bias=Case(dense | dict(attention_bias=True, mlp_bias=True, tie_word_embeddings=True))))
@@ -523,6 +533,8 @@ FAMILIES = {
     "gemma2": gemma2(),
     "gemma3": gemma3(),
     "gemma3_text": gemma3_text_family(),
+    "glm": glm(),
+    "glm4": glm4(),
     "granite": granite(),
     "mistral3": mistral3(),
     "olmo2": olmo2(),

@@ -5,6 +5,8 @@ mod exaone4;
 mod gemma;
 mod gemma2;
 mod gemma3_text;
+mod glm;
+mod glm4;
 mod granite;
 mod llama;
 mod mistral3;
@@ -44,6 +46,8 @@ const ARCHITECTURES: &[Registered] = &[
     described::<gemma2::ModelArgs>("gemma2", "Gemma 2"),
     described::<gemma3_text::ModelArgs>("gemma3", "Gemma 3 (text part)"),
     described::<gemma3_text::ModelArgs>("gemma3_text", "Gemma 3 (text)"),
+    described::<glm::ModelArgs>("glm", "GLM-4 9B, GLM-Edge"),
+    described::<glm4::ModelArgs>("glm4", "GLM-4-0414"),
     described::<granite::ModelArgs>("granite", "Granite 3"),
     described::<llama::ModelArgs>("iquestcoder", "IQuest-Coder"),
     described::<llama::ModelArgs>("llama", "Llama 2 and 3, SmolLM2"),
