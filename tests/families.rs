@@ -38,6 +38,7 @@ const FAMILIES: &[&str] = &[
     "qwen3_moe/quant4",
     "qwen3_next/dense",
     "smollm3/dense",
+    "starcoder2/dense",
 ];
 
 /// The lengths of the prompts whose last logits are expected.

@@ -492,6 +492,11 @@ def exaone4():
     return Family("exaone4", usual, cases(dense, full=Case(full)))
 
 
+def starcoder2():
+    dense = small("starcoder2", norm_epsilon=1e-5, use_bias=True, tie_word_embeddings=True)
+    return Family("starcoder2", usual, cases(without(dense, "rms_norm_eps"), untied=Case(dense | dict(tie_word_embeddings=False))))
+
+
 def gemma3():
     text = small("gemma3_text", head_dim=32, num_hidden_layers=3, sliding_window=8, sliding_window_pattern=2, query_pre_attn_scalar=12)
     layers = dict(num_attention_heads=2, num_key_value_heads=1)
@@ -545,6 +550,7 @@ FAMILIES = {
     "qwen3_moe": qwen3_moe(),
     "qwen3_next": qwen3_next_family(),
     "smollm3": smollm3(),
+    "starcoder2": starcoder2(),
 }
 
 
