@@ -38,6 +38,7 @@ const FAMILIES: &[&str] = &[
     "qwen3_moe/quant4",
     "qwen3_next/dense",
     "smollm3/dense",
+    "stablelm/parallel",
     "starcoder2/dense",
 ];
 

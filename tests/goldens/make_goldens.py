@@ -497,6 +497,12 @@ def starcoder2():
     return Family("starcoder2", usual, cases(without(dense, "rms_norm_eps"), untied=Case(dense | dict(tie_word_embeddings=False))))
 
 
+def stablelm():
+    dense = small("stablelm", layer_norm_eps=1e-5, use_qkv_bias=True, partial_rotary_factor=0.25)
+    parallel = dense | dict(use_parallel_residual=True, qk_layernorm=True, use_qkv_bias=False, num_attention_heads=4, num_key_value_heads=2)
+    return Family("stablelm", usual, cases(dense, parallel=Case(parallel), parallel_quant=Case(parallel | dict(quantization=quantization(4)))))
+
+
 def gemma3():
     text = small("gemma3_text", head_dim=32, num_hidden_layers=3, sliding_window=8, sliding_window_pattern=2, query_pre_attn_scalar=12)
     layers = dict(num_attention_heads=2, num_key_value_heads=1)
@@ -550,6 +556,7 @@ FAMILIES = {
     "qwen3_moe": qwen3_moe(),
     "qwen3_next": qwen3_next_family(),
     "smollm3": smollm3(),
+    "stablelm": stablelm(),
     "starcoder2": starcoder2(),
 }
 

@@ -20,6 +20,7 @@ mod qwen3_next;
 #[cfg(feature = "scripted")]
 mod scripted;
 mod smollm3;
+mod stablelm;
 mod starcoder2;
 
 use std::cell::OnceCell;
@@ -62,6 +63,7 @@ const ARCHITECTURES: &[Registered] = &[
     registered::<qwen3_moe::Model>("qwen3_moe", "Qwen3 with experts"),
     registered::<qwen3_next::Model>("qwen3_next", "Qwen3-Next"),
     described::<smollm3::ModelArgs>("smollm3", "SmolLM3"),
+    described::<stablelm::ModelArgs>("stablelm", "StableLM 2"),
     described::<starcoder2::ModelArgs>("starcoder2", "StarCoder2"),
     described::<llama::ModelArgs>("xverse", "XVERSE"),
 ];
