@@ -17,6 +17,8 @@ use crate::{Expected, compare, compare_within, config, forward};
 
 /// A checkpoint of each family that has all kinds of its layers.
 const FAMILIES: &[&str] = &[
+    "cohere/normed",
+    "cohere2/dense",
     "exaone4/dense",
     "gemma/quant4",
     "gemma2/dense",

@@ -14,6 +14,7 @@ pub const MODELS: &[&str] = &[
     "llama/dense-tied",
     "llama/gqa",
     "llama/quant4-untied",
+    "cohere2/dense",
     "gemma2/dense",
     "gemma3_text/dense",
     "gemma3_text/pattern3",

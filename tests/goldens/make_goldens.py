@@ -503,6 +503,17 @@ def stablelm():
     return Family("stablelm", usual, cases(dense, parallel=Case(parallel), parallel_quant=Case(parallel | dict(quantization=quantization(4)))))
 
 
+def cohere():
+    dense = small("cohere", layer_norm_eps=1e-5, logit_scale=1.0)
+    normed = dense | dict(use_qk_norm=True, layer_norm_bias=True, attention_bias=True, num_attention_heads=4, num_key_value_heads=2)
+    return Family("cohere", usual, cases(dense, normed=Case(normed), normed_quant=Case(normed | dict(quantization=quantization(4)))))
+
+
+def cohere2():
+    dense = small("cohere2", layer_norm_eps=1e-5, logit_scale=0.75, head_dim=32, num_hidden_layers=3, sliding_window=8, sliding_window_pattern=2)
+    return Family("cohere2", usual, cases(dense, bias=Case(dense | dict(attention_bias=True, layer_norm_bias=True, num_hidden_layers=2))))
+
+
 def gemma3():
     text = small("gemma3_text", head_dim=32, num_hidden_layers=3, sliding_window=8, sliding_window_pattern=2, query_pre_attn_scalar=12)
     layers = dict(num_attention_heads=2, num_key_value_heads=1)
@@ -539,6 +550,8 @@ def mistral3():
 
 FAMILIES = {
     "llama": llama(),
+    "cohere": cohere(),
+    "cohere2": cohere2(),
     "exaone4": exaone4(),
     "gemma": gemma(),
     "gemma2": gemma2(),

@@ -1,5 +1,7 @@
 //! The architectures: one file each, named after config.json's `model_type`.
 
+mod cohere;
+mod cohere2;
 mod decoder;
 mod exaone4;
 mod gemma;
@@ -43,6 +45,8 @@ use decoder::{DecoderModel, Family};
 /// All architectures, by the values of config.json's `model_type`, with the models that people know
 /// them by.
 const ARCHITECTURES: &[Registered] = &[
+    described::<cohere::ModelArgs>("cohere", "Command R, Aya"),
+    described::<cohere2::ModelArgs>("cohere2", "Command R7B, Command A"),
     described::<exaone4::ModelArgs>("exaone4", "EXAONE 4.0"),
     described::<gemma::ModelArgs>("gemma", "Gemma"),
     described::<gemma2::ModelArgs>("gemma2", "Gemma 2"),
