@@ -19,6 +19,7 @@ use crate::{Expected, compare, compare_within, config, forward};
 const FAMILIES: &[&str] = &[
     "cohere/normed",
     "cohere2/dense",
+    "ernie4_5/bias",
     "exaone4/dense",
     "gemma/quant4",
     "gemma2/dense",
@@ -27,6 +28,7 @@ const FAMILIES: &[&str] = &[
     "glm/dense",
     "glm4/dense",
     "granite/quant-mixed",
+    "internlm3/bias",
     "llama/iquestcoder",
     "llama/mistral-windows",
     "llama/rope-yarn",
@@ -39,6 +41,7 @@ const FAMILIES: &[&str] = &[
     "qwen3/quant4-tied",
     "qwen3_moe/quant4",
     "qwen3_next/dense",
+    "seed_oss/dense",
     "smollm3/dense",
     "stablelm/parallel",
     "starcoder2/dense",

@@ -426,6 +426,23 @@ def smollm3():
     return Family("smollm3", usual, cases(dense, no_rope_layers=Case(named)))
 
 
+def seed_oss():
+    dense = small("seed_oss", head_dim=32, attention_bias=True, tie_word_embeddings=False)
+    out = dense | dict(attention_bias=False, attention_out_bias=True, mlp_bias=True, tie_word_embeddings=True)
+    return Family("seed_oss", usual, cases(dense, out_bias=Case(out | dict(rope_scaling={"rope_type": "default"}))))
+
+
+def ernie4_5():
+    dense = small("ernie4_5", head_dim=32, use_bias=False, tie_word_embeddings=True)
+    return Family("ernie4_5", usual, cases(dense, bias=Case(dense | dict(use_bias=True, tie_word_embeddings=False))))
+
+
+def internlm3():
+    dense = small("internlm3", qkv_bias=False, bias=False)
+    dynamic = dense | dict(qkv_bias=True, bias=True, rope_scaling={"factor": 6.0, "rope_type": "dynamic"}, tie_word_embeddings=True)
+    return Family("internlm3", usual, cases(dense, bias=Case(dynamic)))
+
+
 def granite():
     dense = small(
         "granite", attention_multiplier=0.125, embedding_multiplier=0.8, residual_multiplier=1.25, logits_scaling=1.25, attention_bias=False,
@@ -552,6 +569,7 @@ FAMILIES = {
     "llama": llama(),
     "cohere": cohere(),
     "cohere2": cohere2(),
+    "ernie4_5": ernie4_5(),
     "exaone4": exaone4(),
     "gemma": gemma(),
     "gemma2": gemma2(),
@@ -560,6 +578,7 @@ FAMILIES = {
     "glm": glm(),
     "glm4": glm4(),
     "granite": granite(),
+    "internlm3": internlm3(),
     "mistral3": mistral3(),
     "olmo2": olmo2(),
     "olmo3": olmo3(),
@@ -568,6 +587,7 @@ FAMILIES = {
     "qwen3": qwen3(),
     "qwen3_moe": qwen3_moe(),
     "qwen3_next": qwen3_next_family(),
+    "seed_oss": seed_oss(),
     "smollm3": smollm3(),
     "stablelm": stablelm(),
     "starcoder2": starcoder2(),

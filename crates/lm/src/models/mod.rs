@@ -3,6 +3,7 @@
 mod cohere;
 mod cohere2;
 mod decoder;
+mod ernie4_5;
 mod exaone4;
 mod gemma;
 mod gemma2;
@@ -10,6 +11,7 @@ mod gemma3_text;
 mod glm;
 mod glm4;
 mod granite;
+mod internlm3;
 mod llama;
 mod mistral3;
 mod olmo2;
@@ -21,6 +23,7 @@ mod qwen3_moe;
 mod qwen3_next;
 #[cfg(feature = "scripted")]
 mod scripted;
+mod seed_oss;
 mod smollm3;
 mod stablelm;
 mod starcoder2;
@@ -47,6 +50,7 @@ use decoder::{DecoderModel, Family};
 const ARCHITECTURES: &[Registered] = &[
     described::<cohere::ModelArgs>("cohere", "Command R, Aya"),
     described::<cohere2::ModelArgs>("cohere2", "Command R7B, Command A"),
+    described::<ernie4_5::ModelArgs>("ernie4_5", "ERNIE 4.5"),
     described::<exaone4::ModelArgs>("exaone4", "EXAONE 4.0"),
     described::<gemma::ModelArgs>("gemma", "Gemma"),
     described::<gemma2::ModelArgs>("gemma2", "Gemma 2"),
@@ -55,6 +59,7 @@ const ARCHITECTURES: &[Registered] = &[
     described::<glm::ModelArgs>("glm", "GLM-4 9B, GLM-Edge"),
     described::<glm4::ModelArgs>("glm4", "GLM-4-0414"),
     described::<granite::ModelArgs>("granite", "Granite 3"),
+    described::<internlm3::ModelArgs>("internlm3", "InternLM3"),
     described::<llama::ModelArgs>("iquestcoder", "IQuest-Coder"),
     described::<llama::ModelArgs>("llama", "Llama 2 and 3, SmolLM2"),
     described::<llama::ModelArgs>("mistral", "Mistral"),
@@ -66,6 +71,7 @@ const ARCHITECTURES: &[Registered] = &[
     registered::<qwen3::Model>("qwen3", "Qwen3"),
     registered::<qwen3_moe::Model>("qwen3_moe", "Qwen3 with experts"),
     registered::<qwen3_next::Model>("qwen3_next", "Qwen3-Next"),
+    described::<seed_oss::ModelArgs>("seed_oss", "Seed-OSS"),
     described::<smollm3::ModelArgs>("smollm3", "SmolLM3"),
     described::<stablelm::ModelArgs>("stablelm", "StableLM 2"),
     described::<starcoder2::ModelArgs>("starcoder2", "StarCoder2"),

@@ -177,10 +177,13 @@ fn with_kernels_a_dense_layer_is_at_most_eight_nodes() {
     check("gemma3_text/quant4", 3, 8);
     check("qwen3_moe/quant4", 2, 8);
     // mlx-lm's have 27 or more.
+    check("ernie4_5/quant4", 2, 5);
     check("exaone4/quant4", 3, 8);
     check("glm/quant4", 2, 5);
     check("glm4/quant4", 2, 8);
+    check("internlm3/quant4", 2, 5);
     check("phi3/quant4", 2, 5);
+    check("seed_oss/quant4", 2, 5);
     check("smollm3/quant4", 4, 5);
 }
 
