@@ -18,6 +18,11 @@ export function pdf(pages, { isEncrypted = false } = {}) {
   }
   const digits = '5a'.repeat(32);
   if (isEncrypted) add(`<< /Filter /Standard /V 1 /R 2 /O <${digits}> /U <${digits}> /P -4 >>`);
+  return assembled(objects, isEncrypted ? ` /Encrypt ${objects.length} 0 R /ID [<${digits}> <${digits}>]` : '');
+}
+
+/** The objects of a PDF as its file. */
+function assembled(objects, secret = '') {
   let body = '%PDF-1.4\n';
   const offsets = objects.map((content, index) => {
     const offset = body.length;
@@ -25,9 +30,22 @@ export function pdf(pages, { isEncrypted = false } = {}) {
     return offset;
   });
   const table = offsets.map((offset) => `${String(offset).padStart(10, '0')} 00000 n \n`).join('');
-  const secret = isEncrypted ? ` /Encrypt ${objects.length} 0 R /ID [<${digits}> <${digits}>]` : '';
   const trailer = `trailer\n<< /Size ${objects.length + 1} /Root 1 0 R${secret} >>\nstartxref\n${body.length}\n%%EOF\n`;
   return Buffer.from(`${body}xref\n0 ${objects.length + 1}\n0000000000 65535 f \n${table}${trailer}`, 'latin1');
+}
+
+/** A PDF whose font is not in it, with a text in a predefined character map, as hexadecimal digits. */
+export function eastAsianPdf(hex, encoding, ordering) {
+  const drawing = `BT /F1 12 Tf 72 720 Td <${hex}> Tj ET`;
+  return assembled([
+    '<< /Type /Catalog /Pages 2 0 R >>',
+    '<< /Type /Pages /Kids [3 0 R] /Count 1 >>',
+    '<< /Type /Page /Parent 2 0 R /MediaBox [0 0 612 792] /Contents 4 0 R /Resources << /Font << /F1 5 0 R >> >> >>',
+    `<< /Length ${drawing.length} >>\nstream\n${drawing}\nendstream`,
+    `<< /Type /Font /Subtype /Type0 /BaseFont /Stone /Encoding /${encoding} /DescendantFonts [6 0 R] >>`,
+    `<< /Type /Font /Subtype /CIDFontType0 /BaseFont /Stone /FontDescriptor 7 0 R /CIDSystemInfo << /Registry (Adobe) /Ordering (${ordering}) /Supplement 2 >> >>`,
+    '<< /Type /FontDescriptor /FontName /Stone /Flags 6 /FontBBox [0 -200 1000 900] /ItalicAngle 0 /Ascent 900 /Descent -200 /CapHeight 700 /StemV 80 >>',
+  ]);
 }
 
 /** A text about cairns with this many paragraphs, all different. */

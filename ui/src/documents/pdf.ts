@@ -19,17 +19,24 @@ export class PdfProblem extends Error {
 
 /** The text of all pages; empty where they are pictures. Rejects with a {@link PdfProblem}. */
 export async function pdfText(bytes: Uint8Array, { signal, onPage }: PdfOptions = {}): Promise<string> {
-  const { getDocument, PDFWorker } = await import('pdfjs-dist/legacy/build/pdf.mjs');
+  const [{ getDocument, PDFWorker }, { OwnFiles }] = await Promise.all([
+    import('pdfjs-dist/legacy/build/pdf.mjs'),
+    import('./cmaps'),
+  ]);
   signal?.throwIfAborted();
   const port = ownWorker(workerUrl);
   const worker = PDFWorker.create({ port });
-  // Nothing is drawn; with the system's fonts no files of fonts are asked for.
+  // Nothing is drawn; with the system's fonts no files of fonts are asked for. Character maps come from our own files.
   const task = getDocument({
     data: bytes,
     worker,
     disableFontFace: true,
     useSystemFonts: true,
     useWasm: false,
+    cMapUrl: 'cmaps/',
+    cMapPacked: true,
+    useWorkerFetch: false,
+    BinaryDataFactory: OwnFiles,
     verbosity: 0,
   });
   try {
