@@ -12,9 +12,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cairn_app::wire::{
-    CacheFileLayout, CacheSource, Command, CompareColumn, DocumentKind, EngineState, Event,
-    FailureCode, JobQuestion, JobQuestionKind, JobRowOrder, JobSource, JobState, JobTexts, Message,
-    MessageStatus, NewDocument, Persona, Probabilities, Reply, SettingTarget, TextFormat,
+    CacheFileLayout, CacheSource, Command, CompareColumn, DocumentKind, DocumentsOf, EngineState,
+    Event, FailureCode, JobQuestion, JobQuestionKind, JobRowOrder, JobSource, JobState, JobTexts,
+    Message, MessageStatus, NewDocument, Persona, Probabilities, Reply, SettingTarget, TextFormat,
 };
 use cairn_app::{App, DataFolder, Options};
 use cairn_fake_hub::{FakeHub, FakeRepo};
@@ -354,8 +354,10 @@ async fn converse(caller: &mut Caller, events: &mut Receiver<Event>, id: &str) {
     caller.call(Command::RenameConversation { id: id.to_owned(), title }).await;
     let system_prompt = "Be brief.".to_owned();
     caller.call(Command::SetSystemPrompt { id: id.to_owned(), system_prompt }).await;
-    attach(caller, id).await;
-    let answer = caller.message(ask(id, "One")).await;
+    let document_ids = vec![attach(caller, id).await];
+    let (conversation_id, text) = (id.to_owned(), "One".to_owned());
+    let with = Command::SendMessageWith { conversation_id, text, document_ids };
+    let answer = caller.message(with).await;
     assert_eq!(ended(events, &answer.id).await.status, MessageStatus::Complete);
     let again = caller.message(Command::regenerate(id)).await;
     assert_eq!(ended(events, &again.id).await.status, MessageStatus::Complete);
@@ -364,28 +366,29 @@ async fn converse(caller: &mut Caller, events: &mut Receiver<Event>, id: &str) {
 }
 
 /// Sends the commands about documents, of which one stays in the draft.
-async fn attach(caller: &mut Caller, id: &str) {
-    let conversation_id = || id.to_owned();
+async fn attach(caller: &mut Caller, id: &str) -> String {
+    let of = || DocumentsOf::conversation(id);
     let document = |name: &str| NewDocument {
         name: name.to_owned(),
         kind: DocumentKind::Text,
         text: "Stone on stone.".to_owned(),
     };
     let documents = vec![document("a.txt"), document("b.txt")];
-    let attach = Command::AttachDocuments { conversation_id: conversation_id(), documents };
-    let Reply::DocumentDraft { draft } = caller.call(attach).await else { panic!("no draft") };
-    let document_id = || draft.documents[0].id.clone();
+    let attach = Command::AttachDocuments { of: of(), documents };
+    let Reply::Documents { attached } = caller.call(attach).await else { panic!("no documents") };
+    let document_id = || attached.documents[0].id.clone();
     let (remove, restore, get) = (
-        Command::RemoveDocument { conversation_id: conversation_id(), document_id: document_id() },
-        Command::RestoreDocument { conversation_id: conversation_id(), document_id: document_id() },
-        Command::GetDocument { conversation_id: conversation_id(), document_id: document_id() },
+        Command::RemoveDocument { of: of(), document_id: document_id() },
+        Command::RestoreDocument { of: of(), document_id: document_id() },
+        Command::GetDocument { of: of(), document_id: document_id() },
     );
     for command in [remove, restore, get] {
         caller.call(command).await;
     }
-    caller.call(Command::StopReadingDocuments { conversation_id: conversation_id() }).await;
-    caller.call(Command::ReadDocuments { conversation_id: conversation_id() }).await;
-    caller.call(Command::GetDocumentDraft { conversation_id: conversation_id() }).await;
+    caller.call(Command::StopReadingDocuments { of: of() }).await;
+    caller.call(Command::ReadDocuments { of: of() }).await;
+    caller.call(Command::GetDocuments { of: of() }).await;
+    document_id()
 }
 
 /// Sends the commands about the branches of a conversation with two answers to one question.

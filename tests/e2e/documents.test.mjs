@@ -4,7 +4,7 @@ import { mkdir, readFile, writeFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { findings } from './axe.mjs';
 import { root } from './core.mjs';
-import { longText, pdf } from './files.mjs';
+import { eastAsianPdf, longText, pdf } from './files.mjs';
 import { flow } from './flow.mjs';
 import { until } from './until.mjs';
 
@@ -84,6 +84,7 @@ flow('a document becomes a starting point with its name', {}, async ({ page }) =
   assert.equal(await dialog.getByRole('textbox', { name: 'Name' }).inputValue(), 'stones.txt');
   await dialog.getByRole('button', { name: 'Save', exact: true }).click();
   await page.startingPoint('stones.txt').click();
+  await page.driver.getByRole('heading', { name: 'stones.txt' }).waitFor();
   await page.ask('How many?');
   assert.equal((await page.cached()).cached, tokens);
 });
@@ -91,6 +92,11 @@ flow('a document becomes a starting point with its name', {}, async ({ page }) =
 flow('texts of many kinds are attached, and what has none is refused by name', {}, async ({ core, page }) => {
   await page.button('Model: tiny-chat').waitFor();
   await attach(page, [
+    file('gb.pdf', eastAsianPdf('77f359345806', 'UniGB-UCS2-H', 'GB1')),
+    file('gbk.pdf', eastAsianPdf('caafcdb7', 'GBK-EUC-H', 'GB1')),
+    file('big5.pdf', eastAsianPdf('a5dbc059', 'ETen-B5-H', 'CNS1')),
+    file('sjis.pdf', eastAsianPdf('90ce82cc92cb', '90ms-RKSJ-H', 'Japan1')),
+    file('uhc.pdf', eastAsianPdf('b5b9c5be', 'KSCms-UHC-H', 'Korea1')),
     file('report.pdf', pdf(['A cairn is built\nof flat stones.', 'It marks the way.'])),
     file('page.html', '<title>Ridge</title><p>Wind: <b>40</b> km/h<script>document.title = "ran"</script><img src=x>'),
     file('wide.txt', Buffer.from('\ufeffGröße in UTF-16', 'utf16le')),
@@ -113,13 +119,16 @@ flow('texts of many kinds are attached, and what has none is refused by name', {
     assert.match(problem, words[index]);
   }
   const [{ conversation }] = await core.conversations();
-  const { draft } = await core.call({ type: 'get_document_draft', conversation_id: conversation.id });
+  const { attached } = await core.call({ type: 'get_documents', of: { type: 'conversation', id: conversation.id } });
   const texts = await Promise.all(
-    draft.documents.map(({ id }) =>
-      core.call({ type: 'get_document', conversation_id: conversation.id, document_id: id }),
-    ),
+    attached.documents.map(({ id }) => core.call({ type: 'get_document', of: attached.of, document_id: id })),
   );
   assert.deepEqual(Object.fromEntries(texts.map(({ document, text }) => [document.name, [document.kind, text]])), {
+    'gb.pdf': ['pdf', '石头堆'],
+    'gbk.pdf': ['pdf', '石头'],
+    'big5.pdf': ['pdf', '石頭'],
+    'sjis.pdf': ['pdf', '石の塚'],
+    'uhc.pdf': ['pdf', '돌탑'],
     'report.pdf': ['pdf', 'A cairn is built\nof flat stones.\n\nIt marks the way.'],
     'page.html': ['html', 'Ridge\n\nWind: 40 km/h'],
     'wide.txt': ['text', 'Größe in UTF-16'],

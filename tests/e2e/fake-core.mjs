@@ -102,10 +102,10 @@ export class FakeCore {
     if (command.type === 'get_conversation') return { type: 'conversation', ...this.conversations.get(command.id) };
     const given = this.replies[command.type];
     if (given) return typeof given === 'function' ? given(command) : given;
-    if (command.type === 'get_document_draft') {
-      const { conversation_id } = command;
-      const draft = this.drafts.get(conversation_id) ?? { conversation_id, documents: [], reading: { type: 'unread' } };
-      return { type: 'document_draft', draft };
+    if (command.type === 'get_documents') {
+      const { of } = command;
+      const known = this.drafts.get(of.id) ?? { documents: [], reading: { type: 'unread' } };
+      return { type: 'documents', attached: { of, beginning: [], ...known } };
     }
     if (command.type === 'get_document') {
       const known = [...this.drafts.values()].flatMap(({ documents }) => documents);

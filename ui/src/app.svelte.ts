@@ -10,7 +10,7 @@ import { ContextStore } from './chat/context.svelte';
 import { FolderStore } from './chat/folders.svelte';
 import { PersonaStore } from './chat/personas.svelte';
 import { commands, isAvailable } from './commands';
-import { DocumentStore } from './documents/documents.svelte';
+import { DocumentStore, ofFolder } from './documents/documents.svelte';
 import { listFolder, ofFile, type Drop } from './documents/sources';
 import { SearchStore } from './frame/search.svelte';
 import { JobStore } from './jobs/jobs.svelte';
@@ -388,6 +388,9 @@ export class App {
   }
 
   async #attach(drop: Drop): Promise<void> {
+    // The dialog of a folder takes what is dropped while it is open.
+    const folderId = this.folders.editing?.id;
+    if (folderId !== undefined) return this.documents.drop(drop, ofFolder(folderId));
     this.navigation.go('chat');
     await this.documents.drop(drop);
     if (drop.folder === null) this.chat.numFocusRequests++;
@@ -506,7 +509,7 @@ export class App {
         return this.chat.receive(event);
       case 'notice':
         return void this.toasts.show(event.level, event.text);
-      case 'document_draft':
+      case 'documents':
       case 'documents_reading':
         return this.documents.receive(event);
       case 'cache_changed':

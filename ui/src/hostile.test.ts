@@ -2,6 +2,7 @@
 // ui/markdown/Markdown.test.ts, and as web pages that become text in tests/e2e/documents.test.mjs: only a browser shows what it fetches.
 import { screen } from '@testing-library/svelte';
 import { expect, test, vi } from 'vitest';
+import { ofConversation } from './documents/documents.svelte';
 import { fileName } from './platform/platform';
 import hostile from './testing/hostile.json';
 import { bootstrap, conversation, download, FakePlatform, message, model, textDocument } from './testing/fake';
@@ -52,7 +53,8 @@ test('documents and their names, as chips and in the reader', async () => {
   vi.stubGlobal('ran', ran);
   const platform = new FakePlatform();
   const documents = texts.map((name, index) => textDocument(`d${index}`, { name }));
-  const draft = { conversation_id: 'c0', documents, reading: { type: 'failed' as const, why: texts[0] ?? '' } };
+  const reading = { type: 'failed' as const, why: texts[0] ?? '' };
+  const attached = { of: ofConversation('c0'), beginning: documents.slice(0, 50), documents, reading };
   platform.answers = {
     bootstrap: bootstrap({ conversations: [conversation('c0')] }),
     get_conversation: {
@@ -60,12 +62,12 @@ test('documents and their names, as chips and in the reader', async () => {
       conversation: conversation('c0'),
       messages: [message('m0', { role: 'user', text: 'Why?', documents: documents.slice(0, 50) })],
     },
-    get_document_draft: { type: 'document_draft', draft },
+    get_documents: { type: 'documents', attached },
     get_document: { type: 'document_text', document: documents[0] ?? textDocument('d'), text: texts.join('\n') },
   };
   const { app } = await openWindow(platform);
   await drawn();
-  expect(screen.getAllByRole('button', { name: /: open$/ })).toHaveLength(documents.length + 50);
+  expect(screen.getAllByRole('button', { name: /: open$/ })).toHaveLength(documents.length + 100);
   expect(strangers()).toEqual([]);
   for (const shown of documents.slice(0, 20)) {
     await app.documents.show(shown);

@@ -9,11 +9,12 @@ use cairn_store::Store;
 use crate::app::{App, now_ms};
 use crate::cache::{commands as cache_commands, imports, saved};
 use crate::chat::running::Running;
-use crate::chat::{branches, compare, context, deletion, outlook, probabilities, turns};
+use crate::chat::turns::{self, Place};
+use crate::chat::{branches, compare, context, deletion, outlook, probabilities};
 use crate::documents::{commands as documents, reading};
 use crate::models::catalog;
 use crate::settings::{Settings, commands as settings_commands};
-use crate::wire::{Command, Conversation, Event, Failure, Message, Reply};
+use crate::wire::{Command, Conversation, DocumentsOf, Event, Failure, Message, Reply};
 use crate::{api, convert, diagnostics, finding, folders, jobs, models, monitor, personas};
 use crate::{presets, status};
 
@@ -64,10 +65,15 @@ pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failu
             Ok(Reply::Done)
         }
         Command::SendMessage { conversation_id, text } => {
-            turns::send(app, &conversation_id, None, &text).await
+            let place = Place::Behind { documents: None };
+            turns::send(app, &conversation_id, place, &text).await
+        }
+        Command::SendMessageWith { conversation_id, text, document_ids } => {
+            let place = Place::Behind { documents: Some(&document_ids) };
+            turns::send(app, &conversation_id, place, &text).await
         }
         Command::EditMessage { conversation_id, message_id, text } => {
-            turns::send(app, &conversation_id, Some(&message_id), &text).await
+            turns::send(app, &conversation_id, Place::Beside(&message_id), &text).await
         }
         Command::Regenerate { conversation_id, message_id, model } => {
             turns::answer_again(app, &conversation_id, message_id.as_deref(), model).await
@@ -97,7 +103,7 @@ pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failu
         Command::RestoreMessages { conversation_id, deletion_id } => {
             branches::restore(app, &conversation_id, &deletion_id).await
         }
-        Command::GetDocumentDraft { .. }
+        Command::GetDocuments { .. }
         | Command::AttachDocuments { .. }
         | Command::RemoveDocument { .. }
         | Command::RestoreDocument { .. }
@@ -295,7 +301,7 @@ async fn set_system_prompt(
         ));
     }
     store.set_system_prompt(id, system_prompt).await?;
-    reading::again(app, id).await;
+    reading::again(app, &DocumentsOf::conversation(id)).await;
     app.emit_conversation(id).await;
     Ok(Reply::Done)
 }
@@ -376,7 +382,7 @@ pub(crate) async fn stop_answers(answers: &[Arc<Running>]) {
 
 async fn delete(app: &Arc<App>, id: String) -> Result<Reply, Failure> {
     let _turn = app.turns.lock().await;
-    app.readings.forget(Some(&id));
+    app.readings.forget(Some(&DocumentsOf::conversation(&id)));
     stop_answers(&app.answers.of(&id)).await;
     let now_ms = now_ms();
     app.store_of(&id).await.delete_conversation(&id, now_ms).await?;

@@ -352,6 +352,7 @@ pub(crate) fn found(found: cairn_store::FoundConversation) -> wire::FoundMessage
         created_at_ms: found.created_at_ms,
         num_messages: found.num_messages,
         excerpt: found.excerpt.into_iter().map(piece).collect(),
+        document: found.document,
     }
 }
 

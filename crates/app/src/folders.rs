@@ -5,7 +5,9 @@ use std::sync::Arc;
 use crate::app::{App, now_ms};
 use crate::commands::{expected_system_prompt, new_conversation, refuse_private};
 use crate::convert;
-use crate::wire::{Command, Event, Failure, FailureCode, Folder, Reply};
+use crate::documents::commands::beginning_changed;
+use crate::documents::{self, reading};
+use crate::wire::{Command, DocumentsOf, Event, Failure, FailureCode, Folder, Reply};
 
 /// A name is one line in a list.
 const MAX_NAME_CHARS: usize = 100;
@@ -23,6 +25,7 @@ pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failu
         Command::MoveConversation { id, folder_id } => {
             refuse_private(app, &id).await?;
             app.store.move_conversation(&id, folder_id.as_deref()).await?;
+            documents::commands::moved(app, &id).await;
             app.emit_conversation(&id).await;
             Ok(Reply::Done)
         }
@@ -35,15 +38,26 @@ pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failu
             // White space alone says nothing to a model.
             let prompt = if system_prompt.trim().is_empty() { "" } else { &system_prompt };
             let model = model.as_deref().filter(|name| !name.is_empty());
-            app.store.change_folder(&id, checked_name("folder", &name)?, prompt, model).await?;
+            let name = checked_name("folder", &name)?;
+            let before = app.store.folders().await?.into_iter().find(|folder| folder.id == id);
+            app.store.change_folder(&id, name, prompt, model).await?;
+            let is_as_before = |before: cairn_store::Folder| {
+                before.system_prompt == prompt && before.model.as_deref() == model
+            };
+            if !before.is_some_and(is_as_before) {
+                reading::again(app, &DocumentsOf::folder(&id)).await;
+            }
             changed(app).await
         }
         Command::DeleteFolder { id } => {
             app.store.delete_folder(&id, now_ms()).await?;
+            app.readings.forget(Some(&DocumentsOf::folder(&id)));
+            beginning_changed(app, &id).await?;
             changed(app).await
         }
         Command::RestoreFolder { id } => {
             app.store.restore_folder(&id).await?;
+            beginning_changed(app, &id).await?;
             changed(app).await
         }
         _ => Err(Failure::invalid("This command is run elsewhere.")),

@@ -80,25 +80,29 @@ pub enum Command {
     DeleteConversation { id: String },
     /// Undoes `DeleteConversation`.
     RestoreConversation { id: String },
-    /// What the next message of a conversation will be sent with. Answers [`Reply::DocumentDraft`].
-    GetDocumentDraft { conversation_id: String },
-    /// Adds documents to the draft of a conversation, and begins to read them; how far that is comes as
-    /// [`Event::DocumentsReading`]. Answers [`Reply::DocumentDraft`].
-    AttachDocuments { conversation_id: String, documents: Vec<NewDocument> },
-    /// Takes a document out of the draft of a conversation; `RestoreDocument` brings it back until the
-    /// app is closed. Answers [`Reply::DocumentDraft`].
-    RemoveDocument { conversation_id: String, document_id: String },
-    /// Undoes `RemoveDocument`. Answers [`Reply::DocumentDraft`].
-    RestoreDocument { conversation_id: String, document_id: String },
-    /// A document of a conversation with its text. Answers [`Reply::DocumentText`].
-    GetDocument { conversation_id: String, document_id: String },
-    /// Reads the documents of a draft that are not read, or no longer.
-    ReadDocuments { conversation_id: String },
-    /// Stops reading the documents of a draft; what was read is saved.
-    StopReadingDocuments { conversation_id: String },
+    /// What the next message of a conversation will be sent with, or what the conversations of a folder
+    /// begin with. Answers [`Reply::Documents`].
+    GetDocuments { of: DocumentsOf },
+    /// Adds documents behind those that are there, and begins to read them; see
+    /// [`Event::DocumentsReading`]. Answers [`Reply::Documents`].
+    AttachDocuments { of: DocumentsOf, documents: Vec<NewDocument> },
+    /// Takes a document away; `RestoreDocument` brings it back until the app is closed. Conversations
+    /// that have begun with one of a folder keep it. Answers [`Reply::Documents`].
+    RemoveDocument { of: DocumentsOf, document_id: String },
+    /// Undoes `RemoveDocument`. Answers [`Reply::Documents`].
+    RestoreDocument { of: DocumentsOf, document_id: String },
+    /// A document of a message, a draft, a folder or a beginning with its text. Answers
+    /// [`Reply::DocumentText`].
+    GetDocument { of: DocumentsOf, document_id: String },
+    /// Reads the documents ahead, if that was stopped or has failed.
+    ReadDocuments { of: DocumentsOf },
+    /// Stops reading them ahead; what has been read stays saved.
+    StopReadingDocuments { of: DocumentsOf },
     /// Appends a user message, behind the documents of the draft, and starts the answer. Replies when
     /// both rows are saved; the text comes as events.
     SendMessage { conversation_id: String, text: String },
+    /// As `SendMessage`, behind these documents of the draft. The others stay in the draft.
+    SendMessageWith { conversation_id: String, text: String, document_ids: Vec<String> },
     /// Sends another version of a user message and starts its answer. The earlier version stays, with
     /// all that follows it; both have the same documents. Replies as `SendMessage` does.
     EditMessage { conversation_id: String, message_id: String, text: String },
@@ -388,8 +392,8 @@ pub enum Reply {
         conversation: Conversation,
         messages: Vec<Message>,
     },
-    DocumentDraft {
-        draft: DocumentDraft,
+    Documents {
+        attached: AttachedDocuments,
     },
     DocumentText {
         document: Document,
@@ -641,13 +645,13 @@ pub enum Event {
     Beside {
         event: Box<Event>,
     },
-    /// The draft of a conversation has other documents, or their tokens were counted.
-    DocumentDraft {
-        draft: DocumentDraft,
+    /// A conversation or a folder has other documents, or their tokens were counted.
+    Documents {
+        attached: AttachedDocuments,
     },
-    /// How far the documents of a conversation's draft are read. At most ten a second.
+    /// How far documents are read ahead. At most ten a second for each conversation and folder.
     DocumentsReading {
-        conversation_id: String,
+        of: DocumentsOf,
         reading: DocumentReading,
     },
     /// How far a `GetProbabilities` has come; what was saved counts as read.

@@ -5,13 +5,16 @@ use std::str::FromStr;
 
 use crate::{ChunkKey, PromptCacheError};
 
-/// Who holds a reference. As text, in rows: `conversation/<id>`, `named/<id>` or `api/<id>`.
+/// Who holds a reference. As text, in rows: `conversation/<id>`, `named/<id>`,
+/// `folder/<id>` or `api/<id>`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Owner {
     /// A conversation, by its id.
     Conversation(String),
     /// A starting point, by its id.
     Named(String),
+    /// A folder of conversations, by its id: what they begin with.
+    Folder(String),
     /// A client of the API, by the key that it gives its prompts.
     Api(String),
 }
@@ -20,7 +23,7 @@ impl Owner {
     /// Its id, without its kind.
     pub fn id(&self) -> &str {
         match self {
-            Owner::Conversation(id) | Owner::Named(id) | Owner::Api(id) => id,
+            Owner::Conversation(id) | Owner::Named(id) | Owner::Folder(id) | Owner::Api(id) => id,
         }
     }
 }
@@ -60,6 +63,7 @@ impl fmt::Display for Owner {
         match self {
             Owner::Conversation(id) => write!(formatter, "conversation/{id}"),
             Owner::Named(id) => write!(formatter, "named/{id}"),
+            Owner::Folder(id) => write!(formatter, "folder/{id}"),
             Owner::Api(id) => write!(formatter, "api/{id}"),
         }
     }
@@ -72,6 +76,7 @@ impl FromStr for Owner {
         match text.split_once('/') {
             Some(("conversation", id)) => Ok(Owner::Conversation(id.to_owned())),
             Some(("named", id)) => Ok(Owner::Named(id.to_owned())),
+            Some(("folder", id)) => Ok(Owner::Folder(id.to_owned())),
             Some(("api", id)) => Ok(Owner::Api(id.to_owned())),
             _ => Err(PromptCacheError::unknown(text, "owner of a reference")),
         }
@@ -113,6 +118,7 @@ mod tests {
         };
         check(Owner::Conversation("0198".to_owned()), None, "conversation/0198");
         check(Owner::Named("a/b".to_owned()), None, "named/a/b");
+        check(Owner::Folder("0199".to_owned()), None, "folder/0199");
         check(Owner::Api("k#1".to_owned()), None, "api/k#1");
         let stale = format!("conversation/0198#stale:{key}");
         check(Owner::Conversation("0198".to_owned()), Some(key), &stale);

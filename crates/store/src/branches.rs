@@ -207,6 +207,15 @@ impl Store {
         .execute(&mut *tx)
         .await
         .map_err(|error| self.failed(error))?;
+        sqlx::query(
+            "insert into conversation_documents (conversation_id, document_id)
+             select ?, document_id from conversation_documents where conversation_id = ?",
+        )
+        .bind(&id)
+        .bind(conversation_id)
+        .execute(&mut *tx)
+        .await
+        .map_err(|error| self.failed(error))?;
         let mut parent: Option<String> = None;
         for message in &messages[..=end] {
             let copy = Uuid::now_v7().to_string();

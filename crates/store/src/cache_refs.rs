@@ -75,13 +75,15 @@ impl Store {
         Ok(rows.into_iter().filter_map(|row| row.0).collect())
     }
 
-    /// The conversations and named prompt caches that are purged and still have references, ordered.
-    /// One that is deleted but can still be restored keeps its references.
+    /// The conversations, named prompt caches and folders that are purged and still have references,
+    /// ordered; and folders without documents. One that is deleted but can still be restored keeps its
+    /// references.
     pub async fn purged_owners(&self) -> Result<Vec<Owner>, StoreError> {
-        let [names, conversations, named] = [
+        let [names, conversations, named, folders] = [
             "select owner from cache_refs",
             "select id from conversations",
             "select id from named_caches",
+            "select distinct folder_id from folder_documents where folder_id is not null",
         ]
         .map(|select| sqlx::query_scalar::<_, String>(select).fetch_all(&self.readers));
         // The references first: whatever is made meanwhile has none among them.
@@ -90,9 +92,12 @@ impl Store {
         let named = named.await.map_err(|error| self.failed(error))?;
         let conversations: HashSet<String> = conversations.into_iter().collect();
         let named: HashSet<String> = named.into_iter().collect();
+        let folders = folders.await.map_err(|error| self.failed(error))?;
+        let folders: HashSet<String> = folders.into_iter().collect();
         let is_gone = |owner: &Owner| match owner {
             Owner::Conversation(id) => !conversations.contains(id),
             Owner::Named(id) => !named.contains(id),
+            Owner::Folder(id) => !folders.contains(id),
             Owner::Api(_) => false,
         };
         let owners = names.iter().filter_map(|name| Some(name.parse::<RefName>().ok()?.owner));
@@ -100,17 +105,20 @@ impl Store {
         Ok(gone.into_iter().collect())
     }
 
-    /// The conversations and named prompt caches that are deleted and can still be restored.
+    /// The conversations, named prompt caches and folders that are deleted and can still be restored.
     pub async fn deleted_owners(&self) -> Result<BTreeSet<Owner>, StoreError> {
-        let [conversations, named] = [
+        let [conversations, named, folders] = [
             "select id from conversations where deleted_at_ms is not null",
             "select id from named_caches where deleted_at_ms is not null",
+            "select id from folders where deleted_at_ms is not null",
         ]
         .map(|select| sqlx::query_scalar::<_, String>(select).fetch_all(&self.readers));
         let conversations = conversations.await.map_err(|error| self.failed(error))?;
         let named = named.await.map_err(|error| self.failed(error))?;
+        let folders = folders.await.map_err(|error| self.failed(error))?;
         let conversations = conversations.into_iter().map(Owner::Conversation);
-        Ok(conversations.chain(named.into_iter().map(Owner::Named)).collect())
+        let named = named.into_iter().map(Owner::Named);
+        Ok(conversations.chain(named).chain(folders.into_iter().map(Owner::Folder)).collect())
     }
 }
 

@@ -7,6 +7,7 @@ use sqlx::{AssertSqlSafe, SqliteConnection};
 use crate::branches::purge_messages;
 use crate::conversations::no_conversation;
 use crate::documents::purge_documents;
+use crate::folder_documents::purge_folder_documents;
 use crate::folders::no_folder;
 use crate::jobs::no_job;
 use crate::named_caches::no_named_cache;
@@ -121,6 +122,7 @@ impl Store {
 pub(crate) async fn purge_run(tx: &mut SqliteConnection, run: &str) -> Result<(), sqlx::Error> {
     purge_messages(tx, run).await?;
     purge_documents(tx, run).await?;
+    purge_folder_documents(tx, run).await?;
     for table in Deletable::ALL {
         let purge = sqlx::query(table.statement("delete from TABLE where deleted_by_run_id = ?"));
         purge.bind(run).execute(&mut *tx).await?;

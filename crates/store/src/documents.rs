@@ -72,8 +72,6 @@ pub struct NewDocument {
 pub struct Document {
     /// UUID v7.
     pub id: String,
-    /// The conversation it belongs to.
-    pub conversation_id: String,
     /// The name of its file.
     pub name: String,
     /// What it was made of.
@@ -94,7 +92,6 @@ impl FromRow<'_, SqliteRow> for Document {
         Ok(Document {
             kind: DocumentKind::named(kind).ok_or_else(|| unknown("kind of document", kind))?,
             id: row.try_get("id")?,
-            conversation_id: row.try_get("conversation_id")?,
             name: row.try_get("name")?,
             num_bytes: row.try_get("num_bytes")?,
             counted: num_tokens.zip(counted_by),
@@ -104,8 +101,8 @@ impl FromRow<'_, SqliteRow> for Document {
 }
 
 /// The columns of a [`Document`].
-const COLUMNS: &str = "documents.id, documents.conversation_id, name, kind, num_bytes, num_tokens,
-    counted_by, documents.created_at_ms";
+const COLUMNS: &str =
+    "documents.id, name, kind, num_bytes, num_tokens, counted_by, documents.created_at_ms";
 
 impl Store {
     /// Adds documents to the draft of a conversation, behind those that are there.
@@ -230,15 +227,7 @@ impl Store {
         let select = "select message_id, name, kind, text from documents
              join message_documents on document_id = documents.id
              where conversation_id = ? and state = 'sent' order by seq";
-        let read = |row: &SqliteRow| {
-            let kind: &str = row.try_get("kind")?;
-            Ok(NewDocument {
-                kind: DocumentKind::named(kind).ok_or_else(|| unknown("kind of document", kind))?,
-                name: row.try_get("name")?,
-                text: row.try_get("text")?,
-            })
-        };
-        self.by_message(select, conversation_id, read).await
+        self.by_message(select, conversation_id, read_new_document).await
     }
 
     async fn by_message<T>(
@@ -261,23 +250,27 @@ impl Store {
         Ok(by_message)
     }
 
-    /// Gives a message that is being sent the documents of the draft.
+    /// Gives a message that is being sent documents of the draft, or all of them.
     pub(crate) async fn send_draft_documents(
         &self,
         tx: &mut SqliteConnection,
         conversation_id: &str,
         message_id: &str,
+        documents: Option<&[String]>,
     ) -> Result<(), StoreError> {
+        let ids = documents.and_then(|ids| serde_json::to_string(ids).ok());
         let link = sqlx::query(
             "insert into message_documents (message_id, document_id)
-             select ?, id from documents where conversation_id = ? and state = 'draft'",
+             select ?1, id from documents where conversation_id = ?2 and state = 'draft'
+                 and (?3 is null or id in (select value from json_each(?3)))",
         );
-        let link = link.bind(message_id).bind(conversation_id).execute(&mut *tx).await;
+        let link = link.bind(message_id).bind(conversation_id).bind(&ids).execute(&mut *tx).await;
         link.map_err(|error| self.failed(error))?;
         let send = sqlx::query(
-            "update documents set state = 'sent' where conversation_id = ? and state = 'draft'",
+            "update documents set state = 'sent' where conversation_id = ?1 and state = 'draft'
+                 and (?2 is null or id in (select value from json_each(?2)))",
         );
-        let sent = send.bind(conversation_id).execute(tx).await;
+        let sent = send.bind(conversation_id).bind(&ids).execute(tx).await;
         sent.map(drop).map_err(|error| self.failed(error))
     }
 
@@ -333,6 +326,16 @@ impl Store {
         }
         Ok(())
     }
+}
+
+/// A document as it was added.
+pub(crate) fn read_new_document(row: &SqliteRow) -> Result<NewDocument, sqlx::Error> {
+    let kind: &str = row.try_get("kind")?;
+    Ok(NewDocument {
+        kind: DocumentKind::named(kind).ok_or_else(|| unknown("kind of document", kind))?,
+        name: row.try_get("name")?,
+        text: row.try_get("text")?,
+    })
 }
 
 /// Saves a document of a message that comes from elsewhere.
@@ -394,6 +397,6 @@ async fn link(
         .map(drop)
 }
 
-fn no_document(id: &str) -> StoreError {
+pub(crate) fn no_document(id: &str) -> StoreError {
     StoreError::NoDocument { id: id.to_owned() }
 }

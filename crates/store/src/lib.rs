@@ -12,6 +12,7 @@
 //! │   ├── message_deletions   deletions of messages that can be undone
 //! │   └── documents           files that stand before questions, as text; message_documents says before which
 //! ├── folders                 of conversations, and what those that are begun in one begin with
+//! │   └── folder_documents    files that they begin with, as text; conversation_documents says which have begun with which
 //! ├── message_search          the words of messages (FTS5), for search; search_progress says of which
 //! ├── models                  which model folders were used, newest last
 //! ├── model_settings          what a person has set for a model, by its name
@@ -87,6 +88,7 @@ mod deletion;
 mod documents;
 mod downloads;
 mod error;
+mod folder_documents;
 mod folders;
 mod job_rows;
 mod jobs;

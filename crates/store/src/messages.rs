@@ -160,20 +160,32 @@ select messages.* from line cross join messages on messages.seq = line.seq
 where messages.deletion_id is null order by messages.seq";
 
 impl Store {
-    /// Appends a question to the current branch and, after it, an answer that is still empty and
-    /// streaming. The documents of the draft are the question's from then on. The branch then ends in the answer. A conversation without a title is named after
-    /// the question.
+    /// As [`Store::begin_turn_with`] all documents of the draft.
     pub async fn begin_turn(
         &self,
         conversation_id: &str,
         user_text: &str,
         now_ms: i64,
     ) -> Result<(Message, Message), StoreError> {
+        self.begin_turn_with(conversation_id, user_text, None, now_ms).await
+    }
+
+    /// Appends a question to the current branch and, after it, an answer that is still empty and
+    /// streaming. These documents of the draft, or all, are the question's from then on, and those of the folder
+    /// stay the conversation's. The branch then ends in the answer. A conversation without a title is
+    /// named after the question.
+    pub async fn begin_turn_with(
+        &self,
+        conversation_id: &str,
+        user_text: &str,
+        documents: Option<&[String]>,
+        now_ms: i64,
+    ) -> Result<(Message, Message), StoreError> {
         let mut tx = self.begin().await?;
         let leaf = self.leaf(&mut tx, conversation_id).await?;
         let parent_id = leaf.map(|leaf| leaf.id);
         let turn = self.append_turn(&mut tx, conversation_id, parent_id, user_text, now_ms).await?;
-        self.send_draft_documents(&mut tx, conversation_id, &turn.0.id).await?;
+        self.send_draft_documents(&mut tx, conversation_id, &turn.0.id, documents).await?;
         self.commit(tx).await?;
         Ok(turn)
     }
@@ -218,6 +230,7 @@ impl Store {
                 let parent_id = leaf.map(|leaf| leaf.id);
                 let (user, first) =
                     self.append_turn(&mut tx, conversation_id, parent_id, text, now_ms).await?;
+                self.send_draft_documents(&mut tx, conversation_id, &user.id, None).await?;
                 (Some(user), Some(first))
             }
             None => (None, None),
@@ -318,6 +331,7 @@ impl Store {
         user_text: &str,
         now_ms: i64,
     ) -> Result<(Message, Message), StoreError> {
+        self.begin_with_folder(tx, conversation_id).await?;
         let mut user =
             new_message(conversation_id, parent_id, Role::User, MessageStatus::Complete, now_ms);
         user.text = user_text.to_owned();

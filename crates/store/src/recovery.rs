@@ -355,6 +355,10 @@ async fn salvage(connection: &mut SqliteConnection) -> Result<Salvaged, sqlx::Er
         sqlx::query(lost).execute(&mut *connection).await?;
     }
 
+    if tables.iter().any(|table| table == "folder_documents") {
+        sqlx::raw_sql(UNLINK_FOLDER_DOCUMENTS).execute(&mut *connection).await?;
+    }
+
     if tables.iter().any(|table| table == "context_cuts") {
         sqlx::raw_sql(FORGET_OF_LOST).execute(&mut *connection).await?;
     }
@@ -373,6 +377,12 @@ const UNLINK_DOCUMENTS: &str = "
     delete from message_documents where message_id not in (select id from messages)
         or document_id not in (select id from documents);
     delete from documents where conversation_id not in (select id from conversations);";
+
+/// Documents of a folder that is lost stay with the conversations that have begun with them.
+const UNLINK_FOLDER_DOCUMENTS: &str = "
+    delete from conversation_documents where conversation_id not in (select id from conversations)
+        or document_id not in (select id from folder_documents);
+    update folder_documents set folder_id = null where folder_id not in (select id from folders);";
 
 /// No message that is copied is indexed for search.
 const LEAVE_UNINDEXED: &str = "update search_progress set indexed_from = 9223372036854775807, began_from = 9223372036854775807;";

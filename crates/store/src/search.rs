@@ -1,7 +1,7 @@
 //! Search over all conversations: which messages have the words of a query, and the conversations
 //! they are in. Deleted conversations are never found.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use cairn_chat::Role;
 use sqlx::Row;
@@ -36,7 +36,28 @@ pub struct FoundConversation {
     pub num_messages: u32,
     /// A part of the message, and which pieces of it are words of the query.
     pub excerpt: Vec<(String, bool)>,
+    /// The name of a document that has the words; then the message is the one that it stands before.
+    pub document: Option<String>,
 }
+
+/// Names of documents, with the message that each stands before: documents of questions, and those that
+/// a conversation begins with, which stand before its first one.
+const DOCUMENT_NAMES: &str = "
+    select name, messages.conversation_id, messages.id, role, messages.created_at_ms
+    from message_documents
+    join documents on documents.id = document_id
+    join messages on messages.id = message_id and messages.deletion_id is null
+    join conversations on conversations.id = messages.conversation_id and deleted_at_ms is null
+    union all
+    select name, messages.conversation_id, messages.id, role, messages.created_at_ms
+    from conversation_documents
+    join folder_documents on folder_documents.id = document_id
+    join conversations on conversations.id = conversation_documents.conversation_id
+        and deleted_at_ms is null
+    join messages on messages.seq = (
+        select min(first.seq) from messages as first
+        where first.conversation_id = conversations.id and role = 'user' and deletion_id is null)
+    order by 5 desc";
 
 /// A message that has the words.
 struct Hit {
@@ -55,9 +76,50 @@ impl Store {
     /// marks stand beside each other. Case and accents do not matter. Only whole words of scripts with
     /// spaces are found, and any characters of others.
     ///
+    /// Conversations with a document whose name has the words come first, the newest before older ones.
     /// A message that has the words more often and is shorter is better, and a new one up to twice as
     /// good as an old one. Of words in more than 1,000 messages the newest come first.
     pub async fn search_messages(
+        &self,
+        text: &str,
+        limit: usize,
+        now_ms: i64,
+    ) -> Result<Vec<FoundConversation>, StoreError> {
+        let named = self.with_documents_named(text).await.map_err(|error| self.failed(error))?;
+        let by_words = self.search_words(text, limit, now_ms).await?;
+        Ok(together_with(named, by_words, limit))
+    }
+
+    /// The conversations with a document whose name has all words.
+    async fn with_documents_named(
+        &self,
+        text: &str,
+    ) -> Result<Vec<FoundConversation>, sqlx::Error> {
+        if text.trim().is_empty() {
+            return Ok(Vec::new());
+        }
+        let rows = sqlx::query(DOCUMENT_NAMES).fetch_all(&self.readers).await?;
+        let mut found = Vec::new();
+        for row in &rows {
+            let name: &str = row.try_get("name")?;
+            if !has_words(name, text) {
+                continue;
+            }
+            found.push(FoundConversation {
+                conversation_id: row.try_get("conversation_id")?,
+                message_id: row.try_get("id")?,
+                role: role_named(row.try_get("role")?)?,
+                created_at_ms: row.try_get("created_at_ms")?,
+                num_messages: 1,
+                excerpt: Vec::new(),
+                document: Some(name.to_owned()),
+            });
+        }
+        Ok(found)
+    }
+
+    /// The conversations with all words in one message, the best first.
+    async fn search_words(
         &self,
         text: &str,
         limit: usize,
@@ -104,7 +166,7 @@ impl Store {
     /// The newest messages with the words, until they are in enough conversations.
     async fn newest(&self, query: &str, limit: usize) -> Result<Vec<Hit>, sqlx::Error> {
         let mut hits: Vec<Hit> = Vec::new();
-        let mut conversations = std::collections::HashSet::new();
+        let mut conversations = HashSet::new();
         let (mut before, mut num_read) = (i64::MAX, 0);
         while conversations.len() < limit && num_read < MAX_READ {
             let seqs: Vec<i64> = sqlx::query_scalar(
@@ -162,6 +224,7 @@ impl Store {
             created_at_ms: hit.created_at_ms,
             num_messages,
             excerpt: pieces(&excerpts.remove(&hit.seq).unwrap_or_default()),
+            document: None,
         });
         Ok(found.collect())
     }
@@ -221,6 +284,29 @@ fn best_of_each(hits: Vec<Hit>) -> Vec<(Hit, u32)> {
         }
     }
     best
+}
+
+/// Those with documents before the others, each conversation once. Names take a third of the places, and
+/// more only where messages leave them.
+fn together_with(
+    named: Vec<FoundConversation>,
+    mut by_words: Vec<FoundConversation>,
+    limit: usize,
+) -> Vec<FoundConversation> {
+    let most_named = (limit / 3).max(limit.saturating_sub(by_words.len()));
+    let mut seen = HashSet::new();
+    let once = named.into_iter().filter(|found| seen.insert(found.conversation_id.clone()));
+    let mut all: Vec<FoundConversation> = Vec::new();
+    for named in once.take(most_named) {
+        let id = &named.conversation_id;
+        all.push(match by_words.iter().position(|found| found.conversation_id == *id) {
+            Some(index) => FoundConversation { document: named.document, ..by_words.remove(index) },
+            None => named,
+        });
+    }
+    all.extend(by_words);
+    all.truncate(limit);
+    all
 }
 
 /// The pieces of an excerpt as SQLite marks it, with single spaces.

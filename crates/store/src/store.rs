@@ -291,6 +291,7 @@ async fn finish_ended_runs(folder: &Path, writer: &SqlitePool) -> Result<(), sql
          union select deleted_by_run_id from jobs where deleted_by_run_id is not null
          union select deleted_by_run_id from message_deletions
          union select removed_by_run_id from documents where removed_by_run_id is not null
+         union select removed_by_run_id from folder_documents where removed_by_run_id is not null
          union select deleted_by_run_id from folders where deleted_by_run_id is not null
          union select deleted_by_run_id from presets where deleted_by_run_id is not null
          union select deleted_by_run_id from personas where deleted_by_run_id is not null",

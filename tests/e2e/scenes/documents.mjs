@@ -25,12 +25,12 @@ export async function documents(stage) {
   core.addChat('a', 'The lease', ['May I have a dog?', 'Yes, with the consent of the landlord (§ 9).']);
   core.conversations.get('a').messages[0].documents = DOCUMENTS.slice(0, 2);
   core.documentText = longText(60);
-  core.drafts.set('a', { conversation_id: 'a', documents: DOCUMENTS, reading: { type: 'waiting' } });
+  core.drafts.set('a', { documents: DOCUMENTS, reading: { type: 'waiting' } });
   const page = await stage.open(core.url);
   const { driver } = page;
   await driver.getByText('notes.md').waitFor();
   for (const [name, [reading, words]] of Object.entries(STATES)) {
-    core.emit({ type: 'documents_reading', conversation_id: 'a', reading });
+    core.emit({ type: 'documents_reading', of: { type: 'conversation', id: 'a' }, reading });
     await page.shows(words);
     await stage.look(page, name);
   }

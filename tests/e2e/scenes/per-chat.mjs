@@ -44,6 +44,7 @@ const context = (change) => ({
     limit_tokens: 8192,
     used_tokens: 2310,
     beginning_tokens: 140,
+    document_tokens: 0,
     summary_tokens: 0,
     answer_tokens: 2048,
     at_overflow: 'stop',

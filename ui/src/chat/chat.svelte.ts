@@ -9,7 +9,7 @@ import { CompareStore } from './compare.svelte';
 import { ConversationList, titleOf } from './conversations.svelte';
 import { Drafts } from './drafts.svelte';
 import { ProbabilityStore, whyNot, type Choice } from './probabilities.svelte';
-import { Queue } from './queue.svelte';
+import { Queue, type Waiting } from './queue.svelte';
 import { readable } from './segments';
 import { endingWords } from './stats';
 import { Thread } from './thread.svelte';
@@ -58,7 +58,9 @@ export class ChatStore {
   /** The persona that it will have. */
   newPersona = $state.raw<Persona | null>(null);
   readonly #drafts: Drafts;
-  readonly #queue: Queue;
+  readonly queue: Queue;
+  /** The documents that the next message of a chat will be sent with; their owner sets it. */
+  documentsOfDraft: (id: string) => string[] = () => [];
   readonly #options: ChatOptions;
 
   readonly selected = $derived(this.list.get(this.selectedId));
@@ -85,7 +87,7 @@ export class ChatStore {
       },
     });
     this.#drafts = new Drafts(options.storage, isPrivate);
-    this.#queue = new Queue(options.storage, isPrivate);
+    this.queue = new Queue(options.storage, isPrivate);
   }
 
   get draft(): string {
@@ -97,8 +99,8 @@ export class ChatStore {
   }
 
   /** Messages of the open chat that are sent when its answer is done. */
-  get queued(): readonly string[] {
-    return this.#queue.of(this.selectedId);
+  get queued(): readonly Waiting[] {
+    return this.queue.of(this.selectedId);
   }
 
   /** The system prompt of the open chat, or of the one that the first message will make. */
@@ -111,7 +113,7 @@ export class ChatStore {
     this.list.replace(conversations);
     if (!isFirst) return this.#catchUp();
     this.#drafts.keep(conversations.map(({ id }) => id));
-    this.#queue.keep(conversations.map(({ id }) => id));
+    this.queue.keep(conversations.map(({ id }) => id));
     void this.compare.restore((id) => this.list.get(id) !== undefined);
     const wanted = this.#options.storage?.getItem(SELECTED_KEY) ?? this.list.listed[0]?.id ?? null;
     this.select(this.list.get(wanted) ? wanted : null);
@@ -250,7 +252,7 @@ export class ChatStore {
         return this.list.put(event.conversation);
       case 'conversation_deleted':
         this.#drafts.forget(event.id);
-        this.#queue.forget(event.id);
+        this.queue.forget(event.id);
         return this.#forget(event.id);
       case 'probabilities_read':
         return this.probabilities.receive(event);
@@ -281,7 +283,7 @@ export class ChatStore {
     const text = this.draft;
     if (text.trim() === '') return;
     if (id !== null && (this.isSending || this.thread?.isStreaming || this.compare.isWritingIn(id))) {
-      this.#queue.add(id, text);
+      this.queue.add(id, { text, documents: this.documentsOfDraft(id) });
       this.#drafts.set(id, '');
       return;
     }
@@ -292,7 +294,8 @@ export class ChatStore {
     this.#drafts.set(id, '');
     try {
       id ??= await this.#createWithPrompt();
-      this.#absorb(await this.#options.platform.call({ type: 'send_message', conversation_id: id, text }), id);
+      const documents = this.documentsOfDraft(id);
+      this.#absorb(await this.#options.platform.call(this.#message(id, { text, documents })), id);
     } catch (error) {
       if (this.#drafts.get(id) === '') this.#drafts.set(id, text);
       this.#options.report(error);
@@ -303,14 +306,26 @@ export class ChatStore {
     this.#sendNext(id);
   }
 
+  /** Sends a message with its documents: others stay in the draft, or wait with another message. */
+  #message(conversation_id: string, { text, documents }: Waiting) {
+    const document_ids = [...documents];
+    const all = new Set([...this.documentsOfDraft(conversation_id), ...this.queue.heldBy(conversation_id)]);
+    return document_ids.length === all.size
+      ? { type: 'send_message' as const, conversation_id, text }
+      : { type: 'send_message_with' as const, conversation_id, text, document_ids };
+  }
+
   /** Sends the first message that waits. */
   async sendQueued(id = this.selectedId): Promise<void> {
-    const text = id === null || this.isSending ? undefined : this.#queue.take(id);
-    if (id === null || text === undefined) return;
+    if (id === null || this.isSending) return;
+    const [first] = this.queue.of(id);
+    if (first === undefined) return;
+    const command = this.#message(id, first);
+    this.queue.take(id);
     this.isSending = true;
     this.announcement = '';
-    const isSent = await this.#run({ type: 'send_message', conversation_id: id, text }, id);
-    if (!isSent) this.#queue.putBack(id, text);
+    const isSent = await this.#run(command, id);
+    if (!isSent) this.queue.putBack(id, first);
     this.isSending = false;
     if (isSent) this.#sendNext(id);
   }
@@ -319,13 +334,14 @@ export class ChatStore {
   editQueued(index: number): void {
     const id = this.selectedId;
     if (id === null) return;
-    const text = this.#queue.take(id, index, this.draft.trim() === '' ? undefined : this.draft);
-    this.draft = text ?? '';
+    const instead = { text: this.draft, documents: this.documentsOfDraft(id) };
+    const taken = this.queue.take(id, index, this.draft.trim() === '' ? undefined : instead);
+    this.draft = taken?.text ?? '';
     this.numFocusRequests++;
   }
 
   removeQueued(index: number): void {
-    if (this.selectedId !== null) this.#queue.take(this.selectedId, index);
+    if (this.selectedId !== null) this.queue.take(this.selectedId, index);
     this.numFocusRequests++;
   }
 
@@ -664,7 +680,7 @@ export class ChatStore {
   #sendNext(id: string, isWhole = this.#threads.get(id)?.last?.status === 'complete'): void {
     const last = this.#threads.get(id)?.last;
     const isAnswered = isWhole && (last === undefined || last.role === 'assistant');
-    if (isAnswered && !this.isSending && !this.compare.isWritingIn(id) && this.#queue.of(id).length > 0)
+    if (isAnswered && !this.isSending && !this.compare.isWritingIn(id) && this.queue.of(id).length > 0)
       void this.sendQueued(id);
   }
 

@@ -4,6 +4,7 @@ import { App } from '../app.svelte';
 import { CallError } from '../platform/platform';
 import type { Message, Reply } from '../platform/wire';
 import { bootstrap, conversation, FakePlatform, gate, message, model, problem, settle, status } from '../testing/fake';
+import type { ChatStore } from './chat.svelte';
 import { ageOf } from './dates';
 
 beforeEach(() => {
@@ -114,13 +115,15 @@ async function startWaiting(...texts: string[]) {
   return { ...started, sentTexts, end };
 }
 
+const texts = (chat: ChatStore) => chat.queued.map(({ text }) => text);
+
 test('while an answer is written messages wait, and follow it one by one', async () => {
   const { chat, platform, sentTexts, end } = await startWaiting('More', 'And more');
   await chat.regenerate();
   expect(platform.askedTypes()).not.toContain('regenerate');
-  expect([sentTexts(), chat.queued, chat.draft]).toEqual([['Hello'], ['More', 'And more'], '']);
+  expect([sentTexts(), texts(chat), chat.draft]).toEqual([['Hello'], ['More', 'And more'], '']);
   chat.select('b');
-  expect(chat.queued).toEqual([]);
+  expect(texts(chat)).toEqual([]);
   const next = message('v', { parent_id: 'm', role: 'user', text: 'More' });
   platform.answers.send_message = {
     type: 'sent',
@@ -131,22 +134,22 @@ test('while an answer is written messages wait, and follow it one by one', async
   await settle();
   expect(sentTexts()).toEqual(['Hello', 'More']);
   chat.select('a');
-  expect(chat.queued).toEqual(['And more']);
+  expect(texts(chat)).toEqual(['And more']);
 });
 
 test('a message that waits can be edited, removed and sent', async () => {
   const { chat, sentTexts, end } = await startWaiting('One', 'Two', 'Three');
   chat.editQueued(1);
-  expect([chat.queued, chat.draft]).toEqual([['One', 'Three'], 'Two']);
+  expect([texts(chat), chat.draft]).toEqual([['One', 'Three'], 'Two']);
   chat.editQueued(0);
-  expect([chat.queued, chat.draft]).toEqual([['Two', 'Three'], 'One']);
+  expect([texts(chat), chat.draft]).toEqual([['Two', 'Three'], 'One']);
   chat.removeQueued(0);
-  expect(chat.queued).toEqual(['Three']);
+  expect(texts(chat)).toEqual(['Three']);
   end({ status: 'stopped' });
   await settle();
-  expect([sentTexts(), chat.queued]).toEqual([['Hello'], ['Three']]);
+  expect([sentTexts(), texts(chat)]).toEqual([['Hello'], ['Three']]);
   await chat.sendQueued();
-  expect([sentTexts(), chat.queued]).toEqual([['Hello', 'Three'], []]);
+  expect([sentTexts(), texts(chat)]).toEqual([['Hello', 'Three'], []]);
 });
 
 test('a message that is written while another is being sent waits, however fast the answer is', async () => {
@@ -158,7 +161,7 @@ test('a message that is written while another is being sent waits, however fast 
   const sending = chat.send();
   chat.draft = 'And more';
   await chat.send();
-  expect([sentTexts(), chat.queued, chat.draft]).toEqual([['Hello', 'More'], ['And more'], '']);
+  expect([sentTexts(), texts(chat), chat.draft]).toEqual([['Hello', 'More'], ['And more'], '']);
   platform.emit({ type: 'message', message: message('v', { parent_id: 'm', role: 'user', text: 'More' }) });
   platform.emit({ type: 'message', message: message('n', { parent_id: 'v', status: 'streaming' }) });
   platform.emit({ type: 'message', message: message('n', { parent_id: 'v', text: 'Done.' }) });
@@ -167,7 +170,7 @@ test('a message that is written while another is being sent waits, however fast 
   reply.open(sent('a'));
   await sending;
   await settle();
-  expect([sentTexts(), chat.queued]).toEqual([['Hello', 'More', 'And more'], []]);
+  expect([sentTexts(), texts(chat)]).toEqual([['Hello', 'More', 'And more'], []]);
 });
 
 test('a message that waits and cannot be sent goes on waiting', async () => {
@@ -175,22 +178,26 @@ test('a message that waits and cannot be sent goes on waiting', async () => {
   platform.answers.send_message = new CallError('storage', 'The disk is full.');
   end();
   await settle();
-  expect(chat.queued).toEqual(['More']);
+  expect(texts(chat)).toEqual(['More']);
 });
 
 test('what waits is there after a reload, and goes with its chat', async () => {
   await startWaiting('More');
+  localStorage.setItem('cairn.queue.a', '["As an earlier version stored it"]');
+  expect(texts((await start()).chat)).toEqual(['As an earlier version stored it']);
+  localStorage.removeItem('cairn.queue.a');
+  await startWaiting('More');
   const again = await start();
-  expect(again.chat.queued).toEqual(['More']);
+  expect(texts(again.chat)).toEqual(['More']);
   again.platform.emit({ type: 'conversation_deleted', id: 'a' });
-  expect((await start()).chat.queued).toEqual([]);
+  expect(texts((await start()).chat)).toEqual([]);
 });
 
 test('an answer that repeats itself waits for a choice', async () => {
   const { chat, platform, end } = await startWaiting('More');
   end({ status: 'streaming', is_held: true });
   expect(chat.announcement).toBe('This answer repeats itself.');
-  expect(chat.queued).toEqual(['More']);
+  expect(texts(chat)).toEqual(['More']);
   await chat.goOn();
   expect(platform.asked.at(-1)).toEqual({ type: 'go_on', conversation_id: 'a' });
 });

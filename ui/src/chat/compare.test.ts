@@ -125,7 +125,7 @@ test('while either is written, a message waits', async () => {
   expect(chat.whyBusy).not.toBeNull();
   chat.draft = 'More';
   await chat.send();
-  expect(chat.queued).toEqual(['More']);
+  expect(chat.queued.map(({ text }) => text)).toEqual(['More']);
   expect(calls('send_message')).toHaveLength(0);
   beside({ type: 'message', message: answer('b', { status: 'complete' }) });
   await settle();

@@ -25,6 +25,7 @@ const context = (change: Partial<ChatContext> = {}): ChatContext => ({
   limit_tokens: 4096,
   used_tokens: 1200,
   beginning_tokens: 200,
+  document_tokens: 0,
   summary_tokens: 0,
   answer_tokens: 1024,
   at_overflow: 'stop',

@@ -2,39 +2,51 @@
 
 const PREFIX = 'cairn.queue.';
 
+/** A message that waits. */
+export interface Waiting {
+  text: string;
+  /** The ids of the documents of the draft that go with it. */
+  documents: readonly string[];
+}
+
 /** Owns what waits in each chat. What waits in private chats stays in memory. */
 export class Queue {
-  #texts = $state<Record<string, string[]>>({});
+  #waiting = $state<Record<string, Waiting[]>>({});
 
   constructor(
     private readonly storage: Storage | undefined,
     private readonly isPrivate: (id: string) => boolean,
   ) {}
 
-  of(id: string | null): readonly string[] {
+  of(id: string | null): readonly Waiting[] {
     if (id === null) return [];
-    return this.#texts[id] ?? this.#stored(id);
+    return this.#waiting[id] ?? this.#stored(id);
   }
 
-  add(id: string, text: string): void {
-    this.#set(id, [...this.of(id), text]);
+  /** The documents that go with what waits in a chat. */
+  heldBy(id: string | null): ReadonlySet<string> {
+    return new Set(this.of(id).flatMap(({ documents }) => documents));
   }
 
-  /** Puts a text back where it was taken from. */
-  putBack(id: string, text: string): void {
-    this.#set(id, [text, ...this.of(id)]);
+  add(id: string, message: Waiting): void {
+    this.#set(id, [...this.of(id), message]);
   }
 
-  /** Takes one out and returns it; another text takes its place, if there is one. */
-  take(id: string, index = 0, instead?: string): string | undefined {
-    const texts = [...this.of(id)];
-    const [taken] = texts.splice(index, 1, ...(instead === undefined ? [] : [instead]));
-    this.#set(id, texts);
+  /** Puts a message back where it was taken from. */
+  putBack(id: string, message: Waiting): void {
+    this.#set(id, [message, ...this.of(id)]);
+  }
+
+  /** Takes one out and returns it; another takes its place, if there is one. */
+  take(id: string, index = 0, instead?: Waiting): Waiting | undefined {
+    const all = [...this.of(id)];
+    const [taken] = all.splice(index, 1, ...(instead === undefined ? [] : [instead]));
+    this.#set(id, all);
     return taken;
   }
 
   forget(id: string): void {
-    delete this.#texts[id];
+    delete this.#waiting[id];
     this.storage?.removeItem(PREFIX + id);
   }
 
@@ -47,19 +59,27 @@ export class Queue {
     for (const key of keys) if (key.startsWith(PREFIX) && !wanted.has(key)) storage.removeItem(key);
   }
 
-  #set(id: string, texts: string[]): void {
-    this.#texts[id] = texts;
+  #set(id: string, all: Waiting[]): void {
+    this.#waiting[id] = all;
     if (this.isPrivate(id)) return;
-    if (texts.length === 0) this.storage?.removeItem(PREFIX + id);
-    else this.storage?.setItem(PREFIX + id, JSON.stringify(texts));
+    if (all.length === 0) this.storage?.removeItem(PREFIX + id);
+    else this.storage?.setItem(PREFIX + id, JSON.stringify(all));
   }
 
-  #stored(id: string): string[] {
+  #stored(id: string): Waiting[] {
     try {
-      const texts: unknown = JSON.parse(this.storage?.getItem(PREFIX + id) ?? '[]');
-      return Array.isArray(texts) ? texts.filter((text) => typeof text === 'string') : [];
+      const all: unknown = JSON.parse(this.storage?.getItem(PREFIX + id) ?? '[]');
+      return Array.isArray(all) ? all.flatMap(read) : [];
     } catch {
       return [];
     }
   }
+}
+
+/** A stored message. Earlier versions stored its text alone. */
+function read(stored: unknown): Waiting[] {
+  if (typeof stored === 'string') return [{ text: stored, documents: [] }];
+  const { text, documents } = (stored ?? {}) as Partial<Waiting>;
+  if (typeof text !== 'string') return [];
+  return [{ text, documents: Array.isArray(documents) ? documents.filter((id) => typeof id === 'string') : [] }];
 }

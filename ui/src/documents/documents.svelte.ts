@@ -1,10 +1,18 @@
-// The documents of the next message: files become text, are attached, and are read before the question is there.
+// The documents of the next message and of folders: files become text, are attached, and are read before the question is there.
 import { DocumentProblem, readDocument } from './read';
 import { ofFile, type Drop, type SourceFile } from './sources';
 import { whyLeftOut, type LeftOut } from './folder';
 import type { ChatStore } from '../chat/chat.svelte';
 import { sentenceOf, type Platform } from '../platform/platform';
-import type { Command, Document, DocumentDraft, DocumentReading, Event, NewDocument } from '../platform/wire';
+import type {
+  AttachedDocuments,
+  Command,
+  Document,
+  DocumentReading,
+  DocumentsOf,
+  Event,
+  NewDocument,
+} from '../platform/wire';
 import { strings } from '../text';
 import type { Toasts } from '../ui/toasts.svelte';
 import { offerUndo } from '../ui/offerUndo';
@@ -42,7 +50,6 @@ export interface Choice {
 
 /** What the reader shows. */
 export interface Shown {
-  conversationId: string;
   document: Document;
   text: string | null;
   problem: string | null;
@@ -55,32 +62,33 @@ interface Pace {
   seconds: number | null;
 }
 
-const NONE: DocumentDraft = { conversation_id: '', documents: [], reading: { type: 'unread' } };
+const NONE: Omit<AttachedDocuments, 'of'> = { beginning: [], documents: [], reading: { type: 'unread' } };
 
-/** The commands that answer with a draft. */
-type DraftCommand = Extract<
+/** The commands that answer with documents. */
+type AttachedCommand = Extract<
   Command,
-  { type: 'get_document_draft' | 'attach_documents' | 'remove_document' | 'restore_document' }
+  { type: 'get_documents' | 'attach_documents' | 'remove_document' | 'restore_document' }
 >;
+
+export const ofConversation = (id: string): DocumentsOf => ({ type: 'conversation', id });
+export const ofFolder = (id: string): DocumentsOf => ({ type: 'folder', id });
 
 /** While a document is read, events come without end. */
 const MOST_QUESTIONS = 5;
 
-/** Owns the drafts' documents, the reader, and the choice among the files of a folder. */
+/** Owns the documents of drafts and folders, the reader, and the choice among the files of a folder on disk. */
 export class DocumentStore {
-  #drafts = $state.raw(new Map<string, DocumentDraft>());
+  /** By the id of the chat or the folder. */
+  #attached = $state.raw(new Map<string, AttachedDocuments>());
   #numEvents = 0;
   #paces = new Map<string, Pace>();
-  /** The seconds that the reading of the open chat's draft still takes; null: unknown. */
-  secondsLeft = $state<number | null>(null);
-  /** The files that are being made into text, for the chat that was open then. */
-  opening = $state.raw<{ conversationId: string | null; files: Opening[] } | null>(null);
-  /** What could not be attached to which chat, as sentences. */
-  problems = $state.raw<{ conversationId: string | null; sentences: string[] }>({
-    conversationId: null,
-    sentences: [],
-  });
-  folder = $state.raw<{ name: string; isCut: boolean } | null>(null);
+  /** The seconds that a reading still takes; null: unknown. */
+  #secondsLeft = $state.raw(new Map<string, number | null>());
+  /** The files that are being made into text, for a chat or a folder; null: a chat that is not made yet. */
+  opening = $state.raw<{ id: string | null; files: Opening[] } | null>(null);
+  /** What could not be attached to which chat or folder, as sentences. */
+  problems = $state.raw<{ id: string | null; sentences: string[] }>({ id: null, sentences: [] });
+  folder = $state.raw<{ name: string; isCut: boolean; of: DocumentsOf | null } | null>(null);
   choices = $state<Choice[]>([]);
   shown = $state.raw<Shown | null>(null);
   /** A long text that was pasted into the draft of this chat. */
@@ -93,20 +101,52 @@ export class DocumentStore {
   constructor(options: DocumentOptions) {
     this.#options = options;
     this.#now = options.now ?? (() => performance.now());
+    options.chat.documentsOfDraft = (id) => this.#draftOf(id).documents.map((document) => document.id);
   }
 
-  /** What the next message of the open chat will be sent with. */
-  get draft(): DocumentDraft {
+  /** Documents of the open chat's draft that wait with a message. */
+  waiting(ids: readonly string[]): Document[] {
+    return this.get(this.#options.chat.selectedId).documents.filter(({ id }) => ids.includes(id));
+  }
+
+  /** The open chat; null: it is not made yet. */
+  get #open(): DocumentsOf | null {
     const id = this.#options.chat.selectedId;
-    return (id !== null && this.#drafts.get(id)) || NONE;
+    return id === null ? null : ofConversation(id);
   }
 
-  get openingHere(): Opening[] {
-    return this.opening?.conversationId === this.#options.chat.selectedId ? this.opening.files : [];
+  /** The documents of a chat or a folder. */
+  get(id: string | null): Omit<AttachedDocuments, 'of'> {
+    return (id !== null && this.#attached.get(id)) || NONE;
   }
 
-  get problemsHere(): string[] {
-    return this.problems.conversationId === this.#options.chat.selectedId ? this.problems.sentences : [];
+  /** What the next message of the open chat will be sent with, without what a waiting message holds. */
+  get draft(): Omit<AttachedDocuments, 'of'> {
+    return this.#draftOf(this.#options.chat.selectedId);
+  }
+
+  #draftOf(chatId: string | null): Omit<AttachedDocuments, 'of'> {
+    const draft = this.get(chatId);
+    const held = this.#options.chat.queue.heldBy(chatId);
+    return held.size === 0 ? draft : { ...draft, documents: draft.documents.filter(({ id }) => !held.has(id)) };
+  }
+
+  /** What the open chat begins with: as long as it is not made, what its folder has. */
+  get beginning(): Document[] {
+    const { selectedId, newFolderId } = this.#options.chat;
+    return selectedId === null ? this.get(newFolderId).documents : this.get(selectedId).beginning;
+  }
+
+  openingOf(id: string | null): Opening[] {
+    return this.opening?.id === id ? this.opening.files : [];
+  }
+
+  problemsOf(id: string | null): string[] {
+    return this.problems.id === id ? this.problems.sentences : [];
+  }
+
+  secondsLeft(id: string | null): number | null {
+    return (id !== null && this.#secondsLeft.get(id)) || null;
   }
 
   /** The pasted text, as long as it stands in the draft. */
@@ -116,45 +156,45 @@ export class DocumentStore {
     return pasted && pasted.conversationId === chat.selectedId && chat.draft.includes(pasted.text) ? pasted.text : null;
   }
 
-  /** Asks for the draft of a chat that is opened. */
-  async open(conversation_id: string): Promise<void> {
+  /** Asks for the documents of a chat or a folder that is opened. */
+  async open(of: DocumentsOf): Promise<void> {
     try {
-      await this.#ask({ type: 'get_document_draft', conversation_id });
+      await this.#ask({ type: 'get_documents', of });
     } catch {
       // The chat itself says what is wrong with it.
     }
   }
 
   /**
-   * Asks for the draft of a chat, or changes it. Events may overtake the reply, which is older than they are then: so the draft is
+   * Asks for documents, or changes them. Events may overtake the reply, which is older than they are then: so they are
    * asked for again, until nothing has happened meanwhile.
    */
-  async #ask(command: DraftCommand): Promise<void> {
-    const id = command.conversation_id;
+  async #ask(command: AttachedCommand): Promise<void> {
+    const { of } = command;
     let next = command;
     for (let left = MOST_QUESTIONS; left > 0; left--) {
       const before = this.#numEvents;
       const reply = await this.#options.platform.call(next);
-      if (reply.type !== 'document_draft') return;
+      if (reply.type !== 'documents') return;
       const isNewest = this.#numEvents === before;
-      if (isNewest || left === 1 || !this.#drafts.has(id)) this.#put(reply.draft);
+      if (isNewest || left === 1 || !this.#attached.has(of.id)) this.#put(reply.attached);
       if (isNewest) return;
-      next = { type: 'get_document_draft', conversation_id: id };
+      next = { type: 'get_documents', of };
     }
   }
 
-  receive(event: Extract<Event, { type: 'document_draft' | 'documents_reading' }>): void {
+  receive(event: Extract<Event, { type: 'documents' | 'documents_reading' }>): void {
     this.#numEvents++;
-    if (event.type === 'document_draft') return this.#put(event.draft);
-    const draft = this.#drafts.get(event.conversation_id);
-    if (draft) this.#put({ ...draft, reading: event.reading });
+    if (event.type === 'documents') return this.#put(event.attached);
+    const attached = this.#attached.get(event.of.id);
+    if (attached) this.#put({ ...attached, reading: event.reading });
   }
 
-  #put(draft: DocumentDraft): void {
-    const { conversation_id: id, reading } = draft;
-    this.#drafts = new Map(this.#drafts).set(id, draft);
-    if (reading.type !== 'reading') this.#paces.delete(id);
-    if (id === this.#options.chat.selectedId) this.secondsLeft = this.#measure(id, reading);
+  #put(attached: AttachedDocuments): void {
+    const { of, reading } = attached;
+    this.#attached = new Map(this.#attached).set(of.id, attached);
+    if (reading.type !== 'reading') this.#paces.delete(of.id);
+    this.#secondsLeft = new Map(this.#secondsLeft).set(of.id, this.#measure(of.id, reading));
   }
 
   /** How long the rest takes, from what has been read so far; it never grows. */
@@ -172,33 +212,39 @@ export class DocumentStore {
     return pace.seconds;
   }
 
-  /** Asks for files and attaches them. */
-  async choose(): Promise<void> {
+  /** Asks for files and attaches them, to the open chat if nothing else is named. */
+  async choose(of: DocumentsOf | null = this.#open): Promise<void> {
     try {
-      await this.attach(await this.#options.platform.chooseDocuments());
+      await this.attach(await this.#options.platform.chooseDocuments(), of);
     } catch (error) {
       this.#options.report(error);
     }
-    this.#options.chat.numFocusRequests++;
+    this.#focus(of);
+  }
+
+  /** Whoever has acted on the open chat goes on writing. */
+  #focus(of: DocumentsOf | null): void {
+    if (of?.type !== 'folder') this.#options.chat.numFocusRequests++;
   }
 
   /** Takes what was dropped: files at once, of a folder those that a person chooses. */
-  async drop({ folder, files, isCut }: Drop): Promise<void> {
+  async drop({ folder, files, isCut }: Drop, of: DocumentsOf | null = this.#open): Promise<void> {
     this.shown = null;
-    if (folder === null) return this.attach(files);
+    if (folder === null) return this.attach(files, of);
     this.choices = files.map((file) => {
       const why = whyLeftOut(file);
       return { file, why, isChosen: why === null };
     });
-    this.folder = { name: folder, isCut };
+    this.folder = { name: folder, isCut, of };
   }
 
   /** Attaches the files of the folder that are chosen. */
   async attachChosen(): Promise<void> {
     const files = this.choices.filter(({ isChosen }) => isChosen).map(({ file }) => file);
+    const of = this.folder?.of ?? this.#open;
     this.closeFolder();
-    await this.attach(files);
-    this.#options.chat.numFocusRequests++;
+    await this.attach(files, of);
+    this.#focus(of);
   }
 
   closeFolder(): void {
@@ -229,24 +275,24 @@ export class DocumentStore {
     const before = chat.draft;
     chat.draft = before.replace(text, '').trim();
     chat.numFocusRequests++;
-    const isAttached = await this.#attach([{ name: strings.documents.pastedName, kind: 'text', text }]);
+    const isAttached = await this.#attach([{ name: strings.documents.pastedName, kind: 'text', text }], this.#open);
     if (!isAttached && chat.draft === '') chat.draft = before;
   }
 
   /** Makes documents of files and attaches them; what cannot be one is said. */
-  async attach(files: SourceFile[]): Promise<void> {
+  async attach(files: SourceFile[], of: DocumentsOf | null = this.#open): Promise<void> {
     if (files.length === 0 || this.opening !== null) return;
     const { chat } = this.#options;
-    const conversationId = chat.selectedId;
+    const id = of?.id ?? null;
     const stop = (this.#stop = new AbortController());
     const documents: NewDocument[] = [];
     const problems: string[] = [];
-    this.problems = { conversationId, sentences: [] };
+    this.problems = { id, sentences: [] };
     try {
       for (const [index, file] of files.entries()) {
         const show = (page: number | null, pages: number | null) => {
           const rest = files.slice(index).map(({ name }) => ({ name, page: null, pages: null }));
-          this.opening = { conversationId, files: [{ name: file.name, page, pages }, ...rest.slice(1)] };
+          this.opening = { id, files: [{ name: file.name, page, pages }, ...rest.slice(1)] };
         };
         show(null, null);
         try {
@@ -262,46 +308,43 @@ export class DocumentStore {
       this.opening = null;
       this.#stop = null;
     }
-    this.problems = { conversationId, sentences: problems };
+    this.problems = { id, sentences: problems };
     if (documents.length === 0) return;
-    const isAttached = await this.#attach(documents, conversationId);
+    const isAttached = await this.#attach(documents, of);
     // A chat that was made for them shows what could not be attached to it.
-    if (isAttached && conversationId === null && problems.length > 0)
-      this.problems = { conversationId: chat.selectedId, sentences: problems };
+    if (isAttached && of === null && problems.length > 0) this.problems = { id: chat.selectedId, sentences: problems };
   }
 
-  async #attach(documents: NewDocument[], goal = this.#options.chat.selectedId): Promise<boolean> {
+  async #attach(documents: NewDocument[], goal: DocumentsOf | null): Promise<boolean> {
     const { chat } = this.#options;
     try {
-      const conversation_id = goal ?? (await chat.make());
-      await this.#ask({ type: 'attach_documents', conversation_id, documents });
+      const of = goal ?? ofConversation(await chat.make());
+      await this.#ask({ type: 'attach_documents', of, documents });
       return true;
     } catch (error) {
-      this.problems = { conversationId: chat.selectedId, sentences: [sentenceOf(error)] };
+      this.problems = { id: goal?.id ?? chat.selectedId, sentences: [sentenceOf(error)] };
       return false;
     }
   }
 
   /** Ends making text of files; nothing of them is attached. */
-  stopOpening(): void {
+  stopOpening(of: DocumentsOf | null): void {
     this.#stop?.abort();
-    this.#options.chat.numFocusRequests++;
+    this.#focus(of);
   }
 
-  dismissProblems(): void {
-    this.problems = { conversationId: null, sentences: [] };
-    this.#options.chat.numFocusRequests++;
+  dismissProblems(of: DocumentsOf | null): void {
+    this.problems = { id: null, sentences: [] };
+    this.#focus(of);
   }
 
-  /** Takes a document out of the draft; can be taken back. */
-  async remove({ id: document_id, name }: Document): Promise<void> {
-    const { chat, report } = this.#options;
-    const conversation_id = chat.selectedId;
-    if (conversation_id === null) return;
-    chat.numFocusRequests++;
+  /** Takes a document away; can be taken back. */
+  async remove(of: DocumentsOf, { id: document_id, name }: Document): Promise<void> {
+    const { report } = this.#options;
+    this.#focus(of);
     const change = async (type: 'remove_document' | 'restore_document') => {
       try {
-        await this.#ask({ type, conversation_id, document_id });
+        await this.#ask({ type, of, document_id });
         return true;
       } catch (error) {
         report(error);
@@ -313,28 +356,23 @@ export class DocumentStore {
   }
 
   /** Begins to read what is not read; or stops, which keeps what was read. */
-  async setReading(isOn: boolean): Promise<void> {
-    const { chat, platform, report } = this.#options;
-    const conversation_id = chat.selectedId;
-    if (conversation_id === null) return;
+  async setReading(of: DocumentsOf, isOn: boolean): Promise<void> {
+    const { platform, report } = this.#options;
     // The button goes with what it did.
-    chat.numFocusRequests++;
+    this.#focus(of);
     const type = isOn ? 'read_documents' : 'stop_reading_documents';
-    await platform.call({ type, conversation_id }).catch(report);
+    await platform.call({ type, of }).catch(report);
   }
 
-  /** Shows the text of a document. */
-  async show(document: Document): Promise<void> {
+  /** Shows the text of a document, of the open chat if nothing else is named. */
+  async show(document: Document, of: DocumentsOf | null = this.#open): Promise<void> {
     const { chat, platform } = this.#options;
-    const conversationId = chat.selectedId;
-    if (conversationId === null) return;
-    this.shown = { conversationId, document, text: null, problem: null };
+    // A chat that is not made yet begins with what its folder has.
+    of ??= chat.newFolderId === null ? null : ofFolder(chat.newFolderId);
+    if (of === null) return;
+    this.shown = { document, text: null, problem: null };
     try {
-      const reply = await platform.call({
-        type: 'get_document',
-        conversation_id: conversationId,
-        document_id: document.id,
-      });
+      const reply = await platform.call({ type: 'get_document', of, document_id: document.id });
       if (reply.type !== 'document_text') throw new Error(strings.connection.unexpectedReply);
       if (this.shown?.document.id === document.id) this.shown = { ...this.shown, text: reply.text };
     } catch (error) {

@@ -1,10 +1,10 @@
 // Documents in the window: attached, read, removed, looked into, and offered from the clipboard and from folders.
 import { fireEvent, screen, within } from '@testing-library/svelte';
 import { expect, test } from 'vitest';
-import type { Command, Document, DocumentReading } from '../platform/wire';
+import type { Command, Document, DocumentReading, Reply } from '../platform/wire';
 import { bootstrap, conversation, FakePlatform, message, textDocument } from '../testing/fake';
 import { drawn, openWindow, useWindow } from '../testing/window';
-import { DocumentStore } from './documents.svelte';
+import { DocumentStore, ofConversation, ofFolder } from './documents.svelte';
 import type { SourceFile } from './sources';
 
 useWindow();
@@ -19,13 +19,13 @@ const text = (name: string, content = 'Stone on stone.'): SourceFile => ({
 async function open(reading: DocumentReading = { type: 'waiting' }, documents: Document[] = []) {
   const platform = new FakePlatform();
   let held = documents;
-  const draft = () => ({ conversation_id: 'a', documents: held, reading });
-  const answer = () => ({ type: 'document_draft' as const, draft: draft() });
+  const attached = () => ({ of: ofConversation('a'), beginning: [], documents: held, reading });
+  const answer = () => ({ type: 'documents' as const, attached: attached() });
   platform.answers = {
     bootstrap: bootstrap({ conversations: [conversation('a')] }),
     get_conversation: { type: 'conversation', conversation: conversation('a'), messages: [] },
     new_conversation: { type: 'conversation', conversation: conversation('a', { title: '' }), messages: [] },
-    get_document_draft: answer,
+    get_documents: answer,
     attach_documents: (command: Command) => {
       if (command.type === 'attach_documents')
         held = [
@@ -54,7 +54,7 @@ async function open(reading: DocumentReading = { type: 'waiting' }, documents: D
 }
 
 const emitReading = (platform: FakePlatform, reading: DocumentReading) =>
-  platform.emit({ type: 'documents_reading', conversation_id: 'a', reading });
+  platform.emit({ type: 'documents_reading', of: ofConversation('a'), reading });
 
 test('chosen files are attached in one command, and what cannot be is said', async () => {
   const { platform } = await open();
@@ -79,9 +79,9 @@ test('a reply that events have overtaken changes nothing', async () => {
   const { app, platform } = await open();
   const documents = [textDocument('d0', { name: 'a.txt', tokens: 5 })];
   const read: DocumentReading = { type: 'read', tokens: 5, model: 'owner/model' };
-  platform.answers.get_document_draft = {
-    type: 'document_draft',
-    draft: { conversation_id: 'a', documents, reading: read },
+  platform.answers.get_documents = {
+    type: 'documents',
+    attached: { of: ofConversation('a'), beginning: [], documents, reading: read },
   };
   const waiting = platform.answers.attach_documents;
   platform.answers.attach_documents = async (command) => {
@@ -101,7 +101,7 @@ test('in a chat that does not exist yet it is made for the document', async () =
   await app.documents.attach([text('b.png')]);
   expect(platform.askedTypes()).not.toContain('new_conversation');
   await app.documents.attach([text('a.txt'), text('c.png')]);
-  expect(app.documents.problemsHere).toEqual([expect.stringContaining('“c.png” isn’t text')]);
+  expect(app.documents.problemsOf('a')).toEqual([expect.stringContaining('“c.png” isn’t text')]);
   const types = platform.askedTypes();
   expect(types.indexOf('new_conversation')).toBeLessThan(types.indexOf('attach_documents'));
   expect(app.chat.selectedId).toBe('a');
@@ -115,11 +115,11 @@ test('reading shows how far it is, and can be stopped; read, it can become a sta
   expect([bar.getAttribute('aria-valuenow'), bar.textContent]).toEqual(['50', expect.stringContaining('512 of 1,024')]);
   expect(bar.textContent).toContain('256 already saved');
   await fireEvent.click(screen.getByRole('button', { name: 'Stop reading' }));
-  expect(platform.asked).toContainEqual({ type: 'stop_reading_documents', conversation_id: 'a' });
+  expect(platform.asked).toContainEqual({ type: 'stop_reading_documents', of: ofConversation('a') });
   emitReading(platform, { type: 'unread' });
   await drawn();
   await fireEvent.click(screen.getByRole('button', { name: 'Read now' }));
-  expect(platform.asked).toContainEqual({ type: 'read_documents', conversation_id: 'a' });
+  expect(platform.asked).toContainEqual({ type: 'read_documents', of: ofConversation('a') });
   const model = app.status.model ?? 'owner/model';
   emitReading(platform, { type: 'read', tokens: 1024, model });
   await drawn();
@@ -140,7 +140,7 @@ test.each<[reading: DocumentReading, sentence: RegExp]>([
 
 test('time left is rounded, and never grows', () => {
   let now = 0;
-  const chat = { selectedId: 'a' };
+  const chat = { selectedId: 'a', queue: { heldBy: () => new Set() } };
   const store = new DocumentStore({ chat, now: () => now } as unknown as ConstructorParameters<
     typeof DocumentStore
   >[0]);
@@ -148,8 +148,11 @@ test('time left is rounded, and never grows', () => {
   const at = (milliseconds: number, processed_tokens: number) => {
     now = milliseconds;
     const reading = { type: 'reading' as const, processed_tokens, total_tokens: 10_000, cached_tokens: 0 };
-    store.receive({ type: 'document_draft', draft: { conversation_id: 'a', documents, reading } });
-    return store.secondsLeft;
+    store.receive({
+      type: 'documents',
+      attached: { of: ofConversation('a'), beginning: [], documents, reading },
+    });
+    return store.secondsLeft('a');
   };
   expect(at(0, 0)).toBeNull();
   expect(at(1000, 100)).toBeNull();
@@ -165,7 +168,7 @@ test('a removed document comes back', async () => {
   expect(screen.queryByRole('button', { name: 'Remove a.txt' })).toBeNull();
   app.toasts.act(app.toasts.items[0]?.id ?? 0);
   await expect.poll(() => screen.queryByRole('button', { name: 'Remove a.txt' })).not.toBeNull();
-  expect(platform.asked).toContainEqual({ type: 'restore_document', conversation_id: 'a', document_id: 'a' });
+  expect(platform.asked).toContainEqual({ type: 'restore_document', of: ofConversation('a'), document_id: 'a' });
 });
 
 test('the reader shows a document of a message, and finds words in it', async () => {
@@ -224,4 +227,87 @@ test('of a folder a person chooses, and sees why the rest is left out', async ()
   await expect.poll(() => platform.askedTypes()).toContain('attach_documents');
   const [attached] = platform.asked.filter((command) => command.type === 'attach_documents');
   expect(attached?.documents.map(({ name }) => name)).toEqual(['src/a.rs']);
+});
+
+const FOLDER = { id: 'f', name: 'Contracts', system_prompt: '', model: null };
+
+test('the dialog of a folder shows its files; new chats begin with them, and say so', async () => {
+  const { app, platform } = await open();
+  const of = ofFolder('f');
+  let held = [textDocument('lease')];
+  const answer = (reading: DocumentReading = { type: 'read', tokens: 1030, model: 'owner/model' }) => ({
+    type: 'documents' as const,
+    attached: { of, beginning: [], documents: held, reading },
+  });
+  const ofChat = platform.answers.get_documents;
+  platform.answers.get_documents = (command: Command) =>
+    command.type === 'get_documents' && command.of.type === 'folder' ? answer() : (ofChat as () => Reply)();
+  platform.answers.attach_documents = (command: Command) => {
+    if (command.type === 'attach_documents')
+      held = [...held, ...command.documents.map(({ name }) => textDocument(name, { name }))];
+    return answer({ type: 'waiting' });
+  };
+  platform.answers.remove_document = () => {
+    held = held.slice(1);
+    return answer();
+  };
+  platform.emit({ type: 'folders', folders: [FOLDER] });
+  app.folders.edit(FOLDER);
+  await drawn();
+  const files = await screen.findByRole('region', { name: 'Files' });
+  expect(within(files).getByText('Read (1,030 tokens). New chats continue from here.')).toBeTruthy();
+  expect(within(files).queryByRole('button', { name: 'Save as starting point…' })).toBeNull();
+  platform.chosenDocuments = [text('rules.md'), text('logo.png')];
+  await fireEvent.click(screen.getByRole('button', { name: 'Add files…' }));
+  await expect.poll(() => within(files).queryAllByRole('button', { name: /: open$/ }).length).toBe(2);
+  expect(platform.asked.find((command) => command.type === 'attach_documents')).toMatchObject({ of });
+  expect(within(files).getByRole('alert').textContent).toContain('“logo.png” isn’t text');
+  platform.emit({
+    type: 'documents_reading',
+    of,
+    reading: { type: 'too_long', exceeds_by: 512, model: 'owner/model' },
+  });
+  await drawn();
+  expect(files.textContent).toContain('Exceeds the context of model by 512 tokens.');
+  // A file that is dropped meanwhile goes to the folder, not to the chat behind the dialog.
+  await app.dropFiles([new File(['A wall.'], 'wall.txt')], null);
+  await expect.poll(() => within(files).queryAllByRole('button', { name: /: open$/ }).length).toBe(3);
+  await fireEvent.click(within(files).getByRole('button', { name: 'Remove lease.txt' }));
+  await expect.poll(() => app.toasts.items.map((toast) => toast.text)).toContain('Removed “lease.txt”.');
+  expect(platform.asked).toContainEqual({ type: 'remove_document', of, document_id: 'lease' });
+  app.folders.editing = null;
+
+  app.newChatIn('f');
+  await drawn();
+  const beginning = await screen.findByRole('region', { name: 'Files of the folder' });
+  expect(beginning.textContent).toContain('Begins with the files of “Contracts”');
+  expect(within(beginning).getAllByRole('button')).toHaveLength(2);
+  await fireEvent.click(within(beginning).getByRole('button', { name: /^rules\.md/ }));
+  expect(platform.asked).toContainEqual({ type: 'get_document', of, document_id: 'rules.md' });
+});
+
+test('a message that waits holds the documents that it was written with', async () => {
+  const { app, platform } = await open({ type: 'unread' }, [textDocument('a')]);
+  const { chat, documents } = app;
+  const row = conversation('a', { is_streaming: true });
+  const [question, answer] = [message('q', { role: 'user' }), message('m', { parent_id: 'q', status: 'streaming' })];
+  platform.answers.send_message = { type: 'sent', conversation: row, messages: [question, answer] };
+  platform.answers.send_message_with = { type: 'sent', conversation: row, messages: [] };
+  platform.emit({ type: 'message', message: question });
+  platform.emit({ type: 'message', message: answer });
+  await expect.poll(() => chat.thread?.isStreaming).toBe(true);
+  chat.draft = 'About a';
+  await chat.send();
+  expect(documents.draft.documents).toEqual([]);
+  platform.chosenDocuments = [text('b.txt')];
+  await documents.choose();
+  expect(documents.draft.documents.map(({ name }) => name)).toEqual(['b.txt']);
+  await drawn();
+  const waiting = screen.getByRole('region', { name: /wait/i });
+  expect(within(waiting).getByRole('button', { name: /^a\.txt/ })).toBeTruthy();
+  platform.emit({ type: 'message', message: message('m', { parent_id: 'q', text: 'Yes.' }) });
+  const sent = () => platform.asked.filter(({ type }) => type.startsWith('send_message'));
+  await expect
+    .poll(sent)
+    .toEqual([{ type: 'send_message_with', conversation_id: 'a', text: 'About a', document_ids: ['a'] }]);
 });

@@ -130,11 +130,11 @@ function chatEntries({ chat, navigation }: App, isOfList: boolean): PaletteEntry
   });
 }
 
-/** A message of each chat that says what is looked for. */
+/** A message of each chat that says what is looked for, or that a document of such a name stands before. */
 function messageEntries(app: App): PaletteEntry[] {
   const { chat, search } = app;
   const entries: PaletteEntry[] = [];
-  for (const { conversation_id: id, message_id, excerpt, num_messages, created_at_ms } of search.found) {
+  for (const { conversation_id: id, message_id, excerpt, document, num_messages, created_at_ms } of search.found) {
     const conversation = chat.list.get(id);
     // One that was just deleted may still be among those that were found.
     if (!conversation) continue;
@@ -142,7 +142,13 @@ function messageEntries(app: App): PaletteEntry[] {
     entries.push({
       id: `message-${message_id}`,
       label: titleOf(conversation),
-      excerpt,
+      excerpt:
+        document === null
+          ? excerpt
+          : [
+              { text: strings.palette.document, is_match: false },
+              { text: document, is_match: true },
+            ],
       detail: num_messages > 1 ? `${strings.palette.moreMessages(num_messages - 1)} · ${ago}` : ago,
       keys: '',
       conversationId: id,

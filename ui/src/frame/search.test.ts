@@ -8,6 +8,7 @@ import { drawn, openWindow, useWindow } from '../testing/window';
 useWindow();
 
 const found = (conversation_id: string, change: Partial<FoundMessage> = {}): FoundMessage => ({
+  document: null,
   conversation_id,
   message_id: `m-${conversation_id}`,
   role: 'assistant',

@@ -18,14 +18,15 @@ export type Command = { "type": "bootstrap" }
   | { "type": "set_system_prompt", id: string, system_prompt: string, }
   | { "type": "delete_conversation", id: string, }
   | { "type": "restore_conversation", id: string, }
-  | { "type": "get_document_draft", conversation_id: string, }
-  | { "type": "attach_documents", conversation_id: string, documents: Array<NewDocument>, }
-  | { "type": "remove_document", conversation_id: string, document_id: string, }
-  | { "type": "restore_document", conversation_id: string, document_id: string, }
-  | { "type": "get_document", conversation_id: string, document_id: string, }
-  | { "type": "read_documents", conversation_id: string, }
-  | { "type": "stop_reading_documents", conversation_id: string, }
+  | { "type": "get_documents", of: DocumentsOf, }
+  | { "type": "attach_documents", of: DocumentsOf, documents: Array<NewDocument>, }
+  | { "type": "remove_document", of: DocumentsOf, document_id: string, }
+  | { "type": "restore_document", of: DocumentsOf, document_id: string, }
+  | { "type": "get_document", of: DocumentsOf, document_id: string, }
+  | { "type": "read_documents", of: DocumentsOf, }
+  | { "type": "stop_reading_documents", of: DocumentsOf, }
   | { "type": "send_message", conversation_id: string, text: string, }
+  | { "type": "send_message_with", conversation_id: string, text: string, document_ids: Array<string>, }
   | { "type": "edit_message", conversation_id: string, message_id: string, text: string, }
   | { "type": "regenerate", conversation_id: string, message_id: string | null, model: string | null, }
   | { "type": "continue_answer", conversation_id: string, message_id: string, }
@@ -38,6 +39,7 @@ export type Command = { "type": "bootstrap" }
   | { "type": "restore_messages", conversation_id: string, deletion_id: string, }
   | { "type": "stop", conversation_id: string, }
   | { "type": "compare", conversation_id: string, message_id: string | null, text: string | null, columns: Array<CompareColumn>, }
+ 
   | { "type": "stop_answer", conversation_id: string, message_id: string, }
   | { "type": "get_versions", conversation_id: string, message_ids: Array<string>, }
   | { "type": "choose_answer", conversation_id: string, message_id: string, }
@@ -132,7 +134,7 @@ export type Reply = { "type": "done" }
  */
 model_import: ModelImport | null, }
   | { "type": "conversation", conversation: Conversation, messages: Array<Message>, }
-  | { "type": "document_draft", draft: DocumentDraft, }
+  | { "type": "documents", attached: AttachedDocuments, }
   | { "type": "document_text", document: Document, text: string, }
   | { "type": "probabilities", probabilities: Probabilities, }
   | { "type": "sent", conversation: Conversation, messages: Array<Message>, }
@@ -252,8 +254,8 @@ export type Event = { "type": "conversation", conversation: Conversation, }
   | { "type": "segment", conversation_id: string, message_id: string, index: number, segment: AnswerSegment, }
   | { "type": "delta", conversation_id: string, message_id: string, segment: number, offset: number, text: string, }
   | { "type": "beside", event: Event, }
-  | { "type": "document_draft", draft: DocumentDraft, }
-  | { "type": "documents_reading", conversation_id: string, reading: DocumentReading, }
+  | { "type": "documents", attached: AttachedDocuments, }
+  | { "type": "documents_reading", of: DocumentsOf, reading: DocumentReading, }
   | { "type": "probabilities_read", read_id: string, processed_tokens: number, total_tokens: number, }
   | { "type": "summarizing", conversation_id: string, message_id: string, }
   | { "type": "prefill", conversation_id: string, message_id: string, processed_tokens: number, total_tokens: number, cached_tokens: number, }
@@ -341,8 +343,8 @@ fingerprint: string,
  */
 is_whole: boolean,
 /**
- * Titles of other conversations, and names of starting points and of keys of the API, with the
- * same beginning, at most 5.
+ * Titles of other conversations, and names of starting points, of folders and of keys of the API,
+ * with the same beginning, at most 5.
  */
 shared_with: Array<string>,
 /**
@@ -424,7 +426,11 @@ conversations: Array<string>,
 /**
  * Ids of the starting points that end in it.
  */
-named: Array<string>, is_pinned: boolean, };
+named: Array<string>,
+/**
+ * Ids of the folders whose documents end in it.
+ */
+folders: Array<string>, is_pinned: boolean, };
 
 /**
  * The role of the message that the tokens belong to.
@@ -587,16 +593,28 @@ export type DocumentKind = "text" | "code" | "markdown" | "csv" | "html" | "pdf"
 export type NewDocument = { name: string, kind: DocumentKind, text: string, };
 
 /**
- * What the next message of a conversation will be sent with.
+ * What has documents.
  */
-export type DocumentDraft = { conversation_id: string,
+export type DocumentsOf = { "type": "conversation", id: string, }
+  | { "type": "folder", id: string, };
+
+/**
+ * What the next message of a conversation will be sent with, or what the conversations of a folder
+ * begin with.
+ */
+export type AttachedDocuments = { of: DocumentsOf,
+/**
+ * Of a conversation: what it begins with, as its folder had it when its first question was asked;
+ * before that, what its folder has now.
+ */
+beginning: Array<Document>,
 /**
  * In the order in which they stand in the prompt.
  */
 documents: Array<Document>, reading: DocumentReading, };
 
 /**
- * How far the documents of a draft have been read.
+ * How far documents have been read before there is a question.
  */
 export type DocumentReading = { "type": "unread" }
   | { "type": "waiting" }
@@ -636,6 +654,10 @@ used_tokens: number,
  * conversations with that begin with.
  */
 beginning_tokens: number,
+/**
+ * The documents of the beginning and of the messages that are read.
+ */
+document_tokens: number,
 /**
  * The summary of earlier messages.
  */
@@ -984,7 +1006,7 @@ is_mlx: boolean, parameters: number | null, quantization_bits: number | null,
 model_type: string | null, updated_at_ms: number | null, };
 
 /**
- * A conversation with the words of a search in its messages.
+ * A conversation with the words of a search in its messages, or in the name of a document.
  */
 export type FoundMessage = { conversation_id: string,
 /**
@@ -998,7 +1020,11 @@ num_messages: number,
 /**
  * A part of the message.
  */
-excerpt: Array<ExcerptPiece>, };
+excerpt: Array<ExcerptPiece>,
+/**
+ * The document that has the words in its name; the message is the one that it stands before.
+ */
+document: string | null, };
 
 /**
  * A piece of an excerpt.

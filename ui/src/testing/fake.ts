@@ -224,6 +224,7 @@ export function node(key: string, change: Partial<CacheNode> = {}): CacheNode {
     model: 'owner/model',
     conversations: [],
     named: [],
+    folders: [],
     is_pinned: false,
     ...change,
   };

@@ -15,7 +15,9 @@ use crate::cache::prefix;
 use crate::cache::saved::{self, tier};
 use crate::chat::savings;
 use crate::convert::{self, tokens};
-use crate::wire::{CacheNode, CacheOverview, Event, Failure, FailureCode, NamedCache, Reply};
+use crate::wire::{
+    CacheNode, CacheOverview, DocumentsOf, Event, Failure, FailureCode, NamedCache, Reply,
+};
 
 /// The most rows of stored pieces on the page.
 const MAX_NODES: usize = 500;
@@ -95,17 +97,19 @@ async fn beginnings(engine: &Engine, nodes: &[cairn_engine::CacheNode]) -> Vec<S
 
 /// A node of the engine's view, as the interface shows it.
 fn cache_node(node: cairn_engine::CacheNode, text: String, model: String) -> CacheNode {
-    let (mut conversations, mut named) = (Vec::new(), Vec::new());
+    let (mut conversations, mut named, mut folders) = (Vec::new(), Vec::new(), Vec::new());
     for owner in node.owners {
         match owner {
             Owner::Conversation(id) => conversations.push(id),
             Owner::Named(id) => named.push(id),
+            Owner::Folder(id) => folders.push(id),
             Owner::Api(_) => {}
         }
     }
     CacheNode {
         conversations,
         named,
+        folders,
         start: tokens(node.start),
         tokens: tokens(node.num_tokens),
         bytes: node.bytes,
@@ -201,7 +205,7 @@ pub(crate) async fn purge(app: &App, id: &str) -> Result<Reply, Failure> {
     let _turn = app.turns.lock().await;
     refuse_while_streaming()?;
     let handle = cache_handle(app)?;
-    app.readings.forget(Some(id));
+    app.readings.forget(Some(&DocumentsOf::conversation(id)));
     handle.purge(&conversation_owner(id));
     // The reply means that the files are deleted, so wait for the writer.
     handle.flush().await;

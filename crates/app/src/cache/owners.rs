@@ -14,6 +14,11 @@ pub(crate) fn named_owner(id: &str) -> Owner {
     Owner::Named(id.to_owned())
 }
 
+/// The owner of the reference of what the chats of a folder begin with.
+pub(crate) fn folder_owner(id: &str) -> Owner {
+    Owner::Folder(id.to_owned())
+}
+
 /// The owner of a source's reference.
 pub(crate) fn owner(source: &CacheSource) -> Owner {
     match source {

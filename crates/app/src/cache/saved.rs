@@ -7,7 +7,7 @@ use cairn_prompt_cache::{Owner, RefUsage};
 use cairn_store::{ApiKeyRow, Conversation, Store};
 
 use crate::api::is_of_key;
-use crate::cache::owners::{conversation_owner, named_owner};
+use crate::cache::owners::{conversation_owner, folder_owner, named_owner};
 use crate::convert::{self, tokens};
 use crate::wire::{CacheTier, ConversationCache};
 
@@ -25,8 +25,10 @@ pub(crate) async fn of_conversations(
     let keys = store.api_keys().await.unwrap_or_default();
     let titles =
         conversations.iter().map(|row| (conversation_owner(&row.id), title(row.title.clone())));
+    let folders = store.folders().await.unwrap_or_default();
     let names: HashMap<Owner, String> = titles
         .chain(named.into_iter().map(|named| (named_owner(&named.row.id), named.row.name)))
+        .chain(folders.into_iter().map(|folder| (folder_owner(&folder.id), folder.name)))
         .collect();
     let of_conversation = |ref_usage: &RefUsage| {
         let Owner::Conversation(id) = ref_usage.cache_ref.owner() else { return None };
@@ -99,6 +101,10 @@ async fn name(store: &Store, keys: &[ApiKeyRow], owner: &Owner) -> Option<String
     match owner {
         Owner::Conversation(id) => store.conversation_title(id).await.ok()?.map(title),
         Owner::Named(id) => store.listed_named_cache(id).await.ok().map(|row| row.name),
+        Owner::Folder(id) => {
+            let folders = store.folders().await.ok()?;
+            folders.into_iter().find(|folder| folder.id == *id).map(|folder| folder.name)
+        }
         Owner::Api(_) => key_name(keys, owner),
     }
 }

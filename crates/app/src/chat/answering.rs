@@ -527,11 +527,11 @@ impl Asked<'_> {
         let loaded = model.and_then(|name| loaded_status(app, name));
         let branch = WithDocuments::of(store, conversation_id, branch).await?;
         let beginning = Beginning::of(app, store, conversation_id, loaded.as_ref()).await?;
-        let prompt = branch.with_breakpoints(beginning.with(ReadPart::of(branch.rows(), &cuts)));
+        let prompt = branch.prompt(&beginning, ReadPart::of(branch.rows(), &cuts));
         let (kv_cache, num_draft_tokens) = match &beginning {
             // A draft model would have to read the starting point again.
             Beginning::StartingPoint(prefix) => (prefix.kv_cache(), None),
-            Beginning::SystemPrompt(_) => {
+            Beginning::Own { .. } => {
                 let group_size = loaded.as_ref().and_then(|model| model.kv_group_size);
                 let has_draft = loaded.is_some_and(|model| model.draft.is_some());
                 let kv_cache = convert::kv_cache(settings, group_size);

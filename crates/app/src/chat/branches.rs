@@ -16,7 +16,7 @@ use crate::chat::answering::loaded_status;
 use crate::chat::context::{Beginning, ReadPart};
 use crate::chat::prompt::messages_for;
 use crate::documents::reading;
-use crate::wire::{Event, Failure, Message, Reply};
+use crate::wire::{DocumentsOf, Event, Failure, Message, Reply};
 use crate::{convert, models};
 
 /// The current branch, as the interface shows it. A running answer is as the events so far describe it;
@@ -117,7 +117,7 @@ pub(crate) async fn shown(
     before: &[Message],
 ) -> Result<(), Failure> {
     point_saved(app, conversation_id, conversation_id).await;
-    reading::again(app, conversation_id).await;
+    reading::again(app, &DocumentsOf::conversation(conversation_id)).await;
     let mut messages = messages(app, conversation_id).await?;
     let num_same = messages.iter().zip(before).take_while(|(now, before)| now == before).count();
     let rest = messages.split_off(num_same);

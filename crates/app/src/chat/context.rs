@@ -4,16 +4,16 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use cairn_chat::{Message, Role};
+use cairn_chat::{Message, Role, TextPlace};
 use cairn_engine::{EngineError, LoadedModelStatus, PromptInput, PromptPrefix};
-use cairn_store::{ContextCut, Store};
+use cairn_store::{ContextCut, NewDocument, Store};
 use serde_json::Map;
 
 use crate::app::App;
 use crate::cache::prefix;
 use crate::chat::answering::loaded_status;
 use crate::chat::prompt::{messages_for, unsent_question};
-use crate::documents::prompt::WithDocuments;
+use crate::documents::prompt::{WithDocuments, before};
 use crate::settings::{Settings, commands as settings};
 use crate::wire::{ChatContext, Event, Failure, Reply};
 use crate::{convert, models};
@@ -62,8 +62,12 @@ impl<'a> ReadPart<'a> {
 /// What the prompts of a chat begin with.
 #[derive(Debug, Clone)]
 pub(crate) enum Beginning {
-    /// Empty where there is none.
-    SystemPrompt(String),
+    Own {
+        /// Empty where there is none.
+        system_prompt: String,
+        /// Those of its folder, which stand before the first message that is read.
+        documents: Vec<NewDocument>,
+    },
     StartingPoint(PromptPrefix),
 }
 
@@ -78,7 +82,10 @@ impl Beginning {
         let row = store.conversation(conversation_id).await?;
         let (system_prompt, prefix) =
             row.map(|row| (row.system_prompt, row.prefix)).unwrap_or_default();
-        let Some(prefix) = prefix else { return Ok(Beginning::SystemPrompt(system_prompt)) };
+        let Some(prefix) = prefix else {
+            let documents = store.beginning_texts(conversation_id).await?;
+            return Ok(Beginning::Own { system_prompt, documents });
+        };
         let fingerprint = model.map(|model| model.fingerprint.clone());
         let prefix = prefix::checked(app, conversation_id, prefix, fingerprint).await?;
         Ok(Beginning::StartingPoint(prefix))
@@ -88,18 +95,72 @@ impl Beginning {
     pub(crate) fn num_opaque(&self) -> usize {
         match self {
             Beginning::StartingPoint(prefix) if prefix.token_ids.is_none() => prefix.num_tokens,
-            Beginning::StartingPoint(_) | Beginning::SystemPrompt(_) => 0,
+            Beginning::StartingPoint(_) | Beginning::Own { .. } => 0,
         }
     }
 
     /// The prompt with a part of the branch behind it.
     pub(crate) fn with(&self, part: ReadPart<'_>) -> PromptInput {
         match self {
-            Beginning::SystemPrompt(prompt) => PromptInput::Messages(part.to_messages(prompt)),
+            Beginning::Own { system_prompt, documents } => {
+                let mut messages = part.to_messages(system_prompt);
+                if !documents.is_empty() {
+                    let is_whole = part.messages.first().is_none_or(|row| row.parent_id.is_none());
+                    put_before(documents, &mut messages, is_whole && part.summary.is_none());
+                }
+                PromptInput::Messages(messages)
+            }
             Beginning::StartingPoint(prefix) => {
                 PromptInput::After { prefix: prefix.clone(), messages: part.to_messages("") }
             }
         }
+    }
+
+    /// Where its documents end in messages of [`Beginning::with`], unless the tokens of the one that has
+    /// them are known: then their ends are too.
+    pub(crate) fn breakpoints(&self, messages: &[Message]) -> Vec<TextPlace> {
+        let Beginning::Own { documents, .. } = self else { return Vec::new() };
+        let first = messages.iter().position(|message| message.role == Role::User);
+        let Some(turn) = first.filter(|&turn| messages[turn].token_ids.is_none()) else {
+            return Vec::new();
+        };
+        let ends = before(documents, "").1.into_iter();
+        ends.map(|num_bytes| TextPlace { turn, num_bytes }).collect()
+    }
+
+    fn has_documents(&self) -> bool {
+        matches!(self, Beginning::Own { documents, .. } if !documents.is_empty())
+    }
+
+    /// The same without documents.
+    fn without_documents(&self) -> Beginning {
+        match self {
+            Beginning::Own { system_prompt, .. } => {
+                let (system_prompt, documents) = (system_prompt.clone(), Vec::new());
+                Beginning::Own { system_prompt, documents }
+            }
+            Beginning::StartingPoint(_) => self.clone(),
+        }
+    }
+}
+
+/// Puts documents before the first question. Its token ids are those of a prompt with them, if it has
+/// always been the first.
+fn put_before(documents: &[NewDocument], messages: &mut Vec<Message>, is_first: bool) {
+    let behind_system = messages.iter().take_while(|message| message.role == Role::System).count();
+    match messages.get_mut(behind_system) {
+        Some(Message { role: Role::User, content, token_ids }) => {
+            *content = before(documents, content).0;
+            if !is_first {
+                *token_ids = None;
+            }
+        }
+        // The first question was deleted.
+        Some(_) => {
+            let content = before(documents, "").0;
+            messages.insert(behind_system, Message { role: Role::User, content, token_ids: None });
+        }
+        None => {}
     }
 }
 
@@ -163,6 +224,7 @@ fn empty(model: &LoadedModelStatus, settings: &Settings) -> ChatContext {
         limit_tokens: convert::tokens(room.limit),
         used_tokens: 0,
         beginning_tokens: 0,
+        document_tokens: 0,
         summary_tokens: 0,
         answer_tokens: convert::tokens(room.for_answer),
         at_overflow: settings.at_overflow,
@@ -178,20 +240,32 @@ async fn measured(
     model: &LoadedModelStatus,
     settings: &Settings,
 ) -> Result<Option<ChatContext>, Failure> {
-    let (branch, cuts) = (store.branch(id).await?, store.context_cuts(id).await?);
-    let branch = WithDocuments::of(store, id, &branch).await?;
+    let (rows, cuts) = (store.branch(id).await?, store.context_cuts(id).await?);
+    let branch = WithDocuments::of(store, id, &rows).await?;
     let part = ReadPart::of(branch.rows(), &cuts);
     let Ok(beginning) = Beginning::of(app, store, id, Some(model)).await else { return Ok(None) };
     let tokens = |prompt| app.engine.prompt_tokens(Some(&model.name), prompt, Map::new());
-    let question = |text: &str| unsent_question(id, text);
-    // What all chats with this beginning have before their first question.
-    let (one, other) = ([question("a")], [question("b")]);
-    let alone = |messages| beginning.with(ReadPart { messages, summary: None });
-    let measure = async {
+    // What all chats with a beginning have before their first question.
+    let shared = async |beginning: &Beginning| {
+        let (one, other) = ([unsent_question(id, "a")], [unsent_question(id, "b")]);
+        let alone = |messages| beginning.with(ReadPart { messages, summary: None });
         let (one, other) = (tokens(alone(&one)).await?, tokens(alone(&other)).await?);
-        let num_shared = one.iter().zip(&other).take_while(|(a, b)| a == b).count();
+        Ok::<_, EngineError>(one.iter().zip(&other).take_while(|(a, b)| a == b).count())
+    };
+    let measure = async {
         let has_turns = !part.to_messages("").is_empty();
-        let used = if has_turns { tokens(beginning.with(part)).await?.len() } else { num_shared };
+        let plain = beginning.without_documents();
+        let num_shared = shared(&plain).await?;
+        let used = match has_turns {
+            true => tokens(beginning.with(part)).await?.len(),
+            false => shared(&beginning).await?,
+        };
+        let without_documents =
+            match (has_turns, branch.has_documents() || beginning.has_documents()) {
+                (_, false) => used,
+                (true, true) => tokens(plain.with(ReadPart::of(&rows, &cuts))).await?.len(),
+                (false, true) => num_shared,
+            };
         let summary = match part.summary {
             Some(_) => {
                 let without = ReadPart { summary: None, ..part };
@@ -199,12 +273,14 @@ async fn measured(
             }
             None => 0,
         };
-        Ok::<_, EngineError>((num_shared.min(used), summary, used))
+        let documents = used.saturating_sub(without_documents);
+        Ok::<_, EngineError>((num_shared.min(used), documents, summary, used))
     };
-    let Ok((beginning, summary, used)) = measure.await else { return Ok(None) };
+    let Ok((beginning, documents, summary, used)) = measure.await else { return Ok(None) };
     Ok(Some(ChatContext {
         used_tokens: convert::tokens(used),
         beginning_tokens: convert::tokens(beginning),
+        document_tokens: convert::tokens(documents),
         summary_tokens: convert::tokens(summary),
         ..empty(model, settings)
     }))

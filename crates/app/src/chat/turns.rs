@@ -11,13 +11,24 @@ use crate::chat::probabilities;
 use crate::convert;
 use crate::documents::commands as documents;
 use crate::models;
-use crate::wire::{Conversation, Event, Failure, FailureCode, Message, MessageStatus, Reply};
+use crate::wire::{
+    Conversation, DocumentsOf, Event, Failure, FailureCode, Message, MessageStatus, Reply,
+};
 
-/// Appends a question, or with `beside` another version of that one, and starts its answer.
+/// Where a question goes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Place<'a> {
+    /// To the end of the branch, with these documents of the draft, or with all of them.
+    Behind { documents: Option<&'a [String]> },
+    /// Beside this one, as another version of it.
+    Beside(&'a str),
+}
+
+/// Appends a question, or another version of one, and starts its answer.
 pub(crate) async fn send(
     app: &Arc<App>,
     conversation_id: &str,
-    beside: Option<&str>,
+    place: Place<'_>,
     text: &str,
 ) -> Result<Reply, Failure> {
     if text.trim().is_empty() {
@@ -28,9 +39,11 @@ pub(crate) async fn send(
     refuse_unsaved(app, conversation_id)?;
     models::require_any(app).await?;
     let store = app.store_of(conversation_id).await;
-    let (user, assistant) = match beside {
-        Some(id) => store.begin_edited_turn(conversation_id, id, text, now_ms()).await?,
-        None => store.begin_turn(conversation_id, text, now_ms()).await?,
+    let (user, assistant) = match place {
+        Place::Beside(id) => store.begin_edited_turn(conversation_id, id, text, now_ms()).await?,
+        Place::Behind { documents } => {
+            store.begin_turn_with(conversation_id, text, documents, now_ms()).await?
+        }
     };
     let sent = begin(app, Some(user), assistant, Wanted::Any).await;
     let is_draft_sent = |sent: &Reply| match sent {
@@ -39,8 +52,8 @@ pub(crate) async fn send(
         }
         _ => false,
     };
-    if beside.is_none() && sent.as_ref().is_ok_and(is_draft_sent) {
-        documents::emit_draft(app, conversation_id).await;
+    if matches!(place, Place::Behind { .. }) && sent.as_ref().is_ok_and(is_draft_sent) {
+        documents::emit(app, &DocumentsOf::conversation(conversation_id)).await;
     }
     sent
 }

@@ -2,68 +2,108 @@
 
 use std::sync::Arc;
 
-use cairn_store::{NewDocument, Store};
+use cairn_store::{NewDocument, StoreError};
 
 use crate::app::{App, now_ms};
 use crate::convert;
 use crate::documents::reading;
-use crate::wire::{self, Command, Document, DocumentDraft, DocumentReading, Event, Failure, Reply};
+use crate::wire::{
+    self, AttachedDocuments, Command, DocumentReading, DocumentsOf, Event, Failure, Reply,
+};
 
 /// The longest text of a document, which is more than any model reads.
 const MAX_TEXT_BYTES: usize = 16 << 20;
-/// The most documents of one message.
+/// The most documents of one message or folder.
 const MAX_DOCUMENTS: usize = 100;
 const MAX_NAME_CHARS: usize = 255;
 
 /// Runs a command about documents.
 pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failure> {
     match command {
-        Command::GetDocumentDraft { conversation_id } => {
-            Ok(Reply::DocumentDraft { draft: draft(app, &conversation_id).await? })
+        Command::GetDocuments { of } => {
+            let attached = attached(app, &of).await?;
+            // After a start nobody knows any more what of a folder was read.
+            if matches!(of, DocumentsOf::Folder { .. }) && !attached.documents.is_empty() {
+                reading::look(app, &of);
+            }
+            Ok(Reply::Documents { attached })
         }
-        Command::AttachDocuments { conversation_id, documents } => {
-            attach(app, &conversation_id, documents).await
+        Command::AttachDocuments { of, documents } => attach(app, &of, documents).await,
+        Command::RemoveDocument { of, document_id } => {
+            match &of {
+                DocumentsOf::Conversation { id } => {
+                    app.store_of(id).await.remove_draft_document(&document_id).await?;
+                }
+                DocumentsOf::Folder { .. } => {
+                    app.store.remove_folder_document(&document_id).await?;
+                }
+            }
+            changed(app, &of).await
         }
-        Command::RemoveDocument { conversation_id, document_id } => {
-            app.store_of(&conversation_id).await.remove_draft_document(&document_id).await?;
-            changed(app, &conversation_id).await
+        Command::RestoreDocument { of, document_id } => {
+            match &of {
+                DocumentsOf::Conversation { id } => {
+                    app.store_of(id).await.restore_draft_document(&document_id).await?;
+                }
+                DocumentsOf::Folder { .. } => {
+                    app.store.restore_folder_document(&document_id).await?;
+                }
+            }
+            changed(app, &of).await
         }
-        Command::RestoreDocument { conversation_id, document_id } => {
-            app.store_of(&conversation_id).await.restore_draft_document(&document_id).await?;
-            changed(app, &conversation_id).await
-        }
-        Command::GetDocument { conversation_id, document_id } => {
-            let store = app.store_of(&conversation_id).await;
-            let (document, text) = store.document(&document_id).await?;
-            Ok(Reply::DocumentText { document: convert::document(document), text })
-        }
-        Command::ReadDocuments { conversation_id } => {
-            reading::begin(app, &conversation_id);
+        Command::GetDocument { of, document_id } => document(app, &of, &document_id).await,
+        Command::ReadDocuments { of } => {
+            reading::begin(app, &of);
             Ok(Reply::Done)
         }
-        Command::StopReadingDocuments { conversation_id } => {
-            reading::stop(app, &conversation_id);
+        Command::StopReadingDocuments { of } => {
+            reading::stop(app, &of);
             Ok(Reply::Done)
         }
         _ => Err(Failure::invalid("This is no command about documents.")),
     }
 }
 
+/// A document with its text. What a conversation begins with is its folder's, or was.
+async fn document(app: &App, of: &DocumentsOf, document_id: &str) -> Result<Reply, Failure> {
+    let found = match of {
+        DocumentsOf::Conversation { id } => {
+            let store = app.store_of(id).await;
+            match store.document(document_id).await {
+                Err(StoreError::NoDocument { .. }) => store.folder_document(document_id).await,
+                found => found,
+            }
+        }
+        DocumentsOf::Folder { .. } => app.store.folder_document(document_id).await,
+    };
+    let (document, text) = found?;
+    Ok(Reply::DocumentText { document: convert::document(document), text })
+}
+
 async fn attach(
     app: &Arc<App>,
-    conversation_id: &str,
+    of: &DocumentsOf,
     documents: Vec<wire::NewDocument>,
 ) -> Result<Reply, Failure> {
-    let store = app.store_of(conversation_id).await;
-    let num_before = store.draft_documents(conversation_id).await?.len();
-    if num_before + documents.len() > MAX_DOCUMENTS {
+    if documents_of(app, of).await?.len() + documents.len() > MAX_DOCUMENTS {
+        let what = match of {
+            DocumentsOf::Conversation { .. } => "message",
+            DocumentsOf::Folder { .. } => "folder",
+        };
         return Err(Failure::invalid(format!(
-            "A message can have {MAX_DOCUMENTS} documents at most: attach fewer at once."
+            "A {what} can have {MAX_DOCUMENTS} documents at most: attach fewer at once."
         )));
     }
     let documents = documents.into_iter().map(checked).collect::<Result<Vec<_>, _>>()?;
-    store.add_draft_documents(conversation_id, &documents, now_ms()).await?;
-    changed(app, conversation_id).await
+    match of {
+        DocumentsOf::Conversation { id } => {
+            app.store_of(id).await.add_draft_documents(id, &documents, now_ms()).await?;
+        }
+        DocumentsOf::Folder { id } => {
+            app.store.add_folder_documents(id, &documents, now_ms()).await?;
+        }
+    }
+    changed(app, of).await
 }
 
 fn checked(document: wire::NewDocument) -> Result<NewDocument, Failure> {
@@ -88,40 +128,71 @@ fn checked(document: wire::NewDocument) -> Result<NewDocument, Failure> {
     Ok(NewDocument { name, kind: convert::document_kind_of_wire(kind), text })
 }
 
-/// Begins to read what a draft has now, and tells of it.
-async fn changed(app: &Arc<App>, conversation_id: &str) -> Result<Reply, Failure> {
-    if app.store_of(conversation_id).await.draft_documents(conversation_id).await?.is_empty() {
-        app.readings.forget(Some(conversation_id));
-    } else {
-        reading::begin(app, conversation_id);
+/// Begins to read what is there now, and tells of it.
+async fn changed(app: &Arc<App>, of: &DocumentsOf) -> Result<Reply, Failure> {
+    match documents_of(app, of).await?.is_empty() {
+        true => app.readings.forget(Some(of)),
+        false => reading::begin(app, of),
     }
-    let draft = draft(app, conversation_id).await?;
-    app.emit(Event::DocumentDraft { draft: draft.clone() });
-    Ok(Reply::DocumentDraft { draft })
+    let attached = attached(app, of).await?;
+    app.emit(Event::Documents { attached: attached.clone() });
+    if let DocumentsOf::Folder { id } = of {
+        beginning_changed(app, id).await?;
+    }
+    Ok(Reply::Documents { attached })
 }
 
-async fn draft(app: &App, conversation_id: &str) -> Result<DocumentDraft, Failure> {
-    let store = app.store_of(conversation_id).await;
-    store.listed_conversation(conversation_id).await?;
-    let documents: Vec<Document> = documents_of_draft(store, conversation_id).await?;
+/// Conversations of a folder that have not begun begin with what it has now.
+pub(crate) async fn beginning_changed(app: &Arc<App>, folder_id: &str) -> Result<(), Failure> {
+    for id in app.store.conversations_not_begun(folder_id).await? {
+        moved(app, &id).await;
+    }
+    Ok(())
+}
+
+/// A conversation may begin with other documents than before, unless it has begun.
+pub(crate) async fn moved(app: &Arc<App>, conversation_id: &str) {
+    let of = DocumentsOf::conversation(conversation_id);
+    reading::again(app, &of).await;
+    emit(app, &of).await;
+}
+
+async fn attached(app: &App, of: &DocumentsOf) -> Result<AttachedDocuments, Failure> {
+    let beginning = match of {
+        DocumentsOf::Conversation { id } => {
+            let store = app.store_of(id).await;
+            store.listed_conversation(id).await?;
+            store.beginning_documents(id).await?
+        }
+        DocumentsOf::Folder { .. } => Vec::new(),
+    };
+    let documents = documents_of(app, of).await?;
     let reading = match documents.is_empty() {
         true => DocumentReading::Unread,
-        false => app.readings.state(conversation_id),
+        false => app.readings.state(of),
     };
-    Ok(DocumentDraft { conversation_id: conversation_id.to_owned(), documents, reading })
+    Ok(AttachedDocuments {
+        of: of.clone(),
+        beginning: beginning.into_iter().map(convert::document).collect(),
+        documents: documents.into_iter().map(convert::document).collect(),
+        reading,
+    })
 }
 
-async fn documents_of_draft(
-    store: &Store,
-    conversation_id: &str,
-) -> Result<Vec<Document>, Failure> {
-    let rows = store.draft_documents(conversation_id).await?;
-    Ok(rows.into_iter().map(convert::document).collect())
+/// The documents of a draft or a folder.
+pub(crate) async fn documents_of(
+    app: &App,
+    of: &DocumentsOf,
+) -> Result<Vec<cairn_store::Document>, Failure> {
+    Ok(match of {
+        DocumentsOf::Conversation { id } => app.store_of(id).await.draft_documents(id).await?,
+        DocumentsOf::Folder { id } => app.store.folder_documents(id).await?,
+    })
 }
 
-/// Sends a draft as it is now, unless its conversation is gone.
-pub(crate) async fn emit_draft(app: &App, conversation_id: &str) {
-    if let Ok(draft) = draft(app, conversation_id).await {
-        app.emit(Event::DocumentDraft { draft });
+/// Sends documents as they are now, unless what has them is gone.
+pub(crate) async fn emit(app: &App, of: &DocumentsOf) {
+    if let Ok(attached) = attached(app, of).await {
+        app.emit(Event::Documents { attached });
     }
 }

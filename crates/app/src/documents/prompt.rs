@@ -8,7 +8,7 @@ use cairn_chat::{Message, PromptEnd, Role, TextPlace, Turn, TurnsPrompt};
 use cairn_engine::PromptInput;
 use cairn_store::{ContextCut, NewDocument, Store};
 
-use crate::chat::context::ReadPart;
+use crate::chat::context::{Beginning, ReadPart};
 use crate::chat::prompt::unsent_question;
 use crate::wire::Failure;
 
@@ -53,24 +53,36 @@ impl<'a> WithDocuments<'a> {
         WithDocuments { rows: branch.iter().map(with_documents).collect(), ends }
     }
 
+    /// Whether any of the messages has documents.
+    pub(crate) fn has_documents(&self) -> bool {
+        matches!(self.rows, Cow::Owned(_))
+    }
+
     /// The messages, with the documents of each at the beginning of its text.
     pub(crate) fn rows(&self) -> &[cairn_store::Message] {
         &self.rows
     }
 
-    /// A prompt of these messages, with breakpoints where the documents of its question end. Behind a
-    /// starting point there are none.
-    pub(crate) fn with_breakpoints(&self, prompt: PromptInput) -> PromptInput {
-        let PromptInput::Messages(messages) = prompt else { return prompt };
-        match self.breakpoints(&messages) {
+    /// The prompt of a part of these messages behind a beginning, with breakpoints where the documents of
+    /// the beginning and of the question end. Behind a starting point there are none.
+    pub(crate) fn prompt(&self, beginning: &Beginning, part: ReadPart<'_>) -> PromptInput {
+        let messages = match beginning.with(part) {
+            PromptInput::Messages(messages) => messages,
+            prompt => return prompt,
+        };
+        match self.breakpoints(beginning, &messages) {
             breakpoints if breakpoints.is_empty() => PromptInput::Messages(messages),
             breakpoints => PromptInput::Turns(turns(messages, breakpoints)),
         }
     }
 
+    fn breakpoints(&self, beginning: &Beginning, messages: &[Message]) -> Vec<TextPlace> {
+        beginning.breakpoints(messages).into_iter().chain(self.question_ends(messages)).collect()
+    }
+
     /// The ends of the last question's documents in the last message, which may have earlier questions
     /// before it.
-    fn breakpoints(&self, messages: &[Message]) -> Vec<TextPlace> {
+    fn question_ends(&self, messages: &[Message]) -> Vec<TextPlace> {
         let question = self.rows.iter().rfind(|row| row.role == Role::User);
         let (Some(question), Some(last)) = (question, messages.last()) else { return Vec::new() };
         if last.role != Role::User {
@@ -86,12 +98,12 @@ impl<'a> WithDocuments<'a> {
 /// The prompt of a draft: of a question that nobody has asked yet. What is read of it ends at its last
 /// breakpoint, so the words behind that do not matter, if only they are words.
 pub(crate) fn of_draft(
+    beginning: &Beginning,
     branch: &[cairn_store::Message],
     cuts: &HashMap<String, ContextCut>,
     sent: &HashMap<String, Vec<NewDocument>>,
     draft: Vec<NewDocument>,
-    system_prompt: &str,
-) -> TurnsPrompt {
+) -> Option<TurnsPrompt> {
     const QUESTION: &str = "Question";
     let question = unsent_question("", QUESTION);
     let mut documents = sent.clone();
@@ -99,9 +111,11 @@ pub(crate) fn of_draft(
     let mut rows = branch.to_vec();
     rows.push(question);
     let with_documents = WithDocuments::with(&rows, &documents);
-    let messages = ReadPart::of(with_documents.rows(), cuts).to_messages(system_prompt);
-    let breakpoints = with_documents.breakpoints(&messages);
-    turns(messages, breakpoints)
+    match with_documents.prompt(beginning, ReadPart::of(with_documents.rows(), cuts)) {
+        PromptInput::Turns(prompt) => Some(prompt),
+        // Behind a starting point, or without documents.
+        _ => None,
+    }
 }
 
 fn turns(messages: Vec<Message>, breakpoints: Vec<TextPlace>) -> TurnsPrompt {
@@ -160,6 +174,10 @@ mod tests {
         }
     }
 
+    fn beginning(documents: &[NewDocument]) -> Beginning {
+        Beginning::Own { system_prompt: "S".to_owned(), documents: documents.to_vec() }
+    }
+
     #[test]
     fn documents_stand_before_their_question_and_name_themselves() {
         let (text, ends) =
@@ -179,8 +197,8 @@ mod tests {
         let documents = HashMap::from([("q2".to_owned(), vec![document("a", "x")])]);
         let check = |rows: &[cairn_store::Message], expected: Option<&str>| {
             let branch = WithDocuments::with(rows, &documents);
-            let messages = ReadPart::of(branch.rows(), &HashMap::new()).to_messages("S");
-            let prompt = branch.with_breakpoints(PromptInput::Messages(messages));
+            let cuts = HashMap::new();
+            let prompt = branch.prompt(&beginning(&[]), ReadPart::of(branch.rows(), &cuts));
             let found = match &prompt {
                 PromptInput::Turns(prompt) => {
                     let [place] = prompt.breakpoints[..] else { panic!("{prompt:?}") };
@@ -217,11 +235,72 @@ mod tests {
             row("a1", Role::Assistant, "1", Some(vec![2])),
         ];
         let (cuts, sent) = (HashMap::new(), HashMap::new());
-        let draft = of_draft(&branch, &cuts, &sent, vec![document("a", "x")], "S");
+        let draft = vec![document("a", "x")];
+        let draft = of_draft(&beginning(&[]), &branch, &cuts, &sent, draft).unwrap();
         let [place] = draft.breakpoints[..] else { panic!("{draft:?}") };
         let Turn::Message(last) = draft.turns.last().unwrap() else { panic!() };
         let read = &last.content[..place.num_bytes];
         assert_eq!(place.turn, 3);
         assert!(before(&[document("a", "x")], "  Why?").0.starts_with(read));
+    }
+
+    #[test]
+    fn the_documents_of_a_folder_stand_before_the_first_message_that_is_read() {
+        let of_folder = [document("f", "F")];
+        let with = beginning(&of_folder);
+        let told = |prompt: PromptInput| match prompt {
+            PromptInput::Messages(messages) => (messages, Vec::new()),
+            PromptInput::Turns(prompt) => {
+                let text = |turn: &Turn| match turn {
+                    Turn::Message(message) => message.clone(),
+                    other => panic!("{other:?}"),
+                };
+                let messages: Vec<Message> = prompt.turns.iter().map(text).collect();
+                let behind =
+                    |place: &TextPlace| messages[place.turn].content[place.num_bytes..].to_owned();
+                let places = prompt.breakpoints.iter().map(behind).collect();
+                (messages, places)
+            }
+            other => panic!("{other:?}"),
+        };
+        let check = |rows: &[cairn_store::Message],
+                     cut: Option<&str>,
+                     expected: &[(&str, bool)],
+                     ends: &[&str]| {
+            let cut = cut.map(|id| (id.to_owned(), ContextCut { summary: None }));
+            let (cuts, documents) = (
+                cut.into_iter().collect(),
+                HashMap::from([("q2".to_owned(), vec![document("a", "A")])]),
+            );
+            let branch = WithDocuments::with(rows, &documents);
+            let (messages, places) = told(branch.prompt(&with, ReadPart::of(branch.rows(), &cuts)));
+            let seen: Vec<(&str, bool)> = messages[1..]
+                .iter()
+                .map(|message| (message.content.as_str(), message.token_ids.is_some()))
+                .collect();
+            assert_eq!(
+                (seen.as_slice(), places),
+                (expected, ends.iter().map(|end| (*end).to_owned()).collect())
+            );
+        };
+        let child = |parent: &str, row: cairn_store::Message| cairn_store::Message {
+            parent_id: Some(parent.to_owned()),
+            ..row
+        };
+        const F: &str = "<document name=\"f\">\nF\n</document>\n\n";
+        let first = |rest: &str| format!("{F}{rest}");
+        let q1 = row("q1", Role::User, " One", None);
+        check(std::slice::from_ref(&q1), None, &[(&first("One"), false)], &["One"]);
+        // Its tokens are those of a prompt with the documents, so the ends are known.
+        let q1 = row("q1", Role::User, "One", Some(vec![1]));
+        let a1 = child("q1", row("a1", Role::Assistant, "1", Some(vec![2])));
+        let q2 = child("a1", row("q2", Role::User, "Two", None));
+        let own = "<document name=\"a\">\nA\n</document>\n\nTwo";
+        let rows = [q1, a1, q2];
+        check(&rows, None, &[(&first("One"), true), ("1", true), (own, false)], &["Two"]);
+        // Behind a cut they stand before another question.
+        check(&rows, Some("q2"), &[(&first(own), false)], &[own, "Two"]);
+        // The first question was deleted.
+        check(&rows[1..2], None, &[(F, false), ("1", true)], &[""]);
     }
 }

@@ -1,5 +1,6 @@
-//! Reads the documents of a draft before the question is there, so that the question continues from
-//! their end. What was read stays saved if reading is stopped.
+//! Reads documents before a question is there, so that it continues from their end: those of a draft
+//! behind its conversation, those of a folder at the beginning of every conversation in it. What was read
+//! stays saved if reading is stopped.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,57 +12,71 @@ use cairn_store::{ContextCut, Message, NewDocument};
 use tokio_util::sync::CancellationToken;
 
 use crate::app::App;
-use crate::cache::owners::conversation_owner;
+use crate::cache::owners::{conversation_owner, folder_owner};
 use crate::chat::answering::loaded_status;
+use crate::chat::context::Beginning;
+use crate::commands::expected_system_prompt;
 use crate::documents::{commands, prompt};
 use crate::settings::{Settings, commands as settings};
-use crate::wire::{DocumentReading, Event, Failure, FailureCode};
+use crate::wire::{DocumentReading, DocumentsOf, Event, Failure, FailureCode};
 use crate::{convert, models};
 
 /// Progress is sent at most so often.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 
-/// How far the drafts of the conversations are read. Owned by [`crate::App`].
+/// How far the documents of drafts and folders are read. Owned by [`crate::App`].
 #[derive(Debug, Default)]
-pub(crate) struct Readings(Mutex<HashMap<String, Reading>>);
+pub(crate) struct Readings(Mutex<HashMap<DocumentsOf, Reading>>);
 
-/// The last reading of a conversation's draft.
+/// The last reading of a draft or a folder.
 #[derive(Debug, Clone)]
 struct Reading {
     state: DocumentReading,
     stop: CancellationToken,
     ended: CancellationToken,
+    /// Only looks whether all is saved already, and loads no model for that.
+    only_looks: bool,
+}
+
+impl Reading {
+    fn new(only_looks: bool) -> Self {
+        let state = match only_looks {
+            true => DocumentReading::Unread,
+            false => DocumentReading::Waiting,
+        };
+        let (stop, ended) = (CancellationToken::new(), CancellationToken::new());
+        Reading { state, stop, ended, only_looks }
+    }
 }
 
 impl Readings {
-    fn all(&self) -> MutexGuard<'_, HashMap<String, Reading>> {
+    fn all(&self) -> MutexGuard<'_, HashMap<DocumentsOf, Reading>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How far the draft of a conversation is read.
-    pub(crate) fn state(&self, conversation_id: &str) -> DocumentReading {
+    /// How far documents are read.
+    pub(crate) fn state(&self, of: &DocumentsOf) -> DocumentReading {
         let all = self.all();
-        all.get(conversation_id).map_or(DocumentReading::Unread, |reading| reading.state.clone())
+        all.get(of).map_or(DocumentReading::Unread, |reading| reading.state.clone())
     }
 
-    /// Stops the reading of a conversation's draft, if one runs. The result is cancelled when it has
-    /// ended.
-    pub(crate) fn stop(&self, conversation_id: &str) -> Option<CancellationToken> {
-        let reading = self.all().get(conversation_id).cloned()?;
+    /// Stops a reading, if one runs; what is known of it stays. The result is cancelled when it has ended.
+    pub(crate) fn stop(&self, of: &DocumentsOf) -> Option<CancellationToken> {
+        let reading = self.all().get(of).cloned()?;
         reading.stop.cancel();
         Some(reading.ended)
     }
 
-    /// Whether a conversation's draft is read, or was to be read.
-    fn is_wanted(&self, conversation_id: &str) -> bool {
-        !matches!(self.state(conversation_id), DocumentReading::Unread)
+    /// Whether documents are read, or were to be read.
+    fn is_wanted(&self, of: &DocumentsOf) -> bool {
+        !matches!(self.state(of), DocumentReading::Unread)
     }
 
-    /// Forgets what is known of a conversation's draft; of all with none.
-    pub(crate) fn forget(&self, conversation_id: Option<&str>) {
+    /// Forgets what is known of a reading; of all with none.
+    pub(crate) fn forget(&self, of: Option<&DocumentsOf>) {
         let mut all = self.all();
-        for (id, reading) in all.iter_mut() {
-            if conversation_id.is_none_or(|wanted| wanted == id) {
+        for (key, reading) in all.iter_mut() {
+            if of.is_none_or(|wanted| wanted == key) {
                 reading.stop.cancel();
                 reading.state = DocumentReading::Unread;
             }
@@ -69,96 +84,127 @@ impl Readings {
     }
 
     /// Sets the state of a reading; false if it was stopped, as it is when another takes its place.
-    fn set(&self, conversation_id: &str, of: &Reading, state: &DocumentReading) -> bool {
+    fn set(&self, of: &DocumentsOf, reading: &Reading, state: &DocumentReading) -> bool {
         let mut all = self.all();
-        if of.stop.is_cancelled() {
+        if reading.stop.is_cancelled() {
             return false;
         }
-        if let Some(current) = all.get_mut(conversation_id) {
+        if let Some(current) = all.get_mut(of) {
             current.state = state.clone();
         }
         true
     }
 }
 
-/// Begins to read the draft of a conversation, in the place of a reading that runs.
-pub(crate) fn begin(app: &Arc<App>, conversation_id: &str) {
-    let reading = Reading {
-        state: DocumentReading::Waiting,
-        stop: CancellationToken::new(),
-        ended: CancellationToken::new(),
-    };
-    let before = app.readings.all().insert(conversation_id.to_owned(), reading.clone());
+/// Begins to read documents, in the place of a reading that runs.
+pub(crate) fn begin(app: &Arc<App>, of: &DocumentsOf) {
+    emit(app, of, DocumentReading::Waiting);
+    run(app, of, Reading::new(false));
+}
+
+/// Looks whether documents are read already, if nobody knows that and a model is loaded.
+pub(crate) fn look(app: &Arc<App>, of: &DocumentsOf) {
+    if app.readings.state(of) == DocumentReading::Unread && models::loaded_name(app).is_some() {
+        run(app, of, Reading::new(true));
+    }
+}
+
+fn run(app: &Arc<App>, of: &DocumentsOf, reading: Reading) {
+    let before = app.readings.all().insert(of.clone(), reading.clone());
     if let Some(before) = &before {
         before.stop.cancel();
     }
-    emit(app, conversation_id, DocumentReading::Waiting);
-    let (shared, id) = (app.clone(), conversation_id.to_owned());
+    let (shared, of) = (app.clone(), of.clone());
     app.spawn(async move {
         let _ended = reading.ended.clone().drop_guard();
         if let Some(before) = before {
             before.ended.cancelled().await;
         }
-        let state = match read(&shared, &id, &reading).await {
+        let state = match read(&shared, &of, &reading).await {
             Ok(state) => state,
             Err(failure) => DocumentReading::Failed { why: failure.message },
         };
-        show(&shared, &id, &reading, state);
+        show(&shared, &of, &reading, state);
         // Its row says how much of it is saved.
-        shared.emit_conversation(&id).await;
+        if let DocumentsOf::Conversation { id } = &of {
+            shared.emit_conversation(id).await;
+        }
     });
 }
 
-/// Reads the draft of a conversation again whose prompt has changed, if it was read or was to be.
-pub(crate) async fn again(app: &Arc<App>, conversation_id: &str) {
-    if !app.readings.is_wanted(conversation_id) {
+/// Reads documents again whose prompt has changed, if they were read or were to be.
+pub(crate) async fn again(app: &Arc<App>, of: &DocumentsOf) {
+    if !app.readings.is_wanted(of) {
         return;
     }
-    let store = app.store_of(conversation_id).await;
-    match store.draft_documents(conversation_id).await {
-        Ok(draft) if !draft.is_empty() => begin(app, conversation_id),
-        _ => app.readings.forget(Some(conversation_id)),
+    match commands::documents_of(app, of).await {
+        Ok(documents) if !documents.is_empty() => begin(app, of),
+        _ => app.readings.forget(Some(of)),
     }
 }
 
-/// Lets an answer of this conversation go before: what is read of its draft is saved first, and read
-/// again behind the answer.
+/// Lets an answer of this conversation go before: what is read of its draft and of its folder is saved
+/// first. The answer reads the rest that it needs; then reading goes on.
 pub(crate) async fn give_way(app: &Arc<App>, conversation_id: &str) {
-    if let Some(ended) = app.readings.stop(conversation_id) {
+    let draft = DocumentsOf::conversation(conversation_id);
+    if let Some(ended) = app.readings.stop(&draft) {
         ended.cancelled().await;
-        again(app, conversation_id).await;
+        again(app, &draft).await;
+    }
+    let row = app.store.conversation(conversation_id).await.ok().flatten();
+    let Some(id) = row.and_then(|row| row.folder_id) else { return };
+    let folder = DocumentsOf::Folder { id };
+    let is_running = matches!(
+        app.readings.state(&folder),
+        DocumentReading::Waiting | DocumentReading::Reading { .. }
+    );
+    if let Some(ended) = app.readings.stop(&folder).filter(|_| is_running) {
+        ended.cancelled().await;
+        let (shared, answers) = (app.clone(), app.answers.of(conversation_id));
+        app.spawn(async move {
+            for running in answers {
+                running.ended.cancelled().await;
+            }
+            again(&shared, &folder).await;
+        });
     }
 }
 
-/// Stops the reading of a conversation's draft at a person's wish.
-pub(crate) fn stop(app: &App, conversation_id: &str) {
-    app.readings.forget(Some(conversation_id));
-    emit(app, conversation_id, DocumentReading::Unread);
+/// Stops a reading at a person's wish.
+pub(crate) fn stop(app: &App, of: &DocumentsOf) {
+    app.readings.forget(Some(of));
+    emit(app, of, DocumentReading::Unread);
 }
 
-fn emit(app: &App, conversation_id: &str, reading: DocumentReading) {
-    let conversation_id = conversation_id.to_owned();
-    app.emit(Event::DocumentsReading { conversation_id, reading });
+fn emit(app: &App, of: &DocumentsOf, reading: DocumentReading) {
+    app.emit(Event::DocumentsReading { of: of.clone(), reading });
 }
 
-fn show(app: &App, conversation_id: &str, reading: &Reading, state: DocumentReading) {
-    if app.readings.set(conversation_id, reading, &state) {
-        emit(app, conversation_id, state);
+fn show(app: &App, of: &DocumentsOf, reading: &Reading, state: DocumentReading) {
+    // Looking says nothing but that everything is read, or cannot be.
+    let is_known = matches!(state, DocumentReading::Read { .. } | DocumentReading::TooLong { .. });
+    let is_told = !reading.only_looks || is_known;
+    if is_told && app.readings.set(of, reading, &state) {
+        emit(app, of, state);
     }
 }
 
 /// What is known before anything is read.
 struct Draft {
+    beginning: Beginning,
     branch: Vec<Message>,
     cuts: HashMap<String, ContextCut>,
     sent: HashMap<String, Vec<NewDocument>>,
     documents: Vec<(cairn_store::Document, String)>,
-    system_prompt: String,
+    model: String,
+    settings: Settings,
+    /// Whether what is read now could be continued.
+    is_ahead: bool,
 }
 
 async fn read(
     app: &Arc<App>,
-    conversation_id: &str,
+    of: &DocumentsOf,
     reading: &Reading,
 ) -> Result<DocumentReading, Failure> {
     let stopped = async {
@@ -168,18 +214,16 @@ async fn read(
         }
     };
     let prepared = tokio::select! {
-        prepared = prepare(app, conversation_id, reading) => prepared?,
+        prepared = prepare(app, of, reading) => prepared?,
         () = stopped => return Ok(DocumentReading::Unread),
     };
     match prepared {
         Prepared::Known(state) => Ok(state),
-        Prepared::Request { request, model } => {
-            generate(app, conversation_id, reading, *request, model).await
-        }
+        Prepared::Request { request, model } => generate(app, of, reading, *request, model).await,
     }
 }
 
-/// What a draft needs.
+/// What documents need.
 enum Prepared {
     /// Nothing that could be read.
     Known(DocumentReading),
@@ -187,38 +231,16 @@ enum Prepared {
     Request { request: Box<GenerateRequest>, model: String },
 }
 
-/// Waits for the answer that the draft follows and for a model, and counts the tokens.
-async fn prepare(
-    app: &Arc<App>,
-    conversation_id: &str,
-    reading: &Reading,
-) -> Result<Prepared, Failure> {
-    for running in app.answers.of(conversation_id) {
-        running.ended.cancelled().await;
-    }
-    let store = app.store_of(conversation_id).await.clone();
-    let row = store.listed_conversation(conversation_id).await?;
-    let branch = store.branch(conversation_id).await?;
-    let before = branch.iter().rev().find_map(|message| message.model.clone());
-    models::require_any(app).await?;
-    // In a task: loading continues when reading is stopped, because the question needs the model too.
-    let loading = app.spawn(models::ensure_loaded(app.clone(), before));
-    loading.await.map_err(|fault| {
-        let why = format!("A fault in Cairn stopped the model from being loaded: {fault}.");
-        Failure::new(FailureCode::Engine, why)
-    })??;
-    let model = models::loaded_name(app).ok_or_else(models::no_model)?;
-    let settings = settings::for_answer(app, &store, conversation_id, Some(&model)).await?;
-    let draft = Draft {
-        cuts: store.context_cuts(conversation_id).await?,
-        sent: store.document_texts_of(conversation_id).await?,
-        documents: store.draft_texts(conversation_id).await?,
-        system_prompt: row.system_prompt,
-        branch,
+/// Waits for what documents stand behind and for a model, and counts the tokens.
+async fn prepare(app: &Arc<App>, of: &DocumentsOf, reading: &Reading) -> Result<Prepared, Failure> {
+    let draft = match of {
+        DocumentsOf::Conversation { id } => of_conversation(app, id).await?,
+        DocumentsOf::Folder { id } => of_folder(app, id, reading).await?,
     };
-    if draft.documents.is_empty() {
+    let Some(draft) = draft.filter(|draft| !draft.documents.is_empty()) else {
         return Ok(Prepared::Known(DocumentReading::Unread));
-    }
+    };
+    let (model, settings, is_ahead) = (draft.model.clone(), draft.settings.clone(), draft.is_ahead);
     let (tokenizer, own_length) = app
         .engine
         .submit(Some(&model), |loaded| (loaded.tokenizer.clone(), loaded.model.context_length()))
@@ -234,30 +256,127 @@ async fn prepare(
     };
     let Tokenized { counts, prompt } = tokenized.ok_or_else(fault)??;
     for (id, count) in ids.iter().zip(counts) {
-        store.set_document_tokens(id, i64::try_from(count).unwrap_or(i64::MAX), &model).await?;
+        let count = i64::try_from(count).unwrap_or(i64::MAX);
+        match of {
+            DocumentsOf::Conversation { id: conversation_id } => {
+                let store = app.store_of(conversation_id).await;
+                store.set_document_tokens(id, count, &model).await?;
+            }
+            DocumentsOf::Folder { .. } => {
+                app.store.set_folder_document_tokens(id, count, &model).await?;
+            }
+        }
     }
     if !reading.stop.is_cancelled() {
-        commands::emit_draft(app, conversation_id).await;
+        commands::emit(app, of).await;
     }
     let length =
         settings.context_length.map_or(own_length, |length| own_length.min(length as usize));
-    let is_ahead = row.prefix.is_none() && !app.is_private(conversation_id).await;
     let Some(prompt) = prompt else { return Ok(Prepared::Known(DocumentReading::WithQuestion)) };
+    let num_tokens = prompt.tokens.len();
     // Room for one token of a question and one of its answer.
-    if prompt.tokens.len() + 2 > length {
-        let exceeds_by = convert::tokens(prompt.tokens.len() + 2 - length);
+    if num_tokens + 2 > length {
+        let exceeds_by = convert::tokens(num_tokens + 2 - length);
         return Ok(Prepared::Known(DocumentReading::TooLong { exceeds_by, model }));
     }
-    match request(app, conversation_id, &model, &settings, prompt).filter(|_| is_ahead) {
-        Some(request) => Ok(Prepared::Request { request: Box::new(request), model }),
-        None => Ok(Prepared::Known(DocumentReading::WithQuestion)),
+    let Some(request) = request(app, of, &model, &settings, prompt).filter(|_| is_ahead) else {
+        return Ok(Prepared::Known(DocumentReading::WithQuestion));
+    };
+    if reading.only_looks {
+        let outlook = app.engine.outlook(request).await?;
+        // The last token of a prompt is always read: its logits are not saved.
+        let is_read = outlook.num_cached + 1 >= num_tokens;
+        let tokens = convert::tokens(num_tokens);
+        return Ok(Prepared::Known(match is_read {
+            true => DocumentReading::Read { tokens, model },
+            false => DocumentReading::Unread,
+        }));
     }
+    Ok(Prepared::Request { request: Box::new(request), model })
+}
+
+/// The draft of a conversation, when the answer that it follows has ended.
+async fn of_conversation(app: &Arc<App>, id: &str) -> Result<Option<Draft>, Failure> {
+    for running in app.answers.of(id) {
+        running.ended.cancelled().await;
+    }
+    let store = app.store_of(id).await.clone();
+    let row = store.listed_conversation(id).await?;
+    let branch = store.branch(id).await?;
+    let before = branch.iter().rev().find_map(|message| message.model.clone());
+    models::require_any(app).await?;
+    let model = loaded(app, models::ensure_loaded(app.clone(), before)).await?;
+    Ok(Some(Draft {
+        beginning: Beginning::Own {
+            system_prompt: row.system_prompt,
+            documents: store.beginning_texts(id).await?,
+        },
+        cuts: store.context_cuts(id).await?,
+        sent: store.document_texts_of(id).await?,
+        documents: store.draft_texts(id).await?,
+        settings: settings::for_answer(app, &store, id, Some(&model)).await?,
+        is_ahead: row.prefix.is_none() && !app.is_private(id).await,
+        branch,
+        model,
+    }))
+}
+
+/// The documents of a folder as the first message of a conversation in it, for the folder's model where
+/// that is here, else for the one that answers.
+async fn of_folder(app: &Arc<App>, id: &str, reading: &Reading) -> Result<Option<Draft>, Failure> {
+    let folders = app.store.folders().await?;
+    let Some(folder) = folders.into_iter().find(|folder| folder.id == id) else { return Ok(None) };
+    let wanted = match folder.model {
+        Some(name) if models::require(app, &name).await.is_ok() => Some(name),
+        _ => None,
+    };
+    let model = match (wanted, reading.only_looks) {
+        (wanted, true) => {
+            let model = wanted.or_else(|| models::loaded_name(app));
+            let Some(model) = model.filter(|name| loaded_status(app, name).is_some()) else {
+                return Ok(None);
+            };
+            model
+        }
+        (Some(name), false) => models::ensure_loaded_beside(app, &name).await?,
+        (None, false) => {
+            models::require_any(app).await?;
+            loaded(app, models::ensure_loaded(app.clone(), None)).await?
+        }
+    };
+    let system_prompt = match folder.system_prompt {
+        prompt if prompt.is_empty() => expected_system_prompt(app).await,
+        prompt => prompt,
+    };
+    Ok(Some(Draft {
+        beginning: Beginning::Own { system_prompt, documents: Vec::new() },
+        branch: Vec::new(),
+        cuts: HashMap::new(),
+        sent: HashMap::new(),
+        documents: app.store.folder_texts(id).await?,
+        settings: settings::of_loaded(app, &model).await?,
+        is_ahead: true,
+        model,
+    }))
+}
+
+/// The name of the model that answers, once it is loaded. In a task: loading continues when reading is
+/// stopped, because the question needs the model too.
+async fn loaded(
+    app: &Arc<App>,
+    loading: impl Future<Output = Result<(), Failure>> + Send + 'static,
+) -> Result<String, Failure> {
+    app.spawn(loading).await.map_err(|fault| {
+        let why = format!("A fault in Cairn stopped the model from being loaded: {fault}.");
+        Failure::new(FailureCode::Engine, why)
+    })??;
+    models::loaded_name(app).ok_or_else(models::no_model)
 }
 
 /// The request that reads a prompt; none where what it computes could not be continued.
 fn request(
     app: &App,
-    conversation_id: &str,
+    of: &DocumentsOf,
     model: &str,
     settings: &Settings,
     prompt: Prompt,
@@ -269,7 +388,10 @@ fn request(
         // The last token of an answer is not read, so this one leaves no trace.
         max_tokens: 1,
         context_length: settings.context_length.map(|length| length as usize),
-        owner: Some(conversation_owner(conversation_id)),
+        owner: Some(match of {
+            DocumentsOf::Conversation { id } => conversation_owner(id),
+            DocumentsOf::Folder { id } => folder_owner(id),
+        }),
         kv_cache: convert::kv_cache(settings, status.kv_group_size),
         ..GenerateRequest::new(PromptInput::Assembled(prompt))
     })
@@ -283,7 +405,7 @@ struct Tokenized {
 }
 
 fn tokenize(tokenizer: &Tokenizer, draft: Draft) -> Result<Tokenized, Failure> {
-    let Draft { branch, cuts, sent, documents, system_prompt } = draft;
+    let Draft { beginning, branch, cuts, sent, documents, .. } = draft;
     let failed =
         |error: cairn_chat::ChatError| Failure::new(FailureCode::Engine, convert::sentence(error));
     let counts = documents.iter().map(|(_, text)| Ok(tokenizer.encode_plain(text)?.len()));
@@ -295,7 +417,8 @@ fn tokenize(tokenizer: &Tokenizer, draft: Draft) -> Result<Tokenized, Failure> {
     });
     let template = tokenizer.chat_template();
     let template = template.ok_or(cairn_chat::ChatError::NoTemplate).map_err(failed)?;
-    let turns = prompt::of_draft(&branch, &cuts, &sent, documents.collect(), &system_prompt);
+    let turns = prompt::of_draft(&beginning, &branch, &cuts, &sent, documents.collect());
+    let Some(turns) = turns else { return Ok(Tokenized { counts, prompt: None }) };
     let prompt = assemble_turns(template, &turns, tokenizer).map_err(failed)?;
     Ok(Tokenized { counts, prompt: up_to_breakpoint(prompt) })
 }
@@ -317,7 +440,7 @@ fn up_to_breakpoint(mut prompt: Prompt) -> Option<Prompt> {
 
 async fn generate(
     app: &App,
-    conversation_id: &str,
+    of: &DocumentsOf,
     reading: &Reading,
     request: GenerateRequest,
     model: String,
@@ -349,7 +472,7 @@ async fn generate(
                         total_tokens: convert::tokens(total),
                         cached_tokens: convert::tokens(cached),
                     };
-                    show(app, conversation_id, reading, state);
+                    show(app, of, reading, state);
                 }
             }
             Some(GenerateEvent::Finished(_)) if is_stopping => return Ok(DocumentReading::Unread),

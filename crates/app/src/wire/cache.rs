@@ -24,8 +24,8 @@ pub struct ConversationCache {
     pub fingerprint: String,
     /// All that the model has read is still saved.
     pub is_whole: bool,
-    /// Titles of other conversations, and names of starting points and of keys of the API, with the
-    /// same beginning, at most 5.
+    /// Titles of other conversations, and names of starting points, of folders and of keys of the API,
+    /// with the same beginning, at most 5.
     pub shared_with: Vec<String>,
     /// How many tokens are no longer saved and why, as text.
     pub loss: Option<String>,
@@ -112,6 +112,8 @@ pub struct CacheNode {
     pub conversations: Vec<String>,
     /// Ids of the starting points that end in it.
     pub named: Vec<String>,
+    /// Ids of the folders whose documents end in it.
+    pub folders: Vec<String>,
     pub is_pinned: bool,
 }
 

@@ -130,6 +130,8 @@ pub struct ChatContext {
     /// The system prompt or the starting point, with what the template writes around it: what all
     /// conversations with that begin with.
     pub beginning_tokens: u32,
+    /// The documents of the beginning and of the messages that are read.
+    pub document_tokens: u32,
     /// The summary of earlier messages.
     pub summary_tokens: u32,
     /// What is kept free for the next answer, wherever something may be cut off for it.

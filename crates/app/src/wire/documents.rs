@@ -39,16 +39,40 @@ pub struct Document {
     pub tokens: Option<u32>,
 }
 
-/// What the next message of a conversation will be sent with.
+/// What has documents.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, TS)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum DocumentsOf {
+    /// A conversation: its next message.
+    Conversation { id: String },
+    /// A folder: the conversations that are begun in it.
+    Folder { id: String },
+}
+
+impl DocumentsOf {
+    pub fn conversation(id: &str) -> DocumentsOf {
+        DocumentsOf::Conversation { id: id.to_owned() }
+    }
+
+    pub fn folder(id: &str) -> DocumentsOf {
+        DocumentsOf::Folder { id: id.to_owned() }
+    }
+}
+
+/// What the next message of a conversation will be sent with, or what the conversations of a folder
+/// begin with.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, TS)]
-pub struct DocumentDraft {
-    pub conversation_id: String,
+pub struct AttachedDocuments {
+    pub of: DocumentsOf,
+    /// Of a conversation: what it begins with, as its folder had it when its first question was asked;
+    /// before that, what its folder has now.
+    pub beginning: Vec<Document>,
     /// In the order in which they stand in the prompt.
     pub documents: Vec<Document>,
     pub reading: DocumentReading,
 }
 
-/// How far the documents of a draft have been read.
+/// How far documents have been read before there is a question.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, TS)]
 #[serde(tag = "type", rename_all = "snake_case", rename_all_fields = "snake_case")]
 pub enum DocumentReading {

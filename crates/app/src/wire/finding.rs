@@ -5,7 +5,7 @@ use ts_rs::TS;
 
 use super::Role;
 
-/// A conversation with the words of a search in its messages.
+/// A conversation with the words of a search in its messages, or in the name of a document.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, TS)]
 pub struct FoundMessage {
     pub conversation_id: String,
@@ -18,6 +18,8 @@ pub struct FoundMessage {
     pub num_messages: u32,
     /// A part of the message.
     pub excerpt: Vec<ExcerptPiece>,
+    /// The document that has the words in its name; the message is the one that it stands before.
+    pub document: Option<String>,
 }
 
 /// A piece of an excerpt.

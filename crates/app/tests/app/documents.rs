@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use cairn_app::App;
 use cairn_app::wire::{
-    ChatFileFormat, Command, Document, DocumentDraft, DocumentKind, DocumentReading, Event,
-    FailureCode, Message, MessageStatus, NewDocument, Reply, SettingTarget,
+    AttachedDocuments, ChatFileFormat, Command, Document, DocumentKind, DocumentReading,
+    DocumentsOf, Event, FailureCode, Message, MessageStatus, NewDocument, Reply, SettingTarget,
 };
 use tokio::sync::broadcast::Receiver;
 
@@ -23,18 +23,18 @@ fn long(lines: usize) -> String {
     (0..lines).map(|line| format!("Line {line} of a cairn.\n")).collect()
 }
 
-async fn attach(app: &Arc<App>, id: &str, documents: Vec<NewDocument>) -> DocumentDraft {
-    let attach = Command::AttachDocuments { conversation_id: id.to_owned(), documents };
+async fn attach(app: &Arc<App>, id: &str, documents: Vec<NewDocument>) -> AttachedDocuments {
+    let attach = Command::AttachDocuments { of: DocumentsOf::conversation(id), documents };
     draft_of(app.call(attach).await.unwrap())
 }
 
-async fn draft(app: &Arc<App>, id: &str) -> DocumentDraft {
-    draft_of(app.call(Command::GetDocumentDraft { conversation_id: id.to_owned() }).await.unwrap())
+async fn draft(app: &Arc<App>, id: &str) -> AttachedDocuments {
+    draft_of(app.call(Command::GetDocuments { of: DocumentsOf::conversation(id) }).await.unwrap())
 }
 
-fn draft_of(reply: Reply) -> DocumentDraft {
+fn draft_of(reply: Reply) -> AttachedDocuments {
     match reply {
-        Reply::DocumentDraft { draft } => draft,
+        Reply::Documents { attached } => attached,
         other => panic!("{other:?}"),
     }
 }
@@ -91,7 +91,7 @@ async fn a_document_is_read_at_once_and_its_question_continues_from_its_end() {
     );
     assert!(draft(&app, &id).await.documents.is_empty());
     let document_id = shown[0].documents[0].id.clone();
-    let get = Command::GetDocument { conversation_id: id.clone(), document_id };
+    let get = Command::GetDocument { of: DocumentsOf::conversation(&id), document_id };
     match app.call(get).await.unwrap() {
         Reply::DocumentText { text, .. } => assert_eq!(text, long(40)),
         other => panic!("{other:?}"),
@@ -159,12 +159,12 @@ async fn what_changes_before_the_question_is_read_again() {
     assert!(with_prompt > both);
 
     let gone = two.documents[0].id.clone();
-    let (conversation_id, document_id) = (id.clone(), gone.clone());
-    app.call(Command::RemoveDocument { conversation_id, document_id }).await.unwrap();
+    let (of, document_id) = (DocumentsOf::conversation(&id), gone.clone());
+    app.call(Command::RemoveDocument { of, document_id }).await.unwrap();
     let without = num_read(&read(&mut events).await);
     assert!(without < with_prompt);
-    let (conversation_id, document_id) = (id.clone(), gone);
-    app.call(Command::RestoreDocument { conversation_id, document_id }).await.unwrap();
+    let (of, document_id) = (DocumentsOf::conversation(&id), gone);
+    app.call(Command::RestoreDocument { of, document_id }).await.unwrap();
     assert_eq!(num_read(&read(&mut events).await), with_prompt);
     let answer = answered(&app, &id, "Why?").await;
     assert_eq!(cached(&answer), with_prompt);
@@ -194,11 +194,11 @@ async fn reading_is_stopped_and_begun_again() {
     let id = new_conversation(&app).await;
     let mut events = app.subscribe();
     attach(&app, &id, vec![document("a.txt", &long(60))]).await;
-    let conversation_id = id.clone();
-    app.call(Command::StopReadingDocuments { conversation_id }).await.unwrap();
+    let of = DocumentsOf::conversation(&id);
+    app.call(Command::StopReadingDocuments { of }).await.unwrap();
     assert_eq!(read(&mut events).await, DocumentReading::Unread);
     assert_eq!(draft(&app, &id).await.reading, DocumentReading::Unread);
-    app.call(Command::ReadDocuments { conversation_id: id.clone() }).await.unwrap();
+    app.call(Command::ReadDocuments { of: DocumentsOf::conversation(&id) }).await.unwrap();
     num_read(&read(&mut events).await);
     app.close().await;
 }
@@ -212,7 +212,7 @@ async fn documents_that_cannot_be_used_are_refused_with_a_sentence() {
     app.call(Command::SetSetting { scope, key, value: 512.into() }).await.unwrap();
     let id = new_conversation(&app).await;
     let attach_one = |conversation_id: &str, name: &str, text: String| Command::AttachDocuments {
-        conversation_id: conversation_id.to_owned(),
+        of: DocumentsOf::conversation(conversation_id),
         documents: vec![document(name, &text)],
     };
     let gone = "01890000-0000-7000-8000-000000000000";
@@ -235,8 +235,10 @@ async fn documents_that_cannot_be_used_are_refused_with_a_sentence() {
     check_failure(&app, attach_one(&id, "b.txt", large), FailureCode::Invalid, "“b.txt” has 16 MB")
         .await;
     assert!(draft(&app, &id).await.documents.is_empty());
-    let remove =
-        Command::RemoveDocument { conversation_id: id.clone(), document_id: gone.to_owned() };
+    let remove = Command::RemoveDocument {
+        of: DocumentsOf::conversation(&id),
+        document_id: gone.to_owned(),
+    };
     check_failure(&app, remove, FailureCode::NotFound, "document").await;
 
     let mut events = app.subscribe();

@@ -11,6 +11,7 @@ mod compare;
 mod deletion;
 mod documents;
 mod finding;
+mod folder_documents;
 mod hub_settings;
 mod jobs;
 mod kit;

@@ -9,6 +9,7 @@ mod changes;
 mod conversations;
 mod documents;
 mod faults;
+mod folder_documents;
 mod jobs;
 mod monitor;
 mod named_caches;

@@ -46,19 +46,30 @@ export const chats: Catalogue['chats'] = {
 
 export const folders: Catalogue['folders'] = {
   actions: (name) => `Aktionen für den Ordner ${name}`,
+  addFiles: 'Dateien hinzufügen …',
   anyModel: 'Das geladene',
+  beginning: 'Dateien des Ordners',
+  beginsWith: (name) => `Beginnt mit den Dateien von „${name}“`,
+  begunWith: 'Beginnt mit Dateien seines Ordners',
   create: 'Anlegen',
   delete: 'Ordner löschen',
   deleted: (name) => `Ordner „${name}“ gelöscht. Seine Chats stehen in der Liste.`,
   edit: 'Ordner bearbeiten …',
   editTitle: 'Ordner bearbeiten',
   empty: 'Noch keine Chats darin',
+  files: 'Dateien',
+  filesLater: 'Dateien kannst du hinzufügen, sobald der Ordner angelegt ist.',
+  filesNote:
+    'Neue Chats im Ordner beginnen mit diesen Dateien; sie werden für alle nur einmal gelesen. Ein Chat, der schon begonnen hat, behält die Dateien, mit denen er begann.',
   label: (name, count) => `Ordner ${name}, ${f.plural(count, 'Chat', 'Chats')}`,
   model: 'Modell',
   newChat: 'Neuer Chat in diesem Ordner',
   newChatIn: (name) => `Neuer Chat in ${name}`,
   newTitle: 'Neuer Ordner',
+  read: (count) => `Gelesen (${tokens(count)}). Neue Chats machen hier weiter.`,
   title: 'Ordner',
+  unread: 'Noch nicht gelesen. Der erste Chat im Ordner liest sie für alle anderen.',
+  withQuestion: 'Sie werden mit der ersten Frage gelesen, einmal für alle Chats des Ordners.',
   note: 'Chats, die du im Ordner beginnst, fangen mit diesem System-Prompt an; er wird für alle nur einmal gelesen. Chats, die du hineinbewegst, behalten ihren.',
 };
 

@@ -147,6 +147,7 @@ export const palette: Catalogue['palette'] = {
   messages: 'In Nachrichten',
   savedContext: 'Gesicherter Kontext',
   savedContextOf: (title) => `Gesicherter Kontext von ${title}`,
+  document: 'Dokument: ',
   moreMessages: (count) => `+${f.count(count)} weitere`,
   indexing: (share) => `Ältere Chats werden noch erfasst (${f.share(share)}).`,
   openNow: 'Jetzt offen',

@@ -8,6 +8,7 @@ export const context: Catalogue['context'] = {
   gauge: (used, limit, saved) => `${f.count(used)} von ${tokens(limit)} belegt, davon ${f.count(saved)} gesichert`,
   parts: {
     system_prompt: 'System-Prompt',
+    documents: 'Dokumente',
     starting_point: 'Startpunkt',
     summary: 'Zusammenfassung',
     messages: 'Nachrichten',

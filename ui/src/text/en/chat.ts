@@ -46,19 +46,30 @@ export const chats = {
 /** Folders of chats. */
 export const folders = {
   actions: (name: string) => `Actions for the folder ${name}`,
+  addFiles: 'Add files…',
   anyModel: 'The one that is loaded',
+  beginning: 'Files of the folder',
+  beginsWith: (name: string) => `Begins with the files of “${name}”`,
+  begunWith: 'Begins with files of its folder',
   create: 'Create',
   delete: 'Delete folder',
   deleted: (name: string) => `Deleted the folder “${name}”. Its chats are in the list.`,
   edit: 'Edit folder…',
   editTitle: 'Edit folder',
   empty: 'No chats in it yet',
+  files: 'Files',
+  filesLater: 'You can add files when the folder is created.',
+  filesNote:
+    'New chats in the folder begin with these files, which are read once for all of them. A chat that has begun keeps the files it began with.',
   label: (name: string, count: number) => `Folder ${name}, ${f.plural(count, 'chat', 'chats')}`,
   model: 'Model',
   newChat: 'New chat in this folder',
   newChatIn: (name: string) => `New chat in ${name}`,
   newTitle: 'New folder',
+  read: (count: number) => `Read (${tokens(count)}). New chats continue from here.`,
   title: 'Folders',
+  unread: 'Not read yet. The first chat in the folder reads them for all others.',
+  withQuestion: 'They are read with the first question, once for all chats of the folder.',
   note: 'Chats that you begin in the folder start with this system prompt, which is then read once for all of them. Chats that you move into it keep theirs.',
 };
 

@@ -149,6 +149,7 @@ export const palette = {
   messages: 'In messages',
   savedContext: 'Saved context',
   savedContextOf: (title: string) => `Saved context of ${title}`,
+  document: 'Document: ',
   moreMessages: (count: number) => `+${f.count(count)} more`,
   indexing: (share: number) => `Older chats are still being indexed (${f.share(share)}).`,
   openNow: 'Open now',

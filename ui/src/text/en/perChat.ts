@@ -9,6 +9,7 @@ export const context = {
     `${f.count(used)} of ${tokens(limit)} used, ${f.count(saved)} of them saved`,
   parts: {
     system_prompt: 'System prompt',
+    documents: 'Documents',
     starting_point: 'Starting point',
     summary: 'Summary',
     messages: 'Messages',
