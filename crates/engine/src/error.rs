@@ -74,6 +74,11 @@ pub enum EngineError {
         "this conversation starts from a file that was imported without its tokens and is no longer saved: import the file again"
     )]
     BeginningLost,
+    /// The prefix of a conversation has tokens that the model does not know.
+    #[error(
+        "this conversation starts from a context of another model: choose that model to continue"
+    )]
+    OtherVocabulary,
     /// A prompt-cache file has one model's keys and values, and a draft model would need its own.
     #[error(
         "a draft model cannot continue a prompt-cache file, which has only the main model's keys and values: leave one of them out"

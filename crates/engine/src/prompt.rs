@@ -72,6 +72,10 @@ fn after(
 ) -> Result<Prompt, EngineError> {
     let tokenizer = model.tokenizer.as_ref();
     let mut tokens = match &prefix.token_ids {
+        // A file of chats names tokens of a model that may be another one.
+        Some(token_ids) if token_ids.iter().any(|&id| id as usize >= model.model.vocab_size()) => {
+            return Err(EngineError::OtherVocabulary);
+        }
         Some(token_ids) => token_ids.clone(),
         None => {
             // Such a file was not imported. Checked because the line below allocates memory for

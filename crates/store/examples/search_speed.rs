@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use cairn_chat::Role;
-use cairn_store::{ImportedConversation, ImportedMessage, MessageStatus, Store};
+use cairn_store::{ImportedConversation, ImportedMessage, Store};
 
 const MESSAGES: usize = 50;
 const NUM_WORDS: u64 = 50_000;
@@ -97,31 +97,17 @@ async fn fill(path: &Path, num_conversations: usize) -> Outcome<()> {
     let mut random = Random(1);
     for number in 0..num_conversations {
         let at_ms = NOW_MS - (num_conversations - number) as i64 * DAY_MS / 10;
-        let message = |place: usize, random: &mut Random| ImportedMessage {
-            id: None,
-            parent: place.checked_sub(1),
-            role: if place.is_multiple_of(2) { Role::User } else { Role::Assistant },
-            status: MessageStatus::Complete,
-            text: text(random),
-            segments: None,
-            error: None,
-            stats: None,
-            documents: Vec::new(),
-            created_at_ms: at_ms,
+        let message = |place: usize, random: &mut Random| {
+            let role = if place.is_multiple_of(2) { Role::User } else { Role::Assistant };
+            ImportedMessage::new(place.checked_sub(1), role, text(random), at_ms)
         };
         let conversation = ImportedConversation {
             origin: format!("speed:{number}"),
-            id: None,
             title: format!("Conversation {number}"),
-            system_prompt: String::new(),
-            settings: None,
             created_at_ms: at_ms,
             updated_at_ms: at_ms,
-            is_pinned: false,
-            is_archived: false,
-            folder: None,
             messages: (0..MESSAGES).map(|place| message(place, &mut random)).collect(),
-            leaf: None,
+            ..ImportedConversation::default()
         };
         store.import_conversation(&conversation).await?;
     }

@@ -3,6 +3,8 @@
 
 use std::collections::HashMap;
 
+use sqlx::SqliteConnection;
+
 use crate::messages::no_message;
 use crate::{Store, StoreError};
 
@@ -56,4 +58,20 @@ impl Store {
         remove.execute(&mut *tx).await.map_err(|error| self.failed(error))?;
         self.commit(tx).await
     }
+}
+
+/// Saves the cut of a message that comes from elsewhere.
+pub(crate) async fn insert_cut(
+    tx: &mut SqliteConnection,
+    message_id: &str,
+    cut: &ContextCut,
+    now_ms: i64,
+) -> Result<(), sqlx::Error> {
+    sqlx::query("insert into context_cuts (message_id, summary, created_at_ms) values (?, ?, ?)")
+        .bind(message_id)
+        .bind(&cut.summary)
+        .bind(now_ms)
+        .execute(tx)
+        .await
+        .map(drop)
 }

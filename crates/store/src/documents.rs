@@ -350,6 +350,16 @@ pub(crate) async fn insert_sent_document(
     link(tx, message_id, &id).await
 }
 
+/// Saves a document of a draft that comes from elsewhere.
+pub(crate) async fn insert_draft_document(
+    tx: &mut SqliteConnection,
+    conversation_id: &str,
+    document: &NewDocument,
+    now_ms: i64,
+) -> Result<(), sqlx::Error> {
+    insert_document(tx, conversation_id, document, "draft", now_ms).await.map(drop)
+}
+
 /// Removes for good the documents that a run has removed from drafts.
 pub(crate) async fn purge_documents(
     tx: &mut SqliteConnection,

@@ -178,6 +178,38 @@ impl Store {
     }
 }
 
+/// Lets a conversation begin with a document that comes from elsewhere. One with the same name and text
+/// that no folder has is shared: a file has it once for each of its conversations.
+pub(crate) async fn insert_beginning_document(
+    tx: &mut SqliteConnection,
+    conversation_id: &str,
+    document: &NewDocument,
+    now_ms: i64,
+) -> Result<(), sqlx::Error> {
+    let known: Option<String> = sqlx::query_scalar(
+        "select id from folder_documents where folder_id is null and num_bytes = ? and name = ?
+             and kind = ? and text = ?",
+    )
+    .bind(i64::try_from(document.text.len()).unwrap_or(i64::MAX))
+    .bind(&document.name)
+    .bind(document.kind.as_str())
+    .bind(&document.text)
+    .fetch_optional(&mut *tx)
+    .await?;
+    let id = match known {
+        Some(id) => id,
+        None => insert(tx, None, document, now_ms).await?,
+    };
+    sqlx::query(
+        "insert or ignore into conversation_documents (conversation_id, document_id) values (?, ?)",
+    )
+    .bind(conversation_id)
+    .bind(&id)
+    .execute(tx)
+    .await
+    .map(drop)
+}
+
 /// Removes for good the documents that a run has removed from folders; conversations that have begun
 /// with them keep them.
 pub(crate) async fn purge_folder_documents(

@@ -1,5 +1,6 @@
 //! The personas table: what conversations are begun with, by a name; and which conversation has which.
 
+use sqlx::SqliteConnection;
 use uuid::Uuid;
 
 use crate::deletion::Deletable;
@@ -46,23 +47,10 @@ impl Store {
 
     /// Makes a persona, whose id is given to it here.
     pub async fn create_persona(&self, persona: Persona) -> Result<Persona, StoreError> {
-        let persona = Persona { id: Uuid::now_v7().to_string(), ..persona };
         let mut tx = self.begin().await?;
-        sqlx::query(
-            "insert into personas (id, name, system_prompt, model, setting_overrides, created_at_ms)
-             values (?, ?, ?, ?, ?, ?)",
-        )
-        .bind(&persona.id)
-        .bind(&persona.name)
-        .bind(&persona.system_prompt)
-        .bind(&persona.model)
-        .bind(&persona.setting_overrides)
-        .bind(persona.created_at_ms)
-        .execute(&mut *tx)
-        .await
-        .map_err(|error| self.failed(error))?;
+        let id = insert_persona(&mut tx, &persona).await.map_err(|error| self.failed(error))?;
         self.commit(tx).await?;
-        Ok(persona)
+        Ok(Persona { id, ..persona })
     }
 
     /// Sets the name, the system prompt and the model of a persona.
@@ -146,6 +134,27 @@ impl Store {
         change.execute(&mut *tx).await.map_err(|error| self.failed(error))?;
         self.commit(tx).await
     }
+}
+
+/// Makes a persona and returns its id, which is given to it here.
+pub(crate) async fn insert_persona(
+    tx: &mut SqliteConnection,
+    persona: &Persona,
+) -> Result<String, sqlx::Error> {
+    let id = Uuid::now_v7().to_string();
+    sqlx::query(
+        "insert into personas (id, name, system_prompt, model, setting_overrides, created_at_ms)
+         values (?, ?, ?, ?, ?, ?)",
+    )
+    .bind(&id)
+    .bind(&persona.name)
+    .bind(&persona.system_prompt)
+    .bind(&persona.model)
+    .bind(&persona.setting_overrides)
+    .bind(persona.created_at_ms)
+    .execute(tx)
+    .await?;
+    Ok(id)
 }
 
 pub(crate) fn no_persona(id: &str) -> StoreError {

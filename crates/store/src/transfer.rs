@@ -6,13 +6,18 @@ use cairn_chat::{GenerationStats, Role};
 use sqlx::SqliteConnection;
 use uuid::Uuid;
 
-use crate::documents::insert_sent_document;
+use crate::context_cuts::insert_cut;
+use crate::documents::{insert_draft_document, insert_sent_document};
+use crate::folder_documents::insert_beginning_document;
+use crate::personas::insert_persona;
 use crate::search_text::search_text;
 use crate::title::title_from;
-use crate::{Message, MessageStatus, NewDocument, Store, StoreError};
+use crate::{
+    ContextCut, Message, MessageStatus, NewDocument, Persona, Prefix, Store, StoreError, token_ids,
+};
 
 /// A conversation that comes from elsewhere.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct ImportedConversation {
     /// The program it comes from, its id there and when it last changed: a conversation with the same
     /// three is there already.
@@ -35,6 +40,15 @@ pub struct ImportedConversation {
     pub is_archived: bool,
     /// The name of the folder it is in, which is made where there is none; none: in no folder.
     pub folder: Option<String>,
+    /// The persona it was begun with, whose id does not matter: the one that is the same in everything
+    /// else, or else a new one.
+    pub persona: Option<Persona>,
+    /// The named prompt cache that it begins with, which need not be here.
+    pub prefix: Option<Prefix>,
+    /// The documents of a folder that it has begun with.
+    pub beginning: Vec<NewDocument>,
+    /// The documents of its draft.
+    pub draft: Vec<NewDocument>,
     /// Every message after the one that it follows.
     pub messages: Vec<ImportedMessage>,
     /// The place of the last message of the branch on screen; none: the last message.
@@ -60,10 +74,34 @@ pub struct ImportedMessage {
     pub error: Option<String>,
     /// The figures of an answer.
     pub stats: Option<GenerationStats>,
+    /// The model that wrote an answer, where that is known.
+    pub model: Option<String>,
     /// What stands before a question.
     pub documents: Vec<NewDocument>,
+    /// The branch is read from it on.
+    pub cut: Option<ContextCut>,
     /// In milliseconds since the Unix epoch.
     pub created_at_ms: i64,
+}
+
+impl ImportedMessage {
+    /// A whole message with nothing but its text.
+    pub fn new(parent: Option<usize>, role: Role, text: String, created_at_ms: i64) -> Self {
+        ImportedMessage {
+            id: None,
+            parent,
+            role,
+            status: MessageStatus::Complete,
+            text,
+            segments: None,
+            error: None,
+            stats: None,
+            model: None,
+            documents: Vec::new(),
+            cut: None,
+            created_at_ms,
+        }
+    }
 }
 
 /// What became of an [`ImportedConversation`].
@@ -121,6 +159,30 @@ impl Store {
                     .await
                     .map_err(failed)?;
             }
+            if let Some(cut) = &message.cut {
+                insert_cut(&mut tx, message_id, cut, message.created_at_ms)
+                    .await
+                    .map_err(failed)?;
+            }
+        }
+        for document in &given.beginning {
+            let (id, at_ms) = (&ids.conversation, given.created_at_ms);
+            insert_beginning_document(&mut tx, id, document, at_ms).await.map_err(failed)?;
+        }
+        for document in &given.draft {
+            let (id, at_ms) = (&ids.conversation, given.updated_at_ms);
+            insert_draft_document(&mut tx, id, document, at_ms).await.map_err(failed)?;
+        }
+        if let Some(persona) = &given.persona {
+            let persona_id = persona_like(&mut tx, persona).await.map_err(failed)?;
+            sqlx::query(
+                "insert into conversation_personas (conversation_id, persona_id) values (?, ?)",
+            )
+            .bind(&ids.conversation)
+            .bind(persona_id)
+            .execute(&mut *tx)
+            .await
+            .map_err(failed)?;
         }
         let last = given.messages.len().checked_sub(1);
         let leaf = given.leaf.filter(|leaf| *leaf < given.messages.len()).or(last);
@@ -193,13 +255,17 @@ async fn insert_conversation(
         Some(name) => Some(folder(tx, name, given.created_at_ms).await?),
         None => None,
     };
+    let prefix = given.prefix.as_ref();
     sqlx::query(
         "insert into conversations
              (id, title, system_prompt, setting_overrides, activity_seq, created_at_ms, updated_at_ms,
-              is_pinned, archived_at_ms, imported_from, folder_id)
+              is_pinned, archived_at_ms, imported_from, folder_id, prefix_named_id, prefix_name,
+              prefix_kind, prefix_kv_format, prefix_provenance, prefix_num_tokens, prefix_token_ids,
+              prefix_start_text, prefix_end_text, prefix_is_imported)
          values (?1, ?2, ?3, ?4, coalesce((
              select activity_seq from conversations where updated_at_ms <= ?6
-             order by activity_seq desc limit 1), 0), ?5, ?6, ?7, ?8, ?9, ?10)",
+             order by activity_seq desc limit 1), 0), ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14,
+             ?15, ?16, ?17, ?18, ?19, ?20)",
     )
     .bind(&ids.conversation)
     .bind(title)
@@ -211,6 +277,16 @@ async fn insert_conversation(
     .bind(given.is_archived.then_some(given.updated_at_ms))
     .bind(&given.origin)
     .bind(folder)
+    .bind(prefix.map(|prefix| &prefix.named_id))
+    .bind(prefix.map(|prefix| &prefix.name))
+    .bind(prefix.map(|prefix| prefix.kind.as_str()))
+    .bind(prefix.map(|prefix| prefix.kv_format.to_string()))
+    .bind(prefix.map(|prefix| prefix.provenance.to_string()))
+    .bind(prefix.map(|prefix| prefix.num_tokens))
+    .bind(prefix.and_then(|prefix| prefix.token_ids.as_deref()).map(token_ids::to_blob))
+    .bind(prefix.map(|prefix| &prefix.start_text))
+    .bind(prefix.map(|prefix| &prefix.end_text))
+    .bind(prefix.map(|prefix| prefix.is_imported))
     .execute(tx)
     .await
     .map(drop)
@@ -247,8 +323,8 @@ async fn insert_message(
 ) -> Result<(), sqlx::Error> {
     sqlx::query(
         "insert into messages
-             (id, conversation_id, parent_id, role, status, text, segments, search_text, error, stats, created_at_ms)
-         values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+             (id, conversation_id, parent_id, role, status, text, segments, search_text, error, stats, model, created_at_ms)
+         values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
     )
     .bind(&ids.messages[index])
     .bind(&ids.conversation)
@@ -260,8 +336,27 @@ async fn insert_message(
     .bind(search_text(&message.text, message.segments.as_deref()))
     .bind(&message.error)
     .bind(message.stats.as_ref().and_then(|stats| serde_json::to_string(stats).ok()))
+    .bind(&message.model)
     .bind(message.created_at_ms)
     .execute(tx)
     .await
     .map(drop)
+}
+
+/// The id of a persona that is like this one, which is made where there is none.
+async fn persona_like(tx: &mut SqliteConnection, persona: &Persona) -> Result<String, sqlx::Error> {
+    let known: Option<String> = sqlx::query_scalar(
+        "select id from personas where name = ? and system_prompt = ? and model is ?
+             and setting_overrides is ? and deleted_at_ms is null",
+    )
+    .bind(&persona.name)
+    .bind(&persona.system_prompt)
+    .bind(&persona.model)
+    .bind(&persona.setting_overrides)
+    .fetch_optional(&mut *tx)
+    .await?;
+    match known {
+        Some(id) => Ok(id),
+        None => insert_persona(tx, persona).await,
+    }
 }

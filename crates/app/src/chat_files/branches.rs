@@ -122,20 +122,14 @@ impl Built {
         let text = texts.join("\n\n");
         let has_more = self.role == Role::Assistant && !self.segments.iter().all(is_text);
         ImportedMessage {
-            id: None,
-            parent: self.parent,
-            role: self.role,
             status: match self.error {
                 Some(_) => MessageStatus::Failed,
                 None => MessageStatus::Complete,
             },
-            text,
             // Plain texts and numbers always serialize.
             segments: has_more.then(|| serde_json::to_string(&self.segments).ok()).flatten(),
             error: self.error,
-            stats: None,
-            documents: Vec::new(),
-            created_at_ms: self.created_at_ms,
+            ..ImportedMessage::new(self.parent, self.role, text, self.created_at_ms)
         }
     }
 }

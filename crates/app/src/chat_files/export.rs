@@ -136,14 +136,7 @@ async fn piece(
     Ok(match format {
         ChatFileFormat::Json => {
             let head = json!({ "format": own::FORMAT, "version": own::VERSION, "exported_at_ms": now_ms() });
-            let settings = store.conversation_settings(id).await?;
-            let folders = store.folders().await?;
-            let folder =
-                folders.into_iter().find(|folder| Some(&folder.id) == row.folder_id.as_ref());
-            let (tree, documents) =
-                (store.all_messages(id).await?, store.document_texts_of(id).await?);
-            let folder = folder.map(|folder| folder.name);
-            let chat = own::Chat::of(row, settings.as_deref(), folder, tree, documents);
+            let chat = own::Chat::of(store, row).await?;
             // Texts and numbers always serialize.
             let chat = serde_json::to_string(&chat).unwrap_or_default();
             let head = head.to_string();
@@ -156,11 +149,13 @@ async fn piece(
         ChatFileFormat::Markdown => {
             let before = if place == 0 { "" } else { "\n---\n\n" };
             let (branch, documents) = (store.branch(id).await?, store.documents_of(id).await?);
-            format!("{before}{}", markdown(&row, &branch, &documents))
+            let beginning = store.beginning_documents(id).await?;
+            format!("{before}{}", markdown(&row, &branch, &beginning, &documents))
         }
         ChatFileFormat::Openai => {
             let (branch, documents) = (store.branch(id).await?, store.document_texts_of(id).await?);
-            format!("{}\n", messages(&row, &branch, &documents))
+            let beginning = store.beginning_texts(id).await?;
+            format!("{}\n", messages(&row, &branch, &beginning, &documents))
         }
     })
 }
@@ -169,12 +164,16 @@ async fn piece(
 fn markdown(
     row: &Conversation,
     branch: &[Message],
+    beginning: &[Document],
     documents: &HashMap<String, Vec<Document>>,
 ) -> String {
     let title = if row.title.is_empty() { "New chat" } else { &row.title };
     let mut text = format!("# {title}\n");
     if !row.system_prompt.is_empty() {
         text.push_str(&format!("\n## System prompt\n\n{}\n", row.system_prompt.trim()));
+    }
+    if !beginning.is_empty() {
+        text.push_str(&format!("\n*Begins with: {}*\n", names(beginning)));
     }
     for message in branch {
         let said = AnswerSegment::said(message.segments.as_deref(), &message.text);
@@ -187,9 +186,7 @@ fn markdown(
         text.push_str(&format!("\n## {author}\n"));
         let documents = documents.get(&message.id).map_or(&[][..], Vec::as_slice);
         if !documents.is_empty() {
-            let names = documents.iter().map(|document| plain_markdown(&document.name));
-            let names: Vec<String> = names.collect();
-            text.push_str(&format!("\n*Attached: {}*\n", names.join(", ")));
+            text.push_str(&format!("\n*Attached: {}*\n", names(documents)));
         }
         if !said.is_empty() {
             text.push_str(&format!("\n{said}\n"));
@@ -199,6 +196,11 @@ fn markdown(
         }
     }
     text
+}
+
+fn names(documents: &[Document]) -> String {
+    let names = documents.iter().map(|document| plain_markdown(&document.name));
+    names.collect::<Vec<String>>().join(", ")
 }
 
 /// A name as Markdown that says nothing else.
@@ -225,19 +227,25 @@ fn note(message: &Message) -> Option<String> {
 }
 
 /// The branch on screen as a request of OpenAI's API has it: what was said, without reasoning, and
-/// documents as the model has read them.
+/// documents as the model has read them: those of the beginning before the first question.
 fn messages(
     row: &Conversation,
     branch: &[Message],
+    beginning: &[NewDocument],
     documents: &HashMap<String, Vec<NewDocument>>,
 ) -> Value {
     let system = (!row.system_prompt.is_empty())
         .then(|| json!({ "role": "system", "content": row.system_prompt }));
+    let first = branch.iter().find(|message| message.role == Role::User);
     let said = branch.iter().filter_map(|message| {
         let said = AnswerSegment::said(message.segments.as_deref(), &message.text);
         let said = match documents.get(&message.id) {
             Some(documents) => prompt::before(documents, &said).0,
             None => said.to_string(),
+        };
+        let said = match first.filter(|first| first.id == message.id && !beginning.is_empty()) {
+            Some(_) => prompt::before(beginning, &said).0,
+            None => said,
         };
         (!said.is_empty()).then(|| json!({ "role": message.role.as_str(), "content": said }))
     });

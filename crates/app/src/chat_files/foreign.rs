@@ -63,18 +63,12 @@ impl Draft {
         let is =
             |keys: [&str; 2]| keys.iter().any(|key| object.get(*key) == Some(&Value::Bool(true)));
         let conversation = ImportedConversation {
-            origin: String::new(),
-            id: None,
             title: object.get("title").and_then(Value::as_str).unwrap_or_default().to_owned(),
-            system_prompt: String::new(),
-            settings: None,
             created_at_ms: created_at_ms.or(updated_at_ms).unwrap_or_default(),
             updated_at_ms: updated_at_ms.unwrap_or_default(),
             is_pinned: is(["pinned", "is_starred"]),
             is_archived: is(["archived", "is_archived"]),
-            folder: None,
-            messages: Vec::new(),
-            leaf: None,
+            ..ImportedConversation::default()
         };
         Draft { program, id: id.map(str::to_owned), conversation }
     }

@@ -1,17 +1,19 @@
-//! Cairn's own form: everything of a conversation but token ids and saved context.
+//! Cairn's own form: everything of a conversation but the token ids of its messages and saved context.
 
 use std::collections::HashMap;
 
 use cairn_chat::{GenerationStats, Role};
+use cairn_prompt_cache::{KvFormat, Provenance};
 use cairn_store::{
-    Conversation, DocumentKind, ImportedConversation, ImportedMessage, Message, MessageStatus,
-    NewDocument,
+    ContextCut, Conversation, DocumentKind, ImportedConversation, ImportedMessage, Message,
+    MessageStatus, NamedCacheKind, NewDocument, Persona, Prefix, Store,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::chat::segments::AnswerSegment;
 use crate::settings::{SettingOverrides, SettingScope};
+use crate::wire::Failure;
 
 /// What a file says that it is.
 pub(crate) const FORMAT: &str = "cairn-chats";
@@ -40,9 +42,18 @@ pub(crate) struct Chat {
     folder: Option<String>,
     #[serde(default)]
     settings: Option<Map<String, Value>>,
-    /// The starting point that it begins with, which is not in the file.
+    /// The persona that it was begun with.
+    #[serde(default)]
+    persona: Option<ChatPersona>,
+    /// The starting point that it begins with.
     #[serde(default)]
     starting_point: Option<StartingPoint>,
+    /// The files of a folder that it has begun with.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    begins_with: Vec<ChatDocument>,
+    /// What the next message will be sent with.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    draft_documents: Vec<ChatDocument>,
     /// The end of the branch on screen.
     #[serde(default)]
     leaf_message_id: Option<String>,
@@ -50,11 +61,41 @@ pub(crate) struct Chat {
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-struct StartingPoint {
+struct ChatPersona {
     name: String,
+    #[serde(default)]
+    system_prompt: String,
+    #[serde(default)]
+    model: Option<String>,
+    #[serde(default)]
+    settings: Option<Map<String, Value>>,
+    #[serde(default)]
+    created_at_ms: i64,
+}
+
+/// Files of earlier versions have its name, size and texts only, from which no chat can begin.
+#[derive(Debug, Serialize, Deserialize)]
+struct StartingPoint {
+    #[serde(default)]
+    id: Option<String>,
+    name: String,
+    /// Where its tokens end.
+    #[serde(default)]
+    kind: Option<String>,
+    /// How its keys and values are stored.
+    #[serde(default)]
+    kv_format: String,
+    /// Who computed them.
+    #[serde(default)]
+    provenance: String,
     tokens: i64,
+    /// None where an imported file did not name them.
+    #[serde(default)]
+    token_ids: Option<Vec<u32>>,
     start_text: String,
     end_text: String,
+    #[serde(default)]
+    is_imported: bool,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -73,10 +114,23 @@ struct ChatMessage {
     documents: Vec<ChatDocument>,
     #[serde(default)]
     error: Option<String>,
+    /// The model that wrote an answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    model: Option<String>,
     #[serde(default)]
     stats: Option<Value>,
+    /// The branch is read from this message on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    cut: Option<Cut>,
     #[serde(default)]
     created_at_ms: i64,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Cut {
+    /// What is read in the place of what is before it.
+    #[serde(default)]
+    summary: Option<String>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -89,18 +143,38 @@ struct ChatDocument {
 
 impl Chat {
     /// A conversation as it is written.
-    pub(crate) fn of(
-        row: Conversation,
-        settings: Option<&str>,
-        folder: Option<String>,
-        tree: Vec<Message>,
-        mut documents: HashMap<String, Vec<NewDocument>>,
-    ) -> Chat {
+    pub(crate) async fn of(store: &Store, row: Conversation) -> Result<Chat, Failure> {
+        let id = row.id.as_str();
+        let settings = store.conversation_settings(id).await?;
+        let folders = store.folders().await?.into_iter();
+        let folder = folders.into_iter().find(|folder| Some(&folder.id) == row.folder_id.as_ref());
+        let persona = match &row.persona_id {
+            Some(persona_id) => store.persona(persona_id).await.ok(),
+            None => None,
+        };
+        let tree = store.all_messages(id).await?;
+        let mut documents = store.document_texts_of(id).await?;
+        let mut cuts = store.context_cuts(id).await?;
+        let draft = store.draft_texts(id).await?.into_iter();
+        let draft = draft.map(|(document, text)| NewDocument {
+            name: document.name,
+            kind: document.kind,
+            text,
+        });
+        let begins_with = store.beginning_texts(id).await?.into_iter();
         let message = |row: Message| {
             let documents = documents.remove(&row.id).unwrap_or_default();
-            ChatMessage::of(row, documents)
+            let cut = cuts.remove(&row.id);
+            ChatMessage::of(row, documents, cut)
         };
-        Chat {
+        Ok(Chat {
+            settings: settings.as_deref().and_then(object),
+            folder: folder.map(|folder| folder.name),
+            persona: persona.map(ChatPersona::of),
+            begins_with: begins_with.map(ChatDocument::of).collect(),
+            draft_documents: draft.map(ChatDocument::of).collect(),
+            messages: tree.into_iter().map(message).collect(),
+            starting_point: row.prefix.map(StartingPoint::of),
             id: Some(row.id),
             title: row.title,
             system_prompt: row.system_prompt,
@@ -108,17 +182,8 @@ impl Chat {
             updated_at_ms: row.updated_at_ms,
             is_pinned: row.is_pinned,
             is_archived: row.archived_at_ms.is_some(),
-            folder,
-            settings: settings.and_then(|settings| serde_json::from_str(settings).ok()),
-            starting_point: row.prefix.map(|prefix| StartingPoint {
-                name: prefix.name,
-                tokens: prefix.num_tokens,
-                start_text: prefix.start_text,
-                end_text: prefix.end_text,
-            }),
             leaf_message_id: row.leaf_message_id,
-            messages: tree.into_iter().map(message).collect(),
-        }
+        })
     }
 
     /// The conversation that a value of a file is, or why it is none.
@@ -141,7 +206,12 @@ impl Chat {
         let settings = chat
             .settings
             .map(|settings| SettingOverrides::of_values(SettingScope::Chat, settings).to_json());
+        let prefix = chat.starting_point.map(StartingPoint::read).transpose()?;
         Ok(ImportedConversation {
+            persona: chat.persona.map(ChatPersona::read),
+            prefix: prefix.flatten(),
+            beginning: chat.begins_with.into_iter().map(ChatDocument::read).collect(),
+            draft: chat.draft_documents.into_iter().map(ChatDocument::read).collect(),
             origin: format!("cairn:{}:{}", chat.id.as_deref().unwrap_or("-"), chat.updated_at_ms),
             id: chat.id,
             title: chat.title,
@@ -158,8 +228,91 @@ impl Chat {
     }
 }
 
+/// A stored JSON object.
+fn object(text: &str) -> Option<Map<String, Value>> {
+    serde_json::from_str(text).ok()
+}
+
+impl ChatPersona {
+    fn of(row: Persona) -> ChatPersona {
+        ChatPersona {
+            name: row.name,
+            system_prompt: row.system_prompt,
+            model: row.model,
+            settings: row.setting_overrides.as_deref().and_then(object),
+            created_at_ms: row.created_at_ms,
+        }
+    }
+
+    fn read(self) -> Persona {
+        let settings = self
+            .settings
+            .map(|settings| SettingOverrides::of_values(SettingScope::Persona, settings).to_json());
+        Persona {
+            id: String::new(),
+            name: self.name,
+            system_prompt: self.system_prompt,
+            model: self.model,
+            setting_overrides: settings.flatten(),
+            created_at_ms: self.created_at_ms,
+        }
+    }
+}
+
+impl StartingPoint {
+    fn of(row: Prefix) -> StartingPoint {
+        StartingPoint {
+            id: Some(row.named_id),
+            name: row.name,
+            kind: Some(row.kind.as_str().to_owned()),
+            kv_format: row.kv_format.to_string(),
+            provenance: row.provenance.to_string(),
+            tokens: row.num_tokens,
+            token_ids: row.token_ids,
+            start_text: row.start_text,
+            end_text: row.end_text,
+            is_imported: row.is_imported,
+        }
+    }
+
+    /// None where the file does not say with what the chat begins. Keys and values that are not on this
+    /// machine are computed again from the tokens.
+    fn read(self) -> Result<Option<Prefix>, String> {
+        let kinds = [NamedCacheKind::Prompt, NamedCacheKind::Conversation];
+        let kind = kinds.into_iter().find(|kind| Some(kind.as_str()) == self.kind.as_deref());
+        let (Some(kind), Some(named_id)) = (kind, self.id) else { return Ok(None) };
+        let num_tokens = usize::try_from(self.tokens).unwrap_or(0);
+        if num_tokens == 0 || self.token_ids.as_ref().is_some_and(|ids| ids.len() != num_tokens) {
+            return Err("its starting point has another number of tokens than it says".to_owned());
+        }
+        let unknown = |what: &str| format!("the {what} of its starting point is not known");
+        let provenance: Provenance = self.provenance.parse().map_err(|_| unknown("provenance"))?;
+        if self.token_ids.is_none() && !provenance.is_opaque() {
+            return Err(unknown("text"));
+        }
+        let kv_format: KvFormat = self.kv_format.parse().map_err(|_| unknown("KV format"))?;
+        if let KvFormat::Quantized { bits, group_size } = kv_format
+            && !([4, 8].contains(&bits) && [32, 64, 128].contains(&group_size))
+        {
+            return Err(unknown("KV format"));
+        }
+        Ok(Some(Prefix {
+            named_id,
+            name: self.name,
+            kind,
+            kv_format,
+            provenance,
+            num_tokens: self.tokens,
+            token_ids: self.token_ids,
+            start_text: self.start_text,
+            end_text: self.end_text,
+            is_imported: self.is_imported,
+        }))
+    }
+}
+
 impl ChatMessage {
-    fn of(row: Message, documents: Vec<NewDocument>) -> ChatMessage {
+    fn of(row: Message, documents: Vec<NewDocument>, cut: Option<ContextCut>) -> ChatMessage {
         let status = match row.status {
             // What it has so far; an answer in a file is not written any more.
             MessageStatus::Streaming => MessageStatus::Interrupted,
@@ -175,6 +328,8 @@ impl ChatMessage {
             text: row.text,
             documents: documents.into_iter().map(ChatDocument::of).collect(),
             error: row.error,
+            model: row.model,
+            cut: cut.map(|cut| Cut { summary: cut.summary }),
             // Plain numbers and texts always serialize.
             stats: row.stats.and_then(|stats| serde_json::to_value(stats).ok()),
             created_at_ms: row.created_at_ms,
@@ -203,6 +358,8 @@ impl ChatMessage {
             segments: segments.and_then(Result::ok),
             documents: self.documents.into_iter().map(ChatDocument::read).collect(),
             error: self.error,
+            model: self.model,
+            cut: self.cut.map(|cut| ContextCut { summary: cut.summary }),
             // Figures that this version does not know are left out; the text matters.
             stats: self
                 .stats

@@ -7,11 +7,12 @@ use cairn_app::App;
 use cairn_app::wire::{
     ChatFileFormat, ChatsImported, Command, Conversation, FailureCode, Message, Reply, Role,
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::kit::{
-    answered, bootstrap, home_with_model, messages, new_conversation, open, set_for_all,
+    answered, bootstrap, home_with_model, messages, new_conversation, open, open_greedy,
+    open_with_one_turn, save_as, set_for_all, start_from,
 };
 
 fn fixture(name: &str) -> PathBuf {
@@ -235,4 +236,204 @@ async fn a_chat_with_a_hole_is_left_out_whole() {
     assert_eq!(done.refused[0].title, "Hole");
     assert_eq!(listed(&app).await[0].title, "Whole");
     app.close().await;
+}
+
+/// A number below `end`; the same ones every time.
+fn below(state: &mut u64, end: u64) -> u64 {
+    *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    (*state >> 33) % end
+}
+
+fn one_of<'a>(state: &mut u64, all: &[&'a str]) -> &'a str {
+    all[below(state, all.len() as u64) as usize]
+}
+
+fn uuid(state: &mut u64) -> String {
+    let mut hex = |digits: usize| {
+        let number = below(state, 1 << 30) | below(state, 1 << 30) << 30;
+        format!("{number:016x}")[16 - digits..].to_owned()
+    };
+    format!("{}-{}-7{}-8{}-{}", hex(8), hex(4), hex(3), hex(3), hex(12))
+}
+
+/// A text that is in no other place.
+fn words(state: &mut u64) -> String {
+    let odd = ["", " \u{1F5FF}", "\n\"quoted\"", " 石", "\u{2028}\\"];
+    format!("w{}{}", below(state, 1 << 30), odd[below(state, odd.len() as u64) as usize])
+}
+
+/// A chat as Cairn writes it, with anything that a chat can have.
+fn any_chat(state: &mut u64) -> Value {
+    let documents = |state: &mut u64, at_least: u64| -> Vec<Value> {
+        let number = at_least + below(state, 3);
+        let kinds = ["text", "code", "markdown", "csv", "html", "pdf"];
+        let kind = |state: &mut u64| one_of(state, &kinds);
+        (0..number)
+            .map(|_| json!({ "name": words(state), "kind": kind(state), "text": words(state) }))
+            .collect()
+    };
+    let mut messages: Vec<Value> = Vec::new();
+    for index in 0..1 + below(state, 12) {
+        let parent = below(state, index + 1).checked_sub(1).map(|parent| parent as usize);
+        let is_question = parent.is_none_or(|parent| messages[parent]["role"] == "assistant");
+        let mut message = json!({
+            "id": uuid(state),
+            "parent_id": parent.map(|parent| messages[parent]["id"].clone()),
+            "role": if is_question { "user" } else { "assistant" },
+            "status": one_of(state, &["complete", "stopped", "interrupted"]),
+            "text": words(state),
+            "segments": null,
+            "error": null,
+            "stats": null,
+            "created_at_ms": below(state, 1 << 40),
+        });
+        if is_question && below(state, 2) == 0 {
+            message["documents"] = documents(state, 1).into();
+        }
+        if is_question && below(state, 3) == 0 {
+            let summary = (below(state, 2) == 0).then(|| words(state));
+            message["cut"] = json!({ "summary": summary });
+        }
+        if !is_question {
+            message["model"] = words(state).into();
+        }
+        messages.push(message);
+    }
+    let leaf = below(state, messages.len() as u64) as usize;
+    let persona = json!({
+        "name": words(state),
+        "system_prompt": words(state),
+        "model": (below(state, 2) == 0).then(|| words(state)),
+        "settings": { "temperature": 0.25, "stop": "END" },
+        "created_at_ms": below(state, 1 << 40),
+    });
+    let token_ids: Vec<u64> = (0..1 + below(state, 30)).map(|_| below(state, 1 << 17)).collect();
+    let opaque = below(state, 3) == 0;
+    let starting_point = json!({
+        "id": uuid(state),
+        "name": words(state),
+        "kind": one_of(state, &["prompt", "conversation"]),
+        "kv_format": one_of(state, &["plain", "kv8g64"]),
+        "provenance": if opaque { "opaque:0f" } else { one_of(state, &["computed", "import:0f"]) },
+        "tokens": token_ids.len(),
+        "token_ids": (!opaque).then_some(token_ids),
+        "start_text": words(state),
+        "end_text": words(state),
+        "is_imported": opaque,
+    });
+    let mut chat = json!({
+        "id": uuid(state),
+        "title": format!("Chat {}", below(state, 1000)),
+        "system_prompt": words(state),
+        "created_at_ms": below(state, 1 << 40),
+        "updated_at_ms": below(state, 1 << 40),
+        "is_pinned": below(state, 2) == 0,
+        "is_archived": below(state, 2) == 0,
+        "folder": (below(state, 2) == 0).then(|| format!("Folder {}", below(state, 3))),
+        "settings": (below(state, 2) == 0).then(|| json!({ "top_p": 0.5, "max_tokens": 77 })),
+        "persona": (below(state, 2) == 0).then_some(persona),
+        "starting_point": (below(state, 2) == 0).then_some(starting_point),
+        "leaf_message_id": messages[leaf]["id"],
+        "messages": messages,
+    });
+    if below(state, 2) == 0 {
+        chat["begins_with"] = documents(state, 1).into();
+    }
+    if below(state, 2) == 0 {
+        chat["draft_documents"] = documents(state, 1).into();
+    }
+    chat
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whatever_a_chat_has_survives_going_in_and_out() {
+    let home = home_with_model();
+    let app = open(&home).await;
+    let mut state = 7;
+    let mut chats: Vec<Value> = (0..60).map(|_| any_chat(&mut state)).collect();
+    let file = home.path().join("all.json");
+    let whole = json!({ "format": "cairn-chats", "version": 1, "conversations": chats });
+    std::fs::write(&file, whole.to_string()).unwrap();
+    let done = import(&app, &file).await;
+    assert_eq!((done.num_added, &done.refused[..]), (60, &[][..]));
+    let again = home.path().join("again.json");
+    app.export_chats(&[], ChatFileFormat::Json, &again).await.unwrap();
+    let Value::Array(mut written) = content(&again) else { panic!("no list") };
+    let by_id = |chat: &Value| chat["id"].as_str().unwrap().to_owned();
+    chats.sort_by_key(by_id);
+    written.sort_by_key(by_id);
+    for (given, found) in chats.iter().zip(&written) {
+        assert_eq!(given, found, "{given:#}\n{found:#}");
+    }
+    // Personas that are the same are one; documents that several chats begin with are there once.
+    let file = home.path().join("one.json");
+    let persona = json!({ "name": "Guide", "system_prompt": "Be a guide." });
+    let begins_with = json!([{ "name": "map.txt", "kind": "text", "text": "A map." }]);
+    let chat = |title: &str, id: &str| {
+        json!({
+            "id": id, "title": title, "persona": persona, "begins_with": begins_with,
+            "messages": [{ "id": "1", "role": "user", "text": "Where?" }],
+        })
+    };
+    let two = [chat("One", "1"), chat("Two", "2")];
+    let whole = json!({ "format": "cairn-chats", "version": 1, "conversations": two });
+    std::fs::write(&file, whole.to_string()).unwrap();
+    assert_eq!(import(&app, &file).await.num_added, 2);
+    let all = listed(&app).await;
+    let persona_of = |title: &str| {
+        let row = all.iter().find(|row| row.title == title).unwrap();
+        row.persona_id.clone().unwrap()
+    };
+    assert_eq!(persona_of("One"), persona_of("Two"));
+    let pool = crate::kit::database(&home).await;
+    let num_maps: i64 =
+        sqlx::query_scalar("select count(*) from folder_documents where name = 'map.txt'")
+            .fetch_one(&pool)
+            .await
+            .unwrap();
+    assert_eq!(num_maps, 1);
+    app.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_chat_with_a_starting_point_goes_on_where_its_file_is_imported() {
+    let (home, elsewhere) = (home_with_model(), home_with_model());
+    let (app, id) = open_with_one_turn(&home).await;
+    let notes = save_as(&app, &id, "Notes").await;
+    let chat = start_from(&app, &notes.id).await;
+    let before = answered(&app, &chat, "Two").await;
+    let file = home.path().join("chats.json");
+    app.export_chats(std::slice::from_ref(&chat), ChatFileFormat::Json, &file).await.unwrap();
+    app.close().await;
+
+    let other = open_greedy(&elsewhere, 8).await;
+    assert_eq!(import(&other, &file).await.first_id.as_ref(), Some(&chat));
+    let row = listed(&other).await.remove(0);
+    let prefix = row.prefix.unwrap();
+    assert_eq!((prefix.name.as_str(), prefix.tokens), ("Notes", notes.tokens));
+    // Its tokens are read again, and the prompt is that of the chat it was.
+    let mut events = other.subscribe();
+    let again =
+        Command::Regenerate { conversation_id: chat.clone(), message_id: None, model: None };
+    let Reply::Sent { messages, .. } = other.call(again).await.unwrap() else { panic!() };
+    let after = crate::kit::ended(&mut events, &messages[0].id).await;
+    let prompt = |answer: &Message| answer.stats.as_ref().unwrap().prompt_tokens;
+    assert_eq!((prompt(&after), &after.text), (prompt(&before), &before.text));
+    other.close().await;
+
+    // Tokens that no model here has are refused with a sentence.
+    let text = std::fs::read_to_string(&file).unwrap();
+    let (head, rest) = text.split_once("\"token_ids\":[").unwrap();
+    let (ids, rest) = rest.split_once(']').unwrap();
+    let mut ids: Vec<&str> = ids.split(',').collect();
+    let middle = ids.len() / 2;
+    ids[middle] = "4000000000";
+    std::fs::write(&file, format!("{head}\"token_ids\":[{}]{rest}", ids.join(","))).unwrap();
+    let third = home_with_model();
+    let other = open_greedy(&third, 8).await;
+    let chat = import(&other, &file).await.first_id.unwrap();
+    let refused = answered(&other, &chat, "Three").await;
+    let why = refused.error.unwrap();
+    assert!(why.contains("context of") && why.contains("choose that model"), "{why}");
+    other.close().await;
 }

@@ -35,31 +35,12 @@ async fn check_index(scratch: &Scratch) {
 }
 
 fn imported(text: &str, at_ms: i64) -> ImportedConversation {
-    let message = ImportedMessage {
-        id: None,
-        parent: None,
-        role: Role::User,
-        status: MessageStatus::Complete,
-        text: text.to_owned(),
-        segments: None,
-        error: None,
-        stats: None,
-        documents: Vec::new(),
-        created_at_ms: at_ms,
-    };
     ImportedConversation {
         origin: format!("test:{text}:{at_ms}"),
-        id: None,
-        title: String::new(),
-        system_prompt: String::new(),
-        settings: None,
         created_at_ms: at_ms,
         updated_at_ms: at_ms,
-        is_pinned: false,
-        is_archived: false,
-        folder: None,
-        messages: vec![message],
-        leaf: None,
+        messages: vec![ImportedMessage::new(None, Role::User, text.to_owned(), at_ms)],
+        ..ImportedConversation::default()
     }
 }
 

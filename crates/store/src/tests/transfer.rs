@@ -5,18 +5,7 @@ use crate::{Imported, ImportedConversation, ImportedMessage};
 use cairn_chat::Role;
 
 fn message(parent: Option<usize>, role: Role, text: &str) -> ImportedMessage {
-    ImportedMessage {
-        id: None,
-        parent,
-        role,
-        status: MessageStatus::Complete,
-        text: text.to_owned(),
-        segments: None,
-        error: None,
-        stats: None,
-        documents: Vec::new(),
-        created_at_ms: 7,
-    }
+    ImportedMessage::new(parent, role, text.to_owned(), 7)
 }
 
 /// A question with two answers, the first of which is on screen.
@@ -39,6 +28,7 @@ fn conversation() -> ImportedConversation {
             message(Some(2), Role::User, "Why?"),
         ],
         leaf: Some(1),
+        ..ImportedConversation::default()
     }
 }
 
