@@ -473,6 +473,27 @@ async fn compare(caller: &mut Caller, events: &mut Receiver<Event>, id: &str) {
             break;
         }
     }
+    let both = Command::AskBoth {
+        conversation_id: conversation_id(),
+        // The first was stopped, perhaps before it had a word.
+        message_ids: vec![second.id.clone(), second.id.clone()],
+        text: "And then?".to_owned(),
+        columns: vec![CompareColumn::default(), CompareColumn::default()],
+    };
+    let Reply::Compared { messages, .. } = caller.call(both).await else { panic!() };
+    let [_, first, second] = &messages[..] else { panic!("{messages:?}") };
+    let mut are_written = vec![first.id.clone(), second.id.clone()];
+    while !are_written.is_empty() {
+        let event = match next(events).await {
+            Event::Beside { event } => *event,
+            event => event,
+        };
+        if let Event::Message { message } = event
+            && message.status != MessageStatus::Streaming
+        {
+            are_written.retain(|id| *id != message.id);
+        }
+    }
     let message_id = first.id.clone();
     caller.call(Command::ChooseAnswer { conversation_id: conversation_id(), message_id }).await;
 }

@@ -74,6 +74,46 @@ flow(
   },
 );
 
+flow(
+  'a second question goes to both sides, and each reads on from its own answer',
+  { maxTokens: 24 },
+  async ({ home, core, page }) => {
+    await home.addTinyModel('tiny-other', 'tiny-chat', { rope_theta: 20_000 });
+    await core.call({ type: 'list_models' });
+    await page.button('Model: tiny-chat').waitFor();
+    await page.message.fill('Which stones are heavy?');
+    await page.driver.keyboard.press('Control+Shift+M');
+    const choices = page.region('Compare').getByRole('combobox', { name: 'Model' });
+    await choices.first().selectOption('tiny-chat');
+    await choices.last().selectOption('tiny-other');
+    await page.button('Ask both').click();
+    const areDone = async () => (await page.region('Compare').locator('article[aria-busy=false]').count()) === 2;
+    await until('both are written', areDone);
+    const next = page.box('Next question to both');
+    await until('the next question can be asked', () => next.isEnabled());
+    await next.fill('And which are light?');
+    await next.press('Enter');
+    await page.region('Compare').getByText('And which are light?').first().waitFor();
+    await until('both are written again', async () => (await areDone()) && (await next.isEnabled()));
+    assert.deepEqual(await findings(page.driver), []);
+    for (const column of [columns(page).first(), columns(page).last()])
+      assert.equal(await column.locator('.markdown').count(), 2, 'both rounds are there');
+
+    await columns(page)
+      .last()
+      .getByRole('button', { name: /^Go on with this one/ })
+      .click();
+    await page.message.waitFor();
+    const [{ messages }] = await core.conversations();
+    assert.deepEqual(
+      messages.map(({ role, model }) => model ?? role),
+      ['user', 'tiny-other', 'user', 'tiny-other'],
+    );
+    const [, first, , second] = messages.map(({ stats }) => stats);
+    assert.ok(second.cached_tokens + 1 >= first.prompt_tokens + first.generation_tokens, 'nothing was read again');
+  },
+);
+
 flow('what had to be read again says why, and what prevents it', { maxTokens: 12 }, async ({ core, page }) => {
   const setPrompt = async (text) => {
     await page.button('System prompt').click();

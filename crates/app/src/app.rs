@@ -53,6 +53,8 @@ pub struct Options {
     pub autoload: bool,
     /// How long [`App::close`] may take; none: as long as it needs.
     pub closing_limit: Option<Duration>,
+    /// The most bytes of models and answers together; none: what the device's memory leaves.
+    pub memory_limit_bytes: Option<u64>,
 }
 
 impl Options {
@@ -66,6 +68,7 @@ impl Options {
             check_program: None,
             autoload: false,
             closing_limit: None,
+            memory_limit_bytes: None,
         }
     }
 

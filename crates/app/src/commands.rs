@@ -123,6 +123,7 @@ pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failu
             Ok(Reply::Done)
         }
         Command::Compare { .. }
+        | Command::AskBoth { .. }
         | Command::StopAnswer { .. }
         | Command::GetVersions { .. }
         | Command::ChooseAnswer { .. } => compare::run(app, command).await,

@@ -67,6 +67,7 @@ impl App {
             check_program,
             autoload,
             closing_limit,
+            memory_limit_bytes,
         } = options;
         data_folder.create()?;
         let lock = lock(&data_folder)?;
@@ -81,7 +82,7 @@ impl App {
             tracing::error!("the database was damaged: {recovery:?}");
         }
         let Started { engine, cache_events, cache_problem, settings } =
-            start_engine(&data_folder, &store, cleanup_lock).await;
+            start_engine(&data_folder, &store, cleanup_lock, memory_limit_bytes).await;
         let (moved, moves) = tokio::sync::mpsc::unbounded_channel();
         model_folders.set_added(added_folders(&store).await);
         let tokens = TokenStore::new(data_folder.hub_token(), uses_keychain);
@@ -252,6 +253,7 @@ async fn start_engine(
     data_folder: &DataFolder,
     store: &Store,
     cleanup_lock: Option<File>,
+    memory_limit_bytes: Option<u64>,
 ) -> Started {
     let records = tokio::try_join!(store.chunks(), store.cache_refs());
     let cache_problem = records.as_ref().err().map(ToString::to_string);
@@ -276,7 +278,7 @@ async fn start_engine(
     });
     let (engine, cache_events) = Engine::start(EngineOptions {
         cache,
-        memory_limit_bytes: Some(default_memory_limit_bytes()),
+        memory_limit_bytes: memory_limit_bytes.or_else(|| Some(default_memory_limit_bytes())),
         ..EngineOptions::default()
     });
     Started { engine, cache_events, cache_problem, settings }

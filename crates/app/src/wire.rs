@@ -149,6 +149,14 @@ pub enum Command {
         text: Option<String>,
         columns: Vec<CompareColumn>,
     },
+    /// Asks the same next question behind both of two answers that were compared, each on its own branch,
+    /// and answers it there with the same column. Otherwise as `Compare`, with the first one's question.
+    AskBoth {
+        conversation_id: String,
+        message_ids: Vec<String>,
+        text: String,
+        columns: Vec<CompareColumn>,
+    },
     /// Stops one of two answers that are compared; the text written so far stays.
     StopAnswer { conversation_id: String, message_id: String },
     /// Messages of any branch, as they are now. Answers [`Reply::Versions`].

@@ -253,6 +253,38 @@ impl Store {
         Ok((user, [first, second]))
     }
 
+    /// Asks the same question behind two answers that were compared, each on its own branch, and starts
+    /// an answer to both. The branch then ends in the first. Both questions have the documents of the
+    /// draft. Returns the questions and the answers.
+    pub async fn begin_question_to_both(
+        &self,
+        conversation_id: &str,
+        answer_ids: [&str; 2],
+        user_text: &str,
+        now_ms: i64,
+    ) -> Result<([Message; 2], [Message; 2]), StoreError> {
+        let mut tx = self.begin().await?;
+        self.leaf(&mut tx, conversation_id).await?;
+        let mut turns = Vec::with_capacity(2);
+        for id in answer_ids {
+            let answer = self.place(&mut tx, conversation_id, id).await?;
+            if answer.role != Role::Assistant {
+                return Err(no_message(id));
+            }
+            let parent_id = Some(answer.id);
+            turns.push(
+                self.append_turn(&mut tx, conversation_id, parent_id, user_text, now_ms).await?,
+            );
+        }
+        let [first, second] =
+            <[(Message, Message); 2]>::try_from(turns).map_err(|_| no_message(answer_ids[0]))?;
+        self.send_draft_documents(&mut tx, conversation_id, &first.0.id, None).await?;
+        self.share_documents(&mut tx, &first.0.id, &second.0.id).await?;
+        self.set_leaf(&mut tx, conversation_id, Some(&first.1.id)).await?;
+        self.commit(tx).await?;
+        Ok(([first.0, second.0], [first.1, second.1]))
+    }
+
     /// The question that another answer belongs to: of the answer `message_id`, the question
     /// `message_id` itself, or without one the last of the branch.
     async fn question_of(

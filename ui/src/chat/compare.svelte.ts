@@ -34,6 +34,14 @@ interface Stored {
   question: CompareQuestion;
   columns: CompareColumn[];
   ids: string[];
+  /** Questions that both were asked before this one. */
+  earlier?: { text: string; ids: string[] }[];
+}
+
+/** A question that both were asked before, and what they answered. */
+export interface Round {
+  text: string;
+  answers: Message[];
 }
 
 /**
@@ -47,6 +55,8 @@ export class CompareStore {
   columns = $state<CompareColumn[]>([]);
   /** None until they have begun. */
   answers = $state.raw<Thread[]>([]);
+  /** What both were asked before, oldest first. */
+  earlier = $state.raw<Round[]>([]);
   isStarting = $state(false);
   /** Why it could not begin. */
   problem = $state<string | null>(null);
@@ -84,6 +94,7 @@ export class CompareStore {
     this.conversationId = conversationId;
     this.question = question;
     this.columns = models.map((model) => ({ model, temperature: null, seed: null }));
+    this.earlier = [];
     this.#take([]);
     this.numFocusRequests++;
   }
@@ -91,6 +102,7 @@ export class CompareStore {
   /** Closes it; both answers stay as versions. */
   close(): void {
     this.question = null;
+    this.earlier = [];
     this.#take([]);
   }
 
@@ -132,13 +144,47 @@ export class CompareStore {
     }
   }
 
+  /** Asks both the next question, each behind its own answer; returns whether that worked. */
+  async askBoth(text: string): Promise<boolean> {
+    const { conversationId: conversation_id, question } = this;
+    const answers = this.answers.flatMap(({ messages }) => messages.slice(0, 1));
+    if (conversation_id === null || !question || answers.length !== 2 || this.isAnswering || this.isStarting)
+      return false;
+    this.isStarting = true;
+    this.problem = null;
+    try {
+      const reply = await this.#options.platform.call({
+        type: 'ask_both',
+        conversation_id,
+        message_ids: [...this.#ids],
+        text,
+        columns: $state.snapshot(this.columns),
+      });
+      if (reply.type !== 'compared') throw new Error(strings.connection.unexpectedReply);
+      this.earlier = [...this.earlier, { text: question.text, answers }];
+      this.question = { text, messageId: null, isNew: false };
+      this.#take(reply.messages.slice(-2));
+      this.#options.onBegun(conversation_id, reply);
+      return true;
+    } catch (error) {
+      this.problem = sentenceOf(error);
+      return false;
+    } finally {
+      this.isStarting = false;
+    }
+  }
+
   /** Shows the comparison that was on screen when the page was left, if its chat is still there. */
   async restore(isThere: (conversationId: string) => boolean): Promise<void> {
     const stored = parsed(this.#options.storage?.getItem(KEY) ?? null);
     if (!stored || !isThere(stored.conversationId)) return;
     try {
       const messages = await this.#fetch(stored.conversationId, stored.ids);
+      const earlier: Round[] = [];
+      for (const { text, ids } of stored.earlier ?? [])
+        earlier.push({ text, answers: await this.#fetch(stored.conversationId, ids) });
       if (this.question || messages.length !== 2) return;
+      this.earlier = earlier;
       this.conversationId = stored.conversationId;
       this.question = stored.question;
       this.columns = stored.columns;
@@ -217,7 +263,8 @@ export class CompareStore {
       return storage?.removeItem(KEY);
     }
     const columns = $state.snapshot(this.columns);
-    const stored: Stored = { conversationId, question, columns, ids: this.#ids };
+    const earlier = this.earlier.map(({ text, answers }) => ({ text, ids: answers.map(({ id }) => id) }));
+    const stored: Stored = { conversationId, question, columns, ids: this.#ids, earlier };
     storage?.setItem(KEY, JSON.stringify(stored));
   }
 

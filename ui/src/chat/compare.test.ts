@@ -201,3 +201,36 @@ test('the words of a column', () => {
     words: 'First reading with this model',
   });
 });
+
+test('a second question goes to both, and both rounds are there after a reload', async () => {
+  await begin();
+  const done = (id: string) => answer(id, { status: 'complete', text: id });
+  now = { a: done('a'), b: done('b') };
+  for (const id of ['a', 'b']) beside({ type: 'message', message: done(id) });
+  chat.receive({ type: 'message', message: done('a') });
+  platform.answers.ask_both = () => ({
+    type: 'compared',
+    conversation: conversation('a', { is_streaming: true }),
+    messages: [
+      message('q2', { role: 'user', parent_id: 'a', text: 'And then?' }),
+      answer('c', { parent_id: 'q2' }),
+      answer('d', { parent_id: 'q3' }),
+    ],
+  });
+  now = { ...now, c: answer('c', { parent_id: 'q2' }), d: answer('d', { parent_id: 'q3' }) };
+  expect(await chat.compare.askBoth('And then?')).toBe(true);
+  await settle();
+  expect(calls('ask_both')[0]).toMatchObject({ message_ids: ['a', 'b'], text: 'And then?', columns: [{}, {}] });
+  beside(delta('d', 'Later.'));
+  expect(chat.compare.answer(1)?.segments).toEqual([{ kind: 'text', text: 'Later.' }]);
+  expect(chat.compare.earlier.map(({ text, answers }) => [text, answers.map(({ id }) => id)])).toEqual([
+    ['Which?', ['a', 'b']],
+  ]);
+  expect(await chat.compare.askBoth('Too early')).toBe(false);
+
+  const again = store();
+  again.start([conversation('a')], true);
+  await settle();
+  expect(again.compare.question?.text).toBe('And then?');
+  expect(again.compare.earlier.map(({ text }) => text)).toEqual(['Which?']);
+});

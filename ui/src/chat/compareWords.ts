@@ -13,10 +13,11 @@ export function settingsWords({ temperature, seed }: CompareColumn): string {
   return parts.filter((part) => part !== '').join(', ');
 }
 
-/** The pill of an answer. `branch`: the chat, which ends in one of the answers. */
+/** The pill of an answer. `branch`: the chat, which ends in one of the answers, or what stands before its question. */
 export function compareStatus(answer: Message & { stats: MessageStats }, branch: Message[]): StatusLine {
   const end = branch.findIndex(({ id }) => id === answer.parent_id);
-  const line = statusLine(answer, [...branch.slice(0, end + 1), answer], false);
+  const before = end === -1 ? branch : branch.slice(0, end + 1);
+  const line = statusLine(answer, [...before, answer], false);
   if (answer.stats.miss?.cause !== 'other_model') return line;
   // Nothing was lost: this model reads the chat for the comparison.
   return { ...line, kind: 'read', words: strings.compare.firstReading };

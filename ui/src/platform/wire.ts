@@ -39,7 +39,7 @@ export type Command = { "type": "bootstrap" }
   | { "type": "restore_messages", conversation_id: string, deletion_id: string, }
   | { "type": "stop", conversation_id: string, }
   | { "type": "compare", conversation_id: string, message_id: string | null, text: string | null, columns: Array<CompareColumn>, }
- 
+  | { "type": "ask_both", conversation_id: string, message_ids: Array<string>, text: string, columns: Array<CompareColumn>, }
   | { "type": "stop_answer", conversation_id: string, message_id: string, }
   | { "type": "get_versions", conversation_id: string, message_ids: Array<string>, }
   | { "type": "choose_answer", conversation_id: string, message_id: string, }

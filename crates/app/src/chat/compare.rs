@@ -21,9 +21,12 @@ use crate::chat::running::Running;
 use crate::chat::turns::{Wanted, refuse_unsaved};
 use crate::commands::stop_answers;
 use crate::convert;
+use crate::documents;
 use crate::models;
 use crate::settings::{SettingOverrides, SettingScope, Settings};
-use crate::wire::{Command, CompareColumn, Conversation, Event, Failure, Message, Reply};
+use crate::wire::{
+    Command, CompareColumn, Conversation, DocumentsOf, Event, Failure, Message, Reply,
+};
 
 /// Who writes an answer that is compared.
 pub(crate) struct Compared {
@@ -50,8 +53,14 @@ impl Compared {
 pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failure> {
     match command {
         Command::Compare { conversation_id, message_id, text, columns } => {
-            let asked = (message_id.as_deref(), text.as_deref());
+            let asked = Asked::One { message_id: message_id.as_deref(), text: text.as_deref() };
             begin(app, &conversation_id, asked, columns).await
+        }
+        Command::AskBoth { conversation_id, message_ids, text, columns } => {
+            let Ok(behind) = <[String; 2]>::try_from(message_ids) else {
+                return Err(Failure::invalid("A comparison has two answers."));
+            };
+            begin(app, &conversation_id, Asked::Both { behind, text: &text }, columns).await
         }
         Command::StopAnswer { conversation_id, message_id } => {
             let running = app.answers.of(&conversation_id);
@@ -70,13 +79,25 @@ pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failu
     }
 }
 
+/// What both answer.
+enum Asked<'a> {
+    /// A new question, or else the one of a message or the last one.
+    One { message_id: Option<&'a str>, text: Option<&'a str> },
+    /// The same new question behind each of two answers.
+    Both { behind: [String; 2], text: &'a str },
+}
+
 /// Starts both answers.
 async fn begin(
     app: &Arc<App>,
     conversation_id: &str,
-    (message_id, text): (Option<&str>, Option<&str>),
+    asked: Asked<'_>,
     columns: Vec<CompareColumn>,
 ) -> Result<Reply, Failure> {
+    let text = match &asked {
+        Asked::One { text, .. } => *text,
+        Asked::Both { text, .. } => Some(*text),
+    };
     if text.is_some_and(|text| text.trim().is_empty()) {
         return Err(Failure::invalid("A message cannot be empty."));
     }
@@ -89,16 +110,31 @@ async fn begin(
     let first = compared(app, first).await?;
     let second = compared(app, second).await?;
     let store = app.store_of(conversation_id).await.clone();
-    let begun = store.begin_comparison(conversation_id, message_id, text, now_ms()).await?;
-    let (user, answers) = begun;
+    let (user, answers) = match asked {
+        Asked::One { message_id, text } => {
+            store.begin_comparison(conversation_id, message_id, text, now_ms()).await?
+        }
+        Asked::Both { behind: [first, second], text } => {
+            let behind = [first.as_str(), second.as_str()];
+            let ([question, _], answers) =
+                store.begin_question_to_both(conversation_id, behind, text, now_ms()).await?;
+            (Some(question), answers)
+        }
+    };
     let versions = store.versions(conversation_id).await.unwrap_or_default();
+    let documents = store.documents_of(conversation_id).await.unwrap_or_default();
     let described = |row: cairn_store::Message| {
         let versions = versions.get(&row.id).cloned().unwrap_or_default();
-        convert::message(row).map(|message| Message { versions, ..message })
+        let documents = documents.get(&row.id).cloned().unwrap_or_default();
+        let documents = documents.into_iter().map(convert::document).collect();
+        convert::message(row).map(|message| Message { versions, documents, ..message })
     };
     let user = user.and_then(described);
     if let Some(user) = &user {
         app.emit(Event::Message { message: user.clone() });
+        if !user.documents.is_empty() {
+            documents::commands::emit(app, &DocumentsOf::conversation(conversation_id)).await;
+        }
     }
     let mut messages: Vec<Message> = user.into_iter().collect();
     let mut tasks = Vec::new();

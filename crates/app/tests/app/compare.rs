@@ -2,18 +2,18 @@
 
 use std::sync::Arc;
 
-use cairn_app::App;
 use cairn_app::wire::{
     Command, CompareColumn, EngineState, Event, FailureCode, Message, MessageStatus, Reply,
 };
+use cairn_app::{App, Options};
 use tokio::sync::broadcast::Receiver;
 
 use crate::kit::{
     MODEL, PATIENCE, answered, check_failure, home_with_model, messages, new_conversation, next,
-    open_greedy, open_with_one_turn,
+    open_greedy, open_with_one_turn, options, set_for_all,
 };
 use crate::model_settings::{add_model, wide_heads};
-use crate::script::{Script, open_scripted};
+use crate::script::{self, Script, open_scripted};
 
 const OTHER_MODEL: &str = "wide";
 
@@ -195,6 +195,100 @@ async fn settings_are_compared_too_and_an_unfinished_answer_can_be_chosen() {
     }
     let kept = versions(&app, &id, &begun).await;
     assert!(kept.iter().all(|message| message.text.len() > 20), "nothing is lost");
+    app.close().await;
+}
+
+async fn loaded(app: &Arc<App>) -> Vec<String> {
+    match app.call(Command::GetStatus).await.unwrap() {
+        Reply::Status { status } => status.models.into_iter().map(|model| model.name).collect(),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// With room for one model only, the second answer begins when the first has ended, each time.
+#[tokio::test(flavor = "multi_thread")]
+async fn models_that_do_not_fit_together_answer_one_after_the_other() {
+    const GB: u64 = 1_000_000_000;
+    let home = Script::endless("abcdefghijklmnopq rstuvwxyz,.").home();
+    script::add_claiming(&home, OTHER_MODEL, GB);
+    let options = Options { memory_limit_bytes: Some(GB * 3 / 2), ..options(home.path()) };
+    let app = App::open(options).await.unwrap();
+    set_for_all(&app, "temperature", 0.0).await;
+    set_for_all(&app, "max_tokens", 40).await;
+    set_for_all(&app, "holds_loops", false).await;
+    set_for_all(&app, "cache_budget_bytes", 1_u64 << 30).await;
+    app.call(Command::LoadModel { name: script::MODEL.to_owned() }).await.unwrap();
+    let id = new_conversation(&app).await;
+    answered(&app, &id, &"a long story ".repeat(20)).await;
+
+    let mut before: Option<Vec<Message>> = None;
+    for question in ["and why?", "and then?", "and after that?"] {
+        let mut events = app.subscribe();
+        let columns = [column(Some(script::MODEL), None), column(Some(OTHER_MODEL), None)];
+        let command = match &before {
+            None => compare(&id, Some(question), columns),
+            Some(both) => Command::AskBoth {
+                conversation_id: id.clone(),
+                message_ids: both.iter().map(|answer| answer.id.clone()).collect(),
+                text: question.to_owned(),
+                columns: columns.to_vec(),
+            },
+        };
+        let begun = begin(&app, command).await;
+        let mut has_first_ended = false;
+        let ended = loop {
+            match next(&mut events).await {
+                Event::Beside { event } => match *event {
+                    Event::Delta { .. } | Event::Segment { .. } => {
+                        assert!(has_first_ended, "the second waits for the memory of the first");
+                    }
+                    Event::Message { message } if message.status != MessageStatus::Streaming => {
+                        break message;
+                    }
+                    _ => {}
+                },
+                Event::Message { message }
+                    if message.id == begun[0].id && message.status != MessageStatus::Streaming =>
+                {
+                    assert_eq!(message.status, MessageStatus::Complete, "{:?}", message.error);
+                    has_first_ended = true;
+                }
+                _ => {}
+            }
+            assert!(loaded(&app).await.len() < 2, "two models would need 2 GB of 1.5 GB");
+        };
+        assert_eq!(ended.status, MessageStatus::Complete, "{:?}", ended.error);
+        let both = versions(&app, &id, &begun).await;
+        let models: Vec<_> = both.iter().map(|answer| answer.model.as_deref()).collect();
+        assert_eq!(models, [Some(script::MODEL), Some(OTHER_MODEL)]);
+
+        // A later question reads on from each one's own answer, although its model had to leave.
+        for (now, earlier) in both.iter().zip(before.iter().flatten()) {
+            let (read, stats) = (earlier.stats.clone().unwrap(), now.stats.clone().unwrap());
+            let until = read.prompt_tokens + read.generation_tokens;
+            assert!(stats.cached_tokens + 1 >= until, "{stats:?} after {read:?}");
+        }
+        before = Some(both);
+    }
+    // Each can be chosen, and goes on from its own place.
+    let both = before.unwrap();
+    for answer in [&both[1], &both[0]] {
+        app.call(choose(&id, &answer.id)).await.unwrap();
+        let name = answer.model.clone().unwrap();
+        app.call(Command::LoadModel { name: name.clone() }).await.unwrap();
+        assert_eq!(loaded(&app).await, std::slice::from_ref(&name));
+        let branch = messages(&app, &id).await;
+        let questions: Vec<&str> =
+            branch[2..].iter().step_by(2).map(|message| message.text.as_str()).collect();
+        assert_eq!(questions, ["and why?", "and then?", "and after that?"]);
+        let written = branch[3..].iter().step_by(2);
+        assert!(written.clone().all(|message| message.model == answer.model), "{branch:?}");
+        let more = answered(&app, &id, "go on").await;
+        let (read, stats) = (answer.stats.clone().unwrap(), more.stats.unwrap());
+        assert_eq!(stats.model, name);
+        let until = read.prompt_tokens + read.generation_tokens;
+        assert!(stats.cached_tokens + 1 >= until, "{stats:?} after {read:?}");
+    }
     app.close().await;
 }
 

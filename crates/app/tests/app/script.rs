@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 use crate::kit::open_greedy;
 
-const MODEL: &str = "scripted";
+pub const MODEL: &str = "scripted";
 /// `<|im_start|>`, a special token that no family uses as a marker of segments.
 pub const START: u32 = 257;
 const EOS: u32 = 258;
@@ -93,6 +93,22 @@ impl Script {
         });
         std::fs::write(folder.join("config.json"), config.to_string()).unwrap();
         home
+    }
+}
+
+/// Adds another scripted model with the same words, and lets both take so many bytes.
+pub fn add_claiming(home: &TempDir, name: &str, bytes: u64) {
+    let models = home.path().join("models");
+    std::fs::create_dir_all(models.join(name)).unwrap();
+    for entry in std::fs::read_dir(models.join(MODEL)).unwrap() {
+        let entry = entry.unwrap();
+        std::fs::copy(entry.path(), models.join(name).join(entry.file_name())).unwrap();
+    }
+    for (name, context) in [(MODEL, 1_000_000), (name, 900_000)] {
+        change(&models.join(name).join("config.json"), |config| {
+            config["declared_weight_bytes"] = bytes.into();
+            config["max_position_embeddings"] = context.into();
+        });
     }
 }
 

@@ -254,6 +254,7 @@ export const compare: Catalogue['compare'] = {
   same: 'Wähle für eine der Antworten ein anderes Modell oder eine andere Einstellung.',
   stays: 'Womit du auch weitermachst, die andere bleibt als Fassung.',
   start: 'Beide fragen',
+  next: 'Nächste Frage an beide',
   again: 'Noch einmal vergleichen',
   close: 'Schließen',
   model: 'Modell',

@@ -262,6 +262,7 @@ export const compare = {
   same: 'Choose another model for one of the answers, or another setting.',
   stays: 'Whichever you go on with, the other one stays as a version.',
   start: 'Ask both',
+  next: 'Next question to both',
   again: 'Compare again',
   close: 'Close',
   model: 'Model',
