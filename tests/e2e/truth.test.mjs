@@ -17,7 +17,7 @@ const addOther = (home) => home.addTinyModel('tiny-other', 'tiny-chat', { rope_t
 
 /**
  * What happened, what the window says then, and what the next turn reads again of what the model has read before: `nothing`, `some` of it
- * or `all`.
+ * or `all`; and because of what, in words.
  */
 const TABLE = [
   { what: 'nothing has happened', says: READY, again: 'nothing' },
@@ -51,6 +51,7 @@ const TABLE = [
     act: ({ core, id }) => core.call({ type: 'set_system_prompt', id, system_prompt: 'You like old walls.' }),
     says: AGAIN,
     again: 'all',
+    because: /the system prompt changed/,
   },
   {
     what: 'the system prompt was changed and changed back',
@@ -74,6 +75,7 @@ const TABLE = [
     },
     says: AGAIN,
     again: 'all',
+    because: /the chat template of the model changed/,
   },
   {
     what: 'its saved context was deleted',
@@ -124,7 +126,7 @@ async function reopen(state) {
   await state.page.message.waitFor();
 }
 
-for (const { what, prepare, act, says, again } of TABLE) {
+for (const { what, prepare, act, says, again, because } of TABLE) {
   flow(
     `the window tells the truth about a chat when ${what}`,
     { models: ['tiny-chat'], prepare, maxTokens: 40, expected: GONE },
@@ -148,6 +150,7 @@ for (const { what, prepare, act, says, again } of TABLE) {
       const before = prompt - QUESTION.length;
       if (again === 'nothing') assert.match(await page.statusLine.innerText(), /^Continued/);
       else assert.match(await page.statusLine.innerText(), /^(Read|First)/);
+      if (because) assert.match(await page.statusLine.innerText(), because);
       if (again === 'all') assert.ok(cached < before / 2, `${cached} of ${before} tokens were saved`);
     },
   );

@@ -864,6 +864,8 @@ mod tests {
         let cut = stored_miss(cut_miss(9)).unwrap();
         assert_eq!((cut.tokens, cut.cause), (9, Cause::OldestForgotten));
         seen.push(cut.cause);
+        // Of this one the conversation knows: see `savings::name_change`.
+        seen.push(Cause::TemplateChanged);
         for cause in Cause::ALL {
             assert!(seen.contains(cause), "nothing leads to {cause:?}");
         }

@@ -137,7 +137,7 @@ pub use named_caches::{ListedNamedCache, NamedCacheKind, NamedCacheRow};
 pub use personas::Persona;
 pub use presets::Preset;
 pub use recovery::Recovery;
-pub use savings::Savings;
+pub use savings::{AnsweredWith, Savings};
 pub use search::FoundConversation;
 pub use store::Store;
 pub use transfer::{Imported, ImportedConversation, ImportedMessage};

@@ -24,6 +24,15 @@ pub struct Savings {
     pub conversations: Vec<(String, f64)>,
 }
 
+/// What stands around the messages of a prompt.
+#[derive(Debug, Clone, Default, PartialEq, Eq, sqlx::FromRow)]
+pub struct AnsweredWith {
+    /// Empty where there is none; none: not known.
+    pub system_prompt: Option<String>,
+    /// A hash of the chat template, and behind a space the model's name; none: not known.
+    pub template: Option<String>,
+}
+
 impl Store {
     /// What all answers saved.
     pub async fn savings(&self) -> Result<Savings, StoreError> {
@@ -91,33 +100,43 @@ impl Store {
         .map_err(|error| self.failed(error))
     }
 
-    /// Notes the system prompt that an answer was written with, and returns the one of the answer
-    /// before; none where that is not known.
-    pub async fn note_answered_prompt(
+    /// What the last answer of a conversation was written with.
+    pub async fn answered_with(&self, conversation_id: &str) -> Result<AnsweredWith, StoreError> {
+        let found = sqlx::query_as(ANSWERED_WITH).bind(conversation_id);
+        let found = found.fetch_optional(&self.readers).await;
+        Ok(found.map_err(|error| self.failed(error))?.unwrap_or_default())
+    }
+
+    /// Notes what an answer was written with, and returns what the answer before was.
+    pub async fn note_answered_with(
         &self,
         conversation_id: &str,
-        system_prompt: &str,
-    ) -> Result<Option<String>, StoreError> {
+        now: &AnsweredWith,
+    ) -> Result<AnsweredWith, StoreError> {
         let mut tx = self.begin().await?;
-        let before: Option<Option<String>> =
-            sqlx::query_scalar("select answered_system_prompt from conversations where id = ?")
-                .bind(conversation_id)
-                .fetch_optional(&mut *tx)
-                .await
-                .map_err(|error| self.failed(error))?;
-        let before = before.flatten();
-        if before.as_deref() != Some(system_prompt) {
-            sqlx::query("update conversations set answered_system_prompt = ? where id = ?")
-                .bind(system_prompt)
-                .bind(conversation_id)
-                .execute(&mut *tx)
-                .await
-                .map_err(|error| self.failed(error))?;
+        let before = sqlx::query_as(ANSWERED_WITH).bind(conversation_id);
+        let before: Option<AnsweredWith> =
+            before.fetch_optional(&mut *tx).await.map_err(|error| self.failed(error))?;
+        let before = before.unwrap_or_default();
+        if before != *now {
+            sqlx::query(
+                "update conversations set answered_system_prompt = ?, answered_template = ?
+                 where id = ?",
+            )
+            .bind(&now.system_prompt)
+            .bind(&now.template)
+            .bind(conversation_id)
+            .execute(&mut *tx)
+            .await
+            .map_err(|error| self.failed(error))?;
             self.commit(tx).await?;
         }
         Ok(before)
     }
 }
+
+const ANSWERED_WITH: &str = "select answered_system_prompt as system_prompt,
+    answered_template as template from conversations where id = ?";
 
 /// Writes what an answer saved; what it had saved before is replaced, so that an answer that goes on
 /// counts once.

@@ -26,6 +26,7 @@ const miss = (cause: MissCause, detail: string | null = null, at_ms: number | nu
 const table: [cause: MissCause, detail: string | null, words: string, remedy: Remedy['type'] | null][] = [
   ['system_prompt_changed', 'Be brief.', 'the system prompt changed', 'system_prompt'],
   ['system_prompt_changed', null, 'the system prompt changed', null],
+  ['template_changed', null, 'the chat template of the model changed', null],
   ['message_changed', null, 'an earlier message changed', null],
   ['oldest_forgotten', null, 'the oldest messages are no longer read', null],
   ['other_model', 'owner/other', 'other read it before', 'model'],

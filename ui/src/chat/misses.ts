@@ -64,6 +64,7 @@ export function remedyOf(miss: CacheMiss, model: string, now: Circumstances): Re
       return value !== undefined && now.models.includes(model) ? { type: 'kv_bits', model, value } : null;
     }
     // What a person has done on purpose, what nobody can prevent, and what is in order again.
+    case 'template_changed':
     case 'message_changed':
     case 'oldest_forgotten':
     case 'other_revision':

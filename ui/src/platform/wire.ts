@@ -773,7 +773,7 @@ at_ms: number | null, };
 /**
  * What kept saved context from being used.
  */
-export type MissCause = "system_prompt_changed" | "message_changed" | "oldest_forgotten" | "other_model" | "other_revision" | "other_kv_format" | "imported_again" | "disk_limit" | "memory_limit" | "deleted" | "cleared" | "file_missing" | "unreadable" | "damaged" | "not_restorable" | "removed_by_another_program" | "not_written" | "only_in_memory" | "earlier_version" | "not_stored" | "other";
+export type MissCause = "system_prompt_changed" | "template_changed" | "message_changed" | "oldest_forgotten" | "other_model" | "other_revision" | "other_kv_format" | "imported_again" | "disk_limit" | "memory_limit" | "deleted" | "cleared" | "file_missing" | "unreadable" | "damaged" | "not_restorable" | "removed_by_another_program" | "not_written" | "only_in_memory" | "earlier_version" | "not_stored" | "other";
 
 /**
  * The answer to `GetProbabilities`.

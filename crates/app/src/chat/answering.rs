@@ -159,7 +159,7 @@ pub(crate) async fn answer(app: Arc<App>, running: Arc<Running>, turn: Turn) {
     };
     let mut outcome = write(&app, &running, &turn, &mut progress).await;
     if let Some(stats) = &mut outcome.stats {
-        savings::complete(&turn, stats, progress.system_prompt.as_deref()).await;
+        savings::complete(&turn, stats, &progress.answered_with).await;
     }
     if let Some(before) = turn.before() {
         outcome = outcome.of_going_on(before);
@@ -233,7 +233,9 @@ async fn write(app: &Arc<App>, running: &Running, turn: &Turn, progress: &mut Pr
         compared.set(settings);
     }
     let row = turn.store.conversation(of_chat).await.ok().flatten();
-    progress.system_prompt = row.map(|row| row.system_prompt);
+    if let Some(row) = row {
+        progress.answered_with = savings::with(app, row.system_prompt, model.as_deref()).await;
+    }
     let request = async {
         let settings = settings?;
         if settings.holds_loops {

@@ -8,6 +8,7 @@ use cairn_engine::GenerateRequest;
 use crate::app::App;
 use crate::chat::answering::Asked;
 use crate::chat::prompt::unsent_question;
+use crate::chat::savings;
 use crate::convert;
 use crate::models;
 use crate::settings::commands as settings;
@@ -19,7 +20,7 @@ const ANY_QUESTION: &str = "?";
 /// None while no model is loaded, and where the loaded one cannot read the conversation.
 pub(crate) async fn get(app: &Arc<App>, conversation_id: &str) -> Result<Reply, Failure> {
     let store = app.store_of(conversation_id).await.clone();
-    store.listed_conversation(conversation_id).await?;
+    let row = store.listed_conversation(conversation_id).await?;
     let Some(model) = models::loaded_name(app) else {
         return Ok(Reply::Outlook { outlook: None });
     };
@@ -32,11 +33,19 @@ pub(crate) async fn get(app: &Arc<App>, conversation_id: &str) -> Result<Reply, 
         return Ok(Reply::Outlook { outlook: None });
     };
     let request = GenerateRequest { model: Some(model.clone()), ..request };
-    let outlook = app.engine.outlook(request).await.ok().map(|outlook| ChatOutlook {
+    let Ok(outlook) = app.engine.outlook(request).await else {
+        return Ok(Reply::Outlook { outlook: None });
+    };
+    let mut miss = outlook.miss.map(|miss| convert::cache_miss(&miss));
+    if let Some(miss) = &mut miss {
+        let now = savings::with(app, row.system_prompt, Some(&model)).await;
+        savings::name_change(miss, store.answered_with(conversation_id).await?, &now);
+    }
+    let outlook = ChatOutlook {
         model,
         known_tokens: convert::tokens(outlook.num_known),
         cached_tokens: convert::tokens(outlook.num_cached),
-        miss: outlook.miss.and_then(|miss| convert::stored_miss(convert::cache_miss(&miss))),
-    });
-    Ok(Reply::Outlook { outlook })
+        miss: miss.and_then(convert::stored_miss),
+    };
+    Ok(Reply::Outlook { outlook: Some(outlook) })
 }

@@ -4,6 +4,7 @@
 use std::time::{Duration, Instant};
 
 use cairn_chat::SegmentEvent;
+use cairn_store::AnsweredWith;
 
 use crate::chat::loops::LoopWatch;
 use crate::chat::segments::{AnswerSegments, Change, Now};
@@ -56,8 +57,8 @@ pub(crate) struct Prefill {
 pub(crate) struct Progress {
     /// The model that writes it, once that is known.
     pub(crate) model: Option<String>,
-    /// The system prompt that it is written with, once that is known.
-    pub(crate) system_prompt: Option<String>,
+    /// What stands around the messages of its prompt, once that is known.
+    pub(crate) answered_with: AnsweredWith,
     /// It has what is stored of an answer that goes on, until the engine has said the same.
     is_stored: bool,
     /// What the engine calls its text: without special tokens.
@@ -82,7 +83,7 @@ impl Progress {
     pub(crate) fn new(now: Instant) -> Self {
         Progress {
             model: None,
-            system_prompt: None,
+            answered_with: AnsweredWith::default(),
             is_stored: false,
             text: String::new(),
             token_ids: Vec::new(),

@@ -185,6 +185,8 @@ macro_rules! miss_causes {
 
 miss_causes! {
     SystemPromptChanged = "system_prompt_changed",
+    /// The model's chat template is another one.
+    TemplateChanged = "template_changed",
     /// An earlier message was edited or deleted.
     MessageChanged = "message_changed",
     /// The chat had outgrown the context, and the oldest messages are no longer read.

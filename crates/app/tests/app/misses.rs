@@ -7,7 +7,9 @@ use cairn_app::wire::{
     ChatTimeSaved, Command, CompareColumn, Message, MissCause, MonitorDay, Reply, TimeSaved,
 };
 
-use crate::kit::{answered, home_with_model, messages, new_conversation, open_greedy, overview};
+use crate::kit::{
+    MODEL, answered, home_with_model, messages, new_conversation, open_greedy, overview,
+};
 
 async fn prompt(app: &Arc<App>, id: &str, system_prompt: &str) {
     let system_prompt = system_prompt.to_owned();
@@ -46,6 +48,28 @@ async fn a_changed_system_prompt_is_known_and_going_back_reads_nothing_again() {
     prompt(&app, &id, "Be brief.").await;
     let again = answered(&app, &id, "and?").await.stats.unwrap();
     assert!(again.cached_tokens >= read.prompt_tokens, "{again:?} after {read:?}");
+    app.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_chat_template_is_named_before_and_after_the_answer() {
+    let home = home_with_model();
+    let app = open_greedy(&home, 4).await;
+    let id = new_conversation(&app).await;
+    answered(&app, &id, &long()).await;
+    app.call(Command::UnloadModel).await.unwrap();
+    let folder = home.path().join("models").join(MODEL);
+    let template = "{% for message in messages %}[{{ message['role'] }}] {{ message['content'] }}\n{% endfor %}[assistant] ";
+    std::fs::write(folder.join("chat_template.jinja"), template).unwrap();
+    app.call(Command::LoadModel { name: MODEL.to_owned() }).await.unwrap();
+    let get = Command::GetOutlook { id: id.clone() };
+    let Reply::Outlook { outlook } = app.call(get).await.unwrap() else { panic!() };
+    let cause = outlook.unwrap().miss.map(|miss| (miss.cause, miss.detail));
+    assert_eq!(cause, Some((MissCause::TemplateChanged, None)));
+    let miss = answered(&app, &id, "and?").await.stats.unwrap().miss.unwrap();
+    assert_eq!((miss.cause, miss.detail), (MissCause::TemplateChanged, None));
+    // The next answer reads nothing again.
+    assert_eq!(answered(&app, &id, "and?").await.stats.unwrap().miss, None);
     app.close().await;
 }
 

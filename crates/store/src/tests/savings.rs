@@ -3,7 +3,7 @@
 use cairn_chat::{FinishReason, GenerationStats};
 
 use super::{Scratch, finished};
-use crate::{FinishedMessage, MessageStatus, Store};
+use crate::{AnsweredWith, FinishedMessage, MessageStatus, Store};
 
 fn stats(model: &str, read: usize, tps: f64, saved_ms: Option<f64>) -> GenerationStats {
     GenerationStats {
@@ -107,16 +107,22 @@ async fn a_model_reads_as_fast_as_in_the_longest_reading_of_the_chat_or_else_in_
 }
 
 #[tokio::test]
-async fn the_system_prompt_of_the_answer_before_is_remembered() {
+async fn what_the_answer_before_was_written_with_is_remembered() {
     let scratch = Scratch::new();
     let store = scratch.open().await;
     let id = store.create_conversation(0).await.unwrap().id;
-    let note = async |prompt| store.note_answered_prompt(&id, prompt).await.unwrap();
-    assert_eq!(note("Be brief.").await, None);
-    assert_eq!(note("Be brief.").await.as_deref(), Some("Be brief."));
-    assert_eq!(note("").await.as_deref(), Some("Be brief."));
+    let with = |prompt: &str, template: Option<&str>| AnsweredWith {
+        system_prompt: Some(prompt.to_owned()),
+        template: template.map(str::to_owned),
+    };
+    let note = async |now: AnsweredWith| store.note_answered_with(&id, &now).await.unwrap();
+    assert_eq!(note(with("Be brief.", None)).await, AnsweredWith::default());
+    assert_eq!(note(with("Be brief.", Some("t"))).await, with("Be brief.", None));
+    assert_eq!(note(with("", Some("t"))).await, with("Be brief.", Some("t")));
     store.close().await.unwrap();
     let store = scratch.open().await;
-    assert_eq!(store.note_answered_prompt(&id, "x").await.unwrap().as_deref(), Some(""));
-    assert_eq!(store.note_answered_prompt("gone", "x").await.unwrap(), None);
+    assert_eq!(store.answered_with(&id).await.unwrap(), with("", Some("t")));
+    assert_eq!(store.answered_with("gone").await.unwrap(), AnsweredWith::default());
+    let gone = store.note_answered_with("gone", &with("x", None)).await.unwrap();
+    assert_eq!(gone, AnsweredWith::default());
 }

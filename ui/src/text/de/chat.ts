@@ -284,6 +284,7 @@ export const compare: Catalogue['compare'] = {
 export const misses: Catalogue['misses'] = {
   causes: {
     system_prompt_changed: () => 'Der System-Prompt ist ein anderer',
+    template_changed: () => 'Die Chat-Vorlage des Modells ist eine andere',
     message_changed: () => 'Eine frühere Nachricht ist eine andere',
     oldest_forgotten: () => 'die ältesten Nachrichten werden nicht mehr gelesen',
     other_model: (model) =>

@@ -293,6 +293,7 @@ export const misses = {
   /** Each is the end of a sentence. */
   causes: {
     system_prompt_changed: () => 'the system prompt changed',
+    template_changed: () => 'the chat template of the model changed',
     message_changed: () => 'an earlier message changed',
     oldest_forgotten: () => 'the oldest messages are no longer read',
     other_model: (model: string) => (model === '' ? 'another model read it before' : `${model} read it before`),
