@@ -63,7 +63,8 @@ async function saveToken(page, token) {
   await page.driver.getByLabel('New token').fill(token);
   await page.button('Save token').click();
   await page.driver.getByText('Kept in a file that only you can read').waitFor();
-  assert.equal(await page.driver.getByLabel('New token').inputValue(), '', 'it is not shown again');
+  const field = page.driver.getByLabel('New token');
+  await until('it is not shown again', async () => (await field.inputValue()) === '');
   await page.backToChat();
 }
 

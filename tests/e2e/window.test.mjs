@@ -103,7 +103,14 @@ test(
     assert.equal(await window.invoke('import_model', { path: folder }), 'dropped');
     await window.press('Models');
     await until('the page shows it', async () => (await window.texts('h2')).includes('dropped'));
-    await window.press('Load dropped');
+    // The list is drawn anew while the model is checked: a press may hit a button that is going.
+    await until('it is loaded', () =>
+      window.evaluate(() => {
+        const button = document.querySelector('button[aria-label="Load dropped"]');
+        button?.click();
+        return button === null;
+      }),
+    );
     await window.press('Hello, window');
     await until('it is the model', async () =>
       (await window.texts('button[aria-haspopup=dialog]')).includes('dropped'),
