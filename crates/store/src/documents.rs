@@ -155,11 +155,17 @@ impl Store {
             "select {COLUMNS}, text from documents
              where conversation_id = ? and state = 'draft' order by seq"
         );
-        let rows = sqlx::query(sqlx::AssertSqlSafe(select))
-            .bind(conversation_id)
-            .fetch_all(&self.readers)
-            .await
-            .map_err(|error| self.failed(error))?;
+        self.texts(select, conversation_id).await
+    }
+
+    /// The documents that `select` finds with this id bound, and their texts.
+    pub(crate) async fn texts(
+        &self,
+        select: String,
+        id: &str,
+    ) -> Result<Vec<(Document, String)>, StoreError> {
+        let rows = sqlx::query(sqlx::AssertSqlSafe(select)).bind(id).fetch_all(&self.readers).await;
+        let rows = rows.map_err(|error| self.failed(error))?;
         let read = |row: &SqliteRow| Ok((Document::from_row(row)?, row.try_get("text")?));
         rows.iter().map(read).collect::<Result<_, _>>().map_err(|error| self.failed(error))
     }

@@ -2,7 +2,7 @@
 //! conversation begins with those that its folder has when its first question is asked, and keeps them.
 
 use sqlx::Row;
-use sqlx::sqlite::{SqliteConnection, SqliteRow};
+use sqlx::sqlite::SqliteConnection;
 use sqlx::{AssertSqlSafe, FromRow};
 use uuid::Uuid;
 
@@ -69,10 +69,7 @@ impl Store {
             "select {COLUMNS}, text from folder_documents
              where folder_id = ? and removed_by_run_id is null order by seq"
         );
-        let rows = sqlx::query(AssertSqlSafe(select)).bind(folder_id);
-        let rows = rows.fetch_all(&self.readers).await.map_err(|error| self.failed(error))?;
-        let read = |row: &SqliteRow| Ok((Document::from_row(row)?, row.try_get("text")?));
-        rows.iter().map(read).collect::<Result<_, _>>().map_err(|error| self.failed(error))
+        self.texts(select, folder_id).await
     }
 
     /// Takes a document out of its folder, until [`Store::restore_folder_document`] or until this
