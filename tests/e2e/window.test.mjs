@@ -197,8 +197,7 @@ test('chats of another program come in, and a word in them is found by keyboard'
   await window.keys(`${CONTROL}k`);
   await until('the palette has the focus', () => window.evaluate(() => document.activeElement.role === 'combobox'));
   await window.keys('cairn of slate');
-  const found = () => window.texts('dialog[open] [role=option][aria-selected=true] mark');
-  await until('the word is found', async () => (await found()).join() === 'cairn,of,slate');
+  // At once, as a person types: the messages are still being looked for.
   await window.keys(ENTER);
   await until('the answer has the focus', () =>
     window.evaluate(() => document.activeElement.dataset.goal && document.activeElement.innerText.includes('slate')),

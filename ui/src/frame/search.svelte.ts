@@ -16,6 +16,8 @@ export class SearchStore {
   found = $state.raw<FoundMessage[]>([]);
   /** How much of the messages is indexed, from 0 to 1. */
   indexedShare = $state(1);
+  /** Whether messages for the text that was asked for last are still to come. */
+  isLooking = $state(false);
   /** The text that `found` belongs to. */
   text = $state('');
 
@@ -31,7 +33,8 @@ export class SearchStore {
   look(text: string): void {
     this.#stop();
     this.#wanted = text;
-    if (text.trim() === '') {
+    this.isLooking = text.trim() !== '';
+    if (!this.isLooking) {
       this.found = [];
       this.text = text;
       return;
@@ -49,6 +52,8 @@ export class SearchStore {
     } catch {
       // The other results stay; the next key asks again.
       if (text === this.#wanted) this.found = [];
+    } finally {
+      if (text === this.#wanted) this.isLooking = false;
     }
   }
 }

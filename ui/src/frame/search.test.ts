@@ -89,6 +89,30 @@ test('the chosen entry stays chosen when messages come', async () => {
   expect([chosen(), options().length]).toEqual([before, number + 1]);
 });
 
+test('Enter before the messages are there opens what is found, and a new chat only if nothing is', async () => {
+  const { app, clock, platform } = await open();
+  const press = async (text: string) => {
+    const field = screen.getByRole('combobox', { hidden: true });
+    await fireEvent.input(field, { target: { value: text } });
+    await fireEvent.keyDown(field, { key: 'Enter' });
+    expect(app.navigation.isPaletteOpen).toBe(true);
+    clock.run();
+    await drawn();
+    expect(app.navigation.isPaletteOpen).toBe(false);
+  };
+  platform.answers.search_messages = reply([found('a')]);
+  await press('an igneous rock');
+  await settle();
+  expect(app.chat.selectedId).toBe('a');
+
+  app.openPalette();
+  await drawn();
+  platform.answers.search_messages = reply([]);
+  await press('a metamorphic rock');
+  expect(app.chat.selectedId).toBeNull();
+  expect(app.chat.draft).toBe('a metamorphic rock');
+});
+
 test('an answer about words that are not wanted any more is left out', async () => {
   const { app, clock, platform } = await open();
   const late = gate<Reply>();
