@@ -349,6 +349,10 @@ async fn salvage(connection: &mut SqliteConnection) -> Result<Salvaged, sqlx::Er
         sqlx::raw_sql(UNLINK_DOCUMENTS).execute(&mut *connection).await?;
     }
 
+    if tables.iter().any(|table| table == "folder_documents") {
+        sqlx::raw_sql(RESTORE_FOLDERS).execute(&mut *connection).await?;
+    }
+
     if tables.iter().any(|table| table == "folders") {
         let lost = "update conversations set folder_id = null
              where folder_id not in (select id from folders)";
@@ -378,11 +382,16 @@ const UNLINK_DOCUMENTS: &str = "
         or document_id not in (select id from documents);
     delete from documents where conversation_id not in (select id from conversations);";
 
-/// Documents of a folder that is lost stay with the conversations that have begun with them.
+/// A folder that is lost is there again if it has files, which nobody else may have.
+const RESTORE_FOLDERS: &str = "
+    insert into folders (id, name, system_prompt, created_at_ms)
+    select folder_id, 'Recovered folder', '', min(created_at_ms) from folder_documents
+    where folder_id is not null and folder_id not in (select id from folders) group by folder_id;";
+
+/// What conversations that are lost have begun with is not theirs any more.
 const UNLINK_FOLDER_DOCUMENTS: &str = "
     delete from conversation_documents where conversation_id not in (select id from conversations)
-        or document_id not in (select id from folder_documents);
-    update folder_documents set folder_id = null where folder_id not in (select id from folders);";
+        or document_id not in (select id from folder_documents);";
 
 /// No message that is copied is indexed for search.
 const LEAVE_UNINDEXED: &str = "update search_progress set indexed_from = 9223372036854775807, began_from = 9223372036854775807;";

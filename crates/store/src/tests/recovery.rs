@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use super::{Scratch, finished, named_cache, texts, turn};
-use crate::{MessageStatus, Recovery, Store, StoreError};
+use crate::{DocumentKind, MessageStatus, NewDocument, Recovery, Store, StoreError};
 
 const PAGE: usize = 4_096;
 
@@ -141,6 +141,30 @@ async fn conversations_without_a_row_are_named_after_their_first_question() {
         .map(|(number, id)| (id.clone(), format!("question {number}.0")))
         .collect();
     assert_eq!(titles, expected);
+    check_sound(&store).await;
+}
+
+#[tokio::test]
+async fn a_folder_without_a_row_keeps_its_files_and_chats() {
+    let scratch = Scratch::new();
+    let store = scratch.open().await;
+    let folder = store.create_folder("Stones", 1).await.unwrap().id;
+    let document = NewDocument {
+        name: "map.txt".to_owned(),
+        kind: DocumentKind::Text,
+        text: "A map.".to_owned(),
+    };
+    store.add_folder_documents(&folder, &[document], 2).await.unwrap();
+    let chat = store.create_conversation_in(3, &folder, "").await.unwrap().id;
+    turn(&store, &chat, "Where?", "There.").await;
+    store.close().await.unwrap();
+    damage(&scratch, "folders").await;
+    let (store, _) = recover(&scratch).await;
+    let folders = store.folders().await.unwrap();
+    assert_eq!(folders[0].name, "Recovered folder");
+    assert_eq!(folders[0].id, folder);
+    assert_eq!(store.folder_texts(&folder).await.unwrap()[0].1, "A map.");
+    assert_eq!(store.conversation(&chat).await.unwrap().unwrap().folder_id, Some(folder));
     check_sound(&store).await;
 }
 
