@@ -74,21 +74,30 @@ impl Store {
 
     /// Takes a document out of its folder, until [`Store::restore_folder_document`] or until this
     /// program has closed the database. Conversations that have begun with it keep it.
-    pub async fn remove_folder_document(&self, id: &str) -> Result<(), StoreError> {
+    pub async fn remove_folder_document(
+        &self,
+        folder_id: &str,
+        id: &str,
+    ) -> Result<(), StoreError> {
         let change = sqlx::query(
             "update folder_documents set removed_by_run_id = ?
-             where id = ? and removed_by_run_id is null and folder_id is not null",
+             where id = ? and folder_id = ? and removed_by_run_id is null",
         );
-        self.change_row(change.bind(&self.run.id).bind(id), || no_document(id)).await
+        let change = change.bind(&self.run.id).bind(id).bind(folder_id);
+        self.change_row(change, || no_document(id)).await
     }
 
     /// Undoes [`Store::remove_folder_document`].
-    pub async fn restore_folder_document(&self, id: &str) -> Result<(), StoreError> {
+    pub async fn restore_folder_document(
+        &self,
+        folder_id: &str,
+        id: &str,
+    ) -> Result<(), StoreError> {
         let change = sqlx::query(
             "update folder_documents set removed_by_run_id = null
-             where id = ? and removed_by_run_id is not null",
+             where id = ? and folder_id = ? and removed_by_run_id is not null",
         );
-        self.change_row(change.bind(id), || no_document(id)).await
+        self.change_row(change.bind(id).bind(folder_id), || no_document(id)).await
     }
 
     /// One document that a folder or a conversation has at its beginning, and its text.
@@ -175,8 +184,9 @@ impl Store {
     }
 }
 
-/// Lets a conversation begin with a document that comes from elsewhere. One with the same name and text
-/// that no folder has is shared: a file has it once for each of its conversations.
+/// Lets a conversation begin with a document that comes from elsewhere, behind those it begins with
+/// already. One with the same name and text that no folder has is shared, because a file has it once
+/// for each of its conversations: if it stands behind them too.
 pub(crate) async fn insert_beginning_document(
     tx: &mut SqliteConnection,
     conversation_id: &str,
@@ -185,26 +195,28 @@ pub(crate) async fn insert_beginning_document(
 ) -> Result<(), sqlx::Error> {
     let known: Option<String> = sqlx::query_scalar(
         "select id from folder_documents where folder_id is null and num_bytes = ? and name = ?
-             and kind = ? and text = ?",
+             and kind = ? and text = ? and seq > (
+                 select coalesce(max(last.seq), 0) from conversation_documents
+                 join folder_documents as last on last.id = document_id where conversation_id = ?)
+         order by seq limit 1",
     )
     .bind(i64::try_from(document.text.len()).unwrap_or(i64::MAX))
     .bind(&document.name)
     .bind(document.kind.as_str())
     .bind(&document.text)
+    .bind(conversation_id)
     .fetch_optional(&mut *tx)
     .await?;
     let id = match known {
         Some(id) => id,
         None => insert(tx, None, document, now_ms).await?,
     };
-    sqlx::query(
-        "insert or ignore into conversation_documents (conversation_id, document_id) values (?, ?)",
-    )
-    .bind(conversation_id)
-    .bind(&id)
-    .execute(tx)
-    .await
-    .map(drop)
+    sqlx::query("insert into conversation_documents (conversation_id, document_id) values (?, ?)")
+        .bind(conversation_id)
+        .bind(&id)
+        .execute(tx)
+        .await
+        .map(drop)
 }
 
 /// Removes for good the documents that a run has removed from folders; conversations that have begun

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::chat::segments::AnswerSegment;
+use crate::documents::commands::{MAX_DOCUMENTS, checked_document};
 use crate::settings::{SettingOverrides, SettingScope};
 use crate::wire::Failure;
 
@@ -161,7 +162,11 @@ impl Chat {
             kind: document.kind,
             text,
         });
-        let begins_with = store.beginning_texts(id).await?.into_iter();
+        // Before its first question a chat begins with whatever its folder has then.
+        let begins_with = match tree.is_empty() {
+            true => Vec::new(),
+            false => store.beginning_texts(id).await?,
+        };
         let message = |row: Message| {
             let documents = documents.remove(&row.id).unwrap_or_default();
             let cut = cuts.remove(&row.id);
@@ -171,7 +176,7 @@ impl Chat {
             settings: settings.as_deref().and_then(object),
             folder: folder.map(|folder| folder.name),
             persona: persona.map(ChatPersona::of),
-            begins_with: begins_with.map(ChatDocument::of).collect(),
+            begins_with: begins_with.into_iter().map(ChatDocument::of).collect(),
             draft_documents: draft.map(ChatDocument::of).collect(),
             messages: tree.into_iter().map(message).collect(),
             starting_point: row.prefix.map(StartingPoint::of),
@@ -210,8 +215,8 @@ impl Chat {
         Ok(ImportedConversation {
             persona: chat.persona.map(ChatPersona::read),
             prefix: prefix.flatten(),
-            beginning: chat.begins_with.into_iter().map(ChatDocument::read).collect(),
-            draft: chat.draft_documents.into_iter().map(ChatDocument::read).collect(),
+            beginning: ChatDocument::read_all(chat.begins_with)?,
+            draft: ChatDocument::read_all(chat.draft_documents)?,
             origin: format!("cairn:{}:{}", chat.id.as_deref().unwrap_or("-"), chat.updated_at_ms),
             id: chat.id,
             title: chat.title,
@@ -356,7 +361,7 @@ impl ChatMessage {
             status,
             text: self.text,
             segments: segments.and_then(Result::ok),
-            documents: self.documents.into_iter().map(ChatDocument::read).collect(),
+            documents: ChatDocument::read_all(self.documents)?,
             error: self.error,
             model: self.model,
             cut: self.cut.map(|cut| ContextCut { summary: cut.summary }),
@@ -374,9 +379,18 @@ impl ChatDocument {
         ChatDocument { name, kind: kind.as_str().to_owned(), text }
     }
 
-    fn read(self) -> NewDocument {
+    /// Within the limits of what can be attached.
+    fn read_all(documents: Vec<ChatDocument>) -> Result<Vec<NewDocument>, String> {
+        if documents.len() > MAX_DOCUMENTS {
+            return Err(format!("it has more than {MAX_DOCUMENTS} documents in one place"));
+        }
+        documents.into_iter().map(ChatDocument::read).collect()
+    }
+
+    fn read(self) -> Result<NewDocument, String> {
         // A kind that this version does not know changes nothing but the sign beside the name.
         let kind = DocumentKind::named(&self.kind).unwrap_or(DocumentKind::Text);
-        NewDocument { name: self.name, kind, text: self.text }
+        checked_document(NewDocument { name: self.name, kind, text: self.text })
+            .map_err(|failure| failure.message)
     }
 }

@@ -14,7 +14,7 @@ use crate::wire::{
 /// The longest text of a document, which is more than any model reads.
 const MAX_TEXT_BYTES: usize = 16 << 20;
 /// The most documents of one message or folder.
-const MAX_DOCUMENTS: usize = 100;
+pub(crate) const MAX_DOCUMENTS: usize = 100;
 const MAX_NAME_CHARS: usize = 255;
 
 /// Runs a command about documents.
@@ -34,8 +34,8 @@ pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failu
                 DocumentsOf::Conversation { id } => {
                     app.store_of(id).await.remove_draft_document(&document_id).await?;
                 }
-                DocumentsOf::Folder { .. } => {
-                    app.store.remove_folder_document(&document_id).await?;
+                DocumentsOf::Folder { id } => {
+                    app.store.remove_folder_document(id, &document_id).await?;
                 }
             }
             changed(app, &of).await
@@ -45,8 +45,8 @@ pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failu
                 DocumentsOf::Conversation { id } => {
                     app.store_of(id).await.restore_draft_document(&document_id).await?;
                 }
-                DocumentsOf::Folder { .. } => {
-                    app.store.restore_folder_document(&document_id).await?;
+                DocumentsOf::Folder { id } => {
+                    app.store.restore_folder_document(id, &document_id).await?;
                 }
             }
             changed(app, &of).await
@@ -94,7 +94,12 @@ async fn attach(
             "A {what} can have {MAX_DOCUMENTS} documents at most: attach fewer at once."
         )));
     }
-    let documents = documents.into_iter().map(checked).collect::<Result<Vec<_>, _>>()?;
+    let documents = documents
+        .into_iter()
+        .map(|wire::NewDocument { name, kind, text }| {
+            checked_document(NewDocument { name, kind: convert::document_kind_of_wire(kind), text })
+        })
+        .collect::<Result<Vec<_>, _>>()?;
     match of {
         DocumentsOf::Conversation { id } => {
             app.store_of(id).await.add_draft_documents(id, &documents, now_ms()).await?;
@@ -106,8 +111,9 @@ async fn attach(
     changed(app, of).await
 }
 
-fn checked(document: wire::NewDocument) -> Result<NewDocument, Failure> {
-    let wire::NewDocument { name, kind, text } = document;
+/// A document as it may be stored: its name is one line, and its text neither empty nor too long.
+pub(crate) fn checked_document(document: NewDocument) -> Result<NewDocument, Failure> {
+    let NewDocument { name, kind, text } = document;
     let plain = |character: char| if character.is_control() { ' ' } else { character };
     let name: String = name.trim().chars().map(plain).take(MAX_NAME_CHARS).collect();
     if name.is_empty() {
@@ -125,7 +131,7 @@ fn checked(document: wire::NewDocument) -> Result<NewDocument, Failure> {
             MAX_TEXT_BYTES >> 20
         )));
     }
-    Ok(NewDocument { name, kind: convert::document_kind_of_wire(kind), text })
+    Ok(NewDocument { name, kind, text })
 }
 
 /// Begins to read what is there now, and tells of it.

@@ -269,7 +269,7 @@ fn any_chat(state: &mut u64) -> Value {
         let kinds = ["text", "code", "markdown", "csv", "html", "pdf"];
         let kind = |state: &mut u64| one_of(state, &kinds);
         (0..number)
-            .map(|_| json!({ "name": words(state), "kind": kind(state), "text": words(state) }))
+            .map(|_| json!({ "name": words(state).replace('\n', " "), "kind": kind(state), "text": words(state) }))
             .collect()
     };
     let mut messages: Vec<Value> = Vec::new();
@@ -365,6 +365,21 @@ async fn whatever_a_chat_has_survives_going_in_and_out() {
     for (given, found) in chats.iter().zip(&written) {
         assert_eq!(given, found, "{given:#}\n{found:#}");
     }
+    // What could not be attached does not come in from a file either.
+    let unfit = |document: Value| {
+        json!({ "title": "Unfit", "updated_at_ms": 1, "messages": [],
+            "draft_documents": [document] })
+    };
+    let empty = unfit(json!({ "name": "map.txt", "kind": "text", "text": " " }));
+    let nameless = unfit(json!({ "name": "\n", "kind": "text", "text": "A map." }));
+    let whole =
+        json!({ "format": "cairn-chats", "version": 1, "conversations": [empty, nameless] });
+    let file = home.path().join("unfit.json");
+    std::fs::write(&file, whole.to_string()).unwrap();
+    let done = import(&app, &file).await;
+    assert_eq!(done.num_added, 0);
+    let why = format!("{:?}", done.refused);
+    assert!(why.contains("is empty") && why.contains("needs a name"), "{why}");
     // Personas that are the same are one; documents that several chats begin with are there once.
     let file = home.path().join("one.json");
     let persona = json!({ "name": "Guide", "system_prompt": "Be a guide." });

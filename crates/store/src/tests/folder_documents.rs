@@ -35,7 +35,7 @@ async fn a_conversation_keeps_what_its_folder_had_when_it_began() {
     assert_eq!(store.conversations_not_begun(&folder).await.unwrap(), std::slice::from_ref(&new));
 
     // Neither moving it nor taking the document away changes that; its copies begin as it does.
-    store.remove_folder_document(&a).await.unwrap();
+    store.remove_folder_document(&folder, &a).await.unwrap();
     store.move_conversation(&begun, None).await.unwrap();
     assert_eq!(names(&store, &begun).await, ["a.md"]);
     assert_eq!(names(&store, &new).await, ["b.md"]);
@@ -45,7 +45,7 @@ async fn a_conversation_keeps_what_its_folder_had_when_it_began() {
     store.move_conversation(&new, None).await.unwrap();
     assert!(names(&store, &new).await.is_empty(), "it has not begun");
     store.move_conversation(&new, Some(&folder)).await.unwrap();
-    store.restore_folder_document(&a).await.unwrap();
+    store.restore_folder_document(&folder, &a).await.unwrap();
     assert_eq!(names(&store, &new).await, ["a.md", "b.md"]);
     let (question, answer) = store.begin_turn(&new, "Two", 10).await.unwrap();
     let ended = finished(MessageStatus::Complete, "2");
@@ -75,12 +75,15 @@ async fn a_document_that_is_removed_comes_back_until_the_program_ends() {
     let store = scratch.open().await;
     let folder = store.create_folder("Stones", 0).await.unwrap().id;
     let [a, b] = [add(&store, &folder, "a.md").await, add(&store, &folder, "b.md").await];
-    store.remove_folder_document(&a).await.unwrap();
-    store.restore_folder_document(&a).await.unwrap();
+    store.remove_folder_document(&folder, &a).await.unwrap();
+    store.restore_folder_document(&folder, &a).await.unwrap();
     let all = store.folder_documents(&folder).await.unwrap();
     assert_eq!(all.iter().map(|one| one.id.as_str()).collect::<Vec<_>>(), [&a, &b], "where it was");
-    store.remove_folder_document(&b).await.unwrap();
-    let twice = store.remove_folder_document(&b).await;
+    store.remove_folder_document(&folder, &b).await.unwrap();
+    let other = store.create_folder("Other", 9).await.unwrap().id;
+    let of_other = store.restore_folder_document(&other, &b).await;
+    assert!(matches!(of_other, Err(StoreError::NoDocument { .. })), "{of_other:?}");
+    let twice = store.remove_folder_document(&folder, &b).await;
     assert!(matches!(twice, Err(StoreError::NoDocument { .. })));
     store.close().await.unwrap();
     let store = scratch.open().await;

@@ -1,7 +1,7 @@
 //! Taking whole conversations out and in.
 
 use super::*;
-use crate::{Imported, ImportedConversation, ImportedMessage};
+use crate::{DocumentKind, Imported, ImportedConversation, ImportedMessage, NewDocument};
 use cairn_chat::Role;
 
 fn message(parent: Option<usize>, role: Role, text: &str) -> ImportedMessage {
@@ -121,4 +121,34 @@ async fn a_deleted_folder_gives_its_conversations_free_until_it_is_restored() {
     for id in [&id, &loose] {
         assert_eq!(store.conversation(id).await.unwrap().unwrap().folder_id, None);
     }
+}
+
+#[tokio::test]
+async fn what_a_conversation_begins_with_comes_in_in_its_order_and_as_often() {
+    let scratch = Scratch::new();
+    let store = scratch.open().await;
+    let document = |name: &str| NewDocument {
+        name: name.to_owned(),
+        kind: DocumentKind::Text,
+        text: "The same text.".to_owned(),
+    };
+    for (origin, given) in [
+        ("1", vec!["b", "a"]),
+        ("2", vec!["a", "b"]),
+        ("3", vec!["a", "a", "b"]),
+        ("4", vec!["b", "a"]),
+    ] {
+        let beginning = given.iter().map(|name| document(name)).collect();
+        let chat = ImportedConversation { origin: origin.to_owned(), beginning, ..conversation() };
+        let id = added(&store, &chat).await;
+        let found = store.beginning_texts(&id).await.unwrap();
+        let names: Vec<&str> = found.iter().map(|document| document.name.as_str()).collect();
+        assert_eq!(names, given);
+    }
+    let stored: i64 = sqlx::query_scalar("select count(*) from folder_documents")
+        .fetch_one(&store.writer)
+        .await
+        .unwrap();
+    // b, a of the first, b of the second, and a, b of the third behind the a that all share.
+    assert_eq!(stored, 5, "what stands in the right order is shared");
 }
