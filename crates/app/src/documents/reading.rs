@@ -67,6 +67,19 @@ impl Readings {
         Some(reading.ended)
     }
 
+    /// Stops a reading that is to go on later, if one runs that does not only look. The result is cancelled
+    /// when it has ended.
+    fn pause(&self, of: &DocumentsOf) -> Option<CancellationToken> {
+        let mut all = self.all();
+        let running = |state: &DocumentReading| {
+            matches!(state, DocumentReading::Waiting | DocumentReading::Reading { .. })
+        };
+        let reading = all.get_mut(of).filter(|reading| running(&reading.state))?;
+        reading.stop.cancel();
+        reading.state = DocumentReading::Waiting;
+        Some(reading.ended.clone())
+    }
+
     /// Whether documents are read, or were to be read.
     fn is_wanted(&self, of: &DocumentsOf) -> bool {
         !matches!(self.state(of), DocumentReading::Unread)
@@ -154,20 +167,16 @@ pub(crate) async fn give_way(app: &Arc<App>, conversation_id: &str) {
     let row = app.store.conversation(conversation_id).await.ok().flatten();
     let Some(id) = row.and_then(|row| row.folder_id) else { return };
     let folder = DocumentsOf::Folder { id };
-    let is_running = matches!(
-        app.readings.state(&folder),
-        DocumentReading::Waiting | DocumentReading::Reading { .. }
-    );
-    if let Some(ended) = app.readings.stop(&folder).filter(|_| is_running) {
-        ended.cancelled().await;
-        let (shared, answers) = (app.clone(), app.answers.of(conversation_id));
-        app.spawn(async move {
-            for running in answers {
-                running.ended.cancelled().await;
-            }
-            again(&shared, &folder).await;
-        });
-    }
+    let Some(ended) = app.readings.pause(&folder) else { return };
+    emit(app, &folder, DocumentReading::Waiting);
+    ended.cancelled().await;
+    let (shared, answers) = (app.clone(), app.answers.of(conversation_id));
+    app.spawn(async move {
+        for running in answers {
+            running.ended.cancelled().await;
+        }
+        again(&shared, &folder).await;
+    });
 }
 
 /// Stops a reading at a person's wish.
@@ -484,5 +493,33 @@ async fn generate(
             Some(GenerateEvent::SoFar(_) | GenerateEvent::Delta { .. }) => {}
             None => return Ok(DocumentReading::Unread),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_paused_reading_waits_and_one_that_looks_goes_on() {
+        let readings = Readings::default();
+        let of = DocumentsOf::folder("contracts");
+        assert!(readings.pause(&of).is_none(), "nothing is read");
+
+        let looking = Reading::new(true);
+        readings.all().insert(of.clone(), looking.clone());
+        assert!(readings.pause(&of).is_none());
+        assert!(!looking.stop.is_cancelled());
+
+        let reading = Reading::new(false);
+        readings.all().insert(of.clone(), reading.clone());
+        let half =
+            DocumentReading::Reading { processed_tokens: 5, total_tokens: 10, cached_tokens: 0 };
+        assert!(readings.set(&of, &reading, &half));
+        assert!(readings.pause(&of).is_some());
+        assert!(reading.stop.is_cancelled());
+        assert_eq!(readings.state(&of), DocumentReading::Waiting, "no progress that stands still");
+        assert!(readings.is_wanted(&of), "it goes on later");
+        assert!(!readings.set(&of, &reading, &half), "it says nothing any more");
     }
 }
