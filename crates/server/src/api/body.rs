@@ -13,6 +13,7 @@ use tokio::time::timeout;
 
 use super::admission::AdmittedRequest;
 use super::error::ApiError;
+use super::sampling;
 use crate::shared::Shared;
 
 /// Room for the longest context that a model has, and for what is around it.
@@ -120,6 +121,7 @@ pub(super) async fn read_fields(
         .filter_map(|&name| Some((name.to_owned(), fields.remove(name)?)))
         .collect::<Map<_, _>>();
     let own = parsed(Value::Object(own))?;
+    sampling::check(&own)?;
     fields.retain(|name, _| route.read.contains(&name.as_str()) || name == "model");
     // The vendors' types want one; without a name the loaded model answers.
     let Value::String(model) = fields.entry("model").or_insert_with(|| "".into()).clone() else {

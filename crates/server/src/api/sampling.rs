@@ -28,7 +28,20 @@ pub(super) fn apply(
     vendor: &VendorSampling,
     own: &OwnFields,
 ) -> Result<(), ApiError> {
-    let before = &request.sampling;
+    request.sampling = changed(&request.sampling, vendor, own)?;
+    Ok(())
+}
+
+/// Checks what a request says of sampling, also where nothing is sampled.
+pub(super) fn check(own: &OwnFields) -> Result<(), ApiError> {
+    changed(&SamplingParams::default(), &VendorSampling::default(), own).map(drop)
+}
+
+fn changed(
+    before: &SamplingParams,
+    vendor: &VendorSampling,
+    own: &OwnFields,
+) -> Result<SamplingParams, ApiError> {
     let sampling = SamplingParams {
         temperature: vendor.temperature.unwrap_or(before.temperature),
         top_p: vendor.top_p.unwrap_or(before.top_p),
@@ -53,8 +66,7 @@ pub(super) fn apply(
         let param = message.split([' ', '=']).next().unwrap_or_default().to_owned();
         ApiError::invalid(param, message)
     })?;
-    request.sampling = sampling;
-    Ok(())
+    Ok(sampling)
 }
 
 fn logit_bias(biases: &Map<String, Value>) -> Result<BTreeMap<u32, f32>, ApiError> {

@@ -150,6 +150,20 @@ async fn numbers_out_of_range_are_refused_by_name() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn sampling_out_of_range_is_refused_where_nothing_is_sampled_too() {
+    let running = start_with(&[MODEL]).await;
+    for route in ROUTES.into_iter().chain(["/v1/messages/count_tokens"]) {
+        for (field, number) in [("min_p", 2), ("repetition_penalty", -1)] {
+            let body = json!({ field: number }).to_string();
+            let (status, _, answer) = running.send(&post(route), body.as_bytes()).await;
+            assert_eq!(status, 400, "{route}: {answer}");
+            assert!(answer.contains(field), "{route}: {answer}");
+        }
+    }
+    running.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn two_to_the_31_tokens_may_be_asked_for_and_take_no_memory() {
     let running = start_with(&[]).await;
     let folder = running.home.path().join("models/scripted");
