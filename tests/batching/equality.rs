@@ -24,6 +24,8 @@ const MODELS: &[&str] = &[
     "gemma3_text/dense",
     "gemma3_text/pattern3",
     "mistral3/ministral",
+    "mixtral/dense",
+    "olmoe/quant4",
     "phi3/longrope",
     "qwen2/dense",
     "qwen3/dense",

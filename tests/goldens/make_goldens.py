@@ -35,7 +35,7 @@ import json
 import shutil
 import sys
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import mlx.core as mx
@@ -131,6 +131,16 @@ def unstacked(tensors):
             stored |= {name.replace("switch_mlp", f"experts.{expert}"): tensor.with_shape(*tensor.shape[1:]) for expert in experts}
         else:
             stored[name] = tensor
+    return stored
+
+
+def mixtral_as_published(tensors):
+    """Each expert by itself, under the names of its paper, and an output matrix that nobody reads."""
+    stored = {"lm_head.weight": Tensor((8, 64), 0, 0)}
+    for name, tensor in unstacked(tensors).items():
+        for ours, theirs in [("gate_proj", "w1"), ("down_proj", "w2"), ("up_proj", "w3")]:
+            name = name.replace(f".{ours}.", f".{theirs}.") if ".experts." in name else name
+        stored[name] = tensor
     return stored
 
 
@@ -565,6 +575,32 @@ def mistral3():
     })  # fmt: skip
 
 
+def with_experts(model_type, **config):
+    """A small config, and its cases after a prompt of eight tokens: lists of experts are long enough."""
+    dense = small(model_type, intermediate_size=32, num_experts_per_tok=2, vocab_size=28, **config)
+
+    def cases_of(**others):
+        quant = dense | dict(quantization=quantization(4), torch_dtype="bfloat16")
+        found = {"dense": Case(dense), "quant4": Case(quant)} | others
+        return {name: replace(case, num_tokens=8) for name, case in found.items()}
+
+    return dense, cases_of
+
+
+def mixtral():
+    dense, cases_of = with_experts("mixtral", num_local_experts=4)
+    published = without(dense, "rms_norm_eps", "rope_theta", "num_experts_per_tok") | dict(
+        num_local_experts=3, num_hidden_layers=1, tie_word_embeddings=True, torch_dtype="bfloat16"
+    )
+    return Family("mixtral", usual, cases_of(published=Case(published, mixtral_as_published)))
+
+
+def olmoe():
+    dense, cases_of = with_experts("olmoe", num_experts=4, tie_word_embeddings=False)
+    other = dense | dict(num_hidden_layers=1, norm_topk_prob=True, attention_bias=True, tie_word_embeddings=True, torch_dtype="bfloat16")
+    return Family("olmoe", usual, cases_of(unstacked=Case(other, unstacked)))
+
+
 FAMILIES = {
     "llama": llama(),
     "cohere": cohere(),
@@ -580,8 +616,10 @@ FAMILIES = {
     "granite": granite(),
     "internlm3": internlm3(),
     "mistral3": mistral3(),
+    "mixtral": mixtral(),
     "olmo2": olmo2(),
     "olmo3": olmo3(),
+    "olmoe": olmoe(),
     "phi3": phi3(),
     "qwen2": qwen2(),
     "qwen3": qwen3(),

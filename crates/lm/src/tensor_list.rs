@@ -177,13 +177,14 @@ impl Needed {
             Kind::Experts { name, count, inputs, outputs } => {
                 let stacked = format!("{path}.switch_mlp.{name}");
                 let has = |name: String| headers.remaining.contains_key(name.as_str());
-                if has(format!("{stacked}.weight"))
-                    || !has(format!("{path}.experts.0.{name}.weight"))
-                {
+                let single = single_names(name)
+                    .into_iter()
+                    .find(|single| has(format!("{path}.experts.0.{single}.weight")));
+                let Some(single) = single.filter(|_| !has(format!("{stacked}.weight"))) else {
                     return headers.take_matrix(&stacked, &[*count, *outputs], *inputs);
-                }
+                };
                 (0..*count).try_for_each(|expert| {
-                    let weight = format!("{path}.experts.{expert}.{name}.weight");
+                    let weight = format!("{path}.experts.{expert}.{single}.weight");
                     headers.take(&weight, &[&[*outputs, *inputs]])
                 })
             }
@@ -230,6 +231,16 @@ impl Headers<'_> {
         }
         let expected = shapes.first().map(|shape| shape.to_vec()).unwrap_or_default();
         Err(LmError::WrongShape { name: name.to_owned(), found, expected })
+    }
+}
+
+/// The names of a matrix in checkpoints that store each expert by itself: MLX's, and Mixtral's.
+pub(crate) fn single_names(name: &'static str) -> [&'static str; 2] {
+    match name {
+        "gate_proj" => [name, "w1"],
+        "up_proj" => [name, "w3"],
+        "down_proj" => [name, "w2"],
+        _ => [name, name],
     }
 }
 

@@ -158,7 +158,7 @@ impl ModelArgs {
         let base = base.unwrap_or(self.rope_local_base_freq);
         let base = check_positive("rope_local_base_freq", base)?;
         let local = RopeSpec::check(head_dim, base.into(), false, None, decoder.context)?;
-        for LayerKind { window, rope } in &mut decoder.layers {
+        for LayerKind { window, rope, .. } in &mut decoder.layers {
             if window.is_some() {
                 *rope = Some(local.clone());
             }

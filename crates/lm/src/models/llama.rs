@@ -29,6 +29,10 @@ impl ModelArgs {
     pub(super) fn common(&self) -> &Common {
         &self.common
     }
+
+    pub(super) fn has_mlp_bias(&self) -> bool {
+        self.mlp_bias
+    }
 }
 
 impl Family for ModelArgs {

@@ -14,8 +14,10 @@ mod granite;
 mod internlm3;
 mod llama;
 mod mistral3;
+mod mixtral;
 mod olmo2;
 mod olmo3;
+mod olmoe;
 mod phi3;
 mod qwen2;
 mod qwen3;
@@ -64,12 +66,14 @@ const ARCHITECTURES: &[Registered] = &[
     described::<llama::ModelArgs>("llama", "Llama 2 and 3, SmolLM2"),
     described::<llama::ModelArgs>("mistral", "Mistral"),
     described::<mistral3::ModelArgs>("mistral3", "Mistral Small 3, Devstral (text part)"),
+    described::<mixtral::ModelArgs>("mixtral", "Mixtral"),
     described::<olmo2::ModelArgs>("olmo2", "OLMo 2"),
     described::<olmo3::ModelArgs>("olmo3", "OLMo 3"),
+    described::<olmoe::ModelArgs>("olmoe", "OLMoE"),
     described::<phi3::ModelArgs>("phi3", "Phi-3, Phi-3.5, Phi-4"),
     described::<qwen2::ModelArgs>("qwen2", "Qwen2, Qwen2.5"),
-    registered::<qwen3::Model>("qwen3", "Qwen3"),
-    registered::<qwen3_moe::Model>("qwen3_moe", "Qwen3 with experts"),
+    described::<qwen3::ModelArgs>("qwen3", "Qwen3"),
+    described::<qwen3_moe::ModelArgs>("qwen3_moe", "Qwen3 with experts"),
     registered::<qwen3_next::Model>("qwen3_next", "Qwen3-Next"),
     described::<seed_oss::ModelArgs>("seed_oss", "Seed-OSS"),
     described::<smollm3::ModelArgs>("smollm3", "SmolLM3"),
@@ -235,7 +239,7 @@ const fn registered<A: FromConfig>(model_type: &'static str, models: &'static st
     Registered { name, outline: outline_of::<A>, load: load::<A> }
 }
 
-/// A dense decoder whose file describes it.
+/// A decoder whose file describes it.
 const fn described<F: Family>(model_type: &'static str, models: &'static str) -> Registered {
     registered::<DecoderModel<F>>(model_type, models)
 }

@@ -182,6 +182,7 @@ fn with_kernels_a_dense_layer_is_at_most_eight_nodes() {
     check("glm/quant4", 2, 5);
     check("glm4/quant4", 2, 8);
     check("internlm3/quant4", 2, 5);
+    check("mixtral/quant4", 2, 8);
     check("phi3/quant4", 2, 5);
     check("seed_oss/quant4", 2, 5);
     check("smollm3/quant4", 4, 5);

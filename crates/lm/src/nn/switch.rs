@@ -9,6 +9,7 @@ use crate::config::Quantization;
 use crate::device_kernels::{Activation, Experts, QuantizedRows};
 use crate::ffi;
 use crate::nn::GatedActivation;
+use crate::tensor_list::single_names;
 use crate::weights::Layer;
 
 /// From this number of (token, expert) pairs on, they are sorted by expert, so that a GPU reads
@@ -148,19 +149,22 @@ enum SwitchLinear {
 impl SwitchLinear {
     fn load(
         block: &mut Layer,
-        name: &str,
+        name: &'static str,
         inputs: i32,
         outputs: i32,
         num_experts: i32,
     ) -> Result<Self, LmError> {
         let stacked = format!("switch_mlp.{name}");
+        let single = single_names(name)
+            .into_iter()
+            .find(|single| block.holds(&format!("experts.0.{single}.weight")));
         if !block.holds(&format!("{stacked}.weight"))
-            && block.holds(&format!("experts.0.{name}.weight"))
+            && let Some(single) = single
         {
             let experts = (0..num_experts)
                 .map(|expert| {
                     block
-                        .layer(&format!("experts.{expert}.{name}"))
+                        .layer(&format!("experts.{expert}.{single}"))
                         .take("weight", &[outputs, inputs])
                 })
                 .collect::<Result<Vec<_>, _>>()?;

@@ -54,7 +54,7 @@ impl Common {
         let heads = HeadShape::new(heads, kv_heads, Size::HEAD_DIM.check(head_dim)?);
         let num_layers = Size::LAYERS.check(self.num_hidden_layers)?;
         let rope = self.rope(heads.head_dim, usual)?;
-        let layer = LayerKind { window: None, rope: Some(rope) };
+        let layer = LayerKind { window: None, rope: Some(rope), has_experts: false };
         Ok(Decoder {
             hidden,
             vocab: Size::VOCAB.check(self.vocab_size)?,
@@ -74,6 +74,7 @@ impl Common {
                 inputs: MlpInputs::Gated { has_bias: false },
                 output: Matrix::new("down_proj", false),
             },
+            experts: None,
             wiring: Wiring::Sequential {
                 attention: Around::before("input_layernorm"),
                 mlp: Around::before("post_attention_layernorm"),

@@ -4,15 +4,15 @@ use mlx_rs::error::Exception;
 use mlx_rs::{Array, ops};
 
 use super::{
-    Around, AttentionKind, Decoder, HeadNormKind, LayerKind, Matrix, MlpInputs, MlpKind, NormKind,
-    Projections, Wiring,
+    Around, AttentionKind, Decoder, ExpertsKind, HeadNormKind, LayerKind, Matrix, MlpInputs,
+    MlpKind, NormKind, Projections, Wiring,
 };
 use crate::LmError;
 use crate::cache::{AttentionStep, LayerCache};
 use crate::device_kernels::HeadShape;
 use crate::nn::{
-    HeadLayerNorm, HeadNorms, Linear, Norm, NormGatedUp, NormProjections, NormResidual, NormUp,
-    ProductResidual, Rope, RopeAttention,
+    ExpertBlend, ExpertSizes, HeadLayerNorm, HeadNorms, Linear, Norm, NormGatedUp, NormProjections,
+    NormResidual, NormUp, ProductResidual, Rope, RopeAttention,
 };
 use crate::weights::Layer;
 
@@ -23,7 +23,7 @@ pub(super) struct Block {
     /// What both read, where they are parallel.
     shared_norm: Option<Norm>,
     attention: Attention,
-    mlp: Mlp,
+    mlp: FeedForward,
 }
 
 impl Block {
@@ -41,7 +41,10 @@ impl Block {
             window: kind.window,
             shared_norm: shared.map(|name| load_norm(layer, decoder, name)).transpose()?,
             attention: Attention::load(layer, decoder, kind, attention)?,
-            mlp: Mlp::load(layer, decoder, mlp)?,
+            mlp: match decoder.experts.filter(|_| kind.has_experts) {
+                Some(experts) => FeedForward::load_experts(layer, decoder, experts, mlp)?,
+                None => FeedForward::Dense(Box::new(Mlp::load(layer, decoder, mlp)?)),
+            },
         })
     }
 
@@ -223,6 +226,46 @@ impl HeadNormKind {
                 let norm = |weight| HeadLayerNorm { weight, eps };
                 Ok(HeadNorms::OfEachByItself([norm(queries), norm(keys)]))
             }
+        }
+    }
+}
+
+/// The second half of a layer.
+#[derive(Debug)]
+enum FeedForward {
+    Dense(Box<Mlp>),
+    Experts { norm: Norm, blend: Box<ExpertBlend> },
+}
+
+impl FeedForward {
+    fn load_experts(
+        layer: &mut Layer,
+        decoder: &Decoder,
+        experts: ExpertsKind,
+        around: Around,
+    ) -> Result<Self, LmError> {
+        if around.after.is_some() || decoder.residual_multiplier.is_some() {
+            let missing = "experts are added to the residual stream as they are";
+            return Err(Exception::custom(missing.to_owned()).into());
+        }
+        let sizes = ExpertSizes {
+            hidden: decoder.hidden,
+            intermediate: experts.intermediate,
+            num_experts: experts.count,
+            num_chosen: experts.per_token,
+            adds_up_to_one: experts.adds_up_to_one,
+        };
+        Ok(FeedForward::Experts {
+            norm: load_before(layer, decoder, around)?,
+            blend: Box::new(ExpertBlend::load(&mut layer.layer(experts.block), sizes)?),
+        })
+    }
+
+    /// The residual stream `[B, L, D]` with the output for `x` added.
+    fn forward(&self, x: &Array, residual: &Array) -> Result<Array, Exception> {
+        match self {
+            FeedForward::Dense(mlp) => mlp.forward(x, residual),
+            FeedForward::Experts { norm, blend } => blend.forward(&norm.forward(x)?, residual),
         }
     }
 }

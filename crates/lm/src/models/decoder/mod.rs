@@ -1,4 +1,4 @@
-//! Dense decoders from a description: what a family's file says about its layers is all that
+//! Decoders from a description: what a family's file says about its layers is all that
 //! differs from one family to the next.
 //!
 //! ```text
@@ -31,7 +31,7 @@ pub use crate::nn::PositionScale;
 pub use common::{Common, Usual};
 use layers::Block;
 
-/// A family of dense decoders, named by its arguments.
+/// A family of decoders, named by its arguments.
 pub(crate) trait Family: DeserializeOwned + Debug + 'static {
     /// See [`Architecture::numerics_revision`].
     const NUMERICS_REVISION: u32 = 1;
@@ -40,7 +40,7 @@ pub(crate) trait Family: DeserializeOwned + Debug + 'static {
     fn decoder(&self) -> Result<Decoder, LmError>;
 }
 
-/// A dense decoder, described by sizes that were checked and by choices.
+/// A decoder, described by sizes that were checked and by choices.
 #[derive(Debug, Clone)]
 pub struct Decoder {
     pub hidden: i32,
@@ -52,7 +52,9 @@ pub struct Decoder {
     /// Every norm of hidden vectors.
     pub norm: NormKind,
     pub attention: AttentionKind,
+    /// The feed-forward network of layers without experts.
     pub mlp: MlpKind,
+    pub experts: Option<ExpertsKind>,
     pub wiring: Wiring,
     pub output: Output,
     /// The factor of embeddings.
@@ -72,6 +74,8 @@ pub struct LayerKind {
     pub window: Option<i32>,
     /// How it rotates queries and keys; `None` is not at all.
     pub rope: Option<RopeSpec>,
+    /// Whether its feed-forward network consists of [`Decoder::experts`].
+    pub has_experts: bool,
 }
 
 /// A norm, with epsilon.
@@ -134,13 +138,25 @@ pub enum HeadNormKind {
     OfEachInPieces,
 }
 
-/// The feed-forward network of every layer.
+/// A feed-forward network.
 #[derive(Debug, Clone, Copy)]
 pub struct MlpKind {
     pub intermediate: i32,
     pub activation: Activation,
     pub inputs: MlpInputs,
     pub output: Matrix,
+}
+
+/// Feed-forward networks of which each token uses a few: `silu(gate) * up` each.
+#[derive(Debug, Clone, Copy)]
+pub struct ExpertsKind {
+    /// What holds them and their router.
+    pub block: &'static str,
+    pub count: i32,
+    pub per_token: i32,
+    pub intermediate: i32,
+    /// Whether the shares of the chosen ones are normalized to a sum of one.
+    pub adds_up_to_one: bool,
 }
 
 /// The first half of a feed-forward network.
@@ -274,10 +290,15 @@ impl Decoder {
             Wiring::Sequential { .. } => 3,
             Wiring::Parallel { .. } => 4,
         };
+        let dense = of_hidden * hidden + of_mlp * intermediate + of_heads * (queries + keys_values);
+        let of_experts = |experts: &ExpertsKind| {
+            let [count, per_token, intermediate] =
+                [experts.count, experts.per_token, experts.intermediate].map(|count| count as u64);
+            let chosen = per_token * (3 * hidden + 5 * intermediate);
+            chosen + count + 2 * hidden + 2 * (queries + keys_values)
+        };
         Scratch {
-            numbers_per_token: of_hidden * hidden
-                + of_mlp * intermediate
-                + of_heads * (queries + keys_values),
+            numbers_per_token: dense.max(self.experts.as_ref().map_or(0, of_experts)),
             recurrent_per_token: 0,
             fixed_numbers: 0,
             heads: heads as u64,
@@ -291,13 +312,18 @@ impl Decoder {
         let &Decoder { hidden, vocab, norm, ref attention, mlp, .. } = self;
         let mut list = TensorList::default();
         list.matrix("model.embed_tokens", hidden, vocab);
-        for index in 0..self.layers.len() {
+        for (index, kind) in self.layers.iter().enumerate() {
             let layer = format!("model.layers.{index}");
             for name in self.wiring.norms() {
                 norm.list(&mut list, &format!("{layer}.{name}"), hidden);
             }
             attention.list(&mut list, &format!("{layer}.self_attn"), norm, hidden);
-            mlp.list(&mut list, &format!("{layer}.mlp"), hidden);
+            match self.experts.filter(|_| kind.has_experts) {
+                Some(ExpertsKind { block, count, intermediate, .. }) => {
+                    list.experts(&format!("{layer}.{block}"), hidden, intermediate, count);
+                }
+                None => mlp.list(&mut list, &format!("{layer}.mlp"), hidden),
+            }
         }
         norm.list(&mut list, "model.norm", hidden);
         match self.output {
