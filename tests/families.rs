@@ -40,6 +40,7 @@ const FAMILIES: &[&str] = &[
     "olmoe/dense",
     "phi3/longrope",
     "qwen2/dense",
+    "qwen2_moe/dense",
     "qwen3/quant4-tied",
     "qwen3_moe/quant4",
     "qwen3_next/dense",

@@ -28,6 +28,7 @@ const MODELS: &[&str] = &[
     "olmoe/quant4",
     "phi3/longrope",
     "qwen2/dense",
+    "qwen2_moe/dense",
     "qwen3/dense",
     "qwen3_moe/dense",
     "qwen3_moe/quant4",

@@ -577,7 +577,7 @@ def mistral3():
 
 def with_experts(model_type, **config):
     """A small config, and its cases after a prompt of eight tokens: lists of experts are long enough."""
-    dense = small(model_type, intermediate_size=32, num_experts_per_tok=2, vocab_size=28, **config)
+    dense = small(model_type, intermediate_size=32, num_experts_per_tok=2, **(dict(vocab_size=28) | config))
 
     def cases_of(**others):
         quant = dense | dict(quantization=quantization(4), torch_dtype="bfloat16")
@@ -601,6 +601,13 @@ def olmoe():
     return Family("olmoe", usual, cases_of(unstacked=Case(other, unstacked)))
 
 
+def qwen2_moe():
+    dense, cases_of = with_experts("qwen2_moe", vocab_size=20, num_experts=4, moe_intermediate_size=32, shared_expert_intermediate_size=64)
+    one_layer = dense | dict(num_hidden_layers=1, torch_dtype="bfloat16")
+    quant = Case(one_layer | dict(quantization=quantization(4)))
+    return Family("qwen2_moe", usual, cases_of(quant4=quant, unstacked=Case(one_layer, unstacked)))
+
+
 FAMILIES = {
     "llama": llama(),
     "cohere": cohere(),
@@ -622,6 +629,7 @@ FAMILIES = {
     "olmoe": olmoe(),
     "phi3": phi3(),
     "qwen2": qwen2(),
+    "qwen2_moe": qwen2_moe(),
     "qwen3": qwen3(),
     "qwen3_moe": qwen3_moe(),
     "qwen3_next": qwen3_next_family(),

@@ -56,6 +56,12 @@ impl TensorList {
         }
     }
 
+    /// Adds an expert that all tokens use to the experts at `path`.
+    pub(crate) fn shared_expert(&mut self, path: &str, hidden: i32, intermediate: i32) {
+        self.gated_mlp(&format!("{path}.shared_expert"), hidden, intermediate);
+        self.matrix(format!("{path}.shared_expert_gate"), hidden, 1);
+    }
+
     /// Adds a gated feed-forward network at `path`.
     pub(crate) fn gated_mlp(&mut self, path: &str, hidden: i32, intermediate: i32) {
         self.matrix(format!("{path}.gate_proj"), hidden, intermediate);

@@ -48,6 +48,7 @@ impl Family for ModelArgs {
             intermediate: decoder.mlp.intermediate,
             // The reference's softmax of the chosen logits: the same shares.
             adds_up_to_one: true,
+            shared: None,
         });
         decoder.layers.iter_mut().for_each(|layer| layer.has_experts = true);
         Ok(decoder)

@@ -20,6 +20,7 @@ mod olmo3;
 mod olmoe;
 mod phi3;
 mod qwen2;
+mod qwen2_moe;
 mod qwen3;
 mod qwen3_moe;
 mod qwen3_next;
@@ -72,6 +73,7 @@ const ARCHITECTURES: &[Registered] = &[
     described::<olmoe::ModelArgs>("olmoe", "OLMoE"),
     described::<phi3::ModelArgs>("phi3", "Phi-3, Phi-3.5, Phi-4"),
     described::<qwen2::ModelArgs>("qwen2", "Qwen2, Qwen2.5"),
+    described::<qwen2_moe::ModelArgs>("qwen2_moe", "Qwen1.5 and Qwen2 with experts"),
     described::<qwen3::ModelArgs>("qwen3", "Qwen3"),
     described::<qwen3_moe::ModelArgs>("qwen3_moe", "Qwen3 with experts"),
     registered::<qwen3_next::Model>("qwen3_next", "Qwen3-Next"),

@@ -37,6 +37,7 @@ impl Family for ModelArgs {
             per_token: check_range("num_experts_per_tok", self.num_experts_per_tok, 1..=most)?,
             intermediate: decoder.mlp.intermediate,
             adds_up_to_one: self.norm_topk_prob,
+            shared: None,
         });
         decoder.layers.iter_mut().for_each(|layer| layer.has_experts = true);
         decoder.attention.head_norms = HeadNormKind::OfAll;

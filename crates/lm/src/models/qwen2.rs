@@ -7,7 +7,8 @@ use super::decoder::{Common, Decoder, Family, NormKind, Projections, Usual};
 use crate::LmError;
 use crate::config::{check_full_attention, check_positive};
 
-const USUAL: Usual = Usual { context: 32_768, rope_theta: Some(1_000_000.0), is_tied: true };
+pub(super) const USUAL: Usual =
+    Usual { context: 32_768, rope_theta: Some(1_000_000.0), is_tied: true };
 
 /// The fields of config.json.
 #[derive(Debug, Clone, Deserialize)]
@@ -27,6 +28,13 @@ fn default_max_window_layers() -> i64 {
 
 impl Family for ModelArgs {
     fn decoder(&self) -> Result<Decoder, LmError> {
+        self.decoder_with(USUAL)
+    }
+}
+
+impl ModelArgs {
+    /// The decoder of a family that takes other values for keys that a config leaves out.
+    pub(super) fn decoder_with(&self, usual: Usual) -> Result<Decoder, LmError> {
         // The reference reads neither these keys nor rope_parameters, but the models mean them.
         check_full_attention(self.common.layer_types.as_deref())?;
         if self.use_sliding_window && self.max_window_layers < self.common.num_hidden_layers {
@@ -37,7 +45,7 @@ impl Family for ModelArgs {
             });
         }
         let norm = NormKind::Rms(check_positive("rms_norm_eps", self.rms_norm_eps)?);
-        let mut decoder = self.common.decoder(norm, USUAL)?;
+        let mut decoder = self.common.decoder(norm, usual)?;
         decoder.attention.projections = Projections::Separate { has_bias: true };
         Ok(decoder)
     }

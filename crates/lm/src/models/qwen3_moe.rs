@@ -33,6 +33,7 @@ impl Family for ModelArgs {
             per_token: check_range("num_experts_per_tok", self.num_experts_per_tok, 1..=most)?,
             intermediate: Size::EXPERT_INTERMEDIATE.check(self.moe_intermediate_size)?,
             adds_up_to_one: self.norm_topk_prob,
+            shared: None,
         });
         let step =
             i64::from(check_range("decoder_sparse_step", self.decoder_sparse_step, 1..=1024)?);

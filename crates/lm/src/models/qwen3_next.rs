@@ -21,7 +21,7 @@ use crate::models::{Architecture, FromConfig, Outline, Scratch};
 use crate::nn::exponential::silu;
 use crate::nn::{
     Embedding, ExpertBlend, ExpertSizes, GatedDelta, Linear, NormGatedUp, NormProjections,
-    ProductResidual, Projected, RmsNorm, Rope, RopeAttention, RopeSpec, ShortConv,
+    ProductResidual, Projected, RmsNorm, Rope, RopeAttention, RopeSpec, SharedExpert, ShortConv,
 };
 use crate::tensor_list::TensorList;
 use crate::weights::{Layer, Weights};
@@ -197,8 +197,7 @@ impl Experts {
     /// Adds what [`SparseMoe::load`] takes at `path`.
     fn add_tensors(&self, list: &mut TensorList, path: &str, hidden: i32) {
         list.experts(path, hidden, self.intermediate, self.count);
-        list.gated_mlp(&format!("{path}.shared_expert"), hidden, self.shared_intermediate);
-        list.matrix(format!("{path}.shared_expert_gate"), hidden, 1);
+        list.shared_expert(path, hidden, self.shared_intermediate);
     }
 
     fn are_in(&self, layer: i32) -> bool {
@@ -783,9 +782,7 @@ fn part_of_each(widths: &[i32], part: usize, num_groups: i32) -> Vec<i32> {
 struct SparseMoe {
     norm: RmsNorm,
     experts: ExpertBlend,
-    shared_gate_up: NormGatedUp,
-    shared_down: Linear,
-    shared_expert_gate: Linear,
+    shared: SharedExpert,
 }
 
 impl SparseMoe {
@@ -802,23 +799,10 @@ impl SparseMoe {
             num_chosen: experts.per_token,
             adds_up_to_one: experts.norm_topk_prob,
         };
-        let mut linear =
-            |name, inputs, outputs| Linear::load(&mut layer.layer(name), inputs, outputs, false);
-        let intermediate = experts.shared_intermediate;
-        let gate_up = [
-            linear("shared_expert.gate_proj", hidden, intermediate)?,
-            linear("shared_expert.up_proj", hidden, intermediate)?,
-        ];
-        let shared_down = linear("shared_expert.down_proj", intermediate, hidden)?;
-        let shared_expert_gate = linear("shared_expert_gate", hidden, 1)?;
-        shared_down.eval()?;
-        shared_expert_gate.eval()?;
         Ok(SparseMoe {
             norm,
             experts: ExpertBlend::load(layer, sizes)?,
-            shared_gate_up: NormGatedUp::new(None, gate_up, Activation::Silu)?,
-            shared_down,
-            shared_expert_gate,
+            shared: SharedExpert::load(layer, hidden, experts.shared_intermediate)?,
         })
     }
 
@@ -826,9 +810,7 @@ impl SparseMoe {
     fn forward(&self, x: &Array) -> Result<Array, Exception> {
         let normed = self.norm.forward(x)?;
         let routed = self.experts.forward(&normed, x)?;
-        let shared = self.shared_down.forward(&self.shared_gate_up.forward(&normed)?)?;
-        let share = ops::sigmoid(self.shared_expert_gate.forward(&normed)?)?;
-        ops::add(routed, ops::multiply(shared, share)?)
+        self.shared.forward(&normed, &routed)
     }
 }
 

@@ -21,6 +21,7 @@ mod product_residual;
 mod quantized_matrix;
 mod rope;
 mod rope_attention;
+mod shared_expert;
 mod short_conv;
 mod switch;
 
@@ -41,6 +42,7 @@ pub use position_scale::PositionScale;
 pub use product_residual::ProductResidual;
 pub use rope::{Rope, RopeSpec};
 pub use rope_attention::{HeadLayerNorm, HeadNorms, RopeAttention};
+pub use shared_expert::SharedExpert;
 pub use short_conv::ShortConv;
 pub use switch::{SwitchGlu, route};
 

@@ -12,7 +12,7 @@ use crate::cache::{AttentionStep, LayerCache};
 use crate::device_kernels::HeadShape;
 use crate::nn::{
     ExpertBlend, ExpertSizes, HeadLayerNorm, HeadNorms, Linear, Norm, NormGatedUp, NormProjections,
-    NormResidual, NormUp, ProductResidual, Rope, RopeAttention,
+    NormResidual, NormUp, ProductResidual, Rope, RopeAttention, SharedExpert,
 };
 use crate::weights::Layer;
 
@@ -234,7 +234,7 @@ impl HeadNormKind {
 #[derive(Debug)]
 enum FeedForward {
     Dense(Box<Mlp>),
-    Experts { norm: Norm, blend: Box<ExpertBlend> },
+    Experts { norm: Norm, blend: Box<ExpertBlend>, shared: Option<Box<SharedExpert>> },
 }
 
 impl FeedForward {
@@ -255,17 +255,28 @@ impl FeedForward {
             num_chosen: experts.per_token,
             adds_up_to_one: experts.adds_up_to_one,
         };
-        Ok(FeedForward::Experts {
-            norm: load_before(layer, decoder, around)?,
-            blend: Box::new(ExpertBlend::load(&mut layer.layer(experts.block), sizes)?),
-        })
+        let norm = load_before(layer, decoder, around)?;
+        let mut block = layer.layer(experts.block);
+        let shared = experts
+            .shared
+            .map(|width| SharedExpert::load(&mut block, decoder.hidden, width).map(Box::new))
+            .transpose()?;
+        let blend = Box::new(ExpertBlend::load(&mut block, sizes)?);
+        Ok(FeedForward::Experts { norm, blend, shared })
     }
 
     /// The residual stream `[B, L, D]` with the output for `x` added.
     fn forward(&self, x: &Array, residual: &Array) -> Result<Array, Exception> {
         match self {
             FeedForward::Dense(mlp) => mlp.forward(x, residual),
-            FeedForward::Experts { norm, blend } => blend.forward(&norm.forward(x)?, residual),
+            FeedForward::Experts { norm, blend, shared } => {
+                let normed = norm.forward(x)?;
+                let sum = blend.forward(&normed, residual)?;
+                match shared {
+                    Some(shared) => shared.forward(&normed, &sum),
+                    None => Ok(sum),
+                }
+            }
         }
     }
 }

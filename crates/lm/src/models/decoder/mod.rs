@@ -157,6 +157,8 @@ pub struct ExpertsKind {
     pub intermediate: i32,
     /// Whether the shares of the chosen ones are normalized to a sum of one.
     pub adds_up_to_one: bool,
+    /// The width of one more that all tokens use.
+    pub shared: Option<i32>,
 }
 
 /// The first half of a feed-forward network.
@@ -295,7 +297,8 @@ impl Decoder {
             let [count, per_token, intermediate] =
                 [experts.count, experts.per_token, experts.intermediate].map(|count| count as u64);
             let chosen = per_token * (3 * hidden + 5 * intermediate);
-            chosen + count + 2 * hidden + 2 * (queries + keys_values)
+            let shared = experts.shared.map_or(0, |width| 3 * hidden + 5 * width as u64);
+            chosen.max(shared) + count + 2 * hidden + 2 * (queries + keys_values)
         };
         Scratch {
             numbers_per_token: dense.max(self.experts.as_ref().map_or(0, of_experts)),
@@ -319,8 +322,12 @@ impl Decoder {
             }
             attention.list(&mut list, &format!("{layer}.self_attn"), norm, hidden);
             match self.experts.filter(|_| kind.has_experts) {
-                Some(ExpertsKind { block, count, intermediate, .. }) => {
-                    list.experts(&format!("{layer}.{block}"), hidden, intermediate, count);
+                Some(ExpertsKind { block, count, intermediate, shared, .. }) => {
+                    let block = format!("{layer}.{block}");
+                    list.experts(&block, hidden, intermediate, count);
+                    if let Some(shared) = shared {
+                        list.shared_expert(&block, hidden, shared);
+                    }
                 }
                 None => mlp.list(&mut list, &format!("{layer}.mlp"), hidden),
             }
