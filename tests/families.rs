@@ -42,6 +42,8 @@ const FAMILIES: &[&str] = &[
     "qwen2/dense",
     "qwen2_moe/dense",
     "qwen3/quant4-tied",
+    "qwen3_5/dense",
+    "qwen3_5_moe/quant4",
     "qwen3_moe/quant4",
     "qwen3_next/dense",
     "seed_oss/dense",

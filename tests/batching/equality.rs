@@ -30,6 +30,8 @@ const MODELS: &[&str] = &[
     "qwen2/dense",
     "qwen2_moe/dense",
     "qwen3/dense",
+    "qwen3_5/dense",
+    "qwen3_5_moe/dense",
     "qwen3_moe/dense",
     "qwen3_moe/quant4",
     "qwen3_next/dense",

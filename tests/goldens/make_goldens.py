@@ -157,6 +157,26 @@ def qwen3_next_as_published(tensors):
     return stored
 
 
+def qwen3_5_as_published(tensors):
+    """As Qwen3-Next, but for the experts, which are two stacks with the gates before the rest; beside what sees images."""
+    stored = {"mtp.norm.weight": Tensor((8,), 0, 0), "model.visual.patch_embed.proj.weight": Tensor((8, 16), 0, 0)}
+    for name, tensor in tensors.items():
+        name = name.removeprefix("language_model.").replace("model.", "model.language_model.", 1)
+        if name.endswith("conv1d.weight"):
+            tensor = tensor.with_shape(tensor.shape[0], tensor.shape[2], tensor.shape[1])
+        elif name.endswith("norm.weight") and not name.endswith("linear_attn.norm.weight"):
+            tensor = tensor.shifted(-1.0)
+        elif name.endswith("switch_mlp.gate_proj.weight"):
+            name = name.replace("switch_mlp.gate_proj.weight", "experts.gate_up_proj")
+            tensor = tensor.with_shape(tensor.shape[0], 2 * tensor.shape[1], tensor.shape[2])
+        elif name.endswith("switch_mlp.up_proj.weight"):
+            continue
+        elif name.endswith("switch_mlp.down_proj.weight"):
+            name = name.replace("switch_mlp.down_proj.weight", "experts.down_proj")
+        stored[name] = tensor
+    return stored
+
+
 def beside_images(tensors):
     """Tied, and with a tensor that sees images, which nobody reads."""
     text = {name: tensor for name, tensor in tensors.items() if "lm_head." not in name}
@@ -388,6 +408,35 @@ def qwen3_next_family():
         "quant4": Case(quant, num_tokens=150),
         "quant4-tied": Case(quant | dict(tie_word_embeddings=True)),
     })  # fmt: skip
+
+
+def qwen3_5(model_type, **experts):
+    """Short prompts and few tokens: Qwen3-Next's cases compare the same layers at length. `published` has the keys that may be left out."""
+    rope = {"rope_type": "default", "mrope_section": [1, 1, 0], "rope_theta": 10000.0, "partial_rotary_factor": 0.25}
+    text = dict(
+        model_type=f"{model_type}_text", hidden_size=64, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1,
+        head_dim=16, full_attention_interval=2, layer_types=["linear_attention", "full_attention"], linear_num_value_heads=4,
+        linear_num_key_heads=2, linear_key_head_dim=8, linear_value_head_dim=8, linear_conv_kernel_dim=4, rms_norm_eps=1e-6, vocab_size=32,
+        max_position_embeddings=4096, rope_parameters=rope, attn_output_gate=True, **experts,
+    )  # fmt: skip
+    whole = dict(model_type=model_type, text_config=text, torch_dtype="float32", bos_token_id=1, eos_token_id=2)
+    tied_text = text | dict(tie_word_embeddings=True, linear_num_key_heads=4)
+    gates = ("mlp__gate", "mlp__shared_expert_gate") if experts else ()
+    kept = {f"language_model__model__layers__{layer}__{gate}": (8, 64) for layer in range(2) for gate in gates}
+    quant = dict(text_config=tied_text, torch_dtype="bfloat16", quantization=quantization(4, **kept))
+    left_out = ["rope_parameters", "layer_types", "attn_output_gate"] + (["intermediate_size"] if experts else [])
+    published = without(text, *left_out) | dict(attention_bias=True)
+    return Family(model_type, qwen3_next, {
+        "dense": Case(whole, num_tokens=4),
+        "quant4": Case(whole | quant, num_tokens=4),
+        "published": Case(whole | dict(text_config=published), qwen3_5_as_published, num_tokens=4),
+    })  # fmt: skip
+
+
+def qwen3_5_moe():
+    return qwen3_5(
+        "qwen3_5_moe", num_experts=4, num_experts_per_tok=2, moe_intermediate_size=32, shared_expert_intermediate_size=32,
+    )  # fmt: skip
 
 
 def small(model_type, **config):
@@ -631,6 +680,8 @@ FAMILIES = {
     "qwen2": qwen2(),
     "qwen2_moe": qwen2_moe(),
     "qwen3": qwen3(),
+    "qwen3_5": qwen3_5("qwen3_5"),
+    "qwen3_5_moe": qwen3_5_moe(),
     "qwen3_moe": qwen3_moe(),
     "qwen3_next": qwen3_next_family(),
     "seed_oss": seed_oss(),

@@ -27,7 +27,8 @@ enum Kind {
     Matrix { inputs: i32, outputs: i32 },
     /// As a matrix; files without it are complete too.
     OptionalMatrix { inputs: i32, outputs: i32 },
-    /// A matrix for each expert: stacked in `switch_mlp.NAME`, or dense in `experts.INDEX.NAME`.
+    /// A matrix for each expert: stacked in `switch_mlp.NAME`, or dense in `experts.INDEX.NAME`, or
+    /// dense and stacked in `experts.down_proj` and, the gates first, `experts.gate_up_proj`.
     Experts { name: &'static str, count: i32, inputs: i32, outputs: i32 },
     /// A tensor that is never packed, in one of these shapes, which have the same numbers.
     Plain { shapes: Vec<Vec<i32>> },
@@ -183,6 +184,20 @@ impl Needed {
             Kind::Experts { name, count, inputs, outputs } => {
                 let stacked = format!("{path}.switch_mlp.{name}");
                 let has = |name: String| headers.remaining.contains_key(name.as_str());
+                // The last of the three to be taken.
+                if has(format!("{path}.experts.down_proj")) {
+                    return match *name {
+                        "gate_proj" => headers.take(
+                            &format!("{path}.experts.gate_up_proj"),
+                            &[&[*count, 2 * outputs, *inputs]],
+                        ),
+                        "up_proj" => Ok(()),
+                        _ => headers.take(
+                            &format!("{path}.experts.{name}"),
+                            &[&[*count, *outputs, *inputs]],
+                        ),
+                    };
+                }
                 let single = single_names(name)
                     .into_iter()
                     .find(|single| has(format!("{path}.experts.0.{single}.weight")));

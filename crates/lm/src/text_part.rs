@@ -15,7 +15,7 @@ fn usual(model_type: &str) -> Option<Value> {
             "num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 262_208,
             "max_position_embeddings": 131_072,
         })),
-        "mistral3" => Some(json!({ "tie_word_embeddings": false })),
+        "mistral3" | "qwen3_5" | "qwen3_5_moe" => Some(json!({ "tie_word_embeddings": false })),
         _ => None,
     }
 }
@@ -59,7 +59,8 @@ fn renamed_setting((name, value): (String, Value)) -> (String, Value) {
 
 /// The name of a tensor or a layer in a model of text alone; `None` for those of other parts.
 fn name_in_text(name: &str) -> Option<String> {
-    const OTHER_PARTS: [&str; 3] = ["vision_tower", "vision_model", "multi_modal_projector"];
+    const OTHER_PARTS: [&str; 4] =
+        ["vision_tower", "vision_model", "multi_modal_projector", "model.visual."];
     if OTHER_PARTS.iter().any(|part| name.contains(part)) {
         return None;
     }
@@ -109,6 +110,7 @@ mod tests {
             ("lm_head.weight", Some("lm_head.weight")),
             ("model.vision_tower.patch.weight", None),
             ("multi_modal_projector.linear_1.weight", None),
+            ("model.visual.blocks.0.norm1.weight", None),
         ] {
             assert_eq!(name_in_text(stored).as_deref(), expected, "{stored}");
         }

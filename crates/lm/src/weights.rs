@@ -90,6 +90,12 @@ impl Weights {
         self.remaining.contains_key(name)
     }
 
+    /// The shape of the tensor `name`, if it is there and has not been taken.
+    pub fn shape(&self, name: &str) -> Option<&[usize]> {
+        let file = &self.files[*self.remaining.get(name)?];
+        Some(file.tensor(name)?.shape.as_slice())
+    }
+
     /// Drops tensors that the architecture knows but does not need.
     pub fn ignore(&mut self, is_known: impl Fn(&str) -> bool) {
         let ignored = self.remaining.extract_if(.., |name, _| is_known(name));

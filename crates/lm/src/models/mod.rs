@@ -22,6 +22,7 @@ mod phi3;
 mod qwen2;
 mod qwen2_moe;
 mod qwen3;
+mod qwen3_5;
 mod qwen3_moe;
 mod qwen3_next;
 #[cfg(feature = "scripted")]
@@ -75,8 +76,10 @@ const ARCHITECTURES: &[Registered] = &[
     described::<qwen2::ModelArgs>("qwen2", "Qwen2, Qwen2.5"),
     described::<qwen2_moe::ModelArgs>("qwen2_moe", "Qwen1.5 and Qwen2 with experts"),
     described::<qwen3::ModelArgs>("qwen3", "Qwen3"),
+    registered::<qwen3_next::Model<qwen3_5::ModelArgs>>("qwen3_5", "Qwen3.5, Qwen3.6"),
+    registered::<qwen3_next::Model<qwen3_5::ModelArgs>>("qwen3_5_moe", "Qwen3.5 with experts"),
     described::<qwen3_moe::ModelArgs>("qwen3_moe", "Qwen3 with experts"),
-    registered::<qwen3_next::Model>("qwen3_next", "Qwen3-Next"),
+    registered::<qwen3_next::Model<qwen3_next::ModelArgs>>("qwen3_next", "Qwen3-Next"),
     described::<seed_oss::ModelArgs>("seed_oss", "Seed-OSS"),
     described::<smollm3::ModelArgs>("smollm3", "SmolLM3"),
     described::<stablelm::ModelArgs>("stablelm", "StableLM 2"),
@@ -406,7 +409,7 @@ mod tests {
         for (asked, expected) in [
             ("gemma4_text", "gemma3_text"),
             ("Qwen2", "qwen2"),
-            ("qwen3_5_moe", "qwen3_moe"),
+            ("qwen3_vl_moe", "qwen3_moe"),
             ("granitemoe", "granite"),
             ("phi4", "phi3"),
             ("smollm", "smollm3"),

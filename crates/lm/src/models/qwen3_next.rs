@@ -1,13 +1,17 @@
 //! Qwen3-Next (Qwen Team 2025): most layers use linear attention (the gated delta rule), every
 //! fourth full attention; a mixture of experts with one shared expert. Reference: mlx-lm's
-//! qwen3_next.py.
+//! qwen3_next.py. Its layers are those of `qwen3_5.rs` too.
 
 #[cfg(test)]
 mod tests;
 
+use std::fmt::Debug;
+use std::marker::PhantomData;
+
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, Dtype, fast, ops};
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 
 use crate::LmError;
 use crate::cache::{
@@ -26,55 +30,77 @@ use crate::nn::{
 use crate::tensor_list::TensorList;
 use crate::weights::{Layer, Weights};
 
-/// See [`Architecture::numerics_revision`].
-const NUMERICS_REVISION: u32 = 1;
+/// A family with these layers, named by its arguments.
+pub(crate) trait Family: DeserializeOwned + Debug + 'static {
+    /// See [`Architecture::numerics_revision`].
+    const NUMERICS_REVISION: u32 = 1;
+
+    /// What a model with these arguments is. Fails on what is not supported.
+    fn shape(&self) -> Result<Shape, LmError>;
+}
 
 /// The fields of config.json, with its defaults.
 #[derive(Debug, Clone, Deserialize)]
 pub struct ModelArgs {
-    hidden_size: i64,
-    num_hidden_layers: i64,
-    intermediate_size: i64,
-    num_attention_heads: i64,
-    num_key_value_heads: i64,
-    head_dim: i64,
-    linear_num_value_heads: i64,
-    linear_num_key_heads: i64,
-    linear_key_head_dim: i64,
-    linear_value_head_dim: i64,
-    linear_conv_kernel_dim: i64,
-    num_experts: i64,
-    num_experts_per_tok: i64,
-    decoder_sparse_step: i64,
+    pub(super) hidden_size: i64,
+    pub(super) num_hidden_layers: i64,
+    pub(super) intermediate_size: i64,
+    pub(super) num_attention_heads: i64,
+    pub(super) num_key_value_heads: i64,
+    pub(super) head_dim: i64,
+    pub(super) linear_num_value_heads: i64,
+    pub(super) linear_num_key_heads: i64,
+    pub(super) linear_key_head_dim: i64,
+    pub(super) linear_value_head_dim: i64,
+    pub(super) linear_conv_kernel_dim: i64,
+    pub(super) num_experts: i64,
+    pub(super) num_experts_per_tok: i64,
+    pub(super) decoder_sparse_step: i64,
     #[serde(default)]
-    mlp_only_layers: Vec<i64>,
-    moe_intermediate_size: i64,
-    shared_expert_intermediate_size: i64,
-    rms_norm_eps: f64,
-    vocab_size: i64,
-    max_position_embeddings: i64,
-    rope_theta: Option<f64>,
-    partial_rotary_factor: Option<f64>,
-    rope_scaling: Option<serde_json::Value>,
-    rope_parameters: Option<serde_json::Value>,
+    pub(super) mlp_only_layers: Vec<i64>,
+    pub(super) moe_intermediate_size: i64,
+    pub(super) shared_expert_intermediate_size: i64,
+    pub(super) rms_norm_eps: f64,
+    pub(super) vocab_size: i64,
+    pub(super) max_position_embeddings: i64,
+    pub(super) rope_theta: Option<f64>,
+    pub(super) partial_rotary_factor: Option<f64>,
+    pub(super) rope_scaling: Option<serde_json::Value>,
+    pub(super) rope_parameters: Option<serde_json::Value>,
     #[serde(default)]
-    norm_topk_prob: bool,
+    pub(super) norm_topk_prob: bool,
     #[serde(default)]
-    tie_word_embeddings: bool,
+    pub(super) tie_word_embeddings: bool,
     #[serde(default)]
-    attention_bias: bool,
+    pub(super) attention_bias: bool,
     #[serde(default = "default_full_attention_interval")]
-    full_attention_interval: i64,
-    layer_types: Option<Vec<String>>,
+    pub(super) full_attention_interval: i64,
+    pub(super) layer_types: Option<Vec<String>>,
 }
 
 fn default_full_attention_interval() -> i64 {
     4
 }
 
+impl Family for ModelArgs {
+    fn shape(&self) -> Result<Shape, LmError> {
+        Shape::check(self, Storage::Grouped)
+    }
+}
+
+/// How a family's files store what its layers take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Storage {
+    /// `in_proj_qkvz` and `in_proj_ba`, by key heads. Hugging Face's files have separate experts.
+    Grouped,
+    /// A matrix for each part; queries, keys and values are one. Hugging Face's files have
+    /// convolution weights of another shape.
+    Separate,
+}
+
 /// [`ModelArgs`] after its checks.
 #[derive(Debug)]
-struct Shape {
+pub(crate) struct Shape {
     hidden: i32,
     layers: i32,
     intermediate: i32,
@@ -90,6 +116,8 @@ struct Shape {
     vocab: i32,
     context: i32,
     eps: f32,
+    is_tied: bool,
+    storage: Storage,
 }
 
 /// The sizes of the linear attention layers.
@@ -103,8 +131,9 @@ struct LinearShape {
 }
 
 /// The settings of the experts.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Experts {
+    /// 0: all layers are dense.
     count: i32,
     per_token: i32,
     intermediate: i32,
@@ -153,12 +182,23 @@ impl LinearShape {
     }
 
     /// Adds what [`GatedDeltaNet::load`] takes at `path`.
-    fn add_tensors(&self, list: &mut TensorList, path: &str, hidden: i32) {
-        let &LinearShape { key_heads, value_heads, key_dim, value_dim, kernel } = self;
-        let values = value_heads * value_dim;
-        list.matrix(format!("{path}.in_proj_qkvz"), hidden, 2 * (key_heads * key_dim + values));
-        list.matrix(format!("{path}.in_proj_ba"), hidden, 2 * value_heads);
-        let channels = self.channels();
+    fn add_tensors(&self, list: &mut TensorList, path: &str, hidden: i32, storage: Storage) {
+        let &LinearShape { value_heads, value_dim, kernel, .. } = self;
+        let (values, channels) = (value_heads * value_dim, self.channels());
+        let projections = match storage {
+            Storage::Grouped => {
+                vec![("in_proj_qkvz", channels + values), ("in_proj_ba", 2 * value_heads)]
+            }
+            Storage::Separate => vec![
+                ("in_proj_qkv", channels),
+                ("in_proj_z", values),
+                ("in_proj_b", value_heads),
+                ("in_proj_a", value_heads),
+            ],
+        };
+        for (name, outputs) in projections {
+            list.matrix(format!("{path}.{name}"), hidden, outputs);
+        }
         // The layouts of mlx-lm and of Hugging Face.
         let shapes = vec![vec![channels, kernel, 1], vec![channels, 1, kernel]];
         list.plain_in(format!("{path}.conv1d.weight"), shapes);
@@ -172,7 +212,10 @@ impl LinearShape {
 impl Experts {
     fn check(args: &ModelArgs) -> Result<Self, LmError> {
         let count = Size::EXPERTS.check(args.num_experts)?;
-        let max_per_token = i64::from(count.max(1));
+        if count == 0 {
+            return Ok(Experts::default());
+        }
+        let max_per_token = i64::from(count);
         let (intermediate, shared_intermediate) =
             (args.moe_intermediate_size, args.shared_expert_intermediate_size);
         Ok(Experts {
@@ -208,7 +251,7 @@ impl Experts {
 }
 
 impl Shape {
-    fn check(args: &ModelArgs) -> Result<Self, LmError> {
+    pub(super) fn check(args: &ModelArgs, storage: Storage) -> Result<Self, LmError> {
         let (heads, kv_heads) = check_heads(args.num_attention_heads, args.num_key_value_heads)?;
         let linear = LinearShape::check(args)?;
         let layers = Size::LAYERS.check(args.num_hidden_layers)?;
@@ -237,6 +280,8 @@ impl Shape {
             vocab: Size::VOCAB.check(args.vocab_size)?,
             context,
             eps: check_positive("rms_norm_eps", args.rms_norm_eps)?,
+            is_tied: args.tie_word_embeddings,
+            storage,
         })
     }
 
@@ -258,7 +303,9 @@ impl Shape {
         let Shape { linear, experts, .. } = self;
         let hidden = self.hidden as u64;
         let chosen = experts.per_token as u64 * (3 * hidden + 5 * experts.intermediate as u64);
-        let shared = 5 * experts.shared_intermediate.max(self.intermediate) as u64;
+        let has_dense = (0..self.layers).any(|layer| !experts.are_in(layer));
+        let dense = if has_dense { self.intermediate } else { 0 };
+        let shared = 5 * experts.shared_intermediate.max(dense) as u64;
         let within_chunk = linear.value_heads as u64 * GatedDelta::CHUNK as u64;
         let recurrent = 5 * linear.channels() as u64 + 18 * within_chunk;
         let queries = (self.heads * self.head_dim) as u64;
@@ -276,7 +323,7 @@ impl Shape {
     }
 
     /// What [`FromConfig::load`] takes.
-    fn tensors(&self, is_tied: bool) -> TensorList {
+    fn tensors(&self) -> TensorList {
         let &Shape { hidden, vocab, .. } = self;
         let mut list = TensorList::default();
         list.matrix("model.embed_tokens", hidden, vocab);
@@ -287,7 +334,8 @@ impl Shape {
             match self.attends(index) {
                 true => self.add_attention(&mut list, &format!("{layer}.self_attn")),
                 false => {
-                    self.linear.add_tensors(&mut list, &format!("{layer}.linear_attn"), hidden)
+                    let path = format!("{layer}.linear_attn");
+                    self.linear.add_tensors(&mut list, &path, hidden, self.storage);
                 }
             }
             let mlp = format!("{layer}.mlp");
@@ -297,7 +345,7 @@ impl Shape {
             }
         }
         list.plain("model.norm.weight", &[hidden]);
-        if !is_tied {
+        if !self.is_tied {
             list.matrix("lm_head", hidden, vocab);
         }
         list
@@ -352,12 +400,31 @@ fn check_rotary_dim(args: &ModelArgs, head_dim: i32) -> Result<i32, LmError> {
 enum Layout {
     /// mlx-lm's: stacked experts.
     Mlx,
-    /// Hugging Face's: separate experts, norm weights stored minus one, convolution weights
-    /// `[C, 1, K]` instead of `[C, K, 1]`.
+    /// Hugging Face's: experts separate or in other stacks, norm weights stored minus one,
+    /// convolution weights `[C, 1, K]` instead of `[C, K, 1]`.
     HuggingFace,
 }
 
 impl Layout {
+    /// That of the files, by the sign that the reference goes by.
+    fn of(weights: &Weights, shape: &Shape) -> Self {
+        let is_published = |layer| {
+            let layer = format!("model.layers.{layer}");
+            match shape.storage {
+                Storage::Grouped => {
+                    weights.contains(&format!("{layer}.mlp.experts.0.up_proj.weight"))
+                }
+                Storage::Separate => weights
+                    .shape(&format!("{layer}.linear_attn.conv1d.weight"))
+                    .is_some_and(|shape| shape.last() != Some(&1)),
+            }
+        };
+        match (0..shape.layers).any(is_published) {
+            true => Layout::HuggingFace,
+            false => Layout::Mlx,
+        }
+    }
+
     fn norm(self, layer: &mut Layer, dimensions: i32, eps: f32) -> Result<RmsNorm, LmError> {
         match self {
             Layout::Mlx => RmsNorm::load(layer, dimensions, eps),
@@ -366,42 +433,39 @@ impl Layout {
     }
 }
 
-/// A loaded Qwen3-Next.
+/// A loaded model of a family.
 #[derive(Debug)]
-pub struct Model {
+pub struct Model<F> {
     shape: Shape,
     embed_tokens: Embedding,
     layers: Vec<TransformerBlock>,
     norm: RmsNorm,
     lm_head: Option<Linear>, // `None`: tied to embed_tokens
+    family: PhantomData<F>,
 }
 
-impl FromConfig for Model {
-    type Args = ModelArgs;
+impl<F: Family> FromConfig for Model<F> {
+    type Args = F;
 
-    fn outline(args: &ModelArgs) -> Result<Outline, LmError> {
-        let shape = Shape::check(args)?;
+    fn outline(args: &F) -> Result<Outline, LmError> {
+        let shape = args.shape()?;
         Ok(Outline {
             cache: shape.cache_spec(),
             context_length: shape.context as usize,
-            is_tied: args.tie_word_embeddings,
+            is_tied: shape.is_tied,
             scratch: shape.scratch(),
-            tensors: shape.tensors(args.tie_word_embeddings),
+            tensors: shape.tensors(),
         })
     }
 
-    fn load(args: ModelArgs, weights: &mut Weights) -> Result<Self, LmError> {
-        let shape = Shape::check(&args)?;
+    fn load(args: F, weights: &mut Weights) -> Result<Self, LmError> {
+        let shape = args.shape()?;
         // Heads for multi-token prediction are not used; tied checkpoints may store the output
         // layer again.
         weights.ignore(|name| {
-            name.contains("mtp.") || (args.tie_word_embeddings && name.starts_with("lm_head."))
+            name.contains("mtp.") || (shape.is_tied && name.starts_with("lm_head."))
         });
-        let single_expert = |layer| format!("model.layers.{layer}.mlp.experts.0.up_proj.weight");
-        let layout = match (0..shape.layers).any(|layer| weights.contains(&single_expert(layer))) {
-            true => Layout::HuggingFace,
-            false => Layout::Mlx,
-        };
+        let layout = Layout::of(weights, &shape);
         let embed_tokens =
             Embedding::load(&mut weights.layer("model.embed_tokens"), shape.vocab, shape.hidden)?;
         let layers = (0..shape.layers)
@@ -415,7 +479,7 @@ impl FromConfig for Model {
             })
             .collect::<Result<Vec<_>, _>>()?;
         let norm = layout.norm(&mut weights.layer("model.norm"), shape.hidden, shape.eps)?;
-        let lm_head = match args.tie_word_embeddings {
+        let lm_head = match shape.is_tied {
             true => None,
             false => {
                 Some(Linear::load(&mut weights.layer("lm_head"), shape.hidden, shape.vocab, false)?)
@@ -424,11 +488,11 @@ impl FromConfig for Model {
         if let Some(lm_head) = &lm_head {
             lm_head.eval()?;
         }
-        Ok(Model { shape, embed_tokens, layers, norm, lm_head })
+        Ok(Model { shape, embed_tokens, layers, norm, lm_head, family: PhantomData })
     }
 }
 
-impl Architecture for Model {
+impl<F: Family> Architecture for Model<F> {
     fn embed(&self, tokens: &Array) -> Result<Array, LmError> {
         Ok(self.embed_tokens.forward(tokens)?)
     }
@@ -457,7 +521,7 @@ impl Architecture for Model {
     }
 
     fn numerics_revision(&self) -> u32 {
-        NUMERICS_REVISION
+        F::NUMERICS_REVISION
     }
 
     fn vocab_size(&self) -> usize {
@@ -679,7 +743,7 @@ impl GatedDeltaNet {
         })
     }
 
-    /// The checkpoint groups q, k, v and z by key head, and likewise b and a; here the groups are
+    /// Grouped storage joins q, k, v and z by key head, and likewise b and a; here the groups are
     /// taken apart.
     fn load_projections(
         layer: &mut Layer,
@@ -687,6 +751,18 @@ impl GatedDeltaNet {
         norm: RmsNorm,
     ) -> Result<NormProjections<4>, LmError> {
         let LinearShape { key_heads, value_heads, key_dim, value_dim, .. } = shape.linear;
+        if shape.storage == Storage::Separate {
+            let mut linear = |name: &str, outputs| {
+                Linear::load(&mut layer.layer(name), shape.hidden, outputs, false)
+            };
+            let projections = [
+                linear("in_proj_qkv", shape.linear.channels())?,
+                linear("in_proj_z", value_heads * value_dim)?,
+                linear("in_proj_b", value_heads)?,
+                linear("in_proj_a", value_heads)?,
+            ];
+            return Ok(NormProjections::new(norm, projections)?);
+        }
         let sharing = value_heads / key_heads;
         let widths = [key_dim, key_dim, sharing * value_dim, sharing * value_dim];
         let in_proj_qkvz = Linear::load(

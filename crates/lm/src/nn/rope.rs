@@ -63,8 +63,9 @@ impl RopeSpec {
         let Some(value) = scaling.filter(|scaling| !scaling.is_null()) else { return Ok(rope) };
         let keys = Keys { value, base };
         match keys.kind() {
-            // What mlx-lm calls dynamic changes the base only beyond the context.
-            Some("default" | "dynamic") => {}
+            // What mlx-lm calls dynamic changes the base only beyond the context; with mrope, parts
+            // of a head are rotated by other positions only where there are images.
+            Some("default" | "dynamic" | "mrope") => {}
             Some("linear") => rope.position_scale = 1.0 / keys.positive("factor")?,
             Some("llama3") => rope.wavelengths = keys.llama3(dimensions)?,
             Some("yarn" | "deepseek_yarn") => {

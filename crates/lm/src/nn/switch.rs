@@ -61,21 +61,34 @@ enum GateUp {
 
 impl SwitchGlu {
     /// Takes the experts of the block `layer` (for example "model.layers.0.mlp"): MLX's stacked
-    /// `switch_mlp.*` or, if those are missing, Hugging Face's dense `experts.<index>.*`.
+    /// `switch_mlp.*` or, if those are missing, Hugging Face's dense `experts.<index>.*` or
+    /// `experts.gate_up_proj` and `experts.down_proj`.
     pub fn load(
         layer: &mut Layer,
         hidden: i32,
         intermediate: i32,
         num_experts: i32,
     ) -> Result<Self, LmError> {
-        let gate = SwitchLinear::load(layer, "gate_proj", hidden, intermediate, num_experts)?;
-        let up = SwitchLinear::load(layer, "up_proj", hidden, intermediate, num_experts)?;
-        let down_proj = SwitchLinear::load(layer, "down_proj", intermediate, hidden, num_experts)?;
-        down_proj.eval()?;
-        let gate_up_proj = match SwitchLinear::join(&gate, &up)? {
-            Some(joined) => GateUp::Joined(joined),
-            None => GateUp::Separate { gate, up },
+        let (gate_up_proj, down_proj) = if layer.holds("experts.gate_up_proj") {
+            let mut stacked = |name, outputs, inputs| -> Result<SwitchLinear, LmError> {
+                let weight = layer.take(name, &[num_experts, outputs, inputs])?;
+                Ok(SwitchLinear::Dense(ops::swap_axes(weight, 1, 2)?))
+            };
+            let joined = stacked("experts.gate_up_proj", 2 * intermediate, hidden)?;
+            (GateUp::Joined(joined), stacked("experts.down_proj", hidden, intermediate)?)
+        } else {
+            let mut load = |name, inputs, outputs| {
+                SwitchLinear::load(layer, name, inputs, outputs, num_experts)
+            };
+            let gate = load("gate_proj", hidden, intermediate)?;
+            let up = load("up_proj", hidden, intermediate)?;
+            let gate_up = match SwitchLinear::join(&gate, &up)? {
+                Some(joined) => GateUp::Joined(joined),
+                None => GateUp::Separate { gate, up },
+            };
+            (gate_up, load("down_proj", intermediate, hidden)?)
         };
+        down_proj.eval()?;
         match &gate_up_proj {
             GateUp::Joined(joined) => joined.eval()?,
             GateUp::Separate { gate, up } => {

@@ -18,7 +18,7 @@ fn check(changes: serde_json::Value, expected: Result<(&[i32], &[i32]), &str>) {
         config[name] = value.clone();
     }
     let args = ModelArgs::deserialize(&config).expect("arguments");
-    let found = Shape::check(&args).map_err(|error| match error {
+    let found = args.shape().map_err(|error| match error {
         LmError::Config { name, .. } => name,
         other => panic!("{changes}: {other}"),
     });
