@@ -625,13 +625,13 @@ def mistral3():
 
 
 def with_experts(model_type, **config):
-    """A small config, and its cases after a prompt of eight tokens: lists of experts are long enough."""
-    dense = small(model_type, intermediate_size=32, num_experts_per_tok=2, **(dict(vocab_size=28) | config))
+    """A small config, and its cases after a prompt of four tokens: lists of experts are long enough."""
+    dense = small(model_type, intermediate_size=32, num_experts_per_tok=2, **(dict(vocab_size=20) | config))
 
     def cases_of(**others):
         quant = dense | dict(quantization=quantization(4), torch_dtype="bfloat16")
         found = {"dense": Case(dense), "quant4": Case(quant)} | others
-        return {name: replace(case, num_tokens=8) for name, case in found.items()}
+        return {name: replace(case, num_tokens=4) for name, case in found.items()}
 
     return dense, cases_of
 
@@ -639,22 +639,20 @@ def with_experts(model_type, **config):
 def mixtral():
     dense, cases_of = with_experts("mixtral", num_local_experts=4)
     published = without(dense, "rms_norm_eps", "rope_theta", "num_experts_per_tok") | dict(
-        num_local_experts=3, num_hidden_layers=1, tie_word_embeddings=True, torch_dtype="bfloat16"
+        num_local_experts=3, tie_word_embeddings=True, torch_dtype="bfloat16"
     )
     return Family("mixtral", usual, cases_of(published=Case(published, mixtral_as_published)))
 
 
 def olmoe():
     dense, cases_of = with_experts("olmoe", num_experts=4, tie_word_embeddings=False)
-    other = dense | dict(num_hidden_layers=1, norm_topk_prob=True, attention_bias=True, tie_word_embeddings=True, torch_dtype="bfloat16")
+    other = dense | dict(num_experts=3, norm_topk_prob=True, tie_word_embeddings=True, torch_dtype="bfloat16")
     return Family("olmoe", usual, cases_of(unstacked=Case(other, unstacked)))
 
 
 def qwen2_moe():
-    dense, cases_of = with_experts("qwen2_moe", vocab_size=20, num_experts=4, moe_intermediate_size=32, shared_expert_intermediate_size=64)
-    one_layer = dense | dict(num_hidden_layers=1, torch_dtype="bfloat16")
-    quant = Case(one_layer | dict(quantization=quantization(4)))
-    return Family("qwen2_moe", usual, cases_of(quant4=quant, unstacked=Case(one_layer, unstacked)))
+    dense, cases_of = with_experts("qwen2_moe", vocab_size=16, num_experts=4, moe_intermediate_size=32, shared_expert_intermediate_size=64)
+    return Family("qwen2_moe", usual, cases_of(unstacked=Case(dense | dict(num_experts=2, torch_dtype="bfloat16"), unstacked)))
 
 
 FAMILIES = {
