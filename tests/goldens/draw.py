@@ -9,7 +9,8 @@ so no tensor depends on another, and every value is exact in its dtype. `patches
 dimension, bounds of its own: `[first row, end row, first column, end column, low, high]`.
 
 A tensor with `bits` is stored as MLX's affine quantization of these integers (`quantize`): `<layer>.weight` packed into U32, `<layer>.scales`
-and `<layer>.biases` in the tensor's dtype. Only integers are divided, so this is exact too.
+and `<layer>.biases` in the tensor's dtype. Only integers are divided, so this is exact too. With a `mode` as well it is stored as small
+floating-point numbers (`quantize_to_floats`), with one byte a group in `<layer>.scales` and no biases; all of that is integers too.
 """
 
 import hashlib
@@ -34,6 +35,7 @@ class Tensor:
     dtype: str = "F32"
     bits: int | None = None
     group_size: int | None = None
+    mode: str | None = None  # where it is not affine
     patches: list = field(default_factory=list)  # their bounds are numbers too, until `described`
 
     def with_shape(self, *shape):
@@ -52,6 +54,7 @@ class Tensor:
         entry = {"dtype": self.dtype, "shape": list(self.shape), "low": low, "high": high, "exponent": exponent}
         if self.bits:
             entry |= {"bits": self.bits, "group_size": self.group_size}
+            entry |= {"mode": self.mode} if self.mode else {}
         if self.patches:
             entry["patches"] = [[*patch[:4], *(round(b / 2**exponent) for b in patch[4:])] for patch in self.patches]
         return entry
@@ -101,6 +104,35 @@ def quantize(values, bits, group_size):
     return quants.reshape(values.shape), steps, lowest
 
 
+def floats(exponent_bits, mantissa_bits):
+    """The positive numbers of a floating-point format by their code, as integers, and the power of two that one of these integers is."""
+    codes = np.arange(2 ** (exponent_bits + mantissa_bits), dtype=np.int64)
+    exponents, mantissas = codes >> mantissa_bits, codes & (2**mantissa_bits - 1)
+    numbers = np.where(exponents == 0, mantissas, (mantissas + 2**mantissa_bits) << np.maximum(exponents - 1, 0))
+    return numbers, 2 - 2 ** (exponent_bits - 1) - mantissa_bits
+
+
+E2M1 = floats(2, 1)
+E4M3 = (floats(4, 3)[0][:-1], floats(4, 3)[1])  # the last is no number
+FINER = 20  # powers of two by which scales are finer than the integers
+
+
+def quantize_to_floats(values, exponent, mode, group_size):
+    """Codes and scale bytes of integers [rows, columns], which are counted in 2**exponent: each group's scale is the smallest with which its
+    largest number fits, and each number becomes the nearest, of two the smaller."""
+    numbers, unit = E4M3 if mode == "mxfp8" else E2M1
+    if mode == "nvfp4":
+        scales, first = E4M3[0][1:] << (E4M3[1] - exponent + FINER), 1
+    else:
+        scales, first = 1 << np.arange(40, dtype=np.int64), 127 + exponent - FINER
+    groups = values.reshape(len(values), -1, group_size)
+    sizes = np.abs(groups) << (FINER - unit)
+    chosen = np.searchsorted(scales * numbers[-1], sizes.max(-1))
+    codes = np.abs(sizes[..., None] - scales[chosen][..., None, None] * numbers).argmin(-1)
+    signs = (groups < 0) * (len(E4M3[0]) + 1 if mode == "mxfp8" else len(numbers))
+    return (codes + signs).reshape(values.shape), (chosen + first).astype(np.uint8)
+
+
 def packed(quants, bits):
     """Each row is a stream of bits, the lowest first, of its quants one after another."""
     stream = (quants[..., None] >> np.arange(bits)) & 1
@@ -112,7 +144,12 @@ def draw(seed, entries):
     stored = {}
     for name, entry in entries.items():
         values, shape, dtype, exponent = integers(seed, name, entry), entry["shape"], entry["dtype"], entry["exponent"]
-        if bits := entry.get("bits"):
+        if mode := entry.get("mode"):
+            bits, layer, lead = entry["bits"], name.removesuffix(".weight"), shape[:-1]
+            codes, scales = quantize_to_floats(values, exponent, mode, entry["group_size"])
+            stored[name] = ("U32", [*lead, shape[-1] * bits // 32], packed(codes, bits))
+            stored[f"{layer}.scales"] = ("U8", [*lead, scales.shape[-1]], scales.tobytes())
+        elif bits := entry.get("bits"):
             quants, scales, biases = quantize(values, bits, entry["group_size"])
             layer, lead, groups = name.removesuffix(".weight"), shape[:-1], shape[-1] // entry["group_size"]
             stored[name] = ("U32", [*lead, shape[-1] * bits // 32], packed(quants, bits))

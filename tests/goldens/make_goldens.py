@@ -229,16 +229,29 @@ class Family:
     cases: dict
 
 
-def quantization(bits, group_size=32, **layers):
-    """The config entry; a layer is named with `__` for `.`, and takes False or (bits, group_size)."""
-    entry = {"group_size": group_size, "bits": bits, "mode": "affine"}
+def quantization(bits, group_size=32, mode="affine", **layers):
+    """The config entry; a layer is named with `__` for `.`, and takes False or (bits, group_size) or these with a mode."""
+    entry = {"group_size": group_size, "bits": bits, "mode": mode}
     for name, choice in layers.items():
-        entry[name.replace("__", ".")] = choice and {"bits": choice[0], "group_size": choice[1]}
+        entry[name.replace("__", ".")] = choice and dict(zip(("bits", "group_size", "mode"), choice, strict=False))
     return entry
 
 
 def without(config, *names):
     return {name: value for name, value in config.items() if name not in names}
+
+
+def llama_of_small_floats(quant):
+    """Few tokens: what is new is how matrices are stored."""
+    small = quant | dict(vocab_size=24)
+    mixed = quantization(
+        4, 32, "mxfp4", lm_head=(8, 32, "mxfp8"), model__embed_tokens=(4, 16, "nvfp4"), model__layers__0__self_attn__k_proj=(4, 32),
+        model__layers__0__self_attn__v_proj=(4, 16, "nvfp4"), model__layers__0__mlp__gate_proj=(8, 32, "mxfp8"),
+        model__layers__0__mlp__up_proj=(8, 32), model__layers__0__mlp__down_proj=False,
+    )  # fmt: skip
+    formats = {"mxfp4": (4, 32), "mxfp8": (8, 32), "nvfp4": (4, 16)}
+    entries = {mode: quantization(*sizes, mode) for mode, sizes in formats.items()} | {"mxfp4-mixed": mixed}
+    return {name: Case(small | dict(quantization=entry), num_tokens=8) for name, entry in entries.items()}
 
 
 def llama():
@@ -268,6 +281,7 @@ def llama():
         **{f"quant{bits}": Case(quant | dict(quantization=quantization(bits))) for bits in (2, 3, 5, 6, 8)},
         # mlx_lm.convert writes the entry under both keys; this folder has the second only.
         "quantization-config": Case(quant | dict(quantization_config=quantization(4))),
+        **llama_of_small_floats(quant),
         "rope-llama3": Case(quant | dict(rope_scaling=llama3, quantization=quantization(4)), num_tokens=72),
         "rope-linear": Case(dense | dict(rope_scaling={"type": "linear", "factor": 2.0})),
         "rope-traditional": Case(dense | dict(rope_traditional=True)),
@@ -702,14 +716,27 @@ def tensors_of(family, case):
         for name, layer in model.named_modules():
             if hasattr(layer, "to_quantized") and (choice := entry.get(name, entry)):
                 tensor = tensors[f"{name}.weight"]
-                tensor.bits, tensor.group_size = choice["bits"], choice["group_size"]
+                tensor.bits, tensor.group_size, mode = choice["bits"], choice["group_size"], choice.get("mode", "affine")
+                if mode != "affine":
+                    tensor.mode = mode
+                    # Otherwise all scales are the same power of two.
+                    tensor.patches = [[0, tensor.shape[0] // 2, 0, 32, tensor.low / 3, tensor.high / 3]]
     return {name: tensor.described() for name, tensor in sorted(case.stored(tensors).items())}
 
 
 def check_quantization(weights, stored):
     """That MLX reads back from the packed words what was packed."""
     for name, entry in weights["tensors"].items():
-        if bits := entry.get("bits"):
+        if mode := entry.get("mode"):
+            scales = stored[f"{name.removesuffix('.weight')}.scales"]
+            words, scales = (np.frombuffer(data, kind).reshape(shape) for (_, shape, data), kind in ((stored[name], "<u4"), (scales, "u1")))
+            found = mx.dequantize(mx.array(words), mx.array(scales), group_size=entry["group_size"], bits=entry["bits"], mode=mode, dtype=mx.float32)
+            wanted = np.ldexp(integers(weights["seed"], name, entry).astype(np.float64), entry["exponent"])
+            found, largest = np.array(found), np.abs(wanted).max()
+            # As far as rounding goes: of 4 bits half of what lies between 4 and 6, of 8 bits half an eighth of a power of two.
+            off = np.abs(found.reshape(wanted.shape) - wanted).max()
+            assert off <= largest * (1 / 16 if mode == "mxfp8" else 1 / 4) and len(np.unique(scales)) > 1, (name, off, largest)
+        elif bits := entry.get("bits"):
             values = integers(weights["seed"], name, entry)
             quants, steps, lowest = quantize(values, bits, entry["group_size"])
             shape = (len(values), -1)

@@ -1,6 +1,7 @@
 //! Reading and checking config.json.
 
 use std::collections::BTreeMap;
+use std::ffi::CStr;
 use std::path::Path;
 
 use cairn_formats::{MAX_CONFIG_BYTES, read_file};
@@ -144,13 +145,70 @@ pub fn check_rope_entry(
     check_positive(name, value.ok_or(missing)?)
 }
 
-/// The settings of a quantized matrix, in MLX's affine mode.
+/// How the numbers of a quantized matrix are stored, in MLX's terms.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum QuantizationMode {
+    /// Integers with a floating-point scale and bias per group.
+    Affine,
+    /// Floating-point numbers of 4 bits (E2M1) with a power of two per group of 32.
+    Mxfp4,
+    /// Floating-point numbers of 8 bits (E4M3) with a power of two per group of 32.
+    Mxfp8,
+    /// Floating-point numbers of 4 bits (E2M1) with a scale of 8 bits (E4M3) per group of 16.
+    Nvfp4,
+}
+
+impl QuantizationMode {
+    const ALL: [QuantizationMode; 4] = [
+        QuantizationMode::Affine,
+        QuantizationMode::Mxfp4,
+        QuantizationMode::Mxfp8,
+        QuantizationMode::Nvfp4,
+    ];
+
+    /// MLX's name of the mode.
+    pub fn name(self) -> &'static CStr {
+        match self {
+            QuantizationMode::Affine => c"affine",
+            QuantizationMode::Mxfp4 => c"mxfp4",
+            QuantizationMode::Mxfp8 => c"mxfp8",
+            QuantizationMode::Nvfp4 => c"nvfp4",
+        }
+    }
+
+    /// Whether each group has a bias beside its scale. Then both are floating-point numbers of the
+    /// checkpoint's type; otherwise a scale is one byte.
+    pub fn has_biases(self) -> bool {
+        self == QuantizationMode::Affine
+    }
+
+    /// The group size and bits of a config that names none.
+    fn usual(self) -> (i64, i64) {
+        match self {
+            QuantizationMode::Affine => (64, 4),
+            QuantizationMode::Mxfp4 => (32, 4),
+            QuantizationMode::Mxfp8 => (32, 8),
+            QuantizationMode::Nvfp4 => (16, 4),
+        }
+    }
+}
+
+/// The settings of a quantized matrix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Quantization {
-    /// How many elements share a scale and bias: 32, 64 or 128.
+    /// How its numbers are stored.
+    pub mode: QuantizationMode,
+    /// How many elements share a scale: 32, 64 or 128 in affine mode, else the mode's only size.
     pub group_size: i32,
-    /// Bits per element: 2, 3, 4, 5, 6 or 8.
+    /// Bits per element: 2, 3, 4, 5, 6 or 8 in affine mode, else the mode's only number.
     pub bits: i32,
+}
+
+impl Quantization {
+    /// Settings in affine mode.
+    pub fn affine(group_size: i32, bits: i32) -> Self {
+        Quantization { mode: QuantizationMode::Affine, group_size, bits }
+    }
 }
 
 /// The `quantization` (or `quantization_config`) section of config.json: default settings, and
@@ -218,16 +276,33 @@ fn settings(entry: &serde_json::Value) -> Result<Quantization, LmError> {
         None => Some(default),
         Some(value) => value.as_i64(),
     };
-    if let Some(mode) =
-        entry.get("mode").and_then(|mode| mode.as_str()).filter(|mode| *mode != "affine")
-    {
-        return Err(invalid(&serde_json::json!(mode), "only the mode 'affine' can be loaded"));
-    }
-    match (number("group_size", 64), number("bits", 4)) {
-        (Some(group_size @ (32 | 64 | 128)), Some(bits @ (2 | 3 | 4 | 5 | 6 | 8))) => {
-            Ok(Quantization { group_size: group_size as i32, bits: bits as i32 })
+    let mode = match entry.get("mode").and_then(|mode| mode.as_str()) {
+        None => QuantizationMode::Affine,
+        Some(name) => QuantizationMode::ALL
+            .into_iter()
+            .find(|mode| mode.name().to_bytes() == name.as_bytes())
+            .ok_or_else(|| {
+                let allowed = "only the modes 'affine', 'mxfp4', 'mxfp8' and 'nvfp4' can be loaded";
+                invalid(&serde_json::json!(name), allowed)
+            })?,
+    };
+    let (usual_group_size, usual_bits) = mode.usual();
+    match (number("group_size", usual_group_size), number("bits", usual_bits)) {
+        (Some(group_size @ (32 | 64 | 128)), Some(bits @ (2 | 3 | 4 | 5 | 6 | 8)))
+            if mode == QuantizationMode::Affine =>
+        {
+            Ok(Quantization::affine(group_size as i32, bits as i32))
         }
-        _ => Err(invalid(entry, "group_size must be 32, 64 or 128 and bits 2, 3, 4, 5, 6 or 8")),
+        (Some(group_size), Some(bits)) if mode.usual() == (group_size, bits) => {
+            Ok(Quantization { mode, group_size: group_size as i32, bits: bits as i32 })
+        }
+        _ if mode == QuantizationMode::Affine => {
+            Err(invalid(entry, "group_size must be 32, 64 or 128 and bits 2, 3, 4, 5, 6 or 8"))
+        }
+        _ => {
+            let only = format!("group_size must be {usual_group_size} and bits {usual_bits}");
+            Err(invalid(entry, &format!("{only} in this mode")))
+        }
     }
 }
 
@@ -254,7 +329,36 @@ mod tests {
         let settings = json!({ "group_size": 32, "bits": 8 });
         let config = json!({ "quantization": null, "quantization_config": settings });
         let parsed = QuantizationConfig::parse(&config).expect("a quantization");
-        let expected = Some(Quantization { group_size: 32, bits: 8 });
+        let expected = Some(Quantization::affine(32, 8));
         assert_eq!(parsed.layer("model.layers.0.mlp.up_proj"), expected);
+    }
+
+    #[test]
+    fn each_mode_has_sizes_of_its_own_and_layers_without_a_mode_are_affine() {
+        let parse = |settings: serde_json::Value| {
+            QuantizationConfig::parse(&json!({ "quantization": settings }))
+        };
+        let common = |settings| parse(settings).expect("settings").common().expect("quantized");
+        use QuantizationMode::{Mxfp4, Mxfp8, Nvfp4};
+        for (name, mode, group_size, bits) in
+            [("mxfp4", Mxfp4, 32, 4), ("mxfp8", Mxfp8, 32, 8), ("nvfp4", Nvfp4, 16, 4)]
+        {
+            let expected = Quantization { mode, group_size, bits };
+            let all = json!({ "mode": name, "group_size": group_size, "bits": bits });
+            assert_eq!(common(all), expected);
+            assert_eq!(common(json!({ "mode": name })), expected);
+            for spoilt in [
+                json!({ "mode": name, "group_size": 64, "bits": bits }),
+                json!({ "mode": name, "group_size": group_size, "bits": 6 }),
+            ] {
+                let error = parse(spoilt).expect_err("no such format").to_string();
+                let sizes = format!("group_size must be {group_size} and bits {bits}");
+                assert!(error.contains(&sizes), "{error}");
+            }
+        }
+        let error = parse(json!({ "mode": "mxfp6" })).expect_err("unknown").to_string();
+        assert!(error.contains("'mxfp4', 'mxfp8' and 'nvfp4'"), "{error}");
+        let mixed = parse(json!({ "mode": "mxfp4", "lm_head": { "bits": 8 } })).expect("mixed");
+        assert_eq!(mixed.layer("lm_head"), Some(Quantization::affine(64, 8)));
     }
 }

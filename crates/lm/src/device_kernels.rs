@@ -4,10 +4,11 @@ use std::cell::{Cell, RefCell};
 use std::fmt::Debug;
 use std::rc::Rc;
 
-use mlx_rs::Array;
 use mlx_rs::error::Exception;
+use mlx_rs::{Array, Dtype};
 
 use crate::config::Quantization;
+use crate::device::ComputeDevice;
 
 /// The kernels of one device, chosen when a model is loaded.
 ///
@@ -50,16 +51,17 @@ pub trait Kernel: Debug {
     fn call(&self, inputs: &[&Array]) -> Result<Option<Vec<Array>>, Exception>;
 }
 
-/// The rows of a quantized matrix: packed integers with a scale and bias per group.
+/// The rows of a quantized matrix: packed numbers with a scale and, in affine mode, a bias per
+/// group.
 #[derive(Debug, Clone, Copy)]
 pub struct QuantizedRows<'a> {
     /// u32 `[.., N, K * bits / 32]`
     pub packed: &'a Array,
     /// `[.., N, K / group_size]`
     pub scales: &'a Array,
-    /// `[.., N, K / group_size]`
-    pub biases: &'a Array,
-    /// Group size and bits.
+    /// `[.., N, K / group_size]`; `None` unless the mode is affine.
+    pub biases: Option<&'a Array>,
+    /// Mode, group size and bits.
     pub settings: Quantization,
 }
 
@@ -72,6 +74,16 @@ impl QuantizedRows<'_> {
     /// K, the length of a row.
     pub fn num_inputs(&self) -> i32 {
         self.packed.dim(-1) * 32 / self.settings.bits
+    }
+
+    /// The type that their numbers have when they are dequantized. Scales of one byte say none: then
+    /// it is the one in which the device computes and, where that is any, MLX's own choice. Each of
+    /// these numbers is exact in it.
+    pub fn dtype(&self) -> Dtype {
+        match self.settings.mode.has_biases() {
+            true => self.scales.dtype(),
+            false => ComputeDevice::current().compute_dtype().unwrap_or(Dtype::Bfloat16),
+        }
     }
 }
 

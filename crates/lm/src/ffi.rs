@@ -15,7 +15,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use mlx_rs::error::{Exception, Result};
 use mlx_rs::{Array, Dtype, Stream};
 
+use crate::config::Quantization;
 use crate::device::ComputeDevice;
+use crate::device_kernels::QuantizedRows;
 
 /// `array[start..stop]` on every axis with stride 1, as a view.
 ///
@@ -182,6 +184,126 @@ pub fn array_bytes(array: &Array) -> Result<&[u8]> {
         }
         Ok(std::slice::from_raw_parts(data, array.nbytes()))
     }
+}
+
+/// `x` `[..., K]` times the rows of a quantized matrix: `[..., N]`.
+pub fn quantized_matmul(x: &Array, rows: QuantizedRows<'_>) -> Result<Array> {
+    let stream = Stream::thread_local_or_default();
+    let Quantization { mode, group_size, bits } = rows.settings;
+    // SAFETY: all handles and the mode's name are live for the call; an empty handle stands for
+    // biases that there are not; `result` is an empty handle that MLX fills.
+    unsafe {
+        let mut result = mlx_sys::mlx_array_new();
+        let status = mlx_sys::mlx_quantized_matmul(
+            &mut result,
+            x.as_ptr(),
+            rows.packed.as_ptr(),
+            rows.scales.as_ptr(),
+            handle(rows.biases),
+            true,
+            some(group_size),
+            some(bits),
+            mode.name().as_ptr(),
+            stream.as_ptr(),
+        );
+        finish(result, status, "quantized_matmul")
+    }
+}
+
+/// As [`quantized_matmul`] with the matrices `indices` of several, which are stacked along a first
+/// axis: `x` `[..., 1, K]` to `[..., 1, N]`.
+pub fn gather_qmm(
+    x: &Array,
+    rows: QuantizedRows<'_>,
+    indices: &Array,
+    are_sorted: bool,
+) -> Result<Array> {
+    let stream = Stream::thread_local_or_default();
+    let Quantization { mode, group_size, bits } = rows.settings;
+    // SAFETY: as in `quantized_matmul`; x is taken as it is without indices of its own.
+    unsafe {
+        let mut result = mlx_sys::mlx_array_new();
+        let status = mlx_sys::mlx_gather_qmm(
+            &mut result,
+            x.as_ptr(),
+            rows.packed.as_ptr(),
+            rows.scales.as_ptr(),
+            handle(rows.biases),
+            mlx_sys::mlx_array_new(),
+            indices.as_ptr(),
+            true,
+            some(group_size),
+            some(bits),
+            mode.name().as_ptr(),
+            are_sorted,
+            stream.as_ptr(),
+        );
+        finish(result, status, "gather_qmm")
+    }
+}
+
+/// The numbers of quantized rows, in the type that [`QuantizedRows::dtype`] says.
+pub fn dequantize(rows: QuantizedRows<'_>) -> Result<Array> {
+    let stream = Stream::thread_local_or_default();
+    let Quantization { mode, group_size, bits } = rows.settings;
+    // Scales with a type of their own give it to the numbers.
+    let value = rows.dtype() as mlx_sys::mlx_dtype;
+    let dtype = mlx_sys::mlx_optional_dtype { value, has_value: !mode.has_biases() };
+    // SAFETY: as in `quantized_matmul`; an empty handle stands for no further scale.
+    unsafe {
+        let mut result = mlx_sys::mlx_array_new();
+        let status = mlx_sys::mlx_dequantize(
+            &mut result,
+            rows.packed.as_ptr(),
+            rows.scales.as_ptr(),
+            handle(rows.biases),
+            some(group_size),
+            some(bits),
+            mode.name().as_ptr(),
+            mlx_sys::mlx_array_new(),
+            dtype,
+            stream.as_ptr(),
+        );
+        finish(result, status, "dequantize")
+    }
+}
+
+/// The packed numbers, the scales and the biases, if the mode has any, of the quantized `weight`.
+#[cfg(test)]
+pub(crate) fn quantize(
+    weight: &Array,
+    settings: Quantization,
+) -> Result<(Array, Array, Option<Array>)> {
+    let stream = Stream::thread_local_or_default();
+    // SAFETY: as in `dequantize`; the list is freed once.
+    unsafe {
+        let mut results = mlx_sys::mlx_vector_array_new();
+        let status = mlx_sys::mlx_quantize(
+            &mut results,
+            weight.as_ptr(),
+            some(settings.group_size),
+            some(settings.bits),
+            settings.mode.name().as_ptr(),
+            mlx_sys::mlx_array_new(),
+            stream.as_ptr(),
+        );
+        let mut arrays = arrays_of(results).into_iter();
+        mlx_sys::mlx_vector_array_free(results);
+        match (status, arrays.next(), arrays.next()) {
+            (0, Some(packed), Some(scales)) => Ok((packed, scales, arrays.next())),
+            _ => Err(Exception::custom("quantize was refused")),
+        }
+    }
+}
+
+/// The array's handle, or an empty one, which owns nothing.
+fn handle(array: Option<&Array>) -> mlx_sys::mlx_array {
+    // SAFETY: the call only makes an empty handle.
+    array.map_or_else(|| unsafe { mlx_sys::mlx_array_new() }, Array::as_ptr)
+}
+
+fn some(value: i32) -> mlx_sys::mlx_optional_int {
+    mlx_sys::mlx_optional_int { value, has_value: true }
 }
 
 /// Whether an evaluated array is computed; does not wait. `false` for one that nobody evaluates.

@@ -86,7 +86,7 @@ impl TensorList {
     }
 
     /// Bytes of these tensors in files, if every matrix that can be packed is, and all other numbers
-    /// have `float_bytes`. Scales and biases take two floating-point numbers a group.
+    /// have `float_bytes`. A group takes two floating-point numbers, its scale and bias, or one byte.
     pub(crate) fn stored_bytes(
         &self,
         quantization: &QuantizationConfig,
@@ -95,9 +95,10 @@ impl TensorList {
     ) -> u64 {
         self.sum(with_optional, |needed, numbers| match needed.packing(quantization) {
             None => numbers.saturating_mul(float_bytes),
-            Some(Quantization { group_size, bits }) => {
+            Some(Quantization { mode, group_size, bits }) => {
                 let packed = numbers / 8 * bits as u64;
-                packed.saturating_add(numbers / group_size as u64 * 2 * float_bytes)
+                let group_bytes = if mode.has_biases() { 2 * float_bytes } else { 1 };
+                packed.saturating_add(numbers / group_size as u64 * group_bytes)
             }
         })
     }
@@ -224,7 +225,7 @@ struct Headers<'a> {
 }
 
 impl Headers<'_> {
-    /// Takes the matrix at `path`, with its scales and biases if it is packed.
+    /// Takes the matrix at `path`, with its scales and, in affine mode, biases if it is packed.
     fn take_matrix(&mut self, path: &str, rows: &[i32], inputs: i32) -> Result<(), LmError> {
         let shape = |columns: i32| [rows, &[columns]].concat();
         let weight = format!("{path}.weight");
@@ -232,12 +233,15 @@ impl Headers<'_> {
         if !self.remaining.contains_key(scales.as_str()) {
             return self.take(&weight, &[&shape(inputs)]);
         }
-        let Quantization { group_size, bits } = self.quantization.of_packed(path)?;
+        let Quantization { mode, group_size, bits } = self.quantization.of_packed(path)?;
         check_groups(path, inputs, group_size)?;
         self.take(&weight, &[&shape(inputs * bits / 32)])?;
         let groups = shape(inputs / group_size);
         self.take(&scales, &[&groups])?;
-        self.take(&format!("{path}.biases"), &[&groups])
+        match mode.has_biases() {
+            true => self.take(&format!("{path}.biases"), &[&groups]),
+            false => Ok(()),
+        }
     }
 
     fn take(&mut self, name: &str, shapes: &[&[i32]]) -> Result<(), LmError> {

@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use cairn_formats::safetensors::{self, SafetensorsFile, TensorEntry};
-use mlx_rs::{Array, Dtype, ops};
+use mlx_rs::{Array, Dtype};
 
 use crate::LmError;
 use crate::config::{Quantization, QuantizationConfig};
 use crate::device::ComputeDevice;
-use crate::device_kernels::Kernels;
+use crate::device_kernels::{Kernels, QuantizedRows};
 use crate::ffi;
 use crate::load_progress::{LoadProgress, OnPart, PART_BYTES};
 use crate::tensor_list::check_groups;
@@ -232,14 +232,14 @@ impl Layer<'_> {
         self.weights.keep_quantized
     }
 
-    /// Takes `weight` `[outputs, inputs * bits / 32]` (u32), `scales` and `biases` `[outputs,
-    /// inputs / group_size]`.
+    /// Takes `weight` `[outputs, inputs * bits / 32]` (u32), `scales` and, in affine mode, `biases`
+    /// `[outputs, inputs / group_size]`.
     pub fn take_quantized(
         &mut self,
         inputs: i32,
         outputs: i32,
         settings: Quantization,
-    ) -> Result<(Array, Array, Array), LmError> {
+    ) -> Result<(Array, Array, Option<Array>), LmError> {
         self.take_packed(&[outputs], inputs, settings)
     }
 
@@ -250,7 +250,7 @@ impl Layer<'_> {
         inputs: i32,
         outputs: i32,
         settings: Quantization,
-    ) -> Result<(Array, Array, Array), LmError> {
+    ) -> Result<(Array, Array, Option<Array>), LmError> {
         self.take_packed(&[num_experts, outputs], inputs, settings)
     }
 
@@ -259,14 +259,16 @@ impl Layer<'_> {
         rows: &[i32],
         inputs: i32,
         settings: Quantization,
-    ) -> Result<(Array, Array, Array), LmError> {
+    ) -> Result<(Array, Array, Option<Array>), LmError> {
         let shape = |columns: i32| [rows, &[columns]].concat();
         // A group of 32 or more fills whole u32 for any bits.
         check_groups(&self.path, inputs, settings.group_size)?;
         let groups = shape(inputs / settings.group_size);
         let weight = format!("{}.weight", self.path);
         let weight = self.weights.read(&weight, &shape(inputs * settings.bits / 32), None)?;
-        Ok((weight, self.take("scales", &groups)?, self.take("biases", &groups)?))
+        let scales = self.take("scales", &groups)?;
+        let has_biases = settings.mode.has_biases();
+        Ok((weight, scales, has_biases.then(|| self.take("biases", &groups)).transpose()?))
     }
 
     /// Whether the files hold the tensor `name` of this layer.
@@ -280,23 +282,23 @@ impl Layer<'_> {
         &self,
         weight: &Array,
         scales: &Array,
-        biases: &Array,
+        biases: Option<&Array>,
         settings: Quantization,
     ) -> Result<Array, LmError> {
-        let Quantization { group_size, bits, .. } = settings;
+        let all = QuantizedRows { packed: weight, scales, biases, settings };
         let mut shape = weight.shape().to_vec();
         let Some(columns) = shape.last_mut() else { return Ok(weight.clone()) };
-        *columns = *columns * 32 / bits;
+        *columns = all.num_inputs();
         let columns = *columns;
-        let row_bytes = columns as usize * scales.item_size();
+        let row_bytes = columns as usize * ffi::item_size(all.dtype());
         let num_rows = shape.iter().product::<i32>() / columns.max(1);
         let num_bytes = num_rows as usize * row_bytes;
         if num_bytes <= self.weights.part_bytes {
-            let dense = ops::dequantize(weight, scales, biases, group_size, bits)?;
+            let dense = ffi::dequantize(all)?;
             dense.eval()?;
             return Ok(dense);
         }
-        let mut dense = ffi::ArrayBuffer::zeros(&shape, scales.dtype())?;
+        let mut dense = ffi::ArrayBuffer::zeros(&shape, all.dtype())?;
         let part = (self.weights.part_bytes / row_bytes).max(1);
         for first in (0..num_rows).step_by(part) {
             self.weights.pause()?;
@@ -305,8 +307,10 @@ impl Layer<'_> {
                 let all = array.reshape(&[num_rows, -1])?;
                 Ok(ffi::slice(&all, &[first, 0], &[stop, all.dim(1)])?)
             };
-            let (weight, scales, biases) = (rows(weight)?, rows(scales)?, rows(biases)?);
-            let rows = ops::dequantize(weight, scales, &biases, group_size, bits)?;
+            let (packed, scales) = (&rows(weight)?, &rows(scales)?);
+            let biases = biases.map(rows).transpose()?;
+            let part = QuantizedRows { packed, scales, biases: biases.as_ref(), settings };
+            let rows = ffi::dequantize(part)?;
             let target = &mut dense.bytes_mut()[first as usize * row_bytes..][..rows.nbytes()];
             target.copy_from_slice(ffi::array_bytes(&rows)?);
         }
@@ -415,11 +419,12 @@ mod tests {
         let mut layer = weights.layer("fc");
         let settings = layer.quantization().unwrap().unwrap();
         let (weight, scales, biases) = layer.take_quantized(64, 24, settings).unwrap();
-        let dequantized = layer.dequantize(&weight, &scales, &biases, settings).unwrap();
+        let dequantized = layer.dequantize(&weight, &scales, biases.as_ref(), settings).unwrap();
         let dense = weights.layer("dense").take("weight", &[30, 7]).unwrap();
         assert_eq!((dequantized.dtype(), dense.dtype()), (Dtype::Float32, Dtype::Float32));
         weights.finish("a test").unwrap();
-        (vec![weight, scales, biases, dequantized, dense], pauses.take())
+        let packed = [weight, scales].into_iter().chain(biases);
+        (packed.chain([dequantized, dense]).collect(), pauses.take())
     }
 
     #[test]

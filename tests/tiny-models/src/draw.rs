@@ -27,6 +27,7 @@ struct Entry {
     exponent: i32,
     bits: Option<usize>,
     group_size: Option<usize>,
+    mode: Option<Mode>,
     #[serde(default)]
     patches: Vec<Patch>,
 }
@@ -40,6 +41,15 @@ enum Float {
     F32,
     #[serde(rename = "BF16")]
     Bf16,
+}
+
+/// A quantization to small floating-point numbers.
+#[derive(Clone, Copy, PartialEq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Mode {
+    Mxfp4,
+    Mxfp8,
+    Nvfp4,
 }
 
 /// One tensor as the checkpoint stores it.
@@ -64,15 +74,22 @@ pub(crate) fn draw(weights: &Weights) -> BTreeMap<String, Stored> {
             stored.insert(name.clone(), Stored { dtype, shape: entry.shape.clone(), data });
             continue;
         };
-        let quantized = quantize(&values, bits, group_size);
         let layer = name.strip_suffix(".weight").unwrap_or(name);
         let with_last = |length| [&entry.shape[..entry.shape.len() - 1], &[length]].concat();
         let columns = entry.columns();
-        let quants = Stored {
+        let words = |quants: &[i64]| Stored {
             dtype: Dtype::U32,
             shape: with_last(columns * bits / 32),
-            data: packed(&quantized.quants, bits),
+            data: packed(quants, bits),
         };
+        if let Some(mode) = entry.mode {
+            let (codes, data) = quantize_to_floats(&values, entry.exponent, mode, group_size);
+            let shape = with_last(columns / group_size);
+            stored.insert(format!("{layer}.scales"), Stored { dtype: Dtype::U8, shape, data });
+            stored.insert(name.clone(), words(&codes));
+            continue;
+        }
+        let quantized = quantize(&values, bits, group_size);
         let of_groups = |values: &[i64]| Stored {
             dtype: entry.dtype.stored(),
             shape: with_last(columns / group_size),
@@ -80,7 +97,7 @@ pub(crate) fn draw(weights: &Weights) -> BTreeMap<String, Stored> {
         };
         stored.insert(format!("{layer}.scales"), of_groups(&quantized.steps));
         stored.insert(format!("{layer}.biases"), of_groups(&quantized.lowest));
-        stored.insert(name.clone(), quants);
+        stored.insert(name.clone(), words(&quantized.quants));
     }
     stored
 }
@@ -178,6 +195,59 @@ fn quantize(values: &[i64], bits: usize, group_size: usize) -> Quantized {
         quantized.lowest.push(lowest);
     }
     quantized
+}
+
+/// Powers of two by which scales are finer than the integers of a tensor.
+const FINER: i32 = 20;
+
+/// The positive numbers of a floating-point format by their code, as integers, and the power of two
+/// that one of these integers is.
+fn floats(exponent_bits: u32, mantissa_bits: u32) -> (Vec<i64>, i32) {
+    let number = |code: i64| {
+        let (exponent, mantissa) = (code >> mantissa_bits, code & ((1 << mantissa_bits) - 1));
+        match exponent {
+            0 => mantissa,
+            _ => (mantissa + (1 << mantissa_bits)) << (exponent - 1),
+        }
+    };
+    let numbers = (0..1 << (exponent_bits + mantissa_bits)).map(number).collect();
+    (numbers, 2 - (1 << (exponent_bits - 1)) - mantissa_bits as i32)
+}
+
+/// A code for each value and a byte for each group: its scale is the smallest with which its largest
+/// number fits, and each number becomes the nearest, of two the smaller.
+fn quantize_to_floats(
+    values: &[i64],
+    exponent: i32,
+    mode: Mode,
+    group_size: usize,
+) -> (Vec<i64>, Vec<u8>) {
+    let e4m3 = || {
+        let (mut numbers, unit) = floats(4, 3);
+        numbers.pop(); // it is no number
+        (numbers, unit)
+    };
+    let (numbers, unit) = if mode == Mode::Mxfp8 { e4m3() } else { floats(2, 1) };
+    let sign = if mode == Mode::Mxfp8 { 0x80 } else { 0x8 };
+    let (scales, first): (Vec<i64>, i32) = if mode == Mode::Nvfp4 {
+        let (scales, unit) = e4m3();
+        (scales[1..].iter().map(|scale| scale << (unit - exponent + FINER)).collect(), 1)
+    } else {
+        ((0..40).map(|power| 1 << power).collect(), 127 + exponent - FINER)
+    };
+    let (mut codes, mut bytes) = (Vec::with_capacity(values.len()), Vec::new());
+    for group in values.chunks(group_size) {
+        let size = |value: i64| value.abs() << (FINER - unit);
+        let largest = group.iter().map(|&value| size(value)).max().unwrap_or(0);
+        let chosen = scales.partition_point(|scale| scale * numbers[numbers.len() - 1] < largest);
+        bytes.push((chosen as i32 + first) as u8);
+        for &value in group {
+            let distance = |code: &usize| (size(value) - scales[chosen] * numbers[*code]).abs();
+            let code = (0..numbers.len()).min_by_key(distance).unwrap_or(0) as i64;
+            codes.push(if value < 0 { code + sign } else { code });
+        }
+    }
+    (codes, bytes)
 }
 
 /// A stream of bits, the lowest first; rows fill whole words, so that it needs not know of them.

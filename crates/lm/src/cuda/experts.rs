@@ -45,9 +45,9 @@ impl ExpertKernels {
             return None;
         }
         let owned = |rows: &crate::device_kernels::QuantizedRows<'_>| {
-            [rows.packed, rows.scales, rows.biases].map(Array::clone)
+            Some([rows.packed, rows.scales, rows.biases?].map(Array::clone))
         };
-        let (gate_up_arrays, down_arrays) = (owned(&gate_up), owned(&down));
+        let (gate_up_arrays, down_arrays) = (owned(&gate_up)?, owned(&down)?);
         let groups = [gate_up.settings.group_size, down.settings.group_size];
         let (route, product) = (kernels.route.clone(), kernels.expert_product.clone());
         let compiled = traced(move |[x, logits, residual]: &[Array; 3]| {

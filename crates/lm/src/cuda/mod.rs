@@ -24,6 +24,7 @@ use std::rc::Rc;
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, Dtype};
 
+use crate::config::QuantizationMode;
 use crate::device_kernels::{
     DeviceKernels, Experts, Fusion, HeadShape, Kernel, Kernels, QuantizedRows, Rotation,
 };
@@ -136,16 +137,17 @@ fn is_bfloat16(array: &Array) -> bool {
     array.dtype() == Dtype::Bfloat16
 }
 
-/// A matrix in the format of the kernels: 4 bits, bfloat16 scales, a number of rows that every
-/// launch divides among its warps.
+/// A matrix in the format of the kernels: affine with 4 bits, bfloat16 scales, a number of rows that
+/// every launch divides among its warps.
 fn is_readable(rows: &QuantizedRows<'_>) -> bool {
     /// The longest vector that fits a block's shared memory.
     const MAX_INPUTS: i32 = 20_480;
-    rows.settings.bits == 4
+    rows.settings.mode == QuantizationMode::Affine
+        && rows.settings.bits == 4
         && rows.num_inputs() <= MAX_INPUTS
         && rows.num_rows() % 8 == 0
         && is_bfloat16(rows.scales)
-        && is_bfloat16(rows.biases)
+        && rows.biases.is_some_and(is_bfloat16)
 }
 
 /// Whether MLX computes on a CUDA device of compute capability 8.0 or more, the first with bfloat16

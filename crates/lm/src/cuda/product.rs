@@ -75,7 +75,7 @@ impl Product {
         let matrix = Matrix {
             packed: rows.packed.clone(),
             scales: rows.scales.clone(),
-            biases: rows.biases.clone(),
+            biases: rows.biases?.clone(),
             settings: rows.settings,
             norm: fusion.norm.map(|(weight, eps)| (weight.clone(), eps)),
             activation: fusion.activation,

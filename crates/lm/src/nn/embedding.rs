@@ -1,4 +1,4 @@
-//! Token embeddings, dense or affine-quantized; also the output layer of models that tie the two.
+//! Token embeddings, dense or quantized; also the output layer of models that tie the two.
 
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, ops};
@@ -23,8 +23,8 @@ pub enum Embedding {
 }
 
 impl Embedding {
-    /// Takes `weight` `[vocab_size, dimensions]`, or the packed weight with `scales` and `biases`
-    /// if the layer is quantized.
+    /// Takes `weight` `[vocab_size, dimensions]`, or what [`Layer::take_quantized`] takes if the
+    /// layer is quantized.
     pub fn load(layer: &mut Layer, vocab_size: i32, dimensions: i32) -> Result<Self, LmError> {
         let weight = match layer.quantization()? {
             Some(settings) if layer.keeps_quantized() => {
@@ -35,7 +35,7 @@ impl Embedding {
             Some(settings) => {
                 let (weight, scales, biases) =
                     layer.take_quantized(dimensions, vocab_size, settings)?;
-                layer.dequantize(&weight, &scales, &biases, settings)?
+                layer.dequantize(&weight, &scales, biases.as_ref(), settings)?
             }
             None => layer.take("weight", &[vocab_size, dimensions])?,
         };

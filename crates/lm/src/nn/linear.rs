@@ -1,4 +1,4 @@
-//! A linear layer, dense or affine-quantized.
+//! A linear layer, dense or quantized.
 
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, Dtype, ops};
@@ -25,8 +25,8 @@ enum Matrix {
 }
 
 impl Linear {
-    /// Takes `weight` `[outputs, inputs]`, or the packed weight with `scales` and `biases` if the
-    /// layer is quantized, and `bias` `[outputs]` if `has_bias`.
+    /// Takes `weight` `[outputs, inputs]`, or what [`Layer::take_quantized`] takes if the layer is
+    /// quantized, and `bias` `[outputs]` if `has_bias`.
     pub fn load(
         layer: &mut Layer,
         inputs: i32,
@@ -40,7 +40,7 @@ impl Linear {
             }
             Some(settings) => {
                 let (packed, scales, biases) = layer.take_quantized(inputs, outputs, settings)?;
-                let dense = layer.dequantize(&packed, &scales, &biases, settings)?;
+                let dense = layer.dequantize(&packed, &scales, biases.as_ref(), settings)?;
                 Matrix::Dense(product_order(&dense)?)
             }
             None => Matrix::Dense(product_order(&layer.take("weight", &[outputs, inputs])?)?),
@@ -90,7 +90,7 @@ impl Linear {
     pub fn dtype(&self) -> Dtype {
         match &self.matrix {
             Matrix::Dense(weight) => weight.dtype(),
-            Matrix::Quantized(matrix) => matrix.rows().scales.dtype(),
+            Matrix::Quantized(matrix) => matrix.rows().dtype(),
         }
     }
 

@@ -1,4 +1,4 @@
-//! A matrix in MLX's affine quantized format.
+//! A matrix in one of MLX's quantized formats.
 
 use std::cell::OnceCell;
 
@@ -18,16 +18,16 @@ const MOST_DEQUANTIZED_BYTES: usize = 256 << 20;
 /// A quantized matrix `[N, K]` that multiplies vectors of K numbers.
 #[derive(Debug)]
 pub struct QuantizedMatrix {
-    packed: Array, // u32 [N, K * bits / 32]
-    scales: Array, // [N, K / group_size]
-    biases: Array, // [N, K / group_size]
+    packed: Array,         // u32 [N, K * bits / 32]
+    scales: Array,         // [N, K / group_size]
+    biases: Option<Array>, // [N, K / group_size], in affine mode
     settings: Quantization,
     kernels: Kernels,
     product: OnceCell<Option<Box<dyn Kernel>>>, // for `product`, asked for on its first call
 }
 
 impl QuantizedMatrix {
-    /// Takes the packed `weight`, `scales` and `biases` of the layer.
+    /// Takes the packed `weight`, `scales` and, in affine mode, `biases` of the layer.
     pub fn load(
         layer: &mut Layer,
         inputs: i32,
@@ -59,8 +59,7 @@ impl QuantizedMatrix {
         if self.is_dequantized_for(x) {
             return self.product_with_dense(x);
         }
-        let Quantization { group_size, bits } = self.settings;
-        ops::quantized_matmul(x, &self.packed, &self.scales, &self.biases, true, group_size, bits)
+        ffi::quantized_matmul(x, self.rows())
     }
 
     fn is_dequantized_for(&self, x: &Array) -> bool {
@@ -69,16 +68,16 @@ impl QuantizedMatrix {
             return false;
         };
         let (num_inputs, num_outputs) = (self.rows().num_inputs(), self.rows().num_rows());
-        let num_bytes = num_inputs as usize * num_outputs as usize * self.scales.item_size();
+        let dtype = self.rows().dtype();
+        let num_bytes = num_inputs as usize * num_outputs as usize * ffi::item_size(dtype);
         x.size() / num_inputs as usize >= least
             && num_bytes <= MOST_DEQUANTIZED_BYTES
-            && x.dtype() == self.scales.dtype()
+            && x.dtype() == dtype
     }
 
     /// `x` `[..., K]` to `[..., N]`, with the whole matrix dequantized first.
     fn product_with_dense(&self, x: &Array) -> Result<Array, Exception> {
-        let Quantization { group_size, bits } = self.settings;
-        let dense = ops::dequantize(&self.packed, &self.scales, &self.biases, group_size, bits)?;
+        let dense = ffi::dequantize(self.rows())?;
         let vectors = ops::reshape(x, &[-1, self.rows().num_inputs()])?;
         let mut shape = x.shape().to_vec();
         if let Some(last) = shape.last_mut() {
@@ -89,10 +88,7 @@ impl QuantizedMatrix {
 
     /// The rows `indices` as dense vectors.
     pub fn dequantized_rows(&self, indices: &Array) -> Result<Array, Exception> {
-        let rows = |array: &Array| array.take_axis(indices, 0);
-        let Quantization { group_size, bits } = self.settings;
-        let biases = rows(&self.biases)?;
-        ops::dequantize(rows(&self.packed)?, rows(&self.scales)?, &biases, group_size, bits)
+        ffi::dequantize(self.select(indices)?.rows())
     }
 
     /// The arrays, borrowed.
@@ -100,7 +96,7 @@ impl QuantizedMatrix {
         QuantizedRows {
             packed: &self.packed,
             scales: &self.scales,
-            biases: &self.biases,
+            biases: self.biases.as_ref(),
             settings: self.settings,
         }
     }
@@ -111,15 +107,16 @@ impl QuantizedMatrix {
         if matrices.iter().any(|matrix| matrix.settings != first.settings) {
             return Ok(None);
         }
-        let all = |part: fn(&QuantizedMatrix) -> &Array| {
-            let parts: Vec<&Array> = matrices.iter().map(|matrix| part(matrix)).collect();
+        let all = |part: fn(&QuantizedMatrix) -> Option<&Array>| {
+            let parts: Vec<&Array> = matrices.iter().filter_map(|matrix| part(matrix)).collect();
             ops::concatenate(&parts, 0)
         };
-        Ok(Some(first.with_arrays([
-            all(|matrix| &matrix.packed)?,
-            all(|matrix| &matrix.scales)?,
-            all(|matrix| &matrix.biases)?,
-        ])))
+        let biases = first.biases.as_ref().map(|_| all(|matrix| matrix.biases.as_ref()));
+        Ok(Some(first.with_arrays(
+            all(|matrix| Some(&matrix.packed))?,
+            all(|matrix| Some(&matrix.scales))?,
+            biases.transpose()?,
+        )))
     }
 
     /// The rows of these indices, in that order.
@@ -133,17 +130,18 @@ impl QuantizedMatrix {
     }
 
     fn map(&self, part: impl Fn(&Array) -> Result<Array, Exception>) -> Result<Self, Exception> {
-        Ok(self.with_arrays([part(&self.packed)?, part(&self.scales)?, part(&self.biases)?]))
+        let biases = self.biases.as_ref().map(&part).transpose()?;
+        Ok(self.with_arrays(part(&self.packed)?, part(&self.scales)?, biases))
     }
 
-    fn with_arrays(&self, [packed, scales, biases]: [Array; 3]) -> Self {
+    fn with_arrays(&self, packed: Array, scales: Array, biases: Option<Array>) -> Self {
         let (settings, kernels) = (self.settings, self.kernels.clone());
         QuantizedMatrix { packed, scales, biases, settings, kernels, product: OnceCell::new() }
     }
 
     /// The arrays that the matrix consists of.
-    pub fn arrays(&self) -> [&Array; 3] {
-        [&self.packed, &self.scales, &self.biases]
+    pub fn arrays(&self) -> impl Iterator<Item = &Array> {
+        [&self.packed, &self.scales].into_iter().chain(&self.biases)
     }
 }
 
@@ -154,6 +152,7 @@ mod tests {
     use mlx_rs::Dtype;
 
     use super::*;
+    use crate::config::QuantizationMode;
     use crate::device_kernels::{DeviceKernels, Experts, HeadShape, Rotation};
 
     /// A device without kernels, on which dequantizing pays from three vectors on.
@@ -186,31 +185,34 @@ mod tests {
     fn many_vectors_get_the_same_product_from_the_dequantized_matrix() {
         let weight = (0..48 * 64).map(|index| (index * 7 % 31) as f32 / 31.0 - 0.5);
         let weight = Array::from_slice(&weight.collect::<Vec<_>>(), &[48, 64]);
-        let settings = Quantization { group_size: 32, bits: 4 };
-        let (packed, scales, biases) = ops::quantize(&weight, 32, 4).expect("quantize");
-        let matrix = QuantizedMatrix {
-            packed,
-            scales,
-            biases,
-            settings,
-            kernels: Some(Rc::new(DequantizesFromThree)),
-            product: OnceCell::new(),
-        };
-        for (shape, is_dequantized) in
-            [([1, 2, 64], false), ([1, 3, 64], true), ([5, 1, 64], true), ([2, 2, 64], true)]
+        use QuantizationMode::{Mxfp4, Mxfp8, Nvfp4};
+        let others = [(Mxfp4, 32, 4), (Mxfp8, 32, 8), (Nvfp4, 16, 4)]
+            .map(|(mode, group_size, bits)| Quantization { mode, group_size, bits });
+        let settings = [&[Quantization::affine(32, 4)], &others[..]].concat();
+        let shapes =
+            [([1, 2, 64], false), ([1, 3, 64], true), ([5, 1, 64], true), ([2, 2, 64], true)];
+        for (settings, (shape, is_dequantized)) in
+            settings.iter().flat_map(|settings| shapes.map(|shape| (*settings, shape)))
         {
+            let (packed, scales, biases) = ffi::quantize(&weight, settings).expect("quantize");
+            let matrix = QuantizedMatrix {
+                packed,
+                scales,
+                biases,
+                settings,
+                kernels: Some(Rc::new(DequantizesFromThree)),
+                product: OnceCell::new(),
+            };
             let count: i32 = shape.iter().product();
             let x = (0..count).map(|index| (index * 11 % 23) as f32 / 23.0 - 0.5);
             let x = Array::from_slice(&x.collect::<Vec<_>>(), &shape);
-            assert_eq!(matrix.is_dequantized_for(&x), is_dequantized, "{shape:?}");
+            assert_eq!(matrix.is_dequantized_for(&x), is_dequantized, "{settings:?}, {shape:?}");
             let found = matrix.product(&x).expect("a product");
-            let [packed, scales, biases] = matrix.arrays();
-            let plain = ops::quantized_matmul(&x, packed, scales, biases, true, 32, 4);
-            let plain = plain.expect("a product");
+            let plain = ffi::quantized_matmul(&x, matrix.rows()).expect("a product");
             assert_eq!(found.shape(), [shape[0], shape[1], 48]);
             let far = ops::abs(ops::subtract(&found, &plain).expect("as large")).expect("numbers");
             let far = far.max(None).expect("a maximum").try_item_exact::<f32>().expect("a number");
-            assert!(far < 1e-5, "{shape:?}: {far}");
+            assert!(far < 1e-5, "{settings:?}, {shape:?}: {far}");
         }
     }
 
@@ -221,8 +223,8 @@ mod tests {
             QuantizedMatrix {
                 packed: zeros(&[num_outputs, 64], Dtype::Uint32),
                 scales: zeros(&[num_outputs, 8], Dtype::Float32),
-                biases: zeros(&[num_outputs, 8], Dtype::Float32),
-                settings: Quantization { group_size: 64, bits: 4 },
+                biases: Some(zeros(&[num_outputs, 8], Dtype::Float32)),
+                settings: Quantization::affine(64, 4),
                 kernels: Some(Rc::new(DequantizesFromThree)),
                 product: OnceCell::new(),
             }

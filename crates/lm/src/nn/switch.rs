@@ -155,8 +155,8 @@ impl SwitchGlu {
 enum SwitchLinear {
     /// `[E, in, out]`: a transposed view of the checkpoint's `[E, out, in]`.
     Dense(Array),
-    /// Packed rows of `bits`-wide integers with a scale and bias per group.
-    Quantized { weight: Array, scales: Array, biases: Array, settings: Quantization },
+    /// Packed rows of `bits`-wide numbers with a scale and, in affine mode, a bias per group.
+    Quantized { weight: Array, scales: Array, biases: Option<Array>, settings: Quantization },
 }
 
 impl SwitchLinear {
@@ -196,7 +196,7 @@ impl SwitchLinear {
             return Ok(SwitchLinear::Quantized { weight, scales, biases, settings });
         }
         Ok(SwitchLinear::Dense(ops::swap_axes(
-            layer.dequantize(&weight, &scales, &biases, settings)?,
+            layer.dequantize(&weight, &scales, biases.as_ref(), settings)?,
             1,
             2,
         )?))
@@ -206,7 +206,8 @@ impl SwitchLinear {
         match self {
             SwitchLinear::Dense(_) => None,
             SwitchLinear::Quantized { weight, scales, biases, settings } => {
-                Some(QuantizedRows { packed: weight, scales, biases, settings: *settings })
+                let (biases, settings) = (biases.as_ref(), *settings);
+                Some(QuantizedRows { packed: weight, scales, biases, settings })
             }
         }
     }
@@ -215,18 +216,11 @@ impl SwitchLinear {
     fn forward(&self, x: &Array, indices: &Array, are_sorted: bool) -> Result<Array, Exception> {
         match self {
             SwitchLinear::Dense(weight) => ops::gather_mm(x, weight, None, indices, are_sorted),
-            SwitchLinear::Quantized { weight, scales, biases, settings } => ops::gather_qmm(
-                x,
-                weight,
-                scales,
-                biases,
-                None,
-                indices,
-                true,
-                settings.group_size,
-                settings.bits,
-                are_sorted,
-            ),
+            SwitchLinear::Quantized { weight, scales, biases, settings } => {
+                let (biases, settings) = (biases.as_ref(), *settings);
+                let rows = QuantizedRows { packed: weight, scales, biases, settings };
+                ffi::gather_qmm(x, rows, indices, are_sorted)
+            }
         }
     }
 
@@ -252,7 +246,10 @@ impl SwitchLinear {
             ) if settings == settings2 => Ok(Some(SwitchLinear::Quantized {
                 weight: ops::concatenate(&[weight, weight2], 1)?,
                 scales: ops::concatenate(&[scales, scales2], 1)?,
-                biases: ops::concatenate(&[biases, biases2], 1)?,
+                biases: match (biases, biases2) {
+                    (Some(biases), Some(biases2)) => Some(ops::concatenate(&[biases, biases2], 1)?),
+                    _ => None,
+                },
                 settings: *settings,
             })),
             _ => Ok(None),
@@ -264,7 +261,7 @@ impl SwitchLinear {
         match self {
             SwitchLinear::Dense(weight) => weight.eval(),
             SwitchLinear::Quantized { weight, scales, biases, .. } => {
-                mlx_rs::transforms::eval([weight, scales, biases])
+                mlx_rs::transforms::eval([weight, scales].into_iter().chain(biases))
             }
         }
     }
@@ -273,6 +270,7 @@ impl SwitchLinear {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::QuantizationMode;
 
     const EXPERTS: i32 = 5;
     const HIDDEN: i32 = 32;
@@ -282,19 +280,24 @@ mod tests {
         mlx_rs::random::uniform::<_, f32>(-0.5, 0.5, shape, None).expect("uniform")
     }
 
-    fn layer(inputs: i32, outputs: i32, bits: Option<i32>) -> (SwitchLinear, Array) {
+    fn layer(inputs: i32, outputs: i32, settings: Option<Quantization>) -> (SwitchLinear, Array) {
         let weight = numbers(&[EXPERTS, outputs, inputs]);
-        let Some(bits) = bits else {
+        let Some(settings) = settings else {
             return (SwitchLinear::Dense(ops::swap_axes(&weight, 1, 2).expect("view")), weight);
         };
-        let settings = Quantization { group_size: 32, bits };
-        let (weight, scales, biases) = ops::quantize(&weight, 32, bits).expect("quantize");
-        let dense = ops::dequantize(&weight, &scales, &biases, 32, bits).expect("dequantize");
-        (SwitchLinear::Quantized { weight, scales, biases, settings }, dense)
+        let (weight, scales, biases) = ffi::quantize(&weight, settings).expect("quantize");
+        let linear = SwitchLinear::Quantized { weight, scales, biases, settings };
+        let dense = ffi::dequantize(linear.rows().expect("quantized")).expect("dequantize");
+        (linear, dense)
     }
 
     /// Experts by gathered products against one product per token and expert.
-    fn check(batch: i32, length: i32, num_chosen: i32, [gate, up, down]: [Option<i32>; 3]) {
+    fn check(
+        batch: i32,
+        length: i32,
+        num_chosen: i32,
+        [gate, up, down]: [Option<Quantization>; 3],
+    ) {
         let (gate, gate_weight) = layer(HIDDEN, INTERMEDIATE, gate);
         let (up, up_weight) = layer(HIDDEN, INTERMEDIATE, up);
         let (down_proj, down_weight) = layer(INTERMEDIATE, HIDDEN, down);
@@ -345,12 +348,25 @@ mod tests {
 
     #[test]
     fn each_token_gets_its_experts_sorted_or_not() {
-        for bits in [[None; 3], [Some(4); 3], [Some(4), Some(8), Some(4)], [None, Some(4), None]] {
-            check(1, 1, 2, bits);
-            check(2, 3, 3, bits);
-            check(1, 31, 2, bits); // 62 pairs: the last in the order they come
-            check(2, 16, 2, bits); // 64 pairs: the first sorted
-            check(3, 9, 3, bits);
+        use QuantizationMode::{Mxfp4, Mxfp8, Nvfp4};
+        let affine = |bits| Some(Quantization::affine(32, bits));
+        let [mxfp4, mxfp8, nvfp4] = [(Mxfp4, 32, 4), (Mxfp8, 32, 8), (Nvfp4, 16, 4)]
+            .map(|(mode, group_size, bits)| Some(Quantization { mode, group_size, bits }));
+        for settings in [
+            [None; 3],
+            [affine(4); 3],
+            [affine(4), affine(8), affine(4)],
+            [None, affine(4), None],
+            [mxfp4; 3],
+            [mxfp8; 3],
+            [nvfp4; 3],
+            [affine(4), mxfp4, nvfp4],
+        ] {
+            check(1, 1, 2, settings);
+            check(2, 3, 3, settings);
+            check(1, 31, 2, settings); // 62 pairs: the last in the order they come
+            check(2, 16, 2, settings); // 64 pairs: the first sorted
+            check(3, 9, 3, settings);
         }
     }
 }
