@@ -9,6 +9,7 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use crate::acknowledged::{Acknowledged, Turn};
 use crate::check_after_kill;
@@ -17,6 +18,8 @@ use crate::victim::Victim;
 
 /// Far more than writing a few chunks takes.
 const MAX_RUNS: usize = 60;
+/// Far more than a thread takes to begin.
+const LONGEST_START: Duration = Duration::from_secs(60);
 
 /// The calls that are counted: those of one thread of the victim, on certain files.
 #[derive(Clone, Copy)]
@@ -159,15 +162,27 @@ fn run(watched: Watched, calls: &str, when: usize) -> (usize, bool) {
     (num_done, is_killed)
 }
 
-/// The first of the victim's threads with this name.
+/// The first of the victim's threads with this name. A thread names itself as it begins, which may be
+/// after its maker has gone on.
 fn thread(victim: &Victim, name: &str) -> String {
+    let start = Instant::now();
+    loop {
+        if let Some(id) = thread_now(victim, name) {
+            return id.to_string();
+        }
+        assert!(start.elapsed() < LONGEST_START, "the victim has no thread {name}");
+        std::thread::yield_now();
+    }
+}
+
+fn thread_now(victim: &Victim, name: &str) -> Option<u32> {
     let tasks = fs::read_dir(format!("/proc/{}/task", victim.child.id())).unwrap();
     let tasks = tasks.map(|task| task.unwrap().path());
     let ids = tasks.filter(|task| {
         fs::read_to_string(task.join("comm")).is_ok_and(|comm| comm.trim_end() == name)
     });
     let ids = ids.map(|task| task.file_name().unwrap().to_str().unwrap().parse::<u32>().unwrap());
-    ids.min().unwrap_or_else(|| panic!("the victim has no thread {name}")).to_string()
+    ids.min()
 }
 
 /// Starts strace, and waits until it follows the thread.
