@@ -154,6 +154,8 @@ impl Sequence {
         worker.models.touch(&loaded.name);
         let request = &job.request;
         check(request)?;
+        // Before prefill: once a stream has begun, its status cannot say that a request is wrong.
+        Sampling::check(&request.sampling, &loaded.model)?;
         let stops = Stops { strings: request.stop.clone(), ..Stops::default() };
         let mut text = AnswerText::new(&loaded.model.tokenizer, stops)?;
         let grammar = job.take_grammar(&loaded)?;

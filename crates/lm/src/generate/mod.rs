@@ -24,7 +24,7 @@ use mlx_rs::Array;
 
 use crate::cache::{KvQuantization, LayerCache, make_prompt_cache};
 use crate::models::Model;
-use crate::sample::{LogitsProcessors, Sampler};
+use crate::sample::{LogitsProcessors, Sampler, check_token_ids};
 use crate::{LmError, LoadedModel};
 
 pub(crate) use prefill::{finish_pass, prefill_chunks};
@@ -127,9 +127,15 @@ pub struct Sampling {
 }
 
 impl Sampling {
-    /// Sampling by `params`. Fails if they are outside their ranges or the model's vocabulary.
-    pub fn new(params: &SamplingParams, loaded: &LoadedModel) -> Result<Self, LmError> {
+    /// Fails if `params` are outside their ranges or the model's vocabulary.
+    pub fn check(params: &SamplingParams, loaded: &LoadedModel) -> Result<(), LmError> {
         params.validate()?;
+        check_token_ids(params, loaded.model.vocab_size())
+    }
+
+    /// Sampling by `params`. Fails as [`Sampling::check`] does.
+    pub fn new(params: &SamplingParams, loaded: &LoadedModel) -> Result<Self, LmError> {
+        Self::check(params, loaded)?;
         let mut xtc_special_tokens = Vec::new();
         if params.xtc_probability > 0.0 {
             // XTC must not exclude line breaks and end-of-sequence tokens.

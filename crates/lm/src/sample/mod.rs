@@ -15,6 +15,7 @@ use mlx_rs::{Array, Dtype, ops};
 
 use crate::nn::exponential::logsumexp;
 
+pub(crate) use processors::check_token_ids;
 pub use processors::{LogitsProcessor, LogitsProcessors};
 pub use sampler::{RandomSampler, Sampler, SamplerFn};
 pub use token_buffer::TokenBuffer;

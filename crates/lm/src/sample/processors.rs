@@ -142,16 +142,26 @@ fn bias_row(params: &SamplingParams, vocab_size: usize) -> Result<Option<Constan
     if params.logit_bias.is_empty() && params.allowed_token_ids.is_none() {
         return Ok(None);
     }
+    check_token_ids(params, vocab_size)?;
     let fill = if params.allowed_token_ids.is_some() { f32::NEG_INFINITY } else { 0.0 };
     let mut row = vec![fill; vocab_size];
-    let unknown = |name, token| LmError::ParameterToken { name, token, vocab_size };
     for &token in params.allowed_token_ids.iter().flatten() {
-        *row.get_mut(token as usize).ok_or_else(|| unknown("allowed_token_ids", token))? = 0.0;
+        row[token as usize] = 0.0;
     }
     for (&token, bias) in &params.logit_bias {
-        *row.get_mut(token as usize).ok_or_else(|| unknown("logit_bias", token))? += bias;
+        row[token as usize] += bias;
     }
     Ok(Some(Constant(Array::from_slice(&row, &[1, vocab_size as i32]))))
+}
+
+/// Fails if the parameters name a token that a model with this vocabulary does not have.
+pub(crate) fn check_token_ids(params: &SamplingParams, vocab_size: usize) -> Result<(), LmError> {
+    let allowed = params.allowed_token_ids.iter().flatten().map(|&id| ("allowed_token_ids", id));
+    let biased = params.logit_bias.keys().map(|&id| ("logit_bias", id));
+    match allowed.chain(biased).find(|&(_, token)| token as usize >= vocab_size) {
+        Some((name, token)) => Err(LmError::ParameterToken { name, token, vocab_size }),
+        None => Ok(()),
+    }
 }
 
 /// An array that is cast to the type of the logits once instead of in every step.

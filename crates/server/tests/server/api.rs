@@ -298,6 +298,19 @@ async fn what_cannot_be_done_is_refused_by_its_name() {
     let mut streamed = long;
     streamed["stream"] = true.into();
     check(path, streamed, 400, "context").await;
+    // So does a token that only the loaded model can tell to be none of its own.
+    let bias = json!({ "logit_bias": { "999999": 1 }, "stream": true, "max_tokens": 1 });
+    check(path, chat(bias.clone()), 400, "999999").await;
+    for (path, name, value) in [
+        ("/v1/completions", "prompt", json!("x".repeat(1_000))),
+        ("/v1/responses", "input", json!("x".repeat(1_000))),
+        ("/v1/messages", "messages", json!([{ "role": "user", "content": "x".repeat(1_000) }])),
+    ] {
+        let mut biased = bias.clone();
+        biased["model"] = MODEL.into();
+        biased[name] = value;
+        check(path, biased, 400, "999999").await;
+    }
     check(path, chat(json!({ "model": 5 })), 400, "`model`").await;
     check("/v1/completions", json!({ "prompt": ["a", "b"] }), 400, "`prompt`").await;
     let earlier = json!({ "input": "x", "previous_response_id": "resp_1" });
