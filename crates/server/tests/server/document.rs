@@ -43,10 +43,15 @@ impl Document {
                 self.check(schema, &reply.json().expect(about), about);
             }
             Some(events) => {
-                let schema = &content["text/event-stream"]["schema"];
-                let schema = &schema["properties"]["data"]["contentSchema"];
-                for event in events.iter().filter(|event| event.data != "[DONE]") {
-                    self.check(schema, &serde_json::from_str(&event.data).unwrap(), about);
+                let data = &content["text/event-stream"]["schema"]["properties"]["data"];
+                // What ends a chat's stream is not JSON, so it is another kind of data.
+                let (json, last) = match &data["anyOf"] {
+                    Value::Array(kinds) => (&kinds[0], &kinds[1]["const"]),
+                    _ => (data, &Value::Null),
+                };
+                for event in events.iter().filter(|event| *last != event.data.as_str()) {
+                    let event = serde_json::from_str(&event.data).expect(about);
+                    self.check(&json["contentSchema"], &event, about);
                 }
             }
         }
