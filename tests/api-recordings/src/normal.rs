@@ -54,6 +54,8 @@ fn is_false(value: &bool) -> bool {
 const TEXT: &str = "…";
 /// The keys of ids, of which what comes before the first `_` or `-` is kept.
 const IDS: [&str; 3] = ["id", "item_id", "call_id"];
+/// The keys by which a request repeats ids of answers.
+const REPEATED_IDS: [&str; 4] = ["id", "call_id", "tool_call_id", "tool_use_id"];
 /// The keys of words that name a form, not what is said in it.
 const WORDS: [&str; 10] =
     ["object", "type", "role", "status", "model", "code", "param", "name", "event", "owned_by"];
@@ -121,6 +123,30 @@ impl EventShape {
     }
 }
 
+/// A request with numbers for the ids that it repeats from answers. Equal ids have equal numbers.
+pub(crate) fn with_numbered_ids(mut body: Value) -> Value {
+    number_ids(&mut body, "", &mut Vec::new());
+    body
+}
+
+fn number_ids(value: &mut Value, key: &str, known: &mut Vec<String>) {
+    match value {
+        Value::String(id) if REPEATED_IDS.contains(&key) => {
+            let index = known.iter().position(|other| other == id).unwrap_or_else(|| {
+                known.push(id.clone());
+                known.len() - 1
+            });
+            let kept = id.find(['_', '-']).map_or("id_", |end| &id[..=end]);
+            *id = format!("{kept}{}", index + 1);
+        }
+        Value::Array(items) => items.iter_mut().for_each(|item| number_ids(item, key, known)),
+        Value::Object(fields) => {
+            fields.iter_mut().for_each(|(key, field)| number_ids(field, key, known));
+        }
+        _ => {}
+    }
+}
+
 fn normalize(value: &mut Value, key: &str, detail: Detail) {
     match value {
         Value::Null | Value::Bool(_) => {}
@@ -181,6 +207,21 @@ mod tests {
             "end": null, "is": true, "list": [{ "text": "…" }],
         });
         assert_eq!(normal(answer, Detail::Shape), shape);
+    }
+
+    #[test]
+    fn ids_that_a_request_repeats_are_numbered() {
+        let request = json!({ "model": "m", "input": [
+            { "id": "rs_9f", "type": "reasoning" },
+            { "id": "fc_3", "call_id": "xq71", "type": "function_call" },
+            { "call_id": "xq71", "output": "there" },
+        ] });
+        let numbered = json!({ "model": "m", "input": [
+            { "id": "rs_1", "type": "reasoning" },
+            { "id": "fc_2", "call_id": "id_3", "type": "function_call" },
+            { "call_id": "id_3", "output": "there" },
+        ] });
+        assert_eq!(with_numbered_ids(request), numbered);
     }
 
     #[test]
