@@ -21,6 +21,7 @@ mod prefix;
 mod probabilities;
 mod prompt_cache;
 mod prompt_file;
+mod restored_once;
 mod saved;
 mod saved_damage;
 mod saved_faults;

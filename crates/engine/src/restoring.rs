@@ -63,6 +63,12 @@ impl Restoring {
         }
     }
 
+    /// Whether `other` restores the same, and will be ready sooner: this one takes its caches then.
+    pub(crate) fn follows(&self, other: &Restoring) -> bool {
+        let order = |one: &Restoring| (one.restored.pending.num_left(), one.restored.began);
+        order(other) < order(self) && self.restored.pending.is_like(&other.restored.pending)
+    }
+
     /// Restores the next chunk; without blocking only if one has been read. Returns whether the
     /// sequence can begin.
     pub(crate) fn advance(&mut self, worker: &mut Worker, blocking: Blocking) -> bool {

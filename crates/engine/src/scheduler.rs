@@ -180,18 +180,25 @@ impl Scheduler {
     /// nothing else is to be computed, waits for the first to be read.
     fn restore(&mut self, worker: &mut Worker) {
         let until = self.clock.now() + RESTORE_TIME;
-        for index in 0..self.restoring.len() {
-            let Some(mut restoring) = self.restoring.pop_front() else { return };
-            if restoring.advance(worker, Blocking::if_idle(index == 0 && self.runs.is_empty())) {
+        let mut may_wait = self.runs.is_empty();
+        for _ in 0..self.restoring.len() {
+            let Some(mut restoring) = self.restoring.pop_front() else { break };
+            // What begins alike is restored once.
+            let follows = self.restoring.iter().any(|other| restoring.follows(other));
+            let blocking = Blocking::if_idle(may_wait && !follows);
+            may_wait &= follows;
+            if !follows && restoring.advance(worker, blocking) {
                 let Restoring { job, restored, .. } = restoring;
                 self.start(worker, job, Some(restored));
             } else {
                 self.restoring.push_back(restoring);
             }
             if self.clock.now() >= until {
-                return;
+                break;
             }
         }
+        let waiting = self.restoring.iter().map(|restoring| &restoring.restored.pending);
+        worker.cache.keep_restored_for(waiting);
     }
 
     /// Begins the restored sequences for which `is_stopped` holds, so that they end with their

@@ -63,7 +63,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use crate::{EngineError, EngineStatus};
 use chunk_store::ChunkStore;
 use namespace::{kv_format, namespace};
-use prefix::PrefixRestore;
+use prefix::{PrefixRestore, PrefixSource, Restored};
 use resident::{Conversation, ResidentConversations};
 use saving::{NewRef, PendingSave, PendingSaves, ToSave};
 use state::SharedCacheState;
@@ -164,7 +164,12 @@ pub(crate) struct PromptCache {
     store: Option<ChunkStore>,
     resident: ResidentConversations,
     saving: PendingSaves,
+    /// What was restored last, while other prompts wait for the same.
+    last_restored: Option<LastRestored>,
 }
+
+/// Caches, and what they were restored from.
+type LastRestored = (PrefixSource<'static>, Vec<LayerCache>);
 
 /// Whether a call may block until the next chunk has been read, or the writer has room for one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -182,6 +187,19 @@ impl Blocking {
 
 /// A beginning of a prompt that is being restored from chunks.
 pub(crate) struct PendingRestore(Box<PrefixRestore>);
+
+impl PendingRestore {
+    /// Whether `self` waits for what `other` restores too.
+    pub(crate) fn is_like(&self, other: &PendingRestore) -> bool {
+        let source = self.0.source();
+        source.is_some() && source == other.0.source()
+    }
+
+    /// How many chunks are not in the caches yet.
+    pub(crate) fn num_left(&self) -> usize {
+        self.0.num_left()
+    }
+}
 
 /// The stored part of a prompt cache, which outlives the engine's thread that used it.
 #[derive(Debug)]
@@ -232,6 +250,7 @@ impl PromptCache {
             store: stored.0,
             resident: ResidentConversations::default(),
             saving: PendingSaves::default(),
+            last_restored: None,
         }
     }
 
@@ -256,16 +275,35 @@ impl PromptCache {
         }
         let store = self.store.as_ref()?;
         let restore = PrefixRestore::new(store, namespace, model, query.quantization, &tokens);
-        (restore.num_left() > 1).then_some(PendingRestore(Box::new(restore)))
+        (restore.num_left() > 0).then_some(PendingRestore(Box::new(restore)))
     }
 
     /// Restores the next chunk; without blocking only if one has been read. Returns whether all are
-    /// restored.
+    /// restored, for this prompt or for another that begins alike.
     pub(crate) fn restore_next(&self, pending: &mut PendingRestore, blocking: Blocking) -> bool {
+        if self.is_last_restored(pending) {
+            return true;
+        }
         if let Some(store) = &self.store {
             pending.0.advance(store, blocking);
         }
-        pending.0.num_left() == 0
+        pending.num_left() == 0
+    }
+
+    /// Forgets what was restored last, unless one of `waiting` takes it too: its memory counts for
+    /// nobody.
+    pub(crate) fn keep_restored_for<'a>(
+        &mut self,
+        mut waiting: impl Iterator<Item = &'a PendingRestore>,
+    ) {
+        if self.last_restored.is_some() && !waiting.any(|other| self.is_last_restored(other)) {
+            self.last_restored = None;
+        }
+    }
+
+    fn is_last_restored(&self, pending: &PendingRestore) -> bool {
+        let last = self.last_restored.as_ref().map(|(source, _)| source);
+        last.is_some_and(|last| pending.0.source().as_ref() == Some(last))
     }
 
     /// Restores the longest beginning of a prompt that is in memory or on disk. `pending` is what
@@ -299,11 +337,14 @@ impl PromptCache {
         if let (None, Some(store)) = (&caches, &self.store) {
             for (_, namespace) in &searched {
                 let begun = pending.take_if(|pending| pending.0.namespace() == namespace);
-                let restore = begun.map_or_else(
-                    || PrefixRestore::new(store, namespace, model, query.quantization, &tokens),
-                    |begun| *begun.0,
-                );
-                let restored = restore.finish(store);
+                let restored = match begun {
+                    Some(begun) => restore_once(*begun.0, store, &mut self.last_restored),
+                    None => {
+                        let quantization = query.quantization;
+                        PrefixRestore::new(store, namespace, model, quantization, &tokens)
+                            .finish(store)
+                    }
+                };
                 problem = problem.or(restored.problem);
                 if restored.num_tokens > 0 {
                     (caches, num_tokens) = (Some(restored.caches), restored.num_tokens);
@@ -593,6 +634,26 @@ impl PromptCache {
             let changes = state.index.remove_unwritten(reason, now_ms());
             state.apply(changes);
             state.end_events();
+        }
+    }
+}
+
+/// Restores what is left, unless it is what was restored last; then this is the last.
+fn restore_once(
+    restore: PrefixRestore,
+    store: &ChunkStore,
+    last: &mut Option<LastRestored>,
+) -> Restored {
+    let source = restore.source().map(PrefixSource::into_owned);
+    match last {
+        // They share arrays until one of them writes.
+        Some((same, caches)) if source.as_ref() == Some(same) => {
+            restore.take(store, caches.clone())
+        }
+        _ => {
+            let restored = restore.finish(store);
+            *last = source.map(|source| (source, restored.caches.clone()));
+            restored
         }
     }
 }

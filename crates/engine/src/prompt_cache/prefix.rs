@@ -1,10 +1,11 @@
 //! Restores the longest beginning of a prompt that chunks hold.
 
+use std::borrow::Cow;
 use std::path::PathBuf;
 
 use cairn_lm::LoadedModel;
 use cairn_lm::cache::{CacheSpec, KvQuantization, LayerCache};
-use cairn_prompt_cache::{ChunkProblem, Namespace, PromptTokens, RestorePlan};
+use cairn_prompt_cache::{ChunkKey, ChunkProblem, Namespace, PromptTokens, RestorePlan};
 
 use super::Blocking;
 use super::chunk_store::ChunkStore;
@@ -17,6 +18,23 @@ pub(super) struct Restored {
     pub(super) caches: Vec<LayerCache>,
     /// The reason why some chunks could not be used.
     pub(super) problem: Option<ChunkProblem>,
+}
+
+/// Which caches are restored from which chunks: equal sources give equal caches. The chunks' keys
+/// name their namespace.
+#[derive(Debug, PartialEq)]
+pub(super) struct PrefixSource<'a> {
+    keys: Cow<'a, [ChunkKey]>,
+    num_tokens: usize,
+    spec: Cow<'a, CacheSpec>,
+}
+
+impl PrefixSource<'_> {
+    pub(super) fn into_owned(self) -> PrefixSource<'static> {
+        let PrefixSource { keys, num_tokens, spec } = self;
+        let (keys, spec) = (Cow::Owned(keys.into_owned()), Cow::Owned(spec.into_owned()));
+        PrefixSource { keys, num_tokens, spec }
+    }
 }
 
 /// The longest beginning of a prompt while it is restored. Where a chunk cannot be used, the chunks
@@ -50,6 +68,13 @@ impl PrefixRestore {
         &self.namespace
     }
 
+    /// Which tokens of which chunks it restores; none where there are none.
+    pub(super) fn source(&self) -> Option<PrefixSource<'_>> {
+        let ((restore, num_tokens), spec) = (self.attempt.as_ref()?, self.spec.as_ref()?);
+        let (keys, num_tokens) = (restore.keys().into(), *num_tokens);
+        Some(PrefixSource { keys, num_tokens, spec: Cow::Borrowed(spec) })
+    }
+
     /// The reason why some chunks could not be used so far.
     pub(super) fn problem(&self) -> Option<ChunkProblem> {
         self.problem.clone()
@@ -73,13 +98,27 @@ impl PrefixRestore {
         while let Some((restore, num_tokens)) = self.attempt.take() {
             match restore.run() {
                 Ok((caches, keys)) => {
-                    store.state.lock().used(keys);
+                    let mut state = store.state.lock();
+                    state.figures.num_restored_chunks += keys.len() as u64;
+                    state.used(keys);
                     return Restored { num_tokens, caches, problem: self.problem };
                 }
                 Err(unusable) => self.try_shorter(store, unusable),
             }
         }
         Restored { num_tokens: 0, caches: Vec::new(), problem: self.problem }
+    }
+
+    /// Takes the caches that another restore of the same source has returned.
+    pub(super) fn take(self, store: &ChunkStore, caches: Vec<LayerCache>) -> Restored {
+        let (restore, num_tokens) = match self.attempt {
+            Some(attempt) => attempt,
+            None => return Restored { num_tokens: 0, caches: Vec::new(), problem: self.problem },
+        };
+        let mut state = store.state.lock();
+        state.figures.num_restored_chunks += restore.num_added() as u64;
+        state.used(restore.keys().to_vec());
+        Restored { num_tokens, caches, problem: self.problem }
     }
 
     fn begin_attempt(&mut self, store: &ChunkStore) {

@@ -55,8 +55,14 @@ pub(super) struct Restore {
     /// Every chunk, from the root on.
     keys: Vec<ChunkKey>,
     in_memory: VecDeque<(ChunkRecord, Arc<ChunkContents>)>,
-    on_disk: OnDisk,
-    /// How many chunks are not in the caches yet.
+    folder: PathBuf,
+    /// The chunks that are not in memory, until their files are read.
+    unread: Vec<ChunkRecord>,
+    /// Reads them from the first time that one is wanted: who takes its caches from another
+    /// restore never reads.
+    on_disk: Option<OnDisk>,
+    /// How many chunks are in the caches, and how many are not yet.
+    num_added: usize,
     num_left: usize,
     last: Option<ChunkRecord>,
 }
@@ -72,21 +78,31 @@ impl Restore {
     ) -> Result<Self, Unusable> {
         let keys = sources.iter().map(|source| source.record.key).collect();
         let wanted = sources.into_iter().filter(|source| source.record.start < num_tokens);
-        let (mut in_memory, mut on_disk, mut last) = (VecDeque::new(), Vec::new(), None);
+        let (mut in_memory, mut unread, mut last) = (VecDeque::new(), Vec::new(), None);
         for Source { record, contents } in wanted {
             last = Some(record.clone());
             match contents {
                 Some(contents) => in_memory.push_back((record, contents)),
-                None => on_disk.push(record),
+                None => unread.push(record),
             }
         }
-        let num_left = in_memory.len() + on_disk.len();
+        let num_left = in_memory.len() + unread.len();
         let assembler = last.as_ref().map(|last| {
             CacheAssembler::new(spec, num_tokens).map_err(|error| Unusable::new(last, error))
         });
         let assembler = assembler.transpose()?;
-        let on_disk = OnDisk::new(folder, on_disk, start_reader);
-        Ok(Restore { assembler, keys, in_memory, on_disk, num_left, last })
+        let folder = folder.to_owned();
+        Ok(Restore {
+            assembler,
+            keys,
+            in_memory,
+            folder,
+            unread,
+            on_disk: None,
+            num_added: 0,
+            num_left,
+            last,
+        })
     }
 
     /// How many chunks are not in the caches yet.
@@ -94,12 +110,25 @@ impl Restore {
         self.num_left
     }
 
+    /// How many chunks are in the caches.
+    pub(super) fn num_added(&self) -> usize {
+        self.num_added
+    }
+
+    /// Every chunk, from the root on.
+    pub(super) fn keys(&self) -> &[ChunkKey] {
+        &self.keys
+    }
+
     /// Adds the next chunk to the caches; without blocking only if one has been read.
     pub(super) fn advance(&mut self, blocking: Blocking) -> Result<(), Unusable> {
         if let Some((record, contents)) = self.in_memory.pop_front() {
             return self.add(&record, &contents);
         }
-        let (record, contents) = match self.on_disk.next(blocking) {
+        let on_disk = self.on_disk.get_or_insert_with(|| {
+            OnDisk::new(&self.folder, std::mem::take(&mut self.unread), start_reader)
+        });
+        let (record, contents) = match on_disk.next(blocking) {
             Ok(read) => read,
             Err(TryRecvError::Empty) => return Ok(()),
             Err(TryRecvError::Disconnected) => {
@@ -117,6 +146,7 @@ impl Restore {
 
     fn add(&mut self, record: &ChunkRecord, contents: &ChunkContents) -> Result<(), Unusable> {
         self.num_left -= 1;
+        self.num_added += 1;
         let Some(assembler) = &mut self.assembler else { return Ok(()) };
         let added = assembler.add(record.start, record.stop(), |name| contents.tensor(name));
         added.map_err(|error| Unusable::new(record, error))
@@ -289,7 +319,7 @@ mod tests {
         let (spec, records) = stored(folder.path(), 1);
         let source = Source { record: records[0].clone(), contents: None };
         let mut restore = Restore::new(folder.path(), vec![source], &spec, 2).unwrap();
-        restore.on_disk = OnDisk::ByThreads(mpsc::sync_channel(1).1);
+        restore.on_disk = Some(OnDisk::ByThreads(mpsc::sync_channel(1).1));
         let unusable = restore.run().err().unwrap();
         assert!(!unusable.error.is_lasting(), "{unusable:?}");
         assert_eq!(unusable.start, 0, "no chunk is used");
@@ -317,7 +347,7 @@ mod tests {
             let source = |record: &ChunkRecord| Source { record: record.clone(), contents: None };
             let sources = records.iter().map(source).collect();
             let mut restore = Restore::new(folder.path(), sources, &spec, 10).unwrap();
-            restore.on_disk = OnDisk::new(folder.path(), records.clone(), start);
+            restore.on_disk = Some(OnDisk::new(folder.path(), records.clone(), start));
             let (caches, keys) = restore.run().ok().unwrap();
             assert_eq!(caches[0].offset(), 10, "{num_threads} threads");
             assert_eq!(keys.len(), 5);

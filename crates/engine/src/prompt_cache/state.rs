@@ -59,6 +59,9 @@ pub struct CacheFigures {
     pub num_prompt_tokens: u64,
     /// Tokens of these prompts that did not have to be computed.
     pub num_cached_tokens: u64,
+    /// Chunks that were copied into caches. Prompts that begin alike and come together share one
+    /// copy.
+    pub num_restored_chunks: u64,
 }
 
 /// The cache state behind its lock, with the channels that report its changes.
