@@ -9,6 +9,7 @@ use cairn_formats::safetensors::{SafetensorsFile, TensorEntry};
 
 use crate::LmError;
 use crate::config::{Quantization, QuantizationConfig};
+use crate::nn::SharedExpertKind;
 
 /// What an architecture takes, as its `load` does. Tests compare the two.
 #[derive(Debug, Clone, Default)]
@@ -58,9 +59,11 @@ impl TensorList {
     }
 
     /// Adds an expert that all tokens use to the experts at `path`.
-    pub(crate) fn shared_expert(&mut self, path: &str, hidden: i32, intermediate: i32) {
-        self.gated_mlp(&format!("{path}.shared_expert"), hidden, intermediate);
-        self.matrix(format!("{path}.shared_expert_gate"), hidden, 1);
+    pub(crate) fn shared_expert(&mut self, path: &str, hidden: i32, kind: SharedExpertKind) {
+        self.gated_mlp(&format!("{path}.{}", kind.name), hidden, kind.intermediate);
+        if let Some(share) = kind.share {
+            self.matrix(format!("{path}.{share}"), hidden, 1);
+        }
     }
 
     /// Adds a gated feed-forward network at `path`.

@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use super::decoder::{Common, Decoder, ExpertsKind, Family, NormKind, Usual};
+use super::decoder::{Common, Decoder, ExpertsKind, Family, NormKind, Routing, Usual};
 use crate::LmError;
 use crate::config::{check_full_attention, check_positive, check_range};
 
@@ -41,13 +41,13 @@ impl Family for ModelArgs {
         let mut decoder = self.common.decoder(norm, USUAL)?;
         let count = check_range("num_local_experts", self.num_local_experts, 1..=1 << 14)?;
         let most = i64::from(count);
+        let num_chosen = check_range("num_experts_per_tok", self.num_experts_per_tok, 1..=most)?;
         decoder.experts = Some(ExpertsKind {
             block: "block_sparse_moe",
             count,
-            per_token: check_range("num_experts_per_tok", self.num_experts_per_tok, 1..=most)?,
             intermediate: decoder.mlp.intermediate,
             // The reference's softmax of the chosen logits: the same shares.
-            adds_up_to_one: true,
+            routing: Routing::softmax(num_chosen, true),
             shared: None,
         });
         decoder.layers.iter_mut().for_each(|layer| layer.has_experts = true);

@@ -3,7 +3,7 @@
 
 use serde::Deserialize;
 
-use super::decoder::{Decoder, ExpertsKind, Family, HeadNormKind};
+use super::decoder::{Decoder, ExpertsKind, Family, HeadNormKind, Routing};
 use super::llama;
 use crate::LmError;
 use crate::config::check_range;
@@ -31,12 +31,12 @@ impl Family for ModelArgs {
         let mut decoder = self.llama.decoder()?;
         let count = check_range("num_experts", self.num_experts, 1..=1 << 14)?;
         let most = i64::from(count);
+        let num_chosen = check_range("num_experts_per_tok", self.num_experts_per_tok, 1..=most)?;
         decoder.experts = Some(ExpertsKind {
             block: "mlp",
             count,
-            per_token: check_range("num_experts_per_tok", self.num_experts_per_tok, 1..=most)?,
             intermediate: decoder.mlp.intermediate,
-            adds_up_to_one: self.norm_topk_prob,
+            routing: Routing::softmax(num_chosen, self.norm_topk_prob),
             shared: None,
         });
         decoder.layers.iter_mut().for_each(|layer| layer.has_experts = true);

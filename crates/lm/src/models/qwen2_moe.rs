@@ -3,7 +3,7 @@
 
 use serde::Deserialize;
 
-use super::decoder::{Decoder, ExpertsKind, Family, Usual};
+use super::decoder::{Decoder, ExpertsKind, Family, Routing, SharedExpertKind, Usual};
 use super::qwen2;
 use crate::LmError;
 use crate::config::{Size, check_range};
@@ -53,14 +53,15 @@ impl Family for ModelArgs {
         let mut decoder = self.dense.decoder_with(Usual { is_tied: false, ..qwen2::USUAL })?;
         let count = check_range("num_experts", self.num_experts, 1..=1 << 14)?;
         let most = i64::from(count);
+        let num_chosen = check_range("num_experts_per_tok", self.num_experts_per_tok, 1..=most)?;
         let shared = self.shared_expert_intermediate_size;
+        let shared = check_range("shared_expert_intermediate_size", shared, 1..=1 << 20)?;
         decoder.experts = Some(ExpertsKind {
             block: "mlp",
             count,
-            per_token: check_range("num_experts_per_tok", self.num_experts_per_tok, 1..=most)?,
             intermediate: Size::EXPERT_INTERMEDIATE.check(self.moe_intermediate_size)?,
-            adds_up_to_one: false,
-            shared: Some(check_range("shared_expert_intermediate_size", shared, 1..=1 << 20)?),
+            routing: Routing::softmax(num_chosen, false),
+            shared: Some(SharedExpertKind::with_share(shared)),
         });
         decoder.layers.iter_mut().for_each(|layer| layer.has_experts = true);
         Ok(decoder)

@@ -3,7 +3,7 @@
 
 use serde::Deserialize;
 
-use super::decoder::{Decoder, ExpertsKind, Family};
+use super::decoder::{Decoder, ExpertsKind, Family, Routing};
 use super::qwen3;
 use crate::LmError;
 use crate::config::{Size, check_range};
@@ -27,12 +27,12 @@ impl Family for ModelArgs {
         let mut decoder = self.dense.decoder()?;
         let count = Size::EXPERTS.check(self.num_experts)?;
         let most = i64::from(count.max(1));
+        let num_chosen = check_range("num_experts_per_tok", self.num_experts_per_tok, 1..=most)?;
         decoder.experts = Some(ExpertsKind {
             block: "mlp",
             count,
-            per_token: check_range("num_experts_per_tok", self.num_experts_per_tok, 1..=most)?,
             intermediate: Size::EXPERT_INTERMEDIATE.check(self.moe_intermediate_size)?,
-            adds_up_to_one: self.norm_topk_prob,
+            routing: Routing::softmax(num_chosen, self.norm_topk_prob),
             shared: None,
         });
         let step =

@@ -25,7 +25,8 @@ use crate::models::{Architecture, FromConfig, Outline, Scratch};
 use crate::nn::exponential::silu;
 use crate::nn::{
     Embedding, ExpertBlend, ExpertSizes, GatedDelta, Linear, NormGatedUp, NormProjections,
-    ProductResidual, Projected, RmsNorm, Rope, RopeAttention, RopeSpec, SharedExpert, ShortConv,
+    ProductResidual, Projected, RmsNorm, Rope, RopeAttention, RopeSpec, Routing, SharedExpert,
+    SharedExpertKind, ShortConv,
 };
 use crate::tensor_list::TensorList;
 use crate::weights::{Layer, Weights};
@@ -240,7 +241,11 @@ impl Experts {
     /// Adds what [`SparseMoe::load`] takes at `path`.
     fn add_tensors(&self, list: &mut TensorList, path: &str, hidden: i32) {
         list.experts(path, hidden, self.intermediate, self.count);
-        list.shared_expert(path, hidden, self.shared_intermediate);
+        list.shared_expert(path, hidden, self.shared());
+    }
+
+    fn shared(&self) -> SharedExpertKind {
+        SharedExpertKind::with_share(self.shared_intermediate)
     }
 
     fn are_in(&self, layer: i32) -> bool {
@@ -872,13 +877,12 @@ impl SparseMoe {
             hidden,
             intermediate: experts.intermediate,
             num_experts: experts.count,
-            num_chosen: experts.per_token,
-            adds_up_to_one: experts.norm_topk_prob,
+            routing: Routing::softmax(experts.per_token, experts.norm_topk_prob),
         };
         Ok(SparseMoe {
             norm,
             experts: ExpertBlend::load(layer, sizes)?,
-            shared: SharedExpert::load(layer, hidden, experts.shared_intermediate)?,
+            shared: SharedExpert::load(layer, hidden, experts.shared())?,
         })
     }
 

@@ -21,6 +21,7 @@ mod product_residual;
 mod quantized_matrix;
 mod rope;
 mod rope_attention;
+mod routing;
 mod shared_expert;
 mod short_conv;
 mod switch;
@@ -42,9 +43,11 @@ pub use position_scale::PositionScale;
 pub use product_residual::ProductResidual;
 pub use rope::{Rope, RopeSpec};
 pub use rope_attention::{HeadLayerNorm, HeadNorms, RopeAttention};
-pub use shared_expert::SharedExpert;
+#[allow(unused_imports)] // families with groups of experts name them
+pub use routing::{ExpertGroups, GroupRank, Routing, Score};
+pub use shared_expert::{SharedExpert, SharedExpertKind};
 pub use short_conv::ShortConv;
-pub use switch::{SwitchGlu, route};
+pub use switch::SwitchGlu;
 
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, Dtype};

@@ -5,39 +5,74 @@ use mlx_rs::{Array, ops};
 
 use crate::LmError;
 use crate::device_kernels::Activation;
-use crate::nn::{Linear, NormGatedUp};
+use crate::nn::{Linear, NormGatedUp, ProductResidual};
 use crate::weights::Layer;
 
-/// `sum + sigmoid(share(x)) * expert(x)`.
+/// `sum + expert(x)`, or `sum + sigmoid(share(x)) * expert(x)`.
 #[derive(Debug)]
 pub struct SharedExpert {
     gate_up: NormGatedUp,
-    down: Linear,
-    share: Linear,
+    output: Output,
+}
+
+#[derive(Debug)]
+enum Output {
+    Whole(ProductResidual),
+    Share { down: Linear, share: Linear },
+}
+
+/// The width of a [`SharedExpert`], and where it is stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SharedExpertKind {
+    /// What its matrices are below.
+    pub name: &'static str,
+    pub intermediate: i32,
+    /// The matrix of its share; `None` adds all of it.
+    pub share: Option<&'static str>,
+}
+
+impl SharedExpertKind {
+    /// Qwen's, of which each token has a share.
+    pub const fn with_share(intermediate: i32) -> Self {
+        let share = Some("shared_expert_gate");
+        SharedExpertKind { name: "shared_expert", intermediate, share }
+    }
 }
 
 impl SharedExpert {
-    /// Takes `shared_expert` and `shared_expert_gate` of the block `layer`.
-    pub fn load(layer: &mut Layer, hidden: i32, intermediate: i32) -> Result<Self, LmError> {
+    /// Takes what `kind` names from the block `layer`.
+    pub fn load(layer: &mut Layer, hidden: i32, kind: SharedExpertKind) -> Result<Self, LmError> {
+        let SharedExpertKind { name, intermediate, share } = kind;
+        let mut expert = layer.layer(name);
         let mut linear =
-            |name, inputs, outputs| Linear::load(&mut layer.layer(name), inputs, outputs, false);
-        let gate_up = [
-            linear("shared_expert.gate_proj", hidden, intermediate)?,
-            linear("shared_expert.up_proj", hidden, intermediate)?,
-        ];
-        let down = linear("shared_expert.down_proj", intermediate, hidden)?;
-        let share = linear("shared_expert_gate", hidden, 1)?;
-        down.eval()?;
-        share.eval()?;
+            |name, inputs, outputs| Linear::load(&mut expert.layer(name), inputs, outputs, false);
+        let gate_up =
+            [linear("gate_proj", hidden, intermediate)?, linear("up_proj", hidden, intermediate)?];
         let gate_up = NormGatedUp::new(None, gate_up, Activation::Silu)?;
-        Ok(SharedExpert { gate_up, down, share })
+        let down = linear("down_proj", intermediate, hidden)?;
+        let output = match share {
+            None => Output::Whole(ProductResidual::new(down)?),
+            Some(share) => {
+                let share = Linear::load(&mut layer.layer(share), hidden, 1, false)?;
+                down.eval()?;
+                share.eval()?;
+                Output::Share { down, share }
+            }
+        };
+        Ok(SharedExpert { gate_up, output })
     }
 
     /// The normalized hidden states `x` and what their output is added to, `[B, L, D]`, to the same
     /// shape.
     pub fn forward(&self, x: &Array, sum: &Array) -> Result<Array, Exception> {
-        let output = self.down.forward(&self.gate_up.forward(x)?)?;
-        let share = ops::sigmoid(self.share.forward(x)?)?;
-        ops::add(sum, ops::multiply(output, share)?)
+        let activated = self.gate_up.forward(x)?;
+        match &self.output {
+            Output::Whole(down) => down.forward(&activated, sum),
+            Output::Share { down, share } => {
+                let output = down.forward(&activated)?;
+                let share = ops::sigmoid(share.forward(x)?)?;
+                ops::add(sum, ops::multiply(output, share)?)
+            }
+        }
     }
 }

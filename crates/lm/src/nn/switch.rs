@@ -1,5 +1,4 @@
-//! Mixture of experts: routing, and feed-forward experts of which each token uses a few. Reference:
-//! mlx-lm's switch_layers.py.
+//! Feed-forward experts of which each token uses a few. Reference: mlx-lm's switch_layers.py.
 
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, Dtype, ops};
@@ -8,39 +7,13 @@ use crate::LmError;
 use crate::config::Quantization;
 use crate::device_kernels::{Activation, Experts, QuantizedRows};
 use crate::ffi;
-use crate::nn::GatedActivation;
+use crate::nn::{GatedActivation, Routing};
 use crate::tensor_list::single_names;
 use crate::weights::Layer;
 
 /// From this number of (token, expert) pairs on, they are sorted by expert, so that a GPU reads
 /// each expert's weights once.
 const MIN_SORTED: usize = 64;
-
-/// Chooses the `num_chosen` likeliest experts of each token: router logits `[B, L, E]` to expert
-/// indices (u32) and scores, both `[B, L, K]`. Scores are softmax probabilities over all experts;
-/// with `adds_up_to_one` they are normalized over the chosen ones.
-pub fn route(
-    router_logits: &Array,
-    num_chosen: i32,
-    adds_up_to_one: bool,
-) -> Result<(Array, Array), Exception> {
-    let [batch, length, num_experts] = *router_logits.shape() else {
-        return Err(Exception::custom(format!(
-            "a router's outputs have three axes, got {:?}",
-            router_logits.shape()
-        )));
-    };
-    let shares = ops::softmax_axis(router_logits, -1, true)?;
-    let order = ops::argpartition_axis(&shares, -num_chosen, -1)?;
-    let indices =
-        ffi::slice(&order, &[0, 0, num_experts - num_chosen], &[batch, length, num_experts])?;
-    let scores = shares.take_along_axis(&indices, -1)?;
-    if !adds_up_to_one {
-        return Ok((indices, scores));
-    }
-    let sum = scores.sum_axis(-1, true)?;
-    Ok((indices, ops::divide(scores, sum)?))
-}
 
 /// Gated feed-forward experts, `down(silu(gate(x)) * up(x))`.
 #[derive(Debug)]
@@ -121,12 +94,13 @@ impl SwitchGlu {
         ops::reshape(sorted.take_axis(ops::argsort(&order)?, 0)?, &shape)
     }
 
-    /// The matrices as a kernel reads them; `None` unless all are quantized and gate and up are
-    /// stacked.
-    pub fn quantized(&self, num_chosen: i32, adds_up_to_one: bool) -> Option<Experts<'_>> {
+    /// The matrices as a kernel reads them; `None` unless all are quantized, gate and up are stacked
+    /// and a kernel can choose experts as `routing` does.
+    pub fn quantized(&self, routing: &Routing) -> Option<Experts<'_>> {
+        let adds_up_to_one = routing.as_softmax()?;
         let GateUp::Joined(gate_up) = &self.gate_up_proj else { return None };
         let (gate_up, down) = (gate_up.rows()?, self.down_proj.rows()?);
-        Some(Experts { gate_up, down, num_chosen, adds_up_to_one })
+        Some(Experts { gate_up, down, num_chosen: routing.num_chosen, adds_up_to_one })
     }
 
     /// Runs `x` `[..., 1, D]` through the experts `indices` `[...]`; returns `[..., 1, D]`.
@@ -312,8 +286,9 @@ mod tests {
             intermediate: INTERMEDIATE,
         };
         let x = numbers(&[batch, length, HIDDEN]);
+        let logits = numbers(&[batch, length, EXPERTS]);
         let (indices, scores) =
-            route(&numbers(&[batch, length, EXPERTS]), num_chosen, true).expect("route");
+            Routing::softmax(num_chosen, true).choose(&logits, None).expect("choose");
         let found = switch.forward(&x, &indices).expect("forward");
         assert_eq!(found.shape(), [batch, length, num_chosen, HIDDEN]);
 

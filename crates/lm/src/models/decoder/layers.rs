@@ -252,14 +252,13 @@ impl FeedForward {
             hidden: decoder.hidden,
             intermediate: experts.intermediate,
             num_experts: experts.count,
-            num_chosen: experts.per_token,
-            adds_up_to_one: experts.adds_up_to_one,
+            routing: experts.routing,
         };
         let norm = load_before(layer, decoder, around)?;
         let mut block = layer.layer(experts.block);
         let shared = experts
             .shared
-            .map(|width| SharedExpert::load(&mut block, decoder.hidden, width).map(Box::new))
+            .map(|kind| SharedExpert::load(&mut block, decoder.hidden, kind).map(Box::new))
             .transpose()?;
         let blend = Box::new(ExpertBlend::load(&mut block, sizes)?);
         Ok(FeedForward::Experts { norm, blend, shared })

@@ -27,7 +27,7 @@ use crate::nn::{Embedding, LayerNorm, Linear, Norm, RmsNorm, RopeSpec, scalar, s
 use crate::tensor_list::TensorList;
 use crate::weights::{Layer, Weights};
 
-pub use crate::nn::PositionScale;
+pub use crate::nn::{PositionScale, Routing, SharedExpertKind};
 pub use common::{Common, Usual};
 use layers::Block;
 
@@ -153,12 +153,10 @@ pub struct ExpertsKind {
     /// What holds them and their router.
     pub block: &'static str,
     pub count: i32,
-    pub per_token: i32,
     pub intermediate: i32,
-    /// Whether the shares of the chosen ones are normalized to a sum of one.
-    pub adds_up_to_one: bool,
-    /// The width of one more that all tokens use.
-    pub shared: Option<i32>,
+    pub routing: Routing,
+    /// One more that all tokens use.
+    pub shared: Option<SharedExpertKind>,
 }
 
 /// The first half of a feed-forward network.
@@ -294,10 +292,11 @@ impl Decoder {
         };
         let dense = of_hidden * hidden + of_mlp * intermediate + of_heads * (queries + keys_values);
         let of_experts = |experts: &ExpertsKind| {
-            let [count, per_token, intermediate] =
-                [experts.count, experts.per_token, experts.intermediate].map(|count| count as u64);
-            let chosen = per_token * (3 * hidden + 5 * intermediate);
-            let shared = experts.shared.map_or(0, |width| 3 * hidden + 5 * width as u64);
+            let [count, num_chosen, intermediate] =
+                [experts.count, experts.routing.num_chosen, experts.intermediate]
+                    .map(|count| count as u64);
+            let chosen = num_chosen * (3 * hidden + 5 * intermediate);
+            let shared = experts.shared.map_or(0, |kind| 3 * hidden + 5 * kind.intermediate as u64);
             chosen.max(shared) + count + 2 * hidden + 2 * (queries + keys_values)
         };
         Scratch {
@@ -322,9 +321,12 @@ impl Decoder {
             }
             attention.list(&mut list, &format!("{layer}.self_attn"), norm, hidden);
             match self.experts.filter(|_| kind.has_experts) {
-                Some(ExpertsKind { block, count, intermediate, shared, .. }) => {
+                Some(ExpertsKind { block, count, intermediate, routing, shared }) => {
                     let block = format!("{layer}.{block}");
                     list.experts(&block, hidden, intermediate, count);
+                    if let Some(name) = routing.correction_bias {
+                        list.plain(format!("{block}.{name}"), &[count]);
+                    }
                     if let Some(shared) = shared {
                         list.shared_expert(&block, hidden, shared);
                     }

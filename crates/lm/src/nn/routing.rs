@@ -1,0 +1,240 @@
+//! Routing: which experts a token uses, and what share each of them has.
+
+use mlx_rs::error::Exception;
+use mlx_rs::{Array, Dtype, ops};
+
+use crate::ffi;
+
+/// How a router's logits choose experts and give them shares.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Routing {
+    /// K, how many experts a token uses.
+    pub num_chosen: i32,
+    pub score: Score,
+    /// Whether scores are float32 whatever the type of the logits is.
+    pub in_float32: bool,
+    /// Where the router's block stores a bias `[E]` that is added to scores when experts are
+    /// chosen, and not to their shares.
+    pub correction_bias: Option<&'static str>,
+    /// The groups of experts of which only some are open to a token.
+    pub groups: Option<ExpertGroups>,
+    /// Whether the shares of the chosen experts are divided by their sum.
+    pub adds_up_to_one: bool,
+    /// The factor of all shares.
+    pub scale: Option<f32>,
+}
+
+/// What an expert's logit becomes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Score {
+    /// Its softmax over all experts.
+    Softmax,
+    /// Its softmax over the chosen experts, which have the largest logits.
+    SoftmaxOfChosen,
+    /// Its sigmoid.
+    Sigmoid,
+}
+
+/// Experts in groups of the same size, which stand one after another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ExpertGroups {
+    /// How many there are.
+    pub count: i32,
+    /// How many of them are open to a token: those of the best rank.
+    pub num_chosen: i32,
+    pub rank: GroupRank,
+}
+
+/// What a group is ranked by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GroupRank {
+    /// Its largest score.
+    Best,
+    /// The sum of its two largest scores.
+    BestTwo,
+}
+
+impl Routing {
+    /// The `num_chosen` experts with the largest scores.
+    pub const fn of(score: Score, num_chosen: i32) -> Self {
+        Routing {
+            num_chosen,
+            score,
+            in_float32: false,
+            correction_bias: None,
+            groups: None,
+            adds_up_to_one: false,
+            scale: None,
+        }
+    }
+
+    /// As [`Routing::of`], with a softmax over all experts, which is normalized over the chosen
+    /// ones if `adds_up_to_one`.
+    pub const fn softmax(num_chosen: i32, adds_up_to_one: bool) -> Self {
+        Routing { adds_up_to_one, ..Routing::of(Score::Softmax, num_chosen) }
+    }
+
+    /// Whether a softmax over all experts gives these shares, and if so, whether it is normalized
+    /// over the chosen ones: what kernels know.
+    pub fn as_softmax(&self) -> Option<bool> {
+        if self.correction_bias.is_some() || self.groups.is_some() || self.scale.is_some() {
+            return None;
+        }
+        match self.score {
+            Score::Softmax => Some(self.adds_up_to_one),
+            Score::SoftmaxOfChosen => Some(true),
+            Score::Sigmoid => None,
+        }
+    }
+
+    /// Router logits `[B, L, E]` and, if there is one, the correction bias `[E]` to expert indices
+    /// (u32) and shares, both `[B, L, K]`.
+    pub fn choose(
+        &self,
+        logits: &Array,
+        correction_bias: Option<&Array>,
+    ) -> Result<(Array, Array), Exception> {
+        let &[batch, length, num_experts] = logits.shape() else {
+            let shape = logits.shape();
+            let message = format!("a router's outputs have three axes, got {shape:?}");
+            return Err(Exception::custom(message));
+        };
+        let logits =
+            if self.in_float32 { logits.as_dtype(Dtype::Float32)? } else { logits.clone() };
+        let scores = match self.score {
+            Score::Softmax => ops::softmax_axis(&logits, -1, true)?,
+            Score::SoftmaxOfChosen => logits,
+            Score::Sigmoid => ops::sigmoid(logits)?,
+        };
+        let mut ranked = match correction_bias {
+            Some(bias) => ops::add(&scores, bias)?,
+            None => scores.clone(),
+        };
+        if let Some(groups) = self.groups {
+            ranked = groups.close_others(&ranked)?;
+        }
+        let order = ops::argpartition_axis(&ranked, -self.num_chosen, -1)?;
+        let (start, stop) = ([0, 0, num_experts - self.num_chosen], [batch, length, num_experts]);
+        let indices = ffi::slice(&order, &start, &stop)?;
+        let mut shares = scores.take_along_axis(&indices, -1)?;
+        if self.score == Score::SoftmaxOfChosen {
+            shares = ops::softmax_axis(&shares, -1, true)?;
+        }
+        if self.adds_up_to_one {
+            shares = ops::divide(&shares, shares.sum_axis(-1, true)?)?;
+        }
+        if let Some(scale) = self.scale {
+            shares = ops::multiply(&shares, Array::from_f32(scale).as_dtype(shares.dtype())?)?;
+        }
+        Ok((indices, shares))
+    }
+}
+
+impl ExpertGroups {
+    /// The scores `[B, L, E]` with zeros for all experts in groups that are not open.
+    fn close_others(&self, scores: &Array) -> Result<Array, Exception> {
+        let &[batch, length, num_experts] = scores.shape() else {
+            return Err(Exception::custom("scores have three axes".to_owned()));
+        };
+        let grouped = ops::reshape(scores, &[batch, length, self.count, num_experts / self.count])?;
+        let ranks = match self.rank {
+            GroupRank::Best => grouped.max_axis(-1, true)?,
+            GroupRank::BestTwo => ops::indexing::topk_axis(&grouped, 2, -1)?.sum_axis(-1, true)?,
+        };
+        let num_closed = self.count - self.num_chosen;
+        if num_closed == 0 {
+            return Ok(scores.clone());
+        }
+        let order = ops::argpartition_axis(&ranks, num_closed - 1, -2)?; // [B, L, G, 1]
+        let closed = ffi::slice(&order, &[0; 4], &[batch, length, num_closed, 1])?;
+        let zero = Array::from_f32(0.0).as_dtype(scores.dtype())?;
+        let open = grouped.put_along_axis(closed, zero, -2)?;
+        ops::reshape(open, scores.shape())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EXPERTS: usize = 6;
+
+    /// The chosen experts of a token by number, with their shares.
+    fn chosen(
+        routing: Routing,
+        logits: [f32; EXPERTS],
+        bias: Option<[f32; EXPERTS]>,
+    ) -> Vec<(u32, f32)> {
+        let logits = Array::from_slice(&logits, &[1, 1, EXPERTS as i32]);
+        let bias = bias.map(|bias| Array::from_slice(&bias, &[EXPERTS as i32]));
+        let (indices, shares) = routing.choose(&logits, bias.as_ref()).expect("choose");
+        let [indices, shares] = [indices.as_dtype(Dtype::Uint32), shares.as_dtype(Dtype::Float32)]
+            .map(|array| array.and_then(|array| array.contiguous()).expect("numbers"));
+        let mut chosen: Vec<(u32, f32)> = indices
+            .as_slice::<u32>()
+            .iter()
+            .copied()
+            .zip(shares.as_slice::<f32>().iter().copied())
+            .collect();
+        chosen.sort_by_key(|(expert, _)| *expert);
+        chosen
+    }
+
+    fn check(
+        routing: Routing,
+        logits: [f32; EXPERTS],
+        bias: Option<[f32; EXPERTS]>,
+        expected: &[(u32, f32)],
+    ) {
+        let found = chosen(routing, logits, bias);
+        let is_near = |(found, expected): (&(u32, f32), &(u32, f32))| {
+            found.0 == expected.0 && (found.1 - expected.1).abs() < 1e-6
+        };
+        assert!(
+            found.len() == expected.len() && found.iter().zip(expected).all(is_near),
+            "{routing:?}: {found:?} instead of {expected:?}"
+        );
+    }
+
+    fn sigmoid(logit: f32) -> f32 {
+        1.0 / (1.0 + (-logit).exp())
+    }
+
+    const LOGITS: [f32; EXPERTS] = [0.5, 2.0, -1.0, 1.0, 0.0, 1.5];
+
+    #[test]
+    fn a_softmax_gives_shares_of_all_experts_or_of_the_chosen_ones() {
+        let all: f32 = LOGITS.iter().map(|logit| logit.exp()).sum();
+        let [second, last] = [2.0f32, 1.5].map(f32::exp);
+        let of_all = [(1, second / all), (5, last / all)];
+        let of_chosen = [(1, second / (second + last)), (5, last / (second + last))];
+        check(Routing::softmax(2, false), LOGITS, None, &of_all);
+        check(Routing::softmax(2, true), LOGITS, None, &of_chosen);
+        check(Routing::of(Score::SoftmaxOfChosen, 2), LOGITS, None, &of_chosen);
+        let precise = Routing { in_float32: true, ..Routing::of(Score::SoftmaxOfChosen, 2) };
+        check(precise, LOGITS, None, &of_chosen);
+    }
+
+    #[test]
+    fn a_correction_bias_changes_the_choice_and_not_the_shares() {
+        let routing = Routing { correction_bias: Some("bias"), ..Routing::of(Score::Sigmoid, 2) };
+        let bias = Some([0.0, -1.0, 0.0, 0.0, 1.0, 0.0]);
+        check(routing, LOGITS, bias, &[(4, 0.5), (5, sigmoid(1.5))]);
+        let scaled = Routing { adds_up_to_one: true, scale: Some(2.5), ..routing };
+        let sum = 0.5 + sigmoid(1.5);
+        check(scaled, LOGITS, bias, &[(4, 1.25 / sum), (5, 2.5 * sigmoid(1.5) / sum)]);
+    }
+
+    #[test]
+    fn only_experts_of_the_best_groups_are_chosen() {
+        // Pairs: the second has the best expert after the first pair's, the last the best sum of two.
+        let logits = [3.0, -3.0, 2.0, -2.0, 1.0, 1.5];
+        let groups = |num_chosen, rank| Some(ExpertGroups { count: 3, num_chosen, rank });
+        let routing = |groups| Routing { groups, ..Routing::of(Score::Sigmoid, 2) };
+        let share = |expert: usize| (expert as u32, sigmoid(logits[expert]));
+        check(routing(groups(1, GroupRank::Best)), logits, None, &[share(0), share(1)]);
+        check(routing(groups(2, GroupRank::Best)), logits, None, &[share(0), share(2)]);
+        check(routing(groups(1, GroupRank::BestTwo)), logits, None, &[share(4), share(5)]);
+        check(routing(groups(3, GroupRank::BestTwo)), logits, None, &[share(0), share(2)]);
+    }
+}
