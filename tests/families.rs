@@ -28,6 +28,7 @@ const FAMILIES: &[&str] = &[
     "glm/dense",
     "glm4/dense",
     "granite/quant-mixed",
+    "granitemoe/dense",
     "internlm3/bias",
     "llama/iquestcoder",
     "llama/mistral-windows",

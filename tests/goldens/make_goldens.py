@@ -650,6 +650,28 @@ def with_experts(model_type, **config):
     return dense, cases_of
 
 
+def granitemoe_as_published(tensors):
+    """Gates and the rest as one stack, and an output matrix beside tied embeddings."""
+    stored = {"lm_head.weight": Tensor((8, 64), 0, 0)}
+    for name, tensor in tensors.items():
+        if name.endswith("switch_mlp.gate_proj.weight"):
+            tensor = tensor.with_shape(tensor.shape[0], 2 * tensor.shape[1], tensor.shape[2])
+        elif name.endswith("switch_mlp.up_proj.weight"):
+            continue
+        name = name.replace("switch_mlp.gate_proj", "input_linear").replace("switch_mlp.down_proj", "output_linear")
+        stored[name] = tensor
+    return stored
+
+
+def granitemoe():
+    dense, cases_of = with_experts(
+        "granitemoe", num_local_experts=4, attention_multiplier=0.125, embedding_multiplier=0.8, residual_multiplier=1.25, logits_scaling=1.25,
+        attention_bias=False, tie_word_embeddings=False,
+    )  # fmt: skip
+    published = dense | dict(num_local_experts=3, attention_bias=True, tie_word_embeddings=True, torch_dtype="bfloat16")
+    return Family("granitemoe", usual, cases_of(published=Case(published, granitemoe_as_published)))
+
+
 def mixtral():
     dense, cases_of = with_experts("mixtral", num_local_experts=4)
     published = without(dense, "rms_norm_eps", "rope_theta", "num_experts_per_tok") | dict(
@@ -682,6 +704,7 @@ FAMILIES = {
     "glm": glm(),
     "glm4": glm4(),
     "granite": granite(),
+    "granitemoe": granitemoe(),
     "internlm3": internlm3(),
     "mistral3": mistral3(),
     "mixtral": mixtral(),

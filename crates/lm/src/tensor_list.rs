@@ -9,7 +9,8 @@ use cairn_formats::safetensors::{SafetensorsFile, TensorEntry};
 
 use crate::LmError;
 use crate::config::{Quantization, QuantizationConfig};
-use crate::nn::SharedExpertKind;
+use crate::nn::stored_experts::Joined;
+use crate::nn::{ExpertForm, SharedExpertKind, StoredExperts};
 
 /// What an architecture takes, as its `load` does. Tests compare the two.
 #[derive(Debug, Clone, Default)]
@@ -28,9 +29,8 @@ enum Kind {
     Matrix { inputs: i32, outputs: i32 },
     /// As a matrix; files without it are complete too.
     OptionalMatrix { inputs: i32, outputs: i32 },
-    /// A matrix for each expert: stacked in `switch_mlp.NAME`, or dense in `experts.INDEX.NAME`, or
-    /// dense and stacked in `experts.down_proj` and, the gates first, `experts.gate_up_proj`.
-    Experts { name: &'static str, count: i32, inputs: i32, outputs: i32 },
+    /// A matrix for each expert.
+    Experts { name: &'static str, stored: StoredExperts, count: i32, inputs: i32, outputs: i32 },
     /// A tensor that is never packed, in one of these shapes, which have the same numbers.
     Plain { shapes: Vec<Vec<i32>> },
 }
@@ -47,13 +47,24 @@ impl TensorList {
     }
 
     /// Adds the gated experts of the block at `path`, and the router before them.
-    pub(crate) fn experts(&mut self, path: &str, hidden: i32, intermediate: i32, count: i32) {
-        self.matrix(format!("{path}.gate"), hidden, count);
+    pub(crate) fn experts(
+        &mut self,
+        path: &str,
+        hidden: i32,
+        intermediate: i32,
+        count: i32,
+        form: ExpertForm,
+    ) {
+        let ExpertForm { router, router_has_bias, stored } = form;
+        self.matrix(format!("{path}.{router}"), hidden, count);
+        if router_has_bias {
+            self.plain(format!("{path}.{router}.bias"), &[count]);
+        }
         let up = (hidden, intermediate);
         for (name, (inputs, outputs)) in
             [("gate_proj", up), ("up_proj", up), ("down_proj", (intermediate, hidden))]
         {
-            let kind = Kind::Experts { name, count, inputs, outputs };
+            let kind = Kind::Experts { name, stored, count, inputs, outputs };
             self.0.push(Needed { path: path.to_owned(), kind });
         }
     }
@@ -167,8 +178,8 @@ impl Needed {
             Kind::Matrix { inputs, .. } | Kind::OptionalMatrix { inputs, .. } => {
                 (self.path.clone(), *inputs)
             }
-            Kind::Experts { name, inputs, .. } => {
-                (format!("{}.switch_mlp.{name}", self.path), *inputs)
+            Kind::Experts { name, stored, inputs, .. } => {
+                (format!("{}.{}.{name}", self.path, stored.stacked()), *inputs)
             }
             Kind::Plain { .. } => return None,
         };
@@ -185,32 +196,26 @@ impl Needed {
                     false => Ok(()),
                 }
             }
-            Kind::Experts { name, count, inputs, outputs } => {
-                let stacked = format!("{path}.switch_mlp.{name}");
-                let has = |name: String| headers.remaining.contains_key(name.as_str());
+            &Kind::Experts { name, stored, count, inputs, outputs } => {
+                let has =
+                    |name: &str| headers.remaining.contains_key(format!("{path}.{name}").as_str());
+                let Joined { gate_up, down } = stored.joined();
                 // The last of the three to be taken.
-                if has(format!("{path}.experts.down_proj")) {
-                    return match *name {
-                        "gate_proj" => headers.take(
-                            &format!("{path}.experts.gate_up_proj"),
-                            &[&[*count, 2 * outputs, *inputs]],
-                        ),
-                        "up_proj" => Ok(()),
-                        _ => headers.take(
-                            &format!("{path}.experts.{name}"),
-                            &[&[*count, *outputs, *inputs]],
-                        ),
+                if has(down) {
+                    let (joined, outputs) = match name {
+                        "gate_proj" => (gate_up, 2 * outputs),
+                        "up_proj" => return Ok(()),
+                        _ => (down, outputs),
                     };
+                    return headers.take(&format!("{path}.{joined}"), &[&[count, outputs, inputs]]);
                 }
-                let single = single_names(name)
-                    .into_iter()
-                    .find(|single| has(format!("{path}.experts.0.{single}.weight")));
-                let Some(single) = single.filter(|_| !has(format!("{stacked}.weight"))) else {
-                    return headers.take_matrix(&stacked, &[*count, *outputs], *inputs);
+                let Some(single) = stored.single(name, has) else {
+                    let stacked = format!("{path}.{}.{name}", stored.stacked());
+                    return headers.take_matrix(&stacked, &[count, outputs], inputs);
                 };
-                (0..*count).try_for_each(|expert| {
+                (0..count).try_for_each(|expert| {
                     let weight = format!("{path}.experts.{expert}.{single}.weight");
-                    headers.take(&weight, &[&[*outputs, *inputs]])
+                    headers.take(&weight, &[&[outputs, inputs]])
                 })
             }
             Kind::Plain { shapes } => {

@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use super::decoder::{Common, Decoder, ExpertsKind, Family, NormKind, Routing, Usual};
+use super::decoder::{Common, Decoder, ExpertForm, ExpertsKind, Family, NormKind, Routing, Usual};
 use crate::LmError;
 use crate::config::{check_full_attention, check_positive, check_range};
 
@@ -48,6 +48,7 @@ impl Family for ModelArgs {
             intermediate: decoder.mlp.intermediate,
             // The reference's softmax of the chosen logits: the same shares.
             routing: Routing::softmax(num_chosen, true),
+            form: ExpertForm::USUAL,
             shared: None,
         });
         decoder.layers.iter_mut().for_each(|layer| layer.has_experts = true);

@@ -11,6 +11,7 @@ mod gemma3_text;
 mod glm;
 mod glm4;
 mod granite;
+mod granitemoe;
 mod internlm3;
 mod llama;
 mod mistral3;
@@ -63,6 +64,7 @@ const ARCHITECTURES: &[Registered] = &[
     described::<glm::ModelArgs>("glm", "GLM-4 9B, GLM-Edge"),
     described::<glm4::ModelArgs>("glm4", "GLM-4-0414"),
     described::<granite::ModelArgs>("granite", "Granite 3"),
+    described::<granitemoe::ModelArgs>("granitemoe", "Granite 3 with experts"),
     described::<internlm3::ModelArgs>("internlm3", "InternLM3"),
     described::<llama::ModelArgs>("iquestcoder", "IQuest-Coder"),
     described::<llama::ModelArgs>("llama", "Llama 2 and 3, SmolLM2"),
@@ -410,7 +412,7 @@ mod tests {
             ("gemma4_text", "gemma3_text"),
             ("Qwen2", "qwen2"),
             ("qwen3_vl_moe", "qwen3_moe"),
-            ("granitemoe", "granite"),
+            ("granitemoehybrid", "granitemoe"),
             ("phi4", "phi3"),
             ("smollm", "smollm3"),
             ("llama4", "llama"),

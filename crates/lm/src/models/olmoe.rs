@@ -3,7 +3,7 @@
 
 use serde::Deserialize;
 
-use super::decoder::{Decoder, ExpertsKind, Family, HeadNormKind, Routing};
+use super::decoder::{Decoder, ExpertForm, ExpertsKind, Family, HeadNormKind, Routing};
 use super::llama;
 use crate::LmError;
 use crate::config::check_range;
@@ -37,6 +37,7 @@ impl Family for ModelArgs {
             count,
             intermediate: decoder.mlp.intermediate,
             routing: Routing::softmax(num_chosen, self.norm_topk_prob),
+            form: ExpertForm::USUAL,
             shared: None,
         });
         decoder.layers.iter_mut().for_each(|layer| layer.has_experts = true);

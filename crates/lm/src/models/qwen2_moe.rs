@@ -3,7 +3,7 @@
 
 use serde::Deserialize;
 
-use super::decoder::{Decoder, ExpertsKind, Family, Routing, SharedExpertKind, Usual};
+use super::decoder::{Decoder, ExpertForm, ExpertsKind, Family, Routing, SharedExpertKind, Usual};
 use super::qwen2;
 use crate::LmError;
 use crate::config::{Size, check_range};
@@ -61,6 +61,7 @@ impl Family for ModelArgs {
             count,
             intermediate: Size::EXPERT_INTERMEDIATE.check(self.moe_intermediate_size)?,
             routing: Routing::softmax(num_chosen, false),
+            form: ExpertForm::USUAL,
             shared: Some(SharedExpertKind::with_share(shared)),
         });
         decoder.layers.iter_mut().for_each(|layer| layer.has_experts = true);

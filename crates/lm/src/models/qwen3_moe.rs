@@ -3,7 +3,7 @@
 
 use serde::Deserialize;
 
-use super::decoder::{Decoder, ExpertsKind, Family, Routing};
+use super::decoder::{Decoder, ExpertForm, ExpertsKind, Family, Routing};
 use super::qwen3;
 use crate::LmError;
 use crate::config::{Size, check_range};
@@ -33,6 +33,7 @@ impl Family for ModelArgs {
             count,
             intermediate: Size::EXPERT_INTERMEDIATE.check(self.moe_intermediate_size)?,
             routing: Routing::softmax(num_chosen, self.norm_topk_prob),
+            form: ExpertForm::USUAL,
             shared: None,
         });
         let step =

@@ -24,9 +24,9 @@ use crate::ffi;
 use crate::models::{Architecture, FromConfig, Outline, Scratch};
 use crate::nn::exponential::silu;
 use crate::nn::{
-    Embedding, ExpertBlend, ExpertSizes, GatedDelta, Linear, NormGatedUp, NormProjections,
-    ProductResidual, Projected, RmsNorm, Rope, RopeAttention, RopeSpec, Routing, SharedExpert,
-    SharedExpertKind, ShortConv,
+    Embedding, ExpertBlend, ExpertForm, ExpertSizes, GatedDelta, Linear, NormGatedUp,
+    NormProjections, ProductResidual, Projected, RmsNorm, Rope, RopeAttention, RopeSpec, Routing,
+    SharedExpert, SharedExpertKind, ShortConv,
 };
 use crate::tensor_list::TensorList;
 use crate::weights::{Layer, Weights};
@@ -240,7 +240,7 @@ impl Experts {
 
     /// Adds what [`SparseMoe::load`] takes at `path`.
     fn add_tensors(&self, list: &mut TensorList, path: &str, hidden: i32) {
-        list.experts(path, hidden, self.intermediate, self.count);
+        list.experts(path, hidden, self.intermediate, self.count, ExpertForm::USUAL);
         list.shared_expert(path, hidden, self.shared());
     }
 
@@ -878,6 +878,7 @@ impl SparseMoe {
             intermediate: experts.intermediate,
             num_experts: experts.count,
             routing: Routing::softmax(experts.per_token, experts.norm_topk_prob),
+            form: ExpertForm::USUAL,
         };
         Ok(SparseMoe {
             norm,

@@ -5,13 +5,13 @@ use mlx_rs::{Array, ops};
 
 use crate::LmError;
 use crate::device_kernels::{Kernel, run};
-use crate::nn::{Linear, Routing, SwitchGlu};
+use crate::nn::{ExpertForm, Linear, Routing, SwitchGlu};
 use crate::weights::Layer;
 
 /// `residual + sum of share_k * expert_k(x)` over the chosen experts.
 #[derive(Debug)]
 pub struct ExpertBlend {
-    gate: Linear,
+    router: Linear,
     correction_bias: Option<Array>, // [E]
     routing: Routing,
     switch_mlp: SwitchGlu,
@@ -28,25 +28,27 @@ pub struct ExpertSizes {
     /// E, the number of experts.
     pub num_experts: i32,
     pub routing: Routing,
+    pub form: ExpertForm,
 }
 
 impl ExpertBlend {
-    /// Takes the router `gate` and the experts of the block `layer`.
+    /// Takes the router and the experts of the block `layer`.
     pub fn load(layer: &mut Layer, sizes: ExpertSizes) -> Result<Self, LmError> {
-        let ExpertSizes { hidden, intermediate, num_experts, routing } = sizes;
-        let gate = Linear::load(&mut layer.layer("gate"), hidden, num_experts, false)?;
-        gate.eval()?;
+        let ExpertSizes { hidden, intermediate, num_experts, routing, form } = sizes;
+        let ExpertForm { router, router_has_bias, stored } = form;
+        let router = Linear::load(&mut layer.layer(router), hidden, num_experts, router_has_bias)?;
+        router.eval()?;
         let correction_bias =
             routing.correction_bias.map(|name| layer.take(name, &[num_experts])).transpose()?;
-        let switch_mlp = SwitchGlu::load(layer, hidden, intermediate, num_experts)?;
+        let switch_mlp = SwitchGlu::load(layer, hidden, intermediate, num_experts, stored)?;
         let kernel =
             layer.kernels().and_then(|kernels| kernels.experts(switch_mlp.quantized(&routing)?));
-        Ok(ExpertBlend { gate, correction_bias, routing, switch_mlp, kernel })
+        Ok(ExpertBlend { router, correction_bias, routing, switch_mlp, kernel })
     }
 
     /// The normalized hidden states `x` and the residual, `[B, L, D]`, to the same shape.
     pub fn forward(&self, x: &Array, residual: &Array) -> Result<Array, Exception> {
-        let router_logits = self.gate.forward(x)?;
+        let router_logits = self.router.forward(x)?;
         if let Some([sum]) = run(self.kernel.as_deref(), &[x, &router_logits, residual]) {
             return Ok(sum);
         }

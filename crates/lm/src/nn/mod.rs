@@ -24,6 +24,7 @@ mod rope_attention;
 mod routing;
 mod shared_expert;
 mod short_conv;
+pub(crate) mod stored_experts;
 mod switch;
 
 pub use attention::{attention, bfloat16, softcap};
@@ -47,6 +48,7 @@ pub use rope_attention::{HeadLayerNorm, HeadNorms, RopeAttention};
 pub use routing::{ExpertGroups, GroupRank, Routing, Score};
 pub use shared_expert::{SharedExpert, SharedExpertKind};
 pub use short_conv::ShortConv;
+pub use stored_experts::{ExpertForm, StoredExperts};
 pub use switch::SwitchGlu;
 
 use mlx_rs::error::Exception;

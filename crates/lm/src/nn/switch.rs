@@ -7,8 +7,8 @@ use crate::LmError;
 use crate::config::Quantization;
 use crate::device_kernels::{Activation, Experts, QuantizedRows};
 use crate::ffi;
-use crate::nn::{GatedActivation, Routing};
-use crate::tensor_list::single_names;
+use crate::nn::stored_experts::Joined;
+use crate::nn::{GatedActivation, Routing, StoredExperts};
 use crate::weights::Layer;
 
 /// From this number of (token, expert) pairs on, they are sorted by expert, so that a GPU reads
@@ -33,25 +33,26 @@ enum GateUp {
 }
 
 impl SwitchGlu {
-    /// Takes the experts of the block `layer` (for example "model.layers.0.mlp"): MLX's stacked
-    /// `switch_mlp.*` or, if those are missing, Hugging Face's dense `experts.<index>.*` or
-    /// `experts.gate_up_proj` and `experts.down_proj`.
+    /// Takes the experts of the block `layer` (for example "model.layers.0.mlp") from where they are
+    /// `stored`.
     pub fn load(
         layer: &mut Layer,
         hidden: i32,
         intermediate: i32,
         num_experts: i32,
+        stored: StoredExperts,
     ) -> Result<Self, LmError> {
-        let (gate_up_proj, down_proj) = if layer.holds("experts.gate_up_proj") {
+        let Joined { gate_up, down } = stored.joined();
+        let (gate_up_proj, down_proj) = if layer.holds(gate_up) {
             let mut stacked = |name, outputs, inputs| -> Result<SwitchLinear, LmError> {
                 let weight = layer.take(name, &[num_experts, outputs, inputs])?;
                 Ok(SwitchLinear::Dense(ops::swap_axes(weight, 1, 2)?))
             };
-            let joined = stacked("experts.gate_up_proj", 2 * intermediate, hidden)?;
-            (GateUp::Joined(joined), stacked("experts.down_proj", hidden, intermediate)?)
+            let joined = stacked(gate_up, 2 * intermediate, hidden)?;
+            (GateUp::Joined(joined), stacked(down, hidden, intermediate)?)
         } else {
             let mut load = |name, inputs, outputs| {
-                SwitchLinear::load(layer, name, inputs, outputs, num_experts)
+                SwitchLinear::load(layer, (stored, name), inputs, outputs, num_experts)
             };
             let gate = load("gate_proj", hidden, intermediate)?;
             let up = load("up_proj", hidden, intermediate)?;
@@ -136,18 +137,12 @@ enum SwitchLinear {
 impl SwitchLinear {
     fn load(
         block: &mut Layer,
-        name: &'static str,
+        (stored, name): (StoredExperts, &'static str),
         inputs: i32,
         outputs: i32,
         num_experts: i32,
     ) -> Result<Self, LmError> {
-        let stacked = format!("switch_mlp.{name}");
-        let single = single_names(name)
-            .into_iter()
-            .find(|single| block.holds(&format!("experts.0.{single}.weight")));
-        if !block.holds(&format!("{stacked}.weight"))
-            && let Some(single) = single
-        {
+        if let Some(single) = stored.single(name, |name| block.holds(name)) {
             let experts = (0..num_experts)
                 .map(|expert| {
                     block
@@ -159,7 +154,7 @@ impl SwitchLinear {
             weight.eval()?;
             return Ok(SwitchLinear::Dense(ops::swap_axes(weight, 1, 2)?));
         }
-        let mut layer = block.layer(&stacked);
+        let mut layer = block.layer(&format!("{}.{name}", stored.stacked()));
         let Some(settings) = layer.quantization()? else {
             let weight = layer.take("weight", &[num_experts, outputs, inputs])?;
             return Ok(SwitchLinear::Dense(ops::swap_axes(weight, 1, 2)?));

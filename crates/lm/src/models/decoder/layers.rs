@@ -5,7 +5,7 @@ use mlx_rs::{Array, ops};
 
 use super::{
     Around, AttentionKind, Decoder, ExpertsKind, HeadNormKind, LayerKind, Matrix, MlpInputs,
-    MlpKind, NormKind, Projections, Wiring,
+    MlpKind, NormKind, Projections, Routing, Wiring,
 };
 use crate::LmError;
 use crate::cache::{AttentionStep, LayerCache};
@@ -244,15 +244,22 @@ impl FeedForward {
         experts: ExpertsKind,
         around: Around,
     ) -> Result<Self, LmError> {
-        if around.after.is_some() || decoder.residual_multiplier.is_some() {
-            let missing = "experts are added to the residual stream as they are";
+        let multiplier = decoder.residual_multiplier;
+        if around.after.is_some() || (multiplier.is_some() && experts.shared.is_some()) {
+            let missing = "a shared expert is added to the residual stream as it is";
             return Err(Exception::custom(missing.to_owned()).into());
         }
+        let scale = match (experts.routing.scale, multiplier) {
+            (Some(scale), Some(multiplier)) => Some(scale * multiplier),
+            (scale, multiplier) => scale.or(multiplier),
+        };
+        let routing = Routing { scale, ..experts.routing };
         let sizes = ExpertSizes {
             hidden: decoder.hidden,
             intermediate: experts.intermediate,
             num_experts: experts.count,
-            routing: experts.routing,
+            routing,
+            form: experts.form,
         };
         let norm = load_before(layer, decoder, around)?;
         let mut block = layer.layer(experts.block);

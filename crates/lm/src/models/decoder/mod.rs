@@ -27,7 +27,7 @@ use crate::nn::{Embedding, LayerNorm, Linear, Norm, RmsNorm, RopeSpec, scalar, s
 use crate::tensor_list::TensorList;
 use crate::weights::{Layer, Weights};
 
-pub use crate::nn::{PositionScale, Routing, SharedExpertKind};
+pub use crate::nn::{ExpertForm, PositionScale, Routing, Score, SharedExpertKind, StoredExperts};
 pub use common::{Common, Usual};
 use layers::Block;
 
@@ -155,6 +155,7 @@ pub struct ExpertsKind {
     pub count: i32,
     pub intermediate: i32,
     pub routing: Routing,
+    pub form: ExpertForm,
     /// One more that all tokens use.
     pub shared: Option<SharedExpertKind>,
 }
@@ -321,9 +322,9 @@ impl Decoder {
             }
             attention.list(&mut list, &format!("{layer}.self_attn"), norm, hidden);
             match self.experts.filter(|_| kind.has_experts) {
-                Some(ExpertsKind { block, count, intermediate, routing, shared }) => {
+                Some(ExpertsKind { block, count, intermediate, routing, form, shared }) => {
                     let block = format!("{layer}.{block}");
-                    list.experts(&block, hidden, intermediate, count);
+                    list.experts(&block, hidden, intermediate, count, form);
                     if let Some(name) = routing.correction_bias {
                         list.plain(format!("{block}.{name}"), &[count]);
                     }

@@ -1,0 +1,68 @@
+//! How weight files store a block's experts and its router.
+
+use crate::tensor_list::single_names;
+
+/// What differs in experts and their router from one family to the next.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ExpertForm {
+    /// The router's matrix.
+    pub router: &'static str,
+    /// Whether the router has a bias.
+    pub router_has_bias: bool,
+    pub stored: StoredExperts,
+}
+
+impl ExpertForm {
+    /// That of most families.
+    pub const USUAL: ExpertForm =
+        ExpertForm { router: "gate", router_has_bias: false, stored: StoredExperts::Usual };
+}
+
+/// Where files have the matrices of experts: as MLX stores them, or as they were published.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StoredExperts {
+    /// `switch_mlp.gate_proj` and so on, stacked; or dense `experts.INDEX.gate_proj`; or dense and
+    /// stacked `experts.gate_up_proj` and `experts.down_proj`.
+    Usual,
+    /// `switch_mlp.gate_proj` and so on; or dense `input_linear.weight` and `output_linear.weight`.
+    Linears,
+}
+
+/// The names of dense matrices of all experts, `[E, 2 I, D]` with the gates first, and `[E, D, I]`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Joined {
+    pub(crate) gate_up: &'static str,
+    pub(crate) down: &'static str,
+}
+
+impl StoredExperts {
+    /// What MLX's stacked matrices are below.
+    pub(crate) fn stacked(self) -> &'static str {
+        match self {
+            StoredExperts::Usual | StoredExperts::Linears => "switch_mlp",
+        }
+    }
+
+    /// The names of joined matrices.
+    pub(crate) fn joined(self) -> Joined {
+        match self {
+            StoredExperts::Usual => {
+                Joined { gate_up: "experts.gate_up_proj", down: "experts.down_proj" }
+            }
+            StoredExperts::Linears => {
+                Joined { gate_up: "input_linear.weight", down: "output_linear.weight" }
+            }
+        }
+    }
+
+    /// The name of a matrix of single experts, if files that `holds` looks into have it.
+    pub(crate) fn single(
+        self,
+        name: &'static str,
+        holds: impl Fn(&str) -> bool,
+    ) -> Option<&'static str> {
+        let is_stacked = holds(&format!("{}.{name}.weight", self.stacked()));
+        let mut names = single_names(name).into_iter();
+        names.find(|single| !is_stacked && holds(&format!("experts.0.{single}.weight")))
+    }
+}
