@@ -40,6 +40,7 @@ const FAMILIES: &[&str] = &[
     "olmo3/dense",
     "olmoe/dense",
     "phi3/longrope",
+    "phimoe/dense",
     "qwen2/dense",
     "qwen2_moe/dense",
     "qwen3/quant4-tied",

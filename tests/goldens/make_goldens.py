@@ -134,14 +134,19 @@ def unstacked(tensors):
     return stored
 
 
-def mixtral_as_published(tensors):
-    """Each expert by itself, under the names of its paper, and an output matrix that nobody reads."""
-    stored = {"lm_head.weight": Tensor((8, 64), 0, 0)}
+def mixtral_names(tensors):
+    """Each expert by itself, under the names of Mixtral's paper."""
+    stored = {}
     for name, tensor in unstacked(tensors).items():
         for ours, theirs in [("gate_proj", "w1"), ("down_proj", "w2"), ("up_proj", "w3")]:
             name = name.replace(f".{ours}.", f".{theirs}.") if ".experts." in name else name
         stored[name] = tensor
     return stored
+
+
+def mixtral_as_published(tensors):
+    """With an output matrix that nobody reads."""
+    return {"lm_head.weight": Tensor((8, 64), 0, 0)} | mixtral_names(tensors)
 
 
 def qwen3_next_as_published(tensors):
@@ -686,6 +691,17 @@ def olmoe():
     return Family("olmoe", usual, cases_of(unstacked=Case(other, unstacked)))
 
 
+def phimoe():
+    """Scaled by what the config says, and by what follows from the context."""
+    rope = dict(type="longrope", short_factor=[1.0] * 16, long_factor=[1.0 + 0.5 * pair for pair in range(16)])
+    scaled = rope | dict(short_mscale=1.1, long_mscale=1.25)
+    dense, cases_of = with_experts("phimoe", num_local_experts=4, original_max_position_embeddings=64, rope_scaling=scaled)
+    published = without(dense, "num_experts_per_tok", "rope_theta", "rms_norm_eps") | dict(
+        num_local_experts=3, rope_scaling=rope | dict(type="su", short_mscale=None, long_mscale=None), torch_dtype="bfloat16"
+    )
+    return Family("phimoe", usual, cases_of(published=Case(published, mixtral_names)))
+
+
 def qwen2_moe():
     dense, cases_of = with_experts("qwen2_moe", vocab_size=16, num_experts=4, moe_intermediate_size=32, shared_expert_intermediate_size=64)
     return Family("qwen2_moe", usual, cases_of(unstacked=Case(dense | dict(num_experts=2, torch_dtype="bfloat16"), unstacked)))
@@ -712,6 +728,7 @@ FAMILIES = {
     "olmo3": olmo3(),
     "olmoe": olmoe(),
     "phi3": phi3(),
+    "phimoe": phimoe(),
     "qwen2": qwen2(),
     "qwen2_moe": qwen2_moe(),
     "qwen3": qwen3(),

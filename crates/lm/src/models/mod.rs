@@ -20,6 +20,7 @@ mod olmo2;
 mod olmo3;
 mod olmoe;
 mod phi3;
+mod phimoe;
 mod qwen2;
 mod qwen2_moe;
 mod qwen3;
@@ -75,6 +76,7 @@ const ARCHITECTURES: &[Registered] = &[
     described::<olmo3::ModelArgs>("olmo3", "OLMo 3"),
     described::<olmoe::ModelArgs>("olmoe", "OLMoE"),
     described::<phi3::ModelArgs>("phi3", "Phi-3, Phi-3.5, Phi-4"),
+    described::<phimoe::ModelArgs>("phimoe", "Phi-3.5 with experts"),
     described::<qwen2::ModelArgs>("qwen2", "Qwen2, Qwen2.5"),
     described::<qwen2_moe::ModelArgs>("qwen2_moe", "Qwen1.5 and Qwen2 with experts"),
     described::<qwen3::ModelArgs>("qwen3", "Qwen3"),

@@ -213,8 +213,8 @@ impl Keys<'_> {
         let scaled = self.unscaled(dimensions).zip(factors);
         let each = scaled.map(|(wavelength, factor)| wavelength * factor).collect();
         let factor = context as f32 / original;
-        let input_scale =
-            if factor <= 1.0 { 1.0 } else { (1.0 + factor.ln() / original.ln()).sqrt() };
+        let usual = if factor <= 1.0 { 1.0 } else { (1.0 + factor.ln() / original.ln()).sqrt() };
+        let input_scale = self.positive_or("long_mscale", usual)?;
         Ok((Wavelengths::Each(each), input_scale))
     }
 }
@@ -335,6 +335,11 @@ mod tests {
             (json!({"type": "yarn", "factor": 2.0, "mscale_all_dim": -1e9}), "mscale"),
             (json!({"type": "yarn"}), "'factor' must be"),
             (json!({"type": "longrope", "long_factor": [1, 1, 1, 1]}), "original_max"),
+            (
+                json!({"type": "longrope", "original_max_position_embeddings": 16,
+                       "long_factor": [1, 1, 1, 1], "long_mscale": 0}),
+                "'long_mscale' must be",
+            ),
             (
                 json!({"type": "su", "original_max_position_embeddings": 16, "long_factor": [1]}),
                 "a list of 4 numbers",
