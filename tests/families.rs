@@ -20,6 +20,7 @@ const FAMILIES: &[&str] = &[
     "cohere/normed",
     "cohere2/dense",
     "ernie4_5/bias",
+    "ernie4_5_moe/dense",
     "exaone4/dense",
     "gemma/quant4",
     "gemma2/dense",

@@ -655,6 +655,29 @@ def with_experts(model_type, **config):
     return dense, cases_of
 
 
+def ernie4_5_moe_as_published(tensors):
+    """Each expert by itself, a correction of scores (the reference drops it, so it is none), and a part that predicts further tokens."""
+    stored = unstacked(tensors) | {"model.mtp_block.0.norm.weight": Tensor((8,), 0, 0), "model.mtp_linear_proj.0.weight": Tensor((8, 16), 0, 0)}
+    bias = {f"model.layers.{layer}.mlp.moe_statics.e_score_correction_bias": Tensor((1, 3), 0, 0) for layer in (1, 2)}
+    return stored | bias
+
+
+def ernie4_5_moe():
+    """The first layer has no experts."""
+    moe = dict(
+        head_dim=32, use_bias=False, tie_word_embeddings=True, moe_num_experts=4, moe_k=2, moe_intermediate_size=32, moe_num_shared_experts=2,
+        moe_layer_start_index=1,
+    )  # fmt: skip
+    dense, cases_of = with_experts("ernie4_5_moe", **moe)
+    dense = without(dense, "num_experts_per_tok")
+    published = dense | dict(
+        num_hidden_layers=3, moe_num_experts=3, moe_gate_act="sigmoid", moe_layer_start_index=[1, 2], moe_layer_end_index=[2, 2],
+        moe_num_shared_experts=1, tie_word_embeddings=False, torch_dtype="bfloat16",
+    )  # fmt: skip
+    bias = without(dense, "moe_layer_start_index", "moe_intermediate_size") | dict(moe_layer_interval=2, use_bias=True)
+    return Family("ernie4_5_moe", usual, cases_of(published=Case(published, ernie4_5_moe_as_published), bias=Case(bias)))
+
+
 def granitemoe_as_published(tensors):
     """Gates and the rest as one stack, and an output matrix beside tied embeddings."""
     stored = {"lm_head.weight": Tensor((8, 64), 0, 0)}
@@ -712,6 +735,7 @@ FAMILIES = {
     "cohere": cohere(),
     "cohere2": cohere2(),
     "ernie4_5": ernie4_5(),
+    "ernie4_5_moe": ernie4_5_moe(),
     "exaone4": exaone4(),
     "gemma": gemma(),
     "gemma2": gemma2(),

@@ -304,6 +304,7 @@ fn closest(
 /// Whether loading drops a tensor of this name, which its architecture does not take.
 pub(crate) fn is_ignored(name: &str, is_tied: bool) -> bool {
     name.contains("mtp.")
+        || name.contains("mtp_")
         || name.ends_with("rotary_emb.inv_freq")
         || (is_tied && name.starts_with("lm_head."))
 }

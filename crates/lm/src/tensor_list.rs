@@ -31,8 +31,10 @@ enum Kind {
     OptionalMatrix { inputs: i32, outputs: i32 },
     /// A matrix for each expert.
     Experts { name: &'static str, stored: StoredExperts, count: i32, inputs: i32, outputs: i32 },
+    /// The biases of these matrices.
+    ExpertBiases { name: &'static str, stored: StoredExperts, count: i32, outputs: i32 },
     /// A tensor that is never packed, in one of these shapes, which have the same numbers.
-    Plain { shapes: Vec<Vec<i32>> },
+    Plain { shapes: Vec<Vec<i32>>, is_optional: bool },
 }
 
 impl TensorList {
@@ -55,7 +57,7 @@ impl TensorList {
         count: i32,
         form: ExpertForm,
     ) {
-        let ExpertForm { router, router_has_bias, stored } = form;
+        let ExpertForm { router, router_has_bias, stored, has_bias, .. } = form;
         self.matrix(format!("{path}.{router}"), hidden, count);
         if router_has_bias {
             self.plain(format!("{path}.{router}.bias"), &[count]);
@@ -64,14 +66,24 @@ impl TensorList {
         for (name, (inputs, outputs)) in
             [("gate_proj", up), ("up_proj", up), ("down_proj", (intermediate, hidden))]
         {
-            let kind = Kind::Experts { name, stored, count, inputs, outputs };
-            self.0.push(Needed { path: path.to_owned(), kind });
+            // Before the matrices, whose names tell how both are stored.
+            let biases = Kind::ExpertBiases { name, stored, count, outputs };
+            let matrices = Kind::Experts { name, stored, count, inputs, outputs };
+            for kind in has_bias.then_some(biases).into_iter().chain([matrices]) {
+                self.0.push(Needed { path: path.to_owned(), kind });
+            }
         }
     }
 
     /// Adds an expert that all tokens use to the experts at `path`.
     pub(crate) fn shared_expert(&mut self, path: &str, hidden: i32, kind: SharedExpertKind) {
-        self.gated_mlp(&format!("{path}.{}", kind.name), hidden, kind.intermediate);
+        let expert = format!("{path}.{}", kind.name);
+        self.gated_mlp(&expert, hidden, kind.intermediate);
+        if kind.has_bias {
+            self.plain(format!("{expert}.gate_proj.bias"), &[kind.intermediate]);
+            self.plain(format!("{expert}.up_proj.bias"), &[kind.intermediate]);
+            self.plain(format!("{expert}.down_proj.bias"), &[hidden]);
+        }
         if let Some(share) = kind.share {
             self.matrix(format!("{path}.{share}"), hidden, 1);
         }
@@ -91,7 +103,17 @@ impl TensorList {
 
     /// As [`TensorList::plain`], for a tensor that checkpoints store in one of several shapes.
     pub(crate) fn plain_in(&mut self, name: impl Into<String>, shapes: Vec<Vec<i32>>) {
-        self.0.push(Needed { path: name.into(), kind: Kind::Plain { shapes } });
+        self.plain_or_none(name, shapes, false);
+    }
+
+    /// As [`TensorList::plain_in`], for a tensor that files may lack if it `is_optional`.
+    pub(crate) fn plain_or_none(
+        &mut self,
+        name: impl Into<String>,
+        shapes: Vec<Vec<i32>>,
+        is_optional: bool,
+    ) {
+        self.0.push(Needed { path: name.into(), kind: Kind::Plain { shapes, is_optional } });
     }
 
     /// The numbers that were trained, with those that files may lack or without.
@@ -120,10 +142,7 @@ impl TensorList {
     /// The sum over all tensors of a function of each and its numbers. Settings are so bounded that
     /// one tensor fits; the sum of a hostile config's may not.
     fn sum(&self, with_optional: bool, of: impl Fn(&Needed, u64) -> u64) -> u64 {
-        let counted = self
-            .0
-            .iter()
-            .filter(|needed| with_optional || !matches!(needed.kind, Kind::OptionalMatrix { .. }));
+        let counted = self.0.iter().filter(|needed| with_optional || !needed.is_optional());
         counted
             .map(|needed| of(needed, needed.num_numbers()))
             .fold(0, |sum, one| sum.saturating_add(one))
@@ -161,6 +180,10 @@ impl TensorList {
 }
 
 impl Needed {
+    fn is_optional(&self) -> bool {
+        matches!(self.kind, Kind::OptionalMatrix { .. } | Kind::Plain { is_optional: true, .. })
+    }
+
     fn num_numbers(&self) -> u64 {
         let product = |lengths: &[i32]| lengths.iter().map(|&length| length as u64).product();
         match &self.kind {
@@ -168,7 +191,8 @@ impl Needed {
                 product(&[*inputs, *outputs])
             }
             Kind::Experts { count, inputs, outputs, .. } => product(&[*count, *inputs, *outputs]),
-            Kind::Plain { shapes } => shapes.first().map_or(0, |shape| product(shape)),
+            Kind::ExpertBiases { count, outputs, .. } => product(&[*count, *outputs]),
+            Kind::Plain { shapes, .. } => shapes.first().map_or(0, |shape| product(shape)),
         }
     }
 
@@ -181,7 +205,7 @@ impl Needed {
             Kind::Experts { name, stored, inputs, .. } => {
                 (format!("{}.{}.{name}", self.path, stored.stacked()), *inputs)
             }
-            Kind::Plain { .. } => return None,
+            Kind::ExpertBiases { .. } | Kind::Plain { .. } => return None,
         };
         quantization.layer(&path).filter(|settings| inputs % settings.group_size == 0)
     }
@@ -218,7 +242,24 @@ impl Needed {
                     headers.take(&weight, &[&[outputs, inputs]])
                 })
             }
-            Kind::Plain { shapes } => {
+            &Kind::ExpertBiases { name, stored, count, outputs } => {
+                let has =
+                    |name: &str| headers.remaining.contains_key(format!("{path}.{name}").as_str());
+                let Some(single) = stored.single(name, has) else {
+                    let bias = format!("{path}.{}.{name}.bias", stored.stacked());
+                    return headers.take(&bias, &[&[count, outputs]]);
+                };
+                (0..count).try_for_each(|expert| {
+                    let bias = format!("{path}.experts.{expert}.{single}.bias");
+                    headers.take(&bias, &[&[outputs]])
+                })
+            }
+            Kind::Plain { is_optional: true, .. }
+                if !headers.remaining.contains_key(path.as_str()) =>
+            {
+                Ok(())
+            }
+            Kind::Plain { shapes, .. } => {
                 headers.take(path, &shapes.iter().map(Vec::as_slice).collect::<Vec<_>>())
             }
         }

@@ -217,6 +217,20 @@ impl Layer<'_> {
         self.weights.read(&format!("{}.{name}", self.path), shape, dtype)
     }
 
+    /// As [`Layer::take`], of a tensor that files have in one of several shapes with the same
+    /// numbers; returns it in the first.
+    pub fn take_as(&mut self, name: &str, shapes: &[Vec<i32>]) -> Result<Array, LmError> {
+        let found = self.weights.shape(&format!("{}.{name}", self.path));
+        let is_found = |shape: &&Vec<i32>| {
+            found.is_some_and(|found| {
+                found.iter().map(|&length| length as i32).eq(shape.iter().copied())
+            })
+        };
+        let stored = shapes.iter().find(is_found).or(shapes.first()).cloned().unwrap_or_default();
+        let array = self.take(name, &stored)?;
+        Ok(array.reshape(shapes.first().unwrap_or(&stored))?)
+    }
+
     /// How this layer is quantized; `None` if its weight is dense. The tensors in the file decide,
     /// because config.json may have settings for layers that were not quantized.
     pub fn quantization(&self) -> Result<Option<Quantization>, LmError> {

@@ -19,6 +19,13 @@ pub struct ModelArgs {
     use_bias: bool,
 }
 
+impl ModelArgs {
+    /// Whether every matrix but the router's has a bias.
+    pub(super) fn has_bias(&self) -> bool {
+        self.use_bias
+    }
+}
+
 impl Family for ModelArgs {
     fn decoder(&self) -> Result<Decoder, LmError> {
         let norm = NormKind::Rms(check_positive("rms_norm_eps", self.rms_norm_eps)?);

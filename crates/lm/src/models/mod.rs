@@ -4,6 +4,7 @@ mod cohere;
 mod cohere2;
 mod decoder;
 mod ernie4_5;
+mod ernie4_5_moe;
 mod exaone4;
 mod gemma;
 mod gemma2;
@@ -57,6 +58,7 @@ const ARCHITECTURES: &[Registered] = &[
     described::<cohere::ModelArgs>("cohere", "Command R, Aya"),
     described::<cohere2::ModelArgs>("cohere2", "Command R7B, Command A"),
     described::<ernie4_5::ModelArgs>("ernie4_5", "ERNIE 4.5"),
+    described::<ernie4_5_moe::ModelArgs>("ernie4_5_moe", "ERNIE 4.5 with experts"),
     described::<exaone4::ModelArgs>("exaone4", "EXAONE 4.0"),
     described::<gemma::ModelArgs>("gemma", "Gemma"),
     described::<gemma2::ModelArgs>("gemma2", "Gemma 2"),

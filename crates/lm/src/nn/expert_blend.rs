@@ -5,7 +5,7 @@ use mlx_rs::{Array, ops};
 
 use crate::LmError;
 use crate::device_kernels::{Kernel, run};
-use crate::nn::{ExpertForm, Linear, Routing, SwitchGlu};
+use crate::nn::{ExpertForm, Linear, Routing, SwitchGlu, SwitchSizes};
 use crate::weights::Layer;
 
 /// `residual + sum of share_k * expert_k(x)` over the chosen experts.
@@ -35,12 +35,16 @@ impl ExpertBlend {
     /// Takes the router and the experts of the block `layer`.
     pub fn load(layer: &mut Layer, sizes: ExpertSizes) -> Result<Self, LmError> {
         let ExpertSizes { hidden, intermediate, num_experts, routing, form } = sizes;
-        let ExpertForm { router, router_has_bias, stored } = form;
+        let ExpertForm { router, router_has_bias, stored, has_bias } = form;
         let router = Linear::load(&mut layer.layer(router), hidden, num_experts, router_has_bias)?;
         router.eval()?;
-        let correction_bias =
-            routing.correction_bias.map(|name| layer.take(name, &[num_experts])).transpose()?;
-        let switch_mlp = SwitchGlu::load(layer, hidden, intermediate, num_experts, stored)?;
+        let correction_bias = routing
+            .correction_bias
+            .filter(|name| !routing.may_lack_correction_bias || layer.holds(name))
+            .map(|name| layer.take_as(name, &Routing::correction_bias_shapes(num_experts)))
+            .transpose()?;
+        let sizes = SwitchSizes { hidden, intermediate, num_experts, stored, has_bias };
+        let switch_mlp = SwitchGlu::load(layer, sizes)?;
         let kernel =
             layer.kernels().and_then(|kernels| kernels.experts(switch_mlp.quantized(&routing)?));
         Ok(ExpertBlend { router, correction_bias, routing, switch_mlp, kernel })

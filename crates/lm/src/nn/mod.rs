@@ -49,7 +49,7 @@ pub use routing::{ExpertGroups, GroupRank, Routing, Score};
 pub use shared_expert::{SharedExpert, SharedExpertKind};
 pub use short_conv::ShortConv;
 pub use stored_experts::{ExpertForm, StoredExperts};
-pub use switch::SwitchGlu;
+pub use switch::{SwitchGlu, SwitchSizes};
 
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, Dtype};

@@ -16,6 +16,8 @@ pub struct Routing {
     /// Where the router's block stores a bias `[E]` that is added to scores when experts are
     /// chosen, and not to their shares.
     pub correction_bias: Option<&'static str>,
+    /// Whether files may lack that bias, as those that mlx-lm converted without it.
+    pub may_lack_correction_bias: bool,
     /// The groups of experts of which only some are open to a token.
     pub groups: Option<ExpertGroups>,
     /// Whether the shares of the chosen experts are divided by their sum.
@@ -62,6 +64,7 @@ impl Routing {
             score,
             in_float32: false,
             correction_bias: None,
+            may_lack_correction_bias: false,
             groups: None,
             adds_up_to_one: false,
             scale: None,
@@ -85,6 +88,11 @@ impl Routing {
             Score::SoftmaxOfChosen => Some(true),
             Score::Sigmoid => None,
         }
+    }
+
+    /// How files have the correction bias of so many experts; the first is how it is used.
+    pub(crate) fn correction_bias_shapes(num_experts: i32) -> Vec<Vec<i32>> {
+        vec![vec![num_experts], vec![1, num_experts]]
     }
 
     /// Router logits `[B, L, E]` and, if there is one, the correction bias `[E]` to expert indices

@@ -27,6 +27,8 @@ pub struct SharedExpertKind {
     /// What its matrices are below.
     pub name: &'static str,
     pub intermediate: i32,
+    /// Whether its matrices have biases.
+    pub has_bias: bool,
     /// The matrix of its share; `None` adds all of it.
     pub share: Option<&'static str>,
 }
@@ -35,17 +37,23 @@ impl SharedExpertKind {
     /// Qwen's, of which each token has a share.
     pub const fn with_share(intermediate: i32) -> Self {
         let share = Some("shared_expert_gate");
-        SharedExpertKind { name: "shared_expert", intermediate, share }
+        SharedExpertKind { name: "shared_expert", intermediate, has_bias: false, share }
+    }
+
+    /// One that is added as it is, without biases.
+    pub const fn whole(name: &'static str, intermediate: i32) -> Self {
+        SharedExpertKind { name, intermediate, has_bias: false, share: None }
     }
 }
 
 impl SharedExpert {
     /// Takes what `kind` names from the block `layer`.
     pub fn load(layer: &mut Layer, hidden: i32, kind: SharedExpertKind) -> Result<Self, LmError> {
-        let SharedExpertKind { name, intermediate, share } = kind;
+        let SharedExpertKind { name, intermediate, has_bias, share } = kind;
         let mut expert = layer.layer(name);
-        let mut linear =
-            |name, inputs, outputs| Linear::load(&mut expert.layer(name), inputs, outputs, false);
+        let mut linear = |name, inputs, outputs| {
+            Linear::load(&mut expert.layer(name), inputs, outputs, has_bias)
+        };
         let gate_up =
             [linear("gate_proj", hidden, intermediate)?, linear("up_proj", hidden, intermediate)?];
         let gate_up = NormGatedUp::new(None, gate_up, Activation::Silu)?;

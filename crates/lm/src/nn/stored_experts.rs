@@ -10,12 +10,18 @@ pub struct ExpertForm {
     /// Whether the router has a bias.
     pub router_has_bias: bool,
     pub stored: StoredExperts,
+    /// Whether each matrix of an expert has a bias.
+    pub has_bias: bool,
 }
 
 impl ExpertForm {
     /// That of most families.
-    pub const USUAL: ExpertForm =
-        ExpertForm { router: "gate", router_has_bias: false, stored: StoredExperts::Usual };
+    pub const USUAL: ExpertForm = ExpertForm {
+        router: "gate",
+        router_has_bias: false,
+        stored: StoredExperts::Usual,
+        has_bias: false,
+    };
 }
 
 /// Where files have the matrices of experts: as MLX stores them, or as they were published.

@@ -24,6 +24,20 @@ pub struct SwitchGlu {
     intermediate: i32,
 }
 
+/// The sizes of a [`SwitchGlu`], and where it is stored.
+#[derive(Debug, Clone, Copy)]
+pub struct SwitchSizes {
+    /// D
+    pub hidden: i32,
+    /// I, the width of an expert.
+    pub intermediate: i32,
+    /// E, the number of experts.
+    pub num_experts: i32,
+    pub stored: StoredExperts,
+    /// Whether each matrix has a bias.
+    pub has_bias: bool,
+}
+
 #[derive(Debug)]
 enum GateUp {
     /// For each expert the gate's rows, then up's: one product with the same numbers.
@@ -33,27 +47,20 @@ enum GateUp {
 }
 
 impl SwitchGlu {
-    /// Takes the experts of the block `layer` (for example "model.layers.0.mlp") from where they are
-    /// `stored`.
-    pub fn load(
-        layer: &mut Layer,
-        hidden: i32,
-        intermediate: i32,
-        num_experts: i32,
-        stored: StoredExperts,
-    ) -> Result<Self, LmError> {
+    /// Takes the experts of the block `layer`, for example "model.layers.0.mlp".
+    pub fn load(layer: &mut Layer, sizes: SwitchSizes) -> Result<Self, LmError> {
+        let SwitchSizes { hidden, intermediate, num_experts, stored, has_bias } = sizes;
         let Joined { gate_up, down } = stored.joined();
-        let (gate_up_proj, down_proj) = if layer.holds(gate_up) {
+        let (gate_up_proj, down_proj) = if layer.holds(gate_up) && !has_bias {
             let mut stacked = |name, outputs, inputs| -> Result<SwitchLinear, LmError> {
                 let weight = layer.take(name, &[num_experts, outputs, inputs])?;
-                Ok(SwitchLinear::Dense(ops::swap_axes(weight, 1, 2)?))
+                Ok(SwitchLinear { matrices: Matrices::transposed(&weight)?, bias: None })
             };
             let joined = stacked(gate_up, 2 * intermediate, hidden)?;
             (GateUp::Joined(joined), stacked(down, hidden, intermediate)?)
         } else {
-            let mut load = |name, inputs, outputs| {
-                SwitchLinear::load(layer, (stored, name), inputs, outputs, num_experts)
-            };
+            let mut load =
+                |name, inputs, outputs| SwitchLinear::load(layer, name, inputs, outputs, sizes);
             let gate = load("gate_proj", hidden, intermediate)?;
             let up = load("up_proj", hidden, intermediate)?;
             let gate_up = match SwitchLinear::join(&gate, &up)? {
@@ -125,71 +132,74 @@ impl SwitchGlu {
     }
 }
 
-/// One matrix per expert, without bias.
+/// One matrix per expert, and a bias if they have some.
 #[derive(Debug)]
-enum SwitchLinear {
-    /// `[E, in, out]`: a transposed view of the checkpoint's `[E, out, in]`.
+struct SwitchLinear {
+    matrices: Matrices,
+    bias: Option<Array>, // [E, out]
+}
+
+#[derive(Debug)]
+enum Matrices {
+    /// `[E, in, out]`: mostly a transposed view of the checkpoint's `[E, out, in]`.
     Dense(Array),
     /// Packed rows of `bits`-wide numbers with a scale and, in affine mode, a bias per group.
     Quantized { weight: Array, scales: Array, biases: Option<Array>, settings: Quantization },
 }
 
 impl SwitchLinear {
+    /// Takes the matrices `name` of the experts in `sizes` from `block`.
     fn load(
         block: &mut Layer,
-        (stored, name): (StoredExperts, &'static str),
+        name: &'static str,
         inputs: i32,
         outputs: i32,
-        num_experts: i32,
+        sizes: SwitchSizes,
     ) -> Result<Self, LmError> {
+        let SwitchSizes { num_experts, stored, has_bias, .. } = sizes;
         if let Some(single) = stored.single(name, |name| block.holds(name)) {
-            let experts = (0..num_experts)
-                .map(|expert| {
-                    block
-                        .layer(&format!("experts.{expert}.{single}"))
-                        .take("weight", &[outputs, inputs])
-                })
-                .collect::<Result<Vec<_>, _>>()?;
-            let weight = ops::stack(&experts, 0)?;
-            weight.eval()?;
-            return Ok(SwitchLinear::Dense(ops::swap_axes(weight, 1, 2)?));
+            let mut each = |what, shape: &[i32]| -> Result<Array, LmError> {
+                let experts = (0..num_experts).map(|expert| {
+                    block.layer(&format!("experts.{expert}.{single}")).take(what, shape)
+                });
+                let all = ops::stack(&experts.collect::<Result<Vec<_>, _>>()?, 0)?;
+                all.eval()?;
+                Ok(all)
+            };
+            let weight = each("weight", &[outputs, inputs])?;
+            let bias = has_bias.then(|| each("bias", &[outputs])).transpose()?;
+            return Ok(SwitchLinear { matrices: Matrices::transposed(&weight)?, bias });
         }
         let mut layer = block.layer(&format!("{}.{name}", stored.stacked()));
+        let bias = has_bias.then(|| layer.take("bias", &[num_experts, outputs])).transpose()?;
         let Some(settings) = layer.quantization()? else {
             let weight = layer.take("weight", &[num_experts, outputs, inputs])?;
-            return Ok(SwitchLinear::Dense(ops::swap_axes(weight, 1, 2)?));
+            return Ok(SwitchLinear { matrices: Matrices::transposed(&weight)?, bias });
         };
         let (weight, scales, biases) =
             layer.take_quantized_experts(num_experts, inputs, outputs, settings)?;
-        if layer.keeps_quantized() {
-            return Ok(SwitchLinear::Quantized { weight, scales, biases, settings });
-        }
-        Ok(SwitchLinear::Dense(ops::swap_axes(
-            layer.dequantize(&weight, &scales, biases.as_ref(), settings)?,
-            1,
-            2,
-        )?))
+        let matrices = Matrices::Quantized { weight, scales, biases, settings };
+        Ok(SwitchLinear { matrices: matrices.for_device(&layer)?, bias })
     }
 
+    /// The matrices as a kernel reads them; `None` if they are dense or have biases.
     fn rows(&self) -> Option<QuantizedRows<'_>> {
-        match self {
-            SwitchLinear::Dense(_) => None,
-            SwitchLinear::Quantized { weight, scales, biases, settings } => {
-                let (biases, settings) = (biases.as_ref(), *settings);
-                Some(QuantizedRows { packed: weight, scales, biases, settings })
-            }
-        }
+        self.matrices.rows().filter(|_| self.bias.is_none())
     }
 
     /// `x` `[..., 1, in]`, its leading axes broadcast to those of `indices`, to `[..., 1, out]`.
     fn forward(&self, x: &Array, indices: &Array, are_sorted: bool) -> Result<Array, Exception> {
-        match self {
-            SwitchLinear::Dense(weight) => ops::gather_mm(x, weight, None, indices, are_sorted),
-            SwitchLinear::Quantized { weight, scales, biases, settings } => {
+        let product = match &self.matrices {
+            Matrices::Dense(weight) => ops::gather_mm(x, weight, None, indices, are_sorted)?,
+            Matrices::Quantized { weight, scales, biases, settings } => {
                 let (biases, settings) = (biases.as_ref(), *settings);
                 let rows = QuantizedRows { packed: weight, scales, biases, settings };
-                ffi::gather_qmm(x, rows, indices, are_sorted)
+                ffi::gather_qmm(x, rows, indices, are_sorted)?
             }
+        };
+        match &self.bias {
+            Some(bias) => ops::add(product, bias.take_axis(indices, 0)?.expand_dims(-2)?),
+            None => Ok(product),
         }
     }
 
@@ -199,20 +209,71 @@ impl SwitchLinear {
         first: &SwitchLinear,
         second: &SwitchLinear,
     ) -> Result<Option<SwitchLinear>, Exception> {
+        let bias = match (&first.bias, &second.bias) {
+            (Some(first), Some(second)) => Some(ops::concatenate(&[first, second], 1)?),
+            _ => None,
+        };
+        let joined = Matrices::join(&first.matrices, &second.matrices)?;
+        Ok(joined.map(|matrices| SwitchLinear { matrices, bias }))
+    }
+
+    /// Evaluates the arrays, so that intermediate arrays of the load are freed.
+    fn eval(&self) -> Result<(), Exception> {
+        let matrices = match &self.matrices {
+            Matrices::Dense(weight) => vec![weight],
+            Matrices::Quantized { weight, scales, biases, .. } => {
+                [weight, scales].into_iter().chain(biases).collect()
+            }
+        };
+        mlx_rs::transforms::eval(matrices.into_iter().chain(&self.bias))
+    }
+}
+
+impl Matrices {
+    /// Dense ones `[E, out, in]`, as checkpoints have them.
+    fn transposed(weight: &Array) -> Result<Self, Exception> {
+        Ok(Matrices::Dense(ops::swap_axes(weight, 1, 2)?))
+    }
+
+    /// As they are, or dense where `layer` keeps none quantized.
+    fn for_device(self, layer: &Layer) -> Result<Self, LmError> {
+        match &self {
+            Matrices::Quantized { weight, scales, biases, settings }
+                if !layer.keeps_quantized() =>
+            {
+                let dense = layer.dequantize(weight, scales, biases.as_ref(), *settings)?;
+                Ok(Matrices::transposed(&dense)?)
+            }
+            _ => Ok(self),
+        }
+    }
+
+    fn rows(&self) -> Option<QuantizedRows<'_>> {
+        match self {
+            Matrices::Dense(_) => None,
+            Matrices::Quantized { weight, scales, biases, settings } => {
+                let (biases, settings) = (biases.as_ref(), *settings);
+                Some(QuantizedRows { packed: weight, scales, biases, settings })
+            }
+        }
+    }
+
+    /// See [`SwitchLinear::join`].
+    fn join(first: &Matrices, second: &Matrices) -> Result<Option<Matrices>, Exception> {
         match (first, second) {
-            (SwitchLinear::Dense(first), SwitchLinear::Dense(second)) => {
+            (Matrices::Dense(first), Matrices::Dense(second)) => {
                 let rows = [ops::swap_axes(first, 1, 2)?, ops::swap_axes(second, 1, 2)?];
-                Ok(Some(SwitchLinear::Dense(ops::swap_axes(ops::concatenate(&rows, 1)?, 1, 2)?)))
+                Ok(Some(Matrices::transposed(&ops::concatenate(&rows, 1)?)?))
             }
             (
-                SwitchLinear::Quantized { weight, scales, biases, settings },
-                SwitchLinear::Quantized {
+                Matrices::Quantized { weight, scales, biases, settings },
+                Matrices::Quantized {
                     weight: weight2,
                     scales: scales2,
                     biases: biases2,
                     settings: settings2,
                 },
-            ) if settings == settings2 => Ok(Some(SwitchLinear::Quantized {
+            ) if settings == settings2 => Ok(Some(Matrices::Quantized {
                 weight: ops::concatenate(&[weight, weight2], 1)?,
                 scales: ops::concatenate(&[scales, scales2], 1)?,
                 biases: match (biases, biases2) {
@@ -222,16 +283,6 @@ impl SwitchLinear {
                 settings: *settings,
             })),
             _ => Ok(None),
-        }
-    }
-
-    /// Evaluates the arrays, so that intermediate arrays of the load are freed.
-    fn eval(&self) -> Result<(), Exception> {
-        match self {
-            SwitchLinear::Dense(weight) => weight.eval(),
-            SwitchLinear::Quantized { weight, scales, biases, .. } => {
-                mlx_rs::transforms::eval([weight, scales].into_iter().chain(biases))
-            }
         }
     }
 }
@@ -249,15 +300,21 @@ mod tests {
         mlx_rs::random::uniform::<_, f32>(-0.5, 0.5, shape, None).expect("uniform")
     }
 
-    fn layer(inputs: i32, outputs: i32, settings: Option<Quantization>) -> (SwitchLinear, Array) {
+    fn layer(
+        inputs: i32,
+        outputs: i32,
+        settings: Option<Quantization>,
+        bias: Option<Array>,
+    ) -> (SwitchLinear, Array) {
         let weight = numbers(&[EXPERTS, outputs, inputs]);
         let Some(settings) = settings else {
-            return (SwitchLinear::Dense(ops::swap_axes(&weight, 1, 2).expect("view")), weight);
+            let matrices = Matrices::transposed(&weight).expect("view");
+            return (SwitchLinear { matrices, bias }, weight);
         };
         let (weight, scales, biases) = ffi::quantize(&weight, settings).expect("quantize");
-        let linear = SwitchLinear::Quantized { weight, scales, biases, settings };
-        let dense = ffi::dequantize(linear.rows().expect("quantized")).expect("dequantize");
-        (linear, dense)
+        let matrices = Matrices::Quantized { weight, scales, biases, settings };
+        let dense = ffi::dequantize(matrices.rows().expect("quantized")).expect("dequantize");
+        (SwitchLinear { matrices, bias }, dense)
     }
 
     /// Experts by gathered products against one product per token and expert.
@@ -266,10 +323,13 @@ mod tests {
         length: i32,
         num_chosen: i32,
         [gate, up, down]: [Option<Quantization>; 3],
+        has_bias: bool,
     ) {
-        let (gate, gate_weight) = layer(HIDDEN, INTERMEDIATE, gate);
-        let (up, up_weight) = layer(HIDDEN, INTERMEDIATE, up);
-        let (down_proj, down_weight) = layer(INTERMEDIATE, HIDDEN, down);
+        let [gate_bias, up_bias, down_bias] = [INTERMEDIATE, INTERMEDIATE, HIDDEN]
+            .map(|outputs| has_bias.then(|| numbers(&[EXPERTS, outputs])));
+        let (gate, gate_weight) = layer(HIDDEN, INTERMEDIATE, gate, gate_bias.clone());
+        let (up, up_weight) = layer(HIDDEN, INTERMEDIATE, up, up_bias.clone());
+        let (down_proj, down_weight) = layer(INTERMEDIATE, HIDDEN, down, down_bias.clone());
         let gate_up_proj = match SwitchLinear::join(&gate, &up).expect("join") {
             Some(joined) => GateUp::Joined(joined),
             None => GateUp::Separate { gate, up },
@@ -298,15 +358,20 @@ mod tests {
                 &ops::reshape(&x, &[-1, HIDDEN]).expect("reshape"),
                 index / num_chosen as usize,
             );
-            let times = |weight: &Array, by: &Array| {
-                ops::matmul(row(weight, expert as usize), by).expect("matmul")
+            let times = |weight: &Array, bias: &Option<Array>, by: &Array| {
+                let product = ops::matmul(row(weight, expert as usize), by).expect("matmul");
+                match bias {
+                    Some(bias) => ops::add(product, row(bias, expert as usize)).expect("add"),
+                    None => product,
+                }
             };
-            let gate = times(&gate_weight, &token);
+            let gate = times(&gate_weight, &gate_bias, &token);
             let activated =
                 ops::multiply(ops::sigmoid(&gate).expect("sigmoid"), gate).expect("multiply");
             let expected = times(
                 &down_weight,
-                &ops::multiply(activated, times(&up_weight, &token)).expect("multiply"),
+                &down_bias,
+                &ops::multiply(activated, times(&up_weight, &up_bias, &token)).expect("multiply"),
             );
             let found = row(&ops::reshape(&found, &[-1, HIDDEN]).expect("reshape"), index);
             assert!(
@@ -332,11 +397,13 @@ mod tests {
             [nvfp4; 3],
             [affine(4), mxfp4, nvfp4],
         ] {
-            check(1, 1, 2, settings);
-            check(2, 3, 3, settings);
-            check(1, 31, 2, settings); // 62 pairs: the last in the order they come
-            check(2, 16, 2, settings); // 64 pairs: the first sorted
-            check(3, 9, 3, settings);
+            for has_bias in [false, true] {
+                check(1, 1, 2, settings, has_bias);
+                check(2, 3, 3, settings, has_bias);
+                check(1, 31, 2, settings, has_bias); // 62 pairs: the last in the order they come
+                check(2, 16, 2, settings, has_bias); // 64 pairs: the first sorted
+                check(3, 9, 3, settings, has_bias);
+            }
         }
     }
 }

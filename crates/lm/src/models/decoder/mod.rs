@@ -326,7 +326,9 @@ impl Decoder {
                     let block = format!("{layer}.{block}");
                     list.experts(&block, hidden, intermediate, count, form);
                     if let Some(name) = routing.correction_bias {
-                        list.plain(format!("{block}.{name}"), &[count]);
+                        let shapes = Routing::correction_bias_shapes(count);
+                        let is_optional = routing.may_lack_correction_bias;
+                        list.plain_or_none(format!("{block}.{name}"), shapes, is_optional);
                     }
                     if let Some(shared) = shared {
                         list.shared_expert(&block, hidden, shared);
@@ -443,9 +445,10 @@ impl<F: Family> FromConfig for DecoderModel<F> {
         let decoder = args.decoder()?;
         let (hidden, vocab) = (decoder.hidden, decoder.vocab);
         // Older checkpoints store RoPE frequencies, which follow from the config; tied checkpoints
-        // may store the output layer again.
+        // may store the output layer again. Others have parts that predict further tokens.
         weights.ignore(|name| {
             name.ends_with("rotary_emb.inv_freq")
+                || name.contains("mtp_")
                 || (decoder.output == Output::Tied && name.starts_with("lm_head."))
         });
         let embed_tokens =
