@@ -11,27 +11,35 @@ use crate::nn::attention_after_prefix::attention_after_prefix;
 use crate::nn::attention_shapes::{attention_in_few_shapes, plans_for_each_shape, suits};
 
 /// How products of queries and keys become scores.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Scores {
+#[derive(Debug, Clone, Copy)]
+pub struct Scores<'a> {
     /// Their factor.
     pub scale: f32,
     /// What they are capped to after that, c: `c tanh(score / c)`.
     pub softcap: Option<f32>,
+    /// A score of each head `[H]` that is one of the softmax and has no value: a token may attend to
+    /// nothing.
+    pub sinks: Option<&'a Array>,
 }
 
-impl From<f32> for Scores {
+impl From<f32> for Scores<'_> {
     fn from(scale: f32) -> Self {
-        Scores { scale, softcap: None }
+        Scores { scale, softcap: None, sinks: None }
     }
 }
 
-impl From<HeadShape> for Scores {
+impl From<HeadShape> for Scores<'_> {
     fn from(HeadShape { scale, softcap, .. }: HeadShape) -> Self {
-        Scores { scale, softcap }
+        Scores { scale, softcap, sinks: None }
     }
 }
 
-impl Scores {
+impl<'a> Scores<'a> {
+    /// With these sinks, if there are some.
+    pub fn with_sinks(self, sinks: Option<&'a Array>) -> Self {
+        Scores { sinks, ..self }
+    }
+
     /// Scores of products with scaled queries.
     pub(super) fn capped(self, scores: Array) -> Result<Array, Exception> {
         match self.softcap {
@@ -49,14 +57,14 @@ pub fn softcap(x: &Array, cap: f32) -> Result<Array, Exception> {
 
 /// Attention of `queries` `[B, H, L, D]` over the keys and values that the layer's cache returned
 /// for this step; H is a multiple of H_kv (grouped-query attention). Returns `[B, L, H * D]`.
-pub fn attention(
+pub fn attention<'a>(
     queries: &Array,
     keys_values: &KeysValues,
-    scores: impl Into<Scores>,
+    scores: impl Into<Scores<'a>>,
     mask: &Mask,
 ) -> Result<Array, Exception> {
     let scores = scores.into();
-    let Scores { scale, softcap } = scores;
+    let Scores { scale, softcap, sinks } = scores;
     let [batch, _, length, _] = *queries.shape() else {
         return Err(Exception::custom(format!(
             "attention takes queries of four axes, got {:?}",
@@ -75,7 +83,7 @@ pub fn attention(
         KeysValues::Dense { keys, values }
             if plans_for_each_shape() && suits(queries, keys, mask) =>
         {
-            attention_in_few_shapes(queries, keys, values, scale, mask)?
+            attention_in_few_shapes(queries, keys, values, (scale, sinks), mask)?
         }
         KeysValues::Dense { keys, values } => {
             let mask = match mask {
@@ -83,7 +91,7 @@ pub fn attention(
                 Mask::Causal => Some(ScaledDotProductAttentionMask::Causal),
                 Mask::Array(mask) => Some(ScaledDotProductAttentionMask::Array(mask)),
             };
-            scaled_dot_product_attention(queries, keys, values, scale, mask, None)?
+            scaled_dot_product_attention(queries, keys, values, scale, mask, sinks)?
         }
         KeysValues::Quantized { keys, values, group_size, bits } => {
             quantized_attention(queries, keys, values, (*group_size, *bits), scores, mask)?
@@ -112,7 +120,7 @@ fn quantized_attention(
     keys: &QuantizedArray,
     values: &QuantizedArray,
     (group_size, bits): (i32, i32),
-    scores: Scores,
+    scores: Scores<'_>,
     mask: &Mask,
 ) -> Result<Array, Exception> {
     let product = |left: &Array, side| {
@@ -140,7 +148,7 @@ fn attention_in_two_products(
     queries: &Array,
     product: impl Fn(&Array, Side) -> Result<Array, Exception>,
     (kv_heads, num_keys): (i32, i32),
-    scoring: Scores,
+    scoring: Scores<'_>,
     mask: &Mask,
 ) -> Result<Array, Exception> {
     let (batch, heads, length, head_dim) =
@@ -170,7 +178,20 @@ fn attention_in_two_products(
             &[batch, kv_heads, rows, num_keys],
         )?;
     }
-    let output = product(&ops::softmax_axes(scores, &[-1], true)?, Side::Values)?;
+    let weights = match scoring.sinks {
+        Some(sinks) => {
+            // [B, H_kv, rows, 1]
+            let sinks =
+                sinks.as_dtype(scores.dtype())?.reshape(&[1, kv_heads, heads / kv_heads, 1])?;
+            let sinks = ops::broadcast_to(&sinks, &[batch, kv_heads, heads / kv_heads, length])?;
+            let sinks = sinks.reshape(&[batch, kv_heads, rows, 1])?;
+            let weights = ops::concatenate(&[&scores, &sinks], -1)?;
+            let weights = ops::softmax_axes(weights, &[-1], true)?;
+            ffi::slice(&weights, &[0; 4], &[batch, kv_heads, rows, num_keys])?
+        }
+        None => ops::softmax_axes(scores, &[-1], true)?,
+    };
+    let output = product(&weights, Side::Values)?;
     ops::reshape(output, &[batch, heads, length, -1])
 }
 
@@ -306,5 +327,111 @@ mod tests {
             .collect();
         assert_eq!(names.len(), 14);
         names.into_iter().for_each(|name| check(name, &file));
+    }
+
+    const HEADS: usize = 4;
+    const KV_HEADS: usize = 2;
+    const HEAD_DIM: usize = 32;
+
+    fn normal(heads: usize, length: usize) -> Array {
+        let shape = [1, heads as i32, length as i32, HEAD_DIM as i32];
+        mlx_rs::random::normal::<f32>(&shape, None, None, None).unwrap()
+    }
+
+    /// `[heads, L, D]` as rows of numbers.
+    fn rows(array: &Array) -> Vec<Vec<f32>> {
+        let numbers = array.contiguous().unwrap();
+        numbers.as_slice::<f32>().chunks(HEAD_DIM).map(<[f32]>::to_vec).collect()
+    }
+
+    /// Attention as its formula says, `[L, H D]`: the last query has the last key's position.
+    fn by_formula(
+        [queries, keys, values]: [&Array; 3],
+        scale: f32,
+        sinks: [f32; HEADS],
+        window: usize,
+    ) -> Vec<f32> {
+        let (length, num_keys) = (queries.dim(2) as usize, keys.dim(2) as usize);
+        let [queries, keys, values] = [queries, keys, values].map(rows);
+        let mut output = Vec::new();
+        for index in 0..length {
+            let position = num_keys - length + index;
+            let seen = (position + 1).saturating_sub(window)..position + 1;
+            for (head, sink) in sinks.into_iter().enumerate() {
+                let of_head = |column| head / (HEADS / KV_HEADS) * num_keys + column;
+                let query = &queries[head * length + index];
+                let weight = |column| {
+                    let products = query.iter().zip(&keys[of_head(column)]).map(|(q, k)| q * k);
+                    (scale * products.sum::<f32>()).exp()
+                };
+                let sum = sink.exp() + seen.clone().map(weight).sum::<f32>();
+                let number = |at: usize| {
+                    let value = |column| weight(column) / sum * values[of_head(column)][at];
+                    seen.clone().map(value).sum::<f32>()
+                };
+                output.extend((0..HEAD_DIM).map(number));
+            }
+        }
+        output
+    }
+
+    #[test]
+    fn a_sink_takes_its_share_in_every_form_of_attention() {
+        const PREFIX: i32 = 5;
+        const NUM_KEYS: usize = 9;
+        const SINKS: [f32; HEADS] = [-1.0, 0.0, 1.5, 3.0];
+        let sinks = Array::from_slice(&SINKS, &[HEADS as i32]);
+        let (keys, values) = (normal(KV_HEADS, NUM_KEYS), normal(KV_HEADS, NUM_KEYS));
+        let (group_size, bits) = (32, 8);
+        let quantize = |array: &Array| {
+            let (packed, scales, biases) = ops::quantize(array, group_size, bits).unwrap();
+            QuantizedArray { packed, scales, biases }
+        };
+        let dequantize = |array: &QuantizedArray| {
+            let QuantizedArray { packed, scales, biases } = array;
+            ops::dequantize(packed, scales, biases, group_size, bits).unwrap()
+        };
+        let columns = |array: &Array, from: i32, to: i32| {
+            ffi::slice(array, &[0, 0, from, 0], &[1, array.dim(1), to, array.dim(3)]).unwrap()
+        };
+        let dense = |from, to| KeysValues::Dense {
+            keys: columns(&keys, from, to),
+            values: columns(&values, from, to),
+        };
+        let packed = [quantize(&keys), quantize(&values)];
+        let [close_keys, close_values] = packed.each_ref().map(dequantize);
+        let [quantized_keys, quantized_values] = packed;
+        let quantized = KeysValues::Quantized {
+            keys: quantized_keys,
+            values: quantized_values,
+            group_size,
+            bits,
+        };
+        let after_prefix = KeysValues::AfterPrefix {
+            prefix: dense(0, PREFIX).into(),
+            own: dense(PREFIX, NUM_KEYS as i32).into(),
+        };
+        let forms = [
+            ("dense", dense(0, NUM_KEYS as i32), [&keys, &values]),
+            ("quantized", quantized, [&close_keys, &close_values]),
+            ("after a prefix", after_prefix, [&keys, &values]),
+        ];
+        for length in [1, 3] {
+            let queries = normal(HEADS, length as usize);
+            let all = if length == 1 { Mask::None } else { Mask::Causal };
+            let some = causal_mask(length, NUM_KEYS as i32 - length, Some(6)).unwrap();
+            for (window, mask) in [(NUM_KEYS, all), (6, Mask::Array(some))] {
+                for (name, keys_values, [keys, values]) in &forms {
+                    let expected = by_formula([&queries, keys, values], 0.2, SINKS, window);
+                    let scores = Scores::from(0.2).with_sinks(Some(&sinks));
+                    let found = attention(&queries, keys_values, scores, &mask).unwrap();
+                    let found = found.contiguous().unwrap();
+                    let off = found.as_slice::<f32>().iter().zip(&expected);
+                    let off = off.map(|(found, expected)| (found - expected).abs());
+                    let off = off.fold(0.0, f32::max);
+                    assert!(off < 2e-6, "{name}, {length} tokens, window {window}: off by {off}");
+                }
+            }
+        }
     }
 }

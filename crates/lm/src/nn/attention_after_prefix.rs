@@ -28,13 +28,13 @@ struct Part {
 
 /// Sizes of one step, and what its scores are. The G query heads of a key head share its keys.
 #[derive(Clone, Copy)]
-struct Sizes {
+struct Sizes<'a> {
     rows: i32,
     kv_heads: i32,
     group: i32,
     length: i32,
     head_dim: i32,
-    scoring: Scores,
+    scoring: Scores<'a>,
 }
 
 /// Attention of `queries` `[B, H, L, D]` over `prefix` `[1, H_kv, P, D]` and `own`
@@ -44,7 +44,7 @@ pub(super) fn attention_after_prefix(
     queries: &Array,
     prefix: &KeysValues,
     own: &KeysValues,
-    scoring: Scores,
+    scoring: Scores<'_>,
     mask: &Mask,
 ) -> Result<Array, Exception> {
     let (num_shared, num_own) = (num_columns(prefix)?, num_columns(own)?);
@@ -72,7 +72,20 @@ pub(super) fn attention_after_prefix(
     let share = ops::sigmoid(ops::subtract(&shared.total, &own.total)?)?;
     let share = share.as_dtype(own.output.dtype())?;
     let difference = ops::subtract(&shared.output, &own.output)?;
-    let output = ops::add(&own.output, ops::multiply(difference, share)?)?;
+    let mut output = ops::add(&own.output, ops::multiply(difference, share)?)?;
+    if let Some(sinks) = scoring.sinks {
+        // The share of all keys, beside the sinks.
+        let sinks = sinks.as_dtype(Dtype::Float32)?.reshape(&[kv_heads, 1, group, 1])?;
+        let sinks = ops::broadcast_to(&sinks, &[kv_heads, 1, group, length])?.reshape(&[
+            kv_heads,
+            1,
+            group * length,
+            1,
+        ])?;
+        let total = ops::logaddexp(&shared.total, &own.total)?;
+        let share = ops::sigmoid(ops::subtract(total, sinks)?)?;
+        output = ops::multiply(&output, share.as_dtype(output.dtype())?)?;
+    }
     output.transpose_axes(&[1, 0, 2, 3])?.reshape(&[rows, kv_heads * group, length, -1])
 }
 
@@ -81,7 +94,7 @@ fn attend(
     queries: &Array,
     keys_values: &KeysValues,
     mask: Option<&Array>,
-    sizes: Sizes,
+    sizes: Sizes<'_>,
 ) -> Result<Part, Exception> {
     let Sizes { rows, kv_heads, group, length, scoring, .. } = sizes;
     let by_row = |array: Array| array.reshape(&[kv_heads, rows, group * length, -1]);
@@ -138,7 +151,7 @@ fn few_queries_at_once(queries: &Array, num_keys: i32) -> Result<Option<Vec<Arra
 fn attend_unmasked(
     queries: &Array,
     keys_values: &KeysValues,
-    scoring: Scores,
+    scoring: Scores<'_>,
 ) -> Result<(Array, Array), Exception> {
     let scores = scoring.capped(product(queries, keys_values, Side::Keys)?)?;
     weighted(&scores, keys_values)
@@ -194,7 +207,7 @@ fn product(left: &Array, keys_values: &KeysValues, side: Side) -> Result<Array, 
 /// The masks of both parts, each with columns as its last axis; `None` where all is seen.
 fn parts_of_mask(
     mask: &Mask,
-    sizes: Sizes,
+    sizes: Sizes<'_>,
     num_shared: i32,
     num_own: i32,
 ) -> Result<(Option<Array>, Option<Array>), Exception> {

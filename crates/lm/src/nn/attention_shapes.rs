@@ -31,7 +31,7 @@ pub(super) fn attention_in_few_shapes(
     queries: &Array,
     keys: &Array,
     values: &Array,
-    scale: f32,
+    (scale, sinks): (f32, Option<&Array>),
     mask: &Mask,
 ) -> Result<Array, Exception> {
     let (num_queries, num_keys) = (queries.dim(2), keys.dim(2));
@@ -62,7 +62,7 @@ pub(super) fn attention_in_few_shapes(
     let queries = lengthened(queries, more_queries)?;
     let keys = lengthened(keys, more_keys)?;
     let values = lengthened(values, more_keys)?;
-    let output = scaled_dot_product_attention(&queries, &keys, &values, scale, Some(mask), None)?;
+    let output = scaled_dot_product_attention(&queries, &keys, &values, scale, Some(mask), sinks)?;
     let [batch, heads, _, head_dim] = *output.shape() else { return Ok(output) };
     ffi::slice(&output, &[0; 4], &[batch, heads, num_queries, head_dim])
 }
@@ -114,18 +114,23 @@ mod tests {
         };
         let (queries, keys, values) =
             (normal(4, num_queries), normal(2, num_keys), normal(2, num_keys));
-        let plain = match mask {
-            Mask::Array(mask) => ScaledDotProductAttentionMask::Array(mask),
-            _ => ScaledDotProductAttentionMask::Causal,
-        };
-        let expected =
-            scaled_dot_product_attention(&queries, &keys, &values, 0.3, Some(plain), None).unwrap();
-        let found = attention_in_few_shapes(&queries, &keys, &values, 0.3, mask).unwrap();
-        assert_eq!(found.shape(), expected.shape());
-        let off = ops::subtract(&found, &expected).unwrap().abs().unwrap().max(None).unwrap();
-        // Sums of other lengths are taken in another order.
-        let off = off.item_exact::<f32>();
-        assert!(off <= 2e-6, "{num_queries} of {num_keys}: off by {off}");
+        let sinks = Array::from_slice(&[-1.0f32, 0.0, 1.0, 2.0], &[4]);
+        for sinks in [None, Some(&sinks)] {
+            let plain = match mask {
+                Mask::Array(mask) => ScaledDotProductAttentionMask::Array(mask),
+                _ => ScaledDotProductAttentionMask::Causal,
+            };
+            let expected =
+                scaled_dot_product_attention(&queries, &keys, &values, 0.3, Some(plain), sinks)
+                    .unwrap();
+            let found =
+                attention_in_few_shapes(&queries, &keys, &values, (0.3, sinks), mask).unwrap();
+            assert_eq!(found.shape(), expected.shape());
+            let off = ops::subtract(&found, &expected).unwrap().abs().unwrap().max(None).unwrap();
+            // Sums of other lengths are taken in another order.
+            let off = off.item_exact::<f32>();
+            assert!(off <= 2e-6, "{num_queries} of {num_keys}: off by {off}");
+        }
     }
 
     #[test]

@@ -27,7 +27,7 @@ mod short_conv;
 pub(crate) mod stored_experts;
 mod switch;
 
-pub use attention::{attention, bfloat16, softcap};
+pub use attention::{Scores, attention, bfloat16, softcap};
 pub use embedding::Embedding;
 pub use expert_blend::{ExpertBlend, ExpertSizes};
 pub use fused_linear::{FusedLinear, Projected};

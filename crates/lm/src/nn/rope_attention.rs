@@ -6,7 +6,7 @@ use mlx_rs::{Array, fast, ops};
 use crate::cache::{AttentionStep, DecodeSlot, LayerCache, Mask, RopeOffset};
 use crate::device_kernels::{DeviceKernels, HeadShape, Kernel, Kernels, Rotation, run};
 use crate::ffi;
-use crate::nn::{PositionScale, Projected, RmsNorm, Rope, attention};
+use crate::nn::{PositionScale, Projected, RmsNorm, Rope, Scores, attention};
 
 /// What normalizes queries and keys.
 #[derive(Debug)]
@@ -55,6 +55,7 @@ pub struct RopeAttention {
     norms: HeadNorms,
     rope: Option<Rope>,
     position_scale: Option<PositionScale>,
+    sinks: Option<Array>, // [H]
     kernel: Option<Box<dyn Kernel>>,
 }
 
@@ -68,7 +69,7 @@ impl RopeAttention {
     ) -> Result<Self, Exception> {
         let (norms, rope) = (norms.into(), rope.into());
         let mut attention =
-            RopeAttention { heads, norms, rope, position_scale: None, kernel: None };
+            RopeAttention { heads, norms, rope, position_scale: None, sinks: None, kernel: None };
         if let Some(kernels) = kernels {
             attention.kernel = attention.kernel(kernels.as_ref())?;
         }
@@ -78,6 +79,11 @@ impl RopeAttention {
     /// Scales queries by their position too. Without kernels only, which do not.
     pub fn scale_positions(&mut self, scale: Option<PositionScale>) {
         self.position_scale = scale;
+    }
+
+    /// Adds a score `[H]` without a value to each head's softmax. Without kernels only, which do not.
+    pub fn add_sinks(&mut self, sinks: Option<Array>) {
+        self.sinks = sinks;
     }
 
     fn kernel(&self, kernels: &dyn DeviceKernels) -> Result<Option<Box<dyn Kernel>>, Exception> {
@@ -115,7 +121,8 @@ impl RopeAttention {
             queries = scale.forward(&queries, &step.offset)?;
         }
         let keys_values = cache.update_and_fetch(keys, values)?;
-        attention(&queries, &keys_values, self.heads, &step.mask)
+        let scores = Scores::from(self.heads).with_sinks(self.sinks.as_ref());
+        attention(&queries, &keys_values, scores, &step.mask)
     }
 
     /// The kernel's output for one token; `None` where the plain form has to run.

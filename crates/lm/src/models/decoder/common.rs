@@ -67,6 +67,7 @@ impl Common {
                 output: Matrix::new("o_proj", false),
                 head_norms: HeadNormKind::None,
                 position_scale: None,
+                has_sinks: false,
             },
             mlp: MlpKind {
                 intermediate: Size::INTERMEDIATE.check(self.intermediate_size)?,

@@ -139,10 +139,16 @@ impl Attention {
         let sizes = [(num_heads, 'q'), (kv_heads, 'k')];
         let norms = attention.head_norms.load(&mut own, decoder.norm, sizes, head_dim)?;
         let rope = kind.rope.clone().map(Rope::new);
-        // No kernel knows it.
-        let kernels = if attention.position_scale.is_some() { None } else { kernels };
+        let sinks = match attention.has_sinks {
+            true => Some(own.take("sinks", &[num_heads])?.as_dtype(projections[0].dtype())?),
+            false => None,
+        };
+        // No kernel knows them.
+        let is_plain = attention.position_scale.is_none() && sinks.is_none();
+        let kernels = kernels.filter(|_| is_plain);
         let mut heads = RopeAttention::new(attention.heads, norms, rope, &kernels)?;
         heads.scale_positions(attention.position_scale);
+        heads.add_sinks(sinks);
         Ok(Attention {
             projections: NormProjections::new(norm, projections)?,
             attention: heads,

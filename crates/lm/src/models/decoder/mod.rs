@@ -99,6 +99,8 @@ pub struct AttentionKind {
     pub head_norms: HeadNormKind,
     /// How queries grow with their position.
     pub position_scale: Option<PositionScale>,
+    /// Whether the softmax of each head has a score without a value: `sinks`.
+    pub has_sinks: bool,
 }
 
 /// Where queries, keys and values come from.
@@ -376,6 +378,9 @@ impl AttentionKind {
                 }
             }
             Projections::Joined(matrix) => matrix.list(list, path, hidden, queries + 2 * keys),
+        }
+        if self.has_sinks {
+            list.plain(format!("{path}.sinks"), &[heads]);
         }
         self.output.list(list, path, queries, hidden);
         for (name, count) in [('q', heads), ('k', kv_heads)] {
