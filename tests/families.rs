@@ -28,6 +28,7 @@ const FAMILIES: &[&str] = &[
     "gemma3_text/pattern3",
     "glm/dense",
     "glm4/dense",
+    "gpt_oss/dense",
     "granite/quant-mixed",
     "granitemoe/dense",
     "internlm3/bias",

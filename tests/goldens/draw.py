@@ -10,7 +10,8 @@ dimension, bounds of its own: `[first row, end row, first column, end column, lo
 
 A tensor with `bits` is stored as MLX's affine quantization of these integers (`quantize`): `<layer>.weight` packed into U32, `<layer>.scales`
 and `<layer>.biases` in the tensor's dtype. Only integers are divided, so this is exact too. With a `mode` as well it is stored as small
-floating-point numbers (`quantize_to_floats`), with one byte a group in `<layer>.scales` and no biases; all of that is integers too.
+floating-point numbers (`quantize_to_floats`), with one byte a group in `<layer>.scales` and no biases; all of that is integers too. If its name
+ends with `_blocks`, the same bits are stored as bytes, those of a group as the last dimension, and the bytes of groups in `<name>_scales`.
 """
 
 import hashlib
@@ -147,8 +148,13 @@ def draw(seed, entries):
         if mode := entry.get("mode"):
             bits, layer, lead = entry["bits"], name.removesuffix(".weight"), shape[:-1]
             codes, scales = quantize_to_floats(values, exponent, mode, entry["group_size"])
-            stored[name] = ("U32", [*lead, shape[-1] * bits // 32], packed(codes, bits))
-            stored[f"{layer}.scales"] = ("U8", [*lead, scales.shape[-1]], scales.tobytes())
+            if blocks := name.endswith("_blocks"):
+                kind, last = "U8", [scales.shape[-1], entry["group_size"] * bits // 8]
+            else:
+                kind, last = "U32", [shape[-1] * bits // 32]
+            stored[name] = (kind, [*lead, *last], packed(codes, bits))
+            of_groups = name.replace("_blocks", "_scales") if blocks else f"{layer}.scales"
+            stored[of_groups] = ("U8", [*lead, scales.shape[-1]], scales.tobytes())
         elif bits := entry.get("bits"):
             quants, scales, biases = quantize(values, bits, entry["group_size"])
             layer, lead, groups = name.removesuffix(".weight"), shape[:-1], shape[-1] // entry["group_size"]

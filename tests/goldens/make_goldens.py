@@ -678,6 +678,44 @@ def ernie4_5_moe():
     return Family("ernie4_5_moe", usual, cases_of(published=Case(published, ernie4_5_moe_as_published), bias=Case(bias)))
 
 
+def gpt_oss_as_published(tensors):
+    """Experts as blocks of 4 bits, with rows of gates and of the rest by turns."""
+    stored = {}
+    for name, tensor in tensors.items():
+        if ".experts." in name:
+            path, _, part = name.rpartition(".")
+            if path.endswith("up_proj"):
+                continue
+            if path.endswith("gate_proj"):
+                path = path.replace("gate_proj", "gate_up_proj")
+                tensor = tensor.with_shape(tensor.shape[0], 2 * tensor.shape[1], *tensor.shape[2:])
+            name = f"{path}_{part.replace('weight', 'blocks')}"
+            if part == "weight":
+                first = [[0, tensor.shape[1], 0, 32, tensor.low / 3, tensor.high / 3]]
+                tensor = replace(tensor, bits=4, group_size=32, mode="mxfp4", patches=first)
+        stored[name] = tensor
+    return stored
+
+
+def gpt_oss():
+    """As published: packed experts, and the modules that are not."""
+    dense, cases_of = with_experts(
+        "gpt_oss", num_local_experts=4, head_dim=32, sliding_window=8, layer_types=windows(2, 2), rope_theta=150000.0,
+        rope_scaling=YARN | {"truncate": False}, swiglu_limit=7.0,
+    )  # fmt: skip
+    routers = {f"model__layers__{layer}__mlp__router": (8, 64, "affine") for layer in range(2)}
+    small_floats = dense | dict(quantization=quantization(4, 32, "mxfp4", **routers), torch_dtype="bfloat16")
+    left = ["model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]
+    published = without(dense, "layer_types", "rms_norm_eps", "rope_theta") | dict(
+        num_local_experts=3, quantization_config={"quant_method": "mxfp4", "modules_to_not_convert": left}, torch_dtype="bfloat16"
+    )
+    # Chats are tried with it too.
+    letters = dense | dict(vocab_size=128)
+    return Family("gpt_oss", usual, cases_of(
+        dense=Case(letters), mxfp4=Case(small_floats), published=Case(published, gpt_oss_as_published),
+    ))  # fmt: skip
+
+
 def granitemoe_as_published(tensors):
     """Gates and the rest as one stack, and an output matrix beside tied embeddings."""
     stored = {"lm_head.weight": Tensor((8, 64), 0, 0)}
@@ -743,6 +781,7 @@ FAMILIES = {
     "gemma3_text": gemma3_text_family(),
     "glm": glm(),
     "glm4": glm4(),
+    "gpt_oss": gpt_oss(),
     "granite": granite(),
     "granitemoe": granitemoe(),
     "internlm3": internlm3(),
@@ -776,7 +815,8 @@ def tensors_of(family, case):
     model = module.Model(module.ModelArgs.from_dict(case.config))
     dtype = DTYPES[case.config["torch_dtype"]]
     tensors = {name: Tensor(array.shape, *family.bounds(name, array.shape), dtype) for name, array in tree_flatten(model.parameters())}
-    if entry := case.config.get("quantization") or case.config.get("quantization_config"):
+    entry = case.config.get("quantization") or case.config.get("quantization_config")
+    if entry and "quant_method" not in entry:
         for name, layer in model.named_modules():
             if hasattr(layer, "to_quantized") and (choice := entry.get(name, entry)):
                 tensor = tensors[f"{name}.weight"]
@@ -792,8 +832,10 @@ def check_quantization(weights, stored):
     """That MLX reads back from the packed words what was packed."""
     for name, entry in weights["tensors"].items():
         if mode := entry.get("mode"):
-            scales = stored[f"{name.removesuffix('.weight')}.scales"]
-            words, scales = (np.frombuffer(data, kind).reshape(shape) for (_, shape, data), kind in ((stored[name], "<u4"), (scales, "u1")))
+            is_blocks = name.endswith("_blocks")
+            _, shape, scales = stored[name.replace("_blocks", "_scales") if is_blocks else f"{name.removesuffix('.weight')}.scales"]
+            scales = np.frombuffer(scales, "u1").reshape(shape)
+            words = np.frombuffer(stored[name][2], "<u4").reshape(*shape[:-1], -1)
             found = mx.dequantize(mx.array(words), mx.array(scales), group_size=entry["group_size"], bits=entry["bits"], mode=mode, dtype=mx.float32)
             wanted = np.ldexp(integers(weights["seed"], name, entry).astype(np.float64), entry["exponent"])
             found, largest = np.array(found), np.abs(wanted).max()

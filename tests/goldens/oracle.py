@@ -32,7 +32,8 @@ def load_float32(folder):
     """The model as the oracle computes with it, and its config."""
     config = json.loads((folder / "config.json").read_text())
     # mlx-lm takes a bare `quantization_config` for another program's format, so the entry is handed to it under its own key.
-    extra = {"quantization": config["quantization_config"]} if "quantization_config" in config else None
+    section = config.get("quantization_config", {})
+    extra = {"quantization": section} if section and "quant_method" not in section else None
     model, _ = load_model(folder, model_config=extra)
     model.set_dtype(mx.float32)
     return model, config

@@ -217,6 +217,8 @@ impl Quantization {
 pub struct QuantizationConfig {
     default: Option<Quantization>,
     layers: BTreeMap<String, Option<Quantization>>,
+    /// Paths of dense modules with all that is in them, where `*` stands for any part.
+    dense: Vec<String>,
 }
 
 impl QuantizationConfig {
@@ -230,11 +232,16 @@ impl QuantizationConfig {
         let Some(entries) = section.as_object() else {
             return Err(invalid(section, "it must be an object with group_size and bits"));
         };
-        if entries.contains_key("quant_method") {
-            return Err(invalid(
-                section,
-                "only MLX's own quantization can be loaded; convert the model with mlx_lm.convert",
-            ));
+        match entries.get("quant_method").map(serde_json::Value::as_str) {
+            None => {}
+            Some(Some("mxfp4")) => return Ok(QuantizationConfig::of_published_mxfp4(section)),
+            Some(_) => {
+                return Err(invalid(
+                    section,
+                    "only MLX's own quantization and published mxfp4 can be loaded; convert the \
+                     model with mlx_lm.convert",
+                ));
+            }
         }
         let mut layers = BTreeMap::new();
         for (name, entry) in entries {
@@ -244,7 +251,19 @@ impl QuantizationConfig {
                 _ => None,
             };
         }
-        Ok(QuantizationConfig { default: Some(settings(section)?), layers })
+        Ok(QuantizationConfig { default: Some(settings(section)?), layers, dense: Vec::new() })
+    }
+
+    /// The section of a model that was published in `mxfp4`, with the modules that are not.
+    fn of_published_mxfp4(section: &serde_json::Value) -> Self {
+        let dense = section.get("modules_to_not_convert").and_then(|list| list.as_array());
+        let dense = dense.into_iter().flatten().filter_map(|path| path.as_str());
+        let (mode, (group_size, bits)) = (QuantizationMode::Mxfp4, QuantizationMode::Mxfp4.usual());
+        QuantizationConfig {
+            default: Some(Quantization { mode, group_size: group_size as i32, bits: bits as i32 }),
+            layers: BTreeMap::new(),
+            dense: dense.map(str::to_owned).collect(),
+        }
     }
 
     /// The settings of layers without their own; `None` if the model is not quantized.
@@ -255,6 +274,13 @@ impl QuantizationConfig {
     /// The settings of the layer at `path`, for example "model.layers.0.self_attn.q_proj"; `None`
     /// if it is dense.
     pub fn layer(&self, path: &str) -> Option<Quantization> {
+        let is_in = |module: &String| {
+            let mut parts = path.split('.');
+            module.split('.').all(|part| parts.next().is_some_and(|own| part == "*" || part == own))
+        };
+        if self.dense.iter().any(is_in) {
+            return None;
+        }
         self.layers.get(path).copied().unwrap_or(self.default)
     }
 
@@ -319,6 +345,31 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn published_mxfp4_names_the_modules_that_are_dense() {
+        let section = json!({
+            "quant_method": "mxfp4",
+            "modules_to_not_convert": ["model.layers.*.self_attn", "lm_head"],
+        });
+        let config = json!({ "quantization_config": section });
+        let parsed = QuantizationConfig::parse(&config).expect("mxfp4");
+        let packed = Quantization { mode: QuantizationMode::Mxfp4, group_size: 32, bits: 4 };
+        for (path, expected) in [
+            ("model.layers.0.mlp.experts.down_proj", Some(packed)),
+            ("model.layers.0.self_attn.q_proj", None),
+            ("model.layers.11.self_attn.q_proj", None),
+            ("lm_head", None),
+            ("lm_head_of_another", Some(packed)),
+            ("model.layers", Some(packed)),
+        ] {
+            assert_eq!(parsed.layer(path), expected, "{path}");
+        }
+        for method in [json!("gptq"), json!(4)] {
+            let config = json!({ "quantization_config": { "quant_method": method } });
+            QuantizationConfig::parse(&config).expect_err("another program's");
+        }
+    }
 
     #[test]
     fn a_model_whose_quantization_is_null_is_not_quantized() {

@@ -326,8 +326,7 @@ impl<'a> StoredWeights<'a> {
         let tensors: Vec<_> = all.filter(|tensor| !is_ignored(&tensor.name, is_tied)).collect();
         let packed = tensors
             .iter()
-            .filter(|tensor| tensor.dtype == safetensors::Dtype::U32)
-            .filter_map(|tensor| tensor.name.strip_suffix(".weight"))
+            .filter_map(|tensor| packed_path(tensor))
             .filter_map(|path| Some((path, quantization.layer(path)?)))
             .collect();
         StoredWeights { tensors, packed }
@@ -335,19 +334,20 @@ impl<'a> StoredWeights<'a> {
 
     /// The settings of a packed weight; none for any other tensor.
     fn packing(&self, tensor: &TensorEntry) -> Option<Quantization> {
-        self.packed.get(tensor.name.strip_suffix(".weight")?).copied()
+        self.packed.get(packed_path(tensor)?).copied()
     }
 
     /// Whether a tensor is a scale or bias of a packed weight.
     fn belongs_to_packed(&self, tensor: &TensorEntry) -> bool {
         let name = tensor.name.as_str();
-        let path = name.strip_suffix(".scales").or(name.strip_suffix(".biases"));
+        let ends = [".scales", ".biases", "_scales"];
+        let path = ends.into_iter().find_map(|end| name.strip_suffix(end));
         path.is_some_and(|path| self.packed.contains_key(path))
     }
 
     fn num_parameters(&self) -> u64 {
         let of = |tensor: &&TensorEntry| match self.packing(tensor) {
-            Some(settings) => num_elements(tensor) * 32 / settings.bits as u64,
+            Some(settings) => num_packed(tensor, settings),
             None if self.belongs_to_packed(tensor) => 0,
             None => num_elements(tensor),
         };
@@ -357,9 +357,7 @@ impl<'a> StoredWeights<'a> {
     fn bytes_in_memory(&self, device: ComputeDevice, keep_quantized: bool) -> u64 {
         let converts = device.compute_dtype().is_some();
         let of = |tensor: &&TensorEntry| match self.packing(tensor) {
-            Some(settings) if !keep_quantized => {
-                num_elements(tensor) * 32 / settings.bits as u64 * 4
-            }
+            Some(settings) if !keep_quantized => num_packed(tensor, settings) * 4,
             None if !keep_quantized && self.belongs_to_packed(tensor) => 0,
             None if converts && is_float(tensor.dtype) => num_elements(tensor) * 4,
             _ => tensor.bytes.end - tensor.bytes.start,
@@ -377,6 +375,20 @@ impl<'a> StoredWeights<'a> {
             .all(|tensor| tensor.dtype == safetensors::Dtype::F32);
         if has_f32_only { 4 } else { 2 }
     }
+}
+
+/// The layer of a packed weight, in words or in published blocks; `None` for other tensors.
+fn packed_path(tensor: &TensorEntry) -> Option<&str> {
+    match tensor.dtype {
+        safetensors::Dtype::U32 => tensor.name.strip_suffix(".weight"),
+        safetensors::Dtype::U8 => tensor.name.strip_suffix("_blocks"),
+        _ => None,
+    }
+}
+
+/// How many numbers a tensor holds that is packed.
+fn num_packed(tensor: &TensorEntry, settings: Quantization) -> u64 {
+    (tensor.bytes.end - tensor.bytes.start) * 8 / settings.bits as u64
 }
 
 fn num_elements(tensor: &TensorEntry) -> u64 {

@@ -9,7 +9,7 @@ use cairn_formats::safetensors::{SafetensorsFile, TensorEntry};
 
 use crate::LmError;
 use crate::config::{Quantization, QuantizationConfig};
-use crate::nn::stored_experts::Joined;
+use crate::nn::stored_experts::{BLOCK_BYTES, BLOCKS, Joined};
 use crate::nn::{ExpertForm, SharedExpertKind, StoredExperts};
 
 /// What an architecture takes, as its `load` does. Tests compare the two.
@@ -231,7 +231,13 @@ impl Needed {
                         "up_proj" => return Ok(()),
                         _ => (down, outputs),
                     };
-                    return headers.take(&format!("{path}.{joined}"), &[&[count, outputs, inputs]]);
+                    let joined = format!("{path}.{joined}");
+                    return match stored {
+                        StoredExperts::Blocks => {
+                            headers.take_blocks(&joined, &[count, outputs], inputs)
+                        }
+                        _ => headers.take(&joined, &[&[count, outputs, inputs]]),
+                    };
                 }
                 let Some(single) = stored.single(name, has) else {
                     let stacked = format!("{path}.{}.{name}", stored.stacked());
@@ -245,6 +251,17 @@ impl Needed {
             &Kind::ExpertBiases { name, stored, count, outputs } => {
                 let has =
                     |name: &str| headers.remaining.contains_key(format!("{path}.{name}").as_str());
+                if stored == StoredExperts::Blocks && has(stored.joined().down) {
+                    return match name {
+                        "gate_proj" => headers.take(
+                            &format!("{path}.experts.gate_up_proj_bias"),
+                            &[&[count, 2 * outputs]],
+                        ),
+                        "up_proj" => Ok(()),
+                        _ => headers
+                            .take(&format!("{path}.experts.{name}_bias"), &[&[count, outputs]]),
+                    };
+                }
                 let Some(single) = stored.single(name, has) else {
                     let bias = format!("{path}.{}.{name}.bias", stored.stacked());
                     return headers.take(&bias, &[&[count, outputs]]);
@@ -291,6 +308,15 @@ impl Headers<'_> {
             true => self.take(&format!("{path}.biases"), &[&groups]),
             false => Ok(()),
         }
+    }
+
+    /// Takes the `mxfp4` blocks `name`, see [`StoredExperts::Blocks`], and their scales.
+    fn take_blocks(&mut self, name: &str, rows: &[i32], inputs: i32) -> Result<(), LmError> {
+        check_groups(name, inputs, BLOCKS.group_size)?;
+        let groups = inputs / BLOCKS.group_size;
+        self.take(name, &[&[rows, &[groups, BLOCK_BYTES]].concat()])?;
+        let path = name.strip_suffix("blocks").unwrap_or(name);
+        self.take(&format!("{path}scales"), &[&[rows, &[groups]].concat()])
     }
 
     fn take(&mut self, name: &str, shapes: &[&[i32]]) -> Result<(), LmError> {

@@ -85,8 +85,16 @@ pub(crate) fn draw(weights: &Weights) -> BTreeMap<String, Stored> {
         if let Some(mode) = entry.mode {
             let (codes, data) = quantize_to_floats(&values, entry.exponent, mode, group_size);
             let shape = with_last(columns / group_size);
-            stored.insert(format!("{layer}.scales"), Stored { dtype: Dtype::U8, shape, data });
-            stored.insert(name.clone(), words(&codes));
+            let (of_groups, codes) = match name.strip_suffix("_blocks") {
+                Some(path) => {
+                    let shape = [&shape[..], &[group_size * bits / 8]].concat();
+                    let data = packed(&codes, bits);
+                    (format!("{path}_scales"), Stored { dtype: Dtype::U8, shape, data })
+                }
+                None => (format!("{layer}.scales"), words(&codes)),
+            };
+            stored.insert(of_groups, Stored { dtype: Dtype::U8, shape, data });
+            stored.insert(name.clone(), codes);
             continue;
         }
         let quantized = quantize(&values, bits, group_size);

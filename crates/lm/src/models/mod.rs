@@ -11,6 +11,7 @@ mod gemma2;
 mod gemma3_text;
 mod glm;
 mod glm4;
+mod gpt_oss;
 mod granite;
 mod granitemoe;
 mod internlm3;
@@ -66,6 +67,7 @@ const ARCHITECTURES: &[Registered] = &[
     described::<gemma3_text::ModelArgs>("gemma3_text", "Gemma 3 (text)"),
     described::<glm::ModelArgs>("glm", "GLM-4 9B, GLM-Edge"),
     described::<glm4::ModelArgs>("glm4", "GLM-4-0414"),
+    described::<gpt_oss::ModelArgs>("gpt_oss", "gpt-oss"),
     described::<granite::ModelArgs>("granite", "Granite 3"),
     described::<granitemoe::ModelArgs>("granitemoe", "Granite 3 with experts"),
     described::<internlm3::ModelArgs>("internlm3", "InternLM3"),

@@ -6,8 +6,29 @@ use mlx_rs::{Array, Dtype, ops};
 use crate::device::ComputeDevice;
 use crate::device_kernels::Activation;
 use crate::ffi::Compiled;
+use crate::nn::attention::constant;
 use crate::nn::exponential::silu;
 use crate::nn::{Gelu, GeluApprox};
+
+/// A SwiGLU whose inputs are bounded (gpt-oss):
+/// `(clip(up, -limit, limit) + 1) * gate * sigmoid(alpha * gate)`, where no gate is above `limit`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ClippedSwiGlu {
+    pub alpha: f32,
+    pub limit: f32,
+}
+
+impl ClippedSwiGlu {
+    fn forward(self, gate: &Array, up: &Array) -> Result<Array, Exception> {
+        let number = |number| constant(number, gate.dtype());
+        let limit = number(self.limit)?;
+        let gate = ops::minimum(gate, &limit)?;
+        let up = ops::minimum(ops::maximum(up, number(-self.limit)?)?, limit)?;
+        let activated =
+            ops::multiply(&gate, ops::sigmoid(ops::multiply(&gate, number(self.alpha)?)?)?)?;
+        ops::multiply(ops::add(up, number(1.0)?)?, activated)
+    }
+}
 
 /// `activation(gate) * up` (Shazeer 2020): SwiGLU or GEGLU.
 ///
@@ -18,6 +39,7 @@ pub enum GatedActivation {
     Silu,
     GeluApprox(GeluApprox),
     Gelu(Gelu),
+    ClippedSwiGlu(ClippedSwiGlu),
     Compiled(Compiled),
 }
 
@@ -29,6 +51,16 @@ impl GatedActivation {
             Activation::GeluApprox => GatedActivation::GeluApprox(GeluApprox::new(dtype)?),
             Activation::Gelu => GatedActivation::Gelu(Gelu::new(dtype)?),
         };
+        formula.compiled()
+    }
+
+    /// The bounded SwiGLU on MLX's default device.
+    pub fn clipped(swiglu: ClippedSwiGlu) -> Result<Self, Exception> {
+        GatedActivation::ClippedSwiGlu(swiglu).compiled()
+    }
+
+    fn compiled(self) -> Result<Self, Exception> {
+        let formula = self;
         if ComputeDevice::current() == ComputeDevice::Cpu {
             return Ok(formula);
         }
@@ -47,6 +79,7 @@ impl GatedActivation {
             GatedActivation::Silu => ops::multiply(up, silu(gate)?),
             GatedActivation::GeluApprox(gelu) => ops::multiply(gelu.forward(gate)?, up),
             GatedActivation::Gelu(gelu) => ops::multiply(gelu.forward(gate)?, up),
+            GatedActivation::ClippedSwiGlu(swiglu) => swiglu.forward(gate, up),
             GatedActivation::Compiled(compiled) => {
                 let [activated] = compiled.call(&[gate, up])?;
                 Ok(activated)

@@ -31,7 +31,7 @@ pub use attention::{Scores, attention, bfloat16, softcap};
 pub use embedding::Embedding;
 pub use expert_blend::{ExpertBlend, ExpertSizes};
 pub use fused_linear::{FusedLinear, Projected};
-pub use gated_activation::GatedActivation;
+pub use gated_activation::{ClippedSwiGlu, GatedActivation};
 pub use gated_delta::GatedDelta;
 pub use gelu::{Gelu, GeluApprox};
 pub use linear::Linear;

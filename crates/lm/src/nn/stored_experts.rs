@@ -1,5 +1,7 @@
 //! How weight files store a block's experts and its router.
 
+use crate::config::{Quantization, QuantizationMode};
+use crate::nn::ClippedSwiGlu;
 use crate::tensor_list::single_names;
 
 /// What differs in experts and their router from one family to the next.
@@ -12,6 +14,8 @@ pub struct ExpertForm {
     pub stored: StoredExperts,
     /// Whether each matrix of an expert has a bias.
     pub has_bias: bool,
+    /// What stands in place of `silu(gate) * up`.
+    pub swiglu: Option<ClippedSwiGlu>,
 }
 
 impl ExpertForm {
@@ -21,6 +25,7 @@ impl ExpertForm {
         router_has_bias: false,
         stored: StoredExperts::Usual,
         has_bias: false,
+        swiglu: None,
     };
 }
 
@@ -32,9 +37,19 @@ pub enum StoredExperts {
     Usual,
     /// `switch_mlp.gate_proj` and so on; or dense `input_linear.weight` and `output_linear.weight`.
     Linears,
+    /// `experts.gate_proj` and so on, stacked; or `mxfp4` blocks with rows of the gate and of the rest
+    /// by turns, in `experts.gate_up_proj_blocks` and `experts.down_proj_blocks`.
+    Blocks,
 }
 
-/// The names of dense matrices of all experts, `[E, 2 I, D]` with the gates first, and `[E, D, I]`.
+/// The settings of [`StoredExperts::Blocks`].
+pub(crate) const BLOCKS: Quantization =
+    Quantization { mode: QuantizationMode::Mxfp4, group_size: 32, bits: 4 };
+/// Bytes of one block.
+pub(crate) const BLOCK_BYTES: i32 = 16;
+
+/// The names of matrices of all experts: `[E, 2 I, D]` and `[E, D, I]`, dense with the gates first or
+/// [`StoredExperts::Blocks`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Joined {
     pub(crate) gate_up: &'static str,
@@ -46,6 +61,7 @@ impl StoredExperts {
     pub(crate) fn stacked(self) -> &'static str {
         match self {
             StoredExperts::Usual | StoredExperts::Linears => "switch_mlp",
+            StoredExperts::Blocks => "experts",
         }
     }
 
@@ -57,6 +73,9 @@ impl StoredExperts {
             }
             StoredExperts::Linears => {
                 Joined { gate_up: "input_linear.weight", down: "output_linear.weight" }
+            }
+            StoredExperts::Blocks => {
+                Joined { gate_up: "experts.gate_up_proj_blocks", down: "experts.down_proj_blocks" }
             }
         }
     }

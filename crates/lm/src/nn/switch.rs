@@ -7,21 +7,24 @@ use crate::LmError;
 use crate::config::Quantization;
 use crate::device_kernels::{Activation, Experts, QuantizedRows};
 use crate::ffi;
-use crate::nn::stored_experts::Joined;
-use crate::nn::{GatedActivation, Routing, StoredExperts};
+use crate::nn::stored_experts::{BLOCK_BYTES, BLOCKS, Joined};
+use crate::nn::{ClippedSwiGlu, GatedActivation, Routing, StoredExperts};
+use crate::tensor_list::check_groups;
 use crate::weights::Layer;
 
 /// From this number of (token, expert) pairs on, they are sorted by expert, so that a GPU reads
 /// each expert's weights once.
 const MIN_SORTED: usize = 64;
 
-/// Gated feed-forward experts, `down(silu(gate(x)) * up(x))`.
+/// Gated feed-forward experts, `down(swiglu(gate(x), up(x)))`.
 #[derive(Debug)]
 pub struct SwitchGlu {
     gate_up_proj: GateUp,
     swiglu: GatedActivation,
     down_proj: SwitchLinear,
     intermediate: i32,
+    /// Whether it is `silu(gate) * up` that is activated.
+    is_plain: bool,
 }
 
 /// The sizes of a [`SwitchGlu`], and where it is stored.
@@ -36,6 +39,8 @@ pub struct SwitchSizes {
     pub stored: StoredExperts,
     /// Whether each matrix has a bias.
     pub has_bias: bool,
+    /// What stands in place of `silu(gate) * up`.
+    pub swiglu: Option<ClippedSwiGlu>,
 }
 
 #[derive(Debug)]
@@ -49,9 +54,14 @@ enum GateUp {
 impl SwitchGlu {
     /// Takes the experts of the block `layer`, for example "model.layers.0.mlp".
     pub fn load(layer: &mut Layer, sizes: SwitchSizes) -> Result<Self, LmError> {
-        let SwitchSizes { hidden, intermediate, num_experts, stored, has_bias } = sizes;
+        let SwitchSizes { hidden, intermediate, num_experts, stored, has_bias, swiglu } = sizes;
         let Joined { gate_up, down } = stored.joined();
-        let (gate_up_proj, down_proj) = if layer.holds(gate_up) && !has_bias {
+        let (gate_up_proj, down_proj) = if stored == StoredExperts::Blocks && layer.holds(gate_up) {
+            let both =
+                SwitchLinear::load_blocks(layer, "gate_up_proj", hidden, 2 * intermediate, sizes)?;
+            let down = SwitchLinear::load_blocks(layer, "down_proj", intermediate, hidden, sizes)?;
+            (GateUp::Joined(both), down)
+        } else if layer.holds(gate_up) && !has_bias {
             let mut stacked = |name, outputs, inputs| -> Result<SwitchLinear, LmError> {
                 let weight = layer.take(name, &[num_experts, outputs, inputs])?;
                 Ok(SwitchLinear { matrices: Matrices::transposed(&weight)?, bias: None })
@@ -77,9 +87,13 @@ impl SwitchGlu {
                 up.eval()?;
             }
         }
-        // SwiGLU has no constants, so its type does not matter.
-        let swiglu = GatedActivation::new(Activation::Silu, Dtype::Float32)?;
-        Ok(SwitchGlu { gate_up_proj, swiglu, down_proj, intermediate })
+        let is_plain = swiglu.is_none();
+        let swiglu = match swiglu {
+            Some(clipped) => GatedActivation::clipped(clipped)?,
+            // SwiGLU has no constants, so its type does not matter.
+            None => GatedActivation::new(Activation::Silu, Dtype::Float32)?,
+        };
+        Ok(SwitchGlu { gate_up_proj, swiglu, down_proj, intermediate, is_plain })
     }
 
     /// Runs each token of `x` `[B, L, D]` through its experts `expert_indices` `[B, L, K]`, which
@@ -105,6 +119,9 @@ impl SwitchGlu {
     /// The matrices as a kernel reads them; `None` unless all are quantized, gate and up are stacked
     /// and a kernel can choose experts as `routing` does.
     pub fn quantized(&self, routing: &Routing) -> Option<Experts<'_>> {
+        if !self.is_plain {
+            return None;
+        }
         let adds_up_to_one = routing.as_softmax()?;
         let GateUp::Joined(gate_up) = &self.gate_up_proj else { return None };
         let (gate_up, down) = (gate_up.rows()?, self.down_proj.rows()?);
@@ -179,6 +196,36 @@ impl SwitchLinear {
         let (weight, scales, biases) =
             layer.take_quantized_experts(num_experts, inputs, outputs, settings)?;
         let matrices = Matrices::Quantized { weight, scales, biases, settings };
+        Ok(SwitchLinear { matrices: matrices.for_device(&layer)?, bias })
+    }
+
+    /// Takes `mxfp4` blocks of the experts' matrices `name`, see [`StoredExperts::Blocks`].
+    fn load_blocks(
+        block: &mut Layer,
+        name: &'static str,
+        inputs: i32,
+        outputs: i32,
+        sizes: SwitchSizes,
+    ) -> Result<Self, LmError> {
+        let SwitchSizes { num_experts, has_bias, .. } = sizes;
+        let mut layer = block.layer("experts");
+        check_groups(name, inputs, BLOCKS.group_size)?;
+        let groups = inputs / BLOCKS.group_size;
+        let shape = [num_experts, outputs, groups, BLOCK_BYTES];
+        let blocks = layer.take(&format!("{name}_blocks"), &shape)?;
+        let words = ops::reshape(blocks.view::<u32>()?, &[num_experts, outputs, -1])?;
+        let scales = layer.take(&format!("{name}_scales"), &[num_experts, outputs, groups])?;
+        let bias = has_bias
+            .then(|| layer.take(&format!("{name}_bias"), &[num_experts, outputs]))
+            .transpose()?;
+        let in_order = |array: Array| match name {
+            "gate_up_proj" => gates_first(&array),
+            _ => Ok(array),
+        };
+        let (weight, scales) = (in_order(words)?, in_order(scales)?);
+        mlx_rs::transforms::eval([&weight, &scales])?;
+        let matrices = Matrices::Quantized { weight, scales, biases: None, settings: BLOCKS };
+        let bias = bias.map(in_order).transpose()?;
         Ok(SwitchLinear { matrices: matrices.for_device(&layer)?, bias })
     }
 
@@ -287,6 +334,14 @@ impl Matrices {
     }
 }
 
+/// `[E, 2 I, ...]` with the rows of gates and of the rest by turns, as one after the other.
+fn gates_first(by_turns: &Array) -> Result<Array, Exception> {
+    let shape = by_turns.shape().to_vec();
+    let (experts, rows) = (shape[0], shape[1]);
+    let pairs = ops::reshape(by_turns, &[experts, rows / 2, 2, -1])?;
+    ops::reshape(ops::swap_axes(pairs, 1, 2)?, &shape)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -339,6 +394,7 @@ mod tests {
             swiglu: GatedActivation::new(Activation::Silu, Dtype::Float32).expect("swiglu"),
             down_proj,
             intermediate: INTERMEDIATE,
+            is_plain: true,
         };
         let x = numbers(&[batch, length, HIDDEN]);
         let logits = numbers(&[batch, length, EXPERTS]);

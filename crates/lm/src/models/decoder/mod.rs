@@ -27,7 +27,9 @@ use crate::nn::{Embedding, LayerNorm, Linear, Norm, RmsNorm, RopeSpec, scalar, s
 use crate::tensor_list::TensorList;
 use crate::weights::{Layer, Weights};
 
-pub use crate::nn::{ExpertForm, PositionScale, Routing, Score, SharedExpertKind, StoredExperts};
+pub use crate::nn::{
+    ClippedSwiGlu, ExpertForm, PositionScale, Routing, Score, SharedExpertKind, StoredExperts,
+};
 pub use common::{Common, Usual};
 use layers::Block;
 
