@@ -36,6 +36,8 @@ const FAMILIES: &[&str] = &[
     "llama/mistral-windows",
     "llama/rope-yarn",
     "llama/xverse",
+    "llama4/dense",
+    "llama4_text/dense",
     "mistral3/ministral",
     "mixtral/dense",
     "olmo2/dense",

@@ -738,6 +738,53 @@ def granitemoe():
     return Family("granitemoe", usual, cases_of(published=Case(published, granitemoe_as_published)))
 
 
+def llama4_as_published(tensors):
+    """Experts as two stacks, turned, with the gates before the rest; beside what sees images."""
+    stored = {}
+    beside = {"vision_model.patch_embedding.weight": Tensor((8, 16), 0, 0), "multi_modal_projector.linear_1.weight": Tensor((8, 8), 0, 0)}
+    for name, tensor in (tensors | beside).items():
+        if ".experts." in name:
+            if name.endswith("up_proj.weight"):
+                continue
+            experts, outputs, inputs = tensor.shape
+            if name.endswith("gate_proj.weight"):
+                name, outputs = name.replace("gate_proj", "gate_up_proj"), 2 * outputs
+            name, tensor = name.removesuffix(".weight"), tensor.with_shape(experts, inputs, outputs)
+        stored[name] = tensor
+    return stored
+
+
+def llama4():
+    """Every prompt is longer than two chunks, and queries grow within them."""
+    text = without(small("llama4_text", hidden_size=64, intermediate_size=32, vocab_size=20), "torch_dtype", "bos_token_id", "eos_token_id") | dict(
+        attention_bias=False, attention_chunk_size=10, head_dim=32, interleave_moe_layer_step=2, intermediate_size_mlp=64, num_hidden_layers=4,
+        num_local_experts=4, num_experts_per_tok=1, rope_scaling=LLAMA3, use_qk_norm=True, floor_scale=16, attn_scale=0.5,
+    )  # fmt: skip
+    whole = dict(
+        architectures=["Llama4ForConditionalGeneration"], model_type="llama4", torch_dtype="float32", text_config=text,
+        vision_config=dict(model_type="llama4_vision_model", hidden_size=8), eos_token_id=2,
+    )  # fmt: skip
+    published = text | dict(
+        interleave_moe_layer_step=1, num_local_experts=2, use_qk_norm=False, attention_bias=True, attn_temperature_tuning=False, rope_scaling=None,
+    )  # fmt: skip
+    quant4 = whole | dict(quantization=quantization(4), torch_dtype="bfloat16")
+    return Family("llama4", usual, {
+        "dense": Case(whole),
+        "quant4": Case(quant4),
+        "published": Case(whole | dict(text_config=published, torch_dtype="bfloat16"), llama4_as_published, num_tokens=4),
+    })  # fmt: skip
+
+
+def llama4_text():
+    dense = small(
+        "llama4_text", head_dim=32, intermediate_size_mlp=96, num_hidden_layers=3, no_rope_layers=[1, 0, 1], use_qk_norm=True,
+        tie_word_embeddings=True, attention_chunk_size=4096, vocab_size=48,
+    )  # fmt: skip
+    # The reference multiplies with the embeddings as they are stored.
+    quant4 = dense | dict(quantization=quantization(4, model__embed_tokens=False), torch_dtype="bfloat16")
+    return Family("llama4_text", usual, {"dense": Case(dense), "quant4": Case(quant4)})
+
+
 def mixtral():
     dense, cases_of = with_experts("mixtral", num_local_experts=4)
     published = without(dense, "rms_norm_eps", "rope_theta", "num_experts_per_tok") | dict(
@@ -785,6 +832,8 @@ FAMILIES = {
     "granite": granite(),
     "granitemoe": granitemoe(),
     "internlm3": internlm3(),
+    "llama4": llama4(),
+    "llama4_text": llama4_text(),
     "mistral3": mistral3(),
     "mixtral": mixtral(),
     "olmo2": olmo2(),

@@ -236,6 +236,9 @@ impl Needed {
                         StoredExperts::Blocks => {
                             headers.take_blocks(&joined, &[count, outputs], inputs)
                         }
+                        StoredExperts::Turned => {
+                            headers.take(&joined, &[&[count, inputs, outputs]])
+                        }
                         _ => headers.take(&joined, &[&[count, outputs, inputs]]),
                     };
                 }

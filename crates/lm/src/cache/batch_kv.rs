@@ -153,6 +153,10 @@ impl CacheKind for BatchKvCache {
         self.keys.iter().chain(&self.values).collect()
     }
 
+    fn columns(&self) -> Option<[i32; 2]> {
+        Some([0, self.rows.stop])
+    }
+
     fn append(&mut self, keys: Array, values: Array) -> Result<KeysValues> {
         let (keys, values) = self.update_and_fetch(keys, values)?;
         Ok(KeysValues::Dense { keys, values })

@@ -43,6 +43,12 @@ pub(crate) trait CacheKind: Debug {
         Err(self.is_not_for("attention"))
     }
 
+    /// How many columns come before those of the next tokens: such as all rows share, and the rows'
+    /// own. `None` for a kind that drops tokens or holds none.
+    fn columns(&self) -> Option<[i32; 2]> {
+        None
+    }
+
     /// See [`LayerCache::update_and_fetch`].
     fn append(&mut self, _keys: Array, _values: Array) -> Result<KeysValues, Exception> {
         Err(self.is_not_for("attention"))

@@ -219,6 +219,10 @@ impl CacheKind for KvCache {
         AttentionStep::after(self.offset, length, window)
     }
 
+    fn columns(&self) -> Option<[i32; 2]> {
+        Some([0, self.offset])
+    }
+
     fn append(&mut self, keys: Array, values: Array) -> Result<KeysValues> {
         let (keys, values) = self.update_and_fetch(keys, values)?;
         Ok(KeysValues::Dense { keys, values })

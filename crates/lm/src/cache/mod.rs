@@ -19,6 +19,7 @@ mod fit;
 mod kind;
 mod kv;
 mod list;
+mod own_chunk;
 mod prompt;
 mod prompt_file;
 mod quantized;

@@ -170,6 +170,10 @@ impl CacheKind for QuantizedKvCache {
         AttentionStep::after(self.offset, length, window)
     }
 
+    fn columns(&self) -> Option<[i32; 2]> {
+        Some([0, self.offset])
+    }
+
     fn append(&mut self, keys: Array, values: Array) -> Result<KeysValues> {
         let (keys, values) = self.update_and_fetch(&keys, &values)?;
         Ok(KeysValues::Quantized { keys, values, group_size: self.group_size, bits: self.bits })

@@ -196,6 +196,10 @@ impl CacheKind for SharedPrefixCache {
         Ok(AttentionStep::new(rope_offset(&offsets), mask))
     }
 
+    fn columns(&self) -> Option<[i32; 2]> {
+        (self.num_columns == self.num_read).then_some([self.num_columns, self.rows.stop])
+    }
+
     fn append(&mut self, keys: Array, values: Array) -> Result<KeysValues> {
         self.move_padding()?;
         let (start, length) = (self.rows.stop, keys.dim(2));

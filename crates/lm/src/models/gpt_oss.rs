@@ -69,6 +69,7 @@ impl ModelArgs {
                 stored: StoredExperts::Blocks,
                 has_bias: true,
                 swiglu: Some(SWIGLU),
+                scales_input: false,
             },
             shared: None,
         })

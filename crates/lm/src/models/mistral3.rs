@@ -23,7 +23,10 @@ impl Family for ModelArgs {
         let mut decoder = self.llama.decoder()?;
         match self.text_model_type.as_deref() {
             None | Some("mistral" | "llama") => {}
-            Some("ministral3") => decoder.attention.position_scale = Some(self.position_scale()?),
+            Some("ministral3") => {
+                let scale = self.position_scale()?;
+                decoder.layers.iter_mut().for_each(|layer| layer.position_scale = Some(scale));
+            }
             Some(other) => {
                 return Err(LmError::Config {
                     name: "text_config",
@@ -45,6 +48,7 @@ impl ModelArgs {
         Ok(PositionScale {
             growth: positive("llama_4_scaling_beta")?,
             span: positive("original_max_position_embeddings")?,
+            first: 0,
         })
     }
 }

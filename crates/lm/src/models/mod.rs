@@ -16,6 +16,8 @@ mod granite;
 mod granitemoe;
 mod internlm3;
 mod llama;
+mod llama4;
+mod llama4_text;
 mod mistral3;
 mod mixtral;
 mod olmo2;
@@ -73,6 +75,8 @@ const ARCHITECTURES: &[Registered] = &[
     described::<internlm3::ModelArgs>("internlm3", "InternLM3"),
     described::<llama::ModelArgs>("iquestcoder", "IQuest-Coder"),
     described::<llama::ModelArgs>("llama", "Llama 2 and 3, SmolLM2"),
+    described::<llama4::ModelArgs>("llama4", "Llama 4 (text part)"),
+    described::<llama4_text::ModelArgs>("llama4_text", "MobileLLM-R1"),
     described::<llama::ModelArgs>("mistral", "Mistral"),
     described::<mistral3::ModelArgs>("mistral3", "Mistral Small 3, Devstral (text part)"),
     described::<mixtral::ModelArgs>("mixtral", "Mixtral"),
@@ -421,7 +425,7 @@ mod tests {
             ("granitemoehybrid", "granitemoe"),
             ("phi4", "phi3"),
             ("smollm", "smollm3"),
-            ("llama4", "llama"),
+            ("llama3", "llama"),
         ] {
             assert_eq!(nearest(asked), expected, "{asked}");
         }

@@ -8,13 +8,15 @@ use crate::device_kernels::{Kernel, run};
 use crate::nn::{ExpertForm, Linear, Routing, SwitchGlu, SwitchSizes};
 use crate::weights::Layer;
 
-/// `residual + sum of share_k * expert_k(x)` over the chosen experts.
+/// `residual + sum of share_k * expert_k(x)` over the chosen experts, or `residual + expert(share * x)`
+/// of one.
 #[derive(Debug)]
 pub struct ExpertBlend {
     router: Linear,
     correction_bias: Option<Array>, // [E]
     routing: Routing,
     switch_mlp: SwitchGlu,
+    scales_input: bool,
     kernel: Option<Box<dyn Kernel>>,
 }
 
@@ -35,7 +37,7 @@ impl ExpertBlend {
     /// Takes the router and the experts of the block `layer`.
     pub fn load(layer: &mut Layer, sizes: ExpertSizes) -> Result<Self, LmError> {
         let ExpertSizes { hidden, intermediate, num_experts, routing, form } = sizes;
-        let ExpertForm { router, router_has_bias, stored, has_bias, swiglu } = form;
+        let ExpertForm { router, router_has_bias, stored, has_bias, swiglu, scales_input } = form;
         let router = Linear::load(&mut layer.layer(router), hidden, num_experts, router_has_bias)?;
         router.eval()?;
         let correction_bias = routing
@@ -47,7 +49,7 @@ impl ExpertBlend {
         let switch_mlp = SwitchGlu::load(layer, sizes)?;
         let kernel =
             layer.kernels().and_then(|kernels| kernels.experts(switch_mlp.quantized(&routing)?));
-        Ok(ExpertBlend { router, correction_bias, routing, switch_mlp, kernel })
+        Ok(ExpertBlend { router, correction_bias, routing, switch_mlp, scales_input, kernel })
     }
 
     /// The normalized hidden states `x` and the residual, `[B, L, D]`, to the same shape.
@@ -58,6 +60,11 @@ impl ExpertBlend {
         }
         let (chosen, shares) =
             self.routing.choose(&router_logits, self.correction_bias.as_ref())?;
+        if self.scales_input {
+            let scaled = ops::multiply(x, shares.as_dtype(x.dtype())?)?;
+            let output = self.switch_mlp.forward(&scaled, &chosen)?; // [B, L, 1, D]
+            return ops::add(residual, ops::reshape(output, residual.shape())?);
+        }
         let outputs = self.switch_mlp.forward(x, &chosen)?; // [B, L, K, D]
         let blended = ops::multiply(outputs, ops::expand_dims(shares, -1)?)?.sum_axis(-2, false)?;
         ops::add(residual, blended.as_dtype(residual.dtype())?)

@@ -19,6 +19,8 @@ pub enum HeadNorms {
     OfAll([RmsNorm; 2]),
     /// Layer norms of each head's vector, with a weight for each head.
     OfEachByItself([HeadLayerNorm; 2]),
+    /// RMS norms of each head's rotated vector without a weight, with this epsilon.
+    Unweighted(f32),
 }
 
 impl From<Option<[RmsNorm; 2]>> for HeadNorms {
@@ -93,7 +95,9 @@ impl RopeAttention {
                 let [(query, eps), (key, _)] = norms.each_ref().map(RmsNorm::parts);
                 Some(([query, key], eps))
             }
-            HeadNorms::OfAll(_) | HeadNorms::OfEachByItself(_) => return Ok(None),
+            HeadNorms::OfAll(_) | HeadNorms::OfEachByItself(_) | HeadNorms::Unweighted(_) => {
+                return Ok(None);
+            }
         };
         let angles = match &self.rope {
             Some(rope) => rope.angles()?,
@@ -181,7 +185,7 @@ impl RopeAttention {
                 let is_single = is_single(&joined);
                 let all = split(&joined, heads + 2 * kv_heads)?;
                 let axis = if is_single { 1 } else { 2 };
-                if let HeadNorms::None = norms {
+                if let HeadNorms::None | HeadNorms::Unweighted(_) = norms {
                     // Queries and keys are adjacent and rotate by the same angles: one RoPE call.
                     let [both, values] = parts(&all, &[heads + kv_heads], axis)?;
                     let both = self.turned(by_head(both, is_single)?, offset)?;
@@ -205,9 +209,13 @@ impl RopeAttention {
     }
 
     fn turned(&self, x: Array, offset: &RopeOffset) -> Result<Array, Exception> {
-        match &self.rope {
-            Some(rope) => rope.forward(&x, offset),
-            None => Ok(x),
+        let turned = match &self.rope {
+            Some(rope) => rope.forward(&x, offset)?,
+            None => x,
+        };
+        match self.norms {
+            HeadNorms::Unweighted(eps) => fast::rms_norm(turned, None, eps),
+            _ => Ok(turned),
         }
     }
 
@@ -224,7 +232,7 @@ impl RopeAttention {
         match &self.norms {
             HeadNorms::OfEach(norms) => norms[index].forward(&x),
             HeadNorms::OfEachByItself(norms) => norms[index].forward(&x, is_single),
-            HeadNorms::None | HeadNorms::OfAll(_) => Ok(x),
+            HeadNorms::None | HeadNorms::OfAll(_) | HeadNorms::Unweighted(_) => Ok(x),
         }
     }
 }

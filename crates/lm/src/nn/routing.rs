@@ -35,6 +35,8 @@ pub enum Score {
     SoftmaxOfChosen,
     /// Its sigmoid.
     Sigmoid,
+    /// Its sigmoid, where the largest logits are chosen: a sigmoid rounds large ones to the same.
+    SigmoidOfChosen,
 }
 
 /// Experts in groups of the same size, which stand one after another.
@@ -86,7 +88,7 @@ impl Routing {
         match self.score {
             Score::Softmax => Some(self.adds_up_to_one),
             Score::SoftmaxOfChosen => Some(true),
-            Score::Sigmoid => None,
+            Score::Sigmoid | Score::SigmoidOfChosen => None,
         }
     }
 
@@ -111,7 +113,7 @@ impl Routing {
             if self.in_float32 { logits.as_dtype(Dtype::Float32)? } else { logits.clone() };
         let scores = match self.score {
             Score::Softmax => ops::softmax_axis(&logits, -1, true)?,
-            Score::SoftmaxOfChosen => logits,
+            Score::SoftmaxOfChosen | Score::SigmoidOfChosen => logits,
             Score::Sigmoid => ops::sigmoid(logits)?,
         };
         let mut ranked = match correction_bias {
@@ -125,8 +127,10 @@ impl Routing {
         let (start, stop) = ([0, 0, num_experts - self.num_chosen], [batch, length, num_experts]);
         let indices = ffi::slice(&order, &start, &stop)?;
         let mut shares = scores.take_along_axis(&indices, -1)?;
-        if self.score == Score::SoftmaxOfChosen {
-            shares = ops::softmax_axis(&shares, -1, true)?;
+        match self.score {
+            Score::SoftmaxOfChosen => shares = ops::softmax_axis(&shares, -1, true)?,
+            Score::SigmoidOfChosen => shares = ops::sigmoid(shares)?,
+            Score::Softmax | Score::Sigmoid => {}
         }
         if self.adds_up_to_one {
             shares = ops::divide(&shares, shares.sum_axis(-1, true)?)?;
@@ -224,8 +228,10 @@ mod tests {
     }
 
     #[test]
-    fn a_correction_bias_changes_the_choice_and_not_the_shares() {
+    fn a_sigmoid_is_corrected_for_the_choice_and_not_for_the_shares() {
         let routing = Routing { correction_bias: Some("bias"), ..Routing::of(Score::Sigmoid, 2) };
+        let of_chosen = Routing { in_float32: true, ..Routing::of(Score::SigmoidOfChosen, 1) };
+        check(of_chosen, [60.0, 61.0, 59.0, 0.0, 0.0, 0.0], None, &[(1, 1.0)]);
         let bias = Some([0.0, -1.0, 0.0, 0.0, 1.0, 0.0]);
         check(routing, LOGITS, bias, &[(4, 0.5), (5, sigmoid(1.5))]);
         let scaled = Routing { adds_up_to_one: true, scale: Some(2.5), ..routing };

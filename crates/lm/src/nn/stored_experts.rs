@@ -16,6 +16,9 @@ pub struct ExpertForm {
     pub has_bias: bool,
     /// What stands in place of `silu(gate) * up`.
     pub swiglu: Option<ClippedSwiGlu>,
+    /// Whether the share of the chosen expert, of which there is one then, is a factor of its input
+    /// and not of its output.
+    pub scales_input: bool,
 }
 
 impl ExpertForm {
@@ -26,6 +29,7 @@ impl ExpertForm {
         stored: StoredExperts::Usual,
         has_bias: false,
         swiglu: None,
+        scales_input: false,
     };
 }
 
@@ -40,6 +44,9 @@ pub enum StoredExperts {
     /// `experts.gate_proj` and so on, stacked; or `mxfp4` blocks with rows of the gate and of the rest
     /// by turns, in `experts.gate_up_proj_blocks` and `experts.down_proj_blocks`.
     Blocks,
+    /// `experts.gate_proj` and so on, stacked; or dense and turned `experts.gate_up_proj`,
+    /// `[E, D, 2 I]`, and `experts.down_proj`, `[E, I, D]`.
+    Turned,
 }
 
 /// The settings of [`StoredExperts::Blocks`].
@@ -48,8 +55,7 @@ pub(crate) const BLOCKS: Quantization =
 /// Bytes of one block.
 pub(crate) const BLOCK_BYTES: i32 = 16;
 
-/// The names of matrices of all experts: `[E, 2 I, D]` and `[E, D, I]`, dense with the gates first or
-/// [`StoredExperts::Blocks`].
+/// The names of matrices of all experts: dense with the gates first, or [`StoredExperts::Blocks`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Joined {
     pub(crate) gate_up: &'static str,
@@ -61,14 +67,14 @@ impl StoredExperts {
     pub(crate) fn stacked(self) -> &'static str {
         match self {
             StoredExperts::Usual | StoredExperts::Linears => "switch_mlp",
-            StoredExperts::Blocks => "experts",
+            StoredExperts::Blocks | StoredExperts::Turned => "experts",
         }
     }
 
     /// The names of joined matrices.
     pub(crate) fn joined(self) -> Joined {
         match self {
-            StoredExperts::Usual => {
+            StoredExperts::Usual | StoredExperts::Turned => {
                 Joined { gate_up: "experts.gate_up_proj", down: "experts.down_proj" }
             }
             StoredExperts::Linears => {

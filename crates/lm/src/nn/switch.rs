@@ -63,8 +63,16 @@ impl SwitchGlu {
             (GateUp::Joined(both), down)
         } else if layer.holds(gate_up) && !has_bias {
             let mut stacked = |name, outputs, inputs| -> Result<SwitchLinear, LmError> {
-                let weight = layer.take(name, &[num_experts, outputs, inputs])?;
-                Ok(SwitchLinear { matrices: Matrices::transposed(&weight)?, bias: None })
+                let matrices = match stored {
+                    StoredExperts::Turned => {
+                        Matrices::Dense(layer.take(name, &[num_experts, inputs, outputs])?)
+                    }
+                    _ => {
+                        let weight = layer.take(name, &[num_experts, outputs, inputs])?;
+                        Matrices::transposed(&weight)?
+                    }
+                };
+                Ok(SwitchLinear { matrices, bias: None })
             };
             let joined = stacked(gate_up, 2 * intermediate, hidden)?;
             (GateUp::Joined(joined), stacked(down, hidden, intermediate)?)

@@ -54,7 +54,13 @@ impl Common {
         let heads = HeadShape::new(heads, kv_heads, Size::HEAD_DIM.check(head_dim)?);
         let num_layers = Size::LAYERS.check(self.num_hidden_layers)?;
         let rope = self.rope(heads.head_dim, usual)?;
-        let layer = LayerKind { window: None, rope: Some(rope), has_experts: false };
+        let layer = LayerKind {
+            window: None,
+            chunk: None,
+            rope: Some(rope),
+            position_scale: None,
+            has_experts: false,
+        };
         Ok(Decoder {
             hidden,
             vocab: Size::VOCAB.check(self.vocab_size)?,
@@ -66,10 +72,10 @@ impl Common {
                 projections: Projections::Separate { has_bias: false },
                 output: Matrix::new("o_proj", false),
                 head_norms: HeadNormKind::None,
-                position_scale: None,
                 has_sinks: false,
             },
             mlp: MlpKind {
+                block: "mlp",
                 intermediate: Size::INTERMEDIATE.check(self.intermediate_size)?,
                 activation: Activation::Silu,
                 inputs: MlpInputs::Gated { has_bias: false },

@@ -20,6 +20,7 @@ use crate::weights::Layer;
 #[derive(Debug)]
 pub(super) struct Block {
     pub(super) window: Option<i32>,
+    pub(super) chunk: Option<i32>,
     /// What both read, where they are parallel.
     shared_norm: Option<Norm>,
     attention: Attention,
@@ -39,6 +40,7 @@ impl Block {
         };
         Ok(Block {
             window: kind.window,
+            chunk: kind.chunk,
             shared_norm: shared.map(|name| load_norm(layer, decoder, name)).transpose()?,
             attention: Attention::load(layer, decoder, kind, attention)?,
             mlp: match decoder.experts.filter(|_| kind.has_experts) {
@@ -137,17 +139,20 @@ impl Attention {
         let projections = attention.load_projections(&mut own, decoder.hidden)?;
         let output = attention.output.load(&mut own, num_heads * head_dim, decoder.hidden)?;
         let sizes = [(num_heads, 'q'), (kv_heads, 'k')];
-        let norms = attention.head_norms.load(&mut own, decoder.norm, sizes, head_dim)?;
+        let norms = match (attention.head_norms, &kind.rope) {
+            (HeadNormKind::Unweighted { where_unrotated: false, .. }, None) => HeadNorms::None,
+            (norms, _) => norms.load(&mut own, decoder.norm, sizes, head_dim)?,
+        };
         let rope = kind.rope.clone().map(Rope::new);
         let sinks = match attention.has_sinks {
             true => Some(own.take("sinks", &[num_heads])?.as_dtype(projections[0].dtype())?),
             false => None,
         };
         // No kernel knows them.
-        let is_plain = attention.position_scale.is_none() && sinks.is_none();
+        let is_plain = kind.position_scale.is_none() && sinks.is_none();
         let kernels = kernels.filter(|_| is_plain);
         let mut heads = RopeAttention::new(attention.heads, norms, rope, &kernels)?;
-        heads.scale_positions(attention.position_scale);
+        heads.scale_positions(kind.position_scale);
         heads.add_sinks(sinks);
         Ok(Attention {
             projections: NormProjections::new(norm, projections)?,
@@ -203,6 +208,7 @@ impl HeadNormKind {
         };
         match self {
             HeadNormKind::None => Ok(HeadNorms::None),
+            HeadNormKind::Unweighted { eps, .. } => Ok(HeadNorms::Unweighted(eps)),
             HeadNormKind::OfEach => {
                 Ok(HeadNorms::OfEach([rms(queries, head_dim)?, rms(keys, head_dim)?]))
             }
@@ -308,10 +314,10 @@ enum Inputs {
 
 impl Mlp {
     fn load(layer: &mut Layer, decoder: &Decoder, around: Around) -> Result<Self, LmError> {
-        let MlpKind { intermediate, activation, inputs, output } = decoder.mlp;
+        let MlpKind { block, intermediate, activation, inputs, output } = decoder.mlp;
         let hidden = decoder.hidden;
         let norm = load_before(layer, decoder, around)?;
-        let mut own = layer.layer("mlp");
+        let mut own = layer.layer(block);
         let inputs = match inputs {
             MlpInputs::Gated { has_bias } => {
                 let mut load =

@@ -74,8 +74,12 @@ pub struct Decoder {
 pub struct LayerKind {
     /// How many tokens it attends to; `None` is all.
     pub window: Option<i32>,
+    /// The length of the chunks within which it attends; `None` is the whole sequence.
+    pub chunk: Option<i32>,
     /// How it rotates queries and keys; `None` is not at all.
     pub rope: Option<RopeSpec>,
+    /// How queries grow with their position.
+    pub position_scale: Option<PositionScale>,
     /// Whether its feed-forward network consists of [`Decoder::experts`].
     pub has_experts: bool,
 }
@@ -99,8 +103,6 @@ pub struct AttentionKind {
     pub projections: Projections,
     pub output: Matrix,
     pub head_norms: HeadNormKind,
-    /// How queries grow with their position.
-    pub position_scale: Option<PositionScale>,
     /// Whether the softmax of each head has a score without a value: `sinks`.
     pub has_sinks: bool,
 }
@@ -128,7 +130,7 @@ impl Matrix {
 }
 
 /// What normalizes queries and keys before they are rotated.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub enum HeadNormKind {
     None,
     /// [`NormKind`] of each head's vector: `q_norm` and `k_norm`.
@@ -140,11 +142,19 @@ pub enum HeadNormKind {
     OfEachByItself,
     /// The same, stored head by head: `q_layernorm.norms.0` and so on.
     OfEachInPieces,
+    /// An RMS norm of each head's vector without a weight, after the rotation; in layers that do not
+    /// rotate too, or there none.
+    Unweighted {
+        eps: f32,
+        where_unrotated: bool,
+    },
 }
 
 /// A feed-forward network.
 #[derive(Debug, Clone, Copy)]
 pub struct MlpKind {
+    /// What holds it.
+    pub block: &'static str,
     pub intermediate: i32,
     pub activation: Activation,
     pub inputs: MlpInputs,
@@ -338,7 +348,7 @@ impl Decoder {
                         list.shared_expert(&block, hidden, shared);
                     }
                 }
-                None => mlp.list(&mut list, &format!("{layer}.mlp"), hidden),
+                None => mlp.list(&mut list, &format!("{layer}.{}", mlp.block), hidden),
             }
         }
         norm.list(&mut list, "model.norm", hidden);
@@ -387,7 +397,7 @@ impl AttentionKind {
         self.output.list(list, path, queries, hidden);
         for (name, count) in [('q', heads), ('k', kv_heads)] {
             match self.head_norms {
-                HeadNormKind::None => {}
+                HeadNormKind::None | HeadNormKind::Unweighted { .. } => {}
                 HeadNormKind::OfEach => norm.list(list, &format!("{path}.{name}_norm"), head_dim),
                 HeadNormKind::OfAll => {
                     norm.list(list, &format!("{path}.{name}_norm"), count * head_dim);
@@ -505,15 +515,19 @@ impl<F: Family> Architecture for DecoderModel<F> {
             Some(multiplier) => ops::multiply(embeddings, multiplier)?,
             None => embeddings,
         };
-        // Layers with the same window share a step.
-        let mut steps: Vec<(Option<i32>, AttentionStep)> = Vec::new();
+        // Layers that attend as far back share a step.
+        let mut steps: Vec<([Option<i32>; 2], AttentionStep)> = Vec::new();
         for (layer, cache) in self.layers.iter().zip(caches) {
-            let known = steps.iter().position(|(window, _)| *window == layer.window);
+            let reach = [layer.window, layer.chunk];
+            let known = steps.iter().position(|(known, _)| *known == reach);
             let index = match known {
                 Some(index) => index,
                 None => {
-                    let step = cache.attention_step(x.dim(1), layer.window)?;
-                    steps.push((layer.window, step));
+                    let step = match layer.chunk {
+                        Some(chunk) => cache.attention_step_in_chunks(x.dim(1), chunk)?,
+                        None => cache.attention_step(x.dim(1), layer.window)?,
+                    };
+                    steps.push((reach, step));
                     steps.len() - 1
                 }
             };
