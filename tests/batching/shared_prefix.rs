@@ -18,6 +18,8 @@ pub const MODELS: &[&str] = &[
     "gemma2/dense",
     "gemma3_text/dense",
     "gemma3_text/pattern3",
+    "gpt_oss/dense",
+    "llama4/dense",
     "mistral3/ministral",
     "qwen2/dense",
     "qwen3/dense",
