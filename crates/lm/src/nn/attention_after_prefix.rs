@@ -8,11 +8,16 @@
 //! queries ─┬─ shared keys: softmax · values, total ─┐
 //!          └─ own keys:    softmax · values, total ─┴─ sum, weighted by the totals
 //! ```
+//! On a CUDA device a pass over few rows is one row of attention instead, whose mask hides the other
+//! rows.
+
+use std::cell::RefCell;
 
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, Dtype, ops};
 
 use super::attention::{Scores, Side, constant, least};
+use super::attention_shapes::{MOST_KEYS, attention_in_few_shapes, plans_for_each_shape};
 use crate::cache::{KeysValues, Mask, causal_mask};
 use crate::device::ComputeDevice;
 use crate::ffi;
@@ -48,6 +53,13 @@ pub(super) fn attention_after_prefix(
     mask: &Mask,
 ) -> Result<Array, Exception> {
     let (num_shared, num_own) = (num_columns(prefix)?, num_columns(own)?);
+    if plans_for_each_shape()
+        && let (Mask::Causal, None) = (mask, scoring.softcap)
+        && let (KeysValues::Dense { .. }, KeysValues::Dense { .. }) = (prefix, own)
+        && one_row_pays(queries, num_shared, num_own)
+    {
+        return attention_as_one_row(queries, prefix, own, scoring);
+    }
     let kv_heads = num_heads(prefix)?;
     let sizes = Sizes {
         rows: queries.dim(0),
@@ -87,6 +99,76 @@ pub(super) fn attention_after_prefix(
         output = ops::multiply(&output, share.as_dtype(output.dtype())?)?;
     }
     output.transpose_axes(&[1, 0, 2, 3])?.reshape(&[rows, kv_heads * group, length, -1])
+}
+
+/// So many own keys of all rows together are always few.
+const FEW_OWN_KEYS: i32 = 1024;
+
+/// Whether [`attention_as_one_row`] is worth it: of several queries, in a type that cuDNN computes,
+/// where the keys of other rows, which each row's queries pass over, are not most of the work.
+fn one_row_pays(queries: &Array, num_shared: i32, num_own: i32) -> bool {
+    let all_own = queries.dim(0) * num_own;
+    queries.dim(2) > 1
+        && matches!(queries.dtype(), Dtype::Bfloat16 | Dtype::Float16)
+        && all_own <= num_shared.max(FEW_OWN_KEYS)
+        && num_shared + all_own <= MOST_KEYS
+}
+
+/// The same attention as one row `[1, H, B L, D]` on the keys `[1, H_kv, P + B T, D]` of the prefix
+/// and of all rows, in which a mask hides the other rows: one call of MLX's attention, which keeps
+/// no scores, in place of some ten operations on `[H_kv, B, G L, P]` of them.
+fn attention_as_one_row(
+    queries: &Array,
+    prefix: &KeysValues,
+    own: &KeysValues,
+    scoring: Scores<'_>,
+) -> Result<Array, Exception> {
+    let (
+        KeysValues::Dense { keys: shared_keys, values: shared_values },
+        KeysValues::Dense { keys, values },
+    ) = (prefix, own)
+    else {
+        return Err(Exception::custom("quantized keys are no one row".to_owned()));
+    };
+    let [rows, heads, length, _] = *queries.shape() else {
+        return Err(Exception::custom("queries have four axes".to_owned()));
+    };
+    let (num_shared, num_own) = (shared_keys.dim(2), keys.dim(2));
+    // [B, H, n, D] to [1, H, B n, D]
+    let one_row = |array: &Array| {
+        let by_head = array.transpose_axes(&[1, 0, 2, 3])?;
+        by_head.reshape(&[1, array.dim(1), rows * array.dim(2), array.dim(3)])
+    };
+    let keys = ops::concatenate(&[shared_keys, &one_row(keys)?], 2)?;
+    let values = ops::concatenate(&[shared_values, &one_row(values)?], 2)?;
+    let mask = Mask::Array(mask_of_one_row([rows, length, num_own, num_shared])?);
+    let scores = (scoring.scale, scoring.sinks);
+    let output = attention_in_few_shapes(&one_row(queries)?, &keys, &values, scores, &mask)?;
+    output.reshape(&[heads, rows, length, -1])?.transpose_axes(&[1, 0, 2, 3])
+}
+
+/// Which keys the queries of all rows see, bool `[B L, P + B T]`: the prefix, and of their own row
+/// those up to their own token. `sizes` are B, L, T and P.
+fn mask_of_one_row(sizes: [i32; 4]) -> Result<Array, Exception> {
+    // All layers of a pass want the same one.
+    thread_local!(static LAST: RefCell<Option<([i32; 4], Array)>> = const { RefCell::new(None) });
+    LAST.with_borrow_mut(|last| {
+        if let Some((known, mask)) = last
+            && *known == sizes
+        {
+            return Ok(mask.clone());
+        }
+        let [rows, length, num_own, num_shared] = sizes;
+        let is_own = ops::eye::<bool>(rows, None, None)?.reshape(&[rows, 1, rows, 1])?;
+        let is_before = causal_mask(length, num_own - length, None)?;
+        let is_before = is_before.reshape(&[1, length, 1, num_own])?;
+        let own =
+            ops::logical_and(&is_own, &is_before)?.reshape(&[rows * length, rows * num_own])?;
+        let shared = ops::full::<bool>(&[rows * length, num_shared], Array::from_bool(true))?;
+        let mask = ops::concatenate(&[shared, own], 1)?;
+        *last = Some((sizes, mask.clone()));
+        Ok(mask)
+    })
 }
 
 /// Attention of scaled `queries` `[H_kv, N, M, D]` over the keys and values of N rows.
@@ -248,4 +330,43 @@ fn keys_of(keys_values: &KeysValues) -> Result<&Array, Exception> {
 
 fn nested() -> Exception {
     Exception::custom("a shared prefix cannot follow another one".to_owned())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)] // in a test a panic is the report
+mod tests {
+    use mlx_rs::random;
+
+    use super::*;
+
+    fn drawn(seed: u64, shape: [i32; 4]) -> Array {
+        random::normal::<f32>(&shape[..], None, None, Some(&random::key(seed).unwrap())).unwrap()
+    }
+
+    fn dense(seed: u64, shape: [i32; 4]) -> KeysValues {
+        KeysValues::Dense { keys: drawn(seed, shape), values: drawn(seed + 1, shape) }
+    }
+
+    /// Both ways for `rows` rows of `length` queries, each after `num_own - length` own tokens.
+    fn check(rows: i32, length: i32, num_own: i32, num_shared: i32, sinks: Option<&Array>) {
+        let queries = drawn(1, [rows, 4, length, 16]);
+        let prefix = dense(2, [1, 2, num_shared, 16]);
+        let own = dense(4, [rows, 2, num_own, 16]);
+        let scoring = Scores { scale: 0.25, softcap: None, sinks };
+        let one = attention_as_one_row(&queries, &prefix, &own, scoring).unwrap();
+        let parts =
+            attention_after_prefix(&queries, &prefix, &own, scoring, &Mask::Causal).unwrap();
+        assert_eq!(one.shape(), parts.shape());
+        let off = ops::subtract(&one, &parts).unwrap().abs().unwrap().max(None).unwrap();
+        let off = off.item_exact::<f32>();
+        assert!(off < 1e-5, "{rows} rows of {length} after {num_own} and {num_shared}: {off}");
+    }
+
+    #[test]
+    fn one_row_computes_what_its_parts_do() {
+        check(1, 3, 3, 5, None);
+        check(3, 4, 4, 70, None);
+        check(5, 2, 9, 33, None);
+        check(2, 7, 7, 600, Some(&Array::from_slice(&[0.5f32, -1.0, 2.0, 0.0], &[4])));
+    }
 }

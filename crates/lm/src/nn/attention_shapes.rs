@@ -17,7 +17,7 @@ const STEPS: [i32; 2] = [64, 256];
 const FEW: i32 = 512;
 
 /// Beyond these, the work is more than a plan, and so are the copies of keys and values.
-const MOST_KEYS: i32 = 16_384;
+pub(super) const MOST_KEYS: i32 = 16_384;
 
 /// Whether the current device plans attention for each shape.
 pub(super) fn plans_for_each_shape() -> bool {
