@@ -85,7 +85,9 @@ pub(crate) fn lay_out<E: Encode + ?Sized>(
 ) -> Result<Prompt, ChatError> {
     let text = (rendering.render)(messages)?;
     let specials = Specials::new(encoder.special_tokens());
-    let positions = Positions::find(rendering, messages, &text, &specials);
+    let has_ids = messages.iter().any(|message| message.token_ids.is_some());
+    let are_wanted = rendering.has_beginning || has_ids || !breakpoints.is_empty();
+    let positions = Positions::find(rendering, messages, &text, &specials, are_wanted);
     let layout = Layout {
         encoder,
         text: &text,
@@ -401,10 +403,15 @@ impl Positions {
         messages: &[Message],
         text: &str,
         specials: &Specials<'_>,
+        are_wanted: bool,
     ) -> Positions {
         let (marked, spelled_tokens) = mark(messages, specials);
         let mut positions =
             Positions { words: vec![None; messages.len()], spelled: None, spelled_tokens };
+        // A long text is not rendered again for nothing.
+        if !are_wanted && positions.spelled_tokens.is_empty() {
+            return positions;
+        }
         if text.contains([START, BEGUN, END, SPLIT]) {
             return positions;
         }
