@@ -32,7 +32,7 @@ use crate::task::SliceLimits;
 use crate::worker::Worker;
 
 use common_beginning::common_beginning;
-use pass::{Pass, PreparedRow};
+use pass::{OptionEncoder, Pass, PreparedRow};
 use prefix::RowEncoder;
 pub(crate) use prefix_pool::PrefixPool;
 pub use request::{
@@ -58,6 +58,7 @@ pub(crate) struct Classifier {
     loaded: Rc<Loaded>,
     request: ClassifyRequest,
     encoder: RowEncoder,
+    options: OptionEncoder,
     prefix: SharedPrefix,
     processor: Option<LogitsProcessor>,
     /// The rows that are not encoded yet, shortest first.
@@ -107,6 +108,7 @@ impl Classifier {
             loaded: Rc::clone(loaded),
             processor: processor.map(|factory| factory(&model.tokenizer)),
             encoder,
+            options: OptionEncoder::default(),
             prefix,
             order: order.into(),
             prepared: VecDeque::new(),
@@ -232,7 +234,7 @@ impl Classifier {
         }
     }
 
-    fn prepared_row(&self, index: usize) -> Result<PreparedRow, EngineError> {
+    fn prepared_row(&mut self, index: usize) -> Result<PreparedRow, EngineError> {
         let row = &self.request.rows[index];
         if !self.encoder.is_beginning_of(&row.prompt) {
             return Err(EngineError::OutsidePrefix);
@@ -250,8 +252,8 @@ impl Classifier {
             index,
             tokens,
             num_shared,
-            &row.options,
-            self.request.option_scoring,
+            (&row.options, self.request.option_scoring),
+            &mut self.options,
         )
     }
 

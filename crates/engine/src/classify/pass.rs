@@ -35,14 +35,14 @@ impl PreparedRow {
         index: usize,
         tokens: Vec<u32>,
         num_shared: usize,
-        options: &[String],
-        scoring: OptionScoring,
+        (options, scoring): (&[String], OptionScoring),
+        encoder: &mut OptionEncoder,
     ) -> Result<Self, EngineError> {
         if tokens.is_empty() {
             return Err(LmError::EmptyPrompt.into());
         }
         cairn_lm::check_length(tokens.len(), &model.model)?;
-        let mut encoded = option_tokens(model, &tokens, options)?;
+        let mut encoded = encoder.encode(model, &tokens, options)?;
         let vocab_size = model.model.vocab_size();
         if let Some(&token) = encoded.iter().flatten().find(|&&token| token as usize >= vocab_size)
         {
@@ -120,14 +120,40 @@ impl PreparedRow {
     }
 }
 
-/// The tokens that each option adds behind a row.
+/// The tokens of options behind rows. Most rows of a request end alike and have the same options, so
+/// the last ones are known.
+#[derive(Debug, Default)]
+pub(super) struct OptionEncoder {
+    tail: Vec<u32>,
+    options: Vec<String>,
+    encoded: Vec<Vec<u32>>,
+}
+
+impl OptionEncoder {
+    /// The tokens that each option adds behind a row.
+    fn encode(
+        &mut self,
+        model: &LoadedModel,
+        row: &[u32],
+        options: &[String],
+    ) -> Result<Vec<Vec<u32>>, EngineError> {
+        let tail = &row[row.len().saturating_sub(TAIL_TOKENS)..];
+        if self.tail != tail || self.options != options {
+            let encoded = option_tokens(model, tail, options)?;
+            let (tail, options) = (tail.to_vec(), options.to_vec());
+            *self = OptionEncoder { tail, options, encoded };
+        }
+        Ok(self.encoded.clone())
+    }
+}
+
 fn option_tokens(
     model: &LoadedModel,
-    row: &[u32],
+    tail: &[u32],
     options: &[String],
 ) -> Result<Vec<Vec<u32>>, EngineError> {
     let tokenizer = model.tokenizer.as_ref();
-    let tail = tokenizer.decode(&row[row.len().saturating_sub(TAIL_TOKENS)..])?;
+    let tail = tokenizer.decode(tail)?;
     let before = tokenizer.encode(&tail, false)?;
     let one = |option: &String| {
         let both = tokenizer.encode(&format!("{tail}{option}"), false)?;
