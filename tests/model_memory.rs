@@ -51,7 +51,7 @@ fn check(folder: &Path, lengths: &[usize], max_ratio: f64) {
     );
     assert_eq!(estimate.context_length, loaded.model.context_length(), "{case}");
     let spec = loaded.model.typed_cache_spec().expect("a spec");
-    assert_eq!(estimate.num_layers(), spec.layers().len(), "{case}");
+    assert!(estimate.num_layers() >= spec.layers().len(), "{case}");
     for &num_tokens in lengths {
         let step = if num_tokens < CLOSE_FROM_TOKENS { 64 } else { 512 };
         let num_tokens = num_tokens.min(estimate.context_length - 2);
@@ -89,13 +89,16 @@ fn check(folder: &Path, lengths: &[usize], max_ratio: f64) {
 }
 
 /// A checkpoint of each architecture, whose own contexts are too short for a long conversation.
-const FAMILIES: [&str; 6] = [
+const FAMILIES: [&str; 9] = [
     "llama/tiny-chat",
     "qwen2/quant4",
     "qwen3/dense",
     "qwen3_moe/quant4",
     "qwen3_next/quant4",
     "gemma3_text/quant4",
+    "glm4_moe/quant4",
+    "deepseek_v2/quant4",
+    "deepseek_v3/quant4",
 ];
 
 /// Conversations of a thousand and of eight thousand tokens.

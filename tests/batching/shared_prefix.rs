@@ -15,6 +15,8 @@ pub const MODELS: &[&str] = &[
     "llama/gqa",
     "llama/quant4-untied",
     "cohere2/dense",
+    "deepseek_v2/dense",
+    "deepseek_v3/dense",
     "gemma2/dense",
     "gemma3_text/dense",
     "gemma3_text/pattern3",

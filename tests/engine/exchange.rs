@@ -162,6 +162,7 @@ async fn files_of_mlx_lm_are_continued_as_mlx_lm_does() {
         ("llama/tiny-chat", "tiny-chat", true),
         ("gemma3_text/long-prompt", "gemma3_text", true),
         ("qwen3_next/dense", "qwen3_next", false),
+        ("deepseek_v3/dense", "deepseek_v3", false),
     ] {
         let exchange = Exchange::of(model, case).await;
         let plain = golden(&format!("{case}.safetensors"));

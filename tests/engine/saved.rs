@@ -71,6 +71,7 @@ fn cases() -> Vec<Case> {
         case("gemma3_text/long-prompt", false),
         Case { window: Some(350), ..case("gemma3_text/pattern3", false) },
         case("qwen3_next/dense", false),
+        case("deepseek_v3/dense", true),
         quantized(0),
         // Quantization starts in the second question.
         quantized(350),

@@ -50,7 +50,7 @@ from oracle import GOLDENS, check_versions, load_float32, write_checkpoint, writ
 DTYPES = {"float32": "F32", "bfloat16": "BF16"}
 LETTERS = b"abcdefghijklmnopqrstuvwxyz "
 LENGTHS = [1, 5, 40, 300]  # the last is past every window
-DENSE_KEYS_ONLY = ["gemma2", "stablelm"]  # attention of their own in mlx-lm
+DENSE_KEYS_ONLY = ["gemma2", "stablelm", "deepseek_v3", "glm4_moe_lite", "joyai_llm_flash", "kimi_k2", "kimi_k25", "kimi_vl"]  # attention of their own in mlx-lm
 MIN_GAP = 0.01  # between the two best logprobs, at every greedy step
 
 
@@ -104,6 +104,12 @@ def qwen3_next(name, shape):
     return usual(name, shape)
 
 
+def corrected(name, shape):
+    """What is added to sigmoids when experts are chosen: enough to change the choice, and not to make it. None becomes less than the zeros of
+    experts in closed groups, which are all alike."""
+    return (0.0, 0.6) if name.endswith("e_score_correction_bias") else usual(name, shape)
+
+
 # ---------------------------------------------------------------- How a checkpoint is stored
 
 
@@ -132,6 +138,30 @@ def unstacked(tensors):
         else:
             stored[name] = tensor
     return stored
+
+
+def with_further_layers(number):
+    """Tensors of a layer that predicts further tokens, which nobody reads."""
+    prefix = f"model.layers.{number}"
+    unread = {f"{prefix}.eh_proj.weight": Tensor((8, 16), 0, 0), f"{prefix}.self_attn.q_a_proj.weight": Tensor((8, 16), 0, 0)}
+    return lambda tensors: unstacked(tensors) | unread
+
+
+def joined_heads(tensors):
+    """The matrices of keys and of values as one, in place of one for each and head."""
+    stored = {}
+    for name, tensor in tensors.items():
+        if name.endswith("embed_q.weight"):
+            values = tensors[name.replace("embed_q", "unembed_out")]
+            heads, rank, keys = tensor.shape
+            stored[name.replace("embed_q", "kv_b_proj")] = values.with_shape(heads * (keys + values.shape[1]), rank)
+        elif not name.endswith("unembed_out.weight"):
+            stored[name] = tensor
+    return stored
+
+
+def deepseek_as_published(number):
+    return lambda tensors: joined_heads(with_further_layers(number)(tensors))
 
 
 def mixtral_names(tensors):
@@ -186,6 +216,11 @@ def beside_images(tensors):
     """Tied, and with a tensor that sees images, which nobody reads."""
     text = {name: tensor for name, tensor in tensors.items() if "lm_head." not in name}
     return text | {"vision_tower.patch.weight": Tensor((8, 16), 0, 0), "multi_modal_projector.norm.weight": Tensor((8,), 0, 0)}
+
+
+def beside(projector):
+    """With tensors that see images, which nobody reads."""
+    return lambda tensors: tensors | {f"{part}.weight": Tensor((8, 16), 0, 0) for part in ("vision_tower.patch", projector)}
 
 
 def beside_images_as_published(tensors):
@@ -815,10 +850,71 @@ def qwen2_moe():
     return Family("qwen2_moe", usual, cases_of(unstacked=Case(dense | dict(num_experts=2, torch_dtype="bfloat16"), unstacked)))
 
 
+def with_groups(model_type, **config):
+    """As `with_experts`: a dense layer, and one whose experts are chosen as DeepSeek-V3 does."""
+    groups = dict(
+        n_routed_experts=4, n_shared_experts=2, moe_intermediate_size=32, n_group=2, topk_group=1, routed_scaling_factor=1.5,
+        first_k_dense_replace=1, norm_topk_prob=True, tie_word_embeddings=False,
+    )  # fmt: skip
+    return with_experts(model_type, **(groups | config))
+
+
+def glm4_moe():
+    dense, cases_of = with_groups(
+        "glm4_moe", head_dim=32, attention_bias=True, use_qk_norm=True, partial_rotary_factor=0.5, rope_scaling=None, n_shared_experts=1,
+        n_group=1, topk_group=1,
+    )  # fmt: skip
+    published = dense | dict(
+        n_group=2, n_routed_experts=6, num_experts_per_tok=1, attention_bias=False, use_qk_norm=False, torch_dtype="bfloat16"
+    )
+    return Family("glm4_moe", corrected, cases_of(published=Case(published, with_further_layers(2))))
+
+
+LATENT = dict(kv_lora_rank=32, q_lora_rank=32, qk_rope_head_dim=32, qk_nope_head_dim=32, v_head_dim=32)
+
+
+def deepseek_v2():
+    yarn = YARN | dict(mscale=0.5, mscale_all_dim=1.5)
+    dense, cases_of = with_groups("deepseek_v2", **LATENT, rope_scaling=yarn, topk_method="group_limited_greedy", norm_topk_prob=False)
+    lite = dense | dict(q_lora_rank=None, attention_bias=True, topk_method="greedy", v_head_dim=48, torch_dtype="bfloat16")
+    return Family("deepseek_v2", corrected, cases_of(lite=Case(lite, unstacked)))
+
+
+def deepseek_v3():
+    dense, cases_of = with_groups("deepseek_v3", **LATENT, rope_scaling=YARN | dict(mscale=1.0, mscale_all_dim=1.0))
+    published = dense | dict(attention_bias=True, v_head_dim=48, torch_dtype="bfloat16")
+    kimi = dense | dict(model_type="kimi_k2", n_group=1, topk_group=1, quantization=quantization(4))
+    # All experts: what eight bits change does not change the choice.
+    joyai = dense | dict(
+        model_type="joyai_llm_flash", q_lora_rank=None, rope_scaling=None, n_shared_experts=None, n_group=1, topk_group=1, num_experts_per_tok=4,
+        torch_dtype="bfloat16",
+    )  # fmt: skip
+    return Family("deepseek_v3", corrected, cases_of(
+        dense=Case(dense | dict(vocab_size=128)),  # chats in tests of the engine
+        published=Case(published, deepseek_as_published(61)),
+        # Packed as older tools did.
+        kimi=Case(kimi, joined_heads),
+        joyai=Case(joyai),
+    ))  # fmt: skip
+
+
+def kimi(model_type, projector):
+    text, _ = with_groups("deepseek_v3", **LATENT, rope_scaling=None)
+    whole = dict(model_type=model_type, torch_dtype="bfloat16", eos_token_id=[1, 2], text_config=without(text, "torch_dtype"))
+    return Family(model_type, corrected, {"dense": Case(whole, beside(projector), num_tokens=4)})
+
+
+def glm4_moe_lite():
+    dense, cases_of = with_groups("glm4_moe_lite", **LATENT, rms_norm_eps=1e-3, rope_scaling=None)
+    return Family("glm4_moe_lite", corrected, cases_of(published=Case(dense | dict(torch_dtype="bfloat16"), deepseek_as_published(2))))
+
+
 FAMILIES = {
     "llama": llama(),
     "cohere": cohere(),
     "cohere2": cohere2(),
+    "deepseek_v2": deepseek_v2(),
+    "deepseek_v3": deepseek_v3(),
     "ernie4_5": ernie4_5(),
     "ernie4_5_moe": ernie4_5_moe(),
     "exaone4": exaone4(),
@@ -828,10 +924,14 @@ FAMILIES = {
     "gemma3_text": gemma3_text_family(),
     "glm": glm(),
     "glm4": glm4(),
+    "glm4_moe": glm4_moe(),
+    "glm4_moe_lite": glm4_moe_lite(),
     "gpt_oss": gpt_oss(),
     "granite": granite(),
     "granitemoe": granitemoe(),
     "internlm3": internlm3(),
+    "kimi_k25": kimi("kimi_k25", "mm_projector.proj"),
+    "kimi_vl": kimi("kimi_vl", "multi_modal_projector.linear_1"),
     "llama4": llama4(),
     "llama4_text": llama4_text(),
     "mistral3": mistral3(),

@@ -20,7 +20,9 @@ from mlx_lm.models.cache import KVCache, RotatingKVCache, load_prompt_cache, mak
 from oracle import GOLDENS, check_versions, open_model
 
 OUT = GOLDENS / "prompts"
-CASES = {"tiny-chat": "llama/tiny-chat", "gemma3_text": "gemma3_text/long-prompt", "qwen3_next": "qwen3_next/dense"}
+CASES = {
+    "tiny-chat": "llama/tiny-chat", "gemma3_text": "gemma3_text/long-prompt", "qwen3_next": "qwen3_next/dense", "deepseek_v3": "deepseek_v3/dense",
+}  # fmt: skip
 OLD = ["tiny-chat", "gemma3_text"]
 MODEL_NAME = "goldens/{case}"
 MIN_GAP = 0.01

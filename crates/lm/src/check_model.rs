@@ -40,13 +40,12 @@ pub fn check_model(folder: &Path) -> Result<ModelCheck, LmError> {
         false => {
             let files = text_part::weight_files(folder, &config)?;
             let quantization = QuantizationConfig::parse(&config)?;
-            let is_tied = outline.is_tied;
             outline.tensors.check(
                 folder,
                 config.get("model_type").and_then(|name| name.as_str()).unwrap_or_default(),
                 &files,
                 &quantization,
-                |name| is_ignored(name, is_tied),
+                |name| is_ignored(name, &outline),
             )?;
             ModelMemory::of_files(&config, outline, &files, options)?
         }

@@ -188,6 +188,12 @@ pub fn array_bytes(array: &Array) -> Result<&[u8]> {
 
 /// `x` `[..., K]` times the rows of a quantized matrix: `[..., N]`.
 pub fn quantized_matmul(x: &Array, rows: QuantizedRows<'_>) -> Result<Array> {
+    quantized_product(x, rows, true)
+}
+
+/// As [`quantized_matmul`]; without `transpose`, `x` `[..., N]` weights the rows: `[..., K]`. Leading
+/// axes of `x` are broadcast to those of `rows`, a matrix for each.
+pub fn quantized_product(x: &Array, rows: QuantizedRows<'_>, transpose: bool) -> Result<Array> {
     let stream = Stream::thread_local_or_default();
     let Quantization { mode, group_size, bits } = rows.settings;
     // SAFETY: all handles and the mode's name are live for the call; an empty handle stands for
@@ -200,7 +206,7 @@ pub fn quantized_matmul(x: &Array, rows: QuantizedRows<'_>) -> Result<Array> {
             rows.packed.as_ptr(),
             rows.scales.as_ptr(),
             handle(rows.biases),
-            true,
+            transpose,
             some(group_size),
             some(bits),
             mode.name().as_ptr(),
@@ -269,7 +275,6 @@ pub fn dequantize(rows: QuantizedRows<'_>) -> Result<Array> {
 }
 
 /// The packed numbers, the scales and the biases, if the mode has any, of the quantized `weight`.
-#[cfg(test)]
 pub(crate) fn quantize(
     weight: &Array,
     settings: Quantization,

@@ -33,6 +33,7 @@ pub struct ModelMemory {
     pub context_length: usize,
     /// Bits and group size of most weights, where they are quantized.
     pub quantization: Option<(i32, i32)>,
+    num_layers: usize,
     cache: CacheSpec,
     /// Bytes of a number that is computed.
     float_bytes: u64,
@@ -89,7 +90,7 @@ impl ModelMemory {
     ) -> Result<Self, LmError> {
         let device = ComputeDevice::current();
         let quantization = QuantizationConfig::parse(config)?;
-        let stored = StoredWeights::new(files, &quantization, outline.is_tied);
+        let stored = StoredWeights::new(files, &quantization, &outline);
         let keep_quantized = options.keep_quantized || device == ComputeDevice::Gpu;
         let mut memory = ModelMemory::without_weights(config, outline, device);
         memory.num_parameters = stored.num_parameters();
@@ -122,8 +123,8 @@ impl ModelMemory {
     ) -> Result<Self, LmError> {
         let config = &text_part::config(config.clone());
         // Errors then name "config.json".
-        let mut outline = models::outline(Path::new(""), config)?;
-        let tensors = std::mem::take(&mut outline.tensors);
+        let outline = models::outline(Path::new(""), config)?;
+        let tensors = outline.tensors.clone();
         let mut memory = ModelMemory::without_weights(config, outline, device);
         if is_scripted(config) {
             return Ok(memory);
@@ -144,7 +145,7 @@ impl ModelMemory {
     }
 
     fn without_weights(config: &Value, outline: Outline, device: ComputeDevice) -> Self {
-        let Outline { cache, context_length, scratch, .. } = outline;
+        let Outline { cache, context_length, scratch, tensors, .. } = outline;
         let model_type = config.get("model_type").and_then(Value::as_str).unwrap_or_default();
         ModelMemory {
             model_type: model_type.to_owned(),
@@ -152,6 +153,7 @@ impl ModelMemory {
             weight_bytes: config.get("declared_weight_bytes").and_then(Value::as_u64).unwrap_or(0),
             context_length,
             quantization: None,
+            num_layers: tensors.num_layers().max(cache.layers().len()),
             cache,
             float_bytes: 4,
             scratch,
@@ -171,9 +173,9 @@ impl ModelMemory {
         Ok(ModelMemory { cache: self.cache.quantized(quantization)?, ..self.clone() })
     }
 
-    /// How many layers the model has.
+    /// How many layers the model has. Some may have no cache of their own.
     pub fn num_layers(&self) -> usize {
-        self.cache.layers().len()
+        self.num_layers
     }
 
     /// Bytes that one more token of a conversation takes, as long as it is within every window.
@@ -229,6 +231,7 @@ impl ModelMemory {
         let keys = self.cache.num_keys_while_reading(num_tokens, length);
         let Scratch { numbers_per_token, recurrent_per_token, fixed_numbers, heads, .. } =
             self.scratch;
+        let of_keys = keys * self.scratch.numbers_per_key * self.float_bytes;
         let scores = length as u64 * heads * keys * self.float_bytes;
         let length = length as u64;
         let fixed = fixed_numbers * self.float_bytes;
@@ -241,7 +244,7 @@ impl ModelMemory {
                 let num_gates = length * numbers_per_token / GATED;
                 let attending = length * numbers_per_token * self.float_bytes
                     + scores.max(exponential_bytes(num_gates));
-                attending.max(length * recurrent_per_token * self.float_bytes) + fixed
+                attending.max(length * recurrent_per_token * self.float_bytes) + of_keys + fixed
             }
             // Attention has a fused kernel there. The numbers were measured on a CPU: another device
             // may run further behind.
@@ -249,6 +252,7 @@ impl ModelMemory {
                 let scores = if self.scratch.stores_scores { 2 * scores } else { 0 };
                 2 * length * numbers_per_token.max(recurrent_per_token) * self.float_bytes
                     + scores
+                    + 2 * of_keys
                     + fixed
             }
         }
@@ -302,11 +306,12 @@ fn closest(
 }
 
 /// Whether loading drops a tensor of this name, which its architecture does not take.
-pub(crate) fn is_ignored(name: &str, is_tied: bool) -> bool {
+pub(crate) fn is_ignored(name: &str, outline: &Outline) -> bool {
     name.contains("mtp.")
         || name.contains("mtp_")
         || name.ends_with("rotary_emb.inv_freq")
-        || (is_tied && name.starts_with("lm_head."))
+        || (outline.is_tied && name.starts_with("lm_head."))
+        || outline.tensors.leaves(name)
 }
 
 /// The tensors of a folder that its architecture takes.
@@ -320,10 +325,10 @@ impl<'a> StoredWeights<'a> {
     fn new(
         files: &'a [SafetensorsFile],
         quantization: &'a QuantizationConfig,
-        is_tied: bool,
+        outline: &Outline,
     ) -> Self {
         let all = files.iter().flat_map(|file| file.tensors());
-        let tensors: Vec<_> = all.filter(|tensor| !is_ignored(&tensor.name, is_tied)).collect();
+        let tensors: Vec<_> = all.filter(|tensor| !is_ignored(&tensor.name, outline)).collect();
         let packed = tensors
             .iter()
             .filter_map(|tensor| packed_path(tensor))
@@ -426,7 +431,7 @@ mod tests {
             assert_eq!(before.context_length, read.context_length, "{case}");
             let outline = models::outline(&folder, &config).unwrap();
             let quantization = QuantizationConfig::parse(&config).unwrap();
-            let stored = StoredWeights::new(&files, &quantization, outline.is_tied);
+            let stored = StoredWeights::new(&files, &quantization, &outline);
             let on_gpu =
                 ModelMemory::before_download_on(ComputeDevice::Gpu, &config, file_bytes).unwrap();
             assert_eq!(on_gpu.weight_bytes, file_bytes, "{case}");

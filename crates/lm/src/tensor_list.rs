@@ -14,7 +14,32 @@ use crate::nn::{ExpertForm, SharedExpertKind, StoredExperts};
 
 /// What an architecture takes, as its `load` does. Tests compare the two.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct TensorList(Vec<Needed>);
+pub(crate) struct TensorList {
+    needed: Vec<Needed>,
+    left: Vec<Left>,
+}
+
+/// Tensors that files may hold, and that are not taken.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Left {
+    /// Of the layers from this number on, those whose names in the layer begin so.
+    OfLayersFrom(usize, &'static str),
+}
+
+impl Left {
+    fn is(self, name: &str) -> bool {
+        match self {
+            Left::OfLayersFrom(first, beginning) => {
+                let layer = name.strip_prefix("model.layers.");
+                let Some((number, rest)) = layer.and_then(|layer| layer.split_once('.')) else {
+                    return false;
+                };
+                number.parse::<usize>().is_ok_and(|number| number >= first)
+                    && rest.starts_with(beginning)
+            }
+        }
+    }
+}
 
 #[derive(Debug, Clone)]
 struct Needed {
@@ -33,6 +58,9 @@ enum Kind {
     Experts { name: &'static str, stored: StoredExperts, count: i32, inputs: i32, outputs: i32 },
     /// The biases of these matrices.
     ExpertBiases { name: &'static str, stored: StoredExperts, count: i32, outputs: i32 },
+    /// A matrix for each head, `weight` `[heads, outputs, inputs]` in `embed_q` or `unembed_out`, or
+    /// both as one, `kv_b_proj` `[rows, rank]`.
+    Heads { name: &'static str, heads: i32, inputs: i32, outputs: i32, joined: [i32; 2] },
     /// A tensor that is never packed, in one of these shapes, which have the same numbers.
     Plain { shapes: Vec<Vec<i32>>, is_optional: bool },
 }
@@ -40,12 +68,13 @@ enum Kind {
 impl TensorList {
     /// Adds a matrix, `weight` `[outputs, inputs]` at `path`.
     pub(crate) fn matrix(&mut self, path: impl Into<String>, inputs: i32, outputs: i32) {
-        self.0.push(Needed { path: path.into(), kind: Kind::Matrix { inputs, outputs } });
+        self.needed.push(Needed { path: path.into(), kind: Kind::Matrix { inputs, outputs } });
     }
 
     /// Adds a matrix that files may lack.
     pub(crate) fn optional_matrix(&mut self, path: impl Into<String>, inputs: i32, outputs: i32) {
-        self.0.push(Needed { path: path.into(), kind: Kind::OptionalMatrix { inputs, outputs } });
+        self.needed
+            .push(Needed { path: path.into(), kind: Kind::OptionalMatrix { inputs, outputs } });
     }
 
     /// Adds the gated experts of the block at `path`, and the router before them.
@@ -70,7 +99,7 @@ impl TensorList {
             let biases = Kind::ExpertBiases { name, stored, count, outputs };
             let matrices = Kind::Experts { name, stored, count, inputs, outputs };
             for kind in has_bias.then_some(biases).into_iter().chain([matrices]) {
-                self.0.push(Needed { path: path.to_owned(), kind });
+                self.needed.push(Needed { path: path.to_owned(), kind });
             }
         }
     }
@@ -96,6 +125,32 @@ impl TensorList {
         self.matrix(format!("{path}.down_proj"), intermediate, hidden);
     }
 
+    /// Adds the matrices of latent attention at `path`: for each head `embed_q`, `[rank, keys]`, and
+    /// `unembed_out`, `[values, rank]`.
+    pub(crate) fn latent_heads(
+        &mut self,
+        path: &str,
+        heads: i32,
+        rank: i32,
+        [keys, values]: [i32; 2],
+    ) {
+        let joined = [heads * (keys + values), rank];
+        for (name, inputs, outputs) in [("embed_q", keys, rank), ("unembed_out", rank, values)] {
+            let kind = Kind::Heads { name, heads, inputs, outputs, joined };
+            self.needed.push(Needed { path: path.to_owned(), kind });
+        }
+    }
+
+    /// Files may hold these.
+    pub(crate) fn leave(&mut self, left: Left) {
+        self.left.push(left);
+    }
+
+    /// Whether the tensor `name` is one of those that files may hold and that are not taken.
+    pub(crate) fn leaves(&self, name: &str) -> bool {
+        self.left.iter().any(|left| left.is(name))
+    }
+
     /// Adds a tensor of this name, which is never packed.
     pub(crate) fn plain(&mut self, name: impl Into<String>, shape: &[i32]) {
         self.plain_in(name, vec![shape.to_vec()]);
@@ -113,7 +168,15 @@ impl TensorList {
         shapes: Vec<Vec<i32>>,
         is_optional: bool,
     ) {
-        self.0.push(Needed { path: name.into(), kind: Kind::Plain { shapes, is_optional } });
+        self.needed.push(Needed { path: name.into(), kind: Kind::Plain { shapes, is_optional } });
+    }
+
+    /// How many layers have tensors of their own.
+    pub(crate) fn num_layers(&self) -> usize {
+        let number = |needed: &Needed| {
+            needed.path.strip_prefix("model.layers.")?.split('.').next()?.parse::<usize>().ok()
+        };
+        self.needed.iter().filter_map(number).max().map_or(0, |last| last + 1)
     }
 
     /// The numbers that were trained, with those that files may lack or without.
@@ -142,7 +205,7 @@ impl TensorList {
     /// The sum over all tensors of a function of each and its numbers. Settings are so bounded that
     /// one tensor fits; the sum of a hostile config's may not.
     fn sum(&self, with_optional: bool, of: impl Fn(&Needed, u64) -> u64) -> u64 {
-        let counted = self.0.iter().filter(|needed| with_optional || !needed.is_optional());
+        let counted = self.needed.iter().filter(|needed| with_optional || !needed.is_optional());
         counted
             .map(|needed| of(needed, needed.num_numbers()))
             .fold(0, |sum, one| sum.saturating_add(one))
@@ -165,7 +228,7 @@ impl TensorList {
             .map(|tensor| (tensor.name.as_str(), tensor))
             .collect();
         let mut headers = Headers { folder, remaining, quantization };
-        for needed in &self.0 {
+        for needed in &self.needed {
             needed.check(&mut headers)?;
         }
         match headers.remaining.keys().next() {
@@ -190,7 +253,10 @@ impl Needed {
             Kind::Matrix { inputs, outputs } | Kind::OptionalMatrix { inputs, outputs } => {
                 product(&[*inputs, *outputs])
             }
-            Kind::Experts { count, inputs, outputs, .. } => product(&[*count, *inputs, *outputs]),
+            Kind::Experts { count: each, inputs, outputs, .. }
+            | Kind::Heads { heads: each, inputs, outputs, .. } => {
+                product(&[*each, *inputs, *outputs])
+            }
             Kind::ExpertBiases { count, outputs, .. } => product(&[*count, *outputs]),
             Kind::Plain { shapes, .. } => shapes.first().map_or(0, |shape| product(shape)),
         }
@@ -205,6 +271,7 @@ impl Needed {
             Kind::Experts { name, stored, inputs, .. } => {
                 (format!("{}.{}.{name}", self.path, stored.stacked()), *inputs)
             }
+            Kind::Heads { name, inputs, .. } => (format!("{}.{name}", self.path), *inputs),
             Kind::ExpertBiases { .. } | Kind::Plain { .. } => return None,
         };
         quantization.layer(&path).filter(|settings| inputs % settings.group_size == 0)
@@ -250,6 +317,18 @@ impl Needed {
                     let weight = format!("{path}.experts.{expert}.{single}.weight");
                     headers.take(&weight, &[&[outputs, inputs]])
                 })
+            }
+            Kind::Heads { name, heads, inputs, outputs, joined: [rows, rank] } => {
+                let joined = format!("{path}.kv_b_proj");
+                if !headers.remaining.contains_key(format!("{joined}.weight").as_str()) {
+                    let own = format!("{path}.{name}");
+                    return headers.take_matrix(&own, &[*heads, *outputs], *inputs);
+                }
+                // The second of the two to be taken.
+                match *name {
+                    "embed_q" => Ok(()),
+                    _ => headers.take_matrix(&joined, &[*rows], *rank),
+                }
             }
             &Kind::ExpertBiases { name, stored, count, outputs } => {
                 let has =

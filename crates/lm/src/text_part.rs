@@ -15,6 +15,7 @@ fn usual(model_type: &str) -> Option<Value> {
             "num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 262_208,
             "max_position_embeddings": 131_072,
         })),
+        "kimi_k25" | "kimi_vl" => Some(json!({})),
         "llama4" | "mistral3" | "qwen3_5" | "qwen3_5_moe" => {
             Some(json!({ "tie_word_embeddings": false }))
         }
@@ -61,8 +62,17 @@ fn renamed_setting((name, value): (String, Value)) -> (String, Value) {
 
 /// The name of a tensor or a layer in a model of text alone; `None` for those of other parts.
 fn name_in_text(name: &str) -> Option<String> {
-    const OTHER_PARTS: [&str; 4] =
-        ["vision_tower", "vision_model", "multi_modal_projector", "model.visual."];
+    const OTHER_PARTS: [&str; 9] = [
+        "vision_tower",
+        "vision_model",
+        "vision_embedder",
+        "embed_vision",
+        "audio_tower",
+        "embed_audio",
+        "multi_modal_projector",
+        "mm_projector",
+        "model.visual.",
+    ];
     if OTHER_PARTS.iter().any(|part| name.contains(part)) {
         return None;
     }
@@ -112,6 +122,8 @@ mod tests {
             ("lm_head.weight", Some("lm_head.weight")),
             ("model.vision_tower.patch.weight", None),
             ("multi_modal_projector.linear_1.weight", None),
+            ("model.embed_audio.embedding_projection.weight", None),
+            ("model.vision_embedder.patch.weight", None),
             ("model.visual.blocks.0.norm1.weight", None),
         ] {
             assert_eq!(name_in_text(stored).as_deref(), expected, "{stored}");

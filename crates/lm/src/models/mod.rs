@@ -3,6 +3,8 @@
 mod cohere;
 mod cohere2;
 mod decoder;
+mod deepseek_v2;
+mod deepseek_v3;
 mod ernie4_5;
 mod ernie4_5_moe;
 mod exaone4;
@@ -11,6 +13,8 @@ mod gemma2;
 mod gemma3_text;
 mod glm;
 mod glm4;
+mod glm4_moe;
+mod glm4_moe_lite;
 mod gpt_oss;
 mod granite;
 mod granitemoe;
@@ -60,6 +64,8 @@ use decoder::{DecoderModel, Family};
 const ARCHITECTURES: &[Registered] = &[
     described::<cohere::ModelArgs>("cohere", "Command R, Aya"),
     described::<cohere2::ModelArgs>("cohere2", "Command R7B, Command A"),
+    described::<deepseek_v2::ModelArgs>("deepseek_v2", "DeepSeek-V2, DeepSeek-Coder-V2"),
+    described::<deepseek_v3::ModelArgs>("deepseek_v3", "DeepSeek-V3, DeepSeek-R1, Moonlight"),
     described::<ernie4_5::ModelArgs>("ernie4_5", "ERNIE 4.5"),
     described::<ernie4_5_moe::ModelArgs>("ernie4_5_moe", "ERNIE 4.5 with experts"),
     described::<exaone4::ModelArgs>("exaone4", "EXAONE 4.0"),
@@ -69,11 +75,17 @@ const ARCHITECTURES: &[Registered] = &[
     described::<gemma3_text::ModelArgs>("gemma3_text", "Gemma 3 (text)"),
     described::<glm::ModelArgs>("glm", "GLM-4 9B, GLM-Edge"),
     described::<glm4::ModelArgs>("glm4", "GLM-4-0414"),
+    described::<glm4_moe::ModelArgs>("glm4_moe", "GLM-4.5, GLM-4.6, GLM-4.7"),
+    described::<glm4_moe_lite::ModelArgs>("glm4_moe_lite", "GLM-4.7-Flash"),
     described::<gpt_oss::ModelArgs>("gpt_oss", "gpt-oss"),
     described::<granite::ModelArgs>("granite", "Granite 3"),
     described::<granitemoe::ModelArgs>("granitemoe", "Granite 3 with experts"),
     described::<internlm3::ModelArgs>("internlm3", "InternLM3"),
     described::<llama::ModelArgs>("iquestcoder", "IQuest-Coder"),
+    described::<deepseek_v3::ModelArgs>("joyai_llm_flash", "JoyAI-LLM Flash"),
+    described::<deepseek_v3::ModelArgs>("kimi_k2", "Kimi K2"),
+    described::<deepseek_v3::ModelArgs>("kimi_k25", "Kimi K2.5 (text part)"),
+    described::<deepseek_v3::ModelArgs>("kimi_vl", "Kimi-VL (text part)"),
     described::<llama::ModelArgs>("llama", "Llama 2 and 3, SmolLM2"),
     described::<llama4::ModelArgs>("llama4", "Llama 4 (text part)"),
     described::<llama4_text::ModelArgs>("llama4_text", "MobileLLM-R1"),
@@ -226,6 +238,9 @@ pub(crate) struct Scratch {
     pub(crate) numbers_per_token: u64,
     /// The same in a recurrent layer; 0 if there is none.
     pub(crate) recurrent_per_token: u64,
+    /// Numbers that are made of each token that is attended to, where caches hold what keys and
+    /// values are made of.
+    pub(crate) numbers_per_key: u64,
     /// Numbers that live whatever the number of tokens is.
     pub(crate) fixed_numbers: u64,
     /// Heads that attend: where attention scores are stored, each has one for a pair of tokens.

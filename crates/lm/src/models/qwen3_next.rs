@@ -320,6 +320,7 @@ impl Shape {
         Scratch {
             numbers_per_token: common + 4 * queries + 3 * keys_values,
             recurrent_per_token: common + recurrent,
+            numbers_per_key: 0,
             fixed_numbers: 10 * state + 6 * within_chunk * GatedDelta::CHUNK as u64,
             heads: self.heads as u64,
             vocab: self.vocab as u64,

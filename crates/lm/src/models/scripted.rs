@@ -57,6 +57,7 @@ pub fn outline(args: &ModelArgs) -> Outline {
         scratch: Scratch {
             numbers_per_token: 256,
             recurrent_per_token: 0,
+            numbers_per_key: 0,
             fixed_numbers: 0,
             heads: 1,
             vocab: args.vocab_size as u64,

@@ -71,17 +71,23 @@ impl RopeSpec {
             Some("yarn" | "deepseek_yarn") => {
                 (rope.wavelengths, rope.input_scale) = keys.yarn(dimensions)?;
             }
+            Some("proportional") => rope.wavelengths = keys.proportional(dimensions)?,
             Some("longrope" | "su") => {
                 (rope.wavelengths, rope.input_scale) = keys.longrope(dimensions, context)?;
             }
             _ => {
                 return Err(keys.refused(
-                    "the types default, linear, dynamic, llama3, yarn and longrope are supported",
+                    "the types default, linear, dynamic, llama3, yarn, longrope and proportional are \
+                     supported",
                 ));
             }
         }
+        // A pair with an infinite one does not turn.
+        let may_be_infinite = keys.kind() == Some("proportional");
+        let is_allowed =
+            |wavelength: &f32| *wavelength > 0.0 && (may_be_infinite || wavelength.is_finite());
         if let Wavelengths::Each(each) = &rope.wavelengths
-            && !each.iter().all(|wavelength| wavelength.is_finite() && *wavelength > 0.0)
+            && !each.iter().all(is_allowed)
         {
             return Err(keys.refused("its numbers must give wavelengths above 0"));
         }
@@ -91,6 +97,20 @@ impl RopeSpec {
     /// Whether rotated numbers are scaled too.
     pub fn scales_input(&self) -> bool {
         self.input_scale != 1.0
+    }
+}
+
+/// By how much queries and keys of latent attention are longer each, so that scores are sharper where
+/// positions are scaled: DeepSeek's use of YaRN's `mscale_all_dim`. Without that key, 1.
+pub fn yarn_magnitude(scaling: Option<&Value>) -> Result<f32, LmError> {
+    let Some(value) = scaling.filter(|value| value.get("mscale_all_dim").is_some()) else {
+        return Ok(1.0);
+    };
+    let keys = Keys { value, base: 1.0 };
+    let magnitude = keys.magnitude("mscale_all_dim", 0.0, keys.positive_or("factor", 1.0)?);
+    match magnitude.is_finite() && magnitude > 0.0 && (magnitude * magnitude).is_normal() {
+        true => Ok(magnitude),
+        false => Err(keys.refused("mscale_all_dim must give a scale above 0")),
     }
 }
 
@@ -181,15 +201,32 @@ impl Keys<'_> {
             all * wavelength / (all * (1.0 - share) + wavelength * share)
         };
         let each = self.unscaled(dimensions).enumerate().map(scaled).collect();
-        let magnitude = |name, default| {
-            let number = self.value.get(name).and_then(Value::as_f64).unwrap_or(default) as f32;
-            if factor <= 1.0 { 1.0 } else { 0.1 * number * factor.ln() + 1.0 }
-        };
+        let magnitude = |name, default| self.magnitude(name, default, factor);
         let input_scale = magnitude("mscale", 1.0) / magnitude("mscale_all_dim", 0.0);
         if !(input_scale.is_finite() && input_scale > 0.0) {
             return Err(self.refused("mscale and mscale_all_dim must give a scale above 0"));
         }
         Ok((Wavelengths::Each(each), input_scale))
+    }
+
+    /// Gemma 4's: of all pairs the first turn as they would if all did, and the others do not.
+    fn proportional(&self, dimensions: i32) -> Result<Wavelengths, LmError> {
+        let share = self.positive_or("partial_rotary_factor", 1.0)?;
+        let rotated = (f64::from(dimensions) * f64::from(share)) as i32;
+        if rotated > dimensions || rotated % 2 != 0 {
+            return Err(self.refused("'partial_rotary_factor' must give pairs of a head's numbers"));
+        }
+        let factor = self.positive_or("factor", 1.0)?;
+        let of_pair = |(pair, wavelength): (usize, f32)| {
+            if pair < rotated as usize / 2 { factor * wavelength } else { f32::INFINITY }
+        };
+        Ok(Wavelengths::Each(self.unscaled(dimensions).enumerate().map(of_pair).collect()))
+    }
+
+    /// By how much YaRN scales what it rotates, for its key `name`.
+    fn magnitude(&self, name: &str, default: f64, factor: f32) -> f32 {
+        let number = self.value.get(name).and_then(Value::as_f64).unwrap_or(default) as f32;
+        if factor <= 1.0 { 1.0 } else { 0.1 * number * factor.ln() + 1.0 }
     }
 
     /// LongRoPE's (Ding et al. 2024): a factor for each pair. Those for long contexts are used for
@@ -334,6 +371,8 @@ mod tests {
             (json!({"type": "llama3", "factor": 1e300}), "'factor' must be"),
             (json!({"type": "yarn", "factor": 2.0, "mscale_all_dim": -1e9}), "mscale"),
             (json!({"type": "yarn"}), "'factor' must be"),
+            (json!({"type": "proportional", "partial_rotary_factor": 0.4}), "pairs of a head"),
+            (json!({"type": "proportional", "partial_rotary_factor": 1.5}), "pairs of a head"),
             (json!({"type": "longrope", "long_factor": [1, 1, 1, 1]}), "original_max"),
             (
                 json!({"type": "longrope", "original_max_position_embeddings": 16,

@@ -91,6 +91,7 @@ impl Common {
             residual_multiplier: None,
             logit_multiplier: None,
             logit_softcap: None,
+            has_further_layers: false,
         })
     }
 
@@ -127,9 +128,14 @@ impl Common {
             });
         }
         let dimensions = (f64::from(head_dim) * factor) as i32;
-        let scaling = self.rope_scaling.as_ref().filter(|scaling| !scaling.is_null()).or(nested);
         let is_traditional = self.rope_traditional.unwrap_or(false);
-        RopeSpec::check(dimensions, theta, is_traditional, scaling, self.context(usual)?)
+        RopeSpec::check(dimensions, theta, is_traditional, self.scaling(), self.context(usual)?)
+    }
+
+    /// How positions are scaled.
+    pub fn scaling(&self) -> Option<&Value> {
+        let scaling = self.rope_scaling.as_ref().filter(|scaling| !scaling.is_null());
+        scaling.or(self.rope_parameters.as_ref())
     }
 
     /// The same keys without scaling of positions.

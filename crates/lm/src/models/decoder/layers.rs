@@ -11,8 +11,8 @@ use crate::LmError;
 use crate::cache::{AttentionStep, LayerCache};
 use crate::device_kernels::HeadShape;
 use crate::nn::{
-    ExpertBlend, ExpertSizes, HeadLayerNorm, HeadNorms, Linear, Norm, NormGatedUp, NormProjections,
-    NormResidual, NormUp, ProductResidual, Rope, RopeAttention, SharedExpert,
+    ExpertBlend, ExpertSizes, HeadLayerNorm, HeadNorms, LatentAttention, Linear, Norm, NormGatedUp,
+    NormProjections, NormResidual, NormUp, ProductResidual, Rope, RopeAttention, SharedExpert,
 };
 use crate::weights::Layer;
 
@@ -119,9 +119,21 @@ impl Added {
 /// Attention with the norms around it and the residual.
 #[derive(Debug)]
 struct Attention {
+    heads: Heads,
+    output: Added,
+}
+
+/// From the input to the heads' outputs.
+#[derive(Debug)]
+enum Heads {
+    Projected(Box<ProjectedHeads>),
+    Latent(Box<LatentAttention>),
+}
+
+#[derive(Debug)]
+struct ProjectedHeads {
     projections: NormProjections<3>,
     attention: RopeAttention,
-    output: Added,
 }
 
 impl Attention {
@@ -131,34 +143,47 @@ impl Attention {
         kind: &LayerKind,
         around: Around,
     ) -> Result<Self, LmError> {
-        let attention = &decoder.attention;
-        let HeadShape { heads: num_heads, kv_heads, head_dim, .. } = attention.heads;
+        let (attention, hidden) = (&decoder.attention, decoder.hidden);
         let norm = load_before(layer, decoder, around)?;
         let kernels = layer.kernels();
         let mut own = layer.layer("self_attn");
-        let projections = attention.load_projections(&mut own, decoder.hidden)?;
-        let output = attention.output.load(&mut own, num_heads * head_dim, decoder.hidden)?;
-        let sizes = [(num_heads, 'q'), (kv_heads, 'k')];
-        let norms = match (attention.head_norms, &kind.rope) {
-            (HeadNormKind::Unweighted { where_unrotated: false, .. }, None) => HeadNorms::None,
-            (norms, _) => norms.load(&mut own, decoder.norm, sizes, head_dim)?,
-        };
         let rope = kind.rope.clone().map(Rope::new);
-        let sinks = match attention.has_sinks {
-            true => Some(own.take("sinks", &[num_heads])?.as_dtype(projections[0].dtype())?),
-            false => None,
+        let output = attention.output.load(&mut own, attention.num_outputs(), hidden)?;
+        let heads = match attention.projections {
+            Projections::Latent(sizes) => {
+                let Some(rope) = rope else {
+                    let missing = "latent attention rotates a part of each key";
+                    return Err(Exception::custom(missing.to_owned()).into());
+                };
+                let heads = attention.heads;
+                let latent = LatentAttention::load(&mut own, norm, hidden, heads, sizes, rope)?;
+                Heads::Latent(Box::new(latent))
+            }
+            _ => {
+                let projections = attention.load_projections(&mut own, hidden)?;
+                let HeadShape { heads, kv_heads, head_dim, .. } = attention.heads;
+                let sizes = [(heads, 'q'), (kv_heads, 'k')];
+                let norms = match (attention.head_norms, &kind.rope) {
+                    (HeadNormKind::Unweighted { where_unrotated: false, .. }, None) => {
+                        HeadNorms::None
+                    }
+                    (norms, _) => norms.load(&mut own, decoder.norm, sizes, head_dim)?,
+                };
+                let sinks = match attention.has_sinks {
+                    true => Some(own.take("sinks", &[heads])?.as_dtype(projections[0].dtype())?),
+                    false => None,
+                };
+                // No kernel knows them.
+                let is_plain = kind.position_scale.is_none() && sinks.is_none();
+                let kernels = kernels.filter(|_| is_plain);
+                let mut heads = RopeAttention::new(attention.heads, norms, rope, &kernels)?;
+                heads.scale_positions(kind.position_scale);
+                heads.add_sinks(sinks);
+                let projections = NormProjections::new(norm, projections)?;
+                Heads::Projected(Box::new(ProjectedHeads { projections, attention: heads }))
+            }
         };
-        // No kernel knows them.
-        let is_plain = kind.position_scale.is_none() && sinks.is_none();
-        let kernels = kernels.filter(|_| is_plain);
-        let mut heads = RopeAttention::new(attention.heads, norms, rope, &kernels)?;
-        heads.scale_positions(kind.position_scale);
-        heads.add_sinks(sinks);
-        Ok(Attention {
-            projections: NormProjections::new(norm, projections)?,
-            attention: heads,
-            output: Added::load(layer, decoder, around, output)?,
-        })
+        Ok(Attention { heads, output: Added::load(layer, decoder, around, output)? })
     }
 
     /// The residual stream `[B, L, D]` with the attention output of `x` added.
@@ -169,7 +194,12 @@ impl Attention {
         cache: &mut LayerCache,
         step: &AttentionStep,
     ) -> Result<Array, Exception> {
-        let attended = self.attention.forward(self.projections.forward(x)?, cache, step)?;
+        let attended = match &self.heads {
+            Heads::Projected(heads) => {
+                heads.attention.forward(heads.projections.forward(x)?, cache, step)?
+            }
+            Heads::Latent(attention) => attention.forward(x, cache, step)?,
+        };
         self.output.forward(&attended, residual)
     }
 }
@@ -188,6 +218,9 @@ impl AttentionKind {
             Projections::Joined(matrix) => {
                 let all = matrix.load(layer, hidden, sizes.iter().sum())?;
                 Ok(all.into_parts(sizes)?)
+            }
+            Projections::Latent(_) => {
+                Err(Exception::custom("they come from short vectors".to_owned()).into())
             }
         }
     }

@@ -24,11 +24,12 @@ use crate::cache::{
 use crate::device_kernels::{Activation, HeadShape};
 use crate::models::{Architecture, FromConfig, Outline, Scratch};
 use crate::nn::{Embedding, LayerNorm, Linear, Norm, RmsNorm, RopeSpec, scalar, softcap};
-use crate::tensor_list::TensorList;
+use crate::tensor_list::{Left, TensorList};
 use crate::weights::{Layer, Weights};
 
 pub use crate::nn::{
-    ClippedSwiGlu, ExpertForm, PositionScale, Routing, Score, SharedExpertKind, StoredExperts,
+    CachedForm, ClippedSwiGlu, ExpertForm, ExpertGroups, GroupRank, LatentSizes, PositionScale,
+    Routing, Score, SharedExpertKind, StoredExperts,
 };
 pub use common::{Common, Usual};
 use layers::Block;
@@ -67,6 +68,9 @@ pub struct Decoder {
     pub logit_multiplier: Option<f32>,
     /// What logits are capped to.
     pub logit_softcap: Option<f32>,
+    /// Whether files may hold layers behind the last one, which predict further tokens and are left
+    /// there.
+    pub has_further_layers: bool,
 }
 
 /// What differs from layer to layer.
@@ -114,6 +118,8 @@ pub enum Projections {
     Separate { has_bias: bool },
     /// One matrix of all three.
     Joined(Matrix),
+    /// Short vectors, of which the heads' are made. Heads have no norms then.
+    Latent(LatentSizes),
 }
 
 /// A matrix in the weight files.
@@ -275,8 +281,7 @@ impl Matrix {
 impl Decoder {
     /// A cache for each layer: of all tokens, or of those in its window.
     fn cache_spec(&self) -> CacheSpec {
-        let HeadShape { kv_heads, head_dim, .. } = self.attention.heads;
-        let sizes = Some(KvSizes::new(kv_heads, head_dim));
+        let sizes = Some(self.attention.cache_sizes());
         let of_layer = |layer: &LayerKind| match layer.window {
             Some(window) => {
                 LayerCacheSpec::Rotating(RotatingSpec { max_size: window as usize, keep: 0, sizes })
@@ -289,8 +294,20 @@ impl Decoder {
     /// How many results of each width live at once, by the example `memory`.
     fn scratch(&self) -> Scratch {
         let HeadShape { heads, kv_heads, head_dim, .. } = self.attention.heads;
-        let [hidden, intermediate, queries, keys_values] =
-            [self.hidden, self.mlp.intermediate, heads * head_dim, 2 * kv_heads * head_dim]
+        let latent = match self.attention.projections {
+            Projections::Latent(sizes) => Some(sizes),
+            _ => None,
+        };
+        // Of latent vectors, keys and values of all heads are made in each pass anew.
+        let (keys_values, made_of_key) = match latent {
+            None => (2 * kv_heads * head_dim, 0),
+            Some(LatentSizes { rank, rotated_dim, value_dim, cached, .. }) => match cached {
+                CachedForm::Heads => (heads * (head_dim + value_dim), 0),
+                CachedForm::Latents => (rank + rotated_dim, heads * (head_dim + value_dim)),
+            },
+        };
+        let [hidden, intermediate, queries, keys_values, numbers_per_key] =
+            [self.hidden, self.mlp.intermediate, heads * head_dim, keys_values, made_of_key]
                 .map(|width| width as u64);
         let is_scaled = |layer: &LayerKind| layer.rope.as_ref().is_some_and(RopeSpec::scales_input);
         let is_normed = self.attention.head_norms != HeadNormKind::None;
@@ -317,10 +334,12 @@ impl Decoder {
         Scratch {
             numbers_per_token: dense.max(self.experts.as_ref().map_or(0, of_experts)),
             recurrent_per_token: 0,
+            numbers_per_key,
             fixed_numbers: 0,
             heads: heads as u64,
             vocab: self.vocab as u64,
-            stores_scores: self.attention.heads.softcap.is_some(),
+            // No fused kernel has keys and values of different lengths.
+            stores_scores: self.attention.heads.softcap.is_some() || latent.is_some(),
         }
     }
 
@@ -328,6 +347,9 @@ impl Decoder {
     fn tensors(&self) -> TensorList {
         let &Decoder { hidden, vocab, norm, ref attention, mlp, .. } = self;
         let mut list = TensorList::default();
+        if self.has_further_layers {
+            list.leave(Left::OfLayersFrom(self.layers.len(), ""));
+        }
         list.matrix("model.embed_tokens", hidden, vocab);
         for (index, kind) in self.layers.iter().enumerate() {
             let layer = format!("model.layers.{index}");
@@ -380,6 +402,24 @@ impl Wiring {
 }
 
 impl AttentionKind {
+    /// What a cache holds of a token.
+    fn cache_sizes(&self) -> KvSizes {
+        let HeadShape { heads, kv_heads, head_dim, .. } = self.heads;
+        match self.projections {
+            Projections::Latent(sizes) => sizes.cache_sizes(heads),
+            _ => KvSizes::new(kv_heads, head_dim),
+        }
+    }
+
+    /// The length of all heads' outputs.
+    fn num_outputs(&self) -> i32 {
+        let HeadShape { heads, head_dim, .. } = self.heads;
+        match self.projections {
+            Projections::Latent(LatentSizes { value_dim, .. }) => heads * value_dim,
+            _ => heads * head_dim,
+        }
+    }
+
     fn list(&self, list: &mut TensorList, path: &str, norm: NormKind, hidden: i32) {
         let HeadShape { heads, kv_heads, head_dim, .. } = self.heads;
         let [queries, keys] = [heads * head_dim, kv_heads * head_dim];
@@ -390,11 +430,12 @@ impl AttentionKind {
                 }
             }
             Projections::Joined(matrix) => matrix.list(list, path, hidden, queries + 2 * keys),
+            Projections::Latent(sizes) => sizes.list(list, path, hidden, heads),
         }
         if self.has_sinks {
             list.plain(format!("{path}.sinks"), &[heads]);
         }
-        self.output.list(list, path, queries, hidden);
+        self.output.list(list, path, self.num_outputs(), hidden);
         for (name, count) in [('q', heads), ('k', kv_heads)] {
             match self.head_norms {
                 HeadNormKind::None | HeadNormKind::Unweighted { .. } => {}
@@ -463,10 +504,12 @@ impl<F: Family> FromConfig for DecoderModel<F> {
         let (hidden, vocab) = (decoder.hidden, decoder.vocab);
         // Older checkpoints store RoPE frequencies, which follow from the config; tied checkpoints
         // may store the output layer again. Others have parts that predict further tokens.
+        let tensors = decoder.tensors();
         weights.ignore(|name| {
             name.ends_with("rotary_emb.inv_freq")
                 || name.contains("mtp_")
                 || (decoder.output == Output::Tied && name.starts_with("lm_head."))
+                || tensors.leaves(name)
         });
         let embed_tokens =
             Embedding::load(&mut weights.layer("model.embed_tokens"), vocab, hidden)?;
