@@ -26,6 +26,7 @@ const MODELS: &[&str] = &[
     "gemma2/dense",
     "gemma3_text/dense",
     "gemma3_text/pattern3",
+    "gemma4_text/dense",
     "glm4_moe/dense",
     "gpt_oss/dense",
     "granitemoe/dense",

@@ -92,9 +92,14 @@ async fn assert_as_alone(
 
 #[tokio::test]
 async fn rows_of_a_prefix_are_answered_as_each_alone() {
-    for case in
-        ["llama/gqa", "gemma3_text/dense", "qwen3_next/dense", "qwen3/dense", "deepseek_v3/dense"]
-    {
+    for case in [
+        "llama/gqa",
+        "gemma3_text/dense",
+        "qwen3_next/dense",
+        "qwen3/dense",
+        "deepseek_v3/dense",
+        "gemma4_text/dense",
+    ] {
         let model = chat_model(case);
         let engine = start(model.path()).await;
         let (prefix, rows) = reviews();

@@ -72,6 +72,7 @@ fn cases() -> Vec<Case> {
         Case { window: Some(350), ..case("gemma3_text/pattern3", false) },
         case("qwen3_next/dense", false),
         case("deepseek_v3/dense", true),
+        case("gemma4_text/dense", false),
         quantized(0),
         // Quantization starts in the second question.
         quantized(350),

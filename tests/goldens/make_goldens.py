@@ -94,6 +94,15 @@ def smaller_gemmas(name, shape):
     return (low / 4, high / 4) if "embed_tokens" in name else (low, high)
 
 
+def gemma4_bounds(name, shape):
+    name = name.removeprefix("language_model.")
+    if name == "model.norm.weight":  # tied logits are small without it
+        return 3.5, 4.5
+    if name.endswith("layer_scalar"):
+        return 0.5, 1.0
+    return gemmas(name, shape) if "embed_tokens" in name else usual(name, shape)
+
+
 def qwen3_next(name, shape):
     if name.endswith("A_log"):
         return -1.0, 1.0
@@ -230,6 +239,15 @@ def beside_images_as_published(tensors):
         name = name.removeprefix("language_model.")
         stored[f"model.language_model.{name.removeprefix('model.')}" if name.startswith("model.") else name] = tensor
     return stored
+
+
+def gemma4_as_published(tensors):
+    """The names of newer checkpoints, beside parts for images and sound, and what mlx-lm drops of layers that share keys and values."""
+    unread = ["vision_tower.patch", "audio_tower.norm", "embed_vision.embedding_projection", "language_model.layers.2.self_attn.k_proj"]
+    unread += ["language_model.layers.3.self_attn.v_proj", "language_model.layers.3.self_attn.k_norm"]
+    stored = {f"model.{name}.weight": Tensor((8, 16), 0, 0) for name in unread}
+    stored["model.language_model.layers.0.mlp.up_proj.input_max"] = Tensor((1,), 0, 0)
+    return stored | {name.replace("language_model.model.", "model.language_model."): tensor for name, tensor in tensors.items()}
 
 
 def favouring_letters(tensors):
@@ -909,6 +927,44 @@ def glm4_moe_lite():
     return Family("glm4_moe_lite", corrected, cases_of(published=Case(dense | dict(torch_dtype="bfloat16"), deepseek_as_published(2))))
 
 
+def gemma4_layers(model_type):
+    """A layer of each type, and two that take their keys and values."""
+    rope = dict(
+        full_attention=dict(rope_type="proportional", partial_rotary_factor=0.25, rope_theta=1000000.0),
+        sliding_attention=dict(rope_type="default", rope_theta=10000.0),
+    )  # fmt: skip
+    return without(small(
+        model_type, num_hidden_layers=4, intermediate_size=32, vocab_size=20, head_dim=32, global_head_dim=64, num_kv_shared_layers=2,
+        layer_types=windows(4, 2), sliding_window=8, hidden_size_per_layer_input=32, vocab_size_per_layer_input=24, rope_parameters=rope,
+        final_logit_softcapping=10.0,
+    ), "rope_theta")  # fmt: skip
+
+
+def gemma4_text():
+    dense = gemma4_layers("gemma4_text")
+    # As the larger models: values are keys in layers with full attention, and layers are given nothing beside the embeddings.
+    large = without(dense, "layer_types", "rope_parameters") | dict(
+        num_hidden_layers=2, num_kv_shared_layers=0, hidden_size_per_layer_input=0, attention_k_eq_v=True, num_global_key_value_heads=2,
+        sliding_window_pattern=2, final_logit_softcapping=None, tie_word_embeddings=False, torch_dtype="bfloat16",
+    )  # fmt: skip
+    quant4 = dense | dict(use_double_wide_mlp=False, quantization=quantization(4), torch_dtype="bfloat16")
+    chatty = Case(dense | dict(vocab_size=128, vocab_size_per_layer_input=130))  # chats in tests of the engine
+    named = {"dense": chatty, "quant4": Case(quant4), "large": Case(large)}
+    return Family("gemma4_text", gemma4_bounds, {name: replace(case, num_tokens=4) for name, case in named.items()})
+
+
+def gemma4():
+    def whole(model_type):
+        text = without(gemma4_layers("gemma4_text"), "vocab_size", "torch_dtype")
+        return dict(model_type=model_type, vocab_size=20, torch_dtype="bfloat16", eos_token_id=[1, 2], text_config=text)
+
+    unified = whole("gemma4_unified") | dict(quantization=quantization(4, language_model__model__embed_tokens_per_layer=(8, 32)))
+    return Family("gemma4", gemma4_bounds, {
+        "published": Case(whole("gemma4"), gemma4_as_published, num_tokens=4),
+        "unified": Case(unified, num_tokens=4),
+    })  # fmt: skip
+
+
 FAMILIES = {
     "llama": llama(),
     "cohere": cohere(),
@@ -922,6 +978,8 @@ FAMILIES = {
     "gemma2": gemma2(),
     "gemma3": gemma3(),
     "gemma3_text": gemma3_text_family(),
+    "gemma4": gemma4(),
+    "gemma4_text": gemma4_text(),
     "glm": glm(),
     "glm4": glm4(),
     "glm4_moe": glm4_moe(),

@@ -413,6 +413,13 @@ mod tests {
     const OPTIONS: LoadOptions = LoadOptions { keep_quantized: false };
 
     #[test]
+    fn layers_that_share_a_cache_are_counted_too() {
+        let folder = cairn_tiny_models::tiny_model("gemma4_text/dense");
+        let memory = ModelMemory::read(&folder, OPTIONS).unwrap();
+        assert_eq!((memory.num_layers(), memory.cache.layers().len()), (4, 2));
+    }
+
+    #[test]
     fn before_a_download_the_estimate_is_that_of_the_files() {
         for case in cairn_tiny_models::tiny_models() {
             let folder = cairn_tiny_models::tiny_model(&case);

@@ -24,11 +24,14 @@ pub(crate) struct TensorList {
 pub(crate) enum Left {
     /// Of the layers from this number on, those whose names in the layer begin so.
     OfLayersFrom(usize, &'static str),
+    /// Those with this in their names.
+    Containing(&'static str),
 }
 
 impl Left {
     fn is(self, name: &str) -> bool {
         match self {
+            Left::Containing(part) => name.contains(part),
             Left::OfLayersFrom(first, beginning) => {
                 let layer = name.strip_prefix("model.layers.");
                 let Some((number, rest)) = layer.and_then(|layer| layer.split_once('.')) else {

@@ -15,7 +15,7 @@ fn usual(model_type: &str) -> Option<Value> {
             "num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 262_208,
             "max_position_embeddings": 131_072,
         })),
-        "kimi_k25" | "kimi_vl" => Some(json!({})),
+        "gemma4" | "gemma4_unified" | "kimi_k25" | "kimi_vl" => Some(json!({})),
         "llama4" | "mistral3" | "qwen3_5" | "qwen3_5_moe" => {
             Some(json!({ "tie_word_embeddings": false }))
         }

@@ -11,6 +11,7 @@ mod exaone4;
 mod gemma;
 mod gemma2;
 mod gemma3_text;
+mod gemma4_text;
 mod glm;
 mod glm4;
 mod glm4_moe;
@@ -73,6 +74,9 @@ const ARCHITECTURES: &[Registered] = &[
     described::<gemma2::ModelArgs>("gemma2", "Gemma 2"),
     described::<gemma3_text::ModelArgs>("gemma3", "Gemma 3 (text part)"),
     described::<gemma3_text::ModelArgs>("gemma3_text", "Gemma 3 (text)"),
+    registered::<gemma4_text::Model>("gemma4", "Gemma 4 (text part)"),
+    registered::<gemma4_text::Model>("gemma4_text", "Gemma 4 (text)"),
+    registered::<gemma4_text::Model>("gemma4_unified", "Gemma 4 without encoders (text part)"),
     described::<glm::ModelArgs>("glm", "GLM-4 9B, GLM-Edge"),
     described::<glm4::ModelArgs>("glm4", "GLM-4-0414"),
     described::<glm4_moe::ModelArgs>("glm4_moe", "GLM-4.5, GLM-4.6, GLM-4.7"),
@@ -142,7 +146,7 @@ pub fn is_supported(model_type: &str) -> bool {
 pub fn nearest(model_type: &str) -> &'static str {
     let spelling = |known: &SupportedModel| {
         let [known, asked] = [known.model_type, model_type].map(simple_name);
-        // A family's name begins its members' names: "gemma4_text" is nearer to gemma's than to
+        // A family's name begins its members' names: "gemma5_text" is nearer to gemma's than to
         // others of the same length.
         let common = known.iter().zip(&asked).take_while(|(one, other)| one == other).count();
         (edits(&known, &asked) as i64 - 2 * common as i64, known.len())
@@ -180,6 +184,11 @@ pub(crate) trait Architecture: Debug {
     /// Runs all layers over `embeddings` `[B, L, D]`, which follow the tokens in `caches`, and
     /// returns normalized hidden states of the same shape.
     fn forward(&self, embeddings: Array, caches: &mut [LayerCache]) -> Result<Array, LmError>;
+
+    /// As [`Architecture::forward`], of token ids `[B, L]`.
+    fn forward_tokens(&self, tokens: &Array, caches: &mut [LayerCache]) -> Result<Array, LmError> {
+        self.forward(self.embed(tokens)?, caches)
+    }
 
     /// Hidden states `[B, L, D]` to logits `[B, L, V]`.
     fn logits(&self, hidden: &Array) -> Result<Array, LmError>;
@@ -359,7 +368,7 @@ impl Model {
     /// Runs the model over `tokens` `[B, L]`, which follow the tokens in `caches`, and returns
     /// their hidden states `[B, L, D]`.
     pub fn forward(&self, tokens: &Array, caches: &mut [LayerCache]) -> Result<Array, LmError> {
-        self.0.network.forward(self.0.network.embed(tokens)?, caches)
+        self.0.network.forward_tokens(tokens, caches)
     }
 
     /// Token ids `[B, L]` to embeddings `[B, L, D]`.
@@ -434,7 +443,7 @@ mod tests {
     #[test]
     fn the_nearest_name_is_of_the_same_family() {
         for (asked, expected) in [
-            ("gemma4_text", "gemma3_text"),
+            ("gemma3n_text", "gemma3_text"),
             ("Qwen2", "qwen2"),
             ("qwen3_vl_moe", "qwen3_moe"),
             ("granitemoehybrid", "granitemoe"),
