@@ -1,9 +1,10 @@
-"""Counts the graph nodes that mlx-lm evaluates for one token, in all and in its layers, for node_counts.json.
+"""Counts the graph nodes that mlx-lm evaluates for the hidden states of one token, in its layers, for node_counts.json.
 
 usage: node_counts.py [FAMILY/NAME]...      checkpoints of this folder; only their config.json is read
 
-Needs a GPU, because MLX's CPU backend writes its fused operations (norms, RoPE, attention) out as many nodes; an inner
-function that mlx-lm compiles is one. Made with mlx[cuda13]==0.32.2 and mlx-lm==0.32.0.
+MLX's CPU backend writes its fused operations (norms, RoPE, attention) out as many nodes. There each is replaced by one node
+of the same inputs and shape, as it is on a GPU; the first five names give the same numbers on both. An inner function that
+mlx-lm compiles is one, for which the CPU needs a C++ compiler. Made with mlx==0.32.2 and mlx-lm==0.32.0.
 """
 
 import collections
@@ -17,15 +18,35 @@ import tempfile
 import mlx.core as mx
 import mlx.nn as nn
 from mlx_lm.models.cache import make_prompt_cache
+from mlx_lm.utils import MODEL_REMAPPING
 
 HERE = pathlib.Path(__file__).parent
-NAMES = ["llama/quant4-tied", "qwen3/quant4-tied", "gemma3_text/quant4", "qwen3_moe/quant4", "qwen3_next/quant4"]
+NAMES = [
+    "llama/quant4-tied", "qwen3/quant4-tied", "gemma3_text/quant4", "qwen3_moe/quant4", "qwen3_next/quant4", "cohere/quant4", "cohere2/quant4",
+    "deepseek_v2/quant4", "deepseek_v3/quant4", "ernie4_5/quant4", "exaone4/quant4", "gemma/quant4", "gemma2/quant4", "gemma4_text/quant4",
+    "glm/quant4", "glm4/quant4", "glm4_moe/quant4", "glm4_moe_lite/quant4", "granite/quant4", "internlm3/quant4", "mistral3/ministral-quant4",
+    "mixtral/quant4", "olmo2/quant4", "olmo3/quant4", "olmoe/quant4", "phi3/quant4", "qwen2/quant4", "qwen2_moe/quant4", "qwen3_5/quant4",
+    "qwen3_5_moe/quant4", "seed_oss/quant4", "smollm3/quant4", "stablelm/quant4", "stablelm/parallel-quant", "starcoder2/quant4",
+]  # fmt: skip
+
+
+def as_one_node(function):
+    def replacement(*inputs, **options):
+        arrays = [value for value in (*inputs, *options.values()) if isinstance(value, mx.array)]
+        result = function(*inputs, **options)
+        output = mx.zeros(result.shape, result.dtype)
+        mx.eval(output)
+        return mx.depends([output], arrays)[0]
+
+    return replacement
 
 
 def model_of(name):
-    # MLX's fused attention needs a head size that models have.
-    config = json.loads((HERE / name / "config.json").read_text()) | {"head_dim": 64}
-    module = importlib.import_module(f"mlx_lm.models.{config['model_type']}")
+    config = json.loads((HERE / name / "config.json").read_text())
+    if mx.default_device() == mx.gpu:
+        # MLX's fused attention needs a head size that models have.
+        config |= {"head_dim": 64}
+    module = importlib.import_module(f"mlx_lm.models.{MODEL_REMAPPING.get(config['model_type'], config['model_type'])}")
     model = module.Model(module.ModelArgs.from_dict(config))
     model.set_dtype(mx.bfloat16)
     settings = config["quantization"]
@@ -42,23 +63,21 @@ def operations(output):
 
 def count(name):
     model, config = model_of(name)
+    decoder = getattr(model, "language_model", model).model
     cache = make_prompt_cache(model)
     for tokens in ([1, 2, 3, 4], [5]):
-        mx.eval(model(mx.array([tokens]), cache=cache), [entry.state for entry in cache])
+        mx.eval(decoder(mx.array([tokens]), cache=cache), [entry.state for entry in cache])
     token = mx.array([[6]])
-    nodes = operations(model(token, cache=cache))
-    embedding = model.model.embed_tokens(token)
-    outside = len(operations(embedding))
-    mx.eval(embedding)
-    tied = config.get("tie_word_embeddings", True) and not hasattr(model, "lm_head")
-    head = model.model.embed_tokens.as_linear if tied else model.lm_head
-    outside += len(operations(head(embedding))) + 1  # the last norm
+    nodes = operations(decoder(token, cache=cache))
+    outside = len(operations(decoder.embed_tokens(token))) + 1  # the last norm
     counts = dict(sorted(collections.Counter(nodes).items()))
-    return {"num_layers": config["num_hidden_layers"], "all": len(nodes), "in_layers": len(nodes) - outside, "operations": counts}
+    num_layers = config.get("text_config", config)["num_hidden_layers"]
+    return {"num_layers": num_layers, "in_layers": len(nodes) - outside, "operations": counts}
 
 
 if __name__ == "__main__":
     if mx.default_device() != mx.gpu:
-        sys.exit("node_counts.py needs a GPU")
+        for fused in ("rms_norm", "layer_norm", "rope", "scaled_dot_product_attention"):
+            setattr(mx.fast, fused, as_one_node(getattr(mx.fast, fused)))
     counts = {name: count(name) for name in sys.argv[1:] or NAMES}
     (HERE / "node_counts.json").write_text(json.dumps(counts, indent=1) + "\n")
