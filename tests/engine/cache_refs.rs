@@ -217,7 +217,7 @@ async fn tokens_read_again_are_reported_with_their_reason() {
 
 #[tokio::test]
 async fn a_changed_system_prompt_is_the_reason_even_if_the_caches_cannot_be_trimmed_to_it() {
-    for case in ["gemma3_text/dense", "qwen3_next/dense"] {
+    for case in ["gemma3_text/dense", "gpt_oss/dense", "qwen3_next/dense"] {
         let (model, temp) = (chat_model(case), fresh_folder());
         let harness =
             TestEngine::start(model.path(), temp.path(), ON_DISK, CacheRows::default()).await;

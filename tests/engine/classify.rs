@@ -99,6 +99,7 @@ async fn rows_of_a_prefix_are_answered_as_each_alone() {
         "qwen3/dense",
         "deepseek_v3/dense",
         "gemma4_text/dense",
+        "gpt_oss/dense",
     ] {
         let model = chat_model(case);
         let engine = start(model.path()).await;

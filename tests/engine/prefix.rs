@@ -229,7 +229,8 @@ fn golden(case: &str) -> TempDir {
 
 #[tokio::test]
 async fn imports_with_windows_and_states_can_be_continued() {
-    for case in ["gemma3_text/long-prompt", "qwen3_next/dense", "llama/dense-tied"] {
+    for case in ["gemma3_text/long-prompt", "gpt_oss/dense", "qwen3_next/dense", "llama/dense-tied"]
+    {
         let folder = golden(case);
         let mut app = App::start(folder.path()).await;
         // Longer than the window, and than a chunk.

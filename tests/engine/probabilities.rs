@@ -52,8 +52,13 @@ fn check_same(found: &[AnswerToken], expected: &[TokenLogprob], what: &str) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn probabilities_are_those_of_generating() {
-    for case in ["llama/dense-tied", "qwen3_moe/dense", "gemma3_text/pattern3", "qwen3_next/dense"]
-    {
+    for case in [
+        "llama/dense-tied",
+        "qwen3_moe/dense",
+        "gemma3_text/pattern3",
+        "gpt_oss/dense",
+        "qwen3_next/dense",
+    ] {
         let model = chat_model(case);
         let folder = tempfile::tempdir().unwrap();
         let mut harness =

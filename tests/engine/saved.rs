@@ -70,6 +70,7 @@ fn cases() -> Vec<Case> {
         // A window of 5 tokens, and one that fills up during the second question.
         case("gemma3_text/long-prompt", false),
         Case { window: Some(350), ..case("gemma3_text/pattern3", false) },
+        case("gpt_oss/dense", false),
         case("qwen3_next/dense", false),
         case("deepseek_v3/dense", true),
         case("gemma4_text/dense", false),
