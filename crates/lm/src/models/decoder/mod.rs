@@ -327,7 +327,9 @@ impl Decoder {
             let [count, num_chosen, intermediate] =
                 [experts.count, experts.routing.num_chosen, experts.intermediate]
                     .map(|count| count as u64);
-            let chosen = num_chosen * (3 * hidden + 5 * intermediate);
+            // The bounded SwiGLU is of more operations.
+            let of_activation = if experts.form.swiglu.is_some() { 9 } else { 5 };
+            let chosen = num_chosen * (3 * hidden + of_activation * intermediate);
             let shared = experts.shared.map_or(0, |kind| 3 * hidden + 5 * kind.intermediate as u64);
             chosen.max(shared) + count + 2 * hidden + 2 * (queries + keys_values)
         };
@@ -336,7 +338,8 @@ impl Decoder {
             recurrent_per_token: 0,
             numbers_per_key,
             fixed_numbers: 0,
-            heads: heads as u64,
+            // Where scores are stored, they are copied beside the sinks, and their shares again.
+            heads: heads as u64 * if self.attention.has_sinks { 3 } else { 1 },
             vocab: self.vocab as u64,
             // No fused kernel has keys and values of different lengths.
             stores_scores: self.attention.heads.softcap.is_some() || latent.is_some(),
