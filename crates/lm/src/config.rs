@@ -87,6 +87,16 @@ pub fn check_range(
     })
 }
 
+/// Checks how many experts a layer has and how many of them a token uses, each with its key, and
+/// returns both numbers.
+pub fn check_experts(
+    (count_key, count): (&'static str, i64),
+    (chosen_key, num_chosen): (&'static str, i64),
+) -> Result<(i32, i32), LmError> {
+    let count = check_range(count_key, count, 1..=1 << 14)?;
+    Ok((count, check_range(chosen_key, num_chosen, 1..=i64::from(count))?))
+}
+
 /// Checks the numbers of query heads and key/value heads and returns them. Fails unless the second
 /// divides the first.
 pub fn check_heads(

@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::decoder::{Decoder, ExpertForm, ExpertsKind, Family, Routing, Score, SharedExpertKind};
 use super::ernie4_5;
 use crate::LmError;
-use crate::config::{Size, check_range};
+use crate::config::{Size, check_experts, check_range};
 
 /// The fields of config.json.
 #[derive(Debug, Clone, Deserialize)]
@@ -62,8 +62,8 @@ fn layers_of(name: &'static str, value: &Value) -> Result<Option<Vec<i64>>, LmEr
 
 impl ModelArgs {
     fn experts(&self, decoder: &Decoder) -> Result<ExpertsKind, LmError> {
-        let count = check_range("moe_num_experts", self.moe_num_experts, 1..=1 << 14)?;
-        let num_chosen = check_range("moe_k", self.moe_k, 1..=i64::from(count))?;
+        let (count, num_chosen) =
+            check_experts(("moe_num_experts", self.moe_num_experts), ("moe_k", self.moe_k))?;
         let intermediate = match self.moe_intermediate_size {
             0 => decoder.mlp.intermediate,
             width => Size::EXPERT_INTERMEDIATE.check(width)?,

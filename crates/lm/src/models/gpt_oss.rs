@@ -8,7 +8,7 @@ use super::decoder::{
     Projections, Routing, Score, StoredExperts, Usual,
 };
 use crate::LmError;
-use crate::config::{check_positive, check_range};
+use crate::config::{check_experts, check_positive};
 
 const USUAL: Usual = Usual { context: 131_072, rope_theta: Some(150_000.0), is_tied: false };
 const USUAL_WINDOW: i64 = 128;
@@ -47,9 +47,10 @@ fn default_num_experts_per_tok() -> i64 {
 
 impl ModelArgs {
     fn experts(&self, decoder: &Decoder) -> Result<ExpertsKind, LmError> {
-        let count = check_range("num_local_experts", self.num_local_experts, 1..=1 << 14)?;
-        let most = i64::from(count);
-        let num_chosen = check_range("num_experts_per_tok", self.num_experts_per_tok, 1..=most)?;
+        let (count, num_chosen) = check_experts(
+            ("num_local_experts", self.num_local_experts),
+            ("num_experts_per_tok", self.num_experts_per_tok),
+        )?;
         let usual = f64::from(SWIGLU.limit);
         if let Some(limit) = self.swiglu_limit.filter(|&limit| limit != usual) {
             return Err(LmError::Config {

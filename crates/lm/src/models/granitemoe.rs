@@ -6,7 +6,7 @@ use serde::Deserialize;
 use super::decoder::{Decoder, ExpertForm, ExpertsKind, Family, Routing, Score, StoredExperts};
 use super::granite;
 use crate::LmError;
-use crate::config::check_range;
+use crate::config::check_experts;
 
 /// The fields of config.json. `intermediate_size` is an expert's.
 #[derive(Debug, Clone, Deserialize)]
@@ -20,9 +20,10 @@ pub struct ModelArgs {
 impl Family for ModelArgs {
     fn decoder(&self) -> Result<Decoder, LmError> {
         let mut decoder = self.dense.decoder()?;
-        let count = check_range("num_local_experts", self.num_local_experts, 1..=1 << 14)?;
-        let most = i64::from(count);
-        let num_chosen = check_range("num_experts_per_tok", self.num_experts_per_tok, 1..=most)?;
+        let (count, num_chosen) = check_experts(
+            ("num_local_experts", self.num_local_experts),
+            ("num_experts_per_tok", self.num_experts_per_tok),
+        )?;
         decoder.experts = Some(ExpertsKind {
             block: "block_sparse_moe",
             count,

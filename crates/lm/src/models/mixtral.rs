@@ -4,7 +4,7 @@ use serde::Deserialize;
 
 use super::decoder::{Common, Decoder, ExpertForm, ExpertsKind, Family, NormKind, Routing, Usual};
 use crate::LmError;
-use crate::config::{check_full_attention, check_positive, check_range};
+use crate::config::{check_experts, check_full_attention, check_positive};
 
 const USUAL: Usual = Usual { context: 32_768, rope_theta: Some(1_000_000.0), is_tied: false };
 
@@ -39,9 +39,10 @@ impl Family for ModelArgs {
         check_full_attention(self.common.layer_types.as_deref())?;
         let norm = NormKind::Rms(check_positive("rms_norm_eps", self.rms_norm_eps)?);
         let mut decoder = self.common.decoder(norm, USUAL)?;
-        let count = check_range("num_local_experts", self.num_local_experts, 1..=1 << 14)?;
-        let most = i64::from(count);
-        let num_chosen = check_range("num_experts_per_tok", self.num_experts_per_tok, 1..=most)?;
+        let (count, num_chosen) = check_experts(
+            ("num_local_experts", self.num_local_experts),
+            ("num_experts_per_tok", self.num_experts_per_tok),
+        )?;
         decoder.experts = Some(ExpertsKind {
             block: "block_sparse_moe",
             count,

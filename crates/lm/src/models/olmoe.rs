@@ -6,7 +6,7 @@ use serde::Deserialize;
 use super::decoder::{Decoder, ExpertForm, ExpertsKind, Family, HeadNormKind, Routing};
 use super::llama;
 use crate::LmError;
-use crate::config::check_range;
+use crate::config::check_experts;
 
 /// The fields of config.json. `intermediate_size` is an expert's.
 #[derive(Debug, Clone, Deserialize)]
@@ -29,9 +29,10 @@ impl Family for ModelArgs {
             });
         }
         let mut decoder = self.llama.decoder()?;
-        let count = check_range("num_experts", self.num_experts, 1..=1 << 14)?;
-        let most = i64::from(count);
-        let num_chosen = check_range("num_experts_per_tok", self.num_experts_per_tok, 1..=most)?;
+        let (count, num_chosen) = check_experts(
+            ("num_experts", self.num_experts),
+            ("num_experts_per_tok", self.num_experts_per_tok),
+        )?;
         decoder.experts = Some(ExpertsKind {
             block: "mlp",
             count,

@@ -9,7 +9,7 @@ use super::decoder::{
     Routing, Score, Usual,
 };
 use crate::LmError;
-use crate::config::{check_positive, check_range};
+use crate::config::{check_experts, check_positive};
 
 const USUAL: Usual = Usual { context: 131_072, rope_theta: Some(10_000.0), is_tied: false };
 
@@ -80,9 +80,10 @@ impl Family for ModelArgs {
         decoder.attention.projections = Projections::Separate { has_bias: true };
         decoder.attention.output = Matrix::new("o_proj", true);
         decoder.output = Output::Own { has_bias: true };
-        let count = check_range("num_local_experts", self.num_local_experts, 1..=1 << 14)?;
-        let most = i64::from(count);
-        let num_chosen = check_range("num_experts_per_tok", self.num_experts_per_tok, 1..=most)?;
+        let (count, num_chosen) = check_experts(
+            ("num_local_experts", self.num_local_experts),
+            ("num_experts_per_tok", self.num_experts_per_tok),
+        )?;
         decoder.experts = Some(ExpertsKind {
             block: "block_sparse_moe",
             count,

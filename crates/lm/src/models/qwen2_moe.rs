@@ -6,7 +6,7 @@ use serde::Deserialize;
 use super::decoder::{Decoder, ExpertForm, ExpertsKind, Family, Routing, SharedExpertKind, Usual};
 use super::qwen2;
 use crate::LmError;
-use crate::config::{Size, check_range};
+use crate::config::{Size, check_experts, check_range};
 
 /// The fields of config.json.
 #[derive(Debug, Clone, Deserialize)]
@@ -51,9 +51,10 @@ impl Family for ModelArgs {
     fn decoder(&self) -> Result<Decoder, LmError> {
         self.check_unread()?;
         let mut decoder = self.dense.decoder_with(Usual { is_tied: false, ..qwen2::USUAL })?;
-        let count = check_range("num_experts", self.num_experts, 1..=1 << 14)?;
-        let most = i64::from(count);
-        let num_chosen = check_range("num_experts_per_tok", self.num_experts_per_tok, 1..=most)?;
+        let (count, num_chosen) = check_experts(
+            ("num_experts", self.num_experts),
+            ("num_experts_per_tok", self.num_experts_per_tok),
+        )?;
         let shared = self.shared_expert_intermediate_size;
         let shared = check_range("shared_expert_intermediate_size", shared, 1..=1 << 20)?;
         decoder.experts = Some(ExpertsKind {

@@ -48,7 +48,6 @@ pub use position_scale::PositionScale;
 pub use product_residual::ProductResidual;
 pub use rope::{Rope, RopeSpec, yarn_magnitude};
 pub use rope_attention::{HeadLayerNorm, HeadNorms, RopeAttention};
-#[allow(unused_imports)] // families with groups of experts name them
 pub use routing::{ExpertGroups, GroupRank, Routing, Score};
 pub use shared_expert::{SharedExpert, SharedExpertKind};
 pub use short_conv::ShortConv;
