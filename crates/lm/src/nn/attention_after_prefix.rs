@@ -17,7 +17,7 @@ use mlx_rs::error::Exception;
 use mlx_rs::{Array, Dtype, ops};
 
 use super::attention::{Scores, Side, constant, least};
-use super::attention_shapes::{MOST_KEYS, attention_in_few_shapes, plans_for_each_shape};
+use super::attention_shapes::{attention_in_few_shapes, is_planned, plans_for_each_shape};
 use crate::cache::{KeysValues, Mask, causal_mask};
 use crate::device::ComputeDevice;
 use crate::ffi;
@@ -55,10 +55,12 @@ pub(super) fn attention_after_prefix(
     let (num_shared, num_own) = (num_columns(prefix)?, num_columns(own)?);
     if plans_for_each_shape()
         && let (Mask::Causal, None) = (mask, scoring.softcap)
-        && let (KeysValues::Dense { .. }, KeysValues::Dense { .. }) = (prefix, own)
+        && let KeysValues::Dense { keys: shared_keys, values: shared_values } = prefix
+        && let KeysValues::Dense { keys, values } = own
         && one_row_pays(queries, num_shared, num_own)
     {
-        return attention_as_one_row(queries, prefix, own, scoring);
+        let (shared, own) = ([shared_keys, shared_values], [keys, values]);
+        return attention_as_one_row(queries, shared, own, scoring);
     }
     let kv_heads = num_heads(prefix)?;
     let sizes = Sizes {
@@ -104,43 +106,34 @@ pub(super) fn attention_after_prefix(
 /// So many own keys of all rows together are always few.
 const FEW_OWN_KEYS: i32 = 1024;
 
-/// Whether [`attention_as_one_row`] is worth it: of several queries, in a type that cuDNN computes,
-/// where the keys of other rows, which each row's queries pass over, are not most of the work.
+/// Whether [`attention_as_one_row`] is worth it: where the keys of other rows, which each row's
+/// queries pass over, are not most of the work.
 fn one_row_pays(queries: &Array, num_shared: i32, num_own: i32) -> bool {
     let all_own = queries.dim(0) * num_own;
-    queries.dim(2) > 1
-        && matches!(queries.dtype(), Dtype::Bfloat16 | Dtype::Float16)
-        && all_own <= num_shared.max(FEW_OWN_KEYS)
-        && num_shared + all_own <= MOST_KEYS
+    all_own <= num_shared.max(FEW_OWN_KEYS) && is_planned(queries, num_shared + all_own)
 }
 
 /// The same attention as one row `[1, H, B L, D]` on the keys `[1, H_kv, P + B T, D]` of the prefix
 /// and of all rows, in which a mask hides the other rows: one call of MLX's attention, which keeps
-/// no scores, in place of some ten operations on `[H_kv, B, G L, P]` of them.
+/// no scores, in place of some ten operations on `[H_kv, B, G L, P]` of them. `shared` and `own` are
+/// keys and values.
 fn attention_as_one_row(
     queries: &Array,
-    prefix: &KeysValues,
-    own: &KeysValues,
+    shared: [&Array; 2],
+    own: [&Array; 2],
     scoring: Scores<'_>,
 ) -> Result<Array, Exception> {
-    let (
-        KeysValues::Dense { keys: shared_keys, values: shared_values },
-        KeysValues::Dense { keys, values },
-    ) = (prefix, own)
-    else {
-        return Err(Exception::custom("quantized keys are no one row".to_owned()));
-    };
     let [rows, heads, length, _] = *queries.shape() else {
         return Err(Exception::custom("queries have four axes".to_owned()));
     };
-    let (num_shared, num_own) = (shared_keys.dim(2), keys.dim(2));
+    let (num_shared, num_own) = (shared[0].dim(2), own[0].dim(2));
     // [B, H, n, D] to [1, H, B n, D]
     let one_row = |array: &Array| {
         let by_head = array.transpose_axes(&[1, 0, 2, 3])?;
         by_head.reshape(&[1, array.dim(1), rows * array.dim(2), array.dim(3)])
     };
-    let keys = ops::concatenate(&[shared_keys, &one_row(keys)?], 2)?;
-    let values = ops::concatenate(&[shared_values, &one_row(values)?], 2)?;
+    let joined = |side: usize| ops::concatenate(&[shared[side], &one_row(own[side])?], 2);
+    let (keys, values) = (joined(0)?, joined(1)?);
     let mask = Mask::Array(mask_of_one_row([rows, length, num_own, num_shared])?);
     let scores = (scoring.scale, scoring.sinks);
     let output = attention_in_few_shapes(&one_row(queries)?, &keys, &values, scores, &mask)?;
@@ -343,17 +336,19 @@ mod tests {
         random::normal::<f32>(&shape[..], None, None, Some(&random::key(seed).unwrap())).unwrap()
     }
 
-    fn dense(seed: u64, shape: [i32; 4]) -> KeysValues {
-        KeysValues::Dense { keys: drawn(seed, shape), values: drawn(seed + 1, shape) }
+    fn dense([keys, values]: &[Array; 2]) -> KeysValues {
+        KeysValues::Dense { keys: keys.clone(), values: values.clone() }
     }
 
     /// Both ways for `rows` rows of `length` queries, each after `num_own - length` own tokens.
     fn check(rows: i32, length: i32, num_own: i32, num_shared: i32, sinks: Option<&Array>) {
         let queries = drawn(1, [rows, 4, length, 16]);
-        let prefix = dense(2, [1, 2, num_shared, 16]);
-        let own = dense(4, [rows, 2, num_own, 16]);
+        let prefix = [2, 3].map(|seed| drawn(seed, [1, 2, num_shared, 16]));
+        let own = [4, 5].map(|seed| drawn(seed, [rows, 2, num_own, 16]));
         let scoring = Scores { scale: 0.25, softcap: None, sinks };
-        let one = attention_as_one_row(&queries, &prefix, &own, scoring).unwrap();
+        let [shared, rest] = [&prefix, &own].map(|pair| pair.each_ref());
+        let one = attention_as_one_row(&queries, shared, rest, scoring).unwrap();
+        let [prefix, own] = [&prefix, &own].map(dense);
         let parts =
             attention_after_prefix(&queries, &prefix, &own, scoring, &Mask::Causal).unwrap();
         assert_eq!(one.shape(), parts.shape());

@@ -17,7 +17,7 @@ const STEPS: [i32; 2] = [64, 256];
 const FEW: i32 = 512;
 
 /// Beyond these, the work is more than a plan, and so are the copies of keys and values.
-pub(super) const MOST_KEYS: i32 = 16_384;
+const MOST_KEYS: i32 = 16_384;
 
 /// Whether the current device plans attention for each shape.
 pub(super) fn plans_for_each_shape() -> bool {
@@ -67,13 +67,17 @@ pub(super) fn attention_in_few_shapes(
     ffi::slice(&output, &[0; 4], &[batch, heads, num_queries, head_dim])
 }
 
-/// Whether this attention is worth being rounded: of several queries, on few enough keys, and in a
-/// type that cuDNN computes.
+/// Whether this attention is worth being rounded: one that is planned, and sees not all keys.
 pub(super) fn suits(queries: &Array, keys: &Array, mask: &Mask) -> bool {
+    is_planned(queries, keys.dim(2)) && !matches!(mask, Mask::None)
+}
+
+/// Whether cuDNN plans this attention: of several queries, on few enough keys that a plan counts,
+/// and in a type that it computes.
+pub(super) fn is_planned(queries: &Array, num_keys: i32) -> bool {
     queries.dim(2) > 1
-        && keys.dim(2) <= MOST_KEYS
+        && num_keys <= MOST_KEYS
         && matches!(queries.dtype(), Dtype::Bfloat16 | Dtype::Float16)
-        && !matches!(mask, Mask::None)
 }
 
 fn rounded(length: i32) -> i32 {
