@@ -61,8 +61,7 @@ pub(super) struct Restore {
     /// Reads them from the first time that one is wanted: who takes its caches from another
     /// restore never reads.
     on_disk: Option<OnDisk>,
-    /// How many chunks are in the caches, and how many are not yet.
-    num_added: usize,
+    /// How many chunks are not in the caches yet.
     num_left: usize,
     last: Option<ChunkRecord>,
 }
@@ -92,17 +91,7 @@ impl Restore {
         });
         let assembler = assembler.transpose()?;
         let folder = folder.to_owned();
-        Ok(Restore {
-            assembler,
-            keys,
-            in_memory,
-            folder,
-            unread,
-            on_disk: None,
-            num_added: 0,
-            num_left,
-            last,
-        })
+        Ok(Restore { assembler, keys, in_memory, folder, unread, on_disk: None, num_left, last })
     }
 
     /// How many chunks are not in the caches yet.
@@ -112,7 +101,7 @@ impl Restore {
 
     /// How many chunks are in the caches.
     pub(super) fn num_added(&self) -> usize {
-        self.num_added
+        self.keys.len() - self.num_left
     }
 
     /// Every chunk, from the root on.
@@ -146,7 +135,6 @@ impl Restore {
 
     fn add(&mut self, record: &ChunkRecord, contents: &ChunkContents) -> Result<(), Unusable> {
         self.num_left -= 1;
-        self.num_added += 1;
         let Some(assembler) = &mut self.assembler else { return Ok(()) };
         let added = assembler.add(record.start, record.stop(), |name| contents.tensor(name));
         added.map_err(|error| Unusable::new(record, error))
