@@ -14,6 +14,15 @@ const MORE_RULES = {
 export async function findings(driver) {
   await driver.evaluate(source);
   const violations = await driver.evaluate(async (rules) => {
+    // A dialog that fades in has too little contrast until it is there.
+    const ends = (animation) =>
+      animation.playState === 'running' && animation.effect.getComputedTiming().endTime < Infinity;
+    await Promise.allSettled(
+      document
+        .getAnimations()
+        .filter(ends)
+        .map(({ finished }) => finished),
+    );
     const found = await window.axe.run(document, {
       resultTypes: ['violations'],
       rules,
