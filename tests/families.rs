@@ -43,6 +43,7 @@ const FAMILIES: &[&str] = &[
     "internlm3/bias",
     "kimi_k25/dense",
     "kimi_vl/dense",
+    "lfm2/published",
     "llama/iquestcoder",
     "llama/mistral-windows",
     "llama/rope-yarn",

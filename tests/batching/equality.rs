@@ -30,6 +30,7 @@ const MODELS: &[&str] = &[
     "glm4_moe/dense",
     "gpt_oss/dense",
     "granitemoe/dense",
+    "lfm2/dense",
     "llama4/dense",
     "mistral3/ministral",
     "mixtral/dense",

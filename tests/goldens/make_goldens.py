@@ -113,6 +113,11 @@ def qwen3_next(name, shape):
     return usual(name, shape)
 
 
+def short_conv(name, shape):
+    """LFM2's convolution has no activation behind it: it is a sum of a few products."""
+    return (-1.0, 1.0) if name.endswith("conv.weight") else usual(name, shape)
+
+
 def corrected(name, shape):
     """What is added to sigmoids when experts are chosen: enough to change the choice, and not to make it. None becomes less than the zeros of
     experts in closed groups, which are all alike."""
@@ -219,6 +224,15 @@ def qwen3_5_as_published(tensors):
             name = name.replace("switch_mlp.down_proj.weight", "experts.down_proj")
         stored[name] = tensor
     return stored
+
+
+def turned_convolutions(tensors):
+    """Convolution weights as PyTorch stores them."""
+
+    def turned(tensor):
+        return tensor.with_shape(tensor.shape[0], tensor.shape[2], tensor.shape[1])
+
+    return {name: turned(tensor) if name.endswith(("conv.weight", "conv1d.weight")) else tensor for name, tensor in tensors.items()}
 
 
 def beside_images(tensors):
@@ -965,6 +979,20 @@ def gemma4():
     })  # fmt: skip
 
 
+def lfm2():
+    dense = without(small("lfm2", vocab_size=20), "rms_norm_eps", "intermediate_size", "tie_word_embeddings") | dict(
+        num_hidden_layers=3, layer_types=["conv", "full_attention", "conv"], norm_eps=1e-5, conv_bias=False, conv_L_cache=3, block_dim=64,
+        block_ff_dim=64, block_multiple_of=32, block_ffn_dim_multiplier=1.0, block_auto_adjust_ff_dim=True, rope_theta=1000000.0,
+    )  # fmt: skip
+    published = without(dense, "layer_types", "block_ff_dim", "rope_theta") | dict(
+        full_attn_idxs=[0, 2], intermediate_size=32, block_auto_adjust_ff_dim=False, conv_bias=True, conv_L_cache=4,
+        rope_parameters=dict(rope_theta=500000.0, rope_type="default"), torch_dtype="bfloat16",
+    )  # fmt: skip
+    quant4 = Case(dense | dict(quantization=quantization(4), torch_dtype="bfloat16"), num_tokens=4)
+    named = {"dense": Case(dense, num_tokens=4), "quant4": quant4, "published": Case(published, turned_convolutions, num_tokens=4)}
+    return Family("lfm2", short_conv, named)
+
+
 FAMILIES = {
     "llama": llama(),
     "cohere": cohere(),
@@ -990,6 +1018,7 @@ FAMILIES = {
     "internlm3": internlm3(),
     "kimi_k25": kimi("kimi_k25", "mm_projector.proj"),
     "kimi_vl": kimi("kimi_vl", "multi_modal_projector.linear_1"),
+    "lfm2": lfm2(),
     "llama4": llama4(),
     "llama4_text": llama4_text(),
     "mistral3": mistral3(),

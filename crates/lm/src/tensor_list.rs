@@ -57,6 +57,8 @@ enum Kind {
     Matrix { inputs: i32, outputs: i32 },
     /// As a matrix; files without it are complete too.
     OptionalMatrix { inputs: i32, outputs: i32 },
+    /// A matrix below this path, under its usual name or its number, see [`single_names`].
+    Numbered { name: &'static str, inputs: i32, outputs: i32 },
     /// A matrix for each expert.
     Experts { name: &'static str, stored: StoredExperts, count: i32, inputs: i32, outputs: i32 },
     /// The biases of these matrices.
@@ -128,6 +130,17 @@ impl TensorList {
         self.matrix(format!("{path}.down_proj"), intermediate, hidden);
     }
 
+    /// As [`TensorList::gated_mlp`], of a network whose matrices may be called `w1`, `w3` and `w2`.
+    pub(crate) fn numbered_mlp(&mut self, path: &str, hidden: i32, intermediate: i32) {
+        let up = (hidden, intermediate);
+        for (name, (inputs, outputs)) in
+            [("gate_proj", up), ("up_proj", up), ("down_proj", (intermediate, hidden))]
+        {
+            let kind = Kind::Numbered { name, inputs, outputs };
+            self.needed.push(Needed { path: path.to_owned(), kind });
+        }
+    }
+
     /// Adds the matrices of latent attention at `path`: for each head `embed_q`, `[rank, keys]`, and
     /// `unembed_out`, `[values, rank]`.
     pub(crate) fn latent_heads(
@@ -177,7 +190,8 @@ impl TensorList {
     /// How many layers have tensors of their own.
     pub(crate) fn num_layers(&self) -> usize {
         let number = |needed: &Needed| {
-            needed.path.strip_prefix("model.layers.")?.split('.').next()?.parse::<usize>().ok()
+            let (_, layer) = needed.path.split_once(".layers.")?;
+            layer.split('.').next()?.parse::<usize>().ok()
         };
         self.needed.iter().filter_map(number).max().map_or(0, |last| last + 1)
     }
@@ -253,9 +267,9 @@ impl Needed {
     fn num_numbers(&self) -> u64 {
         let product = |lengths: &[i32]| lengths.iter().map(|&length| length as u64).product();
         match &self.kind {
-            Kind::Matrix { inputs, outputs } | Kind::OptionalMatrix { inputs, outputs } => {
-                product(&[*inputs, *outputs])
-            }
+            Kind::Matrix { inputs, outputs }
+            | Kind::OptionalMatrix { inputs, outputs }
+            | Kind::Numbered { inputs, outputs, .. } => product(&[*inputs, *outputs]),
             Kind::Experts { count: each, inputs, outputs, .. }
             | Kind::Heads { heads: each, inputs, outputs, .. } => {
                 product(&[*each, *inputs, *outputs])
@@ -274,7 +288,9 @@ impl Needed {
             Kind::Experts { name, stored, inputs, .. } => {
                 (format!("{}.{}.{name}", self.path, stored.stacked()), *inputs)
             }
-            Kind::Heads { name, inputs, .. } => (format!("{}.{name}", self.path), *inputs),
+            Kind::Heads { name, inputs, .. } | Kind::Numbered { name, inputs, .. } => {
+                (format!("{}.{name}", self.path), *inputs)
+            }
             Kind::ExpertBiases { .. } | Kind::Plain { .. } => return None,
         };
         quantization.layer(&path).filter(|settings| inputs % settings.group_size == 0)
@@ -289,6 +305,13 @@ impl Needed {
                     true => headers.take_matrix(path, &[*outputs], *inputs),
                     false => Ok(()),
                 }
+            }
+            &Kind::Numbered { name, inputs, outputs } => {
+                let is_held = |name: &&str| {
+                    headers.remaining.contains_key(format!("{path}.{name}.weight").as_str())
+                };
+                let held = single_names(name).into_iter().find(is_held).unwrap_or(name);
+                headers.take_matrix(&format!("{path}.{held}"), &[outputs], inputs)
             }
             &Kind::Experts { name, stored, count, inputs, outputs } => {
                 let has =
@@ -419,7 +442,7 @@ impl Headers<'_> {
     }
 }
 
-/// The names of a matrix in checkpoints that store each expert by itself: MLX's, and Mixtral's.
+/// The names of a gated network's matrix: MLX's, and the numbers that Mixtral's experts and LFM2 have.
 pub(crate) fn single_names(name: &'static str) -> [&'static str; 2] {
     match name {
         "gate_proj" => [name, "w1"],

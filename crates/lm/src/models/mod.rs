@@ -20,6 +20,7 @@ mod gpt_oss;
 mod granite;
 mod granitemoe;
 mod internlm3;
+mod lfm2;
 mod llama;
 mod llama4;
 mod llama4_text;
@@ -90,6 +91,7 @@ const ARCHITECTURES: &[Registered] = &[
     described::<deepseek_v3::ModelArgs>("kimi_k2", "Kimi K2"),
     described::<deepseek_v3::ModelArgs>("kimi_k25", "Kimi K2.5 (text part)"),
     described::<deepseek_v3::ModelArgs>("kimi_vl", "Kimi-VL (text part)"),
+    described::<lfm2::ModelArgs>("lfm2", "LFM2"),
     described::<llama::ModelArgs>("llama", "Llama 2 and 3, SmolLM2"),
     described::<llama4::ModelArgs>("llama4", "Llama 4 (text part)"),
     described::<llama4_text::ModelArgs>("llama4_text", "MobileLLM-R1"),

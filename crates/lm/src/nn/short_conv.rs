@@ -4,15 +4,51 @@ use mlx_rs::error::Exception;
 use mlx_rs::{Array, Dtype, ops};
 
 use crate::LmError;
-use crate::cache::ArraysCache;
+use crate::cache::{ArraysCache, StateSize};
 use crate::ffi;
 use crate::nn::exponential::silu;
+use crate::tensor_list::TensorList;
 use crate::weights::Layer;
 
-/// A causal convolution of each channel over its last K inputs, then SiLU.
+/// A causal convolution of each channel over its last K inputs, then SiLU or nothing.
 #[derive(Debug)]
 pub struct ShortConv {
-    weight: Array, // f32 [K, C]
+    weight: Array,       // f32 [K, C]
+    bias: Option<Array>, // f32 [C]
+    activates: bool,
+}
+
+/// The sizes of a [`ShortConv`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ConvSizes {
+    /// C
+    pub channels: i32,
+    /// K
+    pub kernel: i32,
+    pub has_bias: bool,
+    /// Whether SiLU follows.
+    pub activates: bool,
+}
+
+impl ConvSizes {
+    /// How files have `weight`: as MLX stores it, and as PyTorch does.
+    fn weight_shapes(self) -> Vec<Vec<i32>> {
+        let ConvSizes { channels, kernel, .. } = self;
+        vec![vec![channels, kernel, 1], vec![channels, 1, kernel]]
+    }
+
+    /// Adds what [`ShortConv::load_sized`] takes at `path`.
+    pub(crate) fn list(self, list: &mut TensorList, path: &str) {
+        list.plain_in(format!("{path}.weight"), self.weight_shapes());
+        if self.has_bias {
+            list.plain(format!("{path}.bias"), &[self.channels]);
+        }
+    }
+
+    /// The inputs that a cache holds.
+    pub fn state(self) -> StateSize {
+        StateSize { shape: vec![self.kernel - 1, self.channels], dtype: None }
+    }
 }
 
 impl ShortConv {
@@ -22,7 +58,21 @@ impl ShortConv {
         let weight = ops::reshape(layer.take("weight", shape)?, &[channels, first * second])?;
         let weight = weight.as_dtype(Dtype::Float32)?.transpose()?.contiguous()?;
         weight.eval()?;
-        Ok(ShortConv { weight })
+        Ok(ShortConv { weight, bias: None, activates: true })
+    }
+
+    /// Takes `weight` in either shape, and `bias` if there is one.
+    pub fn load_sized(layer: &mut Layer, sizes: ConvSizes) -> Result<Self, LmError> {
+        let ConvSizes { channels, kernel, has_bias, activates } = sizes;
+        let weight = layer.take_as("weight", &sizes.weight_shapes())?;
+        let weight = ops::reshape(weight, &[channels, kernel])?.as_dtype(Dtype::Float32)?;
+        let weight = weight.transpose()?.contiguous()?;
+        let bias = match has_bias {
+            true => Some(layer.take("bias", &[channels])?.as_dtype(Dtype::Float32)?),
+            false => None,
+        };
+        mlx_rs::transforms::eval([&weight].into_iter().chain(&bias))?;
+        Ok(ShortConv { weight, bias, activates })
     }
 
     /// `x` `[B, L, C]` to f32 of the same shape. The inputs before it, `[B, K - 1, C]`, are in
@@ -46,7 +96,11 @@ impl ShortConv {
         } else {
             self.shifted_sum(&inputs.as_dtype(Dtype::Float32)?, length)?
         };
-        silu(&convolved)
+        let convolved = match &self.bias {
+            Some(bias) => ops::add(convolved, bias)?,
+            None => convolved,
+        };
+        if self.activates { silu(&convolved) } else { Ok(convolved) }
     }
 
     /// The convolution of `inputs` `[B, K - 1 + L, C]` as a sum of shifted products: on a CPU many
@@ -97,7 +151,8 @@ mod tests {
 
     fn conv() -> ShortConv {
         let weight = [0.5f32, -1.0, 0.25, 2.0, -0.75, 1.5];
-        ShortConv { weight: Array::from_slice(&weight, &[KERNEL as i32, CHANNELS as i32]) }
+        let weight = Array::from_slice(&weight, &[KERNEL as i32, CHANNELS as i32]);
+        ShortConv { weight, bias: None, activates: true }
     }
 
     /// The inputs of a row: a token's numbers depend on the row and its position.

@@ -4,8 +4,8 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::{
-    Around, AttentionKind, Decoder, HeadNormKind, LayerKind, Matrix, MlpInputs, MlpKind, NormKind,
-    Output, Projections, Wiring,
+    Around, AttentionKind, Decoder, HeadNormKind, LayerKind, Matrix, Mixer, MlpInputs, MlpKind,
+    Names, NormKind, Output, Projections, Wiring,
 };
 use crate::LmError;
 use crate::config::{Size, check_heads, check_range};
@@ -60,6 +60,7 @@ impl Common {
             rope: Some(rope),
             position_scale: None,
             has_experts: false,
+            mixer: Mixer::Attention,
         };
         Ok(Decoder {
             hidden,
@@ -74,6 +75,7 @@ impl Common {
                 head_norms: HeadNormKind::None,
                 has_sinks: false,
             },
+            recurrent: None,
             mlp: MlpKind {
                 block: "mlp",
                 intermediate: Size::INTERMEDIATE.check(self.intermediate_size)?,
@@ -86,6 +88,7 @@ impl Common {
                 attention: Around::before("input_layernorm"),
                 mlp: Around::before("post_attention_layernorm"),
             },
+            names: Names::USUAL,
             output: self.output(usual.is_tied),
             embedding_multiplier: None,
             residual_multiplier: None,

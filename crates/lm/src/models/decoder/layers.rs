@@ -4,27 +4,70 @@ use mlx_rs::error::Exception;
 use mlx_rs::{Array, ops};
 
 use super::{
-    Around, AttentionKind, Decoder, ExpertsKind, HeadNormKind, LayerKind, Matrix, MlpInputs,
-    MlpKind, NormKind, Projections, Routing, Wiring,
+    Around, AttentionKind, Decoder, ExpertsKind, HeadNormKind, LayerKind, Matrix, Mixer, MlpInputs,
+    MlpKind, NormKind, Projections, Routing, Wiring, recurrent::RecurrentLayer,
 };
 use crate::LmError;
-use crate::cache::{AttentionStep, LayerCache};
+use crate::cache::{ArraysCache, AttentionStep, LayerCache};
 use crate::device_kernels::HeadShape;
 use crate::nn::{
     ExpertBlend, ExpertSizes, HeadLayerNorm, HeadNorms, LatentAttention, Linear, Norm, NormGatedUp,
     NormProjections, NormResidual, NormUp, ProductResidual, Rope, RopeAttention, SharedExpert,
 };
+use crate::tensor_list::single_names;
 use crate::weights::Layer;
 
-/// A layer: attention and a feed-forward network.
+/// A layer: what mixes tokens, and a feed-forward network.
 #[derive(Debug)]
 pub(super) struct Block {
-    pub(super) window: Option<i32>,
-    pub(super) chunk: Option<i32>,
     /// What both read, where they are parallel.
     shared_norm: Option<Norm>,
-    attention: Attention,
+    mixer: MixerLayer,
     mlp: FeedForward,
+}
+
+#[derive(Debug)]
+enum MixerLayer {
+    Attention(Box<Attention>),
+    Recurrent(Box<Recurrent>),
+}
+
+/// What layers of one pass share.
+#[derive(Debug, Default)]
+pub(super) struct Steps {
+    /// Of layers that attend, by their window and chunk.
+    of_attention: Vec<([Option<i32>; 2], AttentionStep)>,
+    /// Which tokens belong to their row, of recurrent layers.
+    mask: Option<Option<Array>>,
+}
+
+impl Steps {
+    /// The step of a layer with this window and chunk: layers that attend as far back share one.
+    fn of_attention(
+        &mut self,
+        length: i32,
+        [window, chunk]: [Option<i32>; 2],
+        cache: &LayerCache,
+    ) -> Result<&AttentionStep, Exception> {
+        let reach = [window, chunk];
+        let known = self.of_attention.iter().position(|(known, _)| *known == reach);
+        let index = match known {
+            Some(index) => index,
+            None => {
+                let step = match chunk {
+                    Some(chunk) => cache.attention_step_in_chunks(length, chunk)?,
+                    None => cache.attention_step(length, window)?,
+                };
+                self.of_attention.push((reach, step));
+                self.of_attention.len() - 1
+            }
+        };
+        Ok(&self.of_attention[index].1)
+    }
+
+    fn mask(&mut self, length: i32, cache: &ArraysCache) -> Option<&Array> {
+        self.mask.get_or_insert_with(|| cache.mask(length)).as_ref()
+    }
 }
 
 impl Block {
@@ -34,15 +77,21 @@ impl Block {
         kind: &LayerKind,
     ) -> Result<Self, LmError> {
         let none = Around { before: None, after: None };
-        let (shared, attention, mlp) = match decoder.wiring {
+        let (shared, mixer, mlp) = match decoder.wiring {
             Wiring::Sequential { attention, mlp } => (None, attention, mlp),
             Wiring::Parallel { norm } => (Some(norm), none, none),
         };
         Ok(Block {
-            window: kind.window,
-            chunk: kind.chunk,
             shared_norm: shared.map(|name| load_norm(layer, decoder, name)).transpose()?,
-            attention: Attention::load(layer, decoder, kind, attention)?,
+            mixer: match kind.mixer {
+                Mixer::Attention => {
+                    let attention = Attention::load(layer, decoder, kind, mixer)?;
+                    MixerLayer::Attention(Box::new(attention))
+                }
+                Mixer::Recurrent => {
+                    MixerLayer::Recurrent(Box::new(Recurrent::load(layer, decoder, mixer)?))
+                }
+            },
             mlp: match decoder.experts.filter(|_| kind.has_experts) {
                 Some(experts) => FeedForward::load_experts(layer, decoder, experts, mlp)?,
                 None => FeedForward::Dense(Box::new(Mlp::load(layer, decoder, mlp)?)),
@@ -55,19 +104,69 @@ impl Block {
         &self,
         x: Array,
         cache: &mut LayerCache,
-        step: &AttentionStep,
+        steps: &mut Steps,
     ) -> Result<Array, Exception> {
         match &self.shared_norm {
             Some(norm) => {
                 let normed = norm.forward(&x)?;
-                let h = self.attention.forward(&normed, &x, cache, step)?;
+                let h = self.mixer.forward(&normed, &x, cache, steps)?;
                 self.mlp.forward(&normed, &h)
             }
             None => {
-                let h = self.attention.forward(&x, &x, cache, step)?;
+                let h = self.mixer.forward(&x, &x, cache, steps)?;
                 self.mlp.forward(&h, &h)
             }
         }
+    }
+}
+
+impl MixerLayer {
+    /// The residual stream `[B, L, D]` with the output for `x` added.
+    fn forward(
+        &self,
+        x: &Array,
+        residual: &Array,
+        cache: &mut LayerCache,
+        steps: &mut Steps,
+    ) -> Result<Array, Exception> {
+        match self {
+            MixerLayer::Attention(attention) => attention.forward(x, residual, cache, steps),
+            MixerLayer::Recurrent(recurrent) => recurrent.forward(x, residual, cache, steps),
+        }
+    }
+}
+
+/// A recurrent layer with the norms around it and the residual.
+#[derive(Debug)]
+struct Recurrent {
+    layer: RecurrentLayer,
+    output: Added,
+}
+
+impl Recurrent {
+    fn load(layer: &mut Layer, decoder: &Decoder, around: Around) -> Result<Self, LmError> {
+        let Some(kind) = &decoder.recurrent else {
+            return Err(Exception::custom("no recurrent layers are described".to_owned()).into());
+        };
+        let norm = load_before(layer, decoder, around)?;
+        let mut own = layer.layer(decoder.names.recurrent);
+        let recurrent = RecurrentLayer::load(&mut own, kind, norm, decoder.hidden)?;
+        let output = kind.load_output(&mut own, decoder.hidden)?;
+        Ok(Recurrent { layer: recurrent, output: Added::load(layer, decoder, around, output)? })
+    }
+
+    /// The residual stream `[B, L, D]` with the output for `x` added.
+    fn forward(
+        &self,
+        x: &Array,
+        residual: &Array,
+        cache: &mut LayerCache,
+        steps: &mut Steps,
+    ) -> Result<Array, Exception> {
+        let state = cache.state()?;
+        let mask = steps.mask(x.dim(1), state);
+        let mixed = self.layer.forward(x, state, mask)?;
+        self.output.forward(&mixed, residual)
     }
 }
 
@@ -119,6 +218,8 @@ impl Added {
 /// Attention with the norms around it and the residual.
 #[derive(Debug)]
 struct Attention {
+    /// How far it attends: its window and chunk.
+    reach: [Option<i32>; 2],
     heads: Heads,
     output: Added,
 }
@@ -146,7 +247,7 @@ impl Attention {
         let (attention, hidden) = (&decoder.attention, decoder.hidden);
         let norm = load_before(layer, decoder, around)?;
         let kernels = layer.kernels();
-        let mut own = layer.layer("self_attn");
+        let mut own = layer.layer(decoder.names.attention);
         let rope = kind.rope.clone().map(Rope::new);
         let output = attention.output.load(&mut own, attention.num_outputs(), hidden)?;
         let heads = match attention.projections {
@@ -183,7 +284,8 @@ impl Attention {
                 Heads::Projected(Box::new(ProjectedHeads { projections, attention: heads }))
             }
         };
-        Ok(Attention { heads, output: Added::load(layer, decoder, around, output)? })
+        let output = Added::load(layer, decoder, around, output)?;
+        Ok(Attention { reach: [kind.window, kind.chunk], heads, output })
     }
 
     /// The residual stream `[B, L, D]` with the attention output of `x` added.
@@ -192,8 +294,9 @@ impl Attention {
         x: &Array,
         residual: &Array,
         cache: &mut LayerCache,
-        step: &AttentionStep,
+        steps: &mut Steps,
     ) -> Result<Array, Exception> {
+        let step = steps.of_attention(x.dim(1), self.reach, cache)?;
         let attended = match &self.heads {
             Heads::Projected(heads) => {
                 heads.attention.forward(heads.projections.forward(x)?, cache, step)?
@@ -236,13 +339,14 @@ impl HeadNormKind {
         head_dim: i32,
     ) -> Result<HeadNorms, LmError> {
         let [queries, keys] = heads;
+        let called = if self == HeadNormKind::OfEachInFull { "layernorm" } else { "norm" };
         let mut rms = |(_, name): (i32, char), dimensions| {
-            norm.load_rms(&mut layer.layer(&format!("{name}_norm")), dimensions)
+            norm.load_rms(&mut layer.layer(&format!("{name}_{called}")), dimensions)
         };
         match self {
             HeadNormKind::None => Ok(HeadNorms::None),
             HeadNormKind::Unweighted { eps, .. } => Ok(HeadNorms::Unweighted(eps)),
-            HeadNormKind::OfEach => {
+            HeadNormKind::OfEach | HeadNormKind::OfEachInFull => {
                 Ok(HeadNorms::OfEach([rms(queries, head_dim)?, rms(keys, head_dim)?]))
             }
             HeadNormKind::OfAll => Ok(HeadNorms::OfAll([
@@ -332,6 +436,12 @@ impl FeedForward {
     }
 }
 
+/// A matrix of a gated network under the name that the files have.
+fn numbered(name: &'static str, layer: &Layer) -> Matrix {
+    let is_held = |name: &&str| layer.holds(&format!("{name}.weight"));
+    Matrix::new(single_names(name).into_iter().find(is_held).unwrap_or(name), false)
+}
+
 /// A feed-forward network with the norms around it and the residual.
 #[derive(Debug)]
 struct Mlp {
@@ -351,11 +461,18 @@ impl Mlp {
         let hidden = decoder.hidden;
         let norm = load_before(layer, decoder, around)?;
         let mut own = layer.layer(block);
-        let inputs = match inputs {
+        let first_half = match inputs {
             MlpInputs::Gated { has_bias } => {
                 let mut load =
                     |name| Matrix::new(name, has_bias).load(&mut own, hidden, intermediate);
                 let gate_up = [load("gate_proj")?, load("up_proj")?];
+                Inputs::Gated(NormGatedUp::new(norm, gate_up, activation)?)
+            }
+            MlpInputs::GatedOrNumbered => {
+                let gate_up = [
+                    numbered("gate_proj", &own).load(&mut own, hidden, intermediate)?,
+                    numbered("up_proj", &own).load(&mut own, hidden, intermediate)?,
+                ];
                 Inputs::Gated(NormGatedUp::new(norm, gate_up, activation)?)
             }
             MlpInputs::GatedJoined(matrix) => {
@@ -367,8 +484,12 @@ impl Mlp {
                 Inputs::Plain(NormUp::new(norm, matrix.load(&mut own, hidden, intermediate)?)?)
             }
         };
+        let output = match inputs {
+            MlpInputs::GatedOrNumbered => numbered("down_proj", &own),
+            _ => output,
+        };
         let output = output.load(&mut own, intermediate, hidden)?;
-        Ok(Mlp { inputs, output: Added::load(layer, decoder, around, output)? })
+        Ok(Mlp { inputs: first_half, output: Added::load(layer, decoder, around, output)? })
     }
 
     /// The residual stream `[B, L, D]` with the network's output for `x` added.

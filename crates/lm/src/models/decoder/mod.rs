@@ -10,6 +10,8 @@
 
 mod common;
 mod layers;
+mod recurrent;
+
 use std::fmt::Debug;
 use std::marker::PhantomData;
 
@@ -18,9 +20,7 @@ use mlx_rs::{Array, ops};
 use serde::de::DeserializeOwned;
 
 use crate::LmError;
-use crate::cache::{
-    AttentionStep, CacheSpec, KvSizes, KvSpec, LayerCache, LayerCacheSpec, RotatingSpec,
-};
+use crate::cache::{CacheSpec, KvSizes, KvSpec, LayerCache, LayerCacheSpec, RotatingSpec};
 use crate::device_kernels::{Activation, HeadShape};
 use crate::models::{Architecture, FromConfig, Outline, Scratch};
 use crate::nn::{Embedding, LayerNorm, Linear, Norm, RmsNorm, RopeSpec, scalar, softcap};
@@ -28,11 +28,12 @@ use crate::tensor_list::{Left, TensorList};
 use crate::weights::{Layer, Weights};
 
 pub use crate::nn::{
-    CachedForm, ClippedSwiGlu, ExpertForm, ExpertGroups, GroupRank, LatentSizes, PositionScale,
-    Routing, Score, SharedExpertKind, StoredExperts,
+    CachedForm, ClippedSwiGlu, ExpertForm, ExpertGroups, GatedConvSizes, GroupRank, LatentSizes,
+    PositionScale, Routing, Score, SharedExpertKind, StoredExperts,
 };
 pub use common::{Common, Usual};
-use layers::Block;
+use layers::{Block, Steps};
+pub use recurrent::RecurrentKind;
 
 /// A family of decoders, named by its arguments.
 pub(crate) trait Family: DeserializeOwned + Debug + 'static {
@@ -55,10 +56,13 @@ pub struct Decoder {
     /// Every norm of hidden vectors.
     pub norm: NormKind,
     pub attention: AttentionKind,
+    /// What layers that are recurrent have in place of attention.
+    pub recurrent: Option<RecurrentKind>,
     /// The feed-forward network of layers without experts.
     pub mlp: MlpKind,
     pub experts: Option<ExpertsKind>,
     pub wiring: Wiring,
+    pub names: Names,
     pub output: Output,
     /// The factor of embeddings.
     pub embedding_multiplier: Option<f32>,
@@ -86,6 +90,39 @@ pub struct LayerKind {
     pub position_scale: Option<PositionScale>,
     /// Whether its feed-forward network consists of [`Decoder::experts`].
     pub has_experts: bool,
+    pub mixer: Mixer,
+}
+
+/// What mixes a layer's tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mixer {
+    Attention,
+    /// [`Decoder::recurrent`].
+    Recurrent,
+}
+
+/// What parts of a model are below in the weight files.
+#[derive(Debug, Clone, Copy)]
+pub struct Names {
+    pub embeddings: &'static str,
+    pub layers: &'static str,
+    /// The norm behind the last layer.
+    pub norm: &'static str,
+    /// In a layer.
+    pub attention: &'static str,
+    /// In a layer.
+    pub recurrent: &'static str,
+}
+
+impl Names {
+    /// Those of most families, which are not recurrent.
+    pub const USUAL: Names = Names {
+        embeddings: "model.embed_tokens",
+        layers: "model.layers",
+        norm: "model.norm",
+        attention: "self_attn",
+        recurrent: "recurrent",
+    };
 }
 
 /// A norm, with epsilon.
@@ -141,6 +178,8 @@ pub enum HeadNormKind {
     None,
     /// [`NormKind`] of each head's vector: `q_norm` and `k_norm`.
     OfEach,
+    /// The same, called `q_layernorm` and `k_layernorm`.
+    OfEachInFull,
     /// [`NormKind`] of all heads' vectors together: `q_norm` and `k_norm`.
     OfAll,
     /// A layer norm of each head's vector with a weight of its own: `q_norm` and `k_norm`, of
@@ -185,6 +224,8 @@ pub struct ExpertsKind {
 pub enum MlpInputs {
     /// `gate_proj` and `up_proj`: `activation(gate) * up`.
     Gated { has_bias: bool },
+    /// The same without biases; it and the output may be called `w1`, `w3` and `w2`.
+    GatedOrNumbered,
     /// The same as one matrix, the gate first.
     GatedJoined(Matrix),
     /// `gelu(up)`.
@@ -279,14 +320,18 @@ impl Matrix {
 }
 
 impl Decoder {
-    /// A cache for each layer: of all tokens, or of those in its window.
+    /// A cache for each layer: of all tokens, of those in its window, or of a state.
     fn cache_spec(&self) -> CacheSpec {
         let sizes = Some(self.attention.cache_sizes());
-        let of_layer = |layer: &LayerKind| match layer.window {
+        let attends = |layer: &LayerKind| match layer.window {
             Some(window) => {
                 LayerCacheSpec::Rotating(RotatingSpec { max_size: window as usize, keep: 0, sizes })
             }
             None => LayerCacheSpec::Kv(KvSpec { sizes }),
+        };
+        let of_layer = |layer: &LayerKind| match (layer.mixer, &self.recurrent) {
+            (Mixer::Recurrent, Some(recurrent)) => recurrent.cache_spec(),
+            _ => attends(layer),
         };
         CacheSpec::new(self.layers.iter().map(of_layer).collect())
     }
@@ -322,7 +367,8 @@ impl Decoder {
             Wiring::Sequential { .. } => 3,
             Wiring::Parallel { .. } => 4,
         };
-        let dense = of_hidden * hidden + of_mlp * intermediate + of_heads * (queries + keys_values);
+        let attention = of_heads * (queries + keys_values);
+        let dense = of_hidden * hidden + of_mlp * intermediate;
         let of_experts = |experts: &ExpertsKind| {
             let [count, num_chosen, intermediate] =
                 [experts.count, experts.routing.num_chosen, experts.intermediate]
@@ -331,13 +377,21 @@ impl Decoder {
             let of_activation = if experts.form.swiglu.is_some() { 9 } else { 5 };
             let chosen = num_chosen * (3 * hidden + of_activation * intermediate);
             let shared = experts.shared.map_or(0, |kind| 3 * hidden + 5 * kind.intermediate as u64);
-            chosen.max(shared) + count + 2 * hidden + 2 * (queries + keys_values)
+            chosen.max(shared) + count + 2 * hidden
         };
+        let experts = self.experts.as_ref().map_or(0, of_experts);
+        let attention_before_experts = 2 * (queries + keys_values);
+        let of_attention = (dense + attention).max(match experts {
+            0 => 0,
+            experts => experts + attention_before_experts,
+        });
+        let recurrent = self.recurrent.as_ref().map(RecurrentKind::scratch);
         Scratch {
-            numbers_per_token: dense.max(self.experts.as_ref().map_or(0, of_experts)),
-            recurrent_per_token: 0,
+            numbers_per_token: of_attention,
+            recurrent_per_token: recurrent
+                .map_or(0, |recurrent| dense.max(experts) + recurrent.numbers_per_token),
             numbers_per_key,
-            fixed_numbers: 0,
+            fixed_numbers: recurrent.map_or(0, |recurrent| recurrent.fixed_numbers),
             // Where scores are stored, they are copied beside the sinks, and their shares again.
             heads: heads as u64 * if self.attention.has_sinks { 3 } else { 1 },
             vocab: self.vocab as u64,
@@ -353,13 +407,21 @@ impl Decoder {
         if self.has_further_layers {
             list.leave(Left::OfLayersFrom(self.layers.len(), ""));
         }
-        list.matrix("model.embed_tokens", hidden, vocab);
+        list.matrix(self.names.embeddings, hidden, vocab);
         for (index, kind) in self.layers.iter().enumerate() {
-            let layer = format!("model.layers.{index}");
+            let layer = format!("{}.{index}", self.names.layers);
             for name in self.wiring.norms() {
                 norm.list(&mut list, &format!("{layer}.{name}"), hidden);
             }
-            attention.list(&mut list, &format!("{layer}.self_attn"), norm, hidden);
+            match (kind.mixer, &self.recurrent) {
+                (Mixer::Recurrent, Some(recurrent)) => {
+                    recurrent.list(&mut list, &format!("{layer}.{}", self.names.recurrent), hidden);
+                }
+                _ => {
+                    let path = format!("{layer}.{}", self.names.attention);
+                    attention.list(&mut list, &path, norm, hidden);
+                }
+            }
             match self.experts.filter(|_| kind.has_experts) {
                 Some(ExpertsKind { block, count, intermediate, routing, form, shared }) => {
                     let block = format!("{layer}.{block}");
@@ -376,7 +438,7 @@ impl Decoder {
                 None => mlp.list(&mut list, &format!("{layer}.{}", mlp.block), hidden),
             }
         }
-        norm.list(&mut list, "model.norm", hidden);
+        norm.list(&mut list, self.names.norm, hidden);
         match self.output {
             Output::Tied => {}
             Output::IfStored => list.optional_matrix("lm_head", hidden, vocab),
@@ -443,6 +505,9 @@ impl AttentionKind {
             match self.head_norms {
                 HeadNormKind::None | HeadNormKind::Unweighted { .. } => {}
                 HeadNormKind::OfEach => norm.list(list, &format!("{path}.{name}_norm"), head_dim),
+                HeadNormKind::OfEachInFull => {
+                    norm.list(list, &format!("{path}.{name}_layernorm"), head_dim);
+                }
                 HeadNormKind::OfAll => {
                     norm.list(list, &format!("{path}.{name}_norm"), count * head_dim);
                 }
@@ -464,6 +529,7 @@ impl MlpKind {
     fn list(&self, list: &mut TensorList, path: &str, hidden: i32) {
         let intermediate = self.intermediate;
         match self.inputs {
+            MlpInputs::GatedOrNumbered => return list.numbered_mlp(path, hidden, intermediate),
             MlpInputs::Gated { has_bias } => {
                 Matrix::new("gate_proj", has_bias).list(list, path, hidden, intermediate);
                 Matrix::new("up_proj", has_bias).list(list, path, hidden, intermediate);
@@ -515,14 +581,14 @@ impl<F: Family> FromConfig for DecoderModel<F> {
                 || tensors.leaves(name)
         });
         let embed_tokens =
-            Embedding::load(&mut weights.layer("model.embed_tokens"), vocab, hidden)?;
+            Embedding::load(&mut weights.layer(decoder.names.embeddings), vocab, hidden)?;
         let dtype = embed_tokens.forward(&Array::from_slice(&[0], &[1, 1]))?.dtype();
         let mut layers = Vec::with_capacity(decoder.layers.len());
         for (index, kind) in decoder.layers.iter().enumerate() {
-            let mut layer = weights.layer(format!("model.layers.{index}"));
+            let mut layer = weights.layer(format!("{}.{index}", decoder.names.layers));
             layers.push(Block::load(&mut layer, &decoder, kind)?);
         }
-        let norm = decoder.norm.load(&mut weights.layer("model.norm"), hidden)?;
+        let norm = decoder.norm.load(&mut weights.layer(decoder.names.norm), hidden)?;
         let (has_head, has_bias) = match decoder.output {
             Output::Tied => (false, false),
             Output::Own { has_bias } => (true, has_bias),
@@ -561,23 +627,9 @@ impl<F: Family> Architecture for DecoderModel<F> {
             Some(multiplier) => ops::multiply(embeddings, multiplier)?,
             None => embeddings,
         };
-        // Layers that attend as far back share a step.
-        let mut steps: Vec<([Option<i32>; 2], AttentionStep)> = Vec::new();
+        let mut steps = Steps::default();
         for (layer, cache) in self.layers.iter().zip(caches) {
-            let reach = [layer.window, layer.chunk];
-            let known = steps.iter().position(|(known, _)| *known == reach);
-            let index = match known {
-                Some(index) => index,
-                None => {
-                    let step = match layer.chunk {
-                        Some(chunk) => cache.attention_step_in_chunks(x.dim(1), chunk)?,
-                        None => cache.attention_step(x.dim(1), layer.window)?,
-                    };
-                    steps.push((reach, step));
-                    steps.len() - 1
-                }
-            };
-            x = layer.forward(x, cache, &steps[index].1)?;
+            x = layer.forward(x, cache, &mut steps)?;
         }
         Ok(self.norm.forward(&x)?)
     }

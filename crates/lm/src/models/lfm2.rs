@@ -1,0 +1,169 @@
+//! LFM2 (Liquid AI 2025): short convolutions between gates, and some layers that attend. Reference:
+//! mlx-lm's lfm2.py.
+
+use serde::Deserialize;
+
+use super::decoder::{
+    Around, Common, Decoder, Family, GatedConvSizes, HeadNormKind, Matrix, Mixer, MlpInputs, Names,
+    NormKind, Output, RecurrentKind, Usual, Wiring,
+};
+use crate::LmError;
+use crate::config::{Size, check_positive, check_range};
+
+const USUAL: Usual = Usual { context: 128_000, rope_theta: Some(1_000_000.0), is_tied: true };
+
+/// The fields of config.json.
+#[derive(Debug, Clone, Deserialize)]
+pub struct ModelArgs {
+    #[serde(flatten)]
+    layers: LayerArgs,
+    hidden_size: i64,
+    num_hidden_layers: i64,
+    num_attention_heads: i64,
+    num_key_value_heads: Option<i64>,
+    vocab_size: i64,
+    max_position_embeddings: i64,
+    rope_theta: Option<f64>,
+    rope_parameters: Option<serde_json::Value>,
+    block_dim: i64,
+    block_ff_dim: Option<i64>,
+    intermediate_size: Option<i64>,
+    block_multiple_of: i64,
+    block_ffn_dim_multiplier: Option<f64>,
+    block_auto_adjust_ff_dim: bool,
+}
+
+/// The keys that LFM2 with experts has too.
+#[derive(Debug, Clone, Deserialize)]
+pub(super) struct LayerArgs {
+    norm_eps: f64,
+    conv_bias: bool,
+    #[serde(rename = "conv_L_cache")]
+    conv_l_cache: i64,
+    full_attn_idxs: Option<Vec<i64>>,
+    layer_types: Option<Vec<String>>,
+}
+
+impl Family for ModelArgs {
+    fn decoder(&self) -> Result<Decoder, LmError> {
+        // The residual stream is as wide in both blocks of a layer.
+        let width = self.hidden_size;
+        check_range("block_dim", self.block_dim, width..=width)?;
+        let nested =
+            self.rope_parameters.as_ref().and_then(|rope| rope.get("rope_theta")?.as_f64());
+        let common = Common {
+            hidden_size: width,
+            num_hidden_layers: self.num_hidden_layers,
+            intermediate_size: self.intermediate()?,
+            num_attention_heads: self.num_attention_heads,
+            num_key_value_heads: self.num_key_value_heads,
+            head_dim: None,
+            vocab_size: self.vocab_size,
+            max_position_embeddings: Some(self.max_position_embeddings),
+            rope_theta: nested.or(self.rope_theta),
+            rope_traditional: None,
+            rope_scaling: None,
+            rope_parameters: self.rope_parameters.clone(),
+            partial_rotary_factor: None,
+            layer_types: None,
+            sliding_window: None,
+            tie_word_embeddings: None,
+        };
+        self.layers.decoder(&common)
+    }
+}
+
+impl ModelArgs {
+    /// How wide the feed-forward network is: as named, or two thirds of it with a factor, made up to
+    /// a multiple.
+    fn intermediate(&self) -> Result<i64, LmError> {
+        let Some(named) = self.block_ff_dim.or(self.intermediate_size) else {
+            return Err(LmError::Config {
+                name: "block_ff_dim",
+                value: "nothing".to_owned(),
+                allowed: "this architecture needs it, or intermediate_size".to_owned(),
+            });
+        };
+        let named = i64::from(Size::new("block_ff_dim", 1, 1 << 20).check(named)?);
+        if !self.block_auto_adjust_ff_dim {
+            return Ok(named);
+        }
+        let factor = self.block_ffn_dim_multiplier.unwrap_or(1.0);
+        let factor = f64::from(check_positive("block_ffn_dim_multiplier", factor)?);
+        let multiple = check_range("block_multiple_of", self.block_multiple_of, 1..=1 << 20)?;
+        let adjusted = (factor * (2 * named / 3) as f64) as i64;
+        let adjusted = Size::INTERMEDIATE.check(adjusted)?;
+        let multiple = i64::from(multiple);
+        Ok(multiple * ((i64::from(adjusted) + multiple - 1) / multiple))
+    }
+}
+
+impl LayerArgs {
+    /// The decoder of `common` with these layers.
+    pub(super) fn decoder(&self, common: &Common) -> Result<Decoder, LmError> {
+        let norm = NormKind::Rms(check_positive("norm_eps", self.norm_eps)?);
+        let mut decoder = common.decoder(norm, USUAL)?;
+        decoder.names = Names { norm: "model.embedding_norm", recurrent: "conv", ..Names::USUAL };
+        decoder.wiring = Wiring::Sequential {
+            attention: Around::before("operator_norm"),
+            mlp: Around::before("ffn_norm"),
+        };
+        decoder.attention.head_norms = HeadNormKind::OfEachInFull;
+        decoder.attention.output = Matrix::new("out_proj", false);
+        decoder.mlp.block = "feed_forward";
+        decoder.mlp.inputs = MlpInputs::GatedOrNumbered;
+        decoder.output = Output::Tied;
+        decoder.recurrent = Some(RecurrentKind::GatedConv(GatedConvSizes {
+            channels: decoder.hidden,
+            kernel: check_range("conv_L_cache", self.conv_l_cache, 2..=64)?,
+            has_bias: self.conv_bias,
+        }));
+        for (index, layer) in decoder.layers.iter_mut().enumerate() {
+            layer.mixer = if self.attends(index) { Mixer::Attention } else { Mixer::Recurrent };
+        }
+        self.check_layers(decoder.layers.len())?;
+        Ok(decoder)
+    }
+
+    fn attends(&self, index: usize) -> bool {
+        match (&self.full_attn_idxs, &self.layer_types) {
+            (Some(attending), _) => attending.contains(&(index as i64)),
+            (None, Some(types)) => types.get(index).is_some_and(|kind| kind == "full_attention"),
+            (None, None) => false,
+        }
+    }
+
+    /// Fails unless each layer is of a known kind.
+    fn check_layers(&self, num_layers: usize) -> Result<(), LmError> {
+        let refused = |name, value: String, allowed: &str| {
+            Err(LmError::Config { name, value, allowed: allowed.to_owned() })
+        };
+        match (&self.full_attn_idxs, &self.layer_types) {
+            (Some(attending), _) => {
+                match attending.iter().find(|index| !(0..num_layers as i64).contains(index)) {
+                    Some(other) => {
+                        refused("full_attn_idxs", other.to_string(), "it must name layers")
+                    }
+                    None => Ok(()),
+                }
+            }
+            (None, None) => {
+                refused("layer_types", "nothing".to_owned(), "this architecture needs it")
+            }
+            (None, Some(types)) if types.len() != num_layers => {
+                let allowed = "it must name the type of each layer";
+                refused("layer_types", format!("a list of {}", types.len()), allowed)
+            }
+            (None, Some(types)) => {
+                let is_known = |kind: &&String| *kind == "conv" || *kind == "full_attention";
+                match types.iter().find(|kind| !is_known(kind)) {
+                    Some(other) => {
+                        let allowed = "only conv and full_attention are supported";
+                        refused("layer_types", other.chars().take(80).collect(), allowed)
+                    }
+                    None => Ok(()),
+                }
+            }
+        }
+    }
+}
