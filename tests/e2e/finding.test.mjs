@@ -82,6 +82,36 @@ flow('a word is found in messages, and the message is shown on its branch', {}, 
   assert.equal(await driver.getByText('Heavy ones.').count(), 0, 'the other branch is not shown');
 });
 
+flow('words in a document are found, and the reader opens where they stand', { maxTokens: 8 }, async ({ page }) => {
+  const { driver } = page;
+  await page.button('Model: tiny-chat').waitFor();
+  const filling = 'Each side keeps to what is written here.\n'.repeat(60);
+  const lease = `A deposit is paid.\n${filling}The deposit for the keys is 40 crowns.\n${filling}`;
+  const [chooser] = await Promise.all([driver.waitForEvent('filechooser'), page.button('Attach files').click()]);
+  await chooser.setFiles({ name: 'lease.md', mimeType: 'text/plain', buffer: Buffer.from(lease) });
+  await page.button('Remove lease.md').waitFor();
+  await page.ask('What do the keys cost?');
+  await page.button('New chat').click();
+  await driver.keyboard.press('Control+k');
+  await driver.keyboard.type('deposit crowns');
+  const hit = driver.getByRole('option', { name: /lease\.md: / });
+  await hit.waitFor();
+  assert.deepEqual(await hit.locator('mark').allInnerTexts(), ['deposit', 'crowns']);
+  assert.deepEqual(await findings(driver), []);
+  await hit.click();
+  const reader = page.dialog('lease.md');
+  await reader.getByText('2 of 2', { exact: true }).waitFor();
+  const line = await reader.getByRole('region').evaluate((area) => {
+    const [mark] = CSS.highlights.get('cairn-found-current') ?? [];
+    const [place, around] = [mark.getBoundingClientRect(), area.getBoundingClientRect()];
+    return place.top >= around.top && place.bottom <= around.bottom ? mark.toString() : null;
+  });
+  assert.equal(line, 'deposit', 'the place is in sight');
+  await driver.keyboard.press('Escape');
+  await page.region('Messages').getByText('What do the keys cost?').waitFor();
+  assert.notEqual(await page.focused(), null);
+});
+
 flow('the palette finds commands, models and chats with the keyboard alone', {}, async ({ page }) => {
   const { driver } = page;
   await imported(page);

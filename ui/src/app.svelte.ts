@@ -10,7 +10,7 @@ import { ContextStore } from './chat/context.svelte';
 import { FolderStore } from './chat/folders.svelte';
 import { PersonaStore } from './chat/personas.svelte';
 import { commands, isAvailable } from './commands';
-import { DocumentStore, ofFolder } from './documents/documents.svelte';
+import { DocumentStore, ofConversation, ofFolder } from './documents/documents.svelte';
 import { listFolder, ofFile, type Drop } from './documents/sources';
 import { SearchStore } from './frame/search.svelte';
 import { JobStore } from './jobs/jobs.svelte';
@@ -32,7 +32,7 @@ import {
   type Dropped,
   type Platform,
 } from './platform/platform';
-import type { Event, ModelProblem, NamedCache, Persona } from './platform/wire';
+import type { Event, FoundDocument, ModelProblem, NamedCache, Persona } from './platform/wire';
 import { ServerStore } from './server/server.svelte';
 import { HubAccessStore } from './settings/hubAccess.svelte';
 import { PresetStore } from './settings/presets.svelte';
@@ -288,6 +288,13 @@ export class App {
   openMessage(id: string, messageId: string): void {
     this.navigation.go('chat');
     void this.chat.showMessage(id, messageId);
+  }
+
+  /** Opens a chat at the message that a document stands before, and the document where it has these words. */
+  openDocument(id: string, messageId: string, { document, at_utf16 }: FoundDocument, words: string[]): void {
+    this.openMessage(id, messageId);
+    const place = at_utf16 === null ? null : { at: at_utf16, words };
+    void this.documents.show(document, ofConversation(id), place);
   }
 
   /** Opens the chat above (-1) or below (1) the open one. */

@@ -78,6 +78,7 @@ pub fn typescript() -> String {
         declaration::<wire::FoundModel>(&config),
         declaration::<wire::FoundMessage>(&config),
         declaration::<wire::ExcerptPiece>(&config),
+        declaration::<wire::FoundDocument>(&config),
         declaration::<wire::Folder>(&config),
         declaration::<wire::ChatFileFormat>(&config),
         declaration::<wire::ChatsImported>(&config),

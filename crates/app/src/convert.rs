@@ -352,7 +352,10 @@ pub(crate) fn found(found: cairn_store::FoundConversation) -> wire::FoundMessage
         created_at_ms: found.created_at_ms,
         num_messages: found.num_messages,
         excerpt: found.excerpt.into_iter().map(piece).collect(),
-        document: found.document,
+        document: found.document.map(|found| wire::FoundDocument {
+            document: document(found.document),
+            at_utf16: found.at_utf16,
+        }),
     }
 }
 

@@ -48,3 +48,24 @@ pub(crate) async fn index_older(app: Arc<App>) {
         }
     }
 }
+
+/// Indexes documents for search as they come, until the app closes.
+pub(crate) async fn index_documents(app: Arc<App>) {
+    loop {
+        let next = app.store.index_documents().await;
+        let pause = async {
+            match next {
+                Ok(true) => tokio::time::sleep(PAUSE).await,
+                Ok(false) => app.store.documents_added().await,
+                Err(error) => {
+                    tracing::warn!("documents are not indexed for search yet: {error}");
+                    tokio::time::sleep(RETRY).await;
+                }
+            }
+        };
+        tokio::select! {
+            () = app.closing.cancelled() => return,
+            () = pause => {}
+        }
+    }
+}

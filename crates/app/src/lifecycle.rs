@@ -146,6 +146,7 @@ impl App {
         self.spawn(models::downloads::follow(self.clone()));
         self.spawn(jobs::running::resume(self.clone()));
         self.spawn(finding::index_older(self.clone()));
+        self.spawn(finding::index_documents(self.clone()));
         let app = self.clone();
         self.spawn(async move { follow::release_purged(&app).await });
         if autoload {

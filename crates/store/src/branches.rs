@@ -251,6 +251,7 @@ impl Store {
             .await
             .map_err(|error| self.failed(error))?;
         self.commit(tx).await?;
+        self.new_documents.notify_one();
         Ok(conversation)
     }
 

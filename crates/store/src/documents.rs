@@ -128,7 +128,9 @@ impl Store {
                 .await
                 .map_err(|error| self.failed(error))?;
         }
-        self.commit(tx).await
+        self.commit(tx).await?;
+        self.new_documents.notify_one();
+        Ok(())
     }
 
     /// The documents in the draft of a conversation, in the order in which they were added.

@@ -47,7 +47,9 @@ impl Store {
                 .await
                 .map_err(|error| self.failed(error))?;
         }
-        self.commit(tx).await
+        self.commit(tx).await?;
+        self.new_documents.notify_one();
+        Ok(())
     }
 
     /// The documents of a folder, in the order in which they were added.

@@ -14,6 +14,7 @@
 //! ├── folders                 of conversations, and what those that are begun in one begin with
 //! │   └── folder_documents    files that they begin with, as text; conversation_documents says which have begun with which
 //! ├── message_search          the words of messages (FTS5), for search; search_progress says of which
+//! ├── document_passages       the texts of documents in parts, which document_search has the words of; documents_to_index says which are left
 //! ├── models                  which model folders were used, newest last
 //! ├── model_settings          what a person has set for a model, by its name
 //! ├── model_checks            what opening a model's files once has shown
@@ -85,6 +86,7 @@ mod chunks;
 mod context_cuts;
 mod conversations;
 mod deletion;
+mod document_passages;
 mod documents;
 mod downloads;
 mod error;
@@ -108,6 +110,7 @@ mod result_code;
 mod run;
 mod savings;
 mod search;
+mod search_documents;
 mod search_fill;
 mod search_text;
 mod settings;
@@ -138,6 +141,6 @@ pub use personas::Persona;
 pub use presets::Preset;
 pub use recovery::Recovery;
 pub use savings::{AnsweredWith, Savings};
-pub use search::FoundConversation;
+pub use search::{FoundConversation, FoundDocument};
 pub use store::Store;
 pub use transfer::{Imported, ImportedConversation, ImportedMessage};

@@ -313,11 +313,13 @@ async fn version(connection: &mut SqliteConnection) -> Option<i64> {
 async fn salvage(connection: &mut SqliteConnection) -> Result<Salvaged, sqlx::Error> {
     // Not in one transaction: SQLite would roll it back at the first damaged page.
     let mut salvaged = Salvaged::default();
+    // What search is made of is made again; documents are noted for that as they are copied.
     let tables: Vec<String> = sqlx::query_scalar(
         "select name from main.sqlite_schema
          where type = 'table' and name not like 'sqlite\\_%' escape '\\'
              and name <> '_sqlx_migrations' and name not like 'message\\_search%' escape '\\'
-             and name <> 'search_progress'",
+             and name not like 'document\\_search%' escape '\\'
+             and name not in ('search_progress', 'document_passages', 'documents_to_index')",
     )
     .fetch_all(&mut *connection)
     .await?;

@@ -1,5 +1,5 @@
 //! Search over all conversations: which messages have the words of a query, and the conversations
-//! they are in. Deleted conversations are never found.
+//! they are in. Documents are searched beside them. Deleted conversations are never found.
 
 use std::collections::{HashMap, HashSet};
 
@@ -8,20 +8,21 @@ use sqlx::Row;
 use sqlx::sqlite::SqliteRow;
 
 use crate::messages::role_named;
+use crate::search_documents::FoundDocuments;
 use crate::search_text::{has_words, query, together};
-use crate::{Store, StoreError};
+use crate::{Document, Store, StoreError};
 
 /// Words in up to this many messages are ranked; of those in more the newest messages are taken.
 const MAX_RANKED: usize = 1000;
 /// How many messages of a common word are looked through for other conversations.
 const MAX_READ: usize = 20 * MAX_RANKED;
 /// How many words an excerpt has.
-const EXCERPT_WORDS: u32 = 16;
+pub(crate) const EXCERPT_WORDS: u32 = 16;
 /// Stand around the words that were found in an excerpt: characters that no keyboard has.
-const MARKS: [char; 2] = ['\u{1}', '\u{2}'];
+pub(crate) const MARKS: [char; 2] = ['\u{1}', '\u{2}'];
 const MS_PER_MONTH: f64 = 30.0 * 24.0 * 3600.0 * 1000.0;
 
-/// A conversation with the words of a query in its messages.
+/// A conversation with the words of a query in its messages, or in a document.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FoundConversation {
     /// Its id.
@@ -34,30 +35,21 @@ pub struct FoundConversation {
     pub created_at_ms: i64,
     /// How many of its messages have the words; of a common word only the newest are counted.
     pub num_messages: u32,
-    /// A part of the message, and which pieces of it are words of the query.
+    /// A part of the message or of the document, and which pieces of it are words of the query. Of a
+    /// document that has them in its name only, nothing.
     pub excerpt: Vec<(String, bool)>,
-    /// The name of a document that has the words; then the message is the one that it stands before.
-    pub document: Option<String>,
+    /// The document that has the words; then the message is the one that it stands before.
+    pub document: Option<FoundDocument>,
 }
 
-/// Names of documents, with the message that each stands before: documents of questions, and those that
-/// a conversation begins with, which stand before its first one.
-const DOCUMENT_NAMES: &str = "
-    select name, messages.conversation_id, messages.id, role, messages.created_at_ms
-    from message_documents
-    join documents on documents.id = document_id
-    join messages on messages.id = message_id and messages.deletion_id is null
-    join conversations on conversations.id = messages.conversation_id and deleted_at_ms is null
-    union all
-    select name, messages.conversation_id, messages.id, role, messages.created_at_ms
-    from conversation_documents
-    join folder_documents on folder_documents.id = document_id
-    join conversations on conversations.id = conversation_documents.conversation_id
-        and deleted_at_ms is null
-    join messages on messages.seq = (
-        select min(first.seq) from messages as first
-        where first.conversation_id = conversations.id and role = 'user' and deletion_id is null)
-    order by 5 desc";
+/// A document with the words of a query.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FoundDocument {
+    /// The document.
+    pub document: Document,
+    /// Where the words stand in its text, in UTF-16 code units; none: they are in its name.
+    pub at_utf16: Option<u32>,
+}
 
 /// A message that has the words.
 struct Hit {
@@ -71,51 +63,26 @@ struct Hit {
 }
 
 impl Store {
-    /// The conversations with all words of `text` in one message of any branch, the best first, at
-    /// most `limit`. The last word may be a beginning, unless white space follows it; words in quotation
-    /// marks stand beside each other. Case and accents do not matter. Only whole words of scripts with
-    /// spaces are found, and any characters of others.
+    /// The conversations with all words of `text` in one message of any branch, or in a document, the
+    /// best first, at most `limit`. The last word may be a beginning, unless white space follows it;
+    /// words in quotation marks stand beside each other. Case and accents do not matter. Only whole words
+    /// of scripts with spaces are found, and any characters of others.
     ///
-    /// Conversations with a document whose name has the words come first, the newest before older ones.
-    /// A message that has the words more often and is shorter is better, and a new one up to twice as
-    /// good as an old one. Of words in more than 1,000 messages the newest come first.
+    /// Conversations with a document whose name has the words come first, the newest before older ones;
+    /// then the best messages and documents, two of those for one of these. A message that has the words
+    /// more often and is shorter is better, and a new one up to twice as good as an old one. Of words in
+    /// more than 1,000 messages the newest come first. A conversation is there once for the names of its
+    /// documents or for its messages, and a document once.
     pub async fn search_messages(
         &self,
         text: &str,
         limit: usize,
         now_ms: i64,
     ) -> Result<Vec<FoundConversation>, StoreError> {
-        let named = self.with_documents_named(text).await.map_err(|error| self.failed(error))?;
+        let documents = self.search_documents(text, limit, now_ms);
+        let documents = documents.await.map_err(|error| self.failed(error))?;
         let by_words = self.search_words(text, limit, now_ms).await?;
-        Ok(together_with(named, by_words, limit))
-    }
-
-    /// The conversations with a document whose name has all words.
-    async fn with_documents_named(
-        &self,
-        text: &str,
-    ) -> Result<Vec<FoundConversation>, sqlx::Error> {
-        if text.trim().is_empty() {
-            return Ok(Vec::new());
-        }
-        let rows = sqlx::query(DOCUMENT_NAMES).fetch_all(&self.readers).await?;
-        let mut found = Vec::new();
-        for row in &rows {
-            let name: &str = row.try_get("name")?;
-            if !has_words(name, text) {
-                continue;
-            }
-            found.push(FoundConversation {
-                conversation_id: row.try_get("conversation_id")?,
-                message_id: row.try_get("id")?,
-                role: role_named(row.try_get("role")?)?,
-                created_at_ms: row.try_get("created_at_ms")?,
-                num_messages: 1,
-                excerpt: Vec::new(),
-                document: Some(name.to_owned()),
-            });
-        }
-        Ok(found)
+        Ok(together_with(documents, by_words, limit))
     }
 
     /// The conversations with all words in one message, the best first.
@@ -229,11 +196,13 @@ impl Store {
         Ok(found.collect())
     }
 
-    /// The ids of the conversations that have messages and all words of `text` in their title or in
-    /// one of their messages, as [`Store::search_messages`] finds them; the one with the newest turn
-    /// first. An empty text finds all.
+    /// The ids of the conversations that have messages and all words of `text` in their title, in one
+    /// of their messages or in a document, as [`Store::search_messages`] finds them; the one with the
+    /// newest turn first. An empty text finds all.
     pub async fn search_conversations(&self, text: &str) -> Result<Vec<String>, StoreError> {
         let is_all = text.trim().is_empty();
+        let with_documents = self.conversations_with_documents(text).await;
+        let with_documents = with_documents.map_err(|error| self.failed(error))?;
         // A query without a letter is found in no message.
         let query = query(text).filter(|_| !is_all).unwrap_or_else(|| "\"\"".to_owned());
         let rows: Vec<(String, String, bool)> = sqlx::query_as(
@@ -249,15 +218,15 @@ impl Store {
         .fetch_all(&self.readers)
         .await
         .map_err(|error| self.failed(error))?;
-        let found =
-            rows.into_iter().filter(|(_, title, is_found)| *is_found || has_words(title, text));
+        let found = rows.into_iter().filter(|(id, title, is_found)| {
+            *is_found || has_words(title, text) || with_documents.contains(id)
+        });
         Ok(found.map(|(id, _, _)| id).collect())
     }
 }
 
 fn hit(row: &SqliteRow, now_ms: i64) -> Result<Hit, sqlx::Error> {
     let created_at_ms: i64 = row.try_get("created_at_ms")?;
-    let months = (now_ms.saturating_sub(created_at_ms)).max(0) as f64 / MS_PER_MONTH;
     // FTS5 counts the other way round: the best is the least.
     let relevance = -row.try_get::<f64, _>("score")?;
     Ok(Hit {
@@ -266,8 +235,14 @@ fn hit(row: &SqliteRow, now_ms: i64) -> Result<Hit, sqlx::Error> {
         conversation_id: row.try_get("conversation_id")?,
         role: role_named(row.try_get("role")?)?,
         created_at_ms,
-        score: relevance * (1.0 + 1.0 / (1.0 + months)),
+        score: relevance * newness(created_at_ms, now_ms),
     })
+}
+
+/// How much better something is because it is new.
+pub(crate) fn newness(created_at_ms: i64, now_ms: i64) -> f64 {
+    let months = (now_ms.saturating_sub(created_at_ms)).max(0) as f64 / MS_PER_MONTH;
+    1.0 + 1.0 / (1.0 + months)
 }
 
 /// The first message of each conversation, and how many it has.
@@ -286,31 +261,32 @@ fn best_of_each(hits: Vec<Hit>) -> Vec<(Hit, u32)> {
     best
 }
 
-/// Those with documents before the others, each conversation once. Names take a third of the places, and
-/// more only where messages leave them.
+/// Names before the others: they take a third of the places, and more only where the others leave them.
 fn together_with(
-    named: Vec<FoundConversation>,
-    mut by_words: Vec<FoundConversation>,
+    documents: FoundDocuments,
+    by_words: Vec<FoundConversation>,
     limit: usize,
 ) -> Vec<FoundConversation> {
-    let most_named = (limit / 3).max(limit.saturating_sub(by_words.len()));
-    let mut seen = HashSet::new();
-    let once = named.into_iter().filter(|found| seen.insert(found.conversation_id.clone()));
-    let mut all: Vec<FoundConversation> = Vec::new();
-    for named in once.take(most_named) {
-        let id = &named.conversation_id;
-        all.push(match by_words.iter().position(|found| found.conversation_id == *id) {
-            Some(index) => FoundConversation { document: named.document, ..by_words.remove(index) },
-            None => named,
-        });
+    let FoundDocuments { mut named, with_words } = documents;
+    let num_others = by_words.len() + with_words.len();
+    named.truncate((limit / 3).max(limit.saturating_sub(num_others)));
+    let is_named: HashSet<String> = named.iter().map(|one| one.conversation_id.clone()).collect();
+    let mut messages = by_words.into_iter().filter(|one| !is_named.contains(&one.conversation_id));
+    let mut documents = with_words.into_iter();
+    loop {
+        let before = named.len();
+        named.extend(messages.by_ref().take(2));
+        named.extend(documents.next());
+        if named.len() == before || named.len() >= limit {
+            break;
+        }
     }
-    all.extend(by_words);
-    all.truncate(limit);
-    all
+    named.truncate(limit);
+    named
 }
 
 /// The pieces of an excerpt as SQLite marks it, with single spaces.
-fn pieces(marked: &str) -> Vec<(String, bool)> {
+pub(crate) fn pieces(marked: &str) -> Vec<(String, bool)> {
     let mut pieces: Vec<(String, bool)> = Vec::new();
     let mut is_word = false;
     for part in together(marked).split_inclusive(MARKS) {

@@ -64,10 +64,23 @@ fn is_unspaced(character: char) -> bool {
         | 0xFF66..=0xFFDC | 0x1B000..=0x1B16F | 0x20000..=0x3FFFF)
 }
 
-/// A query in FTS5's language; none without a letter or digit. Each word is looked for, in any order;
-/// what stands in quotation marks as it stands there; the last word is also taken for the beginning of
-/// one.
+/// A word or a phrase of a query.
+pub(crate) struct Phrase {
+    /// As it was typed.
+    pub words: String,
+    /// In FTS5's language.
+    pub query: String,
+}
+
+/// A query in FTS5's language; none without a letter or digit.
 pub(crate) fn query(text: &str) -> Option<String> {
+    let queries: Vec<String> = phrases(text).into_iter().map(|phrase| phrase.query).collect();
+    (!queries.is_empty()).then(|| queries.join(" "))
+}
+
+/// What is looked for: each word, in any order; what stands in quotation marks as it stands there; the
+/// last word is also taken for the beginning of one.
+pub(crate) fn phrases(text: &str) -> Vec<Phrase> {
     let is_quote = |character| matches!(character, '"' | '“' | '”' | '„' | '«' | '»');
     let mut phrases = Vec::new();
     let num_parts = text.split(is_quote).count();
@@ -82,10 +95,10 @@ pub(crate) fn query(text: &str) -> Option<String> {
         let word = |(place, word): (usize, &&str)| phrase(word, is_open && place == last);
         phrases.extend(words.iter().enumerate().filter_map(word));
     }
-    (!phrases.is_empty()).then(|| phrases.join(" "))
+    phrases
 }
 
-fn phrase(words: &str, is_beginning: bool) -> Option<String> {
+fn phrase(words: &str, is_beginning: bool) -> Option<Phrase> {
     if !words.contains(char::is_alphanumeric) {
         return None;
     }
@@ -93,7 +106,8 @@ fn phrase(words: &str, is_beginning: bool) -> Option<String> {
     let end = words.chars().rev().take_while(|character| character.is_alphanumeric());
     let length = end.take_while(|character| !is_unspaced(*character)).count();
     let star = if is_beginning && length >= MIN_BEGINNING { "*" } else { "" };
-    Some(format!("\"{}\"{star}", apart(&words)))
+    let query = format!("\"{}\"{star}", apart(&words));
+    Some(Phrase { words, query })
 }
 
 /// Whether a title has all words of a query, in any order; case and accents do not matter.

@@ -13,6 +13,7 @@ use sqlx::sqlite::{
     SqliteQueryResult, SqliteSynchronous,
 };
 use sqlx::{Connection, Row, Sqlite, SqliteConnection, Transaction};
+use tokio::sync::Notify;
 
 use crate::deletion::purge_run;
 use crate::other_writers::OtherWriters;
@@ -39,6 +40,8 @@ pub struct Store {
     pub(crate) readers: SqlitePool,
     pub(crate) run: Run,
     pub(crate) other_writers: OtherWriters,
+    /// Says that documents were added, which are not indexed for search yet.
+    pub(crate) new_documents: Notify,
 }
 
 impl Store {
@@ -73,7 +76,14 @@ impl Store {
         let readers = pool_options()
             .max_connections(MAX_READERS)
             .connect_lazy_with(connect_options(path).pragma("query_only", "on"));
-        Ok(Store { path: path.to_owned(), writer, readers, run, other_writers })
+        Ok(Store {
+            path: path.to_owned(),
+            writer,
+            readers,
+            run,
+            other_writers,
+            new_documents: Notify::new(),
+        })
     }
 
     /// A new database in memory, which exists as long as this value does. Nothing of it is ever
@@ -99,6 +109,7 @@ impl Store {
             readers: pool,
             run: Run::in_memory(),
             other_writers: OtherWriters::default(),
+            new_documents: Notify::new(),
         })
     }
 

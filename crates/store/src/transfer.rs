@@ -193,6 +193,7 @@ impl Store {
             .await
             .map_err(failed)?;
         self.commit(tx).await?;
+        self.new_documents.notify_one();
         Ok(Imported::Added(ids.conversation))
     }
 }

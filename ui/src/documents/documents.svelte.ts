@@ -53,6 +53,14 @@ export interface Shown {
   document: Document;
   text: string | null;
   problem: string | null;
+  /** What is shown of it first. */
+  place: Place | null;
+}
+
+/** Words that a search has found in a text, and where the first of them stands. */
+export interface Place {
+  at: number;
+  words: string[];
 }
 
 /** When the reading of a draft began, and what was said last of the time left. */
@@ -365,12 +373,12 @@ export class DocumentStore {
   }
 
   /** Shows the text of a document, of the open chat if nothing else is named. */
-  async show(document: Document, of: DocumentsOf | null = this.#open): Promise<void> {
+  async show(document: Document, of: DocumentsOf | null = this.#open, place: Place | null = null): Promise<void> {
     const { chat, platform } = this.#options;
     // A chat that is not made yet begins with what its folder has.
     of ??= chat.newFolderId === null ? null : ofFolder(chat.newFolderId);
     if (of === null) return;
-    this.shown = { document, text: null, problem: null };
+    this.shown = { document, text: null, problem: null, place };
     try {
       const reply = await platform.call({ type: 'get_document', of, document_id: document.id });
       if (reply.type !== 'document_text') throw new Error(strings.connection.unexpectedReply);

@@ -4,7 +4,7 @@ import type { App } from '../app.svelte';
 import { titleOf } from '../chat/conversations.svelte';
 import { commands, isAvailable } from '../commands';
 import { shortModelName } from '../status/engine';
-import type { ExcerptPiece } from '../platform/wire';
+import type { ExcerptPiece, FoundDocument } from '../platform/wire';
 import { strings } from '../text';
 import { shortcutText } from '../ui/shortcuts';
 
@@ -34,6 +34,9 @@ const MOST_CHATS = 6;
 const MOST_OTHERS = 5;
 const MOST_MESSAGES = 8;
 const MOST_SAVED = 3;
+/** Signs of Markdown in a text whose lines are joined: of emphasis, code, headings and quotes, and where links lead. */
+const SIGNS =
+  /\*+(?=\S)|(?<=\S)\*+|`+|~~|(?<![\p{L}\p{N}_])_+(?=\S)|(?<=\S)_+(?![\p{L}\p{N}_])|(?<=^…?|\s)(?:#{1,6}|>) |!?\[(?=[^\]]*\]\()|\]\([^)]*\)/gu;
 /** Where messages stand among groups by their best match: behind words that begin as the query does. */
 const MESSAGES_MATCH = 1.5;
 
@@ -90,7 +93,7 @@ export function paletteGroups(app: App, query: string): PaletteGroup[] {
     group(words.startingPoints, startingPointEntries(app), query, MOST_OTHERS),
     group(words.models, [...modelEntries(app), ...downloadEntries(app)], query, MOST_OTHERS),
     group(words.actions, commandEntries(app), query, MOST_OTHERS),
-    { name: words.messages, entries: messageEntries(app), match: MESSAGES_MATCH },
+    { name: words.messages, entries: messageEntries(app, query.trim()), match: MESSAGES_MATCH },
     // Behind the chats themselves, also where their titles match as well.
     { ...group(words.savedContext, savedEntries(app), query, MOST_SAVED), match: 0 },
   ]);
@@ -130,8 +133,8 @@ function chatEntries({ chat, navigation }: App, isOfList: boolean): PaletteEntry
   });
 }
 
-/** A message of each chat that says what is looked for, or that a document of such a name stands before. */
-function messageEntries(app: App): PaletteEntry[] {
+/** A message of each chat that says what is looked for, and documents that have it in their name or their text. */
+function messageEntries(app: App, query: string): PaletteEntry[] {
   const { chat, search } = app;
   const entries: PaletteEntry[] = [];
   for (const { conversation_id: id, message_id, excerpt, document, num_messages, created_at_ms } of search.found) {
@@ -140,22 +143,62 @@ function messageEntries(app: App): PaletteEntry[] {
     if (!conversation) continue;
     const ago = strings.pieces.ago(created_at_ms, Date.now());
     entries.push({
-      id: `message-${message_id}`,
+      id: `message-${message_id}-${document?.document.id ?? ''}`,
       label: titleOf(conversation),
-      excerpt:
-        document === null
-          ? excerpt
-          : [
-              { text: strings.palette.document, is_match: false },
-              { text: document, is_match: true },
-            ],
+      excerpt: document === null ? withoutSignsIn(excerpt) : documentExcerpt(document, excerpt, query),
       detail: num_messages > 1 ? `${strings.palette.moreMessages(num_messages - 1)} · ${ago}` : ago,
       keys: '',
       conversationId: id,
-      run: () => app.openMessage(id, message_id),
+      run: () => {
+        if (document === null) app.openMessage(id, message_id);
+        else app.openDocument(id, message_id, document, wordsAt(excerpt));
+      },
     });
   }
   return entries.slice(0, MOST_MESSAGES);
+}
+
+/** A document's name; before what it says, or with the words that are in it marked. */
+function documentExcerpt(
+  { document, at_utf16 }: FoundDocument,
+  excerpt: ExcerptPiece[],
+  query: string,
+): ExcerptPiece[] {
+  const plain = (text: string): ExcerptPiece => ({ text, is_match: false });
+  if (at_utf16 === null) return [plain(strings.palette.document), ...matchesIn(document.name, query)];
+  return [plain(`${document.name}: `), ...excerpt];
+}
+
+/** The words that stand at the place of an excerpt: the first that was found, and those that follow it. */
+export function wordsAt(excerpt: ExcerptPiece[]): string[] {
+  const words: string[] = [];
+  for (const piece of excerpt) {
+    if (piece.is_match) words.push(piece.text);
+    else if (words.length > 0 && piece.text.trim() !== '') break;
+  }
+  return words;
+}
+
+/** A part of an answer as it is read: without the signs of Markdown, which may stand around words that were found. */
+export function withoutSignsIn(excerpt: ExcerptPiece[]): ExcerptPiece[] {
+  const text = excerpt.map((piece) => piece.text).join('');
+  const isMatch = excerpt.flatMap((piece) => Array.from({ length: piece.text.length }, () => piece.is_match));
+  const pieces: ExcerptPiece[] = [];
+  let at = 0;
+  const keep = (end: number) => {
+    for (; at < end; at++) {
+      const last = pieces.at(-1);
+      const is_match = isMatch[at] ?? false;
+      if (last?.is_match === is_match) last.text += text[at];
+      else pieces.push({ text: text[at] ?? '', is_match });
+    }
+  };
+  for (const sign of text.matchAll(SIGNS)) {
+    keep(sign.index);
+    at = sign.index + sign[0].length;
+  }
+  keep(text.length);
+  return pieces;
 }
 
 /** The saved context of chats, by their titles. */

@@ -1,8 +1,9 @@
 // Looking for words in the messages of all chats, and opening what was found.
 import { fireEvent, screen, within } from '@testing-library/svelte';
 import { expect, test } from 'vitest';
-import { bootstrap, conversation, FakePlatform, gate, message, settle } from '../testing/fake';
-import type { FoundMessage, Reply } from '../platform/wire';
+import { bootstrap, conversation, FakePlatform, gate, message, settle, textDocument } from '../testing/fake';
+import type { ExcerptPiece, FoundMessage, Reply } from '../platform/wire';
+import { withoutSignsIn } from './palette';
 import { drawn, openWindow, useWindow } from '../testing/window';
 
 useWindow();
@@ -56,7 +57,7 @@ test('messages are found beside titles, and open where they are', async () => {
   const { app, group, platform, type } = await open();
   platform.answers.search_messages = reply([found('a', { num_messages: 3 }), found('gone')]);
   await type('igneous');
-  const messages = group('In messages') as HTMLElement;
+  const messages = group('In messages and documents') as HTMLElement;
   expect(within(messages).getAllByRole('option', { hidden: true })).toHaveLength(1);
   expect(within(messages).getByText('igneous').tagName).toBe('MARK');
   expect(messages.textContent).toContain('+2 more');
@@ -70,6 +71,62 @@ test('messages are found beside titles, and open where they are', async () => {
   await drawn();
   const shown = document.querySelector<HTMLElement>('[data-goal="m-a"]');
   expect([shown?.dataset.isMarked, document.activeElement === shown]).toEqual(['true', true]);
+});
+
+test('a part of an answer is shown without signs of Markdown', () => {
+  const piece = (text: string, is_match = false) => ({ text, is_match });
+  const check = (given: ExcerptPiece[], expected: ExcerptPiece[]) => expect(withoutSignsIn(given)).toEqual(expected);
+  check(
+    [piece('…is **'), piece('igneous', true), piece('**, `fine` and _old_')],
+    [piece('…is '), piece('igneous', true), piece(', fine and old')],
+  );
+  check(
+    [piece('…# Kinds of '), piece('rock', true), piece(' ## Old > said')],
+    [piece('…Kinds of '), piece('rock', true), piece(' Old said')],
+  );
+  check(
+    [piece('see [the '), piece('rock', true), piece('](https://a.example/b_c) there')],
+    [piece('see the '), piece('rock', true), piece(' there')],
+  );
+  check(
+    [piece('2 * 3, a_'), piece('b_c', true), piece(' [1]')],
+    [piece('2 * 3, a_'), piece('b_c', true), piece(' [1]')],
+  );
+});
+
+test('a document that has the words opens at their place', async () => {
+  const { app, group, platform, type } = await open();
+  const lease = textDocument('lease');
+  const excerpt = [
+    { text: '…the ', is_match: false },
+    { text: 'security', is_match: true },
+    { text: ' ', is_match: false },
+    { text: 'deposit', is_match: true },
+    { text: ' is…', is_match: false },
+  ];
+  const text = 'A security deposit.\nOf the security deposit is said more.';
+  platform.answers.search_messages = reply([
+    found('a'),
+    found('a', { document: { document: lease, at_utf16: 27 }, excerpt }),
+    found('b', { document: { document: textDocument('deposit'), at_utf16: null }, excerpt: [] }),
+  ]);
+  platform.answers.get_document = { type: 'document_text', document: lease, text };
+  await type('security deposit');
+  const hits = within(group('In messages and documents') as HTMLElement).getAllByRole('option', { hidden: true });
+  expect(hits.map(({ textContent }) => textContent?.includes('lease.txt: …the security deposit is…'))).toEqual([
+    false,
+    true,
+    false,
+  ]);
+  expect(hits[2]?.textContent).toContain('Document: deposit.txt');
+  await fireEvent.click(hits[1] as HTMLElement);
+  await settle();
+  await drawn();
+  expect(app.chat.selectedId).toBe('a');
+  expect(platform.asked).toContainEqual({ type: 'show_message', conversation_id: 'a', message_id: 'm-a' });
+  const reader = screen.getByRole('dialog', { name: 'lease.txt' });
+  expect(within(reader).getByRole<HTMLInputElement>('searchbox').value).toBe('security deposit');
+  expect(within(reader).getByText('2 of 2')).toBeTruthy();
 });
 
 test('the chosen entry stays chosen when messages come', async () => {

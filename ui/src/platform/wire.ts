@@ -1006,7 +1006,7 @@ is_mlx: boolean, parameters: number | null, quantization_bits: number | null,
 model_type: string | null, updated_at_ms: number | null, };
 
 /**
- * A conversation with the words of a search in its messages, or in the name of a document.
+ * A conversation with the words of a search in its messages, or in a document.
  */
 export type FoundMessage = { conversation_id: string,
 /**
@@ -1018,13 +1018,13 @@ message_id: string, role: Role, created_at_ms: number,
  */
 num_messages: number,
 /**
- * A part of the message.
+ * A part of the message or of the document; empty if the words are in the document's name.
  */
 excerpt: Array<ExcerptPiece>,
 /**
- * The document that has the words in its name; the message is the one that it stands before.
+ * The document that has the words; the message is the one that it stands before.
  */
-document: string | null, };
+document: FoundDocument | null, };
 
 /**
  * A piece of an excerpt.
@@ -1034,6 +1034,15 @@ export type ExcerptPiece = { text: string,
  * It is what was searched for.
  */
 is_match: boolean, };
+
+/**
+ * A document with the words of a search.
+ */
+export type FoundDocument = { document: Document,
+/**
+ * Where the words stand in its text, in UTF-16 code units; none: they are in its name.
+ */
+at_utf16: number | null, };
 
 /**
  * A folder of conversations.

@@ -3,9 +3,9 @@
 use serde::{Deserialize, Serialize};
 use ts_rs::TS;
 
-use super::Role;
+use super::{Document, Role};
 
-/// A conversation with the words of a search in its messages, or in the name of a document.
+/// A conversation with the words of a search in its messages, or in a document.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, TS)]
 pub struct FoundMessage {
     pub conversation_id: String,
@@ -16,10 +16,18 @@ pub struct FoundMessage {
     pub created_at_ms: i64,
     /// How many messages of the conversation have the words.
     pub num_messages: u32,
-    /// A part of the message.
+    /// A part of the message or of the document; empty if the words are in the document's name.
     pub excerpt: Vec<ExcerptPiece>,
-    /// The document that has the words in its name; the message is the one that it stands before.
-    pub document: Option<String>,
+    /// The document that has the words; the message is the one that it stands before.
+    pub document: Option<FoundDocument>,
+}
+
+/// A document with the words of a search.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, TS)]
+pub struct FoundDocument {
+    pub document: Document,
+    /// Where the words stand in its text, in UTF-16 code units; none: they are in its name.
+    pub at_utf16: Option<u32>,
 }
 
 /// A piece of an excerpt.

@@ -107,7 +107,10 @@ async fn conversations_are_found_by_the_names_of_their_documents() {
     store.add_draft_documents(&own, &[document("lease.md", "A lease.")], 3).await.unwrap();
     let found = async |text: &str| {
         let found = store.search_messages(text, 10, 100).await.unwrap();
-        found.into_iter().map(|one| (one.conversation_id, one.document)).collect::<Vec<_>>()
+        found
+            .into_iter()
+            .map(|one| (one.conversation_id, one.document.map(|found| found.document.name)))
+            .collect::<Vec<_>>()
     };
     assert_eq!(found("lease").await, [], "it is in the draft still");
     turn(&store, &own, "Who leases?", "3").await;

@@ -1,7 +1,7 @@
 //! Searching conversations, and keeping the index equal to the messages.
 
 use super::*;
-use crate::{FoundConversation, ImportedConversation, ImportedMessage};
+use crate::{DocumentKind, FoundConversation, ImportedConversation, ImportedMessage, NewDocument};
 use cairn_chat::Role;
 
 const NOW_MS: i64 = 1_000_000_000_000;
@@ -234,4 +234,125 @@ async fn messages_of_an_earlier_version_are_indexed_in_parts() {
     assert_eq!(store.indexed_share().await.unwrap(), 1.0);
     assert_eq!(found(&store, "stone").await, [new]);
     check_index(&scratch).await;
+}
+
+fn document(name: &str, text: &str) -> NewDocument {
+    NewDocument { name: name.to_owned(), kind: DocumentKind::Text, text: text.to_owned() }
+}
+
+/// A conversation with a document before its question.
+async fn chat_about(store: &Store, name: &str, text: &str) -> String {
+    let id = store.create_conversation(1).await.unwrap().id;
+    store.add_draft_documents(&id, &[document(name, text)], 2).await.unwrap();
+    turn(store, &id, "What does it say?", "This and that.").await;
+    id
+}
+
+/// The documents that have the words, with what stands at the place that was found.
+async fn places(store: &Store, query: &str, text: &str) -> Vec<(String, String)> {
+    let units: Vec<u16> = text.encode_utf16().collect();
+    let found = search(store, query).await.into_iter().filter_map(|found| found.document);
+    let place = |at: u32| String::from_utf16_lossy(&units[at as usize..]);
+    let places = found.map(|found| {
+        let place = found.at_utf16.map(place).unwrap_or_default();
+        (found.document.name, place.chars().take(9).collect())
+    });
+    places.collect()
+}
+
+#[tokio::test]
+async fn a_document_is_found_by_its_words_with_their_place() {
+    let scratch = Scratch::new();
+    let store = scratch.open().await;
+    let filling = "Es gilt, was 𝄞 hier steht.\n".repeat(500);
+    let text =
+        format!("Vertrag\n{filling}Die Kündigungsfrist beträgt drei Monate.\n{filling}出租人模型");
+    let contract = chat_about(&store, "lease.txt", &text).await;
+    assert_eq!(places(&store, "Monate", &text).await, [], "it is indexed behind its chat");
+    while store.index_documents().await.unwrap() {}
+
+    let name = || "lease.txt".to_owned();
+    for (query, expected) in [
+        ("kundigungsfrist", "Kündigung"),
+        ("drei monate", "drei Mona"),
+        ("\"beträgt drei\"", "beträgt d"),
+        ("vertrag", "Vertrag\nE"),
+        // Far apart, and one of them in the name only.
+        ("vertrag kündigungs", "Kündigung"),
+        ("lease monate", "Monate.\nE"),
+        ("模型", "模型"),
+        ("lease", ""),
+    ] {
+        assert_eq!(places(&store, query, &text).await, [(name(), expected.to_owned())], "{query}");
+    }
+    assert_eq!(places(&store, "monate nirgends", &text).await, []);
+    let hit = search(&store, "kündigungsfrist").await.remove(0);
+    assert_eq!(hit.message_id, store.branch(&contract).await.unwrap()[0].id);
+    let piece = |text: &str, is_word| (text.to_owned(), is_word);
+    assert!(hit.excerpt.contains(&piece("Kündigungsfrist", true)), "{:?}", hit.excerpt);
+    assert_eq!(store.search_conversations("drei monate").await.unwrap(), [contract]);
+}
+
+#[tokio::test]
+async fn documents_and_messages_are_found_beside_each_other() {
+    let scratch = Scratch::new();
+    let store = scratch.open().await;
+    let says = chat(&store, "says", "Where is the quarry?", "There.").await;
+    let has = chat_about(&store, "map.txt", "A quarry in the woods.").await;
+    let folder = store.create_folder("Stones", 0).await.unwrap().id;
+    let documents = [document("stones.txt", "Each quarry has a number.")];
+    store.add_folder_documents(&folder, &documents, 5).await.unwrap();
+    let mut begun = String::new();
+    for at_ms in [10, 11] {
+        begun = store.create_conversation_in(at_ms, &folder, "").await.unwrap().id;
+        turn(&store, &begun, "Which?", "All.").await;
+    }
+    while store.index_documents().await.unwrap() {}
+    let mut ids = found(&store, "quarry").await;
+    assert_eq!(ids[0], says, "what was said comes first");
+    let mut expected = vec![says.clone(), has.clone(), begun.clone()];
+    expected.sort();
+    ids.sort();
+    assert_eq!(ids, expected, "what two chats begin with is found once, in the newer one");
+    store.delete_conversation(&has, 20).await.unwrap();
+    assert!(!found(&store, "quarry").await.contains(&has));
+    assert!(store.purge_conversation(&has, 20).await.unwrap());
+    assert_eq!(scratch.scalar::<i64>("select count(*) from document_passages").await, 1);
+    scratch
+        .execute(
+            "insert into document_search (document_search, rank) values ('integrity-check', 1)",
+        )
+        .await;
+    store.close().await.unwrap();
+    let file = std::fs::read(scratch.database()).unwrap();
+    let has = |word: &[u8]| file.windows(word.len()).any(|window| window == word);
+    assert!(has(b"quarry") && !has(b"woods"), "nothing of a purged document stays in the file");
+}
+
+#[tokio::test]
+async fn a_long_document_is_indexed_in_parts() {
+    let scratch = Scratch::new();
+    let store = scratch.open().await;
+    let text = format!("{} zebrawood", "word ".repeat(60_000));
+    chat_about(&store, "long.txt", &text).await;
+    assert!(store.index_documents().await.unwrap());
+    assert_eq!(places(&store, "zebrawood", &text).await, []);
+    store.close().await.unwrap();
+    let store = scratch.open().await;
+    let mut num_parts = 1;
+    while store.index_documents().await.unwrap() {
+        num_parts += 1;
+    }
+    assert_eq!(num_parts, 3);
+    let expected = ("long.txt".to_owned(), "zebrawood".to_owned());
+    assert_eq!(places(&store, "zebrawood", &text).await, [expected]);
+    // As the migration leaves a database that had documents.
+    scratch
+        .execute(
+            "delete from document_passages;
+             insert into documents_to_index (document_id) select id from documents;",
+        )
+        .await;
+    while store.index_documents().await.unwrap() {}
+    assert_eq!(places(&store, "zebrawood", &text).await.len(), 1);
 }

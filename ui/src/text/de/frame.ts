@@ -144,7 +144,7 @@ export const palette: Catalogue['palette'] = {
   models: 'Modelle',
   actions: 'Befehle',
   ask: 'Fragen',
-  messages: 'In Nachrichten',
+  messages: 'In Nachrichten und Dokumenten',
   savedContext: 'Gesicherter Kontext',
   savedContextOf: (title) => `Gesicherter Kontext von ${title}`,
   document: 'Dokument: ',

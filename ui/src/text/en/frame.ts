@@ -146,7 +146,7 @@ export const palette = {
   models: 'Models',
   actions: 'Actions',
   ask: 'Ask',
-  messages: 'In messages',
+  messages: 'In messages and documents',
   savedContext: 'Saved context',
   savedContextOf: (title: string) => `Saved context of ${title}`,
   document: 'Document: ',
