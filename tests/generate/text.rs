@@ -2,7 +2,7 @@
 
 use cairn_chat::{FinishReason, SamplingParams};
 use cairn_lm::{
-    Draft, GenerateOptions, Generated, Input, LoadedModel, Sampling, Stops, StreamRequest,
+    Draft, Drafter, GenerateOptions, Generated, Input, LoadedModel, Sampling, Stops, StreamRequest,
     generate, stream_generate,
 };
 use mlx_rs::Array;
@@ -145,7 +145,7 @@ fn a_draft_model_changes_no_text() {
     let (whole, prompt) = (whole(&loaded), prompt(&loaded));
     let draft = Some(Draft { model: &loaded.model, caches: &mut Vec::new() });
     let request = StreamRequest {
-        draft,
+        drafter: draft.map(Drafter::Model),
         options: options(60),
         stops: Stops::default(),
         ..StreamRequest::new(&loaded, &prompt)

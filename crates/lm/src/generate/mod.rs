@@ -1,7 +1,7 @@
 //! Generation for one prompt: prefill in chunks, then decode token by token.
 //!
 //! The functions have mlx-lm's names. [`generate_step`] reads a prompt into caches and returns a
-//! [`TokenStream`] of token ids; [`speculative_generate_step`] does the same with a draft model.
+//! [`TokenStream`] of token ids; [`speculative_generate_step`] does the same with a drafter.
 //! [`stream_generate`] decodes the ids to text, with one [`GenerationResponse`] per token, and
 //! applies stop rules; [`generate`] collects its responses.
 
@@ -36,7 +36,8 @@ pub use prefill::Input;
 pub use reader::PromptReader;
 pub use response::{Generated, GenerationResponse};
 pub use speculative::{
-    Acceptance, Draft, SpeculativeStream, check_vocabularies, speculative_generate_step,
+    Acceptance, Draft, Drafter, PromptLookup, SpeculativeStream, check_vocabularies,
+    speculative_generate_step,
 };
 pub use stream::{ResponseStream, StreamRequest, generate, stream_generate};
 pub use text::{AnswerEnd, AnswerStep, AnswerText, Stops};

@@ -8,7 +8,8 @@ use super::history::History;
 use super::prefill::{Forward, prefill_chunks};
 use super::tokens::TokenStream;
 use super::{
-    GenerateOptions, Sampling, check_tokens, make_caches, num_cached, token_array, token_limit,
+    GenerateOptions, Input, PromptLookup, Sampling, SpeculativeStream, check_tokens, make_caches,
+    num_cached, token_array, token_limit,
 };
 use crate::LmError;
 use crate::cache::LayerCache;
@@ -97,6 +98,20 @@ impl PromptReader {
         let hidden = self.model.forward(&last, &mut self.caches)?;
         let PromptReader { model, caches, sampling, history, options, .. } = self;
         TokenStream::start(model, caches, sampling, history, options, &hidden)
+    }
+
+    /// As [`PromptReader::start`], with proposals that are looked up in the prompt, behind
+    /// `cached_tokens`, and in the answer.
+    pub fn start_with_lookup(
+        mut self,
+        lookup: PromptLookup,
+        cached_tokens: &[u32],
+    ) -> Result<SpeculativeStream, LmError> {
+        self.read(self.num_left())?;
+        let PromptReader { model, tokens, caches, sampling, history, options, .. } = self;
+        let input = Input { tokens: &tokens, embeddings: None, cached_tokens };
+        let main = (model, caches);
+        SpeculativeStream::with_lookup(lookup, main, &input, sampling, history, options)
     }
 
     fn read_range(&mut self, range: Range<usize>) -> Result<(), LmError> {

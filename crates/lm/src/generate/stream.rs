@@ -1,4 +1,4 @@
-//! Streaming generation of text, with stop rules, statistics and an optional draft model.
+//! Streaming generation of text, with stop rules, statistics and an optional drafter.
 
 use std::time::Instant;
 
@@ -8,8 +8,9 @@ use mlx_rs::Array;
 use super::response::Clock;
 use super::text::AnswerText;
 use super::{
-    Acceptance, Draft, GenerateOptions, Generated, GenerationResponse, Input, OnProgress, Sampled,
-    Sampling, SpeculativeStream, Stops, TokenStream, generate_step, speculative_generate_step,
+    Acceptance, Drafter, GenerateOptions, Generated, GenerationResponse, Input, OnProgress,
+    Sampled, Sampling, SpeculativeStream, Stops, TokenStream, generate_step,
+    speculative_generate_step,
 };
 use crate::cache::LayerCache;
 use crate::{LmError, LoadedModel};
@@ -28,8 +29,8 @@ pub struct StreamRequest<'a> {
     /// and [`ResponseStream::into_caches`] returns them; on an error they are as [`generate_step`]
     /// leaves them.
     pub caches: Option<&'a mut Vec<LayerCache>>,
-    /// A draft model for speculative decoding.
-    pub draft: Option<Draft<'a>>,
+    /// What proposes tokens, for speculative decoding.
+    pub drafter: Option<Drafter<'a>>,
     /// Called with the progress of the prefill.
     pub on_progress: Option<OnProgress<'a>>,
 }
@@ -43,7 +44,7 @@ impl<'a> StreamRequest<'a> {
             stops: Stops::of(loaded),
             options: GenerateOptions::default(),
             caches: None,
-            draft: None,
+            drafter: None,
             on_progress: None,
         }
     }
@@ -72,7 +73,7 @@ pub fn stream_generate(
     loaded: &LoadedModel,
     request: StreamRequest<'_>,
 ) -> Result<ResponseStream, LmError> {
-    let StreamRequest { input, sampling, stops, options, caches, draft, on_progress } = request;
+    let StreamRequest { input, sampling, stops, options, caches, drafter, on_progress } = request;
     if options.max_tokens == 0 {
         return Err(LmError::OutOfRange {
             name: "max_tokens",
@@ -93,7 +94,7 @@ pub fn stream_generate(
     let mut go_on = |_, _| std::ops::ControlFlow::Continue(());
     let on_progress = on_progress.unwrap_or(&mut go_on);
     let model = &loaded.model;
-    let tokens = match draft {
+    let tokens = match drafter {
         None => Tokens::Plain(Box::new(generate_step(
             model,
             input,
@@ -102,9 +103,9 @@ pub fn stream_generate(
             options,
             on_progress,
         )?)),
-        Some(draft) => Tokens::Speculative(Box::new(speculative_generate_step(
+        Some(drafter) => Tokens::Speculative(Box::new(speculative_generate_step(
             model,
-            draft,
+            drafter,
             input,
             caches,
             sampling,
@@ -135,7 +136,7 @@ pub fn generate(loaded: &LoadedModel, request: StreamRequest<'_>) -> Result<Gene
 }
 
 impl ResponseStream {
-    /// How many draft tokens were accepted; zeros without a draft model.
+    /// How many draft tokens were accepted; zeros without a drafter.
     pub fn acceptance(&self) -> Acceptance {
         match &self.tokens {
             Tokens::Plain(_) => Acceptance::default(),
@@ -151,10 +152,7 @@ impl ResponseStream {
     pub fn into_caches(self) -> Result<(Vec<LayerCache>, Option<Vec<LayerCache>>), LmError> {
         match self.tokens {
             Tokens::Plain(stream) => Ok((stream.into_caches()?, None)),
-            Tokens::Speculative(stream) => {
-                let (caches, draft_caches) = stream.into_caches()?;
-                Ok((caches, Some(draft_caches)))
-            }
+            Tokens::Speculative(stream) => stream.into_caches(),
         }
     }
 

@@ -7,8 +7,8 @@ use super::cache_wrapper::KitModel;
 use super::{GenerateParams, ModelKit, PromptProgress};
 use crate::LmError;
 use crate::generate::{
-    Acceptance, Draft, GenerateOptions, GenerationResponse, Input, ResponseStream, Sampling,
-    StreamRequest, stream_generate,
+    Acceptance, Draft, Drafter, GenerateOptions, GenerationResponse, Input, ResponseStream,
+    Sampling, StreamRequest, stream_generate,
 };
 use crate::models::Model;
 
@@ -176,7 +176,10 @@ impl<K: BorrowMut<ModelKit>> KitRun<K> {
             stops: self.params.stops(loaded),
             options,
             caches: Some(&mut caches.main.caches),
-            draft: draft.map(|model| Draft { model, caches: &mut caches.draft.caches }),
+            drafter: draft.map(|model| {
+                let caches = &mut caches.draft.caches;
+                Drafter::Model(Draft { model, caches })
+            }),
             on_progress: None,
         };
         self.responses = Some(stream_generate(loaded, request)?);

@@ -17,6 +17,7 @@ use crate::nn::exponential::logsumexp;
 
 pub(crate) use processors::check_token_ids;
 pub use processors::{LogitsProcessor, LogitsProcessors};
+pub(crate) use sampler::DrawPosition;
 pub use sampler::{RandomSampler, Sampler, SamplerFn};
 pub use token_buffer::TokenBuffer;
 

@@ -35,6 +35,10 @@ impl fmt::Debug for Sampler {
     }
 }
 
+/// A position in a sampler's random numbers.
+#[derive(Debug, Clone)]
+pub(crate) struct DrawPosition(Option<RandomKeys>);
+
 /// Draws tokens: top_p, min_p, XTC, top_k, then the temperature, as mlx-lm's `make_sampler` orders
 /// them.
 ///
@@ -123,6 +127,32 @@ impl Sampler {
         }
     }
 
+    /// Samples the tokens that follow each other, one behind each row of logits `[B, V]`: `[B]` u32,
+    /// the same as sampling row by row.
+    pub(crate) fn sample_successive(&mut self, logits: &Array) -> Result<Array, LmError> {
+        match self {
+            Sampler::Random(sampler) if logits.dim(0) > 1 => sampler.sample_successive(logits),
+            _ => self.sample(logits),
+        }
+    }
+
+    /// Where the random numbers stand.
+    pub(crate) fn position(&self) -> DrawPosition {
+        DrawPosition(match self {
+            Sampler::Random(sampler) => Some(sampler.keys.clone()),
+            Sampler::Greedy | Sampler::Custom(_) => None,
+        })
+    }
+
+    /// Goes back to where the random numbers stood, and `num_draws` tokens on from there. A custom
+    /// sampler has numbers of its own, which go on.
+    pub(crate) fn go_back(&mut self, position: &DrawPosition, num_draws: usize) {
+        if let (Sampler::Random(sampler), DrawPosition(Some(keys))) = (&mut *self, position) {
+            sampler.keys = keys.clone();
+        }
+        self.skip(num_draws);
+    }
+
     /// Advances the random numbers by `num_draws` tokens, to continue an answer that was begun with
     /// another sampler of the same seed.
     pub fn skip(&mut self, num_draws: usize) {
@@ -149,8 +179,36 @@ impl RandomSampler {
         if !others.iter().all(|other| other.treats_alike(first)) {
             return Ok(None);
         }
+        let Some(logits) = first.filter_rows(logits)? else { return Ok(None) };
+        let mut sampled = Vec::with_capacity(samplers.len());
+        for (row, sampler) in (0..).zip(samplers) {
+            let own = ffi::slice(&logits, &[row, 0], &[row + 1, logits.dim(1)])?;
+            sampled.push(categorical(own, -1, None, &sampler.keys.next_key())?);
+        }
+        Ok(Some(ops::concatenate(&sampled, 0)?))
+    }
+
+    /// Samples the tokens that follow each other. As in [`RandomSampler::sample_rows`] filters run
+    /// once, except for XTC, which is decided for each token.
+    fn sample_successive(&mut self, logits: &Array) -> Result<Array, LmError> {
+        let filtered = self.filter_rows(logits)?;
+        let rows = filtered.as_ref().unwrap_or(logits);
+        let mut sampled = Vec::with_capacity(rows.dim(0) as usize);
+        for row in 0..rows.dim(0) {
+            let own = ffi::slice(rows, &[row, 0], &[row + 1, rows.dim(1)])?;
+            sampled.push(match filtered {
+                Some(_) => categorical(own, -1, None, &self.keys.next_key())?,
+                None => self.sample(&own)?,
+            });
+        }
+        Ok(ops::concatenate(&sampled, 0)?)
+    }
+
+    /// The logits `[B, V]` of all rows, filtered and scaled in f32; `None` with XTC, which is random
+    /// for each row.
+    fn filter_rows(&self, logits: &Array) -> Result<Option<Array>, LmError> {
         let mut logits = logits.as_dtype(Dtype::Float32)?;
-        for filter in &first.filters {
+        for filter in &self.filters {
             logits = match filter {
                 Filter::TopP(top_p) => filters::keep_top_p(&logits, *top_p)?,
                 Filter::MinP { ln_min_p, min_tokens_to_keep } => {
@@ -160,13 +218,7 @@ impl RandomSampler {
                 Filter::Xtc { .. } => return Ok(None),
             };
         }
-        let logits = ops::multiply(logits, &first.scale)?;
-        let mut sampled = Vec::with_capacity(samplers.len());
-        for (row, sampler) in (0..).zip(samplers) {
-            let own = ffi::slice(&logits, &[row, 0], &[row + 1, logits.dim(1)])?;
-            sampled.push(categorical(own, -1, None, &sampler.keys.next_key())?);
-        }
-        Ok(Some(ops::concatenate(&sampled, 0)?))
+        Ok(Some(ops::multiply(logits, &self.scale)?))
     }
 
     /// Whether both have the same filters and temperature. XTC is never shared, because it is

@@ -1,0 +1,527 @@
+//! Speculative decoding: a drafter proposes tokens, the main model reads them in one pass, and those
+//! are accepted that it would have chosen.
+//!
+//! ```text
+//! Drafter ── proposals ──┐
+//! the last token ────────┴─ one pass of the main model ── a token behind each ── equal ones are accepted
+//! ```
+//!
+//! The answer is that of the main model alone. That holds for random sampling too: the token at each
+//! place is drawn with the random number that it would be drawn with in any case, and a proposal is
+//! accepted if it is that token. A draft model draws its proposals with the same numbers, so that it
+//! agrees as often as its distributions do. Refused proposals are removed from the caches: by
+//! trimming or, if a cache cannot be trimmed, by a rollback, after which the accepted tokens are
+//! read again together with the next proposals.
+//!
+//! Where nothing is proposed, the next pass is launched before its token is known, as in plain
+//! decoding. Prompt lookup can then propose what follows the token that it predicts.
+
+mod pace;
+mod prompt_lookup;
+mod reader;
+mod token_index;
+
+use std::collections::VecDeque;
+use std::time::Instant;
+
+use mlx_rs::transforms::async_eval;
+use mlx_rs::{Array, memory, ops};
+
+use super::history::History;
+use super::logprobs::Logprobs;
+use super::prefill::{Prompt, prefill};
+use super::tokens::CLEAR_CACHE_EVERY;
+use super::{
+    GenerateOptions, Input, OnProgress, Sampled, Sampling, make_caches, num_cached,
+    quantize_if_due, token_array, token_limit,
+};
+use crate::cache::LayerCache;
+use crate::models::Model;
+use crate::sample::{DrawPosition, logprobs};
+use crate::{LmError, ffi};
+use prompt_lookup::LookupDrafter;
+use reader::Reader;
+
+pub use prompt_lookup::PromptLookup;
+
+/// What proposes tokens.
+#[derive(Debug)]
+pub enum Drafter<'a> {
+    /// A smaller model.
+    Model(Draft<'a>),
+    /// What followed the same tokens in the prompt or the answer.
+    PromptLookup(PromptLookup),
+}
+
+/// A draft model with its caches.
+#[derive(Debug)]
+pub struct Draft<'a> {
+    /// The draft model; it must have the main model's vocabulary.
+    pub model: &'a Model,
+    /// Its caches, which must hold the same tokens as the main model's. Created if empty.
+    pub caches: &'a mut Vec<LayerCache>,
+}
+
+impl<'a> From<Draft<'a>> for Drafter<'a> {
+    fn from(draft: Draft<'a>) -> Self {
+        Drafter::Model(draft)
+    }
+}
+
+impl From<PromptLookup> for Drafter<'_> {
+    fn from(lookup: PromptLookup) -> Self {
+        Drafter::PromptLookup(lookup)
+    }
+}
+
+/// How many proposed tokens were accepted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Acceptance {
+    /// Tokens proposed.
+    pub num_drafted: usize,
+    /// Tokens proposed, accepted and returned.
+    pub num_accepted: usize,
+}
+
+/// A stream of tokens generated with a drafter. It owns the caches until
+/// [`SpeculativeStream::into_caches`].
+#[derive(Debug)]
+pub struct SpeculativeStream {
+    main: Reader,
+    proposer: Proposer,
+    sampling: Sampling,
+    history: History,
+    /// Whether `history` has the token of the launched pass, which is not returned yet.
+    history_is_ahead: bool,
+    options: GenerateOptions,
+    /// The prompt and the tokens returned so far.
+    sequence: Vec<u32>,
+    pass: Option<Pass>,
+    /// Tokens chosen, but not returned yet.
+    chosen: VecDeque<Sampled>,
+    num_sampled: usize,
+    acceptance: Acceptance,
+}
+
+#[derive(Debug)]
+enum Proposer {
+    Model(Reader),
+    PromptLookup(Box<LookupDrafter>),
+}
+
+/// A launched pass over the last token and the proposals behind it.
+#[derive(Debug)]
+struct Pass {
+    /// The token that the main model chooses behind each, u32 `[proposals + 1]`.
+    tokens: Array,
+    /// `[proposals + 1, V]`, if asked for.
+    logprobs: Option<Array>,
+    proposals: Proposals,
+    /// The last token, where it was not known yet and the proposals only follow this one.
+    expects: Option<u32>,
+    /// Where the random numbers stood before `tokens` were drawn.
+    draws_from: DrawPosition,
+}
+
+/// Proposed tokens.
+#[derive(Debug)]
+enum Proposals {
+    /// Drawn by a draft model, each `[1]`; they may not be computed yet.
+    Drawn(Vec<Array>),
+    /// Found on the host.
+    Found(Vec<u32>),
+}
+
+impl Proposals {
+    fn none() -> Self {
+        Proposals::Found(Vec::new())
+    }
+
+    fn len(&self) -> usize {
+        match self {
+            Proposals::Drawn(tokens) => tokens.len(),
+            Proposals::Found(tokens) => tokens.len(),
+        }
+    }
+
+    /// Each as `[1]`.
+    fn arrays(&self) -> Vec<Array> {
+        match self {
+            Proposals::Drawn(tokens) => tokens.clone(),
+            Proposals::Found(tokens) => {
+                tokens.iter().map(|&token| Array::from_slice(&[token], &[1])).collect()
+            }
+        }
+    }
+
+    /// `last` `[1, n]` and the proposals behind it.
+    fn behind(&self, last: Array) -> Result<Array, LmError> {
+        let mut input = vec![last];
+        match self {
+            Proposals::Found(tokens) if tokens.is_empty() => {}
+            Proposals::Found(tokens) => input.push(token_array(tokens)),
+            Proposals::Drawn(tokens) => {
+                for token in tokens {
+                    input.push(ops::reshape(token, &[1, 1])?);
+                }
+            }
+        }
+        Ok(if input.len() == 1 { input.remove(0) } else { ops::concatenate(&input, 1)? })
+    }
+
+    /// Waits for them.
+    fn into_tokens(self) -> Result<Vec<u32>, LmError> {
+        match self {
+            Proposals::Found(tokens) => Ok(tokens),
+            Proposals::Drawn(tokens) => {
+                let read = |token: Array| Ok(token.try_as_slice::<u32>()?[0]);
+                tokens.into_iter().map(read).collect()
+            }
+        }
+    }
+}
+
+/// Reads `input` with the main model, and before it with the draft model if that is the drafter.
+/// Arguments and errors are those of [`generate_step`](super::generate_step).
+///
+/// Fails also if the vocabularies differ, and if embeddings are given, because a drafter needs
+/// tokens.
+pub fn speculative_generate_step<'a>(
+    model: &Model,
+    drafter: impl Into<Drafter<'a>>,
+    input: impl Into<Input<'a>>,
+    caches: &mut Vec<LayerCache>,
+    sampling: impl Into<Sampling>,
+    mut options: GenerateOptions,
+    on_progress: OnProgress<'_>,
+) -> Result<SpeculativeStream, LmError> {
+    let (drafter, input, sampling) = (drafter.into(), input.into(), sampling.into());
+    options.validate()?;
+    if input.embeddings.is_some() {
+        return Err(LmError::DraftWithEmbeddings);
+    }
+    if let Drafter::Model(draft) = &drafter {
+        check_vocabularies(model, draft.model)?;
+    }
+    let prompt = Prompt::checked(&input, model)?;
+    let history = History::new(&sampling.processors, &[input.cached_tokens, input.tokens]);
+    let proposer = match drafter {
+        Drafter::Model(draft) => {
+            make_caches(draft.caches, draft.model, &options)?;
+            make_caches(caches, model, &options)?;
+            // Progress counts the main model's tokens only.
+            let mut on_draft = |_, total| on_progress(0, total);
+            prefill(&prompt, draft.model, draft.caches, &options, &mut on_draft)?;
+            let caches = std::mem::take(draft.caches);
+            Proposer::Model(Reader::new(draft.model.clone(), caches, prompt.len() - 1))
+        }
+        Drafter::PromptLookup(lookup) => {
+            make_caches(caches, model, &options)?;
+            Proposer::lookup(lookup, input.cached_tokens, input.tokens)
+        }
+    };
+    options.max_tokens = token_limit(options.max_tokens, num_cached(caches) + prompt.len(), model);
+    prefill(&prompt, model, caches, &options, on_progress)?;
+    let main = Reader::new(model.clone(), std::mem::take(caches), prompt.len() - 1);
+    SpeculativeStream::start(main, proposer, input.tokens.to_vec(), sampling, history, options)
+}
+
+/// Fails unless both models have vocabularies of the same size.
+pub fn check_vocabularies(model: &Model, draft: &Model) -> Result<(), LmError> {
+    let (vocab_size, draft_vocab_size) = (model.vocab_size(), draft.vocab_size());
+    if vocab_size == draft_vocab_size {
+        Ok(())
+    } else {
+        Err(LmError::DraftVocabulary { vocab_size, draft_vocab_size })
+    }
+}
+
+impl Proposer {
+    fn lookup(lookup: PromptLookup, cached_tokens: &[u32], tokens: &[u32]) -> Self {
+        let tokens = cached_tokens.iter().chain(tokens);
+        Proposer::PromptLookup(Box::new(LookupDrafter::new(lookup, tokens)))
+    }
+
+    fn reader_mut(&mut self) -> Option<&mut Reader> {
+        match self {
+            Proposer::Model(reader) => Some(reader),
+            Proposer::PromptLookup(_) => None,
+        }
+    }
+}
+
+impl SpeculativeStream {
+    /// A stream that looks up what it proposes. `caches` hold `input` but its last token.
+    pub(super) fn with_lookup(
+        lookup: PromptLookup,
+        (model, caches): (Model, Vec<LayerCache>),
+        input: &Input<'_>,
+        sampling: Sampling,
+        history: History,
+        options: GenerateOptions,
+    ) -> Result<Self, LmError> {
+        let main = Reader::new(model, caches, input.tokens.len() - 1);
+        let proposer = Proposer::lookup(lookup, input.cached_tokens, input.tokens);
+        let tokens = input.tokens.to_vec();
+        SpeculativeStream::start(main, proposer, tokens, sampling, history, options)
+    }
+
+    fn start(
+        mut main: Reader,
+        proposer: Proposer,
+        sequence: Vec<u32>,
+        sampling: Sampling,
+        history: History,
+        options: GenerateOptions,
+    ) -> Result<Self, LmError> {
+        if options.max_tokens == 0 {
+            main.read_to(&sequence, sequence.len())?;
+        }
+        Ok(SpeculativeStream {
+            main,
+            proposer,
+            sampling,
+            history,
+            history_is_ahead: false,
+            options,
+            sequence,
+            pass: None,
+            chosen: VecDeque::new(),
+            num_sampled: 0,
+            acceptance: Acceptance::default(),
+        })
+    }
+
+    /// The most tokens that are sampled.
+    pub(super) fn max_tokens(&self) -> usize {
+        self.options.max_tokens
+    }
+
+    /// The next token; `None` after `max_tokens`.
+    pub fn next_token(&mut self) -> Result<Option<Sampled>, LmError> {
+        if self.num_sampled >= self.options.max_tokens {
+            return Ok(None);
+        }
+        let began = Instant::now();
+        if self.chosen.is_empty() {
+            let pass = match self.pass.take() {
+                Some(pass) => pass,
+                None => self.launch_next()?,
+            };
+            self.choose(pass, began)?;
+        }
+        let Some(sampled) = self.chosen.pop_front() else { return Ok(None) };
+        self.sequence.push(sampled.token);
+        if let Proposer::PromptLookup(drafter) = &mut self.proposer {
+            drafter.push(sampled.token);
+        }
+        if !std::mem::take(&mut self.history_is_ahead) {
+            self.history.push(&Array::from_slice(&[sampled.token], &[1]))?;
+        }
+        self.num_sampled += 1;
+        self.acceptance.num_accepted += usize::from(sampled.from_draft);
+        if self.num_sampled.is_multiple_of(CLEAR_CACHE_EVERY) {
+            memory::clear_cache()?;
+        }
+        Ok(Some(sampled))
+    }
+
+    /// How many proposed tokens were accepted so far.
+    pub fn acceptance(&self) -> Acceptance {
+        self.acceptance
+    }
+
+    /// Ends the stream and returns the main model's caches, and those of a draft model.
+    ///
+    /// Their offsets tell how many tokens of the prompt and the returned tokens they hold: at most
+    /// all with prompt lookup, all but the last with a draft model, and a few fewer if a cache cannot
+    /// be trimmed. After a failed step they must not be used.
+    pub fn into_caches(mut self) -> Result<(Vec<LayerCache>, Option<Vec<LayerCache>>), LmError> {
+        self.discard_unreturned()?;
+        ffi::synchronize()?;
+        let draft = match self.proposer {
+            Proposer::Model(reader) => Some(reader.caches),
+            Proposer::PromptLookup(_) => None,
+        };
+        Ok((self.main.caches, draft))
+    }
+
+    /// Rolls the caches back to the returned tokens, without the last one, which the next pass reads
+    /// again.
+    fn discard_unreturned(&mut self) -> Result<(), LmError> {
+        self.chosen.clear();
+        self.pass = None;
+        let kv_quantization = self.options.kv_quantization.as_ref();
+        for reader in self.proposer.reader_mut().into_iter().chain([&mut self.main]) {
+            reader.go_back(self.sequence.len() - 1)?;
+            quantize_if_due(&mut reader.caches, kv_quantization)?;
+        }
+        Ok(())
+    }
+
+    /// Launches a pass over the last token, which is known, and what is proposed behind it.
+    fn launch_next(&mut self) -> Result<Pass, LmError> {
+        self.discard_unreturned()?;
+        let num_unread = self.sequence.len() - self.main.num_read;
+        let num_left = self.options.max_tokens - self.num_sampled;
+        let proposals = match &self.proposer {
+            Proposer::Model(_) => {
+                let number = self.options.num_draft_tokens.min(num_left);
+                self.draw(self.most_proposals(num_unread, number))?
+            }
+            Proposer::PromptLookup(drafter) => {
+                // The token behind the last proposal comes without one.
+                let mut found = drafter.propose(num_left - 1);
+                found.truncate(self.most_proposals(num_unread, found.len()));
+                Proposals::Found(found)
+            }
+        };
+        self.main.prepare(&self.sequence, proposals.len())?;
+        let unread = token_array(&self.sequence[self.main.num_read..]);
+        self.main.num_read = self.sequence.len() + proposals.len();
+        self.launch(unread, proposals, None)
+    }
+
+    /// Launches a pass over `token` `[1]`, which has not been computed yet, and what is proposed
+    /// behind it.
+    fn launch_ahead(&mut self, token: &Array) -> Result<Option<Pass>, LmError> {
+        let Proposer::PromptLookup(drafter) = &self.proposer else { return Ok(None) };
+        // `token` is one of those that are left, and so is the one behind it.
+        let num_left = self.options.max_tokens - self.num_sampled;
+        if num_left < 2 {
+            return Ok(None);
+        }
+        let (expects, found) = drafter.propose_after_next(num_left - 2).unzip();
+        let mut found = found.unwrap_or_default();
+        quantize_if_due(&mut self.main.caches, self.options.kv_quantization.as_ref())?;
+        found.truncate(self.most_proposals(1, found.len()));
+        let proposals = Proposals::Found(found);
+        if proposals.len() > 0 {
+            self.main.set_rollback_point(1 + proposals.len());
+        }
+        self.history.push(token)?;
+        self.history_is_ahead = true;
+        self.main.num_read += 1 + proposals.len();
+        self.launch(ops::reshape(token, &[1, 1])?, proposals, expects).map(Some)
+    }
+
+    /// Launches a pass over `last` `[1, n]` and `proposals`.
+    fn launch(
+        &mut self,
+        last: Array,
+        proposals: Proposals,
+        expects: Option<u32>,
+    ) -> Result<Pass, LmError> {
+        self.acceptance.num_drafted += proposals.len();
+        let rows = proposals.len() as i32 + 1;
+        let logits = self.main.last_logits(&proposals.behind(last)?, rows)?; // [rows, V]
+        let logits = self.process_rows(logits, &proposals)?;
+        let draws_from = self.sampling.sampler.position();
+        let tokens = self.sampling.sampler.sample_successive(&logits)?; // [rows]
+        let logprobs =
+            if self.options.num_top_logprobs.is_some() { Some(logprobs(&logits)?) } else { None };
+        async_eval(std::iter::once(&tokens).chain(&logprobs).chain(self.history.array()))?;
+        Ok(Pass { tokens, logprobs, proposals, expects, draws_from })
+    }
+
+    /// How many of `number` proposals one pass may read behind `num_unread` tokens.
+    fn most_proposals(&self, num_unread: usize, number: usize) -> usize {
+        let mut number = number;
+        if let Some(quantization) = &self.options.kv_quantization {
+            // From here on each token attends to quantized keys, those before it do not.
+            let offset = num_cached(&self.main.caches);
+            if offset < quantization.start {
+                number = number.min((quantization.start - offset).saturating_sub(num_unread));
+            }
+        }
+        // Proposals that the main model has to read one by one gain nothing.
+        if self.main.reads_one_by_one(num_unread + number) { 0 } else { number }
+    }
+
+    /// Waits for a pass and chooses the tokens up to the first that was not proposed. The next pass
+    /// is launched before, where it does not depend on that.
+    fn choose(&mut self, pass: Pass, began: Instant) -> Result<(), LmError> {
+        let Pass { tokens, logprobs, proposals, expects, draws_from } = pass;
+        let num_proposed = proposals.len();
+        if num_proposed == 0 {
+            self.pass = self.launch_ahead(&tokens)?;
+        }
+        let tokens = tokens.try_as_slice::<u32>()?;
+        let mut proposed = proposals.into_tokens()?;
+        if expects.is_some_and(|expected| self.sequence.last() != Some(&expected)) {
+            proposed.clear();
+        }
+        let num_left = self.options.max_tokens - self.num_sampled;
+        for (index, &token) in tokens.iter().enumerate().take(num_left) {
+            let from_draft = proposed.get(index) == Some(&token);
+            let logprobs = match &logprobs {
+                Some(logprobs) => Some(Logprobs::read(
+                    row(logprobs, index as i32)?,
+                    token,
+                    self.options.num_top_logprobs.unwrap_or(0),
+                )?),
+                None => None,
+            };
+            self.chosen.push_back(Sampled { token, from_draft, logprobs });
+            if !from_draft {
+                break;
+            }
+        }
+        if num_proposed > 0 {
+            self.sampling.sampler.go_back(&draws_from, self.chosen.len());
+        }
+        if let Proposer::PromptLookup(drafter) = &mut self.proposer {
+            drafter.passed(num_proposed, began.elapsed());
+        }
+        Ok(())
+    }
+
+    /// The draft model's next tokens, launched but not waited for.
+    fn draw(&mut self, num_tokens: usize) -> Result<Proposals, LmError> {
+        let Proposer::Model(draft) = &mut self.proposer else { return Ok(Proposals::none()) };
+        if num_tokens == 0 {
+            return Ok(Proposals::none());
+        }
+        draft.prepare(&self.sequence, num_tokens)?;
+        let mut input = token_array(&self.sequence[draft.num_read..]);
+        // The draft model does not read its last proposal, which may be refused.
+        draft.num_read = self.sequence.len() + num_tokens - 1;
+        let draws_from = self.sampling.sampler.position();
+        let mut drawn: Vec<Array> = Vec::with_capacity(num_tokens);
+        for _ in 0..num_tokens {
+            let logits = draft.last_logits(&input, 1)?;
+            let logits = self.history.process(&mut self.sampling.processors, &drawn, logits)?;
+            let token = self.sampling.sampler.sample(&logits)?;
+            async_eval([&token])?;
+            input = ops::reshape(&token, &[1, 1])?;
+            drawn.push(token);
+        }
+        // The main model draws with the same random numbers.
+        self.sampling.sampler.go_back(&draws_from, 0);
+        Ok(Proposals::Drawn(drawn))
+    }
+
+    /// Applies processors to the logits `[rows, V]`: for row `i` they see the first `i` proposals.
+    fn process_rows(&mut self, logits: Array, proposals: &Proposals) -> Result<Array, LmError> {
+        if self.sampling.processors.is_empty() {
+            return Ok(logits);
+        }
+        let (proposals, vocab_size) = (proposals.arrays(), logits.dim(1));
+        let mut rows = Vec::with_capacity(proposals.len() + 1);
+        for index in 0..=proposals.len() {
+            let row = ffi::slice(&logits, &[index as i32, 0], &[index as i32 + 1, vocab_size])?;
+            rows.push(self.history.process(
+                &mut self.sampling.processors,
+                &proposals[..index],
+                row,
+            )?);
+        }
+        Ok(ops::concatenate(&rows, 0)?)
+    }
+}
+
+/// Row `index` of `[rows, V]`, `[V]`.
+fn row(rows: &Array, index: i32) -> Result<Array, LmError> {
+    let vocab_size = rows.dim(1);
+    Ok(ops::reshape(&ffi::slice(rows, &[index, 0], &[index + 1, vocab_size])?, &[vocab_size])?)
+}

@@ -1,0 +1,101 @@
+//! A model that reads a sequence, also tokens that may turn out not to belong to it.
+
+use mlx_rs::transforms::eval;
+use mlx_rs::{Array, ops};
+
+use super::super::{RollbackPoint, token_array};
+use crate::cache::LayerCache;
+use crate::models::Model;
+use crate::{LmError, ffi};
+
+/// A model, its caches, and how much of the common sequence they hold.
+#[derive(Debug)]
+pub(super) struct Reader {
+    pub(super) model: Model,
+    pub(super) caches: Vec<LayerCache>,
+    /// How many tokens the caches hold, of the sequence and its proposed continuation.
+    pub(super) num_read: usize,
+    /// The position before the last proposals, and `num_read` there.
+    rollback_point: Option<(RollbackPoint, usize)>,
+}
+
+impl Reader {
+    pub(super) fn new(model: Model, caches: Vec<LayerCache>, num_read: usize) -> Self {
+        Reader { model, caches, num_read, rollback_point: None }
+    }
+
+    /// Takes a rollback point before up to `num_drafts` tokens beyond `sequence` are read.
+    pub(super) fn prepare(&mut self, sequence: &[u32], num_drafts: usize) -> Result<(), LmError> {
+        let num_unread = sequence.len() - self.num_read;
+        // Accepted tokens that a rollback removed are read with the new proposals; if they become
+        // too many, they are read now, so that the next rollback does not remove them again.
+        if num_unread > num_drafts + 1 || self.reads_one_by_one(num_unread + num_drafts) {
+            self.read_to(sequence, sequence.len() - 1)?;
+        }
+        if num_drafts > 0 {
+            self.set_rollback_point(sequence.len() - self.num_read + num_drafts);
+        }
+        Ok(())
+    }
+
+    /// Remembers the present position, which a cache other than a plain one takes a copy for when it
+    /// is written to. At most `num_ahead` tokens may be read before the rollback.
+    pub(super) fn set_rollback_point(&mut self, num_ahead: usize) {
+        self.rollback_point = Some((RollbackPoint::take(&self.caches, num_ahead), self.num_read));
+    }
+
+    /// Rolls back to the first `num_tokens` of the sequence, or to fewer if the caches cannot be
+    /// trimmed. Does nothing where nothing was proposed.
+    pub(super) fn go_back(&mut self, num_tokens: usize) -> Result<(), LmError> {
+        let Some((rollback_point, num_read_then)) = self.rollback_point.take() else {
+            return Ok(());
+        };
+        if self.num_read <= num_tokens {
+            return Ok(());
+        }
+        if rollback_point.only_trims() {
+            for cache in &mut self.caches {
+                cache.trim(self.num_read - num_tokens);
+            }
+            self.num_read = num_tokens;
+        } else {
+            rollback_point.restore(&mut self.caches)?;
+            self.num_read = num_read_then;
+        }
+        Ok(())
+    }
+
+    /// Reads the sequence into the caches until they hold its first `num_tokens`.
+    pub(super) fn read_to(&mut self, sequence: &[u32], num_tokens: usize) -> Result<(), LmError> {
+        while self.num_read < num_tokens {
+            let stop = if self.reads_one_by_one(num_tokens - self.num_read) {
+                self.num_read + 1
+            } else {
+                num_tokens
+            };
+            self.model.forward(&token_array(&sequence[self.num_read..stop]), &mut self.caches)?;
+            eval(self.caches.iter().flat_map(LayerCache::arrays))?;
+            self.num_read = stop;
+        }
+        Ok(())
+    }
+
+    /// Whether `length` tokens must be read one by one, because a pass over all of them would
+    /// attend to other tokens.
+    pub(super) fn reads_one_by_one(&self, length: usize) -> bool {
+        self.caches.iter().any(|cache| cache.as_kind().reads_one_by_one(length))
+    }
+
+    /// Runs the model over `tokens` `[1, L]` and returns the logits of the last `rows`, `[rows,
+    /// V]`.
+    pub(super) fn last_logits(&mut self, tokens: &Array, rows: i32) -> Result<Array, LmError> {
+        let hidden = self.model.forward(tokens, &mut self.caches)?;
+        let (length, width) = (hidden.dim(1), hidden.dim(2));
+        let last = if length == rows {
+            hidden
+        } else {
+            ffi::slice(&hidden, &[0, length - rows, 0], &[1, length, width])?
+        };
+        Ok(ops::reshape(&self.model.logits(&last)?, &[rows, -1])?)
+    }
+}
