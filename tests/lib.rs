@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use cairn_formats::gguf::{GgufError, import_gguf};
+use cairn_formats::gguf::{GgufError, GgufImport, import_gguf};
 pub use cairn_tiny_models::{copy_tiny_model, goldens, tiny_model, tiny_models};
 
 /// The starter model's GGUF file. Panics where it has not been fetched.
@@ -30,7 +30,8 @@ pub fn starter_model() -> &'static Path {
             return folder;
         }
         let mut on_progress = |_, _| ControlFlow::Continue(());
-        match import_gguf(&gguf, &models, Some("SmolLM2-135M-Instruct"), &mut on_progress) {
+        let options = GgufImport { name: Some("SmolLM2-135M-Instruct"), ..GgufImport::default() };
+        match import_gguf(&gguf, &models, options, &mut on_progress) {
             // Tests of another process were faster.
             Ok(_) | Err(GgufError::AlreadyExists { .. }) => folder,
             Err(error) => panic!("the starter model cannot be imported: {error}"),

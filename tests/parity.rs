@@ -2,6 +2,7 @@
 //! tokens that the pinned oracle computed from it. A new golden needs no line here.
 
 mod families;
+mod gguf_families;
 
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;

@@ -6,7 +6,7 @@
 use std::ops::ControlFlow;
 use std::sync::LazyLock;
 
-use cairn_formats::gguf::import_gguf;
+use cairn_formats::gguf::{GgufImport, ImportedGguf, import_gguf};
 use cairn_formats::safetensors::check_weight_files;
 use cairn_fuzz::{ScratchFile, check_sentence, scratch_folder};
 use libfuzzer_sys::fuzz_target;
@@ -20,8 +20,8 @@ fuzz_target!(|input: &[u8]| {
         assert!(done <= total);
         ControlFlow::Continue(())
     };
-    match import_gguf(path, models.path(), None, &mut on_progress) {
-        Ok(folder) => {
+    match import_gguf(path, models.path(), GgufImport::default(), &mut on_progress) {
+        Ok(ImportedGguf { folder, .. }) => {
             let files = check_weight_files(&folder).expect("the imported weights are accepted");
             assert_eq!(files.len(), 1);
             for name in ["config.json", "tokenizer.json", "tokenizer_config.json"] {

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::ops::ControlFlow;
 
-use cairn_formats::gguf::import_gguf;
+use cairn_formats::gguf::{GgufImport, import_gguf};
 use mlx_rs::{Array, ops};
 
 use crate::gguf::Gguf;
@@ -49,8 +49,11 @@ fn every_kind_of_weight_is_the_same_as_in_the_gguf_file() {
     let models = tempfile::tempdir_in(cairn_tests::starter_gguf().parent().expect("a folder"))
         .expect("a folder");
     let mut on_progress = |_, _| ControlFlow::Continue(());
-    let folder = import_gguf(&cairn_tests::starter_gguf(), models.path(), None, &mut on_progress)
-        .expect("imports");
+    let options = GgufImport::default();
+    let starter = cairn_tests::starter_gguf();
+    let model = import_gguf(&starter, models.path(), options, &mut on_progress).expect("imports");
+    assert_eq!(model.rounding.num_tensors, 0);
+    let folder = model.folder;
     let tensors = Array::load_safetensors(folder.join("model.safetensors")).expect("loads");
     let gguf = Gguf::open(&cairn_tests::starter_gguf());
 

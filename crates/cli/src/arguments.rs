@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use cairn_app::wire::ChatFileFormat;
 use cairn_engine::PromptFileLayout;
+use cairn_formats::gguf::RoundTo;
 use cairn_hub::{RepoId, Revision};
 use clap::builder::NonEmptyStringValueParser;
 use clap::{ArgGroup, Args, Parser, Subcommand};
@@ -15,7 +16,7 @@ use serde_json::{Map, Value};
 
 pub use flags::{DEFAULT_MAX_TOKENS, KvFlags, ModelFlags, SamplingFlags, StopFlags, token_limit};
 use flags::{
-    at_least_one, boolean, chat_formats, json_object, layouts, not_blank, token_id, whole,
+    at_least_one, boolean, chat_formats, forms, json_object, layouts, not_blank, token_id, whole,
 };
 
 #[derive(Parser)]
@@ -473,6 +474,9 @@ pub enum Models {
         /// The model's name [default: the file's]
         #[arg(long)]
         name: Option<String>,
+        /// The bits of weights of a GGUF file that have no exact form here: 4, 8, or those of bf16
+        #[arg(long, value_name = "FORM", default_value = "8", value_parser = forms())]
+        round_to: RoundTo,
     },
     /// Delete a model from this machine
     Delete(Delete),

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, anyhow, bail};
 use cairn_app::{DataFolder, ModelVerdict};
-use cairn_formats::gguf::{GgufError, import_gguf};
+use cairn_formats::gguf::{GgufError, GgufImport, RoundTo, Rounding, import_gguf};
 use cairn_hub::HubError;
 use cairn_lm::models::SUPPORTED;
 use cairn_lm::{LoadOptions, ModelMemory, memory};
@@ -22,7 +22,7 @@ pub async fn run(command: Models) -> Result<()> {
         Models::Search(arguments) => search(arguments).await,
         Models::Download(arguments) => download::run(arguments).await,
         Models::Delete(arguments) => delete(&arguments),
-        Models::Import { file, name } => import(&file, name.as_deref()),
+        Models::Import { file, name, round_to } => import(&file, name.as_deref(), round_to),
         Models::Info { model, context, json } => info(&model, context, json),
         Models::Check { model, json } => check(&model, json),
     }
@@ -120,7 +120,7 @@ fn delete(arguments: &Delete) -> Result<()> {
     Ok(())
 }
 
-fn import(source: &Path, name: Option<&str>) -> Result<()> {
+fn import(source: &Path, name: Option<&str>, round_to: RoundTo) -> Result<()> {
     let data_folder = DataFolder::from_environment()?;
     data_folder.create()?;
     let bar = output::bar(0, "importing {wide_bar} {bytes}/{total_bytes}");
@@ -129,10 +129,16 @@ fn import(source: &Path, name: Option<&str>) -> Result<()> {
         bar.set_position(done);
         ControlFlow::Continue(())
     };
+    let mut rounding = Rounding::default();
     let folder = if source.is_dir() {
         model_folders()?.import_folder(source, name, &mut on_progress).map_err(anyhow::Error::from)
     } else if source.extension().is_some_and(|extension| extension == "gguf") {
-        import_gguf(source, &data_folder.models(), name, &mut on_progress)
+        let options = GgufImport { name, round_to };
+        import_gguf(source, &data_folder.models(), options, &mut on_progress)
+            .map(|imported| {
+                rounding = imported.rounding;
+                imported.folder
+            })
             .map_err(anyhow::Error::from)
     } else {
         bail!("cannot import {}: it is neither a .gguf file nor a model folder", source.display());
@@ -140,6 +146,14 @@ fn import(source: &Path, name: Option<&str>) -> Result<()> {
     let folder =
         folder.map_err(name_flag).with_context(|| format!("cannot import {}", source.display()))?;
     bar.finish_and_clear();
+    if rounding.num_tensors > 0 {
+        eprintln!(
+            "{} tensors of types without an exact form were rounded: their weights differ by {:.2} % \
+             (root mean square). --round-to chooses the form.",
+            rounding.num_tensors,
+            100.0 * rounding.relative_error()
+        );
+    }
     output::line(folder.display())?;
     Ok(())
 }

@@ -5,7 +5,7 @@ use std::io::{self, Read, Write};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-use cairn_formats::gguf::{self, GgufError, import_gguf};
+use cairn_formats::gguf::{self, GgufError, GgufImport, import_gguf};
 use cairn_formats::make_locked_folder;
 use uuid::Uuid;
 
@@ -33,7 +33,8 @@ impl ModelFolders {
         let Some((name, _)) = file_name.rsplit_once('.').filter(is_gguf) else {
             return Err(HubError::NoModelFile { name: file_name.to_owned() });
         };
-        match import_gguf(source, self.imported(), Some(name), on_progress) {
+        let options = GgufImport { name: Some(name), ..GgufImport::default() };
+        match import_gguf(source, self.imported(), options, on_progress) {
             Err(GgufError::Cancelled { .. }) => Err(HubError::Cancelled),
             Err(GgufError::AlreadyExists { path }) => Err(HubError::Exists { path }),
             Err(GgufError::Write { path, source }) => {
@@ -43,7 +44,8 @@ impl ModelFolders {
             Err(GgufError::Contents { problem, .. }) => {
                 Err(HubError::Gguf { reason: format!("{file_name} cannot be imported: {problem}") })
             }
-            imported => imported.map_err(|error| HubError::Gguf { reason: error.to_string() }),
+            Err(error) => Err(HubError::Gguf { reason: error.to_string() }),
+            Ok(imported) => Ok(imported.folder),
         }
     }
 

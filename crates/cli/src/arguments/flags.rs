@@ -5,6 +5,7 @@ use std::str::FromStr;
 use cairn_app::wire::ChatFileFormat;
 use cairn_chat::SamplingParams;
 use cairn_engine::{KvCacheOptions, KvQuantization, PromptFileLayout};
+use cairn_formats::gguf::RoundTo;
 use clap::Args;
 use clap::builder::{
     NonEmptyStringValueParser, PossibleValue, PossibleValuesParser, TypedValueParser,
@@ -215,6 +216,15 @@ pub fn chat_formats() -> impl TypedValueParser<Value = ChatFileFormat> {
         "markdown" => ChatFileFormat::Markdown,
         "openai" => ChatFileFormat::Openai,
         _ => ChatFileFormat::Json,
+    })
+}
+
+/// What weights become that have no exact form.
+pub fn forms() -> impl TypedValueParser<Value = RoundTo> {
+    PossibleValuesParser::new(["4", "8", "bf16"]).map(|name| match name.as_str() {
+        "4" => RoundTo::Bits4,
+        "bf16" => RoundTo::Bfloat16,
+        _ => RoundTo::Bits8,
     })
 }
 

@@ -1,16 +1,80 @@
-//! Re-packs GGUF's quantized blocks as MLX affine groups, exactly, and undoes the row order of its
-//! query and key projections.
+//! What a tensor of a GGUF file becomes: MLX's affine groups, or numbers that are not quantized. Also
+//! undoes the row order of queries and keys.
 //!
-//! Both formats keep 32 weights per scale. MLX computes `scale * q + bias`; so Q4_1 (`d * q + m`)
-//! becomes scale d, bias m; Q4_0 (`d * (q - 8)`) scale d, bias -8d; Q8_0 (`d * q`, q signed) is
-//! stored as q + 128 with scale d, bias -128d. d is an f16 (11 significant bits) and q has at most
-//! 8, so `d * q` and the bias are exact in f32 and the sum is the exact GGUF value: scales and
-//! biases are written as f32. Only the sign of a zero may differ (d negative, q the centre).
+//! MLX computes `scale * q + bias` for groups of 32, and so does GGUF, in most of its types for as
+//! many: those are packed anew, with scales and biases in f32, and every weight stays the same. Types
+//! whose groups have 16 weights have no such form: they are rounded, and [`Rounding`] says by how much.
 
+use super::blocks::{Block, MAX_WEIGHTS, f16_to_f32, grouping};
 use super::tensors::GgmlType;
 
-/// Weights that share a scale, in both formats.
+/// Weights that share a scale in the affine form.
 pub const GROUP_SIZE: usize = 32;
+
+/// What weights become that have no exact form in MLX.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum RoundTo {
+    /// Numbers of 4 bits in groups of 32.
+    Bits4,
+    /// Numbers of 8 bits in groups of 32.
+    #[default]
+    Bits8,
+    /// bfloat16.
+    Bfloat16,
+}
+
+/// How a tensor is stored in the new file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// Numbers of a type that safetensors has, by its name there.
+    Dense(&'static str),
+    /// bfloat16 that were rounded from a quantized type.
+    Rounded,
+    /// Affine groups: the same weights, or rounded ones.
+    Affine { bits: usize, is_exact: bool },
+}
+
+impl Form {
+    /// The form of a type; `None` for what is not imported.
+    pub fn of(ggml_type: GgmlType, round_to: RoundTo) -> Option<Form> {
+        Some(match (ggml_type, grouping(ggml_type)) {
+            (GgmlType::F32, _) => Form::Dense("F32"),
+            (GgmlType::F16, _) => Form::Dense("F16"),
+            (GgmlType::Bf16, _) => Form::Dense("BF16"),
+            (_, None) => return None,
+            (_, Some(found)) if found.group_size == GROUP_SIZE => {
+                Form::Affine { bits: found.bits, is_exact: true }
+            }
+            (_, Some(_)) => match round_to {
+                RoundTo::Bits4 => Form::Affine { bits: 4, is_exact: false },
+                RoundTo::Bits8 => Form::Affine { bits: 8, is_exact: false },
+                RoundTo::Bfloat16 => Form::Rounded,
+            },
+        })
+    }
+
+    /// Bits per weight of the affine form.
+    pub fn bits(self) -> Option<usize> {
+        match self {
+            Form::Affine { bits, .. } => Some(bits),
+            Form::Dense(_) | Form::Rounded => None,
+        }
+    }
+
+    /// Whether every weight stays the same.
+    pub fn is_exact(self) -> bool {
+        matches!(self, Form::Dense(_) | Form::Affine { is_exact: true, .. })
+    }
+
+    /// The type of numbers that are not quantized, and the bytes of one.
+    pub fn dense(self) -> (&'static str, usize) {
+        match self {
+            Form::Dense("F32") => ("F32", 4),
+            Form::Dense(name) => (name, 2),
+            Form::Rounded | Form::Affine { .. } => ("BF16", 2),
+        }
+    }
+}
 
 /// Rows of an MLX affine matrix, each part as little-endian bytes in row order.
 #[derive(Debug, Default)]
@@ -23,59 +87,146 @@ pub struct Affine {
     pub biases: Vec<u8>,
 }
 
+impl Affine {
+    fn push(&mut self, numbers: &[u8], bits: usize, scale: f32, bias: f32) {
+        pack(numbers, bits, &mut self.words);
+        self.scales.extend(scale.to_le_bytes());
+        self.biases.extend(bias.to_le_bytes());
+    }
+}
+
 /// A scale, a minimum or a weight is infinite or not a number.
 #[derive(Debug, PartialEq, Eq)]
 pub struct NotFinite;
 
-/// Bits per weight of the MLX form; `None` for what stays as it is.
-pub fn affine_bits(ggml_type: GgmlType) -> Option<usize> {
-    match ggml_type {
-        GgmlType::Q4_0 | GgmlType::Q4_1 => Some(4),
-        GgmlType::Q8_0 => Some(8),
-        GgmlType::F32 | GgmlType::F16 | GgmlType::Other(_) => None,
+/// By how much the weights of a model were changed, over all that were.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Rounding {
+    /// How many tensors were rounded.
+    pub num_tensors: usize,
+    squares: f64,
+    squared_errors: f64,
+}
+
+impl Rounding {
+    /// The root mean square of the changes, as a share of that of the weights.
+    pub fn relative_error(&self) -> f64 {
+        if self.squares > 0.0 { (self.squared_errors / self.squares).sqrt() } else { 0.0 }
+    }
+
+    fn add(&mut self, exact: f32, rounded: f32) {
+        self.squares += f64::from(exact).powi(2);
+        self.squared_errors += (f64::from(rounded) - f64::from(exact)).powi(2);
     }
 }
 
-/// Converts whole blocks of a quantized format; gives empty parts for any other format.
-pub fn to_affine(ggml_type: GgmlType, blocks: &[u8]) -> Result<Affine, NotFinite> {
+/// Packs whole blocks of a type whose groups have 32 weights, with the numbers as they are.
+pub fn to_affine(ggml_type: GgmlType, bits: usize, blocks: &[u8]) -> Result<Affine, NotFinite> {
     let mut affine = Affine::default();
-    let (Some(bits), Some((_, block_bytes))) = (affine_bits(ggml_type), ggml_type.block()) else {
-        return Ok(affine);
-    };
-    let count = blocks.len() / block_bytes;
-    affine.words.reserve(count * GROUP_SIZE * bits / 8);
-    affine.scales.reserve(count * 4);
-    affine.biases.reserve(count * 4);
-    for block in blocks.chunks_exact(block_bytes) {
-        let scale = f16_to_f32([block[0], block[1]]);
-        let bias = match ggml_type {
-            GgmlType::Q4_1 => f16_to_f32([block[2], block[3]]),
-            GgmlType::Q4_0 => -8.0 * scale,
-            _ => -128.0 * scale,
-        };
-        if !scale.is_finite() || !bias.is_finite() {
-            return Err(NotFinite);
+    for_each_block(ggml_type, blocks, |block, num_weights| {
+        for (group, numbers) in block.numbers[..num_weights].chunks_exact(GROUP_SIZE).enumerate() {
+            affine.push(numbers, bits, block.scales[group], block.biases[group]);
         }
-        affine.scales.extend(scale.to_le_bytes());
-        affine.biases.extend(bias.to_le_bytes());
-        match ggml_type {
-            GgmlType::Q4_1 => pack_nibbles(&block[4..], &mut affine.words),
-            GgmlType::Q4_0 => pack_nibbles(&block[2..], &mut affine.words),
-            // Flipping the top bit adds 128 to a two's complement byte.
-            _ => affine.words.extend(block[2..].iter().map(|byte| byte ^ 0x80)),
-        }
-    }
+    })?;
     Ok(affine)
 }
 
-/// GGUF keeps element j in the low half of byte j and element j + 16 in the high half; MLX keeps
-/// neighbours in one byte.
-fn pack_nibbles(halves: &[u8], words: &mut Vec<u8>) {
-    words.extend(halves.chunks_exact(2).map(|pair| (pair[0] & 0x0f) | (pair[1] << 4)));
-    words.extend(halves.chunks_exact(2).map(|pair| (pair[0] >> 4) | (pair[1] & 0xf0)));
+/// Rounds whole blocks to so many bits: the least weight of a group becomes 0, the greatest the
+/// greatest number.
+pub fn round_to_affine(
+    ggml_type: GgmlType,
+    bits: usize,
+    blocks: &[u8],
+    rounding: &mut Rounding,
+) -> Result<Affine, NotFinite> {
+    let mut affine = Affine::default();
+    let greatest = ((1_u32 << bits) - 1) as f32;
+    for_each_weight_group(ggml_type, blocks, |weights| {
+        let bias = weights.iter().copied().fold(f32::INFINITY, f32::min);
+        let scale = (weights.iter().copied().fold(f32::NEG_INFINITY, f32::max) - bias) / greatest;
+        let numbers = weights.map(|weight| {
+            let number = if scale > 0.0 { ((weight - bias) / scale).round() } else { 0.0 };
+            number.clamp(0.0, greatest) as u8
+        });
+        for (weight, number) in weights.iter().zip(numbers) {
+            rounding.add(*weight, scale * f32::from(number) + bias);
+        }
+        affine.push(&numbers, bits, scale, bias);
+    })?;
+    Ok(affine)
 }
 
-/// Whether values stored as F32 or F16 are all finite; true for other formats.
+/// Rounds whole blocks to bfloat16.
+pub fn round_to_bfloat16(
+    ggml_type: GgmlType,
+    blocks: &[u8],
+    rounding: &mut Rounding,
+) -> Result<Vec<u8>, NotFinite> {
+    let mut bytes = Vec::new();
+    for_each_weight_group(ggml_type, blocks, |weights| {
+        for weight in weights {
+            let bits = weight.to_bits();
+            // To the nearest, of two the even one.
+            let upper = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+            rounding.add(*weight, f32::from_bits(upper << 16));
+            bytes.extend((upper as u16).to_le_bytes());
+        }
+    })?;
+    Ok(bytes)
+}
+
+fn for_each_weight_group(
+    ggml_type: GgmlType,
+    blocks: &[u8],
+    mut visit: impl FnMut(&[f32; GROUP_SIZE]),
+) -> Result<(), NotFinite> {
+    let group_size = grouping(ggml_type).map_or(GROUP_SIZE, |found| found.group_size);
+    for_each_block(ggml_type, blocks, |block, num_weights| {
+        for first in (0..num_weights).step_by(GROUP_SIZE) {
+            let weight = |index: usize| block.weight(first + index, group_size);
+            visit(&std::array::from_fn(weight));
+        }
+    })
+}
+
+/// Reads one block after another; none of a type without blocks.
+fn for_each_block(
+    ggml_type: GgmlType,
+    blocks: &[u8],
+    mut visit: impl FnMut(&Block, usize),
+) -> Result<(), NotFinite> {
+    let (Some((num_weights, block_bytes)), Some(found)) = (ggml_type.block(), grouping(ggml_type))
+    else {
+        return Ok(());
+    };
+    let num_groups = num_weights.min(MAX_WEIGHTS) / found.group_size;
+    let mut block = Block::default();
+    for bytes in blocks.chunks_exact(block_bytes) {
+        block.read(ggml_type, bytes);
+        let (scales, biases) = (&block.scales[..num_groups], &block.biases[..num_groups]);
+        if !scales.iter().chain(biases).all(|factor| factor.is_finite()) {
+            return Err(NotFinite);
+        }
+        visit(&block, num_weights);
+    }
+    Ok(())
+}
+
+/// Appends numbers of so many bits, each after the last, the lowest bit first.
+fn pack(numbers: &[u8], bits: usize, words: &mut Vec<u8>) {
+    let (mut pending, mut num_pending) = (0_u32, 0);
+    for number in numbers {
+        pending |= u32::from(*number) << num_pending;
+        num_pending += bits;
+        while num_pending >= 8 {
+            words.push(pending as u8);
+            pending >>= 8;
+            num_pending -= 8;
+        }
+    }
+}
+
+/// Whether values that are not quantized are all finite; true for other types.
 pub fn all_finite(ggml_type: GgmlType, bytes: &[u8]) -> bool {
     match ggml_type {
         GgmlType::F32 => bytes
@@ -83,7 +234,32 @@ pub fn all_finite(ggml_type: GgmlType, bytes: &[u8]) -> bool {
             .all(|value| f32::from_le_bytes([value[0], value[1], value[2], value[3]]).is_finite()),
         // The exponent's five bits, all set, mean infinite or not a number.
         GgmlType::F16 => bytes.chunks_exact(2).all(|value| value[1] & 0x7c != 0x7c),
-        GgmlType::Q4_0 | GgmlType::Q4_1 | GgmlType::Q8_0 | GgmlType::Other(_) => true,
+        // Eight bits here.
+        GgmlType::Bf16 => {
+            bytes.chunks_exact(2).all(|value| value[1] & 0x7f != 0x7f || value[0] & 0x80 != 0x80)
+        }
+        _ => true,
+    }
+}
+
+/// Numbers that are not quantized, each less one, as f32.
+pub fn less_one(ggml_type: GgmlType, bytes: &[u8]) -> Vec<u8> {
+    let less_one = |number: f32| (number - 1.0).to_le_bytes();
+    match ggml_type {
+        GgmlType::F16 => bytes
+            .chunks_exact(2)
+            .flat_map(|half| less_one(f16_to_f32([half[0], half[1]])))
+            .collect(),
+        GgmlType::Bf16 => bytes
+            .chunks_exact(2)
+            .flat_map(|half| less_one(f32::from_le_bytes([0, 0, half[0], half[1]])))
+            .collect(),
+        _ => bytes
+            .chunks_exact(4)
+            .flat_map(|number| {
+                less_one(f32::from_le_bytes([number[0], number[1], number[2], number[3]]))
+            })
+            .collect(),
     }
 }
 
@@ -105,50 +281,13 @@ pub fn unpermute_heads(rows: &[u8], row_bytes: usize, head_dim: usize) -> Vec<u8
     ordered
 }
 
-/// The f32 with the value of a little-endian f16.
-pub fn f16_to_f32(bytes: [u8; 2]) -> f32 {
-    let half = u32::from(u16::from_le_bytes(bytes));
-    let sign = (half & 0x8000) << 16;
-    let exponent = (half >> 10) & 0x1f;
-    let mantissa = half & 0x3ff;
-    let magnitude = match exponent {
-        // Subnormal: the mantissa counts steps of 2^-24.
-        0 => (mantissa as f32 * (1.0 / 16_777_216.0)).to_bits(),
-        0x1f => 0x7f80_0000 | (mantissa << 13),
-        _ => ((exponent + 112) << 23) | (mantissa << 13),
-    };
-    f32::from_bits(sign | magnitude)
-}
-
 #[cfg(test)]
 #[allow(clippy::unwrap_used)] // in a test a panic is the report
-mod tests {
+pub mod tests {
     use super::*;
 
     fn f16s() -> impl Iterator<Item = [u8; 2]> {
         (0..=u16::MAX).map(u16::to_le_bytes).filter(|bytes| f16_to_f32(*bytes).is_finite())
-    }
-
-    #[test]
-    fn an_f16_keeps_its_value() {
-        for bits in 0..=u16::MAX {
-            let found = f16_to_f32(bits.to_le_bytes());
-            let (exponent, mantissa) = (i32::from(bits >> 10 & 0x1f), f64::from(bits & 0x3ff));
-            let sign = if bits >> 15 == 1 { -1.0 } else { 1.0 };
-            match exponent {
-                0x1f => assert_eq!(
-                    (found.is_nan(), found.is_infinite()),
-                    (mantissa != 0.0, mantissa == 0.0),
-                    "{bits:#x}"
-                ),
-                0 => assert_eq!(f64::from(found), sign * mantissa * 2f64.powi(-24), "{bits:#x}"),
-                _ => assert_eq!(
-                    f64::from(found),
-                    sign * (1.0 + mantissa / 1024.0) * 2f64.powi(exponent - 15),
-                    "{bits:#x}"
-                ),
-            }
-        }
     }
 
     /// GGUF's arithmetic and MLX's, both in f32, for one scale and one stored number.
@@ -194,16 +333,15 @@ mod tests {
 
     /// MLX's reading of affine rows, written from its documentation: bit i * bits of the row's
     /// words.
-    fn dequantize(affine: &Affine, bits: usize) -> Vec<f32> {
-        let word =
-            |i: usize| u32::from_le_bytes(affine.words[4 * i..4 * i + 4].try_into().unwrap());
+    pub fn affine_weights(affine: &Affine, bits: usize) -> Vec<f32> {
+        let bit = |at: usize| affine.words[at / 8] >> (at % 8) & 1;
         let float = |bytes: &[u8], i: usize| {
             f32::from_le_bytes(bytes[4 * i..4 * i + 4].try_into().unwrap())
         };
         let count = affine.words.len() * 8 / bits;
         (0..count)
             .map(|i| {
-                let q = word(i * bits / 32) >> (i * bits % 32) & ((1 << bits) - 1);
+                let q = (0..bits).map(|k| u32::from(bit(i * bits + k)) << k).sum::<u32>();
                 float(&affine.scales, i / GROUP_SIZE) * q as f32
                     + float(&affine.biases, i / GROUP_SIZE)
             })
@@ -242,8 +380,9 @@ mod tests {
             ),
         ];
         for (ggml_type, block, expected) in cases {
-            let affine = to_affine(ggml_type, &[block.clone(), block].concat()).unwrap();
-            let found = dequantize(&affine, affine_bits(ggml_type).unwrap());
+            let bits = Form::of(ggml_type, RoundTo::Bits8).unwrap().bits().unwrap();
+            let affine = to_affine(ggml_type, bits, &[block.clone(), block].concat()).unwrap();
+            let found = affine_weights(&affine, bits);
             assert_eq!(found, [expected.clone(), expected].concat(), "{ggml_type:?}");
         }
     }
@@ -256,18 +395,56 @@ mod tests {
                 let mut block = vec![0; bytes];
                 block[..2].copy_from_slice(&bad);
                 assert_eq!(
-                    to_affine(ggml_type, &block).err(),
+                    to_affine(ggml_type, 8, &block).err(),
                     Some(NotFinite),
                     "{ggml_type:?} {bad:?}"
                 );
             }
             assert!(!all_finite(GgmlType::F16, &[[0, 0], bad].concat()));
+            let mut block = [0; 210];
+            block[208..].copy_from_slice(&bad);
+            let mut rounding = Rounding::default();
+            let rounded = round_to_affine(GgmlType::Q6K, 8, &block, &mut rounding);
+            assert_eq!(rounded.err(), Some(NotFinite));
         }
         assert!(!all_finite(GgmlType::F32, &f32::NAN.to_le_bytes()));
+        for (bfloat16, expected) in
+            [([0x80, 0x7f], false), ([0x81, 0xff], false), ([0x7f, 0x7f], true)]
+        {
+            assert_eq!(all_finite(GgmlType::Bf16, &bfloat16), expected, "{bfloat16:?}");
+        }
         assert!(
             all_finite(GgmlType::F32, &f32::MAX.to_le_bytes())
                 && all_finite(GgmlType::F16, &[0xff, 0x7b])
         );
+    }
+
+    #[test]
+    fn rounding_stays_within_half_a_step_and_is_counted() {
+        // Numbers 0 to 63 with scales of one and two: weights from -64 to 62.
+        let mut block: Vec<u8> = (0..192).map(|at| (at * 37 % 256) as u8).collect();
+        block.extend((0..16).map(|group| 1 + group % 2));
+        block.extend([0x00, 0x3c]);
+        let mut exact = Vec::new();
+        for_each_weight_group(GgmlType::Q6K, &block, |weights| exact.extend(*weights)).unwrap();
+        for (bits, most) in [(8, 0.26), (4, 4.3)] {
+            let mut rounding = Rounding::default();
+            let affine = round_to_affine(GgmlType::Q6K, bits, &block, &mut rounding).unwrap();
+            let found = affine_weights(&affine, bits);
+            let errors = exact.iter().zip(&found).map(|(exact, found)| (exact - found).abs());
+            let worst = errors.fold(0.0, f32::max);
+            assert!(worst > 0.0 && worst <= most, "{bits} bits: {worst}");
+            let relative = rounding.relative_error();
+            assert!(relative > 0.0 && relative < f64::from(worst) / 20.0, "{relative}");
+        }
+        // Weights of so few digits are the same in bfloat16.
+        let mut rounding = Rounding::default();
+        let bytes = round_to_bfloat16(GgmlType::Q6K, &block, &mut rounding).unwrap();
+        let number = |bytes: &[u8]| {
+            f32::from_bits(u32::from(u16::from_le_bytes([bytes[0], bytes[1]])) << 16)
+        };
+        assert!(bytes.chunks(2).map(number).eq(exact.iter().copied()));
+        assert_eq!(rounding.relative_error(), 0.0);
     }
 
     #[test]

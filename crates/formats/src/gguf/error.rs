@@ -125,9 +125,9 @@ pub enum GgufProblem {
         /// What is imported.
         allowed: String,
     },
-    /// A tensor of a type that has no exact MLX form here.
+    /// A tensor of a type that is not imported.
     #[error(
-        "tensor {tensor} is stored as {found}; Cairn imports F32, F16, Q4_0, Q4_1 and Q8_0: choose a file of one of these"
+        "tensor {tensor} is stored as {found}; Cairn imports F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K to Q6_K, IQ4_NL and IQ4_XS: choose a file of these"
     )]
     UnsupportedTensorType {
         /// The tensor.
@@ -137,7 +137,7 @@ pub enum GgufProblem {
     },
     /// A quantized tensor where MLX has no quantized form.
     #[error(
-        "tensor {tensor} is stored as {found}; a vector must be F32 or F16: choose another file of the model"
+        "tensor {tensor} is stored as {found}; a vector must be F32, F16 or BF16: choose another file of the model"
     )]
     QuantizedVector {
         /// The tensor.
@@ -153,7 +153,7 @@ pub enum GgufProblem {
     },
     /// A tensor that the architecture does not have; leaving it out would change the model.
     #[error(
-        "tensor {tensor:?} is not part of a llama model as Cairn knows it; choose another model"
+        "tensor {tensor:?} is not part of such a model as Cairn knows it; choose another model"
     )]
     UnexpectedTensor {
         /// The tensor.

@@ -164,6 +164,39 @@ impl GgufFile {
         Ok(Some(integers))
     }
 
+    /// The array of booleans at `key`.
+    pub fn flags(&self, key: &str) -> Result<Option<Vec<bool>>, GgufProblem> {
+        match self.values.get(key) {
+            None => Ok(None),
+            Some(Value::Array { element: kind::BOOL, bytes, .. }) => {
+                Ok(Some(self.header[bytes.clone()].iter().map(|byte| *byte != 0).collect()))
+            }
+            Some(_) => {
+                Err(GgufProblem::WrongKind { key: key.into(), wanted: "an array of booleans" })
+            }
+        }
+    }
+
+    /// The array of numbers at `key`, each as [`GgufFile::number`] gives it.
+    pub fn numbers(&self, key: &str) -> Result<Option<Vec<f64>>, GgufProblem> {
+        let wrong = || GgufProblem::WrongKind { key: key.into(), wanted: "an array of numbers" };
+        let (element, bytes, count) = match self.values.get(key) {
+            None => return Ok(None),
+            Some(Value::Array { element, bytes, count }) => (*element, bytes.clone(), *count),
+            Some(_) => return Err(wrong()),
+        };
+        let mut cursor = self.cursor(bytes);
+        let mut numbers = Vec::new();
+        for _ in 0..count {
+            match read_value(&mut cursor, key, element, 0)? {
+                Value::Float(number) if number.is_finite() => numbers.push(number),
+                Value::Integer(integer) => numbers.push(integer as f64),
+                _ => return Err(wrong()),
+            }
+        }
+        Ok(Some(numbers))
+    }
+
     fn cursor(&self, range: Range<usize>) -> Cursor<'_> {
         let bytes = &self.header[range];
         Cursor { bytes, position: 0, file_bytes: bytes.len() as u64 }

@@ -15,9 +15,11 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value, json};
 use tempfile::TempDir;
 
-use super::affine::{GROUP_SIZE, NotFinite, affine_bits, all_finite, to_affine, unpermute_heads};
-use super::llama::{Llama, PlannedTensor};
-use super::tensors::GgmlType;
+use super::affine::{
+    Form, GROUP_SIZE, NotFinite, RoundTo, Rounding, all_finite, less_one, round_to_affine,
+    round_to_bfloat16, to_affine, unpermute_heads,
+};
+use super::model::{Change, Model, PlannedTensor};
 use super::tokenizer::TokenizerFiles;
 use super::{GgufError, GgufFile, GgufProblem};
 use crate::make_locked_folder;
@@ -31,23 +33,40 @@ pub const PARTIAL_PREFIX: &str = ".importing-gguf-";
 /// See [`PARTIAL_PREFIX`].
 pub const NUM_RANDOM_CHARS: usize = 12;
 
-/// Imports `file` as `<models_dir>/<name>` and returns that folder.
+/// How a file is imported.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct GgufImport<'a> {
+    /// The name of the model. Without one it is the model's own (`general.name`), else the file's;
+    /// characters other than letters, digits, `.`, `_` and `-` become `-`.
+    pub name: Option<&'a str>,
+    /// What weights become that have no exact form.
+    pub round_to: RoundTo,
+}
+
+/// A model that was imported.
+#[derive(Debug)]
+pub struct ImportedGguf {
+    /// Its folder.
+    pub folder: PathBuf,
+    /// By how much weights were changed.
+    pub rounding: Rounding,
+}
+
+/// Imports `file` as a folder in `models_dir`.
 ///
-/// Without a `name` it is the model's own (`general.name`), else the file's; characters other than
-/// letters, digits, `.`, `_` and `-` become `-`. `progress` is called with (bytes done, bytes in
-/// all); where it breaks, the import ends before the next tensor. After an error nothing is left
-/// behind.
+/// `progress` is called with (bytes done, bytes in all); where it breaks, the import ends before the
+/// next tensor. After an error nothing is left behind.
 pub fn import_gguf(
     file: &Path,
     models_dir: &Path,
-    name: Option<&str>,
+    options: GgufImport,
     progress: &mut dyn FnMut(u64, u64) -> ControlFlow<()>,
-) -> Result<PathBuf, GgufError> {
+) -> Result<ImportedGguf, GgufError> {
     let gguf = GgufFile::open(file)?;
-    let (llama, plan) = Llama::read(&gguf).map_err(problem_of(&gguf))?;
-    let tokenizer = TokenizerFiles::read(&gguf, llama.vocab_size, llama.max_position_embeddings)
+    let model = Model::read(&gguf, options.round_to).map_err(problem_of(&gguf))?;
+    let tokenizer = TokenizerFiles::read(&gguf, model.vocab_size, model.max_position_embeddings)
         .map_err(problem_of(&gguf))?;
-    let target = models_dir.join(folder_name(&gguf, name)?);
+    let target = models_dir.join(folder_name(&gguf, options.name)?);
 
     fs::create_dir_all(models_dir).map_err(at(models_dir))?;
     if target.symlink_metadata().is_ok() {
@@ -55,9 +74,10 @@ pub fn import_gguf(
     }
     let (folder, _lock) =
         make_locked_folder(|| partial_folder(models_dir)).map_err(at(models_dir))?;
-    write_weights(&gguf, &plan, &folder.path().join("model.safetensors"), progress)?;
+    let path = folder.path().join("model.safetensors");
+    let rounding = write_weights(&gguf, &model.tensors, &path, progress)?;
     for (file, contents) in [
-        ("config.json", llama.config(&plan, &tokenizer.special)),
+        ("config.json", model.config(&tokenizer.special)),
         ("generation_config.json", tokenizer.generation_config),
         ("tokenizer_config.json", tokenizer.tokenizer_config),
         ("tokenizer.json", tokenizer.tokenizer),
@@ -66,7 +86,7 @@ pub fn import_gguf(
     }
     publish(folder, &target)?;
     sync_folder(models_dir)?;
-    Ok(target)
+    Ok(ImportedGguf { folder: target, rounding })
 }
 
 /// A sibling of the models, so that the rename stays on one file system; dropping it removes it. Its
@@ -146,52 +166,35 @@ fn folder_name(gguf: &GgufFile, name: Option<&str>) -> Result<String, GgufError>
 /// One part of a planned tensor in the new file.
 struct Part {
     dtype: &'static str,
-    suffix: &'static str,
+    name: String,
     shape: Vec<usize>,
     row_bytes: usize,
 }
 
-/// The parts a tensor is written as, in the order in which they lie in the file. A vector is one
-/// row.
+/// The parts a tensor is written as, in the order in which they lie in the file.
 fn parts(planned: &PlannedTensor) -> Vec<Part> {
-    let shape = planned.source.shape.clone();
-    let columns = shape.last().copied().unwrap_or(1);
-    match (affine_bits(planned.source.ggml_type), shape.as_slice()) {
-        (Some(bits), [rows, _]) => {
-            let (words, groups) = (columns * bits / 32, columns / GROUP_SIZE);
-            vec![
-                Part {
-                    dtype: "U32",
-                    suffix: "weight",
-                    shape: vec![*rows, words],
-                    row_bytes: words * 4,
-                },
-                Part {
-                    dtype: "F32",
-                    suffix: "scales",
-                    shape: vec![*rows, groups],
-                    row_bytes: groups * 4,
-                },
-                Part {
-                    dtype: "F32",
-                    suffix: "biases",
-                    shape: vec![*rows, groups],
-                    row_bytes: groups * 4,
-                },
-            ]
-        }
-        _ => {
-            let (dtype, size) =
-                if planned.source.ggml_type == GgmlType::F16 { ("F16", 2) } else { ("F32", 4) };
-            vec![Part { dtype, suffix: "weight", row_bytes: columns * size, shape }]
-        }
-    }
+    let shape = &planned.shape;
+    let columns = shape.iter().product::<usize>() / row_count(planned);
+    let Some(bits) = planned.form.bits() else {
+        let (dtype, size) = planned.form.dense();
+        let row_bytes = columns * size;
+        return vec![Part { dtype, name: planned.name.clone(), shape: shape.clone(), row_bytes }];
+    };
+    let (words, groups) = (columns * bits / 32, columns / GROUP_SIZE);
+    let part = |dtype, suffix, columns: usize| {
+        let name = format!("{}.{suffix}", planned.name.trim_end_matches(".weight"));
+        let shape = [&shape[..shape.len() - 1], &[columns]].concat();
+        Part { dtype, name, shape, row_bytes: columns * 4 }
+    };
+    vec![part("U32", "weight", words), part("F32", "scales", groups), part("F32", "biases", groups)]
 }
 
+/// Of a vector it is one, of stacked matrices those of all, and each number is one that changes its
+/// place.
 fn row_count(planned: &PlannedTensor) -> usize {
-    match planned.source.shape.as_slice() {
-        [rows, _] => *rows,
-        _ => 1,
+    match (planned.change, planned.shape.as_slice()) {
+        (Change::Unpermuted(_), [numbers]) => *numbers,
+        (_, shape) => shape.iter().rev().skip(1).product(),
     }
 }
 
@@ -200,7 +203,7 @@ fn write_weights(
     plan: &[PlannedTensor],
     path: &Path,
     progress: &mut dyn FnMut(u64, u64) -> ControlFlow<()>,
-) -> Result<(), GgufError> {
+) -> Result<Rounding, GgufError> {
     let mut header = Map::new();
     header.insert("__metadata__".into(), json!({"format": "mlx"}));
     let mut end = 0_u64;
@@ -208,9 +211,8 @@ fn write_weights(
         for part in parts(planned) {
             let start = end;
             end += (row_count(planned) * part.row_bytes) as u64;
-            let name = format!("{}.{}", planned.module, part.suffix);
             header.insert(
-                name,
+                part.name,
                 json!({"dtype": part.dtype, "shape": part.shape, "data_offsets": [start, end]}),
             );
         }
@@ -229,16 +231,18 @@ fn write_weights(
     let mut done = 0;
     let mut start = 8 + header.len() as u64;
     let mut goes_on = progress(0, total);
+    let mut rounding = Rounding::default();
     for planned in plan {
         if goes_on.is_break() {
             return Err(GgufError::Cancelled { path: gguf.path().into() });
         }
-        start = write_tensor(gguf, planned, &file, path, start, &mut |bytes| {
+        start = write_tensor(gguf, planned, &mut rounding, &file, path, start, &mut |bytes| {
             done += bytes;
             goes_on = progress(done, total);
         })?;
     }
-    file.sync_all().map_err(failed)
+    file.sync_all().map_err(failed)?;
+    Ok(rounding)
 }
 
 /// Converts one tensor, a few rows at a time, into its parts from `start` on; returns where they
@@ -246,6 +250,7 @@ fn write_weights(
 fn write_tensor(
     gguf: &GgufFile,
     planned: &PlannedTensor,
+    rounding: &mut Rounding,
     file: &File,
     path: &Path,
     start: u64,
@@ -263,35 +268,56 @@ fn write_tensor(
     }
 
     // Rows that change places within a head must be read together.
-    let unit = planned.unpermute.unwrap_or(1);
+    let unit = match planned.change {
+        Change::Unpermuted(head_dim) => head_dim,
+        Change::None | Change::LessOne => 1,
+    };
     let rows_at_once = (CHUNK_BYTES / (row_bytes * unit)).max(1) * unit;
-    let not_finite =
-        |NotFinite| problem_of(gguf)(GgufProblem::NotFinite { tensor: source.name.clone() });
     let mut chunk = Vec::new();
     for first in (0..rows).step_by(rows_at_once) {
         let count = rows_at_once.min(rows - first);
         chunk.resize(count * row_bytes, 0);
         gguf.read_at(&mut chunk, source.bytes.start + (first * row_bytes) as u64)
             .map_err(problem_of(gguf))?;
-        if !all_finite(source.ggml_type, &chunk) {
-            return Err(not_finite(NotFinite));
-        }
-        if let Some(head_dim) = planned.unpermute {
-            chunk = unpermute_heads(&chunk, row_bytes, head_dim);
-        }
-        let affine = to_affine(source.ggml_type, &chunk).map_err(not_finite)?;
-        let contents: &[&[u8]] = if parts.len() == 1 {
-            &[&chunk]
-        } else {
-            &[&affine.words, &affine.scales, &affine.biases]
-        };
+        advance(chunk.len() as u64);
+        let contents = convert(planned, &mut chunk, row_bytes, rounding).map_err(|NotFinite| {
+            problem_of(gguf)(GgufProblem::NotFinite { tensor: source.name.clone() })
+        })?;
         for ((part, part_start), bytes) in parts.iter().zip(&part_starts).zip(contents) {
-            file.write_all_at(bytes, part_start + (first * part.row_bytes) as u64)
+            file.write_all_at(&bytes, part_start + (first * part.row_bytes) as u64)
                 .map_err(at(path))?;
         }
-        advance(chunk.len() as u64);
     }
+    rounding.num_tensors += usize::from(!planned.form.is_exact());
     Ok(end)
+}
+
+/// What some rows of a tensor are in each of its parts.
+fn convert(
+    planned: &PlannedTensor,
+    chunk: &mut Vec<u8>,
+    row_bytes: usize,
+    rounding: &mut Rounding,
+) -> Result<Vec<Vec<u8>>, NotFinite> {
+    let ggml_type = planned.source.ggml_type;
+    if !all_finite(ggml_type, chunk) {
+        return Err(NotFinite);
+    }
+    if let Change::Unpermuted(head_dim) = planned.change {
+        *chunk = unpermute_heads(chunk, row_bytes, head_dim);
+    }
+    let affine = match planned.form {
+        Form::Dense(_) if planned.change == Change::LessOne => {
+            return Ok(vec![less_one(ggml_type, chunk)]);
+        }
+        Form::Dense(_) => return Ok(vec![std::mem::take(chunk)]),
+        Form::Rounded => return Ok(vec![round_to_bfloat16(ggml_type, chunk, rounding)?]),
+        Form::Affine { bits, is_exact: true } => to_affine(ggml_type, bits, chunk)?,
+        Form::Affine { bits, is_exact: false } => {
+            round_to_affine(ggml_type, bits, chunk, rounding)?
+        }
+    };
+    Ok(vec![affine.words, affine.scales, affine.biases])
 }
 
 fn write_json(path: &Path, contents: &Value) -> Result<(), GgufError> {
@@ -308,14 +334,16 @@ fn sync_folder(folder: &Path) -> Result<(), GgufError> {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)] // in a test a panic is the report
 mod tests {
-    use super::super::affine::f16_to_f32;
+    use super::super::blocks::f16_to_f32;
     use super::*;
     use crate::safetensors::{SafetensorsFile, check_weight_files};
     use crate::test_files::gguf::{HEAD_DIM, Random, TestGguf, TestTensor, file_with};
 
     fn import(bytes: &[u8], models_dir: &Path, name: Option<&str>) -> Result<PathBuf, GgufError> {
         let (_folder, file) = file_with(bytes);
-        import_gguf(&file, models_dir, name, &mut |_, _| ControlFlow::Continue(()))
+        let options = GgufImport { name, ..GgufImport::default() };
+        import_gguf(&file, models_dir, options, &mut |_, _| ControlFlow::Continue(()))
+            .map(|imported| imported.folder)
     }
 
     fn names_in(folder: &Path) -> Vec<String> {
@@ -332,7 +360,7 @@ mod tests {
         let models = tempfile::tempdir().unwrap();
         let (_folder, file) = file_with(&TestGguf::tiny().bytes());
         let mut num_seen = 0;
-        import_gguf(&file, models.path(), None, &mut |_, _| {
+        import_gguf(&file, models.path(), GgufImport::default(), &mut |_, _| {
             let names = names_in(models.path());
             let random = names[0].strip_prefix(PARTIAL_PREFIX).unwrap();
             assert_eq!((names.len(), random.len()), (1, NUM_RANDOM_CHARS));
@@ -458,11 +486,13 @@ mod tests {
         let models = tempfile::tempdir().unwrap();
         let (_folder, file) = file_with(&TestGguf::tiny().bytes());
         let mut calls = Vec::new();
-        let target = import_gguf(&file, models.path(), None, &mut |done, total| {
-            calls.push((done, total));
-            ControlFlow::Continue(())
-        })
-        .unwrap();
+        let target =
+            import_gguf(&file, models.path(), GgufImport::default(), &mut |done, total| {
+                calls.push((done, total));
+                ControlFlow::Continue(())
+            })
+            .unwrap()
+            .folder;
         assert_eq!(
             names_in(&target),
             [
@@ -487,7 +517,7 @@ mod tests {
         let models = tempfile::tempdir().unwrap();
         let (_folder, file) = file_with(&TestGguf::tiny().bytes());
         let mut num_calls = 0;
-        let cancelled = import_gguf(&file, models.path(), None, &mut |_, _| {
+        let cancelled = import_gguf(&file, models.path(), GgufImport::default(), &mut |_, _| {
             num_calls += 1;
             if num_calls > 2 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         });
@@ -590,10 +620,10 @@ mod tests {
                 if random.next_bits().is_multiple_of(2) { 0xff } else { random.next_bits() as u8 };
             let (_folder, path) = file_with(&bytes);
             let read = |gguf: &GgufFile| -> Result<Value, GgufProblem> {
-                let (llama, plan) = Llama::read(gguf)?;
+                let model = Model::read(gguf, RoundTo::default())?;
                 let files =
-                    TokenizerFiles::read(gguf, llama.vocab_size, llama.max_position_embeddings)?;
-                Ok(llama.config(&plan, &files.special))
+                    TokenizerFiles::read(gguf, model.vocab_size, model.max_position_embeddings)?;
+                Ok(model.config(&files.special))
             };
             let is_read = GgufFile::open(&path).is_ok_and(|gguf| read(&gguf).is_ok());
             refused += usize::from(!is_read);

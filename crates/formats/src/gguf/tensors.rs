@@ -15,77 +15,92 @@ const MAX_RANK: u32 = 4;
 pub enum GgmlType {
     F32,
     F16,
+    Bf16,
     Q4_0,
     Q4_1,
+    Q5_0,
+    Q5_1,
     Q8_0,
+    Q2K,
+    Q3K,
+    Q4K,
+    Q5K,
+    Q6K,
+    Iq4Nl,
+    Iq4Xs,
     /// A type that is not imported, by ggml's number for it.
     Other(u32),
 }
 
 impl GgmlType {
-    fn from_id(id: u32) -> GgmlType {
-        match id {
-            0 => GgmlType::F32,
-            1 => GgmlType::F16,
-            2 => GgmlType::Q4_0,
-            3 => GgmlType::Q4_1,
-            8 => GgmlType::Q8_0,
-            other => GgmlType::Other(other),
+    /// The types that are imported, with ggml's number and name, and the weights and bytes of a block.
+    const IMPORTED: [(GgmlType, u32, &str, (usize, usize)); 15] = [
+        (GgmlType::F32, 0, "F32", (1, 4)),
+        (GgmlType::F16, 1, "F16", (1, 2)),
+        (GgmlType::Bf16, 30, "BF16", (1, 2)),
+        (GgmlType::Q4_0, 2, "Q4_0", (32, 18)),
+        (GgmlType::Q4_1, 3, "Q4_1", (32, 20)),
+        (GgmlType::Q5_0, 6, "Q5_0", (32, 22)),
+        (GgmlType::Q5_1, 7, "Q5_1", (32, 24)),
+        (GgmlType::Q8_0, 8, "Q8_0", (32, 34)),
+        (GgmlType::Q2K, 10, "Q2_K", (256, 84)),
+        (GgmlType::Q3K, 11, "Q3_K", (256, 110)),
+        (GgmlType::Q4K, 12, "Q4_K", (256, 144)),
+        (GgmlType::Q5K, 13, "Q5_K", (256, 176)),
+        (GgmlType::Q6K, 14, "Q6_K", (256, 210)),
+        (GgmlType::Iq4Nl, 20, "IQ4_NL", (32, 18)),
+        (GgmlType::Iq4Xs, 23, "IQ4_XS", (256, 136)),
+    ];
+
+    /// The type with ggml's number `id`.
+    pub fn from_id(id: u32) -> GgmlType {
+        let known = GgmlType::IMPORTED.iter().find(|(_, known, ..)| *known == id);
+        known.map_or(GgmlType::Other(id), |(ggml_type, ..)| *ggml_type)
+    }
+
+    /// ggml's number for the type.
+    pub fn id(self) -> u32 {
+        match (self, self.imported()) {
+            (GgmlType::Other(id), _) => id,
+            (_, found) => found.map_or(0, |(_, id, ..)| id),
         }
     }
 
     /// ggml's name for the type.
     pub fn name(self) -> String {
-        let name = match self {
-            GgmlType::F32 => "F32",
-            GgmlType::F16 => "F16",
-            GgmlType::Q4_0 => "Q4_0",
-            GgmlType::Q4_1 => "Q4_1",
-            GgmlType::Q8_0 => "Q8_0",
-            GgmlType::Other(id) => match id {
-                6 => "Q5_0",
-                7 => "Q5_1",
-                9 => "Q8_1",
-                10 => "Q2_K",
-                11 => "Q3_K",
-                12 => "Q4_K",
-                13 => "Q5_K",
-                14 => "Q6_K",
-                15 => "Q8_K",
-                16 => "IQ2_XXS",
-                17 => "IQ2_XS",
-                18 => "IQ3_XXS",
-                19 => "IQ1_S",
-                20 => "IQ4_NL",
-                21 => "IQ3_S",
-                22 => "IQ2_S",
-                23 => "IQ4_XS",
-                24 => "I8",
-                25 => "I16",
-                26 => "I32",
-                27 => "I64",
-                28 => "F64",
-                29 => "IQ1_M",
-                30 => "BF16",
-                34 => "TQ1_0",
-                35 => "TQ2_0",
-                39 => "MXFP4",
-                unknown => return format!("type number {unknown}"),
-            },
+        if let Some((_, _, name, _)) = self.imported() {
+            return name.into();
+        }
+        let name = match self.id() {
+            9 => "Q8_1",
+            15 => "Q8_K",
+            16 => "IQ2_XXS",
+            17 => "IQ2_XS",
+            18 => "IQ3_XXS",
+            19 => "IQ1_S",
+            21 => "IQ3_S",
+            22 => "IQ2_S",
+            24 => "I8",
+            25 => "I16",
+            26 => "I32",
+            27 => "I64",
+            28 => "F64",
+            29 => "IQ1_M",
+            34 => "TQ1_0",
+            35 => "TQ2_0",
+            39 => "MXFP4",
+            unknown => return format!("type number {unknown}"),
         };
         name.into()
     }
 
-    /// Elements and bytes of one block; `None` for what is not imported.
+    /// Weights and bytes of one block; `None` for what is not imported.
     pub fn block(self) -> Option<(usize, usize)> {
-        match self {
-            GgmlType::F32 => Some((1, 4)),
-            GgmlType::F16 => Some((1, 2)),
-            GgmlType::Q4_0 => Some((32, 18)),
-            GgmlType::Q4_1 => Some((32, 20)),
-            GgmlType::Q8_0 => Some((32, 34)),
-            GgmlType::Other(_) => None,
-        }
+        self.imported().map(|(_, _, _, block)| block)
+    }
+
+    fn imported(self) -> Option<(GgmlType, u32, &'static str, (usize, usize))> {
+        GgmlType::IMPORTED.into_iter().find(|(ggml_type, ..)| *ggml_type == self)
     }
 }
 

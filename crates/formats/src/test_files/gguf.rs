@@ -107,7 +107,7 @@ impl TestGguf {
             sample.tensors.push(TestTensor {
                 name: format!("{name}.weight"),
                 shape,
-                type_id: type_id(ggml_type),
+                type_id: ggml_type.id(),
                 data,
             });
         }
@@ -172,7 +172,7 @@ impl TestGguf {
     /// Gives a tensor another type, with values to match.
     pub fn store_as(&mut self, name: &str, ggml_type: GgmlType) {
         let tensor = self.tensor(name);
-        tensor.type_id = type_id(ggml_type);
+        tensor.type_id = ggml_type.id();
         tensor.data = Random(7).values(ggml_type, tensor.shape.iter().product());
     }
 
@@ -218,18 +218,6 @@ pub fn text(value: &str) -> Vec<u8> {
     [&(value.len() as u64).to_le_bytes()[..], value.as_bytes()].concat()
 }
 
-/// ggml's number for a type.
-pub fn type_id(ggml_type: GgmlType) -> u32 {
-    match ggml_type {
-        GgmlType::F32 => 0,
-        GgmlType::F16 => 1,
-        GgmlType::Q4_0 => 2,
-        GgmlType::Q4_1 => 3,
-        GgmlType::Q8_0 => 8,
-        GgmlType::Other(id) => id,
-    }
-}
-
 /// The 256 letters that GPT-2's byte-level BPE writes bytes as.
 fn byte_letters() -> Vec<String> {
     let is_printable = |byte: u32| matches!(byte, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff);
@@ -267,15 +255,31 @@ impl Random {
         let mut data = Vec::new();
         for _ in 0..count / per_block {
             let start = data.len();
-            match ggml_type {
-                GgmlType::F32 => {
-                    data.extend((self.next_bits() as f32 / (1u64 << 31) as f32 - 0.5).to_le_bytes())
-                }
-                GgmlType::Q4_1 => data.extend([self.half(), self.half()].concat()),
-                _ => data.extend(self.half()),
+            if ggml_type == GgmlType::F32 {
+                data.extend((self.next_bits() as f32 / (1u64 << 31) as f32 - 0.5).to_le_bytes());
             }
             data.resize_with(start + block_bytes, || self.next_bits() as u8);
+            for at in factors(ggml_type) {
+                data[start + at..start + at + 2].copy_from_slice(&self.half());
+            }
         }
         data
     }
+}
+
+/// Where a block has its f16, which must be finite.
+fn factors(ggml_type: GgmlType) -> &'static [usize] {
+    match ggml_type {
+        GgmlType::F32 | GgmlType::Other(_) => &[],
+        GgmlType::Q2K => &[80, 82],
+        GgmlType::Q3K => &[108],
+        GgmlType::Q6K => &[208],
+        GgmlType::Q4_1 | GgmlType::Q5_1 | GgmlType::Q4K | GgmlType::Q5K => &[0, 2],
+        _ => &[0],
+    }
+}
+
+/// The weights of whole blocks, or of numbers that are not quantized, as F32 has them.
+pub fn as_f32(ggml_type: GgmlType, data: &[u8]) -> Vec<u8> {
+    crate::gguf::weights(ggml_type, data).into_iter().flat_map(f32::to_le_bytes).collect()
 }

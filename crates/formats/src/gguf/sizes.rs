@@ -1,0 +1,231 @@
+//! The sizes of a model in GGUF, read from its keys. Its tensors are checked against them.
+
+use super::architectures::Architecture;
+use super::{GgufFile, GgufProblem};
+use crate::excerpt::excerpt;
+
+/// The keys of a file that begin with its architecture.
+#[derive(Clone, Copy)]
+pub struct Keys<'a> {
+    pub gguf: &'a GgufFile,
+    /// The name of the architecture.
+    pub prefix: &'static str,
+}
+
+impl Keys<'_> {
+    /// The whole key.
+    pub fn key(&self, name: &str) -> String {
+        format!("{}.{name}", self.prefix)
+    }
+
+    /// The count at `name`, if there is one.
+    pub fn count(&self, name: &str) -> Result<Option<usize>, GgufProblem> {
+        self.gguf.count(&self.key(name))
+    }
+
+    /// The count at `name`, which must be there and not be 0.
+    pub fn size(&self, name: &str) -> Result<usize, GgufProblem> {
+        match self.count(name)? {
+            Some(0) => Err(self.unsupported(name, 0, "values from 1")),
+            Some(size) => Ok(size),
+            None => Err(GgufProblem::MissingKey { key: self.key(name) }),
+        }
+    }
+
+    /// The number at `name`, if there is one.
+    pub fn number(&self, name: &str) -> Result<Option<f64>, GgufProblem> {
+        self.gguf.number(&self.key(name))
+    }
+
+    /// The number at `name`, which must be there and above 0.
+    pub fn positive(&self, name: &str) -> Result<f64, GgufProblem> {
+        match self.number(name)? {
+            Some(value) if value > 0.0 => Ok(value),
+            Some(value) => Err(self.unsupported(name, value, "positive numbers")),
+            None => Err(GgufProblem::MissingKey { key: self.key(name) }),
+        }
+    }
+
+    /// As [`Keys::positive`], with a value for files without the key.
+    pub fn positive_or(&self, name: &str, default: f64) -> Result<f64, GgufProblem> {
+        match self.number(name)? {
+            None => Ok(default),
+            Some(_) => self.positive(name),
+        }
+    }
+
+    /// The text at `name`, if there is one.
+    pub fn text(&self, name: &str) -> Result<Option<&str>, GgufProblem> {
+        self.gguf.text(&self.key(name))
+    }
+
+    /// The refusal of a value.
+    pub fn unsupported(&self, name: &str, found: impl ToString, allowed: &str) -> GgufProblem {
+        unsupported(&self.key(name), found, allowed)
+    }
+}
+
+/// The refusal of a key's value.
+pub fn unsupported(key: &str, found: impl ToString, allowed: &str) -> GgufProblem {
+    GgufProblem::UnsupportedValue {
+        key: key.into(),
+        found: found.to_string(),
+        allowed: allowed.into(),
+    }
+}
+
+/// A text of the file as an error shows it.
+pub fn quoted(text: &str) -> String {
+    format!("{:?}", excerpt(text))
+}
+
+/// One dimension of a tensor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Dim {
+    One,
+    Hidden,
+    /// The width of the feed-forward network.
+    Inner,
+    /// Twice that: the gate and the rest.
+    JoinedInner,
+    HeadLength,
+    Heads,
+    KvHeads,
+    /// All heads of queries.
+    Queries,
+    /// All heads of keys, or of values.
+    Keys,
+    /// Those of queries, keys and values.
+    JoinedHeads,
+    Experts,
+    ExpertInner,
+    SharedInner,
+}
+
+/// The sizes of one model. All come from i32 values, so that products of two fit a usize.
+#[derive(Debug)]
+pub struct Sizes {
+    pub hidden: usize,
+    pub num_layers: usize,
+    pub inner: usize,
+    pub num_heads: usize,
+    pub num_kv_heads: usize,
+    /// Numbers of a head's vector.
+    pub head_dim: usize,
+    /// How many of them are rotated.
+    pub rotated_dim: usize,
+    pub context: usize,
+    /// 0 in models without experts.
+    pub num_experts: usize,
+    pub num_chosen_experts: usize,
+    pub expert_inner: usize,
+    /// The width of the expert that all tokens use, 0 where there is none.
+    pub shared_inner: usize,
+}
+
+impl Sizes {
+    /// Reads the keys. Fails where they contradict each other.
+    pub fn read(keys: &Keys, architecture: &Architecture) -> Result<Sizes, GgufProblem> {
+        let hidden = keys.size("embedding_length")?;
+        let num_heads = keys.size("attention.head_count")?;
+        let num_kv_heads = keys.count("attention.head_count_kv")?.unwrap_or(num_heads);
+        if num_kv_heads == 0 || !num_heads.is_multiple_of(num_kv_heads) {
+            let allowed = format!("divisors of {num_heads}");
+            return Err(keys.unsupported("attention.head_count_kv", num_kv_heads, &allowed));
+        }
+        let head_dim = head_dim(keys, hidden, num_heads)?;
+        let mut sizes = Sizes {
+            hidden,
+            num_layers: keys.size("block_count")?,
+            inner: 0,
+            num_heads,
+            num_kv_heads,
+            head_dim,
+            rotated_dim: rotated_dim(keys, architecture, head_dim)?,
+            context: keys.size("context_length")?,
+            num_experts: 0,
+            num_chosen_experts: 0,
+            expert_inner: 0,
+            shared_inner: 0,
+        };
+        if architecture.has_experts {
+            sizes.read_experts(keys)?;
+        } else {
+            sizes.inner = keys.size("feed_forward_length")?;
+        }
+        Ok(sizes)
+    }
+
+    fn read_experts(&mut self, keys: &Keys) -> Result<(), GgufProblem> {
+        self.num_experts = keys.size("expert_count")?;
+        self.num_chosen_experts = keys.size("expert_used_count")?;
+        self.expert_inner = match keys.count("expert_feed_forward_length")? {
+            Some(_) => keys.size("expert_feed_forward_length")?,
+            None => keys.size("feed_forward_length")?,
+        };
+        self.inner = keys.count("feed_forward_length")?.unwrap_or(self.expert_inner);
+        self.shared_inner = keys.count("expert_shared_feed_forward_length")?.unwrap_or(0);
+        Ok(())
+    }
+
+    /// The length of a dimension.
+    pub fn of(&self, dim: Dim) -> usize {
+        match dim {
+            Dim::One => 1,
+            Dim::Hidden => self.hidden,
+            Dim::Inner => self.inner,
+            Dim::JoinedInner => 2 * self.inner,
+            Dim::HeadLength => self.head_dim,
+            Dim::Heads => self.num_heads,
+            Dim::KvHeads => self.num_kv_heads,
+            Dim::Queries => self.num_heads * self.head_dim,
+            Dim::Keys => self.num_kv_heads * self.head_dim,
+            Dim::JoinedHeads => {
+                (self.num_heads.saturating_add(2 * self.num_kv_heads)).saturating_mul(self.head_dim)
+            }
+            Dim::Experts => self.num_experts,
+            Dim::ExpertInner => self.expert_inner,
+            Dim::SharedInner => self.shared_inner,
+        }
+    }
+}
+
+/// Rows per head; every way of saying it must agree.
+fn head_dim(keys: &Keys, hidden: usize, num_heads: usize) -> Result<usize, GgufProblem> {
+    let head_dim = match keys.count("attention.key_length")? {
+        Some(length) => length,
+        None if hidden.is_multiple_of(num_heads) => hidden / num_heads,
+        None => {
+            let allowed = format!("divisors of {hidden}");
+            return Err(keys.unsupported("attention.head_count", num_heads, &allowed));
+        }
+    };
+    if head_dim == 0 || !head_dim.is_multiple_of(2) {
+        return Err(keys.unsupported("attention.key_length", head_dim, "even head sizes"));
+    }
+    match keys.count("attention.value_length")?.filter(|length| *length != head_dim) {
+        Some(found) => {
+            let allowed = format!("the head size, {head_dim}");
+            Err(keys.unsupported("attention.value_length", found, &allowed))
+        }
+        None => Ok(head_dim),
+    }
+}
+
+/// How many numbers of a head's vector are rotated.
+fn rotated_dim(
+    keys: &Keys,
+    architecture: &Architecture,
+    head_dim: usize,
+) -> Result<usize, GgufProblem> {
+    use super::architectures::Rotation;
+    const KEY: &str = "rope.dimension_count";
+    let Some(found) = keys.count(KEY)?.filter(|length| *length != head_dim) else {
+        return Ok(head_dim);
+    };
+    let is_part = (2..head_dim).contains(&found) && found.is_multiple_of(2);
+    if architecture.rotation == Rotation::Part && is_part {
+        return Ok(found);
+    }
+    Err(keys.unsupported(KEY, found, &format!("the head size, {head_dim}")))
+}
