@@ -2,6 +2,8 @@
 import { fireEvent, screen, within } from '@testing-library/svelte';
 import { tick } from 'svelte';
 import { expect, test } from 'vitest';
+import { FoldedAnswers } from './chat/folded.svelte';
+import { Navigation } from './navigation.svelte';
 import type { ModelProblemKind } from './platform/wire';
 import { bootstrap, conversation, FakePlatform, message, model, problem, settle, stats, status } from './testing/fake';
 import { openWindow, useWindow } from './testing/window';
@@ -363,7 +365,7 @@ test.each(['chat', 'models'] as const)('without a sidebar messages stand in the 
   expect(screen.getByText('It is done.').closest('main')).toBe(document.getElementById('page'));
 });
 
-test('command and Z takes back the last deletion, but not while a field has the focus', async () => {
+test('command and Z takes back the last deletion, but not while a field has what was typed', async () => {
   const { platform } = await open();
   const row = screen.getByRole('button', { name: 'Title a' });
   row.focus();
@@ -371,6 +373,10 @@ test('command and Z takes back the last deletion, but not while a field has the 
   await settle();
   await tick();
   expect(document.activeElement).toBe(screen.getByRole('button', { name: 'Title b' }));
+  await write('Why');
+  await fireEvent.keyDown(composer(), { key: 'z', metaKey: true });
+  // What was typed and deleted by hand is the field's own as well.
+  await write('');
   await fireEvent.keyDown(composer(), { key: 'z', metaKey: true });
   expect(platform.askedTypes()).not.toContain('restore_conversation');
   await fireEvent.keyDown(window, { key: 'z', metaKey: true });
@@ -379,6 +385,63 @@ test('command and Z takes back the last deletion, but not while a field has the 
   expect(platform.asked).toContainEqual({ type: 'restore_conversation', id: 'a' });
   expect(document.activeElement).toBe(screen.getByRole('button', { name: 'Title a' }));
   expect(screen.queryByRole('button', { name: 'Undo' })).toBeNull();
+});
+
+test('command and Z in the empty message field takes back the last deletion', async () => {
+  const { platform } = await open();
+  await write('Why');
+  await write('');
+  await fireEvent.keyDown(screen.getByRole('button', { name: 'Title a' }), { key: 'Delete' });
+  await settle();
+  await fireEvent.keyDown(composer(), { key: 'z', metaKey: true });
+  await settle();
+  expect(platform.asked).toContainEqual({ type: 'restore_conversation', id: 'a' });
+});
+
+test('the sidebar is made wider with the arrow keys and by dragging, and stays so', async () => {
+  const { app } = await open();
+  const edge = screen.getByRole('separator', { name: 'Width of the sidebar' });
+  const width = () => Number(edge.getAttribute('aria-valuenow'));
+  const before = width();
+  await fireEvent.keyDown(edge, { key: 'ArrowRight' });
+  expect(width()).toBe(before + 16);
+  await fireEvent.keyDown(edge, { key: 'End' });
+  await fireEvent.keyDown(edge, { key: 'ArrowRight' });
+  expect(width()).toBe(Number(edge.getAttribute('aria-valuemax')));
+  await fireEvent.pointerMove(edge, { clientX: 300 });
+  expect(width()).not.toBe(300);
+  edge.setPointerCapture = () => undefined;
+  edge.hasPointerCapture = () => true;
+  await fireEvent.pointerDown(edge, { button: 0, pointerId: 1 });
+  await fireEvent.pointerMove(edge, { clientX: 300.4, pointerId: 1 });
+  expect(width()).toBe(300);
+  expect(new Navigation(localStorage).sidebarWidth).toBe(300);
+  expect(app.navigation.sidebarWidth).toBe(300);
+  await fireEvent.dblClick(edge);
+  expect(width()).toBe(before);
+});
+
+test('a long answer of the past can be folded, and stays so', async () => {
+  const { app, platform } = await open();
+  const text = 'A line of an answer.\n\n'.repeat(80);
+  platform.emit({ type: 'message', message: message('long', { parent_id: 'm', text }) });
+  await tick();
+  const fold = () => screen.queryByRole('button', { name: 'Show less of this answer' });
+  expect(fold()).toBeNull();
+  platform.emit({ type: 'message', message: message('u2', { role: 'user', parent_id: 'long', text: 'Why?' }) });
+  await tick();
+  await fireEvent.click(fold() as HTMLElement);
+  expect(screen.getByRole('button', { name: 'Show all of this answer' }).getAttribute('aria-expanded')).toBe('false');
+  expect(new FoldedAnswers(localStorage).has('long')).toBe(true);
+  // What is looked for may stand in any part of it.
+  app.find.open();
+  await tick();
+  expect(screen.queryByRole('button', { name: 'Show all of this answer' })).toBeNull();
+  expect(document.querySelector('.is-folded')).toBeNull();
+  app.find.close();
+  await tick();
+  await fireEvent.click(screen.getByRole('button', { name: 'Show all of this answer' }));
+  expect(fold()).not.toBeNull();
 });
 
 test('a right click on a chat shows what can be done with it', async () => {

@@ -19,6 +19,9 @@ export type Zone = 'sidebar' | 'inspector';
 
 type Memory = Pick<Storage, 'getItem' | 'setItem'>;
 
+/** How wide the sidebar can be made, in pixels. */
+export const SIDEBAR_WIDTHS = { least: 200, usual: 248, most: 480 };
+const WIDTH_KEY = 'cairn.sidebar-width';
 const KEYS: Record<Zone, string> = { sidebar: 'cairn.sidebar', inspector: 'cairn.inspector' };
 
 /**
@@ -31,6 +34,7 @@ export class Navigation {
   isPaletteOpen = $state(false);
   #columns = $state<Record<Zone, boolean>>({ sidebar: true, inspector: false });
   #drawer = $state<Zone | null>(null);
+  #sidebarWidth = $state(SIDEBAR_WIDTHS.usual);
 
   readonly #narrow = { sidebar: new MediaQuery('max-width: 759px'), inspector: new MediaQuery('max-width: 1079px') };
   readonly #memory: Memory | undefined;
@@ -41,6 +45,18 @@ export class Navigation {
       const was = memory?.getItem(KEYS[zone]);
       if (was !== null && was !== undefined) this.#columns[zone] = was === 'shown';
     }
+    const width = Number(memory?.getItem(WIDTH_KEY) ?? SIDEBAR_WIDTHS.usual);
+    if (Number.isFinite(width)) this.#sidebarWidth = withinWidths(width);
+  }
+
+  /** Of the sidebar as a column, in pixels. */
+  get sidebarWidth(): number {
+    return this.#sidebarWidth;
+  }
+
+  set sidebarWidth(width: number) {
+    this.#sidebarWidth = withinWidths(width);
+    this.#memory?.setItem(WIDTH_KEY, String(this.#sidebarWidth));
   }
 
   /** The zone that lies over the page, and makes it inert. */
@@ -90,4 +106,8 @@ export class Navigation {
     this.settingsPage = page;
     this.go('settings');
   }
+}
+
+function withinWidths(width: number): number {
+  return Math.round(Math.min(SIDEBAR_WIDTHS.most, Math.max(SIDEBAR_WIDTHS.least, width)));
 }

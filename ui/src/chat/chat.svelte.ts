@@ -7,6 +7,7 @@ import { offerUndo } from '../ui/offerUndo';
 import type { UndoStack } from '../ui/undo';
 import { CompareStore } from './compare.svelte';
 import { ConversationList, titleOf } from './conversations.svelte';
+import { FoldedAnswers } from './folded.svelte';
 import { Drafts } from './drafts.svelte';
 import { ProbabilityStore, whyNot, type Choice } from './probabilities.svelte';
 import { Queue, type Waiting } from './queue.svelte';
@@ -59,6 +60,7 @@ export class ChatStore {
   newPersona = $state.raw<Persona | null>(null);
   readonly #drafts: Drafts;
   readonly queue: Queue;
+  readonly folded: FoldedAnswers;
   /** The documents that the next message of a chat will be sent with; their owner sets it. */
   documentsOfDraft: (id: string) => string[] = () => [];
   readonly #options: ChatOptions;
@@ -88,6 +90,7 @@ export class ChatStore {
     });
     this.#drafts = new Drafts(options.storage, isPrivate);
     this.queue = new Queue(options.storage, isPrivate);
+    this.folded = new FoldedAnswers(options.storage);
   }
 
   get draft(): string {

@@ -27,6 +27,19 @@ test('what is still under way is taken back when it is done, and nothing before 
   expect(taken).toEqual(['deletion']);
 });
 
+test('what was typed since is taken back before the last step', () => {
+  const undo = new UndoStack();
+  expect(undo.isNewest).toBe(false);
+  undo.push(() => {});
+  expect(undo.isNewest).toBe(true);
+  undo.isNewest = false;
+  undo.push(() => {});
+  undo.undo();
+  expect(undo.isNewest).toBe(true);
+  undo.undo();
+  expect(undo.isNewest).toBe(false);
+});
+
 test('what failed cannot be taken back', async () => {
   const undo = new UndoStack();
   const taken: string[] = [];

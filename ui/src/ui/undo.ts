@@ -11,6 +11,8 @@ const MOST_STEPS = 20;
 /** Owns the steps. Each is run at most once: by its message's button, or by the shortcut. */
 export class UndoStack {
   #steps: Step[] = [];
+  /** Whether nothing was typed into the message field since the last step was added. */
+  isNewest = false;
 
   /**
    * Adds a step; the returned function runs it, unless it has run. What the window already shows may still be under way:
@@ -24,6 +26,7 @@ export class UndoStack {
       else run();
     };
     this.#steps = [...this.#steps.slice(1 - MOST_STEPS), step];
+    this.isNewest = true;
     void isDone?.then((done) => done || this.#drop(step));
     return step;
   }
@@ -36,6 +39,7 @@ export class UndoStack {
   undo(): boolean {
     const last = this.#steps.at(-1);
     last?.();
+    this.isNewest = this.#steps.length > 0;
     return last !== undefined;
   }
 }

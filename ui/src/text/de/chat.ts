@@ -112,6 +112,8 @@ export const chat: Catalogue['chat'] = {
   chooseModel: 'Modell wählen',
   chooseModelToStart: 'Wähle ein Modell, um zu beginnen',
   copyAnswer: 'Antwort kopieren',
+  foldAnswer: 'Weniger zeigen von dieser Antwort',
+  unfoldAnswer: 'Alles zeigen von dieser Antwort',
   copyMessage: 'Nachricht kopieren',
   jumpToEnd: 'Zum Ende springen',
   loadFailed: (model, reason) => `${model} konnte nicht geladen werden: ${reason}`,

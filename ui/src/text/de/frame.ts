@@ -54,6 +54,8 @@ export const sidebar: Catalogue['sidebar'] = {
   skipToPage: 'Zur Seite springen',
   show: 'Seitenleiste einblenden',
   hide: 'Seitenleiste ausblenden',
+  width: 'Breite der Seitenleiste',
+  pixels: (count: number) => f.plural(count, 'Pixel', 'Pixel'),
   moreRows: (count) => `${f.count(count)} weitere …`,
 };
 

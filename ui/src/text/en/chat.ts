@@ -114,6 +114,8 @@ export const chat = {
   chooseModel: 'Choose a model',
   chooseModelToStart: 'Choose a model to start',
   copyAnswer: 'Copy answer',
+  foldAnswer: 'Show less of this answer',
+  unfoldAnswer: 'Show all of this answer',
   copyMessage: 'Copy message',
   jumpToEnd: 'Jump to the end',
   loadFailed: (model: string, reason: string) => `${model} could not be loaded: ${reason}`,

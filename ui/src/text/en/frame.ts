@@ -53,6 +53,8 @@ export const sidebar = {
   skipToPage: 'Skip to the page',
   show: 'Show sidebar',
   hide: 'Hide sidebar',
+  width: 'Width of the sidebar',
+  pixels: (count: number) => f.plural(count, 'pixel', 'pixels'),
   moreRows: (count: number) => `${f.count(count)} more…`,
 };
 
