@@ -3,6 +3,7 @@
 
 use cairn_engine::{
     Engine, EngineOptions, GenerateEvent, GenerateRequest, Generation, MemoryPressure, PromptInput,
+    Speculation,
 };
 use cairn_lm::memory;
 
@@ -18,7 +19,9 @@ async fn answer(engine: &Engine, count: usize) {
         request.ignore_eos = true;
         request.num_top_logprobs = number.is_multiple_of(4).then_some(2);
         // Some requests cannot share a batch with the others.
-        request.num_draft_tokens = (number % 11 == 5).then_some(2);
+        if number % 11 == 5 {
+            request.speculation = Speculation::Draft { num_tokens: 2 };
+        }
         request.kv_cache.max_size = (number % 13 == 7).then_some(16);
         // Some requests are cancelled by dropping their stream.
         let generation = engine.generate(request);

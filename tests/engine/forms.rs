@@ -5,7 +5,7 @@ use cairn_chat::{
 };
 use cairn_engine::{
     Engine, EngineError, EngineOptions, GenerateEvent, GenerateRequest, KvQuantization,
-    PromptInput, SegmentOptions,
+    PromptInput, SegmentOptions, Speculation,
 };
 use serde_json::{Value, json};
 
@@ -226,7 +226,10 @@ async fn a_form_is_kept_where_speculation_is_asked_for() {
             let draft = cairn_tests::tiny_model("llama/tiny-chat");
             engine.load_draft("draft", &draft).await.expect("loads");
         }
-        let request = GenerateRequest { num_draft_tokens: Some(2), ..of_schema(&schema, 5) };
+        let request = GenerateRequest {
+            speculation: Speculation::Draft { num_tokens: 2 },
+            ..of_schema(&schema, 5)
+        };
         let answer = answered(&engine, request).await;
         assert_eq!(answer.tokens, plain.tokens);
     }

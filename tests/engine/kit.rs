@@ -7,6 +7,7 @@ use std::path::Path;
 use cairn_chat::{FinishReason, SamplingParams};
 use cairn_engine::{
     Engine, EngineOptions, GenerateRequest, KvCacheOptions, KvQuantization, PromptInput,
+    Speculation,
 };
 use cairn_lm::{GenerateOptions, LoadOptions, LoadedModel, Sampler, generate_step};
 use serde_json::json;
@@ -25,7 +26,10 @@ async fn engine(model: &Scripted) -> Engine {
 }
 
 fn drafted(prompt: &[u32], max_tokens: usize) -> GenerateRequest {
-    GenerateRequest { num_draft_tokens: Some(3), ..request(prompt, max_tokens) }
+    GenerateRequest {
+        speculation: Speculation::Draft { num_tokens: 3 },
+        ..request(prompt, max_tokens)
+    }
 }
 
 fn quantized(start: usize) -> KvCacheOptions {

@@ -13,6 +13,7 @@ mod forms;
 mod imports;
 mod jobs;
 mod kit;
+mod lookup;
 mod memory_once;
 mod mlx_engine;
 mod panics;

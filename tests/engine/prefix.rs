@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use cairn_chat::{Message, Role};
 use cairn_engine::{
     CachePromptRequest, Engine, GenerateRequest, Import, KvCacheOptions, KvQuantization,
-    PromptInput, PromptKind, PromptPrefix,
+    PromptInput, PromptKind, PromptPrefix, Speculation,
 };
 use cairn_lm::cache::{PromptFileLayout, load_prompt_cache, save_prompt_cache};
 use cairn_prompt_cache::{KvFormat, Provenance};
@@ -332,7 +332,8 @@ async fn a_lost_prefix_without_token_ids_is_an_error() {
     // unchanged.
     let unsaved = GenerateRequest { use_prompt_cache: false, ..asked.clone() };
     assert_eq!(app.answer(unsaved).await.expect("an answer").finished.token_ids, expected);
-    let draft = GenerateRequest { num_draft_tokens: Some(2), ..asked.clone() };
+    let draft =
+        GenerateRequest { speculation: Speculation::Draft { num_tokens: 2 }, ..asked.clone() };
     assert!(
         app.answer(draft)
             .await

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use cairn_engine::{
     CachePromptRequest, Engine, EngineOptions, GenerateRequest, KvCacheOptions, KvQuantization,
-    PromptInput,
+    PromptInput, Speculation,
 };
 use cairn_lm::cache::{PromptFileLayout, load_prompt_cache, save_prompt_cache};
 
@@ -118,7 +118,8 @@ async fn a_file_that_does_not_fit_is_refused() {
         .expect("written");
 
     engine.load_draft("draft", model.folder()).await.expect("loads");
-    let drafted = GenerateRequest { num_draft_tokens: Some(2), ..request(&[4], 5) };
+    let drafted =
+        GenerateRequest { speculation: Speculation::Draft { num_tokens: 2 }, ..request(&[4], 5) };
     let message = continued(&engine, &file, drafted).await.err().expect("is refused").message;
     assert!(message.starts_with("a draft model cannot continue a prompt-cache file"), "{message}");
 

@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 use cairn_chat::SamplingParams;
 use cairn_engine::{
     Engine, EngineOptions, ExportRequest, GenerateRequest, Import, KvCacheOptions, KvQuantization,
-    PromptFileLayout, PromptKind,
+    PromptFileLayout, PromptKind, Speculation,
 };
 use cairn_prompt_cache::{ChunkRecord, Owner};
 use tempfile::TempDir;
@@ -32,6 +32,7 @@ struct Case {
     /// A sliding window instead of the model's own.
     window: Option<usize>,
     quantization: Option<KvQuantization>,
+    speculation: Speculation,
     /// Whether a conversation can be restored at each of its tokens.
     can_go_back: bool,
 }
@@ -39,7 +40,9 @@ struct Case {
 impl Case {
     fn ask(&self, talk: &Talk, words: &str, owner: &Owner) -> GenerateRequest {
         let kv_cache = KvCacheOptions { max_size: None, quantization: self.quantization };
-        GenerateRequest { kv_cache, num_top_logprobs: Some(5), ..ask(talk.asking(words), owner) }
+        let speculation = self.speculation;
+        let asked = ask(talk.asking(words), owner);
+        GenerateRequest { kv_cache, speculation, num_top_logprobs: Some(5), ..asked }
     }
 
     fn model_folder(&self) -> TempDir {
@@ -48,21 +51,27 @@ impl Case {
 
     fn name(&self) -> String {
         format!(
-            "{} {:?} {:?}",
+            "{} {:?} {:?} {:?}",
             self.model,
             self.window,
-            self.quantization.map(|quantization| quantization.start)
+            self.quantization.map(|quantization| quantization.start),
+            self.speculation
         )
     }
 }
 
 fn cases() -> Vec<Case> {
-    let case = |model, can_go_back| Case { model, window: None, quantization: None, can_go_back };
-    let quantized = |start| Case {
-        model: "qwen3_moe/quant4",
+    let case = |model, can_go_back| Case {
+        model,
         window: None,
+        quantization: None,
+        speculation: Speculation::Off,
+        can_go_back,
+    };
+    let looked_up = |case| Case { speculation: Speculation::Lookup { num_tokens: 3 }, ..case };
+    let quantized = |start| Case {
         quantization: Some(KvQuantization { bits: 8, group_size: 32, start }),
-        can_go_back: true,
+        ..case("qwen3_moe/quant4", true)
     };
     vec![
         case("llama/dense-tied", true),
@@ -77,6 +86,10 @@ fn cases() -> Vec<Case> {
         quantized(0),
         // Quantization starts in the second question.
         quantized(350),
+        looked_up(case("llama/dense-tied", true)),
+        looked_up(Case { window: Some(350), ..case("gemma3_text/pattern3", false) }),
+        looked_up(case("qwen3_next/dense", false)),
+        looked_up(quantized(0)),
     ]
 }
 
@@ -90,6 +103,7 @@ async fn reference(case: &Case, model: &Path) -> Vec<Answer> {
     for words in QUESTIONS {
         let request = GenerateRequest {
             use_prompt_cache: case.quantization.is_some(),
+            speculation: Speculation::Off,
             ..case.ask(&talk, words, &OWNER)
         };
         let answer = finish(&mut engine.generate(request)).await.expect("an answer");

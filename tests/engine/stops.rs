@@ -2,7 +2,7 @@
 //! a kit.
 
 use cairn_chat::FinishReason;
-use cairn_engine::{Engine, EngineOptions, GenerateRequest};
+use cairn_engine::{Engine, EngineOptions, GenerateRequest, Speculation};
 
 use crate::client::{finish, request};
 use crate::scripted::{EOS, Scripted, text_ids, text_of};
@@ -18,7 +18,10 @@ async fn engine(model: &Scripted) -> Engine {
 
 /// The request in a batch, and with a draft model.
 fn ways(request: GenerateRequest) -> [GenerateRequest; 2] {
-    [request.clone(), GenerateRequest { num_draft_tokens: Some(3), ..request }]
+    [
+        request.clone(),
+        GenerateRequest { speculation: Speculation::Draft { num_tokens: 3 }, ..request },
+    ]
 }
 
 #[tokio::test]

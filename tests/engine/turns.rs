@@ -5,6 +5,7 @@ use std::time::Duration;
 use cairn_engine::{
     CachePromptRequest, Engine, EngineOptions, ExportRequest, GenerateEvent, GenerateRequest,
     Generation, Import, KvCacheOptions, KvQuantization, PromptFileLayout, PromptInput, PromptKind,
+    Speculation,
 };
 
 use crate::client::{finish, request};
@@ -36,7 +37,10 @@ fn kinds(prompt: &[u32]) -> [GenerateRequest; 3] {
     [
         request(prompt, 20),
         GenerateRequest { kv_cache, ..request(prompt, 20) },
-        GenerateRequest { num_draft_tokens: Some(2), ..request(prompt, 20) },
+        GenerateRequest {
+            speculation: Speculation::Draft { num_tokens: 2 },
+            ..request(prompt, 20)
+        },
     ]
 }
 

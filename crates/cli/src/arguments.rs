@@ -1,6 +1,7 @@
 //! The commands and their flags, with mlx-lm's names and defaults where it has them.
 
 mod flags;
+mod speculation;
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -18,6 +19,7 @@ pub use flags::{DEFAULT_MAX_TOKENS, KvFlags, ModelFlags, SamplingFlags, StopFlag
 use flags::{
     at_least_one, boolean, chat_formats, forms, json_object, layouts, not_blank, token_id, whole,
 };
+pub use speculation::SpeculationFlags;
 
 #[derive(Parser)]
 #[command(
@@ -135,18 +137,8 @@ pub struct Generate {
     /// An image to add to the prompt; may be given several times
     #[arg(long, value_name = "FILE")]
     pub image: Vec<PathBuf>,
-    /// Draft model for speculative decoding: a smaller model with the same vocabulary
-    #[arg(long, value_name = "MODEL")]
-    pub draft_model: Option<String>,
-    /// Number of tokens to draft at a time
-    #[arg(
-        long,
-        default_value_t = 3,
-        requires = "draft_model",
-        value_parser = at_least_one,
-        allow_negative_numbers = true
-    )]
-    pub num_draft_tokens: u32,
+    #[command(flatten)]
+    pub speculation: SpeculationFlags,
     /// With --json: print log-probabilities, with this many alternatives for each token
     #[arg(
         long,
@@ -196,6 +188,8 @@ pub struct Batch {
     pub prefer_prefill_when_pending: bool,
     #[command(flatten)]
     pub kv: KvFlags,
+    #[command(flatten)]
+    pub speculation: SpeculationFlags,
     /// Print one JSON object on each line, in the order of the input, instead of the texts
     #[arg(long)]
     pub json: bool,
@@ -352,6 +346,8 @@ pub struct Chat {
     pub prefill_step_size: Option<u32>,
     #[command(flatten)]
     pub kv: KvFlags,
+    #[command(flatten)]
+    pub speculation: SpeculationFlags,
 }
 
 #[derive(Args)]

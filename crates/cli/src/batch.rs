@@ -2,7 +2,7 @@
 
 use anyhow::{Result, bail, ensure};
 use cairn_chat::{Message, Role, SamplingParams};
-use cairn_engine::{EngineOptions, GenerateRequest, PromptInput};
+use cairn_engine::{EngineOptions, GenerateRequest, PromptInput, Speculation};
 use serde::de::Error;
 use serde::{Deserialize, Deserializer};
 use serde_json::json;
@@ -123,7 +123,12 @@ impl Line {
         }
     }
 
-    fn request(self, flags: &Batch, has_chat_template: bool) -> GenerateRequest {
+    fn request(
+        self,
+        flags: &Batch,
+        speculation: Speculation,
+        has_chat_template: bool,
+    ) -> GenerateRequest {
         let sampling = self.sampling();
         let message = |message: LineMessage| Message {
             role: message.role,
@@ -148,6 +153,7 @@ impl Line {
             num_top_logprobs: self.logprobs,
             prefill_step_size: flags.prefill_step_size as usize,
             kv_cache: flags.kv.options(),
+            speculation,
             use_prompt_cache: false,
             ..GenerateRequest::new(prompt)
         }
@@ -163,14 +169,17 @@ pub async fn run(arguments: Batch) -> Result<()> {
         prefer_prefill_when_pending: arguments.prefer_prefill_when_pending,
         ..EngineOptions::default()
     };
+    let speculation = arguments.speculation.speculation()?;
     let questions = Questions::unless(arguments.json);
     let session = Session::open_with(&arguments.model, questions, options).await?;
+    session.load_draft(&arguments.speculation, &arguments.model, questions).await?;
     let bar = output::bar(lines.len() as u64, "generating {wide_bar} {pos}/{len} requests");
     let with_logprobs: Vec<bool> = lines.iter().map(|line| line.logprobs.is_some()).collect();
     let has_template = session.model.has_chat_template;
     let mut generations: Vec<_> = lines
         .into_iter()
-        .map(|line| session.engine.generate(line.request(&arguments, has_template)))
+        .map(|line| line.request(&arguments, speculation, has_template))
+        .map(|request| session.engine.generate(request))
         .collect();
     let mut num_failed = 0;
     for (index, generation) in generations.iter_mut().enumerate() {

@@ -21,7 +21,10 @@ const HELP: &str = "Type a message and press Enter.
   Ctrl-C  stops generation, or quits";
 
 pub async fn run(arguments: Chat) -> Result<()> {
-    let session = Session::open(&arguments.model, Questions::Allowed).await?;
+    let speculation = arguments.speculation.speculation()?;
+    let questions = Questions::Allowed;
+    let session = Session::open(&arguments.model, questions).await?;
+    session.load_draft(&arguments.speculation, &arguments.model, questions).await?;
     eprintln!(
         "Chatting with {}. q quits, r starts a new conversation, h shows help.",
         session.model.name
@@ -42,7 +45,9 @@ pub async fn run(arguments: Chat) -> Result<()> {
             }
             "h" => eprintln!("{HELP}"),
             text => {
-                if reply(&session, &arguments, &mut messages, text.to_owned()).await?.is_break() {
+                let request =
+                    |messages| GenerateRequest { speculation, ..request(&arguments, messages) };
+                if reply(&session, request, &mut messages, text.to_owned()).await?.is_break() {
                     break;
                 }
             }
@@ -68,12 +73,12 @@ fn request(arguments: &Chat, messages: Vec<Message>) -> GenerateRequest {
 /// Generates and prints the reply to `text`. The first Ctrl-C stops generation, a second one quits.
 async fn reply(
     session: &Session,
-    arguments: &Chat,
+    request: impl Fn(Vec<Message>) -> GenerateRequest,
     messages: &mut Vec<Message>,
     text: String,
 ) -> Result<ControlFlow<()>> {
     messages.push(message(Role::User, text, None));
-    let mut generation = session.engine.generate(request(arguments, messages.clone()));
+    let mut generation = session.engine.generate(request(messages.clone()));
     let mut reply = String::new();
     let mut is_stopping = false;
     loop {

@@ -2,16 +2,16 @@
 
 use std::io::IsTerminal;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use cairn_chat::{Message, Role};
 use cairn_engine::{
-    FinishedGeneration, GenerateEvent, GenerateRequest, KvCacheOptions, PromptInput,
+    Acceptance, FinishedGeneration, GenerateEvent, GenerateRequest, KvCacheOptions, PromptInput,
 };
 use cairn_lm::cache::{KvQuantization, PromptFile};
 
 use crate::arguments::Generate;
 use crate::completion::Completion;
-use crate::download::{Questions, find_or_download};
+use crate::download::Questions;
 use crate::output;
 use crate::session::{Session, model_type};
 
@@ -19,21 +19,15 @@ pub async fn run(arguments: Generate) -> Result<()> {
     let text = prompt_text(&arguments)?;
     let kv_cache = kv_cache_options(&arguments)?;
     refuse_images(&arguments)?;
+    let speculation = arguments.speculation.speculation()?;
     let questions = Questions::unless(arguments.json);
     let session = Session::open(&arguments.model, questions).await?;
-    if let Some(draft) = &arguments.draft_model {
-        let folder = find_or_download(draft, &arguments.model, questions).await?;
-        session
-            .engine
-            .load_draft(draft, &folder)
-            .await
-            .with_context(|| format!("cannot use {draft} as the draft model"))?;
-    }
+    session.load_draft(&arguments.speculation, &arguments.model, questions).await?;
     if !session.model.has_chat_template {
         note_ignored_flags(&arguments, &session.model.name);
     }
     let prompt = prompt(&arguments, text, session.model.has_chat_template);
-    let request = GenerateRequest { kv_cache, ..request(&arguments, prompt) };
+    let request = GenerateRequest { kv_cache, speculation, ..request(&arguments, prompt) };
     let generated = print_generated(&session, request, &arguments).await;
     session.engine.shutdown().await;
     generated
@@ -123,10 +117,6 @@ fn request(arguments: &Generate, prompt: PromptInput) -> GenerateRequest {
         skip_special_tokens: false, // as mlx-lm prints them
         extra_eos_tokens: arguments.stops.extra_eos_token.clone(),
         prompt_cache_file: arguments.prompt_cache_file.clone(),
-        num_draft_tokens: arguments
-            .draft_model
-            .is_some()
-            .then_some(arguments.num_draft_tokens as usize),
         num_top_logprobs: arguments.logprobs,
         ..GenerateRequest::new(prompt)
     }
@@ -184,4 +174,8 @@ fn print_stats(finished: &FinishedGeneration) {
         stats.generation_tps,
         stats.mlx_peak_bytes as f64 / 1e9
     );
+    let Acceptance { num_drafted, num_accepted } = finished.acceptance;
+    if num_drafted > 0 {
+        eprintln!("{num_accepted} of {num_drafted} proposed tokens accepted");
+    }
 }

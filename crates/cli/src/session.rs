@@ -8,7 +8,7 @@ use cairn_engine::{Engine, EngineOptions, ModelInfo};
 use cairn_formats::{MAX_CONFIG_BYTES, read_file};
 use cairn_hub::{CacheVariables, ModelFolders};
 
-use crate::arguments::ModelFlags;
+use crate::arguments::{ModelFlags, SpeculationFlags};
 use crate::download::{Questions, find_or_download};
 use crate::output;
 
@@ -35,6 +35,19 @@ impl Session {
         let model = engine.load(&flags.model, &folder).await?;
         spinner.finish_and_clear();
         Ok(Session { engine, model })
+    }
+
+    /// Loads the draft model that the flags name, if they do.
+    pub async fn load_draft(
+        &self,
+        flags: &SpeculationFlags,
+        model: &ModelFlags,
+        questions: Questions,
+    ) -> Result<()> {
+        let Some(draft) = &flags.draft_model else { return Ok(()) };
+        let folder = find_or_download(draft, model, questions).await?;
+        let loaded = self.engine.load_draft(draft, &folder).await;
+        loaded.with_context(|| format!("cannot use {draft} as the draft model"))
     }
 }
 

@@ -144,7 +144,9 @@ impl BatchRun {
         for progress in step.prompts {
             let Some(sequence) = self.rows.get_mut(&progress.id) else { continue };
             sequence.prefilled(progress.processed);
-            if progress.end_of_segment && sequence.is_checkpoint(progress.processed) {
+            // Behind a prompt that was read elsewhere, positions are counted from another place.
+            let is_first = sequence.sampled.is_empty();
+            if is_first && progress.end_of_segment && sequence.is_checkpoint(progress.processed) {
                 let row =
                     caught("copying a state", || Ok(self.generator.extract_cache(progress.id)?));
                 if let Ok(Some(row)) = row {

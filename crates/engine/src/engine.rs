@@ -17,6 +17,7 @@ use crate::prompt_cache::{CacheHandle, CacheOptions, StoredCache};
 use crate::prompt_file::{CachePromptRequest, CachedPrompt, ExportRequest, Import, PromptFileInfo};
 use crate::request::{
     AnswerToken, GenerateRequest, Generation, MemoryPressure, ModelInfo, PromptInput, Score,
+    Speculation,
 };
 use crate::sequence::GenerateJob;
 use crate::thread::{self, InProcess, Job, LoadJob, LoadReply, Submitted, ThreadParts};
@@ -230,9 +231,12 @@ impl Engine {
     pub fn generate(&self, request: GenerateRequest) -> Generation {
         let (sender, events) = mpsc::unbounded_channel();
         let (stop, stop_receiver) = watch::channel(false);
-        // A draft model would propose tokens of any form.
-        let num_draft_tokens = request.num_draft_tokens.filter(|_| request.form.is_none());
-        let request = GenerateRequest { num_draft_tokens, ..request };
+        // Tokens of any form would be proposed.
+        let speculation = match request.form {
+            Some(_) => Speculation::Off,
+            None => request.speculation,
+        };
+        let request = GenerateRequest { speculation, ..request };
         let job = Job::Generate(Box::new(GenerateJob {
             request: Box::new(request),
             events: sender,

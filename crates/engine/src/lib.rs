@@ -77,8 +77,8 @@ pub use cairn_lm::models::{
     SUPPORTED, SupportedModel, is_supported, nearest as nearest_model_type,
 };
 pub use cairn_lm::{
-    LmError, LoadOptions, LoadProgress, ModelCheck, ModelMemory, ProblemKind, check_draft_model,
-    check_model,
+    Acceptance, LmError, LoadOptions, LoadProgress, ModelCheck, ModelMemory, ProblemKind,
+    check_draft_model, check_model,
 };
 pub use cairn_lm::{LoadedModel, LogitsProcessor, Tokenizer};
 pub use classify::{
@@ -94,6 +94,6 @@ pub use prompt_file::{CachePromptRequest, CachedPrompt, ExportRequest, Import, P
 pub use request::{
     AnswerToken, FinishedGeneration, GenerateEvent, GenerateRequest, Generation, KvCacheOptions,
     LikelyToken, MemoryPressure, ModelInfo, PromptInput, PromptPrefix, Score, SegmentOptions,
-    SoFar, TokenLogprob, TopLogprob,
+    SoFar, Speculation, TokenLogprob, TopLogprob,
 };
 pub use status::{EngineState, EngineStatus, LoadedModelStatus, WorkDone};

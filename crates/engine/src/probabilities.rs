@@ -10,7 +10,7 @@ use crate::EngineError;
 use crate::model_pool::Loaded;
 use crate::prompt::prompt_tokens;
 use crate::prompt_cache::{Blocking, PendingRestore, Query};
-use crate::request::{AnswerToken, GenerateRequest, LikelyToken};
+use crate::request::{AnswerToken, GenerateRequest, LikelyToken, Speculation};
 use crate::restoring::query;
 use crate::sequence::check;
 use crate::task::SliceLimits;
@@ -49,7 +49,8 @@ impl Probabilities {
         request: Box<GenerateRequest>,
     ) -> Result<Self, EngineError> {
         // A draft model would have its own caches.
-        let request = Box::new(GenerateRequest { num_draft_tokens: None, form: None, ..*request });
+        let request =
+            Box::new(GenerateRequest { speculation: Speculation::Off, form: None, ..*request });
         check(&request)?;
         let prompt = prompt_tokens(&loaded.model, &request.prompt, &request.template_variables)?;
         // Refused before anything is looked up.

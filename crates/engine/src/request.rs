@@ -13,6 +13,8 @@ use cairn_prompt_cache::{KvFormat, Miss, Owner, Provenance};
 use serde_json::{Map, Value};
 use tokio::sync::{mpsc, watch};
 
+use cairn_lm::{Acceptance, PromptLookup};
+
 use crate::EngineError;
 use crate::prompt_cache::quantization;
 
@@ -108,6 +110,45 @@ impl KvCacheOptions {
     }
 }
 
+/// What proposes tokens, of which the model checks several in one pass. The answer is the same.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Speculation {
+    /// Nothing does.
+    #[default]
+    Off,
+    /// The draft model, so many tokens at once.
+    Draft {
+        /// At least 1.
+        num_tokens: usize,
+    },
+    /// What followed the same tokens in the prompt or the answer, so many tokens at once.
+    Lookup {
+        /// At least 1.
+        num_tokens: usize,
+    },
+    /// As `Lookup`, where it was measured to pay, and while no other answer is computed: answers
+    /// that share their passes gain more.
+    Auto,
+}
+
+impl Speculation {
+    pub(crate) fn draft_tokens(self) -> Option<usize> {
+        match self {
+            Speculation::Draft { num_tokens } => Some(num_tokens),
+            Speculation::Off | Speculation::Lookup { .. } | Speculation::Auto => None,
+        }
+    }
+
+    /// How tokens are looked up.
+    pub(crate) fn lookup(self) -> Option<PromptLookup> {
+        match self {
+            Speculation::Lookup { num_tokens } => Some(PromptLookup::Always(num_tokens)),
+            Speculation::Auto => Some(PromptLookup::WhereItPays),
+            Speculation::Off | Speculation::Draft { .. } => None,
+        }
+    }
+}
+
 /// A request for an answer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct GenerateRequest {
@@ -150,9 +191,8 @@ pub struct GenerateRequest {
     pub kv_cache: KvCacheOptions,
     /// A prompt-cache file whose tokens precede the prompt; it is only read.
     pub prompt_cache_file: Option<PathBuf>,
-    /// Tokens that the draft model proposes at once; with none the draft model is not used, and
-    /// neither for an answer in a form.
-    pub num_draft_tokens: Option<usize>,
+    /// What proposes tokens; nothing does for an answer in a form.
+    pub speculation: Speculation,
     /// Cuts the answer into segments as well, which come beside its text.
     pub segments: Option<SegmentOptions>,
     /// What the answer may consist of; none: any tokens. A form that cannot be kept is
@@ -184,7 +224,7 @@ impl GenerateRequest {
         self.use_prompt_cache
             && !is_bounded
             && self.prompt_cache_file.is_none()
-            && self.num_draft_tokens.is_none()
+            && self.speculation.draft_tokens().is_none()
     }
 
     /// Whether its prompt is looked up in the prompt cache, if only for the beginning that cannot be
@@ -208,7 +248,8 @@ impl GenerateRequest {
 
     /// Whether this request cannot share a batch with others.
     pub(crate) fn is_unbatched(&self) -> bool {
-        self.kv_cache.quantization.is_some() || self.num_draft_tokens.is_some()
+        self.kv_cache.quantization.is_some()
+            || matches!(self.speculation, Speculation::Draft { .. } | Speculation::Lookup { .. })
     }
 
     /// A request with mlx-lm's defaults (256 tokens at most, 2,048 prompt tokens at once) that uses
@@ -231,7 +272,7 @@ impl GenerateRequest {
             extra_eos_tokens: Vec::new(),
             kv_cache: KvCacheOptions::default(),
             prompt_cache_file: None,
-            num_draft_tokens: None,
+            speculation: Speculation::Off,
             segments: None,
             form: None,
             ignore_eos: false,
@@ -357,6 +398,8 @@ pub struct FinishedGeneration {
     /// The reason why not more of the prompt was read from the prompt cache; none when everything
     /// that could be was.
     pub miss: Option<Miss>,
+    /// How many tokens were proposed, and how many of these accepted.
+    pub acceptance: Acceptance,
 }
 
 /// A running request. Dropping it cancels the work; so does [`Generation::stop`], after which the

@@ -15,10 +15,10 @@ use cairn_lm::{ffi, memory};
 use crate::admission::Admission;
 use crate::batch_run::{BatchRun, FailedSlice};
 use crate::clock::{EngineClock, Work};
-use crate::guard::guarded;
+use crate::guard::{caught, guarded};
 use crate::model_pool::Loaded;
 use crate::prompt_cache::Blocking;
-use crate::request::GenerateEvent;
+use crate::request::{GenerateEvent, Speculation};
 use crate::restoring::{Restored, Restoring};
 use crate::sequence::{GenerateJob, Sequence};
 use crate::slice_policy::{QueueCounts, Slice, SliceCosts, SlicePolicy};
@@ -139,7 +139,9 @@ impl Scheduler {
             // An imported file may be quantized although the request does not ask for it.
             let spec = CacheSpec::of(&caches);
             let is_quantized = spec.is_some_and(|spec| spec.quantization().is_some());
-            if is_quantized || sequence.job.request.is_unbatched() {
+            let request = &sequence.job.request;
+            let looks_up = request.speculation == Speculation::Auto && self.num_sequences() == 0;
+            if is_quantized || looks_up || request.is_unbatched() {
                 let run = UnbatchedRun::new(worker, sequence, caches)?;
                 self.add(RunWork::Unbatched(Box::new(run)));
                 return Ok(());
@@ -165,6 +167,7 @@ impl Scheduler {
         }
         self.remove_stopped(worker, GenerateJob::is_stopped);
         self.restore(worker);
+        self.share_passes();
         let reader = self.next_reader();
         let costs = reader.and_then(|index| self.costs.get(self.runs[index].model())).copied();
         match self.policy.next(&self.counts(reader), &costs.unwrap_or_default()) {
@@ -174,6 +177,49 @@ impl Scheduler {
         }
         self.publish(worker);
         self.remove_ended(worker);
+    }
+
+    /// Moves answers that decode by themselves, because tokens are looked up for them, into the batches
+    /// of their models as soon as other answers are computed too.
+    fn share_passes(&mut self) {
+        if self.num_sequences() < 2 {
+            return;
+        }
+        let mut leaving = Vec::new();
+        for index in (0..self.runs.len()).rev() {
+            let RunWork::Unbatched(run) = &mut self.runs[index].work else { continue };
+            if !run.may_share() {
+                continue;
+            }
+            let settled = caught("answering", || run.settle());
+            if matches!(settled, Ok(false)) {
+                continue;
+            }
+            if let RunWork::Unbatched(run) = self.runs.remove(index).work {
+                leaving.push((*run, settled));
+            }
+        }
+        for (run, settled) in leaving {
+            let events = run.sequence().job.events.clone();
+            let moved = settled.and_then(|_| caught("answering", || self.join_batch(run)));
+            if let Err(error) = moved {
+                let _ = events.send(GenerateEvent::Failed(error));
+            }
+        }
+    }
+
+    /// Puts a run that has settled into its model's batch.
+    fn join_batch(&mut self, run: UnbatchedRun) -> Result<(), EngineError> {
+        let (sequence, caches) = run.into_settled()?;
+        let tokens = sequence.all_tokens().ok_or(EngineError::Interrupted)?;
+        let num_held = caches.iter().map(LayerCache::offset).max().unwrap_or(0);
+        let (held, unread) = tokens.split_at(num_held.min(tokens.len()));
+        self.join_with(sequence, held.to_vec(), unread.to_vec(), caches)
+    }
+
+    /// How many answers are being computed, or will be once their prompts are restored.
+    fn num_sequences(&self) -> usize {
+        self.sequences().count() + self.restoring.len()
     }
 
     /// Restores a chunk of each prompt, so that those that come together are read together. If
@@ -226,6 +272,17 @@ impl Scheduler {
     /// Puts a sequence into its model's batch.
     fn join(&mut self, sequence: Sequence, caches: Vec<LayerCache>) -> Result<(), EngineError> {
         let (cached, uncached) = sequence.cached_and_uncached();
+        self.join_with(sequence, cached, uncached, caches)
+    }
+
+    /// As [`Scheduler::join`], with caches of `cached` tokens that `uncached` ones follow.
+    fn join_with(
+        &mut self,
+        sequence: Sequence,
+        cached: Vec<u32>,
+        uncached: Vec<u32>,
+        caches: Vec<LayerCache>,
+    ) -> Result<(), EngineError> {
         let batch = self.runs.iter_mut().find_map(|run| match &mut run.work {
             RunWork::Batch(batch)
                 if batch.is_shared && Rc::ptr_eq(&batch.loaded, &sequence.loaded) =>
@@ -438,7 +495,7 @@ impl Scheduler {
             return sequence.job.fail(EngineError::Interrupted);
         };
         let mut batch = BatchRun::new(Rc::clone(&sequence.loaded), self.options.clone(), false);
-        let inserted = crate::guard::caught("answering", || {
+        let inserted = caught("answering", || {
             let caches = sequence.new_caches()?;
             batch.insert(sequence, Vec::new(), prompt, caches)
         });

@@ -9,8 +9,8 @@ use cairn_chat::{CallOutcome, FinishReason, GenerationStats, Prompt, Role, Segme
 use cairn_lm::cache::chunk_state::Checkpoint;
 use cairn_lm::cache::{LayerCache, QuantizedKvCache, make_prompt_cache};
 use cairn_lm::{
-    AnswerStep, AnswerText, LmError, ModelIdentity, Sampling, Stops, check_prefill_step_size,
-    memory,
+    Acceptance, AnswerStep, AnswerText, LmError, ModelIdentity, Sampling, Stops,
+    check_prefill_step_size, memory,
 };
 use cairn_prompt_cache::{ChunkKind, Miss};
 use tokio::sync::{mpsc, watch};
@@ -136,6 +136,8 @@ pub(crate) struct Sequence {
     began: Instant,
     first_token: Option<Instant>,
     last_token: Option<Instant>,
+    /// What has become of proposed tokens, once the run that proposed them has ended.
+    pub(crate) acceptance: Acceptance,
     /// The peak of MLX memory during this sequence, up to the last reset of the counter.
     peak_memory_bytes: u64,
 }
@@ -196,6 +198,7 @@ impl Sequence {
             stop_string: None,
             first_token: None,
             last_token: None,
+            acceptance: Acceptance::default(),
             peak_memory_bytes: 0,
             job,
             loaded,
@@ -429,6 +432,7 @@ impl Sequence {
             token_ids: so_far.iter().chain(&self.sampled).copied().collect(),
             stats: self.stats(reason),
             miss: self.miss.take(),
+            acceptance: self.acceptance,
         })
     }
 
@@ -504,7 +508,7 @@ pub(crate) fn check(request: &GenerateRequest) -> Result<(), EngineError> {
     if let Some(quantization) = request.kv_cache.quantization {
         QuantizedKvCache::new(quantization.group_size, quantization.bits)?;
     }
-    if request.prompt.opaque_prefix().is_some() && request.num_draft_tokens.is_some() {
+    if request.prompt.opaque_prefix().is_some() && request.speculation.draft_tokens().is_some() {
         return Err(EngineError::DraftWithFile);
     }
     if request.form.is_some() && !request.answer_so_far.is_empty() {
@@ -552,7 +556,7 @@ fn cached_beginning(
         }
         None => {
             // A kit has its own caches, and reports how much of the prompt is in them.
-            let caches = match request.num_draft_tokens {
+            let caches = match request.speculation.draft_tokens() {
                 Some(_) => Vec::new(),
                 None => make_prompt_cache(model, request.kv_cache.effective_max_size())?,
             };

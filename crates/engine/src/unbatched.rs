@@ -1,5 +1,5 @@
-//! A sequence that cannot share a batch, because its keys and values are quantized or a draft model
-//! proposes its tokens. It owns its caches and takes turns with the batches, one step each.
+//! A sequence that does not share a batch, because its keys and values are quantized or its tokens are
+//! proposed. It owns its caches and takes turns with the batches, one step each.
 //!
 //! With a draft model, a [`cairn_lm::ModelKit`] generates the answer and keeps its caches for the
 //! next request. Without one, the sequence continues from caches of the prompt cache.
@@ -10,12 +10,14 @@ use std::rc::Rc;
 use cairn_chat::FinishReason;
 use cairn_lm::cache::LayerCache;
 use cairn_lm::{
-    GenerateOptions, GenerateParams, KitRun, ModelKitOptions, PromptReader, Sampled, TokenStream,
+    Acceptance, GenerateOptions, GenerateParams, KitRun, ModelKitOptions, PromptReader, Sampled,
+    SpeculativeStream, TokenStream,
 };
 
 use crate::EngineError;
 use crate::guard::{caught, guarded};
 use crate::model_pool::Loaded;
+use crate::request::Speculation;
 use crate::sequence::Sequence;
 use crate::worker::Worker;
 
@@ -32,7 +34,9 @@ enum Stream {
     Reading(Box<PromptReader>),
     /// Tokens are being decoded.
     Decoding(Box<TokenStream>),
-    /// With a draft model: either of the two.
+    /// Tokens are looked up and decoded.
+    Speculating(Box<SpeculativeStream>),
+    /// With a draft model: reading or decoding.
     Kit(Box<KitRun>),
     /// The run has ended.
     Ended,
@@ -55,7 +59,7 @@ impl UnbatchedRun {
         caches: Vec<LayerCache>,
     ) -> Result<Self, EngineError> {
         let request = &sequence.job.request;
-        let stream = match (&request.prompt_cache_file, request.num_draft_tokens) {
+        let stream = match (&request.prompt_cache_file, request.speculation.draft_tokens()) {
             (None, Some(_)) => {
                 let run = kit_run(worker, &sequence)?;
                 sequence.found_cached(run.num_cached());
@@ -87,7 +91,7 @@ impl UnbatchedRun {
         match &self.stream {
             Stream::Reading(_) => true,
             Stream::Kit(run) => !run.is_read(),
-            Stream::Decoding(_) | Stream::Ended => false,
+            Stream::Decoding(_) | Stream::Speculating(_) | Stream::Ended => false,
         }
     }
 
@@ -96,7 +100,7 @@ impl UnbatchedRun {
         match &self.stream {
             Stream::Reading(reader) => reader.num_left() + 1,
             Stream::Kit(run) if !run.is_read() => run.num_left() + 1,
-            Stream::Kit(_) | Stream::Decoding(_) | Stream::Ended => 0,
+            Stream::Kit(_) | Stream::Decoding(_) | Stream::Speculating(_) | Stream::Ended => 0,
         }
     }
 
@@ -113,11 +117,13 @@ impl UnbatchedRun {
 
     /// Ends the answer and saves its caches.
     pub(crate) fn finish(self, worker: &mut Worker, reason: FinishReason) {
-        let UnbatchedRun { sequence, stream, .. } = self;
+        let UnbatchedRun { mut sequence, stream, .. } = self;
+        sequence.acceptance = acceptance(&stream);
         let caches = guarded(worker, "ending an answer", |worker| match stream {
             Stream::Reading(reader) => Ok(reader.into_caches()),
             // Waits for the step that was launched in advance.
             Stream::Decoding(stream) => Ok(stream.into_caches()?),
+            Stream::Speculating(stream) => Ok(stream.into_caches()?.0),
             Stream::Kit(run) => {
                 let kit = run.into_kit()?;
                 if sequence.job.request.use_prompt_cache {
@@ -134,6 +140,35 @@ impl UnbatchedRun {
         sequence.finish(worker, reason, caches);
     }
 
+    /// Whether it could share a batch: it only decodes by itself for the tokens that are looked up
+    /// where that pays.
+    pub(crate) fn may_share(&self) -> bool {
+        let request = &self.sequence.job.request;
+        let looks_up = matches!(request.speculation, Speculation::Auto);
+        let decodes = matches!(self.stream, Stream::Speculating(_));
+        looks_up && decodes && !request.is_unbatched() && self.sequence.all_tokens().is_some()
+    }
+
+    /// Prepares to leave for a batch, and returns whether it can do so now. Otherwise it can after some
+    /// more tokens.
+    pub(crate) fn settle(&mut self) -> Result<bool, EngineError> {
+        match &mut self.stream {
+            Stream::Speculating(stream) => Ok(stream.settle()?),
+            _ => Ok(false),
+        }
+    }
+
+    /// The sequence and its caches, once it has settled.
+    pub(crate) fn into_settled(self) -> Result<(Sequence, Vec<LayerCache>), EngineError> {
+        let UnbatchedRun { mut sequence, stream, .. } = self;
+        sequence.acceptance = acceptance(&stream);
+        let caches = match stream {
+            Stream::Speculating(stream) => stream.into_caches()?.0,
+            _ => Vec::new(),
+        };
+        Ok((sequence, caches))
+    }
+
     /// Ends the answer with an error.
     pub(crate) fn fail(self, error: EngineError) {
         self.sequence.job.fail(error);
@@ -147,9 +182,9 @@ impl UnbatchedRun {
                 self.stream = if reader.num_left() > 0 {
                     Stream::Reading(reader)
                 } else {
-                    let stream = reader.start()?;
+                    let stream = start(&self.sequence, *reader)?;
                     self.sequence.prefilled_all();
-                    Stream::Decoding(Box::new(stream))
+                    stream
                 };
                 Ok(RunStep::Continues)
             }
@@ -172,6 +207,7 @@ impl UnbatchedRun {
     fn next_token(&mut self) -> Result<RunStep, EngineError> {
         let sampled = match &mut self.stream {
             Stream::Decoding(stream) => stream.next_token()?,
+            Stream::Speculating(stream) => stream.next_token()?,
             Stream::Kit(run) => run.next_response()?.map(|response| Sampled {
                 token: response.token,
                 from_draft: response.from_draft,
@@ -194,6 +230,14 @@ impl UnbatchedRun {
             return Ok(RunStep::Ends(FinishReason::Stop));
         }
         Ok(RunStep::Continues)
+    }
+}
+
+fn acceptance(stream: &Stream) -> Acceptance {
+    match stream {
+        Stream::Speculating(stream) => stream.acceptance(),
+        Stream::Kit(run) => run.acceptance(),
+        Stream::Reading(_) | Stream::Decoding(_) | Stream::Ended => Acceptance::default(),
     }
 }
 
@@ -230,6 +274,15 @@ fn reader(sequence: &mut Sequence, caches: Vec<LayerCache>) -> Result<PromptRead
     Ok(PromptReader::new(&model.model, tokens, &cached_tokens, caches, sampling, options)?)
 }
 
+/// Starts decoding, with tokens that are looked up where the request asks for that.
+fn start(sequence: &Sequence, reader: PromptReader) -> Result<Stream, EngineError> {
+    let Some(lookup) = sequence.job.request.speculation.lookup() else {
+        return Ok(Stream::Decoding(Box::new(reader.start()?)));
+    };
+    let (cached_tokens, _) = sequence.cached_and_uncached();
+    Ok(Stream::Speculating(Box::new(reader.start_with_lookup(lookup, &cached_tokens)?)))
+}
+
 fn kit_run(worker: &mut Worker, sequence: &Sequence) -> Result<KitRun, EngineError> {
     let request = &sequence.job.request;
     let quantization = request.kv_cache.quantization;
@@ -247,8 +300,8 @@ fn kit_run(worker: &mut Worker, sequence: &Sequence) -> Result<KitRun, EngineErr
         stop_strings: Vec::new(),
         eos_token_ids: Some(sequence.eos_token_ids()?),
         top_logprobs: request.num_top_logprobs.unwrap_or_default(),
-        speculative_decoding: Some(request.num_draft_tokens.is_some()),
-        num_draft_tokens: request.num_draft_tokens,
+        speculative_decoding: Some(request.speculation.draft_tokens().is_some()),
+        num_draft_tokens: request.speculation.draft_tokens(),
     };
     // The kit leaves the pool until the answer has ended without an error: after a failure it is
     // not reused.

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use cairn_chat::{FinishReason, GenerationStats};
 use cairn_engine::{
     FinishedGeneration, GenerateEvent, GenerateRequest, LoadedModelStatus, SegmentOptions,
+    Speculation,
 };
 use cairn_prompt_cache::Miss;
 use cairn_store::{FinishedMessage, MessageStatus, Store};
@@ -530,14 +531,15 @@ impl Asked<'_> {
         let branch = WithDocuments::of(store, conversation_id, branch).await?;
         let beginning = Beginning::of(app, store, conversation_id, loaded.as_ref()).await?;
         let prompt = branch.prompt(&beginning, ReadPart::of(branch.rows(), &cuts));
-        let (kv_cache, num_draft_tokens) = match &beginning {
+        let (kv_cache, speculation) = match &beginning {
             // A draft model would have to read the starting point again.
-            Beginning::StartingPoint(prefix) => (prefix.kv_cache(), None),
+            Beginning::StartingPoint(prefix) => (prefix.kv_cache(), Speculation::Off),
             Beginning::Own { .. } => {
                 let group_size = loaded.as_ref().and_then(|model| model.kv_group_size);
                 let has_draft = loaded.is_some_and(|model| model.draft.is_some());
                 let kv_cache = convert::kv_cache(settings, group_size);
-                (kv_cache, has_draft.then_some(NUM_DRAFT_TOKENS))
+                let draft = Speculation::Draft { num_tokens: NUM_DRAFT_TOKENS };
+                (kv_cache, if has_draft { draft } else { Speculation::Off })
             }
         };
         let is_private = !Arc::ptr_eq(store, &app.store);
@@ -550,7 +552,7 @@ impl Asked<'_> {
             use_prompt_cache: !is_private,
             owner: (!is_private).then(|| conversation_owner(conversation_id)),
             kv_cache,
-            num_draft_tokens,
+            speculation,
             // No tools are offered, but a model that was trained on some may call them all the same.
             segments: Some(SegmentOptions { reads_calls: true, ..SegmentOptions::default() }),
             ..GenerateRequest::new(prompt)

@@ -94,6 +94,8 @@ pub struct SpeculativeStream {
     /// Whether `history` has the token of the launched pass, which is not returned yet.
     history_is_ahead: bool,
     options: GenerateOptions,
+    /// Whether passes are launched before their token is known.
+    runs_ahead: bool,
     /// The prompt and the tokens returned so far.
     sequence: Vec<u32>,
     pass: Option<Pass>,
@@ -284,6 +286,7 @@ impl SpeculativeStream {
             history,
             history_is_ahead: false,
             options,
+            runs_ahead: true,
             sequence,
             pass: None,
             chosen: VecDeque::new(),
@@ -324,6 +327,17 @@ impl SpeculativeStream {
             memory::clear_cache()?;
         }
         Ok(Some(sampled))
+    }
+
+    /// Launches no more passes before their token is known, and returns whether none is under way: then
+    /// the caches lack a token of those that were returned, behind which another can go on.
+    pub fn settle(&mut self) -> Result<bool, LmError> {
+        self.runs_ahead = false;
+        let is_settled = self.pass.is_none() && self.chosen.is_empty();
+        if is_settled {
+            self.discard_unreturned()?;
+        }
+        Ok(is_settled)
     }
 
     /// How many proposed tokens were accepted so far.
@@ -443,7 +457,7 @@ impl SpeculativeStream {
     fn choose(&mut self, pass: Pass, began: Instant) -> Result<(), LmError> {
         let Pass { tokens, logprobs, proposals, expects, draws_from } = pass;
         let num_proposed = proposals.len();
-        if num_proposed == 0 {
+        if num_proposed == 0 && self.runs_ahead {
             self.pass = self.launch_ahead(&tokens)?;
         }
         let tokens = tokens.try_as_slice::<u32>()?;

@@ -1,0 +1,115 @@
+//! The flags of speculative decoding.
+
+use anyhow::{Result, bail};
+use cairn_engine::Speculation;
+use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+
+use super::flags::at_least_one;
+
+/// How tokens are proposed that the model checks several at once. The answer is the same.
+#[derive(Args)]
+pub struct SpeculationFlags {
+    /// What proposes tokens, of which the model checks several in one pass: nothing; what followed the
+    /// same tokens earlier, where that pays (auto) or always (lookup); or a draft model
+    /// [default: draft with --draft-model, else off]
+    #[arg(long, value_name = "off|auto|lookup|draft", value_parser = speculation_kinds())]
+    pub speculate: Option<SpeculationKind>,
+    /// Draft model: a smaller model with the same vocabulary
+    #[arg(long, value_name = "MODEL")]
+    pub draft_model: Option<String>,
+    /// Number of tokens that the draft model proposes at a time
+    #[arg(
+        long,
+        default_value_t = 3,
+        requires = "draft_model",
+        value_parser = at_least_one,
+        allow_negative_numbers = true
+    )]
+    pub num_draft_tokens: u32,
+    /// Number of tokens that --speculate lookup proposes at a time
+    #[arg(
+        long,
+        default_value_t = 5,
+        value_parser = at_least_one,
+        allow_negative_numbers = true
+    )]
+    pub prompt_lookup_num_tokens: u32,
+}
+
+/// What `--speculate` names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SpeculationKind {
+    Off,
+    Auto,
+    Lookup,
+    Draft,
+}
+
+fn speculation_kinds() -> impl TypedValueParser<Value = SpeculationKind> {
+    PossibleValuesParser::new(["off", "auto", "lookup", "draft"]).map(|kind| match kind.as_str() {
+        "auto" => SpeculationKind::Auto,
+        "lookup" => SpeculationKind::Lookup,
+        "draft" => SpeculationKind::Draft,
+        _ => SpeculationKind::Off,
+    })
+}
+
+impl SpeculationFlags {
+    /// What is asked for. Fails on flags that contradict each other.
+    pub fn speculation(&self) -> Result<Speculation> {
+        let draft = Speculation::Draft { num_tokens: self.num_draft_tokens as usize };
+        let lookup = Speculation::Lookup { num_tokens: self.prompt_lookup_num_tokens as usize };
+        match (self.speculate, &self.draft_model) {
+            (None | Some(SpeculationKind::Draft), Some(_)) => Ok(draft),
+            (Some(SpeculationKind::Draft), None) => {
+                bail!("--speculate draft needs a model to draft with: name one with --draft-model")
+            }
+            (Some(_), Some(_)) => {
+                bail!("--draft-model goes with --speculate draft: leave one of the two flags out")
+            }
+            (None | Some(SpeculationKind::Off), None) => Ok(Speculation::Off),
+            (Some(SpeculationKind::Auto), None) => Ok(Speculation::Auto),
+            (Some(SpeculationKind::Lookup), None) => Ok(lookup),
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)] // in a test a panic is the report
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        flags: SpeculationFlags,
+    }
+
+    fn check(line: &[&str], expected: Result<Speculation, &str>) {
+        let flags = Line::try_parse_from(["cairn"].iter().chain(line)).unwrap().flags;
+        match (flags.speculation(), expected) {
+            (Ok(found), Ok(expected)) => assert_eq!(found, expected, "{line:?}"),
+            (Err(error), Err(named)) => {
+                assert!(error.to_string().contains(named), "{line:?}: {error}");
+            }
+            (found, _) => panic!("{line:?}: {found:?}"),
+        }
+    }
+
+    #[test]
+    fn a_draft_model_drafts_and_contradictions_are_refused() {
+        check(&[], Ok(Speculation::Off));
+        check(&["--draft-model", "m"], Ok(Speculation::Draft { num_tokens: 3 }));
+        let more = ["--speculate", "draft", "--draft-model", "m", "--num-draft-tokens", "5"];
+        check(&more, Ok(Speculation::Draft { num_tokens: 5 }));
+        check(&["--speculate", "auto"], Ok(Speculation::Auto));
+        check(&["--speculate", "off"], Ok(Speculation::Off));
+        check(&["--speculate", "lookup"], Ok(Speculation::Lookup { num_tokens: 5 }));
+        check(&["--speculate", "draft"], Err("--draft-model"));
+        check(&["--speculate", "auto", "--draft-model", "m"], Err("leave one"));
+        check(&["--speculate", "off", "--draft-model", "m"], Err("leave one"));
+    }
+}

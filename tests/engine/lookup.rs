@@ -1,0 +1,147 @@
+//! Answers whose tokens are looked up: the same as plain ones, alone and among others, and saved as
+//! they are.
+
+use cairn_chat::{FinishReason, SamplingParams};
+use cairn_engine::{
+    Acceptance, Engine, EngineOptions, GenerateEvent, GenerateRequest, Speculation,
+};
+
+use crate::client::{Answer, finish, request};
+use crate::scripted::{Scripted, text_ids};
+
+const LOOKUPS: [Speculation; 3] = [
+    Speculation::Lookup { num_tokens: 1 },
+    Speculation::Lookup { num_tokens: 6 },
+    Speculation::Auto,
+];
+
+async fn answer(engine: &Engine, request: GenerateRequest) -> Answer {
+    finish(&mut engine.generate(request)).await.expect("an answer")
+}
+
+/// Receives until the answer has `num_tokens`, and returns these.
+async fn begin(generation: &mut cairn_engine::Generation, num_tokens: usize) -> Vec<u32> {
+    let mut tokens = Vec::new();
+    while tokens.len() < num_tokens {
+        match generation.recv().await.expect("an event") {
+            GenerateEvent::Delta { token, .. } => tokens.push(token),
+            GenerateEvent::Failed(error) => panic!("{error}"),
+            _ => {}
+        }
+    }
+    tokens
+}
+
+/// A prompt that repeats itself, so that there is something to look up from the first token on.
+fn prompt(number: u32) -> Vec<u32> {
+    let line = (0..9).map(|position| (31 + 7 * position + number) % 75);
+    line.cycle().take(60 + number as usize).collect()
+}
+
+/// Greedy, random, and with a penalty, which each needs something else of the lookup.
+fn requests() -> Vec<GenerateRequest> {
+    let greedy = SamplingParams::default();
+    let seeded = SamplingParams { temperature: 0.7, seed: Some(5), ..greedy.clone() };
+    let penalised = SamplingParams { frequency_penalty: Some(0.1), ..greedy.clone() };
+    let filtered = SamplingParams { top_p: 0.9, ..seeded.clone() };
+    [greedy, seeded, penalised, filtered]
+        .into_iter()
+        .zip(0u32..)
+        .map(|(sampling, number)| GenerateRequest {
+            sampling,
+            use_prompt_cache: false,
+            ignore_eos: true,
+            num_top_logprobs: number.is_multiple_of(2).then_some(2),
+            ..request(&prompt(number), 60)
+        })
+        .collect()
+}
+
+#[tokio::test]
+async fn looking_up_changes_no_token() {
+    for model in ["llama/tiny-chat", "gemma3_text/long-prompt", "qwen3_next/dense"] {
+        let (engine, _) = Engine::start(EngineOptions::default());
+        engine.load("model", &cairn_tests::tiny_model(model)).await.expect("loads");
+        for request in requests() {
+            let plain = answer(&engine, request.clone()).await;
+            assert_eq!(plain.finished.acceptance, Acceptance::default());
+            for speculation in LOOKUPS {
+                let looked_up = GenerateRequest { speculation, ..request.clone() };
+                let found = answer(&engine, looked_up).await;
+                let case = format!("{model}, {speculation:?}, {:?}", request.sampling);
+                assert_eq!(found.tokens, plain.tokens, "{case}");
+                assert_eq!(found.logprobs.len(), plain.logprobs.len(), "{case}");
+                for (found, plain) in found.logprobs.iter().zip(&plain.logprobs) {
+                    // Several rows use other kernels than a single one.
+                    assert!((found.logprob - plain.logprob).abs() < 1e-4, "{case}");
+                }
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_repeats_is_accepted_and_counted() {
+    let model = Scripted::new(&text_ids("a"));
+    let (engine, _) = Engine::start(EngineOptions::default());
+    engine.load("scripted", model.folder()).await.expect("loads");
+    let asked = GenerateRequest {
+        speculation: Speculation::Lookup { num_tokens: 5 },
+        ..request(&text_ids("aaaa"), 60)
+    };
+    let found = answer(&engine, asked).await;
+    assert_eq!(found.tokens, model.answer(&text_ids("aaaa"), 60));
+    let Acceptance { num_drafted, num_accepted } = found.finished.acceptance;
+    // Of six tokens of a pass one is the model's own.
+    assert_eq!((num_drafted, num_accepted), (50, 50));
+    assert_eq!(found.finished.stats.finish_reason, FinishReason::Length);
+}
+
+/// Answers that begin while others are being written, as rows that leave and join a batch.
+#[tokio::test]
+async fn answers_that_look_up_join_the_others() {
+    for model in ["llama/tiny-chat", "gemma3_text/long-prompt", "qwen3_next/dense"] {
+        let (engine, _) = Engine::start(EngineOptions::default());
+        engine.load("model", &cairn_tests::tiny_model(model)).await.expect("loads");
+        for speculation in LOOKUPS {
+            for num_before in [1, 2, 7, 20] {
+                let requests: Vec<GenerateRequest> = requests()
+                    .into_iter()
+                    .map(|request| GenerateRequest { num_top_logprobs: None, ..request })
+                    .collect();
+                let mut alone = Vec::new();
+                for request in &requests {
+                    alone.push(answer(&engine, request.clone()).await.tokens);
+                }
+                let mut running = Vec::new();
+                for request in requests {
+                    let mut generation =
+                        engine.generate(GenerateRequest { speculation, ..request });
+                    let tokens = begin(&mut generation, num_before).await;
+                    running.push((generation, tokens));
+                }
+                for ((mut generation, mut tokens), alone) in running.into_iter().zip(alone) {
+                    let left = alone.len() - tokens.len();
+                    tokens.extend(begin(&mut generation, left).await);
+                    assert_eq!(tokens, alone, "{model}, {speculation:?}, after {num_before}");
+                }
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn one_that_is_stopped_leaves_the_others_alone() {
+    let model = Scripted::endless();
+    let (engine, _) = Engine::start(EngineOptions::default());
+    engine.load("scripted", model.folder()).await.expect("loads");
+    let asked =
+        GenerateRequest { speculation: Speculation::Auto, ..request(&[5, 6, 7], 5_000_000) };
+    let mut stopped = engine.generate(asked.clone());
+    let first = begin(&mut stopped, 40).await;
+    let mut other = engine.generate(GenerateRequest { max_tokens: 50, ..asked });
+    stopped.stop();
+    let whole = begin(&mut other, 50).await;
+    assert_eq!(whole, model.answer(&[5, 6, 7], 50));
+    assert_eq!(first, whole[..40]);
+}
