@@ -20,6 +20,7 @@ use tokenizers::Tokenizer;
 /// More tokens than an input may name.
 const NUM_EMBEDDINGS: usize = 1024;
 const INT32: u32 = 5;
+const FLOAT32: u32 = 6;
 
 static SCRATCH: LazyLock<ScratchFile> = LazyLock::new(|| ScratchFile::new(".gguf"));
 
@@ -65,6 +66,8 @@ fn gguf_of(text: &str) -> TestGguf {
     }
     file.set_texts("tokenizer.ggml.tokens", &tokens);
     file.set_texts("tokenizer.ggml.merges", &merges);
+    let scores = (0..tokens.len()).flat_map(|id| (-(id as f32)).to_le_bytes()).collect();
+    file.set_array("tokenizer.ggml.scores", FLOAT32, tokens.len(), scores);
     let bytes = kinds.iter().flat_map(|kind| kind.to_le_bytes()).collect();
     file.set_array("tokenizer.ggml.token_type", INT32, kinds.len(), bytes);
     file

@@ -8,6 +8,7 @@
 //!                 │      sizes · rope · settings     its keys: shared ones, rotation, a family's own
 //!                 │      blocks · affine   quantized blocks, and MLX's affine groups
 //!                 ├──▶ TokenizerFiles      tokenizer.json, tokenizer_config.json, generation_config.json
+//!                 │      words · pieces    byte-level BPE · SentencePiece and unigram
 //!                 ▼
 //!            import_gguf        import     the model folder, visible when it is complete
 //! ```
@@ -23,12 +24,14 @@ mod error;
 mod file;
 mod import;
 mod model;
+mod pieces;
 mod rope;
 mod settings;
 mod sizes;
 mod tensors;
 mod tokenizer;
 mod values;
+mod words;
 
 pub use affine::{RoundTo, Rounding};
 pub use architectures::architecture_names;

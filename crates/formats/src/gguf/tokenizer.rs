@@ -1,21 +1,22 @@
-//! Writes `tokenizer.json`, `tokenizer_config.json` and `generation_config.json` from a byte-level
-//! BPE vocabulary in GGUF.
+//! Writes `tokenizer.json`, `tokenizer_config.json` and `generation_config.json` from the vocabulary
+//! in GGUF: byte-level BPE, SentencePiece or unigram.
 
 use std::collections::{HashMap, HashSet};
 
 use serde_json::{Map, Value, json};
 
+use super::pieces::Pieces;
+use super::words::{Words, byte_level};
 use super::{GgufFile, GgufProblem};
 use crate::excerpt::excerpt;
 
 /// ggml's numbers for kinds of tokens: those that text never produces, and those that are matched
 /// in text before BPE.
-const CONTROL: i64 = 3;
-const USER_DEFINED: i64 = 4;
+pub(super) const CONTROL: i64 = 3;
+pub(super) const USER_DEFINED: i64 = 4;
 
-/// How Llama 3 cuts text into words: contractions, letters, up to three digits, punctuation, line
-/// ends, spaces.
-const LLAMA3_WORDS: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+/// What ends a turn in files that do not say it, as llama.cpp takes it.
+const ENDS_OF_TURN: [&str; 4] = ["<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>"];
 
 /// Ids with a meaning for generation.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -52,12 +53,35 @@ pub struct TokenizerFiles {
     pub special: SpecialIds,
 }
 
-/// The ways of cutting text into words that are known exactly.
+/// How text becomes tokens.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Words {
-    Gpt2,
-    SmolLm,
-    Llama3,
+enum Kind {
+    ByteLevel(Words),
+    SentencePiece,
+    Unigram,
+}
+
+impl Kind {
+    fn read(gguf: &GgufFile) -> Result<Kind, GgufProblem> {
+        const KEY: &str = "tokenizer.ggml.model";
+        match required(gguf.text(KEY)?, KEY)? {
+            "gpt2" => Words::read(gguf).map(Kind::ByteLevel),
+            "llama" => Ok(Kind::SentencePiece),
+            "t5" => Ok(Kind::Unigram),
+            other => {
+                Err(unsupported(KEY, other, "gpt2 (byte-level BPE), llama (SentencePiece) and t5"))
+            }
+        }
+    }
+
+    /// Whether llama.cpp adds the begin token unless the file says otherwise.
+    fn usually_adds_bos(self) -> bool {
+        match self {
+            Kind::ByteLevel(words) => words.usually_adds_bos,
+            Kind::SentencePiece => true,
+            Kind::Unigram => false,
+        }
+    }
 }
 
 impl TokenizerFiles {
@@ -67,21 +91,24 @@ impl TokenizerFiles {
         vocab_size: usize,
         context_length: usize,
     ) -> Result<TokenizerFiles, GgufProblem> {
-        let words = words(gguf)?;
+        let kind = Kind::read(gguf)?;
         let tokens = tokens(gguf, vocab_size)?;
-        let special = special_ids(gguf, tokens.len())?;
-        // llama.cpp adds Llama 3's begin token unless the file says otherwise.
-        let add_bos = gguf.flag("tokenizer.ggml.add_bos_token")?.unwrap_or(words == Words::Llama3)
-            && special.bos.is_some();
-        let add_eos =
-            gguf.flag("tokenizer.ggml.add_eos_token")?.unwrap_or(false) && !special.eos.is_empty();
+        let kinds = token_kinds(gguf, tokens.len())?;
+        let special = special_ids(gguf, &tokens, &kinds)?;
+        let says = |name: &str, usual: bool| {
+            gguf.flag(&format!("tokenizer.ggml.{name}")).map(|flag| flag.unwrap_or(usual))
+        };
+        let add_bos = says("add_bos_token", kind.usually_adds_bos())? && special.bos.is_some();
+        let add_eos = says("add_eos_token", kind == Kind::Unigram)? && !special.eos.is_empty();
+        let is_byte_level = matches!(kind, Kind::ByteLevel(_));
+        let add_space = says("add_space_prefix", !is_byte_level)? && !is_byte_level;
         let begin = special.bos.filter(|_| add_bos);
         let end = special.eos.first().copied().filter(|_| add_eos);
 
         let mut tokenizer_config = Map::new();
         tokenizer_config.insert("add_bos_token".into(), json!(add_bos));
         tokenizer_config.insert("add_eos_token".into(), json!(add_eos));
-        tokenizer_config.insert("add_prefix_space".into(), json!(false));
+        tokenizer_config.insert("add_prefix_space".into(), json!(add_space));
         for (key, id) in [
             ("bos_token", special.bos),
             ("eos_token", special.eos.first().copied()),
@@ -98,8 +125,35 @@ impl TokenizerFiles {
         tokenizer_config.insert("clean_up_tokenization_spaces".into(), json!(false));
         tokenizer_config.insert("model_max_length".into(), json!(context_length));
         tokenizer_config.insert("tokenizer_class".into(), json!("PreTrainedTokenizerFast"));
+        let mut tokenizer = match kind {
+            Kind::ByteLevel(words) => byte_level_json(gguf, words, &tokens)?,
+            Kind::SentencePiece | Kind::Unigram => {
+                let scores = scores(gguf, tokens.len())?;
+                let pieces = Pieces {
+                    tokens: &tokens,
+                    kinds: &kinds,
+                    scores: &scores,
+                    unknown: special.unknown,
+                    add_space,
+                    removes_extra_spaces: says("remove_extra_whitespaces", false)?,
+                };
+                match kind {
+                    Kind::Unigram => pieces.unigram(charsmap(gguf)?)?,
+                    _ => pieces.sentence_piece()?,
+                }
+            }
+        };
+        for (key, value) in [
+            ("version", json!("1.0")),
+            ("truncation", Value::Null),
+            ("padding", Value::Null),
+            ("added_tokens", added_tokens(&tokens, &kinds)),
+            ("post_processor", post_processor(&tokens, begin, end)),
+        ] {
+            tokenizer[key] = value;
+        }
         Ok(TokenizerFiles {
-            tokenizer: tokenizer_json(gguf, words, &tokens, begin, end)?,
+            tokenizer,
             tokenizer_config: Value::Object(tokenizer_config),
             generation_config: generation_config(&special),
             special,
@@ -107,26 +161,15 @@ impl TokenizerFiles {
     }
 }
 
-/// The contents of `tokenizer.json`. `begin` and `end` are the tokens that it puts around a text.
-fn tokenizer_json(
-    gguf: &GgufFile,
-    words: Words,
-    tokens: &[&str],
-    begin: Option<usize>,
-    end: Option<usize>,
-) -> Result<Value, GgufProblem> {
+/// What `tokenizer.json` says of a byte-level BPE.
+fn byte_level_json(gguf: &GgufFile, words: Words, tokens: &[&str]) -> Result<Value, GgufProblem> {
     let id_of: HashMap<&str, usize> =
         tokens.iter().enumerate().map(|(id, token)| (*token, id)).collect();
     let vocab: Map<String, Value> =
         tokens.iter().enumerate().map(|(id, token)| (token.to_string(), json!(id))).collect();
     Ok(json!({
-        "version": "1.0",
-        "truncation": null,
-        "padding": null,
-        "added_tokens": added_tokens(gguf, tokens)?,
-        "normalizer": null,
-        "pre_tokenizer": pre_tokenizer(words),
-        "post_processor": post_processor(tokens, begin, end),
+        "normalizer": words.normalizer(),
+        "pre_tokenizer": words.pre_tokenizer(),
         "decoder": byte_level(true),
         "model": {
             "type": "BPE",
@@ -136,7 +179,7 @@ fn tokenizer_json(
             "end_of_word_suffix": null,
             "fuse_unk": false,
             "byte_fallback": false,
-            "ignore_merges": words == Words::Llama3,
+            "ignore_merges": words.ignores_merges,
             "vocab": vocab,
             "merges": merges(gguf, &id_of)?,
         },
@@ -175,22 +218,7 @@ fn tokens(gguf: &GgufFile, vocab_size: usize) -> Result<Vec<&str>, GgufProblem> 
     }
 }
 
-fn words(gguf: &GgufFile) -> Result<Words, GgufProblem> {
-    let model = required(gguf.text("tokenizer.ggml.model")?, "tokenizer.ggml.model")?;
-    if model != "gpt2" {
-        return Err(unsupported("tokenizer.ggml.model", model, "gpt2 (byte-level BPE)"));
-    }
-    match gguf.text("tokenizer.ggml.pre")? {
-        Some("gpt-2" | "default") | None => Ok(Words::Gpt2),
-        Some("smollm") => Ok(Words::SmolLm),
-        Some("llama-bpe") => Ok(Words::Llama3),
-        Some(other) => {
-            Err(unsupported("tokenizer.ggml.pre", other, "gpt-2, default, smollm and llama-bpe"))
-        }
-    }
-}
-
-fn unsupported(key: &str, found: &str, allowed: &str) -> GgufProblem {
+pub(super) fn unsupported(key: &str, found: &str, allowed: &str) -> GgufProblem {
     GgufProblem::UnsupportedValue {
         key: key.into(),
         found: format!("{:?}", excerpt(found)),
@@ -219,20 +247,27 @@ fn merges(gguf: &GgufFile, id_of: &HashMap<&str, usize>) -> Result<Vec<[String; 
     merges.into_iter().enumerate().map(pair).collect()
 }
 
-fn special_ids(gguf: &GgufFile, token_count: usize) -> Result<SpecialIds, GgufProblem> {
+fn special_ids(gguf: &GgufFile, tokens: &[&str], kinds: &[i64]) -> Result<SpecialIds, GgufProblem> {
     let id = |name: &str| {
         let key = format!("tokenizer.ggml.{name}_token_id");
         match gguf.count(&key)? {
-            Some(id) if id >= token_count => Err(GgufProblem::UnsupportedValue {
+            Some(id) if id >= tokens.len() => Err(GgufProblem::UnsupportedValue {
                 key,
                 found: id.to_string(),
-                allowed: format!("ids below {token_count}"),
+                allowed: format!("ids below {}", tokens.len()),
             }),
             id => Ok(id),
         }
     };
+    let end_of_turn = match id("eot")? {
+        Some(id) => Some(id),
+        None => tokens
+            .iter()
+            .zip(kinds)
+            .position(|(token, kind)| *kind == CONTROL && ENDS_OF_TURN.contains(token)),
+    };
     let mut eos: Vec<usize> = Vec::new();
-    for end in [id("eos")?, id("eot")?].into_iter().flatten() {
+    for end in [id("eos")?, end_of_turn].into_iter().flatten() {
         if !eos.contains(&end) {
             eos.push(end);
         }
@@ -240,44 +275,52 @@ fn special_ids(gguf: &GgufFile, token_count: usize) -> Result<SpecialIds, GgufPr
     Ok(SpecialIds { bos: id("bos")?, eos, unknown: id("unknown")?, padding: id("padding")? })
 }
 
-fn added_tokens(gguf: &GgufFile, tokens: &[&str]) -> Result<Vec<Value>, GgufProblem> {
+/// The kind of each token.
+fn token_kinds(gguf: &GgufFile, token_count: usize) -> Result<Vec<i64>, GgufProblem> {
     const KEY: &str = "tokenizer.ggml.token_type";
-    let kinds = gguf.integers(KEY)?.unwrap_or_else(|| vec![1; tokens.len()]);
-    if kinds.len() != tokens.len() {
-        let allowed = format!("one entry for each of {} tokens", tokens.len());
-        return Err(GgufProblem::UnsupportedValue {
-            key: KEY.into(),
-            found: format!("{} entries", kinds.len()),
-            allowed,
-        });
+    let kinds = gguf.integers(KEY)?.unwrap_or_else(|| vec![1; token_count]);
+    check_length(KEY, kinds.len(), token_count)?;
+    Ok(kinds)
+}
+
+/// The score of each token.
+fn scores(gguf: &GgufFile, token_count: usize) -> Result<Vec<f64>, GgufProblem> {
+    const KEY: &str = "tokenizer.ggml.scores";
+    let scores = required(gguf.numbers(KEY)?, KEY)?;
+    check_length(KEY, scores.len(), token_count)?;
+    Ok(scores)
+}
+
+/// SentencePiece's table of characters that are replaced.
+fn charsmap(gguf: &GgufFile) -> Result<Option<Vec<u8>>, GgufProblem> {
+    let bytes = gguf.integers("tokenizer.ggml.precompiled_charsmap")?;
+    Ok(bytes.map(|bytes| bytes.into_iter().map(|byte| byte as u8).collect()))
+}
+
+fn check_length(key: &str, found: usize, token_count: usize) -> Result<(), GgufProblem> {
+    if found == token_count {
+        return Ok(());
     }
+    Err(GgufProblem::UnsupportedValue {
+        key: key.into(),
+        found: format!("{found} entries"),
+        allowed: format!("one entry for each of {token_count} tokens"),
+    })
+}
+
+fn added_tokens(tokens: &[&str], kinds: &[i64]) -> Value {
     let added =
         tokens.iter().zip(kinds).enumerate().filter(|(_, (token, kind))| {
             [CONTROL, USER_DEFINED].contains(kind) && !token.is_empty()
         });
-    Ok(added
+    added
         .map(|(id, (token, kind))| {
             json!({
                 "id": id, "content": token, "single_word": false, "lstrip": false, "rstrip": false,
-                "normalized": false, "special": kind == CONTROL,
+                "normalized": false, "special": *kind == CONTROL,
             })
         })
-        .collect())
-}
-
-fn byte_level(use_regex: bool) -> Value {
-    json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": use_regex})
-}
-
-fn pre_tokenizer(words: Words) -> Value {
-    let first = match words {
-        Words::Gpt2 => return byte_level(true),
-        Words::SmolLm => json!({"type": "Digits", "individual_digits": true}),
-        Words::Llama3 => {
-            json!({"type": "Split", "pattern": {"Regex": LLAMA3_WORDS}, "behavior": "Isolated", "invert": false})
-        }
-    };
-    json!({"type": "Sequence", "pretokenizers": [first, byte_level(words == Words::SmolLm)]})
+        .collect()
 }
 
 /// Puts the begin and end tokens around a text, where the file asks for them.
@@ -350,6 +393,11 @@ mod tests {
         check("default", "112", &[byte(b'1'), TWELVE]);
         check("llama-bpe", "hello1212", &[BOS, HELLO, TWELVE, byte(b'1'), byte(b'2')]);
         check("llama-bpe", "<|end|>", &[BOS, END]);
+        check("qwen2", "hello12", &[HELLO, byte(b'1'), byte(b'2')]);
+        check("glm4", "1212", &[TWELVE, byte(b'1'), byte(b'2')]);
+        check("gpt-4o", "hello12", &[HELLO, TWELVE]);
+        check("tekken", "hello12", &[BOS, HELLO, byte(b'1'), byte(b'2')]);
+        check("seed-coder", "hello12", &[HELLO, byte(b'1'), byte(b'2')]);
     }
 
     #[test]
@@ -400,6 +448,9 @@ mod tests {
             (&config["unk_token"], &config["model_max_length"]),
             (&Value::Null, &json!(128))
         );
+        // A file that does not say what ends a turn has a token of a known name.
+        let found = read(|sample| sample.set_u32("tokenizer.ggml.eos_token_id", HELLO)).unwrap();
+        assert_eq!(found.generation_config["eos_token_id"], json!([HELLO, END]));
         let same = read(|sample| sample.set_u32("tokenizer.ggml.eot_token_id", END)).unwrap();
         assert_eq!(same.generation_config["eos_token_id"], json!(END));
     }
@@ -407,12 +458,16 @@ mod tests {
     #[test]
     fn what_is_not_understood_is_refused_by_name() {
         refused(
-            |sample| sample.set_text("tokenizer.ggml.model", "llama"),
-            r#"tokenizer.ggml.model is "llama"; Cairn imports gpt2"#,
+            |sample| sample.set_text("tokenizer.ggml.model", "rwkv"),
+            r#"tokenizer.ggml.model is "rwkv"; Cairn imports gpt2"#,
         );
         refused(
-            |sample| sample.set_text("tokenizer.ggml.pre", "qwen2"),
-            r#"tokenizer.ggml.pre is "qwen2"; Cairn imports gpt-2, default, smollm"#,
+            |sample| sample.set_text("tokenizer.ggml.pre", "viking"),
+            r#"tokenizer.ggml.pre is "viking"; Cairn imports chatglm-bpe, "#,
+        );
+        refused(
+            |sample| sample.set_text("tokenizer.ggml.model", "llama"),
+            "it has no tokenizer.ggml.scores",
         );
         refused(|sample| sample.remove("tokenizer.ggml.model"), "it has no tokenizer.ggml.model");
         refused(|sample| sample.remove("tokenizer.ggml.merges"), "it has no tokenizer.ggml.merges");

@@ -1,0 +1,112 @@
+//! How byte-level tokenizers cut text into words, by the names that GGUF has for it.
+
+use serde_json::{Value, json};
+
+use super::tokenizer::unsupported;
+use super::{GgufFile, GgufProblem};
+
+/// Contractions, letters, up to three digits, punctuation, line ends, spaces.
+const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+/// The same with single digits.
+const QWEN2: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+/// The same, where punctuation has no line ends.
+const SEED: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1}| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+";
+/// Words begin where lower case ends, single digits, and slashes behind punctuation.
+const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+/// The same with contractions and up to three digits.
+const GPT_4O: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+
+/// One way of cutting text into words.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Words {
+    cut: Cut,
+    /// Whether characters are composed first.
+    is_composed: bool,
+    /// Whether a word that is a token is taken whole.
+    pub ignores_merges: bool,
+    /// Whether the begin token is added unless the file says otherwise.
+    pub usually_adds_bos: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Cut {
+    /// GPT-2's words.
+    Gpt2,
+    /// The same with single digits.
+    Digits,
+    /// By an expression.
+    At(&'static str),
+}
+
+const fn words(cut: Cut) -> Words {
+    Words { cut, is_composed: false, ignores_merges: false, usually_adds_bos: false }
+}
+
+const LLAMA3_WORDS: Words =
+    Words { ignores_merges: true, usually_adds_bos: true, ..words(Cut::At(LLAMA3)) };
+
+/// The names that are known, in order.
+const NAMED: &[(&str, Words)] = &[
+    ("chatglm-bpe", words(Cut::At(LLAMA3))),
+    ("codeshell", words(Cut::Digits)),
+    ("command-r", Words { is_composed: true, ..words(Cut::Digits) }),
+    ("dbrx", words(Cut::At(LLAMA3))),
+    ("deepseek-r1-qwen", Words { is_composed: true, ..words(Cut::At(QWEN2)) }),
+    ("default", words(Cut::Gpt2)),
+    ("exaone", words(Cut::Digits)),
+    ("exaone4", words(Cut::Gpt2)),
+    ("falcon3", LLAMA3_WORDS),
+    ("glm4", words(Cut::At(LLAMA3))),
+    ("gpt-2", words(Cut::Gpt2)),
+    ("gpt-4o", words(Cut::At(GPT_4O))),
+    ("llama-bpe", LLAMA3_WORDS),
+    ("llama-v3", LLAMA3_WORDS),
+    ("llama3", LLAMA3_WORDS),
+    ("llama4", words(Cut::At(GPT_4O))),
+    ("olmo", words(Cut::Gpt2)),
+    ("phi-2", words(Cut::Gpt2)),
+    ("pixtral", LLAMA3_WORDS),
+    ("qwen2", Words { is_composed: true, ..words(Cut::At(QWEN2)) }),
+    ("refact", words(Cut::Digits)),
+    ("seed-coder", words(Cut::At(SEED))),
+    ("smaug-bpe", words(Cut::At(LLAMA3))),
+    ("smollm", words(Cut::Digits)),
+    ("stablelm2", words(Cut::At(QWEN2))),
+    ("starcoder", words(Cut::Digits)),
+    ("tekken", Words { ignores_merges: true, usually_adds_bos: true, ..words(Cut::At(TEKKEN)) }),
+];
+
+impl Words {
+    /// The way that a file names; without a name GPT-2's.
+    pub fn read(gguf: &GgufFile) -> Result<Words, GgufProblem> {
+        const KEY: &str = "tokenizer.ggml.pre";
+        let name = gguf.text(KEY)?.unwrap_or("default");
+        let known = NAMED.iter().find(|(known, _)| *known == name);
+        known.map(|(_, words)| *words).ok_or_else(|| {
+            let names: Vec<&str> = NAMED.iter().map(|(known, _)| *known).collect();
+            unsupported(KEY, name, &names.join(", "))
+        })
+    }
+
+    /// What is done to text first.
+    pub fn normalizer(self) -> Value {
+        if self.is_composed { json!({"type": "NFC"}) } else { Value::Null }
+    }
+
+    /// What cuts text into words of bytes.
+    pub fn pre_tokenizer(self) -> Value {
+        let first = match self.cut {
+            Cut::Gpt2 => return byte_level(true),
+            Cut::Digits => json!({"type": "Digits", "individual_digits": true}),
+            Cut::At(pattern) => {
+                json!({"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": false})
+            }
+        };
+        json!({"type": "Sequence", "pretokenizers": [first, byte_level(self.cut == Cut::Digits)]})
+    }
+}
+
+/// Bytes as letters; with GPT-2's words or without.
+pub fn byte_level(use_regex: bool) -> Value {
+    json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": use_regex})
+}
