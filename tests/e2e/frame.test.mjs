@@ -46,7 +46,7 @@ flow(
     for (const name of PAGES) {
       await page.openPage(name);
       if (name === 'Saved context') {
-        await driver.getByText('Stored pieces').click();
+        await driver.getByRole('main').getByText('Details').click();
         await driver.getByRole('treeitem').first().click();
       }
       await check(name);

@@ -142,7 +142,7 @@ export async function pages(stage) {
   await page.ask('How large is it?');
   await look('starting-point');
   await page.openPage('Saved context');
-  await page.driver.getByText('Stored pieces').click();
+  await page.driver.getByRole('main').getByText('Details').click();
   await page.driver.getByRole('treeitem').first().waitFor();
   await look('saved-context');
   await page.button('Export starting point France').click();

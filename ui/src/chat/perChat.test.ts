@@ -278,6 +278,15 @@ test('a chat that sets nothing has nothing to save as a preset', async () => {
   expect(inspector().textContent).toContain('Change a value first');
 });
 
+test('every chat offers presets of the app; the one that it has is marked', async () => {
+  const { asked, inspector } = await open({ own: resolved({ temperature: 0.2, top_p: 0.9 }) });
+  const button = (name: string) => within(inspector()).getByRole('button', { name: `Use the preset ${name}` });
+  const pressed = () => ['Default', 'Precise', 'Lively'].map((name) => button(name).getAttribute('aria-pressed'));
+  expect(pressed()).toEqual(['false', 'true', 'false']);
+  await fireEvent.click(button('Default'));
+  expect(asked('set_parameters').at(-1)).toMatchObject({ values: {} });
+});
+
 test('a deleted preset is brought back by undo', async () => {
   const { app, asked, inspector } = await open();
   void app.presets.remove(preset);

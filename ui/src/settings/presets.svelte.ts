@@ -21,6 +21,13 @@ export function isSame(a: Partial<Settings>, b: Partial<Settings>): boolean {
   return one.length === other.size && one.every(([key, value]) => other.get(key) === value);
 }
 
+/** Presets that every chat offers: how much chance has a say in which word comes next. */
+export const builtInPresets = [
+  { id: 'default', values: {} },
+  { id: 'precise', values: { temperature: 0.2, top_p: 0.9 } },
+  { id: 'lively', values: { temperature: 1.1, min_p: 0.05 } },
+] as const satisfies readonly { id: string; values: Partial<Settings> }[];
+
 /** Owns the presets. */
 export class PresetStore {
   items = $state.raw<Preset[]>([]);
@@ -65,7 +72,7 @@ export class PresetStore {
   }
 
   /** Gives a chat all values of a preset, and takes its other ones away; can be taken back. */
-  async apply(conversation_id: string, { name, values }: Preset): Promise<void> {
+  async apply(conversation_id: string, { name, values }: Pick<Preset, 'name' | 'values'>): Promise<void> {
     const { settings } = this.#options;
     const before = settings.parameters();
     const isDone = this.#set(conversation_id, values);

@@ -51,6 +51,7 @@ export const saved: Catalogue['saved'] = {
   missing: (what) => `Es fehlen ${what}`,
   noneHelp:
     'Cairn sichert nach jeder Antwort, was das Modell gelesen hat, damit der Chat ohne neues Lesen weitergehen kann.',
+  details: 'Einzelheiten',
   length: 'Länge',
   size: 'Größe',
   sizeShared: (bytes, own) => `${f.bytes(bytes)}, davon ${f.bytes(own)} nur für diesen Chat`,

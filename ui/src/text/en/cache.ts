@@ -52,6 +52,7 @@ export const saved = {
   because: (cause: string) => `The reason: ${cause}.`,
   missing: (what: string) => `Missing ${what}`,
   noneHelp: 'Cairn saves what the model has read after each answer, so that the chat continues without reading again.',
+  details: 'Details',
   length: 'Length',
   size: 'Size',
   sizeShared: (bytes: number, own: number) => `${f.bytes(bytes)}, ${f.bytes(own)} of it only for this chat`,
