@@ -44,6 +44,7 @@ const FAMILIES: &[&str] = &[
     "kimi_k25/dense",
     "kimi_vl/dense",
     "lfm2/published",
+    "lfm2_moe/dense",
     "llama/iquestcoder",
     "llama/mistral-windows",
     "llama/rope-yarn",

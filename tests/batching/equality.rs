@@ -31,6 +31,7 @@ const MODELS: &[&str] = &[
     "gpt_oss/dense",
     "granitemoe/dense",
     "lfm2/dense",
+    "lfm2_moe/dense",
     "llama4/dense",
     "mistral3/ministral",
     "mixtral/dense",

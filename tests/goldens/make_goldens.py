@@ -118,6 +118,10 @@ def short_conv(name, shape):
     return (-1.0, 1.0) if name.endswith("conv.weight") else usual(name, shape)
 
 
+def short_conv_corrected(name, shape):
+    return (0.0, 0.6) if name.endswith("expert_bias") else short_conv(name, shape)
+
+
 def corrected(name, shape):
     """What is added to sigmoids when experts are chosen: enough to change the choice, and not to make it. None becomes less than the zeros of
     experts in closed groups, which are all alike."""
@@ -993,6 +997,30 @@ def lfm2():
     return Family("lfm2", short_conv, named)
 
 
+def lfm2_moe_as_published(tensors):
+    """Every matrix of a feed-forward network by its number, and convolution weights turned."""
+    stored = {}
+    for name, tensor in turned_convolutions(unstacked(tensors)).items():
+        for ours, theirs in [("gate_proj", "w1"), ("down_proj", "w2"), ("up_proj", "w3")]:
+            name = name.replace(f".{ours}.", f".{theirs}.")
+        stored[name] = tensor
+    return stored
+
+
+def lfm2_moe():
+    dense = without(small("lfm2_moe", vocab_size=20, intermediate_size=64), "rms_norm_eps", "tie_word_embeddings") | dict(
+        layer_types=["conv", "full_attention"], norm_eps=1e-5, conv_bias=False, conv_L_cache=3, num_dense_layers=1, num_experts=4,
+        num_experts_per_tok=2, moe_intermediate_size=32, norm_topk_prob=True, use_expert_bias=True, routed_scaling_factor=1.5,
+    )  # fmt: skip
+    published = dense | dict(
+        use_expert_bias=False, norm_topk_prob=False, num_dense_layers=0, layer_types=["full_attention", "conv"], num_experts=3,
+        routed_scaling_factor=1.0, torch_dtype="bfloat16",
+    )  # fmt: skip
+    quant4 = dense | dict(quantization=quantization(4, model__layers__1__feed_forward__gate=(8, 64)), torch_dtype="bfloat16")
+    named = {"dense": Case(dense), "quant4": Case(quant4), "published": Case(published, lfm2_moe_as_published)}
+    return Family("lfm2_moe", short_conv_corrected, {name: replace(case, num_tokens=4) for name, case in named.items()})
+
+
 FAMILIES = {
     "llama": llama(),
     "cohere": cohere(),
@@ -1019,6 +1047,7 @@ FAMILIES = {
     "kimi_k25": kimi("kimi_k25", "mm_projector.proj"),
     "kimi_vl": kimi("kimi_vl", "multi_modal_projector.linear_1"),
     "lfm2": lfm2(),
+    "lfm2_moe": lfm2_moe(),
     "llama4": llama4(),
     "llama4_text": llama4_text(),
     "mistral3": mistral3(),

@@ -12,6 +12,9 @@ use crate::config::{Size, check_positive, check_range};
 
 const USUAL: Usual = Usual { context: 128_000, rope_theta: Some(1_000_000.0), is_tied: true };
 
+/// Layers that are not convolutions.
+const ATTENDING: &str = "full_attention";
+
 /// The fields of config.json.
 #[derive(Debug, Clone, Deserialize)]
 pub struct ModelArgs {
@@ -31,6 +34,7 @@ pub struct ModelArgs {
     block_multiple_of: i64,
     block_ffn_dim_multiplier: Option<f64>,
     block_auto_adjust_ff_dim: bool,
+    layer_types: Option<Vec<String>>,
 }
 
 /// The keys that LFM2 with experts has too.
@@ -41,7 +45,6 @@ pub(super) struct LayerArgs {
     #[serde(rename = "conv_L_cache")]
     conv_l_cache: i64,
     full_attn_idxs: Option<Vec<i64>>,
-    layer_types: Option<Vec<String>>,
 }
 
 impl Family for ModelArgs {
@@ -49,8 +52,6 @@ impl Family for ModelArgs {
         // The residual stream is as wide in both blocks of a layer.
         let width = self.hidden_size;
         check_range("block_dim", self.block_dim, width..=width)?;
-        let nested =
-            self.rope_parameters.as_ref().and_then(|rope| rope.get("rope_theta")?.as_f64());
         let common = Common {
             hidden_size: width,
             num_hidden_layers: self.num_hidden_layers,
@@ -60,12 +61,12 @@ impl Family for ModelArgs {
             head_dim: None,
             vocab_size: self.vocab_size,
             max_position_embeddings: Some(self.max_position_embeddings),
-            rope_theta: nested.or(self.rope_theta),
+            rope_theta: self.rope_theta,
             rope_traditional: None,
             rope_scaling: None,
             rope_parameters: self.rope_parameters.clone(),
             partial_rotary_factor: None,
-            layer_types: None,
+            layer_types: self.layer_types.clone(),
             sliding_window: None,
             tie_word_embeddings: None,
         };
@@ -118,52 +119,85 @@ impl LayerArgs {
             kernel: check_range("conv_L_cache", self.conv_l_cache, 2..=64)?,
             has_bias: self.conv_bias,
         }));
+        self.check_layers(&common)?;
         for (index, layer) in decoder.layers.iter_mut().enumerate() {
-            layer.mixer = if self.attends(index) { Mixer::Attention } else { Mixer::Recurrent };
+            let attends = match (&self.full_attn_idxs, &common.layer_types) {
+                (Some(attending), _) => attending.contains(&(index as i64)),
+                (None, types) => types.as_ref().is_some_and(|types| types[index] == ATTENDING),
+            };
+            layer.mixer = if attends { Mixer::Attention } else { Mixer::Recurrent };
         }
-        self.check_layers(decoder.layers.len())?;
         Ok(decoder)
     }
 
-    fn attends(&self, index: usize) -> bool {
-        match (&self.full_attn_idxs, &self.layer_types) {
-            (Some(attending), _) => attending.contains(&(index as i64)),
-            (None, Some(types)) => types.get(index).is_some_and(|kind| kind == "full_attention"),
-            (None, None) => false,
-        }
-    }
-
     /// Fails unless each layer is of a known kind.
-    fn check_layers(&self, num_layers: usize) -> Result<(), LmError> {
+    fn check_layers(&self, common: &Common) -> Result<(), LmError> {
         let refused = |name, value: String, allowed: &str| {
             Err(LmError::Config { name, value, allowed: allowed.to_owned() })
         };
-        match (&self.full_attn_idxs, &self.layer_types) {
-            (Some(attending), _) => {
-                match attending.iter().find(|index| !(0..num_layers as i64).contains(index)) {
-                    Some(other) => {
-                        refused("full_attn_idxs", other.to_string(), "it must name layers")
-                    }
-                    None => Ok(()),
-                }
-            }
-            (None, None) => {
-                refused("layer_types", "nothing".to_owned(), "this architecture needs it")
-            }
-            (None, Some(types)) if types.len() != num_layers => {
-                let allowed = "it must name the type of each layer";
-                refused("layer_types", format!("a list of {}", types.len()), allowed)
-            }
-            (None, Some(types)) => {
-                let is_known = |kind: &&String| *kind == "conv" || *kind == "full_attention";
-                match types.iter().find(|kind| !is_known(kind)) {
-                    Some(other) => {
-                        let allowed = "only conv and full_attention are supported";
-                        refused("layer_types", other.chars().take(80).collect(), allowed)
-                    }
-                    None => Ok(()),
-                }
-            }
+        if let Some(attending) = &self.full_attn_idxs {
+            let is_layer = |index: &&i64| (0..common.num_hidden_layers).contains(*index);
+            return match attending.iter().find(|index| !is_layer(index)) {
+                Some(other) => refused("full_attn_idxs", other.to_string(), "it must name layers"),
+                None => Ok(()),
+            };
         }
+        let Some(types) = &common.layer_types else {
+            return refused("layer_types", "nothing".to_owned(), "this architecture needs it");
+        };
+        if types.len() as i64 != common.num_hidden_layers {
+            let allowed = "it must name the type of each layer";
+            return refused("layer_types", format!("a list of {}", types.len()), allowed);
+        }
+        match types.iter().find(|kind| *kind != "conv" && *kind != ATTENDING) {
+            Some(other) => {
+                let allowed = "only conv and full_attention are supported";
+                refused("layer_types", other.chars().take(80).collect(), allowed)
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::models::decoder::refused_key;
+
+    #[test]
+    fn every_layer_is_named_and_its_network_is_as_wide_as_the_factors_make_it() {
+        let check = |changes: serde_json::Value, expected: Result<i32, &str>| {
+            let mut config = json!({
+                "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2,
+                "num_key_value_heads": 1, "vocab_size": 20, "max_position_embeddings": 4096,
+                "norm_eps": 1e-5, "conv_bias": false, "conv_L_cache": 3, "block_dim": 64,
+                "block_ff_dim": 100, "block_multiple_of": 32, "block_ffn_dim_multiplier": 1.5,
+                "block_auto_adjust_ff_dim": true, "layer_types": ["conv", "full_attention"],
+            });
+            for (name, value) in changes.as_object().expect("an object") {
+                config[name] = value.clone();
+            }
+            let found = match refused_key::<ModelArgs>(&config) {
+                Some(key) => Err(key),
+                None => {
+                    let args: ModelArgs = serde_json::from_value(config).expect("arguments");
+                    Ok(args.decoder().expect("a decoder").mlp.intermediate)
+                }
+            };
+            assert_eq!(found, expected, "{changes}");
+        };
+        // Two thirds are 66, with the factor 99.
+        check(json!({}), Ok(128));
+        check(json!({"block_auto_adjust_ff_dim": false}), Ok(100));
+        check(json!({"full_attn_idxs": [1], "layer_types": null}), Ok(128));
+        check(json!({"full_attn_idxs": [2]}), Err("full_attn_idxs"));
+        check(json!({"layer_types": ["conv"]}), Err("layer_types"));
+        check(json!({"layer_types": ["conv", "mamba"]}), Err("layer_types"));
+        check(json!({"layer_types": null}), Err("layer_types"));
+        check(json!({"block_dim": 32}), Err("block_dim"));
+        check(json!({"conv_L_cache": 1}), Err("conv_L_cache"));
+        check(json!({"block_ffn_dim_multiplier": 1e300}), Err("block_ffn_dim_multiplier"));
     }
 }

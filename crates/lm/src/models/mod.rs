@@ -21,6 +21,7 @@ mod granite;
 mod granitemoe;
 mod internlm3;
 mod lfm2;
+mod lfm2_moe;
 mod llama;
 mod llama4;
 mod llama4_text;
@@ -92,6 +93,7 @@ const ARCHITECTURES: &[Registered] = &[
     described::<deepseek_v3::ModelArgs>("kimi_k25", "Kimi K2.5 (text part)"),
     described::<deepseek_v3::ModelArgs>("kimi_vl", "Kimi-VL (text part)"),
     described::<lfm2::ModelArgs>("lfm2", "LFM2"),
+    described::<lfm2_moe::ModelArgs>("lfm2_moe", "LFM2 with experts"),
     described::<llama::ModelArgs>("llama", "Llama 2 and 3, SmolLM2"),
     described::<llama4::ModelArgs>("llama4", "Llama 4 (text part)"),
     described::<llama4_text::ModelArgs>("llama4_text", "MobileLLM-R1"),
