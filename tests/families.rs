@@ -26,6 +26,7 @@ const FAMILIES: &[&str] = &[
     "ernie4_5/bias",
     "ernie4_5_moe/dense",
     "exaone4/dense",
+    "falcon_h1/dense",
     "gemma/quant4",
     "gemma2/dense",
     "gemma3/dense",
@@ -51,6 +52,7 @@ const FAMILIES: &[&str] = &[
     "llama/xverse",
     "llama4/dense",
     "llama4_text/dense",
+    "mamba2/dense",
     "mistral3/ministral",
     "mixtral/dense",
     "olmo2/dense",
@@ -94,6 +96,14 @@ fn read(model: &Model, tokens: &[u32], step: usize, caches: &mut [LayerCache]) -
     last(&steps.last().expect("a token"))
 }
 
+/// The caches of a layer.
+fn each(layer: LayerCacheSpec) -> Vec<LayerCacheSpec> {
+    match layer {
+        LayerCacheSpec::List(list) => list.entries.into_iter().flat_map(each).collect(),
+        single => vec![single],
+    }
+}
+
 /// docs/models.md's table.
 fn table() -> String {
     let mut table =
@@ -102,7 +112,7 @@ fn table() -> String {
         let is_of = |name: &String| config(name)["model_type"] == known.model_type;
         let cases: Vec<String> = tiny_models().into_iter().filter(is_of).collect();
         let layers = |name: &String| model(name).cache_spec().layers().to_vec();
-        let layers: Vec<LayerCacheSpec> = cases.iter().flat_map(layers).collect();
+        let layers: Vec<LayerCacheSpec> = cases.iter().flat_map(layers).flat_map(each).collect();
         let has = |is_kind: fn(&LayerCacheSpec) -> bool| layers.iter().any(is_kind);
         let kinds = [
             (has(|layer| matches!(layer, LayerCacheSpec::Kv(_))), "all tokens"),

@@ -7,6 +7,7 @@ mod gguf_families;
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 
+use cairn_formats::python_json;
 use cairn_lm::cache::LayerCache;
 use cairn_lm::models::{Model, SUPPORTED};
 use cairn_lm::{GenerateOptions, LoadOptions, Sampler, generate_step};
@@ -127,7 +128,7 @@ impl Expected {
 
 fn config(name: &str) -> Value {
     let config = std::fs::read(goldens().join(name).join("config.json")).expect("config.json");
-    serde_json::from_slice(&config).expect("config.json")
+    python_json(&config).expect("config.json")
 }
 
 fn is_quantized(name: &str) -> bool {

@@ -81,6 +81,9 @@ fn cases() -> Vec<Case> {
         Case { window: Some(350), ..case("gemma3_text/pattern3", false) },
         case("gpt_oss/dense", false),
         case("qwen3_next/dense", false),
+        // States alone, and beside keys and values of the same layer.
+        case("mamba2/dense", false),
+        case("falcon_h1/dense", false),
         case("deepseek_v3/dense", true),
         case("gemma4_text/dense", false),
         quantized(0),

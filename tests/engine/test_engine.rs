@@ -8,6 +8,7 @@ use cairn_chat::{Message, Role};
 use cairn_engine::{
     CacheHandle, CacheOptions, Engine, EngineOptions, GenerateRequest, PromptInput,
 };
+use cairn_formats::python_json;
 use cairn_prompt_cache::{
     CacheChange, CacheRef, ChunkKey, ChunkRecord, LossReason, Owner, RefName,
 };
@@ -230,7 +231,7 @@ pub fn chat_model_with_window(case: &str, window: Option<usize>) -> TempDir {
     cairn_tests::copy_tiny_model(case, folder.path()).expect("copies");
     let file = folder.path().join("config.json");
     let mut config: serde_json::Value =
-        serde_json::from_slice(&std::fs::read(&file).expect("config.json")).expect("JSON");
+        python_json(&std::fs::read(&file).expect("config.json")).expect("JSON");
     if let Some(window) = window {
         config["sliding_window"] = json!(window);
         std::fs::write(&file, config.to_string()).expect("config.json");

@@ -122,6 +122,18 @@ def short_conv_corrected(name, shape):
     return (0.0, 0.6) if name.endswith("expert_bias") else short_conv(name, shape)
 
 
+def state_space(name, shape):
+    if name.endswith((".D", "A_log")):
+        return (0.5, 1.5) if name.endswith(".D") else (-1.0, 1.0)
+    if name.endswith("dt_bias"):  # states that fade within a few tokens beside states that last the whole prompt
+        return -5.0, 1.0
+    if name.endswith(("conv1d.weight", "conv1d.bias")):
+        return -0.5, 0.5
+    if name.endswith("norm_f.weight"):
+        return 0.5, 1.5
+    return usual("embed_tokens" if "embeddings" in name else name, shape)
+
+
 def corrected(name, shape):
     """What is added to sigmoids when experts are chosen: enough to change the choice, and not to make it. None becomes less than the zeros of
     experts in closed groups, which are all alike."""
@@ -1009,16 +1021,47 @@ def lfm2_moe_as_published(tensors):
 
 def lfm2_moe():
     dense = without(small("lfm2_moe", vocab_size=20, intermediate_size=64), "rms_norm_eps", "tie_word_embeddings") | dict(
-        layer_types=["conv", "full_attention"], norm_eps=1e-5, conv_bias=False, conv_L_cache=3, num_dense_layers=1, num_experts=4,
-        num_experts_per_tok=2, moe_intermediate_size=32, norm_topk_prob=True, use_expert_bias=True, routed_scaling_factor=1.5,
+        num_hidden_layers=3, layer_types=["conv", "full_attention", "conv"], norm_eps=1e-5, conv_bias=False, conv_L_cache=3, num_dense_layers=1,
+        num_experts=4, num_experts_per_tok=2, moe_intermediate_size=32, norm_topk_prob=True, use_expert_bias=True, routed_scaling_factor=1.5,
     )  # fmt: skip
     published = dense | dict(
-        use_expert_bias=False, norm_topk_prob=False, num_dense_layers=0, layer_types=["full_attention", "conv"], num_experts=3,
+        use_expert_bias=False, norm_topk_prob=False, num_dense_layers=0, layer_types=["full_attention", "conv"], num_hidden_layers=2, num_experts=3,
         routed_scaling_factor=1.0, torch_dtype="bfloat16",
     )  # fmt: skip
-    quant4 = dense | dict(quantization=quantization(4, model__layers__1__feed_forward__gate=(8, 64)), torch_dtype="bfloat16")
+    routers = {f"model__layers__{layer}__feed_forward__gate": (8, 64) for layer in (1, 2)}
+    quant4 = dense | dict(quantization=quantization(4, **routers), torch_dtype="bfloat16")
     named = {"dense": Case(dense), "quant4": Case(quant4), "published": Case(published, lfm2_moe_as_published)}
     return Family("lfm2_moe", short_conv_corrected, {name: replace(case, num_tokens=4) for name, case in named.items()})
+
+
+def mamba2():
+    dense = dict(
+        model_type="mamba2", num_heads=4, head_dim=32, vocab_size=20, hidden_size=64, intermediate_size=128, state_size=16, num_hidden_layers=2,
+        layer_norm_epsilon=1e-5, conv_kernel=4, n_groups=2, use_bias=False, use_conv_bias=True, tie_word_embeddings=False,
+        time_step_limit=[0.0, float("inf")], time_step_rank=4, max_position_embeddings=4096, torch_dtype="float32", bos_token_id=1, eos_token_id=2,
+    )  # fmt: skip
+    published = without(dense, "max_position_embeddings", "time_step_limit") | dict(
+        ssm_state_size=8, n_groups=1, use_bias=True, use_conv_bias=False, tie_word_embeddings=True, time_step_rank="auto",
+        time_step_limit=[0.05, 0.5], layer_norm_epsilon=1e-3, torch_dtype="bfloat16",
+    )  # fmt: skip
+    quant4 = dense | dict(quantization=quantization(4), torch_dtype="bfloat16")
+    named = {"dense": Case(dense | dict(vocab_size=128)), "quant4": Case(quant4), "published": Case(published, turned_convolutions)}
+    return Family("mamba2", state_space, {name: replace(case, num_tokens=4) for name, case in named.items()})
+
+
+def falcon_h1():
+    dense = small("falcon_h1", vocab_size=20) | dict(
+        head_dim=32, mamba_d_conv=4, mamba_d_head=32, mamba_d_ssm=128, mamba_d_state=16, mamba_n_groups=2, mamba_n_heads=4, tie_word_embeddings=True,
+        embedding_multiplier=2.0, lm_head_multiplier=1.5, attention_out_multiplier=0.75, ssm_out_multiplier=0.5, key_multiplier=0.5,
+        attention_in_multiplier=1.25, mlp_multipliers=[0.75, 0.5], ssm_in_multiplier=1.25, ssm_multipliers=[0.5, 0.75, 1.25, 0.5, 1.5],
+    )  # fmt: skip
+    normed = dense | dict(mamba_rms_norm=True, mamba_conv_bias=False, mamba_proj_bias=True, attention_bias=True)
+    published = without(dense, "mamba_n_groups", "rope_theta") | dict(
+        mamba_rms_norm=True, mamba_norm_before_gate=True, tie_word_embeddings=False, projectors_bias=True, mlp_bias=True, torch_dtype="bfloat16",
+    )  # fmt: skip
+    quant4 = normed | dict(quantization=quantization(4), torch_dtype="bfloat16")
+    named = {"dense": Case(dense | dict(vocab_size=128)), "quant4": Case(quant4), "published": Case(published, turned_convolutions)}
+    return Family("falcon_h1", state_space, {name: replace(case, num_tokens=4) for name, case in named.items()})
 
 
 FAMILIES = {
@@ -1030,6 +1073,7 @@ FAMILIES = {
     "ernie4_5": ernie4_5(),
     "ernie4_5_moe": ernie4_5_moe(),
     "exaone4": exaone4(),
+    "falcon_h1": falcon_h1(),
     "gemma": gemma(),
     "gemma2": gemma2(),
     "gemma3": gemma3(),
@@ -1050,6 +1094,7 @@ FAMILIES = {
     "lfm2_moe": lfm2_moe(),
     "llama4": llama4(),
     "llama4_text": llama4_text(),
+    "mamba2": mamba2(),
     "mistral3": mistral3(),
     "mixtral": mixtral(),
     "olmo2": olmo2(),

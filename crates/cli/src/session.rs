@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use cairn_app::DataFolder;
 use cairn_engine::{Engine, EngineOptions, ModelInfo};
-use cairn_formats::{MAX_CONFIG_BYTES, read_file};
+use cairn_formats::{MAX_CONFIG_BYTES, python_json, read_file};
 use cairn_hub::{CacheVariables, ModelFolders};
 
 use crate::arguments::{ModelFlags, SpeculationFlags};
@@ -69,8 +69,8 @@ pub fn find_model(name: &str) -> Result<PathBuf> {
 /// The architecture of a model given on the command line, as its config.json names it.
 pub fn model_type(name: &str) -> Result<String> {
     let config = read_file(&find_model(name)?.join("config.json"), MAX_CONFIG_BYTES)?;
-    let config: serde_json::Value = serde_json::from_slice(&config)
-        .with_context(|| format!("config.json of {name} is not JSON"))?;
+    let config =
+        python_json(&config).with_context(|| format!("config.json of {name} is not JSON"))?;
     let model_type = config.get("model_type").and_then(|model_type| model_type.as_str());
     Ok(model_type.unwrap_or_default().to_owned())
 }

@@ -8,6 +8,7 @@
 //!
 //! ```text
 //! path ──▶ read_file                       any small file: a regular one, up to a limit
+//!      │     └── python_json               of a config.json with numbers that only Python writes
 //!      ──▶ safetensors::SafetensorsFile    header checked; tensors are read from the same handle
 //!      │     ├── check_weight_files        all weight files of a model folder
 //!      │     └── cache_file::CacheFile     a prompt cache: one LayerState per layer
@@ -43,9 +44,11 @@ mod excerpt;
 mod file;
 pub mod gguf;
 mod locked_folder;
+mod python_json;
 pub mod safetensors;
 #[cfg(any(test, feature = "test-files"))]
 pub mod test_files;
 
 pub use file::{FileError, MAX_CONFIG_BYTES, read_file};
 pub use locked_folder::make_locked_folder;
+pub use python_json::python_json;

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::ffi::CStr;
 use std::path::Path;
 
-use cairn_formats::{MAX_CONFIG_BYTES, read_file};
+use cairn_formats::{MAX_CONFIG_BYTES, python_json, read_file};
+use serde::Deserialize;
 
 use crate::{LmError, text_part};
 
@@ -22,8 +23,7 @@ impl ConfigFile {
     pub fn read(folder: &Path) -> Result<Self, LmError> {
         let path = folder.join("config.json");
         let bytes = read_file(&path, MAX_CONFIG_BYTES)?;
-        let value =
-            serde_json::from_slice(&bytes).map_err(|source| LmError::Json { path, source })?;
+        let value = python_json(&bytes).map_err(|source| LmError::Json { path, source })?;
         Ok(ConfigFile { bytes, value: text_part::config(value) })
     }
 }
@@ -125,6 +125,42 @@ pub fn check_positive(name: &'static str, value: f64) -> Result<f32, LmError> {
     }
     let allowed = "it must be a number above 0 that single precision can hold".to_owned();
     Err(LmError::Config { name, value: format!("{value:?}"), allowed })
+}
+
+/// A number that may be infinite, as Python's tools write it.
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
+#[serde(untagged)]
+pub enum Bound {
+    Number(f64),
+    /// `Infinity`, which JSON has no form for.
+    Word(BoundWord),
+    /// The same in newer configs.
+    Tagged {
+        #[serde(rename = "__float__")]
+        word: BoundWord,
+    },
+}
+
+/// The word for a number without an end.
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
+pub enum BoundWord {
+    Infinity,
+}
+
+/// Converts two bounds to f32, in which they are used. Fails unless the first is 0 or more and at most
+/// the second; the error names the key.
+pub fn check_bounds(name: &'static str, bounds: [Bound; 2]) -> Result<[f32; 2], LmError> {
+    let [least, most] = bounds.map(|bound| match bound {
+        Bound::Number(number) => number as f32,
+        Bound::Word(BoundWord::Infinity) | Bound::Tagged { word: BoundWord::Infinity } => {
+            f32::INFINITY
+        }
+    });
+    if 0.0 <= least && least.is_finite() && least <= most {
+        return Ok([least, most]);
+    }
+    let allowed = "it must be two numbers, the first from 0 up to the second".to_owned();
+    Err(LmError::Config { name, value: format!("[{least:?}, {most:?}]"), allowed })
 }
 
 /// Checks config.json's `layer_types` for an architecture without sliding windows and recurrent

@@ -64,6 +64,7 @@ mod generate;
 mod grammar;
 mod load;
 mod load_progress;
+mod matrix_factor;
 pub mod memory;
 mod model_kit;
 mod model_memory;

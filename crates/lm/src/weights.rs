@@ -13,6 +13,7 @@ use crate::device::ComputeDevice;
 use crate::device_kernels::{Kernels, QuantizedRows};
 use crate::ffi;
 use crate::load_progress::{LoadProgress, OnPart, PART_BYTES};
+use crate::matrix_factor::MatrixFactor;
 use crate::tensor_list::check_groups;
 use crate::text_part;
 
@@ -46,6 +47,8 @@ pub struct Weights {
     progress: LoadProgress,
     on_part: OnPart,
     part_bytes: usize,
+    /// What matrices are multiplied by as they are read.
+    pub(crate) factors: Vec<MatrixFactor>,
     /// The kernels that the layers are loaded with.
     pub(crate) kernels: Kernels,
 }
@@ -76,6 +79,7 @@ impl Weights {
             progress: LoadProgress { bytes_read: 0, total_bytes },
             on_part,
             part_bytes: PART_BYTES,
+            factors: Vec::new(),
             kernels: None,
         })
     }
@@ -125,6 +129,22 @@ impl Weights {
     /// Takes a tensor of exactly `shape`; floating-point numbers become `float_dtype`s, if one is
     /// given.
     fn read(
+        &mut self,
+        name: &str,
+        shape: &[i32],
+        float_dtype: Option<Dtype>,
+    ) -> Result<Array, LmError> {
+        let factor = self.factors.iter().find(|factor| name.ends_with(factor.name)).cloned();
+        let Some(factor) = factor else { return self.read_stored(name, shape, float_dtype) };
+        let stored = self.read_stored(name, shape, None)?;
+        let dtype = float_dtype.unwrap_or(stored.dtype());
+        let multiplied = factor.times(&stored)?.as_dtype(dtype)?;
+        multiplied.eval()?;
+        Ok(multiplied)
+    }
+
+    /// As [`Weights::read`], without factors.
+    fn read_stored(
         &mut self,
         name: &str,
         shape: &[i32],

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::{PoisonError, RwLock};
 
 use cairn_engine::{ModelMemory, default_memory_limit_bytes};
+use cairn_formats::python_json;
 use cairn_hub::{Commit, Hub, HubOptions, RepoFile, RepoId, Token, origin, plain_description};
 use serde_json::Value;
 
@@ -218,7 +219,7 @@ pub(crate) async fn card(app: &App, name: &str) -> Result<HubModel, Failure> {
         text(&hub, &repo, &plan.commit, "config.json"),
         text(&hub, &repo, &plan.commit, "README.md"),
     );
-    let config: Option<Value> = config.and_then(|text| serde_json::from_str(&text).ok());
+    let config: Option<Value> = config.and_then(|text| python_json(text.as_bytes()).ok());
     let (model_type, facts, problem) = match config {
         Some(config) => judge(&config, weight_bytes(&plan.files)),
         None => (None, None, None),
@@ -245,7 +246,7 @@ pub(crate) async fn facts(app: &App, name: &str) -> Result<Option<ModelFacts>, F
     let (hub, repo): (Hub, RepoId) = (app.hub.hub()?.for_a_person(), name.parse()?);
     let plan = hub.plan(&repo, &MAIN.parse()?).await?;
     let config = text(&hub, &repo, &plan.commit, "config.json").await;
-    let config: Option<Value> = config.and_then(|text| serde_json::from_str(&text).ok());
+    let config: Option<Value> = config.and_then(|text| python_json(text.as_bytes()).ok());
     Ok(config.and_then(|config| judge(&config, weight_bytes(&plan.files)).1))
 }
 

@@ -6,6 +6,7 @@ use std::path::Path;
 use super::error::{CacheFileError, refusal};
 use super::layers::{KvBuffer, LayerReader, LayerState};
 use super::layout::LayoutReader;
+use super::metadata::CacheFileMetadata;
 use crate::excerpt::excerpt;
 use crate::safetensors::{Dtype, Limits, SafetensorsFile, TensorEntry};
 
@@ -41,9 +42,13 @@ impl CacheFile {
         Ok(CacheFile { file, layers, metadata })
     }
 
-    /// Tokens that the layers have read.
+    /// Tokens that the layers have read. Recurrent states record no number: of a file with states
+    /// alone it is what the metadata says, or 0.
     pub fn num_tokens(&self) -> usize {
-        self.layers.iter().map(LayerState::offset).max().unwrap_or(0)
+        match self.layers.iter().all(LayerState::is_recurrent) {
+            true => CacheFileMetadata::named_count(&self.metadata).unwrap_or(0),
+            false => self.layers.iter().map(LayerState::offset).max().unwrap_or(0),
+        }
     }
 
     /// The bytes of an array, whose values are all finite.

@@ -62,6 +62,15 @@ impl LayerState {
         }
     }
 
+    /// Whether it consists of recurrent states alone.
+    pub fn is_recurrent(&self) -> bool {
+        match self {
+            LayerState::Arrays(_) => true,
+            LayerState::List(entries) => entries.iter().all(LayerState::is_recurrent),
+            _ => false,
+        }
+    }
+
     /// The cache's class.
     pub fn class(&self) -> CacheClass {
         match self {

@@ -159,6 +159,11 @@ impl CacheFileMetadata {
         entries.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
     }
 
+    /// How many tokens a file says that it has.
+    pub(super) fn named_count(metadata: &BTreeMap<String, String>) -> Option<usize> {
+        metadata.get(TOKEN_COUNT)?.parse().ok()
+    }
+
     /// Reads the entries of a file of `num_tokens` tokens, for a model with a vocabulary of
     /// `vocab_size`. Unknown keys are ignored.
     pub fn parse(

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use cairn_formats::{FileError, MAX_CONFIG_BYTES, read_file};
+use cairn_formats::{FileError, MAX_CONFIG_BYTES, python_json, read_file};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value as Json;
@@ -239,7 +239,8 @@ fn read_json<T: DeserializeOwned>(
             broken(format!("it has more than {limit_bytes} bytes, the most that are read of it"))
         }
     })?;
-    serde_json::from_slice(&text).map_err(|error| broken(error.to_string()))
+    let json = python_json(&text).and_then(serde_json::from_value);
+    json.map_err(|error| broken(error.to_string()))
 }
 
 fn unreadable(file: &str, error: &std::io::Error) -> ModelProblem {

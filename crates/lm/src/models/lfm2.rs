@@ -103,6 +103,9 @@ impl LayerArgs {
     /// The decoder of `common` with these layers.
     pub(super) fn decoder(&self, common: &Common) -> Result<Decoder, LmError> {
         let norm = NormKind::Rms(check_positive("norm_eps", self.norm_eps)?);
+        let nested = common.rope_parameters.as_ref();
+        let nested = nested.and_then(|rope| rope.get("rope_theta")?.as_f64());
+        let common = Common { rope_theta: nested.or(common.rope_theta), ..common.clone() };
         let mut decoder = common.decoder(norm, USUAL)?;
         decoder.names = Names { norm: "model.embedding_norm", recurrent: "conv", ..Names::USUAL };
         decoder.wiring = Wiring::Sequential {

@@ -8,6 +8,7 @@ mod deepseek_v3;
 mod ernie4_5;
 mod ernie4_5_moe;
 mod exaone4;
+mod falcon_h1;
 mod gemma;
 mod gemma2;
 mod gemma3_text;
@@ -25,6 +26,7 @@ mod lfm2_moe;
 mod llama;
 mod llama4;
 mod llama4_text;
+mod mamba2;
 mod mistral3;
 mod mixtral;
 mod olmo2;
@@ -72,6 +74,7 @@ const ARCHITECTURES: &[Registered] = &[
     described::<ernie4_5::ModelArgs>("ernie4_5", "ERNIE 4.5"),
     described::<ernie4_5_moe::ModelArgs>("ernie4_5_moe", "ERNIE 4.5 with experts"),
     described::<exaone4::ModelArgs>("exaone4", "EXAONE 4.0"),
+    described::<falcon_h1::ModelArgs>("falcon_h1", "Falcon-H1"),
     described::<gemma::ModelArgs>("gemma", "Gemma"),
     described::<gemma2::ModelArgs>("gemma2", "Gemma 2"),
     described::<gemma3_text::ModelArgs>("gemma3", "Gemma 3 (text part)"),
@@ -97,6 +100,7 @@ const ARCHITECTURES: &[Registered] = &[
     described::<llama::ModelArgs>("llama", "Llama 2 and 3, SmolLM2"),
     described::<llama4::ModelArgs>("llama4", "Llama 4 (text part)"),
     described::<llama4_text::ModelArgs>("llama4_text", "MobileLLM-R1"),
+    described::<mamba2::ModelArgs>("mamba2", "Mamba-2, Codestral Mamba"),
     described::<llama::ModelArgs>("mistral", "Mistral"),
     described::<mistral3::ModelArgs>("mistral3", "Mistral Small 3, Devstral (text part)"),
     described::<mixtral::ModelArgs>("mixtral", "Mixtral"),

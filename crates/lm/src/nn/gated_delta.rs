@@ -10,6 +10,8 @@
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, ops};
 
+use crate::nn::time_chunks::{TimeChunks, decay_between, last_of_chunk};
+
 /// The inputs of the rule, all f32. Value head `h` uses the query and key head `h / (Hv / Hk)`.
 #[derive(Debug)]
 pub struct GatedDelta {
@@ -97,11 +99,9 @@ impl GatedDelta {
         length: i32,
         state: Array,
     ) -> Result<(Array, Array), Exception> {
-        let &Heads { batch, key_heads, sharing, value_dim, .. } = heads;
-        // Fewer tokens than a chunk are computed in one smaller chunk.
-        let chunk = Self::CHUNK.min((length as u32).next_power_of_two() as i32);
-        let num_chunks = (length + chunk - 1) / chunk;
-        let layout = Chunks { batch, length, chunk, num_chunks };
+        let &Heads { batch, key_heads, sharing, .. } = heads;
+        let layout = TimeChunks::of(batch, length, Self::CHUNK);
+        let TimeChunks { chunk, num_chunks, .. } = layout;
 
         let queries = layout.vectors(&self.queries, key_heads, 1)?; // [N, B, Hk, 1, C, Dk]
         let keys = layout.vectors(&self.keys, key_heads, 1)?; // [N, B, Hk, 1, C, Dk]
@@ -116,7 +116,7 @@ impl GatedDelta {
             ops::multiply(ops::multiply(&between, &beta)?, ops::matmul(&keys, &keys_transposed)?)?;
         let inverse = unit_triangular_inverse(&overlap, chunk)?;
         let decayed_keys = ops::multiply(ops::multiply(&beta, &from_start)?, &keys)?;
-        let ends: Vec<i32> = (1..num_chunks).collect();
+        let ends = layout.ends();
         let by_chunk = |array: Array| crate::ffi::cut(&array, &ends, 0);
         let recall = by_chunk(ops::matmul(&inverse, decayed_keys)?)?; // each [1, B, Hk, R, C, Dk]
         let correction = by_chunk(ops::matmul(&inverse, ops::multiply(&beta, values)?)?)?; // each [1, B, Hk, R, C, Dv]
@@ -124,11 +124,9 @@ impl GatedDelta {
         let attention =
             by_chunk(ops::multiply(ops::matmul(&queries, keys_transposed)?, &between)?)?;
         let queries = by_chunk(ops::multiply(&queries, &from_start)?)?;
-        let last =
-            |array: &Array, axis: i32| array.take_axis(Array::from_slice(&[chunk - 1], &[1]), axis);
-        let until_end = ops::swap_axes(last(&between, -2)?, -1, -2)?; // [N, B, Hk, R, C, 1]
+        let until_end = ops::swap_axes(last_of_chunk(&between, chunk, -2)?, -1, -2)?; // [N, B, Hk, R, C, 1]
         let keys = by_chunk(ops::multiply(keys, until_end)?)?;
-        let whole = by_chunk(last(&from_start, -2)?)?; // each [1, B, Hk, R, 1, 1]
+        let whole = by_chunk(last_of_chunk(&from_start, chunk, -2)?)?; // each [1, B, Hk, R, 1, 1]
 
         let mut state = ops::expand_dims(state, 0)?; // [1, B, Hk, R, Dv, Dk]
         let mut outputs = Vec::with_capacity(num_chunks as usize);
@@ -140,12 +138,7 @@ impl GatedDelta {
             let decayed = ops::multiply(&state, &whole[n])?;
             state = ops::addmm(decayed, ops::swap_axes(correction, -1, -2)?, &keys[n], 1.0, 1.0)?;
         }
-        let outputs = ops::concatenate(&outputs, 0)?.transpose_axes(&[1, 0, 4, 2, 3, 5])?; // [B, N, C, Hk, R, Dv]
-        let outputs =
-            ops::reshape(outputs, &[batch, num_chunks * chunk, key_heads * sharing, value_dim])?;
-        let outputs =
-            crate::ffi::slice(&outputs, &[0; 4], &[batch, length, key_heads * sharing, value_dim])?;
-        Ok((outputs, state))
+        Ok((layout.joined(&outputs)?, state))
     }
 }
 
@@ -163,64 +156,6 @@ impl Heads {
     fn state_shape(&self) -> [i32; 5] {
         [self.batch, self.key_heads, self.sharing, self.value_dim, self.key_dim]
     }
-}
-
-/// The division of time into N chunks of C tokens. The last one is padded with tokens that do not
-/// change the state.
-#[derive(Debug)]
-struct Chunks {
-    batch: i32,
-    length: i32,
-    chunk: i32,
-    num_chunks: i32,
-}
-
-impl Chunks {
-    /// `[B, L, Hk * R, D]` to `[N, B, Hk, R, C, D]`.
-    fn vectors(&self, array: &Array, key_heads: i32, sharing: i32) -> Result<Array, Exception> {
-        let shape = [self.batch, self.num_chunks, self.chunk, key_heads, sharing, array.dim(3)];
-        ops::reshape(self.filled_up(array, 0.0)?, &shape)?.transpose_axes(&[1, 0, 3, 4, 2, 5])
-    }
-
-    /// `[B, L, Hk * R]` to `[N, B, Hk, R, C, 1]`.
-    fn numbers(
-        &self,
-        array: &Array,
-        key_heads: i32,
-        sharing: i32,
-        filling: f32,
-    ) -> Result<Array, Exception> {
-        let shape = [self.batch, self.num_chunks, self.chunk, key_heads, sharing, 1];
-        ops::reshape(self.filled_up(array, filling)?, &shape)?.transpose_axes(&[1, 0, 3, 4, 2, 5])
-    }
-
-    fn filled_up(&self, array: &Array, filling: f32) -> Result<Array, Exception> {
-        let mut shape = array.shape().to_vec();
-        shape[1] = self.chunk * self.num_chunks - self.length;
-        if shape[1] == 0 {
-            return Ok(array.clone());
-        }
-        let filling = ops::broadcast_to(Array::from_slice(&[filling], &[1]), &shape)?;
-        ops::concatenate(&[array, &filling], 1)
-    }
-}
-
-/// Decays `[..., C, 1]` to `[..., C, C]`: the factor by which token j's correction has decayed at
-/// token i, and 0 for j > i.
-///
-/// The product is computed for each pair of tokens, because a quotient of two cumulative products
-/// would lose precision for small decays, or be 0 / 0.
-fn decay_between(decay: &Array, chunk: i32) -> Result<Array, Exception> {
-    let grid = |is_kept: fn(i32, i32) -> bool| -> Vec<bool> {
-        (0..chunk).flat_map(|row| (0..chunk).map(move |column| is_kept(row, column))).collect()
-    };
-    let is_later = Array::from_slice(&grid(|row, column| row > column), &[chunk, chunk]);
-    let factors = ops::select(is_later, decay, Array::from_slice(&[1.0f32], &[1]))?;
-    let not_after: Vec<f32> = grid(|row, column| row >= column)
-        .into_iter()
-        .map(|is_kept| f32::from(u8::from(is_kept)))
-        .collect();
-    ops::multiply(factors.cumprod(-2, false, true)?, Array::from_slice(&not_after, &[chunk, chunk]))
 }
 
 /// The inverse of I + A, where A is the part of `below` `[..., C, C]` strictly below the diagonal

@@ -43,7 +43,8 @@ impl PromptFile {
         &self.0.metadata
     }
 
-    /// How many tokens the layers have read; 0 if all are recurrent states, which do not record it.
+    /// How many tokens the layers have read. Of recurrent states alone, which do not record it, it is
+    /// what the metadata says, or 0.
     pub fn num_tokens(&self) -> usize {
         self.0.num_tokens()
     }

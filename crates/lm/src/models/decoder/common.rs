@@ -4,8 +4,8 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::{
-    Around, AttentionKind, Decoder, HeadNormKind, LayerKind, Matrix, Mixer, MlpInputs, MlpKind,
-    Names, NormKind, Output, Projections, Wiring,
+    Around, AttentionKind, Blocks, Decoder, HeadNormKind, LayerKind, Matrix, Mixer, MlpInputs,
+    MlpKind, Names, NormKind, Output, Projections, Wiring,
 };
 use crate::LmError;
 use crate::config::{Size, check_heads, check_range};
@@ -61,6 +61,7 @@ impl Common {
             position_scale: None,
             has_experts: false,
             mixer: Mixer::Attention,
+            blocks: Blocks::Both,
         };
         Ok(Decoder {
             hidden,
@@ -68,6 +69,7 @@ impl Common {
             context: self.context(usual)?,
             layers: vec![layer; num_layers as usize],
             norm,
+            last_norm: None,
             attention: AttentionKind {
                 heads,
                 projections: Projections::Separate { has_bias: false },
@@ -94,6 +96,7 @@ impl Common {
             residual_multiplier: None,
             logit_multiplier: None,
             logit_softcap: None,
+            published_factors: None,
             has_further_layers: false,
         })
     }

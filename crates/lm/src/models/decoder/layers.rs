@@ -22,14 +22,15 @@ use crate::weights::Layer;
 pub(super) struct Block {
     /// What both read, where they are parallel.
     shared_norm: Option<Norm>,
-    mixer: MixerLayer,
-    mlp: FeedForward,
+    mixer: Option<MixerLayer>,
+    mlp: Option<FeedForward>,
 }
 
 #[derive(Debug)]
 enum MixerLayer {
     Attention(Box<Attention>),
     Recurrent(Box<Recurrent>),
+    Beside { norm: Norm, recurrent: Box<Recurrent>, attention: Box<Attention> },
 }
 
 /// What layers of one pass share.
@@ -81,46 +82,66 @@ impl Block {
             Wiring::Sequential { attention, mlp } => (None, attention, mlp),
             Wiring::Parallel { norm } => (Some(norm), none, none),
         };
-        Ok(Block {
-            shared_norm: shared.map(|name| load_norm(layer, decoder, name)).transpose()?,
-            mixer: match kind.mixer {
-                Mixer::Attention => {
-                    let attention = Attention::load(layer, decoder, kind, mixer)?;
-                    MixerLayer::Attention(Box::new(attention))
-                }
-                Mixer::Recurrent => {
-                    MixerLayer::Recurrent(Box::new(Recurrent::load(layer, decoder, mixer)?))
-                }
-            },
-            mlp: match decoder.experts.filter(|_| kind.has_experts) {
-                Some(experts) => FeedForward::load_experts(layer, decoder, experts, mlp)?,
-                None => FeedForward::Dense(Box::new(Mlp::load(layer, decoder, mlp)?)),
-            },
-        })
+        let shared_norm = shared.map(|name| load_norm(layer, decoder, name)).transpose()?;
+        let mixer = match kind.blocks.has_mixer() {
+            true => Some(MixerLayer::load(layer, decoder, kind, mixer)?),
+            false => None,
+        };
+        let mlp = match decoder.experts.filter(|_| kind.has_experts) {
+            _ if !kind.blocks.has_network() => None,
+            Some(experts) => Some(FeedForward::load_experts(layer, decoder, experts, mlp)?),
+            None => Some(FeedForward::Dense(Box::new(Mlp::load(layer, decoder, mlp)?))),
+        };
+        Ok(Block { shared_norm, mixer, mlp })
     }
 
-    /// The residual stream `[B, L, D]` after the layer.
-    pub(super) fn forward(
+    /// The residual stream `[B, L, D]` after the layer. A layer with a mixer takes the next cache.
+    pub(super) fn forward<'a>(
         &self,
-        x: Array,
-        cache: &mut LayerCache,
+        mut x: Array,
+        caches: &mut impl Iterator<Item = &'a mut LayerCache>,
         steps: &mut Steps,
     ) -> Result<Array, Exception> {
-        match &self.shared_norm {
-            Some(norm) => {
-                let normed = norm.forward(&x)?;
-                let h = self.mixer.forward(&normed, &x, cache, steps)?;
-                self.mlp.forward(&normed, &h)
-            }
-            None => {
-                let h = self.mixer.forward(&x, &x, cache, steps)?;
-                self.mlp.forward(&h, &h)
-            }
+        let normed = self.shared_norm.as_ref().map(|norm| norm.forward(&x)).transpose()?;
+        if let Some(mixer) = &self.mixer {
+            let Some(cache) = caches.next() else {
+                return Err(Exception::custom("a layer has no cache".to_owned()));
+            };
+            x = mixer.forward(normed.as_ref().unwrap_or(&x), &x, cache, steps)?;
+        }
+        match &self.mlp {
+            Some(mlp) => mlp.forward(normed.as_ref().unwrap_or(&x), &x),
+            None => Ok(x),
         }
     }
 }
 
 impl MixerLayer {
+    fn load(
+        layer: &mut Layer,
+        decoder: &Decoder,
+        kind: &LayerKind,
+        around: Around,
+    ) -> Result<Self, LmError> {
+        Ok(match kind.mixer {
+            Mixer::Attention => {
+                let attention = Attention::load(layer, decoder, kind, around)?;
+                MixerLayer::Attention(Box::new(attention))
+            }
+            Mixer::Recurrent => {
+                MixerLayer::Recurrent(Box::new(Recurrent::load(layer, decoder, around)?))
+            }
+            Mixer::Beside => {
+                let own = Around { before: None, after: around.after };
+                MixerLayer::Beside {
+                    norm: load_before(layer, decoder, around)?,
+                    recurrent: Box::new(Recurrent::load(layer, decoder, own)?),
+                    attention: Box::new(Attention::load(layer, decoder, kind, own)?),
+                }
+            }
+        })
+    }
+
     /// The residual stream `[B, L, D]` with the output for `x` added.
     fn forward(
         &self,
@@ -132,6 +153,14 @@ impl MixerLayer {
         match self {
             MixerLayer::Attention(attention) => attention.forward(x, residual, cache, steps),
             MixerLayer::Recurrent(recurrent) => recurrent.forward(x, residual, cache, steps),
+            MixerLayer::Beside { norm, recurrent, attention } => {
+                let [states, keys] = cache.entries()? else {
+                    return Err(Exception::custom("a layer has two caches".to_owned()));
+                };
+                let normed = norm.forward(x)?;
+                let h = recurrent.forward(&normed, residual, states, steps)?;
+                attention.forward(&normed, &h, keys, steps)
+            }
         }
     }
 }

@@ -20,16 +20,19 @@ use mlx_rs::{Array, ops};
 use serde::de::DeserializeOwned;
 
 use crate::LmError;
-use crate::cache::{CacheSpec, KvSizes, KvSpec, LayerCache, LayerCacheSpec, RotatingSpec};
+use crate::cache::{
+    CacheSpec, KvSizes, KvSpec, LayerCache, LayerCacheSpec, ListSpec, RotatingSpec,
+};
 use crate::device_kernels::{Activation, HeadShape};
 use crate::models::{Architecture, FromConfig, Outline, Scratch};
 use crate::nn::{Embedding, LayerNorm, Linear, Norm, RmsNorm, RopeSpec, scalar, softcap};
 use crate::tensor_list::{Left, TensorList};
 use crate::weights::{Layer, Weights};
 
+pub use crate::matrix_factor::MatrixFactor;
 pub use crate::nn::{
-    CachedForm, ClippedSwiGlu, ExpertForm, ExpertGroups, GatedConvSizes, GroupRank, LatentSizes,
-    PositionScale, Routing, Score, SharedExpertKind, StoredExperts,
+    CachedForm, ClippedSwiGlu, ExpertForm, ExpertGroups, GateKind, GatedConvSizes, GroupRank,
+    LatentSizes, Mamba2Sizes, PositionScale, Routing, Score, SharedExpertKind, StoredExperts,
 };
 pub use common::{Common, Usual};
 use layers::{Block, Steps};
@@ -53,8 +56,10 @@ pub struct Decoder {
     pub context: i32,
     /// What differs from layer to layer, for each.
     pub layers: Vec<LayerKind>,
-    /// Every norm of hidden vectors.
+    /// Every norm of hidden vectors, but for the last where that is another.
     pub norm: NormKind,
+    /// The norm behind the last layer, if it is another.
+    pub last_norm: Option<NormKind>,
     pub attention: AttentionKind,
     /// What layers that are recurrent have in place of attention.
     pub recurrent: Option<RecurrentKind>,
@@ -72,9 +77,29 @@ pub struct Decoder {
     pub logit_multiplier: Option<f32>,
     /// What logits are capped to.
     pub logit_softcap: Option<f32>,
+    /// Factors that belong into matrices.
+    pub published_factors: Option<PublishedFactors>,
     /// Whether files may hold layers behind the last one, which predict further tokens and are left
     /// there.
     pub has_further_layers: bool,
+}
+
+/// Factors of matrices in files that were published; mlx-lm's hold the products.
+#[derive(Debug, Clone)]
+pub struct PublishedFactors {
+    /// A convolution's weights, which published files have in PyTorch's order.
+    pub sign: &'static str,
+    pub factors: Vec<MatrixFactor>,
+}
+
+impl PublishedFactors {
+    /// The factors that the matrices of `weights` lack.
+    fn of(&self, weights: &Weights) -> Vec<MatrixFactor> {
+        match weights.shape(self.sign) {
+            Some(&[_, taps, last]) if last > taps => self.factors.clone(),
+            _ => Vec::new(),
+        }
+    }
 }
 
 /// What differs from layer to layer.
@@ -91,6 +116,25 @@ pub struct LayerKind {
     /// Whether its feed-forward network consists of [`Decoder::experts`].
     pub has_experts: bool,
     pub mixer: Mixer,
+    pub blocks: Blocks,
+}
+
+/// Which blocks a layer has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Blocks {
+    /// A mixer and a feed-forward network.
+    Both,
+    Mixer,
+}
+
+impl Blocks {
+    fn has_mixer(self) -> bool {
+        matches!(self, Blocks::Both | Blocks::Mixer)
+    }
+
+    fn has_network(self) -> bool {
+        matches!(self, Blocks::Both)
+    }
 }
 
 /// What mixes a layer's tokens.
@@ -99,6 +143,8 @@ pub enum Mixer {
     Attention,
     /// [`Decoder::recurrent`].
     Recurrent,
+    /// Both, of which each reads the same normalized vectors, and both are added.
+    Beside,
 }
 
 /// What parts of a model are below in the weight files.
@@ -331,9 +377,13 @@ impl Decoder {
         };
         let of_layer = |layer: &LayerKind| match (layer.mixer, &self.recurrent) {
             (Mixer::Recurrent, Some(recurrent)) => recurrent.cache_spec(),
+            (Mixer::Beside, Some(recurrent)) => LayerCacheSpec::List(ListSpec {
+                entries: vec![recurrent.cache_spec(), attends(layer)],
+            }),
             _ => attends(layer),
         };
-        CacheSpec::new(self.layers.iter().map(of_layer).collect())
+        let layers = self.layers.iter().filter(|layer| layer.blocks.has_mixer());
+        CacheSpec::new(layers.map(of_layer).collect())
     }
 
     /// How many results of each width live at once, by the example `memory`.
@@ -381,19 +431,30 @@ impl Decoder {
         };
         let experts = self.experts.as_ref().map_or(0, of_experts);
         let attention_before_experts = 2 * (queries + keys_values);
+        let beside = self.layers.iter().any(|layer| layer.mixer == Mixer::Beside);
         let of_attention = (dense + attention).max(match experts {
             0 => 0,
             experts => experts + attention_before_experts,
         });
         let recurrent = self.recurrent.as_ref().map(RecurrentKind::scratch);
+        let attends = self.layers.iter().any(|layer| layer.mixer != Mixer::Recurrent);
         Scratch {
-            numbers_per_token: of_attention,
+            numbers_per_token: match (attends, recurrent.filter(|_| beside)) {
+                (false, _) => 0,
+                (true, None) => of_attention,
+                // What the recurrent half still holds while the other attends.
+                (true, Some(recurrent)) => of_attention + recurrent.numbers_per_token / 5,
+            },
             recurrent_per_token: recurrent
-                .map_or(0, |recurrent| dense.max(experts) + recurrent.numbers_per_token),
+                .map_or(0, |recurrent| dense.max(experts) + recurrent.numbers_per_token)
+                + if beside { 2 * attention } else { 0 },
             numbers_per_key,
             fixed_numbers: recurrent.map_or(0, |recurrent| recurrent.fixed_numbers),
             // Where scores are stored, they are copied beside the sinks, and their shares again.
-            heads: heads as u64 * if self.attention.has_sinks { 3 } else { 1 },
+            heads: match attends {
+                true => heads as u64 * if self.attention.has_sinks { 3 } else { 1 },
+                false => 0,
+            },
             vocab: self.vocab as u64,
             // No fused kernel has keys and values of different lengths.
             stores_scores: self.attention.heads.softcap.is_some() || latent.is_some(),
@@ -402,7 +463,7 @@ impl Decoder {
 
     /// What [`FromConfig::load`] takes.
     fn tensors(&self) -> TensorList {
-        let &Decoder { hidden, vocab, norm, ref attention, mlp, .. } = self;
+        let &Decoder { hidden, vocab, norm, mlp, .. } = self;
         let mut list = TensorList::default();
         if self.has_further_layers {
             list.leave(Left::OfLayersFrom(self.layers.len(), ""));
@@ -410,17 +471,14 @@ impl Decoder {
         list.matrix(self.names.embeddings, hidden, vocab);
         for (index, kind) in self.layers.iter().enumerate() {
             let layer = format!("{}.{index}", self.names.layers);
-            for name in self.wiring.norms() {
+            for name in self.wiring.norms(kind.blocks) {
                 norm.list(&mut list, &format!("{layer}.{name}"), hidden);
             }
-            match (kind.mixer, &self.recurrent) {
-                (Mixer::Recurrent, Some(recurrent)) => {
-                    recurrent.list(&mut list, &format!("{layer}.{}", self.names.recurrent), hidden);
-                }
-                _ => {
-                    let path = format!("{layer}.{}", self.names.attention);
-                    attention.list(&mut list, &path, norm, hidden);
-                }
+            if kind.blocks.has_mixer() {
+                self.list_mixer(&mut list, &layer, kind.mixer);
+            }
+            if !kind.blocks.has_network() {
+                continue;
             }
             match self.experts.filter(|_| kind.has_experts) {
                 Some(ExpertsKind { block, count, intermediate, routing, form, shared }) => {
@@ -438,7 +496,7 @@ impl Decoder {
                 None => mlp.list(&mut list, &format!("{layer}.{}", mlp.block), hidden),
             }
         }
-        norm.list(&mut list, self.names.norm, hidden);
+        self.last_norm.unwrap_or(norm).list(&mut list, self.names.norm, hidden);
         match self.output {
             Output::Tied => {}
             Output::IfStored => list.optional_matrix("lm_head", hidden, vocab),
@@ -451,15 +509,29 @@ impl Decoder {
         }
         list
     }
+
+    /// Adds the tensors of a mixer in the layer at `path`.
+    fn list_mixer(&self, list: &mut TensorList, path: &str, mixer: Mixer) {
+        if let Some(recurrent) = self.recurrent.as_ref().filter(|_| mixer != Mixer::Attention) {
+            recurrent.list(list, &format!("{path}.{}", self.names.recurrent), self.hidden);
+        }
+        if mixer != Mixer::Recurrent {
+            let path = format!("{path}.{}", self.names.attention);
+            self.attention.list(list, &path, self.norm, self.hidden);
+        }
+    }
 }
 
 impl Wiring {
-    /// The names of all norms of a layer.
-    fn norms(self) -> Vec<&'static str> {
+    /// The names of all norms of a layer with these blocks.
+    fn norms(self, blocks: Blocks) -> Vec<&'static str> {
         match self {
             Wiring::Sequential { attention, mlp } => {
-                let all = [attention.before, attention.after, mlp.before, mlp.after];
-                all.into_iter().flatten().collect()
+                let of_mixer = [attention.before, attention.after];
+                let of_network = [mlp.before, mlp.after];
+                let of_mixer = of_mixer.into_iter().filter(|_| blocks.has_mixer());
+                let all = of_mixer.chain(of_network.into_iter().filter(|_| blocks.has_network()));
+                all.flatten().collect()
             }
             Wiring::Parallel { norm } => vec![norm],
         }
@@ -580,6 +652,9 @@ impl<F: Family> FromConfig for DecoderModel<F> {
                 || (decoder.output == Output::Tied && name.starts_with("lm_head."))
                 || tensors.leaves(name)
         });
+        if let Some(published) = &decoder.published_factors {
+            weights.factors = published.of(weights);
+        }
         let embed_tokens =
             Embedding::load(&mut weights.layer(decoder.names.embeddings), vocab, hidden)?;
         let dtype = embed_tokens.forward(&Array::from_slice(&[0], &[1, 1]))?.dtype();
@@ -588,7 +663,8 @@ impl<F: Family> FromConfig for DecoderModel<F> {
             let mut layer = weights.layer(format!("{}.{index}", decoder.names.layers));
             layers.push(Block::load(&mut layer, &decoder, kind)?);
         }
-        let norm = decoder.norm.load(&mut weights.layer(decoder.names.norm), hidden)?;
+        let norm = decoder.last_norm.unwrap_or(decoder.norm);
+        let norm = norm.load(&mut weights.layer(decoder.names.norm), hidden)?;
         let (has_head, has_bias) = match decoder.output {
             Output::Tied => (false, false),
             Output::Own { has_bias } => (true, has_bias),
@@ -628,8 +704,9 @@ impl<F: Family> Architecture for DecoderModel<F> {
             None => embeddings,
         };
         let mut steps = Steps::default();
-        for (layer, cache) in self.layers.iter().zip(caches) {
-            x = layer.forward(x, cache, &mut steps)?;
+        let mut caches = caches.iter_mut();
+        for layer in &self.layers {
+            x = layer.forward(x, &mut caches, &mut steps)?;
         }
         Ok(self.norm.forward(&x)?)
     }

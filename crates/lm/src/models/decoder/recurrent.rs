@@ -5,7 +5,7 @@ use mlx_rs::error::Exception;
 
 use crate::LmError;
 use crate::cache::{ArraysCache, LayerCacheSpec};
-use crate::nn::{GatedConv, GatedConvSizes, Linear, Norm};
+use crate::nn::{GatedConv, GatedConvSizes, Linear, Mamba2, Mamba2Sizes, Norm, StateSpace};
 use crate::tensor_list::TensorList;
 use crate::weights::Layer;
 
@@ -14,6 +14,8 @@ use crate::weights::Layer;
 pub enum RecurrentKind {
     /// A short convolution between two gates.
     GatedConv(GatedConvSizes),
+    /// A state space with one decay for each head.
+    Mamba2(Mamba2Sizes),
 }
 
 /// What a recurrent layer holds while it reads, see `Scratch`.
@@ -27,6 +29,7 @@ impl RecurrentKind {
     pub(super) fn cache_spec(&self) -> LayerCacheSpec {
         match self {
             RecurrentKind::GatedConv(sizes) => sizes.cache_spec(),
+            RecurrentKind::Mamba2(sizes) => sizes.cache_spec(),
         }
     }
 
@@ -34,6 +37,7 @@ impl RecurrentKind {
     pub(super) fn list(&self, list: &mut TensorList, path: &str, hidden: i32) {
         match self {
             RecurrentKind::GatedConv(sizes) => sizes.list(list, path, hidden),
+            RecurrentKind::Mamba2(sizes) => sizes.list(list, path, hidden),
         }
         let out_proj = format!("{path}.out_proj");
         let (width, has_bias) = self.outputs();
@@ -53,6 +57,7 @@ impl RecurrentKind {
     fn outputs(&self) -> (i32, bool) {
         match self {
             RecurrentKind::GatedConv(sizes) => (sizes.channels, sizes.has_bias),
+            RecurrentKind::Mamba2(sizes) => (sizes.inner(), sizes.out_has_bias),
         }
     }
 
@@ -62,6 +67,17 @@ impl RecurrentKind {
             RecurrentKind::GatedConv(sizes) => {
                 RecurrentScratch { numbers_per_token: 6 * sizes.channels as u64, fixed_numbers: 0 }
             }
+            RecurrentKind::Mamba2(sizes) => {
+                let [inner, heads, state] =
+                    [sizes.inner(), sizes.heads, sizes.state].map(|size| size as u64);
+                let chunk = StateSpace::CHUNK as u64;
+                let written = 2 * sizes.groups as u64 * state;
+                let of_pairs = 4 * heads * chunk + 2 * inner * state / chunk;
+                RecurrentScratch {
+                    numbers_per_token: 10 * inner + 8 * written + of_pairs,
+                    fixed_numbers: 4 * inner * state + 4 * heads * chunk * chunk,
+                }
+            }
         }
     }
 }
@@ -70,6 +86,7 @@ impl RecurrentKind {
 #[derive(Debug)]
 pub(super) enum RecurrentLayer {
     GatedConv(GatedConv),
+    Mamba2(Mamba2),
 }
 
 impl RecurrentLayer {
@@ -79,11 +96,14 @@ impl RecurrentLayer {
         norm: Norm,
         hidden: i32,
     ) -> Result<Self, LmError> {
-        match kind {
+        Ok(match kind {
             RecurrentKind::GatedConv(sizes) => {
-                Ok(RecurrentLayer::GatedConv(GatedConv::load(layer, *sizes, norm, hidden)?))
+                RecurrentLayer::GatedConv(GatedConv::load(layer, *sizes, norm, hidden)?)
             }
-        }
+            RecurrentKind::Mamba2(sizes) => {
+                RecurrentLayer::Mamba2(Mamba2::load(layer, *sizes, norm, hidden)?)
+            }
+        })
     }
 
     /// `[B, L, D]` to `[B, L, width]`. Tokens where `mask` (bool `[B, L]`) is false do not change
@@ -92,10 +112,11 @@ impl RecurrentLayer {
         &self,
         x: &Array,
         cache: &mut ArraysCache,
-        _mask: Option<&Array>,
+        mask: Option<&Array>,
     ) -> Result<Array, Exception> {
         match self {
             RecurrentLayer::GatedConv(conv) => conv.forward(x, cache),
+            RecurrentLayer::Mamba2(mamba) => mamba.forward(x, cache, mask),
         }
     }
 }
