@@ -3,6 +3,7 @@
 //! stays saved if reading is stopped.
 
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -17,6 +18,7 @@ use crate::chat::answering::loaded_status;
 use crate::chat::context::Beginning;
 use crate::commands::expected_system_prompt;
 use crate::documents::{commands, prompt};
+use crate::models::own_settings;
 use crate::settings::{Settings, commands as settings};
 use crate::wire::{DocumentReading, DocumentsOf, Event, Failure, FailureCode};
 use crate::{convert, models};
@@ -240,10 +242,22 @@ enum Prepared {
     Request { request: Box<GenerateRequest>, model: String },
 }
 
-/// Waits for what documents stand behind and for a model, and counts the tokens.
+/// Waits for what documents stand behind and for a model, and counts the tokens; of a model that is not
+/// loaded before it is, so that what is too long for it is known at once.
 async fn prepare(app: &Arc<App>, of: &DocumentsOf, reading: &Reading) -> Result<Prepared, Failure> {
     let draft = match of {
-        DocumentsOf::Conversation { id } => of_conversation(app, id).await?,
+        DocumentsOf::Conversation { id } => {
+            for running in app.answers.of(id) {
+                running.ended.cancelled().await;
+            }
+            if let Some(too_long) = count_ahead(app, of, id).await? {
+                return Ok(Prepared::Known(too_long));
+            }
+            let before = model_before(app, id).await?;
+            models::require_any(app).await?;
+            let model = loaded(app, models::ensure_loaded(app.clone(), before)).await?;
+            Some(of_conversation(app, id, model).await?)
+        }
         DocumentsOf::Folder { id } => of_folder(app, id, reading).await?,
     };
     let Some(draft) = draft.filter(|draft| !draft.documents.is_empty()) else {
@@ -254,8 +268,74 @@ async fn prepare(app: &Arc<App>, of: &DocumentsOf, reading: &Reading) -> Result<
         .engine
         .submit(Some(&model), |loaded| (loaded.tokenizer.clone(), loaded.model.context_length()))
         .await?;
-    // Long texts take a while, in which the engine's thread can do other things.
+    let prompt = counted(app, of, draft, tokenizer).await?;
+    if reading.stop.is_cancelled() {
+        return Ok(Prepared::Known(DocumentReading::Unread));
+    }
+    commands::emit(app, of).await;
+    let Some(prompt) = prompt else { return Ok(Prepared::Known(DocumentReading::WithQuestion)) };
+    let num_tokens = prompt.tokens.len();
+    if let Some(exceeds_by) = exceeds(num_tokens, own_length, &settings) {
+        return Ok(Prepared::Known(DocumentReading::TooLong { exceeds_by, model }));
+    }
+    let Some(request) = request(app, of, &model, &settings, prompt).filter(|_| is_ahead) else {
+        return Ok(Prepared::Known(DocumentReading::WithQuestion));
+    };
+    if reading.only_looks {
+        let outlook = app.engine.outlook(request).await?;
+        // The last token of a prompt is always read: its logits are not saved.
+        let is_read = outlook.num_cached + 1 >= num_tokens;
+        let tokens = convert::tokens(num_tokens);
+        return Ok(Prepared::Known(match is_read {
+            true => DocumentReading::Read { tokens, model },
+            false => DocumentReading::Unread,
+        }));
+    }
+    Ok(Prepared::Request { request: Box::new(request), model })
+}
+
+/// Counts the tokens of a draft with the files of the model that will be loaded, if none is loaded. The
+/// result says that they are too many. What cannot be counted now is counted once the model is loaded.
+async fn count_ahead(
+    app: &Arc<App>,
+    of: &DocumentsOf,
+    id: &str,
+) -> Result<Option<DocumentReading>, Failure> {
+    if models::loaded_name(app).is_some() {
+        return Ok(None);
+    }
+    let Some(model) = models::to_load(app, model_before(app, id).await?).await else {
+        return Ok(None);
+    };
+    let folder = PathBuf::from(&model.path);
+    let Ok(memory) = own_settings::read_memory(app, &model.name, &folder).await else {
+        return Ok(None);
+    };
+    let tokenizer = app.blocking(move || Tokenizer::load(&folder).ok()).await.flatten();
+    let Some(tokenizer) = tokenizer else { return Ok(None) };
+    let draft = of_conversation(app, id, model.name.clone()).await?;
+    let settings = draft.settings.clone();
+    // A template that fails is told of when the model is there.
+    let Ok(Some(prompt)) = counted(app, of, draft, Arc::new(tokenizer)).await else {
+        return Ok(None);
+    };
+    commands::emit(app, of).await;
+    let exceeds_by = exceeds(prompt.tokens.len(), memory.context_length, &settings);
+    let model = model.name;
+    Ok(exceeds_by.map(|exceeds_by| DocumentReading::TooLong { exceeds_by, model }))
+}
+
+/// Counts the tokens of each document and saves the numbers. Returns the prompt up to the end of the
+/// documents; none where that is not found in it.
+async fn counted(
+    app: &App,
+    of: &DocumentsOf,
+    draft: Draft,
+    tokenizer: Arc<Tokenizer>,
+) -> Result<Option<Prompt>, Failure> {
+    let model = draft.model.clone();
     let ids: Vec<String> = draft.documents.iter().map(|(row, _)| row.id.clone()).collect();
+    // Long texts take a while, in which the engine's thread can do other things.
     let tokenized = app.blocking(move || tokenize(&tokenizer, draft)).await;
     let fault = || {
         Failure::new(
@@ -276,46 +356,29 @@ async fn prepare(app: &Arc<App>, of: &DocumentsOf, reading: &Reading) -> Result<
             }
         }
     }
-    if !reading.stop.is_cancelled() {
-        commands::emit(app, of).await;
-    }
-    let length =
-        settings.context_length.map_or(own_length, |length| own_length.min(length as usize));
-    let Some(prompt) = prompt else { return Ok(Prepared::Known(DocumentReading::WithQuestion)) };
-    let num_tokens = prompt.tokens.len();
-    // Room for one token of a question and one of its answer.
-    if num_tokens + 2 > length {
-        let exceeds_by = convert::tokens(num_tokens + 2 - length);
-        return Ok(Prepared::Known(DocumentReading::TooLong { exceeds_by, model }));
-    }
-    let Some(request) = request(app, of, &model, &settings, prompt).filter(|_| is_ahead) else {
-        return Ok(Prepared::Known(DocumentReading::WithQuestion));
-    };
-    if reading.only_looks {
-        let outlook = app.engine.outlook(request).await?;
-        // The last token of a prompt is always read: its logits are not saved.
-        let is_read = outlook.num_cached + 1 >= num_tokens;
-        let tokens = convert::tokens(num_tokens);
-        return Ok(Prepared::Known(match is_read {
-            true => DocumentReading::Read { tokens, model },
-            false => DocumentReading::Unread,
-        }));
-    }
-    Ok(Prepared::Request { request: Box::new(request), model })
+    Ok(prompt)
 }
 
-/// The draft of a conversation, when the answer that it follows has ended.
-async fn of_conversation(app: &Arc<App>, id: &str) -> Result<Option<Draft>, Failure> {
-    for running in app.answers.of(id) {
-        running.ended.cancelled().await;
-    }
+/// By how many tokens a prompt is too long for a question and its answer; none: it fits.
+fn exceeds(num_tokens: usize, own_length: usize, settings: &Settings) -> Option<u32> {
+    let length =
+        settings.context_length.map_or(own_length, |length| own_length.min(length as usize));
+    // Room for one token of a question and one of its answer.
+    (num_tokens + 2 > length).then(|| convert::tokens(num_tokens + 2 - length))
+}
+
+/// The model of the last answer.
+async fn model_before(app: &App, id: &str) -> Result<Option<String>, Failure> {
+    let branch = app.store_of(id).await.branch(id).await?;
+    Ok(branch.iter().rev().find_map(|message| message.model.clone()))
+}
+
+/// The draft of a conversation.
+async fn of_conversation(app: &Arc<App>, id: &str, model: String) -> Result<Draft, Failure> {
     let store = app.store_of(id).await.clone();
     let row = store.listed_conversation(id).await?;
     let branch = store.branch(id).await?;
-    let before = branch.iter().rev().find_map(|message| message.model.clone());
-    models::require_any(app).await?;
-    let model = loaded(app, models::ensure_loaded(app.clone(), before)).await?;
-    Ok(Some(Draft {
+    Ok(Draft {
         beginning: Beginning::Own {
             system_prompt: row.system_prompt,
             documents: store.beginning_texts(id).await?,
@@ -327,7 +390,7 @@ async fn of_conversation(app: &Arc<App>, id: &str) -> Result<Option<Draft>, Fail
         is_ahead: row.prefix.is_none() && !app.is_private(id).await,
         branch,
         model,
-    }))
+    })
 }
 
 /// The documents of a folder as the first message of a conversation in it, for the folder's model where

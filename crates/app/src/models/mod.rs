@@ -61,13 +61,20 @@ pub(crate) async fn ensure_loaded(app: Arc<App>, preferred: Option<String>) -> R
     if loaded_name(&app).is_some() {
         return Ok(());
     }
-    let usable = catalog::list(&app).await.into_iter().filter(|model| model.problem.is_none());
-    let is_usable = |name: &String| usable.map(|model| model.name).any(|usable| usable == *name);
+    let name = to_load(&app, preferred).await.ok_or_else(no_model)?.name;
+    load(&app, name).await
+}
+
+/// The model that [`ensure_loaded`] loads where none is: the preferred one if it can be used.
+pub(crate) async fn to_load(app: &Arc<App>, preferred: Option<String>) -> Option<Model> {
+    let models = catalog::list(app).await;
+    let named = |name: &str| models.iter().find(|model| model.name == name);
+    let is_usable = |name: &String| named(name).is_some_and(|model| model.problem.is_none());
     let name = match preferred.filter(is_usable) {
         Some(name) => name,
-        None => choose_now(&app).await.ok_or_else(no_model)?,
+        None => choose_now(app).await?,
     };
-    load(&app, name).await
+    named(&name).cloned()
 }
 
 /// Refuses if no model is loaded and none could be loaded.

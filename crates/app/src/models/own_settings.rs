@@ -156,7 +156,11 @@ fn quantized(memory: &ModelMemory, quantization: &KvQuantization) -> Result<Mode
 }
 
 /// Reads the headers of a model that was checked before.
-async fn read_memory(app: &App, name: &str, folder: &Path) -> Result<ModelMemory, Failure> {
+pub(crate) async fn read_memory(
+    app: &App,
+    name: &str,
+    folder: &Path,
+) -> Result<ModelMemory, Failure> {
     catalog::require_usable(app, name, folder).await?;
     let folder = folder.to_owned();
     match app.blocking(move || ModelMemory::read(&folder, LOAD_OPTIONS)).await {

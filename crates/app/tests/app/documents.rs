@@ -5,7 +5,8 @@ use std::sync::Arc;
 use cairn_app::App;
 use cairn_app::wire::{
     AttachedDocuments, ChatFileFormat, Command, Document, DocumentKind, DocumentReading,
-    DocumentsOf, Event, FailureCode, Message, MessageStatus, NewDocument, Reply, SettingTarget,
+    DocumentsOf, EngineState, Event, FailureCode, Message, MessageStatus, NewDocument, Reply,
+    SettingTarget,
 };
 use tokio::sync::broadcast::Receiver;
 
@@ -249,6 +250,29 @@ async fn documents_that_cannot_be_used_are_refused_with_a_sentence() {
         }
         other => panic!("{other:?}"),
     }
+    app.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn documents_are_counted_before_a_model_is_loaded() {
+    let home = home_with_model();
+    let app = open_greedy(&home, 4).await;
+    let scope = SettingTarget::Model { name: MODEL.to_owned() };
+    let key = "context_length".to_owned();
+    app.call(Command::SetSetting { scope, key, value: 512.into() }).await.unwrap();
+    app.call(Command::UnloadModel).await.unwrap();
+    let id = new_conversation(&app).await;
+    let mut events = app.subscribe();
+    attach(&app, &id, vec![document("long.txt", &long(200))]).await;
+    match read(&mut events).await {
+        DocumentReading::TooLong { exceeds_by, model } => {
+            assert!(exceeds_by > 100 && model == MODEL, "{exceeds_by}");
+        }
+        other => panic!("{other:?}"),
+    }
+    assert!(draft(&app, &id).await.documents[0].tokens.is_some_and(|count| count > 512));
+    let Reply::Status { status } = app.call(Command::GetStatus).await.unwrap() else { panic!() };
+    assert_eq!(status.engine, EngineState::Empty);
     app.close().await;
 }
 
