@@ -139,12 +139,20 @@ async fn point_saved(app: &App, conversation_id: &str, of: &str) {
     let Ok(branch) = app.store.branch(conversation_id).await else { return };
     let (owner, of) = (conversation_owner(conversation_id), conversation_owner(of));
     let Ok(cuts) = app.store.context_cuts(conversation_id).await else { return };
-    if branch.iter().any(|message| cuts.contains_key(&message.id)) {
+    let messages = messages_for("", &branch);
+    let has_cuts = branch.iter().any(|message| cuts.contains_key(&message.id));
+    // Questions without an answer between them, as below one that was stopped before its first word, are
+    // read as one, whose ids no row has.
+    let is_known = messages.iter().rev().skip(1).all(|message| message.token_ids.is_some());
+    if has_cuts || !is_known {
         let part = ReadPart::of(&branch, &cuts);
         if let Some(tokens) = tokens_of_part(app, conversation_id, part).await {
             handle.point_ref(&owner, &of, &tokens);
+            return;
         }
-        return;
+        if has_cuts {
+            return;
+        }
     }
     let (num_opaque, mut ids) = match row.and_then(|row| row.prefix) {
         Some(prefix) => match prefix.token_ids {
@@ -155,7 +163,7 @@ async fn point_saved(app: &App, conversation_id: &str, of: &str) {
     };
     // The ids of a question are those that it added to its prompt, the template's around it included:
     // all ids one after another are the prompt. Where some are not known, what follows is not either.
-    for message in messages_for("", &branch) {
+    for message in messages {
         let Some(more) = message.token_ids else { break };
         ids.extend(more);
     }

@@ -280,6 +280,29 @@ async fn a_new_chat_continues_the_saved_context_of_the_one_that_it_branches_from
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_branch_below_an_answer_that_was_stopped_empty_keeps_what_is_saved() {
+    let home = home_with_model();
+    let app = open_greedy(&home, 4).await;
+    let id = new_conversation(&app).await;
+    let mut events = app.subscribe();
+    send(&app, &id, &"stone ".repeat(300)).await;
+    let stopped = stop_at(&app, &id, &mut events, 0).await;
+    assert_eq!((stopped.status, stopped.text.as_str()), (MessageStatus::Stopped, ""));
+    let stats = answered(&app, &id, "And then?").await.stats.unwrap();
+    let last = messages(&app, &id).await.pop().unwrap().id;
+    let branch = Command::BranchConversation {
+        conversation_id: id.clone(),
+        message_id: last,
+        title: "Another way".to_owned(),
+    };
+    let reply = app.call(branch).await.unwrap();
+    let Reply::Conversation { conversation: copy, .. } = reply else { panic!() };
+    let saved = copy.cache.expect("what is saved is known at once");
+    assert!(saved.cached_tokens + 1 >= stats.prompt_tokens, "{saved:?} of {stats:?}");
+    app.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn deleted_messages_come_back_until_the_app_is_closed() {
     let home = home_with_model();
     let (app, id) = open_with_one_turn(&home).await;
