@@ -128,7 +128,8 @@ export class ModelStore {
       if (!this.#isStopping) this.#options.report(error);
       return false;
     } finally {
-      this.asked = null;
+      // Another may have been asked for meanwhile.
+      if (this.asked === name) this.asked = null;
     }
   }
 
