@@ -18,11 +18,15 @@ const PIECES_PER_SECOND = 30;
 const NUM_MESSAGES = 2000;
 const SHAPES = process.env.UI_BENCH_SHAPES?.split(',') ?? ['mixed', 'code', 'list'];
 
+const MARK = 'measured page';
 const print = (what, value, unit, goal) => console.log(JSON.stringify({ what, value, unit, goal }));
 const percentile = (numbers, share) => numbers.toSorted((a, b) => a - b)[Math.floor((numbers.length - 1) * share)] ?? 0;
 
-/** Records what the main threads of all pages do while `steps` run: the tasks by thread, with start, wall and CPU time in ms. */
-async function traced(browser, steps) {
+/**
+ * Records what the main threads of `pages` do while `steps` run: the tasks by thread, with start, wall and CPU time in ms. Each page
+ * leaves a mark in the trace, because a browser has other threads of this kind: of a spare process, and of pages that are gone.
+ */
+async function traced(browser, pages, steps) {
   const session = await browser.newBrowserCDPSession();
   const events = [];
   session.on('Tracing.dataCollected', ({ value }) => events.push(...value));
@@ -31,22 +35,26 @@ async function traced(browser, steps) {
     excludedCategories: ['*'],
   };
   await session.send('Tracing.start', { transferMode: 'ReportEvents', traceConfig });
+  for (const page of pages) await page.driver.evaluate((mark) => console.timeStamp(mark), MARK);
   await steps();
   const done = new Promise((resolve) => session.once('Tracing.tracingComplete', resolve));
   await session.send('Tracing.end');
   await done;
   await session.detach();
   const key = ({ pid, tid }) => `${pid} ${tid}`;
-  const mains = new Set(
-    events.filter(({ name, args }) => name === 'thread_name' && args.name === 'CrRendererMain').map(key),
-  );
-  const threads = new Map([...mains].map((name) => [name, { tasks: [], costs: {} }]));
+  const marks = events.filter(({ name, args }) => name === 'TimeStamp' && args.data?.message === MARK);
+  const mains = new Set(marks.map(key));
+  if (mains.size === 0) throw new Error('no page has left its mark in the trace');
+  const threads = new Map([...mains].map((name) => [name, { tasks: [], costs: {}, parts: [] }]));
   for (const event of events) {
     const thread = event.ph === 'X' ? threads.get(key(event)) : undefined;
     if (!thread) continue;
     const cpu = (event.tdur ?? event.dur) / 1000;
     if (/RunTask$/.test(event.name)) thread.tasks.push({ start: event.ts / 1000, wall: event.dur / 1000, cpu });
-    else thread.costs[event.name] = (thread.costs[event.name] ?? 0) + cpu;
+    else {
+      thread.costs[event.name] = (thread.costs[event.name] ?? 0) + cpu;
+      thread.parts.push({ name: event.name, start: event.ts / 1000, cpu });
+    }
   }
   return [...threads.values()].filter(({ tasks }) => tasks.length > 0);
 }
@@ -77,7 +85,8 @@ async function stream(browser) {
     windows.push({ shape, core, page, id, text: answerOf(shape, TOKENS * CHARS_PER_TOKEN) });
   }
   const step = Math.round((TOKENS_PER_SECOND * CHARS_PER_TOKEN) / PIECES_PER_SECOND);
-  const threads = await traced(browser, async () => {
+  const pages = windows.map(({ page }) => page);
+  const threads = await traced(browser, pages, async () => {
     const began = performance.now();
     for (const { core, id } of windows) {
       const segment = { kind: 'text', text: '' };
@@ -93,7 +102,7 @@ async function stream(browser) {
     }
     for (const { page } of windows) await page.driver.evaluate(() => new Promise(requestAnimationFrame));
   });
-  // Which thread is whose page is not in the trace, so the worst one counts.
+  // The worst page counts.
   const worst = (kind, share) => Math.max(...threads.map((thread) => percentile(workPerPiece(thread, kind), share)));
   print(
     `${TOKENS} tokens at ${TOKENS_PER_SECOND}/s in three windows: work for a piece, p95 (CPU)`,
@@ -163,24 +172,22 @@ async function longChat(browser) {
   print(`a chat of ${NUM_MESSAGES} messages: opened (median of 5)`, percentile(openings, 0.5), 'ms', 150);
 
   await page.driver.mouse.move(800, 400);
-  const [thread] = (
-    await traced(browser, async () => {
-      for (let turn = 0; turn < 150; turn++) {
-        await page.driver.mouse.wheel(0, -900);
-        await pause(30);
-      }
-      for (const share of [0.1, 0.8, 0, 0.5]) {
-        await page.driver.evaluate((share) => {
-          const box = document.querySelector('section[aria-label="Messages"]');
-          box.scrollTop = box.scrollHeight * share;
-        }, share);
-        await until('something is drawn there', () =>
-          page.driver.evaluate(() => document.elementFromPoint(800, 400)?.closest('[data-message]') !== null),
-        );
-        await pause(300);
-      }
-    })
-  ).sort((a, b) => b.tasks.length - a.tasks.length);
+  const [thread] = await traced(browser, [page], async () => {
+    for (let turn = 0; turn < 150; turn++) {
+      await page.driver.mouse.wheel(0, -900);
+      await pause(30);
+    }
+    for (const share of [0.1, 0.8, 0, 0.5]) {
+      await page.driver.evaluate((share) => {
+        const box = document.querySelector('section[aria-label="Messages"]');
+        box.scrollTop = box.scrollHeight * share;
+      }, share);
+      await until('something is drawn there', () =>
+        page.driver.evaluate(() => document.elementFromPoint(800, 400)?.closest('[data-message]') !== null),
+      );
+      await pause(300);
+    }
+  });
   print(
     `a chat of ${NUM_MESSAGES} messages: scrolled, longest task (CPU)`,
     Math.max(...thread.tasks.map(({ cpu }) => cpu)),
@@ -193,6 +200,14 @@ async function longChat(browser) {
     'ms',
     50,
   );
+  for (const task of thread.tasks.toSorted((a, b) => b.cpu - a.cpu).slice(0, 3)) {
+    const within = thread.parts.filter(({ start }) => start >= task.start && start <= task.start + task.wall);
+    const parts = {};
+    for (const { name, cpu } of within) parts[name] = (parts[name] ?? 0) + cpu;
+    const dearest = Object.entries(parts).sort(([, a], [, b]) => b - a);
+    const words = dearest.slice(0, 8).map(([name, ms]) => `${name} ${ms.toFixed(1)}`);
+    console.error(`  a task of ${task.cpu.toFixed(1)} ms: ${words.join(', ')}`);
+  }
   if (page.complaints.length > 0) throw new Error(`the page complained: ${page.complaints.join('\n')}`);
   await context.close();
   core.end();
