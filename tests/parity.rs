@@ -3,6 +3,7 @@
 
 mod families;
 mod gguf_families;
+mod published;
 
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;

@@ -10,7 +10,8 @@ use cairn_formats::safetensors::{HeaderProblem, SafetensorsError};
 use crate::config::{ConfigFile, QuantizationConfig};
 use crate::load::eos_token_ids;
 use crate::model_memory::{is_ignored, is_scripted};
-use crate::{LmError, LoadOptions, ModelMemory, Tokenizer, models, text_part};
+use crate::published::ModelTensors;
+use crate::{LmError, LoadOptions, ModelMemory, Tokenizer, models};
 
 /// What a model that can be used is.
 #[derive(Debug, Clone, PartialEq)]
@@ -38,16 +39,16 @@ pub fn check_model(folder: &Path) -> Result<ModelCheck, LmError> {
     let memory = match is_scripted(&config) {
         true => ModelMemory::read(folder, options)?,
         false => {
-            let files = text_part::weight_files(folder, &config)?;
+            let tensors = ModelTensors::open(folder, &config)?;
             let quantization = QuantizationConfig::parse(&config)?;
             outline.tensors.check(
                 folder,
                 config.get("model_type").and_then(|name| name.as_str()).unwrap_or_default(),
-                &files,
+                tensors.entries(),
                 &quantization,
                 |name| is_ignored(name, &outline),
             )?;
-            ModelMemory::of_files(&config, outline, &files, options)?
+            ModelMemory::of_tensors(&config, outline, &tensors, options)?
         }
     };
     let tokenizer = Tokenizer::load(folder)?;

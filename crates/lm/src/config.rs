@@ -265,6 +265,8 @@ pub struct QuantizationConfig {
     layers: BTreeMap<String, Option<Quantization>>,
     /// Paths of dense modules with all that is in them, where `*` stands for any part.
     dense: Vec<String>,
+    /// How another program than MLX has quantized the weights.
+    pub(crate) published: Option<PublishedMethod>,
 }
 
 impl QuantizationConfig {
@@ -281,12 +283,10 @@ impl QuantizationConfig {
         match entries.get("quant_method").map(serde_json::Value::as_str) {
             None => {}
             Some(Some("mxfp4")) => return Ok(QuantizationConfig::of_published_mxfp4(section)),
-            Some(_) => {
-                return Err(invalid(
-                    section,
-                    "only MLX's own quantization and published mxfp4 can be loaded; convert the \
-                     model with mlx_lm.convert",
-                ));
+            Some(method) => {
+                let (published, default) = published(method.unwrap_or_default(), section)?;
+                let published = Some(published);
+                return Ok(QuantizationConfig { default, published, ..Default::default() });
             }
         }
         let mut layers = BTreeMap::new();
@@ -297,7 +297,7 @@ impl QuantizationConfig {
                 _ => None,
             };
         }
-        Ok(QuantizationConfig { default: Some(settings(section)?), layers, dense: Vec::new() })
+        Ok(QuantizationConfig { default: Some(settings(section)?), layers, ..Default::default() })
     }
 
     /// The section of a model that was published in `mxfp4`, with the modules that are not.
@@ -309,6 +309,7 @@ impl QuantizationConfig {
             default: Some(Quantization { mode, group_size: group_size as i32, bits: bits as i32 }),
             layers: BTreeMap::new(),
             dense: dense.map(str::to_owned).collect(),
+            published: None,
         }
     }
 
@@ -340,6 +341,132 @@ impl QuantizationConfig {
                 "the weight files hold '{path}.scales', so it must give this layer's group_size and bits"
             ),
         })
+    }
+}
+
+/// How other programs quantize, of what can be loaded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum PublishedMethod {
+    /// AutoAWQ's `gemm`, of four bits.
+    Awq,
+    /// GPTQ's, of four bits. What is stored of zeros is less so much.
+    Gptq { zero_offset: u8 },
+    /// Symmetric integers of compressed-tensors, of four or eight bits.
+    Packed { bits: usize },
+    /// E4M3 with a scale for each block, each row or each matrix.
+    Fp8 { block: Option<[usize; 2]> },
+}
+
+/// The method of a published model, and the settings of its matrices in MLX's terms. Fails on what
+/// is not supported.
+fn published(
+    method: &str,
+    section: &serde_json::Value,
+) -> Result<(PublishedMethod, Option<Quantization>), LmError> {
+    let refused = |key: &str, allowed: &str| {
+        let found = serde_json::json!({ "quant_method": method, key: section.get(key) });
+        invalid(&found, allowed)
+    };
+    let text = |key: &str| section.get(key).and_then(|value| value.as_str());
+    match method {
+        "awq" | "gptq" if section.get("bits").is_some_and(|bits| bits.as_i64() != Some(4)) => {
+            Err(refused("bits", "of AWQ and GPTQ only 4 bits can be loaded"))
+        }
+        "awq" => match text("version").map(str::to_lowercase).as_deref() {
+            None | Some("gemm") => Ok((PublishedMethod::Awq, Some(groups_of(section, 4)?))),
+            Some(_) => Err(refused("version", "of AWQ only the version gemm can be loaded")),
+        },
+        "gptq" => {
+            if section.get("desc_act").is_some_and(|flag| flag.as_bool() != Some(false)) {
+                let allowed = "of GPTQ only models whose groups are neighbours can be loaded: \
+                               desc_act must be false";
+                return Err(refused("desc_act", allowed));
+            }
+            let zero_offset = match text("checkpoint_format") {
+                None | Some("gptq") => 1,
+                Some("gptq_v2") => 0,
+                Some(_) => {
+                    let allowed = "only the formats gptq and gptq_v2 can be loaded";
+                    return Err(refused("checkpoint_format", allowed));
+                }
+            };
+            Ok((PublishedMethod::Gptq { zero_offset }, Some(groups_of(section, 4)?)))
+        }
+        "fp8" => {
+            let block = block(section.get("weight_block_size"));
+            let block = block.map_err(|allowed| refused("weight_block_size", allowed))?;
+            Ok((PublishedMethod::Fp8 { block }, None))
+        }
+        "compressed-tensors" => compressed_tensors(section),
+        _ => Err(refused(
+            "format",
+            "only MLX's own quantization, published mxfp4, AWQ, GPTQ, compressed-tensors and fp8 \
+             can be loaded; convert the model with mlx_lm.convert",
+        )),
+    }
+}
+
+/// Affine groups of so many bits, as long as the section says.
+fn groups_of(section: &serde_json::Value, bits: i32) -> Result<Quantization, LmError> {
+    let size = section.get("group_size").map_or(Some(128), serde_json::Value::as_i64);
+    match size {
+        Some(size @ (32 | 64 | 128)) => Ok(Quantization::affine(size as i32, bits)),
+        _ => Err(invalid(section, "group_size must be 32, 64 or 128")),
+    }
+}
+
+/// The rows and columns that share a scale, if they are named.
+fn block(value: Option<&serde_json::Value>) -> Result<Option<[usize; 2]>, &'static str> {
+    const ALLOWED: &str = "it must be two numbers from 1 to 65536";
+    let Some(value) = value.filter(|value| !value.is_null()) else { return Ok(None) };
+    let side = |index: usize| value.get(index).and_then(|side| side.as_u64());
+    match (side(0), side(1), value.as_array().map(Vec::len)) {
+        (Some(rows @ 1..=65_536), Some(columns @ 1..=65_536), Some(2)) => {
+            Ok(Some([rows as usize, columns as usize]))
+        }
+        _ => Err(ALLOWED),
+    }
+}
+
+/// The method of compressed-tensors, whose groups of layers must all be stored alike.
+fn compressed_tensors(
+    section: &serde_json::Value,
+) -> Result<(PublishedMethod, Option<Quantization>), LmError> {
+    let groups = section.get("config_groups").and_then(|groups| groups.as_object());
+    let mut weights = groups.into_iter().flatten().map(|(_, group)| group.get("weights"));
+    let Some(Some(first)) = weights.next() else {
+        return Err(invalid(section, "config_groups must say how weights are stored"));
+    };
+    if weights.any(|other| other != Some(first)) {
+        return Err(invalid(
+            section,
+            "only models whose layers are all stored alike can be loaded",
+        ));
+    }
+    let format = section.get("format").and_then(|format| format.as_str()).unwrap_or_default();
+    let kind = first.get("type").and_then(|kind| kind.as_str()).unwrap_or_default();
+    let bits = first.get("num_bits").and_then(|bits| bits.as_i64()).unwrap_or(0);
+    let is = |key: &str, expected: bool| first.get(key).and_then(|v| v.as_bool()) == Some(expected);
+    match (format, kind, bits) {
+        ("pack-quantized", "int", 4 | 8) if is("symmetric", true) => {
+            // A scale for each row counts for groups of any length.
+            let has_size = first.get("group_size").is_some_and(|size| size.as_i64() > Some(0));
+            let groups = match has_size {
+                true => groups_of(first, bits as i32)?,
+                false => Quantization::affine(64, bits as i32),
+            };
+            Ok((PublishedMethod::Packed { bits: bits as usize }, Some(groups)))
+        }
+        ("float-quantized" | "naive-quantized", "float", 8) => {
+            let block = block(first.get("block_structure"));
+            let block = block.map_err(|allowed| invalid(first, allowed))?;
+            Ok((PublishedMethod::Fp8 { block }, None))
+        }
+        _ => Err(invalid(
+            &serde_json::json!({ "format": format, "type": kind, "num_bits": bits }),
+            "of compressed-tensors only symmetric pack-quantized integers of 4 or 8 bits and \
+             float-quantized numbers of 8 bits can be loaded",
+        )),
     }
 }
 
@@ -411,9 +538,56 @@ mod tests {
         ] {
             assert_eq!(parsed.layer(path), expected, "{path}");
         }
-        for method in [json!("gptq"), json!(4)] {
+        for method in [json!("hqq"), json!(4)] {
             let config = json!({ "quantization_config": { "quant_method": method } });
             QuantizationConfig::parse(&config).expect_err("another program's");
+        }
+    }
+
+    #[test]
+    fn what_other_programs_quantize_is_known_or_refused_by_name() {
+        let parse = |section: serde_json::Value| {
+            QuantizationConfig::parse(&json!({ "quantization_config": section }))
+        };
+        let check = |section: serde_json::Value, published, groups| {
+            let parsed = parse(section).expect("supported");
+            assert_eq!((parsed.published, parsed.common()), (Some(published), groups));
+        };
+        let affine = |group_size, bits| Some(Quantization::affine(group_size, bits));
+        use PublishedMethod::{Awq, Fp8, Gptq, Packed};
+        check(json!({ "quant_method": "awq", "group_size": 64 }), Awq, affine(64, 4));
+        let gptq =
+            json!({ "quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": false });
+        check(gptq, Gptq { zero_offset: 1 }, affine(128, 4));
+        let fp8 = json!({ "quant_method": "fp8", "weight_block_size": [128, 128] });
+        check(fp8, Fp8 { block: Some([128, 128]) }, None);
+        let compressed = |format: &str, weights: serde_json::Value| {
+            json!({
+                "quant_method": "compressed-tensors", "format": format,
+                "config_groups": { "group_0": { "targets": ["Linear"], "weights": weights } },
+            })
+        };
+        let int4 = json!({ "type": "int", "num_bits": 4, "group_size": 32, "symmetric": true });
+        check(compressed("pack-quantized", int4.clone()), Packed { bits: 4 }, affine(32, 4));
+        let float = json!({ "type": "float", "num_bits": 8, "strategy": "channel" });
+        check(compressed("float-quantized", float), Fp8 { block: None }, None);
+
+        let mut asymmetric = int4.clone();
+        asymmetric["symmetric"] = json!(false);
+        for (section, named) in [
+            (json!({ "quant_method": "awq", "bits": 3 }), "only 4 bits"),
+            (json!({ "quant_method": "awq", "version": "gemv" }), "version gemm"),
+            (json!({ "quant_method": "gptq", "desc_act": true }), "desc_act must be false"),
+            (json!({ "quant_method": "gptq", "group_size": -1 }), "32, 64 or 128"),
+            (json!({ "quant_method": "gptq", "checkpoint_format": "marlin" }), "gptq_v2"),
+            (json!({ "quant_method": "fp8", "weight_block_size": [0, 1] }), "from 1 to 65536"),
+            (json!({ "quant_method": "compressed-tensors" }), "config_groups"),
+            (compressed("pack-quantized", asymmetric), "symmetric"),
+            (compressed("int-quantized", int4), "only symmetric pack-quantized"),
+            (json!({ "quant_method": "bitsandbytes" }), "bitsandbytes"),
+        ] {
+            let error = parse(section).expect_err(named).to_string();
+            assert!(error.contains(named), "{named}: {error}");
         }
     }
 

@@ -70,6 +70,7 @@ mod model_kit;
 mod model_memory;
 pub mod models;
 mod nn;
+mod published;
 mod sample;
 mod tensor_list;
 mod text_part;

@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use cairn_formats::safetensors::{self, SafetensorsFile, TensorEntry};
+use cairn_formats::safetensors::{self, TensorEntry};
 use mlx_rs::Dtype;
 use serde_json::Value;
 
@@ -16,6 +16,7 @@ use crate::config::{ConfigFile, Quantization, QuantizationConfig};
 use crate::device::ComputeDevice;
 use crate::models::{self, Outline, Scratch};
 use crate::nn::exponential::{MAX_SIZE, is_composed};
+use crate::published::ModelTensors;
 use crate::tensor_list::TensorList;
 use crate::text_part;
 use crate::weights::LoadOptions;
@@ -78,19 +79,19 @@ impl ModelMemory {
         if is_scripted(&config) {
             return Ok(ModelMemory::without_weights(&config, outline, ComputeDevice::current()));
         }
-        ModelMemory::of_files(&config, outline, &text_part::weight_files(folder, &config)?, options)
+        ModelMemory::of_tensors(&config, outline, &ModelTensors::open(folder, &config)?, options)
     }
 
     /// As [`ModelMemory::read`], of files that are open.
-    pub(crate) fn of_files(
+    pub(crate) fn of_tensors(
         config: &Value,
         outline: Outline,
-        files: &[SafetensorsFile],
+        tensors: &ModelTensors,
         options: LoadOptions,
     ) -> Result<Self, LmError> {
         let device = ComputeDevice::current();
         let quantization = QuantizationConfig::parse(config)?;
-        let stored = StoredWeights::new(files, &quantization, &outline);
+        let stored = StoredWeights::new(tensors, &quantization, &outline);
         let keep_quantized = options.keep_quantized || device == ComputeDevice::Gpu;
         let mut memory = ModelMemory::without_weights(config, outline, device);
         memory.num_parameters = stored.num_parameters();
@@ -323,11 +324,11 @@ struct StoredWeights<'a> {
 
 impl<'a> StoredWeights<'a> {
     fn new(
-        files: &'a [SafetensorsFile],
+        tensors: &'a ModelTensors,
         quantization: &'a QuantizationConfig,
         outline: &Outline,
     ) -> Self {
-        let all = files.iter().flat_map(|file| file.tensors());
+        let all = tensors.entries();
         let tensors: Vec<_> = all.filter(|tensor| !is_ignored(&tensor.name, outline)).collect();
         let packed = tensors
             .iter()
@@ -408,6 +409,8 @@ fn is_float(dtype: safetensors::Dtype) -> bool {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)] // in a test a panic is the report
 mod tests {
+    use cairn_formats::safetensors::SafetensorsFile;
+
     use super::*;
 
     const OPTIONS: LoadOptions = LoadOptions { keep_quantized: false };
@@ -424,9 +427,9 @@ mod tests {
         for case in cairn_tiny_models::tiny_models() {
             let folder = cairn_tiny_models::tiny_model(&case);
             let config = ConfigFile::read(&folder).unwrap().value;
-            let files = text_part::weight_files(&folder, &config).unwrap();
+            let tensors = ModelTensors::open(&folder, &config).unwrap();
             // Of tiny files, headers are a large part, unlike of others.
-            let file_bytes = files.iter().map(SafetensorsFile::data_bytes).sum();
+            let file_bytes = tensors.files.iter().map(SafetensorsFile::data_bytes).sum();
             let read = ModelMemory::read(&folder, OPTIONS).unwrap();
             let before = ModelMemory::before_download(&config, file_bytes).unwrap();
             assert_eq!(before.num_parameters, read.num_parameters, "{case}");
@@ -438,7 +441,7 @@ mod tests {
             assert_eq!(before.context_length, read.context_length, "{case}");
             let outline = models::outline(&folder, &config).unwrap();
             let quantization = QuantizationConfig::parse(&config).unwrap();
-            let stored = StoredWeights::new(&files, &quantization, &outline);
+            let stored = StoredWeights::new(&tensors, &quantization, &outline);
             let on_gpu =
                 ModelMemory::before_download_on(ComputeDevice::Gpu, &config, file_bytes).unwrap();
             assert_eq!(on_gpu.weight_bytes, file_bytes, "{case}");

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use cairn_formats::safetensors::{SafetensorsFile, TensorEntry};
+use cairn_formats::safetensors::TensorEntry;
 
 use crate::LmError;
 use crate::config::{Quantization, QuantizationConfig};
@@ -228,18 +228,17 @@ impl TensorList {
             .fold(0, |sum, one| sum.saturating_add(one))
     }
 
-    /// Compares the headers of all weight files of `folder` with this list. Fails, as loading does,
+    /// Compares all tensors of the weight files of `folder` with this list. Fails, as loading does,
     /// on a tensor that is missing or has another shape, and on one that is not `is_ignored` and
     /// that the architecture does not take.
-    pub(crate) fn check(
+    pub(crate) fn check<'a>(
         &self,
         folder: &Path,
         model_type: &str,
-        files: &[SafetensorsFile],
+        entries: impl Iterator<Item = &'a TensorEntry>,
         quantization: &QuantizationConfig,
         is_ignored: impl Fn(&str) -> bool,
     ) -> Result<(), LmError> {
-        let entries = files.iter().flat_map(SafetensorsFile::tensors);
         let remaining = entries
             .filter(|tensor| !is_ignored(&tensor.name))
             .map(|tensor| (tensor.name.as_str(), tensor))

@@ -14,8 +14,8 @@ use crate::device_kernels::{Kernels, QuantizedRows};
 use crate::ffi;
 use crate::load_progress::{LoadProgress, OnPart, PART_BYTES};
 use crate::matrix_factor::MatrixFactor;
+use crate::published::{Converted, ModelTensors};
 use crate::tensor_list::check_groups;
-use crate::text_part;
 
 /// How weights are loaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,12 +35,30 @@ pub struct LoadedWeights {
     pub files: Vec<SafetensorsFile>,
 }
 
+/// Where a tensor comes from.
+#[derive(Debug)]
+enum Place {
+    /// It is stored in the file with this index.
+    File(usize),
+    /// It is made of others.
+    Made(Box<Converted>),
+}
+
+impl Place {
+    fn entry<'a>(&'a self, name: &str, files: &'a [SafetensorsFile]) -> Option<&'a TensorEntry> {
+        match self {
+            Place::File(index) => files[*index].tensor(name),
+            Place::Made(converted) => Some(&converted.tensor),
+        }
+    }
+}
+
 /// The tensors of a model folder that have not been taken yet.
 #[derive(Debug)]
 pub struct Weights {
     folder: PathBuf,
     files: Vec<SafetensorsFile>,
-    remaining: BTreeMap<String, usize>, // name → index into files
+    remaining: BTreeMap<String, Place>,
     quantization: QuantizationConfig,
     compute_dtype: Option<Dtype>,
     keep_quantized: bool,
@@ -62,12 +80,13 @@ impl Weights {
         options: LoadOptions,
         on_part: OnPart,
     ) -> Result<Self, LmError> {
-        let files = text_part::weight_files(folder, config)?;
-        let mut remaining = BTreeMap::new();
-        for (index, file) in files.iter().enumerate() {
-            remaining.extend(file.tensors().iter().map(|tensor| (tensor.name.clone(), index)));
-        }
-        let total_bytes = files.iter().map(SafetensorsFile::data_bytes).sum();
+        let tensors = ModelTensors::open(folder, config)?;
+        let total_bytes = tensors.entries().map(|entry| entry.bytes.end - entry.bytes.start).sum();
+        let (files, stored, converted) = tensors.into_parts();
+        let stored = stored.into_iter().map(|(name, index)| (name, Place::File(index)));
+        let made = converted.into_iter();
+        let made = made.map(|made| (made.tensor.name.clone(), Place::Made(Box::new(made))));
+        let remaining = stored.chain(made).collect();
         let device = ComputeDevice::current();
         Ok(Weights {
             folder: folder.to_owned(),
@@ -96,15 +115,17 @@ impl Weights {
 
     /// The shape of the tensor `name`, if it is there and has not been taken.
     pub fn shape(&self, name: &str) -> Option<&[usize]> {
-        let file = &self.files[*self.remaining.get(name)?];
-        Some(file.tensor(name)?.shape.as_slice())
+        Some(self.remaining.get(name)?.entry(name, &self.files)?.shape.as_slice())
     }
 
     /// Drops tensors that the architecture knows but does not need.
     pub fn ignore(&mut self, is_known: impl Fn(&str) -> bool) {
         let ignored = self.remaining.extract_if(.., |name, _| is_known(name));
-        let tensors = ignored.filter_map(|(name, index)| self.files[index].tensor(&name));
-        let bytes: u64 = tensors.map(|tensor| tensor.bytes.end - tensor.bytes.start).sum();
+        let bytes = |(name, place): (String, Place)| {
+            let entry = place.entry(&name, &self.files);
+            entry.map_or(0, |entry| entry.bytes.end - entry.bytes.start)
+        };
+        let bytes: u64 = ignored.map(bytes).sum();
         self.progress.total_bytes -= bytes;
     }
 
@@ -151,9 +172,11 @@ impl Weights {
         float_dtype: Option<Dtype>,
     ) -> Result<Array, LmError> {
         self.pause()?;
-        let index = self.remaining.remove(name);
-        let found = index.and_then(|index| Some((index, self.files[index].tensor(name)?.clone())));
-        let (index, tensor) = found.ok_or_else(|| LmError::MissingWeight {
+        let place = self.remaining.remove(name);
+        let found = place.and_then(|place| {
+            place.entry(name, &self.files).cloned().map(|tensor| (place, tensor))
+        });
+        let (place, tensor) = found.ok_or_else(|| LmError::MissingWeight {
             folder: self.folder.clone(),
             name: name.to_owned(),
         })?;
@@ -165,10 +188,17 @@ impl Weights {
         }
         let stored = mlx_dtype(tensor.dtype);
         let dtype = float_dtype.filter(|_| is_float(stored)).unwrap_or(stored);
-        if tensor.bytes.end - tensor.bytes.start > self.part_bytes as u64 {
-            return self.read_in_parts(index, &tensor, shape, dtype);
-        }
-        let array = ffi::array_from_bytes(&self.files[index].read_tensor(name)?, shape, stored)?;
+        let array = match place {
+            Place::File(index)
+                if tensor.bytes.end - tensor.bytes.start > self.part_bytes as u64 =>
+            {
+                return self.read_in_parts(index, &tensor, shape, dtype);
+            }
+            Place::File(index) => {
+                ffi::array_from_bytes(&self.files[index].read_tensor(name)?, shape, stored)?
+            }
+            Place::Made(converted) => converted.read(&self.files)?,
+        };
         self.progress.bytes_read += array.nbytes() as u64;
         if dtype == stored {
             return Ok(array);
@@ -361,7 +391,8 @@ pub(crate) fn mlx_dtype(dtype: safetensors::Dtype) -> Dtype {
     use safetensors::Dtype as File;
     match dtype {
         File::Bool => Dtype::Bool,
-        File::U8 => Dtype::Uint8,
+        // MLX has no such type, and takes its bytes.
+        File::U8 | File::F8E4m3 => Dtype::Uint8,
         File::I8 => Dtype::Int8,
         File::U16 => Dtype::Uint16,
         File::I16 => Dtype::Int16,

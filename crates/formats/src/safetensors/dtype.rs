@@ -27,7 +27,7 @@ macro_rules! dtypes {
 dtypes! {
     F32 "F32" 4, F16 "F16" 2, Bf16 "BF16" 2,
     U32 "U32" 4, I32 "I32" 4, U8 "U8" 1, I8 "I8" 1, U16 "U16" 2, I16 "I16" 2, I64 "I64" 8, U64 "U64" 8,
-    Bool "BOOL" 1,
+    Bool "BOOL" 1, F8E4m3 "F8_E4M3" 1,
 }
 
 impl Dtype {
