@@ -1,5 +1,6 @@
 // What the window says about a chat's saved context is what the next turn then does, whatever has happened to the chat meanwhile.
 import assert from 'node:assert/strict';
+import { CACHE_BYTES } from './core.mjs';
 import { ENDLESS, flow } from './flow.mjs';
 import { until } from './until.mjs';
 
@@ -80,6 +81,19 @@ const TABLE = [
   {
     what: 'its saved context was deleted',
     act: ({ core, id }) => core.call({ type: 'purge_conversation', id }),
+    says: AGAIN,
+    again: 'all',
+  },
+  {
+    what: 'its saved context made room for others',
+    act: async ({ core }) => {
+      // What a model has in use does not go.
+      await core.call({ type: 'unload_model' });
+      await core.set({ cache_ram_budget_bytes: 0, cache_budget_bytes: 0 });
+      await until('nothing is saved', async () => !(await core.conversations())[0].conversation.cache?.cached_tokens);
+      await core.set({ cache_ram_budget_bytes: CACHE_BYTES, cache_budget_bytes: CACHE_BYTES });
+      await core.call({ type: 'load_model', name: 'tiny-chat' });
+    },
     says: AGAIN,
     again: 'all',
   },
