@@ -3,6 +3,7 @@
 
 mod families;
 mod gguf_families;
+mod hostile_configs;
 mod published;
 
 use std::collections::BTreeSet;

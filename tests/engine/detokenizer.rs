@@ -105,6 +105,29 @@ fn long_lines_and_many_lines_join_to_the_decoded_text() {
 }
 
 #[test]
+fn pieces_and_whole_characters_in_bytes_join_to_the_decoded_text() {
+    let mut state = 5_u64;
+    let mut next = move |below: usize| {
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as usize % below
+    };
+    let tokenizer = byte_fallback();
+    // Words with and without a space, the unknown token, and characters of one to four bytes.
+    let units: Vec<Vec<u32>> = [256, 257, 258, 259]
+        .map(|id| vec![id])
+        .into_iter()
+        .chain(["\n", "é", "€", "😀"].map(text_ids))
+        .collect();
+    for _ in 0..300 {
+        let length = next(80);
+        let ids: Vec<u32> = (0..length).flat_map(|_| units[next(units.len())].clone()).collect();
+        let whole = tokenizer.decode(&ids).expect("decodes");
+        assert_eq!(pieces(&tokenizer, &ids).concat(), whole, "{ids:?}");
+    }
+}
+
+#[test]
 fn words_that_carry_their_space_join_to_the_decoded_text() {
     fn check(ids: &[u32], expected: &str) {
         let tokenizer = byte_fallback();
