@@ -31,6 +31,8 @@ const MODELS: &[&str] = &[
     "glm4_moe/dense",
     "gpt_oss/dense",
     "granitemoe/dense",
+    "granitemoehybrid/dense",
+    "jamba/dense",
     "lfm2/dense",
     "lfm2_moe/dense",
     "llama4/dense",

@@ -123,6 +123,8 @@ def short_conv_corrected(name, shape):
 
 
 def state_space(name, shape):
+    if name.endswith(("dt_proj.weight", "dt_proj.bias")):  # of Jamba's short vectors
+        return (-5.0, 1.0) if name.endswith("bias") else like_inputs(shape)
     if name.endswith((".D", "A_log")):
         return (0.5, 1.5) if name.endswith(".D") else (-1.0, 1.0)
     if name.endswith("dt_bias"):  # states that fade within a few tokens beside states that last the whole prompt
@@ -1064,6 +1066,64 @@ def falcon_h1():
     return Family("falcon_h1", state_space, {name: replace(case, num_tokens=4) for name, case in named.items()})
 
 
+STATE_SPACE = dict(mamba_n_heads=4, mamba_d_head=32, mamba_d_state=16, mamba_d_conv=4, mamba_n_groups=2, mamba_conv_bias=True, mamba_proj_bias=False)
+
+
+def granite4_as_published(tensors):
+    """Experts in two matrices, and a dense network as a shared one; convolution weights turned, and an output matrix that nobody reads."""
+    stored = {"lm_head.weight": Tensor((8, 64), 0, 0)} if "lm_head.weight" not in tensors else {}
+    for name, tensor in turned_convolutions(tensors).items():
+        if name.endswith("up_proj.weight"):
+            continue
+        if name.endswith("gate_proj.weight"):
+            tensor = tensor.with_shape(*tensor.shape[:-2], 2 * tensor.shape[-2], tensor.shape[-1])
+        name = name.replace("switch_mlp.gate_proj", "input_linear").replace("switch_mlp.down_proj", "output_linear")
+        stored[name.replace("mlp.gate_proj", "shared_mlp.input_linear").replace("mlp.down_proj", "shared_mlp.output_linear")] = tensor
+    return stored
+
+
+def granitemoehybrid():
+    dense = small("granitemoehybrid", vocab_size=20, intermediate_size=32, **STATE_SPACE) | dict(
+        attention_multiplier=0.125, embedding_multiplier=0.8, residual_multiplier=1.25, logits_scaling=1.25, attention_bias=False,
+        layer_types=["mamba", "attention"], num_local_experts=4, num_experts_per_tok=2, shared_intermediate_size=64,
+        position_embedding_type="nope", tie_word_embeddings=False,
+    )  # fmt: skip
+    published = dense | dict(num_local_experts=2, mamba_proj_bias=True, tie_word_embeddings=True, torch_dtype="bfloat16")
+    without_experts = without(dense, "num_local_experts", "num_experts_per_tok", "shared_intermediate_size", "rope_theta") | dict(
+        position_embedding_type="rope", time_step_limit=[0.0, float("inf")], rope_parameters=dict(rope_theta=20000.0), attention_bias=True,
+    )  # fmt: skip
+    quant4 = dense | dict(
+        quantization=quantization(4, **{f"model__layers__{layer}__block_sparse_moe__router__layer": (8, 64) for layer in (0, 1)}),
+        torch_dtype="bfloat16",
+    )  # fmt: skip
+    named = {
+        "dense": Case(dense),
+        "quant4": Case(quant4),
+        "published": Case(published, granite4_as_published),
+        "without-experts": Case(without_experts),
+        "without-experts-published": Case(without_experts | dict(torch_dtype="bfloat16"), granite4_as_published),
+    }
+    return Family("granitemoehybrid", state_space, {name: replace(case, num_tokens=4) for name, case in named.items()})
+
+
+def jamba():
+    dense = small("jamba", vocab_size=20, intermediate_size=32) | dict(
+        num_hidden_layers=3, attn_layer_offset=1, attn_layer_period=3, expert_layer_offset=1, expert_layer_period=2, mamba_d_conv=4,
+        mamba_d_state=8, mamba_expand=2, mamba_dt_rank=32, num_experts=4, num_experts_per_tok=2, tie_word_embeddings=False,
+    )  # fmt: skip
+    published = without(dense, "mamba_dt_rank") | dict(
+        layers_block_type=["mamba", "attention"], num_hidden_layers=2, num_experts=3, mamba_proj_bias=True, mamba_conv_bias=False,
+        tie_word_embeddings=True, torch_dtype="bfloat16",
+    )  # fmt: skip
+    quant4 = dense | dict(quantization=quantization(4, model__layers__1__feed_forward__router=(8, 64)), torch_dtype="bfloat16")
+
+    def as_published(tensors):
+        return {"lm_head.weight": Tensor((8, 64), 0, 0)} | turned_convolutions(unstacked(tensors))
+
+    named = {"dense": Case(dense), "quant4": Case(quant4), "published": Case(published, as_published)}
+    return Family("jamba", state_space, {name: replace(case, num_tokens=4) for name, case in named.items()})
+
+
 FAMILIES = {
     "llama": llama(),
     "cohere": cohere(),
@@ -1087,7 +1147,9 @@ FAMILIES = {
     "gpt_oss": gpt_oss(),
     "granite": granite(),
     "granitemoe": granitemoe(),
+    "granitemoehybrid": granitemoehybrid(),
     "internlm3": internlm3(),
+    "jamba": jamba(),
     "kimi_k25": kimi("kimi_k25", "mm_projector.proj"),
     "kimi_vl": kimi("kimi_vl", "multi_modal_projector.linear_1"),
     "lfm2": lfm2(),

@@ -10,7 +10,7 @@ use cairn_formats::safetensors::TensorEntry;
 use crate::LmError;
 use crate::config::{Quantization, QuantizationConfig};
 use crate::nn::stored_experts::{BLOCK_BYTES, BLOCKS, Joined};
-use crate::nn::{ExpertForm, SharedExpertKind, StoredExperts};
+use crate::nn::{ExpertForm, SharedExpertKind, SharedForm, StoredExperts};
 
 /// What an architecture takes, as its `load` does. Tests compare the two.
 #[derive(Debug, Clone, Default)]
@@ -59,6 +59,9 @@ enum Kind {
     OptionalMatrix { inputs: i32, outputs: i32 },
     /// A matrix below this path, under its usual name or its number, see [`single_names`].
     Numbered { name: &'static str, inputs: i32, outputs: i32 },
+    /// A matrix of a gated network below this path, or two matrices below another: `input_linear` of
+    /// gate and rest, and `output_linear`.
+    OrLinears { name: &'static str, linears: String, inputs: i32, outputs: i32 },
     /// A matrix for each expert.
     Experts { name: &'static str, stored: StoredExperts, count: i32, inputs: i32, outputs: i32 },
     /// The biases of these matrices.
@@ -109,9 +112,14 @@ impl TensorList {
         }
     }
 
-    /// Adds an expert that all tokens use to the experts at `path`.
+    /// Adds an expert that all tokens use to the block or layer at `path`, where its form says.
     pub(crate) fn shared_expert(&mut self, path: &str, hidden: i32, kind: SharedExpertKind) {
         let expert = format!("{path}.{}", kind.name);
+        if kind.form == SharedForm::LinearsInLayer {
+            self.matrix(format!("{expert}.input_linear"), hidden, 2 * kind.intermediate);
+            self.matrix(format!("{expert}.output_linear"), kind.intermediate, hidden);
+            return;
+        }
         self.gated_mlp(&expert, hidden, kind.intermediate);
         if kind.has_bias {
             self.plain(format!("{expert}.gate_proj.bias"), &[kind.intermediate]);
@@ -137,6 +145,24 @@ impl TensorList {
             [("gate_proj", up), ("up_proj", up), ("down_proj", (intermediate, hidden))]
         {
             let kind = Kind::Numbered { name, inputs, outputs };
+            self.needed.push(Needed { path: path.to_owned(), kind });
+        }
+    }
+
+    /// As [`TensorList::gated_mlp`], of a network that files may have as two matrices at `linears`.
+    pub(crate) fn mlp_or_linears(
+        &mut self,
+        path: &str,
+        linears: &str,
+        hidden: i32,
+        intermediate: i32,
+    ) {
+        let up = (hidden, intermediate);
+        for (name, (inputs, outputs)) in
+            [("gate_proj", up), ("up_proj", up), ("down_proj", (intermediate, hidden))]
+        {
+            let linears = linears.to_owned();
+            let kind = Kind::OrLinears { name, linears, inputs, outputs };
             self.needed.push(Needed { path: path.to_owned(), kind });
         }
     }
@@ -268,7 +294,8 @@ impl Needed {
         match &self.kind {
             Kind::Matrix { inputs, outputs }
             | Kind::OptionalMatrix { inputs, outputs }
-            | Kind::Numbered { inputs, outputs, .. } => product(&[*inputs, *outputs]),
+            | Kind::Numbered { inputs, outputs, .. }
+            | Kind::OrLinears { inputs, outputs, .. } => product(&[*inputs, *outputs]),
             Kind::Experts { count: each, inputs, outputs, .. }
             | Kind::Heads { heads: each, inputs, outputs, .. } => {
                 product(&[*each, *inputs, *outputs])
@@ -287,9 +314,9 @@ impl Needed {
             Kind::Experts { name, stored, inputs, .. } => {
                 (format!("{}.{}.{name}", self.path, stored.stacked()), *inputs)
             }
-            Kind::Heads { name, inputs, .. } | Kind::Numbered { name, inputs, .. } => {
-                (format!("{}.{name}", self.path), *inputs)
-            }
+            Kind::Heads { name, inputs, .. }
+            | Kind::Numbered { name, inputs, .. }
+            | Kind::OrLinears { name, inputs, .. } => (format!("{}.{name}", self.path), *inputs),
             Kind::ExpertBiases { .. } | Kind::Plain { .. } => return None,
         };
         quantization.layer(&path).filter(|settings| inputs % settings.group_size == 0)
@@ -303,6 +330,21 @@ impl Needed {
                 match headers.remaining.contains_key(format!("{path}.weight").as_str()) {
                     true => headers.take_matrix(path, &[*outputs], *inputs),
                     false => Ok(()),
+                }
+            }
+            &Kind::OrLinears { name, ref linears, inputs, outputs } => {
+                let output = format!("{linears}.output_linear");
+                // The last of them to be taken.
+                if !headers.remaining.contains_key(format!("{output}.weight").as_str()) {
+                    return headers.take_matrix(&format!("{path}.{name}"), &[outputs], inputs);
+                }
+                match name {
+                    "gate_proj" => {
+                        let input = format!("{linears}.input_linear");
+                        headers.take_matrix(&input, &[2 * outputs], inputs)
+                    }
+                    "up_proj" => Ok(()),
+                    _ => headers.take_matrix(&output, &[outputs], inputs),
                 }
             }
             &Kind::Numbered { name, inputs, outputs } => {

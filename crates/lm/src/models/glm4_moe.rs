@@ -73,12 +73,8 @@ impl ExpertArgs {
         let num_shared =
             check_range("n_shared_experts", self.n_shared_experts.unwrap_or(0), 0..=64)?;
         // They are stored as one.
-        let shared = (num_shared > 0).then(|| SharedExpertKind {
-            name: "shared_experts",
-            intermediate: num_shared * intermediate,
-            share: None,
-            has_bias: false,
-        });
+        let shared = (num_shared > 0)
+            .then(|| SharedExpertKind::whole("shared_experts", num_shared * intermediate));
         let routing = routing(self, count)?;
         let form = ExpertForm::USUAL;
         decoder.experts =

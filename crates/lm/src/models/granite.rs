@@ -13,7 +13,7 @@ const USUAL: Usual = Usual { context: 2048, rope_theta: None, is_tied: true };
 #[derive(Debug, Clone, Deserialize)]
 pub struct ModelArgs {
     #[serde(flatten)]
-    common: Common,
+    pub(super) common: Common,
     rms_norm_eps: f64,
     embedding_multiplier: f64,
     /// In place of the root of the heads' length.
@@ -27,9 +27,21 @@ pub struct ModelArgs {
     mlp_bias: bool,
 }
 
+impl ModelArgs {
+    /// Epsilon of every norm.
+    pub(super) fn eps(&self) -> Result<f32, LmError> {
+        check_positive("rms_norm_eps", self.rms_norm_eps)
+    }
+
+    /// Whether the matrices of feed-forward networks have biases.
+    pub(super) fn mlp_has_bias(&self) -> bool {
+        self.mlp_bias
+    }
+}
+
 impl Family for ModelArgs {
     fn decoder(&self) -> Result<Decoder, LmError> {
-        let norm = NormKind::Rms(check_positive("rms_norm_eps", self.rms_norm_eps)?);
+        let norm = NormKind::Rms(self.eps()?);
         let mut decoder = self.common.decoder(norm, USUAL)?;
         decoder.attention.heads.scale =
             check_positive("attention_multiplier", self.attention_multiplier)?;

@@ -20,7 +20,9 @@ mod glm4_moe_lite;
 mod gpt_oss;
 mod granite;
 mod granitemoe;
+mod granitemoehybrid;
 mod internlm3;
+mod jamba;
 mod lfm2;
 mod lfm2_moe;
 mod llama;
@@ -89,8 +91,10 @@ const ARCHITECTURES: &[Registered] = &[
     described::<gpt_oss::ModelArgs>("gpt_oss", "gpt-oss"),
     described::<granite::ModelArgs>("granite", "Granite 3"),
     described::<granitemoe::ModelArgs>("granitemoe", "Granite 3 with experts"),
+    described::<granitemoehybrid::ModelArgs>("granitemoehybrid", "Granite 4"),
     described::<internlm3::ModelArgs>("internlm3", "InternLM3"),
     described::<llama::ModelArgs>("iquestcoder", "IQuest-Coder"),
+    described::<jamba::ModelArgs>("jamba", "Jamba"),
     described::<deepseek_v3::ModelArgs>("joyai_llm_flash", "JoyAI-LLM Flash"),
     described::<deepseek_v3::ModelArgs>("kimi_k2", "Kimi K2"),
     described::<deepseek_v3::ModelArgs>("kimi_k25", "Kimi K2.5 (text part)"),
@@ -454,7 +458,7 @@ mod tests {
             ("gemma3n_text", "gemma3_text"),
             ("Qwen2", "qwen2"),
             ("qwen3_vl_moe", "qwen3_moe"),
-            ("granitemoehybrid", "granitemoe"),
+            ("granitemoe_shared", "granitemoe"),
             ("phi4", "phi3"),
             ("smollm", "smollm3"),
             ("llama3", "llama"),

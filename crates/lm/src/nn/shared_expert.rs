@@ -26,6 +26,7 @@ enum Output {
 pub struct SharedExpertKind {
     /// What its matrices are below.
     pub name: &'static str,
+    pub form: SharedForm,
     pub intermediate: i32,
     /// Whether its matrices have biases.
     pub has_bias: bool,
@@ -33,33 +34,74 @@ pub struct SharedExpertKind {
     pub share: Option<&'static str>,
 }
 
+/// How a [`SharedExpert`] is stored, and where.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SharedForm {
+    /// In the experts' block, as `gate_proj`, `up_proj` and `down_proj`.
+    Gated,
+    /// Beside it in the layer, with `input_linear` of gate and rest, and `output_linear`.
+    LinearsInLayer,
+}
+
 impl SharedExpertKind {
     /// Qwen's, of which each token has a share.
     pub const fn with_share(intermediate: i32) -> Self {
         let share = Some("shared_expert_gate");
-        SharedExpertKind { name: "shared_expert", intermediate, has_bias: false, share }
+        SharedExpertKind {
+            name: "shared_expert",
+            form: SharedForm::Gated,
+            intermediate,
+            has_bias: false,
+            share,
+        }
     }
 
     /// One that is added as it is, without biases.
     pub const fn whole(name: &'static str, intermediate: i32) -> Self {
-        SharedExpertKind { name, intermediate, has_bias: false, share: None }
+        let form = SharedForm::Gated;
+        SharedExpertKind { name, form, intermediate, has_bias: false, share: None }
+    }
+
+    /// One that stands beside the block, without biases.
+    pub const fn linears_in_layer(name: &'static str, intermediate: i32) -> Self {
+        let form = SharedForm::LinearsInLayer;
+        SharedExpertKind { name, form, intermediate, has_bias: false, share: None }
     }
 }
 
 impl SharedExpert {
-    /// Takes what `kind` names from the block `layer`.
+    /// Takes what `kind` names from the block or layer `layer`, where its form says.
     pub fn load(layer: &mut Layer, hidden: i32, kind: SharedExpertKind) -> Result<Self, LmError> {
-        let SharedExpertKind { name, intermediate, has_bias, share } = kind;
+        SharedExpert::scaled(layer, hidden, kind, None)
+    }
+
+    /// As [`SharedExpert::load`], with a factor of the output, which has no share.
+    pub fn scaled(
+        layer: &mut Layer,
+        hidden: i32,
+        kind: SharedExpertKind,
+        multiplier: Option<f32>,
+    ) -> Result<Self, LmError> {
+        let SharedExpertKind { name, form, intermediate, has_bias, share } = kind;
         let mut expert = layer.layer(name);
         let mut linear = |name, inputs, outputs| {
             Linear::load(&mut expert.layer(name), inputs, outputs, has_bias)
         };
-        let gate_up =
-            [linear("gate_proj", hidden, intermediate)?, linear("up_proj", hidden, intermediate)?];
+        let (gate_up, down) = match form {
+            SharedForm::Gated => {
+                let gate = linear("gate_proj", hidden, intermediate)?;
+                let up = linear("up_proj", hidden, intermediate)?;
+                ([gate, up], linear("down_proj", intermediate, hidden)?)
+            }
+            SharedForm::LinearsInLayer => {
+                let both = linear("input_linear", hidden, 2 * intermediate)?;
+                let down = linear("output_linear", intermediate, hidden)?;
+                (both.into_parts([intermediate; 2])?, down)
+            }
+        };
         let gate_up = NormGatedUp::new(None, gate_up, Activation::Silu)?;
-        let down = linear("down_proj", intermediate, hidden)?;
         let output = match share {
-            None => Output::Whole(ProductResidual::new(down)?),
+            None => Output::Whole(ProductResidual::scaled(down, multiplier)?),
             Some(share) => {
                 let share = Linear::load(&mut layer.layer(share), hidden, 1, false)?;
                 down.eval()?;

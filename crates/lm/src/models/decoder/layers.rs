@@ -13,6 +13,7 @@ use crate::device_kernels::HeadShape;
 use crate::nn::{
     ExpertBlend, ExpertSizes, HeadLayerNorm, HeadNorms, LatentAttention, Linear, Norm, NormGatedUp,
     NormProjections, NormResidual, NormUp, ProductResidual, Rope, RopeAttention, SharedExpert,
+    SharedForm,
 };
 use crate::tensor_list::single_names;
 use crate::weights::Layer;
@@ -423,8 +424,9 @@ impl FeedForward {
         around: Around,
     ) -> Result<Self, LmError> {
         let multiplier = decoder.residual_multiplier;
-        if around.after.is_some() || (multiplier.is_some() && experts.shared.is_some()) {
-            let missing = "a shared expert is added to the residual stream as it is";
+        let has_share = experts.shared.is_some_and(|shared| shared.share.is_some());
+        if around.after.is_some() || (multiplier.is_some() && has_share) {
+            let missing = "a share of an expert is added to the residual stream as it is";
             return Err(Exception::custom(missing.to_owned()).into());
         }
         let scale = match (experts.routing.scale, multiplier) {
@@ -440,11 +442,23 @@ impl FeedForward {
             form: experts.form,
         };
         let norm = load_before(layer, decoder, around)?;
+        let shared = match experts.shared {
+            Some(kind) => {
+                let hidden = decoder.hidden;
+                let shared = match kind.form {
+                    SharedForm::LinearsInLayer => {
+                        SharedExpert::scaled(layer, hidden, kind, multiplier)?
+                    }
+                    SharedForm::Gated => {
+                        let mut block = layer.layer(experts.block);
+                        SharedExpert::scaled(&mut block, hidden, kind, multiplier)?
+                    }
+                };
+                Some(Box::new(shared))
+            }
+            None => None,
+        };
         let mut block = layer.layer(experts.block);
-        let shared = experts
-            .shared
-            .map(|kind| SharedExpert::load(&mut block, decoder.hidden, kind).map(Box::new))
-            .transpose()?;
         let blend = Box::new(ExpertBlend::load(&mut block, sizes)?);
         Ok(FeedForward::Experts { norm, blend, shared })
     }
@@ -489,8 +503,27 @@ impl Mlp {
         let MlpKind { block, intermediate, activation, inputs, output } = decoder.mlp;
         let hidden = decoder.hidden;
         let norm = load_before(layer, decoder, around)?;
+        if let MlpInputs::GatedOrLinears(name) = inputs
+            && layer.holds(&format!("{name}.output_linear.weight"))
+        {
+            let mut own = layer.layer(name);
+            let both = Matrix::new("input_linear", false);
+            let gate_up = both.load(&mut own, hidden, 2 * intermediate)?;
+            let gate_up = gate_up.into_parts([intermediate; 2])?;
+            let output = Matrix::new("output_linear", false);
+            let output = output.load(&mut own, intermediate, hidden)?;
+            return Ok(Mlp {
+                inputs: Inputs::Gated(NormGatedUp::new(norm, gate_up, activation)?),
+                output: Added::load(layer, decoder, around, output)?,
+            });
+        }
         let mut own = layer.layer(block);
         let first_half = match inputs {
+            MlpInputs::GatedOrLinears(_) => {
+                let mut load = |name| Matrix::new(name, false).load(&mut own, hidden, intermediate);
+                let gate_up = [load("gate_proj")?, load("up_proj")?];
+                Inputs::Gated(NormGatedUp::new(norm, gate_up, activation)?)
+            }
             MlpInputs::Gated { has_bias } => {
                 let mut load =
                     |name| Matrix::new(name, has_bias).load(&mut own, hidden, intermediate);

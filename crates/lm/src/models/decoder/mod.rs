@@ -32,7 +32,8 @@ use crate::weights::{Layer, Weights};
 pub use crate::matrix_factor::MatrixFactor;
 pub use crate::nn::{
     CachedForm, ClippedSwiGlu, ExpertForm, ExpertGroups, GateKind, GatedConvSizes, GroupRank,
-    LatentSizes, Mamba2Sizes, PositionScale, Routing, Score, SharedExpertKind, StoredExperts,
+    LatentSizes, Mamba2Sizes, MambaSizes, PositionScale, Routing, Score, SharedExpertKind,
+    SharedForm, StoredExperts,
 };
 pub use common::{Common, Usual};
 use layers::{Block, Steps};
@@ -272,6 +273,9 @@ pub enum MlpInputs {
     Gated { has_bias: bool },
     /// The same without biases; it and the output may be called `w1`, `w3` and `w2`.
     GatedOrNumbered,
+    /// The same without biases; files may have it as `input_linear` and `output_linear` below this
+    /// name, with the gate first.
+    GatedOrLinears(&'static str),
     /// The same as one matrix, the gate first.
     GatedJoined(Matrix),
     /// `gelu(up)`.
@@ -489,11 +493,15 @@ impl Decoder {
                         let is_optional = routing.may_lack_correction_bias;
                         list.plain_or_none(format!("{block}.{name}"), shapes, is_optional);
                     }
-                    if let Some(shared) = shared {
-                        list.shared_expert(&block, hidden, shared);
+                    match shared {
+                        Some(shared) if shared.form == SharedForm::LinearsInLayer => {
+                            list.shared_expert(&layer, hidden, shared);
+                        }
+                        Some(shared) => list.shared_expert(&block, hidden, shared),
+                        None => {}
                     }
                 }
-                None => mlp.list(&mut list, &format!("{layer}.{}", mlp.block), hidden),
+                None => mlp.list(&mut list, &layer, hidden),
             }
         }
         self.last_norm.unwrap_or(norm).list(&mut list, self.names.norm, hidden);
@@ -598,9 +606,14 @@ impl AttentionKind {
 }
 
 impl MlpKind {
-    fn list(&self, list: &mut TensorList, path: &str, hidden: i32) {
-        let intermediate = self.intermediate;
+    /// Adds its tensors in the layer at `layer`.
+    fn list(&self, list: &mut TensorList, layer: &str, hidden: i32) {
+        let (path, intermediate) = (&format!("{layer}.{}", self.block), self.intermediate);
         match self.inputs {
+            MlpInputs::GatedOrLinears(name) => {
+                let linears = format!("{layer}.{name}");
+                return list.mlp_or_linears(path, &linears, hidden, intermediate);
+            }
             MlpInputs::GatedOrNumbered => return list.numbered_mlp(path, hidden, intermediate),
             MlpInputs::Gated { has_bias } => {
                 Matrix::new("gate_proj", has_bias).list(list, path, hidden, intermediate);

@@ -5,7 +5,10 @@ use mlx_rs::error::Exception;
 
 use crate::LmError;
 use crate::cache::{ArraysCache, LayerCacheSpec};
-use crate::nn::{GatedConv, GatedConvSizes, Linear, Mamba2, Mamba2Sizes, Norm, StateSpace};
+use crate::nn::{
+    GatedConv, GatedConvSizes, Linear, Mamba, Mamba2, Mamba2Sizes, MambaSizes, Norm, SelectiveScan,
+    StateSpace,
+};
 use crate::tensor_list::TensorList;
 use crate::weights::Layer;
 
@@ -16,6 +19,8 @@ pub enum RecurrentKind {
     GatedConv(GatedConvSizes),
     /// A state space with one decay for each head.
     Mamba2(Mamba2Sizes),
+    /// A state space with a decay for each number of its state.
+    Mamba(MambaSizes),
 }
 
 /// What a recurrent layer holds while it reads, see `Scratch`.
@@ -30,6 +35,7 @@ impl RecurrentKind {
         match self {
             RecurrentKind::GatedConv(sizes) => sizes.cache_spec(),
             RecurrentKind::Mamba2(sizes) => sizes.cache_spec(),
+            RecurrentKind::Mamba(sizes) => sizes.cache_spec(),
         }
     }
 
@@ -38,6 +44,7 @@ impl RecurrentKind {
         match self {
             RecurrentKind::GatedConv(sizes) => sizes.list(list, path, hidden),
             RecurrentKind::Mamba2(sizes) => sizes.list(list, path, hidden),
+            RecurrentKind::Mamba(sizes) => sizes.list(list, path, hidden),
         }
         let out_proj = format!("{path}.out_proj");
         let (width, has_bias) = self.outputs();
@@ -58,6 +65,7 @@ impl RecurrentKind {
         match self {
             RecurrentKind::GatedConv(sizes) => (sizes.channels, sizes.has_bias),
             RecurrentKind::Mamba2(sizes) => (sizes.inner(), sizes.out_has_bias),
+            RecurrentKind::Mamba(sizes) => (sizes.inner, sizes.has_bias),
         }
     }
 
@@ -66,6 +74,13 @@ impl RecurrentKind {
         match self {
             RecurrentKind::GatedConv(sizes) => {
                 RecurrentScratch { numbers_per_token: 6 * sizes.channels as u64, fixed_numbers: 0 }
+            }
+            RecurrentKind::Mamba(sizes) => {
+                let [inner, state] = [sizes.inner, sizes.state].map(|size| size as u64);
+                RecurrentScratch {
+                    numbers_per_token: 8 * inner + 2 * (sizes.rank as u64 + 3 * state),
+                    fixed_numbers: 8 * SelectiveScan::CHUNK as u64 * inner * state,
+                }
             }
             RecurrentKind::Mamba2(sizes) => {
                 let [inner, heads, state] =
@@ -87,6 +102,7 @@ impl RecurrentKind {
 pub(super) enum RecurrentLayer {
     GatedConv(GatedConv),
     Mamba2(Mamba2),
+    Mamba(Mamba),
 }
 
 impl RecurrentLayer {
@@ -103,6 +119,9 @@ impl RecurrentLayer {
             RecurrentKind::Mamba2(sizes) => {
                 RecurrentLayer::Mamba2(Mamba2::load(layer, *sizes, norm, hidden)?)
             }
+            RecurrentKind::Mamba(sizes) => {
+                RecurrentLayer::Mamba(Mamba::load(layer, *sizes, norm, hidden)?)
+            }
         })
     }
 
@@ -117,6 +136,7 @@ impl RecurrentLayer {
         match self {
             RecurrentLayer::GatedConv(conv) => conv.forward(x, cache),
             RecurrentLayer::Mamba2(mamba) => mamba.forward(x, cache, mask),
+            RecurrentLayer::Mamba(mamba) => mamba.forward(x, cache, mask),
         }
     }
 }
