@@ -57,6 +57,7 @@ const FAMILIES: &[&str] = &[
     "mamba2/dense",
     "mistral3/ministral",
     "mixtral/dense",
+    "nemotron_h/dense",
     "olmo2/dense",
     "olmo3/dense",
     "olmoe/dense",

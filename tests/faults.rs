@@ -319,7 +319,7 @@ async fn a_model_with_a_wrong_config_is_refused_and_another_one_answers() {
     let deep = ["[".repeat(100_000), "]".repeat(100_000)].concat();
     let padded = format!(r#"{{"model_type": "llama", "x": "{}"}}"#, "x".repeat(2 << 20));
     check_models(vec![
-        config(json!({ "model_type": "mamba9" }), &["mamba9", "mistral"]),
+        config(json!({ "model_type": "mamba9" }), &["mamba9", "mamba2"]),
         config(json!({ "model_type": null }), &["model_type"]),
         value("hidden_size", json!(1_000_000_000), &["1000000000"]),
         value("num_hidden_layers", json!(-1), &["-1"]),

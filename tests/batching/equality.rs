@@ -39,6 +39,7 @@ const MODELS: &[&str] = &[
     "mamba2/dense",
     "mistral3/ministral",
     "mixtral/dense",
+    "nemotron_h/dense",
     "olmoe/quant4",
     "phi3/longrope",
     "phimoe/dense",

@@ -123,6 +123,8 @@ def short_conv_corrected(name, shape):
 
 
 def state_space(name, shape):
+    if name.endswith("e_score_correction_bias"):
+        return 0.0, 0.6
     if name.endswith(("dt_proj.weight", "dt_proj.bias")):  # of Jamba's short vectors
         return (-5.0, 1.0) if name.endswith("bias") else like_inputs(shape)
     if name.endswith((".D", "A_log")):
@@ -1124,6 +1126,31 @@ def jamba():
     return Family("jamba", state_space, {name: replace(case, num_tokens=4) for name, case in named.items()})
 
 
+def nemotron_as_published(tensors):
+    """Each expert by itself, convolution weights turned, and a tensor that predicts further tokens."""
+    stored = {"mtp.layers.0.norm.weight": Tensor((8,), 0, 0)}
+    for name, tensor in turned_convolutions(unstacked(tensors)).items():
+        in_experts = ".experts." in name
+        stored[name.replace(".fc1.", ".up_proj.").replace(".fc2.", ".down_proj.") if in_experts else name] = tensor
+    return stored
+
+
+def nemotron_h():
+    dense = without(small("nemotron_h", vocab_size=20), "rms_norm_eps", "rope_theta", "num_hidden_layers") | dict(
+        attention_bias=False, mamba_num_heads=4, mamba_head_dim=32, mamba_proj_bias=False, ssm_state_size=16, conv_kernel=4, n_groups=2,
+        mlp_bias=False, layer_norm_epsilon=1e-5, use_bias=False, use_conv_bias=True, hybrid_override_pattern="M*-EM", num_hidden_layers=5,
+        moe_intermediate_size=32, moe_shared_expert_intermediate_size=64, n_group=1, topk_group=1, n_routed_experts=4, n_shared_experts=1,
+        num_experts_per_tok=2, norm_topk_prob=True, routed_scaling_factor=1.5,
+    )  # fmt: skip
+    published = without(dense, "hybrid_override_pattern", "num_hidden_layers") | dict(
+        layers_block_type=["mamba", "moe", "attention", "mlp"], num_hidden_layers=4, mlp_bias=True, attention_bias=True, mamba_proj_bias=True,
+        n_group=2, time_step_limit=[0.0, float("inf")], torch_dtype="bfloat16",
+    )  # fmt: skip
+    quant4 = dense | dict(quantization=quantization(4), torch_dtype="bfloat16")
+    named = {"dense": Case(dense), "quant4": Case(quant4), "published": Case(published, nemotron_as_published)}
+    return Family("nemotron_h", state_space, {name: replace(case, num_tokens=4) for name, case in named.items()})
+
+
 FAMILIES = {
     "llama": llama(),
     "cohere": cohere(),
@@ -1159,6 +1186,7 @@ FAMILIES = {
     "mamba2": mamba2(),
     "mistral3": mistral3(),
     "mixtral": mixtral(),
+    "nemotron_h": nemotron_h(),
     "olmo2": olmo2(),
     "olmo3": olmo3(),
     "olmoe": olmoe(),

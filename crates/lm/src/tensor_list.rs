@@ -100,9 +100,9 @@ impl TensorList {
             self.plain(format!("{path}.{router}.bias"), &[count]);
         }
         let up = (hidden, intermediate);
-        for (name, (inputs, outputs)) in
-            [("gate_proj", up), ("up_proj", up), ("down_proj", (intermediate, hidden))]
-        {
+        let all = [("gate_proj", up), ("up_proj", up), ("down_proj", (intermediate, hidden))];
+        let has_no_gate = stored == StoredExperts::Ungated;
+        for (name, (inputs, outputs)) in all.into_iter().skip(usize::from(has_no_gate)) {
             // Before the matrices, whose names tell how both are stored.
             let biases = Kind::ExpertBiases { name, stored, count, outputs };
             let matrices = Kind::Experts { name, stored, count, inputs, outputs };
@@ -120,9 +120,17 @@ impl TensorList {
             self.matrix(format!("{expert}.output_linear"), kind.intermediate, hidden);
             return;
         }
-        self.gated_mlp(&expert, hidden, kind.intermediate);
+        match kind.form {
+            SharedForm::Ungated => {
+                self.matrix(format!("{expert}.up_proj"), hidden, kind.intermediate);
+                self.matrix(format!("{expert}.down_proj"), kind.intermediate, hidden);
+            }
+            _ => self.gated_mlp(&expert, hidden, kind.intermediate),
+        }
         if kind.has_bias {
-            self.plain(format!("{expert}.gate_proj.bias"), &[kind.intermediate]);
+            if kind.form != SharedForm::Ungated {
+                self.plain(format!("{expert}.gate_proj.bias"), &[kind.intermediate]);
+            }
             self.plain(format!("{expert}.up_proj.bias"), &[kind.intermediate]);
             self.plain(format!("{expert}.down_proj.bias"), &[hidden]);
         }
@@ -312,7 +320,7 @@ impl Needed {
                 (self.path.clone(), *inputs)
             }
             Kind::Experts { name, stored, inputs, .. } => {
-                (format!("{}.{}.{name}", self.path, stored.stacked()), *inputs)
+                (format!("{}.{}", self.path, stored.stacked_matrix(name)), *inputs)
             }
             Kind::Heads { name, inputs, .. }
             | Kind::Numbered { name, inputs, .. }
@@ -377,7 +385,7 @@ impl Needed {
                     };
                 }
                 let Some(single) = stored.single(name, has) else {
-                    let stacked = format!("{path}.{}.{name}", stored.stacked());
+                    let stacked = format!("{path}.{}", stored.stacked_matrix(name));
                     return headers.take_matrix(&stacked, &[count, outputs], inputs);
                 };
                 (0..count).try_for_each(|expert| {
@@ -412,7 +420,7 @@ impl Needed {
                     };
                 }
                 let Some(single) = stored.single(name, has) else {
-                    let bias = format!("{path}.{}.{name}.bias", stored.stacked());
+                    let bias = format!("{path}.{}.bias", stored.stacked_matrix(name));
                     return headers.take(&bias, &[&[count, outputs]]);
                 };
                 (0..count).try_for_each(|expert| {

@@ -53,22 +53,15 @@ impl Family for ModelArgs {
         let width = self.hidden_size;
         check_range("block_dim", self.block_dim, width..=width)?;
         let common = Common {
-            hidden_size: width,
-            num_hidden_layers: self.num_hidden_layers,
             intermediate_size: self.intermediate()?,
             num_attention_heads: self.num_attention_heads,
             num_key_value_heads: self.num_key_value_heads,
             head_dim: None,
-            vocab_size: self.vocab_size,
             max_position_embeddings: Some(self.max_position_embeddings),
             rope_theta: self.rope_theta,
-            rope_traditional: None,
-            rope_scaling: None,
             rope_parameters: self.rope_parameters.clone(),
-            partial_rotary_factor: None,
             layer_types: self.layer_types.clone(),
-            sliding_window: None,
-            tie_word_embeddings: None,
+            ..Common::of_sizes(width, self.num_hidden_layers, self.vocab_size)
         };
         self.layers.decoder(&common)
     }

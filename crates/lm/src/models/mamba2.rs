@@ -77,22 +77,9 @@ impl ModelArgs {
     /// What a decoder is described by, with heads and a network that no layer has.
     fn without_attention(&self) -> Common {
         Common {
-            hidden_size: self.hidden_size,
-            num_hidden_layers: self.num_hidden_layers,
-            intermediate_size: 1,
-            num_attention_heads: 1,
-            num_key_value_heads: None,
-            head_dim: Some(2),
-            vocab_size: self.vocab_size,
             max_position_embeddings: self.max_position_embeddings,
-            rope_theta: None,
-            rope_traditional: None,
-            rope_scaling: None,
-            rope_parameters: None,
-            partial_rotary_factor: None,
-            layer_types: None,
-            sliding_window: None,
             tie_word_embeddings: Some(self.tie_word_embeddings),
+            ..Common::of_sizes(self.hidden_size, self.num_hidden_layers, self.vocab_size)
         }
     }
 }

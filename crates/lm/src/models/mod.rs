@@ -31,6 +31,7 @@ mod llama4_text;
 mod mamba2;
 mod mistral3;
 mod mixtral;
+mod nemotron_h;
 mod olmo2;
 mod olmo3;
 mod olmoe;
@@ -108,6 +109,7 @@ const ARCHITECTURES: &[Registered] = &[
     described::<llama::ModelArgs>("mistral", "Mistral"),
     described::<mistral3::ModelArgs>("mistral3", "Mistral Small 3, Devstral (text part)"),
     described::<mixtral::ModelArgs>("mixtral", "Mixtral"),
+    described::<nemotron_h::ModelArgs>("nemotron_h", "Nemotron-H, Nemotron 3"),
     described::<olmo2::ModelArgs>("olmo2", "OLMo 2"),
     described::<olmo3::ModelArgs>("olmo3", "OLMo 3"),
     described::<olmoe::ModelArgs>("olmoe", "OLMoE"),
@@ -458,7 +460,8 @@ mod tests {
             ("gemma3n_text", "gemma3_text"),
             ("Qwen2", "qwen2"),
             ("qwen3_vl_moe", "qwen3_moe"),
-            ("granitemoe_shared", "granitemoe"),
+            ("granitemoe2", "granitemoe"),
+            ("mamba", "mamba2"),
             ("phi4", "phi3"),
             ("smollm", "smollm3"),
             ("llama3", "llama"),

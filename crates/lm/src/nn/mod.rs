@@ -51,7 +51,7 @@ pub use norm::{LayerNorm, Norm, RmsNorm};
 pub use norm_gated_up::NormGatedUp;
 pub use norm_projections::NormProjections;
 pub use norm_residual::NormResidual;
-pub use norm_up::NormUp;
+pub use norm_up::{NormUp, UpActivation};
 pub use position_scale::PositionScale;
 pub use product_residual::ProductResidual;
 pub use rope::{Rope, RopeSpec, yarn_magnitude};

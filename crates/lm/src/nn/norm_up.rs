@@ -1,28 +1,59 @@
 //! A norm and the first half of an MLP without a gate.
 
-use mlx_rs::Array;
 use mlx_rs::error::Exception;
+use mlx_rs::{Array, ops};
 
 use crate::device_kernels::{Fusion, Kernel, run};
 use crate::nn::{Gelu, Linear, Norm};
 
-/// `gelu(up(norm(x)))`.
+/// `activation(up(norm(x)))`.
 #[derive(Debug)]
 pub struct NormUp {
     norm: Norm,
     up: Linear,
-    gelu: Gelu,
+    activation: Activated,
     kernel: Option<Box<dyn Kernel>>,
+}
+
+/// What stands behind a projection without a gate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum UpActivation {
+    Gelu,
+    /// `relu(x)²`
+    SquaredRelu,
+}
+
+#[derive(Debug)]
+enum Activated {
+    Gelu(Gelu),
+    SquaredRelu,
+}
+
+impl Activated {
+    fn forward(&self, x: &Array) -> Result<Array, Exception> {
+        match self {
+            Activated::Gelu(gelu) => gelu.forward(x),
+            Activated::SquaredRelu => squared_relu(x),
+        }
+    }
+}
+
+/// `relu(x)²` of each number.
+pub(super) fn squared_relu(x: &Array) -> Result<Array, Exception> {
+    ops::square(ops::maximum(x, Array::from_f32(0.0).as_dtype(x.dtype())?)?)
 }
 
 impl NormUp {
     /// The projection `up` of the vectors that `norm` returns.
-    pub fn new(norm: Norm, up: Linear) -> Result<Self, Exception> {
+    pub fn new(norm: Norm, up: Linear, activation: UpActivation) -> Result<Self, Exception> {
         up.eval()?;
         let fusion = Fusion { norm: norm.rms_parts(), ..Fusion::default() };
         let kernel = up.bias().is_none().then(|| up.kernel(fusion)).flatten();
-        let gelu = Gelu::new(norm.dtype().unwrap_or(up.dtype()))?;
-        Ok(NormUp { norm, up, gelu, kernel })
+        let activation = match activation {
+            UpActivation::Gelu => Activated::Gelu(Gelu::new(norm.dtype().unwrap_or(up.dtype()))?),
+            UpActivation::SquaredRelu => Activated::SquaredRelu,
+        };
+        Ok(NormUp { norm, up, activation, kernel })
     }
 
     /// `[B, L, D]` to `[B, L, I]`.
@@ -30,8 +61,8 @@ impl NormUp {
         if self.kernel.is_some()
             && let Some([product]) = run(self.kernel.as_deref(), &[&self.norm.before_kernel(x)?])
         {
-            return self.gelu.forward(&product);
+            return self.activation.forward(&product);
         }
-        self.gelu.forward(&self.up.forward(&self.norm.forward(x)?)?)
+        self.activation.forward(&self.up.forward(&self.norm.forward(x)?)?)
     }
 }

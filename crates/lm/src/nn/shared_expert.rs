@@ -5,14 +5,20 @@ use mlx_rs::{Array, ops};
 
 use crate::LmError;
 use crate::device_kernels::Activation;
-use crate::nn::{Linear, NormGatedUp, ProductResidual};
+use crate::nn::{Linear, Norm, NormGatedUp, NormUp, ProductResidual, UpActivation};
 use crate::weights::Layer;
 
 /// `sum + expert(x)`, or `sum + sigmoid(share(x)) * expert(x)`.
 #[derive(Debug)]
 pub struct SharedExpert {
-    gate_up: NormGatedUp,
+    inputs: Inputs,
     output: Output,
+}
+
+#[derive(Debug)]
+enum Inputs {
+    Gated(NormGatedUp),
+    Ungated(NormUp),
 }
 
 #[derive(Debug)]
@@ -39,6 +45,8 @@ pub struct SharedExpertKind {
 pub enum SharedForm {
     /// In the experts' block, as `gate_proj`, `up_proj` and `down_proj`.
     Gated,
+    /// The same without a gate: `down(relu(up)²)`.
+    Ungated,
     /// Beside it in the layer, with `input_linear` of gate and rest, and `output_linear`.
     LinearsInLayer,
 }
@@ -60,6 +68,12 @@ impl SharedExpertKind {
     pub const fn whole(name: &'static str, intermediate: i32) -> Self {
         let form = SharedForm::Gated;
         SharedExpertKind { name, form, intermediate, has_bias: false, share: None }
+    }
+
+    /// One without a gate.
+    pub const fn ungated(name: &'static str, intermediate: i32, has_bias: bool) -> Self {
+        let form = SharedForm::Ungated;
+        SharedExpertKind { name, form, intermediate, has_bias, share: None }
     }
 
     /// One that stands beside the block, without biases.
@@ -87,19 +101,24 @@ impl SharedExpert {
         let mut linear = |name, inputs, outputs| {
             Linear::load(&mut expert.layer(name), inputs, outputs, has_bias)
         };
-        let (gate_up, down) = match form {
+        let gated = |gate_up| NormGatedUp::new(None, gate_up, Activation::Silu).map(Inputs::Gated);
+        let (inputs, down) = match form {
             SharedForm::Gated => {
                 let gate = linear("gate_proj", hidden, intermediate)?;
                 let up = linear("up_proj", hidden, intermediate)?;
-                ([gate, up], linear("down_proj", intermediate, hidden)?)
+                (gated([gate, up])?, linear("down_proj", intermediate, hidden)?)
+            }
+            SharedForm::Ungated => {
+                let up = linear("up_proj", hidden, intermediate)?;
+                let up = NormUp::new(Norm::None, up, UpActivation::SquaredRelu)?;
+                (Inputs::Ungated(up), linear("down_proj", intermediate, hidden)?)
             }
             SharedForm::LinearsInLayer => {
                 let both = linear("input_linear", hidden, 2 * intermediate)?;
                 let down = linear("output_linear", intermediate, hidden)?;
-                (both.into_parts([intermediate; 2])?, down)
+                (gated(both.into_parts([intermediate; 2])?)?, down)
             }
         };
-        let gate_up = NormGatedUp::new(None, gate_up, Activation::Silu)?;
         let output = match share {
             None => Output::Whole(ProductResidual::scaled(down, multiplier)?),
             Some(share) => {
@@ -109,13 +128,16 @@ impl SharedExpert {
                 Output::Share { down, share }
             }
         };
-        Ok(SharedExpert { gate_up, output })
+        Ok(SharedExpert { inputs, output })
     }
 
     /// The normalized hidden states `x` and what their output is added to, `[B, L, D]`, to the same
     /// shape.
     pub fn forward(&self, x: &Array, sum: &Array) -> Result<Array, Exception> {
-        let activated = self.gate_up.forward(x)?;
+        let activated = match &self.inputs {
+            Inputs::Gated(gated) => gated.forward(x)?,
+            Inputs::Ungated(up) => up.forward(x)?,
+        };
         match &self.output {
             Output::Whole(down) => down.forward(&activated, sum),
             Output::Share { down, share } => {

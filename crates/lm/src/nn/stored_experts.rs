@@ -47,6 +47,9 @@ pub enum StoredExperts {
     /// `experts.gate_proj` and so on, stacked; or dense and turned `experts.gate_up_proj`,
     /// `[E, D, 2 I]`, and `experts.down_proj`, `[E, I, D]`.
     Turned,
+    /// Experts without a gate, `down(relu(up)²)`: `switch_mlp.fc1` and `switch_mlp.fc2`, stacked; or
+    /// dense `experts.INDEX.up_proj` and `experts.INDEX.down_proj`.
+    Ungated,
 }
 
 /// The settings of [`StoredExperts::Blocks`].
@@ -66,15 +69,25 @@ impl StoredExperts {
     /// What MLX's stacked matrices are below.
     pub(crate) fn stacked(self) -> &'static str {
         match self {
-            StoredExperts::Usual | StoredExperts::Linears => "switch_mlp",
+            StoredExperts::Usual | StoredExperts::Linears | StoredExperts::Ungated => "switch_mlp",
             StoredExperts::Blocks | StoredExperts::Turned => "experts",
         }
+    }
+
+    /// Where MLX's stacked matrix `name` is.
+    pub(crate) fn stacked_matrix(self, name: &str) -> String {
+        let own = match (self, name) {
+            (StoredExperts::Ungated, "up_proj") => "fc1",
+            (StoredExperts::Ungated, "down_proj") => "fc2",
+            _ => name,
+        };
+        format!("{}.{own}", self.stacked())
     }
 
     /// The names of joined matrices.
     pub(crate) fn joined(self) -> Joined {
         match self {
-            StoredExperts::Usual | StoredExperts::Turned => {
+            StoredExperts::Usual | StoredExperts::Turned | StoredExperts::Ungated => {
                 Joined { gate_up: "experts.gate_up_proj", down: "experts.down_proj" }
             }
             StoredExperts::Linears => {
@@ -92,7 +105,7 @@ impl StoredExperts {
         name: &'static str,
         holds: impl Fn(&str) -> bool,
     ) -> Option<&'static str> {
-        let is_stacked = holds(&format!("{}.{name}.weight", self.stacked()));
+        let is_stacked = holds(&format!("{}.weight", self.stacked_matrix(name)));
         let mut names = single_names(name).into_iter();
         names.find(|single| !is_stacked && holds(&format!("experts.0.{single}.weight")))
     }

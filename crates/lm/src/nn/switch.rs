@@ -7,6 +7,7 @@ use crate::LmError;
 use crate::config::Quantization;
 use crate::device_kernels::{Activation, Experts, QuantizedRows};
 use crate::ffi;
+use crate::nn::norm_up::squared_relu;
 use crate::nn::stored_experts::{BLOCK_BYTES, BLOCKS, Joined};
 use crate::nn::{ClippedSwiGlu, GatedActivation, Routing, StoredExperts};
 use crate::tensor_list::check_groups;
@@ -49,6 +50,8 @@ enum GateUp {
     Joined(SwitchLinear),
     /// Separate matrices, if the two are quantized differently.
     Separate { gate: SwitchLinear, up: SwitchLinear },
+    /// No gate: `relu(up)²`.
+    Up(SwitchLinear),
 }
 
 impl SwitchGlu {
@@ -76,6 +79,10 @@ impl SwitchGlu {
             };
             let joined = stacked(gate_up, 2 * intermediate, hidden)?;
             (GateUp::Joined(joined), stacked(down, hidden, intermediate)?)
+        } else if stored == StoredExperts::Ungated {
+            let up = SwitchLinear::load(layer, "up_proj", hidden, intermediate, sizes)?;
+            let down = SwitchLinear::load(layer, "down_proj", intermediate, hidden, sizes)?;
+            (GateUp::Up(up), down)
         } else {
             let mut load =
                 |name, inputs, outputs| SwitchLinear::load(layer, name, inputs, outputs, sizes);
@@ -89,7 +96,7 @@ impl SwitchGlu {
         };
         down_proj.eval()?;
         match &gate_up_proj {
-            GateUp::Joined(joined) => joined.eval()?,
+            GateUp::Joined(matrices) | GateUp::Up(matrices) => matrices.eval()?,
             GateUp::Separate { gate, up } => {
                 gate.eval()?;
                 up.eval()?;
@@ -152,6 +159,10 @@ impl SwitchGlu {
             GateUp::Separate { gate, up } => {
                 (gate.forward(x, indices, are_sorted)?, up.forward(x, indices, are_sorted)?)
             }
+            GateUp::Up(up) => {
+                let activated = squared_relu(&up.forward(x, indices, are_sorted)?)?;
+                return self.down_proj.forward(&activated, indices, are_sorted);
+            }
         };
         self.down_proj.forward(&self.swiglu.forward(&gate, &up)?, indices, are_sorted)
     }
@@ -195,7 +206,7 @@ impl SwitchLinear {
             let bias = has_bias.then(|| each("bias", &[outputs])).transpose()?;
             return Ok(SwitchLinear { matrices: Matrices::transposed(&weight)?, bias });
         }
-        let mut layer = block.layer(&format!("{}.{name}", stored.stacked()));
+        let mut layer = block.layer(&stored.stacked_matrix(name));
         let bias = has_bias.then(|| layer.take("bias", &[num_experts, outputs])).transpose()?;
         let Some(settings) = layer.quantization()? else {
             let weight = layer.take("weight", &[num_experts, outputs, inputs])?;

@@ -44,6 +44,29 @@ pub struct Usual {
 }
 
 impl Common {
+    /// So many layers of a model without anything else: families whose configs name it otherwise, or
+    /// have no layers that attend, fill in what they have.
+    pub fn of_sizes(hidden_size: i64, num_hidden_layers: i64, vocab_size: i64) -> Self {
+        Common {
+            hidden_size,
+            num_hidden_layers,
+            intermediate_size: 1,
+            num_attention_heads: 1,
+            num_key_value_heads: None,
+            head_dim: Some(2),
+            vocab_size,
+            max_position_embeddings: None,
+            rope_theta: None,
+            rope_traditional: None,
+            rope_scaling: None,
+            rope_parameters: None,
+            partial_rotary_factor: None,
+            layer_types: None,
+            sliding_window: None,
+            tie_word_embeddings: None,
+        }
+    }
+
     /// The llama that these keys describe, with the norms of a family.
     pub fn decoder(&self, norm: NormKind, usual: Usual) -> Result<Decoder, LmError> {
         let num_kv_heads = self.num_key_value_heads.unwrap_or(self.num_attention_heads);

@@ -13,7 +13,7 @@ use crate::device_kernels::HeadShape;
 use crate::nn::{
     ExpertBlend, ExpertSizes, HeadLayerNorm, HeadNorms, LatentAttention, Linear, Norm, NormGatedUp,
     NormProjections, NormResidual, NormUp, ProductResidual, Rope, RopeAttention, SharedExpert,
-    SharedForm,
+    SharedForm, UpActivation,
 };
 use crate::tensor_list::single_names;
 use crate::weights::Layer;
@@ -449,7 +449,7 @@ impl FeedForward {
                     SharedForm::LinearsInLayer => {
                         SharedExpert::scaled(layer, hidden, kind, multiplier)?
                     }
-                    SharedForm::Gated => {
+                    SharedForm::Gated | SharedForm::Ungated => {
                         let mut block = layer.layer(experts.block);
                         SharedExpert::scaled(&mut block, hidden, kind, multiplier)?
                     }
@@ -543,7 +543,12 @@ impl Mlp {
                 Inputs::Gated(NormGatedUp::new(norm, gate_up, activation)?)
             }
             MlpInputs::Plain(matrix) => {
-                Inputs::Plain(NormUp::new(norm, matrix.load(&mut own, hidden, intermediate)?)?)
+                let up = matrix.load(&mut own, hidden, intermediate)?;
+                Inputs::Plain(NormUp::new(norm, up, UpActivation::Gelu)?)
+            }
+            MlpInputs::SquaredRelu(matrix) => {
+                let up = matrix.load(&mut own, hidden, intermediate)?;
+                Inputs::Plain(NormUp::new(norm, up, UpActivation::SquaredRelu)?)
             }
         };
         let output = match inputs {

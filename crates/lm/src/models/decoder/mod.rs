@@ -126,6 +126,8 @@ pub enum Blocks {
     /// A mixer and a feed-forward network.
     Both,
     Mixer,
+    /// A feed-forward network.
+    Network,
 }
 
 impl Blocks {
@@ -134,7 +136,7 @@ impl Blocks {
     }
 
     fn has_network(self) -> bool {
-        matches!(self, Blocks::Both)
+        matches!(self, Blocks::Both | Blocks::Network)
     }
 }
 
@@ -280,6 +282,8 @@ pub enum MlpInputs {
     GatedJoined(Matrix),
     /// `gelu(up)`.
     Plain(Matrix),
+    /// `relu(up)²`.
+    SquaredRelu(Matrix),
 }
 
 /// How blocks are connected, with the names of their norms.
@@ -436,12 +440,20 @@ impl Decoder {
         let experts = self.experts.as_ref().map_or(0, of_experts);
         let attention_before_experts = 2 * (queries + keys_values);
         let beside = self.layers.iter().any(|layer| layer.mixer == Mixer::Beside);
-        let of_attention = (dense + attention).max(match experts {
+        // A layer of one block holds no results of two.
+        let is_single = self.layers.iter().all(|layer| layer.blocks != Blocks::Both);
+        let with_network = |mixer: u64, network: u64| match is_single {
+            true => network.max(mixer + of_hidden * hidden),
+            false => mixer + network,
+        };
+        let of_attention = with_network(attention, dense).max(match experts {
             0 => 0,
-            experts => experts + attention_before_experts,
+            experts => with_network(attention_before_experts, experts),
         });
         let recurrent = self.recurrent.as_ref().map(RecurrentKind::scratch);
-        let attends = self.layers.iter().any(|layer| layer.mixer != Mixer::Recurrent);
+        let attends =
+            |layer: &LayerKind| layer.blocks.has_mixer() && layer.mixer != Mixer::Recurrent;
+        let attends = self.layers.iter().any(attends);
         Scratch {
             numbers_per_token: match (attends, recurrent.filter(|_| beside)) {
                 (false, _) => 0,
@@ -449,9 +461,9 @@ impl Decoder {
                 // What the recurrent half still holds while the other attends.
                 (true, Some(recurrent)) => of_attention + recurrent.numbers_per_token / 5,
             },
-            recurrent_per_token: recurrent
-                .map_or(0, |recurrent| dense.max(experts) + recurrent.numbers_per_token)
-                + if beside { 2 * attention } else { 0 },
+            recurrent_per_token: recurrent.map_or(0, |recurrent| {
+                with_network(recurrent.numbers_per_token, dense.max(experts))
+            }) + if beside { 2 * attention } else { 0 },
             numbers_per_key,
             fixed_numbers: recurrent.map_or(0, |recurrent| recurrent.fixed_numbers),
             // Where scores are stored, they are copied beside the sinks, and their shares again.
@@ -471,6 +483,7 @@ impl Decoder {
         let mut list = TensorList::default();
         if self.has_further_layers {
             list.leave(Left::OfLayersFrom(self.layers.len(), ""));
+            list.leave(Left::Containing("mtp."));
         }
         list.matrix(self.names.embeddings, hidden, vocab);
         for (index, kind) in self.layers.iter().enumerate() {
@@ -620,7 +633,9 @@ impl MlpKind {
                 Matrix::new("up_proj", has_bias).list(list, path, hidden, intermediate);
             }
             MlpInputs::GatedJoined(matrix) => matrix.list(list, path, hidden, 2 * intermediate),
-            MlpInputs::Plain(matrix) => matrix.list(list, path, hidden, intermediate),
+            MlpInputs::Plain(matrix) | MlpInputs::SquaredRelu(matrix) => {
+                matrix.list(list, path, hidden, intermediate);
+            }
         }
         self.output.list(list, path, intermediate, hidden);
     }

@@ -100,9 +100,9 @@ impl RecurrentKind {
 /// A recurrent layer with the norm before it.
 #[derive(Debug)]
 pub(super) enum RecurrentLayer {
-    GatedConv(GatedConv),
-    Mamba2(Mamba2),
-    Mamba(Mamba),
+    GatedConv(Box<GatedConv>),
+    Mamba2(Box<Mamba2>),
+    Mamba(Box<Mamba>),
 }
 
 impl RecurrentLayer {
@@ -114,13 +114,13 @@ impl RecurrentLayer {
     ) -> Result<Self, LmError> {
         Ok(match kind {
             RecurrentKind::GatedConv(sizes) => {
-                RecurrentLayer::GatedConv(GatedConv::load(layer, *sizes, norm, hidden)?)
+                RecurrentLayer::GatedConv(Box::new(GatedConv::load(layer, *sizes, norm, hidden)?))
             }
             RecurrentKind::Mamba2(sizes) => {
-                RecurrentLayer::Mamba2(Mamba2::load(layer, *sizes, norm, hidden)?)
+                RecurrentLayer::Mamba2(Box::new(Mamba2::load(layer, *sizes, norm, hidden)?))
             }
             RecurrentKind::Mamba(sizes) => {
-                RecurrentLayer::Mamba(Mamba::load(layer, *sizes, norm, hidden)?)
+                RecurrentLayer::Mamba(Box::new(Mamba::load(layer, *sizes, norm, hidden)?))
             }
         })
     }
