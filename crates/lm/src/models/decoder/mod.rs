@@ -454,16 +454,25 @@ impl Decoder {
         let attends =
             |layer: &LayerKind| layer.blocks.has_mixer() && layer.mixer != Mixer::Recurrent;
         let attends = self.layers.iter().any(attends);
+        let network = dense.max(experts);
+        let is_state_space = matches!(self.recurrent, Some(RecurrentKind::Mamba2(_)));
+        let recurrent_per_token = recurrent.map_or(0, |recurrent| match is_state_space {
+            // Most of what a state space holds is gone when the network begins.
+            true if !is_single && !beside => {
+                let mixer = recurrent.numbers_per_token;
+                mixer.max(network) + mixer.min(network) / 3
+            }
+            _ => with_network(recurrent.numbers_per_token, network),
+        });
+        let recurrent_per_token = recurrent_per_token + if beside { 2 * attention } else { 0 };
         Scratch {
-            numbers_per_token: match (attends, recurrent.filter(|_| beside)) {
+            numbers_per_token: match (attends, recurrent.filter(|_| beside || is_single)) {
                 (false, _) => 0,
                 (true, None) => of_attention,
-                // What the recurrent half still holds while the other attends.
+                // What a recurrent block before still holds.
                 (true, Some(recurrent)) => of_attention + recurrent.numbers_per_token / 5,
             },
-            recurrent_per_token: recurrent.map_or(0, |recurrent| {
-                with_network(recurrent.numbers_per_token, dense.max(experts))
-            }) + if beside { 2 * attention } else { 0 },
+            recurrent_per_token,
             numbers_per_key,
             fixed_numbers: recurrent.map_or(0, |recurrent| recurrent.fixed_numbers),
             // Where scores are stored, they are copied beside the sinks, and their shares again.

@@ -79,7 +79,7 @@ impl RecurrentKind {
                 let [inner, state] = [sizes.inner, sizes.state].map(|size| size as u64);
                 RecurrentScratch {
                     numbers_per_token: 8 * inner + 2 * (sizes.rank as u64 + 3 * state),
-                    fixed_numbers: 8 * SelectiveScan::CHUNK as u64 * inner * state,
+                    fixed_numbers: 25 * SelectiveScan::CHUNK as u64 * inner * state,
                 }
             }
             RecurrentKind::Mamba2(sizes) => {
