@@ -103,6 +103,7 @@ pub fn typescript() -> String {
         declaration::<wire::Appearance>(&config),
         declaration::<wire::IdleUnload>(&config),
         declaration::<wire::KvBits>(&config),
+        declaration::<wire::Speed>(&config),
         declaration::<wire::AtOverflow>(&config),
         declaration::<wire::Preset>(&config),
         declaration::<wire::Persona>(&config),

@@ -93,6 +93,7 @@ impl App {
             max_tokens: settings.max_tokens as usize,
             context_length: settings.context_length.map(|length| length as usize),
             kv_cache: convert::kv_cache(&settings, group_size),
+            speculation: convert::speculation(&settings),
             model: Some(model),
             ..GenerateRequest::new(prompt)
         })

@@ -3,7 +3,7 @@
 use cairn_chat::{CacheMiss, FinishReason, GenerationStats, Role, SamplingParams};
 use cairn_engine::{
     AnswerToken, EngineError, KvCacheOptions, KvQuantization, LoadProgress, LoadedModelStatus,
-    PromptFileLayout, PromptKind,
+    PromptFileLayout, PromptKind, Speculation,
 };
 use cairn_hub::{DownloadError, HubError, ModelFolder, ModelSource};
 use cairn_prompt_cache::{ChunkKind, ChunkProblem, KvFormat, LossReason, Miss, MissReason};
@@ -471,6 +471,14 @@ pub(crate) fn kv_cache(settings: &wire::Settings, group_size: Option<i32>) -> Kv
     };
     let quantization = group_size.map(|group_size| KvQuantization { bits, group_size, start: 0 });
     KvCacheOptions { quantization, ..KvCacheOptions::default() }
+}
+
+/// What proposes tokens with these settings, if no draft model does.
+pub(crate) fn speculation(settings: &wire::Settings) -> Speculation {
+    match settings.speed {
+        wire::Speed::Plain => Speculation::Off,
+        wire::Speed::Automatic => Speculation::Auto,
+    }
 }
 
 pub(crate) fn cache_kind(kind: ChunkKind) -> wire::CacheKind {

@@ -333,7 +333,7 @@ test('what is set for a model is shown with its source and its memory, changed, 
   // The core's sentence stands where it was caused.
   const words = 'small cannot draft for model, because it has another tokenizer.';
   platform.answers.set_setting = new CallError('invalid', words);
-  await fireEvent.change(screen.getByLabelText('Draft model'), { target: { value: 'o/small' } });
+  await fireEvent.change(screen.getByLabelText('Speed'), { target: { value: 'draft:o/small' } });
   await drawn();
   expect(screen.getByText(words).getAttribute('role')).toBe('alert');
   expect(app.toasts.items).toEqual([]);

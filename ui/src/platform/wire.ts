@@ -1386,6 +1386,11 @@ context_length: number | null,
  */
 kv_bits: KvBits,
 /**
+ * Whether answers are sped up by what followed the same words before; a draft model is used
+ * instead, if there is one.
+ */
+speed: Speed,
+/**
  * The name of a smaller model that proposes tokens, which the model checks; empty: none.
  */
 draft_model: string,
@@ -1454,6 +1459,11 @@ export type IdleUnload = "never" | "five_minutes" | "fifteen_minutes" | "one_hou
  * In how many bits keys and values are stored.
  */
 export type KvBits = "plain" | "eight_bits" | "four_bits";
+
+/**
+ * Whether tokens are proposed that the model checks, without a draft model.
+ */
+export type Speed = "plain" | "automatic";
 
 /**
  * What becomes of a chat that has outgrown its model's context.

@@ -444,6 +444,7 @@ export const settings: Settings = {
   alias: '',
   is_pinned: false,
   idle_unload: 'never',
+  speed: 'plain',
   draft_model: '',
   appearance: 'system',
   hub_endpoint: '',

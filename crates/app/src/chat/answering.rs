@@ -533,13 +533,13 @@ impl Asked<'_> {
         let prompt = branch.prompt(&beginning, ReadPart::of(branch.rows(), &cuts));
         let (kv_cache, speculation) = match &beginning {
             // A draft model would have to read the starting point again.
-            Beginning::StartingPoint(prefix) => (prefix.kv_cache(), Speculation::Off),
+            Beginning::StartingPoint(prefix) => (prefix.kv_cache(), convert::speculation(settings)),
             Beginning::Own { .. } => {
                 let group_size = loaded.as_ref().and_then(|model| model.kv_group_size);
                 let has_draft = loaded.is_some_and(|model| model.draft.is_some());
                 let kv_cache = convert::kv_cache(settings, group_size);
                 let draft = Speculation::Draft { num_tokens: NUM_DRAFT_TOKENS };
-                (kv_cache, if has_draft { draft } else { Speculation::Off })
+                (kv_cache, if has_draft { draft } else { convert::speculation(settings) })
             }
         };
         let is_private = !Arc::ptr_eq(store, &app.store);

@@ -11,7 +11,7 @@ use super::row::SettingScope::{App, Chat, GenerationConfig, Model, Persona, Requ
 use super::row::SettingSection::{Advanced, General, Generation, Hub, Models, Server, Storage};
 use super::row::{MAX_SAFE_INTEGER, SettingRow, SettingScope};
 use super::settings_macro::settings;
-use crate::wire::{Appearance, AtOverflow, IdleUnload, KvBits};
+use crate::wire::{Appearance, AtOverflow, IdleUnload, KvBits, Speed};
 
 const GIB: u64 = 1 << 30;
 
@@ -176,6 +176,13 @@ settings! {
     kv_bits: KvBits = KvBits::Plain => {
         kind: Choice { values: &["plain", "eight_bits", "four_bits"] },
         section: Models, scopes: MODEL, rereads: true,
+    }
+
+    /// Whether answers are sped up by what followed the same words before; a draft model is used
+    /// instead, if there is one.
+    speed: Speed = Speed::Plain => {
+        kind: Choice { values: &["automatic", "plain"] },
+        section: Models, scopes: MODEL, rereads: false,
     }
 
     /// The name of a smaller model that proposes tokens, which the model checks; empty: none.

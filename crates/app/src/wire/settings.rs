@@ -95,6 +95,16 @@ pub enum IdleUnload {
     FourHours,
 }
 
+/// Whether tokens are proposed that the model checks, without a draft model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, TS)]
+#[serde(rename_all = "snake_case")]
+pub enum Speed {
+    /// None are.
+    Plain,
+    /// What followed the same words in the chat before, where that was measured to pay.
+    Automatic,
+}
+
 /// In how many bits keys and values are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, TS)]
 #[serde(rename_all = "snake_case")]

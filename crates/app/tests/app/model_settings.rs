@@ -205,6 +205,22 @@ async fn a_draft_model_is_loaded_with_its_model_and_changes_no_answer() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn automatic_speed_changes_no_answer_and_keeps_the_place() {
+    let home = home_with_model();
+    let app = open_greedy(&home, 60).await;
+    load(&app, MODEL).await;
+    let asked = "Say it again: say it again: say it again: say it";
+    let expected = answered(&app, &new_conversation(&app).await, asked).await.text;
+    set(&app, MODEL, "speed", json!("automatic")).await;
+    let id = new_conversation(&app).await;
+    assert_eq!(answered(&app, &id, asked).await.text, expected);
+    assert!(conversation(&app, &id).await.cache.is_some());
+    let next = answered(&app, &id, "And again").await;
+    assert!(next.stats.expect("figures").num_cached_tokens > 0);
+    app.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_draft_model_of_another_tokenizer_is_refused() {
     let home = home_with_model();
     add_model(&home, "other", |folder| {

@@ -80,10 +80,12 @@ const rows: Catalogue['settings']['rows'] = {
     note: 'Wie genau das Modell im Speicher hält, was es von einem Chat gelesen hat (der KV-Cache). Weniger Bits brauchen weniger Speicher.',
     choices: { plain: 'Genau', eight_bits: '8 Bit', four_bits: '4 Bit' },
   },
-  draft_model: {
-    label: 'Entwurfsmodell',
-    note: 'Ein kleineres Modell derselben Familie rät die nächsten Wörter und dieses prüft sie, was schneller sein kann. Nach einem Neustart werden Chats neu gelesen.',
+  speed: {
+    label: 'Tempo',
+    note: 'Rät voraus, damit das Modell mehrere Wörter auf einmal prüft; die Antworten bleiben dieselben. Automatisch rät aus dem, was im Chat schon steht, wo das Zeit spart. Ein Entwurfsmodell rät überall; nach einem Neustart werden seine Chats neu gelesen.',
+    choices: { automatic: 'Automatisch', plain: 'Einfach' },
   },
+  draft_model: { label: 'Entwurfsmodell', note: 'Ein kleineres Modell derselben Familie, das vorausrät.' },
   cache_budget_bytes: {
     label: 'Grenze auf der Festplatte',
     unit: 'GB',
@@ -167,7 +169,7 @@ export const settings: Catalogue['settings'] = {
   reset: 'Zurücksetzen',
   resetOf: (label) => `${label} zurücksetzen`,
   lastUsed: 'Zuletzt benutzt',
-  noDraft: 'Keines',
+  withDraft: (name) => `Mit ${name} als Entwurfsmodell`,
   loadAtStart: 'Beim Start laden',
   loadAtStartNote: 'Statt des zuletzt benutzten Modells.',
   notFound: (name) => `${name} (nicht gefunden)`,

@@ -72,10 +72,12 @@ export const settingRows: Record<keyof Settings, SettingText> = {
     note: 'How exactly the model holds in memory what it has read of a chat (the KV cache). Fewer bits take less memory.',
     choices: { plain: 'Exact', eight_bits: '8-bit', four_bits: '4-bit' },
   },
-  draft_model: {
-    label: 'Draft model',
-    note: 'A smaller model of the same family guesses the next words and this one checks them, which can be faster. After a restart chats are read again.',
+  speed: {
+    label: 'Speed',
+    note: 'Guesses ahead, so that the model checks several words at once; answers stay the same. Automatic guesses from what the chat says already, where that saves time. A draft model guesses everywhere; after a restart its chats are read again.',
+    choices: { automatic: 'Automatic', plain: 'Plain' },
   },
+  draft_model: { label: 'Draft model', note: 'A smaller model of the same family that guesses ahead.' },
   cache_budget_bytes: {
     label: 'Disk limit',
     unit: 'GB',
@@ -160,7 +162,7 @@ export const settings = {
   reset: 'Reset',
   resetOf: (label: string) => `Reset ${label}`,
   lastUsed: 'Last used',
-  noDraft: 'None',
+  withDraft: (name: string) => `With ${name} as draft model`,
   loadAtStart: 'Load at start',
   loadAtStartNote: 'Instead of the model that was used last.',
   notFound: (name: string) => `${name} (not found)`,
