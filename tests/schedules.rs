@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use cairn_engine::{
     CacheOptions, Engine, EngineError, EngineOptions, GenerateRequest, Generation, KvCacheOptions,
-    KvQuantization, MemoryPressure, PromptInput,
+    KvQuantization, MemoryPressure, PromptInput, Speculation,
 };
 use cairn_lm::memory;
 use cairn_prompt_cache::Owner;
@@ -137,6 +137,11 @@ impl Schedule {
                 KvCacheOptions { max_size: None, quantization: Some(quantization) }
             }
             _ => KvCacheOptions::default(),
+        };
+        asked.speculation = match random.below(4) {
+            0 => Speculation::Auto,
+            1 => Speculation::Lookup { num_tokens: 1 + random.below(6) },
+            _ => Speculation::Off,
         };
         let expected = model.answer(&prompt, max_tokens);
         let generation = self.engine.generate(asked);

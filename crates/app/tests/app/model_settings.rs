@@ -216,7 +216,7 @@ async fn automatic_speed_changes_no_answer_and_keeps_the_place() {
     assert_eq!(answered(&app, &id, asked).await.text, expected);
     assert!(conversation(&app, &id).await.cache.is_some());
     let next = answered(&app, &id, "And again").await;
-    assert!(next.stats.expect("figures").num_cached_tokens > 0);
+    assert!(next.stats.expect("figures").cached_tokens > 0);
     app.close().await;
 }
 

@@ -8,7 +8,9 @@ use crate::cache::{KeysValues, Mask, QuantizedArray, causal_mask};
 use crate::device_kernels::HeadShape;
 use crate::ffi;
 use crate::nn::attention_after_prefix::attention_after_prefix;
-use crate::nn::attention_shapes::{attention_in_few_shapes, plans_for_each_shape, suits};
+use crate::nn::attention_shapes::{
+    attention_in_few_shapes, is_of_few, plans_for_each_shape, suits,
+};
 
 /// How products of queries and keys become scores.
 #[derive(Debug, Clone, Copy)]
@@ -72,7 +74,9 @@ pub fn attention<'a>(
         )));
     };
     let output = match keys_values {
-        KeysValues::Dense { keys, values } if softcap.is_some() => {
+        KeysValues::Dense { keys, values }
+            if softcap.is_some() || plans_for_each_shape() && is_of_few(queries) =>
+        {
             let product = |left: &Array, side| match side {
                 Side::Keys => left.matmul(keys.transpose_axes(&[0, 1, 3, 2])?),
                 Side::Values => left.matmul(values),

@@ -16,6 +16,9 @@ use crate::ffi;
 const STEPS: [i32; 2] = [64, 256];
 const FEW: i32 = 512;
 
+/// The most queries that are [`is_of_few`].
+const MOST_FEW: i32 = 16;
+
 /// Beyond these, the work is more than a plan, and so are the copies of keys and values.
 const MOST_KEYS: i32 = 16_384;
 
@@ -65,6 +68,12 @@ pub(super) fn attention_in_few_shapes(
     let output = scaled_dot_product_attention(&queries, &keys, &values, scale, Some(mask), sinks)?;
     let [batch, heads, _, head_dim] = *output.shape() else { return Ok(output) };
     ffi::slice(&output, &[0; 4], &[batch, heads, num_queries, head_dim])
+}
+
+/// Whether so few queries attend, several of a sequence that speculates, that two products are less
+/// work than what rounding copies: a plan for each number of keys would take as long as 40 tokens.
+pub(super) fn is_of_few(queries: &Array) -> bool {
+    (2..=MOST_FEW).contains(&queries.dim(2))
 }
 
 /// Whether this attention is worth being rounded: one that is planned, and sees not all keys.
