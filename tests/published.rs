@@ -53,9 +53,7 @@ impl Grouped {
             inputs,
             numbers: (0..outputs * inputs).map(|_| random.next() % 16).collect(),
             scales: (0..groups).map(|_| random.scale()).collect(),
-            zeros: (0..groups)
-                .map(|_| if is_symmetric { 8 } else { 1 + random.next() % 15 })
-                .collect(),
+            zeros: (0..groups).map(|_| if is_symmetric { 8 } else { random.next() % 16 }).collect(),
         }
     }
 
@@ -126,7 +124,7 @@ fn put_gptq(path: &str, matrix: &Grouped, tensors: &mut Tensors) {
     let word = |row: usize, output: usize| &of_output[(output * inputs / 8 + row) * 4..][..4];
     let words = (0..inputs / 8).flat_map(|row| (0..outputs).flat_map(move |o| word(row, o)));
     let words = words.copied().collect();
-    let zeros = Grouped::words(groups, outputs, IN_ORDER, |g, o| zeros[o * groups + g] - 1);
+    let zeros = Grouped::words(groups, outputs, IN_ORDER, |g, o| (zeros[o * groups + g] + 15) % 16);
     let scales = turned_scales(matrix);
     let group_of = (0..inputs).flat_map(|i| ((i / GROUP_SIZE) as i32).to_le_bytes()).collect();
     tensors.insert(format!("{path}.qweight"), (Dtype::I32, vec![inputs / 8, outputs], words));

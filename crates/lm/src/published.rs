@@ -383,8 +383,8 @@ impl Converted {
             Conversion::ZeroBiases { is_awq, offset } => {
                 let scales = numbers(&bytes(first)?, first)?;
                 let zeros = zeros(&bytes(&self.sources[1])?, is_awq);
-                // Both are `[groups, outputs]`.
-                let bias = |at: usize| -f32::from(zeros[at] + offset) * scales[at];
+                // Both are `[groups, outputs]`. A zero of four bits less one is 15 for 0.
+                let bias = |at: usize| -f32::from((zeros[at] + offset) & 15) * scales[at];
                 let biases = (0..rows * columns).map(|at| bias(at % columns * rows + at / columns));
                 return as_type(biases.collect(), &shape, dtype);
             }
