@@ -155,13 +155,27 @@ impl Weights {
         shape: &[i32],
         float_dtype: Option<Dtype>,
     ) -> Result<Array, LmError> {
-        let factor = self.factors.iter().find(|factor| name.ends_with(factor.name)).cloned();
-        let Some(factor) = factor else { return self.read_stored(name, shape, float_dtype) };
+        let Some(factor) = self.factor(name) else {
+            return self.read_stored(name, shape, float_dtype);
+        };
         let stored = self.read_stored(name, shape, None)?;
+        // The packed numbers of a quantized matrix stay as they are.
+        if !is_float(stored.dtype()) {
+            return Ok(stored);
+        }
         let dtype = float_dtype.unwrap_or(stored.dtype());
         let multiplied = factor.times(&stored)?.as_dtype(dtype)?;
         multiplied.eval()?;
         Ok(multiplied)
+    }
+
+    /// What a tensor is multiplied by; of a quantized matrix that is its scales and biases.
+    fn factor(&self, name: &str) -> Option<MatrixFactor> {
+        let matrix = match name.rsplit_once('.') {
+            Some((path, "scales" | "biases")) => format!("{path}.weight"),
+            _ => name.to_owned(),
+        };
+        self.factors.iter().find(|factor| matrix.ends_with(factor.name)).cloned()
     }
 
     /// As [`Weights::read`], without factors.
