@@ -309,7 +309,11 @@ impl SpeculativeStream {
         if self.chosen.is_empty() {
             let pass = match self.pass.take() {
                 Some(pass) => pass,
-                None => self.launch_next()?,
+                None => {
+                    // A stream that had settled goes on by itself after all.
+                    self.runs_ahead = true;
+                    self.launch_next()?
+                }
             };
             self.choose(pass, began)?;
         }
