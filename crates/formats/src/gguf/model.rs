@@ -103,11 +103,12 @@ impl Model<'_> {
             Norms::Layer { key, .. } => (key, "attention.layer_norm_epsilon"),
         };
         config.insert(key.into(), json!(keys.positive(name)?));
-        add_settings(architecture.model_type, &keys, &sizes, &mut config)?;
 
         let mut plan = Plan { gguf, architecture, sizes: &sizes, round_to, tensors: Vec::new() };
         plan.all(vocab_size, &mut config)?;
         let tensors = plan.tensors;
+        // Behind the plan: lists of layers are no longer than the file has tensors for.
+        add_settings(architecture.model_type, &keys, &sizes, &mut config)?;
         check_all_used(gguf, &tensors)?;
         let max_position_embeddings = sizes.context;
         Ok(Model { vocab_size, max_position_embeddings, tensors, config })
