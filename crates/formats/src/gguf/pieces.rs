@@ -16,6 +16,8 @@ const BYTE: i64 = 6;
 const SPACE: &str = "\u{2581}";
 /// Longer pieces would take time that grows with the square of their length, and no model has any.
 const MAX_PIECE_BYTES: usize = 1024;
+/// Of all merges together: a longer tokenizer.json is not loaded.
+const MAX_MERGE_BYTES: usize = 64 << 20;
 
 /// A vocabulary whose lists are of one length.
 pub struct Pieces<'a> {
@@ -75,6 +77,7 @@ impl Pieces<'_> {
         let id_of: HashMap<&str, usize> =
             self.tokens.iter().enumerate().map(|(id, token)| (*token, id)).collect();
         let mut merges: Vec<(usize, [&str; 2])> = Vec::new();
+        let mut num_bytes = 0;
         for (piece, _) in texts {
             if piece.len() > MAX_PIECE_BYTES {
                 let found = format!("{} bytes long", piece.len());
@@ -86,7 +89,13 @@ impl Pieces<'_> {
                 let known = |part: &str| id_of.get(part).is_some_and(|id| is_text(self.kinds[*id]));
                 if known(left) && known(right) {
                     merges.push((id_of[piece], [left, right]));
+                    num_bytes += piece.len();
                 }
+            }
+            if num_bytes > MAX_MERGE_BYTES {
+                let found = format!("{num_bytes} bytes of merges");
+                let allowed = format!("pieces with at most {MAX_MERGE_BYTES}");
+                return Err(unsupported("tokenizer.ggml.tokens", &found, &allowed));
             }
         }
         // Stable: of equal scores the first piece comes first.
@@ -306,5 +315,11 @@ mod tests {
         let (_folder, path) = file_with(&sample("llama", &pieces).bytes());
         let found = TokenizerFiles::read(&GgufFile::open(&path).unwrap(), 1000, 128);
         assert!(found.unwrap_err().to_string().contains("at most 1024 bytes"));
+        // Each of these can be made in as many ways as it has letters.
+        let nested: Vec<String> = (1..=1024).map(|length| "a".repeat(length)).collect();
+        let pieces: Vec<(&str, f32)> = nested.iter().map(|p| (p.as_str(), 0.0)).collect();
+        let (_folder, path) = file_with(&sample("llama", &pieces).bytes());
+        let found = TokenizerFiles::read(&GgufFile::open(&path).unwrap(), 2000, 128);
+        assert!(found.unwrap_err().to_string().contains("bytes of merges"));
     }
 }
