@@ -12,6 +12,8 @@ type Memory = Pick<Storage, 'getItem' | 'setItem'>;
 /** Owns the ids of the folded answers. */
 export class FoldedAnswers {
   #ids = $state.raw<ReadonlySet<string>>(new Set());
+  /** Of private chats, which leave nothing behind. */
+  readonly #private = new Set<string>();
   readonly #memory: Memory | undefined;
 
   constructor(memory: Memory | undefined) {
@@ -24,10 +26,11 @@ export class FoldedAnswers {
     return this.#ids.has(id);
   }
 
-  fold(id: string, isFolded: boolean): void {
+  fold(id: string, isFolded: boolean, isPrivate: boolean): void {
+    if (isPrivate) this.#private.add(id);
     const others = [...this.#ids].filter((other) => other !== id);
     this.#ids = new Set(isFolded ? [...others, id].slice(-MOST) : others);
-    this.#memory?.setItem(KEY, JSON.stringify([...this.#ids]));
+    this.#memory?.setItem(KEY, JSON.stringify([...this.#ids].filter((one) => !this.#private.has(one))));
   }
 }
 
