@@ -159,9 +159,10 @@ impl CacheFileMetadata {
         entries.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
     }
 
-    /// How many tokens a file says that it has.
+    /// How many tokens a file says that it has, if no more than a buffer may have.
     pub(super) fn named_count(metadata: &BTreeMap<String, String>) -> Option<usize> {
-        metadata.get(TOKEN_COUNT)?.parse().ok()
+        let count = metadata.get(TOKEN_COUNT)?.parse().ok();
+        count.filter(|&count: &usize| count <= i32::MAX as usize)
     }
 
     /// Reads the entries of a file of `num_tokens` tokens, for a model with a vocabulary of
