@@ -301,7 +301,8 @@ async fn count_ahead(
     of: &DocumentsOf,
     id: &str,
 ) -> Result<Option<DocumentReading>, Failure> {
-    if models::loaded_name(app).is_some() {
+    // Or one is being loaded, which may be another than the next lines would find.
+    if models::loaded_name(app).is_some() || app.loading.try_lock().is_err() {
         return Ok(None);
     }
     let Some(model) = models::to_load(app, model_before(app, id).await?).await else {
