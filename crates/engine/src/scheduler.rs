@@ -191,26 +191,26 @@ impl Scheduler {
             if !run.may_share() {
                 continue;
             }
-            let settled = caught("answering", || run.settle());
-            if matches!(settled, Ok(false)) {
+            let drained = caught("answering", || run.drain());
+            if matches!(drained, Ok(false)) {
                 continue;
             }
             if let RunWork::Unbatched(run) = self.runs.remove(index).work {
-                leaving.push((*run, settled));
+                leaving.push((*run, drained));
             }
         }
-        for (run, settled) in leaving {
+        for (run, drained) in leaving {
             let events = run.sequence().job.events.clone();
-            let moved = settled.and_then(|_| caught("answering", || self.join_batch(run)));
+            let moved = drained.and_then(|_| caught("answering", || self.join_batch(run)));
             if let Err(error) = moved {
                 let _ = events.send(GenerateEvent::Failed(error));
             }
         }
     }
 
-    /// Puts a run that has settled into its model's batch.
+    /// Puts a run that is drained into its model's batch.
     fn join_batch(&mut self, run: UnbatchedRun) -> Result<(), EngineError> {
-        let (sequence, caches) = run.into_settled()?;
+        let (sequence, caches) = run.into_drained()?;
         let tokens = sequence.all_tokens().ok_or(EngineError::Interrupted)?;
         let num_held = caches.iter().map(LayerCache::offset).max().unwrap_or(0);
         let (held, unread) = tokens.split_at(num_held.min(tokens.len()));

@@ -151,15 +151,15 @@ impl UnbatchedRun {
 
     /// Prepares to leave for a batch, and returns whether it can do so now. Otherwise it can after some
     /// more tokens.
-    pub(crate) fn settle(&mut self) -> Result<bool, EngineError> {
+    pub(crate) fn drain(&mut self) -> Result<bool, EngineError> {
         match &mut self.stream {
-            Stream::Speculating(stream) => Ok(stream.settle()?),
+            Stream::Speculating(stream) => Ok(stream.drain()?),
             _ => Ok(false),
         }
     }
 
-    /// The sequence and its caches, once it has settled.
-    pub(crate) fn into_settled(self) -> Result<(Sequence, Vec<LayerCache>), EngineError> {
+    /// The sequence and its caches, once it is drained.
+    pub(crate) fn into_drained(self) -> Result<(Sequence, Vec<LayerCache>), EngineError> {
         let UnbatchedRun { mut sequence, stream, .. } = self;
         sequence.acceptance = acceptance(&stream);
         let caches = match stream {

@@ -31,6 +31,7 @@ pub struct SpeculationFlags {
     #[arg(
         long,
         default_value_t = 5,
+        requires = "speculate",
         value_parser = at_least_one,
         allow_negative_numbers = true
     )]

@@ -75,7 +75,7 @@ pub fn attention<'a>(
     };
     let output = match keys_values {
         KeysValues::Dense { keys, values }
-            if softcap.is_some() || plans_for_each_shape() && is_of_few(queries) =>
+            if softcap.is_some() || plans_for_each_shape() && is_of_few(queries, keys) =>
         {
             let product = |left: &Array, side| match side {
                 Side::Keys => left.matmul(keys.transpose_axes(&[0, 1, 3, 2])?),

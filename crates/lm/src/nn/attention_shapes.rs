@@ -17,7 +17,7 @@ const STEPS: [i32; 2] = [64, 256];
 const FEW: i32 = 512;
 
 /// The most queries that are [`is_of_few`].
-const MOST_FEW: i32 = 16;
+const MOST_FEW_QUERIES: i32 = 16;
 
 /// Beyond these, the work is more than a plan, and so are the copies of keys and values.
 const MOST_KEYS: i32 = 16_384;
@@ -72,8 +72,8 @@ pub(super) fn attention_in_few_shapes(
 
 /// Whether so few queries attend, several of a sequence that speculates, that two products are less
 /// work than what rounding copies: a plan for each number of keys would take as long as 40 tokens.
-pub(super) fn is_of_few(queries: &Array) -> bool {
-    (2..=MOST_FEW).contains(&queries.dim(2))
+pub(super) fn is_of_few(queries: &Array, keys: &Array) -> bool {
+    (2..=MOST_FEW_QUERIES).contains(&queries.dim(2)) && keys.dim(2) <= MOST_KEYS
 }
 
 /// Whether this attention is worth being rounded: one that is planned, and sees not all keys.

@@ -310,7 +310,7 @@ impl SpeculativeStream {
             let pass = match self.pass.take() {
                 Some(pass) => pass,
                 None => {
-                    // A stream that had settled goes on by itself after all.
+                    // A stream that was drained goes on by itself after all.
                     self.runs_ahead = true;
                     self.launch_next()?
                 }
@@ -335,13 +335,13 @@ impl SpeculativeStream {
 
     /// Launches no more passes before their token is known, and returns whether none is under way: then
     /// the caches lack a token of those that were returned, behind which another can go on.
-    pub fn settle(&mut self) -> Result<bool, LmError> {
+    pub fn drain(&mut self) -> Result<bool, LmError> {
         self.runs_ahead = false;
-        let is_settled = self.pass.is_none() && self.chosen.is_empty();
-        if is_settled {
+        let is_drained = self.pass.is_none() && self.chosen.is_empty();
+        if is_drained {
             self.discard_unreturned()?;
         }
-        Ok(is_settled)
+        Ok(is_drained)
     }
 
     /// How many proposed tokens were accepted so far.
