@@ -1,4 +1,5 @@
 // Which long answers a person has folded. They stay folded when the app is opened again.
+import { stored } from '../platform/stored';
 
 const KEY = 'cairn.folded-answers';
 /** More than anybody folds; the oldest are forgotten. */
@@ -18,7 +19,7 @@ export class FoldedAnswers {
 
   constructor(memory: Memory | undefined) {
     this.#memory = memory;
-    const ids: unknown = JSON.parse(memory?.getItem(KEY) ?? '[]');
+    const ids: unknown = stored(memory, KEY);
     if (Array.isArray(ids)) this.#ids = new Set(ids.filter((id) => typeof id === 'string'));
   }
 

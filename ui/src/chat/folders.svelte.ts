@@ -1,5 +1,6 @@
 // Folders of chats: made, changed, deleted and brought back, folded and unfolded.
 import { type Platform, runOrReport, sentenceOf } from '../platform/platform';
+import { stored } from '../platform/stored';
 import type { Folder } from '../platform/wire';
 import { strings } from '../text';
 import type { Toasts } from '../ui/toasts.svelte';
@@ -31,7 +32,7 @@ export class FolderStore {
 
   constructor(options: FolderOptions) {
     this.#options = options;
-    const folded: unknown = JSON.parse(options.storage?.getItem(FOLDED_KEY) ?? '["archive"]');
+    const folded: unknown = stored(options.storage, FOLDED_KEY) ?? ['archive'];
     if (Array.isArray(folded)) this.#folded = new Set(folded.filter((id) => typeof id === 'string'));
   }
 

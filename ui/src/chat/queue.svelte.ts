@@ -1,4 +1,5 @@
 // Messages that wait until an answer is done. They survive a reload, as drafts do.
+import { stored } from '../platform/stored';
 
 const PREFIX = 'cairn.queue.';
 
@@ -67,12 +68,8 @@ export class Queue {
   }
 
   #stored(id: string): Waiting[] {
-    try {
-      const all: unknown = JSON.parse(this.storage?.getItem(PREFIX + id) ?? '[]');
-      return Array.isArray(all) ? all.flatMap(read) : [];
-    } catch {
-      return [];
-    }
+    const all = stored(this.storage, PREFIX + id);
+    return Array.isArray(all) ? all.flatMap(read) : [];
   }
 }
 
