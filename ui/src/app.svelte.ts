@@ -203,6 +203,12 @@ export class App {
     return this.isReady && this.platform.onFileDrop === undefined;
   }
 
+  /** Gives the focus to what a person goes on with, where nothing else has it. */
+  focusPage(): void {
+    if (this.navigation.page === 'chat') this.chat.numFocusRequests++;
+    else document.querySelector<HTMLElement>('#page h1')?.focus();
+  }
+
   /** Whether a dialog or a menu covers the page; Escape closes that first. */
   get isCovered(): boolean {
     const { cache, imports } = this;
