@@ -43,6 +43,13 @@ flow(
     await sort();
     await page.driver.locator('tbody tr').first().focus();
     for (let index = 0; index < 5; index++) await page.driver.keyboard.press(String(1 + (index % 2)));
+    // What the core has not heard of yet is lost with the page.
+    await until('all five are saved', async () => {
+      const { jobs } = await core.call({ type: 'list_jobs' });
+      const asked = { type: 'get_job_rows', id: jobs[0].id, order: 'certainty', offset: 0, limit: 5 };
+      const { rows } = await core.call(asked);
+      return rows.every(({ correction }) => correction !== null);
+    });
     await page.driver.reload();
     await page.openPage('Ask many');
     await page.driver.getByRole('button', { name: /^Stones/ }).click();

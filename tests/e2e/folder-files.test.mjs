@@ -67,7 +67,7 @@ flow('chats of a folder begin with its files, which are read once', {}, async ({
   // Found by the name of a file.
   const { found } = await core.call({ type: 'search_messages', text: 'lease' });
   assert.deepEqual(
-    found.map(({ document }) => document),
+    found.map(({ document }) => document.document.name),
     ['lease.md', 'lease.md'],
   );
   assert.equal((await core.call({ type: 'delete_folder', id: folder.id })).type, 'done');
