@@ -17,6 +17,7 @@ use mlx_rs::{Array, Dtype as MlxDtype};
 use serde_json::Value;
 
 use crate::config::{PublishedMethod, QuantizationConfig};
+use crate::nn::bfloat16;
 use crate::weights::mlx_dtype;
 use crate::{LmError, ffi, text_part};
 
@@ -469,10 +470,8 @@ fn fp8(bytes: &[u8], columns: usize, scales: &[f32], [height, width]: [usize; 2]
     let mut rounded = Vec::with_capacity(2 * bytes.len());
     for (at, byte) in bytes.iter().enumerate() {
         let scale = scales[at / columns / height * across + at % columns / width];
-        let bits = (values[usize::from(*byte)] * scale).to_bits();
-        // To the nearest, of two the even one.
-        let upper = bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16;
-        rounded.extend((upper as u16).to_le_bytes());
+        let nearest = bfloat16(values[usize::from(*byte)] * scale);
+        rounded.extend(((nearest.to_bits() >> 16) as u16).to_le_bytes());
     }
     rounded
 }

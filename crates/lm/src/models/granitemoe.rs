@@ -3,7 +3,9 @@
 
 use serde::Deserialize;
 
-use super::decoder::{Decoder, ExpertForm, ExpertsKind, Family, Routing, Score, StoredExperts};
+use super::decoder::{
+    Decoder, ExpertForm, ExpertsKind, Family, Routing, Score, SharedExpertKind, StoredExperts,
+};
 use super::granite;
 use crate::LmError;
 use crate::config::check_experts;
@@ -24,24 +26,30 @@ impl Family for ModelArgs {
             ("num_local_experts", self.num_local_experts),
             ("num_experts_per_tok", self.num_experts_per_tok),
         )?;
-        decoder.experts = Some(ExpertsKind {
-            block: "block_sparse_moe",
-            count,
-            intermediate: decoder.mlp.intermediate,
-            routing: Routing {
-                in_float32: true,
-                ..Routing::of(Score::SoftmaxOfChosen, num_chosen)
-            },
-            form: ExpertForm {
-                router: "router.layer",
-                stored: StoredExperts::Linears,
-                ..ExpertForm::USUAL
-            },
-            shared: None,
-        });
-        decoder.layers.iter_mut().for_each(|layer| layer.has_experts = true);
+        set_experts(&mut decoder, (count, num_chosen), None);
         Ok(decoder)
     }
+}
+
+/// Gives each layer Granite's experts, of which so many are chosen, beside one that all tokens use.
+pub(super) fn set_experts(
+    decoder: &mut Decoder,
+    (count, num_chosen): (i32, i32),
+    shared: Option<SharedExpertKind>,
+) {
+    decoder.experts = Some(ExpertsKind {
+        block: "block_sparse_moe",
+        count,
+        intermediate: decoder.mlp.intermediate,
+        routing: Routing { in_float32: true, ..Routing::of(Score::SoftmaxOfChosen, num_chosen) },
+        form: ExpertForm {
+            router: "router.layer",
+            stored: StoredExperts::Linears,
+            ..ExpertForm::USUAL
+        },
+        shared,
+    });
+    decoder.layers.iter_mut().for_each(|layer| layer.has_experts = true);
 }
 
 #[cfg(test)]

@@ -4,10 +4,11 @@
 use serde::Deserialize;
 
 use super::decoder::{
-    Decoder, ExpertForm, ExpertsKind, Family, GateKind, Mamba2Sizes, Mixer, MlpInputs, Names,
-    RecurrentKind, Routing, Score, SharedExpertKind, StoredExperts,
+    Decoder, Family, GateKind, Mamba2Sizes, Mixer, MlpInputs, Names, RecurrentKind,
+    SharedExpertKind,
 };
 use super::granite;
+use super::granitemoe::set_experts;
 use crate::LmError;
 use crate::config::{Bound, Size, check_bounds, check_experts, check_range};
 
@@ -97,22 +98,8 @@ impl ModelArgs {
         )?;
         let shared = Size::new("shared_intermediate_size", 1, 1 << 20);
         let shared = shared.check(self.shared_intermediate_size.unwrap_or(0))?;
-        decoder.experts = Some(ExpertsKind {
-            block: "block_sparse_moe",
-            count,
-            intermediate: decoder.mlp.intermediate,
-            routing: Routing {
-                in_float32: true,
-                ..Routing::of(Score::SoftmaxOfChosen, num_chosen)
-            },
-            form: ExpertForm {
-                router: "router.layer",
-                stored: StoredExperts::Linears,
-                ..ExpertForm::USUAL
-            },
-            shared: Some(SharedExpertKind::linears_in_layer("shared_mlp", shared)),
-        });
-        decoder.layers.iter_mut().for_each(|layer| layer.has_experts = true);
+        let shared = SharedExpertKind::linears_in_layer("shared_mlp", shared);
+        set_experts(decoder, (count, num_chosen), Some(shared));
         Ok(())
     }
 }
