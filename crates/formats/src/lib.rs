@@ -13,6 +13,7 @@
 //!      │     ├── check_weight_files        all weight files of a model folder
 //!      │     └── cache_file::CacheFile     a prompt cache: one LayerState per layer
 //!      │           └── CacheFileMetadata   tokens, title, and the model that made it
+//!      ├── check_normalizer                of a tokenizer.json: tables that are followed unchecked
 //!      └──▶ gguf::GgufFile                 header checked
 //!            └── import_gguf               a model folder: config, weights, tokenizer
 //! ```
@@ -39,7 +40,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod base64;
 pub mod cache_file;
+mod charsmap;
 mod excerpt;
 mod file;
 pub mod gguf;
@@ -49,6 +52,8 @@ pub mod safetensors;
 #[cfg(any(test, feature = "test-files"))]
 pub mod test_files;
 
+pub use charsmap::check_normalizer;
+pub use excerpt::readable;
 pub use file::{FileError, MAX_CONFIG_BYTES, read_file};
 pub use locked_folder::make_locked_folder;
 pub use python_json::python_json;

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use cairn_chat::{ChatError, ChatTemplate, Encode, SpecialTokens};
-use cairn_formats::read_file;
+use cairn_formats::{check_normalizer, read_file};
 use tokenizers::Tokenizer as Inner;
 
 use crate::LmError;
@@ -42,6 +42,7 @@ impl Tokenizer {
             fields.remove("padding");
             fields.remove("truncation");
         }
+        check_normalizer(&json["normalizer"]).map_err(refuse)?;
         let inner =
             Inner::from_bytes(json.to_string()).map_err(|error| refuse(error.to_string()))?;
         let mut plain = inner.clone();

@@ -164,6 +164,17 @@ impl GgufFile {
         Ok(Some(integers))
     }
 
+    /// The array of bytes at `key`.
+    pub fn bytes(&self, key: &str) -> Result<Option<&[u8]>, GgufProblem> {
+        match self.values.get(key) {
+            None => Ok(None),
+            Some(Value::Array { element: kind::U8 | kind::I8, bytes, .. }) => {
+                Ok(Some(&self.header[bytes.clone()]))
+            }
+            Some(_) => Err(GgufProblem::WrongKind { key: key.into(), wanted: "an array of bytes" }),
+        }
+    }
+
     /// The array of booleans at `key`.
     pub fn flags(&self, key: &str) -> Result<Option<Vec<bool>>, GgufProblem> {
         match self.values.get(key) {

@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::GgufProblem;
 use super::tokenizer::{USER_DEFINED, unsupported};
+use crate::base64;
 
 /// ggml's numbers for kinds of tokens.
 const NORMAL: i64 = 1;
@@ -104,7 +105,7 @@ impl Pieces<'_> {
     }
 
     /// What `tokenizer.json` says of a unigram model. `charsmap` replaces characters first.
-    pub fn unigram(&self, charsmap: Option<Vec<u8>>) -> Result<Value, GgufProblem> {
+    pub fn unigram(&self, charsmap: Option<&[u8]>) -> Result<Value, GgufProblem> {
         let Some(unknown) = self.unknown_id() else {
             let key = "tokenizer.ggml.unknown_token_id".to_owned();
             return Err(GgufProblem::MissingKey { key });
@@ -114,7 +115,7 @@ impl Pieces<'_> {
         let replace = |pattern: Value, to: &str| json!({"type": "Replace", "pattern": pattern, "content": to});
         let mut normalizers = Vec::new();
         if let Some(bytes) = charsmap {
-            let map = base64(&bytes);
+            let map = base64::encode(bytes);
             normalizers.push(json!({"type": "Precompiled", "precompiled_charsmap": map}));
         }
         if self.removes_extra_spaces {
@@ -148,21 +149,6 @@ impl Pieces<'_> {
     }
 }
 
-/// RFC 4648's, with padding.
-fn base64(bytes: &[u8]) -> String {
-    const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
-    for part in bytes.chunks(3) {
-        let byte = |index: usize| u32::from(part.get(index).copied().unwrap_or(0));
-        let bits = byte(0) << 16 | byte(1) << 8 | byte(2);
-        for index in 0..4 {
-            let letter = LETTERS[(bits >> (18 - 6 * index) & 63) as usize];
-            text.push(if index <= part.len() { char::from(letter) } else { '=' });
-        }
-    }
-    text
-}
-
 #[cfg(test)]
 #[allow(clippy::unwrap_used)] // in a test a panic is the report
 mod tests {
@@ -171,6 +157,7 @@ mod tests {
     use super::super::GgufFile;
     use super::super::tokenizer::TokenizerFiles;
     use super::*;
+    use crate::charsmap::tests::replacing;
     use crate::test_files::gguf::{TestGguf, file_with};
 
     /// Control tokens, 256 bytes, and pieces with scores.
@@ -246,11 +233,10 @@ mod tests {
         // "▁a" and "ba" are likelier than "▁ab" and "a".
         check(&tokenizer, "aba", &["\u{2581}a", "ba", "</s>"], "aba");
         check(&tokenizer, "ab a", &["\u{2581}ab", "\u{2581}a", "</s>"], "ab a");
-        file.set_array("tokenizer.ggml.precompiled_charsmap", 0, 3, vec![1, 2, 3]);
-        let (_folder, path) = file_with(&file.bytes());
-        let files = TokenizerFiles::read(&GgufFile::open(&path).unwrap(), 1000, 128).unwrap();
-        let normalizer = &files.tokenizer["normalizer"]["normalizers"][0];
-        assert_eq!(normalizer["precompiled_charsmap"], "AQID");
+        let table = replacing(b'c', "a");
+        file.set_array("tokenizer.ggml.precompiled_charsmap", 0, table.len(), table);
+        let tokenizer = tokenizer_of(&file);
+        check(&tokenizer, "cbc", &["\u{2581}a", "ba", "</s>"], "aba");
     }
 
     /// Vocabularies that SentencePiece trained, and the ids that it gives (`gguf_pieces.py`).
@@ -287,17 +273,8 @@ mod tests {
     }
 
     #[test]
-    fn bytes_are_written_in_base64() {
-        for (bytes, expected) in
-            [("", ""), ("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("foobar", "Zm9vYmFy")]
-        {
-            assert_eq!(base64(bytes.as_bytes()), expected);
-        }
-    }
-
-    #[test]
     fn scores_and_pieces_have_limits() {
-        let refused = |change: fn(&mut TestGguf), expected: &str| {
+        let refused = |change: &dyn Fn(&mut TestGguf), expected: &str| {
             let mut file = sample("llama", PIECES);
             change(&mut file);
             let (_folder, path) = file_with(&file.bytes());
@@ -305,11 +282,22 @@ mod tests {
             let found = found.err().map_or("no refusal".into(), |error| error.to_string());
             assert!(found.contains(expected), "expected {expected:?}, found {found:?}");
         };
-        refused(|file| file.remove("tokenizer.ggml.scores"), "it has no tokenizer.ggml.scores");
+        refused(&|file| file.remove("tokenizer.ggml.scores"), "it has no tokenizer.ggml.scores");
         refused(
-            |file| file.set_array("tokenizer.ggml.scores", 6, 1, vec![0; 4]),
+            &|file| file.set_array("tokenizer.ggml.scores", 6, 1, vec![0; 4]),
             "tokenizer.ggml.scores is 1 entries",
         );
+        let charsmap = |kind: u32, count: usize, bytes: Vec<u8>| {
+            move |file: &mut TestGguf| {
+                file.set_text("tokenizer.ggml.model", "t5");
+                file.set_array("tokenizer.ggml.precompiled_charsmap", kind, count, bytes.clone());
+            }
+        };
+        refused(
+            &charsmap(0, 4, vec![0xff; 4]),
+            "tokenizer.ggml.precompiled_charsmap is \"a trie of another length than it says\"",
+        );
+        refused(&charsmap(5, 1, vec![0; 4]), "precompiled_charsmap is not an array of bytes");
         let endless = [("a".repeat(1025), 0.0_f32)];
         let pieces: Vec<(&str, f32)> = endless.iter().map(|(p, s)| (p.as_str(), *s)).collect();
         let (_folder, path) = file_with(&sample("llama", &pieces).bytes());

@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 use super::pieces::Pieces;
 use super::words::{Words, byte_level};
 use super::{GgufFile, GgufProblem};
+use crate::charsmap::check_charsmap;
 use crate::excerpt::excerpt;
 
 /// ggml's numbers for kinds of tokens: those that text never produces, and those that are matched
@@ -292,9 +293,13 @@ fn scores(gguf: &GgufFile, token_count: usize) -> Result<Vec<f64>, GgufProblem> 
 }
 
 /// SentencePiece's table of characters that are replaced.
-fn charsmap(gguf: &GgufFile) -> Result<Option<Vec<u8>>, GgufProblem> {
-    let bytes = gguf.integers("tokenizer.ggml.precompiled_charsmap")?;
-    Ok(bytes.map(|bytes| bytes.into_iter().map(|byte| byte as u8).collect()))
+fn charsmap(gguf: &GgufFile) -> Result<Option<&[u8]>, GgufProblem> {
+    const KEY: &str = "tokenizer.ggml.precompiled_charsmap";
+    let Some(bytes) = gguf.bytes(KEY)? else { return Ok(None) };
+    match check_charsmap(bytes) {
+        Ok(()) => Ok(Some(bytes)),
+        Err(found) => Err(unsupported(KEY, found, "tables as SentencePiece writes them")),
+    }
 }
 
 fn check_length(key: &str, found: usize, token_count: usize) -> Result<(), GgufProblem> {
