@@ -37,9 +37,20 @@ pub fn run_targets(seconds: u64, targets: &[String]) -> Result<()> {
     run(cargo()
         .args(["build", "--release", "--manifest-path", "fuzz/Cargo.toml", "--target", &host])
         .args(targets.iter().flat_map(|target| ["--bin", target]))
-        .env("RUSTFLAGS", COVERAGE.join(" "))
+        .env("RUSTFLAGS", flags())
         .env_remove("CARGO_TARGET_DIR"))?;
     targets.iter().try_for_each(|target| run_target(target, &host, seconds))
+}
+
+/// They replace those of `.cargo/config.toml`, so the place of a prebuilt MLX is said again.
+fn flags() -> String {
+    let library = root().join("target/mlx/wheel/mlx/lib");
+    let rpath = format!("-Clink-arg=-Wl,-rpath,{}", library.display());
+    COVERAGE
+        .into_iter()
+        .chain(library.is_dir().then_some(rpath.as_str()))
+        .collect::<Vec<_>>()
+        .join(" ")
 }
 
 fn run_target(target: &str, host: &str, seconds: u64) -> Result<()> {

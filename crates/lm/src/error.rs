@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use mlx_rs::error::{AsSliceError, Exception};
 
 use cairn_formats::safetensors::SafetensorsError;
-use cairn_formats::{FileError, read_file};
+use cairn_formats::{FileError, read_file, readable};
 
 /// The errors of this crate. Each displays as one sentence.
 #[derive(Debug, thiserror::Error)]
@@ -14,7 +14,7 @@ pub enum LmError {
     #[error("{0}; download or import the model again")]
     File(#[from] FileError),
     /// A JSON file is broken.
-    #[error("{path} is not valid: {source}; download or import the model again")]
+    #[error("{path} is not valid: {}; download or import the model again", readable(source))]
     Json {
         /// The file.
         path: PathBuf,
@@ -22,7 +22,7 @@ pub enum LmError {
         source: serde_json::Error,
     },
     /// A value in config.json is outside what makes sense.
-    #[error("config.json says {name} = {value}, but {allowed}")]
+    #[error("config.json says {name} = {}, but {allowed}", readable(value))]
     Config {
         /// The key in config.json.
         name: &'static str,
@@ -73,7 +73,8 @@ pub enum LmError {
     },
     /// No file implements this architecture.
     #[error(
-        "the architecture '{model_type}' is not supported; the nearest of the {count} that are is '{nearest}'"
+        "the architecture '{}' is not supported; the nearest of the {count} that are is '{nearest}'",
+        readable(model_type)
     )]
     UnknownModelType {
         /// config.json's `model_type`.
@@ -341,4 +342,21 @@ pub(crate) fn read_json<T: serde::de::DeserializeOwned>(
 ) -> Result<T, LmError> {
     serde_json::from_slice(&read_file(path, limit)?)
         .map_err(|source| LmError::Json { path: path.to_owned(), source })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_config_holds_is_repeated_as_one_readable_line() {
+        let (value, allowed) = ("M*\0\n-E".to_owned(), "it must not".to_owned());
+        let error = LmError::Config { name: "hybrid_override_pattern", value, allowed };
+        let expected = r"config.json says hybrid_override_pattern = M*\u{0}\n-E, but it must not";
+        assert_eq!(error.to_string(), expected);
+        let model_type = "a\u{7}".repeat(1000);
+        let error = LmError::UnknownModelType { model_type, nearest: "llama", count: 1 };
+        let text = error.to_string();
+        assert!(text.len() < 2000 && text.starts_with(r"the architecture 'a\u{7}a\u{7}"), "{text}");
+    }
 }
