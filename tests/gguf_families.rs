@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use cairn_formats::gguf::{
-    GgmlType, GgufImport, ImportedGguf, RoundTo, architecture_names, import_gguf,
+    GgmlType, GgufImport, ImportedGguf, RoundTo, RoundedWeights, architecture_names, import_gguf,
 };
 use cairn_formats::test_files::gguf::{TestGguf, TestTensor, as_f32};
 use cairn_lm::LoadOptions;
@@ -451,6 +451,7 @@ fn logits_of_both(ggml_type: GgmlType, round_to: RoundTo) -> (ImportedGguf, [Arr
     std::fs::create_dir(&dense).expect("a folder");
     let dense = import(&dequantized(&file), &dense, round_to).folder;
     let imported = import(&file, folder.path(), round_to);
+    assert_eq!(RoundedWeights::read(&imported.folder), imported.rounding.recorded());
     let both = [logits(&imported.folder, &TOKENS), logits(&dense, &TOKENS)];
     both.iter().for_each(|logits| logits.eval().expect("computes"));
     (imported, both)

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use cairn_app::App;
 use cairn_app::wire::{
     CacheFileLayout, CacheSource, ChatFileFormat, ChatsImported, Failure, FailureCode,
-    ImportPreview,
+    ImportPreview, ImportedModel,
 };
 use tauri::{State, WebviewWindow};
 use tauri_plugin_dialog::{DialogExt, FileDialogBuilder, FilePath};
@@ -166,7 +166,7 @@ pub async fn import_cache(
 }
 
 /// Imports the GGUF file or model folder at `path`, or else a file that the user chooses, and returns
-/// the model's name. None if the user cancelled.
+/// the model. None if the user cancelled.
 ///
 /// # Errors
 /// The failure to show.
@@ -175,7 +175,7 @@ pub async fn import_model(
     path: Option<PathBuf>,
     window: WebviewWindow,
     core: State<'_, Core>,
-) -> Result<Option<String>, Failure> {
+) -> Result<Option<ImportedModel>, Failure> {
     let app = app(&core)?;
     let path = match path {
         Some(path) => path,

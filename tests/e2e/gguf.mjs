@@ -2,16 +2,19 @@
 import { writeFile } from 'node:fs/promises';
 
 const HIDDEN = 32;
-const INNER = 64;
+const INNER = 256;
 const HEAD_DIM = 16;
 const KINDS = { u32: 4, i32: 5, f32: 6, text: 8, array: 9 };
 const ALIGNMENT = 32;
 /** Of a message it writes the text and a break of the line. */
 const TEMPLATE = '{% for message in messages %}{{ message.content }}\n{% endfor %}';
 
-/** Writes the file. */
-export async function writeGguf(path) {
-  await writeFile(path, Buffer.concat([...header(), ...tensors()]));
+/** Weights and bytes of a block of Q6_K, a type without an exact form in MLX. */
+const Q6K = { id: 14, weights: 256, bytes: 210 };
+
+/** Writes the file; `isRounded`: the weights of one of its tensors have no exact form in MLX. */
+export async function writeGguf(path, { isRounded = false } = {}) {
+  await writeFile(path, Buffer.concat([...header(isRounded), ...tensors(isRounded)]));
 }
 
 /** Name and shape of each tensor, in rows and columns. */
@@ -30,6 +33,8 @@ function shapes() {
     ['output_norm', [HIDDEN]],
   ];
 }
+
+const ROUNDED = 'blk.0.ffn_down';
 
 const size = (shape) => shape.reduce((product, count) => product * count, 1);
 
@@ -66,26 +71,45 @@ function keys() {
 }
 
 /** Preamble, keys, and where each tensor lies; then zeros up to the first one. */
-function header() {
+function header(isRounded) {
+  const isBlocks = (name) => isRounded && name === ROUNDED;
   const parts = [Buffer.from('GGUF'), u32(3), u64(shapes().length), u64(keys().length)];
   for (const [key, kind, value] of keys()) parts.push(text(key), u32(KINDS[kind]), value);
   let offset = 0;
   for (const [name, shape] of shapes()) {
-    parts.push(text(`${name}.weight`), u32(shape.length), ...shape.toReversed().map(u64), u32(0), u64(offset));
-    offset += aligned(4 * size(shape));
+    parts.push(
+      text(`${name}.weight`),
+      u32(shape.length),
+      ...shape.toReversed().map(u64),
+      u32(isBlocks(name) ? Q6K.id : 0),
+      u64(offset),
+    );
+    offset += aligned(isBlocks(name) ? blocks(shape).length : 4 * size(shape));
   }
   const length = Buffer.concat(parts).length;
   return [...parts, Buffer.alloc(aligned(length) - length)];
 }
 
-function tensors() {
+function tensors(isRounded) {
   return shapes().map(([name, shape], tensor) => {
     // A norm's weights are near one, all others near zero.
     const base = name.endsWith('norm') ? 1 : 0;
     const values = Array.from({ length: size(shape) }, (_, index) => base + Math.sin(index * 12.9898 + tensor) / 4);
-    const bytes = f32(values);
+    const bytes = isRounded && name === ROUNDED ? blocks(shape) : f32(values);
     return Buffer.concat([bytes, Buffer.alloc(aligned(bytes.length) - bytes.length)]);
   });
+}
+
+/** Blocks of Q6_K: lower and upper bits of the numbers, scales that differ, and the scale of those, a half of 2⁻¹². */
+function blocks(shape) {
+  return Buffer.concat(
+    Array.from({ length: size(shape) / Q6K.weights }, (_, block) => {
+      const bytes = Buffer.from(Uint8Array.from({ length: Q6K.bytes }, (_, index) => block * 89 + index * 37));
+      for (let group = 0; group < 16; group++) bytes[192 + group] = 1 + (group % 5);
+      bytes.writeUInt16LE(0x0c00, 208);
+      return bytes;
+    }),
+  );
 }
 
 /** The letters that byte-level BPE writes bytes as, then merged ones and two control tokens. */

@@ -54,6 +54,20 @@ flow(
   },
 );
 
+flow('what an import has rounded is said, and stays with the model', { models: [] }, async ({ home, page }) => {
+  const file = join(home.folder, 'Rounded.gguf');
+  await writeGguf(file, { isRounded: true });
+  await page.driver.getByRole('heading', { name: 'Choose a model to start' }).waitFor();
+  await page.drop(file);
+  const words = /1 tensor had to be rounded: the weights differ from the file’s by [\d.]+% on average\./;
+  await page.shows(words);
+  await isReady(page);
+  await page.openPage('Models');
+  const row = page.driver.getByRole('listitem').filter({ has: page.driver.getByRole('heading', { name: 'Rounded' }) });
+  await row.getByRole('button', { expanded: false }).first().click();
+  await row.getByText(words).waitFor();
+});
+
 flow('a folder that is dropped on a page of a browser is explained', {}, async ({ home, page }) => {
   const folder = join(home.folder, 'mine');
   await cp(tinyModel, folder, { recursive: true });

@@ -66,6 +66,8 @@ pub fn typescript() -> String {
         declaration::<wire::ModelProblem>(&config),
         declaration::<wire::ModelProblemKind>(&config),
         declaration::<wire::ModelFacts>(&config),
+        declaration::<wire::ImportedModel>(&config),
+        declaration::<wire::RoundedWeights>(&config),
         declaration::<wire::MemoryNeed>(&config),
         declaration::<wire::Fit>(&config),
         declaration::<wire::LoadedModel>(&config),

@@ -5,7 +5,8 @@ use cairn_engine::{
     AnswerToken, EngineError, KvCacheOptions, KvQuantization, LoadProgress, LoadedModelStatus,
     PromptFileLayout, PromptKind, Speculation,
 };
-use cairn_hub::{DownloadError, HubError, ModelFolder, ModelSource};
+use cairn_formats::gguf::RoundedWeights;
+use cairn_hub::{DownloadError, HubError, ImportedModel, ModelFolder, ModelSource};
 use cairn_prompt_cache::{ChunkKind, ChunkProblem, KvFormat, LossReason, Miss, MissReason};
 use cairn_store::{DocumentKind, MessageStatus, NamedCacheKind, StoreError};
 
@@ -169,6 +170,18 @@ pub(crate) fn model(folder: ModelFolder) -> wire::Model {
         facts: None,
         is_being_checked: false,
     }
+}
+
+pub(crate) fn imported_model(model: ImportedModel) -> wire::ImportedModel {
+    // Imported models come first in the list, so its folder's name is its own.
+    let name = model.folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    wire::ImportedModel { name, rounded_weights: model.rounded_weights.map(rounded_weights) }
+}
+
+pub(crate) fn rounded_weights(rounded: RoundedWeights) -> wire::RoundedWeights {
+    let RoundedWeights { num_tensors, relative_error } = rounded;
+    let num_tensors = u32::try_from(num_tensors).unwrap_or(u32::MAX);
+    wire::RoundedWeights { num_tensors, relative_error }
 }
 
 pub(crate) fn conversation(

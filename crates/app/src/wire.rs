@@ -461,8 +461,8 @@ pub enum Reply {
     },
     /// The answer of `POST /api/models/import`.
     ModelImported {
-        /// The model's name in the list; none: the import was cancelled.
-        name: Option<String>,
+        /// None: the import was cancelled.
+        model: Option<ImportedModel>,
     },
     FoundModels {
         models: Vec<FoundModel>,

@@ -5,7 +5,7 @@ use std::io::{self, Read, Write};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-use cairn_formats::gguf::{self, GgufError, GgufImport, import_gguf};
+use cairn_formats::gguf::{self, GgufError, GgufImport, ImportedGguf, RoundedWeights, import_gguf};
 use cairn_formats::make_locked_folder;
 use uuid::Uuid;
 
@@ -17,6 +17,15 @@ const COPY_BYTES: usize = 1 << 20;
 /// Precedes the UUID in the name of a folder that a model is being copied to.
 pub(crate) const PARTIAL_PREFIX: &str = ".importing-";
 
+/// A model that was imported.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ImportedModel {
+    /// Its folder.
+    pub folder: PathBuf,
+    /// By how much weights were changed; none: they are the source's.
+    pub rounded_weights: Option<RoundedWeights>,
+}
+
 impl ModelFolders {
     /// Imports what a person chose: a GGUF file, which is converted, or a model's folder. The model
     /// is named like the file, `file_name` for one that has another name on the disk.
@@ -25,9 +34,10 @@ impl ModelFolders {
         source: &Path,
         file_name: &str,
         on_progress: &mut dyn FnMut(u64, u64) -> ControlFlow<()>,
-    ) -> Result<PathBuf, HubError> {
+    ) -> Result<ImportedModel, HubError> {
         if source.is_dir() {
-            return self.import_folder(source, None, on_progress);
+            let folder = self.import_folder(source, None, on_progress)?;
+            return Ok(ImportedModel { folder, rounded_weights: None });
         }
         let is_gguf = |(_, extension): &(&str, &str)| extension.eq_ignore_ascii_case("gguf");
         let Some((name, _)) = file_name.rsplit_once('.').filter(is_gguf) else {
@@ -45,7 +55,9 @@ impl ModelFolders {
                 Err(HubError::Gguf { reason: format!("{file_name} cannot be imported: {problem}") })
             }
             Err(error) => Err(HubError::Gguf { reason: error.to_string() }),
-            Ok(imported) => Ok(imported.folder),
+            Ok(ImportedGguf { folder, rounding }) => {
+                Ok(ImportedModel { folder, rounded_weights: rounding.recorded() })
+            }
         }
     }
 

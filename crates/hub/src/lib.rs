@@ -76,5 +76,6 @@ pub use hub_api::{
     Commit, ContentHash, DEFAULT_ENDPOINT, DownloadError, FoundModel, Hub, HubLimits, HubOptions,
     ModelPage, RepoFile, RepoId, Revision, SearchQuery, Token, origin,
 };
+pub use import_folder::ImportedModel;
 pub use model_folders::{ModelFolder, ModelFolders, ModelProblem, ModelProblemKind, ModelSource};
 pub use revisions::{DownloadedCommit, OldRevisions};

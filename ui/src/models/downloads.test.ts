@@ -2,6 +2,7 @@
 import { expect, test } from 'vitest';
 import { App } from '../app.svelte';
 import { CallError } from '../platform/platform';
+import type { ImportedModel } from '../platform/wire';
 import { FakeClock } from '../testing/clock';
 import { bootstrap, download, FakePlatform, gate, model, problem, recommended, settle, status } from '../testing/fake';
 
@@ -189,16 +190,18 @@ test('a window that is opened during an import shows it, and its own one ends wi
   const running = { file_name: 'a.gguf', bytes: 5, total_bytes: 10 };
   const { act, app, platform, toasts } = await start({ model_import: running });
   expect(app.modelImport.current).toEqual(running);
-  const imported = gate<string | null>();
+  const imported = gate<ImportedModel | null>();
   platform.chooseModelFile = () => imported.promise;
   const done = app.modelImport.choose();
   platform.emit({ type: 'model_import', import: { ...running, bytes: 10 } });
   platform.emit({ type: 'model_import', import: null });
   platform.emit({ type: 'models', models: [model('owner/model'), model('a')] });
-  imported.open('a');
+  imported.open({ name: 'a', rounded_weights: { num_tensors: 30, relative_error: 0.0034 } });
   await done;
-  expect(toasts()).toEqual(['Imported “a.gguf”.']);
-  act('Imported “a.gguf”.');
+  const words =
+    'Imported “a.gguf”. 30 tensors had to be rounded: the weights differ from the file’s by 0.34% on average.';
+  expect(toasts()).toEqual([words]);
+  act(words);
   await settle();
   expect(platform.asked).toContainEqual({ type: 'load_model', name: 'a' });
 });
@@ -207,7 +210,7 @@ test('a dropped file is named although the core has said nothing of it yet', asy
   const { app, platform, toasts } = await start();
   platform.emit({ type: 'model_import', import: { file_name: 'other.gguf', bytes: 10, total_bytes: 10 } });
   platform.emit({ type: 'model_import', import: null });
-  platform.importModel = async () => 'b';
+  platform.importModel = async () => ({ name: 'b', rounded_weights: null });
   void app.dropFiles([new File(['GGUF'], 'b.gguf')], null);
   await settle();
   expect(toasts()).toContain('Imported “b.gguf”.');

@@ -1,6 +1,6 @@
 // Imports of GGUF files and model folders into Cairn's own folder.
 import { sentenceOf, type Platform } from '../platform/platform';
-import type { ModelImport } from '../platform/wire';
+import type { ImportedModel, ModelImport } from '../platform/wire';
 import { strings } from '../text';
 import type { Toasts } from '../ui/toasts.svelte';
 
@@ -85,7 +85,7 @@ export class ModelImportStore {
   }
 
   /** Follows an import that the shell has begun with what was dropped on its window. */
-  async dropped(imported: Promise<string | null>): Promise<void> {
+  async dropped(imported: Promise<ImportedModel | null>): Promise<void> {
     await this.#take(imported);
   }
 
@@ -99,22 +99,24 @@ export class ModelImportStore {
     }
   }
 
-  /** Only the window that has begun an import knows the model's name. */
-  #finish(name: string): void {
+  /** Only the window that has begun an import knows the model's name, and what was lost. */
+  #finish({ name, rounded_weights: rounded }: ImportedModel): void {
     const { onDone, startChatting, toasts } = this.#options;
-    toasts.show('info', strings.models.import.done(this.#lastName || name), {
+    const words = strings.models.import;
+    const loss = rounded ? ` ${words.rounded(rounded.num_tensors, rounded.relative_error)}` : '';
+    toasts.show('info', words.done(this.#lastName || name) + loss, {
       milliseconds: OFFER_MS,
       action: { label: strings.models.startChatting, run: () => startChatting(name) },
     });
     onDone();
   }
 
-  async #take(done: Promise<string | null>): Promise<void> {
+  async #take(done: Promise<ImportedModel | null>): Promise<void> {
     this.#isCancelled = false;
     this.#numOwn++;
     try {
-      const name = await done;
-      if (name !== null) this.#finish(name);
+      const model = await done;
+      if (model !== null) this.#finish(model);
     } catch (error) {
       if (!this.#isCancelled) this.#options.toasts.show('error', sentenceOf(error));
     } finally {

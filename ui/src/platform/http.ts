@@ -9,6 +9,7 @@ import type {
   ChatsImported,
   Command,
   Event,
+  ImportedModel,
   ImportPreview,
   Reply,
 } from './wire';
@@ -123,10 +124,10 @@ export class HttpPlatform implements Platform {
     }
   }
 
-  async importModel(file: File, signal: AbortSignal): Promise<string | null> {
+  async importModel(file: File, signal: AbortSignal): Promise<ImportedModel | null> {
     try {
       const reply = await replyOf(await asked(this.#send('/api/models/import', upload(file, signal))));
-      return reply.type === 'model_imported' ? reply.name : null;
+      return reply.type === 'model_imported' ? reply.model : null;
     } catch (error) {
       if (signal.aborted) return null;
       throw error;

@@ -9,6 +9,7 @@ import type {
   Command,
   Event,
   FailureCode,
+  ImportedModel,
   ImportPreview,
   Reply,
 } from './wire';
@@ -27,7 +28,7 @@ export interface ImportOptions {
 /** What was dropped on the window: a prompt cache to look into, a model or chats that are being imported, or documents. */
 export type Dropped =
   | { type: 'cache'; preview: Promise<ImportPreview> }
-  | { type: 'model'; imported: Promise<string | null> }
+  | { type: 'model'; imported: Promise<ImportedModel | null> }
   | { type: 'chats'; name: string; imported: Promise<ChatsImported | null> }
   | { type: 'documents'; dropped: Promise<Drop> };
 
@@ -75,12 +76,12 @@ export interface Platform {
   importCache(file?: File, options?: ImportOptions): Promise<ImportPreview | null>;
   /** Calls back when files are dropped on the window; only on platforms that do not tell the page itself. `onHover`: files are dragged over it. */
   onFileDrop?(run: (dropped: Dropped) => void, onHover: (isOver: boolean) => void): () => void;
-  /** Asks for a GGUF file or a model folder and imports it: the model's name; null: the user cancelled. Progress comes as events. Rejects with a {@link CallError}. */
-  chooseModelFile?(): Promise<string | null>;
+  /** Asks for a GGUF file or a model folder and imports it: the model; null: the user cancelled. Progress comes as events. Rejects with a {@link CallError}. */
+  chooseModelFile?(): Promise<ImportedModel | null>;
   /** Asks for a folder; null: the user cancelled. */
   chooseFolder?(): Promise<string | null>;
-  /** Sends a GGUF file to the core, which imports it: the model's name; null: it was cancelled. Rejects with a {@link CallError}, unless `signal` stopped it. */
-  importModel?(file: File, signal: AbortSignal): Promise<string | null>;
+  /** Sends a GGUF file to the core, which imports it: the model; null: it was cancelled. Rejects with a {@link CallError}, unless `signal` stopped it. */
+  importModel?(file: File, signal: AbortSignal): Promise<ImportedModel | null>;
 }
 
 /** A command that did not work; `message` is a sentence to show. `unreachable`: the core never answered. */

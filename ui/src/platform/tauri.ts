@@ -23,6 +23,7 @@ import type {
   Event,
   Failure,
   Frame,
+  ImportedModel,
   ImportPreview,
   Reply,
 } from './wire';
@@ -113,7 +114,7 @@ export class TauriPlatform implements Platform {
     return (await ask<ListedFile[]>('choose_documents', {})).map(ofListed);
   }
 
-  chooseModelFile(): Promise<string | null> {
+  chooseModelFile(): Promise<ImportedModel | null> {
     return ask('import_model', {});
   }
 

@@ -171,9 +171,9 @@ secret: string, }
 memory_bytes: number, }
   | { "type": "model_imported",
 /**
- * The model's name in the list; none: the import was cancelled.
+ * None: the import was cancelled.
  */
-name: string | null, }
+model: ImportedModel | null, }
   | { "type": "found_models", models: Array<FoundModel>, }
   | { "type": "hub_model", model: HubModel, }
   | { "type": "model_facts",
@@ -895,7 +895,38 @@ quantization_bits: number | null,
 /**
  * The most tokens of one conversation.
  */
-context_length: number, memory: MemoryNeed, };
+context_length: number, memory: MemoryNeed,
+/**
+ * How far its weights are from those of the file that it was imported from; none: they are the
+ * same, or it was not imported.
+ */
+rounded_weights: RoundedWeights | null, };
+
+/**
+ * A model that was imported.
+ */
+export type ImportedModel = {
+/**
+ * Its name in the list.
+ */
+name: string,
+/**
+ * None: its weights are those of the file.
+ */
+rounded_weights: RoundedWeights | null, };
+
+/**
+ * Weights of types that have no exact form here, so that an import rounded them.
+ */
+export type RoundedWeights = {
+/**
+ * How many tensors were rounded.
+ */
+num_tensors: number,
+/**
+ * The root mean square of the changes, as a share of that of the weights.
+ */
+relative_error: number, };
 
 /**
  * What a model takes in memory with a conversation, and whether this machine has it.

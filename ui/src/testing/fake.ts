@@ -331,7 +331,14 @@ export function memory(change: Partial<MemoryNeed> = {}): MemoryNeed {
 }
 
 export function facts(change: Partial<ModelFacts> = {}): ModelFacts {
-  return { parameters: 4.02e9, quantization_bits: 4, context_length: 32768, memory: memory(), ...change };
+  return {
+    parameters: 4.02e9,
+    quantization_bits: 4,
+    context_length: 32768,
+    memory: memory(),
+    rounded_weights: null,
+    ...change,
+  };
 }
 
 export function model(name: string, change: Partial<Model> = {}): Model {

@@ -11,6 +11,7 @@ export class Formats {
   readonly #oneDecimal: Intl.NumberFormat;
   readonly #fixedDecimal: Intl.NumberFormat;
   readonly #percent: Intl.NumberFormat;
+  readonly #smallPercent: Intl.NumberFormat;
   readonly #pluralRules: Intl.PluralRules;
   readonly #list: Intl.ListFormat;
   readonly #relative: Intl.RelativeTimeFormat;
@@ -30,6 +31,7 @@ export class Formats {
     this.#oneDecimal = new Intl.NumberFormat(locale, { maximumFractionDigits: 1 });
     this.#fixedDecimal = new Intl.NumberFormat(locale, { minimumFractionDigits: 1, maximumFractionDigits: 1 });
     this.#percent = new Intl.NumberFormat(locale, { style: 'percent' });
+    this.#smallPercent = new Intl.NumberFormat(locale, { style: 'percent', maximumSignificantDigits: 2 });
     this.#pluralRules = new Intl.PluralRules(locale);
     this.#list = new Intl.ListFormat(locale);
     this.#relative = new Intl.RelativeTimeFormat(locale);
@@ -101,6 +103,9 @@ export class Formats {
   /** A share of 1. Only all of it is 100 %, and only nothing is 0 %. */
   share = (share: number): string =>
     this.#percent.format(share <= 0 ? 0 : share >= 1 ? 1 : Math.min(0.99, Math.max(0.01, share)));
+
+  /** A share of 1 that may be a small part of a percent: two figures of it. */
+  smallShare = (share: number): string => this.#smallPercent.format(share);
 
   date = (milliseconds: number): string => this.#date.format(milliseconds);
 

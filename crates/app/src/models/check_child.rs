@@ -7,10 +7,11 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use cairn_engine::{ModelMemory, ProblemKind, check_model};
+use cairn_formats::gguf;
 use serde::{Deserialize, Serialize};
 
-use crate::platform;
-use crate::wire::{Fit, MemoryNeed, ModelFacts, ModelProblem, ModelProblemKind};
+use crate::wire::{Fit, MemoryNeed, ModelFacts, ModelProblem, ModelProblemKind, RoundedWeights};
+use crate::{convert, platform};
 
 /// The arguments before the folder.
 pub(super) const ARGUMENTS: [&str; 3] = ["models", "check", "--json"];
@@ -75,6 +76,9 @@ pub struct CheckedFacts {
     pub context_tokens: u32,
     pub kv_bytes: u64,
     pub total_bytes: u64,
+    /// Not in what earlier versions wrote.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rounded_weights: Option<RoundedWeights>,
 }
 
 /// The line of JSON.
@@ -93,7 +97,10 @@ impl ModelVerdict {
     /// Checks the model in `folder` in this process.
     pub fn of(folder: &Path) -> ModelVerdict {
         match check_model(folder) {
-            Ok(check) => ModelVerdict::Usable(CheckedFacts::of(&check.memory)),
+            Ok(check) => ModelVerdict::Usable(CheckedFacts {
+                rounded_weights: gguf::RoundedWeights::read(folder).map(convert::rounded_weights),
+                ..CheckedFacts::of(&check.memory)
+            }),
             Err(error) => {
                 let (kind, detail) = error.as_model_problem();
                 let kind = match kind {
@@ -161,6 +168,7 @@ impl CheckedFacts {
             context_tokens: small(context),
             kv_bytes: memory.kv_bytes(context),
             total_bytes: memory.peak_bytes(context, 1, PREFILL_STEP_SIZE),
+            rounded_weights: None,
         }
     }
 
@@ -178,6 +186,7 @@ impl CheckedFacts {
                 budget_bytes,
                 fit: fit(self.total_bytes, budget_bytes),
             },
+            rounded_weights: self.rounded_weights,
         }
     }
 }
@@ -225,11 +234,16 @@ mod tests {
             context_tokens: 8192,
             kv_bytes: 939_524_096,
             total_bytes: 1_500_000_000,
+            rounded_weights: None,
         };
         let problem = |kind| ModelProblem { kind, detail: "tokenizer.json is missing".to_owned() };
         for verdict in [
             ModelVerdict::Usable(facts.clone()),
-            ModelVerdict::Usable(CheckedFacts { quantization_bits: None, ..facts }),
+            ModelVerdict::Usable(CheckedFacts {
+                quantization_bits: None,
+                rounded_weights: Some(RoundedWeights { num_tensors: 30, relative_error: 0.003 }),
+                ..facts
+            }),
             ModelVerdict::Problem(problem(ModelProblemKind::Incomplete)),
             ModelVerdict::Problem(problem(ModelProblemKind::Unsupported)),
             ModelVerdict::Problem(problem(ModelProblemKind::Broken)),

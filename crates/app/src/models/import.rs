@@ -6,13 +6,14 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use cairn_hub::HubError;
+use cairn_hub::{HubError, ImportedModel};
 use tokio_util::sync::CancellationToken;
 
 use super::catalog;
 use crate::app::App;
 use crate::cache::{OwnFile, Upload};
-use crate::wire::{Event, Failure, FailureCode, ModelImport};
+use crate::convert;
+use crate::wire::{self, Event, Failure, FailureCode, ModelImport};
 
 /// Progress is sent this often.
 const EVENT_INTERVAL: Duration = Duration::from_millis(250);
@@ -75,11 +76,14 @@ struct Source {
 }
 
 impl App {
-    /// Imports a `.gguf` file or a model folder of this machine, lists the model, and returns its
-    /// name. Progress comes as [`Event::ModelImport`], the last of it whole once the model is in its
+    /// Imports a `.gguf` file or a model folder of this machine, lists the model, and returns
+    /// it. Progress comes as [`Event::ModelImport`], the last of it whole once the model is in its
     /// place; `CancelModelImport` ends the import, and so does a caller who stops waiting. Then nothing
-    /// of it is left, and there is no name.
-    pub async fn import_model(self: &Arc<Self>, path: PathBuf) -> Result<Option<String>, Failure> {
+    /// of it is left, and none is returned.
+    pub async fn import_model(
+        self: &Arc<Self>,
+        path: PathBuf,
+    ) -> Result<Option<wire::ImportedModel>, Failure> {
         let name = path.file_name().unwrap_or(path.as_os_str());
         let file_name = name.to_string_lossy().into_owned();
         self.import_from(Source { path, file_name, _own_file: None }).await
@@ -90,7 +94,7 @@ impl App {
         self: &Arc<Self>,
         upload: Upload,
         file_name: &str,
-    ) -> Result<Option<String>, Failure> {
+    ) -> Result<Option<wire::ImportedModel>, Failure> {
         let own_file = upload.finish().await?;
         let (path, file_name) = (own_file.path().to_owned(), file_name.to_owned());
         self.import_from(Source { path, file_name, _own_file: Some(own_file) }).await
@@ -98,7 +102,10 @@ impl App {
 
     /// In a task that continues if the caller goes away: another import can begin only when this one
     /// has ended.
-    async fn import_from(self: &Arc<Self>, source: Source) -> Result<Option<String>, Failure> {
+    async fn import_from(
+        self: &Arc<Self>,
+        source: Source,
+    ) -> Result<Option<wire::ImportedModel>, Failure> {
         let Some(cancelled) = self.importing.begin(&source.file_name) else {
             return Err(Failure::invalid(
                 "Another model is being imported: wait, or cancel that import.",
@@ -117,20 +124,17 @@ impl App {
         match import.await {
             // Whoever cancels it knows.
             Ok(Some(Err(HubError::Cancelled))) => Ok(None),
-            // Imported models come first in the list, so its folder's name is its own.
-            Ok(Some(folder)) => {
-                Ok(folder?.file_name().map(|name| name.to_string_lossy().into_owned()))
-            }
+            Ok(Some(imported)) => Ok(Some(convert::imported_model(imported?))),
             Ok(None) | Err(_) => Err(Failure::new(FailureCode::Engine, message)),
         }
     }
 
-    /// Imports, sends how far it is, and returns the model's folder; none if that panicked.
+    /// Imports, sends how far it is, and returns the model; none if that panicked.
     async fn import_until(
         self: &Arc<Self>,
         source: Source,
         cancelled: &CancellationToken,
-    ) -> Option<Result<PathBuf, HubError>> {
+    ) -> Option<Result<ImportedModel, HubError>> {
         let (app, cancelled) = (self.clone(), cancelled.clone());
         let import = move || {
             let (mut sent_at, mut whole) = (None::<Instant>, 0);
@@ -152,10 +156,10 @@ impl App {
                     false => ControlFlow::Continue(()),
                 }
             };
-            let folder =
+            let imported =
                 app.model_folders.import(&source.path, &source.file_name, &mut on_progress)?;
             send(whole, whole);
-            Ok(folder)
+            Ok(imported)
         };
         self.blocking(import).await
     }

@@ -76,6 +76,27 @@ pub struct ModelFacts {
     /// The most tokens of one conversation.
     pub context_length: u32,
     pub memory: MemoryNeed,
+    /// How far its weights are from those of the file that it was imported from; none: they are the
+    /// same, or it was not imported.
+    pub rounded_weights: Option<RoundedWeights>,
+}
+
+/// A model that was imported.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, TS)]
+pub struct ImportedModel {
+    /// Its name in the list.
+    pub name: String,
+    /// None: its weights are those of the file.
+    pub rounded_weights: Option<RoundedWeights>,
+}
+
+/// Weights of types that have no exact form here, so that an import rounded them.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, TS)]
+pub struct RoundedWeights {
+    /// How many tensors were rounded.
+    pub num_tensors: u32,
+    /// The root mean square of the changes, as a share of that of the weights.
+    pub relative_error: f64,
 }
 
 /// What a model takes in memory with a conversation, and whether this machine has it.

@@ -317,7 +317,10 @@ async fn a_folder_is_imported_with_progress_and_other_files_are_refused() {
     let mut events = app.subscribe();
     let model = home.path().join("a-copy");
     cairn_tiny_models::copy_tiny_model("llama/tiny-chat", &model).unwrap();
-    assert_eq!(app.import_model(model).await.unwrap().as_deref(), Some("a-copy"));
+    assert_eq!(
+        app.import_model(model).await.unwrap().map(|model| model.name).as_deref(),
+        Some("a-copy")
+    );
     let mut was_shown = false;
     loop {
         match next(&mut events).await {

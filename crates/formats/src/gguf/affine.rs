@@ -5,6 +5,12 @@
 //! many: those are packed anew, with scales and biases in f32, and every weight stays the same. Types
 //! whose groups have 16 weights have no such form: they are rounded, and [`Rounding`] says by how much.
 
+use std::fs;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
 use super::blocks::{Block, MAX_WEIGHTS, f16_to_f32, grouping};
 use super::tensors::GgmlType;
 
@@ -108,7 +114,35 @@ pub struct Rounding {
     squared_errors: f64,
 }
 
+/// A [`Rounding`] as an imported model's `config.json` keeps it, in the key [`RoundedWeights::KEY`].
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct RoundedWeights {
+    /// How many tensors were rounded.
+    pub num_tensors: usize,
+    /// See [`Rounding::relative_error`].
+    pub relative_error: f64,
+}
+
+impl RoundedWeights {
+    /// The key of `config.json`. Other programs skip what they do not know.
+    pub const KEY: &str = "cairn_rounded_weights";
+
+    /// What the `config.json` in a model's folder says; none of a model whose weights are the file's,
+    /// and of one that another program made.
+    pub fn read(folder: &Path) -> Option<RoundedWeights> {
+        let config = fs::read(folder.join("config.json")).ok()?;
+        let config: Value = serde_json::from_slice(&config).ok()?;
+        RoundedWeights::deserialize(config.get(RoundedWeights::KEY)?).ok()
+    }
+}
+
 impl Rounding {
+    /// What to keep of it; none if no tensor was rounded.
+    pub fn recorded(&self) -> Option<RoundedWeights> {
+        let (num_tensors, relative_error) = (self.num_tensors, self.relative_error());
+        (num_tensors > 0).then_some(RoundedWeights { num_tensors, relative_error })
+    }
+
     /// The root mean square of the changes, as a share of that of the weights.
     pub fn relative_error(&self) -> f64 {
         if self.squares > 0.0 { (self.squared_errors / self.squares).sqrt() } else { 0.0 }

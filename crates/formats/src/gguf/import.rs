@@ -16,8 +16,8 @@ use serde_json::{Map, Value, json};
 use tempfile::TempDir;
 
 use super::affine::{
-    Form, GROUP_SIZE, NotFinite, RoundTo, Rounding, all_finite, less_one, round_to_affine,
-    round_to_bfloat16, to_affine, unpermute_heads,
+    Form, GROUP_SIZE, NotFinite, RoundTo, RoundedWeights, Rounding, all_finite, less_one,
+    round_to_affine, round_to_bfloat16, to_affine, unpermute_heads,
 };
 use super::model::{Change, Model, PlannedTensor};
 use super::tokenizer::TokenizerFiles;
@@ -76,8 +76,12 @@ pub fn import_gguf(
         make_locked_folder(|| partial_folder(models_dir)).map_err(at(models_dir))?;
     let path = folder.path().join("model.safetensors");
     let rounding = write_weights(&gguf, &model.tensors, &path, progress)?;
+    let mut config = model.config(&tokenizer.special);
+    if let Some(rounded) = rounding.recorded() {
+        config[RoundedWeights::KEY] = json!(rounded);
+    }
     for (file, contents) in [
-        ("config.json", model.config(&tokenizer.special)),
+        ("config.json", config),
         ("generation_config.json", tokenizer.generation_config),
         ("tokenizer_config.json", tokenizer.tokenizer_config),
         ("tokenizer.json", tokenizer.tokenizer),

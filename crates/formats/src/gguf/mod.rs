@@ -33,7 +33,7 @@ mod tokenizer;
 mod values;
 mod words;
 
-pub use affine::{RoundTo, Rounding};
+pub use affine::{RoundTo, RoundedWeights, Rounding};
 pub use architectures::architecture_names;
 #[cfg(any(test, feature = "test-files"))]
 pub(crate) use blocks::weights;

@@ -65,6 +65,8 @@ export const models: Catalogue['models'] = {
     importing: 'Wird importiert',
     notHere: 'Modelle können nur in der App importiert werden.',
     oneAtATime: 'Ein anderes Modell wird gerade importiert: warte oder brich diesen Import ab.',
+    rounded: (count, error) =>
+      `${f.plural(count, 'Tensor musste', 'Tensoren mussten')} gerundet werden: die Gewichte weichen von denen der Datei im Mittel um ${f.smallShare(error)} ab.`,
   },
   label: 'Modelle',
   load: 'Laden',

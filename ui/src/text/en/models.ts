@@ -58,6 +58,8 @@ export const models = {
     importing: 'Importing',
     notHere: 'Models can be imported in the app only.',
     oneAtATime: 'Another model is being imported: wait, or cancel that import.',
+    rounded: (count: number, error: number) =>
+      `${f.plural(count, 'tensor', 'tensors')} had to be rounded: the weights differ from the file’s by ${f.smallShare(error)} on average.`,
   },
   label: 'Models',
   load: 'Load',
