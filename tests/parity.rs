@@ -14,7 +14,8 @@ use cairn_lm::cache::LayerCache;
 use cairn_lm::models::{Model, SUPPORTED};
 use cairn_lm::{GenerateOptions, LoadOptions, Sampler, generate_step};
 use cairn_tests::{copy_tiny_model, goldens, tiny_model, tiny_models};
-use mlx_rs::Array;
+use mlx_rs::ops::indexing::{self, IndexOp};
+use mlx_rs::{Array, ops};
 use serde_json::{Value, json};
 
 /// f32 on both sides; different BLAS kernels move tiny models by 1e-5, a wrong formula by whole
@@ -75,6 +76,51 @@ fn gemma3_caps_logits_where_the_config_asks() {
     let logits = forward(&model, &expected.ids("tokens"), &mut model.make_cache());
     let capped = Array::from_slice(&capped, expected.array("logits").shape());
     compare(NAME, "capped logits", &logits, &capped);
+}
+
+/// The logits of heads that predict further tokens: of all pairs at once, in pieces, and one further.
+#[test]
+fn heads_compute_what_the_published_formula_says() {
+    let mut num_heads = 0;
+    for name in tiny_models() {
+        let expected = Expected::of(&name);
+        let Some(logits) = expected.find("mtp_logits") else { continue };
+        num_heads += 1;
+        for keep_quantized in [true, false] {
+            let (model, _) = Model::load(&tiny_model(&name), LoadOptions { keep_quantized })
+                .unwrap_or_else(|error| panic!("{name}: {error}"));
+            let tokens = expected.ids("tokens2");
+            for lengths in [&[23][..], &[16, 1, 6]] {
+                let (found, further) = predict(&model, &tokens, lengths);
+                compare(&name, "of the head", &found, logits);
+                compare(&name, "one further", &further, expected.array("mtp_further"));
+            }
+        }
+    }
+    assert_eq!(num_heads, 7);
+}
+
+/// The logits of the head behind each two of `tokens`, which are read in pieces of `lengths`, and those
+/// behind the likeliest token that follows.
+fn predict(model: &Model, tokens: &[u32], lengths: &[usize]) -> (Array, Array) {
+    let ids = |tokens: &[u32]| Array::from_slice(tokens, &[1, tokens.len() as i32]);
+    let hidden = model.forward(&ids(tokens), &mut model.make_cache()).expect("forward");
+    let mut caches = model.make_mtp_cache().expect("a head");
+    let (mut start, mut logits, mut last) = (0, Vec::new(), None);
+    for length in lengths {
+        let rows = hidden.index((.., start..start + *length as i32, ..));
+        let behind = ids(&tokens[start as usize + 1..][..*length]);
+        let predicted = model.forward_mtp(&behind, &rows, &mut caches).expect("the head");
+        logits.push(model.logits(&predicted).expect("logits"));
+        start += *length as i32;
+        last = Some(predicted.index((.., -1.., ..)));
+    }
+    let last = last.expect("a piece");
+    let likeliest = indexing::argmax_axis(model.logits(&last).expect("logits"), -1, false)
+        .expect("the likeliest token");
+    let further = model.forward_mtp(&likeliest, &last, &mut caches).expect("the head");
+    let logits = ops::concatenate(&logits, 1).expect("concatenates");
+    (logits, model.logits(&further).expect("logits"))
 }
 
 /// One forward pass, one continued from a cache, and greedy decoding of a checkpoint, against the

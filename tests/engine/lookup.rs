@@ -1,5 +1,5 @@
-//! Answers whose tokens are looked up: the same as plain ones, alone and among others, and saved as
-//! they are.
+//! Answers whose tokens are looked up or predicted by the model's head: the same as plain ones, alone
+//! and among others.
 
 use cairn_chat::{FinishReason, SamplingParams};
 use cairn_engine::{
@@ -19,6 +19,19 @@ async fn answer(engine: &Engine, request: GenerateRequest) -> Answer {
     finish(&mut engine.generate(request)).await.expect("an answer")
 }
 
+/// Models of each kind, with the ways to propose for them.
+fn cases() -> [(&'static str, Vec<Speculation>); 5] {
+    let with_heads = [1, 3].map(|num_tokens| Speculation::Mtp { num_tokens });
+    let with_heads = [&LOOKUPS[2..], &with_heads].concat();
+    [
+        ("llama/tiny-chat", LOOKUPS.to_vec()),
+        ("gemma3_text/long-prompt", LOOKUPS.to_vec()),
+        ("qwen3_next/dense", LOOKUPS.to_vec()),
+        ("qwen3_next/head", with_heads.clone()),
+        ("qwen3_5/head", with_heads),
+    ]
+}
+
 /// Receives until the answer has `num_tokens`, and returns these.
 async fn begin(generation: &mut cairn_engine::Generation, num_tokens: usize) -> Vec<u32> {
     let mut tokens = Vec::new();
@@ -34,7 +47,7 @@ async fn begin(generation: &mut cairn_engine::Generation, num_tokens: usize) -> 
 
 /// A prompt that repeats itself, so that there is something to look up from the first token on.
 fn prompt(number: u32) -> Vec<u32> {
-    let line = (0..9).map(|position| (31 + 7 * position + number) % 75);
+    let line = (0..9).map(|position| (31 + 7 * position + number) % 32);
     line.cycle().take(60 + number as usize).collect()
 }
 
@@ -59,13 +72,13 @@ fn requests() -> Vec<GenerateRequest> {
 
 #[tokio::test]
 async fn looking_up_changes_no_token() {
-    for model in ["llama/tiny-chat", "gemma3_text/long-prompt", "qwen3_next/dense"] {
+    for (model, speculations) in cases() {
         let (engine, _) = Engine::start(EngineOptions::default());
         engine.load("model", &cairn_tests::tiny_model(model)).await.expect("loads");
         for request in requests() {
             let plain = answer(&engine, request.clone()).await;
             assert_eq!(plain.finished.acceptance, Acceptance::default());
-            for speculation in LOOKUPS {
+            for &speculation in &speculations {
                 let looked_up = GenerateRequest { speculation, ..request.clone() };
                 let found = answer(&engine, looked_up).await;
                 let case = format!("{model}, {speculation:?}, {:?}", request.sampling);
@@ -100,10 +113,10 @@ async fn what_repeats_is_accepted_and_counted() {
 /// Answers that begin while others are being written, as rows that leave and join a batch.
 #[tokio::test]
 async fn answers_that_look_up_join_the_others() {
-    for model in ["llama/tiny-chat", "gemma3_text/long-prompt", "qwen3_next/dense"] {
+    for (model, speculations) in cases() {
         let (engine, _) = Engine::start(EngineOptions::default());
         engine.load("model", &cairn_tests::tiny_model(model)).await.expect("loads");
-        for speculation in LOOKUPS {
+        for speculation in speculations {
             for num_before in [1, 2, 7, 20] {
                 let requests: Vec<GenerateRequest> = requests()
                     .into_iter()
@@ -128,6 +141,42 @@ async fn answers_that_look_up_join_the_others() {
             }
         }
     }
+}
+
+/// A conversation that continues from saved context: the head has not read what was restored.
+#[tokio::test]
+async fn a_head_proposes_behind_restored_context() {
+    for model in ["qwen3_next/head", "qwen3_5/head"] {
+        let (engine, _) = Engine::start(EngineOptions::default());
+        engine.load("model", &cairn_tests::tiny_model(model)).await.expect("loads");
+        let speculation = Speculation::Mtp { num_tokens: 2 };
+        let sampling = SamplingParams { temperature: 30.0, seed: Some(9), ..Default::default() };
+        let ask = |prompt: &[u32], use_prompt_cache, speculation| GenerateRequest {
+            sampling: sampling.clone(),
+            use_prompt_cache,
+            ignore_eos: true,
+            speculation,
+            ..request(prompt, 40)
+        };
+        let first = answer(&engine, ask(&prompt(0), true, speculation)).await;
+        let longer = [prompt(0), first.tokens, vec![5, 6, 7]].concat();
+        let plain = answer(&engine, ask(&longer, false, Speculation::Off)).await;
+        let continued = answer(&engine, ask(&longer, true, speculation)).await;
+        assert_eq!(continued.tokens, plain.tokens, "{model}");
+        assert!(continued.finished.stats.num_cached_tokens > 0, "{model}");
+        let Acceptance { num_drafted, num_accepted } = continued.finished.acceptance;
+        assert!(5 * num_accepted > num_drafted, "{model}: {num_accepted} of {num_drafted}");
+    }
+}
+
+#[tokio::test]
+async fn a_model_without_a_head_says_so() {
+    let (engine, _) = Engine::start(EngineOptions::default());
+    engine.load("model", &cairn_tests::tiny_model("llama/tiny-chat")).await.expect("loads");
+    let asked =
+        GenerateRequest { speculation: Speculation::Mtp { num_tokens: 1 }, ..request(&[5, 6], 3) };
+    let refused = finish(&mut engine.generate(asked)).await.err().expect("is refused");
+    assert!(refused.message.contains("has no prediction head"), "{}", refused.message);
 }
 
 #[tokio::test]

@@ -2,6 +2,7 @@
 //! models and kits.
 
 mod golden;
+mod heads;
 mod kit;
 mod kit_caches;
 mod prompts;

@@ -19,6 +19,8 @@ No checkpoint is committed: `draw.py` draws it from a seed, and so does the Rust
                            long     i32 [300]        a longer prompt
                            last     f32 [4, vocab]   the last logits of its first 1, 5, 40 and 300 tokens
                            last_kv8 f32 [1, vocab]   of its first 40 with keys and values quantized to 8 bits, where mlx-lm can
+                           mtp_logits f32 [23, vocab], mtp_further f32 [1, vocab]   of a head that predicts further tokens, behind each
+                                                     two of tokens2, where there is one: see `mtp.py`
 
 The oracle loads the drawn folder as any other, casts every floating-point parameter to float32 and keeps quantized weights quantized. Each case
 takes the first seed with which no greedy choice is a near tie and the continuation is not one token over and over. On one machine two runs give
@@ -39,12 +41,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import mlx.core as mx
+import mtp
 import numpy as np
-from draw import Tensor, digest, integers, quantize, uniform
+from draw import Tensor, digest, draw, integers, quantize, uniform
 from mlx.utils import tree_flatten
 from mlx_lm.generate import generate_step
 from mlx_lm.models.cache import KVCache, QuantizedKVCache, make_prompt_cache
 from mlx_lm.utils import load_tokenizer
+from mtp import HEAD, has_head, with_head
 from oracle import GOLDENS, check_versions, load_float32, write_checkpoint, write_json
 
 DTYPES = {"float32": "F32", "bfloat16": "BF16"}
@@ -513,6 +517,9 @@ def qwen3_next_family():
         "hugging-face": Case(dense, qwen3_next_as_published),
         "quant4": Case(quant, num_tokens=150),
         "quant4-tied": Case(quant | dict(tie_word_embeddings=True)),
+        "head": Case(dense, with_head(as_loaded)),
+        "head-published": Case(dense, with_head(qwen3_next_as_published, less_one=True)),
+        "head-quant4": Case(quant, with_head(as_loaded)),
     })  # fmt: skip
 
 
@@ -536,6 +543,8 @@ def qwen3_5(model_type, **experts):
         "dense": Case(whole, num_tokens=4),
         "quant4": Case(whole | quant, num_tokens=4),
         "published": Case(whole | dict(text_config=published), qwen3_5_as_published, num_tokens=4),
+        "head": Case(whole, with_head(as_loaded), num_tokens=4),
+        "head-published": Case(whole | dict(text_config=published), with_head(qwen3_5_as_published, less_one=True), num_tokens=4),
     })  # fmt: skip
 
 
@@ -1291,8 +1300,11 @@ def attempt(case, weights):
     seed = weights["seed"]
     with tempfile.TemporaryDirectory() as folder:
         folder = Path(folder)
-        stored = write_checkpoint(folder, case.config, weights)
+        stored = draw(weights["seed"], weights["tensors"])
         check_quantization(weights, stored)
+        # The oracle reads no head, and takes some for what it does not know.
+        of_oracle = {name: tensor for name, tensor in weights["tensors"].items() if not (has_head(weights) and name.startswith(HEAD))}
+        write_checkpoint(folder, case.config, weights | {"tensors": of_oracle})
         text = case.config.get("text_config", {})
         num_ids = min(case.config.get("vocab_size") or text["vocab_size"], 256)
         tokens, tokens2, long = (
@@ -1304,6 +1316,8 @@ def attempt(case, weights):
             tokens = mx.array(load_tokenizer(folder).apply_chat_template(chat, add_generation_prompt=True), mx.int32)
         model, _ = load_float32(folder)
         arrays, gap = expected(model, tokens, tokens2, long, case.num_greedy)
+        if has_head(weights):
+            arrays |= mtp.expected(model, case.config, weights, stored, tokens2)
     greedy = arrays["greedy"].tolist()
     num_late = len(set(greedy[case.num_greedy // 2 :]))
     suits = gap > case.min_gap and len(set(greedy)) >= case.num_distinct and num_late >= case.num_distinct // 2

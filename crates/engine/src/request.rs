@@ -13,7 +13,7 @@ use cairn_prompt_cache::{KvFormat, Miss, Owner, Provenance};
 use serde_json::{Map, Value};
 use tokio::sync::{mpsc, watch};
 
-use cairn_lm::{Acceptance, PromptLookup};
+use cairn_lm::{Acceptance, OwnDrafter, PromptLookup};
 
 use crate::EngineError;
 use crate::prompt_cache::quantization;
@@ -126,8 +126,13 @@ pub enum Speculation {
         /// At least 1.
         num_tokens: usize,
     },
-    /// As `Lookup`, where it was measured to pay, and while no other answer is computed: answers
-    /// that share their passes gain more.
+    /// The model's head that predicts further tokens, so many at once. Fails where the model has none.
+    Mtp {
+        /// At least 1.
+        num_tokens: usize,
+    },
+    /// The head, where the model has one, or what is looked up, as was measured to pay, and while no
+    /// other answer is computed: answers that share their passes gain more.
     Auto,
 }
 
@@ -135,15 +140,21 @@ impl Speculation {
     pub(crate) fn draft_tokens(self) -> Option<usize> {
         match self {
             Speculation::Draft { num_tokens } => Some(num_tokens),
-            Speculation::Off | Speculation::Lookup { .. } | Speculation::Auto => None,
+            Speculation::Off
+            | Speculation::Lookup { .. }
+            | Speculation::Mtp { .. }
+            | Speculation::Auto => None,
         }
     }
 
-    /// How tokens are looked up.
-    pub(crate) fn lookup(self) -> Option<PromptLookup> {
+    /// What proposes without a draft model.
+    pub(crate) fn own_drafter(self) -> Option<OwnDrafter> {
         match self {
-            Speculation::Lookup { num_tokens } => Some(PromptLookup::Always(num_tokens)),
-            Speculation::Auto => Some(PromptLookup::WhereItPays),
+            Speculation::Lookup { num_tokens } => {
+                Some(OwnDrafter::PromptLookup(PromptLookup::Always(num_tokens)))
+            }
+            Speculation::Mtp { num_tokens } => Some(OwnDrafter::MtpHead(num_tokens)),
+            Speculation::Auto => Some(OwnDrafter::WhereItPays),
             Speculation::Off | Speculation::Draft { .. } => None,
         }
     }
@@ -249,7 +260,12 @@ impl GenerateRequest {
     /// Whether this request cannot share a batch with others.
     pub(crate) fn is_unbatched(&self) -> bool {
         self.kv_cache.quantization.is_some()
-            || matches!(self.speculation, Speculation::Draft { .. } | Speculation::Lookup { .. })
+            || match self.speculation {
+                Speculation::Draft { .. }
+                | Speculation::Lookup { .. }
+                | Speculation::Mtp { .. } => true,
+                Speculation::Off | Speculation::Auto => false,
+            }
     }
 
     /// A request with mlx-lm's defaults (256 tokens at most, 2,048 prompt tokens at once) that uses

@@ -34,7 +34,7 @@ enum Stream {
     Reading(Box<PromptReader>),
     /// Tokens are being decoded.
     Decoding(Box<TokenStream>),
-    /// Tokens are looked up and decoded.
+    /// Tokens are looked up, or predicted by the model's head, and decoded.
     Speculating(Box<SpeculativeStream>),
     /// With a draft model: reading or decoding.
     Kit(Box<KitRun>),
@@ -140,8 +140,8 @@ impl UnbatchedRun {
         sequence.finish(worker, reason, caches);
     }
 
-    /// Whether it could share a batch: it only decodes by itself for the tokens that are looked up
-    /// where that pays.
+    /// Whether it could share a batch: it only decodes by itself for the tokens that are proposed where
+    /// that pays.
     pub(crate) fn may_share(&self) -> bool {
         let request = &self.sequence.job.request;
         let looks_up = matches!(request.speculation, Speculation::Auto);
@@ -271,16 +271,21 @@ fn reader(sequence: &mut Sequence, caches: Vec<LayerCache>) -> Result<PromptRead
     };
     let model = &sequence.loaded.model;
     let (cached_tokens, tokens) = sequence.cached_and_uncached();
-    Ok(PromptReader::new(&model.model, tokens, &cached_tokens, caches, sampling, options)?)
+    let reader =
+        PromptReader::new(&model.model, tokens, &cached_tokens, caches, sampling, options)?;
+    match request.speculation.own_drafter() {
+        Some(drafter) => Ok(reader.with_drafter(drafter)?),
+        None => Ok(reader),
+    }
 }
 
-/// Starts decoding, with tokens that are looked up where the request asks for that.
+/// Starts decoding, with proposals where the request asks for them.
 fn start(sequence: &Sequence, reader: PromptReader) -> Result<Stream, EngineError> {
-    let Some(lookup) = sequence.job.request.speculation.lookup() else {
+    if sequence.job.request.speculation.own_drafter().is_none() {
         return Ok(Stream::Decoding(Box::new(reader.start()?)));
-    };
+    }
     let (cached_tokens, _) = sequence.cached_and_uncached();
-    Ok(Stream::Speculating(Box::new(reader.start_with_lookup(lookup, &cached_tokens)?)))
+    Ok(Stream::Speculating(Box::new(reader.start_speculating(&cached_tokens)?)))
 }
 
 fn kit_run(worker: &mut Worker, sequence: &Sequence) -> Result<KitRun, EngineError> {

@@ -48,7 +48,7 @@ pub fn check_model(folder: &Path) -> Result<ModelCheck, LmError> {
                 &quantization,
                 |name| is_ignored(name, &outline),
             )?;
-            ModelMemory::of_tensors(&config, outline, &tensors, options)?
+            ModelMemory::of_tensors(folder, &config, outline, &tensors, options)?
         }
     };
     let tokenizer = Tokenizer::load(folder)?;

@@ -306,6 +306,14 @@ pub enum LmError {
     /// Speculative decoding was asked for, and there is nothing to speculate with.
     #[error("speculative decoding needs a draft model: load one first")]
     NoDraftModel,
+    /// A prediction head is to propose tokens, and there is none.
+    #[error(
+        "this model has no prediction head (its files hold no mtp.* weights): choose another way to propose tokens"
+    )]
+    NoMtpHead,
+    /// A prediction head is to propose tokens, and could not be loaded.
+    #[error("the prediction head of this model (mtp.*) cannot be used: {0}")]
+    UnusableMtpHead(String),
     /// The caller asked to stop.
     #[error("cancelled")]
     Cancelled,

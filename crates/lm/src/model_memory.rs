@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use cairn_formats::safetensors::{self, TensorEntry};
+use cairn_formats::safetensors::{self, SafetensorsFile, TensorEntry};
 use mlx_rs::Dtype;
 use serde_json::Value;
 
@@ -28,7 +28,8 @@ pub struct ModelMemory {
     pub model_type: String,
     /// The numbers that were trained, however they are stored.
     pub num_parameters: u64,
-    /// Bytes of the weights in memory.
+    /// Bytes of the weights in memory, with those of a head that predicts further tokens where the
+    /// files are here.
     pub weight_bytes: u64,
     /// The most tokens of one conversation.
     pub context_length: usize,
@@ -79,11 +80,13 @@ impl ModelMemory {
         if is_scripted(&config) {
             return Ok(ModelMemory::without_weights(&config, outline, ComputeDevice::current()));
         }
-        ModelMemory::of_tensors(&config, outline, &ModelTensors::open(folder, &config)?, options)
+        let tensors = ModelTensors::open(folder, &config)?;
+        ModelMemory::of_tensors(folder, &config, outline, &tensors, options)
     }
 
     /// As [`ModelMemory::read`], of files that are open.
     pub(crate) fn of_tensors(
+        folder: &Path,
         config: &Value,
         outline: Outline,
         tensors: &ModelTensors,
@@ -93,9 +96,14 @@ impl ModelMemory {
         let quantization = QuantizationConfig::parse(config)?;
         let stored = StoredWeights::new(tensors, &quantization, &outline);
         let keep_quantized = options.keep_quantized || device == ComputeDevice::Gpu;
+        // One that cannot be opened is not loaded either.
+        let beside = models::mtp_file(folder).ok().flatten().filter(|_| outline.takes_mtp_head);
+        let entries = tensors.entries().chain(beside.iter().flat_map(SafetensorsFile::tensors));
+        let head = StoredWeights::of_head(entries, &quantization, &outline);
         let mut memory = ModelMemory::without_weights(config, outline, device);
         memory.num_parameters = stored.num_parameters();
-        memory.weight_bytes = stored.bytes_in_memory(device, keep_quantized);
+        memory.weight_bytes = stored.bytes_in_memory(device, keep_quantized)
+            + head.bytes_in_memory(device, keep_quantized);
         memory.quantization = quantization.common().map(bits_and_group_size);
         if device.compute_dtype().is_none() {
             memory.float_bytes = stored.float_bytes();
@@ -329,7 +337,23 @@ impl<'a> StoredWeights<'a> {
         outline: &Outline,
     ) -> Self {
         let all = tensors.entries();
-        let tensors: Vec<_> = all.filter(|tensor| !is_ignored(&tensor.name, outline)).collect();
+        let taken = all.filter(|tensor| !is_ignored(&tensor.name, outline)).collect();
+        StoredWeights::with_packed(taken, quantization)
+    }
+
+    /// A head that predicts further tokens, if there is one and the architecture takes it.
+    fn of_head(
+        all: impl Iterator<Item = &'a TensorEntry>,
+        quantization: &'a QuantizationConfig,
+        outline: &Outline,
+    ) -> Self {
+        let head: Vec<_> = all.filter(|tensor| tensor.name.starts_with("mtp.")).collect();
+        let holds = |name: &str| head.iter().any(|tensor| tensor.name == name);
+        let is_there = outline.takes_mtp_head && models::MTP_SIGNS.into_iter().all(holds);
+        StoredWeights::with_packed(if is_there { head } else { Vec::new() }, quantization)
+    }
+
+    fn with_packed(tensors: Vec<&'a TensorEntry>, quantization: &'a QuantizationConfig) -> Self {
         let packed = tensors
             .iter()
             .filter_map(|tensor| packed_path(tensor))
@@ -409,8 +433,6 @@ fn is_float(dtype: safetensors::Dtype) -> bool {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)] // in a test a panic is the report
 mod tests {
-    use cairn_formats::safetensors::SafetensorsFile;
-
     use super::*;
 
     const OPTIONS: LoadOptions = LoadOptions { keep_quantized: false };
@@ -446,7 +468,13 @@ mod tests {
                 ModelMemory::before_download_on(ComputeDevice::Gpu, &config, file_bytes).unwrap();
             assert_eq!(on_gpu.weight_bytes, file_bytes, "{case}");
             match before.device {
-                ComputeDevice::Cpu => assert_eq!(before.weight_bytes, read.weight_bytes, "{case}"),
+                ComputeDevice::Cpu => {
+                    // That there is a head only files tell.
+                    let entries = tensors.entries();
+                    let head = StoredWeights::of_head(entries, &quantization, &outline);
+                    let bytes = before.weight_bytes + 4 * head.num_parameters();
+                    assert_eq!(bytes, read.weight_bytes, "{case}");
+                }
                 // What the architecture does not take is in the files too.
                 ComputeDevice::Gpu => assert!(before.weight_bytes >= read.weight_bytes, "{case}"),
             }

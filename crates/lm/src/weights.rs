@@ -57,7 +57,9 @@ impl Place {
 #[derive(Debug)]
 pub struct Weights {
     folder: PathBuf,
+    /// The model's own files, and behind them those that were added.
     files: Vec<SafetensorsFile>,
+    num_own_files: usize,
     remaining: BTreeMap<String, Place>,
     quantization: QuantizationConfig,
     compute_dtype: Option<Dtype>,
@@ -90,6 +92,7 @@ impl Weights {
         let device = ComputeDevice::current();
         Ok(Weights {
             folder: folder.to_owned(),
+            num_own_files: files.len(),
             files,
             remaining,
             quantization: QuantizationConfig::parse(config)?,
@@ -106,6 +109,38 @@ impl Weights {
     /// The tensors whose names begin with `path` and a dot.
     pub fn layer(&mut self, path: impl Into<String>) -> Layer<'_> {
         Layer { weights: self, path: path.into() }
+    }
+
+    /// Adds the tensors of another file. The model is what it was without them: they do not count where
+    /// it is identified.
+    pub fn add_file(&mut self, file: SafetensorsFile) {
+        let index = self.files.len();
+        for tensor in file.tensors() {
+            self.progress.total_bytes += tensor.bytes.end - tensor.bytes.start;
+            self.remaining.insert(tensor.name.clone(), Place::File(index));
+        }
+        self.files.push(file);
+    }
+
+    /// The folder of the model.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// The mean of a small tensor of floating-point numbers, which is not taken; `None` where there is
+    /// none as it is stored.
+    pub fn mean(&self, name: &str) -> Result<Option<f32>, LmError> {
+        let Some(Place::File(index)) = self.remaining.get(name) else { return Ok(None) };
+        let file = &self.files[*index];
+        let Some(tensor) = file.tensor(name).filter(|tensor| is_float(mlx_dtype(tensor.dtype)))
+        else {
+            return Ok(None);
+        };
+        let count = tensor.shape.iter().product::<usize>() as i32;
+        let bytes = file.read_tensor(name)?;
+        let numbers = ffi::array_from_bytes(&bytes, &[count], mlx_dtype(tensor.dtype))?;
+        let mean = numbers.as_dtype(Dtype::Float32)?.mean(None)?;
+        Ok(mean.try_as_slice::<f32>()?.first().copied())
     }
 
     /// Whether the tensor `name` is there and has not been taken.
@@ -131,7 +166,8 @@ impl Weights {
 
     /// Returns what was read. Fails if a tensor has not been taken, which means that the files belong
     /// to another architecture.
-    pub fn finish(self, model_type: &str) -> Result<LoadedWeights, LmError> {
+    pub fn finish(mut self, model_type: &str) -> Result<LoadedWeights, LmError> {
+        self.files.truncate(self.num_own_files);
         match self.remaining.keys().next() {
             None => Ok(LoadedWeights { num_bytes: self.progress.bytes_read, files: self.files }),
             Some(first) => Err(LmError::UnusedWeights {

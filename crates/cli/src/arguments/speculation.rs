@@ -10,10 +10,11 @@ use super::flags::at_least_one;
 /// How tokens are proposed that the model checks several at once. The answer is the same.
 #[derive(Args)]
 pub struct SpeculationFlags {
-    /// What proposes tokens, of which the model checks several in one pass: nothing; what followed the
-    /// same tokens earlier, where that pays (auto) or always (lookup); or a draft model
+    /// What proposes tokens, of which the model checks several in one pass: nothing (off); what followed
+    /// the same tokens earlier (lookup); a draft model (draft); the model's own head that predicts further
+    /// tokens (mtp); or, of what is looked up and the head, whatever pays (auto)
     /// [default: draft with --draft-model, else off]
-    #[arg(long, value_name = "off|auto|lookup|draft", value_parser = speculation_kinds())]
+    #[arg(long, value_name = "off|auto|lookup|draft|mtp", value_parser = speculation_kinds())]
     pub speculate: Option<SpeculationKind>,
     /// Draft model: a smaller model with the same vocabulary
     #[arg(long, value_name = "MODEL")]
@@ -36,6 +37,15 @@ pub struct SpeculationFlags {
         allow_negative_numbers = true
     )]
     pub prompt_lookup_num_tokens: u32,
+    /// Number of tokens that --speculate mtp proposes at a time
+    #[arg(
+        long,
+        default_value_t = 1,
+        requires = "speculate",
+        value_parser = at_least_one,
+        allow_negative_numbers = true
+    )]
+    pub num_mtp_tokens: u32,
 }
 
 /// What `--speculate` names.
@@ -45,18 +55,27 @@ pub enum SpeculationKind {
     Auto,
     Lookup,
     Draft,
+    Mtp,
 }
 
 fn speculation_kinds() -> impl TypedValueParser<Value = SpeculationKind> {
-    PossibleValuesParser::new(["off", "auto", "lookup", "draft"]).map(|kind| match kind.as_str() {
+    let kinds = PossibleValuesParser::new(["off", "auto", "lookup", "draft", "mtp"]);
+    kinds.map(|kind| match kind.as_str() {
         "auto" => SpeculationKind::Auto,
         "lookup" => SpeculationKind::Lookup,
         "draft" => SpeculationKind::Draft,
+        "mtp" => SpeculationKind::Mtp,
         _ => SpeculationKind::Off,
     })
 }
 
 impl SpeculationFlags {
+    /// As [`SpeculationFlags::speculation`]; none where no flag says anything.
+    pub fn asked(&self) -> Result<Option<Speculation>> {
+        let is_asked = self.speculate.is_some() || self.draft_model.is_some();
+        is_asked.then(|| self.speculation()).transpose()
+    }
+
     /// What is asked for. Fails on flags that contradict each other.
     pub fn speculation(&self) -> Result<Speculation> {
         let draft = Speculation::Draft { num_tokens: self.num_draft_tokens as usize };
@@ -72,6 +91,9 @@ impl SpeculationFlags {
             (None | Some(SpeculationKind::Off), None) => Ok(Speculation::Off),
             (Some(SpeculationKind::Auto), None) => Ok(Speculation::Auto),
             (Some(SpeculationKind::Lookup), None) => Ok(lookup),
+            (Some(SpeculationKind::Mtp), None) => {
+                Ok(Speculation::Mtp { num_tokens: self.num_mtp_tokens as usize })
+            }
         }
     }
 }
@@ -109,6 +131,10 @@ mod tests {
         check(&["--speculate", "auto"], Ok(Speculation::Auto));
         check(&["--speculate", "off"], Ok(Speculation::Off));
         check(&["--speculate", "lookup"], Ok(Speculation::Lookup { num_tokens: 5 }));
+        check(&["--speculate", "mtp"], Ok(Speculation::Mtp { num_tokens: 1 }));
+        let deeper = ["--speculate", "mtp", "--num-mtp-tokens", "3"];
+        check(&deeper, Ok(Speculation::Mtp { num_tokens: 3 }));
+        check(&["--speculate", "mtp", "--draft-model", "m"], Err("leave one"));
         check(&["--speculate", "draft"], Err("--draft-model"));
         check(&["--speculate", "auto", "--draft-model", "m"], Err("leave one"));
         check(&["--speculate", "off", "--draft-model", "m"], Err("leave one"));

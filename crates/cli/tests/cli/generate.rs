@@ -1,5 +1,6 @@
 //! `cairn generate`: prompts, templates, limits, statistics.
 
+use cairn_tiny_models::copy_tiny_model;
 use serde_json::{Value, json};
 
 use crate::program::{MODEL, Program};
@@ -29,6 +30,26 @@ async fn escapes_in_the_prompt_are_replaced() {
     check_same(&program, &["--prompt", r"one\n\ttwo"], &["--prompt", "one\n\ttwo"]);
     let plain = "--ignore-chat-template";
     check_same(&program, &["--prompt", r"a\nb", plain], &["--prompt", "a\nb", plain]);
+}
+
+/// A model with a head, and the answer with each way to propose.
+#[tokio::test]
+async fn a_head_proposes_and_changes_no_token() {
+    let program = Program::new().await;
+    let head = program.home().join("models/head");
+    copy_tiny_model("qwen3_next/head", &head).unwrap();
+    let tokens = |flags: &[&str]| {
+        let prompt = ["--prompt-tokens", "5,6,7,5,6,7,5,6,7"];
+        generate_with(&program, "head", &[&prompt, flags].concat())["tokens"].clone()
+    };
+    let plain = tokens(&[]);
+    for flags in [&["mtp"][..], &["mtp", "--num-mtp-tokens", "3"], &["auto"], &["lookup"]] {
+        assert_eq!(tokens(&[&["--speculate"], flags].concat()), plain, "{flags:?}");
+    }
+    let without = ["generate", "--model", MODEL, "--prompt", "a", "--speculate", "mtp", "--json"];
+    let refused = program.run(&without);
+    assert_eq!(refused.code, Some(1), "{}", refused.stderr);
+    assert!(refused.stderr.contains("has no prediction head"), "{}", refused.stderr);
 }
 
 #[tokio::test]

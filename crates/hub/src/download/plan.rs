@@ -26,8 +26,8 @@ pub struct DownloadPlan {
     pub bytes_missing: u64,
 }
 
-/// Whether a file of a repository belongs to what Cairn and mlx-lm load. Code and pickled weights
-/// never do.
+/// Whether a file of a repository belongs to what Cairn and mlx-lm load, a prediction head beside the
+/// model included. Code and pickled weights never do.
 pub fn is_model_file(path: &str) -> bool {
     let name = match path.split_once('/') {
         None => path,
@@ -38,7 +38,7 @@ pub fn is_model_file(path: &str) -> bool {
     match extension {
         "json" | "jinja" | "tiktoken" | "txt" => true,
         "model" => name == "tokenizer.model" || name == "spiece.model",
-        "safetensors" => is_weights(name),
+        "safetensors" => is_weights(name) || name.contains("mtp"),
         _ => false,
     }
 }
@@ -113,7 +113,7 @@ mod tests {
             .into_iter()
             .chain(["model.safetensors.index.json", "tokenizer.json", "tokenizer.model"])
             .chain(["merges.txt", "qwen.tiktoken", "chat_template.jinja", "spiece.model"])
-            .chain(["additional_chat_templates/tool_use.jinja"])
+            .chain(["additional_chat_templates/tool_use.jinja", "mtp.safetensors"])
         {
             assert!(is_model_file(wanted), "{wanted}");
         }

@@ -36,7 +36,7 @@ pub use prefill::Input;
 pub use reader::PromptReader;
 pub use response::{Generated, GenerationResponse};
 pub use speculative::{
-    Acceptance, Draft, Drafter, PromptLookup, SpeculativeStream, check_vocabularies,
+    Acceptance, Draft, Drafter, OwnDrafter, PromptLookup, SpeculativeStream, check_vocabularies,
     speculative_generate_step,
 };
 pub use stream::{ResponseStream, StreamRequest, generate, stream_generate};

@@ -116,11 +116,30 @@ pub(super) fn prefill(
     options: &GenerateOptions,
     on_progress: OnProgress<'_>,
 ) -> Result<(), LmError> {
+    prefill_with(prompt, model, caches, options, &mut |_, _| Ok(()), on_progress)
+}
+
+/// Called with the hidden states `[1, L, D]` of a chunk, and the place of its first token.
+pub(super) type OnHidden<'a> = &'a mut dyn FnMut(&Array, usize) -> Result<(), LmError>;
+
+/// As [`prefill`]; also calls `on_hidden` with every chunk that was read.
+pub(super) fn prefill_with(
+    prompt: &Prompt<'_>,
+    model: &Model,
+    caches: &mut Vec<LayerCache>,
+    options: &GenerateOptions,
+    on_hidden: OnHidden<'_>,
+    on_progress: OnProgress<'_>,
+) -> Result<(), LmError> {
     let total = prompt.len();
     if on_progress(0, total).is_break() {
         return Err(LmError::Cancelled);
     }
-    let forward = &mut |range, caches: &mut [LayerCache]| prompt.forward(range, model, caches);
+    let forward = &mut |range: Range<usize>, caches: &mut [LayerCache]| {
+        let hidden = prompt.forward(range.clone(), model, caches)?;
+        on_hidden(&hidden, range.start)?;
+        Ok(hidden)
+    };
     let quantization = options.kv_quantization.as_ref();
     prefill_chunks(
         0..total - 1,

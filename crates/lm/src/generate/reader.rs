@@ -6,9 +6,10 @@ use mlx_rs::Array;
 
 use super::history::History;
 use super::prefill::{Forward, prefill_chunks};
+use super::speculative::HeadReader;
 use super::tokens::TokenStream;
 use super::{
-    GenerateOptions, Input, PromptLookup, Sampling, SpeculativeStream, check_tokens, make_caches,
+    GenerateOptions, Input, OwnDrafter, Sampling, SpeculativeStream, check_tokens, make_caches,
     num_cached, token_array, token_limit,
 };
 use crate::LmError;
@@ -29,6 +30,7 @@ pub struct PromptReader {
     sampling: Sampling,
     history: History,
     options: GenerateOptions,
+    drafter: Option<(OwnDrafter, Option<HeadReader>)>,
 }
 
 impl PromptReader {
@@ -58,7 +60,15 @@ impl PromptReader {
         options.max_tokens = token_limit(options.max_tokens, num_prompt_tokens, model);
         let history = History::new(&sampling.processors, &[cached_tokens, &tokens]);
         let model = model.clone();
-        Ok(PromptReader { model, tokens, num_read: 0, caches, sampling, history, options })
+        let (num_read, drafter) = (0, None);
+        Ok(PromptReader { model, tokens, num_read, caches, sampling, history, options, drafter })
+    }
+
+    /// The same with something that proposes tokens of the answer: a head reads the prompt too. Fails if
+    /// the model lacks what is asked for.
+    pub fn with_drafter(mut self, drafter: OwnDrafter) -> Result<Self, LmError> {
+        self.drafter = Some((drafter, drafter.head(&self.model)?));
+        Ok(self)
     }
 
     /// How many tokens have been read, without those that the caches held at first.
@@ -100,32 +110,37 @@ impl PromptReader {
         TokenStream::start(model, caches, sampling, history, options, &hidden)
     }
 
-    /// As [`PromptReader::start`], with proposals that are looked up in the prompt, behind
-    /// `cached_tokens`, and in the answer.
-    pub fn start_with_lookup(
+    /// As [`PromptReader::start`], with proposals of its drafter, which sees `cached_tokens` before the
+    /// prompt. Without a drafter nothing is looked up that would not pay.
+    pub fn start_speculating(
         mut self,
-        lookup: PromptLookup,
         cached_tokens: &[u32],
     ) -> Result<SpeculativeStream, LmError> {
         self.read(self.num_left())?;
-        let PromptReader { model, tokens, caches, sampling, history, options, .. } = self;
+        let PromptReader { model, tokens, caches, sampling, history, options, drafter, .. } = self;
         let input = Input { tokens: &tokens, embeddings: None, cached_tokens };
+        let drafter = drafter.unwrap_or((OwnDrafter::WhereItPays, None));
         let main = (model, caches);
-        SpeculativeStream::with_lookup(lookup, main, &input, sampling, history, options)
+        SpeculativeStream::with_own(drafter, main, &input, sampling, history, options)
     }
 
     fn read_range(&mut self, range: Range<usize>) -> Result<(), LmError> {
-        let (model, tokens) = (&self.model, &self.tokens);
+        let PromptReader { model, tokens, caches, options, drafter, .. } = self;
+        let mut head = drafter.as_mut().and_then(|(_, head)| head.as_mut());
         let forward: Forward<'_> =
             &mut |range: Range<usize>, caches: &mut [LayerCache]| -> Result<Array, LmError> {
-                model.forward(&token_array(&tokens[range]), caches)
+                let hidden = model.forward(&token_array(&tokens[range.clone()]), caches)?;
+                if let Some(head) = &mut head {
+                    head.read_chunk(&hidden, range.start, tokens)?;
+                }
+                Ok(hidden)
             };
         prefill_chunks(
             range,
-            self.options.prefill_step_size,
+            options.prefill_step_size,
             forward,
-            &mut self.caches,
-            self.options.kv_quantization.as_ref(),
+            caches,
+            options.kv_quantization.as_ref(),
             &mut |_| std::ops::ControlFlow::Continue(()),
         )
     }

@@ -385,6 +385,7 @@ impl FromConfig for Model {
             is_tied: shape.is_tied,
             scratch: shape.scratch(),
             tensors: shape.tensors(),
+            takes_mtp_head: false,
         })
     }
 

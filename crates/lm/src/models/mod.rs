@@ -67,6 +67,8 @@ use crate::weights::{LoadOptions, LoadedWeights, Weights};
 use crate::{LmError, config, device_kernels};
 use decoder::{DecoderModel, Family};
 
+pub(crate) use qwen3_next::{MTP_SIGNS, mtp_file};
+
 /// All architectures, by the values of config.json's `model_type`, with the models that people know
 /// them by.
 const ARCHITECTURES: &[Registered] = &[
@@ -207,6 +209,11 @@ pub(crate) trait Architecture: Debug {
     /// Hidden states `[B, L, D]` to logits `[B, L, V]`.
     fn logits(&self, hidden: &Array) -> Result<Array, LmError>;
 
+    /// The head that predicts the token after the next.
+    fn mtp_head(&self) -> Result<&dyn MtpHead, &NoMtpHead> {
+        Err(&NoMtpHead::Absent)
+    }
+
     /// What its caches are. All that depends on the kinds of caches follows from it.
     fn cache_spec(&self) -> CacheSpec;
 
@@ -220,6 +227,32 @@ pub(crate) trait Architecture: Debug {
 
     /// The most tokens that the model can attend to.
     fn context_length(&self) -> usize;
+}
+
+/// A head that predicts the token after the next (multi-token prediction).
+pub(crate) trait MtpHead: Debug {
+    /// Reads hidden states of tokens, as [`Architecture::forward`] returns them, with the embeddings of
+    /// the token behind each; both `[B, L, D]`. Returns hidden states of the same shape, of which
+    /// [`Architecture::logits`] makes those of the token after that. The caches hold the pairs
+    /// before.
+    fn forward(
+        &self,
+        embeddings: &Array,
+        hidden: &Array,
+        caches: &mut [LayerCache],
+    ) -> Result<Array, LmError>;
+
+    /// What its caches are. They trim to any earlier length.
+    fn cache_spec(&self) -> &CacheSpec;
+}
+
+/// Why a model has no head that predicts further tokens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum NoMtpHead {
+    /// Its files hold none, or its architecture knows none.
+    Absent,
+    /// It could not be loaded, because of this.
+    Unusable(String),
 }
 
 /// How an architecture comes from a model folder.
@@ -247,6 +280,8 @@ pub(crate) struct Outline {
     pub(crate) scratch: Scratch,
     /// What it takes from the weight files.
     pub(crate) tensors: TensorList,
+    /// Whether it takes a head that predicts further tokens too, where files hold one.
+    pub(crate) takes_mtp_head: bool,
 }
 
 /// What a forward pass holds besides weights and caches, in numbers of the compute type.
@@ -402,6 +437,36 @@ impl Model {
     /// Hidden states `[B, L, D]` to logits `[B, L, V]`.
     pub fn logits(&self, hidden: &Array) -> Result<Array, LmError> {
         self.0.network.logits(hidden)
+    }
+
+    /// Fails unless the model has a head that predicts the token after the next.
+    pub fn check_mtp_head(&self) -> Result<(), LmError> {
+        self.mtp_head().map(drop)
+    }
+
+    /// Its head, see [`Model::check_mtp_head`].
+    pub(crate) fn mtp_head(&self) -> Result<&dyn MtpHead, LmError> {
+        self.0.network.mtp_head().map_err(|why| match why {
+            NoMtpHead::Absent => LmError::NoMtpHead,
+            NoMtpHead::Unusable(why) => LmError::UnusableMtpHead(why.clone()),
+        })
+    }
+
+    /// Runs the head over hidden states `[B, L, D]` of tokens and the tokens `[B, L]` behind each, after
+    /// the pairs in `caches`, and returns hidden states `[B, L, D]` of what follows. Fails without a
+    /// head.
+    pub fn forward_mtp(
+        &self,
+        tokens: &Array,
+        hidden: &Array,
+        caches: &mut [LayerCache],
+    ) -> Result<Array, LmError> {
+        self.mtp_head()?.forward(&self.embed(tokens)?, hidden, caches)
+    }
+
+    /// Empty caches of the head. Fails without a head.
+    pub fn make_mtp_cache(&self) -> Result<Vec<LayerCache>, LmError> {
+        Ok(self.mtp_head()?.cache_spec().make())
     }
 
     /// Empty caches, one per layer.

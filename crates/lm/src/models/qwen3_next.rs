@@ -2,6 +2,7 @@
 //! fourth full attention; a mixture of experts with one shared expert. Reference: mlx-lm's
 //! qwen3_next.py. Its layers are those of `qwen3_5.rs` too.
 
+mod mtp;
 #[cfg(test)]
 mod tests;
 
@@ -21,7 +22,7 @@ use crate::cache::{
 use crate::config::{Size, check_heads, check_positive, check_range, check_rope_entry};
 use crate::device_kernels::{Activation, HeadShape};
 use crate::ffi;
-use crate::models::{Architecture, FromConfig, Outline, Scratch};
+use crate::models::{Architecture, FromConfig, MtpHead, NoMtpHead, Outline, Scratch};
 use crate::nn::exponential::silu;
 use crate::nn::{
     Embedding, ExpertBlend, ExpertForm, ExpertSizes, GatedDelta, Linear, NormGatedUp,
@@ -30,6 +31,8 @@ use crate::nn::{
 };
 use crate::tensor_list::TensorList;
 use crate::weights::{Layer, Weights};
+
+pub(crate) use mtp::{SIGNS as MTP_SIGNS, beside as mtp_file};
 
 /// A family with these layers, named by its arguments.
 pub(crate) trait Family: DeserializeOwned + Debug + 'static {
@@ -290,6 +293,10 @@ impl Shape {
         })
     }
 
+    fn block_kind(&self, layer: i32) -> BlockKind {
+        BlockKind { attends: self.attends(layer), has_experts: self.experts.are_in(layer) }
+    }
+
     fn attends(&self, layer: i32) -> bool {
         (layer + 1) % self.full_attention_interval == 0
     }
@@ -447,6 +454,7 @@ pub struct Model<F> {
     layers: Vec<TransformerBlock>,
     norm: RmsNorm,
     lm_head: Option<Linear>, // `None`: tied to embed_tokens
+    mtp: Result<mtp::Head, NoMtpHead>,
     family: PhantomData<F>,
 }
 
@@ -461,17 +469,18 @@ impl<F: Family> FromConfig for Model<F> {
             is_tied: shape.is_tied,
             scratch: shape.scratch(),
             tensors: shape.tensors(),
+            takes_mtp_head: true,
         })
     }
 
     fn load(args: F, weights: &mut Weights) -> Result<Self, LmError> {
         let shape = args.shape()?;
-        // Heads for multi-token prediction are not used; tied checkpoints may store the output
-        // layer again.
+        let layout = Layout::of(weights, &shape);
+        let mtp = mtp::Head::load(weights, &shape, layout)?;
+        // What is left of a head that is not used; tied checkpoints may store the output layer again.
         weights.ignore(|name| {
             name.contains("mtp.") || (shape.is_tied && name.starts_with("lm_head."))
         });
-        let layout = Layout::of(weights, &shape);
         let embed_tokens =
             Embedding::load(&mut weights.layer("model.embed_tokens"), shape.vocab, shape.hidden)?;
         let layers = (0..shape.layers)
@@ -480,7 +489,7 @@ impl<F: Family> FromConfig for Model<F> {
                     &mut weights.layer(format!("model.layers.{index}")),
                     &shape,
                     layout,
-                    index,
+                    shape.block_kind(index),
                 )
             })
             .collect::<Result<Vec<_>, _>>()?;
@@ -494,7 +503,7 @@ impl<F: Family> FromConfig for Model<F> {
         if let Some(lm_head) = &lm_head {
             lm_head.eval()?;
         }
-        Ok(Model { shape, embed_tokens, layers, norm, lm_head, family: PhantomData })
+        Ok(Model { shape, embed_tokens, layers, norm, lm_head, mtp, family: PhantomData })
     }
 }
 
@@ -522,6 +531,10 @@ impl<F: Family> Architecture for Model<F> {
         }
     }
 
+    fn mtp_head(&self) -> Result<&dyn MtpHead, &NoMtpHead> {
+        self.mtp.as_ref().map(|head| head as &dyn MtpHead)
+    }
+
     fn cache_spec(&self) -> CacheSpec {
         self.shape.cache_spec()
     }
@@ -537,6 +550,15 @@ impl<F: Family> Architecture for Model<F> {
     fn context_length(&self) -> usize {
         self.shape.context as usize
     }
+}
+
+/// What a layer consists of.
+#[derive(Debug, Clone, Copy)]
+struct BlockKind {
+    /// Whether it attends; otherwise it is recurrent.
+    attends: bool,
+    /// Whether it has experts; otherwise it is dense.
+    has_experts: bool,
 }
 
 #[derive(Debug)]
@@ -560,10 +582,15 @@ enum FeedForward {
 }
 
 impl TransformerBlock {
-    fn load(layer: &mut Layer, shape: &Shape, layout: Layout, index: i32) -> Result<Self, LmError> {
+    fn load(
+        layer: &mut Layer,
+        shape: &Shape,
+        layout: Layout,
+        kind: BlockKind,
+    ) -> Result<Self, LmError> {
         let &Shape { hidden, intermediate, eps, .. } = shape;
         let norm = layout.norm(&mut layer.layer("input_layernorm"), hidden, eps)?;
-        let mixer = match shape.attends(index) {
+        let mixer = match kind.attends {
             true => Mixer::Attention(Box::new(Attention::load(
                 &mut layer.layer("self_attn"),
                 shape,
@@ -579,7 +606,7 @@ impl TransformerBlock {
         };
         let norm = layout.norm(&mut layer.layer("post_attention_layernorm"), hidden, eps)?;
         let mut layer = layer.layer("mlp");
-        let mlp = match shape.experts.are_in(index) {
+        let mlp = match kind.has_experts {
             true => {
                 let moe = SparseMoe::load(&mut layer, hidden, &shape.experts, norm)?;
                 FeedForward::Sparse(Box::new(moe))

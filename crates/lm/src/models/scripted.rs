@@ -64,6 +64,7 @@ pub fn outline(args: &ModelArgs) -> Outline {
             stores_scores: false,
         },
         tensors: TensorList::default(),
+        takes_mtp_head: false,
     }
 }
 

@@ -14,10 +14,13 @@
 //! read again together with the next proposals.
 //!
 //! Where nothing is proposed, the next pass is launched before its token is known, as in plain
-//! decoding. Prompt lookup can then propose what follows the token that it predicts.
+//! decoding. Prompt lookup can then propose what follows the token that it predicts. A draft model and
+//! a head need the token itself.
 
+mod head;
 mod pace;
 mod prompt_lookup;
+mod proposer;
 mod reader;
 mod token_index;
 
@@ -29,7 +32,7 @@ use mlx_rs::{Array, memory, ops};
 
 use super::history::History;
 use super::logprobs::Logprobs;
-use super::prefill::{Prompt, prefill};
+use super::prefill::{Prompt, prefill, prefill_with};
 use super::tokens::CLEAR_CACHE_EVERY;
 use super::{
     GenerateOptions, Input, OnProgress, Sampled, Sampling, make_caches, num_cached,
@@ -39,9 +42,12 @@ use crate::cache::LayerCache;
 use crate::models::Model;
 use crate::sample::{DrawPosition, logprobs};
 use crate::{LmError, ffi};
+use pace::Source;
 use prompt_lookup::LookupDrafter;
+use proposer::{Drawn, Number, Proposer};
 use reader::Reader;
 
+pub(super) use head::HeadReader;
 pub use prompt_lookup::PromptLookup;
 
 /// What proposes tokens.
@@ -49,8 +55,23 @@ pub use prompt_lookup::PromptLookup;
 pub enum Drafter<'a> {
     /// A smaller model.
     Model(Draft<'a>),
+    /// A smaller model, what followed the same tokens in the prompt or the answer, or nothing: what pays
+    /// most, which is measured.
+    ModelWhereItPays(Draft<'a>),
+    /// Something that needs no other model.
+    Own(OwnDrafter),
+}
+
+/// What proposes tokens without another model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OwnDrafter {
     /// What followed the same tokens in the prompt or the answer.
     PromptLookup(PromptLookup),
+    /// The model's head that predicts further tokens, so many at once.
+    MtpHead(usize),
+    /// The head, if the model has one, what is looked up, or nothing: what pays most, which is
+    /// measured.
+    WhereItPays,
 }
 
 /// A draft model with its caches.
@@ -68,9 +89,48 @@ impl<'a> From<Draft<'a>> for Drafter<'a> {
     }
 }
 
+impl From<OwnDrafter> for Drafter<'_> {
+    fn from(own: OwnDrafter) -> Self {
+        Drafter::Own(own)
+    }
+}
+
 impl From<PromptLookup> for Drafter<'_> {
     fn from(lookup: PromptLookup) -> Self {
-        Drafter::PromptLookup(lookup)
+        Drafter::Own(OwnDrafter::PromptLookup(lookup))
+    }
+}
+
+impl OwnDrafter {
+    /// The reader of the model's head, if it is to propose. Fails if it has to and there is none.
+    pub(super) fn head(self, model: &Model) -> Result<Option<HeadReader>, LmError> {
+        match self {
+            OwnDrafter::PromptLookup(_) => Ok(None),
+            OwnDrafter::MtpHead(_) => HeadReader::new(model).map(Some),
+            OwnDrafter::WhereItPays => Ok(HeadReader::new(model).ok()),
+        }
+    }
+
+    /// The proposer for a prompt.
+    fn proposer<'t>(
+        self,
+        head: Option<HeadReader>,
+        tokens: impl IntoIterator<Item = &'t u32>,
+    ) -> Proposer {
+        let (number, looks_up) = match self {
+            OwnDrafter::PromptLookup(PromptLookup::Always(number)) => {
+                (Number::Always(number), true)
+            }
+            OwnDrafter::MtpHead(number) => (Number::Always(number), false),
+            OwnDrafter::PromptLookup(PromptLookup::WhereItPays) | OwnDrafter::WhereItPays => {
+                (Number::where_it_pays(), true)
+            }
+        };
+        Proposer {
+            drawn: head.map(|head| Drawn::Head(Box::new(head))),
+            lookup: looks_up.then(|| Box::new(LookupDrafter::new(tokens))),
+            number,
+        }
     }
 }
 
@@ -105,12 +165,6 @@ pub struct SpeculativeStream {
     acceptance: Acceptance,
 }
 
-#[derive(Debug)]
-enum Proposer {
-    Model(Reader),
-    PromptLookup(Box<LookupDrafter>),
-}
-
 /// A launched pass over the last token and the proposals behind it.
 #[derive(Debug)]
 struct Pass {
@@ -119,6 +173,11 @@ struct Pass {
     /// `[proposals + 1, V]`, if asked for.
     logprobs: Option<Array>,
     proposals: Proposals,
+    source: Source,
+    /// The hidden states `[1, L, D]` of the tokens that it reads, if a head needs them.
+    hidden: Option<Array>,
+    /// How many tokens the sequence has with the last one.
+    sequence_length: usize,
     /// The last token, where it was not known yet and the proposals only follow this one.
     expects: Option<u32>,
     /// Where the random numbers stood before `tokens` were drawn.
@@ -202,30 +261,54 @@ pub fn speculative_generate_step<'a>(
     if input.embeddings.is_some() {
         return Err(LmError::DraftWithEmbeddings);
     }
-    if let Drafter::Model(draft) = &drafter {
+    if let Drafter::Model(draft) | Drafter::ModelWhereItPays(draft) = &drafter {
         check_vocabularies(model, draft.model)?;
     }
     let prompt = Prompt::checked(&input, model)?;
     let history = History::new(&sampling.processors, &[input.cached_tokens, input.tokens]);
-    let proposer = match drafter {
+    let all_tokens = || input.cached_tokens.iter().chain(input.tokens);
+    let mut proposer = match drafter {
         Drafter::Model(draft) => {
             make_caches(draft.caches, draft.model, &options)?;
             make_caches(caches, model, &options)?;
-            // Progress counts the main model's tokens only.
-            let mut on_draft = |_, total| on_progress(0, total);
-            prefill(&prompt, draft.model, draft.caches, &options, &mut on_draft)?;
-            let caches = std::mem::take(draft.caches);
-            Proposer::Model(Reader::new(draft.model.clone(), caches, prompt.len() - 1))
+            let reader = read_with_draft(draft, &prompt, &options, on_progress)?;
+            let number = Number::Always(options.num_draft_tokens);
+            Proposer { drawn: Some(Drawn::Model(reader)), lookup: None, number }
         }
-        Drafter::PromptLookup(lookup) => {
+        Drafter::ModelWhereItPays(draft) => {
+            make_caches(draft.caches, draft.model, &options)?;
             make_caches(caches, model, &options)?;
-            Proposer::lookup(lookup, input.cached_tokens, input.tokens)
+            let reader = read_with_draft(draft, &prompt, &options, on_progress)?;
+            let lookup = Some(Box::new(LookupDrafter::new(all_tokens())));
+            Proposer { drawn: Some(Drawn::Model(reader)), lookup, number: Number::where_it_pays() }
+        }
+        Drafter::Own(own) => {
+            let head = own.head(model)?;
+            make_caches(caches, model, &options)?;
+            own.proposer(head, all_tokens())
         }
     };
     options.max_tokens = token_limit(options.max_tokens, num_cached(caches) + prompt.len(), model);
-    prefill(&prompt, model, caches, &options, on_progress)?;
+    let mut on_hidden = |hidden: &Array, start: usize| match proposer.head_mut() {
+        Some(head) => head.read_chunk(hidden, start, input.tokens),
+        None => Ok(()),
+    };
+    prefill_with(&prompt, model, caches, &options, &mut on_hidden, on_progress)?;
     let main = Reader::new(model.clone(), std::mem::take(caches), prompt.len() - 1);
     SpeculativeStream::start(main, proposer, input.tokens.to_vec(), sampling, history, options)
+}
+
+/// Reads the prompt with a draft model. Its progress counts as none: that is of the main model's tokens.
+fn read_with_draft(
+    draft: Draft<'_>,
+    prompt: &Prompt<'_>,
+    options: &GenerateOptions,
+    on_progress: OnProgress<'_>,
+) -> Result<Reader, LmError> {
+    let mut on_draft = |_, total| on_progress(0, total);
+    prefill(prompt, draft.model, draft.caches, options, &mut on_draft)?;
+    let caches = std::mem::take(draft.caches);
+    Ok(Reader::new(draft.model.clone(), caches, prompt.len() - 1))
 }
 
 /// Fails unless both models have vocabularies of the same size.
@@ -238,24 +321,10 @@ pub fn check_vocabularies(model: &Model, draft: &Model) -> Result<(), LmError> {
     }
 }
 
-impl Proposer {
-    fn lookup(lookup: PromptLookup, cached_tokens: &[u32], tokens: &[u32]) -> Self {
-        let tokens = cached_tokens.iter().chain(tokens);
-        Proposer::PromptLookup(Box::new(LookupDrafter::new(lookup, tokens)))
-    }
-
-    fn reader_mut(&mut self) -> Option<&mut Reader> {
-        match self {
-            Proposer::Model(reader) => Some(reader),
-            Proposer::PromptLookup(_) => None,
-        }
-    }
-}
-
 impl SpeculativeStream {
-    /// A stream that looks up what it proposes. `caches` hold `input` but its last token.
-    pub(super) fn with_lookup(
-        lookup: PromptLookup,
+    /// A stream without another model. `caches` hold `input` but its last token, and so does the head.
+    pub(super) fn with_own(
+        (drafter, head): (OwnDrafter, Option<HeadReader>),
         (model, caches): (Model, Vec<LayerCache>),
         input: &Input<'_>,
         sampling: Sampling,
@@ -263,7 +332,7 @@ impl SpeculativeStream {
         options: GenerateOptions,
     ) -> Result<Self, LmError> {
         let main = Reader::new(model, caches, input.tokens.len() - 1);
-        let proposer = Proposer::lookup(lookup, input.cached_tokens, input.tokens);
+        let proposer = drafter.proposer(head, input.cached_tokens.iter().chain(input.tokens));
         let tokens = input.tokens.to_vec();
         SpeculativeStream::start(main, proposer, tokens, sampling, history, options)
     }
@@ -319,9 +388,7 @@ impl SpeculativeStream {
         }
         let Some(sampled) = self.chosen.pop_front() else { return Ok(None) };
         self.sequence.push(sampled.token);
-        if let Proposer::PromptLookup(drafter) = &mut self.proposer {
-            drafter.push(sampled.token);
-        }
+        self.proposer.push(sampled.token);
         if !std::mem::take(&mut self.history_is_ahead) {
             self.history.push(&Array::from_slice(&[sampled.token], &[1]))?;
         }
@@ -357,9 +424,9 @@ impl SpeculativeStream {
     pub fn into_caches(mut self) -> Result<(Vec<LayerCache>, Option<Vec<LayerCache>>), LmError> {
         self.discard_unreturned()?;
         ffi::synchronize()?;
-        let draft = match self.proposer {
-            Proposer::Model(reader) => Some(reader.caches),
-            Proposer::PromptLookup(_) => None,
+        let draft = match self.proposer.drawn {
+            Some(Drawn::Model(reader)) => Some(reader.caches),
+            Some(Drawn::Head(_)) | None => None,
         };
         Ok((self.main.caches, draft))
     }
@@ -370,7 +437,7 @@ impl SpeculativeStream {
         self.chosen.clear();
         self.pass = None;
         let kv_quantization = self.options.kv_quantization.as_ref();
-        for reader in self.proposer.reader_mut().into_iter().chain([&mut self.main]) {
+        for reader in self.proposer.draft_mut().into_iter().chain([&mut self.main]) {
             reader.go_back(self.sequence.len() - 1)?;
             quantize_if_due(&mut reader.caches, kv_quantization)?;
         }
@@ -382,34 +449,43 @@ impl SpeculativeStream {
         self.discard_unreturned()?;
         let num_unread = self.sequence.len() - self.main.num_read;
         let num_left = self.options.max_tokens - self.num_sampled;
-        let proposals = match &self.proposer {
-            Proposer::Model(_) => {
-                let number = self.options.num_draft_tokens.min(num_left);
+        let (source, number) = self.proposer.choose(0).unwrap_or((Source::LookedUp, 0));
+        let proposals = match source {
+            Source::Drawn => {
+                let number = number.min(num_left);
                 self.draw(self.most_proposals(num_unread, number))?
             }
-            Proposer::PromptLookup(drafter) => {
+            Source::LookedUp => {
                 // The token behind the last proposal comes without one.
-                let mut found = drafter.propose(num_left - 1);
-                found.truncate(self.most_proposals(num_unread, found.len()));
-                Proposals::Found(found)
+                let number = self.most_proposals(num_unread, number.min(num_left - 1));
+                let lookup = self.proposer.lookup.as_ref();
+                Proposals::Found(lookup.map(|lookup| lookup.propose(number)).unwrap_or_default())
             }
         };
         self.main.prepare(&self.sequence, proposals.len())?;
         let unread = token_array(&self.sequence[self.main.num_read..]);
         self.main.num_read = self.sequence.len() + proposals.len();
-        self.launch(unread, proposals, None)
+        self.launch(unread, (source, proposals), None, self.sequence.len())
     }
 
     /// Launches a pass over `token` `[1]`, which has not been computed yet, and what is proposed
     /// behind it.
     fn launch_ahead(&mut self, token: &Array) -> Result<Option<Pass>, LmError> {
-        let Proposer::PromptLookup(drafter) = &self.proposer else { return Ok(None) };
         // `token` is one of those that are left, and so is the one behind it.
         let num_left = self.options.max_tokens - self.num_sampled;
         if num_left < 2 {
             return Ok(None);
         }
-        let (expects, found) = drafter.propose_after_next(num_left - 2).unzip();
+        let (expects, found) = match self.proposer.choose(1) {
+            // What draws has to know the token.
+            Some((Source::Drawn, _)) => return Ok(None),
+            Some((Source::LookedUp, number)) => {
+                let lookup = self.proposer.lookup.as_ref();
+                let limit = number.min(num_left - 2);
+                lookup.and_then(|lookup| lookup.propose_after_next(limit)).unzip()
+            }
+            None => (None, None),
+        };
         let mut found = found.unwrap_or_default();
         quantize_if_due(&mut self.main.caches, self.options.kv_quantization.as_ref())?;
         found.truncate(self.most_proposals(1, found.len()));
@@ -420,26 +496,40 @@ impl SpeculativeStream {
         self.history.push(token)?;
         self.history_is_ahead = true;
         self.main.num_read += 1 + proposals.len();
-        self.launch(ops::reshape(token, &[1, 1])?, proposals, expects).map(Some)
+        let length = self.sequence.len() + 1;
+        let token = ops::reshape(token, &[1, 1])?;
+        self.launch(token, (Source::LookedUp, proposals), expects, length).map(Some)
     }
 
-    /// Launches a pass over `last` `[1, n]` and `proposals`.
+    /// Launches a pass over `last` `[1, n]`, with which the sequence has `sequence_length` tokens, and
+    /// proposals.
     fn launch(
         &mut self,
         last: Array,
-        proposals: Proposals,
+        (source, proposals): (Source, Proposals),
         expects: Option<u32>,
+        sequence_length: usize,
     ) -> Result<Pass, LmError> {
         self.acceptance.num_drafted += proposals.len();
         let rows = proposals.len() as i32 + 1;
-        let logits = self.main.last_logits(&proposals.behind(last)?, rows)?; // [rows, V]
+        let (logits, hidden) = self.main.last_logits(&proposals.behind(last)?, rows)?; // [rows, V]
+        let hidden = self.proposer.head_mut().map(|_| hidden);
         let logits = self.process_rows(logits, &proposals)?;
         let draws_from = self.sampling.sampler.position();
         let tokens = self.sampling.sampler.sample_successive(&logits)?; // [rows]
         let logprobs =
             if self.options.num_top_logprobs.is_some() { Some(logprobs(&logits)?) } else { None };
         async_eval(std::iter::once(&tokens).chain(&logprobs).chain(self.history.array()))?;
-        Ok(Pass { tokens, logprobs, proposals, expects, draws_from })
+        Ok(Pass {
+            tokens,
+            logprobs,
+            proposals,
+            source,
+            hidden,
+            sequence_length,
+            expects,
+            draws_from,
+        })
     }
 
     /// How many of `number` proposals one pass may read behind `num_unread` tokens.
@@ -459,7 +549,7 @@ impl SpeculativeStream {
     /// Waits for a pass and chooses the tokens up to the first that was not proposed. The next pass
     /// is launched before, where it does not depend on that.
     fn choose(&mut self, pass: Pass, began: Instant) -> Result<(), LmError> {
-        let Pass { tokens, logprobs, proposals, expects, draws_from } = pass;
+        let Pass { tokens, logprobs, proposals, expects, draws_from, .. } = pass;
         let num_proposed = proposals.len();
         if num_proposed == 0 && self.runs_ahead {
             self.pass = self.launch_ahead(&tokens)?;
@@ -488,34 +578,36 @@ impl SpeculativeStream {
         if num_proposed > 0 {
             self.sampling.sampler.go_back(&draws_from, self.chosen.len());
         }
-        if let Proposer::PromptLookup(drafter) = &mut self.proposer {
-            drafter.passed(num_proposed, began.elapsed());
+        if let (Some(head), Some(hidden)) = (self.proposer.head_mut(), &pass.hidden) {
+            let num_before = hidden.dim(1) as usize - num_proposed;
+            let end = pass.sequence_length + self.chosen.len() - 1;
+            head.push(hidden, pass.sequence_length - num_before, end)?;
         }
+        let num_right = self.chosen.iter().filter(|sampled| sampled.from_draft).count();
+        self.proposer.passed(pass.source, num_proposed, num_right, began.elapsed());
         Ok(())
     }
 
-    /// The draft model's next tokens, launched but not waited for.
+    /// The next tokens as the draft model or the head predicts them, launched but not waited for.
     fn draw(&mut self, num_tokens: usize) -> Result<Proposals, LmError> {
-        let Proposer::Model(draft) = &mut self.proposer else { return Ok(Proposals::none()) };
+        let SpeculativeStream { proposer, sequence, sampling, history, .. } = self;
         if num_tokens == 0 {
             return Ok(Proposals::none());
         }
-        draft.prepare(&self.sequence, num_tokens)?;
-        let mut input = token_array(&self.sequence[draft.num_read..]);
-        // The draft model does not read its last proposal, which may be refused.
-        draft.num_read = self.sequence.len() + num_tokens - 1;
-        let draws_from = self.sampling.sampler.position();
-        let mut drawn: Vec<Array> = Vec::with_capacity(num_tokens);
-        for _ in 0..num_tokens {
-            let logits = draft.last_logits(&input, 1)?;
-            let logits = self.history.process(&mut self.sampling.processors, &drawn, logits)?;
-            let token = self.sampling.sampler.sample(&logits)?;
+        let draws_from = sampling.sampler.position();
+        let mut draw = |logits: Array, drawn: &[Array]| -> Result<Array, LmError> {
+            let logits = history.process(&mut sampling.processors, drawn, logits)?;
+            let token = sampling.sampler.sample(&logits)?;
             async_eval([&token])?;
-            input = ops::reshape(&token, &[1, 1])?;
-            drawn.push(token);
-        }
+            Ok(token)
+        };
+        let drawn = match &mut proposer.drawn {
+            Some(Drawn::Model(draft)) => draft.draw(sequence, num_tokens, &mut draw)?,
+            Some(Drawn::Head(head)) => head.draw(sequence, num_tokens, &mut draw)?,
+            None => Vec::new(),
+        };
         // The main model draws with the same random numbers.
-        self.sampling.sampler.go_back(&draws_from, 0);
+        sampling.sampler.go_back(&draws_from, 0);
         Ok(Proposals::Drawn(drawn))
     }
 

@@ -1,10 +1,13 @@
-//! Decides how many tokens to propose, from how often proposals are right and what they cost.
+//! Decides what proposes and how many tokens, from how often proposals are right and what they cost.
 
 use std::time::Duration;
 
-/// How many tokens are proposed at once. A GPU compiles or plans for each number when it first comes,
+/// How many tokens are looked up at once. A GPU compiles or plans for each number when it first comes,
 /// so there are few.
-const STEPS: [usize; 4] = [1, 3, 7, 15];
+const LOOKED_UP: [usize; 4] = [1, 3, 7, 15];
+/// How many tokens a head or a draft model draws at once: each costs something, and is right only where
+/// those before it are.
+const DRAWN: [usize; 3] = [1, 2, 3];
 /// A gain that measurement could not tell from none.
 const LEAST_GAIN: f64 = 1.05;
 /// What each proposed token adds to a pass, as a share of one without, before that is measured.
@@ -17,26 +20,50 @@ const MOST_PASSES: f64 = 20.0;
 const FORGOTTEN: f64 = 0.001;
 /// Passes without proposals before the first with some. The first of them is not counted.
 const PLAIN_PASSES: u32 = 3;
+/// Where nothing is drawn because it did not pay, one is after so many passes, and then after twice as
+/// many again and again, up to the second number.
+const PAUSES: [u32; 2] = [32, 512];
+
+/// What makes proposals.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Source {
+    /// What stood behind the same tokens before.
+    LookedUp,
+    /// A head or a draft model.
+    Drawn,
+}
+
+/// A source, how many tokens it proposes, and how many times faster that is than without.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Choice {
+    pub(super) source: Source,
+    pub(super) num_tokens: usize,
+    gain: f64,
+}
 
 /// What has been seen of one sequence.
 ///
-/// - Whether a prediction is right is seen for every token, also where nothing was proposed, so that
-///   it costs nothing to begin again.
-/// - What proposals cost is measured where there are some, for each length: on some devices two
-///   tokens cost nearly what sixteen do. It is forgotten slowly, because one disturbed measurement
+/// - Whether a prediction that is looked up is right is seen for every token, also where nothing was
+///   proposed, so that it costs nothing to begin again. What a head or a draft model would have
+///   predicted is not known where it drew nothing: it is asked again now and then.
+/// - What proposals cost is measured where there are some, for each source and length: on some devices
+///   two tokens cost nearly what sixteen do. It is forgotten slowly, because one disturbed measurement
 ///   would end them for good.
 #[derive(Debug, Clone)]
 pub(super) struct Pace {
     /// Seconds of a pass without proposals, and how many there were.
     plain_pass: Option<f64>,
     num_plain_passes: u32,
-    /// For each of `STEPS`: how many passes without proposals take as long as one with so many.
-    passes: [Option<f64>; STEPS.len()],
-    /// Whether there was a pass of that length. The first is not measured.
-    has_run: [bool; STEPS.len()],
+    looked_up: Costs<{ LOOKED_UP.len() }>,
+    drawn: Costs<{ DRAWN.len() }>,
     /// How often the next token was predicted, after a short and after a long match.
     short: Share,
     long: Share,
+    /// How often a token that was drawn was right, where those before it were.
+    right: Share,
+    /// Passes since tokens were drawn, and after how many of them one is drawn anyway.
+    num_without: u32,
+    pause: u32,
 }
 
 /// A share of successes, of which the latest count most.
@@ -49,40 +76,101 @@ impl Share {
     }
 }
 
-impl Default for Pace {
-    fn default() -> Self {
-        Pace {
-            plain_pass: None,
-            num_plain_passes: 0,
-            passes: [None; STEPS.len()],
-            has_run: [false; STEPS.len()],
-            short: Share(0.3),
-            long: Share(0.6),
-        }
-    }
+/// What proposals of one source cost.
+#[derive(Debug, Clone)]
+struct Costs<const N: usize> {
+    /// How many tokens are proposed at once.
+    steps: [usize; N],
+    /// For each of them: how many passes without proposals take as long as one with so many.
+    passes: [Option<f64>; N],
+    /// Whether there was a pass of that length. The first is not measured.
+    has_run: [bool; N],
 }
 
-impl Pace {
-    /// How many tokens to propose after a match of `length`. `num_before` predicted tokens have to be
-    /// right before the first of them counts.
-    pub(super) fn num_tokens(&self, length: usize, num_before: usize) -> usize {
-        if self.num_plain_passes < PLAIN_PASSES {
-            return 0;
-        }
-        let Share(right) = self.share(length);
+impl<const N: usize> Costs<N> {
+    fn new(steps: [usize; N]) -> Self {
+        Costs { steps, passes: [None; N], has_run: [false; N] }
+    }
+
+    /// The number with the largest gain, where each token is right with a probability of `right` if
+    /// those before it are, and `num_before` have to be right before the first counts.
+    fn best(&self, right: f64, num_before: usize) -> Option<(usize, f64)> {
         let mut longest = 0.0f64;
-        let mut best = (0, LEAST_GAIN);
-        for (num_tokens, measured) in STEPS.into_iter().zip(self.passes) {
+        let mut best = None;
+        for (num_tokens, measured) in self.steps.into_iter().zip(self.passes) {
             // One that was not measured takes no less time than a shorter one.
             longest = measured.unwrap_or(usual(num_tokens).max(longest));
             let accepted: f64 =
                 (1..=num_tokens).map(|place| right.powi((num_before + place) as i32)).sum();
             let gain = (1.0 + accepted) / longest;
-            if gain >= best.1 {
-                best = (num_tokens, gain);
+            if gain >= best.map_or(LEAST_GAIN, |(_, gain)| gain) {
+                best = Some((num_tokens, gain));
             }
         }
-        best.0
+        best
+    }
+
+    fn passed(&mut self, num_tokens: usize, took: f64, plain: Option<f64>) {
+        let step = self.steps.iter().position(|&step| step >= num_tokens).unwrap_or(N - 1);
+        if let (true, Some(plain)) = (std::mem::replace(&mut self.has_run[step], true), plain) {
+            let found = (took / plain).clamp(1.0, MOST_PASSES);
+            let before = self.passes[step].unwrap_or(found);
+            self.passes[step] = Some(before + NEW * (found - before));
+        }
+    }
+
+    fn forget(&mut self) {
+        for (num_tokens, measured) in self.steps.into_iter().zip(&mut self.passes) {
+            if let Some(passes) = measured {
+                *passes += (usual(num_tokens) - *passes).min(0.0) * FORGOTTEN;
+            }
+        }
+    }
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Pace {
+            plain_pass: None,
+            num_plain_passes: 0,
+            looked_up: Costs::new(LOOKED_UP),
+            drawn: Costs::new(DRAWN),
+            short: Share(0.3),
+            long: Share(0.6),
+            right: Share(0.5),
+            num_without: 0,
+            pause: PAUSES[0],
+        }
+    }
+}
+
+impl Pace {
+    /// What to propose. `length` is that of the match, if there is one, of which `num_before` predicted
+    /// tokens have to be right before the first proposed one counts; `draws` says whether a head or a
+    /// draft model could propose.
+    pub(super) fn choose(
+        &self,
+        length: Option<usize>,
+        num_before: usize,
+        draws: bool,
+    ) -> Option<Choice> {
+        if self.num_plain_passes < PLAIN_PASSES {
+            return None;
+        }
+        let choice = |source, (num_tokens, gain)| Choice { source, num_tokens, gain };
+        let looked_up = length.and_then(|length| {
+            let Share(right) = self.share(length);
+            let best = self.looked_up.best(right, num_before)?;
+            Some(choice(Source::LookedUp, best))
+        });
+        let drawn = draws.then(|| {
+            let best = self.drawn.best(self.right.0, 0);
+            let is_due = self.num_without >= self.pause;
+            let best = best.or_else(|| is_due.then_some((DRAWN[0], LEAST_GAIN)));
+            best.map(|best| choice(Source::Drawn, best))
+        });
+        let choices = looked_up.into_iter().chain(drawn.flatten());
+        choices.max_by(|one, other| one.gain.total_cmp(&other.gain))
     }
 
     /// After a match of `length` the next token was predicted, or not.
@@ -93,31 +181,39 @@ impl Pace {
         }
     }
 
+    /// Of `num_tokens` that were drawn so many were right.
+    pub(super) fn drawn(&mut self, num_tokens: usize, num_right: usize) {
+        (0..num_right).for_each(|_| self.right.add(true));
+        if num_right < num_tokens {
+            self.right.add(false);
+        }
+        let pays = self.drawn.best(self.right.0, 0).is_some();
+        self.pause = match pays {
+            true => PAUSES[0],
+            false if self.num_without > 0 => (2 * self.pause).min(PAUSES[1]),
+            false => self.pause,
+        };
+        self.num_without = 0;
+    }
+
     /// A pass with so many proposed tokens took so long.
-    pub(super) fn passed(&mut self, num_tokens: usize, took: Duration) {
+    pub(super) fn passed(&mut self, source: Source, num_tokens: usize, took: Duration) {
         let took = took.as_secs_f64();
-        if num_tokens == 0 {
-            self.num_plain_passes += 1;
-            if self.num_plain_passes > 1 {
-                let plain = self.plain_pass.unwrap_or(took);
-                // Disturbed passes would make proposals look cheap.
-                self.plain_pass = Some(plain + NEW * (took.min(2.0 * plain) - plain));
-                for (num_tokens, measured) in STEPS.into_iter().zip(&mut self.passes) {
-                    if let Some(passes) = measured {
-                        *passes += (usual(num_tokens) - *passes).min(0.0) * FORGOTTEN;
-                    }
+        match (num_tokens, source) {
+            (0, _) => {
+                self.num_plain_passes += 1;
+                if self.num_plain_passes > 1 {
+                    let plain = self.plain_pass.unwrap_or(took);
+                    // Disturbed passes would make proposals look cheap.
+                    self.plain_pass = Some(plain + NEW * (took.min(2.0 * plain) - plain));
+                    self.looked_up.forget();
+                    self.drawn.forget();
                 }
             }
-            return;
+            (_, Source::LookedUp) => self.looked_up.passed(num_tokens, took, self.plain_pass),
+            (_, Source::Drawn) => return self.drawn.passed(num_tokens, took, self.plain_pass),
         }
-        let step = STEPS.iter().position(|&step| step >= num_tokens).unwrap_or(STEPS.len() - 1);
-        if let (true, Some(plain)) =
-            (std::mem::replace(&mut self.has_run[step], true), self.plain_pass)
-        {
-            let found = (took / plain).clamp(1.0, MOST_PASSES);
-            let before = self.passes[step].unwrap_or(found);
-            self.passes[step] = Some(before + NEW * (found - before));
-        }
+        self.num_without = self.num_without.saturating_add(1);
     }
 
     fn share(&self, length: usize) -> Share {
@@ -139,20 +235,38 @@ mod tests {
     use super::*;
 
     const PLAIN: Duration = Duration::from_millis(10);
+    const BOTH: [Source; 2] = [Source::LookedUp, Source::Drawn];
+
+    /// Tokens that are looked up behind a match of eight tokens, or drawn; how many of each pass.
+    fn number(pace: &Pace, source: Source, num_before: usize) -> usize {
+        let length = (source == Source::LookedUp).then_some(8);
+        let choice = pace.choose(length, num_before, source == Source::Drawn);
+        choice.map_or(0, |choice| choice.num_tokens)
+    }
 
     /// A sequence of which `share` of the predictions are right, with passes of which any proposal costs
-    /// `first` and each one `cost`. Returns how many tokens are proposed at each of 200 tokens.
-    fn run(share: f64, first: f64, cost: f64) -> Vec<usize> {
+    /// `first` and each one `cost`. Returns how many tokens are proposed in each of 200 passes.
+    fn run(source: Source, share: f64, first: f64, cost: f64) -> Vec<usize> {
         let mut pace = Pace::default();
         let mut due = 0.0;
+        let mut is_right = || {
+            due += share;
+            let is_right = due >= 1.0;
+            due -= f64::from(u8::from(is_right));
+            is_right
+        };
         (0..200)
             .map(|_| {
-                let num_tokens = pace.num_tokens(8, 0);
+                let num_tokens = number(&pace, source, 0);
                 let first = if num_tokens > 0 { first } else { 0.0 };
-                pace.passed(num_tokens, PLAIN.mul_f64(1.0 + first + cost * num_tokens as f64));
-                due += share;
-                pace.predicted(8, due >= 1.0);
-                due -= due.floor();
+                let took = PLAIN.mul_f64(1.0 + first + cost * num_tokens as f64);
+                pace.passed(source, num_tokens, took);
+                if source == Source::LookedUp {
+                    pace.predicted(8, is_right());
+                } else if num_tokens > 0 {
+                    let num_right = (0..num_tokens).take_while(|_| is_right()).count();
+                    pace.drawn(num_tokens, num_right);
+                }
                 num_tokens
             })
             .collect()
@@ -160,30 +274,74 @@ mod tests {
 
     #[test]
     fn right_predictions_bring_long_proposals() {
-        let proposed = run(1.0, 0.0, 0.05);
+        let proposed = run(Source::LookedUp, 1.0, 0.0, 0.05);
         assert!(proposed[50..].iter().all(|&number| number == 15), "{proposed:?}");
         // As on a device where a pass over two tokens costs what one over sixteen does.
-        let proposed = run(1.0, 4.0, 0.05);
+        let proposed = run(Source::LookedUp, 1.0, 4.0, 0.05);
         assert!(proposed[50..].iter().all(|&number| number == 15), "{proposed:?}");
+        let proposed = run(Source::Drawn, 1.0, 0.0, 0.2);
+        assert!(proposed[50..].iter().all(|&number| number == 3), "{proposed:?}");
     }
 
     #[test]
     fn what_does_not_pay_ends_within_sixteen_tokens() {
         let cases =
             [(0.0, 0.0, 0.0), (0.0, 0.0, 0.3), (0.1, 0.0, 0.3), (1.0, 0.0, 2.0), (0.5, 4.0, 0.0)];
-        for (share, first, cost) in cases {
-            let proposed = run(share, first, cost);
-            let after = &proposed[16..];
-            // A few are tried after one that was right, and because what they cost is forgotten.
-            let most = if share == 0.0 { 0 } else { after.len() / 20 };
-            let count = after.iter().filter(|&&number| number > 0).count();
-            assert!(count <= most, "{share}, {first}, {cost}: {proposed:?}");
+        for source in BOTH {
+            for (share, first, cost) in cases {
+                let proposed = run(source, share, first, cost);
+                let after = &proposed[16..];
+                // A few are tried after one that was right, because what they cost is forgotten, and
+                // because what would be drawn is not known otherwise.
+                let most = match (share, source) {
+                    (0.0, Source::LookedUp) => 0,
+                    _ => after.len() / 20,
+                };
+                let count = after.iter().filter(|&&number| number > 0).count();
+                assert!(count <= most, "{source:?}, {share}, {first}, {cost}: {proposed:?}");
+            }
         }
+    }
+
+    #[test]
+    fn what_gains_more_proposes() {
+        let mut pace = measured();
+        (0..50).for_each(|_| pace.predicted(8, true));
+        (0..50).for_each(|_| pace.drawn(1, 0));
+        let choose = |pace: &Pace| pace.choose(Some(8), 0, true).map(|choice| choice.source);
+        assert_eq!(choose(&pace), Some(Source::LookedUp));
+        (0..50).for_each(|_| pace.predicted(8, false));
+        assert_eq!(choose(&pace), None);
+        (0..50).for_each(|_| pace.drawn(1, 1));
+        assert_eq!(choose(&pace), Some(Source::Drawn));
+    }
+
+    #[test]
+    fn drawing_is_tried_again_ever_more_rarely() {
+        let mut pace = measured();
+        (0..20).for_each(|_| pace.drawn(1, 0));
+        let tried: Vec<usize> = (0..2000)
+            .filter(|_| {
+                let is_tried = number(&pace, Source::Drawn, 0) > 0;
+                pace.passed(Source::Drawn, usize::from(is_tried), PLAIN);
+                if is_tried {
+                    pace.drawn(1, 0);
+                }
+                is_tried
+            })
+            .collect();
+        assert!((4..=8).contains(&tried.len()), "{tried:?}");
+        // What is right again is drawn again.
+        pace.pause = 0;
+        for _ in 0..8 {
+            pace.drawn(1, 1);
+        }
+        assert!(number(&pace, Source::Drawn, 0) > 0, "{pace:?}");
     }
 
     fn measured() -> Pace {
         let mut pace = Pace::default();
-        (0..PLAIN_PASSES).for_each(|_| pace.passed(0, PLAIN));
+        (0..PLAIN_PASSES).for_each(|_| pace.passed(Source::LookedUp, 0, PLAIN));
         pace
     }
 
@@ -191,11 +349,11 @@ mod tests {
     fn proposals_begin_again_when_predictions_are_right_again() {
         let mut pace = measured();
         (0..50).for_each(|_| pace.predicted(8, false));
-        assert_eq!(pace.num_tokens(8, 0), 0);
+        assert_eq!(number(&pace, Source::LookedUp, 0), 0);
         (0..50).for_each(|_| pace.predicted(8, true));
-        assert_eq!(pace.num_tokens(8, 0), 15);
+        assert_eq!(number(&pace, Source::LookedUp, 0), 15);
         // The token before them may be another one than predicted, which counts little here.
-        assert_eq!(pace.num_tokens(8, 1), 15);
+        assert_eq!(number(&pace, Source::LookedUp, 1), 15);
     }
 
     #[test]
@@ -203,10 +361,10 @@ mod tests {
         let mut pace = measured();
         (0..20).for_each(|_| pace.predicted(8, true));
         // The first of its length, for which a GPU compiles.
-        pace.passed(15, PLAIN * 100);
-        assert_eq!(pace.num_tokens(8, 0), 15);
-        pace.passed(15, PLAIN * 100);
-        (0..400).for_each(|_| pace.passed(0, PLAIN));
-        assert!(pace.num_tokens(8, 0) > 0, "{pace:?}");
+        pace.passed(Source::LookedUp, 15, PLAIN * 100);
+        assert_eq!(number(&pace, Source::LookedUp, 0), 15);
+        pace.passed(Source::LookedUp, 15, PLAIN * 100);
+        (0..400).for_each(|_| pace.passed(Source::LookedUp, 0, PLAIN));
+        assert!(number(&pace, Source::LookedUp, 0) > 0, "{pace:?}");
     }
 }

@@ -8,6 +8,10 @@ use crate::cache::LayerCache;
 use crate::models::Model;
 use crate::{LmError, ffi};
 
+/// Draws a token `[1]` from logits `[1, V]` behind the proposals that were drawn before, and launches
+/// its computation.
+pub(super) type Draw<'a> = &'a mut dyn FnMut(Array, &[Array]) -> Result<Array, LmError>;
+
 /// A model, its caches, and how much of the common sequence they hold.
 #[derive(Debug)]
 pub(super) struct Reader {
@@ -86,16 +90,41 @@ impl Reader {
         self.caches.iter().any(|cache| cache.as_kind().reads_one_by_one(length))
     }
 
+    /// Draws `num_tokens` that follow `sequence`, of which the last is not read, because it may be
+    /// refused.
+    pub(super) fn draw(
+        &mut self,
+        sequence: &[u32],
+        num_tokens: usize,
+        draw: Draw<'_>,
+    ) -> Result<Vec<Array>, LmError> {
+        self.prepare(sequence, num_tokens)?;
+        let mut input = token_array(&sequence[self.num_read..]);
+        self.num_read = sequence.len() + num_tokens - 1;
+        let mut drawn: Vec<Array> = Vec::with_capacity(num_tokens);
+        for _ in 0..num_tokens {
+            let (logits, _) = self.last_logits(&input, 1)?;
+            let token = draw(logits, &drawn)?;
+            input = ops::reshape(&token, &[1, 1])?;
+            drawn.push(token);
+        }
+        Ok(drawn)
+    }
+
     /// Runs the model over `tokens` `[1, L]` and returns the logits of the last `rows`, `[rows,
-    /// V]`.
-    pub(super) fn last_logits(&mut self, tokens: &Array, rows: i32) -> Result<Array, LmError> {
+    /// V]`, and the hidden states `[1, L, D]`.
+    pub(super) fn last_logits(
+        &mut self,
+        tokens: &Array,
+        rows: i32,
+    ) -> Result<(Array, Array), LmError> {
         let hidden = self.model.forward(tokens, &mut self.caches)?;
         let (length, width) = (hidden.dim(1), hidden.dim(2));
         let last = if length == rows {
-            hidden
+            hidden.clone()
         } else {
             ffi::slice(&hidden, &[0, length - rows, 0], &[1, length, width])?
         };
-        Ok(ops::reshape(&self.model.logits(&last)?, &[rows, -1])?)
+        Ok((ops::reshape(&self.model.logits(&last)?, &[rows, -1])?, hidden))
     }
 }

@@ -674,6 +674,7 @@ impl<F: Family> FromConfig for DecoderModel<F> {
             is_tied: decoder.output == Output::Tied,
             scratch: decoder.scratch(),
             tensors: decoder.tensors(),
+            takes_mtp_head: false,
         })
     }
 

@@ -1,0 +1,98 @@
+//! Who proposes tokens, and how many.
+
+use std::time::Duration;
+
+use super::head::HeadReader;
+use super::pace::{Choice, Pace, Source};
+use super::prompt_lookup::LookupDrafter;
+use super::reader::Reader;
+
+/// What can propose tokens for a sequence, and the choice between them.
+#[derive(Debug)]
+pub(super) struct Proposer {
+    pub(super) drawn: Option<Drawn>,
+    pub(super) lookup: Option<Box<LookupDrafter>>,
+    pub(super) number: Number,
+}
+
+/// What draws proposals one after another.
+#[derive(Debug)]
+pub(super) enum Drawn {
+    /// A smaller model.
+    Model(Reader),
+    /// The model's own head.
+    Head(Box<HeadReader>),
+}
+
+/// How many tokens are proposed.
+#[derive(Debug)]
+pub(super) enum Number {
+    /// So many, wherever it is possible.
+    Always(usize),
+    /// As many as pay, by what pays most.
+    WhereItPays(Box<Pace>),
+}
+
+impl Number {
+    pub(super) fn where_it_pays() -> Self {
+        Number::WhereItPays(Box::default())
+    }
+}
+
+impl Proposer {
+    /// A draft model, which has caches of its own.
+    pub(super) fn draft_mut(&mut self) -> Option<&mut Reader> {
+        match &mut self.drawn {
+            Some(Drawn::Model(reader)) => Some(reader),
+            Some(Drawn::Head(_)) | None => None,
+        }
+    }
+
+    pub(super) fn head_mut(&mut self) -> Option<&mut HeadReader> {
+        match &mut self.drawn {
+            Some(Drawn::Head(head)) => Some(head),
+            Some(Drawn::Model(_)) | None => None,
+        }
+    }
+
+    /// What proposes behind the latest token and how many, or behind the token after it if
+    /// `num_before` is 1.
+    pub(super) fn choose(&self, num_before: usize) -> Option<(Source, usize)> {
+        let length = self.lookup.as_ref().and_then(|lookup| lookup.match_length());
+        match &self.number {
+            Number::WhereItPays(pace) => {
+                let choice = pace.choose(length, num_before, self.drawn.is_some());
+                choice.map(|Choice { source, num_tokens, .. }| (source, num_tokens))
+            }
+            &Number::Always(number) => match (&self.drawn, length) {
+                (Some(_), _) => Some((Source::Drawn, number)),
+                (None, Some(_)) => Some((Source::LookedUp, number)),
+                (None, None) => None,
+            },
+        }
+    }
+
+    /// A token of the answer was returned.
+    pub(super) fn push(&mut self, token: u32) {
+        let predicted = self.lookup.as_mut().and_then(|lookup| lookup.push(token));
+        if let (Number::WhereItPays(pace), Some((length, is_right))) = (&mut self.number, predicted)
+        {
+            pace.predicted(length, is_right);
+        }
+    }
+
+    /// A pass with so many proposals took so long, and so many of them were right.
+    pub(super) fn passed(
+        &mut self,
+        source: Source,
+        num_proposed: usize,
+        num_right: usize,
+        took: Duration,
+    ) {
+        let Number::WhereItPays(pace) = &mut self.number else { return };
+        pace.passed(source, num_proposed, took);
+        if source == Source::Drawn && num_proposed > 0 {
+            pace.drawn(num_proposed, num_right);
+        }
+    }
+}
