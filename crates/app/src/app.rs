@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use cairn_engine::Engine;
+use cairn_engine::{Engine, Speculation};
 use cairn_hub::{CacheVariables, HubOptions, ModelFolders};
 use cairn_store::{Store, StoreError};
 use tokio::sync::{OnceCell, broadcast};
@@ -35,6 +35,9 @@ use crate::{DataFolder, OpenError, convert};
 /// How long closing may take: a system that shuts down does not wait much longer.
 const CLOSING_LIMIT: Duration = Duration::from_millis(1900);
 
+/// How many tokens a draft model proposes at once, as mlx-lm's command does.
+const NUM_DRAFT_TOKENS: usize = 3;
+
 /// How to open the app.
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -55,6 +58,17 @@ pub struct Options {
     pub closing_limit: Option<Duration>,
     /// The most bytes of models and answers together; none: what the device's memory leaves.
     pub memory_limit_bytes: Option<u64>,
+    /// What proposes tokens for every answer; none: what each model's settings say.
+    pub speculation: Option<ForcedSpeculation>,
+}
+
+/// What proposes tokens for every answer, whatever the settings say.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ForcedSpeculation {
+    /// For models that have no draft model, [`Speculation::Draft`] is nothing.
+    pub speculation: Speculation,
+    /// The draft model of all models.
+    pub draft_model: Option<String>,
 }
 
 impl Options {
@@ -69,6 +83,7 @@ impl Options {
             autoload: false,
             closing_limit: None,
             memory_limit_bytes: None,
+            speculation: None,
         }
     }
 
@@ -138,6 +153,8 @@ pub struct App {
     /// How far closing came; none before it began. Locked while it runs.
     pub(crate) closed: tokio::sync::Mutex<Option<Closed>>,
     pub(crate) closing_limit: Option<Duration>,
+    /// See [`Options::speculation`].
+    pub(crate) forced_speculation: Option<ForcedSpeculation>,
     pub(crate) lock: Mutex<Option<FolderLock>>,
 }
 
@@ -219,6 +236,25 @@ impl App {
                 private.conversation(conversation_id).await.is_ok_and(|row| row.is_some())
             }
             None => false,
+        }
+    }
+
+    /// What proposes tokens for an answer of a model with these settings; `has_draft` says whether a
+    /// draft model can.
+    pub(crate) fn speculation(&self, settings: &Settings, has_draft: bool) -> Speculation {
+        match self.forced_speculation.as_ref().map(|forced| forced.speculation) {
+            Some(Speculation::Draft { .. }) if !has_draft => Speculation::Off,
+            Some(forced) => forced,
+            None if has_draft => Speculation::Draft { num_tokens: NUM_DRAFT_TOKENS },
+            None => convert::speculation(settings),
+        }
+    }
+
+    /// The name of the draft model of a model with these settings; empty: none.
+    pub(crate) fn draft_model(&self, settings: &Settings) -> String {
+        match &self.forced_speculation {
+            Some(forced) => forced.draft_model.clone().unwrap_or_default(),
+            None => settings.draft_model.clone(),
         }
     }
 

@@ -10,6 +10,7 @@
 
 use std::sync::Arc;
 
+use cairn_engine::Speculation;
 use cairn_store::NamedCacheRow;
 
 pub use cairn_chat::{
@@ -22,6 +23,7 @@ pub use cairn_engine::{
 };
 
 use crate::app::{App, now_ms};
+use crate::chat::answering::loaded_status;
 use crate::settings::commands as settings;
 use crate::wire::Failure;
 use crate::{convert, models};
@@ -83,17 +85,18 @@ impl App {
         self.titles.stop();
         let model = models::ensure_answers(self, model).await?;
         let settings = settings::of_loaded(self, &model).await?;
-        let group_size = {
-            let status = self.engine.status();
-            let models = &status.borrow().models;
-            models.iter().find(|loaded| loaded.name == model).and_then(|model| model.kv_group_size)
-        };
+        let status = loaded_status(self, &model);
+        let group_size = status.as_ref().and_then(|model| model.kv_group_size);
+        // Requests of programs share passes and saved context, which a draft model's do not, unless it
+        // is asked for.
+        let forces_draft =
+            self.forced_speculation.is_some() && status.is_some_and(|model| model.draft.is_some());
         Ok(GenerateRequest {
             sampling: convert::sampling(&settings),
             max_tokens: settings.max_tokens as usize,
             context_length: settings.context_length.map(|length| length as usize),
             kv_cache: convert::kv_cache(&settings, group_size),
-            speculation: convert::speculation(&settings),
+            speculation: self.speculation(&settings, forces_draft),
             model: Some(model),
             ..GenerateRequest::new(prompt)
         })
@@ -133,6 +136,10 @@ impl App {
             return Err(StartError::Differs { name, num_shared, num_tokens });
         }
         request.kv_cache = KvCacheOptions::of_format(namespace.kv_format);
+        // A draft model would have to read the starting point again.
+        if matches!(request.speculation, Speculation::Draft { .. }) {
+            request.speculation = Speculation::Off;
+        }
         request.provenance = namespace.provenance;
         if let Err(error) = self.store.touch_named_cache(&id, now_ms()).await {
             tracing::debug!("the use of a starting point is not saved: {error}");

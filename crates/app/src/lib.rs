@@ -70,7 +70,7 @@ mod status;
 pub mod wire;
 
 pub use api::{ApiClient, EndedRequest};
-pub use app::{App, Options};
+pub use app::{App, ForcedSpeculation, Options};
 pub use bindings::{typescript, typescript_settings};
 pub use cache::{
     CachedEntry, CachedItem, ChunkSummary, Download, OfflineCaches, OfflineImport, OwnFile, Upload,

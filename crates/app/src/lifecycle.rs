@@ -68,6 +68,7 @@ impl App {
             autoload,
             closing_limit,
             memory_limit_bytes,
+            speculation,
         } = options;
         data_folder.create()?;
         let lock = lock(&data_folder)?;
@@ -125,6 +126,7 @@ impl App {
             runtime: tokio::runtime::Handle::current(),
             closed: tokio::sync::Mutex::default(),
             closing_limit,
+            forced_speculation: speculation,
             lock: Mutex::new(Some(lock)),
         });
         app.start_background_tasks(moves, autoload);

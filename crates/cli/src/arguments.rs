@@ -569,6 +569,9 @@ pub struct Serve {
     /// Model to load at start
     #[arg(long)]
     pub model: Option<String>,
+    // In place of each model's own settings.
+    #[command(flatten)]
+    pub speculation: SpeculationFlags,
     /// Token that clients must send, of at least 16 characters where other machines can reach the
     /// address [default: a random one]
     #[arg(long, conflicts_with = "token_file")]

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, anyhow};
 use cairn_app::wire::Command;
-use cairn_app::{App, Closed, Options};
+use cairn_app::{App, Closed, ForcedSpeculation, Options};
 use cairn_server::{ServeError, ServeOptions, Server};
 use signal_hook::low_level::emulate_default_handler;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -21,13 +21,18 @@ pub async fn run(arguments: Serve) -> Result<()> {
         (None, None) => None,
     };
     let has_interface = arguments.ui;
+    let flags = arguments.speculation;
+    let speculation = flags.asked().map_err(|error| Usage(error.to_string()))?;
+    let speculation = speculation
+        .map(|speculation| ForcedSpeculation { speculation, draft_model: flags.draft_model });
     let options =
         ServeOptions { host: arguments.host, port: arguments.port, token, ui: arguments.ui };
     // Before the engine starts: closing it right after its start may take longer than `close` waits.
     options.check().map_err(to_error)?;
     let from_environment = Options::from_environment()?;
     let app =
-        App::open(Options { autoload: arguments.model.is_none(), ..from_environment }).await?;
+        App::open(Options { autoload: arguments.model.is_none(), speculation, ..from_environment })
+            .await?;
     let server = match Server::bind(app.clone(), options).await {
         Ok(server) => server,
         Err(error) => return close(&app, Err(to_error(error))).await,

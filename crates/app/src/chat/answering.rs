@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 use cairn_chat::{FinishReason, GenerationStats};
 use cairn_engine::{
     FinishedGeneration, GenerateEvent, GenerateRequest, LoadedModelStatus, SegmentOptions,
-    Speculation,
 };
 use cairn_prompt_cache::Miss;
 use cairn_store::{FinishedMessage, MessageStatus, Store};
@@ -33,8 +32,6 @@ use crate::{convert, models, platform};
 
 /// How long an answer may take to stop when the app closes. Then its text so far is saved.
 const CLOSING_GRACE: Duration = Duration::from_millis(700);
-/// Tokens that a draft model proposes at once: mlx-lm's default.
-const NUM_DRAFT_TOKENS: usize = 3;
 
 /// The rows of one answer and its question.
 pub(crate) struct Turn {
@@ -533,13 +530,14 @@ impl Asked<'_> {
         let prompt = branch.prompt(&beginning, ReadPart::of(branch.rows(), &cuts));
         let (kv_cache, speculation) = match &beginning {
             // A draft model would have to read the starting point again.
-            Beginning::StartingPoint(prefix) => (prefix.kv_cache(), convert::speculation(settings)),
+            Beginning::StartingPoint(prefix) => {
+                (prefix.kv_cache(), app.speculation(settings, false))
+            }
             Beginning::Own { .. } => {
                 let group_size = loaded.as_ref().and_then(|model| model.kv_group_size);
                 let has_draft = loaded.is_some_and(|model| model.draft.is_some());
                 let kv_cache = convert::kv_cache(settings, group_size);
-                let draft = Speculation::Draft { num_tokens: NUM_DRAFT_TOKENS };
-                (kv_cache, if has_draft { draft } else { convert::speculation(settings) })
+                (kv_cache, app.speculation(settings, has_draft))
             }
         };
         let is_private = !Arc::ptr_eq(store, &app.store);

@@ -13,7 +13,7 @@ use super::check_child::CheckedFacts;
 use super::{catalog, find, loaded_name};
 use crate::app::App;
 use crate::convert;
-use crate::wire::{Failure, FailureCode, MemoryNeed, Settings};
+use crate::wire::{Failure, FailureCode, MemoryNeed};
 
 /// As the engine loads models for the app.
 const LOAD_OPTIONS: LoadOptions = LoadOptions { keep_quantized: false };
@@ -177,7 +177,7 @@ pub(crate) async fn read_memory(
 /// caller has locked [`App::loading`]. Without its draft model a model still answers, so a failure
 /// is only a warning.
 pub(crate) async fn load_draft(app: &App, name: &str) {
-    let Settings { draft_model, .. } = app.settings.of_model(name);
+    let draft_model = app.draft_model(&app.settings.of_model(name));
     let loaded = match draft_model.is_empty() {
         true => app.engine.unload_draft().await.map_err(Failure::from),
         false => load_draft_named(app, &draft_model).await,

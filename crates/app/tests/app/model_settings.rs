@@ -3,11 +3,13 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use cairn_app::completion::PromptInput;
 use cairn_app::wire::{
     Command, Conversation, Event, FailureCode, LoadedModel, MemoryNeed, MessageStatus, Reply,
     SettingTarget, Status,
 };
-use cairn_app::{App, Options};
+use cairn_app::{App, ForcedSpeculation, Options};
+use cairn_engine::Speculation;
 use cairn_tiny_models::copy_tiny_model;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -218,6 +220,36 @@ async fn automatic_speed_changes_no_answer_and_keeps_the_place() {
     let next = answered(&app, &id, "And again").await;
     assert!(next.stats.expect("figures").cached_tokens > 0);
     app.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_program_was_started_with_counts_before_settings() {
+    let home = home_with_model();
+    add_model(&home, "small", |_| ());
+    let app = open_greedy(&home, 12).await;
+    set(&app, MODEL, "speed", json!("automatic")).await;
+    app.close().await;
+    let (off, lookup) = (Speculation::Off, Speculation::Lookup { num_tokens: 5 });
+    let draft = Speculation::Draft { num_tokens: 4 };
+    let cases = [
+        (None, None, Speculation::Auto),
+        (Some(off), None, off),
+        (Some(lookup), None, lookup),
+        (Some(draft), Some("small"), draft),
+    ];
+    for (speculation, draft_model, expected) in cases {
+        let draft_model = draft_model.map(str::to_owned);
+        let speculation = speculation
+            .map(|speculation| ForcedSpeculation { speculation, draft_model: draft_model.clone() });
+        let app = App::open(Options { speculation, ..options(home.path()) }).await.unwrap();
+        load(&app, MODEL).await;
+        let prompt = PromptInput::Text("Hello".to_owned());
+        let request = app.completion(None, prompt).await.unwrap();
+        assert_eq!(request.speculation, expected);
+        let drafts: Vec<_> = status(&app).await.models.into_iter().map(|one| one.draft).collect();
+        assert_eq!(drafts, [draft_model]);
+        app.close().await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
