@@ -34,6 +34,7 @@ const FAMILIES: &[&str] = &[
     "gemma4/published",
     "gemma4/unified",
     "gemma4_text/dense",
+    "gemma4_text/experts",
     "glm/dense",
     "glm4/dense",
     "glm4_moe/published",

@@ -28,6 +28,7 @@ const MODELS: &[&str] = &[
     "gemma3_text/dense",
     "gemma3_text/pattern3",
     "gemma4_text/dense",
+    "gemma4_text/experts",
     "glm4_moe/dense",
     "gpt_oss/dense",
     "granitemoe/dense",

@@ -104,6 +104,10 @@ def gemma4_bounds(name, shape):
         return 3.5, 4.5
     if name.endswith("layer_scalar"):
         return 0.5, 1.0
+    if name.endswith("router.scale"):  # divided by the root of the width: logits as far from each other as inputs
+        return 6.0, 10.0
+    if name.endswith(("per_expert_scale", "layernorm_1.weight", "layernorm_2.weight")):
+        return 0.5, 1.5
     return gemmas(name, shape) if "embed_tokens" in name else usual(name, shape)
 
 
@@ -286,6 +290,22 @@ def gemma4_as_published(tensors):
     stored = {f"model.{name}.weight": Tensor((8, 16), 0, 0) for name in unread}
     stored["model.language_model.layers.0.mlp.up_proj.input_max"] = Tensor((1,), 0, 0)
     return stored | {name.replace("language_model.model.", "model.language_model."): tensor for name, tensor in tensors.items()}
+
+
+def gemma4_experts_as_published(tensors):
+    """Gates and the rest of all experts as one tensor."""
+    stored = {}
+    for name, tensor in tensors.items():
+        name = name.replace("language_model.model.", "model.language_model.")
+        if name.endswith("switch_glu.up_proj.weight"):
+            continue
+        if name.endswith("switch_glu.gate_proj.weight"):
+            name = name.replace("switch_glu.gate_proj.weight", "gate_up_proj")
+            tensor = tensor.with_shape(tensor.shape[0], 2 * tensor.shape[1], tensor.shape[2])
+        elif name.endswith("switch_glu.down_proj.weight"):
+            name = name.replace("switch_glu.down_proj.weight", "down_proj")
+        stored[name] = tensor
+    return stored
 
 
 def favouring_letters(tensors):
@@ -983,8 +1003,19 @@ def gemma4_layers(model_type):
     ), "rope_theta")  # fmt: skip
 
 
+def gemma4_experts(model_type):
+    """As 26B-A4B: experts beside each network, values that are keys in layers with full attention."""
+    return gemma4_layers(model_type) | dict(
+        num_hidden_layers=2, layer_types=windows(2, 2), num_kv_shared_layers=0, hidden_size_per_layer_input=0, attention_k_eq_v=True,
+        num_global_key_value_heads=2, enable_moe_block=True, num_experts=4, top_k_experts=2, moe_intermediate_size=32,
+    )  # fmt: skip
+
+
 def gemma4_text():
     dense = gemma4_layers("gemma4_text")
+    experts = gemma4_experts("gemma4_text")
+    router = {f"model__layers__{layer}__router__proj": (8, 64) for layer in range(2)}
+    quant_experts = experts | dict(quantization=quantization(4, **router), torch_dtype="bfloat16")
     # As the larger models: values are keys in layers with full attention, and layers are given nothing beside the embeddings.
     large = without(dense, "layer_types", "rope_parameters") | dict(
         num_hidden_layers=2, num_kv_shared_layers=0, hidden_size_per_layer_input=0, attention_k_eq_v=True, num_global_key_value_heads=2,
@@ -993,18 +1024,20 @@ def gemma4_text():
     quant4 = dense | dict(use_double_wide_mlp=False, quantization=quantization(4), torch_dtype="bfloat16")
     chatty = Case(dense | dict(vocab_size=128, vocab_size_per_layer_input=130))  # chats in tests of the engine
     named = {"dense": chatty, "quant4": Case(quant4), "large": Case(large)}
+    named |= {"experts": Case(experts), "quant-experts": Case(quant_experts)}
     return Family("gemma4_text", gemma4_bounds, {name: replace(case, num_tokens=4) for name, case in named.items()})
 
 
 def gemma4():
-    def whole(model_type):
-        text = without(gemma4_layers("gemma4_text"), "vocab_size", "torch_dtype")
+    def whole(model_type, layers=gemma4_layers):
+        text = without(layers("gemma4_text"), "vocab_size", "torch_dtype")
         return dict(model_type=model_type, vocab_size=20, torch_dtype="bfloat16", eos_token_id=[1, 2], text_config=text)
 
     unified = whole("gemma4_unified") | dict(quantization=quantization(4, language_model__model__embed_tokens_per_layer=(8, 32)))
     return Family("gemma4", gemma4_bounds, {
         "published": Case(whole("gemma4"), gemma4_as_published, num_tokens=4),
         "unified": Case(unified, num_tokens=4),
+        "experts-published": Case(whole("gemma4", gemma4_experts), gemma4_experts_as_published, num_tokens=4),
     })  # fmt: skip
 
 

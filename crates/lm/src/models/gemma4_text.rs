@@ -1,9 +1,12 @@
 //! Gemma 4, the text part (Gemma Team 2026): windows and full attention with heads of other sizes, last layers
 //! that attend to an earlier layer's keys and values, and in small models an input to each layer beside the
-//! embeddings. Reference: mlx-lm's gemma4_text.py.
+//! embeddings; in others experts beside each feed-forward network. Reference: mlx-lm's gemma4_text.py.
+
+mod experts;
+mod layers;
 
 use mlx_rs::error::Exception;
-use mlx_rs::{Array, fast, ops};
+use mlx_rs::{Array, ops};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -12,15 +15,14 @@ use crate::cache::{
     AttentionStep, CacheSpec, KeysValues, KvSizes, KvSpec, LayerCache, LayerCacheSpec, RotatingSpec,
 };
 use crate::config::{Size, check_heads, check_positive, check_range};
-use crate::device_kernels::{Activation, HeadShape};
+use crate::device_kernels::HeadShape;
 use crate::ffi;
 use crate::models::{Architecture, FromConfig, Outline, Scratch};
-use crate::nn::{
-    Embedding, GatedActivation, Linear, NormGatedUp, NormProjections, NormResidual, RmsNorm, Rope,
-    RopeSpec, attention, scalar, softcap,
-};
+use crate::nn::{Embedding, Linear, RmsNorm, RopeSpec, scalar, softcap};
 use crate::tensor_list::{Left, TensorList};
-use crate::weights::{Layer, Weights};
+use crate::weights::Weights;
+use experts::ExpertSizes;
+use layers::{DecoderLayer, LayerInputs};
 
 /// The fields of config.json, with its defaults.
 #[derive(Debug, Clone, Deserialize)]
@@ -52,6 +54,9 @@ pub struct ModelArgs {
     max_position_embeddings: i64,
     final_logit_softcapping: Option<f64>,
     enable_moe_block: bool,
+    num_experts: Option<i64>,
+    top_k_experts: Option<i64>,
+    moe_intermediate_size: Option<i64>,
     tie_word_embeddings: bool,
 }
 
@@ -81,6 +86,9 @@ impl Default for ModelArgs {
             max_position_embeddings: 131_072,
             final_logit_softcapping: Some(30.0),
             enable_moe_block: false,
+            num_experts: None,
+            top_k_experts: None,
+            moe_intermediate_size: None,
             tie_word_embeddings: true,
         }
     }
@@ -94,6 +102,8 @@ struct Shape {
     context: i32,
     eps: f32,
     layers: Vec<LayerShape>,
+    /// Of all layers, beside their feed-forward networks.
+    experts: Option<ExpertSizes>,
     /// How many numbers of its own each layer is given of a token.
     input_dim: Option<i32>,
     /// The tokens that have such numbers.
@@ -129,10 +139,6 @@ fn refused<T>(name: &'static str, value: String, allowed: &str) -> Result<T, LmE
 
 impl Shape {
     fn check(args: &ModelArgs) -> Result<Self, LmError> {
-        if args.enable_moe_block {
-            let allowed = "only layers without experts are supported for this architecture";
-            return refused("enable_moe_block", "true".to_owned(), allowed);
-        }
         let vocab = Size::VOCAB.check(args.vocab_size)?;
         let input_dim = args.hidden_size_per_layer_input.filter(|&width| width != 0);
         let name = "hidden_size_per_layer_input";
@@ -150,6 +156,7 @@ impl Shape {
             context: Size::CONTEXT.check(args.max_position_embeddings)?,
             eps: check_positive("rms_norm_eps", args.rms_norm_eps)?,
             layers: LayerShape::all(args)?,
+            experts: ExpertSizes::check(args)?,
             input_dim,
             input_vocab,
             logit_softcap: args
@@ -189,7 +196,15 @@ impl Shape {
         let queries = widest(|layer| layer.heads.heads * layer.heads.head_dim);
         let keys_values = widest(|layer| 2 * layer.heads.kv_heads * layer.heads.head_dim);
         let intermediate = widest(|layer| layer.intermediate);
-        let of_layer = 3 * self.hidden as u64 + 6 * intermediate + 3 * (queries + keys_values);
+        let hidden = self.hidden as u64;
+        let dense = 3 * hidden + 6 * intermediate + 3 * (queries + keys_values);
+        let of_experts = |experts: ExpertSizes| {
+            let [count, num_chosen, width] =
+                [experts.count, experts.num_chosen, experts.intermediate].map(|size| size as u64);
+            let chosen = count + num_chosen * (3 * hidden + 6 * width);
+            3 * hidden + chosen + 2 * (queries + keys_values)
+        };
+        let of_layer = dense.max(self.experts.map_or(0, of_experts));
         // Those of all layers are made at once, before the first.
         let inputs = self.input_dim.unwrap_or(0) as u64 * self.layers.len() as u64;
         let heads = widest(|layer| layer.heads.heads);
@@ -247,6 +262,9 @@ impl Shape {
         list.gated_mlp(&format!("{path}.mlp"), hidden, layer.intermediate);
         for name in NORMS {
             list.plain(format!("{path}.{name}.weight"), &[hidden]);
+        }
+        if let Some(experts) = self.experts {
+            experts.list(list, path, hidden);
         }
         if let Some(width) = self.input_dim {
             list.matrix(format!("{path}.per_layer_input_gate"), hidden, width);
@@ -515,271 +533,6 @@ impl Model {
     }
 }
 
-/// What each layer is given of a token, beside the residual stream.
-#[derive(Debug)]
-struct LayerInputs {
-    embed: Embedding,
-    embed_scale: Array, // scalar
-    projection: Linear,
-    projection_scale: Array, // scalar
-    norm: RmsNorm,
-    sum_scale: Array, // scalar
-    width: i32,
-}
-
-impl LayerInputs {
-    fn load(weights: &mut Weights, shape: &Shape, width: i32) -> Result<Self, LmError> {
-        let all = width * shape.layers.len() as i32;
-        let embed = Embedding::load(
-            &mut weights.layer("model.embed_tokens_per_layer"),
-            shape.input_vocab,
-            all,
-        )?;
-        let dtype = embed.forward(&Array::from_slice(&[0], &[1, 1]))?.dtype();
-        let mut projection = weights.layer("model.per_layer_model_projection");
-        let projection = Linear::load(&mut projection, shape.hidden, all, false)?;
-        projection.eval()?;
-        let mut norm = weights.layer("model.per_layer_projection_norm");
-        Ok(LayerInputs {
-            embed,
-            embed_scale: scalar((width as f32).sqrt(), dtype)?,
-            projection_scale: scalar((shape.hidden as f32).powf(-0.5), projection.dtype())?,
-            projection,
-            norm: RmsNorm::load(&mut norm, width, shape.eps)?,
-            sum_scale: scalar(0.5f32.sqrt(), dtype)?,
-            width,
-        })
-    }
-
-    /// Of token ids `[B, L]` and their scaled embeddings `x` `[B, L, D]`: `[B, L, layers P]`.
-    fn forward(&self, tokens: &Array, x: &Array) -> Result<Array, Exception> {
-        let of_tokens = ops::multiply(self.embed.forward(tokens)?, &self.embed_scale)?;
-        let projected = ops::multiply(self.projection.forward(x)?, &self.projection_scale)?;
-        let by_layer = projected.reshape(&[x.dim(0), x.dim(1), -1, self.width])?;
-        let normed = self.norm.forward(&by_layer)?.reshape(of_tokens.shape())?;
-        ops::multiply(ops::add(normed, of_tokens)?, &self.sum_scale)
-    }
-}
-
-#[derive(Debug)]
-struct DecoderLayer {
-    attention: Attention,
-    attention_norm: NormResidual,
-    gate_up: NormGatedUp,
-    down_proj: Linear,
-    mlp_norm: NormResidual,
-    input: Option<InputGate>,
-    layer_scalar: Array, // [1]
-}
-
-impl DecoderLayer {
-    fn load(layer: &mut Layer, shape: &Shape, kind: &LayerShape) -> Result<Self, LmError> {
-        let (hidden, eps, kernels) = (shape.hidden, shape.eps, layer.kernels());
-        let [before, attention_norm, before_mlp, mlp_norm] =
-            NORMS.map(|name| RmsNorm::load(&mut layer.layer(name), hidden, eps));
-        let attention = Attention::load(&mut layer.layer("self_attn"), hidden, kind, before?, eps)?;
-        let mut linear =
-            |name, inputs, outputs| Linear::load(&mut layer.layer(name), inputs, outputs, false);
-        let gate_up = [
-            linear("mlp.gate_proj", hidden, kind.intermediate)?,
-            linear("mlp.up_proj", hidden, kind.intermediate)?,
-        ];
-        let down_proj = linear("mlp.down_proj", kind.intermediate, hidden)?;
-        down_proj.eval()?;
-        let input =
-            shape.input_dim.map(|width| InputGate::load(layer, shape, width)).transpose()?;
-        Ok(DecoderLayer {
-            attention,
-            attention_norm: NormResidual::new(attention_norm?, &kernels),
-            gate_up: NormGatedUp::new(before_mlp?, gate_up, Activation::GeluApprox)?,
-            down_proj,
-            mlp_norm: NormResidual::new(mlp_norm?, &kernels),
-            input,
-            layer_scalar: layer.take("layer_scalar", &[1])?,
-        })
-    }
-
-    /// The residual stream after the layer, of the one before it and the output of attention,
-    /// `[B, L, D]`, and what the layer is given, `[B, L, P]`.
-    fn forward(
-        &self,
-        x: &Array,
-        attended: &Array,
-        input: Option<&Array>,
-    ) -> Result<Array, Exception> {
-        let h = self.attention_norm.forward(attended, x)?;
-        let mut h =
-            self.mlp_norm.forward(&self.down_proj.forward(&self.gate_up.forward(&h)?)?, &h)?;
-        if let (Some(gate), Some(input)) = (&self.input, input) {
-            h = gate.forward(&h, input)?;
-        }
-        ops::multiply(h, &self.layer_scalar)
-    }
-}
-
-/// Adds what a layer is given, as far as the residual stream opens a gate to it.
-#[derive(Debug)]
-struct InputGate {
-    gate: Linear,
-    activation: GatedActivation,
-    projection: Linear,
-    norm: NormResidual,
-}
-
-impl InputGate {
-    fn load(layer: &mut Layer, shape: &Shape, width: i32) -> Result<Self, LmError> {
-        let mut linear =
-            |name, inputs, outputs| Linear::load(&mut layer.layer(name), inputs, outputs, false);
-        let gate = linear("per_layer_input_gate", shape.hidden, width)?;
-        let projection = linear("per_layer_projection", width, shape.hidden)?;
-        gate.eval()?;
-        projection.eval()?;
-        let activation = GatedActivation::new(Activation::GeluApprox, gate.dtype())?;
-        let mut norm = layer.layer("post_per_layer_input_norm");
-        let norm = RmsNorm::load(&mut norm, shape.hidden, shape.eps)?;
-        Ok(InputGate {
-            gate,
-            activation,
-            projection,
-            norm: NormResidual::new(norm, &layer.kernels()),
-        })
-    }
-
-    fn forward(&self, x: &Array, input: &Array) -> Result<Array, Exception> {
-        let gated = self.activation.forward(&self.gate.forward(x)?, input)?;
-        self.norm.forward(&self.projection.forward(&gated)?, x)
-    }
-}
-
-/// Attention with the norm before it.
-#[derive(Debug)]
-struct Attention {
-    projections: Projections,
-    q_norm: RmsNorm,
-    k_norm: Option<RmsNorm>, // none where keys come from another layer
-    rope: Rope,
-    o_proj: Linear,
-    heads: HeadShape,
-    eps: f32,
-}
-
-#[derive(Debug)]
-enum Projections {
-    QueriesKeysValues(NormProjections<3>),
-    QueriesKeys(NormProjections<2>),
-    Queries(NormProjections<1>),
-}
-
-impl Attention {
-    fn load(
-        layer: &mut Layer,
-        hidden: i32,
-        kind: &LayerShape,
-        norm: RmsNorm,
-        eps: f32,
-    ) -> Result<Self, LmError> {
-        let HeadShape { heads, kv_heads, head_dim, .. } = kind.heads;
-        let mut linear =
-            |name, inputs, outputs| Linear::load(&mut layer.layer(name), inputs, outputs, false);
-        let queries = linear("q_proj", hidden, heads * head_dim)?;
-        let o_proj = linear("o_proj", heads * head_dim, hidden)?;
-        o_proj.eval()?;
-        let mut of_keys = |name| linear(name, hidden, kv_heads * head_dim);
-        let projections = match kind.keys_values {
-            Source::Projections => {
-                let all = [queries, of_keys("k_proj")?, of_keys("v_proj")?];
-                Projections::QueriesKeysValues(NormProjections::new(norm, all)?)
-            }
-            Source::KeyProjection => {
-                let both = [queries, of_keys("k_proj")?];
-                Projections::QueriesKeys(NormProjections::new(norm, both)?)
-            }
-            Source::Layer(_) => Projections::Queries(NormProjections::new(norm, [queries])?),
-        };
-        let mut head_norm = |name| RmsNorm::load(&mut layer.layer(name), head_dim, eps);
-        let has_keys = !matches!(kind.keys_values, Source::Layer(_));
-        Ok(Attention {
-            projections,
-            q_norm: head_norm("q_norm")?,
-            k_norm: has_keys.then(|| head_norm("k_norm")).transpose()?,
-            rope: Rope::new(kind.rope.clone()),
-            o_proj,
-            heads: kind.heads,
-            eps,
-        })
-    }
-
-    /// The output `[B, L, D]`, and the keys and values that were attended to.
-    fn forward(
-        &self,
-        x: &Array,
-        cache: &mut LayerCache,
-        step: &AttentionStep,
-    ) -> Result<(Array, KeysValues), Exception> {
-        let (queries, keys, values) = match &self.projections {
-            Projections::QueriesKeysValues(projections) => {
-                let [queries, keys, values] = projections.forward_split(x)?;
-                let values = self.split(&values)?;
-                (queries, self.split(&keys)?, values)
-            }
-            Projections::QueriesKeys(projections) => {
-                let [queries, keys] = projections.forward_split(x)?;
-                let keys = self.split(&keys)?;
-                (queries, keys.clone(), keys)
-            }
-            Projections::Queries(_) => return Err(no_keys()),
-        };
-        let Some(k_norm) = &self.k_norm else { return Err(no_keys()) };
-        let length = x.dim(1);
-        let keys = self.rope.forward(&by_head(k_norm.forward(&keys)?, length)?, &step.offset)?;
-        let values = by_head(fast::rms_norm(&values, None, self.eps)?, length)?;
-        let keys_values = cache.update_and_fetch(keys, values)?;
-        Ok((self.attend(&queries, &keys_values, step)?, keys_values))
-    }
-
-    /// The output `[B, L, D]` of a layer that attends to another one's keys and values.
-    fn forward_shared(
-        &self,
-        x: &Array,
-        keys_values: &KeysValues,
-        step: &AttentionStep,
-    ) -> Result<Array, Exception> {
-        let Projections::Queries(projections) = &self.projections else { return Err(no_keys()) };
-        let [queries] = projections.forward_split(x)?;
-        self.attend(&queries, keys_values, step)
-    }
-
-    fn attend(
-        &self,
-        queries: &Array,
-        keys_values: &KeysValues,
-        step: &AttentionStep,
-    ) -> Result<Array, Exception> {
-        let length = queries.dim(1);
-        let queries = by_head(self.q_norm.forward(&self.split(queries)?)?, length)?;
-        let queries = self.rope.forward(&queries, &step.offset)?;
-        self.o_proj.forward(&attention(&queries, keys_values, self.heads, &step.mask)?)
-    }
-
-    /// `[B, L, H D]` to `[B, L, H, D]`, or for a single token `[B, H, 1, D]`.
-    fn split(&self, x: &Array) -> Result<Array, Exception> {
-        let (batch, length, head_dim) = (x.dim(0), x.dim(1), self.heads.head_dim);
-        match length {
-            1 => x.reshape(&[batch, -1, 1, head_dim]),
-            _ => x.reshape(&[batch, length, -1, head_dim]),
-        }
-    }
-}
-
-/// What [`Attention::split`] returned of so many tokens, as `[B, H, L, D]`.
-fn by_head(x: Array, length: i32) -> Result<Array, Exception> {
-    if length == 1 { Ok(x) } else { x.transpose_axes(&[0, 2, 1, 3]) }
-}
-
-fn no_keys() -> Exception {
-    Exception::custom("a layer without keys has no cache".to_owned())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -798,7 +551,16 @@ mod tests {
     fn what_cannot_be_computed_is_refused_by_name() {
         assert_eq!(refused(json!({})), None);
         assert_eq!(refused(json!({ "hidden_size_per_layer_input": null })), None);
-        assert_eq!(refused(json!({ "enable_moe_block": true })), Some("enable_moe_block"));
+        let experts = |count: i64, chosen: i64, width: Option<i64>| {
+            refused(json!({
+                "enable_moe_block": true, "num_experts": count, "top_k_experts": chosen,
+                "moe_intermediate_size": width,
+            }))
+        };
+        assert_eq!(experts(8, 2, Some(64)), None);
+        assert_eq!(experts(0, 2, Some(64)), Some("num_experts"));
+        assert_eq!(experts(8, 9, Some(64)), Some("top_k_experts"));
+        assert_eq!(experts(8, 2, None), Some("moe_intermediate_size"));
         assert_eq!(refused(json!({ "num_kv_shared_layers": 35 })), Some("num_kv_shared_layers"));
         // Only windows come before the shared layers.
         assert_eq!(refused(json!({ "num_kv_shared_layers": 31 })), Some("num_kv_shared_layers"));

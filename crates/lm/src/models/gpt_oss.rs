@@ -4,8 +4,8 @@
 use serde::Deserialize;
 
 use super::decoder::{
-    ClippedSwiGlu, Common, Decoder, ExpertForm, ExpertsKind, Family, Matrix, NormKind, Output,
-    Projections, Routing, Score, StoredExperts, Usual,
+    ClippedSwiGlu, Common, Decoder, ExpertActivation, ExpertForm, ExpertsKind, Family, Matrix,
+    NormKind, Output, Projections, Routing, Score, StoredExperts, Usual,
 };
 use crate::LmError;
 use crate::config::{check_experts, check_positive};
@@ -69,7 +69,7 @@ impl ModelArgs {
                 router_has_bias: true,
                 stored: StoredExperts::Blocks,
                 has_bias: true,
-                swiglu: Some(SWIGLU),
+                activation: ExpertActivation::Clipped(SWIGLU),
                 scales_input: false,
             },
             shared: None,

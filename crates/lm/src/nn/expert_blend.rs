@@ -37,7 +37,8 @@ impl ExpertBlend {
     /// Takes the router and the experts of the block `layer`.
     pub fn load(layer: &mut Layer, sizes: ExpertSizes) -> Result<Self, LmError> {
         let ExpertSizes { hidden, intermediate, num_experts, routing, form } = sizes;
-        let ExpertForm { router, router_has_bias, stored, has_bias, swiglu, scales_input } = form;
+        let ExpertForm { router, router_has_bias, stored, has_bias, activation, scales_input } =
+            form;
         let router = Linear::load(&mut layer.layer(router), hidden, num_experts, router_has_bias)?;
         router.eval()?;
         let correction_bias = routing
@@ -45,7 +46,7 @@ impl ExpertBlend {
             .filter(|name| !routing.may_lack_correction_bias || layer.holds(name))
             .map(|name| layer.take_as(name, &Routing::correction_bias_shapes(num_experts)))
             .transpose()?;
-        let sizes = SwitchSizes { hidden, intermediate, num_experts, stored, has_bias, swiglu };
+        let sizes = SwitchSizes { hidden, intermediate, num_experts, stored, has_bias, activation };
         let switch_mlp = SwitchGlu::load(layer, sizes)?;
         let kernel =
             layer.kernels().and_then(|kernels| kernels.experts(switch_mlp.quantized(&routing)?));

@@ -60,7 +60,7 @@ pub use routing::{ExpertGroups, GroupRank, Routing, Score};
 pub use shared_expert::{SharedExpert, SharedExpertKind, SharedForm};
 pub use short_conv::{ConvSizes, ShortConv};
 pub use state_space::StateSpace;
-pub use stored_experts::{ExpertForm, StoredExperts};
+pub use stored_experts::{ExpertActivation, ExpertForm, StoredExperts};
 pub use switch::{SwitchGlu, SwitchSizes};
 
 use mlx_rs::error::Exception;

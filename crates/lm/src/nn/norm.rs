@@ -28,6 +28,20 @@ impl RmsNorm {
         Ok(RmsNorm { weight, eps })
     }
 
+    /// With a weight that is the tensor `name` of the layer times `factor`.
+    pub fn load_scaled(
+        layer: &mut Layer,
+        name: &str,
+        dimensions: i32,
+        factor: f32,
+        eps: f32,
+    ) -> Result<Self, LmError> {
+        let stored = layer.take(name, &[dimensions])?;
+        let weight = ops::multiply(&stored, Array::from_f32(factor).as_dtype(stored.dtype())?)?;
+        weight.eval()?;
+        Ok(RmsNorm { weight, eps })
+    }
+
     /// `[..., D]` to the same shape.
     pub fn forward(&self, x: &Array) -> Result<Array, Exception> {
         fast::rms_norm(x, Some(&self.weight), self.eps)

@@ -1,6 +1,7 @@
 //! How weight files store a block's experts and its router.
 
 use crate::config::{Quantization, QuantizationMode};
+use crate::device_kernels::Activation;
 use crate::nn::ClippedSwiGlu;
 use crate::tensor_list::single_names;
 
@@ -14,8 +15,7 @@ pub struct ExpertForm {
     pub stored: StoredExperts,
     /// Whether each matrix of an expert has a bias.
     pub has_bias: bool,
-    /// What stands in place of `silu(gate) * up`.
-    pub swiglu: Option<ClippedSwiGlu>,
+    pub activation: ExpertActivation,
     /// Whether the share of the chosen expert, of which there is one then, is a factor of its input
     /// and not of its output.
     pub scales_input: bool,
@@ -28,9 +28,17 @@ impl ExpertForm {
         router_has_bias: false,
         stored: StoredExperts::Usual,
         has_bias: false,
-        swiglu: None,
+        activation: ExpertActivation::Gated(Activation::Silu),
         scales_input: false,
     };
+}
+
+/// What an expert makes of its gate and of what the gate is for.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum ExpertActivation {
+    /// `activation(gate) * up`.
+    Gated(Activation),
+    Clipped(ClippedSwiGlu),
 }
 
 /// Where files have the matrices of experts: as MLX stores them, or as they were published.
@@ -50,6 +58,9 @@ pub enum StoredExperts {
     /// Experts without a gate, `down(relu(up)²)`: `switch_mlp.fc1` and `switch_mlp.fc2`, stacked; or
     /// dense `experts.INDEX.up_proj` and `experts.INDEX.down_proj`.
     Ungated,
+    /// `experts.switch_glu.gate_proj` and so on, stacked; or dense and stacked
+    /// `experts.gate_up_proj` and `experts.down_proj`.
+    SwitchGlu,
 }
 
 /// The settings of [`StoredExperts::Blocks`].
@@ -71,6 +82,7 @@ impl StoredExperts {
         match self {
             StoredExperts::Usual | StoredExperts::Linears | StoredExperts::Ungated => "switch_mlp",
             StoredExperts::Blocks | StoredExperts::Turned => "experts",
+            StoredExperts::SwitchGlu => "experts.switch_glu",
         }
     }
 
@@ -87,7 +99,10 @@ impl StoredExperts {
     /// The names of joined matrices.
     pub(crate) fn joined(self) -> Joined {
         match self {
-            StoredExperts::Usual | StoredExperts::Turned | StoredExperts::Ungated => {
+            StoredExperts::Usual
+            | StoredExperts::Turned
+            | StoredExperts::Ungated
+            | StoredExperts::SwitchGlu => {
                 Joined { gate_up: "experts.gate_up_proj", down: "experts.down_proj" }
             }
             StoredExperts::Linears => {

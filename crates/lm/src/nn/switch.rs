@@ -9,7 +9,7 @@ use crate::device_kernels::{Activation, Experts, QuantizedRows};
 use crate::ffi;
 use crate::nn::norm_up::squared_relu;
 use crate::nn::stored_experts::{BLOCK_BYTES, BLOCKS, Joined};
-use crate::nn::{ClippedSwiGlu, GatedActivation, Routing, StoredExperts};
+use crate::nn::{ExpertActivation, GatedActivation, Routing, StoredExperts};
 use crate::tensor_list::check_groups;
 use crate::weights::Layer;
 
@@ -21,7 +21,7 @@ const MIN_SORTED: usize = 64;
 #[derive(Debug)]
 pub struct SwitchGlu {
     gate_up_proj: GateUp,
-    swiglu: GatedActivation,
+    activation: GatedActivation,
     down_proj: SwitchLinear,
     intermediate: i32,
     /// Whether it is `silu(gate) * up` that is activated.
@@ -40,8 +40,7 @@ pub struct SwitchSizes {
     pub stored: StoredExperts,
     /// Whether each matrix has a bias.
     pub has_bias: bool,
-    /// What stands in place of `silu(gate) * up`.
-    pub swiglu: Option<ClippedSwiGlu>,
+    pub activation: ExpertActivation,
 }
 
 #[derive(Debug)]
@@ -57,7 +56,7 @@ enum GateUp {
 impl SwitchGlu {
     /// Takes the experts of the block `layer`, for example "model.layers.0.mlp".
     pub fn load(layer: &mut Layer, sizes: SwitchSizes) -> Result<Self, LmError> {
-        let SwitchSizes { hidden, intermediate, num_experts, stored, has_bias, swiglu } = sizes;
+        let SwitchSizes { hidden, intermediate, num_experts, stored, has_bias, activation } = sizes;
         let Joined { gate_up, down } = stored.joined();
         let (gate_up_proj, down_proj) = if stored == StoredExperts::Blocks && layer.holds(gate_up) {
             let both =
@@ -102,13 +101,12 @@ impl SwitchGlu {
                 up.eval()?;
             }
         }
-        let is_plain = swiglu.is_none();
-        let swiglu = match swiglu {
-            Some(clipped) => GatedActivation::clipped(clipped)?,
-            // SwiGLU has no constants, so its type does not matter.
-            None => GatedActivation::new(Activation::Silu, Dtype::Float32)?,
+        let is_plain = activation == ExpertActivation::Gated(Activation::Silu);
+        let activation = match activation {
+            ExpertActivation::Clipped(clipped) => GatedActivation::clipped(clipped)?,
+            ExpertActivation::Gated(kind) => GatedActivation::new(kind, down_proj.dtype())?,
         };
-        Ok(SwitchGlu { gate_up_proj, swiglu, down_proj, intermediate, is_plain })
+        Ok(SwitchGlu { gate_up_proj, activation, down_proj, intermediate, is_plain })
     }
 
     /// Runs each token of `x` `[B, L, D]` through its experts `expert_indices` `[B, L, K]`, which
@@ -164,7 +162,7 @@ impl SwitchGlu {
                 return self.down_proj.forward(&activated, indices, are_sorted);
             }
         };
-        self.down_proj.forward(&self.swiglu.forward(&gate, &up)?, indices, are_sorted)
+        self.down_proj.forward(&self.activation.forward(&gate, &up)?, indices, are_sorted)
     }
 }
 
@@ -246,6 +244,14 @@ impl SwitchLinear {
         let matrices = Matrices::Quantized { weight, scales, biases: None, settings: BLOCKS };
         let bias = bias.map(in_order).transpose()?;
         Ok(SwitchLinear { matrices: matrices.for_device(&layer)?, bias })
+    }
+
+    /// The type of what it returns for numbers of that type.
+    fn dtype(&self) -> Dtype {
+        match &self.matrices {
+            Matrices::Dense(weight) => weight.dtype(),
+            quantized => quantized.rows().map_or(Dtype::Float32, |rows| rows.dtype()),
+        }
     }
 
     /// The matrices as a kernel reads them; `None` if they are dense or have biases.
@@ -410,7 +416,7 @@ mod tests {
         };
         let switch = SwitchGlu {
             gate_up_proj,
-            swiglu: GatedActivation::new(Activation::Silu, Dtype::Float32).expect("swiglu"),
+            activation: GatedActivation::new(Activation::Silu, Dtype::Float32).expect("swiglu"),
             down_proj,
             intermediate: INTERMEDIATE,
             is_plain: true,

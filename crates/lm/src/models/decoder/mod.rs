@@ -31,9 +31,9 @@ use crate::weights::{Layer, Weights};
 
 pub use crate::matrix_factor::MatrixFactor;
 pub use crate::nn::{
-    CachedForm, ClippedSwiGlu, ExpertForm, ExpertGroups, GateKind, GatedConvSizes, GroupRank,
-    LatentSizes, Mamba2Sizes, MambaSizes, PositionScale, Routing, Score, SharedExpertKind,
-    SharedForm, StoredExperts,
+    CachedForm, ClippedSwiGlu, ExpertActivation, ExpertForm, ExpertGroups, GateKind,
+    GatedConvSizes, GroupRank, LatentSizes, Mamba2Sizes, MambaSizes, PositionScale, Routing, Score,
+    SharedExpertKind, SharedForm, StoredExperts,
 };
 pub use common::{Common, Usual};
 use layers::{Block, Steps};
@@ -432,7 +432,10 @@ impl Decoder {
                 [experts.count, experts.routing.num_chosen, experts.intermediate]
                     .map(|count| count as u64);
             // The bounded SwiGLU is of more operations.
-            let of_activation = if experts.form.swiglu.is_some() { 9 } else { 5 };
+            let of_activation = match experts.form.activation {
+                ExpertActivation::Clipped(_) => 9,
+                ExpertActivation::Gated(_) => 5,
+            };
             let chosen = num_chosen * (3 * hidden + of_activation * intermediate);
             let shared = experts.shared.map_or(0, |kind| 3 * hidden + 5 * kind.intermediate as u64);
             chosen.max(shared) + count + 2 * hidden
