@@ -130,11 +130,11 @@ impl Schedule {
             ..request(&prompt, max_tokens)
         };
         asked.kv_cache = match random.below(4) {
-            0 => KvCacheOptions { max_size: Some(400), quantization: None },
+            0 => KvCacheOptions { max_size: Some(400), quantization: None, snapkv: None },
             1 => {
                 // From a point that is not reached, because the script cannot read quantized ids.
                 let quantization = KvQuantization { bits: 8, group_size: 32, start: 5000 };
-                KvCacheOptions { max_size: None, quantization: Some(quantization) }
+                KvCacheOptions { max_size: None, quantization: Some(quantization), snapkv: None }
             }
             _ => KvCacheOptions::default(),
         };

@@ -6,6 +6,7 @@ mod requests;
 mod row_caches;
 mod sampling;
 mod shared_prefix;
+mod snapkv;
 
 use std::ops::ControlFlow;
 

@@ -36,6 +36,7 @@ fn quantized(start: usize) -> KvCacheOptions {
     KvCacheOptions {
         max_size: None,
         quantization: Some(KvQuantization { bits: 8, group_size: 32, start }),
+        snapkv: None,
     }
 }
 
@@ -278,6 +279,7 @@ async fn requests_that_a_kit_cannot_serve_are_refused_with_the_reason() {
     let kv_cache = |bits, group_size| KvCacheOptions {
         max_size: None,
         quantization: Some(KvQuantization { bits, group_size, start: 0 }),
+        snapkv: None,
     };
     let mut cases = Vec::new();
     for bits in [0, 1, 5, 7, 16] {

@@ -30,6 +30,7 @@ mod saved_load;
 mod schemas;
 mod scripted;
 mod segments;
+mod snapkv;
 mod stops;
 mod test_engine;
 mod turns;

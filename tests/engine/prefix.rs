@@ -278,6 +278,7 @@ async fn quantized_files_stay_quantized_and_can_be_continued() {
     let kv_cache = KvCacheOptions {
         max_size: None,
         quantization: Some(KvQuantization { bits: 8, group_size: 32, start: 0 }),
+        snapkv: None,
     };
     for is_known in [true, false] {
         let mut app = App::start(folder.path()).await;

@@ -15,14 +15,14 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use crate::client::{Answer, finish, request};
 use crate::scripted::{Scripted, models, text_ids};
 
-type Rows = BTreeMap<ChunkKey, ChunkRecord>;
+pub(crate) type Rows = BTreeMap<ChunkKey, ChunkRecord>;
 
-const ROOMY: u64 = 1 << 30;
+pub(crate) const ROOMY: u64 = 1 << 30;
 
 /// An engine with a prompt cache on disk, and the rows of its caller; budget and folder are
 /// compared with the rows at every event.
-struct App {
-    engine: Engine,
+pub(crate) struct App {
+    pub(crate) engine: Engine,
     events: UnboundedReceiver<CacheChange>,
     rows: Rows,
     /// The keys of removed chunks in order, with the reason.
@@ -32,7 +32,7 @@ struct App {
 }
 
 impl App {
-    async fn start(model: &Path, folder: &Path, budget_bytes: u64, rows: Rows) -> App {
+    pub(crate) async fn start(model: &Path, folder: &Path, budget_bytes: u64, rows: Rows) -> App {
         let cache = CacheOptions {
             folder: folder.to_owned(),
             disk_budget_bytes: budget_bytes,
@@ -50,7 +50,7 @@ impl App {
     }
 
     /// Waits for the writer, applies all events to the rows and compares them with the folder.
-    async fn settle(&mut self) {
+    pub(crate) async fn settle(&mut self) {
         self.engine.flush_cache().await;
         while let Ok(event) = self.events.try_recv() {
             self.apply(event);
@@ -63,7 +63,7 @@ impl App {
         );
     }
 
-    async fn close(mut self) -> Rows {
+    pub(crate) async fn close(mut self) -> Rows {
         self.engine.shutdown().await;
         while let Some(event) = self.events.recv().await {
             self.apply(event);
@@ -121,7 +121,7 @@ impl App {
         assert!(expected.values().sum::<u64>() <= self.budget_bytes);
     }
 
-    async fn answer(&self, request: GenerateRequest) -> Answer {
+    pub(crate) async fn answer(&self, request: GenerateRequest) -> Answer {
         finish(&mut self.engine.generate(request)).await.expect("an answer")
     }
 

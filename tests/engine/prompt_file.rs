@@ -98,12 +98,23 @@ async fn an_answer_after_a_file_equals_the_one_to_the_whole_prompt() {
     let quantized = |start| KvCacheOptions {
         max_size: None,
         quantization: Some(KvQuantization { bits: 8, group_size: 32, start }),
+        snapkv: None,
     };
     check(moe.path(), KvCacheOptions::default(), true).await;
     check(moe.path(), quantized(0), false).await;
     check(moe.path(), quantized(1000), true).await;
-    check(moe.path(), KvCacheOptions { max_size: Some(16), quantization: None }, false).await;
-    check(moe.path(), KvCacheOptions { max_size: Some(100), quantization: None }, true).await;
+    check(
+        moe.path(),
+        KvCacheOptions { max_size: Some(16), quantization: None, snapkv: None },
+        false,
+    )
+    .await;
+    check(
+        moe.path(),
+        KvCacheOptions { max_size: Some(100), quantization: None, snapkv: None },
+        true,
+    )
+    .await;
 }
 
 #[tokio::test]
@@ -228,6 +239,7 @@ async fn groups_that_do_not_divide_the_heads_are_refused_at_the_start() {
     let kv_cache = KvCacheOptions {
         max_size: None,
         quantization: Some(KvQuantization { bits: 8, group_size: 128, start: 5000 }),
+        snapkv: None,
     };
     let answer = finish(&mut engine.generate(GenerateRequest {
         kv_cache,

@@ -39,7 +39,8 @@ struct Case {
 
 impl Case {
     fn ask(&self, talk: &Talk, words: &str, owner: &Owner) -> GenerateRequest {
-        let kv_cache = KvCacheOptions { max_size: None, quantization: self.quantization };
+        let kv_cache =
+            KvCacheOptions { max_size: None, quantization: self.quantization, snapkv: None };
         let speculation = self.speculation;
         let asked = ask(talk.asking(words), owner);
         GenerateRequest { kv_cache, speculation, num_top_logprobs: Some(5), ..asked }

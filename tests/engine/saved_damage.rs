@@ -354,7 +354,7 @@ async fn a_chunk_with_the_right_hash_and_a_wrong_header_is_refused() {
 #[tokio::test]
 async fn a_quantized_chunk_with_the_right_hash_and_wrong_tensors_is_refused() {
     let quantization = Some(KvQuantization { bits: 8, group_size: 32, start: 0 });
-    let kv_cache = KvCacheOptions { max_size: None, quantization };
+    let kv_cache = KvCacheOptions { max_size: None, quantization, snapkv: None };
     let quantized = Forger::new("qwen3_moe/quant4", kv_cache).await;
     let check = async |name: &str, forge: &dyn Fn(&mut Tensor), what: &str| {
         quantized.check_parts(|parts| forge(parts.tensor(name)), what).await;

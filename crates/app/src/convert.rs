@@ -3,7 +3,7 @@
 use cairn_chat::{CacheMiss, FinishReason, GenerationStats, Role, SamplingParams};
 use cairn_engine::{
     AnswerToken, EngineError, KvCacheOptions, KvQuantization, LoadProgress, LoadedModelStatus,
-    PromptFileLayout, PromptKind, Speculation,
+    PromptFileLayout, PromptKind, SnapKv, Speculation,
 };
 use cairn_formats::gguf::RoundedWeights;
 use cairn_hub::{DownloadError, HubError, ImportedModel, ModelFolder, ModelSource};
@@ -411,6 +411,7 @@ pub(crate) fn message_stats(stats: GenerationStats) -> wire::MessageStats {
         .to_owned(),
         prompt_tokens: tokens(stats.num_prompt_tokens),
         cached_tokens: tokens(stats.num_cached_tokens),
+        kept_tokens: stats.num_kept_tokens.map(tokens),
         cache_note: stats.cache_note,
         miss: stats.miss.and_then(stored_miss),
         saved_ms: stats.saved_ms.map(figure),
@@ -477,8 +478,12 @@ fn loaded_model(model: cairn_engine::LoadedModelStatus) -> wire::LoadedModel {
 /// How keys and values are stored with these settings by a model that can quantize them in groups
 /// of this size. One that cannot keeps them as they are.
 pub(crate) fn kv_cache(settings: &wire::Settings, group_size: Option<i32>) -> KvCacheOptions {
+    let snapkv = |keep_tokens| SnapKv { keep_tokens: keep_tokens as usize, min_context: 0 };
     let bits = match settings.kv_bits {
-        wire::KvBits::Plain => return KvCacheOptions::default(),
+        wire::KvBits::Plain => {
+            let snapkv = settings.keep_tokens.map(snapkv);
+            return KvCacheOptions { snapkv, ..KvCacheOptions::default() };
+        }
         wire::KvBits::EightBits => 8,
         wire::KvBits::FourBits => 4,
     };
@@ -578,7 +583,7 @@ fn kv_bits(format: KvFormat) -> Option<&'static str> {
         KvFormat::Plain => Some("plain"),
         KvFormat::Quantized { bits: 8, .. } => Some("eight_bits"),
         KvFormat::Quantized { bits: 4, .. } => Some("four_bits"),
-        KvFormat::Quantized { .. } => None,
+        KvFormat::Quantized { .. } | KvFormat::Compressed { .. } => None,
     }
 }
 
@@ -662,6 +667,9 @@ fn stored_as(format: KvFormat) -> String {
     match format {
         KvFormat::Plain => "as computed".to_owned(),
         KvFormat::Quantized { bits, .. } => format!("in {bits} bits"),
+        KvFormat::Compressed { keep_tokens } => {
+            format!("with the {} most important tokens", group(keep_tokens as usize))
+        }
     }
 }
 

@@ -78,6 +78,9 @@ pub struct GenerationStats {
     pub num_prompt_tokens: usize,
     /// How many prompt tokens were read from the prompt cache.
     pub num_cached_tokens: usize,
+    /// How many of the prompt's tokens were kept, where others were dropped once all had been read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub num_kept_tokens: Option<usize>,
     /// The reason why not more was read from the cache, as a sentence; none when everything that
     /// could be was, and until the app fills it in.
     pub cache_note: Option<String>,

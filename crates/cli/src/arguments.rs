@@ -15,7 +15,9 @@ use clap::{ArgGroup, Args, Parser, Subcommand};
 
 use serde_json::{Map, Value};
 
-pub use flags::{DEFAULT_MAX_TOKENS, KvFlags, ModelFlags, SamplingFlags, StopFlags, token_limit};
+pub use flags::{
+    DEFAULT_MAX_TOKENS, KvFlags, ModelFlags, SamplingFlags, SnapKvFlags, StopFlags, token_limit,
+};
 use flags::{
     at_least_one, boolean, chat_formats, forms, json_object, layouts, not_blank, token_id, whole,
 };
@@ -138,6 +140,8 @@ pub struct Generate {
     #[arg(long, value_name = "FILE")]
     pub image: Vec<PathBuf>,
     #[command(flatten)]
+    pub snapkv: SnapKvFlags,
+    #[command(flatten)]
     pub speculation: SpeculationFlags,
     /// With --json: print log-probabilities, with this many alternatives for each token
     #[arg(
@@ -188,6 +192,8 @@ pub struct Batch {
     pub prefer_prefill_when_pending: bool,
     #[command(flatten)]
     pub kv: KvFlags,
+    #[command(flatten)]
+    pub snapkv: SnapKvFlags,
     #[command(flatten)]
     pub speculation: SpeculationFlags,
     /// Print one JSON object on each line, in the order of the input, instead of the texts
@@ -346,6 +352,8 @@ pub struct Chat {
     pub prefill_step_size: Option<u32>,
     #[command(flatten)]
     pub kv: KvFlags,
+    #[command(flatten)]
+    pub snapkv: SnapKvFlags,
     #[command(flatten)]
     pub speculation: SpeculationFlags,
 }

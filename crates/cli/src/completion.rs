@@ -56,6 +56,9 @@ impl Completion {
             "generation_tps": stats.generation_tps,
             "peak_memory_gb": stats.mlx_peak_bytes as f64 / 1e9,
         });
+        if let Some(num_kept) = stats.num_kept_tokens {
+            object["kept_tokens"] = json!(num_kept);
+        }
         if with_logprobs {
             let entries = self.logprobs.iter().map(|entry| {
                 let top = entry.top.iter().map(|top| json!([top.token, top.logprob]));

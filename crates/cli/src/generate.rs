@@ -17,7 +17,8 @@ use crate::session::{Session, model_type};
 
 pub async fn run(arguments: Generate) -> Result<()> {
     let text = prompt_text(&arguments)?;
-    let kv_cache = kv_cache_options(&arguments)?;
+    let snapkv = arguments.snapkv.snapkv();
+    let kv_cache = KvCacheOptions { snapkv, ..kv_cache_options(&arguments)? };
     refuse_images(&arguments)?;
     let speculation = arguments.speculation.speculation()?;
     let questions = Questions::unless(arguments.json);
@@ -174,6 +175,9 @@ fn print_stats(finished: &FinishedGeneration) {
         stats.generation_tps,
         stats.mlx_peak_bytes as f64 / 1e9
     );
+    if let Some(num_kept) = stats.num_kept_tokens {
+        eprintln!("read {} tokens, kept {num_kept}", stats.num_prompt_tokens);
+    }
     let Acceptance { num_drafted, num_accepted } = finished.acceptance;
     if num_drafted > 0 {
         eprintln!("{num_accepted} of {num_drafted} proposed tokens accepted");

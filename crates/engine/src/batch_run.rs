@@ -74,8 +74,12 @@ impl BatchRun {
         let request = &sequence.job.request;
         // A sequence that is retried continues its stream of random numbers.
         sampler.skip(sequence.sampled.len());
+        // Behind a prompt that was read elsewhere nothing is dropped again.
+        let is_first = sequence.sampled.is_empty() || caches.iter().all(LayerCache::is_empty);
+        let snapkv = request.kv_cache.snapkv.filter(|_| is_first);
         let id = self.generator.insert(BatchRequest {
             sampler,
+            snapkv,
             processors,
             num_top_logprobs: request.num_top_logprobs,
             stop: sequence.eos_token_ids()?.into_iter().map(|id| vec![id]).collect(),
@@ -152,6 +156,13 @@ impl BatchRun {
                 if let Ok(Some(row)) = row {
                     sequence.add_checkpoint(row.caches);
                 }
+            }
+            if let Some(compressed) = progress.compressed
+                && let Ok(Some(row)) = caught("copying what is left of a context", || {
+                    Ok(self.generator.extract_cache(progress.id)?)
+                })
+            {
+                sequence.compressed(compressed, &row.caches);
             }
         }
         for (id, error) in step.failed {

@@ -84,6 +84,12 @@ pub enum EngineError {
         "a draft model cannot continue a prompt-cache file, which has only the main model's keys and values: leave one of them out"
     )]
     DraftWithFile,
+    /// A draft model reads all of a context of which tokens are to be dropped.
+    #[error(
+        "a draft model keeps the whole context, so nothing of it can be dropped: leave out the draft \
+         model or SnapKV"
+    )]
+    SnapKvWithDraft,
     /// An answer or score could not be computed.
     #[error("the model failed: {0}")]
     Model(LmError),
@@ -202,10 +208,15 @@ impl EngineError {
     pub fn is_bad_request(&self) -> bool {
         use EngineError::{
             DraftWithFile, EmptyOption, Form, OptionsBeginAlike, OutsidePrefix, Prompt, Refused,
-            Row, UnknownToken,
+            Row, SnapKvWithDraft, UnknownToken,
         };
         match self {
-            Prompt(_) | Refused(_) | UnknownToken { .. } | DraftWithFile | OutsidePrefix => true,
+            Prompt(_)
+            | Refused(_)
+            | UnknownToken { .. }
+            | DraftWithFile
+            | SnapKvWithDraft
+            | OutsidePrefix => true,
             EmptyOption { .. } | OptionsBeginAlike { .. } | Form { .. } => true,
             Row { source, .. } => source.is_bad_request(),
             _ => false,

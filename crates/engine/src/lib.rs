@@ -70,7 +70,7 @@ mod worker;
 pub use async_lm::{AsyncLm, AsyncLmOptions, CacheWalk, LmCounts, SampleRequest};
 pub use cairn_chat::{Message, Role};
 pub use cairn_formats::cache_file::PromptKind;
-pub use cairn_lm::cache::{KvQuantization, PromptFileLayout};
+pub use cairn_lm::cache::{KvQuantization, PromptFileLayout, SnapKv};
 pub use cairn_lm::device::ComputeDevice;
 pub use cairn_lm::memory::default_limit_bytes as default_memory_limit_bytes;
 pub use cairn_lm::models::{

@@ -8,7 +8,7 @@ use cairn_chat::{
     SegmentEvent, TurnsPrompt,
 };
 use cairn_formats::cache_file::PromptKind;
-use cairn_lm::cache::KvQuantization;
+use cairn_lm::cache::{KvQuantization, SnapKv};
 use cairn_prompt_cache::{KvFormat, Miss, Owner, Provenance};
 use serde_json::{Map, Value};
 use tokio::sync::{mpsc, watch};
@@ -16,7 +16,7 @@ use tokio::sync::{mpsc, watch};
 use cairn_lm::{Acceptance, OwnDrafter, PromptLookup};
 
 use crate::EngineError;
-use crate::prompt_cache::quantization;
+use crate::prompt_cache::{quantization, snapkv};
 
 /// The prompt of a request.
 #[derive(Debug, Clone, PartialEq)]
@@ -96,12 +96,16 @@ pub struct KvCacheOptions {
     pub max_size: Option<usize>,
     /// Quantizes keys and values; with none they stay as computed.
     pub quantization: Option<KvQuantization>,
+    /// Keeps only some of the tokens of a long prompt once it has been read; none keeps all. Not with
+    /// `quantization`, nor with a draft model.
+    pub snapkv: Option<SnapKv>,
 }
 
 impl KvCacheOptions {
     /// Those of what is stored in this format.
     pub fn of_format(kv_format: KvFormat) -> Self {
-        KvCacheOptions { quantization: quantization(kv_format), ..Self::default() }
+        let (quantization, snapkv) = (quantization(kv_format), snapkv(kv_format));
+        KvCacheOptions { quantization, snapkv, ..Self::default() }
     }
 
     /// The bound that applies: quantized caches store every token.

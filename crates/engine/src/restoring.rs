@@ -7,7 +7,7 @@ use cairn_chat::Prompt;
 
 use crate::guard::guarded;
 use crate::model_pool::Loaded;
-use crate::prompt_cache::{Blocking, PendingRestore, Query};
+use crate::prompt_cache::{Blocking, PendingRestore, Query, kv_format};
 use crate::request::GenerateRequest;
 use crate::sequence::{GenerateJob, check};
 use crate::worker::Worker;
@@ -92,7 +92,7 @@ pub(crate) fn query<'a>(
         // At least one token must be run, to have something to sample from.
         limit: num_tokens - 1,
         model_name: &loaded.name,
-        quantization: request.kv_cache.quantization,
+        kv_format: kv_format(&request.kv_cache),
         prefix_provenance: request.prefix_provenance(),
         num_opaque: request.prompt.num_opaque(),
         owner: request.owner.as_ref(),

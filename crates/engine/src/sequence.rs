@@ -7,7 +7,10 @@ use std::time::Instant;
 
 use cairn_chat::{CallOutcome, FinishReason, GenerationStats, Prompt, Role, SegmentEvent};
 use cairn_lm::cache::chunk_state::Checkpoint;
-use cairn_lm::cache::{LayerCache, QuantizedKvCache, make_prompt_cache};
+use cairn_lm::cache::{
+    Compressed, LayerCache, NUM_OBSERVED, QuantizedKvCache, SnapKv, can_trim_prompt_cache,
+    make_prompt_cache, trim_prompt_cache,
+};
 use cairn_lm::{
     Acceptance, AnswerStep, AnswerText, LmError, ModelIdentity, Sampling, Stops,
     check_prefill_step_size, memory,
@@ -19,7 +22,7 @@ use crate::EngineError;
 use crate::guard::{caught, guarded};
 use crate::model_pool::Loaded;
 use crate::prompt::prompt_tokens;
-use crate::prompt_cache::{Computed, PendingRestore, Reuse};
+use crate::prompt_cache::{Computed, PendingRestore, Reuse, kv_format};
 use crate::prompt_file::{self, Beginning};
 use crate::request::{
     FinishedGeneration, GenerateEvent, GenerateRequest, SoFar, TokenLogprob, TopLogprob,
@@ -128,6 +131,8 @@ pub(crate) struct Sequence {
     /// The positions in the prompt at which prefill takes a checkpoint.
     checkpoints_at: Vec<usize>,
     checkpoints: Vec<Checkpoint>,
+    /// How many of its tokens the prompt's caches kept, where they dropped some for this answer.
+    num_kept: Option<usize>,
     text: AnswerText,
     /// Cuts the text into segments, where asked for; none after the end.
     segments: Option<AnswerSegments>,
@@ -174,7 +179,12 @@ impl Sequence {
         let CachedBeginning { num_in_file, tokens_in_file, reuse } =
             cached_beginning(worker, &loaded, request, &prompt, pending)?;
         let checkpoints_at = match request.uses_prompt_cache() {
-            true => worker.cache.checkpoints_at(&loaded.model, &prompt, reuse.num_tokens),
+            true => worker.cache.checkpoints_at(
+                &loaded.model,
+                &prompt,
+                kv_format(&request.kv_cache),
+                reuse.num_tokens,
+            ),
             false => Vec::new(),
         };
         let context_length = request.context_length(loaded.model.model.context_length());
@@ -191,6 +201,7 @@ impl Sequence {
             miss: reuse.miss,
             checkpoints_at,
             checkpoints: Vec::new(),
+            num_kept: None,
             sampled: Vec::new(),
             ended_by_eos: false,
             segments,
@@ -246,6 +257,16 @@ impl Sequence {
     /// Adds a checkpoint from the caches at its position.
     pub(crate) fn add_checkpoint(&mut self, caches: Vec<LayerCache>) {
         self.checkpoints.extend(Checkpoint::of(caches));
+    }
+
+    /// Records what the `caches` of the prompt have dropped. Checkpoints from before have what is
+    /// stored of all tokens; only the last position is worth one of what is left.
+    pub(crate) fn compressed(&mut self, compressed: Compressed, caches: &[LayerCache]) {
+        self.num_kept = Some(compressed.num_kept);
+        let earlier = std::mem::take(&mut self.checkpoints).pop();
+        let position = self.checkpoints_at.last().filter(|&&position| position > self.num_cached);
+        let kept = position.and_then(|&at| Checkpoint::of_compressed(caches, at, earlier.as_ref()));
+        self.checkpoints.extend(kept);
     }
 
     /// Emits the progress of prefill: `processed` tokens of those that were not cached. A retried
@@ -459,6 +480,7 @@ impl Sequence {
             tokens,
             boundaries: self.prompt.boundaries.into_iter().zip(kinds).collect(),
             checkpoints: self.checkpoints,
+            kv_format: kv_format(&request.kv_cache),
             caches,
             prefix_provenance: request.prefix_provenance(),
             num_opaque: request.prompt.num_opaque(),
@@ -477,6 +499,7 @@ impl Sequence {
             finish_reason,
             num_prompt_tokens,
             num_cached_tokens: self.num_cached,
+            num_kept_tokens: self.num_kept,
             cache_note: None,
             miss: None,
             saved_ms: None,
@@ -507,6 +530,12 @@ pub(crate) fn check(request: &GenerateRequest) -> Result<(), EngineError> {
     check_prefill_step_size(request.prefill_step_size)?;
     if let Some(quantization) = request.kv_cache.quantization {
         QuantizedKvCache::new(quantization.group_size, quantization.bits)?;
+    }
+    if let Some(snapkv) = request.kv_cache.snapkv {
+        snapkv.check_beside(request.kv_cache.quantization.as_ref())?;
+        if request.speculation.draft_tokens().is_some() {
+            return Err(EngineError::SnapKvWithDraft);
+        }
     }
     if request.prompt.opaque_prefix().is_some() && request.speculation.draft_tokens().is_some() {
         return Err(EngineError::DraftWithFile);
@@ -552,7 +581,12 @@ fn cached_beginning(
         // An opaque prefix can only come from the prompt cache.
         None if request.uses_prompt_cache() || opaque.is_some() => {
             let query = query(request, prompt, num_tokens, loaded);
-            (worker.cache.longest_prefix(&loaded.model, &query, pending), Vec::new())
+            let mut reuse = worker.cache.longest_prefix(&loaded.model, &query, pending);
+            if let Some(snapkv) = &request.kv_cache.snapkv {
+                let num_left = num_tokens - 1 - reuse.num_tokens;
+                reuse.num_tokens -= unread_for_choice(&mut reuse.caches, snapkv, num_left);
+            }
+            (reuse, Vec::new())
         }
         None => {
             // A kit has its own caches, and reports how much of the prompt is in them.
@@ -567,6 +601,18 @@ fn cached_beginning(
         return Err(EngineError::BeginningLost);
     }
     Ok(CachedBeginning { num_in_file, tokens_in_file, reuse })
+}
+
+/// Trims caches of all tokens that are to be compressed, of a prompt with `num_left` tokens to read, so
+/// that enough queries are computed to choose by. Returns how many tokens were trimmed.
+fn unread_for_choice(caches: &mut [LayerCache], snapkv: &SnapKv, num_left: usize) -> usize {
+    let num_cached = caches.iter().map(LayerCache::offset).max().unwrap_or(0);
+    let num_read = num_cached + num_left;
+    let is_long = num_read > snapkv.keep_tokens && num_read >= snapkv.min_context;
+    if num_left >= NUM_OBSERVED || !is_long || !can_trim_prompt_cache(caches) {
+        return 0;
+    }
+    trim_prompt_cache(caches, (NUM_OBSERVED - num_left).min(num_cached))
 }
 
 fn rate(count: usize, seconds: f64) -> f64 {

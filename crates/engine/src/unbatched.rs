@@ -182,6 +182,9 @@ impl UnbatchedRun {
                 self.stream = if reader.num_left() > 0 {
                     Stream::Reading(reader)
                 } else {
+                    if let Some(compressed) = reader.compress()? {
+                        self.sequence.compressed(compressed, reader.caches());
+                    }
                     let stream = start(&self.sequence, *reader)?;
                     self.sequence.prefilled_all();
                     stream
@@ -267,6 +270,7 @@ fn reader(sequence: &mut Sequence, caches: Vec<LayerCache>) -> Result<PromptRead
         prefill_step_size: request.prefill_step_size,
         num_top_logprobs: request.num_top_logprobs,
         kv_quantization: request.kv_cache.quantization,
+        snapkv: request.kv_cache.snapkv,
         ..GenerateOptions::default()
     };
     let model = &sequence.loaded.model;

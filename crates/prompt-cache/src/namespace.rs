@@ -79,7 +79,7 @@ pub struct Namespace {
 }
 
 /// How keys and values are stored. As text, in rows and chunk files: `plain`, or for example
-/// `kv8g64`.
+/// `kv8g64` or `snapkv4096`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum KvFormat {
     /// In the type that the model computes them in.
@@ -91,6 +91,13 @@ pub enum KvFormat {
         bits: u8,
         /// Numbers that share a scale and a bias.
         group_size: u16,
+    },
+    /// Only those of the tokens that the last ones of a prompt attend to most. Such a context is stored
+    /// whole wherever it can be continued, as a recurrent state is, and never taken for one of all
+    /// tokens.
+    Compressed {
+        /// How many tokens are kept.
+        keep_tokens: u32,
     },
 }
 
@@ -136,6 +143,7 @@ impl fmt::Display for KvFormat {
         match self {
             KvFormat::Plain => formatter.write_str("plain"),
             KvFormat::Quantized { bits, group_size } => write!(formatter, "kv{bits}g{group_size}"),
+            KvFormat::Compressed { keep_tokens } => write!(formatter, "snapkv{keep_tokens}"),
         }
     }
 }
@@ -149,9 +157,15 @@ impl FromStr for KvFormat {
             let (bits, group_size) = (bits.parse().ok()?, group_size.parse().ok()?);
             Some(KvFormat::Quantized { bits, group_size })
         };
+        let compressed = || {
+            let keep_tokens = text.strip_prefix("snapkv")?.parse().ok()?;
+            Some(KvFormat::Compressed { keep_tokens })
+        };
         match text {
             "plain" => Ok(KvFormat::Plain),
-            _ => quantized().ok_or_else(|| PromptCacheError::unknown(text, "KV format")),
+            _ => quantized()
+                .or_else(compressed)
+                .ok_or_else(|| PromptCacheError::unknown(text, "KV format")),
         }
     }
 }
@@ -185,7 +199,11 @@ mod tests {
 
     #[test]
     fn namespaces_survive_the_way_through_text() {
-        for format in [KvFormat::Plain, KvFormat::Quantized { bits: 8, group_size: 64 }] {
+        for format in [
+            KvFormat::Plain,
+            KvFormat::Quantized { bits: 8, group_size: 64 },
+            KvFormat::Compressed { keep_tokens: 4096 },
+        ] {
             assert_eq!(format.to_string().parse(), Ok(format));
         }
         for provenance in [

@@ -167,5 +167,6 @@ fn quantized(bits: i32, group_size: i32) -> KvCacheOptions {
     KvCacheOptions {
         max_size: None,
         quantization: Some(KvQuantization { bits, group_size, start: 0 }),
+        snapkv: None,
     }
 }

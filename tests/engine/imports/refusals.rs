@@ -279,7 +279,7 @@ async fn tensors_of_a_wrong_shape_or_type_are_refused() {
 
 #[tokio::test]
 async fn cache_kinds_that_the_model_does_not_store_are_refused_and_the_others_fit() {
-    let ring = KvCacheOptions { max_size: Some(16), quantization: None };
+    let ring = KvCacheOptions { max_size: Some(16), quantization: None, snapkv: None };
     let fixture = ImportFixture::of("llama/tiny-chat", 30, ring).await;
     fixture.check_refused("as `cairn generate --prompt-cache-file` does").await;
     let gemma = ImportFixture::of("gemma3_text/long-prompt", 30, plain()).await;

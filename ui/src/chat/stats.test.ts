@@ -34,6 +34,12 @@ test.each<[name: string, change: Parameters<typeof stats>[0], before: Message[],
   ],
   ['nothing was saved', { cached_tokens: 0, prompt_tokens: 900 }, earlier, 'read: Read 900 tokens'],
   [
+    'a long prompt of which some is kept',
+    { cached_tokens: 0, prompt_tokens: 128_000, kept_tokens: 5000 },
+    [message('u')],
+    'read: Read 128,000 tokens, kept 5,000',
+  ],
+  [
     'an earlier part changed',
     { cache_note: 're-read 3,285 tokens: the system prompt changed at token 12' },
     earlier,
@@ -61,6 +67,11 @@ test('the first turn after a starting point continues it, however short it is', 
 test('behind the status line are the tokens', () => {
   const answer = { ...message('x'), stats: stats() };
   expect(statusLine(answer, [answer], false).detail).toBe('32 tokens read, 1,204 from saved context');
+});
+
+test('the figures say what was kept of a prompt', () => {
+  const answer = { ...message('x'), stats: stats({ kept_tokens: 500 }) };
+  expect(statusLine(answer, [answer], false).detail).toBe('32 tokens read, 1,204 from saved context, 500 kept');
 });
 
 test('an answer without a token has no rate and no first token', () => {

@@ -23,7 +23,7 @@ export function statusLine(
   hasStartingPoint: boolean,
 ): StatusLine {
   const { stats } = message;
-  const detail = strings.stats.promptRead(newlyRead(stats), stats.cached_tokens);
+  const detail = promptWords(stats);
   if (stats.miss) {
     const words = strings.stats.readAgain(stats.miss.tokens, causeWords(stats.miss, message.created_at_ms));
     return { kind: 'reread', words, detail };
@@ -31,7 +31,12 @@ export function statusLine(
   if (stats.cache_note) return { kind: 'reread', words: rereadWords(stats.cache_note), detail };
   const continuesSomething = hasStartingPoint || messages.findIndex(({ id }) => id === message.id) > 1;
   const isContinued = stats.cached_tokens >= (continuesSomething ? 1 : LEAST_CONTINUED_TOKENS);
-  if (!isContinued) return { kind: 'read', words: strings.stats.read(newlyRead(stats)), detail };
+  if (!isContinued) {
+    const { read, readAndKept } = strings.stats;
+    const words =
+      stats.kept_tokens === null ? read(newlyRead(stats)) : readAndKept(stats.prompt_tokens, stats.kept_tokens);
+    return { kind: 'read', words, detail };
+  }
   const saved = savedMilliseconds(stats, messages);
   return {
     kind: 'continued',
@@ -48,12 +53,18 @@ function rereadWords(note: string): string {
   return strings.stats.readAgain(Number(count.replaceAll(',', '')), reason.replace(/ at token [\d,]+\.?$/, ''));
 }
 
+/** How much of a prompt was read, was saved and was kept. */
+function promptWords(stats: MessageStats): string {
+  const words = strings.stats.promptRead(newlyRead(stats), stats.cached_tokens);
+  return stats.kept_tokens === null ? words : strings.stats.withKept(words, stats.kept_tokens);
+}
+
 /** All figures of an answer, as rows of a table. */
 export function statsRows(stats: MessageStats): [name: string, value: string][] {
   const words = strings.stats;
   const rows: [string, string][] = [
     [words.model, stats.model],
-    [words.prompt, words.promptRead(newlyRead(stats), stats.cached_tokens)],
+    [words.prompt, promptWords(stats)],
   ];
   if (stats.prompt_tps > 0) rows.push([words.readingSpeed, words.rate(stats.prompt_tps)]);
   const hasBegun = stats.generation_tokens > 0 || stats.time_to_first_token_ms > 0;

@@ -726,6 +726,10 @@ finish_reason: string,
  */
 prompt_tokens: number, cached_tokens: number,
 /**
+ * How many of the prompt's tokens were kept, where others were dropped once all had been read.
+ */
+kept_tokens: number | null,
+/**
  * Why more tokens had to be read again than were new, as text; none if only new ones were
  * read.
  */
@@ -1416,6 +1420,10 @@ context_length: number | null,
  * How keys and values of a model's conversations are stored.
  */
 kv_bits: KvBits,
+/**
+ * How many tokens of a longer prompt a model keeps once it has read all; none: all.
+ */
+keep_tokens: number | null,
 /**
  * Whether answers are sped up by what followed the same words before; a draft model is used
  * instead, if there is one.

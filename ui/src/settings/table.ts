@@ -116,6 +116,7 @@ export const table: readonly SettingRow[] = [
   {"key":"system_prompt","kind":{"type":"lines","max_chars":100000},"text_key":"settings.rows.system_prompt","section":"models","scopes":["model"],"rereads":false},
   {"key":"context_length","kind":{"type":"optional_count","min":256,"max":67108864},"text_key":"settings.rows.context_length","section":"models","scopes":["model"],"rereads":false},
   {"key":"kv_bits","kind":{"type":"choice","values":["plain","eight_bits","four_bits"]},"text_key":"settings.rows.kv_bits","section":"models","scopes":["model"],"rereads":true},
+  {"key":"keep_tokens","kind":{"type":"optional_count","min":256,"max":1048576},"text_key":"settings.rows.keep_tokens","section":"models","scopes":["model"],"rereads":true},
   {"key":"speed","kind":{"type":"choice","values":["automatic","plain"]},"text_key":"settings.rows.speed","section":"models","scopes":["model"],"rereads":false},
   {"key":"draft_model","kind":{"type":"text","max_chars":1024},"text_key":"settings.rows.draft_model","section":"models","scopes":["model"],"rereads":false},
   {"key":"cache_budget_bytes","kind":{"type":"bytes","max":9007199254740991},"text_key":"settings.rows.cache_budget_bytes","section":"storage","scopes":["app"],"rereads":false},

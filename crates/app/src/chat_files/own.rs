@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use cairn_chat::{GenerationStats, Role};
+use cairn_engine::SnapKv;
 use cairn_prompt_cache::{KvFormat, Provenance};
 use cairn_store::{
     ContextCut, Conversation, DocumentKind, ImportedConversation, ImportedMessage, Message,
@@ -298,6 +299,11 @@ impl StartingPoint {
         let kv_format: KvFormat = self.kv_format.parse().map_err(|_| unknown("KV format"))?;
         if let KvFormat::Quantized { bits, group_size } = kv_format
             && !([4, 8].contains(&bits) && [32, 64, 128].contains(&group_size))
+        {
+            return Err(unknown("KV format"));
+        }
+        if let KvFormat::Compressed { keep_tokens } = kv_format
+            && (keep_tokens as usize) < SnapKv::MIN_TOKENS
         {
             return Err(unknown("KV format"));
         }

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use cairn_chat::{Encode, Prompt, Role, assemble_turns};
-use cairn_engine::{GenerateEvent, GenerateRequest, PromptInput, Tokenizer};
+use cairn_engine::{GenerateEvent, GenerateRequest, KvCacheOptions, PromptInput, Tokenizer};
 use cairn_store::{ContextCut, Message, NewDocument};
 use tokio_util::sync::CancellationToken;
 
@@ -465,7 +465,11 @@ fn request(
             DocumentsOf::Conversation { id } => conversation_owner(id),
             DocumentsOf::Folder { id } => folder_owner(id),
         }),
-        kv_cache: convert::kv_cache(settings, status.kv_group_size),
+        // Which of their tokens matter, only a question says.
+        kv_cache: KvCacheOptions {
+            snapkv: None,
+            ..convert::kv_cache(settings, status.kv_group_size)
+        },
         ..GenerateRequest::new(PromptInput::Assembled(prompt))
     })
 }

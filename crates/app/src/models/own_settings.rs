@@ -13,7 +13,7 @@ use super::check_child::CheckedFacts;
 use super::{catalog, find, loaded_name};
 use crate::app::App;
 use crate::convert;
-use crate::wire::{Failure, FailureCode, MemoryNeed};
+use crate::wire::{Failure, FailureCode, KvBits, MemoryNeed};
 
 /// As the engine loads models for the app.
 const LOAD_OPTIONS: LoadOptions = LoadOptions { keep_quantized: false };
@@ -46,6 +46,7 @@ pub(crate) async fn check(app: &App, name: &str, key: &str, value: &Value) -> Re
     if value.is_null() {
         return Ok(());
     }
+    check_kept_tokens(app, name, key, value)?;
     let folder = folder_of(app, name).await?;
     match (key, value) {
         ("context_length", Value::Number(length)) => {
@@ -70,6 +71,33 @@ pub(crate) async fn check(app: &App, name: &str, key: &str, value: &Value) -> Re
         }
         _ => Ok(()),
     }
+}
+
+/// Fails where tokens of long prompts would be dropped from a context that another setting of the model
+/// needs whole.
+fn check_kept_tokens(app: &App, name: &str, key: &str, value: &Value) -> Result<(), Failure> {
+    let now = app.settings.of_model(name);
+    let sets = |other: &str, is_set: bool, off: &str| match key == other {
+        true => value.as_str() != Some(off),
+        false => is_set,
+    };
+    let keeps_some = key == "keep_tokens" || now.keep_tokens.is_some();
+    let concerned = ["keep_tokens", "kv_bits", "draft_model"].contains(&key);
+    if !concerned || !keeps_some {
+        return Ok(());
+    }
+    if sets("kv_bits", !matches!(now.kv_bits, KvBits::Plain), "plain") {
+        return Err(Failure::invalid(format!(
+            "A long prompt of {name} can be shortened only while its context is kept exact: choose one \
+             of the two."
+        )));
+    }
+    if sets("draft_model", !now.draft_model.is_empty(), "") {
+        return Err(Failure::invalid(format!(
+            "With a draft model, {name} needs all of a long prompt: choose one of the two."
+        )));
+    }
+    Ok(())
 }
 
 /// Fails where an alias names another model. Depends on the settings of the others, so none is saved

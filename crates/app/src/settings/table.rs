@@ -178,6 +178,13 @@ settings! {
         section: Models, scopes: MODEL, rereads: true,
     }
 
+    /// How many tokens of a longer prompt a model keeps once it has read all; none: all.
+    #[ts(type = "number | null")]
+    keep_tokens: Option<u32> = None => {
+        kind: OptionalCount { min: 256, max: 1 << 20 },
+        section: Models, scopes: MODEL, rereads: true,
+    }
+
     /// Whether answers are sped up by what followed the same words before; a draft model is used
     /// instead, if there is one.
     speed: Speed = Speed::Plain => {

@@ -233,6 +233,8 @@ pub struct MessageStats {
     /// The whole prompt, `cached_tokens` included.
     pub prompt_tokens: u32,
     pub cached_tokens: u32,
+    /// How many of the prompt's tokens were kept, where others were dropped once all had been read.
+    pub kept_tokens: Option<u32>,
     /// Why more tokens had to be read again than were new, as text; none if only new ones were
     /// read.
     pub cache_note: Option<String>,

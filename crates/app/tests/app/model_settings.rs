@@ -166,6 +166,42 @@ async fn quantized_keys_and_values_are_saved_as_such_and_read_again_after_a_chan
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_chat_of_which_tokens_are_dropped_keeps_its_place() {
+    let home = home_with_model();
+    add_model(&home, "wide", wide_heads);
+    let app = open_greedy(&home, 4).await;
+    load(&app, "wide").await;
+    set(&app, "wide", "keep_tokens", json!(256)).await;
+    let id = new_conversation(&app).await;
+    // Every byte of it is a token.
+    let long = answered(&app, &id, &"a long story ".repeat(40)).await.stats.unwrap();
+    assert!(long.prompt_tokens > 400, "{long:?}");
+    assert_eq!(long.kept_tokens, Some(256));
+    app.close().await;
+
+    let app = open(&home).await;
+    load(&app, "wide").await;
+    let again = answered(&app, &id, "And more").await.stats.unwrap();
+    let is_continued = again.cached_tokens >= long.prompt_tokens && again.cache_note.is_none();
+    assert!(is_continued, "a restart changes nothing: {again:?}");
+    assert_eq!(again.kept_tokens, None, "it is not compressed with every question");
+
+    // Settings that need the whole context.
+    let bits = setting("wide", "kv_bits", json!("eight_bits"));
+    check_failure(&app, bits, FailureCode::Invalid, "choose one of the two").await;
+    let draft = setting("wide", "draft_model", json!(MODEL));
+    check_failure(&app, draft, FailureCode::Invalid, "choose one of the two").await;
+
+    set(&app, "wide", "keep_tokens", Value::Null).await;
+    let note = answered(&app, &id, "All of it").await.stats.unwrap().cache_note.unwrap();
+    assert!(note.contains("256 most important tokens"), "{note}");
+    set(&app, "wide", "kv_bits", json!("eight_bits")).await;
+    let kept = setting("wide", "keep_tokens", json!(256));
+    check_failure(&app, kept, FailureCode::Invalid, "choose one of the two").await;
+    app.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_draft_model_is_loaded_with_its_model_and_changes_no_answer() {
     let home = home_with_model();
     add_model(&home, "small", |_| ());

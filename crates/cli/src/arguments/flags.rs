@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 use cairn_app::wire::ChatFileFormat;
 use cairn_chat::SamplingParams;
-use cairn_engine::{KvCacheOptions, KvQuantization, PromptFileLayout};
+use cairn_engine::{KvCacheOptions, KvQuantization, PromptFileLayout, SnapKv};
 use cairn_formats::gguf::RoundTo;
 use clap::Args;
 use clap::builder::{
@@ -152,6 +152,36 @@ pub struct KvFlags {
     pub quantized_kv_start: usize,
 }
 
+/// How many tokens of a long prompt are kept.
+#[derive(Args)]
+pub struct SnapKvFlags {
+    /// Keep this many tokens of a long prompt once it has been read: the first, the last, and those
+    /// that its end attends to most
+    #[arg(
+        long,
+        value_name = "KEEP_TOKENS",
+        value_parser = clap::value_parser!(u32).range(16..),
+        allow_negative_numbers = true,
+        conflicts_with_all = ["kv_bits", "max_kv_size", "draft_model"]
+    )]
+    pub snapkv: Option<u32>,
+    /// With --snapkv: keep shorter prompts whole
+    #[arg(
+        long,
+        default_value_t = 49_152,
+        value_parser = whole::<usize>,
+        allow_negative_numbers = true
+    )]
+    pub snapkv_min_context: usize,
+}
+
+impl SnapKvFlags {
+    pub fn snapkv(&self) -> Option<SnapKv> {
+        let (keep_tokens, min_context) = (self.snapkv? as usize, self.snapkv_min_context);
+        Some(SnapKv { keep_tokens, min_context })
+    }
+}
+
 impl KvFlags {
     pub fn options(&self) -> KvCacheOptions {
         let quantization = self.kv_bits.map(|bits| KvQuantization {
@@ -159,7 +189,8 @@ impl KvFlags {
             group_size: self.kv_group_size.unwrap_or(64),
             start: self.quantized_kv_start,
         });
-        KvCacheOptions { max_size: self.max_kv_size.map(|size| size as usize), quantization }
+        let max_size = self.max_kv_size.map(|size| size as usize);
+        KvCacheOptions { max_size, quantization, snapkv: None }
     }
 }
 

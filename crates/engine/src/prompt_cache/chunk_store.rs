@@ -5,16 +5,16 @@ use std::sync::Arc;
 
 use cairn_chat::Role;
 use cairn_lm::LoadedModel;
+use cairn_lm::cache::CacheSpec;
 use cairn_lm::cache::chunk_state::{CacheLayout, ChunkState};
-use cairn_lm::cache::{CacheSpec, KvQuantization};
 use cairn_prompt_cache::{
-    CacheRef, ChunkKey, ChunkProblem, ChunkRecord, Lookup, Miss, Namespace, PlannedChunk,
+    CacheRef, ChunkKey, ChunkProblem, ChunkRecord, KvFormat, Lookup, Miss, Namespace, PlannedChunk,
     PromptTokens, RestoreNeeds,
 };
 
 use super::Query;
 use super::chunk_file::{self, ChunkContents};
-use super::namespace::{needs, quantization, spec_like_own, stored_spec};
+use super::namespace::{kv_format_of, needs, spec_like_own, stored_spec};
 use super::saving::NewRef;
 use super::state::SharedCacheState;
 use super::writer::Writer;
@@ -33,11 +33,10 @@ impl ChunkStore {
         &self,
         namespace: &Namespace,
         model: &LoadedModel,
-        quantization: Option<KvQuantization>,
         tokens: &PromptTokens,
     ) -> Option<CacheSpec> {
         if !namespace.provenance.is_opaque() {
-            return stored_spec(namespace, model, quantization);
+            return stored_spec(namespace, model);
         }
         // An imported file may be quantized in its own format, which its chunks name.
         let path = {
@@ -47,10 +46,10 @@ impl ChunkStore {
             chunk_file::path(&state.folder, &namespace.model, &on_disk.key)
         };
         match chunk_file::layout(&path) {
-            Ok(layout) => spec_like_own(model, layout.spec().quantization()),
+            Ok(layout) => spec_like_own(model, kv_format_of(&layout.spec())),
             // With a guessed spec a sound chunk would look damaged.
             Err(error) if !error.is_lasting() => None,
-            Err(_) => spec_like_own(model, None),
+            Err(_) => spec_like_own(model, KvFormat::Plain),
         }
     }
 
@@ -73,7 +72,7 @@ impl ChunkStore {
             Some(Ok(layout)) => Some(layout.spec()),
             _ => {
                 let model = model.filter(|model| model.fingerprint == namespace.model.as_str())?;
-                stored_spec(namespace, model, quantization(namespace.kv_format))
+                stored_spec(namespace, model)
             }
         }
     }
@@ -82,10 +81,9 @@ impl ChunkStore {
         &self,
         namespace: &Namespace,
         model: &LoadedModel,
-        quantization: Option<KvQuantization>,
         tokens: &PromptTokens,
     ) -> usize {
-        let Some(spec) = self.spec(namespace, model, quantization, tokens) else { return 0 };
+        let Some(spec) = self.spec(namespace, model, tokens) else { return 0 };
         self.state.lock().index.restore_plan(namespace, tokens, needs(&spec)).num_tokens
     }
 

@@ -51,8 +51,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use cairn_chat::{Prompt, Role};
 use cairn_lm::LoadedModel;
+use cairn_lm::cache::LayerCache;
 use cairn_lm::cache::chunk_state::Checkpoint;
-use cairn_lm::cache::{KvQuantization, LayerCache};
 use cairn_prompt_cache::{
     Budgets, CacheChange, CacheRef, ChunkKey, ChunkKind, ChunkRecord, KvFormat, LossReason, Miss,
     Namespace, Owner, PromptTokens, Provenance,
@@ -62,7 +62,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::{EngineError, EngineStatus};
 use chunk_store::ChunkStore;
-use namespace::{kv_format, namespace};
+use namespace::namespace;
 use prefix::{PrefixRestore, PrefixSource, Restored};
 use resident::{Conversation, ResidentConversations};
 use saving::{NewRef, PendingSave, PendingSaves, ToSave};
@@ -70,7 +70,7 @@ use state::SharedCacheState;
 use writer::Writer;
 
 pub(crate) use exchange::Exported;
-pub(crate) use namespace::{kv_format_of, quantization, quantized_like};
+pub(crate) use namespace::{kv_format, kv_format_of, quantization, quantized_like, snapkv};
 pub use state::CacheFigures;
 pub use view::{CacheHandle, CacheNode, CacheView};
 pub use writer::Repaired;
@@ -113,8 +113,8 @@ pub(crate) struct Query<'a> {
     pub(crate) limit: usize,
     /// The name under which the model was loaded.
     pub(crate) model_name: &'a str,
-    /// How keys and values are quantized, where they are.
-    pub(crate) quantization: Option<KvQuantization>,
+    /// How keys and values are stored in the end.
+    pub(crate) kv_format: KvFormat,
     /// The provenance of the prompt's beginning.
     pub(crate) prefix_provenance: &'a Provenance,
     /// How many tokens of the prompt's beginning are unknown; zeros stand for them.
@@ -151,6 +151,8 @@ pub(crate) struct Computed<'a> {
     /// Checkpoints taken during prefill, by position.
     pub(crate) checkpoints: Vec<Checkpoint>,
     pub(crate) caches: Vec<LayerCache>,
+    /// The format that was asked for.
+    pub(crate) kv_format: KvFormat,
     /// The provenance of the tokens' beginning.
     pub(crate) prefix_provenance: &'a Provenance,
     /// How many tokens of that beginning are unknown; zeros stand for them.
@@ -274,7 +276,7 @@ impl PromptCache {
             return None;
         }
         let store = self.store.as_ref()?;
-        let restore = PrefixRestore::new(store, namespace, model, query.quantization, &tokens);
+        let restore = PrefixRestore::new(store, namespace, model, &tokens);
         (restore.num_left() > 0).then_some(PendingRestore(Box::new(restore)))
     }
 
@@ -339,11 +341,7 @@ impl PromptCache {
                 let begun = pending.take_if(|pending| pending.0.namespace() == namespace);
                 let restored = match begun {
                     Some(begun) => restore_once(*begun.0, store, &mut self.last_restored),
-                    None => {
-                        let quantization = query.quantization;
-                        PrefixRestore::new(store, namespace, model, quantization, &tokens)
-                            .finish(store)
-                    }
+                    None => PrefixRestore::new(store, namespace, model, &tokens).finish(store),
                 };
                 problem = problem.or(restored.problem);
                 if restored.num_tokens > 0 {
@@ -352,7 +350,7 @@ impl PromptCache {
                 }
             }
         }
-        let own = query.namespace(model, kv_format(query.quantization));
+        let own = query.namespace(model, query.kv_format);
         let store = self.store.as_ref().filter(|_| !query.only_looks);
         let miss = store.and_then(|store| {
             store.count_lookup(query, num_tokens);
@@ -370,12 +368,12 @@ impl PromptCache {
     ) -> (usize, Option<Miss>) {
         self.drop_purged();
         let tokens = query.tokens(query.limit);
-        let searched = self.num_stored(model, query, &tokens, Self::searched(model, query));
+        let searched = self.num_stored(model, &tokens, Self::searched(model, query));
         let namespaces: Vec<&Namespace> = searched.iter().map(|(_, namespace)| namespace).collect();
         // What is not written yet is found in the resident conversation.
         let num_resident = self.resident.num_shared(&namespaces, &tokens);
         let num_tokens = num_resident.max(searched[0].0);
-        let own = query.namespace(model, kv_format(query.quantization));
+        let own = query.namespace(model, query.kv_format);
         let store = self.store.as_ref();
         (num_tokens, store.and_then(|store| store.explain(&own, query, num_tokens, None)))
     }
@@ -394,13 +392,14 @@ impl PromptCache {
             let searched: Vec<&Namespace> = namespaces.iter().collect();
             self.saving.settle_for(store, &searched, tokens, query.owner);
         }
-        self.num_stored(model, query, tokens, namespaces)
+        self.num_stored(model, tokens, namespaces)
     }
 
     /// The namespaces that may hold a beginning of a prompt, its own first.
     fn searched(model: &LoadedModel, query: &Query<'_>) -> Vec<Namespace> {
-        // Until keys and values are quantized they are those of a plain cache, so both are searched.
-        let own = query.namespace(model, kv_format(query.quantization));
+        // Until keys and values are quantized or compressed they are those of a plain cache, so both
+        // are searched.
+        let own = query.namespace(model, query.kv_format);
         let plain = query.namespace(model, KvFormat::Plain);
         let other = (own != plain).then_some(plain);
         [own].into_iter().chain(other).collect()
@@ -410,14 +409,13 @@ impl PromptCache {
     fn num_stored(
         &self,
         model: &LoadedModel,
-        query: &Query<'_>,
         tokens: &PromptTokens,
         namespaces: Vec<Namespace>,
     ) -> Vec<(usize, Namespace)> {
         let mut namespaces: Vec<_> = namespaces.into_iter().map(|other| (0, other)).collect();
         if let Some(store) = &self.store {
             namespaces.iter_mut().for_each(|(num_stored, namespace)| {
-                *num_stored = store.num_restorable(namespace, model, query.quantization, tokens)
+                *num_stored = store.num_restorable(namespace, model, tokens)
             });
             namespaces.sort_by_key(|(num_stored, _)| Reverse(*num_stored));
         }
@@ -430,10 +428,14 @@ impl PromptCache {
         &self,
         model: &LoadedModel,
         prompt: &Prompt,
+        kv_format: KvFormat,
         num_cached: usize,
     ) -> Vec<usize> {
         let spec = model.model.cache_spec();
-        let needs_checkpoints = spec.layout().is_some() && spec.needs_checkpoints();
+        // What is left of a context continues from the positions where it was stored only.
+        let is_compressed = matches!(kv_format, KvFormat::Compressed { .. });
+        let needs_checkpoints =
+            spec.layout().is_some() && (spec.needs_checkpoints() || is_compressed);
         if self.store.is_none() || !needs_checkpoints {
             return Vec::new();
         }
@@ -471,7 +473,8 @@ impl PromptCache {
             return;
         }
         let tokens = prompt_tokens(&computed.tokens[..num_cached], computed.num_opaque);
-        let namespace = namespace(computed.model, &caches).following(computed.prefix_provenance);
+        let namespace = namespace(computed.model, &caches, computed.kv_format)
+            .following(computed.prefix_provenance);
         // A lazy array keeps its inputs alive, such as the caches of a whole batch: evaluate it now.
         let materialized = caches.iter_mut().try_for_each(LayerCache::materialize);
         if let Err(error) =

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::path::PathBuf;
 
 use cairn_lm::LoadedModel;
-use cairn_lm::cache::{CacheSpec, KvQuantization, LayerCache};
+use cairn_lm::cache::{CacheSpec, LayerCache};
 use cairn_prompt_cache::{ChunkKey, ChunkProblem, Namespace, PromptTokens, RestorePlan};
 
 use super::Blocking;
@@ -54,10 +54,9 @@ impl PrefixRestore {
         store: &ChunkStore,
         namespace: &Namespace,
         model: &LoadedModel,
-        quantization: Option<KvQuantization>,
         tokens: &PromptTokens,
     ) -> Self {
-        let spec = store.spec(namespace, model, quantization, tokens);
+        let spec = store.spec(namespace, model, tokens);
         let (namespace, tokens) = (namespace.clone(), tokens.clone());
         let mut prefix = PrefixRestore { namespace, spec, tokens, problem: None, attempt: None };
         prefix.begin_attempt(store);

@@ -8,7 +8,7 @@ use mlx_rs::transforms::eval;
 use super::decode_batch::{PendingRow, Row};
 use super::{BatchOptions, BatchRequest, BatchStep, PromptProgress, RequestId, RowState};
 use crate::cache::batch::{batch_spec, extract, merge, prepare};
-use crate::cache::{CacheSpec, LayerCache};
+use crate::cache::{CacheSpec, Compressed, LayerCache, SnapKv, compress, observe_queries};
 use crate::generate::{check_tokens, finish_pass, num_cached, token_limit};
 use crate::models::Model;
 use crate::{LmError, memory};
@@ -22,6 +22,8 @@ const SHORT_CHUNK: usize = 32;
 pub(super) struct Prefilling {
     row: Row,
     caches: Vec<LayerCache>,
+    /// What is kept of the prompt once all but its last token has been read.
+    snapkv: Option<SnapKv>,
     prompt: Vec<u32>,
     num_processed: usize,
     boundaries: Vec<usize>,
@@ -56,8 +58,12 @@ impl Prefilling {
         let num_held = request.caches.as_deref().map_or(0, num_cached);
         request.max_tokens =
             token_limit(request.max_tokens, num_held + request.prompt.len(), model);
-        let caches =
+        let mut caches =
             request.caches.take().unwrap_or_else(|| new_caches(model, options.max_kv_size));
+        if let Some(snapkv) = &request.snapkv {
+            snapkv.check()?;
+            observe_queries(&mut caches);
+        }
         let boundaries = request
             .boundaries
             .iter()
@@ -70,6 +76,7 @@ impl Prefilling {
             false => StopTokens::new(options.stop.iter().chain(&request.stop).cloned().collect()),
         };
         Ok(Prefilling {
+            snapkv: request.snapkv.take(),
             row: Row::new(id, request, stop),
             caches,
             prompt,
@@ -106,6 +113,7 @@ impl Prefilling {
             total,
             end_of_segment: true,
             end_of_prompt: true,
+            compressed: None,
         }
     }
 
@@ -152,6 +160,20 @@ impl Prefilling {
             total: self.prompt.len(),
             end_of_segment,
             end_of_prompt: false,
+            compressed: None,
+        }
+    }
+
+    /// Whether the row must not share passes: the queries of a row in a batch are not remembered.
+    fn reads_alone(&self) -> bool {
+        self.snapkv.is_some()
+    }
+
+    /// Drops what is not to be kept, once only the last token is left.
+    fn compress(&mut self) -> Result<Option<Compressed>, LmError> {
+        match self.snapkv.take_if(|_| self.num_processed + 1 == self.prompt.len()) {
+            Some(snapkv) => compress(&mut self.caches, &snapkv),
+            None => Ok(None),
         }
     }
 }
@@ -257,10 +279,15 @@ fn read_group(
     // at fault fails again.
     for &index in group {
         let row = &mut rows[index];
-        match prefill_one(model, row, step_size) {
-            Ok(()) => {
-                num_tokens += row.chunk(step_size).len();
-                step.prompts.push(row.advance(step_size));
+        let length = row.chunk(step_size).len();
+        let read = prefill_one(model, row, step_size).and_then(|()| {
+            let progress = row.advance(step_size);
+            Ok(PromptProgress { compressed: row.compress()?, ..progress })
+        });
+        match read {
+            Ok(progress) => {
+                num_tokens += length;
+                step.prompts.push(progress);
             }
             Err(error) => step.failed.push((row.id(), error)),
         }
@@ -276,7 +303,8 @@ fn groups(rows: &[Prefilling], step_size: usize) -> Vec<Vec<usize>> {
     order.sort_by_key(|&index| std::cmp::Reverse(lengths[index]));
     let mut groups: Vec<(Option<CacheSpec>, Vec<usize>)> = Vec::new();
     for index in order {
-        let spec = batch_spec(&rows[index].caches).ok();
+        let is_alone = rows[index].reads_alone();
+        let spec = if is_alone { None } else { batch_spec(&rows[index].caches).ok() };
         let fits = |group: &&mut (Option<CacheSpec>, Vec<usize>)| {
             let longest = lengths[group.1[0]];
             let wastes_little = longest <= SHORT_CHUNK || lengths[index] * 4 >= longest * 3;

@@ -2,7 +2,7 @@
 
 use cairn_chat::FinishReason;
 
-use crate::cache::LayerCache;
+use crate::cache::{Compressed, LayerCache, SnapKv};
 use crate::{LmError, LogitsProcessors, Logprobs, Sampler};
 
 /// Limits and scheduling of a [`super::BatchGenerator`].
@@ -62,6 +62,9 @@ pub struct BatchRequest {
     /// Change the logits before sampling; they see all tokens, cached ones and prompt included. If
     /// one fails, its request fails.
     pub processors: LogitsProcessors,
+    /// Keeps only some of the prompt's tokens once it has been read; `None` keeps all. Such a prompt
+    /// is read by itself.
+    pub snapkv: Option<SnapKv>,
     /// Token sequences that end this sequence, in addition to [`BatchOptions::stop`].
     pub stop: Vec<Vec<u32>>,
     /// How many of the likeliest tokens to report with each token; `None` for no log-probabilities.
@@ -82,6 +85,7 @@ impl BatchRequest {
             max_tokens,
             sampler: Sampler::Greedy,
             processors: LogitsProcessors::default(),
+            snapkv: None,
             stop: Vec::new(),
             num_top_logprobs: None,
             return_caches: false,
@@ -133,6 +137,8 @@ pub struct PromptProgress {
     pub end_of_segment: bool,
     /// Whether prefill is complete and decoding begins with the next round.
     pub end_of_prompt: bool,
+    /// What has been dropped behind this chunk; `None` if nothing was.
+    pub compressed: Option<Compressed>,
 }
 
 /// A sampled token.

@@ -5,6 +5,7 @@ use mlx_rs::{Array, ops};
 
 use super::buffer::{append, front, round_up};
 use super::kind::CacheKind;
+use super::kv::Dropped;
 use super::rows::{
     Block, RowColumns, from_first, kept_rows, rolled, rope_offset, row_tokens, stacked,
 };
@@ -19,6 +20,8 @@ pub struct BatchKvCache {
     keys: Option<Array>,   // [B, H, capacity, D]
     values: Option<Array>, // [B, H, capacity, D]
     rows: RowColumns,
+    /// What each row has dropped before it came.
+    dropped: Vec<Dropped>,
 }
 
 impl BatchKvCache {
@@ -28,14 +31,14 @@ impl BatchKvCache {
     /// Panics if `caches` is empty.
     pub fn merge(caches: &[KvCache]) -> Result<Self> {
         assert!(!caches.is_empty(), "a batch has at least one row");
-        let stop = caches.iter().map(|cache| cache.offset() as i32).max().unwrap_or(0);
+        let stop = caches.iter().map(KvCache::num_columns).max().unwrap_or(0);
         let materialized = caches.iter().map(KvCache::materialized).collect::<Result<Vec<_>>>()?;
         let stack = |buffer: &dyn Fn(&(Array, Array)) -> &Array| {
             let blocks: Vec<Block> = std::iter::zip(caches, &materialized)
                 .map(|(cache, buffers)| Block {
                     buffer: buffers.as_ref().map(buffer),
                     num_rows: 1,
-                    columns: 0..cache.offset() as i32,
+                    columns: 0..cache.num_columns(),
                 })
                 .collect();
             stacked(&blocks, stop, round_up(stop + 1))
@@ -44,9 +47,10 @@ impl BatchKvCache {
             keys: stack(&|(keys, _)| keys)?,
             values: stack(&|(_, values)| values)?,
             rows: RowColumns::new(
-                caches.iter().map(|cache| stop - cache.offset() as i32).collect(),
+                caches.iter().map(|cache| stop - cache.num_columns()).collect(),
                 stop,
             ),
+            dropped: caches.iter().map(KvCache::dropped).collect(),
         })
     }
 
@@ -55,14 +59,15 @@ impl BatchKvCache {
         self.rows.num_rows()
     }
 
-    /// How many tokens the longest row holds.
+    /// How many tokens the longest row has read.
     pub fn offset(&self) -> usize {
-        self.rows.longest() as usize
+        self.offsets().into_iter().max().unwrap_or(0) as usize
     }
 
-    /// How many tokens each row holds.
+    /// How many tokens each row has read.
     pub fn offsets(&self) -> Vec<i32> {
-        self.rows.lengths()
+        let lengths = std::iter::zip(self.rows.lengths(), &self.dropped);
+        lengths.map(|(length, dropped)| length + dropped.num_tokens).collect()
     }
 
     /// Announces how many tokens of the coming steps belong to each row; the remaining columns of a
@@ -103,6 +108,7 @@ impl BatchKvCache {
     pub fn filter(&mut self, kept: &[usize]) -> Result<()> {
         self.move_padding()?;
         let shared = self.rows.keep(kept);
+        self.dropped = kept.iter().map(|&row| self.dropped[row]).collect();
         for buffer in [&mut self.keys, &mut self.values].into_iter().flatten() {
             *buffer = kept_rows(buffer, kept, shared..buffer.dim(2))?;
         }
@@ -121,6 +127,7 @@ impl BatchKvCache {
         let keys = stack([self.keys.as_ref(), other.keys.as_ref()])?;
         let values = stack([self.values.as_ref(), other.values.as_ref()])?;
         (self.keys, self.values, self.rows) = (keys, values, rows);
+        self.dropped.extend(other.dropped);
         Ok(())
     }
 
@@ -132,7 +139,9 @@ impl BatchKvCache {
             return Ok(KvCache::new());
         };
         let own = |buffer: &Array| row_tokens(buffer, row, columns.clone())?.contiguous();
-        Ok(KvCache::from_buffers(own(keys)?, own(values)?, columns.end - columns.start))
+        let length = columns.end - columns.start;
+        let cache = KvCache::from_buffers(own(keys)?, own(values)?, length);
+        Ok(cache.with_dropped(self.dropped[row]))
     }
 }
 
@@ -191,9 +200,10 @@ impl CacheKind for BatchKvCache {
         Ok(AttentionStep::new(offset, mask))
     }
 
-    /// Not while rows end with right padding.
+    /// Not while rows end with right padding, and not where a row has dropped tokens.
     fn is_trimmable(&self) -> bool {
-        !self.rows.is_moving()
+        let has_dropped = self.dropped.iter().any(|dropped| dropped.num_tokens > 0);
+        !self.rows.is_moving() && !has_dropped
     }
 
     /// At most as many as the shortest row has.

@@ -87,10 +87,24 @@ pub(crate) trait CacheKind: Debug {
         false
     }
 
-    /// Whether the cache of one row holds every token that it has read. Its number of tokens is
-    /// then a snapshot of it.
-    fn holds_all_tokens(&self) -> bool {
+    /// Whether the cache of one row changes nothing that it holds when it reads more. Its number of
+    /// tokens is then a snapshot of it.
+    fn only_appends(&self) -> bool {
         false
+    }
+
+    /// The arrays of a state that is valid at one position only; `None` for a cache whose tokens are
+    /// stored one by one.
+    fn state_arrays(&self) -> Result<Option<Vec<Option<Array>>>, Exception> {
+        let slots = |state: &ArraysCache| {
+            (0..state.num_slots()).map(|slot| state.get(slot).cloned()).collect()
+        };
+        Ok(self.state().map(slots))
+    }
+
+    /// Whether another position than the last can be continued only from a copy that was made there.
+    fn needs_checkpoints(&self) -> bool {
+        !self.only_appends() || self.spec().is_some_and(|spec| spec.as_kind().has_state())
     }
 
     /// Whether `length` tokens must be read one by one, because a pass over all of them would
@@ -224,6 +238,12 @@ pub(crate) trait KindSpec: Debug {
 
     /// The kind after its keys and values have been quantized; `None` for one that stays as it is.
     fn quantized(&self, _group_size: i32, _bits: i32) -> Option<LayerCacheSpec> {
+        None
+    }
+
+    /// The kind after tokens have been dropped by [`compress`](super::compress); `None` for one of
+    /// which none are.
+    fn compressed(&self) -> Option<LayerCacheSpec> {
         None
     }
 

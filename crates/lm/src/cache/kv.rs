@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use mlx_rs::error::Result;
+use mlx_rs::error::{Exception, Result};
 use mlx_rs::{Array, Dtype};
 
 use super::buffer::{self, append, front, joined, room, round_up, token_range};
@@ -12,6 +12,7 @@ use super::prompt_file::{CacheClass, FileForm, FileReading, FileTensors, LayerSt
 use super::quantized::{QuantizedSpec, check_head_dims};
 use super::rotating::RotatingSpec;
 use super::shared_prefix::OwnForm;
+use super::snapkv::ObservedQueries;
 use super::{
     AttentionStep, BatchKvCache, DecodeSlot, KeysValues, KvSizes, LayerCache, LayerCacheSpec,
     QuantizedKvCache, SharedPrefixCache,
@@ -19,12 +20,29 @@ use super::{
 use crate::LmError;
 
 /// Keys and values of every token, in buffers that grow in steps and are written in place.
+///
+/// After [`compress`](super::compress) those of some tokens are left out. The tokens that are left
+/// stand in the first columns, in order, and each head may hold others of them.
 #[derive(Debug, Clone, Default)]
 pub struct KvCache {
     keys: Option<Array>,      // [B, H, capacity, D]
     values: Option<Array>,    // [B, H, capacity, D]
     tail: Option<TailBuffer>, // the newest tokens, not yet in `keys` and `values`
-    offset: i32,
+    /// How many columns are in use.
+    num_columns: i32,
+    dropped: Dropped,
+    /// The newest queries, while they are wanted.
+    observed: Option<ObservedQueries>,
+}
+
+/// Which tokens a [`KvCache`] has dropped.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Dropped {
+    /// How many.
+    pub(super) num_tokens: i32,
+    /// How many columns hold what was chosen before the newest tokens. Behind them every token has its
+    /// column, so only those can be trimmed.
+    pub(super) num_chosen: i32,
 }
 
 /// The newest tokens of a cache, in a small buffer of their own that every step replaces (see
@@ -63,38 +81,92 @@ impl KvCache {
         Ok(KvCache {
             keys: Some(with_room(keys)?),
             values: Some(with_room(values)?),
-            tail: None,
-            offset,
+            num_columns: offset,
+            ..KvCache::default()
         })
     }
 
-    /// How many tokens the cache holds.
+    /// How many tokens the cache has read.
     pub fn offset(&self) -> usize {
-        self.offset as usize
+        (self.num_columns + self.dropped.num_tokens) as usize
     }
 
     /// A cache that holds the first `offset` tokens of `keys` and `values` `[B, H, capacity, D]`.
     pub(super) fn from_buffers(keys: Array, values: Array, offset: i32) -> Self {
-        KvCache { keys: Some(keys), values: Some(values), tail: None, offset }
+        let (keys, values) = (Some(keys), Some(values));
+        KvCache { keys, values, num_columns: offset, ..KvCache::default() }
+    }
+
+    /// How many columns are in use: one for each token that has not been dropped.
+    pub(super) fn num_columns(&self) -> i32 {
+        self.num_columns
+    }
+
+    pub(super) fn dropped(&self) -> Dropped {
+        self.dropped
+    }
+
+    /// The cache, as one that has dropped tokens.
+    pub(super) fn with_dropped(self, dropped: Dropped) -> Self {
+        KvCache { dropped, ..self }
+    }
+
+    /// Whether tokens have been dropped.
+    pub(super) fn is_compressed(&self) -> bool {
+        self.dropped.num_tokens > 0
+    }
+
+    /// From now on the newest queries are remembered.
+    pub(super) fn observe(&mut self) {
+        self.observed.get_or_insert_default();
+    }
+
+    pub(super) fn is_observed(&self) -> bool {
+        self.observed.is_some()
+    }
+
+    pub(super) fn observed_mut(&mut self) -> Option<&mut ObservedQueries> {
+        self.observed.as_mut()
+    }
+
+    /// The newest queries, which are not remembered any longer.
+    pub(super) fn take_observed(&mut self) -> Option<ObservedQueries> {
+        self.observed.take()
+    }
+
+    /// Keeps of each head the columns that `columns` (i32 `[1, H, N, 1]`, ascending) names, and drops
+    /// the others. The last ones are the newest `num_newest` columns.
+    pub(super) fn keep(&mut self, columns: &Array, num_newest: i32) -> Result<()> {
+        let Some((keys, values)) = self.tokens_in_use()? else { return Ok(()) };
+        let kept = |tokens: Array| tokens.take_along_axis(columns, 2);
+        let dropped = Dropped {
+            num_tokens: self.dropped.num_tokens + self.num_columns - columns.dim(2),
+            num_chosen: columns.dim(2) - num_newest,
+        };
+        *self = KvCache::from_parts(&[kept(keys)?], &[kept(values)?])?.with_dropped(dropped);
+        Ok(())
     }
 
     /// The keys and values in use, `[B, H, offset, D]`, as views; `None` for an empty cache.
     pub(super) fn tokens_in_use(&self) -> Result<Option<(Array, Array)>> {
         match self.materialized()? {
-            Some((keys, values)) if self.offset > 0 => {
-                Ok(Some((front(&keys, self.offset)?, front(&values, self.offset)?)))
+            Some((keys, values)) if self.num_columns > 0 => {
+                Ok(Some((front(&keys, self.num_columns)?, front(&values, self.num_columns)?)))
             }
             _ => Ok(None),
         }
     }
 
     /// A quantized copy of this cache. Fails on settings that [`QuantizedKvCache::new`] refuses,
-    /// and when `group_size` does not divide the head size.
+    /// when `group_size` does not divide the head size, and when tokens have been dropped.
     pub fn to_quantized(
         &self,
         group_size: i32,
         bits: i32,
     ) -> std::result::Result<QuantizedKvCache, LmError> {
+        if self.is_compressed() {
+            return Err(super::snapkv::not_quantized(bits));
+        }
         match self.materialized()? {
             Some((keys, values)) => {
                 QuantizedKvCache::quantize(&keys, &values, self.offset(), group_size, bits)
@@ -103,13 +175,14 @@ impl KvCache {
         }
     }
 
-    /// Appends `keys` and `values` `[B, H, L, D]` and returns the whole cache, `[B, H, offset, D]`.
+    /// Appends `keys` and `values` `[B, H, L, D]` and returns the whole cache, `[B, H, T, D]` of the T
+    /// tokens that it holds.
     pub fn update_and_fetch(&mut self, keys: Array, values: Array) -> Result<(Array, Array)> {
         self.materialize()?;
-        let all_keys = append(self.keys.as_ref(), &keys, self.offset)?;
-        let all_values = append(self.values.as_ref(), &values, self.offset)?;
-        self.offset += keys.dim(2);
-        let views = (front(&all_keys, self.offset)?, front(&all_values, self.offset)?);
+        let all_keys = append(self.keys.as_ref(), &keys, self.num_columns)?;
+        let all_values = append(self.values.as_ref(), &values, self.num_columns)?;
+        self.num_columns += keys.dim(2);
+        let views = (front(&all_keys, self.num_columns)?, front(&all_values, self.num_columns)?);
         self.keys = Some(all_keys);
         self.values = Some(all_values);
         Ok(views)
@@ -121,7 +194,7 @@ impl KvCache {
         let (Some(keys), Some(values)) = (&self.keys, &self.values) else { return Ok(None) };
         match &self.tail {
             Some(tail) if tail.count > 0 => {
-                let start = self.offset - tail.count;
+                let start = self.num_columns - tail.count;
                 let with = |buffer: &Array, tail_tokens: &Array| {
                     append(Some(buffer), &front(tail_tokens, tail.count)?, start)
                 };
@@ -159,16 +232,17 @@ impl KvCache {
     pub(super) fn replace_tail(&mut self, keys: Array, values: Array) {
         let count = self.tail.as_ref().map_or(0, |tail| tail.count) + 1;
         self.tail = Some(TailBuffer { keys, values, count });
-        self.offset += 1;
+        self.num_columns += 1;
     }
 
     /// Keys and values of the tokens `start..stop`, `[B, H, stop - start, D]`, as contiguous
-    /// arrays; `None` if the range is empty or ends behind the last token.
+    /// arrays; `None` if the range is empty or ends behind the last token, and where tokens have been
+    /// dropped.
     pub fn token_range(&self, start: usize, stop: usize) -> Result<Option<(Array, Array)>> {
-        if start >= stop || stop > self.offset as usize {
+        if start >= stop || stop > self.num_columns as usize || self.is_compressed() {
             return Ok(None);
         }
-        let num_stored = self.offset - self.tail.as_ref().map_or(0, |tail| tail.count);
+        let num_stored = self.num_columns - self.tail.as_ref().map_or(0, |tail| tail.count);
         let buffers = match (&self.keys, &self.values) {
             (Some(keys), Some(values)) if stop <= num_stored as usize => {
                 Some((keys.clone(), values.clone()))
@@ -182,10 +256,11 @@ impl KvCache {
         )))
     }
 
-    /// Removes the last `num_tokens` (or all, if there are fewer) and returns how many it removed.
+    /// Removes the last `num_tokens` and returns how many it removed: all if there are fewer, and not
+    /// those before which others have been dropped.
     pub fn trim(&mut self, num_tokens: usize) -> usize {
-        let trimmed = num_tokens.min(self.offset as usize);
-        self.offset -= trimmed as i32;
+        let trimmed = num_tokens.min((self.num_columns - self.dropped.num_chosen) as usize);
+        self.num_columns -= trimmed as i32;
         if let Some(tail) = &mut self.tail {
             tail.count = (tail.count - trimmed as i32).max(0);
         }
@@ -195,6 +270,9 @@ impl KvCache {
 
 const NAME: &str = CacheClass::Kv.kind();
 
+/// The name of one that has dropped tokens.
+const COMPRESSED: &str = "compressed cache of keys and values";
+
 impl CacheKind for KvCache {
     fn name(&self) -> &'static str {
         NAME
@@ -203,7 +281,7 @@ impl CacheKind for KvCache {
     fn spec(&self) -> Option<LayerCacheSpec> {
         let arrays = self.keys.as_ref().zip(self.values.as_ref());
         let sizes = arrays.map(|(keys, values)| KvSizes::of_arrays([keys, values], 1));
-        Some(LayerCacheSpec::Kv(KvSpec { sizes }))
+        Some(LayerCacheSpec::Kv(KvSpec { sizes, is_compressed: self.is_compressed() }))
     }
 
     fn offset(&self) -> usize {
@@ -212,15 +290,21 @@ impl CacheKind for KvCache {
 
     fn arrays(&self) -> Vec<&Array> {
         let tail = self.tail.iter().flat_map(|tail| [&tail.keys, &tail.values]);
-        self.keys.iter().chain(&self.values).chain(tail).collect()
+        let queries = self.observed.iter().flat_map(ObservedQueries::arrays);
+        self.keys.iter().chain(&self.values).chain(tail).chain(queries).collect()
     }
 
+    /// Columns stand in the order of their tokens, so a mask is the same whether or not tokens have been
+    /// dropped; a window would count columns.
     fn attention_step(&self, length: i32, window: Option<i32>) -> Result<AttentionStep> {
-        AttentionStep::after(self.offset, length, window)
+        if window.is_some() && self.is_compressed() {
+            return Err(self.is_not_for("a window, because it has dropped tokens"));
+        }
+        Ok(AttentionStep::after(self.num_columns, length, window)?.at(self.offset() as i32))
     }
 
     fn columns(&self) -> Option<[i32; 2]> {
-        Some([0, self.offset])
+        Some([0, self.num_columns])
     }
 
     fn append(&mut self, keys: Array, values: Array) -> Result<KeysValues> {
@@ -228,15 +312,18 @@ impl CacheKind for KvCache {
         Ok(KeysValues::Dense { keys, values })
     }
 
-    /// A column of the tail.
+    /// A column of the tail. Kernels keep their queries to themselves.
     fn decode_slot(&mut self) -> Result<Option<DecodeSlot>> {
-        let offset = self.offset;
+        if self.observed.is_some() {
+            return Ok(None);
+        }
+        let (num_columns, offset) = (self.num_columns, self.offset() as i32);
         let slot = self.with_tail_room()?.map(|(keys, values, tail)| DecodeSlot {
             keys: keys.clone(),
             values: values.clone(),
             newest_keys: tail.keys.clone(),
             newest_values: tail.values.clone(),
-            sizes: [offset - tail.count, tail.count, tail.count, offset],
+            sizes: [num_columns - tail.count, tail.count, tail.count, offset],
         });
         Ok(slot)
     }
@@ -245,8 +332,9 @@ impl CacheKind for KvCache {
         self.replace_tail(newest_keys, newest_values);
     }
 
+    /// Not where tokens have been dropped: then only the newest can be trimmed.
     fn is_trimmable(&self) -> bool {
-        true
+        !self.is_compressed()
     }
 
     fn trim(&mut self, num_tokens: usize) -> usize {
@@ -257,8 +345,15 @@ impl CacheKind for KvCache {
         true
     }
 
-    fn holds_all_tokens(&self) -> bool {
+    /// Also where tokens have been dropped: what came later is held, and can be trimmed.
+    fn only_appends(&self) -> bool {
         true
+    }
+
+    /// Those that are left, where others have been dropped.
+    fn state_arrays(&self) -> Result<Option<Vec<Option<Array>>>> {
+        let tokens = if self.is_compressed() { self.tokens_in_use()? } else { None };
+        Ok(tokens.map(|(keys, values)| vec![Some(keys), Some(values)]))
     }
 
     fn quantized(
@@ -270,6 +365,9 @@ impl CacheKind for KvCache {
     }
 
     fn held_tokens(&self) -> Result<Option<HeldTokens>> {
+        if self.is_compressed() {
+            return Ok(None);
+        }
         let held = self.materialized()?.map(|(keys, values)| HeldTokens {
             tokens: KeysValues::Dense { keys, values },
             first: 0,
@@ -280,14 +378,21 @@ impl CacheKind for KvCache {
     }
 
     fn continued_by_rows(&self, num_rows: usize) -> std::result::Result<LayerCache, LmError> {
+        if self.is_compressed() {
+            return Err(LmError::NotBatchable { kind: COMPRESSED });
+        }
         SharedPrefixCache::after(self.held_tokens()?, self.offset(), num_rows, OwnForm::default())
     }
 
     fn to_file(&self) -> Result<FileForm> {
+        if self.is_compressed() {
+            let why = "a context of which tokens were dropped has no place in a prompt-cache file";
+            return Err(Exception::custom(why));
+        }
         Ok(FileForm {
             class: CacheClass::Kv,
             tensors: FileTensors::Pair(self.tokens_in_use()?),
-            numbers: vec![self.offset],
+            numbers: vec![self.num_columns],
             numbers_v0_30: Ok(Vec::new()),
         })
     }
@@ -298,11 +403,50 @@ impl CacheKind for KvCache {
 pub struct KvSpec {
     /// Its keys and values; `None` for an empty cache.
     pub sizes: Option<KvSizes>,
+    /// Whether tokens have been dropped. What is left is valid at one position, as a recurrent state
+    /// is.
+    pub is_compressed: bool,
+}
+
+impl KvSpec {
+    /// The spec of a cache of every token.
+    pub fn new(sizes: Option<KvSizes>) -> Self {
+        KvSpec { sizes, is_compressed: false }
+    }
+
+    /// The cache after `num_tokens` that holds the columns `keys` and `values` `[1, H, N, D]`.
+    fn join_kept(
+        &self,
+        [keys, values]: [Array; 2],
+        num_tokens: i32,
+    ) -> std::result::Result<LayerCache, LmError> {
+        let refused = |what: String| LmError::ChunkState { what };
+        let (&[1, heads, num_columns, key_dim], &[1, _, _, value_dim]) =
+            (keys.shape(), values.shape())
+        else {
+            return Err(refused("what is kept of a context is not one row".to_owned()));
+        };
+        let given =
+            KvSizes { heads, key_dim, value_dim, types: Some([keys.dtype(), values.dtype()]) };
+        let is_like_own = self.sizes.is_none_or(|own| {
+            own.has_sizes_of(&given) && own.types.is_none_or(|types| given.types == Some(types))
+        });
+        let is_pair = values.shape()[..3] == keys.shape()[..3];
+        if !is_like_own || !is_pair || !(1..=num_tokens).contains(&num_columns) {
+            let what =
+                format!("{:?} and {:?} of {num_tokens} tokens", keys.shape(), values.shape());
+            return Err(refused(format!("what is kept of a context is {what}")));
+        }
+        // How many of them were chosen is not known, so none can be trimmed.
+        let num_chosen = num_columns;
+        let dropped = Dropped { num_tokens: num_tokens - num_columns, num_chosen };
+        Ok(LayerCache::Kv(KvCache::from_parts(&[keys], &[values])?.with_dropped(dropped)))
+    }
 }
 
 impl KindSpec for KvSpec {
     fn name(&self) -> &'static str {
-        NAME
+        if self.is_compressed { COMPRESSED } else { NAME }
     }
 
     fn make(&self) -> LayerCache {
@@ -318,7 +462,15 @@ impl KindSpec for KvSpec {
     }
 
     fn is_trimmable(&self) -> bool {
-        true
+        !self.is_compressed
+    }
+
+    fn has_state(&self) -> bool {
+        self.is_compressed
+    }
+
+    fn compressed(&self) -> Option<LayerCacheSpec> {
+        Some(LayerCacheSpec::Kv(KvSpec { is_compressed: true, ..*self }))
     }
 
     fn bounded(&self, max_size: i32, keep: i32) -> Option<LayerCacheSpec> {
@@ -347,7 +499,7 @@ impl KindSpec for KvSpec {
     }
 
     fn without_sizes(&self) -> LayerCacheSpec {
-        LayerCacheSpec::Kv(KvSpec { sizes: None })
+        LayerCacheSpec::Kv(KvSpec::new(None))
     }
 
     fn types(&self) -> Vec<Option<Dtype>> {
@@ -357,7 +509,7 @@ impl KindSpec for KvSpec {
     /// A model with plain caches also continues from bounded and from quantized ones.
     fn admits(&self, given: &LayerCacheSpec) -> bool {
         match given {
-            LayerCacheSpec::Kv(KvSpec { sizes })
+            LayerCacheSpec::Kv(KvSpec { sizes, .. })
             | LayerCacheSpec::Rotating(RotatingSpec { sizes, .. })
             | LayerCacheSpec::Quantized(QuantizedSpec { sizes, .. }) => {
                 KvSizes::fit(&self.sizes, sizes)
@@ -367,6 +519,10 @@ impl KindSpec for KvSpec {
     }
 
     fn chunk_form(&self, num_tokens: usize) -> Option<ChunkForm> {
+        if self.is_compressed {
+            // How many tokens are left, the chunk says.
+            return Some(ChunkForm::State(vec![None, None]));
+        }
         let capacity = round_up(num_tokens as i32 + 1) as usize;
         Some(ChunkForm::plain(&self.sizes, 0, capacity))
     }
@@ -377,6 +533,9 @@ impl KindSpec for KvSpec {
         num_tokens: i32,
     ) -> std::result::Result<LayerCache, LmError> {
         let [keys, values] = <[Array; 2]>::try_from(arrays).map_err(|_| self.is_not_in_chunks())?;
+        if self.is_compressed {
+            return self.join_kept([keys, values], num_tokens);
+        }
         Ok(LayerCache::Kv(KvCache::from_buffers(keys, values, num_tokens)))
     }
 

@@ -179,6 +179,15 @@ impl KindSpec for ListSpec {
         self.kinds().any(KindSpec::has_state)
     }
 
+    fn compressed(&self) -> Option<LayerCacheSpec> {
+        let entries: Vec<_> = self.kinds().map(KindSpec::compressed).collect();
+        entries.iter().any(Option::is_some).then(|| {
+            let own = std::iter::zip(entries, &self.entries);
+            let entries = own.map(|(entry, own)| entry.unwrap_or_else(|| own.clone())).collect();
+            LayerCacheSpec::List(ListSpec { entries })
+        })
+    }
+
     fn merge(&self, rows: Vec<LayerCache>) -> std::result::Result<LayerCache, LmError> {
         let own = |row| if let LayerCache::List(list) = row { Some(list.entries) } else { None };
         let rows: Option<Vec<Vec<LayerCache>>> = rows.into_iter().map(own).collect();

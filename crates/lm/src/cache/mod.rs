@@ -26,6 +26,7 @@ mod quantized;
 mod rotating;
 mod rows;
 mod shared_prefix;
+mod snapkv;
 mod snapshot;
 mod spec;
 
@@ -52,6 +53,8 @@ pub use quantized::{QuantizedArray, QuantizedKvCache, QuantizedSpec};
 pub use rotating::{RotatingKvCache, RotatingSpec};
 pub(crate) use rows::row_indices;
 pub use shared_prefix::SharedPrefixCache;
+pub(crate) use snapkv::not_quantized;
+pub use snapkv::{Compressed, NUM_OBSERVED, SnapKv, compress, observe_queries};
 pub use snapshot::CacheSnapshot;
 pub use spec::{CacheSpec, KvSizes, LayerCacheSpec, StateSize};
 

@@ -194,7 +194,7 @@ impl CacheKind for QuantizedKvCache {
         true
     }
 
-    fn holds_all_tokens(&self) -> bool {
+    fn only_appends(&self) -> bool {
         true
     }
 

@@ -25,7 +25,7 @@ impl LayerCache {
         let kind = self.as_kind();
         CacheSnapshot(match kind.entries() {
             Some(entries) => SavedState::Each(entries.iter().map(LayerCache::snap).collect()),
-            None if kind.holds_all_tokens() => SavedState::Offset(kind.offset()),
+            None if kind.only_appends() => SavedState::Offset(kind.offset()),
             None => SavedState::Whole(Box::new(self.clone())),
         })
     }

@@ -66,7 +66,7 @@ impl LayerCacheSpec {
     pub(super) fn of_state(state: &LayerState) -> LayerCacheSpec {
         match state {
             LayerState::Kv { buffers, .. } => {
-                LayerCacheSpec::Kv(KvSpec { sizes: KvSizes::of_buffers(buffers) })
+                LayerCacheSpec::Kv(KvSpec::new(KvSizes::of_buffers(buffers)))
             }
             LayerState::Rotating { buffers, max_size, keep, .. } => {
                 let sizes = KvSizes::of_buffers(buffers);
@@ -212,6 +212,18 @@ impl CacheSpec {
         quantization.check()?;
         let KvQuantization { group_size, bits, .. } = *quantization;
         Ok(self.changed(|layer| layer.as_kind().quantized(group_size, bits)))
+    }
+
+    /// The caches after [`compress`](super::compress) has dropped tokens; `None` for a model that has
+    /// no layer of which any are dropped.
+    pub fn compressed(&self) -> Option<CacheSpec> {
+        let compressed = self.changed(|layer| layer.as_kind().compressed());
+        (compressed != *self).then_some(compressed)
+    }
+
+    /// Whether these are the caches of a model of whose tokens some have been dropped.
+    pub fn is_compressed(&self) -> bool {
+        self.compressed().is_none() && self.kinds().any(|kind| kind.compressed().is_some())
     }
 
     /// The size of the groups in which keys and values can be quantized: 64 where that divides the

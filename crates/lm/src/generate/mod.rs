@@ -22,7 +22,9 @@ use std::ops::Range;
 use cairn_chat::{Encode, SamplingParams};
 use mlx_rs::Array;
 
-use crate::cache::{KvQuantization, LayerCache, make_prompt_cache};
+use crate::cache::{
+    KvQuantization, LayerCache, SnapKv, make_prompt_cache, not_quantized, observe_queries,
+};
 use crate::models::Model;
 use crate::sample::{LogitsProcessors, Sampler, check_token_ids};
 use crate::{LmError, LoadedModel};
@@ -79,6 +81,8 @@ pub struct GenerateOptions {
     pub max_kv_size: Option<usize>,
     /// Quantizes keys and values; `None` keeps them as computed.
     pub kv_quantization: Option<KvQuantization>,
+    /// Keeps only some of the prompt's tokens once it has been read; `None` keeps all.
+    pub snapkv: Option<SnapKv>,
     /// How many tokens a draft model proposes at a time. Ignored without a draft model.
     pub num_draft_tokens: usize,
 }
@@ -88,7 +92,8 @@ impl GenerateOptions {
     pub const DEFAULT_PREFILL_STEP_SIZE: usize = 2048;
 
     pub(crate) fn validate(&self) -> Result<(), LmError> {
-        check_prefill_step_size(self.prefill_step_size)
+        check_prefill_step_size(self.prefill_step_size)?;
+        self.snapkv.map_or(Ok(()), |snapkv| snapkv.check())
     }
 }
 
@@ -100,6 +105,7 @@ impl Default for GenerateOptions {
             num_top_logprobs: None,
             max_kv_size: None,
             kv_quantization: None,
+            snapkv: None,
             num_draft_tokens: 3,
         }
     }
@@ -221,13 +227,17 @@ pub(crate) fn make_caches(
     if found != expected {
         return Err(LmError::CacheLayers { found, expected });
     }
-    match &options.kv_quantization {
-        Some(quantization) => {
-            quantization.check_caches(caches)?;
-            model.cache_spec().check_group_size(quantization.group_size)
+    if let Some(quantization) = &options.kv_quantization {
+        if options.snapkv.is_some() {
+            return Err(not_quantized(quantization.bits));
         }
-        None => Ok(()),
+        quantization.check_caches(caches)?;
+        model.cache_spec().check_group_size(quantization.group_size)?;
     }
+    if options.snapkv.is_some() {
+        observe_queries(caches);
+    }
+    Ok(())
 }
 
 /// Quantizes the caches that have reached `quantization.start`.

@@ -6,7 +6,7 @@ use mlx_rs::transforms::eval;
 use mlx_rs::{Array, memory, ops};
 
 use super::{GenerateOptions, OnProgress, check_tokens, quantize_if_due, token_array};
-use crate::cache::{KvQuantization, LayerCache};
+use crate::cache::{KvQuantization, LayerCache, compress};
 use crate::models::Model;
 use crate::{LmError, ffi};
 
@@ -107,8 +107,8 @@ fn checked_embeddings(
     Ok(batched)
 }
 
-/// Reads all of `prompt` but its last token; reports progress before the first and after every
-/// chunk.
+/// Reads all of `prompt` but its last token, and then drops what `options` do not keep; reports
+/// progress before the first and after every chunk.
 pub(super) fn prefill(
     prompt: &Prompt<'_>,
     model: &Model,
@@ -148,7 +148,11 @@ pub(super) fn prefill_with(
         caches,
         quantization,
         &mut |processed| on_progress(processed, total),
-    )
+    )?;
+    if let Some(snapkv) = &options.snapkv {
+        compress(caches, snapkv).inspect_err(|_| caches.clear())?;
+    }
+    Ok(())
 }
 
 /// Runs the model over a range of tokens and returns their hidden states.

@@ -13,7 +13,7 @@ use super::{
     num_cached, token_array, token_limit,
 };
 use crate::LmError;
-use crate::cache::LayerCache;
+use crate::cache::{Compressed, LayerCache, compress};
 use crate::models::Model;
 
 /// A prompt that is read slice by slice, and then becomes a [`TokenStream`]. It owns its tokens and
@@ -100,10 +100,18 @@ impl PromptReader {
         Ok(())
     }
 
+    /// Reads what is left of the tokens before the last one, and drops those that the options do not
+    /// keep. Returns what has been dropped now; `None` if nothing was.
+    pub fn compress(&mut self) -> Result<Option<Compressed>, LmError> {
+        self.read(self.num_left())?;
+        let Some(snapkv) = self.options.snapkv.take() else { return Ok(None) };
+        compress(&mut self.caches, &snapkv).inspect_err(|_| self.caches.clear())
+    }
+
     /// Reads what is left, samples the first token and launches its computation. With a
     /// `max_tokens` of 0 nothing is sampled, and the caches hold the whole prompt.
     pub fn start(mut self) -> Result<TokenStream, LmError> {
-        self.read(self.num_left())?;
+        self.compress()?;
         let last = token_array(&self.tokens[self.num_read..]);
         let hidden = self.model.forward(&last, &mut self.caches)?;
         let PromptReader { model, caches, sampling, history, options, .. } = self;
@@ -116,7 +124,7 @@ impl PromptReader {
         mut self,
         cached_tokens: &[u32],
     ) -> Result<SpeculativeStream, LmError> {
-        self.read(self.num_left())?;
+        self.compress()?;
         let PromptReader { model, tokens, caches, sampling, history, options, drafter, .. } = self;
         let input = Input { tokens: &tokens, embeddings: None, cached_tokens };
         let drafter = drafter.unwrap_or((OwnDrafter::WhereItPays, None));

@@ -226,6 +226,7 @@ impl GenerateParams {
             num_top_logprobs: Some(self.top_logprobs),
             max_kv_size: kit.max_kv_size,
             kv_quantization: kit.kv_quantization(),
+            snapkv: None,
             num_draft_tokens: self.num_draft_tokens.unwrap_or(defaults.num_draft_tokens),
         }
     }

@@ -181,7 +181,7 @@ impl Shape {
                     let max_size = window as usize;
                     LayerCacheSpec::Rotating(RotatingSpec { max_size, keep: 0, sizes })
                 }
-                None => LayerCacheSpec::Kv(KvSpec { sizes }),
+                None => LayerCacheSpec::Kv(KvSpec::new(sizes)),
             }
         };
         CacheSpec::new(self.layers[..self.num_caches()].iter().map(of_layer).collect())

@@ -304,7 +304,7 @@ impl Shape {
     fn cache_spec(&self) -> CacheSpec {
         let sizes = Some(KvSizes::new(self.kv_heads, self.head_dim));
         let layer = |layer| match self.attends(layer) {
-            true => LayerCacheSpec::Kv(KvSpec { sizes }),
+            true => LayerCacheSpec::Kv(KvSpec::new(sizes)),
             false => self.linear.cache_spec(),
         };
         CacheSpec::new((0..self.layers).map(layer).collect())

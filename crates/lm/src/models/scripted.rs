@@ -45,7 +45,7 @@ const HEAD_SIZE: i32 = 32;
 fn cache_spec() -> CacheSpec {
     let types = Some([Dtype::Float32; 2]);
     let sizes = Some(KvSizes { types, ..KvSizes::new(1, HEAD_SIZE) });
-    CacheSpec::new(vec![LayerCacheSpec::Kv(KvSpec { sizes })])
+    CacheSpec::new(vec![LayerCacheSpec::Kv(KvSpec::new(sizes))])
 }
 
 /// What follows from config.json alone.

@@ -192,11 +192,16 @@ impl LatentAttention {
                 let keys = self.with_rotated(plain_keys, &rotated_key)?;
                 let queries = ops::concatenate(&[plain, rotated], -1)?;
                 let keys_values = cache.update_and_fetch(keys, values)?;
+                cache.observe(&queries, self.heads)?;
                 attention(&queries, &keys_values, self.heads, &step.mask)
             }
             KeysAndValues::Latent(parts) => {
                 let latent = parts.norm.forward(&latent)?.expand_dims(1)?;
                 let keys_values = cache.update_and_fetch(latent, rotated_key)?;
+                if cache.is_observed() {
+                    let both = [&parts.embed_q.forward(&plain)?, &rotated];
+                    cache.observe(&ops::concatenate(&both, -1)?, self.heads)?;
+                }
                 let queries = [plain, rotated];
                 match &keys_values {
                     KeysValues::Dense { keys, values } if length == 1 => {

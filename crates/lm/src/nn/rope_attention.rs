@@ -125,6 +125,7 @@ impl RopeAttention {
             queries = scale.forward(&queries, &step.offset)?;
         }
         let keys_values = cache.update_and_fetch(keys, values)?;
+        cache.observe(&queries, self.heads)?;
         let scores = Scores::from(self.heads).with_sinks(self.sinks.as_ref());
         attention(&queries, &keys_values, scores, &step.mask)
     }

@@ -14,6 +14,7 @@ fn stats(model: &str, prompt: usize, cached: usize) -> GenerationStats {
         finish_reason: FinishReason::Stop,
         num_prompt_tokens: prompt,
         num_cached_tokens: cached,
+        num_kept_tokens: None,
         cache_note: None,
         miss: None,
         saved_ms: None,

@@ -241,6 +241,8 @@ export const stats: Catalogue['stats'] = {
   prompt: 'Prompt',
   promptRead: (read, saved) => `${tokens(read)} gelesen, ${f.count(saved)} aus gesichertem Kontext`,
   read: (count) => `${tokens(count)} gelesen`,
+  readAndKept: (read, kept) => `${tokens(read)} gelesen, ${f.count(kept)} behalten`,
+  withKept: (words, kept) => `${words}, ${f.count(kept)} behalten`,
   readAgain: (count, reason) => `${tokens(count)} noch einmal gelesen: ${reason}`,
   readingSpeed: 'Lesegeschwindigkeit',
   rate: (perSecond) => `${f.rate(perSecond)} Tok/s`,

@@ -80,6 +80,12 @@ const rows: Catalogue['settings']['rows'] = {
     note: 'Wie genau das Modell im Speicher hält, was es von einem Chat gelesen hat (der KV-Cache). Weniger Bits brauchen weniger Speicher.',
     choices: { plain: 'Genau', eight_bits: '8 Bit', four_bits: '4 Bit' },
   },
+  keep_tokens: {
+    label: 'Von langen Prompts behalten',
+    note: 'Behält nach dem Lesen eines längeren Prompts nur die Tokens, auf die sein Ende am meisten achtet; Antworten kommen schneller, der Rest ist vergessen.',
+    unit: 'Tokens',
+    placeholder: 'Alle',
+  },
   speed: {
     label: 'Tempo',
     note: 'Rät voraus, damit das Modell mehrere Wörter auf einmal prüft; die Antworten bleiben dieselben. Automatisch rät aus dem, was im Chat schon steht, wo das Zeit spart. Ein Entwurfsmodell rät überall; nach einem Neustart werden seine Chats neu gelesen.',

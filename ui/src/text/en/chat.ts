@@ -248,6 +248,8 @@ export const stats = {
   prompt: 'Prompt',
   promptRead: (read: number, saved: number) => `${tokens(read)} read, ${f.count(saved)} from saved context`,
   read: (count: number) => `Read ${tokens(count)}`,
+  readAndKept: (read: number, kept: number) => `Read ${tokens(read)}, kept ${f.count(kept)}`,
+  withKept: (words: string, kept: number) => `${words}, ${f.count(kept)} kept`,
   readAgain: (count: number, reason: string) => `Read ${tokens(count)} again: ${reason}`,
   readingSpeed: 'Reading speed',
   rate: (perSecond: number) => `${f.rate(perSecond)} tok/s`,

@@ -72,6 +72,12 @@ export const settingRows: Record<keyof Settings, SettingText> = {
     note: 'How exactly the model holds in memory what it has read of a chat (the KV cache). Fewer bits take less memory.',
     choices: { plain: 'Exact', eight_bits: '8-bit', four_bits: '4-bit' },
   },
+  keep_tokens: {
+    label: 'Keep of long prompts',
+    note: 'After reading a longer prompt, keeps only the tokens that its end attends to most; answers come faster and the rest is forgotten.',
+    unit: 'tokens',
+    placeholder: 'All',
+  },
   speed: {
     label: 'Speed',
     note: 'Guesses ahead, so that the model checks several words at once; answers stay the same. Automatic guesses from what the chat says already, where that saves time. A draft model guesses everywhere; after a restart its chats are read again.',

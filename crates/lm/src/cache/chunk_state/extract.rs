@@ -6,6 +6,7 @@ use mlx_rs::transforms::eval;
 use mlx_rs::{Array, Dtype};
 
 use super::{PLAIN, QUANTIZED, STATE, entry_path, state_name};
+use crate::cache::snapkv::earlier_than;
 use crate::cache::{KeysValues, LayerCache};
 use crate::{LmError, ffi};
 
@@ -61,9 +62,25 @@ impl Checkpoint {
         // copy.
         let layers: Vec<_> = caches
             .into_iter()
-            .map(|cache| (!cache.as_kind().holds_all_tokens()).then_some(cache))
+            .map(|cache| cache.as_kind().needs_checkpoints().then_some(cache))
             .collect();
         layers.iter().any(Option::is_some).then_some(Checkpoint { num_tokens, layers })
+    }
+
+    /// A checkpoint of `caches` at the position `num_tokens`, before their last tokens, where they have
+    /// dropped tokens after that. What they do not have of that position is in `earlier`, a checkpoint
+    /// that was taken there. `None` where it is in neither.
+    pub fn of_compressed(
+        caches: &[LayerCache],
+        num_tokens: usize,
+        earlier: Option<&Checkpoint>,
+    ) -> Option<Checkpoint> {
+        let earlier = earlier.filter(|earlier| earlier.num_tokens == num_tokens);
+        let layers = caches.iter().enumerate().map(|(index, cache)| {
+            let earlier = earlier.and_then(|earlier| earlier.layers.get(index)?.as_ref());
+            earlier_than(cache, num_tokens, earlier).map(Some)
+        });
+        Some(Checkpoint { num_tokens, layers: layers.collect::<Option<_>>()? })
     }
 
     /// The position: how many tokens had been read.
@@ -159,9 +176,8 @@ impl EvaluatedLayers {
 impl EvaluatedLayer {
     fn of(cache: &LayerCache) -> Result<EvaluatedLayer, LmError> {
         let kind = cache.as_kind();
-        if let Some(state) = kind.state() {
-            let slots = (0..state.num_slots()).map(|slot| state.get(slot).cloned());
-            return Ok(EvaluatedLayer::State(slots.collect()));
+        if let Some(slots) = kind.state_arrays()? {
+            return Ok(EvaluatedLayer::State(slots));
         }
         if let Some(entries) = kind.entries() {
             let entries = entries.iter().map(EvaluatedLayer::of);

@@ -18,9 +18,18 @@ pub struct CacheLayout(Vec<LayerLayout>);
 #[serde(rename_all = "snake_case")]
 pub(crate) enum LayerLayout {
     Kv,
-    Rotating { max_size: usize },
-    Quantized { group_size: i32, bits: i32 },
-    Arrays { num_slots: usize },
+    /// Keys and values of the tokens that are left of a context.
+    CompressedKv,
+    Rotating {
+        max_size: usize,
+    },
+    Quantized {
+        group_size: i32,
+        bits: i32,
+    },
+    Arrays {
+        num_slots: usize,
+    },
     List(Vec<LayerLayout>),
 }
 
@@ -39,6 +48,7 @@ impl LayerLayout {
     /// `None` for a layer that is not stored in chunks.
     pub(crate) fn of(spec: &LayerCacheSpec) -> Option<LayerLayout> {
         Some(match spec {
+            LayerCacheSpec::Kv(KvSpec { is_compressed: true, .. }) => LayerLayout::CompressedKv,
             LayerCacheSpec::Kv(_) => LayerLayout::Kv,
             &LayerCacheSpec::Rotating(RotatingSpec { max_size, keep: 0, .. }) => {
                 LayerLayout::Rotating { max_size }
@@ -57,7 +67,8 @@ impl LayerLayout {
     fn spec(&self) -> LayerCacheSpec {
         let sizes = None;
         match *self {
-            LayerLayout::Kv => LayerCacheSpec::Kv(KvSpec { sizes }),
+            LayerLayout::Kv => LayerCacheSpec::Kv(KvSpec::new(sizes)),
+            LayerLayout::CompressedKv => LayerCacheSpec::Kv(KvSpec { sizes, is_compressed: true }),
             LayerLayout::Rotating { max_size } => {
                 LayerCacheSpec::Rotating(RotatingSpec { max_size, keep: 0, sizes })
             }

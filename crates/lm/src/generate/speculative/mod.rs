@@ -266,19 +266,21 @@ pub fn speculative_generate_step<'a>(
     }
     let prompt = Prompt::checked(&input, model)?;
     let history = History::new(&sampling.processors, &[input.cached_tokens, input.tokens]);
+    // A draft model keeps all tokens: it is small, and guesses better so.
+    let all = GenerateOptions { snapkv: None, ..options.clone() };
     let all_tokens = || input.cached_tokens.iter().chain(input.tokens);
     let mut proposer = match drafter {
         Drafter::Model(draft) => {
-            make_caches(draft.caches, draft.model, &options)?;
+            make_caches(draft.caches, draft.model, &all)?;
             make_caches(caches, model, &options)?;
-            let reader = read_with_draft(draft, &prompt, &options, on_progress)?;
+            let reader = read_with_draft(draft, &prompt, &all, on_progress)?;
             let number = Number::Always(options.num_draft_tokens);
             Proposer { drawn: Some(Drawn::Model(reader)), lookup: None, number }
         }
         Drafter::ModelWhereItPays(draft) => {
-            make_caches(draft.caches, draft.model, &options)?;
+            make_caches(draft.caches, draft.model, &all)?;
             make_caches(caches, model, &options)?;
-            let reader = read_with_draft(draft, &prompt, &options, on_progress)?;
+            let reader = read_with_draft(draft, &prompt, &all, on_progress)?;
             let lookup = Some(Box::new(LookupDrafter::new(all_tokens())));
             Proposer { drawn: Some(Drawn::Model(reader)), lookup, number: Number::where_it_pays() }
         }

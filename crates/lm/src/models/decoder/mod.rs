@@ -381,7 +381,7 @@ impl Decoder {
             Some(window) => {
                 LayerCacheSpec::Rotating(RotatingSpec { max_size: window as usize, keep: 0, sizes })
             }
-            None => LayerCacheSpec::Kv(KvSpec { sizes }),
+            None => LayerCacheSpec::Kv(KvSpec::new(sizes)),
         };
         let of_layer = |layer: &LayerKind| match (layer.mixer, &self.recurrent) {
             (Mixer::Recurrent, Some(recurrent)) => recurrent.cache_spec(),

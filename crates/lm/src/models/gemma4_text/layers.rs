@@ -245,6 +245,8 @@ impl Attention {
         let keys = self.rope.forward(&by_head(k_norm.forward(&keys)?, length)?, &step.offset)?;
         let values = by_head(fast::rms_norm(&values, None, self.eps)?, length)?;
         let keys_values = cache.update_and_fetch(keys, values)?;
+        let queries = self.heads_of(&queries, step)?;
+        cache.observe(&queries, self.heads)?;
         Ok((self.attend(&queries, &keys_values, step)?, keys_values))
     }
 
@@ -257,7 +259,14 @@ impl Attention {
     ) -> Result<Array, Exception> {
         let Projections::Queries(projections) = &self.projections else { return Err(no_keys()) };
         let [queries] = projections.forward_split(x)?;
-        self.attend(&queries, keys_values, step)
+        self.attend(&self.heads_of(&queries, step)?, keys_values, step)
+    }
+
+    /// Projected queries to those of each head, `[B, H, L, D]`.
+    fn heads_of(&self, queries: &Array, step: &AttentionStep) -> Result<Array, Exception> {
+        let length = queries.dim(1);
+        let queries = by_head(self.q_norm.forward(&self.split(queries)?)?, length)?;
+        self.rope.forward(&queries, &step.offset)
     }
 
     fn attend(
@@ -266,10 +275,7 @@ impl Attention {
         keys_values: &KeysValues,
         step: &AttentionStep,
     ) -> Result<Array, Exception> {
-        let length = queries.dim(1);
-        let queries = by_head(self.q_norm.forward(&self.split(queries)?)?, length)?;
-        let queries = self.rope.forward(&queries, &step.offset)?;
-        self.o_proj.forward(&attention(&queries, keys_values, self.heads, &step.mask)?)
+        self.o_proj.forward(&attention(queries, keys_values, self.heads, &step.mask)?)
     }
 
     /// `[B, L, H D]` to `[B, L, H, D]`, or for a single token `[B, H, 1, D]`.

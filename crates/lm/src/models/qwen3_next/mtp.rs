@@ -97,7 +97,7 @@ impl Head {
         let layer = &mut weights.layer("mtp.layers.0");
         let layer = TransformerBlock::load(layer, shape, layout, kind)?;
         let sizes = Some(KvSizes::new(shape.kv_heads, shape.head_dim));
-        let cache = CacheSpec::new(vec![LayerCacheSpec::Kv(KvSpec { sizes })]);
+        let cache = CacheSpec::new(vec![LayerCacheSpec::Kv(KvSpec::new(sizes))]);
         Ok(Head { embedding_norm, hidden_norm, fc, layer, norm: last, cache })
     }
 }
