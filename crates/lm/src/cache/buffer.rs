@@ -53,6 +53,9 @@ pub(super) fn append_in_steps(
             update,
             start,
         ),
+        // MLX takes an update of a whole buffer for the buffer, which may be a transposed view: then
+        // every kernel that reads contiguous arrays would copy it first.
+        None if update.dim(2) == capacity => update.contiguous(),
         None => write(&room(update, capacity)?, update, start),
     }
 }

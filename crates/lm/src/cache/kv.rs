@@ -625,6 +625,23 @@ mod tests {
     }
 
     #[test]
+    fn a_first_chunk_that_fills_its_buffer_is_stored_in_rows() {
+        // As a layer gives them: stored by token, seen by head.
+        const HEADS: i32 = 3;
+        let numbers = vec![1.0f32; (KvCache::STEP * HEADS * 2) as usize];
+        let by_token = Array::from_slice(&numbers, &[1, KvCache::STEP, HEADS, 2]);
+        let by_head = by_token.transpose_axes(&[0, 2, 1, 3]).expect("by head");
+        let mut cache = KvCache::new();
+        cache.update_and_fetch(by_head.clone(), by_head).expect("update");
+        for array in cache.arrays() {
+            array.eval().expect("evaluated");
+            let [_, _, length, width] = buffer::shape(array).expect("four axes");
+            let strides = [(length * width) as usize, width as usize, 1];
+            assert_eq!(array.strides()[1..], strides, "heads, tokens, numbers");
+        }
+    }
+
+    #[test]
     fn recent_tokens_are_remembered_like_the_others() {
         let held = |cache: &KvCache| {
             let (keys, values) = cache.tokens_in_use().expect("held").expect("tokens");
