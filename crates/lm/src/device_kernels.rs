@@ -17,7 +17,7 @@ use crate::device::ComputeDevice;
 /// kernel once, when it is loaded. Each method returns `None` if the device has no kernel for these
 /// sizes and formats; then the plain form runs.
 pub trait DeviceKernels: Debug {
-    /// `x [B, 1, K]` times the rows, with [`Fusion`]: `[B, 1, N]`, or `[B, 1, N / 2]` with an
+    /// `x [B, L, K]` times the rows, with [`Fusion`]: `[B, L, N]`, or `[B, L, N / 2]` with an
     /// activation. The inputs are x and, if the fusion adds it, the residual of the output's shape.
     fn product(&self, rows: QuantizedRows<'_>, fusion: Fusion<'_>) -> Option<Box<dyn Kernel>>;
 

@@ -6,6 +6,7 @@
 //!        decode_speed write SHAPE FOLDER      a model folder; the shapes are in shapes.rs
 //!        decode_speed measure SHAPE FOLDER    prints JSON lines
 //!        decode_speed stream SHAPE FOLDER     one stream only, for two builds that take turns
+//!        decode_speed passes SHAPE FOLDER [LENGTH]...   what a pass takes that verifies several tokens
 //! ```
 //! The measured path is that of every model. Before a model is timed, the logits of tokens read one
 //! at a time are compared with those of the same tokens read at once and of several rows read
@@ -40,6 +41,8 @@ const ANSWER_TOKENS: usize = 256;
 const BATCHES: [usize; 2] = [8, 32];
 const BATCH_ANSWER_TOKENS: usize = 128;
 const BATCH_MAX_HIDDEN: usize = 4096;
+/// Tokens of the passes that are measured if none are named.
+const PASS_LENGTHS: [usize; 9] = [1, 2, 4, 6, 8, 16, 24, 32, 64];
 /// Batch sizes that each use another variant of the product kernel.
 const CHECKED_ROWS: [usize; 3] = [3, 12, 40];
 const RUNS: usize = 3;
@@ -64,9 +67,15 @@ fn main() -> Result<(), Failure> {
             let model = load(Path::new(folder))?;
             println!("{}", measure_stream(shape(name)?, &model, "kernels")?);
         }
+        ["passes", name, folder, ref lengths @ ..] => {
+            let lengths: Vec<usize> =
+                lengths.iter().map(|length| length.parse()).collect::<Result<_, _>>()?;
+            let lengths = if lengths.is_empty() { &PASS_LENGTHS } else { &lengths[..] };
+            measure_passes(shape(name)?, &load(Path::new(folder))?, lengths)?;
+        }
         _ => {
             return Err("usage: decode_speed check [SHAPE]... | write SHAPE FOLDER \
-                 | measure SHAPE FOLDER | stream SHAPE FOLDER"
+                 | measure SHAPE FOLDER | stream SHAPE FOLDER | passes SHAPE FOLDER [LENGTH]..."
                 .into());
         }
     }
@@ -113,23 +122,27 @@ fn check_against_plain(
     length: usize,
 ) -> Result<(), Failure> {
     const SINGLE_TOKENS: usize = 80; // more than a tail buffer holds
+    const TOGETHER: usize = 6; // as a sequence that speculates reads them
     let prompt = random_prompt(shape, 7, length + SINGLE_TOKENS);
     let (prefilled, singles) = prompt.split_at(length);
     let at_once = plain.logits(&plain.forward(&tokens(&prompt), &mut plain.make_cache())?)?;
     let wanted: Vec<i32> = (length as i32..prompt.len() as i32).collect();
     let at_once = at_once.take_axis(Array::from_slice(&wanted, &[SINGLE_TOKENS as i32]), 1)?;
-    let logits = |model: &Model| {
+    let logits = |model: &Model, together: usize| {
         let mut caches = model.make_cache();
         model.forward(&tokens(prefilled), &mut caches)?;
-        let steps = singles.iter().map(|token| next_logits(model, &[*token], &mut caches));
+        let steps = singles.chunks(together).map(|read| {
+            Ok::<_, Failure>(model.logits(&model.forward(&tokens(read), &mut caches)?)?)
+        });
         Ok::<_, Failure>(ops::concatenate(&steps.collect::<Result<Vec<_>, _>>()?, 1)?)
     };
-    let (with, without) = (logits(model)?, logits(plain)?);
+    let (with, without, few) = (logits(model, 1)?, logits(plain, 1)?, logits(model, TOGETHER)?);
     let after = |ways: &str| format!("{ways} after {length} tokens");
     let results = [
         compare(shape, &after("plain single tokens and all at once"), &without, &at_once),
         compare(shape, &after("kernels and all at once"), &with, &at_once),
         compare(shape, &after("kernels and plain forms"), &with, &without),
+        compare(shape, &after("a few at a time with kernels and plain forms"), &few, &without),
     ];
     results.into_iter().collect()
 }
@@ -336,6 +349,41 @@ fn measure_stream(shape: &Shape, model: &Model, form: &str) -> Result<serde_json
         "ttft_ms": rounded(best_first, 100.0), "peak_gb": gigabytes(memory::peak_bytes()),
         "nodes": nodes_per_token(model, shape)?,
     }))
+}
+
+/// Prints what a pass takes over one token and over several, of which the first is kept: as in a
+/// sequence whose proposals are all wrong.
+fn measure_passes(shape: &Shape, model: &Model, lengths: &[usize]) -> Result<(), Failure> {
+    const PASSES: usize = 60;
+    let prompt = random_prompt(shape, 1, PROMPT_TOKENS);
+    for &length in lengths {
+        let mut caches = model.make_cache();
+        model.forward(&tokens(&prompt), &mut caches)?;
+        // Made on the device, as sampled tokens are.
+        let read = ops::maximum(tokens(&random_prompt(shape, 2, length)), tokens(&[0]))?;
+        read.eval()?;
+        let mut taken = Vec::with_capacity(PASSES);
+        for _ in 0..PASSES {
+            let start = Instant::now();
+            let before: Vec<_> = caches.iter().map(LayerCache::snap).collect();
+            let logits = model.logits(&model.forward(&read, &mut caches)?)?;
+            ops::indexing::argmax_axis(&logits, -1, false)?.eval()?;
+            if can_trim_prompt_cache(&caches) {
+                trim_prompt_cache(&mut caches, length - 1);
+            } else if length > 1 {
+                for (cache, before) in caches.iter_mut().zip(before) {
+                    cache.restore(before)?;
+                }
+            }
+            taken.push(start.elapsed().as_secs_f64() * 1e3);
+        }
+        // The first passes compile kernels.
+        let mut taken = taken.split_off(PASSES / 3);
+        taken.sort_by(f64::total_cmp);
+        let pass_ms = rounded(taken[taken.len() / 2], 1000.0);
+        println!("{}", json!({ "model": shape.name, "tokens": length, "pass_ms": pass_ms }));
+    }
+    Ok(())
 }
 
 /// Tokens per second of all rows together: of their prompts, until each has its first token, and of

@@ -1,6 +1,6 @@
-  // y[B, 1, N] = x[B, 1, K] times the transpose of a 4-bit matrix of N rows, whose value is scale * q + bias by groups along K, on tensor
+  // y[B, L, N] = x[B, L, K] times the transpose of a 4-bit matrix of N rows, whose value is scale * q + bias by groups along K, on tensor
   // cores: 8 TILES rows of x share each read of the matrix.
-  //   ACTIVATION: the matrix has 2 N rows, and y = activation(first half) * second half.  RESIDUAL: residual [B, 1, N] is added to y.
+  //   ACTIVATION: the matrix has 2 N rows, and y = activation(first half) * second half.  RESIDUAL: residual [B, L, N] is added to y.
   // A block computes 16 STRIPS rows of the matrix (with ACTIVATION 16 of each half) with 8 TILES rows of x. Its warps take turns along K, 64
   // numbers at a time, and add up their sums at the end.
   constexpr bool GATED = ACTIVATION != 0;
@@ -8,7 +8,7 @@
   static_assert(!GATED || STRIPS == 2);
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int line = lane / 4, place = lane % 4; // of 8 lines and of 4 places in a tensor core's operand
-  const int num_rows = x_shape[0];
+  const int num_rows = x_shape[0] * x_shape[1];
   const int first_output = blockIdx.x * OUTPUTS, first_row = blockIdx.y * ROWS;
   __shared__ float parts[WARPS][ROWS][SUMS + 1];
 

@@ -8,7 +8,7 @@
 //!
 //! ```text
 //! product      norm · product · activation · residual, for one row; the products of chosen experts
-//! batch_product      product · activation · residual, for several rows
+//! batch_product      product · activation · residual, for several rows or tokens
 //! attention    head norms · RoPE · append · attention, for one row; combine adds up its parts
 //! norm_residual, route
 //! ```

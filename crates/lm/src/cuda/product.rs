@@ -1,4 +1,4 @@
-//! Products with a 4-bit matrix, for one token or for one token of each row of a batch.
+//! Products with a 4-bit matrix, for one token or for a few: of each row of a batch, or of one sequence.
 
 use std::rc::Rc;
 
@@ -99,10 +99,14 @@ impl Product {
 
 impl Kernel for Product {
     fn call(&self, inputs: &[&Array]) -> Result<Option<Vec<Array>>, Exception> {
-        let [batch, 1, width] = *inputs[0].shape() else { return Ok(None) };
-        let compiled = if batch == 1 { Some(&self.single) } else { self.batch.as_ref() };
+        let [batch, length, width] = *inputs[0].shape() else { return Ok(None) };
+        let compiled = match batch * length {
+            1 => Some(&self.single),
+            _ if length == 1 || batch * length <= MOST_SHORT_ROWS => self.batch.as_ref(),
+            _ => None,
+        };
         let (Some(compiled), true) = (compiled, width == self.num_inputs) else { return Ok(None) };
-        if self.adds_residual && *inputs[1].shape() != [batch, 1, self.num_outputs]
+        if self.adds_residual && *inputs[1].shape() != [batch, length, self.num_outputs]
             || !inputs.iter().all(|array| is_bfloat16(array))
         {
             return Ok(None);
@@ -110,6 +114,10 @@ impl Kernel for Product {
         compiled.call::<1>(inputs).map(|outputs| Some(outputs.into()))
     }
 }
+
+/// The most tokens of rows with several that this product reads: those of a sequence that
+/// speculates, or of the end of a prompt. For more, MLX's product was not slower.
+const MOST_SHORT_ROWS: i32 = 64;
 
 /// Numbers that a warp of `batch_product.cu` reads at a time.
 const SPAN: i32 = 64;
@@ -172,7 +180,7 @@ impl Matrix {
         Ok(product)
     }
 
-    /// `x` `[B, 1, K]` to `[B, 1, N]`.
+    /// `x` `[B, L, K]` to `[B, L, N]`.
     ///
     /// MLX multiplies the rows of a batch one by one. If they are passed as one matrix it uses its
     /// prefill kernel, which also reads the weights once, but takes 14 to 39 seconds to compile for
@@ -188,7 +196,8 @@ impl Matrix {
             None => None,
         };
         let x = normed.as_ref().unwrap_or(x);
-        let (batch, inputs, outputs) = (x.dim(0), self.num_inputs, self.num_outputs);
+        let (batch, length) = (x.dim(0), x.dim(1));
+        let (num_rows, inputs, outputs) = (batch * length, self.num_inputs, self.num_outputs);
         let is_gated = self.activation.is_some();
         // As in the product of a single row, small matrices use more warps per output. There are
         // few variants, because each has to be compiled.
@@ -198,7 +207,7 @@ impl Matrix {
             (2, 4.min(inputs / SPAN))
         };
         let outputs_per_block = if is_gated { 16 } else { 16 * strips };
-        let tiles = if batch <= 8 { 1 } else { 4 };
+        let tiles = if num_rows <= 8 { 1 } else { 4 };
         let [product] = kernel.apply(
             &[x, residual.unwrap_or(x), &self.packed, &self.scales, &self.biases],
             Launch {
@@ -214,11 +223,11 @@ impl Matrix {
                 ],
                 blocks: [
                     (outputs + outputs_per_block - 1) / outputs_per_block,
-                    (batch + 8 * tiles - 1) / (8 * tiles),
+                    (num_rows + 8 * tiles - 1) / (8 * tiles),
                     1,
                 ],
                 threads: warps * 32,
-                outputs: [(&[batch, 1, outputs], Dtype::Bfloat16)],
+                outputs: [(&[batch, length, outputs], Dtype::Bfloat16)],
             },
         )?;
         Ok(product)
