@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use cairn_store::DocumentIndexer;
+
 use crate::app::{App, now_ms};
 use crate::chat::branches;
 use crate::wire::{Command, Failure, Reply};
@@ -51,8 +53,9 @@ pub(crate) async fn index_older(app: Arc<App>) {
 
 /// Indexes documents for search as they come, until the app closes.
 pub(crate) async fn index_documents(app: Arc<App>) {
+    let mut indexer = DocumentIndexer::new(&app.store);
     loop {
-        let next = app.store.index_documents().await;
+        let next = indexer.index_part().await;
         let pause = async {
             match next {
                 Ok(true) => tokio::time::sleep(PAUSE).await,

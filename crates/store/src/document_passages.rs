@@ -21,70 +21,139 @@ struct Unindexed {
     indexed_utf16: i64,
 }
 
+/// A text that is being indexed.
+struct Indexed {
+    document_id: String,
+    text: String,
+}
+
+/// A part of a document, cut into passages.
+struct Part {
+    /// Where each begins in UTF-16 code units, and its words.
+    passages: Vec<(i64, String)>,
+    /// Where the part ends.
+    end: usize,
+    end_utf16: i64,
+}
+
 impl Store {
     /// Waits until documents may have been added since this was called last.
     pub async fn documents_added(&self) {
         self.new_documents.notified().await;
     }
+}
 
-    /// Indexes a part of a document for search; returns whether more is left to index. To be called
-    /// again until nothing is.
-    pub async fn index_documents(&self) -> Result<bool, StoreError> {
-        let failed = |error| self.failed(error);
-        let mut tx = self.begin().await?;
-        // The newest first: it is what a person looks for next.
-        let next: Option<Unindexed> = sqlx::query_as(
-            "select document_id, indexed_bytes, indexed_utf16 from documents_to_index
-             order by seq desc limit 1",
-        )
-        .fetch_optional(&mut *tx)
-        .await
-        .map_err(failed)?;
-        let Some(Unindexed { document_id, indexed_bytes, indexed_utf16 }) = next else {
+/// Indexes documents for search, a part at a time. It owns the text of the one that it is at: a long
+/// text is read once, and never while other writers wait.
+pub struct DocumentIndexer<'a> {
+    store: &'a Store,
+    current: Option<Indexed>,
+}
+
+impl<'a> DocumentIndexer<'a> {
+    /// Goes on where the last one has ended.
+    pub fn new(store: &'a Store) -> Self {
+        DocumentIndexer { store, current: None }
+    }
+
+    /// Indexes a part of a document; returns whether there may be more to index. To be called again
+    /// until there is not.
+    ///
+    /// # Errors
+    /// The database's. The part is then tried again.
+    pub async fn index_part(&mut self) -> Result<bool, StoreError> {
+        let store = self.store;
+        let next = self.next().await.map_err(|error| store.failed(error))?;
+        let Some(next) = next else {
+            self.current = None;
             return Ok(false);
         };
-        let text: Option<String> = sqlx::query_scalar(
-            "select text from documents where id = ?1
-             union all select text from folder_documents where id = ?1",
-        )
-        .bind(&document_id)
-        .fetch_optional(&mut *tx)
-        .await
-        .map_err(failed)?;
-        let text = text.unwrap_or_default();
-        let from = text.floor_char_boundary(usize::try_from(indexed_bytes).unwrap_or(text.len()));
-        let (mut begin, mut begin_utf16) = (from, indexed_utf16);
-        while begin < text.len() && begin - from < PART_BYTES {
-            let end = passage_end(&text, begin);
-            let passage = &text[begin..word_end(&text, end + OVERLAP_BYTES)];
-            if !passage.trim().is_empty() {
-                let own = search_text(passage, None);
-                sqlx::query(
-                    "insert into document_passages (document_id, begin_utf16, text) values (?, ?, ?)",
-                )
-                .bind(&document_id)
-                .bind(begin_utf16)
-                .bind(own.as_deref().unwrap_or(passage))
-                .execute(&mut *tx)
-                .await
-                .map_err(failed)?;
-            }
-            begin_utf16 += num_utf16(&text[begin..end]);
-            begin = end;
+        let text = self.text(&next.document_id).await.map_err(|error| store.failed(error))?;
+        let part = Part::of(text, &next);
+        let is_whole = part.end == text.len();
+        self.save(&next, part, is_whole).await?;
+        if is_whole {
+            self.current = None;
         }
-        let statement = if begin < text.len() {
-            "update documents_to_index set indexed_bytes = ?2, indexed_utf16 = ?3 where document_id = ?1"
-        } else {
-            "delete from documents_to_index where document_id = ?1"
-        };
-        let progress = sqlx::query(statement).bind(&document_id);
-        let progress = match begin < text.len() {
-            true => progress.bind(i64::try_from(begin).unwrap_or(i64::MAX)).bind(begin_utf16),
-            false => progress,
-        };
-        progress.execute(&mut *tx).await.map_err(failed)?;
-        self.commit(tx).await?;
         Ok(true)
+    }
+
+    /// The newest first: it is what a person looks for next.
+    async fn next(&self) -> Result<Option<Unindexed>, sqlx::Error> {
+        let newest = "select document_id, indexed_bytes, indexed_utf16 from documents_to_index
+             order by seq desc limit 1";
+        sqlx::query_as(newest).fetch_optional(&self.store.readers).await
+    }
+
+    /// The text of a document; empty if it has gone meanwhile.
+    async fn text(&mut self, document_id: &str) -> Result<&str, sqlx::Error> {
+        let is_other = |current: &Indexed| current.document_id != document_id;
+        if self.current.as_ref().is_none_or(is_other) {
+            let text: Option<String> = sqlx::query_scalar(
+                "select text from documents where id = ?1
+                 union all select text from folder_documents where id = ?1",
+            )
+            .bind(document_id)
+            .fetch_optional(&self.store.readers)
+            .await?;
+            let text = text.unwrap_or_default();
+            self.current = Some(Indexed { document_id: document_id.to_owned(), text });
+        }
+        Ok(self.current.as_ref().map_or("", |current| &current.text))
+    }
+
+    /// Saves a part, unless its document has gone since it was read.
+    async fn save(&self, at: &Unindexed, part: Part, is_whole: bool) -> Result<(), StoreError> {
+        let failed = |error| self.store.failed(error);
+        let mut tx = self.store.begin().await?;
+        let progress = match is_whole {
+            true => sqlx::query("delete from documents_to_index where document_id = ?1"),
+            false => sqlx::query(
+                "update documents_to_index set indexed_bytes = ?2, indexed_utf16 = ?3
+                 where document_id = ?1",
+            ),
+        };
+        let mut progress = progress.bind(&at.document_id);
+        if !is_whole {
+            progress = progress.bind(i64::try_from(part.end).unwrap_or(i64::MAX));
+            progress = progress.bind(part.end_utf16);
+        }
+        if progress.execute(&mut *tx).await.map_err(failed)?.rows_affected() == 0 {
+            return Ok(());
+        }
+        for (begin_utf16, words) in part.passages {
+            sqlx::query(
+                "insert into document_passages (document_id, begin_utf16, text) values (?, ?, ?)",
+            )
+            .bind(&at.document_id)
+            .bind(begin_utf16)
+            .bind(words)
+            .execute(&mut *tx)
+            .await
+            .map_err(failed)?;
+        }
+        self.store.commit(tx).await
+    }
+}
+
+impl Part {
+    /// The part of a text behind what is indexed of it.
+    fn of(text: &str, at: &Unindexed) -> Part {
+        let from = usize::try_from(at.indexed_bytes).unwrap_or(text.len());
+        let from = text.floor_char_boundary(from);
+        let mut part = Part { passages: Vec::new(), end: from, end_utf16: at.indexed_utf16 };
+        while part.end < text.len() && part.end - from < PART_BYTES {
+            let begin = part.end;
+            let end = passage_end(text, begin);
+            let passage = &text[begin..word_end(text, end + OVERLAP_BYTES)];
+            if !passage.trim().is_empty() {
+                let own = search_text(passage, None).unwrap_or_else(|| passage.to_owned());
+                part.passages.push((part.end_utf16, own));
+            }
+            part.end_utf16 += num_utf16(&text[begin..end]);
+            part.end = end;
+        }
+        part
     }
 }
 

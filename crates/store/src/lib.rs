@@ -127,6 +127,7 @@ pub use api_keys::ApiKeyRow;
 pub use branches::MessageDeletion;
 pub use context_cuts::ContextCut;
 pub use conversations::{Conversation, Prefix};
+pub use document_passages::DocumentIndexer;
 pub use documents::{Document, DocumentKind, NewDocument};
 pub use downloads::DownloadRow;
 pub use error::StoreError;

@@ -9,7 +9,7 @@ use sqlx::{FromRow, Row};
 use crate::document_passages::num_utf16;
 use crate::messages::role_named;
 use crate::search::{EXCERPT_WORDS, FoundConversation, FoundDocument, MARKS, newness, pieces};
-use crate::search_text::{Phrase, has_words, phrases, together};
+use crate::search_text::{Phrase, has_phrases, has_words, phrases, together};
 use crate::{Document, Store};
 
 /// Of a word in more passages the newest are taken.
@@ -109,8 +109,9 @@ impl Store {
         let places = self.places(&phrases, &attached).await?;
         let (mut conversations, mut documents) = (HashSet::new(), HashSet::new());
         let mut best = Vec::new();
+        let is_named = |attached: &Attached| is_named(&attached.document, text, &phrases);
         let (named, others): (Vec<Attached>, Vec<Attached>) =
-            attached.into_iter().partition(|attached| has_words(&attached.document.name, text));
+            attached.into_iter().partition(is_named);
         for attached in named {
             documents.insert(attached.document.id.clone());
             if conversations.insert(attached.conversation_id.clone()) {
@@ -139,9 +140,10 @@ impl Store {
             return Ok(HashSet::new());
         }
         let attached: Vec<Attached> = sqlx::query_as(ATTACHED).fetch_all(&self.readers).await?;
-        let places = self.places(&phrases(text), &attached).await?;
-        let has_all = |attached: &Attached| {
-            has_words(&attached.document.name, text) || places.contains_key(&attached.document.id)
+        let phrases = phrases(text);
+        let places = self.places(&phrases, &attached).await?;
+        let has_all = |Attached { document, .. }: &Attached| {
+            is_named(document, text, &phrases) || places.contains_key(&document.id)
         };
         Ok(attached.into_iter().filter(has_all).map(|found| found.conversation_id).collect())
     }
@@ -232,6 +234,11 @@ impl Store {
         });
         Ok(found.collect())
     }
+}
+
+/// Whether the name alone has all that is looked for: as it was typed, signs too, or each phrase.
+fn is_named(document: &Document, text: &str, phrases: &[Phrase]) -> bool {
+    has_words(&document.name, text) || has_phrases(&document.name, phrases)
 }
 
 /// The documents that are in both, with the scores of each passage together.

@@ -116,6 +116,11 @@ pub(crate) fn has_words(title: &str, query: &str) -> bool {
     query.split_whitespace().all(|word| title.contains(word))
 }
 
+/// Whether a title has the words of every phrase of a query; not, if it has none.
+pub(crate) fn has_phrases(title: &str, phrases: &[Phrase]) -> bool {
+    !phrases.is_empty() && phrases.iter().all(|phrase| has_words(title, &phrase.words))
+}
+
 fn folded(text: &str) -> String {
     text.nfkd()
         .filter(|character| !is_combining_mark(*character))

@@ -1,7 +1,10 @@
 //! Searching conversations, and keeping the index equal to the messages.
 
 use super::*;
-use crate::{DocumentKind, FoundConversation, ImportedConversation, ImportedMessage, NewDocument};
+use crate::{
+    DocumentIndexer, DocumentKind, FoundConversation, ImportedConversation, ImportedMessage,
+    NewDocument,
+};
 use cairn_chat::Role;
 
 const NOW_MS: i64 = 1_000_000_000_000;
@@ -269,7 +272,7 @@ async fn a_document_is_found_by_its_words_with_their_place() {
         format!("Vertrag\n{filling}Die Kündigungsfrist beträgt drei Monate.\n{filling}出租人模型");
     let contract = chat_about(&store, "lease.txt", &text).await;
     assert_eq!(places(&store, "Monate", &text).await, [], "it is indexed behind its chat");
-    while store.index_documents().await.unwrap() {}
+    index_all(&store).await;
 
     let name = || "lease.txt".to_owned();
     for (query, expected) in [
@@ -307,7 +310,7 @@ async fn documents_and_messages_are_found_beside_each_other() {
         begun = store.create_conversation_in(at_ms, &folder, "").await.unwrap().id;
         turn(&store, &begun, "Which?", "All.").await;
     }
-    while store.index_documents().await.unwrap() {}
+    index_all(&store).await;
     let mut ids = found(&store, "quarry").await;
     assert_eq!(ids[0], says, "what was said comes first");
     let mut expected = vec![says.clone(), has.clone(), begun.clone()];
@@ -329,18 +332,64 @@ async fn documents_and_messages_are_found_beside_each_other() {
     assert!(has(b"quarry") && !has(b"woods"), "nothing of a purged document stays in the file");
 }
 
+async fn index_all(store: &Store) {
+    let mut indexer = DocumentIndexer::new(store);
+    while indexer.index_part().await.unwrap() {}
+}
+
+#[tokio::test]
+async fn a_document_is_found_by_a_phrase_of_its_name() {
+    let scratch = Scratch::new();
+    let store = scratch.open().await;
+    let text = "Three months of notice.";
+    let chats = [chat_about(&store, "Lease agreement.txt", text).await];
+    index_all(&store).await;
+    for query in ["\"lease agreement\"", "„lease agreement“", "\"lease agreement\" lea"] {
+        let expected = ("Lease agreement.txt".to_owned(), String::new());
+        assert_eq!(places(&store, query, text).await, [expected], "{query}");
+        assert_eq!(store.search_conversations(query).await.unwrap(), chats, "{query}");
+    }
+    let expected = ("Lease agreement.txt".to_owned(), "months of".to_owned());
+    assert_eq!(places(&store, "\"lease agreement\" months", text).await, [expected]);
+    assert_eq!(places(&store, "\"lease contract\"", text).await, []);
+}
+
+#[tokio::test]
+async fn a_long_text_is_read_once_and_a_document_that_goes_meanwhile_is_left() {
+    let scratch = Scratch::new();
+    let store = scratch.open().await;
+    let text = format!("{} zebrawood", "word ".repeat(60_000));
+    let gone = chat_about(&store, "gone.txt", &text).await;
+    chat_about(&store, "long.txt", &text).await;
+    let mut indexer = DocumentIndexer::new(&store);
+    assert!(indexer.index_part().await.unwrap());
+    scratch.execute("update documents set text = 'another' where name = 'long.txt'").await;
+    for _ in 0..3 {
+        assert!(indexer.index_part().await.unwrap());
+    }
+    let expected = ("long.txt".to_owned(), "zebrawood".to_owned());
+    assert_eq!(places(&store, "zebrawood", &text).await, [expected]);
+    // A part of the other one is indexed; then it goes.
+    let before = scratch.scalar::<i64>("select count(*) from document_passages").await;
+    store.delete_conversation(&gone, 20).await.unwrap();
+    assert!(store.purge_conversation(&gone, 20).await.unwrap());
+    while indexer.index_part().await.unwrap() {}
+    let after = scratch.scalar::<i64>("select count(*) from document_passages").await;
+    assert!(after < before, "{after} of {before} passages are left");
+}
+
 #[tokio::test]
 async fn a_long_document_is_indexed_in_parts() {
     let scratch = Scratch::new();
     let store = scratch.open().await;
     let text = format!("{} zebrawood", "word ".repeat(60_000));
     chat_about(&store, "long.txt", &text).await;
-    assert!(store.index_documents().await.unwrap());
+    assert!(DocumentIndexer::new(&store).index_part().await.unwrap());
     assert_eq!(places(&store, "zebrawood", &text).await, []);
     store.close().await.unwrap();
     let store = scratch.open().await;
-    let mut num_parts = 1;
-    while store.index_documents().await.unwrap() {
+    let (mut indexer, mut num_parts) = (DocumentIndexer::new(&store), 1);
+    while indexer.index_part().await.unwrap() {
         num_parts += 1;
     }
     assert_eq!(num_parts, 3);
@@ -353,6 +402,6 @@ async fn a_long_document_is_indexed_in_parts() {
              insert into documents_to_index (document_id) select id from documents;",
         )
         .await;
-    while store.index_documents().await.unwrap() {}
+    index_all(&store).await;
     assert_eq!(places(&store, "zebrawood", &text).await.len(), 1);
 }
