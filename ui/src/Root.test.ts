@@ -415,10 +415,48 @@ test('the sidebar is made wider with the arrow keys and by dragging, and stays s
   await fireEvent.pointerDown(edge, { button: 0, pointerId: 1 });
   await fireEvent.pointerMove(edge, { clientX: 300.4, pointerId: 1 });
   expect(width()).toBe(300);
+  expect(new Navigation(localStorage).sidebarWidth).not.toBe(300);
+  await fireEvent(edge, new Event('lostpointercapture'));
   expect(new Navigation(localStorage).sidebarWidth).toBe(300);
   expect(app.navigation.sidebarWidth).toBe(300);
   await fireEvent.dblClick(edge);
   expect(width()).toBe(before);
+});
+
+test('the sidebar is never said to be wider than it is drawn', async () => {
+  await open();
+  const edge = screen.getByRole('separator', { name: 'Width of the sidebar' });
+  await fireEvent.keyDown(edge, { key: 'End' });
+  const { innerWidth } = window;
+  window.innerWidth = 800;
+  await fireEvent(window, new Event('resize'));
+  const value = (name: string) => Number(edge.getAttribute(`aria-value${name}`));
+  expect([value('now'), value('max')]).toEqual([360, 360]);
+  window.innerWidth = innerWidth;
+  await fireEvent(window, new Event('resize'));
+  expect([value('now'), value('max')]).toEqual([460, 460]);
+});
+
+test('nothing of a deleted chat stays among the folded answers', () => {
+  localStorage.setItem('cairn.folded-answers', '["of an earlier version"]');
+  const folded = new FoldedAnswers(localStorage);
+  const answer = (id: string, chatId: string) => ({ id, chatId, isPrivate: chatId === 'private' });
+  const kept = () => JSON.parse(localStorage.getItem('cairn.folded-answers') ?? '[]').map(([id]: string[]) => id);
+  folded.fold(answer('one', 'a'), true);
+  folded.fold(answer('two', 'b'), true);
+  folded.fold(answer('three', 'private'), true);
+  expect(kept()).toEqual(['one', 'two']);
+  folded.forget('a');
+  expect([kept(), folded.has('one')]).toEqual([['two'], true]);
+  // Undo brings the chat back.
+  folded.restore('a', false);
+  expect(kept()).toEqual(['one', 'two']);
+  folded.forget('b');
+  const later = new FoldedAnswers(localStorage);
+  later.keep(['c']);
+  expect([kept(), later.has('one')]).toEqual([[], false]);
+  for (let index = 0; index < 1100; index++) later.fold(answer(`${index}`, 'c'), true);
+  expect([kept().length, later.has('99'), later.has('1099')]).toEqual([1000, false, true]);
 });
 
 test('a long answer of the past can be folded, and stays so', async () => {

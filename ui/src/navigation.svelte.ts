@@ -1,5 +1,6 @@
 // Which page is shown, and which of the zones beside it.
 import { MediaQuery } from 'svelte/reactivity';
+import { innerWidth } from 'svelte/reactivity/window';
 
 export type PageName = 'chat' | 'models' | 'saved' | 'ask' | 'monitor' | 'settings';
 export type SettingsPageName = 'general' | 'models' | 'generation' | 'storage' | 'shortcuts' | 'server' | 'about';
@@ -21,6 +22,8 @@ type Memory = Pick<Storage, 'getItem' | 'setItem'>;
 
 /** How wide the sidebar can be made, in pixels. */
 export const SIDEBAR_WIDTHS = { least: 200, usual: 248, most: 480 };
+/** The part of the window that it takes at most. */
+const MOST_OF_WINDOW = 0.45;
 const WIDTH_KEY = 'cairn.sidebar-width';
 const KEYS: Record<Zone, string> = { sidebar: 'cairn.sidebar', inspector: 'cairn.inspector' };
 
@@ -49,13 +52,24 @@ export class Navigation {
     if (Number.isFinite(width)) this.#sidebarWidth = withinWidths(width);
   }
 
-  /** Of the sidebar as a column, in pixels. */
+  /** Of the sidebar as a column, in pixels, as far as the window has room for it. */
   get sidebarWidth(): number {
-    return this.#sidebarWidth;
+    return Math.min(this.#sidebarWidth, this.mostSidebarWidth);
   }
 
-  set sidebarWidth(width: number) {
-    this.#sidebarWidth = withinWidths(width);
+  /** How wide the sidebar can be made in this window. */
+  get mostSidebarWidth(): number {
+    const room = Math.floor((innerWidth.current ?? Infinity) * MOST_OF_WINDOW);
+    return Math.max(SIDEBAR_WIDTHS.least, Math.min(SIDEBAR_WIDTHS.most, room));
+  }
+
+  /** Makes the sidebar wider or narrower; `keepSidebarWidth` remembers it. */
+  resizeSidebar(width: number): void {
+    this.#sidebarWidth = Math.min(withinWidths(width), this.mostSidebarWidth);
+  }
+
+  /** Once a drag has ended: while it goes on, nothing is written. */
+  keepSidebarWidth(): void {
     this.#memory?.setItem(WIDTH_KEY, String(this.#sidebarWidth));
   }
 

@@ -117,6 +117,7 @@ export class ChatStore {
     if (!isFirst) return this.#catchUp();
     this.#drafts.keep(conversations.map(({ id }) => id));
     this.queue.keep(conversations.map(({ id }) => id));
+    this.folded.keep(conversations.map(({ id }) => id));
     void this.compare.restore((id) => this.list.get(id) !== undefined);
     const wanted = this.#options.storage?.getItem(SELECTED_KEY) ?? this.list.listed[0]?.id ?? null;
     this.select(this.list.get(wanted) ? wanted : null);
@@ -252,8 +253,10 @@ export class ChatStore {
   receive(event: Event): void {
     switch (event.type) {
       case 'conversation':
+        this.folded.restore(event.conversation.id, event.conversation.is_private);
         return this.list.put(event.conversation);
       case 'conversation_deleted':
+        this.folded.forget(event.id);
         this.#drafts.forget(event.id);
         this.queue.forget(event.id);
         return this.#forget(event.id);

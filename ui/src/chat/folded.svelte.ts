@@ -10,29 +10,69 @@ const CHARS_IN_LINE = 84;
 
 type Memory = Pick<Storage, 'getItem' | 'setItem'>;
 
-/** Owns the ids of the folded answers. */
+/** An answer, and the chat that it goes with. */
+export interface AnswerPlace {
+  id: string;
+  chatId: string;
+  /** A private chat leaves nothing behind. */
+  isPrivate: boolean;
+}
+
+/** Owns the folded answers. */
 export class FoldedAnswers {
-  #ids = $state.raw<ReadonlySet<string>>(new Set());
-  /** Of private chats, which leave nothing behind. */
-  readonly #private = new Set<string>();
+  /** Their chats, by their ids; the oldest first. */
+  #chats = $state.raw<ReadonlyMap<string, string>>(new Map());
+  /** Chats of which nothing is written: private ones, and deleted ones, which *Undo* brings back as they were. */
+  readonly #unwritten = new Set<string>();
   readonly #memory: Memory | undefined;
 
   constructor(memory: Memory | undefined) {
     this.#memory = memory;
-    const ids: unknown = stored(memory, KEY);
-    if (Array.isArray(ids)) this.#ids = new Set(ids.filter((id) => typeof id === 'string'));
+    const kept: unknown = stored(memory, KEY);
+    // A list without the chats, which an earlier version wrote, could never be cleared.
+    if (Array.isArray(kept)) this.#chats = new Map(kept.filter(isEntry).slice(-MOST));
   }
 
   has(id: string): boolean {
-    return this.#ids.has(id);
+    return this.#chats.has(id);
   }
 
-  fold(id: string, isFolded: boolean, isPrivate: boolean): void {
-    if (isPrivate) this.#private.add(id);
-    const others = [...this.#ids].filter((other) => other !== id);
-    this.#ids = new Set(isFolded ? [...others, id].slice(-MOST) : others);
-    this.#memory?.setItem(KEY, JSON.stringify([...this.#ids].filter((one) => !this.#private.has(one))));
+  fold({ id, chatId, isPrivate }: AnswerPlace, isFolded: boolean): void {
+    if (isPrivate) this.#unwritten.add(chatId);
+    const others = [...this.#chats].filter(([other]) => other !== id);
+    this.#chats = new Map(isFolded ? [...others, [id, chatId] as const].slice(-MOST) : others);
+    this.#write();
   }
+
+  /** A chat was deleted: nothing of it stays behind. */
+  forget(chatId: string): void {
+    if (![...this.#chats.values()].includes(chatId)) return;
+    this.#unwritten.add(chatId);
+    this.#write();
+  }
+
+  /** A chat is there, perhaps again. */
+  restore(chatId: string, isPrivate: boolean): void {
+    if (!isPrivate && this.#unwritten.delete(chatId)) this.#write();
+  }
+
+  /** Forgets the answers of all other chats: these were deleted while the window was closed. */
+  keep(chatIds: string[]): void {
+    const wanted = new Set(chatIds);
+    const left = [...this.#chats].filter(([, chatId]) => wanted.has(chatId));
+    if (left.length === this.#chats.size) return;
+    this.#chats = new Map(left);
+    this.#write();
+  }
+
+  #write(): void {
+    const written = [...this.#chats].filter(([, chatId]) => !this.#unwritten.has(chatId));
+    this.#memory?.setItem(KEY, JSON.stringify(written));
+  }
+}
+
+function isEntry(entry: unknown): entry is [id: string, chatId: string] {
+  return Array.isArray(entry) && entry.length === 2 && entry.every((one) => typeof one === 'string');
 }
 
 /** Whether an answer is so long that it can be folded. */
