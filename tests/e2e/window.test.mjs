@@ -100,7 +100,8 @@ test(
 
     const folder = join(home.folder, 'dropped');
     await cp(tinyModel, folder, { recursive: true });
-    assert.equal(await window.invoke('import_model', { path: folder }), 'dropped');
+    const imported = await window.invoke('import_model', { path: folder });
+    assert.deepEqual(imported, { name: 'dropped', rounded_weights: null });
     await window.press('Models');
     await until('the page shows it', async () => (await window.texts('h2')).includes('dropped'));
     // The list is drawn anew while the model is checked: a press may hit a button that is going.
