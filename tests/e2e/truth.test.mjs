@@ -1,5 +1,7 @@
 // What the window says about a chat's saved context is what the next turn then does, whatever has happened to the chat meanwhile.
 import assert from 'node:assert/strict';
+import { cp } from 'node:fs/promises';
+import { join } from 'node:path';
 import { CACHE_BYTES } from './core.mjs';
 import { ENDLESS, flow } from './flow.mjs';
 import { until } from './until.mjs';
@@ -28,8 +30,18 @@ const TABLE = [
     says: ONCE_LOADED,
     again: 'nothing',
   },
-  { what: 'Cairn was quit and opened', act: restart('SIGTERM'), says: READY, again: 'nothing' },
-  { what: 'Cairn was killed', act: restart('SIGKILL'), says: READY, again: 'nothing' },
+  {
+    what: 'Cairn was quit and opened',
+    act: restart('SIGTERM'),
+    says: READY,
+    again: 'nothing',
+  },
+  {
+    what: 'Cairn was killed',
+    act: restart('SIGKILL'),
+    says: READY,
+    again: 'nothing',
+  },
   {
     what: 'another model was loaded',
     prepare: addOther,
@@ -49,7 +61,12 @@ const TABLE = [
   },
   {
     what: 'the system prompt was changed',
-    act: ({ core, id }) => core.call({ type: 'set_system_prompt', id, system_prompt: 'You like old walls.' }),
+    act: ({ core, id }) =>
+      core.call({
+        type: 'set_system_prompt',
+        id,
+        system_prompt: 'You like old walls.',
+      }),
     says: AGAIN,
     again: 'all',
     because: /the system prompt changed/,
@@ -57,7 +74,11 @@ const TABLE = [
   {
     what: 'the system prompt was changed and changed back',
     act: async ({ core, id }) => {
-      await core.call({ type: 'set_system_prompt', id, system_prompt: 'You like old walls.' });
+      await core.call({
+        type: 'set_system_prompt',
+        id,
+        system_prompt: 'You like old walls.',
+      });
       await core.call({ type: 'set_system_prompt', id, system_prompt: '' });
     },
     says: READY,
@@ -91,7 +112,10 @@ const TABLE = [
       await core.call({ type: 'unload_model' });
       await core.set({ cache_ram_budget_bytes: 0, cache_budget_bytes: 0 });
       await until('nothing is saved', async () => !(await core.conversations())[0].conversation.cache?.cached_tokens);
-      await core.set({ cache_ram_budget_bytes: CACHE_BYTES, cache_budget_bytes: CACHE_BYTES });
+      await core.set({
+        cache_ram_budget_bytes: CACHE_BYTES,
+        cache_budget_bytes: CACHE_BYTES,
+      });
       await core.call({ type: 'load_model', name: 'tiny-chat' });
     },
     says: AGAIN,
@@ -124,7 +148,114 @@ const TABLE = [
     says: READY,
     again: 'nothing',
   },
+  {
+    what: 'its export as messages was imported beside it',
+    act: async (state) => {
+      await takeIn(state, await exported(state, 'openai'));
+      await opened(state);
+    },
+    says: READY,
+    again: 'nothing',
+  },
+  {
+    what: 'it was deleted for good, and its export was imported',
+    // The window asks for what goes the same moment.
+    expected: /status of 404/,
+    act: async (state) => {
+      const file = await exported(state);
+      await state.core.call({ type: 'purge_conversation', id: state.id });
+      await state.core.call({ type: 'delete_conversation', id: state.id });
+      await takeIn(state, file);
+      await opened(state);
+    },
+    says: AGAIN,
+    again: 'all',
+  },
+  {
+    what: 'its export was imported on another machine',
+    act: async (state) => {
+      const file = await exported(state);
+      await moveOut(state);
+      await takeIn(state, file);
+      await state.page.driver.reload();
+      await opened(state);
+    },
+    says: AGAIN,
+    again: 'all',
+  },
+  {
+    what: 'its saved context was imported on another machine, and a chat begun with it',
+    act: async (state) => {
+      const file = await fetched(state.core, `/api/cache/export?type=conversation&id=${state.id}`);
+      await moveOut(state);
+      const { preview } = await sent(state.core, '/api/cache/import', file, 'walls.safetensors');
+      const named = { type: 'confirm_import', token: preview.token, name: 'Walls', check: false };
+      await state.core.call(named);
+      await state.page.driver.reload();
+      await state.page.startingPoint('Walls').click();
+      await state.page.driver.getByRole('complementary', { name: 'Starting point' }).waitFor();
+    },
+    says: READY,
+    again: 'nothing',
+  },
 ];
+
+/** Goes to a machine that has the same models and nothing else. */
+async function moveOut(state) {
+  const { env } = state.home;
+  await state.core.end('SIGTERM');
+  const before = env.CAIRN_HOME;
+  env.CAIRN_HOME = join(state.home.folder, 'another home');
+  await cp(join(before, 'models'), join(env.CAIRN_HOME, 'models'), {
+    recursive: true,
+  });
+  state.core = await state.home.start(state.core);
+  await state.core.set({
+    temperature: 0,
+    max_tokens: 40,
+    holds_loops: false,
+    cache_budget_bytes: CACHE_BYTES,
+  });
+  await state.core.call({ type: 'load_model', name: 'tiny-chat' });
+}
+
+/** The chat as a file of chats. */
+function exported({ core, id }, format = 'json') {
+  return fetched(core, `/api/chats/export?ids=${id}&format=${format}`);
+}
+
+async function fetched(core, address) {
+  const response = await fetch(new URL(address, core.url), { headers: { authorization: `Bearer ${core.token}` } });
+  assert.ok(response.ok, `status ${response.status}`);
+  return response.blob();
+}
+
+/** Uploads a file; returns the reply. */
+async function sent(core, address, body, name) {
+  const headers = { authorization: `Bearer ${core.token}`, 'x-file-name': name };
+  const response = await fetch(new URL(address, core.url), { method: 'POST', headers, body });
+  return (await response.json()).reply;
+}
+
+/** Imports a file of chats; `state.id` is the chat's id from then on. */
+async function takeIn(state, file) {
+  const { imported } = await sent(state.core, '/api/chats/import', file, 'chats.json');
+  assert.equal(imported.num_added, 1, JSON.stringify(imported));
+  state.id = imported.first_id;
+}
+
+/** Opens the newest chat, which has come from a file. */
+async function opened({ page, core, id }) {
+  const { conversation } = await core.call({ type: 'get_conversation', id });
+  const rows = page.row(conversation.title);
+  await rows.last().waitFor();
+  for (const row of await rows.all()) {
+    await row.click();
+    await page.answer.waitFor();
+    if ((await page.driver.evaluate(() => localStorage.getItem('cairn.conversation'))) === id) return;
+  }
+  assert.fail('the chat that was imported is not in the list');
+}
 
 function restart(signal) {
   return async (state) => {
@@ -140,10 +271,10 @@ async function reopen(state) {
   await state.page.message.waitFor();
 }
 
-for (const { what, prepare, act, says, again, because } of TABLE) {
+for (const { what, prepare, act, says, again, because, expected = GONE } of TABLE) {
   flow(
     `the window tells the truth about a chat when ${what}`,
-    { models: ['tiny-chat'], prepare, maxTokens: 40, expected: GONE },
+    { models: ['tiny-chat'], prepare, maxTokens: 40, expected },
     async ({ home, core, page }) => {
       await core.call({ type: 'load_model', name: 'tiny-chat' });
       await page.ask('Tell me about stones, and about the walls that are made of them.');

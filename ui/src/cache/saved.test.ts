@@ -28,6 +28,17 @@ interface Case {
   reason?: string;
 }
 
+test.each<[cached: number, state: SavedState, heading: string]>([
+  [0, 'none', 'Will be read again once'],
+  [10, 'none', 'Will be read again once'],
+  [50, 'partly', 'Partly saved: the rest will be read again once'],
+  [98, 'saved', 'Ready to continue'],
+])('a chat that was imported goes on from what other chats have saved: %d of 100 tokens', (cached, state, heading) => {
+  const ahead = { model: 'owner/model', known_tokens: 100, cached_tokens: cached, miss: null };
+  expect(savedState(null, LOADED, ahead)).toBe(state);
+  expect(outlook(null, LOADED, null, ahead)).toEqual({ heading, reason: null });
+});
+
 test.each<[name: string, expected: Case]>([
   [
     'all of it',

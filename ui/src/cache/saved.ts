@@ -29,8 +29,8 @@ export function savedState(
   loaded: LoadedModel | null,
   ahead: ChatOutlook | null = null,
 ): SavedState {
+  if (ahead) return cache ? stateAhead(ahead) : stateOfShared(ahead);
   if (!cache) return 'none';
-  if (ahead) return stateAhead(ahead);
   if (cache.cached_tokens === 0 || !fits(cache, loaded)) return 'none';
   return cache.is_whole ? 'saved' : 'partly';
 }
@@ -38,6 +38,12 @@ export function savedState(
 function stateAhead({ known_tokens, cached_tokens, miss }: ChatOutlook): SavedState {
   if (miss === null) return 'saved';
   return cached_tokens < LEAST_PART * known_tokens ? 'none' : 'partly';
+}
+
+/** Of a chat that nothing is saved for, as one that was imported: other chats may have saved the same text. */
+function stateOfShared({ known_tokens, cached_tokens }: ChatOutlook): SavedState {
+  if (cached_tokens <= LEAST_PART * known_tokens) return 'none';
+  return cached_tokens >= (1 - LEAST_PART) * known_tokens ? 'saved' : 'partly';
 }
 
 /** The state of a chat in a few words, for its row in the list. */
@@ -67,22 +73,23 @@ export interface Outlook {
   reason: string | null;
 }
 
-/** `estimateMs`: how long the loaded model will read again; null if unknown. `ahead`: as in `savedState`. */
+/** `cache`: null where nothing was ever saved for the chat. `estimateMs`: how long the loaded model will read again; null if unknown. `ahead`: as in `savedState`. */
 export function outlook(
-  cache: ConversationCache,
+  cache: ConversationCache | null,
   loaded: LoadedModel | null,
   estimateMs: number | null,
   ahead: ChatOutlook | null = null,
 ): Outlook {
   const { saved } = strings;
   const state = savedState(cache, loaded, ahead);
-  const reason = whyNone(cache, loaded) ?? (ahead && whyAgain(ahead));
+  const reason = (cache && whyNone(cache, loaded)) ?? (ahead && whyAgain(ahead));
   if (state === 'none') return { heading: saved.readAgainOnce(estimateMs), reason };
   if (state === 'partly') {
     const heading = estimateMs === null ? saved.restReadAgainOnce : saved.restReadAgainOnceAbout(estimateMs);
     return { heading, reason };
   }
-  return { heading: loaded ? saved.ready : saved.readyOnceLoaded(shortModelName(cache.model)), reason: null };
+  const isReady = loaded !== null || cache === null;
+  return { heading: isReady ? saved.ready : saved.readyOnceLoaded(shortModelName(cache.model)), reason: null };
 }
 
 function whyNone(cache: ConversationCache, loaded: LoadedModel | null): string | null {
