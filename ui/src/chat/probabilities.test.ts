@@ -135,6 +135,8 @@ test('Escape closes it, and ends what is still read', async () => {
   platform.emit({ type: 'probabilities_read', read_id: 'another', processed_tokens: 9, total_tokens: 10 });
   platform.emit({ type: 'probabilities_read', read_id, processed_tokens: 5, total_tokens: 20 });
   expect(view.state).toEqual({ type: 'reading', processed: 5, total: 20 });
+  await drawn();
+  expect(document.querySelector('aside .reading')?.textContent).toMatch(/\b5 of 20\b/);
   await key('Escape');
   expect(platform.asked.at(-1)).toEqual({ type: 'stop_probabilities', read_id });
   expect(document.activeElement).toBe(screen.getByRole('button', { name: 'Probability' }));
