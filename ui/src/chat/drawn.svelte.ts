@@ -75,7 +75,7 @@ export class DrawnMessages {
 const LINE = 24;
 const CHARS_IN_LINE = 84;
 /** Space around a message and the buttons under it, in pixels. */
-const AROUND = 62;
+const AROUND = 52;
 const MOST_LINES_OF_QUESTION = 14;
 
 /** The height that a message will have, more or less: by its length only, since it is asked for all that are not drawn. */
