@@ -86,9 +86,9 @@ function firstSeen(box: HTMLElement, list: HTMLElement): HTMLElement | undefined
 
 /**
  * Lets the browser skip what is not seen of the messages that are whole, so that long chats cost no more than short ones. That begins
- * when their heights are known, so that nothing moves; `growing` is the message that is being written.
+ * when their heights are known, so that nothing moves; `growing` is the message that is being written. Returns whether there were any.
  */
-export function settle(list: HTMLElement, growing: string | undefined): void {
+export function settle(list: HTMLElement, growing: string | undefined): boolean {
   const fresh = [...list.querySelectorAll<HTMLElement>(':scope > [data-message]:not(.is-settled)')].filter(
     ({ dataset }) => dataset.message !== growing,
   );
@@ -97,6 +97,7 @@ export function settle(list: HTMLElement, growing: string | undefined): void {
     element.style.setProperty('contain-intrinsic-block-size', `auto ${heights[index]}px`);
     element.classList.add('is-settled');
   }
+  return fresh.length > 0;
 }
 
 /** Where a person is, to return to. */
