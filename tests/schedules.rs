@@ -77,6 +77,7 @@ impl Schedule {
                 "declared_weight_bytes": MODEL_BYTES,
                 "panic_at": PANICS_AT,
                 "max_position_embeddings": 4096,
+                "head_errs_every": 3,
             });
             (name.to_owned(), Scripted::with(&text_ids(script), fields))
         };
@@ -138,9 +139,10 @@ impl Schedule {
             }
             _ => KvCacheOptions::default(),
         };
-        asked.speculation = match random.below(4) {
+        asked.speculation = match random.below(5) {
             0 => Speculation::Auto,
             1 => Speculation::Lookup { num_tokens: 1 + random.below(6) },
+            2 => Speculation::Mtp { num_tokens: 1 + random.below(3) },
             _ => Speculation::Off,
         };
         let expected = model.answer(&prompt, max_tokens);

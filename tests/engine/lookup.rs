@@ -110,6 +110,24 @@ async fn what_repeats_is_accepted_and_counted() {
     assert_eq!(found.finished.stats.finish_reason, FinishReason::Length);
 }
 
+#[tokio::test]
+async fn a_head_is_right_as_often_as_the_script_says() {
+    let fields = serde_json::json!({ "head_errs_every": 1_000_000 });
+    let model = Scripted::with(&text_ids("abcdefg hij"), fields);
+    let (engine, _) = Engine::start(EngineOptions::default());
+    engine.load("scripted", model.folder()).await.expect("loads");
+    let prompt = text_ids("say it");
+    let speculation = Speculation::Mtp { num_tokens: 3 };
+    let asked = GenerateRequest { speculation, ..request(&prompt, 61) };
+    let found = answer(&engine, asked).await;
+    assert_eq!(found.tokens, model.answer(&prompt, 61));
+    // Of four tokens of a pass one is the model's own.
+    assert_eq!(found.finished.acceptance.num_accepted, 45 + 1);
+    let asked = GenerateRequest { speculation: Speculation::Auto, ..request(&prompt, 400) };
+    let found = answer(&engine, asked).await;
+    assert_eq!(found.tokens, model.answer(&prompt, 400));
+}
+
 /// Answers that begin while others are being written, as rows that leave and join a batch.
 #[tokio::test]
 async fn answers_that_look_up_join_the_others() {
@@ -177,6 +195,40 @@ async fn a_model_without_a_head_says_so() {
         GenerateRequest { speculation: Speculation::Mtp { num_tokens: 1 }, ..request(&[5, 6], 3) };
     let refused = finish(&mut engine.generate(asked)).await.err().expect("is refused");
     assert!(refused.message.contains("has no prediction head"), "{}", refused.message);
+}
+
+/// Answers that are asked for at once: the first begins by itself, and leaves for the batch of the
+/// second before, or as, its first token comes.
+#[tokio::test]
+async fn an_answer_may_join_the_others_before_its_first_token() {
+    for (model, speculations) in cases() {
+        if !speculations.contains(&Speculation::Auto) {
+            continue;
+        }
+        let (engine, _) = Engine::start(EngineOptions::default());
+        engine.load("model", &cairn_tests::tiny_model(model)).await.expect("loads");
+        let speculation = Speculation::Auto;
+        let requests = requests().into_iter().map(|request| GenerateRequest {
+            num_top_logprobs: None,
+            prefill_step_size: 16,
+            ..request
+        });
+        let requests: Vec<GenerateRequest> = requests.collect();
+        let mut alone = Vec::new();
+        for request in &requests {
+            alone.push(answer(&engine, request.clone()).await.tokens);
+        }
+        for _ in 0..3 {
+            let together: Vec<_> = requests
+                .iter()
+                .map(|request| engine.generate(GenerateRequest { speculation, ..request.clone() }))
+                .collect();
+            for (mut generation, alone) in together.into_iter().zip(&alone) {
+                let found = finish(&mut generation).await.expect("an answer");
+                assert_eq!(&found.tokens, alone, "{model}");
+            }
+        }
+    }
 }
 
 #[tokio::test]

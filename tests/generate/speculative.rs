@@ -190,6 +190,45 @@ fn looking_up_suits_bounded_and_quantized_caches() {
     }
 }
 
+/// A stream that was drained, and goes on by itself after all, launches passes ahead again.
+#[test]
+fn a_stream_that_was_drained_goes_on() {
+    for name in KINDS {
+        let golden = golden(name);
+        let answer = plain(&golden.model, &golden.prompt, options(30));
+        for (lookup, wrong) in [
+            (PromptLookup::WhereItPays, 1),
+            (PromptLookup::Always(3), 3),
+            (PromptLookup::Always(3), 100),
+        ] {
+            let seen = seen(&golden, &answer, wrong);
+            let mut stream = look_up(&golden, &seen, lookup, Sampler::Greedy, options(30));
+            let mut found = Vec::new();
+            let mut num_drained = 0;
+            while let Some(sampled) = stream.next_token().expect("step") {
+                found.push(sampled.token);
+                if found.len() % 7 == 3 {
+                    // A pass that is under way is returned first.
+                    while !stream.drain().expect("drains") {
+                        found.push(stream.next_token().expect("step").expect("token").token);
+                    }
+                    num_drained += 1;
+                    if let Some(sampled) = stream.next_token().expect("step") {
+                        found.push(sampled.token);
+                    }
+                    let is_ahead = !stream.drain().expect("drains");
+                    let may_be_ahead = found.len() + 1 < answer.len();
+                    if lookup == PromptLookup::WhereItPays && may_be_ahead {
+                        assert!(is_ahead, "{name}: a pass is under way again");
+                    }
+                }
+            }
+            assert_eq!(found, answer, "{name}, {lookup:?}, {wrong}");
+            assert!(num_drained > 1, "{name}");
+        }
+    }
+}
+
 #[test]
 fn nothing_is_proposed_where_nothing_repeats() {
     let golden = golden("llama/dense-tied");

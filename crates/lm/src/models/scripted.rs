@@ -2,7 +2,8 @@
 //! and the app.
 //!
 //! Its next token is `script[(sum of all token ids so far) % script.len()]`, and the ids are stored
-//! in a real KV cache. A cache that was restored wrongly therefore changes the answer.
+//! in a real KV cache. A cache that was restored wrongly therefore changes the answer. It may have a head
+//! that predicts the token after the next, and is wrong as often as asked.
 
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, Dtype, ops};
@@ -12,7 +13,7 @@ use crate::cache::{
     CacheSpec, KeysValues, KvSizes, KvSpec, LayerCache, LayerCacheSpec, Mask, causal_mask,
 };
 use crate::load_progress::{LoadProgress, OnPart};
-use crate::models::{Architecture, Outline, Scratch};
+use crate::models::{Architecture, MtpHead, NoMtpHead, Outline, Scratch};
 use crate::tensor_list::TensorList;
 use crate::{LmError, ffi};
 
@@ -33,6 +34,9 @@ pub struct ModelArgs {
     /// A load pretends to read so many parts, of a byte each.
     #[serde(default)]
     load_parts: u64,
+    /// Gives it a head that predicts further tokens, and is wrong where the sum of all ids is divisible
+    /// by this.
+    head_errs_every: Option<i32>,
 }
 
 fn default_context() -> usize {
@@ -74,6 +78,40 @@ pub struct Model {
     args: ModelArgs,
     script: Array,    // [S]
     positions: Array, // [V]
+    head: Option<Head>,
+}
+
+/// A head that adds the id of the next token to the sum before it.
+#[derive(Debug)]
+struct Head {
+    errs_every: i32,
+    cache: CacheSpec,
+}
+
+impl MtpHead for Head {
+    /// Ids `[B, L, 1]` and sums before them to the sums up to each, `[B, L, 1]`.
+    fn forward(
+        &self,
+        embeddings: &Array,
+        hidden: &Array,
+        caches: &mut [LayerCache],
+    ) -> Result<Array, LmError> {
+        // Its cache is written as that of any head, and read by nothing.
+        let (batch, length) = (embeddings.dim(0), embeddings.dim(1));
+        let ids = ops::reshape(embeddings, &[batch, 1, length, 1])?;
+        let ids = ops::broadcast_to(&ids, &[batch, 1, length, HEAD_SIZE])?;
+        for cache in caches {
+            cache.update_and_fetch(ids.clone(), ids.clone())?;
+        }
+        let sums = ops::add(embeddings, hidden)?;
+        let rest = ops::remainder(&sums, Array::from_f32(self.errs_every as f32))?;
+        let is_wrong = ops::eq(rest, Array::from_f32(0.0))?;
+        Ok(ops::add(sums, is_wrong.as_dtype(Dtype::Float32)?)?)
+    }
+
+    fn cache_spec(&self) -> &CacheSpec {
+        &self.cache
+    }
 }
 
 impl Model {
@@ -94,7 +132,11 @@ impl Model {
         }
         let script = Array::from_slice(&args.script, &[args.script.len() as i32]);
         let ids: Vec<i32> = (0..args.vocab_size).collect();
-        Ok(Model { script, positions: Array::from_slice(&ids, &[args.vocab_size]), args })
+        let positions = Array::from_slice(&ids, &[args.vocab_size]);
+        let head = args
+            .head_errs_every
+            .map(|every| Head { errs_every: every.max(1), cache: cache_spec() });
+        Ok(Model { script, positions, args, head })
     }
 }
 
@@ -151,6 +193,10 @@ impl Architecture for Model {
             ops::eq(next, &self.positions)?.as_dtype(Dtype::Float32)?,
             Array::from_f32(10.0),
         )?)
+    }
+
+    fn mtp_head(&self) -> Result<&dyn MtpHead, &NoMtpHead> {
+        self.head.as_ref().map(|head| head as &dyn MtpHead).ok_or(&NoMtpHead::Absent)
     }
 
     fn cache_spec(&self) -> CacheSpec {
