@@ -1,10 +1,13 @@
-//! Measures prompt lookup against plain decoding, over how often a proposed token is right.
+//! Measures prompt lookup against plain decoding, over how often a proposed token is right, and what the
+//! choice that measures for itself costs on open text.
 //!
 //! ```console
-//! $ cargo run --release -p cairn-lm --example speculation_speed -- MODEL [NUM_TOKENS]
+//! $ cargo run --release -p cairn-lm --example speculation_speed -- MODEL [NUM_TOKENS] [--accept 0,0.3,1]
+//! $ cargo run --release -p cairn-lm --example speculation_speed -- MODEL [NUM_TOKENS] --open
 //! ```
 //!
-//! The sampler gives an answer of random tokens, which repeats nothing and has no near ties.
+//! With `--open` the model answers questions greedily, by turns plain and with whatever pays. Otherwise the
+//! sampler gives an answer of random tokens, which repeats nothing and has no near ties.
 //! What the look-up finds is made from it: for each place the eight tokens before it, and behind them
 //! tokens of which each is the answer's with the given probability. So every place has a match, and the
 //! share of right ones is forced. Each answer is timed between two plain ones, three times; the figures
@@ -18,22 +21,32 @@ use std::time::Instant;
 
 use cairn_lm::models::Model;
 use cairn_lm::{
-    Acceptance, GenerateOptions, Input, LoadOptions, PromptLookup, Sampler, generate_step,
-    speculative_generate_step,
+    Acceptance, GenerateOptions, Input, LoadOptions, LoadedModel, OwnDrafter, PromptLookup,
+    Sampler, generate_step, speculative_generate_step,
 };
 use mlx_rs::{Array, Dtype};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 const SHARES: [f64; 5] = [0.0, 0.3, 0.6, 0.8, 1.0];
+/// What is asked with `--open`; nothing in it is to be repeated.
+const QUESTIONS: [&str; 4] = [
+    "Tell me a story about a lighthouse keeper who finds a letter.",
+    "Why is the sky blue, and why are sunsets red?",
+    "Describe a walk through an old town in the rain.",
+    "How does a bill become a law? Explain it to a child.",
+];
+/// How often each question is answered.
+const ROUNDS: usize = 3;
 /// Tokens before a place, as many as the longest match has, and tokens behind it.
 const CONTEXT: usize = 8;
 const FOLLOWING: usize = 16;
 
 fn main() -> Result<()> {
-    let mut arguments = std::env::args().skip(1);
-    let folder = arguments.next().ok_or("usage: speculation_speed MODEL [NUM_TOKENS]")?;
-    let num_tokens = arguments.next().map_or(Ok(256), |number| number.parse())?;
+    let Arguments { folder, num_tokens, shares, is_open } = Arguments::read()?;
+    if is_open {
+        return open_text(&folder, num_tokens);
+    }
     let (model, _) = Model::load(Path::new(&folder), LoadOptions { keep_quantized: true })?;
     let vocab_size = model.vocab_size() as u32;
     let mut draw = Draw(1);
@@ -44,7 +57,7 @@ fn main() -> Result<()> {
 
     println!("| right | look-up | accepted | tokens/s | plain | ratio |");
     println!("|---|---|---|---|---|---|");
-    for share in SHARES {
+    for share in shares {
         let seen = seen(&forced.prompt, &forced.answer, share, vocab_size);
         for lookup in [PromptLookup::Always(5), PromptLookup::WhereItPays] {
             // Kernels are compiled and buffers allocated in the first runs.
@@ -75,6 +88,114 @@ fn main() -> Result<()> {
         }
     }
     Ok(())
+}
+
+struct Arguments {
+    folder: String,
+    num_tokens: usize,
+    shares: Vec<f64>,
+    is_open: bool,
+}
+
+impl Arguments {
+    fn read() -> Result<Self> {
+        let mut all = std::env::args().skip(1);
+        let usage = "usage: speculation_speed MODEL [NUM_TOKENS] [--accept SHARE,... | --open]";
+        let folder = all.next().ok_or(usage)?;
+        let mut read =
+            Arguments { folder, num_tokens: 256, shares: SHARES.to_vec(), is_open: false };
+        while let Some(argument) = all.next() {
+            match argument.as_str() {
+                "--open" => read.is_open = true,
+                "--accept" => {
+                    let shares = all.next().ok_or(usage)?;
+                    let shares = shares.split(',').map(str::parse);
+                    read.shares = shares.collect::<std::result::Result<_, _>>()?;
+                }
+                number => read.num_tokens = number.parse().map_err(|_| usage)?,
+            }
+        }
+        Ok(read)
+    }
+}
+
+/// Answers each question by turns plainly and with what pays, and prints how much faster the latter is
+/// than the plain answers before and behind it.
+fn open_text(folder: &str, num_tokens: usize) -> Result<()> {
+    let loaded = LoadedModel::load(Path::new(folder), LoadOptions { keep_quantized: true })?;
+    println!("| question | proposed | tokens/s | plain | ratio |");
+    println!("|---|---|---|---|---|");
+    let mut all = Vec::new();
+    for (index, question) in QUESTIONS.into_iter().enumerate() {
+        let prompt = prompt(&loaded, question)?;
+        open_answer(&loaded.model, &prompt, num_tokens, None)?;
+        open_answer(&loaded.model, &prompt, num_tokens, Some(OwnDrafter::WhereItPays))?;
+        let (mut speeds, mut plain, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
+        let mut num_drafted = 0;
+        for _ in 0..ROUNDS {
+            let (before, _) = open_answer(&loaded.model, &prompt, num_tokens, None)?;
+            let drafter = Some(OwnDrafter::WhereItPays);
+            let (took, drafted) = open_answer(&loaded.model, &prompt, num_tokens, drafter)?;
+            let (behind, _) = open_answer(&loaded.model, &prompt, num_tokens, None)?;
+            let beside = (before + behind) / 2.0;
+            speeds.push(1.0 / took);
+            plain.push(1.0 / beside);
+            ratios.push(beside / took);
+            num_drafted = drafted;
+        }
+        all.extend(&ratios);
+        println!(
+            "| {} | {num_drafted} | {:.1} | {:.1} | {:.3} |",
+            index + 1,
+            median(speeds),
+            median(plain),
+            median(ratios),
+        );
+    }
+    println!("median of all: {:.3}", median(all));
+    Ok(())
+}
+
+fn prompt(loaded: &LoadedModel, question: &str) -> Result<Vec<u32>> {
+    let text = format!("<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n");
+    Ok(loaded.tokenizer.encode_prompt(&text)?)
+}
+
+/// Seconds for each token after the first, and how many tokens were proposed.
+fn open_answer(
+    model: &Model,
+    prompt: &[u32],
+    num_tokens: usize,
+    drafter: Option<OwnDrafter>,
+) -> Result<(f64, usize)> {
+    let options = GenerateOptions { max_tokens: num_tokens, ..GenerateOptions::default() };
+    let mut go_on = |_, _| std::ops::ControlFlow::Continue(());
+    let (caches, sampler) = (&mut Vec::new(), Sampler::Greedy);
+    let mut num_drafted = 0;
+    let took = |next: &mut dyn FnMut() -> Result<bool>| -> Result<f64> {
+        next()?;
+        let start = Instant::now();
+        let mut count = 0;
+        while next()? {
+            count += 1;
+        }
+        Ok(start.elapsed().as_secs_f64() / f64::from(count.max(1)))
+    };
+    let seconds = match drafter {
+        None => {
+            let mut stream = generate_step(model, prompt, caches, sampler, options, &mut go_on)?;
+            took(&mut || Ok(stream.next_token()?.is_some()))?
+        }
+        Some(drafter) => {
+            let mut stream = speculative_generate_step(
+                model, drafter, prompt, caches, sampler, options, &mut go_on,
+            )?;
+            let seconds = took(&mut || Ok(stream.next_token()?.is_some()))?;
+            num_drafted = stream.acceptance().num_drafted;
+            seconds
+        }
+    };
+    Ok((seconds, num_drafted))
 }
 
 /// A model that answers a prompt with given tokens.

@@ -50,7 +50,7 @@ mod smollm3;
 mod stablelm;
 mod starcoder2;
 
-use std::cell::OnceCell;
+use std::cell::{OnceCell, RefCell};
 use std::fmt::Debug;
 use std::path::Path;
 use std::rc::Rc;
@@ -61,6 +61,7 @@ use serde_json::Value;
 
 use crate::cache::{CacheSpec, LayerCache};
 use crate::cuda::CudaKernels;
+use crate::generate::PassCosts;
 use crate::load_progress::OnPart;
 use crate::tensor_list::TensorList;
 use crate::weights::{LoadOptions, LoadedWeights, Weights};
@@ -382,13 +383,16 @@ struct LoadedNetwork {
     network: Box<dyn Architecture>,
     cache_spec: CacheSpec,
     typed_cache_spec: OnceCell<CacheSpec>,
+    /// What tokens that are proposed cost, as far as it was measured.
+    pass_costs: Rc<RefCell<PassCosts>>,
 }
 
 impl Model {
     fn new(network: impl Architecture + 'static) -> Self {
         let cache_spec = network.cache_spec();
         let network = Box::new(network);
-        Model(Rc::new(LoadedNetwork { network, cache_spec, typed_cache_spec: OnceCell::new() }))
+        let (typed_cache_spec, pass_costs) = (OnceCell::new(), Rc::default());
+        Model(Rc::new(LoadedNetwork { network, cache_spec, typed_cache_spec, pass_costs }))
     }
 
     /// Loads the model in `folder` and returns it with the number of bytes of its weights.
@@ -467,6 +471,11 @@ impl Model {
     /// Empty caches of the head. Fails without a head.
     pub fn make_mtp_cache(&self) -> Result<Vec<LayerCache>, LmError> {
         Ok(self.mtp_head()?.cache_spec().make())
+    }
+
+    /// What tokens that are proposed have cost so far.
+    pub(crate) fn pass_costs(&self) -> Rc<RefCell<PassCosts>> {
+        Rc::clone(&self.0.pass_costs)
     }
 
     /// Empty caches, one per layer.

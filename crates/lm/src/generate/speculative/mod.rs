@@ -25,6 +25,7 @@ mod reader;
 mod token_index;
 
 use std::collections::VecDeque;
+use std::rc::Rc;
 use std::time::Instant;
 
 use mlx_rs::transforms::async_eval;
@@ -42,6 +43,7 @@ use crate::cache::LayerCache;
 use crate::models::Model;
 use crate::sample::{DrawPosition, logprobs};
 use crate::{LmError, ffi};
+pub(crate) use pace::PassCosts;
 use pace::Source;
 use prompt_lookup::LookupDrafter;
 use proposer::{Drawn, Number, Proposer};
@@ -114,6 +116,7 @@ impl OwnDrafter {
     /// The proposer for a prompt.
     fn proposer<'t>(
         self,
+        model: &Model,
         head: Option<HeadReader>,
         tokens: impl IntoIterator<Item = &'t u32>,
     ) -> Proposer {
@@ -123,7 +126,7 @@ impl OwnDrafter {
             }
             OwnDrafter::MtpHead(number) => (Number::Always(number), false),
             OwnDrafter::PromptLookup(PromptLookup::WhereItPays) | OwnDrafter::WhereItPays => {
-                (Number::where_it_pays(), true)
+                (Number::where_it_pays(model.pass_costs()), true)
             }
         };
         Proposer {
@@ -282,12 +285,16 @@ pub fn speculative_generate_step<'a>(
             make_caches(caches, model, &options)?;
             let reader = read_with_draft(draft, &prompt, &all, on_progress)?;
             let lookup = Some(Box::new(LookupDrafter::new(all_tokens())));
-            Proposer { drawn: Some(Drawn::Model(reader)), lookup, number: Number::where_it_pays() }
+            Proposer {
+                drawn: Some(Drawn::Model(reader)),
+                lookup,
+                number: Number::where_it_pays(Rc::default()),
+            }
         }
         Drafter::Own(own) => {
             let head = own.head(model)?;
             make_caches(caches, model, &options)?;
-            own.proposer(head, all_tokens())
+            own.proposer(model, head, all_tokens())
         }
     };
     options.max_tokens = token_limit(options.max_tokens, num_cached(caches) + prompt.len(), model);
@@ -333,8 +340,9 @@ impl SpeculativeStream {
         history: History,
         options: GenerateOptions,
     ) -> Result<Self, LmError> {
+        let tokens_seen = input.cached_tokens.iter().chain(input.tokens);
+        let proposer = drafter.proposer(&model, head, tokens_seen);
         let main = Reader::new(model, caches, input.tokens.len() - 1);
-        let proposer = drafter.proposer(head, input.cached_tokens.iter().chain(input.tokens));
         let tokens = input.tokens.to_vec();
         SpeculativeStream::start(main, proposer, tokens, sampling, history, options)
     }

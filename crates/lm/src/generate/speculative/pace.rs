@@ -1,5 +1,7 @@
 //! Decides what proposes and how many tokens, from how often proposals are right and what they cost.
 
+use std::cell::RefCell;
+use std::rc::Rc;
 use std::time::Duration;
 
 /// How many tokens are looked up at once. A GPU compiles or plans for each number when it first comes,
@@ -14,6 +16,12 @@ const LEAST_GAIN: f64 = 1.05;
 const USUAL_COST: f64 = 0.1;
 /// The weight of a new measurement.
 const NEW: f64 = 0.2;
+/// Where a shorter number costs more than this for each token, a longer one is not tried before predictions
+/// are right nearly always: on a CPU a token may cost nearly what a pass does.
+const CHEAP: f64 = 0.35;
+const NEARLY_ALWAYS: f64 = 0.9;
+/// The first pass of a length counts if no token costs more than this in it; otherwise a GPU has compiled.
+const MOST_AT_FIRST: f64 = 1.2;
 /// A pass that takes longer than this many without proposals pays for nothing, or was disturbed.
 const MOST_PASSES: f64 = 20.0;
 /// The part of a length's measured time above the usual one that is forgotten with each pass.
@@ -46,16 +54,14 @@ pub(super) struct Choice {
 /// - Whether a prediction that is looked up is right is seen for every token, also where nothing was
 ///   proposed, so that it costs nothing to begin again. What a head or a draft model would have
 ///   predicted is not known where it drew nothing: it is asked again now and then.
-/// - What proposals cost is measured where there are some, for each source and length: on some devices
-///   two tokens cost nearly what sixteen do. It is forgotten slowly, because one disturbed measurement
-///   would end them for good.
+/// - Nothing is proposed before predictions have been right, because they can be watched for nothing.
+/// - What proposals cost is measured where there are some, see [`PassCosts`].
 #[derive(Debug, Clone)]
 pub(super) struct Pace {
     /// Seconds of a pass without proposals, and how many there were.
     plain_pass: Option<f64>,
     num_plain_passes: u32,
-    looked_up: Costs<{ LOOKED_UP.len() }>,
-    drawn: Costs<{ DRAWN.len() }>,
+    costs: Rc<RefCell<PassCosts>>,
     /// How often the next token was predicted, after a short and after a long match.
     short: Share,
     long: Share,
@@ -64,6 +70,22 @@ pub(super) struct Pace {
     /// Passes since tokens were drawn, and after how many of them one is drawn anyway.
     num_without: u32,
     pause: u32,
+}
+
+/// What proposals cost, for each source and length: on some devices two tokens cost nearly what sixteen do,
+/// on others each costs nearly what a pass does. A model keeps it from one answer to the next, so that it
+/// is found out once. It is forgotten slowly, because one disturbed measurement would end proposals for
+/// good.
+#[derive(Debug, Clone)]
+pub(crate) struct PassCosts {
+    looked_up: Costs<{ LOOKED_UP.len() }>,
+    drawn: Costs<{ DRAWN.len() }>,
+}
+
+impl Default for PassCosts {
+    fn default() -> Self {
+        PassCosts { looked_up: Costs::new(LOOKED_UP), drawn: Costs::new(DRAWN) }
+    }
 }
 
 /// A share of successes, of which the latest count most.
@@ -83,13 +105,13 @@ struct Costs<const N: usize> {
     steps: [usize; N],
     /// For each of them: how many passes without proposals take as long as one with so many.
     passes: [Option<f64>; N],
-    /// Whether there was a pass of that length. The first is not measured.
-    has_run: [bool; N],
+    /// Whether there was more than one pass of that length: the second replaces the first.
+    is_sure: [bool; N],
 }
 
 impl<const N: usize> Costs<N> {
     fn new(steps: [usize; N]) -> Self {
-        Costs { steps, passes: [None; N], has_run: [false; N] }
+        Costs { steps, passes: [None; N], is_sure: [false; N] }
     }
 
     /// The number with the largest gain, where each token is right with a probability of `right` if
@@ -97,7 +119,10 @@ impl<const N: usize> Costs<N> {
     fn best(&self, right: f64, num_before: usize) -> Option<(usize, f64)> {
         let mut longest = 0.0f64;
         let mut best = None;
-        for (num_tokens, measured) in self.steps.into_iter().zip(self.passes) {
+        for (index, (num_tokens, measured)) in self.steps.into_iter().zip(self.passes).enumerate() {
+            if measured.is_none() && !self.may_try(index, right) {
+                continue;
+            }
             // One that was not measured takes no less time than a shorter one.
             longest = measured.unwrap_or(usual(num_tokens).max(longest));
             let accepted: f64 =
@@ -110,13 +135,29 @@ impl<const N: usize> Costs<N> {
         best
     }
 
+    /// Whether a number that was not measured may be proposed: the lowest, and others after a lower one was
+    /// measured that was cheap or where predictions are right nearly always.
+    fn may_try(&self, index: usize, right: f64) -> bool {
+        let Some(lower) = index.checked_sub(1) else { return true };
+        let cheap = 1.0 + CHEAP * self.steps[lower] as f64;
+        self.passes[lower].is_some_and(|passes| passes <= cheap)
+            || (right >= NEARLY_ALWAYS && self.passes[..index].iter().any(Option::is_some))
+    }
+
     fn passed(&mut self, num_tokens: usize, took: f64, plain: Option<f64>) {
+        let Some(plain) = plain else { return };
         let step = self.steps.iter().position(|&step| step >= num_tokens).unwrap_or(N - 1);
-        if let (true, Some(plain)) = (std::mem::replace(&mut self.has_run[step], true), plain) {
-            let found = (took / plain).clamp(1.0, MOST_PASSES);
-            let before = self.passes[step].unwrap_or(found);
-            self.passes[step] = Some(before + NEW * (found - before));
+        let found = (took / plain).clamp(1.0, MOST_PASSES);
+        match self.passes[step] {
+            None if found > 1.0 + MOST_AT_FIRST * num_tokens as f64 && !self.is_sure[step] => {}
+            None => {
+                self.passes[step] = Some(found);
+                return;
+            }
+            Some(_) if !self.is_sure[step] => self.passes[step] = Some(found),
+            Some(before) => self.passes[step] = Some(before + NEW * (found - before)),
         }
+        self.is_sure[step] = true;
     }
 
     fn forget(&mut self) {
@@ -133,10 +174,9 @@ impl Default for Pace {
         Pace {
             plain_pass: None,
             num_plain_passes: 0,
-            looked_up: Costs::new(LOOKED_UP),
-            drawn: Costs::new(DRAWN),
-            short: Share(0.3),
-            long: Share(0.6),
+            costs: Rc::default(),
+            short: Share(0.1),
+            long: Share(0.4),
             right: Share(0.5),
             num_without: 0,
             pause: PAUSES[0],
@@ -145,6 +185,11 @@ impl Default for Pace {
 }
 
 impl Pace {
+    /// With what is known of a model's costs.
+    pub(super) fn new(costs: Rc<RefCell<PassCosts>>) -> Self {
+        Pace { costs, ..Pace::default() }
+    }
+
     /// What to propose. `length` is that of the match, if there is one, of which `num_before` predicted
     /// tokens have to be right before the first proposed one counts; `draws` says whether a head or a
     /// draft model could propose.
@@ -157,14 +202,15 @@ impl Pace {
         if self.num_plain_passes < PLAIN_PASSES {
             return None;
         }
+        let costs = self.costs.borrow();
         let choice = |source, (num_tokens, gain)| Choice { source, num_tokens, gain };
         let looked_up = length.and_then(|length| {
             let Share(right) = self.share(length);
-            let best = self.looked_up.best(right, num_before)?;
+            let best = costs.looked_up.best(right, num_before)?;
             Some(choice(Source::LookedUp, best))
         });
         let drawn = draws.then(|| {
-            let best = self.drawn.best(self.right.0, 0);
+            let best = costs.drawn.best(self.right.0, 0);
             let is_due = self.num_without >= self.pause;
             let best = best.or_else(|| is_due.then_some((DRAWN[0], LEAST_GAIN)));
             best.map(|best| choice(Source::Drawn, best))
@@ -187,7 +233,7 @@ impl Pace {
         if num_right < num_tokens {
             self.right.add(false);
         }
-        let pays = self.drawn.best(self.right.0, 0).is_some();
+        let pays = self.costs.borrow().drawn.best(self.right.0, 0).is_some();
         self.pause = match pays {
             true => PAUSES[0],
             false if self.num_without > 0 => (2 * self.pause).min(PAUSES[1]),
@@ -199,6 +245,7 @@ impl Pace {
     /// A pass with so many proposed tokens took so long.
     pub(super) fn passed(&mut self, source: Source, num_tokens: usize, took: Duration) {
         let took = took.as_secs_f64();
+        let costs = &mut *self.costs.borrow_mut();
         match (num_tokens, source) {
             (0, _) => {
                 self.num_plain_passes += 1;
@@ -206,12 +253,12 @@ impl Pace {
                     let plain = self.plain_pass.unwrap_or(took);
                     // Disturbed passes would make proposals look cheap.
                     self.plain_pass = Some(plain + NEW * (took.min(2.0 * plain) - plain));
-                    self.looked_up.forget();
-                    self.drawn.forget();
+                    costs.looked_up.forget();
+                    costs.drawn.forget();
                 }
             }
-            (_, Source::LookedUp) => self.looked_up.passed(num_tokens, took, self.plain_pass),
-            (_, Source::Drawn) => return self.drawn.passed(num_tokens, took, self.plain_pass),
+            (_, Source::LookedUp) => costs.looked_up.passed(num_tokens, took, self.plain_pass),
+            (_, Source::Drawn) => return costs.drawn.passed(num_tokens, took, self.plain_pass),
         }
         self.num_without = self.num_without.saturating_add(1);
     }
@@ -339,10 +386,41 @@ mod tests {
         assert!(number(&pace, Source::Drawn, 0) > 0, "{pace:?}");
     }
 
-    fn measured() -> Pace {
+    /// After passes without proposals, and some with, of which the first of each number count less.
+    fn measured_with(numbers: &[usize]) -> Pace {
         let mut pace = Pace::default();
         (0..PLAIN_PASSES).for_each(|_| pace.passed(Source::LookedUp, 0, PLAIN));
+        for &number in numbers.iter().chain(numbers) {
+            pace.passed(Source::LookedUp, number, PLAIN.mul_f64(1.0 + 0.05 * number as f64));
+        }
         pace
+    }
+
+    fn measured() -> Pace {
+        measured_with(&LOOKED_UP)
+    }
+
+    #[test]
+    fn where_each_token_costs_a_pass_few_are_tried_and_the_model_remembers() {
+        let costs = Rc::default();
+        let of_answer = |share: f64| {
+            let mut pace = Pace::new(Rc::clone(&costs));
+            let mut due = 0.0;
+            let mut num_proposed = 0;
+            for _ in 0..200 {
+                let num_tokens = number(&pace, Source::LookedUp, 0);
+                let took = PLAIN.mul_f64(1.0 + 0.8 * num_tokens as f64);
+                pace.passed(Source::LookedUp, num_tokens, took);
+                due += share;
+                pace.predicted(8, due >= 1.0);
+                due -= due.floor();
+                num_proposed += num_tokens;
+            }
+            num_proposed
+        };
+        assert!((1..=3).contains(&of_answer(0.6)));
+        assert!(of_answer(0.6) <= 1);
+        assert!(of_answer(0.0) == 0);
     }
 
     #[test]
@@ -358,7 +436,7 @@ mod tests {
 
     #[test]
     fn a_pass_that_was_disturbed_does_not_end_proposals() {
-        let mut pace = measured();
+        let mut pace = measured_with(&LOOKED_UP[..3]);
         (0..20).for_each(|_| pace.predicted(8, true));
         // The first of its length, for which a GPU compiles.
         pace.passed(Source::LookedUp, 15, PLAIN * 100);

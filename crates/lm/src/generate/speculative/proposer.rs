@@ -1,9 +1,11 @@
 //! Who proposes tokens, and how many.
 
+use std::cell::RefCell;
+use std::rc::Rc;
 use std::time::Duration;
 
 use super::head::HeadReader;
-use super::pace::{Choice, Pace, Source};
+use super::pace::{Choice, Pace, PassCosts, Source};
 use super::prompt_lookup::LookupDrafter;
 use super::reader::Reader;
 
@@ -34,8 +36,9 @@ pub(super) enum Number {
 }
 
 impl Number {
-    pub(super) fn where_it_pays() -> Self {
-        Number::WhereItPays(Box::default())
+    /// With what is known of the model's costs.
+    pub(super) fn where_it_pays(costs: Rc<RefCell<PassCosts>>) -> Self {
+        Number::WhereItPays(Box::new(Pace::new(costs)))
     }
 }
 
