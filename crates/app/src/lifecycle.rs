@@ -284,6 +284,7 @@ async fn start_engine(
         memory_limit_bytes: memory_limit_bytes.or_else(|| Some(default_memory_limit_bytes())),
         ..EngineOptions::default()
     });
+    engine.set_wired_memory(settings.current().wires_memory);
     Started { engine, cache_events, cache_problem, settings }
 }
 

@@ -417,6 +417,12 @@ impl Engine {
         let _ = self.shared.lock().jobs.send(Job::SetCacheBudgets { disk_bytes, memory_bytes });
     }
 
+    /// Keeps models wired on a Mac, or no longer does, once nothing is computed. Without effect
+    /// elsewhere.
+    pub fn set_wired_memory(&self, is_wanted: bool) {
+        let _ = self.shared.lock().jobs.send(Job::SetWiredMemory(is_wanted));
+    }
+
     /// Frees memory that the system is short of. What answers need stays.
     pub fn relieve_memory(&self, pressure: MemoryPressure) {
         let _ = self.shared.lock().jobs.send(Job::RelieveMemory(pressure));

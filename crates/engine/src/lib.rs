@@ -65,6 +65,7 @@ mod task;
 mod thread;
 mod unbatched;
 mod verify_import;
+mod wired_memory;
 mod worker;
 
 pub use async_lm::{AsyncLm, AsyncLmOptions, CacheWalk, LmCounts, SampleRequest};

@@ -185,6 +185,9 @@ impl EngineLoop {
         self.scheduler.turn(&mut self.worker);
         self.save();
         self.unload_idle();
+        if self.scheduler.is_empty() && self.loading.is_none() {
+            self.worker.wired.settle();
+        }
     }
 
     /// Cuts one chunk. When the last is cut, those who wait for that wait for the writer.
@@ -398,6 +401,7 @@ fn answer(worker: &mut Worker, job: Job) {
                 Ok(prompt_tokens(&loaded.model, &prompt, &template_variables)?.tokens)
             });
         }
+        Job::SetWiredMemory(is_wanted) => worker.wired.want(is_wanted),
         Job::SetCacheBudgets { disk_bytes, memory_bytes } => {
             attempt(worker, "changing the prompt cache's budgets", |worker| {
                 worker.cache.set_budgets(disk_bytes, memory_bytes);

@@ -11,6 +11,7 @@ use crate::classify::PrefixPool;
 use crate::model_pool::{Loaded, ModelPool, PooledModel};
 use crate::prompt_cache::PromptCache;
 use crate::status::{LoadedModelStatus, WorkDone};
+use crate::wired_memory::WiredMemory;
 use crate::{EngineError, EngineState, EngineStatus, MemoryPressure};
 
 /// The state of the engine's thread.
@@ -32,6 +33,7 @@ pub(crate) struct Worker {
     pub(crate) work: WorkDone,
     /// What models and sequences may take together.
     pub(crate) memory_limit_bytes: Option<u64>,
+    pub(crate) wired: WiredMemory,
 }
 
 /// What is freed when the system is short of memory, from what costs least to what costs most.
@@ -84,6 +86,7 @@ impl Worker {
             num_waiting: 0,
             work: WorkDone::default(),
             memory_limit_bytes,
+            wired: WiredMemory::of_system(),
         }
     }
 

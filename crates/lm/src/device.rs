@@ -29,6 +29,11 @@ impl ComputeDevice {
         }
     }
 
+    /// Whether the system can keep memory for the device that is never moved away: a Mac's GPU.
+    pub fn wires_memory() -> bool {
+        cfg!(target_os = "macos") && ComputeDevice::current() == ComputeDevice::Gpu
+    }
+
     /// The type that floating-point weights are converted to; `None` keeps the checkpoint's type.
     ///
     /// MLX's CPU backend computes half-precision and quantized products in scalar code, many times

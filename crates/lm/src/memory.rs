@@ -3,6 +3,9 @@
 
 use std::sync::OnceLock;
 
+use crate::device::ComputeDevice;
+use crate::ffi;
+
 /// Bytes of all living arrays.
 pub fn active_bytes() -> u64 {
     mlx_rs::memory::active_memory().map_or(0, |bytes| bytes as u64)
@@ -37,6 +40,21 @@ pub fn default_limit_bytes() -> u64 {
     *LIMIT.get_or_init(|| {
         mlx_rs::memory::memory_limit().map_or(u64::MAX, |bytes| bytes as u64 / 4 * 3)
     })
+}
+
+/// The most bytes that the system recommends to keep wired for the GPU; `None` everywhere but on a Mac,
+/// where MLX wires nothing.
+pub fn recommended_wired_bytes() -> Option<u64> {
+    // MLX's own limit is one and a half times of it, and the default above three quarters of that.
+    ComputeDevice::wires_memory().then(|| default_limit_bytes() / 9 * 8)
+}
+
+/// Keeps up to `limit_bytes` of MLX's memory wired, after whatever was launched has ended; 0 wires
+/// nothing. Only on a Mac with macOS 15 or later; elsewhere MLX does nothing.
+pub fn set_wired_limit(limit_bytes: u64) {
+    let _ = ffi::synchronize();
+    let limit_bytes = usize::try_from(limit_bytes).unwrap_or(usize::MAX);
+    let _ = mlx_rs::memory::set_wired_limit(limit_bytes);
 }
 
 /// Lets MLX free what it keeps for reuse, and wait for running work, before it takes more than

@@ -1434,6 +1434,10 @@ speed: Speed,
  */
 draft_model: string,
 /**
+ * Whether a Mac keeps loaded models in memory that it never moves away.
+ */
+wires_memory: boolean,
+/**
  * The limit for saved context on disk.
  */
 cache_budget_bytes: number,

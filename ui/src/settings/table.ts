@@ -119,6 +119,7 @@ export const table: readonly SettingRow[] = [
   {"key":"keep_tokens","kind":{"type":"optional_count","min":256,"max":1048576},"text_key":"settings.rows.keep_tokens","section":"models","scopes":["model"],"rereads":true},
   {"key":"speed","kind":{"type":"choice","values":["automatic","plain"]},"text_key":"settings.rows.speed","section":"models","scopes":["model"],"rereads":false},
   {"key":"draft_model","kind":{"type":"text","max_chars":1024},"text_key":"settings.rows.draft_model","section":"models","scopes":["model"],"rereads":false},
+  {"key":"wires_memory","kind":{"type":"switch"},"text_key":"settings.rows.wires_memory","section":"models","scopes":["app"],"rereads":false},
   {"key":"cache_budget_bytes","kind":{"type":"bytes","max":9007199254740991},"text_key":"settings.rows.cache_budget_bytes","section":"storage","scopes":["app"],"rereads":false},
   {"key":"cache_ram_budget_bytes","kind":{"type":"bytes","max":9007199254740991},"text_key":"settings.rows.cache_ram_budget_bytes","section":"storage","scopes":["app"],"rereads":false},
   {"key":"hub_endpoint","kind":{"type":"text","max_chars":1024},"text_key":"settings.rows.hub_endpoint","section":"hub","scopes":["app"],"rereads":false},

@@ -449,6 +449,7 @@ export const settings: Settings = {
   system_prompt: '',
   context_length: null,
   kv_bits: 'plain',
+  wires_memory: false,
   keep_tokens: null,
   alias: '',
   is_pinned: false,

@@ -198,6 +198,12 @@ settings! {
         section: Models, scopes: MODEL, rereads: false,
     }
 
+    /// Whether a Mac keeps loaded models in memory that it never moves away.
+    wires_memory: bool = false => {
+        kind: Switch,
+        section: Models, scopes: APP, rereads: false,
+    }
+
     /// The limit for saved context on disk.
     #[ts(type = "number")]
     cache_budget_bytes: u64 = quarter_of_disk(machine.disk_bytes) => {

@@ -103,6 +103,8 @@ pub(crate) enum Job {
         disk_bytes: u64,
         memory_bytes: u64,
     },
+    /// Whether models are kept wired, from the next moment on at which nothing is computed.
+    SetWiredMemory(bool),
     RelieveMemory(MemoryPressure),
     FlushCache {
         reply: oneshot::Sender<Result<(), EngineError>>,
@@ -153,6 +155,7 @@ impl Job {
             | Job::LookAhead { .. }
             | Job::Submit { .. }
             | Job::SetCacheBudgets { .. }
+            | Job::SetWiredMemory(_)
             | Job::RelieveMemory(_)
             | Job::FlushCache { .. }
             | Job::Shutdown => JobNeeds::Nothing,

@@ -97,6 +97,9 @@ impl EngineLoop {
         let loaded = worker.models.get(None)?;
         // A draft model is loaded for each time that its model is.
         worker.set_draft(&loaded, None);
+        if let Some(warning) = worker.wired.warning(loaded.model.weight_bytes) {
+            tracing::warn!(model = %name, "{warning}");
+        }
         worker.publish(EngineState::Ready { model: name });
         Ok(info(&loaded))
     }

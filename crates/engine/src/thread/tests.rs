@@ -12,6 +12,7 @@ use crate::PromptInput;
 use crate::prompt_cache::CacheOptions;
 use crate::request::{GenerateEvent, GenerateRequest};
 use crate::scripted_model::write_scripted;
+use crate::wired_memory::WiredMemory;
 
 #[test]
 fn a_model_is_not_loaded_to_its_end_by_an_engine_that_shuts_down() {
@@ -305,4 +306,29 @@ fn a_load_reports_how_much_has_been_read() {
         let expected = EngineState::Loading { model: "m".to_owned(), progress };
         assert_eq!(engine.borrow().worker.status().state, expected);
     }
+}
+
+#[test]
+fn wired_memory_changes_only_while_nothing_is_computed() {
+    let tested = TestLoop::new(StoredCache::none());
+    let calls = Rc::new(RefCell::new(Vec::new()));
+    let record = Rc::clone(&calls);
+    tested.engine.borrow_mut().worker.wired =
+        WiredMemory::new(Some(1 << 30), move |bytes| record.borrow_mut().push(bytes));
+    tested.load("writer", WRITER);
+    let mut running = tested.begin(8, 100_000);
+    tested.first_token(&mut running);
+    tested.jobs.send(Job::SetWiredMemory(true)).unwrap();
+    for _ in 0..20 {
+        tested.turn();
+    }
+    assert!(calls.borrow().is_empty(), "an answer is being written");
+    // It ends, and the limit changes in the next turn.
+    running.stop.send_replace(true);
+    while !tested.engine.borrow().scheduler.is_empty() {
+        tested.turn();
+    }
+    tested.jobs.send(Job::SetPinned(Vec::new())).unwrap();
+    tested.turn();
+    assert_eq!(*calls.borrow(), [1 << 30]);
 }

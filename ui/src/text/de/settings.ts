@@ -92,6 +92,10 @@ const rows: Catalogue['settings']['rows'] = {
     choices: { automatic: 'Automatisch', plain: 'Einfach' },
   },
   draft_model: { label: 'Entwurfsmodell', note: 'Ein kleineres Modell derselben Familie, das vorausrät.' },
+  wires_memory: {
+    label: 'Modelle fest im Speicher halten',
+    note: 'Auf einem Mac ab macOS 15: Große Modelle antworten schneller, andere Apps haben weniger Speicher. Ändert sich, während nichts gerechnet wird.',
+  },
   cache_budget_bytes: {
     label: 'Grenze auf der Festplatte',
     unit: 'GB',

@@ -84,6 +84,10 @@ export const settingRows: Record<keyof Settings, SettingText> = {
     choices: { automatic: 'Automatic', plain: 'Plain' },
   },
   draft_model: { label: 'Draft model', note: 'A smaller model of the same family that guesses ahead.' },
+  wires_memory: {
+    label: 'Keep models wired',
+    note: 'On a Mac with macOS 15 or later: large models answer faster, and other apps have less memory. Changes while nothing is computed.',
+  },
   cache_budget_bytes: {
     label: 'Disk limit',
     unit: 'GB',
