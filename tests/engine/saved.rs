@@ -85,6 +85,10 @@ fn cases() -> Vec<Case> {
         // States alone, and beside keys and values of the same layer.
         case("mamba2/dense", false),
         case("falcon_h1/dense", false),
+        case("lfm2/dense", false),
+        case("granitemoehybrid/dense", false),
+        case("jamba/dense", false),
+        case("nemotron_h/dense", false),
         case("deepseek_v3/dense", true),
         case("gemma4_text/dense", false),
         quantized(0),

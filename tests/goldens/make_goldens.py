@@ -1051,7 +1051,8 @@ def lfm2():
         rope_parameters=dict(rope_theta=500000.0, rope_type="default"), torch_dtype="bfloat16",
     )  # fmt: skip
     quant4 = Case(dense | dict(quantization=quantization(4), torch_dtype="bfloat16"), num_tokens=4)
-    named = {"dense": Case(dense, num_tokens=4), "quant4": quant4, "published": Case(published, turned_convolutions, num_tokens=4)}
+    chatty = Case(dense | dict(vocab_size=128), num_tokens=4)  # chats in tests of the engine
+    named = {"dense": chatty, "quant4": quant4, "published": Case(published, turned_convolutions, num_tokens=4)}
     return Family("lfm2", short_conv, named)
 
 
@@ -1141,7 +1142,7 @@ def granitemoehybrid():
         torch_dtype="bfloat16",
     )  # fmt: skip
     named = {
-        "dense": Case(dense),
+        "dense": Case(dense | dict(vocab_size=128)),
         "quant4": Case(quant4),
         "published": Case(published, granite4_as_published),
         "without-experts": Case(without_experts),
@@ -1164,7 +1165,7 @@ def jamba():
     def as_published(tensors):
         return {"lm_head.weight": Tensor((8, 64), 0, 0)} | turned_convolutions(unstacked(tensors))
 
-    named = {"dense": Case(dense), "quant4": Case(quant4), "published": Case(published, as_published)}
+    named = {"dense": Case(dense | dict(vocab_size=128)), "quant4": Case(quant4), "published": Case(published, as_published)}
     return Family("jamba", state_space, {name: replace(case, num_tokens=4) for name, case in named.items()})
 
 
@@ -1189,7 +1190,7 @@ def nemotron_h():
         n_group=2, time_step_limit=[0.0, float("inf")], torch_dtype="bfloat16",
     )  # fmt: skip
     quant4 = dense | dict(quantization=quantization(4), torch_dtype="bfloat16")
-    named = {"dense": Case(dense), "quant4": Case(quant4), "published": Case(published, nemotron_as_published)}
+    named = {"dense": Case(dense | dict(vocab_size=128)), "quant4": Case(quant4), "published": Case(published, nemotron_as_published)}
     return Family("nemotron_h", state_space, {name: replace(case, num_tokens=4) for name, case in named.items()})
 
 

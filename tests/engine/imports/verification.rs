@@ -172,7 +172,15 @@ async fn verification_detects_altered_windows_and_states() {
     // Longer than the window, and shorter.
     check_verification("gemma3_text/long-prompt", 40, plain()).await;
     check_verification("gemma3_text/long-prompt", 5, plain()).await;
-    for case in ["qwen3_next/dense", "mamba2/dense", "falcon_h1/dense"] {
+    for case in [
+        "qwen3_next/dense",
+        "mamba2/dense",
+        "falcon_h1/dense",
+        "lfm2/dense",
+        "granitemoehybrid/dense",
+        "jamba/dense",
+        "nemotron_h/dense",
+    ] {
         check_verification(case, 40, plain()).await;
     }
 }
