@@ -41,6 +41,7 @@
 //! ```
 
 mod base64;
+mod bfloat16;
 pub mod cache_file;
 mod charsmap;
 mod excerpt;
@@ -52,6 +53,7 @@ pub mod safetensors;
 #[cfg(any(test, feature = "test-files"))]
 pub mod test_files;
 
+pub use bfloat16::bfloat16;
 pub use charsmap::check_normalizer;
 pub use excerpt::readable;
 pub use file::{FileError, MAX_CONFIG_BYTES, read_file};

@@ -178,6 +178,27 @@ pub fn check_full_attention(layer_types: Option<&[String]>) -> Result<(), LmErro
     })
 }
 
+/// Fails unless `kinds`, the key `name` of config.json, names one of the `known` types for each of so
+/// many layers.
+pub fn check_layer_types(
+    name: &'static str,
+    kinds: &[String],
+    num_layers: usize,
+    known: &[&str],
+) -> Result<(), LmError> {
+    let refused = |value, allowed| Err(LmError::Config { name, value, allowed });
+    if kinds.len() != num_layers {
+        let allowed = format!("it must name the type of each of the {num_layers} layers");
+        return refused(format!("a list of {}", kinds.len()), allowed);
+    }
+    match kinds.iter().find(|kind| !known.contains(&kind.as_str())) {
+        Some(other) => {
+            refused(other.clone(), format!("for this architecture it is {}", known.join(" or ")))
+        }
+        None => Ok(()),
+    }
+}
+
 /// A RoPE entry that an architecture needs: `value`, or the entry of that name in `rope_parameters`,
 /// where newer configs put all of them. Fails if both are missing, and unless the number is above 0.
 pub fn check_rope_entry(

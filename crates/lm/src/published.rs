@@ -12,12 +12,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
+use cairn_formats::bfloat16;
 use cairn_formats::safetensors::{Dtype, SafetensorsFile, TensorEntry};
 use mlx_rs::{Array, Dtype as MlxDtype};
 use serde_json::Value;
 
 use crate::config::{PublishedMethod, QuantizationConfig};
-use crate::nn::bfloat16;
 use crate::weights::mlx_dtype;
 use crate::{LmError, ffi, text_part};
 
@@ -63,7 +63,7 @@ enum Conversion {
     /// `[inputs / 8, outputs]`, and maybe the group of each input, which must be its neighbours'.
     GptqWords { group_size: usize },
     /// Rows and columns exchanged.
-    Turned,
+    Transposed,
     /// A scale for each group of one, which is repeated so many times.
     Scales { repeats: usize },
     /// Biases for these scales, where all numbers are less so much.
@@ -168,7 +168,7 @@ impl Plan {
 
     fn awq(&mut self, path: &str, group_size: usize) -> Result<(), LmError> {
         let words = self.take(path, "qweight", None)?;
-        let [inputs, packed] = two(&words)?;
+        let [inputs, packed] = matrix_shape(&words)?;
         let outputs = packed * PER_WORD;
         self.of_groups(path, [outputs, inputs], group_size, true, 0)?;
         let shape = vec![outputs, inputs / PER_WORD];
@@ -178,7 +178,7 @@ impl Plan {
 
     fn gptq(&mut self, path: &str, group_size: usize, offset: u8) -> Result<(), LmError> {
         let words = self.take(path, "qweight", None)?;
-        let [packed, outputs] = two(&words)?;
+        let [packed, outputs] = matrix_shape(&words)?;
         let inputs = packed * PER_WORD;
         self.of_groups(path, [outputs, inputs], group_size, false, offset)?;
         let mut sources = vec![words];
@@ -210,7 +210,7 @@ impl Plan {
         let (dtype, shape) = (scales.tensor.dtype, vec![outputs, groups]);
         let sources = vec![scales.clone(), zeros];
         let biases = Conversion::ZeroBiases { is_awq, offset };
-        self.add(path, "scales", dtype, shape.clone(), vec![scales], Conversion::Turned);
+        self.add(path, "scales", dtype, shape.clone(), vec![scales], Conversion::Transposed);
         self.add(path, "biases", dtype, shape, sources, biases);
         Ok(())
     }
@@ -223,7 +223,7 @@ impl Plan {
             }
         }
         let words = self.take(path, "weight_packed", None)?;
-        let [outputs, columns] = two(&words)?;
+        let [outputs, columns] = matrix_shape(&words)?;
         let inputs = columns * 32 / bits;
         if !inputs.is_multiple_of(group_size) {
             let allowed = format!("its inputs must be a multiple of the group size, {group_size}");
@@ -233,7 +233,7 @@ impl Plan {
         let scales = self.take(path, "weight_scale", None)?;
         check_float(&scales)?;
         // One scale for each row counts for all of its groups.
-        let repeats = match two(&scales)? {
+        let repeats = match matrix_shape(&scales)? {
             [rows, found] if rows == outputs && found == groups => 1,
             [rows, 1] if rows == outputs => groups,
             _ => return Err(wrong_shape(&scales, vec![outputs, groups])),
@@ -255,7 +255,7 @@ impl Plan {
             return Ok(());
         }
         let weight = self.take(path, "weight", None)?;
-        let [rows, columns] = two(&weight)?;
+        let [rows, columns] = matrix_shape(&weight)?;
         let names = ["weight_scale_inv", "weight_scale"];
         let held =
             names.into_iter().find(|name| self.stored.contains_key(&format!("{path}.{name}")));
@@ -319,7 +319,7 @@ impl Plan {
 }
 
 /// The rows and columns of a matrix.
-fn two(stored: &Stored) -> Result<[usize; 2], LmError> {
+fn matrix_shape(stored: &Stored) -> Result<[usize; 2], LmError> {
     let TensorEntry { name, dtype, shape, .. } = &stored.tensor;
     let is_known = !matches!(dtype, Dtype::U8 | Dtype::I8 | Dtype::Bool | Dtype::I64 | Dtype::U64);
     match shape.as_slice() {
@@ -370,7 +370,7 @@ impl Converted {
                 }
                 turned(&bytes(first)?, 4, rows)
             }
-            Conversion::Turned => turned(&bytes(first)?, ffi::item_size(dtype), rows),
+            Conversion::Transposed => turned(&bytes(first)?, ffi::item_size(dtype), rows),
             Conversion::Scales { repeats } => {
                 let size = ffi::item_size(dtype);
                 bytes(first)?.chunks(size).flat_map(|scale| scale.repeat(repeats)).collect()

@@ -37,18 +37,18 @@ pub struct LoadedWeights {
 
 /// Where a tensor comes from.
 #[derive(Debug)]
-enum Place {
-    /// It is stored in the file with this index.
-    File(usize),
-    /// It is made of others.
-    Made(Box<Converted>),
+enum TensorSource {
+    /// In the file with this index.
+    Stored(usize),
+    /// Made of others.
+    Converted(Box<Converted>),
 }
 
-impl Place {
+impl TensorSource {
     fn entry<'a>(&'a self, name: &str, files: &'a [SafetensorsFile]) -> Option<&'a TensorEntry> {
         match self {
-            Place::File(index) => files[*index].tensor(name),
-            Place::Made(converted) => Some(&converted.tensor),
+            TensorSource::Stored(index) => files[*index].tensor(name),
+            TensorSource::Converted(converted) => Some(&converted.tensor),
         }
     }
 }
@@ -60,7 +60,7 @@ pub struct Weights {
     /// The model's own files, and behind them those that were added.
     files: Vec<SafetensorsFile>,
     num_own_files: usize,
-    remaining: BTreeMap<String, Place>,
+    remaining: BTreeMap<String, TensorSource>,
     quantization: QuantizationConfig,
     compute_dtype: Option<Dtype>,
     keep_quantized: bool,
@@ -85,9 +85,10 @@ impl Weights {
         let tensors = ModelTensors::open(folder, config)?;
         let total_bytes = tensors.entries().map(|entry| entry.bytes.end - entry.bytes.start).sum();
         let (files, stored, converted) = tensors.into_parts();
-        let stored = stored.into_iter().map(|(name, index)| (name, Place::File(index)));
+        let stored = stored.into_iter().map(|(name, index)| (name, TensorSource::Stored(index)));
         let made = converted.into_iter();
-        let made = made.map(|made| (made.tensor.name.clone(), Place::Made(Box::new(made))));
+        let made =
+            made.map(|made| (made.tensor.name.clone(), TensorSource::Converted(Box::new(made))));
         let remaining = stored.chain(made).collect();
         let device = ComputeDevice::current();
         Ok(Weights {
@@ -117,7 +118,7 @@ impl Weights {
         let index = self.files.len();
         for tensor in file.tensors() {
             self.progress.total_bytes += tensor.bytes.end - tensor.bytes.start;
-            self.remaining.insert(tensor.name.clone(), Place::File(index));
+            self.remaining.insert(tensor.name.clone(), TensorSource::Stored(index));
         }
         self.files.push(file);
     }
@@ -130,7 +131,7 @@ impl Weights {
     /// The mean of a small tensor of floating-point numbers, which is not taken; `None` where there is
     /// none as it is stored.
     pub fn mean(&self, name: &str) -> Result<Option<f32>, LmError> {
-        let Some(Place::File(index)) = self.remaining.get(name) else { return Ok(None) };
+        let Some(TensorSource::Stored(index)) = self.remaining.get(name) else { return Ok(None) };
         let file = &self.files[*index];
         let Some(tensor) = file.tensor(name).filter(|tensor| is_float(mlx_dtype(tensor.dtype)))
         else {
@@ -156,7 +157,7 @@ impl Weights {
     /// Drops tensors that the architecture knows but does not need.
     pub fn ignore(&mut self, is_known: impl Fn(&str) -> bool) {
         let ignored = self.remaining.extract_if(.., |name, _| is_known(name));
-        let bytes = |(name, place): (String, Place)| {
+        let bytes = |(name, place): (String, TensorSource)| {
             let entry = place.entry(&name, &self.files);
             entry.map_or(0, |entry| entry.bytes.end - entry.bytes.start)
         };
@@ -239,15 +240,15 @@ impl Weights {
         let stored = mlx_dtype(tensor.dtype);
         let dtype = float_dtype.filter(|_| is_float(stored)).unwrap_or(stored);
         let array = match place {
-            Place::File(index)
+            TensorSource::Stored(index)
                 if tensor.bytes.end - tensor.bytes.start > self.part_bytes as u64 =>
             {
                 return self.read_in_parts(index, &tensor, shape, dtype);
             }
-            Place::File(index) => {
+            TensorSource::Stored(index) => {
                 ffi::array_from_bytes(&self.files[index].read_tensor(name)?, shape, stored)?
             }
-            Place::Made(converted) => converted.read(&self.files)?,
+            TensorSource::Converted(converted) => converted.read(&self.files)?,
         };
         self.progress.bytes_read += array.nbytes() as u64;
         if dtype == stored {

@@ -11,8 +11,9 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::blocks::{Block, MAX_WEIGHTS, f16_to_f32, grouping};
+use super::blocks::{Block, MAX_WEIGHTS, grouping, numbers};
 use super::tensors::GgmlType;
+use crate::bfloat16::bfloat16;
 
 /// Weights that share a scale in the affine form.
 pub const GROUP_SIZE: usize = 32;
@@ -199,11 +200,9 @@ pub fn round_to_bfloat16(
     let mut bytes = Vec::new();
     for_each_weight_group(ggml_type, blocks, |weights| {
         for weight in weights {
-            let bits = weight.to_bits();
-            // To the nearest, of two the even one.
-            let upper = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
-            rounding.add(*weight, f32::from_bits(upper << 16));
-            bytes.extend((upper as u16).to_le_bytes());
+            let nearest = bfloat16(*weight);
+            rounding.add(*weight, nearest);
+            bytes.extend(((nearest.to_bits() >> 16) as u16).to_le_bytes());
         }
     })?;
     Ok(bytes)
@@ -278,23 +277,8 @@ pub fn all_finite(ggml_type: GgmlType, bytes: &[u8]) -> bool {
 
 /// Numbers that are not quantized, each less one, as f32.
 pub fn less_one(ggml_type: GgmlType, bytes: &[u8]) -> Vec<u8> {
-    let less_one = |number: f32| (number - 1.0).to_le_bytes();
-    match ggml_type {
-        GgmlType::F16 => bytes
-            .chunks_exact(2)
-            .flat_map(|half| less_one(f16_to_f32([half[0], half[1]])))
-            .collect(),
-        GgmlType::Bf16 => bytes
-            .chunks_exact(2)
-            .flat_map(|half| less_one(f32::from_le_bytes([0, 0, half[0], half[1]])))
-            .collect(),
-        _ => bytes
-            .chunks_exact(4)
-            .flat_map(|number| {
-                less_one(f32::from_le_bytes([number[0], number[1], number[2], number[3]]))
-            })
-            .collect(),
-    }
+    let numbers = numbers(ggml_type, bytes).into_iter();
+    numbers.flat_map(|number| (number - 1.0).to_le_bytes()).collect()
 }
 
 /// Puts the rows of whole heads back into the order of the original checkpoint.
@@ -319,6 +303,7 @@ pub fn unpermute_heads(rows: &[u8], row_bytes: usize, head_dim: usize) -> Vec<u8
 #[allow(clippy::unwrap_used)] // in a test a panic is the report
 pub mod tests {
     use super::*;
+    use crate::gguf::blocks::f16_to_f32;
 
     fn f16s() -> impl Iterator<Item = [u8; 2]> {
         (0..=u16::MAX).map(u16::to_le_bytes).filter(|bytes| f16_to_f32(*bytes).is_finite())

@@ -221,16 +221,7 @@ pub(crate) fn weights(ggml_type: GgmlType, bytes: &[u8]) -> Vec<f32> {
     let (Some((num_weights, block_bytes)), Some(Grouping { group_size, .. })) =
         (ggml_type.block(), grouping(ggml_type))
     else {
-        return match ggml_type {
-            GgmlType::F16 => bytes.chunks(2).map(|half| f16_to_f32([half[0], half[1]])).collect(),
-            GgmlType::Bf16 => {
-                bytes.chunks(2).map(|half| f32::from_le_bytes([0, 0, half[0], half[1]])).collect()
-            }
-            _ => bytes
-                .chunks(4)
-                .map(|number| f32::from_le_bytes([number[0], number[1], number[2], number[3]]))
-                .collect(),
-        };
+        return numbers(ggml_type, bytes);
     };
     let mut block = Block::default();
     let mut weights = Vec::new();
@@ -239,6 +230,19 @@ pub(crate) fn weights(ggml_type: GgmlType, bytes: &[u8]) -> Vec<f32> {
         weights.extend((0..num_weights).map(|index| block.weight(index, group_size)));
     }
     weights
+}
+
+/// Numbers that are not quantized: f16, bfloat16 or f32.
+pub fn numbers(ggml_type: GgmlType, bytes: &[u8]) -> Vec<f32> {
+    let halves = bytes.chunks_exact(2);
+    match ggml_type {
+        GgmlType::F16 => halves.map(|half| f16_to_f32([half[0], half[1]])).collect(),
+        GgmlType::Bf16 => halves.map(|half| f32::from_le_bytes([0, 0, half[0], half[1]])).collect(),
+        _ => bytes
+            .chunks_exact(4)
+            .map(|number| f32::from_le_bytes([number[0], number[1], number[2], number[3]]))
+            .collect(),
+    }
 }
 
 /// The f16 at a byte position.

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use crate::excerpt::excerpt;
 use crate::file::FileError;
 
 /// Why a GGUF file was not imported: one sentence that names the file and says what to do.
@@ -190,4 +191,18 @@ pub enum GgufProblem {
         /// The merge.
         merge: String,
     },
+}
+
+/// The refusal of a key's value.
+pub(super) fn unsupported(key: &str, found: impl ToString, allowed: &str) -> GgufProblem {
+    GgufProblem::UnsupportedValue {
+        key: key.into(),
+        found: found.to_string(),
+        allowed: allowed.into(),
+    }
+}
+
+/// A text of the file as an error shows it.
+pub(super) fn quoted(text: &str) -> String {
+    format!("{:?}", excerpt(text))
 }

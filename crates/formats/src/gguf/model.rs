@@ -9,9 +9,10 @@ use super::affine::{Form, GROUP_SIZE, RoundTo};
 use super::architectures::{
     ARCHITECTURES, Architecture, Norms, Output, Presence, Rotation, Tensor, architecture_names,
 };
+use super::error::{quoted, unsupported};
 use super::rope::{FACTORS, rope_scaling};
 use super::settings::add_settings;
-use super::sizes::{Keys, Sizes, quoted, unsupported};
+use super::sizes::{Keys, Sizes};
 use super::tensors::TensorInfo;
 use super::tokenizer::SpecialIds;
 use super::{GgufFile, GgufProblem};

@@ -5,7 +5,8 @@ use std::collections::HashMap;
 use serde_json::{Map, Value, json};
 
 use super::GgufProblem;
-use super::tokenizer::{USER_DEFINED, unsupported};
+use super::error::unsupported;
+use super::tokenizer::USER_DEFINED;
 use crate::base64;
 
 /// ggml's numbers for kinds of tokens.
@@ -83,7 +84,7 @@ impl Pieces<'_> {
             if piece.len() > MAX_PIECE_BYTES {
                 let found = format!("{} bytes long", piece.len());
                 let allowed = format!("pieces of at most {MAX_PIECE_BYTES} bytes");
-                return Err(unsupported("tokenizer.ggml.tokens", &found, &allowed));
+                return Err(unsupported("tokenizer.ggml.tokens", found, &allowed));
             }
             for (at, _) in piece.char_indices().skip(1) {
                 let (left, right) = piece.split_at(at);
@@ -96,7 +97,7 @@ impl Pieces<'_> {
             if num_bytes > MAX_MERGE_BYTES {
                 let found = format!("{num_bytes} bytes of merges");
                 let allowed = format!("pieces with at most {MAX_MERGE_BYTES}");
-                return Err(unsupported("tokenizer.ggml.tokens", &found, &allowed));
+                return Err(unsupported("tokenizer.ggml.tokens", found, &allowed));
             }
         }
         // Stable: of equal scores the first piece comes first.
@@ -295,7 +296,7 @@ mod tests {
         };
         refused(
             &charsmap(0, 4, vec![0xff; 4]),
-            "tokenizer.ggml.precompiled_charsmap is \"a trie of another length than it says\"",
+            "tokenizer.ggml.precompiled_charsmap is a trie of another length than it says",
         );
         refused(&charsmap(5, 1, vec![0; 4]), "precompiled_charsmap is not an array of bytes");
         let endless = [("a".repeat(1025), 0.0_f32)];

@@ -4,7 +4,8 @@
 use serde_json::{Value, json};
 
 use super::blocks::f16_to_f32;
-use super::sizes::{Keys, Sizes, quoted};
+use super::error::quoted;
+use super::sizes::{Keys, Sizes};
 use super::tensors::{GgmlType, TensorInfo};
 use super::{GgufFile, GgufProblem};
 

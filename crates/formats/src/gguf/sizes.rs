@@ -1,8 +1,8 @@
 //! The sizes of a model in GGUF, read from its keys. Its tensors are checked against them.
 
 use super::architectures::Architecture;
+use super::error::unsupported;
 use super::{GgufFile, GgufProblem};
-use crate::excerpt::excerpt;
 
 /// The keys of a file that begin with its architecture.
 #[derive(Clone, Copy)]
@@ -63,20 +63,6 @@ impl Keys<'_> {
     pub fn unsupported(&self, name: &str, found: impl ToString, allowed: &str) -> GgufProblem {
         unsupported(&self.key(name), found, allowed)
     }
-}
-
-/// The refusal of a key's value.
-pub fn unsupported(key: &str, found: impl ToString, allowed: &str) -> GgufProblem {
-    GgufProblem::UnsupportedValue {
-        key: key.into(),
-        found: found.to_string(),
-        allowed: allowed.into(),
-    }
-}
-
-/// A text of the file as an error shows it.
-pub fn quoted(text: &str) -> String {
-    format!("{:?}", excerpt(text))
 }
 
 /// One dimension of a tensor.

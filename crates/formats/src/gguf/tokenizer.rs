@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet};
 
 use serde_json::{Map, Value, json};
 
+use super::error::{quoted, unsupported};
 use super::pieces::Pieces;
 use super::words::{Words, byte_level};
 use super::{GgufFile, GgufProblem};
@@ -69,9 +70,11 @@ impl Kind {
             "gpt2" => Words::read(gguf).map(Kind::ByteLevel),
             "llama" => Ok(Kind::SentencePiece),
             "t5" => Ok(Kind::Unigram),
-            other => {
-                Err(unsupported(KEY, other, "gpt2 (byte-level BPE), llama (SentencePiece) and t5"))
-            }
+            other => Err(unsupported(
+                KEY,
+                quoted(other),
+                "gpt2 (byte-level BPE), llama (SentencePiece) and t5",
+            )),
         }
     }
 
@@ -216,14 +219,6 @@ fn tokens(gguf: &GgufFile, vocab_size: usize) -> Result<Vec<&str>, GgufProblem> 
     match tokens.iter().find(|token| !seen.insert(**token)) {
         Some(token) => Err(GgufProblem::DuplicateName { name: excerpt(token) }),
         None => Ok(tokens),
-    }
-}
-
-pub(super) fn unsupported(key: &str, found: &str, allowed: &str) -> GgufProblem {
-    GgufProblem::UnsupportedValue {
-        key: key.into(),
-        found: format!("{:?}", excerpt(found)),
-        allowed: allowed.into(),
     }
 }
 

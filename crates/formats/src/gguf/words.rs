@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::tokenizer::unsupported;
+use super::error::{quoted, unsupported};
 use super::{GgufFile, GgufProblem};
 
 /// Contractions, letters, up to three digits, punctuation, line ends, spaces.
@@ -84,7 +84,7 @@ impl Words {
         let known = NAMED.iter().find(|(known, _)| *known == name);
         known.map(|(_, words)| *words).ok_or_else(|| {
             let names: Vec<&str> = NAMED.iter().map(|(known, _)| *known).collect();
-            unsupported(KEY, name, &names.join(", "))
+            unsupported(KEY, quoted(name), &names.join(", "))
         })
     }
 

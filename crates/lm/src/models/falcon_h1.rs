@@ -76,7 +76,7 @@ impl Family for ModelArgs {
         let sizes = self.mamba(eps)?;
         self.multipliers.set(&mut decoder, &sizes)?;
         decoder.recurrent = Some(RecurrentKind::Mamba2(sizes));
-        decoder.layers.iter_mut().for_each(|layer| layer.mixer = Mixer::Beside);
+        decoder.layers.iter_mut().for_each(|layer| layer.mixer = Mixer::Both);
         Ok(decoder)
     }
 }
@@ -132,7 +132,7 @@ impl Multipliers {
         let ssm_out = self.ssm_out_multiplier;
         let ssm_out = number("ssm_out_multiplier", ssm_out, 0.235_702_260_395_515_87)?;
         decoder.published_factors = Some(PublishedFactors {
-            sign: "model.layers.0.mamba.conv1d.weight",
+            convolution: "model.layers.0.mamba.conv1d.weight",
             factors: vec![
                 MatrixFactor::new("embed_tokens.weight", embeddings),
                 MatrixFactor::new("lm_head.weight", logits),

@@ -1,6 +1,7 @@
 //! Gemma 3, text only (Gemma Team 2025): most layers attend to a sliding window, every n-th layer
 //! to all tokens. Reference: mlx-lm's gemma3_text.py.
 
+use cairn_formats::bfloat16;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -10,7 +11,7 @@ use super::decoder::{
 use crate::LmError;
 use crate::config::check_positive;
 use crate::device_kernels::Activation;
-use crate::nn::{RopeSpec, bfloat16};
+use crate::nn::RopeSpec;
 
 /// The fields of config.json, with the defaults of Gemma 3 1B.
 #[derive(Debug, Clone, Deserialize)]

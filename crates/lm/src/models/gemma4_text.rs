@@ -14,7 +14,7 @@ use crate::LmError;
 use crate::cache::{
     AttentionStep, CacheSpec, KeysValues, KvSizes, KvSpec, LayerCache, LayerCacheSpec, RotatingSpec,
 };
-use crate::config::{Size, check_heads, check_positive, check_range};
+use crate::config::{Size, check_heads, check_layer_types, check_positive, check_range};
 use crate::device_kernels::HeadShape;
 use crate::ffi;
 use crate::models::{Architecture, FromConfig, Outline, Scratch};
@@ -338,20 +338,9 @@ fn windows(args: &ModelArgs, count: usize) -> Result<Vec<bool>, LmError> {
         let pattern = check_range("sliding_window_pattern", pattern, 1..=1024)? as usize;
         return Ok((1..=count).map(|number| number % pattern != 0).collect());
     };
-    if types.len() != count {
-        let allowed = format!("it must name the type of each of the {count} layers");
-        return refused("layer_types", format!("a list of {}", types.len()), &allowed);
-    }
-    let is_sliding = |kind: &String| match kind.as_str() {
-        "sliding_attention" => Ok(true),
-        "full_attention" => Ok(false),
-        other => {
-            let allowed = "only full_attention and sliding_attention are supported for this \
-                           architecture";
-            refused("layer_types", other.chars().take(80).collect(), allowed)
-        }
-    };
-    types.iter().map(is_sliding).collect()
+    let sliding = "sliding_attention";
+    check_layer_types("layer_types", types, count, &["full_attention", sliding])?;
+    Ok(types.iter().map(|kind| kind == sliding).collect())
 }
 
 fn rope(args: &ModelArgs, head_dim: i32, is_sliding: bool) -> Result<RopeSpec, LmError> {

@@ -10,7 +10,7 @@ use super::decoder::{
 use super::granite;
 use super::granitemoe::set_experts;
 use crate::LmError;
-use crate::config::{Bound, Size, check_bounds, check_experts, check_range};
+use crate::config::{Bound, Size, check_bounds, check_experts, check_layer_types, check_range};
 
 /// The fields of config.json. `intermediate_size` is an expert's, if there are experts.
 #[derive(Debug, Clone, Deserialize)]
@@ -48,7 +48,7 @@ impl Family for ModelArgs {
         let kinds = args.common.layer_types.take().unwrap_or_default();
         let mut decoder = args.decoder()?;
         decoder.names = Names { recurrent: "mamba", ..Names::USUAL };
-        check_kinds(&kinds, decoder.layers.len())?;
+        check_layer_types("layer_types", &kinds, decoder.layers.len(), &["mamba", "attention"])?;
         if kinds.iter().any(|kind| kind == "mamba") {
             let eps = args.eps()?;
             decoder.recurrent = Some(RecurrentKind::Mamba2(self.mamba(eps)?));
@@ -101,25 +101,6 @@ impl ModelArgs {
         let shared = SharedExpertKind::linears_in_layer("shared_mlp", shared);
         set_experts(decoder, (count, num_chosen), Some(shared));
         Ok(())
-    }
-}
-
-/// Fails unless `layer_types` names the type of each layer.
-fn check_kinds(kinds: &[String], num_layers: usize) -> Result<(), LmError> {
-    let refused = |value: String, allowed: &str| {
-        Err(LmError::Config { name: "layer_types", value, allowed: allowed.to_owned() })
-    };
-    if kinds.len() != num_layers {
-        return refused(
-            format!("a list of {}", kinds.len()),
-            "it must name the type of each layer",
-        );
-    }
-    match kinds.iter().find(|kind| *kind != "mamba" && *kind != "attention") {
-        Some(other) => {
-            refused(other.chars().take(80).collect(), "only mamba and attention are supported")
-        }
-        None => Ok(()),
     }
 }
 

@@ -9,7 +9,7 @@ use super::decoder::{
     RecurrentKind, Routing, Score, Usual, Wiring,
 };
 use crate::LmError;
-use crate::config::{check_experts, check_positive, check_range};
+use crate::config::{check_experts, check_layer_types, check_positive, check_range};
 
 const USUAL: Usual = Usual { context: 262_144, rope_theta: Some(10_000.0), is_tied: true };
 
@@ -75,22 +75,11 @@ impl ModelArgs {
 
     /// Sets which layers attend: as listed, or every few.
     fn set_mixers(&self, decoder: &mut Decoder) -> Result<(), LmError> {
-        let refused = |value: String, allowed: &str| {
-            let allowed = allowed.to_owned();
-            Err(LmError::Config { name: "layers_block_type", value, allowed })
-        };
         let period = check_range("attn_layer_period", self.attn_layer_period, 1..=1024)?;
         let offset = check_range("attn_layer_offset", self.attn_layer_offset, 0..=1024)?;
         if let Some(kinds) = &self.layers_block_type {
-            if kinds.len() != decoder.layers.len() {
-                let allowed = "it must name the type of each layer";
-                return refused(format!("a list of {}", kinds.len()), allowed);
-            }
-            if let Some(other) = kinds.iter().find(|kind| *kind != "attention" && *kind != "mamba")
-            {
-                let allowed = "only attention and mamba are supported";
-                return refused(other.chars().take(80).collect(), allowed);
-            }
+            let known = ["attention", "mamba"];
+            check_layer_types("layers_block_type", kinds, decoder.layers.len(), &known)?;
         }
         for (index, layer) in decoder.layers.iter_mut().enumerate() {
             let attends = match &self.layers_block_type {

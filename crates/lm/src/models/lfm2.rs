@@ -8,7 +8,7 @@ use super::decoder::{
     NormKind, Output, RecurrentKind, Usual, Wiring,
 };
 use crate::LmError;
-use crate::config::{Size, check_positive, check_range};
+use crate::config::{Size, check_layer_types, check_positive, check_range};
 
 const USUAL: Usual = Usual { context: 128_000, rope_theta: Some(1_000_000.0), is_tied: true };
 
@@ -105,7 +105,7 @@ impl LayerArgs {
             attention: Around::before("operator_norm"),
             mlp: Around::before("ffn_norm"),
         };
-        decoder.attention.head_norms = HeadNormKind::OfEachInFull;
+        decoder.attention.head_norms = HeadNormKind::OfEachCalledLayernorm;
         decoder.attention.output = Matrix::new("out_proj", false);
         decoder.mlp.block = "feed_forward";
         decoder.mlp.inputs = MlpInputs::GatedOrNumbered;
@@ -115,7 +115,7 @@ impl LayerArgs {
             kernel: check_range("conv_L_cache", self.conv_l_cache, 2..=64)?,
             has_bias: self.conv_bias,
         }));
-        self.check_layers(&common)?;
+        self.check_layers(&common, decoder.layers.len())?;
         for (index, layer) in decoder.layers.iter_mut().enumerate() {
             let attends = match (&self.full_attn_idxs, &common.layer_types) {
                 (Some(attending), _) => attending.contains(&(index as i64)),
@@ -127,7 +127,7 @@ impl LayerArgs {
     }
 
     /// Fails unless each layer is of a known kind.
-    fn check_layers(&self, common: &Common) -> Result<(), LmError> {
+    fn check_layers(&self, common: &Common, num_layers: usize) -> Result<(), LmError> {
         let refused = |name, value: String, allowed: &str| {
             Err(LmError::Config { name, value, allowed: allowed.to_owned() })
         };
@@ -141,17 +141,7 @@ impl LayerArgs {
         let Some(types) = &common.layer_types else {
             return refused("layer_types", "nothing".to_owned(), "this architecture needs it");
         };
-        if types.len() as i64 != common.num_hidden_layers {
-            let allowed = "it must name the type of each layer";
-            return refused("layer_types", format!("a list of {}", types.len()), allowed);
-        }
-        match types.iter().find(|kind| *kind != "conv" && *kind != ATTENDING) {
-            Some(other) => {
-                let allowed = "only conv and full_attention are supported";
-                refused("layer_types", other.chars().take(80).collect(), allowed)
-            }
-            None => Ok(()),
-        }
+        check_layer_types("layer_types", types, num_layers, &["conv", ATTENDING])
     }
 }
 

@@ -1,5 +1,6 @@
 //! Scaled dot-product attention over a layer's cache, dense or quantized.
 
+use cairn_formats::bfloat16;
 use mlx_rs::error::Exception;
 use mlx_rs::fast::{ScaledDotProductAttentionMask, scaled_dot_product_attention};
 use mlx_rs::{Array, Dtype, ops};
@@ -226,12 +227,6 @@ pub(super) fn constant(number: f32, dtype: Dtype) -> Result<Array, Exception> {
         }
         _ => Array::from_f32(number).as_dtype(dtype),
     }
-}
-
-/// The bfloat16 nearest to a finite number.
-pub fn bfloat16(number: f32) -> f32 {
-    let bits = number.to_bits();
-    f32::from_bits(bits.wrapping_add(0x7fff + (bits >> 16 & 1)) & 0xffff_0000)
 }
 
 pub(super) fn least(dtype: Dtype) -> f32 {

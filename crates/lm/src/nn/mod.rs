@@ -34,7 +34,7 @@ pub(crate) mod stored_experts;
 mod switch;
 mod time_chunks;
 
-pub use attention::{Scores, attention, bfloat16, softcap};
+pub use attention::{Scores, attention, softcap};
 pub use embedding::Embedding;
 pub use expert_blend::{ExpertBlend, ExpertSizes};
 pub use fused_linear::{FusedLinear, Projected};

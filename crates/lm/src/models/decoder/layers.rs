@@ -31,7 +31,7 @@ pub(super) struct Block {
 enum MixerLayer {
     Attention(Box<Attention>),
     Recurrent(Box<Recurrent>),
-    Beside { norm: Norm, recurrent: Box<Recurrent>, attention: Box<Attention> },
+    Both { norm: Norm, recurrent: Box<Recurrent>, attention: Box<Attention> },
 }
 
 /// What layers of one pass share.
@@ -132,9 +132,9 @@ impl MixerLayer {
             Mixer::Recurrent => {
                 MixerLayer::Recurrent(Box::new(Recurrent::load(layer, decoder, around)?))
             }
-            Mixer::Beside => {
+            Mixer::Both => {
                 let own = Around { before: None, after: around.after };
-                MixerLayer::Beside {
+                MixerLayer::Both {
                     norm: load_before(layer, decoder, around)?,
                     recurrent: Box::new(Recurrent::load(layer, decoder, own)?),
                     attention: Box::new(Attention::load(layer, decoder, kind, own)?),
@@ -154,7 +154,7 @@ impl MixerLayer {
         match self {
             MixerLayer::Attention(attention) => attention.forward(x, residual, cache, steps),
             MixerLayer::Recurrent(recurrent) => recurrent.forward(x, residual, cache, steps),
-            MixerLayer::Beside { norm, recurrent, attention } => {
+            MixerLayer::Both { norm, recurrent, attention } => {
                 let [states, keys] = cache.entries()? else {
                     return Err(Exception::custom("a layer has two caches".to_owned()));
                 };
@@ -369,14 +369,14 @@ impl HeadNormKind {
         head_dim: i32,
     ) -> Result<HeadNorms, LmError> {
         let [queries, keys] = heads;
-        let called = if self == HeadNormKind::OfEachInFull { "layernorm" } else { "norm" };
+        let called = if self == HeadNormKind::OfEachCalledLayernorm { "layernorm" } else { "norm" };
         let mut rms = |(_, name): (i32, char), dimensions| {
             norm.load_rms(&mut layer.layer(&format!("{name}_{called}")), dimensions)
         };
         match self {
             HeadNormKind::None => Ok(HeadNorms::None),
             HeadNormKind::Unweighted { eps, .. } => Ok(HeadNorms::Unweighted(eps)),
-            HeadNormKind::OfEach | HeadNormKind::OfEachInFull => {
+            HeadNormKind::OfEach | HeadNormKind::OfEachCalledLayernorm => {
                 Ok(HeadNorms::OfEach([rms(queries, head_dim)?, rms(keys, head_dim)?]))
             }
             HeadNormKind::OfAll => Ok(HeadNorms::OfAll([
@@ -498,65 +498,88 @@ enum Inputs {
     Plain(NormUp),
 }
 
-impl Mlp {
-    fn load(layer: &mut Layer, decoder: &Decoder, around: Around) -> Result<Self, LmError> {
-        let MlpKind { block, intermediate, activation, inputs, output } = decoder.mlp;
-        let hidden = decoder.hidden;
-        let norm = load_before(layer, decoder, around)?;
+/// The matrices of a network's first half.
+enum UpMatrices {
+    /// The gate's and the other.
+    Gated([Linear; 2]),
+    Plain(Linear, UpActivation),
+}
+
+impl MlpKind {
+    /// Takes the matrices of the first half and of the output from the layer.
+    fn load(self, layer: &mut Layer, hidden: i32) -> Result<(UpMatrices, Linear), LmError> {
+        let MlpKind { block, intermediate, inputs, .. } = self;
         if let MlpInputs::GatedOrLinears(name) = inputs
             && layer.holds(&format!("{name}.output_linear.weight"))
         {
             let mut own = layer.layer(name);
             let both = Matrix::new("input_linear", false);
-            let gate_up = both.load(&mut own, hidden, 2 * intermediate)?;
-            let gate_up = gate_up.into_parts([intermediate; 2])?;
+            let gate_up = load_joined(&mut own, both, hidden, intermediate)?;
             let output = Matrix::new("output_linear", false);
-            let output = output.load(&mut own, intermediate, hidden)?;
-            return Ok(Mlp {
-                inputs: Inputs::Gated(NormGatedUp::new(norm, gate_up, activation)?),
-                output: Added::load(layer, decoder, around, output)?,
-            });
+            return Ok((gate_up, output.load(&mut own, intermediate, hidden)?));
         }
         let mut own = layer.layer(block);
+        let mut output = self.output;
+        let usual = |has_bias| ["gate_proj", "up_proj"].map(|name| Matrix::new(name, has_bias));
         let first_half = match inputs {
             MlpInputs::GatedOrLinears(_) => {
-                let mut load = |name| Matrix::new(name, false).load(&mut own, hidden, intermediate);
-                let gate_up = [load("gate_proj")?, load("up_proj")?];
-                Inputs::Gated(NormGatedUp::new(norm, gate_up, activation)?)
+                load_pair(&mut own, usual(false), hidden, intermediate)?
             }
             MlpInputs::Gated { has_bias } => {
-                let mut load =
-                    |name| Matrix::new(name, has_bias).load(&mut own, hidden, intermediate);
-                let gate_up = [load("gate_proj")?, load("up_proj")?];
-                Inputs::Gated(NormGatedUp::new(norm, gate_up, activation)?)
+                load_pair(&mut own, usual(has_bias), hidden, intermediate)?
             }
             MlpInputs::GatedOrNumbered => {
-                let gate_up = [
-                    numbered("gate_proj", &own).load(&mut own, hidden, intermediate)?,
-                    numbered("up_proj", &own).load(&mut own, hidden, intermediate)?,
-                ];
-                Inputs::Gated(NormGatedUp::new(norm, gate_up, activation)?)
+                output = numbered("down_proj", &own);
+                let pair = ["gate_proj", "up_proj"].map(|name| numbered(name, &own));
+                load_pair(&mut own, pair, hidden, intermediate)?
             }
-            MlpInputs::GatedJoined(matrix) => {
-                let both = matrix.load(&mut own, hidden, 2 * intermediate)?;
-                let gate_up = both.into_parts([intermediate; 2])?;
-                Inputs::Gated(NormGatedUp::new(norm, gate_up, activation)?)
-            }
+            MlpInputs::GatedJoined(matrix) => load_joined(&mut own, matrix, hidden, intermediate)?,
             MlpInputs::Plain(matrix) => {
                 let up = matrix.load(&mut own, hidden, intermediate)?;
-                Inputs::Plain(NormUp::new(norm, up, UpActivation::Gelu)?)
+                UpMatrices::Plain(up, UpActivation::Gelu)
             }
             MlpInputs::SquaredRelu(matrix) => {
                 let up = matrix.load(&mut own, hidden, intermediate)?;
-                Inputs::Plain(NormUp::new(norm, up, UpActivation::SquaredRelu)?)
+                UpMatrices::Plain(up, UpActivation::SquaredRelu)
             }
         };
-        let output = match inputs {
-            MlpInputs::GatedOrNumbered => numbered("down_proj", &own),
-            _ => output,
+        Ok((first_half, output.load(&mut own, intermediate, hidden)?))
+    }
+}
+
+/// A gate and the rest.
+fn load_pair(
+    layer: &mut Layer,
+    matrices: [Matrix; 2],
+    hidden: i32,
+    intermediate: i32,
+) -> Result<UpMatrices, LmError> {
+    let [gate, up] = matrices.map(|matrix| matrix.load(layer, hidden, intermediate));
+    Ok(UpMatrices::Gated([gate?, up?]))
+}
+
+/// A gate and the rest, which are one matrix in the files.
+fn load_joined(
+    layer: &mut Layer,
+    matrix: Matrix,
+    hidden: i32,
+    intermediate: i32,
+) -> Result<UpMatrices, LmError> {
+    let both = matrix.load(layer, hidden, 2 * intermediate)?;
+    Ok(UpMatrices::Gated(both.into_parts([intermediate; 2])?))
+}
+
+impl Mlp {
+    fn load(layer: &mut Layer, decoder: &Decoder, around: Around) -> Result<Self, LmError> {
+        let norm = load_before(layer, decoder, around)?;
+        let (first_half, output) = decoder.mlp.load(layer, decoder.hidden)?;
+        let inputs = match first_half {
+            UpMatrices::Gated(gate_up) => {
+                Inputs::Gated(NormGatedUp::new(norm, gate_up, decoder.mlp.activation)?)
+            }
+            UpMatrices::Plain(up, activation) => Inputs::Plain(NormUp::new(norm, up, activation)?),
         };
-        let output = output.load(&mut own, intermediate, hidden)?;
-        Ok(Mlp { inputs: first_half, output: Added::load(layer, decoder, around, output)? })
+        Ok(Mlp { inputs, output: Added::load(layer, decoder, around, output)? })
     }
 
     /// The residual stream `[B, L, D]` with the network's output for `x` added.

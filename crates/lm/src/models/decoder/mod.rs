@@ -88,15 +88,15 @@ pub struct Decoder {
 /// Factors of matrices in files that were published; mlx-lm's hold the products.
 #[derive(Debug, Clone)]
 pub struct PublishedFactors {
-    /// A convolution's weights, which published files have in PyTorch's order.
-    pub sign: &'static str,
+    /// The weights of a convolution: files that have them in PyTorch's order lack the factors.
+    pub convolution: &'static str,
     pub factors: Vec<MatrixFactor>,
 }
 
 impl PublishedFactors {
     /// The factors that the matrices of `weights` lack.
     fn of(&self, weights: &Weights) -> Vec<MatrixFactor> {
-        match weights.shape(self.sign) {
+        match weights.shape(self.convolution) {
             Some(&[_, taps, last]) if last > taps => self.factors.clone(),
             _ => Vec::new(),
         }
@@ -147,7 +147,7 @@ pub enum Mixer {
     /// [`Decoder::recurrent`].
     Recurrent,
     /// Both, of which each reads the same normalized vectors, and both are added.
-    Beside,
+    Both,
 }
 
 /// What parts of a model are below in the weight files.
@@ -228,7 +228,7 @@ pub enum HeadNormKind {
     /// [`NormKind`] of each head's vector: `q_norm` and `k_norm`.
     OfEach,
     /// The same, called `q_layernorm` and `k_layernorm`.
-    OfEachInFull,
+    OfEachCalledLayernorm,
     /// [`NormKind`] of all heads' vectors together: `q_norm` and `k_norm`.
     OfAll,
     /// A layer norm of each head's vector with a weight of its own: `q_norm` and `k_norm`, of
@@ -385,7 +385,7 @@ impl Decoder {
         };
         let of_layer = |layer: &LayerKind| match (layer.mixer, &self.recurrent) {
             (Mixer::Recurrent, Some(recurrent)) => recurrent.cache_spec(),
-            (Mixer::Beside, Some(recurrent)) => LayerCacheSpec::List(ListSpec {
+            (Mixer::Both, Some(recurrent)) => LayerCacheSpec::List(ListSpec {
                 entries: vec![recurrent.cache_spec(), attends(layer)],
             }),
             _ => attends(layer),
@@ -442,7 +442,7 @@ impl Decoder {
         };
         let experts = self.experts.as_ref().map_or(0, of_experts);
         let attention_before_experts = 2 * (queries + keys_values);
-        let beside = self.layers.iter().any(|layer| layer.mixer == Mixer::Beside);
+        let beside = self.layers.iter().any(|layer| layer.mixer == Mixer::Both);
         // A layer of one block holds no results of two.
         let is_single = self.layers.iter().all(|layer| layer.blocks != Blocks::Both);
         let with_network = |mixer: u64, network: u64| match is_single {
@@ -610,7 +610,7 @@ impl AttentionKind {
             match self.head_norms {
                 HeadNormKind::None | HeadNormKind::Unweighted { .. } => {}
                 HeadNormKind::OfEach => norm.list(list, &format!("{path}.{name}_norm"), head_dim),
-                HeadNormKind::OfEachInFull => {
+                HeadNormKind::OfEachCalledLayernorm => {
                     norm.list(list, &format!("{path}.{name}_layernorm"), head_dim);
                 }
                 HeadNormKind::OfAll => {
