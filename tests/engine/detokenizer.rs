@@ -15,20 +15,45 @@ fn byte_level() -> Arc<Tokenizer> {
 /// A tokenizer like Llama 2's: words begin with "▁", and bytes without a token of their text are
 /// tokens of their own. `<0xHH>` has id HH.
 fn byte_fallback() -> Arc<Tokenizer> {
-    let mut vocab: serde_json::Map<_, _> =
-        (0..256).map(|byte| (format!("<0x{byte:02X}>"), json!(byte))).collect();
-    for (index, piece) in ["<unk>", "▁", "a", "▁b"].iter().enumerate() {
-        vocab.insert((*piece).to_owned(), json!(256 + index));
-    }
+    let decoder = json!({ "type": "Sequence", "decoders": [
+        { "type": "Replace", "pattern": { "String": "▁" }, "content": " " },
+        { "type": "ByteFallback" }, { "type": "Fuse" },
+        { "type": "Strip", "content": " ", "start": 1, "stop": 0 },
+    ] });
+    bytes_and_words(decoder, |vocab| {
+        let vocab: serde_json::Map<_, _> =
+            vocab.into_iter().enumerate().map(|(id, token)| (token, json!(id))).collect();
+        json!({ "type": "BPE", "dropout": null, "unk_token": "<unk>",
+            "continuing_subword_prefix": null, "end_of_word_suffix": null, "fuse_unk": true,
+            "byte_fallback": true, "ignore_merges": false, "vocab": vocab, "merges": [] })
+    })
+}
+
+/// A unigram model of the same tokens, with the decoder of models that SentencePiece trained.
+fn unigram(prepend_scheme: &str) -> Arc<Tokenizer> {
+    let decoder = json!({ "type": "Sequence", "decoders": [
+        { "type": "ByteFallback" },
+        { "type": "Metaspace", "replacement": "▁", "prepend_scheme": prepend_scheme, "split": true },
+    ] });
+    bytes_and_words(decoder, |vocab| {
+        let vocab: Vec<_> = vocab.into_iter().map(|token| json!([token, -1.0])).collect();
+        json!({ "type": "Unigram", "unk_id": 256, "vocab": vocab, "byte_fallback": true })
+    })
+}
+
+/// A tokenizer of 256 bytes, some words, and a special token at the end.
+fn bytes_and_words(
+    decoder: serde_json::Value,
+    model: impl FnOnce(Vec<String>) -> serde_json::Value,
+) -> Arc<Tokenizer> {
+    let bytes = (0..256).map(|byte| format!("<0x{byte:02X}>"));
+    let words = ["<unk>", "▁", "a", "▁b", "</s>"].map(str::to_owned);
     let tokenizer = json!({
-        "version": "1.0", "truncation": null, "padding": null, "added_tokens": [], "normalizer": null,
-        "pre_tokenizer": null, "post_processor": null,
-        "decoder": { "type": "Sequence", "decoders": [
-            { "type": "Replace", "pattern": { "String": "▁" }, "content": " " },
-            { "type": "ByteFallback" }, { "type": "Fuse" }, { "type": "Strip", "content": " ", "start": 1, "stop": 0 },
-        ] },
-        "model": { "type": "BPE", "dropout": null, "unk_token": "<unk>", "continuing_subword_prefix": null, "end_of_word_suffix": null,
-            "fuse_unk": true, "byte_fallback": true, "ignore_merges": false, "vocab": vocab, "merges": [] },
+        "version": "1.0", "truncation": null, "padding": null, "normalizer": null,
+        "added_tokens": [{ "id": 260, "content": "</s>", "single_word": false, "lstrip": false,
+            "rstrip": false, "normalized": false, "special": true }],
+        "pre_tokenizer": null, "post_processor": null, "decoder": decoder,
+        "model": model(bytes.chain(words).collect()),
     });
     let folder = tempfile::tempdir().expect("a folder");
     std::fs::write(folder.path().join("tokenizer.json"), tokenizer.to_string())
@@ -142,11 +167,52 @@ fn words_that_carry_their_space_join_to_the_decoded_text() {
 }
 
 #[test]
-fn a_broken_character_does_not_delay_the_text_after_it() {
-    // The decoder returns U+FFFD for the newline too, which has been emitted already.
+fn a_broken_character_changes_and_delays_nothing_else() {
     let (a, b, newline) = (258, 259, 10);
-    let text = pieces(&byte_fallback(), &[a, newline, 0xff, a, b, newline, b]).concat();
-    assert_eq!(text, "a\n\u{fffd}a b\n b");
+    let ids = [a, newline, 0xff, a, b, newline, b];
+    let tokenizer = byte_fallback();
+    assert_eq!(pieces(&tokenizer, &ids), ["a", "\n", "", "\u{fffd}a", " b", "\n", " b", ""]);
+    assert_eq!(tokenizer.decode(&ids).expect("decodes"), "a\n\u{fffd}a b\n b");
+    // The start of "€", and a whole one behind it.
+    let ids = [0xe2, 0x82, 0xe2, 0x82, 0xac];
+    assert_eq!(pieces(&tokenizer, &ids).concat(), "\u{fffd}€");
+    assert_eq!(tokenizer.decode(&ids).expect("decodes"), "\u{fffd}€");
+}
+
+/// Whatever a model writes, with special tokens and without them.
+#[test]
+fn pieces_of_any_tokens_join_to_the_decoded_text() {
+    let mut state = 17_u64;
+    let mut next = move |below: usize| {
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as usize % below
+    };
+    let parts_of_characters = [0xe2, 0x82, 0xac, 0xf0, 0x9f, 0x98, 0x80, 0xc3, 0xa9, 0x0a, 0x61];
+    for tokenizer in [byte_level(), byte_fallback(), unigram("always"), unigram("never")] {
+        for round in 0..300 {
+            // Longer than what is decoded again with each token.
+            let length = next(200);
+            let ids: Vec<u32> = (0..length)
+                .map(|_| match (round % 3, next(3)) {
+                    (0, _) => next(262) as u32,
+                    (1, 0) | (2, 0 | 1) => parts_of_characters[next(11)],
+                    _ => 256 + next(5) as u32,
+                })
+                .collect();
+            let mut stream = tokenizer.stream();
+            let mut pieces: Vec<_> =
+                ids.iter().map(|&id| stream.push(id).expect("a piece")).collect();
+            pieces.push(stream.finish().expect("the rest"));
+            let whole: String = pieces.iter().map(|piece| piece.text.as_str()).collect();
+            assert_eq!(whole, tokenizer.decode(&ids).expect("decodes"), "{ids:?}");
+            let shown: String = pieces.iter().map(|piece| piece.visible.as_str()).collect();
+            let special: Vec<u32> =
+                tokenizer.special_tokens().iter().map(|(_, special)| *special).collect();
+            let others: Vec<u32> = ids.iter().copied().filter(|id| !special.contains(id)).collect();
+            assert_eq!(shown, tokenizer.decode(&others).expect("decodes"), "{ids:?}");
+        }
+    }
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use cairn_chat::{ChatError, ChatTemplate, Encode, SpecialTokens};
 use cairn_formats::{check_normalizer, read_file};
-use tokenizers::Tokenizer as Inner;
+use tokenizers::{Decoder, DecoderWrapper, Tokenizer as Inner};
 
 use crate::LmError;
 use crate::error::read_json;
@@ -23,6 +23,7 @@ pub struct Tokenizer {
     inner: Inner,
     /// The same tokenizer, but it encodes special tokens in a text as ordinary text.
     plain: Inner,
+    decoding: Decoding,
     special_tokens: Vec<(String, u32)>, // by id
     special: SpecialTokens,
     template: Option<ChatTemplate>,
@@ -45,6 +46,7 @@ impl Tokenizer {
         check_normalizer(&json["normalizer"]).map_err(refuse)?;
         let inner =
             Inner::from_bytes(json.to_string()).map_err(|error| refuse(error.to_string()))?;
+        let decoding = Decoding::of(&inner);
         let mut plain = inner.clone();
         plain.set_encode_special_tokens(true);
         let mut special_tokens: Vec<(String, u32)> = inner
@@ -75,7 +77,7 @@ impl Tokenizer {
         };
         let template =
             template.map_err(|source| LmError::Template { folder: folder.to_owned(), source })?;
-        Ok(Tokenizer { inner, plain, special_tokens, special, template })
+        Ok(Tokenizer { inner, plain, decoding, special_tokens, special, template })
     }
 
     /// The id of a token, special or not.
@@ -139,8 +141,7 @@ impl Tokenizer {
                 let byte = |char: char| bytes_of_chars.get(&char).copied();
                 return token.chars().map(byte).collect::<Option<_>>().unwrap_or_default();
             }
-            let hex = token.strip_prefix("<0x").and_then(|rest| rest.strip_suffix('>'));
-            match hex.and_then(|hex| u8::from_str_radix(hex, 16).ok()) {
+            match byte_of(&token) {
                 Some(byte) => vec![byte],
                 None => token.replace('▁', " ").into_bytes(),
             }
@@ -168,9 +169,92 @@ impl Tokenizer {
         ids: &[u32],
         skip_special_tokens: bool,
     ) -> Result<String, LmError> {
-        let decoded = self.inner.decode(ids, skip_special_tokens);
+        let decoded = self.decoding.decode(&self.inner, ids, skip_special_tokens);
         decoded.map_err(|error| LmError::Encoding { reason: error.to_string() })
     }
+}
+
+/// How tokens become text.
+#[derive(Debug)]
+enum Decoding {
+    /// As tokenizer.json says.
+    AsStored,
+    /// As it says too, but for tokens of single bytes, with the decoders before these and behind.
+    ///
+    /// `tokenizers` puts U+FFFD in the place of each byte of a run of which any part is broken, so that a
+    /// character which has been shown would become unreadable with a later token. Here what is whole
+    /// stays, as in mlx-lm.
+    ByteFallback { before: Vec<DecoderWrapper>, after: Vec<DecoderWrapper> },
+}
+
+impl Decoding {
+    fn of(tokenizer: &Inner) -> Self {
+        let is_bytes =
+            |decoder: &DecoderWrapper| matches!(decoder, DecoderWrapper::ByteFallback(_));
+        let decoders = match tokenizer.get_decoder() {
+            Some(DecoderWrapper::Sequence(sequence)) => sequence.get_decoders(),
+            Some(single) => std::slice::from_ref(single),
+            None => &[],
+        };
+        match decoders.iter().position(is_bytes) {
+            None => Decoding::AsStored,
+            Some(index) => Decoding::ByteFallback {
+                before: decoders[..index].to_vec(),
+                after: decoders[index + 1..].to_vec(),
+            },
+        }
+    }
+
+    fn decode(
+        &self,
+        tokenizer: &Inner,
+        ids: &[u32],
+        skip_special_tokens: bool,
+    ) -> tokenizers::Result<String> {
+        let Decoding::ByteFallback { before, after } = self else {
+            return tokenizer.decode(ids, skip_special_tokens);
+        };
+        let added = tokenizer.get_added_vocabulary();
+        let is_shown = |token: &String| !skip_special_tokens || !added.is_special_token(token);
+        let token = |id: &u32| tokenizer.id_to_token(*id).filter(is_shown);
+        let mut tokens: Vec<String> = ids.iter().filter_map(token).collect();
+        for decoder in before {
+            tokens = decoder.decode_chain(tokens)?;
+        }
+        let mut tokens = with_bytes_joined(tokens);
+        for decoder in after {
+            tokens = decoder.decode_chain(tokens)?;
+        }
+        Ok(tokens.concat())
+    }
+}
+
+/// Each run of bytes (`<0xE2>`) as one text, with U+FFFD for what is no character.
+fn with_bytes_joined(tokens: Vec<String>) -> Vec<String> {
+    let mut joined = Vec::with_capacity(tokens.len());
+    let mut bytes: Vec<u8> = Vec::new();
+    for token in tokens {
+        match byte_of(&token) {
+            Some(byte) => bytes.push(byte),
+            None => {
+                if !bytes.is_empty() {
+                    joined.push(String::from_utf8_lossy(&bytes).into_owned());
+                    bytes.clear();
+                }
+                joined.push(token);
+            }
+        }
+    }
+    if !bytes.is_empty() {
+        joined.push(String::from_utf8_lossy(&bytes).into_owned());
+    }
+    joined
+}
+
+/// The byte that a token such as `<0xE2>` stands for.
+fn byte_of(token: &str) -> Option<u8> {
+    let hex = token.strip_prefix("<0x")?.strip_suffix('>').filter(|hex| hex.len() == 2)?;
+    u8::from_str_radix(hex, 16).ok()
 }
 
 /// The characters that stand for bytes in byte-level vocabularies: printable ones of Latin-1 for
@@ -201,8 +285,8 @@ impl Encode for Tokenizer {
     }
 
     fn decode(&self, ids: &[u32]) -> Result<String, ChatError> {
-        self.inner
-            .decode(ids, false)
+        self.decoding
+            .decode(&self.inner, ids, false)
             .map_err(|error| ChatError::Decode { reason: error.to_string() })
     }
 
@@ -308,12 +392,11 @@ impl Tail {
     }
 }
 
-/// The part of `text` that follows `emitted`.
-///
-/// A byte-fallback decoder replaces a character that it has returned by one U+FFFD per byte if a
-/// broken one follows; then characters are counted, so that the text continues.
+/// The part of `text` that follows `emitted`, with which it begins: characters that are whole do not
+/// change with later tokens.
 fn after<'t>(text: &'t str, emitted: &str) -> &'t str {
     text.strip_prefix(emitted).unwrap_or_else(|| {
+        // A decoder that does otherwise loses no text.
         text.char_indices().nth(emitted.chars().count()).map_or("", |(index, _)| &text[index..])
     })
 }

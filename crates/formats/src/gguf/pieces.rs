@@ -130,16 +130,20 @@ impl Pieces<'_> {
         }
         let normalizer = json!({"type": "Sequence", "normalizers": normalizers});
         let spaces = |scheme: &str| json!({"type": "Metaspace", "replacement": SPACE, "prepend_scheme": scheme, "split": true});
-        let removed = if self.add_space { "always" } else { "never" };
+        let mut decoder = spaces(if self.add_space { "always" } else { "never" });
+        let has_bytes = self.kinds.contains(&BYTE);
+        if has_bytes {
+            decoder = json!({"type": "Sequence", "decoders": [{"type": "ByteFallback"}, decoder]});
+        }
         Ok(json!({
             "normalizer": normalizer,
             "pre_tokenizer": spaces("never"),
-            "decoder": spaces(removed),
+            "decoder": decoder,
             "model": {
                 "type": "Unigram",
                 "unk_id": unknown,
                 "vocab": vocab,
-                "byte_fallback": self.kinds.contains(&BYTE),
+                "byte_fallback": has_bytes,
             },
         }))
     }
@@ -234,6 +238,7 @@ mod tests {
         // "▁a" and "ba" are likelier than "▁ab" and "a".
         check(&tokenizer, "aba", &["\u{2581}a", "ba", "</s>"], "aba");
         check(&tokenizer, "ab a", &["\u{2581}ab", "\u{2581}a", "</s>"], "ab a");
+        check(&tokenizer, "aé", &["\u{2581}a", "<0xC3>", "<0xA9>", "</s>"], "aé");
         let table = replacing(b'c', "a");
         file.set_array("tokenizer.ggml.precompiled_charsmap", 0, table.len(), table);
         let tokenizer = tokenizer_of(&file);
