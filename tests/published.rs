@@ -16,8 +16,12 @@ use crate::{compare_within, config, forward};
 
 /// A llama with multipliers, whose matrices have 64 and 96 inputs.
 const MODEL: &str = "granite/dense";
+/// With factors of matrices that published files lack.
+const MODEL_WITH_FACTORS: &str = "falcon_h1/dense";
 const GROUP_SIZE: usize = 32;
-const TOKENS: [u32; 7] = [3, 90, 17, 17, 60, 4, 81];
+const TOKENS: [u32; 7] = [3, 9, 17, 17, 6, 4, 18];
+/// With the matrices of each expert by themselves.
+const MODEL_WITH_EXPERTS: &str = "olmoe/unstacked";
 
 type Tensors = BTreeMap<String, (Dtype, Vec<usize>, Vec<u8>)>;
 
@@ -147,12 +151,13 @@ fn put_packed(path: &str, matrix: &Grouped, tensors: &mut Tensors) {
 /// The model with its matrices changed: folders of both forms.
 fn write(
     folder: &Path,
+    model: &str,
     section: Value,
     is_symmetric: bool,
     put: impl Fn(&str, &Grouped, &mut Tensors),
 ) -> [std::path::PathBuf; 2] {
     let mut random = Random(7);
-    write_with(folder, section, |path, [outputs, inputs], published| {
+    write_with(folder, model, section, |path, [outputs, inputs], published| {
         let matrix = Grouped::random(&mut random, outputs, inputs, is_symmetric);
         put(path, &matrix, published);
         matrix.weights()
@@ -162,21 +167,27 @@ fn write(
 /// `put` adds the published form of a matrix, and returns its weights.
 fn write_with(
     folder: &Path,
+    model: &str,
     section: Value,
     mut put: impl FnMut(&str, [usize; 2], &mut Tensors) -> Vec<f32>,
 ) -> [std::path::PathBuf; 2] {
     let [published, dense] = ["published", "dense"].map(|name| folder.join(name));
     let (mut published_tensors, mut dense_tensors) = (Tensors::new(), Tensors::new());
     for target in [&published, &dense] {
-        copy_tiny_model(MODEL, target).expect("copies");
+        copy_tiny_model(model, target).expect("copies");
     }
     let weights = Array::load_safetensors(dense.join("model.safetensors")).expect("weights");
     let weights: BTreeMap<String, Array> = weights.into_iter().collect();
     for (name, weight) in weights {
-        let shape: Vec<usize> = weight.shape().iter().map(|&length| length as usize).collect();
+        let mut shape: Vec<usize> = weight.shape().iter().map(|&length| length as usize).collect();
+        if name.ends_with("conv1d.weight") {
+            shape.swap(1, 2); // as published
+        }
         let values = match name.strip_suffix(".weight").filter(|path| path.ends_with("_proj")) {
             Some(path) => put(path, [shape[0], shape[1]], &mut published_tensors),
             None => {
+                let weight = weight.as_dtype(mlx_rs::Dtype::Float32).expect("numbers");
+                weight.eval().expect("numbers");
                 let values = weight.as_slice::<f32>().to_vec();
                 let entry = (Dtype::F32, shape.clone(), f32_bytes(&values));
                 published_tensors.insert(name.clone(), entry);
@@ -185,10 +196,10 @@ fn write_with(
         };
         dense_tensors.insert(name, (Dtype::F32, shape, f32_bytes(&values)));
     }
-    let mut published_config = config(MODEL);
+    let mut published_config = config(model);
     published_config["quantization_config"] = section;
     for (target, tensors, config) in
-        [(&published, published_tensors, published_config), (&dense, dense_tensors, config(MODEL))]
+        [(&published, published_tensors, published_config), (&dense, dense_tensors, config(model))]
     {
         let views: Vec<(&String, TensorView)> = tensors
             .iter()
@@ -243,13 +254,17 @@ fn packed() -> Value {
 
 #[test]
 fn numbers_of_four_bits_compute_what_their_weights_do() {
-    for (name, section, is_symmetric, put) in [
-        ("awq", awq(), false, put_awq as fn(&str, &Grouped, &mut Tensors)),
-        ("gptq", gptq(), false, put_gptq),
-        ("pack-quantized", packed(), true, put_packed),
+    for (name, model, section, is_symmetric, put) in [
+        ("awq", MODEL, awq(), false, put_awq as fn(&str, &Grouped, &mut Tensors)),
+        ("gptq", MODEL, gptq(), false, put_gptq),
+        ("pack-quantized", MODEL, packed(), true, put_packed),
+        ("awq, with experts", MODEL_WITH_EXPERTS, awq(), false, put_awq),
+        ("gptq, with experts", MODEL_WITH_EXPERTS, gptq(), false, put_gptq),
+        ("pack-quantized, with experts", MODEL_WITH_EXPERTS, packed(), true, put_packed),
+        ("pack-quantized, with factors", MODEL_WITH_FACTORS, packed(), true, put_packed),
     ] {
         let folder = tempfile::tempdir().expect("a folder");
-        check(name, &write(folder.path(), section, is_symmetric, put), 1e-4);
+        check(name, &write(folder.path(), model, section, is_symmetric, put), 1e-4);
     }
 }
 
@@ -300,14 +315,17 @@ fn numbers_of_eight_bits_compute_what_their_weights_do() {
         } } },
     });
     let of_blocks = json!({ "quant_method": "fp8", "weight_block_size": [40, 48] });
-    for (name, section, scale_name, block) in [
-        ("blocks", of_blocks, "weight_scale_inv", [40, 48]),
-        ("one scale", json!({ "quant_method": "fp8" }), "weight_scale", [1 << 20, 1 << 20]),
-        ("rows", float, "weight_scale", [1, 1 << 20]),
+    let of_all = || json!({ "quant_method": "fp8" });
+    for (name, model, section, scale_name, block) in [
+        ("blocks", MODEL, of_blocks, "weight_scale_inv", [40, 48]),
+        ("one scale", MODEL, of_all(), "weight_scale", [1 << 20, 1 << 20]),
+        ("factors", MODEL_WITH_FACTORS, of_all(), "weight_scale", [1 << 20, 1 << 20]),
+        ("experts", MODEL_WITH_EXPERTS, of_all(), "weight_scale", [1 << 20, 1 << 20]),
+        ("rows", MODEL, float, "weight_scale", [1, 1 << 20]),
     ] {
         let folder = tempfile::tempdir().expect("a folder");
         let mut random = Random(11);
-        let both = write_with(folder.path(), section, |path, shape, tensors| {
+        let both = write_with(folder.path(), model, section, |path, shape, tensors| {
             put_fp8(&mut random, scale_name, block, path, shape, tensors)
         });
         check(name, &both, 1e-4);
@@ -339,7 +357,7 @@ fn what_is_not_as_the_config_says_is_refused_before_it_is_read() {
         (Value::Null, put_gptq as Put, "granite"),
     ] {
         let folder = tempfile::tempdir().expect("a folder");
-        let [published, _] = write(folder.path(), section, true, put);
+        let [published, _] = write(folder.path(), MODEL, section, true, put);
         let options = LoadOptions { keep_quantized: true };
         let error = Model::load(&published, options).expect_err(named).to_string();
         assert!(error.contains(named) || error.contains("weight"), "{named}: {error}");
@@ -348,7 +366,7 @@ fn what_is_not_as_the_config_says_is_refused_before_it_is_read() {
 
     // Groups of inputs that are not neighbours are found where they are read.
     let folder = tempfile::tempdir().expect("a folder");
-    let [published, _] = write(folder.path(), gptq(), true, |path, matrix, tensors| {
+    let [published, _] = write(folder.path(), MODEL, gptq(), true, |path, matrix, tensors| {
         put_gptq(path, matrix, tensors);
         let order = (0..matrix.inputs).flat_map(|i| ((i % 2) as i32).to_le_bytes()).collect();
         tensors.insert(format!("{path}.g_idx"), (Dtype::I32, vec![matrix.inputs], order));

@@ -389,8 +389,8 @@ impl Needed {
                     return headers.take_matrix(&stacked, &[count, outputs], inputs);
                 };
                 (0..count).try_for_each(|expert| {
-                    let weight = format!("{path}.experts.{expert}.{single}.weight");
-                    headers.take(&weight, &[&[outputs, inputs]])
+                    let own = format!("{path}.experts.{expert}.{single}");
+                    headers.take_matrix(&own, &[outputs], inputs)
                 })
             }
             Kind::Heads { name, heads, inputs, outputs, joined: [rows, rank] } => {

@@ -192,17 +192,7 @@ impl SwitchLinear {
     ) -> Result<Self, LmError> {
         let SwitchSizes { num_experts, stored, has_bias, .. } = sizes;
         if let Some(single) = stored.single(name, |name| block.holds(name)) {
-            let mut each = |what, shape: &[i32]| -> Result<Array, LmError> {
-                let experts = (0..num_experts).map(|expert| {
-                    block.layer(&format!("experts.{expert}.{single}")).take(what, shape)
-                });
-                let all = ops::stack(&experts.collect::<Result<Vec<_>, _>>()?, 0)?;
-                all.eval()?;
-                Ok(all)
-            };
-            let weight = each("weight", &[outputs, inputs])?;
-            let bias = has_bias.then(|| each("bias", &[outputs])).transpose()?;
-            return Ok(SwitchLinear { matrices: Matrices::transposed(&weight)?, bias });
+            return SwitchLinear::load_singles(block, single, inputs, outputs, sizes);
         }
         let mut layer = block.layer(&stored.stacked_matrix(name));
         let bias = has_bias.then(|| layer.take("bias", &[num_experts, outputs])).transpose()?;
@@ -214,6 +204,41 @@ impl SwitchLinear {
             layer.take_quantized_experts(num_experts, inputs, outputs, settings)?;
         let matrices = Matrices::Quantized { weight, scales, biases, settings };
         Ok(SwitchLinear { matrices: matrices.for_device(&layer)?, bias })
+    }
+
+    /// Takes the matrix `single` of each expert by itself, dense or packed.
+    fn load_singles(
+        block: &mut Layer,
+        single: &str,
+        inputs: i32,
+        outputs: i32,
+        sizes: SwitchSizes,
+    ) -> Result<Self, LmError> {
+        let SwitchSizes { num_experts, has_bias, .. } = sizes;
+        let path = |expert: i32| format!("experts.{expert}.{single}");
+        let settings = block.layer(&path(0)).quantization()?;
+        let mut each = |what, shape: &[i32]| -> Result<Array, LmError> {
+            let experts =
+                (0..num_experts).map(|expert| block.layer(&path(expert)).take(what, shape));
+            stacked(experts.collect::<Result<Vec<_>, _>>()?)
+        };
+        let bias = has_bias.then(|| each("bias", &[outputs])).transpose()?;
+        let Some(settings) = settings else {
+            let weight = each("weight", &[outputs, inputs])?;
+            return Ok(SwitchLinear { matrices: Matrices::transposed(&weight)?, bias });
+        };
+        let (mut weights, mut scales, mut biases) = (Vec::new(), Vec::new(), Vec::new());
+        for expert in 0..num_experts {
+            let mut layer = block.layer(&path(expert));
+            let packed = layer.take_quantized(inputs, outputs, settings)?;
+            weights.push(packed.0);
+            scales.push(packed.1);
+            biases.extend(packed.2);
+        }
+        let (weight, scales) = (stacked(weights)?, stacked(scales)?);
+        let biases = (!biases.is_empty()).then(|| stacked(biases)).transpose()?;
+        let matrices = Matrices::Quantized { weight, scales, biases, settings };
+        Ok(SwitchLinear { matrices: matrices.for_device(block)?, bias })
     }
 
     /// Takes `mxfp4` blocks of the experts' matrices `name`, see [`StoredExperts::Blocks`].
@@ -357,6 +382,13 @@ impl Matrices {
             _ => Ok(None),
         }
     }
+}
+
+/// An array for each expert as one, evaluated, so that they are freed one after another.
+fn stacked(experts: Vec<Array>) -> Result<Array, LmError> {
+    let all = ops::stack(&experts, 0)?;
+    all.eval()?;
+    Ok(all)
 }
 
 /// `[E, 2 I, ...]` with the rows of gates and of the rest by turns, as one after the other.
