@@ -1,6 +1,6 @@
 """Counts the graph nodes that mlx-lm evaluates for the hidden states of one token, in its layers, for node_counts.json.
 
-usage: node_counts.py [FAMILY/NAME]...      checkpoints of this folder; only their config.json is read
+usage: node_counts.py [FAMILY/NAME]...      checkpoints of this folder; only their config.json is read. Others keep their counts
 
 MLX's CPU backend writes its fused operations (norms, RoPE, attention) out as many nodes. There each is replaced by one node
 of the same inputs and shape, as it is on a GPU; the first five names give the same numbers on both. An inner function that
@@ -27,6 +27,7 @@ NAMES = [
     "glm/quant4", "glm4/quant4", "glm4_moe/quant4", "glm4_moe_lite/quant4", "granite/quant4", "internlm3/quant4", "mistral3/ministral-quant4",
     "mixtral/quant4", "olmo2/quant4", "olmo3/quant4", "olmoe/quant4", "phi3/quant4", "qwen2/quant4", "qwen2_moe/quant4", "qwen3_5/quant4",
     "qwen3_5_moe/quant4", "seed_oss/quant4", "smollm3/quant4", "stablelm/quant4", "stablelm/parallel-quant", "starcoder2/quant4",
+    "falcon_h1/quant4", "granitemoehybrid/quant4", "jamba/quant4", "lfm2/quant4", "lfm2_moe/quant4", "mamba2/quant4", "nemotron_h/quant4",
 ]  # fmt: skip
 
 
@@ -63,13 +64,15 @@ def operations(output):
 
 def count(name):
     model, config = model_of(name)
-    decoder = getattr(model, "language_model", model).model
+    whole = getattr(model, "language_model", model)
+    decoder = whole.model if "model" in whole else whole.backbone
+    embed = decoder.embed_tokens if "embed_tokens" in decoder else decoder.embeddings
     cache = make_prompt_cache(model)
     for tokens in ([1, 2, 3, 4], [5]):
         mx.eval(decoder(mx.array([tokens]), cache=cache), [entry.state for entry in cache])
     token = mx.array([[6]])
     nodes = operations(decoder(token, cache=cache))
-    outside = len(operations(decoder.embed_tokens(token))) + 1  # the last norm
+    outside = len(operations(embed(token))) + 1  # the last norm
     counts = dict(sorted(collections.Counter(nodes).items()))
     num_layers = config.get("text_config", config)["num_hidden_layers"]
     return {"num_layers": num_layers, "in_layers": len(nodes) - outside, "operations": counts}
@@ -79,5 +82,7 @@ if __name__ == "__main__":
     if mx.default_device() != mx.gpu:
         for fused in ("rms_norm", "layer_norm", "rope", "scaled_dot_product_attention"):
             setattr(mx.fast, fused, as_one_node(getattr(mx.fast, fused)))
-    counts = {name: count(name) for name in sys.argv[1:] or NAMES}
-    (HERE / "node_counts.json").write_text(json.dumps(counts, indent=1) + "\n")
+    file = HERE / "node_counts.json"
+    others = json.loads(file.read_text()) if sys.argv[1:] else {}
+    counts = others | {name: count(name) for name in sys.argv[1:] or NAMES}
+    file.write_text(json.dumps(counts, indent=1) + "\n")

@@ -106,13 +106,19 @@ impl Fused {
         let activations = match family {
             "qwen3_next" | "qwen3_5_moe" | "qwen2_moe" | "gemma4_text" => 2 * num_layers,
             _ if has_dense_layer.contains(&family) => 2 * num_layers - 1,
-            "starcoder2" => 0,
+            "granitemoehybrid" => 2 * num_layers,
+            "starcoder2" | "mamba2" | "nemotron_h" => 0,
             _ => num_layers,
         };
         Fused {
             norm,
             // Scores that are capped have no fused attention.
-            attentions: if family == "gemma2" { 0 } else { num_attending },
+            attentions: match family {
+                "gemma2" => 0,
+                // Most of its layers are feed-forward networks.
+                "nemotron_h" => 1,
+                _ => num_attending,
+            },
             is_masked: matches!(family, "deepseek_v3" | "glm4_moe_lite"),
             activations,
             activation: match family.starts_with("gemma") {
@@ -305,4 +311,11 @@ fn plain_forms_take_fewer_nodes_than_mlx_lm() {
     check("stablelm/quant4", 0.73);
     check("stablelm/parallel-quant", 0.56);
     check("starcoder2/quant4", 0.93);
+    check("falcon_h1/quant4", 0.70);
+    check("granitemoehybrid/quant4", 0.90);
+    check("jamba/quant4", 1.09);
+    check("lfm2/quant4", 1.07);
+    check("lfm2_moe/quant4", 0.89);
+    check("mamba2/quant4", 0.65);
+    check("nemotron_h/quant4", 0.80);
 }

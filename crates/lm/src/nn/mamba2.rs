@@ -116,8 +116,8 @@ pub struct Mamba2 {
     projections: NormProjections<3>,
     /// Returns f32, so that everything from here to the output is computed in f32.
     conv: ShortConv,
-    a: Array,            // f32 [H]: −exp(A_log)
-    dt_bias: Array,      // f32 [H]
+    a: Array,            // f32 [1, 1, H]: −exp(A_log)
+    dt_bias: Array,      // f32 [1, 1, H]
     d: Array,            // f32 [H, 1]: the factor of x in the output
     norm: Option<Array>, // [H * P]
     sizes: Mamba2Sizes,
@@ -135,7 +135,8 @@ impl Mamba2 {
         let width = parts.iter().sum();
         let in_proj = Linear::load(&mut layer.layer("in_proj"), hidden, width, sizes.in_has_bias)?;
         let mut of_heads = |name| -> Result<Array, LmError> {
-            Ok(layer.take(name, &[sizes.heads])?.as_dtype(Dtype::Float32)?)
+            let numbers = layer.take(name, &[sizes.heads])?.as_dtype(Dtype::Float32)?;
+            Ok(ops::reshape(numbers, &[1, 1, sizes.heads])?)
         };
         let a = ops::negative(ops::exp(of_heads("A_log")?)?)?;
         let dt_bias = of_heads("dt_bias")?;

@@ -13,8 +13,9 @@ use crate::weights::Layer;
 /// A causal convolution of each channel over its last K inputs, then SiLU or nothing.
 #[derive(Debug)]
 pub struct ShortConv {
-    weight: Array,       // f32 [K, C]
-    bias: Option<Array>, // f32 [C]
+    // With the axes of inputs, so that nothing is broadcast where there is one row.
+    weight: Array,       // f32 [1, K, C]
+    bias: Option<Array>, // f32 [1, 1, C]
     activates: bool,
 }
 
@@ -55,9 +56,7 @@ impl ShortConv {
     /// Takes `weight` of `shape` from the layer: `[C, K, 1]`, or `[C, 1, K]` as PyTorch stores it.
     pub fn load(layer: &mut Layer, shape: &[i32; 3]) -> Result<Self, LmError> {
         let [channels, first, second] = *shape;
-        let weight = ops::reshape(layer.take("weight", shape)?, &[channels, first * second])?;
-        let weight = weight.as_dtype(Dtype::Float32)?.transpose()?.contiguous()?;
-        weight.eval()?;
+        let weight = by_tap(&layer.take("weight", shape)?, channels, first * second)?;
         Ok(ShortConv { weight, bias: None, activates: true })
     }
 
@@ -65,13 +64,15 @@ impl ShortConv {
     pub fn load_sized(layer: &mut Layer, sizes: ConvSizes) -> Result<Self, LmError> {
         let ConvSizes { channels, kernel, has_bias, activates } = sizes;
         let weight = layer.take_as("weight", &sizes.weight_shapes())?;
-        let weight = ops::reshape(weight, &[channels, kernel])?.as_dtype(Dtype::Float32)?;
-        let weight = weight.transpose()?.contiguous()?;
+        let weight = by_tap(&weight, channels, kernel)?;
         let bias = match has_bias {
-            true => Some(layer.take("bias", &[channels])?.as_dtype(Dtype::Float32)?),
+            true => {
+                let bias = layer.take("bias", &[channels])?.as_dtype(Dtype::Float32)?;
+                Some(ops::reshape(bias, &[1, 1, channels])?)
+            }
             false => None,
         };
-        mlx_rs::transforms::eval([&weight].into_iter().chain(&bias))?;
+        mlx_rs::transforms::eval(&bias)?;
         Ok(ShortConv { weight, bias, activates })
     }
 
@@ -84,7 +85,7 @@ impl ShortConv {
         slot: usize,
     ) -> Result<Array, Exception> {
         let (batch, length, channels) = (x.dim(0), x.dim(1), x.dim(2));
-        let num_before = self.weight.dim(0) - 1;
+        let num_before = self.weight.dim(1) - 1;
         let before = match cache.get(slot) {
             Some(before) => before.clone(),
             None => ops::zeros_dtype(&[batch, num_before, channels], x.dtype())?,
@@ -108,18 +109,26 @@ impl ShortConv {
     fn shifted_sum(&self, inputs: &Array, length: i32) -> Result<Array, Exception> {
         let (batch, channels) = (inputs.dim(0), inputs.dim(2));
         let tap = |index: i32| {
-            let weight = ffi::slice(&self.weight, &[index, 0], &[index + 1, channels])?;
+            let weight = ffi::slice(&self.weight, &[0, index, 0], &[1, index + 1, channels])?;
             ops::multiply(
                 ffi::slice(inputs, &[0, index, 0], &[batch, index + length, channels])?,
                 weight,
             )
         };
         let mut sum = tap(0)?;
-        for index in 1..self.weight.dim(0) {
+        for index in 1..self.weight.dim(1) {
             sum = ops::add(sum, tap(index)?)?;
         }
         Ok(sum)
     }
+}
+
+/// `weight` `[C, K]` in either order of files as `[1, K, C]` of f32.
+fn by_tap(weight: &Array, channels: i32, kernel: i32) -> Result<Array, Exception> {
+    let weight = ops::reshape(weight, &[channels, kernel])?.as_dtype(Dtype::Float32)?;
+    let weight = ops::expand_dims(weight.transpose()?, 0)?.contiguous()?;
+    weight.eval()?;
+    Ok(weight)
 }
 
 /// The `count` inputs of each row, `[B, count, C]`, that the next step needs. `inputs`
@@ -151,7 +160,7 @@ mod tests {
 
     fn conv() -> ShortConv {
         let weight = [0.5f32, -1.0, 0.25, 2.0, -0.75, 1.5];
-        let weight = Array::from_slice(&weight, &[KERNEL as i32, CHANNELS as i32]);
+        let weight = Array::from_slice(&weight, &[1, KERNEL as i32, CHANNELS as i32]);
         ShortConv { weight, bias: None, activates: true }
     }
 

@@ -21,7 +21,7 @@ pub struct StateSpace {
     pub c: Array,
     /// `[B, L, H]`: how long a token's step is, 0 or more.
     pub dt: Array,
-    /// `[H]`: the exponent of the decay in a step of one, below 0.
+    /// `[H]` or `[1, 1, H]`: the exponent of the decay in a step of one, below 0.
     pub a: Array,
 }
 
