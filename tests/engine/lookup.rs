@@ -231,6 +231,27 @@ async fn an_answer_may_join_the_others_before_its_first_token() {
     }
 }
 
+/// The other comes when the first has all its tokens, and has not ended yet.
+#[tokio::test]
+async fn an_answer_with_all_its_tokens_joins_nobody() {
+    let model = Scripted::endless();
+    let (engine, _) = Engine::start(EngineOptions::default());
+    engine.load("scripted", model.folder()).await.expect("loads");
+    for max_tokens in [1, 1, 1, 1, 2, 2, 3, 3].repeat(20) {
+        let asked = GenerateRequest {
+            speculation: Speculation::Auto,
+            use_prompt_cache: false,
+            ..request(&[5, 6, 7], max_tokens)
+        };
+        let mut first = engine.generate(asked.clone());
+        let mut tokens = begin(&mut first, 1).await;
+        let mut other = engine.generate(asked);
+        tokens.extend(finish(&mut first).await.expect("an answer").tokens);
+        assert_eq!(tokens, model.answer(&[5, 6, 7], max_tokens));
+        finish(&mut other).await.expect("an answer");
+    }
+}
+
 #[tokio::test]
 async fn one_that_is_stopped_leaves_the_others_alone() {
     let model = Scripted::endless();

@@ -146,7 +146,10 @@ impl UnbatchedRun {
         let request = &self.sequence.job.request;
         let looks_up = matches!(request.speculation, Speculation::Auto);
         let decodes = matches!(self.stream, Stream::Speculating(_));
-        looks_up && decodes && !request.is_unbatched() && self.sequence.all_tokens().is_some()
+        // One that has all its tokens ends with its next step.
+        let goes_on = self.sequence.sampled.len() < self.sequence.max_tokens;
+        let can_begin_again = goes_on && self.sequence.all_tokens().is_some();
+        looks_up && decodes && !request.is_unbatched() && can_begin_again
     }
 
     /// Prepares to leave for a batch, and returns whether it can do so now. Otherwise it can after some
