@@ -3,6 +3,8 @@
 
 use std::sync::OnceLock;
 
+use mlx_rs::error::Exception;
+
 use crate::device::ComputeDevice;
 use crate::ffi;
 
@@ -50,11 +52,12 @@ pub fn recommended_wired_bytes() -> Option<u64> {
 }
 
 /// Keeps up to `limit_bytes` of MLX's memory wired, after whatever was launched has ended; 0 wires
-/// nothing. Only on a Mac with macOS 15 or later; elsewhere MLX does nothing.
-pub fn set_wired_limit(limit_bytes: u64) {
-    let _ = ffi::synchronize();
+/// nothing. Only on a Mac with macOS 15 or later; elsewhere MLX does nothing. Fails, with the limit as it
+/// was, where the device cannot be waited for.
+pub fn set_wired_limit(limit_bytes: u64) -> Result<(), Exception> {
+    ffi::synchronize()?;
     let limit_bytes = usize::try_from(limit_bytes).unwrap_or(usize::MAX);
-    let _ = mlx_rs::memory::set_wired_limit(limit_bytes);
+    mlx_rs::memory::set_wired_limit(limit_bytes).map(|_before| ())
 }
 
 /// Lets MLX free what it keeps for reuse, and wait for running work, before it takes more than

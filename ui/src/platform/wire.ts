@@ -1434,7 +1434,7 @@ speed: Speed,
  */
 draft_model: string,
 /**
- * Whether a Mac keeps loaded models in memory that it never moves away.
+ * Whether a Mac never swaps loaded models out (wired memory).
  */
 wires_memory: boolean,
 /**

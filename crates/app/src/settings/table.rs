@@ -198,7 +198,7 @@ settings! {
         section: Models, scopes: MODEL, rereads: false,
     }
 
-    /// Whether a Mac keeps loaded models in memory that it never moves away.
+    /// Whether a Mac never swaps loaded models out (wired memory).
     wires_memory: bool = false => {
         kind: Switch,
         section: Models, scopes: APP, rereads: false,

@@ -313,8 +313,10 @@ fn wired_memory_changes_only_while_nothing_is_computed() {
     let tested = TestLoop::new(StoredCache::none());
     let calls = Rc::new(RefCell::new(Vec::new()));
     let record = Rc::clone(&calls);
-    tested.engine.borrow_mut().worker.wired =
-        WiredMemory::new(Some(1 << 30), move |bytes| record.borrow_mut().push(bytes));
+    tested.engine.borrow_mut().worker.wired = WiredMemory::new(Some(1 << 30), move |bytes| {
+        record.borrow_mut().push(bytes);
+        Ok(())
+    });
     tested.load("writer", WRITER);
     let mut running = tested.begin(8, 100_000);
     tested.first_token(&mut running);

@@ -5,7 +5,6 @@
 //! many: those are packed anew, with scales and biases in f32, and every weight stays the same. Types
 //! whose groups have 16 weights have no such form: they are rounded, and [`Rounding`] says by how much.
 
-use std::fs;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
@@ -14,6 +13,7 @@ use serde_json::Value;
 use super::blocks::{Block, MAX_WEIGHTS, grouping, numbers};
 use super::tensors::GgmlType;
 use crate::bfloat16::bfloat16;
+use crate::file::{MAX_CONFIG_BYTES, read_file};
 
 /// Weights that share a scale in the affine form.
 pub const GROUP_SIZE: usize = 32;
@@ -131,9 +131,11 @@ impl RoundedWeights {
     /// What the `config.json` in a model's folder says; none of a model whose weights are the file's,
     /// and of one that another program made.
     pub fn read(folder: &Path) -> Option<RoundedWeights> {
-        let config = fs::read(folder.join("config.json")).ok()?;
+        let config = read_file(&folder.join("config.json"), MAX_CONFIG_BYTES).ok()?;
         let config: Value = serde_json::from_slice(&config).ok()?;
-        RoundedWeights::deserialize(config.get(RoundedWeights::KEY)?).ok()
+        RoundedWeights::deserialize(config.get(RoundedWeights::KEY)?)
+            .ok()
+            .filter(|rounded| rounded.relative_error >= 0.0)
     }
 }
 

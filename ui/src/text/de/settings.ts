@@ -81,8 +81,8 @@ const rows: Catalogue['settings']['rows'] = {
     choices: { plain: 'Genau', eight_bits: '8 Bit', four_bits: '4 Bit' },
   },
   keep_tokens: {
-    label: 'Von langen Prompts behalten',
-    note: 'Behält nach dem Lesen eines längeren Prompts nur die Tokens, auf die sein Ende am meisten achtet; Antworten kommen schneller, der Rest ist vergessen.',
+    label: 'Lange Prompts kürzen auf',
+    note: 'Von einem längeren Prompt behält das Modell, was für sein Ende am wichtigsten ist, und vergisst den Rest. Antworten kommen schneller; spätere Fragen nach Vergessenem können falsch beantwortet werden.',
     unit: 'Tokens',
     placeholder: 'Alle',
   },
@@ -93,8 +93,8 @@ const rows: Catalogue['settings']['rows'] = {
   },
   draft_model: { label: 'Entwurfsmodell', note: 'Ein kleineres Modell derselben Familie, das vorausrät.' },
   wires_memory: {
-    label: 'Modelle fest im Speicher halten',
-    note: 'Auf einem Mac ab macOS 15: Große Modelle antworten schneller, andere Apps haben weniger Speicher. Ändert sich, während nichts gerechnet wird.',
+    label: 'Modelle nie auslagern',
+    note: 'Auf einem Mac ab macOS 15: Geladene Modelle bleiben im Speicher, große antworten so schneller, und andere Apps haben weniger Speicher. Gilt ab der nächsten Antwort.',
   },
   cache_budget_bytes: {
     label: 'Grenze auf der Festplatte',

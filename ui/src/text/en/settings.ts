@@ -73,8 +73,8 @@ export const settingRows: Record<keyof Settings, SettingText> = {
     choices: { plain: 'Exact', eight_bits: '8-bit', four_bits: '4-bit' },
   },
   keep_tokens: {
-    label: 'Keep of long prompts',
-    note: 'After reading a longer prompt, keeps only the tokens that its end attends to most; answers come faster and the rest is forgotten.',
+    label: 'Shorten long prompts to',
+    note: 'Of a longer prompt the model keeps what matters most for its end, and forgets the rest. Answers come faster; later questions about what was forgotten may be answered wrongly.',
     unit: 'tokens',
     placeholder: 'All',
   },
@@ -85,8 +85,8 @@ export const settingRows: Record<keyof Settings, SettingText> = {
   },
   draft_model: { label: 'Draft model', note: 'A smaller model of the same family that guesses ahead.' },
   wires_memory: {
-    label: 'Keep models wired',
-    note: 'On a Mac with macOS 15 or later: large models answer faster, and other apps have less memory. Changes while nothing is computed.',
+    label: 'Never swap models out',
+    note: 'On a Mac with macOS 15 or later: loaded models stay in memory, so large ones answer faster, and other apps have less memory. Takes effect between two answers.',
   },
   cache_budget_bytes: {
     label: 'Disk limit',
