@@ -81,6 +81,8 @@ export class Page {
 
   /** Leaves a page for the chat. */
   async backToChat() {
+    // A dialog that is closing would take the key.
+    await this.driver.getByRole('dialog').first().waitFor({ state: 'detached' });
     await this.driver.keyboard.press('Escape');
     await this.message.waitFor();
   }
