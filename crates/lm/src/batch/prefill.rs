@@ -8,7 +8,9 @@ use mlx_rs::transforms::eval;
 use super::decode_batch::{PendingRow, Row};
 use super::{BatchOptions, BatchRequest, BatchStep, PromptProgress, RequestId, RowState};
 use crate::cache::batch::{batch_spec, extract, merge, prepare};
-use crate::cache::{CacheSpec, Compressed, LayerCache, SnapKv, compress, observe_queries};
+use crate::cache::{
+    CacheSpec, Compressed, LayerCache, SnapKv, compress, forget_queries, observe_queries,
+};
 use crate::generate::{check_tokens, finish_pass, num_cached, token_limit};
 use crate::models::Model;
 use crate::{LmError, memory};
@@ -60,9 +62,12 @@ impl Prefilling {
             token_limit(request.max_tokens, num_held + request.prompt.len(), model);
         let mut caches =
             request.caches.take().unwrap_or_else(|| new_caches(model, options.max_kv_size));
-        if let Some(snapkv) = &request.snapkv {
-            snapkv.check()?;
-            observe_queries(&mut caches);
+        request.snapkv.map_or(Ok(()), |snapkv| snapkv.check())?;
+        // A decode step reads the last token, so where it is the only one nothing is left to choose by.
+        request.snapkv = request.snapkv.filter(|_| request.prompt.len() > 1);
+        match request.snapkv {
+            Some(_) => observe_queries(&mut caches),
+            None => forget_queries(&mut caches),
         }
         let boundaries = request
             .boundaries

@@ -116,9 +116,10 @@ impl KvCache {
         self.dropped.num_tokens > 0
     }
 
-    /// From now on the newest queries are remembered.
+    /// From now on the newest queries are remembered, and those from before are not: their tokens may
+    /// have been trimmed.
     pub(super) fn observe(&mut self) {
-        self.observed.get_or_insert_default();
+        self.observed = Some(ObservedQueries::default());
     }
 
     pub(super) fn is_observed(&self) -> bool {

@@ -146,11 +146,20 @@ impl LayerCache {
     }
 }
 
-/// Has the caches of one row remember the newest queries, for [`compress`].
+/// Has the caches of one row remember the newest queries from now on, for [`compress`].
 pub fn observe_queries(caches: &mut [LayerCache]) {
     caches.iter_mut().for_each(|cache| match cache {
         LayerCache::Kv(cache) => cache.observe(),
         LayerCache::List(list) => observe_queries(list.entries_mut()),
+        _ => {}
+    });
+}
+
+/// Has the caches of one row remember no queries any longer.
+pub(crate) fn forget_queries(caches: &mut [LayerCache]) {
+    caches.iter_mut().for_each(|cache| match cache {
+        LayerCache::Kv(cache) => drop(cache.take_observed()),
+        LayerCache::List(list) => forget_queries(list.entries_mut()),
         _ => {}
     });
 }

@@ -1,6 +1,7 @@
 use cairn_tiny_models::tiny_model;
 
 use super::*;
+use crate::batch::{BatchGenerator, BatchOptions, BatchRequest};
 use crate::models::Model;
 use crate::{GenerateOptions, LoadOptions, PromptReader, Sampler};
 
@@ -224,6 +225,34 @@ fn what_grew_to_twice_its_size_is_compressed_again() {
         observe_queries(&mut caches);
         model.forward(&Array::from_slice(&tokens[..more], &[1, more as i32]), &mut caches).unwrap();
         assert_eq!(compress(&mut caches, &SNAPKV).unwrap(), expected);
+    }
+}
+
+#[test]
+fn queries_of_trimmed_tokens_do_not_choose() {
+    let model = load("llama/dense-tied");
+    let mut caches = read(&model, 64, Some(SNAPKV)).into_caches();
+    assert!(caches.iter_mut().all(|cache| cache.trim(20) == 20));
+    observe_queries(&mut caches);
+    assert_eq!(compress(&mut caches, &SNAPKV).unwrap(), None, "nothing was read since");
+}
+
+#[test]
+fn a_row_with_one_token_left_remembers_no_queries() {
+    let model = load("llama/dense-tied");
+    let tokens = prompt(&model);
+    let caches = read(&model, 64, Some(SNAPKV)).into_caches();
+    assert!(caches[0].is_observed());
+    for caches in [caches, read(&model, 64, None).into_caches()] {
+        let mut batch = BatchGenerator::new(model.clone(), BatchOptions::default());
+        let id = batch.insert(BatchRequest {
+            snapkv: Some(SNAPKV),
+            caches: Some(caches),
+            cached_tokens: tokens[..LENGTH - 1].to_vec(),
+            ..BatchRequest::new(tokens[LENGTH - 1..].to_vec(), 4)
+        });
+        let row = batch.extract_cache(id.unwrap()).unwrap().unwrap();
+        assert!(!row.caches[0].is_observed());
     }
 }
 
