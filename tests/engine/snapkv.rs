@@ -1,7 +1,12 @@
 //! Conversations of which SnapKV drops tokens: they keep their place, in memory and on disk, and are
 //! never taken for whole ones.
 
-use cairn_engine::{GenerateRequest, KvCacheOptions, KvQuantization, SnapKv, Speculation};
+use cairn_chat::{Message, Role};
+use cairn_engine::{
+    GenerateRequest, KvCacheOptions, KvQuantization, PromptInput, PromptKind, PromptPrefix, SnapKv,
+    Speculation,
+};
+use cairn_prompt_cache::{KvFormat, Provenance};
 
 use crate::client::{Answer, finish, request};
 use crate::prompt_cache::{App, ROOMY, Rows};
@@ -165,7 +170,19 @@ async fn what_needs_the_whole_context_is_refused_in_a_sentence() {
     quantized.kv_cache.quantization = Some(KvQuantization { bits: 8, group_size: 32, start: 0 });
     let draft = Speculation::Draft { num_tokens: 3 };
     let with_draft = GenerateRequest { speculation: draft, ..compressing(&prompt) };
-    for (request, expected) in [(quantized, "SnapKV"), (with_draft, "draft model")] {
+    let prefix = PromptPrefix {
+        token_ids: None,
+        num_tokens: 9,
+        kind: PromptKind::Prompt,
+        kv_format: KvFormat::Plain,
+        provenance: Provenance::OpaqueImport("0".into()),
+    };
+    let question = Message { role: Role::User, content: "Why?".to_owned(), token_ids: None };
+    let after_opaque = PromptInput::After { prefix, messages: vec![question] };
+    let after_opaque = GenerateRequest { prompt: after_opaque, ..compressing(&prompt) };
+    for (request, expected) in
+        [(quantized, "SnapKV"), (with_draft, "draft model"), (after_opaque, "name its tokens")]
+    {
         let generation = finish(&mut app.engine.generate(request)).await;
         let message = generation.err().expect("a refusal").message;
         assert!(message.contains(expected) && message.contains("leave"), "{message}");

@@ -90,6 +90,12 @@ pub enum EngineError {
          model or SnapKV"
     )]
     SnapKvWithDraft,
+    /// What continues a file that does not name its tokens is stored as that file's whole context.
+    #[error(
+        "this conversation starts from a file that does not name its tokens, so nothing of it can be \
+         dropped: leave out SnapKV"
+    )]
+    SnapKvWithOpaque,
     /// An answer or score could not be computed.
     #[error("the model failed: {0}")]
     Model(LmError),
@@ -208,7 +214,7 @@ impl EngineError {
     pub fn is_bad_request(&self) -> bool {
         use EngineError::{
             DraftWithFile, EmptyOption, Form, OptionsBeginAlike, OutsidePrefix, Prompt, Refused,
-            Row, SnapKvWithDraft, UnknownToken,
+            Row, SnapKvWithDraft, SnapKvWithOpaque, UnknownToken,
         };
         match self {
             Prompt(_)
@@ -216,6 +222,7 @@ impl EngineError {
             | UnknownToken { .. }
             | DraftWithFile
             | SnapKvWithDraft
+            | SnapKvWithOpaque
             | OutsidePrefix => true,
             EmptyOption { .. } | OptionsBeginAlike { .. } | Form { .. } => true,
             Row { source, .. } => source.is_bad_request(),

@@ -536,6 +536,9 @@ pub(crate) fn check(request: &GenerateRequest) -> Result<(), EngineError> {
         if request.speculation.draft_tokens().is_some() {
             return Err(EngineError::SnapKvWithDraft);
         }
+        if request.prompt.opaque_prefix().is_some() {
+            return Err(EngineError::SnapKvWithOpaque);
+        }
     }
     if request.prompt.opaque_prefix().is_some() && request.speculation.draft_tokens().is_some() {
         return Err(EngineError::DraftWithFile);
