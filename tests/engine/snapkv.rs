@@ -16,9 +16,6 @@ const SNAPKV: SnapKv = SnapKv { keep_tokens: 64, min_context: 0 };
 /// Longer than a chunk.
 const LENGTH: u32 = 300;
 
-/// As in the engine: where a state near the end of a prompt is stored.
-const TAIL: usize = 11;
-
 const NUM_SAMPLED: usize = 12;
 
 const MODELS: [&str; 4] =
@@ -88,19 +85,51 @@ async fn the_next_turn_continues_what_is_left() {
     }
 }
 
+/// What a question has chosen is stored behind all of its words: an edited one, and another about the same
+/// document, choose for themselves.
 #[tokio::test]
-async fn a_turn_whose_end_a_template_rewrites_continues_from_near_its_end() {
+async fn a_short_question_does_not_choose_for_another() {
+    for model in MODELS {
+        let model_folder = cairn_tests::tiny_model(model);
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut app = App::start(&model_folder, folder.path(), ROOMY, Rows::new()).await;
+        let document = tokens(1, LENGTH);
+        let [one, other] = [2, 3].map(|seed| [&document[..], &tokens(seed, 6)].concat());
+        app.answer(compressing(&one)).await;
+        app.settle().await;
+        let mut app = App::start(&model_folder, folder.path(), ROOMY, app.close().await).await;
+        let found = app.answer(compressing(&other)).await;
+        assert_eq!(
+            (num_cached(&found), num_kept(&found)),
+            (0, Some(SNAPKV.keep_tokens)),
+            "{model}"
+        );
+        app.settle().await;
+        let expected = app.answer(cold(compressing(&other))).await;
+        assert_eq!(found.tokens, expected.tokens, "{model}");
+        app.close().await;
+    }
+}
+
+/// All tokens but the last have chosen, and what they chose is stored there: an answer that is asked for
+/// again begins at once, and a template may replace the last token when an answer follows.
+#[tokio::test]
+async fn a_prompt_continues_from_where_it_has_chosen() {
     for model in MODELS {
         let model_folder = cairn_tests::tiny_model(model);
         let folder = tempfile::tempdir().expect("a folder");
         let prompt = tokens(1, LENGTH);
         let mut app = App::start(&model_folder, folder.path(), ROOMY, Rows::new()).await;
-        app.answer(compressing(&prompt)).await;
+        let first = app.answer(compressing(&prompt)).await;
         app.settle().await;
         let mut app = App::start(&model_folder, folder.path(), ROOMY, app.close().await).await;
-        let rewritten = [&prompt[..prompt.len() - 4], &tokens(6, 50)].concat();
+        let again = app.answer(compressing(&prompt)).await;
+        assert_eq!(num_cached(&again), prompt.len() - 1, "{model}");
+        assert_eq!(again.tokens, first.tokens, "{model}");
+        app.settle().await;
+        let rewritten = [&prompt[..prompt.len() - 1], &tokens(6, 50)].concat();
         let second = app.answer(compressing(&rewritten)).await;
-        assert_eq!(num_cached(&second), prompt.len() - TAIL, "{model}");
+        assert_eq!(num_cached(&second), prompt.len() - 1, "{model}");
         app.settle().await;
         app.close().await;
     }
@@ -151,11 +180,15 @@ async fn answers_that_look_tokens_up_are_the_same() {
     let app = App::start(&model_folder, folder.path(), ROOMY, Rows::new()).await;
     let part = tokens(2, 31);
     let prompt: Vec<u32> = part.iter().cycle().take(LENGTH as usize).copied().collect();
-    let expected = app.answer(cold(compressing(&prompt))).await;
+    // So many that the answer repeats itself, and something that is looked up is right.
+    let asked = || GenerateRequest { max_tokens: 100, ..cold(compressing(&prompt)) };
+    let expected = app.answer(asked()).await;
     for speculation in [Speculation::Auto, Speculation::Lookup { num_tokens: 4 }] {
-        let found = app.answer(GenerateRequest { speculation, ..cold(compressing(&prompt)) }).await;
+        let found = app.answer(GenerateRequest { speculation, ..asked() }).await;
         assert_eq!(found.tokens, expected.tokens, "{speculation:?}");
         assert_eq!(num_kept(&found), Some(SNAPKV.keep_tokens), "{speculation:?}");
+        let is_lookup = matches!(speculation, Speculation::Lookup { .. });
+        assert!(!is_lookup || found.finished.acceptance.num_accepted > 0, "{speculation:?}");
     }
     app.close().await;
 }

@@ -162,7 +162,7 @@ impl BatchRun {
                     Ok(self.generator.extract_cache(progress.id)?)
                 })
             {
-                sequence.compressed(compressed, &row.caches);
+                sequence.record_compression(compressed, &row.caches);
             }
         }
         for (id, error) in step.failed {

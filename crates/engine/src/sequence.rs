@@ -259,14 +259,16 @@ impl Sequence {
         self.checkpoints.extend(Checkpoint::of(caches));
     }
 
-    /// Records what the `caches` of the prompt have dropped. Checkpoints from before have what is
-    /// stored of all tokens; only the last position is worth one of what is left.
-    pub(crate) fn compressed(&mut self, compressed: Compressed, caches: &[LayerCache]) {
+    /// Records what the `caches` of the prompt have dropped. Checkpoints from before are of all tokens,
+    /// and what is left is right for any prompt only behind every token that took part in the choice:
+    /// at an earlier position, another question would find what this one attends to.
+    pub(crate) fn record_compression(&mut self, compressed: Compressed, caches: &[LayerCache]) {
         self.num_kept = Some(compressed.num_kept);
-        let earlier = std::mem::take(&mut self.checkpoints).pop();
-        let position = self.checkpoints_at.last().filter(|&&position| position > self.num_cached);
-        let kept = position.and_then(|&at| Checkpoint::of_compressed(caches, at, earlier.as_ref()));
-        self.checkpoints.extend(kept);
+        self.checkpoints.clear();
+        if self.job.request.uses_prompt_cache() {
+            let kept = Checkpoint::of(caches.to_vec());
+            self.checkpoints.extend(kept.filter(|kept| kept.num_tokens() == compressed.num_read));
+        }
     }
 
     /// Emits the progress of prefill: `processed` tokens of those that were not cached. A retried
@@ -587,7 +589,7 @@ fn cached_beginning(
             let mut reuse = worker.cache.longest_prefix(&loaded.model, &query, pending);
             if let Some(snapkv) = &request.kv_cache.snapkv {
                 let num_left = num_tokens - 1 - reuse.num_tokens;
-                reuse.num_tokens -= unread_for_choice(&mut reuse.caches, snapkv, num_left);
+                reuse.num_tokens -= trim_for_choice(&mut reuse.caches, snapkv, num_left);
             }
             (reuse, Vec::new())
         }
@@ -608,7 +610,7 @@ fn cached_beginning(
 
 /// Trims caches of all tokens that are to be compressed, of a prompt with `num_left` tokens to read, so
 /// that enough queries are computed to choose by. Returns how many tokens were trimmed.
-fn unread_for_choice(caches: &mut [LayerCache], snapkv: &SnapKv, num_left: usize) -> usize {
+fn trim_for_choice(caches: &mut [LayerCache], snapkv: &SnapKv, num_left: usize) -> usize {
     let num_cached = caches.iter().map(LayerCache::offset).max().unwrap_or(0);
     let num_read = num_cached + num_left;
     let is_long = num_read > snapkv.keep_tokens && num_read >= snapkv.min_context;

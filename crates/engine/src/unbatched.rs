@@ -186,7 +186,7 @@ impl UnbatchedRun {
                     Stream::Reading(reader)
                 } else {
                     if let Some(compressed) = reader.compress()? {
-                        self.sequence.compressed(compressed, reader.caches());
+                        self.sequence.record_compression(compressed, reader.caches());
                     }
                     let stream = start(&self.sequence, *reader)?;
                     self.sequence.prefilled_all();

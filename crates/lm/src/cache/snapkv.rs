@@ -14,7 +14,7 @@ use mlx_rs::transforms::eval;
 use mlx_rs::{Array, Dtype, memory, ops};
 
 use super::buffer::token_range;
-use super::{CacheKind, CacheList, KvCache, KvQuantization, LayerCache, causal_mask};
+use super::{CacheKind, KvCache, KvQuantization, LayerCache, causal_mask};
 use crate::LmError;
 use crate::device_kernels::HeadShape;
 use crate::nn::softcap;

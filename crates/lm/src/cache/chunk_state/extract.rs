@@ -6,7 +6,6 @@ use mlx_rs::transforms::eval;
 use mlx_rs::{Array, Dtype};
 
 use super::{PLAIN, QUANTIZED, STATE, entry_path, state_name};
-use crate::cache::snapkv::earlier_than;
 use crate::cache::{KeysValues, LayerCache};
 use crate::{LmError, ffi};
 
@@ -65,22 +64,6 @@ impl Checkpoint {
             .map(|cache| cache.as_kind().needs_checkpoints().then_some(cache))
             .collect();
         layers.iter().any(Option::is_some).then_some(Checkpoint { num_tokens, layers })
-    }
-
-    /// A checkpoint of `caches` at the position `num_tokens`, before their last tokens, where they have
-    /// dropped tokens after that. What they do not have of that position is in `earlier`, a checkpoint
-    /// that was taken there. `None` where it is in neither.
-    pub fn of_compressed(
-        caches: &[LayerCache],
-        num_tokens: usize,
-        earlier: Option<&Checkpoint>,
-    ) -> Option<Checkpoint> {
-        let earlier = earlier.filter(|earlier| earlier.num_tokens == num_tokens);
-        let layers = caches.iter().enumerate().map(|(index, cache)| {
-            let earlier = earlier.and_then(|earlier| earlier.layers.get(index)?.as_ref());
-            earlier_than(cache, num_tokens, earlier).map(Some)
-        });
-        Some(Checkpoint { num_tokens, layers: layers.collect::<Option<_>>()? })
     }
 
     /// The position: how many tokens had been read.
