@@ -1,5 +1,5 @@
-//! SnapKV (Li et al. 2024): once a prompt has been read, layers that attend to all tokens keep those
-//! that the prompt's last tokens attend to, and drop the others.
+//! SnapKV (Li et al. 2024, <https://arxiv.org/abs/2404.14469>): once a prompt has been read, layers that
+//! attend to all tokens keep those that the prompt's last tokens attend to, and drop the others.
 //!
 //! ```text
 //! columns of one head    sinks    the most attended to     newest
@@ -29,7 +29,8 @@ const POOL_WIDTH: i32 = 7;
 /// Of what is kept, the first tokens are one in so many, and the newest are another.
 const SINKS_FRACTION: usize = 16;
 const NEWEST_FRACTION: usize = 4;
-/// The most of either, as in the implementation for mlx-lm by Levin (2026).
+/// The most of either, as in the implementation for mlx-lm by Levin (2026). The paper has no sinks, and
+/// keeps the observed tokens alone as the newest.
 const MAX_SINKS: usize = 128;
 const MAX_NEWEST: usize = 512;
 
@@ -191,29 +192,6 @@ pub fn compress(
         memory::clear_cache()
     })?;
     Ok(compressed)
-}
-
-/// The cache of a layer after `num_tokens`, where `now` has read some more and may have dropped tokens
-/// since; what `now` does not have of that position is in `earlier`. `None` where neither has it.
-pub(super) fn earlier_than(
-    now: &LayerCache,
-    num_tokens: usize,
-    earlier: Option<&LayerCache>,
-) -> Option<LayerCache> {
-    match (now, earlier) {
-        (LayerCache::Kv(_), _) => {
-            let mut cache = now.clone();
-            let surplus = now.offset().checked_sub(num_tokens)?;
-            (cache.trim(surplus) == surplus).then_some(cache)
-        }
-        (LayerCache::List(now), Some(LayerCache::List(earlier))) => {
-            let entries = std::iter::zip(now.entries(), earlier.entries());
-            let entries =
-                entries.map(|(now, earlier)| earlier_than(now, num_tokens, Some(earlier)));
-            Some(LayerCache::List(CacheList::new(entries.collect::<Option<_>>()?)))
-        }
-        (_, earlier) => earlier.filter(|cache| cache.offset() == num_tokens).cloned(),
-    }
 }
 
 /// Calls `action` with the plain caches of all layers, those in lists included.
