@@ -621,6 +621,7 @@ mod tests {
         check_refused(&["--min-tokens-to-keep", "0"], &["--min-tokens-to-keep"]);
         check_refused(&["--top-k", "-1"], &["--top-k"]);
         check_refused(&["--max-tokens", "-2"], &["--max-tokens", "-1"]);
+        check_refused(&["--snapkv-min-context", "64"], &["--snapkv <KEEP_TOKENS>"]);
         check_refused(&["--kv-bits", "5"], &["--kv-bits", "2, 3, 4, 6, 8"]);
         check_refused(&["--kv-group-size", "16"], &["--kv-group-size", "32, 64, 128"]);
         check_refused(&["--max-kv-size", "-1"], &["--max-kv-size", "-1"]);

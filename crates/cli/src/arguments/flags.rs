@@ -169,6 +169,7 @@ pub struct SnapKvFlags {
     #[arg(
         long,
         default_value_t = 49_152,
+        requires = "snapkv",
         value_parser = whole::<usize>,
         allow_negative_numbers = true
     )]

@@ -12,8 +12,8 @@ use super::flags::at_least_one;
 pub struct SpeculationFlags {
     /// What proposes tokens, of which the model checks several in one pass: nothing (off); what followed
     /// the same tokens earlier (lookup); a draft model (draft); the model's own head that predicts further
-    /// tokens (mtp); or, of what is looked up and the head, whatever pays (auto)
-    /// [default: draft with --draft-model, else off]
+    /// tokens (mtp); or, of what is looked up and the head, whatever pays (auto).
+    /// serve: for a model without a head mtp is nothing [default: draft with --draft-model, else off]
     #[arg(long, value_name = "off|auto|lookup|draft|mtp", value_parser = speculation_kinds())]
     pub speculate: Option<SpeculationKind>,
     /// Draft model: a smaller model with the same vocabulary
@@ -28,24 +28,22 @@ pub struct SpeculationFlags {
         allow_negative_numbers = true
     )]
     pub num_draft_tokens: u32,
-    /// Number of tokens that --speculate lookup proposes at a time
+    /// Number of tokens that --speculate lookup proposes at a time [default: 5]
     #[arg(
         long,
-        default_value_t = 5,
         requires = "speculate",
         value_parser = at_least_one,
         allow_negative_numbers = true
     )]
-    pub prompt_lookup_num_tokens: u32,
-    /// Number of tokens that --speculate mtp proposes at a time
+    pub prompt_lookup_num_tokens: Option<u32>,
+    /// Number of tokens that --speculate mtp proposes at a time [default: 1]
     #[arg(
         long,
-        default_value_t = 1,
         requires = "speculate",
         value_parser = at_least_one,
         allow_negative_numbers = true
     )]
-    pub num_mtp_tokens: u32,
+    pub num_mtp_tokens: Option<u32>,
 }
 
 /// What `--speculate` names.
@@ -76,10 +74,19 @@ impl SpeculationFlags {
         is_asked.then(|| self.speculation()).transpose()
     }
 
-    /// What is asked for. Fails on flags that contradict each other.
+    /// What is asked for. Fails on flags that contradict each other or would do nothing.
     pub fn speculation(&self) -> Result<Speculation> {
+        if self.prompt_lookup_num_tokens.is_some()
+            && self.speculate != Some(SpeculationKind::Lookup)
+        {
+            bail!("--prompt-lookup-num-tokens goes with --speculate lookup only: leave it out")
+        }
+        if self.num_mtp_tokens.is_some() && self.speculate != Some(SpeculationKind::Mtp) {
+            bail!("--num-mtp-tokens goes with --speculate mtp only: leave it out")
+        }
         let draft = Speculation::Draft { num_tokens: self.num_draft_tokens as usize };
-        let lookup = Speculation::Lookup { num_tokens: self.prompt_lookup_num_tokens as usize };
+        let num_looked_up = self.prompt_lookup_num_tokens.unwrap_or(5) as usize;
+        let lookup = Speculation::Lookup { num_tokens: num_looked_up };
         match (self.speculate, &self.draft_model) {
             (None | Some(SpeculationKind::Draft), Some(_)) => Ok(draft),
             (Some(SpeculationKind::Draft), None) => {
@@ -92,7 +99,7 @@ impl SpeculationFlags {
             (Some(SpeculationKind::Auto), None) => Ok(Speculation::Auto),
             (Some(SpeculationKind::Lookup), None) => Ok(lookup),
             (Some(SpeculationKind::Mtp), None) => {
-                Ok(Speculation::Mtp { num_tokens: self.num_mtp_tokens as usize })
+                Ok(Speculation::Mtp { num_tokens: self.num_mtp_tokens.unwrap_or(1) as usize })
             }
         }
     }
@@ -138,5 +145,22 @@ mod tests {
         check(&["--speculate", "draft"], Err("--draft-model"));
         check(&["--speculate", "auto", "--draft-model", "m"], Err("leave one"));
         check(&["--speculate", "off", "--draft-model", "m"], Err("leave one"));
+    }
+
+    #[test]
+    fn numbers_of_what_does_not_propose_are_refused() {
+        for kind in ["off", "auto", "lookup", "draft", "mtp"] {
+            for (flag, of) in
+                [("--prompt-lookup-num-tokens", "lookup"), ("--num-mtp-tokens", "mtp")]
+            {
+                let draft: &[&str] = if kind == "draft" { &["--draft-model", "m"] } else { &[] };
+                let line = [&["--speculate", kind, flag, "2"], draft].concat();
+                match (kind == of, of) {
+                    (false, _) => check(&line, Err(flag)),
+                    (true, "lookup") => check(&line, Ok(Speculation::Lookup { num_tokens: 2 })),
+                    (true, _) => check(&line, Ok(Speculation::Mtp { num_tokens: 2 })),
+                }
+            }
+        }
     }
 }
