@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use cairn_engine::{Engine, Speculation};
+use cairn_engine::{Engine, KvCacheOptions, LoadedModelStatus, Speculation};
 use cairn_hub::{CacheVariables, HubOptions, ModelFolders};
 use cairn_store::{Store, StoreError};
 use tokio::sync::{OnceCell, broadcast};
@@ -29,8 +29,8 @@ use crate::models::import::RunningImport;
 use crate::models::revisions::RemovedRevisions;
 use crate::monitor::Monitor;
 use crate::settings::{AppSettings, Settings};
-use crate::wire::{Conversation, Event, NoticeLevel};
-use crate::{DataFolder, OpenError, convert};
+use crate::wire::{Conversation, Event, Failure, NoticeLevel};
+use crate::{DataFolder, OpenError, convert, models};
 
 /// How long closing may take: a system that shuts down does not wait much longer.
 const CLOSING_LIMIT: Duration = Duration::from_millis(1900);
@@ -65,9 +65,10 @@ pub struct Options {
 /// What proposes tokens for every answer, whatever the settings say.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ForcedSpeculation {
-    /// For models that have no draft model, [`Speculation::Draft`] is nothing.
+    /// Nothing where a model cannot: [`Speculation::Draft`] for one without a draft model, and
+    /// [`Speculation::Mtp`] for one without a head. With a draft model all of a long prompt is kept.
     pub speculation: Speculation,
-    /// The draft model of all models.
+    /// The draft model of all models; see [`App::check_forced_draft`].
     pub draft_model: Option<String>,
 }
 
@@ -239,15 +240,51 @@ impl App {
         }
     }
 
-    /// What proposes tokens for an answer of a model with these settings; `has_draft` says whether a
-    /// draft model can.
-    pub(crate) fn speculation(&self, settings: &Settings, has_draft: bool) -> Speculation {
+    /// How keys and values are kept for an answer of this model with these settings, and what proposes
+    /// its tokens; `may_draft` says whether its draft model may.
+    pub(crate) fn decoding(
+        &self,
+        settings: &Settings,
+        model: Option<&LoadedModelStatus>,
+        may_draft: bool,
+    ) -> (KvCacheOptions, Speculation) {
+        let speculation = self.speculation(settings, model, may_draft);
+        let mut kv_cache = convert::kv_cache(settings, model.and_then(|model| model.kv_group_size));
+        if matches!(speculation, Speculation::Draft { .. }) {
+            // It needs all of a long prompt. What the program was started with counts before the
+            // settings, where the two cannot be set together.
+            kv_cache.snapkv = None;
+        }
+        (kv_cache, speculation)
+    }
+
+    /// What proposes tokens for an answer of this model with these settings; `may_draft` says whether
+    /// its draft model may.
+    pub(crate) fn speculation(
+        &self,
+        settings: &Settings,
+        model: Option<&LoadedModelStatus>,
+        may_draft: bool,
+    ) -> Speculation {
+        let has_draft = may_draft && model.is_some_and(|model| model.draft.is_some());
+        let has_head = model.is_some_and(|model| model.has_mtp_head);
         match self.forced_speculation.as_ref().map(|forced| forced.speculation) {
             Some(Speculation::Draft { .. }) if !has_draft => Speculation::Off,
+            Some(Speculation::Mtp { .. }) if !has_head => Speculation::Off,
             Some(forced) => forced,
             None if has_draft => Speculation::Draft { num_tokens: NUM_DRAFT_TOKENS },
             None => convert::speculation(settings),
         }
+    }
+
+    /// Fails where the draft model that the program was started with is not on this machine or cannot
+    /// be used; models would answer without it.
+    pub async fn check_forced_draft(&self) -> Result<(), Failure> {
+        let forced = self.forced_speculation.as_ref();
+        let Some(draft) = forced.and_then(|forced| forced.draft_model.as_deref()) else {
+            return Ok(());
+        };
+        models::own_settings::require_usable(self, draft).await.map(drop)
     }
 
     /// The name of the draft model of a model with these settings; empty: none.

@@ -86,17 +86,16 @@ impl App {
         let model = models::ensure_answers(self, model).await?;
         let settings = settings::of_loaded(self, &model).await?;
         let status = loaded_status(self, &model);
-        let group_size = status.as_ref().and_then(|model| model.kv_group_size);
         // Requests of programs share passes and saved context, which a draft model's do not, unless it
         // is asked for.
-        let forces_draft =
-            self.forced_speculation.is_some() && status.is_some_and(|model| model.draft.is_some());
+        let may_draft = self.forced_speculation.is_some();
+        let (kv_cache, speculation) = self.decoding(&settings, status.as_ref(), may_draft);
         Ok(GenerateRequest {
             sampling: convert::sampling(&settings),
             max_tokens: settings.max_tokens as usize,
             context_length: settings.context_length.map(|length| length as usize),
-            kv_cache: convert::kv_cache(&settings, group_size),
-            speculation: self.speculation(&settings, forces_draft),
+            kv_cache,
+            speculation,
             model: Some(model),
             ..GenerateRequest::new(prompt)
         })

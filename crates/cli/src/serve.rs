@@ -33,6 +33,9 @@ pub async fn run(arguments: Serve) -> Result<()> {
     let app =
         App::open(Options { autoload: arguments.model.is_none(), speculation, ..from_environment })
             .await?;
+    if let Err(failure) = app.check_forced_draft().await {
+        return close(&app, Err(anyhow!("{}", failure.message))).await;
+    }
     let server = match Server::bind(app.clone(), options).await {
         Ok(server) => server,
         Err(error) => return close(&app, Err(to_error(error))).await,

@@ -71,6 +71,8 @@ pub struct LoadedModelStatus {
     /// The size of the groups in which its keys and values can be quantized; none where they cannot
     /// be.
     pub kv_group_size: Option<i32>,
+    /// Whether it has a head that predicts further tokens, as [`crate::Speculation::Mtp`] needs.
+    pub has_mtp_head: bool,
     /// Whether an answer or another job uses it, so that it cannot be unloaded.
     pub is_in_use: bool,
     /// When it was loaded, asked, or last seen in use.
@@ -87,6 +89,7 @@ impl LoadedModelStatus {
             draft: pooled.draft.as_ref().map(|draft| draft.name.clone()),
             context_length: pooled.loaded.model.model.context_length(),
             kv_group_size: pooled.kv_group_size,
+            has_mtp_head: pooled.loaded.model.model.check_mtp_head().is_ok(),
             is_in_use: pooled.is_in_use(),
             last_used: pooled.last_used,
         }

@@ -531,14 +531,9 @@ impl Asked<'_> {
         let (kv_cache, speculation) = match &beginning {
             // A draft model would have to read the starting point again.
             Beginning::StartingPoint(prefix) => {
-                (prefix.kv_cache(), app.speculation(settings, false))
+                (prefix.kv_cache(), app.speculation(settings, loaded.as_ref(), false))
             }
-            Beginning::Own { .. } => {
-                let group_size = loaded.as_ref().and_then(|model| model.kv_group_size);
-                let has_draft = loaded.is_some_and(|model| model.draft.is_some());
-                let kv_cache = convert::kv_cache(settings, group_size);
-                (kv_cache, app.speculation(settings, has_draft))
-            }
+            Beginning::Own { .. } => app.decoding(settings, loaded.as_ref(), true),
         };
         let is_private = !Arc::ptr_eq(store, &app.store);
         Ok(GenerateRequest {

@@ -141,8 +141,7 @@ async fn check_draft(app: &App, name: &str, folder: PathBuf, draft: &str) -> Res
             "A model cannot be its own draft model: choose a smaller one.",
         ));
     }
-    let draft_folder = folder_of(app, draft).await?;
-    catalog::require_usable(app, draft, &draft_folder).await?;
+    let draft_folder = require_usable(app, draft).await?;
     // Reading a tokenizer blocks.
     match app.blocking(move || check_draft_model(&folder, &draft_folder)).await {
         Some(Ok(())) => Ok(()),
@@ -218,9 +217,15 @@ pub(crate) async fn load_draft(app: &App, name: &str) {
     }
 }
 
+/// The folder of a model that can be loaded.
+pub(crate) async fn require_usable(app: &App, name: &str) -> Result<PathBuf, Failure> {
+    let folder = folder_of(app, name).await?;
+    catalog::require_usable(app, name, &folder).await?;
+    Ok(folder)
+}
+
 async fn load_draft_named(app: &App, draft: &str) -> Result<(), Failure> {
-    let folder = folder_of(app, draft).await?;
-    catalog::require_usable(app, draft, &folder).await?;
+    let folder = require_usable(app, draft).await?;
     Ok(app.engine.load_draft(draft, &folder).await?)
 }
 

@@ -288,6 +288,45 @@ async fn what_the_program_was_started_with_counts_before_settings() {
     }
 }
 
+/// Both are for all models, so neither may fail the answers of one that it does not suit.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_program_was_started_with_fails_no_answer() {
+    let home = home_with_model();
+    add_model(&home, "small", |_| ());
+    let app = open_greedy(&home, 12).await;
+    set(&app, MODEL, "keep_tokens", json!(1024)).await;
+    app.close().await;
+    let (draft, head) = (Speculation::Draft { num_tokens: 4 }, Speculation::Mtp { num_tokens: 1 });
+    for (speculation, draft_model, expected, keeps) in
+        [(draft, Some("small"), draft, None), (head, None, Speculation::Off, Some(1024))]
+    {
+        let draft_model = draft_model.map(str::to_owned);
+        let forced = Some(ForcedSpeculation { speculation, draft_model });
+        let app = App::open(Options { speculation: forced, ..options(home.path()) }).await.unwrap();
+        load(&app, MODEL).await;
+        let prompt = PromptInput::Text("Hello".to_owned());
+        let request = app.completion(None, prompt).await.unwrap();
+        assert_eq!(request.speculation, expected);
+        assert_eq!(request.kv_cache.snapkv.map(|snapkv| snapkv.keep_tokens), keeps);
+        let answer = answered(&app, &new_conversation(&app).await, "Hello").await;
+        assert_eq!(answer.status, MessageStatus::Complete, "{expected:?}");
+        app.close().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_draft_model_that_the_program_cannot_find_is_named() {
+    let home = home_with_model();
+    let speculation = Some(ForcedSpeculation {
+        speculation: Speculation::Draft { num_tokens: 4 },
+        draft_model: Some("missing".to_owned()),
+    });
+    let app = App::open(Options { speculation, ..options(home.path()) }).await.unwrap();
+    let refused = app.check_forced_draft().await.err().unwrap();
+    assert!(refused.message.contains("missing"), "{}", refused.message);
+    app.close().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_draft_model_of_another_tokenizer_is_refused() {
     let home = home_with_model();

@@ -99,6 +99,13 @@ async fn wrong_arguments_are_refused_before_the_data_folder_is_opened() {
 }
 
 #[tokio::test]
+async fn a_draft_model_that_is_missing_is_refused_before_it_listens() {
+    let program = Program::new().await;
+    let serve = ["serve", "--port", "0", "--draft-model", "a-slip"];
+    program.check_fails(&serve, 1, "a-slip");
+}
+
+#[tokio::test]
 async fn one_interrupt_stops_the_server() {
     let program = Program::new().await;
     let server = Server::start(&program);
