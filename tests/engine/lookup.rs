@@ -3,7 +3,8 @@
 
 use cairn_chat::{FinishReason, SamplingParams};
 use cairn_engine::{
-    Acceptance, Engine, EngineOptions, GenerateEvent, GenerateRequest, Speculation,
+    Acceptance, Engine, EngineOptions, EngineState, EngineStatus, GenerateEvent, GenerateRequest,
+    Speculation,
 };
 
 use crate::client::{Answer, finish, request};
@@ -126,6 +127,7 @@ async fn a_head_is_right_as_often_as_the_script_says() {
     let asked = GenerateRequest { speculation: Speculation::Auto, ..request(&prompt, 400) };
     let found = answer(&engine, asked).await;
     assert_eq!(found.tokens, model.answer(&prompt, 400));
+    assert!(found.finished.acceptance.num_drafted > 0, "the head proposes nothing");
 }
 
 /// Answers that begin while others are being written, as rows that leave and join a batch.
@@ -228,6 +230,11 @@ async fn an_answer_may_join_the_others_before_its_first_token() {
                 assert_eq!(&found.tokens, alone, "{model}");
             }
         }
+        // What was done is published at the latest when nothing is left to do.
+        let mut status = engine.status();
+        let is_idle = |status: &EngineStatus| matches!(status.state, EngineState::Ready { .. });
+        let work = status.wait_for(is_idle).await.expect("a status").work;
+        assert!(work.num_shared_passes > 0, "{model}: no answer joins another");
     }
 }
 

@@ -16,6 +16,8 @@ const NUM_TOKENS: usize = 500;
 const NUM_BINS: usize = 20;
 /// Chi-squared of 19 degrees of freedom exceeds this once in a thousand times.
 const LIMIT: f64 = 43.82;
+/// And this once in 100,000 times: who chooses other seeds every night sees each of them fail.
+const LIMIT_OF_OTHER_SEEDS: f64 = 57.37;
 
 /// Where each token of an answer lies between 0 and 1, if the tokens of its place lie there side by side,
 /// each as wide as it is likely: evenly, if tokens have their probabilities. Within a token `spread`
@@ -84,11 +86,14 @@ fn tokens_come_as_often_as_they_are_likely() {
             names[index] = name;
         }
     }
+    // The usual draws are the same every time, and known to be within the limit.
+    let is_usual = std::env::var_os("CAIRN_SEED").is_none();
+    let limit = if is_usual { LIMIT } else { LIMIT_OF_OTHER_SEEDS };
     for (bins, name) in bins.iter().zip(names) {
         let expected = f64::from(bins.iter().sum::<u32>()) / NUM_BINS as f64;
         let squares = bins.iter().map(|&count| (f64::from(count) - expected).powi(2) / expected);
         let chi_squared: f64 = squares.sum();
         println!("{name}: {chi_squared:.1} of {} draws", expected * NUM_BINS as f64);
-        assert!(chi_squared < LIMIT, "{name}: {chi_squared}, {bins:?}");
+        assert!(chi_squared < limit, "{name}: {chi_squared}, {bins:?}");
     }
 }

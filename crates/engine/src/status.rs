@@ -108,6 +108,8 @@ pub struct WorkDone {
     pub num_written_tokens: u64,
     /// How long sampling them took.
     pub writing: Duration,
+    /// Passes that several answers shared.
+    pub num_shared_passes: u64,
 }
 
 impl WorkDone {
@@ -118,7 +120,9 @@ impl WorkDone {
         }
     }
 
+    /// One token for each of the `num_tokens` answers that shared the pass.
     pub(crate) fn wrote(&mut self, num_tokens: usize, took: Duration) {
+        self.num_shared_passes += u64::from(num_tokens > 1);
         if num_tokens > 0 {
             self.num_written_tokens += num_tokens as u64;
             self.writing += took;

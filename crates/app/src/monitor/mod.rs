@@ -182,6 +182,7 @@ fn work_since(before: WorkDone, now: WorkDone) -> WorkDone {
         reading: now.reading.saturating_sub(before.reading),
         num_written_tokens: now.num_written_tokens - before.num_written_tokens,
         writing: now.writing.saturating_sub(before.writing),
+        num_shared_passes: now.num_shared_passes.saturating_sub(before.num_shared_passes),
     }
 }
 
@@ -260,6 +261,7 @@ mod tests {
             reading: Duration::from_millis(num_read_tokens * 10),
             num_written_tokens,
             writing: Duration::from_millis(num_written_tokens * 50),
+            ..WorkDone::default()
         }
     }
 
