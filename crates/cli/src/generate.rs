@@ -56,13 +56,24 @@ fn unescape(text: &str) -> String {
 }
 
 /// How the KV cache is stored: as the prompt-cache file has it where that is quantized, else as the
-/// flags say. Flags that contradict the file are refused, as in mlx-lm.
+/// flags say. Flags that contradict the file are refused, as in mlx-lm, and so is --snapkv where nothing
+/// of the file could be dropped.
 fn kv_cache_options(arguments: &Generate) -> Result<KvCacheOptions> {
     let kv = &arguments.kv;
     let Some(path) = &arguments.prompt_cache_file else { return Ok(kv.options()) };
-    let quantized = PromptFile::open(path)?.spec().quantization();
+    let file = PromptFile::open(path)?;
+    let (quantized, path) = (file.spec().quantization(), path.display());
+    if let Some(keep_tokens) = arguments.snapkv.snapkv {
+        if let Some(KvQuantization { bits, .. }) = quantized {
+            let problem = format!("its KV cache has {bits} bits");
+            bail!("cannot continue {path} with --snapkv {keep_tokens}: {problem}");
+        }
+        if file.spec().compressed().is_none() {
+            let problem = "no layer of its KV cache holds all tokens";
+            bail!("cannot continue {path} with --snapkv {keep_tokens}: {problem}");
+        }
+    }
     let Some(KvQuantization { group_size, bits, .. }) = quantized else { return Ok(kv.options()) };
-    let path = path.display();
     if let Some(given) = kv.kv_bits.filter(|&given| given != bits) {
         bail!("cannot continue {path} with --kv-bits {given}: its KV cache has {bits} bits");
     }

@@ -127,10 +127,24 @@ async fn kv_flags_that_contradict_a_quantized_prompt_cache_file_are_refused() {
     check_refused(&["--kv-bits", "4"], &["--kv-bits 4", "8 bits", "quantized.safetensors"]);
     check_refused(&["--kv-bits", "8", "--kv-group-size", "64"], &["--kv-group-size 64", "of 32"]);
     check_refused(&["--kv-group-size", "64"], &["--kv-group-size 64", "of 32"]);
+    check_refused(&["--snapkv", "64"], &["--snapkv 64", "8 bits", "quantized.safetensors"]);
 
     for kv_flags in [&[][..], &["--kv-bits", "8"], &["--kv-bits", "8", "--kv-group-size", "32"]] {
         let found = program.json(&[&["generate", "--json"], &flags[..], kv_flags].concat());
         assert!(found["cached_tokens"].as_u64() > Some(0), "{kv_flags:?}: {found}");
+    }
+}
+
+#[tokio::test]
+async fn a_bounded_prompt_cache_file_is_not_continued_with_snapkv() {
+    let program = Program::new().await;
+    let file = program.file("bounded.safetensors");
+    let flags = ["--model", MODEL, "--ignore-chat-template", "--prompt", "Stones"];
+    let flags = [&flags[..], &["--prompt-cache-file", &file]].concat();
+    program.stdout_of(&[&["cache-prompt"], &flags[..], &["--max-kv-size", "6"]].concat());
+    let arguments = [&["generate"], &flags[..], &["--snapkv", "64"]].concat();
+    for expected in ["--snapkv 64", "holds all tokens", "bounded.safetensors"] {
+        program.check_fails(&arguments, 1, expected);
     }
 }
 
