@@ -6,8 +6,8 @@ use std::rc::Rc;
 use cairn_lm::cache::LayerCache;
 use cairn_lm::models::Model;
 use cairn_lm::{
-    GenerateOptions, Input, LmError, LoadOptions, LoadedModel, Sampler, Sampling, TokenStream,
-    generate_step,
+    GenerateOptions, Input, LmError, LoadOptions, LoadedModel, Sampled, Sampler, Sampling,
+    SpeculativeStream, TokenStream, generate_step,
 };
 use mlx_rs::Array;
 
@@ -102,4 +102,18 @@ pub fn plain(model: &Model, prompt: &[u32], options: GenerateOptions) -> Vec<u32
 /// How many tokens caches hold.
 pub fn offset(caches: &[LayerCache]) -> usize {
     caches.iter().map(LayerCache::offset).max().unwrap_or(0)
+}
+
+/// All tokens of a stream that speculates.
+pub fn collect(stream: &mut SpeculativeStream) -> Vec<Sampled> {
+    let mut sampled = Vec::new();
+    while let Some(step) = stream.next_token().expect("step") {
+        sampled.push(step);
+    }
+    sampled
+}
+
+/// Their ids.
+pub fn tokens(sampled: &[Sampled]) -> Vec<u32> {
+    sampled.iter().map(|step| step.token).collect()
 }

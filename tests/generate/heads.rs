@@ -7,8 +7,8 @@ use std::path::Path;
 use cairn_chat::SamplingParams;
 use cairn_lm::models::Model;
 use cairn_lm::{
-    GenerateOptions, Input, LmError, LoadOptions, LoadedModel, OwnDrafter, Sampled, Sampler,
-    Sampling, SpeculativeStream, speculative_generate_step,
+    GenerateOptions, Input, LmError, LoadOptions, LoadedModel, OwnDrafter, Sampler, Sampling,
+    SpeculativeStream, speculative_generate_step,
 };
 use cairn_tests::{copy_tiny_model, tiny_model};
 use mlx_rs::Array;
@@ -16,7 +16,9 @@ use mlx_rs::ops::indexing::argmax_axis;
 use safetensors::tensor::TensorView;
 use safetensors::{SafeTensors, serialize_to_file};
 
-use crate::golden::{Golden, golden, never_cancel, offset, options, plain, rest, start};
+use crate::golden::{
+    Golden, collect, golden, never_cancel, offset, options, plain, rest, start, tokens,
+};
 
 const HEADS: [&str; 4] =
     ["qwen3_next/head", "qwen3_next/head-quant4", "qwen3_5/head", "qwen3_5_moe/head-published"];
@@ -42,18 +44,6 @@ fn begin(
         options,
         &mut never_cancel,
     )
-}
-
-fn collect(stream: &mut SpeculativeStream) -> Vec<Sampled> {
-    let mut sampled = Vec::new();
-    while let Some(step) = stream.next_token().expect("step") {
-        sampled.push(step);
-    }
-    sampled
-}
-
-fn tokens(sampled: &[Sampled]) -> Vec<u32> {
-    sampled.iter().map(|step| step.token).collect()
 }
 
 #[test]

@@ -7,13 +7,13 @@ use cairn_chat::SamplingParams;
 use cairn_lm::cache::KvQuantization;
 use cairn_lm::models::Model;
 use cairn_lm::{
-    Acceptance, Draft, GenerateOptions, Input, LogitsProcessors, PromptLookup, Sampled, Sampler,
-    Sampling, SpeculativeStream, speculative_generate_step,
+    Acceptance, Draft, GenerateOptions, Input, LogitsProcessors, PromptLookup, Sampler, Sampling,
+    SpeculativeStream, speculative_generate_step,
 };
 use mlx_rs::ops;
 
 use crate::golden::{
-    Golden, KINDS, all, golden, never_cancel, offset, options, plain, rest, start,
+    Golden, KINDS, all, collect, golden, never_cancel, offset, options, plain, rest, start, tokens,
 };
 
 fn begin(
@@ -75,18 +75,6 @@ const LOOKUPS: [PromptLookup; 5] = [
     PromptLookup::Always(30),
     PromptLookup::WhereItPays,
 ];
-
-fn collect(stream: &mut SpeculativeStream) -> Vec<Sampled> {
-    let mut sampled = Vec::new();
-    while let Some(step) = stream.next_token().expect("step") {
-        sampled.push(step);
-    }
-    sampled
-}
-
-fn tokens(sampled: &[Sampled]) -> Vec<u32> {
-    sampled.iter().map(|step| step.token).collect()
-}
 
 /// Checks that speculative decoding gives the plain answer; returns the acceptance.
 fn check(golden: &Golden, draft: &Golden, options: &GenerateOptions) -> Acceptance {
