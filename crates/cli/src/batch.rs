@@ -2,7 +2,7 @@
 
 use anyhow::{Result, bail, ensure};
 use cairn_chat::{Message, Role, SamplingParams};
-use cairn_engine::{EngineOptions, GenerateRequest, KvCacheOptions, PromptInput, Speculation};
+use cairn_engine::{EngineOptions, GenerateRequest, PromptInput, Speculation};
 use serde::de::Error;
 use serde::{Deserialize, Deserializer};
 use serde_json::json;
@@ -152,7 +152,7 @@ impl Line {
             extra_eos_tokens: self.extra_eos_tokens,
             num_top_logprobs: self.logprobs,
             prefill_step_size: flags.prefill_step_size as usize,
-            kv_cache: KvCacheOptions { snapkv: flags.snapkv.snapkv(), ..flags.kv.options() },
+            kv_cache: flags.snapkv.beside(flags.kv.options()),
             speculation,
             use_prompt_cache: false,
             ..GenerateRequest::new(prompt)

@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 
 use anyhow::{Context, Result};
 use cairn_chat::{Message, Role};
-use cairn_engine::{GenerateEvent, GenerateRequest, KvCacheOptions, PromptInput};
+use cairn_engine::{GenerateEvent, GenerateRequest, PromptInput};
 use tokio::signal::ctrl_c;
 
 use crate::arguments::Chat;
@@ -65,7 +65,7 @@ fn request(arguments: &Chat, messages: Vec<Message>) -> GenerateRequest {
         prefill_step_size: arguments
             .prefill_step_size
             .map_or(default.prefill_step_size, |step| step as usize),
-        kv_cache: KvCacheOptions { snapkv: arguments.snapkv.snapkv(), ..arguments.kv.options() },
+        kv_cache: arguments.snapkv.beside(arguments.kv.options()),
         ..default
     }
 }

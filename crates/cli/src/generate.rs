@@ -17,8 +17,7 @@ use crate::session::{Session, model_type};
 
 pub async fn run(arguments: Generate) -> Result<()> {
     let text = prompt_text(&arguments)?;
-    let snapkv = arguments.snapkv.snapkv();
-    let kv_cache = KvCacheOptions { snapkv, ..kv_cache_options(&arguments)? };
+    let kv_cache = arguments.snapkv.beside(kv_cache_options(&arguments)?);
     refuse_images(&arguments)?;
     let speculation = arguments.speculation.speculation()?;
     let questions = Questions::unless(arguments.json);

@@ -177,9 +177,11 @@ pub struct SnapKvFlags {
 }
 
 impl SnapKvFlags {
-    pub fn snapkv(&self) -> Option<SnapKv> {
-        let (keep_tokens, min_context) = (self.snapkv? as usize, self.snapkv_min_context);
-        Some(SnapKv { keep_tokens, min_context })
+    /// These options with what the flags keep.
+    pub fn beside(&self, kv_cache: KvCacheOptions) -> KvCacheOptions {
+        let min_context = self.snapkv_min_context;
+        let snapkv = self.snapkv.map(|keep| SnapKv { keep_tokens: keep as usize, min_context });
+        KvCacheOptions { snapkv, ..kv_cache }
     }
 }
 
