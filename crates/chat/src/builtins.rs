@@ -2,12 +2,10 @@
 //! the engine's differs.
 
 use crate::Date;
-use crate::sandbox::{Budget, MAX_TEXT_BYTES, Stop};
+use crate::python_json::to_json;
+use crate::sandbox::{Budget, Stop};
 use minijinja::value::{Kwargs, Rest, ValueKind, ValueOrKwargs};
 use minijinja::{Environment, Error, ErrorKind, State, Value, filters, functions, tests};
-use serde::Serialize;
-use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
-use std::io::{self, Write};
 use std::sync::Arc;
 
 /// Fills an empty environment. What is not listed here does not exist for templates.
@@ -72,9 +70,9 @@ fn add_filters(env: &mut Environment<'_>, budget: &Arc<Budget>) {
         });
     }
     let b = budget.clone();
-    env.add_filter("tojson", move |value: Value, indent: Option<Value>, kwargs: Kwargs| {
+    env.add_filter("tojson", move |value: Value, ensure_ascii: Option<bool>, kwargs: Kwargs| {
         b.read(&value)?;
-        to_json(&value, indent, &kwargs)
+        to_json(&value, ensure_ascii, &kwargs)
     });
 }
 
@@ -250,67 +248,4 @@ fn check_format(budget: &Budget, pattern: &Value, rest: &[Value]) -> Result<(), 
 fn longest_number(text: &str) -> usize {
     let numbers = text.split(|c: char| !c.is_ascii_digit()).filter(|digits| !digits.is_empty());
     numbers.map(|digits| digits.parse().unwrap_or(usize::MAX)).max().unwrap_or(0)
-}
-
-/// JSON as Python writes it, with a space after each comma and colon.
-fn to_json(value: &Value, indent: Option<Value>, kwargs: &Kwargs) -> Result<Value, Error> {
-    let indent = indent.or(kwargs.get("indent")?).filter(|indent| !indent.is_none());
-    // Text outside ASCII is not escaped, as in Hugging Face's templates.
-    let _: Option<bool> = kwargs.get("ensure_ascii")?;
-    kwargs.assert_all_used()?;
-    let mut out = Bounded(Vec::new());
-    let written = match indent {
-        None => value.serialize(&mut Serializer::with_formatter(&mut out, PythonFormatter)),
-        Some(indent) => {
-            let indent = indent.as_usize().filter(|indent| *indent <= 16);
-            let indent = indent.ok_or_else(|| {
-                Error::new(ErrorKind::InvalidOperation, "tojson takes an indent of at most 16")
-            })?;
-            value.serialize(&mut Serializer::with_formatter(
-                &mut out,
-                PrettyFormatter::with_indent(&[b' '; 16][..indent]),
-            ))
-        }
-    };
-    if let Err(error) = written {
-        return Err(match error.io_error_kind() {
-            Some(_) => Stop::TextTooLong.into(),
-            None => Error::new(ErrorKind::BadSerialization, error.to_string()),
-        });
-    }
-    String::from_utf8(out.0)
-        .map(Value::from)
-        .map_err(|error| Error::new(ErrorKind::BadSerialization, error.to_string()))
-}
-
-struct PythonFormatter;
-
-impl Formatter for PythonFormatter {
-    fn begin_array_value<W: ?Sized + Write>(&mut self, out: &mut W, first: bool) -> io::Result<()> {
-        if first { Ok(()) } else { out.write_all(b", ") }
-    }
-
-    fn begin_object_key<W: ?Sized + Write>(&mut self, out: &mut W, first: bool) -> io::Result<()> {
-        if first { Ok(()) } else { out.write_all(b", ") }
-    }
-
-    fn begin_object_value<W: ?Sized + Write>(&mut self, out: &mut W) -> io::Result<()> {
-        out.write_all(b": ")
-    }
-}
-
-struct Bounded(Vec<u8>);
-
-impl Write for Bounded {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.0.len() + bytes.len() > MAX_TEXT_BYTES {
-            return Err(io::ErrorKind::FileTooLarge.into());
-        }
-        self.0.extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
 }

@@ -47,6 +47,7 @@ mod loops;
 mod message;
 mod open_turn;
 mod prompt;
+mod python_json;
 mod sampling;
 mod sandbox;
 mod segments;

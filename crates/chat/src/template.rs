@@ -37,7 +37,8 @@ impl SpecialTokens {
 /// A model's chat template.
 ///
 /// Templates are programs that come with a model. They see the messages, `add_generation_prompt`,
-/// `bos_token`, `eos_token`, and `tools` and `documents` as none; they reach no file and no clock.
+/// `bos_token`, `eos_token`, and `tools` and `documents` as none; they reach no file, and of the time
+/// only the date that they are given.
 /// Hugging Face's whitespace rules and additions hold: `raise_exception`, `tojson`, `strftime_now`,
 /// `{% generation %}`, Python's methods on strings, lists and dictionaries. The source, the steps,
 /// the memory and the text of a rendering are bounded, so that a hostile template is an error
@@ -47,8 +48,26 @@ pub struct ChatTemplate {
     source: Arc<str>,
     prepared: Arc<str>,
     special: SpecialTokens,
-    today: Option<Date>,
+    day: Day,
     variables: Arc<Map<String, Json>>,
+}
+
+/// Where the date of a template comes from.
+#[derive(Debug, Clone, Copy)]
+enum Day {
+    Unknown,
+    Is(Date),
+    Of(fn() -> Date),
+}
+
+impl Day {
+    fn today(self) -> Option<Date> {
+        match self {
+            Day::Unknown => None,
+            Day::Is(date) => Some(date),
+            Day::Of(today) => Some(today()),
+        }
+    }
 }
 
 impl ChatTemplate {
@@ -72,7 +91,7 @@ impl ChatTemplate {
             source: source.into(),
             prepared: prepared.into(),
             special,
-            today: None,
+            day: Day::Unknown,
             variables: Arc::default(),
         })
     }
@@ -101,11 +120,24 @@ impl ChatTemplate {
         ChatTemplate::parse(source, SpecialTokens::from_tokenizer_config_value(config))
     }
 
-    /// Sets the date for `strftime_now`. Without one the function is undefined, and templates that
-    /// call it fall back to a fixed date; that keeps the start of every prompt the same from day to
-    /// day, so that it can be cached.
+    /// Sets the date for `strftime_now`.
+    ///
+    /// Without a date the function is undefined, and templates that ask for it first fall back to a
+    /// date of their own; that keeps the start of every prompt the same from day to day, so that it
+    /// can be cached.
     pub fn dated(mut self, today: Date) -> ChatTemplate {
-        self.today = Some(today);
+        self.day = Day::Is(today);
+        self
+    }
+
+    /// Sets the clock for a template that calls `strftime_now` without asking whether it is defined,
+    /// as gpt-oss's does: without a date it could not be rendered. Others have no clock.
+    pub fn with_clock(mut self, today: fn() -> Date) -> ChatTemplate {
+        let asks = ["strftime_now is defined", "strftime_now is not defined"];
+        if self.source.contains("strftime_now") && !asks.iter().any(|ask| self.source.contains(ask))
+        {
+            self.day = Day::Of(today);
+        }
         self
     }
 
@@ -184,7 +216,7 @@ impl ChatTemplate {
         // In debug mode an error would copy the variables.
         env.set_debug(false);
         sandbox::install(&mut env, &budget);
-        builtins::install(&mut env, &budget, self.today);
+        builtins::install(&mut env, &budget, self.day.today());
         // Compiling again each time is cheaper than one decoded token, and keeps this type free of
         // self-references.
         let program = sandbox::compile(&self.prepared, &syntax()?)?;

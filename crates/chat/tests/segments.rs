@@ -519,6 +519,11 @@ fn json_with_other_markers_works_alike() {
         &format!("<TOOLCALL>[{json}, {json}]</TOOLCALL>"),
         &[call("weather", ARGUMENTS), call("weather", ARGUMENTS)],
     );
+    let cohere = format!(
+        "<|START_ACTION|>[\n    {{\"tool_call_id\": \"0\", \"tool_name\": \"weather\", \"parameters\": {ARGUMENTS}}}\n]<|END_ACTION|>"
+    );
+    check("command", &cohere, &[call_with_id("weather", "0", ARGUMENTS)]);
+    check("command", "<|START_RESPONSE|>Seven.<|END_RESPONSE|>", &[text("Seven.")]);
 }
 
 #[test]

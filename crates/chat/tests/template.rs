@@ -127,6 +127,14 @@ fn the_language_is_that_of_hugging_face() {
         "{\n  \"a\": [\n    1,\n    2.0,\n    null,\n    true\n  ],\n  \"b\": {}\n}",
     );
     check("{{ '<&\\'' | tojson(ensure_ascii=False) }}", r#""<&'""#);
+    check("{{ 'é 🪨\\n' | tojson(true) }}", r#""\u00e9 \ud83e\udea8\n""#);
+    check("{{ 'é' | tojson(ensure_ascii=true) }}", r#""\u00e9""#);
+    check("{{ {'b': [1, 2], 'a': {}} | tojson(separators=(',', ':')) }}", r#"{"b":[1,2],"a":{}}"#);
+    check(
+        "{{ {'b': {'d': 1, 'c': 2}, 'a': 1e20} | tojson(sort_keys=true) }}",
+        r#"{"a": 1e+20, "b": {"c": 2, "d": 1}}"#,
+    );
+    check("{{ [[], [1]] | tojson(indent=1) }}", "[\n [],\n [\n  1\n ]\n]");
     // Python's methods.
     check("{{ messages[0].content.split('</think>')[-1].lstrip('\\n') }}", "yes");
     check("{{ messages[0].get('name', 'none') ~ ' ' ~ messages[0].get('role') }}", "none user");
@@ -200,6 +208,19 @@ fn the_day_is_given_by_the_caller() {
     assert!(
         matches!(hours.render(&[], false), Err(ChatError::TemplateFailed { reason }) if reason.contains("%H"))
     );
+}
+
+#[test]
+fn a_template_that_counts_on_a_date_has_todays() {
+    let check = |source: &str, expected: &str| {
+        let template = ChatTemplate::parse(source, special()).unwrap();
+        let template = template.with_clock(|| Date { year: 2026, month: 3, day: 9 });
+        assert_eq!(template.render(&[], false).as_deref(), Ok(expected), "{source}");
+    };
+    check("{{ strftime_now('%Y-%m-%d') }}", "2026-03-09");
+    // One that asks keeps its own date, so that the prompt is the same every day.
+    check("{{ strftime_now('%d') if strftime_now is defined else 'someday' }}", "someday");
+    check("{% if strftime_now is not defined %}someday{% endif %}", "someday");
 }
 
 #[test]

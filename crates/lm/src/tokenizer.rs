@@ -3,8 +3,9 @@
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::SystemTime;
 
-use cairn_chat::{ChatError, ChatTemplate, Encode, SpecialTokens};
+use cairn_chat::{ChatError, ChatTemplate, Date, Encode, SpecialTokens};
 use cairn_formats::{check_normalizer, read_file};
 use tokenizers::{Decoder, DecoderWrapper, Tokenizer as Inner};
 
@@ -77,6 +78,7 @@ impl Tokenizer {
         };
         let template =
             template.map_err(|source| LmError::Template { folder: folder.to_owned(), source })?;
+        let template = template.map(|template| template.with_clock(today));
         Ok(Tokenizer { inner, plain, decoding, special_tokens, special, template })
     }
 
@@ -172,6 +174,12 @@ impl Tokenizer {
         let decoded = self.decoding.decode(&self.inner, ids, skip_special_tokens);
         decoded.map_err(|error| LmError::Encoding { reason: error.to_string() })
     }
+}
+
+/// The day in UTC.
+fn today() -> Date {
+    let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    Date::from_unix_seconds(since_1970.map_or(0, |elapsed| elapsed.as_secs() as i64))
 }
 
 /// How tokens become text.

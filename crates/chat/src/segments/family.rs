@@ -38,7 +38,7 @@ pub(super) struct CallMarkers {
 /// back to it.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum CallForm {
-    /// `{"name": …, "arguments": {…}}`, several of them, or a list of them.
+    /// `{"name": …, "arguments": {…}}`, several of them, or a list of them. Cohere's have `tool_name`.
     Json,
     /// A name, `separator`, the arguments as JSON.
     Named { separator: &'static str, id: IdForm },
@@ -119,6 +119,7 @@ const REASONING: &[ReasoningMarkers] = &[
     ReasoningMarkers { open: "<|channel>thought", close: "<channel|>" },
     ReasoningMarkers { open: "<seed:think>", close: "</seed:think>" },
     ReasoningMarkers { open: "[THINK]", close: "[/THINK]" },
+    ReasoningMarkers { open: "<|START_THINKING|>", close: "<|END_THINKING|>" },
     ReasoningMarkers { open: "<think>", close: "</think>" },
 ];
 
@@ -243,6 +244,21 @@ const CALLS: &[CallMarkers] = &[
         signs: &["<TOOLCALL>"],
         open: "<TOOLCALL>",
         others: &["</TOOLCALL>"],
+        form: CallForm::Json,
+        may_be_bare: false,
+    },
+    // Command R7B, Command A and North. Their answers stand in markers too.
+    CallMarkers {
+        name: "command",
+        signs: &["<|START_ACTION|>"],
+        open: "<|START_ACTION|>",
+        others: &[
+            "<|END_ACTION|>",
+            "<|START_RESPONSE|>",
+            "<|END_RESPONSE|>",
+            "<|START_TEXT|>",
+            "<|END_TEXT|>",
+        ],
         form: CallForm::Json,
         may_be_bare: false,
     },

@@ -80,7 +80,7 @@ impl AnswerFormat {
 impl CallMarkers {
     /// What follows a call; nothing where the marker before it is enough.
     fn close(&self) -> &'static str {
-        let closes = |text: &&&str| text.contains("/") || text.contains("end");
+        let closes = |text: &&&str| ["/", "end", "END"].iter().any(|sign| text.contains(sign));
         self.others.iter().find(closes).copied().unwrap_or_default()
     }
 

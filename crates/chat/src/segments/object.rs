@@ -4,7 +4,7 @@ use super::call::{Fed, MAX_HEADER_BYTES, Surroundings};
 use super::events::Events;
 use super::json::{NoJson, Scanner, Step, is_object};
 
-/// `{"name": …, "arguments": {…}}`, also with `parameters`.
+/// `{"name": …, "arguments": {…}}`, also with `parameters`, or with Cohere's `tool_name`.
 #[derive(Debug, Clone)]
 pub(super) struct ObjectCall {
     scanner: Scanner,
@@ -124,11 +124,11 @@ impl ObjectCall {
 
     fn take_key(&mut self, key: String) -> Result<(), NoJson> {
         self.field = match key.as_str() {
-            "name" if self.name.is_none() => Field::Name,
+            "name" | "tool_name" if self.name.is_none() => Field::Name,
             "arguments" | "parameters" if !self.has_arguments => Field::Arguments,
             // One call has one name.
-            "name" | "arguments" | "parameters" => return Err(NoJson),
-            "id" => Field::Id,
+            "name" | "tool_name" | "arguments" | "parameters" => return Err(NoJson),
+            "id" | "tool_call_id" => Field::Id,
             "type" => Field::Other,
             _ if self.is_tentative && !self.is_announced => return Err(NoJson),
             _ => Field::Other,
