@@ -50,6 +50,12 @@ class Keyboard {
     await this.press('Enter');
   }
 
+  /** Waits until this has the focus. */
+  has(target) {
+    const isActive = () => target.first().evaluate((element) => element === document.activeElement);
+    return until(`${target} has the focus`, isActive, 20_000);
+  }
+
   /** Whether this has the focus, now or soon. */
   async isAt(name) {
     await until(`“${name}” has the focus`, async () => ((await this.page.focused()) ?? '').includes(name), 20_000);
@@ -161,6 +167,7 @@ flow('by keyboard: parameters and presets of a chat', { maxTokens: 8 }, async ({
   await page.shows('Deleted the preset “Bold”');
   await keys.use(inspector.getByRole('button', { name: /^Reset/ }).first());
   await until('the value is the app’s', async () => (await inspector.getByText('From this chat').count()) === 0);
+  await keys.has(inspector.getByRole('textbox', { name: 'Temperature' }));
 
   await keys.use(inspector.getByRole('button', { name: 'Delete saved context…' }));
   await keys.isAt('Cancel');
