@@ -14,7 +14,7 @@ export function settingsWords({ temperature, seed }: CompareColumn): string {
 }
 
 /** The pill of an answer. `branch`: the chat, which ends in one of the answers, or what stands before its question. */
-export function compareStatus(answer: Message & { stats: MessageStats }, branch: Message[]): StatusLine {
+export function compareStatus(answer: Message & { stats: MessageStats }, branch: readonly Message[]): StatusLine {
   const end = branch.findIndex(({ id }) => id === answer.parent_id);
   const before = end === -1 ? branch : branch.slice(0, end + 1);
   const line = statusLine(answer, [...before, answer], false);

@@ -7,7 +7,7 @@ const LEAST_TOKENS = 512;
 const LEAST_SAVED_MS = 1000;
 
 /** Tokens that a model reads in a second, from the longest reading in these messages; null if none was long enough. */
-export function readingRate(messages: Message[], model: string): number | null {
+export function readingRate(messages: readonly Message[], model: string): number | null {
   let longest: MessageStats | null = null;
   for (const { stats } of messages) {
     if (!stats || stats.model !== model || stats.prompt_tps <= 0) continue;
@@ -25,7 +25,7 @@ export function newlyRead({ prompt_tokens, cached_tokens }: MessageStats): numbe
  * How much longer an answer would have taken without saved context; null where no reading was long enough to tell.
  * The core says it, which sums it up as well; of answers of an earlier version it is estimated here.
  */
-export function savedMilliseconds(stats: MessageStats, messages: Message[]): number | null {
+export function savedMilliseconds(stats: MessageStats, messages: readonly Message[]): number | null {
   if (typeof stats.saved_ms === 'number') return stats.saved_ms >= LEAST_SAVED_MS ? stats.saved_ms : null;
   const rate = readingRate(messages, stats.model);
   if (rate === null) return null;
@@ -34,7 +34,11 @@ export function savedMilliseconds(stats: MessageStats, messages: Message[]): num
 }
 
 /** How long `model` will read again what is not saved of a chat; null where no reading was long enough to tell. `cache`: what that model can use. */
-export function rereadMilliseconds(cache: ConversationCache | null, messages: Message[], model: string): number | null {
+export function rereadMilliseconds(
+  cache: ConversationCache | null,
+  messages: readonly Message[],
+  model: string,
+): number | null {
   const rate = readingRate(messages, model);
   const last = messages.findLast(({ stats }) => stats !== null)?.stats;
   if (rate === null || !last) return null;

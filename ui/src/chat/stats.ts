@@ -19,7 +19,7 @@ export interface StatusLine {
 /** The most important fact about an answer. `hasStartingPoint`: its chat begins with one. */
 export function statusLine(
   message: Message & { stats: MessageStats },
-  messages: Message[],
+  messages: readonly Message[],
   hasStartingPoint: boolean,
 ): StatusLine {
   const { stats } = message;

@@ -35,7 +35,8 @@ const MOST_AT_ONCE = 12;
  *   ordered stream and text already there is skipped, the result is the same whichever overtook the other.
  */
 export class Thread {
-  messages = $state<Message[]>([]);
+  /** Only what is being written changes in place; of all others there may be thousands, which nothing needs to watch. */
+  messages = $state.raw<readonly Message[]>([]);
   prefill = $state.raw<Prefill | null>(null);
   isLoaded = $state(false);
   /** Why the messages could not be fetched. */
@@ -86,7 +87,7 @@ export class Thread {
       const messages = await this.#options.fetch();
       this.#pending.clear();
       if (!this.isLoaded) this.drawn.begin(messages, null);
-      this.messages = messages;
+      this.messages = messages.map(watched);
       this.prefill = null;
       this.isLoaded = true;
       this.problem = null;
@@ -107,7 +108,7 @@ export class Thread {
   /** Takes the messages of a conversation that was just copied. */
   startWith(messages: Message[]): void {
     this.drawn.begin(messages, null);
-    this.messages = messages;
+    this.messages = messages.map(watched);
     this.isLoaded = true;
   }
 
@@ -151,7 +152,7 @@ export class Thread {
     const index = this.messages.findIndex((known) => known.id === message.id);
     if (index >= 0) {
       const wasStreaming = this.messages[index]?.status === 'streaming';
-      this.messages[index] = message;
+      this.messages = this.messages.with(index, watched(message));
       if (message.status !== 'streaming') {
         if (this.prefill?.message_id === message.id) this.prefill = null;
         if (this.summarizing === message.id) this.summarizing = null;
@@ -162,7 +163,7 @@ export class Thread {
     // A new message ends the branch at its parent: what followed it before (an earlier answer) is on another branch now.
     const parent = this.messages.findIndex((known) => known.id === message.parent_id);
     if (message.parent_id !== null && parent < 0) return this.#refetchSoon();
-    this.messages.splice(parent + 1, Infinity, message);
+    this.messages = [...this.messages.slice(0, parent + 1), watched(message)];
   }
 
   /** Shows another branch: what stands behind `after` is replaced. */
@@ -170,7 +171,7 @@ export class Thread {
     const index = this.messages.findIndex((known) => known.id === after);
     if (after !== null && index < 0) return this.#refetchSoon();
     this.#pending.clear();
-    this.messages.splice(index + 1, Infinity, ...messages);
+    this.messages = [...this.messages.slice(0, index + 1), ...messages.map(watched)];
     // Of a long branch what follows the chosen version is drawn, and the rest when it is looked at.
     const first = messages[0];
     if (first && messages.length > MOST_AT_ONCE) this.drawn.begin(this.messages, { id: first.id, top: 0 });
@@ -219,6 +220,13 @@ export class Thread {
   #refetchSoon(): void {
     this.#retry ??= setTimeout(() => void this.refetch(), REFETCH_WAIT_MS);
   }
+}
+
+/** An answer whose parts are watched while it is written. */
+function watched(message: Message): Message {
+  if (message.status !== 'streaming') return message;
+  const growing = $state(message);
+  return growing;
 }
 
 function replaced({ segment }: Whole, known: AnswerSegment | undefined): AnswerSegment | undefined {
