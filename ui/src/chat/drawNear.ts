@@ -1,7 +1,7 @@
 // Draws the messages around what is seen of a thread, a few in each frame, and keeps what is seen where it is.
 import { flushSync } from 'svelte';
 import type { Message } from '../platform/wire';
-import { indexAt, type DrawnMessages, type Place, type Row } from './drawn.svelte';
+import type { DrawnMessages, Place, Row } from './drawn.svelte';
 
 /** The thread's column, and what of it is drawn. */
 export interface Column {
@@ -15,6 +15,11 @@ export interface Column {
 
 /** How long drawing may take in one frame, in milliseconds. One message may take longer. */
 const SLICE_MS = 4;
+/** As many messages stay drawn wherever they are. */
+const MOST_DRAWN = 60;
+const MOST_RELEASED = 4;
+/** What is farther from the view than this many of its heights is far. */
+const FAR_VIEWS = 3;
 
 /** Draws until the time of one frame is over; returns whether something is left to draw. `column`: null once it is gone. */
 export function drawSome(column: () => Column | null): boolean {
@@ -34,7 +39,7 @@ function drawOne({ box, list, messages, drawn, rows }: Column): boolean {
     if (!gap || !element) continue;
     const { top, bottom, height } = element.getBoundingClientRect();
     if (height === 0 || bottom < view.top - view.height || top > view.bottom + view.height) continue;
-    const index = nextOf(messages, gap, view, top, bottom);
+    const index = nextOf(messages, drawn, gap, view, top, bottom);
     keepPlace(box, list, () => drawn.draw(messages, index));
     return true;
   }
@@ -44,6 +49,7 @@ function drawOne({ box, list, messages, drawn, rows }: Column): boolean {
 /** The message of a gap that is nearest to what is drawn around it, or what it hides from the view. */
 function nextOf(
   messages: readonly Message[],
+  drawn: DrawnMessages,
   gap: NonNullable<Row['gap']>,
   view: DOMRect,
   top: number,
@@ -51,7 +57,42 @@ function nextOf(
 ) {
   if (bottom <= view.top + view.height / 2) return gap.first + gap.count - 1;
   if (top >= view.top) return gap.first;
-  return indexAt(messages, gap, view.top - top);
+  return drawn.indexAt(messages, gap, view.top - top);
+}
+
+/**
+ * Releases a few messages that are far from what is seen, where many are drawn: each takes as much memory as a small page. One that a
+ * person used, or selected text in, stays as it is. Returns whether there were any.
+ */
+export function releaseFar({ box, list, drawn }: Column): boolean {
+  const all = rowsOf(list);
+  if (all.length <= MOST_DRAWN) return false;
+  const view = box.getBoundingClientRect();
+  const selection = document.getSelection();
+  const far = all
+    .filter((row) => isSettled(row) && !isUsed(row) && !isSelected(row, selection))
+    .map((row) => {
+      const { top, bottom, height } = row.getBoundingClientRect();
+      return { id: row.dataset.message ?? '', height, distance: Math.max(view.top - bottom, top - view.bottom) };
+    })
+    .filter(({ distance }) => distance > FAR_VIEWS * view.height)
+    .toSorted((a, b) => b.distance - a.distance)
+    .slice(0, Math.min(MOST_RELEASED, all.length - MOST_DRAWN));
+  if (far.length === 0) return false;
+  keepPlace(box, list, () => drawn.release(new Map(far.map(({ id, height }) => [id, height]))));
+  return true;
+}
+
+/** Marks the message in which a person did something. */
+export function markUsed({ target }: Event): void {
+  const row = target instanceof Element ? target.closest<HTMLElement>('[data-message]') : null;
+  if (row) row.dataset.used = '';
+}
+
+const isUsed = (row: HTMLElement) => row.dataset.used !== undefined;
+
+function isSelected(row: HTMLElement, selection: Selection | null): boolean {
+  return selection !== null && !selection.isCollapsed && selection.containsNode(row, true);
 }
 
 /** Changes what is drawn, without moving what is seen. */
@@ -89,15 +130,22 @@ function firstSeen(box: HTMLElement, list: HTMLElement): HTMLElement | undefined
  * when their heights are known, so that nothing moves; `growing` is the message that is being written. Returns whether there were any.
  */
 export function settle(list: HTMLElement, growing: string | undefined): boolean {
-  const fresh = [...list.querySelectorAll<HTMLElement>(':scope > [data-message]:not(.is-settled)')].filter(
-    ({ dataset }) => dataset.message !== growing,
-  );
+  const fresh = rowsOf(list).filter((row) => row.dataset.message !== growing && !isSettled(row));
   const heights = fresh.map((element) => element.getBoundingClientRect().height);
   for (const [index, element] of fresh.entries()) {
     element.style.setProperty('contain-intrinsic-block-size', `auto ${heights[index]}px`);
     element.classList.add('is-settled');
   }
   return fresh.length > 0;
+}
+
+/** Whether another message than the last one is still to be settled. */
+export function hasFresh(list: HTMLElement): boolean {
+  return !rowsOf(list).slice(0, -1).every(isSettled);
+}
+
+function isSettled(row: HTMLElement): boolean {
+  return row.classList.contains('is-settled');
 }
 
 /** Where a person is, to return to. */
@@ -117,7 +165,12 @@ export function returnTo(box: HTMLElement, list: HTMLElement, { id, top }: Place
 }
 
 export function rowOf(list: HTMLElement, id: string): HTMLElement | undefined {
-  return [...list.children].find(
-    (child): child is HTMLElement => child instanceof HTMLElement && child.dataset.message === id,
+  return rowsOf(list).find(({ dataset }) => dataset.message === id);
+}
+
+/** The rows of messages that are drawn. */
+function rowsOf(list: HTMLElement): HTMLElement[] {
+  return [...list.children].filter(
+    (child): child is HTMLElement => child instanceof HTMLElement && child.dataset.message !== undefined,
   );
 }

@@ -30,11 +30,13 @@ const AT_FIRST = 6;
 /**
  * Owns what is drawn of one thread.
  *
- * - A message that was drawn stays so until the chat is opened anew: what a person selected or unfolded in it stays.
  * - A message that comes later is drawn, wherever it comes.
+ * - One that is far from what is seen can be released: its gap is exactly as high as it was.
  */
 export class DrawnMessages {
   #left = $state.raw<ReadonlySet<string>>(new Set());
+  /** Of those that were drawn once. */
+  readonly #heights = new Map<string, number>();
 
   /** Begins with the end of the chat, or with what is around a place; all else is left out. */
   begin(messages: readonly Message[], place: Place | null): void {
@@ -50,6 +52,12 @@ export class DrawnMessages {
     if (left.size !== this.#left.size) this.#left = left;
   }
 
+  /** Leaves out messages that are drawn; `heights`: in pixels, by message. */
+  release(heights: ReadonlyMap<string, number>): void {
+    for (const [id, height] of heights) this.#heights.set(id, height);
+    this.#left = new Set([...this.#left, ...heights.keys()]);
+  }
+
   /** `from`: those before this index are not shown at all. */
   rows(messages: readonly Message[], from = 0): Row[] {
     const rows: Row[] = [];
@@ -61,13 +69,29 @@ export class DrawnMessages {
         gap = null;
       } else if (gap) {
         gap.count++;
-        gap.height += heightOf(message);
+        gap.height += this.heightOf(message);
       } else {
-        gap = { first: index, count: 1, height: heightOf(message) };
+        gap = { first: index, count: 1, height: this.heightOf(message) };
         rows.push({ key: `before ${message.id}`, message, gap });
       }
     }
     return rows;
+  }
+
+  /** The index of the message that stands `y` pixels below the start of a gap. */
+  indexAt(messages: readonly Message[], gap: Gap, y: number): number {
+    let rest = y;
+    for (let index = gap.first; index < gap.first + gap.count; index++) {
+      const message = messages[index];
+      rest -= message ? this.heightOf(message) : 0;
+      if (rest < 0) return index;
+    }
+    return gap.first + gap.count - 1;
+  }
+
+  /** The height that a message has, or will have, more or less. */
+  heightOf(message: Message): number {
+    return this.#heights.get(message.id) ?? untrack(() => likelyHeight(message));
   }
 }
 
@@ -78,25 +102,11 @@ const CHARS_IN_LINE = 84;
 const AROUND = 52;
 const MOST_LINES_OF_QUESTION = 14;
 
-/** The height that a message will have, more or less: by its length only, since it is asked for all that are not drawn. */
-export function heightOf(message: Message): number {
-  return untrack(() => {
-    const { role, text, segments } = message;
-    if (role === 'user') return AROUND + LINE * Math.min(MOST_LINES_OF_QUESTION, 1 + text.length / CHARS_IN_LINE);
-    const lines = segments.map((segment) =>
-      segment.kind === 'text' ? 1 + (1.3 * segment.text.length) / CHARS_IN_LINE : 2,
-    );
-    return AROUND + LINE * lines.reduce((sum, count) => sum + count, 0);
-  });
-}
-
-/** The index of the message that stands `y` pixels below the start of a gap. */
-export function indexAt(messages: readonly Message[], gap: Gap, y: number): number {
-  let rest = y;
-  for (let index = gap.first; index < gap.first + gap.count; index++) {
-    const message = messages[index];
-    rest -= message ? heightOf(message) : 0;
-    if (rest < 0) return index;
-  }
-  return gap.first + gap.count - 1;
+/** By the length only, since it is asked for all that are not drawn. */
+function likelyHeight({ role, text, segments }: Message): number {
+  if (role === 'user') return AROUND + LINE * Math.min(MOST_LINES_OF_QUESTION, 1 + text.length / CHARS_IN_LINE);
+  const lines = segments.map((segment) =>
+    segment.kind === 'text' ? 1 + (1.3 * segment.text.length) / CHARS_IN_LINE : 2,
+  );
+  return AROUND + LINE * lines.reduce((sum, count) => sum + count, 0);
 }
