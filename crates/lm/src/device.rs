@@ -15,6 +15,10 @@ pub enum ComputeDevice {
 impl ComputeDevice {
     /// MLX's default device: the GPU if its build supports one.
     pub fn current() -> Self {
+        #[cfg(test)]
+        if AS_ON_GPU.with(std::cell::Cell::get) {
+            return ComputeDevice::Gpu;
+        }
         match Device::try_default().and_then(|device| device.get_type()) {
             Ok(DeviceType::Gpu) => ComputeDevice::Gpu,
             _ => ComputeDevice::Cpu,
@@ -44,6 +48,20 @@ impl ComputeDevice {
             ComputeDevice::Gpu => None,
         }
     }
+}
+
+#[cfg(test)]
+thread_local! {
+    static AS_ON_GPU: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+}
+
+/// Runs `build`, in which models and graphs are made as on a GPU: to be counted, not evaluated.
+#[cfg(test)]
+pub(crate) fn as_on_gpu<T>(build: impl FnOnce() -> T) -> T {
+    AS_ON_GPU.with(|is_set| is_set.set(true));
+    let built = build();
+    AS_ON_GPU.with(|is_set| is_set.set(false));
+    built
 }
 
 /// The most memory that this process has had so far, in bytes; 0 where the system does not say.

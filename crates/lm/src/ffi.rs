@@ -217,16 +217,18 @@ pub fn quantized_product(x: &Array, rows: QuantizedRows<'_>, transpose: bool) ->
 }
 
 /// As [`quantized_matmul`] with the matrices `indices` of several, which are stacked along a first
-/// axis: `x` `[..., 1, K]` to `[..., 1, N]`.
+/// axis: `x` `[..., 1, K]` to `[..., 1, N]`. Without `vectors`, which say which of x each matrix takes,
+/// the leading axes of x are broadcast to those of `indices`.
 pub fn gather_qmm(
     x: &Array,
     rows: QuantizedRows<'_>,
+    vectors: Option<&Array>,
     indices: &Array,
     are_sorted: bool,
 ) -> Result<Array> {
     let stream = Stream::thread_local_or_default();
     let Quantization { mode, group_size, bits } = rows.settings;
-    // SAFETY: as in `quantized_matmul`; x is taken as it is without indices of its own.
+    // SAFETY: as in `quantized_matmul`; x is taken as it is where no vectors are chosen.
     unsafe {
         let mut result = mlx_sys::mlx_array_new();
         let status = mlx_sys::mlx_gather_qmm(
@@ -235,7 +237,7 @@ pub fn gather_qmm(
             rows.packed.as_ptr(),
             rows.scales.as_ptr(),
             handle(rows.biases),
-            mlx_sys::mlx_array_new(),
+            handle(vectors),
             indices.as_ptr(),
             true,
             some(group_size),

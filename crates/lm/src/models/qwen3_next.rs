@@ -2,6 +2,7 @@
 //! fourth full attention; a mixture of experts with one shared expert. Reference: mlx-lm's
 //! qwen3_next.py. Its layers are those of `qwen3_5.rs` too.
 
+mod gated_delta_net;
 mod mtp;
 #[cfg(test)]
 mod tests;
@@ -9,25 +10,22 @@ mod tests;
 use std::fmt::Debug;
 use std::marker::PhantomData;
 
+use gated_delta_net::{GatedDeltaNet, LinearShape};
 use mlx_rs::error::Exception;
-use mlx_rs::{Array, Dtype, fast, ops};
+use mlx_rs::{Array, ops};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use crate::LmError;
-use crate::cache::{
-    ArraysCache, ArraysSpec, AttentionStep, CacheSpec, KvSizes, KvSpec, LayerCache, LayerCacheSpec,
-    StateSize,
-};
+use crate::cache::{AttentionStep, CacheSpec, KvSizes, KvSpec, LayerCache, LayerCacheSpec};
 use crate::config::{Size, check_heads, check_positive, check_range, check_rope_entry};
 use crate::device_kernels::{Activation, HeadShape};
 use crate::ffi;
 use crate::models::{Architecture, FromConfig, MtpHead, NoMtpHead, Outline, Scratch};
-use crate::nn::exponential::silu;
 use crate::nn::{
-    Embedding, ExpertBlend, ExpertForm, ExpertSizes, GatedDelta, Linear, NormGatedUp,
+    Elementwise, Embedding, ExpertBlend, ExpertForm, ExpertSizes, GatedDelta, Linear, NormGatedUp,
     NormProjections, ProductResidual, Projected, RmsNorm, Rope, RopeAttention, RopeSpec, Routing,
-    SharedExpert, SharedExpertKind, ShortConv,
+    SharedExpert, SharedExpertKind,
 };
 use crate::tensor_list::TensorList;
 use crate::weights::{Layer, Weights};
@@ -124,16 +122,6 @@ pub(crate) struct Shape {
     storage: Storage,
 }
 
-/// The sizes of the linear attention layers.
-#[derive(Debug, Clone, Copy)]
-struct LinearShape {
-    key_heads: i32,
-    value_heads: i32,
-    key_dim: i32,
-    value_dim: i32,
-    kernel: i32,
-}
-
 /// The settings of the experts.
 #[derive(Debug, Default)]
 struct Experts {
@@ -147,70 +135,6 @@ struct Experts {
     step: i32,
     /// Layers (from 0) that have none nevertheless.
     mlp_only_layers: Vec<i64>,
-}
-
-impl LinearShape {
-    fn check(args: &ModelArgs) -> Result<Self, LmError> {
-        let value_heads =
-            check_range("linear_num_value_heads", args.linear_num_value_heads, 1..=1024)?;
-        let key_heads = check_range("linear_num_key_heads", args.linear_num_key_heads, 1..=1024)?;
-        if value_heads % key_heads != 0 {
-            let allowed = format!("it must divide linear_num_value_heads = {value_heads}");
-            return Err(LmError::Config {
-                name: "linear_num_key_heads",
-                value: key_heads.to_string(),
-                allowed,
-            });
-        }
-        let (key_dim, value_dim) = (args.linear_key_head_dim, args.linear_value_head_dim);
-        Ok(LinearShape {
-            key_heads,
-            value_heads,
-            key_dim: check_range("linear_key_head_dim", key_dim, 1..=4096)?,
-            value_dim: check_range("linear_value_head_dim", value_dim, 1..=4096)?,
-            kernel: check_range("linear_conv_kernel_dim", args.linear_conv_kernel_dim, 2..=64)?,
-        })
-    }
-
-    /// The total width of queries, keys and values.
-    fn channels(&self) -> i32 {
-        2 * self.key_heads * self.key_dim + self.value_heads * self.value_dim
-    }
-
-    /// The last inputs of the convolution, and the matrix of each head, which is computed in f32.
-    fn cache_spec(&self) -> LayerCacheSpec {
-        let inputs = StateSize { shape: vec![self.kernel - 1, self.channels()], dtype: None };
-        let shape = vec![self.value_heads, self.value_dim, self.key_dim];
-        let matrices = StateSize { shape, dtype: Some(Dtype::Float32) };
-        LayerCacheSpec::Arrays(ArraysSpec { slots: vec![Some(inputs), Some(matrices)] })
-    }
-
-    /// Adds what [`GatedDeltaNet::load`] takes at `path`.
-    fn add_tensors(&self, list: &mut TensorList, path: &str, hidden: i32, storage: Storage) {
-        let &LinearShape { value_heads, value_dim, kernel, .. } = self;
-        let (values, channels) = (value_heads * value_dim, self.channels());
-        let projections = match storage {
-            Storage::Grouped => {
-                vec![("in_proj_qkvz", channels + values), ("in_proj_ba", 2 * value_heads)]
-            }
-            Storage::Separate => vec![
-                ("in_proj_qkv", channels),
-                ("in_proj_z", values),
-                ("in_proj_b", value_heads),
-                ("in_proj_a", value_heads),
-            ],
-        };
-        for (name, outputs) in projections {
-            list.matrix(format!("{path}.{name}"), hidden, outputs);
-        }
-        // The layouts of mlx-lm and of Hugging Face.
-        let shapes = vec![vec![channels, kernel, 1], vec![channels, 1, kernel]];
-        list.plain_in(format!("{path}.conv1d.weight"), shapes);
-        list.plain(format!("{path}.A_log"), &[value_heads]);
-        list.plain(format!("{path}.dt_bias"), &[value_heads]);
-        list.plain(format!("{path}.norm.weight"), &[value_dim]);
-        list.matrix(format!("{path}.out_proj"), values, hidden);
-    }
 }
 
 impl Experts {
@@ -600,7 +524,6 @@ impl TransformerBlock {
             false => Mixer::Linear(Box::new(GatedDeltaNet::load(
                 &mut layer.layer("linear_attn"),
                 shape,
-                layout,
                 norm,
             )?)),
         };
@@ -642,6 +565,7 @@ struct Attention {
     /// Queries, keys, values, and the gates of the output.
     projections: NormProjections<4>,
     attention: RopeAttention,
+    gated: Elementwise<2>,
     o_proj: ProductResidual,
     /// The width of queries, keys and values together.
     qkv_width: i32,
@@ -681,6 +605,7 @@ impl Attention {
         Ok(Attention {
             projections: NormProjections::new(norm, projections)?,
             attention: RopeAttention::new(head_shape, Some(norms), rope, &layer.kernels())?,
+            gated: Elementwise::new(|[x, gate]| ops::multiply(x, ops::sigmoid(gate)?)),
             o_proj: ProductResidual::new(o_proj)?,
             qkv_width: (heads + 2 * kv_heads) * head_dim,
         })
@@ -704,186 +629,8 @@ impl Attention {
             }
         };
         let attended = self.attention.forward(qkv, cache, step)?;
-        self.o_proj.forward(&ops::multiply(attended, ops::sigmoid(gate)?)?, x)
+        self.o_proj.forward(&self.gated.call([&attended, &gate])?, x)
     }
-}
-
-/// A short convolution over time, then the gated delta rule. Its cache holds the convolution's last
-/// inputs `[B, K - 1, C]` and the state `[B, Hv, Dv, Dk]` (f32). C is the total width of queries,
-/// keys and values.
-#[derive(Debug)]
-struct GatedDeltaNet {
-    /// Queries, keys and values concatenated; the output's gate z; b, which gives beta; a, which
-    /// gives the decay.
-    projections: NormProjections<4>,
-    /// Returns f32, so that everything from here to the output's norm is computed in f32.
-    conv: ShortConv,
-    query_scale: Array, // [Dk]
-    key_scale: Array,   // [Dk]
-    decay_scale: Array, // f32 [Hv]: −exp(A_log)
-    dt_bias: Array,     // f32 [Hv]
-    norm: RmsNorm,
-    out_proj: ProductResidual,
-    shape: LinearShape,
-}
-
-/// Avoids division by zero when a vector of zeros is normalized.
-const NORM_EPS: f32 = 1e-6;
-
-/// The slots of a [`GatedDeltaNet`]'s cache.
-const CONV_SLOT: usize = 0;
-const STATE_SLOT: usize = 1;
-
-impl GatedDeltaNet {
-    fn load(
-        layer: &mut Layer,
-        shape: &Shape,
-        layout: Layout,
-        norm: RmsNorm,
-    ) -> Result<Self, LmError> {
-        let linear = shape.linear;
-        let LinearShape { value_heads, key_dim, value_dim, kernel, .. } = linear;
-        let projections = GatedDeltaNet::load_projections(layer, shape, norm)?;
-        let conv_shape = match layout {
-            Layout::Mlx => [linear.channels(), kernel, 1],
-            Layout::HuggingFace => [linear.channels(), 1, kernel],
-        };
-        let decay_scale = ops::negative(ops::exp(
-            layer.take("A_log", &[value_heads])?.as_dtype(Dtype::Float32)?,
-        )?)?;
-        let dt_bias = layer.take("dt_bias", &[value_heads])?.as_dtype(Dtype::Float32)?;
-        let scale = (key_dim as f32).powf(-0.5);
-        let everywhere =
-            |number: f32| Array::from_slice(&vec![number; key_dim as usize], &[key_dim]);
-        let out_proj = Linear::load(
-            &mut layer.layer("out_proj"),
-            value_heads * value_dim,
-            shape.hidden,
-            false,
-        )?;
-        mlx_rs::transforms::eval([&decay_scale, &dt_bias])?;
-        Ok(GatedDeltaNet {
-            projections,
-            conv: ShortConv::load(&mut layer.layer("conv1d"), &conv_shape)?,
-            query_scale: everywhere(scale * scale),
-            key_scale: everywhere(scale),
-            decay_scale,
-            dt_bias,
-            // Neither layout stores this weight minus one.
-            norm: RmsNorm::load(&mut layer.layer("norm"), value_dim, shape.eps)?,
-            out_proj: ProductResidual::new(out_proj)?,
-            shape: linear,
-        })
-    }
-
-    /// Grouped storage joins q, k, v and z by key head, and likewise b and a; here the groups are
-    /// taken apart.
-    fn load_projections(
-        layer: &mut Layer,
-        shape: &Shape,
-        norm: RmsNorm,
-    ) -> Result<NormProjections<4>, LmError> {
-        let LinearShape { key_heads, value_heads, key_dim, value_dim, .. } = shape.linear;
-        if shape.storage == Storage::Separate {
-            let mut linear = |name: &str, outputs| {
-                Linear::load(&mut layer.layer(name), shape.hidden, outputs, false)
-            };
-            let projections = [
-                linear("in_proj_qkv", shape.linear.channels())?,
-                linear("in_proj_z", value_heads * value_dim)?,
-                linear("in_proj_b", value_heads)?,
-                linear("in_proj_a", value_heads)?,
-            ];
-            return Ok(NormProjections::new(norm, projections)?);
-        }
-        let sharing = value_heads / key_heads;
-        let widths = [key_dim, key_dim, sharing * value_dim, sharing * value_dim];
-        let in_proj_qkvz = Linear::load(
-            &mut layer.layer("in_proj_qkvz"),
-            shape.hidden,
-            key_heads * widths.iter().sum::<i32>(),
-            false,
-        )?;
-        let in_proj_ba =
-            Linear::load(&mut layer.layer("in_proj_ba"), shape.hidden, 2 * value_heads, false)?;
-        let [q, k, v, z] = [0, 1, 2, 3].map(|part| part_of_each(&widths, part, key_heads));
-        let [b, a] = [0, 1].map(|part| part_of_each(&[sharing, sharing], part, key_heads));
-        let projections = [
-            in_proj_qkvz.select_outputs(&[q, k, v].concat())?,
-            in_proj_qkvz.select_outputs(&z)?,
-            in_proj_ba.select_outputs(&b)?,
-            in_proj_ba.select_outputs(&a)?,
-        ];
-        Ok(NormProjections::new(norm, projections)?)
-    }
-
-    /// The residual stream `[B, L, D]` with the outputs added.
-    fn forward(
-        &self,
-        x: &Array,
-        cache: &mut ArraysCache,
-        mask: Option<&Array>,
-    ) -> Result<Array, Exception> {
-        let &[batch, length, _] = x.shape() else {
-            return Err(Exception::custom(format!(
-                "the gated delta rule takes three axes, got {:?}",
-                x.shape()
-            )));
-        };
-        let LinearShape { value_heads, value_dim, .. } = self.shape;
-        let [mut qkv, z, b, a] = self.projections.forward_split(x)?;
-        if let Some(mask) = mask {
-            qkv = ops::select(
-                ops::expand_dims(mask, -1)?,
-                &qkv,
-                Array::from_slice(&[0.0f32], &[1]).as_dtype(qkv.dtype())?,
-            )?;
-        }
-        let mixed = self.conv.forward(&qkv, cache, CONV_SLOT)?; // f32 [B, L, C]
-        let (outputs, state) = self.inputs(&mixed, b, a)?.update(cache.get(STATE_SLOT), mask)?;
-        cache.set(STATE_SLOT, state);
-        cache.advance(length as usize);
-
-        let z =
-            ops::reshape(z.as_dtype(Dtype::Float32)?, &[batch, length, value_heads, value_dim])?;
-        let gate = silu(&z)?;
-        let gated = ops::multiply(self.norm.forward(&outputs)?, gate)?;
-        let gated = ops::reshape(gated, &[batch, length, -1])?.as_dtype(x.dtype())?;
-        self.out_proj.forward(&gated, x)
-    }
-
-    /// The inputs of the gated delta rule from queries, keys and values `[B, L, C]` and the
-    /// projections b and a `[B, L, Hv]`.
-    fn inputs(&self, qkv: &Array, b: Array, a: Array) -> Result<GatedDelta, Exception> {
-        let LinearShape { key_heads, value_heads, key_dim, value_dim, .. } = self.shape;
-        let (batch, length) = (qkv.dim(0), qkv.dim(1));
-        let heads = |from: i32, count: i32, dim: i32| {
-            let part = ffi::slice(qkv, &[0, 0, from], &[batch, length, from + count * dim])?;
-            ops::reshape(part, &[batch, length, count, dim])
-        };
-        // Normalization to unit length by rms_norm; the factor between the two is in the scales.
-        let unit = |vectors: &Array, scale: &Array| {
-            fast::rms_norm(vectors, Some(scale), NORM_EPS / key_dim as f32)
-        };
-        let dt = ops::add(a, &self.dt_bias)?;
-        let softplus = ops::logaddexp(dt, Array::from_slice(&[0.0f32], &[1]))?;
-        Ok(GatedDelta {
-            queries: unit(&heads(0, key_heads, key_dim)?, &self.query_scale)?,
-            keys: unit(&heads(key_heads * key_dim, key_heads, key_dim)?, &self.key_scale)?,
-            values: heads(2 * key_heads * key_dim, value_heads, value_dim)?,
-            decay: ops::exp(ops::multiply(softplus, &self.decay_scale)?)?,
-            beta: ops::sigmoid(b.as_dtype(Dtype::Float32)?)?,
-        })
-    }
-}
-
-/// The indices of part `part` of every group, if each group concatenates parts of `widths`.
-fn part_of_each(widths: &[i32], part: usize, num_groups: i32) -> Vec<i32> {
-    let group: i32 = widths.iter().sum();
-    let before: i32 = widths[..part].iter().sum();
-    (0..num_groups)
-        .flat_map(|index| index * group + before..index * group + before + widths[part])
-        .collect()
 }
 
 /// A mixture of experts with a shared expert.

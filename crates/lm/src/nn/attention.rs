@@ -2,7 +2,7 @@
 
 use cairn_formats::bfloat16;
 use mlx_rs::error::Exception;
-use mlx_rs::fast::{ScaledDotProductAttentionMask, scaled_dot_product_attention};
+use mlx_rs::fast::ScaledDotProductAttentionMask;
 use mlx_rs::{Array, Dtype, ops};
 
 use crate::cache::{KeysValues, Mask, QuantizedArray, causal_mask};
@@ -12,6 +12,7 @@ use crate::nn::attention_after_prefix::attention_after_prefix;
 use crate::nn::attention_shapes::{
     attention_in_few_shapes, is_of_few, plans_for_each_shape, suits,
 };
+use crate::nn::fused::scaled_dot_product_attention;
 
 /// How products of queries and keys become scores.
 #[derive(Debug, Clone, Copy)]

@@ -6,11 +6,12 @@
 //! lengths share few plans.
 
 use mlx_rs::error::Exception;
-use mlx_rs::fast::{ScaledDotProductAttentionMask, scaled_dot_product_attention};
+use mlx_rs::fast::ScaledDotProductAttentionMask;
 use mlx_rs::{Array, Dtype, ops};
 
 use crate::cache::{Mask, causal_mask};
 use crate::ffi;
+use crate::nn::fused::scaled_dot_product_attention;
 
 /// What lengths are rounded up to: multiples of the first up to [`FEW`], of the second beyond.
 const STEPS: [i32; 2] = [64, 256];

@@ -5,7 +5,7 @@ use mlx_rs::{Array, ops};
 
 use crate::LmError;
 use crate::device_kernels::{Kernel, run};
-use crate::nn::{ExpertForm, Linear, Routing, SwitchGlu, SwitchSizes};
+use crate::nn::{Elementwise, ExpertForm, Linear, Routing, SwitchGlu, SwitchSizes};
 use crate::weights::Layer;
 
 /// `residual + sum of share_k * expert_k(x)` over the chosen experts, or `residual + expert(share * x)`
@@ -17,6 +17,10 @@ pub struct ExpertBlend {
     routing: Routing,
     switch_mlp: SwitchGlu,
     scales_input: bool,
+    /// Outputs times shares.
+    shared_out: Elementwise<2>,
+    /// The residual plus what is blended.
+    sum: Elementwise<2>,
     kernel: Option<Box<dyn Kernel>>,
 }
 
@@ -50,7 +54,18 @@ impl ExpertBlend {
         let switch_mlp = SwitchGlu::load(layer, sizes)?;
         let kernel =
             layer.kernels().and_then(|kernels| kernels.experts(switch_mlp.quantized(&routing)?));
-        Ok(ExpertBlend { router, correction_bias, routing, switch_mlp, scales_input, kernel })
+        Ok(ExpertBlend {
+            router,
+            correction_bias,
+            routing,
+            switch_mlp,
+            scales_input,
+            shared_out: Elementwise::new(|[outputs, shares]| ops::multiply(outputs, shares)),
+            sum: Elementwise::new(|[residual, blended]| {
+                ops::add(residual, blended.as_dtype(residual.dtype())?)
+            }),
+            kernel,
+        })
     }
 
     /// The normalized hidden states `x` and the residual, `[B, L, D]`, to the same shape.
@@ -67,7 +82,8 @@ impl ExpertBlend {
             return ops::add(residual, ops::reshape(output, residual.shape())?);
         }
         let outputs = self.switch_mlp.forward(x, &chosen)?; // [B, L, K, D]
-        let blended = ops::multiply(outputs, ops::expand_dims(shares, -1)?)?.sum_axis(-2, false)?;
-        ops::add(residual, blended.as_dtype(residual.dtype())?)
+        let shares = ops::expand_dims(shares, -1)?;
+        let blended = self.shared_out.call([&outputs, &shares])?.sum_axis(-2, false)?;
+        self.sum.call([residual, &blended])
     }
 }

@@ -6,7 +6,7 @@ use mlx_rs::ops;
 
 use crate::LmError;
 use crate::cache::{ArraysCache, ArraysSpec, LayerCacheSpec};
-use crate::nn::{ConvSizes, Linear, Norm, NormProjections, ShortConv};
+use crate::nn::{ConvSizes, Elementwise, Linear, Norm, NormProjections, ShortConv};
 use crate::tensor_list::TensorList;
 use crate::weights::Layer;
 
@@ -51,6 +51,8 @@ impl GatedConvSizes {
 pub struct GatedConv {
     projections: NormProjections<3>,
     conv: ShortConv,
+    /// `c * (sum + bias)`
+    outputs: Elementwise<2>,
 }
 
 impl GatedConv {
@@ -63,9 +65,18 @@ impl GatedConv {
     ) -> Result<Self, LmError> {
         let GatedConvSizes { channels, has_bias, .. } = sizes;
         let in_proj = Linear::load(&mut layer.layer("in_proj"), hidden, 3 * channels, has_bias)?;
+        let conv = ShortConv::load(&mut layer.layer("conv"), sizes.conv())?;
+        let bias = conv.bias().cloned();
         Ok(GatedConv {
             projections: NormProjections::new(norm, in_proj.into_parts([channels; 3])?)?,
-            conv: ShortConv::load_sized(&mut layer.layer("conv"), sizes.conv())?,
+            conv,
+            outputs: Elementwise::new(move |[c, sums]| {
+                let convolved = match &bias {
+                    Some(bias) => ops::add(sums, bias)?,
+                    None => sums.clone(),
+                };
+                ops::multiply(c, convolved.as_dtype(c.dtype())?)
+            }),
         })
     }
 
@@ -73,8 +84,8 @@ impl GatedConv {
     /// knows how many do.
     pub fn forward(&self, x: &Array, cache: &mut ArraysCache) -> Result<Array, Exception> {
         let [b, c, x] = self.projections.forward_split(x)?;
-        let convolved = self.conv.forward(&ops::multiply(b, &x)?, cache, CONV_SLOT)?;
+        let sums = self.conv.sums(&ops::multiply(b, &x)?, cache, CONV_SLOT)?;
         cache.advance(x.dim(1) as usize);
-        ops::multiply(c, convolved.as_dtype(x.dtype())?)
+        self.outputs.call([&c, &sums])
     }
 }

@@ -2,14 +2,15 @@
 //! decays and is corrected by each token.
 //!
 //! Per value head, with a state S `[Dv, Dk]`, each token computes `S ← g S`, `S ← S + β (v − S k)
-//! kᵀ`, `y = S q`. A single token is computed in exactly this way. Several tokens are computed in
-//! chunks: the corrections of a chunk's tokens are the solution of one triangular system (the WY
+//! kᵀ`, `y = S q`. A single token is computed in exactly this way ([`GatedDeltaStep`]). Several tokens
+//! are computed in chunks: the corrections of a chunk's tokens are the solution of one triangular system (the WY
 //! form), so that a prompt becomes matrix products instead of a loop over its tokens. Reference:
 //! mlx-lm's gated_delta.py.
 
 use mlx_rs::error::Exception;
-use mlx_rs::{Array, ops};
+use mlx_rs::{Array, Dtype, ops};
 
+use crate::nn::Elementwise;
 use crate::nn::time_chunks::{TimeChunks, decay_between, last_of_chunk};
 
 /// The inputs of the rule, all f32. Value head `h` uses the query and key head `h / (Hv / Hk)`.
@@ -61,33 +62,11 @@ impl GatedDelta {
             Heads { batch, key_heads, sharing: value_heads / key_heads, key_dim, value_dim };
         let state = match state {
             Some(state) => ops::reshape(state, &heads.state_shape())?,
-            None => ops::zeros_dtype(&heads.state_shape(), mlx_rs::Dtype::Float32)?,
+            None => ops::zeros_dtype(&heads.state_shape(), Dtype::Float32)?,
         };
-        let (outputs, state) = if length == 1 {
-            self.one(&heads, &state)?
-        } else {
-            self.chunks(&heads, length, state)?
-        };
+        let (outputs, state) = self.chunks(&heads, length, state)?;
         let outputs = ops::reshape(outputs, &[batch, length, value_heads, value_dim])?;
         Ok((outputs, ops::reshape(state, &[batch, value_heads, value_dim, key_dim])?))
-    }
-
-    /// A single token, in few graph nodes: every decode step does this once per layer.
-    fn one(&self, heads: &Heads, state: &Array) -> Result<(Array, Array), Exception> {
-        let &Heads { batch, key_heads, sharing, key_dim, value_dim } = heads;
-        let column = |array: &Array| ops::reshape(array, &[batch, key_heads, 1, key_dim, 1]);
-        let scalar = |array: &Array| ops::reshape(array, &[batch, key_heads, sharing, 1, 1]);
-        let decayed = ops::multiply(state, scalar(&self.decay)?)?;
-        let recalled = ops::matmul(&decayed, column(&self.keys)?)?; // [B, Hk, R, Dv, 1]
-        let error = ops::subtract(
-            ops::reshape(&self.values, &[batch, key_heads, sharing, value_dim, 1])?,
-            recalled,
-        )?;
-        let correction = ops::multiply(error, scalar(&self.beta)?)?;
-        // An outer product by broadcasting, because GPUs may round the inputs of a matrix product.
-        let key_row = ops::reshape(&self.keys, &[batch, key_heads, 1, 1, key_dim])?;
-        let state = ops::add(decayed, ops::multiply(correction, key_row)?)?;
-        Ok((ops::matmul(&state, column(&self.queries)?)?, state))
     }
 
     /// Several tokens. A chunk's corrections U `[C, Dv]` solve `(I + A) U = β (V − G K Sᵀ)`, where
@@ -139,6 +118,72 @@ impl GatedDelta {
             state = ops::addmm(decayed, ops::swap_axes(correction, -1, -2)?, &keys[n], 1.0, 1.0)?;
         }
         Ok((layout.joined(&outputs)?, state))
+    }
+}
+
+/// The rule for one token, in few graph nodes: every decode step does this once per layer.
+#[derive(Debug)]
+pub struct GatedDeltaStep {
+    /// The state, and the projection that gives its decay, to the decayed state.
+    decay: Elementwise<2>,
+    /// The decayed state, what it recalls, the values, the key, and the projection that gives β, to the
+    /// new state.
+    correct: Elementwise<5>,
+}
+
+impl GatedDeltaStep {
+    /// With `decay_scale` and `dt_bias` of H_v numbers each, f32, of `key_heads` that share the value
+    /// heads evenly: g is `exp(decay_scale * softplus(a + dt_bias))`.
+    pub fn new(decay_scale: &Array, dt_bias: &Array, key_heads: i32) -> Result<Self, Exception> {
+        let of_heads = |array: &Array| -> Result<Array, Exception> {
+            let shaped = ops::reshape(array, &[1, key_heads, -1, 1, 1])?;
+            shaped.eval()?;
+            Ok(shaped)
+        };
+        let (scale, bias) = (of_heads(decay_scale)?, of_heads(dt_bias)?);
+        let decay = Elementwise::new(move |[state, a]| {
+            let steps = ops::logaddexp(ops::add(a, &bias)?, Array::from_f32(0.0))?; // softplus
+            ops::multiply(state, ops::exp(ops::multiply(steps, &scale)?)?)
+        });
+        let correct = Elementwise::new(|[decayed, recalled, values, key, b]| {
+            let beta = ops::sigmoid(b.as_dtype(Dtype::Float32)?)?;
+            let correction = ops::multiply(ops::subtract(values, recalled)?, beta)?;
+            // An outer product by broadcasting, because GPUs may round the inputs of a matrix product.
+            ops::add(decayed, ops::multiply(correction, key)?)
+        });
+        Ok(GatedDeltaStep { decay, correct })
+    }
+
+    /// Updates `state` `[B, Hv, Dv, Dk]` (`None`: zeros) by a token with queries and keys
+    /// `[B, 1, Hk, Dk]`, values `[B, 1, Hv, Dv]`, all f32, and the projections b and a `[B, 1, Hv]`;
+    /// returns its outputs `[B, 1, Hv, Dv]` and the new state.
+    pub fn forward(
+        &self,
+        state: Option<&Array>,
+        [queries, keys, values]: [&Array; 3],
+        [b, a]: [&Array; 2],
+    ) -> Result<(Array, Array), Exception> {
+        let (&[batch, _, key_heads, key_dim], &[_, _, value_heads, value_dim]) =
+            (keys.shape(), values.shape())
+        else {
+            return Err(Exception::custom("keys and values have four axes".to_owned()));
+        };
+        let sharing = value_heads / key_heads;
+        let heads = Heads { batch, key_heads, sharing, key_dim, value_dim };
+        let state = match state {
+            Some(state) => ops::reshape(state, &heads.state_shape())?,
+            None => ops::zeros_dtype(&heads.state_shape(), Dtype::Float32)?,
+        };
+        let column = |array: &Array| ops::reshape(array, &[batch, key_heads, 1, key_dim, 1]);
+        let scalar = |array: &Array| ops::reshape(array, &[batch, key_heads, sharing, 1, 1]);
+        let decayed = self.decay.call([&state, &scalar(a)?])?;
+        let recalled = ops::matmul(&decayed, column(keys)?)?; // [B, Hk, R, Dv, 1]
+        let values = ops::reshape(values, &[batch, key_heads, sharing, value_dim, 1])?;
+        let key_row = ops::reshape(keys, &[batch, key_heads, 1, 1, key_dim])?;
+        let state = self.correct.call([&decayed, &recalled, &values, &key_row, &scalar(b)?])?;
+        let outputs = ops::matmul(&state, column(queries)?)?;
+        let outputs = ops::reshape(outputs, &[batch, 1, value_heads, value_dim])?;
+        Ok((outputs, ops::reshape(state, &[batch, value_heads, value_dim, key_dim])?))
     }
 }
 

@@ -8,7 +8,8 @@ use crate::nn::exponential::sigmoid;
 use crate::nn::scalar;
 
 /// `x / 2 * (1 + tanh(√(2/π) * (x + 0.044715 x³)))`, computed in fewer operations as
-/// `x * sigmoid((a x² + b) x)`.
+/// `x * sigmoid((x² + b) (a x))`: MLX's compiler fuses chains of at most eleven operations, in which
+/// each of its broadcasts counts.
 #[derive(Debug)]
 pub struct GeluApprox {
     cubic: Array,  // a, scalar
@@ -21,13 +22,17 @@ impl GeluApprox {
     pub fn new(dtype: Dtype) -> Result<Self, Exception> {
         // (1 + tanh z) / 2 = sigmoid(2 z)
         let linear = 2.0 * (2.0 / std::f32::consts::PI).sqrt();
-        Ok(GeluApprox { cubic: scalar(0.044715 * linear, dtype)?, linear: scalar(linear, dtype)? })
+        Ok(GeluApprox {
+            cubic: scalar(0.044715 * linear, dtype)?,
+            linear: scalar(1.0 / 0.044715, dtype)?,
+        })
     }
 
     /// An array of any shape to one of the same shape.
     pub fn forward(&self, x: &Array) -> Result<Array, Exception> {
-        let slope = ops::add(ops::multiply(ops::square(x)?, &self.cubic)?, &self.linear)?;
-        ops::multiply(sigmoid(&ops::multiply(slope, x)?)?, x)
+        let sum = ops::add(ops::square(x)?, &self.linear)?;
+        let exponent = ops::multiply(sum, ops::multiply(x, &self.cubic)?)?;
+        ops::multiply(sigmoid(&exponent)?, x)
     }
 }
 

@@ -5,7 +5,7 @@
 use std::rc::Rc;
 
 use mlx_rs::error::Exception;
-use mlx_rs::fast::{ScaledDotProductAttentionMask, scaled_dot_product_attention};
+use mlx_rs::fast::ScaledDotProductAttentionMask;
 use mlx_rs::{Array, ops};
 
 use crate::LmError;
@@ -13,6 +13,7 @@ use crate::cache::{AttentionStep, KeysValues, KvSizes, LayerCache, Mask, Quantiz
 use crate::device_kernels::HeadShape;
 use crate::ffi;
 use crate::nn::attention::{constant, least};
+use crate::nn::fused::scaled_dot_product_attention;
 use crate::nn::{HeadMatrices, Linear, Norm, NormProjections, RmsNorm, Rope, attention};
 use crate::tensor_list::TensorList;
 use crate::weights::Layer;

@@ -8,7 +8,8 @@ use crate::LmError;
 use crate::cache::{ArraysCache, ArraysSpec, LayerCacheSpec, StateSize};
 use crate::ffi;
 use crate::nn::exponential::silu;
-use crate::nn::{ConvSizes, Linear, Norm, NormProjections, RmsNorm, ShortConv};
+use crate::nn::mamba2::three;
+use crate::nn::{ConvSizes, Elementwise, Linear, Norm, NormProjections, RmsNorm, ShortConv};
 use crate::tensor_list::TensorList;
 use crate::weights::Layer;
 
@@ -77,7 +78,10 @@ pub struct Mamba {
     dt_proj: Linear,
     norms: [RmsNorm; 3], // of steps, B and C
     a: Array,            // f32 [C, N]: −exp(A_log)
-    d: Array,            // f32 [C]: the factor of x in the output
+    /// The state after a token, of that before it, its x, its B and its projected step.
+    update: Elementwise<4>,
+    /// The outputs of the scan, its x and the gate to the result.
+    gated: Elementwise<3>,
     sizes: MambaSizes,
 }
 
@@ -107,12 +111,17 @@ impl Mamba {
         ];
         Ok(Mamba {
             projections: NormProjections::new(norm, in_proj.into_parts([inner; 2])?)?,
-            conv: ShortConv::load_sized(&mut layer.layer("conv1d"), sizes.conv())?,
+            conv: ShortConv::load(&mut layer.layer("conv1d"), sizes.conv())?,
             x_proj,
             dt_proj,
             norms,
+            update: step(a.clone()),
             a,
-            d,
+            gated: Elementwise::new(move |[outputs, x, gate]| {
+                let outputs = ops::add(outputs, ops::multiply(x, &d)?)?;
+                let open = silu(&gate.as_dtype(Dtype::Float32)?)?;
+                ops::multiply(outputs, open)?.as_dtype(gate.dtype())
+            }),
             sizes,
         })
     }
@@ -126,45 +135,69 @@ impl Mamba {
         mask: Option<&Array>,
     ) -> Result<Array, Exception> {
         let [convolved, gate] = self.projections.forward_split(x)?;
-        let dtype = gate.dtype();
         let mixed = self.conv.forward(&convolved, cache, CONV_SLOT)?; // f32 [B, L, C]
-        let scan = self.scan(&mixed, dtype, mask)?;
-        let direct = ops::multiply(&mixed, &self.d)?;
-        let (outputs, state) = scan.update(cache.get(STATE_SLOT))?;
+        let of_token = self.of_token(&mixed, gate.dtype())?;
+        let before = cache.get(STATE_SLOT);
+        let (outputs, state) = match (mixed.dim(1), mask) {
+            (1, None) => self.one(before, &mixed, of_token)?,
+            _ => self.scan(&mixed, of_token, mask)?.update(before)?,
+        };
         cache.set(STATE_SLOT, state);
         cache.advance(x.dim(1) as usize);
-        let gate = silu(&gate.as_dtype(Dtype::Float32)?)?;
-        ops::multiply(ops::add(outputs, direct)?, gate)?.as_dtype(dtype)
+        self.gated.call([&outputs, &mixed, &gate])
+    }
+
+    /// The projected step `[B, L, C]`, and B and C `[B, L, N]`, of what was convolved.
+    fn of_token(&self, mixed: &Array, dtype: Dtype) -> Result<[Array; 3], Exception> {
+        let MambaSizes { state, rank, .. } = self.sizes;
+        let projected = self.x_proj.forward(&mixed.as_dtype(dtype)?)?;
+        let [dt, b, c] = three(ffi::cut(&projected, &[rank, rank + state], 2)?)?;
+        let [of_dt, of_b, of_c] = &self.norms;
+        Ok([self.dt_proj.forward(&of_dt.forward(&dt)?)?, of_b.forward(&b)?, of_c.forward(&c)?])
+    }
+
+    /// The rule for one token, in few graph nodes.
+    fn one(
+        &self,
+        state: Option<&Array>,
+        mixed: &Array,
+        [dt, b, c]: [Array; 3],
+    ) -> Result<(Array, Array), Exception> {
+        let MambaSizes { inner, state: width, .. } = self.sizes;
+        let batch = mixed.dim(0);
+        let zeros = || ops::zeros_dtype(&[batch, inner, width], Dtype::Float32);
+        let state = state.map_or_else(zeros, |state| Ok(state.clone()))?;
+        let column = |array: &Array, width| ops::reshape(array, &[batch, width, 1]);
+        let state = self.update.call([&state, &column(mixed, inner)?, &b, &column(&dt, inner)?])?;
+        let outputs = ops::matmul(&state, column(&c, width)?.as_dtype(Dtype::Float32)?)?;
+        Ok((ops::reshape(outputs, mixed.shape())?, state))
     }
 
     /// The inputs of the scan from what was convolved.
     fn scan(
         &self,
         mixed: &Array,
-        dtype: Dtype,
+        [dt, b, c]: [Array; 3],
         mask: Option<&Array>,
     ) -> Result<SelectiveScan, Exception> {
-        let MambaSizes { state, rank, .. } = self.sizes;
-        let projected = self.x_proj.forward(&mixed.as_dtype(dtype)?)?;
-        let parts = ffi::cut(&projected, &[rank, rank + state], 2)?;
-        let [dt, b, c] = <[Array; 3]>::try_from(parts)
-            .map_err(|_| Exception::custom("a projection has three parts".to_owned()))?;
-        let [of_dt, of_b, of_c] = &self.norms;
         let f32 = |array: Array| array.as_dtype(Dtype::Float32);
-        let dt = f32(self.dt_proj.forward(&of_dt.forward(&dt)?)?)?;
         let zero = Array::from_slice(&[0.0f32], &[1]);
-        let mut dt = ops::logaddexp(dt, &zero)?; // softplus
+        let mut dt = ops::logaddexp(f32(dt)?, &zero)?; // softplus
         if let Some(mask) = mask {
             dt = ops::select(ops::expand_dims(mask, -1)?, dt, zero)?;
         }
-        Ok(SelectiveScan {
-            x: mixed.clone(),
-            b: f32(of_b.forward(&b)?)?,
-            c: f32(of_c.forward(&c)?)?,
-            dt,
-            a: self.a.clone(),
-        })
+        Ok(SelectiveScan { x: mixed.clone(), b: f32(b)?, c: f32(c)?, dt, a: self.a.clone() })
     }
+}
+
+/// What a token makes of the state `[B, C, N]`, with its x and projected step `[B, C, 1]` and its B
+/// `[B, 1, N]`. The exponents `a` are `[C, N]`.
+fn step(a: Array) -> Elementwise<4> {
+    Elementwise::new(move |[state, x, b, dt]| {
+        let dt = ops::logaddexp(dt.as_dtype(Dtype::Float32)?, Array::from_f32(0.0))?; // softplus
+        let decayed = ops::multiply(state, ops::exp(ops::multiply(&dt, &a)?)?)?;
+        ops::add(decayed, ops::multiply(ops::multiply(x, dt)?, b.as_dtype(Dtype::Float32)?)?)
+    })
 }
 
 /// The selective scan: with a state S `[C, N]`, each token computes `S ← exp(dt a) S + dt x Bᵀ`,

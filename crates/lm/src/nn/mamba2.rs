@@ -2,13 +2,16 @@
 //! mlx-lm's mamba2.py.
 
 use mlx_rs::error::Exception;
-use mlx_rs::{Array, Dtype, fast, ops};
+use mlx_rs::{Array, Dtype, ops};
 
 use crate::LmError;
 use crate::cache::{ArraysCache, ArraysSpec, LayerCacheSpec, StateSize};
 use crate::ffi;
 use crate::nn::exponential::silu;
-use crate::nn::{ConvSizes, Linear, Norm, NormProjections, ShortConv, StateSpace};
+use crate::nn::{
+    ConvSizes, Elementwise, Linear, Norm, NormProjections, ShortConv, StateSpace, StateSpaceStep,
+    StepSizes, fused, step_lengths,
+};
 use crate::tensor_list::TensorList;
 use crate::weights::Layer;
 
@@ -80,6 +83,11 @@ impl Mamba2Sizes {
         ConvSizes { channels, kernel, has_bias: conv_has_bias, activates: true }
     }
 
+    fn step(&self) -> StepSizes {
+        let &Mamba2Sizes { heads, head_dim, groups, state, step_limits: limits, .. } = self;
+        StepSizes { heads, head_dim, groups, state, limits }
+    }
+
     /// Of the gate, of what is convolved, and of the steps.
     fn projections(&self) -> [i32; 3] {
         [self.inner(), self.conv().channels, self.heads]
@@ -116,10 +124,14 @@ pub struct Mamba2 {
     projections: NormProjections<3>,
     /// Returns f32, so that everything from here to the output is computed in f32.
     conv: ShortConv,
-    a: Array,            // f32 [1, 1, H]: −exp(A_log)
-    dt_bias: Array,      // f32 [1, 1, H]
-    d: Array,            // f32 [H, 1]: the factor of x in the output
+    a: Array,       // f32 [1, 1, H]: −exp(A_log)
+    dt_bias: Array, // f32 [1, 1, H]
+    step: StateSpaceStep,
     norm: Option<Array>, // [H * P]
+    /// The outputs of the state space, its x and the gate to what is normalized next, or to the result.
+    gated: Elementwise<3>,
+    /// What was normalized and the gate to the result.
+    finish: Elementwise<2>,
     sizes: Mamba2Sizes,
 }
 
@@ -140,7 +152,10 @@ impl Mamba2 {
         };
         let a = ops::negative(ops::exp(of_heads("A_log")?)?)?;
         let dt_bias = of_heads("dt_bias")?;
-        let d = ops::reshape(of_heads("D")?, &[sizes.heads, 1])?;
+        // The factor of x in the output, for each number of a head: f32 [1, 1, H * P].
+        let d = ops::reshape(of_heads("D")?, &[1, 1, sizes.heads, 1])?;
+        let d = ops::broadcast_to(d, &[1, 1, sizes.heads, sizes.head_dim])?;
+        let d = ops::reshape(d, &[1, 1, sizes.inner()])?;
         mlx_rs::transforms::eval([&a, &dt_bias, &d])?;
         let own_norm = match sizes.gate {
             GateKind::Plain => None,
@@ -148,10 +163,12 @@ impl Mamba2 {
         };
         Ok(Mamba2 {
             projections: NormProjections::new(norm, in_proj.into_parts(parts)?)?,
-            conv: ShortConv::load_sized(&mut layer.layer("conv1d"), sizes.conv())?,
+            conv: ShortConv::load(&mut layer.layer("conv1d"), sizes.conv())?,
+            step: StateSpaceStep::new(sizes.step(), &a, &dt_bias)?,
             a,
             dt_bias,
-            d,
+            gated: sizes.gate.before_norm(d),
+            finish: sizes.gate.after_norm(own_norm.clone()),
             norm: own_norm,
             sizes,
         })
@@ -166,62 +183,91 @@ impl Mamba2 {
         mask: Option<&Array>,
     ) -> Result<Array, Exception> {
         let [gate, convolved, dt] = self.projections.forward_split(x)?;
-        let dtype = gate.dtype();
         let mixed = self.conv.forward(&convolved, cache, CONV_SLOT)?; // f32 [B, L, C]
-        let space = self.space(&mixed, &dt)?;
-        let direct = ops::multiply(&space.x, &self.d)?;
-        let (outputs, state) = space.update(cache.get(STATE_SLOT), mask)?;
+        let Mamba2Sizes { groups, state, .. } = self.sizes;
+        let (inner, written) = (self.sizes.inner(), groups * state);
+        let [x, b, c] = three(ffi::cut(&mixed, &[inner, inner + written], 2)?)?;
+        let before = cache.get(STATE_SLOT);
+        let (outputs, state) = match (x.dim(1), mask) {
+            (1, None) => self.step.forward(before, [&x, &b, &c], &dt)?,
+            _ => self.space([&x, &b, &c], &dt)?.update(before, mask)?,
+        };
         cache.set(STATE_SLOT, state);
         cache.advance(x.dim(1) as usize);
-        let outputs = ops::reshape(ops::add(outputs, direct)?, gate.shape())?;
-        self.gated(&outputs, &gate.as_dtype(Dtype::Float32)?)?.as_dtype(dtype)
+        let outputs = ops::reshape(outputs, gate.shape())?;
+        let gated = self.gated.call([&outputs, &x, &gate])?;
+        self.normed(gated, &gate)
     }
 
-    /// The inputs of the state space from x, B and C `[B, L, C]` and the projection `dt` `[B, L, H]`.
-    fn space(&self, mixed: &Array, dt: &Array) -> Result<StateSpace, Exception> {
-        let &Mamba2Sizes { heads, head_dim, groups, state, step_limits: [least, most], .. } =
-            &self.sizes;
-        let (batch, length, inner) = (mixed.dim(0), mixed.dim(1), self.sizes.inner());
-        let part = |from: i32, count: i32, width: i32| {
-            let part = ffi::slice(mixed, &[0, 0, from], &[batch, length, from + count * width])?;
-            ops::reshape(part, &[batch, length, count, width])
+    /// The inputs of the state space from x, B and C of all heads and groups, `[B, L, width]`, and the
+    /// projection `dt` `[B, L, H]`.
+    fn space(&self, [x, b, c]: [&Array; 3], dt: &Array) -> Result<StateSpace, Exception> {
+        let &Mamba2Sizes { heads, head_dim, groups, state, step_limits, .. } = &self.sizes;
+        let split = |array: &Array, count: i32, width: i32| {
+            ops::reshape(array, &[array.dim(0), array.dim(1), count, width])
         };
-        let dt = ops::add(dt, &self.dt_bias)?;
-        let mut dt = ops::logaddexp(dt, Array::from_slice(&[0.0f32], &[1]))?; // softplus
-        if least > 0.0 {
-            dt = ops::maximum(dt, Array::from_slice(&[least], &[1]))?;
-        }
-        if most.is_finite() {
-            dt = ops::minimum(dt, Array::from_slice(&[most], &[1]))?;
-        }
         Ok(StateSpace {
-            x: part(0, heads, head_dim)?,
-            b: part(inner, groups, state)?,
-            c: part(inner + groups * state, groups, state)?,
-            dt,
+            x: split(x, heads, head_dim)?,
+            b: split(b, groups, state)?,
+            c: split(c, groups, state)?,
+            dt: step_lengths(dt, &self.dt_bias, step_limits)?,
             a: self.a.clone(),
         })
     }
 
-    /// The outputs `y` `[B, L, H * P]` with their gates, both f32.
-    fn gated(&self, y: &Array, gate: &Array) -> Result<Array, Exception> {
-        let gate = silu(gate)?;
+    /// What [`GateKind::before_norm`] returned, normalized if the layer does that.
+    fn normed(&self, gated: Array, gate: &Array) -> Result<Array, Exception> {
+        let &[batch, length, inner] = gate.shape() else {
+            return Err(Exception::custom("a gate has three axes".to_owned()));
+        };
         let weight = self.norm.as_ref();
-        match self.sizes.gate {
-            GateKind::Plain => ops::multiply(y, gate),
-            GateKind::ThenNorm { eps, parts: 1 } => {
-                fast::rms_norm(&ops::multiply(y, gate)?, weight, eps)
+        let normed = match self.sizes.gate {
+            GateKind::Plain => return Ok(gated),
+            GateKind::ThenNorm { eps, parts: 1 } | GateKind::AfterNorm(eps) => {
+                fused::rms_norm(&gated, weight, eps)?
             }
             GateKind::ThenNorm { eps, parts } => {
-                let &[batch, length, inner] = y.shape() else {
-                    return Err(Exception::custom("outputs have three axes".to_owned()));
-                };
-                let in_parts = [batch, length, parts, inner / parts];
-                let gated = ops::reshape(ops::multiply(y, gate)?, &in_parts)?;
-                let normed = ops::reshape(fast::rms_norm(&gated, None, eps)?, y.shape())?;
-                weight.map_or(Ok(normed.clone()), |weight| ops::multiply(normed, weight))
+                let in_parts = ops::reshape(gated, &[batch, length, parts, inner / parts])?;
+                ops::reshape(fused::rms_norm(&in_parts, None, eps)?, gate.shape())?
             }
-            GateKind::AfterNorm(eps) => ops::multiply(fast::rms_norm(y, weight, eps)?, gate),
-        }
+        };
+        self.finish.call([&normed, gate])
     }
+}
+
+impl GateKind {
+    /// Of the state space's outputs and x, both f32, and the gate, `[B, L, inner]` each.
+    fn before_norm(self, d: Array) -> Elementwise<3> {
+        Elementwise::new(move |[outputs, x, gate]| {
+            let outputs = ops::add(outputs, ops::multiply(x, &d)?)?;
+            let open = || silu(&gate.as_dtype(Dtype::Float32)?);
+            match self {
+                GateKind::Plain => ops::multiply(outputs, open()?)?.as_dtype(gate.dtype()),
+                GateKind::ThenNorm { .. } => ops::multiply(outputs, open()?),
+                GateKind::AfterNorm(_) => Ok(outputs),
+            }
+        })
+    }
+
+    /// Of what was normalized, f32, and the gate.
+    fn after_norm(self, weight: Option<Array>) -> Elementwise<2> {
+        Elementwise::new(move |[normed, gate]| {
+            let result = match (self, &weight) {
+                (GateKind::AfterNorm(_), _) => {
+                    ops::multiply(normed, silu(&gate.as_dtype(Dtype::Float32)?)?)?
+                }
+                // Parts were normalized without the weight.
+                (GateKind::ThenNorm { parts: 2.., .. }, Some(weight)) => {
+                    ops::multiply(normed, weight)?
+                }
+                _ => normed.clone(),
+            };
+            result.as_dtype(gate.dtype())
+        })
+    }
+}
+
+/// The three parts of an array.
+pub(super) fn three(parts: Vec<Array>) -> Result<[Array; 3], Exception> {
+    parts.try_into().map_err(|_| Exception::custom("an array has three parts".to_owned()))
 }

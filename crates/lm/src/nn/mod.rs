@@ -3,9 +3,11 @@
 mod attention;
 mod attention_after_prefix;
 mod attention_shapes;
+mod elementwise;
 mod embedding;
 mod expert_blend;
 pub(crate) mod exponential;
+pub(crate) mod fused;
 mod fused_linear;
 mod gated_activation;
 mod gated_conv;
@@ -35,12 +37,13 @@ mod switch;
 mod time_chunks;
 
 pub use attention::{Scores, attention, softcap};
+pub use elementwise::Elementwise;
 pub use embedding::Embedding;
 pub use expert_blend::{ExpertBlend, ExpertSizes};
 pub use fused_linear::{FusedLinear, Projected};
 pub use gated_activation::{ClippedSwiGlu, GatedActivation};
 pub use gated_conv::{GatedConv, GatedConvSizes};
-pub use gated_delta::GatedDelta;
+pub use gated_delta::{GatedDelta, GatedDeltaStep};
 pub use gelu::{Gelu, GeluApprox};
 pub use head_matrices::HeadMatrices;
 pub use latent_attention::{CachedForm, LatentAttention, LatentSizes};
@@ -59,7 +62,7 @@ pub use rope_attention::{HeadLayerNorm, HeadNorms, RopeAttention};
 pub use routing::{ExpertGroups, GroupRank, Routing, Score};
 pub use shared_expert::{SharedExpert, SharedExpertKind, SharedForm};
 pub use short_conv::{ConvSizes, ShortConv};
-pub use state_space::StateSpace;
+pub use state_space::{StateSpace, StateSpaceStep, StepSizes, step_lengths};
 pub use stored_experts::{ExpertActivation, ExpertForm, StoredExperts};
 pub use switch::{SwitchGlu, SwitchSizes};
 

@@ -2,9 +2,10 @@
 //! 2016).
 
 use mlx_rs::error::Exception;
-use mlx_rs::{Array, Dtype, fast, ops};
+use mlx_rs::{Array, Dtype, ops};
 
 use crate::LmError;
+use crate::nn::fused;
 use crate::weights::Layer;
 
 /// Scales each vector of the last axis to unit root mean square, then by a weight.
@@ -44,7 +45,7 @@ impl RmsNorm {
 
     /// `[..., D]` to the same shape.
     pub fn forward(&self, x: &Array) -> Result<Array, Exception> {
-        fast::rms_norm(x, Some(&self.weight), self.eps)
+        fused::rms_norm(x, Some(&self.weight), self.eps)
     }
 
     /// The weight `[D]` and epsilon.
@@ -77,7 +78,7 @@ impl LayerNorm {
 
     /// `[..., D]` to the same shape.
     pub fn forward(&self, x: &Array) -> Result<Array, Exception> {
-        fast::layer_norm(x, Some(&self.weight), self.bias.as_ref(), self.eps)
+        fused::layer_norm(x, Some(&self.weight), self.bias.as_ref(), self.eps)
     }
 }
 

@@ -4,14 +4,14 @@ use mlx_rs::error::Exception;
 use mlx_rs::{Array, ops};
 
 use crate::device_kernels::{Fusion, Kernel, run};
-use crate::nn::{Gelu, Linear, Norm};
+use crate::nn::{Elementwise, Gelu, Linear, Norm};
 
 /// `activation(up(norm(x)))`.
 #[derive(Debug)]
 pub struct NormUp {
     norm: Norm,
     up: Linear,
-    activation: Activated,
+    activation: Elementwise<1>,
     kernel: Option<Box<dyn Kernel>>,
 }
 
@@ -23,24 +23,9 @@ pub enum UpActivation {
     SquaredRelu,
 }
 
-#[derive(Debug)]
-enum Activated {
-    Gelu(Gelu),
-    SquaredRelu,
-}
-
-impl Activated {
-    fn forward(&self, x: &Array) -> Result<Array, Exception> {
-        match self {
-            Activated::Gelu(gelu) => gelu.forward(x),
-            Activated::SquaredRelu => squared_relu(x),
-        }
-    }
-}
-
 /// `relu(x)²` of each number.
-pub(super) fn squared_relu(x: &Array) -> Result<Array, Exception> {
-    ops::square(ops::maximum(x, Array::from_f32(0.0).as_dtype(x.dtype())?)?)
+pub(super) fn squared_relu() -> Elementwise<1> {
+    Elementwise::new(|[x]| ops::square(ops::maximum(x, Array::from_f32(0.0).as_dtype(x.dtype())?)?))
 }
 
 impl NormUp {
@@ -50,8 +35,11 @@ impl NormUp {
         let fusion = Fusion { norm: norm.rms_parts(), ..Fusion::default() };
         let kernel = up.bias().is_none().then(|| up.kernel(fusion)).flatten();
         let activation = match activation {
-            UpActivation::Gelu => Activated::Gelu(Gelu::new(norm.dtype().unwrap_or(up.dtype()))?),
-            UpActivation::SquaredRelu => Activated::SquaredRelu,
+            UpActivation::Gelu => {
+                let gelu = Gelu::new(norm.dtype().unwrap_or(up.dtype()))?;
+                Elementwise::new(move |[x]| gelu.forward(x))
+            }
+            UpActivation::SquaredRelu => squared_relu(),
         };
         Ok(NormUp { norm, up, activation, kernel })
     }
@@ -61,8 +49,8 @@ impl NormUp {
         if self.kernel.is_some()
             && let Some([product]) = run(self.kernel.as_deref(), &[&self.norm.before_kernel(x)?])
         {
-            return self.activation.forward(&product);
+            return self.activation.call([&product]);
         }
-        self.activation.forward(&self.up.forward(&self.norm.forward(x)?)?)
+        self.activation.call([&self.up.forward(&self.norm.forward(x)?)?])
     }
 }

@@ -4,13 +4,16 @@ use mlx_rs::error::Exception;
 use mlx_rs::{Array, ops};
 
 use crate::device_kernels::{Fusion, Kernel, run};
-use crate::nn::{Linear, scalar};
+use crate::nn::{Elementwise, Linear, scalar};
 
 /// `residual + m (x Wᵀ (+ b))`.
 #[derive(Debug)]
 pub struct ProductResidual {
     linear: Linear,
-    multiplier: Option<Array>, // m, scalar; `None` is one
+    /// `[1, 1, out]`, which the kernel adds with the residual.
+    bias: Option<Array>,
+    /// `residual + m x` of a product; `None` where m is one.
+    scaled_sum: Option<Elementwise<2>>,
     kernel: Option<Box<dyn Kernel>>,
 }
 
@@ -25,24 +28,39 @@ impl ProductResidual {
         linear.eval()?;
         if let Some(multiplier) = multiplier {
             let multiplier = scalar(multiplier, linear.dtype())?;
-            return Ok(ProductResidual { linear, multiplier: Some(multiplier), kernel: None });
+            let sum = Elementwise::new(move |[product, residual]| {
+                ops::add(residual, ops::multiply(product, &multiplier)?)
+            });
+            return Ok(ProductResidual { linear, bias: None, scaled_sum: Some(sum), kernel: None });
         }
         let fusion = Fusion { adds_residual: true, ..Fusion::default() };
-        let kernel = linear.bias().is_none().then(|| linear.kernel(fusion)).flatten();
-        Ok(ProductResidual { linear, multiplier: None, kernel })
+        let kernel = linear.kernel(fusion);
+        let bias = linear.bias().map(|bias| bias.reshape(&[1, 1, -1])).transpose()?;
+        mlx_rs::transforms::eval(&bias)?;
+        Ok(ProductResidual { linear, bias, scaled_sum: None, kernel })
     }
 
     /// `x` `[B, L, in]` and `residual` `[B, L, out]` to `[B, L, out]`.
     pub fn forward(&self, x: &Array, residual: &Array) -> Result<Array, Exception> {
-        match run(self.kernel.as_deref(), &[x, residual]) {
-            Some([sum]) => Ok(sum),
+        match self.run(x, residual)? {
+            Some(sum) => Ok(sum),
             None => {
                 let product = self.linear.forward(x)?;
-                match &self.multiplier {
-                    Some(multiplier) => ops::add(residual, ops::multiply(product, multiplier)?),
+                match &self.scaled_sum {
+                    Some(sum) => sum.call([&product, residual]),
                     None => ops::add(residual, product),
                 }
             }
         }
+    }
+
+    /// The kernel's output; `None` where the plain form has to run.
+    fn run(&self, x: &Array, residual: &Array) -> Result<Option<Array>, Exception> {
+        let Some(kernel) = self.kernel.as_deref() else { return Ok(None) };
+        let sum = match &self.bias {
+            Some(bias) => run(Some(kernel), &[x, &ops::add(residual, bias)?]),
+            None => run(Some(kernel), &[x, residual]),
+        };
+        Ok(sum.map(|[sum]| sum))
     }
 }

@@ -4,13 +4,13 @@ use std::cell::OnceCell;
 use std::f64::consts::PI;
 
 use mlx_rs::error::Exception;
-use mlx_rs::{Array, fast, ops};
+use mlx_rs::{Array, ops};
 use serde_json::Value;
 
 use crate::LmError;
 use crate::cache::RopeOffset;
 use crate::config::check_positive;
-use crate::nn::scalar;
+use crate::nn::{fused, scalar};
 
 /// A rotation as config.json describes it, checked.
 #[derive(Debug, Clone, PartialEq)]
@@ -309,10 +309,10 @@ impl Rope {
         };
         match offset {
             RopeOffset::Same(offset) => {
-                fast::rope(x, dimensions, traditional, base, scale, *offset, freqs)
+                fused::rope(x, dimensions, traditional, base, scale, *offset, freqs)
             }
             RopeOffset::PerRow(offsets) => {
-                fast::rope_dynamic(x, dimensions, traditional, base, scale, offsets, freqs)
+                fused::rope_dynamic(x, dimensions, traditional, base, scale, offsets, freqs)
             }
         }
     }

@@ -1,12 +1,12 @@
 //! Attention from the projections of its input to its heads' outputs: head norms, RoPE, the cache.
 
 use mlx_rs::error::Exception;
-use mlx_rs::{Array, fast, ops};
+use mlx_rs::{Array, ops};
 
 use crate::cache::{AttentionStep, DecodeSlot, LayerCache, Mask, RopeOffset};
 use crate::device_kernels::{DeviceKernels, HeadShape, Kernel, Kernels, Rotation, run};
 use crate::ffi;
-use crate::nn::{PositionScale, Projected, RmsNorm, Rope, Scores, attention};
+use crate::nn::{PositionScale, Projected, RmsNorm, Rope, Scores, attention, fused};
 
 /// What normalizes queries and keys.
 #[derive(Debug)]
@@ -41,7 +41,7 @@ pub struct HeadLayerNorm {
 impl HeadLayerNorm {
     /// `x` `[B, H, 1, D]` or `[B, L, H, D]` to the same shape.
     fn forward(&self, x: &Array, is_single: bool) -> Result<Array, Exception> {
-        let normed = fast::layer_norm(x, None, None, self.eps)?;
+        let normed = fused::layer_norm(x, None, None, self.eps)?;
         match is_single {
             true => ops::multiply(normed, self.weight.expand_dims(1)?),
             false => ops::multiply(normed, &self.weight),
@@ -95,9 +95,9 @@ impl RopeAttention {
                 let [(query, eps), (key, _)] = norms.each_ref().map(RmsNorm::parts);
                 Some(([query, key], eps))
             }
-            HeadNorms::OfAll(_) | HeadNorms::OfEachByItself(_) | HeadNorms::Unweighted(_) => {
-                return Ok(None);
-            }
+            // Computed before the kernel.
+            HeadNorms::OfAll(_) | HeadNorms::OfEachByItself(_) => None,
+            HeadNorms::Unweighted(_) => return Ok(None),
         };
         let angles = match &self.rope {
             Some(rope) => rope.angles()?,
@@ -144,12 +144,37 @@ impl RopeAttention {
         let Some(slot) = cache.decode_slot()? else { return Ok(None) };
         let sizes = step.sizes(slot.sizes);
         let DecodeSlot { keys, values, newest_keys, newest_values, .. } = &slot;
-        let inputs = [joined, keys, values, newest_keys, newest_values, &sizes];
+        let normed = self.normed_joined(joined)?;
+        let inputs = [&normed, keys, values, newest_keys, newest_values, &sizes];
         let Some([attended, keys, values]) = run(self.kernel.as_deref(), &inputs) else {
             return Ok(None);
         };
         cache.fill_decode_slot(keys, values);
         Ok(Some(attended))
+    }
+
+    /// Projections of one token, `[1, 1, (H + 2 H_kv) D]`, with the norms that kernels do not compute.
+    fn normed_joined(&self, joined: &Array) -> Result<Array, Exception> {
+        let HeadShape { heads, kv_heads, head_dim, .. } = self.heads;
+        let ends = [heads * head_dim, (heads + kv_heads) * head_dim];
+        let [queries, keys, values] = match &self.norms {
+            HeadNorms::OfAll(_) | HeadNorms::OfEachByItself(_) => parts::<3>(joined, &ends, 2)?,
+            HeadNorms::None | HeadNorms::OfEach(_) | HeadNorms::Unweighted(_) => {
+                return Ok(joined.clone());
+            }
+        };
+        let normed = |x: Array, index, count| {
+            let whole = self.normed_whole(x, index)?;
+            match &self.norms {
+                HeadNorms::OfEachByItself(_) => {
+                    let by_head = whole.reshape(&[1, count, 1, head_dim])?;
+                    self.normed_heads(by_head, index, true)?.reshape(&[1, 1, count * head_dim])
+                }
+                _ => Ok(whole),
+            }
+        };
+        let [queries, keys] = [normed(queries, 0, heads)?, normed(keys, 1, kv_heads)?];
+        ops::concatenate(&[queries, keys, values], 2)
     }
 
     /// Queries, keys and values, each `[B, heads, L, D]`.
@@ -215,7 +240,7 @@ impl RopeAttention {
             None => x,
         };
         match self.norms {
-            HeadNorms::Unweighted(eps) => fast::rms_norm(turned, None, eps),
+            HeadNorms::Unweighted(eps) => fused::rms_norm(turned, None, eps),
             _ => Ok(turned),
         }
     }

@@ -5,7 +5,7 @@ use mlx_rs::{Array, ops};
 
 use crate::LmError;
 use crate::device_kernels::Activation;
-use crate::nn::{Linear, Norm, NormGatedUp, NormUp, ProductResidual, UpActivation};
+use crate::nn::{Elementwise, Linear, Norm, NormGatedUp, NormUp, ProductResidual, UpActivation};
 use crate::weights::Layer;
 
 /// `sum + expert(x)`, or `sum + sigmoid(share(x)) * expert(x)`.
@@ -24,7 +24,7 @@ enum Inputs {
 #[derive(Debug)]
 enum Output {
     Whole(ProductResidual),
-    Share { down: Linear, share: Linear },
+    Share { down: Linear, share: Linear, sum: Elementwise<3> },
 }
 
 /// The width of a [`SharedExpert`], and where it is stored.
@@ -125,7 +125,10 @@ impl SharedExpert {
                 let share = Linear::load(&mut layer.layer(share), hidden, 1, false)?;
                 down.eval()?;
                 share.eval()?;
-                Output::Share { down, share }
+                let sum = Elementwise::new(|[sum, output, share]| {
+                    ops::add(sum, ops::multiply(output, ops::sigmoid(share)?)?)
+                });
+                Output::Share { down, share, sum }
             }
         };
         Ok(SharedExpert { inputs, output })
@@ -140,10 +143,9 @@ impl SharedExpert {
         };
         match &self.output {
             Output::Whole(down) => down.forward(&activated, sum),
-            Output::Share { down, share } => {
+            Output::Share { down, share, sum: with_share } => {
                 let output = down.forward(&activated)?;
-                let share = ops::sigmoid(share.forward(x)?)?;
-                ops::add(sum, ops::multiply(output, share)?)
+                with_share.call([sum, &output, &share.forward(x)?])
             }
         }
     }

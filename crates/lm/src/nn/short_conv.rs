@@ -6,6 +6,7 @@ use mlx_rs::{Array, Dtype, ops};
 use crate::LmError;
 use crate::cache::{ArraysCache, StateSize};
 use crate::ffi;
+use crate::nn::Elementwise;
 use crate::nn::exponential::silu;
 use crate::tensor_list::TensorList;
 use crate::weights::Layer;
@@ -17,6 +18,10 @@ pub struct ShortConv {
     weight: Array,       // f32 [1, K, C]
     bias: Option<Array>, // f32 [1, 1, C]
     activates: bool,
+    /// The products of a token's inputs and the weights.
+    products: Elementwise<1>,
+    /// The bias and SiLU.
+    finish: Elementwise<1>,
 }
 
 /// The sizes of a [`ShortConv`].
@@ -38,7 +43,7 @@ impl ConvSizes {
         vec![vec![channels, kernel, 1], vec![channels, 1, kernel]]
     }
 
-    /// Adds what [`ShortConv::load_sized`] takes at `path`.
+    /// Adds what [`ShortConv::load`] takes at `path`.
     pub(crate) fn list(self, list: &mut TensorList, path: &str) {
         list.plain_in(format!("{path}.weight"), self.weight_shapes());
         if self.has_bias {
@@ -53,15 +58,8 @@ impl ConvSizes {
 }
 
 impl ShortConv {
-    /// Takes `weight` of `shape` from the layer: `[C, K, 1]`, or `[C, 1, K]` as PyTorch stores it.
-    pub fn load(layer: &mut Layer, shape: &[i32; 3]) -> Result<Self, LmError> {
-        let [channels, first, second] = *shape;
-        let weight = by_tap(&layer.take("weight", shape)?, channels, first * second)?;
-        Ok(ShortConv { weight, bias: None, activates: true })
-    }
-
     /// Takes `weight` in either shape, and `bias` if there is one.
-    pub fn load_sized(layer: &mut Layer, sizes: ConvSizes) -> Result<Self, LmError> {
+    pub fn load(layer: &mut Layer, sizes: ConvSizes) -> Result<Self, LmError> {
         let ConvSizes { channels, kernel, has_bias, activates } = sizes;
         let weight = layer.take_as("weight", &sizes.weight_shapes())?;
         let weight = by_tap(&weight, channels, kernel)?;
@@ -73,12 +71,41 @@ impl ShortConv {
             false => None,
         };
         mlx_rs::transforms::eval(&bias)?;
-        Ok(ShortConv { weight, bias, activates })
+        Ok(ShortConv::new(weight, bias, activates))
+    }
+
+    /// A convolution with `weight` `[1, K, C]` and `bias` `[1, 1, C]`, both f32.
+    fn new(weight: Array, bias: Option<Array>, activates: bool) -> Self {
+        let by_taps = weight.clone();
+        let products = Elementwise::new(move |[inputs]| ops::multiply(inputs, &by_taps));
+        let added = bias.clone();
+        let finish = Elementwise::new(move |[sum]| {
+            let sum = match &added {
+                Some(bias) => ops::add(sum, bias)?,
+                None => sum.clone(),
+            };
+            if activates { silu(&sum) } else { Ok(sum) }
+        });
+        ShortConv { weight, bias, activates, products, finish }
     }
 
     /// `x` `[B, L, C]` to f32 of the same shape. The inputs before it, `[B, K - 1, C]`, are in
     /// slot `slot` of `cache` and are replaced by the last ones of each row.
     pub fn forward(
+        &self,
+        x: &Array,
+        cache: &mut ArraysCache,
+        slot: usize,
+    ) -> Result<Array, Exception> {
+        let sums = self.sums(x, cache, slot)?;
+        match self.bias.is_some() || self.activates {
+            true => self.finish.call([&sums]),
+            false => Ok(sums),
+        }
+    }
+
+    /// As [`ShortConv::forward`], without bias and SiLU.
+    pub fn sums(
         &self,
         x: &Array,
         cache: &mut ArraysCache,
@@ -92,16 +119,15 @@ impl ShortConv {
         };
         let inputs = ops::concatenate(&[&before, x], 1)?; // [B, K - 1 + L, C]
         cache.set(slot, last_inputs(&inputs, num_before, cache.lengths())?);
-        let convolved = if length == 1 {
-            ops::multiply(&inputs, &self.weight)?.sum_axis(1, true)?
-        } else {
-            self.shifted_sum(&inputs.as_dtype(Dtype::Float32)?, length)?
-        };
-        let convolved = match &self.bias {
-            Some(bias) => ops::add(convolved, bias)?,
-            None => convolved,
-        };
-        if self.activates { silu(&convolved) } else { Ok(convolved) }
+        match length {
+            1 => self.products.call([&inputs])?.sum_axis(1, true),
+            _ => self.shifted_sum(&inputs.as_dtype(Dtype::Float32)?, length),
+        }
+    }
+
+    /// The bias, f32 `[1, 1, C]`.
+    pub fn bias(&self) -> Option<&Array> {
+        self.bias.as_ref()
     }
 
     /// The convolution of `inputs` `[B, K - 1 + L, C]` as a sum of shifted products: on a CPU many
@@ -161,7 +187,7 @@ mod tests {
     fn conv() -> ShortConv {
         let weight = [0.5f32, -1.0, 0.25, 2.0, -0.75, 1.5];
         let weight = Array::from_slice(&weight, &[1, KERNEL as i32, CHANNELS as i32]);
-        ShortConv { weight, bias: None, activates: true }
+        ShortConv::new(weight, None, true)
     }
 
     /// The inputs of a row: a token's numbers depend on the row and its position.

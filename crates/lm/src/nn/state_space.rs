@@ -1,13 +1,14 @@
 //! State spaces of Mamba-2 (Dao and Gu 2024): a state that decays by one factor for each head.
 //!
 //! Per head, with a state S `[P, N]`, each token computes `S ← exp(dt a) S + dt x Bᵀ`, `y = S C`. A
-//! single token is computed in exactly this way. Several tokens are computed in chunks, in which they
-//! attend to each other: `y = (L ∘ C Bᵀ) (dt x)`, where L holds the decays from one token to the
+//! single token is computed in exactly this way ([`StateSpaceStep`]). Several tokens are computed in
+//! chunks, in which they attend to each other: `y = (L ∘ C Bᵀ) (dt x)`, where L holds the decays from one token to the
 //! other, beside what the state before the chunk gives. Reference: mlx-lm's ssm.py.
 
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, Dtype, ops};
 
+use crate::nn::Elementwise;
 use crate::nn::time_chunks::{TimeChunks, decay_between, last_of_chunk};
 
 /// The inputs of the rule, all f32. Head `h` uses the B and C of group `h / (H / G)`.
@@ -57,10 +58,8 @@ impl StateSpace {
             Some(state) => ops::reshape(state, &grouped)?,
             None => ops::zeros_dtype(&grouped, Dtype::Float32)?,
         };
-        let (outputs, state) = match length {
-            1 => self.one(&state)?,
-            _ => self.chunks(TimeChunks::of(batch, length, Self::CHUNK), state)?,
-        };
+        let layout = TimeChunks::of(batch, length, Self::CHUNK);
+        let (outputs, state) = self.chunks(layout, state)?;
         let outputs = ops::reshape(outputs, &[batch, length, heads, head_dim])?;
         Ok((outputs, ops::reshape(state, &[batch, heads, head_dim, width])?))
     }
@@ -68,22 +67,6 @@ impl StateSpace {
     /// The factor by which each token scales the state before it, `[B, L, H]`.
     fn decay(&self) -> Result<Array, Exception> {
         ops::exp(ops::multiply(&self.dt, &self.a)?)
-    }
-
-    /// A single token, in few graph nodes: every decode step does this once per layer.
-    fn one(&self, state: &Array) -> Result<(Array, Array), Exception> {
-        let &[batch, groups, sharing, head_dim, width] = state.shape() else {
-            return Err(Exception::custom("the state has five axes".to_owned()));
-        };
-        let scalar = |array: &Array| ops::reshape(array, &[batch, groups, sharing, 1, 1]);
-        let x = ops::reshape(&self.x, &[batch, groups, sharing, head_dim, 1])?;
-        let written = ops::multiply(x, scalar(&self.dt)?)?;
-        // An outer product by broadcasting, because GPUs may round the inputs of a matrix product.
-        let row = ops::reshape(&self.b, &[batch, groups, 1, 1, width])?;
-        let decayed = ops::multiply(state, scalar(&self.decay()?)?)?;
-        let state = ops::add(decayed, ops::multiply(written, row)?)?;
-        let column = ops::reshape(&self.c, &[batch, groups, 1, width, 1])?;
-        Ok((ops::matmul(&state, column)?, state))
     }
 
     /// Several tokens. All that does not depend on the state is computed for every chunk at once.
@@ -117,6 +100,100 @@ impl StateSpace {
         }
         Ok((layout.joined(&outputs)?, state))
     }
+}
+
+/// The rule for one token, in few graph nodes: every decode step does this once per layer.
+#[derive(Debug)]
+pub struct StateSpaceStep {
+    sizes: StepSizes,
+    /// The state after the token, of that before it, its x, its B and its projected step.
+    update: Elementwise<4>,
+}
+
+/// The sizes of a [`StateSpaceStep`], and the bounds of its steps.
+#[derive(Debug, Clone, Copy)]
+pub struct StepSizes {
+    /// H
+    pub heads: i32,
+    /// P
+    pub head_dim: i32,
+    /// G
+    pub groups: i32,
+    /// N
+    pub state: i32,
+    pub limits: [f32; 2],
+}
+
+impl StateSpaceStep {
+    /// With the exponents `a` of the heads and the bias of their steps, H numbers of f32 each.
+    pub fn new(sizes: StepSizes, a: &Array, dt_bias: &Array) -> Result<Self, Exception> {
+        let of_heads = |array: &Array| -> Result<Array, Exception> {
+            let shaped = ops::reshape(array, &sizes.lead(1, [1, 1]))?;
+            shaped.eval()?;
+            Ok(shaped)
+        };
+        let (a, dt_bias) = (of_heads(a)?, of_heads(dt_bias)?);
+        let update = Elementwise::new(move |[state, x, b, dt]| {
+            let dt = step_lengths(dt, &dt_bias, sizes.limits)?;
+            let decayed = ops::multiply(state, ops::exp(ops::multiply(&dt, &a)?)?)?;
+            // An outer product by broadcasting, because GPUs may round the inputs of a matrix product.
+            ops::add(decayed, ops::multiply(ops::multiply(x, dt)?, b)?)
+        });
+        Ok(StateSpaceStep { sizes, update })
+    }
+
+    /// Updates `state` `[B, H, P, N]` (`None`: zeros) by a token; returns its outputs `[B, 1, H P]` and
+    /// the new state. `x` is `[B, 1, H P]`, `b` and `c` are `[B, 1, G N]`, all f32, and `dt` is the
+    /// projection of the token's step, `[B, 1, H]`.
+    pub fn forward(
+        &self,
+        state: Option<&Array>,
+        [x, b, c]: [&Array; 3],
+        dt: &Array,
+    ) -> Result<(Array, Array), Exception> {
+        let StepSizes { heads, head_dim, groups, state: width, .. } = self.sizes;
+        let batch = x.dim(0);
+        let of_heads = |rest| self.sizes.lead(batch, rest);
+        let of_groups = |rest: [i32; 2]| match groups {
+            1 => vec![batch, 1, rest[0], rest[1]],
+            _ => vec![batch, groups, 1, rest[0], rest[1]],
+        };
+        let state = match state {
+            Some(state) => ops::reshape(state, &of_heads([head_dim, width]))?,
+            None => ops::zeros_dtype(&of_heads([head_dim, width]), Dtype::Float32)?,
+        };
+        let state = self.update.call([
+            &state,
+            &ops::reshape(x, &of_heads([head_dim, 1]))?,
+            &ops::reshape(b, &of_groups([1, width]))?,
+            &ops::reshape(dt, &of_heads([1, 1]))?,
+        ])?;
+        let outputs = ops::matmul(&state, ops::reshape(c, &of_groups([width, 1]))?)?;
+        let state = ops::reshape(state, &[batch, heads, head_dim, width])?;
+        Ok((ops::reshape(outputs, x.shape())?, state))
+    }
+}
+
+impl StepSizes {
+    /// The shape of an array of all heads, whose last axes are `rest`: by group if there are several.
+    fn lead(&self, batch: i32, rest: [i32; 2]) -> Vec<i32> {
+        match self.groups {
+            1 => vec![batch, self.heads, rest[0], rest[1]],
+            groups => vec![batch, groups, self.heads / groups, rest[0], rest[1]],
+        }
+    }
+}
+
+/// How long steps are: `softplus(dt + bias)` within the limits, f32.
+pub fn step_lengths(dt: &Array, bias: &Array, [least, most]: [f32; 2]) -> Result<Array, Exception> {
+    let mut steps = ops::logaddexp(ops::add(dt, bias)?, Array::from_f32(0.0))?;
+    if least > 0.0 {
+        steps = ops::maximum(steps, Array::from_f32(least))?;
+    }
+    if most.is_finite() {
+        steps = ops::minimum(steps, Array::from_f32(most))?;
+    }
+    Ok(steps)
 }
 
 #[cfg(test)]
@@ -175,6 +252,24 @@ mod tests {
             }
         }
 
+        /// What [`StateSpaceStep`] makes of the only token and `state`.
+        fn step(&self, state: &Array) -> (Array, Array) {
+            let [heads, head_dim, groups, width] =
+                [HEADS, HEAD_DIM, GROUPS, WIDTH].map(|size| size as i32);
+            // Steps are at least 0 as they are: softplus is undone before.
+            let limits = [0.0, f32::INFINITY];
+            let sizes = StepSizes { heads, head_dim, groups, state: width, limits };
+            let zeros = Array::from_slice(&[0.0f32; HEADS], &[heads]);
+            let a = Array::from_slice(&self.a, &[heads]);
+            let dt: Vec<f32> = self.dt.iter().map(|dt| (dt.exp() - 1.0).ln()).collect();
+            let shaped = |numbers: &[f32]| {
+                Array::from_slice(numbers, &[BATCH as i32, 1, (numbers.len() / BATCH) as i32])
+            };
+            let inputs = [&self.x, &self.b, &self.c].map(|numbers| shaped(numbers));
+            let step = StateSpaceStep::new(sizes, &a, &zeros).expect("a step");
+            step.forward(Some(state), inputs.each_ref(), &shaped(&dt)).expect("updates")
+        }
+
         /// The rule as it is written, of the first `lengths[row]` tokens of each row, in double
         /// precision.
         fn expected(&self, lengths: [usize; BATCH]) -> (Vec<f32>, Vec<f32>) {
@@ -220,6 +315,12 @@ mod tests {
         let (expected, expected_after) = inputs.expected([length; BATCH]);
         assert_close(&outputs, &expected, &what);
         assert_close(&after, &expected_after, &what);
+
+        if length == 1 {
+            let (outputs, after) = inputs.step(&state);
+            assert_close(&outputs, &expected, "a step");
+            assert_close(&after, &expected_after, "a step");
+        }
 
         // A padded row's state is that after its own last token.
         let own = [length, length / 2];

@@ -1,5 +1,7 @@
 //! Feed-forward experts of which each token uses a few. Reference: mlx-lm's switch_layers.py.
 
+use std::cell::OnceCell;
+
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, Dtype, ops};
 
@@ -9,7 +11,7 @@ use crate::device_kernels::{Activation, Experts, QuantizedRows};
 use crate::ffi;
 use crate::nn::norm_up::squared_relu;
 use crate::nn::stored_experts::{BLOCK_BYTES, BLOCKS, Joined};
-use crate::nn::{ExpertActivation, GatedActivation, Routing, StoredExperts};
+use crate::nn::{Elementwise, ExpertActivation, GatedActivation, Routing, StoredExperts};
 use crate::tensor_list::check_groups;
 use crate::weights::Layer;
 
@@ -22,10 +24,21 @@ const MIN_SORTED: usize = 64;
 pub struct SwitchGlu {
     gate_up_proj: GateUp,
     activation: GatedActivation,
+    squared_relu: Elementwise<1>,
     down_proj: SwitchLinear,
     intermediate: i32,
     /// Whether it is `silu(gate) * up` that is activated.
     is_plain: bool,
+    vectors_of_one: OnceCell<[Array; 2]>,
+}
+
+/// Which experts compute, and of what.
+#[derive(Clone, Copy)]
+struct Chosen<'a> {
+    experts: &'a Array,
+    /// By their place among all of the input; `None` broadcasts.
+    vectors: Option<&'a Array>,
+    are_sorted: bool,
 }
 
 /// The sizes of a [`SwitchGlu`], and where it is stored.
@@ -103,10 +116,19 @@ impl SwitchGlu {
         }
         let is_plain = activation == ExpertActivation::Gated(Activation::Silu);
         let activation = match activation {
-            ExpertActivation::Clipped(clipped) => GatedActivation::clipped(clipped)?,
+            ExpertActivation::Clipped(clipped) => GatedActivation::clipped(clipped),
             ExpertActivation::Gated(kind) => GatedActivation::new(kind, down_proj.dtype())?,
         };
-        Ok(SwitchGlu { gate_up_proj, activation, down_proj, intermediate, is_plain })
+        let squared_relu = squared_relu();
+        Ok(SwitchGlu {
+            gate_up_proj,
+            activation,
+            squared_relu,
+            down_proj,
+            intermediate,
+            is_plain,
+            vectors_of_one: OnceCell::new(),
+        })
     }
 
     /// Runs each token of `x` `[B, L, D]` through its experts `expert_indices` `[B, L, K]`, which
@@ -117,15 +139,19 @@ impl SwitchGlu {
             return Err(Exception::custom(format!("experts take three axes, got {:?}", x.shape())));
         };
         let shape = [batch, length, num_chosen, hidden];
+        if batch * length == 1 && num_chosen as usize <= MIN_SORTED {
+            let vectors = self.of_one_token(num_chosen)?;
+            return ops::reshape(self.experts(x, expert_indices, Some(vectors), false)?, &shape);
+        }
         if expert_indices.size() < MIN_SORTED {
             let x = ops::reshape(x, &[batch, length, 1, 1, hidden])?;
-            return ops::reshape(self.experts(&x, expert_indices, false)?, &shape);
+            return ops::reshape(self.experts(&x, expert_indices, None, false)?, &shape);
         }
         let flat = ops::reshape(expert_indices, &[-1])?;
         let order = ops::argsort(&flat)?;
         let token = ops::floor_divide(&order, Array::from_slice(&[num_chosen as u32], &[1]))?;
         let x = ops::reshape(x, &[batch * length, 1, hidden])?.take_axis(token, 0)?;
-        let sorted = self.experts(&x, &flat.take_axis(&order, 0)?, true)?;
+        let sorted = self.experts(&x, &flat.take_axis(&order, 0)?, None, true)?;
         ops::reshape(sorted.take_axis(ops::argsort(&order)?, 0)?, &shape)
     }
 
@@ -141,11 +167,41 @@ impl SwitchGlu {
         Some(Experts { gate_up, down, num_chosen: routing.num_chosen, adds_up_to_one })
     }
 
-    /// Runs `x` `[..., 1, D]` through the experts `indices` `[...]`; returns `[..., 1, D]`.
-    fn experts(&self, x: &Array, indices: &Array, are_sorted: bool) -> Result<Array, Exception> {
+    /// Which vectors the experts of a single token take, `[1, 1, K]` of u32, in the first product and
+    /// in the last: MLX would make and broadcast such numbers for each product anew.
+    fn of_one_token(&self, num_chosen: i32) -> Result<&[Array; 2], Exception> {
+        if let Some(vectors) = self.vectors_of_one.get() {
+            return match vectors[0].dim(2) == num_chosen {
+                true => Ok(vectors),
+                false => Err(Exception::custom("a token has always as many experts".to_owned())),
+            };
+        }
+        let shape = [1, 1, num_chosen];
+        let numbers: Vec<u32> = (0..num_chosen as u32).collect();
+        let vectors = [
+            Array::from_slice(&vec![0u32; numbers.len()], &shape),
+            Array::from_slice(&numbers, &shape),
+        ];
+        Ok(self.vectors_of_one.get_or_init(|| vectors))
+    }
+
+    /// Runs `x` `[..., 1, D]` through the experts `indices` `[...]`; returns `[..., 1, D]`. `vectors` are
+    /// those of [`SwitchGlu::of_one_token`].
+    fn experts(
+        &self,
+        x: &Array,
+        indices: &Array,
+        vectors: Option<&[Array; 2]>,
+        are_sorted: bool,
+    ) -> Result<Array, Exception> {
+        let chosen = |product: usize| Chosen {
+            experts: indices,
+            vectors: vectors.map(|vectors| &vectors[product]),
+            are_sorted,
+        };
         let (gate, up) = match &self.gate_up_proj {
             GateUp::Joined(joined) => {
-                let gate_up = joined.forward(x, indices, are_sorted)?;
+                let gate_up = joined.forward(x, chosen(0))?;
                 let last = gate_up.ndim() - 1;
                 let half = |from: i32| {
                     let (mut start, mut stop) = (vec![0; last + 1], gate_up.shape().to_vec());
@@ -155,14 +211,14 @@ impl SwitchGlu {
                 (half(0)?, half(self.intermediate)?)
             }
             GateUp::Separate { gate, up } => {
-                (gate.forward(x, indices, are_sorted)?, up.forward(x, indices, are_sorted)?)
+                (gate.forward(x, chosen(0))?, up.forward(x, chosen(0))?)
             }
             GateUp::Up(up) => {
-                let activated = squared_relu(&up.forward(x, indices, are_sorted)?)?;
-                return self.down_proj.forward(&activated, indices, are_sorted);
+                let activated = self.squared_relu.call([&up.forward(x, chosen(0))?])?;
+                return self.down_proj.forward(&activated, chosen(1));
             }
         };
-        self.down_proj.forward(&self.activation.forward(&gate, &up)?, indices, are_sorted)
+        self.down_proj.forward(&self.activation.forward(&gate, &up)?, chosen(1))
     }
 }
 
@@ -284,14 +340,15 @@ impl SwitchLinear {
         self.matrices.rows().filter(|_| self.bias.is_none())
     }
 
-    /// `x` `[..., 1, in]`, its leading axes broadcast to those of `indices`, to `[..., 1, out]`.
-    fn forward(&self, x: &Array, indices: &Array, are_sorted: bool) -> Result<Array, Exception> {
+    /// `x` `[..., 1, in]`, its leading axes broadcast to those of the experts, to `[..., 1, out]`.
+    fn forward(&self, x: &Array, chosen: Chosen<'_>) -> Result<Array, Exception> {
+        let Chosen { experts: indices, vectors, are_sorted } = chosen;
         let product = match &self.matrices {
-            Matrices::Dense(weight) => ops::gather_mm(x, weight, None, indices, are_sorted)?,
+            Matrices::Dense(weight) => ops::gather_mm(x, weight, vectors, indices, are_sorted)?,
             Matrices::Quantized { weight, scales, biases, settings } => {
                 let (biases, settings) = (biases.as_ref(), *settings);
                 let rows = QuantizedRows { packed: weight, scales, biases, settings };
-                ffi::gather_qmm(x, rows, indices, are_sorted)?
+                ffi::gather_qmm(x, rows, vectors, indices, are_sorted)?
             }
         };
         match &self.bias {
@@ -449,9 +506,11 @@ mod tests {
         let switch = SwitchGlu {
             gate_up_proj,
             activation: GatedActivation::new(Activation::Silu, Dtype::Float32).expect("swiglu"),
+            squared_relu: squared_relu(),
             down_proj,
             intermediate: INTERMEDIATE,
             is_plain: true,
+            vectors_of_one: OnceCell::new(),
         };
         let x = numbers(&[batch, length, HIDDEN]);
         let logits = numbers(&[batch, length, EXPERTS]);

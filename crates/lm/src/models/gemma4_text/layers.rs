@@ -1,7 +1,7 @@
 //! Gemma 4's layers, and what they are given of a token.
 
 use mlx_rs::error::Exception;
-use mlx_rs::{Array, fast, ops};
+use mlx_rs::{Array, ops};
 
 use super::experts::Experts;
 use super::{LayerShape, NORMS, Shape, Source};
@@ -10,7 +10,7 @@ use crate::cache::{AttentionStep, KeysValues, LayerCache};
 use crate::device_kernels::{Activation, HeadShape};
 use crate::nn::{
     Embedding, GatedActivation, Linear, NormGatedUp, NormProjections, NormResidual, RmsNorm, Rope,
-    attention, scalar,
+    attention, fused, scalar,
 };
 use crate::weights::{Layer, Weights};
 
@@ -243,7 +243,7 @@ impl Attention {
         let Some(k_norm) = &self.k_norm else { return Err(no_keys()) };
         let length = x.dim(1);
         let keys = self.rope.forward(&by_head(k_norm.forward(&keys)?, length)?, &step.offset)?;
-        let values = by_head(fast::rms_norm(&values, None, self.eps)?, length)?;
+        let values = by_head(fused::rms_norm(&values, None, self.eps)?, length)?;
         let keys_values = cache.update_and_fetch(keys, values)?;
         let queries = self.heads_of(&queries, step)?;
         cache.observe(&queries, self.heads)?;
