@@ -626,6 +626,28 @@ def seed_oss():
     return Family("seed_oss", usual, cases(dense, out_bias=Case(out | dict(rope_scaling={"rope_type": "default"}))))
 
 
+def helium():
+    dense = small("helium", head_dim=32, attention_bias=False, mlp_bias=False, tie_word_embeddings=False)
+    bias = dense | dict(attention_bias=True, mlp_bias=True, tie_word_embeddings=True)
+    return Family("helium", usual, cases(dense, bias=Case(bias)))
+
+
+def mimo():
+    dense = small("mimo", tie_word_embeddings=False)
+    published = dense | dict(num_nextn_predict_layers=1, rope_theta=640000, tie_word_embeddings=True)
+    return Family("mimo", usual, cases(dense, published=Case(published, with_mtp_layers)))
+
+
+def with_mtp_layers(tensors):
+    """Tensors of a layer that predicts further tokens, which nobody reads."""
+    return tensors | {"model.mtp_layers.0.input_proj.weight": Tensor((8, 16), 0, 0)}
+
+
+def minicpm():
+    dense = small("minicpm", dim_model_base=48, scale_emb=2, scale_depth=1.4, tie_word_embeddings=False)
+    return Family("minicpm", usual, cases(dense, without_output=Case(dense, tied)))
+
+
 def ernie4_5():
     dense = small("ernie4_5", head_dim=32, use_bias=False, tie_word_embeddings=True)
     return Family("ernie4_5", usual, cases(dense, bias=Case(dense | dict(use_bias=True, tie_word_embeddings=False))))
@@ -1218,6 +1240,7 @@ FAMILIES = {
     "granite": granite(),
     "granitemoe": granitemoe(),
     "granitemoehybrid": granitemoehybrid(),
+    "helium": helium(),
     "internlm3": internlm3(),
     "jamba": jamba(),
     "kimi_k25": kimi("kimi_k25", "mm_projector.proj"),
@@ -1227,6 +1250,8 @@ FAMILIES = {
     "llama4": llama4(),
     "llama4_text": llama4_text(),
     "mamba2": mamba2(),
+    "mimo": mimo(),
+    "minicpm": minicpm(),
     "mistral3": mistral3(),
     "mixtral": mixtral(),
     "nemotron_h": nemotron_h(),

@@ -21,6 +21,7 @@ mod gpt_oss;
 mod granite;
 mod granitemoe;
 mod granitemoehybrid;
+mod helium;
 mod internlm3;
 mod jamba;
 mod lfm2;
@@ -29,6 +30,8 @@ mod llama;
 mod llama4;
 mod llama4_text;
 mod mamba2;
+mod mimo;
+mod minicpm;
 mod mistral3;
 mod mixtral;
 mod nemotron_h;
@@ -96,6 +99,7 @@ const ARCHITECTURES: &[Registered] = &[
     described::<granite::ModelArgs>("granite", "Granite 3"),
     described::<granitemoe::ModelArgs>("granitemoe", "Granite 3 with experts"),
     described::<granitemoehybrid::ModelArgs>("granitemoehybrid", "Granite 4"),
+    described::<helium::ModelArgs>("helium", "Helium"),
     described::<internlm3::ModelArgs>("internlm3", "InternLM3"),
     described::<llama::ModelArgs>("iquestcoder", "IQuest-Coder"),
     described::<jamba::ModelArgs>("jamba", "Jamba"),
@@ -109,6 +113,8 @@ const ARCHITECTURES: &[Registered] = &[
     described::<llama4::ModelArgs>("llama4", "Llama 4 (text part)"),
     described::<llama4_text::ModelArgs>("llama4_text", "MobileLLM-R1"),
     described::<mamba2::ModelArgs>("mamba2", "Mamba-2, Codestral Mamba"),
+    described::<mimo::ModelArgs>("mimo", "MiMo"),
+    described::<minicpm::ModelArgs>("minicpm", "MiniCPM"),
     described::<llama::ModelArgs>("mistral", "Mistral"),
     described::<mistral3::ModelArgs>("mistral3", "Mistral Small 3, Devstral (text part)"),
     described::<mixtral::ModelArgs>("mixtral", "Mixtral"),
