@@ -11,6 +11,7 @@
 mod common;
 mod layers;
 mod recurrent;
+mod scratch;
 
 use std::fmt::Debug;
 use std::marker::PhantomData;
@@ -392,101 +393,6 @@ impl Decoder {
         };
         let layers = self.layers.iter().filter(|layer| layer.blocks.has_mixer());
         CacheSpec::new(layers.map(of_layer).collect())
-    }
-
-    /// How many results of each width live at once, by the example `memory`.
-    fn scratch(&self) -> Scratch {
-        let HeadShape { heads, kv_heads, head_dim, .. } = self.attention.heads;
-        let latent = match self.attention.projections {
-            Projections::Latent(sizes) => Some(sizes),
-            _ => None,
-        };
-        // Of latent vectors, keys and values of all heads are made in each pass anew.
-        let (keys_values, made_of_key) = match latent {
-            None => (2 * kv_heads * head_dim, 0),
-            Some(LatentSizes { rank, rotated_dim, value_dim, cached, .. }) => match cached {
-                CachedForm::Heads => (heads * (head_dim + value_dim), 0),
-                CachedForm::Latents => (rank + rotated_dim, heads * (head_dim + value_dim)),
-            },
-        };
-        let [hidden, intermediate, queries, keys_values, numbers_per_key] =
-            [self.hidden, self.mlp.intermediate, heads * head_dim, keys_values, made_of_key]
-                .map(|width| width as u64);
-        let is_scaled = |layer: &LayerKind| layer.rope.as_ref().is_some_and(RopeSpec::scales_input);
-        let is_normed = self.attention.head_norms != HeadNormKind::None;
-        let has_bias =
-            matches!(self.attention.projections, Projections::Separate { has_bias: true });
-        let of_heads = match is_normed || has_bias || self.layers.iter().any(is_scaled) {
-            true => 3,
-            false => 2,
-        };
-        let of_mlp = if self.mlp.activation == Activation::Silu { 5 } else { 6 };
-        let of_hidden = match self.wiring {
-            Wiring::Sequential { .. } => 3,
-            Wiring::Parallel { .. } => 4,
-        };
-        let attention = of_heads * (queries + keys_values);
-        let dense = of_hidden * hidden + of_mlp * intermediate;
-        let of_experts = |experts: &ExpertsKind| {
-            let [count, num_chosen, intermediate] =
-                [experts.count, experts.routing.num_chosen, experts.intermediate]
-                    .map(|count| count as u64);
-            // The bounded SwiGLU is of more operations.
-            let of_activation = match experts.form.activation {
-                ExpertActivation::Clipped(_) => 9,
-                ExpertActivation::Gated(_) => 5,
-            };
-            let chosen = num_chosen * (3 * hidden + of_activation * intermediate);
-            let shared = experts.shared.map_or(0, |kind| 3 * hidden + 5 * kind.intermediate as u64);
-            chosen.max(shared) + count + 2 * hidden
-        };
-        let experts = self.experts.as_ref().map_or(0, of_experts);
-        let attention_before_experts = 2 * (queries + keys_values);
-        let beside = self.layers.iter().any(|layer| layer.mixer == Mixer::Both);
-        // A layer of one block holds no results of two.
-        let is_single = self.layers.iter().all(|layer| layer.blocks != Blocks::Both);
-        let with_network = |mixer: u64, network: u64| match is_single {
-            true => network.max(mixer + of_hidden * hidden),
-            false => mixer + network,
-        };
-        let of_attention = with_network(attention, dense).max(match experts {
-            0 => 0,
-            experts => with_network(attention_before_experts, experts),
-        });
-        let recurrent = self.recurrent.as_ref().map(RecurrentKind::scratch);
-        let attends =
-            |layer: &LayerKind| layer.blocks.has_mixer() && layer.mixer != Mixer::Recurrent;
-        let attends = self.layers.iter().any(attends);
-        let network = dense.max(experts);
-        let is_state_space = matches!(self.recurrent, Some(RecurrentKind::Mamba2(_)));
-        let recurrent_per_token = recurrent.map_or(0, |recurrent| match is_state_space {
-            // Most of what a state space holds is gone when the network begins.
-            true if !is_single && !beside => {
-                let mixer = recurrent.numbers_per_token;
-                mixer.max(network) + mixer.min(network) / 3
-            }
-            _ => with_network(recurrent.numbers_per_token, network),
-        });
-        let recurrent_per_token = recurrent_per_token + if beside { 2 * attention } else { 0 };
-        Scratch {
-            numbers_per_token: match (attends, recurrent.filter(|_| beside || is_single)) {
-                (false, _) => 0,
-                (true, None) => of_attention,
-                // What a recurrent block before still holds.
-                (true, Some(recurrent)) => of_attention + recurrent.numbers_per_token / 5,
-            },
-            recurrent_per_token,
-            numbers_per_key,
-            fixed_numbers: recurrent.map_or(0, |recurrent| recurrent.fixed_numbers),
-            // Where scores are stored, they are copied beside the sinks, and their shares again.
-            heads: match attends {
-                true => heads as u64 * if self.attention.has_sinks { 3 } else { 1 },
-                false => 0,
-            },
-            vocab: self.vocab as u64,
-            // No fused kernel has keys and values of different lengths.
-            stores_scores: self.attention.heads.softcap.is_some() || latent.is_some(),
-        }
     }
 
     /// What [`FromConfig::load`] takes.
