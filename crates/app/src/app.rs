@@ -35,9 +35,6 @@ use crate::{DataFolder, OpenError, convert, models};
 /// How long closing may take: a system that shuts down does not wait much longer.
 const CLOSING_LIMIT: Duration = Duration::from_millis(1900);
 
-/// How many tokens a draft model proposes at once, as mlx-lm's command does.
-const NUM_DRAFT_TOKENS: usize = 3;
-
 /// How to open the app.
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -64,12 +61,60 @@ pub struct Options {
 
 /// What proposes tokens for every answer, whatever the settings say.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ForcedSpeculation {
-    /// Nothing where a model cannot: [`Speculation::Draft`] for one without a draft model, and
-    /// [`Speculation::Mtp`] for one without a head. With a draft model all of a long prompt is kept.
-    pub speculation: Speculation,
-    /// The draft model of all models; see [`App::check_forced_draft`].
-    pub draft_model: Option<String>,
+pub enum ForcedSpeculation {
+    /// Nothing does.
+    Off,
+    /// As [`Speculation::Lookup`].
+    Lookup {
+        /// At least 1.
+        num_tokens: usize,
+    },
+    /// As [`Speculation::Mtp`]; nothing for a model without a head.
+    Mtp {
+        /// At least 1.
+        num_tokens: usize,
+    },
+    /// The draft model of all models, see [`App::check_forced_draft`]; nothing for one that cannot use it.
+    /// All of a long prompt is kept.
+    Draft {
+        /// Its name.
+        model: String,
+        /// At least 1.
+        num_tokens: usize,
+    },
+    /// As [`Speculation::Auto`].
+    Auto {
+        /// The draft model of all models, if there is one.
+        draft_model: Option<String>,
+    },
+}
+
+impl ForcedSpeculation {
+    /// The draft model of all models.
+    pub fn draft_model(&self) -> Option<&str> {
+        match self {
+            ForcedSpeculation::Draft { model, .. } => Some(model),
+            ForcedSpeculation::Auto { draft_model } => draft_model.as_deref(),
+            ForcedSpeculation::Off
+            | ForcedSpeculation::Lookup { .. }
+            | ForcedSpeculation::Mtp { .. } => None,
+        }
+    }
+
+    /// What proposes for a model with or without a draft model and a head.
+    pub fn speculation(&self, has_draft: bool, has_head: bool) -> Speculation {
+        match *self {
+            ForcedSpeculation::Lookup { num_tokens } => Speculation::Lookup { num_tokens },
+            ForcedSpeculation::Mtp { num_tokens } if has_head => Speculation::Mtp { num_tokens },
+            ForcedSpeculation::Draft { num_tokens, .. } if has_draft => {
+                Speculation::Draft { num_tokens }
+            }
+            ForcedSpeculation::Auto { .. } => Speculation::Auto,
+            ForcedSpeculation::Off
+            | ForcedSpeculation::Mtp { .. }
+            | ForcedSpeculation::Draft { .. } => Speculation::Off,
+        }
+    }
 }
 
 impl Options {
@@ -241,14 +286,13 @@ impl App {
     }
 
     /// How keys and values are kept for an answer of this model with these settings, and what proposes
-    /// its tokens; `may_draft` says whether its draft model may.
+    /// its tokens.
     pub(crate) fn decoding(
         &self,
         settings: &Settings,
         model: Option<&LoadedModelStatus>,
-        may_draft: bool,
     ) -> (KvCacheOptions, Speculation) {
-        let speculation = self.speculation(settings, model, may_draft);
+        let speculation = self.speculation(settings, model);
         let mut kv_cache = convert::kv_cache(settings, model.and_then(|model| model.kv_group_size));
         if matches!(speculation, Speculation::Draft { .. }) {
             // It needs all of a long prompt. What the program was started with counts before the
@@ -258,21 +302,18 @@ impl App {
         (kv_cache, speculation)
     }
 
-    /// What proposes tokens for an answer of this model with these settings; `may_draft` says whether
-    /// its draft model may.
+    /// What proposes tokens for an answer of this model with these settings. A draft model that is set for
+    /// it does so where that pays.
     pub(crate) fn speculation(
         &self,
         settings: &Settings,
         model: Option<&LoadedModelStatus>,
-        may_draft: bool,
     ) -> Speculation {
-        let has_draft = may_draft && model.is_some_and(|model| model.draft.is_some());
+        let has_draft = model.is_some_and(|model| model.draft.is_some());
         let has_head = model.is_some_and(|model| model.has_mtp_head);
-        match self.forced_speculation.as_ref().map(|forced| forced.speculation) {
-            Some(Speculation::Draft { .. }) if !has_draft => Speculation::Off,
-            Some(Speculation::Mtp { .. }) if !has_head => Speculation::Off,
-            Some(forced) => forced,
-            None if has_draft => Speculation::Draft { num_tokens: NUM_DRAFT_TOKENS },
+        match &self.forced_speculation {
+            Some(forced) => forced.speculation(has_draft, has_head),
+            None if has_draft => Speculation::Auto,
             None => convert::speculation(settings),
         }
     }
@@ -281,7 +322,7 @@ impl App {
     /// be used; models would answer without it.
     pub async fn check_forced_draft(&self) -> Result<(), Failure> {
         let forced = self.forced_speculation.as_ref();
-        let Some(draft) = forced.and_then(|forced| forced.draft_model.as_deref()) else {
+        let Some(draft) = forced.and_then(ForcedSpeculation::draft_model) else {
             return Ok(());
         };
         models::own_settings::require_usable(self, draft).await.map(drop)
@@ -290,7 +331,7 @@ impl App {
     /// The name of the draft model of a model with these settings; empty: none.
     pub(crate) fn draft_model(&self, settings: &Settings) -> String {
         match &self.forced_speculation {
-            Some(forced) => forced.draft_model.clone().unwrap_or_default(),
+            Some(forced) => forced.draft_model().unwrap_or_default().to_owned(),
             None => settings.draft_model.clone(),
         }
     }

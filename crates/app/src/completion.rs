@@ -86,10 +86,7 @@ impl App {
         let model = models::ensure_answers(self, model).await?;
         let settings = settings::of_loaded(self, &model).await?;
         let status = loaded_status(self, &model);
-        // Requests of programs share passes and saved context, which a draft model's do not, unless it
-        // is asked for.
-        let may_draft = self.forced_speculation.is_some();
-        let (kv_cache, speculation) = self.decoding(&settings, status.as_ref(), may_draft);
+        let (kv_cache, speculation) = self.decoding(&settings, status.as_ref());
         Ok(GenerateRequest {
             sampling: convert::sampling(&settings),
             max_tokens: settings.max_tokens as usize,

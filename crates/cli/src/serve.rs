@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, anyhow};
 use cairn_app::wire::Command;
-use cairn_app::{App, Closed, ForcedSpeculation, Options};
+use cairn_app::{App, Closed, Options};
 use cairn_server::{ServeError, ServeOptions, Server};
 use signal_hook::low_level::emulate_default_handler;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -21,10 +21,7 @@ pub async fn run(arguments: Serve) -> Result<()> {
         (None, None) => None,
     };
     let has_interface = arguments.ui;
-    let flags = arguments.speculation;
-    let speculation = flags.asked().map_err(|error| Usage(error.to_string()))?;
-    let speculation = speculation
-        .map(|speculation| ForcedSpeculation { speculation, draft_model: flags.draft_model });
+    let speculation = arguments.speculation.asked().map_err(|error| Usage(error.to_string()))?;
     let options =
         ServeOptions { host: arguments.host, port: arguments.port, token, ui: arguments.ui };
     // Before the engine starts: closing it right after its start may take longer than `close` waits.

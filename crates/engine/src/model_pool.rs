@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Instant, SystemTime};
 
-use cairn_lm::{LoadedModel, ModelKit, ModelMemory};
+use cairn_lm::{LoadedModel, ModelMemory};
 
 use crate::EngineError;
 use crate::async_lm::{LmId, LmState};
@@ -28,8 +28,6 @@ pub(crate) struct PooledModel {
     pub(crate) loaded: Rc<Loaded>,
     /// Its draft model.
     pub(crate) draft: Option<Rc<Loaded>>,
-    /// The kit of the last request with a draft model, with the caches of its conversation.
-    pub(crate) kit: Option<ModelKit>,
     /// What each [`AsyncLm`](crate::AsyncLm) of it has computed.
     pub(crate) async_lms: HashMap<LmId, Rc<RefCell<LmState>>>,
     /// When it was loaded, asked, or last seen in use.
@@ -120,7 +118,6 @@ impl ModelPool {
         self.models.push(PooledModel {
             loaded,
             draft: None,
-            kit: None,
             async_lms: HashMap::new(),
             last_used: Instant::now(),
             files,

@@ -135,8 +135,9 @@ pub enum Speculation {
         /// At least 1.
         num_tokens: usize,
     },
-    /// The head, where the model has one, or what is looked up, as was measured to pay, and while no
-    /// other answer is computed: answers that share their passes gain more.
+    /// The draft model, or else the head, where the model has one, or what is looked up, as was measured to
+    /// pay, and while no other answer is computed: answers that share their passes gain more. The draft
+    /// model only where [`Speculation::Draft`] would not be refused.
     Auto,
 }
 
@@ -148,6 +149,15 @@ impl Speculation {
             | Speculation::Lookup { .. }
             | Speculation::Mtp { .. }
             | Speculation::Auto => None,
+        }
+    }
+
+    /// How many tokens the draft model proposes at a time, if it may: none where as many as pay.
+    pub(crate) fn wanted_draft(self) -> Option<Option<usize>> {
+        match self {
+            Speculation::Draft { num_tokens } => Some(Some(num_tokens)),
+            Speculation::Auto => Some(None),
+            Speculation::Off | Speculation::Lookup { .. } | Speculation::Mtp { .. } => None,
         }
     }
 
@@ -232,14 +242,17 @@ pub struct SegmentOptions {
 }
 
 impl GenerateRequest {
-    /// Whether the prompt cache is used. Caches that drop old tokens are not saved, and a draft
-    /// model's kit has its own.
+    /// Whether the prompt cache is used. Caches that drop old tokens are not saved.
     pub(crate) fn uses_prompt_cache(&self) -> bool {
         let is_bounded = self.kv_cache.effective_max_size().is_some();
-        self.use_prompt_cache
-            && !is_bounded
+        self.use_prompt_cache && !is_bounded && self.prompt_cache_file.is_none()
+    }
+
+    /// Whether a draft model can read what the model does: all of it, token by token.
+    pub(crate) fn suits_draft(&self) -> bool {
+        self.kv_cache.snapkv.is_none()
             && self.prompt_cache_file.is_none()
-            && self.speculation.draft_tokens().is_none()
+            && self.prompt.opaque_prefix().is_none()
     }
 
     /// Whether its prompt is looked up in the prompt cache, if only for the beginning that cannot be

@@ -97,5 +97,6 @@ pub(crate) fn query<'a>(
         num_opaque: request.prompt.num_opaque(),
         owner: request.owner.as_ref(),
         only_looks: false,
+        is_draft: false,
     }
 }

@@ -22,7 +22,7 @@ use crate::EngineError;
 use crate::guard::{caught, guarded};
 use crate::model_pool::Loaded;
 use crate::prompt::prompt_tokens;
-use crate::prompt_cache::{Computed, PendingRestore, Reuse, kv_format};
+use crate::prompt_cache::{Computed, PendingRestore, Query, Reuse, kv_format};
 use crate::prompt_file::{self, Beginning};
 use crate::request::{
     FinishedGeneration, GenerateEvent, GenerateRequest, SoFar, TokenLogprob, TopLogprob,
@@ -111,6 +111,33 @@ impl GenerateJob {
     }
 }
 
+/// The draft model of a sequence, and its caches of a beginning of prompt and answer; they are empty while
+/// a run has them.
+pub(crate) struct SequenceDraft {
+    pub(crate) loaded: Rc<Loaded>,
+    pub(crate) caches: Vec<LayerCache>,
+}
+
+impl SequenceDraft {
+    /// With what the prompt cache has of the draft model's own reading of the prompt. None of what it has
+    /// not read is read here.
+    pub(crate) fn begin(
+        worker: &mut Worker,
+        loaded: Rc<Loaded>,
+        request: &GenerateRequest,
+        prompt: &Prompt,
+    ) -> Result<Self, EngineError> {
+        let caches = if request.uses_prompt_cache() {
+            let query = query(request, prompt, prompt.tokens.len(), &loaded);
+            let query = Query { is_draft: true, ..query };
+            worker.cache.longest_prefix(&loaded.model, &query, None).caches
+        } else {
+            make_prompt_cache(&loaded.model.model, request.kv_cache.effective_max_size())?
+        };
+        Ok(SequenceDraft { loaded, caches })
+    }
+}
+
 /// A request that is being answered.
 pub(crate) struct Sequence {
     pub(crate) job: GenerateJob,
@@ -141,6 +168,8 @@ pub(crate) struct Sequence {
     began: Instant,
     first_token: Option<Instant>,
     last_token: Option<Instant>,
+    /// The draft model, while it proposes for this sequence or has done so.
+    pub(crate) draft: Option<SequenceDraft>,
     /// What has become of proposed tokens, once the run that proposed them has ended.
     pub(crate) acceptance: Acceptance,
     /// The peak of MLX memory during this sequence, up to the last reset of the counter.
@@ -209,6 +238,7 @@ impl Sequence {
             stop_string: None,
             first_token: None,
             last_token: None,
+            draft: None,
             acceptance: Acceptance::default(),
             peak_memory_bytes: 0,
             job,
@@ -290,12 +320,6 @@ impl Sequence {
     /// Emits that the whole prompt has been prefilled.
     pub(crate) fn prefilled_all(&mut self) {
         self.prefilled(self.num_prompt_tokens() - self.num_cached);
-    }
-
-    /// Emits that the first `num_tokens` of the prompt were cached, where a kit has found them.
-    pub(crate) fn found_cached(&mut self, num_tokens: usize) {
-        (self.num_cached, self.num_read) = (num_tokens, num_tokens);
-        self.prefilled(0);
     }
 
     /// Prompt tokens read, cached ones included, and the length of the prompt.
@@ -476,17 +500,35 @@ impl Sequence {
             Role::User => ChunkKind::User,
             Role::Assistant => ChunkKind::Assistant,
         });
+        let boundaries: Vec<_> = self.prompt.boundaries.into_iter().zip(kinds).collect();
+        // Before the model's, which is what ran last.
+        if let Some(draft) = self.draft {
+            worker.cache.save(Computed {
+                model: &draft.loaded.model,
+                model_name: &draft.loaded.name,
+                tokens: tokens.clone(),
+                boundaries: boundaries.clone(),
+                checkpoints: Vec::new(),
+                kv_format: kv_format(&request.kv_cache),
+                caches: draft.caches,
+                prefix_provenance: request.prefix_provenance(),
+                num_opaque: 0,
+                owner: request.owner.clone(),
+                is_draft: true,
+            });
+        }
         worker.cache.save(Computed {
             model: &self.loaded.model,
             model_name: &self.loaded.name,
             tokens,
-            boundaries: self.prompt.boundaries.into_iter().zip(kinds).collect(),
+            boundaries,
             checkpoints: self.checkpoints,
             kv_format: kv_format(&request.kv_cache),
             caches,
             prefix_provenance: request.prefix_provenance(),
             num_opaque: request.prompt.num_opaque(),
             owner: request.owner.clone(),
+            is_draft: false,
         });
     }
 
@@ -542,7 +584,8 @@ pub(crate) fn check(request: &GenerateRequest) -> Result<(), EngineError> {
             return Err(EngineError::SnapKvWithOpaque);
         }
     }
-    if request.prompt.opaque_prefix().is_some() && request.speculation.draft_tokens().is_some() {
+    let asks_draft = request.speculation.draft_tokens().is_some();
+    if asks_draft && !request.suits_draft() {
         return Err(EngineError::DraftWithFile);
     }
     if request.form.is_some() && !request.answer_so_far.is_empty() {
@@ -594,11 +637,7 @@ fn cached_beginning(
             (reuse, Vec::new())
         }
         None => {
-            // A kit has its own caches, and reports how much of the prompt is in them.
-            let caches = match request.speculation.draft_tokens() {
-                Some(_) => Vec::new(),
-                None => make_prompt_cache(model, request.kv_cache.effective_max_size())?,
-            };
+            let caches = make_prompt_cache(model, request.kv_cache.effective_max_size())?;
             (Reuse { num_tokens: 0, miss: None, caches }, Vec::new())
         }
     };

@@ -1,8 +1,8 @@
 //! A sequence that does not share a batch, because its keys and values are quantized or its tokens are
 //! proposed. It owns its caches and takes turns with the batches, one step each.
 //!
-//! With a draft model, a [`cairn_lm::ModelKit`] generates the answer and keeps its caches for the
-//! next request. Without one, the sequence continues from caches of the prompt cache.
+//! A draft model continues from the prompt cache too. What it has not read of the prompt it reads between
+//! the first tokens of the answer, so that nobody waits for it.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -10,15 +10,15 @@ use std::rc::Rc;
 use cairn_chat::FinishReason;
 use cairn_lm::cache::LayerCache;
 use cairn_lm::{
-    Acceptance, GenerateOptions, GenerateParams, KitRun, ModelKitOptions, PromptReader, Sampled,
-    SpeculativeStream, TokenStream,
+    Acceptance, GenerateOptions, LmError, OwnedDraft, PromptReader, Sampled, SpeculativeStream,
+    TokenStream,
 };
 
 use crate::EngineError;
 use crate::guard::{caught, guarded};
 use crate::model_pool::Loaded;
 use crate::request::Speculation;
-use crate::sequence::Sequence;
+use crate::sequence::{Sequence, SequenceDraft};
 use crate::worker::Worker;
 
 /// An unbatched sequence.
@@ -34,10 +34,8 @@ enum Stream {
     Reading(Box<PromptReader>),
     /// Tokens are being decoded.
     Decoding(Box<TokenStream>),
-    /// Tokens are looked up, or predicted by the model's head, and decoded.
+    /// Tokens are proposed and decoded.
     Speculating(Box<SpeculativeStream>),
-    /// With a draft model: reading or decoding.
-    Kit(Box<KitRun>),
     /// The run has ended.
     Ended,
 }
@@ -51,28 +49,17 @@ pub(crate) enum RunStep {
 }
 
 impl UnbatchedRun {
-    /// A run that continues `caches`, which contain the cached beginning of the prompt; a kit has
-    /// its own.
+    /// A run that continues `caches`, which contain the cached beginning of the prompt.
     pub(crate) fn new(
         worker: &mut Worker,
         mut sequence: Sequence,
         caches: Vec<LayerCache>,
     ) -> Result<Self, EngineError> {
-        let request = &sequence.job.request;
-        let stream = match (&request.prompt_cache_file, request.speculation.draft_tokens()) {
-            (None, Some(_)) => {
-                let run = kit_run(worker, &sequence)?;
-                sequence.found_cached(run.num_cached());
-                Stream::Kit(Box::new(run))
-            }
-            (_, None) => {
-                sequence.prefilled(0);
-                Stream::Reading(Box::new(reader(&mut sequence, caches)?))
-            }
-            (Some(_), Some(_)) => return Err(EngineError::DraftWithFile),
-        };
+        sequence.draft = draft(worker, &sequence)?;
+        sequence.prefilled(0);
+        let reader = reader(&mut sequence, caches)?;
         let eos_token_ids = sequence.eos_token_ids()?;
-        Ok(UnbatchedRun { sequence, stream, eos_token_ids })
+        Ok(UnbatchedRun { sequence, stream: Stream::Reading(Box::new(reader)), eos_token_ids })
     }
 
     pub(crate) fn loaded(&self) -> &Rc<Loaded> {
@@ -90,7 +77,6 @@ impl UnbatchedRun {
     pub(crate) fn is_reading(&self) -> bool {
         match &self.stream {
             Stream::Reading(_) => true,
-            Stream::Kit(run) => !run.is_read(),
             Stream::Decoding(_) | Stream::Speculating(_) | Stream::Ended => false,
         }
     }
@@ -99,8 +85,7 @@ impl UnbatchedRun {
     pub(crate) fn num_unread_tokens(&self) -> usize {
         match &self.stream {
             Stream::Reading(reader) => reader.num_left() + 1,
-            Stream::Kit(run) if !run.is_read() => run.num_left() + 1,
-            Stream::Kit(_) | Stream::Decoding(_) | Stream::Speculating(_) | Stream::Ended => 0,
+            Stream::Decoding(_) | Stream::Speculating(_) | Stream::Ended => 0,
         }
     }
 
@@ -109,8 +94,8 @@ impl UnbatchedRun {
         caught("reading a prompt", || self.read(max_tokens))
     }
 
-    /// Decodes one token, or returns one of those that a draft model proposed. After an error the
-    /// run is of no further use.
+    /// Decodes one token, or returns one of those that were proposed. After an error the run is of no
+    /// further use.
     pub(crate) fn decode(&mut self) -> Result<RunStep, EngineError> {
         caught("answering", || self.next_token())
     }
@@ -119,18 +104,11 @@ impl UnbatchedRun {
     pub(crate) fn finish(self, worker: &mut Worker, reason: FinishReason) {
         let UnbatchedRun { mut sequence, stream, .. } = self;
         sequence.acceptance = acceptance(&stream);
-        let caches = guarded(worker, "ending an answer", |worker| match stream {
+        let caches = guarded(worker, "ending an answer", |_| match stream {
             Stream::Reading(reader) => Ok(reader.into_caches()),
             // Waits for the step that was launched in advance.
             Stream::Decoding(stream) => Ok(stream.into_caches()?),
-            Stream::Speculating(stream) => Ok(stream.into_caches()?.0),
-            Stream::Kit(run) => {
-                let kit = run.into_kit()?;
-                if sequence.job.request.use_prompt_cache {
-                    worker.keep_kit(&sequence.loaded, kit);
-                }
-                Ok(Vec::new())
-            }
+            Stream::Speculating(stream) => Ok(end(*stream, &mut sequence)?),
             Stream::Ended => Ok(Vec::new()),
         });
         let caches = caches.unwrap_or_else(|error| {
@@ -166,7 +144,7 @@ impl UnbatchedRun {
         let UnbatchedRun { mut sequence, stream, .. } = self;
         sequence.acceptance = acceptance(&stream);
         let caches = match stream {
-            Stream::Speculating(stream) => stream.into_caches()?.0,
+            Stream::Speculating(stream) => end(*stream, &mut sequence)?,
             _ => Vec::new(),
         };
         Ok((sequence, caches))
@@ -188,19 +166,10 @@ impl UnbatchedRun {
                     if let Some(compressed) = reader.compress()? {
                         self.sequence.record_compression(compressed, reader.caches());
                     }
-                    let stream = start(&self.sequence, *reader)?;
+                    let stream = start(&mut self.sequence, *reader)?;
                     self.sequence.prefilled_all();
                     stream
                 };
-                Ok(RunStep::Continues)
-            }
-            Stream::Kit(mut run) => {
-                run.read(max_tokens)?;
-                // The draft model's progress is not reported.
-                if run.num_read() > run.num_cached() {
-                    self.sequence.prefilled(run.num_read() - run.num_cached());
-                }
-                self.stream = Stream::Kit(run);
                 Ok(RunStep::Continues)
             }
             other => {
@@ -214,11 +183,6 @@ impl UnbatchedRun {
         let sampled = match &mut self.stream {
             Stream::Decoding(stream) => stream.next_token()?,
             Stream::Speculating(stream) => stream.next_token()?,
-            Stream::Kit(run) => run.next_response()?.map(|response| Sampled {
-                token: response.token,
-                from_draft: response.from_draft,
-                logprobs: response.logprobs,
-            }),
             Stream::Reading(_) | Stream::Ended => return Ok(RunStep::Continues),
         };
         let sequence = &mut self.sequence;
@@ -242,7 +206,6 @@ impl UnbatchedRun {
 fn acceptance(stream: &Stream) -> Acceptance {
     match stream {
         Stream::Speculating(stream) => stream.acceptance(),
-        Stream::Kit(run) => run.acceptance(),
         Stream::Reading(_) | Stream::Decoding(_) | Stream::Ended => Acceptance::default(),
     }
 }
@@ -280,43 +243,47 @@ fn reader(sequence: &mut Sequence, caches: Vec<LayerCache>) -> Result<PromptRead
     let (cached_tokens, tokens) = sequence.cached_and_uncached();
     let reader =
         PromptReader::new(&model.model, tokens, &cached_tokens, caches, sampling, options)?;
-    match request.speculation.own_drafter() {
+    match request.speculation.own_drafter().filter(|_| sequence.draft.is_none()) {
         Some(drafter) => Ok(reader.with_drafter(drafter)?),
         None => Ok(reader),
     }
 }
 
 /// Starts decoding, with proposals where the request asks for them.
-fn start(sequence: &Sequence, reader: PromptReader) -> Result<Stream, EngineError> {
-    if sequence.job.request.speculation.own_drafter().is_none() {
+fn start(sequence: &mut Sequence, reader: PromptReader) -> Result<Stream, EngineError> {
+    let speculation = sequence.job.request.speculation;
+    let (cached_tokens, _) = sequence.cached_and_uncached();
+    if let (Some(draft), Some(number)) = (&mut sequence.draft, speculation.wanted_draft()) {
+        let caches = std::mem::take(&mut draft.caches);
+        let draft = OwnedDraft { model: draft.loaded.model.model.clone(), caches, number };
+        return Ok(Stream::Speculating(Box::new(reader.start_with_draft(&cached_tokens, draft)?)));
+    }
+    if speculation.own_drafter().is_none() {
         return Ok(Stream::Decoding(Box::new(reader.start()?)));
     }
-    let (cached_tokens, _) = sequence.cached_and_uncached();
     Ok(Stream::Speculating(Box::new(reader.start_speculating(&cached_tokens)?)))
 }
 
-fn kit_run(worker: &mut Worker, sequence: &Sequence) -> Result<KitRun, EngineError> {
+/// Ends a stream, and gives the draft model's caches back to the sequence.
+fn end(stream: SpeculativeStream, sequence: &mut Sequence) -> Result<Vec<LayerCache>, EngineError> {
+    let (caches, of_draft) = stream.into_caches()?;
+    if let (Some(draft), Some(of_draft)) = (&mut sequence.draft, of_draft) {
+        draft.caches = of_draft;
+    }
+    Ok(caches)
+}
+
+/// The draft model that proposes for a sequence, with what it has read of the prompt before. Fails if the
+/// request needs one and there is none.
+fn draft(worker: &mut Worker, sequence: &Sequence) -> Result<Option<SequenceDraft>, EngineError> {
     let request = &sequence.job.request;
-    let quantization = request.kv_cache.quantization;
-    let options = ModelKitOptions {
-        max_kv_size: request.kv_cache.effective_max_size(),
-        kv_bits: quantization.map(|quantization| quantization.bits),
-        kv_group_size: quantization.map(|quantization| quantization.group_size),
-        quantized_kv_start: quantization.map(|quantization| quantization.start),
-        prefill_step_size: Some(request.prefill_step_size),
-    };
-    let params = GenerateParams {
-        sampling: request.sampling.clone(),
-        max_tokens: sequence.max_tokens,
-        // The sequence checks stop strings itself, as it does in a batch.
-        stop_strings: Vec::new(),
-        eos_token_ids: Some(sequence.eos_token_ids()?),
-        top_logprobs: request.num_top_logprobs.unwrap_or_default(),
-        speculative_decoding: Some(request.speculation.draft_tokens().is_some()),
-        num_draft_tokens: request.speculation.draft_tokens(),
-    };
-    // The kit leaves the pool until the answer has ended without an error: after a failure it is
-    // not reused.
-    let kit = worker.take_kit(&sequence.loaded, options, request.use_prompt_cache)?;
-    Ok(KitRun::new(kit, sequence.prompt.tokens.clone(), &params)?)
+    if request.speculation.wanted_draft().is_none() || !request.suits_draft() {
+        return Ok(None);
+    }
+    let pooled = worker.models.pooled(&sequence.loaded);
+    match pooled.and_then(|pooled| pooled.draft.clone()) {
+        Some(loaded) => Ok(Some(SequenceDraft::begin(worker, loaded, request, &sequence.prompt)?)),
+        None if request.speculation.draft_tokens().is_some() => Err(LmError::NoDraftModel.into()),
+        None => Ok(None),
+    }
 }

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use cairn_lm::{LmError, LoadProgress, ModelKit, ModelKitOptions, ffi, memory};
+use cairn_lm::{LoadProgress, ffi, memory};
 use tokio::sync::watch;
 
 use crate::admission::{Admission, HeldModel, MemoryUse};
@@ -158,48 +158,10 @@ impl Worker {
         self.publish(state);
     }
 
-    /// A kit for a request. With `may_continue` it is the last request's kit, if that has the same
-    /// `options`.
-    pub(crate) fn take_kit(
-        &mut self,
-        loaded: &Rc<Loaded>,
-        options: ModelKitOptions,
-        may_continue: bool,
-    ) -> Result<ModelKit, LmError> {
-        let pooled = self.models.pooled(loaded);
-        let (previous, draft) = match pooled {
-            Some(pooled) if may_continue => (pooled.kit.take(), pooled.draft.clone()),
-            Some(pooled) => (None, pooled.draft.clone()),
-            None => (None, None),
-        };
-        let mut kit = match previous.filter(|kit| *kit.options() == options) {
-            Some(kit) => kit,
-            None => ModelKit::new(Rc::clone(&loaded.model), options)?,
-        };
-        if let (Some(draft), None) = (draft, kit.draft_model()) {
-            kit.set_draft_model(Rc::clone(&draft.model))?;
-        }
-        Ok(kit)
-    }
-
-    /// Keeps the kit of a request that has ended for the next one. It is dropped if its draft model
-    /// is no longer the model's.
-    pub(crate) fn keep_kit(&mut self, loaded: &Rc<Loaded>, kit: ModelKit) {
-        let Some(pooled) = self.models.pooled(loaded) else { return };
-        let is_same = match (kit.draft_model(), &pooled.draft) {
-            (Some(own), Some(draft)) => Rc::ptr_eq(own, &draft.model),
-            (own, draft) => own.is_none() && draft.is_none(),
-        };
-        pooled.kit = is_same.then_some(kit);
-    }
-
-    /// Sets or drops the draft model of the current model, with the caches of the one before.
+    /// Sets or drops the draft model of a model.
     pub(crate) fn set_draft(&mut self, loaded: &Rc<Loaded>, draft: Option<Rc<Loaded>>) {
         if let Some(pooled) = self.models.pooled(loaded) {
             pooled.draft = draft;
-            if let Some(kit) = &mut pooled.kit {
-                kit.unload_draft_model();
-            }
         }
         memory::clear_cache();
         let state = self.status.borrow().state.clone();
@@ -209,7 +171,6 @@ impl Worker {
     /// Drops the conversations that are resident in memory, and what `AsyncLm`s have computed.
     pub(crate) fn forget_conversations(&mut self) {
         self.cache.drop_residents();
-        self.models.iter_mut().for_each(|pooled| pooled.kit = None);
         self.forget_computed();
     }
 

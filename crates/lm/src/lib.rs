@@ -85,7 +85,7 @@ pub use error::LmError;
 pub use generate::{
     Acceptance, AnswerEnd, AnswerReader, AnswerStep, AnswerText, Draft, Drafter, GenerateOptions,
     Generated, GenerationResponse, Input, Logprobs, NO_TOKEN_LIMIT, OnProgress, OwnDrafter,
-    PromptLookup, PromptReader, ResponseStream, RowScore, Sampled, Sampling, Scorer,
+    OwnedDraft, PromptLookup, PromptReader, ResponseStream, RowScore, Sampled, Sampling, Scorer,
     SpeculativeStream, Stops, StreamRequest, TokenChoice, TokenScore, TokenStream, check_length,
     check_prefill_step_size, check_vocabularies, generate, generate_step, likeliest, score,
     speculative_generate_step, stream_generate,

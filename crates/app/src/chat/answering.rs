@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use cairn_chat::{FinishReason, GenerationStats};
 use cairn_engine::{
     FinishedGeneration, GenerateEvent, GenerateRequest, LoadedModelStatus, SegmentOptions,
+    Speculation,
 };
 use cairn_prompt_cache::Miss;
 use cairn_store::{FinishedMessage, MessageStatus, Store};
@@ -529,11 +530,15 @@ impl Asked<'_> {
         let beginning = Beginning::of(app, store, conversation_id, loaded.as_ref()).await?;
         let prompt = branch.prompt(&beginning, ReadPart::of(branch.rows(), &cuts));
         let (kv_cache, speculation) = match &beginning {
-            // A draft model would have to read the starting point again.
             Beginning::StartingPoint(prefix) => {
-                (prefix.kv_cache(), app.speculation(settings, loaded.as_ref(), false))
+                let speculation = match app.speculation(settings, loaded.as_ref()) {
+                    // The starting point may not say which tokens a draft model would have to read.
+                    Speculation::Draft { .. } => Speculation::Off,
+                    speculation => speculation,
+                };
+                (prefix.kv_cache(), speculation)
             }
-            Beginning::Own { .. } => app.decoding(settings, loaded.as_ref(), true),
+            Beginning::Own { .. } => app.decoding(settings, loaded.as_ref()),
         };
         let is_private = !Arc::ptr_eq(store, &app.store);
         Ok(GenerateRequest {

@@ -229,7 +229,7 @@ async fn a_draft_model_is_loaded_with_its_model_and_changes_no_answer() {
     }
     let id = new_conversation(&app).await;
     assert_eq!(answered(&app, &id, "Hello").await.text, expected);
-    assert!(conversation(&app, &id).await.cache.is_none(), "a draft model has caches of its own");
+    assert!(conversation(&app, &id).await.cache.is_some(), "it continues as without one");
     app.close().await;
 
     // It comes with its model again, and goes when it is no longer set.
@@ -265,18 +265,20 @@ async fn what_the_program_was_started_with_counts_before_settings() {
     let app = open_greedy(&home, 12).await;
     set(&app, MODEL, "speed", json!("automatic")).await;
     app.close().await;
-    let (off, lookup) = (Speculation::Off, Speculation::Lookup { num_tokens: 5 });
-    let draft = Speculation::Draft { num_tokens: 4 };
+    let small = || "small".to_owned();
     let cases = [
-        (None, None, Speculation::Auto),
-        (Some(off), None, off),
-        (Some(lookup), None, lookup),
-        (Some(draft), Some("small"), draft),
+        (None, Speculation::Auto),
+        (Some(ForcedSpeculation::Off), Speculation::Off),
+        (Some(ForcedSpeculation::Lookup { num_tokens: 5 }), Speculation::Lookup { num_tokens: 5 }),
+        (
+            Some(ForcedSpeculation::Draft { model: small(), num_tokens: 4 }),
+            Speculation::Draft { num_tokens: 4 },
+        ),
+        (Some(ForcedSpeculation::Auto { draft_model: Some(small()) }), Speculation::Auto),
     ];
-    for (speculation, draft_model, expected) in cases {
-        let draft_model = draft_model.map(str::to_owned);
-        let speculation = speculation
-            .map(|speculation| ForcedSpeculation { speculation, draft_model: draft_model.clone() });
+    for (speculation, expected) in cases {
+        let draft_model =
+            speculation.as_ref().and_then(ForcedSpeculation::draft_model).map(str::to_owned);
         let app = App::open(Options { speculation, ..options(home.path()) }).await.unwrap();
         load(&app, MODEL).await;
         let prompt = PromptInput::Text("Hello".to_owned());
@@ -296,13 +298,13 @@ async fn what_the_program_was_started_with_fails_no_answer() {
     let app = open_greedy(&home, 12).await;
     set(&app, MODEL, "keep_tokens", json!(1024)).await;
     app.close().await;
-    let (draft, head) = (Speculation::Draft { num_tokens: 4 }, Speculation::Mtp { num_tokens: 1 });
-    for (speculation, draft_model, expected, keeps) in
-        [(draft, Some("small"), draft, None), (head, None, Speculation::Off, Some(1024))]
+    let draft = ForcedSpeculation::Draft { model: "small".to_owned(), num_tokens: 4 };
+    let head = ForcedSpeculation::Mtp { num_tokens: 1 };
+    for (forced, expected, keeps) in
+        [(draft, Speculation::Draft { num_tokens: 4 }, None), (head, Speculation::Off, Some(1024))]
     {
-        let draft_model = draft_model.map(str::to_owned);
-        let forced = Some(ForcedSpeculation { speculation, draft_model });
-        let app = App::open(Options { speculation: forced, ..options(home.path()) }).await.unwrap();
+        let speculation = Some(forced);
+        let app = App::open(Options { speculation, ..options(home.path()) }).await.unwrap();
         load(&app, MODEL).await;
         let prompt = PromptInput::Text("Hello".to_owned());
         let request = app.completion(None, prompt).await.unwrap();
@@ -317,10 +319,7 @@ async fn what_the_program_was_started_with_fails_no_answer() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_draft_model_that_the_program_cannot_find_is_named() {
     let home = home_with_model();
-    let speculation = Some(ForcedSpeculation {
-        speculation: Speculation::Draft { num_tokens: 4 },
-        draft_model: Some("missing".to_owned()),
-    });
+    let speculation = Some(ForcedSpeculation::Draft { model: "missing".to_owned(), num_tokens: 4 });
     let app = App::open(Options { speculation, ..options(home.path()) }).await.unwrap();
     let refused = app.check_forced_draft().await.err().unwrap();
     assert!(refused.message.contains("missing"), "{}", refused.message);

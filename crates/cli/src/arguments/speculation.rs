@@ -1,6 +1,7 @@
 //! The flags of speculative decoding.
 
 use anyhow::{Result, bail};
+use cairn_app::ForcedSpeculation;
 use cairn_engine::Speculation;
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
@@ -12,22 +13,22 @@ use super::flags::at_least_one;
 pub struct SpeculationFlags {
     /// What proposes tokens, of which the model checks several in one pass: nothing (off); what followed
     /// the same tokens earlier (lookup); a draft model (draft); the model's own head that predicts further
-    /// tokens (mtp); or, of what is looked up and the head, whatever pays (auto).
-    /// serve: for a model without a head mtp is nothing [default: draft with --draft-model, else off]
+    /// tokens (mtp); or, of what is looked up and the draft model or the head, whatever pays (auto).
+    /// serve: for a model without a head mtp is nothing
+    /// [default: draft with --draft-model, else off; serve: each model's setting]
     #[arg(long, value_name = "off|auto|lookup|draft|mtp", value_parser = speculation_kinds())]
     pub speculate: Option<SpeculationKind>,
     /// Draft model: a smaller model with the same vocabulary
     #[arg(long, value_name = "MODEL")]
     pub draft_model: Option<String>,
-    /// Number of tokens that the draft model proposes at a time
+    /// Number of tokens that --speculate draft proposes at a time [default: 3]
     #[arg(
         long,
-        default_value_t = 3,
         requires = "draft_model",
         value_parser = at_least_one,
         allow_negative_numbers = true
     )]
-    pub num_draft_tokens: u32,
+    pub num_draft_tokens: Option<u32>,
     /// Number of tokens that --speculate lookup proposes at a time [default: 5]
     #[arg(
         long,
@@ -68,14 +69,19 @@ fn speculation_kinds() -> impl TypedValueParser<Value = SpeculationKind> {
 }
 
 impl SpeculationFlags {
-    /// As [`SpeculationFlags::speculation`]; none where no flag says anything.
-    pub fn asked(&self) -> Result<Option<Speculation>> {
+    /// What is asked for; none where no flag says anything.
+    pub fn asked(&self) -> Result<Option<ForcedSpeculation>> {
         let is_asked = self.speculate.is_some() || self.draft_model.is_some();
-        is_asked.then(|| self.speculation()).transpose()
+        is_asked.then(|| self.chosen()).transpose()
+    }
+
+    /// What proposes for a model with all that the flags name.
+    pub fn speculation(&self) -> Result<Speculation> {
+        Ok(self.chosen()?.speculation(true, true))
     }
 
     /// What is asked for. Fails on flags that contradict each other or would do nothing.
-    pub fn speculation(&self) -> Result<Speculation> {
+    fn chosen(&self) -> Result<ForcedSpeculation> {
         if self.prompt_lookup_num_tokens.is_some()
             && self.speculate != Some(SpeculationKind::Lookup)
         {
@@ -84,22 +90,29 @@ impl SpeculationFlags {
         if self.num_mtp_tokens.is_some() && self.speculate != Some(SpeculationKind::Mtp) {
             bail!("--num-mtp-tokens goes with --speculate mtp only: leave it out")
         }
-        let draft = Speculation::Draft { num_tokens: self.num_draft_tokens as usize };
-        let num_looked_up = self.prompt_lookup_num_tokens.unwrap_or(5) as usize;
-        let lookup = Speculation::Lookup { num_tokens: num_looked_up };
-        match (self.speculate, &self.draft_model) {
-            (None | Some(SpeculationKind::Draft), Some(_)) => Ok(draft),
+        match (self.speculate, self.draft_model.clone()) {
+            (None | Some(SpeculationKind::Draft), Some(model)) => Ok(ForcedSpeculation::Draft {
+                model,
+                num_tokens: self.num_draft_tokens.unwrap_or(3) as usize,
+            }),
             (Some(SpeculationKind::Draft), None) => {
                 bail!("--speculate draft needs a model to draft with: name one with --draft-model")
             }
-            (Some(_), Some(_)) => {
-                bail!("--draft-model goes with --speculate draft: leave one of the two flags out")
+            (Some(SpeculationKind::Auto), Some(_)) if self.num_draft_tokens.is_some() => {
+                bail!("--num-draft-tokens goes with --speculate draft only: leave it out")
             }
-            (None | Some(SpeculationKind::Off), None) => Ok(Speculation::Off),
-            (Some(SpeculationKind::Auto), None) => Ok(Speculation::Auto),
-            (Some(SpeculationKind::Lookup), None) => Ok(lookup),
+            (Some(SpeculationKind::Auto), draft_model) => {
+                Ok(ForcedSpeculation::Auto { draft_model })
+            }
+            (Some(_), Some(_)) => bail!(
+                "--draft-model goes with --speculate draft or auto: leave one of the two flags out"
+            ),
+            (None | Some(SpeculationKind::Off), None) => Ok(ForcedSpeculation::Off),
+            (Some(SpeculationKind::Lookup), None) => Ok(ForcedSpeculation::Lookup {
+                num_tokens: self.prompt_lookup_num_tokens.unwrap_or(5) as usize,
+            }),
             (Some(SpeculationKind::Mtp), None) => {
-                Ok(Speculation::Mtp { num_tokens: self.num_mtp_tokens.unwrap_or(1) as usize })
+                Ok(ForcedSpeculation::Mtp { num_tokens: self.num_mtp_tokens.unwrap_or(1) as usize })
             }
         }
     }
@@ -143,7 +156,9 @@ mod tests {
         check(&deeper, Ok(Speculation::Mtp { num_tokens: 3 }));
         check(&["--speculate", "mtp", "--draft-model", "m"], Err("leave one"));
         check(&["--speculate", "draft"], Err("--draft-model"));
-        check(&["--speculate", "auto", "--draft-model", "m"], Err("leave one"));
+        check(&["--speculate", "auto", "--draft-model", "m"], Ok(Speculation::Auto));
+        let three = ["--speculate", "auto", "--draft-model", "m", "--num-draft-tokens", "3"];
+        check(&three, Err("--num-draft-tokens"));
         check(&["--speculate", "off", "--draft-model", "m"], Err("leave one"));
     }
 

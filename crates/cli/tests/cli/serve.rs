@@ -92,7 +92,7 @@ async fn wrong_arguments_are_refused_before_the_data_folder_is_opened() {
     };
     check(&["--host", "0.0.0.0", "--port", "0", "--token", "short"], 2, "16 characters");
     check(&["--speculate", "draft"], 2, "--draft-model");
-    check(&["--speculate", "auto", "--draft-model", "m"], 2, "leave one");
+    check(&["--speculate", "lookup", "--draft-model", "m"], 2, "leave one");
     let other = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = other.local_addr().unwrap().port().to_string();
     check(&["--port", &port], 1, "Address already in use");

@@ -170,10 +170,14 @@ impl ChunkStore {
         tokens: &PromptTokens,
         spec: Option<&CacheSpec>,
     ) {
-        let NewRef { owner, model_name, is_pinned } = new_ref;
+        let NewRef { owner, model_name, is_pinned, is_draft } = new_ref;
         let needs = spec.map_or_else(RestoreNeeds::default, needs);
         let mut state = self.state.lock();
         let target = state.index.end_of(namespace, tokens, needs);
+        if *is_draft {
+            let changes = state.index.refer_beside(owner, namespace, model_name, target);
+            return state.apply(changes);
+        }
         let was_pinned = state.index.is_ref_pinned(owner);
         let changes = state.index.set_ref(CacheRef {
             name: owner.clone().into(),

@@ -48,6 +48,7 @@ impl PromptCache {
                 owner: owner.clone(),
                 model_name: model_name.to_owned(),
                 is_pinned: true,
+                is_draft: false,
             }),
         };
         let saved = PendingSave::new(store, to_save).and_then(|save| save.finish(store));

@@ -124,6 +124,9 @@ pub(crate) struct Query<'a> {
     /// Nothing that the prompt's conversation goes on with is computed: resident conversations stay,
     /// and the lookup is not counted.
     pub(crate) only_looks: bool,
+    /// A draft model is to continue: the lookup is neither counted nor explained, because the prompt's
+    /// own model has one.
+    pub(crate) is_draft: bool,
 }
 
 impl Query<'_> {
@@ -159,6 +162,9 @@ pub(crate) struct Computed<'a> {
     pub(crate) num_opaque: usize,
     /// The conversation that the prompt belongs to.
     pub(crate) owner: Option<Owner>,
+    /// Whether a draft model computed them, beside the model that answered: the owner's reference stays
+    /// at what that has read.
+    pub(crate) is_draft: bool,
 }
 
 /// The prompt cache as the worker uses it. Owned by the engine's thread.
@@ -351,7 +357,7 @@ impl PromptCache {
             }
         }
         let own = query.namespace(model, query.kv_format);
-        let store = self.store.as_ref().filter(|_| !query.only_looks);
+        let store = self.store.as_ref().filter(|_| !query.only_looks && !query.is_draft);
         let miss = store.and_then(|store| {
             store.count_lookup(query, num_tokens);
             store.explain(&own, query, num_tokens, problem)
@@ -484,8 +490,8 @@ impl PromptCache {
             return;
         }
         let keys = self.plan_chunks(&computed, &namespace, &tokens, &caches);
-        let owner = computed.owner;
-        self.resident.put(Conversation { namespace, tokens, caches, owner, keys });
+        let Computed { owner, is_draft, .. } = computed;
+        self.resident.put(Conversation { namespace, tokens, caches, owner, keys, is_draft });
         self.enforce_memory_budget();
     }
 
@@ -509,6 +515,7 @@ impl PromptCache {
                 owner,
                 model_name: computed.model_name.to_owned(),
                 is_pinned: false,
+                is_draft: computed.is_draft,
             }),
         };
         let mut keys = store.keys(namespace, tokens);

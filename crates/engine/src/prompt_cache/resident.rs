@@ -19,6 +19,8 @@ pub(super) struct Conversation {
     pub(super) owner: Option<Owner>,
     /// The chunks that `tokens` are stored in, or will be.
     pub(super) keys: Vec<ChunkKey>,
+    /// Whether a draft model has read them, beside the model that answered.
+    pub(super) is_draft: bool,
 }
 
 /// The caches of a prompt's beginning, taken from a resident conversation.
@@ -95,6 +97,14 @@ impl ResidentConversations {
         self.0.push(conversation);
     }
 
+    /// How many belong to what ran last: a conversation, and before it what its draft model has read.
+    fn num_last(&self) -> usize {
+        match self.0.as_slice() {
+            [.., draft, last] if draft.is_draft && draft.owner == last.owner => 2,
+            all => all.len().min(1),
+        }
+    }
+
     /// Drops the least recently used until all but the last take at most `bytes`.
     pub(super) fn shrink_to(&mut self, bytes: u64) {
         while self.bytes_without_last() > bytes {
@@ -104,7 +114,7 @@ impl ResidentConversations {
 
     /// The bytes of all but the last.
     pub(super) fn bytes_without_last(&self) -> u64 {
-        let others = self.0.len().saturating_sub(1);
+        let others = self.0.len() - self.num_last();
         self.0[..others]
             .iter()
             .flat_map(|conversation| &conversation.caches)
@@ -152,7 +162,9 @@ impl Conversation {
     /// Whether an earlier one is not needed beside this: it has the same owner, or is a prefix of
     /// it.
     fn replaces(&self, earlier: &Conversation) -> bool {
-        let is_same = self.owner.is_some() && self.owner == earlier.owner;
+        let is_same = self.owner.is_some()
+            && self.owner == earlier.owner
+            && self.is_draft == earlier.is_draft;
         let is_prefix = self.tokens.num_shared(&earlier.tokens) == earlier.tokens.len();
         is_same || (self.namespace == earlier.namespace && is_prefix)
     }
@@ -190,6 +202,7 @@ mod tests {
             caches: vec![LayerCache::Kv(cache)],
             owner: owner.map(named),
             keys: Vec::new(),
+            is_draft: false,
         }
     }
 

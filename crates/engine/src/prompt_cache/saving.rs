@@ -40,6 +40,9 @@ pub(super) struct NewRef {
     pub(super) model_name: String,
     /// A reference that is pinned already stays so.
     pub(super) is_pinned: bool,
+    /// What a draft model has read gets a stale reference, with which it is deleted, and the owner's own
+    /// stays where it is.
+    pub(super) is_draft: bool,
 }
 
 /// A finished sequence whose chunks are not all cut.
@@ -170,7 +173,10 @@ impl PendingSave {
 
     /// Gives an owner without a reference one, which can be pinned while chunks are being cut.
     fn begin_ref(&self, store: &ChunkStore) {
-        if self.owner().is_some_and(|owner| store.state.lock().index.ref_of(owner).is_none()) {
+        let is_main = self.new_ref.as_ref().is_some_and(|new_ref| !new_ref.is_draft);
+        if is_main
+            && self.owner().is_some_and(|owner| store.state.lock().index.ref_of(owner).is_none())
+        {
             self.set_ref(store);
         }
     }
@@ -318,6 +324,7 @@ mod tests {
                 owner: Owner::Conversation("a".to_owned()),
                 model_name: "m".to_owned(),
                 is_pinned: false,
+                is_draft: false,
             }),
         };
         PendingSave::new(store, save).unwrap()

@@ -39,8 +39,8 @@ pub use prefill::Input;
 pub use reader::PromptReader;
 pub use response::{Generated, GenerationResponse};
 pub use speculative::{
-    Acceptance, Draft, Drafter, OwnDrafter, PromptLookup, SpeculativeStream, check_vocabularies,
-    speculative_generate_step,
+    Acceptance, Draft, Drafter, OwnDrafter, OwnedDraft, PromptLookup, SpeculativeStream,
+    check_vocabularies, speculative_generate_step,
 };
 pub use stream::{ResponseStream, StreamRequest, generate, stream_generate};
 pub use text::{AnswerEnd, AnswerStep, AnswerText, Stops};

@@ -9,8 +9,8 @@ use super::prefill::{Forward, prefill_chunks};
 use super::speculative::HeadReader;
 use super::tokens::TokenStream;
 use super::{
-    GenerateOptions, Input, OwnDrafter, Sampling, SpeculativeStream, check_tokens, make_caches,
-    num_cached, token_array, token_limit,
+    GenerateOptions, Input, OwnDrafter, OwnedDraft, Sampling, SpeculativeStream, check_tokens,
+    make_caches, num_cached, token_array, token_limit,
 };
 use crate::LmError;
 use crate::cache::{Compressed, LayerCache, compress};
@@ -130,6 +130,20 @@ impl PromptReader {
         let drafter = drafter.unwrap_or((OwnDrafter::WhereItPays, None));
         let main = (model, caches);
         SpeculativeStream::with_own(drafter, main, &input, sampling, history, options)
+    }
+
+    /// As [`PromptReader::start`], with proposals of a draft model, which reads what its caches lack between
+    /// the first tokens of the answer. `cached_tokens` are all tokens that the caches held at first.
+    pub fn start_with_draft(
+        mut self,
+        cached_tokens: &[u32],
+        draft: OwnedDraft,
+    ) -> Result<SpeculativeStream, LmError> {
+        self.compress()?;
+        let PromptReader { model, tokens, caches, sampling, history, options, .. } = self;
+        let sequence = [cached_tokens, &tokens].concat();
+        let main = (model, caches);
+        SpeculativeStream::with_draft(draft, main, sequence, sampling, history, options)
     }
 
     fn read_range(&mut self, range: Range<usize>) -> Result<(), LmError> {

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use super::ChunkIndex;
 use crate::{
-    CacheChange, CacheRef, Chunk, ChunkKey, ChunkRecord, Loss, LossReason, Owner, PromptTokens,
-    RefName, RestoreNeeds,
+    CacheChange, CacheRef, Chunk, ChunkKey, ChunkRecord, Loss, LossReason, Namespace, Owner,
+    PromptTokens, RefName, RestoreNeeds,
 };
 
 /// The chunks behind a reference, as far as they are stored.
@@ -56,6 +56,34 @@ impl ChunkIndex {
         // Drop the stale references to positions that the owner has returned to, or that another
         // covers.
         for stale in self.stale_refs_of(&name.owner) {
+            self.remove_if_redundant(&stale);
+        }
+        self.take_changed_refs()
+    }
+
+    /// Adds a stale reference of an owner to what another model has read of the same tokens beside the one
+    /// that answers, up to `target`, unless a reference of the owner covers it. So a deletion finds those
+    /// chunks, while the owner's own reference stays.
+    pub fn refer_beside(
+        &mut self,
+        owner: &Owner,
+        namespace: &Namespace,
+        model_name: &str,
+        target: Option<ChunkKey>,
+    ) -> Vec<CacheChange> {
+        let covers = |key: &ChunkKey| self.refs_through(key).any(|name| name.owner == *owner);
+        if let Some(key) = target.filter(|key| self.contains(key) && !covers(key)) {
+            self.put_ref(CacheRef {
+                name: RefName { owner: owner.clone(), stale_key: Some(key) },
+                namespace: namespace.clone(),
+                model_name: model_name.to_owned(),
+                target,
+                num_tokens: 0, // follows from the target
+                is_pinned: false,
+                loss: None,
+            });
+        }
+        for stale in self.stale_refs_of(owner) {
             self.remove_if_redundant(&stale);
         }
         self.take_changed_refs()

@@ -88,7 +88,7 @@ const rows: Catalogue['settings']['rows'] = {
   },
   speed: {
     label: 'Tempo',
-    note: 'Rät voraus, damit das Modell mehrere Wörter auf einmal prüft; die Antworten bleiben dieselben. Automatisch rät aus dem, was im Chat schon steht, wo das Zeit spart. Ein Entwurfsmodell rät überall; nach einem Neustart werden seine Chats neu gelesen.',
+    note: 'Rät voraus, damit das Modell mehrere Wörter auf einmal prüft; die Antworten bleiben dieselben. Automatisch rät aus dem, was im Chat schon steht, wo das Zeit spart. Ein Entwurfsmodell rät mit, wo es mehr spart.',
     choices: { automatic: 'Automatisch', plain: 'Einfach' },
   },
   draft_model: { label: 'Entwurfsmodell', note: 'Ein kleineres Modell derselben Familie, das vorausrät.' },

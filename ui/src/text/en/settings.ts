@@ -80,7 +80,7 @@ export const settingRows: Record<keyof Settings, SettingText> = {
   },
   speed: {
     label: 'Speed',
-    note: 'Guesses ahead, so that the model checks several words at once; answers stay the same. Automatic guesses from what the chat says already, where that saves time. A draft model guesses everywhere; after a restart its chats are read again.',
+    note: 'Guesses ahead, so that the model checks several words at once; answers stay the same. Automatic guesses from what the chat says already, where that saves time. A draft model guesses too, where it saves more.',
     choices: { automatic: 'Automatic', plain: 'Plain' },
   },
   draft_model: { label: 'Draft model', note: 'A smaller model of the same family that guesses ahead.' },

@@ -25,7 +25,6 @@ mod reader;
 mod token_index;
 
 use std::collections::VecDeque;
-use std::rc::Rc;
 use std::time::Instant;
 
 use mlx_rs::transforms::async_eval;
@@ -83,6 +82,18 @@ pub struct Draft<'a> {
     pub model: &'a Model,
     /// Its caches, which must hold the same tokens as the main model's. Created if empty.
     pub caches: &'a mut Vec<LayerCache>,
+}
+
+/// A draft model with caches that may hold less of the sequence than the main model's.
+#[derive(Debug)]
+pub struct OwnedDraft {
+    /// The draft model; it must have the main model's vocabulary.
+    pub model: Model,
+    /// Its caches of a beginning of prompt and cached tokens. Created if empty.
+    pub caches: Vec<LayerCache>,
+    /// How many tokens it proposes at a time; none: as many as pay, and where the look-up pays more or
+    /// nothing does, none.
+    pub number: Option<usize>,
 }
 
 impl<'a> From<Draft<'a>> for Drafter<'a> {
@@ -281,6 +292,7 @@ pub fn speculative_generate_step<'a>(
             Proposer { drawn: Some(Drawn::Model(reader)), lookup: None, number }
         }
         Drafter::ModelWhereItPays(draft) => {
+            let pass_costs = draft.model.pass_costs();
             make_caches(draft.caches, draft.model, &all)?;
             make_caches(caches, model, &options)?;
             let reader = read_with_draft(draft, &prompt, &all, on_progress)?;
@@ -288,7 +300,7 @@ pub fn speculative_generate_step<'a>(
             Proposer {
                 drawn: Some(Drawn::Model(reader)),
                 lookup,
-                number: Number::where_it_pays(Rc::default()),
+                number: Number::where_it_pays(pass_costs),
             }
         }
         Drafter::Own(own) => {
@@ -347,6 +359,38 @@ impl SpeculativeStream {
         SpeculativeStream::start(main, proposer, tokens, sampling, history, options)
     }
 
+    /// A stream with a draft model, which reads what it has not read of `sequence` between the first
+    /// tokens of the answer. `caches` hold `sequence` but its last token.
+    pub(super) fn with_draft(
+        draft: OwnedDraft,
+        (model, caches): (Model, Vec<LayerCache>),
+        sequence: Vec<u32>,
+        sampling: Sampling,
+        history: History,
+        options: GenerateOptions,
+    ) -> Result<Self, LmError> {
+        let OwnedDraft { model: draft, caches: mut draft_caches, number } = draft;
+        check_vocabularies(&model, &draft)?;
+        if num_cached(&draft_caches) >= sequence.len() {
+            draft_caches.clear(); // they hold another sequence
+        }
+        // All of the sequence is kept for it, also where the main model drops some.
+        let kept = GenerateOptions { snapkv: None, ..options.clone() };
+        make_caches(&mut draft_caches, &draft, &kept)?;
+        let num_read = num_cached(&draft_caches);
+        let (lookup, number) = match number {
+            Some(number) => (None, Number::Always(number)),
+            None => {
+                let lookup = LookupDrafter::new(&sequence);
+                (Some(Box::new(lookup)), Number::where_it_pays(draft.pass_costs()))
+            }
+        };
+        let drawn = Some(Drawn::Model(Reader::new(draft, draft_caches, num_read)));
+        let main = Reader::new(model, caches, sequence.len() - 1);
+        let proposer = Proposer { drawn, lookup, number };
+        SpeculativeStream::start(main, proposer, sequence, sampling, history, options)
+    }
+
     fn start(
         mut main: Reader,
         proposer: Proposer,
@@ -384,8 +428,9 @@ impl SpeculativeStream {
         if self.num_sampled >= self.options.max_tokens {
             return Ok(None);
         }
-        let began = Instant::now();
         if self.chosen.is_empty() {
+            self.let_draft_catch_up()?;
+            let began = Instant::now();
             let pass = match self.pass.take() {
                 Some(pass) => pass,
                 None => {
@@ -454,12 +499,23 @@ impl SpeculativeStream {
         Ok(())
     }
 
+    /// Lets a draft model that is far behind read a slice of the sequence, not before the first token.
+    fn let_draft_catch_up(&mut self) -> Result<(), LmError> {
+        if self.num_sampled == 0 || !self.runs_ahead {
+            return Ok(());
+        }
+        let Some(draft) = self.proposer.wanted_draft() else { return Ok(()) };
+        draft.catch_up(&self.sequence)?;
+        quantize_if_due(&mut draft.caches, self.options.kv_quantization.as_ref())
+    }
+
     /// Launches a pass over the last token, which is known, and what is proposed behind it.
     fn launch_next(&mut self) -> Result<Pass, LmError> {
         self.discard_unreturned()?;
         let num_unread = self.sequence.len() - self.main.num_read;
         let num_left = self.options.max_tokens - self.num_sampled;
-        let (source, number) = self.proposer.choose(0).unwrap_or((Source::LookedUp, 0));
+        let (source, number) =
+            self.proposer.choose(self.sequence.len(), 0).unwrap_or((Source::LookedUp, 0));
         let proposals = match source {
             Source::Drawn => {
                 let number = number.min(num_left);
@@ -486,9 +542,12 @@ impl SpeculativeStream {
         if num_left < 2 {
             return Ok(None);
         }
-        let (expects, found) = match self.proposer.choose(1) {
+        let waits = self.proposer.waits_for_tokens();
+        let choice = self.proposer.choose(self.sequence.len(), usize::from(!waits));
+        let (expects, found) = match choice {
             // What draws has to know the token.
             Some((Source::Drawn, _)) => return Ok(None),
+            Some(_) if waits => return Ok(None),
             Some((Source::LookedUp, number)) => {
                 let lookup = self.proposer.lookup.as_ref();
                 let limit = number.min(num_left - 2);

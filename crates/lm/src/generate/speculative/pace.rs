@@ -209,14 +209,22 @@ impl Pace {
             let best = costs.looked_up.best(right, num_before)?;
             Some(choice(Source::LookedUp, best))
         });
-        let drawn = draws.then(|| {
-            let best = costs.drawn.best(self.right.0, 0);
-            let is_due = self.num_without >= self.pause;
-            let best = best.or_else(|| is_due.then_some((DRAWN[0], LEAST_GAIN)));
-            best.map(|best| choice(Source::Drawn, best))
-        });
-        let choices = looked_up.into_iter().chain(drawn.flatten());
+        let drawn = if draws { self.best_drawn(&costs) } else { None };
+        let drawn = drawn.map(|best| choice(Source::Drawn, best));
+        let choices = looked_up.into_iter().chain(drawn);
         choices.max_by(|one, other| one.gain.total_cmp(&other.gain))
+    }
+
+    /// Whether tokens would be drawn now, if something could draw some.
+    pub(super) fn wants_drawn(&self) -> bool {
+        self.num_plain_passes >= PLAIN_PASSES && self.best_drawn(&self.costs.borrow()).is_some()
+    }
+
+    /// How many tokens to draw, with the gain; one, where it was long ago that any were.
+    fn best_drawn(&self, costs: &PassCosts) -> Option<(usize, f64)> {
+        let is_due = self.num_without >= self.pause;
+        let best = costs.drawn.best(self.right.0, 0);
+        best.or_else(|| is_due.then_some((DRAWN[0], LEAST_GAIN)))
     }
 
     /// After a match of `length` the next token was predicted, or not.
@@ -253,9 +261,9 @@ impl Pace {
                     let plain = self.plain_pass.unwrap_or(took);
                     // Disturbed passes would make proposals look cheap.
                     self.plain_pass = Some(plain + NEW * (took.min(2.0 * plain) - plain));
-                    costs.looked_up.forget();
-                    costs.drawn.forget();
                 }
+                costs.looked_up.forget();
+                costs.drawn.forget();
             }
             (_, Source::LookedUp) => costs.looked_up.passed(num_tokens, took, self.plain_pass),
             (_, Source::Drawn) => return costs.drawn.passed(num_tokens, took, self.plain_pass),

@@ -8,6 +8,7 @@ use super::head::HeadReader;
 use super::pace::{Choice, Pace, PassCosts, Source};
 use super::prompt_lookup::LookupDrafter;
 use super::reader::Reader;
+use crate::device::ComputeDevice;
 
 /// What can propose tokens for a sequence, and the choice between them.
 #[derive(Debug)]
@@ -58,21 +59,43 @@ impl Proposer {
         }
     }
 
-    /// What proposes behind the latest token and how many, or behind the token after it if
-    /// `num_before` is 1.
-    pub(super) fn choose(&self, num_before: usize) -> Option<(Source, usize)> {
+    /// What proposes behind the latest token of a sequence of `sequence_length` tokens and how many, or
+    /// behind the token after it if `num_before` is 1.
+    pub(super) fn choose(
+        &self,
+        sequence_length: usize,
+        num_before: usize,
+    ) -> Option<(Source, usize)> {
         let length = self.lookup.as_ref().and_then(|lookup| lookup.match_length());
+        let draws = match &self.drawn {
+            Some(Drawn::Model(reader)) => reader.is_near(sequence_length + num_before),
+            Some(Drawn::Head(_)) => true,
+            None => false,
+        };
         match &self.number {
             Number::WhereItPays(pace) => {
-                let choice = pace.choose(length, num_before, self.drawn.is_some());
+                let choice = pace.choose(length, num_before, draws);
                 choice.map(|Choice { source, num_tokens, .. }| (source, num_tokens))
             }
-            &Number::Always(number) => match (&self.drawn, length) {
-                (Some(_), _) => Some((Source::Drawn, number)),
-                (None, Some(_)) => Some((Source::LookedUp, number)),
-                (None, None) => None,
-            },
+            &Number::Always(number) if draws => Some((Source::Drawn, number)),
+            &Number::Always(number) => length.map(|_| (Source::LookedUp, number)),
         }
+    }
+
+    /// The draft model, if it is to propose as soon as it has read the sequence.
+    pub(super) fn wanted_draft(&mut self) -> Option<&mut Reader> {
+        let is_wanted = match &self.number {
+            Number::WhereItPays(pace) => pace.wants_drawn(),
+            Number::Always(_) => true,
+        };
+        self.draft_mut().filter(|_| is_wanted)
+    }
+
+    /// Whether proposals wait until the token before them is known. On a CPU that costs next to nothing,
+    /// more of them are right, and what they cost can be measured.
+    pub(super) fn waits_for_tokens(&self) -> bool {
+        let is_on_cpu = matches!(ComputeDevice::current(), ComputeDevice::Cpu);
+        matches!(self.number, Number::WhereItPays(_)) && is_on_cpu
     }
 
     /// A token of the answer was returned.

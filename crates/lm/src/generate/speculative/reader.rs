@@ -12,6 +12,13 @@ use crate::{LmError, ffi};
 /// its computation.
 pub(super) type Draw<'a> = &'a mut dyn FnMut(Array, &[Array]) -> Result<Array, LmError>;
 
+/// How many tokens a draft model may be behind and still propose: it reads them together with the first
+/// proposal.
+const NEAR: usize = 16;
+/// How many tokens a draft model that is further behind reads for each token of the answer. A few passes
+/// of the main model give time for a long prompt, and none of them waits long.
+const CATCH_UP: usize = 64;
+
 /// A model, its caches, and how much of the common sequence they hold.
 #[derive(Debug)]
 pub(super) struct Reader {
@@ -82,6 +89,19 @@ impl Reader {
             self.num_read = stop;
         }
         Ok(())
+    }
+
+    /// Whether so little of a sequence of `length` tokens is not read that proposals need not wait.
+    pub(super) fn is_near(&self, length: usize) -> bool {
+        length.saturating_sub(self.num_read) <= NEAR
+    }
+
+    /// Reads a slice of the sequence, if much of it is not read.
+    pub(super) fn catch_up(&mut self, sequence: &[u32]) -> Result<(), LmError> {
+        if self.is_near(sequence.len()) {
+            return Ok(());
+        }
+        self.read_to(sequence, (self.num_read + CATCH_UP).min(sequence.len() - 1))
     }
 
     /// Whether `length` tokens must be read one by one, because a pass over all of them would

@@ -166,6 +166,35 @@ fn a_purge_removes_the_chunks_of_stale_references_too() {
 }
 
 #[test]
+fn what_a_draft_model_has_read_goes_with_its_conversation() {
+    let mut index = index(u64::MAX);
+    let draft = Namespace::computed("fedcba9876543210", KvFormat::Plain);
+    let tokens = ids(0, 60);
+    let read_by_draft = |index: &mut ChunkIndex, length: usize| {
+        let read = prompt(&tokens[..length]);
+        for chunk in index.write_plan(&draft, &read, &[], &[], ANYWHERE) {
+            add(index, ChunkRecord { namespace: draft.clone(), ..record(chunk, 1) });
+        }
+        let end = index.end_of(&draft, &read, ANYWHERE);
+        index.refer_beside(&owner("chat"), &draft, "small", end);
+        index.check("a draft model has read");
+        index.stale_refs_of(&owner("chat")).len()
+    };
+    assert_eq!(read_by_draft(&mut index, 20), 1, "before anything else of the conversation");
+    let last = save(&mut index, &tokens, &[(30, User)], 1);
+    reference(&mut index, "chat", last, true);
+    assert_eq!(read_by_draft(&mut index, 40), 1, "the longer one covers the other");
+    assert_eq!(read_by_draft(&mut index, 40), 1);
+    assert_eq!(index.refer_beside(&owner("chat"), &draft, "small", None), []);
+    let now = index.ref_of(&owner("chat")).unwrap();
+    assert_eq!((now.target, now.num_tokens), (Some(last), 60), "the conversation is where it was");
+    assert_eq!(num_removed_bytes(index.clear(9)), 40, "it is not pinned with the conversation");
+    read_by_draft(&mut index, 60);
+    assert_eq!(num_removed_bytes(index.purge(&owner("chat"), 9)), 60 + 60);
+    assert_eq!(index.stale_refs_of(&owner("chat")), []);
+}
+
+#[test]
 fn a_reference_follows_the_branch_that_is_shown() {
     let mut index = index(u64::MAX);
     let one = ids(0, 30);

@@ -1,13 +1,13 @@
-//! Unbatched requests: with a draft model or quantized keys and values, and what the next request
-//! reuses of them.
+//! Answers that share no batch: with a draft model or quantized keys and values, and what the next
+//! request continues of them.
 
 use std::ops::ControlFlow;
 use std::path::Path;
 
 use cairn_chat::{FinishReason, SamplingParams};
 use cairn_engine::{
-    Engine, EngineOptions, GenerateRequest, KvCacheOptions, KvQuantization, PromptInput,
-    Speculation,
+    Acceptance, Engine, EngineOptions, GenerateRequest, KvCacheOptions, KvQuantization,
+    PromptInput, Speculation,
 };
 use cairn_lm::{GenerateOptions, LoadOptions, LoadedModel, Sampler, generate_step};
 use serde_json::json;
@@ -61,7 +61,8 @@ async fn a_draft_model_changes_no_token() {
         assert_eq!((found.tokens, found.text), (plain.tokens, plain.text), "{script:?}");
         let (stats, expected) = (found.finished.stats, plain.finished.stats);
         assert_eq!(stats.finish_reason, expected.finish_reason, "{script:?}");
-        assert_eq!((stats.num_prompt_tokens, stats.num_cached_tokens), (3, 0), "{script:?}");
+        // What was read without a draft model is continued with one.
+        assert_eq!((stats.num_prompt_tokens, stats.num_cached_tokens), (3, 2), "{script:?}");
         assert_eq!(stats.num_generation_tokens, expected.num_generation_tokens, "{script:?}");
         assert!(stats.time_to_first_token_ms > 0.0 && stats.prompt_tps > 0.0, "{script:?}");
     }
@@ -108,7 +109,7 @@ async fn check_second_turn(
 }
 
 #[tokio::test]
-async fn the_next_turn_reuses_the_kit_s_caches() {
+async fn the_next_turn_continues_with_and_without_a_draft_model() {
     let prompt = [1, 2, 3, 4];
     let bounded = |prompt: &[u32]| GenerateRequest {
         kv_cache: KvCacheOptions { max_size: Some(500), ..KvCacheOptions::default() },
@@ -123,22 +124,22 @@ async fn the_next_turn_reuses_the_kit_s_caches() {
     let all_but_last = |length| length - 1;
     check_second_turn(drafted(&prompt, 20), |prompt| drafted(prompt, 20), all_but_last).await;
     check_second_turn(undrafted(&prompt), undrafted, all_but_last).await;
-    check_second_turn(bounded(&prompt), bounded, all_but_last).await;
-    // Caches of another kind cannot be continued, nor those of a request without the prompt cache.
+    check_second_turn(undrafted(&prompt), |prompt| drafted(prompt, 20), all_but_last).await;
+    check_second_turn(drafted(&prompt, 20), undrafted, all_but_last).await;
+    // Caches that drop tokens are not kept, nor those of a request without the prompt cache.
+    check_second_turn(bounded(&prompt), bounded, |_| 0).await;
     check_second_turn(drafted(&prompt, 20), bounded, |_| 0).await;
-    check_second_turn(drafted(&prompt, 20), undrafted, |_| 0).await;
     check_second_turn(forgetful(&prompt), |prompt| drafted(prompt, 20), |_| 0).await;
     check_second_turn(drafted(&prompt, 20), forgetful, |_| 0).await;
 }
 
 #[tokio::test]
-async fn a_request_without_the_prompt_cache_leaves_the_kit_s_conversation_unchanged() {
+async fn a_request_without_the_prompt_cache_leaves_the_conversation_unchanged() {
     let model = Scripted::endless();
     let engine = engine(&model).await;
     engine.load_draft("draft", model.folder()).await.expect("loads");
     answer(&engine, drafted(&[1, 2, 3], 5)).await;
     answer(&engine, GenerateRequest { use_prompt_cache: false, ..drafted(&[7, 8, 9], 5) }).await;
-    answer(&engine, request(&[4, 5, 6], 5)).await;
     assert_eq!(
         answer(&engine, drafted(&[1, 2, 3, 4], 5)).await.finished.stats.num_cached_tokens,
         3
@@ -162,7 +163,7 @@ async fn the_request_after_a_stopped_or_failed_one_is_correct() {
             let after = answer(&engine, drafted(&[1, 2, 3], 5)).await;
             assert_eq!(after.finished.token_ids, model.answer(&[1, 2, 3], 5));
             assert_eq!(
-                after.finished.stats.num_cached_tokens, 0,
+                after.finished.stats.num_cached_tokens, 2,
                 "what a failure left behind is not used"
             );
         }
@@ -198,6 +199,82 @@ async fn finish_late(
             return *finished;
         }
     }
+}
+
+/// A prompt that a draft model cannot read between the few tokens of an answer.
+fn long_prompt() -> Vec<u32> {
+    (0..900).map(|index| index % 100).collect()
+}
+
+/// A model, and another that says the same wherever it has read everything.
+fn with_draft() -> [Scripted; 2] {
+    let script = text_ids("abcdefghijklmnopq rstuvwxyz,.");
+    [10_000, 20_000]
+        .map(|length| Scripted::with(&script, json!({ "max_position_embeddings": length })))
+}
+
+/// An engine with a prompt cache and a draft model.
+async fn drafting(models: &[Scripted; 2], folder: &Path, rows: CacheRows) -> TestEngine {
+    let [model, draft] = models;
+    let harness = TestEngine::start(model.folder(), folder, ON_DISK, rows).await;
+    harness.engine.load_draft("draft", draft.folder()).await.expect("loads");
+    harness
+}
+
+#[tokio::test]
+async fn a_draft_model_reads_between_the_tokens_and_continues_after_a_restart() {
+    let (models, temp) = (with_draft(), fresh_folder());
+    let model = &models[0];
+    let prompt = long_prompt();
+    let ask = |prompt: &[u32], max_tokens| GenerateRequest {
+        owner: Some(owner("conversation/1")),
+        ..drafted(prompt, max_tokens)
+    };
+    let harness = drafting(&models, temp.path(), CacheRows::default()).await;
+    let first = harness.answer(ask(&prompt, 8)).await.finished;
+    assert_eq!(first.token_ids, model.answer(&prompt, 8));
+    assert_eq!(first.acceptance.num_drafted, 0, "it has not read the prompt yet");
+    // It goes on where it was.
+    let prompt = [prompt, first.token_ids].concat();
+    let second = harness.answer(ask(&prompt, 40)).await.finished;
+    assert_eq!(second.token_ids, model.answer(&prompt, 40));
+    let Acceptance { num_drafted, num_accepted, .. } = second.acceptance;
+    assert!(num_drafted > 0 && num_accepted == num_drafted, "{num_accepted} of {num_drafted}");
+
+    let rows = harness.close().await;
+    let prompt = [prompt, second.token_ids].concat();
+    let mut harness = drafting(&models, temp.path(), rows).await;
+    let third = harness.answer(ask(&prompt, 8)).await.finished;
+    assert_eq!(third.token_ids, model.answer(&prompt, 8));
+    let Acceptance { num_drafted, num_accepted, .. } = third.acceptance;
+    assert!(num_drafted > 0 && num_accepted == num_drafted, "{num_accepted} of {num_drafted}");
+    assert!(third.stats.num_cached_tokens > 900);
+
+    // What the draft model has read goes with the conversation.
+    harness.drop_residents().await;
+    harness.settle().await;
+    harness.handle().purge(&owner("conversation/1"));
+    harness.settle().await;
+    assert_eq!(harness.rows.chunks.len(), 0);
+}
+
+#[tokio::test]
+async fn automatic_speed_uses_a_draft_model_where_that_pays() {
+    let (models, temp) = (with_draft(), fresh_folder());
+    let model = &models[0];
+    let harness = drafting(&models, temp.path(), CacheRows::default()).await;
+    let prompt = long_prompt();
+    let automatic = GenerateRequest { speculation: Speculation::Auto, ..request(&prompt, 200) };
+    let found = harness.answer(automatic.clone()).await.finished;
+    assert_eq!(found.token_ids, model.answer(&prompt, 200));
+    assert!(found.acceptance.num_accepted > 0, "{:?}", found.acceptance);
+    // Others join it, and then it shares their passes.
+    let mut both = [(); 2].map(|()| harness.engine.generate(automatic.clone()));
+    for generation in &mut both {
+        let answer = finish(generation).await.expect("an answer").finished;
+        assert_eq!(answer.token_ids, model.answer(&prompt, 200));
+    }
+    harness.close().await;
 }
 
 #[tokio::test]
@@ -272,7 +349,7 @@ async fn answers_with_quantized_caches_equal_the_model_s_own() {
 }
 
 #[tokio::test]
-async fn requests_that_a_kit_cannot_serve_are_refused_with_the_reason() {
+async fn requests_that_cannot_be_served_are_refused_with_the_reason() {
     let model = Scripted::endless();
     let engine = engine(&model).await;
     engine.load_draft("draft", model.folder()).await.expect("loads");
@@ -291,10 +368,6 @@ async fn requests_that_a_kit_cannot_serve_are_refused_with_the_reason() {
     cases.push((
         GenerateRequest { kv_cache: kv_cache(8, 48), ..request(&[1], 1) },
         "kv_group_size = 48".to_owned(),
-    ));
-    cases.push((
-        GenerateRequest { num_top_logprobs: Some(11), ..drafted(&[1], 1) },
-        "top_logprobs is 11".to_owned(),
     ));
     cases.push((
         GenerateRequest { prefill_step_size: 0, ..drafted(&[1], 1) },
