@@ -26,8 +26,8 @@ const MOST_AT_FIRST: f64 = 1.2;
 const MOST_PASSES: f64 = 20.0;
 /// The part of a length's measured time above the usual one that is forgotten with each pass.
 const FORGOTTEN: f64 = 0.001;
-/// Passes without proposals before the first with some. The first of them is not counted.
-const PLAIN_PASSES: u32 = 3;
+/// Passes without proposals before the first with some, of which the first and the last are not counted.
+const PLAIN_PASSES: u32 = 4;
 /// Where nothing is drawn because it did not pay, one is after so many passes, and then after twice as
 /// many again and again, up to the second number.
 const PAUSES: [u32; 2] = [32, 512];
@@ -144,8 +144,8 @@ impl<const N: usize> Costs<N> {
             || (right >= NEARLY_ALWAYS && self.passes[..index].iter().any(Option::is_some))
     }
 
-    fn passed(&mut self, num_tokens: usize, took: f64, plain: Option<f64>) {
-        let Some(plain) = plain else { return };
+    fn passed(&mut self, num_tokens: usize, took: Option<f64>, plain: Option<f64>) {
+        let (Some(took), Some(plain)) = (took, plain) else { return };
         let step = self.steps.iter().position(|&step| step >= num_tokens).unwrap_or(N - 1);
         let found = (took / plain).clamp(1.0, MOST_PASSES);
         match self.passes[step] {
@@ -250,14 +250,14 @@ impl Pace {
         self.num_without = 0;
     }
 
-    /// A pass with so many proposed tokens took so long.
-    pub(super) fn passed(&mut self, source: Source, num_tokens: usize, took: Duration) {
-        let took = took.as_secs_f64();
+    /// A pass with so many proposed tokens took so long, if that is known.
+    pub(super) fn passed(&mut self, source: Source, num_tokens: usize, took: Option<Duration>) {
+        let took = took.map(|took| took.as_secs_f64());
         let costs = &mut *self.costs.borrow_mut();
         match (num_tokens, source) {
             (0, _) => {
                 self.num_plain_passes += 1;
-                if self.num_plain_passes > 1 {
+                if let Some(took) = took.filter(|_| self.num_plain_passes > 1) {
                     let plain = self.plain_pass.unwrap_or(took);
                     // Disturbed passes would make proposals look cheap.
                     self.plain_pass = Some(plain + NEW * (took.min(2.0 * plain) - plain));
@@ -315,7 +315,7 @@ mod tests {
                 let num_tokens = number(&pace, source, 0);
                 let first = if num_tokens > 0 { first } else { 0.0 };
                 let took = PLAIN.mul_f64(1.0 + first + cost * num_tokens as f64);
-                pace.passed(source, num_tokens, took);
+                pace.passed(source, num_tokens, Some(took));
                 if source == Source::LookedUp {
                     pace.predicted(8, is_right());
                 } else if num_tokens > 0 {
@@ -378,7 +378,7 @@ mod tests {
         let tried: Vec<usize> = (0..2000)
             .filter(|_| {
                 let is_tried = number(&pace, Source::Drawn, 0) > 0;
-                pace.passed(Source::Drawn, usize::from(is_tried), PLAIN);
+                pace.passed(Source::Drawn, usize::from(is_tried), Some(PLAIN));
                 if is_tried {
                     pace.drawn(1, 0);
                 }
@@ -397,9 +397,9 @@ mod tests {
     /// After passes without proposals, and some with, of which the first of each number count less.
     fn measured_with(numbers: &[usize]) -> Pace {
         let mut pace = Pace::default();
-        (0..PLAIN_PASSES).for_each(|_| pace.passed(Source::LookedUp, 0, PLAIN));
+        (0..PLAIN_PASSES).for_each(|_| pace.passed(Source::LookedUp, 0, Some(PLAIN)));
         for &number in numbers.iter().chain(numbers) {
-            pace.passed(Source::LookedUp, number, PLAIN.mul_f64(1.0 + 0.05 * number as f64));
+            pace.passed(Source::LookedUp, number, Some(PLAIN.mul_f64(1.0 + 0.05 * number as f64)));
         }
         pace
     }
@@ -418,7 +418,7 @@ mod tests {
             for _ in 0..200 {
                 let num_tokens = number(&pace, Source::LookedUp, 0);
                 let took = PLAIN.mul_f64(1.0 + 0.8 * num_tokens as f64);
-                pace.passed(Source::LookedUp, num_tokens, took);
+                pace.passed(Source::LookedUp, num_tokens, Some(took));
                 due += share;
                 pace.predicted(8, due >= 1.0);
                 due -= due.floor();
@@ -429,6 +429,16 @@ mod tests {
         assert!((1..=3).contains(&of_answer(0.6)));
         assert!(of_answer(0.6) <= 1);
         assert!(of_answer(0.0) == 0);
+    }
+
+    #[test]
+    fn a_pass_that_was_not_measured_changes_no_cost() {
+        let mut pace = measured();
+        let before = (pace.plain_pass, pace.costs.borrow().looked_up.passes);
+        pace.passed(Source::LookedUp, 0, None);
+        pace.passed(Source::LookedUp, 3, None);
+        let after = (pace.plain_pass, pace.costs.borrow().looked_up.passes);
+        assert_eq!(after, before);
     }
 
     #[test]
@@ -447,10 +457,10 @@ mod tests {
         let mut pace = measured_with(&LOOKED_UP[..3]);
         (0..20).for_each(|_| pace.predicted(8, true));
         // The first of its length, for which a GPU compiles.
-        pace.passed(Source::LookedUp, 15, PLAIN * 100);
+        pace.passed(Source::LookedUp, 15, Some(PLAIN * 100));
         assert_eq!(number(&pace, Source::LookedUp, 0), 15);
-        pace.passed(Source::LookedUp, 15, PLAIN * 100);
-        (0..400).for_each(|_| pace.passed(Source::LookedUp, 0, PLAIN));
+        pace.passed(Source::LookedUp, 15, Some(PLAIN * 100));
+        (0..400).for_each(|_| pace.passed(Source::LookedUp, 0, Some(PLAIN)));
         assert!(number(&pace, Source::LookedUp, 0) > 0, "{pace:?}");
     }
 }

@@ -107,13 +107,13 @@ impl Proposer {
         }
     }
 
-    /// A pass with so many proposals took so long, and so many of them were right.
+    /// A pass with so many proposals took so long, if that is known, and so many of them were right.
     pub(super) fn passed(
         &mut self,
         source: Source,
         num_proposed: usize,
         num_right: usize,
-        took: Duration,
+        took: Option<Duration>,
     ) {
         let Number::WhereItPays(pace) = &mut self.number else { return };
         pace.passed(source, num_proposed, took);
