@@ -105,7 +105,7 @@ async fn what_repeats_is_accepted_and_counted() {
     };
     let found = answer(&engine, asked).await;
     assert_eq!(found.tokens, model.answer(&text_ids("aaaa"), 60));
-    let Acceptance { num_drafted, num_accepted } = found.finished.acceptance;
+    let Acceptance { num_drafted, num_accepted, .. } = found.finished.acceptance;
     // Of six tokens of a pass one is the model's own.
     assert_eq!((num_drafted, num_accepted), (50, 50));
     assert_eq!(found.finished.stats.finish_reason, FinishReason::Length);
@@ -184,7 +184,7 @@ async fn a_head_proposes_behind_restored_context() {
         let continued = answer(&engine, ask(&longer, true, speculation)).await;
         assert_eq!(continued.tokens, plain.tokens, "{model}");
         assert!(continued.finished.stats.num_cached_tokens > 0, "{model}");
-        let Acceptance { num_drafted, num_accepted } = continued.finished.acceptance;
+        let Acceptance { num_drafted, num_accepted, .. } = continued.finished.acceptance;
         assert!(5 * num_accepted > num_drafted, "{model}: {num_accepted} of {num_drafted}");
     }
 }

@@ -193,6 +193,23 @@ async fn answers_that_look_tokens_up_are_the_same() {
     app.close().await;
 }
 
+/// A head has read what the model drops; it proposes by that, and the model checks with what it kept.
+#[tokio::test]
+async fn answers_that_a_head_proposes_for_are_the_same() {
+    let model_folder = cairn_tests::tiny_model("qwen3_next/head");
+    let folder = tempfile::tempdir().expect("a folder");
+    let app = App::start(&model_folder, folder.path(), ROOMY, Rows::new()).await;
+    let asked = || GenerateRequest { max_tokens: 60, ..cold(compressing(&tokens(2, LENGTH))) };
+    let expected = app.answer(asked()).await;
+    for speculation in [Speculation::Auto, Speculation::Mtp { num_tokens: 2 }] {
+        let found = app.answer(GenerateRequest { speculation, ..asked() }).await;
+        assert_eq!(found.tokens, expected.tokens, "{speculation:?}");
+        assert_eq!(num_kept(&found), Some(SNAPKV.keep_tokens), "{speculation:?}");
+        assert!(found.finished.acceptance.num_drafted > 0, "{speculation:?}");
+    }
+    app.close().await;
+}
+
 #[tokio::test]
 async fn what_needs_the_whole_context_is_refused_in_a_sentence() {
     let model_folder = cairn_tests::tiny_model("llama/tiny-chat");

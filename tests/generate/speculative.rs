@@ -4,13 +4,14 @@
 use std::ops::ControlFlow;
 
 use cairn_chat::SamplingParams;
-use cairn_lm::cache::KvQuantization;
+use cairn_lm::cache::{KvQuantization, LayerCache};
 use cairn_lm::models::Model;
 use cairn_lm::{
-    Acceptance, Draft, GenerateOptions, Input, LogitsProcessors, PromptLookup, Sampler, Sampling,
-    SpeculativeStream, speculative_generate_step,
+    Acceptance, Draft, GenerateOptions, Input, LoadOptions, LogitsProcessors, PromptLookup,
+    Sampler, Sampling, SpeculativeStream, speculative_generate_step,
 };
-use mlx_rs::ops;
+use mlx_rs::transforms::eval;
+use mlx_rs::{Array, Dtype, ops};
 
 use crate::golden::{
     Golden, KINDS, all, collect, golden, never_cancel, offset, options, plain, rest, start, tokens,
@@ -379,7 +380,7 @@ fn sampled_answers_are_those_of_the_main_model_alone() {
                 assert_eq!(tokens(&collect(&mut stream)), alone, "{name}, {params:?}");
                 if std::ptr::eq(draft, &golden.model) && params.xtc_probability == 0.0 {
                     // It draws with the numbers of the main model.
-                    let Acceptance { num_drafted, num_accepted } = stream.acceptance();
+                    let Acceptance { num_drafted, num_accepted, .. } = stream.acceptance();
                     assert_eq!(num_accepted, num_drafted, "{name}, {params:?}");
                 }
             }
@@ -490,4 +491,74 @@ fn models_that_do_not_fit_together_are_refused() {
     let message =
         refusal(&small.model, Input { embeddings: Some(&embeddings), ..Input::default() });
     assert!(message.contains("input_embeddings"), "{message}");
+}
+
+/// The checkpoint with weights in bf16.
+fn in_bf16(name: &str) -> Golden {
+    let folder = tempfile::tempdir().expect("a folder");
+    cairn_tests::copy_tiny_model(name, folder.path()).expect("copies");
+    let path = folder.path().join("model.safetensors");
+    let weights = Array::load_safetensors(&path).expect("weights");
+    let weights: Vec<(String, Array)> = weights
+        .into_iter()
+        .map(|(name, weight)| (name, weight.as_dtype(Dtype::Bfloat16).expect("bf16")))
+        .collect();
+    // Read before the file is written.
+    eval(weights.iter().map(|(_, weight)| weight)).expect("reads");
+    let named = weights.iter().map(|(name, weight)| (name.as_str(), weight));
+    Array::save_safetensors(named, None, &path).expect("saves");
+    let (model, _) =
+        Model::load(folder.path(), LoadOptions { keep_quantized: true }).expect("loads");
+    Golden { model, ..golden(name) }
+}
+
+/// How much less likely each token of `answer` is than the likeliest, in logits, when tokens are read one at
+/// a time as in plain decoding; and the largest logit.
+fn behind_the_likeliest(golden: &Golden, answer: &[u32]) -> Vec<(f32, f32)> {
+    let mut caches = golden.model.make_cache();
+    let sequence = [&golden.prompt[..], answer].concat();
+    let prefix = golden.prompt.len() - 1;
+    let read = |tokens: &[u32], caches: &mut [LayerCache]| {
+        let tokens = Array::from_slice(tokens, &[1, tokens.len() as i32]);
+        golden.model.forward(&tokens, caches).expect("a pass")
+    };
+    read(&sequence[..prefix], &mut caches);
+    let gaps = sequence[prefix..].windows(2).map(|pair| {
+        let hidden = read(&pair[..1], &mut caches);
+        let logits = golden.model.logits(&hidden).expect("logits");
+        let logits = logits.as_dtype(Dtype::Float32).expect("f32");
+        let logits = logits.reshape(&[-1]).expect("a row");
+        let logits = logits.as_slice::<f32>();
+        let largest = logits.iter().copied().fold(f32::MIN, f32::max);
+        (largest - logits[pair[1] as usize], largest)
+    });
+    gaps.collect()
+}
+
+#[test]
+fn in_bf16_only_tokens_as_likely_as_the_likeliest_are_chosen_and_they_are_counted() {
+    let (mut num_checked, mut num_ties) = (0, 0);
+    for name in KINDS.iter().filter(|name| !name.contains("quant")) {
+        let golden = in_bf16(name);
+        let plain = plain(&golden.model, &golden.prompt, options(60));
+        for lookup in LOOKUPS {
+            let seen = seen(&golden, &plain, 5);
+            let mut stream = look_up(&golden, &seen, lookup, Sampler::Greedy, options(60));
+            let answer = tokens(&collect(&mut stream));
+            let acceptance = stream.acceptance();
+            assert!(acceptance.num_checked >= acceptance.num_accepted, "{name}, {lookup:?}");
+            assert!(acceptance.num_checked <= answer.len(), "{name}, {lookup:?}");
+            num_checked += acceptance.num_checked;
+            for (gap, largest) in behind_the_likeliest(&golden, &answer) {
+                // Two steps of bf16, which has eight bits: one for each of two logits.
+                let tie = 2.0 * largest.abs().max(1.0) / 128.0;
+                assert!(gap <= tie, "{name}, {lookup:?}: {gap} behind {largest}");
+                num_ties += usize::from(gap > 0.0);
+            }
+        }
+        let of_plain = behind_the_likeliest(&golden, &plain);
+        assert!(of_plain.iter().all(|(gap, _)| *gap == 0.0), "{name}: that is plain decoding");
+    }
+    println!("{num_checked} tokens checked, {num_ties} of all not the likeliest by the last bits");
+    assert!(num_checked > 0);
 }

@@ -188,8 +188,11 @@ fn print_stats(finished: &FinishedGeneration) {
     if let Some(num_kept) = stats.num_kept_tokens {
         eprintln!("read {} tokens, kept {num_kept}", stats.num_prompt_tokens);
     }
-    let Acceptance { num_drafted, num_accepted } = finished.acceptance;
+    let Acceptance { num_drafted, num_accepted, num_checked } = finished.acceptance;
     if num_drafted > 0 {
-        eprintln!("{num_accepted} of {num_drafted} proposed tokens accepted");
+        eprintln!(
+            "{num_accepted} of {num_drafted} proposed tokens accepted; \
+             {num_checked} tokens verified by the model in passes over several"
+        );
     }
 }

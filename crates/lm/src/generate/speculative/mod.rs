@@ -155,6 +155,10 @@ pub struct Acceptance {
     pub num_drafted: usize,
     /// Tokens proposed, accepted and returned.
     pub num_accepted: usize,
+    /// Tokens returned that the model chose in a pass over several ("target-verified"). Such a pass may add
+    /// up in another order than one over a single token, so that of two tokens that are equally likely but
+    /// for the last bits it, or a later pass, chooses the other. An answer without any is plain decoding's.
+    pub num_checked: usize,
 }
 
 /// A stream of tokens generated with a drafter. It owns the caches until
@@ -173,8 +177,10 @@ pub struct SpeculativeStream {
     /// The prompt and the tokens returned so far.
     sequence: Vec<u32>,
     pass: Option<Pass>,
-    /// Tokens chosen, but not returned yet.
+    /// Tokens of one pass that are chosen, but not returned yet.
     chosen: VecDeque<Sampled>,
+    /// Whether that pass had proposals.
+    is_checked: bool,
     num_sampled: usize,
     acceptance: Acceptance,
 }
@@ -415,6 +421,7 @@ impl SpeculativeStream {
             sequence,
             pass: None,
             chosen: VecDeque::new(),
+            is_checked: false,
             num_sampled: 0,
             acceptance: Acceptance::default(),
         })
@@ -451,6 +458,7 @@ impl SpeculativeStream {
         }
         self.num_sampled += 1;
         self.acceptance.num_accepted += usize::from(sampled.from_draft);
+        self.acceptance.num_checked += usize::from(self.is_checked);
         if self.num_sampled.is_multiple_of(CLEAR_CACHE_EVERY) {
             memory::clear_cache()?;
         }
@@ -624,6 +632,7 @@ impl SpeculativeStream {
     fn choose(&mut self, pass: Pass, began: Instant) -> Result<(), LmError> {
         let Pass { tokens, logprobs, proposals, expects, draws_from, .. } = pass;
         let num_proposed = proposals.len();
+        self.is_checked = num_proposed > 0;
         if num_proposed == 0 && self.runs_ahead {
             self.pass = self.launch_ahead(&tokens)?;
         }
