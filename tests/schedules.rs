@@ -47,6 +47,8 @@ struct Running {
 struct Schedule {
     engine: Engine,
     models: Vec<(String, Scripted)>,
+    /// A draft model for each: it says nearly the same.
+    drafts: Vec<Scripted>,
     random: Random,
     running: Vec<Running>,
     num_answered: usize,
@@ -83,13 +85,18 @@ impl Schedule {
         };
         let models =
             vec![model("a", "abcdefg hij"), model("b", "klmnopq"), model("c", "rstuvwxyz, ab.")];
-        let random = Random::new(seed);
-        Schedule { engine, models, random, running: Vec::new(), num_answered: 0, num_restored: 0 }
+        let drafts = ["abcdefg hix", "klmnopx", "rstuvwxyz, ax."].map(|script| {
+            let length = json!({ "max_position_embeddings": 4096 });
+            Scripted::with(&text_ids(script), length)
+        });
+        let drafts = drafts.into();
+        let (random, running) = (Random::new(seed), Vec::new());
+        Schedule { engine, models, drafts, random, running, num_answered: 0, num_restored: 0 }
     }
 
     /// One random request or change.
     async fn step(&mut self) {
-        match self.random.below(22) {
+        match self.random.below(24) {
             0..=8 => self.insert(),
             9 | 10 => self.stop(),
             11 | 12 => self.load().await,
@@ -108,6 +115,7 @@ impl Schedule {
                 _ => MemoryPressure::Critical,
             }),
             18 => self.score().await,
+            19 | 20 => self.load_draft().await,
             _ => self.end_one().await,
         }
         let models = self.engine.status().borrow().models.clone();
@@ -139,10 +147,11 @@ impl Schedule {
             }
             _ => KvCacheOptions::default(),
         };
-        asked.speculation = match random.below(5) {
+        asked.speculation = match random.below(7) {
             0 => Speculation::Auto,
             1 => Speculation::Lookup { num_tokens: 1 + random.below(6) },
             2 => Speculation::Mtp { num_tokens: 1 + random.below(3) },
+            3 => Speculation::Draft { num_tokens: 1 + random.below(4) },
             _ => Speculation::Off,
         };
         let expected = model.answer(&prompt, max_tokens);
@@ -196,6 +205,21 @@ impl Schedule {
         }
     }
 
+    /// The model that was loaded last gets a draft model, or loses it.
+    async fn load_draft(&mut self) {
+        if self.random.below(4) == 0 {
+            return drop(
+                tokio::time::timeout(SOON, self.engine.unload_draft()).await.expect("ends"),
+            );
+        }
+        let draft = &self.drafts[self.random.below(self.drafts.len())];
+        let load = self.engine.load_draft("draft", draft.folder());
+        match tokio::time::timeout(SOON, load).await.expect("is loaded or refused") {
+            Ok(()) | Err(EngineError::NoModel | EngineError::DoesNotFit { .. }) => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+
     async fn score(&mut self) {
         let tokens = PromptInput::Tokens(vec![7; 1 + self.random.below(PANICS_AT - 1)]);
         let score = tokio::time::timeout(SOON, self.engine.score(tokens, 1)).await.expect("ends");
@@ -219,7 +243,8 @@ impl Schedule {
             }
             Err(failure) => {
                 let is_fault = failure.message.starts_with("the engine hit a bug while");
-                let is_absent = failure.message.contains("is not loaded");
+                let is_absent = failure.message.contains("is not loaded")
+                    || failure.message.contains("needs a draft model");
                 assert!(is_absent || (is_fault && running.panics), "{failure:?}");
             }
         }
