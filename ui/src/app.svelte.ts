@@ -290,6 +290,13 @@ export class App {
     this.chat.select(id);
   }
 
+  /** Opens a chat, with the focus on what is saved of it. */
+  showSavedContext(id: string): void {
+    this.openConversation(id);
+    this.cache.panelAskedFor = id;
+    this.navigation.show('inspector', true);
+  }
+
   /** Opens a chat at a message that was found. */
   openMessage(id: string, messageId: string): void {
     this.navigation.go('chat');

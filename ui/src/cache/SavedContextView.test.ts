@@ -1,7 +1,7 @@
 // The page of saved context, the panel and the dialogs, used with a keyboard.
 import { fireEvent, screen, within } from '@testing-library/svelte';
 import { tick } from 'svelte';
-import { expect, test } from 'vitest';
+import { expect, test, vi } from 'vitest';
 import { CallError } from '../platform/platform';
 import type { CacheFileLayout, Reply } from '../platform/wire';
 import {
@@ -113,6 +113,32 @@ test('the inspector asks who shares its context when it opens and at each change
   platform.emit({ type: 'cache_changed' });
   await tick();
   expect(numAsked()).toBe(2);
+});
+
+test('who asks for the saved context of a chat has the focus there, also where the inspector was open', async () => {
+  const { app } = await open();
+  const panel = () => screen.getByRole('region', { name: 'Saved context of this chat' });
+  for (const isShown of [false, true]) {
+    app.navigation.show('inspector', isShown);
+    app.showSavedContext('a');
+    await vi.waitFor(() => expect(document.activeElement).toBe(panel()));
+    (document.activeElement as HTMLElement).blur();
+  }
+});
+
+test('the inspector begins with what is set most often and ends with saved context', async () => {
+  const { app } = await open();
+  app.navigation.show('inspector', true);
+  await tick();
+  const inspector = within(screen.getByRole('complementary', { name: 'This chat' }));
+  const headings = inspector.getAllByRole('heading', { level: 3, hidden: true });
+  expect(headings.map((heading) => heading.textContent?.trim())).toEqual([
+    'Model',
+    'System prompt',
+    'Answers of this chat',
+    'Context',
+    'Saved context',
+  ]);
 });
 
 test('the panel says what is saved, pins, and deletes after a second press', async () => {

@@ -53,6 +53,9 @@ export class CacheStore {
   /** The page has been opened, and what it shows may be old. */
   isLoading = $state(false);
 
+  /** The chat whose part of the inspector takes the focus as soon as it is there. */
+  panelAskedFor = $state<string | null>(null);
+
   /** How many changes of saved context were reported. */
   numChanges = $state(0);
 

@@ -211,10 +211,7 @@ function savedEntries(app: App): PaletteEntry[] {
     detail: strings.common.tokens(conversation.cache?.cached_tokens ?? 0),
     keys: '',
     conversationId: conversation.id,
-    run: () => {
-      app.openConversation(conversation.id);
-      app.navigation.show('inspector', true);
-    },
+    run: () => app.showSavedContext(conversation.id),
   }));
 }
 
@@ -244,6 +241,7 @@ function modelEntries({ chat, models, status }: App): PaletteEntry[] {
   return models.loadable.map(({ name, path, bytes }) => ({
     id: `model-${path}`,
     label: strings.palette.use(shortModelName(name)),
+    searched: `${strings.palette.use(shortModelName(name))} ${name}`,
     detail: status.model === name ? strings.palette.loaded : strings.common.bytes(bytes),
     keys: '',
     run: () => {
@@ -262,6 +260,7 @@ function downloadEntries(app: App): PaletteEntry[] {
   return wanted.map(({ name, download_bytes }) => ({
     id: `download-${name}`,
     label: strings.palette.download(shortModelName(name)),
+    searched: `${strings.palette.download(shortModelName(name))} ${name}`,
     detail: strings.common.bytes(download_bytes),
     keys: '',
     run: () => {
