@@ -16,6 +16,7 @@ mod documents;
 mod files;
 mod ipc;
 mod menu;
+mod model_titles;
 mod notifications;
 // No other file asks which system this is.
 #[cfg_attr(target_os = "macos", path = "macos.rs")]

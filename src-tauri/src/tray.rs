@@ -13,6 +13,7 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio::time::Instant;
 
 use crate::ipc::Core;
+use crate::model_titles::title_among;
 use crate::{menu, system, window};
 
 /// The least time between two changes: faster ones cannot be read, and redrawing costs time.
@@ -201,7 +202,7 @@ async fn follow(app: AppHandle, core: Arc<App>, items: Items) {
                 Ok(Event::Downloads { downloads: changed }) => {
                     downloads = changed;
                     if let Some(lines) = &mut wanted {
-                        lines.download = download_line(&downloads);
+                        lines.download = download_line(&downloads, &models);
                     }
                 }
                 Ok(_) => (),
@@ -242,8 +243,12 @@ impl Lines {
     fn of(status: &Status, downloads: &[Download], models: &[Model]) -> Self {
         let (state, model) = match &status.engine {
             EngineState::Empty => ("No model is loaded".to_owned(), None),
-            EngineState::Loading { model, .. } => (format!("Loading · {}", short(model)), None),
-            EngineState::Ready { model } => (format!("Ready · {}", short(model)), Some(model)),
+            EngineState::Loading { model, .. } => {
+                (format!("Loading · {}", called(model, models)), None)
+            }
+            EngineState::Ready { model } => {
+                (format!("Ready · {}", called(model, models)), Some(model))
+            }
             EngineState::Prefilling { model, processed_tokens, total_tokens } => {
                 let percent = u64::from(*processed_tokens) * 100 / u64::from(*total_tokens).max(1);
                 (format!("Reading · {percent} %"), Some(model))
@@ -251,12 +256,15 @@ impl Lines {
             EngineState::Generating { model, generation_tps, .. } => {
                 (format!("Writing · {generation_tps:.0} tok/s"), Some(model))
             }
-            EngineState::Failed { model, .. } => (format!("Could not load {}", short(model)), None),
+            EngineState::Failed { model, .. } => {
+                (format!("Could not load {}", called(model, models)), None)
+            }
         };
         Self {
             state,
-            model: model.map_or("No model".to_owned(), |model| format!("Model: {}", short(model))),
-            download: download_line(downloads),
+            model: model
+                .map_or("No model".to_owned(), |model| format!("Model: {}", called(model, models))),
+            download: download_line(downloads, models),
             models: model_lines(status, models),
         }
     }
@@ -268,7 +276,7 @@ fn model_lines(status: &Status, models: &[Model]) -> Vec<ModelLine> {
     loadable
         .map(|model| ModelLine {
             name: model.name.clone(),
-            title: model.alias.clone().unwrap_or_else(|| short(&model.name)),
+            title: called(&model.name, models),
             is_loaded: is_current(status, &model.name),
         })
         .collect()
@@ -290,7 +298,7 @@ fn is_current(status: &Status, name: &str) -> bool {
 }
 
 /// The running downloads: one by name, several by their number, with percent and rate.
-fn download_line(downloads: &[Download]) -> String {
+fn download_line(downloads: &[Download], models: &[Model]) -> String {
     let running: Vec<&Download> =
         downloads.iter().filter(|download| download.state == DownloadState::Running).collect();
     let sum = |bytes: fn(&Download) -> u64| running.iter().map(|one| bytes(one)).sum::<u64>();
@@ -299,16 +307,20 @@ fn download_line(downloads: &[Download]) -> String {
     let rate = if rate > 0.0 { format!(" · {:.1} MB/s", rate / 1e6) } else { String::new() };
     match running.as_slice() {
         [] => NO_DOWNLOAD.to_owned(),
-        [one] => format!("Downloading {} · {percent} %{rate}", short(&one.name)),
+        [one] => format!("Downloading {} · {percent} %{rate}", called(&one.name, models)),
         several => format!("Downloading {} models · {percent} %{rate}", several.len()),
     }
 }
 
-/// A model's name without its owner or folder, cut to a menu's width.
-fn short(model: &str) -> String {
-    let name = model.rsplit('/').find(|part| !part.is_empty()).unwrap_or(model);
+/// What a person calls a model: its alias, else its title among those here; cut to a menu's width.
+fn called(name: &str, models: &[Model]) -> String {
+    let known = models.iter().find(|model| model.name == name);
+    let name = known.and_then(|model| model.alias.clone()).unwrap_or_else(|| {
+        let others = models.iter().map(|model| model.alias.as_deref().unwrap_or(&model.name));
+        title_among(name, others)
+    });
     if name.chars().count() <= MAX_NAME_CHARS {
-        return name.to_owned();
+        return name;
     }
     let start: String = name.chars().take(MAX_NAME_CHARS - 1).collect();
     start + "…"
@@ -354,30 +366,26 @@ mod tests {
         check(EngineState::Empty, "No model is loaded", "No model");
         check(
             EngineState::Loading { model: model(), bytes_read: 1, total_bytes: 2 },
-            "Loading · SmolLM2-135M-Instruct",
+            "Loading · SmolLM2 135M",
             "No model",
         );
-        check(
-            EngineState::Ready { model: model() },
-            "Ready · SmolLM2-135M-Instruct",
-            "Model: SmolLM2-135M-Instruct",
-        );
+        check(EngineState::Ready { model: model() }, "Ready · SmolLM2 135M", "Model: SmolLM2 135M");
         let reading = |processed_tokens, total_tokens| EngineState::Prefilling {
             model: model(),
             processed_tokens,
             total_tokens,
         };
-        check(reading(0, 0), "Reading · 0 %", "Model: SmolLM2-135M-Instruct");
-        check(reading(512, 2048), "Reading · 25 %", "Model: SmolLM2-135M-Instruct");
-        check(reading(u32::MAX, u32::MAX), "Reading · 100 %", "Model: SmolLM2-135M-Instruct");
+        check(reading(0, 0), "Reading · 0 %", "Model: SmolLM2 135M");
+        check(reading(512, 2048), "Reading · 25 %", "Model: SmolLM2 135M");
+        check(reading(u32::MAX, u32::MAX), "Reading · 100 %", "Model: SmolLM2 135M");
         check(
             EngineState::Generating { model: model(), generation_tokens: 40, generation_tps: 16.7 },
             "Writing · 17 tok/s",
-            "Model: SmolLM2-135M-Instruct",
+            "Model: SmolLM2 135M",
         );
         check(
             EngineState::Failed { model: model(), message: "no".to_owned() },
-            "Could not load SmolLM2-135M-Instruct",
+            "Could not load SmolLM2 135M",
             "No model",
         );
     }
@@ -431,12 +439,15 @@ mod tests {
         let one = download("o/tiny", DownloadState::Running, 50);
         let other = download("o/other", DownloadState::Running, 150);
         let paused = download("o/paused", DownloadState::Paused, 100);
-        assert_eq!(download_line(&[]), NO_DOWNLOAD);
-        assert_eq!(download_line(std::slice::from_ref(&paused)), NO_DOWNLOAD);
-        assert_eq!(download_line(&[paused, one.clone()]), "Downloading tiny · 25 % · 2.5 MB/s");
-        assert_eq!(download_line(&[one, other]), "Downloading 2 models · 50 % · 5.0 MB/s");
+        assert_eq!(download_line(&[], &[]), NO_DOWNLOAD);
+        assert_eq!(download_line(std::slice::from_ref(&paused), &[]), NO_DOWNLOAD);
+        assert_eq!(
+            download_line(&[paused, one.clone()], &[]),
+            "Downloading tiny · 25 % · 2.5 MB/s"
+        );
+        assert_eq!(download_line(&[one, other], &[]), "Downloading 2 models · 50 % · 5.0 MB/s");
         let unknown = download("o/new", DownloadState::Running, 0);
-        assert_eq!(download_line(&[unknown]), "Downloading new · 0 %");
+        assert_eq!(download_line(&[unknown], &[]), "Downloading new · 0 %");
     }
 
     #[test]

@@ -394,7 +394,7 @@ flow(
   'the real starter model knows the capital of France',
   { models: [], maxTokens: 60, prepare: (home) => home.addStarter() },
   async ({ page }) => {
-    await page.button('Model: SmolLM2-135M-Instruct').waitFor();
+    await page.button('Model: SmolLM2 135M').waitFor();
     assert.match(await page.ask('What is the capital of France?'), /Paris/);
     assert.match((await page.figures()).Answer, /^\d+ tokens at [\d,.]+ tok\/s$/);
     await page.ask('And what is it known for?');

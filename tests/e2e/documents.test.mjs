@@ -31,7 +31,7 @@ flow(
   'a document is read before it is asked about, and after a restart the chat continues',
   { models: [], maxTokens: 24, prepare: (home) => home.addStarter(), expected: GONE },
   async ({ home, core, page }) => {
-    await page.button('Model: SmolLM2-135M-Instruct').waitFor();
+    await page.button('Model: SmolLM2 135M').waitFor();
     await attach(page, file('cairns.md', longText(24)));
     const tokens = await read(page);
     assert.ok(tokens > 500, `${tokens} tokens`);
@@ -50,7 +50,7 @@ flow(
     await core.end('SIGTERM');
     const again = await home.start({ port: core.port, token: core.token });
     await page.driver.reload();
-    await page.button('Model: SmolLM2-135M-Instruct').waitFor();
+    await page.button('Model: SmolLM2 135M').waitFor();
     await page.ask('And the second one?');
     const second = await page.cached();
     assert.ok(second.cached >= first.prompt, `${second.cached} of ${second.prompt} were saved, ${first.prompt} before`);

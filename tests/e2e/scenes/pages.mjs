@@ -76,7 +76,7 @@ export async function pages(stage) {
   await look('disk-limit');
   await page.button('Cancel').click();
   await page.backToChat();
-  await page.button('Model: SmolLM2-135M-Instruct').click();
+  await page.button('Model: SmolLM2 135M').click();
   await page.dialog('Models').waitFor();
   await look('model-menu');
   await escape();

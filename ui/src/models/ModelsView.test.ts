@@ -27,9 +27,9 @@ import { drawn, openWindow, useWindow } from '../testing/window';
 useWindow();
 
 const choices = [
-  recommended('o/small', { title: 'Small 1B', choice: 'small' }),
-  recommended('o/balanced', { title: 'Balanced 4B', choice: 'balanced' }),
-  recommended('o/strong', { title: 'Strong 12B', choice: 'strong' }),
+  recommended('o/Small-1B-4bit', { choice: 'small' }),
+  recommended('o/Balanced-4B-4bit', { choice: 'balanced' }),
+  recommended('o/Strong-12B-4bit', { choice: 'strong' }),
 ];
 const empty = { ...status, engine: { state: 'empty' as const }, model_fingerprint: null };
 const nothing = { models: [], conversations: [], status: empty };
@@ -58,9 +58,9 @@ test('the first launch: choose a model, watch it come, write', async () => {
   await fireEvent.click(radio(/^Small/));
   await drawn();
   await press('Download and start');
-  expect(platform.asked).toContainEqual({ type: 'download_model', name: 'o/small' });
+  expect(platform.asked).toContainEqual({ type: 'download_model', name: 'o/Small-1B-4bit' });
 
-  platform.emit({ type: 'downloads', downloads: [download('o/small')] });
+  platform.emit({ type: 'downloads', downloads: [download('o/Small-1B-4bit')] });
   await drawn();
   expect(screen.getByRole('heading', { name: 'Your model is on its way' })).toBeTruthy();
   const card = within(screen.getByRole('article', { name: 'Small 1B' }));
@@ -68,20 +68,23 @@ test('the first launch: choose a model, watch it come, write', async () => {
   expect(card.getByRole('progressbar').getAttribute('aria-valuenow')).toBe('40');
   expect(composer().disabled).toBe(true);
 
-  platform.emit({ type: 'downloads', downloads: [download('o/small', { state: 'paused' })] });
+  platform.emit({ type: 'downloads', downloads: [download('o/Small-1B-4bit', { state: 'paused' })] });
   await drawn();
   expect(screen.getByRole('heading', { name: 'Your model is not here yet' })).toBeTruthy();
 
-  platform.emit({ type: 'downloads', downloads: [download('o/small', { state: 'done' })] });
-  platform.emit({ type: 'models', models: [model('o/small')] });
+  platform.emit({ type: 'downloads', downloads: [download('o/Small-1B-4bit', { state: 'done' })] });
+  platform.emit({ type: 'models', models: [model('o/Small-1B-4bit')] });
   await drawn();
-  expect(platform.asked.at(-1)).toEqual({ type: 'load_model', name: 'o/small' });
+  expect(platform.asked.at(-1)).toEqual({ type: 'load_model', name: 'o/Small-1B-4bit' });
   expect([composer().disabled, document.activeElement]).toEqual([false, composer()]);
 });
 
 test('the first launch without a connection says so calmly', async () => {
   const failure = { code: 'offline' as const, message: 'No route.' };
-  const { app, platform } = await open({ ...nothing, downloads: [download('o/small', { state: 'offline', failure })] });
+  const { app, platform } = await open({
+    ...nothing,
+    downloads: [download('o/Small-1B-4bit', { state: 'offline', failure })],
+  });
   expect(screen.getByText('Waiting for the connection to the hub')).toBeTruthy();
   expect([screen.queryByRole('alert'), app.toasts.items]).toEqual([null, []]);
   await press('Try again, Small 1B');
@@ -99,7 +102,7 @@ test('a file is offered only where it can be chosen', async () => {
 
 test('the first launch with a download that stopped leads to other models, too', async () => {
   const failure = { code: 'hub' as const, message: 'The hub failed.' };
-  const { app } = await open({ ...nothing, downloads: [download('o/small', { state: 'failed', failure })] });
+  const { app } = await open({ ...nothing, downloads: [download('o/Small-1B-4bit', { state: 'failed', failure })] });
   expect(screen.getByRole('heading', { name: 'Your model is not here yet' })).toBeTruthy();
   await press('Other models…');
   expect([app.navigation.page, app.models.tab]).toEqual(['models', 'discover']);
@@ -107,25 +110,28 @@ test('the first launch with a download that stopped leads to other models, too',
 
 test('a download that ended with the connection says so calmly and can go on', async () => {
   const failure = { code: 'offline' as const, message: 'The connection was cut again and again.' };
-  const { app, platform } = await open({ downloads: [download('o/small', { state: 'failed', failure })] });
+  const { app, platform } = await open({ downloads: [download('o/Small-1B-4bit', { state: 'failed', failure })] });
   app.openModels();
   await drawn();
   const card = within(screen.getByRole('article', { name: 'Small 1B' }));
   expect(card.getByText(/^The connection was cut. What has come is kept/)).toBeTruthy();
   expect(card.queryByRole('alert')).toBeNull();
   await press('Try again, Small 1B');
-  expect(platform.asked).toContainEqual({ type: 'download_model', name: 'o/small' });
+  expect(platform.asked).toContainEqual({ type: 'download_model', name: 'o/Small-1B-4bit' });
 });
 
 test('several downloads that have failed take a line each where models are looked for', async () => {
   const failure = { code: 'hub' as const, message: 'The hub failed.' };
   const failed = (name: string) => download(name, { state: 'failed', failure });
-  const { app, platform } = await open({ downloads: [failed('o/small'), download('o/balanced')] });
+  const { app, platform } = await open({ downloads: [failed('o/Small-1B-4bit'), download('o/Balanced-4B-4bit')] });
   app.openModels('discover');
   await drawn();
   const card = (name: string) => within(screen.getByRole('article', { name }));
   expect(card('Small 1B').getByText('Files')).toBeTruthy();
-  platform.emit({ type: 'downloads', downloads: [failed('o/small'), download('o/balanced'), failed('o/strong')] });
+  platform.emit({
+    type: 'downloads',
+    downloads: [failed('o/Small-1B-4bit'), download('o/Balanced-4B-4bit'), failed('o/Strong-12B-4bit')],
+  });
   await drawn();
   const hasFiles = () =>
     ['Small 1B', 'Balanced 4B', 'Strong 12B'].map((name) => card(name).queryByText('Files') !== null);
@@ -134,7 +140,7 @@ test('several downloads that have failed take a line each where models are looke
   await press('Details of Strong 12B');
   expect([hasFiles(), document.activeElement]).toEqual([[false, true, true], button('Try again, Strong 12B')]);
   await press('Try again, Small 1B');
-  expect(platform.asked).toContainEqual({ type: 'download_model', name: 'o/small' });
+  expect(platform.asked).toContainEqual({ type: 'download_model', name: 'o/Small-1B-4bit' });
   app.models.tab = 'here';
   await drawn();
   expect(hasFiles()).toEqual([true, true, true]);
@@ -244,9 +250,9 @@ test('a reply that a newer list has overtaken does not bring back a check that h
   const listed = gate<Reply>();
   platform.answers.list_models = listed.promise;
   const refreshed = app.models.refresh();
-  platform.emit({ type: 'models', models: [model('o/small')] });
-  platform.answers.list_models = { type: 'models', models: [model('o/small')] };
-  listed.open({ type: 'models', models: [model('o/small', { is_being_checked: true })] });
+  platform.emit({ type: 'models', models: [model('o/Small-1B-4bit')] });
+  platform.answers.list_models = { type: 'models', models: [model('o/Small-1B-4bit')] };
+  listed.open({ type: 'models', models: [model('o/Small-1B-4bit', { is_being_checked: true })] });
   await refreshed;
   expect(app.models.items.map(({ is_being_checked }) => is_being_checked)).toEqual([false]);
 });
@@ -267,17 +273,17 @@ test('models that Cairn only reads cannot be deleted, and their settings can be 
   expect(screen.getByRole('heading', { name: 'Settings of other', hidden: true })).toBeTruthy();
 });
 
-test('a recommended model has one name everywhere, and its whole name beside it', async () => {
+test('a model has one name everywhere, and its whole name beside it', async () => {
   const { app } = await open({
-    models: [model('o/small')],
-    status: { ...status, engine: { state: 'ready', model: 'o/small' } },
+    models: [model('o/Small-1B-4bit')],
+    status: { ...status, engine: { state: 'ready', model: 'o/Small-1B-4bit' } },
   });
   expect(screen.getByRole('button', { name: 'Model: Small 1B' })).toBeTruthy();
   app.openModels();
   await drawn();
   expect(screen.getByRole('heading', { name: 'Small 1B' })).toBeTruthy();
-  expect(screen.getByText('o/small')).toBeTruthy();
-  expect(screen.getByTestId('engine-state').closest('button')?.title).toMatch(/^o\/small\nReady/);
+  expect(screen.getByText('o/Small-1B-4bit')).toBeTruthy();
+  expect(screen.getByTestId('engine-state').closest('button')?.title).toMatch(/^o\/Small-1B-4bit\nReady/);
 });
 
 test('a model is called by its alias wherever it is named, and says that it is pinned', async () => {
@@ -299,7 +305,7 @@ test('what is set for a model is shown with its source and its memory, changed, 
   });
   platform.answers.get_settings = own({ temperature: 0.6 }, { temperature: 'generation_config' });
   platform.answers.get_model_memory = { type: 'model_memory', memory: memory({ context_tokens: 8192 }) };
-  const { app } = await open({ models: [model('owner/model'), model('o/small')] }, platform);
+  const { app } = await open({ models: [model('owner/model'), model('o/Small-1B-4bit')] }, platform);
   app.openModelSettings('owner/model');
   await drawn();
   expect(screen.getByText('From the model')).toBeTruthy();
@@ -333,7 +339,7 @@ test('what is set for a model is shown with its source and its memory, changed, 
   // The core's sentence stands where it was caused.
   const words = 'small cannot draft for model, because it has another tokenizer.';
   platform.answers.set_setting = new CallError('invalid', words);
-  await fireEvent.change(screen.getByLabelText('Speed'), { target: { value: 'draft:o/small' } });
+  await fireEvent.change(screen.getByLabelText('Speed'), { target: { value: 'draft:o/Small-1B-4bit' } });
   await drawn();
   expect(screen.getByText(words).getAttribute('role')).toBe('alert');
   expect(app.toasts.items).toEqual([]);
@@ -384,13 +390,13 @@ test('folders are added and removed', async () => {
 });
 
 test('a download is paused and cancelled from its card, which leaves its space under the pointer', async () => {
-  const { app, platform } = await open({ downloads: [download('o/small')] });
+  const { app, platform } = await open({ downloads: [download('o/Small-1B-4bit')] });
   app.openModels();
   await drawn();
   expect(screen.getByTestId('engine-state').textContent).toBe('Downloading 40%, 1 min left');
   expect(within(screen.getByRole('list', { name: 'Pages' })).getByText('40%')).toBeTruthy();
   await press('Pause the download of Small 1B');
-  platform.emit({ type: 'downloads', downloads: [download('o/small', { state: 'paused' })] });
+  platform.emit({ type: 'downloads', downloads: [download('o/Small-1B-4bit', { state: 'paused' })] });
   await drawn();
   expect(screen.getByTestId('engine-state').textContent).toBe('Ready');
   await press('Resume the download of Small 1B');
@@ -415,7 +421,7 @@ test('a card that comes waits until the pointer has left the list below it', asy
   const panel = screen.getByRole('tabpanel');
   await fireEvent.pointerEnter(panel);
   await press('Download Small 1B');
-  platform.emit({ type: 'downloads', downloads: [download('o/small')] });
+  platform.emit({ type: 'downloads', downloads: [download('o/Small-1B-4bit')] });
   await drawn();
   expect(within(panel).getByText('Downloading 40%')).toBeTruthy();
   expect(screen.queryByRole('article', { name: 'Small 1B' })).toBeNull();
@@ -426,21 +432,21 @@ test('a card that comes waits until the pointer has left the list below it', asy
 
 test('a model that has come can be written to from its row', async () => {
   const { app, platform } = await open({
-    models: [model('owner/model'), model('o/small')],
-    downloads: [download('o/small', { state: 'done' })],
+    models: [model('owner/model'), model('o/Small-1B-4bit')],
+    downloads: [download('o/Small-1B-4bit', { state: 'done' })],
   });
   app.openModels('discover');
   await drawn();
   expect(screen.getByText('On this computer', { selector: '.visually-hidden' })).toBeTruthy();
   await press('Start chatting with Small 1B');
-  expect(platform.asked).toContainEqual({ type: 'load_model', name: 'o/small' });
+  expect(platform.asked).toContainEqual({ type: 'load_model', name: 'o/Small-1B-4bit' });
   expect([app.navigation.page, document.activeElement]).toEqual(['chat', composer()]);
 });
 
 test('a gated download leads to its page and to the token', async () => {
   const failure = { code: 'gated' as const, message: 'Set a variable of the environment.' };
-  const page = 'https://huggingface.co/o/small';
-  const { app } = await open({ downloads: [download('o/small', { state: 'failed', failure, page })] });
+  const page = 'https://huggingface.co/o/Small-1B-4bit';
+  const { app } = await open({ downloads: [download('o/Small-1B-4bit', { state: 'failed', failure, page })] });
   app.openModels();
   await drawn();
   const card = within(screen.getByRole('article', { name: 'Small 1B' }));
@@ -454,8 +460,8 @@ test('a gated download leads to its page and to the token', async () => {
 test('a download of which nothing has come is not listed as a broken model, too', async () => {
   const nothingHere = { bytes: 0, problem: { kind: 'incomplete' as const, detail: 'no snapshot' } };
   const { app } = await open({
-    models: [model('o/first'), model('o/small', nothingHere)],
-    downloads: [download('o/small', { state: 'failed', failure: { code: 'hub', message: 'No.' } })],
+    models: [model('o/first'), model('o/Small-1B-4bit', nothingHere)],
+    downloads: [download('o/Small-1B-4bit', { state: 'failed', failure: { code: 'hub', message: 'No.' } })],
   });
   app.openModels();
   await drawn();
@@ -465,7 +471,7 @@ test('a download of which nothing has come is not listed as a broken model, too'
 
 test('a private download asks for a token, not for a variable of the environment', async () => {
   const failure = { code: 'needs_token' as const, message: 'Set an access token (HF_TOKEN).' };
-  const { app } = await open({ downloads: [download('o/small', { state: 'failed', failure })] });
+  const { app } = await open({ downloads: [download('o/Small-1B-4bit', { state: 'failed', failure })] });
   app.openModels();
   await drawn();
   const card = within(screen.getByRole('article', { name: 'Small 1B' }));
@@ -650,7 +656,7 @@ test('the palette finds models to download', async () => {
   await drawn();
   await fireEvent.keyDown(field, { key: 'Enter' });
   await drawn();
-  expect(platform.asked).toContainEqual({ type: 'download_model', name: 'o/strong' });
+  expect(platform.asked).toContainEqual({ type: 'download_model', name: 'o/Strong-12B-4bit' });
   expect([app.navigation.page, app.models.tab]).toEqual(['models', 'discover']);
 });
 

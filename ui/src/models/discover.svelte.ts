@@ -4,7 +4,6 @@ import type { FoundModel, HubModel, ModelFacts, RecommendedModel } from '../plat
 import { after, type After } from '../ui/clock';
 import { Asked } from './asked.svelte';
 import { byFit, weightBytes } from './fit';
-import { knownNames } from './knownNames.svelte';
 import { hubNameIn } from './names';
 
 const DEBOUNCE_MS = 300;
@@ -94,7 +93,6 @@ export class DiscoverStore {
       const reply = await this.#platform.call({ type: 'get_recommended_models' });
       if (reply.type === 'recommended_models') {
         this.recommended = reply.models;
-        knownNames.receiveTitles(reply.models);
         this.memoryBytes = reply.memory_bytes || null;
       }
       this.recommendedTrouble = null;

@@ -6,7 +6,7 @@ import type { ImportedModel } from '../platform/wire';
 import { FakeClock } from '../testing/clock';
 import { bootstrap, download, FakePlatform, gate, model, problem, recommended, settle, status } from '../testing/fake';
 
-const NAME = 'owner/model';
+const NAME = 'owner/Model-4B-4bit';
 const empty = { ...status, engine: { state: 'empty' as const }, model_fingerprint: null };
 
 async function start(change: Parameters<typeof bootstrap>[0] = {}) {
@@ -16,7 +16,7 @@ async function start(change: Parameters<typeof bootstrap>[0] = {}) {
     get_recommended_models: {
       type: 'recommended_models',
       memory_bytes: 2 ** 34,
-      models: [recommended(NAME, { title: 'Model 4B' })],
+      models: [recommended(NAME)],
     },
   };
   const clock = new FakeClock();

@@ -39,7 +39,7 @@ export function engineShare(engine: EngineState): number {
   }
 }
 
-/** What a person calls a model: its alias, the title of a recommended one, else `owner/name` without its owner. */
+/** What a person calls a model: its alias, else the title that its name has. */
 export function shortModelName(name: string): string {
-  return knownNames.of(name) ?? (name.slice(name.lastIndexOf('/') + 1) || name);
+  return knownNames.of(name);
 }
