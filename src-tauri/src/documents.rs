@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use cairn_app::wire::{Failure, FailureCode};
+use cairn_app::wire::{Failure, FailureCode, FailureKind};
 use serde::Serialize;
 use tauri::ipc::Response;
 use tauri::{DragDropEvent, Manager, State, WebviewWindow, Window, WindowEvent};
@@ -211,7 +211,8 @@ fn name_of(path: &Path) -> String {
 
 fn failed(path: &Path, why: &str) -> Failure {
     let message = format!("{} cannot be attached: {why}.", path.display());
-    Failure { code: FailureCode::Storage, message }
+    Failure::new(FailureCode::Storage, message)
+        .of_kind(FailureKind::NotReadable { name: path.display().to_string() })
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use cairn_app::App;
 use cairn_app::wire::{
-    CacheFileLayout, CacheSource, ChatFileFormat, ChatsImported, Failure, FailureCode,
+    CacheFileLayout, CacheSource, ChatFileFormat, ChatsImported, Failure, FailureCode, FailureKind,
     ImportPreview, ImportedModel,
 };
 use tauri::{State, WebviewWindow};
@@ -129,9 +129,10 @@ pub async fn save_text(
     let dialog = window.dialog().file().set_parent(&window).set_title("Save file");
     let dialog = dialog.set_file_name(file_name(stem, extension));
     let Some(path) = chosen(|answer| dialog.save_file(answer)).await? else { return Ok(false) };
-    let failed = |why: String| Failure {
-        code: FailureCode::Storage,
-        message: format!("{} cannot be written: {why}.", path.display()),
+    let failed = |why: String| {
+        let message = format!("{} cannot be written: {why}.", path.display());
+        let kind = FailureKind::NotWritable { path: path.display().to_string() };
+        Failure::new(FailureCode::Storage, message).of_kind(kind)
     };
     let target = path.clone();
     match tauri::async_runtime::spawn_blocking(move || std::fs::write(target, text)).await {
@@ -234,9 +235,8 @@ pub(crate) async fn chosen_all(
 }
 
 fn into_path(path: FilePath) -> Result<PathBuf, Failure> {
-    path.into_path().map_err(|error| Failure {
-        code: FailureCode::Storage,
-        message: format!("The file cannot be used: {error}."),
+    path.into_path().map_err(|error| {
+        Failure::new(FailureCode::Storage, format!("The file cannot be used: {error}."))
     })
 }
 

@@ -21,9 +21,8 @@ pub struct Core {
 impl Core {
     /// Opens the app on the default data folder.
     pub async fn open() -> Self {
-        let app = open()
-            .await
-            .map_err(|error| Failure { code: FailureCode::Storage, message: error.to_string() });
+        let app =
+            open().await.map_err(|error| Failure::new(FailureCode::Storage, error.to_string()));
         let api = app.as_ref().ok().map(|app| ApiSwitch::follow(app.clone()));
         Self { app, subscription: Mutex::new(None), api: Mutex::new(api) }
     }

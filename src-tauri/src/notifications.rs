@@ -82,7 +82,7 @@ mod tests {
 
     fn download(name: &str, state: DownloadState) -> Download {
         let message = "The disk is full.".to_owned();
-        let failure = Failure { code: FailureCode::NoSpace, message };
+        let failure = Failure::new(FailureCode::NoSpace, message);
         Download {
             name: name.to_owned(),
             state,

@@ -25,6 +25,8 @@ pub fn typescript() -> String {
         declaration::<wire::Reply>(&config),
         declaration::<wire::Failure>(&config),
         declaration::<wire::FailureCode>(&config),
+        declaration::<wire::FailureKind>(&config),
+        declaration::<wire::Gone>(&config),
         declaration::<wire::Event>(&config),
         declaration::<wire::NoticeLevel>(&config),
         declaration::<wire::Conversation>(&config),

@@ -14,7 +14,9 @@ use crate::chat::{branches, compare, context, deletion, outlook, probabilities};
 use crate::documents::{commands as documents, reading};
 use crate::models::catalog;
 use crate::settings::{Settings, commands as settings_commands};
-use crate::wire::{Command, Conversation, DocumentsOf, Event, Failure, Message, Reply};
+use crate::wire::{
+    Command, Conversation, DocumentsOf, Event, Failure, FailureKind, Message, Reply,
+};
 use crate::{api, convert, diagnostics, finding, folders, jobs, models, monitor, personas};
 use crate::{presets, status};
 
@@ -271,7 +273,7 @@ async fn bootstrap(app: &Arc<App>) -> Result<Reply, Failure> {
 pub(crate) fn checked_title(title: &str) -> Result<&str, Failure> {
     let title = title.trim();
     if title.is_empty() {
-        return Err(Failure::invalid("A title cannot be empty."));
+        return Err(Failure::invalid("A title cannot be empty.").of_kind(FailureKind::NoName));
     }
     if title.chars().count() > MAX_TITLE_CHARS || title.contains(char::is_control) {
         return Err(Failure::invalid(format!(

@@ -4,8 +4,8 @@ mod misses;
 
 use cairn_chat::{FinishReason, GenerationStats, Role, SamplingParams};
 use cairn_engine::{
-    AnswerToken, EngineError, KvCacheOptions, KvQuantization, LoadProgress, LoadedModelStatus,
-    PromptFileLayout, PromptKind, SnapKv, Speculation,
+    AnswerToken, EngineError, KvCacheOptions, KvQuantization, LmError, LoadProgress,
+    LoadedModelStatus, PromptFileLayout, PromptKind, SnapKv, Speculation,
 };
 use cairn_formats::gguf::RoundedWeights;
 use cairn_hub::{DownloadError, HubError, ImportedModel, ModelFolder, ModelSource};
@@ -16,32 +16,49 @@ use crate::chat::segments::{AnswerSegment, Outcome};
 use crate::models::catalog;
 use crate::platform::ProcessMemory;
 use crate::settings::{SettingOverrides, SettingScope};
-use crate::wire;
+use crate::wire::{self, FailureKind, Gone};
 
 pub(crate) use misses::{cache_miss, cache_note, cut_miss, cut_note, loss_reason, stored_miss};
 
 impl wire::Failure {
-    pub(crate) fn new(code: wire::FailureCode, message: impl Into<String>) -> Self {
-        wire::Failure { code, message: message.into() }
+    /// A failure that the interface says as it stands here.
+    pub fn new(code: wire::FailureCode, message: impl Into<String>) -> Self {
+        wire::Failure { code, message: message.into(), kind: None }
     }
 
     pub(crate) fn invalid(message: impl Into<String>) -> Self {
         Self::new(wire::FailureCode::Invalid, message)
     }
+
+    /// The same, which the interface says in its own language.
+    pub fn of_kind(self, kind: FailureKind) -> Self {
+        Self { kind: Some(Box::new(kind)), ..self }
+    }
+
+    fn gone(what: Gone, message: &str) -> Self {
+        Self::new(wire::FailureCode::NotFound, message).of_kind(FailureKind::Gone { what })
+    }
 }
 
 impl From<StoreError> for wire::Failure {
     fn from(error: StoreError) -> Self {
-        use wire::FailureCode::{Invalid, NotFound, Storage};
+        use wire::FailureCode::{Invalid, Storage};
+        let taken = |what: &str, name: String| {
+            Self::invalid(format!("There is already a {what} with the name “{name}”."))
+                .of_kind(FailureKind::NameTaken { name })
+        };
         match error {
             StoreError::NoConversation { .. } => {
-                Self::new(NotFound, "This conversation no longer exists.")
+                Self::gone(Gone::Chat, "This conversation no longer exists.")
             }
-            StoreError::NoMessage { .. } => Self::new(NotFound, "This message no longer exists."),
+            StoreError::NoMessage { .. } => {
+                Self::gone(Gone::Message, "This message no longer exists.")
+            }
             StoreError::AlreadyStreaming { .. } => Self::new(
                 Invalid,
                 "This conversation is still being answered: wait or stop the answer first.",
-            ),
+            )
+            .of_kind(FailureKind::StillAnswering),
             StoreError::NothingToAnswer { .. } => {
                 Self::new(Invalid, "There is no message to answer yet.")
             }
@@ -52,27 +69,40 @@ impl From<StoreError> for wire::Failure {
                 Self::new(Invalid, "Only the last answer of a conversation can go on.")
             }
             StoreError::NoDeletion { .. } => {
-                Self::new(NotFound, "These messages can no longer be brought back.")
+                Self::gone(Gone::Deletion, "These messages can no longer be brought back.")
             }
-            StoreError::NoDocument { .. } => Self::new(NotFound, "This document no longer exists."),
+            StoreError::NoDocument { .. } => {
+                Self::gone(Gone::Document, "This document no longer exists.")
+            }
             StoreError::NoNamedCache { .. } => {
-                Self::new(NotFound, "This starting point no longer exists.")
+                Self::gone(Gone::StartingPoint, "This starting point no longer exists.")
             }
-            StoreError::NameInUse { name } => Self::new(
-                Invalid,
-                format!("There is already a starting point with the name “{name}”."),
-            ),
+            StoreError::NameInUse { name } => taken("starting point", name),
             StoreError::NoJob { .. } => {
-                Self::new(NotFound, "This job, or this row of it, no longer exists.")
+                Self::gone(Gone::Job, "This job, or this row of it, no longer exists.")
             }
-            StoreError::NoFolder { .. } => Self::new(NotFound, "This folder no longer exists."),
-            StoreError::NoPreset { .. } => Self::new(NotFound, "This preset no longer exists."),
-            StoreError::NoPersona { .. } => Self::new(NotFound, "This persona no longer exists."),
-            StoreError::NoApiKey { .. } => Self::new(NotFound, "This key no longer exists."),
-            StoreError::KeyNameInUse { name } => {
-                Self::new(Invalid, format!("There is already a key with the name “{name}”."))
+            StoreError::NoFolder { .. } => {
+                Self::gone(Gone::Folder, "This folder no longer exists.")
             }
-            other => Self::new(Storage, sentence(other)),
+            StoreError::NoPreset { .. } => {
+                Self::gone(Gone::Preset, "This preset no longer exists.")
+            }
+            StoreError::NoPersona { .. } => {
+                Self::gone(Gone::Persona, "This persona no longer exists.")
+            }
+            StoreError::NoApiKey { .. } => Self::gone(Gone::Key, "This key no longer exists."),
+            StoreError::KeyNameInUse { name } => taken("key", name),
+            other => {
+                let kind = match &other {
+                    StoreError::Full { .. } => Some(FailureKind::DiskFull),
+                    StoreError::NotWritable { path } => {
+                        Some(FailureKind::NotWritable { path: path.display().to_string() })
+                    }
+                    StoreError::Closed { .. } => Some(FailureKind::Closing),
+                    _ => None,
+                };
+                Self { kind: kind.map(Box::new), ..Self::new(Storage, sentence(other)) }
+            }
         }
     }
 }
@@ -83,8 +113,42 @@ impl From<EngineError> for wire::Failure {
             EngineError::NoModel => wire::FailureCode::NoModel,
             _ => wire::FailureCode::Engine,
         };
-        Self::new(code, sentence(error))
+        Self { kind: engine_kind(&error).map(Box::new), ..Self::new(code, sentence(error)) }
     }
+}
+
+fn engine_kind(error: &EngineError) -> Option<FailureKind> {
+    Some(match error {
+        EngineError::NoModel => FailureKind::NoModel,
+        EngineError::NotLoaded { model } => FailureKind::NotLoaded { model: model.clone() },
+        EngineError::DoesNotFit {
+            what,
+            needed_bytes,
+            free_bytes,
+            limit_bytes,
+            would_have_to_go,
+            pinned,
+        } => FailureKind::NotEnoughMemory {
+            model: (what != EngineError::THE_ANSWER).then(|| what.clone()),
+            needed_bytes: *needed_bytes,
+            free_bytes: *free_bytes,
+            limit_bytes: *limit_bytes,
+            in_use: would_have_to_go.clone(),
+            pinned: pinned.clone(),
+        },
+        EngineError::LoadCancelled { model } => FailureKind::LoadCancelled { model: model.clone() },
+        EngineError::Refused(LmError::PromptTooLong { num_tokens, context_length }) => {
+            FailureKind::ContextFull {
+                tokens: *num_tokens as u64,
+                context_length: *context_length as u64,
+            }
+        }
+        EngineError::Interrupted => FailureKind::Interrupted,
+        EngineError::Panicked { .. } | EngineError::Stopped { .. } => FailureKind::EngineFault,
+        EngineError::Closed => FailureKind::Closing,
+        EngineError::NotStarted(error) => return engine_kind(error),
+        _ => return None,
+    })
 }
 
 impl From<HubError> for wire::Failure {
@@ -142,7 +206,20 @@ impl From<DownloadError> for wire::Failure {
             | DownloadError::BadToken => Invalid,
             _ => Hub,
         };
-        Self::new(code, sentence(error))
+        let kind = match &error {
+            DownloadError::Offline { .. } | DownloadError::Stalled { .. } => {
+                Some(FailureKind::Offline)
+            }
+            DownloadError::RateLimited { .. } => Some(FailureKind::TooManyRequests),
+            DownloadError::NoSpace { needed, available, .. } => {
+                Some(FailureKind::NoRoomForModel { needed_bytes: *needed, free_bytes: *available })
+            }
+            DownloadError::CacheFolder { path, .. } => {
+                Some(FailureKind::NotWritable { path: path.display().to_string() })
+            }
+            _ => None,
+        };
+        Self { kind: kind.map(Box::new), ..Self::new(code, sentence(error)) }
     }
 }
 
@@ -216,6 +293,11 @@ pub(crate) fn conversation(
     }
 }
 
+/// As it was stored; none where a newer version stored one that this one does not know.
+pub(crate) fn error_kind(stored: Option<&str>) -> Option<Box<FailureKind>> {
+    serde_json::from_str(stored?).ok()
+}
+
 /// A message for the interface, without its versions; none for a system message, which the interface
 /// does not show.
 pub(crate) fn message(row: cairn_store::Message) -> Option<wire::Message> {
@@ -244,6 +326,7 @@ pub(crate) fn message(row: cairn_store::Message) -> Option<wire::Message> {
         documents: Vec::new(),
         is_held: false,
         error: row.error,
+        error_kind: error_kind(row.error_kind.as_deref()),
         created_at_ms: row.created_at_ms,
         stats: row.stats.map(message_stats),
         model: row.model,

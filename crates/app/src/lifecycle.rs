@@ -35,7 +35,7 @@ use crate::models::revisions::RemovedRevisions;
 use crate::models::token_store::TokenStore;
 use crate::monitor::{self, Monitor};
 use crate::settings::{AppSettings, Settings};
-use crate::wire::{Command, Failure, FailureCode, Reply};
+use crate::wire::{Command, Failure, FailureCode, FailureKind, Reply};
 use crate::{DataFolder, OpenError, commands, finding, jobs, models, platform, recovered, status};
 
 /// How many events a subscriber may be behind before it misses some: half a minute of one answer.
@@ -163,7 +163,8 @@ impl App {
     /// [`App::subscribe`] first, and sends the events after the reply.
     pub async fn call(self: &Arc<Self>, command: Command) -> Result<Reply, Failure> {
         if self.closing.is_cancelled() {
-            return Err(Failure::new(FailureCode::Engine, "Cairn is closing."));
+            return Err(Failure::new(FailureCode::Engine, "Cairn is closing.")
+                .of_kind(FailureKind::Closing));
         }
         let app = self.clone();
         match self.spawn(async move { commands::run(&app, command).await }).await {

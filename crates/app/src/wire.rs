@@ -15,6 +15,7 @@ mod api;
 mod cache;
 mod chat;
 mod documents;
+mod failures;
 mod finding;
 mod jobs;
 mod models;
@@ -29,6 +30,7 @@ pub use api::*;
 pub use cache::*;
 pub use chat::*;
 pub use documents::*;
+pub use failures::*;
 pub use finding::*;
 pub use jobs::*;
 pub use models::*;
@@ -562,6 +564,10 @@ pub enum Reply {
 pub struct Failure {
     pub code: FailureCode,
     pub message: String,
+    /// What the sentence says, where that is common enough to be said in the interface's language.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[ts(optional)]
+    pub kind: Option<Box<FailureKind>>,
 }
 
 /// Why a command failed, as far as the interface reacts to it in different ways.

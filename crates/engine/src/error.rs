@@ -194,6 +194,11 @@ pub enum EngineError {
     Closed,
 }
 
+impl EngineError {
+    /// What does not fit, where that is no model.
+    pub const THE_ANSWER: &str = "the answer";
+}
+
 fn gb(bytes: u64) -> String {
     format!("{:.1} GB", bytes as f64 / 1e9)
 }

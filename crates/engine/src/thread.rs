@@ -148,7 +148,7 @@ impl EngineLoop {
         if matches!(admission, Admission::Wait { .. }) {
             return Ok(false);
         }
-        self.worker.make_room(admission, "the answer").map(|()| true)
+        self.worker.make_room(admission, EngineError::THE_ANSWER).map(|()| true)
     }
 
     /// What an answer takes besides the weights.

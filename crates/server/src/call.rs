@@ -40,7 +40,7 @@ pub(crate) async fn call(State(shared): State<Arc<Shared>>, request: Request) ->
 
 /// The response to an invalid request.
 pub(crate) fn refuse(status: StatusCode, sentence: &str) -> Response {
-    fail(status, Failure { code: FailureCode::Invalid, message: sentence.to_owned() })
+    fail(status, Failure { code: FailureCode::Invalid, message: sentence.to_owned(), kind: None })
 }
 
 /// The response to a command that failed.

@@ -221,8 +221,8 @@ impl Store {
             let copy = Uuid::now_v7().to_string();
             sqlx::query(
                 "insert into messages
-                     (id, conversation_id, parent_id, role, status, text, search_text, segments, token_ids, error, stats, model, created_at_ms)
-                 select ?, ?, ?, role, status, text, search_text, segments, token_ids, error, stats, model, created_at_ms
+                     (id, conversation_id, parent_id, role, status, text, search_text, segments, token_ids, error, error_kind, stats, model, created_at_ms)
+                 select ?, ?, ?, role, status, text, search_text, segments, token_ids, error, error_kind, stats, model, created_at_ms
                  from messages where id = ?",
             )
             .bind(&copy)

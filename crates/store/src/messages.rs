@@ -61,6 +61,8 @@ pub struct Message {
     pub token_ids: Option<Vec<u32>>,
     /// Why it failed, in words.
     pub error: Option<String>,
+    /// The same as a JSON text of the app's, where it is common.
+    pub error_kind: Option<String>,
     /// The figures of an answer that has ended.
     pub stats: Option<GenerationStats>,
     /// The model that wrote an answer, where that is known.
@@ -84,6 +86,8 @@ pub struct FinishedMessage {
     pub token_ids: Option<Vec<u32>>,
     /// Why it failed, in words.
     pub error: Option<String>,
+    /// The same as a JSON text of the app's; see [`Message::error_kind`].
+    pub error_kind: Option<String>,
     /// The figures.
     pub stats: Option<GenerationStats>,
     /// The model that wrote it; none: the one that was saved with its progress.
@@ -107,6 +111,7 @@ impl FromRow<'_, SqliteRow> for Message {
             segments: row.try_get("segments")?,
             token_ids: token_ids::from_row(row, "token_ids")?,
             error: row.try_get("error")?,
+            error_kind: row.try_get("error_kind")?,
             model: model.or_else(|| stats.as_ref().map(|stats| stats.model.clone())),
             stats,
             created_at_ms: row.try_get("created_at_ms")?,
@@ -585,7 +590,7 @@ impl Store {
         let done = sqlx::query(
             "update messages set status = ?1, run_id = case ?1 when 'streaming' then run_id end,
                  text = ?2, segments = ?3, token_ids = ?4, error = ?5, stats = ?6, search_text = ?7,
-                 model = coalesce(?9, model)
+                 model = coalesce(?9, model), error_kind = ?10
              where id = ?8",
         )
         .bind(finished.status.as_str())
@@ -599,6 +604,7 @@ impl Store {
         .bind(search_text(&finished.text, finished.segments.as_deref()))
         .bind(message_id)
         .bind(&finished.model)
+        .bind(&finished.error_kind)
         .execute(&mut *tx)
         .await;
         self.changed_a_row(done, || no_message(message_id))?;
@@ -639,6 +645,7 @@ fn new_message(
         segments: None,
         token_ids: None,
         error: None,
+        error_kind: None,
         stats: None,
         model: None,
         created_at_ms: now_ms,

@@ -143,6 +143,16 @@ test.each<[name: string, change: Partial<Message>, isLast: boolean, words: strin
     "The prompt has 9 tokens, but the model's context ends at 8: shorten it or start a new conversation.",
   ],
   [
+    'the prompt is too long, as the core says by its kind',
+    {
+      status: 'failed',
+      error: 'The prompt does not fit.',
+      error_kind: { type: 'context_full', tokens: 9, context_length: 8 },
+    },
+    true,
+    'The prompt has 9 tokens, and the model reads 8 at most: shorten it or start a new chat.',
+  ],
+  [
     'another model has read the starting point',
     {
       status: 'failed',

@@ -1,4 +1,5 @@
 // The status line under an answer, the figures behind it, and the states it can end in.
+import { failureSentence } from '../platform/failures';
 import type { Message, MessageStats } from '../platform/wire';
 import { strings } from '../text';
 import { newlyRead, savedMilliseconds } from './estimates';
@@ -105,8 +106,10 @@ export function endingWords(message: Message, isLast: boolean): string | null {
     return `${ending} ${message.can_continue ? endings.continueAdvice : advice}`;
   };
   // Also of an answer that was whole so far and could not go on.
-  if (message.error && REMEDY.test(message.error)) return message.error;
-  if (message.error && message.status !== 'streaming') return withAdvice(message.error, endings.failedAdvice);
+  if (message.error && message.status !== 'streaming') {
+    const why = failureSentence({ message: message.error, kind: message.error_kind });
+    return message.error_kind || REMEDY.test(message.error) ? why : withAdvice(why, endings.failedAdvice);
+  }
   switch (message.status) {
     case 'stopped':
       return withAdvice(endings.stopped, endings.stoppedAdvice);

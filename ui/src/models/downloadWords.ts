@@ -1,4 +1,5 @@
 // A download in words.
+import { failureSentence } from '../platform/failures';
 import type { Download, Failure } from '../platform/wire';
 import { strings } from '../text';
 
@@ -19,10 +20,11 @@ export function downloadWords(download: Download, hasRate = false): string {
 }
 
 /** Why it has failed. Without a token the core names the variable of the environment, which nobody who uses the window sets. */
-export function failureWords({ code, message }: Failure): string {
+export function failureWords(failure: Failure): string {
+  const { code } = failure;
   if (code === 'offline') return strings.downloads.cut;
   if (code === 'gated') return strings.discover.gatedHelp;
-  return code === 'needs_token' ? strings.downloads.privateHelp : message;
+  return code === 'needs_token' ? strings.downloads.privateHelp : failureSentence(failure);
 }
 
 /** It waits for the person's account: their consent, or a token. */

@@ -191,7 +191,7 @@ async function replyOf(response: Response): Promise<Reply> {
     try {
       for await (const frame of readFrames(response.body)) {
         if ('reply' in frame) return frame.reply;
-        if ('failure' in frame) throw new CallError(frame.failure.code, frame.failure.message);
+        if ('failure' in frame) throw CallError.of(frame.failure);
       }
     } catch (error) {
       if (error instanceof CallError) throw error;

@@ -1,6 +1,7 @@
 // The one interface between the app and whatever runs its core: a desktop shell or a server on this machine.
 import type { Drop, SourceFile } from '../documents/sources';
 import { strings } from '../text';
+import { failureSentence } from './failures';
 import type {
   CacheFileLayout,
   CacheSource,
@@ -8,6 +9,7 @@ import type {
   ChatsImported,
   Command,
   Event,
+  Failure,
   FailureCode,
   ImportedModel,
   ImportPreview,
@@ -92,6 +94,10 @@ export class CallError extends Error {
   ) {
     super(message);
     this.name = 'CallError';
+  }
+
+  static of(failure: Failure): CallError {
+    return new CallError(failure.code, failureSentence(failure));
   }
 }
 

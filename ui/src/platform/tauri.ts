@@ -41,7 +41,7 @@ export class TauriPlatform implements Platform {
     return new Promise((resolve, reject) => {
       const channel = new Channel<Frame>((frame) => {
         if ('reply' in frame) resolve(frame.reply);
-        else if ('failure' in frame) reject(new CallError(frame.failure.code, frame.failure.message));
+        else if ('failure' in frame) reject(CallError.of(frame.failure));
       });
       invoke('call', { command, channel }).catch((error: unknown) =>
         reject(new CallError('unreachable', sentenceOf(error))),
@@ -184,7 +184,7 @@ async function ask<T>(command: string, values: Record<string, unknown>): Promise
   try {
     return await invoke<T>(command, values);
   } catch (error) {
-    if (isFailure(error)) throw new CallError(error.code, error.message);
+    if (isFailure(error)) throw CallError.of(error);
     throw new CallError('unreachable', sentenceOf(error));
   }
 }

@@ -233,12 +233,63 @@ context: ChatContext | null, }
 /**
  * The answer to a [`Command`] that failed: a code, and one sentence to show.
  */
-export type Failure = { code: FailureCode, message: string, };
+export type Failure = { code: FailureCode, message: string,
+/**
+ * What the sentence says, where that is common enough to be said in the interface's language.
+ */
+kind?: FailureKind, };
 
 /**
  * Why a command failed, as far as the interface reacts to it in different ways.
  */
 export type FailureCode = "no_model" | "not_found" | "invalid" | "storage" | "engine" | "offline" | "gated" | "needs_token" | "unauthorized" | "no_space" | "hub";
+
+/**
+ * What failed, where that is common. The interface has a sentence for each kind; what is rarer has the
+ * core's own.
+ */
+export type FailureKind = { "type": "no_model" }
+  | { "type": "not_loaded", model: string, }
+  | { "type": "not_enough_memory",
+/**
+ * None: an answer.
+ */
+model: string | null, needed_bytes: number, free_bytes: number,
+/**
+ * What all models and answers may take.
+ */
+limit_bytes: number,
+/**
+ * The models in use, which would have to go.
+ */
+in_use: Array<string>,
+/**
+ * The pinned models that are not in use.
+ */
+pinned: Array<string>, }
+  | { "type": "load_cancelled", model: string, }
+  | { "type": "context_full", tokens: number, context_length: number, }
+  | { "type": "interrupted" }
+  | { "type": "engine_fault" }
+  | { "type": "closing" }
+  | { "type": "offline" }
+  | { "type": "too_many_requests" }
+  | { "type": "disk_full" }
+  | { "type": "no_room_for_model", needed_bytes: number, free_bytes: number, }
+  | { "type": "not_writable", path: string, }
+  | { "type": "not_readable", name: string, }
+  | { "type": "no_chats", name: string, }
+  | { "type": "still_answering" }
+  | { "type": "gone", what: Gone, }
+  | { "type": "name_taken", name: string, }
+  | { "type": "no_name" }
+  | { "type": "empty_message" }
+  | { "type": "nothing_saved" };
+
+/**
+ * What no longer exists.
+ */
+export type Gone = "chat" | "message" | "deletion" | "document" | "starting_point" | "folder" | "preset" | "persona" | "key" | "job";
 
 /**
  * A change that the interface is told of without having asked.
@@ -545,7 +596,11 @@ documents: Array<Document>,
 /**
  * It is being written, but waits for `Stop` or `GoOn`, because it repeats itself.
  */
-is_held: boolean, error: string | null, created_at_ms: number,
+is_held: boolean, error: string | null,
+/**
+ * What `error` says, where that is common.
+ */
+error_kind?: FailureKind, created_at_ms: number,
 /**
  * Of an assistant message, once it has finished.
  */

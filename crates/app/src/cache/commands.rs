@@ -16,7 +16,8 @@ use crate::cache::saved::{self, tier};
 use crate::chat::savings;
 use crate::convert::{self, tokens};
 use crate::wire::{
-    CacheNode, CacheOverview, DocumentsOf, Event, Failure, FailureCode, NamedCache, Reply,
+    CacheNode, CacheOverview, DocumentsOf, Event, Failure, FailureCode, FailureKind, NamedCache,
+    Reply,
 };
 
 /// The most rows of stored pieces on the page.
@@ -285,7 +286,8 @@ async fn refer_to(
     let Some(ref_usage) = handle.ref_usage(owner).filter(|_| is_referenced) else {
         return Err(Failure::invalid(
             "Nothing of this conversation is saved yet: ask something first.",
-        ));
+        )
+        .of_kind(FailureKind::NothingSaved));
     };
     // A chunk without a file is only in memory.
     if path.iter().any(|record| record.file.is_none()) {
@@ -364,7 +366,7 @@ pub(crate) async fn begin_from(app: &App, named_id: &str) -> Result<Reply, Failu
 pub(crate) fn checked_name(name: &str) -> Result<String, Failure> {
     let name = name.trim();
     if name.is_empty() {
-        return Err(Failure::invalid("A name cannot be empty."));
+        return Err(Failure::invalid("A name cannot be empty.").of_kind(FailureKind::NoName));
     }
     if name.chars().count() > MAX_NAME_CHARS || name.contains(char::is_control) {
         return Err(Failure::invalid(format!(

@@ -11,7 +11,7 @@ use crate::app::App;
 use crate::cache::commands;
 use crate::cache::owners::owner;
 use crate::cache::previews::{OwnFile, Previewed};
-use crate::wire::{CacheFileLayout, CacheSource, Failure, FailureCode, ImportPreview};
+use crate::wire::{CacheFileLayout, CacheSource, Failure, FailureCode, FailureKind, ImportPreview};
 use crate::{DataFolder, platform};
 
 /// More than any model's keys and values.
@@ -165,7 +165,8 @@ fn check_free(coming_bytes: u64, free_bytes: Option<u64>) -> Result<(), Failure>
         return Err(Failure::new(
             FailureCode::Storage,
             "The disk has no room for this file: 1 GiB must stay free.",
-        ));
+        )
+        .of_kind(FailureKind::DiskFull));
     }
     Ok(())
 }

@@ -28,7 +28,7 @@ use crate::chat::turns::Wanted;
 use crate::documents::prompt::WithDocuments;
 use crate::documents::reading;
 use crate::settings::{Settings, commands as settings, stop_strings};
-use crate::wire::{AnswerSegment, Event, Failure, NoticeLevel};
+use crate::wire::{AnswerSegment, Event, Failure, FailureCode, FailureKind, NoticeLevel};
 use crate::{convert, models, platform};
 
 /// How long an answer may take to stop when the app closes. Then its text so far is saved.
@@ -104,7 +104,7 @@ enum Part {
 /// How an answer ended.
 struct Outcome {
     status: MessageStatus,
-    error: Option<String>,
+    error: Option<Failure>,
     /// The token ids that the question added to the prompt; empty if unknown.
     new_prompt_ids: Vec<u32>,
     token_ids: Option<Vec<u32>>,
@@ -112,7 +112,7 @@ struct Outcome {
 }
 
 impl Outcome {
-    fn without_figures(status: MessageStatus, error: Option<String>, progress: &Progress) -> Self {
+    fn without_figures(status: MessageStatus, error: Option<Failure>, progress: &Progress) -> Self {
         let token_ids = Some(progress.token_ids().to_vec()).filter(|ids| !ids.is_empty());
         Outcome { status, error, new_prompt_ids: Vec::new(), token_ids, stats: None }
     }
@@ -144,9 +144,14 @@ impl Outcome {
         self
     }
 
-    fn failed(error: impl ToString, progress: &Progress) -> Self {
-        Self::without_figures(MessageStatus::Failed, Some(convert::sentence(error)), progress)
+    fn failed(error: impl Into<Failure>, progress: &Progress) -> Self {
+        Self::without_figures(MessageStatus::Failed, Some(error.into()), progress)
     }
+}
+
+/// As it is kept with an answer: plain names and numbers always serialize.
+fn stored_kind(kind: &FailureKind) -> Option<String> {
+    serde_json::to_string(kind).ok()
 }
 
 /// Generates the answer, saves it, and emits its events.
@@ -171,7 +176,8 @@ pub(crate) async fn answer(app: Arc<App>, running: Arc<Running>, turn: Turn) {
         text: progress.prompt_text().to_owned(),
         segments: progress.stored_segments(now),
         token_ids: outcome.token_ids,
-        error: outcome.error,
+        error_kind: outcome.error.as_ref().and_then(|error| stored_kind(error.kind.as_ref()?)),
+        error: outcome.error.map(|error| error.message),
         model: outcome.stats.as_ref().map(|stats| stats.model.clone()).or(progress.model.take()),
         stats: outcome.stats,
     };
@@ -249,7 +255,7 @@ async fn write(app: &Arc<App>, running: &Running, turn: &Turn, progress: &mut Pr
     let (request, made) = match request.await {
         Ok((_, Made::Stopped)) => return Outcome::stopped(progress),
         Ok(request) => request,
-        Err(failure) => return Outcome::failed(failure.message, progress),
+        Err(failure) => return Outcome::failed(failure, progress),
     };
     let mut saving = Saving::new();
     let mut outcome = in_parts(app, running, turn, progress, request, &mut saving).await;
@@ -291,7 +297,7 @@ async fn in_parts(
         // Tokens of one model say nothing to another, and this one may have been unloaded meanwhile.
         let model = held.stats.model.clone();
         if let Err(failure) = models::ensure_loaded_beside(app, &model).await {
-            return Outcome::failed(failure.message, progress);
+            return Outcome::failed(failure, progress);
         }
         request.model = Some(model);
         // What the engine has not given out yet, it gives out when the answer goes on.
@@ -348,10 +354,10 @@ async fn load_model(
     };
     match loaded {
         Ok(Ok(())) => Ok(()),
-        Ok(Err(failure)) => Err(Outcome::failed(failure.message, progress)),
+        Ok(Err(failure)) => Err(Outcome::failed(failure, progress)),
         Err(fault) => {
             let error = format!("A fault in Cairn stopped the model from being loaded: {fault}");
-            Err(Outcome::failed(error, progress))
+            Err(Outcome::failed(Failure::new(FailureCode::Engine, error), progress))
         }
     }
 }
@@ -463,7 +469,10 @@ fn apply(
         }
         Some(GenerateEvent::Finished(finished)) => Some(ended(*finished, max_tokens, progress)),
         Some(GenerateEvent::Failed(error)) => Some(Outcome::failed(error, progress)),
-        None => Some(Outcome::failed("The engine ended before the answer did.", progress)),
+        None => {
+            let why = Failure::new(FailureCode::Engine, "The engine ended before the answer did.");
+            Some(Outcome::failed(why.of_kind(FailureKind::EngineFault), progress))
+        }
     }
 }
 
@@ -612,6 +621,7 @@ fn emit_finished(app: &App, running: &Running, finished: &FinishedMessage) {
     let mut message = running.message();
     message.status = convert::message_status(finished.status);
     message.error.clone_from(&finished.error);
+    message.error_kind = convert::error_kind(finished.error_kind.as_deref());
     message.stats = finished.stats.clone().map(convert::message_stats);
     message.text = convert::readable(&message.segments);
     message.is_held = false;

@@ -25,7 +25,7 @@ use crate::documents;
 use crate::models;
 use crate::settings::{SettingOverrides, SettingScope, Settings};
 use crate::wire::{
-    Command, CompareColumn, Conversation, DocumentsOf, Event, Failure, Message, Reply,
+    Command, CompareColumn, Conversation, DocumentsOf, Event, Failure, FailureKind, Message, Reply,
 };
 
 /// Who writes an answer that is compared.
@@ -99,7 +99,9 @@ async fn begin(
         Asked::Both { text, .. } => Some(*text),
     };
     if text.is_some_and(|text| text.trim().is_empty()) {
-        return Err(Failure::invalid("A message cannot be empty."));
+        return Err(
+            Failure::invalid("A message cannot be empty.").of_kind(FailureKind::EmptyMessage)
+        );
     }
     let Ok([first, second]) = <[CompareColumn; 2]>::try_from(columns) else {
         return Err(Failure::invalid("A comparison has two columns."));
@@ -279,6 +281,7 @@ mod tests {
             segments: None,
             token_ids: None,
             error: None,
+            error_kind: None,
             stats: None,
             model: None,
             created_at_ms: 0,

@@ -249,6 +249,7 @@ mod tests {
                 segments: None,
                 token_ids: None,
                 error: None,
+                error_kind: None,
                 stats: None,
                 model: None,
                 created_at_ms: 0,

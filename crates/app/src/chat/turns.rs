@@ -12,7 +12,8 @@ use crate::convert;
 use crate::documents::commands as documents;
 use crate::models;
 use crate::wire::{
-    Conversation, DocumentsOf, Event, Failure, FailureCode, Message, MessageStatus, Reply,
+    Conversation, DocumentsOf, Event, Failure, FailureCode, FailureKind, Message, MessageStatus,
+    Reply,
 };
 
 /// Where a question goes.
@@ -32,7 +33,9 @@ pub(crate) async fn send(
     text: &str,
 ) -> Result<Reply, Failure> {
     if text.trim().is_empty() {
-        return Err(Failure::invalid("A message cannot be empty."));
+        return Err(
+            Failure::invalid("A message cannot be empty.").of_kind(FailureKind::EmptyMessage)
+        );
     }
     app.titles.stop();
     let _turn = app.turns.lock().await;
@@ -95,7 +98,8 @@ pub(crate) async fn go_on(
         models::require(app, &model).await?;
     }
     let before = store.resume_answer(conversation_id, message_id).await?;
-    let assistant = cairn_store::Message { status: Streaming, error: None, ..before.clone() };
+    let assistant =
+        cairn_store::Message { status: Streaming, error: None, error_kind: None, ..before.clone() };
     begin(app, None, assistant, Wanted::GoesOn(Box::new(before))).await
 }
 

@@ -15,7 +15,7 @@ use crate::app::{App, now_ms};
 use crate::cache::{Download, OwnFile};
 use crate::chat::segments::AnswerSegment;
 use crate::documents::prompt;
-use crate::wire::{ChatFileFormat, Failure, FailureCode};
+use crate::wire::{ChatFileFormat, Failure, FailureCode, FailureKind};
 
 /// How many conversations may wait to be written.
 const MAX_WAITING: usize = 4;
@@ -97,6 +97,7 @@ async fn export(
     read?;
     let failed = |why: String| {
         Failure::new(FailureCode::Storage, format!("{} cannot be written: {why}.", path.display()))
+            .of_kind(FailureKind::NotWritable { path: path.display().to_string() })
     };
     match written {
         Ok(written) => written.map_err(|error| failed(error.to_string())),

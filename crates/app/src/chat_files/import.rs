@@ -15,7 +15,7 @@ use crate::app::App;
 use crate::cache::Upload;
 use crate::cache::previews::file_name;
 use crate::convert::sentence;
-use crate::wire::{ChatsImported, Event, Failure, FailureCode, RefusedChat};
+use crate::wire::{ChatsImported, Event, Failure, FailureCode, FailureKind, RefusedChat};
 
 /// How many conversations may wait between reading and saving.
 const MAX_WAITING: usize = 4;
@@ -65,6 +65,7 @@ impl OfflineChats {
 async fn import(store: &Store, path: &Path, name: &str) -> Result<ChatsImported, Failure> {
     let file = File::open(path).map_err(|error| {
         Failure::new(FailureCode::Storage, format!("“{name}” cannot be read: {error}."))
+            .of_kind(FailureKind::NotReadable { name: name.to_owned() })
     })?;
     let (sender, mut receiver) = mpsc::channel(MAX_WAITING);
     let reading = tokio::task::spawn_blocking(move || {
@@ -84,7 +85,8 @@ async fn import(store: &Store, path: &Path, name: &str) -> Result<ChatsImported,
         Err(error) if !is_any_known => Err(unreadable(name, &error)),
         Ok(()) if !is_any_known => Err(Failure::invalid(format!(
             "“{name}” has no chats that Cairn can read: it reads its own files, and the exports of ChatGPT (conversations.json), Open WebUI and ShareGPT."
-        ))),
+        ))
+        .of_kind(FailureKind::NoChats { name: name.to_owned() })),
         Err(error) => {
             done.problem = Some(format!("The rest of “{name}” cannot be read: {error}."));
             Ok(done)
@@ -144,7 +146,8 @@ fn unreadable(name: &str, error: &ReadError) -> Failure {
             "“{name}” is no file of chats: it is not valid JSON (line {}, column {}).",
             error.line(),
             error.column()
-        )),
+        ))
+        .of_kind(FailureKind::NoChats { name: name.to_owned() }),
         ReadError::Io(_) => Failure::new(FailureCode::Storage, format!("“{name}”: {error}.")),
         error => Failure::invalid(format!("“{name}” cannot be imported: {error}.")),
     }

@@ -167,6 +167,7 @@ mod tests {
             segments: None,
             token_ids,
             error: None,
+            error_kind: None,
             stats: None,
             model: None,
             created_at_ms: 0,

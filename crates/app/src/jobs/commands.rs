@@ -13,8 +13,8 @@ use crate::decisions::calibration::{fit_temperature, quality};
 use crate::decisions::{Question, QuestionError};
 use crate::models;
 use crate::wire::{
-    Command, Event, Failure, FailureCode, JobCharts, JobPreview, JobQuestion, JobRow, JobRowOrder,
-    JobSource, JobTexts, Reply,
+    Command, Event, Failure, FailureCode, FailureKind, JobCharts, JobPreview, JobQuestion, JobRow,
+    JobRowOrder, JobSource, JobTexts, Reply,
 };
 
 /// A name is one line in a list.
@@ -156,7 +156,7 @@ fn check_options(question: &Question) -> Result<(), Failure> {
 fn checked_name(name: &str) -> Result<&str, Failure> {
     let name = name.trim();
     if name.is_empty() {
-        return Err(Failure::invalid("A name cannot be empty."));
+        return Err(Failure::invalid("A name cannot be empty.").of_kind(FailureKind::NoName));
     }
     if name.chars().count() > MAX_NAME_CHARS || name.contains(char::is_control) {
         return Err(Failure::invalid(format!(

@@ -38,7 +38,7 @@ use cairn_engine::EngineState;
 use cairn_hub::{HubError, ModelFolder, ModelFolders, starter};
 
 use crate::app::{App, now_ms};
-use crate::wire::{Failure, FailureCode, Model};
+use crate::wire::{Failure, FailureCode, FailureKind, Model};
 
 pub use check_child::{CheckedFacts, ModelVerdict, run_if_asked};
 
@@ -95,6 +95,7 @@ pub(crate) async fn require(app: &App, name: &str) -> Result<(), Failure> {
 
 pub(crate) fn no_model() -> Failure {
     Failure::new(FailureCode::NoModel, "There is no model to answer with: choose one first.")
+        .of_kind(FailureKind::NoModel)
 }
 
 /// The name of the loaded model.

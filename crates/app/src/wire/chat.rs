@@ -3,7 +3,10 @@
 use serde::{Deserialize, Serialize};
 use ts_rs::TS;
 
-use super::{AnswerSegment, AtOverflow, Command, ConversationCache, ConversationPrefix, Document};
+use super::{
+    AnswerSegment, AtOverflow, Command, ConversationCache, ConversationPrefix, Document,
+    FailureKind,
+};
 
 impl Command {
     /// Answers the last user message again.
@@ -95,6 +98,10 @@ pub struct Message {
     /// It is being written, but waits for `Stop` or `GoOn`, because it repeats itself.
     pub is_held: bool,
     pub error: Option<String>,
+    /// What `error` says, where that is common.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[ts(optional)]
+    pub error_kind: Option<Box<FailureKind>>,
     #[ts(type = "number")]
     pub created_at_ms: i64,
     /// Of an assistant message, once it has finished.

@@ -146,7 +146,7 @@ pub async fn answered(app: &Arc<App>, id: &str, text: &str) -> Message {
 pub async fn check_failure(app: &Arc<App>, command: Command, code: FailureCode, named: &str) {
     let shown = format!("{command:?}");
     match app.call(command).await {
-        Err(Failure { code: found, message }) => {
+        Err(Failure { code: found, message, .. }) => {
             assert_eq!(found, code, "{shown}: {message}");
             assert!(message.contains(named), "{shown}: {message:?} should name {named:?}");
         }

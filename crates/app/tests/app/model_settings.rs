@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use cairn_app::completion::PromptInput;
 use cairn_app::wire::{
-    Command, Conversation, Event, FailureCode, LoadedModel, MemoryNeed, MessageStatus, Reply,
-    SettingTarget, Status,
+    Command, Conversation, Event, FailureCode, FailureKind, LoadedModel, MemoryNeed, MessageStatus,
+    Reply, SettingTarget, Status,
 };
 use cairn_app::{App, ForcedSpeculation, Options};
 use cairn_engine::Speculation;
@@ -15,8 +15,8 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::kit::{
-    MODEL, answered, check_failure, home_with_model, new_conversation, next, open, open_greedy,
-    options, set_for_all,
+    MODEL, answered, check_failure, home_with_model, messages, new_conversation, next, open,
+    open_greedy, options, set_for_all,
 };
 
 /// Adds a copy of the tiny model, in which `change` may change a file.
@@ -91,6 +91,14 @@ async fn a_conversation_ends_at_the_context_length_of_its_model() {
     let answer = answered(&app, &new_conversation(&app).await, &"long ".repeat(60)).await;
     assert_eq!(answer.status, MessageStatus::Failed);
     assert!(answer.error.as_ref().is_some_and(|why| why.contains("256")), "{answer:?}");
+    let is_full = |kind: &Option<Box<FailureKind>>| match kind.as_deref() {
+        Some(FailureKind::ContextFull { tokens, context_length: 256 }) => *tokens > 256,
+        _ => false,
+    };
+    assert!(is_full(&answer.error_kind), "{answer:?}");
+    // Also when the chat is opened again.
+    let stored = messages(&app, &answer.conversation_id).await;
+    assert!(stored.last().is_some_and(|last| is_full(&last.error_kind)), "{stored:?}");
 
     // It cannot be longer than what the model can read.
     let too_long = setting(MODEL, "context_length", json!(4097));

@@ -73,6 +73,7 @@ fn finished(status: MessageStatus, text: &str) -> FinishedMessage {
         segments: None,
         token_ids: Some(vec![1, 2, 3]),
         error: None,
+        error_kind: None,
         stats: None,
         model: None,
     }

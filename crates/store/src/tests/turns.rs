@@ -64,6 +64,7 @@ async fn a_turn_is_saved_and_finished() {
         segments: Some(r#"[{"kind":"text","text":"answer"}]"#.into()),
         token_ids: Some(vec![0, 1, u32::MAX]),
         error: Some("out of memory".into()),
+        error_kind: Some("{}".into()),
         stats: Some(stats()),
         model: Some("smol".into()),
     };
@@ -87,6 +88,7 @@ async fn a_turn_is_saved_and_finished() {
         segments: assistant.segments,
         token_ids: assistant.token_ids,
         error: assistant.error,
+        error_kind: assistant.error_kind,
         stats: assistant.stats,
         model: assistant.model,
     };

@@ -25,6 +25,7 @@ import {
 } from './chat';
 import { commands, common, connection, keys, menus, monitor, palette, sidebar, status } from './frame';
 import { documents } from './documents';
+import { failures } from './failures';
 import { jobs } from './jobs';
 import { discover, downloads, firstModel, hub, models } from './models';
 import { context, personas, presets } from './perChat';
@@ -56,6 +57,7 @@ export const de: Catalogue = {
   versions,
   queue,
   endings,
+  failures,
   reading,
   documents,
   stats,

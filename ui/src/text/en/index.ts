@@ -24,6 +24,7 @@ import {
 } from './chat';
 import { commands, common, connection, keys, menus, monitor, palette, sidebar, status } from './frame';
 import { documents } from './documents';
+import { failures } from './failures';
 import { jobs } from './jobs';
 import { discover, downloads, firstModel, hub, models } from './models';
 import { context, personas, presets } from './perChat';
@@ -55,6 +56,7 @@ export const en = {
   versions,
   queue,
   endings,
+  failures,
   reading,
   documents,
   stats,
