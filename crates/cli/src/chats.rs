@@ -66,6 +66,10 @@ async fn import(chats: &OfflineChats, file: &Path, json: bool) -> Result<()> {
         "imported\t{}\nhere already\t{}\nrefused\t{}",
         done.num_added, done.num_here, done.num_refused
     ))?;
+    if done.num_extended > 0 {
+        let (chats, messages) = (done.num_extended, done.num_new_messages);
+        output::line(format_args!("extended\t{chats}\tby messages\t{messages}"))?;
+    }
     for refused in &done.refused {
         // {:?} escapes control characters, so that none of the file's reach the terminal.
         output::line(format_args!("refused\t{:?}\t{}", refused.title, refused.why))?;

@@ -118,6 +118,7 @@ mod store;
 mod title;
 mod token_ids;
 mod transfer;
+mod transfer_extend;
 mod tree;
 
 #[cfg(test)]

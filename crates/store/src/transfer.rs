@@ -109,8 +109,15 @@ impl ImportedMessage {
 pub enum Imported {
     /// It has this id now.
     Added(String),
-    /// It was there already, with this id.
+    /// It was there already, with this id, and all of its messages too.
     AlreadyHere(String),
+    /// It was there already, and so many of its messages were not: they are in the same tree now.
+    Extended {
+        /// The id that it has here.
+        id: String,
+        /// How many messages are new.
+        num_messages: usize,
+    },
 }
 
 impl Store {
@@ -143,27 +150,26 @@ impl Store {
     ) -> Result<Imported, StoreError> {
         let mut tx = self.begin().await?;
         let failed = |error| self.failed(error);
-        if let Some(id) = already_here(&mut tx, given).await.map_err(failed)? {
+        if let Some(id) = imported_before(&mut tx, given).await.map_err(failed)? {
             return Ok(Imported::AlreadyHere(id));
+        }
+        if let Some(id) = same_chat(&mut tx, given).await.map_err(failed)? {
+            let num_messages = self.extend_conversation(&mut tx, &id, given).await?;
+            if num_messages == 0 {
+                return Ok(Imported::AlreadyHere(id));
+            }
+            self.commit(tx).await?;
+            self.new_documents.notify_one();
+            return Ok(Imported::Extended { id, num_messages });
         }
         let ids = ids(&mut tx, given).await.map_err(failed)?;
         insert_conversation(&mut tx, given, &ids).await.map_err(failed)?;
         for (index, message) in given.messages.iter().enumerate() {
             let parent = message.parent.filter(|parent| *parent < index);
             let parent = parent.map(|parent| ids.messages[parent].as_str());
-            insert_message(&mut tx, message, &ids, index, parent).await.map_err(failed)?;
-            let (conversation_id, message_id) = (&ids.conversation, &ids.messages[index]);
-            for document in &message.documents {
-                let at_ms = message.created_at_ms;
-                insert_sent_document(&mut tx, conversation_id, message_id, document, at_ms)
-                    .await
-                    .map_err(failed)?;
-            }
-            if let Some(cut) = &message.cut {
-                insert_cut(&mut tx, message_id, cut, message.created_at_ms)
-                    .await
-                    .map_err(failed)?;
-            }
+            insert_message(&mut tx, message, &ids.conversation, &ids.messages[index], parent)
+                .await
+                .map_err(failed)?;
         }
         for document in &given.beginning {
             let (id, at_ms) = (&ids.conversation, given.created_at_ms);
@@ -198,17 +204,37 @@ impl Store {
     }
 }
 
-async fn already_here(
+/// A conversation that came from the same state of the same chat.
+async fn imported_before(
     tx: &mut SqliteConnection,
     given: &ImportedConversation,
 ) -> Result<Option<String>, sqlx::Error> {
     sqlx::query_scalar(
-        "select id from conversations
-         where deleted_at_ms is null and (imported_from = ?1 or (id = ?2 and updated_at_ms >= ?3))",
+        "select id from conversations where deleted_at_ms is null and imported_from = ?",
     )
     .bind(&given.origin)
-    .bind(&given.id)
-    .bind(given.updated_at_ms)
+    .fetch_optional(tx)
+    .await
+}
+
+/// The conversation that a Cairn's chat is here: the one with its id, or one that came from another
+/// state of it and has an id of its own.
+async fn same_chat(
+    tx: &mut SqliteConnection,
+    given: &ImportedConversation,
+) -> Result<Option<String>, sqlx::Error> {
+    let Some(id) = &given.id else { return Ok(None) };
+    // The time of its last change is behind the last colon.
+    let chat = given.origin.rsplit_once(':').map(|(chat, _)| chat);
+    let chat = chat.filter(|chat| chat.ends_with(id.as_str()));
+    sqlx::query_scalar(
+        "select id from conversations
+         where deleted_at_ms is null
+             and (id = ?1 or substr(imported_from, 1, length(?2) + 1) = ?2 || ':')
+         order by id = ?1 desc, updated_at_ms desc limit 1",
+    )
+    .bind(id)
+    .bind(chat)
     .fetch_optional(tx)
     .await
 }
@@ -315,11 +341,12 @@ async fn folder(tx: &mut SqliteConnection, name: &str, now_ms: i64) -> Result<St
     Ok(id)
 }
 
-async fn insert_message(
+/// With its documents, and the cut before it.
+pub(crate) async fn insert_message(
     tx: &mut SqliteConnection,
     message: &ImportedMessage,
-    ids: &Ids,
-    index: usize,
+    conversation_id: &str,
+    id: &str,
     parent: Option<&str>,
 ) -> Result<(), sqlx::Error> {
     sqlx::query(
@@ -327,8 +354,8 @@ async fn insert_message(
              (id, conversation_id, parent_id, role, status, text, segments, search_text, error, stats, model, created_at_ms)
          values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
     )
-    .bind(&ids.messages[index])
-    .bind(&ids.conversation)
+    .bind(id)
+    .bind(conversation_id)
     .bind(parent)
     .bind(message.role.as_str())
     .bind(message.status.as_str())
@@ -339,9 +366,16 @@ async fn insert_message(
     .bind(message.stats.as_ref().and_then(|stats| serde_json::to_string(stats).ok()))
     .bind(&message.model)
     .bind(message.created_at_ms)
-    .execute(tx)
-    .await
-    .map(drop)
+    .execute(&mut *tx)
+    .await?;
+    let at_ms = message.created_at_ms;
+    for document in &message.documents {
+        insert_sent_document(tx, conversation_id, id, document, at_ms).await?;
+    }
+    match &message.cut {
+        Some(cut) => insert_cut(tx, id, cut, at_ms).await,
+        None => Ok(()),
+    }
 }
 
 /// The id of a persona that is like this one, which is made where there is none.

@@ -89,7 +89,9 @@ export class ChatFiles {
     const words = strings.chatFiles;
     const id = done.first_id;
     const action = id === null ? null : { label: words.open, run: () => openConversation(id) };
-    const sentences = [words.imported(done.num_added)];
+    const hasExtended = done.num_extended > 0;
+    const sentences = done.num_added > 0 || !hasExtended ? [words.imported(done.num_added)] : [];
+    if (hasExtended) sentences.push(words.extended(done.num_extended, done.num_new_messages));
     if (done.num_here > 0) sentences.push(words.here(done.num_here));
     toasts.show('info', sentences.join(' '), { milliseconds: RESULT_MS, action });
     const [first] = done.refused;

@@ -124,8 +124,34 @@ test('a deleted folder is offered back, and its chats stay in the list', async (
   expect(platform.asked).toContainEqual({ type: 'restore_folder', id: 'f' });
 });
 
-const done: ChatsImported = { num_added: 2, num_here: 1, num_refused: 0, refused: [], problem: null, first_id: 'a' };
+const done: ChatsImported = {
+  num_added: 2,
+  num_here: 1,
+  num_extended: 0,
+  num_new_messages: 0,
+  num_refused: 0,
+  refused: [],
+  problem: null,
+  first_id: 'a',
+};
 const toasts = (app: { toasts: { items: { text: string }[] } }) => app.toasts.items.map(({ text }) => text);
+
+test.each([
+  [
+    { num_added: 0, num_here: 0, num_extended: 1, num_new_messages: 1 },
+    '1 new message in 1 chat that was here already.',
+  ],
+  [
+    { num_added: 1, num_here: 2, num_extended: 2, num_new_messages: 8 },
+    'Imported 1 chat. 8 new messages in 2 chats that were here already. 2 were here already.',
+  ],
+])('an import says what came into chats that were here: %j', async (change, sentence) => {
+  const { app, platform } = await open();
+  platform.importedChats = { ...done, ...change };
+  await app.dropFiles([new File(['[{"mapping":{}}]'], 'chats.json')], null);
+  await settle();
+  expect(toasts(app)).toEqual([sentence]);
+});
 
 test('an import says what became of each chat, and opens the first', async () => {
   const { app, platform } = await open();

@@ -1161,9 +1161,17 @@ export type ChatsImported = {
  */
 num_added: number,
 /**
- * Chats that had been imported before.
+ * Chats that are here, with all their messages.
  */
 num_here: number,
+/**
+ * Chats that are here and went on elsewhere: their new messages are in the same trees now.
+ */
+num_extended: number,
+/**
+ * How many messages these are.
+ */
+num_new_messages: number,
 /**
  * Chats that could not be imported.
  */
@@ -1177,7 +1185,7 @@ refused: Array<RefusedChat>,
  */
 problem: string | null,
 /**
- * The first new chat.
+ * The first chat that is new or has new messages.
  */
 first_id: string | null, };
 

@@ -106,6 +106,11 @@ async fn save(
             done.first_id.get_or_insert(id);
         }
         Imported::AlreadyHere(_) => done.num_here += 1,
+        Imported::Extended { id, num_messages } => {
+            done.num_extended += 1;
+            done.num_new_messages += u32::try_from(num_messages).unwrap_or(u32::MAX);
+            done.first_id.get_or_insert(id);
+        }
     }
     Ok(())
 }

@@ -66,15 +66,19 @@ pub enum ChatFileFormat {
 pub struct ChatsImported {
     /// Chats that are new.
     pub num_added: u32,
-    /// Chats that had been imported before.
+    /// Chats that are here, with all their messages.
     pub num_here: u32,
+    /// Chats that are here and went on elsewhere: their new messages are in the same trees now.
+    pub num_extended: u32,
+    /// How many messages these are.
+    pub num_new_messages: u32,
     /// Chats that could not be imported.
     pub num_refused: u32,
     /// The first 20 of these.
     pub refused: Vec<RefusedChat>,
     /// Why the file could not be read to its end.
     pub problem: Option<String>,
-    /// The first new chat.
+    /// The first chat that is new or has new messages.
     pub first_id: Option<String>,
 }
 

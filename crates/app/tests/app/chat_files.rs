@@ -91,6 +91,35 @@ async fn a_chat_that_was_taken_out_comes_in_equal() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_chat_that_went_on_in_two_places_has_both_branches_in_each() {
+    let (home, other_home) = (home_with_model(), home_with_model());
+    let (app, other) = (open_greedy(&home, 3).await, open_greedy(&other_home, 3).await);
+    let id = new_conversation(&app).await;
+    answered(&app, &id, "What is granite?").await;
+    let file = home.path().join("chats.json");
+    app.export_chats(&[], ChatFileFormat::Json, &file).await.unwrap();
+    import(&other, &file).await;
+    answered(&other, &id, "And slate?").await;
+    answered(&app, &id, "And basalt?").await;
+    let there = other_home.path().join("there.json");
+    other.export_chats(&[], ChatFileFormat::Json, &there).await.unwrap();
+    let done = import(&app, &there).await;
+    assert_eq!((done.num_added, done.num_here, done.num_extended), (0, 0, 1));
+    assert_eq!((done.num_new_messages, done.first_id.as_ref()), (2, Some(&id)));
+    let branch = messages(&app, &id).await;
+    assert_eq!(branch[2].text, "And basalt?", "what is on screen stays");
+    let [_, slate] = &branch[2].versions[..] else { panic!("{:?}", branch[2].versions) };
+    let show = Command::ShowVersion { conversation_id: id.clone(), message_id: slate.clone() };
+    app.call(show).await.unwrap();
+    assert_eq!(messages(&app, &id).await[2].text, "And slate?");
+    // Both go on, and what was taken in once is here.
+    answered(&app, &id, "And marble?").await;
+    assert_eq!(import(&app, &there).await.num_here, 1);
+    app.close().await;
+    other.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn chats_are_taken_out_to_be_read_and_for_other_programs() {
     let home = home_with_model();
     let app = open(&home).await;

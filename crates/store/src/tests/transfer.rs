@@ -35,7 +35,7 @@ fn conversation() -> ImportedConversation {
 async fn added(store: &Store, given: &ImportedConversation) -> String {
     match store.import_conversation(given).await.unwrap() {
         Imported::Added(id) => id,
-        Imported::AlreadyHere(id) => panic!("{id} is here"),
+        other => panic!("{other:?}"),
     }
 }
 
@@ -82,6 +82,126 @@ async fn ids_are_kept_where_none_is_in_use() {
     // Another conversation with the same messages gets new ids.
     (given.id, given.origin) = (uuid(), "other:2".to_owned());
     assert_ne!(Some(added(&store, &given).await), given.id);
+}
+
+/// As a Cairn exports it: everything has an id.
+fn exported() -> ImportedConversation {
+    let id = |number: u32| Some(format!("00000000-0000-7000-8000-{number:012}"));
+    let mut given = conversation();
+    given.id = id(0);
+    given.origin = origin_of(&given);
+    for (number, message) in (1..).zip(&mut given.messages) {
+        message.id = id(number);
+    }
+    given
+}
+
+fn origin_of(given: &ImportedConversation) -> String {
+    format!("cairn:{}:{}", given.id.as_deref().unwrap_or("-"), given.updated_at_ms)
+}
+
+/// The same chat after it went on from one of its messages, elsewhere.
+fn went_on(mut given: ImportedConversation, after: usize, number: u32) -> ImportedConversation {
+    let at = given.messages.len();
+    let mut question = message(Some(after), Role::User, "And then?");
+    question.id = Some(format!("00000000-0000-7000-8000-{number:012}"));
+    question.documents =
+        vec![NewDocument { name: "a".into(), kind: DocumentKind::Text, text: "A text".into() }];
+    let mut answer = message(Some(at), Role::Assistant, "Then a wall.");
+    answer.id = Some(format!("00000000-0000-7000-8000-{:012}", number + 1));
+    given.messages.extend([question, answer]);
+    given.updated_at_ms += 10;
+    given.origin = origin_of(&given);
+    given.leaf = Some(at + 1);
+    given
+}
+
+async fn extended(store: &Store, given: &ImportedConversation) -> (String, usize) {
+    match store.import_conversation(given).await.unwrap() {
+        Imported::Extended { id, num_messages } => (id, num_messages),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn what_a_chat_has_become_elsewhere_comes_into_the_same_tree() {
+    let scratch = Scratch::new();
+    let store = scratch.open().await;
+    let id = added(&store, &exported()).await;
+    let longer = went_on(exported(), 1, 100);
+    assert_eq!(extended(&store, &longer).await, (id.clone(), 2));
+    let branch = ["Which stone?", "Granite.", "And then?", "Then a wall."];
+    assert_eq!(texts(&store, &id).await, branch, "nothing follows here, so it is shown");
+    assert_eq!(store.all_messages(&id).await.unwrap().len(), 6);
+    let documents = store.document_texts_of(&id).await.unwrap();
+    assert_eq!(documents[longer.messages[4].id.as_ref().unwrap()][0].text, "A text");
+    assert_eq!(store.conversation(&id).await.unwrap().unwrap().updated_at_ms, 19);
+    // Once; and an earlier state of it has nothing new.
+    for known in [longer, exported()] {
+        let again = store.import_conversation(&known).await.unwrap();
+        assert_eq!(again, Imported::AlreadyHere(id.clone()));
+    }
+}
+
+#[tokio::test]
+async fn a_chat_that_went_on_here_too_has_both_as_branches_and_keeps_its_place() {
+    let scratch = Scratch::new();
+    let store = scratch.open().await;
+    let id = added(&store, &exported()).await;
+    let (question, _) = store.begin_turn(&id, "Here?", 30).await.unwrap();
+    store.rename_conversation(&id, "Mine").await.unwrap();
+    let before = texts(&store, &id).await;
+    assert_eq!(extended(&store, &went_on(exported(), 1, 100)).await, (id.clone(), 2));
+    assert_eq!(texts(&store, &id).await, before);
+    let row = store.conversation(&id).await.unwrap().unwrap();
+    assert_eq!((row.title.as_str(), row.updated_at_ms), ("Mine", 30));
+    let versions = store.versions(&id).await.unwrap();
+    assert_eq!(versions[&question.id].len(), 2, "{versions:?}");
+}
+
+#[tokio::test]
+async fn an_answer_that_went_on_elsewhere_comes_in_beside_the_one_here() {
+    let scratch = Scratch::new();
+    let store = scratch.open().await;
+    let id = added(&store, &exported()).await;
+    let changed = |text: &str, at_ms: i64| {
+        let mut given = exported();
+        given.messages[1].text = text.into();
+        given.updated_at_ms = at_ms;
+        given.origin = origin_of(&given);
+        given
+    };
+    let longer = changed("Granite. It lasts.", 10);
+    assert_eq!(extended(&store, &longer).await, (id.clone(), 1));
+    let tree = store.all_messages(&id).await.unwrap();
+    let text = |of: &str| tree.iter().filter(|message| message.text == of).count();
+    assert_eq!((text("Granite."), text("Granite. It lasts.")), (1, 1));
+    // What it was before has nothing new.
+    let earlier = store.import_conversation(&changed("Gran", 8)).await.unwrap();
+    assert_eq!(earlier, Imported::AlreadyHere(id));
+}
+
+#[tokio::test]
+async fn a_chat_that_came_in_with_other_ids_is_known_by_its_texts() {
+    let scratch = Scratch::new();
+    let store = scratch.open().await;
+    let id = added(&store, &exported()).await;
+    store.delete_conversation(&id, 11).await.unwrap();
+    // Its ids are in use until what was deleted is gone.
+    let other = added(&store, &exported()).await;
+    assert_ne!(other, id);
+    assert_eq!(extended(&store, &went_on(exported(), 3, 100)).await, (other.clone(), 2));
+    assert_eq!(store.all_messages(&other).await.unwrap().len(), 6);
+}
+
+#[tokio::test]
+async fn a_message_that_was_deleted_here_does_not_come_back() {
+    let scratch = Scratch::new();
+    let store = scratch.open().await;
+    let id = added(&store, &exported()).await;
+    let basalt = exported().messages[2].id.clone().unwrap();
+    store.delete_messages(&id, &basalt, true).await.unwrap();
+    assert_eq!(store.import_conversation(&exported()).await.unwrap(), Imported::AlreadyHere(id));
 }
 
 #[tokio::test]

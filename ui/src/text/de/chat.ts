@@ -85,6 +85,8 @@ export const chatFiles: Catalogue['chatFiles'] = {
     markdown: 'Zum Lesen: der sichtbare Zweig, ohne Überlegungen.',
     openai: 'Für andere Programme: je Chat eine Zeile mit Nachrichten, wie OpenAIs API sie nimmt.',
   },
+  extended: (chats, messages) =>
+    `${f.plural(messages, 'neue Nachricht', 'neue Nachrichten')} in ${f.plural(chats, 'Chat, der schon da war', 'Chats, die schon da waren')}.`,
   here: (count) => (count === 1 ? 'Einer war schon da.' : `${f.count(count)} waren schon da.`),
   imported: (count) => (count === 0 ? 'Keine neuen Chats.' : `${f.plural(count, 'Chat', 'Chats')} importiert.`),
   importing: (file) => `${file} wird importiert …`,

@@ -86,6 +86,8 @@ export const chatFiles = {
     markdown: 'To be read: the branch on screen, without reasoning.',
     openai: 'For other programs: one line for each chat, as OpenAI’s API takes messages.',
   },
+  extended: (chats: number, messages: number) =>
+    `${f.plural(messages, 'new message', 'new messages')} in ${f.plural(chats, 'chat that was', 'chats that were')} here already.`,
   here: (count: number): string => (count === 1 ? 'One was here already.' : `${f.count(count)} were here already.`),
   imported: (count: number): string =>
     count === 0 ? 'No new chats.' : `Imported ${f.plural(count, 'chat', 'chats')}.`,

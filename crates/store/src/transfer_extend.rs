@@ -1,0 +1,151 @@
+//! Takes what a chat has become elsewhere into the tree that it has here. Nothing that is here changes.
+
+use std::collections::{HashMap, HashSet};
+
+use sqlx::{FromRow, SqliteConnection};
+use uuid::Uuid;
+
+use crate::transfer::insert_message;
+use crate::{ImportedConversation, ImportedMessage, Store, StoreError};
+
+/// A message that is here, deleted ones included: what was deleted here does not come back.
+#[derive(FromRow)]
+struct Here {
+    id: String,
+    parent_id: Option<String>,
+    role: String,
+    text: String,
+}
+
+impl Store {
+    /// Inserts the messages that are not here, and returns how many they are. The branch on screen goes
+    /// on to them only where nothing else follows its end.
+    pub(crate) async fn extend_conversation(
+        &self,
+        tx: &mut SqliteConnection,
+        id: &str,
+        given: &ImportedConversation,
+    ) -> Result<usize, StoreError> {
+        let failed = |error| self.failed(error);
+        let here: Vec<Here> = sqlx::query_as(
+            "select id, parent_id, role, text from messages where conversation_id = ? order by seq",
+        )
+        .bind(id)
+        .fetch_all(&mut *tx)
+        .await
+        .map_err(failed)?;
+        let mut ids = matches(&here, &given.messages);
+        let mut num_new = 0;
+        for (index, message) in given.messages.iter().enumerate() {
+            if ids[index].is_some() {
+                continue;
+            }
+            let parent = parent_of(message, index).and_then(|parent| ids[parent].clone());
+            let new = free_id(tx, message).await.map_err(failed)?;
+            insert_message(tx, message, id, &new, parent.as_deref()).await.map_err(failed)?;
+            ids[index] = Some(new);
+            num_new += 1;
+        }
+        if num_new > 0 {
+            self.went_on_elsewhere(tx, id, given, &ids).await?;
+        }
+        Ok(num_new)
+    }
+
+    /// Moves the end of the branch on screen on, if the given branch continues it, and the conversation
+    /// up to where its last change puts it.
+    async fn went_on_elsewhere(
+        &self,
+        tx: &mut SqliteConnection,
+        id: &str,
+        given: &ImportedConversation,
+        ids: &[Option<String>],
+    ) -> Result<(), StoreError> {
+        let leaf: Option<String> =
+            sqlx::query_scalar("select leaf_message_id from conversations where id = ?")
+                .bind(id)
+                .fetch_one(&mut *tx)
+                .await
+                .map_err(|error| self.failed(error))?;
+        let last = given.messages.len() - 1;
+        let end = given.leaf.filter(|leaf| *leaf <= last).unwrap_or(last);
+        let mut branch = Some(end);
+        while let Some(place) = branch.filter(|place| ids[*place] != leaf) {
+            branch = parent_of(&given.messages[place], place);
+        }
+        if branch.is_some() || leaf.is_none() {
+            self.set_leaf(tx, id, ids[end].as_deref()).await?;
+        }
+        sqlx::query(
+            "update conversations set updated_at_ms = max(updated_at_ms, ?2),
+                 activity_seq = max(activity_seq, coalesce((
+                     select activity_seq from conversations where updated_at_ms <= ?2
+                     order by activity_seq desc limit 1), 0))
+             where id = ?1",
+        )
+        .bind(id)
+        .bind(given.updated_at_ms)
+        .execute(tx)
+        .await
+        .map(drop)
+        .map_err(|error| self.failed(error))
+    }
+}
+
+fn parent_of(message: &ImportedMessage, place: usize) -> Option<usize> {
+    message.parent.filter(|parent| *parent < place)
+}
+
+/// The ids that the given messages have here; none: they are new. The same id is the same message,
+/// unless it has become longer elsewhere; under other ids the one at the same place with the same text.
+fn matches(here: &[Here], given: &[ImportedMessage]) -> Vec<Option<String>> {
+    let by_id: HashMap<&str, &Here> = here.iter().map(|row| (row.id.as_str(), row)).collect();
+    let mut ids: Vec<Option<String>> = given
+        .iter()
+        .map(|message| {
+            let row = by_id.get(message.id.as_deref()?)?;
+            row.text.starts_with(&message.text).then(|| row.id.clone())
+        })
+        .collect();
+    let mut taken: HashSet<String> = ids.iter().flatten().cloned().collect();
+    let mut by_place: HashMap<(Option<&str>, &str, &str), Vec<&str>> = HashMap::new();
+    for row in here {
+        let place = (row.parent_id.as_deref(), row.role.as_str(), row.text.as_str());
+        by_place.entry(place).or_default().push(&row.id);
+    }
+    for (index, message) in given.iter().enumerate() {
+        if ids[index].is_some() {
+            continue;
+        }
+        let parent = parent_of(message, index);
+        let parent_id = parent.and_then(|parent| ids[parent].as_deref());
+        // What follows a new message is new.
+        if parent.is_some() && parent_id.is_none() {
+            continue;
+        }
+        let place = (parent_id, message.role.as_str(), message.text.as_str());
+        let same = by_place.get(&place).into_iter().flatten().find(|id| !taken.contains(**id));
+        let same = same.map(|id| (*id).to_owned());
+        taken.extend(same.clone());
+        ids[index] = same;
+    }
+    ids
+}
+
+/// The id that a message is to have, unless it is in use.
+async fn free_id(
+    tx: &mut SqliteConnection,
+    message: &ImportedMessage,
+) -> Result<String, sqlx::Error> {
+    if let Some(id) = message.id.as_ref().filter(|id| Uuid::parse_str(id).is_ok()) {
+        let is_used: bool =
+            sqlx::query_scalar("select exists (select 1 from messages where id = ?)")
+                .bind(id)
+                .fetch_one(tx)
+                .await?;
+        if !is_used {
+            return Ok(id.clone());
+        }
+    }
+    Ok(Uuid::now_v7().to_string())
+}
