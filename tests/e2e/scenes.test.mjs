@@ -4,7 +4,7 @@ import assert from 'node:assert/strict';
 import { after, test } from 'node:test';
 import { findings } from './axe.mjs';
 import { launchBrowser } from './page.mjs';
-import { MADE_UP } from './scenes/index.mjs';
+import { SCENES } from './scenes/index.mjs';
 import { NARROW, speak, Stage, WIDE } from './stage.mjs';
 
 const COLOURS = [
@@ -19,7 +19,7 @@ const LIMIT_MS = 900_000;
 let browser;
 after(async () => (await browser)?.close());
 
-for (const [name, scene] of Object.entries(MADE_UP)) {
+for (const [name, scene] of Object.entries(SCENES)) {
   test(`every state of the scene “${name}” can be seen and used by everyone`, { timeout: LIMIT_MS }, async () => {
     browser ??= launchBrowser();
     const found = [];
@@ -52,7 +52,7 @@ async function check(page, sizes) {
     await driver.setViewportSize(size);
     for (const language of ['en-US', 'de']) {
       await speak(page, language);
-      wrong.push([`${size.width} px, ${language}`, await lost(driver)]);
+      wrong.push([`${size.width} px, ${language}`, [...(await lost(driver)), ...(await unreachable(driver))]]);
     }
     await speak(page, 'en-US');
     wrong.push([`${size.width} px, focus`, (await hasFocus(page)) ? [] : ['the page itself has the focus']]);
@@ -64,7 +64,7 @@ function hasFocus({ driver }) {
   return driver.evaluate(() => document.activeElement !== null && document.activeElement !== document.body);
 }
 
-/** What a window this small cuts off: what stands beyond its edges, and words wider than what they stand in. */
+/** What a window this small cuts off: what stands beyond its edges, and words wider or higher than what they stand in. */
 function lost(driver) {
   return driver.evaluate(async () => {
     // What answers to the size does so before the next frame is drawn.
@@ -95,6 +95,46 @@ function lost(driver) {
       if (isCut && overflowX === 'hidden' && textOverflow !== 'ellipsis') found.push(`${name(element)} is cut`);
       if (isCut && overflowX === 'visible' && element.matches('button')) found.push(`${name(element)} is too narrow`);
     }
+    // Letters reach a little beyond their line; what is shortened on purpose ends with an ellipsis.
+    const SLACK = 4;
+    for (const element of document.body.querySelectorAll('*')) {
+      if (element.scrollHeight <= element.clientHeight + SLACK || element.clientHeight < 8) continue;
+      const { overflowY, webkitLineClamp } = getComputedStyle(element);
+      if (!['hidden', 'clip'].includes(overflowY) || webkitLineClamp !== 'none') continue;
+      if (element.closest('[inert], .visually-hidden, svg') || !element.checkVisibility({ opacityProperty: true }))
+        continue;
+      if (element.textContent.trim() !== '') found.push(`${name(element)} is cut at its lower edge`);
+    }
+    return found;
+  });
+}
+
+/** The controls that scrolling does not bring into the window. */
+function unreachable(driver) {
+  return driver.evaluate(() => {
+    const found = [];
+    const modal = [...document.querySelectorAll('dialog:modal')].at(-1);
+    const scrolled = new Map();
+    for (let box of document.querySelectorAll('*'))
+      if (box.scrollTop !== 0 || box.scrollLeft !== 0) scrolled.set(box, [box.scrollTop, box.scrollLeft]);
+    for (const element of (modal ?? document).querySelectorAll('button, a[href], input, select, textarea, summary')) {
+      if (!element.checkVisibility({ visibilityProperty: true, opacityProperty: true })) continue;
+      if (element.closest('[inert], .visually-hidden')) continue;
+      element.scrollIntoView({ block: 'center', inline: 'center', behavior: 'instant' });
+      const { left, right, top, bottom } = element.getBoundingClientRect();
+      if (right - left < 2 || bottom - top < 2) continue;
+      const [x, y] = [(left + right) / 2, (top + bottom) / 2];
+      const name = `${element.localName} “${(element.ariaLabel ?? element.textContent).trim().slice(0, 50)}”`;
+      if (x < 0 || y < 0 || x > innerWidth || y > innerHeight) {
+        found.push(`${name} cannot be scrolled to`);
+        continue;
+      }
+      const hit = document.elementFromPoint(x, y);
+      const label = element.closest('label');
+      if (hit && !element.contains(hit) && !hit.contains(element) && !label?.contains(hit))
+        found.push(`${name} is under ${hit.localName}.${hit.className}`);
+    }
+    for (const [box, [top, left]] of scrolled) box.scrollTo({ top, left, behavior: 'instant' });
     return found;
   });
 }
