@@ -68,6 +68,36 @@ flow('what an import has rounded is said, and stays with the model', { models: [
   await row.getByText(words).waitFor();
 });
 
+flow('one press loads what was imported a moment ago', { maxTokens: 4 }, async ({ home, page }) => {
+  await page.message.waitFor();
+  await page.ask('hello');
+  await page.openPage('Models');
+  const file = join(home.folder, 'dropped.gguf');
+  await writeGguf(file);
+  // As soon as the button takes a press, which is when the check of the model has ended.
+  const pressed = page.driver.evaluate(
+    () =>
+      new Promise((resolve) => {
+        const look = () => {
+          const button = document.querySelector('button[aria-label="Load dropped"]');
+          if (button === null || button.disabled) return;
+          observer.disconnect();
+          button.click();
+          resolve(true);
+        };
+        const observer = new MutationObserver(look);
+        observer.observe(document.body, { subtree: true, childList: true, attributes: true });
+      }),
+  );
+  await page.drop(file);
+  assert.ok(await pressed);
+  await page.button('Unload dropped').waitFor();
+  await isReady(page);
+  await page.backToChat();
+  await page.button('Model: dropped').waitFor();
+  await page.ask('And now?');
+});
+
 flow('a folder that is dropped on a page of a browser is explained', {}, async ({ home, page }) => {
   const folder = join(home.folder, 'mine');
   await cp(tinyModel, folder, { recursive: true });

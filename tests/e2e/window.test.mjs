@@ -104,12 +104,13 @@ test(
     assert.deepEqual(imported, { name: 'dropped', rounded_weights: null });
     await window.press('Models');
     await until('the page shows it', async () => (await window.texts('h2')).includes('dropped'));
-    // The list is drawn anew while the model is checked: a press may hit a button that is going.
-    await until('it is loaded', () =>
+    // One press, in the moment in which its check has ended.
+    await until('it can be loaded', () =>
       window.evaluate(() => {
         const button = document.querySelector('button[aria-label="Load dropped"]');
-        button?.click();
-        return button === null;
+        if (button === null || button.disabled) return false;
+        button.click();
+        return true;
       }),
     );
     await window.press('Hello, window');
