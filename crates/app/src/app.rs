@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use cairn_engine::{Engine, KvCacheOptions, LoadedModelStatus, Speculation};
+use cairn_engine::{Engine, KvCacheOptions, LoadedModelStatus, SnapKv, Speculation};
 use cairn_hub::{CacheVariables, HubOptions, ModelFolders};
 use cairn_store::{Store, StoreError};
 use tokio::sync::{OnceCell, broadcast};
@@ -57,6 +57,11 @@ pub struct Options {
     pub memory_limit_bytes: Option<u64>,
     /// What proposes tokens for every answer; none: what each model's settings say.
     pub speculation: Option<ForcedSpeculation>,
+    /// What every answer keeps of a long prompt, whatever a model's settings say; none: what they say.
+    pub snapkv: Option<SnapKv>,
+    /// Whether saved context is coded, without loss, to take less of the disk, whatever the settings
+    /// say.
+    pub compresses_cache: bool,
 }
 
 /// What proposes tokens for every answer, whatever the settings say.
@@ -130,6 +135,8 @@ impl Options {
             closing_limit: None,
             memory_limit_bytes: None,
             speculation: None,
+            snapkv: None,
+            compresses_cache: false,
         }
     }
 
@@ -201,6 +208,10 @@ pub struct App {
     pub(crate) closing_limit: Option<Duration>,
     /// See [`Options::speculation`].
     pub(crate) forced_speculation: Option<ForcedSpeculation>,
+    /// See [`Options::snapkv`].
+    pub(crate) forced_snapkv: Option<SnapKv>,
+    /// See [`Options::compresses_cache`].
+    pub(crate) forces_compression: bool,
     pub(crate) lock: Mutex<Option<FolderLock>>,
 }
 
@@ -293,13 +304,25 @@ impl App {
         model: Option<&LoadedModelStatus>,
     ) -> (KvCacheOptions, Speculation) {
         let speculation = self.speculation(settings, model);
-        let mut kv_cache = convert::kv_cache(settings, model.and_then(|model| model.kv_group_size));
+        let mut kv_cache = match self.forced_snapkv {
+            // Quantized keys and values are all kept, so the two exclude each other.
+            Some(snapkv) => KvCacheOptions { snapkv: Some(snapkv), ..KvCacheOptions::default() },
+            None => convert::kv_cache(settings, model.and_then(|model| model.kv_group_size)),
+        };
         if matches!(speculation, Speculation::Draft { .. }) {
             // It needs all of a long prompt. What the program was started with counts before the
             // settings, where the two cannot be set together.
             kv_cache.snapkv = None;
         }
         (kv_cache, speculation)
+    }
+
+    /// Lets the engine write saved context as these settings say.
+    pub(crate) fn follow_compression(&self, settings: &Settings) {
+        let coding = convert::file_coding(self.forces_compression || settings.compresses_cache);
+        if let Some(cache) = self.engine.cache() {
+            cache.set_file_coding(coding);
+        }
     }
 
     /// What proposes tokens for an answer of this model with these settings. A draft model that is set for

@@ -4,7 +4,7 @@ mod misses;
 
 use cairn_chat::{FinishReason, GenerationStats, Role, SamplingParams};
 use cairn_engine::{
-    AnswerToken, EngineError, KvCacheOptions, KvQuantization, LmError, LoadProgress,
+    AnswerToken, EngineError, FileCoding, KvCacheOptions, KvQuantization, LmError, LoadProgress,
     LoadedModelStatus, PromptFileLayout, PromptKind, SnapKv, Speculation,
 };
 use cairn_formats::gguf::RoundedWeights;
@@ -576,6 +576,11 @@ pub(crate) fn kv_cache(settings: &wire::Settings, group_size: Option<i32>) -> Kv
     };
     let quantization = group_size.map(|group_size| KvQuantization { bits, group_size, start: 0 });
     KvCacheOptions { quantization, ..KvCacheOptions::default() }
+}
+
+/// How saved context is written.
+pub(crate) fn file_coding(is_smaller: bool) -> FileCoding {
+    if is_smaller { FileCoding::BytePlanes } else { FileCoding::Plain }
 }
 
 /// What proposes tokens with these settings, if no draft model does.

@@ -69,6 +69,8 @@ impl App {
             closing_limit,
             memory_limit_bytes,
             speculation,
+            snapkv,
+            compresses_cache,
         } = options;
         data_folder.create()?;
         let lock = lock(&data_folder)?;
@@ -127,8 +129,12 @@ impl App {
             closed: tokio::sync::Mutex::default(),
             closing_limit,
             forced_speculation: speculation,
+            forced_snapkv: snapkv,
+            forces_compression: compresses_cache,
             lock: Mutex::new(Some(lock)),
         });
+        // The engine's thread writes nothing before it is asked for something.
+        app.follow_compression(&settings_now);
         app.start_background_tasks(moves, autoload);
         Ok(app)
     }

@@ -580,6 +580,28 @@ pub struct Serve {
     // In place of each model's own settings.
     #[command(flatten)]
     pub speculation: SpeculationFlags,
+    /// Keep this many tokens of each long prompt once it has been read: the first, the last, and those
+    /// that its end attends to most
+    #[arg(
+        long,
+        value_name = "KEEP_TOKENS",
+        value_parser = clap::value_parser!(u32).range(16..),
+        allow_negative_numbers = true,
+        conflicts_with = "draft_model"
+    )]
+    pub snapkv: Option<u32>,
+    /// With --snapkv: keep shorter prompts whole
+    #[arg(
+        long,
+        default_value_t = 49_152,
+        requires = "snapkv",
+        value_parser = whole::<usize>,
+        allow_negative_numbers = true
+    )]
+    pub snapkv_min_context: usize,
+    /// Keep saved context smaller on disk: without loss, but written a little slower
+    #[arg(long)]
+    pub compress_cache: bool,
     /// Token that clients must send, of at least 16 characters where other machines can reach the
     /// address [default: a random one]
     #[arg(long, conflicts_with = "token_file")]

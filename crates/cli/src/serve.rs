@@ -3,6 +3,7 @@
 use anyhow::{Context, Result, anyhow};
 use cairn_app::wire::Command;
 use cairn_app::{App, Closed, Options};
+use cairn_engine::SnapKv;
 use cairn_server::{ServeError, ServeOptions, Server};
 use signal_hook::low_level::emulate_default_handler;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -22,14 +23,22 @@ pub async fn run(arguments: Serve) -> Result<()> {
     };
     let has_interface = arguments.ui;
     let speculation = arguments.speculation.asked().map_err(|error| Usage(error.to_string()))?;
+    let min_context = arguments.snapkv_min_context;
+    let snapkv = arguments.snapkv.map(|keep| SnapKv { keep_tokens: keep as usize, min_context });
+    let compresses_cache = arguments.compress_cache;
     let options =
         ServeOptions { host: arguments.host, port: arguments.port, token, ui: arguments.ui };
     // Before the engine starts: closing it right after its start may take longer than `close` waits.
     options.check().map_err(to_error)?;
     let from_environment = Options::from_environment()?;
-    let app =
-        App::open(Options { autoload: arguments.model.is_none(), speculation, ..from_environment })
-            .await?;
+    let app = App::open(Options {
+        autoload: arguments.model.is_none(),
+        speculation,
+        snapkv,
+        compresses_cache,
+        ..from_environment
+    })
+    .await?;
     if let Err(failure) = app.check_forced_draft().await {
         return close(&app, Err(anyhow!("{}", failure.message))).await;
     }

@@ -1,11 +1,14 @@
 //! Measures what a stored prompt cache saves, and costs:
-//! `cargo run --release -p cairn-engine --example resume -- MODEL_FOLDER [HISTORY_TOKENS]...`
+//! `cargo run --release -p cairn-engine --example resume -- [--smaller] MODEL_FOLDER [HISTORY_TOKENS]...`
+//!
+//! `--smaller` writes coded files.
 //!
 //! Prints one JSON object for each length of history: milliseconds to the first token, medians of
 //! several runs.
 //! - `cold` computes the history.
 //! - `disk_1` and `disk_24` read it from disk in a new engine, as after a restart, and compute 1 or
-//!   24 new tokens.
+//!   24 new tokens. `unread_1` is `disk_1` after the system has dropped the files from its page
+//!   cache, where it does so when told (Linux).
 //! - `memory_1` continues a conversation that is resident beside another one.
 //! - `evicted_1` restores it from disk after it has left memory.
 //! - `ram_24` computes 24 tokens on caches that are still materialized.
@@ -19,10 +22,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use cairn_engine::{
-    CacheOptions, Engine, EngineOptions, FinishedGeneration, GenerateEvent, GenerateRequest,
-    PromptInput,
+    CacheOptions, Engine, EngineOptions, FileCoding, FinishedGeneration, GenerateEvent,
+    GenerateRequest, PromptInput,
 };
 use cairn_prompt_cache::{CacheChange, ChunkRecord};
+use safetensors::tensor::{Dtype, SafeTensors};
 use tokio::sync::mpsc::UnboundedReceiver;
 
 const RUNS: usize = 5;
@@ -31,27 +35,31 @@ const WRITING_PAIRS: usize = 5;
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<()> {
-    let mut arguments = std::env::args().skip(1);
+    let mut arguments = std::env::args().skip(1).peekable();
+    let is_smaller = arguments.next_if_eq("--smaller").is_some();
+    let coding = if is_smaller { FileCoding::BytePlanes } else { FileCoding::Plain };
     let model =
-        PathBuf::from(arguments.next().context("usage: resume MODEL_FOLDER [HISTORY_TOKENS]...")?);
+        arguments.next().context("usage: resume [--smaller] MODEL_FOLDER [HISTORY_TOKENS]...")?;
+    let model = PathBuf::from(model);
     let mut lengths = arguments.map(|text| Ok(text.parse()?)).collect::<Result<Vec<u32>>>()?;
     if lengths.is_empty() {
         lengths.push(1000);
     }
     for &length in &lengths {
-        resume(&model, length).await?;
+        resume(&model, length, coding).await?;
     }
-    decode_while_writing(&model).await
+    decode_while_writing(&model, coding).await
 }
 
 fn tokens(count: u32) -> Vec<u32> {
     (0..count).map(|index| index * 7919 % 40_000 + 20).collect()
 }
 
-async fn resume(model: &Path, history: u32) -> Result<()> {
+async fn resume(model: &Path, history: u32, coding: FileCoding) -> Result<()> {
     let folder = tempfile::tempdir()?;
-    let (cold, records) = time_cold(model, folder.path(), history).await?;
-    let (disk_1, disk_24) = time_from_disk(model, folder.path(), history, &records).await?;
+    let (cold, records) = time_cold(model, folder.path(), history, coding).await?;
+    let [disk_1, disk_24, unread_1] =
+        time_from_disk(model, folder.path(), history, &records).await?;
     let [memory_1, evicted_1, ram_24] =
         time_from_memory(model, folder.path(), history, &records).await?;
     let read_copy =
@@ -60,7 +68,7 @@ async fn resume(model: &Path, history: u32) -> Result<()> {
     let file_bytes: u64 = records.iter().map(ChunkRecord::num_file_bytes).sum();
     let num_tokens: usize = records.iter().map(|record| record.num_tokens()).sum();
     println!(
-        "{{\"history_tokens\": {history}, \"cold\": {cold:.1}, \"disk_1\": {disk_1:.1}, \"disk_24\": {disk_24:.1}, \
+        "{{\"history_tokens\": {history}, \"cold\": {cold:.1}, \"disk_1\": {disk_1:.1}, \"disk_24\": {disk_24:.1}, \"unread_1\": {unread_1:.1}, \
          \"memory_1\": {memory_1:.1}, \"evicted_1\": {evicted_1:.1}, \"ram_24\": {ram_24:.1}, \"read_copy\": {read_copy:.1}, \"cold_over_disk_1\": {:.1}, \"cold_over_memory_1\": {:.1}, \
          \"disk_24_over_ram_24\": {:.3}, \"bytes_per_token\": {:.0}, \"kv_bytes_per_token\": {}}}",
         cold / disk_1,
@@ -73,12 +81,18 @@ async fn resume(model: &Path, history: u32) -> Result<()> {
 }
 
 /// `cold`, and the records of the chunks that the first run wrote to the folder.
-async fn time_cold(model: &Path, folder: &Path, history: u32) -> Result<(f64, Vec<ChunkRecord>)> {
+async fn time_cold(
+    model: &Path,
+    folder: &Path,
+    history: u32,
+    coding: FileCoding,
+) -> Result<(f64, Vec<ChunkRecord>)> {
     // A long history takes minutes, and its time varies little.
     let num_runs = if history > 2000 { 1 } else { 3 };
     let (mut cold, mut records) = (Vec::new(), Vec::new());
     for run in 0..num_runs {
         let (engine, mut events) = start((run == 0).then_some(folder), 0, Vec::new());
+        set_coding(&engine, coding);
         engine.load("model", model).await?;
         warm_up(&engine).await?;
         cold.push(answer(&engine, tokens(history + 1), 0).await?);
@@ -89,24 +103,27 @@ async fn time_cold(model: &Path, folder: &Path, history: u32) -> Result<(f64, Ve
     Ok((median(cold), records))
 }
 
-/// `disk_1` and `disk_24`.
+/// `disk_1`, `disk_24` and `unread_1`.
 async fn time_from_disk(
     model: &Path,
     folder: &Path,
     history: u32,
     records: &[ChunkRecord],
-) -> Result<(f64, f64)> {
-    let (mut disk_1, mut disk_24) = (Vec::new(), Vec::new());
+) -> Result<[f64; 3]> {
+    let mut times = [const { Vec::new() }; 3];
     for _ in 0..RUNS {
-        for (times, new) in [(&mut disk_1, 1), (&mut disk_24, 24)] {
+        for (times, (new, is_cached)) in times.iter_mut().zip([(1, true), (24, true), (1, false)]) {
             let (engine, _events) = start(Some(folder), 0, records.to_vec());
             engine.load("model", model).await?;
             warm_up(&engine).await?;
+            if !is_cached {
+                drop_from_page_cache(folder, records)?;
+            }
             times.push(answer(&engine, tokens(history + new), history).await?);
             engine.shutdown().await;
         }
     }
-    Ok((median(disk_1), median(disk_24)))
+    Ok(times.map(median))
 }
 
 /// `memory_1`, `evicted_1` and `ram_24`.
@@ -138,9 +155,10 @@ async fn time_from_memory(
 }
 
 /// Decodes alone and while chunks of another conversation are written, in turns.
-async fn decode_while_writing(model: &Path) -> Result<()> {
+async fn decode_while_writing(model: &Path, coding: FileCoding) -> Result<()> {
     let folder = tempfile::tempdir()?;
     let (engine, _events) = start(Some(folder.path()), 0, Vec::new());
+    set_coding(&engine, coding);
     engine.load("model", model).await?;
     warm_up(&engine).await?;
     let mut ratios = Vec::new();
@@ -169,10 +187,7 @@ fn read_and_copy(folder: &Path, records: &[ChunkRecord]) -> Result<f64> {
     let start = std::time::Instant::now();
     let mut copies = Vec::new();
     for record in records {
-        let path = folder
-            .join(record.namespace.model.as_str())
-            .join(format!("{}.safetensors", record.key));
-        copies.push(std::hint::black_box(std::fs::read(path)?).clone());
+        copies.push(std::hint::black_box(std::fs::read(path(folder, record))?).clone());
     }
     std::hint::black_box(&copies);
     Ok(start.elapsed().as_secs_f64() * 1e3)
@@ -182,11 +197,43 @@ fn read_and_copy(folder: &Path, records: &[ChunkRecord]) -> Result<f64> {
 fn kv_bytes_per_token(folder: &Path, records: &[ChunkRecord]) -> Result<u64> {
     let record =
         records.iter().max_by_key(|record| record.num_tokens()).context("no chunk was written")?;
-    let path =
-        folder.join(record.namespace.model.as_str()).join(format!("{}.safetensors", record.key));
-    let bytes = std::fs::read(path)?;
-    let header = u64::from_le_bytes(bytes[..8].try_into()?);
-    Ok((bytes.len() as u64 - 8 - header) / record.num_tokens() as u64)
+    let bytes = std::fs::read(path(folder, record))?;
+    let (_, metadata) = SafeTensors::read_metadata(&bytes)?;
+    let text = metadata.metadata().as_ref().context("a chunk describes itself")?;
+    // What coded tensors are stands there; plain ones are named by the header.
+    let tensors: Vec<(String, Dtype, Vec<usize>)> = match text.get("tensors") {
+        Some(described) => serde_json::from_str(described)?,
+        None => metadata
+            .tensors()
+            .into_iter()
+            .map(|(name, info)| (name, info.dtype, info.shape.clone()))
+            .collect(),
+    };
+    let sizes = tensors
+        .iter()
+        .map(|(_, dtype, shape)| shape.iter().product::<usize>() * dtype.bitsize() / 8);
+    Ok((sizes.sum::<usize>() / record.num_tokens()) as u64)
+}
+
+fn path(folder: &Path, record: &ChunkRecord) -> PathBuf {
+    folder.join(record.namespace.model.as_str()).join(format!("{}.safetensors", record.key))
+}
+
+/// Has the next reader of the files wait for the disk.
+fn drop_from_page_cache(folder: &Path, records: &[ChunkRecord]) -> Result<()> {
+    #[cfg(target_os = "linux")]
+    for record in records {
+        use rustix::fs::{Advice, fadvise};
+        fadvise(std::fs::File::open(path(folder, record))?, 0, None, Advice::DontNeed)?;
+    }
+    let _ = (folder, records);
+    Ok(())
+}
+
+fn set_coding(engine: &Engine, coding: FileCoding) {
+    if let Some(cache) = engine.cache() {
+        cache.set_file_coding(coding);
+    }
 }
 
 fn start(

@@ -90,7 +90,9 @@ pub use engine::{Engine, EngineOptions};
 pub use error::EngineError;
 pub use mlx_engine::{MlxEngine, MlxEngineOptions};
 pub use outlook::Outlook;
-pub use prompt_cache::{CacheFigures, CacheHandle, CacheNode, CacheOptions, CacheView, Repaired};
+pub use prompt_cache::{
+    CacheFigures, CacheHandle, CacheNode, CacheOptions, CacheView, FileCoding, Repaired,
+};
 pub use prompt_file::{CachePromptRequest, CachedPrompt, ExportRequest, Import, PromptFileInfo};
 pub use request::{
     AnswerToken, FinishedGeneration, GenerateEvent, GenerateRequest, Generation, KvCacheOptions,

@@ -56,19 +56,31 @@ pub(crate) fn open_regular(path: &Path) -> Result<(File, u64), FileError> {
 /// read and not only for the length that the file reports: files of `/proc` report 0, and a file
 /// may grow meanwhile.
 pub fn read_file(path: &Path, limit_bytes: u64) -> Result<Vec<u8>, FileError> {
+    let mut contents = Vec::new();
+    read_file_into(path, limit_bytes, &mut contents)?;
+    Ok(contents)
+}
+
+/// As [`read_file`], in place of what `contents` held: its memory is used again.
+pub fn read_file_into(
+    path: &Path,
+    limit_bytes: u64,
+    contents: &mut Vec<u8>,
+) -> Result<(), FileError> {
+    contents.clear();
     let (file, length_bytes) = open_regular(path)?;
     let too_long = || FileError::TooLong { path: path.into(), limit_bytes };
     if length_bytes > limit_bytes {
         return Err(too_long());
     }
-    let mut contents = Vec::with_capacity(length_bytes as usize);
+    contents.reserve_exact(length_bytes as usize);
     file.take(limit_bytes.saturating_add(1))
-        .read_to_end(&mut contents)
+        .read_to_end(contents)
         .map_err(|source| FileError::Io { path: path.into(), source })?;
     if contents.len() as u64 > limit_bytes {
         return Err(too_long());
     }
-    Ok(contents)
+    Ok(())
 }
 
 #[cfg(test)]

@@ -56,6 +56,6 @@ pub mod test_files;
 pub use bfloat16::bfloat16;
 pub use charsmap::check_normalizer;
 pub use excerpt::readable;
-pub use file::{FileError, MAX_CONFIG_BYTES, read_file};
+pub use file::{FileError, MAX_CONFIG_BYTES, read_file, read_file_into};
 pub use locked_folder::make_locked_folder;
 pub use python_json::python_json;

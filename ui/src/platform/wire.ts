@@ -1509,6 +1509,10 @@ cache_budget_bytes: number,
  */
 cache_ram_budget_bytes: number,
 /**
+ * Whether saved context is coded, without loss, so that it takes less of the disk.
+ */
+compresses_cache: boolean,
+/**
  * The address of the hub that models come from; empty: the environment's, or Hugging Face.
  */
 hub_endpoint: string,

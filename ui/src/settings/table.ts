@@ -122,6 +122,7 @@ export const table: readonly SettingRow[] = [
   {"key":"wires_memory","kind":{"type":"switch"},"text_key":"settings.rows.wires_memory","section":"models","scopes":["app"],"rereads":false},
   {"key":"cache_budget_bytes","kind":{"type":"bytes","max":9007199254740991},"text_key":"settings.rows.cache_budget_bytes","section":"storage","scopes":["app"],"rereads":false},
   {"key":"cache_ram_budget_bytes","kind":{"type":"bytes","max":9007199254740991},"text_key":"settings.rows.cache_ram_budget_bytes","section":"storage","scopes":["app"],"rereads":false},
+  {"key":"compresses_cache","kind":{"type":"switch"},"text_key":"settings.rows.compresses_cache","section":"storage","scopes":["app"],"rereads":false},
   {"key":"hub_endpoint","kind":{"type":"text","max_chars":1024},"text_key":"settings.rows.hub_endpoint","section":"hub","scopes":["app"],"rereads":false},
   {"key":"download_folder","kind":{"type":"text","max_chars":4096},"text_key":"settings.rows.download_folder","section":"hub","scopes":["app"],"rereads":false},
   {"key":"hub_proxy","kind":{"type":"text","max_chars":1024},"text_key":"settings.rows.hub_proxy","section":"hub","scopes":["app"],"rereads":false},

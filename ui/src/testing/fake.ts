@@ -450,6 +450,7 @@ export const settings: Settings = {
   context_length: null,
   kv_bits: 'plain',
   wires_memory: false,
+  compresses_cache: false,
   keep_tokens: null,
   alias: '',
   is_pinned: false,

@@ -307,10 +307,12 @@ impl OfflineCaches {
         };
         let (engine, events) =
             Engine::start(EngineOptions { cache: Some(cache), ..EngineOptions::default() });
+        let settings = AppSettings::load(&self.store, 0).await;
         let handle = engine.cache().cloned();
         let handle = handle.ok_or_else(|| {
             Failure::new(FailureCode::Engine, "The engine's thread could not start.")
         })?;
+        handle.set_file_coding(convert::file_coding(settings.current().compresses_cache));
         let mut session = EngineSession { engine, handle, events };
         // The events of the start are dropped: an app that has the folder open emits its own.
         session.events().await;

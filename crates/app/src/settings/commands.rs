@@ -81,9 +81,10 @@ pub(crate) async fn set(
             if api::is_about_server(key) {
                 api::follow_setting(app);
             }
-            let Settings { cache_budget_bytes, cache_ram_budget_bytes, wires_memory, .. } =
-                app.settings();
-            app.engine.set_wired_memory(wires_memory);
+            let settings = app.settings();
+            app.engine.set_wired_memory(settings.wires_memory);
+            app.follow_compression(&settings);
+            let Settings { cache_budget_bytes, cache_ram_budget_bytes, .. } = settings;
             app.engine.set_cache_budgets(cache_budget_bytes, cache_ram_budget_bytes);
         }
         SettingTarget::Model { name } => {

@@ -218,6 +218,12 @@ settings! {
         section: Storage, scopes: APP, rereads: false,
     }
 
+    /// Whether saved context is coded, without loss, so that it takes less of the disk.
+    compresses_cache: bool = false => {
+        kind: Switch,
+        section: Storage, scopes: APP, rereads: false,
+    }
+
     /// The address of the hub that models come from; empty: the environment's, or Hugging Face.
     hub_endpoint: String = String::new() => {
         kind: Text { max_chars: 1024 },

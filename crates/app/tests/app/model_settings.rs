@@ -9,7 +9,7 @@ use cairn_app::wire::{
     Reply, SettingTarget, Status,
 };
 use cairn_app::{App, ForcedSpeculation, Options};
-use cairn_engine::Speculation;
+use cairn_engine::{SnapKv, Speculation};
 use cairn_tiny_models::copy_tiny_model;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -322,6 +322,23 @@ async fn what_the_program_was_started_with_fails_no_answer() {
         assert_eq!(answer.status, MessageStatus::Complete, "{expected:?}");
         app.close().await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_program_was_told_to_keep_counts_before_settings() {
+    let home = home_with_model();
+    let app = open_greedy(&home, 12).await;
+    set(&app, MODEL, "keep_tokens", json!(1024)).await;
+    app.close().await;
+    let snapkv = Some(SnapKv { keep_tokens: 512, min_context: 1000 });
+    let app = App::open(Options { snapkv, ..options(home.path()) }).await.unwrap();
+    load(&app, MODEL).await;
+    let prompt = PromptInput::Text("Hello".to_owned());
+    let request = app.completion(None, prompt).await.unwrap();
+    assert_eq!(request.kv_cache.snapkv, snapkv);
+    let answer = answered(&app, &new_conversation(&app).await, "Hello").await;
+    assert_eq!(answer.status, MessageStatus::Complete);
+    app.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

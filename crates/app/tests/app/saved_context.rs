@@ -1,11 +1,13 @@
 //! Saved context in the rows of the database, and beside other programs.
 
-use std::path::Path;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 
 use cairn_app::wire::{
     CacheFileLayout, CacheSource, Command, Event, FailureCode, MessageStatus, Reply,
 };
 use cairn_app::{DataFolder, OfflineCaches};
+use tempfile::TempDir;
 
 use crate::kit::{
     MODEL, answered, check_failure, chunk_files, database, home_with_model, new_conversation, next,
@@ -122,6 +124,55 @@ async fn an_import_beside_the_app_does_not_evict_chunks_pinned_meanwhile() {
         .collect();
     assert!(loss.contains(&(old, false)) && loss.contains(&(new, true)), "{loss:?}");
     caches.close().await;
+    app.close().await;
+}
+
+/// The formats of the chunk files in a data folder.
+fn chunk_formats(home: &TempDir) -> BTreeSet<String> {
+    let format = |path: &PathBuf| file_metadata(path)["format"].as_str().unwrap().to_owned();
+    chunk_files(home).iter().map(format).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn smaller_files_of_saved_context_are_written_when_asked_for_and_always_read() {
+    let home = home_with_model();
+    let app = open_greedy(&home, 8).await;
+    app.call(Command::LoadModel { name: MODEL.to_owned() }).await.unwrap();
+    let [id, plain] = [new_conversation(&app).await, new_conversation(&app).await];
+    answered(&app, &plain, "Another beginning").await;
+    set_for_all(&app, "compresses_cache", true).await;
+    let questions = ["One", "Two", "Three"];
+    answered(&app, &id, questions[0]).await;
+    app.close().await;
+    let both = BTreeSet::from(["cairn-chunk-2".to_owned(), "cairn-chunk-3".to_owned()]);
+    assert_eq!(chunk_formats(&home), both);
+
+    // The choice outlives the app, and so does what was written with the other one.
+    let app = open(&home).await;
+    app.call(Command::LoadModel { name: MODEL.to_owned() }).await.unwrap();
+    let second = answered(&app, &id, questions[1]).await;
+    assert!(second.stats.as_ref().unwrap().cached_tokens > 0, "{second:?}");
+    let file = home.path().join("export.safetensors");
+    let source = CacheSource::Conversation { id: id.clone() };
+    app.export_cache(&source, CacheFileLayout::V0_32, &file).await.unwrap();
+    assert_eq!(file_metadata(&file)["0.model"], MODEL, "mlx-lm reads what leaves the folder");
+    set_for_all(&app, "compresses_cache", false).await;
+    app.close().await;
+
+    let app = open(&home).await;
+    app.call(Command::LoadModel { name: MODEL.to_owned() }).await.unwrap();
+    let third = answered(&app, &id, questions[2]).await;
+    assert!(third.stats.as_ref().unwrap().cached_tokens > 0, "{third:?}");
+    // What a chat answers that is never read from disk.
+    let alone = home_with_model();
+    let fresh = open_greedy(&alone, 8).await;
+    fresh.call(Command::LoadModel { name: MODEL.to_owned() }).await.unwrap();
+    let same = new_conversation(&fresh).await;
+    for (question, expected) in questions.iter().zip([None, Some(second.text), Some(third.text)]) {
+        let text = answered(&fresh, &same, question).await.text;
+        assert!(expected.is_none_or(|expected| expected == text), "{question}");
+    }
+    fresh.close().await;
     app.close().await;
 }
 

@@ -1,13 +1,14 @@
 //! A file can be verified on its own: its metadata contains everything that its key is a hash of,
 //! and a hash of the tensors. So the records of a lost database can be rebuilt from the files
-//! ([`prove`]).
+//! ([`prove`]). Its tensors may be coded ([`super::byte_planes`]); hashes are of the bytes in the file.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
-use cairn_formats::{FileError, read_file};
+use cairn_formats::{FileError, read_file, read_file_into};
 use cairn_lm::cache::chunk_state::{CacheLayout, ChunkState, StateTensor, TensorSlice};
 use cairn_prompt_cache::{
     ChunkFile, ChunkKey, ChunkKind, ChunkProblem, ChunkRecord, FileHash, LossReason,
@@ -15,6 +16,8 @@ use cairn_prompt_cache::{
 };
 use mlx_rs::Dtype;
 use safetensors::tensor::{Metadata, SafeTensors, TensorInfo};
+
+use super::byte_planes::{Decoder, Encoder, Numbers};
 
 /// The reason why a stored chunk cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -92,6 +95,12 @@ pub(super) struct ChunkContents {
 const MAX_HEADER_BYTES: u64 = 8 << 20;
 const CONTENTS_HASH: &str = "contents_hash";
 const FORMAT: &str = "cairn-chunk-2";
+/// The format of a file with coded tensors.
+const CODED_FORMAT: &str = "cairn-chunk-3";
+/// In a file with coded tensors: the one tensor that has them all, and the metadata that says what they
+/// are.
+const CODED: &str = "coded";
+const TENSORS: &str = "tensors";
 /// The format of the first version, whose files cannot be verified on their own.
 const OLD_FORMAT: &str = "cairn-chunk-1";
 const SUFFIX: &str = ".safetensors";
@@ -122,45 +131,43 @@ impl ChunkContents {
         })
     }
 
-    /// Reads the file of `record`; its size and hash must be those in the record.
-    pub(super) fn read(folder: &Path, record: &ChunkRecord) -> Result<Self, ChunkError> {
-        let file = record.file.as_ref().ok_or(ChunkError::Damaged)?;
-        let bytes = read_file(&path(folder, &record.namespace.model, &record.key), file.num_bytes)?;
-        if bytes.len() as u64 != file.num_bytes || hash(&bytes) != file.hash {
-            return Err(ChunkError::Damaged);
-        }
-        // The hash shows that this program wrote the bytes; the assembler of the caches checks
-        // whether they fit the model.
-        let (header_bytes, metadata) = SafeTensors::read_metadata(&bytes)?;
-        let start = header_bytes + size_of::<u64>();
-        let mut tensors = Vec::new();
-        for name in metadata.offset_keys() {
-            let Some(info) = metadata.info(&name) else { continue };
-            let range = start + info.data_offsets.0..start + info.data_offsets.1;
-            if range.end > bytes.len() {
-                return Err(ChunkError::Damaged);
-            }
-            tensors.push(StateTensor {
-                name,
-                dtype: to_mlx(info.dtype)?,
-                shape: info.shape.clone(),
-                range,
-            });
-        }
-        Ok(ChunkContents::new(ChunkState {
-            tensors,
-            bytes,
-            held_from: record.held_from,
-            has_state: record.has_state,
-        }))
+    /// The bytes, whose memory can be used again.
+    pub(super) fn into_bytes(self) -> Vec<u8> {
+        self.bytes
     }
 
-    /// The header of the file: everything before the tensors' bytes.
-    pub(super) fn header(
+    /// The file of `record` with these contents, coded as asked for.
+    pub(super) fn to_file(
         &self,
         record: &ChunkRecord,
         layout: &CacheLayout,
-    ) -> Result<Vec<u8>, ChunkError> {
+        coding: FileCoding,
+    ) -> Result<FileParts<'_>, ChunkError> {
+        let mut text = self_description(record, layout)?;
+        let (infos, bytes) = match coding {
+            FileCoding::Plain => (self.infos()?, Cow::Borrowed(self.bytes.as_slice())),
+            FileCoding::BytePlanes => {
+                let bytes = self.coded()?;
+                text.insert("format".to_owned(), CODED_FORMAT.to_owned());
+                text.insert(TENSORS.to_owned(), described_tensors(&self.infos()?)?);
+                let (dtype, shape) = (safetensors::Dtype::U8, vec![bytes.len()]);
+                let info = TensorInfo { dtype, shape, data_offsets: (0, bytes.len()) };
+                (vec![(CODED.to_owned(), info)], Cow::Owned(bytes))
+            }
+        };
+        let tensors = infos.iter().map(|(name, info)| (name.as_str(), info));
+        let hash = contents_hash(&text, tensors, &bytes);
+        text.insert(CONTENTS_HASH.to_owned(), hash);
+        let metadata = Metadata::new(Some(text), infos)?;
+        let mut json = serde_json::to_vec(&metadata).map_err(io::Error::from)?;
+        json.resize(json.len().next_multiple_of(8), b' ');
+        let mut header = (json.len() as u64).to_le_bytes().to_vec();
+        header.append(&mut json);
+        Ok(FileParts { header, bytes })
+    }
+
+    /// What the header of a plain file says of the tensors.
+    fn infos(&self) -> Result<Vec<(String, TensorInfo)>, ChunkError> {
         let infos = self.tensors.iter().map(|tensor| {
             let info = TensorInfo {
                 dtype: to_safetensors(tensor.dtype)?,
@@ -169,24 +176,47 @@ impl ChunkContents {
             };
             Ok((tensor.name.clone(), info))
         });
-        let infos: Vec<(String, TensorInfo)> = infos.collect::<Result<_, ChunkError>>()?;
-        let mut text = self_description(record, layout)?;
-        let tensors = infos.iter().map(|(name, info)| (name.as_str(), info));
-        let hash = contents_hash(&text, tensors, &self.bytes);
-        text.insert(CONTENTS_HASH.to_owned(), hash);
-        let metadata = Metadata::new(Some(text), infos)?;
-        let mut json = serde_json::to_vec(&metadata).map_err(io::Error::from)?;
-        json.resize(json.len().next_multiple_of(8), b' ');
-        let mut header = (json.len() as u64).to_le_bytes().to_vec();
-        header.append(&mut json);
-        Ok(header)
+        infos.collect()
+    }
+
+    /// The tensors' bytes, coded.
+    fn coded(&self) -> Result<Vec<u8>, ChunkError> {
+        let (mut encoder, mut coded) = (Encoder::new()?, Vec::with_capacity(self.bytes.len()));
+        for tensor in &self.tensors {
+            let bytes = &self.bytes[tensor.range.clone()];
+            encoder.encode(Numbers { bytes, width: width(tensor.dtype) }, &mut coded)?;
+        }
+        Ok(coded)
+    }
+}
+
+/// How a chunk's tensors are written.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum FileCoding {
+    /// As they are, one after the other.
+    #[default]
+    Plain,
+    /// Coded without loss, which makes files smaller and costs time when they are written.
+    BytePlanes,
+}
+
+/// A chunk's file that is to be written: everything before the tensors' bytes, and those.
+pub(super) struct FileParts<'a> {
+    header: Vec<u8>,
+    bytes: Cow<'a, [u8]>,
+}
+
+impl FileParts<'_> {
+    /// The length of the file.
+    pub(super) fn num_bytes(&self) -> u64 {
+        (self.header.len() + self.bytes.len()) as u64
     }
 
     /// Writes the file atomically: temporary name, fsync, rename, fsync of the folder.
     ///
     /// Another program may have written this chunk meanwhile and recorded its hash, so a valid file
     /// of this chunk is not replaced. Any other file of this name is.
-    pub(super) fn write(&self, path: &Path, header: &[u8]) -> io::Result<ChunkFile> {
+    pub(super) fn write(&self, path: &Path) -> io::Result<ChunkFile> {
         let folder = path.parent().unwrap_or(Path::new("."));
         make_own_folder(folder)?;
         if let Some(file) = prove(path).ok().and_then(|record| record.file) {
@@ -198,7 +228,7 @@ impl ChunkContents {
             .prefix(TEMPORARY_PREFIXES[0])
             .suffix(TEMPORARY_SUFFIX)
             .tempfile_in(folder)?;
-        for part in [header, &self.bytes] {
+        for part in [self.header.as_slice(), &self.bytes] {
             file.write_all(part)?;
             hasher.update(part);
         }
@@ -209,8 +239,133 @@ impl ChunkContents {
             let _ = std::fs::remove_file(path);
             return Err(error);
         }
-        let num_bytes = (header.len() + self.bytes.len()) as u64;
-        Ok(ChunkFile { num_bytes, hash: hasher.finalize().to_hex().as_str().into() })
+        Ok(ChunkFile {
+            num_bytes: self.num_bytes(),
+            hash: hasher.finalize().to_hex().as_str().into(),
+        })
+    }
+}
+
+/// Reads chunk files, one after the other. Keeps what the next one can use: memory that the system
+/// gives anew costs as much time as reading does.
+#[derive(Default)]
+pub(super) struct ChunkReader {
+    file: Vec<u8>,
+    decoder: Option<Decoder>,
+}
+
+impl ChunkReader {
+    /// Reads the file of `record`; its size and hash must be those in the record. The contents take
+    /// the memory of `spare`.
+    pub(super) fn read(
+        &mut self,
+        folder: &Path,
+        record: &ChunkRecord,
+        spare: Vec<u8>,
+    ) -> Result<ChunkContents, ChunkError> {
+        let file = record.file.as_ref().ok_or(ChunkError::Damaged)?;
+        let path = path(folder, &record.namespace.model, &record.key);
+        let mut bytes = spare;
+        read_file_into(&path, file.num_bytes, &mut bytes)?;
+        if bytes.len() as u64 != file.num_bytes || hash(&bytes) != file.hash {
+            return Err(ChunkError::Damaged);
+        }
+        // The hash shows that this program wrote the bytes; the assembler of the caches checks
+        // whether they fit the model.
+        let (header_bytes, metadata) = SafeTensors::read_metadata(&bytes)?;
+        let start = header_bytes + size_of::<u64>();
+        let text = metadata.metadata().as_ref();
+        let tensors = match text.filter(|text| is_of_format(text, CODED_FORMAT)) {
+            None => stored_tensors(&metadata, start)?,
+            Some(text) => {
+                let tensors = coded_tensors(text)?;
+                std::mem::swap(&mut self.file, &mut bytes);
+                self.decode(start, &tensors, &mut bytes)?;
+                tensors
+            }
+        };
+        if tensors.iter().any(|tensor| tensor.range.end > bytes.len()) {
+            return Err(ChunkError::Damaged);
+        }
+        Ok(ChunkContents::new(ChunkState {
+            tensors,
+            bytes,
+            held_from: record.held_from,
+            has_state: record.has_state,
+        }))
+    }
+
+    /// Decodes the tensors in `self.file` from `start` on into `bytes`.
+    fn decode(
+        &mut self,
+        start: usize,
+        tensors: &[StateTensor],
+        bytes: &mut Vec<u8>,
+    ) -> Result<(), ChunkError> {
+        let length = tensors.last().map_or(0, |tensor| tensor.range.end);
+        bytes.try_reserve_exact(length.saturating_sub(bytes.len())).map_err(io::Error::from)?;
+        // What is there already is overwritten.
+        bytes.resize(length, 0);
+        let decoder = match &mut self.decoder {
+            Some(decoder) => decoder,
+            decoder => decoder.insert(Decoder::new()?),
+        };
+        let mut coded = &self.file[start..];
+        for tensor in tensors {
+            let numbers = &mut bytes[tensor.range.clone()];
+            let decoded = decoder.decode(&mut coded, numbers, width(tensor.dtype));
+            decoded.map_err(|_| ChunkError::Damaged)?;
+        }
+        if coded.is_empty() { Ok(()) } else { Err(ChunkError::Damaged) }
+    }
+}
+
+/// The tensors of a plain file, whose bytes begin at `start`.
+fn stored_tensors(metadata: &Metadata, start: usize) -> Result<Vec<StateTensor>, ChunkError> {
+    let names = metadata.offset_keys();
+    let infos = names.into_iter().filter_map(|name| Some((metadata.info(&name)?, name)));
+    let tensors = infos.map(|(info, name)| {
+        let range = start + info.data_offsets.0..start + info.data_offsets.1;
+        Ok(StateTensor { name, dtype: to_mlx(info.dtype)?, shape: info.shape.clone(), range })
+    });
+    tensors.collect()
+}
+
+/// A tensor in the metadata of a file with coded ones.
+type DescribedTensor = (String, safetensors::Dtype, Vec<usize>);
+
+/// What coded tensors are, as JSON in the order of their bytes.
+fn described_tensors(infos: &[(String, TensorInfo)]) -> Result<String, ChunkError> {
+    let described = infos.iter().map(|(name, info)| (name, info.dtype, &info.shape));
+    Ok(serde_json::to_string(&described.collect::<Vec<_>>()).map_err(io::Error::from)?)
+}
+
+/// The tensors that a file's metadata names, with their places once they are decoded.
+fn coded_tensors(text: &HashMap<String, String>) -> Result<Vec<StateTensor>, ChunkError> {
+    let described: Vec<DescribedTensor> = text
+        .get(TENSORS)
+        .and_then(|tensors| serde_json::from_str(tensors).ok())
+        .ok_or(ChunkError::Damaged)?;
+    let mut stop = 0_usize;
+    let tensors = described.into_iter().map(|(name, dtype, shape)| {
+        let dtype = to_mlx(dtype)?;
+        let mut lengths = shape.iter();
+        let num_bytes = lengths.try_fold(width(dtype), |bytes, &length| bytes.checked_mul(length));
+        let start = stop;
+        stop = num_bytes.and_then(|bytes| start.checked_add(bytes)).ok_or(ChunkError::Damaged)?;
+        if stop as u64 > MAX_CHUNK_BYTES {
+            return Err(ChunkError::Damaged);
+        }
+        Ok(StateTensor { name, dtype, shape, range: start..stop })
+    });
+    tensors.collect()
+}
+
+/// The bytes of a number of a type that a chunk may have.
+fn width(dtype: Dtype) -> usize {
+    match dtype {
+        Dtype::Float32 | Dtype::Uint32 => 4,
+        _ => 2,
     }
 }
 
@@ -272,7 +427,7 @@ fn proven(
     contents: &[u8],
     file: ChunkFile,
 ) -> Option<ChunkRecord> {
-    let text = metadata.metadata().as_ref().filter(|text| is_of_format(text, FORMAT))?;
+    let text = metadata.metadata().as_ref().filter(|text| is_current(text))?;
     let record = described(text, file)?.checked().ok()?;
     let model = path.parent().and_then(Path::file_name)?;
     let names = metadata.offset_keys();
@@ -290,7 +445,7 @@ pub(super) fn is_own(path: &Path) -> bool {
     let stem = path.file_stem().and_then(|stem| stem.to_str());
     let Some(metadata) = is_regular.then(|| read_header(path).ok()).flatten() else { return false };
     metadata.metadata().as_ref().is_some_and(|text| {
-        (is_of_format(text, FORMAT) || is_of_format(text, OLD_FORMAT))
+        (is_current(text) || is_of_format(text, OLD_FORMAT))
             && text.get("key").map(String::as_str) == stem
     })
 }
@@ -300,6 +455,11 @@ pub(super) fn layout(path: &Path) -> Result<CacheLayout, ChunkError> {
     let metadata = read_header(path)?;
     let text = metadata.metadata().as_ref().and_then(|text| text.get("layout"));
     text.and_then(|layout| serde_json::from_str(layout).ok()).ok_or(ChunkError::Damaged)
+}
+
+/// Whether a file's metadata is of a format that is read.
+fn is_current(text: &HashMap<String, String>) -> bool {
+    [FORMAT, CODED_FORMAT].iter().any(|format| is_of_format(text, format))
 }
 
 fn is_of_format(text: &HashMap<String, String>, format: &str) -> bool {
@@ -480,13 +640,17 @@ mod tests {
     }
 
     fn file_of(record: &ChunkRecord, bytes: &[u8]) -> Vec<u8> {
-        let layout = cairn_lm::cache::CacheSpec::new(Vec::new()).layout().unwrap();
-        let header = contents(bytes).header(record, &layout).unwrap();
-        [header, bytes.to_vec()].concat()
+        coded_file_of(record, bytes, FileCoding::Plain)
     }
 
-    fn header_of(file: &[u8], bytes: &[u8]) -> Vec<u8> {
-        file[..file.len() - bytes.len()].to_vec()
+    fn coded_file_of(record: &ChunkRecord, bytes: &[u8], coding: FileCoding) -> Vec<u8> {
+        let contents = contents(bytes);
+        let file = contents.to_file(record, &layout(), coding).unwrap();
+        [file.header, file.bytes.into_owned()].concat()
+    }
+
+    fn layout() -> CacheLayout {
+        cairn_lm::cache::CacheSpec::new(Vec::new()).layout().unwrap()
     }
 
     /// Writes the chunk "ours" over an existing file; returns whether that file stayed.
@@ -495,8 +659,10 @@ mod tests {
         let path = path(folder.path(), &MODEL.into(), &record().key);
         std::fs::create_dir(path.parent().unwrap()).unwrap();
         std::fs::write(&path, there).unwrap();
-        let ours = file(b"ours");
-        let written = contents(b"ours").write(&path, &header_of(&ours, b"ours")).unwrap();
+        let contents = contents(b"ours");
+        let file = contents.to_file(&record(), &layout(), FileCoding::Plain).unwrap();
+        let ours = [&file.header, &*file.bytes].concat();
+        let written = file.write(&path).unwrap();
         let found = std::fs::read(&path).unwrap();
         assert_eq!(written.hash, hash(&found));
         assert_eq!(written.num_bytes, found.len() as u64);
@@ -520,11 +686,16 @@ mod tests {
 
     #[test]
     fn a_record_is_rebuilt_from_its_file_and_any_changed_byte_is_noticed() {
+        for coding in [FileCoding::Plain, FileCoding::BytePlanes] {
+            check_changed_bytes(&coded_file_of(&record(), &b"ours".repeat(20), coding));
+        }
+    }
+
+    fn check_changed_bytes(whole: &[u8]) {
         let folder = tempfile::tempdir().unwrap();
         let path = path(folder.path(), &MODEL.into(), &record().key);
         std::fs::create_dir(path.parent().unwrap()).unwrap();
-        let whole = file(b"ours");
-        std::fs::write(&path, &whole).unwrap();
+        std::fs::write(&path, whole).unwrap();
         let proven = prove(&path).unwrap();
         let expected = |bytes: &[u8], found: &ChunkRecord| ChunkRecord {
             file: Some(ChunkFile { num_bytes: bytes.len() as u64, hash: hash(bytes) }),
@@ -532,9 +703,9 @@ mod tests {
             last_used_at_ms: found.last_used_at_ms,
             ..record()
         };
-        assert_eq!(proven, expected(&whole, &proven));
+        assert_eq!(proven, expected(whole, &proven));
         for at in 0..whole.len() {
-            let mut changed = whole.clone();
+            let mut changed = whole.to_vec();
             changed[at] ^= 1;
             std::fs::write(&path, &changed).unwrap();
             // Some bytes of JSON have no meaning, such as the spaces at its end.
@@ -543,11 +714,88 @@ mod tests {
             let is_refused = prove(&path).is_err_and(|error| error.is_lasting());
             assert!(means_the_same || is_refused, "byte {at}");
         }
-        std::fs::write(&path, &whole).unwrap();
+        std::fs::write(&path, whole).unwrap();
         assert!(is_own(&path));
         let link = path.with_file_name("fedcba9876543210fedcba9876543210.safetensors");
         std::os::unix::fs::symlink(&path, &link).unwrap();
         assert!(prove(&link).is_err() && !is_own(&link));
+    }
+
+    /// Writes the chunk's file with `change`d bytes and reads it, as its record says that it was
+    /// written.
+    fn read_changed(
+        bytes: &[u8],
+        coding: FileCoding,
+        change: impl Fn(&mut Vec<u8>),
+    ) -> Result<ChunkContents, ChunkError> {
+        let folder = tempfile::tempdir().unwrap();
+        let mut record = record();
+        let mut file = coded_file_of(&record, bytes, coding);
+        change(&mut file);
+        record.file = Some(ChunkFile { num_bytes: file.len() as u64, hash: hash(&file) });
+        let path = path(folder.path(), &MODEL.into(), &record.key);
+        std::fs::create_dir(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, &file).unwrap();
+        ChunkReader::default().read(folder.path(), &record, vec![1; 7])
+    }
+
+    #[test]
+    fn contents_come_back_from_plain_and_from_coded_files() {
+        let bytes: Vec<u8> =
+            (0..40_000_u32).flat_map(|index| (index % 977).to_le_bytes()).collect();
+        for coding in [FileCoding::Plain, FileCoding::BytePlanes] {
+            let read = read_changed(&bytes, coding, |_| {}).unwrap();
+            let tensor = read.tensor("keys.0").unwrap();
+            assert_eq!((tensor.dtype, tensor.shape), (Dtype::Uint32, vec![40_000]), "{coding:?}");
+            assert!(tensor.bytes == bytes, "{coding:?}");
+        }
+        let lengths = [FileCoding::Plain, FileCoding::BytePlanes]
+            .map(|coding| coded_file_of(&record(), &bytes, coding).len());
+        assert!(lengths[1] * 3 < lengths[0] * 2, "{lengths:?}");
+    }
+
+    #[test]
+    fn one_reader_reads_plain_and_coded_files_by_turns() {
+        let folder = tempfile::tempdir().unwrap();
+        let (mut reader, mut spare) = (ChunkReader::default(), Vec::new());
+        for (index, length) in [400, 4000, 40, 80_000, 4].into_iter().enumerate() {
+            let mut record = record();
+            record.tokens = Tokens::known([index as u32]);
+            record.key = record.expected_key();
+            let bytes: Vec<u8> = (0..length).map(|at| (at % 251) as u8 + index as u8).collect();
+            let coding = [FileCoding::BytePlanes, FileCoding::Plain][index % 2];
+            let written = contents(&bytes);
+            let file = written.to_file(&record, &layout(), coding).unwrap();
+            let path = path(folder.path(), &MODEL.into(), &record.key);
+            record.file = Some(file.write(&path).unwrap());
+            let read = reader.read(folder.path(), &record, spare).unwrap();
+            assert!(read.tensor("keys.0").unwrap().bytes == bytes, "{length} bytes");
+            spare = read.into_bytes();
+        }
+    }
+
+    #[test]
+    fn a_coded_file_that_says_something_else_than_it_holds_is_damaged() {
+        let bytes = [7; 4000];
+        let replace = |from: &'static str, to: &'static str| {
+            assert_eq!(from.len(), to.len());
+            move |file: &mut Vec<u8>| {
+                let at = file.windows(from.len()).position(|bytes| bytes == from.as_bytes());
+                let at = at.unwrap();
+                file[at..at + from.len()].copy_from_slice(to.as_bytes());
+            }
+        };
+        let is_damaged = |change: &dyn Fn(&mut Vec<u8>)| {
+            let read = read_changed(&bytes, FileCoding::BytePlanes, change);
+            read.is_err_and(|error| error.is_lasting())
+        };
+        assert!(!is_damaged(&|_| {}));
+        assert!(is_damaged(&replace("[1000]", "[1001]")), "longer");
+        assert!(is_damaged(&replace("[1000]", "[ 999]")), "shorter");
+        assert!(is_damaged(&replace("[1000]", "[1e19]")), "no length");
+        assert!(is_damaged(&replace("\\\"U32\\\"", "\\\"F16\\\"")), "another type");
+        assert!(is_damaged(&replace("\\\"U32\\\"", "\\\"I32\\\"")), "no type of a cache");
+        assert!(is_damaged(&replace("\"tensors\"", "\"tensorz\"")), "undescribed");
     }
 
     #[test]
@@ -560,8 +808,8 @@ mod tests {
         assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
         let (sender, refused) = std::sync::mpsc::channel();
         std::thread::spawn(move || {
-            let read = ChunkContents::read(folder.path(), &record);
-            let read_errors = [read.err(), layout(&path).err()];
+            let read = ChunkReader::default().read(folder.path(), &record, Vec::new());
+            let read_errors = [read.err(), super::layout(&path).err()];
             sender.send(read_errors.map(|error| error.is_some_and(|error| error.is_lasting())))
         });
         // Only a failing test waits so long.

@@ -15,6 +15,7 @@
 //! resident                     the caches of recent conversations, on the engine's thread
 //! state                        the index and the contents in memory, shared by three threads
 //! chunk_file                   the contents of a chunk, and their file
+//! byte_planes                  codes tensors without loss, where files are to be smaller
 //! writer                       the thread that writes, evicts and removes files
 //! saving                       cuts chunks from finished sequences, one by one
 //! prefix                       restores the longest stored beginning of a prompt
@@ -31,6 +32,7 @@
 //! that was taken when it was written; any failure is a miss with its reason, never an error and
 //! never a wrong token.
 
+mod byte_planes;
 mod chunk_file;
 mod chunk_store;
 mod exchange;
@@ -69,6 +71,7 @@ use saving::{NewRef, PendingSave, PendingSaves, ToSave};
 use state::SharedCacheState;
 use writer::Writer;
 
+pub use chunk_file::FileCoding;
 pub(crate) use exchange::Exported;
 pub(crate) use namespace::{kv_format, kv_format_of, quantization, quantized_like, snapkv};
 pub use state::CacheFigures;

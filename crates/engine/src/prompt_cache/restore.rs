@@ -5,16 +5,16 @@ use std::collections::VecDeque;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, SyncSender, TryRecvError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use cairn_lm::cache::chunk_state::CacheAssembler;
 use cairn_lm::cache::{CacheSpec, LayerCache};
 use cairn_prompt_cache::{ChunkKey, ChunkRecord};
 
 use super::Blocking;
-use super::chunk_file::{ChunkContents, ChunkError};
+use super::chunk_file::{ChunkContents, ChunkError, ChunkReader};
 use crate::guard::panic_message;
 
 /// A chunk to restore from, with its contents if they are in memory.
@@ -130,7 +130,11 @@ impl Restore {
             }
         };
         let contents = contents.map_err(|error| Unusable::new(&record, error))?;
-        self.add(&record, &contents)
+        self.add(&record, &contents)?;
+        if let Some(on_disk) = &self.on_disk {
+            on_disk.files().give_back(contents);
+        }
+        Ok(())
     }
 
     fn add(&mut self, record: &ChunkRecord, contents: &ChunkContents) -> Result<(), Unusable> {
@@ -160,9 +164,9 @@ impl Restore {
 
 /// The chunks that are not in memory, while their files are read.
 enum OnDisk {
-    ByThreads(Receiver<ReadChunk>),
+    ByThreads(Arc<Files>, Receiver<ReadChunk>),
     /// The system gives no thread now, so whoever wants a chunk reads it.
-    InPlace(Arc<Files>),
+    InPlace(Arc<Files>, ChunkReader),
 }
 
 impl OnDisk {
@@ -178,31 +182,43 @@ impl OnDisk {
             .min(records.len());
         // At most one chunk per reader is read ahead, to bound the memory.
         let (sender, receiver) = mpsc::sync_channel(num_readers);
-        let files =
-            Arc::new(Files { folder: folder.to_owned(), records, num_taken: AtomicUsize::new(0) });
+        let files = Arc::new(Files {
+            folder: folder.to_owned(),
+            records,
+            num_taken: AtomicUsize::new(0),
+            spare: Mutex::default(),
+        });
         for num_started in 0..num_readers {
             let (taken, sender) = (Arc::clone(&files), sender.clone());
             match start(Box::new(move || taken.read_all(&sender))) {
                 Ok(()) => {}
                 Err(error) if num_started == 0 => {
                     tracing::warn!(%error, "no thread can be had to read the prompt cache");
-                    return OnDisk::InPlace(files);
+                    return OnDisk::InPlace(files, ChunkReader::default());
                 }
                 // Those that run read everything.
                 Err(_) => break,
             }
         }
-        OnDisk::ByThreads(receiver)
+        OnDisk::ByThreads(files, receiver)
     }
 
     /// The next file. Where blocking is forbidden, none while threads read and have read none.
-    fn next(&self, blocking: Blocking) -> Result<ReadChunk, TryRecvError> {
+    fn next(&mut self, blocking: Blocking) -> Result<ReadChunk, TryRecvError> {
         match self {
-            OnDisk::ByThreads(read) => match blocking {
+            OnDisk::ByThreads(_, read) => match blocking {
                 Blocking::Allowed => read.recv().map_err(|_| TryRecvError::Disconnected),
                 Blocking::Forbidden => read.try_recv(),
             },
-            OnDisk::InPlace(files) => files.read_next().ok_or(TryRecvError::Disconnected),
+            OnDisk::InPlace(files, reader) => {
+                files.read_next(reader).ok_or(TryRecvError::Disconnected)
+            }
+        }
+    }
+
+    fn files(&self) -> &Files {
+        match self {
+            OnDisk::ByThreads(files, _) | OnDisk::InPlace(files, _) => files,
         }
     }
 }
@@ -215,24 +231,38 @@ fn start_reader(reader: Reader) -> io::Result<()> {
 }
 
 /// The files to read.
+#[derive(Default)]
 struct Files {
     folder: PathBuf,
     records: Vec<ChunkRecord>,
     /// How many of them a reader has begun with.
     num_taken: AtomicUsize,
+    /// The memory of chunks that are in the caches, for those that are read next.
+    spare: Mutex<Vec<Vec<u8>>>,
 }
 
 impl Files {
     /// Reads the next file; none when every one has its reader.
-    fn read_next(&self) -> Option<ReadChunk> {
+    fn read_next(&self, reader: &mut ChunkReader) -> Option<ReadChunk> {
         let record = self.records.get(self.num_taken.fetch_add(1, Ordering::Relaxed))?;
-        let contents = caught(|| ChunkContents::read(&self.folder, record));
+        let spare = self.spare().pop().unwrap_or_default();
+        let contents = caught(|| reader.read(&self.folder, record, spare));
         Some((record.clone(), contents))
+    }
+
+    /// Takes the memory of a chunk that is in the caches.
+    fn give_back(&self, contents: ChunkContents) {
+        self.spare().push(contents.into_bytes());
+    }
+
+    fn spare(&self) -> std::sync::MutexGuard<'_, Vec<Vec<u8>>> {
+        self.spare.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Reads files until none is left, or nobody wants them any more.
     fn read_all(&self, sender: &SyncSender<ReadChunk>) {
-        while let Some(read) = self.read_next() {
+        let mut reader = ChunkReader::default();
+        while let Some(read) = self.read_next(&mut reader) {
             if sender.send(read).is_err() {
                 return;
             }
@@ -254,7 +284,7 @@ mod tests {
     use cairn_prompt_cache::{ChunkKind, KvFormat, Namespace, Tokens};
     use mlx_rs::Array;
 
-    use super::super::chunk_file;
+    use super::super::chunk_file::{self, FileCoding};
     use super::*;
 
     const MODEL: &str = "0123456789abcdef0123456789abcdef";
@@ -266,6 +296,11 @@ mod tests {
         let cache =
             KvCache::from_parts(std::slice::from_ref(&rows), std::slice::from_ref(&rows)).unwrap();
         vec![LayerCache::Kv(cache)]
+    }
+
+    /// Every other chunk's file is coded.
+    fn coding(index: usize) -> FileCoding {
+        if index % 2 == 1 { FileCoding::BytePlanes } else { FileCoding::Plain }
     }
 
     /// Writes chunks of two tokens each, and returns what their caches are and their records.
@@ -293,9 +328,9 @@ mod tests {
             };
             record.key = record.expected_key();
             let contents = ChunkContents::new(state);
-            let header = contents.header(&record, &spec.layout().unwrap()).unwrap();
             let path = chunk_file::path(folder, &record.namespace.model, &record.key);
-            record.file = Some(contents.write(&path, &header).unwrap());
+            let file = contents.to_file(&record, &spec.layout().unwrap(), coding(index)).unwrap();
+            record.file = Some(file.write(&path).unwrap());
             records.push(record);
         }
         (spec, records)
@@ -307,7 +342,7 @@ mod tests {
         let (spec, records) = stored(folder.path(), 1);
         let source = Source { record: records[0].clone(), contents: None };
         let mut restore = Restore::new(folder.path(), vec![source], &spec, 2).unwrap();
-        restore.on_disk = Some(OnDisk::ByThreads(mpsc::sync_channel(1).1));
+        restore.on_disk = Some(OnDisk::ByThreads(Arc::default(), mpsc::sync_channel(1).1));
         let unusable = restore.run().err().unwrap();
         assert!(!unusable.error.is_lasting(), "{unusable:?}");
         assert_eq!(unusable.start, 0, "no chunk is used");

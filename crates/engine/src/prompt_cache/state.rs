@@ -11,7 +11,7 @@ use cairn_prompt_cache::{
 };
 use tokio::sync::{mpsc, watch};
 
-use super::chunk_file::{self, ChunkContents};
+use super::chunk_file::{self, ChunkContents, FileCoding};
 use super::restore::Source;
 use super::writer::WriteJob;
 use super::{CacheOptions, now_ms};
@@ -25,6 +25,8 @@ use crate::EngineStatus;
 #[derive(Debug)]
 pub(super) struct CacheState {
     pub(super) folder: PathBuf,
+    /// How chunks are written from now on.
+    pub(super) coding: FileCoding,
     pub(super) index: ChunkIndex,
     pub(super) contents: HashMap<ChunkKey, Arc<ChunkContents>>,
     /// Bytes of chunks that wait to be written.
@@ -91,6 +93,7 @@ impl SharedCacheState {
         let (index, rejected) = ChunkIndex::new(budgets, options.chunks, options.refs);
         let state = CacheState {
             folder: options.folder,
+            coding: FileCoding::default(),
             index,
             contents: HashMap::new(),
             pending_bytes: 0,

@@ -11,7 +11,7 @@ use cairn_prompt_cache::{
 };
 use tokio::sync::oneshot;
 
-use super::chunk_file;
+use super::chunk_file::{self, FileCoding};
 use super::now_ms;
 use super::state::{CacheFigures, SharedCacheState};
 use super::writer::{Repaired, WriteJob};
@@ -153,6 +153,11 @@ impl CacheHandle {
         let mut state = self.0.lock();
         let changes = state.index.pin(owner, is_pinned);
         state.apply(changes);
+    }
+
+    /// Says how chunks are written from now on. Files that are there stay as they are.
+    pub fn set_file_coding(&self, coding: FileCoding) {
+        self.0.lock().coding = coding;
     }
 
     /// Removes a reference; its chunks stay until they are evicted.

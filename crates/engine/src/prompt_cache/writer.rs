@@ -204,7 +204,7 @@ impl WriterThread {
     /// Writes one chunk; false if it was removed meanwhile. Fails with a reason, also if there is
     /// no room for it.
     fn write_one(&self, key: &ChunkKey, layout: &CacheLayout) -> Result<bool, String> {
-        let (record, contents, path) = {
+        let (record, contents, path, coding) = {
             let state = self.state.lock();
             let chunk = state.index.get(key).filter(|chunk| !chunk.is_on_disk());
             let Some(record) = chunk.map(Chunk::record) else { return Ok(false) };
@@ -213,13 +213,12 @@ impl WriterThread {
                 return Ok(false);
             }
             let path = chunk_file::path(&state.folder, &record.namespace.model, key);
-            (record.clone(), Arc::clone(contents), path)
+            (record.clone(), Arc::clone(contents), path, state.coding)
         };
-        let header = contents.header(&record, layout).map_err(|error| error.to_string())?;
-        self.make_room(header.len() as u64 + contents.num_bytes(), &record)?;
-        let file = contents
-            .write(&path, &header)
-            .map_err(|error| format!("the disk could not be written: {error}"))?;
+        let file = contents.to_file(&record, layout, coding).map_err(|error| error.to_string())?;
+        self.make_room(file.num_bytes(), &record)?;
+        let file =
+            file.write(&path).map_err(|error| format!("the disk could not be written: {error}"))?;
         let mut state = self.state.lock();
         if !state.written(key, file) {
             // Removed while it was being written.

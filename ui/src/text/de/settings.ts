@@ -108,6 +108,10 @@ const rows: Catalogue['settings']['rows'] = {
     note: 'Für gesicherten Kontext; was im Arbeitsspeicher ist, geht weiter, ohne von der Festplatte gelesen zu werden.',
     statusNote: (status) => `Jetzt ${f.bytes(status?.cache_ram_bytes ?? 0)}.`,
   },
+  compresses_cache: {
+    label: 'Gesicherten Kontext kleiner ablegen',
+    note: 'Braucht etwa ein Drittel weniger Platz auf der Festplatte, und kein Wort geht verloren. Gilt für das, was ab jetzt gesichert wird.',
+  },
   hub_endpoint: {
     label: 'Adresse des Hubs',
     note: 'Wo Modelle gefunden und heruntergeladen werden. Ein Zugriffstoken wird nur an den Hub gesendet, für den es eingegeben wurde.',

@@ -100,6 +100,10 @@ export const settingRows: Record<keyof Settings, SettingText> = {
     note: 'For saved context; what is in memory continues without a read from disk.',
     statusNote: (status) => `Now ${f.bytes(status?.cache_ram_bytes ?? 0)}.`,
   },
+  compresses_cache: {
+    label: 'Keep saved context smaller on disk',
+    note: 'Takes about a third less, and not a word is lost. Applies to what is saved from now on.',
+  },
   hub_endpoint: {
     label: 'Address of the hub',
     note: 'Where models are found and downloaded. An access token is sent only to the hub that it was entered for.',
