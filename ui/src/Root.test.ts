@@ -186,6 +186,23 @@ test('the settings of a chat say where each value comes from, and can be taken b
   expect(platform.asked).toContainEqual(change);
 });
 
+test('on a Mac models can be kept wired, and one that leaves nothing is named', async () => {
+  const { app, platform } = await open();
+  const { status } = await import('./testing/fake');
+  const { strings } = await import('./text');
+  app.navigation.goToSettings('models');
+  const wired_memory = { recommended_bytes: 20e9, tight_model: null };
+  platform.emit({ type: 'status', status: { ...status, wired_memory } });
+  await settle();
+  await tick();
+  expect(screen.getByText(strings.settings.rows.wires_memory.label)).toBeTruthy();
+  expect(screen.queryByText(/iogpu/)).toBeNull();
+  const tight_model = { name: 'owner/large', bytes: 19e9, draft: null };
+  platform.emit({ type: 'status', status: { ...status, wired_memory: { ...wired_memory, tight_model } } });
+  await tick();
+  expect(screen.getByText(/“owner\/large” takes 19 GB of the 20 GB/)).toBeTruthy();
+});
+
 test('the settings have a row for each setting of all chats, and arrow keys change numbers by a step', async () => {
   const { app, platform } = await open();
   const { table } = await import('./settings/table');
@@ -196,7 +213,11 @@ test('the settings have a row for each setting of all chats, and arrow keys chan
     await settle();
     await tick();
     const sections = page === 'generation' ? ['generation', 'advanced'] : [page];
-    const rows = table.filter(({ section, scopes }) => sections.includes(section) && scopes.includes('app'));
+    // Here no memory can be kept wired.
+    expect(screen.queryByText(strings.settings.rows.wires_memory.label)).toBeNull();
+    const rows = table.filter(
+      ({ key, section, scopes }) => sections.includes(section) && scopes.includes('app') && key !== 'wires_memory',
+    );
     for (const { key } of rows) expect(screen.getByText(strings.settings.rows[key].label)).toBeTruthy();
   }
   await fireEvent.keyDown(screen.getByRole('textbox', { name: 'Temperature' }), { key: 'ArrowUp' });

@@ -73,6 +73,7 @@ pub fn typescript() -> String {
         declaration::<wire::MemoryNeed>(&config),
         declaration::<wire::Fit>(&config),
         declaration::<wire::LoadedModel>(&config),
+        declaration::<wire::WiredMemory>(&config),
         declaration::<wire::ModelDeletion>(&config),
         declaration::<wire::ModelUpdate>(&config),
         declaration::<wire::OldRevisions>(&config),

@@ -5,7 +5,7 @@ mod misses;
 use cairn_chat::{FinishReason, GenerationStats, Role, SamplingParams};
 use cairn_engine::{
     AnswerToken, EngineError, FileCoding, KvCacheOptions, KvQuantization, LmError, LoadProgress,
-    LoadedModelStatus, PromptFileLayout, PromptKind, SnapKv, Speculation,
+    LoadedModelStatus, PromptFileLayout, PromptKind, SnapKv, Speculation, is_tight,
 };
 use cairn_formats::gguf::RoundedWeights;
 use cairn_hub::{DownloadError, HubError, ImportedModel, ModelFolder, ModelSource};
@@ -541,11 +541,12 @@ pub(crate) fn status(
     engine: cairn_engine::EngineStatus,
     device: &str,
     memory: ProcessMemory,
+    wired_bytes: Option<u64>,
 ) -> wire::Status {
+    let models: Vec<_> = engine.models.into_iter().map(loaded_model).collect();
     wire::Status {
         engine: engine_state(engine.state),
         model_fingerprint: engine.model_fingerprint,
-        models: engine.models.into_iter().map(loaded_model).collect(),
         device: device.to_owned(),
         process_bytes: memory.now,
         process_peak_bytes: memory.peak,
@@ -554,7 +555,16 @@ pub(crate) fn status(
         mlx_cache_bytes: engine.mlx_cache_bytes,
         cache_disk_bytes: engine.cache_disk_bytes,
         cache_ram_bytes: engine.cache_memory_bytes,
+        wired_memory: wired_bytes.map(|bytes| wired_memory(bytes, &models)),
+        models,
     }
+}
+
+/// What there is to say of loaded models where the GPU can keep so many bytes wired.
+fn wired_memory(recommended_bytes: u64, models: &[wire::LoadedModel]) -> wire::WiredMemory {
+    let largest = models.iter().max_by_key(|model| model.bytes);
+    let tight_model = largest.filter(|model| is_tight(model.bytes, recommended_bytes)).cloned();
+    wire::WiredMemory { recommended_bytes, tight_model }
 }
 
 fn loaded_model(model: cairn_engine::LoadedModelStatus) -> wire::LoadedModel {

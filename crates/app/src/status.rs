@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cairn_engine::MemoryPressure;
+use cairn_engine::{MemoryPressure, recommended_wired_bytes};
 
 use crate::app::App;
 use crate::convert;
@@ -26,6 +26,7 @@ pub(crate) fn now(app: &App) -> Status {
         app.engine.status().borrow().clone(),
         app.engine.device(),
         platform::process_memory(),
+        recommended_wired_bytes(),
     )
 }
 
@@ -88,6 +89,7 @@ fn has_changed(emitted: &Status, status: &Status) -> bool {
         || differs(emitted.mlx_cache_bytes, status.mlx_cache_bytes)
         || emitted.cache_disk_bytes != status.cache_disk_bytes
         || emitted.cache_ram_bytes != status.cache_ram_bytes
+        || emitted.wired_memory != status.wired_memory
 }
 
 #[cfg(test)]
@@ -143,6 +145,7 @@ mod tests {
             cairn_engine::EngineStatus::default(),
             "cpu",
             platform::ProcessMemory { now: 1 << 30, peak: 1 << 30 },
+            Some(10 << 30),
         );
         let check = |change: fn(&mut Status), expected: bool| {
             let mut status = emitted.clone();
@@ -154,6 +157,7 @@ mod tests {
         check(|s| s.process_bytes -= 1 << 20, true);
         check(|s| s.mlx_peak_bytes += 2 << 20, true);
         check(|s| s.cache_disk_bytes += 1, true);
+        check(|s| s.wired_memory = None, true);
         check(|s| s.model_fingerprint = Some("f".to_owned()), true);
         check(|s| s.engine = loading(0), true);
     }

@@ -74,6 +74,7 @@ pub use cairn_formats::cache_file::PromptKind;
 pub use cairn_lm::cache::{KvQuantization, PromptFileLayout, SnapKv};
 pub use cairn_lm::device::ComputeDevice;
 pub use cairn_lm::memory::default_limit_bytes as default_memory_limit_bytes;
+pub use cairn_lm::memory::recommended_wired_bytes;
 pub use cairn_lm::models::{
     SUPPORTED, SupportedModel, is_supported, nearest as nearest_model_type,
 };
@@ -100,3 +101,4 @@ pub use request::{
     SoFar, Speculation, TokenLogprob, TopLogprob,
 };
 pub use status::{EngineState, EngineStatus, LoadedModelStatus, WorkDone};
+pub use wired_memory::is_tight;

@@ -6,6 +6,13 @@
 use cairn_lm::memory;
 use mlx_rs::error::Exception;
 
+/// Whether weights of so many bytes leave little or nothing of what the GPU can keep: then a model is
+/// slow, wired or not.
+pub fn is_tight(weight_bytes: u64, recommended_bytes: u64) -> bool {
+    // As in mlx-lm.
+    weight_bytes > recommended_bytes / 10 * 9
+}
+
 /// Whether models are kept wired. Owned by the engine's thread.
 ///
 /// - `set_limit` is called only by [`WiredMemory::settle`], after whatever was launched has ended.
@@ -55,8 +62,7 @@ impl WiredMemory {
     /// Wired or not, a model that leaves the system nothing is slow.
     pub(crate) fn warning(&self, weight_bytes: u64) -> Option<String> {
         let recommended = self.recommended_bytes?;
-        // As in mlx-lm.
-        if weight_bytes <= recommended / 10 * 9 {
+        if !is_tight(weight_bytes, recommended) {
             return None;
         }
         let share = if weight_bytes > recommended { "more than" } else { "nearly all of" };

@@ -1024,6 +1024,19 @@ bytes: number,
 draft: string | null, };
 
 /**
+ * What the GPU of a Mac can keep of loaded models.
+ */
+export type WiredMemory = {
+/**
+ * The most that the system recommends.
+ */
+recommended_bytes: number,
+/**
+ * The largest loaded model, if it takes nearly all of that, or more: then it is slow.
+ */
+tight_model: LoadedModel | null, };
+
+/**
  * What deleting a model deletes.
  */
 export type ModelDeletion = { name: string, bytes: number,
@@ -1636,7 +1649,11 @@ cache_disk_bytes: number,
 /**
  * Size of the saved context in memory, without the conversation that ran last.
  */
-cache_ram_bytes: number, };
+cache_ram_bytes: number,
+/**
+ * None where models cannot be kept wired: everywhere but on a Mac.
+ */
+wired_memory: WiredMemory | null, };
 
 /**
  * Figures at a moment, with what was done since the point before. Those of answers are of answers in

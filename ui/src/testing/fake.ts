@@ -520,6 +520,7 @@ export const status: Status = {
   mlx_cache_bytes: 0,
   cache_disk_bytes: 0,
   cache_ram_bytes: 0,
+  wired_memory: null,
 };
 
 export function bootstrap(change: Partial<Extract<Reply, { type: 'bootstrap' }>> = {}): Reply {

@@ -56,4 +56,16 @@ pub struct Status {
     /// Size of the saved context in memory, without the conversation that ran last.
     #[ts(type = "number")]
     pub cache_ram_bytes: u64,
+    /// None where models cannot be kept wired: everywhere but on a Mac.
+    pub wired_memory: Option<WiredMemory>,
+}
+
+/// What the GPU of a Mac can keep of loaded models.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, TS)]
+pub struct WiredMemory {
+    /// The most that the system recommends.
+    #[ts(type = "number")]
+    pub recommended_bytes: u64,
+    /// The largest loaded model, if it takes nearly all of that, or more: then it is slow.
+    pub tight_model: Option<LoadedModel>,
 }
