@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, anyhow, bail};
 use cairn_app::{DataFolder, ModelVerdict};
-use cairn_formats::gguf::{GgufError, GgufImport, RoundTo, Rounding, import_gguf};
+use cairn_formats::gguf::{GgufError, GgufImport, RoundTo, RoundedWeights, import_gguf};
 use cairn_hub::HubError;
 use cairn_lm::models::SUPPORTED;
 use cairn_lm::{LoadOptions, ModelMemory, memory};
@@ -129,14 +129,17 @@ fn import(source: &Path, name: Option<&str>, round_to: RoundTo) -> Result<()> {
         bar.set_position(done);
         ControlFlow::Continue(())
     };
-    let mut rounding = Rounding::default();
+    let mut rounded = None;
     let folder = if source.is_dir() {
-        model_folders()?.import_folder(source, name, &mut on_progress).map_err(anyhow::Error::from)
+        model_folders()?
+            .import_folder(source, name, &mut on_progress)
+            .inspect(|folder| rounded = RoundedWeights::read(folder))
+            .map_err(anyhow::Error::from)
     } else if source.extension().is_some_and(|extension| extension == "gguf") {
         let options = GgufImport { name, round_to };
         import_gguf(source, &data_folder.models(), options, &mut on_progress)
             .map(|imported| {
-                rounding = imported.rounding;
+                rounded = imported.rounding.recorded();
                 imported.folder
             })
             .map_err(anyhow::Error::from)
@@ -146,12 +149,13 @@ fn import(source: &Path, name: Option<&str>, round_to: RoundTo) -> Result<()> {
     let folder =
         folder.map_err(name_flag).with_context(|| format!("cannot import {}", source.display()))?;
     bar.finish_and_clear();
-    if rounding.num_tensors > 0 {
+    if let Some(RoundedWeights { num_tensors, relative_error }) = rounded {
+        // In a folder they are what they are.
+        let advice = if source.is_dir() { "" } else { " --round-to chooses the form." };
         eprintln!(
-            "{} tensors of types without an exact form were rounded: their weights differ by {:.2} % \
-             (root mean square). --round-to chooses the form.",
-            rounding.num_tensors,
-            100.0 * rounding.relative_error()
+            "{num_tensors} tensors of types without an exact form were rounded: their weights differ by \
+             {:.2} % (root mean square).{advice}",
+            100.0 * relative_error
         );
     }
     output::line(folder.display())?;

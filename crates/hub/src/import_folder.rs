@@ -37,7 +37,9 @@ impl ModelFolders {
     ) -> Result<ImportedModel, HubError> {
         if source.is_dir() {
             let folder = self.import_folder(source, None, on_progress)?;
-            return Ok(ImportedModel { folder, rounded_weights: None });
+            // A folder that was made from a GGUF file says so wherever it is copied.
+            let rounded_weights = RoundedWeights::read(&folder);
+            return Ok(ImportedModel { folder, rounded_weights });
         }
         let is_gguf = |(_, extension): &(&str, &str)| extension.eq_ignore_ascii_case("gguf");
         let Some((name, _)) = file_name.rsplit_once('.').filter(is_gguf) else {
@@ -297,6 +299,28 @@ mod tests {
                 .import_folder(&source, Some("another"), &mut |_, _| ControlFlow::Continue(()))
                 .is_ok()
         );
+    }
+
+    #[test]
+    fn a_folder_whose_weights_were_rounded_says_so_when_it_is_imported_again() {
+        let home = tempfile::tempdir().unwrap();
+        let folders = ModelFolders::new(home.path(), &CacheVariables::default());
+        let import = |name: &str, config: &str| {
+            let source = home.path().join("elsewhere").join(name);
+            model(&source);
+            fs::write(source.join("config.json"), config).unwrap();
+            let imported = folders.import(&source, name, &mut |_, _| ControlFlow::Continue(()));
+            imported.unwrap().rounded_weights
+        };
+        let rounded = import(
+            "rounded",
+            r#"{
+                "model_type": "llama",
+                "cairn_rounded_weights": {"num_tensors": 3, "relative_error": 0.01}
+            }"#,
+        );
+        assert_eq!(rounded, Some(RoundedWeights { num_tensors: 3, relative_error: 0.01 }));
+        assert_eq!(import("exact", r#"{"model_type": "llama"}"#), None);
     }
 
     #[test]
