@@ -148,6 +148,7 @@ export class Home {
 export class Core {
   #child;
   #exited;
+  wasEnded = false;
   #stderr;
 
   constructor(child) {
@@ -199,6 +200,7 @@ export class Core {
 
   /** Ends the core by a signal and returns its exit code, null if the signal killed it. */
   async end(signal) {
+    this.wasEnded = true;
     this.#child.kill(signal);
     const [code] = await this.#exited;
     return code;

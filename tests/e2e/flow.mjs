@@ -12,11 +12,16 @@ export const ENDLESS = 1_000_000;
 /** The limit of a whole flow. Each wait has its own limit; this one catches everything else that hangs. */
 const LIMIT_MS = 900_000;
 
+/** What a browser itself logs when a core goes away. */
+const GONE =
+  /net::ERR_(CONNECTION_REFUSED|CONNECTION_RESET|INCOMPLETE_CHUNKED_ENCODING|EMPTY_RESPONSE|SOCKET_NOT_CONNECTED)/;
+
 let browser;
 after(async () => (await browser)?.close());
 
 /**
- * Declares a flow. The page may only log complaints that `expected` matches. A flow that fails leaves a picture of the page.
+ * Declares a flow. The page may only log complaints that `expected` matches, and that a core is gone
+ * which the flow itself has ended. A flow that fails leaves a picture of the page.
  * Answers are greedy: the tiny model then never ends by itself, so it writes `maxTokens`, or with `ENDLESS` until it is stopped. It
  * repeats itself, and is not held for that.
  */
@@ -46,7 +51,8 @@ export function flow(name, { models, maxTokens = 200, viewport, expected, prepar
       t.diagnostic(`the page as it was: ${picture}`);
       throw error;
     }
-    const complaints = page.complaints.filter((complaint) => !expected?.test(complaint));
+    const isExpected = (complaint) => expected?.test(complaint) || (core.wasEnded && GONE.test(complaint));
+    const complaints = page.complaints.filter((complaint) => !isExpected(complaint));
     assert.deepEqual(complaints, [], 'the page complained');
   });
 }
