@@ -9,6 +9,7 @@ mod bench_ui;
 mod check;
 mod fetch;
 mod fuzz;
+mod gemma;
 mod interop;
 mod macos_check;
 #[cfg_attr(not(target_os = "linux"), path = "mlx_elsewhere.rs")]
@@ -89,6 +90,9 @@ enum Chore {
         /// Targets in fuzz/fuzz_targets; all of them if none is named.
         targets: Vec<String>,
     },
+    /// Import Gemma 3 270M from a K-quant GGUF file of 240 MB, and compare its greedy answers with
+    /// mlx-lm's. Needs Python and, the first time, a network.
+    Gemma,
     /// Write the tiny random models of the tests to target/tiny-models.
     TinyModels,
     /// Install the system packages that one part of the work needs.
@@ -133,6 +137,7 @@ fn run(chore: Chore) -> Result<()> {
         Chore::Mlx => mlx::make(),
         Chore::Starter => starter::fetch(),
         Chore::Fuzz { seconds, targets } => fuzz::run_targets(seconds, &targets),
+        Chore::Gemma => gemma::run(),
         Chore::TinyModels => {
             check::write_tiny_models();
             Ok(())
