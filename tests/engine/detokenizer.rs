@@ -1,5 +1,6 @@
 //! Streamed text: the joined pieces equal the decoded text, whatever the tokens.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use cairn_chat::Encode;
@@ -59,6 +60,12 @@ fn bytes_and_words(
     std::fs::write(folder.path().join("tokenizer.json"), tokenizer.to_string())
         .expect("tokenizer.json");
     Arc::new(Tokenizer::load(folder.path()).expect("the tokenizer"))
+}
+
+/// A file of tiktoken: bytes have ids of their own, and 1600 to 1603 are special tokens.
+fn ranks() -> Arc<Tokenizer> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("goldens/tiktoken");
+    Arc::new(Tokenizer::load(&folder).expect("the tokenizer"))
 }
 
 fn pieces(tokenizer: &Arc<Tokenizer>, ids: &[u32]) -> Vec<String> {
@@ -189,15 +196,23 @@ fn pieces_of_any_tokens_join_to_the_decoded_text() {
         (state >> 33) as usize % below
     };
     let parts_of_characters = [0xe2, 0x82, 0xac, 0xf0, 0x9f, 0x98, 0x80, 0xc3, 0xa9, 0x0a, 0x61];
-    for tokenizer in [byte_level(), byte_fallback(), unigram("always"), unigram("never")] {
+    // With the id behind those of its tokens and some that it does not have.
+    let tokenizers = [
+        (byte_level(), 262),
+        (byte_fallback(), 262),
+        (unigram("always"), 262),
+        (unigram("never"), 262),
+        (ranks(), 1606),
+    ];
+    for (tokenizer, end) in tokenizers {
         for round in 0..300 {
             // Longer than what is decoded again with each token.
             let length = next(200);
             let ids: Vec<u32> = (0..length)
                 .map(|_| match (round % 3, next(3)) {
-                    (0, _) => next(262) as u32,
+                    (0, _) => next(end) as u32,
                     (1, 0) | (2, 0 | 1) => parts_of_characters[next(11)],
-                    _ => 256 + next(5) as u32,
+                    _ => (end - 6 + next(5)) as u32,
                 })
                 .collect();
             let mut stream = tokenizer.stream();
@@ -230,4 +245,17 @@ fn a_token_by_itself_has_its_leading_space() {
     check(&bytes, 32, " ");
     check(&bytes, 0xE2, "\u{fffd}");
     check(&bytes, 258, "<|im_end|>");
+}
+
+#[test]
+fn a_file_of_ranks_has_its_special_tokens() {
+    let tokenizer = ranks();
+    assert_eq!((tokenizer.bos_token(), tokenizer.eos_token()), (Some("[BOS]"), Some("[EOS]")));
+    assert_eq!(tokenizer.token_to_id("<|im_user|>"), Some(1603));
+    let ids = tokenizer.encode("[BOS]a<|im_end|>", true).expect("encodes");
+    assert_eq!(ids, [1600, 97, 1602]);
+    assert_eq!(pieces(&tokenizer, &ids).concat(), "a");
+    let plain = tokenizer.encode_plain("[BOS]").expect("encodes");
+    assert!(!plain.contains(&1600), "{plain:?}");
+    assert_eq!(tokenizer.decode(&plain).expect("decodes"), "[BOS]");
 }

@@ -42,6 +42,7 @@
 
 mod base64;
 mod bfloat16;
+mod byte_letters;
 pub mod cache_file;
 mod charsmap;
 mod excerpt;
@@ -52,8 +53,10 @@ mod python_json;
 pub mod safetensors;
 #[cfg(any(test, feature = "test-files"))]
 pub mod test_files;
+pub mod tiktoken;
 
 pub use bfloat16::bfloat16;
+pub use byte_letters::byte_letters;
 pub use charsmap::check_normalizer;
 pub use excerpt::readable;
 pub use file::{FileError, MAX_CONFIG_BYTES, read_file, read_file_into};

@@ -12,7 +12,7 @@ use uuid::Uuid;
 use crate::{HubError, ModelFolders};
 
 /// The extensions of the files that are copied. Pickled weights and Python code are not.
-const EXTENSIONS: &[&str] = &["json", "safetensors", "jinja", "model", "txt", "md"];
+const EXTENSIONS: &[&str] = &["json", "safetensors", "jinja", "model", "tiktoken", "txt", "md"];
 const COPY_BYTES: usize = 1 << 20;
 /// Precedes the UUID in the name of a folder that a model is being copied to.
 pub(crate) const PARTIAL_PREFIX: &str = ".importing-";

@@ -7,8 +7,7 @@ use serde_json::Value;
 
 use crate::LmError;
 use crate::config::ConfigFile;
-use crate::error::read_json;
-use crate::tokenizer::MAX_TOKENIZER_BYTES;
+use crate::tokenizer::{tokenizer_config, tokenizer_json, tokenizer_path};
 
 /// Fails unless the model in `draft` can be the draft model of the one in `folder`: both need the
 /// same tokens under the same ids, and as many rows for them. Reads config.json and tokenizer.json of
@@ -32,7 +31,7 @@ fn vocab_size(folder: &Path) -> Result<usize, LmError> {
 
 /// What decides which id a piece of text gets: the vocabulary, and the tokens that were added to it.
 fn tokens(folder: &Path) -> Result<(Value, BTreeMap<u64, String>), LmError> {
-    let mut json: Value = read_json(&folder.join("tokenizer.json"), MAX_TOKENIZER_BYTES)?;
+    let mut json = tokenizer_json(&tokenizer_path(folder), &tokenizer_config(folder)?)?;
     let vocabulary = json.pointer_mut("/model/vocab").map(Value::take).unwrap_or_default();
     let added = json.get("added_tokens").and_then(Value::as_array).into_iter().flatten();
     let token = |token: &Value| {

@@ -18,7 +18,7 @@ use crate::error::read_json;
 use crate::grammar::GrammarCompiler;
 use crate::load_progress::{LoadProgress, OnPart};
 use crate::models::Model;
-use crate::tokenizer::{MAX_TOKENIZER_BYTES, Tokenizer};
+use crate::tokenizer::{MAX_TOKENIZER_BYTES, Tokenizer, tokenizer_path};
 use crate::weights::LoadOptions;
 
 /// A loaded model folder.
@@ -213,7 +213,7 @@ fn identity(
     Ok(ModelIdentity {
         config: hash(config),
         weights: weights_hash(files)?,
-        tokenizer: hash(&optional("tokenizer.json")?),
+        tokenizer: hash(&read_file(&tokenizer_path(folder), MAX_TOKENIZER_BYTES)?),
         template: hash(&template),
         precision: precision(options),
     })

@@ -1,12 +1,14 @@
 //! The tokenizer of a model folder: encoding, decoding, and streaming detokenization.
 
 use std::collections::HashMap;
-use std::path::Path;
+use std::iter;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
 use cairn_chat::{ChatError, ChatTemplate, Date, Encode, SpecialTokens};
-use cairn_formats::{check_normalizer, read_file};
+use cairn_formats::{byte_letters, check_normalizer, read_file, tiktoken};
+use serde_json::Value;
 use tokenizers::{Decoder, DecoderWrapper, Tokenizer as Inner};
 
 use crate::LmError;
@@ -31,13 +33,13 @@ pub struct Tokenizer {
 }
 
 impl Tokenizer {
-    /// Reads tokenizer.json, tokenizer_config.json and chat_template.jinja.
+    /// Reads tokenizer.json, or a file of tiktoken in its place, tokenizer_config.json and
+    /// chat_template.jinja.
     pub fn load(folder: &Path) -> Result<Self, LmError> {
-        let path = folder.join("tokenizer.json");
+        let path = tokenizer_path(folder);
         let refuse = |reason: String| LmError::Tokenizer { path: path.clone(), reason };
-        let mut json: serde_json::Value =
-            serde_json::from_slice(&read_file(&path, MAX_TOKENIZER_BYTES)?)
-                .map_err(|source| LmError::Json { path: path.clone(), source })?;
+        let config = tokenizer_config(folder)?;
+        let mut json = tokenizer_json(&path, &config)?;
         if let Some(fields) = json.as_object_mut() {
             // These change what encoding returns, and a hostile file could ask for gigabytes of
             // padding.
@@ -58,12 +60,6 @@ impl Tokenizer {
             .collect();
         special_tokens.sort_by_key(|(_, id)| *id);
 
-        let config_path = folder.join("tokenizer_config.json");
-        let config: serde_json::Value = if config_path.exists() {
-            read_json(&config_path, MAX_TOKENIZER_BYTES)?
-        } else {
-            serde_json::Value::Null
-        };
         let special = SpecialTokens::from_tokenizer_config_value(&config);
         let template_path = folder.join("chat_template.jinja");
         let template = if template_path.exists() {
@@ -131,7 +127,8 @@ impl Tokenizer {
             let reason = "its tokens do not say which bytes they stand for".to_owned();
             return Err(LmError::Grammar { reason });
         }
-        let bytes_of_chars = byte_level_chars();
+        let bytes_of_chars: HashMap<char, u8> =
+            byte_letters().into_iter().zip(0..=u8::MAX).collect();
         let added = self.inner.get_added_tokens_decoder();
         let bytes = |id: u32| -> Vec<u8> {
             if let Some(token) = added.get(&id) {
@@ -174,6 +171,31 @@ impl Tokenizer {
         let decoded = self.decoding.decode(&self.inner, ids, skip_special_tokens);
         decoded.map_err(|error| LmError::Encoding { reason: error.to_string() })
     }
+}
+
+/// The file that holds a model's tokens: tokenizer.json, unless only tiktoken's is there.
+pub(crate) fn tokenizer_path(folder: &Path) -> PathBuf {
+    let names = iter::once("tokenizer.json").chain(tiktoken::file_names());
+    let mut paths = names.map(|name| folder.join(name));
+    paths.find(|path| path.exists()).unwrap_or_else(|| folder.join("tokenizer.json"))
+}
+
+/// The contents of tokenizer.json, from the file that [`tokenizer_path`] says.
+pub(crate) fn tokenizer_json(path: &Path, config: &Value) -> Result<Value, LmError> {
+    let contents = read_file(path, MAX_TOKENIZER_BYTES)?;
+    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    if name == "tokenizer.json" {
+        let json = serde_json::from_slice(&contents);
+        return json.map_err(|source| LmError::Json { path: path.to_owned(), source });
+    }
+    let json = tiktoken::tokenizer_json(name, &contents, config);
+    json.map_err(|error| LmError::Tokenizer { path: path.to_owned(), reason: error.to_string() })
+}
+
+/// The value of tokenizer_config.json; null for folders without one.
+pub(crate) fn tokenizer_config(folder: &Path) -> Result<Value, LmError> {
+    let path = folder.join("tokenizer_config.json");
+    if path.exists() { read_json(&path, MAX_TOKENIZER_BYTES) } else { Ok(Value::Null) }
 }
 
 /// The day in UTC.
@@ -263,15 +285,6 @@ fn with_bytes_joined(tokens: Vec<String>) -> Vec<String> {
 fn byte_of(token: &str) -> Option<u8> {
     let hex = token.strip_prefix("<0x")?.strip_suffix('>').filter(|hex| hex.len() == 2)?;
     u8::from_str_radix(hex, 16).ok()
-}
-
-/// The characters that stand for bytes in byte-level vocabularies: printable ones of Latin-1 for
-/// themselves, the others from U+0100 on, as in GPT-2.
-fn byte_level_chars() -> HashMap<char, u8> {
-    let is_itself = |byte: &u8| matches!(byte, b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff);
-    let others = (0..=u8::MAX).filter(|byte| !is_itself(byte));
-    let others = ('\u{100}'..).zip(others);
-    (0..=u8::MAX).filter(is_itself).map(|byte| (char::from(byte), byte)).chain(others).collect()
 }
 
 fn encode(tokenizer: &Inner, text: &str, add_special_tokens: bool) -> Result<Vec<u32>, LmError> {

@@ -43,3 +43,4 @@ pub use import::{GgufImport, ImportedGguf, NUM_RANDOM_CHARS, PARTIAL_PREFIX, imp
 pub use model::{Model, PlannedTensor};
 pub use tensors::{GgmlType, TensorInfo};
 pub use tokenizer::{SpecialIds, TokenizerFiles};
+pub(crate) use words::{Words, byte_level};

@@ -16,6 +16,9 @@ const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}
 /// The same with contractions and up to three digits.
 const GPT_4O: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
+/// The same, but Chinese characters are words of their own.
+const KIMI: &str = r"[\p{Han}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+
 /// One way of cutting text into words.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Words {
@@ -59,6 +62,7 @@ const NAMED: &[(&str, Words)] = &[
     ("glm4", words(Cut::At(LLAMA3))),
     ("gpt-2", words(Cut::Gpt2)),
     ("gpt-4o", words(Cut::At(GPT_4O))),
+    ("kimi-k2", words(Cut::At(KIMI))),
     ("llama-bpe", LLAMA3_WORDS),
     ("llama-v3", LLAMA3_WORDS),
     ("llama3", LLAMA3_WORDS),
@@ -81,11 +85,15 @@ impl Words {
     pub fn read(gguf: &GgufFile) -> Result<Words, GgufProblem> {
         const KEY: &str = "tokenizer.ggml.pre";
         let name = gguf.text(KEY)?.unwrap_or("default");
-        let known = NAMED.iter().find(|(known, _)| *known == name);
-        known.map(|(_, words)| *words).ok_or_else(|| {
+        Words::named(name).ok_or_else(|| {
             let names: Vec<&str> = NAMED.iter().map(|(known, _)| *known).collect();
             unsupported(KEY, quoted(name), &names.join(", "))
         })
+    }
+
+    /// The way with this name.
+    pub fn named(name: &str) -> Option<Words> {
+        NAMED.iter().find(|(known, _)| *known == name).map(|(_, words)| *words)
     }
 
     /// What is done to text first.

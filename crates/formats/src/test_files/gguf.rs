@@ -66,7 +66,7 @@ impl TestGguf {
         sample.set_f32("llama.rope.freq_base", 500_000.0);
         sample.set_f32("llama.attention.layer_norm_rms_epsilon", 1e-5);
 
-        let mut tokens = byte_letters();
+        let mut tokens = crate::byte_letters().map(String::from).to_vec();
         tokens
             .extend(["he", "ll", "hell", "hello", "12", "<|begin|>", "<|end|>"].map(String::from));
         let kinds: Vec<i32> =
@@ -216,22 +216,6 @@ pub fn file_with(bytes: &[u8]) -> (tempfile::TempDir, PathBuf) {
 /// A string as GGUF writes it: its length, then its bytes.
 pub fn text(value: &str) -> Vec<u8> {
     [&(value.len() as u64).to_le_bytes()[..], value.as_bytes()].concat()
-}
-
-/// The 256 letters that GPT-2's byte-level BPE writes bytes as.
-fn byte_letters() -> Vec<String> {
-    let is_printable = |byte: u32| matches!(byte, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff);
-    let mut next = 256;
-    let letter = |byte| {
-        let code = if is_printable(byte) {
-            byte
-        } else {
-            next += 1;
-            next - 1
-        };
-        char::from_u32(code).expect("a letter").to_string()
-    };
-    (0..256).map(letter).collect()
 }
 
 /// A small generator: the tests need variety, not chance.

@@ -37,7 +37,7 @@ pub fn is_model_file(path: &str) -> bool {
     let extension = name.rsplit_once('.').map_or("", |(_, extension)| extension);
     match extension {
         "json" | "jinja" | "tiktoken" | "txt" => true,
-        "model" => name == "tokenizer.model" || name == "spiece.model",
+        "model" => ["tokenizer.model", "spiece.model", "tiktoken.model"].contains(&name),
         "safetensors" => is_weights(name) || name.contains("mtp"),
         _ => false,
     }
@@ -112,7 +112,13 @@ mod tests {
         for wanted in ["config.json", "model.safetensors", "model-00001-of-00002.safetensors"]
             .into_iter()
             .chain(["model.safetensors.index.json", "tokenizer.json", "tokenizer.model"])
-            .chain(["merges.txt", "qwen.tiktoken", "chat_template.jinja", "spiece.model"])
+            .chain([
+                "merges.txt",
+                "qwen.tiktoken",
+                "tiktoken.model",
+                "chat_template.jinja",
+                "spiece.model",
+            ])
             .chain(["additional_chat_templates/tool_use.jinja", "mtp.safetensors"])
         {
             assert!(is_model_file(wanted), "{wanted}");

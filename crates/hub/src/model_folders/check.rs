@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::iter;
 use std::path::Path;
 
-use cairn_formats::{FileError, MAX_CONFIG_BYTES, python_json, read_file};
+use cairn_formats::{FileError, MAX_CONFIG_BYTES, python_json, read_file, tiktoken};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value as Json;
@@ -220,7 +221,11 @@ fn missing_part(shard: &str, shards: &[&str]) -> Option<String> {
 }
 
 fn tokenizer(listing: &Listing) -> Result<(), ModelProblem> {
-    match listing.has_file("tokenizer.json") {
+    // What is in a file of another kind is found out when it is opened.
+    match iter::once("tokenizer.json")
+        .chain(tiktoken::file_names())
+        .any(|name| listing.has_file(name))
+    {
         true => Ok(()),
         false => Err(ModelProblem::TokenizerMissing),
     }
