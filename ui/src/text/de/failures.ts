@@ -11,7 +11,7 @@ const gone: Record<Of<'gone'>['what'], string> = {
   document: 'Dieses Dokument gibt es nicht mehr.',
   starting_point: 'Diesen Startpunkt gibt es nicht mehr.',
   folder: 'Diesen Ordner gibt es nicht mehr.',
-  preset: 'Diese Voreinstellung gibt es nicht mehr.',
+  preset: 'Diese Vorlage gibt es nicht mehr.',
   persona: 'Diese Persona gibt es nicht mehr.',
   key: 'Diesen Schlüssel gibt es nicht mehr.',
   job: 'Diese Frage oder diese Zeile davon gibt es nicht mehr.',
