@@ -6,6 +6,7 @@
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
+use std::time::Duration;
 
 use cairn_chat::FinishReason;
 use cairn_lm::cache::LayerCache;
@@ -159,11 +160,19 @@ impl UnbatchedRun {
         let max_tokens = max_tokens.min(self.sequence.job.request.prefill_step_size).max(1);
         match std::mem::replace(&mut self.stream, Stream::Ended) {
             Stream::Reading(mut reader) => {
-                read_to_checkpoint(&mut self.sequence, &mut reader, max_tokens)?;
-                self.stream = if reader.num_left() > 0 {
+                let was_read = reader.num_left() == 0;
+                if !was_read {
+                    read_to_checkpoint(&mut self.sequence, &mut reader, max_tokens)?;
+                }
+                let may_choose = was_read || self.sequence.job.request.kv_cache.snapkv.is_none();
+                let chosen = match reader.num_left() == 0 && may_choose {
+                    true => reader.compress_within(CHOOSING_PART)?,
+                    false => None,
+                };
+                self.stream = if reader.num_left() > 0 || chosen.is_none() {
                     Stream::Reading(reader)
                 } else {
-                    if let Some(compressed) = reader.compress()? {
+                    if let Some(compressed) = chosen.flatten() {
                         self.sequence.record_compression(compressed, reader.caches());
                     }
                     let stream = start(&mut self.sequence, *reader)?;
@@ -209,6 +218,9 @@ fn acceptance(stream: &Stream) -> Acceptance {
         Stream::Reading(_) | Stream::Decoding(_) | Stream::Ended => Acceptance::default(),
     }
 }
+
+/// How long others wait at once while an answer chooses what is kept of its prompt, about.
+const CHOOSING_PART: Duration = Duration::from_millis(50);
 
 /// Reads at most `max_tokens`, and not beyond the next checkpoint, which is taken there.
 fn read_to_checkpoint(

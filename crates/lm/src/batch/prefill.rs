@@ -1,6 +1,8 @@
 //! Prefill: one chunk of each prompt per round, several prompts in one forward pass if that wastes
 //! little on padding.
 
+use std::time::Duration;
+
 use cairn_chat::StopTokens;
 use mlx_rs::Array;
 use mlx_rs::transforms::eval;
@@ -8,9 +10,7 @@ use mlx_rs::transforms::eval;
 use super::decode_batch::{PendingRow, Row};
 use super::{BatchOptions, BatchRequest, BatchStep, PromptProgress, RequestId, RowState};
 use crate::cache::batch::{batch_spec, extract, merge, prepare};
-use crate::cache::{
-    CacheSpec, Compressed, LayerCache, SnapKv, compress, forget_queries, observe_queries,
-};
+use crate::cache::{CacheSpec, Choice, LayerCache, SnapKv, forget_queries, observe_queries};
 use crate::generate::{check_tokens, finish_pass, num_cached, token_limit};
 use crate::models::Model;
 use crate::{LmError, memory};
@@ -19,6 +19,9 @@ use crate::{LmError, memory};
 /// by reading the weights.
 const SHORT_CHUNK: usize = 32;
 
+/// How long others wait at once while a row chooses what is kept of its prompt, about.
+const CHOOSING_PART: Duration = Duration::from_millis(50);
+
 /// A request that waits for prefill or is in it.
 #[derive(Debug)]
 pub(super) struct Prefilling {
@@ -26,6 +29,7 @@ pub(super) struct Prefilling {
     caches: Vec<LayerCache>,
     /// What is kept of the prompt once all but its last token has been read.
     snapkv: Option<SnapKv>,
+    choice: Choice,
     prompt: Vec<u32>,
     num_processed: usize,
     boundaries: Vec<usize>,
@@ -82,6 +86,7 @@ impl Prefilling {
         };
         Ok(Prefilling {
             snapkv: request.snapkv.take(),
+            choice: Choice::default(),
             row: Row::new(id, request, stop),
             caches,
             prompt,
@@ -99,8 +104,12 @@ impl Prefilling {
         self.caches.iter().map(LayerCache::nbytes).sum()
     }
 
-    /// Whether only the last token is left, which the first decode step reads.
+    /// Whether only the last token is left, which the first decode step reads, and nothing to choose.
     pub(super) fn is_ready(&self) -> bool {
+        self.is_read() && self.snapkv.is_none()
+    }
+
+    fn is_read(&self) -> bool {
         self.num_processed + 1 == self.prompt.len()
     }
 
@@ -158,7 +167,9 @@ impl Prefilling {
         let end = self.chunk_end(step_size);
         self.row.tokens.extend_from_slice(&self.prompt[self.num_processed..end]);
         self.num_processed = end;
-        let end_of_segment = self.is_ready() || self.boundaries.contains(&end);
+        // What is chosen at the end of the prompt is not there yet.
+        let is_choosing = self.is_read() && self.snapkv.is_some();
+        let end_of_segment = self.is_ready() || self.boundaries.contains(&end) && !is_choosing;
         PromptProgress {
             id: self.id(),
             processed: end,
@@ -174,12 +185,23 @@ impl Prefilling {
         self.snapkv.is_some()
     }
 
-    /// Drops what is not to be kept, once only the last token is left.
-    fn compress(&mut self) -> Result<Option<Compressed>, LmError> {
-        match self.snapkv.take_if(|_| self.num_processed + 1 == self.prompt.len()) {
-            Some(snapkv) => compress(&mut self.caches, &snapkv),
-            None => Ok(None),
+    /// Chooses what is kept of a prompt that has been read, for a while. Once all is chosen, drops the
+    /// rest and returns where the prompt stands.
+    fn choose(&mut self) -> Result<Option<PromptProgress>, LmError> {
+        let Some(snapkv) = self.snapkv else { return Ok(None) };
+        if !self.choice.advance(&self.caches, &snapkv, CHOOSING_PART)? {
+            return Ok(None);
         }
+        self.snapkv = None;
+        let compressed = std::mem::take(&mut self.choice).apply(&mut self.caches, &snapkv)?;
+        Ok(Some(PromptProgress {
+            id: self.id(),
+            processed: self.num_processed,
+            total: self.prompt.len(),
+            end_of_segment: true,
+            end_of_prompt: false,
+            compressed,
+        }))
     }
 }
 
@@ -285,14 +307,14 @@ fn read_group(
     for &index in group {
         let row = &mut rows[index];
         let length = row.chunk(step_size).len();
-        let read = prefill_one(model, row, step_size).and_then(|()| {
-            let progress = row.advance(step_size);
-            Ok(PromptProgress { compressed: row.compress()?, ..progress })
-        });
-        match read {
+        let progress = match row.is_read() {
+            true => row.choose(),
+            false => prefill_one(model, row, step_size).map(|()| Some(row.advance(step_size))),
+        };
+        match progress {
             Ok(progress) => {
                 num_tokens += length;
-                step.prompts.push(progress);
+                step.prompts.extend(progress);
             }
             Err(error) => step.failed.push((row.id(), error)),
         }

@@ -126,6 +126,10 @@ impl KvCache {
         self.observed.is_some()
     }
 
+    pub(super) fn observed(&self) -> Option<&ObservedQueries> {
+        self.observed.as_ref()
+    }
+
     pub(super) fn observed_mut(&mut self) -> Option<&mut ObservedQueries> {
         self.observed.as_mut()
     }

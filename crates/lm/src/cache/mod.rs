@@ -53,7 +53,7 @@ pub use quantized::{QuantizedArray, QuantizedKvCache, QuantizedSpec};
 pub use rotating::{RotatingKvCache, RotatingSpec};
 pub(crate) use rows::row_indices;
 pub use shared_prefix::SharedPrefixCache;
-pub use snapkv::{Compressed, NUM_OBSERVED, SnapKv, compress, observe_queries};
+pub use snapkv::{Choice, Compressed, NUM_OBSERVED, SnapKv, compress, observe_queries};
 pub(crate) use snapkv::{forget_queries, not_quantized};
 pub use snapshot::CacheSnapshot;
 pub use spec::{CacheSpec, KvSizes, LayerCacheSpec, StateSize};

@@ -9,6 +9,8 @@
 //! [`observe_queries`] has the caches remember the newest queries while the prompt is read;
 //! [`compress`] chooses by them. Positions stay true: a cache counts what it has dropped.
 
+use std::time::{Duration, Instant};
+
 use mlx_rs::error::{Exception, Result};
 use mlx_rs::transforms::eval;
 use mlx_rs::{Array, Dtype, memory, ops};
@@ -177,21 +179,74 @@ pub fn compress(
     caches: &mut [LayerCache],
     snapkv: &SnapKv,
 ) -> std::result::Result<Option<Compressed>, LmError> {
-    let mut compressed = None;
-    for_each_plain(caches, &mut |cache| {
-        let observed = cache.take_observed().and_then(|observed| observed.queries);
-        let (Some((queries, heads)), true) = (observed, snapkv.applies_to(cache)) else {
-            return Ok(());
-        };
-        let num_read = cache.offset();
-        let columns = chosen_columns(cache, &queries, &heads, snapkv)?;
-        cache.keep(&columns, snapkv.num_newest())?;
-        compressed = Some(Compressed { num_read, num_kept: cache.num_columns() as usize });
-        // Layer by layer, so that no more than one is in memory twice.
-        eval(cache.arrays())?;
-        memory::clear_cache()
-    })?;
-    Ok(compressed)
+    let mut choice = Choice::default();
+    while !choice.advance(caches, snapkv, Duration::MAX)? {}
+    choice.apply(caches, snapkv)
+}
+
+/// The choice of [`compress`] in parts, between which the caches are whole and others can have their
+/// turns.
+#[derive(Debug, Default)]
+pub struct Choice {
+    /// What is kept of the plain caches so far, in the order of the layers: see [`chosen_columns`].
+    of_caches: Vec<Option<Array>>,
+}
+
+impl Choice {
+    /// Chooses for another layer, and for more until `limit` has passed. Returns whether nothing is left
+    /// to choose.
+    pub fn advance(
+        &mut self,
+        caches: &[LayerCache],
+        snapkv: &SnapKv,
+        limit: Duration,
+    ) -> std::result::Result<bool, LmError> {
+        let began = Instant::now();
+        let plain = plain_caches(caches);
+        for cache in &plain[self.of_caches.len().min(plain.len())..] {
+            let observed = cache.observed().and_then(|observed| observed.queries.as_ref());
+            let observed = observed.filter(|_| snapkv.applies_to(cache));
+            let columns = observed
+                .map(|(queries, heads)| chosen_columns(cache, queries, heads, snapkv))
+                .transpose()?;
+            let is_chosen = columns.is_some();
+            self.of_caches.push(columns);
+            if is_chosen && began.elapsed() >= limit {
+                break;
+            }
+        }
+        Ok(self.of_caches.len() >= plain.len())
+    }
+
+    /// Drops what was not chosen from the caches that it was chosen for.
+    pub fn apply(
+        self,
+        caches: &mut [LayerCache],
+        snapkv: &SnapKv,
+    ) -> std::result::Result<Option<Compressed>, LmError> {
+        let (mut compressed, mut of_caches) = (None, self.of_caches.into_iter());
+        for_each_plain(caches, &mut |cache| {
+            cache.take_observed();
+            let Some(columns) = of_caches.next().flatten() else { return Ok(()) };
+            let num_read = cache.offset();
+            cache.keep(&columns, snapkv.num_newest())?;
+            compressed = Some(Compressed { num_read, num_kept: cache.num_columns() as usize });
+            // Layer by layer, so that no more than one is in memory twice.
+            eval(cache.arrays())?;
+            memory::clear_cache()
+        })?;
+        Ok(compressed)
+    }
+}
+
+/// The plain caches of all layers, those in lists included.
+fn plain_caches(caches: &[LayerCache]) -> Vec<&KvCache> {
+    let of_layers = caches.iter().flat_map(|cache| match cache {
+        LayerCache::Kv(cache) => vec![cache],
+        LayerCache::List(list) => plain_caches(list.entries()),
+        _ => Vec::new(),
+    });
+    of_layers.collect()
 }
 
 /// Calls `action` with the plain caches of all layers, those in lists included.

@@ -1,6 +1,7 @@
 //! Prefill of one prompt in slices, between which the caller may do other work.
 
 use std::ops::Range;
+use std::time::Duration;
 
 use mlx_rs::Array;
 
@@ -13,7 +14,7 @@ use super::{
     make_caches, num_cached, token_array, token_limit,
 };
 use crate::LmError;
-use crate::cache::{Compressed, LayerCache, compress};
+use crate::cache::{Choice, Compressed, LayerCache};
 use crate::models::Model;
 
 /// A prompt that is read slice by slice, and then becomes a [`TokenStream`]. It owns its tokens and
@@ -27,6 +28,7 @@ pub struct PromptReader {
     tokens: Vec<u32>,
     num_read: usize,
     caches: Vec<LayerCache>,
+    choice: Choice,
     sampling: Sampling,
     history: History,
     options: GenerateOptions,
@@ -60,8 +62,17 @@ impl PromptReader {
         options.max_tokens = token_limit(options.max_tokens, num_prompt_tokens, model);
         let history = History::new(&sampling.processors, &[cached_tokens, &tokens]);
         let model = model.clone();
-        let (num_read, drafter) = (0, None);
-        Ok(PromptReader { model, tokens, num_read, caches, sampling, history, options, drafter })
+        Ok(PromptReader {
+            model,
+            tokens,
+            num_read: 0,
+            caches,
+            choice: Choice::default(),
+            sampling,
+            history,
+            options,
+            drafter: None,
+        })
     }
 
     /// The same with something that proposes tokens of the answer: a head reads the prompt too. Fails if
@@ -104,8 +115,28 @@ impl PromptReader {
     /// keep. Returns what has been dropped now; `None` if nothing was.
     pub fn compress(&mut self) -> Result<Option<Compressed>, LmError> {
         self.read(self.num_left())?;
-        let Some(snapkv) = self.options.snapkv.take() else { return Ok(None) };
-        compress(&mut self.caches, &snapkv).inspect_err(|_| self.caches.clear())
+        loop {
+            if let Some(compressed) = self.compress_within(Duration::MAX)? {
+                return Ok(compressed);
+            }
+        }
+    }
+
+    /// A part of [`PromptReader::compress`], of about this duration or of one layer. `None` while more is
+    /// left; the caches are whole until then.
+    pub fn compress_within(
+        &mut self,
+        limit: Duration,
+    ) -> Result<Option<Option<Compressed>>, LmError> {
+        self.read(self.num_left())?;
+        let Some(snapkv) = self.options.snapkv else { return Ok(Some(None)) };
+        let is_chosen = self.choice.advance(&self.caches, &snapkv, limit);
+        if !is_chosen.inspect_err(|_| self.caches.clear())? {
+            return Ok(None);
+        }
+        self.options.snapkv = None;
+        let choice = std::mem::take(&mut self.choice);
+        choice.apply(&mut self.caches, &snapkv).inspect_err(|_| self.caches.clear()).map(Some)
     }
 
     /// Reads what is left, samples the first token and launches its computation. With a

@@ -229,6 +229,39 @@ fn what_grew_to_twice_its_size_is_compressed_again() {
 }
 
 #[test]
+fn a_choice_in_parts_leaves_caches_whole_until_it_is_applied() {
+    let model = load("llama/dense-tied");
+    let whole = read(&model, 64, Some(SNAPKV)).into_caches();
+    let (mut at_once, mut in_parts) = (whole.clone(), whole.clone());
+    let expected = compress(&mut at_once, &SNAPKV).unwrap();
+    let (mut choice, mut num_parts) = (Choice::default(), 1);
+    while !choice.advance(&in_parts, &SNAPKV, Duration::ZERO).unwrap() {
+        num_parts += 1;
+        assert_eq!(in_parts[0].nbytes(), whole[0].nbytes());
+    }
+    assert_eq!(num_parts, whole.len(), "a layer at a time");
+    assert_eq!(choice.apply(&mut in_parts, &SNAPKV).unwrap(), expected);
+    for (one, other) in plain(&at_once).iter().zip(plain(&in_parts)) {
+        for (one, other) in one.arrays().into_iter().zip(other.arrays()) {
+            assert!(one.eq_values(other).unwrap());
+        }
+    }
+
+    // A row of a batch takes as many slices, and others have their turns between them.
+    let mut batch = BatchGenerator::new(model.clone(), BatchOptions::default());
+    let request = BatchRequest { snapkv: Some(SNAPKV), ..BatchRequest::new(prompt(&model), 4) };
+    batch.insert(request).unwrap();
+    let (mut compressed, mut num_ends) = (Vec::new(), 0);
+    while batch.num_unread_tokens() > 0 {
+        for progress in batch.prefill_slice(64).prompts {
+            num_ends += usize::from(progress.end_of_segment && !progress.end_of_prompt);
+            compressed.extend(progress.compressed);
+        }
+    }
+    assert_eq!((compressed, num_ends), (vec![expected.unwrap()], 1));
+}
+
+#[test]
 fn queries_of_trimmed_tokens_do_not_choose() {
     let model = load("llama/dense-tied");
     let mut caches = read(&model, 64, Some(SNAPKV)).into_caches();
