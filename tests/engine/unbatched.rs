@@ -258,6 +258,33 @@ async fn a_draft_model_reads_between_the_tokens_and_continues_after_a_restart() 
     assert_eq!(harness.rows.chunks.len(), 0);
 }
 
+/// Nothing of a conversation that is purged while it is answered comes back, whoever hears of the purge
+/// first: the saving of what the draft model has read, or another answer.
+#[tokio::test]
+async fn a_purge_during_an_answer_is_not_undone_when_that_ends() {
+    let (models, temp) = (with_draft(), fresh_folder());
+    let mut harness = drafting(&models, temp.path(), CacheRows::default()).await;
+    let purged = owner("conversation/1");
+    let prompt = long_prompt();
+    let plain = GenerateRequest { owner: Some(purged.clone()), ..request(&prompt, 9000) };
+    let with_draft = GenerateRequest { owner: Some(purged.clone()), ..drafted(&prompt, 9000) };
+    for (asked, another_hears) in [(with_draft, false), (plain, true)] {
+        let mut generation = harness.engine.generate(asked);
+        for _ in 0..5 {
+            generation.recv().await.expect("an event");
+        }
+        harness.handle().purge(&purged);
+        if another_hears {
+            harness.answer(GenerateRequest { use_prompt_cache: true, ..request(&[7], 2) }).await;
+        }
+        generation.stop();
+        finish_late(&mut generation).await;
+        harness.settle().await;
+        assert!(harness.handle().path(&purged).is_empty(), "another hears: {another_hears}");
+        assert!(harness.rows.chunks.values().all(|chunk| chunk.num_tokens() < 100));
+    }
+}
+
 #[tokio::test]
 async fn automatic_speed_uses_a_draft_model_where_that_pays() {
     let (models, temp) = (with_draft(), fresh_folder());

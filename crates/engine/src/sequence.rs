@@ -22,7 +22,7 @@ use crate::EngineError;
 use crate::guard::{caught, guarded};
 use crate::model_pool::Loaded;
 use crate::prompt::prompt_tokens;
-use crate::prompt_cache::{Computed, PendingRestore, Query, Reuse, kv_format};
+use crate::prompt_cache::{Computed, PendingRestore, Query, Reuse, RunningOwner, kv_format};
 use crate::prompt_file::{self, Beginning};
 use crate::request::{
     FinishedGeneration, GenerateEvent, GenerateRequest, SoFar, TokenLogprob, TopLogprob,
@@ -155,6 +155,8 @@ pub(crate) struct Sequence {
     num_cached: usize,
     num_read: usize,
     miss: Option<Miss>,
+    /// The conversation that it belongs to, and whether that was purged meanwhile.
+    running: Option<Rc<RunningOwner>>,
     /// The positions in the prompt at which prefill takes a checkpoint.
     checkpoints_at: Vec<usize>,
     checkpoints: Vec<Checkpoint>,
@@ -205,6 +207,7 @@ impl Sequence {
             so_far.segments.extend(segments.iter_mut().flat_map(|segments| segments.push(&step)));
             so_far.text += if request.skip_special_tokens { &step.visible } else { &step.text };
         }
+        let running = request.owner.as_ref().map(|owner| worker.cache.run_for(owner));
         let CachedBeginning { num_in_file, tokens_in_file, reuse } =
             cached_beginning(worker, &loaded, request, &prompt, pending)?;
         let checkpoints_at = match request.uses_prompt_cache() {
@@ -222,6 +225,7 @@ impl Sequence {
             let _ = job.events.send(GenerateEvent::SoFar(Box::new(so_far)));
         }
         let sequence = Sequence {
+            running,
             num_in_file,
             tokens_in_file,
             max_tokens: request.max_tokens.min(context_left),
@@ -513,7 +517,7 @@ impl Sequence {
                 caches: draft.caches,
                 prefix_provenance: request.prefix_provenance(),
                 num_opaque: 0,
-                owner: request.owner.clone(),
+                running: self.running.as_deref(),
                 is_draft: true,
             });
         }
@@ -527,7 +531,7 @@ impl Sequence {
             caches,
             prefix_provenance: request.prefix_provenance(),
             num_opaque: request.prompt.num_opaque(),
-            owner: request.owner.clone(),
+            running: self.running.as_deref(),
             is_draft: false,
         });
     }

@@ -45,9 +45,11 @@ mod state;
 mod view;
 mod writer;
 
+use std::cell::Cell;
 use std::cmp::Reverse;
 use std::fs::File;
 use std::path::PathBuf;
+use std::rc::{Rc, Weak};
 use std::sync::mpsc as std_mpsc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -163,8 +165,8 @@ pub(crate) struct Computed<'a> {
     pub(crate) prefix_provenance: &'a Provenance,
     /// How many tokens of that beginning are unknown; zeros stand for them.
     pub(crate) num_opaque: usize,
-    /// The conversation that the prompt belongs to.
-    pub(crate) owner: Option<Owner>,
+    /// The conversation that the prompt belongs to, and whether it was purged meanwhile.
+    pub(crate) running: Option<&'a RunningOwner>,
     /// Whether a draft model computed them, beside the model that answered: the owner's reference stays
     /// at what that has read.
     pub(crate) is_draft: bool,
@@ -177,6 +179,16 @@ pub(crate) struct PromptCache {
     saving: PendingSaves,
     /// What was restored last, while other prompts wait for the same.
     last_restored: Option<LastRestored>,
+    /// The owners of sequences that run.
+    running: Vec<Weak<RunningOwner>>,
+}
+
+/// The owner of a sequence that runs. Whoever first asks which owners were purged takes the notices,
+/// so a sequence learns from this that its own was among them.
+#[derive(Debug)]
+pub(crate) struct RunningOwner {
+    owner: Owner,
+    is_purged: Cell<bool>,
 }
 
 /// Caches, and what they were restored from.
@@ -262,7 +274,19 @@ impl PromptCache {
             resident: ResidentConversations::default(),
             saving: PendingSaves::default(),
             last_restored: None,
+            running: Vec::new(),
         }
+    }
+
+    /// Notes that a sequence of `owner` runs: if that is purged meanwhile, [`PromptCache::save`] saves
+    /// nothing of it. Earlier purges do not concern it.
+    pub(crate) fn run_for(&mut self, owner: &Owner) -> Rc<RunningOwner> {
+        self.drop_purged();
+        let running = RunningOwner { owner: owner.clone(), is_purged: Cell::new(false) };
+        let running = Rc::new(running);
+        self.running.retain(|other| other.strong_count() > 0);
+        self.running.push(Rc::downgrade(&running));
+        running
     }
 
     /// Drops the resident conversations and returns what is stored, for another thread.
@@ -470,7 +494,8 @@ impl PromptCache {
     /// disk.
     pub(crate) fn save(&mut self, mut computed: Computed<'_>) {
         // The conversation was purged while it was being answered.
-        if self.drop_purged().iter().any(|owner| Some(owner) == computed.owner.as_ref()) {
+        self.drop_purged();
+        if computed.running.is_some_and(|running| running.is_purged.get()) {
             return;
         }
         let mut caches = std::mem::take(&mut computed.caches);
@@ -493,7 +518,8 @@ impl PromptCache {
             return;
         }
         let keys = self.plan_chunks(&computed, &namespace, &tokens, &caches);
-        let Computed { owner, is_draft, .. } = computed;
+        let Computed { running, is_draft, .. } = computed;
+        let owner = running.map(|running| running.owner.clone());
         self.resident.put(Conversation { namespace, tokens, caches, owner, keys, is_draft });
         self.enforce_memory_budget();
     }
@@ -514,8 +540,8 @@ impl PromptCache {
             boundaries: &computed.boundaries,
             checkpoints: &computed.checkpoints,
             caches,
-            new_ref: computed.owner.clone().map(|owner| NewRef {
-                owner,
+            new_ref: computed.running.map(|running| NewRef {
+                owner: running.owner.clone(),
                 model_name: computed.model_name.to_owned(),
                 is_pinned: false,
                 is_draft: computed.is_draft,
@@ -554,9 +580,9 @@ impl PromptCache {
         }
     }
 
-    /// Drops the resident conversations of owners that were purged since the last call, and returns
-    /// those owners.
-    fn drop_purged(&mut self) -> Vec<Owner> {
+    /// Drops the resident conversations of owners that were purged since the last call, and tells
+    /// the sequences that run for them.
+    fn drop_purged(&mut self) {
         let purged = self
             .store
             .as_ref()
@@ -564,8 +590,10 @@ impl PromptCache {
         for owner in &purged {
             self.resident.forget(owner);
             self.saving.forget(owner);
+            for running in self.running.iter().filter_map(Weak::upgrade) {
+                running.is_purged.set(running.is_purged.get() || running.owner == *owner);
+            }
         }
-        purged
     }
 
     /// Evicts until the memory budget holds, which resident conversations and chunk contents share.
