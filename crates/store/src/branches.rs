@@ -309,6 +309,7 @@ pub(crate) async fn purge_messages(
     const GONE: &str = "select messages.id from message_deletions
         join messages on messages.deletion_id = message_deletions.id
         where message_deletions.deleted_by_run_id = ?1";
+    show_what_stays(tx, GONE, run).await?;
     // One step up each time; a run of deleted messages takes as many.
     let lift = format!(
         "update messages set parent_id =
@@ -327,5 +328,28 @@ pub(crate) async fn purge_messages(
         .bind(run)
         .execute(tx)
         .await?;
+    Ok(())
+}
+
+/// Moves the ends of branches that are to be removed to what stays.
+async fn show_what_stays(
+    tx: &mut SqliteConnection,
+    gone: &str,
+    run: &str,
+) -> Result<(), sqlx::Error> {
+    let ends =
+        format!("select id, leaf_message_id from conversations where leaf_message_id in ({gone})");
+    let ends: Vec<(String, String)> =
+        sqlx::query_as(sqlx::AssertSqlSafe(ends)).bind(run).fetch_all(&mut *tx).await?;
+    for (conversation, leaf) in ends {
+        let rows: Vec<TreeRow> =
+            sqlx::query_as(TREE).bind(&conversation).fetch_all(&mut *tx).await?;
+        let tree = Tree::new(rows);
+        sqlx::query("update conversations set leaf_message_id = ? where id = ?")
+            .bind(tree.leaf_instead(&leaf))
+            .bind(&conversation)
+            .execute(&mut *tx)
+            .await?;
+    }
     Ok(())
 }

@@ -72,6 +72,8 @@ pub struct ImportedMessage {
     pub segments: Option<String>,
     /// Why it failed, in words.
     pub error: Option<String>,
+    /// The same as a JSON text of the app's; see [`Message::error_kind`].
+    pub error_kind: Option<String>,
     /// The figures of an answer.
     pub stats: Option<GenerationStats>,
     /// The model that wrote an answer, where that is known.
@@ -95,6 +97,7 @@ impl ImportedMessage {
             text,
             segments: None,
             error: None,
+            error_kind: None,
             stats: None,
             model: None,
             documents: Vec::new(),
@@ -109,13 +112,14 @@ impl ImportedMessage {
 pub enum Imported {
     /// It has this id now.
     Added(String),
-    /// It was there already, with this id, and all of its messages too.
+    /// It was there already, with this id, and all of its messages too, but for those that follow a
+    /// deleted one: these are deleted with it.
     AlreadyHere(String),
     /// It was there already, and so many of its messages were not: they are in the same tree now.
     Extended {
         /// The id that it has here.
         id: String,
-        /// How many messages are new.
+        /// How many messages are new, without those that follow a deleted one.
         num_messages: usize,
     },
 }
@@ -155,11 +159,11 @@ impl Store {
         }
         if let Some(id) = same_chat(&mut tx, given).await.map_err(failed)? {
             let num_messages = self.extend_conversation(&mut tx, &id, given).await?;
+            self.commit(tx).await?;
+            self.new_documents.notify_one();
             if num_messages == 0 {
                 return Ok(Imported::AlreadyHere(id));
             }
-            self.commit(tx).await?;
-            self.new_documents.notify_one();
             return Ok(Imported::Extended { id, num_messages });
         }
         let ids = ids(&mut tx, given).await.map_err(failed)?;
@@ -351,8 +355,9 @@ pub(crate) async fn insert_message(
 ) -> Result<(), sqlx::Error> {
     sqlx::query(
         "insert into messages
-             (id, conversation_id, parent_id, role, status, text, segments, search_text, error, stats, model, created_at_ms)
-         values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+             (id, conversation_id, parent_id, role, status, text, segments, search_text, error, error_kind, stats,
+              model, created_at_ms)
+         values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
     )
     .bind(id)
     .bind(conversation_id)
@@ -363,6 +368,7 @@ pub(crate) async fn insert_message(
     .bind(&message.segments)
     .bind(search_text(&message.text, message.segments.as_deref()))
     .bind(&message.error)
+    .bind(&message.error_kind)
     .bind(message.stats.as_ref().and_then(|stats| serde_json::to_string(stats).ok()))
     .bind(&message.model)
     .bind(message.created_at_ms)

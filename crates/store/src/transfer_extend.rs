@@ -8,18 +8,21 @@ use uuid::Uuid;
 use crate::transfer::insert_message;
 use crate::{ImportedConversation, ImportedMessage, Store, StoreError};
 
-/// A message that is here, deleted ones included: what was deleted here does not come back.
+/// A message that is here, one that was deleted included: until its deletion is final it does not come
+/// back.
 #[derive(FromRow)]
-struct Here {
+struct StoredMessage {
     id: String,
     parent_id: Option<String>,
     role: String,
     text: String,
+    deletion_id: Option<String>,
 }
 
 impl Store {
-    /// Inserts the messages that are not here, and returns how many they are. The branch on screen goes
-    /// on to them only where nothing else follows its end.
+    /// Inserts the messages that are not here, and returns how many of them are seen. What follows a
+    /// deleted message is deleted with it, so that undoing the deletion brings both. The branch on screen
+    /// goes on to them only where nothing else follows its end.
     pub(crate) async fn extend_conversation(
         &self,
         tx: &mut SqliteConnection,
@@ -27,15 +30,20 @@ impl Store {
         given: &ImportedConversation,
     ) -> Result<usize, StoreError> {
         let failed = |error| self.failed(error);
-        let here: Vec<Here> = sqlx::query_as(
-            "select id, parent_id, role, text from messages where conversation_id = ? order by seq",
+        let stored: Vec<StoredMessage> = sqlx::query_as(
+            "select id, parent_id, role, text, deletion_id from messages
+             where conversation_id = ? order by seq",
         )
         .bind(id)
         .fetch_all(&mut *tx)
         .await
         .map_err(failed)?;
-        let mut ids = matches(&here, &given.messages);
-        let mut num_new = 0;
+        let mut ids = matches(&stored, &given.messages);
+        let mut deletions: HashMap<String, String> = stored
+            .into_iter()
+            .filter_map(|message| Some((message.id, message.deletion_id?)))
+            .collect();
+        let mut num_seen = 0;
         for (index, message) in given.messages.iter().enumerate() {
             if ids[index].is_some() {
                 continue;
@@ -43,18 +51,25 @@ impl Store {
             let parent = parent_of(message, index).and_then(|parent| ids[parent].clone());
             let new = free_id(tx, message).await.map_err(failed)?;
             insert_message(tx, message, id, &new, parent.as_deref()).await.map_err(failed)?;
+            match parent.and_then(|parent| deletions.get(&parent).cloned()) {
+                Some(deletion) => {
+                    hide(tx, &new, &deletion).await.map_err(failed)?;
+                    deletions.insert(new.clone(), deletion);
+                }
+                None => num_seen += 1,
+            }
             ids[index] = Some(new);
-            num_new += 1;
         }
-        if num_new > 0 {
-            self.went_on_elsewhere(tx, id, given, &ids).await?;
+        if num_seen > 0 {
+            self.advance_leaf(tx, id, given, &ids).await?;
+            self.advance_activity(tx, id, given.updated_at_ms).await?;
         }
-        Ok(num_new)
+        Ok(num_seen)
     }
 
-    /// Moves the end of the branch on screen on, if the given branch continues it, and the conversation
-    /// up to where its last change puts it.
-    async fn went_on_elsewhere(
+    /// Moves the end of the branch on screen on, if the given branch continues it and nothing between
+    /// them is deleted; else to the end of what has come in behind it.
+    async fn advance_leaf(
         &self,
         tx: &mut SqliteConnection,
         id: &str,
@@ -67,15 +82,33 @@ impl Store {
                 .fetch_one(&mut *tx)
                 .await
                 .map_err(|error| self.failed(error))?;
+        let tree = self.tree(tx, id).await?;
+        let is_live = |place: usize| ids[place].as_deref().is_some_and(|id| tree.is_live(id));
         let last = given.messages.len() - 1;
         let end = given.leaf.filter(|leaf| *leaf <= last).unwrap_or(last);
         let mut branch = Some(end);
-        while let Some(place) = branch.filter(|place| ids[*place] != leaf) {
+        while let Some(place) = branch.filter(|place| ids[*place] != leaf && is_live(*place)) {
             branch = parent_of(&given.messages[place], place);
         }
-        if branch.is_some() || leaf.is_none() {
-            self.set_leaf(tx, id, ids[end].as_deref()).await?;
+        // Without a branch on screen, any that is whole continues it.
+        let continues = branch.map_or(leaf.is_none(), |place| ids[place] == leaf);
+        let new = match continues {
+            true => ids[end].as_deref(),
+            false => tree.leaf_below(leaf.as_deref()),
+        };
+        match new {
+            Some(new) if Some(new) != leaf.as_deref() => self.set_leaf(tx, id, Some(new)).await,
+            _ => Ok(()),
         }
+    }
+
+    /// Moves the conversation up to where its last change puts it.
+    async fn advance_activity(
+        &self,
+        tx: &mut SqliteConnection,
+        id: &str,
+        updated_at_ms: i64,
+    ) -> Result<(), StoreError> {
         sqlx::query(
             "update conversations set updated_at_ms = max(updated_at_ms, ?2),
                  activity_seq = max(activity_seq, coalesce((
@@ -84,12 +117,18 @@ impl Store {
              where id = ?1",
         )
         .bind(id)
-        .bind(given.updated_at_ms)
+        .bind(updated_at_ms)
         .execute(tx)
         .await
         .map(drop)
         .map_err(|error| self.failed(error))
     }
+}
+
+/// Makes a message part of a deletion.
+async fn hide(tx: &mut SqliteConnection, id: &str, deletion: &str) -> Result<(), sqlx::Error> {
+    let hide = sqlx::query("update messages set deletion_id = ? where id = ?");
+    hide.bind(deletion).bind(id).execute(tx).await.map(drop)
 }
 
 fn parent_of(message: &ImportedMessage, place: usize) -> Option<usize> {
@@ -98,8 +137,9 @@ fn parent_of(message: &ImportedMessage, place: usize) -> Option<usize> {
 
 /// The ids that the given messages have here; none: they are new. The same id is the same message,
 /// unless it has become longer elsewhere; under other ids the one at the same place with the same text.
-fn matches(here: &[Here], given: &[ImportedMessage]) -> Vec<Option<String>> {
-    let by_id: HashMap<&str, &Here> = here.iter().map(|row| (row.id.as_str(), row)).collect();
+fn matches(stored: &[StoredMessage], given: &[ImportedMessage]) -> Vec<Option<String>> {
+    let by_id: HashMap<&str, &StoredMessage> =
+        stored.iter().map(|row| (row.id.as_str(), row)).collect();
     let mut ids: Vec<Option<String>> = given
         .iter()
         .map(|message| {
@@ -109,7 +149,7 @@ fn matches(here: &[Here], given: &[ImportedMessage]) -> Vec<Option<String>> {
         .collect();
     let mut taken: HashSet<String> = ids.iter().flatten().cloned().collect();
     let mut by_place: HashMap<(Option<&str>, &str, &str), Vec<&str>> = HashMap::new();
-    for row in here {
+    for row in stored {
         let place = (row.parent_id.as_deref(), row.role.as_str(), row.text.as_str());
         by_place.entry(place).or_default().push(&row.id);
     }

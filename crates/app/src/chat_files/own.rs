@@ -116,6 +116,9 @@ struct ChatMessage {
     documents: Vec<ChatDocument>,
     #[serde(default)]
     error: Option<String>,
+    /// The same, where the interface says it in its own language.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    error_kind: Option<Value>,
     /// The model that wrote an answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     model: Option<String>,
@@ -339,6 +342,7 @@ impl ChatMessage {
             text: row.text,
             documents: documents.into_iter().map(ChatDocument::of).collect(),
             error: row.error,
+            error_kind: row.error_kind.and_then(|kind| serde_json::from_str(&kind).ok()),
             model: row.model,
             cut: cut.map(|cut| Cut { summary: cut.summary }),
             // Plain numbers and texts always serialize.
@@ -369,6 +373,7 @@ impl ChatMessage {
             segments: segments.and_then(Result::ok),
             documents: ChatDocument::read_all(self.documents)?,
             error: self.error,
+            error_kind: self.error_kind.map(|kind| kind.to_string()),
             model: self.model,
             cut: self.cut.map(|cut| ContextCut { summary: cut.summary }),
             // Figures that this version does not know are left out; the text matters.

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use cairn_app::App;
 use cairn_app::wire::{
-    ChatFileFormat, ChatsImported, Command, Conversation, FailureCode, Message, Reply, Role,
+    ChatFileFormat, ChatsImported, Command, Conversation, FailureCode, FailureKind, Message, Reply,
+    Role,
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -227,6 +228,31 @@ async fn a_file_that_is_none_of_chats_is_refused_in_one_sentence() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn of_a_file_that_breaks_off_the_whole_chats_come_in() {
+#[tokio::test(flavor = "multi_thread")]
+async fn why_an_answer_failed_is_said_in_the_same_language_after_an_import() {
+    let home = home_with_model();
+    let app = open(&home).await;
+    let uuid = |number: u32| format!("00000000-0000-7000-8000-{number:012}");
+    let kind = json!({"type": "closing"});
+    let file = home.path().join("failed.json");
+    let chat = json!({"id": uuid(0), "messages": [
+        {"id": uuid(1), "role": "user", "text": "Why?"},
+        {"id": uuid(2), "parent_id": uuid(1), "role": "assistant", "text": "", "status": "failed",
+         "error": "Cairn is closing.", "error_kind": kind},
+    ]});
+    let whole = json!({"format": "cairn-chats", "version": 1, "conversations": [chat]});
+    std::fs::write(&file, whole.to_string()).unwrap();
+    assert_eq!(import(&app, &file).await.num_added, 1);
+    let stored = messages(&app, &uuid(0)).await;
+    assert_eq!(stored[1].error_kind.as_deref(), Some(&FailureKind::Closing));
+    let out = home.path().join("out.json");
+    app.export_chats(&[], ChatFileFormat::Json, &out).await.unwrap();
+    let messages = &content(&out)[0]["messages"];
+    assert_eq!(messages[1]["error_kind"], kind);
+    assert_eq!(messages[0].get("error_kind"), None);
+    app.close().await;
+}
+
     let home = home_with_model();
     let app = open(&home).await;
     let chat =

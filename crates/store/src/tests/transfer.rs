@@ -195,13 +195,105 @@ async fn a_chat_that_came_in_with_other_ids_is_known_by_its_texts() {
 }
 
 #[tokio::test]
-async fn a_message_that_was_deleted_here_does_not_come_back() {
+async fn a_message_that_was_deleted_here_comes_back_only_once_its_deletion_is_final() {
     let scratch = Scratch::new();
     let store = scratch.open().await;
     let id = added(&store, &exported()).await;
-    let basalt = exported().messages[2].id.clone().unwrap();
-    store.delete_messages(&id, &basalt, true).await.unwrap();
-    assert_eq!(store.import_conversation(&exported()).await.unwrap(), Imported::AlreadyHere(id));
+    store.delete_messages(&id, &id_of(&exported(), 2), true).await.unwrap();
+    let newer = went_on(exported(), 1, 100);
+    assert_eq!(extended(&store, &newer).await, (id.clone(), 2), "what was deleted stays away");
+    store.close().await.unwrap();
+    let store = scratch.open().await;
+    assert_eq!(store.all_messages(&id).await.unwrap().len(), 4);
+    // Nobody knows any more that they were here.
+    assert_eq!(extended(&store, &went_on(newer, 5, 200)).await, (id.clone(), 4));
+    assert_eq!(store.all_messages(&id).await.unwrap().len(), 8);
+}
+
+fn id_of(given: &ImportedConversation, place: usize) -> String {
+    given.messages[place].id.clone().unwrap()
+}
+
+#[tokio::test]
+async fn an_import_never_shows_a_branch_that_ends_at_a_deleted_message() {
+    let scratch = Scratch::new();
+    let store = scratch.open().await;
+    let longer = went_on(exported(), 1, 100);
+    let id = added(&store, &longer).await;
+    store.delete_messages(&id, &id_of(&longer, 4), true).await.unwrap();
+    let before = texts(&store, &id).await;
+    assert_eq!(before, ["Which stone?", "Granite."]);
+    // It went on in another branch, and what was deleted here is still on screen there.
+    let newer = ImportedConversation { leaf: Some(5), ..went_on(longer, 3, 200) };
+    assert_eq!(extended(&store, &newer).await, (id.clone(), 2));
+    assert_eq!(texts(&store, &id).await, before);
+    store.close().await.unwrap();
+    let store = scratch.open().await;
+    assert_eq!(texts(&store, &id).await, before);
+}
+
+#[tokio::test]
+async fn a_chat_whose_messages_were_all_deleted_shows_what_came_in() {
+    let scratch = Scratch::new();
+    let store = scratch.open().await;
+    let id = added(&store, &exported()).await;
+    store.delete_messages(&id, &id_of(&exported(), 0), true).await.unwrap();
+    assert!(texts(&store, &id).await.is_empty());
+    let mut newer = ImportedConversation { leaf: Some(1), ..went_on(exported(), 0, 100) };
+    newer.messages[4].parent = None;
+    assert_eq!(extended(&store, &newer).await, (id.clone(), 2));
+    assert_eq!(texts(&store, &id).await, ["And then?", "Then a wall."]);
+    store.close().await.unwrap();
+    let store = scratch.open().await;
+    assert_eq!(texts(&store, &id).await, ["And then?", "Then a wall."]);
+}
+
+#[tokio::test]
+async fn what_follows_a_deleted_message_comes_in_deleted_with_it() {
+    let scratch = Scratch::new();
+    let store = scratch.open().await;
+    let longer = went_on(exported(), 1, 100);
+    let id = added(&store, &longer).await;
+    let deletion = store.delete_messages(&id, &id_of(&longer, 4), true).await.unwrap();
+    let newer = went_on(longer, 5, 200);
+    let outcome = store.import_conversation(&newer).await.unwrap();
+    assert_eq!(outcome, Imported::AlreadyHere(id.clone()), "nothing is seen of it");
+    assert_eq!(texts(&store, &id).await, ["Which stone?", "Granite."]);
+    assert_eq!(store.all_messages(&id).await.unwrap().len(), 4);
+    // With what it follows it comes back, and is not taken in twice.
+    assert_eq!(store.import_conversation(&newer).await.unwrap(), outcome);
+    store.restore_messages(&id, &deletion.id).await.unwrap();
+    assert_eq!(store.all_messages(&id).await.unwrap().len(), 8);
+    assert_eq!(store.import_conversation(&newer).await.unwrap(), outcome);
+}
+
+#[tokio::test]
+async fn a_database_opens_whose_branch_ends_at_a_deleted_message() {
+    let scratch = Scratch::new();
+    let store = scratch.open().await;
+    let longer = went_on(exported(), 1, 100);
+    let id = added(&store, &longer).await;
+    store.delete_messages(&id, &id_of(&longer, 4), true).await.unwrap();
+    sqlx::query("update conversations set leaf_message_id = ? where id = ?")
+        .bind(id_of(&longer, 5))
+        .bind(&id)
+        .execute(&store.writer)
+        .await
+        .unwrap();
+    store.close().await.unwrap();
+    let store = scratch.open().await;
+    assert_eq!(texts(&store, &id).await, ["Which stone?", "Granite."]);
+}
+
+#[tokio::test]
+async fn why_an_answer_failed_comes_in_as_its_kind_too() {
+    let scratch = Scratch::new();
+    let store = scratch.open().await;
+    let kind = Some(r#"{"type":"closing"}"#.to_owned());
+    let mut given = exported();
+    given.messages[1].error_kind = kind.clone();
+    let id = added(&store, &given).await;
+    assert_eq!(store.all_messages(&id).await.unwrap()[1].error_kind, kind);
 }
 
 #[tokio::test]
