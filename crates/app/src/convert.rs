@@ -207,10 +207,12 @@ impl From<DownloadError> for wire::Failure {
             _ => Hub,
         };
         let kind = match &error {
-            DownloadError::Offline { .. } | DownloadError::Stalled { .. } => {
-                Some(FailureKind::Offline)
+            DownloadError::Offline { host, reason } => {
+                Some(FailureKind::Offline { host: host.clone(), reason: reason.clone() })
             }
-            DownloadError::RateLimited { .. } => Some(FailureKind::TooManyRequests),
+            DownloadError::RateLimited { host, wait } => {
+                Some(FailureKind::TooManyRequests { host: host.clone(), seconds: wait.as_secs() })
+            }
             DownloadError::NoSpace { needed, available, .. } => {
                 Some(FailureKind::NoRoomForModel { needed_bytes: *needed, free_bytes: *available })
             }
@@ -663,6 +665,7 @@ pub(crate) fn figure(value: f64) -> f64 {
 mod tests {
     use super::*;
     use std::path::PathBuf;
+    use std::time::Duration;
 
     #[test]
     fn store_errors_become_codes_that_the_interface_acts_on() {
@@ -677,6 +680,26 @@ mod tests {
         check(StoreError::NothingToAnswer { conversation_id: id() }, wire::FailureCode::Invalid);
         check(StoreError::Full { path: PathBuf::from("/d") }, wire::FailureCode::Storage);
         check(StoreError::NotWritable { path: PathBuf::from("/d") }, wire::FailureCode::Storage);
+    }
+
+    #[test]
+    fn what_a_hub_refuses_keeps_its_facts() {
+        fn check(error: DownloadError, kind: Option<FailureKind>) {
+            let text = error.to_string();
+            assert_eq!(wire::Failure::from(error).kind.map(|kind| *kind), kind, "for {text}");
+        }
+        let host = || "hub.example".to_owned();
+        let reason = || "no route".to_owned();
+        check(
+            DownloadError::Offline { host: host(), reason: reason() },
+            Some(FailureKind::Offline { host: host(), reason: reason() }),
+        );
+        check(
+            DownloadError::RateLimited { host: host(), wait: Duration::from_secs(90) },
+            Some(FailureKind::TooManyRequests { host: host(), seconds: 90 }),
+        );
+        // It was reached, and its sentence says that a download goes on where it stopped.
+        check(DownloadError::Stalled { host: host() }, None);
     }
 
     #[test]

@@ -33,8 +33,11 @@ const kinds: { [Type in FailureKind['type']]: Extract<FailureKind, { type: Type 
   interrupted: [{ type: 'interrupted' }],
   engine_fault: [{ type: 'engine_fault' }],
   closing: [{ type: 'closing' }],
-  offline: [{ type: 'offline' }],
-  too_many_requests: [{ type: 'too_many_requests' }],
+  offline: [{ type: 'offline', host: 'hub.example', reason: 'no route' }],
+  too_many_requests: [
+    { type: 'too_many_requests', host: 'hub.example', seconds: 40 },
+    { type: 'too_many_requests', host: 'hub.example', seconds: 300 },
+  ],
   disk_full: [{ type: 'disk_full' }],
   no_room_for_model: [{ type: 'no_room_for_model', needed_bytes: 4e9, free_bytes: 1e9 }],
   not_writable: [{ type: 'not_writable', path: '/a/b' }],
@@ -63,6 +66,13 @@ test('what is rare, or newer than the window, is the core’s own sentence', () 
   expect(failureSentence({ message })).toBe(message);
   expect(failureSentence({ message, kind: null })).toBe(message);
   expect(failureSentence({ message, kind: { type: 'of_tomorrow' } as unknown as FailureKind })).toBe(message);
+});
+
+test('a hub is named, with the time after which it can be asked again', () => {
+  const [, kind] = kinds.too_many_requests;
+  expect(failureSentence({ message: '', kind })).toBe(
+    'hub.example allows no more requests for now: try again in 5 min.',
+  );
 });
 
 test('models are called as everywhere else', () => {

@@ -272,8 +272,12 @@ pinned: Array<string>, }
   | { "type": "interrupted" }
   | { "type": "engine_fault" }
   | { "type": "closing" }
-  | { "type": "offline" }
-  | { "type": "too_many_requests" }
+  | { "type": "offline", host: string, reason: string, }
+  | { "type": "too_many_requests", host: string,
+/**
+ * After how long it can be asked again.
+ */
+seconds: number, }
   | { "type": "disk_full" }
   | { "type": "no_room_for_model", needed_bytes: number, free_bytes: number, }
   | { "type": "not_writable", path: string, }

@@ -151,8 +151,7 @@ fn unreadable(name: &str, error: &ReadError) -> Failure {
             "“{name}” is no file of chats: it is not valid JSON (line {}, column {}).",
             error.line(),
             error.column()
-        ))
-        .of_kind(FailureKind::NoChats { name: name.to_owned() }),
+        )),
         ReadError::Io(_) => Failure::new(FailureCode::Storage, format!("“{name}”: {error}.")),
         error => Failure::invalid(format!("“{name}” cannot be imported: {error}.")),
     }

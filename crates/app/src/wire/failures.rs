@@ -44,9 +44,14 @@ pub enum FailureKind {
     /// Cairn is closing.
     Closing,
     /// The hub cannot be reached.
-    Offline,
+    Offline { host: String, reason: String },
     /// The hub asks to be left alone for a while.
-    TooManyRequests,
+    TooManyRequests {
+        host: String,
+        /// After how long it can be asked again.
+        #[ts(type = "number")]
+        seconds: u64,
+    },
     /// The disk is full.
     DiskFull,
     /// The disk has no room for a model.

@@ -220,14 +220,14 @@ async fn a_file_that_is_none_of_chats_is_refused_in_one_sentence() {
         assert!(refused.message.starts_with("“bad.json” "), "{}", refused.message);
         assert!(refused.message.contains(expected), "{}", refused.message);
         assert!(refused.message.ends_with('.'), "{}", refused.message);
+        // Whatever has a sentence of its own is shown with it.
+        assert_eq!(refused.kind.is_some(), expected == none, "{refused:?}");
     }
     assert!(app.import_chats(&home.path().join("missing")).await.is_err());
     assert!(listed(&app).await.is_empty());
     app.close().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn of_a_file_that_breaks_off_the_whole_chats_come_in() {
 #[tokio::test(flavor = "multi_thread")]
 async fn why_an_answer_failed_is_said_in_the_same_language_after_an_import() {
     let home = home_with_model();
@@ -253,6 +253,8 @@ async fn why_an_answer_failed_is_said_in_the_same_language_after_an_import() {
     app.close().await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn of_a_file_that_breaks_off_the_whole_chats_come_in() {
     let home = home_with_model();
     let app = open(&home).await;
     let chat =

@@ -37,8 +37,10 @@ export const failures: FailureWords = {
   interrupted: () => 'Die Antwort wurde unterbrochen, weil eine andere fehlgeschlagen ist. Frage noch einmal.',
   engine_fault: () => 'Ein Fehler in Cairn hat das Modell angehalten. Lade es neu.',
   closing: () => 'Cairn wird gerade beendet.',
-  offline: () => 'Das Internet ist nicht erreichbar. Prüfe die Verbindung, und versuche es noch einmal.',
-  too_many_requests: () => 'Hugging Face bittet um eine Pause. Versuche es in ein paar Minuten noch einmal.',
+  offline: (kind) =>
+    `${kind.host} ist nicht erreichbar (${kind.reason}). Prüfe die Verbindung, und versuche es noch einmal.`,
+  too_many_requests: (kind) =>
+    `${kind.host} erlaubt gerade keine weiteren Anfragen. Versuche es in ${f.timeLeft(kind.seconds)} noch einmal.`,
   disk_full: () => 'Die Festplatte ist voll. Schaffe Platz, und versuche es noch einmal.',
   no_room_for_model: (kind) =>
     `Für dieses Modell ist auf der Festplatte kein Platz: Es braucht ${f.bytes(kind.needed_bytes)}, und ${f.bytes(kind.free_bytes)} sind frei.`,

@@ -37,8 +37,9 @@ export const failures: FailureWords = {
   interrupted: () => 'The answer was interrupted because another answer failed: ask again.',
   engine_fault: () => 'A fault in Cairn stopped the model. Load it again.',
   closing: () => 'Cairn is closing.',
-  offline: () => 'The internet cannot be reached. Check your connection, then try again.',
-  too_many_requests: () => 'Hugging Face asks to wait for a while: try again in a few minutes.',
+  offline: (kind) => `${kind.host} cannot be reached (${kind.reason}): check the connection, then try again.`,
+  too_many_requests: (kind) =>
+    `${kind.host} allows no more requests for now: try again in ${f.timeLeft(kind.seconds)}.`,
   disk_full: () => 'The disk is full: make room on it, then try again.',
   no_room_for_model: (kind) =>
     `The disk has no room for this model: it needs ${f.bytes(kind.needed_bytes)}, and ${f.bytes(kind.free_bytes)} are free.`,
