@@ -438,8 +438,9 @@ impl SpeculativeStream {
             return Ok(None);
         }
         if self.chosen.is_empty() {
-            self.let_draft_catch_up()?;
-            let began = Instant::now();
+            // A pass that was launched ahead is computed meanwhile: what is left of it tells nothing.
+            let caught_up = self.let_draft_catch_up()?;
+            let began = (!caught_up).then(Instant::now);
             let pass = match self.pass.take() {
                 Some(pass) => pass,
                 None => {
@@ -510,13 +511,15 @@ impl SpeculativeStream {
     }
 
     /// Lets a draft model that is far behind read a slice of the sequence, not before the first token.
-    fn let_draft_catch_up(&mut self) -> Result<(), LmError> {
+    /// Returns whether it read.
+    fn let_draft_catch_up(&mut self) -> Result<bool, LmError> {
         if self.num_sampled == 0 || !self.runs_ahead {
-            return Ok(());
+            return Ok(false);
         }
-        let Some(draft) = self.proposer.wanted_draft() else { return Ok(()) };
-        draft.catch_up(&self.sequence)?;
-        quantize_if_due(&mut draft.caches, self.options.kv_quantization.as_ref())
+        let Some(draft) = self.proposer.wanted_draft() else { return Ok(false) };
+        let has_read = draft.catch_up(&self.sequence)?;
+        quantize_if_due(&mut draft.caches, self.options.kv_quantization.as_ref())?;
+        Ok(has_read)
     }
 
     /// Launches a pass over the last token, which is known, and what is proposed behind it.
@@ -628,8 +631,9 @@ impl SpeculativeStream {
     }
 
     /// Waits for a pass and chooses the tokens up to the first that was not proposed. The next pass
-    /// is launched before, where it does not depend on that.
-    fn choose(&mut self, pass: Pass, began: Instant) -> Result<(), LmError> {
+    /// is launched before, where it does not depend on that. `began` is none where what the pass takes
+    /// cannot be seen.
+    fn choose(&mut self, pass: Pass, began: Option<Instant>) -> Result<(), LmError> {
         let Pass { tokens, logprobs, proposals, expects, draws_from, .. } = pass;
         let num_proposed = proposals.len();
         self.is_checked = num_proposed > 0;
@@ -669,7 +673,7 @@ impl SpeculativeStream {
         // Launching may wait for most of what it launches, so that what a plain pass takes is seen only
         // between others.
         let is_measured = num_proposed > 0 || (pass.is_ahead && self.pass.is_some());
-        let took = is_measured.then(|| began.elapsed());
+        let took = began.filter(|_| is_measured).map(|began| began.elapsed());
         self.proposer.passed(pass.source, num_proposed, num_right, took);
         Ok(())
     }
@@ -720,4 +724,48 @@ impl SpeculativeStream {
 fn row(rows: &Array, index: i32) -> Result<Array, LmError> {
     let vocab_size = rows.dim(1);
     Ok(ops::reshape(&ffi::slice(rows, &[index, 0], &[index + 1, vocab_size])?, &[vocab_size])?)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)] // in a test a panic is the report
+mod tests {
+    use super::*;
+    use crate::cache::make_prompt_cache;
+    use crate::{LoadOptions, LoadedModel};
+
+    /// What is left of a pass after the draft model has read is no measurement of it.
+    #[test]
+    fn a_pass_during_which_the_draft_model_reads_is_not_measured() {
+        let folder = cairn_tiny_models::tiny_model("llama/dense-tied");
+        let model =
+            LoadedModel::load(&folder, LoadOptions { keep_quantized: false }).unwrap().model;
+        let sequence: Vec<u32> = (0..400).map(|index| (index * index + 7 * index) % 101).collect();
+        let mut caches = make_prompt_cache(&model, None).unwrap();
+        model.forward(&token_array(&sequence[..399]), &mut caches).unwrap();
+        let draft = OwnedDraft { model: model.clone(), caches: Vec::new(), number: None };
+        let options = GenerateOptions { max_tokens: 40, ..GenerateOptions::default() };
+        let (sampling, history) = (Sampling::default(), History::new(&Default::default(), &[]));
+        let main = (model, caches);
+        let mut stream =
+            SpeculativeStream::with_draft(draft, main, sequence, sampling, history, options)
+                .unwrap();
+        let seen = |stream: &mut SpeculativeStream| {
+            let Number::WhereItPays(pace) = &stream.proposer.number else { panic!("it measures") };
+            let plain = pace.plain_pass();
+            (stream.proposer.draft_mut().unwrap().num_read, plain)
+        };
+        let mut num_slices = 0;
+        loop {
+            let (read_before, plain_before) = seen(&mut stream);
+            if stream.next_token().unwrap().is_none() {
+                break;
+            }
+            let (read, plain) = seen(&mut stream);
+            if read >= read_before + 64 {
+                num_slices += 1;
+                assert_eq!(plain, plain_before, "{read_before} to {read}");
+            }
+        }
+        assert!(num_slices > 0);
+    }
 }

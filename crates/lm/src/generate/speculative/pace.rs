@@ -271,6 +271,12 @@ impl Pace {
         self.num_without = self.num_without.saturating_add(1);
     }
 
+    /// Seconds of a pass without proposals, if that was measured.
+    #[cfg(test)]
+    pub(super) fn plain_pass(&self) -> Option<f64> {
+        self.plain_pass
+    }
+
     fn share(&self, length: usize) -> Share {
         if is_long(length) { self.long } else { self.short }
     }

@@ -96,12 +96,13 @@ impl Reader {
         length.saturating_sub(self.num_read) <= NEAR
     }
 
-    /// Reads a slice of the sequence, if much of it is not read.
-    pub(super) fn catch_up(&mut self, sequence: &[u32]) -> Result<(), LmError> {
+    /// Reads a slice of the sequence, if much of it is not read. Returns whether it did.
+    pub(super) fn catch_up(&mut self, sequence: &[u32]) -> Result<bool, LmError> {
         if self.is_near(sequence.len()) {
-            return Ok(());
+            return Ok(false);
         }
-        self.read_to(sequence, (self.num_read + CATCH_UP).min(sequence.len() - 1))
+        self.read_to(sequence, (self.num_read + CATCH_UP).min(sequence.len() - 1))?;
+        Ok(true)
     }
 
     /// Whether `length` tokens must be read one by one, because a pass over all of them would
