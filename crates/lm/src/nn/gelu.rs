@@ -12,8 +12,8 @@ use crate::nn::scalar;
 /// each of its broadcasts counts.
 #[derive(Debug)]
 pub struct GeluApprox {
-    cubic: Array,  // a, scalar
-    linear: Array, // b, scalar
+    scale: Array,  // a, scalar
+    offset: Array, // b, scalar
 }
 
 impl GeluApprox {
@@ -23,15 +23,15 @@ impl GeluApprox {
         // (1 + tanh z) / 2 = sigmoid(2 z)
         let linear = 2.0 * (2.0 / std::f32::consts::PI).sqrt();
         Ok(GeluApprox {
-            cubic: scalar(0.044715 * linear, dtype)?,
-            linear: scalar(1.0 / 0.044715, dtype)?,
+            scale: scalar(0.044715 * linear, dtype)?,
+            offset: scalar(1.0 / 0.044715, dtype)?,
         })
     }
 
     /// An array of any shape to one of the same shape.
     pub fn forward(&self, x: &Array) -> Result<Array, Exception> {
-        let sum = ops::add(ops::square(x)?, &self.linear)?;
-        let exponent = ops::multiply(sum, ops::multiply(x, &self.cubic)?)?;
+        let sum = ops::add(ops::square(x)?, &self.offset)?;
+        let exponent = ops::multiply(sum, ops::multiply(x, &self.scale)?)?;
         ops::multiply(sigmoid(&exponent)?, x)
     }
 }

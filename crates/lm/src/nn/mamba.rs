@@ -8,8 +8,7 @@ use crate::LmError;
 use crate::cache::{ArraysCache, ArraysSpec, LayerCacheSpec, StateSize};
 use crate::ffi;
 use crate::nn::exponential::silu;
-use crate::nn::mamba2::three;
-use crate::nn::{ConvSizes, Elementwise, Linear, Norm, NormProjections, RmsNorm, ShortConv};
+use crate::nn::{ConvSizes, Elementwise, Linear, Norm, NormProjections, RmsNorm, ShortConv, three};
 use crate::tensor_list::TensorList;
 use crate::weights::Layer;
 

@@ -10,7 +10,7 @@ use crate::ffi;
 use crate::nn::exponential::silu;
 use crate::nn::{
     ConvSizes, Elementwise, Linear, Norm, NormProjections, ShortConv, StateSpace, StateSpaceStep,
-    StepSizes, fused, step_lengths,
+    StepSizes, fused, step_lengths, three,
 };
 use crate::tensor_list::TensorList;
 use crate::weights::Layer;
@@ -265,9 +265,4 @@ impl GateKind {
             result.as_dtype(gate.dtype())
         })
     }
-}
-
-/// The three parts of an array.
-pub(super) fn three(parts: Vec<Array>) -> Result<[Array; 3], Exception> {
-    parts.try_into().map_err(|_| Exception::custom("an array has three parts".to_owned()))
 }

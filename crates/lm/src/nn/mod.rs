@@ -75,3 +75,8 @@ pub(crate) fn scalar(number: f32, dtype: Dtype) -> Result<Array, Exception> {
     scalar.eval()?;
     Ok(scalar)
 }
+
+/// The three parts of an array.
+fn three(parts: Vec<Array>) -> Result<[Array; 3], Exception> {
+    parts.try_into().map_err(|_| Exception::custom("an array has three parts".to_owned()))
+}
