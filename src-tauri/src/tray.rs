@@ -345,6 +345,7 @@ mod tests {
             mlx_cache_bytes: 0,
             cache_disk_bytes: 0,
             cache_ram_bytes: 0,
+            wired_memory: None,
         }
     }
 
