@@ -97,7 +97,7 @@ pub async fn list_dropped(
         check_offered(&offered, path)?;
     }
     let listed = tauri::async_runtime::spawn_blocking(move || list(&paths)).await;
-    listed.map_err(|error| failed(Path::new("The folder"), &error.to_string()))?
+    listed.map_err(|error| refused(Path::new("The folder"), &error.to_string()))?
 }
 
 /// The bytes of a file that was chosen or dropped.
@@ -114,22 +114,22 @@ pub async fn read_document(
         let too_large = std::fs::metadata(&path).is_ok_and(|file| file.len() > MAX_BYTES);
         if too_large {
             let why = format!("it has more than {} MB", MAX_BYTES >> 20);
-            return Err(failed(&path, &why));
+            return Err(refused(&path, &why));
         }
-        std::fs::read(&path).map_err(|error| failed(&path, &error.to_string()))
+        std::fs::read(&path).map_err(|error| not_readable(&path, &error))
     };
     match tauri::async_runtime::spawn_blocking(read).await {
         Ok(bytes) => bytes.map(Response::new),
-        Err(error) => Err(failed(Path::new("The file"), &error.to_string())),
+        Err(error) => Err(refused(Path::new("The file"), &error.to_string())),
     }
 }
 
 /// The path without links, if a person has offered it.
 fn check_offered(offered: &Offered, path: &Path) -> Result<PathBuf, Failure> {
-    let whole = path.canonicalize().map_err(|error| failed(path, &error.to_string()))?;
+    let whole = path.canonicalize().map_err(|error| not_readable(path, &error))?;
     match offered.has(&whole) {
         true => Ok(whole),
-        false => Err(failed(path, "it was neither chosen nor dropped here")),
+        false => Err(refused(path, "it was neither chosen nor dropped here")),
     }
 }
 
@@ -141,7 +141,7 @@ fn list(paths: &[PathBuf]) -> Result<ListedDrop, Failure> {
         let (mut files, mut is_cut) = (Vec::new(), false);
         if !is_model {
             walk(path, path, 0, &mut files, &mut is_cut)
-                .map_err(|error| failed(path, &error.to_string()))?;
+                .map_err(|error| not_readable(path, &error))?;
             files.sort_by(|a, b| a.name.cmp(&b.name));
         }
         return Ok(ListedDrop { folder: Some(name_of(path)), is_model, files, is_cut });
@@ -199,7 +199,7 @@ fn within(root: &Path, path: &Path) -> String {
 }
 
 fn listed_file(path: &Path) -> Result<ListedFile, Failure> {
-    let failed = |error: std::io::Error| failed(path, &error.to_string());
+    let failed = |error: std::io::Error| not_readable(path, &error);
     let path = path.canonicalize().map_err(failed)?;
     let bytes = path.metadata().map_err(failed)?.len();
     Ok(ListedFile { name: name_of(&path), path, bytes })
@@ -209,9 +209,15 @@ fn name_of(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-fn failed(path: &Path, why: &str) -> Failure {
+/// The reason is in its sentence alone.
+fn refused(path: &Path, why: &str) -> Failure {
     let message = format!("{} cannot be attached: {why}.", path.display());
     Failure::new(FailureCode::Storage, message)
+}
+
+/// The system does not let it be read.
+fn not_readable(path: &Path, error: &std::io::Error) -> Failure {
+    refused(path, &error.to_string())
         .of_kind(FailureKind::NotReadable { name: path.display().to_string() })
 }
 
@@ -233,6 +239,8 @@ mod tests {
         for path in ["secret.txt", "given/../secret.txt", "given/missing.txt"] {
             let refused = check_offered(&offered, &root.join(path)).unwrap_err();
             assert!(refused.message.contains("cannot be attached"), "{refused:?}");
+            let is_missing = path.contains("missing");
+            assert_eq!(refused.kind.is_some(), is_missing, "{refused:?}");
         }
     }
 
