@@ -49,7 +49,10 @@ fn titles_of(name: &str) -> Vec<String> {
         return vec![last.to_owned(), name.to_owned()];
     }
     let stored: Vec<String> = of(&[Bits, Quantization])
-        .map(|(text, _)| bits(text).map_or((*text).to_owned(), |bits| format!("{bits}-bit")))
+        .map(|(text, _)| match bits(&text.to_ascii_lowercase()) {
+            Some(bits) => format!("{bits}-bit"),
+            None => (*text).to_owned(),
+        })
         .collect();
     let tuned = of(&[Tuning]).map(|(text, _)| capitalized(text));
     let details: Vec<String> = tuned.chain(stored.iter().cloned()).collect();

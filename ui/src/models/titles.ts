@@ -3,7 +3,7 @@
 
 const SIZE = /^[ae]?(\d+x)?\d+(\.\d+)?[bm]$/i;
 const BITS = /^(\d+)bits?$/i;
-const QUANTIZATION = /^(i?q\d\w*|bf16|f16|f32|fp\d+|mxfp\d|nvfp4|int\d|dwq|awq|gptq|qat)$/i;
+const QUANTIZATION = /^(i?q\d\w*|bf16|f16|f32|fp\d+|mxfp\d+|nvfp4|int\d+|dwq|awq|gptq|qat)$/i;
 const PACKING = /^(mlx|gguf|hf)$/i;
 /** How it was tuned, and in which month. */
 const TUNING = /^(instruct|it|chat|\d{4}|\d{6})$/i;
@@ -14,10 +14,7 @@ const TUNING = /^(instruct|it|chat|\d{4}|\d{6})$/i;
  */
 export function titlesOf(name: string): string[] {
   const last = name.slice(name.lastIndexOf('/') + 1) || name;
-  const words = last
-    .replace(/\.(?=(i?q\d|b?f16|f32))/i, '-')
-    .split('-')
-    .filter(Boolean);
+  const words = last.split('-').flatMap(withoutEnding).filter(Boolean);
   const quantization = words.filter((word) => BITS.test(word) || QUANTIZATION.test(word));
   const rest = words.filter((word) => ![BITS, QUANTIZATION, PACKING, TUNING].some((kind) => kind.test(word)));
   if (rest.length === 0 || (quantization.length === 0 && !words.some((word) => SIZE.test(word)))) return [last, name];
@@ -25,6 +22,13 @@ export function titlesOf(name: string): string[] {
   const bits = quantization.map((word) => word.replace(BITS, '$1-bit'));
   const tuning = words.filter((word) => TUNING.test(word)).map(capitalized);
   return [title, withDetails(title, bits), withDetails(title, [...tuning, ...bits]), last, name];
+}
+
+/** The quantization of a GGUF file stands behind a dot. */
+function withoutEnding(word: string): string[] {
+  const dot = word.lastIndexOf('.');
+  const end = word.slice(dot + 1);
+  return dot >= 0 && QUANTIZATION.test(end) ? [word.slice(0, dot), end] : [word];
 }
 
 function asWritten(word: string, index: number): string {
