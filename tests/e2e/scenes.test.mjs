@@ -116,18 +116,23 @@ function unreachable(driver) {
   return driver.evaluate(() => {
     const found = [];
     const modal = [...document.querySelectorAll('dialog:modal')].at(-1);
-    const scrolled = new Map();
-    for (let box of document.querySelectorAll('*'))
-      if (box.scrollTop !== 0 || box.scrollLeft !== 0) scrolled.set(box, [box.scrollTop, box.scrollLeft]);
+    const boxes = [...document.querySelectorAll('*')].filter(
+      ({ scrollHeight, clientHeight, scrollWidth, clientWidth }) =>
+        scrollHeight > clientHeight || scrollWidth > clientWidth,
+    );
+    const before = boxes.map((box) => [box, box.scrollTop, box.scrollLeft, getComputedStyle(box)]);
+    // The browser scrolls these too, as no person can.
+    const hidden = before.filter(([, , , { overflowY }]) => ['hidden', 'clip'].includes(overflowY));
     for (const element of (modal ?? document).querySelectorAll('button, a[href], input, select, textarea, summary')) {
       if (!element.checkVisibility({ visibilityProperty: true, opacityProperty: true })) continue;
       if (element.closest('[inert], .visually-hidden')) continue;
       element.scrollIntoView({ block: 'center', inline: 'center', behavior: 'instant' });
+      const isCut = hidden.some(([box, top]) => box.contains(element) && Math.abs(box.scrollTop - top) > 1);
       const { left, right, top, bottom } = element.getBoundingClientRect();
       if (right - left < 2 || bottom - top < 2) continue;
       const [x, y] = [(left + right) / 2, (top + bottom) / 2];
       const name = `${element.localName} “${(element.ariaLabel ?? element.textContent).trim().slice(0, 50)}”`;
-      if (x < 0 || y < 0 || x > innerWidth || y > innerHeight) {
+      if (isCut || x < 0 || y < 0 || x > innerWidth || y > innerHeight) {
         found.push(`${name} cannot be scrolled to`);
         continue;
       }
@@ -138,7 +143,7 @@ function unreachable(driver) {
       if (hit && !element.contains(hit) && !hit.contains(element) && !label?.contains(hit))
         found.push(`${name} is under ${hit.localName}.${hit.className}`);
     }
-    for (const [box, [top, left]] of scrolled) box.scrollTo({ top, left, behavior: 'instant' });
+    for (const [box, top, left] of before) box.scrollTo({ top, left, behavior: 'instant' });
     return found;
   });
 }

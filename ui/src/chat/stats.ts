@@ -1,6 +1,6 @@
 // The status line under an answer, the figures behind it, and the states it can end in.
 import { failureSentence } from '../platform/failures';
-import type { Message, MessageStats } from '../platform/wire';
+import type { FailureKind, Message, MessageStats } from '../platform/wire';
 import { strings } from '../text';
 import { newlyRead, savedMilliseconds } from './estimates';
 import { causeWords } from './misses';
@@ -98,6 +98,9 @@ export function prefillWords({
 /** How an error ends that says itself what to do: “…: shorten it or start a new conversation.” */
 const REMEDY = /: (ask|choose|download|import|make|shorten|start|use) [^:]+$/;
 
+/** Kinds of failures whose sentences do not. */
+const WITHOUT_REMEDY = new Set<FailureKind['type']>(['closing', 'load_cancelled']);
+
 /** How an answer ended before its end, and what can be done (`isLast`: it can be regenerated, or go on). */
 export function endingWords(message: Message, isLast: boolean): string | null {
   const { endings } = strings;
@@ -108,7 +111,9 @@ export function endingWords(message: Message, isLast: boolean): string | null {
   // Also of an answer that was whole so far and could not go on.
   if (message.error && message.status !== 'streaming') {
     const why = failureSentence({ message: message.error, kind: message.error_kind });
-    return message.error_kind || REMEDY.test(message.error) ? why : withAdvice(why, endings.failedAdvice);
+    const { error_kind: kind } = message;
+    const saysWhatToDo = kind ? !WITHOUT_REMEDY.has(kind.type) : REMEDY.test(message.error);
+    return saysWhatToDo ? why : withAdvice(why, endings.failedAdvice);
   }
   switch (message.status) {
     case 'stopped':

@@ -24,7 +24,7 @@ export interface ThreadOptions {
 }
 
 const REFETCH_WAIT_MS = 500;
-/** As many messages of another branch are drawn at once. */
+/** As many messages of another branch, or of an import, are drawn at once. */
 const MOST_AT_ONCE = 12;
 
 /**
@@ -86,7 +86,7 @@ export class Thread {
     try {
       const messages = await this.#options.fetch();
       this.#pending.clear();
-      if (!this.isLoaded) this.drawn.begin(messages, null);
+      if (!this.isLoaded || this.#numNew(messages) > MOST_AT_ONCE) this.drawn.begin(messages, this.place);
       this.messages = messages.map(watched);
       this.prefill = null;
       this.isLoaded = true;
@@ -98,6 +98,11 @@ export class Thread {
       this.#queued = null;
       for (const event of queued) this.#apply(event, true);
     }
+  }
+
+  #numNew(messages: readonly Message[]): number {
+    const known = new Set(this.messages.map(({ id }) => id));
+    return messages.filter(({ id }) => !known.has(id)).length;
   }
 
   /** Marks a conversation that was just created: there is nothing to fetch. */

@@ -156,6 +156,15 @@ test('a second answer replaces the first', async () => {
   expect(thread.messages.map(({ id }) => id)).toEqual(['u', 'two']);
 });
 
+test('of many messages that an import brought, those around the view are drawn', async () => {
+  const chat = (length: number) =>
+    Array.from({ length }, (_, index) => message(`m${index}`, { parent_id: index > 0 ? `m${index - 1}` : null }));
+  const { thread } = await open(chat(4), chat(500));
+  await thread.refetch();
+  const drawn = thread.drawn.rows(thread.messages).filter(({ gap }) => gap === null);
+  expect(drawn.map(({ message: { id } }) => id)).toEqual(['m494', 'm495', 'm496', 'm497', 'm498', 'm499']);
+});
+
 test('a message whose parent is unknown leads to asking again', async () => {
   vi.useFakeTimers();
   const user = message('u', { role: 'user' });

@@ -6,7 +6,7 @@ export interface SettingText {
   /** One sentence: what it does, or what a special value means. */
   note?: string;
   /** What depends on what the engine does now. */
-  statusNote?: (status: Status | null) => string | null;
+  statusNote?: (status: Status | null, modelTitle: (name: string) => string) => string | null;
   /** What the model that it is set for bounds it by. */
   boundNote?: (most: number) => string;
   /** Instead of the note, while another setting of the same model takes its effect. */

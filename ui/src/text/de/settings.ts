@@ -95,10 +95,10 @@ const rows: Catalogue['settings']['rows'] = {
   wires_memory: {
     label: 'Modelle nie auslagern',
     note: 'Auf einem Mac ab macOS 15: Geladene Modelle bleiben im Speicher, große antworten so schneller, und andere Apps haben weniger Speicher. Gilt ab der nächsten Antwort.',
-    statusNote: (status) => {
+    statusNote: (status, modelTitle) => {
       const { recommended_bytes, tight_model } = status?.wired_memory ?? {};
       if (!tight_model || recommended_bytes === undefined) return null;
-      return `„${tight_model.name}“ braucht ${f.bytes(tight_model.bytes)} von den ${f.bytes(recommended_bytes)}, die die GPU behalten kann, und kann langsam sein. Weniger Bits oder ein kleineres Modell helfen, oder eine höhere Grenze: sudo sysctl iogpu.wired_limit_mb=N.`;
+      return `„${modelTitle(tight_model.name)}“ braucht ${f.bytes(tight_model.bytes)} von den ${f.bytes(recommended_bytes)}, die die GPU behalten kann, und kann langsam sein. Weniger Bits oder ein kleineres Modell helfen, oder eine höhere Grenze: sudo sysctl iogpu.wired_limit_mb=N.`;
     },
   },
   cache_budget_bytes: {

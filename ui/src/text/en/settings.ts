@@ -87,10 +87,10 @@ export const settingRows: Record<keyof Settings, SettingText> = {
   wires_memory: {
     label: 'Never swap models out',
     note: 'On a Mac with macOS 15 or later: loaded models stay in memory, so large ones answer faster, and other apps have less memory. Takes effect between two answers.',
-    statusNote: (status) => {
+    statusNote: (status, modelTitle) => {
       const { recommended_bytes, tight_model } = status?.wired_memory ?? {};
       if (!tight_model || recommended_bytes === undefined) return null;
-      return `“${tight_model.name}” takes ${f.bytes(tight_model.bytes)} of the ${f.bytes(recommended_bytes)} that the GPU can keep, so it can be slow. Fewer bits or a smaller model help, or a higher limit: sudo sysctl iogpu.wired_limit_mb=N.`;
+      return `“${modelTitle(tight_model.name)}” takes ${f.bytes(tight_model.bytes)} of the ${f.bytes(recommended_bytes)} that the GPU can keep, so it can be slow. Fewer bits or a smaller model help, or a higher limit: sudo sysctl iogpu.wired_limit_mb=N.`;
     },
   },
   cache_budget_bytes: {
