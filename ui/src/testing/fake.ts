@@ -455,7 +455,7 @@ export const settings: Settings = {
   alias: '',
   is_pinned: false,
   idle_unload: 'never',
-  speed: 'plain',
+  speed: 'automatic',
   draft_model: '',
   appearance: 'system',
   hub_endpoint: '',

@@ -185,9 +185,9 @@ settings! {
         section: Models, scopes: MODEL, rereads: true,
     }
 
-    /// Whether answers are sped up by what followed the same words before; a draft model is used
-    /// instead, if there is one.
-    speed: Speed = Speed::Plain => {
+    /// Whether answers are sped up by what followed the same words before, or by the model's head for
+    /// further tokens; a draft model is used instead, if there is one.
+    speed: Speed = Speed::Automatic => {
         kind: Choice { values: &["automatic", "plain"] },
         section: Models, scopes: MODEL, rereads: false,
     }

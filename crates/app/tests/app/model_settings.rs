@@ -256,8 +256,16 @@ async fn automatic_speed_changes_no_answer_and_keeps_the_place() {
     let app = open_greedy(&home, 60).await;
     load(&app, MODEL).await;
     let asked = "Say it again: say it again: say it again: say it";
+    let speculation = async || {
+        let prompt = PromptInput::Text("Hello".to_owned());
+        app.completion(None, prompt).await.unwrap().speculation
+    };
+    set(&app, MODEL, "speed", json!("plain")).await;
+    assert_eq!(speculation().await, Speculation::Off);
     let expected = answered(&app, &new_conversation(&app).await, asked).await.text;
-    set(&app, MODEL, "speed", json!("automatic")).await;
+    // What nobody has chosen.
+    set(&app, MODEL, "speed", json!(null)).await;
+    assert_eq!(speculation().await, Speculation::Auto);
     let id = new_conversation(&app).await;
     assert_eq!(answered(&app, &id, asked).await.text, expected);
     assert!(conversation(&app, &id).await.cache.is_some());

@@ -15,7 +15,7 @@ pub struct SpeculationFlags {
     /// the same tokens earlier (lookup); a draft model (draft); the model's own head that predicts further
     /// tokens (mtp); or, of what is looked up and the draft model or the head, whatever pays (auto).
     /// serve: for a model without a head mtp is nothing
-    /// [default: draft with --draft-model, else off; serve: each model's setting]
+    /// [default: draft with --draft-model, else auto; serve: each model's setting]
     #[arg(long, value_name = "off|auto|lookup|draft|mtp", value_parser = speculation_kinds())]
     pub speculate: Option<SpeculationKind>,
     /// Draft model: a smaller model with the same vocabulary
@@ -101,13 +101,13 @@ impl SpeculationFlags {
             (Some(SpeculationKind::Auto), Some(_)) if self.num_draft_tokens.is_some() => {
                 bail!("--num-draft-tokens goes with --speculate draft only: leave it out")
             }
-            (Some(SpeculationKind::Auto), draft_model) => {
+            (None | Some(SpeculationKind::Auto), draft_model) => {
                 Ok(ForcedSpeculation::Auto { draft_model })
             }
             (Some(_), Some(_)) => bail!(
                 "--draft-model goes with --speculate draft or auto: leave one of the two flags out"
             ),
-            (None | Some(SpeculationKind::Off), None) => Ok(ForcedSpeculation::Off),
+            (Some(SpeculationKind::Off), None) => Ok(ForcedSpeculation::Off),
             (Some(SpeculationKind::Lookup), None) => Ok(ForcedSpeculation::Lookup {
                 num_tokens: self.prompt_lookup_num_tokens.unwrap_or(5) as usize,
             }),
@@ -144,7 +144,7 @@ mod tests {
 
     #[test]
     fn a_draft_model_drafts_and_contradictions_are_refused() {
-        check(&[], Ok(Speculation::Off));
+        check(&[], Ok(Speculation::Auto));
         check(&["--draft-model", "m"], Ok(Speculation::Draft { num_tokens: 3 }));
         let more = ["--speculate", "draft", "--draft-model", "m", "--num-draft-tokens", "5"];
         check(&more, Ok(Speculation::Draft { num_tokens: 5 }));

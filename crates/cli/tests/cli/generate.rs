@@ -42,7 +42,8 @@ async fn a_head_proposes_and_changes_no_token() {
         let prompt = ["--prompt-tokens", "5,6,7,5,6,7,5,6,7"];
         generate_with(&program, "head", &[&prompt, flags].concat())["tokens"].clone()
     };
-    let plain = tokens(&[]);
+    let plain = tokens(&["--speculate", "off"]);
+    assert_eq!(tokens(&[]), plain, "what happens without the flag");
     for flags in [&["mtp"][..], &["mtp", "--num-mtp-tokens", "3"], &["auto"], &["lookup"]] {
         assert_eq!(tokens(&[&["--speculate"], flags].concat()), plain, "{flags:?}");
     }
