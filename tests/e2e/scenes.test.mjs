@@ -15,8 +15,8 @@ const COLOURS = [
 /** The second is what twice as large makes of a wide window. */
 const SMALL = [NARROW, { width: WIDE.width / 2, height: WIDE.height / 2 }];
 const LIMIT_MS = 900_000;
-/** The scenes “pages” and “models” are drawn and not walked through here. */
-const WALKED = { ...MADE_UP, segments: SCENES.segments };
+/** The scene “models” is drawn and not walked through here. */
+const WALKED = { ...MADE_UP, segments: SCENES.segments, pages: SCENES.pages };
 
 let browser;
 after(async () => (await browser)?.close());

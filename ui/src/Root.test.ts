@@ -197,10 +197,10 @@ test('on a Mac models can be kept wired, and one that leaves nothing is named', 
   await tick();
   expect(screen.getByText(strings.settings.rows.wires_memory.label)).toBeTruthy();
   expect(screen.queryByText(/iogpu/)).toBeNull();
-  const tight_model = { name: 'owner/large', bytes: 19e9, draft: null };
+  const tight_model = { name: 'mlx-community/Qwen3-32B-4bit', bytes: 19e9, draft: null };
   platform.emit({ type: 'status', status: { ...status, wired_memory: { ...wired_memory, tight_model } } });
   await tick();
-  expect(screen.getByText(/“owner\/large” takes 19 GB of the 20 GB/)).toBeTruthy();
+  expect(screen.getByText(/“Qwen3 32B” takes 19 GB of the 20 GB/)).toBeTruthy();
 });
 
 test('the settings have a row for each setting of all chats, and arrow keys change numbers by a step', async () => {
