@@ -1505,8 +1505,8 @@ kv_bits: KvBits,
  */
 keep_tokens: number | null,
 /**
- * Whether answers are sped up by what followed the same words before; a draft model is used
- * instead, if there is one.
+ * Whether answers are sped up by what followed the same words before, or by the model's head for
+ * further tokens; a draft model is used instead, if there is one.
  */
 speed: Speed,
 /**
