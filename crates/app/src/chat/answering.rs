@@ -145,7 +145,9 @@ impl Outcome {
     }
 
     fn failed(error: impl Into<Failure>, progress: &Progress) -> Self {
-        Self::without_figures(MessageStatus::Failed, Some(error.into()), progress)
+        let error = error.into();
+        let error = Failure { message: convert::sentence(&error.message), ..error };
+        Self::without_figures(MessageStatus::Failed, Some(error), progress)
     }
 }
 

@@ -140,6 +140,10 @@ async fn smaller_files_of_saved_context_are_written_when_asked_for_and_always_re
     app.call(Command::LoadModel { name: MODEL.to_owned() }).await.unwrap();
     let [id, plain] = [new_conversation(&app).await, new_conversation(&app).await];
     answered(&app, &plain, "Another beginning").await;
+    // What is written when the app closes is written as was chosen until then.
+    app.close().await;
+    let app = open(&home).await;
+    app.call(Command::LoadModel { name: MODEL.to_owned() }).await.unwrap();
     set_for_all(&app, "compresses_cache", true).await;
     let questions = ["One", "Two", "Three"];
     answered(&app, &id, questions[0]).await;
