@@ -76,7 +76,12 @@ hubFlow(
     await alert.waitFor();
     const figures =
       /^([\d.]+) GB are missing: the download needs ([\d.]+) GB, and (.+) has ([\d.]+) GB free; make space, then try again\.$/;
-    const [, missing, needed, folder, free] = figures.exec(await alert.innerText());
+    assert.match(
+      await alert.innerText(),
+      /^The disk has no room for this model: it needs 945,001 GB, and .+ are free\. Make/,
+    );
+    const [{ failure }] = (await core.call({ type: 'bootstrap' })).downloads;
+    const [, missing, needed, folder, free] = figures.exec(failure.message);
     assert.equal(folder, home.env.HF_HUB_CACHE);
     // The weights, a twentieth of them, and a GiB.
     assert.ok(Math.abs(Number(needed) - 945_001.07) < 1, `it needs ${needed} GB`);
