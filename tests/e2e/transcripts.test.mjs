@@ -162,6 +162,7 @@ flow(
     await page.ask('How many?');
     const inspector = await page.inspector();
     await inspector.getByRole('heading', { name: 'Ready to continue' }).waitFor();
+    await inspector.getByRole('group', { name: 'Presets' }).waitFor();
     await transcript.sees('What the chat has of its own', inspector);
     await driver.keyboard.press('Control+k');
     await driver.keyboard.type('as a persona');
