@@ -282,7 +282,8 @@ for (const { what, prepare, act, says, again, because, expected } of TABLE) {
       const isWhole = async () => (await state.core.conversations())[0].conversation.cache?.is_whole;
       await until('all of it is saved', isWhole);
       await act?.(state);
-      const outlook = (await page.inspector()).getByRole('heading', { level: 3 }).first();
+      const panel = (await page.inspector()).getByRole('region', { name: 'Saved context of this chat' });
+      const outlook = panel.getByRole('heading', { level: 4 });
       let heading;
       await until(`${what}: the window says ${says}`, async () => {
         heading = await outlook.innerText();
