@@ -8,32 +8,14 @@ use std::fs;
 use std::path::Path;
 
 use cairn_chat::{
-    AnswerFormat, ChatError, ChatTemplate, Date, Encode, MadeCall, Message, PromptEnd, Role,
-    SpecialTokens, Turn, TurnsPrompt, assemble_turns,
+    AnswerFormat, ChatError, ChatTemplate, Date, MadeCall, Message, PromptEnd, Role, SpecialTokens,
+    Turn, TurnsPrompt, assemble_turns,
 };
 use serde_json::Value;
 
-/// A byte is a token.
-struct Bytes;
+use self::bytes::Bytes;
 
-impl Encode for Bytes {
-    fn encode(&self, text: &str, _: bool) -> Result<Vec<u32>, ChatError> {
-        self.encode_plain(text)
-    }
-
-    fn encode_plain(&self, text: &str) -> Result<Vec<u32>, ChatError> {
-        Ok(text.bytes().map(u32::from).collect())
-    }
-
-    fn decode(&self, ids: &[u32]) -> Result<String, ChatError> {
-        let bytes = ids.iter().map(|&id| id as u8).collect::<Vec<_>>();
-        Ok(String::from_utf8_lossy(&bytes).into_owned())
-    }
-
-    fn special_tokens(&self) -> &[(String, u32)] {
-        &[]
-    }
-}
+mod bytes;
 
 fn text(value: &Value) -> String {
     value.as_str().unwrap_or_default().to_owned()
@@ -91,7 +73,7 @@ fn rendered(source: &str, special: &Value, conversation: &Value) -> Result<Strin
         end: PromptEnd::NewAnswer,
         breakpoints: Vec::new(),
     };
-    assemble_turns(&template, &prompt, &Bytes).map(|prompt| prompt.text)
+    assemble_turns(&template, &prompt, &Bytes::default()).map(|prompt| prompt.text)
 }
 
 /// Where two texts first differ.

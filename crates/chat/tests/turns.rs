@@ -2,32 +2,14 @@
 #![allow(clippy::unwrap_used)]
 
 use cairn_chat::{
-    ChatError, ChatTemplate, Encode, MadeCall, Message, Prompt, PromptEnd, Role, SpecialTokens,
-    TextPlace, Turn, TurnsPrompt, assemble_turns,
+    ChatError, ChatTemplate, MadeCall, Message, Prompt, PromptEnd, Role, SpecialTokens, TextPlace,
+    Turn, TurnsPrompt, assemble_turns,
 };
 use serde_json::{Value, json};
 
-/// A byte is a token.
-struct Bytes(Vec<(String, u32)>);
+use self::bytes::Bytes;
 
-impl Encode for Bytes {
-    fn encode(&self, text: &str, _: bool) -> Result<Vec<u32>, ChatError> {
-        self.encode_plain(text)
-    }
-
-    fn encode_plain(&self, text: &str) -> Result<Vec<u32>, ChatError> {
-        Ok(text.bytes().map(u32::from).collect())
-    }
-
-    fn decode(&self, ids: &[u32]) -> Result<String, ChatError> {
-        let bytes = ids.iter().map(|&id| id as u8).collect::<Vec<_>>();
-        Ok(String::from_utf8_lossy(&bytes).into_owned())
-    }
-
-    fn special_tokens(&self) -> &[(String, u32)] {
-        &self.0
-    }
-}
+mod bytes;
 
 fn turns() -> Vec<Turn> {
     let question = Message { role: Role::User, content: "Where?".to_owned(), token_ids: None };
@@ -51,7 +33,7 @@ fn answer_to(turns: Vec<Turn>) -> TurnsPrompt {
 fn rendered(template: &str, tools: &[Value]) -> Result<String, ChatError> {
     let template = ChatTemplate::parse(template, SpecialTokens::default()).unwrap();
     let prompt = TurnsPrompt { tools: tools.to_vec(), ..answer_to(turns()) };
-    let prompt = assemble_turns(&template, &prompt, &Bytes(Vec::new()))?;
+    let prompt = assemble_turns(&template, &prompt, &Bytes::default())?;
     assert_eq!(prompt.tokens.len(), prompt.text.len());
     assert_eq!(prompt.boundaries.last(), Some(&prompt.tokens.len()));
     Ok(prompt.text)
@@ -119,7 +101,7 @@ fn breakpoints_are_where_the_asked_for_texts_end() {
         let breakpoints = places.iter().map(place).collect();
         let prompt = TurnsPrompt { breakpoints, ..answer_to(turns) };
         let Prompt { text, breakpoints, .. } =
-            assemble_turns(&template, &prompt, &Bytes(Vec::new())).unwrap();
+            assemble_turns(&template, &prompt, &Bytes::default()).unwrap();
         breakpoints.iter().map(|&count| text[..count].to_owned()).collect::<Vec<_>>()
     };
     let found = breakpoints_of(OBJECTS, turns(), &[(1, 7), (0, 3), (0, 3)]);

@@ -6,7 +6,7 @@ use mlx_rs::error::Exception;
 use crate::device::ComputeDevice;
 use crate::device_kernels::{Fusion, Kernel};
 use crate::ffi;
-use crate::nn::Linear;
+use crate::nn::{Linear, exactly};
 
 /// Several linear layers over the same input (q/k/v, gate/up), fused into one product if possible.
 ///
@@ -105,10 +105,4 @@ impl FusedLinear {
     fn forward_each<const N: usize>(&self, x: &Array) -> Result<[Array; N], Exception> {
         exactly(self.layers.iter().map(|layer| layer.forward(x)).collect::<Result<Vec<_>, _>>()?)
     }
-}
-
-fn exactly<const N: usize>(parts: Vec<Array>) -> Result<[Array; N], Exception> {
-    parts.try_into().map_err(|parts: Vec<Array>| {
-        Exception::custom(format!("{} layers are fused here, not {N}", parts.len()))
-    })
 }

@@ -8,7 +8,9 @@ use crate::LmError;
 use crate::cache::{ArraysCache, ArraysSpec, LayerCacheSpec, StateSize};
 use crate::ffi;
 use crate::nn::exponential::silu;
-use crate::nn::{ConvSizes, Elementwise, Linear, Norm, NormProjections, RmsNorm, ShortConv, three};
+use crate::nn::{
+    ConvSizes, Elementwise, Linear, Norm, NormProjections, RmsNorm, ShortConv, exactly,
+};
 use crate::tensor_list::TensorList;
 use crate::weights::Layer;
 
@@ -150,7 +152,7 @@ impl Mamba {
     fn of_token(&self, mixed: &Array, dtype: Dtype) -> Result<[Array; 3], Exception> {
         let MambaSizes { state, rank, .. } = self.sizes;
         let projected = self.x_proj.forward(&mixed.as_dtype(dtype)?)?;
-        let [dt, b, c] = three(ffi::cut(&projected, &[rank, rank + state], 2)?)?;
+        let [dt, b, c] = exactly(ffi::cut(&projected, &[rank, rank + state], 2)?)?;
         let [of_dt, of_b, of_c] = &self.norms;
         Ok([self.dt_proj.forward(&of_dt.forward(&dt)?)?, of_b.forward(&b)?, of_c.forward(&c)?])
     }

@@ -10,7 +10,7 @@ use crate::ffi;
 use crate::nn::exponential::silu;
 use crate::nn::{
     ConvSizes, Elementwise, Linear, Norm, NormProjections, ShortConv, StateSpace, StateSpaceStep,
-    StepSizes, fused, step_lengths, three,
+    StepSizes, exactly, fused, step_lengths,
 };
 use crate::tensor_list::TensorList;
 use crate::weights::Layer;
@@ -186,7 +186,7 @@ impl Mamba2 {
         let mixed = self.conv.forward(&convolved, cache, CONV_SLOT)?; // f32 [B, L, C]
         let Mamba2Sizes { groups, state, .. } = self.sizes;
         let (inner, written) = (self.sizes.inner(), groups * state);
-        let [x, b, c] = three(ffi::cut(&mixed, &[inner, inner + written], 2)?)?;
+        let [x, b, c] = exactly(ffi::cut(&mixed, &[inner, inner + written], 2)?)?;
         let before = cache.get(STATE_SLOT);
         let (outputs, state) = match (x.dim(1), mask) {
             (1, None) => self.step.forward(before, [&x, &b, &c], &dt)?,

@@ -76,7 +76,9 @@ pub(crate) fn scalar(number: f32, dtype: Dtype) -> Result<Array, Exception> {
     Ok(scalar)
 }
 
-/// The three parts of an array.
-fn three(parts: Vec<Array>) -> Result<[Array; 3], Exception> {
-    parts.try_into().map_err(|_| Exception::custom("an array has three parts".to_owned()))
+/// Parts whose number the code knows.
+fn exactly<const N: usize>(parts: Vec<Array>) -> Result<[Array; N], Exception> {
+    parts.try_into().map_err(|parts: Vec<Array>| {
+        Exception::custom(format!("there are {} parts, not {N}", parts.len()))
+    })
 }
