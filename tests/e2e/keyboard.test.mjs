@@ -28,8 +28,7 @@ class Keyboard {
   /** Goes on by Tab until this has the focus. */
   async reach(target) {
     await target.first().waitFor();
-    const has = () => target.first().evaluate((element) => element === document.activeElement);
-    for (let count = 0; !(await has()); count++) {
+    for (let count = 0; !(await this.isActive(target)); count++) {
       assert.ok(count < 200, `${target} is not reached by Tab; ${await this.page.focused()} has the focus`);
       await this.press('Tab');
     }
@@ -50,10 +49,13 @@ class Keyboard {
     await this.press('Enter');
   }
 
+  isActive(target) {
+    return target.first().evaluate((element) => element === document.activeElement);
+  }
+
   /** Waits until this has the focus. */
   has(target) {
-    const isActive = () => target.first().evaluate((element) => element === document.activeElement);
-    return until(`${target} has the focus`, isActive, 20_000);
+    return until(`${target} has the focus`, () => this.isActive(target), 20_000);
   }
 
   /** Whether this has the focus, now or soon. */
