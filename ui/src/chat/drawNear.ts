@@ -62,9 +62,12 @@ function nextOf(
 
 /**
  * Releases a few messages that are far from what is seen, where many are drawn: each takes as much memory as a small page. One that a
- * person used, or selected text in, stays as it is. Returns whether there were any.
+ * person used, or selected text in, stays as it is. Returns whether there were any. `column`: null once it is gone.
  */
-export function releaseFar({ box, list, drawn }: Column): boolean {
+export function releaseFar(column: () => Column | null): boolean {
+  const now = column();
+  if (now === null) return false;
+  const { box, list, drawn } = now;
   const all = rowsOf(list);
   if (all.length <= MOST_DRAWN) return false;
   const view = box.getBoundingClientRect();

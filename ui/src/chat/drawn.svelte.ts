@@ -69,9 +69,9 @@ export class DrawnMessages {
         gap = null;
       } else if (gap) {
         gap.count++;
-        gap.height += this.heightOf(message);
+        gap.height += this.#heightOf(message);
       } else {
-        gap = { first: index, count: 1, height: this.heightOf(message) };
+        gap = { first: index, count: 1, height: this.#heightOf(message) };
         rows.push({ key: `before ${message.id}`, message, gap });
       }
     }
@@ -83,14 +83,14 @@ export class DrawnMessages {
     let rest = y;
     for (let index = gap.first; index < gap.first + gap.count; index++) {
       const message = messages[index];
-      rest -= message ? this.heightOf(message) : 0;
+      rest -= message ? this.#heightOf(message) : 0;
       if (rest < 0) return index;
     }
     return gap.first + gap.count - 1;
   }
 
   /** The height that a message has, or will have, more or less. */
-  heightOf(message: Message): number {
+  #heightOf(message: Message): number {
     return this.#heights.get(message.id) ?? untrack(() => likelyHeight(message));
   }
 }
