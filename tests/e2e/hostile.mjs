@@ -191,11 +191,14 @@ export async function walkChat({ id, limitMs }) {
   await until('its end is seen', () => {
     for (const fold of box.querySelectorAll('.reasoning [aria-expanded=false]')) fold.click();
     for (const message of box.querySelectorAll('[data-message]')) seen.add(message.dataset.message);
-    const rest = box.scrollHeight - box.scrollTop - box.clientHeight;
-    const gap = box.querySelector('.gap');
-    if (rest >= 2) box.scrollTop += box.clientHeight - 40;
-    else if (gap) box.scrollTop += gap.getBoundingClientRect().top - box.getBoundingClientRect().top - 100;
-    return gap === null && rest < 2;
+    // What is seen is drawn first; what is far behind may be released again.
+    const view = box.getBoundingClientRect();
+    const isInView = ({ top, bottom }) => bottom > view.top && top < view.bottom;
+    const isDrawn = [...box.querySelectorAll('.gap')].every((gap) => !isInView(gap.getBoundingClientRect()));
+    if (!isDrawn) return false;
+    const isAtEnd = box.scrollHeight - box.scrollTop - box.clientHeight < 2;
+    box.scrollTop += box.clientHeight - 40;
+    return isAtEnd;
   });
   const chip = box.querySelector('.chip .open');
   if (chip) {
