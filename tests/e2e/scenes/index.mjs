@@ -8,10 +8,5 @@ import { perChat } from './per-chat.mjs';
 import { segments } from './segments.mjs';
 import { tour } from './tour.mjs';
 
-/** Those that need the built interface only. */
-export const MADE_UP = { tour, answers, compare, documents, 'per-chat': perChat };
-
-/** Those that need built programs, too. */
-const REAL = { segments, pages, models };
-
-export const SCENES = { ...MADE_UP, ...REAL };
+/** `segments`, `pages` and `models` need built programs; the interface alone is enough for the others. */
+export const SCENES = { tour, answers, compare, documents, 'per-chat': perChat, segments, pages, models };

@@ -102,26 +102,26 @@ async function play(stage, hub) {
     await hub.be(`gated ${GATED}`);
     for (const name of [GATED, ...LARGE, (await recommendedNames())[0]])
       await core.call({ type: 'download_model', name });
-    await card(page, 'Gated-8B-Instruct').getByRole('alert').waitFor();
+    await card(page, 'Gated 8B').getByRole('alert').waitFor();
     await page.driver
       .getByText(/^\d+ %|MB of/)
       .first()
       .waitFor();
     await core.call({ type: 'pause_download', name: LARGE[1] });
-    await page.button('Resume the download of Second-4bit').waitFor();
+    await page.button('Resume the download of Second').waitFor();
     await look('first-launch-downloads');
     await page.openPage('Models');
     await look('downloads');
-    await card(page, 'Large-4bit').getByText('Files', { exact: true }).first().click();
+    await card(page, 'Large').getByText('Files', { exact: true }).first().click();
     await look('download-files');
-    await page.button('Cancel the download of Third-4bit').click();
+    await page.button('Cancel the download of Third').click();
     await page.button('Undo').waitFor();
     await look('download-cancelled');
     await hub.be(`gated ${LARGE[1]}`);
     await core.call({ type: 'download_model', name: LARGE[1] });
-    await card(page, 'Second-4bit').getByRole('alert').waitFor();
+    await card(page, 'Second').getByRole('alert').waitFor();
     await discover(page);
-    await page.button('Details of Second-4bit').waitFor();
+    await page.button('Details of Second').waitFor();
     await look('downloads-failed');
     await hub.be('right');
     await hub.be(`open ${LARGE[1]}`);
