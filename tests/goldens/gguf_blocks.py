@@ -13,12 +13,13 @@ from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 from gguf.quants import dequantize
 
 NAMES = (
-    "Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2_K Q3_K Q4_K Q5_K Q6_K IQ4_NL IQ4_XS".split()
+    "Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2_K Q3_K Q4_K Q5_K Q6_K IQ4_NL IQ4_XS MXFP4".split()
 )
 # Where the f16 factors are, in bytes.
 FACTORS = {
     "Q4_0": [0], "Q4_1": [0, 2], "Q5_0": [0], "Q5_1": [0, 2], "Q8_0": [0], "Q2_K": [80, 82],
     "Q3_K": [108], "Q4_K": [0, 2], "Q5_K": [0, 2], "Q6_K": [208], "IQ4_NL": [0], "IQ4_XS": [0],
+    "MXFP4": [],
 }
 
 
@@ -33,6 +34,9 @@ def main():
         for at in FACTORS[name]:
             factor = (random.standard_normal(count) * 0.02).astype(np.float16)
             blocks[:, at : at + 2] = factor.view(np.uint8).reshape(count, 2)
+        if name == "MXFP4":
+            # Exponents of small numbers, and the least, which have fewer digits.
+            blocks[:, 0] = [121, 1, 0]
         found = dequantize(blocks.reshape(-1), ggml_type).astype(np.float32)
         goldens[name] = {
             "bytes": blocks.tobytes().hex(),

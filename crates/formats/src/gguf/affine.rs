@@ -8,7 +8,7 @@
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::blocks::{Block, MAX_WEIGHTS, grouping, numbers};
 use super::tensors::GgmlType;
@@ -39,6 +39,8 @@ pub enum Form {
     Rounded,
     /// Affine groups: the same weights, or rounded ones.
     Affine { bits: usize, is_exact: bool },
+    /// MLX's `mxfp4`, the same blocks with scales apart.
+    Mxfp4,
 }
 
 impl Form {
@@ -48,6 +50,7 @@ impl Form {
             (GgmlType::F32, _) => Form::Dense("F32"),
             (GgmlType::F16, _) => Form::Dense("F16"),
             (GgmlType::Bf16, _) => Form::Dense("BF16"),
+            (GgmlType::Mxfp4, _) => Form::Mxfp4,
             (_, None) => return None,
             (_, Some(found)) if found.group_size == GROUP_SIZE => {
                 Form::Affine { bits: found.bits, is_exact: true }
@@ -64,13 +67,22 @@ impl Form {
     pub fn bits(self) -> Option<usize> {
         match self {
             Form::Affine { bits, .. } => Some(bits),
+            Form::Dense(_) | Form::Rounded | Form::Mxfp4 => None,
+        }
+    }
+
+    /// A module's settings in config.json; `None` if it is not quantized.
+    pub fn settings(self) -> Option<Value> {
+        match self {
+            Form::Affine { bits, .. } => Some(json!({"group_size": GROUP_SIZE, "bits": bits})),
+            Form::Mxfp4 => Some(json!({"group_size": GROUP_SIZE, "bits": 4, "mode": "mxfp4"})),
             Form::Dense(_) | Form::Rounded => None,
         }
     }
 
     /// Whether every weight stays the same.
     pub fn is_exact(self) -> bool {
-        matches!(self, Form::Dense(_) | Form::Affine { is_exact: true, .. })
+        matches!(self, Form::Dense(_) | Form::Mxfp4 | Form::Affine { is_exact: true, .. })
     }
 
     /// The type of numbers that are not quantized, and the bytes of one.
@@ -78,7 +90,7 @@ impl Form {
         match self {
             Form::Dense("F32") => ("F32", 4),
             Form::Dense(name) => (name, 2),
-            Form::Rounded | Form::Affine { .. } => ("BF16", 2),
+            Form::Rounded | Form::Affine { .. } | Form::Mxfp4 => ("BF16", 2),
         }
     }
 }
@@ -168,6 +180,22 @@ pub fn to_affine(ggml_type: GgmlType, bits: usize, blocks: &[u8]) -> Result<Affi
     Ok(affine)
 }
 
+/// Takes whole blocks of MXFP4 apart: u32 words with the codes, and the exponents of the scales.
+pub fn to_mxfp4(blocks: &[u8]) -> Result<[Vec<u8>; 2], NotFinite> {
+    let (mut words, mut exponents) = (Vec::new(), Vec::new());
+    let block_bytes = GgmlType::Mxfp4.block().map_or(17, |(_, bytes)| bytes);
+    for block in blocks.chunks_exact(block_bytes) {
+        if block[0] == u8::MAX {
+            return Err(NotFinite);
+        }
+        exponents.push(block[0]);
+        let (low, high) = (block[1..].iter().map(|byte| byte & 15), block[1..].iter());
+        let codes: Vec<u8> = low.chain(high.map(|byte| byte >> 4)).collect();
+        pack(&codes, 4, &mut words);
+    }
+    Ok([words, exponents])
+}
+
 /// Rounds whole blocks to so many bits: the least weight of a group becomes 0, the greatest the
 /// greatest number.
 pub fn round_to_affine(
@@ -208,6 +236,18 @@ pub fn round_to_bfloat16(
         }
     })?;
     Ok(bytes)
+}
+
+/// Any type's weights as f32.
+pub fn to_f32(ggml_type: GgmlType, bytes: &[u8]) -> Result<Vec<u8>, NotFinite> {
+    if grouping(ggml_type).is_none() {
+        return Ok(numbers(ggml_type, bytes).into_iter().flat_map(f32::to_le_bytes).collect());
+    }
+    let mut weights = Vec::new();
+    for_each_weight_group(ggml_type, bytes, |group| {
+        weights.extend(group.iter().flat_map(|weight| weight.to_le_bytes()));
+    })?;
+    Ok(weights)
 }
 
 fn for_each_weight_group(

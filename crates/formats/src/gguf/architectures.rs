@@ -1,8 +1,8 @@
 //! The architectures of GGUF that are imported, one table each: which of our families it is, and what
 //! each of its tensors is named there.
 //!
-//! Two of them may share the name in the file and differ by what it holds: llama's with experts are
-//! Mixtral.
+//! Some share the name in the file and differ by what it holds: llama's with experts are Mixtral, and
+//! deepseek2's choose their experts by a softmax or by sigmoids.
 
 use super::sizes::Dim::{self, *};
 
@@ -16,6 +16,10 @@ pub struct Architecture {
     /// The entry of `architectures` there.
     pub class: &'static str,
     pub has_experts: bool,
+    /// How experts are chosen, where architectures of one name differ by it.
+    pub gating: Option<Gating>,
+    /// The `model_type` of the text part, which config.json then has in a section of its own.
+    pub text_type: Option<&'static str>,
     pub norms: Norms,
     pub rotation: Rotation,
     pub output: Output,
@@ -37,6 +41,13 @@ pub enum Norms {
     },
 }
 
+/// What the shares of experts are made by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Gating {
+    Softmax,
+    Sigmoid,
+}
+
 /// How heads are rotated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rotation {
@@ -45,6 +56,8 @@ pub enum Rotation {
     AsStored,
     /// As stored, and of each head maybe only the first part.
     Part,
+    /// As stored, and of each head the last part. Keys and values come from one short vector.
+    Latent,
 }
 
 /// Where logits come from.
@@ -54,6 +67,8 @@ pub enum Output {
     Tied,
     /// `output`.
     Own,
+    /// `output` with a bias.
+    Biased,
     /// `output` if the file has it.
     IfStored,
 }
@@ -68,6 +83,21 @@ pub struct Tensor {
     pub shape: &'static [Dim],
     pub weight: Presence,
     pub bias: Presence,
+    pub layers: Layers,
+    /// Whether the module's name is that of the tensor, with no suffix behind it.
+    pub is_bare: bool,
+    /// The tensor with a head's further rows, where this one has the first of each head, turned.
+    pub joined: Option<&'static str>,
+}
+
+/// Which layers have a tensor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Layers {
+    All,
+    WithExperts,
+    Dense,
+    /// Those behind the last, which predict further tokens.
+    Further,
 }
 
 /// Whether files have a tensor, of which the first layer is an example.
@@ -79,10 +109,25 @@ pub enum Presence {
     Says(&'static str),
     /// Some files have it, and the others say so by a key.
     Denies(&'static str),
+    /// Some layers have it, and the model loads without.
+    Maybe,
+    /// Files with this key of their architecture have it.
+    With(&'static str),
+    /// Files without it.
+    Without(&'static str),
 }
 
 const fn tensor(source: &'static str, module: &'static str, shape: &'static [Dim]) -> Tensor {
-    Tensor { source, module, shape, weight: Presence::Always, bias: Presence::Never }
+    Tensor {
+        source,
+        module,
+        shape,
+        weight: Presence::Always,
+        bias: Presence::Never,
+        layers: Layers::All,
+        is_bare: false,
+        joined: None,
+    }
 }
 
 impl Tensor {
@@ -92,6 +137,14 @@ impl Tensor {
 
     const fn where_stored(self, weight: Presence) -> Tensor {
         Tensor { weight, ..self }
+    }
+
+    const fn of_layers(self, layers: Layers) -> Tensor {
+        Tensor { layers, ..self }
+    }
+
+    const fn bare(self) -> Tensor {
+        Tensor { is_bare: true, ..self }
     }
 }
 
@@ -127,6 +180,22 @@ const fn norm(source: &'static str, module: &'static str) -> Tensor {
     tensor(source, module, &[Hidden])
 }
 
+/// A tensor of the layers with experts.
+const fn of_experts(source: &'static str, module: &'static str, shape: &'static [Dim]) -> Tensor {
+    tensor(source, module, shape).of_layers(Layers::WithExperts)
+}
+
+/// A tensor of the layers behind the last.
+const fn further(
+    source: &'static str,
+    module: &'static str,
+    shape: &'static [Dim],
+    weight: Presence,
+) -> Tensor {
+    tensor(source, module, shape).of_layers(Layers::Further).where_stored(weight)
+}
+
+const DENSE: Layers = Layers::Dense;
 const NEVER: Presence = Presence::Never;
 const ALWAYS: Presence = Presence::Always;
 
@@ -189,13 +258,76 @@ const SHARED_EXPERT: &[Tensor] = &[
 const SPARSE_EXPERTS: &[Tensor] = &[
     tensor("ffn_gate_exps", "block_sparse_moe.switch_mlp.gate_proj", UP_SHAPE),
     tensor("ffn_up_exps", "block_sparse_moe.switch_mlp.up_proj", UP_SHAPE),
-    tensor(
-        "ffn_down_exps",
-        "block_sparse_moe.switch_mlp.down_proj",
-        &[Experts, Hidden, ExpertInner],
-    ),
+    tensor("ffn_down_exps", "block_sparse_moe.switch_mlp.down_proj", DOWN_SHAPE),
 ];
 const UP_SHAPE: &[Dim] = &[Experts, ExpertInner, Hidden];
+const DOWN_SHAPE: &[Dim] = &[Experts, Hidden, ExpertInner];
+const ONE_UP: &[Dim] = &[ExpertInner, Hidden];
+const ONE_DOWN: &[Dim] = &[Hidden, ExpertInner];
+
+/// What DeepSeek's layers and those made after them have behind attention: the first ones are dense.
+const DENSE_OR_EXPERTS: &[Tensor] = &[
+    gate(NEVER).of_layers(DENSE),
+    up(NEVER).of_layers(DENSE),
+    down(NEVER).of_layers(DENSE),
+    of_experts("ffn_gate_inp", "mlp.gate", &[Experts, Hidden]),
+    of_experts("ffn_gate_exps", "mlp.switch_mlp.gate_proj", UP_SHAPE),
+    of_experts("ffn_up_exps", "mlp.switch_mlp.up_proj", UP_SHAPE),
+    of_experts("ffn_down_exps", "mlp.switch_mlp.down_proj", DOWN_SHAPE),
+    of_experts("ffn_gate_shexp", "mlp.shared_experts.gate_proj", &[SharedInner, Hidden])
+        .where_stored(Presence::Maybe),
+    of_experts("ffn_up_shexp", "mlp.shared_experts.up_proj", &[SharedInner, Hidden])
+        .where_stored(Presence::Maybe),
+    of_experts("ffn_down_shexp", "mlp.shared_experts.down_proj", &[Hidden, SharedInner])
+        .where_stored(Presence::Maybe),
+];
+/// What is added to experts' shares where they are chosen, and only there.
+const CORRECTION_BIAS: Tensor =
+    of_experts("exp_probs_b", "mlp.gate.e_score_correction_bias", &[Experts])
+        .where_stored(NEVER)
+        .with_bias(ALWAYS)
+        .bare();
+/// What layers that predict further tokens have besides. Some files leave out the matrices that are
+/// those of the whole model.
+const FURTHER_TOKENS: &[Tensor] = &[
+    further("nextn.eh_proj", "eh_proj", &[Hidden, TwiceHidden], ALWAYS),
+    further("nextn.enorm", "enorm", &[Hidden], ALWAYS),
+    further("nextn.hnorm", "hnorm", &[Hidden], ALWAYS),
+    further("nextn.shared_head_norm", "shared_head.norm", &[Hidden], Presence::Maybe),
+    further("nextn.shared_head_head", "shared_head.head", &[Vocabulary, Hidden], Presence::Maybe),
+    further("nextn.embed_tokens", "embed_tokens", &[Vocabulary, Hidden], Presence::Maybe),
+];
+/// Attention by short vectors, without what makes keys and values of them in newer files.
+const SHORT_VECTORS: &[Tensor] = &[
+    queries(NEVER).where_stored(Presence::Without(QUERY_RANK)),
+    tensor("attn_q_a", "self_attn.q_a_proj", &[QueryRank, Hidden])
+        .where_stored(Presence::With(QUERY_RANK)),
+    tensor("attn_q_a_norm", "self_attn.q_a_layernorm", &[QueryRank])
+        .where_stored(Presence::With(QUERY_RANK)),
+    tensor("attn_q_b", "self_attn.q_b_proj", &[Queries, QueryRank])
+        .where_stored(Presence::With(QUERY_RANK)),
+    tensor("attn_kv_a_mqa", "self_attn.kv_a_proj_with_mqa", &[RankAndRotated, Hidden]),
+    tensor("attn_kv_a_norm", "self_attn.kv_a_layernorm", &[Rank]),
+    tensor("attn_kv_b", "self_attn.kv_b_proj", &[PlainAndValues, Rank])
+        .where_stored(Presence::Without(LENGTH_OF_SPLIT)),
+    tensor("attn_output", "self_attn.o_proj", &[Hidden, AllValues]),
+];
+const QUERY_RANK: &str = "attention.q_lora_rank";
+/// Files with this key have the matrix of keys and values as two.
+const LENGTH_OF_SPLIT: &str = "attention.key_length_mla";
+/// The share of YaRN's magnitude that is divided by.
+pub const LOG_MULTIPLIER: &str = "rope.scaling.yarn_log_multiplier";
+const DEEPSEEK_READS: &[&str] = &[
+    "expert_gating_func",
+    "expert_group_count",
+    "expert_weights_scale",
+    "leading_dense_block_count",
+    "nextn_predict_layers",
+    LOG_MULTIPLIER,
+];
+
+const ATTENTION_BIASED: &[Tensor] =
+    &[queries(ALWAYS), keys(ALWAYS), values(ALWAYS), attention_output(ALWAYS)];
 
 /// A llama, with what most architectures change in it.
 const LLAMA: Architecture = Architecture {
@@ -203,6 +335,8 @@ const LLAMA: Architecture = Architecture {
     model_type: "llama",
     class: "LlamaForCausalLM",
     has_experts: false,
+    gating: None,
+    text_type: None,
     norms: Norms::Rms,
     rotation: Rotation::Interleaved,
     output: Output::IfStored,
@@ -495,4 +629,187 @@ pub const ARCHITECTURES: &[Architecture] = &[
         ],
         ..LLAMA
     },
+    Architecture {
+        name: "phimoe",
+        model_type: "phimoe",
+        class: "PhiMoEForCausalLM",
+        has_experts: true,
+        norms: Norms::Layer { key: "rms_norm_eps", has_bias: true },
+        rotation: Rotation::AsStored,
+        output: Output::Biased,
+        reads: &["attention.sliding_window", "rope.scaling.attn_factor"],
+        layer: &[
+            LAYER_NORMS_BEFORE,
+            ATTENTION_BIASED,
+            &[tensor("ffn_gate_inp", "block_sparse_moe.gate", &[Experts, Hidden])],
+            SPARSE_EXPERTS,
+        ],
+        ..LLAMA
+    },
+    Architecture {
+        name: "gpt-oss",
+        model_type: "gpt_oss",
+        class: "GptOssForCausalLM",
+        has_experts: true,
+        rotation: Rotation::AsStored,
+        output: Output::Own,
+        reads: &["attention.sliding_window"],
+        layer: &[
+            &[
+                norm("attn_norm", "input_layernorm"),
+                norm("post_attention_norm", "post_attention_layernorm"),
+            ],
+            ATTENTION_BIASED,
+            &[tensor("attn_sinks", "self_attn.sinks", &[Heads]).bare()],
+            &[
+                tensor("ffn_gate_inp", "mlp.router", &[Experts, Hidden]).with_bias(ALWAYS),
+                tensor("ffn_gate_exps", "mlp.experts.gate_proj", UP_SHAPE).with_bias(ALWAYS),
+                tensor("ffn_up_exps", "mlp.experts.up_proj", UP_SHAPE).with_bias(ALWAYS),
+                tensor("ffn_down_exps", "mlp.experts.down_proj", DOWN_SHAPE).with_bias(ALWAYS),
+            ],
+        ],
+        ..LLAMA
+    },
+    Architecture {
+        name: "glm4moe",
+        model_type: "glm4_moe",
+        class: "Glm4MoeForCausalLM",
+        has_experts: true,
+        gating: Some(Gating::Sigmoid),
+        rotation: Rotation::Part,
+        output: Output::Own,
+        reads: DEEPSEEK_READS,
+        layer: &[
+            &[
+                norm("attn_norm", "input_layernorm"),
+                norm("post_attention_norm", "post_attention_layernorm"),
+            ],
+            &[
+                queries(Presence::Says("attention_bias")),
+                keys(Presence::Says("attention_bias")),
+                values(Presence::Says("attention_bias")),
+                attention_output(NEVER),
+            ],
+            &[
+                tensor("attn_q_norm", "self_attn.q_norm", &[HeadLength])
+                    .where_stored(Presence::Says("use_qk_norm")),
+                tensor("attn_k_norm", "self_attn.k_norm", &[HeadLength])
+                    .where_stored(Presence::Says("use_qk_norm")),
+            ],
+            DENSE_OR_EXPERTS,
+            &[CORRECTION_BIAS],
+            FURTHER_TOKENS,
+        ],
+        ..LLAMA
+    },
+    Architecture {
+        name: "deepseek2",
+        model_type: "deepseek_v3",
+        class: "DeepseekV3ForCausalLM",
+        has_experts: true,
+        gating: Some(Gating::Sigmoid),
+        rotation: Rotation::Latent,
+        reads: DEEPSEEK_READS,
+        layer: &[
+            NORMS_BEFORE,
+            SHORT_VECTORS,
+            &[
+                tensor("attn_k_b", "self_attn.embed_q", &[Heads, Rank, Plain])
+                    .where_stored(Presence::With(LENGTH_OF_SPLIT)),
+                tensor("attn_v_b", "self_attn.unembed_out", &[Heads, ValueLength, Rank])
+                    .where_stored(Presence::With(LENGTH_OF_SPLIT)),
+            ],
+            DENSE_OR_EXPERTS,
+            &[CORRECTION_BIAS],
+            FURTHER_TOKENS,
+        ],
+        ..LLAMA
+    },
+    Architecture {
+        name: "deepseek2",
+        model_type: "deepseek_v2",
+        class: "DeepseekV2ForCausalLM",
+        has_experts: true,
+        gating: Some(Gating::Softmax),
+        rotation: Rotation::Latent,
+        reads: DEEPSEEK_READS,
+        layer: &[
+            NORMS_BEFORE,
+            SHORT_VECTORS,
+            &[Tensor {
+                joined: Some("attn_v_b"),
+                ..tensor("attn_k_b", "self_attn.kv_b_proj", &[Heads, Rank, Plain])
+            }
+            .where_stored(Presence::With(LENGTH_OF_SPLIT))],
+            DENSE_OR_EXPERTS,
+        ],
+        ..LLAMA
+    },
+    Architecture {
+        name: "llama4",
+        model_type: "llama4",
+        text_type: Some("llama4_text"),
+        class: "Llama4ForConditionalGeneration",
+        has_experts: true,
+        rotation: Rotation::AsStored,
+        output: Output::Own,
+        reads: &["interleave_moe_layer_step", "attention.sliding_window"],
+        layer: &[
+            NORMS_BEFORE,
+            ATTENTION_MAYBE_BIASED,
+            &[
+                tensor("ffn_gate", "feed_forward.gate_proj", &[Inner, Hidden]).of_layers(DENSE),
+                tensor("ffn_up", "feed_forward.up_proj", &[Inner, Hidden]).of_layers(DENSE),
+                tensor("ffn_down", "feed_forward.down_proj", &[Hidden, Inner]).of_layers(DENSE),
+            ],
+            &[
+                of_experts("ffn_gate_inp", "feed_forward.router", &[Experts, Hidden]),
+                of_experts("ffn_gate_exps", "feed_forward.experts.gate_proj", UP_SHAPE),
+                of_experts("ffn_up_exps", "feed_forward.experts.up_proj", UP_SHAPE),
+                of_experts("ffn_down_exps", "feed_forward.experts.down_proj", DOWN_SHAPE),
+            ],
+            &[
+                of_experts("ffn_gate_shexp", "feed_forward.shared_expert.gate_proj", ONE_UP),
+                of_experts("ffn_up_shexp", "feed_forward.shared_expert.up_proj", ONE_UP),
+                of_experts("ffn_down_shexp", "feed_forward.shared_expert.down_proj", ONE_DOWN),
+            ],
+        ],
+        ..LLAMA
+    },
+    Architecture {
+        name: "mistral3",
+        model_type: "mistral3",
+        text_type: Some("mistral"),
+        class: "Mistral3ForConditionalGeneration",
+        reads: &["attention.temperature_scale", LOG_MULTIPLIER],
+        layer: &[NORMS_BEFORE, ATTENTION, MLP],
+        ..LLAMA
+    },
 ];
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)] // in a test a panic is the report
+mod tests {
+    use super::*;
+
+    /// The names that `tests/goldens/gguf_names.py` has from the `gguf` package.
+    #[test]
+    fn tensors_have_the_names_of_the_gguf_package() {
+        let names = include_str!("../../../../tests/goldens/gguf_names.json");
+        let names: serde_json::Value = serde_json::from_str(names).unwrap();
+        for architecture in ARCHITECTURES {
+            // The package does not have DeepSeek's further layers yet, which are named as GLM's.
+            let [known, further] = [architecture.name, "glm4moe"].map(|name| &names[name]);
+            let known = known.as_array().unwrap();
+            let layer = architecture.layer.iter().copied().flatten();
+            for source in layer.flat_map(|tensor| [Some(tensor.source), tensor.joined]).flatten() {
+                let known = match source.starts_with("nextn.") {
+                    true => further.as_array().unwrap(),
+                    false => known,
+                };
+                let is_known = known.iter().any(|name| name == source);
+                assert!(is_known, "{}: {source}", architecture.name);
+            }
+        }
+    }
+}

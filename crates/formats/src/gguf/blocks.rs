@@ -14,6 +14,8 @@ const MAX_GROUPS: usize = 16;
 /// The values behind the sixteen codes of IQ4, less -128.
 const IQ4_NUMBERS: [u8; 16] =
     [1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241];
+/// The values behind the sixteen codes of MXFP4, twice as large and less -12.
+const MXFP4_NUMBERS: [u8; 16] = [12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0];
 
 /// One block. Reading another into it replaces all.
 pub struct Block {
@@ -44,7 +46,7 @@ pub struct Grouping {
 pub fn grouping(ggml_type: GgmlType) -> Option<Grouping> {
     let (group_size, bits) = match ggml_type {
         GgmlType::Q4_0 | GgmlType::Q4_1 | GgmlType::Q4K => (32, 4),
-        GgmlType::Q5_0 | GgmlType::Q5_1 | GgmlType::Q5K => (32, 5),
+        GgmlType::Q5_0 | GgmlType::Q5_1 | GgmlType::Q5K | GgmlType::Mxfp4 => (32, 5),
         GgmlType::Q8_0 | GgmlType::Iq4Nl | GgmlType::Iq4Xs => (32, 8),
         GgmlType::Q2K => (16, 2),
         GgmlType::Q3K => (16, 3),
@@ -79,9 +81,13 @@ impl Block {
             GgmlType::Q6K => self.read_q6_k(bytes),
             GgmlType::Iq4Nl => {
                 self.read_nibbles(&bytes[2..], half(bytes, 0), |scale| -128.0 * scale);
-                self.look_up_iq4(32);
+                self.look_up(&IQ4_NUMBERS, 32);
             }
             GgmlType::Iq4Xs => self.read_iq4_xs(bytes),
+            GgmlType::Mxfp4 => {
+                self.read_nibbles(&bytes[1..], power_of_two(bytes[0]), |scale| -12.0 * scale);
+                self.look_up(&MXFP4_NUMBERS, 32);
+            }
             GgmlType::F32 | GgmlType::F16 | GgmlType::Bf16 | GgmlType::Other(_) => {}
         }
     }
@@ -205,12 +211,12 @@ impl Block {
             let (group, column) = (index / 32, index % 32);
             *number = codes[group * 16 + column % 16] >> (column / 16 * 4) & 15;
         }
-        self.look_up_iq4(MAX_WEIGHTS);
+        self.look_up(&IQ4_NUMBERS, MAX_WEIGHTS);
     }
 
-    fn look_up_iq4(&mut self, count: usize) {
+    fn look_up(&mut self, values: &[u8; 16], count: usize) {
         for number in &mut self.numbers[..count] {
-            *number = IQ4_NUMBERS[usize::from(*number)];
+            *number = values[usize::from(*number)];
         }
     }
 }
@@ -242,6 +248,15 @@ pub fn numbers(ggml_type: GgmlType, bytes: &[u8]) -> Vec<f32> {
             .chunks_exact(4)
             .map(|number| f32::from_le_bytes([number[0], number[1], number[2], number[3]]))
             .collect(),
+    }
+}
+
+/// Half of what an exponent of MXFP4 stands for, which is counted from 2^-127; the last is no number.
+fn power_of_two(exponent: u8) -> f32 {
+    match exponent {
+        u8::MAX => f32::NAN,
+        0 | 1 => f32::from_bits(1 << (21 + u32::from(exponent))),
+        _ => f32::from_bits((u32::from(exponent) - 1) << 23),
     }
 }
 

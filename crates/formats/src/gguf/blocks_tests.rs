@@ -4,7 +4,7 @@
 use serde_json::Value;
 
 use super::super::affine::tests::affine_weights;
-use super::super::affine::{Form, RoundTo, to_affine};
+use super::super::affine::{Form, RoundTo, to_affine, to_mxfp4};
 use super::*;
 
 const GOLDENS: &str = include_str!("../../../../tests/goldens/gguf_blocks.json");
@@ -28,7 +28,7 @@ fn bits_of(weights: &[f32]) -> Vec<u32> {
 fn every_type_is_read_as_the_gguf_package_reads_it() {
     let goldens: Value = serde_json::from_str(GOLDENS).unwrap();
     let goldens = goldens.as_object().unwrap();
-    assert_eq!(goldens.len(), 12, "one of each type with blocks");
+    assert_eq!(goldens.len(), 13, "one of each type with blocks");
     for (name, golden) in goldens {
         let ggml_type = with_name(name);
         let bytes = bytes_of(golden["bytes"].as_str().unwrap());
@@ -78,4 +78,33 @@ fn an_f16_keeps_its_value() {
             ),
         }
     }
+}
+
+/// A code's sign, two bits of exponent and one of mantissa, as the format's description has them.
+fn e2m1(code: u8) -> f32 {
+    let (exponent, mantissa) = (i32::from(code >> 1 & 3), f32::from(code & 1));
+    let magnitude = match exponent {
+        0 => mantissa / 2.0,
+        _ => (1.0 + mantissa / 2.0) * 2f32.powi(exponent - 1),
+    };
+    if code & 8 == 0 { magnitude } else { -magnitude }
+}
+
+#[test]
+fn mxfp4_is_taken_apart_into_the_same_weights() {
+    let goldens: Value = serde_json::from_str(GOLDENS).unwrap();
+    let bytes = bytes_of(goldens["MXFP4"]["bytes"].as_str().unwrap());
+    let [words, exponents] = to_mxfp4(&bytes).unwrap();
+    assert_eq!((words.len(), exponents.len()), (bytes.len() / 17 * 16, bytes.len() / 17));
+    let codes = words.iter().flat_map(|byte| [byte & 15, byte >> 4]);
+    let scale = |at: usize| 2f64.powi(i32::from(exponents[at / 32]) - 127);
+    let found: Vec<f32> =
+        codes.enumerate().map(|(at, code)| (f64::from(e2m1(code)) * scale(at)) as f32).collect();
+    let expected = goldens["MXFP4"]["weights"].as_array().unwrap().iter();
+    let expected: Vec<f32> =
+        expected.map(|bits| f32::from_bits(bits.as_u64().unwrap() as u32)).collect();
+    assert_eq!(bits_of(&found), bits_of(&expected));
+    let mut spoiled = bytes;
+    spoiled[0] = u8::MAX;
+    assert!(to_mxfp4(&spoiled).is_err(), "the exponent that is no number");
 }

@@ -128,7 +128,7 @@ pub enum GgufProblem {
     },
     /// A tensor of a type that is not imported.
     #[error(
-        "tensor {tensor} is stored as {found}; Cairn imports F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K to Q6_K, IQ4_NL and IQ4_XS: choose a file of these"
+        "tensor {tensor} is stored as {found}; Cairn imports F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K to Q6_K, IQ4_NL, IQ4_XS and MXFP4: choose a file of these"
     )]
     UnsupportedTensorType {
         /// The tensor.

@@ -69,6 +69,11 @@ impl GgufFile {
         Ok(self.file.read_exact_at(bytes, position)?)
     }
 
+    /// Whether there is a value at `key`.
+    pub fn has_key(&self, key: &str) -> bool {
+        self.values.contains_key(key)
+    }
+
     /// The string at `key`.
     pub fn text(&self, key: &str) -> Result<Option<&str>, GgufProblem> {
         match self.values.get(key) {

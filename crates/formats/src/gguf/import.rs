@@ -17,9 +17,10 @@ use tempfile::TempDir;
 
 use super::affine::{
     Form, GROUP_SIZE, NotFinite, RoundTo, RoundedWeights, Rounding, all_finite, less_one,
-    round_to_affine, round_to_bfloat16, to_affine, unpermute_heads,
+    round_to_affine, round_to_bfloat16, to_affine, to_f32, to_mxfp4, unpermute_heads,
 };
 use super::model::{Change, Model, PlannedTensor};
+use super::tensors::TensorInfo;
 use super::tokenizer::TokenizerFiles;
 use super::{GgufError, GgufFile, GgufProblem};
 use crate::make_locked_folder;
@@ -179,18 +180,26 @@ struct Part {
 fn parts(planned: &PlannedTensor) -> Vec<Part> {
     let shape = &planned.shape;
     let columns = shape.iter().product::<usize>() / row_count(planned);
+    let part = |dtype, suffix, row_bytes: usize, columns: usize| {
+        let name = format!("{}.{suffix}", planned.name.trim_end_matches(".weight"));
+        let shape = [&shape[..shape.len() - 1], &[columns]].concat();
+        Part { dtype, name, shape, row_bytes }
+    };
+    let (groups, num_bytes) = (columns / GROUP_SIZE, |bits| columns * bits / 8);
+    if planned.form == Form::Mxfp4 {
+        let words = part("U32", "weight", num_bytes(4), num_bytes(4) / 4);
+        return vec![words, part("U8", "scales", groups, groups)];
+    }
     let Some(bits) = planned.form.bits() else {
         let (dtype, size) = planned.form.dense();
         let row_bytes = columns * size;
         return vec![Part { dtype, name: planned.name.clone(), shape: shape.clone(), row_bytes }];
     };
-    let (words, groups) = (columns * bits / 32, columns / GROUP_SIZE);
-    let part = |dtype, suffix, columns: usize| {
-        let name = format!("{}.{suffix}", planned.name.trim_end_matches(".weight"));
-        let shape = [&shape[..shape.len() - 1], &[columns]].concat();
-        Part { dtype, name, shape, row_bytes: columns * 4 }
-    };
-    vec![part("U32", "weight", words), part("F32", "scales", groups), part("F32", "biases", groups)]
+    vec![
+        part("U32", "weight", num_bytes(bits), num_bytes(bits) / 4),
+        part("F32", "scales", groups * 4, groups),
+        part("F32", "biases", groups * 4, groups),
+    ]
 }
 
 /// Of a vector it is one, of stacked matrices those of all, and each number is one that changes its
@@ -230,8 +239,8 @@ fn write_weights(
     file.write_all(&(header.len() as u64).to_le_bytes()).map_err(failed)?;
     file.write_all(&header).map_err(failed)?;
 
-    let total: u64 =
-        plan.iter().map(|planned| planned.source.bytes.end - planned.source.bytes.start).sum();
+    let sources = plan.iter().flat_map(|planned| [Some(planned.source), planned.second]);
+    let total: u64 = sources.flatten().map(|source| source.bytes.end - source.bytes.start).sum();
     let mut done = 0;
     let mut start = 8 + header.len() as u64;
     let mut goes_on = progress(0, total);
@@ -240,10 +249,14 @@ fn write_weights(
         if goes_on.is_break() {
             return Err(GgufError::Cancelled { path: gguf.path().into() });
         }
-        start = write_tensor(gguf, planned, &mut rounding, &file, path, start, &mut |bytes| {
+        let mut advance = |bytes| {
             done += bytes;
             goes_on = progress(done, total);
-        })?;
+        };
+        start = match planned.second {
+            Some(second) => write_joined(gguf, planned, second, &file, path, start, &mut advance)?,
+            None => write_tensor(gguf, planned, &mut rounding, &file, path, start, &mut advance)?,
+        };
     }
     file.sync_all().map_err(failed)?;
     Ok(rounding)
@@ -274,7 +287,7 @@ fn write_tensor(
     // Rows that change places within a head must be read together.
     let unit = match planned.change {
         Change::Unpermuted(head_dim) => head_dim,
-        Change::None | Change::LessOne => 1,
+        Change::None | Change::LessOne | Change::Joined => 1,
     };
     let rows_at_once = (CHUNK_BYTES / (row_bytes * unit)).max(1) * unit;
     let mut chunk = Vec::new();
@@ -294,6 +307,46 @@ fn write_tensor(
     }
     rounding.num_tensors += usize::from(!planned.form.is_exact());
     Ok(end)
+}
+
+/// Writes a matrix that is stored as two of each head, of which the first is turned.
+fn write_joined(
+    gguf: &GgufFile,
+    planned: &PlannedTensor,
+    second: &TensorInfo,
+    file: &File,
+    path: &Path,
+    start: u64,
+    advance: &mut dyn FnMut(u64),
+) -> Result<u64, GgufError> {
+    let (_, size) = planned.form.dense();
+    let mut read = |source: &TensorInfo| {
+        let mut bytes = vec![0; (source.bytes.end - source.bytes.start) as usize];
+        gguf.read_at(&mut bytes, source.bytes.start).map_err(problem_of(gguf))?;
+        advance(bytes.len() as u64);
+        let numbers = match planned.form {
+            _ if !all_finite(source.ggml_type, &bytes) => Err(NotFinite),
+            Form::Dense("F32") => to_f32(source.ggml_type, &bytes),
+            _ => Ok(bytes),
+        };
+        numbers.map_err(|NotFinite| {
+            problem_of(gguf)(GgufProblem::NotFinite { tensor: source.name.clone() })
+        })
+    };
+    let (turned, rest) = (read(planned.source)?, read(second)?);
+    // Of one head `[rank, plain]`, which becomes `[plain, rank]`.
+    let (heads, rank) = (planned.source.shape[0], planned.source.shape[1]);
+    let (head_bytes, rest_bytes) = (turned.len() / heads, rest.len() / heads);
+    let plain = planned.source.shape[2];
+    let mut joined = Vec::with_capacity(turned.len() + rest.len());
+    for (turned, rest) in turned.chunks_exact(head_bytes).zip(rest.chunks_exact(rest_bytes)) {
+        for (row, column) in (0..plain).flat_map(|row| (0..rank).map(move |column| (row, column))) {
+            joined.extend_from_slice(&turned[(column * plain + row) * size..][..size]);
+        }
+        joined.extend_from_slice(rest);
+    }
+    file.write_all_at(&joined, start).map_err(at(path))?;
+    Ok(start + joined.len() as u64)
 }
 
 /// What some rows of a tensor are in each of its parts.
@@ -316,6 +369,7 @@ fn convert(
         }
         Form::Dense(_) => return Ok(vec![std::mem::take(chunk)]),
         Form::Rounded => return Ok(vec![round_to_bfloat16(ggml_type, chunk, rounding)?]),
+        Form::Mxfp4 => return Ok(to_mxfp4(chunk)?.into()),
         Form::Affine { bits, is_exact: true } => to_affine(ggml_type, bits, chunk)?,
         Form::Affine { bits, is_exact: false } => {
             round_to_affine(ggml_type, bits, chunk, rounding)?

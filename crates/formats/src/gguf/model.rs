@@ -5,14 +5,15 @@ use std::collections::{BTreeMap, HashSet};
 
 use serde_json::{Map, Value, json};
 
-use super::affine::{Form, GROUP_SIZE, RoundTo};
+use super::affine::{Form, RoundTo};
 use super::architectures::{
-    ARCHITECTURES, Architecture, Norms, Output, Presence, Rotation, Tensor, architecture_names,
+    ARCHITECTURES, Architecture, Gating, Layers, Norms, Output, Presence, Rotation, Tensor,
+    architecture_names,
 };
 use super::error::{quoted, unsupported};
 use super::rope::{FACTORS, rope_scaling};
 use super::settings::add_settings;
-use super::sizes::{Keys, Sizes};
+use super::sizes::{Dim, Keys, Latent, Sizes};
 use super::tensors::TensorInfo;
 use super::tokenizer::SpecialIds;
 use super::{GgufFile, GgufProblem};
@@ -20,7 +21,7 @@ use crate::excerpt::excerpt;
 
 /// Keys that change what a model computes. An architecture reads them, or they say that nothing is
 /// changed.
-const CHANGING: [&str; 13] = [
+const CHANGING: [&str; 18] = [
     "attention.sliding_window",
     "attention.scale",
     "attention.clamp_kqv",
@@ -30,10 +31,15 @@ const CHANGING: [&str; 13] = [
     "logit_scale",
     "embedding_scale",
     "residual_scale",
+    "expert_gating_func",
+    "expert_group_count",
     "expert_weights_scale",
     "interleave_moe_layer_step",
     "leading_dense_block_count",
     "nextn_predict_layers",
+    "rope.scaling.yarn_attn_factor",
+    "rope.scaling.yarn_ext_factor",
+    "rope.scaling.yarn_log_multiplier",
 ];
 
 /// A model whose keys and tensors were checked against each other.
@@ -45,8 +51,9 @@ pub struct Model<'a> {
     pub max_position_embeddings: usize,
     /// Every tensor, in the order in which they are written.
     pub tensors: Vec<PlannedTensor<'a>>,
-    /// All of config.json that no tokenizer says.
+    /// All of config.json that no tokenizer says, but for the names of the model.
     config: Map<String, Value>,
+    architecture: &'static Architecture,
 }
 
 /// One tensor of the file, and what it becomes.
@@ -54,6 +61,8 @@ pub struct Model<'a> {
 pub struct PlannedTensor<'a> {
     /// The tensor in the GGUF file.
     pub source: &'a TensorInfo,
+    /// A further tensor that becomes part of the same.
+    pub second: Option<&'a TensorInfo>,
     /// The name of the MLX tensor or, with `.weight` behind it, of the first of its parts.
     pub name: String,
     /// The shape there.
@@ -70,6 +79,8 @@ pub(super) enum Change {
     Unpermuted(usize),
     /// One is subtracted.
     LessOne,
+    /// Of each head the matrix is turned, and that of the second tensor follows.
+    Joined,
 }
 
 impl PlannedTensor<'_> {
@@ -78,8 +89,9 @@ impl PlannedTensor<'_> {
         self.name.strip_suffix(".weight").unwrap_or(&self.name)
     }
 
+    /// Not of vectors, nor of the biases of many matrices.
     fn is_matrix(&self) -> bool {
-        self.shape.len() > 1
+        self.shape.len() > 1 && !self.name.ends_with(".bias")
     }
 }
 
@@ -89,18 +101,19 @@ impl Model<'_> {
         let architecture = architecture(gguf)?;
         let keys = Keys { gguf, prefix: architecture.name };
         check_unread(&keys, architecture)?;
-        let sizes = Sizes::read(&keys, architecture)?;
         let embedding = required(gguf, "token_embd.weight")?;
         let vocab_size = embedding.shape[0];
+        let sizes = Sizes::read(&keys, architecture, vocab_size)?;
 
         let mut config = Map::new();
-        config.insert("architectures".into(), json!([architecture.class]));
-        config.insert("model_type".into(), json!(architecture.model_type));
         let theta = keys.positive_or("rope.freq_base", 10_000.0)?;
         add_sizes(&sizes, vocab_size, &mut config);
         add_rotation(&keys, &sizes, theta, &mut config)?;
+        const RMS_EPS: &str = "attention.layer_norm_rms_epsilon";
         let (key, name) = match architecture.norms {
-            Norms::Rms | Norms::RmsLessOne => ("rms_norm_eps", "attention.layer_norm_rms_epsilon"),
+            Norms::Rms | Norms::RmsLessOne => ("rms_norm_eps", RMS_EPS),
+            // Whose writers name it as the checkpoints do.
+            Norms::Layer { key: key @ "rms_norm_eps", .. } => (key, RMS_EPS),
             Norms::Layer { key, .. } => (key, "attention.layer_norm_epsilon"),
         };
         config.insert(key.into(), json!(keys.positive(name)?));
@@ -109,15 +122,15 @@ impl Model<'_> {
         plan.all(vocab_size, &mut config)?;
         let tensors = plan.tensors;
         // Behind the plan: lists of layers are no longer than the file has tensors for.
-        add_settings(architecture.model_type, &keys, &sizes, &mut config)?;
+        add_settings(architecture, &keys, &sizes, &mut config)?;
         check_all_used(gguf, &tensors)?;
         let max_position_embeddings = sizes.context;
-        Ok(Model { vocab_size, max_position_embeddings, tensors, config })
+        Ok(Model { vocab_size, max_position_embeddings, tensors, config, architecture })
     }
 
     /// The `config.json`.
     pub fn config(&self, special: &SpecialIds) -> Value {
-        let mut config = self.config.clone();
+        let mut config = self.named_config();
         let mut set = |key: &str, value: Value| drop(config.insert(key.into(), value));
         if let Some(bos) = special.bos {
             set("bos_token_id", json!(bos));
@@ -138,6 +151,24 @@ impl Model<'_> {
         set("torch_dtype", json!(dtype));
         Value::Object(config)
     }
+
+    /// The keys with the names of the model, or those of a text part in a section of their own.
+    fn named_config(&self) -> Map<String, Value> {
+        let Architecture { class, model_type, text_type, .. } = self.architecture;
+        let named = |mut config: Map<String, Value>, model_type: &str| {
+            config.entry("model_type").or_insert(json!(model_type));
+            config
+        };
+        let mut config = match text_type {
+            None => named(self.config.clone(), model_type),
+            Some(text_type) => {
+                let text = named(self.config.clone(), text_type);
+                named(Map::from_iter([("text_config".into(), text.into())]), model_type)
+            }
+        };
+        config.entry("architectures").or_insert(json!([class]));
+        config
+    }
 }
 
 /// Collects the tensors of a model.
@@ -156,7 +187,7 @@ impl Plan<'_, '_> {
         config: &mut Map<String, Value>,
     ) -> Result<(), GgufProblem> {
         let embeddings = [vocab_size, self.sizes.hidden];
-        self.add("token_embd.weight".into(), "model.embed_tokens.weight".into(), &embeddings)?;
+        self.add("token_embd.weight", "model.embed_tokens.weight", &embeddings)?;
         let tensors: Vec<&Tensor> = self.architecture.layer.iter().copied().flatten().collect();
         for (tensor, is_bias) in tensors.iter().flat_map(|tensor| [(tensor, false), (tensor, true)])
         {
@@ -165,24 +196,27 @@ impl Plan<'_, '_> {
                 config.insert(key.into(), json!(is_said));
             }
         }
-        for layer in 0..self.sizes.num_layers {
+        for layer in 0..self.sizes.num_layers + self.sizes.num_further {
             for tensor in &tensors {
                 self.add_of_layer(layer, tensor, &tensors)?;
             }
         }
         let hidden = [self.sizes.hidden];
-        self.add("output_norm.weight".into(), "model.norm.weight".into(), &hidden)?;
+        self.add("output_norm.weight", "model.norm.weight", &hidden)?;
         if matches!(self.architecture.norms, Norms::Layer { has_bias: true, .. }) {
-            self.add("output_norm.bias".into(), "model.norm.bias".into(), &hidden)?;
+            self.add("output_norm.bias", "model.norm.bias", &hidden)?;
         }
         let is_tied = match self.architecture.output {
             Output::Tied => true,
-            Output::Own => false,
+            Output::Own | Output::Biased => false,
             Output::IfStored => self.gguf.tensor("output.weight").is_none(),
         };
         config.insert("tie_word_embeddings".into(), json!(is_tied));
         if !is_tied {
-            self.add("output.weight".into(), "lm_head.weight".into(), &embeddings)?;
+            self.add("output.weight", "lm_head.weight", &embeddings)?;
+        }
+        if self.architecture.output == Output::Biased {
+            self.add("output.bias", "lm_head.bias", &embeddings[..1])?;
         }
         Ok(())
     }
@@ -194,8 +228,22 @@ impl Plan<'_, '_> {
         tensor: &Tensor,
         all: &[&Tensor],
     ) -> Result<(), GgufProblem> {
+        let is_further = layer >= self.sizes.num_layers;
+        let has_experts = is_further || self.sizes.has_experts(layer);
+        let is_of_layer = match tensor.layers {
+            Layers::All => true,
+            Layers::WithExperts => has_experts,
+            Layers::Dense => !has_experts,
+            Layers::Further => is_further,
+        };
+        if !is_of_layer {
+            return Ok(());
+        }
         let shape: Vec<usize> = tensor.shape.iter().map(|dim| self.sizes.of(*dim)).collect();
         for (presence, suffix) in [(tensor.weight, "weight"), (tensor.bias, "bias")] {
+            let source = format!("blk.{layer}.{}.{suffix}", tensor.source);
+            let has_key =
+                |name: &str| self.gguf.has_key(&format!("{}.{name}", self.architecture.name));
             let is_there = match presence {
                 Presence::Never => false,
                 Presence::Always => true,
@@ -203,13 +251,23 @@ impl Plan<'_, '_> {
                 Presence::Denies(_) => {
                     self.says(presence, all).is_some_and(|(_, is_said)| !is_said)
                 }
+                Presence::Maybe => self.gguf.tensor(&source).is_some(),
+                Presence::With(key) => has_key(key),
+                Presence::Without(key) => !has_key(key),
             };
-            if is_there {
-                // Biases and norms have one number for each row.
-                let shape = if suffix == "bias" { &shape[..1] } else { &shape };
-                let source = format!("blk.{layer}.{}.{suffix}", tensor.source);
-                let name = format!("model.layers.{layer}.{}.{suffix}", tensor.module);
-                self.add_changed(source, name, shape, self.change_of(tensor))?;
+            if !is_there {
+                continue;
+            }
+            // Biases have one number for each row.
+            let shape = if suffix == "bias" { &shape[..shape.len() - 1] } else { &shape };
+            let shape = if shape.is_empty() { &[self.sizes.of(tensor.shape[0])] } else { shape };
+            let module = format!("model.layers.{layer}.{}", tensor.module);
+            let name = if tensor.is_bare { module } else { format!("{module}.{suffix}") };
+            match tensor.joined {
+                None => self.add_changed(source, name, shape, self.change_of(tensor))?,
+                Some(second) => {
+                    self.add_joined(source, format!("blk.{layer}.{second}.{suffix}"), name)?
+                }
             }
         }
         Ok(())
@@ -221,7 +279,7 @@ impl Plan<'_, '_> {
         let (key, says_stored) = match presence {
             Presence::Says(key) => (key, true),
             Presence::Denies(key) => (key, false),
-            Presence::Never | Presence::Always => return None,
+            _ => return None,
         };
         let is_stored = all.iter().any(|tensor| {
             let has = |suffix: &str| {
@@ -241,13 +299,38 @@ impl Plan<'_, '_> {
         }
     }
 
-    fn add(&mut self, source: String, name: String, shape: &[usize]) -> Result<(), GgufProblem> {
+    fn add(&mut self, source: &str, name: &str, shape: &[usize]) -> Result<(), GgufProblem> {
         let is_norm = source == "output_norm.weight";
         let change = match self.architecture.norms {
             Norms::RmsLessOne if is_norm => Change::LessOne,
             _ => Change::None,
         };
-        self.add_changed(source, name, shape, change)
+        self.add_changed(source.into(), name.into(), shape, change)
+    }
+
+    /// Adds the matrix of keys and values of all heads, `[heads * (plain + value), rank]`, that is
+    /// stored as two: `[heads, rank, plain]` and `[heads, value, rank]`. Their numbers stay the same,
+    /// but none of them quantized, as a turned matrix has other groups.
+    fn add_joined(
+        &mut self,
+        source: String,
+        second: String,
+        name: String,
+    ) -> Result<(), GgufProblem> {
+        let heads = self.sizes.num_heads;
+        let Latent { rank, plain, value, .. } = self.sizes.latent;
+        self.add_changed(source, name, &[heads, rank, plain], Change::Joined)?;
+        self.add_changed(second, String::new(), &[heads, value, rank], Change::None)?;
+        let second = self.tensors.pop();
+        if let (Some(joined), Some(second)) = (self.tensors.last_mut(), second) {
+            joined.form = match (joined.form, second.form) {
+                (Form::Dense(name), Form::Dense(other)) if name == other => Form::Dense(name),
+                _ => Form::Dense("F32"),
+            };
+            joined.second = Some(second.source);
+            joined.shape = vec![self.sizes.of(Dim::PlainAndValues), rank];
+        }
+        Ok(())
     }
 
     /// Adds a tensor that has `shape` and a type that can be imported.
@@ -270,13 +353,21 @@ impl Plan<'_, '_> {
             return Err(GgufProblem::UnsupportedTensorType { tensor: source, found: found() });
         };
         if info.ggml_type.block().is_some_and(|(weights, _)| weights > 1)
-            && (shape.len() == 1 || change == Change::LessOne)
+            && (shape.len() == 1 || name.ends_with(".bias") || change == Change::LessOne)
         {
             return Err(GgufProblem::QuantizedVector { tensor: source, found: found() });
         }
         // One less is written in more digits than it was read in.
         let form = if change == Change::LessOne { Form::Dense("F32") } else { form };
-        self.tensors.push(PlannedTensor { source: info, name, shape: shape.into(), form, change });
+        let root = if self.architecture.text_type.is_some() { "language_model." } else { "" };
+        self.tensors.push(PlannedTensor {
+            source: info,
+            second: None,
+            name: format!("{root}{name}"),
+            shape: shape.into(),
+            form,
+            change,
+        });
         Ok(())
     }
 }
@@ -313,27 +404,26 @@ fn add_rotation(
     Ok(())
 }
 
-/// mlx-lm's `quantization`: the commonest number of bits for all, then each module that differs;
-/// `None` if nothing is quantized.
+/// mlx-lm's `quantization`: the commonest form for all, then each module that differs; `None` if
+/// nothing is quantized.
 fn quantization(tensors: &[PlannedTensor]) -> Option<Value> {
     let matrices = || tensors.iter().filter(|planned| planned.is_matrix());
-    let mut modules_of_bits: BTreeMap<usize, usize> = BTreeMap::new();
-    for bits in matrices().filter_map(|planned| planned.form.bits()) {
-        *modules_of_bits.entry(bits).or_default() += 1;
+    // Of affine groups by their bits, and before them those of another mode.
+    let mut modules_of_form: BTreeMap<usize, (usize, Value)> = BTreeMap::new();
+    for form in matrices().map(|planned| planned.form) {
+        if let Some(settings) = form.settings() {
+            modules_of_form.entry(form.bits().unwrap_or(0)).or_insert((0, settings)).0 += 1;
+        }
     }
-    let (&common, _) = modules_of_bits.iter().rev().max_by_key(|(_, modules)| **modules)?;
-    let mut quantization = Map::new();
-    quantization.insert("group_size".into(), json!(GROUP_SIZE));
-    quantization.insert("bits".into(), json!(common));
+    let (_, (_, common)) = modules_of_form.iter().rev().max_by_key(|(_, (count, _))| *count)?;
+    let mut quantization = common.clone();
     for planned in matrices() {
-        let settings = match planned.form.bits() {
-            Some(bits) if bits == common => continue,
-            Some(bits) => json!({"group_size": GROUP_SIZE, "bits": bits}),
-            None => json!(false),
-        };
-        quantization.insert(planned.module().into(), settings);
+        match planned.form.settings() {
+            Some(settings) if settings == *common => {}
+            settings => quantization[planned.module()] = settings.unwrap_or(json!(false)),
+        }
     }
-    Some(Value::Object(quantization))
+    Some(quantization)
 }
 
 /// The architecture of a file. Fails if none of its name has experts as the file does.
@@ -349,7 +439,13 @@ fn architecture(gguf: &GgufFile) -> Result<&'static Architecture, GgufProblem> {
     }
     let key = format!("{name}.expert_count");
     let num_experts = gguf.count(&key)?.unwrap_or(0);
-    let mut suitable = named.filter(|known| known.has_experts == (num_experts > 0));
+    let gating = match gguf.count(&format!("{name}.expert_gating_func"))? {
+        Some(2) => Gating::Sigmoid,
+        _ => Gating::Softmax,
+    };
+    let mut suitable = named
+        .filter(|known| known.has_experts == (num_experts > 0))
+        .filter(|known| known.gating.is_none_or(|known| known == gating));
     suitable.next().ok_or_else(|| unsupported(&key, num_experts, "other numbers of experts"))
 }
 
@@ -372,7 +468,8 @@ fn check_unread(keys: &Keys, architecture: &Architecture) -> Result<(), GgufProb
 }
 
 fn check_all_used(gguf: &GgufFile, tensors: &[PlannedTensor]) -> Result<(), GgufProblem> {
-    let used = tensors.iter().map(|planned| planned.source.name.as_str());
+    let used = tensors.iter().flat_map(|planned| [Some(planned.source), planned.second]);
+    let used = used.flatten().map(|tensor| tensor.name.as_str());
     let used: HashSet<&str> = used.chain(FACTORS).collect();
     match gguf.tensors().iter().find(|tensor| !used.contains(tensor.name.as_str())) {
         Some(unknown) => Err(GgufProblem::UnexpectedTensor { tensor: excerpt(&unknown.name) }),
@@ -611,8 +708,7 @@ mod tests {
 
     #[test]
     fn other_formats_are_refused_by_name() {
-        for (id, name) in [(16, "IQ2_XXS"), (21, "IQ3_S"), (39, "MXFP4"), (999, "type number 999")]
-        {
+        for (id, name) in [(16, "IQ2_XXS"), (21, "IQ3_S"), (999, "type number 999")] {
             let expected = format!(
                 "tensor blk.0.attn_q.weight is stored as {name}; Cairn imports F32, F16, BF16, Q4_0"
             );

@@ -3,6 +3,7 @@
 
 use serde_json::{Value, json};
 
+use super::architectures::LOG_MULTIPLIER;
 use super::blocks::f16_to_f32;
 use super::error::quoted;
 use super::sizes::{Keys, Sizes};
@@ -48,7 +49,8 @@ pub fn rope_scaling(keys: &Keys, sizes: &Sizes, theta: f64) -> Result<Option<Val
     }
 }
 
-/// YaRN's section. What it multiplies queries and keys by follows from the factor.
+/// YaRN's section. What it multiplies queries and keys by follows from the factor, and where the file
+/// says so is divided by as much of it as scores are then multiplied by.
 fn yarn(keys: &Keys, factor: f64) -> Result<Value, GgufProblem> {
     let usual = 0.1 * factor.ln() + 1.0;
     check_magnitude(keys, &[1.0, usual])?;
@@ -60,6 +62,13 @@ fn yarn(keys: &Keys, factor: f64) -> Result<Value, GgufProblem> {
         if let Some(value) = keys.number(&format!("rope.scaling.yarn_{name}"))? {
             section[name] = json!(value);
         }
+    }
+    if let Some(share) = keys.number(LOG_MULTIPLIER)?.filter(|share| *share != 0.0) {
+        // DeepSeek's writers have a tenth of it.
+        let share = if keys.prefix == "deepseek2" { 10.0 * share } else { share };
+        // Ten times an f32's decimal, which is no longer short.
+        let share = (share * 1e6).round() / 1e6;
+        (section["mscale"], section["mscale_all_dim"]) = (json!(share), json!(share));
     }
     Ok(section)
 }
@@ -121,7 +130,7 @@ fn factors(gguf: &GgufFile, tensor: &TensorInfo, sizes: &Sizes) -> Result<Vec<f6
 }
 
 /// Finds the Llama 3 parameters behind a table of factors: the largest is `factor`, the rest are
-/// the same in every such model.
+/// the same in every such model, or without any between those that stay and those that are divided.
 fn llama3(
     gguf: &GgufFile,
     tensor: &TensorInfo,
@@ -129,29 +138,31 @@ fn llama3(
     sizes: &Sizes,
 ) -> Result<Value, GgufProblem> {
     const LOW: f64 = 1.0;
-    const HIGH: f64 = 4.0;
     const ORIGINAL_CONTEXT: f64 = 8192.0;
     let factors = factors(gguf, tensor, sizes)?;
     let factor = factors.iter().copied().fold(1.0, f64::max);
-    let is_llama3 = factors.iter().enumerate().all(|(i, &found)| {
-        let wavelength =
-            2.0 * std::f64::consts::PI * theta.powf(2.0 * i as f64 / sizes.rotated_dim as f64);
-        let expected = if wavelength < ORIGINAL_CONTEXT / HIGH {
-            1.0
-        } else if wavelength > ORIGINAL_CONTEXT / LOW {
-            factor
-        } else {
-            let smooth = (ORIGINAL_CONTEXT / wavelength - LOW) / (HIGH - LOW);
-            1.0 / ((1.0 - smooth) / factor + smooth)
-        };
-        // The writer computed in f32, or rounded to f16.
-        (found - expected).abs() <= expected * 2e-3
-    });
-    if !is_llama3 {
+    let is_made_with = |high: f64| {
+        factors.iter().enumerate().all(|(i, &found)| {
+            let wavelength =
+                2.0 * std::f64::consts::PI * theta.powf(2.0 * i as f64 / sizes.rotated_dim as f64);
+            let expected = if wavelength < ORIGINAL_CONTEXT / high {
+                1.0
+            } else if wavelength > ORIGINAL_CONTEXT / LOW {
+                factor
+            } else {
+                let smooth = (ORIGINAL_CONTEXT / wavelength - LOW) / (high - LOW);
+                1.0 / ((1.0 - smooth) / factor + smooth)
+            };
+            // The writer computed in f32, or rounded to f16.
+            (found - expected).abs() <= expected * 2e-3
+        })
+    };
+    // Llama 3's, and Llama 4's.
+    let Some(high) = [4.0, LOW].into_iter().find(|high| is_made_with(*high)) else {
         return Err(GgufProblem::UnknownRopeFactors);
-    }
+    };
     Ok(json!({
-        "factor": factor, "high_freq_factor": HIGH, "low_freq_factor": LOW,
+        "factor": factor, "high_freq_factor": high, "low_freq_factor": LOW,
         "original_max_position_embeddings": ORIGINAL_CONTEXT as u64, "rope_type": "llama3",
     }))
 }

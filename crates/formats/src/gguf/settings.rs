@@ -4,15 +4,17 @@
 use serde_json::{Map, Value, json};
 
 use super::GgufProblem;
+use super::architectures::Architecture;
 use super::sizes::{Keys, Sizes};
 
-/// Adds the keys of the family `model_type`.
+/// Adds the keys of the family of `architecture`.
 pub fn add_settings(
-    model_type: &str,
+    architecture: &Architecture,
     keys: &Keys,
     sizes: &Sizes,
     config: &mut Map<String, Value>,
 ) -> Result<(), GgufProblem> {
+    let model_type = architecture.model_type;
     let mut set = |key: &str, value: Value| drop(config.insert(key.into(), value));
     match model_type {
         "llama" | "xverse" => set("hidden_act", json!("silu")),
@@ -53,7 +55,32 @@ pub fn add_settings(
                 set("final_logit_softcapping", json!(cap));
             }
         }
-        "phi3" => {
+        "glm4_moe" | "deepseek_v2" | "deepseek_v3" => {
+            add_deepseek_experts(model_type, keys, sizes, &mut set)?;
+            // GLM's small model, which norms its short vectors with the epsilon of its other norms.
+            let words = keys.gguf.text("tokenizer.ggml.pre")?;
+            if model_type == "deepseek_v3" && matches!(words, Some("glm4" | "chatglm-bpe")) {
+                set("model_type", json!("glm4_moe_lite"));
+                set("architectures", json!(["Glm4MoeLiteForCausalLM"]));
+            }
+        }
+        "llama4" => {
+            // Of which only the smaller one normalizes.
+            set("use_qk_norm", json!(sizes.num_experts != 128));
+            set("attention_chunk_size", json!(8192));
+            set("interleave_moe_layer_step", json!(sizes.expert_step));
+            set("intermediate_size", json!(sizes.expert_inner));
+            set("intermediate_size_mlp", json!(sizes.inner));
+            set("hidden_act", json!("silu"));
+        }
+        "mistral3" => {
+            let growth = keys.number("attention.temperature_scale")?;
+            if let Some(growth) = growth.filter(|growth| *growth != 0.0) {
+                return add_ministral_positions(keys, growth, config);
+            }
+        }
+        "gpt_oss" => set("sliding_window", json!(keys.size(WINDOW)?)),
+        "phi3" | "phimoe" => {
             if let Some(length) = keys.count("rope.scaling.original_context_length")? {
                 set("original_max_position_embeddings", json!(length));
             }
@@ -109,9 +136,75 @@ fn windows(keys: &Keys, sizes: &Sizes) -> Result<Vec<bool>, GgufProblem> {
     Ok(listed)
 }
 
+/// Ministral's queries grow with their position: in the section that scales positions.
+fn add_ministral_positions(
+    keys: &Keys,
+    growth: f64,
+    config: &mut Map<String, Value>,
+) -> Result<(), GgufProblem> {
+    let theta = config.remove("rope_theta");
+    let mut section = config.remove("rope_scaling").unwrap_or(json!({"rope_type": "default"}));
+    section["original_max_position_embeddings"] =
+        json!(keys.size("rope.scaling.original_context_length")?);
+    section["llama_4_scaling_beta"] = json!(growth);
+    section["rope_theta"] = theta.unwrap_or_default();
+    config.insert("rope_parameters".into(), section);
+    config.insert("model_type".into(), json!("ministral3"));
+    Ok(())
+}
+
+/// The experts of DeepSeek and of families made after it, and of the former its short vectors.
+fn add_deepseek_experts(
+    model_type: &str,
+    keys: &Keys,
+    sizes: &Sizes,
+    set: &mut impl FnMut(&str, Value),
+) -> Result<(), GgufProblem> {
+    let num_groups = keys.count("expert_group_count")?.unwrap_or(1).max(1);
+    let is_softmax = model_type == "deepseek_v2";
+    set("n_routed_experts", json!(sizes.num_experts));
+    set("n_shared_experts", json!(sizes.shared_inner / sizes.expert_inner));
+    set("num_experts_per_tok", json!(sizes.num_chosen_experts));
+    set("moe_intermediate_size", json!(sizes.expert_inner));
+    set("first_k_dense_replace", json!(sizes.num_dense));
+    set("moe_layer_freq", json!(1));
+    set("n_group", json!(num_groups));
+    set("topk_group", json!(keys.count("expert_group_used_count")?.unwrap_or(1).max(1)));
+    set("routed_scaling_factor", json!(expert_scale(keys)?));
+    let adds_up = keys.gguf.flag(&keys.key("expert_weights_norm"))?;
+    set("norm_topk_prob", json!(adds_up.unwrap_or(false)));
+    set("num_nextn_predict_layers", json!(sizes.num_further));
+    match (is_softmax, num_groups) {
+        (false, _) => set("topk_method", json!("noaux_tc")),
+        (true, 1) => set("topk_method", json!("greedy")),
+        (true, _) => set("topk_method", json!("group_limited_greedy")),
+    }
+    set("scoring_func", json!(if is_softmax { "softmax" } else { "sigmoid" }));
+    if model_type != "glm4_moe" {
+        let latent = &sizes.latent;
+        let query_rank = Some(latent.query_rank).filter(|rank| *rank > 0);
+        set("q_lora_rank", json!(query_rank));
+        set("kv_lora_rank", json!(latent.rank));
+        set("qk_nope_head_dim", json!(latent.plain));
+        set("qk_rope_head_dim", json!(latent.rotated));
+        set("v_head_dim", json!(latent.value));
+        set("attention_bias", json!(false));
+    }
+    Ok(())
+}
+
+/// What experts' shares are multiplied by; 0 stands for nothing.
+fn expert_scale(keys: &Keys) -> Result<f64, GgufProblem> {
+    const SCALE: &str = "expert_weights_scale";
+    match keys.number(SCALE)? {
+        None | Some(0.0) => Ok(1.0),
+        Some(_) => keys.positive(SCALE),
+    }
+}
+
 fn add_experts(model_type: &str, sizes: &Sizes, set: &mut impl FnMut(&str, Value)) {
     let count_key = match model_type {
-        "mixtral" | "granitemoe" => "num_local_experts",
+        "mixtral" | "granitemoe" | "phimoe" | "gpt_oss" | "llama4" => "num_local_experts",
         "qwen2_moe" | "qwen3_moe" | "olmoe" => "num_experts",
         _ => return,
     };
@@ -131,6 +224,7 @@ fn add_experts(model_type: &str, sizes: &Sizes, set: &mut impl FnMut(&str, Value
             set("intermediate_size", json!(sizes.expert_inner));
             set("norm_topk_prob", json!(false));
         }
+        "llama4" => {}
         _ => set("intermediate_size", json!(sizes.expert_inner)),
     }
 }

@@ -70,6 +70,8 @@ impl Keys<'_> {
 pub enum Dim {
     One,
     Hidden,
+    TwiceHidden,
+    Vocabulary,
     /// The width of the feed-forward network.
     Inner,
     /// Twice that: the gate and the rest.
@@ -86,12 +88,27 @@ pub enum Dim {
     Experts,
     ExpertInner,
     SharedInner,
+    /// The short vector of queries, in models that have one.
+    QueryRank,
+    /// The short vector of keys and values.
+    Rank,
+    /// That with the rotated part of a key behind it.
+    RankAndRotated,
+    /// The part of a key that is not rotated.
+    Plain,
+    ValueLength,
+    /// The values of all heads.
+    AllValues,
+    /// All heads of keys without what is rotated, and of values.
+    PlainAndValues,
 }
 
 /// The sizes of one model. All come from i32 values, so that products of two fit a usize.
 #[derive(Debug)]
 pub struct Sizes {
     pub hidden: usize,
+    /// Rows of the embedding.
+    pub vocabulary: usize,
     pub num_layers: usize,
     pub inner: usize,
     pub num_heads: usize,
@@ -107,32 +124,74 @@ pub struct Sizes {
     pub expert_inner: usize,
     /// The width of the expert that all tokens use, 0 where there is none.
     pub shared_inner: usize,
+    /// How many layers come before the first with experts.
+    pub num_dense: usize,
+    /// Of so many layers the last has experts.
+    pub expert_step: usize,
+    /// Layers behind the last, which predict further tokens.
+    pub num_further: usize,
+    /// All 0 in models without short vectors.
+    pub latent: Latent,
+}
+
+/// The sizes of attention whose keys and values come from one short vector.
+#[derive(Debug, Default)]
+pub struct Latent {
+    /// The length of the queries' short vector, 0 where there is none.
+    pub query_rank: usize,
+    pub rank: usize,
+    pub plain: usize,
+    pub rotated: usize,
+    pub value: usize,
 }
 
 impl Sizes {
     /// Reads the keys. Fails where they contradict each other.
-    pub fn read(keys: &Keys, architecture: &Architecture) -> Result<Sizes, GgufProblem> {
+    pub fn read(
+        keys: &Keys,
+        architecture: &Architecture,
+        vocabulary: usize,
+    ) -> Result<Sizes, GgufProblem> {
+        use super::architectures::Rotation;
         let hidden = keys.size("embedding_length")?;
         let num_heads = keys.size("attention.head_count")?;
-        let num_kv_heads = keys.count("attention.head_count_kv")?.unwrap_or(num_heads);
+        let is_latent = architecture.rotation == Rotation::Latent;
+        // Which writers count as one, as all heads share the short vector.
+        let num_kv_heads = match is_latent {
+            true => num_heads,
+            false => keys.count("attention.head_count_kv")?.unwrap_or(num_heads),
+        };
         if num_kv_heads == 0 || !num_heads.is_multiple_of(num_kv_heads) {
             let allowed = format!("divisors of {num_heads}");
             return Err(keys.unsupported("attention.head_count_kv", num_kv_heads, &allowed));
         }
-        let head_dim = head_dim(keys, hidden, num_heads)?;
+        let latent = if is_latent { Latent::read(keys)? } else { Latent::default() };
+        let (head_dim, rotated_dim) = match is_latent {
+            true => (latent.plain + latent.rotated, latent.plain + latent.rotated),
+            false => {
+                let head_dim = head_dim(keys, hidden, num_heads)?;
+                (head_dim, rotated_dim(keys, architecture, head_dim)?)
+            }
+        };
+        let (num_blocks, num_further) = (keys.size("block_count")?, num_further(keys)?);
         let mut sizes = Sizes {
             hidden,
-            num_layers: keys.size("block_count")?,
+            vocabulary,
+            num_layers: num_blocks - num_further,
             inner: 0,
             num_heads,
             num_kv_heads,
             head_dim,
-            rotated_dim: rotated_dim(keys, architecture, head_dim)?,
+            rotated_dim,
             context: keys.size("context_length")?,
             num_experts: 0,
             num_chosen_experts: 0,
             expert_inner: 0,
             shared_inner: 0,
+            num_dense: 0,
+            expert_step: 1,
+            num_further,
+            latent,
         };
         if architecture.has_experts {
             sizes.read_experts(keys)?;
@@ -150,8 +209,18 @@ impl Sizes {
             None => keys.size("feed_forward_length")?,
         };
         self.inner = keys.count("feed_forward_length")?.unwrap_or(self.expert_inner);
-        self.shared_inner = keys.count("expert_shared_feed_forward_length")?.unwrap_or(0);
+        self.shared_inner = match keys.count("expert_shared_feed_forward_length")? {
+            Some(width) => width,
+            None => keys.count("expert_shared_count")?.unwrap_or(0) * self.expert_inner,
+        };
+        self.num_dense = keys.count("leading_dense_block_count")?.unwrap_or(0);
+        self.expert_step = keys.count("interleave_moe_layer_step")?.unwrap_or(1).max(1);
         Ok(())
+    }
+
+    /// Whether layer `index`, of a model with experts, has them.
+    pub fn has_experts(&self, index: usize) -> bool {
+        index >= self.num_dense && (index + 1).is_multiple_of(self.expert_step)
     }
 
     /// The length of a dimension.
@@ -159,6 +228,8 @@ impl Sizes {
         match dim {
             Dim::One => 1,
             Dim::Hidden => self.hidden,
+            Dim::TwiceHidden => 2 * self.hidden,
+            Dim::Vocabulary => self.vocabulary,
             Dim::Inner => self.inner,
             Dim::JoinedInner => 2 * self.inner,
             Dim::HeadLength => self.head_dim,
@@ -172,9 +243,55 @@ impl Sizes {
             Dim::Experts => self.num_experts,
             Dim::ExpertInner => self.expert_inner,
             Dim::SharedInner => self.shared_inner,
+            Dim::QueryRank => self.latent.query_rank,
+            Dim::Rank => self.latent.rank,
+            Dim::RankAndRotated => self.latent.rank + self.latent.rotated,
+            Dim::Plain => self.latent.plain,
+            Dim::ValueLength => self.latent.value,
+            Dim::AllValues => self.num_heads * self.latent.value,
+            Dim::PlainAndValues => {
+                self.num_heads.saturating_mul(self.latent.plain + self.latent.value)
+            }
         }
     }
 }
+
+impl Latent {
+    /// Reads the keys. Older files have the lengths of whole keys and values in the usual ones.
+    fn read(keys: &Keys) -> Result<Latent, GgufProblem> {
+        let length = |name: &str, older: &str| match keys.count(name)? {
+            Some(_) => keys.size(name),
+            None => keys.size(older),
+        };
+        let key = length("attention.key_length_mla", "attention.key_length")?;
+        let rotated = keys.size(ROTATED)?;
+        if rotated >= key || !rotated.is_multiple_of(2) {
+            let allowed = format!("even numbers below the length of a key, {key}");
+            return Err(keys.unsupported(ROTATED, rotated, &allowed));
+        }
+        Ok(Latent {
+            query_rank: keys.count("attention.q_lora_rank")?.unwrap_or(0),
+            rank: keys.size("attention.kv_lora_rank")?,
+            plain: key - rotated,
+            rotated,
+            value: length("attention.value_length_mla", "attention.value_length")?,
+        })
+    }
+}
+
+/// Layers behind the model's own, which the number of blocks counts too.
+fn num_further(keys: &Keys) -> Result<usize, GgufProblem> {
+    const KEY: &str = "nextn_predict_layers";
+    let (num_further, num_blocks) = (keys.count(KEY)?.unwrap_or(0), keys.size("block_count")?);
+    match num_further < num_blocks {
+        true => Ok(num_further),
+        false => {
+            Err(keys.unsupported(KEY, num_further, &format!("fewer than {num_blocks} blocks")))
+        }
+    }
+}
+
+const ROTATED: &str = "rope.dimension_count";
 
 /// Rows per head; every way of saying it must agree.
 fn head_dim(keys: &Keys, hidden: usize, num_heads: usize) -> Result<usize, GgufProblem> {
@@ -205,13 +322,12 @@ fn rotated_dim(
     head_dim: usize,
 ) -> Result<usize, GgufProblem> {
     use super::architectures::Rotation;
-    const KEY: &str = "rope.dimension_count";
-    let Some(found) = keys.count(KEY)?.filter(|length| *length != head_dim) else {
+    let Some(found) = keys.count(ROTATED)?.filter(|length| *length != head_dim) else {
         return Ok(head_dim);
     };
     let is_part = (2..head_dim).contains(&found) && found.is_multiple_of(2);
     if architecture.rotation == Rotation::Part && is_part {
         return Ok(found);
     }
-    Err(keys.unsupported(KEY, found, &format!("the head size, {head_dim}")))
+    Err(keys.unsupported(ROTATED, found, &format!("the head size, {head_dim}")))
 }

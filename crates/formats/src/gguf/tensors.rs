@@ -28,13 +28,14 @@ pub enum GgmlType {
     Q6K,
     Iq4Nl,
     Iq4Xs,
+    Mxfp4,
     /// A type that is not imported, by ggml's number for it.
     Other(u32),
 }
 
 impl GgmlType {
     /// The types that are imported, with ggml's number and name, and the weights and bytes of a block.
-    const IMPORTED: [(GgmlType, u32, &str, (usize, usize)); 15] = [
+    const IMPORTED: [(GgmlType, u32, &str, (usize, usize)); 16] = [
         (GgmlType::F32, 0, "F32", (1, 4)),
         (GgmlType::F16, 1, "F16", (1, 2)),
         (GgmlType::Bf16, 30, "BF16", (1, 2)),
@@ -50,6 +51,7 @@ impl GgmlType {
         (GgmlType::Q6K, 14, "Q6_K", (256, 210)),
         (GgmlType::Iq4Nl, 20, "IQ4_NL", (32, 18)),
         (GgmlType::Iq4Xs, 23, "IQ4_XS", (256, 136)),
+        (GgmlType::Mxfp4, 39, "MXFP4", (32, 17)),
     ];
 
     /// The type with ggml's number `id`.
@@ -88,7 +90,6 @@ impl GgmlType {
             29 => "IQ1_M",
             34 => "TQ1_0",
             35 => "TQ2_0",
-            39 => "MXFP4",
             unknown => return format!("type number {unknown}"),
         };
         name.into()

@@ -243,6 +243,9 @@ impl Random {
                 data.extend((self.next_bits() as f32 / (1u64 << 31) as f32 - 0.5).to_le_bytes());
             }
             data.resize_with(start + block_bytes, || self.next_bits() as u8);
+            if ggml_type == GgmlType::Mxfp4 {
+                data[start] = 120 + (self.next_bits() % 4) as u8;
+            }
             for at in factors(ggml_type) {
                 data[start + at..start + at + 2].copy_from_slice(&self.half());
             }
@@ -254,7 +257,7 @@ impl Random {
 /// Where a block has its f16, which must be finite.
 fn factors(ggml_type: GgmlType) -> &'static [usize] {
     match ggml_type {
-        GgmlType::F32 | GgmlType::Other(_) => &[],
+        GgmlType::F32 | GgmlType::Mxfp4 | GgmlType::Other(_) => &[],
         GgmlType::Q2K => &[80, 82],
         GgmlType::Q3K => &[108],
         GgmlType::Q6K => &[208],
