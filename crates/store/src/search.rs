@@ -71,17 +71,20 @@ impl Store {
     /// Conversations with a document whose name has the words come first, the newest before older ones;
     /// then the best messages and documents, two of those for one of these. A message that has the words
     /// more often and is shorter is better, and a new one up to twice as good as an old one. Of words in
-    /// more than 1,000 messages the newest come first. A conversation is there once for the names of its
-    /// documents or for its messages, and a document once.
+    /// more than 1,000 messages or passages the newest come first. A conversation is there once for the
+    /// names of its documents or for its messages, and a document once.
     pub async fn search_messages(
         &self,
         text: &str,
         limit: usize,
         now_ms: i64,
     ) -> Result<Vec<FoundConversation>, StoreError> {
-        let documents = self.search_documents(text, limit, now_ms);
-        let documents = documents.await.map_err(|error| self.failed(error))?;
-        let by_words = self.search_words(text, limit, now_ms).await?;
+        let documents = async {
+            let found = self.search_documents(text, limit, now_ms).await;
+            found.map_err(|error| self.failed(error))
+        };
+        let by_words = self.search_words(text, limit, now_ms);
+        let (documents, by_words) = tokio::try_join!(documents, by_words)?;
         Ok(together_with(documents, by_words, limit))
     }
 

@@ -12,11 +12,16 @@ use crate::search::{EXCERPT_WORDS, FoundConversation, FoundDocument, MARKS, newn
 use crate::search_text::{Phrase, has_phrases, has_words, phrases, together};
 use crate::{Document, Store};
 
+/// A word in up to this many passages makes some better than others. One in more says too little for
+/// that, and to rank its passages would take longer than all else.
+const MAX_RANKED: i64 = 1000;
 /// Of a word in more passages the newest are taken.
 const MAX_PASSAGES: i64 = 10_000;
+/// What a passage gets for a word that is in very many: as good as nothing beside one for a rare word.
+const COMMON: f64 = 1e-6;
 
-/// Documents with the message that each stands before: those of questions, and those that a
-/// conversation begins with, which stand before its first one. The newest first.
+/// Documents of a list of ids, with the message that each stands before: those of questions, and those
+/// that a conversation begins with, which stand before its first one. The newest first.
 const ATTACHED: &str = "
     select documents.id, name, kind, num_bytes, num_tokens, counted_by, documents.created_at_ms,
         messages.conversation_id, messages.id as message_id, role, messages.created_at_ms as asked_at_ms,
@@ -25,6 +30,7 @@ const ATTACHED: &str = "
     join documents on documents.id = document_id
     join messages on messages.id = message_id and messages.deletion_id is null
     join conversations on conversations.id = messages.conversation_id and deleted_at_ms is null
+    where document_id in (select value from json_each(?1))
     union all
     select folder_documents.id, name, kind, num_bytes, num_tokens, counted_by,
         folder_documents.created_at_ms,
@@ -37,6 +43,7 @@ const ATTACHED: &str = "
     join messages on messages.seq = (
         select min(first.seq) from messages as first
         where first.conversation_id = conversations.id and role = 'user' and deletion_id is null)
+    where document_id in (select value from json_each(?1))
     order by asked_at_ms desc, asked_seq desc";
 
 /// A document, and the message that it stands before.
@@ -84,6 +91,15 @@ pub(crate) struct FoundDocuments {
     pub with_words: Vec<FoundConversation>,
 }
 
+/// The documents that have all that is looked for, by their ids.
+#[derive(Default)]
+struct Matches {
+    /// Those that have it in their names.
+    named: HashSet<String>,
+    /// The best passages of those that have some of it in their texts.
+    places: HashMap<String, Place>,
+}
+
 /// The passage of a document that fits best.
 #[derive(Debug, Clone, Copy, Default)]
 struct Place {
@@ -101,15 +117,12 @@ impl Store {
         now_ms: i64,
     ) -> Result<FoundDocuments, sqlx::Error> {
         let mut all = FoundDocuments::default();
-        if text.trim().is_empty() {
-            return Ok(all);
-        }
-        let attached: Vec<Attached> = sqlx::query_as(ATTACHED).fetch_all(&self.readers).await?;
         let phrases = phrases(text);
-        let places = self.places(&phrases, &attached).await?;
+        let Matches { named, places } = self.matches(text, &phrases).await?;
+        let attached = self.attached(named.iter().chain(places.keys())).await?;
         let (mut conversations, mut documents) = (HashSet::new(), HashSet::new());
         let mut best = Vec::new();
-        let is_named = |attached: &Attached| is_named(&attached.document, text, &phrases);
+        let is_named = |attached: &Attached| named.contains(&attached.document.id);
         let (named, others): (Vec<Attached>, Vec<Attached>) =
             attached.into_iter().partition(is_named);
         for attached in named {
@@ -136,30 +149,52 @@ impl Store {
         &self,
         text: &str,
     ) -> Result<HashSet<String>, sqlx::Error> {
+        let Matches { named, places } = self.matches(text, &phrases(text)).await?;
+        let attached = self.attached(named.iter().chain(places.keys())).await?;
+        Ok(attached.into_iter().map(|found| found.conversation_id).collect())
+    }
+
+    /// The documents that have all that is looked for; of an empty text none.
+    async fn matches(&self, text: &str, phrases: &[Phrase]) -> Result<Matches, sqlx::Error> {
         if text.trim().is_empty() {
-            return Ok(HashSet::new());
+            return Ok(Matches::default());
         }
-        let attached: Vec<Attached> = sqlx::query_as(ATTACHED).fetch_all(&self.readers).await?;
-        let phrases = phrases(text);
-        let places = self.places(&phrases, &attached).await?;
-        let has_all = |Attached { document, .. }: &Attached| {
-            is_named(document, text, &phrases) || places.contains_key(&document.id)
-        };
-        Ok(attached.into_iter().filter(has_all).map(|found| found.conversation_id).collect())
+        let names: Vec<(String, String)> = sqlx::query_as(
+            "select id, name from documents union all select id, name from folder_documents",
+        )
+        .fetch_all(&self.readers)
+        .await?;
+        let places = self.places(phrases, &names).await?;
+        let named = names.into_iter().filter(|(_, name)| is_named(name, text, phrases));
+        Ok(Matches { named: named.map(|(id, _)| id).collect(), places })
+    }
+
+    /// The messages that these documents stand before, the newest first.
+    async fn attached(
+        &self,
+        ids: impl Iterator<Item = &String>,
+    ) -> Result<Vec<Attached>, sqlx::Error> {
+        let ids: Vec<&String> = ids.collect();
+        if ids.is_empty() {
+            return Ok(Vec::new());
+        }
+        let ids = serde_json::to_string(&ids).unwrap_or_default();
+        sqlx::query_as(ATTACHED).bind(ids).fetch_all(&self.readers).await
     }
 
     /// The documents in whose text and name all phrases are, and their best passages, by their ids.
+    /// `names`: of all documents, with their ids.
     async fn places(
         &self,
         phrases: &[Phrase],
-        attached: &[Attached],
+        names: &[(String, String)],
     ) -> Result<HashMap<String, Place>, sqlx::Error> {
         let mut all: Option<HashMap<String, HashMap<i64, f64>>> = None;
         for phrase in phrases {
             let mut with_phrase = self.passages_with(&phrase.query).await?;
-            for Attached { document, .. } in attached {
-                if has_words(&document.name, &phrase.words) {
-                    with_phrase.entry(document.id.clone()).or_default();
+            for (id, name) in names {
+                if has_words(name, &phrase.words) {
+                    with_phrase.entry(id.clone()).or_default();
                 }
             }
             all = Some(match all {
@@ -181,26 +216,53 @@ impl Store {
         &self,
         query: &str,
     ) -> Result<HashMap<String, HashMap<i64, f64>>, sqlx::Error> {
-        let rows = sqlx::query(
+        let num_found: i64 = sqlx::query_scalar(
+            "select count(*) from (select 1 from document_search where document_search match ? limit ?)",
+        )
+        .bind(query)
+        .bind(MAX_RANKED + 1)
+        .fetch_one(&self.readers)
+        .await?;
+        if num_found > MAX_RANKED {
+            return self.newest_passages_with(query).await;
+        }
+        let rows: Vec<(String, i64, f64)> = sqlx::query_as(
             "select document_id, seq, score
              from (select rowid as hit, -bm25(document_search) as score from document_search
-                   where document_search match ? order by rowid desc limit ?)
+                   where document_search match ?)
              cross join document_passages on seq = hit",
+        )
+        .bind(query)
+        .fetch_all(&self.readers)
+        .await?;
+        let mut by_document: HashMap<String, HashMap<i64, f64>> = HashMap::new();
+        for (id, seq, score) in rows {
+            by_document.entry(id).or_default().insert(seq, score);
+        }
+        Ok(by_document)
+    }
+
+    async fn newest_passages_with(
+        &self,
+        query: &str,
+    ) -> Result<HashMap<String, HashMap<i64, f64>>, sqlx::Error> {
+        // A row for each document takes a third of the time that one for each passage takes.
+        let rows: Vec<(String, String)> = sqlx::query_as(
+            "select document_id, json_group_array(seq)
+             from (select rowid as hit from document_search
+                   where document_search match ? order by rowid desc limit ?)
+             cross join document_passages on seq = hit
+             group by document_id",
         )
         .bind(query)
         .bind(MAX_PASSAGES)
         .fetch_all(&self.readers)
         .await?;
-        let mut by_document: HashMap<String, HashMap<i64, f64>> = HashMap::new();
-        for row in &rows {
-            let id: &str = row.try_get("document_id")?;
-            let (seq, score) = (row.try_get("seq")?, row.try_get("score")?);
-            match by_document.get_mut(id) {
-                Some(passages) => _ = passages.insert(seq, score),
-                None => _ = by_document.insert(id.to_owned(), HashMap::from([(seq, score)])),
-            }
-        }
-        Ok(by_document)
+        let scored = |seqs: String| {
+            let seqs: Vec<i64> = serde_json::from_str(&seqs).unwrap_or_default();
+            seqs.into_iter().map(|seq| (seq, COMMON)).collect()
+        };
+        Ok(rows.into_iter().map(|(id, seqs)| (id, scored(seqs))).collect())
     }
 
     /// Adds excerpts, and where the words stand in the texts.
@@ -237,8 +299,8 @@ impl Store {
 }
 
 /// Whether the name alone has all that is looked for: as it was typed, signs too, or each phrase.
-fn is_named(document: &Document, text: &str, phrases: &[Phrase]) -> bool {
-    has_words(&document.name, text) || has_phrases(&document.name, phrases)
+fn is_named(name: &str, text: &str, phrases: &[Phrase]) -> bool {
+    has_words(name, text) || has_phrases(name, phrases)
 }
 
 /// The documents that are in both, with the scores of each passage together.

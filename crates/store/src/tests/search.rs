@@ -355,6 +355,26 @@ async fn a_document_is_found_by_a_phrase_of_its_name() {
 }
 
 #[tokio::test]
+async fn a_word_in_very_many_passages_says_little_beside_a_rare_one() {
+    let scratch = Scratch::new();
+    let store = scratch.open().await;
+    let before = "word ".repeat(200_000);
+    let text = format!("{before}zebrawood {before}");
+    chat_about(&store, "long.txt", &text).await;
+    chat_about(&store, "short.txt", "A word.").await;
+    index_all(&store).await;
+    let num_passages = scratch.scalar::<i64>("select count(*) from document_passages").await;
+    assert!(num_passages > 1000, "{num_passages} are ranked");
+
+    let names: Vec<String> =
+        places(&store, "word", &text).await.into_iter().map(|(name, _)| name).collect();
+    assert_eq!(names, ["short.txt", "long.txt"], "the newest first");
+    let [found] = &search(&store, "word zebrawood").await[..] else { panic!("one has both") };
+    let at = found.document.as_ref().and_then(|document| document.at_utf16).unwrap() as usize;
+    assert!(at.abs_diff(before.len()) < 2000, "found at {at}, it stands at {}", before.len());
+}
+
+#[tokio::test]
 async fn a_long_text_is_read_once_and_a_document_that_goes_meanwhile_is_left() {
     let scratch = Scratch::new();
     let store = scratch.open().await;
