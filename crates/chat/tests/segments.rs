@@ -567,6 +567,34 @@ fn calls_in_brackets_become_json() {
         &[call("f", "{}")],
     );
     check("lfm2", "<|tool_call_start|>[f(1)]<|tool_call_end|>", &[malformed("", "f(1)]")]);
+    check(
+        "olmo3",
+        "a <function_calls>weather(city=\"K)\\nö\", metric=true, near=null)\n\ntime(zone='a')\n\
+         </function_calls>ok",
+        &[
+            text("a "),
+            call("weather", r#"{"city":"K)\nö","metric":true,"near":null}"#),
+            call("time", r#"{"zone":"a"}"#),
+            text("ok"),
+        ],
+    );
+    check("olmo3", "<function_calls>\ntime()</function_calls>", &[call("time", "{}")]);
+    check(
+        "olmo3",
+        "<function_calls>[time(a=1), time(a=2)]</function_calls>",
+        &[call("time", r#"{"a":1}"#), call("time", r#"{"a":2}"#)],
+    );
+    check("olmo3", "<function_calls>time(a=1)\n(b)", &[call("time", r#"{"a":1}"#), text("(b)")]);
+    check(
+        "olmo3",
+        "<function_calls>time(a=1)\nand (b)</function_calls>",
+        &[call("time", r#"{"a":1}"#), malformed("", "and (b)")],
+    );
+    check(
+        "olmo3",
+        "<function_calls>time(a=1)\ntime(a",
+        &[call("time", r#"{"a":1}"#), unfinished("", "", "time(a")],
+    );
     check("lfm2", "<|tool_call_start|>[f(a='b", &[unfinished("", "", "f(a='b")]);
     check(
         "gemma3",
@@ -652,6 +680,7 @@ fn a_family_is_recognized_by_its_template() {
     check("<|tool_call>call: <|channel>thought", &[], ("<|channel>thought", "gemma4"));
     check("<start_of_turn> <start_function_call>", &[], ("", "function-gemma"));
     check("<start_of_turn>", &[], ("", "gemma3"));
+    check("<think> within <function_calls></function_calls>", &[], ("<think>", "olmo3"));
     check("<|start_header_id|> \"parameters\": d", &[], ("", "llama3.2"));
     // The vocabulary speaks where the template is silent.
     check("{{ messages }}", &["<|python_tag|>"], ("", "llama3"));

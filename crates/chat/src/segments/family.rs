@@ -46,8 +46,8 @@ pub(super) enum CallForm {
     Tagged(&'static Tags),
     /// `call:name{key:value}`, with `quote` around strings.
     Braced { quote: &'static str },
-    /// `[name(key=value)]` in Python's syntax, `close` behind it.
-    Python { close: &'static str },
+    /// `[name(key=value)]` in Python's syntax, `close` behind it; or without a list, a call a line.
+    Python { close: &'static str, in_lines: bool },
 }
 
 /// Whether a name comes with an id.
@@ -227,7 +227,15 @@ const CALLS: &[CallMarkers] = &[
         signs: &["<|tool_call_start|>"],
         open: "<|tool_call_start|>",
         others: &["<|tool_call_end|>"],
-        form: CallForm::Python { close: "<|tool_call_end|>" },
+        form: CallForm::Python { close: "<|tool_call_end|>", in_lines: false },
+        may_be_bare: false,
+    },
+    CallMarkers {
+        name: "olmo3",
+        signs: &["<function_calls>"],
+        open: "<function_calls>",
+        others: &["</function_calls>"],
+        form: CallForm::Python { close: "</function_calls>", in_lines: true },
         may_be_bare: false,
     },
     // Phi-4-mini, and Granite 3.0, which writes no closing marker.
@@ -294,7 +302,7 @@ const CALLS: &[CallMarkers] = &[
         signs: &["<start_of_turn>"],
         open: "```tool_code\n",
         others: &[],
-        form: CallForm::Python { close: "```" },
+        form: CallForm::Python { close: "```", in_lines: false },
         may_be_bare: true,
     },
 ];

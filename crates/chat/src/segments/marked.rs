@@ -109,7 +109,7 @@ impl MarkerParser {
         let texts = || self.markers.iter().map(|(text, _)| text.as_str());
         self.in_text = Markers::new(texts());
         let close = match self.format.calls.map(|row| &row.form) {
-            Some(CallForm::Python { close }) => Some(*close),
+            Some(CallForm::Python { close, .. }) => Some(*close),
             _ => None,
         };
         self.in_malformed = Markers::new(texts().chain(close));
@@ -359,7 +359,7 @@ impl MarkerParser {
             events.markup(&text[..space]);
             return Progress::Used(space);
         }
-        if let Some(CallMarkers { form: CallForm::Python { close }, .. }) = row {
+        if let Some(CallMarkers { form: CallForm::Python { close, in_lines }, .. }) = row {
             match begins(text, close, around.is_last) {
                 Begins::With => {
                     events.markup(close);
@@ -367,6 +367,10 @@ impl MarkerParser {
                     return Progress::Used(close.len());
                 }
                 Begins::Unclear => return Progress::Wait(0),
+                Begins::Otherwise if *in_lines && !in_list && is_name_start(first) => {
+                    self.state = State::Opened { in_list };
+                    return Progress::Used(0);
+                }
                 Begins::Otherwise => {}
             }
         }
@@ -430,6 +434,11 @@ impl MarkerParser {
         }
         None
     }
+}
+
+/// Whether a name can begin with this byte.
+fn is_name_start(byte: u8) -> bool {
+    byte.is_ascii_alphabetic() || byte == b'_'
 }
 
 fn is_text_after_all(reader: &CallReader) -> bool {
