@@ -398,6 +398,9 @@ mod tests {
         check("gpt-4o", "hello12", &[HELLO, TWELVE]);
         check("tekken", "hello12", &[BOS, HELLO, byte(b'1'), byte(b'2')]);
         check("seed-coder", "hello12", &[HELLO, byte(b'1'), byte(b'2')]);
+        check("deepseek-v3", "hello1212", &[HELLO, TWELVE, byte(b'1'), byte(b'2')]);
+        check("deepseek-llm", "hello1212", &[HELLO, TWELVE, TWELVE]);
+        check("deepseek-coder", "hello12", &[HELLO, byte(b'1'), byte(b'2')]);
     }
 
     #[test]

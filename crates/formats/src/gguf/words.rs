@@ -18,6 +18,25 @@ const GPT_4O: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}
 
 /// The same, but Chinese characters are words of their own.
 const KIMI: &str = r"[\p{Han}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+/// DeepSeek V3's: numbers, Chinese and Japanese, then words and signs.
+const DEEPSEEK_V3: &[&str] = &[
+    r"\p{N}{1,3}",
+    r"[\x{4e00}-\x{9fa5}\x{3040}-\x{30ff}]+",
+    r"[!-/:-~&&[^A-Za-z]][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+];
+/// DeepSeek's first and V2's. Letters are those with cases that Unicode had before it was trained, but
+/// for some alphabets.
+const DEEPSEEK_LLM: &[&str] = &[
+    r"[\r\n]",
+    r"\s?[\p{Lu}\p{Ll}\p{Lt}&&[^\x{560}-\x{588}\x{10c7}-\x{10ff}\x{1c80}-\x{1c8f}\x{2d00}-\x{2d2d}\x{a790}-\x{a7fa}\x{ab30}-\x{ab6f}\x{10570}-\x{105bc}\x{16e40}-\x{16e7f}\x{1d400}-\x{1df2a}]]+",
+    r"\s?[!-/:-~\x{ff01}-\x{ff0f}\x{ff1a}-\x{ff5e}\x{2018}-\x{201f}\x{3000}-\x{3002}]+",
+    r"\s+$",
+    r"[\x{800}-\x{9fa5}\x{ac00}-\x{d7ff}]+",
+    r"\p{N}+",
+];
+/// DeepSeek Coder's first.
+const DEEPSEEK_CODER: &[&str] =
+    &[r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", r"[\x{800}-\x{9fa5}\x{ac00}-\x{d7ff}]+", r"\p{N}"];
 
 /// One way of cutting text into words.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -39,6 +58,8 @@ enum Cut {
     Digits,
     /// By an expression.
     At(&'static str),
+    /// By several, each within what the former have left.
+    Each(&'static [&'static str]),
 }
 
 const fn words(cut: Cut) -> Words {
@@ -54,7 +75,10 @@ const NAMED: &[(&str, Words)] = &[
     ("codeshell", words(Cut::Digits)),
     ("command-r", Words { is_composed: true, ..words(Cut::Digits) }),
     ("dbrx", words(Cut::At(LLAMA3))),
+    ("deepseek-coder", words(Cut::Each(DEEPSEEK_CODER))),
+    ("deepseek-llm", words(Cut::Each(DEEPSEEK_LLM))),
     ("deepseek-r1-qwen", Words { is_composed: true, ..words(Cut::At(QWEN2)) }),
+    ("deepseek-v3", words(Cut::Each(DEEPSEEK_V3))),
     ("default", words(Cut::Gpt2)),
     ("exaone", words(Cut::Digits)),
     ("exaone4", words(Cut::Gpt2)),
@@ -103,14 +127,15 @@ impl Words {
 
     /// What cuts text into words of bytes.
     pub fn pre_tokenizer(self) -> Value {
-        let first = match self.cut {
+        let split = |pattern: &&str| json!({"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": false});
+        let mut parts = match self.cut {
             Cut::Gpt2 => return byte_level(true),
-            Cut::Digits => json!({"type": "Digits", "individual_digits": true}),
-            Cut::At(pattern) => {
-                json!({"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": false})
-            }
+            Cut::Digits => vec![json!({"type": "Digits", "individual_digits": true})],
+            Cut::At(pattern) => vec![split(&pattern)],
+            Cut::Each(patterns) => patterns.iter().map(split).collect(),
         };
-        json!({"type": "Sequence", "pretokenizers": [first, byte_level(self.cut == Cut::Digits)]})
+        parts.push(byte_level(self.cut == Cut::Digits));
+        json!({"type": "Sequence", "pretokenizers": parts})
     }
 }
 
