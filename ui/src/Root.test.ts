@@ -229,9 +229,9 @@ test('a private chat looks private: in the title bar, in the inspector, in its r
   const { app, platform } = await open({ conversations: [conversation('a', { is_private: true })] });
   const badge = screen.getByText('Private');
   expect(badge.title).toBe('Private: nothing of this chat is saved.');
-  expect(badge.querySelector('.lucide-eye-off')).toBeTruthy();
+  expect(badge.querySelector('.icon')).toBeTruthy();
   const [mark, title] = screen.getByRole('button', { name: 'Title a' }).children;
-  expect([mark?.matches('.lucide-eye-off'), title?.textContent]).toEqual([true, 'Title a']);
+  expect([mark?.matches('.icon'), title?.textContent]).toEqual([true, 'Title a']);
   app.navigation.show('inspector', true);
   await tick();
   const panel = within(screen.getByRole('complementary', { name: 'This chat' }));
