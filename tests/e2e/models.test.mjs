@@ -78,7 +78,7 @@ hubFlow(
       /^([\d.]+) GB are missing: the download needs ([\d.]+) GB, and (.+) has ([\d.]+) GB free; make space, then try again\.$/;
     assert.match(
       await alert.innerText(),
-      /^The disk has no room for this model: it needs 945,001 GB, and .+ are free\. Make/,
+      /^There is no room for this model in .+: it needs 945,001 GB, and .+ are free\. Make/,
     );
     const [{ failure }] = (await core.call({ type: 'bootstrap' })).downloads;
     const [, missing, needed, folder, free] = figures.exec(failure.message);

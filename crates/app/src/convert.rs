@@ -213,8 +213,12 @@ impl From<DownloadError> for wire::Failure {
             DownloadError::RateLimited { host, wait } => {
                 Some(FailureKind::TooManyRequests { host: host.clone(), seconds: wait.as_secs() })
             }
-            DownloadError::NoSpace { needed, available, .. } => {
-                Some(FailureKind::NoRoomForModel { needed_bytes: *needed, free_bytes: *available })
+            DownloadError::NoSpace { folder, needed, available } => {
+                Some(FailureKind::NoRoomForModel {
+                    folder: folder.display().to_string(),
+                    needed_bytes: *needed,
+                    free_bytes: *available,
+                })
             }
             DownloadError::CacheFolder { path, .. } => {
                 Some(FailureKind::NotWritable { path: path.display().to_string() })

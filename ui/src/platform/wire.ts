@@ -279,7 +279,11 @@ pinned: Array<string>, }
  */
 seconds: number, }
   | { "type": "disk_full" }
-  | { "type": "no_room_for_model", needed_bytes: number, free_bytes: number, }
+  | { "type": "no_room_for_model",
+/**
+ * Where models go.
+ */
+folder: string, needed_bytes: number, free_bytes: number, }
   | { "type": "not_writable", path: string, }
   | { "type": "not_readable", name: string, }
   | { "type": "no_chats", name: string, }

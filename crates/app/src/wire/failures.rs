@@ -56,6 +56,8 @@ pub enum FailureKind {
     DiskFull,
     /// The disk has no room for a model.
     NoRoomForModel {
+        /// Where models go.
+        folder: String,
         #[ts(type = "number")]
         needed_bytes: u64,
         #[ts(type = "number")]

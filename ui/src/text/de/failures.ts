@@ -43,7 +43,7 @@ export const failures: FailureWords = {
     `${kind.host} erlaubt gerade keine weiteren Anfragen. Versuche es in ${f.timeLeft(kind.seconds)} noch einmal.`,
   disk_full: () => 'Die Festplatte ist voll. Schaffe Platz, und versuche es noch einmal.',
   no_room_for_model: (kind) =>
-    `Für dieses Modell ist auf der Festplatte kein Platz: Es braucht ${f.bytes(kind.needed_bytes)}, und ${f.bytes(kind.free_bytes)} sind frei. Schaffe Platz, und versuche es noch einmal.`,
+    `Für dieses Modell ist in ${f.quote(kind.folder)} kein Platz: Es braucht ${f.bytes(kind.needed_bytes)}, und ${f.bytes(kind.free_bytes)} sind frei. Schaffe dort Platz, und versuche es noch einmal.`,
   not_writable: (kind) =>
     `${f.quote(kind.path)} lässt sich nicht schreiben. Prüfe, ob der Ordner existiert, dir gehört und Platz hat.`,
   not_readable: (kind) =>

@@ -42,7 +42,7 @@ export const failures: FailureWords = {
     `${kind.host} allows no more requests for now: try again in ${f.timeLeft(kind.seconds)}.`,
   disk_full: () => 'The disk is full: make room on it, then try again.',
   no_room_for_model: (kind) =>
-    `The disk has no room for this model: it needs ${f.bytes(kind.needed_bytes)}, and ${f.bytes(kind.free_bytes)} are free. Make room on the disk, then try again.`,
+    `There is no room for this model in ${f.quote(kind.folder)}: it needs ${f.bytes(kind.needed_bytes)}, and ${f.bytes(kind.free_bytes)} are free. Make room on that disk, then try again.`,
   not_writable: (kind) =>
     `${f.quote(kind.path)} cannot be written: check that its folder exists, belongs to you and has room.`,
   not_readable: (kind) => `${f.quote(kind.name)} cannot be read: check that it still exists and belongs to you.`,
