@@ -27,7 +27,7 @@ pub(crate) struct ModelPool {
 pub(crate) struct PooledModel {
     pub(crate) loaded: Rc<Loaded>,
     /// Its draft model.
-    pub(crate) draft: Option<Rc<Loaded>>,
+    pub(crate) draft: Option<PooledDraft>,
     /// What each [`AsyncLm`](crate::AsyncLm) of it has computed.
     pub(crate) async_lms: HashMap<LmId, Rc<RefCell<LmState>>>,
     /// When it was loaded, asked, or last seen in use.
@@ -37,6 +37,12 @@ pub(crate) struct PooledModel {
     pub(crate) kv_group_size: Option<i32>,
     /// What it takes; none where its folder does not say.
     pub(crate) memory: Option<Rc<ModelMemory>>,
+}
+
+/// A draft model, and what it takes; none where its folder does not say.
+pub(crate) struct PooledDraft {
+    pub(crate) loaded: Rc<Loaded>,
+    pub(crate) memory: Option<ModelMemory>,
 }
 
 /// A model and the name it was loaded under.
@@ -192,7 +198,7 @@ impl PooledModel {
             Some(memory) => memory.weight_bytes,
             None => self.loaded.model.weight_bytes,
         };
-        of_model + self.draft.as_ref().map_or(0, |draft| draft.model.weight_bytes)
+        of_model + self.draft.as_ref().map_or(0, |draft| draft.loaded.model.weight_bytes)
     }
 
     /// Whether a sequence or a task uses the model.

@@ -255,6 +255,11 @@ impl GenerateRequest {
             && self.prompt.opaque_prefix().is_none()
     }
 
+    /// Whether a draft model may propose, if there is one.
+    pub(crate) fn may_draft(&self) -> bool {
+        self.speculation.wanted_draft().is_some() && self.suits_draft()
+    }
+
     /// Whether its prompt is looked up in the prompt cache, if only for the beginning that cannot be
     /// computed.
     pub(crate) fn looks_up(&self) -> bool {

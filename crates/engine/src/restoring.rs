@@ -23,14 +23,26 @@ pub(crate) struct Restoring {
 pub(crate) struct Restored {
     /// When the lookup began, which counts to the time of the answer.
     pub(crate) began: Instant,
-    pub(crate) pending: PendingRestore,
+    /// None where nothing has to be read for the model.
+    pub(crate) pending: Option<PendingRestore>,
+    /// The same of its draft model.
+    pub(crate) of_draft: Option<PendingRestore>,
+}
+
+impl Default for Restored {
+    /// Nothing, of a lookup that begins now.
+    fn default() -> Self {
+        Restored { began: Instant::now(), pending: None, of_draft: None }
+    }
 }
 
 impl Restoring {
-    /// Begins to restore; returns the job if there is nothing to wait for.
+    /// Begins to restore; returns the job if there is nothing to wait for. An answer that is not alone
+    /// proposes only where it was asked to.
     pub(crate) fn begin(
         worker: &mut Worker,
         mut job: GenerateJob,
+        is_alone: bool,
     ) -> Result<Self, Box<GenerateJob>> {
         let began = Instant::now();
         let begun = guarded(worker, "looking up a prompt", |worker| {
@@ -50,13 +62,19 @@ impl Restoring {
             };
             let query = query(request, prompt, num_tokens, &loaded);
             let pending = worker.cache.begin_restore(&loaded.model, &query);
-            Ok(pending.map(|pending| (loaded, pending)))
+            let proposes = is_alone || request.is_unbatched();
+            let draft = proposes.then(|| worker.draft_for(&loaded, request)).flatten();
+            let of_draft = draft.filter(|_| request.uses_prompt_cache()).and_then(|draft| {
+                worker.cache.begin_restore(&draft.model, &draft_query(request, prompt, &draft))
+            });
+            let has_any = pending.is_some() || of_draft.is_some();
+            Ok(has_any.then_some((loaded, Restored { began, pending, of_draft })))
         });
         match begun {
-            Ok(Some((loaded, pending))) => {
+            Ok(Some((loaded, restored))) => {
                 // Another model may be loaded meanwhile.
                 job.request.model = Some(loaded.name.clone());
-                Ok(Restoring { job, loaded, restored: Restored { began, pending } })
+                Ok(Restoring { job, loaded, restored })
             }
             // What is wrong with it is found again when the sequence begins.
             Ok(None) | Err(_) => Err(Box::new(job)),
@@ -65,16 +83,22 @@ impl Restoring {
 
     /// Whether `other` restores the same, and will be ready sooner: this one takes its caches then.
     pub(crate) fn follows(&self, other: &Restoring) -> bool {
-        let order = |one: &Restoring| (one.restored.pending.num_left(), one.restored.began);
-        order(other) < order(self) && self.restored.pending.is_like(&other.restored.pending)
+        let (Some(own), Some(others)) = (&self.restored.pending, &other.restored.pending) else {
+            return false;
+        };
+        (others.num_left(), other.restored.began) < (own.num_left(), self.restored.began)
+            && own.is_like(others)
     }
 
-    /// Restores the next chunk; without blocking only if one has been read. Returns whether the
-    /// sequence can begin.
+    /// Restores the next chunk, of the draft model once the model's are restored; without blocking only if
+    /// one has been read. Returns whether the sequence can begin.
     pub(crate) fn advance(&mut self, worker: &mut Worker, blocking: Blocking) -> bool {
-        let pending = &mut self.restored.pending;
+        let Restored { pending, of_draft, .. } = &mut self.restored;
         let restored = guarded(worker, "restoring a prompt", |worker| {
-            Ok(worker.cache.restore_next(pending, blocking))
+            let is_restored = |pending: &mut Option<PendingRestore>| {
+                pending.as_mut().is_none_or(|pending| worker.cache.restore_next(pending, blocking))
+            };
+            Ok(is_restored(pending) && is_restored(of_draft))
         });
         restored.unwrap_or(true)
     }
@@ -99,4 +123,13 @@ pub(crate) fn query<'a>(
         only_looks: false,
         is_draft: false,
     }
+}
+
+/// The lookup of what a draft model has read of a prompt.
+pub(crate) fn draft_query<'a>(
+    request: &'a GenerateRequest,
+    prompt: &'a Prompt,
+    draft: &'a Loaded,
+) -> Query<'a> {
+    Query { is_draft: true, ..query(request, prompt, prompt.tokens.len(), draft) }
 }

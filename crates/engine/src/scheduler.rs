@@ -117,7 +117,8 @@ impl Scheduler {
     /// Starts a request, or first restores its prompt. If the request is invalid, its events report
     /// the failure.
     pub(crate) fn begin(&mut self, worker: &mut Worker, job: GenerateJob) {
-        match Restoring::begin(worker, job) {
+        let is_alone = self.num_sequences() == 0;
+        match Restoring::begin(worker, job, is_alone) {
             Ok(restoring) => self.restoring.push_back(restoring),
             Err(job) => self.start(worker, *job, None),
         }
@@ -130,7 +131,8 @@ impl Scheduler {
         memory::reset_peak();
         let events = job.events.clone();
         let begun = guarded(worker, "starting an answer", |worker| {
-            let (mut sequence, caches) = Sequence::begin(worker, job, restored)?;
+            let Restored { began, pending, of_draft } = restored.unwrap_or_default();
+            let (mut sequence, caches) = Sequence::begin(worker, job, began, pending)?;
             if sequence.max_tokens == 0 {
                 sequence.prefilled(0);
                 sequence.finish(worker, FinishReason::Length, caches);
@@ -142,7 +144,7 @@ impl Scheduler {
             let request = &sequence.job.request;
             let looks_up = request.speculation == Speculation::Auto && self.num_sequences() == 0;
             if is_quantized || looks_up || request.is_unbatched() {
-                let run = UnbatchedRun::new(worker, sequence, caches)?;
+                let run = UnbatchedRun::new(worker, sequence, caches, of_draft)?;
                 self.add(RunWork::Unbatched(Box::new(run)));
                 return Ok(());
             }
@@ -243,7 +245,7 @@ impl Scheduler {
                 break;
             }
         }
-        let waiting = self.restoring.iter().map(|restoring| &restoring.restored.pending);
+        let waiting = self.restoring.iter().filter_map(|one| one.restored.pending.as_ref());
         worker.cache.keep_restored_for(waiting);
     }
 

@@ -22,12 +22,12 @@ use crate::EngineError;
 use crate::guard::{caught, guarded};
 use crate::model_pool::Loaded;
 use crate::prompt::prompt_tokens;
-use crate::prompt_cache::{Computed, PendingRestore, Query, Reuse, RunningOwner, kv_format};
+use crate::prompt_cache::{Computed, PendingRestore, Reuse, RunningOwner, kv_format};
 use crate::prompt_file::{self, Beginning};
 use crate::request::{
     FinishedGeneration, GenerateEvent, GenerateRequest, SoFar, TokenLogprob, TopLogprob,
 };
-use crate::restoring::{Restored, query};
+use crate::restoring::{draft_query, query};
 use crate::segments::{AnswerGrammar, AnswerSegments, lark};
 use crate::worker::Worker;
 
@@ -119,18 +119,18 @@ pub(crate) struct SequenceDraft {
 }
 
 impl SequenceDraft {
-    /// With what the prompt cache has of the draft model's own reading of the prompt. None of what it has
-    /// not read is read here.
+    /// With what the prompt cache has of the draft model's own reading of the prompt, of which `pending`
+    /// is restored. None of what it has not read is read here.
     pub(crate) fn begin(
         worker: &mut Worker,
         loaded: Rc<Loaded>,
         request: &GenerateRequest,
         prompt: &Prompt,
+        pending: Option<PendingRestore>,
     ) -> Result<Self, EngineError> {
         let caches = if request.uses_prompt_cache() {
-            let query = query(request, prompt, prompt.tokens.len(), &loaded);
-            let query = Query { is_draft: true, ..query };
-            worker.cache.longest_prefix(&loaded.model, &query, None).caches
+            let query = draft_query(request, prompt, &loaded);
+            worker.cache.longest_prefix(&loaded.model, &query, pending).caches
         } else {
             make_prompt_cache(&loaded.model.model, request.kv_cache.effective_max_size())?
         };
@@ -179,15 +179,14 @@ pub(crate) struct Sequence {
 }
 
 impl Sequence {
-    /// Checks the request and looks up its prompt; the returned caches contain a beginning of the
-    /// prompt, never all of it. `restored` is what has been restored of it so far.
+    /// Checks the request and looks up its prompt, of which `pending` is restored since `began`; the
+    /// returned caches contain a beginning of the prompt, never all of it.
     pub(crate) fn begin(
         worker: &mut Worker,
         mut job: GenerateJob,
-        restored: Option<Restored>,
+        began: Instant,
+        pending: Option<PendingRestore>,
     ) -> Result<(Self, Vec<LayerCache>), EngineError> {
-        let (began, pending) = restored.map(|Restored { began, pending }| (began, pending)).unzip();
-        let began = began.unwrap_or_else(Instant::now);
         let loaded = worker.models.get(job.request.model.as_deref())?;
         worker.models.touch(&loaded.name);
         let request = &job.request;

@@ -86,7 +86,7 @@ impl LoadedModelStatus {
             folder: pooled.folder().to_owned(),
             fingerprint: pooled.loaded.model.fingerprint.clone(),
             weight_bytes: pooled.weight_bytes(),
-            draft: pooled.draft.as_ref().map(|draft| draft.name.clone()),
+            draft: pooled.draft.as_ref().map(|draft| draft.loaded.name.clone()),
             context_length: pooled.loaded.model.model.context_length(),
             kv_group_size: pooled.kv_group_size,
             has_mtp_head: pooled.loaded.model.model.check_mtp_head().is_ok(),

@@ -161,16 +161,19 @@ impl EngineLoop {
             Ok(job.prompt(loaded)?.tokens.len())
         })?;
         let request = &job.request;
-        let Some(memory) =
-            self.worker.models.pooled(loaded).and_then(|pooled| pooled.memory.as_ref())
-        else {
+        let Some(pooled) = self.worker.models.pooled(loaded) else {
             return Ok(SequenceNeeds { most_bytes: 0, least_bytes: 0 });
         };
-        let bytes = |num_answer: usize| {
+        let draft = pooled.draft.as_ref().filter(|_| request.may_draft());
+        let of_draft = draft.and_then(|draft| draft.memory.as_ref());
+        let bytes = |num_answer: usize| -> u64 {
             let num_tokens = num_prompt_tokens + request.max_tokens.min(num_answer);
-            let context_length = request.context_length(memory.context_length);
-            memory.peak_bytes(num_tokens.min(context_length), 1, SHORT_CONVERSATION_TOKENS)
-                - memory.weight_bytes
+            let models = pooled.memory.as_deref().into_iter().chain(of_draft);
+            let beside_weights = models.map(|memory| {
+                let num_tokens = num_tokens.min(request.context_length(memory.context_length));
+                memory.peak_bytes(num_tokens, 1, SHORT_CONVERSATION_TOKENS) - memory.weight_bytes
+            });
+            beside_weights.sum()
         };
         Ok(SequenceNeeds {
             most_bytes: bytes(LONG_ANSWER_TOKENS),

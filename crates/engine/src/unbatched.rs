@@ -18,6 +18,7 @@ use cairn_lm::{
 use crate::EngineError;
 use crate::guard::{caught, guarded};
 use crate::model_pool::Loaded;
+use crate::prompt_cache::PendingRestore;
 use crate::request::Speculation;
 use crate::sequence::{Sequence, SequenceDraft};
 use crate::worker::Worker;
@@ -50,13 +51,15 @@ pub(crate) enum RunStep {
 }
 
 impl UnbatchedRun {
-    /// A run that continues `caches`, which contain the cached beginning of the prompt.
+    /// A run that continues `caches`, which contain the cached beginning of the prompt. `of_draft` is what
+    /// has been restored for a draft model.
     pub(crate) fn new(
         worker: &mut Worker,
         mut sequence: Sequence,
         caches: Vec<LayerCache>,
+        of_draft: Option<PendingRestore>,
     ) -> Result<Self, EngineError> {
-        sequence.draft = draft(worker, &sequence)?;
+        sequence.draft = draft(worker, &sequence, of_draft)?;
         sequence.prefilled(0);
         let reader = reader(&mut sequence, caches)?;
         let eos_token_ids = sequence.eos_token_ids()?;
@@ -287,15 +290,19 @@ fn end(stream: SpeculativeStream, sequence: &mut Sequence) -> Result<Vec<LayerCa
 
 /// The draft model that proposes for a sequence, with what it has read of the prompt before. Fails if the
 /// request needs one and there is none.
-fn draft(worker: &mut Worker, sequence: &Sequence) -> Result<Option<SequenceDraft>, EngineError> {
+fn draft(
+    worker: &mut Worker,
+    sequence: &Sequence,
+    pending: Option<PendingRestore>,
+) -> Result<Option<SequenceDraft>, EngineError> {
     let request = &sequence.job.request;
-    if request.speculation.wanted_draft().is_none() || !request.suits_draft() {
-        return Ok(None);
-    }
-    let pooled = worker.models.pooled(&sequence.loaded);
-    match pooled.and_then(|pooled| pooled.draft.clone()) {
-        Some(loaded) => Ok(Some(SequenceDraft::begin(worker, loaded, request, &sequence.prompt)?)),
-        None if request.speculation.draft_tokens().is_some() => Err(LmError::NoDraftModel.into()),
+    let needs_one = request.speculation.draft_tokens().is_some() && request.suits_draft();
+    match worker.draft_for(&sequence.loaded, request) {
+        Some(loaded) => {
+            let draft = SequenceDraft::begin(worker, loaded, request, &sequence.prompt, pending)?;
+            Ok(Some(draft))
+        }
+        None if needs_one => Err(LmError::NoDraftModel.into()),
         None => Ok(None),
     }
 }

@@ -8,8 +8,9 @@ use tokio::sync::watch;
 
 use crate::admission::{Admission, HeldModel, MemoryUse};
 use crate::classify::PrefixPool;
-use crate::model_pool::{Loaded, ModelPool, PooledModel};
+use crate::model_pool::{Loaded, ModelPool, PooledDraft, PooledModel};
 use crate::prompt_cache::PromptCache;
+use crate::request::GenerateRequest;
 use crate::status::{LoadedModelStatus, WorkDone};
 use crate::wired_memory::WiredMemory;
 use crate::{EngineError, EngineState, EngineStatus, MemoryPressure};
@@ -158,8 +159,18 @@ impl Worker {
         self.publish(state);
     }
 
+    /// The draft model that proposes for a request, if it may.
+    pub(crate) fn draft_for(
+        &mut self,
+        loaded: &Rc<Loaded>,
+        request: &GenerateRequest,
+    ) -> Option<Rc<Loaded>> {
+        let pooled = self.models.pooled(loaded).filter(|_| request.may_draft())?;
+        pooled.draft.as_ref().map(|draft| Rc::clone(&draft.loaded))
+    }
+
     /// Sets or drops the draft model of a model.
-    pub(crate) fn set_draft(&mut self, loaded: &Rc<Loaded>, draft: Option<Rc<Loaded>>) {
+    pub(crate) fn set_draft(&mut self, loaded: &Rc<Loaded>, draft: Option<PooledDraft>) {
         if let Some(pooled) = self.models.pooled(loaded) {
             pooled.draft = draft;
         }

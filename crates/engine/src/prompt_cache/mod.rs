@@ -313,10 +313,10 @@ impl PromptCache {
         (restore.num_left() > 0).then_some(PendingRestore(Box::new(restore)))
     }
 
-    /// Restores the next chunk; without blocking only if one has been read. Returns whether all are
-    /// restored, for this prompt or for another that begins alike.
+    /// Restores the next chunk, if one is left; without blocking only if one has been read. Returns
+    /// whether all are restored, for this prompt or for another that begins alike.
     pub(crate) fn restore_next(&self, pending: &mut PendingRestore, blocking: Blocking) -> bool {
-        if self.is_last_restored(pending) {
+        if pending.num_left() == 0 || self.is_last_restored(pending) {
             return true;
         }
         if let Some(store) = &self.store {
@@ -373,6 +373,8 @@ impl PromptCache {
             for (_, namespace) in &searched {
                 let begun = pending.take_if(|pending| pending.0.namespace() == namespace);
                 let restored = match begun {
+                    // The model's, which others may take, is not forgotten for a draft model's.
+                    Some(begun) if query.is_draft => begun.0.finish(store),
                     Some(begun) => restore_once(*begun.0, store, &mut self.last_restored),
                     None => PrefixRestore::new(store, namespace, model, &tokens).finish(store),
                 };

@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 
 use super::{EngineLoop, SHORT_CONVERSATION_TOKENS};
 use crate::guard::caught;
-use crate::model_pool::{Loaded, ModelFiles};
+use crate::model_pool::{Loaded, ModelFiles, PooledDraft};
 use crate::request::ModelInfo;
 use crate::{EngineError, EngineState};
 
@@ -69,23 +69,23 @@ impl EngineLoop {
         Ok(())
     }
 
-    /// Drops the draft model before, and makes room for another.
+    /// Drops the draft model before, and makes room for another. Returns what that takes.
     fn make_room_for_draft(
         &mut self,
         loaded: &Rc<Loaded>,
         name: &str,
         folder: &Path,
-    ) -> Result<(), EngineError> {
+    ) -> Result<Option<ModelMemory>, EngineError> {
         let reserved_bytes = self.scheduler.reserved_bytes();
         let worker = &mut self.worker;
         worker.set_draft(loaded, None);
         let options = LoadOptions { keep_quantized: worker.keep_quantized };
-        let Some(used) = worker.memory_use(reserved_bytes) else { return Ok(()) };
-        match ModelMemory::read(folder, options) {
-            Ok(memory) => worker.make_room(used.admit_model(memory.weight_bytes), name),
-            // A folder that cannot be read is refused when it is loaded, with its reason.
-            Err(_) => Ok(()),
+        // A folder that cannot be read is refused when it is loaded, with its reason.
+        let memory = ModelMemory::read(folder, options).ok();
+        if let (Some(memory), Some(used)) = (&memory, worker.memory_use(reserved_bytes)) {
+            worker.make_room(used.admit_model(memory.weight_bytes), name)?;
         }
+        Ok(memory)
     }
 
     /// Makes a model that is loaded the current one.
@@ -198,11 +198,12 @@ fn load_draft(
 ) -> Result<(), EngineError> {
     // Held, so that the model stays while room is made for its draft model.
     let loaded = engine.borrow().worker.models.get(None)?;
-    engine.borrow_mut().make_room_for_draft(&loaded, &name, folder)?;
+    let memory = engine.borrow_mut().make_room_for_draft(&loaded, &name, folder)?;
     let draft = read_model(engine, &name, folder)?;
     check_vocabularies(&loaded.model.model, &draft.model)?;
     let worker = &mut engine.borrow_mut().worker;
-    worker.set_draft(&loaded, Some(Rc::new(Loaded { name, model: Rc::new(draft) })));
+    let draft = Rc::new(Loaded { name, model: Rc::new(draft) });
+    worker.set_draft(&loaded, Some(PooledDraft { loaded: draft, memory }));
     Ok(())
 }
 

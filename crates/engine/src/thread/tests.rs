@@ -10,7 +10,7 @@ use super::grammars::GrammarJob;
 use super::*;
 use crate::PromptInput;
 use crate::prompt_cache::CacheOptions;
-use crate::request::{GenerateEvent, GenerateRequest};
+use crate::request::{GenerateEvent, GenerateRequest, Speculation};
 use crate::scripted_model::write_scripted;
 use crate::wired_memory::WiredMemory;
 
@@ -63,12 +63,23 @@ impl TestLoop {
 
     /// Loads a scripted model.
     fn load(&self, name: &str, fields: &str) {
+        let (reply, mut answer) = oneshot::channel();
+        self.load_as(name, fields, LoadReply::Model(reply));
+        answer.try_recv().unwrap().unwrap();
+    }
+
+    /// Loads a scripted draft model of the current one.
+    fn load_draft(&self, name: &str, fields: &str) {
+        let (reply, mut answer) = oneshot::channel();
+        self.load_as(name, fields, LoadReply::Draft(reply));
+        answer.try_recv().unwrap().unwrap();
+    }
+
+    fn load_as(&self, name: &str, fields: &str, reply: LoadReply) {
         let folder = tempfile::tempdir().unwrap();
         write_scripted(folder.path(), fields);
-        let (reply, mut answer) = oneshot::channel();
         let (name, folder) = (name.to_owned(), folder.path().to_owned());
-        load(&self.engine, LoadJob { name, folder, reply: LoadReply::Model(reply) });
-        answer.try_recv().unwrap().unwrap();
+        load(&self.engine, LoadJob { name, folder, reply });
     }
 
     fn turn(&self) {
@@ -87,21 +98,14 @@ impl TestLoop {
         max_tokens: usize,
         form: Option<AnswerForm>,
     ) -> Running {
-        let (events, receiver) = mpsc::unbounded_channel();
-        let (stop, stopped) = watch::channel(false);
-        let tokens = vec![num_prompt_tokens as u32 % 256; num_prompt_tokens];
-        let prompt = PromptInput::Tokens(tokens);
-        let job = GenerateJob {
-            request: Box::new(GenerateRequest { max_tokens, form, ..GenerateRequest::new(prompt) }),
-            events,
-            stop: stopped,
-            arrived: Instant::now(),
-            prompt: None,
-            grammar: None,
-            needs: None,
-        };
+        self.begin_with(GenerateRequest { max_tokens, form, ..request(num_prompt_tokens) })
+    }
+
+    /// Asks for an answer.
+    fn begin_with(&self, request: GenerateRequest) -> Running {
+        let (job, running) = asked(request);
         self.jobs.send(Job::Generate(Box::new(job))).unwrap();
-        Running { events: receiver, stop, cached: None, num_tokens: 0 }
+        running
     }
 
     /// Gives turns until its first token.
@@ -110,6 +114,28 @@ impl TestLoop {
             self.turn();
         }
     }
+}
+
+/// A request with so many tokens.
+fn request(num_prompt_tokens: usize) -> GenerateRequest {
+    let tokens = vec![num_prompt_tokens as u32 % 256; num_prompt_tokens];
+    GenerateRequest::new(PromptInput::Tokens(tokens))
+}
+
+/// A job, and what becomes of it.
+fn asked(request: GenerateRequest) -> (GenerateJob, Running) {
+    let (events, receiver) = mpsc::unbounded_channel();
+    let (stop, stopped) = watch::channel(false);
+    let job = GenerateJob {
+        request: Box::new(request),
+        events,
+        stop: stopped,
+        arrived: Instant::now(),
+        prompt: None,
+        grammar: None,
+        needs: None,
+    };
+    (job, Running { events: receiver, stop, cached: None, num_tokens: 0 })
 }
 
 struct Running {
@@ -264,6 +290,61 @@ fn a_sequence_gets_a_token_between_the_chunks_that_another_saves_or_restores() {
     assert_eq!(num_turns, 12, "a chunk a turn");
     assert_eq!(again.cached, Some(LONG_PROMPT - 1));
     test.first_token(&mut again);
+}
+
+/// An answer for which a draft model proposes.
+fn drafted(num_prompt_tokens: usize, max_tokens: usize) -> GenerateRequest {
+    let speculation = Speculation::Draft { num_tokens: 2 };
+    GenerateRequest { max_tokens, speculation, ..request(num_prompt_tokens) }
+}
+
+#[test]
+fn a_sequence_gets_a_token_between_the_chunks_that_a_draft_model_restores() {
+    let folder = tempfile::tempdir().unwrap();
+    let test = TestLoop::new(stored(folder.path()));
+    test.load("writer", WRITER);
+    test.load_draft("draft", r#"{"script": [97, 98], "max_position_embeddings": 1000000}"#);
+    let mut first = test.begin_with(drafted(LONG_PROMPT, 200));
+    test.first_token(&mut first);
+    while !test.engine.borrow().is_idle() {
+        test.turn();
+    }
+    test.engine.borrow_mut().worker.forget_conversations();
+
+    let mut writer = test.begin(1, 1_000_000);
+    test.first_token(&mut writer);
+    let mut again = test.begin_with(drafted(LONG_PROMPT, 1));
+    writer.num_tokens();
+    let mut num_turns = 1;
+    test.turn();
+    while again.num_cached().is_none() {
+        assert_eq!(writer.num_tokens(), 1, "in turn {num_turns}");
+        test.turn();
+        num_turns += 1;
+    }
+    // The last chunk of the model and the first of the draft model share a turn.
+    assert_eq!(num_turns, 23, "a chunk a turn");
+    assert_eq!(again.cached, Some(LONG_PROMPT - 1));
+    test.first_token(&mut again);
+}
+
+#[test]
+fn memory_is_reserved_for_what_a_draft_model_reads() {
+    let test = TestLoop::new(StoredCache::none());
+    test.load("writer", WRITER);
+    let engine = || test.engine.borrow_mut();
+    let needs = |request: GenerateRequest| {
+        let loaded = engine().worker.models.get(None).unwrap();
+        engine().needs(&mut asked(request).0, &loaded).unwrap()
+    };
+    let plain = needs(drafted(500, 100));
+    test.load_draft("draft", WRITER);
+    let with_draft = needs(drafted(500, 100));
+    assert_eq!(with_draft.most_bytes, 2 * plain.most_bytes, "both models are alike");
+    assert_eq!(with_draft.least_bytes, 2 * plain.least_bytes);
+    let speculation = Speculation::Off;
+    let without = needs(GenerateRequest { speculation, ..drafted(500, 100) });
+    assert_eq!(without.most_bytes, plain.most_bytes);
 }
 
 #[test]
