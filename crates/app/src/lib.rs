@@ -83,4 +83,4 @@ pub use error::OpenError;
 pub use lifecycle::Closed;
 pub use logs::{LOG_FILTER, LogFile};
 pub use models::{CheckedFacts, ModelVerdict, run_if_asked as run_check_if_asked};
-pub use platform::exit_now;
+pub use platform::{KEEPS_MEMORY_LIMIT, exit_now};

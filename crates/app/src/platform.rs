@@ -50,6 +50,9 @@ fn read_memory_of(_process: u32) -> Option<u64> {
     None
 }
 
+/// Whether this system keeps the limit that [`limit_memory`] sets.
+pub const KEEPS_MEMORY_LIMIT: bool = cfg!(target_os = "linux");
+
 /// Lets every later allocation of this process fail that would take it above so many bytes. Linux
 /// only: macOS takes such a limit and does not keep it.
 #[cfg(target_os = "linux")]

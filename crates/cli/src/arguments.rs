@@ -16,7 +16,8 @@ use clap::{ArgGroup, Args, Parser, Subcommand};
 use serde_json::{Map, Value};
 
 pub use flags::{
-    DEFAULT_MAX_TOKENS, KvFlags, ModelFlags, SamplingFlags, SnapKvFlags, StopFlags, token_limit,
+    CacheFlags, DEFAULT_MAX_TOKENS, KvFlags, ModelFlags, SamplingFlags, SnapKvFlags, StopFlags,
+    token_limit,
 };
 use flags::{
     at_least_one, boolean, chat_formats, forms, json_object, layouts, not_blank, token_id, whole,
@@ -132,15 +133,13 @@ pub struct Generate {
     )]
     pub prefill_step_size: u32,
     #[command(flatten)]
-    pub kv: KvFlags,
+    pub cache: CacheFlags,
     /// Continue from the KV cache in this prompt-cache file; the file is not changed
     #[arg(long, value_name = "FILE", conflicts_with = "max_kv_size")]
     pub prompt_cache_file: Option<PathBuf>,
     /// An image to add to the prompt; may be given several times
     #[arg(long, value_name = "FILE")]
     pub image: Vec<PathBuf>,
-    #[command(flatten)]
-    pub snapkv: SnapKvFlags,
     #[command(flatten)]
     pub speculation: SpeculationFlags,
     /// With --json: print log-probabilities, with this many alternatives for each token
@@ -191,9 +190,7 @@ pub struct Batch {
     #[arg(long)]
     pub prefer_prefill_when_pending: bool,
     #[command(flatten)]
-    pub kv: KvFlags,
-    #[command(flatten)]
-    pub snapkv: SnapKvFlags,
+    pub cache: CacheFlags,
     #[command(flatten)]
     pub speculation: SpeculationFlags,
     /// Print one JSON object on each line, in the order of the input, instead of the texts
@@ -351,9 +348,7 @@ pub struct Chat {
     #[arg(long, value_parser = at_least_one, allow_negative_numbers = true)]
     pub prefill_step_size: Option<u32>,
     #[command(flatten)]
-    pub kv: KvFlags,
-    #[command(flatten)]
-    pub snapkv: SnapKvFlags,
+    pub cache: CacheFlags,
     #[command(flatten)]
     pub speculation: SpeculationFlags,
 }
@@ -580,25 +575,8 @@ pub struct Serve {
     // In place of each model's own settings.
     #[command(flatten)]
     pub speculation: SpeculationFlags,
-    /// Keep this many tokens of each long prompt once it has been read: the first, the last, and those
-    /// that its end attends to most
-    #[arg(
-        long,
-        value_name = "KEEP_TOKENS",
-        value_parser = clap::value_parser!(u32).range(16..),
-        allow_negative_numbers = true,
-        conflicts_with = "draft_model"
-    )]
-    pub snapkv: Option<u32>,
-    /// With --snapkv: keep shorter prompts whole
-    #[arg(
-        long,
-        default_value_t = 49_152,
-        requires = "snapkv",
-        value_parser = whole::<usize>,
-        allow_negative_numbers = true
-    )]
-    pub snapkv_min_context: usize,
+    #[command(flatten)]
+    pub snapkv: SnapKvFlags,
     /// Keep saved context smaller on disk: without loss, but written a little slower
     #[arg(long)]
     pub compress_cache: bool,
@@ -644,6 +622,9 @@ mod tests {
         check_refused(&["--top-k", "-1"], &["--top-k"]);
         check_refused(&["--max-tokens", "-2"], &["--max-tokens", "-1"]);
         check_refused(&["--snapkv-min-context", "64"], &["--snapkv <KEEP_TOKENS>"]);
+        check_refused(&["--snapkv", "64", "--kv-bits", "4"], &["--snapkv", "--kv-bits"]);
+        check_refused(&["--snapkv", "64", "--max-kv-size", "99"], &["--snapkv", "--max-kv-size"]);
+        check_refused(&["--snapkv", "64", "--draft-model", "d"], &["--snapkv", "--draft-model"]);
         check_refused(&["--kv-bits", "5"], &["--kv-bits", "2, 3, 4, 6, 8"]);
         check_refused(&["--kv-group-size", "16"], &["--kv-group-size", "32, 64, 128"]);
         check_refused(&["--max-kv-size", "-1"], &["--max-kv-size", "-1"]);

@@ -152,7 +152,7 @@ impl Line {
             extra_eos_tokens: self.extra_eos_tokens,
             num_top_logprobs: self.logprobs,
             prefill_step_size: flags.prefill_step_size as usize,
-            kv_cache: flags.snapkv.beside(flags.kv.options()),
+            kv_cache: flags.cache.options(),
             speculation,
             use_prompt_cache: false,
             ..GenerateRequest::new(prompt)

@@ -65,7 +65,7 @@ fn request(arguments: &Chat, messages: Vec<Message>) -> GenerateRequest {
         prefill_step_size: arguments
             .prefill_step_size
             .map_or(default.prefill_step_size, |step| step as usize),
-        kv_cache: arguments.snapkv.beside(arguments.kv.options()),
+        kv_cache: arguments.cache.options(),
         ..default
     }
 }

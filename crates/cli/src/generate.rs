@@ -9,7 +9,7 @@ use cairn_engine::{
 };
 use cairn_lm::cache::{KvQuantization, PromptFile};
 
-use crate::arguments::Generate;
+use crate::arguments::{CacheFlags, Generate};
 use crate::completion::Completion;
 use crate::download::Questions;
 use crate::output;
@@ -17,7 +17,7 @@ use crate::session::{Session, model_type};
 
 pub async fn run(arguments: Generate) -> Result<()> {
     let text = prompt_text(&arguments)?;
-    let kv_cache = arguments.snapkv.beside(kv_cache_options(&arguments)?);
+    let kv_cache = kv_cache_options(&arguments)?;
     refuse_images(&arguments)?;
     let speculation = arguments.speculation.speculation()?;
     let questions = Questions::unless(arguments.json);
@@ -58,11 +58,12 @@ fn unescape(text: &str) -> String {
 /// flags say. Flags that contradict the file are refused, as in mlx-lm, and so is --snapkv where nothing
 /// of the file could be dropped.
 fn kv_cache_options(arguments: &Generate) -> Result<KvCacheOptions> {
-    let kv = &arguments.kv;
-    let Some(path) = &arguments.prompt_cache_file else { return Ok(kv.options()) };
+    let CacheFlags { kv, snapkv } = &arguments.cache;
+    let options = arguments.cache.options();
+    let Some(path) = &arguments.prompt_cache_file else { return Ok(options) };
     let file = PromptFile::open(path)?;
     let (quantized, path) = (file.spec().quantization(), path.display());
-    if let Some(keep_tokens) = arguments.snapkv.snapkv {
+    if let Some(keep_tokens) = snapkv.snapkv {
         if let Some(KvQuantization { bits, .. }) = quantized {
             let problem = format!("its KV cache has {bits} bits");
             bail!("cannot continue {path} with --snapkv {keep_tokens}: {problem}");
@@ -72,7 +73,7 @@ fn kv_cache_options(arguments: &Generate) -> Result<KvCacheOptions> {
             bail!("cannot continue {path} with --snapkv {keep_tokens}: {problem}");
         }
     }
-    let Some(KvQuantization { group_size, bits, .. }) = quantized else { return Ok(kv.options()) };
+    let Some(KvQuantization { group_size, bits, .. }) = quantized else { return Ok(options) };
     if let Some(given) = kv.kv_bits.filter(|&given| given != bits) {
         bail!("cannot continue {path} with --kv-bits {given}: its KV cache has {bits} bits");
     }
@@ -80,7 +81,7 @@ fn kv_cache_options(arguments: &Generate) -> Result<KvCacheOptions> {
         let problem = format!("its KV cache has groups of {group_size}");
         bail!("cannot continue {path} with --kv-group-size {given}: {problem}");
     }
-    Ok(KvCacheOptions { quantization: None, ..kv.options() })
+    Ok(KvCacheOptions { quantization: None, ..options })
 }
 
 /// Names the given flags that have no effect on a model without a chat template.

@@ -3,7 +3,6 @@
 use anyhow::{Context, Result, anyhow};
 use cairn_app::wire::Command;
 use cairn_app::{App, Closed, Options};
-use cairn_engine::SnapKv;
 use cairn_server::{ServeError, ServeOptions, Server};
 use signal_hook::low_level::emulate_default_handler;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -23,8 +22,7 @@ pub async fn run(arguments: Serve) -> Result<()> {
     };
     let has_interface = arguments.ui;
     let speculation = arguments.speculation.asked().map_err(|error| Usage(error.to_string()))?;
-    let min_context = arguments.snapkv_min_context;
-    let snapkv = arguments.snapkv.map(|keep| SnapKv { keep_tokens: keep as usize, min_context });
+    let snapkv = arguments.snapkv.snapkv();
     let compresses_cache = arguments.compress_cache;
     let options =
         ServeOptions { host: arguments.host, port: arguments.port, token, ui: arguments.ui };

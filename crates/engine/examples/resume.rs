@@ -8,7 +8,7 @@
 //! - `cold` computes the history.
 //! - `disk_1` and `disk_24` read it from disk in a new engine, as after a restart, and compute 1 or
 //!   24 new tokens. `unread_1` is `disk_1` after the system has dropped the files from its page
-//!   cache, where it does so when told (Linux).
+//!   cache, where GNU dd can have it do so.
 //! - `memory_1` continues a conversation that is resident beside another one.
 //! - `evicted_1` restores it from disk after it has left memory.
 //! - `ram_24` computes 24 tokens on caches that are still materialized.
@@ -18,7 +18,9 @@
 //! Then one object about writing: `writing_over_idle` is the decode speed of an answer while the
 //! chunks of another conversation are written, divided by the speed of the same answer alone.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 use cairn_engine::{
@@ -219,14 +221,18 @@ fn path(folder: &Path, record: &ChunkRecord) -> PathBuf {
     folder.join(record.namespace.model.as_str()).join(format!("{}.safetensors", record.key))
 }
 
-/// Has the next reader of the files wait for the disk.
+/// Has the next reader of the files wait for the disk, if GNU dd is here to tell the system so.
 fn drop_from_page_cache(folder: &Path, records: &[ChunkRecord]) -> Result<()> {
-    #[cfg(target_os = "linux")]
     for record in records {
-        use rustix::fs::{Advice, fadvise};
-        fadvise(std::fs::File::open(path(folder, record))?, 0, None, Advice::DontNeed)?;
+        let mut file = OsString::from("of=");
+        file.push(path(folder, record));
+        let mut dd = Command::new("dd");
+        dd.arg(file).args(["oflag=nocache", "conv=notrunc,fdatasync", "count=0"]);
+        if !dd.stderr(Stdio::null()).status()?.success() {
+            eprintln!("unread_1 is disk_1 here: dd does not drop files from the page cache");
+            break;
+        }
     }
-    let _ = (folder, records);
     Ok(())
 }
 

@@ -155,14 +155,14 @@ pub struct KvFlags {
 /// How many tokens of a long prompt are kept.
 #[derive(Args)]
 pub struct SnapKvFlags {
-    /// Keep this many tokens of a long prompt once it has been read: the first, the last, and those
+    /// Keep this many tokens of each long prompt once it has been read: the first, the last, and those
     /// that its end attends to most
     #[arg(
         long,
         value_name = "KEEP_TOKENS",
         value_parser = clap::value_parser!(u32).range(16..),
         allow_negative_numbers = true,
-        conflicts_with_all = ["kv_bits", "max_kv_size", "draft_model"]
+        conflicts_with = "draft_model"
     )]
     pub snapkv: Option<u32>,
     /// With --snapkv: keep shorter prompts whole
@@ -177,11 +177,25 @@ pub struct SnapKvFlags {
 }
 
 impl SnapKvFlags {
-    /// These options with what the flags keep.
-    pub fn beside(&self, kv_cache: KvCacheOptions) -> KvCacheOptions {
+    pub fn snapkv(&self) -> Option<SnapKv> {
         let min_context = self.snapkv_min_context;
-        let snapkv = self.snapkv.map(|keep| SnapKv { keep_tokens: keep as usize, min_context });
-        KvCacheOptions { snapkv, ..kv_cache }
+        self.snapkv.map(|keep| SnapKv { keep_tokens: keep as usize, min_context })
+    }
+}
+
+/// How the KV cache is stored, or what of it is kept.
+#[derive(Args)]
+#[command(mut_arg("snapkv", |flag| flag.conflicts_with_all(["kv_bits", "max_kv_size"])))]
+pub struct CacheFlags {
+    #[command(flatten)]
+    pub kv: KvFlags,
+    #[command(flatten)]
+    pub snapkv: SnapKvFlags,
+}
+
+impl CacheFlags {
+    pub fn options(&self) -> KvCacheOptions {
+        KvCacheOptions { snapkv: self.snapkv.snapkv(), ..self.kv.options() }
     }
 }
 
