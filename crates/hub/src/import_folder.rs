@@ -45,6 +45,7 @@ impl ModelFolders {
         let Some((name, _)) = file_name.rsplit_once('.').filter(is_gguf) else {
             return Err(HubError::NoModelFile { name: file_name.to_owned() });
         };
+        let name = gguf::model_name(name);
         let options = GgufImport { name: Some(name), ..GgufImport::default() };
         match import_gguf(source, self.imported(), options, on_progress) {
             Err(GgufError::Cancelled { .. }) => Err(HubError::Cancelled),

@@ -131,10 +131,12 @@ test('a dropped file is looked into, and hovering is told', async () => {
   expect(paths[0]).toEqual({ path: '/a.safetensors' });
 });
 
-test.each<[path: string, command: string]>([
+test.each<[path: string, command: string, dropped?: string[]]>([
   ['/a/Qwen3.gguf', 'import_model'],
   ['/a/notes.safetensors', 'import_cache'],
-])('what is dropped is a model or a prompt cache: %s', async (path, command) => {
+  // The first part takes the others with it, whichever is dropped first.
+  ['/a/Big-00001-of-00002.gguf', 'import_model', ['/a/Big-00002-of-00002.gguf', '/a/Big-00001-of-00002.gguf']],
+])('what is dropped is a model or a prompt cache: %s', async (path, command, dropped = [path]) => {
   mockWindows('main');
   const asked: unknown[] = [];
   mockIPC(
@@ -150,7 +152,7 @@ test.each<[path: string, command: string]>([
   );
   await vi.waitFor(
     async () => {
-      await emit('tauri://drag-drop', { paths: [path], position: { x: 0, y: 0 } });
+      await emit('tauri://drag-drop', { paths: dropped, position: { x: 0, y: 0 } });
       expect(asked).toContainEqual([command, { path }]);
     },
     { timeout: 20_000 },

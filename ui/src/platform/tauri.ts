@@ -157,7 +157,8 @@ function ofListed({ path, name, bytes }: ListedFile): SourceFile {
 async function sort(paths: string[], run: (dropped: Dropped) => void): Promise<void> {
   const [path = ''] = paths;
   const only = paths.length === 1 ? path : '';
-  if (/\.gguf$/i.test(only)) return run({ type: 'model', imported: ask('import_model', { path }) });
+  const model = /\.gguf$/i.test(only) ? only : firstPart(paths);
+  if (model !== null) return run({ type: 'model', imported: ask('import_model', { path: model }) });
   if (/\.safetensors$/i.test(only)) return run({ type: 'cache', preview: ask('import_cache', { path }) });
   const listed = ask<ListedDrop>('list_dropped', { paths });
   // Whoever is told of the drop shows why it failed.
@@ -168,6 +169,14 @@ async function sort(paths: string[], run: (dropped: Dropped) => void): Promise<v
     return run({ type: 'chats', name: file.name, imported: ask('import_chats', { path }) });
   const dropped = listed.then(({ folder, files, is_cut }) => ({ folder, files: files.map(ofListed), isCut: is_cut }));
   run({ type: 'documents', dropped });
+}
+
+/** The first part of a split model, where nothing but parts of it was dropped: it takes the others with it. */
+function firstPart(paths: string[]): string | null {
+  const [first = '', ...others] = [...paths].sort();
+  const whole = (path: string) => /^(.*)-\d{5}-of-(\d{5})\.gguf$/i.exec(path)?.slice(1).join('-of-');
+  const model = whole(first);
+  return model !== undefined && others.every((other) => whole(other) === model) ? first : null;
 }
 
 async function isOfChats(file: ListedFile): Promise<boolean> {

@@ -82,6 +82,46 @@ pub enum GgufProblem {
         /// The rule it breaks.
         allowed: String,
     },
+    /// A part of a split model is not in the first one's folder.
+    #[error(
+        "it is the first of {count} parts, and {name} is not beside it; put all parts into one folder"
+    )]
+    MissingPart {
+        /// The file that is missing.
+        name: String,
+        /// How many parts there are.
+        count: usize,
+    },
+    /// A part of a split model, but not the first.
+    #[error(
+        "it is part {number} of {count}; choose the first, {first}, which takes the others with it"
+    )]
+    NotTheFirst {
+        /// Which part it is, from 1.
+        number: usize,
+        /// How many parts there are.
+        count: usize,
+        /// The name of the first.
+        first: String,
+    },
+    /// A part of a split model whose name does not lead to the others.
+    #[error(
+        "it is one of {count} parts, which must lie in one folder, the first named like {name}"
+    )]
+    PartWithoutName {
+        /// How many parts there are.
+        count: usize,
+        /// How a first part is named.
+        name: String,
+    },
+    /// The parts of a split model have other tensors than the first says.
+    #[error("its parts have {found} tensors, expected {expected}; download them again")]
+    OtherParts {
+        /// How many they have.
+        found: usize,
+        /// How many the first one promises.
+        expected: usize,
+    },
     /// Text that is not UTF-8.
     #[error("{what} is not UTF-8; download it again")]
     NotUtf8 {

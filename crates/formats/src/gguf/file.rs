@@ -1,4 +1,5 @@
-//! A GGUF file whose header was checked: every length, count and offset in it, before it is used.
+//! A GGUF file whose header was checked: every length, count and offset in it, before it is used. A
+//! model may be split: the first file has the keys, and each has tensors.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -10,6 +11,7 @@ use std::path::{Path, PathBuf};
 use super::tensors::{TensorInfo, read_tensors};
 use super::values::{Cursor, MAX_HEADER_BYTES, Value, check_bound, kind, read_value, read_values};
 use super::{GgufError, GgufProblem};
+use crate::excerpt::excerpt;
 use crate::file::{FileError, open_regular};
 
 const MAX_KEYS: u64 = 4096;
@@ -21,9 +23,11 @@ const DEFAULT_ALIGNMENT: u64 = 32;
 /// - Every tensor of a known type lies inside the file, and none over another.
 /// - Names are unique, among keys as among tensors.
 /// - Values are decoded when they are asked for, since the header keeps them as bytes.
+/// - Of a model in several files it is the first, with the tensors of all.
 pub struct GgufFile {
     path: PathBuf,
-    file: File,
+    /// All parts of the model, in order.
+    files: Vec<File>,
     header: Vec<u8>,
     values: HashMap<String, Value>,
     tensors: Vec<TensorInfo>,
@@ -32,8 +36,34 @@ pub struct GgufFile {
 }
 
 impl GgufFile {
-    /// Opens and checks `path`; reads the header only.
+    /// Opens and checks `path`, and where it is the first part of a split model, the others beside
+    /// it; reads the headers only. Fails on another part than the first, and where one is missing.
     pub fn open(path: &Path) -> Result<GgufFile, GgufError> {
+        let problem = |problem| GgufError::Contents { path: path.into(), problem };
+        let mut whole = GgufFile::open_one(path)?;
+        for part in other_parts(&whole).map_err(problem)? {
+            let GgufFile { files, tensors, .. } = GgufFile::open_one(&part)?;
+            for mut tensor in tensors {
+                tensor.file = whole.files.len();
+                if whole.index.insert(tensor.name.clone(), whole.tensors.len()).is_some() {
+                    let name = excerpt(&tensor.name);
+                    return Err(problem(GgufProblem::DuplicateName { name }));
+                }
+                whole.tensors.push(tensor);
+            }
+            whole.files.extend(files);
+        }
+        let promised = whole.count(NUM_TENSORS).map_err(problem)?.filter(|_| whole.files.len() > 1);
+        match promised.filter(|promised| *promised != whole.tensors.len()) {
+            Some(expected) => {
+                let found = whole.tensors.len();
+                Err(problem(GgufProblem::OtherParts { found, expected }))
+            }
+            None => Ok(whole),
+        }
+    }
+
+    fn open_one(path: &Path) -> Result<GgufFile, GgufError> {
         let (file, file_bytes) = open_regular(path)?;
         let mut header = Vec::new();
         (&file)
@@ -46,7 +76,7 @@ impl GgufFile {
         header.shrink_to_fit();
         let index = tensors.iter().enumerate();
         let index = index.map(|(index, tensor)| (tensor.name.clone(), index)).collect();
-        Ok(GgufFile { path: path.into(), file, header, values, tensors, index })
+        Ok(GgufFile { path: path.into(), files: vec![file], header, values, tensors, index })
     }
 
     /// The path it was opened by.
@@ -64,9 +94,14 @@ impl GgufFile {
         self.index.get(name).map(|index| &self.tensors[*index])
     }
 
-    /// Fills `bytes` from the file's byte `position` on.
-    pub fn read_at(&self, bytes: &mut [u8], position: u64) -> Result<(), GgufProblem> {
-        Ok(self.file.read_exact_at(bytes, position)?)
+    /// Fills `bytes` from the byte `offset` of a tensor of this file on.
+    pub fn read_at(
+        &self,
+        tensor: &TensorInfo,
+        bytes: &mut [u8],
+        offset: u64,
+    ) -> Result<(), GgufProblem> {
+        Ok(self.files[tensor.file].read_exact_at(bytes, tensor.bytes.start + offset)?)
     }
 
     /// Whether there is a value at `key`.
@@ -216,6 +251,50 @@ impl GgufFile {
     fn cursor(&self, range: Range<usize>) -> Cursor<'_> {
         let bytes = &self.header[range];
         Cursor { bytes, position: 0, file_bytes: bytes.len() as u64 }
+    }
+}
+
+const NUM_PARTS: &str = "split.count";
+const NUMBER_OF_PART: &str = "split.no";
+const NUM_TENSORS: &str = "split.tensors.count";
+/// As many digits as the names of parts have.
+const MAX_PARTS: usize = 99_999;
+
+/// The files beside a model's first part that have the rest of it.
+fn other_parts(first: &GgufFile) -> Result<Vec<PathBuf>, GgufProblem> {
+    let count = first.count(NUM_PARTS)?.unwrap_or(1);
+    if count <= 1 {
+        return Ok(Vec::new());
+    }
+    check_bound(NUM_PARTS, count as u64, count <= MAX_PARTS, &format!("at most {MAX_PARTS}"))?;
+    let number = first.count(NUMBER_OF_PART)?.unwrap_or(0).saturating_add(1);
+    let name = first.path.file_stem().unwrap_or_default().to_string_lossy();
+    let end = |number: usize| format!("-{number:05}-of-{count:05}");
+    let Some(model) = name.strip_suffix(&end(number)) else {
+        return Err(GgufProblem::PartWithoutName { count, name: format!("NAME{}.gguf", end(1)) });
+    };
+    let name_of = |number| format!("{model}{}.gguf", end(number));
+    if number != 1 {
+        return Err(GgufProblem::NotTheFirst { number, count, first: name_of(1) });
+    }
+    let others: Vec<PathBuf> =
+        (2..=count).map(|number| first.path.with_file_name(name_of(number))).collect();
+    match others.iter().find(|part| !part.exists()) {
+        Some(missing) => {
+            let name = missing.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            Err(GgufProblem::MissingPart { name, count })
+        }
+        None => Ok(others),
+    }
+}
+
+/// The name of a model in a file's name without its ending: `-00001-of-00003` is no part of it.
+pub fn model_name(stem: &str) -> &str {
+    let is_number = |text: &str| text.len() == 5 && text.bytes().all(|byte| byte.is_ascii_digit());
+    let Some((rest, count)) = stem.rsplit_once("-of-") else { return stem };
+    match rest.rsplit_once('-') {
+        Some((name, number)) if is_number(count) && is_number(number) => name,
+        _ => stem,
     }
 }
 

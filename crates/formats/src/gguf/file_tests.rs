@@ -46,6 +46,92 @@ fn values_are_read_by_kind() {
     assert_eq!(down.bytes.end - down.bytes.start, 32 * 2 * 20);
 }
 
+/// The sample in three files of a folder, the keys in the first of them.
+fn split_sample() -> (tempfile::TempDir, [std::path::PathBuf; 3]) {
+    let folder = tempfile::tempdir().unwrap();
+    let mut whole = TestGguf::tiny();
+    let num_tensors = whole.tensors.len();
+    let rest = whole.tensors.split_off(num_tensors / 2);
+    // A part may have no tensors at all.
+    let parts = [whole.tensors, Vec::new(), rest];
+    let mut keys = whole.keys;
+    let paths =
+        std::array::from_fn(|part| folder.path().join(format!("m-{:05}-of-00003.gguf", part + 1)));
+    for (number, (tensors, path)) in parts.into_iter().zip(&paths).enumerate() {
+        let mut part = TestGguf { version: 3, keys: std::mem::take(&mut keys), tensors };
+        part.set_u32("split.no", number as u32);
+        part.set_u32("split.count", 3);
+        part.set_u32("split.tensors.count", num_tensors as u32);
+        std::fs::write(path, part.bytes()).unwrap();
+    }
+    (folder, paths)
+}
+
+#[test]
+fn the_first_part_takes_the_others() {
+    let (_folder, [first, ..]) = split_sample();
+    let (split, mut whole) = (GgufFile::open(&first).unwrap(), TestGguf::tiny());
+    assert_eq!(split.tensors().len(), whole.tensors.len());
+    for tensor in split.tensors() {
+        let mut found = vec![0; (tensor.bytes.end - tensor.bytes.start) as usize];
+        split.read_at(tensor, &mut found, 0).unwrap();
+        assert!(found == whole.tensor(&tensor.name).data, "{}", tensor.name);
+    }
+}
+
+#[test]
+fn parts_that_do_not_belong_together_are_refused() {
+    let check = |change: fn(&[std::path::PathBuf; 3]) -> std::path::PathBuf, expected: &str| {
+        let (_folder, paths) = split_sample();
+        let opened = GgufFile::open(&change(&paths));
+        let found = opened.err().map_or("no refusal".into(), |error| error.to_string());
+        assert!(found.ends_with(expected), "expected {expected:?}, found {found:?}");
+    };
+    check(
+        |paths| {
+            std::fs::remove_file(&paths[2]).unwrap();
+            paths[0].clone()
+        },
+        "m-00001-of-00003.gguf cannot be imported: it is the first of 3 parts, and \
+         m-00003-of-00003.gguf is not beside it; put all parts into one folder",
+    );
+    check(
+        |paths| paths[1].clone(),
+        "it is part 2 of 3; choose the first, m-00001-of-00003.gguf, which takes the others with it",
+    );
+    check(
+        |paths| {
+            let renamed = paths[0].with_file_name("received.gguf");
+            std::fs::rename(&paths[0], &renamed).unwrap();
+            renamed
+        },
+        "it is one of 3 parts, which must lie in one folder, the first named like \
+         NAME-00001-of-00003.gguf",
+    );
+    check(
+        |paths| {
+            std::fs::copy(&paths[1], &paths[2]).unwrap();
+            paths[0].clone()
+        },
+        "its parts have 5 tensors, expected 11; download them again",
+    );
+    check(
+        |paths| {
+            std::fs::copy(&paths[2], &paths[1]).unwrap();
+            paths[0].clone()
+        },
+        "the name \"blk.0.attn_output.weight\" occurs twice; download it again",
+    );
+}
+
+#[test]
+fn a_model_is_not_named_by_the_number_of_its_part() {
+    assert_eq!(model_name("Big-Q4-00001-of-00003"), "Big-Q4");
+    for whole in ["Big-1-of-3", "Big-0000x-of-00003", "00001-of-00003", "Big"] {
+        assert_eq!(model_name(whole), whole);
+    }
+}
+
 #[test]
 fn what_is_no_gguf_is_named() {
     check_bytes(b"", "expected at least 4 bytes, found 0");

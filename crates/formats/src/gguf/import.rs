@@ -22,7 +22,7 @@ use super::affine::{
 use super::model::{Change, Model, PlannedTensor};
 use super::tensors::TensorInfo;
 use super::tokenizer::TokenizerFiles;
-use super::{GgufError, GgufFile, GgufProblem};
+use super::{GgufError, GgufFile, GgufProblem, model_name};
 use crate::make_locked_folder;
 
 /// Bytes of the file converted at once; whole rows, so a little more or less.
@@ -53,7 +53,7 @@ pub struct ImportedGguf {
     pub rounding: Rounding,
 }
 
-/// Imports `file` as a folder in `models_dir`.
+/// Imports `file` as a folder in `models_dir`, with the parts beside it where it is the first of several.
 ///
 /// `progress` is called with (bytes done, bytes in all); where it breaks, the import ends before the
 /// next tensor. After an error nothing is left behind.
@@ -145,7 +145,7 @@ fn folder_name(gguf: &GgufFile, name: Option<&str>) -> Result<String, GgufError>
             .map_err(problem_of(gguf))?
             .map(str::trim)
             .filter(|name| !name.is_empty())
-            .unwrap_or(&stem)
+            .unwrap_or(model_name(&stem))
             .to_string(),
     };
     let mut folder = String::new();
@@ -294,8 +294,7 @@ fn write_tensor(
     for first in (0..rows).step_by(rows_at_once) {
         let count = rows_at_once.min(rows - first);
         chunk.resize(count * row_bytes, 0);
-        gguf.read_at(&mut chunk, source.bytes.start + (first * row_bytes) as u64)
-            .map_err(problem_of(gguf))?;
+        gguf.read_at(source, &mut chunk, (first * row_bytes) as u64).map_err(problem_of(gguf))?;
         advance(chunk.len() as u64);
         let contents = convert(planned, &mut chunk, row_bytes, rounding).map_err(|NotFinite| {
             problem_of(gguf)(GgufProblem::NotFinite { tensor: source.name.clone() })
@@ -322,7 +321,7 @@ fn write_joined(
     let (_, size) = planned.form.dense();
     let mut read = |source: &TensorInfo| {
         let mut bytes = vec![0; (source.bytes.end - source.bytes.start) as usize];
-        gguf.read_at(&mut bytes, source.bytes.start).map_err(problem_of(gguf))?;
+        gguf.read_at(source, &mut bytes, 0).map_err(problem_of(gguf))?;
         advance(bytes.len() as u64);
         let numbers = match planned.form {
             _ if !all_finite(source.ggml_type, &bytes) => Err(NotFinite),

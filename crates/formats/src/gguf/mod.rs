@@ -12,7 +12,7 @@
 //!                 ▼
 //!            import_gguf        import     the model folder, visible when it is complete
 //! ```
-//! Versions 2 and 3 are imported. Most types keep every weight; those that cannot are rounded, which is
+//! Versions 2 and 3 are imported, also models in several files. Most types keep every weight; those that cannot are rounded, which is
 //! counted ([`Rounding`]). Everything else is refused by name: a tensor that was left out would make a
 //! model that runs and answers worse, and nobody could tell why. The formats are those of ggml:
 //! <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>.
@@ -38,7 +38,7 @@ pub use architectures::architecture_names;
 #[cfg(any(test, feature = "test-files"))]
 pub(crate) use blocks::weights;
 pub use error::{GgufError, GgufProblem};
-pub use file::GgufFile;
+pub use file::{GgufFile, model_name};
 pub use import::{GgufImport, ImportedGguf, NUM_RANDOM_CHARS, PARTIAL_PREFIX, import_gguf};
 pub use model::{Model, PlannedTensor};
 pub use tensors::{GgmlType, TensorInfo};

@@ -430,9 +430,6 @@ fn quantization(tensors: &[PlannedTensor]) -> Option<Value> {
 fn architecture(gguf: &GgufFile) -> Result<&'static Architecture, GgufProblem> {
     const KEY: &str = "general.architecture";
     let name = gguf.text(KEY)?.ok_or_else(|| GgufProblem::MissingKey { key: KEY.into() })?;
-    if let Some(parts) = gguf.count("split.count")?.filter(|parts| *parts > 1) {
-        return Err(unsupported("split.count", parts, "models in one file"));
-    }
     let mut named = ARCHITECTURES.iter().filter(|known| known.name == name).peekable();
     if named.peek().is_none() {
         return Err(unsupported(KEY, quoted(name), &architecture_names().join(", ")));
@@ -650,10 +647,6 @@ mod tests {
         refused(
             |sample| sample.set_u32("llama.attention.sliding_window", 64),
             "llama.attention.sliding_window is 64; Cairn imports models without it",
-        );
-        refused(
-            |sample| sample.set_u32("split.count", 3),
-            "split.count is 3; Cairn imports models in one file",
         );
         refused(
             |sample| sample.set_u32("llama.rope.dimension_count", 8),

@@ -109,7 +109,7 @@ fn factors(gguf: &GgufFile, tensor: &TensorInfo, sizes: &Sizes) -> Result<Vec<f6
         return Err(GgufProblem::WrongShape { tensor, found, expected });
     }
     let mut bytes = vec![0; (tensor.bytes.end - tensor.bytes.start) as usize];
-    gguf.read_at(&mut bytes, tensor.bytes.start)?;
+    gguf.read_at(tensor, &mut bytes, 0)?;
     let factors: Vec<f64> = match tensor.ggml_type {
         GgmlType::F32 => bytes
             .chunks_exact(4)

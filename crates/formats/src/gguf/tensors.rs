@@ -114,6 +114,8 @@ pub struct TensorInfo {
     pub shape: Vec<usize>,
     /// How the values are stored.
     pub ggml_type: GgmlType,
+    /// In which part of the model the values lie, from 0.
+    pub file: usize,
     /// Where the values lie in the file. For a type that is not imported only the start is known and
     /// the range is empty.
     pub bytes: Range<u64>,
@@ -161,7 +163,7 @@ fn read_tensor(cursor: &mut Cursor, alignment: u64) -> Result<TensorInfo, GgufPr
     bound("the offset", start, is_aligned, format!("a multiple of {alignment}"))?;
 
     let Some((block_elements, block_bytes)) = ggml_type.block() else {
-        return Ok(TensorInfo { name, shape, ggml_type, bytes: start..start });
+        return Ok(TensorInfo { name, shape, ggml_type, file: 0, bytes: start..start });
     };
     let columns = shape.last().copied().unwrap_or(1);
     let is_whole = columns.is_multiple_of(block_elements);
@@ -173,7 +175,8 @@ fn read_tensor(cursor: &mut Cursor, alignment: u64) -> Result<TensorInfo, GgufPr
         .and_then(|blocks| blocks.checked_mul(block_bytes as u64))
         // Beyond u64 is beyond any file too.
         .unwrap_or(u64::MAX);
-    Ok(TensorInfo { name, shape, ggml_type, bytes: start..start.saturating_add(num_bytes) })
+    let bytes = start..start.saturating_add(num_bytes);
+    Ok(TensorInfo { name, shape, ggml_type, file: 0, bytes })
 }
 
 /// Turns offsets into positions in the file, all inside it and none over another.
