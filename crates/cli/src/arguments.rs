@@ -473,9 +473,14 @@ pub enum Models {
         /// The model's name [default: the file's]
         #[arg(long)]
         name: Option<String>,
-        /// The bits of weights of a GGUF file that have no exact form here: 4, 8, or those of bf16
+        /// The bits of weights of a GGUF file that have no exact form here: 4, 8, those of bf16, or
+        /// those of f32, which keep them as they are
         #[arg(long, value_name = "FORM", default_value = "8", value_parser = forms())]
         round_to: RoundTo,
+        /// Say the perplexity of a short text too, before and after weights were rounded: the model
+        /// is loaded twice, and first written with those weights in f32
+        #[arg(long)]
+        perplexity: bool,
     },
     /// Delete a model from this machine
     Delete(Delete),

@@ -17,6 +17,7 @@ mod generate;
 mod json_lines;
 mod models;
 mod output;
+mod perplexity;
 mod score;
 mod serve;
 mod session;

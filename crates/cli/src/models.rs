@@ -2,7 +2,7 @@
 
 use std::io::IsTerminal;
 use std::ops::ControlFlow;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
 use cairn_app::{DataFolder, ModelVerdict};
@@ -14,7 +14,7 @@ use serde_json::json;
 
 use crate::arguments::{Delete, Models, Search};
 use crate::session::{find_model, model_folders};
-use crate::{download, output};
+use crate::{download, output, perplexity};
 
 pub async fn run(command: Models) -> Result<()> {
     match command {
@@ -22,7 +22,13 @@ pub async fn run(command: Models) -> Result<()> {
         Models::Search(arguments) => search(arguments).await,
         Models::Download(arguments) => download::run(arguments).await,
         Models::Delete(arguments) => delete(&arguments),
-        Models::Import { file, name, round_to } => import(&file, name.as_deref(), round_to),
+        Models::Import { file, name, round_to, perplexity } => {
+            let (folder, is_rounded) = import(&file, name.as_deref(), round_to)?;
+            if perplexity {
+                perplexity::say(&file, &folder, is_rounded).await?;
+            }
+            output::line(folder.display())
+        }
         Models::Info { model, context, json } => info(&model, context, json),
         Models::Check { model, json } => check(&model, json),
     }
@@ -120,7 +126,8 @@ fn delete(arguments: &Delete) -> Result<()> {
     Ok(())
 }
 
-fn import(source: &Path, name: Option<&str>, round_to: RoundTo) -> Result<()> {
+/// Imports a file or a folder: the new folder, and whether weights were rounded now.
+fn import(source: &Path, name: Option<&str>, round_to: RoundTo) -> Result<(PathBuf, bool)> {
     let data_folder = DataFolder::from_environment()?;
     data_folder.create()?;
     let bar = output::bar(0, "importing {wide_bar} {bytes}/{total_bytes}");
@@ -158,8 +165,7 @@ fn import(source: &Path, name: Option<&str>, round_to: RoundTo) -> Result<()> {
             100.0 * relative_error
         );
     }
-    output::line(folder.display())?;
-    Ok(())
+    Ok((folder, rounded.is_some() && !source.is_dir()))
 }
 
 /// The error for a name in use, with the flag that gives another name; other errors as they are.

@@ -269,9 +269,10 @@ pub fn chat_formats() -> impl TypedValueParser<Value = ChatFileFormat> {
 
 /// What weights become that have no exact form.
 pub fn forms() -> impl TypedValueParser<Value = RoundTo> {
-    PossibleValuesParser::new(["4", "8", "bf16"]).map(|name| match name.as_str() {
+    PossibleValuesParser::new(["4", "8", "bf16", "f32"]).map(|name| match name.as_str() {
         "4" => RoundTo::Bits4,
         "bf16" => RoundTo::Bfloat16,
+        "f32" => RoundTo::Float32,
         _ => RoundTo::Bits8,
     })
 }

@@ -7,6 +7,7 @@ mod classify;
 mod download;
 mod early_refusals;
 mod generate;
+mod import;
 mod messages;
 mod models;
 mod program;

@@ -28,6 +28,8 @@ pub enum RoundTo {
     Bits8,
     /// bfloat16.
     Bfloat16,
+    /// f32, which keeps them as they are.
+    Float32,
 }
 
 /// How a tensor is stored in the new file.
@@ -37,6 +39,8 @@ pub enum Form {
     Dense(&'static str),
     /// bfloat16 that were rounded from a quantized type.
     Rounded,
+    /// f32 that stand for a quantized type.
+    Unpacked,
     /// Affine groups: the same weights, or rounded ones.
     Affine { bits: usize, is_exact: bool },
     /// MLX's `mxfp4`, the same blocks with scales apart.
@@ -59,6 +63,7 @@ impl Form {
                 RoundTo::Bits4 => Form::Affine { bits: 4, is_exact: false },
                 RoundTo::Bits8 => Form::Affine { bits: 8, is_exact: false },
                 RoundTo::Bfloat16 => Form::Rounded,
+                RoundTo::Float32 => Form::Unpacked,
             },
         })
     }
@@ -67,7 +72,7 @@ impl Form {
     pub fn bits(self) -> Option<usize> {
         match self {
             Form::Affine { bits, .. } => Some(bits),
-            Form::Dense(_) | Form::Rounded | Form::Mxfp4 => None,
+            Form::Dense(_) | Form::Rounded | Form::Unpacked | Form::Mxfp4 => None,
         }
     }
 
@@ -76,19 +81,19 @@ impl Form {
         match self {
             Form::Affine { bits, .. } => Some(json!({"group_size": GROUP_SIZE, "bits": bits})),
             Form::Mxfp4 => Some(json!({"group_size": GROUP_SIZE, "bits": 4, "mode": "mxfp4"})),
-            Form::Dense(_) | Form::Rounded => None,
+            Form::Dense(_) | Form::Rounded | Form::Unpacked => None,
         }
     }
 
     /// Whether every weight stays the same.
     pub fn is_exact(self) -> bool {
-        matches!(self, Form::Dense(_) | Form::Mxfp4 | Form::Affine { is_exact: true, .. })
+        !matches!(self, Form::Rounded | Form::Affine { is_exact: false, .. })
     }
 
     /// The type of numbers that are not quantized, and the bytes of one.
     pub fn dense(self) -> (&'static str, usize) {
         match self {
-            Form::Dense("F32") => ("F32", 4),
+            Form::Dense("F32") | Form::Unpacked => ("F32", 4),
             Form::Dense(name) => (name, 2),
             Form::Rounded | Form::Affine { .. } | Form::Mxfp4 => ("BF16", 2),
         }

@@ -368,6 +368,7 @@ fn convert(
         }
         Form::Dense(_) => return Ok(vec![std::mem::take(chunk)]),
         Form::Rounded => return Ok(vec![round_to_bfloat16(ggml_type, chunk, rounding)?]),
+        Form::Unpacked => return Ok(vec![to_f32(ggml_type, chunk)?]),
         Form::Mxfp4 => return Ok(to_mxfp4(chunk)?.into()),
         Form::Affine { bits, is_exact: true } => to_affine(ggml_type, bits, chunk)?,
         Form::Affine { bits, is_exact: false } => {

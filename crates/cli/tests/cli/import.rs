@@ -1,0 +1,58 @@
+//! `cairn models import` says what rounding costs.
+
+use cairn_formats::gguf::GgmlType;
+use cairn_formats::test_files::gguf::TestGguf;
+
+use crate::program::Program;
+
+/// A llama wide enough for the longest blocks, with matrices of a type that has no exact form.
+fn file_to_round() -> TestGguf {
+    let mut file = TestGguf::tiny();
+    for (key, value) in [
+        ("llama.context_length", 4096),
+        ("llama.embedding_length", 256),
+        ("llama.feed_forward_length", 512),
+        ("llama.rope.dimension_count", 128),
+    ] {
+        file.set_u32(key, value);
+    }
+    for length in file.tensors.iter_mut().flat_map(|tensor| &mut tensor.shape) {
+        // What was 16, 32 and 64 wide; rows of the embedding are tokens.
+        *length = if *length == 263 { 263 } else { *length * 8 };
+    }
+    let names: Vec<String> = file.tensors.iter().map(|tensor| tensor.name.clone()).collect();
+    for name in names {
+        let is_matrix = file.tensor(&name).shape.len() == 2;
+        file.store_as(&name, if is_matrix { GgmlType::Q6K } else { GgmlType::F32 });
+    }
+    file
+}
+
+#[tokio::test]
+async fn rounding_is_said_in_perplexity_where_it_is_asked_for() {
+    let program = Program::new().await;
+    let gguf = program.file("wide.gguf");
+    std::fs::write(&gguf, file_to_round().bytes()).unwrap();
+    let import = |name: &str, form: &str, more: &[&str]| {
+        let arguments = ["models", "import", &gguf, "--name", name, "--round-to", form];
+        let output = program.run(&[&arguments[..], more].concat());
+        assert_eq!(output.code, Some(0), "{}", output.stderr);
+        assert!(output.stdout.trim_end().ends_with(name), "{}", output.stdout);
+        output.stderr
+    };
+    let number_before = |text: &str, end: &str| -> f64 {
+        let (before, _) = text.split_once(end).unwrap_or_else(|| panic!("{end:?} in {text:?}"));
+        before.rsplit(' ').next().unwrap().parse().unwrap()
+    };
+
+    let said = import("rounded", "4", &["--perplexity"]);
+    let (before, after) =
+        (number_before(&said, " before rounding, "), number_before(&said, " after."));
+    assert!(before.is_finite() && after.is_finite() && before > 1.0 && before != after, "{said}");
+    let said = import("exact", "f32", &["--perplexity"]);
+    assert!(!said.contains("rounded"), "{said}");
+    assert_eq!(number_before(&said, ".\n"), before, "{said}");
+    assert!(!import("silent", "4", &[]).contains("erplexity"));
+    let models = std::fs::read_dir(program.home().join("models")).unwrap();
+    assert_eq!(models.count(), 4, "nothing is left of the copy that was measured");
+}
