@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
 # Cairn against mlx-lm on a CUDA device: random 4-bit weights of several architectures, both sides in turn from the same folder, and the
 # ratios at the end, above 1 where Cairn is better. First, the kernels are compared with the plain forms.
-# usage: gpu.sh [SHAPE]...     the shapes of crates/lm/examples/decode_speed/shapes.rs; by default all but the largest two
+# usage: gpu.sh [SHAPE]...     the shapes of crates/lm/examples/decode_speed/shapes.rs, by default all but the largest two; the
+#                              models of xtask/bench/models; and check=NAME, which only compares the kernels with the plain forms
+#                              in a small model of the family tests/goldens/NAME
 #   PYTHON         has mlx[cuda13]==0.32.2 and mlx-lm==0.32.0                                            (python3)
 #   DECODE_SPEED   crates/lm/examples/decode_speed, built with --release                                 (built here)
 # Our side runs on the libmlx.so that it finds first: LD_LIBRARY_PATH must name the CUDA wheel's lib folder and CUDA's libraries.
@@ -19,8 +21,21 @@ export MLX_ENABLE_CACHE_THRASHING_CHECK=0
 results=$(mktemp -d)
 trap 'rm -rf "$results"' EXIT
 "$DECODE_SPEED" check
+touch "$results/cairn" "$results/mlx_lm"
 for shape in "${shapes[@]}"; do
-  "$DECODE_SPEED" write "$shape" "$results/model"
+  if [[ $shape == check=* ]]; then
+    family=${shape#check=}
+    config=$(ls "$here/../../tests/goldens/$family"/*/config.json | head -1)
+    "$python" "$here/random_model.py" "$config" "$results/model" --larger
+    "$DECODE_SPEED" check-folder "$family" "$results/model"
+    rm -r "$results/model"
+    continue
+  fi
+  if [ -e "$here/models/$shape.json" ]; then
+    "$python" "$here/random_model.py" "$here/models/$shape.json" "$results/model"
+  else
+    "$DECODE_SPEED" write "$shape" "$results/model"
+  fi
   "$python" "$here/gpu_mlx_lm.py" "$shape" "$results/model" | tee -a "$results/mlx_lm"
   "$DECODE_SPEED" measure "$shape" "$results/model" | tee -a "$results/cairn"
   rm -r "$results/model"

@@ -1,6 +1,6 @@
 """mlx-lm's speed with a model folder of random weights, as JSON lines: the other side of crates/lm/examples/decode_speed.
 
-usage: gpu_mlx_lm.py SHAPE FOLDER     a folder that `decode_speed write SHAPE FOLDER` made.     Written for mlx-lm 0.32.0 on MLX 0.32.2.
+usage: gpu_mlx_lm.py NAME FOLDER     a folder that `decode_speed write` or random_model.py made.     Written for mlx-lm 0.32.0 on MLX 0.32.2.
 """
 
 import json
@@ -43,6 +43,7 @@ def one_batch(model, vocab_size, batch):
 if __name__ == "__main__":
     name, folder = sys.argv[1], pathlib.Path(sys.argv[2])
     model, config = load_model(folder)
+    config = config.get("text_config", config)
     prompt = mx.random.randint(0, config["vocab_size"], (PROMPT_TOKENS,))
     # The first run compiles kernels and does not count, here and on the other side.
     mx.reset_peak_memory()

@@ -2,18 +2,22 @@
 //! random 4-bit weights, for `xtask/bench/gpu.sh` to compare with mlx-lm.
 //!
 //! ```text
-//! usage: decode_speed check [SHAPE]...        small models of each family, the limits of the kernels
-//!        decode_speed write SHAPE FOLDER      a model folder; the shapes are in shapes.rs
-//!        decode_speed measure SHAPE FOLDER    prints JSON lines
-//!        decode_speed stream SHAPE FOLDER     one stream only, for two builds that take turns
-//!        decode_speed passes SHAPE FOLDER [LENGTH]...   what a pass takes that verifies several tokens
+//! usage: decode_speed check [SHAPE]...           small models of some families, the limits of the kernels
+//!        decode_speed check-folder NAME FOLDER   the same of another small model
+//!        decode_speed write SHAPE FOLDER         a model folder; the shapes are in shapes.rs
+//!        decode_speed measure NAME FOLDER        prints JSON lines
+//!        decode_speed stream NAME FOLDER         one stream only, for two builds that take turns
+//!        decode_speed passes NAME FOLDER [LENGTH]...   what a pass takes that verifies several tokens
 //! ```
+//! `xtask/bench/random_model.py` writes folders of all other architectures.
+//!
 //! The measured path is that of every model. Before a model is timed, the logits of tokens read one
 //! at a time are compared with those of the same tokens read at once and of several rows read
 //! together: on a CUDA device the three ways use different kernels.
 
 mod model_folder;
 mod shapes;
+mod subject;
 
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
@@ -32,7 +36,7 @@ use mlx_rs::{Array, Dtype, ops};
 use serde_json::json;
 
 use model_folder::Random;
-use shapes::Shape;
+use subject::Subject;
 
 const PROMPT_TOKENS: usize = 512;
 const ANSWER_TOKENS: usize = 256;
@@ -62,20 +66,23 @@ fn main() -> Result<(), Failure> {
         ["write", name, folder] => {
             model_folder::write(Path::new(folder), shape(name)?)?;
         }
-        ["measure", name, folder] => measure(shape(name)?, Path::new(folder))?,
+        ["check-folder", name, folder] => check_folder(name, Path::new(folder))?,
+        ["measure", name, folder] => measure(name, Path::new(folder))?,
         ["stream", name, folder] => {
-            let model = load(Path::new(folder))?;
-            println!("{}", measure_stream(shape(name)?, &model, "kernels")?);
+            let (subject, model) = open(name, Path::new(folder))?;
+            println!("{}", measure_stream(&subject, &model, "kernels")?);
         }
         ["passes", name, folder, ref lengths @ ..] => {
             let lengths: Vec<usize> =
                 lengths.iter().map(|length| length.parse()).collect::<Result<_, _>>()?;
             let lengths = if lengths.is_empty() { &PASS_LENGTHS } else { &lengths[..] };
-            measure_passes(shape(name)?, &load(Path::new(folder))?, lengths)?;
+            let (subject, model) = open(name, Path::new(folder))?;
+            measure_passes(&subject, &model, lengths)?;
         }
         _ => {
-            return Err("usage: decode_speed check [SHAPE]... | write SHAPE FOLDER \
-                 | measure SHAPE FOLDER | stream SHAPE FOLDER | passes SHAPE FOLDER [LENGTH]..."
+            return Err("usage: decode_speed check [SHAPE]... | check-folder NAME FOLDER \
+                 | write SHAPE FOLDER | measure NAME FOLDER | stream NAME FOLDER \
+                 | passes NAME FOLDER [LENGTH]..."
                 .into());
         }
     }
@@ -89,41 +96,49 @@ fn load(folder: &Path) -> Result<Model, Failure> {
     Ok(Model::load(folder, LoadOptions { keep_quantized: true })?.0)
 }
 
-/// Compares kernels and plain forms of small models, at contexts around the limits of the kernels.
+fn open(name: &str, folder: &Path) -> Result<(Subject, Model), Failure> {
+    Ok((Subject::new(name, folder)?, load(folder)?))
+}
+
+/// Checks small models of all shapes, or of some.
 fn check_kernels(names: &[&str]) -> Result<(), Failure> {
+    let is_wanted = |shape: &&shapes::Shape| names.is_empty() || names.contains(&shape.name);
+    let results = shapes::CHECKED.iter().filter(is_wanted).map(|shape| {
+        let folder = tempfile::tempdir()?;
+        model_folder::write(folder.path(), shape)?;
+        check_folder(shape.name, folder.path())
+    });
+    // All of them are checked before the first failure is told.
+    let results: Vec<Result<(), Failure>> = results.collect();
+    results.into_iter().collect()
+}
+
+/// Compares kernels and plain forms of a small model, at contexts around the limits of the kernels.
+fn check_folder(name: &str, folder: &Path) -> Result<(), Failure> {
     /// Less than a ring, about two rings of different sizes, and long enough for keys to be split
     /// over several blocks.
     const PREFILLED: [usize; 4] = [5, 47, 500, 2100];
-    let mut failures = Vec::new();
-    let is_wanted = |shape: &&Shape| names.is_empty() || names.contains(&shape.name);
-    for shape in shapes::CHECKED.iter().filter(is_wanted) {
-        let folder = tempfile::tempdir()?;
-        model_folder::write(folder.path(), shape)?;
-        let (model, plain) = (load(folder.path())?, without_kernels(|| load(folder.path()))?);
-        let (nodes, plain_nodes) =
-            (nodes_per_token(&model, shape)?, nodes_per_token(&plain, shape)?);
-        eprintln!("{}: {nodes} graph nodes, {plain_nodes} without kernels", shape.name);
-        let lengths = PREFILLED.map(|length| check_against_plain(shape, &model, &plain, length));
-        let rows = CHECKED_ROWS.map(|num_rows| check_batch(shape, &model, num_rows));
-        failures.extend(lengths.into_iter().chain(rows).filter_map(Result::err));
-    }
-    match failures.into_iter().next() {
-        Some(failure) => Err(failure),
-        None => Ok(()),
-    }
+    let (subject, model) = open(name, folder)?;
+    let plain = without_kernels(|| load(folder))?;
+    let (nodes, plain_nodes) =
+        (nodes_per_token(&model, &subject)?, nodes_per_token(&plain, &subject)?);
+    eprintln!("{name}: {nodes} graph nodes, {plain_nodes} without kernels");
+    let lengths = PREFILLED.map(|length| check_against_plain(&subject, &model, &plain, length));
+    let rows = CHECKED_ROWS.map(|num_rows| check_batch(&subject, &model, num_rows));
+    lengths.into_iter().chain(rows).collect()
 }
 
 /// Fails unless single tokens after a prompt have the same logits, except for rounding, with kernels,
 /// without, and when all are read at once.
 fn check_against_plain(
-    shape: &Shape,
+    subject: &Subject,
     model: &Model,
     plain: &Model,
     length: usize,
 ) -> Result<(), Failure> {
     const SINGLE_TOKENS: usize = 80; // more than a tail buffer holds
     const TOGETHER: usize = 6; // as a sequence that speculates reads them
-    let prompt = random_prompt(shape, 7, length + SINGLE_TOKENS);
+    let prompt = random_prompt(subject, 7, length + SINGLE_TOKENS);
     let (prefilled, singles) = prompt.split_at(length);
     let at_once = plain.logits(&plain.forward(&tokens(&prompt), &mut plain.make_cache())?)?;
     let wanted: Vec<i32> = (length as i32..prompt.len() as i32).collect();
@@ -139,42 +154,43 @@ fn check_against_plain(
     let (with, without, few) = (logits(model, 1)?, logits(plain, 1)?, logits(model, TOGETHER)?);
     let after = |ways: &str| format!("{ways} after {length} tokens");
     let results = [
-        compare(shape, &after("plain single tokens and all at once"), &without, &at_once),
-        compare(shape, &after("kernels and all at once"), &with, &at_once),
-        compare(shape, &after("kernels and plain forms"), &with, &without),
-        compare(shape, &after("a few at a time with kernels and plain forms"), &few, &without),
+        compare(subject, &after("plain single tokens and all at once"), &without, &at_once),
+        compare(subject, &after("kernels and all at once"), &with, &at_once),
+        compare(subject, &after("kernels and plain forms"), &with, &without),
+        compare(subject, &after("a few at a time with kernels and plain forms"), &few, &without),
     ];
     results.into_iter().collect()
 }
 
-fn measure(shape: &Shape, folder: &Path) -> Result<(), Failure> {
+fn measure(name: &str, folder: &Path) -> Result<(), Failure> {
+    let (subject, model) = open(name, folder)?;
+    let subject = &subject;
     let weight_bytes = std::fs::metadata(folder.join("model.safetensors"))?.len();
-    let is_small = shape.hidden < BATCH_MAX_HIDDEN && weight_bytes < 2 << 30;
-    let model = load(folder)?;
+    let is_small = subject.hidden < BATCH_MAX_HIDDEN && weight_bytes < 2 << 30;
     // The second length is long enough for keys to be split over several blocks.
     for length in [PROMPT_TOKENS, 2200] {
-        check(shape, &model, length, || without_kernels(|| load(folder)))?;
+        check(subject, &model, length, || without_kernels(|| load(folder)))?;
     }
     for num_rows in CHECKED_ROWS.into_iter().filter(|_| is_small) {
-        check_batch(shape, &model, num_rows)?;
+        check_batch(subject, &model, num_rows)?;
     }
-    println!("{}", measure_stream(shape, &model, "kernels")?);
+    println!("{}", measure_stream(subject, &model, "kernels")?);
     for batch in BATCHES.into_iter().filter(|_| is_small) {
-        println!("{}", measure_batch(shape, &model, batch)?);
+        println!("{}", measure_batch(subject, &model, batch)?);
     }
     drop(model);
     if is_small {
         let plain = without_kernels(|| load(folder))?;
-        println!("{}", measure_stream(shape, &plain, "plain")?);
+        println!("{}", measure_stream(subject, &plain, "plain")?);
     }
     Ok(())
 }
 
 /// The operations that MLX runs for one token after a short prompt.
-fn nodes_per_token(model: &Model, shape: &Shape) -> Result<usize, Failure> {
+fn nodes_per_token(model: &Model, subject: &Subject) -> Result<usize, Failure> {
     let mut caches = model.make_cache();
     for _ in 0..2 {
-        model.forward(&tokens(&random_prompt(shape, 5, 4)), &mut caches)?.eval()?;
+        model.forward(&tokens(&random_prompt(subject, 5, 4)), &mut caches)?.eval()?;
         next_logits(model, &[1], &mut caches)?.eval()?;
     }
     mlx_rs::transforms::eval(caches.iter().flat_map(LayerCache::arrays))?;
@@ -183,45 +199,49 @@ fn nodes_per_token(model: &Model, shape: &Shape) -> Result<usize, Failure> {
     Ok(ffi::graph_operations(&[&logits])?.len())
 }
 
-fn random_prompt(shape: &Shape, seed: u64, length: usize) -> Vec<u32> {
+fn random_prompt(subject: &Subject, seed: u64, length: usize) -> Vec<u32> {
     let mut random = Random(seed);
-    (0..length).map(|_| (random.next() % shape.vocab as u64) as u32).collect()
+    (0..length).map(|_| (random.next() % subject.vocab as u64) as u32).collect()
 }
 
 /// Fails unless a prompt's logits are the same, except for rounding, when its last tokens are read
 /// one at a time. A random router chooses other experts after a rounding; then the logits may differ
 /// half as much again as those of the `plain` forms.
 fn check(
-    shape: &Shape,
+    subject: &Subject,
     model: &Model,
     length: usize,
     plain: impl FnOnce() -> Result<Model, Failure>,
 ) -> Result<(), Failure> {
     let ways = format!("single tokens and all {length} at once");
-    let [found, expected] = singles_and_at_once(shape, model, length)?;
-    if !shape.chooses_experts() {
-        return compare(shape, &ways, &found, &expected);
+    let [found, expected] = singles_and_at_once(subject, model, length)?;
+    if !subject.chooses_experts {
+        return compare(subject, &ways, &found, &expected);
     }
     let off = difference(&found, &expected)?;
-    let [found, expected] = singles_and_at_once(shape, &plain()?, length)?;
+    let [found, expected] = singles_and_at_once(subject, &plain()?, length)?;
     let plain_off = difference(&found, &expected)?;
     eprintln!(
         "{}: {off:.2e} between logits of {ways}, {plain_off:.2e} without kernels",
-        shape.name
+        subject.name
     );
     if off < (1.5 * plain_off).max(ROUNDING) {
         Ok(())
     } else {
-        Err(format!("{}: logits of {ways} are off by {off}", shape.name).into())
+        Err(format!("{}: logits of {ways} are off by {off}", subject.name).into())
     }
 }
 
 /// The logits of a prompt's last tokens, read one at a time, some of them twice, and of the same
 /// tokens read with the whole prompt.
-fn singles_and_at_once(shape: &Shape, model: &Model, length: usize) -> Result<[Array; 2], Failure> {
+fn singles_and_at_once(
+    subject: &Subject,
+    model: &Model,
+    length: usize,
+) -> Result<[Array; 2], Failure> {
     const SINGLE_TOKENS: usize = 80; // more than a tail buffer holds
     const TRIMMED: usize = 8;
-    let prompt = random_prompt(shape, 3, length);
+    let prompt = random_prompt(subject, 3, length);
     let (mut at_once, mut one_by_one) = (model.make_cache(), model.make_cache());
     let expected = model.logits(&model.forward(&tokens(&prompt), &mut at_once)?)?;
     let (most, singles) = prompt.split_at(length - SINGLE_TOKENS);
@@ -244,13 +264,13 @@ fn singles_and_at_once(shape: &Shape, model: &Model, length: usize) -> Result<[A
 
 /// Fails unless rows of several lengths have the same logits, except for rounding, in a batch and
 /// unbatched.
-fn check_batch(shape: &Shape, model: &Model, num_rows: usize) -> Result<(), Failure> {
+fn check_batch(subject: &Subject, model: &Model, num_rows: usize) -> Result<(), Failure> {
     const UNBATCHED: usize = 2; // tokens that each row decodes before the rows are merged
     const STEPS: usize = 2;
     let (mut caches, mut inputs, mut expected) =
         (Vec::new(), vec![Vec::new(); STEPS], vec![Vec::new(); STEPS]);
     for row in 0..num_rows {
-        let prompt = &random_prompt(shape, row as u64 + 1, PROMPT_TOKENS)[..64 + row % 8];
+        let prompt = &random_prompt(subject, row as u64 + 1, PROMPT_TOKENS)[..64 + row % 8];
         let (before, last) = prompt.split_at(prompt.len() - STEPS);
         let (prefilled, decoded) = before.split_at(before.len() - UNBATCHED);
         let mut own = model.make_cache();
@@ -268,7 +288,7 @@ fn check_batch(shape: &Shape, model: &Model, num_rows: usize) -> Result<(), Fail
     for (inputs, expected) in inputs.iter().zip(&expected) {
         let found = next_logits(model, inputs, &mut caches)?;
         compare(
-            shape,
+            subject,
             &format!("{num_rows} rows batched and unbatched"),
             &found,
             &ops::concatenate(expected, 0)?,
@@ -291,14 +311,14 @@ fn tokens(tokens: &[u32]) -> Array {
 /// mask or scale changes logits by about one.
 const ROUNDING: f32 = 0.1;
 
-fn compare(shape: &Shape, ways: &str, found: &Array, expected: &Array) -> Result<(), Failure> {
+fn compare(subject: &Subject, ways: &str, found: &Array, expected: &Array) -> Result<(), Failure> {
     let off = difference(found, expected)?;
-    eprintln!("{}: {off:.2e} between logits of {ways}", shape.name);
+    eprintln!("{}: {off:.2e} between logits of {ways}", subject.name);
     // Other experts after a rounding.
-    if off < if shape.chooses_experts() { 0.4 } else { ROUNDING } {
+    if off < if subject.chooses_experts { 0.4 } else { ROUNDING } {
         Ok(())
     } else {
-        Err(format!("{}: logits of {ways} are off by {off}", shape.name).into())
+        Err(format!("{}: logits of {ways} are off by {off}", subject.name).into())
     }
 }
 
@@ -320,8 +340,12 @@ fn difference(found: &Array, expected: &Array) -> Result<f32, Failure> {
 
 /// The best decode rate of a few runs, with that run's time to first token. The first run compiles
 /// kernels and is not counted.
-fn measure_stream(shape: &Shape, model: &Model, form: &str) -> Result<serde_json::Value, Failure> {
-    let prompt = random_prompt(shape, 1, PROMPT_TOKENS);
+fn measure_stream(
+    subject: &Subject,
+    model: &Model,
+    form: &str,
+) -> Result<serde_json::Value, Failure> {
+    let prompt = random_prompt(subject, 1, PROMPT_TOKENS);
     let (mut best_rate, mut best_first) = (0.0, 0.0);
     memory::reset_peak();
     for run in 0..=RUNS {
@@ -345,22 +369,22 @@ fn measure_stream(shape: &Shape, model: &Model, form: &str) -> Result<serde_json
         stream.into_caches()?;
     }
     Ok(json!({
-        "model": shape.name, "form": form, "decode_tps": rounded(best_rate, 10.0),
+        "model": subject.name, "form": form, "decode_tps": rounded(best_rate, 10.0),
         "ttft_ms": rounded(best_first, 100.0), "peak_gb": gigabytes(memory::peak_bytes()),
-        "nodes": nodes_per_token(model, shape)?,
+        "nodes": nodes_per_token(model, subject)?,
     }))
 }
 
 /// Prints what a pass takes over one token and over several, of which the first is kept: as in a
 /// sequence whose proposals are all wrong.
-fn measure_passes(shape: &Shape, model: &Model, lengths: &[usize]) -> Result<(), Failure> {
+fn measure_passes(subject: &Subject, model: &Model, lengths: &[usize]) -> Result<(), Failure> {
     const PASSES: usize = 60;
-    let prompt = random_prompt(shape, 1, PROMPT_TOKENS);
+    let prompt = random_prompt(subject, 1, PROMPT_TOKENS);
     for &length in lengths {
         let mut caches = model.make_cache();
         model.forward(&tokens(&prompt), &mut caches)?;
         // Made on the device, as sampled tokens are.
-        let read = ops::maximum(tokens(&random_prompt(shape, 2, length)), tokens(&[0]))?;
+        let read = ops::maximum(tokens(&random_prompt(subject, 2, length)), tokens(&[0]))?;
         read.eval()?;
         let mut taken = Vec::with_capacity(PASSES);
         for _ in 0..PASSES {
@@ -381,14 +405,18 @@ fn measure_passes(shape: &Shape, model: &Model, lengths: &[usize]) -> Result<(),
         let mut taken = taken.split_off(PASSES / 3);
         taken.sort_by(f64::total_cmp);
         let pass_ms = rounded(taken[taken.len() / 2], 1000.0);
-        println!("{}", json!({ "model": shape.name, "tokens": length, "pass_ms": pass_ms }));
+        println!("{}", json!({ "model": subject.name, "tokens": length, "pass_ms": pass_ms }));
     }
     Ok(())
 }
 
 /// Tokens per second of all rows together: of their prompts, until each has its first token, and of
 /// their answers after that. The best of three runs after a warm-up.
-fn measure_batch(shape: &Shape, model: &Model, batch: usize) -> Result<serde_json::Value, Failure> {
+fn measure_batch(
+    subject: &Subject,
+    model: &Model,
+    batch: usize,
+) -> Result<serde_json::Value, Failure> {
     let (mut best_prefill, mut best_decode) = (f64::INFINITY, f64::INFINITY);
     memory::reset_peak();
     for run in 0..=RUNS {
@@ -397,7 +425,7 @@ fn measure_batch(shape: &Shape, model: &Model, batch: usize) -> Result<serde_jso
         let start = Instant::now();
         for seed in 0..batch {
             generator.insert(BatchRequest::new(
-                random_prompt(shape, seed as u64 + 1, PROMPT_TOKENS),
+                random_prompt(subject, seed as u64 + 1, PROMPT_TOKENS),
                 BATCH_ANSWER_TOKENS,
             ))?;
         }
@@ -420,19 +448,19 @@ fn measure_batch(shape: &Shape, model: &Model, batch: usize) -> Result<serde_jso
         generator.close();
     }
     Ok(json!({
-        "model": shape.name, "batch": batch,
+        "model": subject.name, "batch": batch,
         "prefill_tps": rounded((batch * PROMPT_TOKENS) as f64 / best_prefill, 10.0),
         "batch_tps": rounded((batch * (BATCH_ANSWER_TOKENS - 1)) as f64 / best_decode, 10.0),
         "peak_gb": gigabytes(memory::peak_bytes()),
-        "forward_tps": rounded(measure_forward(shape, model, batch)?, 10.0),
+        "forward_tps": rounded(measure_forward(subject, model, batch)?, 10.0),
     }))
 }
 
 /// Tokens per second of one pass over `batch` prompts, at most eight, without what batching adds.
-fn measure_forward(shape: &Shape, model: &Model, batch: usize) -> Result<f64, Failure> {
+fn measure_forward(subject: &Subject, model: &Model, batch: usize) -> Result<f64, Failure> {
     let batch = batch.min(8);
     let prompts: Vec<u32> =
-        (0..batch).flat_map(|row| random_prompt(shape, row as u64 + 1, PROMPT_TOKENS)).collect();
+        (0..batch).flat_map(|row| random_prompt(subject, row as u64 + 1, PROMPT_TOKENS)).collect();
     let prompts = Array::from_slice(&prompts, &[batch as i32, PROMPT_TOKENS as i32]);
     let mut best = f64::INFINITY;
     for _ in 0..=RUNS {

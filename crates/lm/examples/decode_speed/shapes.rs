@@ -38,16 +38,6 @@ impl Shape {
     pub fn is_tied(&self) -> bool {
         !matches!(self.family, Family::Qwen3Moe(_) | Family::Qwen3Next(_))
     }
-
-    /// Whether a router leaves some experts out.
-    pub fn chooses_experts(&self) -> bool {
-        match self.family {
-            Family::Qwen3Moe(experts) | Family::Qwen3Next(experts) => {
-                experts.count > experts.chosen
-            }
-            _ => false,
-        }
-    }
 }
 
 /// What is measured. `qwen3-next-12` has a quarter of its model's layers.
