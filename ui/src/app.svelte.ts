@@ -22,6 +22,7 @@ import { ModelStore, type ModelsTab } from './models/models.svelte';
 import { RevisionStore } from './models/revisions.svelte';
 import { MonitorStore } from './monitor/monitor.svelte';
 import { Navigation } from './navigation.svelte';
+import { callModels } from './platform/failures';
 import {
   CallError,
   beginsAsChats,
@@ -94,6 +95,7 @@ export class App {
     options: { storage?: Storage; nextFrame?: (run: () => void) => void; after?: After } = {},
   ) {
     const { toasts, undo } = this;
+    callModels(shortModelName);
     this.navigation = new Navigation(options.storage);
     const report = (error: unknown) => this.report(error);
     this.models = new ModelStore({ platform, status: this.status, toasts, undo, report });

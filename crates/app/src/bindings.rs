@@ -26,6 +26,7 @@ pub fn typescript() -> String {
         declaration::<wire::Failure>(&config),
         declaration::<wire::FailureCode>(&config),
         declaration::<wire::FailureKind>(&config),
+        declaration::<wire::MemoryUser>(&config),
         declaration::<wire::Gone>(&config),
         declaration::<wire::Event>(&config),
         declaration::<wire::NoticeLevel>(&config),

@@ -5,7 +5,7 @@ mod misses;
 use cairn_chat::{FinishReason, GenerationStats, Role, SamplingParams};
 use cairn_engine::{
     AnswerToken, EngineError, FileCoding, KvCacheOptions, KvQuantization, LmError, LoadProgress,
-    LoadedModelStatus, PromptFileLayout, PromptKind, SnapKv, Speculation, is_tight,
+    LoadedModelStatus, NeedsMemory, PromptFileLayout, PromptKind, SnapKv, Speculation, is_tight,
 };
 use cairn_formats::gguf::RoundedWeights;
 use cairn_hub::{DownloadError, HubError, ImportedModel, ModelFolder, ModelSource};
@@ -16,7 +16,7 @@ use crate::chat::segments::{AnswerSegment, Outcome};
 use crate::models::catalog;
 use crate::platform::ProcessMemory;
 use crate::settings::{SettingOverrides, SettingScope};
-use crate::wire::{self, FailureKind, Gone};
+use crate::wire::{self, FailureKind, Gone, MemoryUser};
 
 pub(crate) use misses::{cache_miss, cache_note, cut_miss, cut_note, loss_reason, stored_miss};
 
@@ -129,7 +129,11 @@ fn engine_kind(error: &EngineError) -> Option<FailureKind> {
             would_have_to_go,
             pinned,
         } => FailureKind::NotEnoughMemory {
-            model: (what != EngineError::THE_ANSWER).then(|| what.clone()),
+            what: match what {
+                NeedsMemory::Model(model) => MemoryUser::Model(model.clone()),
+                NeedsMemory::Answer => MemoryUser::Answer,
+                NeedsMemory::Texts => MemoryUser::Texts,
+            },
             needed_bytes: *needed_bytes,
             free_bytes: *free_bytes,
             limit_bytes: *limit_bytes,
@@ -704,6 +708,26 @@ mod tests {
         );
         // It was reached, and its sentence says that a download goes on where it stopped.
         check(DownloadError::Stalled { host: host() }, None);
+    }
+
+    #[test]
+    fn what_has_no_memory_is_a_model_an_answer_or_several_texts() {
+        fn check(what: NeedsMemory, expected: MemoryUser) {
+            let error = EngineError::DoesNotFit {
+                what,
+                needed_bytes: 9,
+                free_bytes: 3,
+                limit_bytes: 12,
+                would_have_to_go: Vec::new(),
+                pinned: Vec::new(),
+            };
+            let kind = wire::Failure::from(error).kind.map(|kind| *kind);
+            let Some(FailureKind::NotEnoughMemory { what, .. }) = kind else { panic!("{kind:?}") };
+            assert_eq!(what, expected);
+        }
+        check(NeedsMemory::Model("m".to_owned()), MemoryUser::Model("m".to_owned()));
+        check(NeedsMemory::Answer, MemoryUser::Answer);
+        check(NeedsMemory::Texts, MemoryUser::Texts);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The errors of the engine's jobs. Each displays as one sentence for the user.
 
+use std::fmt;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
@@ -121,8 +122,8 @@ pub enum EngineError {
         "{what} needs {}, and {} of the {} for models are free{}", gb(*.needed_bytes), gb(*.free_bytes), gb(*.limit_bytes), remedy(.would_have_to_go, .pinned)
     )]
     DoesNotFit {
-        /// The model, or the answer.
-        what: String,
+        /// What needs it.
+        what: NeedsMemory,
         /// What it needs.
         needed_bytes: u64,
         /// What is left beside the models that are in use and their answers.
@@ -194,9 +195,25 @@ pub enum EngineError {
     Closed,
 }
 
-impl EngineError {
-    /// What does not fit, where that is no model.
-    pub const THE_ANSWER: &str = "the answer";
+/// What needs memory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NeedsMemory {
+    /// The model of this name.
+    Model(String),
+    /// An answer.
+    Answer,
+    /// A pass over several texts at once, as scores and classifications take.
+    Texts,
+}
+
+impl fmt::Display for NeedsMemory {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            NeedsMemory::Model(name) => name,
+            NeedsMemory::Answer => "the answer",
+            NeedsMemory::Texts => "reading several texts at once",
+        })
+    }
 }
 
 fn gb(bytes: u64) -> String {

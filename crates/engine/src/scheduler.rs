@@ -25,7 +25,7 @@ use crate::slice_policy::{QueueCounts, Slice, SliceCosts, SlicePolicy};
 use crate::task::Task;
 use crate::unbatched::{RunStep, UnbatchedRun};
 use crate::worker::Worker;
-use crate::{EngineError, EngineState};
+use crate::{EngineError, EngineState, NeedsMemory};
 
 /// The runs. Owned by the engine's thread.
 ///
@@ -416,7 +416,7 @@ impl Scheduler {
             if let Admission::Wait { .. } = admission {
                 return Ok(Room::None);
             }
-            match worker.make_room(admission, "a pass over several texts") {
+            match worker.make_room(admission, NeedsMemory::Texts) {
                 Ok(()) => break,
                 Err(error) => task.refuse(error)?,
             }

@@ -35,7 +35,7 @@ use crate::scheduler::Scheduler;
 use crate::sequence::{GenerateJob, SequenceNeeds};
 use crate::task::Task;
 use crate::worker::Worker;
-use crate::{EngineError, EngineState, EngineStatus};
+use crate::{EngineError, EngineState, EngineStatus, NeedsMemory};
 use grammars::GrammarQueue;
 use job::JobNeeds;
 use loading::load;
@@ -148,7 +148,7 @@ impl EngineLoop {
         if matches!(admission, Admission::Wait { .. }) {
             return Ok(false);
         }
-        self.worker.make_room(admission, EngineError::THE_ANSWER).map(|()| true)
+        self.worker.make_room(admission, NeedsMemory::Answer).map(|()| true)
     }
 
     /// What an answer takes besides the weights.

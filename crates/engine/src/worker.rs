@@ -13,7 +13,7 @@ use crate::prompt_cache::PromptCache;
 use crate::request::GenerateRequest;
 use crate::status::{LoadedModelStatus, WorkDone};
 use crate::wired_memory::WiredMemory;
-use crate::{EngineError, EngineState, EngineStatus, MemoryPressure};
+use crate::{EngineError, EngineState, EngineStatus, MemoryPressure, NeedsMemory};
 
 /// The state of the engine's thread.
 pub(crate) struct Worker {
@@ -214,12 +214,11 @@ impl Worker {
         Some(MemoryUse { limit_bytes, models, reserved_bytes, held_bytes: self.held_bytes() })
     }
 
-    /// Makes room as an admission says; fails for one that is refused. `what` is the model or the
-    /// answer that asked.
+    /// Makes room as an admission says; fails for one that is refused. `what` asked.
     pub(crate) fn make_room(
         &mut self,
         admission: Admission,
-        what: &str,
+        what: NeedsMemory,
     ) -> Result<(), EngineError> {
         match admission {
             Admission::Admit | Admission::Wait { .. } => Ok(()),
@@ -238,17 +237,14 @@ impl Worker {
                 limit_bytes,
                 would_have_to_go,
                 pinned,
-            } => {
-                let what = what.to_owned();
-                Err(EngineError::DoesNotFit {
-                    what,
-                    needed_bytes,
-                    free_bytes,
-                    limit_bytes,
-                    would_have_to_go,
-                    pinned,
-                })
-            }
+            } => Err(EngineError::DoesNotFit {
+                what,
+                needed_bytes,
+                free_bytes,
+                limit_bytes,
+                would_have_to_go,
+                pinned,
+            }),
         }
     }
 

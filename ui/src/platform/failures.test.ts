@@ -3,7 +3,7 @@ import { expect, test } from 'vitest';
 import { knownNames } from '../models/knownNames.svelte';
 import { de } from '../text/de';
 import { en } from '../text/en';
-import { failureSentence } from './failures';
+import { callModels, failureSentence } from './failures';
 import type { FailureKind } from './wire';
 
 const model = 'mlx-community/Qwen3-4B-4bit';
@@ -13,15 +13,16 @@ const kinds: { [Type in FailureKind['type']]: Extract<FailureKind, { type: Type 
   not_loaded: [{ type: 'not_loaded', model }],
   not_enough_memory: (
     [
-      [null, [], []],
-      [model, [], []],
-      [model, ['o/other'], []],
-      [model, ['o/other'], ['o/pinned', 'o/third']],
-      [null, [], ['o/pinned']],
+      ['answer', [], []],
+      [{ model }, [], []],
+      [{ model }, ['o/other'], []],
+      [{ model }, ['o/other'], ['o/pinned', 'o/third']],
+      ['answer', [], ['o/pinned']],
+      ['texts', [], []],
     ] as const
-  ).map(([model, in_use, pinned]) => ({
+  ).map(([what, in_use, pinned]) => ({
     type: 'not_enough_memory',
-    model,
+    what,
     needed_bytes: 9e9,
     free_bytes: 3e9,
     limit_bytes: 12e9,
@@ -80,7 +81,11 @@ test('models are called as everywhere else', () => {
     { name: model, alias: null },
     { name: 'o/other', alias: 'Writer' },
   ]);
-  const [, , kind] = kinds.not_enough_memory;
+  callModels((name) => knownNames.of(name));
+  const [, , kind, , , texts] = kinds.not_enough_memory;
+  expect(failureSentence({ message: '', kind: texts })).toBe(
+    'Reading several texts at once needs 9 GB of memory, and 3 GB of the 12 GB for models are free: choose a smaller model, or ask about shorter texts.',
+  );
   expect(failureSentence({ message: '', kind })).toBe(
     'Qwen3 4B needs 9 GB of memory, and 3 GB of the 12 GB for models are free: wait until “Writer” is no longer in use, or choose a smaller model.',
   );

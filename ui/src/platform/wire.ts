@@ -250,11 +250,7 @@ export type FailureCode = "no_model" | "not_found" | "invalid" | "storage" | "en
  */
 export type FailureKind = { "type": "no_model" }
   | { "type": "not_loaded", model: string, }
-  | { "type": "not_enough_memory",
-/**
- * None: an answer.
- */
-model: string | null, needed_bytes: number, free_bytes: number,
+  | { "type": "not_enough_memory", what: MemoryUser, needed_bytes: number, free_bytes: number,
 /**
  * What all models and answers may take.
  */
@@ -293,6 +289,11 @@ folder: string, needed_bytes: number, free_bytes: number, }
   | { "type": "no_name" }
   | { "type": "empty_message" }
   | { "type": "nothing_saved" };
+
+/**
+ * What needs memory.
+ */
+export type MemoryUser = { "model": string } | "answer" | "texts";
 
 /**
  * What no longer exists.

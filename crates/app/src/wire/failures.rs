@@ -12,10 +12,9 @@ pub enum FailureKind {
     NoModel,
     /// A model that is named is not loaded.
     NotLoaded { model: String },
-    /// A model, or an answer, needs more memory than there may be.
+    /// Something needs more memory than there may be.
     NotEnoughMemory {
-        /// None: an answer.
-        model: Option<String>,
+        what: MemoryUser,
         #[ts(type = "number")]
         needed_bytes: u64,
         #[ts(type = "number")]
@@ -81,6 +80,17 @@ pub enum FailureKind {
     EmptyMessage,
     /// Nothing of a chat is saved yet.
     NothingSaved,
+}
+
+/// What needs memory.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, TS)]
+#[serde(rename_all = "snake_case")]
+pub enum MemoryUser {
+    /// The model of this name.
+    Model(String),
+    Answer,
+    /// Several texts that are read at once.
+    Texts,
 }
 
 /// What no longer exists.

@@ -13,7 +13,7 @@ use super::{EngineLoop, SHORT_CONVERSATION_TOKENS};
 use crate::guard::caught;
 use crate::model_pool::{Loaded, ModelFiles, PooledDraft};
 use crate::request::ModelInfo;
-use crate::{EngineError, EngineState};
+use crate::{EngineError, EngineState, NeedsMemory};
 
 /// A model to load.
 #[derive(Debug)]
@@ -61,7 +61,7 @@ impl EngineLoop {
         worker.drop_idle_models(|loaded| loaded.name == name);
         if let (Some(memory), Some(used)) = (memory, worker.memory_use(reserved_bytes)) {
             let needed = memory.peak_bytes(SHORT_CONVERSATION_TOKENS, 1, SHORT_CONVERSATION_TOKENS);
-            worker.make_room(used.admit_model(needed), name)?;
+            worker.make_room(used.admit_model(needed), NeedsMemory::Model(name.to_owned()))?;
         }
         worker.models.clear_current();
         worker.loading = Some((name.to_owned(), LoadProgress::default()));
@@ -83,7 +83,8 @@ impl EngineLoop {
         // A folder that cannot be read is refused when it is loaded, with its reason.
         let memory = ModelMemory::read(folder, options).ok();
         if let (Some(memory), Some(used)) = (&memory, worker.memory_use(reserved_bytes)) {
-            worker.make_room(used.admit_model(memory.weight_bytes), name)?;
+            let what = NeedsMemory::Model(name.to_owned());
+            worker.make_room(used.admit_model(memory.weight_bytes), what)?;
         }
         Ok(memory)
     }

@@ -1,4 +1,4 @@
-import type { FailureKind } from '../../platform/wire';
+import type { FailureKind, MemoryUser } from '../../platform/wire';
 import type { FailureWords } from '../en/failures';
 import { f, tokens } from './formats';
 
@@ -17,11 +17,20 @@ const gone: Record<Of<'gone'>['what'], string> = {
   job: 'Diese Frage oder diese Zeile davon gibt es nicht mehr.',
 };
 
-function memoryRemedy({ model, in_use, pinned }: Of<'not_enough_memory'>): string {
+function memoryUser(what: MemoryUser): string {
+  if (what === 'answer') return 'Die Antwort';
+  return what === 'texts' ? 'Das Lesen mehrerer Texte auf einmal' : what.model;
+}
+
+const remedies = {
+  answer: 'wähle ein kleineres Modell oder beginne einen kürzeren Chat',
+  texts: 'wähle ein kleineres Modell oder frage nach kürzeren Texten',
+};
+
+function memoryRemedy({ what, in_use, pinned }: Of<'not_enough_memory'>): string {
   const wait = in_use.length > 0 ? [`warte, bis ${f.names(in_use)} nicht mehr gebraucht wird`] : [];
   const unpin = pinned.length > 0 ? [`hefte ${f.names(pinned)} nicht mehr an`] : [];
-  const other =
-    model === null ? 'wähle ein kleineres Modell oder beginne einen kürzeren Chat' : 'wähle ein kleineres Modell';
+  const other = typeof what === 'string' ? remedies[what] : 'wähle ein kleineres Modell';
   const sentence = [...wait, ...unpin, other].join(', oder ');
   return sentence.charAt(0).toUpperCase() + sentence.slice(1);
 }
@@ -30,7 +39,7 @@ export const failures: FailureWords = {
   no_model: () => 'Es gibt kein Modell, das antworten kann. Wähle zuerst eines.',
   not_loaded: (kind) => `${kind.model} ist nicht geladen. Lade es zuerst.`,
   not_enough_memory: (kind) =>
-    `${kind.model ?? 'Die Antwort'} braucht ${f.bytes(kind.needed_bytes)} Speicher, und von den ${f.bytes(kind.limit_bytes)} für Modelle sind ${f.bytes(kind.free_bytes)} frei. ${memoryRemedy(kind)}.`,
+    `${memoryUser(kind.what)} braucht ${f.bytes(kind.needed_bytes)} Speicher, und von den ${f.bytes(kind.limit_bytes)} für Modelle sind ${f.bytes(kind.free_bytes)} frei. ${memoryRemedy(kind)}.`,
   load_cancelled: (kind) => `Das Laden von ${kind.model} wurde abgebrochen.`,
   context_full: (kind) =>
     `Die Eingabe hat ${tokens(kind.tokens)}, und das Modell liest höchstens ${f.count(kind.context_length)}. Kürze sie, oder beginne einen neuen Chat.`,

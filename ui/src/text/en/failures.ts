@@ -1,5 +1,5 @@
 // What goes wrong often, in words. What is rarer has the core's own sentence.
-import type { FailureKind } from '../../platform/wire';
+import type { FailureKind, MemoryUser } from '../../platform/wire';
 import { f, tokens } from './formats';
 
 type Of<Type extends FailureKind['type']> = Extract<FailureKind, { type: Type }>;
@@ -19,10 +19,20 @@ const gone: Record<Of<'gone'>['what'], string> = {
   job: 'This question, or this row of it, no longer exists.',
 };
 
-function memoryRemedy({ model, in_use, pinned }: Of<'not_enough_memory'>): string {
+function memoryUser(what: MemoryUser): string {
+  if (what === 'answer') return 'The answer';
+  return what === 'texts' ? 'Reading several texts at once' : what.model;
+}
+
+const remedies = {
+  answer: 'choose a smaller model, or start a shorter chat',
+  texts: 'choose a smaller model, or ask about shorter texts',
+};
+
+function memoryRemedy({ what, in_use, pinned }: Of<'not_enough_memory'>): string {
   const wait = in_use.length > 0 ? [`wait until ${f.names(in_use)} is no longer in use`] : [];
   const unpin = pinned.length > 0 ? [`unpin ${f.names(pinned)}`] : [];
-  const other = model === null ? 'choose a smaller model, or start a shorter chat' : 'choose a smaller model';
+  const other = typeof what === 'string' ? remedies[what] : 'choose a smaller model';
   return [...wait, ...unpin, other].join(', or ');
 }
 
@@ -30,7 +40,7 @@ export const failures: FailureWords = {
   no_model: () => 'There is no model to answer with: choose one first.',
   not_loaded: (kind) => `${kind.model} is not loaded: load it first.`,
   not_enough_memory: (kind) =>
-    `${kind.model ?? 'The answer'} needs ${f.bytes(kind.needed_bytes)} of memory, and ${f.bytes(kind.free_bytes)} of the ${f.bytes(kind.limit_bytes)} for models are free: ${memoryRemedy(kind)}.`,
+    `${memoryUser(kind.what)} needs ${f.bytes(kind.needed_bytes)} of memory, and ${f.bytes(kind.free_bytes)} of the ${f.bytes(kind.limit_bytes)} for models are free: ${memoryRemedy(kind)}.`,
   load_cancelled: (kind) => `Loading ${kind.model} was cancelled.`,
   context_full: (kind) =>
     `The prompt has ${tokens(kind.tokens)}, and the model reads ${f.count(kind.context_length)} at most: shorten it or start a new chat.`,
