@@ -7,15 +7,16 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use cairn_app::{App, DataFolder, Options};
+use cairn_app::{App, DataFolder, Options, wire};
 use cairn_prompt_cache::{ChunkFile, ChunkRecord};
 use cairn_store::Store;
-use safetensors::SafeTensors;
+use safetensors::{Dtype, SafeTensors};
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{ConnectOptions, Connection};
 use tempfile::TempDir;
 
 use crate::TIMEOUT;
+use crate::acknowledged::call;
 
 /// A data folder with a tiny model.
 pub struct TestHome {
@@ -49,6 +50,17 @@ impl TestHome {
             runtime: tokio::runtime::Runtime::new().unwrap(),
             chunks_read: RefCell::default(),
         }
+    }
+
+    /// As [`TestHome::new`], with chunk files that are coded.
+    pub fn new_coded() -> TestHome {
+        let home = TestHome::new();
+        home.run(async {
+            let app = home.open().await;
+            call(&app, wire::Command::set_for_all("compresses_cache", true)).await;
+            app.close().await;
+        });
+        home
     }
 
     pub fn path(&self) -> &Path {
@@ -188,6 +200,11 @@ impl TestHome {
         }
     }
 
+    pub fn num_coded_files(&self) -> usize {
+        let is_coded = |path: &&PathBuf| self.read_chunk(path).is_coded;
+        self.chunk_files().whole.iter().filter(is_coded).count()
+    }
+
     pub fn forget_what_was_read(&self) {
         self.chunks_read.borrow_mut().clear();
     }
@@ -214,6 +231,7 @@ impl TestHome {
 pub struct ChunkContents {
     file: ChunkFile,
     num_tokens: usize,
+    pub is_coded: bool,
 }
 
 impl ChunkContents {
@@ -230,13 +248,20 @@ impl ChunkContents {
         let folder = path.parent().unwrap().file_name().unwrap();
         assert_eq!(metadata["fingerprint"], folder.to_str().unwrap());
 
-        let lengths: BTreeSet<usize> =
-            tensors.tensors().iter().map(|(_, tensor)| tensor.shape()[2]).collect();
+        // What coded tensors are stands there.
+        let described = metadata.get("tensors").map(|described| {
+            serde_json::from_str::<Vec<(String, Dtype, Vec<usize>)>>(described).unwrap()
+        });
+        let lengths: BTreeSet<usize> = match &described {
+            Some(described) => described.iter().map(|(_, _, shape)| shape[2]).collect(),
+            None => tensors.tensors().iter().map(|(_, tensor)| tensor.shape()[2]).collect(),
+        };
         assert_eq!(lengths.len(), 1, "tokens of the tensors in {}", path.display());
         let hash = blake3::hash(&bytes).to_hex().as_str().into();
         ChunkContents {
             file: ChunkFile { num_bytes: bytes.len() as u64, hash },
             num_tokens: lengths.into_iter().next().unwrap(),
+            is_coded: described.is_some(),
         }
     }
 }

@@ -106,9 +106,23 @@ fn kill_while_answering(
 
 #[test]
 fn a_kill_while_chunks_are_written_leaves_whole_files_and_true_rows() {
-    let (seed, num_kills) = long_case(NUM_KILLS);
     let home = TestHome::new();
-    let mut random = Random::new(0x5eed_0002, seed);
+    check_kills_while_writing(&home, 0x5eed_0002);
+    assert_eq!(home.num_coded_files(), 0);
+}
+
+#[test]
+fn a_kill_while_coded_chunks_are_written_leaves_whole_files_and_true_rows() {
+    let home = TestHome::new_coded();
+    check_kills_while_writing(&home, 0x5eed_0004);
+    let (num_coded, num_files) = (home.num_coded_files(), home.chunk_files().whole.len());
+    assert!(2 * num_coded > num_files, "{num_coded} of {num_files} files are coded");
+}
+
+/// Kills victims that ask questions of many chunks, and checks after each kill.
+fn check_kills_while_writing(home: &TestHome, test: u64) {
+    let (seed, num_kills) = long_case(NUM_KILLS);
+    let mut random = Random::new(test, seed);
     let mut acknowledged = Acknowledged::default();
     let mut num_without_row = 0;
     for round in 0..num_kills {
@@ -122,15 +136,15 @@ fn a_kill_while_chunks_are_written_leaves_whole_files_and_true_rows() {
         let conversation = victim.conversation();
         let turns = acknowledged.turns.entry(conversation.clone()).or_default();
         let num_new_chunks = 1 + random.below(7) as usize;
-        kill_while_writing(victim, &home, turns, event, num_known, num_new_chunks);
+        kill_while_writing(victim, home, turns, event, num_known, num_new_chunks);
 
         let kill = format!("kill {round}");
         num_without_row +=
-            check_after_kill(&home, &mut acknowledged, &conversation, &question, &kill);
+            check_after_kill(home, &mut acknowledged, &conversation, &question, &kill);
     }
     assert!(num_without_row >= 2, "only {num_without_row} files were found without their row");
     home.forget_what_was_read();
-    home.run(check_rows(&home, "after all kills"));
+    home.run(check_rows(home, "after all kills"));
 }
 
 /// Kills a victim at one of four events after `num_new_chunks` chunks, beyond the `num_known` from
