@@ -1,9 +1,9 @@
 //! Estimates of memory against MLX's counters. This test runs in its own process, because the
 //! counters cover all threads.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use cairn_lm::cache::{CacheSpec, LayerCache};
+use cairn_lm::cache::{CacheSpec, KvQuantization, LayerCache};
 use cairn_lm::{GenerateOptions, LoadOptions, LoadedModel, ModelMemory, PromptReader, memory};
 
 const OPTIONS: LoadOptions = LoadOptions { keep_quantized: false };
@@ -101,16 +101,22 @@ const FAMILIES: [&str; 9] = [
     "deepseek_v3/quant4",
 ];
 
-/// Conversations of a thousand and of eight thousand tokens.
-fn check_long(case: &str) {
-    let home = tempfile::tempdir().expect("a folder");
+/// A tiny model that takes conversations of so many tokens.
+fn long_model(home: &tempfile::TempDir, case: &str, num_tokens: usize) -> PathBuf {
     let folder = home.path().join(case);
     cairn_tests::copy_tiny_model(case, &folder).expect("is copied");
     let file = folder.join("config.json");
     let text = std::fs::read_to_string(&file).expect("a config");
     let mut config: serde_json::Value = serde_json::from_str(&text).expect("a config");
-    config["max_position_embeddings"] = 10_000.into();
+    config["max_position_embeddings"] = num_tokens.into();
     std::fs::write(&file, config.to_string()).expect("is written");
+    folder
+}
+
+/// Conversations of a thousand and of eight thousand tokens.
+fn check_long(case: &str) {
+    let home = tempfile::tempdir().expect("a folder");
+    let folder = long_model(&home, case, 10_000);
     let max_ratio = match case.starts_with("qwen3_next") {
         true => MAX_LINEAR_RATIO,
         false => MAX_FAMILY_RATIO,
@@ -118,6 +124,39 @@ fn check_long(case: &str) {
     // The peak of a short one differs by a twentieth from run to run.
     check(&folder, &[1024], MAX_RATIO);
     check(&folder, &[8192], max_ratio);
+}
+
+/// The most bytes that the scores of one layer take at once, in the three arrays that they become.
+const MAX_SCORE_BYTES: u64 = 3 << 29;
+
+/// A step of very many tokens, whose scores would take 2 GB in each array.
+fn check_scores() {
+    const NUM_TOKENS: usize = 16_384;
+    let home = tempfile::tempdir().expect("a folder");
+    let folder = long_model(&home, "cohere/dense", NUM_TOKENS + 2);
+    let loaded = LoadedModel::load(&folder, OPTIONS).expect("loads");
+    let quantized = KvQuantization { bits: 8, group_size: 32, start: 0 };
+    for kv_quantization in [None, Some(quantized)] {
+        let options = GenerateOptions {
+            max_tokens: 1,
+            prefill_step_size: NUM_TOKENS,
+            kv_quantization,
+            ..GenerateOptions::default()
+        };
+        let prompt = (0..=NUM_TOKENS).map(|token| token as u32 * 31 % 90).collect();
+        memory::clear_cache();
+        memory::reset_peak();
+        let before = memory::active_bytes();
+        let sampler = cairn_lm::Sampler::Greedy;
+        let reader = PromptReader::new(&loaded.model, prompt, &[], Vec::new(), sampler, options);
+        let mut stream = reader.and_then(PromptReader::start).expect("reads");
+        while stream.next_token().expect("a token").is_some() {}
+        let took = memory::peak_bytes() - before;
+        println!("{kv_quantization:?}: {took} bytes for a step of {NUM_TOKENS} tokens");
+        // Beside them there are keys, values and other results, of some kilobytes a token.
+        let most = MAX_SCORE_BYTES + (NUM_TOKENS as u64 * 10_000);
+        assert!(took < most, "{kv_quantization:?}: {took} bytes, over {most}");
+    }
 }
 
 #[test]
@@ -128,5 +167,6 @@ fn estimates_hold_for_every_architecture() {
     for case in FAMILIES {
         check_long(case);
     }
+    check_scores();
     check(cairn_tests::starter_model(), &[3, 600], MAX_RATIO);
 }

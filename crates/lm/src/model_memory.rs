@@ -15,6 +15,7 @@ use crate::cache::{CacheSpec, KvQuantization};
 use crate::config::{ConfigFile, Quantization, QuantizationConfig};
 use crate::device::ComputeDevice;
 use crate::models::{self, Outline, Scratch};
+use crate::nn::MOST_STORED_SCORES;
 use crate::nn::exponential::{MAX_SIZE, is_composed};
 use crate::published::ModelTensors;
 use crate::tensor_list::TensorList;
@@ -210,7 +211,8 @@ impl ModelMemory {
             _ => rows * self.kv_bytes(num_tokens),
         };
         // The last step may be shorter, but attends to more tokens.
-        let results = self.results(num_tokens - last, step).max(self.results(num_tokens, last));
+        let results = |num_tokens, length| self.results(num_tokens, length, MOST_STORED_SCORES);
+        let results = results(num_tokens - last, step).max(results(num_tokens, last));
         let logits = rows * self.scratch.vocab * LIVE_LOGITS * 4;
         let scratch = (copied + results * (100 + MARGIN_PERCENT) / 100).max(logits);
         self.weight_bytes + rows * reading + scratch + FIXED_BYTES
@@ -230,18 +232,21 @@ impl ModelMemory {
             false => rows * self.kv_bytes(num_tokens),
         };
         // Rows that join others, and those that end before them, are copied.
-        let results = self.results(num_tokens, num_new) * (100 + MARGIN_PERCENT) / 100;
+        // The scores over tokens that rows share are stored all at once.
+        let most_scores = if shares { u64::MAX } else { MOST_STORED_SCORES };
+        let results = self.results(num_tokens, num_new, most_scores) * (100 + MARGIN_PERCENT) / 100;
         let logits = num_logits as u64 * self.scratch.vocab * LIVE_LOGITS * 4;
         2 * caches + (2 * rows * results).max(logits) + FIXED_BYTES
     }
 
-    /// Bytes of intermediate results during a pass over the last `length` of `num_tokens`.
-    fn results(&self, num_tokens: usize, length: usize) -> u64 {
+    /// Bytes of intermediate results during a pass over the last `length` of `num_tokens`, which stores
+    /// at most so many scores.
+    fn results(&self, num_tokens: usize, length: usize, most_scores: u64) -> u64 {
         let keys = self.cache.num_keys_while_reading(num_tokens, length);
         let Scratch { numbers_per_token, recurrent_per_token, fixed_numbers, heads, .. } =
             self.scratch;
         let of_keys = keys * self.scratch.numbers_per_key * self.float_bytes;
-        let scores = length as u64 * heads * keys * self.float_bytes;
+        let scores = (length as u64 * heads * keys).min(most_scores) * self.float_bytes;
         let length = length as u64;
         let fixed = fixed_numbers * self.float_bytes;
         match self.device {

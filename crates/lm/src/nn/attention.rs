@@ -3,9 +3,11 @@
 use cairn_formats::bfloat16;
 use mlx_rs::error::Exception;
 use mlx_rs::fast::ScaledDotProductAttentionMask;
+use mlx_rs::transforms::eval;
 use mlx_rs::{Array, Dtype, ops};
 
 use crate::cache::{KeysValues, Mask, QuantizedArray, causal_mask};
+use crate::device::ComputeDevice;
 use crate::device_kernels::HeadShape;
 use crate::ffi;
 use crate::nn::attention_after_prefix::attention_after_prefix;
@@ -59,8 +61,14 @@ pub fn softcap(x: &Array, cap: f32) -> Result<Array, Exception> {
     ops::multiply(ops::tanh(&small)?, constant(cap, x.dtype())?)
 }
 
+/// The most scores that are stored at once, a number for each head, query and key: 512 MB in f32. The
+/// prompt of a long conversation would need many times as much.
+pub(crate) const MOST_STORED_SCORES: u64 = 1 << 27;
+
 /// Attention of `queries` `[B, H, L, D]` over the keys and values that the layer's cache returned
 /// for this step; H is a multiple of H_kv (grouped-query attention). Returns `[B, L, H * D]`.
+///
+/// Where scores are stored, no more than [`MOST_STORED_SCORES`] are at once.
 pub fn attention<'a>(
     queries: &Array,
     keys_values: &KeysValues,
@@ -68,6 +76,81 @@ pub fn attention<'a>(
     mask: &Mask,
 ) -> Result<Array, Exception> {
     let scores = scores.into();
+    let &[batch, heads, length, _] = queries.shape() else {
+        return attention_at_once(queries, keys_values, scores, mask);
+    };
+    let (num_keys, is_dense) = match keys_values {
+        KeysValues::Quantized { keys, .. } => (keys.packed.dim(2), false),
+        KeysValues::Dense { keys, .. } => (keys.dim(2), true),
+        KeysValues::AfterPrefix { .. } => {
+            return attention_at_once(queries, keys_values, scores, mask);
+        }
+    };
+    let for_each_query = batch as u64 * heads as u64 * num_keys as u64;
+    let most = (MOST_STORED_SCORES / for_each_query.max(1)).max(1);
+    let fits = length as u64 <= most;
+    // On a GPU a kernel stores none.
+    let has_kernel = || is_dense && scores.softcap.is_none() && is_on_gpu();
+    if fits || has_kernel() {
+        return attention_at_once(queries, keys_values, scores, mask);
+    }
+    attention_by_queries(queries, keys_values, (scores, num_keys), mask, most as i32)
+}
+
+fn is_on_gpu() -> bool {
+    ComputeDevice::current() == ComputeDevice::Gpu
+}
+
+/// [`attention`] of `most` queries at a time, over `num_keys` keys.
+fn attention_by_queries(
+    queries: &Array,
+    keys_values: &KeysValues,
+    (scores, num_keys): (Scores<'_>, i32),
+    mask: &Mask,
+    most: i32,
+) -> Result<Array, Exception> {
+    let (batch, heads, length, width) =
+        (queries.dim(0), queries.dim(1), queries.dim(2), queries.dim(3));
+    let mut outputs = Vec::new();
+    for start in (0..length).step_by(most as usize) {
+        let stop = length.min(start + most);
+        let some = ffi::slice(queries, &[0, 0, start, 0], &[batch, heads, stop, width])?;
+        let mask = match mask {
+            Mask::None => Mask::None,
+            Mask::Causal => {
+                let offset = num_keys - length;
+                let rows = ops::arange::<_, i32>(offset + start, offset + stop, 1)?;
+                let columns = ops::arange::<_, i32>(0, num_keys, 1)?;
+                Mask::Array(rows.reshape(&[stop - start, 1])?.ge(columns)?)
+            }
+            Mask::Array(mask) if mask.ndim() > 1 && mask.dim(-2) == length => {
+                Mask::Array(rows_of_mask(mask, start, stop)?)
+            }
+            Mask::Array(mask) => Mask::Array(mask.clone()),
+        };
+        let output = attention_at_once(&some, keys_values, scores, &mask)?;
+        // Together they would store all scores after all.
+        eval([&output])?;
+        outputs.push(output);
+    }
+    ops::concatenate(&outputs, 1)
+}
+
+/// The rows `start..stop` of a mask `[..., L, T]`.
+fn rows_of_mask(mask: &Array, start: i32, stop: i32) -> Result<Array, Exception> {
+    let axis = mask.ndim() - 2;
+    let (mut first, mut last) = (vec![0; mask.ndim()], mask.shape().to_vec());
+    (first[axis], last[axis]) = (start, stop);
+    ffi::slice(mask, &first, &last)
+}
+
+/// [`attention`] without a bound on what is stored.
+fn attention_at_once(
+    queries: &Array,
+    keys_values: &KeysValues,
+    scores: Scores<'_>,
+    mask: &Mask,
+) -> Result<Array, Exception> {
     let Scores { scale, softcap, sinks } = scores;
     let [batch, _, length, _] = *queries.shape() else {
         return Err(Exception::custom(format!(
@@ -327,6 +410,49 @@ mod tests {
             .collect();
         assert_eq!(names.len(), 14);
         names.into_iter().for_each(|name| check(name, &file));
+    }
+
+    #[test]
+    fn queries_that_take_turns_attend_as_all_at_once() {
+        let (keys, values) = (normal(KV_HEADS, 11), normal(KV_HEADS, 11));
+        let quantize = |array: &Array| {
+            let (packed, scales, biases) = ops::quantize(array, 32, 8).unwrap();
+            QuantizedArray { packed, scales, biases }
+        };
+        let (group_size, bits) = (32, 8);
+        let (quantized_keys, quantized_values) = (quantize(&keys), quantize(&values));
+        let quantized = KeysValues::Quantized {
+            keys: quantized_keys,
+            values: quantized_values,
+            group_size,
+            bits,
+        };
+        let sinks = Array::from_slice(&[-1.0_f32, 0.0, 1.5, 3.0], &[HEADS as i32]);
+        let scores = Scores::from(0.2).with_sinks(Some(&sinks));
+        let queries = normal(HEADS, 7);
+        let window = causal_mask(7, 4, Some(3)).unwrap();
+        let columns = ops::arange::<_, i32>(0, 11, 1).unwrap().ge(Array::from_int(2)).unwrap();
+        for keys_values in [KeysValues::Dense { keys, values }, quantized] {
+            let masks = [
+                Mask::None,
+                Mask::Causal,
+                Mask::Array(window.clone()),
+                Mask::Array(window.reshape(&[1, 1, 7, 11]).unwrap()),
+                Mask::Array(columns.clone()),
+            ];
+            for mask in &masks {
+                let expected = attention_at_once(&queries, &keys_values, scores, mask).unwrap();
+                for most in [1, 2, 6] {
+                    let found =
+                        attention_by_queries(&queries, &keys_values, (scores, 11), mask, most);
+                    let found = found.unwrap();
+                    assert_eq!(found.shape(), expected.shape());
+                    let off = ops::subtract(&found, &expected).unwrap().abs().unwrap();
+                    let off = off.max(None).unwrap().item_exact::<f32>();
+                    assert!(off < 2e-6, "{mask:?}, {most} at a time: off by {off}");
+                }
+            }
+        }
     }
 
     const HEADS: usize = 4;
