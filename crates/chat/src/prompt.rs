@@ -32,6 +32,9 @@ pub struct Prompt {
     pub tokens: Vec<u32>,
     /// Index of the first token after the last reused ids; 0 when none were reused.
     pub new_from: usize,
+    /// Index of the first token of the last message, more or less: what comes before it can have been
+    /// read, by whichever model. Never less than `new_from`.
+    pub last_from: usize,
     /// Ascending token counts at which a cached chunk should end: where conversations with the same
     /// system prompt diverge, where each message with reused ids ends, and `tokens.len()`.
     pub boundaries: Vec<usize>,
@@ -114,9 +117,12 @@ pub(crate) fn lay_out<E: Encode + ?Sized>(
         if rendering.has_beginning { positions.shared_end(messages, &text) } else { 0 };
     let places = breakpoints.iter().filter_map(|place| positions.of_place(messages, *place));
     let breakpoints = layout.breakpoints(&reused, places.collect())?;
+    let last_start = positions.words.last().and_then(|words| Some(words.as_ref()?.start));
+    let last_from = layout.breakpoints(&reused, last_start.into_iter().collect())?;
     let Joined { tokens, new_from, boundaries } = layout.join(&reused, shared_end)?;
+    let last_from = last_from.first().map_or(new_from, |&last_from| last_from.max(new_from));
     let (boundaries, roles) = boundaries.into_iter().unzip();
-    Ok(Prompt { tokens, new_from, boundaries, roles, breakpoints, text })
+    Ok(Prompt { tokens, new_from, last_from, boundaries, roles, breakpoints, text })
 }
 
 /// The tokens of one part of the text.

@@ -209,6 +209,21 @@ fn what_was_read_before_stays_a_prefix_over_many_turns() {
 }
 
 #[test]
+fn where_the_last_message_begins_is_known_without_ids() {
+    let sampled = [bytes("abc"), vec![IM_END]].concat();
+    let mut messages = converse(&[("hello", &sampled)], Some("Be brief."));
+    messages.push(message(Role::User, "more"));
+    let with_ids = prompt(&messages);
+    assert!(with_ids.last_from >= with_ids.new_from);
+    // As another model's ids, which are not of this tokenizer.
+    messages.iter_mut().for_each(|message| message.token_ids = None);
+    let prompt = prompt(&messages);
+    assert_eq!(prompt.new_from, 0);
+    let rest = Tokenizer::new().decode(&prompt.tokens[prompt.last_from..]).unwrap();
+    assert_eq!(rest, "more<|im_end|>\n<|im_start|>assistant\n");
+}
+
+#[test]
 fn ids_are_reused_only_where_the_text_agrees() {
     let sampled = [bytes("abc"), vec![IM_END]].concat();
     let check = |change: &dyn Fn(&mut Vec<Message>), new_text: &str| {

@@ -28,7 +28,7 @@ pub(crate) fn look_ahead(
     let loaded = worker.models.get(request.model.as_deref())?;
     check(request)?;
     let prompt = prompt_tokens(&loaded.model, &request.prompt, &request.template_variables)?;
-    let (num_known, num_tokens) = (prompt.new_from, prompt.tokens.len());
+    let (num_known, num_tokens) = (prompt.last_from, prompt.tokens.len());
     if !request.looks_up() || num_tokens == 0 {
         return Ok(Outlook { num_known, num_cached: 0, miss: None });
     }

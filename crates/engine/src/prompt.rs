@@ -23,6 +23,7 @@ pub(crate) fn prompt_tokens(
 ) -> Result<Prompt, EngineError> {
     let plain = |tokens: Vec<u32>| Prompt {
         new_from: 0,
+        last_from: 0,
         boundaries: vec![tokens.len()],
         roles: vec![Role::User],
         breakpoints: Vec::new(),
@@ -111,6 +112,7 @@ fn after(
     Ok(Prompt {
         tokens,
         new_from: num_before + following.new_from,
+        last_from: num_before + following.last_from,
         boundaries,
         roles,
         breakpoints: Vec::new(),

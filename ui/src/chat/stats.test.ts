@@ -32,6 +32,12 @@ test.each<[name: string, change: Parameters<typeof stats>[0], before: Message[],
     [message('u')],
     'continued: Continued',
   ],
+  [
+    'an imported chat that shares a system prompt with others',
+    { cached_tokens: 24, prompt_tokens: 918 },
+    [message('u'), message('m'), message('v')],
+    'read: Read 894 tokens',
+  ],
   ['nothing was saved', { cached_tokens: 0, prompt_tokens: 900 }, earlier, 'read: Read 900 tokens'],
   [
     'a long prompt of which some is kept',

@@ -8,6 +8,8 @@ import type { Prefill } from './thread.svelte';
 
 /** A first answer with fewer cached tokens only shares its template or a short system prompt with other chats. */
 const LEAST_CONTINUED_TOKENS = 256;
+/** Neither does a later one share more with what was read, where less than this part of its prompt was cached: an imported chat's. */
+const LEAST_CONTINUED_PART = 0.1;
 
 /** `continued`: saved context was used. `reread`: some of it could not be. `read`: there was none to use. */
 export interface StatusLine {
@@ -31,7 +33,10 @@ export function statusLine(
   }
   if (stats.cache_note) return { kind: 'reread', words: rereadWords(stats.cache_note), detail };
   const continuesSomething = hasStartingPoint || messages.findIndex(({ id }) => id === message.id) > 1;
-  const isContinued = stats.cached_tokens >= (continuesSomething ? 1 : LEAST_CONTINUED_TOKENS);
+  const least = continuesSomething
+    ? Math.min(LEAST_CONTINUED_TOKENS, LEAST_CONTINUED_PART * stats.prompt_tokens)
+    : LEAST_CONTINUED_TOKENS;
+  const isContinued = stats.cached_tokens > 0 && stats.cached_tokens >= least;
   if (!isContinued) {
     const { read, readAndKept } = strings.stats;
     const words =

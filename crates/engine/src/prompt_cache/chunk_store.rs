@@ -119,6 +119,7 @@ impl ChunkStore {
             owner: query.owner,
             tokens: &query.tokens(query.prompt.tokens.len()),
             new_from: query.prompt.new_from,
+            last_from: query.prompt.last_from,
             system_end: messages
                 .find(|(_, role)| **role == Role::System)
                 .map_or(0, |(end, _)| *end),

@@ -16,6 +16,8 @@ pub struct Lookup<'a> {
     pub tokens: &'a PromptTokens,
     /// Where the messages begin that earlier turns cannot have seen.
     pub new_from: usize,
+    /// Where its last message begins: another model can have read what is before it.
+    pub last_from: usize,
     /// Where its system prompt ends; 0 without one.
     pub system_end: usize,
     /// The most tokens that could have been reused.
@@ -33,13 +35,20 @@ impl ChunkIndex {
     /// Why only `num_cached` tokens were reused; none where that is all that could be expected.
     pub fn explain(&self, lookup: &Lookup<'_>, num_cached: usize) -> Option<Miss> {
         // The tokens that earlier turns of this conversation share with the prompt.
-        let expected = lookup.new_from.saturating_sub(1).min(lookup.limit);
+        let expected = self.expected(lookup).saturating_sub(1).min(lookup.limit);
         let reason = match &lookup.problem {
             Some(problem) => MissReason::Unusable(problem.clone()),
             None if num_cached + NEARBY >= expected => return None,
             None => self.reason(lookup),
         };
         Some(Miss { num_tokens: lookup.limit + 1 - num_cached, reason })
+    }
+
+    /// How many tokens earlier turns of the conversation can have read. Another model's tokens are not
+    /// this one's, so that none of the prompt are known to be old; then its text says where it is new.
+    fn expected(&self, lookup: &Lookup<'_>) -> usize {
+        let has_earlier = lookup.owner.is_some_and(|owner| self.ref_of(owner).is_some());
+        if lookup.new_from == 0 && has_earlier { lookup.last_from } else { lookup.new_from }
     }
 
     fn reason(&self, lookup: &Lookup<'_>) -> MissReason {
@@ -188,6 +197,7 @@ mod tests {
             owner: Some(&owner()),
             tokens: &PromptTokens::known(ids),
             new_from: 3001,
+            last_from: 3001,
             system_end: 100,
             limit: 3199,
             problem: None,
@@ -245,6 +255,36 @@ mod tests {
     }
 
     #[test]
+    fn another_models_tokens_are_missed_though_they_are_none_of_the_prompts() {
+        let (mut index, mut cache_ref) = saved();
+        (cache_ref.namespace, cache_ref.model_name) = (namespace("a"), "n".to_owned());
+        let _ = index.set_ref(cache_ref);
+        let check = |owner, last_from, expected| {
+            let (namespace, tokens) = (namespace("f"), PromptTokens::known([1; 3200]));
+            let lookup = Lookup {
+                namespace: &namespace,
+                model_name: "m",
+                owner,
+                tokens: &tokens,
+                new_from: 0,
+                last_from,
+                system_end: 0,
+                limit: 3199,
+                problem: None,
+                not_written: None,
+            };
+            let reason = index.explain(&lookup, 1).map(|miss| miss.reason);
+            assert_eq!(reason, expected);
+        };
+        let other = MissReason::OtherModel { name: "n".to_owned() };
+        let owner = owner();
+        check(Some(&owner), 3001, Some(other));
+        // Its first question alone was read, and is asked again.
+        check(Some(&owner), 1, None);
+        check(None, 3001, None);
+    }
+
+    #[test]
     fn without_a_reference_the_last_failure_to_write_is_the_reason() {
         let (index, _) = saved();
         let check = |not_written, problem, num_cached, expected: Option<MissReason>| {
@@ -254,6 +294,7 @@ mod tests {
                 owner: None,
                 tokens: &PromptTokens::known([1; 3200]),
                 new_from: 3001,
+                last_from: 3001,
                 system_end: 100,
                 limit: 3199,
                 problem,
