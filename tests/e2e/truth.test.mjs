@@ -1,6 +1,6 @@
 // What the window says about a chat's saved context is what the next turn then does, whatever has happened to the chat meanwhile.
 import assert from 'node:assert/strict';
-import { cp } from 'node:fs/promises';
+import { cp, readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { CACHE_BYTES } from './core.mjs';
 import { ENDLESS, flow } from './flow.mjs';
@@ -15,6 +15,18 @@ const AGAIN = /^Will be read again once/;
 
 /** Another model: the same weights under another name would continue the chat. */
 const addOther = (home) => home.addTinyModel('tiny-other', 'tiny-chat', { rope_theta: 20_000 });
+
+/** Another model whose tokens are other letters: what is kept of the messages is of no use to it. */
+async function addOtherTokenizer(home) {
+  await home.addTinyModel('tiny-other', 'tiny-chat', { rope_theta: 20_000 });
+  const file = join(home.modelFolder('tiny-other'), 'tokenizer.json');
+  const tokenizer = JSON.parse(await readFile(file, 'utf8'));
+  const { vocab } = tokenizer.model;
+  const letters = Object.keys(vocab).filter((token) => /^[a-z]$/.test(token));
+  const ids = letters.map((letter) => vocab[letter]);
+  for (const [index, letter] of letters.entries()) vocab[letter] = ids[(index + 1) % ids.length];
+  await writeFile(file, JSON.stringify(tokenizer));
+}
 
 /**
  * What happened, what the window says then, and what the next turn reads again of what the model has read before: `nothing`, `some` of it
@@ -46,6 +58,14 @@ const TABLE = [
     act: ({ core }) => core.call({ type: 'load_model', name: 'tiny-other' }),
     says: AGAIN,
     again: 'all',
+  },
+  {
+    what: 'a model with another tokenizer was loaded',
+    prepare: addOtherTokenizer,
+    act: ({ core }) => core.call({ type: 'load_model', name: 'tiny-other' }),
+    says: AGAIN,
+    again: 'all',
+    because: /tiny-chat/,
   },
   {
     what: 'another model was loaded, and the first one again',
