@@ -50,7 +50,7 @@ fn read_memory_of(_process: u32) -> Option<u64> {
     None
 }
 
-/// Whether this system keeps the limit that [`limit_memory`] sets.
+/// Whether this system keeps the limit of memory under which a model is checked.
 pub const KEEPS_MEMORY_LIMIT: bool = cfg!(target_os = "linux");
 
 /// Lets every later allocation of this process fail that would take it above so many bytes. Linux

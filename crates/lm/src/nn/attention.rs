@@ -68,7 +68,8 @@ pub(crate) const MOST_STORED_SCORES: u64 = 1 << 27;
 /// Attention of `queries` `[B, H, L, D]` over the keys and values that the layer's cache returned
 /// for this step; H is a multiple of H_kv (grouped-query attention). Returns `[B, L, H * D]`.
 ///
-/// Where scores are stored, no more than [`MOST_STORED_SCORES`] are at once.
+/// Where scores are stored, no more than `MOST_STORED_SCORES` are at once, except of rows that share a
+/// prefix.
 pub fn attention<'a>(
     queries: &Array,
     keys_values: &KeysValues,
