@@ -22,8 +22,8 @@ pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failu
     match command {
         Command::GetDocuments { of } => {
             let attached = attached(app, &of).await?;
-            // After a start nobody knows any more what of a folder was read.
-            if matches!(of, DocumentsOf::Folder { .. }) && !attached.documents.is_empty() {
+            // After a start nobody knows any more what was read.
+            if !attached.documents.is_empty() {
                 reading::look(app, &of);
             }
             Ok(Reply::Documents { attached })

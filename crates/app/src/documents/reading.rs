@@ -246,6 +246,12 @@ enum Prepared {
 /// loaded before it is, so that what is too long for it is known at once.
 async fn prepare(app: &Arc<App>, of: &DocumentsOf, reading: &Reading) -> Result<Prepared, Failure> {
     let draft = match of {
+        DocumentsOf::Conversation { id } if reading.only_looks => {
+            let Some(model) = models::loaded_name(app) else {
+                return Ok(Prepared::Known(DocumentReading::Unread));
+            };
+            Some(of_conversation(app, id, model).await?)
+        }
         DocumentsOf::Conversation { id } => {
             for running in app.answers.of(id) {
                 running.ended.cancelled().await;

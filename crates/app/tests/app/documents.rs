@@ -119,6 +119,26 @@ async fn a_document_is_read_at_once_and_its_question_continues_from_its_end() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_document_that_was_read_before_a_restart_is_known_to_be_read() {
+    let home = home_with_model();
+    let app = open_greedy(&home, 8).await;
+    let id = new_conversation(&app).await;
+    let mut events = app.subscribe();
+    attach(&app, &id, vec![document("stones.txt", &long(40))]).await;
+    let tokens = num_read(&read(&mut events).await);
+    app.close().await;
+    drop(app);
+
+    let app = open(&home).await;
+    app.call(Command::LoadModel { name: MODEL.to_owned() }).await.unwrap();
+    let mut events = app.subscribe();
+    draft(&app, &id).await;
+    assert_eq!(num_read(&read(&mut events).await), tokens);
+    assert_eq!(num_read(&draft(&app, &id).await.reading), tokens);
+    app.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_document_is_offered_as_a_starting_point() {
     let home = home_with_model();
     let app = open_greedy(&home, 8).await;
