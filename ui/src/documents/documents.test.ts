@@ -2,7 +2,7 @@
 import { fireEvent, screen, within } from '@testing-library/svelte';
 import { expect, test } from 'vitest';
 import type { Command, Document, DocumentReading, Reply } from '../platform/wire';
-import { bootstrap, conversation, FakePlatform, message, textDocument } from '../testing/fake';
+import { bootstrap, conversation, FakePlatform, message, status, textDocument } from '../testing/fake';
 import { drawn, openWindow, useWindow } from '../testing/window';
 import { DocumentStore, ofConversation, ofFolder } from './documents.svelte';
 import type { SourceFile } from './sources';
@@ -55,6 +55,23 @@ async function open(reading: DocumentReading = { type: 'waiting' }, documents: D
 
 const emitReading = (platform: FakePlatform, reading: DocumentReading) =>
   platform.emit({ type: 'documents_reading', of: ofConversation('a'), reading });
+
+test('whether documents were read is asked again once a model is loaded', async () => {
+  const { platform } = await open({ type: 'unread' }, [textDocument('a')]);
+  const numAsked = () =>
+    platform.asked.filter((command) => command.type === 'get_documents' && command.of.type === 'conversation').length;
+  const change = (fingerprint: string | null, process_bytes: number) =>
+    platform.emit({ type: 'status', status: { ...status, model_fingerprint: fingerprint, process_bytes } });
+  change(null, 1);
+  await drawn();
+  const before = numAsked();
+  change('f', 1);
+  await drawn();
+  expect(numAsked()).toBe(before + 1);
+  change('f', 2);
+  await drawn();
+  expect(numAsked()).toBe(before + 1);
+});
 
 test('chosen files are attached in one command, and what cannot be is said', async () => {
   const { platform } = await open();
