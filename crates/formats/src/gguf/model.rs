@@ -259,8 +259,8 @@ impl Plan<'_, '_> {
                 continue;
             }
             // Biases have one number for each row.
-            let shape = if suffix == "bias" { &shape[..shape.len() - 1] } else { &shape };
-            let shape = if shape.is_empty() { &[self.sizes.of(tensor.shape[0])] } else { shape };
+            let num_dims = if suffix == "bias" { shape.len().max(2) - 1 } else { shape.len() };
+            let shape = &shape[..num_dims];
             let module = format!("model.layers.{layer}.{}", tensor.module);
             let name = if tensor.is_bare { module } else { format!("{module}.{suffix}") };
             match tensor.joined {
