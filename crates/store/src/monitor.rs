@@ -39,6 +39,9 @@ pub struct AnswerSums {
     pub num_first_tokens: i64,
     /// The times to them, in milliseconds.
     pub first_token_ms: f64,
+    /// What they saved, in milliseconds of reading, as it was written when they ended; none where that
+    /// is known of none.
+    pub saved_ms: Option<f64>,
     /// When the newest was asked for, in milliseconds since the Unix epoch.
     pub newest_at_ms: i64,
 }
@@ -74,10 +77,11 @@ macro_rules! answers {
                      coalesce(cast(stats ->> '$.num_cached_tokens' as integer), 0) as num_cached_tokens,
                      coalesce(cast(stats ->> '$.num_generation_tokens' as integer), 0)
                          as num_generation_tokens,
-                     coalesce(cast(stats ->> '$.prompt_tps' as real), 0) as prompt_tps,
+                     saved_ms,
                      nullif(max(0, coalesce(cast(stats ->> '$.time_to_first_token_ms' as real), 0)), 0)
                          as first_token_ms
                  from messages join conversations on conversations.id = messages.conversation_id
+                     left join answer_savings on answer_savings.message_id = messages.id
                  where messages.stats is not null and json_valid(messages.stats)
                      and messages.created_at_ms > ? and messages.created_at_ms <= ?
                      and conversations.deleted_at_ms is null and messages.deletion_id is null
@@ -150,7 +154,7 @@ impl Store {
                  sum(num_cached_tokens) as num_cached_tokens,
                  sum(num_generation_tokens) as num_generation_tokens,
                  count(first_token_ms) as num_first_tokens,
-                 coalesce(sum(first_token_ms), 0.0) as first_token_ms,
+                 coalesce(sum(first_token_ms), 0.0) as first_token_ms, sum(saved_ms) as saved_ms,
                  max(created_at_ms) as newest_at_ms
              from answers group by model, conversation_id order by newest_at_ms desc"
         ))
@@ -181,25 +185,6 @@ impl Store {
         .bind(since_ms)
         .bind(until_ms)
         .bind(span_ms)
-        .fetch_all(&self.readers)
-        .await
-        .map_err(|error| self.failed(error))
-    }
-
-    /// Of each model, the newly read tokens of the longest reading between two times and its tokens a
-    /// second: short readings tell nothing of the speed.
-    pub async fn longest_readings(
-        &self,
-        since_ms: i64,
-        until_ms: i64,
-    ) -> Result<Vec<(String, i64, f64)>, StoreError> {
-        // SQLite takes the other columns from the row that has the largest.
-        sqlx::query_as(answers!(
-            "select model, max(num_prompt_tokens - num_cached_tokens), prompt_tps from answers
-             where prompt_tps > 0 group by model"
-        ))
-        .bind(since_ms)
-        .bind(until_ms)
         .fetch_all(&self.readers)
         .await
         .map_err(|error| self.failed(error))

@@ -1,6 +1,7 @@
 //! What answers saved by not reading again what was saved: the answer_savings table, and the sum of
 //! conversations that were purged. An answer's row is written with the answer; see
-//! [`Store::finish`](crate::Store::finish).
+//! [`Store::finish`](crate::Store::finish). How fast a model reads, answers tell, and the readings table
+//! of what was read before a question was there.
 
 use cairn_chat::GenerationStats;
 use sqlx::sqlite::SqliteConnection;
@@ -9,8 +10,14 @@ use crate::{Store, StoreError};
 
 /// With fewer newly read tokens the measured speed is mostly overhead.
 const LEAST_READ_TOKENS: i64 = 512;
+/// Readings that are shorter count together, if there is no longer one, but for the shortest.
+const LEAST_COUNTED_TOKENS: i64 = 64;
+/// The newest of them that count together.
+const MAX_COUNTED: i64 = 32;
 /// Where a conversation has no long reading of a model, this many of the newest answers are looked at.
 const MAX_OTHERS: i64 = 500;
+/// The readings ahead of a model that stay.
+const MAX_READINGS: i64 = 32;
 
 /// What answers saved, in milliseconds of reading.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -31,6 +38,25 @@ pub struct AnsweredWith {
     pub system_prompt: Option<String>,
     /// A hash of the chat template, and behind a space the model's name; none: not known.
     pub template: Option<String>,
+}
+
+/// The readings of a model: of the newest answers of all conversations, and those ahead. Figures that a
+/// damaged file has are left out.
+macro_rules! all_readings {
+    ($rest:literal) => {
+        concat!(
+            "with newest as (
+                 select stats, created_at_ms from messages where stats is not null
+                 order by created_at_ms desc limit ?1),
+             all_readings as (
+                 select stats ->> '$.num_prompt_tokens' - (stats ->> '$.num_cached_tokens') as read,
+                     cast(stats ->> '$.prompt_tps' as real) as tps, created_at_ms as at_ms
+                 from newest where json_valid(stats) and stats ->> '$.model' = ?2
+                     and cast(stats ->> '$.prompt_tps' as real) > 0
+                 union all select num_tokens, tps, at_ms from readings where model = ?2) ",
+            $rest
+        )
+    };
 }
 
 impl Store {
@@ -57,7 +83,8 @@ impl Store {
     }
 
     /// How many tokens a second a model reads: in the longest reading of a conversation, and where no
-    /// reading of that was long enough to tell, in the newest long one of any other.
+    /// reading of that was long enough to tell, in the newest long one of any other or of what was read
+    /// ahead, and where there is none, in the newest shorter ones together.
     pub async fn reading_rate(
         &self,
         conversation_id: &str,
@@ -80,24 +107,66 @@ impl Store {
         if own.is_some() {
             return Ok(own);
         }
-        sqlx::query_scalar(
-            "with newest as (
-                 select stats, created_at_ms from messages where stats is not null
-                 order by created_at_ms desc limit ?),
-             readings as (
-                 select stats ->> '$.num_prompt_tokens' - (stats ->> '$.num_cached_tokens') as read,
-                     cast(stats ->> '$.prompt_tps' as real) as tps, stats ->> '$.model' as model,
-                     created_at_ms
-                 from newest where json_valid(stats))
-             select tps from readings where model = ? and tps > 0 and read >= ?
-             order by created_at_ms desc limit 1",
-        )
+        let newest_long: Option<f64> = sqlx::query_scalar(all_readings!(
+            "select tps from all_readings where read >= ?3 order by at_ms desc limit 1"
+        ))
         .bind(MAX_OTHERS)
         .bind(model)
         .bind(LEAST_READ_TOKENS)
         .fetch_optional(&self.readers)
         .await
+        .map_err(|error| self.failed(error))?;
+        if newest_long.is_some() {
+            return Ok(newest_long);
+        }
+        sqlx::query_scalar(all_readings!(
+            "select sum(read) / sum(read / tps) from (
+                 select read, tps from all_readings where read >= ?3 order by at_ms desc limit ?4)
+             having sum(read) >= ?5"
+        ))
+        .bind(MAX_OTHERS)
+        .bind(model)
+        .bind(LEAST_COUNTED_TOKENS)
+        .bind(MAX_COUNTED)
+        .bind(LEAST_READ_TOKENS)
+        .fetch_optional(&self.readers)
+        .await
         .map_err(|error| self.failed(error))
+    }
+
+    /// Notes how fast a model read what no answer has the figures of; one that tells nothing is left out.
+    /// Of each model the newest stay.
+    pub async fn note_reading(
+        &self,
+        model: &str,
+        num_tokens: usize,
+        tps: f64,
+        now_ms: i64,
+    ) -> Result<(), StoreError> {
+        let num_tokens = i64::try_from(num_tokens).unwrap_or(i64::MAX);
+        if num_tokens < LEAST_COUNTED_TOKENS || !(tps.is_finite() && tps > 0.0) {
+            return Ok(());
+        }
+        let failed = |error| self.failed(error);
+        let mut tx = self.begin().await?;
+        sqlx::query("insert into readings (model, num_tokens, tps, at_ms) values (?, ?, ?, ?)")
+            .bind(model)
+            .bind(num_tokens)
+            .bind(tps)
+            .bind(now_ms)
+            .execute(&mut *tx)
+            .await
+            .map_err(failed)?;
+        sqlx::query(
+            "delete from readings where model = ?1 and id not in (
+                 select id from readings where model = ?1 order by id desc limit ?2)",
+        )
+        .bind(model)
+        .bind(MAX_READINGS)
+        .execute(&mut *tx)
+        .await
+        .map_err(failed)?;
+        self.commit(tx).await
     }
 
     /// What the last answer of a conversation was written with.

@@ -7,12 +7,12 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use cairn_chat::{Encode, Prompt, Role, assemble_turns};
+use cairn_chat::{Encode, GenerationStats, Prompt, Role, assemble_turns};
 use cairn_engine::{GenerateEvent, GenerateRequest, KvCacheOptions, PromptInput, Tokenizer};
 use cairn_store::{ContextCut, Message, NewDocument};
 use tokio_util::sync::CancellationToken;
 
-use crate::app::App;
+use crate::app::{App, now_ms};
 use crate::cache::owners::{conversation_owner, folder_owner};
 use crate::chat::answering::loaded_status;
 use crate::chat::context::Beginning;
@@ -559,7 +559,8 @@ async fn generate(
                 }
             }
             Some(GenerateEvent::Finished(_)) if is_stopping => return Ok(DocumentReading::Unread),
-            Some(GenerateEvent::Finished(_)) => {
+            Some(GenerateEvent::Finished(finished)) => {
+                note_speed(app, &finished.stats).await;
                 let tokens = convert::tokens(num_tokens);
                 return Ok(DocumentReading::Read { tokens, model });
             }
@@ -567,6 +568,16 @@ async fn generate(
             Some(GenerateEvent::SoFar(_) | GenerateEvent::Delta { .. }) => {}
             None => return Ok(DocumentReading::Unread),
         }
+    }
+}
+
+/// Notes how fast the model read: the answers that continue from here read too little to tell. Private
+/// chats are not read ahead. Without it only the time that they save stays unknown.
+async fn note_speed(app: &App, stats: &GenerationStats) {
+    let num_read = stats.num_prompt_tokens.saturating_sub(stats.num_cached_tokens);
+    let noted = app.store.note_reading(&stats.model, num_read, stats.prompt_tps, now_ms()).await;
+    if let Err(error) = noted {
+        tracing::warn!("the speed of a reading was not noted: {error}");
     }
 }
 

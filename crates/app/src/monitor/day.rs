@@ -13,8 +13,6 @@ use crate::wire::{Failure, MonitorDay, MonitorRow, MonitorSpan, Reply, Spread};
 const DAY_MS: i64 = 24 * 60 * 60 * 1000;
 const SPAN_MS: u32 = 10 * 60 * 1000;
 const MAX_CHATS: usize = 20;
-/// With fewer newly read tokens the measured speed is mostly overhead.
-const LEAST_READING_TOKENS: i64 = 512;
 
 /// The last day until now.
 pub(crate) async fn day(app: &App) -> Result<Reply, Failure> {
@@ -36,11 +34,13 @@ pub(crate) async fn day(app: &App) -> Result<Reply, Failure> {
     for span in chats.spans.iter().chain(&private.spans) {
         spans.add_answers(span);
     }
-    let speeds = speeds(chats.readings.iter().chain(&private.readings));
-    let models = rows(chats.sums.iter().chain(&private.sums), &speeds, |sums| {
+    // The time that was saved altogether knows no private chats, and a day is never more than that.
+    let unsaved = |sums: &AnswerSums| AnswerSums { saved_ms: None, ..sums.clone() };
+    let of_private: Vec<AnswerSums> = private.sums.iter().map(unsaved).collect();
+    let models = rows(chats.sums.iter().chain(&of_private), |sums| {
         (sums.model.clone(), sums.model.clone(), None)
     });
-    let mut rows_of_chats = rows(&chats.sums, &speeds, |sums| {
+    let mut rows_of_chats = rows(&chats.sums, |sums| {
         let id = sums.conversation_id.clone();
         (id.clone(), sums.title.clone(), Some(id))
     });
@@ -55,7 +55,7 @@ pub(crate) async fn day(app: &App) -> Result<Reply, Failure> {
             models,
             chats: rows_of_chats,
             num_more_chats: convert::tokens(num_more),
-            private: rows(&private.sums, &speeds, no_name).pop(),
+            private: rows(&private.sums, no_name).pop(),
             time_saved: savings::overview(app).await?,
         },
     })
@@ -66,7 +66,6 @@ pub(crate) async fn day(app: &App) -> Result<Reply, Failure> {
 struct Answers {
     sums: Vec<AnswerSums>,
     spans: Vec<AnswerSpan>,
-    readings: Vec<(String, i64, f64)>,
 }
 
 impl Answers {
@@ -74,29 +73,13 @@ impl Answers {
         Ok(Answers {
             sums: store.answer_sums(since_ms, until_ms).await?,
             spans: store.answer_spans(since_ms, until_ms, i64::from(SPAN_MS)).await?,
-            readings: store.longest_readings(since_ms, until_ms).await?,
         })
     }
-}
-
-/// Tokens a second that each model reads, where a reading was long enough to tell.
-fn speeds<'a>(
-    readings: impl Iterator<Item = &'a (String, i64, f64)>,
-) -> BTreeMap<&'a str, (i64, f64)> {
-    let mut speeds: BTreeMap<&str, (i64, f64)> = BTreeMap::new();
-    for (model, num_tokens, tps) in readings {
-        let longest = speeds.get(model.as_str()).map_or(LEAST_READING_TOKENS - 1, |speed| speed.0);
-        if *num_tokens > longest {
-            speeds.insert(model, (*num_tokens, *tps));
-        }
-    }
-    speeds
 }
 
 /// Adds up what has the same key. `name_of` gives the key, the name and the conversation's id.
 fn rows<'a>(
     sums: impl IntoIterator<Item = &'a AnswerSums>,
-    speeds: &BTreeMap<&str, (i64, f64)>,
     name_of: impl Fn(&AnswerSums) -> (String, String, Option<String>),
 ) -> Vec<MonitorRow> {
     let mut found: Vec<(String, Total)> = Vec::new();
@@ -106,7 +89,7 @@ fn rows<'a>(
             found.push((key, Total { name, conversation_id, ..Total::default() }));
             found.len() - 1
         });
-        found[index].1.add(sums, speeds.get(sums.model.as_str()).map(|speed| speed.1));
+        found[index].1.add(sums);
     }
     found.sort_by_key(|(_, total)| std::cmp::Reverse(total.newest_at_ms));
     found.into_iter().map(|(_, total)| total.into_row()).collect()
@@ -127,7 +110,7 @@ struct Total {
 }
 
 impl Total {
-    fn add(&mut self, sums: &AnswerSums, reading_tps: Option<f64>) {
+    fn add(&mut self, sums: &AnswerSums) {
         self.num_answers += sums.num_answers;
         self.num_prompt_tokens += sums.num_prompt_tokens;
         self.num_cached_tokens += sums.num_cached_tokens;
@@ -135,8 +118,7 @@ impl Total {
         self.num_first_tokens += sums.num_first_tokens;
         self.first_token_ms += sums.first_token_ms;
         self.newest_at_ms = self.newest_at_ms.max(sums.newest_at_ms);
-        if let Some(tps) = reading_tps {
-            let saved_ms = sums.num_cached_tokens as f64 / tps * 1000.0;
+        if let Some(saved_ms) = sums.saved_ms {
             self.saved_ms = Some(self.saved_ms.unwrap_or(0.0) + saved_ms);
         }
     }
@@ -272,32 +254,33 @@ mod tests {
     }
 
     #[test]
-    fn what_is_saved_counts_by_the_longest_reading_of_the_model() {
-        let sums = |model: &str, id: &str, num_cached_tokens| AnswerSums {
+    fn what_was_saved_is_added_up_as_it_was_written() {
+        let sums = |model: &str, id: &str, saved_ms| AnswerSums {
             model: model.to_owned(),
             conversation_id: id.to_owned(),
             title: id.to_owned(),
             num_answers: 1,
             num_prompt_tokens: 2000,
-            num_cached_tokens,
+            num_cached_tokens: 750,
             num_generation_tokens: 5,
             num_first_tokens: 1,
             first_token_ms: 40.0,
-            newest_at_ms: num_cached_tokens,
+            saved_ms,
+            newest_at_ms: 1,
         };
-        let all = [sums("m", "a", 1000), sums("m", "b", 500), sums("short", "b", 100)];
-        let reading = |model: &str, num_tokens, tps| (model.to_owned(), num_tokens, tps);
-        let readings =
-            [reading("m", 600, 50.0), reading("m", 700, 100.0), reading("short", 511, 900.0)];
-        let speeds = speeds(readings.iter());
-        let models = rows(&all, &speeds, |sums| (sums.model.clone(), sums.model.clone(), None));
+        let all = [
+            sums("m", "a", Some(1000.0)),
+            sums("m", "b", Some(500.0)),
+            sums("m", "b", None),
+            sums("short", "b", None),
+        ];
+        let models = rows(&all, |sums| (sums.model.clone(), sums.model.clone(), None));
         let figures: Vec<_> =
             models.iter().map(|row| (row.name.as_str(), row.num_answers, row.saved_ms)).collect();
-        assert_eq!(figures, [("m", 2, Some(15_000.0)), ("short", 1, None)]);
-        assert_eq!((models[0].read_tokens, models[0].first_token_ms), (2500, Some(40.0)));
-        let chats =
-            rows(&all, &speeds, |sums| (sums.conversation_id.clone(), sums.title.clone(), None));
-        assert_eq!(chats.iter().map(|row| row.num_answers).collect::<Vec<_>>(), [1, 2]);
-        assert_eq!(chats[1].saved_ms, Some(5000.0), "what is known of it");
+        assert_eq!(figures, [("m", 3, Some(1500.0)), ("short", 1, None)]);
+        assert_eq!((models[0].read_tokens, models[0].first_token_ms), (3750, Some(40.0)));
+        let chats = rows(&all, |sums| (sums.conversation_id.clone(), sums.title.clone(), None));
+        assert_eq!(chats.iter().map(|row| row.num_answers).collect::<Vec<_>>(), [1, 3]);
+        assert_eq!(chats[1].saved_ms, Some(500.0), "what is known of it");
     }
 }

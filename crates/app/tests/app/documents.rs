@@ -98,13 +98,19 @@ async fn a_document_is_read_at_once_and_its_question_continues_from_its_end() {
         other => panic!("{other:?}"),
     }
 
+    // The reading tells how much time its answers save, though they read little themselves.
+    let stats = answer.stats.unwrap();
+    assert!(stats.prompt_tokens - stats.cached_tokens < 512, "{stats:?}");
+    assert!(stats.saved_ms > Some(0.0), "{stats:?}");
+
     // After a restart the next turn continues, and so does another version of the question.
-    let before = answer.stats.unwrap().prompt_tokens;
+    let before = stats.prompt_tokens;
     app.close().await;
     drop(app);
     let app = open(&home).await;
     let second = answered(&app, &id, "And how high?").await;
     assert!(cached(&second) >= before, "{second:?}");
+    assert!(second.stats.unwrap().saved_ms > Some(0.0));
     let mut events = app.subscribe();
     let edit = Command::EditMessage {
         conversation_id: id.clone(),

@@ -149,7 +149,13 @@ async fn what_answers_say_they_saved_adds_up_also_after_restarts_and_deletions()
         }
     };
     check(&overview(&app).await.time_saved, &[(&a, of_a), (&b, of_b)]);
-    check(&day(&app).await.time_saved, &[(&a, of_a), (&b, of_b)]);
+    let told = day(&app).await;
+    check(&told.time_saved, &[(&a, of_a), (&b, of_b)]);
+    // The day says what the answers said, and no more than there is altogether.
+    for rows in [&told.models, &told.chats] {
+        let in_a_day: f64 = rows.iter().filter_map(|row| row.saved_ms).sum();
+        assert!(near(in_a_day, total), "{told:?} is not {total}");
+    }
     app.call(Command::DeleteConversation { id: b.clone() }).await.unwrap();
     check(&overview(&app).await.time_saved, &[(&a, of_a)]);
     app.close().await;

@@ -17,7 +17,7 @@ fn stats(model: &str, prompt: usize, cached: usize) -> GenerationStats {
         num_kept_tokens: None,
         cache_note: None,
         miss: None,
-        saved_ms: None,
+        saved_ms: (cached > 0).then_some(cached as f64 * 10.0),
         num_generation_tokens: 10,
         queue_ms: 0.0,
         prompt_tps: (prompt - cached) as f64,
@@ -148,6 +148,7 @@ async fn answers_are_summed_by_model_and_conversation_and_by_time() {
             num_generation_tokens: 10 * num_answers,
             num_first_tokens: num_answers,
             first_token_ms,
+            saved_ms: Some(num_cached_tokens as f64 * 10.0),
             newest_at_ms,
         }
     };
@@ -165,9 +166,15 @@ async fn answers_are_summed_by_model_and_conversation_and_by_time() {
     let times = [first.least_first_token_ms, first.mean_first_token_ms, first.most_first_token_ms];
     assert_eq!(times, [Some(100.0), Some(150.0), Some(200.0)]);
 
-    let longest = store.longest_readings(5, 280).await.unwrap();
-    assert_eq!(longest, [("m".to_owned(), 100, 100.0)]);
+    assert_eq!(store.savings().await.unwrap().all_ms, 4400.0, "the day is a part of the whole");
     let damaged = store.answer_sums(280, 300).await.unwrap();
     assert_eq!((damaged[0].model.as_str(), damaged[0].num_prompt_tokens), ("7", 0));
-    assert_eq!(damaged[0].num_first_tokens, 0);
+    assert_eq!((damaged[0].num_first_tokens, damaged[0].saved_ms), (0, None));
+
+    // A copy has the figures of its answers, and saved nothing.
+    let leaf = store.branch(&ids[0]).await.unwrap().pop().unwrap().id;
+    let copy = store.copy_branch(&ids[0], &leaf, "Copy", 300).await.unwrap().id;
+    let sums = store.answer_sums(5, 280).await.unwrap();
+    let of_copy = sums.iter().find(|sums| sums.conversation_id == copy).unwrap();
+    assert_eq!((of_copy.num_cached_tokens, of_copy.saved_ms), (150, None));
 }

@@ -108,6 +108,45 @@ async fn a_model_reads_as_fast_as_in_the_longest_reading_of_the_chat_or_else_in_
 }
 
 #[tokio::test]
+async fn what_was_read_ahead_tells_how_fast_a_model_reads_also_after_a_restart() {
+    let scratch = Scratch::new();
+    let store = scratch.open().await;
+    let here = store.create_conversation(0).await.unwrap().id;
+    for (model, num_tokens, tps) in [
+        ("m", 876, 40.0),
+        ("n", 63, 1.0),
+        ("n", 900, f64::NAN),
+        ("n", 900, 0.0),
+        ("short", 256, 64.0),
+        ("short", 255, 1.0),
+    ] {
+        store.note_reading(model, num_tokens, tps, 1).await.unwrap();
+    }
+    store.close().await.unwrap();
+    let store = scratch.open().await;
+    let rate = async |model: &str| store.reading_rate(&here, model).await.unwrap();
+    assert_eq!((rate("m").await, rate("n").await, rate("short").await), (Some(40.0), None, None));
+
+    // Shorter ones count together, answers and those ahead, but for the shortest: 640 tokens in 262 s.
+    for (read, tps) in [(129, 43.0), (10, 0.001)] {
+        let (_, answer) = store.begin_turn(&here, "Q", 2).await.unwrap();
+        end(&store, &answer.id, stats("short", read, tps, None)).await;
+    }
+    assert_eq!(rate("short").await, Some(640.0 / 262.0));
+    store.note_reading("m", 600, 50.0, 3).await.unwrap();
+    store.note_reading("m", 500, 1.0, 4).await.unwrap();
+    assert_eq!(rate("m").await, Some(50.0), "the newest long one");
+
+    for at_ms in 5..100 {
+        store.note_reading("m", 512, 60.0, at_ms).await.unwrap();
+    }
+    let held: i64 = scratch.scalar("select count(*) from readings where model = 'm'").await;
+    assert_eq!((held, rate("m").await), (32, Some(60.0)));
+    let others: i64 = scratch.scalar("select count(*) from readings where model = 'short'").await;
+    assert_eq!(others, 2);
+}
+
+#[tokio::test]
 async fn what_the_answer_before_was_written_with_is_remembered() {
     let scratch = Scratch::new();
     let store = scratch.open().await;
