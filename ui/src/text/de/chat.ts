@@ -61,6 +61,7 @@ export const folders: Catalogue['folders'] = {
   filesLater: 'Dateien kannst du hinzufügen, sobald der Ordner angelegt ist.',
   filesNote:
     'Neue Chats im Ordner beginnen mit diesen Dateien; sie werden für alle nur einmal gelesen. Ein Chat, der schon begonnen hat, behält die Dateien, mit denen er begann.',
+  from: (name) => `Vom Ordner „${name}“`,
   label: (name, count) => `Ordner ${name}, ${f.plural(count, 'Chat', 'Chats')}`,
   model: 'Modell',
   newChat: 'Neuer Chat in diesem Ordner',

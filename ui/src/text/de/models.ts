@@ -56,6 +56,7 @@ export const models: Catalogue['models'] = {
     removeOf: (path) => `${path} entfernen`,
     removed: 'Ordner entfernt. Seine Dateien bleiben.',
   },
+  forAllChats: 'Für alle Chats geladen',
   help: `Modelle, die andere MLX-Programme auf diesen ${machine} geladen haben, werden auch gefunden.`,
   import: {
     cancelOf: (file) => `Import von ${file} abbrechen`,

@@ -61,6 +61,7 @@ export const folders = {
   filesLater: 'You can add files when the folder is created.',
   filesNote:
     'New chats in the folder begin with these files, which are read once for all of them. A chat that has begun keeps the files it began with.',
+  from: (name: string) => `From the folder “${name}”`,
   label: (name: string, count: number) => `Folder ${name}, ${f.plural(count, 'chat', 'chats')}`,
   model: 'Model',
   newChat: 'New chat in this folder',

@@ -49,6 +49,7 @@ export const models = {
     removeOf: (path: string) => `Remove ${path}`,
     removed: 'Removed the folder. Its files stay.',
   },
+  forAllChats: 'Loaded for all chats',
   help: `Models that other MLX programs have downloaded to ${machine} are found too.`,
   import: {
     cancelOf: (file: string) => `Cancel the import of ${file}`,

@@ -1,0 +1,25 @@
+// Where the model and the system prompt of a chat come from, in words.
+import type { Folder, Persona } from '../platform/wire';
+import { strings } from '../text';
+
+/** What a chat was begun with; each is null where there is none. */
+interface Begun {
+  persona: Persona | null;
+  folder: Folder | null;
+}
+
+/** Null where no model is loaded. */
+export function sourceOfModel(model: string | null, { persona, folder }: Begun): string | null {
+  if (model === null) return null;
+  if (persona?.model === model) return strings.settings.sources.persona;
+  if (folder?.model === model) return strings.folders.from(folder.name);
+  return strings.models.forAllChats;
+}
+
+/** `own`: the model's own prompt, which holds while the chat has none. Null where there is no prompt at all. */
+export function sourceOfPrompt(prompt: string, own: string | null, { persona, folder }: Begun): string | null {
+  if (prompt === '') return own ? strings.systemPrompt.own : null;
+  if (persona?.system_prompt === prompt) return strings.settings.sources.persona;
+  if (folder?.system_prompt === prompt) return strings.folders.from(folder.name);
+  return strings.settings.sources.chat;
+}
