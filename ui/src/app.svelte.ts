@@ -7,6 +7,7 @@ import { titleOf } from './chat/conversations.svelte';
 import { ChatFiles } from './chat/files.svelte';
 import { Find } from './chat/find.svelte';
 import { ContextStore } from './chat/context.svelte';
+import { ChatRoom } from './chat/room.svelte';
 import { FolderStore } from './chat/folders.svelte';
 import { PersonaStore } from './chat/personas.svelte';
 import { commands, isAvailable } from './commands';
@@ -70,6 +71,7 @@ export class App {
   readonly chat: ChatStore;
   readonly context: ContextStore;
   readonly documents: DocumentStore;
+  readonly room: ChatRoom;
   readonly folders: FolderStore;
   readonly personas: PersonaStore;
   readonly presets: PresetStore;
@@ -130,6 +132,12 @@ export class App {
     this.personas = new PersonaStore({ platform, toasts, undo, report, startChat });
     this.presets = new PresetStore({ platform, settings: this.settings, toasts, undo, report });
     this.documents = new DocumentStore({ platform, chat: this.chat, toasts, undo, report });
+    this.room = new ChatRoom({
+      chat: this.chat,
+      context: this.context,
+      documents: this.documents,
+      status: this.status,
+    });
     this.folders = new FolderStore({ platform, toasts, undo, report, storage: options.storage });
     const openConversation = (id: string) => this.openConversation(id);
     this.chatFiles = new ChatFiles({ platform, toasts, openConversation });

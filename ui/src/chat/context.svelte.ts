@@ -4,9 +4,6 @@ import type { AtOverflow, ChatContext, ContextCut, Message } from '../platform/w
 
 /** Less than this share of the context is little, however short answers are. */
 const LITTLE = 0.1;
-/** About how many characters a token has: what is not sent yet is only estimated. */
-const CHARS_IN_TOKEN = 4;
-
 /** What is left for the next answer, and whether that is little. */
 export interface Room {
   left: number;
@@ -14,9 +11,8 @@ export interface Room {
   state: 'enough' | 'tight' | 'full';
 }
 
-export function roomOf(context: ChatContext, draft: string): Room {
-  const { limit_tokens, used_tokens, answer_tokens } = context;
-  const left = limit_tokens - used_tokens - Math.ceil(draft.length / CHARS_IN_TOKEN);
+export function roomOf({ limit_tokens, used_tokens, answer_tokens }: ChatContext): Room {
+  const left = limit_tokens - used_tokens;
   if (left <= 0) return { left: 0, state: 'full' };
   const little = Math.max(answer_tokens, limit_tokens * LITTLE);
   return { left, state: used_tokens > 0 && left < little ? 'tight' : 'enough' };
@@ -36,20 +32,24 @@ export class ContextStore {
   /** The chat that it is of; undefined before the first. */
   #of: string | null | undefined;
   #numAsked = 0;
+  /** The messages that it counts; null: they were not known. */
+  counted = $state.raw<readonly Message[] | null>(null);
 
   constructor(
     private readonly platform: Platform,
     private readonly report: (error: unknown) => void,
   ) {}
 
-  /** Asks for a chat, or with null for what a new one would find. */
-  async refresh(conversation_id: string | null): Promise<void> {
+  /** Asks for a chat, which has these messages now as far as they are known, or with null for what a new one would find. */
+  async refresh(conversation_id: string | null, messages: readonly Message[] | null = null): Promise<void> {
     if (this.#of !== conversation_id) this.current = null;
     this.#of = conversation_id;
     const asked = ++this.#numAsked;
     try {
       const reply = await this.platform.call({ type: 'get_context', conversation_id });
-      if (asked === this.#numAsked) this.current = reply.type === 'context' ? reply.context : null;
+      if (asked !== this.#numAsked) return;
+      this.current = reply.type === 'context' ? reply.context : null;
+      this.counted = messages;
     } catch {
       // A chat that is gone has none, and a core that does not answer is told of elsewhere.
       if (asked === this.#numAsked) this.current = null;
@@ -65,7 +65,7 @@ export class ContextStore {
   /** Lets the model read again what it had forgotten. */
   async readAgain(conversation_id: string, message_id: string): Promise<void> {
     if (await this.#call(() => this.platform.call({ type: 'read_again', conversation_id, message_id })))
-      await this.refresh(conversation_id);
+      await this.refresh(conversation_id, this.counted);
   }
 
   async #call(run: () => Promise<unknown>): Promise<boolean> {

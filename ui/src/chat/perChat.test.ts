@@ -3,7 +3,17 @@ import { tick } from 'svelte';
 import { fireEvent, screen, within } from '@testing-library/svelte';
 import { expect, test } from 'vitest';
 import { CallError } from '../platform/platform';
-import type { ChatContext, Command, Persona, Preset, Reply, Settings, SettingScope } from '../platform/wire';
+import type {
+  ChatContext,
+  Command,
+  Document,
+  DocumentReading,
+  Persona,
+  Preset,
+  Reply,
+  Settings,
+  SettingScope,
+} from '../platform/wire';
 import {
   bootstrap,
   conversation,
@@ -14,6 +24,7 @@ import {
   saved,
   settings as values,
   settle,
+  textDocument,
 } from '../testing/fake';
 import { drawn, openWindow, useWindow } from '../testing/window';
 import { ContextStore, cutOf, roomOf } from './context.svelte';
@@ -51,13 +62,23 @@ const resolved = (change: Partial<Settings>, scope: SettingScope = 'chat'): Repl
 });
 
 interface Given {
+  /** What is attached to the draft. */
+  documents?: Document[];
+  reading?: DocumentReading;
   context?: Partial<ChatContext> | null;
   own?: Reply;
   messages?: ReturnType<typeof message>[];
   change?: Parameters<typeof conversation>[1];
 }
 
-async function open({ context: known = {}, own = resolved({}), messages, change }: Given = {}) {
+const attached = (documents: Document[], reading: DocumentReading = { type: 'unread' }) => ({
+  of: { type: 'conversation' as const, id: 'a' },
+  beginning: [],
+  documents,
+  reading,
+});
+
+async function open({ context: known = {}, own = resolved({}), messages, change, documents, reading }: Given = {}) {
   const platform = new FakePlatform();
   const row = conversation('a', { cache: saved({ cached_tokens: 1000 }), ...change });
   const rows = messages ?? [
@@ -74,6 +95,7 @@ async function open({ context: known = {}, own = resolved({}), messages, change 
     get_conversation: { type: 'conversation', conversation: row, messages: rows },
     get_context: { type: 'context', context: known && context(known) },
     get_settings: own,
+    get_documents: { type: 'documents', attached: attached(documents ?? [], reading) },
   };
   const { app } = await openWindow(platform);
   app.navigation.show('inspector', true);
@@ -86,16 +108,106 @@ async function open({ context: known = {}, own = resolved({}), messages, change 
 }
 
 test.each([
-  [{ used_tokens: 0 }, '', 4096, 'enough'],
-  [{ used_tokens: 3072 }, '', 1024, 'enough'],
-  [{ used_tokens: 3073 }, '', 1023, 'tight'],
-  [{ used_tokens: 3000 }, 'x'.repeat(400), 996, 'tight'],
-  [{ used_tokens: 3680, answer_tokens: 8 }, '', 416, 'enough'],
-  [{ used_tokens: 3690, answer_tokens: 8 }, '', 406, 'tight'],
-  [{ used_tokens: 4090 }, 'x'.repeat(24), 0, 'full'],
-  [{ used_tokens: 5000 }, '', 0, 'full'],
-] as const)('with %o and a draft, what is left is told', (change, draft, left, state) => {
-  expect(roomOf(context(change), draft)).toEqual({ left, state });
+  [{ used_tokens: 0 }, 4096, 'enough'],
+  [{ used_tokens: 3072 }, 1024, 'enough'],
+  [{ used_tokens: 3073 }, 1023, 'tight'],
+  [{ used_tokens: 3680, answer_tokens: 8 }, 416, 'enough'],
+  [{ used_tokens: 3690, answer_tokens: 8 }, 406, 'tight'],
+  [{ used_tokens: 4096 }, 0, 'full'],
+  [{ used_tokens: 5000 }, 0, 'full'],
+] as const)('with %o, what is left is told', (change, left, state) => {
+  expect(roomOf(context(change))).toEqual({ left, state });
+});
+
+test('what is typed and attached counts, and so does an answer while it is written', async () => {
+  const { app, inspector, platform } = await open({ documents: [textDocument('d', { tokens: 500 })] });
+  const used = () => within(inspector()).getByRole('meter', { name: 'Context' }).getAttribute('aria-valuenow');
+  expect(used()).toBe('1700');
+  expect(within(inspector()).getByText('500 tokens')).toBeTruthy();
+  app.chat.draft = 'x'.repeat(400);
+  await tick();
+  expect(used()).toBe('1800');
+  app.chat.draft = '';
+  platform.emit({ type: 'documents', attached: attached([]) });
+  await tick();
+  expect(used()).toBe('1200');
+  const asked = message('q2', { role: 'user', parent_id: 'w', text: 'x'.repeat(40) });
+  const documents = [textDocument('d', { tokens: 500 })];
+  platform.emit({ type: 'message', message: { ...asked, documents } });
+  platform.emit({ type: 'message', message: message('w2', { parent_id: 'q2', status: 'streaming' }) });
+  const segment = { kind: 'text' as const, text: 'x'.repeat(800) };
+  platform.emit({ type: 'segment', conversation_id: 'a', message_id: 'w2', index: 0, segment });
+  await drawn();
+  await drawn();
+  expect(used()).toBe('1910');
+});
+
+const TOO_LONG: DocumentReading = { type: 'too_long', exceeds_by: 4901, model: 'owner/model' };
+const big = textDocument('big', { tokens: 8000 });
+const send = () => screen.getByRole('button', { name: 'Send' });
+
+test('documents that are longer than the context are not sent, and nothing is offered that does not help', async () => {
+  const { app, asked } = await open({ documents: [big], reading: TOO_LONG });
+  app.chat.draft = 'What is in it?';
+  await tick();
+  expect(send()).toHaveProperty('disabled', true);
+  expect(screen.getByText(/^Exceeds the context of model by 4,901 tokens\. Remove a document/)).toBeTruthy();
+  expect(screen.queryByRole('button', { name: 'Forget the oldest messages' })).toBeNull();
+  await fireEvent.keyDown(screen.getByRole('textbox', { name: 'Message' }), { key: 'Enter' });
+  expect(asked('send_message')).toEqual([]);
+});
+
+test('where forgetting makes room for documents, it is offered, and then they can be sent', async () => {
+  const documents = [textDocument('d', { tokens: 3000 })];
+  const given = { documents, reading: { ...TOO_LONG, exceeds_by: 104 } };
+  const { app, platform } = await open(given);
+  app.chat.draft = 'What is in it?';
+  await tick();
+  expect(send()).toHaveProperty('disabled', true);
+  expect(screen.getByText(/Let the oldest messages be forgotten, or remove a document/)).toBeTruthy();
+  expect(screen.getByRole('button', { name: 'Forget the oldest messages' })).toBeTruthy();
+  platform.answers.get_context = { type: 'context', context: context({ at_overflow: 'forget' }) };
+  await app.context.refresh('a', app.chat.thread?.messages);
+  await tick();
+  expect(send()).toHaveProperty('disabled', false);
+  expect(screen.queryByText(/Let the oldest messages be forgotten/)).toBeNull();
+});
+
+test('of a first question that was too long it is said what helps, and it can be asked without its document', async () => {
+  const question = message('q', { role: 'user', text: 'What is in it?', documents: [big] });
+  const error_kind = { type: 'context_full' as const, tokens: 8500, context_length: 4096 };
+  const failed = message('w', { parent_id: 'q', status: 'failed', text: '', error: 'Too long', error_kind });
+  const known = { used_tokens: 8500, document_tokens: 8000 };
+  const { app } = await open({ context: known, messages: [question, { ...failed, segments: [] }] });
+  expect(screen.queryByRole('button', { name: 'Forget the oldest messages' })).toBeNull();
+  expect(screen.queryByRole('button', { name: 'Regenerate' })).toBeNull();
+  expect(screen.getByText(/is read without this question and its document:/)).toBeTruthy();
+  expect(app.room.room?.state).toBe('enough');
+  await fireEvent.click(screen.getByRole('button', { name: 'Ask without the document' }));
+  expect(app.chat.draft).toBe('What is in it?');
+  await tick();
+  expect(send()).toHaveProperty('disabled', false);
+});
+
+test('of a later question that was too long, forgetting is offered where the rest fits', async () => {
+  const error_kind = { type: 'context_full' as const, tokens: 4500, context_length: 4096 };
+  const documents = [textDocument('d', { tokens: 2000 })];
+  const rows = [
+    message('q', { role: 'user', text: 'Why?' }),
+    message('w', { parent_id: 'q', text: 'Because.' }),
+    message('q2', { role: 'user', parent_id: 'w', text: 'And this?', documents }),
+    message('w2', { parent_id: 'q2', status: 'failed', text: '', segments: [], error: 'Too long', error_kind }),
+  ];
+  const { app, platform } = await open({ context: { used_tokens: 4500, document_tokens: 2000 }, messages: rows });
+  const again = () => screen.getAllByRole('button', { name: 'Regenerate' });
+  expect(again()).toHaveLength(1);
+  expect(screen.getByText('The last question no longer fits into the context of the model.')).toBeTruthy();
+  expect(screen.getByRole('button', { name: 'Forget the oldest messages' })).toBeTruthy();
+  const change = { used_tokens: 4500, at_overflow: 'forget' as const };
+  platform.answers.get_context = { type: 'context', context: context(change) };
+  await app.context.refresh('a', app.chat.thread?.messages);
+  await tick();
+  expect(again()).toHaveLength(2);
 });
 
 test('of several cuts the last one counts', () => {

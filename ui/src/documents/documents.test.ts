@@ -147,7 +147,11 @@ test('reading shows how far it is, and can be stopped; read, it can become a sta
 });
 
 test.each<[reading: DocumentReading, sentence: RegExp]>([
-  [{ type: 'too_long', exceeds_by: 1200, model: 'owner/Qwen3' }, /^Exceeds the context of Qwen3 by 1,200 tokens\./],
+  [{ type: 'too_long', exceeds_by: 1200, model: 'owner/model' }, /^Exceeds the context of model by 1,200 tokens\./],
+  [
+    { type: 'too_long', exceeds_by: 1200, model: 'owner/small' },
+    /^Not read yet\. It will be read with your question\.$/,
+  ],
   [{ type: 'failed', why: 'The disk is full.' }, /^Not read\. The disk is full\.$/],
   [{ type: 'with_question' }, /^It will be read with your question\.$/],
 ])('what comes of reading is said: %j', async (reading, sentence) => {

@@ -207,6 +207,7 @@ export const queue: Catalogue['queue'] = {
 };
 
 export const endings: Catalogue['endings'] = {
+  askWithout: (count) => (count === 1 ? 'Ohne das Dokument fragen' : 'Ohne die Dokumente fragen'),
   continueAdvice: 'Setze sie fort, oder lass sie neu schreiben.',
   context: 'Dieser Chat hat die Kontextlänge des Modells erreicht.',
   contextAdvice: 'Beginne einen neuen Chat, oder erhöhe die Kontextlänge in den Einstellungen des Modells.',
@@ -218,6 +219,8 @@ export const endings: Catalogue['endings'] = {
   lengthAdvice: 'Bitte das Modell fortzufahren, oder erhöhe die größte Antwortlänge in den Einstellungen.',
   stopped: 'Du hast diese Antwort angehalten.',
   stoppedAdvice: 'Lass sie neu schreiben, wenn du sie ganz willst.',
+  tooLongAdvice: (count) =>
+    `Was du als Nächstes fragst, wird ohne diese Frage und ${count === 1 ? 'ihr Dokument' : 'ihre Dokumente'} gelesen: Hänge weniger an, oder wähle ein Modell mit längerem Kontext.`,
 };
 
 export const reading: Catalogue['reading'] = {

@@ -80,6 +80,9 @@ export const documents: Catalogue['documents'] = {
   timeLeft: (seconds) => `noch etwa ${f.timeLeft(seconds)}`,
   tooLong: (count, model) =>
     `${tokens(count)} mehr, als in den Kontext von ${model} passen. Entferne ein Dokument oder wähle ein Modell mit längerem Kontext.`,
+  tooLongNow: (count, model) =>
+    `Mit dem, was in diesem Chat steht, sind es ${tokens(count)} mehr, als in den Kontext von ${model} passen. Lass die ältesten Nachrichten vergessen oder entferne ein Dokument.`,
+  tooLongToSend: 'Die Dokumente passen nicht in den Kontext des Modells.',
   unread: 'Noch nicht gelesen. Es wird mit deiner Frage gelesen.',
   waiting: 'Das Lesen wird vorbereitet …',
   withQuestion: 'Es wird mit deiner Frage gelesen.',

@@ -19,6 +19,9 @@ export const context: Catalogue['context'] = {
   noModel: 'Lade ein Modell, um zu sehen, wie viel Platz noch ist.',
   nearlyFull: (left) => `In diesem Chat sind etwa ${tokens(left)} frei. Danach kann er nicht weitergehen.`,
   full: 'Diese Nachricht passt nicht mehr in den Kontext des Modells.',
+  fullAlone:
+    'Diese Nachricht ist länger als der Kontext des Modells. Kürze sie, entferne ein Dokument oder wähle ein Modell mit längerem Kontext.',
+  fullForFailed: 'Die letzte Frage passt nicht mehr in den Kontext des Modells.',
   nextForgets:
     'Der Kontext ist fast voll. Dann werden die ältesten Nachrichten vergessen, und der Rest wird einmal neu gelesen.',
   nextSummarizes:

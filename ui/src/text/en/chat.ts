@@ -213,6 +213,7 @@ export const queue = {
 
 /** How an answer ended before its end, and what can be done about it. */
 export const endings = {
+  askWithout: (count: number): string => (count === 1 ? 'Ask without the document' : 'Ask without the documents'),
   continueAdvice: 'Let it go on, or have it written again.',
   context: 'This chat has reached the context length of the model.',
   contextAdvice: 'Start a new chat, or raise the context length in the settings of the model.',
@@ -224,6 +225,8 @@ export const endings = {
   lengthAdvice: 'Ask the model to continue, or raise the maximum answer length in Settings.',
   stopped: 'You stopped this answer.',
   stoppedAdvice: 'Regenerate to have it written again.',
+  tooLongAdvice: (count: number) =>
+    `What you ask next is read without this question and its ${count === 1 ? 'document' : 'documents'}: attach less, or choose a model with a longer context.`,
 };
 
 export const reading = {

@@ -80,6 +80,9 @@ export const documents = {
   timeLeft: (seconds: number) => `about ${f.timeLeft(seconds)} left`,
   tooLong: (count: number, model: string) =>
     `Exceeds the context of ${model} by ${tokens(count)}. Remove a document, or choose a model with a longer context.`,
+  tooLongNow: (count: number, model: string) =>
+    `With what stands in this chat, it exceeds the context of ${model} by ${tokens(count)}. Let the oldest messages be forgotten, or remove a document.`,
+  tooLongToSend: 'The documents do not fit into the context of the model.',
   unread: 'Not read yet. It will be read with your question.',
   waiting: 'Getting ready to read…',
   withQuestion: 'It will be read with your question.',

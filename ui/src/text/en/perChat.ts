@@ -20,6 +20,9 @@ export const context = {
   noModel: 'Load a model to see how much room is left.',
   nearlyFull: (left: number) => `About ${tokens(left)} are left in this chat. When they are used up, it cannot go on.`,
   full: 'This message no longer fits into the context of the model.',
+  fullAlone:
+    'This message is longer than the context of the model. Shorten it, remove a document, or choose a model with a longer context.',
+  fullForFailed: 'The last question no longer fits into the context of the model.',
   nextForgets: 'The context is nearly full. Then the oldest messages are forgotten, and the rest is read again once.',
   nextSummarizes:
     'The context is nearly full. Then the model summarizes the oldest messages, and reads the rest again once.',

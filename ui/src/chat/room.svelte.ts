@@ -1,0 +1,124 @@
+// What the next message of the open chat finds in the model's context, and whether it can be sent at all.
+import type { DocumentStore } from '../documents/documents.svelte';
+import type { ChatContext, Document, Message } from '../platform/wire';
+import type { StatusStore } from '../status/status.svelte';
+import type { ChatStore } from './chat.svelte';
+import { cutOf, roomOf, type ContextStore, type Room } from './context.svelte';
+import { growing } from './segments';
+
+/** About how many characters a token has: what nobody has counted yet is only estimated. */
+const CHARS_IN_TOKEN = 4;
+
+const estimated = (numChars: number) => Math.ceil(numChars / CHARS_IN_TOKEN);
+
+const sumOf = (counts: number[]) => counts.reduce((sum, count) => sum + count, 0);
+
+/** The tokens of documents, as far as they are counted. */
+export function documentTokens(documents: readonly Document[]): number {
+  return sumOf(documents.map(({ tokens, num_bytes }) => tokens ?? estimated(num_bytes)));
+}
+
+/** About how many tokens the text of a message has, also while it is written. */
+function textTokens({ role, text, segments }: Message): number {
+  return estimated(role === 'user' ? text.length : sumOf(segments.map((segment) => growing(segment).length)));
+}
+
+/** A question that only led to a failure is left out of every later prompt. */
+function failedAtEnd(messages: readonly Message[]): Message | null {
+  const [question, answer] = messages.slice(-2);
+  const hasFailed = answer?.status === 'failed' && answer.text === '';
+  return hasFailed && question?.role === 'user' ? question : null;
+}
+
+/** Whether an earlier turn could be forgotten for what follows. */
+const hasTurns = (messages: readonly Message[]) =>
+  messages.some(({ role, status, text }) => role === 'assistant' && (status !== 'failed' || text !== ''));
+
+export interface RoomOptions {
+  chat: ChatStore;
+  context: ContextStore;
+  documents: DocumentStore;
+  status: StatusStore;
+}
+
+/** Adds to what the core has counted what is written and attached since. */
+export class ChatRoom {
+  constructor(private readonly options: RoomOptions) {}
+
+  readonly #messages = $derived.by((): readonly Message[] => this.options.chat.thread?.messages ?? []);
+  readonly #failed = $derived(failedAtEnd(this.#messages));
+  /** What the model reads of them. */
+  readonly #read = $derived.by(() => this.#messages.slice(this.options.chat.thread?.cut?.index ?? 0));
+
+  /** What has come since the core counted, and what has gone: a question and its answer, another version, what was cut off. */
+  readonly #since = $derived.by(() => {
+    const { counted } = this.options.context;
+    if (counted === null) return { come: [], gone: [] };
+    const [cut, before] = [this.options.chat.thread?.cut ?? null, cutOf(counted)];
+    if (cut?.id !== before?.id) return { come: this.#read, gone: counted.slice(before?.index ?? 0) };
+    const end = Math.max(counted.length, this.#messages.length);
+    let same = cut?.index ?? 0;
+    while (same < end && this.#messages[same]?.id === counted[same]?.id) same++;
+    return { come: this.#messages.slice(same), gone: counted.slice(same) };
+  });
+
+  /** As the core counted it, with what is written, attached and typed since. Null: nothing is known. */
+  readonly context = $derived.by((): ChatContext | null => {
+    const { chat, context, documents } = this.options;
+    const { current } = context;
+    if (!current) return null;
+    const { come, gone } = this.#since;
+    const left = this.#failed ? [...gone, this.#failed] : gone;
+    const documentsOf = (messages: readonly Message[]) => documentTokens(messages.flatMap((row) => row.documents));
+    const inDocuments = documentTokens(documents.draft.documents) + documentsOf(come) - documentsOf(left);
+    const inTexts = estimated(chat.draft.length) + sumOf(come.map(textTokens)) - sumOf(left.map(textTokens));
+    const document_tokens = Math.max(0, current.document_tokens + inDocuments);
+    const used_tokens = Math.max(current.beginning_tokens, current.used_tokens + inDocuments + inTexts);
+    return { ...current, document_tokens, used_tokens };
+  });
+
+  readonly room = $derived.by((): Room | null => this.context && roomOf(this.context));
+
+  /** Whether the next message fits once earlier turns are forgotten, and there are such. */
+  readonly canForget = $derived.by(() => {
+    const { chat, context, documents } = this.options;
+    if (!context.current || !hasTurns(this.#read)) return false;
+    const draft = documentTokens(documents.draft.documents) + estimated(chat.draft.length);
+    return this.#fitsAlone(draft, context.current);
+  });
+
+  /** Whether the question that has failed fits once turns before it are forgotten. */
+  readonly canForgetForFailed = $derived.by(() => {
+    const { current } = this.options.context;
+    if (!current || !this.#failed || !hasTurns(this.#read)) return false;
+    return this.#fitsAlone(documentTokens(this.#failed.documents) + textTokens(this.#failed), current);
+  });
+
+  #fitsAlone(tokens: number, { beginning_tokens, limit_tokens }: ChatContext): boolean {
+    return beginning_tokens + documentTokens(this.options.documents.beginning) + tokens < limit_tokens;
+  }
+
+  /** The documents of the draft do not fit, as the model that would answer has counted; forgetting may help. */
+  readonly isTooLong = $derived.by(() => {
+    const { documents, status } = this.options;
+    const { reading, documents: attached } = documents.draft;
+    const isThisModel = reading.type === 'too_long' && (status.model === null || status.model === reading.model);
+    return isThisModel && attached.length > 0;
+  });
+
+  /** The next message would only fail. */
+  readonly isBlocked = $derived.by(() => {
+    const choice = this.options.context.current?.at_overflow ?? 'stop';
+    return this.isTooLong && (choice === 'stop' || !this.canForget);
+  });
+
+  /** The question of this answer was longer than the context, and still is. */
+  wouldFailAgain({ error_kind, model }: Message): boolean {
+    const { context, status } = this.options;
+    if (error_kind?.type !== 'context_full') return false;
+    const { current } = context;
+    const limit = current?.limit_tokens ?? (model === status.model ? error_kind.context_length : Infinity);
+    const isHelped = this.canForgetForFailed && current?.at_overflow !== 'stop';
+    return error_kind.tokens >= limit && !isHelped;
+  }
+}
