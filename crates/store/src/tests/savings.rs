@@ -166,3 +166,18 @@ async fn what_the_answer_before_was_written_with_is_remembered() {
     let gone = store.note_answered_with("gone", &with("x", None)).await.unwrap();
     assert_eq!(gone, AnsweredWith::default());
 }
+
+#[tokio::test]
+async fn a_branch_takes_over_what_its_answers_were_written_with() {
+    let scratch = Scratch::new();
+    let store = scratch.open().await;
+    let id = store.create_conversation(0).await.unwrap().id;
+    let answer = answer(&store, &id, 1, None).await;
+    let with = AnsweredWith {
+        system_prompt: Some("Be brief.".to_owned()),
+        template: Some("t m".to_owned()),
+    };
+    store.note_answered_with(&id, &with).await.unwrap();
+    let copy = store.copy_branch(&id, &answer, "Copy", 2).await.unwrap().id;
+    assert_eq!(store.answered_with(&copy).await.unwrap(), with);
+}
