@@ -220,7 +220,8 @@ impl Store {
         Ok(conversation)
     }
 
-    /// The conversations that are not deleted, the one with the newest turn first. The token ids of
+    /// The conversations that are not deleted, the one with the newest turn first. Those that were imported
+    /// share the number of the turn before them, and only the times order them. The token ids of
     /// their prefixes are left out: a hundred conversations about one long document would otherwise
     /// carry it a hundred times.
     pub async fn conversations(&self) -> Result<Vec<Conversation>, StoreError> {
@@ -230,7 +231,8 @@ impl Store {
                  (select persona_id from conversation_personas where conversation_id = conversations.id) as persona_id,
                  prefix_named_id, prefix_name, prefix_kind, prefix_kv_format, prefix_provenance, prefix_num_tokens, null as prefix_token_ids,
                  prefix_start_text, prefix_end_text, prefix_is_imported
-             from conversations where deleted_at_ms is null order by activity_seq desc",
+             from conversations where deleted_at_ms is null
+             order by activity_seq desc, updated_at_ms desc, id desc",
         )
         .fetch_all(&self.readers)
         .await

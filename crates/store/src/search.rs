@@ -215,7 +215,7 @@ impl Store {
                      on messages.seq = message_search.rowid and messages.deletion_id is null
                  where message_search match ?)
              from conversations where deleted_at_ms is null and leaf_message_id is not null
-             order by activity_seq desc",
+             order by activity_seq desc, updated_at_ms desc, id desc",
         )
         .bind(query)
         .fetch_all(&self.readers)

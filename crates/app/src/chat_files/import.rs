@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 use super::foreign::Refused;
 use super::read::{Origin, ReadError};
 use super::{OfflineChats, foreign, own, read};
-use crate::app::App;
+use crate::app::{App, now_ms};
 use crate::cache::Upload;
 use crate::cache::previews::file_name;
 use crate::convert::sentence;
@@ -121,8 +121,31 @@ fn conversation(origin: Origin, value: Value) -> Read {
         Origin::Own => own::Chat::read(value).map_err(Refused::Bad),
         Origin::Other => foreign::read(&value),
     };
-    let read = read.map_err(|refused| (name, refused))?;
+    let read = dated(read.map_err(|refused| (name, refused))?, now_ms());
     Ok(ImportedConversation { title: one_line(&read.title), ..read })
+}
+
+/// Gives a conversation and its messages the dates that its file does not have: those of its messages, and
+/// without any the present one. Its origin knows no such date, so that the same file is known again.
+fn dated(mut conversation: ImportedConversation, now_ms: i64) -> ImportedConversation {
+    let or = |at_ms: i64, other: i64| if at_ms == 0 { other } else { at_ms };
+    let times = || {
+        let all = conversation.messages.iter().map(|message| message.created_at_ms);
+        all.filter(|at_ms| *at_ms != 0)
+    };
+    let (oldest, newest) = (times().min(), times().max());
+    let created_at_ms = or(conversation.created_at_ms, oldest.unwrap_or(0));
+    let updated_at_ms = or(conversation.updated_at_ms, newest.unwrap_or(or(created_at_ms, now_ms)));
+    conversation.created_at_ms = or(created_at_ms, updated_at_ms);
+    conversation.updated_at_ms = updated_at_ms;
+    for place in 0..conversation.messages.len() {
+        let message = &conversation.messages[place];
+        let before = message.parent.filter(|parent| *parent < place);
+        let before = before.map(|parent| conversation.messages[parent].created_at_ms);
+        let at_ms = or(message.created_at_ms, before.unwrap_or(conversation.created_at_ms));
+        conversation.messages[place].created_at_ms = at_ms;
+    }
+    conversation
 }
 
 /// A title as it stands in a list.
@@ -154,5 +177,41 @@ fn unreadable(name: &str, error: &ReadError) -> Failure {
         )),
         ReadError::Io(_) => Failure::new(FailureCode::Storage, format!("“{name}”: {error}.")),
         error => Failure::invalid(format!("“{name}” cannot be imported: {error}.")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cairn_chat::Role;
+    use cairn_store::ImportedMessage;
+
+    use super::*;
+
+    #[test]
+    fn a_chat_without_dates_is_as_old_as_its_messages_or_of_now() {
+        /// The dates of a chat and of its messages, each after the one before it; 0: none.
+        fn check(given: ([i64; 2], &[i64]), expected: ([i64; 2], &[i64])) {
+            let message = |(place, at_ms): (usize, &i64)| {
+                let parent = place.checked_sub(1);
+                ImportedMessage::new(parent, Role::User, String::new(), *at_ms)
+            };
+            let [created_at_ms, updated_at_ms] = given.0;
+            let conversation = ImportedConversation {
+                created_at_ms,
+                updated_at_ms,
+                messages: given.1.iter().enumerate().map(message).collect(),
+                ..ImportedConversation::default()
+            };
+            let found = dated(conversation, 100);
+            let messages: Vec<i64> =
+                found.messages.iter().map(|message| message.created_at_ms).collect();
+            let dates = [found.created_at_ms, found.updated_at_ms];
+            assert_eq!((dates, &messages[..]), expected, "{given:?}");
+        }
+        check(([0, 0], &[0, 0]), ([100, 100], &[100, 100]));
+        check(([0, 0], &[5, 0, 7]), ([5, 7], &[5, 5, 7]));
+        check(([3, 0], &[0, 0]), ([3, 3], &[3, 3]));
+        check(([0, 9], &[0, 0]), ([9, 9], &[9, 9]));
+        check(([3, 9], &[4, 8]), ([3, 9], &[4, 8]));
     }
 }

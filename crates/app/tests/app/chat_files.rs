@@ -186,7 +186,13 @@ async fn exports_of_other_programs_come_in() {
     assert!(listed(&app).await.iter().any(|row| row.id == snow && row.is_archived));
     let gems = import(&app, &fixture("sharegpt.json")).await.first_id.unwrap();
     assert_eq!(messages(&app, &gems).await.len(), 4);
+    let began_at_ms = listed(&app).await.iter().map(|row| row.updated_at_ms).max().unwrap();
     assert_eq!(import(&app, &fixture("messages.jsonl")).await.num_added, 2);
+    // A file without dates is of now, and the same file all the same.
+    let dateless = listed(&app).await;
+    assert!(dateless[..2].iter().all(|row| row.updated_at_ms >= began_at_ms), "{dateless:?}");
+    assert!(dateless.iter().all(|row| row.created_at_ms > 0), "{dateless:?}");
+    assert_eq!(import(&app, &fixture("messages.jsonl")).await.num_here, 2);
     // What came in is found, and goes on.
     let found = app.call(Command::SearchMessages { text: "gneiss".to_owned() }).await.unwrap();
     let Reply::FoundMessages { found, indexed_share } = found else { panic!("{found:?}") };

@@ -61,6 +61,40 @@ async fn a_tree_comes_in_whole_and_once() {
 }
 
 #[tokio::test]
+async fn imported_chats_stand_in_the_order_of_their_dates_whatever_that_of_their_file() {
+    let scratch = Scratch::new();
+    let store = scratch.open().await;
+    let mut expected = Vec::new();
+    for is_newest_first in [true, false] {
+        let here = store.create_conversation(50).await.unwrap().id;
+        // Older and newer than the chat that is here.
+        let mut times = [90, 70, 30, 10];
+        if !is_newest_first {
+            times.reverse();
+        }
+        let mut ids = Vec::new();
+        for updated_at_ms in times {
+            let origin = format!("test:{is_newest_first}:{updated_at_ms}");
+            let given = ImportedConversation { origin, updated_at_ms, ..conversation() };
+            ids.push((updated_at_ms, added(&store, &given).await));
+        }
+        ids.push((50, here));
+        ids.sort();
+        let listed = store.conversations().await.unwrap().into_iter().map(|row| row.id);
+        let of_this: Vec<String> =
+            listed.filter(|id| ids.iter().any(|(_, one)| one == id)).collect();
+        expected = ids.into_iter().rev().map(|(_, id)| id).collect();
+        assert_eq!(of_this, expected, "newest first: {is_newest_first}");
+        for id in &expected {
+            store.delete_conversation(id, 100).await.unwrap();
+        }
+    }
+    store.restore_conversation(&expected[0]).await.unwrap();
+    store.restore_conversation(&expected[1]).await.unwrap();
+    assert_eq!(store.search_conversations("").await.unwrap(), expected[..2]);
+}
+
+#[tokio::test]
 async fn ids_are_kept_where_none_is_in_use() {
     let scratch = Scratch::new();
     let store = scratch.open().await;
