@@ -18,6 +18,8 @@ const SLICE_MS = 4;
 /** As many messages stay drawn wherever they are. */
 const MOST_DRAWN = 60;
 const MOST_RELEASED = 4;
+/** As far as a row reaches under the next one, so that the lines around what has the focus are not cut off; as in ThreadView. */
+const REACH = 4;
 /** What is farther from the view than this many of its heights is far. */
 const FAR_VIEWS = 3;
 
@@ -76,7 +78,11 @@ export function releaseFar(column: () => Column | null): boolean {
     .filter((row) => isSettled(row) && !isUsed(row) && !isSelected(row, selection))
     .map((row) => {
       const { top, bottom, height } = row.getBoundingClientRect();
-      return { id: row.dataset.message ?? '', height, distance: Math.max(view.top - bottom, top - view.bottom) };
+      return {
+        id: row.dataset.message ?? '',
+        height: height - REACH,
+        distance: Math.max(view.top - bottom, top - view.bottom),
+      };
     })
     .filter(({ distance }) => distance > FAR_VIEWS * view.height)
     .toSorted((a, b) => b.distance - a.distance)
@@ -134,7 +140,7 @@ function firstSeen(box: HTMLElement, list: HTMLElement): HTMLElement | undefined
  */
 export function settle(list: HTMLElement, growing: string | undefined): boolean {
   const fresh = rowsOf(list).filter((row) => row.dataset.message !== growing && !isSettled(row));
-  const heights = fresh.map((element) => element.getBoundingClientRect().height);
+  const heights = fresh.map((element) => element.getBoundingClientRect().height - REACH);
   for (const [index, element] of fresh.entries()) {
     element.style.setProperty('contain-intrinsic-block-size', `auto ${heights[index]}px`);
     element.classList.add('is-settled');

@@ -493,3 +493,17 @@ test('a number of a chat has a line beside its field, and what the core refuses 
   await drawn();
   expect(within(inspector()).getByRole('alert').textContent).toContain('The disk is full.');
 });
+
+test('what is unfolded in the inspector stays so in the next chat', async () => {
+  const { app, inspector, platform } = await open();
+  const details = () => within(inspector()).getByText('Advanced').closest('details') as HTMLDetailsElement;
+  expect(details().open).toBe(false);
+  details().open = true;
+  await fireEvent(details(), new Event('toggle'));
+  platform.emit({ type: 'conversation', conversation: conversation('b') });
+  app.chat.select('b');
+  await drawn();
+  await settle();
+  await drawn();
+  expect(details().open).toBe(true);
+});

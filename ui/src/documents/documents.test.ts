@@ -140,7 +140,9 @@ test('reading shows how far it is, and can be stopped; read, it can become a sta
   const model = app.status.model ?? 'owner/model';
   emitReading(platform, { type: 'read', tokens: 1024, model });
   await drawn();
-  expect(screen.getByText('Read (1,024 tokens). Your question continues from here.')).toBeTruthy();
+  const read = screen.getByText('Read (1,024 tokens). Your question continues from here.');
+  // As in the chat's row.
+  expect(read.closest('.progress')?.querySelector('svg')?.getAttribute('data-state')).toBe('saved');
   await fireEvent.click(screen.getByRole('button', { name: 'Save as starting point…' }));
   await drawn();
   expect((screen.getByRole('textbox', { name: 'Name' }) as HTMLInputElement).value).toBe('report.txt');

@@ -1,6 +1,6 @@
 // What the palette finds, in which order.
 import { expect, test } from 'vitest';
-import { matchesIn, matchOf } from './palette';
+import { fromMatch, matchesIn, matchOf } from './palette';
 
 test.each<[words: string, query: string, expected: number]>([
   ['Lease for the Berlin flat', '', 1],
@@ -26,4 +26,31 @@ test.each<[words: string, query: string, expected: string]>([
 ])('of “%s” for “%s” is marked: %s', (words, query, expected) => {
   const pieces = matchesIn(words, query);
   expect(pieces.map(({ text, is_match }) => (is_match ? `[${text}]` : text)).join('')).toBe(expected);
+});
+
+test.each([
+  ['You wrote to a customer, setting a ', 'price', '…setting a '],
+  ['You set a ', 'price', 'You set a '],
+  ['Donaudampfschifffahrts', 'gesellschaft', '…'],
+  ['', 'price', ''],
+])('what stands before a word that was found is short: %j', (before, word, shown) => {
+  const excerpt = [
+    { text: before, is_match: false },
+    { text: word, is_match: true },
+    { text: ' of stones', is_match: false },
+  ].filter(({ text }) => text !== '');
+  const pieces = fromMatch(excerpt);
+  const at = pieces.findIndex(({ is_match }) => is_match);
+  expect(
+    pieces
+      .slice(0, at)
+      .map(({ text }) => text)
+      .join(''),
+  ).toBe(shown);
+  expect(
+    pieces
+      .slice(at)
+      .map(({ text }) => text)
+      .join(''),
+  ).toBe(`${word} of stones`);
 });

@@ -33,6 +33,10 @@ const MOST_RECENT = 4;
 const MOST_CHATS = 6;
 const MOST_OTHERS = 5;
 const MOST_MESSAGES = 8;
+/** As many characters stand before a word that was found. */
+const MOST_BEFORE = 14;
+/** A longer name of a document is cut. */
+const MOST_NAME = 18;
 const MOST_SAVED = 3;
 /** Signs of Markdown in a text whose lines are joined: of emphasis, code, headings and quotes, and where links lead. */
 const SIGNS =
@@ -145,7 +149,7 @@ function messageEntries(app: App, query: string): PaletteEntry[] {
     entries.push({
       id: `message-${message_id}-${document?.document.id ?? ''}`,
       label: titleOf(conversation),
-      excerpt: document === null ? withoutSignsIn(excerpt) : documentExcerpt(document, excerpt, query),
+      excerpt: document === null ? fromMatch(withoutSignsIn(excerpt)) : documentExcerpt(document, excerpt, query),
       detail: num_messages > 1 ? `${strings.palette.moreMessages(num_messages - 1)} · ${ago}` : ago,
       keys: '',
       conversationId: id,
@@ -166,7 +170,25 @@ function documentExcerpt(
 ): ExcerptPiece[] {
   const plain = (text: string): ExcerptPiece => ({ text, is_match: false });
   if (at_utf16 === null) return [plain(strings.palette.document), ...matchesIn(document.name, query)];
-  return [plain(`${document.name}: `), ...excerpt];
+  return [plain(`${shortened(document.name)}: `), ...fromMatch(excerpt)];
+}
+
+/** So that what it says is seen beside it. */
+const shortened = (name: string) => (name.length > MOST_NAME ? `${name.slice(0, MOST_NAME - 1).trimEnd()}…` : name);
+
+/** Begins a few words before the first that was found: a row has little room. */
+export function fromMatch(excerpt: ExcerptPiece[]): ExcerptPiece[] {
+  const first = excerpt.findIndex(({ is_match }) => is_match);
+  if (first <= 0) return excerpt;
+  const before = excerpt
+    .slice(0, first)
+    .map(({ text }) => text)
+    .join('');
+  if (before.length <= MOST_BEFORE) return excerpt;
+  // Whole words, where there are such.
+  const end = before.slice(-MOST_BEFORE);
+  const text = `…${/\s(?=\S)/.test(end) ? end.slice(end.search(/\s(?=\S)/)).trimStart() : ''}`;
+  return [{ text, is_match: false }, ...excerpt.slice(first)];
 }
 
 /** The words that stand at the place of an excerpt: the first that was found, and those that follow it. */

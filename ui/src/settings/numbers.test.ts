@@ -1,7 +1,10 @@
 // What number fields accept: the ranges of the table, however a person writes a number.
-import { expect, test } from 'vitest';
-import { fromField, parseField, toField, type NumberKind } from './numbers';
+import { afterEach, expect, test } from 'vitest';
+import { language } from '../text';
+import { fieldText, fromField, parseField, toField, type NumberKind } from './numbers';
 import { table } from './table';
+
+afterEach(() => language.choose('system', localStorage));
 
 const temperature: NumberKind = { type: 'number', min: 0, max: 2, step: 0.05 };
 
@@ -31,6 +34,21 @@ test('whole numbers, numbers that may be missing, and sizes', () => {
   expect(parseField(size, '1.5')).toEqual({ value: 1.5 });
   expect([fromField(size, 1.5), toField(size, 1_500_000_000)]).toEqual([1_500_000_000, 1.5]);
   expect(parseField(size, '21')).toEqual({ problem: 'Enter a number from 0 to 20.' });
+});
+
+const count: NumberKind = { type: 'count', min: 1, max: 100_000 };
+
+test.each<[language: 'en' | 'de', kind: NumberKind, value: number, text: string]>([
+  ['en', temperature, 0.7, '0.7'],
+  ['de', temperature, 0.7, '0,7'],
+  ['en', count, 4096, '4,096'],
+  ['de', count, 4096, '4.096'],
+  ['de', { type: 'bytes', max: 20_500_000_000 }, 12.85, '12,85'],
+])('in %s, %o, %d is written and read as %j', (name, kind, value, text) => {
+  language.choose(name, localStorage);
+  expect(fieldText(kind, value)).toBe(text);
+  expect(parseField(kind, text)).toEqual({ value });
+  expect(parseField(kind, String(value))).toEqual({ value });
 });
 
 test.each<[bytes: number, shown: number]>([

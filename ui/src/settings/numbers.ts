@@ -23,6 +23,12 @@ export function toField(kind: NumberKind, value: unknown): number | null {
   return size < 0.1 ? Number(size.toPrecision(2)) : Math.round(size * 100) / 100;
 }
 
+/** What its field shows, as the language writes numbers; only whole ones are long enough for groups of digits. */
+export function fieldText(kind: NumberKind, shown: number): string {
+  const { number, decimalSign } = strings.common;
+  return kind.type === 'number' || kind.type === 'bytes' ? String(shown).replace('.', decimalSign) : number(shown);
+}
+
 /** The setting's value for what its field shows. */
 export function fromField(kind: NumberKind, shown: number | null): number | null {
   return kind.type === 'bytes' && shown !== null ? Math.round(shown * GB) : shown;
@@ -42,7 +48,11 @@ export function parseField(kind: NumberKind, text: string): Parsed<number | null
 }
 
 function parseNumber(text: string, { least, most, isWhole = false }: Range): Parsed<number> {
-  const value = Number(text.trim().replace(',', '.'));
+  const { groupSign } = strings.common;
+  const groups = text.trim().split(groupSign);
+  const isGrouped =
+    isWhole && groups.every((group, index) => /^\d+$/.test(group) && (index === 0 || group.length === 3));
+  const value = isGrouped ? Number(groups.join('')) : Number(text.trim().replace(',', '.'));
   const isAllowed =
     text.trim() !== '' &&
     Number.isFinite(value) &&

@@ -24,6 +24,8 @@ export class SettingsStore {
   #numSaving = 0;
 
   /** Whether the target's values can be shown. */
+  /** In the inspector, of whichever chat. */
+  isAdvancedOpen = $state(false);
   readonly isKnown = $derived(this.#resolved !== null || this.target.type === 'app');
 
   constructor(

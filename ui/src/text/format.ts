@@ -20,6 +20,9 @@ export class Formats {
   readonly #clock: Intl.DateTimeFormat;
   readonly #month: Intl.DateTimeFormat;
   readonly #monthOfYear: Intl.DateTimeFormat;
+  /** What stands before the decimals of a number, and between its thousands. */
+  readonly decimalSign: string;
+  readonly groupSign: string;
 
   /** `locale`: a BCP 47 tag. `quotes`: the marks around a name. */
   constructor(
@@ -27,6 +30,9 @@ export class Formats {
     private readonly quotes: readonly [string, string],
   ) {
     this.#plain = new Intl.NumberFormat(locale);
+    const parts = this.#plain.formatToParts(12345.5);
+    this.decimalSign = parts.find(({ type }) => type === 'decimal')?.value ?? '.';
+    this.groupSign = parts.find(({ type }) => type === 'group')?.value ?? ',';
     this.#whole = new Intl.NumberFormat(locale, { maximumFractionDigits: 0 });
     this.#oneDecimal = new Intl.NumberFormat(locale, { maximumFractionDigits: 1 });
     this.#fixedDecimal = new Intl.NumberFormat(locale, { minimumFractionDigits: 1, maximumFractionDigits: 1 });

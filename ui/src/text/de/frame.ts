@@ -19,6 +19,8 @@ export const common: Catalogue['common'] = {
   name: 'Name',
   notifications: 'Mitteilungen',
   number: f.number,
+  decimalSign: f.decimalSign,
+  groupSign: f.groupSign,
   rename: 'Umbenennen',
   save: 'Sichern',
   showLess: 'Weniger zeigen',

@@ -18,6 +18,8 @@ export const common = {
   name: 'Name',
   notifications: 'Notifications',
   number: f.number,
+  decimalSign: f.decimalSign,
+  groupSign: f.groupSign,
   rename: 'Rename',
   save: 'Save',
   showLess: 'Show less',
