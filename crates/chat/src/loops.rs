@@ -1,17 +1,23 @@
 //! Notices that an answer repeats itself, while it is written.
 //!
-//! Two signs, because loops are of two kinds:
+//! Three signs, because loops are of several kinds:
 //!
 //! - *The end of the text is one unit again and again*, but for numbers at the beginning of lines. That
 //!   finds loops of words, sentences and list items.
 //! - *Paragraphs come for the third time*, one after another, but for a few words: compared by their
 //!   sets of word trigrams. That finds loops whose units are long, or vary.
+//! - *The end of a line has almost no three words that did not stand in the line several times before.*
+//!   That finds loops of phrases that come in changing order, in a paragraph without an end.
 //!
 //! Code, tables and blank forms repeat themselves by nature, so more of them is needed for the first
-//! sign, and they do not count for the second.
+//! sign, and they do not count for the others.
+
+mod phrases;
 
 use std::collections::VecDeque;
 use std::hash::{DefaultHasher, Hash, Hasher};
+
+use phrases::Phrases;
 
 /// How much of the end is searched for a unit, in characters.
 const WINDOW_CHARS: usize = 4096;
@@ -49,6 +55,7 @@ pub struct LoopDetector {
     end: VecDeque<char>,
     num_unsearched: usize,
     line: String,
+    phrases: Phrases,
     is_in_number: bool,
     is_code: bool,
     is_in_fence: bool,
@@ -80,6 +87,7 @@ impl LoopDetector {
                 repeats |= self.end_line();
             } else {
                 self.line.push(letter);
+                repeats |= self.line_repeats(letter);
             }
             self.num_unsearched += 1;
             if self.num_unsearched >= CHARS_BETWEEN_SEARCHES {
@@ -135,12 +143,19 @@ impl LoopDetector {
         needed << self.num_allowed
     }
 
+    /// Adds a letter to the phrases of its line. Returns whether they repeat themselves.
+    fn line_repeats(&mut self, letter: char) -> bool {
+        let is_prose = !(self.is_code || self.is_in_fence || is_row(self.line.trim_start()));
+        is_prose && self.phrases.push(letter, PROSE_CHARS << self.num_allowed)
+    }
+
     /// Adds the line to its paragraph. Returns whether paragraphs repeat themselves.
     fn end_line(&mut self) -> bool {
         let line = std::mem::take(&mut self.line);
+        self.phrases = Phrases::default();
         let text = line.trim();
         let is_fence = text.starts_with("```") || text.starts_with("~~~");
-        let is_prose = !(is_fence || self.is_code || self.is_in_fence || text.starts_with('|'));
+        let is_prose = !(is_fence || self.is_code || self.is_in_fence || is_row(text));
         self.is_in_fence ^= is_fence;
         let is_paragraph = is_prose && text.split_whitespace().count() >= PARAGRAPH_WORDS;
         if is_paragraph || !is_prose || text.is_empty() {
@@ -170,6 +185,11 @@ impl LoopDetector {
         self.num_repeated >= NUM_PARAGRAPHS << self.num_allowed
             && self.repeated_chars >= PARAGRAPHS_CHARS << self.num_allowed
     }
+}
+
+/// Whether a line is a row of a table.
+fn is_row(line: &str) -> bool {
+    line.starts_with('|')
 }
 
 /// For each beginning of a text the length of its longest border: a proper beginning that is its end

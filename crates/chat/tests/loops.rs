@@ -11,8 +11,8 @@ fn noticed_after(text: &str, mut detector: LoopDetector) -> Option<usize> {
 }
 
 /// A text of rounds, each made from its number.
-fn rounds(count: usize, round: impl Fn(usize) -> String) -> String {
-    (1..=count).map(round).collect()
+fn rounds(count: usize, mut round: impl FnMut(usize) -> String) -> String {
+    (1..=count).map(&mut round).collect()
 }
 
 const STONES: &str = "The stones on the hill were put there by people who wanted others to find \
@@ -74,6 +74,60 @@ fn loops_are_noticed_soon() {
     let line = "    total += values.iter().map(|value| value.weight()).sum::<u32>();\n";
     check("a line of code", &format!("```rust\n{}", line.repeat(40)), 1700);
     check("a line of dashes", &"-".repeat(3000), 2600);
+}
+
+/// A line of phrases in an order that never becomes a period.
+fn phrases(count: usize, phrase: impl Fn(usize) -> String) -> String {
+    let mut state = 7;
+    rounds(count, |_| {
+        state = (state * 75 + 74) % 65_537;
+        phrase(state)
+    })
+}
+
+#[test]
+fn phrases_that_come_again_in_one_line_are_noticed() {
+    fn check(name: &str, phrase: impl Fn(usize) -> String) {
+        let noticed = noticed_after(&phrases(80, phrase), LoopDetector::new());
+        let noticed = noticed.unwrap_or_else(|| panic!("{name} is not noticed"));
+        assert!(noticed <= 2500, "{name}: after {noticed} characters");
+    }
+    const ENDS: [&str; 5] = [
+        "the path",
+        "the path is long",
+        "stones, stones, stones",
+        "the hill",
+        "the old hill there",
+    ];
+    check("a stage direction", |n| {
+        format!("(the guide lowers his voice a little) And then {}... ", ENDS[n % 5])
+    });
+    check("without sentences", |n| {
+        let tries = ["again", "once more", "and again and again"];
+        format!("and we put a stone on the pile {} ", tries[n % 3])
+    });
+}
+
+#[test]
+fn lines_that_repeat_words_and_say_something_are_left_alone() {
+    fn check(name: &str, text: &str) {
+        assert_eq!(noticed_after(text, LoopDetector::new()), None, "{name}");
+    }
+    let verses = ["the moss", "a lark", "my boots", "the rain", "no road", "cold tea"];
+    let verse = |n: usize| {
+        format!("I went up on {} and came down by {}, / ", verses[n % 6], verses[n / 6 % 6])
+    };
+    check("a song in one line", &rounds(12, verse));
+    let stone =
+        |n: usize| format!("stone {n} weighs {} kilograms and stands on stone {}, ", n * n, n - 1);
+    check("an enumeration", &rounds(60, stone));
+    let object =
+        |n: usize| format!("{{\"id\": {n}, \"kind\": \"cairn\", \"height\": {}}}, ", n * 7 % 31);
+    check("data in one line", &rounds(60, object));
+    let row = |n: usize| format!("the height of the stone on the hill is {} | ", n * n);
+    check("a row of a table", &format!("| {}", rounds(40, row)));
+    let essay = |n: usize| format!("{}{} ", [STONES, RIVERS, WINDS][n % 3].trim_end(), n * n);
+    check("three rounds", &rounds(9, essay));
 }
 
 #[test]
