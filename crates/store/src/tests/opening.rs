@@ -324,7 +324,7 @@ async fn a_newer_file_is_refused() {
     let before = fs::read(scratch.database()).unwrap();
     let refused = Store::open(&scratch.database()).await;
     assert!(
-        matches!(&refused, Err(StoreError::Newer { found: 9999, known: 23, .. })),
+        matches!(&refused, Err(StoreError::Newer { found: 9999, known: 24, .. })),
         "{refused:?}"
     );
     assert_eq!(fs::read(scratch.database()).unwrap(), before);
