@@ -114,6 +114,22 @@ pub enum GgufProblem {
         /// How a first part is named.
         name: String,
     },
+    /// What lies in a part's place is another file.
+    #[error(
+        "it is not part {number} of {count}: {key} is {found}, expected {expected}; download it again"
+    )]
+    WrongPart {
+        /// Which part it should be, from 1.
+        number: usize,
+        /// How many parts there are.
+        count: usize,
+        /// The key that differs.
+        key: &'static str,
+        /// Its value, or that it is absent.
+        found: String,
+        /// What it should be.
+        expected: String,
+    },
     /// The parts of a split model have other tensors than the first says.
     #[error("its parts have {found} tensors, expected {expected}; download them again")]
     OtherParts {

@@ -37,12 +37,18 @@ pub struct GgufFile {
 
 impl GgufFile {
     /// Opens and checks `path`, and where it is the first part of a split model, the others beside
-    /// it; reads the headers only. Fails on another part than the first, and where one is missing.
+    /// it; reads the headers only. Fails on another part than the first, where one is missing or says
+    /// that it is another, and where all have more tensors than one file may.
     pub fn open(path: &Path) -> Result<GgufFile, GgufError> {
         let problem = |problem| GgufError::Contents { path: path.into(), problem };
         let mut whole = GgufFile::open_one(path)?;
-        for part in other_parts(&whole).map_err(problem)? {
-            let GgufFile { files, tensors, .. } = GgufFile::open_one(&part)?;
+        for path in other_parts(&whole).map_err(problem)? {
+            let part = GgufFile::open_one(&path)?;
+            check_part(&part, &whole)
+                .map_err(|problem| GgufError::Contents { path: path.clone(), problem })?;
+            check_num_tensors((whole.tensors.len() + part.tensors.len()) as u64)
+                .map_err(problem)?;
+            let GgufFile { files, tensors, .. } = part;
             for mut tensor in tensors {
                 tensor.file = whole.files.len();
                 if whole.index.insert(tensor.name.clone(), whole.tensors.len()).is_some() {
@@ -257,8 +263,8 @@ impl GgufFile {
 const NUM_PARTS: &str = "split.count";
 const NUMBER_OF_PART: &str = "split.no";
 const NUM_TENSORS: &str = "split.tensors.count";
-/// As many digits as the names of parts have.
-const MAX_PARTS: usize = 99_999;
+/// Each stays open.
+const MAX_PARTS: usize = 256;
 
 /// The files beside a model's first part that have the rest of it.
 fn other_parts(first: &GgufFile) -> Result<Vec<PathBuf>, GgufProblem> {
@@ -286,6 +292,31 @@ fn other_parts(first: &GgufFile) -> Result<Vec<PathBuf>, GgufProblem> {
         }
         None => Ok(others),
     }
+}
+
+/// Whether `part` is the next one of `whole`, by what both say.
+fn check_part(part: &GgufFile, whole: &GgufFile) -> Result<(), GgufProblem> {
+    let number = whole.files.len();
+    let count = whole.count(NUM_PARTS)?;
+    let expected = [
+        (NUMBER_OF_PART, Some(number)),
+        (NUM_PARTS, count),
+        (NUM_TENSORS, whole.count(NUM_TENSORS)?),
+    ];
+    for (key, expected) in expected {
+        let found = part.count(key)?;
+        if found != expected {
+            let said = |value: Option<usize>| value.map_or("absent".into(), |n| n.to_string());
+            return Err(GgufProblem::WrongPart {
+                number: number + 1,
+                count: count.unwrap_or(1),
+                key,
+                found: said(found),
+                expected: said(expected),
+            });
+        }
+    }
+    Ok(())
 }
 
 /// The name of a model in a file's name without its ending: `-00001-of-00003` is no part of it.
@@ -334,6 +365,12 @@ fn alignment(values: &HashMap<String, Value>) -> Result<u64, GgufProblem> {
     }
 }
 
+/// Of one file as of all parts together.
+fn check_num_tensors(count: u64) -> Result<(), GgufProblem> {
+    let allowed = format!("at most {MAX_TENSORS}");
+    check_bound("the number of tensors", count, count <= MAX_TENSORS, &allowed)
+}
+
 /// Magic, version and the two counts: (keys, tensors).
 fn read_preamble(cursor: &mut Cursor) -> Result<(u64, u64), GgufProblem> {
     let magic = cursor.bytes.get(..4);
@@ -347,12 +384,7 @@ fn read_preamble(cursor: &mut Cursor) -> Result<(u64, u64), GgufProblem> {
     }
     let num_tensors = cursor.u64()?;
     let num_keys = cursor.u64()?;
-    check_bound(
-        "the number of tensors",
-        num_tensors,
-        num_tensors <= MAX_TENSORS,
-        &format!("at most {MAX_TENSORS}"),
-    )?;
+    check_num_tensors(num_tensors)?;
     check_bound(
         "the number of keys",
         num_keys,

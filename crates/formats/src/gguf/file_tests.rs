@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::gguf::GgmlType;
-use crate::test_files::gguf::{TestGguf, file_with, text};
+use crate::test_files::gguf::{TestGguf, TestTensor, file_with, text};
 
 /// Opens a spoiled sample and compares the sentence of the refusal, which follows the path.
 fn check(spoil: impl FnOnce(&mut TestGguf), expected: &str) {
@@ -113,15 +113,77 @@ fn parts_that_do_not_belong_together_are_refused() {
             std::fs::copy(&paths[1], &paths[2]).unwrap();
             paths[0].clone()
         },
-        "its parts have 5 tensors, expected 11; download them again",
+        "m-00003-of-00003.gguf cannot be imported: it is not part 3 of 3: split.no is 1, expected 2; \
+         download it again",
+    );
+    check(
+        |paths| with_second(paths, |part| part.set_u32("split.count", 4)),
+        "m-00002-of-00003.gguf cannot be imported: it is not part 2 of 3: split.count is 4, expected \
+         3; download it again",
+    );
+    check(
+        |paths| with_second(paths, |part| part.set_u32("split.tensors.count", 12)),
+        "it is not part 2 of 3: split.tensors.count is 12, expected 11; download it again",
+    );
+    check(
+        |paths| with_second(paths, |part| part.keys.clear()),
+        "it is not part 2 of 3: split.no is absent, expected 1; download it again",
+    );
+    check(
+        |paths| with_second(paths, |part| part.tensors = TestGguf::tiny().tensors.split_off(10)),
+        "occurs twice; download it again",
     );
     check(
         |paths| {
-            std::fs::copy(&paths[2], &paths[1]).unwrap();
-            paths[0].clone()
+            let mut more = TestGguf::tiny().tensors.split_off(10);
+            more[0].name = "blk.1.more.weight".into();
+            with_second(paths, |part| part.tensors = more)
         },
-        "the name \"blk.0.attn_output.weight\" occurs twice; download it again",
+        "its parts have 12 tensors, expected 11; download them again",
     );
+}
+
+/// Writes another second part, and returns the first.
+fn with_second(
+    paths: &[std::path::PathBuf; 3],
+    change: impl FnOnce(&mut TestGguf),
+) -> std::path::PathBuf {
+    let mut part = TestGguf { version: 3, keys: Vec::new(), tensors: Vec::new() };
+    part.set_u32("split.no", 1);
+    part.set_u32("split.count", 3);
+    part.set_u32("split.tensors.count", 11);
+    change(&mut part);
+    std::fs::write(&paths[1], part.bytes()).unwrap();
+    paths[0].clone()
+}
+
+#[test]
+fn a_model_has_a_bounded_number_of_parts_and_tensors() {
+    let folder = tempfile::tempdir().unwrap();
+    let part = |number: u32, count: u32, tensors| {
+        let mut part = TestGguf { version: 3, keys: Vec::new(), tensors };
+        part.set_u32("split.no", number - 1);
+        part.set_u32("split.count", count);
+        let path = folder.path().join(format!("m-{number:05}-of-{count:05}.gguf"));
+        std::fs::write(&path, part.bytes()).unwrap();
+        path
+    };
+    let check = |path: &Path, expected: &str| {
+        let found = GgufFile::open(path).err().map_or("no refusal".into(), |e| e.to_string());
+        assert!(found.ends_with(expected), "expected {expected:?}, found {found:?}");
+    };
+    let first = part(1, 257, Vec::new());
+    check(&first, "split.count is 257; allowed is at most 256; download it again");
+    // All tensors but one are in the first part.
+    let tensor = |index: u64| TestTensor {
+        name: format!("t{index}"),
+        shape: vec![1],
+        type_id: 0,
+        data: vec![0; 4],
+    };
+    let first = part(1, 2, (1..=MAX_TENSORS).map(tensor).collect());
+    part(2, 2, vec![tensor(0)]);
+    check(&first, "the number of tensors is 65537; allowed is at most 65536; download it again");
 }
 
 #[test]
