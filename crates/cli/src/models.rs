@@ -24,10 +24,15 @@ pub async fn run(command: Models) -> Result<()> {
         Models::Delete(arguments) => delete(&arguments),
         Models::Import { file, name, round_to, perplexity } => {
             let (folder, is_rounded) = import(&file, name.as_deref(), round_to)?;
+            // First: the model stays, whether it can be measured or not.
+            output::line(folder.display())?;
             if perplexity {
-                perplexity::say(&file, &folder, is_rounded).await?;
+                perplexity::say(&file, &folder, is_rounded).await.with_context(|| {
+                    let folder = folder.display();
+                    format!("the model is imported to {folder}, but was not measured")
+                })?;
             }
-            output::line(folder.display())
+            Ok(())
         }
         Models::Info { model, context, json } => info(&model, context, json),
         Models::Check { model, json } => check(&model, json),

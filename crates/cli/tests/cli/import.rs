@@ -56,3 +56,17 @@ async fn rounding_is_said_in_perplexity_where_it_is_asked_for() {
     let models = std::fs::read_dir(program.home().join("models")).unwrap();
     assert_eq!(models.count(), 4, "nothing is left of the copy that was measured");
 }
+
+#[tokio::test]
+async fn a_model_that_cannot_be_measured_is_imported_all_the_same() {
+    let program = Program::new().await;
+    let gguf = program.file("short.gguf");
+    // Its context is shorter than the text.
+    std::fs::write(&gguf, TestGguf::tiny().bytes()).unwrap();
+    let output = program.run(&["models", "import", &gguf, "--name", "short", "--perplexity"]);
+    assert_ne!(output.code, Some(0), "{}", output.stderr);
+    let folder = std::path::Path::new(output.stdout.trim_end());
+    assert!(folder.ends_with("short") && folder.join("config.json").is_file(), "{folder:?}");
+    let said = format!("the model is imported to {}, but was not measured", folder.display());
+    assert!(output.stderr.contains(&said), "{}", output.stderr);
+}
