@@ -1,7 +1,7 @@
-"""Writes gguf_names.json: for each architecture that is imported, the names that the `gguf` package has for its tensors, without layer
-and suffix.
+"""Writes gguf_names.json: for each architecture that is imported, the names that the `gguf` package 0.19.0 has for its tensors, without
+layer and suffix.
 
-    pip install gguf
+    pip install gguf==0.19.0
     python tests/goldens/gguf_names.py
 """
 
