@@ -19,6 +19,7 @@ use std::sync::mpsc::{Receiver, Sender};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use cairn_chat::Encode;
+use cairn_lm::ModelMemory;
 use cairn_lm::batch::BatchOptions;
 use tokio::sync::{oneshot, watch};
 
@@ -166,7 +167,9 @@ impl EngineLoop {
         };
         let draft = pooled.draft.as_ref().filter(|_| request.may_draft());
         let of_draft = draft.and_then(|draft| draft.memory.as_ref());
-        let bytes = |num_answer: usize| -> u64 {
+        // What only may propose is no reason to refuse an answer.
+        let of_needed_draft = of_draft.filter(|_| request.speculation.draft_tokens().is_some());
+        let bytes = |num_answer: usize, of_draft: Option<&ModelMemory>| -> u64 {
             let num_tokens = num_prompt_tokens + request.max_tokens.min(num_answer);
             let models = pooled.memory.as_deref().into_iter().chain(of_draft);
             let beside_weights = models.map(|memory| {
@@ -176,8 +179,8 @@ impl EngineLoop {
             beside_weights.sum()
         };
         Ok(SequenceNeeds {
-            most_bytes: bytes(LONG_ANSWER_TOKENS),
-            least_bytes: bytes(SHORT_CONVERSATION_TOKENS),
+            most_bytes: bytes(LONG_ANSWER_TOKENS, of_draft),
+            least_bytes: bytes(SHORT_CONVERSATION_TOKENS, of_needed_draft),
         })
     }
 

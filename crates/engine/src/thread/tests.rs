@@ -342,6 +342,10 @@ fn memory_is_reserved_for_what_a_draft_model_reads() {
     let with_draft = needs(drafted(500, 100));
     assert_eq!(with_draft.most_bytes, 2 * plain.most_bytes, "both models are alike");
     assert_eq!(with_draft.least_bytes, 2 * plain.least_bytes);
+    let speculation = Speculation::Auto;
+    let where_it_pays = needs(GenerateRequest { speculation, ..drafted(500, 100) });
+    assert_eq!(where_it_pays.most_bytes, with_draft.most_bytes);
+    assert_eq!(where_it_pays.least_bytes, plain.least_bytes, "it answers without one, too");
     let speculation = Speculation::Off;
     let without = needs(GenerateRequest { speculation, ..drafted(500, 100) });
     assert_eq!(without.most_bytes, plain.most_bytes);
