@@ -117,10 +117,15 @@ pub(crate) fn lay_out<E: Encode + ?Sized>(
         if rendering.has_beginning { positions.shared_end(messages, &text) } else { 0 };
     let places = breakpoints.iter().filter_map(|place| positions.of_place(messages, *place));
     let breakpoints = layout.breakpoints(&reused, places.collect())?;
-    let last_start = positions.words.last().and_then(|words| Some(words.as_ref()?.start));
-    let last_from = layout.breakpoints(&reused, last_start.into_iter().collect())?;
     let Joined { tokens, new_from, boundaries } = layout.join(&reused, shared_end)?;
-    let last_from = last_from.first().map_or(new_from, |&last_from| last_from.max(new_from));
+    let mut last_from = new_from;
+    // Only the last message is encoded again: what is before it may be very long.
+    let earlier = messages.split_last().map_or(&[][..], |(_, earlier)| earlier);
+    if new_from == 0 && earlier.iter().any(|message| message.role != Role::System) {
+        let last_start = positions.words.last().and_then(|words| Some(words.as_ref()?.start));
+        let last = last_start.map(|start| layout.encode(start..text.len())).transpose()?;
+        last_from = last.map_or(0, |last| tokens.len().saturating_sub(last.len()));
+    }
     let (boundaries, roles) = boundaries.into_iter().unzip();
     Ok(Prompt { tokens, new_from, last_from, boundaries, roles, breakpoints, text })
 }

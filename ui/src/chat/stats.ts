@@ -8,7 +8,7 @@ import type { Prefill } from './thread.svelte';
 
 /** A first answer with fewer cached tokens only shares its template or a short system prompt with other chats. */
 const LEAST_CONTINUED_TOKENS = 256;
-/** Neither does a later one share more with what was read, where less than this part of its prompt was cached: an imported chat's. */
+/** Neither does a later one share more, where less than this part of what was before it was cached: an imported chat's. */
 const LEAST_CONTINUED_PART = 0.1;
 
 /** `continued`: saved context was used. `reread`: some of it could not be. `read`: there was none to use. */
@@ -32,11 +32,7 @@ export function statusLine(
     return { kind: 'reread', words, detail };
   }
   if (stats.cache_note) return { kind: 'reread', words: rereadWords(stats.cache_note), detail };
-  const continuesSomething = hasStartingPoint || messages.findIndex(({ id }) => id === message.id) > 1;
-  const least = continuesSomething
-    ? Math.min(LEAST_CONTINUED_TOKENS, LEAST_CONTINUED_PART * stats.prompt_tokens)
-    : LEAST_CONTINUED_TOKENS;
-  const isContinued = stats.cached_tokens > 0 && stats.cached_tokens >= least;
+  const isContinued = stats.cached_tokens >= (hasStartingPoint ? 1 : leastContinued(message, messages));
   if (!isContinued) {
     const { read, readAndKept } = strings.stats;
     const words =
@@ -49,6 +45,14 @@ export function statusLine(
     words: saved === null ? strings.stats.continued : strings.stats.continuedSaving(saved),
     detail,
   };
+}
+
+function leastContinued({ id, stats }: Message & { stats: MessageStats }, messages: readonly Message[]): number {
+  const index = messages.findIndex((message) => message.id === id);
+  if (index <= 1) return LEAST_CONTINUED_TOKENS;
+  const before = messages.slice(0, index).findLast((message) => message.stats !== null)?.stats;
+  const known = before ? before.prompt_tokens + before.generation_tokens : stats.prompt_tokens;
+  return Math.max(1, LEAST_CONTINUED_PART * Math.min(known, stats.prompt_tokens));
 }
 
 /** The parts of the note of an earlier version, which is stored as “re-read 285 tokens: the system prompt changed at token 12”. */

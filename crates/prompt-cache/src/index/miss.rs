@@ -47,8 +47,9 @@ impl ChunkIndex {
     /// How many tokens earlier turns of the conversation can have read. Another model's tokens are not
     /// this one's, so that none of the prompt are known to be old; then its text says where it is new.
     fn expected(&self, lookup: &Lookup<'_>) -> usize {
-        let has_earlier = lookup.owner.is_some_and(|owner| self.ref_of(owner).is_some());
-        if lookup.new_from == 0 && has_earlier { lookup.last_from } else { lookup.new_from }
+        let before = lookup.owner.and_then(|owner| self.ref_of(owner));
+        let is_of_another = before.is_some_and(|before| before.namespace != *lookup.namespace);
+        if lookup.new_from == 0 && is_of_another { lookup.last_from } else { lookup.new_from }
     }
 
     fn reason(&self, lookup: &Lookup<'_>) -> MissReason {
@@ -282,6 +283,21 @@ mod tests {
         // Its first question alone was read, and is asked again.
         check(Some(&owner), 1, None);
         check(None, 3001, None);
+        // What this model has not read is not read again.
+        let (index, _) = saved();
+        let lookup = Lookup {
+            namespace: &namespace("f"),
+            model_name: "m",
+            owner: Some(&owner),
+            tokens: &PromptTokens::known([1; 3200]),
+            new_from: 0,
+            last_from: 3001,
+            system_end: 0,
+            limit: 3199,
+            problem: None,
+            not_written: None,
+        };
+        assert_eq!(index.explain(&lookup, 1), None);
     }
 
     #[test]
