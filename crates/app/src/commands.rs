@@ -174,7 +174,11 @@ pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failu
         }
         Command::GetSettings { scope } => settings_commands::get(app, &scope).await,
         Command::SetSetting { scope, key, value } => {
-            settings_commands::set(app, scope, &key, value).await
+            let reply = settings_commands::set(app, scope, &key, value).await?;
+            if key == "context_length" {
+                reading::again_if_too_long(app);
+            }
+            Ok(reply)
         }
         Command::SetParameters { conversation_id, values } => {
             settings_commands::set_parameters(app, &conversation_id, values).await

@@ -36,18 +36,22 @@ struct Reading {
     state: DocumentReading,
     stop: CancellationToken,
     ended: CancellationToken,
-    /// Only looks whether all is saved already, and loads no model for that.
-    only_looks: bool,
+    /// Only looks whether this model has all of it saved already, and loads none for that.
+    looks_for: Option<String>,
 }
 
 impl Reading {
-    fn new(only_looks: bool) -> Self {
-        let state = match only_looks {
-            true => DocumentReading::Unread,
-            false => DocumentReading::Waiting,
+    fn new(looks_for: Option<String>) -> Self {
+        let state = match looks_for {
+            Some(_) => DocumentReading::Unread,
+            None => DocumentReading::Waiting,
         };
         let (stop, ended) = (CancellationToken::new(), CancellationToken::new());
-        Reading { state, stop, ended, only_looks }
+        Reading { state, stop, ended, looks_for }
+    }
+
+    fn only_looks(&self) -> bool {
+        self.looks_for.is_some()
     }
 }
 
@@ -82,6 +86,34 @@ impl Readings {
         Some(reading.ended.clone())
     }
 
+    /// Puts a look in the place of what is known, unless that is more, or the same model was looked for.
+    /// Returns whether it did, and what was there.
+    fn begin_look(&self, of: &DocumentsOf, look: &Reading) -> (bool, Option<Reading>) {
+        let mut all = self.all();
+        let is_known = all.get(of).is_some_and(|known| {
+            known.state != DocumentReading::Unread || known.looks_for == look.looks_for
+        });
+        if is_known { (false, None) } else { (true, all.insert(of.clone(), look.clone())) }
+    }
+
+    /// Forgets what a look has found or is about to find; false if the last reading was none.
+    fn forget_look(&self, of: &DocumentsOf) -> bool {
+        let mut all = self.all();
+        let is_look = all.get(of).is_some_and(Reading::only_looks);
+        if is_look && let Some(look) = all.remove(of) {
+            look.stop.cancel();
+        }
+        is_look
+    }
+
+    /// The documents that were too long when they were counted.
+    fn too_long(&self) -> Vec<DocumentsOf> {
+        let is_too_long = |(_, reading): &(&DocumentsOf, &Reading)| {
+            matches!(reading.state, DocumentReading::TooLong { .. })
+        };
+        self.all().iter().filter(is_too_long).map(|(of, _)| of.clone()).collect()
+    }
+
     /// Whether documents are read, or were to be read.
     fn is_wanted(&self, of: &DocumentsOf) -> bool {
         !matches!(self.state(of), DocumentReading::Unread)
@@ -114,18 +146,29 @@ impl Readings {
 /// Begins to read documents, in the place of a reading that runs.
 pub(crate) fn begin(app: &Arc<App>, of: &DocumentsOf) {
     emit(app, of, DocumentReading::Waiting);
-    run(app, of, Reading::new(false));
+    let reading = Reading::new(None);
+    let before = app.readings.all().insert(of.clone(), reading.clone());
+    run(app, of, reading, before);
 }
 
 /// Looks whether documents are read already, if nobody knows that and a model is loaded.
 pub(crate) fn look(app: &Arc<App>, of: &DocumentsOf) {
-    if app.readings.state(of) == DocumentReading::Unread && models::loaded_name(app).is_some() {
-        run(app, of, Reading::new(true));
+    let Some(model) = models::loaded_name(app) else { return };
+    let look = Reading::new(Some(model));
+    if let (true, before) = app.readings.begin_look(of, &look) {
+        run(app, of, look, before);
     }
 }
 
-fn run(app: &Arc<App>, of: &DocumentsOf, reading: Reading) {
-    let before = app.readings.all().insert(of.clone(), reading.clone());
+/// Reads again what was too long: the context may have become longer.
+pub(crate) fn again_if_too_long(app: &Arc<App>) {
+    for of in app.readings.too_long() {
+        begin(app, &of);
+    }
+}
+
+/// `before`: the reading in whose place this one is.
+fn run(app: &Arc<App>, of: &DocumentsOf, reading: Reading, before: Option<Reading>) {
     if let Some(before) = &before {
         before.stop.cancel();
     }
@@ -150,6 +193,9 @@ fn run(app: &Arc<App>, of: &DocumentsOf, reading: Reading) {
 /// Reads documents again whose prompt has changed, if they were read or were to be.
 pub(crate) async fn again(app: &Arc<App>, of: &DocumentsOf) {
     if !app.readings.is_wanted(of) {
+        if app.readings.forget_look(of) {
+            look(app, of);
+        }
         return;
     }
     match commands::documents_of(app, of).await {
@@ -194,7 +240,7 @@ fn emit(app: &App, of: &DocumentsOf, reading: DocumentReading) {
 fn show(app: &App, of: &DocumentsOf, reading: &Reading, state: DocumentReading) {
     // Looking says nothing but that everything is read, or cannot be.
     let is_known = matches!(state, DocumentReading::Read { .. } | DocumentReading::TooLong { .. });
-    let is_told = !reading.only_looks || is_known;
+    let is_told = !reading.only_looks() || is_known;
     if is_told && app.readings.set(of, reading, &state) {
         emit(app, of, state);
     }
@@ -246,11 +292,12 @@ enum Prepared {
 /// loaded before it is, so that what is too long for it is known at once.
 async fn prepare(app: &Arc<App>, of: &DocumentsOf, reading: &Reading) -> Result<Prepared, Failure> {
     let draft = match of {
-        DocumentsOf::Conversation { id } if reading.only_looks => {
+        DocumentsOf::Conversation { id } if reading.only_looks() => {
             let Some(model) = models::loaded_name(app) else {
                 return Ok(Prepared::Known(DocumentReading::Unread));
             };
-            Some(of_conversation(app, id, model).await?)
+            // What could not be continued is not counted once more.
+            Some(of_conversation(app, id, model).await?).filter(|draft| draft.is_ahead)
         }
         DocumentsOf::Conversation { id } => {
             for running in app.answers.of(id) {
@@ -287,7 +334,7 @@ async fn prepare(app: &Arc<App>, of: &DocumentsOf, reading: &Reading) -> Result<
     let Some(request) = request(app, of, &model, &settings, prompt).filter(|_| is_ahead) else {
         return Ok(Prepared::Known(DocumentReading::WithQuestion));
     };
-    if reading.only_looks {
+    if reading.only_looks() {
         let outlook = app.engine.outlook(request).await?;
         // The last token of a prompt is always read: its logits are not saved.
         let is_read = outlook.num_cached + 1 >= num_tokens;
@@ -409,7 +456,7 @@ async fn of_folder(app: &Arc<App>, id: &str, reading: &Reading) -> Result<Option
         Some(name) if models::require(app, &name).await.is_ok() => Some(name),
         _ => None,
     };
-    let model = match (wanted, reading.only_looks) {
+    let model = match (wanted, reading.only_looks()) {
         (wanted, true) => {
             let model = wanted.or_else(|| models::loaded_name(app));
             let Some(model) = model.filter(|name| loaded_status(app, name).is_some()) else {
@@ -518,7 +565,8 @@ fn up_to_breakpoint(mut prompt: Prompt) -> Option<Prompt> {
     roles.push(Role::System);
     let breakpoints = prompt.breakpoints.into_iter().filter(|at| *at < end).collect();
     let new_from = prompt.new_from.min(end);
-    Some(Prompt { boundaries, roles, breakpoints, new_from, ..prompt })
+    let last_from = prompt.last_from.min(end);
+    Some(Prompt { boundaries, roles, breakpoints, new_from, last_from, ..prompt })
 }
 
 async fn generate(
@@ -591,12 +639,12 @@ mod tests {
         let of = DocumentsOf::folder("contracts");
         assert!(readings.pause(&of).is_none(), "nothing is read");
 
-        let looking = Reading::new(true);
+        let looking = Reading::new(Some("m".to_owned()));
         readings.all().insert(of.clone(), looking.clone());
         assert!(readings.pause(&of).is_none());
         assert!(!looking.stop.is_cancelled());
 
-        let reading = Reading::new(false);
+        let reading = Reading::new(None);
         readings.all().insert(of.clone(), reading.clone());
         let half =
             DocumentReading::Reading { processed_tokens: 5, total_tokens: 10, cached_tokens: 0 };

@@ -8,6 +8,7 @@ use cairn_app::wire::{
     DocumentsOf, EngineState, Event, FailureCode, Message, MessageStatus, NewDocument, Reply,
     SettingTarget,
 };
+use serde_json::Value;
 use tokio::sync::broadcast::Receiver;
 
 use crate::kit::{
@@ -136,6 +137,7 @@ async fn a_document_that_was_read_before_a_restart_is_known_to_be_read() {
     drop(app);
 
     let app = open(&home).await;
+    draft(&app, &id).await;
     app.call(Command::LoadModel { name: MODEL.to_owned() }).await.unwrap();
     let mut events = app.subscribe();
     draft(&app, &id).await;
@@ -269,13 +271,18 @@ async fn documents_that_cannot_be_used_are_refused_with_a_sentence() {
     check_failure(&app, remove, FailureCode::NotFound, "document").await;
 
     let mut events = app.subscribe();
-    attach(&app, &id, vec![document("long.txt", &long(200))]).await;
+    attach(&app, &id, vec![document("long.txt", &long(150))]).await;
     match read(&mut events).await {
         DocumentReading::TooLong { exceeds_by, model } => {
             assert!(exceeds_by > 100 && model == MODEL, "{exceeds_by}");
         }
         other => panic!("{other:?}"),
     }
+    // With a longer context they are read without being asked to.
+    let scope = SettingTarget::Model { name: MODEL.to_owned() };
+    let key = "context_length".to_owned();
+    app.call(Command::SetSetting { scope, key, value: Value::Null }).await.unwrap();
+    num_read(&read(&mut events).await);
     app.close().await;
 }
 
