@@ -133,10 +133,21 @@ const MAX_SCORE_BYTES: u64 = 3 << 29;
 fn check_scores() {
     const NUM_TOKENS: usize = 16_384;
     let home = tempfile::tempdir().expect("a folder");
-    let folder = long_model(&home, "cohere/dense", NUM_TOKENS + 2);
-    let loaded = LoadedModel::load(&folder, OPTIONS).expect("loads");
     let quantized = KvQuantization { bits: 8, group_size: 32, start: 0 };
-    for kv_quantization in [None, Some(quantized)] {
+    let cases = [
+        ("cohere/dense", None, 0),
+        ("cohere/dense", Some(quantized), 0),
+        // With sinks, and masks of windows.
+        ("gpt_oss/dense", None, 2),
+    ];
+    for (case, kv_quantization, num_masks) in cases {
+        let folder = long_model(&home, case, NUM_TOKENS + 2);
+        let estimate = ModelMemory::read(&folder, OPTIONS).expect("is estimated");
+        let estimate = match &kv_quantization {
+            Some(quantization) => estimate.quantized(quantization).expect("a valid setting"),
+            None => estimate,
+        };
+        let loaded = LoadedModel::load(&folder, OPTIONS).expect("loads");
         let options = GenerateOptions {
             max_tokens: 1,
             prefill_step_size: NUM_TOKENS,
@@ -152,21 +163,27 @@ fn check_scores() {
         let mut stream = reader.and_then(PromptReader::start).expect("reads");
         while stream.next_token().expect("a token").is_some() {}
         let took = memory::peak_bytes() - before;
-        println!("{kv_quantization:?}: {took} bytes for a step of {NUM_TOKENS} tokens");
+        let most_estimated = estimate.peak_bytes(NUM_TOKENS + 1, 1, NUM_TOKENS);
+        let most_estimated = most_estimated - estimate.weight_bytes;
+        let case = format!("{case}, {kv_quantization:?}");
+        println!("{case}: {took} of {most_estimated} bytes for a step of {NUM_TOKENS} tokens");
+        assert!(took <= most_estimated, "{case}: {took} bytes, estimated {most_estimated}");
         // Beside them there are keys, values and other results, of some kilobytes a token.
-        let most = MAX_SCORE_BYTES + (NUM_TOKENS as u64 * 10_000);
-        assert!(took < most, "{kv_quantization:?}: {took} bytes, over {most}");
+        let most = MAX_SCORE_BYTES
+            + NUM_TOKENS as u64 * 10_000
+            + num_masks * (NUM_TOKENS * NUM_TOKENS) as u64;
+        assert!(took < most, "{case}: {took} bytes, over {most}");
     }
 }
 
 #[test]
 fn estimates_hold_for_every_architecture() {
+    check_scores();
     for case in cairn_tests::tiny_models() {
         check(&cairn_tests::tiny_model(&case), &[3, 100, 257, 700, 2500], MAX_RATIO);
     }
     for case in FAMILIES {
         check_long(case);
     }
-    check_scores();
     check(cairn_tests::starter_model(), &[3, 600], MAX_RATIO);
 }

@@ -11,7 +11,7 @@ use mlx_rs::Dtype;
 use serde_json::Value;
 
 use crate::LmError;
-use crate::cache::{CacheSpec, KvQuantization};
+use crate::cache::{CacheSpec, KvQuantization, LayerCacheSpec};
 use crate::config::{ConfigFile, Quantization, QuantizationConfig};
 use crate::device::ComputeDevice;
 use crate::models::{self, Outline, Scratch};
@@ -239,31 +239,42 @@ impl ModelMemory {
         2 * caches + (2 * rows * results).max(logits) + FIXED_BYTES
     }
 
-    /// Bytes of intermediate results during a pass over the last `length` of `num_tokens`, which stores
-    /// at most so many scores.
+    /// Whether some layers attend to the last tokens only.
+    fn has_window(&self) -> bool {
+        let is_window = |layer: &LayerCacheSpec| matches!(layer, LayerCacheSpec::Rotating(_));
+        self.cache.layers().iter().any(is_window)
+    }
+
+    /// Bytes of intermediate results during a pass over the last `length` of `num_tokens`, in which an
+    /// array of scores has at most so many.
     fn results(&self, num_tokens: usize, length: usize, most_scores: u64) -> u64 {
         let keys = self.cache.num_keys_while_reading(num_tokens, length);
         let Scratch { numbers_per_token, recurrent_per_token, fixed_numbers, heads, .. } =
             self.scratch;
         let of_keys = keys * self.scratch.numbers_per_key * self.float_bytes;
-        let scores = (length as u64 * heads * keys).min(most_scores) * self.float_bytes;
         let length = length as u64;
+        // A single query is not divided.
+        let in_array = (length * heads * keys).min(most_scores.max(heads * keys));
+        let scores = self.scratch.score_arrays * in_array * self.float_bytes;
         let fixed = fixed_numbers * self.float_bytes;
         match self.device {
-            // A number for each head and key, and a byte for each key in the mask. Layers of one kind
+            // A number for each head and key, and a byte for each key in the mask; the mask of a window
+            // is made of another, over the tokens that are read at once. Layers of one kind
             // have freed their results when one of the other kind needs most, and attention its
             // scores when gates are computed.
             ComputeDevice::Cpu => {
-                let scores = scores + length * keys;
+                let window_mask = if self.has_window() { length * length.min(keys) } else { 0 };
+                let scores = scores + length * keys + window_mask;
                 let num_gates = length * numbers_per_token / GATED;
                 let attending = length * numbers_per_token * self.float_bytes
                     + scores.max(exponential_bytes(num_gates));
                 attending.max(length * recurrent_per_token * self.float_bytes) + of_keys + fixed
             }
-            // Attention has a fused kernel there. The numbers were measured on a CPU: another device
-            // may run further behind.
+            // Attention to most dense keys has a fused kernel there. The numbers were measured on a
+            // CPU: another device may run further behind.
             ComputeDevice::Gpu => {
-                let scores = if self.scratch.stores_scores { 2 * scores } else { 0 };
+                let stores = self.scratch.stores_scores || self.cache.quantization().is_some();
+                let scores = if stores { 2 * scores } else { 0 };
                 2 * length * numbers_per_token.max(recurrent_per_token) * self.float_bytes
                     + scores
                     + 2 * of_keys
@@ -494,6 +505,54 @@ mod tests {
         assert!(matches!(refused, LmError::UnknownModelType { .. }), "{refused}");
         let refused = ModelMemory::before_download(&config("qwen3"), 1 << 30).unwrap_err();
         assert!(refused.to_string().starts_with("config.json is not valid"), "{refused}");
+    }
+
+    /// The memory on a GPU of a Llama with heads of so many numbers, in 16 bits.
+    fn llama_on_gpu(head_dim: u64, sinks: bool) -> ModelMemory {
+        let mut config = serde_json::json!({
+            "model_type": "llama", "hidden_size": 2048, "num_hidden_layers": 2,
+            "intermediate_size": 2048, "num_attention_heads": 32, "num_key_value_heads": 8,
+            "head_dim": head_dim, "rms_norm_eps": 1e-6, "vocab_size": 1024,
+            "max_position_embeddings": 1 << 20, "rope_theta": 1e6, "torch_dtype": "bfloat16",
+            "tie_word_embeddings": false,
+        });
+        if sinks {
+            config["model_type"] = "gpt_oss".into();
+            config["num_local_experts"] = 4.into();
+            config["num_experts_per_tok"] = 2.into();
+            config["sliding_window"] = 128.into();
+        }
+        ModelMemory::before_download_on(ComputeDevice::Gpu, &config, 1 << 30).unwrap()
+    }
+
+    /// Bytes of results beside those that would be there if no scores were stored.
+    fn score_bytes(memory: &ModelMemory, num_tokens: usize, length: usize) -> u64 {
+        let none = Scratch { heads: 0, ..memory.scratch };
+        let without = ModelMemory { scratch: none, ..memory.clone() };
+        let results = |memory: &ModelMemory| memory.results(num_tokens, length, MOST_STORED_SCORES);
+        results(memory) - results(&without)
+    }
+
+    #[test]
+    fn stored_scores_are_counted_by_what_a_kernel_takes() {
+        const BYTES: u64 = 2 * 2; // of bf16, two at once
+        let with_kernel = llama_on_gpu(128, false);
+        assert_eq!(score_bytes(&with_kernel, 5000, 100), 0);
+        let quantization = KvQuantization { bits: 8, group_size: 64, start: 0 };
+        let quantized = with_kernel.quantized(&quantization).unwrap();
+        for memory in [llama_on_gpu(256, false), quantized] {
+            let keys = memory.cache.num_keys_while_reading(5000, 100);
+            assert_eq!(score_bytes(&memory, 5000, 100), 100 * 32 * keys * BYTES);
+            // Queries take turns, but one is whole.
+            let most = MOST_STORED_SCORES;
+            assert_eq!(score_bytes(&memory, 200_000, 2048), most * BYTES);
+            let of_one = 32 * memory.cache.num_keys_while_reading(8_000_000, 1);
+            assert!(of_one > most);
+            assert_eq!(score_bytes(&memory, 8_000_000, 1), of_one * BYTES);
+        }
+        // Three arrays of so many beside sinks.
+        let with_sinks = llama_on_gpu(96, true);
+        assert_eq!(score_bytes(&with_sinks, 200_000, 2048), 3 * MOST_STORED_SCORES * BYTES);
     }
 
     #[test]

@@ -18,7 +18,7 @@ use crate::config::{Size, check_heads, check_layer_types, check_positive, check_
 use crate::device_kernels::HeadShape;
 use crate::ffi;
 use crate::models::{Architecture, FromConfig, Outline, Scratch};
-use crate::nn::{Embedding, Linear, RmsNorm, RopeSpec, scalar, softcap};
+use crate::nn::{Embedding, Linear, RmsNorm, RopeSpec, has_kernel, scalar, softcap};
 use crate::tensor_list::{Left, TensorList};
 use crate::weights::Weights;
 use experts::ExpertSizes;
@@ -214,8 +214,11 @@ impl Shape {
             numbers_per_key: 0,
             fixed_numbers: 0,
             heads,
+            score_arrays: 1,
             vocab: self.vocab as u64,
-            stores_scores: false,
+            stores_scores: reading
+                .iter()
+                .any(|layer| !has_kernel([layer.heads.head_dim; 2], layer.heads.softcap)),
         }
     }
 

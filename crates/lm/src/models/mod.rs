@@ -310,9 +310,12 @@ pub(crate) struct Scratch {
     pub(crate) fixed_numbers: u64,
     /// Heads that attend: where attention scores are stored, each has one for a pair of tokens.
     pub(crate) heads: u64,
+    /// Arrays of stored scores that live at once.
+    pub(crate) score_arrays: u64,
     /// Tokens in the vocabulary, of which each row has logits.
     pub(crate) vocab: u64,
-    /// Whether attention scores are stored on every device, because no fused kernel computes them.
+    /// Whether attention scores are stored on every device: `nn::has_kernel` of dense keys and values
+    /// says no.
     pub(crate) stores_scores: bool,
 }
 

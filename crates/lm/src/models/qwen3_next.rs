@@ -25,7 +25,7 @@ use crate::models::{Architecture, FromConfig, MtpHead, NoMtpHead, Outline, Scrat
 use crate::nn::{
     Elementwise, Embedding, ExpertBlend, ExpertForm, ExpertSizes, GatedDelta, Linear, NormGatedUp,
     NormProjections, ProductResidual, Projected, RmsNorm, Rope, RopeAttention, RopeSpec, Routing,
-    SharedExpert, SharedExpertKind,
+    SharedExpert, SharedExpertKind, has_kernel,
 };
 use crate::tensor_list::TensorList;
 use crate::weights::{Layer, Weights};
@@ -254,8 +254,9 @@ impl Shape {
             numbers_per_key: 0,
             fixed_numbers: 10 * state + 6 * within_chunk * GatedDelta::CHUNK as u64,
             heads: self.heads as u64,
+            score_arrays: 1,
             vocab: self.vocab as u64,
-            stores_scores: false,
+            stores_scores: !has_kernel([self.head_dim; 2], None),
         }
     }
 

@@ -64,6 +64,7 @@ pub fn outline(args: &ModelArgs) -> Outline {
             numbers_per_key: 0,
             fixed_numbers: 0,
             heads: 1,
+            score_arrays: 1,
             vocab: args.vocab_size as u64,
             stores_scores: false,
         },

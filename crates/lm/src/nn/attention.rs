@@ -61,15 +61,26 @@ pub fn softcap(x: &Array, cap: f32) -> Result<Array, Exception> {
     ops::multiply(ops::tanh(&small)?, constant(cap, x.dtype())?)
 }
 
-/// The most scores that are stored at once, a number for each head, query and key: 512 MB in f32. The
-/// prompt of a long conversation would need many times as much.
+/// The most scores in one array, a number for each head, query and key: 512 MB in f32. The prompt of
+/// a long conversation would need many times as much. Up to three such arrays live at once: scores,
+/// those beside the sinks, and their shares. One query is never divided, however many scores it has.
 pub(crate) const MOST_STORED_SCORES: u64 = 1 << 27;
+
+/// The lengths of keys and values in 16 bits for which MLX's attention over prompts stores no scores,
+/// on Metal and on CUDA. For other lengths it does or does not, by its version and the device.
+const KERNEL_LENGTHS: [i32; 3] = [64, 80, 128];
+
+/// Whether a GPU attends to dense keys and values of these lengths with a kernel that stores no scores.
+/// Both the attention and the estimate of its memory ask this.
+pub(crate) fn has_kernel([key_dim, value_dim]: [i32; 2], softcap: Option<f32>) -> bool {
+    key_dim == value_dim && KERNEL_LENGTHS.contains(&key_dim) && softcap.is_none()
+}
 
 /// Attention of `queries` `[B, H, L, D]` over the keys and values that the layer's cache returned
 /// for this step; H is a multiple of H_kv (grouped-query attention). Returns `[B, L, H * D]`.
 ///
-/// Where scores are stored, no more than `MOST_STORED_SCORES` are at once, except of rows that share a
-/// prefix.
+/// Where scores are stored, an array of them has no more than `MOST_STORED_SCORES` unless one query
+/// has, except of rows that share a prefix.
 pub fn attention<'a>(
     queries: &Array,
     keys_values: &KeysValues,
@@ -77,29 +88,35 @@ pub fn attention<'a>(
     mask: &Mask,
 ) -> Result<Array, Exception> {
     let scores = scores.into();
-    let &[batch, heads, length, _] = queries.shape() else {
-        return attention_at_once(queries, keys_values, scores, mask);
-    };
-    let (num_keys, is_dense) = match keys_values {
-        KeysValues::Quantized { keys, .. } => (keys.packed.dim(2), false),
-        KeysValues::Dense { keys, .. } => (keys.dim(2), true),
-        KeysValues::AfterPrefix { .. } => {
-            return attention_at_once(queries, keys_values, scores, mask);
+    match turns(queries, keys_values, scores.softcap, MOST_STORED_SCORES) {
+        Some((num_keys, most)) => {
+            attention_by_queries(queries, keys_values, (scores, num_keys), mask, most)
         }
-    };
-    let for_each_query = batch as u64 * heads as u64 * num_keys as u64;
-    let most = (MOST_STORED_SCORES / for_each_query.max(1)).max(1);
-    let fits = length as u64 <= most;
-    // On a GPU a kernel stores none.
-    let has_kernel = || is_dense && scores.softcap.is_none() && is_on_gpu();
-    if fits || has_kernel() {
-        return attention_at_once(queries, keys_values, scores, mask);
+        None => attention_at_once(queries, keys_values, scores, mask),
     }
-    attention_by_queries(queries, keys_values, (scores, num_keys), mask, most as i32)
 }
 
-fn is_on_gpu() -> bool {
-    ComputeDevice::current() == ComputeDevice::Gpu
+/// The number of keys, and of the queries that attend at a time, where an array of the scores of all
+/// would have more than `most_scores`.
+fn turns(
+    queries: &Array,
+    keys_values: &KeysValues,
+    softcap: Option<f32>,
+    most_scores: u64,
+) -> Option<(i32, i32)> {
+    let &[batch, heads, length, _] = queries.shape() else { return None };
+    let (num_keys, dense_lengths) = match keys_values {
+        KeysValues::Quantized { keys, .. } => (keys.packed.dim(2), None),
+        KeysValues::Dense { keys, values } => (keys.dim(2), Some([keys.dim(3), values.dim(3)])),
+        KeysValues::AfterPrefix { .. } => return None,
+    };
+    let for_each_query = batch as u64 * heads as u64 * num_keys as u64;
+    let most = (most_scores / for_each_query.max(1)).max(1);
+    let stores_none = || {
+        dense_lengths.is_some_and(|lengths| has_kernel(lengths, softcap))
+            && ComputeDevice::current() == ComputeDevice::Gpu
+    };
+    (length as u64 > most && !stores_none()).then_some((num_keys, most as i32))
 }
 
 /// [`attention`] of `most` queries at a time, over `num_keys` keys.
@@ -329,6 +346,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
+    use crate::device::as_on_gpu;
     use crate::weights::mlx_dtype;
     use cairn_formats::safetensors::{Limits, SafetensorsFile};
 
@@ -454,6 +472,31 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn on_a_gpu_only_what_a_kernel_takes_attends_at_once() {
+        let of_length = |length| ops::zeros::<f32>(&[1, 2, 6, length]).unwrap();
+        let turns_of = |key_dim, value_dim, softcap| {
+            let (queries, keys, values) =
+                (of_length(key_dim), of_length(key_dim), of_length(value_dim));
+            turns(&queries, &KeysValues::Dense { keys, values }, softcap, 24)
+        };
+        // Two heads and six keys make twelve scores a query.
+        let two_at_a_time = Some((6, 2));
+        assert_eq!(turns_of(128, 128, None), two_at_a_time, "on a CPU none has a kernel");
+        as_on_gpu(|| {
+            assert_eq!(turns_of(128, 128, None), None);
+            assert_eq!(turns_of(128, 128, Some(50.0)), two_at_a_time);
+            assert_eq!(turns_of(192, 128, None), two_at_a_time);
+            assert_eq!(turns_of(64, 128, None), two_at_a_time);
+            assert_eq!(turns_of(256, 256, None), two_at_a_time);
+            let (packed, scales, biases) = ops::quantize(of_length(64), 32, 8).unwrap();
+            let half = QuantizedArray { packed, scales, biases };
+            let keys_values =
+                KeysValues::Quantized { keys: half.clone(), values: half, group_size: 32, bits: 8 };
+            assert_eq!(turns(&of_length(64), &keys_values, None, 24), two_at_a_time);
+        });
     }
 
     const HEADS: usize = 4;

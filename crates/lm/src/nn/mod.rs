@@ -36,7 +36,7 @@ pub(crate) mod stored_experts;
 mod switch;
 mod time_chunks;
 
-pub(crate) use attention::MOST_STORED_SCORES;
+pub(crate) use attention::{MOST_STORED_SCORES, has_kernel};
 pub use attention::{Scores, attention, softcap};
 pub use elementwise::Elementwise;
 pub use embedding::Embedding;

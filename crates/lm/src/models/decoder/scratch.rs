@@ -6,6 +6,7 @@ use super::{
     HeadShape, LatentSizes, LayerKind, Mixer, Projections, RecurrentKind, RopeSpec, Scratch,
     Wiring,
 };
+use crate::nn::has_kernel;
 
 /// What the blocks of a layer hold for a token.
 #[derive(Debug, Clone, Copy)]
@@ -26,22 +27,24 @@ impl Decoder {
         let attends =
             |layer: &LayerKind| layer.blocks.has_mixer() && layer.mixer != Mixer::Recurrent;
         let attends = self.layers.iter().any(attends);
-        let heads = self.attention.heads.heads as u64;
         Scratch {
             numbers_per_token: if attends { self.of_attention(blocks, recurrent) } else { 0 },
             recurrent_per_token: self.of_recurrence(blocks, recurrent),
             numbers_per_key,
             fixed_numbers: recurrent.map_or(0, |recurrent| recurrent.fixed_numbers),
+            heads: if attends { self.attention.heads.heads as u64 } else { 0 },
             // Where scores are stored, they are copied beside the sinks, and their shares again.
-            heads: match (attends, self.attention.has_sinks) {
-                (true, true) => 3 * heads,
-                (true, false) => heads,
-                (false, _) => 0,
-            },
+            score_arrays: if self.attention.has_sinks { 3 } else { 1 },
             vocab: self.vocab as u64,
-            // No fused kernel has keys and values of different lengths.
-            stores_scores: self.attention.heads.softcap.is_some() || self.latent_sizes().is_some(),
+            stores_scores: attends && self.stores_scores(),
         }
+    }
+
+    /// Whether no kernel attends to the keys and values of a prompt.
+    fn stores_scores(&self) -> bool {
+        let HeadShape { head_dim, softcap, .. } = self.attention.heads;
+        let value_dim = self.latent_sizes().map_or(head_dim, |sizes| sizes.value_dim);
+        !has_kernel([head_dim, value_dim], softcap)
     }
 
     fn latent_sizes(&self) -> Option<LatentSizes> {
