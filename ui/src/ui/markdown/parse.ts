@@ -38,6 +38,8 @@ export type Block =
 export interface Placed {
   block: Block | null;
   line: number;
+  /** The lines on which the items of a list start. */
+  itemLines: number[];
 }
 
 // Deeper nesting is shown as source text: it is never intended, and each level costs a component.
@@ -65,6 +67,7 @@ export function parseBlocks(source: string, definitions = noDefinitions(), isGro
   while (!cursor.isAtEnd) {
     const line = cursor.peek.map?.[0] ?? 0;
     const end = cursor.endOfBlock();
+    const itemLines = cursor.itemLines(end);
     let block: Block | null = null;
     try {
       block = readBlock(cursor, 0);
@@ -72,7 +75,7 @@ export function parseBlocks(source: string, definitions = noDefinitions(), isGro
       // Shown as source text.
     }
     cursor.moveTo(end);
-    placed.push({ block, line });
+    placed.push({ block, line, itemLines });
   }
   return placed;
 }
@@ -106,6 +109,15 @@ class Cursor {
       index++;
     } while (depth > 0 && index < this.tokens.length);
     return index;
+  }
+
+  /** The lines of the items of the list that starts here, without those of lists in it. */
+  itemLines(end: number): number[] {
+    const level = this.peek.level + 1;
+    const items = this.tokens.slice(this.#index, end);
+    return items
+      .filter((token) => token.type === 'list_item_open' && token.level === level)
+      .map(({ map }) => map?.[0] ?? 0);
   }
 
   moveTo(index: number): void {

@@ -1,5 +1,5 @@
 // Cuts a long answer into sections that a browser can skip while they are not seen.
-import type { Block } from './parse';
+import type { Item } from './parse';
 import type { Piece } from './stream';
 
 const MOST_PIECES = 16;
@@ -19,14 +19,29 @@ export function sectionsOf(pieces: Piece[]): Piece[][] {
   return sections;
 }
 
+/** The whole parts of lists by their first items: while a list grows they stay the same, so that nothing of them is drawn again. */
+const parts = new WeakMap<Item, Piece>();
+
 function partsOf(piece: Piece): Piece[] {
   const { block, raw } = piece;
   if (block.kind !== 'list' || block.items.length <= MOST_ITEMS) return [piece];
-  const parts: Piece[] = [];
+  const all: Piece[] = [];
   for (let first = 0; first < block.items.length; first += MOST_ITEMS) {
     const start = block.start === null ? null : block.start + first;
-    const part: Block = { kind: 'list', start, items: block.items.slice(first, first + MOST_ITEMS) };
-    parts.push({ block: part, raw: first === 0 ? raw : '' });
+    all.push(partOf(block.items.slice(first, first + MOST_ITEMS), start, first === 0 ? raw : ''));
   }
-  return parts;
+  return all;
+}
+
+function partOf(items: Item[], start: number | null, raw: string): Piece {
+  const [first] = items;
+  const known = first && parts.get(first);
+  if (known?.block.kind === 'list' && known.block.start === start && areSame(known.block.items, items)) return known;
+  const part: Piece = { block: { kind: 'list', start, items }, raw };
+  if (first && items.length === MOST_ITEMS) parts.set(first, part);
+  return part;
+}
+
+function areSame(some: Item[], others: Item[]): boolean {
+  return some.length === others.length && some.every((item, index) => item === others[index]);
 }

@@ -24,11 +24,26 @@ function check(source: string, step: number) {
   expect(stream.update(source, true).map((piece) => piece.block)).toEqual(whole(source));
 }
 
+/** The lines of a list. */
+function items(count: number, line = (n: number) => `- item ${n}\n`): string {
+  return Array.from({ length: count }, (_, n) => line(n + 1)).join('');
+}
+
 const cases: [string, string][] = [
   ['paragraphs', 'One *two*\nthree\n\nfour\n\nfive `six`\n\nseven\n'],
   ['headings of both kinds', '# a\n## b\nc\n===\nd\n---\n---\ne'],
   ['a list that first looks like a paragraph', '1. a\n2. b\n\ntext\n\n1. c\n\n2. d\n   more\n\n       code\n\nend\n'],
   ['lists next to each other', '- a\n- b\n* c\n+ d\n\n\n- e\n\n  f\n- g\nlazy\n\nh'],
+  ['a long list', `All:\n\n${items(130)}\nend\n\nof it`],
+  ['a long list with lists in it', items(60, (n) => `- **${n}** of\n  - a\n  - b\n`)],
+  ['a long list that gets an empty line', `${items(70)}\n- last\n- one\n\n- more`],
+  [
+    'a long list with a fence and a definition',
+    `${items(50)}- x\n  \`\`\`\n  code\n  \`\`\`\n${items(30)}- [a]: /b\n${items(60)}- see [a]\n`,
+  ],
+  ['a long list with a fence that is never closed', `${items(50)}- x\n  \`\`\`\n  code\n${items(60)}`],
+  ['a long list, then one of another sign', `${items(60)}* a\n* b\n`],
+  ['a long numbered list', items(120, (n) => `${n}. *item* ${n}\n`)],
   ['nested lists', '- a\n  - b\n    1. c\n    2. d\n  - e\n- f\n\ng\n\nh'],
   ['fences', 'a\n```rust\nfn x() {}\n\n# no heading\n```\nb\n~~~\n```\n~~~\n\n````\n```\n````\nc'],
   ['an open fence', 'a\n\n```py\nx = 1\n\n\ny = 2\n'],

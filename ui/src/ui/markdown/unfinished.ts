@@ -22,6 +22,11 @@ export function withLikelyEnd(source: string): string {
   return source;
 }
 
+/** Whether a fence or a formula is open at the end of a text. */
+export function isFenceOpen(source: string): boolean {
+  return openFence(source.split('\n')) !== 'none';
+}
+
 /** The sign of the fence that is open at the end, or `math`-like signs of a formula; `none` if nothing is. */
 function openFence(lines: string[]): string {
   let open = '';
