@@ -35,7 +35,11 @@ test.each<[name: string, change: Parameters<typeof stats>[0], before: Message[],
   [
     'a long question in a short chat',
     { cached_tokens: 200, prompt_tokens: 3200 },
-    [message('u'), message('m', { stats: stats({ prompt_tokens: 150, generation_tokens: 50, prompt_tps: 0 }) }), message('v')],
+    [
+      message('u'),
+      message('m', { stats: stats({ prompt_tokens: 150, generation_tokens: 50, prompt_tps: 0 }) }),
+      message('v'),
+    ],
     'continued: Continued',
   ],
   [
