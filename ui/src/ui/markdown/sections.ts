@@ -16,7 +16,19 @@ export function sectionsOf(pieces: Piece[]): Piece[][] {
       else last.push(part);
     }
   }
-  return sections;
+  return sections.map(asBefore);
+}
+
+/** By their first pieces: one whose pieces are the same stays the same array, so that nothing of it is looked at again. */
+const known = new WeakMap<Piece, Piece[]>();
+
+function asBefore(section: Piece[]): Piece[] {
+  const [first] = section;
+  if (!first) return section;
+  const before = known.get(first);
+  if (before && areSame(before, section)) return before;
+  known.set(first, section);
+  return section;
 }
 
 /** The whole parts of lists by their first items: while a list grows they stay the same, so that nothing of them is drawn again. */
@@ -35,13 +47,14 @@ function partsOf(piece: Piece): Piece[] {
 
 function partOf(items: Item[], start: number | null, raw: string): Piece {
   const [first] = items;
-  const known = first && parts.get(first);
-  if (known?.block.kind === 'list' && known.block.start === start && areSame(known.block.items, items)) return known;
+  const before = first && parts.get(first);
+  if (before?.block.kind === 'list' && before.block.start === start && areSame(before.block.items, items))
+    return before;
   const part: Piece = { block: { kind: 'list', start, items }, raw };
   if (first && items.length === MOST_ITEMS) parts.set(first, part);
   return part;
 }
 
-function areSame(some: Item[], others: Item[]): boolean {
-  return some.length === others.length && some.every((item, index) => item === others[index]);
+function areSame<T>(some: T[], others: T[]): boolean {
+  return some.length === others.length && some.every((one, index) => one === others[index]);
 }
