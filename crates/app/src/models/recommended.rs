@@ -216,10 +216,10 @@ mod tests {
         const SMALL: [&str; 5] =
             ["Llama 3.2 3B", "Qwen3 1.7B", "Gemma 3 1B", "Llama 3.2 1B", "Qwen3 0.6B"];
         check(1, ["", "", ""], &[]);
-        check(2, ["", "Gemma 3 1B", ""], &["Gemma 3 1B", "Llama 3.2 1B", "Qwen3 0.6B"]);
+        check(2, ["", "Llama 3.2 1B", "Gemma 3 1B"], &["Gemma 3 1B", "Llama 3.2 1B", "Qwen3 0.6B"]);
         check(
             8,
-            ["Gemma 3 1B", "Qwen3 1.7B", "Qwen3 4B"],
+            ["", "Qwen3 1.7B", "Qwen3 4B"],
             &[&["Qwen2.5 Coder 7B", "Qwen3 4B"], &SMALL[..]].concat(),
         );
         check(
