@@ -12,8 +12,9 @@ use crate::search_documents::FoundDocuments;
 use crate::search_text::{has_words, query, together};
 use crate::{Document, Store, StoreError};
 
-/// Words in up to this many messages are ranked; of those in more the newest messages are taken.
-const MAX_RANKED: usize = 1000;
+/// Words in up to this many messages, or passages of documents, are ranked; of those in more the newest
+/// are taken: ranking them would take longer than all else.
+pub(crate) const MAX_RANKED: usize = 1000;
 /// How many messages of a common word are looked through for other conversations.
 const MAX_READ: usize = 20 * MAX_RANKED;
 /// How many words an excerpt has.

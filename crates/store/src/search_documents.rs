@@ -8,13 +8,12 @@ use sqlx::{FromRow, Row};
 
 use crate::document_passages::num_utf16;
 use crate::messages::role_named;
-use crate::search::{EXCERPT_WORDS, FoundConversation, FoundDocument, MARKS, newness, pieces};
+use crate::search::{
+    EXCERPT_WORDS, FoundConversation, FoundDocument, MARKS, MAX_RANKED, newness, pieces,
+};
 use crate::search_text::{Phrase, has_phrases, has_words, phrases, together};
 use crate::{Document, Store};
 
-/// A word in up to this many passages makes some better than others. One in more says too little for
-/// that, and to rank its passages would take longer than all else.
-const MAX_RANKED: i64 = 1000;
 /// Of a word in more passages the newest are taken.
 const MAX_PASSAGES: i64 = 10_000;
 /// What a passage gets for a word that is in very many: as good as nothing beside one for a rare word.
@@ -220,10 +219,10 @@ impl Store {
             "select count(*) from (select 1 from document_search where document_search match ? limit ?)",
         )
         .bind(query)
-        .bind(MAX_RANKED + 1)
+        .bind(MAX_RANKED as i64 + 1)
         .fetch_one(&self.readers)
         .await?;
-        if num_found > MAX_RANKED {
+        if num_found > MAX_RANKED as i64 {
             return self.newest_passages_with(query).await;
         }
         let rows: Vec<(String, i64, f64)> = sqlx::query_as(

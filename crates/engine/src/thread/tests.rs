@@ -108,6 +108,18 @@ impl TestLoop {
         running
     }
 
+    /// Gives turns until a sequence is restored; returns how many. Another gets a token in each of them.
+    fn turns_until_restored(&self, restored: &mut Running, other: &mut Running) -> usize {
+        let mut num_turns = 1;
+        self.turn();
+        while restored.num_cached().is_none() {
+            assert_eq!(other.num_tokens(), 1, "in turn {num_turns}");
+            self.turn();
+            num_turns += 1;
+        }
+        num_turns
+    }
+
     /// Gives turns until its first token.
     fn first_token(&self, running: &mut Running) {
         while running.num_tokens() == 0 {
@@ -280,13 +292,7 @@ fn a_sequence_gets_a_token_between_the_chunks_that_another_saves_or_restores() {
 
     test.engine.borrow_mut().worker.forget_conversations();
     let mut again = test.begin(LONG_PROMPT, 1);
-    let mut num_turns = 1;
-    test.turn();
-    while again.num_cached().is_none() {
-        assert_eq!(writer.num_tokens(), 1, "in turn {num_turns}");
-        test.turn();
-        num_turns += 1;
-    }
+    let num_turns = test.turns_until_restored(&mut again, &mut writer);
     assert_eq!(num_turns, 12, "a chunk a turn");
     assert_eq!(again.cached, Some(LONG_PROMPT - 1));
     test.first_token(&mut again);
@@ -315,13 +321,7 @@ fn a_sequence_gets_a_token_between_the_chunks_that_a_draft_model_restores() {
     test.first_token(&mut writer);
     let mut again = test.begin_with(drafted(LONG_PROMPT, 1));
     writer.num_tokens();
-    let mut num_turns = 1;
-    test.turn();
-    while again.num_cached().is_none() {
-        assert_eq!(writer.num_tokens(), 1, "in turn {num_turns}");
-        test.turn();
-        num_turns += 1;
-    }
+    let num_turns = test.turns_until_restored(&mut again, &mut writer);
     // The last chunk of the model and the first of the draft model share a turn.
     assert_eq!(num_turns, 23, "a chunk a turn");
     assert_eq!(again.cached, Some(LONG_PROMPT - 1));

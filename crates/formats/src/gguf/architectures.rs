@@ -202,6 +202,11 @@ const ALWAYS: Presence = Presence::Always;
 /// Norms before both blocks.
 const NORMS_BEFORE: &[Tensor] =
     &[norm("attn_norm", "input_layernorm"), norm("ffn_norm", "post_attention_layernorm")];
+/// The same, where GGUF names the second one after the first block.
+const NORMS_BETWEEN: &[Tensor] = &[
+    norm("attn_norm", "input_layernorm"),
+    norm("post_attention_norm", "post_attention_layernorm"),
+];
 const LAYER_NORMS_BEFORE: &[Tensor] = &[
     norm("attn_norm", "input_layernorm").with_bias(ALWAYS),
     norm("ffn_norm", "post_attention_layernorm").with_bias(ALWAYS),
@@ -596,10 +601,7 @@ pub const ARCHITECTURES: &[Architecture] = &[
         class: "SeedOssForCausalLM",
         rotation: Rotation::AsStored,
         layer: &[
-            &[
-                norm("attn_norm", "input_layernorm"),
-                norm("post_attention_norm", "post_attention_layernorm"),
-            ],
+            NORMS_BETWEEN,
             &[
                 queries(Presence::Says("attention_bias")),
                 keys(Presence::Says("attention_bias")),
@@ -655,10 +657,7 @@ pub const ARCHITECTURES: &[Architecture] = &[
         output: Output::Own,
         reads: &["attention.sliding_window"],
         layer: &[
-            &[
-                norm("attn_norm", "input_layernorm"),
-                norm("post_attention_norm", "post_attention_layernorm"),
-            ],
+            NORMS_BETWEEN,
             ATTENTION_BIASED,
             &[tensor("attn_sinks", "self_attn.sinks", &[Heads]).bare()],
             &[
@@ -680,10 +679,7 @@ pub const ARCHITECTURES: &[Architecture] = &[
         output: Output::Own,
         reads: DEEPSEEK_READS,
         layer: &[
-            &[
-                norm("attn_norm", "input_layernorm"),
-                norm("post_attention_norm", "post_attention_layernorm"),
-            ],
+            NORMS_BETWEEN,
             &[
                 queries(Presence::Says("attention_bias")),
                 keys(Presence::Says("attention_bias")),

@@ -260,7 +260,7 @@ mod tests {
         let (mut index, mut cache_ref) = saved();
         (cache_ref.namespace, cache_ref.model_name) = (namespace("a"), "n".to_owned());
         let _ = index.set_ref(cache_ref);
-        let check = |owner, last_from, expected| {
+        let check = |index: &ChunkIndex, owner, last_from, expected| {
             let (namespace, tokens) = (namespace("f"), PromptTokens::known([1; 3200]));
             let lookup = Lookup {
                 namespace: &namespace,
@@ -279,25 +279,12 @@ mod tests {
         };
         let other = MissReason::OtherModel { name: "n".to_owned() };
         let owner = owner();
-        check(Some(&owner), 3001, Some(other));
+        check(&index, Some(&owner), 3001, Some(other));
         // Its first question alone was read, and is asked again.
-        check(Some(&owner), 1, None);
-        check(None, 3001, None);
+        check(&index, Some(&owner), 1, None);
+        check(&index, None, 3001, None);
         // What this model has not read is not read again.
-        let (index, _) = saved();
-        let lookup = Lookup {
-            namespace: &namespace("f"),
-            model_name: "m",
-            owner: Some(&owner),
-            tokens: &PromptTokens::known([1; 3200]),
-            new_from: 0,
-            last_from: 3001,
-            system_end: 0,
-            limit: 3199,
-            problem: None,
-            not_written: None,
-        };
-        assert_eq!(index.explain(&lookup, 1), None);
+        check(&saved().0, Some(&owner), 3001, None);
     }
 
     #[test]
