@@ -429,8 +429,12 @@ async fn branch(
     caller.call(show).await;
     let question = first.parent_id.clone().unwrap();
     let text = "One and a half".to_owned();
-    let edit =
-        Command::EditMessage { conversation_id: conversation_id(), message_id: question, text };
+    let edit = Command::EditMessage {
+        conversation_id: conversation_id(),
+        message_id: question,
+        text,
+        document_ids: None,
+    };
     let edited = caller.message(edit).await;
     ended(events, &edited.id).await;
     let delete = Command::DeleteMessage {

@@ -71,6 +71,55 @@ flow(
   },
 );
 
+flow('an edited message loses a document and gets another', {}, async ({ home, core, page }) => {
+  await page.button('Model: tiny-chat').waitFor();
+  await attach(page, [file('old.txt', longText(4)), file('kept.txt', longText(2))]);
+  await read(page);
+  await page.ask('How many?');
+  const question = page.region('Messages').getByRole('article', { name: 'You' });
+  await question.getByRole('button', { name: 'Edit', exact: true }).click();
+  await question.getByRole('button', { name: 'Remove old.txt' }).click();
+  await page.driver.keyboard.press('Control+z');
+  await question.getByRole('button', { name: 'Remove old.txt' }).waitFor();
+  await question.getByRole('button', { name: 'Remove old.txt' }).click();
+
+  const path = join(home.folder, 'new.md');
+  await writeFile(path, longText(3));
+  await page.drop(path);
+  await question.getByRole('button', { name: /^new\.md, .*: open$/ }).waitFor();
+  assert.equal(await page.region('Documents').count(), 0, 'the composer has none of it');
+  assert.deepEqual(await findings(page.driver), []);
+  assert.equal(await page.focused(), 'Your message');
+  await page.driver.keyboard.press('Enter');
+  await question.getByRole('group', { name: 'Version 2 of 2' }).waitFor();
+  await page.finished();
+  await question.getByRole('button', { name: /^new\.md, .*: open$/ }).waitFor();
+  const names = async () => {
+    const [{ messages }] = await core.conversations();
+    return messages[0].documents.map(({ name }) => name);
+  };
+  assert.deepEqual(await names(), ['kept.txt', 'new.md']);
+
+  // Nothing of an edit that is given up stays.
+  await question.getByRole('button', { name: 'Edit', exact: true }).click();
+  const [chooser] = await Promise.all([
+    page.driver.waitForEvent('filechooser'),
+    question.getByRole('button', { name: 'Attach files to this message' }).click(),
+  ]);
+  await chooser.setFiles(file('later.txt', longText(2)));
+  await question.getByRole('button', { name: 'Remove later.txt' }).waitFor();
+  await page.driver.keyboard.press('Escape');
+  await question.getByRole('button', { name: 'Edit', exact: true }).waitFor();
+  const [{ conversation }] = await core.conversations();
+  await until('the draft is empty', async () => {
+    const of = { type: 'conversation', id: conversation.id };
+    return (await core.call({ type: 'get_documents', of })).attached.documents.length === 0;
+  });
+  assert.equal(await page.region('Documents').count(), 0);
+  await question.getByRole('button', { name: 'Previous version' }).click();
+  await question.getByRole('button', { name: /^old\.txt, .*: open$/ }).waitFor();
+});
+
 flow('a document becomes a starting point with its name', {}, async ({ page }) => {
   await page.button('Model: tiny-chat').waitFor();
   await attach(page, file('stones.txt', longText(6)));

@@ -423,7 +423,6 @@ export class App {
     if (folderId !== undefined) return this.documents.drop(drop, ofFolder(folderId));
     this.navigation.go('chat');
     await this.documents.drop(drop);
-    if (drop.folder === null) this.chat.numFocusRequests++;
   }
 
   async #dropped(dropped: Dropped): Promise<void> {

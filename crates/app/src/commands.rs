@@ -74,8 +74,9 @@ pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failu
             let place = Place::Behind { documents: Some(&document_ids) };
             turns::send(app, &conversation_id, place, &text).await
         }
-        Command::EditMessage { conversation_id, message_id, text } => {
-            turns::send(app, &conversation_id, Place::Beside(&message_id), &text).await
+        Command::EditMessage { conversation_id, message_id, text, document_ids } => {
+            let place = Place::Beside { id: &message_id, documents: document_ids.as_deref() };
+            turns::send(app, &conversation_id, place, &text).await
         }
         Command::Regenerate { conversation_id, message_id, model } => {
             turns::answer_again(app, &conversation_id, message_id.as_deref(), model).await

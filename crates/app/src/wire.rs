@@ -106,8 +106,17 @@ pub enum Command {
     /// As `SendMessage`, behind these documents of the draft. The others stay in the draft.
     SendMessageWith { conversation_id: String, text: String, document_ids: Vec<String> },
     /// Sends another version of a user message and starts its answer. The earlier version stays, with
-    /// all that follows it; both have the same documents. Replies as `SendMessage` does.
-    EditMessage { conversation_id: String, message_id: String, text: String },
+    /// all that follows it. It has the documents of the earlier version, or those that are named: of
+    /// any message of the conversation, or of its draft, which the others stay in. Replies as
+    /// `SendMessage` does.
+    EditMessage {
+        conversation_id: String,
+        message_id: String,
+        text: String,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[ts(optional)]
+        document_ids: Option<Vec<String>>,
+    },
     /// Answers again, beside the earlier answer (a sibling in the message tree): to a user message, or
     /// beside an answer; with neither, to the last user message. With a model that one is loaded and
     /// answers.

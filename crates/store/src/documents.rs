@@ -1,7 +1,7 @@
 //! The documents table: files that stand before a question, as text. They are in the draft of their
 //! conversation until a message is sent with them.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 use sqlx::{FromRow, Row};
@@ -298,6 +298,27 @@ impl Store {
         .execute(tx)
         .await
         .map_err(|error| self.failed(error))?;
+        Ok(())
+    }
+
+    /// Gives a message documents of its conversation: of other messages, or of the draft, which they
+    /// leave. One that is neither is an error.
+    pub(crate) async fn give_documents(
+        &self,
+        tx: &mut SqliteConnection,
+        conversation_id: &str,
+        message_id: &str,
+        ids: &[String],
+    ) -> Result<(), StoreError> {
+        for id in ids.iter().collect::<BTreeSet<_>>() {
+            let send = sqlx::query(
+                "update documents set state = 'sent'
+                 where id = ? and conversation_id = ? and state in ('draft', 'sent')",
+            );
+            let sent = send.bind(id).bind(conversation_id).execute(&mut *tx).await;
+            self.changed_a_row(sent, || no_document(id))?;
+            link(tx, message_id, id).await.map_err(|error| self.failed(error))?;
+        }
         Ok(())
     }
 

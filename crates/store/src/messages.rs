@@ -196,12 +196,14 @@ impl Store {
     }
 
     /// As [`Store::begin_turn`], with the question beside an earlier one, which stays in the tree with
-    /// all that follows it. Both have the documents of the earlier one; the draft keeps its own.
+    /// all that follows it. It has the documents of the earlier one, or else these: each of the
+    /// conversation's messages or of its draft, which keeps the others.
     pub async fn begin_edited_turn(
         &self,
         conversation_id: &str,
         question_id: &str,
         user_text: &str,
+        documents: Option<&[String]>,
         now_ms: i64,
     ) -> Result<(Message, Message), StoreError> {
         let mut tx = self.begin().await?;
@@ -213,7 +215,10 @@ impl Store {
         let tree = self.tree(&mut tx, conversation_id).await?;
         let parent_id = tree.live_parent(question_id).map(str::to_owned);
         let turn = self.append_turn(&mut tx, conversation_id, parent_id, user_text, now_ms).await?;
-        self.share_documents(&mut tx, question_id, &turn.0.id).await?;
+        match documents {
+            None => self.share_documents(&mut tx, question_id, &turn.0.id).await?,
+            Some(ids) => self.give_documents(&mut tx, conversation_id, &turn.0.id, ids).await?,
+        }
         self.commit(tx).await?;
         Ok(turn)
     }

@@ -1,6 +1,6 @@
 // Actions on conversations: choose, write, stop, rename, delete and undo.
 import { sentenceOf, type Platform } from '../platform/platform';
-import type { Command, Conversation, Event, Message, Persona, Reply } from '../platform/wire';
+import type { Command, Conversation, Document, Event, Message, Persona, Reply } from '../platform/wire';
 import { strings } from '../text';
 import type { Toasts } from '../ui/toasts.svelte';
 import { offerUndo } from '../ui/offerUndo';
@@ -44,6 +44,8 @@ export class ChatStore {
   renamingId = $state<string | null>(null);
   /** Counts requests to focus the composer, which takes the focus each time. */
   numFocusRequests = $state(0);
+  /** Counts requests to focus the field in which a message is edited. */
+  numEditFocusRequests = $state(0);
   /** The row of the list that takes the focus, because the one that had it is gone. */
   rowToFocus = $state<string | null>(null);
   /** Text for screen readers when an answer is finished. */
@@ -52,6 +54,8 @@ export class ChatStore {
   messageToFocus = $state.raw<MessageFocus | null>(null);
 
   #threads = $state.raw(new Map<string, Thread>());
+  /** Documents that are being taken out of drafts, because the edit that they were attached for has ended. */
+  #leaving = $state.raw<readonly { chatId: string; documentId: string }[]>([]);
   /** The system prompt of the chat that does not exist yet. */
   #newPrompt = $state('');
   /** The folder in which the first message makes the chat. */
@@ -315,7 +319,7 @@ export class ChatStore {
   /** Sends a message with its documents: others stay in the draft, or wait with another message. */
   #message(conversation_id: string, { text, documents }: Waiting) {
     const document_ids = [...documents];
-    const all = new Set([...this.documentsOfDraft(conversation_id), ...this.queue.heldBy(conversation_id)]);
+    const all = new Set([...this.documentsOfDraft(conversation_id), ...this.heldDocuments(conversation_id)]);
     return document_ids.length === all.size
       ? { type: 'send_message' as const, conversation_id, text }
       : { type: 'send_message_with' as const, conversation_id, text, document_ids };
@@ -415,7 +419,55 @@ export class ChatStore {
   edit(id = this.thread?.messages.findLast(({ role }) => role === 'user')?.id): void {
     const message = this.thread?.messages.find((known) => known.id === id);
     if (this.thread && message?.role === 'user' && this.whyBusy === null)
-      this.thread.editing = { id: message.id, text: message.text };
+      this.thread.editing = { id: message.id, text: message.text, documents: message.documents, attached: [] };
+  }
+
+  /** Puts documents that are in the draft with the message that is edited. */
+  attachToEdit(thread: Thread, conversationId: string, documents: readonly Document[]): void {
+    const { editing } = thread;
+    const ids = documents.map(({ id }) => id);
+    // Whoever has ended editing meanwhile wants none of them.
+    if (!editing) return void this.#removeFromDraft(conversationId, ids);
+    thread.editing = {
+      ...editing,
+      documents: [...editing.documents, ...documents],
+      attached: [...editing.attached, ...ids],
+    };
+  }
+
+  /** Takes a document out of the message that is edited; can be taken back as long as it is. */
+  removeFromEdit(document: Document): void {
+    const { thread } = this;
+    const editing = thread?.editing;
+    if (!editing) return;
+    const index = editing.documents.indexOf(document);
+    thread.editing = { ...editing, documents: editing.documents.filter((other) => other !== document) };
+    this.numEditFocusRequests++;
+    void offerUndo(this.#options, strings.documents.removed(document.name), () => {
+      const now = thread.editing;
+      if (now?.id !== editing.id || now.documents.some(({ id }) => id === document.id)) return;
+      thread.editing = { ...now, documents: now.documents.toSpliced(index, 0, document) };
+    });
+  }
+
+  /** The documents of a chat's draft that go with a message that waits, or with one that is or was edited. */
+  heldDocuments(id: string | null): ReadonlySet<string> {
+    const editing = id === null ? null : this.#threads.get(id)?.editing;
+    const leaving = this.#leaving.filter(({ chatId }) => chatId === id);
+    return new Set([
+      ...this.queue.heldBy(id),
+      ...(editing?.attached ?? []),
+      ...leaving.map(({ documentId }) => documentId),
+    ]);
+  }
+
+  async #removeFromDraft(chatId: string, documentIds: readonly string[]): Promise<void> {
+    // Until the core has done it, they would stand in the composer.
+    this.#leaving = [...this.#leaving, ...documentIds.map((documentId) => ({ chatId, documentId }))];
+    for (const document_id of documentIds) {
+      const reply = await this.#ask({ type: 'remove_document', of: { type: 'conversation', id: chatId }, document_id });
+      if (!reply) this.#leaving = this.#leaving.filter(({ documentId }) => documentId !== document_id);
+    }
   }
 
   /** Closes the field without sending. */
@@ -423,22 +475,30 @@ export class ChatStore {
     const editing = this.thread?.editing;
     if (!this.thread || !editing) return;
     this.thread.editing = null;
+    if (this.selectedId !== null) void this.#removeFromDraft(this.selectedId, editing.attached);
     this.messageToFocus = { id: editing.id, part: 'edit' };
   }
 
   /** Sends the edited message beside the earlier version; what could not be sent stays in the field. */
   async sendEdit(): Promise<void> {
-    const { thread } = this;
+    const { thread, selectedId: chatId } = this;
     const editing = thread?.editing;
     if (!thread || !editing || editing.text.trim() === '') return;
-    const { id: message_id, text } = editing;
+    const { id: message_id, text, documents, attached } = editing;
+    const document_ids = documents.map(({ id }) => id);
+    const before = thread.messages.find(({ id }) => id === message_id)?.documents.map(({ id }) => id) ?? [];
+    const isSame = document_ids.length === before.length && before.every((id) => document_ids.includes(id));
     const isSent = await this.#begin((conversation_id) => ({
       type: 'edit_message',
       conversation_id,
       message_id,
       text,
+      ...(isSame ? {} : { document_ids }),
     }));
-    if (isSent && thread.editing?.id === message_id) thread.editing = null;
+    if (!isSent) return;
+    if (thread.editing?.id === message_id) thread.editing = null;
+    const left = attached.filter((id) => !document_ids.includes(id));
+    if (chatId !== null) void this.#removeFromDraft(chatId, left);
   }
 
   /** Starts an answer in the open chat, unless one is written; returns whether it has begun. */

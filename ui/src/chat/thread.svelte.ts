@@ -1,5 +1,5 @@
 // The messages of one chat, kept equal to the core's while an answer is being written.
-import type { AnswerSegment, Event, Message } from '../platform/wire';
+import type { AnswerSegment, Document, Event, Message } from '../platform/wire';
 import { cutOf } from './context.svelte';
 import { DrawnMessages, type Place } from './drawn.svelte';
 import { growing, grown, isOlder } from './segments';
@@ -14,6 +14,15 @@ type Part = Extract<Event, { type: 'segment' | 'delta' }>;
 type Delta = Extract<Event, { type: 'delta' }>;
 type Whole = Extract<Event, { type: 'segment' }>;
 export type Prefill = Extract<Event, { type: 'prefill' }>;
+
+/** Another version of a message that is being written. */
+export interface Editing {
+  id: string;
+  text: string;
+  documents: readonly Document[];
+  /** The ids of the documents that were attached for it; until it is sent, they are in the chat's draft. */
+  attached: readonly string[];
+}
 
 export interface ThreadOptions {
   /** Asks the core for the messages. */
@@ -47,8 +56,8 @@ export class Thread {
   place: Place | null = null;
   /** The message to scroll to and to mark, once it is there. */
   goal = $state<string | null>(null);
-  /** The message that is being edited, and the text so far. */
-  editing = $state<{ id: string; text: string } | null>(null);
+  /** The message that is being edited. */
+  editing = $state.raw<Editing | null>(null);
   /** The answer before which the model summarizes earlier messages. */
   summarizing = $state<string | null>(null);
   /** Messages that a summary stands for are unfolded. */

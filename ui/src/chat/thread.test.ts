@@ -285,7 +285,7 @@ const ids = (thread: Thread) => thread.messages.map(({ id }) => id);
 
 test('another branch takes the place of what followed', async () => {
   const { thread, fetch } = await open([user('u'), message('m', { parent_id: 'u' }), user('v', 'm')]);
-  thread.editing = { id: 'v', text: 'half' };
+  thread.editing = { id: 'v', text: 'half', documents: [], attached: [] };
   const other = message('n', { parent_id: 'u', versions: ['m', 'n'] });
   thread.receive({ type: 'branch', conversation_id: 'a', after: 'u', messages: [other] });
   expect(ids(thread)).toEqual(['u', 'n']);

@@ -3,6 +3,7 @@ import { DocumentProblem, readDocument } from './read';
 import { ofFile, type Drop, type SourceFile } from './sources';
 import { whyLeftOut, type LeftOut } from './folder';
 import type { ChatStore } from '../chat/chat.svelte';
+import type { Thread } from '../chat/thread.svelte';
 import { sentenceOf, type Platform } from '../platform/platform';
 import type {
   AttachedDocuments,
@@ -39,6 +40,12 @@ export interface Opening {
   name: string;
   page: number | null;
   pages: number | null;
+}
+
+/** What files are attached to: a chat or a folder, or the message of a chat that is being edited. */
+interface Owner {
+  id: string | null;
+  isForEdit: boolean;
 }
 
 /** A file of a folder, and whether it is to be attached. */
@@ -93,16 +100,18 @@ export class DocumentStore {
   /** The seconds that a reading still takes; null: unknown. */
   #secondsLeft = $state.raw(new Map<string, number | null>());
   /** The files that are being made into text, for a chat or a folder; null: a chat that is not made yet. */
-  opening = $state.raw<{ id: string | null; files: Opening[] } | null>(null);
+  opening = $state.raw<({ files: Opening[] } & Owner) | null>(null);
   /** What could not be attached to which chat or folder, as sentences. */
-  problems = $state.raw<{ id: string | null; sentences: string[] }>({ id: null, sentences: [] });
-  folder = $state.raw<{ name: string; isCut: boolean; of: DocumentsOf | null } | null>(null);
+  problems = $state.raw<{ sentences: string[] } & Owner>({ id: null, isForEdit: false, sentences: [] });
+  folder = $state.raw<{ name: string; isCut: boolean; of: DocumentsOf | null; isForEdit: boolean } | null>(null);
   choices = $state<Choice[]>([]);
   shown = $state.raw<Shown | null>(null);
   /** A long text that was pasted into the draft of this chat. */
   pasted = $state.raw<{ conversationId: string | null; text: string } | null>(null);
 
   #stop: AbortController | null = null;
+  /** The ids in the draft before documents are attached to the message that is edited. */
+  #ownBefore = $state.raw<ReadonlySet<string> | null>(null);
   readonly #options: DocumentOptions;
   readonly #now: () => number;
 
@@ -135,8 +144,10 @@ export class DocumentStore {
 
   #draftOf(chatId: string | null): Omit<AttachedDocuments, 'of'> {
     const draft = this.get(chatId);
-    const held = this.#options.chat.queue.heldBy(chatId);
-    return held.size === 0 ? draft : { ...draft, documents: draft.documents.filter(({ id }) => !held.has(id)) };
+    const held = this.#options.chat.heldDocuments(chatId);
+    // What is being attached to the message that is edited is not yet known by its ids.
+    const isOwn = ({ id }: Document) => !held.has(id) && (this.#ownBefore?.has(id) ?? true);
+    return draft.documents.every(isOwn) ? draft : { ...draft, documents: draft.documents.filter(isOwn) };
   }
 
   /** What the open chat begins with: as long as it is not made, what its folder has. */
@@ -145,12 +156,19 @@ export class DocumentStore {
     return selectedId === null ? this.get(newFolderId).documents : this.get(selectedId).beginning;
   }
 
-  openingOf(id: string | null): Opening[] {
-    return this.opening?.id === id ? this.opening.files : [];
+  openingOf(id: string | null, isForEdit = false): Opening[] {
+    return this.opening?.id === id && this.opening.isForEdit === isForEdit ? this.opening.files : [];
   }
 
-  problemsOf(id: string | null): string[] {
-    return this.problems.id === id ? this.problems.sentences : [];
+  problemsOf(id: string | null, isForEdit = false): string[] {
+    return this.problems.id === id && this.problems.isForEdit === isForEdit ? this.problems.sentences : [];
+  }
+
+  /** The documents of the open chat's message that is edited, as far as they are counted now. */
+  get edited(): Document[] {
+    const { chat } = this.#options;
+    const draft = new Map(this.get(chat.selectedId).documents.map((document) => [document.id, document]));
+    return (chat.thread?.editing?.documents ?? []).map((document) => draft.get(document.id) ?? document);
   }
 
   secondsLeft(id: string | null): number | null {
@@ -221,38 +239,47 @@ export class DocumentStore {
   }
 
   /** Asks for files and attaches them, to the open chat if nothing else is named. */
-  async choose(of: DocumentsOf | null = this.#open): Promise<void> {
+  async choose(of: DocumentsOf | null = this.#open, isForEdit = false): Promise<void> {
     try {
-      await this.attach(await this.#options.platform.chooseDocuments(), of);
+      await this.attach(await this.#options.platform.chooseDocuments(), of, isForEdit);
     } catch (error) {
       this.#options.report(error);
     }
-    this.#focus(of);
+    this.#focus(of, isForEdit);
   }
 
   /** Whoever has acted on the open chat goes on writing. */
-  #focus(of: DocumentsOf | null): void {
-    if (of?.type !== 'folder') this.#options.chat.numFocusRequests++;
+  #focus(of: DocumentsOf | null, isForEdit = false): void {
+    const { chat } = this.#options;
+    if (isForEdit && chat.thread?.editing) chat.numEditFocusRequests++;
+    else if (of?.type !== 'folder') chat.numFocusRequests++;
   }
 
-  /** Takes what was dropped: files at once, of a folder those that a person chooses. */
+  /**
+   * Takes what was dropped: files at once, of a folder those that a person chooses. On the open chat it goes to the
+   * message that is edited, if there is one.
+   */
   async drop({ folder, files, isCut }: Drop, of: DocumentsOf | null = this.#open): Promise<void> {
     this.shown = null;
-    if (folder === null) return this.attach(files, of);
+    const isForEdit = of !== null && of.id === this.#open?.id && this.#options.chat.thread?.editing != null;
+    if (folder === null) {
+      await this.attach(files, of, isForEdit);
+      return this.#focus(of, isForEdit);
+    }
     this.choices = files.map((file) => {
       const why = whyLeftOut(file);
       return { file, why, isChosen: why === null };
     });
-    this.folder = { name: folder, isCut, of };
+    this.folder = { name: folder, isCut, of, isForEdit };
   }
 
   /** Attaches the files of the folder that are chosen. */
   async attachChosen(): Promise<void> {
     const files = this.choices.filter(({ isChosen }) => isChosen).map(({ file }) => file);
-    const of = this.folder?.of ?? this.#open;
+    const { of, isForEdit } = { of: this.#open, isForEdit: false, ...this.folder };
     this.closeFolder();
-    await this.attach(files, of);
-    this.#focus(of);
+    await this.attach(files, of, isForEdit);
+    this.#focus(of, isForEdit);
   }
 
   closeFolder(): void {
@@ -261,13 +288,18 @@ export class DocumentStore {
   }
 
   /** Files on the clipboard are attached; a long text is offered to be. Returns whether something was taken. */
-  paste(data: DataTransfer | null): boolean {
+  paste(data: DataTransfer | null, isForEdit = false): boolean {
     const files = [...(data?.files ?? [])].filter(({ type }) => !type.startsWith('image/'));
     const text = data?.getData('text/plain') ?? '';
     if (text === '' && files.length > 0) {
-      void this.attach(files.map((file) => ofFile(file)));
+      void this.attach(
+        files.map((file) => ofFile(file)),
+        this.#open,
+        isForEdit,
+      );
       return true;
     }
+    if (isForEdit) return false;
     const { selectedId } = this.#options.chat;
     if (text.length >= LEAST_OFFERED_CHARS)
       this.pasted = { conversationId: selectedId, text: text.replaceAll(/\r\n?/g, '\n') };
@@ -288,19 +320,20 @@ export class DocumentStore {
   }
 
   /** Makes documents of files and attaches them; what cannot be one is said. */
-  async attach(files: SourceFile[], of: DocumentsOf | null = this.#open): Promise<void> {
+  async attach(files: SourceFile[], of: DocumentsOf | null = this.#open, isForEdit = false): Promise<void> {
     if (files.length === 0 || this.opening !== null) return;
     const { chat } = this.#options;
-    const id = of?.id ?? null;
+    const thread = isForEdit ? chat.thread : null;
+    const owner: Owner = { id: of?.id ?? null, isForEdit };
     const stop = (this.#stop = new AbortController());
     const documents: NewDocument[] = [];
     const problems: string[] = [];
-    this.problems = { id, sentences: [] };
+    this.problems = { ...owner, sentences: [] };
     try {
       for (const [index, file] of files.entries()) {
         const show = (page: number | null, pages: number | null) => {
           const rest = files.slice(index).map(({ name }) => ({ name, page: null, pages: null }));
-          this.opening = { id, files: [{ name: file.name, page, pages }, ...rest.slice(1)] };
+          this.opening = { ...owner, files: [{ name: file.name, page, pages }, ...rest.slice(1)] };
         };
         show(null, null);
         try {
@@ -316,11 +349,34 @@ export class DocumentStore {
       this.opening = null;
       this.#stop = null;
     }
-    this.problems = { id, sentences: problems };
+    this.problems = { ...owner, sentences: problems };
     if (documents.length === 0) return;
+    if (thread && of?.type === 'conversation') return this.#attachToEdit(documents, thread, of);
     const isAttached = await this.#attach(documents, of);
     // A chat that was made for them shows what could not be attached to it.
-    if (isAttached && of === null && problems.length > 0) this.problems = { id: chat.selectedId, sentences: problems };
+    if (isAttached && of === null && problems.length > 0)
+      this.problems = { ...owner, id: chat.selectedId, sentences: problems };
+  }
+
+  /** The draft has them until the message is sent: nothing else keeps documents that no message has. */
+  async #attachToEdit(documents: NewDocument[], thread: Thread, of: DocumentsOf): Promise<void> {
+    const { chat, platform, report } = this.#options;
+    const before = new Set(this.get(of.id).documents.map(({ id }) => id));
+    this.#ownBefore = before;
+    try {
+      await this.#ask({ type: 'attach_documents', of, documents });
+      const { documents: draft } = this.get(of.id);
+      const added = draft.filter(({ id }) => !before.has(id));
+      chat.attachToEdit(thread, of.id, added);
+      // At the end of the chat, where reading ahead puts them, nobody asks about them.
+      const held = chat.heldDocuments(of.id);
+      if (draft.every(({ id }) => held.has(id)))
+        await platform.call({ type: 'stop_reading_documents', of }).catch(report);
+    } catch (error) {
+      this.problems = { id: of.id, isForEdit: true, sentences: [...this.problems.sentences, sentenceOf(error)] };
+    } finally {
+      this.#ownBefore = null;
+    }
   }
 
   async #attach(documents: NewDocument[], goal: DocumentsOf | null): Promise<boolean> {
@@ -330,20 +386,20 @@ export class DocumentStore {
       await this.#ask({ type: 'attach_documents', of, documents });
       return true;
     } catch (error) {
-      this.problems = { id: goal?.id ?? chat.selectedId, sentences: [sentenceOf(error)] };
+      this.problems = { id: goal?.id ?? chat.selectedId, isForEdit: false, sentences: [sentenceOf(error)] };
       return false;
     }
   }
 
   /** Ends making text of files; nothing of them is attached. */
-  stopOpening(of: DocumentsOf | null): void {
+  stopOpening(of: DocumentsOf | null, isForEdit = false): void {
     this.#stop?.abort();
-    this.#focus(of);
+    this.#focus(of, isForEdit);
   }
 
-  dismissProblems(of: DocumentsOf | null): void {
-    this.problems = { id: null, sentences: [] };
-    this.#focus(of);
+  dismissProblems(of: DocumentsOf | null, isForEdit = false): void {
+    this.problems = { id: null, isForEdit: false, sentences: [] };
+    this.#focus(of, isForEdit);
   }
 
   /** Takes a document away; can be taken back. */

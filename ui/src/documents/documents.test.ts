@@ -19,6 +19,7 @@ const text = (name: string, content = 'Stone on stone.'): SourceFile => ({
 async function open(reading: DocumentReading = { type: 'waiting' }, documents: Document[] = []) {
   const platform = new FakePlatform();
   let held = documents;
+  let numAttached = 0;
   const attached = () => ({ of: ofConversation('a'), beginning: [], documents: held, reading });
   const answer = () => ({ type: 'documents' as const, attached: attached() });
   platform.answers = {
@@ -30,7 +31,7 @@ async function open(reading: DocumentReading = { type: 'waiting' }, documents: D
       if (command.type === 'attach_documents')
         held = [
           ...held,
-          ...command.documents.map(({ name }, index) => textDocument(`d${index}`, { name, tokens: null })),
+          ...command.documents.map(({ name }) => textDocument(`d${numAttached++}`, { name, tokens: null })),
         ];
       return answer();
     },
@@ -90,6 +91,62 @@ test('chosen files are attached in one command, and what cannot be is said', asy
   expect(within(area).getByRole('alert').textContent).toContain('“b.png” isn’t text');
   await fireEvent.click(within(area).getByRole('button', { name: 'Close' }));
   expect(within(area).queryByRole('alert')).toBeNull();
+});
+
+test('an edited message loses a document and gets another, and nothing of it stands in the composer', async () => {
+  const { app, platform } = await open();
+  const held = [textDocument('x', { name: 'x.txt' }), textDocument('y', { name: 'y.txt' })];
+  const question = message('u', { role: 'user', text: 'Why?', documents: held });
+  platform.emit({ type: 'message', message: question });
+  await drawn();
+  const composed = () => screen.queryByRole('region', { name: 'Documents' });
+  const chips = () => screen.queryAllByRole('button', { name: /: open$/ }).map((chip) => chip.textContent?.trim());
+  const edit = async () => {
+    await fireEvent.click(screen.getByRole('button', { name: 'Edit' }));
+    await drawn();
+  };
+  await edit();
+  expect(chips().length).toBe(2);
+
+  // What was taken out comes back where it was.
+  await fireEvent.click(screen.getByRole('button', { name: 'Remove x.txt' }));
+  await drawn();
+  expect(document.activeElement).toBe(screen.getByRole('textbox', { name: 'Your message' }));
+  await fireEvent.click(screen.getByRole('button', { name: 'Undo' }));
+  await drawn();
+  expect(app.documents.edited.map(({ name }) => name)).toEqual(['x.txt', 'y.txt']);
+  await fireEvent.click(screen.getByRole('button', { name: 'Remove x.txt' }));
+
+  // What is dropped goes to the message.
+  await app.documents.drop({ folder: null, files: [text('new.txt'), text('b.png')], isCut: false });
+  await drawn();
+  expect(app.documents.edited.map(({ name }) => name)).toEqual(['y.txt', 'new.txt']);
+  expect(composed()).toBeNull();
+  expect(screen.getByRole('alert').textContent).toContain('“b.png” isn’t text');
+  expect(platform.askedTypes()).toContain('stop_reading_documents');
+  // A message that is sent meanwhile goes without it.
+  app.chat.draft = 'Beside';
+  await app.chat.send();
+  expect(platform.asked.at(-1)).toMatchObject({ type: 'send_message_with', document_ids: [] });
+
+  await fireEvent.click(screen.getByRole('button', { name: 'Cancel' }));
+  await drawn();
+  expect(platform.asked.at(-1)).toMatchObject({ type: 'remove_document', document_id: 'd0' });
+  expect([chips().length, composed()]).toEqual([2, null]);
+
+  await edit();
+  await app.documents.drop({ folder: null, files: [text('new.txt')], isCut: false });
+  await drawn();
+  await fireEvent.click(screen.getByRole('button', { name: 'Remove y.txt' }));
+  await fireEvent.keyDown(screen.getByRole('textbox', { name: 'Your message' }), { key: 'Enter' });
+  await drawn();
+  expect(platform.asked.findLast(({ type }) => type === 'edit_message')).toEqual({
+    type: 'edit_message',
+    conversation_id: 'a',
+    message_id: 'u',
+    text: 'Why?',
+    document_ids: ['x', 'd1'],
+  });
 });
 
 test('a reply that events have overtaken changes nothing', async () => {

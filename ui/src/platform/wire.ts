@@ -27,7 +27,7 @@ export type Command = { "type": "bootstrap" }
   | { "type": "stop_reading_documents", of: DocumentsOf, }
   | { "type": "send_message", conversation_id: string, text: string, }
   | { "type": "send_message_with", conversation_id: string, text: string, document_ids: Array<string>, }
-  | { "type": "edit_message", conversation_id: string, message_id: string, text: string, }
+  | { "type": "edit_message", conversation_id: string, message_id: string, text: string, document_ids?: Array<string>, }
   | { "type": "regenerate", conversation_id: string, message_id: string | null, model: string | null, }
   | { "type": "continue_answer", conversation_id: string, message_id: string, }
   | { "type": "get_probabilities", conversation_id: string, message_id: string, read_id: string, loads_model: boolean, }

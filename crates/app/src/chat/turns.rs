@@ -21,8 +21,8 @@ use crate::wire::{
 pub(crate) enum Place<'a> {
     /// To the end of the branch, with these documents of the draft, or with all of them.
     Behind { documents: Option<&'a [String]> },
-    /// Beside this one, as another version of it.
-    Beside(&'a str),
+    /// Beside this one, as another version of it, with its documents or with these.
+    Beside { id: &'a str, documents: Option<&'a [String]> },
 }
 
 /// Appends a question, or another version of one, and starts its answer.
@@ -37,13 +37,18 @@ pub(crate) async fn send(
             Failure::invalid("A message cannot be empty.").of_kind(FailureKind::EmptyMessage)
         );
     }
+    if let Place::Beside { documents: Some(ids), .. } = place {
+        documents::check_number(ids.len(), "message")?;
+    }
     app.titles.stop();
     let _turn = app.turns.lock().await;
     refuse_unsaved(app, conversation_id)?;
     models::require_any(app).await?;
     let store = app.store_of(conversation_id).await;
     let (user, assistant) = match place {
-        Place::Beside(id) => store.begin_edited_turn(conversation_id, id, text, now_ms()).await?,
+        Place::Beside { id, documents } => {
+            store.begin_edited_turn(conversation_id, id, text, documents, now_ms()).await?
+        }
         Place::Behind { documents } => {
             store.begin_turn_with(conversation_id, text, documents, now_ms()).await?
         }
@@ -55,7 +60,8 @@ pub(crate) async fn send(
         }
         _ => false,
     };
-    if matches!(place, Place::Behind { .. }) && sent.as_ref().is_ok_and(is_draft_sent) {
+    let leaves_draft = !matches!(place, Place::Beside { documents: None, .. });
+    if leaves_draft && sent.as_ref().is_ok_and(is_draft_sent) {
         documents::emit(app, &DocumentsOf::conversation(conversation_id)).await;
     }
     sent

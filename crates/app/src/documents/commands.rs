@@ -85,15 +85,11 @@ async fn attach(
     of: &DocumentsOf,
     documents: Vec<wire::NewDocument>,
 ) -> Result<Reply, Failure> {
-    if documents_of(app, of).await?.len() + documents.len() > MAX_DOCUMENTS {
-        let what = match of {
-            DocumentsOf::Conversation { .. } => "message",
-            DocumentsOf::Folder { .. } => "folder",
-        };
-        return Err(Failure::invalid(format!(
-            "A {what} can have {MAX_DOCUMENTS} documents at most: attach fewer at once."
-        )));
-    }
+    let what = match of {
+        DocumentsOf::Conversation { .. } => "message",
+        DocumentsOf::Folder { .. } => "folder",
+    };
+    check_number(documents_of(app, of).await?.len() + documents.len(), what)?;
     let documents = documents
         .into_iter()
         .map(|wire::NewDocument { name, kind, text }| {
@@ -109,6 +105,16 @@ async fn attach(
         }
     }
     changed(app, of).await
+}
+
+/// Refuses more documents than a message or a folder can have.
+pub(crate) fn check_number(num_documents: usize, what: &str) -> Result<(), Failure> {
+    match num_documents > MAX_DOCUMENTS {
+        false => Ok(()),
+        true => Err(Failure::invalid(format!(
+            "A {what} can have {MAX_DOCUMENTS} documents at most: attach fewer at once."
+        ))),
+    }
 }
 
 /// A document as it may be stored: its name is one line, and its text neither empty nor too long.

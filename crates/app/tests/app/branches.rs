@@ -37,6 +37,7 @@ fn edit(id: &str, message: &str, text: &str) -> Command {
         conversation_id: id.to_owned(),
         message_id: message.to_owned(),
         text: text.to_owned(),
+        document_ids: None,
     }
 }
 
@@ -137,6 +138,7 @@ async fn any_answer_is_written_again_and_what_followed_stays() {
         conversation_id: id.clone(),
         message_id: first[1].id.clone(),
         text: "x".to_owned(),
+        document_ids: None,
     };
     check_failure(&app, not_mine, FailureCode::Invalid, "message").await;
     check_failure(&app, edit(&id, &first[0].id, " "), FailureCode::Invalid, "empty").await;

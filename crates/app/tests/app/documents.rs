@@ -117,11 +117,55 @@ async fn a_document_is_read_at_once_and_its_question_continues_from_its_end() {
         conversation_id: id.clone(),
         message_id: shown[0].id.clone(),
         text: "How old?".to_owned(),
+        document_ids: None,
     };
     let Reply::Sent { messages: sent, .. } = app.call(edit).await.unwrap() else { panic!() };
     assert_eq!(names(&sent[0].documents), ["stones.txt"]);
     let edited = ended(&mut events, &sent[1].id).await;
     assert!(cached(&edited) >= tokens, "{edited:?}");
+    app.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_edited_question_loses_a_document_and_gets_another() {
+    let home = home_with_model();
+    let app = open_greedy(&home, 4).await;
+    let id = new_conversation(&app).await;
+    attach(&app, &id, vec![document("a.txt", &long(20)), document("b.txt", &long(10))]).await;
+    let first = answered(&app, &id, "How many?").await;
+    let prompt_tokens = |answer: &Message| answer.stats.as_ref().unwrap().prompt_tokens;
+    let question = messages(&app, &id).await[0].clone();
+    let edit = |document_ids: Vec<String>| Command::EditMessage {
+        conversation_id: id.clone(),
+        message_id: question.id.clone(),
+        text: "How many?".to_owned(),
+        document_ids: Some(document_ids),
+    };
+    check_failure(&app, edit(vec!["gone".to_owned()]), FailureCode::NotFound, "document").await;
+    let many = (0..101).map(|number| number.to_string()).collect();
+    check_failure(&app, edit(many), FailureCode::Invalid, "100 documents at most").await;
+
+    let without = async |document_ids| {
+        let mut events = app.subscribe();
+        let sent = match app.call(edit(document_ids)).await.unwrap() {
+            Reply::Sent { messages, .. } => messages,
+            other => panic!("{other:?}"),
+        };
+        let names = names(&sent[0].documents).into_iter().map(str::to_owned).collect::<Vec<_>>();
+        (names, ended(&mut events, &sent[1].id).await)
+    };
+    let kept = question.documents[1].id.clone();
+    let (names_now, second) = without(vec![kept.clone()]).await;
+    assert_eq!(names_now, ["b.txt"]);
+    assert!(prompt_tokens(&second) < prompt_tokens(&first), "{second:?}");
+
+    // What is added comes from the draft, whose other documents stay there.
+    let more = vec![document("c.txt", &long(5)), document("later.txt", "Stone.")];
+    let added = attach(&app, &id, more).await.documents[0].id.clone();
+    let (names_now, third) = without(vec![kept, added]).await;
+    assert_eq!(names_now, ["b.txt", "c.txt"]);
+    assert!(prompt_tokens(&third) > prompt_tokens(&second), "{third:?}");
+    assert_eq!(names(&draft(&app, &id).await.documents), ["later.txt"]);
     app.close().await;
 }
 

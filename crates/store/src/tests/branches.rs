@@ -26,7 +26,7 @@ async fn again(store: &Store, conversation_id: &str, beside: Option<&str>, text:
 
 async fn edited(store: &Store, conversation_id: &str, question: &str, text: &str) -> String {
     let (user, answer) =
-        store.begin_edited_turn(conversation_id, question, text, 30).await.unwrap();
+        store.begin_edited_turn(conversation_id, question, text, None, 30).await.unwrap();
     let outcome = finished(MessageStatus::Complete, &format!("to {text}"));
     store.finish_turn(&user.id, &[7], &answer.id, &outcome).await.unwrap();
     user.id
@@ -55,7 +55,7 @@ async fn an_edited_question_stands_beside_the_first() {
     assert_eq!(texts(&store, &id).await, ["q1", "a1", "q2", "a2"]);
     let a1 = id_of(&store, &id, "a1").await;
     assert!(
-        matches!(store.begin_edited_turn(&id, &a1, "no", 1).await, Err(StoreError::NotAQuestion { message_id }) if message_id == a1)
+        matches!(store.begin_edited_turn(&id, &a1, "no", None, 1).await, Err(StoreError::NotAQuestion { message_id }) if message_id == a1)
     );
 }
 
@@ -329,7 +329,7 @@ impl Sequence {
     async fn edit(&mut self) -> &'static str {
         let Some(id) = self.any() else { return "editing nothing" };
         let text = self.text();
-        let begun = self.store.begin_edited_turn(&self.id, &id, &text, 1).await;
+        let begun = self.store.begin_edited_turn(&self.id, &id, &text, None, 1).await;
         match (begun, self.kept[&id].1) {
             (Ok((user, answer)), "user") => self.finish(Some(user), answer).await,
             (Err(StoreError::NotAQuestion { .. }), "assistant") => {}

@@ -41,7 +41,7 @@ async fn a_draft_goes_with_the_next_message_and_its_versions_share_it() {
     let ended = super::finished(crate::MessageStatus::Complete, "Because.");
     store.finish_turn(&user.id, &[1], &assistant.id, &ended).await.unwrap();
     store.add_draft_documents(&id, &[document("c.md", "# C")], 5).await.unwrap();
-    let (edited, answer) = store.begin_edited_turn(&id, &user.id, "How?", 20).await.unwrap();
+    let (edited, answer) = store.begin_edited_turn(&id, &user.id, "How?", None, 20).await.unwrap();
     store.finish_turn(&edited.id, &[1], &answer.id, &ended).await.unwrap();
     assert_eq!(names_of(&store, &id, &edited.id).await, ["a.md", "b.md"]);
     assert_eq!(draft_names(&store, &id).await, ["c.md"]);
@@ -55,6 +55,53 @@ async fn a_draft_goes_with_the_next_message_and_its_versions_share_it() {
     let texts = &store.document_texts_of(&copy.id).await.unwrap()[&copied[0].id];
     assert_eq!(texts[..], both);
     assert_eq!(scratch.scalar::<i64>("select count(*) from documents").await, 2);
+}
+
+#[tokio::test]
+async fn another_version_of_a_question_can_have_other_documents() {
+    let scratch = Scratch::new();
+    let store = scratch.open().await;
+    let [id, other] = [
+        store.create_conversation(0).await.unwrap().id,
+        store.create_conversation(0).await.unwrap().id,
+    ];
+    store.add_draft_documents(&other, &[document("other.md", "# O")], 5).await.unwrap();
+    let foreign = store.draft_documents(&other).await.unwrap()[0].id.clone();
+    let both = [document("a.md", "# A"), document("b.md", "# B")];
+    store.add_draft_documents(&id, &both, 5).await.unwrap();
+    let (user, assistant) = store.begin_turn(&id, "Why?", 10).await.unwrap();
+    let ended = super::finished(crate::MessageStatus::Complete, "Because.");
+    store.finish_turn(&user.id, &[1], &assistant.id, &ended).await.unwrap();
+    let more = ["c.md", "d.md", "e.md"].map(|name| document(name, "# C"));
+    store.add_draft_documents(&id, &more, 5).await.unwrap();
+    let draft = store.draft_documents(&id).await.unwrap();
+    let sent = &store.documents_of(&id).await.unwrap()[&user.id];
+    store.remove_draft_document(&draft[2].id).await.unwrap();
+
+    // What is not there is named, and nothing has changed.
+    for wrong in [&foreign, &draft[2].id, "gone"] {
+        let ids = [draft[0].id.clone(), wrong.to_owned()];
+        let begun = store.begin_edited_turn(&id, &user.id, "How?", Some(&ids), 20).await;
+        assert!(matches!(begun, Err(StoreError::NoDocument { id }) if id == wrong));
+        assert_eq!(draft_names(&store, &id).await, ["c.md", "d.md"]);
+        assert_eq!(store.branch(&id).await.unwrap().len(), 2);
+    }
+
+    // One of the message, one of the draft, and one named twice.
+    let ids = [draft[0].id.clone(), sent[1].id.clone(), draft[0].id.clone()];
+    let edited = store.begin_edited_turn(&id, &user.id, "How?", Some(&ids), 20).await.unwrap();
+    store.finish_turn(&edited.0.id, &[1], &edited.1.id, &ended).await.unwrap();
+    assert_eq!(names_of(&store, &id, &edited.0.id).await, ["b.md", "c.md"]);
+    assert_eq!(names_of(&store, &id, &user.id).await, ["a.md", "b.md"]);
+    assert_eq!(draft_names(&store, &id).await, ["d.md"]);
+
+    // What an earlier version alone has can be had again.
+    let ids = [sent[0].id.clone()];
+    let third = store.begin_edited_turn(&id, &edited.0.id, "So?", Some(&ids), 30).await.unwrap();
+    store.finish_turn(&third.0.id, &[1], &third.1.id, &ended).await.unwrap();
+    assert_eq!(names_of(&store, &id, &third.0.id).await, ["a.md"]);
+    let none = store.begin_edited_turn(&id, &third.0.id, "None", Some(&[]), 40).await.unwrap();
+    assert!(names_of(&store, &id, &none.0.id).await.is_empty());
 }
 
 #[tokio::test]

@@ -139,6 +139,7 @@ export const chat: Catalogue['chat'] = {
 export const versions: Catalogue['versions'] = {
   again: 'Beantworten',
   branch: 'In einen neuen Chat verzweigen',
+  attach: 'Dateien an diese Nachricht anhängen',
   cancel: 'Abbrechen',
   continue: 'Fortsetzen',
   delete: 'Diese Nachricht löschen',

@@ -142,6 +142,7 @@ export const chat = {
 export const versions = {
   again: 'Answer',
   branch: 'Branch into a new chat',
+  attach: 'Attach files to this message',
   cancel: 'Cancel',
   continue: 'Continue',
   delete: 'Delete this message',
