@@ -683,10 +683,16 @@ pub enum Event {
         processed_tokens: u32,
         total_tokens: u32,
     },
-    /// The model writes a summary of earlier messages, before it answers.
+    /// The model writes a summary of earlier messages, before it answers. At most ten a second: first
+    /// how far it has read them (what was saved counts as read), then how much is written of the most
+    /// that it may write.
     Summarizing {
         conversation_id: String,
         message_id: String,
+        processed_tokens: u32,
+        total_tokens: u32,
+        written_tokens: u32,
+        limit_tokens: u32,
     },
     /// How far the prompt of a message has been read.
     Prefill {

@@ -26,6 +26,7 @@ import {
   settle,
   textDocument,
 } from '../testing/fake';
+import { strings } from '../text';
 import { drawn, openWindow, useWindow } from '../testing/window';
 import { ContextStore, cutOf, roomOf } from './context.svelte';
 
@@ -326,13 +327,24 @@ test('a summary stands for what it replaces, which unfolds', async () => {
   expect(screen.getByText('First question')).toBeTruthy();
 });
 
-test('while the model summarizes, the answer that waits says so', async () => {
+test('while the model summarizes, the answer that waits says how far it is, and can be stopped', async () => {
   const { platform } = await open({
     messages: [...longChat(null).slice(0, 3), message('w2', { parent_id: 'q2', status: 'streaming' })],
   });
-  platform.emit({ type: 'summarizing', conversation_id: 'a', message_id: 'w2' });
-  await drawn();
-  expect(screen.getByText('Summarizing the earlier messages…')).toBeTruthy();
+  const emit = async (processed_tokens: number, written_tokens: number) => {
+    const counts = { processed_tokens, total_tokens: 2000, written_tokens, limit_tokens: 1024 };
+    platform.emit({ type: 'summarizing', conversation_id: 'a', message_id: 'w2', ...counts });
+    await drawn();
+  };
+  const bar = () => screen.getByRole('progressbar', { name: strings.reading.label });
+  const said = () => bar().textContent?.replaceAll(/\s+/g, ' ').trim();
+  await emit(500, 0);
+  expect(said()).toBe('Summarizing the earlier messages… read 500 of 2,000 tokens');
+  await emit(2000, 256);
+  expect(said()).toBe('Summarizing the earlier messages… written 256 of at most 1,024 tokens');
+  expect(bar().getAttribute('aria-valuenow')).toBe('25');
+  await fireEvent.click(screen.getByRole('button', { name: 'Stop' }));
+  expect(platform.askedTypes()).toContain('stop');
   platform.emit({
     type: 'prefill',
     conversation_id: 'a',

@@ -1,5 +1,6 @@
 // The messages of one chat, kept equal to the core's while an answer is being written.
 import type { AnswerSegment, Document, Event, Message } from '../platform/wire';
+import { TimeLeft } from '../ui/timeLeft';
 import { cutOf } from './context.svelte';
 import { DrawnMessages, type Place } from './drawn.svelte';
 import { growing, grown, isOlder } from './segments';
@@ -14,6 +15,8 @@ type Part = Extract<Event, { type: 'segment' | 'delta' }>;
 type Delta = Extract<Event, { type: 'delta' }>;
 type Whole = Extract<Event, { type: 'segment' }>;
 export type Prefill = Extract<Event, { type: 'prefill' }>;
+/** `secondsLeft`: at most, once it is known. */
+export type Summarizing = Extract<Event, { type: 'summarizing' }> & { secondsLeft: number | null };
 
 /** Another version of a message that is being written. */
 export interface Editing {
@@ -30,6 +33,8 @@ export interface ThreadOptions {
   onFinished?: (message: Message) => void;
   /** Runs a function before the next frame is drawn. */
   nextFrame?: (run: () => void) => void;
+  /** A clock in milliseconds. */
+  now?: () => number;
 }
 
 const REFETCH_WAIT_MS = 500;
@@ -58,8 +63,8 @@ export class Thread {
   goal = $state<string | null>(null);
   /** The message that is being edited. */
   editing = $state.raw<Editing | null>(null);
-  /** The answer before which the model summarizes earlier messages. */
-  summarizing = $state<string | null>(null);
+  /** How far the summary of earlier messages is, which the model writes before it answers. */
+  summarizing = $state.raw<Summarizing | null>(null);
   /** Messages that a summary stands for are unfolded. */
   isEarlierShown = $state(false);
   /** How often another branch was put on screen. */
@@ -80,6 +85,7 @@ export class Thread {
   /** Segments that have arrived or grown but are not drawn yet, by message and index. */
   #pending = new Map<string, Map<number, AnswerSegment>>();
   #queued: ThreadEvent[] | null = null;
+  #summaryPace = new TimeLeft();
   #retry: ReturnType<typeof setTimeout> | undefined;
 
   constructor(options: ThreadOptions) {
@@ -154,7 +160,7 @@ export class Thread {
   #apply(event: ThreadEvent, isReplay: boolean): void {
     if (event.type === 'message') this.#put(event.message);
     else if (event.type === 'branch') this.#switch(event);
-    else if (event.type === 'summarizing') this.summarizing = event.message_id;
+    else if (event.type === 'summarizing') this.#summarize(event);
     else if (event.type === 'prefill') {
       this.summarizing = null;
       this.prefill = event;
@@ -169,7 +175,7 @@ export class Thread {
       this.messages = this.messages.with(index, watched(message));
       if (message.status !== 'streaming') {
         if (this.prefill?.message_id === message.id) this.prefill = null;
-        if (this.summarizing === message.id) this.summarizing = null;
+        if (this.summarizing?.message_id === message.id) this.summarizing = null;
         if (wasStreaming) this.#options.onFinished?.(message);
       }
       return;
@@ -178,6 +184,14 @@ export class Thread {
     const parent = this.messages.findIndex((known) => known.id === message.parent_id);
     if (message.parent_id !== null && parent < 0) return this.#refetchSoon();
     this.messages = [...this.messages.slice(0, parent + 1), watched(message)];
+  }
+
+  #summarize(event: Omit<Summarizing, 'secondsLeft'>): void {
+    const { message_id, written_tokens, limit_tokens } = event;
+    if (written_tokens === 0 || this.summarizing?.message_id !== message_id)
+      this.#summaryPace = new TimeLeft(this.#options.now);
+    const secondsLeft = written_tokens === 0 ? null : this.#summaryPace.measure(written_tokens, limit_tokens);
+    this.summarizing = { ...event, secondsLeft };
   }
 
   /** Shows another branch: what stands behind `after` is replaced. */

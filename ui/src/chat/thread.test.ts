@@ -283,6 +283,25 @@ test.each<[name: string, event: ThreadEvent]>([
 const user = (id: string, parent_id: string | null = null) => message(id, { role: 'user', parent_id, text: id });
 const ids = (thread: Thread) => thread.messages.map(({ id }) => id);
 
+test('how long a summary takes is known once some of it is written', async () => {
+  let now = 0;
+  const thread = new Thread({ fetch: async () => [writing('')], now: () => now });
+  await thread.refetch();
+  const left = (milliseconds: number, processed_tokens: number, written_tokens: number) => {
+    now = milliseconds;
+    const counts = { processed_tokens, total_tokens: 100, written_tokens, limit_tokens: 1000 };
+    thread.receive({ type: 'summarizing', conversation_id: 'a', message_id: 'm', ...counts });
+    return thread.summarizing?.secondsLeft;
+  };
+  expect(left(0, 0, 0)).toBeNull();
+  expect(left(60_000, 50, 0)).toBeNull();
+  // How long the reading took says nothing about the writing.
+  expect(left(100_000, 100, 1)).toBeNull();
+  expect(left(110_000, 100, 101)).toBe(90);
+  expect(left(130_000, 100, 201)).toBe(90);
+  expect(left(140_000, 100, 901)).toBe(5);
+});
+
 test('another branch takes the place of what followed', async () => {
   const { thread, fetch } = await open([user('u'), message('m', { parent_id: 'u' }), user('v', 'm')]);
   thread.editing = { id: 'v', text: 'half', documents: [], attached: [] };

@@ -15,16 +15,13 @@ import type {
   NewDocument,
 } from '../platform/wire';
 import { strings } from '../text';
+import { TimeLeft } from '../ui/timeLeft';
 import type { Toasts } from '../ui/toasts.svelte';
 import { offerUndo } from '../ui/offerUndo';
 import type { UndoStack } from '../ui/undo';
 
 /** A shorter text is pasted as it is. */
 const LEAST_OFFERED_CHARS = 4000;
-/** Before this nobody knows how fast reading goes. */
-const LEAST_MEASURED_MS = 1500;
-/** Time left is rounded up to this. */
-const STEP_SECONDS = 5;
 
 export interface DocumentOptions {
   platform: Platform;
@@ -70,13 +67,6 @@ export interface Place {
   words: string[];
 }
 
-/** When the reading of a draft began, and what was said last of the time left. */
-interface Pace {
-  at: number;
-  tokens: number;
-  seconds: number | null;
-}
-
 const NONE: Omit<AttachedDocuments, 'of'> = { beginning: [], documents: [], reading: { type: 'unread' } };
 
 /** The commands that answer with documents. */
@@ -96,7 +86,7 @@ export class DocumentStore {
   /** By the id of the chat or the folder. */
   #attached = $state.raw(new Map<string, AttachedDocuments>());
   #numEvents = 0;
-  #paces = new Map<string, Pace>();
+  #paces = new Map<string, TimeLeft>();
   /** The seconds that a reading still takes; null: unknown. */
   #secondsLeft = $state.raw(new Map<string, number | null>());
   /** The files that are being made into text, for a chat or a folder; null: a chat that is not made yet. */
@@ -227,15 +217,9 @@ export class DocumentStore {
   #measure(id: string, reading: DocumentReading): number | null {
     if (reading.type !== 'reading') return null;
     const { processed_tokens: processed, total_tokens: total } = reading;
-    const pace = this.#paces.get(id) ?? { at: this.#now(), tokens: processed, seconds: null };
+    const pace = this.#paces.get(id) ?? new TimeLeft(this.#now);
     this.#paces.set(id, pace);
-    const milliseconds = this.#now() - pace.at;
-    const read = processed - pace.tokens;
-    if (milliseconds < LEAST_MEASURED_MS || read <= 0) return pace.seconds;
-    const exact = ((total - processed) * milliseconds) / read / 1000;
-    const rounded = Math.max(STEP_SECONDS, Math.ceil(exact / STEP_SECONDS) * STEP_SECONDS);
-    pace.seconds = Math.min(pace.seconds ?? rounded, rounded);
-    return pace.seconds;
+    return pace.measure(processed, total);
   }
 
   /** Asks for files and attaches them, to the open chat if nothing else is named. */

@@ -317,7 +317,7 @@ export type Event = { "type": "conversation", conversation: Conversation, }
   | { "type": "documents", attached: AttachedDocuments, }
   | { "type": "documents_reading", of: DocumentsOf, reading: DocumentReading, }
   | { "type": "probabilities_read", read_id: string, processed_tokens: number, total_tokens: number, }
-  | { "type": "summarizing", conversation_id: string, message_id: string, }
+  | { "type": "summarizing", conversation_id: string, message_id: string, processed_tokens: number, total_tokens: number, written_tokens: number, limit_tokens: number, }
   | { "type": "prefill", conversation_id: string, message_id: string, processed_tokens: number, total_tokens: number, cached_tokens: number, }
   | { "type": "models", models: Array<Model>, }
   | { "type": "downloads", downloads: Array<Download>, }

@@ -5,6 +5,7 @@
 //! of the room that prompts have, and the next cut is as far away as that.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use cairn_chat::{Message, Role, SegmentEvent};
 use cairn_engine::{
@@ -15,6 +16,7 @@ use cairn_store::ContextCut;
 use crate::app::{App, now_ms};
 use crate::chat::answering::{Turn, loaded_status};
 use crate::chat::context::{Beginning, ReadPart, Room, emit_message, num_tokens};
+use crate::chat::progress::Pace;
 use crate::chat::running::Running;
 use crate::convert;
 use crate::documents::prompt::WithDocuments;
@@ -28,6 +30,8 @@ const ASK_FOR_SUMMARY: &str = "Summarize our conversation so far, so that it can
 /// The most tokens of a summary, and the share of the context that it may take.
 const MAX_SUMMARY_TOKENS: usize = 1024;
 const SUMMARY_SHARE: usize = 8;
+/// Between two reports of how far a summary is.
+const REPORT_INTERVAL: Duration = Duration::from_millis(100);
 
 /// What became of a chat that is to be answered.
 pub(crate) enum Made {
@@ -47,10 +51,31 @@ pub(crate) async fn make_room(
     model: &str,
     settings: &Settings,
 ) -> Result<Made, Failure> {
+    let planned = tokio::select! {
+        // Dropping the plan cancels its work.
+        () = running.stop.cancelled() => return Ok(Made::Stopped),
+        () = app.closing.cancelled() => return Ok(Made::Stopped),
+        planned = plan(app, running, turn, model, settings) => planned?,
+    };
+    let Some((message, cut)) = planned else { return Ok(Made::Nothing) };
+    turn.store.cut_context(&message, &cut, now_ms()).await?;
+    emit_message(app, &turn.store, &turn.conversation_id, &message).await?;
+    Ok(Made::Cut)
+}
+
+/// From which message on the chat is to be read, and what stands for the ones before it; none if
+/// everything fits, or nothing can or may be cut off.
+async fn plan(
+    app: &Arc<App>,
+    running: &Running,
+    turn: &Turn,
+    model: &str,
+    settings: &Settings,
+) -> Result<Option<(String, ContextCut)>, Failure> {
     // An answer that goes on belongs to the prompt that it was begun with.
     let is_stopping = settings.at_overflow == AtOverflow::Stop || turn.before().is_some();
     let Some(model) = loaded_status(app, model).filter(|_| !is_stopping) else {
-        return Ok(Made::Nothing);
+        return Ok(None);
     };
     let (store, id) = (&turn.store, &turn.conversation_id);
     let (branch, cuts) = (store.branch(id).await?, store.context_cuts(id).await?);
@@ -61,31 +86,25 @@ pub(crate) async fn make_room(
     let room = Room::of(&model, settings);
     let measure = Measure { app, model: &model, beginning: &beginning };
     if starts.is_empty() || room.fits(measure.of(part).await?) {
-        return Ok(Made::Nothing);
+        return Ok(None);
     }
     let for_summary = match settings.at_overflow {
         AtOverflow::Summarize => MAX_SUMMARY_TOKENS.min(room.limit / SUMMARY_SHARE),
         AtOverflow::Stop | AtOverflow::Forget => 0,
     };
     let Some(first) = first_kept(&measure, part, &starts, room, for_summary).await? else {
-        return Ok(Made::Nothing);
+        return Ok(None);
     };
     let summary = match settings.at_overflow {
         AtOverflow::Summarize => {
             let before = ReadPart { messages: &part.messages[..first], ..part };
             let prompt = prompt_for_summary(&measure, before, &starts, room, for_summary).await?;
             let writer = Summary { app, running, turn, settings, max_tokens: for_summary };
-            match writer.write(&measure, prompt).await? {
-                Some(summary) => Some(summary),
-                None => return Ok(Made::Stopped),
-            }
+            Some(writer.write(&measure, prompt).await?)
         }
         AtOverflow::Stop | AtOverflow::Forget => None,
     };
-    let message = &part.messages[first].id;
-    store.cut_context(message, &ContextCut { summary }, now_ms()).await?;
-    emit_message(app, store, id, message).await?;
-    Ok(Made::Cut)
+    Ok(Some((part.messages[first].id.clone(), ContextCut { summary })))
 }
 
 /// The questions, but for the first, that follow an answer: a cut there leaves whole turns.
@@ -169,17 +188,11 @@ struct Summary<'a> {
 }
 
 impl Summary<'_> {
-    /// Has the model write it, behind the turns that it has read already; none if it was stopped.
-    async fn write(
-        &self,
-        measure: &Measure<'_>,
-        prompt: PromptInput,
-    ) -> Result<Option<String>, Failure> {
-        let Summary { app, running, turn, settings, max_tokens } = *self;
-        app.emit(Event::Summarizing {
-            conversation_id: turn.conversation_id.clone(),
-            message_id: turn.message_id.clone(),
-        });
+    /// Has the model write it, behind the turns that it has read already.
+    async fn write(&self, measure: &Measure<'_>, prompt: PromptInput) -> Result<String, Failure> {
+        let Summary { app, turn, settings, max_tokens, .. } = *self;
+        let mut progress = SummaryProgress::default();
+        self.emit(progress);
         let is_private = !Arc::ptr_eq(&turn.store, &app.store);
         let kv_cache = match &prompt {
             PromptInput::After { prefix, .. } => prefix.kv_cache(),
@@ -196,6 +209,7 @@ impl Summary<'_> {
             ..GenerateRequest::new(prompt)
         };
         let mut generation = app.engine.generate(request);
+        let mut pace = Pace::new(REPORT_INTERVAL);
         let mut summary = String::new();
         let mut add = |events: Vec<SegmentEvent>| {
             for event in events {
@@ -205,25 +219,50 @@ impl Summary<'_> {
             }
         };
         loop {
-            let event = tokio::select! {
-                // Dropping it cancels the work.
-                () = running.stop.cancelled() => return Ok(None),
-                () = app.closing.cancelled() => return Ok(None),
-                event = generation.recv() => event,
-            };
-            match event {
-                Some(GenerateEvent::Delta { segments, .. }) => add(segments),
+            match generation.recv().await {
+                Some(GenerateEvent::Delta { segments, .. }) => {
+                    progress.num_written += 1;
+                    add(segments);
+                }
+                Some(GenerateEvent::Prefill { processed, total, .. }) => {
+                    (progress.num_processed, progress.num_total) = (processed, total);
+                }
                 Some(GenerateEvent::Finished(finished)) => break add(finished.segments),
                 Some(GenerateEvent::Failed(error)) => return Err(not_written(&error.to_string())),
                 None => return Err(not_written("the engine ended before it was")),
-                Some(GenerateEvent::Prefill { .. } | GenerateEvent::SoFar(_)) => {}
+                Some(GenerateEvent::SoFar(_)) => {}
+            }
+            let now = Instant::now();
+            if pace.is_due(now) {
+                pace.mark(now);
+                self.emit(progress);
             }
         }
         match summary.trim() {
             "" => Err(not_written("the model wrote nothing")),
-            summary => Ok(Some(summary.to_owned())),
+            summary => Ok(summary.to_owned()),
         }
     }
+
+    fn emit(&self, progress: SummaryProgress) {
+        let event = Event::Summarizing {
+            conversation_id: self.turn.conversation_id.clone(),
+            message_id: self.turn.message_id.clone(),
+            processed_tokens: convert::tokens(progress.num_processed),
+            total_tokens: convert::tokens(progress.num_total),
+            written_tokens: convert::tokens(progress.num_written),
+            limit_tokens: convert::tokens(self.max_tokens),
+        };
+        self.running.emit(self.app, event);
+    }
+}
+
+/// How far a summary is, in tokens.
+#[derive(Debug, Default, Clone, Copy)]
+struct SummaryProgress {
+    num_processed: usize,
+    num_total: usize,
+    num_written: usize,
 }
 
 fn not_written(why: &str) -> Failure {

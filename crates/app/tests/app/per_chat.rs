@@ -16,6 +16,7 @@ use crate::kit::{
     MODEL, answered, check_failure, ended, home_with_model, messages, new_conversation, next,
     open_greedy, send,
 };
+use crate::script::{self, Script, open_scripted};
 
 fn values(json: Value) -> BTreeMap<String, Value> {
     serde_json::from_value(json).unwrap()
@@ -216,7 +217,11 @@ async fn the_context_of_a_chat_is_counted_by_part() {
 
 /// A chat that nearly fills a context of so many tokens with questions of this text.
 async fn full_chat(app: &Arc<App>, limit: u32, text: &str) -> String {
-    let model = SettingTarget::Model { name: MODEL.to_owned() };
+    full_chat_of(app, MODEL, limit, text).await
+}
+
+async fn full_chat_of(app: &Arc<App>, model: &str, limit: u32, text: &str) -> String {
+    let model = SettingTarget::Model { name: model.to_owned() };
     set(app, model, "context_length", limit).await;
     let id = new_conversation(app).await;
     let mut used = 0;
@@ -304,6 +309,43 @@ async fn without_the_choice_a_full_chat_stops_and_loses_nothing() {
     assert_eq!(answer.status, MessageStatus::Failed);
     assert!(answer.error.unwrap().contains("context"));
     assert_eq!(cut(&messages(&app, &id).await), None);
+    app.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_summary_says_how_far_it_is_and_is_stopped() {
+    let home = Script::endless("stones ").home();
+    let app = open_scripted(&home, 16).await;
+    let id = full_chat_of(&app, script::MODEL, 20_000, &LONG.repeat(40)).await;
+    set_for_chat(&app, &id, "at_overflow", "summarize").await;
+    let mut events = app.subscribe();
+    let [_, answer] = send(&app, &id, &LONG.repeat(80)).await;
+    let mut last = (0, 0);
+    loop {
+        let event = next(&mut events).await;
+        let Event::Summarizing {
+            processed_tokens, total_tokens, written_tokens, limit_tokens, ..
+        } = event
+        else {
+            continue;
+        };
+        assert_eq!(limit_tokens, 1024);
+        let now = (processed_tokens, written_tokens);
+        assert!(now.0 >= last.0 && now.1 >= last.1, "{last:?} {now:?}");
+        assert!(processed_tokens <= total_tokens && written_tokens <= limit_tokens);
+        last = now;
+        if written_tokens > 0 {
+            break;
+        }
+    }
+    app.call(Command::Stop { conversation_id: id.clone() }).await.unwrap();
+    let answer = ended(&mut events, &answer.id).await;
+    assert_eq!((answer.status, answer.text.as_str()), (MessageStatus::Stopped, ""));
+    assert_eq!(
+        cut(&messages(&app, &id).await),
+        None,
+        "a summary that was stopped stands for nothing"
+    );
     app.close().await;
 }
 

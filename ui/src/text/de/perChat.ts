@@ -35,6 +35,10 @@ export const context: Catalogue['context'] = {
   showEarlier: (count) => `${f.plural(count, 'frühere Nachricht', 'frühere Nachrichten')} zeigen`,
   hideEarlier: 'Frühere Nachrichten ausblenden',
   summarizing: 'Die früheren Nachrichten werden zusammengefasst …',
+  summaryLeft: (seconds) => `noch höchstens ${f.timeLeft(seconds)}`,
+  summaryRead: (processed, total) => `${f.count(processed)} von ${f.plural(total, 'Token', 'Token')} gelesen`,
+  summaryWritten: (written, limit) =>
+    `${f.count(written)} von höchstens ${f.plural(limit, 'Token', 'Token')} geschrieben`,
 };
 
 export const presets: Catalogue['presets'] = {

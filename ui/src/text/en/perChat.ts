@@ -35,6 +35,11 @@ export const context = {
   showEarlier: (count: number) => `Show ${f.plural(count, 'earlier message', 'earlier messages')}`,
   hideEarlier: 'Hide the earlier messages',
   summarizing: 'Summarizing the earlier messages…',
+  summaryLeft: (seconds: number) => `${f.timeLeft(seconds)} left at most`,
+  summaryRead: (processed: number, total: number) =>
+    `read ${f.count(processed)} of ${f.plural(total, 'token', 'tokens')}`,
+  summaryWritten: (written: number, limit: number) =>
+    `written ${f.count(written)} of at most ${f.plural(limit, 'token', 'tokens')}`,
 };
 
 /** Named parameters. */
