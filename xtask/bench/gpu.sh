@@ -27,7 +27,7 @@ for shape in "${shapes[@]}"; do
     family=${shape#check=}
     config=$(ls "$here/../../tests/goldens/$family"/*/config.json | head -1)
     "$python" "$here/random_model.py" "$config" "$results/model" --larger
-    "$DECODE_SPEED" check-folder "$family" "$results/model"
+    "$DECODE_SPEED" check-folder "$family" "$results/model" "$("$python" "$here/gpu_mlx_lm.py" --rounding "$results/model")"
     rm -r "$results/model"
     continue
   fi
@@ -37,7 +37,8 @@ for shape in "${shapes[@]}"; do
     "$DECODE_SPEED" write "$shape" "$results/model"
   fi
   "$python" "$here/gpu_mlx_lm.py" "$shape" "$results/model" | tee -a "$results/mlx_lm"
-  "$DECODE_SPEED" measure "$shape" "$results/model" | tee -a "$results/cairn"
+  rounding=$("$python" "$here/gpu_mlx_lm.py" --rounding "$results/model")
+  "$DECODE_SPEED" measure "$shape" "$results/model" "$rounding" | tee -a "$results/cairn"
   rm -r "$results/model"
 done
 "$python" - "$results/cairn" "$results/mlx_lm" <<'P'

@@ -1,6 +1,8 @@
 """mlx-lm's speed with a model folder of random weights, as JSON lines: the other side of crates/lm/examples/decode_speed.
 
-usage: gpu_mlx_lm.py NAME FOLDER     a folder that `decode_speed write` or random_model.py made.     Written for mlx-lm 0.32.0 on MLX 0.32.2.
+usage: gpu_mlx_lm.py NAME FOLDER         a folder that `decode_speed write` or random_model.py made.     Written for mlx-lm 0.32.0 on MLX 0.32.2.
+       gpu_mlx_lm.py --rounding FOLDER   by how much the logits of a prompt's last tokens differ when they are read one at a time, as a part of
+                                         their norm: the most of a short and a long prompt. With random weights in bf16 that can be a quarter.
 """
 
 import json
@@ -10,6 +12,7 @@ import time
 
 import mlx.core as mx
 from mlx_lm.generate import BatchGenerator, generate_step
+from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.utils import load_model
 
 PROMPT_TOKENS, ANSWER_TOKENS, RUNS = 512, 256, 3
@@ -40,10 +43,23 @@ def one_batch(model, vocab_size, batch):
     return first - start, end - first
 
 
+def rounding(model, vocab_size, length, singles=80):
+    prompt = mx.random.randint(0, vocab_size, (1, length))
+    at_once = model(prompt, cache=make_prompt_cache(model))[:, -singles:].astype(mx.float32)
+    cache = make_prompt_cache(model)
+    model(prompt[:, :-singles], cache=cache)
+    one_by_one = [model(prompt[:, place : place + 1], cache=cache) for place in range(length - singles, length)]
+    one_by_one = mx.concatenate(one_by_one, axis=1).astype(mx.float32)
+    return mx.sqrt(mx.square(one_by_one - at_once).sum() / mx.square(at_once).sum()).item()
+
+
 if __name__ == "__main__":
     name, folder = sys.argv[1], pathlib.Path(sys.argv[2])
     model, config = load_model(folder)
     config = config.get("text_config", config)
+    if name == "--rounding":
+        print(max(rounding(model, config["vocab_size"], length) for length in (PROMPT_TOKENS, 2200)))
+        sys.exit()
     prompt = mx.random.randint(0, config["vocab_size"], (PROMPT_TOKENS,))
     # The first run compiles kernels and does not count, here and on the other side.
     mx.reset_peak_memory()

@@ -14,10 +14,13 @@ pub struct Subject {
     pub vocab: usize,
     /// Whether a router leaves some experts out.
     pub chooses_experts: bool,
+    /// What another implementation's logits of single tokens differ by from those of all at once, as a
+    /// part of their norm; 0 where that is not known.
+    pub rounding: f32,
 }
 
 impl Subject {
-    pub fn new(name: &str, folder: &Path) -> Result<Self, Failure> {
+    pub fn new(name: &str, folder: &Path, rounding: f32) -> Result<Self, Failure> {
         let config: Value = serde_json::from_slice(&std::fs::read(folder.join("config.json"))?)?;
         let config = config.get("text_config").unwrap_or(&config);
         let number = |names: &[&str]| {
@@ -32,6 +35,7 @@ impl Subject {
             hidden: needed("hidden_size")?,
             vocab: needed("vocab_size")?,
             chooses_experts: experts > chosen,
+            rounding,
         })
     }
 }

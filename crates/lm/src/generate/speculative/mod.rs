@@ -43,7 +43,7 @@ use crate::models::Model;
 use crate::sample::{DrawPosition, logprobs};
 use crate::{LmError, ffi};
 pub(crate) use pace::PassCosts;
-use pace::Source;
+use pace::{EndedPass, Source};
 use prompt_lookup::LookupDrafter;
 use proposer::{Drawn, Number, Proposer};
 use reader::Reader;
@@ -670,11 +670,14 @@ impl SpeculativeStream {
             head.push(hidden, pass.sequence_length - num_before, end)?;
         }
         let num_right = self.chosen.iter().filter(|sampled| sampled.from_draft).count();
-        // Launching may wait for most of what it launches, so that what a plain pass takes is seen only
-        // between others.
-        let is_measured = num_proposed > 0 || (pass.is_ahead && self.pass.is_some());
-        let took = began.filter(|_| is_measured).map(|began| began.elapsed());
-        self.proposer.passed(pass.source, num_proposed, num_right, took);
+        let next_is_plain = self.pass.as_ref().is_some_and(|next| next.proposals.len() == 0);
+        let ended = EndedPass {
+            source: pass.source,
+            num_proposed,
+            took: began.map(|began| began.elapsed()),
+            is_between_plain: pass.is_ahead && next_is_plain,
+        };
+        self.proposer.passed(ended, num_right);
         Ok(())
     }
 

@@ -31,6 +31,8 @@ const PLAIN_PASSES: u32 = 4;
 /// Where nothing is drawn because it did not pay, one is after so many passes, and then after twice as
 /// many again and again, up to the second number.
 const PAUSES: [u32; 2] = [32, 512];
+/// The most that such a trial may cost, as a share of the passes since the one before.
+const MOST_LOST: f64 = 0.02;
 
 /// What makes proposals.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,13 +57,17 @@ pub(super) struct Choice {
 ///   proposed, so that it costs nothing to begin again. What a head or a draft model would have
 ///   predicted is not known where it drew nothing: it is asked again now and then.
 /// - Nothing is proposed before predictions have been right, because they can be watched for nothing.
-/// - What proposals cost is measured where there are some, see [`PassCosts`].
+/// - What proposals cost is measured where there are some, see [`PassCosts`]. A device that computes one
+///   pass while the next is launched waits before and behind a pass with proposals: the passes beside it
+///   take longer, and that is part of its cost.
 #[derive(Debug, Clone)]
 pub(super) struct Pace {
     /// Seconds of a pass without proposals, and how many there were.
     plain_pass: Option<f64>,
     num_plain_passes: u32,
     costs: Rc<RefCell<PassCosts>>,
+    /// What stands beside the next pass.
+    beside: Beside,
     /// How often the next token was predicted, after a short and after a long match.
     short: Share,
     long: Share,
@@ -70,6 +76,27 @@ pub(super) struct Pace {
     /// Passes since tokens were drawn, and after how many of them one is drawn anyway.
     num_without: u32,
     pause: u32,
+}
+
+/// What the passes before the next one leave to be counted.
+#[derive(Debug, Clone, Copy)]
+enum Beside {
+    /// A pass without proposals, which took so many seconds longer than between its like.
+    Plain(f64),
+    /// A pass with proposals, which counts so much in what is known of so many.
+    Proposals { source: Source, num_tokens: usize, weight: f64 },
+}
+
+/// A pass that has ended.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct EndedPass {
+    pub(super) source: Source,
+    pub(super) num_proposed: usize,
+    /// What it took, if that could be seen.
+    pub(super) took: Option<Duration>,
+    /// Whether it was launched while another without proposals was computed, and such a one was launched
+    /// while it was.
+    pub(super) is_between_plain: bool,
 }
 
 /// What proposals cost, for each source and length: on some devices two tokens cost nearly what sixteen do,
@@ -144,20 +171,36 @@ impl<const N: usize> Costs<N> {
             || (right >= NEARLY_ALWAYS && self.passes[..index].iter().any(Option::is_some))
     }
 
-    fn passed(&mut self, num_tokens: usize, took: Option<f64>, plain: Option<f64>) {
-        let (Some(took), Some(plain)) = (took, plain) else { return };
-        let step = self.steps.iter().position(|&step| step >= num_tokens).unwrap_or(N - 1);
-        let found = (took / plain).clamp(1.0, MOST_PASSES);
-        match self.passes[step] {
-            None if found > 1.0 + MOST_AT_FIRST * num_tokens as f64 && !self.is_sure[step] => {}
+    /// A pass with so many took as long as `found` without any. Returns how much of that counts.
+    fn passed(&mut self, num_tokens: usize, found: f64) -> f64 {
+        let step = self.step(num_tokens);
+        let found = found.clamp(1.0, MOST_PASSES);
+        let weight = match self.passes[step] {
+            None if found > 1.0 + MOST_AT_FIRST * num_tokens as f64 && !self.is_sure[step] => 0.0,
             None => {
                 self.passes[step] = Some(found);
-                return;
+                return 1.0;
             }
-            Some(_) if !self.is_sure[step] => self.passes[step] = Some(found),
-            Some(before) => self.passes[step] = Some(before + NEW * (found - before)),
-        }
+            Some(_) if !self.is_sure[step] => 1.0,
+            Some(_) => NEW,
+        };
         self.is_sure[step] = true;
+        if let Some(before) = &mut self.passes[step] {
+            *before += weight * (found - *before);
+        }
+        weight
+    }
+
+    /// The latest pass with so many has cost so many passes more.
+    fn add(&mut self, num_tokens: usize, passes: f64) {
+        let step = self.step(num_tokens);
+        if let Some(before) = &mut self.passes[step] {
+            *before = (*before + passes).clamp(1.0, MOST_PASSES);
+        }
+    }
+
+    fn step(&self, num_tokens: usize) -> usize {
+        self.steps.iter().position(|&step| step >= num_tokens).unwrap_or(N - 1)
     }
 
     fn forget(&mut self) {
@@ -175,6 +218,7 @@ impl Default for Pace {
             plain_pass: None,
             num_plain_passes: 0,
             costs: Rc::default(),
+            beside: Beside::Plain(0.0),
             short: Share(0.1),
             long: Share(0.4),
             right: Share(0.5),
@@ -241,34 +285,68 @@ impl Pace {
         if num_right < num_tokens {
             self.right.add(false);
         }
-        let pays = self.costs.borrow().drawn.best(self.right.0, 0).is_some();
+        let costs = self.costs.borrow();
+        let pays = costs.drawn.best(self.right.0, 0).is_some();
+        let lost = costs.drawn.passes[0].unwrap_or(1.0) - 1.0;
+        let shortest = PAUSES[0].max((lost / MOST_LOST) as u32);
         self.pause = match pays {
-            true => PAUSES[0],
-            false if self.num_without > 0 => (2 * self.pause).min(PAUSES[1]),
-            false => self.pause,
+            true => shortest,
+            false if self.num_without > 0 => (2 * self.pause).clamp(shortest, PAUSES[1]),
+            false => self.pause.max(shortest),
         };
         self.num_without = 0;
     }
 
-    /// A pass with so many proposed tokens took so long, if that is known.
-    pub(super) fn passed(&mut self, source: Source, num_tokens: usize, took: Option<Duration>) {
-        let took = took.map(|took| took.as_secs_f64());
-        let costs = &mut *self.costs.borrow_mut();
-        match (num_tokens, source) {
-            (0, _) => {
-                self.num_plain_passes += 1;
-                if let Some(took) = took.filter(|_| self.num_plain_passes > 1) {
-                    let plain = self.plain_pass.unwrap_or(took);
-                    // Disturbed passes would make proposals look cheap.
-                    self.plain_pass = Some(plain + NEW * (took.min(2.0 * plain) - plain));
-                }
-                costs.looked_up.forget();
-                costs.drawn.forget();
-            }
-            (_, Source::LookedUp) => costs.looked_up.passed(num_tokens, took, self.plain_pass),
-            (_, Source::Drawn) => return costs.drawn.passed(num_tokens, took, self.plain_pass),
+    pub(super) fn passed(&mut self, pass: EndedPass) {
+        if pass.num_proposed > 0 {
+            self.passed_with_proposals(pass);
+        } else {
+            self.passed_plain(pass);
         }
-        self.num_without = self.num_without.saturating_add(1);
+        if pass.num_proposed == 0 || pass.source == Source::LookedUp {
+            self.num_without = self.num_without.saturating_add(1);
+        }
+    }
+
+    fn passed_plain(&mut self, pass: EndedPass) {
+        self.num_plain_passes += 1;
+        let beside = std::mem::replace(&mut self.beside, Beside::Plain(0.0));
+        let costs = &mut *self.costs.borrow_mut();
+        costs.looked_up.forget();
+        costs.drawn.forget();
+        let Some(took) = pass.took.map(|took| took.as_secs_f64()) else { return };
+        if pass.is_between_plain && self.num_plain_passes > 1 {
+            let plain = self.plain_pass.unwrap_or(took);
+            // Disturbed passes would make proposals look cheap.
+            self.plain_pass = Some(plain + NEW * (took.min(2.0 * plain) - plain));
+        } else if let (false, Some(plain)) = (pass.is_between_plain, self.plain_pass) {
+            match beside {
+                Beside::Plain(_) => self.beside = Beside::Plain(took - plain),
+                Beside::Proposals { source: Source::LookedUp, num_tokens, weight } => {
+                    costs.looked_up.add(num_tokens, weight * (took / plain - 1.0));
+                }
+                Beside::Proposals { source: Source::Drawn, num_tokens, weight } => {
+                    costs.drawn.add(num_tokens, weight * (took / plain - 1.0));
+                }
+            }
+        }
+    }
+
+    fn passed_with_proposals(&mut self, pass: EndedPass) {
+        let EndedPass { source, num_proposed: num_tokens, took, .. } = pass;
+        let before = match self.beside {
+            Beside::Plain(longer) => longer,
+            Beside::Proposals { .. } => 0.0,
+        };
+        self.beside = Beside::Plain(0.0);
+        let (Some(took), Some(plain)) = (took, self.plain_pass) else { return };
+        let found = (took.as_secs_f64() + before) / plain;
+        let costs = &mut *self.costs.borrow_mut();
+        let weight = match source {
+            Source::LookedUp => costs.looked_up.passed(num_tokens, found),
+            Source::Drawn => costs.drawn.passed(num_tokens, found),
+        };
+        self.beside = Beside::Proposals { source, num_tokens, weight };
     }
 
     /// Seconds of a pass without proposals, if that was measured.
@@ -298,6 +376,11 @@ mod tests {
     const PLAIN: Duration = Duration::from_millis(10);
     const BOTH: [Source; 2] = [Source::LookedUp, Source::Drawn];
 
+    /// A pass beside others without proposals.
+    fn ended(source: Source, num_proposed: usize, took: Option<Duration>) -> EndedPass {
+        EndedPass { source, num_proposed, took, is_between_plain: num_proposed == 0 }
+    }
+
     /// Tokens that are looked up behind a match of eight tokens, or drawn; how many of each pass.
     fn number(pace: &Pace, source: Source, num_before: usize) -> usize {
         let length = (source == Source::LookedUp).then_some(8);
@@ -321,7 +404,7 @@ mod tests {
                 let num_tokens = number(&pace, source, 0);
                 let first = if num_tokens > 0 { first } else { 0.0 };
                 let took = PLAIN.mul_f64(1.0 + first + cost * num_tokens as f64);
-                pace.passed(source, num_tokens, Some(took));
+                pace.passed(ended(source, num_tokens, Some(took)));
                 if source == Source::LookedUp {
                     pace.predicted(8, is_right());
                 } else if num_tokens > 0 {
@@ -364,6 +447,52 @@ mod tests {
         }
     }
 
+    /// As on a device that computes one pass while the next is launched. A pass with proposals takes 1.5
+    /// times as long there, the pass before it that launches it twice as long, and the pass behind it,
+    /// during which nothing was launched, 2.5 times. So it costs as much as four.
+    #[test]
+    fn what_the_passes_beside_proposals_lose_is_counted() {
+        for (share, pays) in [(0.6, false), (1.0, true)] {
+            let mut pace = Pace::default();
+            let mut due = 0.0;
+            let (mut seconds, mut num_tokens, mut num_proposed) = (0.0, 0, 0);
+            let mut proposes = 0;
+            let mut was_proposed = false;
+            while num_tokens < 400 {
+                let next = if proposes > 0 { 0 } else { number(&pace, Source::LookedUp, 0) };
+                let (passes, is_between_plain) = match (proposes, was_proposed, next) {
+                    (1.., _, _) => (1.5, false),
+                    (0, true, _) => (2.5, false),
+                    (0, false, 1..) => (2.0, false),
+                    (0, false, 0) => (1.0, true),
+                };
+                let took = Some(PLAIN.mul_f64(passes));
+                let source = Source::LookedUp;
+                pace.passed(EndedPass { source, num_proposed: proposes, took, is_between_plain });
+                seconds += passes * PLAIN.as_secs_f64();
+                let mut is_right = || {
+                    due += share;
+                    let is_right = due >= 1.0 - 1e-9;
+                    due -= f64::from(u8::from(is_right));
+                    is_right
+                };
+                let num_right = (0..proposes).take_while(|_| is_right()).count();
+                (0..num_right).for_each(|_| pace.predicted(8, true));
+                pace.predicted(8, is_right());
+                num_tokens += 1 + num_right;
+                num_proposed += proposes;
+                was_proposed = proposes > 0;
+                proposes = next;
+            }
+            let gain = num_tokens as f64 * PLAIN.as_secs_f64() / seconds;
+            if pays {
+                assert!(gain > 2.5, "{gain}, {num_proposed} proposed");
+            } else {
+                assert!(gain > 0.95 && num_proposed < 20, "{gain}, {num_proposed} proposed");
+            }
+        }
+    }
+
     #[test]
     fn what_gains_more_proposes() {
         let mut pace = measured();
@@ -384,7 +513,7 @@ mod tests {
         let tried: Vec<usize> = (0..2000)
             .filter(|_| {
                 let is_tried = number(&pace, Source::Drawn, 0) > 0;
-                pace.passed(Source::Drawn, usize::from(is_tried), Some(PLAIN));
+                pace.passed(ended(Source::Drawn, usize::from(is_tried), Some(PLAIN)));
                 if is_tried {
                     pace.drawn(1, 0);
                 }
@@ -403,9 +532,13 @@ mod tests {
     /// After passes without proposals, and some with, of which the first of each number count less.
     fn measured_with(numbers: &[usize]) -> Pace {
         let mut pace = Pace::default();
-        (0..PLAIN_PASSES).for_each(|_| pace.passed(Source::LookedUp, 0, Some(PLAIN)));
+        (0..PLAIN_PASSES).for_each(|_| pace.passed(ended(Source::LookedUp, 0, Some(PLAIN))));
         for &number in numbers.iter().chain(numbers) {
-            pace.passed(Source::LookedUp, number, Some(PLAIN.mul_f64(1.0 + 0.05 * number as f64)));
+            pace.passed(ended(
+                Source::LookedUp,
+                number,
+                Some(PLAIN.mul_f64(1.0 + 0.05 * number as f64)),
+            ));
         }
         pace
     }
@@ -424,7 +557,7 @@ mod tests {
             for _ in 0..200 {
                 let num_tokens = number(&pace, Source::LookedUp, 0);
                 let took = PLAIN.mul_f64(1.0 + 0.8 * num_tokens as f64);
-                pace.passed(Source::LookedUp, num_tokens, Some(took));
+                pace.passed(ended(Source::LookedUp, num_tokens, Some(took)));
                 due += share;
                 pace.predicted(8, due >= 1.0);
                 due -= due.floor();
@@ -441,8 +574,8 @@ mod tests {
     fn a_pass_that_was_not_measured_changes_no_cost() {
         let mut pace = measured();
         let before = (pace.plain_pass, pace.costs.borrow().looked_up.passes);
-        pace.passed(Source::LookedUp, 0, None);
-        pace.passed(Source::LookedUp, 3, None);
+        pace.passed(ended(Source::LookedUp, 0, None));
+        pace.passed(ended(Source::LookedUp, 3, None));
         let after = (pace.plain_pass, pace.costs.borrow().looked_up.passes);
         assert_eq!(after, before);
     }
@@ -463,10 +596,10 @@ mod tests {
         let mut pace = measured_with(&LOOKED_UP[..3]);
         (0..20).for_each(|_| pace.predicted(8, true));
         // The first of its length, for which a GPU compiles.
-        pace.passed(Source::LookedUp, 15, Some(PLAIN * 100));
+        pace.passed(ended(Source::LookedUp, 15, Some(PLAIN * 100)));
         assert_eq!(number(&pace, Source::LookedUp, 0), 15);
-        pace.passed(Source::LookedUp, 15, Some(PLAIN * 100));
-        (0..400).for_each(|_| pace.passed(Source::LookedUp, 0, Some(PLAIN)));
+        pace.passed(ended(Source::LookedUp, 15, Some(PLAIN * 100)));
+        (0..400).for_each(|_| pace.passed(ended(Source::LookedUp, 0, Some(PLAIN))));
         assert!(number(&pace, Source::LookedUp, 0) > 0, "{pace:?}");
     }
 }

@@ -2,10 +2,9 @@
 
 use std::cell::RefCell;
 use std::rc::Rc;
-use std::time::Duration;
 
 use super::head::HeadReader;
-use super::pace::{Choice, Pace, PassCosts, Source};
+use super::pace::{Choice, EndedPass, Pace, PassCosts, Source};
 use super::prompt_lookup::LookupDrafter;
 use super::reader::Reader;
 use crate::device::ComputeDevice;
@@ -107,18 +106,12 @@ impl Proposer {
         }
     }
 
-    /// A pass with so many proposals took so long, if that is known, and so many of them were right.
-    pub(super) fn passed(
-        &mut self,
-        source: Source,
-        num_proposed: usize,
-        num_right: usize,
-        took: Option<Duration>,
-    ) {
+    /// A pass has ended, of whose proposals so many were right.
+    pub(super) fn passed(&mut self, pass: EndedPass, num_right: usize) {
         let Number::WhereItPays(pace) = &mut self.number else { return };
-        pace.passed(source, num_proposed, took);
-        if source == Source::Drawn && num_proposed > 0 {
-            pace.drawn(num_proposed, num_right);
+        pace.passed(pass);
+        if pass.source == Source::Drawn && pass.num_proposed > 0 {
+            pace.drawn(pass.num_proposed, num_right);
         }
     }
 }
