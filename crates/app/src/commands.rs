@@ -176,8 +176,8 @@ pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failu
         Command::GetSettings { scope } => settings_commands::get(app, &scope).await,
         Command::SetSetting { scope, key, value } => {
             let reply = settings_commands::set(app, scope, &key, value).await?;
-            if key == "context_length" {
-                reading::again_if_too_long(app);
+            if ["context_length", "at_overflow"].contains(&key.as_str()) {
+                reading::again_where_too_long(app);
             }
             Ok(reply)
         }

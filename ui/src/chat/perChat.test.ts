@@ -178,7 +178,8 @@ test('of a first question that was too long it is said what helps, and it can be
   const question = message('q', { role: 'user', text: 'What is in it?', documents: [big] });
   const error_kind = { type: 'context_full' as const, tokens: 8500, context_length: 4096 };
   const failed = message('w', { parent_id: 'q', status: 'failed', text: '', error: 'Too long', error_kind });
-  const known = { used_tokens: 8500, document_tokens: 8000 };
+  // The core counts what is read with the next question.
+  const known = { used_tokens: 100, document_tokens: 0 };
   const { app } = await open({ context: known, messages: [question, { ...failed, segments: [] }] });
   expect(screen.queryByRole('button', { name: 'Forget the oldest messages' })).toBeNull();
   expect(screen.queryByRole('button', { name: 'Regenerate' })).toBeNull();
@@ -199,12 +200,12 @@ test('of a later question that was too long, forgetting is offered where the res
     message('q2', { role: 'user', parent_id: 'w', text: 'And this?', documents }),
     message('w2', { parent_id: 'q2', status: 'failed', text: '', segments: [], error: 'Too long', error_kind }),
   ];
-  const { app, platform } = await open({ context: { used_tokens: 4500, document_tokens: 2000 }, messages: rows });
+  const { app, platform } = await open({ context: { used_tokens: 2500, document_tokens: 0 }, messages: rows });
   const again = () => screen.getAllByRole('button', { name: 'Regenerate' });
   expect(again()).toHaveLength(1);
   expect(screen.getByText('The last question no longer fits into the context of the model.')).toBeTruthy();
   expect(screen.getByRole('button', { name: 'Forget the oldest messages' })).toBeTruthy();
-  const change = { used_tokens: 4500, at_overflow: 'forget' as const };
+  const change = { used_tokens: 2500, at_overflow: 'forget' as const };
   platform.answers.get_context = { type: 'context', context: context(change) };
   await app.context.refresh('a', app.chat.thread?.messages);
   await tick();

@@ -23,11 +23,18 @@ function textTokens({ role, text, segments }: Message): number {
   return estimated(role === 'user' ? text.length : sumOf(segments.map((segment) => growing(segment).length)));
 }
 
-/** A question that only led to a failure is left out of every later prompt. */
+/** The last question, if it only led to a failure. */
 function failedAtEnd(messages: readonly Message[]): Message | null {
   const [question, answer] = messages.slice(-2);
   const hasFailed = answer?.status === 'failed' && answer.text === '';
   return hasFailed && question?.role === 'user' ? question : null;
+}
+
+/** Messages with what is read of them by the next answer: without questions that only led to a failure. */
+function read(messages: readonly Message[]): Message[] {
+  const hasFailed = (row: Message | undefined) =>
+    row?.role === 'assistant' && row.status === 'failed' && row.text === '';
+  return messages.filter((row, index) => !hasFailed(row) && !(row.role === 'user' && hasFailed(messages[index + 1])));
 }
 
 /** Whether an earlier turn could be forgotten for what follows. */
@@ -55,11 +62,11 @@ export class ChatRoom {
     const { counted } = this.options.context;
     if (counted === null) return { come: [], gone: [] };
     const [cut, before] = [this.options.chat.thread?.cut ?? null, cutOf(counted)];
-    if (cut?.id !== before?.id) return { come: this.#read, gone: counted.slice(before?.index ?? 0) };
-    const end = Math.max(counted.length, this.#messages.length);
-    let same = cut?.index ?? 0;
-    while (same < end && this.#messages[same]?.id === counted[same]?.id) same++;
-    return { come: this.#messages.slice(same), gone: counted.slice(same) };
+    const [now, then] = [read(this.#read), read(counted.slice(before?.index ?? 0))];
+    if (cut?.id !== before?.id) return { come: now, gone: then };
+    let same = 0;
+    while (same < now.length && now[same]?.id === then[same]?.id) same++;
+    return { come: now.slice(same), gone: then.slice(same) };
   });
 
   /** As the core counted it, with what is written, attached and typed since. Null: nothing is known. */
@@ -68,10 +75,9 @@ export class ChatRoom {
     const { current } = context;
     if (!current) return null;
     const { come, gone } = this.#since;
-    const left = this.#failed ? [...gone, this.#failed] : gone;
     const documentsOf = (messages: readonly Message[]) => documentTokens(messages.flatMap((row) => row.documents));
-    const inDocuments = documentTokens(documents.draft.documents) + documentsOf(come) - documentsOf(left);
-    const inTexts = estimated(chat.draft.length) + sumOf(come.map(textTokens)) - sumOf(left.map(textTokens));
+    const inDocuments = documentTokens(documents.draft.documents) + documentsOf(come) - documentsOf(gone);
+    const inTexts = estimated(chat.draft.length) + sumOf(come.map(textTokens)) - sumOf(gone.map(textTokens));
     const document_tokens = Math.max(0, current.document_tokens + inDocuments);
     const used_tokens = Math.max(current.beginning_tokens, current.used_tokens + inDocuments + inTexts);
     return { ...current, document_tokens, used_tokens };

@@ -166,7 +166,7 @@ test.each<[name: string, change: Partial<Message>, isLast: boolean, words: strin
       error_kind: { type: 'context_full', tokens: 9, context_length: 8 },
     },
     true,
-    'The prompt has 9 tokens, and the model reads 8 at most: shorten it or start a new chat.',
+    'With this question there are 9 tokens to read, and the model reads 8 at most: shorten the question, start a new chat, or choose a model with a longer context.',
   ],
   [
     'another model has read the starting point',

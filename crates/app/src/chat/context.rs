@@ -12,7 +12,7 @@ use serde_json::Map;
 use crate::app::App;
 use crate::cache::prefix;
 use crate::chat::answering::loaded_status;
-use crate::chat::prompt::{messages_for, unsent_question};
+use crate::chat::prompt::{leads_to_failure, messages_for, unsent_question};
 use crate::documents::prompt::{WithDocuments, before};
 use crate::settings::{Settings, commands as settings};
 use crate::wire::{ChatContext, Event, Failure, Reply};
@@ -40,6 +40,17 @@ impl<'a> ReadPart<'a> {
         });
         let (first, summary) = cut.unwrap_or((0, None));
         ReadPart { messages: &branch[first..], summary }
+    }
+
+    /// What of it is read with what is asked next: a question at its end that only led to a failure
+    /// is left out then.
+    fn before_next_question(self) -> ReadPart<'a> {
+        match self.messages {
+            [rest @ .., question, answer] if leads_to_failure(question, answer) => {
+                ReadPart { messages: rest, ..self }
+            }
+            _ => self,
+        }
     }
 
     /// What the model is given of it.
@@ -242,7 +253,7 @@ async fn measured(
 ) -> Result<Option<ChatContext>, Failure> {
     let (rows, cuts) = (store.branch(id).await?, store.context_cuts(id).await?);
     let branch = WithDocuments::of(store, id, &rows).await?;
-    let part = ReadPart::of(branch.rows(), &cuts);
+    let part = ReadPart::of(branch.rows(), &cuts).before_next_question();
     let Ok(beginning) = Beginning::of(app, store, id, Some(model)).await else { return Ok(None) };
     let tokens = |prompt| app.engine.prompt_tokens(Some(&model.name), prompt, Map::new());
     // What all chats with a beginning have before their first question.
@@ -263,7 +274,10 @@ async fn measured(
         let without_documents =
             match (has_turns, branch.has_documents() || beginning.has_documents()) {
                 (_, false) => used,
-                (true, true) => tokens(plain.with(ReadPart::of(&rows, &cuts))).await?.len(),
+                (true, true) => {
+                    let plain_part = ReadPart::of(&rows, &cuts).before_next_question();
+                    tokens(plain.with(plain_part)).await?.len()
+                }
                 (false, true) => num_shared,
             };
         let summary = match part.summary {
@@ -314,7 +328,10 @@ pub(crate) async fn emit_message(
     let Some(row) = branch.into_iter().find(|row| row.id == message_id) else { return Ok(()) };
     let mut cuts = store.context_cuts(conversation_id).await?;
     let mut versions = store.versions(conversation_id).await?;
+    let documents = store.documents_of(conversation_id).await?.remove(message_id);
     if let Some(mut message) = convert::message(row) {
+        message.documents =
+            documents.unwrap_or_default().into_iter().map(convert::document).collect();
         message.versions = versions.remove(message_id).unwrap_or_default();
         message.cut = cuts.remove(message_id).map(convert::context_cut);
         app.emit(Event::Message { message });

@@ -4,6 +4,7 @@
 //! The rest is read again from its beginning, so much is cut off at once: what is left takes at most half
 //! of the room that prompts have, and the next cut is as far away as that.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -88,10 +89,7 @@ async fn plan(
     if starts.is_empty() || room.fits(measure.of(part).await?) {
         return Ok(None);
     }
-    let for_summary = match settings.at_overflow {
-        AtOverflow::Summarize => MAX_SUMMARY_TOKENS.min(room.limit / SUMMARY_SHARE),
-        AtOverflow::Stop | AtOverflow::Forget => 0,
-    };
+    let for_summary = summary_tokens(settings.at_overflow, room.limit);
     let Some(first) = first_kept(&measure, part, &starts, room, for_summary).await? else {
         return Ok(None);
     };
@@ -105,6 +103,32 @@ async fn plan(
         AtOverflow::Stop | AtOverflow::Forget => None,
     };
     Ok(Some((part.messages[first].id.clone(), ContextCut { summary })))
+}
+
+/// The most tokens that a summary may have in a context of so many.
+pub(crate) fn summary_tokens(at_overflow: AtOverflow, limit: usize) -> usize {
+    match at_overflow {
+        AtOverflow::Summarize => MAX_SUMMARY_TOKENS.min(limit / SUMMARY_SHARE),
+        AtOverflow::Stop | AtOverflow::Forget => 0,
+    }
+}
+
+/// What of a branch is still read before the next question if as much as possible is cut off; none where
+/// nothing can or may be.
+pub(crate) fn least_kept<'a>(
+    branch: &'a [cairn_store::Message],
+    cuts: &'a HashMap<String, ContextCut>,
+    at_overflow: AtOverflow,
+) -> Option<&'a [cairn_store::Message]> {
+    let part = ReadPart::of(branch, cuts).messages;
+    if at_overflow == AtOverflow::Stop {
+        return None;
+    }
+    match part.last()?.role {
+        // The question begins a turn of its own.
+        Role::Assistant => Some(&[]),
+        _ => starts_of_turns(part).last().map(|&start| &part[start..]),
+    }
 }
 
 /// The questions, but for the first, that follow an answer: a cut there leaves whole turns.

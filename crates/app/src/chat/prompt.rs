@@ -68,9 +68,18 @@ pub(crate) fn messages_for(system_prompt: &str, branch: &[cairn_store::Message])
 /// after it.
 fn has_failed(branch: &[cairn_store::Message], index: usize) -> bool {
     match branch.get(index + 1..) {
-        Some([answer, _, ..]) => answer.status == MessageStatus::Failed && answer.text.is_empty(),
+        Some([answer, _, ..]) => leads_to_failure(&branch[index], answer),
         _ => false,
     }
+}
+
+/// Whether a question has got no word of an answer because that failed.
+pub(crate) fn leads_to_failure(
+    question: &cairn_store::Message,
+    answer: &cairn_store::Message,
+) -> bool {
+    let has_failed = answer.status == MessageStatus::Failed && answer.text.is_empty();
+    (question.role, answer.role, has_failed) == (Role::User, Role::Assistant, true)
 }
 
 #[cfg(test)]

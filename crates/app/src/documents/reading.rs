@@ -16,6 +16,7 @@ use crate::app::{App, now_ms};
 use crate::cache::owners::{conversation_owner, folder_owner};
 use crate::chat::answering::loaded_status;
 use crate::chat::context::Beginning;
+use crate::chat::overflow;
 use crate::commands::expected_system_prompt;
 use crate::documents::{commands, prompt};
 use crate::models::own_settings;
@@ -106,12 +107,13 @@ impl Readings {
         is_look
     }
 
-    /// The documents that were too long when they were counted.
-    fn too_long(&self) -> Vec<DocumentsOf> {
-        let is_too_long = |(_, reading): &(&DocumentsOf, &Reading)| {
-            matches!(reading.state, DocumentReading::TooLong { .. })
+    /// The documents that were too long when they were counted, or for which their conversation might
+    /// make room.
+    fn without_room(&self) -> Vec<DocumentsOf> {
+        let is_without = |(_, reading): &(&DocumentsOf, &Reading)| {
+            matches!(reading.state, DocumentReading::TooLong { .. } | DocumentReading::WithQuestion)
         };
-        self.all().iter().filter(is_too_long).map(|(of, _)| of.clone()).collect()
+        self.all().iter().filter(is_without).map(|(of, _)| of.clone()).collect()
     }
 
     /// Whether documents are read, or were to be read.
@@ -160,9 +162,10 @@ pub(crate) fn look(app: &Arc<App>, of: &DocumentsOf) {
     }
 }
 
-/// Reads again what was too long: the context may have become longer.
-pub(crate) fn again_if_too_long(app: &Arc<App>) {
-    for of in app.readings.too_long() {
+/// Counts again what was too long, or was not for what room will be made: the context may have become
+/// longer, and what happens when it is full another thing.
+pub(crate) fn again_where_too_long(app: &Arc<App>) {
+    for of in app.readings.without_room() {
         begin(app, &of);
     }
 }
@@ -321,16 +324,19 @@ async fn prepare(app: &Arc<App>, of: &DocumentsOf, reading: &Reading) -> Result<
         .engine
         .submit(Some(&model), |loaded| (loaded.tokenizer.clone(), loaded.model.context_length()))
         .await?;
-    let prompt = counted(app, of, draft, tokenizer).await?;
+    let counted = counted(app, of, draft, tokenizer, own_length).await?;
     if reading.stop.is_cancelled() {
         return Ok(Prepared::Known(DocumentReading::Unread));
     }
     commands::emit(app, of).await;
-    let Some(prompt) = prompt else { return Ok(Prepared::Known(DocumentReading::WithQuestion)) };
+    let prompt = match counted {
+        Counted::Fits(prompt) => prompt,
+        Counted::WithQuestion => return Ok(Prepared::Known(DocumentReading::WithQuestion)),
+        Counted::TooLong { exceeds_by } => {
+            return Ok(Prepared::Known(DocumentReading::TooLong { exceeds_by, model }));
+        }
+    };
     let num_tokens = prompt.tokens.len();
-    if let Some(exceeds_by) = exceeds(num_tokens, own_length, &settings) {
-        return Ok(Prepared::Known(DocumentReading::TooLong { exceeds_by, model }));
-    }
     let Some(request) = request(app, of, &model, &settings, prompt).filter(|_| is_ahead) else {
         return Ok(Prepared::Known(DocumentReading::WithQuestion));
     };
@@ -368,36 +374,51 @@ async fn count_ahead(
     let tokenizer = app.blocking(move || Tokenizer::load(&folder).ok()).await.flatten();
     let Some(tokenizer) = tokenizer else { return Ok(None) };
     let draft = of_conversation(app, id, model.name.clone()).await?;
-    let settings = draft.settings.clone();
     // A template that fails is told of when the model is there.
-    let Ok(Some(prompt)) = counted(app, of, draft, Arc::new(tokenizer)).await else {
+    let own_length = memory.context_length;
+    let Ok(counted) = counted(app, of, draft, Arc::new(tokenizer), own_length).await else {
         return Ok(None);
     };
     commands::emit(app, of).await;
-    let exceeds_by = exceeds(prompt.tokens.len(), memory.context_length, &settings);
     let model = model.name;
-    Ok(exceeds_by.map(|exceeds_by| DocumentReading::TooLong { exceeds_by, model }))
+    Ok(match counted {
+        Counted::TooLong { exceeds_by } => Some(DocumentReading::TooLong { exceeds_by, model }),
+        Counted::Fits(_) | Counted::WithQuestion => None,
+    })
 }
 
-/// Counts the tokens of each document and saves the numbers. Returns the prompt up to the end of the
-/// documents; none where that is not found in it.
+/// What is known of a draft once its tokens are counted.
+enum Counted {
+    /// The prompt up to the end of the documents.
+    Fits(Prompt),
+    /// Their end is not found in the prompt, or the conversation makes room for them when they are sent.
+    WithQuestion,
+    TooLong {
+        exceeds_by: u32,
+    },
+}
+
+/// Counts the tokens of each document and saves the numbers. `own_length`: the model's context.
 async fn counted(
     app: &App,
     of: &DocumentsOf,
     draft: Draft,
     tokenizer: Arc<Tokenizer>,
-) -> Result<Option<Prompt>, Failure> {
+    own_length: usize,
+) -> Result<Counted, Failure> {
     let model = draft.model.clone();
+    let limit =
+        draft.settings.context_length.map_or(own_length, |own| own_length.min(own as usize));
     let ids: Vec<String> = draft.documents.iter().map(|(row, _)| row.id.clone()).collect();
     // Long texts take a while, in which the engine's thread can do other things.
-    let tokenized = app.blocking(move || tokenize(&tokenizer, draft)).await;
+    let tokenized = app.blocking(move || tokenize(&tokenizer, draft, limit)).await;
     let fault = || {
         Failure::new(
             FailureCode::Engine,
             "A fault in Cairn stopped the documents from being counted.",
         )
     };
-    let Tokenized { counts, prompt } = tokenized.ok_or_else(fault)??;
+    let Tokenized { counts, counted } = tokenized.ok_or_else(fault)??;
     for (id, count) in ids.iter().zip(counts) {
         let count = i64::try_from(count).unwrap_or(i64::MAX);
         match of {
@@ -410,15 +431,13 @@ async fn counted(
             }
         }
     }
-    Ok(prompt)
+    Ok(counted)
 }
 
 /// By how many tokens a prompt is too long for a question and its answer; none: it fits.
-fn exceeds(num_tokens: usize, own_length: usize, settings: &Settings) -> Option<u32> {
-    let length =
-        settings.context_length.map_or(own_length, |length| own_length.min(length as usize));
+fn exceeds(num_tokens: usize, limit: usize) -> Option<u32> {
     // Room for one token of a question and one of its answer.
-    (num_tokens + 2 > length).then(|| convert::tokens(num_tokens + 2 - length))
+    (num_tokens + 2 > limit).then(|| convert::tokens(num_tokens + 2 - limit))
 }
 
 /// The model of the last answer.
@@ -530,12 +549,11 @@ fn request(
 struct Tokenized {
     /// The tokens of each document.
     counts: Vec<usize>,
-    /// The prompt up to the end of the documents; none where that is not found in it.
-    prompt: Option<Prompt>,
+    counted: Counted,
 }
 
-fn tokenize(tokenizer: &Tokenizer, draft: Draft) -> Result<Tokenized, Failure> {
-    let Draft { beginning, branch, cuts, sent, documents, .. } = draft;
+fn tokenize(tokenizer: &Tokenizer, draft: Draft, limit: usize) -> Result<Tokenized, Failure> {
+    let Draft { beginning, branch, cuts, sent, documents, settings, .. } = draft;
     let failed =
         |error: cairn_chat::ChatError| Failure::new(FailureCode::Engine, convert::sentence(error));
     let counts = documents.iter().map(|(_, text)| Ok(tokenizer.encode_plain(text)?.len()));
@@ -545,12 +563,33 @@ fn tokenize(tokenizer: &Tokenizer, draft: Draft) -> Result<Tokenized, Failure> {
         kind: row.kind,
         text,
     });
+    let documents: Vec<NewDocument> = documents.collect();
     let template = tokenizer.chat_template();
     let template = template.ok_or(cairn_chat::ChatError::NoTemplate).map_err(failed)?;
-    let turns = prompt::of_draft(&beginning, &branch, &cuts, &sent, documents.collect());
-    let Some(turns) = turns else { return Ok(Tokenized { counts, prompt: None }) };
-    let prompt = assemble_turns(template, &turns, tokenizer).map_err(failed)?;
-    Ok(Tokenized { counts, prompt: up_to_breakpoint(prompt) })
+    let prompt_behind = |branch: &[Message], cuts: &HashMap<_, _>| {
+        let Some(turns) = prompt::of_draft(&beginning, branch, cuts, &sent, documents.clone())
+        else {
+            return Ok(None);
+        };
+        assemble_turns(template, &turns, tokenizer).map(up_to_breakpoint).map_err(failed)
+    };
+    let Some(prompt) = prompt_behind(&branch, &cuts)? else {
+        return Ok(Tokenized { counts, counted: Counted::WithQuestion });
+    };
+    let Some(exceeds_by) = exceeds(prompt.tokens.len(), limit) else {
+        return Ok(Tokenized { counts, counted: Counted::Fits(prompt) });
+    };
+    // Then the oldest turns would go, and at most all that the branch has.
+    let rest = overflow::least_kept(&branch, &cuts, settings.at_overflow);
+    let with_rest = rest.map(|rest| prompt_behind(rest, &HashMap::new())).transpose()?.flatten();
+    let for_summary = overflow::summary_tokens(settings.at_overflow, limit);
+    let makes_room =
+        with_rest.is_some_and(|prompt| exceeds(prompt.tokens.len() + for_summary, limit).is_none());
+    let counted = match makes_room {
+        true => Counted::WithQuestion,
+        false => Counted::TooLong { exceeds_by },
+    };
+    Ok(Tokenized { counts, counted })
 }
 
 /// A prompt up to its last breakpoint. There chats with the same documents diverge, so it is the end of

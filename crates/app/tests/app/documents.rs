@@ -330,6 +330,63 @@ async fn documents_that_cannot_be_used_are_refused_with_a_sentence() {
     app.close().await;
 }
 
+async fn set(app: &Arc<App>, scope: SettingTarget, key: &str, value: Value) {
+    let key = key.to_owned();
+    app.call(Command::SetSetting { scope, key, value }).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn documents_for_which_a_chat_makes_room_are_not_too_long() {
+    let home = home_with_model();
+    let app = open_greedy(&home, 4).await;
+    set(&app, SettingTarget::Model { name: MODEL.to_owned() }, "context_length", 600.into()).await;
+    let id = new_conversation(&app).await;
+    let chat = || SettingTarget::Chat { id: id.clone() };
+    answered(&app, &id, &"What is granite made of? ".repeat(10)).await;
+    let mut events = app.subscribe();
+    attach(&app, &id, vec![document("fits.txt", &long(22))]).await;
+    assert!(matches!(read(&mut events).await, DocumentReading::TooLong { .. }));
+    for (choice, is_too_long) in [("forget", false), ("stop", true), ("summarize", false)] {
+        set(&app, chat(), "at_overflow", choice.into()).await;
+        match (read(&mut events).await, is_too_long) {
+            (DocumentReading::TooLong { .. }, true) | (DocumentReading::WithQuestion, false) => {}
+            (reading, _) => panic!("{choice}: {reading:?}"),
+        }
+    }
+    // The question is answered, as it was said.
+    set(&app, chat(), "at_overflow", "forget".into()).await;
+    assert_eq!(read(&mut events).await, DocumentReading::WithQuestion);
+    let mut events_of_cut = app.subscribe();
+    let answer = answered(&app, &id, "How many?").await;
+    assert_eq!(answer.status, MessageStatus::Complete, "{:?}", answer.error);
+    let cut = loop {
+        match next(&mut events_of_cut).await {
+            Event::Message { message } if message.cut.is_some() => break message,
+            _ => {}
+        }
+    };
+    assert_eq!(names(&cut.documents), ["fits.txt"], "the question keeps them in sight");
+
+    // Where no room can be made, the documents are too long after all.
+    attach(&app, &id, vec![document("long.txt", &long(60))]).await;
+    let reading = read(&mut events).await;
+    assert!(matches!(reading, DocumentReading::TooLong { .. }), "{reading:?}");
+    app.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_first_question_has_nothing_to_make_room_with() {
+    let home = home_with_model();
+    let app = open_greedy(&home, 4).await;
+    set(&app, SettingTarget::Model { name: MODEL.to_owned() }, "context_length", 300.into()).await;
+    let id = new_conversation(&app).await;
+    set(&app, SettingTarget::Chat { id: id.clone() }, "at_overflow", "forget".into()).await;
+    let mut events = app.subscribe();
+    attach(&app, &id, vec![document("long.txt", &long(60))]).await;
+    assert!(matches!(read(&mut events).await, DocumentReading::TooLong { .. }));
+    app.close().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn documents_are_counted_before_a_model_is_loaded() {
     let home = home_with_model();

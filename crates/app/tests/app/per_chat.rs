@@ -303,12 +303,15 @@ async fn without_the_choice_a_full_chat_stops_and_loses_nothing() {
     let home = home_with_model();
     let app = open_greedy(&home, 16).await;
     let id = full_chat(&app, 400, SHORT).await;
+    let before = context(&app, Some(&id)).await.unwrap().used_tokens;
     let mut events = app.subscribe();
     let [_, answer] = send(&app, &id, &LONG.repeat(4)).await;
     let answer = ended(&mut events, &answer.id).await;
     assert_eq!(answer.status, MessageStatus::Failed);
     assert!(answer.error.unwrap().contains("context"));
     assert_eq!(cut(&messages(&app, &id).await), None);
+    // What is asked next is read without it.
+    assert_eq!(context(&app, Some(&id)).await.unwrap().used_tokens, before);
     app.close().await;
 }
 

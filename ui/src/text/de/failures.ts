@@ -42,7 +42,7 @@ export const failures: FailureWords = {
     `${memoryUser(kind.what)} braucht ${f.bytes(kind.needed_bytes)} Speicher, und von den ${f.bytes(kind.limit_bytes)} für Modelle sind ${f.bytes(kind.free_bytes)} frei. ${memoryRemedy(kind)}.`,
   load_cancelled: (kind) => `Das Laden von ${kind.model} wurde abgebrochen.`,
   context_full: (kind) =>
-    `Die Eingabe hat ${tokens(kind.tokens)}, und das Modell liest höchstens ${f.count(kind.context_length)}. Kürze sie, oder beginne einen neuen Chat.`,
+    `Mit dieser Frage sind ${tokens(kind.tokens)} zu lesen, und das Modell liest höchstens ${f.count(kind.context_length)}. Kürze die Frage, beginne einen neuen Chat, oder wähle ein Modell mit längerem Kontext.`,
   interrupted: () => 'Die Antwort wurde unterbrochen, weil eine andere fehlgeschlagen ist. Frage noch einmal.',
   engine_fault: () => 'Ein Fehler in Cairn hat das Modell angehalten. Lade es neu.',
   closing: () => 'Cairn wird gerade beendet.',

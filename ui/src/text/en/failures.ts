@@ -43,7 +43,7 @@ export const failures: FailureWords = {
     `${memoryUser(kind.what)} needs ${f.bytes(kind.needed_bytes)} of memory, and ${f.bytes(kind.free_bytes)} of the ${f.bytes(kind.limit_bytes)} for models are free: ${memoryRemedy(kind)}.`,
   load_cancelled: (kind) => `Loading ${kind.model} was cancelled.`,
   context_full: (kind) =>
-    `The prompt has ${tokens(kind.tokens)}, and the model reads ${f.count(kind.context_length)} at most: shorten it or start a new chat.`,
+    `With this question there are ${tokens(kind.tokens)} to read, and the model reads ${f.count(kind.context_length)} at most: shorten the question, start a new chat, or choose a model with a longer context.`,
   interrupted: () => 'The answer was interrupted because another answer failed: ask again.',
   engine_fault: () => 'A fault in Cairn stopped the model. Load it again.',
   closing: () => 'Cairn is closing.',
