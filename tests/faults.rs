@@ -138,7 +138,7 @@ async fn ended(
             {
                 return message;
             }
-            Event::Notice { level, text } => notices.push((level, text)),
+            Event::Notice { level, text, .. } => notices.push((level, text)),
             _ => {}
         }
     }
@@ -486,7 +486,7 @@ async fn a_full_disk_does_not_stop_an_answer_which_is_saved_when_there_is_room()
 
     disk.make_room();
     loop {
-        if let Event::Notice { level, text } = next(&mut events).await {
+        if let Event::Notice { level, text, .. } = next(&mut events).await {
             assert_eq!(level, NoticeLevel::Info, "{text}");
             check_sentence(&text, &["saved"]);
             break;

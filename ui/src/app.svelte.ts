@@ -23,7 +23,7 @@ import { ModelStore, type ModelsTab } from './models/models.svelte';
 import { RevisionStore } from './models/revisions.svelte';
 import { MonitorStore } from './monitor/monitor.svelte';
 import { Navigation } from './navigation.svelte';
-import { callModels } from './platform/failures';
+import { callModels, noticeSentence } from './platform/failures';
 import {
   CallError,
   beginsAsChats,
@@ -537,7 +537,7 @@ export class App {
         if (event.message.stats) this.monitor.answered();
         return this.chat.receive(event);
       case 'notice':
-        return void this.toasts.show(event.level, event.text);
+        return void this.toasts.show(event.level, noticeSentence(event));
       case 'documents':
       case 'documents_reading':
         return this.documents.receive(event);

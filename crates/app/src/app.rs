@@ -29,7 +29,7 @@ use crate::models::import::RunningImport;
 use crate::models::revisions::RemovedRevisions;
 use crate::monitor::Monitor;
 use crate::settings::{AppSettings, Settings};
-use crate::wire::{Conversation, Event, Failure, NoticeLevel};
+use crate::wire::{Conversation, Event, Failure, NoticeKind, NoticeLevel};
 use crate::{DataFolder, OpenError, convert, models};
 
 /// How long closing may take: a system that shuts down does not wait much longer.
@@ -250,8 +250,17 @@ impl App {
     }
 
     /// Sends a sentence that says what did not work although nobody waits for it.
-    pub(crate) fn emit_warning(&self, text: String) {
-        self.emit(Event::Notice { level: NoticeLevel::Warning, text });
+    pub(crate) fn emit_warning(&self, text: String, kind: NoticeKind) {
+        self.emit_notice(NoticeLevel::Warning, text, kind);
+    }
+
+    pub(crate) fn emit_notice(&self, level: NoticeLevel, text: String, kind: NoticeKind) {
+        self.emit(Event::Notice { level, text, kind: Some(Box::new(kind)) });
+    }
+
+    /// Sends why something failed for which nobody waits.
+    pub(crate) fn emit_failure(&self, why: Failure) {
+        self.emit_warning(why.message.clone(), NoticeKind::Failed { why });
     }
 
     /// Sends a conversation's row as it is now. Fails if it is gone or cannot be read.

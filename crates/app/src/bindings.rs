@@ -28,6 +28,7 @@ pub fn typescript() -> String {
         declaration::<wire::FailureKind>(&config),
         declaration::<wire::MemoryUser>(&config),
         declaration::<wire::Gone>(&config),
+        declaration::<wire::NoticeKind>(&config),
         declaration::<wire::Event>(&config),
         declaration::<wire::NoticeLevel>(&config),
         declaration::<wire::Conversation>(&config),

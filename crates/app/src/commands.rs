@@ -275,15 +275,19 @@ async fn bootstrap(app: &Arc<App>) -> Result<Reply, Failure> {
 }
 
 /// A title that a conversation can have, without white space around it.
+/// The refusal of a name or title that has more characters, or several lines.
+pub(crate) fn name_too_long(what: &str, most: usize) -> Failure {
+    Failure::invalid(format!("A {what} is one line of at most {most} characters."))
+        .of_kind(FailureKind::NameTooLong { most: convert::tokens(most) })
+}
+
 pub(crate) fn checked_title(title: &str) -> Result<&str, Failure> {
     let title = title.trim();
     if title.is_empty() {
         return Err(Failure::invalid("A title cannot be empty.").of_kind(FailureKind::NoName));
     }
     if title.chars().count() > MAX_TITLE_CHARS || title.contains(char::is_control) {
-        return Err(Failure::invalid(format!(
-            "A title is one line of at most {MAX_TITLE_CHARS} characters."
-        )));
+        return Err(name_too_long("title", MAX_TITLE_CHARS));
     }
     Ok(title)
 }
@@ -306,7 +310,8 @@ async fn set_system_prompt(
     if store.conversation(id).await?.is_some_and(|row| row.prefix.is_some()) {
         return Err(Failure::invalid(
             "This conversation begins with a starting point, so it has no system prompt of its own.",
-        ));
+        )
+        .of_kind(FailureKind::HasStartingPoint));
     }
     store.set_system_prompt(id, system_prompt).await?;
     reading::again(app, &DocumentsOf::conversation(id)).await;
@@ -342,7 +347,8 @@ pub(crate) async fn new_conversation(app: &App, row: cairn_store::Conversation) 
 
 pub(crate) async fn refuse_private(app: &App, id: &str) -> Result<(), Failure> {
     match app.is_private(id).await {
-        true => Err(Failure::invalid("Nothing of a private chat is saved.")),
+        true => Err(Failure::invalid("Nothing of a private chat is saved.")
+            .of_kind(FailureKind::PrivateChat)),
         false => Ok(()),
     }
 }

@@ -1,237 +1,26 @@
 //! Conversions between domain types and wire types, written by hand.
 
+mod failures;
 mod misses;
 
 use cairn_chat::{FinishReason, GenerationStats, Role, SamplingParams};
 use cairn_engine::{
-    AnswerToken, EngineError, FileCoding, KvCacheOptions, KvQuantization, LmError, LoadProgress,
-    LoadedModelStatus, NeedsMemory, PromptFileLayout, PromptKind, SnapKv, Speculation, is_tight,
+    AnswerToken, FileCoding, KvCacheOptions, KvQuantization, LoadProgress, LoadedModelStatus,
+    PromptFileLayout, PromptKind, SnapKv, Speculation, is_tight,
 };
 use cairn_formats::gguf::RoundedWeights;
-use cairn_hub::{DownloadError, HubError, ImportedModel, ModelFolder, ModelSource};
+use cairn_hub::{ImportedModel, ModelFolder, ModelSource};
 use cairn_prompt_cache::ChunkKind;
-use cairn_store::{DocumentKind, MessageStatus, NamedCacheKind, StoreError};
+use cairn_store::{DocumentKind, MessageStatus, NamedCacheKind};
 
 use crate::chat::segments::{AnswerSegment, Outcome};
 use crate::models::catalog;
 use crate::platform::ProcessMemory;
 use crate::settings::{SettingOverrides, SettingScope};
-use crate::wire::{self, FailureKind, Gone, MemoryUser};
+use crate::wire::{self, FailureKind};
 
+pub(crate) use failures::sentence;
 pub(crate) use misses::{cache_miss, cache_note, cut_miss, cut_note, loss_reason, stored_miss};
-
-impl wire::Failure {
-    /// A failure that the interface says as it stands here.
-    pub fn new(code: wire::FailureCode, message: impl Into<String>) -> Self {
-        wire::Failure { code, message: message.into(), kind: None }
-    }
-
-    pub(crate) fn invalid(message: impl Into<String>) -> Self {
-        Self::new(wire::FailureCode::Invalid, message)
-    }
-
-    /// The same, which the interface says in its own language.
-    pub fn of_kind(self, kind: FailureKind) -> Self {
-        Self { kind: Some(Box::new(kind)), ..self }
-    }
-
-    fn gone(what: Gone, message: &str) -> Self {
-        Self::new(wire::FailureCode::NotFound, message).of_kind(FailureKind::Gone { what })
-    }
-}
-
-impl From<StoreError> for wire::Failure {
-    fn from(error: StoreError) -> Self {
-        use wire::FailureCode::{Invalid, Storage};
-        let taken = |what: &str, name: String| {
-            Self::invalid(format!("There is already a {what} with the name “{name}”."))
-                .of_kind(FailureKind::NameTaken { name })
-        };
-        match error {
-            StoreError::NoConversation { .. } => {
-                Self::gone(Gone::Chat, "This conversation no longer exists.")
-            }
-            StoreError::NoMessage { .. } => {
-                Self::gone(Gone::Message, "This message no longer exists.")
-            }
-            StoreError::AlreadyStreaming { .. } => Self::new(
-                Invalid,
-                "This conversation is still being answered: wait or stop the answer first.",
-            )
-            .of_kind(FailureKind::StillAnswering),
-            StoreError::NothingToAnswer { .. } => {
-                Self::new(Invalid, "There is no message to answer yet.")
-            }
-            StoreError::NotAQuestion { .. } => {
-                Self::new(Invalid, "Only a message of yours can be edited.")
-            }
-            StoreError::NotTheLastAnswer { .. } => {
-                Self::new(Invalid, "Only the last answer of a conversation can go on.")
-            }
-            StoreError::NoDeletion { .. } => {
-                Self::gone(Gone::Deletion, "These messages can no longer be brought back.")
-            }
-            StoreError::NoDocument { .. } => {
-                Self::gone(Gone::Document, "This document no longer exists.")
-            }
-            StoreError::NoNamedCache { .. } => {
-                Self::gone(Gone::StartingPoint, "This starting point no longer exists.")
-            }
-            StoreError::NameInUse { name } => taken("starting point", name),
-            StoreError::NoJob { .. } => {
-                Self::gone(Gone::Job, "This job, or this row of it, no longer exists.")
-            }
-            StoreError::NoFolder { .. } => {
-                Self::gone(Gone::Folder, "This folder no longer exists.")
-            }
-            StoreError::NoPreset { .. } => {
-                Self::gone(Gone::Preset, "This preset no longer exists.")
-            }
-            StoreError::NoPersona { .. } => {
-                Self::gone(Gone::Persona, "This persona no longer exists.")
-            }
-            StoreError::NoApiKey { .. } => Self::gone(Gone::Key, "This key no longer exists."),
-            StoreError::KeyNameInUse { name } => taken("key", name),
-            other => {
-                let kind = match &other {
-                    StoreError::Full { .. } => Some(FailureKind::DiskFull),
-                    StoreError::NotWritable { path } => {
-                        Some(FailureKind::NotWritable { path: path.display().to_string() })
-                    }
-                    StoreError::Closed { .. } => Some(FailureKind::Closing),
-                    _ => None,
-                };
-                Self { kind: kind.map(Box::new), ..Self::new(Storage, sentence(other)) }
-            }
-        }
-    }
-}
-
-impl From<EngineError> for wire::Failure {
-    fn from(error: EngineError) -> Self {
-        let code = match error {
-            EngineError::NoModel => wire::FailureCode::NoModel,
-            _ => wire::FailureCode::Engine,
-        };
-        Self { kind: engine_kind(&error).map(Box::new), ..Self::new(code, sentence(error)) }
-    }
-}
-
-fn engine_kind(error: &EngineError) -> Option<FailureKind> {
-    Some(match error {
-        EngineError::NoModel => FailureKind::NoModel,
-        EngineError::NotLoaded { model } => FailureKind::NotLoaded { model: model.clone() },
-        EngineError::DoesNotFit {
-            what,
-            needed_bytes,
-            free_bytes,
-            limit_bytes,
-            would_have_to_go,
-            pinned,
-        } => FailureKind::NotEnoughMemory {
-            what: match what {
-                NeedsMemory::Model(model) => MemoryUser::Model(model.clone()),
-                NeedsMemory::Answer => MemoryUser::Answer,
-                NeedsMemory::Texts => MemoryUser::Texts,
-            },
-            needed_bytes: *needed_bytes,
-            free_bytes: *free_bytes,
-            limit_bytes: *limit_bytes,
-            in_use: would_have_to_go.clone(),
-            pinned: pinned.clone(),
-        },
-        EngineError::LoadCancelled { model } => FailureKind::LoadCancelled { model: model.clone() },
-        EngineError::Refused(LmError::PromptTooLong { num_tokens, context_length }) => {
-            FailureKind::ContextFull {
-                tokens: *num_tokens as u64,
-                context_length: *context_length as u64,
-            }
-        }
-        EngineError::Interrupted => FailureKind::Interrupted,
-        EngineError::Panicked { .. } | EngineError::Stopped { .. } => FailureKind::EngineFault,
-        EngineError::Closed => FailureKind::Closing,
-        EngineError::NotStarted(error) => return engine_kind(error),
-        _ => return None,
-    })
-}
-
-impl From<HubError> for wire::Failure {
-    fn from(error: HubError) -> Self {
-        let code = match error {
-            HubError::NotFound { .. } => wire::FailureCode::NotFound,
-            HubError::BadName { .. }
-            | HubError::Exists { .. }
-            | HubError::LinkOut { .. }
-            | HubError::ReadOnly { .. }
-            | HubError::NoModelFile { .. }
-            | HubError::Gguf { .. }
-            | HubError::Cancelled
-            | HubError::Downloading { .. } => wire::FailureCode::Invalid,
-            HubError::Copy { .. } | HubError::Delete { .. } => wire::FailureCode::Storage,
-            HubError::Unusable { .. } => wire::FailureCode::Engine,
-        };
-        Self::new(code, sentence(error))
-    }
-}
-
-/// An error as an interface shows it. Errors are written to follow a colon; shown alone they begin
-/// and end as sentences. A model's, a file's or a host's name at the beginning stays as it is.
-pub(crate) fn sentence(error: impl ToString) -> String {
-    let text = error.to_string();
-    let first = text.split_whitespace().next().unwrap_or_default();
-    let is_name = first.trim_end_matches(['.', ',', ':']).contains(['/', '.', ':', '_']);
-    let mut rest = text.chars();
-    let mut sentence: String = match is_name {
-        true => rest.collect(),
-        false => rest.next().into_iter().flat_map(char::to_uppercase).chain(rest).collect(),
-    };
-    if !sentence.ends_with(['.', '!', '?', '…']) {
-        sentence.push('.');
-    }
-    sentence
-}
-
-impl From<DownloadError> for wire::Failure {
-    fn from(error: DownloadError) -> Self {
-        use wire::FailureCode::{Gated, Hub, Invalid, NeedsToken, NoSpace, NotFound, Offline};
-        use wire::FailureCode::{Storage, Unauthorized};
-        let code = match error {
-            DownloadError::Offline { .. } => Offline,
-            DownloadError::Gated { .. } => Gated,
-            DownloadError::Unauthorized { has_token: false, .. } => NeedsToken,
-            DownloadError::Unauthorized { .. } | DownloadError::Forbidden { .. } => Unauthorized,
-            DownloadError::NoSpace { .. } => NoSpace,
-            DownloadError::NoCacheFolder | DownloadError::CacheFolder { .. } => Storage,
-            DownloadError::NotFound { .. } | DownloadError::RevisionNotFound { .. } => NotFound,
-            DownloadError::BadRepo { .. }
-            | DownloadError::BadRevision { .. }
-            | DownloadError::BadEndpoint { .. }
-            | DownloadError::BadProxy { .. }
-            | DownloadError::BadToken => Invalid,
-            _ => Hub,
-        };
-        let kind = match &error {
-            DownloadError::Offline { host, reason } => {
-                Some(FailureKind::Offline { host: host.clone(), reason: reason.clone() })
-            }
-            DownloadError::RateLimited { host, wait } => {
-                Some(FailureKind::TooManyRequests { host: host.clone(), seconds: wait.as_secs() })
-            }
-            DownloadError::NoSpace { folder, needed, available } => {
-                Some(FailureKind::NoRoomForModel {
-                    folder: folder.display().to_string(),
-                    needed_bytes: *needed,
-                    free_bytes: *available,
-                })
-            }
-            DownloadError::CacheFolder { path, .. } => {
-                Some(FailureKind::NotWritable { path: path.display().to_string() })
-            }
-            _ => None,
-        };
-        Self { kind: kind.map(Box::new), ..Self::new(code, sentence(error)) }
-    }
-}
 
 /// A model's row by what its folder lists; of what its files contain nothing is known yet.
 pub(crate) fn model(folder: ModelFolder) -> wire::Model {
@@ -672,77 +461,6 @@ pub(crate) fn figure(value: f64) -> f64 {
 #[allow(clippy::unwrap_used)] // in a test a panic is the report
 mod tests {
     use super::*;
-    use std::path::PathBuf;
-    use std::time::Duration;
-
-    #[test]
-    fn store_errors_become_codes_that_the_interface_acts_on() {
-        fn check(error: StoreError, code: wire::FailureCode) {
-            let text = error.to_string();
-            assert_eq!(wire::Failure::from(error).code, code, "for {text}");
-        }
-        let id = || "x".to_owned();
-        check(StoreError::NoConversation { id: id() }, wire::FailureCode::NotFound);
-        check(StoreError::NoMessage { id: id() }, wire::FailureCode::NotFound);
-        check(StoreError::AlreadyStreaming { conversation_id: id() }, wire::FailureCode::Invalid);
-        check(StoreError::NothingToAnswer { conversation_id: id() }, wire::FailureCode::Invalid);
-        check(StoreError::Full { path: PathBuf::from("/d") }, wire::FailureCode::Storage);
-        check(StoreError::NotWritable { path: PathBuf::from("/d") }, wire::FailureCode::Storage);
-    }
-
-    #[test]
-    fn what_a_hub_refuses_keeps_its_facts() {
-        fn check(error: DownloadError, kind: Option<FailureKind>) {
-            let text = error.to_string();
-            assert_eq!(wire::Failure::from(error).kind.map(|kind| *kind), kind, "for {text}");
-        }
-        let host = || "hub.example".to_owned();
-        let reason = || "no route".to_owned();
-        check(
-            DownloadError::Offline { host: host(), reason: reason() },
-            Some(FailureKind::Offline { host: host(), reason: reason() }),
-        );
-        check(
-            DownloadError::RateLimited { host: host(), wait: Duration::from_secs(90) },
-            Some(FailureKind::TooManyRequests { host: host(), seconds: 90 }),
-        );
-        // It was reached, and its sentence says that a download goes on where it stopped.
-        check(DownloadError::Stalled { host: host() }, None);
-    }
-
-    #[test]
-    fn what_has_no_memory_is_a_model_an_answer_or_several_texts() {
-        fn check(what: NeedsMemory, expected: MemoryUser) {
-            let error = EngineError::DoesNotFit {
-                what,
-                needed_bytes: 9,
-                free_bytes: 3,
-                limit_bytes: 12,
-                would_have_to_go: Vec::new(),
-                pinned: Vec::new(),
-            };
-            let kind = wire::Failure::from(error).kind.map(|kind| *kind);
-            let Some(FailureKind::NotEnoughMemory { what, .. }) = kind else { panic!("{kind:?}") };
-            assert_eq!(what, expected);
-        }
-        check(NeedsMemory::Model("m".to_owned()), MemoryUser::Model("m".to_owned()));
-        check(NeedsMemory::Answer, MemoryUser::Answer);
-        check(NeedsMemory::Texts, MemoryUser::Texts);
-    }
-
-    #[test]
-    fn an_error_is_shown_as_a_sentence() {
-        fn check(error: &str, expected: &str) {
-            assert_eq!(sentence(error), expected);
-        }
-        check("no model is loaded: choose one first", "No model is loaded: choose one first.");
-        check("/data/cairn.db is damaged", "/data/cairn.db is damaged.");
-        check("owner/name is private", "owner/name is private.");
-        check("notes.gguf cannot be imported", "notes.gguf cannot be imported.");
-        check("hub.example cannot be reached", "hub.example cannot be reached.");
-        check("Cairn is closing.", "Cairn is closing.");
-        check("", ".");
-    }
 
     #[test]
     fn figures_are_rounded_and_those_that_json_cannot_hold_become_zero() {

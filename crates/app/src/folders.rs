@@ -7,7 +7,7 @@ use crate::commands::{expected_system_prompt, new_conversation, refuse_private};
 use crate::convert;
 use crate::documents::commands::beginning_changed;
 use crate::documents::{self, reading};
-use crate::wire::{Command, DocumentsOf, Event, Failure, FailureCode, Folder, Reply};
+use crate::wire::{Command, DocumentsOf, Event, Failure, FailureKind, Folder, Gone, Reply};
 
 /// A name is one line in a list.
 const MAX_NAME_CHARS: usize = 100;
@@ -74,7 +74,7 @@ async fn begin_in(app: &Arc<App>, folder_id: &str) -> Result<Reply, Failure> {
     let folder = folders
         .into_iter()
         .find(|folder| folder.id == folder_id)
-        .ok_or_else(|| Failure::new(FailureCode::NotFound, "This folder no longer exists."))?;
+        .ok_or_else(|| Failure::gone(Gone::Folder, "This folder no longer exists."))?;
     let system_prompt = match folder.system_prompt {
         prompt if prompt.is_empty() => expected_system_prompt(app).await,
         prompt => prompt,
@@ -101,7 +101,11 @@ pub(crate) fn checked_name<'a>(what: &str, name: &'a str) -> Result<&'a str, Fai
     let name = name.trim();
     if name.is_empty() || name.chars().count() > MAX_NAME_CHARS || name.contains(char::is_control) {
         let why = format!("A {what}’s name is one line of at most {MAX_NAME_CHARS} characters.");
-        return Err(Failure::invalid(why));
+        let kind = match name.is_empty() {
+            true => FailureKind::NoName,
+            false => FailureKind::NameTooLong { most: convert::tokens(MAX_NAME_CHARS) },
+        };
+        return Err(Failure::invalid(why).of_kind(kind));
     }
     Ok(name)
 }

@@ -175,10 +175,9 @@ impl App {
         let app = self.clone();
         match self.spawn(async move { commands::run(&app, command).await }).await {
             Ok(result) => result,
-            Err(fault) => Err(Failure::new(
-                FailureCode::Engine,
-                format!("A fault in Cairn stopped this command: {fault}"),
-            )),
+            Err(fault) => {
+                Err(Failure::fault(format!("A fault in Cairn stopped this command: {fault}")))
+            }
         }
     }
 

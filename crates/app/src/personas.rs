@@ -20,7 +20,7 @@ pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failu
         }
         Command::CreatePersona { name, system_prompt, model, values } => {
             let mut overrides = SettingOverrides::none(SettingScope::Persona);
-            overrides.replace_parameters(values).map_err(Failure::invalid)?;
+            overrides.replace_parameters(values).map_err(Failure::from)?;
             let persona = cairn_store::Persona {
                 id: String::new(),
                 name: checked_name("persona", &name)?.to_owned(),

@@ -6,17 +6,17 @@ use crate::app::{App, now_ms};
 use crate::convert;
 use crate::folders::checked_name;
 use crate::settings::{SettingOverrides, SettingScope};
-use crate::wire::{Command, Event, Failure, Preset, Reply};
+use crate::wire::{Command, Event, Failure, FailureKind, Preset, Reply};
 
 pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failure> {
     match command {
         Command::CreatePreset { name, values } => {
             let name = free_name(app, None, &name).await?;
             let mut overrides = SettingOverrides::none(SettingScope::Persona);
-            overrides.replace_parameters(values).map_err(Failure::invalid)?;
+            overrides.replace_parameters(values).map_err(Failure::from)?;
             let Some(json) = overrides.to_json() else {
                 let why = "A preset needs at least one value: change one for this chat first.";
-                return Err(Failure::invalid(why));
+                return Err(Failure::invalid(why).of_kind(FailureKind::EmptyPreset));
             };
             app.store.create_preset(&name, &json, now_ms()).await?;
         }
@@ -46,7 +46,8 @@ async fn free_name(app: &App, id: Option<&str>, name: &str) -> Result<String, Fa
     let presets = list(app).await?;
     if presets.iter().any(|other| other.name == name && Some(other.id.as_str()) != id) {
         let why = format!("There is already a preset with the name “{name}”: choose another name.");
-        return Err(Failure::invalid(why));
+        let kind = FailureKind::NameTaken { name: name.to_owned() };
+        return Err(Failure::invalid(why).of_kind(kind));
     }
     Ok(name.to_owned())
 }

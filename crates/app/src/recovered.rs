@@ -1,8 +1,10 @@
 //! The notice that the user sees after a damaged database was replaced.
 
+use std::path::Path;
+
 use cairn_store::Recovery;
 
-use crate::wire::{Event, NoticeLevel};
+use crate::wire::{Event, NoticeKind, NoticeLevel};
 
 /// Says what was recovered, what was not, and where the damaged file is.
 pub(crate) fn notice(recovery: &Recovery) -> Event {
@@ -34,7 +36,20 @@ pub(crate) fn notice(recovery: &Recovery) -> Event {
         "The database was damaged. {conversations} {verb} recovered{source}.{unreadable} The damaged file is {}.",
         damaged.display()
     );
-    Event::Notice { level: NoticeLevel::Error, text }
+    let num_unreadable = total_messages.map_or(0, |total| total - num_messages);
+    let shown = |path: &Path| path.display().to_string();
+    let kind = NoticeKind::Recovered {
+        conversations: stored_count(*num_conversations),
+        total_conversations: total_conversations.map(stored_count),
+        unreadable_messages: stored_count(num_unreadable),
+        backup: backup.as_deref().map(shown),
+        damaged: shown(damaged),
+    };
+    Event::Notice { level: NoticeLevel::Error, text, kind: Some(Box::new(kind)) }
+}
+
+fn stored_count(count: i64) -> u32 {
+    u32::try_from(count).unwrap_or(u32::MAX)
 }
 
 fn counted(count: i64, noun: &str) -> String {
@@ -61,7 +76,7 @@ mod tests {
                 num_messages: messages.0,
                 total_messages: messages.1,
             };
-            let Event::Notice { level: NoticeLevel::Error, text } = notice(&recovery) else {
+            let Event::Notice { level: NoticeLevel::Error, text, .. } = notice(&recovery) else {
                 panic!("no notice")
             };
             let expected = format!(

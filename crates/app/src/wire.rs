@@ -573,7 +573,7 @@ pub enum Reply {
 pub struct Failure {
     pub code: FailureCode,
     pub message: String,
-    /// What the sentence says, where that is common enough to be said in the interface's language.
+    /// What the sentence says, for interfaces in other languages; none where only a program can cause it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[ts(optional)]
     pub kind: Option<Box<FailureKind>>,
@@ -738,6 +738,10 @@ pub enum Event {
     Notice {
         level: NoticeLevel,
         text: String,
+        /// What the text says.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[ts(optional)]
+        kind: Option<Box<NoticeKind>>,
     },
     /// The saved context has changed; at most one a second.
     CacheChanged,

@@ -108,7 +108,14 @@ export function prefillWords({
 const REMEDY = /: (ask|choose|download|import|make|shorten|start|use) [^:]+$/;
 
 /** Kinds of failures whose sentences do not. */
-const WITHOUT_REMEDY = new Set<FailureKind['type']>(['closing', 'load_cancelled']);
+const WITHOUT_REMEDY = new Set<FailureKind['type']>([
+  'closing',
+  'load_cancelled',
+  'database',
+  'engine',
+  'load_failed',
+  'model_unusable',
+]);
 
 /** How an answer ended before its end, and what can be done (`isLast`: it can be regenerated, or go on). */
 export function endingWords(message: Message, isLast: boolean): string | null {
@@ -121,7 +128,7 @@ export function endingWords(message: Message, isLast: boolean): string | null {
   if (message.error && message.status !== 'streaming') {
     const why = failureSentence({ message: message.error, kind: message.error_kind });
     const { error_kind: kind } = message;
-    const saysWhatToDo = kind ? !WITHOUT_REMEDY.has(kind.type) : REMEDY.test(message.error);
+    const saysWhatToDo = (kind && !WITHOUT_REMEDY.has(kind.type)) || REMEDY.test(message.error);
     return saysWhatToDo ? why : withAdvice(why, endings.failedAdvice);
   }
   switch (message.status) {

@@ -3,8 +3,8 @@ import { expect, test } from 'vitest';
 import { knownNames } from '../models/knownNames.svelte';
 import { de } from '../text/de';
 import { en } from '../text/en';
-import { callModels, failureSentence } from './failures';
-import type { FailureKind } from './wire';
+import { callModels, failureSentence, noticeSentence } from './failures';
+import type { FailureKind, NoticeKind } from './wire';
 
 const model = 'mlx-community/Qwen3-4B-4bit';
 /** The type says that no kind is missing. */
@@ -52,6 +52,102 @@ const kinds: { [Type in FailureKind['type']]: Extract<FailureKind, { type: Type 
   no_name: [{ type: 'no_name' }],
   empty_message: [{ type: 'empty_message' }],
   nothing_saved: [{ type: 'nothing_saved' }],
+  fault: [{ type: 'fault' }],
+  database: [{ type: 'database', detail: 'Why it broke.' }],
+  engine: [{ type: 'engine', detail: 'Why it broke.' }],
+  load_failed: [{ type: 'load_failed', model, detail: 'Why it broke.' }],
+  model_unusable: [{ type: 'model_unusable', model, detail: 'Why it broke.' }],
+  other_model: [
+    { type: 'other_model', model },
+    { type: 'other_model', model: null },
+  ],
+  beginning_lost: [{ type: 'beginning_lost' }],
+  no_such_model: [{ type: 'no_such_model', model }],
+  model_exists: [{ type: 'model_exists', path: 'a-path' }],
+  bad_model_name: [{ type: 'bad_model_name', name: 'a-name' }],
+  link_out: [{ type: 'link_out', path: 'a-path' }],
+  read_only_model: [{ type: 'read_only_model', model, path: 'a-path' }],
+  no_model_file: [{ type: 'no_model_file', name: 'a-name' }],
+  bad_gguf: [{ type: 'bad_gguf', detail: 'Why it broke.' }],
+  not_deleted: [{ type: 'not_deleted', path: 'a-path', detail: 'Why it broke.' }],
+  not_copied: [{ type: 'not_copied', path: 'a-path', detail: 'Why it broke.' }],
+  incomplete_model: [{ type: 'incomplete_model', path: 'a-path', detail: 'Why it broke.' }],
+  import_cancelled: [{ type: 'import_cancelled' }],
+  another_import: [{ type: 'another_import' }],
+  downloading: [{ type: 'downloading', model }],
+  not_downloading: [{ type: 'not_downloading', model }],
+  not_a_folder: [{ type: 'not_a_folder', path: 'a-path' }],
+  model_deleted: [{ type: 'model_deleted', model }],
+  versions_deleted: [{ type: 'versions_deleted', model }],
+  token_from_environment: [{ type: 'token_from_environment' }],
+  token_not_changed: [{ type: 'token_not_changed', detail: 'Why it broke.' }],
+  no_model_folder: [{ type: 'no_model_folder' }],
+  bad_repo: [{ type: 'bad_repo', name: 'a-name' }],
+  bad_revision: [{ type: 'bad_revision', revision: 'a-revision' }],
+  bad_endpoint: [{ type: 'bad_endpoint', endpoint: 'a-endpoint', detail: 'Why it broke.' }],
+  bad_proxy: [{ type: 'bad_proxy', detail: 'Why it broke.' }],
+  bad_token: [{ type: 'bad_token' }],
+  no_tls: [{ type: 'no_tls', detail: 'Why it broke.' }],
+  stalled: [{ type: 'stalled', host: 'a-host' }],
+  hub_failed: [{ type: 'hub_failed', host: 'a-host', status: 503 }],
+  unexpected_answer: [{ type: 'unexpected_answer', host: 'a-host', detail: 'Why it broke.' }],
+  not_on_hub: [{ type: 'not_on_hub', model }],
+  no_revision: [{ type: 'no_revision', model, revision: 'a-revision' }],
+  gated: [{ type: 'gated', model, page: 'a-page' }],
+  unauthorized: [
+    { type: 'unauthorized', model, has_token: true },
+    { type: 'unauthorized', model, has_token: false },
+  ],
+  forbidden: [{ type: 'forbidden', model }],
+  hostile_listing: [{ type: 'hostile_listing', model, detail: 'Why it broke.' }],
+  no_weights: [{ type: 'no_weights', model }],
+  changed_on_hub: [{ type: 'changed_on_hub', model, file: 'a-file' }],
+  damaged_file: [{ type: 'damaged_file', model, file: 'a-file' }],
+  name_too_long: [{ type: 'name_too_long', most: 40 }],
+  too_many_documents: [{ type: 'too_many_documents', most: 40 }],
+  empty_document: [{ type: 'empty_document', name: 'a-name' }],
+  document_too_long: [{ type: 'document_too_long', name: 'a-name', bytes: 4e9, most_bytes: 4e9 }],
+  cannot_go_on: [{ type: 'cannot_go_on' }],
+  nothing_to_answer: [{ type: 'nothing_to_answer' }],
+  not_your_message: [{ type: 'not_your_message' }],
+  answer_unsaved: [{ type: 'answer_unsaved' }],
+  summary_failed: [{ type: 'summary_failed', detail: 'Why it broke.' }],
+  has_starting_point: [{ type: 'has_starting_point' }],
+  only_in_memory: [
+    { type: 'only_in_memory', detail: 'Why it broke.' },
+    { type: 'only_in_memory', detail: null },
+  ],
+  cache_off: [{ type: 'cache_off', detail: 'Why it broke.' }],
+  other_answer_stopping: [{ type: 'other_answer_stopping' }],
+  private_chat: [{ type: 'private_chat' }],
+  empty_preset: [{ type: 'empty_preset' }],
+  setting_refused: [
+    { type: 'setting_refused', key: 'temperature' },
+    { type: 'setting_refused', key: 'alias' },
+  ],
+  context_too_long: [{ type: 'context_too_long', model, most: 40 }],
+  kv_not_quantizable: [{ type: 'kv_not_quantizable', model }],
+  needs_exact_context: [{ type: 'needs_exact_context', model }],
+  draft_needs_all: [{ type: 'draft_needs_all', model }],
+  alias_spaces: [{ type: 'alias_spaces' }],
+  alias_taken: [{ type: 'alias_taken', name: 'a-name', model }],
+  own_draft: [{ type: 'own_draft' }],
+  draft_differs: [{ type: 'draft_differs', draft: model, model }],
+  empty_question: [{ type: 'empty_question' }],
+  bad_placeholder: [{ type: 'bad_placeholder', word: 'a-word', meant: 'a-meant' }],
+  empty_option: [{ type: 'empty_option' }],
+  option_count: [{ type: 'option_count', most: 40, count: 40 }],
+  option_twice: [{ type: 'option_twice', label: 'a-label' }],
+  too_few_checked: [{ type: 'too_few_checked', least: 40, count: 40 }],
+  no_texts: [{ type: 'no_texts' }],
+  too_many_texts: [{ type: 'too_many_texts', most: 40 }],
+  bad_line: [{ type: 'bad_line', line: 12, form: 'a-form', detail: 'Why it broke.' }],
+  no_column: [{ type: 'no_column', column: 'a-column', columns: ['a', 'b'] }],
+  no_text_in_line: [{ type: 'no_text_in_line', line: 12 }],
+  not_json: [{ type: 'not_json', name: 'a-name', line: 12, column: 12 }],
+  archive_file: [{ type: 'archive_file', name: 'a-name' }],
+  newer_file: [{ type: 'newer_file', name: 'a-name' }],
+  upload_too_large: [{ type: 'upload_too_large', most_bytes: 4e9 }],
 };
 
 test.each(Object.values(kinds).flat())('%j is said in both languages', (kind) => {
@@ -60,6 +156,50 @@ test.each(Object.values(kinds).flat())('%j is said in both languages', (kind) =>
   );
   for (const sentence of [english, german]) expect(sentence).toMatch(/^\S.*[^ .]\.$/u);
   expect(german).not.toBe(english);
+});
+
+const why = { code: 'storage' as const, message: 'The disk is full.', kind: { type: 'disk_full' as const } };
+const recovered = { type: 'recovered' as const, damaged: '/a/damaged.db', unreadable_messages: 0 };
+const notices: { [Type in Exclude<NoticeKind['type'], 'failed'>]: Extract<NoticeKind, { type: Type }>[] } = {
+  answer_kept: [{ type: 'answer_kept', why }],
+  answer_not_saving: [{ type: 'answer_not_saving', why }],
+  answer_saved: [{ type: 'answer_saved' }],
+  job_not_saved: [{ type: 'job_not_saved', why }],
+  update_unused: [{ type: 'update_unused', model, why }],
+  draft_unused: [{ type: 'draft_unused', model, draft: 'o/small', why }],
+  draft_stays: [{ type: 'draft_stays', model, why }],
+  recovered: [
+    { ...recovered, conversations: 12, total_conversations: 13, backup: null },
+    { ...recovered, conversations: 1, total_conversations: null, backup: '/a/b.db', unreadable_messages: 1 },
+    { ...recovered, conversations: 0, total_conversations: 0, backup: null, unreadable_messages: 7 },
+  ],
+};
+
+test.each(Object.values(notices).flat())('the notice %j is said in both languages', (kind) => {
+  const [english, german] = [en, de].map(({ failures, notices: words }) => {
+    const said = words[kind.type] as (kind: object) => string;
+    return said({ ...kind, why: failures.disk_full({ type: 'disk_full' }) });
+  });
+  for (const sentence of [english, german]) expect(sentence).toMatch(/^\S.*[^ .]\.$/u);
+  expect(german).not.toBe(english);
+});
+
+test('a notice has the names of models and the reason in words; one of tomorrow is the core’s own', () => {
+  const [kind] = notices.draft_stays;
+  callModels((name) => knownNames.of(name));
+  expect(noticeSentence({ text: '', kind })).toBe(
+    'The draft model of Qwen3 4B stays in memory. The disk is full: make room on it, then try again.',
+  );
+  const text = 'Something new.';
+  expect(noticeSentence({ text, kind: { type: 'of_tomorrow' } as unknown as NoticeKind })).toBe(text);
+  expect(noticeSentence({ text })).toBe(text);
+  expect(noticeSentence({ text, kind: { type: 'failed', why } })).toMatch(/^The disk is full/);
+});
+
+test('of the core’s own sentences a German window says that something did not work', () => {
+  expect(de.failedOtherwise('The tokenizer has no such token.')).toBe(
+    'Das ging nicht. The tokenizer has no such token.',
+  );
 });
 
 test('what is rare, or newer than the window, is the core’s own sentence', () => {

@@ -1,6 +1,6 @@
 // What a core says has failed, in the language of the window.
-import { strings } from '../text';
-import type { FailureKind } from './wire';
+import { strings, type SaidNotice } from '../text';
+import type { FailureKind, NoticeKind } from './wire';
 
 /** What a model is called. Whoever knows it says so with {@link callModels}. */
 let titleOf = (name: string): string => name;
@@ -10,16 +10,27 @@ export function callModels(title: (name: string) => string): void {
   titleOf = title;
 }
 
-/** The sentence of a kind, else the core's own, which has none for what is rare. */
+/** The sentence of a kind, else one around the core's own. */
 export function failureSentence({ message, kind }: { message: string; kind?: FailureKind | null }): string {
-  if (!kind) return message;
+  if (!kind) return strings.failedOtherwise(message);
   // A newer core may know more kinds than this window.
   const words = strings.failures[kind.type] as ((kind: FailureKind) => string) | undefined;
-  return words?.(withTitles(kind)) ?? message;
+  return words?.(withTitles(kind)) ?? strings.failedOtherwise(message);
 }
 
-function withTitles(kind: FailureKind): FailureKind {
-  if ('model' in kind) return { ...kind, model: titleOf(kind.model) };
+/** What the core tells without having been asked. */
+export function noticeSentence({ text, kind }: { text: string; kind?: NoticeKind | null }): string {
+  if (!kind) return text;
+  if (kind.type === 'failed') return failureSentence(kind.why);
+  const words = strings.notices[kind.type] as ((kind: SaidNotice) => string) | undefined;
+  const titled = withTitles(kind);
+  const said = 'why' in titled ? { ...titled, why: failureSentence(titled.why) } : titled;
+  return words?.(said as SaidNotice) ?? text;
+}
+
+function withTitles<Kind extends FailureKind | NoticeKind>(kind: Kind): Kind {
+  if ('draft' in kind) return { ...kind, model: titleOf(kind.model), draft: titleOf(kind.draft) };
+  if ('model' in kind && kind.model !== null) return { ...kind, model: titleOf(kind.model) };
   if (kind.type !== 'not_enough_memory') return kind;
   const what = typeof kind.what === 'string' ? kind.what : { model: titleOf(kind.what.model) };
   return { ...kind, what, in_use: kind.in_use.map(titleOf), pinned: kind.pinned.map(titleOf) };

@@ -235,7 +235,7 @@ context: ChatContext | null, }
  */
 export type Failure = { code: FailureCode, message: string,
 /**
- * What the sentence says, where that is common enough to be said in the interface's language.
+ * What the sentence says, for interfaces in other languages; none where only a program can cause it.
  */
 kind?: FailureKind, };
 
@@ -245,8 +245,9 @@ kind?: FailureKind, };
 export type FailureCode = "no_model" | "not_found" | "invalid" | "storage" | "engine" | "offline" | "gated" | "needs_token" | "unauthorized" | "no_space" | "hub";
 
 /**
- * What failed, where that is common. The interface has a sentence for each kind; what is rarer has the
- * core's own.
+ * What failed. The interface has a sentence for each kind. `detail` is in English, of the system, the
+ * engine or a file's reader, and stands behind that sentence. What only a program can do wrong has no
+ * kind.
  */
 export type FailureKind = { "type": "no_model" }
   | { "type": "not_loaded", model: string, }
@@ -288,7 +289,91 @@ folder: string, needed_bytes: number, free_bytes: number, }
   | { "type": "name_taken", name: string, }
   | { "type": "no_name" }
   | { "type": "empty_message" }
-  | { "type": "nothing_saved" };
+  | { "type": "nothing_saved" }
+  | { "type": "fault" }
+  | { "type": "database", detail: string, }
+  | { "type": "engine", detail: string, }
+  | { "type": "load_failed", model: string, detail: string, }
+  | { "type": "model_unusable", model: string, detail: string, }
+  | { "type": "other_model", model: string | null, }
+  | { "type": "beginning_lost" }
+  | { "type": "no_such_model", model: string, }
+  | { "type": "model_exists", path: string, }
+  | { "type": "bad_model_name", name: string, }
+  | { "type": "link_out", path: string, }
+  | { "type": "read_only_model", model: string, path: string, }
+  | { "type": "no_model_file", name: string, }
+  | { "type": "bad_gguf", detail: string, }
+  | { "type": "not_deleted", path: string, detail: string, }
+  | { "type": "not_copied", path: string, detail: string, }
+  | { "type": "incomplete_model", path: string, detail: string, }
+  | { "type": "import_cancelled" }
+  | { "type": "another_import" }
+  | { "type": "downloading", model: string, }
+  | { "type": "not_downloading", model: string, }
+  | { "type": "not_a_folder", path: string, }
+  | { "type": "model_deleted", model: string, }
+  | { "type": "versions_deleted", model: string, }
+  | { "type": "token_from_environment" }
+  | { "type": "token_not_changed", detail: string, }
+  | { "type": "no_model_folder" }
+  | { "type": "bad_repo", name: string, }
+  | { "type": "bad_revision", revision: string, }
+  | { "type": "bad_endpoint", endpoint: string, detail: string, }
+  | { "type": "bad_proxy", detail: string, }
+  | { "type": "bad_token" }
+  | { "type": "no_tls", detail: string, }
+  | { "type": "stalled", host: string, }
+  | { "type": "hub_failed", host: string, status: number, }
+  | { "type": "unexpected_answer", host: string, detail: string, }
+  | { "type": "not_on_hub", model: string, }
+  | { "type": "no_revision", model: string, revision: string, }
+  | { "type": "gated", model: string, page: string, }
+  | { "type": "unauthorized", model: string, has_token: boolean, }
+  | { "type": "forbidden", model: string, }
+  | { "type": "hostile_listing", model: string, detail: string, }
+  | { "type": "no_weights", model: string, }
+  | { "type": "changed_on_hub", model: string, file: string, }
+  | { "type": "damaged_file", model: string, file: string, }
+  | { "type": "name_too_long", most: number, }
+  | { "type": "too_many_documents", most: number, }
+  | { "type": "empty_document", name: string, }
+  | { "type": "document_too_long", name: string, bytes: number, most_bytes: number, }
+  | { "type": "cannot_go_on" }
+  | { "type": "nothing_to_answer" }
+  | { "type": "not_your_message" }
+  | { "type": "answer_unsaved" }
+  | { "type": "summary_failed", detail: string, }
+  | { "type": "has_starting_point" }
+  | { "type": "only_in_memory", detail: string | null, }
+  | { "type": "cache_off", detail: string, }
+  | { "type": "other_answer_stopping" }
+  | { "type": "private_chat" }
+  | { "type": "empty_preset" }
+  | { "type": "setting_refused", key: string, }
+  | { "type": "context_too_long", model: string, most: number, }
+  | { "type": "kv_not_quantizable", model: string, }
+  | { "type": "needs_exact_context", model: string, }
+  | { "type": "draft_needs_all", model: string, }
+  | { "type": "alias_spaces" }
+  | { "type": "alias_taken", name: string, model: string, }
+  | { "type": "own_draft" }
+  | { "type": "draft_differs", draft: string, model: string, }
+  | { "type": "empty_question" }
+  | { "type": "bad_placeholder", word: string, meant: string, }
+  | { "type": "empty_option" }
+  | { "type": "option_count", most: number, count: number, }
+  | { "type": "option_twice", label: string, }
+  | { "type": "too_few_checked", least: number, count: number, }
+  | { "type": "no_texts" }
+  | { "type": "too_many_texts", most: number, }
+  | { "type": "bad_line", line: number, form: string, detail: string, }
+  | { "type": "no_column", column: string, columns: Array<string>, }
+  | { "type": "no_text_in_line", line: number, }
+  | { "type": "not_json", name: string, line: number, column: number, }
+  | { "type": "archive_file", name: string, }
+  | { "type": "newer_file", name: string, }
+  | { "type": "upload_too_large", most_bytes: number, };
 
 /**
  * What needs memory.
@@ -299,6 +384,32 @@ export type MemoryUser = { "model": string } | "answer" | "texts";
  * What no longer exists.
  */
 export type Gone = "chat" | "message" | "deletion" | "document" | "starting_point" | "folder" | "preset" | "persona" | "key" | "job";
+
+/**
+ * What an interface is told of without having asked. It has a sentence for each kind, and one for each
+ * failure in it.
+ */
+export type NoticeKind = { "type": "answer_kept", why: Failure, }
+  | { "type": "answer_not_saving", why: Failure, }
+  | { "type": "answer_saved" }
+  | { "type": "job_not_saved", why: Failure, }
+  | { "type": "update_unused", model: string, why: Failure, }
+  | { "type": "draft_unused", model: string, draft: string, why: Failure, }
+  | { "type": "draft_stays", model: string, why: Failure, }
+  | { "type": "recovered", conversations: number,
+/**
+ * How many there were, if that is known.
+ */
+total_conversations: number | null, unreadable_messages: number,
+/**
+ * The backup that it is from.
+ */
+backup: string | null,
+/**
+ * Where the damaged file is.
+ */
+damaged: string, }
+  | { "type": "failed", why: Failure, };
 
 /**
  * A change that the interface is told of without having asked.
@@ -327,7 +438,11 @@ export type Event = { "type": "conversation", conversation: Conversation, }
   | { "type": "api_request", request: ApiRequest, }
   | { "type": "settings", settings: Settings, }
   | { "type": "status", status: Status, }
-  | { "type": "notice", level: NoticeLevel, text: string, }
+  | { "type": "notice", level: NoticeLevel, text: string,
+/**
+ * What the text says.
+ */
+kind?: NoticeKind, }
   | { "type": "cache_changed" }
   | { "type": "named_caches", named: Array<NamedCache>, }
   | { "type": "job", job: Job, }
@@ -686,7 +801,11 @@ export type DocumentReading = { "type": "unread" }
   | { "type": "read", tokens: number, model: string, }
   | { "type": "with_question" }
   | { "type": "too_long", exceeds_by: number, model: string, }
-  | { "type": "failed", why: string, };
+  | { "type": "failed", why: string,
+/**
+ * What `why` says.
+ */
+kind?: FailureKind, };
 
 /**
  * What is read in the place of the messages before one.

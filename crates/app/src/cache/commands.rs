@@ -14,6 +14,7 @@ use crate::cache::owners::{conversation_owner, named_owner};
 use crate::cache::prefix;
 use crate::cache::saved::{self, tier};
 use crate::chat::savings;
+use crate::commands::name_too_long;
 use crate::convert::{self, tokens};
 use crate::wire::{
     CacheNode, CacheOverview, DocumentsOf, Event, Failure, FailureCode, FailureKind, NamedCache,
@@ -295,7 +296,10 @@ async fn refer_to(
         return Err(Failure::new(
             FailureCode::Storage,
             format!("This would only last until Cairn closes: {}.", why_in_memory_only(handle)),
-        ));
+        )
+        .of_kind(FailureKind::OnlyInMemory {
+            detail: problem_of_disk(handle).map(convert::sentence),
+        }));
     }
     Ok((ref_usage.cache_ref, path))
 }
@@ -306,7 +310,13 @@ fn why_in_memory_only(handle: &CacheHandle) -> String {
                 raise it in Settings, under Storage"
             .to_owned();
     }
-    handle.problem().unwrap_or_else(|| "it could not be written to the disk".to_owned())
+    problem_of_disk(handle).unwrap_or_default()
+}
+
+/// Why chunks could not be written; none where the disk limit is 0.
+fn problem_of_disk(handle: &CacheHandle) -> Option<String> {
+    let why = || "it could not be written to the disk".to_owned();
+    (handle.view(0).disk.1 > 0).then(|| handle.problem().unwrap_or_else(why))
 }
 
 pub(crate) async fn rename(app: &App, id: &str, name: &str) -> Result<Reply, Failure> {
@@ -369,9 +379,7 @@ pub(crate) fn checked_name(name: &str) -> Result<String, Failure> {
         return Err(Failure::invalid("A name cannot be empty.").of_kind(FailureKind::NoName));
     }
     if name.chars().count() > MAX_NAME_CHARS || name.contains(char::is_control) {
-        return Err(Failure::invalid(format!(
-            "A name is one line of at most {MAX_NAME_CHARS} characters."
-        )));
+        return Err(name_too_long("name", MAX_NAME_CHARS));
     }
     Ok(name.to_owned())
 }
@@ -386,6 +394,7 @@ pub(crate) fn cache_handle(app: &App) -> Result<&CacheHandle, Failure> {
                 "No context is saved in this run: {reason}. Context that was saved before stays."
             ),
         )
+        .of_kind(FailureKind::CacheOff { detail: convert::sentence(reason) })
     })
 }
 

@@ -17,7 +17,9 @@ use crate::cache::owners::{named_owner, owner};
 use crate::cache::prefix;
 use crate::cache::previews::Previewed;
 use crate::convert;
-use crate::wire::{CacheFileLayout, CacheSource, Failure, FailureCode, ImportPreview, Reply};
+use crate::wire::{
+    CacheFileLayout, CacheSource, Failure, FailureCode, FailureKind, ImportPreview, Reply,
+};
 
 impl App {
     /// Describes a prompt-cache file and whether it can be imported, for the user to decide.
@@ -141,8 +143,10 @@ pub(crate) async fn confirm(
 ) -> Result<Reply, Failure> {
     let name = checked_name(name)?;
     let previewed = app.imports.find(token);
-    let gone =
-        || Failure::new(FailureCode::NotFound, "This import was cancelled: choose the file again.");
+    let gone = || {
+        let why = "This import was cancelled: choose the file again.";
+        Failure::new(FailureCode::NotFound, why).of_kind(FailureKind::ImportCancelled)
+    };
     let previewed = previewed.ok_or_else(gone)?;
     refuse_name_in_use(&app.store, &name).await?;
     let _naming = app.naming.lock().await;

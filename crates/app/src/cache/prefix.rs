@@ -9,7 +9,7 @@ use crate::app::App;
 use crate::cache::excerpts::ends;
 use crate::cache::owners::conversation_owner;
 use crate::convert;
-use crate::wire::Failure;
+use crate::wire::{Failure, FailureKind};
 
 /// A conversation's prefix for the loaded model with this fingerprint. A model with another vocabulary
 /// is refused, because the same token ids stand for other text.
@@ -22,7 +22,8 @@ pub(crate) async fn checked(
     if let Some(model) = foreign_model(app, conversation_id, &prefix, fingerprint).await? {
         return Err(Failure::invalid(format!(
             "this conversation starts from a context of {model}: choose that model to continue"
-        )));
+        ))
+        .of_kind(FailureKind::OtherModel { model: Some(model) }));
     }
     Ok(PromptPrefix {
         num_tokens: usize::try_from(prefix.num_tokens).unwrap_or(0),

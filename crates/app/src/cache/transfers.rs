@@ -135,12 +135,8 @@ impl App {
             app.export_cache(&source, layout, own_file.path()).await.map(|()| own_file)
         });
         let exported = export.await;
-        let fault = |fault| {
-            Failure::new(
-                FailureCode::Engine,
-                format!("A fault in Cairn stopped this export: {fault}"),
-            )
-        };
+        let fault =
+            |fault| Failure::fault(format!("A fault in Cairn stopped this export: {fault}"));
         let own_file = exported.map_err(fault)??;
         Download::open(own_file).await
     }
@@ -154,7 +150,8 @@ fn check_room(
     free_bytes: Option<u64>,
 ) -> Result<(), Failure> {
     if received_bytes.saturating_add(coming_bytes) > MAX_UPLOAD_BYTES {
-        return Err(Failure::invalid("A prompt cache of more than 64 GiB cannot be imported."));
+        return Err(Failure::invalid("A prompt cache of more than 64 GiB cannot be imported.")
+            .of_kind(FailureKind::UploadTooLarge { most_bytes: MAX_UPLOAD_BYTES }));
     }
     check_free(coming_bytes, free_bytes)
 }

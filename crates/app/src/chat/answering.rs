@@ -28,7 +28,9 @@ use crate::chat::turns::Wanted;
 use crate::documents::prompt::WithDocuments;
 use crate::documents::reading;
 use crate::settings::{Settings, commands as settings, stop_strings};
-use crate::wire::{AnswerSegment, Event, Failure, FailureCode, FailureKind, NoticeLevel};
+use crate::wire::{
+    AnswerSegment, Event, Failure, FailureCode, FailureKind, NoticeKind, NoticeLevel,
+};
 use crate::{convert, models, platform};
 
 /// How long an answer may take to stop when the app closes. Then its text so far is saved.
@@ -184,12 +186,13 @@ pub(crate) async fn answer(app: Arc<App>, running: Arc<Running>, turn: Turn) {
         stats: outcome.stats,
     };
     let saved = save(&turn, &outcome.new_prompt_ids, &finished).await;
-    let is_saved = match &saved {
-        Err(error) if is_worth_retrying(error) => {
+    let is_saved = match saved {
+        Err(error) if is_worth_retrying(&error) => {
             let text = format!(
                 "The answer is not saved ({error}); Cairn keeps it in memory and tries again."
             );
-            app.emit(Event::Notice { level: NoticeLevel::Error, text });
+            let kind = NoticeKind::AnswerKept { why: error.into() };
+            app.emit_notice(NoticeLevel::Error, text, kind);
             false
         }
         // A conversation that was purged in the meantime needs no row.
@@ -359,7 +362,7 @@ async fn load_model(
         Ok(Err(failure)) => Err(Outcome::failed(failure, progress)),
         Err(fault) => {
             let error = format!("A fault in Cairn stopped the model from being loaded: {fault}");
-            Err(Outcome::failed(Failure::new(FailureCode::Engine, error), progress))
+            Err(Outcome::failed(Failure::fault(error), progress))
         }
     }
 }

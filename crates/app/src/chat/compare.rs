@@ -182,7 +182,7 @@ async fn compared(app: &Arc<App>, column: CompareColumn) -> Result<Compared, Fai
     let mut overrides = Vec::new();
     for (key, value) in wanted {
         let Some(value) = value else { continue };
-        checked.set(key, value.clone()).map_err(Failure::invalid)?;
+        checked.set(key, value.clone())?;
         overrides.push((key, value));
     }
     Ok(Compared { model, overrides, beside: None })
@@ -240,7 +240,8 @@ async fn choose(app: &Arc<App>, conversation_id: &str, message_id: &str) -> Resu
     if others.iter().any(|running| running.is_streaming()) {
         return Err(Failure::invalid(
             "The other answer has not stopped yet: choose again in a moment.",
-        ));
+        )
+        .of_kind(FailureKind::OtherAnswerStopping));
     }
     let before = branches::messages(app, conversation_id).await?;
     let store = app.store_of(conversation_id).await;
@@ -253,7 +254,7 @@ async fn choose(app: &Arc<App>, conversation_id: &str, message_id: &str) -> Resu
         let loading = app.clone();
         app.spawn(async move {
             if let Err(failure) = models::load_named(&loading, &model).await {
-                loading.emit_warning(failure.message);
+                loading.emit_failure(failure);
             }
         });
     }

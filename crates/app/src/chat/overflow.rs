@@ -22,7 +22,7 @@ use crate::chat::running::Running;
 use crate::convert;
 use crate::documents::prompt::WithDocuments;
 use crate::settings::Settings;
-use crate::wire::{AtOverflow, Event, Failure};
+use crate::wire::{AtOverflow, Event, Failure, FailureKind};
 
 /// How a model is asked for the summary, behind the turns that it is of.
 const ASK_FOR_SUMMARY: &str = "Summarize our conversation so far, so that it can go on from your \
@@ -293,6 +293,7 @@ fn not_written(why: &str) -> Failure {
     Failure::invalid(format!(
         "The summary of the earlier messages could not be written ({why}): choose to forget them instead"
     ))
+    .of_kind(FailureKind::SummaryFailed { detail: convert::sentence(why) })
 }
 
 #[cfg(test)]

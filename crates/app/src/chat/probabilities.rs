@@ -14,7 +14,7 @@ use crate::chat::answering::{self, Asked};
 use crate::convert;
 use crate::models;
 use crate::settings::commands as settings;
-use crate::wire::{Event, Failure, FailureCode, Probabilities, Reply};
+use crate::wire::{Event, Failure, Gone, Probabilities, Reply};
 
 /// How many alternatives each token has.
 const NUM_LIKELIEST: usize = 8;
@@ -140,7 +140,7 @@ async fn answer(
     let mut branch = store.branch(conversation_id).await?;
     let index = branch.iter().position(|message| message.id == message_id);
     let Some(index) = index else {
-        return Err(Failure::new(FailureCode::NotFound, "This message no longer exists."));
+        return Err(Failure::gone(Gone::Message, "This message no longer exists."));
     };
     branch.truncate(index + 1);
     let row = &mut branch[index];

@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cairn_store::{FinishedMessage, StoreError};
-use tokio::task::JoinHandle;
+use tokio::task::{JoinError, JoinHandle};
 
 use crate::app::App;
 use crate::chat::answering::Turn;
 use crate::chat::progress::Progress;
-use crate::wire::{Event, NoticeLevel};
+use crate::wire::{Failure, NoticeKind, NoticeLevel};
 
 /// The interval between attempts to save an answer.
 const RETRY_INTERVAL: Duration = Duration::from_secs(5);
@@ -19,6 +19,12 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 pub(crate) struct Saving {
     pub(crate) running: Option<JoinHandle<Result<(), StoreError>>>,
     has_warned: bool,
+}
+
+/// Why a text is not saved: as a part of a sentence, and for interfaces.
+pub(crate) struct NotSaved {
+    text: String,
+    why: Failure,
 }
 
 impl Saving {
@@ -46,25 +52,32 @@ impl Saving {
     }
 
     /// Waits for the running save, or for ever when there is none.
-    pub(crate) async fn ended(&mut self) -> Result<(), String> {
+    pub(crate) async fn ended(&mut self) -> Result<(), NotSaved> {
         match &mut self.running {
             Some(running) => {
-                running.await.map_err(|fault| fault.to_string())?.map_err(|error| error.to_string())
+                let fault = |fault: JoinError| NotSaved {
+                    text: fault.to_string(),
+                    why: Failure::fault(fault.to_string()),
+                };
+                running
+                    .await
+                    .map_err(fault)?
+                    .map_err(|error| NotSaved { text: error.to_string(), why: error.into() })
             }
             None => std::future::pending().await,
         }
     }
 
-    pub(crate) fn note(&mut self, app: &App, result: Result<(), String>) {
+    pub(crate) fn note(&mut self, app: &App, result: Result<(), NotSaved>) {
         self.running = None;
         match result {
             Ok(()) => self.has_warned = false,
-            Err(error) if !self.has_warned => {
+            Err(NotSaved { text: error, why }) if !self.has_warned => {
                 self.has_warned = true;
                 let text = format!(
                     "The answer continues, but is not being saved ({error}); Cairn tries again when it is finished."
                 );
-                app.emit(Event::Notice { level: NoticeLevel::Warning, text });
+                app.emit_warning(text, NoticeKind::AnswerNotSaving { why });
             }
             Err(_) => {}
         }
@@ -109,10 +122,8 @@ pub(crate) async fn retry(
         };
         match save(turn, new_prompt_ids, finished).await {
             Ok(()) => {
-                app.emit(Event::Notice {
-                    level: NoticeLevel::Info,
-                    text: "The answer is saved now.".to_owned(),
-                });
+                let text = "The answer is saved now.".to_owned();
+                app.emit_notice(NoticeLevel::Info, text, NoticeKind::AnswerSaved);
                 return;
             }
             Err(error) if is_last || !is_worth_retrying(&error) => {

@@ -100,7 +100,9 @@ pub(crate) async fn go_on(
     let row = store.message(message_id).await?.filter(|row| row.status != Streaming);
     if let Some(row) = row {
         let model = row.model.clone().filter(|_| convert::row_can_continue(&row));
-        let model = model.ok_or_else(|| Failure::invalid("This answer cannot go on."))?;
+        let model = model.ok_or_else(|| {
+            Failure::invalid("This answer cannot go on.").of_kind(FailureKind::CannotGoOn)
+        })?;
         models::require(app, &model).await?;
     }
     let before = store.resume_answer(conversation_id, message_id).await?;
@@ -154,7 +156,7 @@ pub(crate) enum Wanted {
 pub(crate) fn refuse_unsaved(app: &App, conversation_id: &str) -> Result<(), Failure> {
     if app.answers.of(conversation_id).iter().any(|running| !running.is_streaming()) {
         let why = "The last answer is still waiting to be saved: make room on the disk or make the data folder writable.";
-        return Err(Failure::new(FailureCode::Storage, why));
+        return Err(Failure::new(FailureCode::Storage, why).of_kind(FailureKind::AnswerUnsaved));
     }
     Ok(())
 }
@@ -187,7 +189,8 @@ async fn begin(
         user.into_iter().chain([assistant]).filter_map(described).collect();
     let Some(answer) = messages.last().filter(|last| last.status == MessageStatus::Streaming)
     else {
-        return Err(Failure::invalid("There is no message to answer yet."));
+        return Err(Failure::invalid("There is no message to answer yet.")
+            .of_kind(FailureKind::NothingToAnswer));
     };
     let running = app.answers.begin(answer.clone(), false);
     for message in &messages {

@@ -174,9 +174,23 @@ fn unreadable(name: &str, error: &ReadError) -> Failure {
             "“{name}” is no file of chats: it is not valid JSON (line {}, column {}).",
             error.line(),
             error.column()
-        )),
-        ReadError::Io(_) => Failure::new(FailureCode::Storage, format!("“{name}”: {error}.")),
-        error => Failure::invalid(format!("“{name}” cannot be imported: {error}.")),
+        ))
+        .of_kind(FailureKind::NotJson {
+            name: name.to_owned(),
+            line: error.line() as u64,
+            column: error.column() as u64,
+        }),
+        ReadError::Io(_) => Failure::new(FailureCode::Storage, format!("“{name}”: {error}."))
+            .of_kind(FailureKind::NotReadable { name: name.to_owned() }),
+        error => {
+            let name = name.to_owned();
+            let kind = match error {
+                ReadError::Archive => FailureKind::ArchiveFile { name: name.clone() },
+                ReadError::Newer(_) => FailureKind::NewerFile { name: name.clone() },
+                _ => FailureKind::NotReadable { name: name.clone() },
+            };
+            Failure::invalid(format!("“{name}” cannot be imported: {error}.")).of_kind(kind)
+        }
     }
 }
 

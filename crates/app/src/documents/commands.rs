@@ -8,7 +8,8 @@ use crate::app::{App, now_ms};
 use crate::convert;
 use crate::documents::reading;
 use crate::wire::{
-    self, AttachedDocuments, Command, DocumentReading, DocumentsOf, Event, Failure, Reply,
+    self, AttachedDocuments, Command, DocumentReading, DocumentsOf, Event, Failure, FailureKind,
+    Reply,
 };
 
 /// The longest text of a document, which is more than any model reads.
@@ -113,7 +114,8 @@ pub(crate) fn check_number(num_documents: usize, what: &str) -> Result<(), Failu
         false => Ok(()),
         true => Err(Failure::invalid(format!(
             "A {what} can have {MAX_DOCUMENTS} documents at most: attach fewer at once."
-        ))),
+        ))
+        .of_kind(FailureKind::TooManyDocuments { most: convert::tokens(MAX_DOCUMENTS) })),
     }
 }
 
@@ -123,19 +125,25 @@ pub(crate) fn checked_document(document: NewDocument) -> Result<NewDocument, Fai
     let plain = |character: char| if character.is_control() { ' ' } else { character };
     let name: String = name.trim().chars().map(plain).take(MAX_NAME_CHARS).collect();
     if name.is_empty() {
-        return Err(Failure::invalid("A document needs a name."));
+        return Err(Failure::invalid("A document needs a name.").of_kind(FailureKind::NoName));
     }
     if text.trim().is_empty() {
         return Err(Failure::invalid(format!(
             "“{name}” is empty: there is nothing to read in it."
-        )));
+        ))
+        .of_kind(FailureKind::EmptyDocument { name }));
     }
     if text.len() > MAX_TEXT_BYTES {
         return Err(Failure::invalid(format!(
             "“{name}” has {} MB of text, and a document can have {} MB at most: attach a part of it.",
             text.len() >> 20,
             MAX_TEXT_BYTES >> 20
-        )));
+        ))
+        .of_kind(FailureKind::DocumentTooLong {
+            name,
+            bytes: text.len() as u64,
+            most_bytes: MAX_TEXT_BYTES as u64,
+        }));
     }
     Ok(NewDocument { name, kind, text })
 }

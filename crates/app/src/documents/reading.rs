@@ -8,7 +8,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use cairn_chat::{Encode, GenerationStats, Prompt, Role, assemble_turns};
-use cairn_engine::{GenerateEvent, GenerateRequest, KvCacheOptions, PromptInput, Tokenizer};
+use cairn_engine::{
+    EngineError, GenerateEvent, GenerateRequest, KvCacheOptions, PromptInput, Tokenizer,
+};
 use cairn_store::{ContextCut, Message, NewDocument};
 use tokio_util::sync::CancellationToken;
 
@@ -21,7 +23,7 @@ use crate::commands::expected_system_prompt;
 use crate::documents::{commands, prompt};
 use crate::models::own_settings;
 use crate::settings::{Settings, commands as settings};
-use crate::wire::{DocumentReading, DocumentsOf, Event, Failure, FailureCode};
+use crate::wire::{DocumentReading, DocumentsOf, Event, Failure};
 use crate::{convert, models};
 
 /// Progress is sent at most so often.
@@ -183,7 +185,7 @@ fn run(app: &Arc<App>, of: &DocumentsOf, reading: Reading, before: Option<Readin
         }
         let state = match read(&shared, &of, &reading).await {
             Ok(state) => state,
-            Err(failure) => DocumentReading::Failed { why: failure.message },
+            Err(Failure { message: why, kind, .. }) => DocumentReading::Failed { why, kind },
         };
         show(&shared, &of, &reading, state);
         // Its row says how much of it is saved.
@@ -412,12 +414,7 @@ async fn counted(
     let ids: Vec<String> = draft.documents.iter().map(|(row, _)| row.id.clone()).collect();
     // Long texts take a while, in which the engine's thread can do other things.
     let tokenized = app.blocking(move || tokenize(&tokenizer, draft, limit)).await;
-    let fault = || {
-        Failure::new(
-            FailureCode::Engine,
-            "A fault in Cairn stopped the documents from being counted.",
-        )
-    };
+    let fault = || Failure::fault("A fault in Cairn stopped the documents from being counted.");
     let Tokenized { counts, counted } = tokenized.ok_or_else(fault)??;
     for (id, count) in ids.iter().zip(counts) {
         let count = i64::try_from(count).unwrap_or(i64::MAX);
@@ -512,8 +509,7 @@ async fn loaded(
     loading: impl Future<Output = Result<(), Failure>> + Send + 'static,
 ) -> Result<String, Failure> {
     app.spawn(loading).await.map_err(|fault| {
-        let why = format!("A fault in Cairn stopped the model from being loaded: {fault}.");
-        Failure::new(FailureCode::Engine, why)
+        Failure::fault(format!("A fault in Cairn stopped the model from being loaded: {fault}."))
     })??;
     models::loaded_name(app).ok_or_else(models::no_model)
 }
@@ -554,8 +550,7 @@ struct Tokenized {
 
 fn tokenize(tokenizer: &Tokenizer, draft: Draft, limit: usize) -> Result<Tokenized, Failure> {
     let Draft { beginning, branch, cuts, sent, documents, settings, .. } = draft;
-    let failed =
-        |error: cairn_chat::ChatError| Failure::new(FailureCode::Engine, convert::sentence(error));
+    let failed = |error: cairn_chat::ChatError| Failure::from(EngineError::Prompt(error));
     let counts = documents.iter().map(|(_, text)| Ok(tokenizer.encode_plain(text)?.len()));
     let counts = counts.collect::<Result<Vec<usize>, _>>().map_err(failed)?;
     let documents = documents.into_iter().map(|(row, text)| NewDocument {

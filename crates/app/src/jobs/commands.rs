@@ -10,6 +10,7 @@ use super::{conversations, export, question_text, running, texts};
 use crate::app::{App, now_ms};
 use crate::chat::deletion::UNDO_LIMIT;
 use crate::decisions::calibration::{fit_temperature, quality};
+use crate::decisions::{MAX_LEVELS, MAX_OPTIONS};
 use crate::decisions::{Question, QuestionError};
 use crate::models;
 use crate::wire::{
@@ -132,25 +133,43 @@ fn count(number: usize) -> u32 {
 /// Refuses instructions that ask nothing, or that have a misspelt place for the text.
 fn check_instructions(question: &Question) -> Result<(), Failure> {
     if question.instructions.trim().is_empty() {
-        return Err(Failure::invalid(crate::convert::sentence(QuestionError::Empty)));
+        return Err(question_refused(&QuestionError::Empty));
     }
     match question_text::misspelt_placeholder(&question.instructions) {
         None => Ok(()),
         Some(word) => Err(Failure::invalid(format!(
             "{word} stands for nothing: write {} where the text goes, or leave it out.",
             question_text::PLACEHOLDER
-        ))),
+        ))
+        .of_kind(FailureKind::BadPlaceholder {
+            word: word.to_string(),
+            meant: question_text::PLACEHOLDER.to_owned(),
+        })),
     }
 }
 
 fn check_options(question: &Question) -> Result<(), Failure> {
     if question.options().iter().any(|option| option.label.is_empty()) {
-        return Err(Failure::invalid("An option has no name."));
+        return Err(Failure::invalid("An option has no name.").of_kind(FailureKind::EmptyOption));
     }
     match question.check() {
         Ok(()) | Err(QuestionError::Empty) => Ok(()),
-        Err(error) => Err(Failure::invalid(crate::convert::sentence(error))),
+        Err(error) => Err(question_refused(&error)),
     }
+}
+
+fn question_refused(error: &QuestionError) -> Failure {
+    let of = |most: usize, count: usize| FailureKind::OptionCount {
+        most: crate::convert::tokens(most),
+        count: crate::convert::tokens(count),
+    };
+    let kind = match error {
+        QuestionError::Empty => FailureKind::EmptyQuestion,
+        QuestionError::NumOptions { count } => of(MAX_OPTIONS, *count),
+        QuestionError::NumLevels { count } => of(MAX_LEVELS, *count),
+        QuestionError::Twice { label } => FailureKind::OptionTwice { label: label.clone() },
+    };
+    Failure::invalid(crate::convert::sentence(error)).of_kind(kind)
 }
 
 fn checked_name(name: &str) -> Result<&str, Failure> {
@@ -159,9 +178,7 @@ fn checked_name(name: &str) -> Result<&str, Failure> {
         return Err(Failure::invalid("A name cannot be empty.").of_kind(FailureKind::NoName));
     }
     if name.chars().count() > MAX_NAME_CHARS || name.contains(char::is_control) {
-        return Err(Failure::invalid(format!(
-            "A name is one line of at most {MAX_NAME_CHARS} characters."
-        )));
+        return Err(crate::commands::name_too_long("name", MAX_NAME_CHARS));
     }
     Ok(name)
 }
@@ -192,7 +209,8 @@ async fn create(
 }
 
 async fn texts_of(app: &App, source: &JobSource) -> Result<Vec<String>, Failure> {
-    let refused = |error: texts::TextsError| Failure::invalid(error.to_string());
+    let refused =
+        |error: texts::TextsError| Failure::invalid(error.to_string()).of_kind(error.kind());
     match source {
         JobSource::Written(JobTexts { format, content, column }) => {
             texts::read(content, *format, column.as_deref()).map(|read| read.texts).map_err(refused)
@@ -282,11 +300,15 @@ async fn calibrate(app: &App, id: &str) -> Result<Reply, Failure> {
         return Err(Failure::invalid(format!(
             "Check at least {MIN_CORRECTIONS} answered rows first: {} are checked.",
             corrected.len()
-        )));
+        ))
+        .of_kind(FailureKind::TooFewChecked {
+            least: crate::convert::tokens(MIN_CORRECTIONS),
+            count: crate::convert::tokens(corrected.len()),
+        }));
     }
     let fit = move || fit_temperature(|temperature| reading.checked(&corrected, Some(temperature)));
     let Some(temperature) = app.blocking(fit).await else {
-        return Err(Failure::new(FailureCode::Engine, "A fault in Cairn stopped the calibration."));
+        return Err(Failure::fault("A fault in Cairn stopped the calibration."));
     };
     set_temperature(app, id, Some(temperature)).await
 }

@@ -15,7 +15,7 @@ use super::answers::Reading;
 use super::commands;
 use crate::app::App;
 use crate::decisions::calibration::best;
-use crate::wire::{Failure, FailureCode, JobRow};
+use crate::wire::{Failure, FailureCode, FailureKind, JobRow};
 
 const BYTE_ORDER_MARK: char = '\u{feff}';
 /// With what a formula can begin. Spreadsheets skip a tab or a line break before it.
@@ -30,6 +30,7 @@ impl App {
         let failed = |why: String| {
             let message = format!("{} cannot be written: {why}.", path.display());
             Failure::new(FailureCode::Storage, message)
+                .of_kind(FailureKind::NotWritable { path: path.display().to_string() })
         };
         match written {
             Some(written) => written.map_err(|error| failed(error.to_string())),

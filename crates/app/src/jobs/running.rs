@@ -14,7 +14,7 @@ use super::question_text;
 use crate::app::App;
 use crate::decisions::answer_request;
 use crate::models;
-use crate::wire::{Event, Failure};
+use crate::wire::{Event, Failure, NoticeKind};
 
 /// How many rows are asked at once. A kill loses what was computed of one window.
 const WINDOW: i64 = 128;
@@ -113,7 +113,8 @@ async fn run(app: Arc<App>, id: String, stop: CancellationToken) {
         Err(Ended::Failed(failure)) => (JobState::Failed, Some(failure.message)),
     };
     if let Err(error) = app.store.set_job_state(&id, state, reason.as_deref()).await {
-        app.emit_warning(format!("What became of a job was not saved: {error}."));
+        let text = format!("What became of a job was not saved: {error}.");
+        app.emit_warning(text, NoticeKind::JobNotSaved { why: error.into() });
     }
     emit(&app, &id).await;
 }

@@ -10,7 +10,8 @@
 
 use serde_json::Value;
 
-use crate::wire::TextFormat;
+use crate::convert;
+use crate::wire::{FailureKind, TextFormat};
 
 /// More rows than this take days on any Mac.
 pub(crate) const MAX_ROWS: usize = 1_000_000;
@@ -30,6 +31,26 @@ pub(crate) enum TextsError {
     Json { line: usize, detail: String },
     #[error("Line {line} has no field “text”, and not exactly one other field that is a text.")]
     NoText { line: usize },
+}
+
+impl TextsError {
+    pub(super) fn kind(&self) -> FailureKind {
+        let bad_line = |line: u64, form: &str, detail: &str| FailureKind::BadLine {
+            line,
+            form: form.to_owned(),
+            detail: convert::sentence(detail),
+        };
+        match self {
+            TextsError::Empty => FailureKind::NoTexts,
+            TextsError::TooMany => FailureKind::TooManyTexts { most: convert::tokens(MAX_ROWS) },
+            TextsError::Csv { line, detail } => bad_line(*line, "CSV", detail),
+            TextsError::Json { line, detail } => bad_line(*line as u64, "JSON", detail),
+            TextsError::NoColumn { column, columns } => {
+                FailureKind::NoColumn { column: column.clone(), columns: columns.clone() }
+            }
+            TextsError::NoText { line } => FailureKind::NoTextInLine { line: *line as u64 },
+        }
+    }
 }
 
 /// The columns that a CSV file names in its first line; none of other formats.

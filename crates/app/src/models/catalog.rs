@@ -15,7 +15,9 @@ use super::check_child::ModelVerdict;
 use crate::app::{App, now_ms};
 use crate::convert;
 use crate::settings::Settings;
-use crate::wire::{Event, Failure, FailureCode, Model, ModelProblem, ModelProblemKind};
+use crate::wire::{
+    Event, Failure, FailureCode, FailureKind, Model, ModelProblem, ModelProblemKind,
+};
 
 /// Precedes an identity in the database: another version of Cairn may open what this one cannot.
 const CHECKED_BY: &str = concat!(env!("CARGO_PKG_VERSION"), ":");
@@ -223,7 +225,12 @@ pub(crate) async fn require_usable(app: &App, name: &str, folder: &Path) -> Resu
     };
     match verdict {
         Some(ModelVerdict::Problem(ModelProblem { detail, .. })) => {
-            Err(Failure::new(FailureCode::Engine, format!("{name} cannot be used: {detail}.")))
+            let kind = FailureKind::ModelUnusable {
+                model: name.to_owned(),
+                detail: convert::sentence(&detail),
+            };
+            let why = format!("{name} cannot be used: {detail}.");
+            Err(Failure::new(FailureCode::Engine, why).of_kind(kind))
         }
         Some(ModelVerdict::Usable(_)) | None => Ok(()),
     }

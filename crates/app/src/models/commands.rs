@@ -8,7 +8,7 @@ use cairn_engine::default_memory_limit_bytes;
 use super::{catalog, deletion, downloads, hub, own_settings, recommended, revisions};
 use crate::app::App;
 use crate::platform;
-use crate::wire::{Command, Failure, Reply};
+use crate::wire::{Command, Failure, FailureKind, Reply};
 
 /// Runs one command about models; every other command is a fault of the caller.
 pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failure> {
@@ -74,7 +74,8 @@ async fn add_folder(app: &Arc<App>, path: &str) -> Result<Reply, Failure> {
     let folder = Path::new(path);
     // A relative path would mean another folder at every start.
     if !folder.is_absolute() || !folder.is_dir() {
-        return Err(Failure::invalid(format!("{path} is not a folder of this computer.")));
+        return Err(Failure::invalid(format!("{path} is not a folder of this computer."))
+            .of_kind(FailureKind::NotAFolder { path: path.to_owned() }));
     }
     app.store.add_model_folder(path).await?;
     list_folders(app).await

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::hub_settings::shown;
 use super::{catalog, loaded_name};
 use crate::app::{App, now_ms};
-use crate::wire::{Failure, FailureCode, ModelDeletion};
+use crate::wire::{Failure, FailureCode, FailureKind, ModelDeletion};
 
 /// How long a deletion can be undone. It is short because people delete models to make room.
 pub(crate) const UNDO_LIMIT: Duration = Duration::from_secs(30);
@@ -27,10 +27,9 @@ async fn found(app: &App, name: &str) -> Result<cairn_hub::ModelDeletion, Failur
     let (folders, wanted) = (app.model_folders.clone(), name.to_owned());
     match app.blocking(move || folders.deletion(&wanted)).await {
         Some(found) => Ok(found?),
-        None => Err(Failure::new(
-            FailureCode::Engine,
-            format!("A fault in Cairn prevented it from finding the model {name}."),
-        )),
+        None => Err(Failure::fault(format!(
+            "A fault in Cairn prevented it from finding the model {name}."
+        ))),
     }
 }
 
@@ -52,7 +51,8 @@ pub(crate) async fn delete(app: &Arc<App>, name: &str) -> Result<(), Failure> {
 pub(crate) async fn restore(app: &Arc<App>, name: &str) -> Result<(), Failure> {
     if !app.catalog.show(name) {
         let message = format!("{name} can no longer be brought back: its files are deleted.");
-        return Err(Failure::new(FailureCode::NotFound, message));
+        return Err(Failure::new(FailureCode::NotFound, message)
+            .of_kind(FailureKind::ModelDeleted { model: name.to_owned() }));
     }
     catalog::emit(app).await;
     Ok(())
@@ -91,7 +91,7 @@ async fn delete_now(app: &App, name: &str) {
         Some(Ok(deletion)) => forget_origin(app, &deletion).await,
         Some(Err(error)) => {
             tracing::warn!("a model was not deleted: {error}");
-            app.emit_warning(Failure::from(error).message);
+            app.emit_failure(error.into());
         }
         None => {}
     }

@@ -18,7 +18,7 @@ use tokio::sync::{Notify, OnceCell};
 use super::hub_settings::shown;
 use super::{catalog, revisions};
 use crate::app::App;
-use crate::wire::{self, Event, Failure, FailureCode};
+use crate::wire::{self, Event, Failure, FailureCode, FailureKind, NoticeKind};
 
 /// While bytes come, the list is sent this often.
 const EVENT_INTERVAL: Duration = Duration::from_millis(250);
@@ -199,6 +199,7 @@ pub(crate) fn retry(app: &App) -> Result<(), Failure> {
 
 fn unknown(name: &str) -> Failure {
     Failure::new(FailureCode::NotFound, format!("{name} is not being downloaded."))
+        .of_kind(FailureKind::NotDownloading { model: name.to_owned() })
 }
 
 /// Sends the list whenever it has changed, and sees to models that are done, until the app closes.
@@ -245,8 +246,9 @@ pub(super) async fn is_unfinished(app: &App, name: &str) -> bool {
 async fn finish(app: &Arc<App>, name: &str) {
     if let Some(DownloadState::Done(model)) = app.downloads.find(name).map(|found| found.state) {
         revisions::record_origin(app, &model).await;
-        if let Err(Failure { message: why, .. }) = revisions::put_to_use(app, name, model).await {
-            app.emit_warning(format!("The newer version of {name} is not used: {why}"));
+        if let Err(why) = revisions::put_to_use(app, name, model).await {
+            let text = format!("The newer version of {name} is not used: {}", why.message);
+            app.emit_warning(text, NoticeKind::UpdateUnused { model: name.to_owned(), why });
         }
     }
     // If this fails, the next start finds the model whole and is done at once.

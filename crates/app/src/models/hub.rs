@@ -14,10 +14,11 @@ use super::downloads::MAIN;
 use super::hub_settings::{self, shown};
 use super::token_store::{SavedToken, TokenStore};
 use crate::app::App;
+use crate::convert;
 use crate::settings::Settings;
 use crate::wire::{
-    Failure, FailureCode, FoundModel, HubAccess, HubFile, HubModel, ModelFacts, ModelProblem,
-    ModelProblemKind, TokenPlace,
+    Failure, FailureCode, FailureKind, FoundModel, HubAccess, HubFile, HubModel, ModelFacts,
+    ModelProblem, ModelProblemKind, TokenPlace,
 };
 
 /// Models that a search returns.
@@ -117,7 +118,8 @@ fn connect(
 ) -> Current {
     let Some(environment) = environment else {
         let why = "Models cannot be downloaded: the folder for them is not known. Set HF_HOME.";
-        let hub = Err(Failure::new(FailureCode::Storage, why));
+        let why = Failure::new(FailureCode::Storage, why).of_kind(FailureKind::NoModelFolder);
+        let hub = Err(why);
         return Current { hub, token_place: None, saved };
     };
     let hub = match Hub::new(hub_settings::options(environment, settings)) {
@@ -164,7 +166,8 @@ pub(crate) async fn set_token(app: &App, text: &str) -> Result<HubAccess, Failur
     if token_place == Some(TokenPlace::Environment) {
         return Err(Failure::invalid(
             "The access token is set by the environment (HF_TOKEN, or Hugging Face's own file): change it there.",
-        ));
+        )
+        .of_kind(FailureKind::TokenFromEnvironment));
     }
     let text = text.trim().to_owned();
     let token = if text.is_empty() { None } else { Some(Token::new(&text)?) };
@@ -177,6 +180,7 @@ pub(crate) async fn set_token(app: &App, text: &str) -> Result<HubAccess, Failur
     });
     let refused = |why: &str| {
         Failure::new(FailureCode::Storage, format!("The access token was not {change}: {why}."))
+            .of_kind(FailureKind::TokenNotChanged { detail: convert::sentence(why) })
     };
     let token_place = match changed.await {
         Some(Ok(place)) => place,

@@ -9,7 +9,7 @@ use cairn_hub::{Hub, HubOptions, check_cache_folder};
 use super::{catalog, hub};
 use crate::app::App;
 use crate::settings::Settings;
-use crate::wire::{Failure, FailureCode};
+use crate::wire::Failure;
 
 const ENDPOINT: &str = "hub_endpoint";
 const FOLDER: &str = "download_folder";
@@ -53,7 +53,7 @@ pub(crate) async fn check(app: &App, key: &str, wanted: &Settings) -> Result<(),
             let Some(folder) = folder(wanted) else { return Ok(()) };
             // A disk may take its time.
             let checked = app.blocking(move || check_cache_folder(&folder)).await;
-            let fault = || Failure::new(FailureCode::Storage, "The folder could not be checked.");
+            let fault = || Failure::fault("The folder could not be checked.");
             checked.ok_or_else(fault)??;
         }
         _ => {}

@@ -13,7 +13,7 @@ use super::catalog;
 use crate::app::App;
 use crate::cache::{OwnFile, Upload};
 use crate::convert;
-use crate::wire::{self, Event, Failure, FailureCode, ModelImport};
+use crate::wire::{self, Event, Failure, FailureKind, ModelImport};
 
 /// Progress is sent this often.
 const EVENT_INTERVAL: Duration = Duration::from_millis(250);
@@ -109,7 +109,8 @@ impl App {
         let Some(cancelled) = self.importing.begin(&source.file_name) else {
             return Err(Failure::invalid(
                 "Another model is being imported: wait, or cancel that import.",
-            ));
+            )
+            .of_kind(FailureKind::AnotherImport));
         };
         let _cancel_if_left = cancelled.clone().drop_guard();
         let message = format!("A fault in Cairn stopped the import of {}.", source.file_name);
@@ -125,7 +126,7 @@ impl App {
             // Whoever cancels it knows.
             Ok(Some(Err(HubError::Cancelled))) => Ok(None),
             Ok(Some(imported)) => Ok(Some(convert::imported_model(imported?))),
-            Ok(None) | Err(_) => Err(Failure::new(FailureCode::Engine, message)),
+            Ok(None) | Err(_) => Err(Failure::fault(message)),
         }
     }
 

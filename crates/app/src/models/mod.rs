@@ -128,7 +128,7 @@ pub(crate) async fn ensure_loaded_beside(app: &Arc<App>, wanted: &str) -> Result
         let loading = app.spawn(load_beside(app.clone(), name.clone(), folder));
         loading.await.map_err(|fault| {
             let message = format!("A fault in Cairn stopped {name} from being loaded: {fault}.");
-            Failure::new(FailureCode::Engine, message)
+            Failure::fault(message)
         })??;
     }
     Ok(name)
@@ -182,10 +182,9 @@ async fn locate(app: &App, wanted: &str) -> Result<(String, PathBuf), Failure> {
     let name = wanted.to_owned();
     let find = move || find(&folders, &name, named.as_deref());
     let Some(found) = app.blocking(find).await else {
-        return Err(Failure::new(
-            FailureCode::Engine,
-            format!("A fault in Cairn prevented it from finding the model {wanted}."),
-        ));
+        return Err(Failure::fault(format!(
+            "A fault in Cairn prevented it from finding the model {wanted}."
+        )));
     };
     let (name, folder) = found?;
     catalog::require_usable(app, &name, &folder).await?;

@@ -13,7 +13,7 @@ use super::check_child::CheckedFacts;
 use super::{catalog, find, loaded_name};
 use crate::app::App;
 use crate::convert;
-use crate::wire::{Failure, FailureCode, KvBits, MemoryNeed};
+use crate::wire::{Failure, FailureCode, FailureKind, KvBits, MemoryNeed, NoticeKind};
 
 /// As the engine loads models for the app.
 const LOAD_OPTIONS: LoadOptions = LoadOptions { keep_quantized: false };
@@ -35,7 +35,7 @@ pub(crate) async fn folder_of(app: &App, name: &str) -> Result<PathBuf, Failure>
         },
         None => {
             let why = format!("A fault in Cairn prevented it from finding the model {name}.");
-            Err(Failure::new(FailureCode::Engine, why))
+            Err(Failure::fault(why))
         }
     }
 }
@@ -55,7 +55,11 @@ pub(crate) async fn check(app: &App, name: &str, key: &str, value: &Value) -> Re
                 true => Ok(()),
                 false => Err(Failure::invalid(format!(
                     "The context length of {name} can be at most {most} tokens: it cannot read more."
-                ))),
+                ))
+                .of_kind(FailureKind::ContextTooLong {
+                    model: name.to_owned(),
+                    most: convert::tokens(most),
+                })),
             }
         }
         ("kv_bits", Value::String(bits)) if bits != "plain" => {
@@ -63,7 +67,8 @@ pub(crate) async fn check(app: &App, name: &str, key: &str, value: &Value) -> Re
                 Some(_) => Ok(()),
                 None => Err(Failure::invalid(format!(
                     "The keys and values of {name} cannot be quantized: leave them exact."
-                ))),
+                ))
+                .of_kind(FailureKind::KvNotQuantizable { model: name.to_owned() })),
             }
         }
         ("draft_model", Value::String(draft)) if !draft.is_empty() => {
@@ -90,12 +95,14 @@ fn check_kept_tokens(app: &App, name: &str, key: &str, value: &Value) -> Result<
         return Err(Failure::invalid(format!(
             "A long prompt of {name} can be shortened only while its context is kept exact: choose one \
              of the two."
-        )));
+        ))
+        .of_kind(FailureKind::NeedsExactContext { model: name.to_owned() }));
     }
     if sets("draft_model", !now.draft_model.is_empty(), "") {
         return Err(Failure::invalid(format!(
             "With a draft model, {name} needs all of a long prompt: choose one of the two."
-        )));
+        ))
+        .of_kind(FailureKind::DraftNeedsAll { model: name.to_owned() }));
     }
     Ok(())
 }
@@ -113,7 +120,8 @@ pub(crate) async fn check_alias(
         _ => return Ok(()),
     };
     if alias.trim() != alias {
-        return Err(Failure::invalid("An alias cannot begin or end with a space."));
+        return Err(Failure::invalid("An alias cannot begin or end with a space.")
+            .of_kind(FailureKind::AliasSpaces));
     }
     let (folders, wanted) = (app.model_folders.clone(), alias.to_owned());
     let with_name = move || {
@@ -125,7 +133,8 @@ pub(crate) async fn check_alias(
     match other.or(listed) {
         Some(other) => Err(Failure::invalid(format!(
             "“{alias}” already names the model {other}: choose another alias."
-        ))),
+        ))
+        .of_kind(FailureKind::AliasTaken { name: alias.to_owned(), model: other })),
         None => Ok(()),
     }
 }
@@ -139,7 +148,8 @@ async fn check_draft(app: &App, name: &str, folder: PathBuf, draft: &str) -> Res
     if draft == name {
         return Err(Failure::invalid(
             "A model cannot be its own draft model: choose a smaller one.",
-        ));
+        )
+        .of_kind(FailureKind::OwnDraft));
     }
     let draft_folder = require_usable(app, draft).await?;
     // Reading a tokenizer blocks.
@@ -148,13 +158,14 @@ async fn check_draft(app: &App, name: &str, folder: PathBuf, draft: &str) -> Res
         Some(Err(LmError::DraftTokenizer | LmError::DraftVocabulary { .. })) => {
             Err(Failure::invalid(format!(
                 "{draft} cannot draft for {name}, because it has another tokenizer: choose a smaller model of the same family."
-            )))
+            ))
+            .of_kind(FailureKind::DraftDiffers {
+                draft: draft.to_owned(),
+                model: name.to_owned(),
+            }))
         }
-        Some(Err(error)) => Err(Failure::new(FailureCode::Engine, convert::sentence(error))),
-        None => Err(Failure::new(
-            FailureCode::Engine,
-            "A fault in Cairn stopped the check of the draft model.",
-        )),
+        Some(Err(error)) => Err(unreadable(error)),
+        None => Err(Failure::fault("A fault in Cairn stopped the check of the draft model.")),
     }
 }
 
@@ -177,9 +188,12 @@ pub(crate) async fn memory(app: &App, name: &str) -> Result<MemoryNeed, Failure>
 }
 
 fn quantized(memory: &ModelMemory, quantization: &KvQuantization) -> Result<ModelMemory, Failure> {
-    memory
-        .quantized(quantization)
-        .map_err(|error| Failure::new(FailureCode::Engine, convert::sentence(error)))
+    memory.quantized(quantization).map_err(unreadable)
+}
+
+fn unreadable(error: LmError) -> Failure {
+    let detail = convert::sentence(error);
+    Failure::new(FailureCode::Engine, detail.clone()).of_kind(FailureKind::Engine { detail })
 }
 
 /// Reads the headers of a model that was checked before.
@@ -192,11 +206,8 @@ pub(crate) async fn read_memory(
     let folder = folder.to_owned();
     match app.blocking(move || ModelMemory::read(&folder, LOAD_OPTIONS)).await {
         Some(Ok(memory)) => Ok(memory),
-        Some(Err(error)) => Err(Failure::new(FailureCode::Engine, convert::sentence(error))),
-        None => Err(Failure::new(
-            FailureCode::Engine,
-            "A fault in Cairn stopped the estimate of its memory.",
-        )),
+        Some(Err(error)) => Err(unreadable(error)),
+        None => Err(Failure::fault("A fault in Cairn stopped the estimate of its memory.")),
     }
 }
 
@@ -209,11 +220,19 @@ pub(crate) async fn load_draft(app: &App, name: &str) {
         true => app.engine.unload_draft().await.map_err(Failure::from),
         false => load_draft_named(app, &draft_model).await,
     };
-    if let Err(Failure { message: why, .. }) = loaded {
-        app.emit_warning(match draft_model.is_empty() {
-            true => format!("The draft model of {name} stays in memory. {why}"),
-            false => format!("{name} answers without its draft model {draft_model}. {why}"),
-        });
+    if let Err(why) = loaded {
+        let (model, message) = (name.to_owned(), why.message.clone());
+        let (text, kind) = match draft_model.is_empty() {
+            true => (
+                format!("The draft model of {name} stays in memory. {message}"),
+                NoticeKind::DraftStays { model, why },
+            ),
+            false => (
+                format!("{name} answers without its draft model {draft_model}. {message}"),
+                NoticeKind::DraftUnused { model, draft: draft_model, why },
+            ),
+        };
+        app.emit_warning(text, kind);
     }
 }
 

@@ -17,7 +17,7 @@ use super::downloads::MAIN;
 use super::hub_settings::shown;
 use super::{catalog, downloads};
 use crate::app::{App, now_ms};
-use crate::wire::{self, Failure, FailureCode, ModelUpdate};
+use crate::wire::{self, Failure, FailureCode, FailureKind, ModelUpdate};
 
 /// Older versions whose removal can still be undone, by their model, with the time of the removal.
 #[derive(Debug, Default)]
@@ -133,10 +133,7 @@ pub(crate) async fn put_to_use(
 }
 
 fn fault() -> Failure {
-    Failure::new(
-        FailureCode::Engine,
-        "A fault in Cairn prevented it from looking at the versions of the model.",
-    )
+    Failure::fault("A fault in Cairn prevented it from looking at the versions of the model.")
 }
 
 /// The older versions of a model; none while their removal can be undone.
@@ -179,7 +176,8 @@ async fn refuse_while_downloading(app: &App, name: &str) -> Result<(), Failure> 
     match downloads::is_unfinished(app, name).await {
         true => Err(Failure::invalid(format!(
             "{name} is being downloaded: remove its older versions after that."
-        ))),
+        ))
+        .of_kind(FailureKind::Downloading { model: name.to_owned() })),
         false => Ok(()),
     }
 }
@@ -190,7 +188,8 @@ pub(crate) fn restore(app: &App, name: &str) -> Result<(), Failure> {
         Some(_) => Ok(()),
         None => {
             let message = format!("The older versions of {name} can no longer be brought back.");
-            Err(Failure::new(FailureCode::NotFound, message))
+            Err(Failure::new(FailureCode::NotFound, message)
+                .of_kind(FailureKind::VersionsDeleted { model: name.to_owned() }))
         }
     }
 }
@@ -232,7 +231,7 @@ async fn remove_now(app: &App, name: &str, removed_at_ms: i64) -> bool {
     };
     if let Err(failure) = removed.await {
         tracing::warn!("the older versions of {name} were not removed: {}", failure.message);
-        app.emit_warning(failure.message);
+        app.emit_failure(failure);
     }
     true
 }

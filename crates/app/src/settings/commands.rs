@@ -75,7 +75,7 @@ pub(crate) async fn set(
     match &target {
         SettingTarget::App => {
             let mut overrides = app.settings.overrides();
-            overrides.set(key, value).map_err(Failure::invalid)?;
+            overrides.set(key, value).map_err(Failure::from)?;
             app.settings.save(&app.store, overrides).await?;
             hub_settings::apply(app, key).await;
             if api::is_about_server(key) {
@@ -89,21 +89,21 @@ pub(crate) async fn set(
         }
         SettingTarget::Model { name } => {
             let mut overrides = app.settings.overrides_of_model(name);
-            overrides.set(key, value.clone()).map_err(Failure::invalid)?;
+            overrides.set(key, value.clone()).map_err(Failure::from)?;
             own_settings::check_alias(app, name, key, &value).await?;
             app.settings.save_model(&app.store, name, overrides).await?;
             own_settings::apply(app, name, key);
         }
         SettingTarget::Persona { id } => {
             let mut overrides = of_persona(app, id).await?;
-            overrides.set(key, value).map_err(Failure::invalid)?;
+            overrides.set(key, value).map_err(Failure::from)?;
             app.store.set_persona_settings(id, overrides.to_json().as_deref()).await?;
             personas::emit(app).await;
         }
         SettingTarget::Chat { id } => {
             let store = app.store_of(id).await;
             let mut overrides = of_chat(store, id).await?;
-            overrides.set(key, value).map_err(Failure::invalid)?;
+            overrides.set(key, value).map_err(Failure::from)?;
             store.set_conversation_settings(id, overrides.to_json().as_deref()).await?;
         }
     }
@@ -117,13 +117,13 @@ async fn check(app: &App, target: &SettingTarget, key: &str, value: &Value) -> R
     match target {
         SettingTarget::App => {
             let mut overrides = app.settings.overrides();
-            overrides.set(key, value.clone()).map_err(Failure::invalid)?;
+            overrides.set(key, value.clone()).map_err(Failure::from)?;
             let wanted = resolve(app.settings.defaults(), &[overrides]).settings;
             hub_settings::check(app, key, &wanted).await
         }
         SettingTarget::Model { name } => {
             let mut overrides = app.settings.overrides_of_model(name);
-            overrides.set(key, value.clone()).map_err(Failure::invalid)?;
+            overrides.set(key, value.clone()).map_err(Failure::from)?;
             own_settings::check(app, name, key, value).await
         }
         SettingTarget::Persona { .. } | SettingTarget::Chat { .. } => Ok(()),
@@ -140,7 +140,7 @@ pub(crate) async fn set_parameters(
     let _saving = app.settings.saving.lock().await;
     let store = app.store_of(conversation_id).await;
     let mut overrides = of_chat(store, conversation_id).await?;
-    overrides.replace_parameters(values).map_err(Failure::invalid)?;
+    overrides.replace_parameters(values).map_err(Failure::from)?;
     store.set_conversation_settings(conversation_id, overrides.to_json().as_deref()).await?;
     app.emit(Event::Settings { settings: app.settings() });
     get(app, &SettingTarget::Chat { id: conversation_id.to_owned() }).await

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value};
 
 use super::{SettingScope, Settings, table};
-use crate::wire::ResolvedSettings;
+use crate::wire::{Failure, FailureKind, ResolvedSettings};
 
 /// The values that one scope sets; any other setting falls through to a weaker scope.
 ///
@@ -14,6 +14,29 @@ use crate::wire::ResolvedSettings;
 pub(crate) struct SettingOverrides {
     scope: SettingScope,
     values: BTreeMap<&'static str, Value>,
+}
+
+/// Why a value is not set.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum SettingError {
+    /// The setting cannot have it.
+    #[error("{message}")]
+    Refused { key: &'static str, message: String },
+    /// No interface asks for it.
+    #[error("{0}")]
+    Other(String),
+}
+
+impl From<SettingError> for Failure {
+    fn from(error: SettingError) -> Failure {
+        let failure = Failure::invalid(error.to_string());
+        match error {
+            SettingError::Refused { key, .. } => {
+                failure.of_kind(FailureKind::SettingRefused { key: key.to_owned() })
+            }
+            SettingError::Other(_) => failure,
+        }
+    }
 }
 
 impl SettingOverrides {
@@ -51,18 +74,19 @@ impl SettingOverrides {
     }
 
     /// Sets one value; null clears it.
-    pub(crate) fn set(&mut self, key: &str, value: Value) -> Result<(), String> {
-        let row = table::row(key)?;
+    pub(crate) fn set(&mut self, key: &str, value: Value) -> Result<(), SettingError> {
+        let row = table::row(key).map_err(SettingError::Other)?;
         if !row.scopes.contains(&self.scope) {
             let is_for_all = row.scopes.contains(&SettingScope::App);
             let scope = if is_for_all { "all chats" } else { "a model" };
-            return Err(format!("{key} cannot be set here, but for {scope}."));
+            let why = format!("{key} cannot be set here, but for {scope}.");
+            return Err(SettingError::Other(why));
         }
         if value.is_null() {
             self.values.remove(key);
             return Ok(());
         }
-        row.check(&value)?;
+        row.check(&value).map_err(|message| SettingError::Refused { key: row.key, message })?;
         self.values.insert(row.key, value);
         Ok(())
     }
@@ -77,7 +101,7 @@ impl SettingOverrides {
     pub(crate) fn replace_parameters(
         &mut self,
         values: BTreeMap<String, Value>,
-    ) -> Result<(), String> {
+    ) -> Result<(), SettingError> {
         let is_parameter = |key: &str| {
             table::row(key).is_ok_and(|row| row.scopes.contains(&SettingScope::Persona))
         };
@@ -85,7 +109,8 @@ impl SettingOverrides {
         replaced.values.retain(|key, _| !is_parameter(key));
         for (key, value) in values {
             if !is_parameter(&key) {
-                return Err(format!("{key} is not a parameter of answers."));
+                let why = format!("{key} is not a parameter of answers.");
+                return Err(SettingError::Other(why));
             }
             replaced.set(&key, value)?;
         }
@@ -149,7 +174,7 @@ mod tests {
             (json!({ "no_setting": 1 }), "no_setting"),
         ] {
             let why = overrides.replace_parameters(values(refused)).unwrap_err();
-            assert!(why.starts_with(named), "{why:?} should name {named}");
+            assert!(why.to_string().starts_with(named), "{why:?} should name {named}");
             assert_eq!(overrides.to_json().unwrap(), expected, "all of it or nothing");
         }
         overrides.replace_parameters(BTreeMap::new()).unwrap();
@@ -239,7 +264,15 @@ mod tests {
         assert_eq!(overrides.to_json().as_deref(), Some(r#"{"seed":7,"top_p":0.5}"#));
         overrides.set("top_p", Value::Null).unwrap();
         assert_eq!(overrides.to_json().as_deref(), Some(r#"{"seed":7}"#));
-        assert!(overrides.set("appearance", json!("dark")).unwrap_err().starts_with("appearance"));
-        assert!(overrides.set("nothing", Value::Null).unwrap_err().starts_with("nothing"));
+        assert!(
+            overrides
+                .set("appearance", json!("dark"))
+                .unwrap_err()
+                .to_string()
+                .starts_with("appearance")
+        );
+        assert!(
+            overrides.set("nothing", Value::Null).unwrap_err().to_string().starts_with("nothing")
+        );
     }
 }

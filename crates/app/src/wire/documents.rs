@@ -3,6 +3,8 @@
 use serde::{Deserialize, Serialize};
 use ts_rs::TS;
 
+use super::FailureKind;
+
 /// What a document was made of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, TS)]
 #[serde(rename_all = "snake_case")]
@@ -81,24 +83,18 @@ pub enum DocumentReading {
     /// It waits for an answer to end, for a model, or for the tokens to be counted.
     Waiting,
     /// The prompt up to their end is being read; what was saved of it counts as read.
-    Reading {
-        processed_tokens: u32,
-        total_tokens: u32,
-        cached_tokens: u32,
-    },
+    Reading { processed_tokens: u32, total_tokens: u32, cached_tokens: u32 },
     /// The next question continues from their end, with the model of this name.
-    Read {
-        tokens: u32,
-        model: String,
-    },
+    Read { tokens: u32, model: String },
     /// They cannot be read ahead in this conversation, and are read with the question.
     WithQuestion,
     /// The prompt up to their end is longer than the context of the model of this name.
-    TooLong {
-        exceeds_by: u32,
-        model: String,
-    },
+    TooLong { exceeds_by: u32, model: String },
     Failed {
         why: String,
+        /// What `why` says.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[ts(optional)]
+        kind: Option<Box<FailureKind>>,
     },
 }

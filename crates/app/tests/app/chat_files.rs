@@ -226,8 +226,7 @@ async fn a_file_that_is_none_of_chats_is_refused_in_one_sentence() {
         assert!(refused.message.starts_with("“bad.json” "), "{}", refused.message);
         assert!(refused.message.contains(expected), "{}", refused.message);
         assert!(refused.message.ends_with('.'), "{}", refused.message);
-        // Whatever has a sentence of its own is shown with it.
-        assert_eq!(refused.kind.is_some(), expected == none, "{refused:?}");
+        assert!(refused.kind.is_some(), "{refused:?}");
     }
     assert!(app.import_chats(&home.path().join("missing")).await.is_err());
     assert!(listed(&app).await.is_empty());

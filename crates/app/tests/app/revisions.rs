@@ -109,7 +109,7 @@ async fn update(app: &Arc<App>, events: &mut Receiver<Event>) -> Option<String> 
     let mut is_warned = None;
     loop {
         match next(events).await {
-            Event::Notice { level: NoticeLevel::Warning, text } => is_warned = Some(text),
+            Event::Notice { level: NoticeLevel::Warning, text, .. } => is_warned = Some(text),
             Event::Models { .. }
                 if downloads(app).await.iter().all(|one| one.state == DownloadState::Done)
                     && (is_warned.is_some() || is_newer_used(app).await) =>

@@ -25,7 +25,7 @@ import {
 } from './chat';
 import { commands, common, connection, keys, menus, monitor, palette, sidebar, status } from './frame';
 import { documents } from './documents';
-import { failures } from './failures';
+import { failedOtherwise, failures, notices } from './failures';
 import { jobs } from './jobs';
 import { discover, downloads, firstModel, hub, models } from './models';
 import { context, personas, presets } from './perChat';
@@ -57,6 +57,7 @@ export const de: Catalogue = {
   versions,
   queue,
   endings,
+  failedOtherwise,
   failures,
   reading,
   documents,
@@ -65,6 +66,7 @@ export const de: Catalogue = {
   probabilities,
   systemPrompt,
   models,
+  notices,
   downloads,
   discover,
   firstModel,

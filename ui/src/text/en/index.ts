@@ -24,7 +24,7 @@ import {
 } from './chat';
 import { commands, common, connection, keys, menus, monitor, palette, sidebar, status } from './frame';
 import { documents } from './documents';
-import { failures } from './failures';
+import { failedOtherwise, failures, notices } from './failures';
 import { jobs } from './jobs';
 import { discover, downloads, firstModel, hub, models } from './models';
 import { context, personas, presets } from './perChat';
@@ -56,6 +56,7 @@ export const en = {
   versions,
   queue,
   endings,
+  failedOtherwise,
   failures,
   reading,
   documents,
@@ -64,6 +65,7 @@ export const en = {
   probabilities,
   systemPrompt,
   models,
+  notices,
   downloads,
   discover,
   firstModel,
