@@ -94,6 +94,8 @@ flow('one press loads what was imported a moment ago', { maxTokens: 4 }, async (
   await page.button('Unload dropped').waitFor();
   await isReady(page);
   await page.backToChat();
+  await page.button('Model: tiny-chat').waitFor();
+  await page.button('New chat').click();
   await page.button('Model: dropped').waitFor();
   await page.ask('And now?');
 });

@@ -98,6 +98,16 @@ export class Page {
     return inspector;
   }
 
+  /** Lets a model answer the open chat from now on. */
+  async chooseModel(name) {
+    await this.driver.getByRole('button', { name: /^Model: / }).click();
+    await this.dialog('Models')
+      .getByRole('button', { name: new RegExp(`^${name}`) })
+      .click();
+    await this.button(`Model: ${name}`).waitFor();
+    await this.dialog('Models').waitFor({ state: 'hidden' });
+  }
+
   /** Chooses from the menu of a row. */
   async choose(row, item) {
     await row.click({ button: 'right' });

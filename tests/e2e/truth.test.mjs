@@ -2,6 +2,7 @@
 import assert from 'node:assert/strict';
 import { cp, readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
+import { findings } from './axe.mjs';
 import { CACHE_BYTES } from './core.mjs';
 import { ENDLESS, flow } from './flow.mjs';
 import { until } from './until.mjs';
@@ -29,7 +30,7 @@ async function addOtherTokenizer(home) {
 }
 
 /**
- * What happened, what the window says then, and what the next turn reads again of what the model has read before: `nothing`, `some` of it
+ * What happened, what the window says then, who answers (`by`), and what the next turn reads again of what the model has read before: `nothing`, `some` of it
  * or `all`; and because of what, in words.
  */
 const TABLE = [
@@ -53,26 +54,59 @@ const TABLE = [
     again: 'nothing',
   },
   {
-    what: 'another model was loaded',
+    what: 'another model was loaded elsewhere',
     prepare: addOther,
     act: ({ core }) => core.call({ type: 'load_model', name: 'tiny-other' }),
-    says: AGAIN,
-    again: 'all',
+    says: READY,
+    again: 'nothing',
   },
   {
-    what: 'a model with another tokenizer was loaded',
+    what: 'its model was unloaded, and another one loaded',
+    prepare: addOther,
+    act: async ({ core }) => {
+      await core.call({ type: 'unload_model' });
+      await core.call({ type: 'load_model', name: 'tiny-other' });
+    },
+    says: ONCE_LOADED,
+    again: 'nothing',
+  },
+  {
+    what: 'another chat was answered by another model',
+    prepare: addOther,
+    act: async ({ core, page, id }) => {
+      await page.button('New chat').click();
+      await page.chooseModel('tiny-other');
+      await page.ask('What else is old?');
+      const { conversation } = await core.call({ type: 'get_conversation', id });
+      await page.row(conversation.title).click();
+      await page.shows('Which of them are the oldest?');
+    },
+    says: READY,
+    again: 'nothing',
+  },
+  {
+    what: 'another model was chosen in it',
+    prepare: addOther,
+    act: ({ page }) => page.chooseModel('tiny-other'),
+    says: AGAIN,
+    again: 'all',
+    by: 'tiny-other',
+  },
+  {
+    what: 'a model with another tokenizer was chosen in it',
     prepare: addOtherTokenizer,
-    act: ({ core }) => core.call({ type: 'load_model', name: 'tiny-other' }),
+    act: ({ page }) => page.chooseModel('tiny-other'),
     says: AGAIN,
     again: 'all',
     because: /tiny-chat/,
+    by: 'tiny-other',
   },
   {
-    what: 'another model was loaded, and the first one again',
+    what: 'another model was chosen in it, and the first one again',
     prepare: addOther,
-    act: async ({ core }) => {
-      await core.call({ type: 'load_model', name: 'tiny-other' });
-      await core.call({ type: 'load_model', name: 'tiny-chat' });
+    act: async ({ page }) => {
+      await page.chooseModel('tiny-other');
+      await page.chooseModel('tiny-chat');
     },
     says: READY,
     again: 'nothing',
@@ -289,7 +323,13 @@ async function reopen(state) {
   await state.page.message.waitFor();
 }
 
-for (const { what, prepare, act, says, again, because, expected } of TABLE) {
+/** The model that wrote the last answer. */
+async function writtenBy(core, id) {
+  const { messages } = await core.call({ type: 'get_conversation', id });
+  return messages.at(-1).model;
+}
+
+for (const { what, prepare, act, says, again, because, expected, by = 'tiny-chat' } of TABLE) {
   flow(
     `the window tells the truth about a chat when ${what}`,
     { models: ['tiny-chat'], prepare, maxTokens: 40, expected },
@@ -310,6 +350,7 @@ for (const { what, prepare, act, says, again, because, expected } of TABLE) {
         return says.test(heading);
       }).catch((error) => assert.fail(`${error.message}; the window says: ${heading}`));
       await page.ask(QUESTION);
+      assert.equal(await writtenBy(state.core, state.id), by);
       const { cached, prompt } = await page.cached();
       const before = prompt - QUESTION.length;
       if (again === 'nothing') assert.match(await page.statusLine.innerText(), /^Continued/);
@@ -319,3 +360,68 @@ for (const { what, prepare, act, says, again, because, expected } of TABLE) {
     },
   );
 }
+
+flow(
+  'two chats with two models alternate, and each keeps its place',
+  { models: ['tiny-chat'], prepare: addOther, maxTokens: 40 },
+  async ({ core, page }) => {
+    await core.call({ type: 'load_model', name: 'tiny-chat' });
+    await page.ask('Tell me about stones');
+    await page.button('New chat').click();
+    await page.chooseModel('tiny-other');
+    await page.ask('Tell me about walls');
+    for (const [title, model] of [
+      ['Tell me about stones', 'tiny-chat'],
+      ['Tell me about walls', 'tiny-other'],
+      ['Tell me about stones', 'tiny-chat'],
+    ]) {
+      await page.row(title).click();
+      await page.shows(title);
+      await page.button(`Model: ${model}`).waitFor();
+      const said = await (await page.inspector()).innerText();
+      assert.match(said, model === 'tiny-chat' ? /Of the last answer/ : /Chosen in this chat/);
+      await page.ask(QUESTION);
+      const row = (await core.conversations()).find(({ conversation }) => conversation.title === title);
+      assert.equal(row.messages.at(-1).model, model);
+      assert.match(await page.statusLine.innerText(), /^Continued/);
+    }
+  },
+);
+
+flow(
+  'a chat whose model is not in memory has it loaded, or is answered by the loaded one',
+  { models: ['tiny-chat'], prepare: addOther, maxTokens: 40 },
+  async ({ core, page }) => {
+    await core.call({ type: 'load_model', name: 'tiny-chat' });
+    await page.ask('Tell me about stones');
+    const waits = page.driver.getByText('tiny-chat will be loaded when you ask.');
+    for (const isChosen of [false, true]) {
+      await core.call({ type: 'load_model', name: 'tiny-chat' });
+      await core.call({ type: 'unload_model' });
+      await core.call({ type: 'load_model', name: 'tiny-other' });
+      await waits.waitFor();
+      for (const colorScheme of ['light', 'dark']) {
+        await page.driver.emulateMedia({ colorScheme });
+        assert.deepEqual(await findings(page.driver), [], colorScheme);
+      }
+      if (isChosen) {
+        await page.button('Answer with tiny-other instead').click();
+        await until('the field has the focus', async () => (await page.focused()) === 'Message');
+      }
+      await page.ask(QUESTION);
+      const [{ conversation, messages }] = await core.conversations();
+      const expected = isChosen ? 'tiny-other' : 'tiny-chat';
+      assert.equal(messages.at(-1).model, expected);
+      const source = isChosen ? 'chat' : 'answer';
+      assert.deepEqual(conversation.model, { name: expected, source, missing: null });
+      await waits.waitFor({ state: 'detached' });
+    }
+    // One that is gone is named beforehand.
+    await core.call({ type: 'load_model', name: 'tiny-chat' });
+    await core.call({ type: 'delete_model', name: 'tiny-other' });
+    await page.driver.getByText('tiny-other is not here; tiny-chat answers.').waitFor();
+    await page.ask(QUESTION);
+    const [{ messages }] = await core.conversations();
+    assert.equal(messages.at(-1).model, 'tiny-chat');
+  },
+);

@@ -197,7 +197,7 @@ test('on a Mac models can be kept wired, and one that leaves nothing is named', 
   await tick();
   expect(screen.getByText(strings.settings.rows.wires_memory.label)).toBeTruthy();
   expect(screen.queryByText(/iogpu/)).toBeNull();
-  const tight_model = { name: 'mlx-community/Qwen3-32B-4bit', bytes: 19e9, draft: null };
+  const tight_model = { name: 'mlx-community/Qwen3-32B-4bit', fingerprint: 'q', bytes: 19e9, draft: null };
   platform.emit({ type: 'status', status: { ...status, wired_memory: { ...wired_memory, tight_model } } });
   await tick();
   expect(screen.getByText(/“Qwen3 32B” takes 19 GB of the 20 GB/)).toBeTruthy();

@@ -3,6 +3,7 @@ import { createContext } from 'svelte';
 import { CacheStore } from './cache/cache.svelte';
 import { ImportStore } from './cache/import.svelte';
 import { ChatStore } from './chat/chat.svelte';
+import { ChatModelStore } from './chat/chatModel.svelte';
 import { titleOf } from './chat/conversations.svelte';
 import { ChatFiles } from './chat/files.svelte';
 import { Find } from './chat/find.svelte';
@@ -69,6 +70,7 @@ export class App {
   readonly server: ServerStore;
   readonly jobs: JobStore;
   readonly chat: ChatStore;
+  readonly chatModel: ChatModelStore;
   readonly context: ContextStore;
   readonly documents: DocumentStore;
   readonly room: ChatRoom;
@@ -132,13 +134,21 @@ export class App {
     this.personas = new PersonaStore({ platform, toasts, undo, report, startChat });
     this.presets = new PresetStore({ platform, settings: this.settings, toasts, undo, report });
     this.documents = new DocumentStore({ platform, chat: this.chat, toasts, undo, report });
+    this.folders = new FolderStore({ platform, toasts, undo, report, storage: options.storage });
+    this.chatModel = new ChatModelStore({
+      platform,
+      chat: this.chat,
+      folders: this.folders,
+      models: this.models,
+      status: this.status,
+      report,
+    });
     this.room = new ChatRoom({
       chat: this.chat,
+      chatModel: this.chatModel,
       context: this.context,
       documents: this.documents,
-      status: this.status,
     });
-    this.folders = new FolderStore({ platform, toasts, undo, report, storage: options.storage });
     const openConversation = (id: string) => this.openConversation(id);
     this.chatFiles = new ChatFiles({ platform, toasts, openConversation });
     this.search = new SearchStore({ platform, after: options.after });
@@ -280,10 +290,10 @@ export class App {
 
   /** Asks for the name of a persona that is as the open chat. */
   editPersonaFromChat(): void {
-    const { chat, settings, status } = this;
+    const { chat, chatModel, settings } = this;
     const { target } = settings;
     const values = target.type === 'chat' && target.id === chat.selectedId ? settings.parameters(true) : {};
-    this.personas.edit({ system_prompt: chat.systemPrompt, model: status.model, values });
+    this.personas.edit({ system_prompt: chat.systemPrompt, model: chatModel.current?.name ?? null, values });
   }
 
   #useModel(name: string | null): void {
@@ -342,10 +352,10 @@ export class App {
 
   /** Shows the choice of what is compared: for a message, for the draft, or for the last question. */
   compare(messageId: string | null = null): void {
-    const loaded = this.status.loaded?.name;
+    const own = this.chatModel.current?.name;
     const names = this.models.loadable.map(({ name }) => name);
     this.chat.openCompare(
-      [...names].sort((a, b) => Number(b === loaded) - Number(a === loaded)),
+      [...names].sort((a, b) => Number(b === own) - Number(a === own)),
       messageId,
     );
   }
@@ -505,17 +515,25 @@ export class App {
       this.openModels(this.models.items.length > 0 ? 'here' : 'discover');
   }
 
+  /** Which model answers a chat depends on which are here, and on its folder's. */
+  #modelMayBeAnother(): void {
+    const { selectedId } = this.chat;
+    if (selectedId !== null) void this.cache.refreshConversation(selectedId);
+  }
+
   #receive(event: Event): void {
     switch (event.type) {
       case 'models':
         this.models.receive(event.models);
+        this.#modelMayBeAnother();
         return this.#greetArrivals();
       case 'downloads':
         return this.downloads.receive(event.downloads);
       case 'model_import':
         return this.modelImport.receive(event.import);
       case 'folders':
-        return this.folders.receive(event.folders);
+        this.folders.receive(event.folders);
+        return this.#modelMayBeAnother();
       case 'presets':
         return this.presets.receive(event.presets);
       case 'personas':

@@ -16,6 +16,7 @@ use tokio_util::task::TaskTracker;
 use crate::api::Api;
 use crate::cache::previews::Imports;
 use crate::cache::saved;
+use crate::chat::model;
 use crate::chat::probabilities::RunningReads;
 use crate::chat::running::RunningAnswers;
 use crate::chat::titles::Titles;
@@ -282,9 +283,10 @@ impl App {
     /// A conversation's row with its saved context.
     pub(crate) async fn described(&self, row: cairn_store::Conversation) -> Conversation {
         let cache = saved::of_conversation(&self.engine, &self.store, &row.id).await;
+        let model = model::of_row(self, &row).await;
         let (is_streaming, is_private) =
             (self.answers.is_streaming(&row.id), self.is_private(&row.id).await);
-        Conversation { is_private, ..convert::conversation(row, is_streaming, cache) }
+        Conversation { is_private, ..convert::conversation(row, model, is_streaming, cache) }
     }
 
     /// The store that has a conversation's rows: a private one is only in memory.

@@ -58,6 +58,8 @@ pub fn typescript() -> String {
         declaration::<wire::ChatContext>(&config),
         declaration::<wire::AnswerSegment>(&config),
         declaration::<wire::CallOutcome>(&config),
+        declaration::<wire::ChatModelSource>(&config),
+        declaration::<wire::ChatModel>(&config),
         declaration::<wire::CompareColumn>(&config),
         declaration::<wire::MessageStats>(&config),
         declaration::<wire::CacheMiss>(&config),

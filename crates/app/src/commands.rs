@@ -10,12 +10,12 @@ use crate::app::{App, now_ms};
 use crate::cache::{commands as cache_commands, imports, saved};
 use crate::chat::running::Running;
 use crate::chat::turns::{self, Place};
-use crate::chat::{branches, compare, context, deletion, outlook, probabilities};
+use crate::chat::{branches, compare, context, deletion, model, outlook, probabilities};
 use crate::documents::{commands as documents, reading};
 use crate::models::catalog;
 use crate::settings::{Settings, commands as settings_commands};
 use crate::wire::{
-    Command, Conversation, DocumentsOf, Event, Failure, FailureKind, Message, Reply,
+    ChatModel, Command, Conversation, DocumentsOf, Event, Failure, FailureKind, Message, Reply,
 };
 use crate::{api, convert, diagnostics, finding, folders, jobs, models, monitor, personas};
 use crate::{presets, status};
@@ -60,6 +60,7 @@ pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failu
         Command::SetSystemPrompt { id, system_prompt } => {
             set_system_prompt(app, &id, &system_prompt).await
         }
+        Command::ChooseModel { id, model } => model::choose(app, &id, model.as_deref()).await,
         Command::DeleteConversation { id } => delete(app, id).await,
         Command::RestoreConversation { id } => {
             app.store_of(&id).await.restore_conversation(&id).await?;
@@ -324,13 +325,17 @@ async fn create_conversation(
     app: &Arc<App>,
     store: &Store,
 ) -> Result<cairn_store::Conversation, Failure> {
-    let system_prompt = expected_system_prompt(app).await;
+    let system_prompt = expected_system_prompt(app, None).await;
     Ok(store.create_conversation_with(now_ms(), &system_prompt).await?)
 }
 
-/// The system prompt that is set for the model that will answer a new conversation.
-pub(crate) async fn expected_system_prompt(app: &Arc<App>) -> String {
-    let model = models::expected_name(app).await;
+/// The system prompt that is set for the model that will answer a new conversation: the one of its folder,
+/// if that is here.
+pub(crate) async fn expected_system_prompt(app: &Arc<App>, of_folder: Option<&str>) -> String {
+    let model = match of_folder {
+        Some(name) if models::catalog::has(app, name).await => Some(name.to_owned()),
+        _ => models::expected_name(app).await,
+    };
     let Settings { system_prompt, .. } = match model {
         Some(name) => app.settings.of_model(&name),
         None => app.settings(),
@@ -363,11 +368,12 @@ async fn conversations(app: &App) -> Result<Vec<Conversation>, Failure> {
     }
     let rows = app.store.conversations().await?;
     let mut caches = saved::of_conversations(&app.engine, &app.store, &rows).await;
-    let convert = |row: cairn_store::Conversation| {
+    let models = model::of_rows(app, &rows).await;
+    let convert = |(row, model): (cairn_store::Conversation, ChatModel)| {
         let (is_streaming, cache) = (app.answers.is_streaming(&row.id), caches.remove(&row.id));
-        convert::conversation(row, is_streaming, cache)
+        convert::conversation(row, model, is_streaming, cache)
     };
-    all.extend(rows.into_iter().map(convert));
+    all.extend(rows.into_iter().zip(models).map(convert));
     Ok(all)
 }
 

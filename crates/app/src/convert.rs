@@ -66,6 +66,7 @@ pub(crate) fn rounded_weights(rounded: RoundedWeights) -> wire::RoundedWeights {
 
 pub(crate) fn conversation(
     row: cairn_store::Conversation,
+    model: wire::ChatModel,
     is_streaming: bool,
     cache: Option<wire::ConversationCache>,
 ) -> wire::Conversation {
@@ -81,6 +82,7 @@ pub(crate) fn conversation(
         is_archived: row.archived_at_ms.is_some(),
         folder_id: row.folder_id,
         persona_id: row.persona_id,
+        model,
         cache,
         prefix: row.prefix.map(|prefix| wire::ConversationPrefix {
             name: prefix.name,
@@ -367,8 +369,8 @@ fn wired_memory(recommended_bytes: u64, models: &[wire::LoadedModel]) -> wire::W
 }
 
 fn loaded_model(model: cairn_engine::LoadedModelStatus) -> wire::LoadedModel {
-    let LoadedModelStatus { name, weight_bytes, draft, .. } = model;
-    wire::LoadedModel { name, bytes: weight_bytes, draft }
+    let LoadedModelStatus { name, fingerprint, weight_bytes, draft, .. } = model;
+    wire::LoadedModel { name, fingerprint, bytes: weight_bytes, draft }
 }
 
 /// How keys and values are stored with these settings by a model that can quantize them in groups

@@ -76,7 +76,7 @@ async fn begin_in(app: &Arc<App>, folder_id: &str) -> Result<Reply, Failure> {
         .find(|folder| folder.id == folder_id)
         .ok_or_else(|| Failure::gone(Gone::Folder, "This folder no longer exists."))?;
     let system_prompt = match folder.system_prompt {
-        prompt if prompt.is_empty() => expected_system_prompt(app).await,
+        prompt if prompt.is_empty() => expected_system_prompt(app, folder.model.as_deref()).await,
         prompt => prompt,
     };
     let row = app.store.create_conversation_in(now_ms(), folder_id, &system_prompt).await?;

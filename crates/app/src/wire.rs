@@ -55,7 +55,7 @@ pub enum Command {
     /// saved context is shared with asks for it: another conversation begins or ceases to share it, or
     /// gets another title, without an event for this one.
     RefreshConversation { id: String },
-    /// What the next turn of a conversation would find saved, with the model that is loaded. Answers
+    /// What the next turn of a conversation would find saved, with the conversation's model. Answers
     /// [`Reply::Outlook`].
     GetOutlook { id: String },
     /// An empty conversation without a title; the first message names it.
@@ -67,7 +67,7 @@ pub enum Command {
     NewConversationIn { folder_id: String },
     /// An empty conversation with the system prompt and the parameters of a persona.
     NewConversationAs { persona_id: String },
-    /// How much of the loaded model's context a conversation takes; without one, what a new one would
+    /// How much of its model's context a conversation takes; without one, what a new one would
     /// find. Answers [`Reply::Context`].
     GetContext { conversation_id: Option<String> },
     /// Lets a conversation be read again from its beginning, or from an earlier cut: takes away
@@ -77,6 +77,9 @@ pub enum Command {
     RenameConversation { id: String, title: String },
     /// Sets the system prompt of a conversation; an empty one removes it.
     SetSystemPrompt { id: String, system_prompt: String },
+    /// Sets the model that answers a conversation from now on; with none, the last answer's does. Loads
+    /// nothing: that is done by the next question, or by `LoadModel`.
+    ChooseModel { id: String, model: Option<String> },
     /// Hides a conversation; `RestoreConversation` brings it back for ten minutes, or until the
     /// app is closed. Then the conversation and its saved context are deleted.
     DeleteConversation { id: String },

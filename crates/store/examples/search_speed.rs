@@ -111,6 +111,9 @@ async fn fill(path: &Path, num_conversations: usize) -> Outcome<()> {
         let message = |place: usize, random: &mut Random| {
             let role = if place.is_multiple_of(2) { Role::User } else { Role::Assistant };
             let mut message = ImportedMessage::new(place.checked_sub(1), role, text(random), at_ms);
+            if role == Role::Assistant {
+                message.model = Some(format!("owner/model-{}", number % 3));
+            }
             if place == 0 && number.is_multiple_of(WITH_DOCUMENT) {
                 message.documents = vec![document(number / WITH_DOCUMENT, random)];
             }

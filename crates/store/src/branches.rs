@@ -155,7 +155,7 @@ impl Store {
     }
 
     /// Copies the branch from its first message up to one of its messages into a new conversation,
-    /// with system prompt, prefix, settings, persona and documents, and with what its last answer was
+    /// with system prompt, prefix, settings, model, persona and documents, and with what its last answer was
     /// written with. Texts and token ids are the same, ids are new.
     pub async fn copy_branch(
         &self,
@@ -182,10 +182,10 @@ impl Store {
         let id = Uuid::now_v7().to_string();
         let done = sqlx::query(
             "insert into conversations
-                 (id, title, system_prompt, activity_seq, created_at_ms, updated_at_ms, setting_overrides, prefix_named_id, prefix_name,
+                 (id, title, system_prompt, activity_seq, created_at_ms, updated_at_ms, setting_overrides, model, prefix_named_id, prefix_name,
                   prefix_kind, prefix_kv_format, prefix_provenance, prefix_num_tokens, prefix_token_ids, prefix_start_text,
                   prefix_end_text, prefix_is_imported, answered_system_prompt, answered_template)
-             select ?, ?, system_prompt, (select max(activity_seq) + 1 from conversations), ?, ?, setting_overrides, prefix_named_id,
+             select ?, ?, system_prompt, (select max(activity_seq) + 1 from conversations), ?, ?, setting_overrides, model, prefix_named_id,
                   prefix_name, prefix_kind, prefix_kv_format, prefix_provenance, prefix_num_tokens, prefix_token_ids,
                   prefix_start_text, prefix_end_text, prefix_is_imported, answered_system_prompt, answered_template
              from conversations where id = ? and deleted_at_ms is null",
@@ -245,7 +245,7 @@ impl Store {
             parent = Some(copy);
         }
         self.set_leaf(&mut tx, &id, parent.as_deref()).await?;
-        let conversation: Conversation = sqlx::query_as(CONVERSATION)
+        let conversation: Conversation = sqlx::query_as(CONVERSATION.as_str())
             .bind(&id)
             .fetch_one(&mut *tx)
             .await

@@ -1,8 +1,10 @@
 //! The conversations table: the list of conversations, and the end of each one's current branch.
 
+use std::sync::LazyLock;
+
 use cairn_prompt_cache::{KvFormat, Provenance};
 use sqlx::sqlite::SqliteRow;
-use sqlx::{FromRow, Row};
+use sqlx::{AssertSqlSafe, FromRow, Row};
 use uuid::Uuid;
 
 use crate::deletion::Deletable;
@@ -30,6 +32,13 @@ pub struct Conversation {
     pub folder_id: Option<String>,
     /// The persona it was begun with, which may be deleted.
     pub persona_id: Option<String>,
+    /// The model that was chosen in it, which may be gone; none: none was.
+    pub model: Option<String>,
+    /// The model of the last answer on the current branch, which may be gone. None without an answer,
+    /// and where nothing says who wrote the last one.
+    pub answered_model: Option<String>,
+    /// The model of its folder, which may be gone.
+    pub folder_model: Option<String>,
     /// Whether it stands above the others.
     pub is_pinned: bool,
     /// When it was taken out of the list, in milliseconds since the Unix epoch; none: it is in it.
@@ -77,6 +86,9 @@ impl FromRow<'_, SqliteRow> for Conversation {
             deleted_at_ms: row.try_get("deleted_at_ms")?,
             folder_id: row.try_get("folder_id")?,
             persona_id: row.try_get("persona_id")?,
+            model: row.try_get("model")?,
+            answered_model: row.try_get("answered_model")?,
+            folder_model: row.try_get("folder_model")?,
             is_pinned: row.try_get("is_pinned")?,
             archived_at_ms: row.try_get("archived_at_ms")?,
             prefix: prefix_from_row(row)?,
@@ -113,16 +125,58 @@ fn new(now_ms: i64) -> Conversation {
         deleted_at_ms: None,
         folder_id: None,
         persona_id: None,
+        model: None,
+        answered_model: None,
+        folder_model: None,
         is_pinned: false,
         archived_at_ms: None,
         prefix: None,
     }
 }
 
+/// What of a conversation stands in other tables, beside its messages.
+const BESIDE: &str = "(select persona_id from conversation_personas
+        where conversation_id = conversations.id) as persona_id,
+    (select model from folders
+        where folders.id = conversations.folder_id and folders.deleted_at_ms is null) as folder_model";
+
+/// The model of the last answer: nearly always that of the branch's end, which an index has. Else messages
+/// are looked through from the end on, up to an answer that has not failed.
+const ANSWERED_MODEL: &str = "coalesce(
+    (select messages.model from messages indexed by messages_with_model
+        where messages.id = conversations.leaf_message_id and messages.model is not null),
+    (with recursive line (seq, parent_id, model, is_last) as (
+        select seq, parent_id, iif(deletion_id is null, messages.model, null),
+            deletion_id is null and role = 'assistant' and status in ('complete', 'stopped', 'interrupted')
+        from messages where messages.id = conversations.leaf_message_id
+        union all
+        select above.seq, above.parent_id, iif(above.deletion_id is null, above.model, null),
+            above.deletion_id is null and above.role = 'assistant'
+                and above.status in ('complete', 'stopped', 'interrupted')
+        from line join messages as above on above.id = line.parent_id and above.seq < line.seq
+        where line.model is null and not line.is_last
+    )
+    select line.model from line where line.model is not null limit 1))";
+
 /// One conversation, by its id.
-pub(crate) const CONVERSATION: &str = "select *,
-        (select persona_id from conversation_personas where conversation_id = conversations.id) as persona_id
-    from conversations where id = ?";
+pub(crate) static CONVERSATION: LazyLock<String> = LazyLock::new(|| {
+    format!(
+        "select *, {BESIDE}, {ANSWERED_MODEL} as answered_model from conversations where id = ?"
+    )
+});
+
+/// All conversations that are not deleted, without the token ids of their prefixes.
+fn listing(answered_model: &str) -> String {
+    format!(
+        "select id, title, system_prompt, leaf_message_id, created_at_ms, updated_at_ms, deleted_at_ms,
+             folder_id, is_pinned, archived_at_ms, model, {BESIDE}, {answered_model} as answered_model,
+             prefix_named_id, prefix_name, prefix_kind, prefix_kv_format, prefix_provenance,
+             prefix_num_tokens, null as prefix_token_ids, prefix_start_text, prefix_end_text,
+             prefix_is_imported
+         from conversations where deleted_at_ms is null
+         order by activity_seq desc, updated_at_ms desc, id desc"
+    )
+}
 
 impl Store {
     /// Creates an empty conversation.
@@ -140,15 +194,16 @@ impl Store {
         self.insert_conversation(Conversation { system_prompt, ..new(now_ms) }).await
     }
 
-    /// Creates an empty conversation with the system prompt of a persona.
+    /// Creates an empty conversation with the system prompt of a persona and its model, if it has one.
     pub async fn create_conversation_as(
         &self,
         now_ms: i64,
         persona_id: &str,
     ) -> Result<Conversation, StoreError> {
-        let Persona { system_prompt, .. } = self.persona(persona_id).await?;
+        let Persona { system_prompt, model, .. } = self.persona(persona_id).await?;
         let persona_id = Some(persona_id.to_owned());
-        self.insert_conversation(Conversation { persona_id, system_prompt, ..new(now_ms) }).await
+        let begun = Conversation { persona_id, system_prompt, model, ..new(now_ms) };
+        self.insert_conversation(begun).await
     }
 
     /// Creates an empty conversation in a folder, with a system prompt.
@@ -184,8 +239,8 @@ impl Store {
         sqlx::query(
             "insert into conversations
                  (id, title, system_prompt, activity_seq, created_at_ms, updated_at_ms, prefix_named_id, prefix_name, prefix_kind,
-                  prefix_kv_format, prefix_provenance, prefix_num_tokens, prefix_token_ids, prefix_start_text, prefix_end_text, prefix_is_imported, folder_id)
-             values (?, ?, ?, (select coalesce(max(activity_seq), 0) + 1 from conversations), ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                  prefix_kv_format, prefix_provenance, prefix_num_tokens, prefix_token_ids, prefix_start_text, prefix_end_text, prefix_is_imported, folder_id, model)
+             values (?, ?, ?, (select coalesce(max(activity_seq), 0) + 1 from conversations), ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         )
         .bind(&conversation.id)
         .bind(&conversation.title)
@@ -203,6 +258,7 @@ impl Store {
         .bind(prefix.map(|prefix| &prefix.end_text))
         .bind(prefix.map(|prefix| prefix.is_imported))
         .bind(&conversation.folder_id)
+        .bind(&conversation.model)
         .execute(&mut *tx)
         .await
         .map_err(|error| self.failed(error))?;
@@ -216,8 +272,11 @@ impl Store {
             .await
             .map_err(|error| self.failed(error))?;
         }
+        let row =
+            sqlx::query_as(CONVERSATION.as_str()).bind(&conversation.id).fetch_one(&mut *tx).await;
+        let row = row.map_err(|error| self.failed(error))?;
         self.commit(tx).await?;
-        Ok(conversation)
+        Ok(row)
     }
 
     /// The conversations that are not deleted, the one with the newest turn first. Those that were imported
@@ -225,23 +284,21 @@ impl Store {
     /// their prefixes are left out: a hundred conversations about one long document would otherwise
     /// carry it a hundred times.
     pub async fn conversations(&self) -> Result<Vec<Conversation>, StoreError> {
-        sqlx::query_as(
-            "select id, title, system_prompt, leaf_message_id, created_at_ms, updated_at_ms, deleted_at_ms,
-                 folder_id, is_pinned, archived_at_ms,
-                 (select persona_id from conversation_personas where conversation_id = conversations.id) as persona_id,
-                 prefix_named_id, prefix_name, prefix_kind, prefix_kv_format, prefix_provenance, prefix_num_tokens, null as prefix_token_ids,
-                 prefix_start_text, prefix_end_text, prefix_is_imported
-             from conversations where deleted_at_ms is null
-             order by activity_seq desc, updated_at_ms desc, id desc",
-        )
-        .fetch_all(&self.readers)
-        .await
-        .map_err(|error| self.failed(error))
+        let list = async |answered_model: &str| {
+            sqlx::query_as(AssertSqlSafe(listing(answered_model))).fetch_all(&self.readers).await
+        };
+        match list(ANSWERED_MODEL).await.map_err(|error| self.failed(error)) {
+            // Damage among the messages must not hide the list.
+            Err(StoreError::Corrupt { .. }) => {
+                list("null").await.map_err(|error| self.failed(error))
+            }
+            listed => listed,
+        }
     }
 
     /// One conversation, also when it is deleted but not purged yet.
     pub async fn conversation(&self, id: &str) -> Result<Option<Conversation>, StoreError> {
-        sqlx::query_as(CONVERSATION)
+        sqlx::query_as(CONVERSATION.as_str())
             .bind(id)
             .fetch_optional(&self.readers)
             .await
@@ -320,6 +377,17 @@ impl Store {
         let change = sqlx::query("update conversations set system_prompt = ? where id = ?")
             .bind(system_prompt)
             .bind(id);
+        self.change_row(change, || no_conversation(id)).await
+    }
+
+    /// Sets the model that is chosen in a conversation, or takes the choice away.
+    pub async fn set_conversation_model(
+        &self,
+        id: &str,
+        model: Option<&str>,
+    ) -> Result<(), StoreError> {
+        let change =
+            sqlx::query("update conversations set model = ? where id = ?").bind(model).bind(id);
         self.change_row(change, || no_conversation(id)).await
     }
 

@@ -43,6 +43,8 @@ pub struct ImportedConversation {
     /// The persona it was begun with, whose id does not matter: the one that is the same in everything
     /// else, or else a new one.
     pub persona: Option<Persona>,
+    /// The model that was chosen in it, which need not be here; none: none was.
+    pub model: Option<String>,
     /// The named prompt cache that it begins with, which need not be here.
     pub prefix: Option<Prefix>,
     /// The documents of a folder that it has begun with.
@@ -292,11 +294,11 @@ async fn insert_conversation(
              (id, title, system_prompt, setting_overrides, activity_seq, created_at_ms, updated_at_ms,
               is_pinned, archived_at_ms, imported_from, folder_id, prefix_named_id, prefix_name,
               prefix_kind, prefix_kv_format, prefix_provenance, prefix_num_tokens, prefix_token_ids,
-              prefix_start_text, prefix_end_text, prefix_is_imported)
+              prefix_start_text, prefix_end_text, prefix_is_imported, model)
          values (?1, ?2, ?3, ?4, coalesce((
              select activity_seq from conversations where updated_at_ms <= ?6
              order by activity_seq desc limit 1), 0), ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14,
-             ?15, ?16, ?17, ?18, ?19, ?20)",
+             ?15, ?16, ?17, ?18, ?19, ?20, ?21)",
     )
     .bind(&ids.conversation)
     .bind(title)
@@ -318,6 +320,7 @@ async fn insert_conversation(
     .bind(prefix.map(|prefix| &prefix.start_text))
     .bind(prefix.map(|prefix| &prefix.end_text))
     .bind(prefix.map(|prefix| prefix.is_imported))
+    .bind(&given.model)
     .execute(tx)
     .await
     .map(drop)

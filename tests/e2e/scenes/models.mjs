@@ -133,8 +133,9 @@ async function play(stage, hub) {
       await page.driver.getByRole('button', { name: /^Model: / }).waitFor();
       await core.call({ type: 'load_model', name: 'tiny-chat' });
       await page.ask('Why is the sky blue?');
+      await core.call({ type: 'unload_model' });
       await core.call({ type: 'load_model', name: 'other' });
-      await page.button('Go back to tiny-chat').waitFor();
+      await page.button('Answer with other instead').waitFor();
       await look('chat-offer');
       await page.openPage('Models');
       await page.button('Actions for other').click();

@@ -1,5 +1,6 @@
 // Saved context, as people read it.
 import { expect, test } from 'vitest';
+import type { AnsweringModel } from '../chat/chatModel.svelte';
 import { overview, preview, saved, startingPoint } from '../testing/fake';
 import {
   deletedMessage,
@@ -21,7 +22,7 @@ const EMPTY = { cached_tokens: 0, cached_bytes: 0, is_whole: false };
 
 interface Case {
   change: Parameters<typeof saved>[0];
-  loaded: typeof LOADED | null;
+  loaded: AnsweringModel | null;
   state: SavedState;
   summary: string;
   heading: string;
@@ -71,6 +72,27 @@ test.each<[name: string, expected: Case]>([
     },
   ],
   [
+    'its model is not in memory',
+    {
+      change: {},
+      loaded: { name: 'owner/model', fingerprint: null },
+      state: 'saved',
+      summary: 'Saved: 3,120 tokens, 143 MB',
+      heading: 'Ready to continue once model is loaded',
+    },
+  ],
+  [
+    'another model was chosen that is not in memory',
+    {
+      change: {},
+      loaded: { name: 'owner/other', fingerprint: null },
+      state: 'none',
+      summary: 'Not saved for other, only for model',
+      heading: 'Will be read again once (about 6 s)',
+      reason: 'It is saved for model, and other answers. Choose model to continue without reading again.',
+    },
+  ],
+  [
     'a part',
     {
       change: { is_whole: false },
@@ -88,7 +110,7 @@ test.each<[name: string, expected: Case]>([
       state: 'none',
       summary: 'Not saved for model, only for other',
       heading: 'Will be read again once (about 6 s)',
-      reason: 'It is saved for other, and model is loaded. Load other to continue without reading again.',
+      reason: 'It is saved for other, and model answers. Choose other to continue without reading again.',
     },
   ],
   [

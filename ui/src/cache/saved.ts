@@ -1,4 +1,5 @@
-// The saved context of chats and starting points in words, for the model that is loaded.
+// The saved context of chats and starting points in words, for the model that answers.
+import type { AnsweringModel } from '../chat/chatModel.svelte';
 import { causeWords } from '../chat/misses';
 import type {
   CacheOverview,
@@ -12,12 +13,13 @@ import { shortModelName } from '../status/engine';
 import type { LoadedModel } from '../status/status.svelte';
 import { strings } from '../text';
 
-/** How much of a chat the loaded model need not read again. */
+/** How much of a chat its model need not read again. */
 export type SavedState = 'saved' | 'partly' | 'none';
 
-/** Whether the loaded model can use saved context. While no model is loaded, the right one is assumed. */
-function fits(cache: ConversationCache, loaded: LoadedModel | null): boolean {
-  return loaded === null || cache.fingerprint === loaded.fingerprint;
+/** Whether a chat's model can use saved context. Of one that is not in memory only the name is known; without any, the right one is assumed. */
+function fits(cache: ConversationCache, model: AnsweringModel | null): boolean {
+  if (model === null) return true;
+  return model.fingerprint === null ? cache.model === model.name : cache.fingerprint === model.fingerprint;
 }
 
 /** Less than this part of what was read before is not of the chat: it is how many chats begin. */
@@ -26,12 +28,12 @@ const LEAST_PART = 0.1;
 /** `ahead`: what the engine would find now, where it was asked. It knows of other prompts and settings; what is saved does not. */
 export function savedState(
   cache: ConversationCache | null,
-  loaded: LoadedModel | null,
+  model: AnsweringModel | null,
   ahead: ChatOutlook | null = null,
 ): SavedState {
   if (ahead) return cache ? stateAhead(ahead) : stateOfShared(ahead);
   if (!cache) return 'none';
-  if (cache.cached_tokens === 0 || !fits(cache, loaded)) return 'none';
+  if (cache.cached_tokens === 0 || !fits(cache, model)) return 'none';
   return cache.is_whole ? 'saved' : 'partly';
 }
 
@@ -49,22 +51,21 @@ function stateOfShared({ known_tokens, cached_tokens }: ChatOutlook): SavedState
 /** The state of a chat in a few words, for its row in the list. */
 export function savedSummary(
   cache: ConversationCache | null,
-  loaded: LoadedModel | null,
+  model: AnsweringModel | null,
   ahead: ChatOutlook | null = null,
 ): string {
-  const state = strings.saved.states[savedState(cache, loaded, ahead)];
+  const state = strings.saved.states[savedState(cache, model, ahead)];
   if (!cache || (ahead && ahead.miss !== null)) return state;
-  const summary = savedAmount(cache, loaded, state);
+  const summary = savedAmount(cache, model, state);
   return cache.is_pinned ? strings.saved.pinned(summary) : summary;
 }
 
-function savedAmount(cache: ConversationCache, loaded: LoadedModel | null, state: string): string {
+function savedAmount(cache: ConversationCache, model: AnsweringModel | null, state: string): string {
   if (cache.cached_tokens === 0) return state;
-  if (loaded === null || fits(cache, loaded))
-    return strings.saved.amount(state, cache.cached_tokens, cache.cached_bytes);
-  const model = shortModelName(cache.model);
-  if (cache.model === loaded.name) return strings.saved.forOtherVersion(model);
-  return strings.saved.forOtherModel(shortModelName(loaded.name), model);
+  if (model === null || fits(cache, model)) return strings.saved.amount(state, cache.cached_tokens, cache.cached_bytes);
+  const reader = shortModelName(cache.model);
+  if (cache.model === model.name) return strings.saved.forOtherVersion(reader);
+  return strings.saved.forOtherModel(shortModelName(model.name), reader);
 }
 
 /** What happens with the next message of a chat, and why. */
@@ -73,31 +74,31 @@ export interface Outlook {
   reason: string | null;
 }
 
-/** `cache`: null where nothing was ever saved for the chat. `estimateMs`: how long the loaded model will read again; null if unknown. `ahead`: as in `savedState`. */
+/** `cache`: null where nothing was ever saved for the chat. `estimateMs`: how long its model will read again; null if unknown. `ahead`: as in `savedState`. */
 export function outlook(
   cache: ConversationCache | null,
-  loaded: LoadedModel | null,
+  model: AnsweringModel | null,
   estimateMs: number | null,
   ahead: ChatOutlook | null = null,
 ): Outlook {
   const { saved } = strings;
-  const state = savedState(cache, loaded, ahead);
-  const reason = (cache && whyNone(cache, loaded)) ?? (ahead && whyAgain(ahead));
+  const state = savedState(cache, model, ahead);
+  const reason = (cache && whyNone(cache, model)) ?? (ahead && whyAgain(ahead));
   if (state === 'none') return { heading: saved.readAgainOnce(estimateMs), reason };
   if (state === 'partly') {
     const heading = estimateMs === null ? saved.restReadAgainOnce : saved.restReadAgainOnceAbout(estimateMs);
     return { heading, reason };
   }
-  const isReady = loaded !== null || cache === null;
+  const isReady = model?.fingerprint != null || cache === null;
   return { heading: isReady ? saved.ready : saved.readyOnceLoaded(shortModelName(cache.model)), reason: null };
 }
 
-function whyNone(cache: ConversationCache, loaded: LoadedModel | null): string | null {
-  if (cache.cached_tokens === 0 || loaded === null || fits(cache, loaded)) return null;
-  const model = shortModelName(cache.model);
-  // The same name with other weights: there is no model to load instead.
-  if (cache.model === loaded.name) return strings.saved.modelChanged(model);
-  return strings.saved.loadToContinue(shortModelName(loaded.name), model);
+function whyNone(cache: ConversationCache, model: AnsweringModel | null): string | null {
+  if (cache.cached_tokens === 0 || model === null || fits(cache, model)) return null;
+  const reader = shortModelName(cache.model);
+  // The same name with other weights: there is no model to choose instead.
+  if (cache.model === model.name) return strings.saved.modelChanged(reader);
+  return strings.saved.chooseToContinue(shortModelName(model.name), reader);
 }
 
 function whyAgain({ miss }: ChatOutlook): string | null {

@@ -62,6 +62,8 @@ export class ChatStore {
   newFolderId = $state<string | null>(null);
   /** The persona that it will have. */
   newPersona = $state.raw<Persona | null>(null);
+  /** The model that was chosen for it. */
+  newModel = $state<string | null>(null);
   readonly #drafts: Drafts;
   readonly queue: Queue;
   readonly folded: FoldedAnswers;
@@ -141,6 +143,7 @@ export class ChatStore {
     this.select(null);
     this.newFolderId = folderId;
     this.newPersona = persona;
+    this.newModel = null;
     this.numFocusRequests++;
   }
 
@@ -183,6 +186,7 @@ export class ChatStore {
     if (id !== null) {
       this.newFolderId = null;
       this.newPersona = null;
+      this.newModel = null;
     }
     this.announcement = '';
     this.#options.storage?.setItem(SELECTED_KEY, id ?? '');
@@ -662,6 +666,7 @@ export class ChatStore {
   async #createWithPrompt(): Promise<string> {
     const folder_id = this.newFolderId;
     const persona_id = this.newPersona?.id ?? null;
+    const model = this.newModel;
     const id = await this.#create(
       persona_id !== null
         ? { type: 'new_conversation_as', persona_id }
@@ -671,6 +676,8 @@ export class ChatStore {
     );
     this.newFolderId = null;
     this.newPersona = null;
+    this.newModel = null;
+    if (model !== null) await this.#options.platform.call({ type: 'choose_model', id, model });
     const system_prompt = this.#newPrompt;
     if (system_prompt === '') return id;
     this.#newPrompt = '';

@@ -43,7 +43,7 @@ test.each<[remedy: Remedy, command: Partial<Command>, words: RegExp]>([
   ],
   [
     { type: 'model', name: 'owner/other' },
-    { type: 'load_model', name: 'owner/other' },
+    { type: 'choose_model', id: 'a', model: 'owner/other' },
     /^info: other answers from now on/,
   ],
   [

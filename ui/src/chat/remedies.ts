@@ -3,7 +3,7 @@ import type { App } from '../app.svelte';
 import { remedyWords, type Circumstances, type Remedy } from './misses';
 
 /** What holds now for the open chat. */
-export function circumstances({ chat, models, settings, status }: App): Circumstances {
+export function circumstances({ chat, chatModel, models, settings }: App): Circumstances {
   const { selected } = chat;
   return {
     isPinned: selected?.is_pinned ?? false,
@@ -11,7 +11,7 @@ export function circumstances({ chat, models, settings, status }: App): Circumst
     systemPrompt: selected && selected.prefix === null ? selected.system_prompt : null,
     settings: settings.current,
     models: models.loadable.map(({ name }) => name),
-    loaded: status.loaded?.name ?? null,
+    loaded: chatModel.current?.name ?? null,
   };
 }
 
@@ -21,7 +21,7 @@ export async function carryOut(app: App, remedy: Remedy): Promise<void> {
 }
 
 async function done(app: App, remedy: Remedy): Promise<boolean> {
-  const { chat, models, settings, toasts } = app;
+  const { chat, chatModel, settings, toasts } = app;
   switch (remedy.type) {
     case 'pin':
       return chat.selectedId !== null && chat.pin(chat.selectedId, true);
@@ -35,7 +35,7 @@ async function done(app: App, remedy: Remedy): Promise<boolean> {
       return problem === null;
     }
     case 'model':
-      return models.load(remedy.name);
+      return chatModel.choose(remedy.name);
     case 'kv_bits':
       return settings.setFor({ type: 'model', name: remedy.model }, 'kv_bits', remedy.value);
   }

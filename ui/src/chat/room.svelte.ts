@@ -1,8 +1,8 @@
 // What the next message of the open chat finds in the model's context, and whether it can be sent at all.
 import type { DocumentStore } from '../documents/documents.svelte';
 import type { ChatContext, Document, Message } from '../platform/wire';
-import type { StatusStore } from '../status/status.svelte';
 import type { ChatStore } from './chat.svelte';
+import type { ChatModelStore } from './chatModel.svelte';
 import { cutOf, roomOf, type ContextStore, type Room } from './context.svelte';
 import { growing } from './segments';
 
@@ -43,9 +43,9 @@ const hasTurns = (messages: readonly Message[]) =>
 
 export interface RoomOptions {
   chat: ChatStore;
+  chatModel: ChatModelStore;
   context: ContextStore;
   documents: DocumentStore;
-  status: StatusStore;
 }
 
 /** Adds to what the core has counted what is written and attached since. */
@@ -106,9 +106,10 @@ export class ChatRoom {
 
   /** The documents of the draft do not fit, as the model that would answer has counted; forgetting may help. */
   readonly isTooLong = $derived.by(() => {
-    const { documents, status } = this.options;
+    const { chatModel, documents } = this.options;
     const { reading, documents: attached } = documents.draft;
-    const isThisModel = reading.type === 'too_long' && (status.model === null || status.model === reading.model);
+    const name = chatModel.current?.name ?? null;
+    const isThisModel = reading.type === 'too_long' && (name === null || name === reading.model);
     return isThisModel && attached.length > 0;
   });
 
@@ -120,10 +121,10 @@ export class ChatRoom {
 
   /** The question of this answer was longer than the context, and still is. */
   wouldFailAgain({ error_kind, model }: Message): boolean {
-    const { context, status } = this.options;
+    const { chatModel, context } = this.options;
     if (error_kind?.type !== 'context_full') return false;
     const { current } = context;
-    const limit = current?.limit_tokens ?? (model === status.model ? error_kind.context_length : Infinity);
+    const limit = current?.limit_tokens ?? (model === chatModel.current?.name ? error_kind.context_length : Infinity);
     const isHelped = this.canForgetForFailed && current?.at_overflow !== 'stop';
     return error_kind.tokens >= limit && !isHelped;
   }

@@ -1,6 +1,6 @@
 // Where the model and the system prompt of a chat come from.
 import { expect, test } from 'vitest';
-import type { Folder, Persona } from '../platform/wire';
+import type { ChatModel, Folder, Persona } from '../platform/wire';
 import { sourceOfModel, sourceOfPrompt } from './sources';
 
 const editor: Persona = { id: 'e', name: 'Editor', system_prompt: 'Correct it.', model: 'owner/small', values: {} };
@@ -8,13 +8,16 @@ const moving: Folder = { id: 'm', name: 'Moving', system_prompt: 'Be brief.', mo
 const nothing = { persona: null, folder: null };
 const all = { persona: editor, folder: moving };
 
-test.each([
-  ['owner/small', all, 'From the persona'],
-  ['owner/large', all, 'From the folder “Moving”'],
-  ['owner/other', all, 'Loaded for all chats'],
-  ['owner/small', nothing, 'Loaded for all chats'],
-  [null, all, null],
-])('the model %j', (model, begun, words) => expect(sourceOfModel(model, begun)).toBe(words));
+test.each<[string, ChatModel['source'], typeof all | typeof nothing, string]>([
+  ['owner/small', 'chat', all, 'From the persona'],
+  ['owner/small', 'chat', nothing, 'Chosen in this chat'],
+  ['owner/other', 'chat', all, 'Chosen in this chat'],
+  ['owner/small', 'answer', all, 'Of the last answer'],
+  ['owner/large', 'folder', all, 'From the folder “Moving”'],
+  ['owner/large', 'app', all, 'Loaded'],
+])('the model %j of %s', (name, source, begun, words) =>
+  expect(sourceOfModel({ name, source, missing: null }, begun)).toBe(words),
+);
 
 test.each([
   ['Correct it.', all, 'From the persona'],

@@ -1,5 +1,5 @@
 // Where the model and the system prompt of a chat come from, in words.
-import type { Folder, Persona } from '../platform/wire';
+import type { ChatModel, Folder, Persona } from '../platform/wire';
 import { strings } from '../text';
 
 /** What a chat was begun with; each is null where there is none. */
@@ -8,12 +8,10 @@ interface Begun {
   folder: Folder | null;
 }
 
-/** Null where no model is loaded. */
-export function sourceOfModel(model: string | null, { persona, folder }: Begun): string | null {
-  if (model === null) return null;
-  if (persona?.model === model) return strings.settings.sources.persona;
-  if (folder?.model === model) return strings.folders.from(folder.name);
-  return strings.models.forAllChats;
+export function sourceOfModel({ name, source }: ChatModel, { persona, folder }: Begun): string {
+  if (source === 'chat' && persona?.model === name) return strings.settings.sources.persona;
+  if (source === 'folder' && folder) return strings.folders.from(folder.name);
+  return strings.models.chatSources[source];
 }
 
 /** `own`: the model's own prompt, which holds while the chat has none. Null where there is no prompt at all. */

@@ -61,8 +61,10 @@ test('whether documents were read is asked again once a model is loaded', async 
   const { platform } = await open({ type: 'unread' }, [textDocument('a')]);
   const numAsked = () =>
     platform.asked.filter((command) => command.type === 'get_documents' && command.of.type === 'conversation').length;
-  const change = (fingerprint: string | null, process_bytes: number) =>
-    platform.emit({ type: 'status', status: { ...status, model_fingerprint: fingerprint, process_bytes } });
+  const change = (fingerprint: string | null, process_bytes: number) => {
+    const models = fingerprint === null ? [] : status.models;
+    platform.emit({ type: 'status', status: { ...status, model_fingerprint: fingerprint, models, process_bytes } });
+  };
   change(null, 1);
   await drawn();
   const before = numAsked();

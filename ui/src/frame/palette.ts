@@ -259,7 +259,7 @@ function startingPointEntries(app: App): PaletteEntry[] {
   }));
 }
 
-function modelEntries({ chat, models, status }: App): PaletteEntry[] {
+function modelEntries({ chat, chatModel, models, navigation, status }: App): PaletteEntry[] {
   return models.loadable.map(({ name, path, bytes }) => ({
     id: `model-${path}`,
     label: strings.palette.use(shortModelName(name)),
@@ -267,7 +267,9 @@ function modelEntries({ chat, models, status }: App): PaletteEntry[] {
     detail: status.model === name ? strings.palette.loaded : strings.common.bytes(bytes),
     keys: '',
     run: () => {
-      if (status.model !== name) void models.load(name);
+      // While a chat is open it is chosen for that.
+      if (navigation.page === 'chat') void chatModel.choose(name);
+      else if (status.model !== name) void models.load(name);
       chat.numFocusRequests++;
     },
   }));

@@ -602,49 +602,22 @@ test('the menu of the composer leads back to the model that answered, and says w
     messages: [message('m', { stats: stats({ model: 'o/before' }) })],
   };
   const models = [model('owner/model'), model('o/before')];
-  const { app } = await open({ models, conversations: [conversation('a', { cache })] }, platform);
+  const chosen = { name: 'owner/model', source: 'chat' as const, missing: null };
+  const { app } = await open({ models, conversations: [conversation('a', { cache, model: chosen })] }, platform);
   app.models.isMenuOpen = true;
   await drawn();
   const back = screen.getByText('Back to before').closest('button') as HTMLElement;
   expect(back.textContent).toContain('Continues with 1,200 tokens saved');
   await fireEvent.click(back);
   await drawn();
-  expect(platform.asked).toContainEqual({ type: 'load_model', name: 'o/before' });
+  expect(platform.asked.slice(-2)).toEqual([
+    { type: 'choose_model', id: 'a', model: 'o/before' },
+    { type: 'load_model', name: 'o/before' },
+  ]);
   app.models.isMenuOpen = true;
   await drawn();
   await fireEvent.click(screen.getByText('Download more…'));
   expect([app.navigation.page, app.models.tab]).toEqual(['models', 'discover']);
-});
-
-test('a chat offers the way back to its model in one line, and a load in between can be cancelled', async () => {
-  const platform = new FakePlatform();
-  const cache = saved({ model: 'o/before', fingerprint: 'other', cached_tokens: 3200 });
-  platform.answers.get_conversation = {
-    type: 'conversation',
-    conversation: conversation('a'),
-    messages: [message('m', { stats: stats({ model: 'o/before', prompt_tokens: 3000, generation_tokens: 200 }) })],
-  };
-  const models = [model('owner/model'), model('o/before')];
-  const { app } = await open({ models, conversations: [conversation('a', { cache })] }, platform);
-  await drawn();
-  const line = screen.getByText('This chat was with before.').parentElement as HTMLElement;
-  expect(line.textContent).toContain('(its saved context opens at once; this model reads 3,200 tokens again)');
-  await press('Go back to before');
-  expect(platform.asked).toContainEqual({ type: 'load_model', name: 'o/before' });
-
-  const engine = { state: 'loading' as const, model: 'o/before', bytes_read: 1e9, total_bytes: 2e9 };
-  platform.emit({ type: 'status', status: { ...status, engine, model_fingerprint: null } });
-  await drawn();
-  expect(screen.queryByText('This chat was with before.')).toBeNull();
-  expect(screen.getByRole('progressbar', { name: 'Loading before' }).getAttribute('aria-valuenow')).toBe('50');
-  await press('Cancel, Loading before');
-  expect(platform.asked).toContainEqual({ type: 'stop_loading' });
-
-  // What is not saved whole is read again by either.
-  app.chat.list.put(conversation('a', { cache: { ...cache, is_whole: false } }));
-  platform.emit({ type: 'status', status });
-  await drawn();
-  expect(screen.getByText('(or this model reads 3,200 tokens again)')).toBeTruthy();
 });
 
 test('the palette finds models to download', async () => {

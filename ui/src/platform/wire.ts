@@ -16,6 +16,7 @@ export type Command = { "type": "bootstrap" }
   | { "type": "read_again", conversation_id: string, message_id: string, }
   | { "type": "rename_conversation", id: string, title: string, }
   | { "type": "set_system_prompt", id: string, system_prompt: string, }
+  | { "type": "choose_model", id: string, model: string | null, }
   | { "type": "delete_conversation", id: string, }
   | { "type": "restore_conversation", id: string, }
   | { "type": "get_documents", of: DocumentsOf, }
@@ -487,6 +488,10 @@ folder_id: string | null,
  */
 persona_id: string | null,
 /**
+ * Which model answers next.
+ */
+model: ChatModel,
+/**
  * Its saved context; none if nothing of it was ever saved.
  */
 cache: ConversationCache | null,
@@ -887,12 +892,34 @@ raw: string, };
 export type CallOutcome = "complete" | "unfinished" | "malformed";
 
 /**
+ * What names the model of a conversation, the strongest first.
+ */
+export type ChatModelSource = "chat" | "answer" | "folder" | "app";
+
+/**
+ * Which model answers next in a conversation.
+ */
+export type ChatModel = {
+/**
+ * None: whichever is loaded, or would be.
+ */
+name: string | null,
+/**
+ * What names it.
+ */
+source: ChatModelSource,
+/**
+ * The one that would answer instead if it were on this machine.
+ */
+missing: string | null, };
+
+/**
  * Who writes one of two answers that are compared, and with what. What is not set is as in other answers
  * of the conversation.
  */
 export type CompareColumn = {
 /**
- * None: the one that would answer next.
+ * None: the one that answers next in the conversation.
  */
 model: string | null, temperature: number | null, seed: number | null, };
 
@@ -1142,6 +1169,10 @@ export type Fit = "well" | "tight" | "too_large";
  * A model in memory.
  */
 export type LoadedModel = { name: string,
+/**
+ * Identifies its weights under any name.
+ */
+fingerprint: string,
 /**
  * Of its weights, with those of its draft model.
  */

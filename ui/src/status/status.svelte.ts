@@ -19,6 +19,12 @@ export class StatusStore {
   readonly loaded = $derived<LoadedModel | null>(
     this.model !== null && this.#fingerprint !== null ? { name: this.model, fingerprint: this.#fingerprint } : null,
   );
+  /** As one text, because it is nearly always the same. */
+  readonly #inMemory = $derived(
+    JSON.stringify((this.current?.models ?? []).map(({ name, fingerprint }) => [name, fingerprint])),
+  );
+  /** The fingerprints of all models in memory, by name. */
+  readonly inMemory = $derived(new Map(JSON.parse(this.#inMemory) as [string, string][]));
   /** Tokens a second while an answer is being written; null otherwise. */
   readonly rate = $derived(rateOf(this.engine));
   readonly isLoading = $derived(this.engine.state === 'loading');

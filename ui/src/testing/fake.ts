@@ -167,6 +167,7 @@ export function conversation(id: string, change: Partial<Conversation> = {}): Co
     is_archived: false,
     folder_id: null,
     persona_id: null,
+    model: { name: null, source: 'app', missing: null },
     cache: null,
     prefix: null,
     ...change,
@@ -511,7 +512,7 @@ export function hubAccess(change: Partial<HubAccess> = {}): HubAccess {
 export const status: Status = {
   engine: { state: 'ready', model: 'owner/model' },
   model_fingerprint: 'f',
-  models: [{ name: 'owner/model', bytes: 271e6, draft: null }],
+  models: [{ name: 'owner/model', fingerprint: 'f', bytes: 271e6, draft: null }],
   device: 'cpu',
   process_bytes: 512e6,
   process_peak_bytes: 648e6,

@@ -12,7 +12,7 @@ use crate::app::{App, now_ms};
 use crate::cache::excerpts::{SHOWN_TOKENS, beginning, ends};
 use crate::cache::owners::{conversation_owner, named_owner};
 use crate::cache::prefix;
-use crate::cache::saved::{self, tier};
+use crate::cache::saved::tier;
 use crate::chat::savings;
 use crate::commands::name_too_long;
 use crate::convert::{self, tokens};
@@ -365,8 +365,7 @@ pub(crate) async fn begin_from(app: &App, named_id: &str) -> Result<Reply, Failu
     if let Some(handle) = app.engine.cache() {
         handle.copy_ref(&named_owner(named_id), &conversation_owner(&conversation.id), false);
     }
-    let cache = saved::of_conversation(&app.engine, &app.store, &conversation.id).await;
-    let conversation = convert::conversation(conversation, false, cache);
+    let conversation = app.described(conversation).await;
     app.emit(Event::Conversation { conversation: conversation.clone() });
     emit_named_caches(app).await;
     Ok(Reply::Conversation { conversation, messages: Vec::new() })

@@ -6,24 +6,32 @@ use cairn_engine::Engine;
 pub(crate) const SHOWN_TOKENS: usize = 80;
 const SHOWN_CHARS: usize = 240;
 
-/// The texts of the first and the last tokens; empty if another model is loaded.
+/// The texts of the first and the last tokens; empty if their model is not in memory.
 pub(crate) async fn ends(
     engine: &Engine,
     fingerprint: &str,
     token_ids: &[u32],
 ) -> (String, String) {
-    let is_loaded = engine.status().borrow().model_fingerprint.as_deref() == Some(fingerprint);
-    if !is_loaded {
+    let Some(model) = in_memory(engine, fingerprint) else {
         return (String::new(), String::new());
-    }
+    };
     let first = token_ids.iter().copied().take(SHOWN_TOKENS).collect();
     // The end starts after the tokens that the beginning shows.
     let last = token_ids
         [token_ids.len().saturating_sub(SHOWN_TOKENS).max(SHOWN_TOKENS.min(token_ids.len()))..]
         .to_vec();
-    let mut texts = engine.decode(None, vec![first, last]).await.unwrap_or_default().into_iter();
+    let texts = engine.decode(Some(&model), vec![first, last]).await;
+    let mut texts = texts.unwrap_or_default().into_iter();
     let (first, last) = (texts.next().unwrap_or_default(), texts.next().unwrap_or_default());
     (beginning(&first), ending(&last))
+}
+
+/// The name under which a model with this fingerprint is in memory.
+pub(crate) fn in_memory(engine: &Engine, fingerprint: &str) -> Option<String> {
+    let status = engine.status();
+    let models = &status.borrow().models;
+    let found = models.iter().find(|model| model.fingerprint == fingerprint);
+    found.map(|model| model.name.clone())
 }
 
 /// The first characters, without incomplete ones.

@@ -53,14 +53,14 @@ impl Turn {
     pub(crate) fn before(&self) -> Option<&cairn_store::Message> {
         match &self.wanted {
             Wanted::GoesOn(before) => Some(before),
-            Wanted::Any | Wanted::Model(_) | Wanted::Compared(_) => None,
+            Wanted::OfChat(_) | Wanted::Model(_) | Wanted::Compared(_) => None,
         }
     }
 
-    /// The model that must answer.
+    /// The model that must answer; none: whichever is loaded.
     fn model(&self) -> Option<&str> {
         match &self.wanted {
-            Wanted::Any => None,
+            Wanted::OfChat(name) => name.as_deref(),
             Wanted::Model(name) => Some(name),
             Wanted::GoesOn(before) => before.model.as_deref(),
             Wanted::Compared(compared) => Some(&compared.model),
@@ -315,17 +315,15 @@ async fn in_parts(
     }
 }
 
-/// Loads the model that is wanted; if any is good, unless one is loaded, the one that the conversation
-/// was with. The error is the outcome if there is no model, or if the answer was stopped before.
+/// Loads the model that is wanted, or any if one is as good as another. The error is the outcome if there is no model, or if the answer was stopped before.
 async fn load_model(
     app: &Arc<App>,
     running: &Running,
     turn: &Turn,
     progress: &Progress,
 ) -> Result<(), Outcome> {
-    let before = model_before(app, turn).await;
     let (shared, wanted) = (app.clone(), turn.model().map(str::to_owned));
-    let goes_on = turn.before().is_some();
+    let is_chosen = matches!(turn.wanted, Wanted::Model(_));
     let stop = running.stop.clone();
     let beside = match &turn.wanted {
         Wanted::Compared(compared) => Some(compared.beside.clone()),
@@ -343,13 +341,13 @@ async fn load_model(
     // too.
     let loading = app.spawn(async move {
         match wanted {
-            None => models::ensure_loaded(shared, before).await,
+            None => models::ensure_loaded(shared, None).await,
             Some(name) if beside.is_some() => {
                 compare::load(&shared, &name, beside.flatten(), stop).await
             }
             Some(name) if models::loaded_name(&shared).as_ref() == Some(&name) => Ok(()),
-            // Nobody has chosen another model for the next answers.
-            Some(name) if goes_on => models::ensure_loaded_beside(&shared, &name).await.map(|_| ()),
+            // Nobody has chosen another model for the next answers of new chats.
+            Some(name) if !is_chosen => models::ensure_loaded_for_chat(&shared, &name).await,
             Some(name) => models::load_named(&shared, &name).await,
         }
     });
@@ -365,17 +363,6 @@ async fn load_model(
             Err(Outcome::failed(Failure::fault(error), progress))
         }
     }
-}
-
-/// The model that wrote the last answer of a conversation; none where a model is loaded, which
-/// answers then.
-async fn model_before(app: &App, turn: &Turn) -> Option<String> {
-    if models::loaded_name(app).is_some() {
-        return None;
-    }
-    // A branch that cannot be read fails the answer later, with its reason.
-    let branch = turn.store.branch(&turn.conversation_id).await.unwrap_or_default();
-    branch.into_iter().rev().find_map(|message| message.stats).map(|stats| stats.model)
 }
 
 /// Generates until the answer ends, is stopped, fails or repeats itself. Emits and saves the text
@@ -515,7 +502,7 @@ async fn request(
     let asked = Asked { store: &turn.store, conversation_id, branch: &branch, model };
     let so_far = turn.before().and_then(|before| before.token_ids.clone());
     Ok(GenerateRequest {
-        model: turn.model().map(str::to_owned),
+        model: model.map(str::to_owned),
         answer_so_far: so_far.unwrap_or_default(),
         ..asked.request(app, settings).await?
     })

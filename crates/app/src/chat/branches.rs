@@ -12,12 +12,12 @@ use serde_json::Map;
 
 use crate::app::{App, now_ms};
 use crate::cache::owners::conversation_owner;
-use crate::chat::answering::loaded_status;
 use crate::chat::context::{Beginning, ReadPart};
+use crate::chat::model;
 use crate::chat::prompt::messages_for;
+use crate::convert;
 use crate::documents::reading;
 use crate::wire::{DocumentsOf, Event, Failure, Message, Reply};
-use crate::{convert, models};
 
 /// The current branch, as the interface shows it. A running answer is as the events so far describe it;
 /// its row may be older.
@@ -170,14 +170,14 @@ async fn point_saved(app: &App, conversation_id: &str, of: &str) {
     handle.point_ref(&owner, &of, &PromptTokens::after_opaque(num_opaque, ids));
 }
 
-/// The prompt of a branch of which only a part is read, if a model is loaded that can say: the ids of its
+/// The prompt of a branch of which only a part is read, if its model is in memory, which can say: the ids of its
 /// first question are not the beginning of a prompt.
 async fn tokens_of_part(
     app: &App,
     conversation_id: &str,
     part: ReadPart<'_>,
 ) -> Option<PromptTokens> {
-    let model = loaded_status(app, &models::loaded_name(app)?)?;
+    let model = model::in_memory(app, conversation_id).await?;
     let beginning = Beginning::of(app, &app.store, conversation_id, Some(&model)).await.ok()?;
     let num_opaque = beginning.num_opaque();
     let prompt = beginning.with(part);

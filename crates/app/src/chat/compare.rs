@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 use crate::app::{App, now_ms};
 use crate::chat::answering::{self, Turn};
 use crate::chat::branches;
+use crate::chat::model;
 use crate::chat::running::Running;
 use crate::chat::turns::{Wanted, refuse_unsaved};
 use crate::commands::stop_answers;
@@ -109,8 +110,8 @@ async fn begin(
     app.titles.stop();
     let _turn = app.turns.lock().await;
     refuse_unsaved(app, conversation_id)?;
-    let first = compared(app, first).await?;
-    let second = compared(app, second).await?;
+    let first = compared(app, conversation_id, first).await?;
+    let second = compared(app, conversation_id, second).await?;
     let store = app.store_of(conversation_id).await.clone();
     let (user, answers) = match asked {
         Asked::One { message_id, text } => {
@@ -168,10 +169,14 @@ async fn begin(
 }
 
 /// Checks a column before anything is saved.
-async fn compared(app: &Arc<App>, column: CompareColumn) -> Result<Compared, Failure> {
+async fn compared(
+    app: &Arc<App>,
+    conversation_id: &str,
+    column: CompareColumn,
+) -> Result<Compared, Failure> {
     let model = match column.model {
         Some(name) => name,
-        None => models::expected_name(app).await.ok_or_else(models::no_model)?,
+        None => model::expected(app, conversation_id).await?.ok_or_else(models::no_model)?,
     };
     models::require(app, &model).await?;
     let wanted = [
@@ -246,14 +251,19 @@ async fn choose(app: &Arc<App>, conversation_id: &str, message_id: &str) -> Resu
     let before = branches::messages(app, conversation_id).await?;
     let store = app.store_of(conversation_id).await;
     store.show_compared(conversation_id, message_id).await?;
+    let model = store.message(message_id).await?.and_then(|row| row.model);
+    let row = store.listed_conversation(conversation_id).await?;
+    // Without a choice the chat is with its last answer's model.
+    if row.model.is_some() && model.is_some() && row.model != model {
+        store.set_conversation_model(conversation_id, model.as_deref()).await?;
+    }
     // Before the branch is sent: what has been sent as beside it by then is in it.
     chosen.iter().for_each(|running| running.show());
     branches::shown(app, conversation_id, &before).await?;
-    let model = store.message(message_id).await?.and_then(|row| row.model);
-    if let Some(model) = model.filter(|model| models::loaded_name(app).as_ref() != Some(model)) {
+    if let Some(model) = model {
         let loading = app.clone();
         app.spawn(async move {
-            if let Err(failure) = models::load_named(&loading, &model).await {
+            if let Err(failure) = models::ensure_loaded_for_chat(&loading, &model).await {
                 loading.emit_failure(failure);
             }
         });

@@ -12,6 +12,7 @@ use serde_json::Map;
 use crate::app::App;
 use crate::cache::prefix;
 use crate::chat::answering::loaded_status;
+use crate::chat::model;
 use crate::chat::prompt::{leads_to_failure, messages_for, unsent_question};
 use crate::documents::prompt::{WithDocuments, before};
 use crate::settings::{Settings, commands as settings};
@@ -205,11 +206,13 @@ pub(crate) async fn num_tokens(
     Ok(app.engine.prompt_tokens(Some(model), prompt, Map::new()).await?.len())
 }
 
-/// How much of the loaded model's context a chat takes; none while nothing is loaded that could read
-/// it. Without a chat, what a new one would find.
+/// How much of its model's context a chat takes; none while that is not in memory. Without a chat, what a new one would find.
 pub(crate) async fn get(app: &Arc<App>, conversation_id: Option<&str>) -> Result<Reply, Failure> {
     let nothing = Reply::Context { context: None };
-    let model = models::loaded_name(app).and_then(|name| loaded_status(app, &name));
+    let model = match conversation_id {
+        Some(id) => model::in_memory(app, id).await,
+        None => models::loaded_name(app).and_then(|name| loaded_status(app, &name)),
+    };
     let Some(model) = model else { return Ok(nothing) };
     let own_system_prompt = app.engine.own_system_prompt(&model.name).await.unwrap_or_default();
     let context = match conversation_id {

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! turns       begins questions and answers
+//! model       which model answers
 //! compare     two answers to one question beside each other
 //! branches    shows other branches, copies and deletes them
 //! answering   one task for each running answer
@@ -28,6 +29,7 @@ pub(crate) mod context;
 pub(crate) mod deletion;
 pub(crate) mod holding;
 pub(crate) mod loops;
+pub(crate) mod model;
 pub(crate) mod outlook;
 pub(crate) mod overflow;
 pub(crate) mod probabilities;

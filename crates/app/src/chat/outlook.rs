@@ -7,23 +7,24 @@ use cairn_engine::GenerateRequest;
 
 use crate::app::App;
 use crate::chat::answering::Asked;
+use crate::chat::model;
 use crate::chat::prompt::unsent_question;
 use crate::chat::savings;
 use crate::convert;
-use crate::models;
 use crate::settings::commands as settings;
 use crate::wire::{ChatOutlook, Failure, Reply};
 
 /// A question that nobody asks; what it says does not change what is before it.
 const ANY_QUESTION: &str = "?";
 
-/// None while no model is loaded, and where the loaded one cannot read the conversation.
+/// None while the chat's model is not in memory, and where it cannot read the conversation.
 pub(crate) async fn get(app: &Arc<App>, conversation_id: &str) -> Result<Reply, Failure> {
     let store = app.store_of(conversation_id).await.clone();
     let row = store.listed_conversation(conversation_id).await?;
-    let Some(model) = models::loaded_name(app) else {
+    let Some(model) = model::in_memory(app, conversation_id).await else {
         return Ok(Reply::Outlook { outlook: None });
     };
+    let model = model.name;
     let mut branch = store.branch(conversation_id).await?;
     branch.push(unsent_question(conversation_id, ANY_QUESTION));
     let settings = settings::for_answer(app, &store, conversation_id, Some(&model)).await?;

@@ -15,6 +15,7 @@ use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 
 use crate::app::App;
+use crate::chat::model;
 use crate::chat::progress::Progress;
 use crate::chat::segments::{AnswerSegment, Now};
 
@@ -122,7 +123,8 @@ async fn write(app: &Arc<App>, id: &str) {
     if !store.has_first_line_title(id, &question).await.unwrap_or(false) {
         return;
     }
-    let Some(written) = generate(app, &prompt(&question, &answer)).await else { return };
+    let model = model::in_memory(app, id).await.map(|model| model.name);
+    let Some(written) = generate(app, model, &prompt(&question, &answer)).await else { return };
     match store.set_written_title(id, &question, &cleaned(&written)).await {
         Ok(true) => app.emit_conversation(id).await,
         Ok(false) => {}
@@ -142,12 +144,14 @@ fn prompt(question: &str, answer: &str) -> String {
     )
 }
 
-/// What the loaded model answers, without its reasoning; none where it does not come to an answer.
-async fn generate(app: &App, prompt: &str) -> Option<String> {
+/// What the chat's model answers, or the loaded one if that is not in memory, without its reasoning; none
+/// where it does not come to an answer.
+async fn generate(app: &App, model: Option<String>, prompt: &str) -> Option<String> {
     let message = Message { role: Role::User, content: prompt.to_owned(), token_ids: None };
     // Templates without this variable do not look at it.
     let variables = Map::from_iter([("enable_thinking".to_owned(), Value::Bool(false))]);
     let mut generation = app.engine.generate(GenerateRequest {
+        model,
         template_variables: variables,
         max_tokens: MAX_TOKENS,
         use_prompt_cache: false,

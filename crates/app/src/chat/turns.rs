@@ -7,6 +7,7 @@ use cairn_store::MessageStatus::Streaming;
 use crate::app::{App, now_ms};
 use crate::chat::answering::{self, Turn};
 use crate::chat::compare::Compared;
+use crate::chat::model;
 use crate::chat::probabilities;
 use crate::convert;
 use crate::documents::commands as documents;
@@ -43,7 +44,7 @@ pub(crate) async fn send(
     app.titles.stop();
     let _turn = app.turns.lock().await;
     refuse_unsaved(app, conversation_id)?;
-    models::require_any(app).await?;
+    let model = of_chat(app, conversation_id).await?;
     let store = app.store_of(conversation_id).await;
     let (user, assistant) = match place {
         Place::Beside { id, documents } => {
@@ -53,7 +54,7 @@ pub(crate) async fn send(
             store.begin_turn_with(conversation_id, text, documents, now_ms()).await?
         }
     };
-    let sent = begin(app, Some(user), assistant, Wanted::Any).await;
+    let sent = begin(app, Some(user), assistant, Wanted::OfChat(model)).await;
     let is_draft_sent = |sent: &Reply| match sent {
         Reply::Sent { messages, .. } => {
             messages.iter().any(|message| !message.documents.is_empty())
@@ -77,14 +78,26 @@ pub(crate) async fn answer_again(
     app.titles.stop();
     let _turn = app.turns.lock().await;
     refuse_unsaved(app, conversation_id)?;
-    match &model {
-        // Before anything is saved: a name that is no model's is a mistake of the caller's.
-        Some(name) => models::require(app, name).await?,
-        None => models::require_any(app).await?,
-    }
+    let wanted = match model {
+        Some(name) => {
+            // Before anything is saved: a name that is no model's is a mistake of the caller's.
+            models::require(app, &name).await?;
+            Wanted::Model(name)
+        }
+        None => Wanted::OfChat(of_chat(app, conversation_id).await?),
+    };
     let store = app.store_of(conversation_id).await;
     let assistant = store.begin_sibling_answer(conversation_id, message_id, now_ms()).await?;
-    begin(app, None, assistant, model.map_or(Wanted::Any, Wanted::Model)).await
+    begin(app, None, assistant, wanted).await
+}
+
+/// The model of a chat before its branch ends in another answer, or why nothing can answer.
+async fn of_chat(app: &Arc<App>, conversation_id: &str) -> Result<Option<String>, Failure> {
+    let name = model::of(app, conversation_id).await?.name;
+    if name.is_none() {
+        models::require_any(app).await?;
+    }
+    Ok(name)
 }
 
 /// Lets the last answer go on behind its own tokens.
@@ -141,8 +154,8 @@ pub(crate) async fn write_from(
 
 /// Who answers.
 pub(crate) enum Wanted {
-    /// The loaded model, or else the one that the conversation was with.
-    Any,
+    /// The model of the conversation; none: whichever is loaded, or would be.
+    OfChat(Option<String>),
     /// A model of this name, which is loaded as if a person had chosen it.
     Model(String),
     /// The model that wrote this answer, which goes on.

@@ -47,6 +47,9 @@ pub(crate) struct Chat {
     /// The persona that it was begun with.
     #[serde(default)]
     persona: Option<ChatPersona>,
+    /// The model that was chosen in it.
+    #[serde(default)]
+    model: Option<String>,
     /// The starting point that it begins with.
     #[serde(default)]
     starting_point: Option<StartingPoint>,
@@ -180,6 +183,7 @@ impl Chat {
             settings: settings.as_deref().and_then(object),
             folder: folder.map(|folder| folder.name),
             persona: persona.map(ChatPersona::of),
+            model: row.model,
             begins_with: begins_with.into_iter().map(ChatDocument::of).collect(),
             draft_documents: draft.map(ChatDocument::of).collect(),
             messages: tree.into_iter().map(message).collect(),
@@ -218,6 +222,7 @@ impl Chat {
         let prefix = chat.starting_point.map(StartingPoint::read).transpose()?;
         Ok(ImportedConversation {
             persona: chat.persona.map(ChatPersona::read),
+            model: chat.model.filter(|name| !name.is_empty()),
             prefix: prefix.flatten(),
             beginning: ChatDocument::read_all(chat.begins_with)?,
             draft: ChatDocument::read_all(chat.draft_documents)?,

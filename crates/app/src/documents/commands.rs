@@ -25,7 +25,7 @@ pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failu
             let attached = attached(app, &of).await?;
             // After a start nobody knows any more what was read.
             if !attached.documents.is_empty() {
-                reading::look(app, &of);
+                reading::look(app, &of).await;
             }
             Ok(Reply::Documents { attached })
         }

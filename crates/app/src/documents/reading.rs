@@ -18,6 +18,7 @@ use crate::app::{App, now_ms};
 use crate::cache::owners::{conversation_owner, folder_owner};
 use crate::chat::answering::loaded_status;
 use crate::chat::context::Beginning;
+use crate::chat::model as chat_model;
 use crate::chat::overflow;
 use crate::commands::expected_system_prompt;
 use crate::documents::{commands, prompt};
@@ -155,10 +156,16 @@ pub(crate) fn begin(app: &Arc<App>, of: &DocumentsOf) {
     run(app, of, reading, before);
 }
 
-/// Looks whether documents are read already, if nobody knows that and a model is loaded.
-pub(crate) fn look(app: &Arc<App>, of: &DocumentsOf) {
-    let Some(model) = models::loaded_name(app) else { return };
-    let look = Reading::new(Some(model));
+/// Looks whether documents are read already, if nobody knows that and their model is in memory.
+pub(crate) async fn look(app: &Arc<App>, of: &DocumentsOf) {
+    let model = match of {
+        DocumentsOf::Conversation { id } => chat_model::in_memory(app, id).await,
+        DocumentsOf::Folder { .. } => {
+            models::loaded_name(app).and_then(|name| loaded_status(app, &name))
+        }
+    };
+    let Some(model) = model else { return };
+    let look = Reading::new(Some(model.name));
     if let (true, before) = app.readings.begin_look(of, &look) {
         run(app, of, look, before);
     }
@@ -199,7 +206,7 @@ fn run(app: &Arc<App>, of: &DocumentsOf, reading: Reading, before: Option<Readin
 pub(crate) async fn again(app: &Arc<App>, of: &DocumentsOf) {
     if !app.readings.is_wanted(of) {
         if app.readings.forget_look(of) {
-            look(app, of);
+            look(app, of).await;
         }
         return;
     }
@@ -298,11 +305,11 @@ enum Prepared {
 async fn prepare(app: &Arc<App>, of: &DocumentsOf, reading: &Reading) -> Result<Prepared, Failure> {
     let draft = match of {
         DocumentsOf::Conversation { id } if reading.only_looks() => {
-            let Some(model) = models::loaded_name(app) else {
+            let Some(model) = chat_model::in_memory(app, id).await else {
                 return Ok(Prepared::Known(DocumentReading::Unread));
             };
             // What could not be continued is not counted once more.
-            Some(of_conversation(app, id, model).await?).filter(|draft| draft.is_ahead)
+            Some(of_conversation(app, id, model.name).await?).filter(|draft| draft.is_ahead)
         }
         DocumentsOf::Conversation { id } => {
             for running in app.answers.of(id) {
@@ -311,9 +318,16 @@ async fn prepare(app: &Arc<App>, of: &DocumentsOf, reading: &Reading) -> Result<
             if let Some(too_long) = count_ahead(app, of, id).await? {
                 return Ok(Prepared::Known(too_long));
             }
-            let before = model_before(app, id).await?;
-            models::require_any(app).await?;
-            let model = loaded(app, models::ensure_loaded(app.clone(), before)).await?;
+            let model = match chat_model::of(app, id).await?.name {
+                Some(name) => {
+                    models::ensure_loaded_for_chat(app, &name).await?;
+                    name
+                }
+                None => {
+                    models::require_any(app).await?;
+                    loaded(app, models::ensure_loaded(app.clone(), None)).await?
+                }
+            };
             Some(of_conversation(app, id, model).await?)
         }
         DocumentsOf::Folder { id } => of_folder(app, id, reading).await?,
@@ -355,18 +369,23 @@ async fn prepare(app: &Arc<App>, of: &DocumentsOf, reading: &Reading) -> Result<
     Ok(Prepared::Request { request: Box::new(request), model })
 }
 
-/// Counts the tokens of a draft with the files of the model that will be loaded, if none is loaded. The
+/// Counts the tokens of a draft with the files of the model that will be loaded, unless it is. The
 /// result says that they are too many. What cannot be counted now is counted once the model is loaded.
 async fn count_ahead(
     app: &Arc<App>,
     of: &DocumentsOf,
     id: &str,
 ) -> Result<Option<DocumentReading>, Failure> {
+    let of_chat = chat_model::of(app, id).await?.name;
+    let is_loaded = match &of_chat {
+        Some(name) => loaded_status(app, name).is_some(),
+        None => models::loaded_name(app).is_some(),
+    };
     // Or one is being loaded, which may be another than the next lines would find.
-    if models::loaded_name(app).is_some() || app.loading.try_lock().is_err() {
+    if is_loaded || app.loading.try_lock().is_err() {
         return Ok(None);
     }
-    let Some(model) = models::to_load(app, model_before(app, id).await?).await else {
+    let Some(model) = models::to_load(app, of_chat).await else {
         return Ok(None);
     };
     let folder = PathBuf::from(&model.path);
@@ -437,12 +456,6 @@ fn exceeds(num_tokens: usize, limit: usize) -> Option<u32> {
     (num_tokens + 2 > limit).then(|| convert::tokens(num_tokens + 2 - limit))
 }
 
-/// The model of the last answer.
-async fn model_before(app: &App, id: &str) -> Result<Option<String>, Failure> {
-    let branch = app.store_of(id).await.branch(id).await?;
-    Ok(branch.iter().rev().find_map(|message| message.model.clone()))
-}
-
 /// The draft of a conversation.
 async fn of_conversation(app: &Arc<App>, id: &str, model: String) -> Result<Draft, Failure> {
     let store = app.store_of(id).await.clone();
@@ -487,7 +500,7 @@ async fn of_folder(app: &Arc<App>, id: &str, reading: &Reading) -> Result<Option
         }
     };
     let system_prompt = match folder.system_prompt {
-        prompt if prompt.is_empty() => expected_system_prompt(app).await,
+        prompt if prompt.is_empty() => expected_system_prompt(app, Some(&model)).await,
         prompt => prompt,
     };
     Ok(Some(Draft {

@@ -1,7 +1,7 @@
 //! The list of models on this machine: where they are, what their files say, and why one cannot be
 //! loaded.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -125,6 +125,31 @@ async fn found(app: &App) -> Vec<ModelFolder> {
     let folders = app.model_folders.clone();
     // Listing folders blocks.
     app.blocking(move || folders.list()).await.unwrap_or_default()
+}
+
+/// The names of the models that are on this machine, with those in memory that were loaded from elsewhere.
+pub(crate) async fn names(app: &App) -> HashSet<String> {
+    let found = found(app).await.into_iter().map(|folder| folder.name);
+    let mut names: HashSet<String> = found.chain(names_in_memory(app)).collect();
+    for hidden in app.catalog.hidden().keys() {
+        names.remove(hidden);
+    }
+    names
+}
+
+/// Whether a model is one of [`names`]. Looks at folders only for one that is not in memory.
+pub(crate) async fn has(app: &App, name: &str) -> bool {
+    if app.catalog.hidden().contains_key(name) {
+        return false;
+    }
+    names_in_memory(app).iter().any(|known| known == name)
+        || found(app).await.iter().any(|folder| folder.name == name)
+}
+
+fn names_in_memory(app: &App) -> Vec<String> {
+    let status = app.engine.status();
+    let models = &status.borrow().models;
+    models.iter().map(|model| model.name.clone()).collect()
 }
 
 async fn rows(app: &App) -> Vec<Model> {

@@ -2,7 +2,7 @@
 //! undone.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::hub_settings::shown;
 use super::{catalog, loaded_name};
@@ -39,6 +39,9 @@ pub(crate) async fn delete(app: &Arc<App>, name: &str) -> Result<(), Failure> {
     found(app, name).await?;
     if loaded_name(app).as_deref() == Some(name) {
         super::unload(app).await?;
+    } else {
+        // A chat may have it in memory beside the loaded one.
+        app.engine.unload_unused(name, Instant::now());
     }
     let deleted_at_ms = now_ms();
     app.catalog.hide(name, deleted_at_ms);

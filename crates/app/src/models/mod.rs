@@ -93,6 +93,15 @@ pub(crate) async fn require(app: &App, name: &str) -> Result<(), Failure> {
     locate(app, name).await.map(|_| ())
 }
 
+/// The name of a model that a chat can have: one that is in memory or can be loaded, by its name or alias.
+pub(crate) async fn name_for_chat(app: &App, wanted: &str) -> Result<String, Failure> {
+    // One that was loaded from a path is not found by its name.
+    match folder_of(app, wanted) {
+        Some(_) => Ok(wanted.to_owned()),
+        None => Ok(locate(app, wanted).await?.0),
+    }
+}
+
 pub(crate) fn no_model() -> Failure {
     Failure::new(FailureCode::NoModel, "There is no model to answer with: choose one first.")
         .of_kind(FailureKind::NoModel)
@@ -111,20 +120,24 @@ pub(crate) fn loaded_name(app: &App) -> Option<String> {
 async fn load(app: &App, wanted: String) -> Result<(), Failure> {
     let (name, folder) = locate(app, &wanted).await?;
     load_located(app, &name, &folder).await?;
-    // A failure here only costs convenience.
-    if let Err(error) = app.store.record_model_use(&folder.to_string_lossy(), &name, now_ms()).await
-    {
-        tracing::warn!("the model {name} is not remembered as the last one used: {error}");
-    }
+    record_use(app, &name, &folder).await;
     Ok(())
 }
 
-/// Loads a model for a program that names it, unless it is loaded. Chats stay with the model that
-/// they are with, unless that had to make room. Returns the model's name.
+/// Remembers a model as the last one used. A failure only costs convenience.
+async fn record_use(app: &App, name: &str, folder: &Path) {
+    let recorded = app.store.record_model_use(&folder.to_string_lossy(), name, now_ms()).await;
+    if let Err(error) = recorded {
+        tracing::warn!("the model {name} is not remembered as the last one used: {error}");
+    }
+}
+
+/// Loads a model for a chat or a program that names it, unless it is loaded. What new chats begin with
+/// stays loaded, unless that had to make room. Returns the model's name.
 pub(crate) async fn ensure_loaded_beside(app: &Arc<App>, wanted: &str) -> Result<String, Failure> {
     let (name, folder) = locate(app, wanted).await?;
     if !is_loaded(app, &name, &folder) {
-        // In a task, so that chats get their model back also if the program goes away meanwhile.
+        // In a task, so that the model before is the loaded one again also if the caller goes away.
         let loading = app.spawn(load_beside(app.clone(), name.clone(), folder));
         loading.await.map_err(|fault| {
             let message = format!("A fault in Cairn stopped {name} from being loaded: {fault}.");
@@ -134,7 +147,23 @@ pub(crate) async fn ensure_loaded_beside(app: &Arc<App>, wanted: &str) -> Result
     Ok(name)
 }
 
-/// Sees to it that a model is loaded for a program: the one that it names, else that of the chats.
+/// Loads the model of a chat beside those in use, unless it is in memory. What is loaded stays what new
+/// chats begin with, unless it had to make room.
+pub(crate) async fn ensure_loaded_for_chat(app: &Arc<App>, name: &str) -> Result<(), Failure> {
+    // One that was loaded from a path is not found by its name.
+    if folder_of(app, name).is_some() {
+        return Ok(());
+    }
+    let name = ensure_loaded_beside(app, name).await?;
+    if loaded_name(app).as_deref() == Some(name.as_str())
+        && let Some(folder) = folder_of(app, &name)
+    {
+        record_use(app, &name, &folder).await;
+    }
+    Ok(())
+}
+
+/// Sees to it that a model is loaded for a program: the one that it names, else the one of new chats.
 /// Returns the model's name.
 pub(crate) async fn ensure_answers(
     app: &Arc<App>,

@@ -9,6 +9,7 @@ use serde_json::Value;
 use super::{SettingOverrides, SettingScope, Settings, generation_config, resolve};
 use crate::api;
 use crate::app::App;
+use crate::chat::model;
 use crate::models::{self, hub_settings, own_settings};
 use crate::personas;
 use crate::wire::{Event, Failure, Reply, SettingTarget};
@@ -21,7 +22,11 @@ pub(crate) async fn get(app: &App, target: &SettingTarget) -> Result<Reply, Fail
         SettingTarget::Persona { id } => {
             app.store.persona(id).await?.model.or_else(|| models::loaded_name(app))
         }
-        SettingTarget::App | SettingTarget::Chat { .. } => models::loaded_name(app),
+        SettingTarget::Chat { id } => {
+            let of_chat = model::of(app, id).await?.name;
+            of_chat.or_else(|| models::loaded_name(app))
+        }
+        SettingTarget::App => models::loaded_name(app),
     };
     if let Some(model) = model {
         let [recommended, own] = of_model(app, &model).await?;

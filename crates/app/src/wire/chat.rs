@@ -20,7 +20,7 @@ impl Command {
 /// of the conversation.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, TS)]
 pub struct CompareColumn {
-    /// None: the one that would answer next.
+    /// None: the one that answers next in the conversation.
     pub model: Option<String>,
     pub temperature: Option<f64>,
     #[ts(type = "number | null")]
@@ -51,10 +51,37 @@ pub struct Conversation {
     pub folder_id: Option<String>,
     /// The persona that it was begun with; one that is not listed is none.
     pub persona_id: Option<String>,
+    /// Which model answers next.
+    pub model: ChatModel,
     /// Its saved context; none if nothing of it was ever saved.
     pub cache: Option<ConversationCache>,
     /// The starting point that it begins with.
     pub prefix: Option<ConversationPrefix>,
+}
+
+/// Which model answers next in a conversation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, TS)]
+pub struct ChatModel {
+    /// None: whichever is loaded, or would be.
+    pub name: Option<String>,
+    /// What names it.
+    pub source: ChatModelSource,
+    /// The one that would answer instead if it were on this machine.
+    pub missing: Option<String>,
+}
+
+/// What names the model of a conversation, the strongest first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, TS)]
+#[serde(rename_all = "snake_case")]
+pub enum ChatModelSource {
+    /// It was chosen in the conversation, or the persona that began it has it.
+    Chat,
+    /// It wrote the last answer on the branch on screen.
+    Answer,
+    /// The folder has it.
+    Folder,
+    /// It is loaded.
+    App,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, TS)]

@@ -131,6 +131,8 @@ pub enum Fit {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, TS)]
 pub struct LoadedModel {
     pub name: String,
+    /// Identifies its weights under any name.
+    pub fingerprint: String,
     /// Of its weights, with those of its draft model.
     #[ts(type = "number")]
     pub bytes: u64,

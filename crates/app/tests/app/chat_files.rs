@@ -394,6 +394,7 @@ fn any_chat(state: &mut u64) -> Value {
         "folder": (below(state, 2) == 0).then(|| format!("Folder {}", below(state, 3))),
         "settings": (below(state, 2) == 0).then(|| json!({ "top_p": 0.5, "max_tokens": 77 })),
         "persona": (below(state, 2) == 0).then_some(persona),
+        "model": (below(state, 2) == 0).then(|| words(state)),
         "starting_point": (below(state, 2) == 0).then_some(starting_point),
         "leaf_message_id": messages[leaf]["id"],
         "messages": messages,

@@ -3,14 +3,15 @@
 use std::sync::Arc;
 
 use cairn_app::wire::{
-    Command, CompareColumn, EngineState, Event, FailureCode, Message, MessageStatus, Reply,
+    ChatModelSource, Command, CompareColumn, EngineState, Event, FailureCode, Message,
+    MessageStatus, Reply,
 };
 use cairn_app::{App, Options};
 use tokio::sync::broadcast::Receiver;
 
 use crate::kit::{
-    MODEL, PATIENCE, answered, check_failure, home_with_model, messages, new_conversation, next,
-    open_greedy, open_with_one_turn, options, set_for_all,
+    MODEL, PATIENCE, answered, check_failure, choose_model, conversation, home_with_model,
+    messages, new_conversation, next, open_greedy, open_with_one_turn, options, set_for_all,
 };
 use crate::model_settings::{add_model, wide_heads};
 use crate::script::{self, Script, open_scripted};
@@ -82,6 +83,7 @@ async fn versions(app: &Arc<App>, id: &str, of: &[Message; 2]) -> Vec<Message> {
     }
 }
 
+/// Waits until this model is the one that new chats begin with.
 async fn model_is(app: &Arc<App>, name: &str) {
     let until = tokio::time::Instant::now() + PATIENCE;
     let mut events = app.subscribe();
@@ -123,8 +125,16 @@ async fn two_models_answer_beside_each_other_and_both_keep_their_place() {
             break;
         }
     }
-    model_is(&app, OTHER_MODEL).await;
+    let model = conversation(&app, &id).await.model;
+    assert_eq!((model.name.as_deref(), model.source), (Some(OTHER_MODEL), ChatModelSource::Answer));
+    model_is(&app, MODEL).await;
     assert_eq!(messages(&app, &id).await[3], ended[1]);
+    // What was chosen in the chat becomes the model of the answer that it goes on with.
+    choose_model(&app, &id, Some(OTHER_MODEL)).await;
+    app.call(choose(&id, &begun[0].id)).await.unwrap();
+    let model = conversation(&app, &id).await.model;
+    assert_eq!((model.name.as_deref(), model.source), (Some(MODEL), ChatModelSource::Chat));
+    choose_model(&app, &id, None).await;
     app.close().await;
     drop(app);
 
@@ -134,7 +144,6 @@ async fn two_models_answer_beside_each_other_and_both_keep_their_place() {
         let show =
             Command::ShowVersion { conversation_id: id.clone(), message_id: answer.id.clone() };
         app.call(show).await.unwrap();
-        app.call(Command::LoadModel { name: answer.model.clone().unwrap() }).await.unwrap();
         let more = answered(&app, &id, "Go on").await;
         let (read, stats) = (answer.stats.clone().unwrap(), more.stats.unwrap());
         assert_eq!(stats.model, read.model);

@@ -64,6 +64,19 @@ pub async fn new_conversation(app: &Arc<App>) -> String {
     }
 }
 
+pub async fn conversation(app: &Arc<App>, id: &str) -> Conversation {
+    match app.call(Command::GetConversation { id: id.to_owned() }).await.unwrap() {
+        Reply::Conversation { conversation, .. } => conversation,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Lets a chat be answered by a model, or takes that back.
+pub async fn choose_model(app: &Arc<App>, id: &str, model: Option<&str>) {
+    let (id, model) = (id.to_owned(), model.map(str::to_owned));
+    app.call(Command::ChooseModel { id, model }).await.unwrap();
+}
+
 pub async fn messages(app: &Arc<App>, id: &str) -> Vec<Message> {
     match app.call(Command::GetConversation { id: id.to_owned() }).await.unwrap() {
         Reply::Conversation { messages, .. } => messages,

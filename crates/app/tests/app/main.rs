@@ -6,6 +6,7 @@ mod answers;
 mod api;
 mod branches;
 mod chat_files;
+mod chat_models;
 mod commands;
 mod compare;
 mod deletion;

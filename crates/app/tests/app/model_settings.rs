@@ -15,8 +15,8 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::kit::{
-    MODEL, answered, check_failure, home_with_model, messages, new_conversation, next, open,
-    open_greedy, options, set_for_all,
+    MODEL, answered, check_failure, conversation, home_with_model, messages, new_conversation,
+    next, open, open_greedy, options, set_for_all,
 };
 
 /// Adds a copy of the tiny model, in which `change` may change a file.
@@ -48,13 +48,6 @@ async fn set(app: &Arc<App>, model: &str, key: &str, value: Value) {
 async fn status(app: &Arc<App>) -> Status {
     match app.call(Command::GetStatus).await.unwrap() {
         Reply::Status { status } => status,
-        other => panic!("{other:?}"),
-    }
-}
-
-async fn conversation(app: &Arc<App>, id: &str) -> Conversation {
-    match app.call(Command::GetConversation { id: id.to_owned() }).await.unwrap() {
-        Reply::Conversation { conversation, .. } => conversation,
         other => panic!("{other:?}"),
     }
 }
@@ -465,12 +458,12 @@ async fn a_conversation_remembers_its_model() {
     load(&app, "other").await;
     let other = new_conversation(&app).await;
     answered(&app, &other, "Hello").await;
-    // The one that was used last is another one.
+    // While another is loaded, and while none is.
+    let model = async |id: &str| answered(&app, id, "More").await.stats.unwrap().model;
+    assert_eq!(model(&id).await, MODEL);
     app.call(Command::UnloadModel).await.unwrap();
-    let stats = answered(&app, &id, "More").await.stats.unwrap();
-    assert_eq!(stats.model, MODEL);
-    // While one is loaded, that answers.
-    assert_eq!(answered(&app, &other, "More").await.stats.unwrap().model, MODEL);
+    assert_eq!(model(&id).await, MODEL);
+    assert_eq!(model(&other).await, "other");
     app.close().await;
 }
 

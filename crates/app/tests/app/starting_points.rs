@@ -7,8 +7,8 @@ use cairn_app::{DataFolder, OfflineCaches};
 use tempfile::TempDir;
 
 use crate::kit::{
-    MODEL, answered, check_failure, chunk_files, home_with_model, new_conversation, next, open,
-    open_greedy, open_with_one_turn, overview, save_as, set_for_all, start_from,
+    MODEL, answered, check_failure, choose_model, chunk_files, home_with_model, new_conversation,
+    next, open, open_greedy, open_with_one_turn, overview, save_as, set_for_all, start_from,
 };
 
 /// Adds the tiny model once more under another name, with one of its files changed.
@@ -64,17 +64,17 @@ async fn a_conversation_starts_from_a_starting_point() {
     assert!(third.cached_tokens >= second.prompt_tokens + 7, "{third:?}");
 
     // Another model computes its tokens again, if they decode to the same text.
-    app.call(Command::LoadModel { name: "sibling".to_owned() }).await.unwrap();
+    choose_model(&app, &id, Some("sibling")).await;
     let fourth = stats(answered(&app, &id, "Five").await);
     assert!(fourth.cached_tokens == 0 && fourth.prompt_tokens > third.prompt_tokens, "{fourth:?}");
-    app.call(Command::LoadModel { name: "stranger".to_owned() }).await.unwrap();
+    choose_model(&app, &id, Some("stranger")).await;
     let refused = answered(&app, &id, "Six").await;
     let error = refused.error.unwrap();
     assert_eq!(
         error,
         "This conversation starts from a context of sibling: choose that model to continue."
     );
-    app.call(Command::LoadModel { name: MODEL.to_owned() }).await.unwrap();
+    choose_model(&app, &id, Some(MODEL)).await;
     assert_eq!(stats(answered(&app, &id, "Seven").await).model, MODEL);
     app.close().await;
 }

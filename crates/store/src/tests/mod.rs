@@ -6,6 +6,7 @@ mod backups;
 mod branches;
 mod cache_refs;
 mod changes;
+mod chat_models;
 mod conversations;
 mod documents;
 mod faults;

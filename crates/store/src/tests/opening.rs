@@ -323,8 +323,9 @@ async fn a_newer_file_is_refused() {
     store.close().await.unwrap();
     let before = fs::read(scratch.database()).unwrap();
     let refused = Store::open(&scratch.database()).await;
+    let newest = MIGRATIONS.iter().map(|migration| migration.version).max().unwrap();
     assert!(
-        matches!(&refused, Err(StoreError::Newer { found: 9999, known: 24, .. })),
+        matches!(&refused, Err(StoreError::Newer { found: 9999, known, .. }) if *known == newest),
         "{refused:?}"
     );
     assert_eq!(fs::read(scratch.database()).unwrap(), before);

@@ -44,8 +44,8 @@ export const saved: Catalogue['saved'] = {
   restReadAgainOnce: 'Teilweise gesichert: Der Rest wird einmal neu gelesen',
   restReadAgainOnceAbout: (estimateMs) =>
     `Teilweise gesichert: Der Rest wird einmal neu gelesen (etwa ${f.estimate(estimateMs)})`,
-  loadToContinue: (loaded, model) =>
-    `Er ist für ${model} gesichert, und ${loaded} ist geladen. Lade ${model}, um ohne neues Lesen weiterzumachen.`,
+  chooseToContinue: (answering, model) =>
+    `Er ist für ${model} gesichert, und ${answering} antwortet. Wähle ${model}, um ohne neues Lesen weiterzumachen.`,
   modelChanged: (model) => `Die Dateien von ${model} haben sich geändert, seit es diesen Chat gelesen hat.`,
   because: (cause) => `Der Grund: ${cause}.`,
   missing: (what) => `Es fehlen ${what}`,

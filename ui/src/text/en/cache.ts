@@ -46,8 +46,8 @@ export const saved = {
   restReadAgainOnce: 'Partly saved: the rest will be read again once',
   restReadAgainOnceAbout: (estimateMs: number) =>
     `Partly saved: the rest will be read again once (about ${f.estimate(estimateMs)})`,
-  loadToContinue: (loaded: string, model: string) =>
-    `It is saved for ${model}, and ${loaded} is loaded. Load ${model} to continue without reading again.`,
+  chooseToContinue: (answering: string, model: string) =>
+    `It is saved for ${model}, and ${answering} answers. Choose ${model} to continue without reading again.`,
   modelChanged: (model: string) => `The files of ${model} have changed since it read this chat.`,
   because: (cause: string) => `The reason: ${cause}.`,
   missing: (what: string) => `Missing ${what}`,

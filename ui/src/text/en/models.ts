@@ -49,7 +49,6 @@ export const models = {
     removeOf: (path: string) => `Remove ${path}`,
     removed: 'Removed the folder. Its files stay.',
   },
-  forAllChats: 'Loaded for all chats',
   help: `Models that other MLX programs have downloaded to ${machine} are found too.`,
   import: {
     cancelOf: (file: string) => `Cancel the import of ${file}`,
@@ -71,13 +70,12 @@ export const models = {
   loadingLabel: (name: string) => `Loading ${name}`,
   memoryOf: (name: string) => `Memory of ${name}`,
   name: 'Model',
-  /** The way back to the model that a chat was with. */
+  /** What happens to the model of a chat when it is asked. */
   offer: {
-    was: (name: string) => `This chat was with ${name}.`,
-    goBack: 'Go back',
-    goBackTo: (name: string) => `Go back to ${name}`,
-    opens: (count: number) => `(its saved context opens at once; this model reads ${tokens(count)} again)`,
-    reads: (count: number) => `(or this model reads ${tokens(count)} again)`,
+    whenAsked: (name: string) => `${name} will be loaded when you ask.`,
+    instead: (name: string) => `Answer with ${name} instead`,
+    notHere: (name: string, answering: string) => `${name} is not here; ${answering} answers.`,
+    nobodyInstead: (name: string) => `${name} is not here. Choose another model.`,
   },
   on: `On ${machine}`,
   onThisComputer: (count: number, bytes: number) =>
@@ -103,6 +101,13 @@ export const models = {
   },
   startChatting: 'Start chatting',
   startChattingWith: (name: string) => `Start chatting with ${name}`,
+  /** Where the model of a chat comes from, in the inspector. */
+  chatSources: {
+    chat: 'Chosen in this chat',
+    answer: 'Of the last answer',
+    folder: 'From the folder',
+    app: 'Loaded',
+  },
   stopLoading: 'Stop loading',
   stopLoadingOf: (name: string) => `Stop loading ${name}`,
   unload: 'Unload',

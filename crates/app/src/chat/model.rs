@@ -1,0 +1,139 @@
+//! Which model answers a chat. One rule for asking, and for all that says beforehand what asking will do:
+//! the outlook, the gauge, the settings, documents that are read ahead, the first column of a comparison.
+//!
+//! ```text
+//! the model chosen in the chat ─▶ that of the last answer on the branch shown ─▶ its folder's ─▶ the loaded one
+//! ```
+//!
+//! One that is not on this machine is passed over, and [`ChatModel::missing`] says so before anything is
+//! asked. Another chat's model, or one that is loaded on the page of models, changes none that has begun.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use cairn_engine::LoadedModelStatus;
+use cairn_store::Conversation;
+
+use crate::app::App;
+use crate::chat::answering::loaded_status;
+use crate::models::{self, catalog};
+use crate::wire::{ChatModel, ChatModelSource, Failure, Reply};
+
+/// The model of a chat.
+pub(crate) async fn of(app: &App, conversation_id: &str) -> Result<ChatModel, Failure> {
+    let row = app.store_of(conversation_id).await.listed_conversation(conversation_id).await?;
+    Ok(of_row(app, &row).await)
+}
+
+/// The model of a chat with this row.
+pub(crate) async fn of_row(app: &App, row: &Conversation) -> ChatModel {
+    let (mut missing, here) = (HashSet::new(), candidates(row));
+    for (name, _) in here.into_iter().flatten() {
+        if catalog::has(app, name).await {
+            break;
+        }
+        missing.insert(name);
+    }
+    decide(here, |name| !missing.contains(name))
+}
+
+/// The models of many chats, for which the machine's models are listed once.
+pub(crate) async fn of_rows(app: &App, rows: &[Conversation]) -> Vec<ChatModel> {
+    let here = catalog::names(app).await;
+    rows.iter().map(|row| decide(candidates(row), |name| here.contains(name))).collect()
+}
+
+/// What may answer before the loaded model, the strongest first.
+type Candidates<'a> = [Option<(&'a str, ChatModelSource)>; 3];
+
+fn candidates(row: &Conversation) -> Candidates<'_> {
+    [
+        row.model.as_deref().map(|name| (name, ChatModelSource::Chat)),
+        row.answered_model.as_deref().map(|name| (name, ChatModelSource::Answer)),
+        row.folder_model.as_deref().map(|name| (name, ChatModelSource::Folder)),
+    ]
+}
+
+fn decide(candidates: Candidates<'_>, is_here: impl Fn(&str) -> bool) -> ChatModel {
+    let mut missing = None;
+    for (name, source) in candidates.into_iter().flatten() {
+        if is_here(name) {
+            return ChatModel { name: Some(name.to_owned()), source, missing };
+        }
+        // The strongest is the one that a person expects.
+        missing.get_or_insert_with(|| name.to_owned());
+    }
+    ChatModel { name: None, source: ChatModelSource::App, missing }
+}
+
+/// The name of the model that the next answer of a chat will be of; none where there is none.
+pub(crate) async fn expected(
+    app: &Arc<App>,
+    conversation_id: &str,
+) -> Result<Option<String>, Failure> {
+    match of(app, conversation_id).await?.name {
+        Some(name) => Ok(Some(name)),
+        None => Ok(models::expected_name(app).await),
+    }
+}
+
+/// What the engine says of a chat's model, if that is in memory.
+pub(crate) async fn in_memory(app: &App, conversation_id: &str) -> Option<LoadedModelStatus> {
+    let name = match of(app, conversation_id).await.ok()?.name {
+        Some(name) => name,
+        None => models::loaded_name(app)?,
+    };
+    loaded_status(app, &name)
+}
+
+/// Remembers which model answers a chat from now on; without one the rule above holds again.
+pub(crate) async fn choose(
+    app: &Arc<App>,
+    conversation_id: &str,
+    model: Option<&str>,
+) -> Result<Reply, Failure> {
+    let model = match model {
+        Some(name) => Some(models::name_for_chat(app, name).await?),
+        None => None,
+    };
+    let store = app.store_of(conversation_id).await;
+    store.set_conversation_model(conversation_id, model.as_deref()).await?;
+    app.emit_conversation(conversation_id).await;
+    Ok(Reply::Done)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_strongest_that_is_here_answers_and_one_that_is_not_is_named() {
+        use ChatModelSource::{Answer, App, Chat, Folder};
+        fn check(
+            [chosen, answered, folder]: [&str; 3],
+            here: &[&str],
+            expected: (&str, ChatModelSource, &str),
+        ) {
+            let some = |name: &str| Some(name.to_owned()).filter(|name| !name.is_empty());
+            let row = [some(chosen), some(answered), some(folder)];
+            let candidates = [
+                row[0].as_deref().map(|name| (name, Chat)),
+                row[1].as_deref().map(|name| (name, Answer)),
+                row[2].as_deref().map(|name| (name, Folder)),
+            ];
+            let (name, source, missing) = expected;
+            let expected = ChatModel { name: some(name), source, missing: some(missing) };
+            assert_eq!(decide(candidates, |name| here.contains(&name)), expected, "{row:?}");
+        }
+        let all = ["a", "b", "c"];
+        check(["a", "b", "c"], &all, ("a", Chat, ""));
+        check(["", "b", "c"], &all, ("b", Answer, ""));
+        check(["", "", "c"], &all, ("c", Folder, ""));
+        check(["", "", ""], &all, ("", App, ""));
+        check(["a", "b", "c"], &["b", "c"], ("b", Answer, "a"));
+        check(["a", "b", "c"], &["c"], ("c", Folder, "a"));
+        check(["", "b", "c"], &["c"], ("c", Folder, "b"));
+        check(["a", "a", ""], &["b"], ("", App, "a"));
+        check(["", "", "c"], &[], ("", App, "c"));
+    }
+}

@@ -1,0 +1,93 @@
+// Which model answers a chat, and where that comes from.
+import { runOrReport, type Platform } from '../platform/platform';
+import type { Conversation } from '../platform/wire';
+import type { StatusStore } from '../status/status.svelte';
+import type { ModelStore } from '../models/models.svelte';
+import type { ChatStore } from './chat.svelte';
+import type { FolderStore } from './folders.svelte';
+import { sourceOfModel } from './sources';
+
+/** A model and the fingerprint of its files, which is known only while it is in memory. */
+export interface AnsweringModel {
+  name: string;
+  fingerprint: string | null;
+}
+
+/** The model of a chat; null while none is loaded and nothing names one. */
+export function modelOf(
+  { model }: Pick<Conversation, 'model'>,
+  status: Pick<StatusStore, 'model' | 'inMemory'>,
+): AnsweringModel | null {
+  return named(model.name ?? status.model, status);
+}
+
+function named(name: string | null, { inMemory }: Pick<StatusStore, 'inMemory'>): AnsweringModel | null {
+  return name === null ? null : { name, fingerprint: inMemory.get(name) ?? null };
+}
+
+export interface ChatModelOptions {
+  platform: Platform;
+  chat: ChatStore;
+  folders: FolderStore;
+  models: ModelStore;
+  status: StatusStore;
+  report: (error: unknown) => void;
+}
+
+/** The model of the open chat, or of the one that the first message will make. */
+export class ChatModelStore {
+  constructor(private readonly options: ChatModelOptions) {}
+
+  /** Which model is to answer; a name of null is whichever is loaded. */
+  readonly #rule = $derived.by((): Conversation['model'] => {
+    const { chat, folders, models } = this.options;
+    if (chat.selected) return chat.selected.model;
+    const wanted: [string | null | undefined, Conversation['model']['source']][] = [
+      [chat.newModel, 'chat'],
+      [chat.newPersona?.model, 'chat'],
+      [folders.get(chat.newFolderId)?.model, 'folder'],
+    ];
+    const isHere = (name: string) => models.get(name) !== undefined;
+    let missing: string | null = null;
+    for (const [name, source] of wanted) {
+      if (name == null) continue;
+      if (isHere(name)) return { name, source, missing };
+      missing ??= name;
+    }
+    return { name: null, source: 'app', missing };
+  });
+
+  readonly #name = $derived.by(() => this.#rule.name ?? this.options.status.model);
+  readonly #fingerprint = $derived.by(() => named(this.#name, this.options.status)?.fingerprint ?? null);
+  readonly current = $derived.by((): AnsweringModel | null =>
+    this.#name === null ? null : { name: this.#name, fingerprint: this.#fingerprint },
+  );
+
+  readonly isInMemory = $derived(this.#fingerprint !== null);
+  /** The model that was to answer and is not on this machine. */
+  readonly missing = $derived(this.#rule.missing);
+  /** The one that is in memory and could answer at once instead. */
+  readonly instead = $derived.by((): string | null => {
+    const { loaded } = this.options.status;
+    return loaded && !this.isInMemory && this.#rule.name !== null && loaded.name !== this.#rule.name
+      ? loaded.name
+      : null;
+  });
+
+  source(begun: Parameters<typeof sourceOfModel>[1]): string | null {
+    return this.#name === null ? null : sourceOfModel({ ...this.#rule, name: this.#name }, begun);
+  }
+
+  /** Lets a model answer the open chat from now on, and loads it; returns whether that worked. */
+  async choose(name: string): Promise<boolean> {
+    const { chat, models, status } = this.options;
+    const id = chat.selectedId;
+    if (id === null) chat.newModel = name;
+    else if (!(await runOrReport(this.options, { type: 'choose_model', id, model: name }))) return false;
+    if (status.inMemory.has(name) && (id !== null || models.isLoaded(name))) {
+      models.isMenuOpen = false;
+      return true;
+    }
+    return models.load(name);
+  }
+}

@@ -1,0 +1,144 @@
+// A chat keeps its model: what the composer and the inspector say of it, and what choosing another does.
+import { fireEvent, screen, within } from '@testing-library/svelte';
+import { beforeEach, expect, test } from 'vitest';
+import type { App } from '../app.svelte';
+import type { ChatModel, Conversation } from '../platform/wire';
+import { bootstrap, conversation, FakePlatform, model, saved, status } from '../testing/fake';
+import { drawn, openWindow, useWindow } from '../testing/window';
+
+useWindow();
+
+let platform: FakePlatform;
+let app: App;
+
+const of = (change: Partial<ChatModel>): ChatModel => ({ name: null, source: 'app', missing: null, ...change });
+
+/** Opens a chat; `owner/model` is loaded. */
+async function open(change: Partial<Conversation> = {}): Promise<void> {
+  const row = conversation('a', change);
+  platform.answers.bootstrap = bootstrap({
+    conversations: [row],
+    models: [model('owner/model'), model('owner/other')],
+    folders: [{ id: 'm', name: 'Moving', system_prompt: '', model: 'owner/other' }],
+  });
+  platform.answers.get_conversation = { type: 'conversation', conversation: row, messages: [] };
+  ({ app } = await openWindow(platform));
+  app.chat.select('a');
+  await drawn();
+}
+
+const chooser = () => screen.getByRole('button', { name: /^Model: / });
+async function inspector() {
+  app.navigation.show('inspector', true);
+  await drawn();
+  return within(screen.getByRole('complementary', { name: 'This chat' }));
+}
+const choices = () => platform.asked.filter(({ type }) => type === 'choose_model' || type === 'load_model');
+
+beforeEach(() => {
+  platform = new FakePlatform();
+});
+
+test.each<[Partial<Conversation>, name: string, source: string]>([
+  [{}, 'model', 'Loaded'],
+  [{ model: of({ name: 'owner/other', source: 'chat' }) }, 'other', 'Chosen in this chat'],
+  [{ model: of({ name: 'owner/other', source: 'answer' }) }, 'other', 'Of the last answer'],
+  [{ model: of({ name: 'owner/other', source: 'folder' }), folder_id: 'm' }, 'other', 'From the folder “Moving”'],
+])('the model of %j', async (change, name, source) => {
+  await open(change);
+  expect(chooser().getAttribute('aria-label')).toBe(`Model: ${name}`);
+  expect((await inspector()).getByText(name)).toBeTruthy();
+  expect((await inspector()).getByText(source)).toBeTruthy();
+});
+
+test('a model that is loaded elsewhere is offered instead of the one that would be loaded', async () => {
+  await open({ model: of({ name: 'owner/other', source: 'answer' }), cache: saved({ model: 'owner/other' }) });
+  expect(screen.getByText('other will be loaded when you ask.')).toBeTruthy();
+  await fireEvent.click(screen.getByRole('button', { name: 'Answer with model instead' }));
+  await drawn();
+  expect(choices()).toEqual([{ type: 'choose_model', id: 'a', model: 'owner/model' }]);
+
+  // Nothing is to be said once both are in memory, and while it is loading that is.
+  const other = { name: 'owner/other', fingerprint: 'g', bytes: 1e6, draft: null };
+  platform.emit({ type: 'status', status: { ...status, models: [other, ...status.models] } });
+  await drawn();
+  expect(screen.queryByText(/will be loaded/)).toBeNull();
+  const engine = { state: 'loading' as const, model: 'owner/other', bytes_read: 1e9, total_bytes: 2e9 };
+  platform.emit({ type: 'status', status: { ...status, engine, model_fingerprint: null } });
+  await drawn();
+  expect(screen.getByRole('progressbar', { name: 'Loading other' }).getAttribute('aria-valuenow')).toBe('50');
+  await fireEvent.click(screen.getByRole('button', { name: 'Cancel, Loading other' }));
+  expect(platform.asked).toContainEqual({ type: 'stop_loading' });
+});
+
+test('a model that is gone is named beforehand', async () => {
+  await open({ model: of({ missing: 'owner/gone' }) });
+  expect(screen.getByText('gone is not here; model answers.')).toBeTruthy();
+  platform.emit({
+    type: 'status',
+    status: { ...status, engine: { state: 'empty' }, model_fingerprint: null, models: [] },
+  });
+  await drawn();
+  expect(screen.getByText('gone is not here. Choose another model.')).toBeTruthy();
+});
+
+test('what is chosen in a chat is stored for it and loaded', async () => {
+  await open({ model: of({ name: 'owner/model', source: 'answer' }) });
+  await fireEvent.click(chooser());
+  await drawn();
+  const own = within(screen.getByRole('dialog', { name: 'Models' }));
+  expect(own.getByRole('button', { current: true }).textContent).toContain('model');
+  await fireEvent.click(own.getByText('other').closest('button') as HTMLElement);
+  await drawn();
+  expect(choices()).toEqual([
+    { type: 'choose_model', id: 'a', model: 'owner/other' },
+    { type: 'load_model', name: 'owner/other' },
+  ]);
+});
+
+test('a choice that is refused loads nothing', async () => {
+  platform.answers.choose_model = new Error('It is gone.');
+  await open();
+  expect(await app.chatModel.choose('owner/other')).toBe(false);
+  expect(choices().map(({ type }) => type)).toEqual(['choose_model']);
+});
+
+test('the palette chooses for the open chat, and loads on other pages', async () => {
+  await open();
+  const use = async () => {
+    app.openPalette();
+    await drawn();
+    const field = screen.getByRole('combobox', { name: 'Search' });
+    await fireEvent.input(field, { target: { value: 'use other' } });
+    await drawn();
+    await fireEvent.keyDown(field, { key: 'Enter' });
+    await drawn();
+  };
+  await use();
+  expect(choices().map(({ type }) => type)).toEqual(['choose_model', 'load_model']);
+  app.navigation.go('models');
+  await drawn();
+  await use();
+  expect(choices().map(({ type }) => type)).toEqual(['choose_model', 'load_model', 'load_model']);
+});
+
+test('what is chosen before the first message is stored with it', async () => {
+  await open();
+  app.newChatAs({ id: 'p', name: 'Poet', system_prompt: '', model: 'owner/other', values: {} });
+  await drawn();
+  expect(chooser().getAttribute('aria-label')).toBe('Model: other');
+  expect((await inspector()).getByText('From the persona')).toBeTruthy();
+  await app.chatModel.choose('owner/model');
+  await drawn();
+  expect(chooser().getAttribute('aria-label')).toBe('Model: model');
+  expect((await inspector()).getByText('Chosen in this chat')).toBeTruthy();
+  platform.answers.new_conversation_as = { type: 'conversation', conversation: conversation('b'), messages: [] };
+  app.chat.draft = 'Hello';
+  await app.chat.send();
+  const begun = platform.asked.map(({ type }) => type).filter((type) => /^(new|choose|send)_/.test(type));
+  expect(begun).toEqual(['new_conversation_as', 'choose_model', 'send_message']);
+  expect(choices()).toContainEqual({ type: 'choose_model', id: 'b', model: 'owner/model' });
+  app.newChat();
+  await drawn();
+  expect((await inspector()).getByText('Loaded')).toBeTruthy();
+});
