@@ -7,6 +7,7 @@ use cairn_engine::{CacheNode, GenerateRequest, PromptInput};
 use cairn_prompt_cache::{ChunkFile, ChunkKey, ChunkProblem, LossReason, Miss, MissReason, Owner};
 use tempfile::TempDir;
 
+use crate::client::finish;
 use crate::scripted::{Scripted, text_ids};
 use crate::test_engine::{
     Budgets, CacheRows, ON_DISK, ROOMY, Talk, TestEngine, ask, chat_model, fresh_folder,
@@ -312,4 +313,36 @@ async fn a_prompt_is_continued_from_its_breakpoint_where_caches_cannot_be_trimme
         answers.push(second.token_ids);
     }
     assert_eq!(answers[0], answers[1]);
+}
+
+/// A request waits behind other work when its conversation is purged: what it computes then is not saved.
+#[tokio::test]
+async fn what_waits_while_its_conversation_is_purged_saves_nothing() {
+    let Scene { mut harness, talk, .. } = scene().await;
+    harness.settle().await;
+    let (release, wait) = std::sync::mpsc::channel::<()>();
+    let (is_busy, busy) = tokio::sync::oneshot::channel();
+    let blocked = harness.engine.submit(None, move |_| {
+        let _ = is_busy.send(());
+        let _ = wait.recv();
+    });
+    let asked_meanwhile = async {
+        busy.await.expect("the engine is busy");
+        let mut generation = harness.engine.generate(ask(talk.asking("And a trail?"), &OWNER));
+        assert!(harness.handle().purge(&OWNER) > 0);
+        // What the other conversation refers to as well.
+        let left = harness.handle().path(&OWNER).len();
+        release.send(()).expect("the engine waits");
+        (left, finish(&mut generation).await.expect("an answer"))
+    };
+    let (submitted, (left, answer)) = tokio::join!(blocked, asked_meanwhile);
+    submitted.expect("it was run");
+    assert!(!answer.finished.token_ids.is_empty(), "it is answered all the same");
+    harness.settle().await;
+    assert_eq!(harness.handle().path(&OWNER).len(), left);
+
+    // A purge says nothing about what is asked after it.
+    harness.answer(ask(talk.asking("And a trail?"), &OWNER)).await;
+    harness.settle().await;
+    assert!(harness.handle().path(&OWNER).len() > left);
 }

@@ -229,24 +229,17 @@ impl Engine {
 
     /// Requests an answer. Requests start in their order and run at the same time.
     pub fn generate(&self, request: GenerateRequest) -> Generation {
-        let (sender, events) = mpsc::unbounded_channel();
-        let (stop, stop_receiver) = watch::channel(false);
         // Tokens of any form would be proposed.
         let speculation = match request.form {
             Some(_) => Speculation::Off,
             None => request.speculation,
         };
         let request = GenerateRequest { speculation, ..request };
-        let job = Job::Generate(Box::new(GenerateJob {
-            request: Box::new(request),
-            events: sender,
-            stop: stop_receiver,
-            arrived: Instant::now(),
-            prompt: None,
-            grammar: None,
-            needs: None,
-        }));
-        let ended = self.send(job);
+        // From now on, also while it waits: a purge of its owner concerns it.
+        let cache = request.owner.as_ref().zip(self.shared.cache.as_ref());
+        let running = cache.map(|(owner, cache)| cache.run_for(owner));
+        let (job, (events, stop)) = GenerateJob::new(request, running);
+        let ended = self.send(Job::Generate(Box::new(job)));
         Generation { events, stop, ended, has_ended: false }
     }
 

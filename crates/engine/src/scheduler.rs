@@ -723,19 +723,9 @@ mod tests {
         fn begin(&mut self, num_tokens: usize, request: GenerateRequest) -> Timed {
             let prompt = PromptInput::Tokens(vec![7; num_tokens]);
             let request = GenerateRequest { prompt, max_tokens: 100_000, ..request };
-            let (events, receiver) = mpsc::unbounded_channel();
-            let (stop, stopped) = watch::channel(false);
-            let job = GenerateJob {
-                request: Box::new(request),
-                events,
-                stop: stopped,
-                arrived: Instant::now(),
-                prompt: None,
-                grammar: None,
-                needs: None,
-            };
+            let (job, (events, stop)) = GenerateJob::new(request, None);
             self.scheduler.begin(&mut self.worker, job);
-            Timed { events: receiver, _stop: stop, tokens_at: Vec::new() }
+            Timed { events, _stop: stop, tokens_at: Vec::new() }
         }
 
         /// Runs until `last` has a token, and returns how long that took.

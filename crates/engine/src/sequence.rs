@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Instant;
 
 use cairn_chat::{CallOutcome, FinishReason, GenerationStats, Prompt, Role, SegmentEvent};
@@ -44,7 +45,12 @@ pub(crate) struct GenerateJob {
     pub(crate) grammar: Option<Box<(ModelIdentity, AnswerGrammar)>>,
     /// What it takes besides the weights, once that has been estimated.
     pub(crate) needs: Option<SequenceNeeds>,
+    /// The conversation that it belongs to, and whether that was purged meanwhile.
+    pub(crate) running: Option<Arc<RunningOwner>>,
 }
+
+/// What is left to whoever asks for an answer: its events, and what stops it.
+pub(crate) type Asked = (mpsc::UnboundedReceiver<GenerateEvent>, watch::Sender<bool>);
 
 /// The memory of a sequence: at most, and if its answer is short.
 #[derive(Debug, Clone, Copy)]
@@ -54,6 +60,26 @@ pub(crate) struct SequenceNeeds {
 }
 
 impl GenerateJob {
+    /// A request that has just arrived. `running`: its owner, where there is a prompt cache on disk.
+    pub(crate) fn new(
+        request: GenerateRequest,
+        running: Option<Arc<RunningOwner>>,
+    ) -> (GenerateJob, Asked) {
+        let (events, receiver) = mpsc::unbounded_channel();
+        let (stop, stopped) = watch::channel(false);
+        let job = GenerateJob {
+            request: Box::new(request),
+            events,
+            stop: stopped,
+            arrived: Instant::now(),
+            prompt: None,
+            grammar: None,
+            needs: None,
+            running,
+        };
+        (job, (receiver, stop))
+    }
+
     /// Whether the caller dropped its [`crate::Generation`] or asked it to stop.
     pub(crate) fn is_stopped(&self) -> bool {
         self.events.is_closed() || *self.stop.borrow()
@@ -155,8 +181,6 @@ pub(crate) struct Sequence {
     num_cached: usize,
     num_read: usize,
     miss: Option<Miss>,
-    /// The conversation that it belongs to, and whether that was purged meanwhile.
-    running: Option<Rc<RunningOwner>>,
     /// The positions in the prompt at which prefill takes a checkpoint.
     checkpoints_at: Vec<usize>,
     checkpoints: Vec<Checkpoint>,
@@ -206,7 +230,6 @@ impl Sequence {
             so_far.segments.extend(segments.iter_mut().flat_map(|segments| segments.push(&step)));
             so_far.text += if request.skip_special_tokens { &step.visible } else { &step.text };
         }
-        let running = request.owner.as_ref().map(|owner| worker.cache.run_for(owner));
         let CachedBeginning { num_in_file, tokens_in_file, reuse } =
             cached_beginning(worker, &loaded, request, &prompt, pending)?;
         let checkpoints_at = match request.uses_prompt_cache() {
@@ -224,7 +247,6 @@ impl Sequence {
             let _ = job.events.send(GenerateEvent::SoFar(Box::new(so_far)));
         }
         let sequence = Sequence {
-            running,
             num_in_file,
             tokens_in_file,
             max_tokens: request.max_tokens.min(context_left),
@@ -516,7 +538,7 @@ impl Sequence {
                 caches: draft.caches,
                 prefix_provenance: request.prefix_provenance(),
                 num_opaque: 0,
-                running: self.running.as_deref(),
+                running: self.job.running.as_deref(),
                 is_draft: true,
             });
         }
@@ -530,7 +552,7 @@ impl Sequence {
             caches,
             prefix_provenance: request.prefix_provenance(),
             num_opaque: request.prompt.num_opaque(),
-            running: self.running.as_deref(),
+            running: self.job.running.as_deref(),
             is_draft: false,
         });
     }

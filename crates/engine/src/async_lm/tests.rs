@@ -7,12 +7,11 @@ use cairn_lm::batch::BatchOptions;
 use cairn_lm::models::Model;
 use cairn_lm::{LoadOptions, LoadedModel};
 use mlx_rs::{Array, Dtype};
-use tokio::sync::mpsc;
 
 use super::*;
 use crate::clock::{EngineClock, VirtualClock, Work};
 use crate::scheduler::Scheduler;
-use crate::sequence::GenerateJob;
+use crate::sequence::{Asked, GenerateJob};
 use crate::task::{SliceLimits, Task};
 use crate::{GenerateEvent, GenerateRequest, PromptInput};
 
@@ -427,20 +426,9 @@ fn virtual_clock() -> Rc<VirtualClock> {
 }
 
 /// An answer without an end, and what stops it.
-fn writer() -> (GenerateJob, mpsc::UnboundedReceiver<GenerateEvent>, watch::Sender<bool>) {
+fn writer() -> (GenerateJob, Asked) {
     let request = GenerateRequest::new(PromptInput::Tokens(vec![7]));
-    let (events, receiver) = mpsc::unbounded_channel();
-    let (stop, stopped) = watch::channel(false);
-    let job = GenerateJob {
-        request: Box::new(GenerateRequest { max_tokens: 100_000, ..request }),
-        events,
-        stop: stopped,
-        arrived: Instant::now(),
-        prompt: None,
-        grammar: None,
-        needs: None,
-    };
-    (job, receiver, stop)
+    GenerateJob::new(GenerateRequest { max_tokens: 100_000, ..request }, None)
 }
 
 #[test]
@@ -449,7 +437,7 @@ fn a_writer_waits_for_one_slice_at_most() {
     let mut scheduler = Scheduler::new(BatchOptions::default(), clock.clone());
     let fields = r#"{"script": [97], "max_position_embeddings": 1000000}"#;
     let mut worker = crate::scripted_model::worker_with(fields);
-    let (job, mut events, _stop) = writer();
+    let (job, (mut events, _stop)) = writer();
     scheduler.begin(&mut worker, job);
     let loaded = worker.models.get(None).unwrap();
     let state = Rc::new(RefCell::new(LmState::new(&loaded.model.model, LIMITS)));

@@ -45,11 +45,10 @@ mod state;
 mod view;
 mod writer;
 
-use std::cell::Cell;
 use std::cmp::Reverse;
 use std::fs::File;
 use std::path::PathBuf;
-use std::rc::{Rc, Weak};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc as std_mpsc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -179,16 +178,31 @@ pub(crate) struct PromptCache {
     saving: PendingSaves,
     /// What was restored last, while other prompts wait for the same.
     last_restored: Option<LastRestored>,
-    /// The owners of sequences that run.
-    running: Vec<Weak<RunningOwner>>,
 }
 
-/// The owner of a sequence that runs. Whoever first asks which owners were purged takes the notices,
-/// so a sequence learns from this that its own was among them.
+/// The owner of a request, from when it is asked until it has ended: if the owner is purged meanwhile,
+/// [`PromptCache::save`] saves nothing of it. Earlier purges do not concern it.
 #[derive(Debug)]
 pub(crate) struct RunningOwner {
     owner: Owner,
-    is_purged: Cell<bool>,
+    is_purged: AtomicBool,
+}
+
+impl RunningOwner {
+    fn new(owner: &Owner) -> RunningOwner {
+        RunningOwner { owner: owner.clone(), is_purged: AtomicBool::new(false) }
+    }
+
+    /// Notes a purge, if it is of this owner.
+    fn purge(&self, owner: &Owner) {
+        if self.owner == *owner {
+            self.is_purged.store(true, Ordering::Release);
+        }
+    }
+
+    fn is_purged(&self) -> bool {
+        self.is_purged.load(Ordering::Acquire)
+    }
 }
 
 /// Caches, and what they were restored from.
@@ -274,19 +288,7 @@ impl PromptCache {
             resident: ResidentConversations::default(),
             saving: PendingSaves::default(),
             last_restored: None,
-            running: Vec::new(),
         }
-    }
-
-    /// Notes that a sequence of `owner` runs: if that is purged meanwhile, [`PromptCache::save`] saves
-    /// nothing of it. Earlier purges do not concern it.
-    pub(crate) fn run_for(&mut self, owner: &Owner) -> Rc<RunningOwner> {
-        self.drop_purged();
-        let running = RunningOwner { owner: owner.clone(), is_purged: Cell::new(false) };
-        let running = Rc::new(running);
-        self.running.retain(|other| other.strong_count() > 0);
-        self.running.push(Rc::downgrade(&running));
-        running
     }
 
     /// Drops the resident conversations and returns what is stored, for another thread.
@@ -495,9 +497,9 @@ impl PromptCache {
     /// Saves the caches of a finished sequence: in memory as they are, and their missing chunks on
     /// disk.
     pub(crate) fn save(&mut self, mut computed: Computed<'_>) {
-        // The conversation was purged while it was being answered.
+        // The conversation was purged while its answer waited or was written.
         self.drop_purged();
-        if computed.running.is_some_and(|running| running.is_purged.get()) {
+        if computed.running.is_some_and(RunningOwner::is_purged) {
             return;
         }
         let mut caches = std::mem::take(&mut computed.caches);
@@ -582,8 +584,7 @@ impl PromptCache {
         }
     }
 
-    /// Drops the resident conversations of owners that were purged since the last call, and tells
-    /// the sequences that run for them.
+    /// Drops the resident conversations of owners that were purged since the last call.
     fn drop_purged(&mut self) {
         let purged = self
             .store
@@ -592,9 +593,6 @@ impl PromptCache {
         for owner in &purged {
             self.resident.forget(owner);
             self.saving.forget(owner);
-            for running in self.running.iter().filter_map(Weak::upgrade) {
-                running.is_purged.set(running.is_purged.get() || running.owner == *owner);
-            }
         }
     }
 

@@ -3,7 +3,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, mpsc as std_mpsc};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak, mpsc as std_mpsc};
 
 use cairn_prompt_cache::{
     Budgets, CacheChange, Chunk, ChunkFile, ChunkIndex, ChunkKey, ChunkRecord, LossReason,
@@ -14,7 +14,7 @@ use tokio::sync::{mpsc, watch};
 use super::chunk_file::{self, ChunkContents, FileCoding};
 use super::restore::Source;
 use super::writer::WriteJob;
-use super::{CacheOptions, now_ms};
+use super::{CacheOptions, RunningOwner, now_ms};
 use crate::EngineStatus;
 
 /// The index, the contents in memory, and the figures of use.
@@ -39,6 +39,8 @@ pub(super) struct CacheState {
     pub(super) problem: Option<String>,
     /// Owners that were purged, whose resident conversations the engine's thread has yet to drop.
     pub(super) purged: Vec<Owner>,
+    /// The owners of requests that wait or run, which learn of purges from this.
+    pub(super) running: Vec<Weak<RunningOwner>>,
     pub(super) figures: CacheFigures,
     /// None once the engine has shut down, because the receiver waits for the end of the events.
     events: Option<mpsc::UnboundedSender<CacheChange>>,
@@ -101,6 +103,7 @@ impl SharedCacheState {
             rejected,
             problem: None,
             purged: Vec::new(),
+            running: Vec::new(),
             figures: CacheFigures::default(),
             events: Some(events),
             jobs,

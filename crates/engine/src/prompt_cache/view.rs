@@ -4,6 +4,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
+use std::sync::{Arc, Weak};
 
 use cairn_prompt_cache::{
     CacheChange, CacheRef, Chunk, ChunkIndex, ChunkKey, ChunkKind, ChunkRecord, LossReason,
@@ -12,9 +13,9 @@ use cairn_prompt_cache::{
 use tokio::sync::oneshot;
 
 use super::chunk_file::{self, FileCoding};
-use super::now_ms;
 use super::state::{CacheFigures, SharedCacheState};
 use super::writer::{Repaired, WriteJob};
+use super::{RunningOwner, now_ms};
 
 /// A path of chunks of one kind that are each the only child of the one before, with references
 /// only at its end.
@@ -167,10 +168,24 @@ impl CacheHandle {
         state.apply(changes);
     }
 
-    /// Removes the chunks that only `owner` refers to, now or earlier; returns the bytes of their
+    /// Notes that a request of `owner` waits or runs, as long as what this returns lives.
+    pub(crate) fn run_for(&self, owner: &Owner) -> Arc<RunningOwner> {
+        let running = Arc::new(RunningOwner::new(owner));
+        let mut state = self.0.lock();
+        state.running.retain(|other| other.strong_count() > 0);
+        state.running.push(Arc::downgrade(&running));
+        running
+    }
+
+    /// Removes the chunks that only `owner` refers to, now or earlier; what waits or runs for it saves
+    /// nothing. Returns the bytes of their
     /// files.
     pub fn purge(&self, owner: &Owner) -> u64 {
-        self.0.lock().purged.push(owner.clone());
+        {
+            let mut state = self.0.lock();
+            state.purged.push(owner.clone());
+            state.running.iter().filter_map(Weak::upgrade).for_each(|running| running.purge(owner));
+        }
         self.discard(|index| index.purge(owner, now_ms()))
     }
 

@@ -1,7 +1,5 @@
 //! The loop without a thread: what it does between two slices.
 
-use std::time::Instant;
-
 use cairn_chat::{AnswerForm, TextForm};
 use cairn_lm::LoadProgress;
 use tokio::sync::mpsc;
@@ -136,18 +134,8 @@ fn request(num_prompt_tokens: usize) -> GenerateRequest {
 
 /// A job, and what becomes of it.
 fn asked(request: GenerateRequest) -> (GenerateJob, Running) {
-    let (events, receiver) = mpsc::unbounded_channel();
-    let (stop, stopped) = watch::channel(false);
-    let job = GenerateJob {
-        request: Box::new(request),
-        events,
-        stop: stopped,
-        arrived: Instant::now(),
-        prompt: None,
-        grammar: None,
-        needs: None,
-    };
-    (job, Running { events: receiver, stop, cached: None, num_tokens: 0 })
+    let (job, (events, stop)) = GenerateJob::new(request, None);
+    (job, Running { events, stop, cached: None, num_tokens: 0 })
 }
 
 struct Running {
