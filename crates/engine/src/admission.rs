@@ -1,5 +1,7 @@
 //! Whether a model or an answer fits into the memory limit. Pure.
 
+use crate::MemoryShortage;
+
 /// A loaded model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct HeldModel {
@@ -41,15 +43,7 @@ pub(crate) enum Admission {
     Wait {
         missing_bytes: u64,
     },
-    Refuse {
-        needed_bytes: u64,
-        free_bytes: u64,
-        limit_bytes: u64,
-        /// The models in use.
-        would_have_to_go: Vec<String>,
-        /// The pinned models that are not in use.
-        pinned: Vec<String>,
-    },
+    Refuse(MemoryShortage),
 }
 
 impl MemoryUse {
@@ -130,13 +124,13 @@ impl MemoryUse {
         let names =
             |models: Vec<&HeldModel>| models.into_iter().map(|model| model.name.clone()).collect();
         let held: u64 = staying().map(|model| model.bytes).sum();
-        Admission::Refuse {
+        Admission::Refuse(MemoryShortage {
             needed_bytes,
             free_bytes: self.limit_bytes.saturating_sub(held.saturating_add(self.reserved_bytes)),
             limit_bytes: self.limit_bytes,
             would_have_to_go: names(in_use),
             pinned: names(pinned),
-        }
+        })
     }
 }
 
@@ -164,7 +158,14 @@ mod tests {
         let names: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
         let (pinned, would_have_to_go) =
             names.into_iter().partition(|name| name.starts_with("pinned"));
-        Admission::Refuse { needed_bytes, free_bytes, limit_bytes: 100, would_have_to_go, pinned }
+        let limit_bytes = 100;
+        Admission::Refuse(MemoryShortage {
+            needed_bytes,
+            free_bytes,
+            limit_bytes,
+            would_have_to_go,
+            pinned,
+        })
     }
 
     #[test]

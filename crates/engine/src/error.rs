@@ -119,21 +119,14 @@ pub enum EngineError {
     },
     /// A model or an answer needs more memory than there may be.
     #[error(
-        "{what} needs {}, and {} of the {} for models are free{}", gb(*.needed_bytes), gb(*.free_bytes), gb(*.limit_bytes), remedy(.would_have_to_go, .pinned)
+        "{what} needs {}, and {} of the {} for models are free{}", gb(.shortage.needed_bytes), gb(.shortage.free_bytes),
+        gb(.shortage.limit_bytes), remedy(&.shortage.would_have_to_go, &.shortage.pinned)
     )]
     DoesNotFit {
         /// What needs it.
         what: NeedsMemory,
-        /// What it needs.
-        needed_bytes: u64,
-        /// What is left beside the models that are in use and their answers.
-        free_bytes: u64,
-        /// What all models and answers may take.
-        limit_bytes: u64,
-        /// The models that are in use, which would have to go.
-        would_have_to_go: Vec<String>,
-        /// The pinned models that are not in use.
-        pinned: Vec<String>,
+        /// What there is of it.
+        shortage: MemoryShortage,
     },
     /// No answer can be given in the form that was asked for.
     #[error("no answer can be given in this form: {reason}")]
@@ -193,6 +186,21 @@ pub enum EngineError {
     /// The engine has been shut down.
     #[error("the engine has been shut down")]
     Closed,
+}
+
+/// Less memory than is needed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MemoryShortage {
+    /// What is needed.
+    pub needed_bytes: u64,
+    /// What is left beside the models that are in use and their answers.
+    pub free_bytes: u64,
+    /// What all models and answers may take.
+    pub limit_bytes: u64,
+    /// The models that are in use, which would have to go.
+    pub would_have_to_go: Vec<String>,
+    /// The pinned models that are not in use.
+    pub pinned: Vec<String>,
 }
 
 /// What needs memory.

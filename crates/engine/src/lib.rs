@@ -88,7 +88,7 @@ pub use classify::{
     OptionScoring, RowAnswer,
 };
 pub use engine::{Engine, EngineOptions};
-pub use error::{EngineError, NeedsMemory};
+pub use error::{EngineError, MemoryShortage, NeedsMemory};
 pub use mlx_engine::{MlxEngine, MlxEngineOptions};
 pub use outlook::Outlook;
 pub use prompt_cache::{

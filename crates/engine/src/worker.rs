@@ -231,20 +231,7 @@ impl Worker {
                 self.drop_idle_models(|loaded| names.contains(&loaded.name));
                 Ok(())
             }
-            Admission::Refuse {
-                needed_bytes,
-                free_bytes,
-                limit_bytes,
-                would_have_to_go,
-                pinned,
-            } => Err(EngineError::DoesNotFit {
-                what,
-                needed_bytes,
-                free_bytes,
-                limit_bytes,
-                would_have_to_go,
-                pinned,
-            }),
+            Admission::Refuse(shortage) => Err(EngineError::DoesNotFit { what, shortage }),
         }
     }
 

@@ -119,24 +119,17 @@ fn engine_kind(error: &EngineError) -> FailureKind {
     match error {
         EngineError::NoModel => FailureKind::NoModel,
         EngineError::NotLoaded { model } => FailureKind::NotLoaded { model: model.clone() },
-        EngineError::DoesNotFit {
-            what,
-            needed_bytes,
-            free_bytes,
-            limit_bytes,
-            would_have_to_go,
-            pinned,
-        } => FailureKind::NotEnoughMemory {
+        EngineError::DoesNotFit { what, shortage } => FailureKind::NotEnoughMemory {
             what: match what {
                 NeedsMemory::Model(model) => MemoryUser::Model(model.clone()),
                 NeedsMemory::Answer => MemoryUser::Answer,
                 NeedsMemory::Texts => MemoryUser::Texts,
             },
-            needed_bytes: *needed_bytes,
-            free_bytes: *free_bytes,
-            limit_bytes: *limit_bytes,
-            in_use: would_have_to_go.clone(),
-            pinned: pinned.clone(),
+            needed_bytes: shortage.needed_bytes,
+            free_bytes: shortage.free_bytes,
+            limit_bytes: shortage.limit_bytes,
+            in_use: shortage.would_have_to_go.clone(),
+            pinned: shortage.pinned.clone(),
         },
         EngineError::LoadCancelled { model } => FailureKind::LoadCancelled { model: model.clone() },
         EngineError::Refused(LmError::PromptTooLong { num_tokens, context_length }) => {
@@ -296,6 +289,7 @@ pub(crate) fn sentence(error: impl ToString) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use cairn_engine::MemoryShortage;
     use std::path::PathBuf;
     use std::time::Duration;
 
@@ -337,14 +331,14 @@ mod tests {
     #[test]
     fn what_has_no_memory_is_a_model_an_answer_or_several_texts() {
         fn check(what: NeedsMemory, expected: MemoryUser) {
-            let error = EngineError::DoesNotFit {
-                what,
+            let shortage = MemoryShortage {
                 needed_bytes: 9,
                 free_bytes: 3,
                 limit_bytes: 12,
                 would_have_to_go: Vec::new(),
                 pinned: Vec::new(),
             };
+            let error = EngineError::DoesNotFit { what, shortage };
             let kind = wire::Failure::from(error).kind.map(|kind| *kind);
             let Some(FailureKind::NotEnoughMemory { what, .. }) = kind else { panic!("{kind:?}") };
             assert_eq!(what, expected);
