@@ -198,8 +198,9 @@ impl Schedule {
         }
         match tokio::time::timeout(SOON, load).await.expect("is loaded or refused") {
             Ok(info) => assert_eq!(&info.name, name),
-            Err(EngineError::DoesNotFit { would_have_to_go, .. }) => {
-                assert!(!would_have_to_go.is_empty() && !would_have_to_go.contains(name));
+            Err(EngineError::DoesNotFit { shortage, .. }) => {
+                let in_use = shortage.would_have_to_go;
+                assert!(!in_use.is_empty() && !in_use.contains(name));
             }
             Err(error) => panic!("{error}"),
         }
