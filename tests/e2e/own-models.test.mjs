@@ -45,7 +45,7 @@ flow(
     assert.deepEqual(await copies(), ['Tiny-Llama']);
 
     await page.drop(file);
-    await page.shows(/Tiny-Llama exists already/);
+    await page.shows(/Tiny-Llama” exists already/);
     const notes = join(home.folder, 'notes.gguf');
     await writeFile(notes, 'no model');
     await page.drop(notes);

@@ -323,8 +323,9 @@ async function reopen(state) {
   await state.page.message.waitFor();
 }
 
-/** The model that wrote the last answer. */
-async function writtenBy(core, id) {
+/** The model that wrote the last answer of the open chat. */
+async function writtenBy({ core, page }) {
+  const id = await page.driver.evaluate(() => localStorage.getItem('cairn.conversation'));
   const { messages } = await core.call({ type: 'get_conversation', id });
   return messages.at(-1).model;
 }
@@ -350,7 +351,7 @@ for (const { what, prepare, act, says, again, because, expected, by = 'tiny-chat
         return says.test(heading);
       }).catch((error) => assert.fail(`${error.message}; the window says: ${heading}`));
       await page.ask(QUESTION);
-      assert.equal(await writtenBy(state.core, state.id), by);
+      assert.equal(await writtenBy(state), by);
       const { cached, prompt } = await page.cached();
       const before = prompt - QUESTION.length;
       if (again === 'nothing') assert.match(await page.statusLine.innerText(), /^Continued/);
