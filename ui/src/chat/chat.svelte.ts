@@ -189,7 +189,9 @@ export class ChatStore {
       this.newModel = null;
     }
     this.announcement = '';
-    this.#options.storage?.setItem(SELECTED_KEY, id ?? '');
+    // Of a private chat not even its id is written.
+    const kept = this.list.get(id)?.is_private ? null : id;
+    this.#options.storage?.setItem(SELECTED_KEY, kept ?? '');
     if (id !== null && !this.#threads.has(id)) void this.#open(id).refetch();
   }
 

@@ -84,6 +84,10 @@ test('a private chat is made at once and says what it is', async () => {
   expect([chat.selectedId, chat.selected?.is_private]).toEqual(['p', true]);
   platform.answers.send_message = sent('p');
   chat.draft = 'Hello';
+  // Not even its id is written anywhere.
+  const written = [...Array(localStorage.length).keys()].map((index) => localStorage.key(index) ?? '');
+  expect(written.map((key) => [key, localStorage.getItem(key)]).flat()).not.toContain('p');
+  expect(written.filter((key) => key.endsWith('.p'))).toEqual([]);
   await chat.send();
   expect(platform.askedTypes()).not.toContain('new_conversation');
 });
