@@ -30,13 +30,16 @@ pub trait DeviceKernels: Debug {
     /// `residual + norm(x)`. The inputs are x and the residual, both `[1, 1, D]`.
     fn norm_residual(&self, weight: &Array, eps: f32) -> Option<Box<dyn Kernel>>;
 
-    /// Head norms, RoPE and attention of one token. The inputs are:
+    /// Head norms, RoPE and attention of up to [`MOST_TOKENS`] tokens. The inputs are:
     ///
-    /// 1. queries, keys and values of all heads, `[1, 1, (H + 2 H_kv) D]`;
-    /// 2. to 6. the arrays of a [`DecodeSlot`](crate::cache::DecodeSlot).
+    /// 1. queries, keys and values of all heads, `[1, L, (H + 2 H_kv) D]`;
+    /// 2. to 5. keys and values of a [`DecodeSlot`](crate::cache::DecodeSlot) for L tokens, older
+    ///    and newest;
+    /// 6. [its place](crate::cache::AttentionStep::place), and
+    /// 7. its [`counters`](crate::cache::DecodeSlot::counters).
     ///
-    /// The outputs are the attention output `[1, 1, H D]`, and the slot's newest keys and values
-    /// with those of the token.
+    /// The outputs are the attention output `[1, L, H D]`, and the slot's newest keys and values
+    /// with those of the tokens.
     fn attention(&self, heads: &HeadShape, rotation: Rotation<'_>) -> Option<Box<dyn Kernel>>;
 
     /// The experts of one token. The inputs are its normalized hidden state `[1, 1, D]`, the
@@ -44,6 +47,10 @@ pub trait DeviceKernels: Debug {
     /// experts' blended outputs.
     fn experts(&self, experts: Experts<'_>) -> Option<Box<dyn Kernel>>;
 }
+
+/// The most tokens of a sequence that one launch of [`DeviceKernels::attention`] computes: as many
+/// as a sequence that speculates reads at once.
+pub const MOST_TOKENS: i32 = 16;
 
 /// A kernel that was prepared for one operation of one layer.
 pub trait Kernel: Debug {

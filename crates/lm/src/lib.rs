@@ -98,6 +98,7 @@ pub use model_kit::{
     PromptProgress, PromptProgressReporter, ResultToken, StopCondition, StopReason,
 };
 pub use model_memory::{ModelMemory, PassSizes};
+pub use nn::has_kernel as has_attention_kernel;
 pub use sample::{
     LogitsProcessor, LogitsProcessors, RandomSampler, Sampler, SamplerFn, TokenBuffer, logprobs,
 };

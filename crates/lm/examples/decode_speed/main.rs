@@ -2,7 +2,8 @@
 //! random 4-bit weights, for `xtask/bench/gpu.sh` to compare with mlx-lm.
 //!
 //! ```text
-//! usage: decode_speed check [SHAPE]...           small models of some families, the limits of the kernels
+//! usage: decode_speed check [SHAPE]...           small models of some families, the limits of the kernels;
+//!                                             `attention` is what MLX's own attention stores
 //!        decode_speed check-folder NAME FOLDER [ROUNDING]   the same of another small model
 //!        decode_speed write SHAPE FOLDER         a model folder; the shapes are in shapes.rs
 //!        decode_speed measure NAME FOLDER [ROUNDING]        prints JSON lines
@@ -17,6 +18,7 @@
 //! a tenth, or half as much again as ROUNDING, which is what mlx-lm's own logits differ by
 //! (`gpu_mlx_lm.py --rounding`).
 
+mod attention_memory;
 mod model_folder;
 mod shapes;
 mod subject;
@@ -110,7 +112,7 @@ fn open(name: &str, folder: &Path, rounding: f32) -> Result<(Subject, Model), Fa
     Ok((Subject::new(name, folder, rounding)?, load(folder)?))
 }
 
-/// Checks small models of all shapes, or of some.
+/// Checks small models of all shapes, or of some, and what MLX's own attention stores.
 fn check_kernels(names: &[&str]) -> Result<(), Failure> {
     let is_wanted = |shape: &&shapes::Shape| names.is_empty() || names.contains(&shape.name);
     let results = shapes::CHECKED.iter().filter(is_wanted).map(|shape| {
@@ -119,15 +121,18 @@ fn check_kernels(names: &[&str]) -> Result<(), Failure> {
         check_folder(shape.name, folder.path(), 0.0)
     });
     // All of them are checked before the first failure is told.
-    let results: Vec<Result<(), Failure>> = results.collect();
+    let mut results: Vec<Result<(), Failure>> = results.collect();
+    if names.is_empty() || names.contains(&attention_memory::NAME) {
+        results.push(attention_memory::check());
+    }
     results.into_iter().collect()
 }
 
 /// Compares kernels and plain forms of a small model, at contexts around the limits of the kernels.
 fn check_folder(name: &str, folder: &Path, rounding: f32) -> Result<(), Failure> {
-    /// Less than a ring, about two rings of different sizes, and long enough for keys to be split
-    /// over several blocks.
-    const PREFILLED: [usize; 4] = [5, 47, 500, 2100];
+    /// Less than a ring, about two rings of different sizes, and a context whose keys are split over
+    /// more blocks in the midst of it.
+    const PREFILLED: [usize; 4] = [5, 47, 500, 3800];
     let (subject, model) = open(name, folder, rounding)?;
     let plain = without_kernels(|| load(folder))?;
     let (nodes, plain_nodes) =
@@ -147,7 +152,7 @@ fn check_against_plain(
     length: usize,
 ) -> Result<(), Failure> {
     const SINGLE_TOKENS: usize = 80; // more than a tail buffer holds
-    const TOGETHER: usize = 6; // as a sequence that speculates reads them
+    const TOGETHER: [usize; 3] = [2, 6, 16]; // as a sequence that speculates reads them
     let prompt = random_prompt(subject, 7, length + SINGLE_TOKENS);
     let (prefilled, singles) = prompt.split_at(length);
     let at_once = plain.logits(&plain.forward(&tokens(&prompt), &mut plain.make_cache())?)?;
@@ -161,14 +166,17 @@ fn check_against_plain(
         });
         Ok::<_, Failure>(ops::concatenate(&steps.collect::<Result<Vec<_>, _>>()?, 1)?)
     };
-    let (with, without, few) = (logits(model, 1)?, logits(plain, 1)?, logits(model, TOGETHER)?);
+    let (with, without) = (logits(model, 1)?, logits(plain, 1)?);
     let after = |ways: &str| format!("{ways} after {length} tokens");
-    let results = [
+    let mut results = vec![
         compare(subject, &after("plain single tokens and all at once"), &without, &at_once),
         compare(subject, &after("kernels and all at once"), &with, &at_once),
         compare(subject, &after("kernels and plain forms"), &with, &without),
-        compare(subject, &after("a few at a time with kernels and plain forms"), &few, &without),
     ];
+    for together in TOGETHER {
+        let ways = after(&format!("{together} at a time with kernels and plain forms"));
+        results.push(compare(subject, &ways, &logits(model, together)?, &without));
+    }
     results.into_iter().collect()
 }
 
@@ -177,8 +185,8 @@ fn measure(name: &str, folder: &Path, rounding: f32) -> Result<(), Failure> {
     let subject = &subject;
     let weight_bytes = std::fs::metadata(folder.join("model.safetensors"))?.len();
     let is_small = subject.hidden < BATCH_MAX_HIDDEN && weight_bytes < 2 << 30;
-    // The second length is long enough for keys to be split over several blocks.
-    for length in [PROMPT_TOKENS, 2200] {
+    // The second length is long enough for keys to be split over more blocks.
+    for length in [PROMPT_TOKENS, 4200] {
         check(subject, &model, length, || without_kernels(|| load(folder)))?;
     }
     for num_rows in CHECKED_ROWS.into_iter().filter(|_| is_small) {

@@ -135,9 +135,11 @@ const SMALL: Shape = Shape {
 
 /// Small models on which the kernels are compared with the plain forms: few layers, so that a
 /// difference has not been amplified. With every expert chosen, rounding cannot choose another one.
-pub const CHECKED: [Shape; 9] = [
+pub const CHECKED: [Shape; 11] = [
     SMALL,
     Shape { name: "small-llama-576", hidden: 576, heads: 9, kv_heads: 3, ..SMALL },
+    Shape { name: "small-llama-80", kv_heads: 8, head_dim: 80, ..SMALL },
+    Shape { name: "small-llama-96", kv_heads: 1, head_dim: 96, ..SMALL },
     Shape { name: "small-llama-256", heads: 4, kv_heads: 4, head_dim: 256, ..SMALL },
     Shape { name: "small-qwen3", family: Family::Qwen3, head_dim: 128, ..SMALL },
     Shape { name: "small-gemma", family: Family::Gemma3 { window: 48 }, layers: 6, ..SMALL },

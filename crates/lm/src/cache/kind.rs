@@ -55,12 +55,12 @@ pub(crate) trait CacheKind: Debug {
     }
 
     /// See [`LayerCache::decode_slot`].
-    fn decode_slot(&mut self) -> Result<Option<DecodeSlot>, Exception> {
+    fn decode_slot(&mut self, _length: i32) -> Result<Option<DecodeSlot>, Exception> {
         Ok(None)
     }
 
     /// See [`LayerCache::fill_decode_slot`].
-    fn fill_decode_slot(&mut self, _newest_keys: Array, _newest_values: Array) {}
+    fn fill_decode_slot(&mut self, _newest_keys: Array, _newest_values: Array, _length: i32) {}
 
     /// The recurrent state; `None` for every other kind.
     fn state(&self) -> Option<&ArraysCache> {

@@ -7,6 +7,7 @@ use mlx_rs::{Array, Dtype};
 
 use super::buffer::{self, append, front, joined, room, round_up, token_range};
 use super::chunk_state::ChunkForm;
+use super::decode_slot::{Counters, SlotColumns};
 use super::kind::{CacheKind, HeldTokens, KindSpec};
 use super::prompt_file::{CacheClass, FileForm, FileReading, FileTensors, LayerState};
 use super::quantized::{QuantizedSpec, check_head_dims};
@@ -33,6 +34,7 @@ pub struct KvCache {
     dropped: Dropped,
     /// The newest queries, while they are wanted.
     observed: Option<ObservedQueries>,
+    counters: Counters,
 }
 
 /// Which tokens a [`KvCache`] has dropped.
@@ -211,6 +213,10 @@ impl KvCache {
 
     /// Writes the tail into the buffers for good.
     pub(super) fn materialize(&mut self) -> Result<()> {
+        if self.tail.as_ref().is_some_and(|tail| tail.count == 0) {
+            // The launch that wrote the tail may not have run, and nothing will wait for it now.
+            self.counters = Counters::default();
+        }
         if self.tail.is_some()
             && let Some((keys, values)) = self.materialized()?
         {
@@ -219,10 +225,13 @@ impl KvCache {
         Ok(())
     }
 
-    /// Keys, values (`[B, H, capacity, D]`) and a tail with room for at least one more token;
-    /// `None` for an empty cache.
-    fn with_tail_room(&mut self) -> Result<Option<(&Array, &Array, &TailBuffer)>> {
-        if self.tail.as_ref().is_some_and(|tail| tail.count == Self::TAIL_CAPACITY) {
+    /// Keys, values (`[B, H, capacity, D]`) and a tail with room for `length` more tokens; `None` for
+    /// an empty cache and for more tokens than a tail holds.
+    fn with_tail_room(&mut self, length: i32) -> Result<Option<(&Array, &Array, &TailBuffer)>> {
+        if length > Self::TAIL_CAPACITY {
+            return Ok(None);
+        }
+        if self.tail.as_ref().is_some_and(|tail| tail.count + length > Self::TAIL_CAPACITY) {
             self.materialize()?;
         }
         let (Some(keys), Some(values)) = (&self.keys, &self.values) else { return Ok(None) };
@@ -233,11 +242,11 @@ impl KvCache {
         Ok(self.tail.as_ref().map(|tail| (keys, values, tail)))
     }
 
-    /// Replaces the tail that [`KvCache::decode_slot`] returned by one with one more token.
-    pub(super) fn replace_tail(&mut self, keys: Array, values: Array) {
-        let count = self.tail.as_ref().map_or(0, |tail| tail.count) + 1;
+    /// Replaces the tail that [`KvCache::decode_slot`] returned by one with `length` more tokens.
+    pub(super) fn replace_tail(&mut self, keys: Array, values: Array, length: i32) {
+        let count = self.tail.as_ref().map_or(0, |tail| tail.count) + length;
         self.tail = Some(TailBuffer { keys, values, count });
-        self.num_columns += 1;
+        self.num_columns += length;
     }
 
     /// Keys and values of the tokens `start..stop`, `[B, H, stop - start, D]`, as contiguous
@@ -317,24 +326,30 @@ impl CacheKind for KvCache {
         Ok(KeysValues::Dense { keys, values })
     }
 
-    /// A column of the tail. Kernels keep their queries to themselves.
-    fn decode_slot(&mut self) -> Result<Option<DecodeSlot>> {
-        if self.observed.is_some() {
+    /// Columns of the tail. Kernels keep their queries to themselves.
+    fn decode_slot(&mut self, length: i32) -> Result<Option<DecodeSlot>> {
+        if self.observed.is_some() || self.num_columns > DecodeSlot::MOST_OLDER {
             return Ok(None);
         }
-        let (num_columns, offset) = (self.num_columns, self.offset() as i32);
-        let slot = self.with_tail_room()?.map(|(keys, values, tail)| DecodeSlot {
+        let counters = self.counters.array()?;
+        let (num_columns, position) = (self.num_columns, self.offset() as i32);
+        let slot = self.with_tail_room(length)?.map(|(keys, values, tail)| DecodeSlot {
             keys: keys.clone(),
             values: values.clone(),
             newest_keys: tail.keys.clone(),
             newest_values: tail.values.clone(),
-            sizes: [num_columns - tail.count, tail.count, tail.count, offset],
+            counters,
+            position,
+            columns: SlotColumns::Behind {
+                num_older: num_columns - tail.count,
+                num_newest: tail.count,
+            },
         });
         Ok(slot)
     }
 
-    fn fill_decode_slot(&mut self, newest_keys: Array, newest_values: Array) {
-        self.replace_tail(newest_keys, newest_values);
+    fn fill_decode_slot(&mut self, newest_keys: Array, newest_values: Array, length: i32) {
+        self.replace_tail(newest_keys, newest_values, length);
     }
 
     /// Not where tokens have been dropped: then only the newest can be trimmed.
@@ -656,17 +671,18 @@ mod tests {
         };
         let plain = |length: i32| tokens(0, length).as_slice::<f32>().to_vec();
         let mut cache = KvCache::new();
-        assert!(cache.with_tail_room().expect("tail").is_none());
+        assert!(cache.with_tail_room(1).expect("tail").is_none());
         cache.update_and_fetch(tokens(0, 200), tokens(0, 200)).expect("update");
-        // Enough tokens to fill the tail twice and to outgrow the first allocation.
-        for position in 200..340 {
-            let (_, _, tail) = cache.with_tail_room().expect("tail").expect("room");
-            let with_new = buffer::write(&tail.keys, &tokens(position, position + 1), tail.count)
-                .expect("write");
-            let count = tail.count;
-            assert!(count < KvCache::TAIL_CAPACITY);
-            cache.replace_tail(with_new.clone(), with_new);
-            assert_eq!(cache.offset() as i32, position + 1);
+        // Enough tokens, one or six at a time, to fill the tail twice and to outgrow the first
+        // allocation.
+        for length in [1, 6].into_iter().cycle().take(40) {
+            let position = cache.offset() as i32;
+            let (_, _, tail) = cache.with_tail_room(length).expect("tail").expect("room");
+            assert!(tail.count + length <= KvCache::TAIL_CAPACITY);
+            let new = tokens(position, position + length);
+            let with_new = buffer::write(&tail.keys, &new, tail.count).expect("write");
+            cache.replace_tail(with_new.clone(), with_new, length);
+            assert_eq!(cache.offset() as i32, position + length);
         }
         assert_eq!(held(&cache), (plain(340), plain(340)));
         let (span, _) = cache.token_range(100, 335).expect("span").expect("held");

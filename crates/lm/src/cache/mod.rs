@@ -92,8 +92,8 @@ pub struct AttentionStep {
     pub offset: RopeOffset,
     /// Which keys each new token sees.
     pub mask: Mask,
-    /// The last result of [`AttentionStep::sizes`].
-    sizes: RefCell<Option<([i32; 4], Array)>>,
+    /// The last result of [`AttentionStep::place`].
+    place: RefCell<Option<([i32; 2], Array)>>,
 }
 
 /// The position of a step's first token.
@@ -149,7 +149,7 @@ pub enum KeysValues {
 
 impl AttentionStep {
     fn new(offset: RopeOffset, mask: Mask) -> Self {
-        AttentionStep { offset, mask, sizes: RefCell::new(None) }
+        AttentionStep { offset, mask, place: RefCell::new(None) }
     }
 
     /// The step with another position for its first token in every row.
@@ -157,13 +157,14 @@ impl AttentionStep {
         AttentionStep { offset: RopeOffset::Same(position), ..self }
     }
 
-    /// [`DecodeSlot::sizes`] as an array, i32 `[4]`. The layers that share the step mostly share
-    /// their sizes, and so the array.
-    pub fn sizes(&self, sizes: [i32; 4]) -> Array {
-        let mut last = self.sizes.borrow_mut();
+    /// The numbers of a slot as an array, i32 `[2]`. The layers that share the step mostly share
+    /// them, and so the array.
+    pub fn place(&self, slot: &DecodeSlot) -> Array {
+        let place = slot.place();
+        let mut last = self.place.borrow_mut();
         match &*last {
-            Some((known, array)) if *known == sizes => array.clone(),
-            _ => last.insert((sizes, Array::from_slice(&sizes, &[4]))).1.clone(),
+            Some((known, array)) if *known == place => array.clone(),
+            _ => last.insert((place, Array::from_slice(&place, &[2]))).1.clone(),
         }
     }
 

@@ -8,6 +8,7 @@ use mlx_rs::{Array, Dtype};
 
 use super::buffer::{STEP, front, joined, room, token_range, write};
 use super::chunk_state::ChunkForm;
+use super::decode_slot::{Counters, SlotColumns};
 use super::kind::{CacheKind, HeldTokens, KindSpec};
 use super::prompt_file::{CacheClass, FileForm, FileReading, FileTensors, LayerState};
 use super::shared_prefix::OwnForm;
@@ -37,6 +38,7 @@ pub struct RotatingKvCache {
     keep: i32,
     offset: i32,
     index: i32,
+    counters: Counters,
 }
 
 impl RotatingKvCache {
@@ -45,7 +47,8 @@ impl RotatingKvCache {
     /// Panics unless `0 <= keep < max_size`: a ring needs at least one slot to overwrite.
     pub fn new(max_size: i32, keep: i32) -> Self {
         assert!((0..max_size).contains(&keep), "a ring of {max_size} tokens cannot keep {keep}");
-        RotatingKvCache { keys: None, values: None, max_size, keep, offset: 0, index: 0 }
+        let counters = Counters::default();
+        RotatingKvCache { keys: None, values: None, max_size, keep, offset: 0, index: 0, counters }
     }
 
     /// A cache after `offset` tokens, of which it holds the last T in temporal order: keys and
@@ -82,7 +85,8 @@ impl RotatingKvCache {
             return Ok(RotatingKvCache::new(max_size, keep));
         }
         let (keys, values) = (Some(front(&keys, in_use)?), Some(front(&values, in_use)?));
-        Ok(RotatingKvCache { keys, values, max_size, keep, offset, index })
+        let counters = Counters::default();
+        Ok(RotatingKvCache { keys, values, max_size, keep, offset, index, counters })
     }
 
     /// The keys and values in use, in the buffer's order, as views; `None` for an empty cache.
@@ -277,20 +281,25 @@ impl CacheKind for RotatingKvCache {
     }
 
     /// The ring is small, and every step may replace it.
-    fn decode_slot(&mut self) -> Result<Option<DecodeSlot>> {
+    fn decode_slot(&mut self, length: i32) -> Result<Option<DecodeSlot>> {
         let (Some(keys), Some(values)) = (&self.keys, &self.values) else { return Ok(None) };
-        let (keys, values, index) = self.with_free_slot(keys, values)?;
-        let in_use = self.offset.min(keys.dim(2));
+        if length > 1 || self.max_size > DecodeSlot::MOST_IN_RING {
+            return Ok(None);
+        }
+        let (keys, values, column) = self.with_free_slot(keys, values)?;
+        let num_in_use = self.offset.min(keys.dim(2));
         Ok(Some(DecodeSlot {
             keys: keys.clone(),
             values: values.clone(),
             newest_keys: keys,
             newest_values: values,
-            sizes: [0, in_use, index, self.offset],
+            counters: self.counters.array()?,
+            position: self.offset,
+            columns: SlotColumns::Ring { num_in_use, column },
         }))
     }
 
-    fn fill_decode_slot(&mut self, newest_keys: Array, newest_values: Array) {
+    fn fill_decode_slot(&mut self, newest_keys: Array, newest_values: Array, _length: i32) {
         self.index = if self.index >= self.max_size { self.keep } else { self.index } + 1;
         self.offset += 1;
         (self.keys, self.values) = (Some(newest_keys), Some(newest_values));

@@ -1,28 +1,49 @@
-  // Attention of one token, with the norms of its heads (NORM), its RoPE, and its append to the cache.
-  // qkv holds the queries, keys and values of all heads. The tokens before it are in k and v [KV_HEADS, capacity, D] and among the newest,
-  // tail_k and tail_v [KV_HEADS, TAIL, D]. sizes holds the number of tokens in each, the token's own column among the newest, and its
-  // position. next_k and next_v are the newest tokens with this one written into its column; a token that stood there is not attended to.
-  // A block computes one query head or, with SPLITS > 1, one part of its keys; y then holds the D sums, the peak and the total weight of
-  // each part, for combine.cu. A key is read by D / 8 lanes, with AHEAD keys in flight for each.
-  constexpr int LANES = D / 8;
+  // Attention of up to TOKENS tokens that follow each other, with the norms of their heads (NORM), their RoPE, and their append to
+  // the cache, in one launch of HEADS x SPLITS x L blocks.
+  //
+  // Arrays: qkv [L, HEADS + 2 KV_HEADS, D] holds the queries, keys and values of all heads. Older tokens are in k and v [KV_HEADS,
+  // capacity, D], the newest in tail_k and tail_v [KV_HEADS, TAIL, D]. place holds the position of the first new token and then, from
+  // the lowest bit, 24 bits of how many older tokens there are and 7 of how many newest, behind which the new ones come. In a ring,
+  // whose newest tokens are all, the highest bit is set, and there are 16 bits of how many are in use and 15 of the column that the
+  // new token overwrites; what stood there is not attended to. next_k and next_v are the newest tokens with the new ones among them.
+  //
+  // A block computes one head of one token for one of SPLITS parts of the keys before the new tokens; the last part has the new tokens
+  // too. It prepares (norm, RoPE) the query and the keys of the new tokens up to its own, which are nowhere else yet. Then LANES lanes
+  // read a key and its value, with AHEAD keys in flight, so that a block reads STREAMS x AHEAD keys at a time; each stream of lanes has
+  // its own peak (the highest score so far), weight (the sum of shares) and D sums, and these are added up in the end: in a warp by
+  // shuffles, in the block through shared memory.
+  //
+  // Shared memory: query, new_keys and new_values as prepared (bfloat16), and of each warp its peak, weight and sums (f32).
+  //
+  // Why the last block adds: the keys of one head are too few for one block to hide the time that a read takes, and a second launch
+  // that adds up the parts would take as long as the attention itself. So each block writes its part to parts [L, HEADS, SPLITS,
+  // D + 2] (D sums, the peak, the weight) and counts itself in finished [L, HEADS], which is zero before. Whoever counts to SPLITS has
+  // seen that all parts are written: it adds them up and sets its counter back to zero, for the next launch.
+  static_assert(D % 8 == 0 && D <= 256 && D <= THREADS);
+  constexpr int VECTORS = D / 8; // of 16 bytes in a row
+  constexpr int LANES = VECTORS <= 8 ? 8 : VECTORS <= 16 ? 16 : 32; // those from VECTORS on have nothing to read
+  constexpr int NUMBERS = (D + 31) / 32; // of a row for each thread of a warp
   constexpr int STREAMS = THREADS / LANES;
   constexpr int WARPS = THREADS / 32;
   constexpr int AHEAD = 4;
   constexpr float NOTHING = -1e30f;
   using Value = __nv_bfloat16;
-  const int head = blockIdx.x, split = blockIdx.y;
+  const int head = blockIdx.x, split = blockIdx.y, token = blockIdx.z, num_tokens = gridDim.z;
   const int kv_head = head / (HEADS / KV_HEADS);
   const int lane = threadIdx.x % LANES, stream = threadIdx.x / LANES, warp = threadIdx.x / 32;
-  const int stored = sizes[0], tail = sizes[1], slot = sizes[2], position = sizes[3];
+  const bool is_ring = place[1] < 0;
+  const int position = place[0], stored = is_ring ? 0 : place[1] & 0xffffff;
+  const int tail = is_ring ? place[1] & 0xffff : place[1] >> 24, slot = is_ring ? (place[1] >> 16) & 0x7fff : tail;
 
-  __shared__ __align__(16) Value query[D], key[D], value[D];
-  // Warp 0 prepares the query, warp 1 the key, warp 2 the value.
-  auto prepare = [&](const Value* from, const Value* norm, Value* to) {
-    float numbers[D / 32];
+  __shared__ __align__(16) Value query[D], new_keys[TOKENS][D], new_values[TOKENS][D];
+  // A warp prepares a row.
+  auto prepare = [&](const Value* from, const Value* norm, Value* to, int at_position) {
+    float numbers[NUMBERS];
     float square = 0.f;
     #pragma unroll
-    for (int i = 0; i < D / 32; ++i) {
-      numbers[i] = __bfloat162float(from[threadIdx.x % 32 + i * 32]);
+    for (int i = 0; i < NUMBERS; ++i) {
+      const int at = threadIdx.x % 32 + i * 32;
+      numbers[i] = at < D ? __bfloat162float(from[at]) : 0.f;
       square += numbers[i] * numbers[i];
     }
     float inverse = 1.f;
@@ -31,40 +52,49 @@
       inverse = rsqrtf(square / D + __int_as_float(EPS_BITS));
     }
     #pragma unroll
-    for (int i = 0; i < D / 32; ++i) {
+    for (int i = 0; i < NUMBERS; ++i) {
       const int at = threadIdx.x % 32 + i * 32;
-      if constexpr (NORM) numbers[i] *= inverse * __bfloat162float(norm[at]);
-      to[at] = __float2bfloat16(numbers[i]);
+      if (at < D) {
+        if constexpr (NORM) numbers[i] *= inverse * __bfloat162float(norm[at]);
+        to[at] = __float2bfloat16(numbers[i]);
+      }
     }
     __syncwarp();
     for (int i = threadIdx.x % 32; i < PAIRS; i += 32) {
       const int low = TRADITIONAL ? 2 * i : i, high = TRADITIONAL ? low + 1 : i + PAIRS;
       float sine, cosine;
-      sincosf(position * angles[i], &sine, &cosine);
+      sincosf(at_position * angles[i], &sine, &cosine);
       const float a = __bfloat162float(to[low]), b = __bfloat162float(to[high]);
       to[low] = __float2bfloat16(a * cosine - b * sine);
       to[high] = __float2bfloat16(a * sine + b * cosine);
     }
   };
-  if (warp == 0) prepare(qkv + head * D, query_norm, query);
-  if (warp == 1) prepare(qkv + (HEADS + kv_head) * D, key_norm, key);
-  if (warp == 2) {
-    for (int i = threadIdx.x % 32; i < D; i += 32) value[i] = qkv[(HEADS + KV_HEADS + kv_head) * D + i];
+  // The warps take turns: the query, then keys and values.
+  for (int item = warp; item < 3 + 2 * token; item += WARPS) {
+    const int other = (item - 1) / 2;
+    const Value* row = qkv + (size_t)(item == 0 ? token : other) * (HEADS + 2 * KV_HEADS) * D;
+    if (item == 0) {
+      prepare(row + head * D, query_norm, query, position + token);
+    } else if (item % 2 == 1) {
+      prepare(row + (HEADS + kv_head) * D, key_norm, new_keys[other], position + other);
+    } else {
+      for (int i = threadIdx.x % 32; i < D; i += 32) new_values[other][i] = row[(HEADS + KV_HEADS + kv_head) * D + i];
+    }
   }
   __syncthreads();
 
   const size_t base = (size_t)kv_head * k_shape[2] * D, tail_base = (size_t)kv_head * TAIL * D;
-  {
+  if (token == num_tokens - 1) {
     // The blocks of the query heads that share a key head each copy a part.
     constexpr int SHARING = HEADS / KV_HEADS * SPLITS;
     const int part = head % (HEADS / KV_HEADS) * SPLITS + split;
-    for (int i = part * THREADS + threadIdx.x; i < TAIL * LANES; i += SHARING * THREADS) {
-      const int token = i / LANES, at = i % LANES;
-      const bool is_new = token == slot;
+    for (int i = part * THREADS + threadIdx.x; i < TAIL * VECTORS; i += SHARING * THREADS) {
+      const int column = i / VECTORS - slot, at = i % VECTORS;
+      const bool is_new = column >= 0 && column < num_tokens;
       reinterpret_cast<uint4*>(next_k + tail_base)[i] =
-          is_new ? reinterpret_cast<uint4*>(key)[at] : reinterpret_cast<const uint4*>(tail_k + tail_base)[i];
+          is_new ? reinterpret_cast<uint4*>(new_keys[column])[at] : reinterpret_cast<const uint4*>(tail_k + tail_base)[i];
       reinterpret_cast<uint4*>(next_v + tail_base)[i] =
-          is_new ? reinterpret_cast<uint4*>(value)[at] : reinterpret_cast<const uint4*>(tail_v + tail_base)[i];
+          is_new ? reinterpret_cast<uint4*>(new_values[column])[at] : reinterpret_cast<const uint4*>(tail_v + tail_base)[i];
     }
   }
 
@@ -76,9 +106,12 @@
       to[2 * i + 1] = __uint_as_float(words[i] & 0xffff0000u);
     }
   };
+  // What a lane reads of a row; nothing if it has nothing to read.
+  auto shared_vector = [&](const Value* row) { return lane < VECTORS ? reinterpret_cast<const uint4*>(row)[lane] : uint4{}; };
+  auto global_vector = [&](const Value* row) { return lane < VECTORS ? __ldg(reinterpret_cast<const uint4*>(row) + lane) : uint4{}; };
   // Powers of two instead of e, so that weights cost one instruction.
   float asked[8];
-  widen(reinterpret_cast<uint4*>(query)[lane], asked);
+  widen(shared_vector(query), asked);
   #pragma unroll
   for (int i = 0; i < 8; ++i) asked[i] *= __int_as_float(SCALE_BITS) * 1.44269504f;
 
@@ -116,11 +149,11 @@
     uint4 raw_k[AHEAD], raw_v[AHEAD];
     #pragma unroll
     for (int i = 0; i < AHEAD; ++i) {
-      const int token = min(from + stream + i * STREAMS, last - 1);
-      const bool is_stored = token < stored;
-      const size_t at = is_stored ? base + (size_t)token * D : tail_base + (size_t)(token - stored) * D;
-      raw_k[i] = __ldg(reinterpret_cast<const uint4*>((is_stored ? k : tail_k) + at) + lane);
-      raw_v[i] = __ldg(reinterpret_cast<const uint4*>((is_stored ? v : tail_v) + at) + lane);
+      const int other = min(from + stream + i * STREAMS, last - 1);
+      const bool is_stored = other < stored;
+      const size_t at = is_stored ? base + (size_t)other * D : tail_base + (size_t)(other - stored) * D;
+      raw_k[i] = global_vector((is_stored ? k : tail_k) + at);
+      raw_v[i] = global_vector((is_stored ? v : tail_v) + at);
     }
     float scores[AHEAD];
     bool counts[AHEAD];
@@ -128,8 +161,8 @@
     #pragma unroll
     for (int i = 0; i < AHEAD; ++i) {
       const float score = score_of(raw_k[i]);
-      const int token = from + stream + i * STREAMS;
-      counts[i] = token < last && token != stored + slot;
+      const int other = from + stream + i * STREAMS;
+      counts[i] = other < last && (other < stored + slot || other >= stored + slot + num_tokens);
       scores[i] = counts[i] ? score : NOTHING;
       highest = fmaxf(highest, scores[i]);
     }
@@ -137,11 +170,14 @@
     #pragma unroll
     for (int i = 0; i < AHEAD; ++i) add(raw_v[i], scores[i], counts[i]);
   }
-  // The token itself, which is nowhere else yet.
-  const bool is_mine = stream == 0 && split == SPLITS - 1;
-  const float own = score_of(reinterpret_cast<uint4*>(key)[lane]);
-  raise_peak(is_mine ? fmaxf(peak, own) : peak);
-  add(reinterpret_cast<uint4*>(value)[lane], own, is_mine);
+  // The new tokens, in the last part.
+  for (int from = 0; from <= token; from += STREAMS) {
+    const int other = min(from + stream, token);
+    const bool counts = from + stream <= token && split == SPLITS - 1;
+    const float score = score_of(shared_vector(new_keys[other]));
+    raise_peak(counts ? fmaxf(peak, score) : peak);
+    add(shared_vector(new_values[other]), score, counts);
+  }
 
   #pragma unroll
   for (int step = LANES; step < 32; step *= 2) {
@@ -151,7 +187,8 @@
     for (int j = 0; j < 8; ++j) sums[j] += __shfl_xor_sync(0xffffffff, sums[j], step);
   }
   __shared__ float peaks[WARPS], weights[WARPS], partial[WARPS][D];
-  if (threadIdx.x % 32 < LANES) {
+  __shared__ bool is_last;
+  if (threadIdx.x % 32 < VECTORS) {
     #pragma unroll
     for (int j = 0; j < 8; ++j) partial[warp][lane * 8 + j] = sums[j];
     if (lane == 0) {
@@ -160,23 +197,47 @@
     }
   }
   __syncthreads();
+  const size_t index = (size_t)token * HEADS + head;
+  float* of_head = parts + index * SPLITS * (D + 2);
   if (threadIdx.x < D) {
     float highest = peaks[0];
+    #pragma unroll
     for (int i = 1; i < WARPS; ++i) highest = fmaxf(highest, peaks[i]);
     float total = 0.f, sum = 0.f;
+    #pragma unroll
     for (int i = 0; i < WARPS; ++i) {
       const float shrink = exp2f(peaks[i] - highest);
       total += weights[i] * shrink;
       sum += partial[i][threadIdx.x] * shrink;
     }
-    if constexpr (SPLITS == 1) {
-      y[head * D + threadIdx.x] = __float2bfloat16(sum / total);
-    } else {
-      auto* out = reinterpret_cast<float*>(y) + (head * SPLITS + split) * (D + 2);
-      out[threadIdx.x] = sum;
-      if (threadIdx.x == 0) {
-        out[D] = highest;
-        out[D + 1] = total;
-      }
+    float* part = of_head + split * (D + 2);
+    part[threadIdx.x] = sum;
+    if (threadIdx.x == 0) {
+      part[D] = highest;
+      part[D + 1] = total;
     }
+    // Before the block is counted.
+    __threadfence();
+  }
+  __syncthreads();
+  int* count = const_cast<int*>(finished) + index;
+  if (threadIdx.x == 0) is_last = atomicAdd(count, 1) == SPLITS - 1;
+  __syncthreads();
+  if (!is_last) return;
+  // Not before all are counted.
+  __threadfence();
+  if (threadIdx.x == 0) *count = 0;
+  if (threadIdx.x < D) {
+    float highest = NOTHING;
+    #pragma unroll 8
+    for (int i = 0; i < SPLITS; ++i) highest = fmaxf(highest, __ldcg(of_head + i * (D + 2) + D));
+    float total = 0.f, sum = 0.f;
+    #pragma unroll 8
+    for (int i = 0; i < SPLITS; ++i) {
+      const float* part = of_head + i * (D + 2);
+      const float shrink = exp2f(__ldcg(part + D) - highest);
+      total += __ldcg(part + D + 1) * shrink;
+      sum += __ldcg(part + threadIdx.x) * shrink;
+    }
+    y[index * D + threadIdx.x] = __float2bfloat16(sum / total);
   }

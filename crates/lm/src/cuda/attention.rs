@@ -1,15 +1,23 @@
-//! Attention of one token: head norms, RoPE, the append to the newest tokens, and the scores.
+//! Attention of one token or a few: head norms, RoPE, the append to the newest tokens, and the scores.
+//!
+//! Every layer of every token waits for this launch, and the keys of one head are few for a device
+//! of some hundred processors. So the keys of each head are split over several blocks, of which the
+//! last to finish adds up the parts: one launch, however long the context is.
 
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, Dtype};
 
 use super::{CudaKernels, is_bfloat16, traced};
-use crate::device_kernels::{HeadShape, Kernel, Rotation};
+use crate::cache::DecodeSlot;
+use crate::device_kernels::{HeadShape, Kernel, MOST_TOKENS, Rotation};
 use crate::ffi::{Compiled, CudaKernel, Launch};
 
 /// The inputs of `attention.cu`.
 pub(super) const INPUTS: &[&str] =
-    &["qkv", "k", "v", "tail_k", "tail_v", "sizes", "angles", "query_norm", "key_norm"];
+    &["qkv", "k", "v", "tail_k", "tail_v", "place", "finished", "angles", "query_norm", "key_norm"];
+
+/// The outputs of `attention.cu`.
+pub(super) const OUTPUTS: &[&str] = &["y", "next_k", "next_v", "parts"];
 
 /// See [`DeviceKernels::attention`](crate::device_kernels::DeviceKernels::attention).
 #[derive(Debug)]
@@ -37,7 +45,7 @@ impl Attention {
         let Rotation { norms, angles, traditional } = rotation;
         let are_bfloat16 =
             |([query, key], _): ([&Array; 2], f32)| is_bfloat16(query) && is_bfloat16(key);
-        if !matches!(heads.head_dim, 64 | 128 | 256)
+        if !matches!(heads.head_dim, 64 | 80 | 96 | 128 | 256)
             || heads.softcap.is_some()
             || !norms.is_none_or(are_bfloat16)
         {
@@ -52,9 +60,9 @@ impl Attention {
         };
         let angles = angles.clone();
         let weights = norms.map(|(weights, _)| weights.map(Array::clone));
-        let (attention, combine) = (kernels.attention.clone(), kernels.combine.clone());
-        let compiled = traced(move |slot: &[Array; 6]| {
-            let [qkv, keys, values, newest_keys, newest_values, sizes] = slot;
+        let attention = kernels.attention.clone();
+        let compiled = traced(move |slot: &[Array; 7]| {
+            let [qkv, keys, values, newest_keys, newest_values, place, counters] = slot;
             let [query_norm, key_norm] = match &weights {
                 Some(weights) => weights.each_ref(),
                 None => [qkv, qkv], // not read
@@ -65,12 +73,13 @@ impl Attention {
                 values,
                 newest_keys,
                 newest_values,
-                sizes,
+                place,
+                counters,
                 &angles,
                 query_norm,
                 key_norm,
             ];
-            constants.launch(&attention, &combine, inputs)
+            constants.launch(&attention, inputs)
         })?;
         Some(Attention { compiled, heads })
     }
@@ -82,7 +91,11 @@ impl Kernel for Attention {
         const MAX_NEWEST_BYTES: usize = 1 << 20;
         let HeadShape { heads, kv_heads, head_dim, .. } = self.heads;
         let (arrays, newest) = (&inputs[..5], inputs[3]);
-        let fits = *inputs[0].shape() == [1, 1, (heads + 2 * kv_heads) * head_dim]
+        let length = inputs[0].dim(1);
+        let fits = *inputs[0].shape() == [1, length, (heads + 2 * kv_heads) * head_dim]
+            && (1..=MOST_TOKENS).contains(&length)
+            && length * heads <= DecodeSlot::NUM_COUNTERS
+            && *inputs[6].shape() == [DecodeSlot::NUM_COUNTERS]
             && inputs[1].shape()[..2] == [1, kv_heads]
             && newest.nbytes() <= MAX_NEWEST_BYTES
             && arrays.iter().all(|array| is_bfloat16(array));
@@ -97,19 +110,14 @@ impl Constants {
     fn launch(
         &self,
         attention: &CudaKernel,
-        combine: &CudaKernel,
-        inputs: [&Array; 9],
+        inputs: [&Array; 10],
     ) -> Result<Vec<Array>, Exception> {
+        const THREADS: i32 = 256;
         let HeadShape { heads, kv_heads, head_dim, scale, .. } = self.heads;
-        let (capacity, newest) = (inputs[1].dim(2), inputs[3].dim(2));
-        // Keys are split into parts, so that long contexts occupy the device.
-        let splits = if capacity <= 2048 { 1 } else { 16 };
-        let threads = if splits == 1 { 1024 } else { 256 };
-        let (whole, parts) = ([1, 1, heads * head_dim], [heads, splits, head_dim + 2]);
-        let first: (&[i32], _) =
-            if splits == 1 { (&whole, Dtype::Bfloat16) } else { (&parts, Dtype::Float32) };
+        let (length, capacity, newest) = (inputs[0].dim(1), inputs[1].dim(2), inputs[3].dim(2));
+        let splits = splits(heads, length, capacity);
         let next: (&[i32], _) = (&[1, kv_heads, newest, head_dim], Dtype::Bfloat16);
-        let [mut attended, keys, values] = attention.apply(
+        let [attended, keys, values, _parts] = attention.apply(
             &inputs,
             Launch {
                 constants: &[
@@ -117,30 +125,62 @@ impl Constants {
                     (c"KV_HEADS", kv_heads),
                     (c"D", head_dim),
                     (c"TAIL", newest),
+                    (c"TOKENS", if length == 1 { 1 } else { MOST_TOKENS }),
                     (c"SPLITS", splits),
-                    (c"THREADS", threads),
+                    (c"THREADS", THREADS),
                     (c"PAIRS", self.pairs),
                     (c"TRADITIONAL", i32::from(self.traditional)),
                     (c"NORM", i32::from(self.has_norms)),
                     (c"EPS_BITS", self.eps.to_bits() as i32),
                     (c"SCALE_BITS", scale.to_bits() as i32),
                 ],
-                blocks: [heads, splits, 1],
-                threads,
-                outputs: [first, next, next],
+                blocks: [heads, splits, length],
+                threads: THREADS,
+                outputs: [
+                    (&[1, length, heads * head_dim], Dtype::Bfloat16),
+                    next,
+                    next,
+                    (&[length, heads, splits, head_dim + 2], Dtype::Float32),
+                ],
             },
         )?;
-        if splits > 1 {
-            [attended] = combine.apply(
-                &[&attended],
-                Launch {
-                    constants: &[(c"SPLITS", splits), (c"D", head_dim)],
-                    blocks: [heads, 1, 1],
-                    threads: head_dim,
-                    outputs: [(&whole, Dtype::Bfloat16)],
-                },
-            )?;
-        }
         Ok(vec![attended, keys, values])
+    }
+}
+
+/// Into how many parts the keys of a head are split, so that few heads occupy the device too, and
+/// long contexts all of it. Of several tokens no more blocks are made than run at once, because each
+/// block prepares the keys of all tokens before its own again.
+fn splits(heads: i32, length: i32, capacity: i32) -> i32 {
+    /// Fewer keys than this are a short context.
+    const LONG: i32 = 4096;
+    /// Four on each multiprocessor of an H100.
+    const BLOCKS_AT_ONCE: i32 = 528;
+    let mut splits = match (heads, capacity) {
+        (_, LONG..) | (..=8, _) => 32,
+        (..=16, _) => 16,
+        _ => 8,
+    };
+    // A power of two, because each number is compiled.
+    while length > 1 && splits > 1 && splits * heads * length > BLOCKS_AT_ONCE {
+        splits /= 2;
+    }
+    splits
+}
+
+#[cfg(test)]
+mod tests {
+    use super::splits;
+
+    #[test]
+    fn keys_are_split_until_the_device_is_occupied() {
+        assert_eq!(splits(4, 1, 512), 32, "few heads");
+        assert_eq!(splits(16, 1, 512), 16);
+        assert_eq!(splits(32, 1, 512), 8);
+        assert_eq!(splits(32, 1, 4096), 32, "a long context");
+        assert_eq!(splits(4, 4, 512), 32, "a few tokens of few heads");
+        assert_eq!(splits(32, 4, 512), 4);
+        assert_eq!(splits(32, 6, 8192), 2);
+        assert_eq!(splits(64, 16, 8192), 1, "more tokens than blocks run at once");
     }
 }

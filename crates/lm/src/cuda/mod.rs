@@ -9,7 +9,7 @@
 //! ```text
 //! product      norm · product · activation · residual, for one row; the products of chosen experts
 //! batch_product      product · activation · residual, for several rows or tokens
-//! attention    head norms · RoPE · append · attention, for one row; combine adds up its parts
+//! attention    head norms · RoPE · append · attention, for one token or a few of one row
 //! norm_residual, route
 //! ```
 
@@ -37,7 +37,6 @@ pub struct CudaKernels {
     expert_product: Rc<CudaKernel>,
     batch_product: Rc<CudaKernel>,
     attention: Rc<CudaKernel>,
-    combine: Rc<CudaKernel>,
     norm_residual: Rc<CudaKernel>,
     route: Rc<CudaKernel>,
 }
@@ -75,10 +74,9 @@ impl CudaKernels {
             attention: kernel(
                 "attention",
                 attention::INPUTS,
-                &["y", "next_k", "next_v"],
+                attention::OUTPUTS,
                 include_str!("attention.cu"),
             )?,
-            combine: kernel("combine", &["parts"], &["y"], include_str!("combine.cu"))?,
             norm_residual: kernel(
                 "norm_residual",
                 &["x", "weight", "residual"],

@@ -531,6 +531,10 @@ impl Model {
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used)] // in a test a panic is the report
+mod attention_kernel_tests;
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)] // in a test a panic is the report
 mod node_count_tests;
 
 #[cfg(test)]

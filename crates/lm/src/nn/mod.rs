@@ -36,8 +36,8 @@ pub(crate) mod stored_experts;
 mod switch;
 mod time_chunks;
 
-pub(crate) use attention::{MOST_STORED_SCORES, has_kernel};
-pub use attention::{Scores, attention, softcap};
+pub(crate) use attention::MOST_STORED_SCORES;
+pub use attention::{Scores, attention, has_kernel, softcap};
 pub use elementwise::Elementwise;
 pub use embedding::Embedding;
 pub use expert_blend::{ExpertBlend, ExpertSizes};

@@ -4,7 +4,9 @@ use mlx_rs::error::Exception;
 use mlx_rs::{Array, ops};
 
 use crate::cache::{AttentionStep, DecodeSlot, LayerCache, Mask, RopeOffset};
-use crate::device_kernels::{DeviceKernels, HeadShape, Kernel, Kernels, Rotation, run};
+use crate::device_kernels::{
+    DeviceKernels, HeadShape, Kernel, Kernels, MOST_TOKENS, Rotation, run,
+};
 use crate::ffi;
 use crate::nn::{PositionScale, Projected, RmsNorm, Rope, Scores, attention, fused};
 
@@ -130,30 +132,37 @@ impl RopeAttention {
         attention(&queries, &keys_values, scores, &step.mask)
     }
 
-    /// The kernel's output for one token; `None` where the plain form has to run.
+    /// The kernel's output for one token or a few that see all before them; `None` where the plain
+    /// form has to run.
     fn decode(
         &self,
         joined: &Array,
         cache: &mut LayerCache,
         step: &AttentionStep,
     ) -> Result<Option<Array>, Exception> {
-        let is_single = matches!(joined.shape(), [1, 1, _]);
-        if self.kernel.is_none() || !is_single || !matches!(step.mask, Mask::None) {
+        let [1, length @ 1..=MOST_TOKENS, _] = *joined.shape() else { return Ok(None) };
+        let sees_all_before = match &step.mask {
+            Mask::None => length == 1,
+            Mask::Causal => true,
+            Mask::Array(_) => false,
+        };
+        if self.kernel.is_none() || !sees_all_before {
             return Ok(None);
         }
-        let Some(slot) = cache.decode_slot()? else { return Ok(None) };
-        let sizes = step.sizes(slot.sizes);
-        let DecodeSlot { keys, values, newest_keys, newest_values, .. } = &slot;
+        let Some(slot) = cache.decode_slot(length)? else { return Ok(None) };
+        let place = step.place(&slot);
+        let DecodeSlot { keys, values, newest_keys, newest_values, counters, .. } = &slot;
         let normed = self.normed_joined(joined)?;
-        let inputs = [&normed, keys, values, newest_keys, newest_values, &sizes];
+        let inputs = [&normed, keys, values, newest_keys, newest_values, &place, counters];
         let Some([attended, keys, values]) = run(self.kernel.as_deref(), &inputs) else {
             return Ok(None);
         };
-        cache.fill_decode_slot(keys, values);
+        cache.fill_decode_slot(keys, values, length);
         Ok(Some(attended))
     }
 
-    /// Projections of one token, `[1, 1, (H + 2 H_kv) D]`, with the norms that kernels do not compute.
+    /// Projections of a few tokens, `[1, L, (H + 2 H_kv) D]`, with the norms that kernels do not
+    /// compute.
     fn normed_joined(&self, joined: &Array) -> Result<Array, Exception> {
         let HeadShape { heads, kv_heads, head_dim, .. } = self.heads;
         let ends = [heads * head_dim, (heads + kv_heads) * head_dim];
@@ -167,8 +176,10 @@ impl RopeAttention {
             let whole = self.normed_whole(x, index)?;
             match &self.norms {
                 HeadNorms::OfEachByItself(_) => {
-                    let by_head = whole.reshape(&[1, count, 1, head_dim])?;
-                    self.normed_heads(by_head, index, true)?.reshape(&[1, 1, count * head_dim])
+                    let length = whole.dim(1);
+                    let by_head = whole.reshape(&[1, length, count, head_dim])?;
+                    let normed = self.normed_heads(by_head, index, false)?;
+                    normed.reshape(&[1, length, count * head_dim])
                 }
                 _ => Ok(whole),
             }

@@ -1,0 +1,218 @@
+//! What kernels of attention are given: on a CPU, one that computes with MLX's operations what
+//! `cuda/attention.cu` does, in models of several families.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use cairn_tiny_models::tiny_model;
+use mlx_rs::error::Exception;
+use mlx_rs::fast::{self, ScaledDotProductAttentionMask};
+use mlx_rs::{Array, ops};
+
+use super::*;
+use crate::device_kernels::{
+    DeviceKernels, Experts, Fusion, HeadShape, Kernel, MOST_TOKENS, QuantizedRows, Rotation,
+    with_kernels,
+};
+use crate::ffi;
+
+/// Attention alone has a kernel.
+#[derive(Debug, Default)]
+struct WithAttention {
+    num_calls: Rc<Cell<usize>>,
+}
+
+impl DeviceKernels for WithAttention {
+    fn product(&self, _: QuantizedRows<'_>, _: Fusion<'_>) -> Option<Box<dyn Kernel>> {
+        None
+    }
+
+    fn norm_residual(&self, _: &Array, _: f32) -> Option<Box<dyn Kernel>> {
+        None
+    }
+
+    fn attention(&self, heads: &HeadShape, rotation: Rotation<'_>) -> Option<Box<dyn Kernel>> {
+        let Rotation { norms, angles, traditional } = rotation;
+        Some(Box::new(Attention {
+            heads: *heads,
+            norms: norms.map(|(weights, eps)| (weights.map(Array::clone), eps)),
+            angles: angles.clone(),
+            traditional,
+            num_calls: self.num_calls.clone(),
+        }))
+    }
+
+    fn experts(&self, _: Experts<'_>) -> Option<Box<dyn Kernel>> {
+        None
+    }
+}
+
+#[derive(Debug)]
+struct Attention {
+    heads: HeadShape,
+    norms: Option<([Array; 2], f32)>,
+    angles: Array,
+    traditional: bool,
+    num_calls: Rc<Cell<usize>>,
+}
+
+/// Where a slot has its columns, as `attention.cu` reads it.
+struct Place {
+    position: i32,
+    num_older: i32,
+    num_newest: i32,
+    column: i32,
+    is_ring: bool,
+}
+
+impl Place {
+    fn read(place: &Array) -> Self {
+        let &[position, columns] = place.as_slice::<i32>() else { panic!("two numbers") };
+        let is_ring = columns < 0;
+        let (num_older, num_newest) = match is_ring {
+            true => (0, columns & 0xffff),
+            false => (columns & 0xff_ffff, columns >> 24),
+        };
+        let column = if is_ring { columns >> 16 & 0x7fff } else { num_newest };
+        Place { position, num_older, num_newest, column, is_ring }
+    }
+}
+
+/// The columns `start..stop` of `[1, H, T, D]`.
+fn columns(array: &Array, start: i32, stop: i32) -> Result<Array, Exception> {
+    ffi::slice(array, &[0, 0, start, 0], &[1, array.dim(1), stop, array.dim(3)])
+}
+
+impl Attention {
+    /// Queries (0) or keys (1) `[1, H, L, D]`, normalized and rotated.
+    fn prepared(&self, x: Array, index: usize, position: i32) -> Result<Array, Exception> {
+        let x = match &self.norms {
+            Some((weights, eps)) => fast::rms_norm(x, Some(&weights[index]), *eps)?,
+            None => x,
+        };
+        let (heads, length, width) = (x.dim(1), x.dim(2), x.dim(3));
+        let pairs = self.angles.dim(0);
+        let positions = ops::arange::<_, f32>(position, position + length, 1)?;
+        let angles = ops::multiply(positions.reshape(&[length, 1])?, &self.angles)?;
+        let (cosine, sine) = (ops::cos(&angles)?, ops::sin(&angles)?);
+        let from = |start, stop| ffi::slice(&x, &[0, 0, 0, start], &[1, heads, length, stop]);
+        let rotated = from(0, 2 * pairs)?;
+        let (shape, axis) = match self.traditional {
+            true => ([1, heads, length, pairs, 2], 4),
+            false => ([1, heads, length, 2, pairs], 3),
+        };
+        let parts = ffi::cut(&rotated.reshape(&shape)?, &[1], axis)?;
+        let [low, high] = [0, 1].map(|part| parts[part].squeeze_axes(&[axis as i32]));
+        let (low, high) = (low?, high?);
+        let turned = |a: &Array, b: &Array| ops::multiply(a, b);
+        let new_low = ops::subtract(turned(&low, &cosine)?, turned(&high, &sine)?)?;
+        let new_high = ops::add(turned(&low, &sine)?, turned(&high, &cosine)?)?;
+        let both = ops::stack(&[new_low, new_high], axis as i32)?;
+        let both = both.reshape(&[1, heads, length, 2 * pairs])?;
+        ops::concatenate(&[both, from(2 * pairs, width)?], 3)
+    }
+}
+
+impl Kernel for Attention {
+    fn call(&self, inputs: &[&Array]) -> Result<Option<Vec<Array>>, Exception> {
+        let &[joined, keys, values, newest_keys, newest_values, place, counters] = inputs else {
+            panic!("seven inputs, got {}", inputs.len())
+        };
+        counters.eval()?;
+        assert!(counters.as_slice::<i32>().iter().all(|&count| count == 0));
+        self.num_calls.set(self.num_calls.get() + 1);
+        let Place { position, num_older, num_newest, column, is_ring } = Place::read(place);
+        let HeadShape { heads, kv_heads, head_dim, scale, .. } = self.heads;
+        let length = joined.dim(1);
+        let by_head = joined.reshape(&[1, length, heads + 2 * kv_heads, head_dim])?;
+        let by_head = by_head.transpose_axes(&[0, 2, 1, 3])?;
+        let [queries, new_keys, new_values]: [Array; 3] =
+            ffi::cut(&by_head, &[heads, heads + kv_heads], 1)?.try_into().unwrap();
+        let queries = self.prepared(queries, 0, position)?;
+        let new_keys = self.prepared(new_keys, 1, position)?;
+        let next = |newest: &Array, new: &Array| {
+            let (start, mut stop) = ([0, 0, column, 0], newest.shape().to_vec());
+            stop[2] = column + length;
+            ffi::slice_update(newest, new, &start, &stop)
+        };
+        let (next_keys, next_values) =
+            (next(newest_keys, &new_keys)?, next(newest_values, &new_values)?);
+        let seen = |older: &Array, newest: &Array| {
+            let num_newest = num_newest.max(column + length);
+            let newest = columns(newest, 0, num_newest)?;
+            ops::concatenate(&[columns(older, 0, num_older)?, newest], 2)
+        };
+        let mask = (!is_ring).then_some(ScaledDotProductAttentionMask::Causal);
+        let (keys, values) = (seen(keys, &next_keys)?, seen(values, &next_values)?);
+        let attended =
+            fast::scaled_dot_product_attention(queries, keys, values, scale, mask, None)?;
+        let attended = attended.transpose_axes(&[0, 2, 1, 3])?;
+        let attended = attended.reshape(&[1, length, heads * head_dim])?;
+        Ok(Some(vec![attended, next_keys, next_values]))
+    }
+}
+
+/// Compares the logits of one sequence with the kernel and without. It is read in these steps, and
+/// trimmed where they are negative; `num_calls` is how often the kernel answers.
+fn check(name: &str, steps: &[i32], num_calls: usize) {
+    let options = LoadOptions { keep_quantized: true };
+    let load = |kernels| with_kernels(kernels, || Model::load(&tiny_model(name), options)).unwrap();
+    let kernels = WithAttention::default();
+    let calls = kernels.num_calls.clone();
+    let ((with, _), (without, _)) = (load(Some(Rc::new(kernels) as _)), load(None));
+    let [mut caches, mut plain_caches] = [with.make_cache(), without.make_cache()];
+    let mut position = 0;
+    for &length in steps {
+        if length < 0 {
+            for cache in caches.iter_mut().chain(&mut plain_caches) {
+                assert_eq!(cache.trim(-length as usize), -length as usize, "{name}");
+            }
+            position += length;
+            continue;
+        }
+        let tokens: Vec<u32> =
+            (position..position + length).map(|at| (at * 7 % 50) as u32).collect();
+        let tokens = Array::from_slice(&tokens, &[1, length]);
+        let logits = |model: &Model, caches: &mut [LayerCache]| {
+            let logits = model.logits(&model.forward(&tokens, caches).unwrap()).unwrap();
+            logits.as_dtype(mlx_rs::Dtype::Float32).unwrap()
+        };
+        let expected = logits(&without, &mut plain_caches);
+        let found = logits(&with, &mut caches);
+        let off = ops::subtract(&found, &expected).unwrap().abs().unwrap().max(None).unwrap();
+        let most = expected.abs().unwrap().max(None).unwrap().item_exact::<f32>();
+        let off = off.item_exact::<f32>();
+        assert!(off <= 1e-4 * most, "{name}, {length} after {position} of {steps:?}: off by {off}");
+        position += length;
+    }
+    assert_eq!(calls.get(), num_calls, "{name}: calls of the kernel in {steps:?}");
+    assert_eq!(crate::num_kernel_failures(), 0, "{name}");
+}
+
+/// More than the newest tokens of a cache hold, one and several at a time; the first finds no slot.
+const MANY: [i32; 11] = [5, 1, 1, MOST_TOKENS, 3, 1, MOST_TOKENS, MOST_TOKENS, MOST_TOKENS, 1, 2];
+
+#[test]
+fn tokens_attend_to_the_same_with_a_kernel() {
+    check("llama/quant4-tied", &MANY, 2 * 10);
+    check("llama/quant4-tied", &[5, MOST_TOKENS, -15, 6, -5, 1, -8, 2, 1], 2 * 5);
+    check("qwen3/quant4-tied", &MANY, 2 * 10);
+    check("smollm3/quant4", &MANY, 4 * 10);
+    // Norms that the kernel does not compute.
+    check("olmo2/quant4", &MANY, 2 * 10);
+    check("cohere/normed-quant", &MANY, 2 * 10);
+    // Pairs of neighbours, in a part of a head.
+    check("glm4/quant4", &MANY, 2 * 10);
+}
+
+#[test]
+fn a_ring_has_a_kernel_for_single_tokens() {
+    const SINGLES: usize = 4;
+    check("gemma3_text/quant4", &MANY, 10 + 2 * SINGLES);
+    check("cohere2/quant4", &MANY, 10 + 2 * SINGLES);
+}
+
+#[test]
+fn more_tokens_than_a_kernel_takes_attend_without() {
+    check("llama/quant4-tied", &[5, MOST_TOKENS + 1, 1, 40, 1], 2 * 2);
+}
