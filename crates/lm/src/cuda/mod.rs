@@ -55,7 +55,11 @@ impl CudaKernels {
 
     fn new() -> Result<Self, Exception> {
         let kernel = |name: &str, inputs: &[&str], outputs: &[&str], source: &str| {
-            CudaKernel::new(name, inputs, outputs, source).map(Rc::new)
+            // MLX keeps what it has compiled on disk, by name and constants alone: after an update it
+            // would run the code of the version before.
+            let version = blake3::hash(source.as_bytes()).to_hex();
+            CudaKernel::new(&format!("{name}_{}", &version[..16]), inputs, outputs, source)
+                .map(Rc::new)
         };
         Ok(CudaKernels {
             product: kernel("product", product::INPUTS, &["y"], &product::source())?,
