@@ -18,7 +18,7 @@ use crate::config::{Size, check_heads, check_layer_types, check_positive, check_
 use crate::device_kernels::HeadShape;
 use crate::ffi;
 use crate::models::{Architecture, FromConfig, Outline, Scratch};
-use crate::nn::{Embedding, Linear, RmsNorm, RopeSpec, has_kernel, scalar, softcap};
+use crate::nn::{Embedding, LayerLaunches, Linear, RmsNorm, RopeSpec, has_kernel, scalar, softcap};
 use crate::tensor_list::{Left, TensorList};
 use crate::weights::Weights;
 use experts::ExpertSizes;
@@ -382,6 +382,7 @@ pub struct Model {
     layers: Vec<DecoderLayer>,
     norm: RmsNorm,
     lm_head: Option<Linear>, // `None`: tied to embed_tokens
+    launches: LayerLaunches,
 }
 
 impl FromConfig for Model {
@@ -424,7 +425,8 @@ impl FromConfig for Model {
             lm_head.eval()?;
         }
         let embed_scale = scalar((hidden as f32).sqrt(), dtype)?;
-        Ok(Model { shape, embed_tokens, embed_scale, inputs, layers, norm, lm_head })
+        let launches = LayerLaunches::new(weights);
+        Ok(Model { shape, embed_tokens, embed_scale, inputs, layers, norm, lm_head, launches })
     }
 }
 
@@ -496,6 +498,7 @@ impl Model {
             }
         }
         let mut held: Vec<KeysValues> = Vec::with_capacity(caches.len());
+        let mut ahead = self.launches.begin(&x);
         for (index, layer) in self.layers.iter().enumerate() {
             let step = steps.iter().find(|(window, _)| *window == windows(index));
             let Some((_, step)) = step else {
@@ -520,6 +523,7 @@ impl Model {
                 }
             };
             x = layer.forward(&x, &attended, input.as_ref())?;
+            ahead.launch(&x)?;
         }
         Ok(self.norm.forward(&x)?)
     }

@@ -23,9 +23,9 @@ use crate::device_kernels::{Activation, HeadShape};
 use crate::ffi;
 use crate::models::{Architecture, FromConfig, MtpHead, NoMtpHead, Outline, Scratch};
 use crate::nn::{
-    Elementwise, Embedding, ExpertBlend, ExpertForm, ExpertSizes, GatedDelta, Linear, NormGatedUp,
-    NormProjections, ProductResidual, Projected, RmsNorm, Rope, RopeAttention, RopeSpec, Routing,
-    SharedExpert, SharedExpertKind, has_kernel,
+    Elementwise, Embedding, ExpertBlend, ExpertForm, ExpertSizes, GatedDelta, LayerLaunches,
+    Linear, NormGatedUp, NormProjections, ProductResidual, Projected, RmsNorm, Rope, RopeAttention,
+    RopeSpec, Routing, SharedExpert, SharedExpertKind, has_kernel,
 };
 use crate::tensor_list::TensorList;
 use crate::weights::{Layer, Weights};
@@ -380,6 +380,7 @@ pub struct Model<F> {
     norm: RmsNorm,
     lm_head: Option<Linear>, // `None`: tied to embed_tokens
     mtp: Result<mtp::Head, NoMtpHead>,
+    launches: LayerLaunches,
     family: PhantomData<F>,
 }
 
@@ -428,7 +429,8 @@ impl<F: Family> FromConfig for Model<F> {
         if let Some(lm_head) = &lm_head {
             lm_head.eval()?;
         }
-        Ok(Model { shape, embed_tokens, layers, norm, lm_head, mtp, family: PhantomData })
+        let launches = LayerLaunches::new(weights);
+        Ok(Model { shape, embed_tokens, layers, norm, lm_head, mtp, launches, family: PhantomData })
     }
 }
 
@@ -443,8 +445,10 @@ impl<F: Family> Architecture for Model<F> {
         let step =
             caches[self.shape.full_attention_interval as usize - 1].attention_step(length, None)?;
         let mask = if self.shape.attends(0) { None } else { caches[0].state()?.mask(length) };
+        let mut ahead = self.launches.begin(&x);
         for (layer, cache) in self.layers.iter().zip(caches) {
             x = layer.forward(x, cache, &step, mask.as_ref())?;
+            ahead.launch(&x)?;
         }
         Ok(self.norm.forward(&x)?)
     }

@@ -71,7 +71,8 @@ pub(crate) const MOST_STORED_SCORES: u64 = 1 << 27;
 const KERNEL_LENGTHS: [i32; 3] = [64, 80, 128];
 
 /// Whether a GPU attends to dense keys and values of these lengths with a kernel that stores no scores.
-/// Both the attention and the estimate of its memory ask this.
+/// Both the attention and the estimate of its memory ask this. On CUDA it does so without a mask of its
+/// own only: with one, cuDNN stores them (`decode_speed check attention` shows it).
 pub fn has_kernel([key_dim, value_dim]: [i32; 2], softcap: Option<f32>) -> bool {
     key_dim == value_dim && KERNEL_LENGTHS.contains(&key_dim) && softcap.is_none()
 }
@@ -88,7 +89,7 @@ pub fn attention<'a>(
     mask: &Mask,
 ) -> Result<Array, Exception> {
     let scores = scores.into();
-    match turns(queries, keys_values, scores.softcap, MOST_STORED_SCORES) {
+    match turns(queries, keys_values, (scores.softcap, mask), MOST_STORED_SCORES) {
         Some((num_keys, most)) => {
             attention_by_queries(queries, keys_values, (scores, num_keys), mask, most)
         }
@@ -101,7 +102,7 @@ pub fn attention<'a>(
 fn turns(
     queries: &Array,
     keys_values: &KeysValues,
-    softcap: Option<f32>,
+    (softcap, mask): (Option<f32>, &Mask),
     most_scores: u64,
 ) -> Option<(i32, i32)> {
     let &[batch, heads, length, _] = queries.shape() else { return None };
@@ -115,6 +116,7 @@ fn turns(
     let stores_none = || {
         dense_lengths.is_some_and(|lengths| has_kernel(lengths, softcap))
             && ComputeDevice::current() == ComputeDevice::Gpu
+            && !(matches!(mask, Mask::Array(_)) && plans_for_each_shape())
     };
     (length as u64 > most && !stores_none()).then_some((num_keys, most as i32))
 }
@@ -480,7 +482,8 @@ mod tests {
         let turns_of = |key_dim, value_dim, softcap| {
             let (queries, keys, values) =
                 (of_length(key_dim), of_length(key_dim), of_length(value_dim));
-            turns(&queries, &KeysValues::Dense { keys, values }, softcap, 24)
+            let keys_values = KeysValues::Dense { keys, values };
+            turns(&queries, &keys_values, (softcap, &Mask::Causal), 24)
         };
         // Two heads and six keys make twelve scores a query.
         let two_at_a_time = Some((6, 2));
@@ -495,7 +498,8 @@ mod tests {
             let half = QuantizedArray { packed, scales, biases };
             let keys_values =
                 KeysValues::Quantized { keys: half.clone(), values: half, group_size: 32, bits: 8 };
-            assert_eq!(turns(&of_length(64), &keys_values, None, 24), two_at_a_time);
+            let found = turns(&of_length(64), &keys_values, (None, &Mask::Causal), 24);
+            assert_eq!(found, two_at_a_time);
         });
     }
 

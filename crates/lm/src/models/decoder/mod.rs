@@ -26,7 +26,9 @@ use crate::cache::{
 };
 use crate::device_kernels::{Activation, HeadShape};
 use crate::models::{Architecture, FromConfig, Outline, Scratch};
-use crate::nn::{Embedding, LayerNorm, Linear, Norm, RmsNorm, RopeSpec, scalar, softcap};
+use crate::nn::{
+    Embedding, LayerLaunches, LayerNorm, Linear, Norm, RmsNorm, RopeSpec, scalar, softcap,
+};
 use crate::tensor_list::{Left, TensorList};
 use crate::weights::{Layer, Weights};
 
@@ -569,6 +571,7 @@ pub struct DecoderModel<F> {
     norm: Norm,
     lm_head: Option<Linear>,         // `None`: tied to embed_tokens
     logit_multiplier: Option<Array>, // scalar
+    launches: LayerLaunches,
     family: PhantomData<F>,
 }
 
@@ -633,6 +636,7 @@ impl<F: Family> FromConfig for DecoderModel<F> {
             norm,
             lm_head,
             logit_multiplier: multiplier(decoder.logit_multiplier)?,
+            launches: LayerLaunches::new(weights),
             decoder,
             family: PhantomData,
         })
@@ -652,8 +656,10 @@ impl<F: Family> Architecture for DecoderModel<F> {
         };
         let mut steps = Steps::default();
         let mut caches = caches.iter_mut();
+        let mut ahead = self.launches.begin(&x);
         for layer in &self.layers {
             x = layer.forward(x, &mut caches, &mut steps)?;
+            ahead.launch(&x)?;
         }
         Ok(self.norm.forward(&x)?)
     }
