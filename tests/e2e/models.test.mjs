@@ -123,7 +123,7 @@ hubFlow('a damaged file never becomes a model, and is fetched again', {}, async 
   await alert.waitFor();
   assert.equal(
     await alert.innerText(),
-    '"model.safetensors" of tiny/chat arrived damaged twice and was not kept: try again later.',
+    '“model.safetensors” of chat arrived damaged twice and was not kept: try again later.',
   );
   assert.equal((await core.call({ type: 'bootstrap' })).models.filter((model) => model.problem === null).length, 0);
   await hub.be('right');

@@ -223,6 +223,8 @@ test('models are called as everywhere else', () => {
   ]);
   callModels((name) => knownNames.of(name));
   const [, , kind, , , texts] = kinds.not_enough_memory;
+  const [unknown] = kinds.not_on_hub;
+  expect(failureSentence({ message: '', kind: unknown })).toContain(`There is no model ${model} on the hub`);
   expect(failureSentence({ message: '', kind: texts })).toBe(
     'Reading several texts at once needs 9 GB of memory, and 3 GB of the 12 GB for models are free: choose a smaller model, or ask about shorter texts.',
   );

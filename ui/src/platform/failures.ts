@@ -28,7 +28,11 @@ export function noticeSentence({ text, kind }: { text: string; kind?: NoticeKind
   return words?.(said as SaidNotice) ?? text;
 }
 
+/** Their models may not exist: whoever looks for the mistake needs the name as it was asked for. */
+const WITH_WHOLE_NAME = new Set(['no_such_model', 'not_on_hub', 'no_revision', 'unauthorized']);
+
 function withTitles<Kind extends FailureKind | NoticeKind>(kind: Kind): Kind {
+  if (WITH_WHOLE_NAME.has(kind.type)) return kind;
   if ('draft' in kind) return { ...kind, model: titleOf(kind.model), draft: titleOf(kind.draft) };
   if ('model' in kind && kind.model !== null) return { ...kind, model: titleOf(kind.model) };
   if (kind.type !== 'not_enough_memory') return kind;
