@@ -56,7 +56,7 @@ pub enum Rotation {
     AsStored,
     /// As stored, and of each head maybe only the first part.
     Part,
-    /// As stored, and of each head the last part. Keys and values come from one short vector.
+    /// As stored, and of each head the last part. Keys and values come from one latent vector.
     Latent,
 }
 
@@ -96,8 +96,8 @@ pub enum Layers {
     All,
     WithExperts,
     Dense,
-    /// Those behind the last, which predict further tokens.
-    Further,
+    /// MTP layers, behind the last.
+    Mtp,
 }
 
 /// Whether files have a tensor, of which the first layer is an example.
@@ -186,13 +186,13 @@ const fn of_experts(source: &'static str, module: &'static str, shape: &'static 
 }
 
 /// A tensor of the layers behind the last.
-const fn further(
+const fn mtp(
     source: &'static str,
     module: &'static str,
     shape: &'static [Dim],
     weight: Presence,
 ) -> Tensor {
-    tensor(source, module, shape).of_layers(Layers::Further).where_stored(weight)
+    tensor(source, module, shape).of_layers(Layers::Mtp).where_stored(weight)
 }
 
 const DENSE: Layers = Layers::Dense;
@@ -292,18 +292,18 @@ const CORRECTION_BIAS: Tensor =
         .where_stored(NEVER)
         .with_bias(ALWAYS)
         .bare();
-/// What layers that predict further tokens have besides. Some files leave out the matrices that are
+/// What MTP layers have besides. Some files leave out the matrices that are
 /// those of the whole model.
-const FURTHER_TOKENS: &[Tensor] = &[
-    further("nextn.eh_proj", "eh_proj", &[Hidden, TwiceHidden], ALWAYS),
-    further("nextn.enorm", "enorm", &[Hidden], ALWAYS),
-    further("nextn.hnorm", "hnorm", &[Hidden], ALWAYS),
-    further("nextn.shared_head_norm", "shared_head.norm", &[Hidden], Presence::Maybe),
-    further("nextn.shared_head_head", "shared_head.head", &[Vocabulary, Hidden], Presence::Maybe),
-    further("nextn.embed_tokens", "embed_tokens", &[Vocabulary, Hidden], Presence::Maybe),
+const MTP_LAYERS: &[Tensor] = &[
+    mtp("nextn.eh_proj", "eh_proj", &[Hidden, TwiceHidden], ALWAYS),
+    mtp("nextn.enorm", "enorm", &[Hidden], ALWAYS),
+    mtp("nextn.hnorm", "hnorm", &[Hidden], ALWAYS),
+    mtp("nextn.shared_head_norm", "shared_head.norm", &[Hidden], Presence::Maybe),
+    mtp("nextn.shared_head_head", "shared_head.head", &[Vocabulary, Hidden], Presence::Maybe),
+    mtp("nextn.embed_tokens", "embed_tokens", &[Vocabulary, Hidden], Presence::Maybe),
 ];
-/// Attention by short vectors, without what makes keys and values of them in newer files.
-const SHORT_VECTORS: &[Tensor] = &[
+/// Latent attention (MLA), without what makes keys and values of the latent vector in newer files.
+const LATENT_ATTENTION: &[Tensor] = &[
     queries(NEVER).where_stored(Presence::Without(QUERY_RANK)),
     tensor("attn_q_a", "self_attn.q_a_proj", &[QueryRank, Hidden])
         .where_stored(Presence::With(QUERY_RANK)),
@@ -694,7 +694,7 @@ pub const ARCHITECTURES: &[Architecture] = &[
             ],
             DENSE_OR_EXPERTS,
             &[CORRECTION_BIAS],
-            FURTHER_TOKENS,
+            MTP_LAYERS,
         ],
         ..LLAMA
     },
@@ -708,7 +708,7 @@ pub const ARCHITECTURES: &[Architecture] = &[
         reads: DEEPSEEK_READS,
         layer: &[
             NORMS_BEFORE,
-            SHORT_VECTORS,
+            LATENT_ATTENTION,
             &[
                 tensor("attn_k_b", "self_attn.embed_q", &[Heads, Rank, Plain])
                     .where_stored(Presence::With(LENGTH_OF_SPLIT)),
@@ -717,7 +717,7 @@ pub const ARCHITECTURES: &[Architecture] = &[
             ],
             DENSE_OR_EXPERTS,
             &[CORRECTION_BIAS],
-            FURTHER_TOKENS,
+            MTP_LAYERS,
         ],
         ..LLAMA
     },
@@ -731,7 +731,7 @@ pub const ARCHITECTURES: &[Architecture] = &[
         reads: DEEPSEEK_READS,
         layer: &[
             NORMS_BEFORE,
-            SHORT_VECTORS,
+            LATENT_ATTENTION,
             &[Tensor {
                 joined: Some("attn_v_b"),
                 ..tensor("attn_k_b", "self_attn.kv_b_proj", &[Heads, Rank, Plain])
@@ -794,7 +794,7 @@ mod tests {
         let names = include_str!("../../../../tests/goldens/gguf_names.json");
         let names: serde_json::Value = serde_json::from_str(names).unwrap();
         for architecture in ARCHITECTURES {
-            // The package does not have DeepSeek's further layers yet, which are named as GLM's.
+            // The package does not have DeepSeek's MTP layers yet, which are named as GLM's.
             let [known, further] = [architecture.name, "glm4moe"].map(|name| &names[name]);
             let known = known.as_array().unwrap();
             let layer = architecture.layer.iter().copied().flatten();

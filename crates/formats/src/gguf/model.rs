@@ -13,7 +13,7 @@ use super::architectures::{
 use super::error::{quoted, unsupported};
 use super::rope::{FACTORS, rope_scaling};
 use super::settings::add_settings;
-use super::sizes::{Dim, Keys, Latent, Sizes};
+use super::sizes::{Dim, Keys, LatentSizes, Sizes};
 use super::tensors::TensorInfo;
 use super::tokenizer::SpecialIds;
 use super::{GgufFile, GgufProblem};
@@ -196,7 +196,7 @@ impl Plan<'_, '_> {
                 config.insert(key.into(), json!(is_said));
             }
         }
-        for layer in 0..self.sizes.num_layers + self.sizes.num_further {
+        for layer in 0..self.sizes.num_layers + self.sizes.num_mtp_layers {
             for tensor in &tensors {
                 self.add_of_layer(layer, tensor, &tensors)?;
             }
@@ -228,13 +228,13 @@ impl Plan<'_, '_> {
         tensor: &Tensor,
         all: &[&Tensor],
     ) -> Result<(), GgufProblem> {
-        let is_further = layer >= self.sizes.num_layers;
-        let has_experts = is_further || self.sizes.has_experts(layer);
+        let is_mtp = layer >= self.sizes.num_layers;
+        let has_experts = is_mtp || self.sizes.has_experts(layer);
         let is_of_layer = match tensor.layers {
             Layers::All => true,
             Layers::WithExperts => has_experts,
             Layers::Dense => !has_experts,
-            Layers::Further => is_further,
+            Layers::Mtp => is_mtp,
         };
         if !is_of_layer {
             return Ok(());
@@ -318,7 +318,7 @@ impl Plan<'_, '_> {
         name: String,
     ) -> Result<(), GgufProblem> {
         let heads = self.sizes.num_heads;
-        let Latent { rank, plain, value, .. } = self.sizes.latent;
+        let LatentSizes { rank, plain, value, .. } = self.sizes.latent;
         self.add_changed(source, name, &[heads, rank, plain], Change::Joined)?;
         self.add_changed(second, String::new(), &[heads, value, rank], Change::None)?;
         let second = self.tensors.pop();

@@ -57,7 +57,7 @@ pub fn add_settings(
         }
         "glm4_moe" | "deepseek_v2" | "deepseek_v3" => {
             add_deepseek_experts(model_type, keys, sizes, &mut set)?;
-            // GLM's small model, which norms its short vectors with the epsilon of its other norms.
+            // GLM's small model, which norms its latent vectors with the epsilon of its other norms.
             let words = keys.gguf.text("tokenizer.ggml.pre")?;
             if model_type == "deepseek_v3" && matches!(words, Some("glm4" | "chatglm-bpe")) {
                 set("model_type", json!("glm4_moe_lite"));
@@ -153,7 +153,7 @@ fn add_ministral_positions(
     Ok(())
 }
 
-/// The experts of DeepSeek and of families made after it, and of the former its short vectors.
+/// The experts of DeepSeek and of families made after it, and of the former its latent vectors.
 fn add_deepseek_experts(
     model_type: &str,
     keys: &Keys,
@@ -173,7 +173,7 @@ fn add_deepseek_experts(
     set("routed_scaling_factor", json!(expert_scale(keys)?));
     let adds_up = keys.gguf.flag(&keys.key("expert_weights_norm"))?;
     set("norm_topk_prob", json!(adds_up.unwrap_or(false)));
-    set("num_nextn_predict_layers", json!(sizes.num_further));
+    set("num_nextn_predict_layers", json!(sizes.num_mtp_layers));
     match (is_softmax, num_groups) {
         (false, _) => set("topk_method", json!("noaux_tc")),
         (true, 1) => set("topk_method", json!("greedy")),

@@ -88,9 +88,9 @@ pub enum Dim {
     Experts,
     ExpertInner,
     SharedInner,
-    /// The short vector of queries, in models that have one.
+    /// The latent vector of queries, in models that have one.
     QueryRank,
-    /// The short vector of keys and values.
+    /// The latent vector of keys and values.
     Rank,
     /// That with the rotated part of a key behind it.
     RankAndRotated,
@@ -128,16 +128,16 @@ pub struct Sizes {
     pub num_dense: usize,
     /// Of so many layers the last has experts.
     pub expert_step: usize,
-    /// Layers behind the last, which predict further tokens.
-    pub num_further: usize,
-    /// All 0 in models without short vectors.
-    pub latent: Latent,
+    /// Multi-token-prediction (MTP) layers, which stand behind the last and predict further tokens.
+    pub num_mtp_layers: usize,
+    /// All 0 in models without latent vectors.
+    pub latent: LatentSizes,
 }
 
-/// The sizes of attention whose keys and values come from one short vector.
+/// The sizes of latent attention (MLA), whose keys and values come from one latent vector.
 #[derive(Debug, Default)]
-pub struct Latent {
-    /// The length of the queries' short vector, 0 where there is none.
+pub struct LatentSizes {
+    /// The length of the queries' latent vector, 0 where there is none.
     pub query_rank: usize,
     pub rank: usize,
     pub plain: usize,
@@ -156,7 +156,7 @@ impl Sizes {
         let hidden = keys.size("embedding_length")?;
         let num_heads = keys.size("attention.head_count")?;
         let is_latent = architecture.rotation == Rotation::Latent;
-        // Which writers count as one, as all heads share the short vector.
+        // Which writers count as one, as all heads share the latent vector.
         let num_kv_heads = match is_latent {
             true => num_heads,
             false => keys.count("attention.head_count_kv")?.unwrap_or(num_heads),
@@ -165,7 +165,7 @@ impl Sizes {
             let allowed = format!("divisors of {num_heads}");
             return Err(keys.unsupported("attention.head_count_kv", num_kv_heads, &allowed));
         }
-        let latent = if is_latent { Latent::read(keys)? } else { Latent::default() };
+        let latent = if is_latent { LatentSizes::read(keys)? } else { LatentSizes::default() };
         let (head_dim, rotated_dim) = match is_latent {
             true => (latent.plain + latent.rotated, latent.plain + latent.rotated),
             false => {
@@ -173,11 +173,11 @@ impl Sizes {
                 (head_dim, rotated_dim(keys, architecture, head_dim)?)
             }
         };
-        let (num_blocks, num_further) = (keys.size("block_count")?, num_further(keys)?);
+        let (num_blocks, num_mtp_layers) = (keys.size("block_count")?, num_mtp_layers(keys)?);
         let mut sizes = Sizes {
             hidden,
             vocabulary,
-            num_layers: num_blocks - num_further,
+            num_layers: num_blocks - num_mtp_layers,
             inner: 0,
             num_heads,
             num_kv_heads,
@@ -190,7 +190,7 @@ impl Sizes {
             shared_inner: 0,
             num_dense: 0,
             expert_step: 1,
-            num_further,
+            num_mtp_layers,
             latent,
         };
         if architecture.has_experts {
@@ -256,9 +256,9 @@ impl Sizes {
     }
 }
 
-impl Latent {
+impl LatentSizes {
     /// Reads the keys. Older files have the lengths of whole keys and values in the usual ones.
-    fn read(keys: &Keys) -> Result<Latent, GgufProblem> {
+    fn read(keys: &Keys) -> Result<LatentSizes, GgufProblem> {
         let length = |name: &str, older: &str| match keys.count(name)? {
             Some(_) => keys.size(name),
             None => keys.size(older),
@@ -269,7 +269,7 @@ impl Latent {
             let allowed = format!("even numbers below the length of a key, {key}");
             return Err(keys.unsupported(ROTATED, rotated, &allowed));
         }
-        Ok(Latent {
+        Ok(LatentSizes {
             query_rank: keys.count("attention.q_lora_rank")?.unwrap_or(0),
             rank: keys.size("attention.kv_lora_rank")?,
             plain: key - rotated,
@@ -280,13 +280,13 @@ impl Latent {
 }
 
 /// Layers behind the model's own, which the number of blocks counts too.
-fn num_further(keys: &Keys) -> Result<usize, GgufProblem> {
+fn num_mtp_layers(keys: &Keys) -> Result<usize, GgufProblem> {
     const KEY: &str = "nextn_predict_layers";
-    let (num_further, num_blocks) = (keys.count(KEY)?.unwrap_or(0), keys.size("block_count")?);
-    match num_further < num_blocks {
-        true => Ok(num_further),
+    let (num_mtp_layers, num_blocks) = (keys.count(KEY)?.unwrap_or(0), keys.size("block_count")?);
+    match num_mtp_layers < num_blocks {
+        true => Ok(num_mtp_layers),
         false => {
-            Err(keys.unsupported(KEY, num_further, &format!("fewer than {num_blocks} blocks")))
+            Err(keys.unsupported(KEY, num_mtp_layers, &format!("fewer than {num_blocks} blocks")))
         }
     }
 }
