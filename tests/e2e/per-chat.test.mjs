@@ -63,6 +63,52 @@ flow(
 );
 
 flow(
+  'parameters are set before the first message, and in the dialog of a new persona',
+  { maxTokens: 8 },
+  async ({ core, page }) => {
+    const { driver } = page;
+    await page.button('Model: tiny-chat').waitFor();
+    const inspector = await page.inspector();
+    const temperature = inspector.getByRole('textbox', { name: 'Temperature', exact: true });
+    await temperature.fill('0.3');
+    await temperature.press('Tab');
+    await inspector.getByRole('button', { name: 'Reset Temperature' }).waitFor();
+    for (const colorScheme of ['light', 'dark']) {
+      await driver.emulateMedia({ colorScheme });
+      assert.deepEqual(await findings(driver), [], colorScheme);
+    }
+    await page.ask('What is granite?');
+    const [{ conversation }] = await core.conversations();
+    const scope = { type: 'chat', id: conversation.id };
+    const { resolved } = await core.call({ type: 'get_settings', scope });
+    assert.deepEqual([resolved.settings.temperature, resolved.from.temperature], [0.3, 'chat']);
+
+    await page.button('New chat').click();
+    await until('the new chat has none of it', async () => (await temperature.inputValue()) === '0');
+    await driver.keyboard.press('Control+k');
+    await driver.keyboard.type('new persona');
+    await driver.keyboard.press('Enter');
+    const dialog = page.dialog('New persona');
+    await dialog.getByLabel('Name').fill('Mason');
+    await dialog.getByText('Parameters', { exact: true }).click();
+    const own = dialog.getByRole('textbox', { name: 'Temperature', exact: true });
+    await own.fill('1.2');
+    await own.press('Tab');
+    await dialog.getByRole('button', { name: 'Reset Temperature' }).waitFor();
+    assert.deepEqual(await findings(driver), []);
+    await dialog.getByRole('button', { name: 'Create' }).click();
+    await dialog.waitFor({ state: 'detached' });
+    const { personas } = await core.call({ type: 'bootstrap' });
+    assert.deepEqual(
+      personas.map(({ name, values }) => [name, values]),
+      [['Mason', { temperature: 1.2 }]],
+    );
+    await page.region('Personas').getByRole('button', { name: 'Mason' }).click();
+    await until('the chat shows what its persona sets', async () => (await temperature.inputValue()) === '1.2');
+  },
+);
+
+flow(
   'parameters are saved as a preset and a persona, which other chats begin with',
   { maxTokens: 8 },
   async ({ core, page }) => {

@@ -292,7 +292,9 @@ export class App {
   editPersonaFromChat(): void {
     const { chat, chatModel, settings } = this;
     const { target } = settings;
-    const values = target.type === 'chat' && target.id === chat.selectedId ? settings.parameters(true) : {};
+    const isNew = target.type === 'draft' && target.scope === 'chat' && chat.selectedId === null;
+    const isOpen = isNew || (target.type === 'chat' && target.id === chat.selectedId);
+    const values = isOpen ? settings.parameters(true) : {};
     this.personas.edit({ system_prompt: chat.systemPrompt, model: chatModel.current?.name ?? null, values });
   }
 

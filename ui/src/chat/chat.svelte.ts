@@ -1,6 +1,6 @@
 // Actions on conversations: choose, write, stop, rename, delete and undo.
 import { sentenceOf, type Platform } from '../platform/platform';
-import type { Command, Conversation, Document, Event, Message, Persona, Reply } from '../platform/wire';
+import type { Command, Conversation, Document, Event, Message, Persona, Reply, Settings } from '../platform/wire';
 import { strings } from '../text';
 import type { Toasts } from '../ui/toasts.svelte';
 import { offerUndo } from '../ui/offerUndo';
@@ -64,6 +64,10 @@ export class ChatStore {
   newPersona = $state.raw<Persona | null>(null);
   /** The model that was chosen for it. */
   newModel = $state<string | null>(null);
+  /** What is set for how it is answered. */
+  newValues = $state.raw<Partial<Settings>>({});
+  /** Counts the chats that were begun anew. */
+  numNew = $state(0);
   readonly #drafts: Drafts;
   readonly queue: Queue;
   readonly folded: FoldedAnswers;
@@ -144,6 +148,8 @@ export class ChatStore {
     this.newFolderId = folderId;
     this.newPersona = persona;
     this.newModel = null;
+    this.newValues = {};
+    this.numNew++;
     this.numFocusRequests++;
   }
 
@@ -187,6 +193,7 @@ export class ChatStore {
       this.newFolderId = null;
       this.newPersona = null;
       this.newModel = null;
+      this.newValues = {};
     }
     this.announcement = '';
     // Of a private chat not even its id is written.
@@ -668,7 +675,7 @@ export class ChatStore {
   async #createWithPrompt(): Promise<string> {
     const folder_id = this.newFolderId;
     const persona_id = this.newPersona?.id ?? null;
-    const model = this.newModel;
+    const [model, values] = [this.newModel, this.newValues];
     const id = await this.#create(
       persona_id !== null
         ? { type: 'new_conversation_as', persona_id }
@@ -679,7 +686,10 @@ export class ChatStore {
     this.newFolderId = null;
     this.newPersona = null;
     this.newModel = null;
-    if (model !== null) await this.#options.platform.call({ type: 'choose_model', id, model });
+    const { platform } = this.#options;
+    if (model !== null) await platform.call({ type: 'choose_model', id, model });
+    for (const [key, value] of Object.entries(values) as [keyof Settings, Settings[keyof Settings]][])
+      await platform.call({ type: 'set_setting', scope: { type: 'chat', id }, key, value });
     const system_prompt = this.#newPrompt;
     if (system_prompt === '') return id;
     this.#newPrompt = '';

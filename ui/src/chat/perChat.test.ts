@@ -26,6 +26,7 @@ import {
   settle,
   textDocument,
 } from '../testing/fake';
+import { table } from '../settings/table';
 import { strings } from '../text';
 import { drawn, openWindow, useWindow } from '../testing/window';
 import { ContextStore, cutOf, roomOf } from './context.svelte';
@@ -271,7 +272,7 @@ test('the gauge tells what is used, saved and left, by part', async () => {
 test('without a model the gauge says how to see it', async () => {
   const { inspector } = await open({ context: null });
   expect(within(inspector()).queryByRole('meter')).toBeNull();
-  expect(inspector().textContent).toContain('Load a model to see how much room is left.');
+  expect(inspector().textContent).toContain('How much room is left is known once the model is loaded.');
 });
 
 test('the system prompt of the model is shown as inherited', async () => {
@@ -479,6 +480,59 @@ test('the dialog of a persona sets its parameters, and the inspector shows those
     { type: 'change_persona', id: 's', name: 'Stone', system_prompt: 'You are a pebble.', model: null },
   ]);
   expect(app.settings.target).toEqual({ type: 'chat', id: 'a' });
+});
+
+test('a persona gets its parameters in the dialog that makes it, without anything being set before', async () => {
+  const { app, asked, platform } = await open({ own: resolved({ top_k: 5 }) });
+  platform.answers.create_persona = { type: 'persona', persona: { ...persona, id: 'n', name: 'Brief' } };
+  app.personas.edit({ values: { top_k: 5 } });
+  await drawn();
+  await settle();
+  await drawn();
+  const row = table.find(({ key }) => key === 'top_k') as (typeof table)[number];
+  expect([app.settings.valueOf(row), app.settings.sourceOf(row)]).toEqual([5, 'persona']);
+  await app.settings.set('top_k', 9);
+  await app.settings.set('temperature', 0.3);
+  await app.settings.set('temperature', null);
+  expect(app.settings.valueOf(row)).toBe(9);
+  expect(asked('set_setting')).toEqual([]);
+  await app.personas.save('Brief', '', null);
+  expect(asked('create_persona')).toMatchObject([{ values: { top_k: 9 } }]);
+  await drawn();
+  expect(app.settings.target).toEqual({ type: 'chat', id: 'a' });
+});
+
+test('what is set before the first message is stored with it', async () => {
+  const { app, asked, platform } = await open();
+  const opened = async () => {
+    await drawn();
+    await settle();
+    await drawn();
+  };
+  app.newChatAs({ ...persona, model: null });
+  app.navigation.show('inspector', true);
+  await opened();
+  expect(asked('get_settings').at(-1)).toEqual({ type: 'get_settings', scope: { type: 'persona', id: 's' } });
+  await app.settings.set('temperature', 0.3);
+  await opened();
+  expect(screen.getByRole<HTMLInputElement>('textbox', { name: 'Temperature' }).value).toBe('0.3');
+  expect(asked('set_setting')).toEqual([]);
+
+  const row = conversation('b', { title: '' });
+  platform.answers.new_conversation_as = { type: 'conversation', conversation: row, messages: [] };
+  platform.answers.send_message = { type: 'sent', conversation: { ...row, is_streaming: true }, messages: [] };
+  app.chat.draft = 'Hello';
+  await app.chat.send();
+  const scope = { type: 'chat', id: 'b' };
+  expect(asked('set_setting')).toEqual([{ type: 'set_setting', scope, key: 'temperature', value: 0.3 }]);
+  const types = platform.asked.map(({ type }) => type);
+  expect(types.indexOf('set_setting')).toBeLessThan(types.indexOf('send_message'));
+  // The next one begins without.
+  app.newChat();
+  app.navigation.show('inspector', true);
+  await opened();
+  expect(app.chat.newValues).toEqual({});
+  expect(app.settings.target).toMatchObject({ type: 'draft', values: {} });
 });
 
 test('a deleted persona is brought back by undo, and the focus stays on the page', async () => {

@@ -1,6 +1,6 @@
 // Personas: made, changed, deleted and brought back.
 import { type Platform, runOrReport, sentenceOf } from '../platform/platform';
-import type { Persona } from '../platform/wire';
+import type { Persona, Settings } from '../platform/wire';
 import { strings } from '../text';
 import type { Toasts } from '../ui/toasts.svelte';
 import { offerUndo } from '../ui/offerUndo';
@@ -23,6 +23,8 @@ export class PersonaStore {
   items = $state.raw<Persona[]>([]);
   /** What the dialog is about. */
   editing = $state.raw<PersonaDraft | null>(null);
+  /** The parameters of one that is not made yet. */
+  newValues = $state.raw<Partial<Settings>>({});
   /** Why that could not be saved. */
   problem = $state<string | null>(null);
   isSaving = $state(false);
@@ -43,13 +45,15 @@ export class PersonaStore {
   /** Asks what a persona is called, and what its chats begin with. */
   edit(persona: PersonaDraft): void {
     this.problem = null;
+    this.newValues = persona.values ?? {};
     this.editing = persona;
   }
 
   async save(name: string, system_prompt: string, model: string | null): Promise<void> {
     const { editing } = this;
     if (!editing || this.isSaving) return;
-    const { id, values = {} } = editing;
+    const { id } = editing;
+    const values = this.newValues;
     this.isSaving = true;
     try {
       const { platform } = this.#options;

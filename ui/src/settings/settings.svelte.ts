@@ -5,6 +5,16 @@ import { table, type SettingRow } from './table';
 
 export type SettingValue = Settings[keyof Settings];
 
+/** Values of a chat or a persona that is not made yet: whoever makes it keeps them until then. */
+export interface SettingDraft {
+  type: 'draft';
+  scope: 'chat' | 'persona';
+  /** What holds where the draft sets nothing. */
+  base: SettingTarget;
+  values: Partial<Settings>;
+  onchange: (values: Partial<Settings>) => void;
+}
+
 /** Owns the settings on screen. */
 export class SettingsStore {
   /** What holds for all chats. */
@@ -12,20 +22,21 @@ export class SettingsStore {
   /** Values are shown: on the page of settings, or those of the open chat in the inspector. */
   isOpen = $state(false);
   /** What values are shown and set for. */
-  target = $state.raw<SettingTarget>({ type: 'app' });
+  target = $state.raw<SettingTarget | SettingDraft>({ type: 'app' });
   /** Why the last value was not set for a model; its dialog shows it. */
   problem = $state<string | null>(null);
   /** The diagnostics that were fetched last. */
   diagnostics = $state('');
   hasCopied = $state(false);
 
-  /** What holds for the target; null until the core has answered. */
-  #resolved = $state.raw<ResolvedSettings | null>(null);
+  /** What holds for the target, of a draft without its own values; null until the core has answered. */
+  #answered = $state.raw<ResolvedSettings | null>(null);
+  readonly #resolved = $derived(this.#answered && withDraft(this.#answered, this.target));
   #numSaving = 0;
 
-  /** Whether the target's values can be shown. */
   /** In the inspector, of whichever chat. */
   isAdvancedOpen = $state(false);
+  /** Whether the target's values can be shown. */
   readonly isKnown = $derived(this.#resolved !== null || this.target.type === 'app');
 
   constructor(
@@ -41,16 +52,16 @@ export class SettingsStore {
   }
 
   /** Shows what holds for a target until the returned function is called. */
-  open(target: SettingTarget = { type: 'app' }): () => void {
+  open(target: SettingTarget | SettingDraft = { type: 'app' }): () => void {
     this.isOpen = true;
     this.show(target);
     return () => (this.isOpen = false);
   }
 
   /** Shows what holds for a target. */
-  show(target: SettingTarget): void {
+  show(target: SettingTarget | SettingDraft): void {
     this.target = target;
-    this.#resolved = null;
+    this.#answered = null;
     this.problem = null;
     void this.refresh();
   }
@@ -59,15 +70,21 @@ export class SettingsStore {
   async refresh(): Promise<void> {
     const { target } = this;
     try {
-      const reply = await this.platform.call({ type: 'get_settings', scope: target });
-      if (reply.type === 'settings' && this.target === target) this.#resolved = reply.resolved;
+      const scope = target.type === 'draft' ? target.base : target;
+      const reply = await this.platform.call({ type: 'get_settings', scope });
+      if (reply.type === 'settings' && this.target === target) this.#answered = reply.resolved;
       this.#tell(target);
     } catch (error) {
       this.report(error);
     }
   }
 
-  #tell(target: SettingTarget): void {
+  /** In which scope the target sets its values. */
+  get scope(): SettingTarget['type'] {
+    return this.target.type === 'draft' ? this.target.scope : this.target.type;
+  }
+
+  #tell(target: SettingTarget | SettingDraft): void {
     if (target.type === 'model') this.onModelChanged(target.name);
   }
 
@@ -84,7 +101,7 @@ export class SettingsStore {
   /** The parameters of answers that the target sets itself, and with `withPersona` its persona too. */
   parameters(withPersona = false): Partial<Settings> {
     const { settings, from } = this.#resolved ?? {};
-    const scopes: (SettingScope | undefined)[] = withPersona ? [this.target.type, 'persona'] : [this.target.type];
+    const scopes: (SettingScope | undefined)[] = withPersona ? [this.scope, 'persona'] : [this.scope];
     const own = table.filter(({ key, scopes: all }) => all.includes('persona') && scopes.includes(from?.[key]));
     return Object.fromEntries(own.map(({ key }) => [key, settings?.[key]]));
   }
@@ -93,7 +110,7 @@ export class SettingsStore {
   take(target: SettingTarget, resolved: ResolvedSettings): void {
     const { type } = this.target;
     const isShown = type === 'chat' && target.type === 'chat' && this.target.id === target.id;
-    if (isShown) this.#resolved = resolved;
+    if (isShown) this.#answered = resolved;
   }
 
   /** Where a value was set; null where there is only one scope to set it in, and until it is known. */
@@ -105,18 +122,19 @@ export class SettingsStore {
   /** Saves a value for the target, or clears it with null; puts the old one back when that fails, and says why. */
   async set(key: keyof Settings, value: SettingValue, report = this.report): Promise<void> {
     const { current, target } = this;
-    const resolved = this.#resolved;
+    if (target.type === 'draft') return this.#setDraft(target, key, value);
+    const answered = this.#answered;
     // What holds after a value is cleared, only the core knows.
     if (value !== null) this.#showValue(key, value);
     this.#numSaving++;
     this.problem = null;
     try {
       const reply = await this.platform.call({ type: 'set_setting', scope: target, key, value });
-      if (reply.type === 'settings' && this.target === target) this.#resolved = reply.resolved;
+      if (reply.type === 'settings' && this.target === target) this.#answered = reply.resolved;
       this.#tell(target);
     } catch (error) {
       this.current = current;
-      if (this.target === target) this.#resolved = resolved;
+      if (this.target === target) this.#answered = answered;
       if (target.type === 'model') this.problem = sentenceOf(error);
       else report(error);
     } finally {
@@ -150,11 +168,18 @@ export class SettingsStore {
   }
 
   #showValue(key: keyof Settings, value: SettingValue): void {
-    const { type } = this.target;
-    if (type === 'app' && this.current) this.current = { ...this.current, [key]: value };
-    if (!this.#resolved) return;
-    const { settings, from } = this.#resolved;
-    this.#resolved = { settings: { ...settings, [key]: value }, from: { ...from, [key]: type } };
+    const { scope } = this;
+    if (scope === 'app' && this.current) this.current = { ...this.current, [key]: value };
+    if (!this.#answered) return;
+    const { settings, from } = this.#answered;
+    this.#answered = { settings: { ...settings, [key]: value }, from: { ...from, [key]: scope } };
+  }
+
+  #setDraft(draft: SettingDraft, key: keyof Settings, value: SettingValue): void {
+    const others = Object.entries(draft.values).filter(([known]) => known !== key);
+    const values = Object.fromEntries(value === null ? others : [...others, [key, value]]) as Partial<Settings>;
+    this.target = { ...draft, values };
+    draft.onchange(values);
   }
 
   /** Fetches the diagnostics and copies them; if that fails, they are shown instead. */
@@ -170,4 +195,10 @@ export class SettingsStore {
       this.report(error);
     }
   }
+}
+
+function withDraft({ settings, from }: ResolvedSettings, target: SettingTarget | SettingDraft): ResolvedSettings {
+  if (target.type !== 'draft') return { settings, from };
+  const own = Object.keys(target.values).map((key) => [key, target.scope]);
+  return { settings: { ...settings, ...target.values }, from: { ...from, ...Object.fromEntries(own) } };
 }

@@ -16,7 +16,7 @@ export const context: Catalogue['context'] = {
     left: 'Frei',
   },
   token: 'Ein Token ist ein kurzes Wort oder ein Stück eines längeren. Das Modell liest und schreibt in Tokens.',
-  noModel: 'Lade ein Modell, um zu sehen, wie viel Platz noch ist.',
+  noModel: 'Wie viel Platz bleibt, zeigt sich, sobald das Modell geladen ist.',
   nearlyFull: (left) => `In diesem Chat sind etwa ${tokens(left)} frei. Danach kann er nicht weitergehen.`,
   full: 'Diese Nachricht passt nicht mehr in den Kontext des Modells.',
   fullAlone:
@@ -72,8 +72,7 @@ export const personas: Catalogue['personas'] = {
   model: 'Modell',
   new: 'Neue Persona …',
   newTitle: 'Neue Persona',
-  newNote: 'Ihre Parameter sind die, die dieser Chat selbst setzt. Sie lassen sich später ändern.',
-  newNotePlain: 'Ihre Parameter lassen sich setzen, wenn du sie bearbeitest.',
+  newNote: 'Ihre Parameter beginnen als die, die dieser Chat selbst setzt.',
   note: 'Chats, die du mit ihr beginnst, fangen mit diesem System-Prompt an, der dann einmal für alle gelesen wird. Bestehende Chats behalten ihren.',
   parameters: 'Parameter',
   startChat: 'Neuer Chat',

@@ -17,7 +17,7 @@ export const context = {
     left: 'Left',
   },
   token: 'A token is a short word or a piece of a longer one. The model reads and writes in tokens.',
-  noModel: 'Load a model to see how much room is left.',
+  noModel: 'How much room is left is known once the model is loaded.',
   nearlyFull: (left: number) => `About ${tokens(left)} are left in this chat. When they are used up, it cannot go on.`,
   full: 'This message no longer fits into the context of the model.',
   fullAlone:
@@ -74,8 +74,7 @@ export const personas = {
   model: 'Model',
   new: 'New persona…',
   newTitle: 'New persona',
-  newNote: 'Its parameters are those that this chat sets itself. They can be changed later.',
-  newNotePlain: 'Its parameters can be set when you edit it.',
+  newNote: 'Its parameters begin as those that this chat sets itself.',
   note: 'Chats that you begin with it start with this system prompt, which is then read once for all of them. Chats that are there keep theirs.',
   parameters: 'Parameters',
   startChat: 'New chat',
