@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use cairn_engine::{default_memory_limit_bytes, is_supported, nearest_model_type};
 use cairn_hub::{FilesIdentity, ModelFolder};
-use cairn_store::Store;
+use cairn_store::{Store, StoreError};
 
 use super::check::{CheckLimits, CheckVerdict, Checker};
 use super::check_child::ModelVerdict;
@@ -226,8 +226,12 @@ async fn check_now(app: &App, folder: &Path) -> Option<ModelVerdict> {
     app.catalog.verdicts().insert(identity.as_str().to_owned(), verdict.clone());
     if let Some(verdict) = &verdict {
         let (identity, json) = (key(&identity), verdict.to_json().to_string());
-        if let Err(error) = app.store.save_model_check(&identity, &json, now_ms()).await {
-            tracing::warn!("{} is checked again at the next start: {error}", folder.display());
+        match app.store.save_model_check(&identity, &json, now_ms()).await {
+            // Cairn was quit meanwhile, which is nothing that anyone has to know.
+            Ok(()) | Err(StoreError::Closed { .. }) => {}
+            Err(error) => {
+                tracing::warn!("{} is checked again at the next start: {error}", folder.display());
+            }
         }
     }
     verdict
