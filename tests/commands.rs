@@ -354,6 +354,7 @@ async fn converse(caller: &mut Caller, events: &mut Receiver<Event>, id: &str) {
     caller.call(Command::RenameConversation { id: id.to_owned(), title }).await;
     let system_prompt = "Be brief.".to_owned();
     caller.call(Command::SetSystemPrompt { id: id.to_owned(), system_prompt }).await;
+    caller.call(Command::ChooseModel { id: id.to_owned(), model: None }).await;
     let document_ids = vec![attach(caller, id).await];
     let (conversation_id, text) = (id.to_owned(), "One".to_owned());
     let with = Command::SendMessageWith { conversation_id, text, document_ids };
