@@ -18,6 +18,7 @@ import {
 } from './saved';
 
 const LOADED = { name: 'owner/model', fingerprint: 'f' };
+const isHere = (name: string) => name !== 'owner/gone';
 const EMPTY = { cached_tokens: 0, cached_bytes: 0, is_whole: false };
 
 interface Case {
@@ -36,8 +37,8 @@ test.each<[cached: number, state: SavedState, heading: string]>([
   [98, 'saved', 'Ready to continue'],
 ])('a chat that was imported goes on from what other chats have saved: %d of 100 tokens', (cached, state, heading) => {
   const ahead = { model: 'owner/model', known_tokens: 100, cached_tokens: cached, miss: null };
-  expect(savedState(null, LOADED, ahead)).toBe(state);
-  expect(outlook(null, LOADED, null, ahead)).toEqual({ heading, reason: null });
+  expect(savedState(null, LOADED, isHere, ahead)).toBe(state);
+  expect(outlook(null, LOADED, isHere, null, ahead)).toEqual({ heading, reason: null });
 });
 
 test.each<[name: string, expected: Case]>([
@@ -125,6 +126,28 @@ test.each<[name: string, expected: Case]>([
     },
   ],
   [
+    'a model that is gone has read it',
+    {
+      change: { fingerprint: 'g', model: 'owner/gone' },
+      loaded: LOADED,
+      state: 'none',
+      summary: 'Not saved for model, only for gone',
+      heading: 'Will be read again once (about 6 s)',
+      reason: 'It is saved for gone, which is not here; model will read it again.',
+    },
+  ],
+  [
+    'a model that is gone has read it, and there is no other',
+    {
+      change: { model: 'owner/gone' },
+      loaded: null,
+      state: 'none',
+      summary: 'Only saved for gone, which is not here',
+      heading: 'Will be read again once (about 6 s)',
+      reason: 'It is saved for gone, which is not here.',
+    },
+  ],
+  [
     'nothing',
     {
       change: { ...EMPTY, fingerprint: 'g' },
@@ -146,19 +169,19 @@ test.each<[name: string, expected: Case]>([
   ],
 ])('what is saved of a chat: %s', (_, { change, loaded, state, summary, heading, reason = null }) => {
   const cache = saved(change);
-  expect([savedState(cache, loaded), savedSummary(cache, loaded)]).toEqual([state, summary]);
-  expect(outlook(cache, loaded, 6200)).toEqual({ heading, reason });
+  expect([savedState(cache, loaded, isHere), savedSummary(cache, loaded, isHere)]).toEqual([state, summary]);
+  expect(outlook(cache, loaded, isHere, 6200)).toEqual({ heading, reason });
 });
 
 test('a time that nothing tells is not made up', () => {
-  expect(outlook(saved(EMPTY), LOADED, null).heading).toBe('Will be read again once');
-  expect(outlook(saved({ is_whole: false }), LOADED, null).heading).toBe(
+  expect(outlook(saved(EMPTY), LOADED, isHere, null).heading).toBe('Will be read again once');
+  expect(outlook(saved({ is_whole: false }), LOADED, isHere, null).heading).toBe(
     'Partly saved: the rest will be read again once',
   );
 });
 
 test('a chat of which nothing was ever saved', () => {
-  expect([savedState(null, LOADED), savedSummary(null, LOADED)]).toEqual(['none', 'Not saved']);
+  expect([savedState(null, LOADED, isHere), savedSummary(null, LOADED, isHere)]).toEqual(['none', 'Not saved']);
 });
 
 test('deleting speaks of other chats only where there are any', () => {

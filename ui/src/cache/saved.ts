@@ -16,9 +16,15 @@ import { strings } from '../text';
 /** How much of a chat its model need not read again. */
 export type SavedState = 'saved' | 'partly' | 'none';
 
-/** Whether a chat's model can use saved context. Of one that is not in memory only the name is known; without any, the right one is assumed. */
-function fits(cache: ConversationCache, model: AnsweringModel | null): boolean {
-  if (model === null) return true;
+/** Whether a model is on this machine. */
+export type IsHere = (name: string) => boolean;
+
+/**
+ * Whether a chat's model can use saved context. Of one that is not in memory only the name is known; while
+ * none is to answer, the right one will be chosen, if it is here.
+ */
+function fits(cache: ConversationCache, model: AnsweringModel | null, isHere: IsHere): boolean {
+  if (model === null) return isHere(cache.model);
   return model.fingerprint === null ? cache.model === model.name : cache.fingerprint === model.fingerprint;
 }
 
@@ -29,11 +35,12 @@ const LEAST_PART = 0.1;
 export function savedState(
   cache: ConversationCache | null,
   model: AnsweringModel | null,
+  isHere: IsHere,
   ahead: ChatOutlook | null = null,
 ): SavedState {
   if (ahead) return cache ? stateAhead(ahead) : stateOfShared(ahead);
   if (!cache) return 'none';
-  if (cache.cached_tokens === 0 || !fits(cache, model)) return 'none';
+  if (cache.cached_tokens === 0 || !fits(cache, model, isHere)) return 'none';
   return cache.is_whole ? 'saved' : 'partly';
 }
 
@@ -52,18 +59,20 @@ function stateOfShared({ known_tokens, cached_tokens }: ChatOutlook): SavedState
 export function savedSummary(
   cache: ConversationCache | null,
   model: AnsweringModel | null,
+  isHere: IsHere,
   ahead: ChatOutlook | null = null,
 ): string {
-  const state = strings.saved.states[savedState(cache, model, ahead)];
+  const state = strings.saved.states[savedState(cache, model, isHere, ahead)];
   if (!cache || (ahead && ahead.miss !== null)) return state;
-  const summary = savedAmount(cache, model, state);
+  const summary = savedAmount(cache, model, isHere, state);
   return cache.is_pinned ? strings.saved.pinned(summary) : summary;
 }
 
-function savedAmount(cache: ConversationCache, model: AnsweringModel | null, state: string): string {
+function savedAmount(cache: ConversationCache, model: AnsweringModel | null, isHere: IsHere, state: string): string {
   if (cache.cached_tokens === 0) return state;
-  if (model === null || fits(cache, model)) return strings.saved.amount(state, cache.cached_tokens, cache.cached_bytes);
+  if (fits(cache, model, isHere)) return strings.saved.amount(state, cache.cached_tokens, cache.cached_bytes);
   const reader = shortModelName(cache.model);
+  if (model === null) return strings.saved.forMissing(reader);
   if (cache.model === model.name) return strings.saved.forOtherVersion(reader);
   return strings.saved.forOtherModel(shortModelName(model.name), reader);
 }
@@ -78,27 +87,34 @@ export interface Outlook {
 export function outlook(
   cache: ConversationCache | null,
   model: AnsweringModel | null,
+  isHere: IsHere,
   estimateMs: number | null,
   ahead: ChatOutlook | null = null,
 ): Outlook {
   const { saved } = strings;
-  const state = savedState(cache, model, ahead);
-  const reason = (cache && whyNone(cache, model)) ?? (ahead && whyAgain(ahead));
+  const state = savedState(cache, model, isHere, ahead);
+  const reason = (cache && whyNone(cache, model, isHere)) ?? (ahead && whyAgain(ahead));
   if (state === 'none') return { heading: saved.readAgainOnce(estimateMs), reason };
   if (state === 'partly') {
     const heading = estimateMs === null ? saved.restReadAgainOnce : saved.restReadAgainOnceAbout(estimateMs);
     return { heading, reason };
   }
   const isReady = model?.fingerprint != null || cache === null;
-  return { heading: isReady ? saved.ready : saved.readyOnceLoaded(shortModelName(cache.model)), reason: null };
+  if (isReady) return { heading: saved.ready, reason: null };
+  return { heading: saved.readyOnceLoaded(shortModelName(model?.name ?? cache.model)), reason: null };
 }
 
-function whyNone(cache: ConversationCache, model: AnsweringModel | null): string | null {
-  if (cache.cached_tokens === 0 || model === null || fits(cache, model)) return null;
+function whyNone(cache: ConversationCache, model: AnsweringModel | null, isHere: IsHere): string | null {
+  if (cache.cached_tokens === 0 || fits(cache, model, isHere)) return null;
   const reader = shortModelName(cache.model);
+  if (model === null) return strings.saved.notHere(reader);
   // The same name with other weights: there is no model to choose instead.
   if (cache.model === model.name) return strings.saved.modelChanged(reader);
-  return strings.saved.chooseToContinue(shortModelName(model.name), reader);
+  const answering = shortModelName(model.name);
+  // Only what can be chosen is recommended.
+  return isHere(cache.model)
+    ? strings.saved.chooseToContinue(answering, reader)
+    : strings.saved.notHereInstead(reader, answering);
 }
 
 function whyAgain({ miss }: ChatOutlook): string | null {

@@ -99,6 +99,9 @@ export class ModelStore {
     return this.items.find((model) => model.name === name);
   }
 
+  /** Whether a model is on this machine, loadable or not. */
+  readonly isHere = (name: string): boolean => this.get(name) !== undefined;
+
   isBusy(name: string): boolean {
     const { engine } = this.#options.status;
     return this.asked === name || (engine.state === 'loading' && engine.model === name);

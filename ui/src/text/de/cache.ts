@@ -9,6 +9,7 @@ export const saved: Catalogue['saved'] = {
   tiers,
   amount: (state, count, bytes) => `${state}: ${tokens(count)}, ${f.bytes(bytes)}`,
   forOtherModel: (loaded, model) => `Nicht für ${loaded} gesichert, nur für ${model}`,
+  forMissing: (model) => `Nur für ${model} gesichert, das nicht hier ist`,
   forOtherVersion: (model) => `Nicht für diese Version von ${model} gesichert`,
   pinned: (state) => `${state}, angeheftet`,
 
@@ -46,6 +47,9 @@ export const saved: Catalogue['saved'] = {
     `Teilweise gesichert: Der Rest wird einmal neu gelesen (etwa ${f.estimate(estimateMs)})`,
   chooseToContinue: (answering, model) =>
     `Er ist für ${model} gesichert, und ${answering} antwortet. Wähle ${model}, um ohne neues Lesen weiterzumachen.`,
+  notHere: (model) => `Er ist für ${model} gesichert, das nicht hier ist.`,
+  notHereInstead: (model, answering) =>
+    `Er ist für ${model} gesichert, das nicht hier ist; ${answering} liest ihn noch einmal.`,
   modelChanged: (model) => `Die Dateien von ${model} haben sich geändert, seit es diesen Chat gelesen hat.`,
   because: (cause) => `Der Grund: ${cause}.`,
   missing: (what) => `Es fehlen ${what}`,

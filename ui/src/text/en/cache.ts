@@ -11,6 +11,7 @@ export const saved = {
   /** The row of a chat in the list. */
   amount: (state: string, count: number, bytes: number) => `${state}: ${tokens(count)}, ${f.bytes(bytes)}`,
   forOtherModel: (loaded: string, model: string) => `Not saved for ${loaded}, only for ${model}`,
+  forMissing: (model: string) => `Only saved for ${model}, which is not here`,
   forOtherVersion: (model: string) => `Not saved for this version of ${model}`,
   pinned: (state: string) => `${state}, pinned`,
 
@@ -48,6 +49,9 @@ export const saved = {
     `Partly saved: the rest will be read again once (about ${f.estimate(estimateMs)})`,
   chooseToContinue: (answering: string, model: string) =>
     `It is saved for ${model}, and ${answering} answers. Choose ${model} to continue without reading again.`,
+  notHere: (model: string) => `It is saved for ${model}, which is not here.`,
+  notHereInstead: (model: string, answering: string) =>
+    `It is saved for ${model}, which is not here; ${answering} will read it again.`,
   modelChanged: (model: string) => `The files of ${model} have changed since it read this chat.`,
   because: (cause: string) => `The reason: ${cause}.`,
   missing: (what: string) => `Missing ${what}`,
