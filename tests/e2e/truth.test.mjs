@@ -420,9 +420,18 @@ flow(
     // One that is gone is named beforehand.
     await core.call({ type: 'load_model', name: 'tiny-chat' });
     await core.call({ type: 'delete_model', name: 'tiny-other' });
-    await page.driver.getByText('tiny-other is not here; tiny-chat answers.').waitFor();
+    const gone = page.driver.getByText('tiny-other is not here; tiny-chat answers.');
+    await gone.waitFor();
+    await page.button('Keep tiny-chat').waitFor();
+    const panel = (await page.inspector()).getByText(
+      'It is saved for tiny-other, which is not here; tiny-chat will read it again.',
+    );
+    await panel.waitFor();
     await page.ask(QUESTION);
     const [{ messages }] = await core.conversations();
     assert.equal(messages.at(-1).model, 'tiny-chat');
+    // Once that has answered it is the chat's, and nothing is missing.
+    await gone.waitFor({ state: 'detached' });
+    await panel.waitFor({ state: 'detached' });
   },
 );

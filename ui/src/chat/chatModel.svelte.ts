@@ -64,8 +64,8 @@ export class ChatModelStore {
   );
 
   readonly isInMemory = $derived(this.#fingerprint !== null);
-  /** The model that was to answer and is not on this machine. */
-  readonly missing = $derived(this.#rule.missing);
+  /** The model that was to answer and is not on this machine, until another has answered on this branch. */
+  readonly missing = $derived(this.#rule.source === 'answer' ? null : this.#rule.missing);
   /** The one that is in memory and could answer at once instead. */
   readonly instead = $derived.by((): string | null => {
     const { loaded } = this.options.status;

@@ -74,12 +74,26 @@ test('a model that is loaded elsewhere is offered instead of the one that would 
 test('a model that is gone is named beforehand', async () => {
   await open({ model: of({ missing: 'owner/gone' }) });
   expect(screen.getByText('gone is not here; model answers.')).toBeTruthy();
+  await fireEvent.click(screen.getByRole('button', { name: 'Keep model' }));
+  await drawn();
+  expect(choices()).toEqual([{ type: 'choose_model', id: 'a', model: 'owner/model' }]);
   platform.emit({
     type: 'status',
     status: { ...status, engine: { state: 'empty' }, model_fingerprint: null, models: [] },
   });
   await drawn();
   expect(screen.getByText('gone is not here. Choose another model.')).toBeTruthy();
+  expect(screen.queryByRole('button', { name: /^Keep/ })).toBeNull();
+});
+
+test('a model that is gone is named until another has answered', async () => {
+  await open({ model: of({ name: 'owner/other', source: 'folder', missing: 'owner/gone' }) });
+  expect(screen.getByText(/^gone is not here; other answers\./)).toBeTruthy();
+  const row = conversation('a', { model: of({ name: 'owner/other', source: 'answer', missing: 'owner/gone' }) });
+  app.chat.list.put(row);
+  await drawn();
+  expect(chooser().getAttribute('aria-label')).toBe('Model: other');
+  expect(screen.queryByText(/gone is not here/)).toBeNull();
 });
 
 test('what is chosen in a chat is stored for it and loaded', async () => {

@@ -80,6 +80,7 @@ export const models: Catalogue['models'] = {
   offer: {
     whenAsked: (name) => `${name} wird geladen, wenn du fragst.`,
     instead: (name) => `Stattdessen mit ${name} antworten`,
+    keep: (name) => `Bei ${name} bleiben`,
     notHere: (name, answering) => `${name} ist nicht hier; ${answering} antwortet.`,
     nobodyInstead: (name) => `${name} ist nicht hier. Wähle ein anderes Modell.`,
   },

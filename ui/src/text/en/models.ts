@@ -74,6 +74,8 @@ export const models = {
   offer: {
     whenAsked: (name: string) => `${name} will be loaded when you ask.`,
     instead: (name: string) => `Answer with ${name} instead`,
+    /** Of the one that answers instead of one that is not here. */
+    keep: (name: string) => `Keep ${name}`,
     notHere: (name: string, answering: string) => `${name} is not here; ${answering} answers.`,
     nobodyInstead: (name: string) => `${name} is not here. Choose another model.`,
   },
