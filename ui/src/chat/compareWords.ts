@@ -20,7 +20,7 @@ export function compareStatus(answer: Message & { stats: MessageStats }, branch:
   const line = statusLine(answer, [...before, answer], false);
   if (answer.stats.miss?.cause !== 'other_model') return line;
   // Nothing was lost: this model reads the chat for the comparison.
-  return { ...line, kind: 'read', words: strings.compare.firstReading };
+  return { ...line, kind: 'read', words: strings.stats.firstReading };
 }
 
 /** The figures under an answer, which can be compared at a glance. */

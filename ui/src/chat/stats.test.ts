@@ -10,6 +10,12 @@ const earlier = [
   message('v'),
 ];
 
+const other = {
+  model: 'owner/other',
+  cached_tokens: 0,
+  miss: { tokens: 2100, cause: 'other_model', detail: 'owner/model', at_ms: null },
+} as const;
+
 test.each<[name: string, change: Parameters<typeof stats>[0], before: Message[], line: string]>([
   ['the next turn', { cached_tokens: 4400, prompt_tokens: 4420 }, earlier, 'continued: Continued, 55 s saved'],
   [
@@ -66,6 +72,13 @@ test.each<[name: string, change: Parameters<typeof stats>[0], before: Message[],
     { cache_note: 're-read 1 tokens: evicted: the disk is full' },
     earlier,
     'reread: Read 1 token again: evicted: the disk is full',
+  ],
+  ['a model that reads the chat for the first time', other, earlier, 'read: First reading with this model'],
+  [
+    'a model that has answered before another one did',
+    other,
+    [...earlier, message('w', { stats: stats({ model: 'owner/other' }) }), message('z', { stats: stats() })],
+    'reread: Read 2,100 tokens again: model read it before',
   ],
   ['a note of another form', { cache_note: 'The file was damaged.' }, earlier, 'reread: The file was damaged.'],
 ])('the status line: %s', (_, change, before, line) => {

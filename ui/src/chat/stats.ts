@@ -27,6 +27,9 @@ export function statusLine(
 ): StatusLine {
   const { stats } = message;
   const detail = promptWords(stats);
+  if (stats.miss && isFirstReading(message, messages)) {
+    return { kind: 'read', words: strings.stats.firstReading, detail };
+  }
   if (stats.miss) {
     const words = strings.stats.readAgain(stats.miss.tokens, causeWords(stats.miss, message.created_at_ms));
     return { kind: 'reread', words, detail };
@@ -45,6 +48,13 @@ export function statusLine(
     words: saved === null ? strings.stats.continued : strings.stats.continuedSaving(saved),
     detail,
   };
+}
+
+/** Whether only other models have answered in the chat before: what such a one reads is no loss. */
+function isFirstReading({ id, stats }: Message & { stats: MessageStats }, messages: readonly Message[]): boolean {
+  if (stats.miss?.cause !== 'other_model') return false;
+  const index = messages.findIndex((message) => message.id === id);
+  return !messages.slice(0, Math.max(index, 0)).some((message) => message.stats?.model === stats.model);
 }
 
 function leastContinued({ id, stats }: Message & { stats: MessageStats }, messages: readonly Message[]): number {
