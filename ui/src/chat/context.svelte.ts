@@ -56,10 +56,10 @@ export class ContextStore {
     }
   }
 
-  /** Chooses what happens to a chat that has outgrown the context. */
-  async choose(conversation_id: string, value: AtOverflow): Promise<void> {
+  /** Chooses what happens to a chat that has outgrown the context; whether it is so now. */
+  async choose(conversation_id: string, value: AtOverflow): Promise<boolean> {
     const scope = { type: 'chat', id: conversation_id } as const;
-    await this.#call(() => this.platform.call({ type: 'set_setting', scope, key: 'at_overflow', value }));
+    return this.#call(() => this.platform.call({ type: 'set_setting', scope, key: 'at_overflow', value }));
   }
 
   /** Lets the model read again what it had forgotten. */

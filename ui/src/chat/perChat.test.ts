@@ -24,6 +24,7 @@ import {
   saved,
   settings as values,
   settle,
+  stats,
   textDocument,
 } from '../testing/fake';
 import { table } from '../settings/table';
@@ -201,16 +202,37 @@ test('of a later question that was too long, forgetting is offered where the res
     message('q2', { role: 'user', parent_id: 'w', text: 'And this?', documents }),
     message('w2', { parent_id: 'q2', status: 'failed', text: '', segments: [], error: 'Too long', error_kind }),
   ];
-  const { app, platform } = await open({ context: { used_tokens: 2500, document_tokens: 0 }, messages: rows });
+  const given = { context: { used_tokens: 2500, document_tokens: 0 }, messages: rows };
+  const { app, asked, platform } = await open(given);
   const again = () => screen.getAllByRole('button', { name: 'Regenerate' });
   expect(again()).toHaveLength(1);
-  expect(screen.getByText('The last question no longer fits into the context of the model.')).toBeTruthy();
-  expect(screen.getByRole('button', { name: 'Forget the oldest messages' })).toBeTruthy();
+  expect(screen.getByText(/^With this question there were 4,500 tokens to read, and .* 4,096 at most\.$/)).toBeTruthy();
+  expect(screen.getByText('To ask the last question again, make room for it.')).toBeTruthy();
+  expect(screen.getAllByRole('button', { name: strings.probabilities.title })).toHaveLength(1);
+  await fireEvent.click(screen.getByRole('button', { name: 'Forget the oldest messages' }));
+  await settle();
+  const scope = { type: 'chat', id: 'a' };
+  expect(asked('set_setting')).toEqual([{ type: 'set_setting', scope, key: 'at_overflow', value: 'forget' }]);
+  expect(asked('regenerate')).toEqual([{ type: 'regenerate', conversation_id: 'a', message_id: 'w2', model: null }]);
   const change = { used_tokens: 2500, at_overflow: 'forget' as const };
   platform.answers.get_context = { type: 'context', context: context(change) };
   await app.context.refresh('a', app.chat.thread?.messages);
   await tick();
   expect(again()).toHaveLength(2);
+});
+
+test('a context that an answer has filled is said to be full where the choice is', async () => {
+  const rows = [
+    message('q', { role: 'user', text: 'Why?' }),
+    message('w', { parent_id: 'q', text: 'Because', stats: stats({ finish_reason: 'context' }) }),
+  ];
+  const { app } = await open({ context: { used_tokens: 4096 }, messages: rows });
+  const line = screen.getByText('The context is full: 4,096 of 4,096 tokens.').closest('p') as HTMLElement;
+  expect(within(line).getByRole('button', { name: 'Summarize them' })).toBeTruthy();
+  expect(screen.getByText('This answer ended because the context of the model is full.')).toBeTruthy();
+  app.chat.draft = 'And this?';
+  await tick();
+  expect(screen.getByText('This message no longer fits into the context of the model.')).toBeTruthy();
 });
 
 test('of several cuts the last one counts', () => {

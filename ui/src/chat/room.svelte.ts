@@ -104,6 +104,18 @@ export class ChatRoom {
     return beginning_tokens + documentTokens(this.options.documents.beginning) + tokens < limit_tokens;
   }
 
+  /** A question that was refused can be asked again once somebody chooses how room is made for it. */
+  readonly asksAgain = $derived.by(() => this.canForgetForFailed && this.choice === 'stop');
+
+  readonly choice = $derived.by(() => this.options.context.current?.at_overflow ?? 'stop');
+
+  /** Above the composer it is said that the context is full, and what is done or can be chosen: nobody else need say so. */
+  readonly isSaidBelow = $derived.by(() => {
+    const { selectedId, thread } = this.options.chat;
+    if (selectedId === null || thread?.isStreaming || this.room === null) return false;
+    return this.asksAgain || (this.canForget && this.room.state !== 'enough');
+  });
+
   /** The documents of the draft do not fit, as the model that would answer has counted; forgetting may help. */
   readonly isTooLong = $derived.by(() => {
     const { chatModel, documents } = this.options;
@@ -115,8 +127,7 @@ export class ChatRoom {
 
   /** The next message would only fail. */
   readonly isBlocked = $derived.by(() => {
-    const choice = this.options.context.current?.at_overflow ?? 'stop';
-    return this.isTooLong && (choice === 'stop' || !this.canForget);
+    return this.isTooLong && (this.choice === 'stop' || !this.canForget);
   });
 
   /** The question of this answer was longer than the context, and still is. */

@@ -151,7 +151,7 @@ test.each<[name: string, change: Partial<Message>, isLast: boolean, words: strin
     'context',
     { stats: stats({ finish_reason: 'context' }) },
     true,
-    'This chat has reached the context length of the model. Start a new chat, or raise the context length in the settings of the model.',
+    'This answer ended because the context of the model is full. Start a new chat, or raise the context length in the settings of the model.',
   ],
   ['stopped', { status: 'stopped' }, true, 'You stopped this answer. Regenerate to have it written again.'],
   ['stopped, earlier', { status: 'stopped' }, false, 'You stopped this answer.'],
@@ -199,4 +199,14 @@ test.each<[name: string, change: Partial<Message>, isLast: boolean, words: strin
   ['failed without a reason', { status: 'failed' }, false, 'This answer could not be written.'],
 ])('how an answer ended: %s', (_, change, isLast, words) => {
   expect(endingWords(message('m', change), isLast)).toBe(words);
+});
+
+test('what is offered above the composer is not said beside the answer, too', () => {
+  const error_kind = { type: 'context_full' as const, tokens: 9, context_length: 8 };
+  const refused = message('m', { status: 'failed', error: 'Too long', error_kind });
+  const why = 'With this question there were 9 tokens to read, and the model reads 8 at most.';
+  expect(endingWords(refused, true, true)).toBe(why);
+  expect(endingWords(refused, false)).toBe(why);
+  const full = message('m', { stats: stats({ finish_reason: 'context' }) });
+  expect(endingWords(full, true, true)).toBe('This answer ended because the context of the model is full.');
 });

@@ -127,8 +127,11 @@ const WITHOUT_REMEDY = new Set<FailureKind['type']>([
   'model_unusable',
 ]);
 
-/** How an answer ended before its end, and what can be done (`isLast`: it can be regenerated, or go on). */
-export function endingWords(message: Message, isLast: boolean): string | null {
+/**
+ * How an answer ended before its end, and what can be done (`isLast`: it can be regenerated, or go on).
+ * `isSaidBelow`: what can be done about a full context is offered above the composer.
+ */
+export function endingWords(message: Message, isLast: boolean, isSaidBelow = false): string | null {
   const { endings } = strings;
   const withAdvice = (ending: string, advice: string) => {
     if (!isLast) return ending;
@@ -136,6 +139,8 @@ export function endingWords(message: Message, isLast: boolean): string | null {
   };
   // Also of an answer that was whole so far and could not go on.
   if (message.error && message.status !== 'streaming') {
+    const isHelped = !isLast || isSaidBelow;
+    if (isHelped && message.error_kind?.type === 'context_full') return endings.tooLong(message.error_kind);
     const why = failureSentence({ message: message.error, kind: message.error_kind });
     const { error_kind: kind } = message;
     const saysWhatToDo = (kind && !WITHOUT_REMEDY.has(kind.type)) || REMEDY.test(message.error);
@@ -149,6 +154,7 @@ export function endingWords(message: Message, isLast: boolean): string | null {
     case 'failed':
       return withAdvice(endings.failed, endings.failedAdvice);
     case 'complete':
+      if (message.stats?.finish_reason === 'context' && isSaidBelow) return endings.context;
       if (message.stats?.finish_reason === 'context') return withAdvice(endings.context, endings.contextAdvice);
       if (message.stats?.finish_reason !== 'length') return null;
       return withAdvice(endings.length(message.stats.generation_tokens), endings.lengthAdvice);

@@ -210,7 +210,7 @@ export const queue: Catalogue['queue'] = {
 export const endings: Catalogue['endings'] = {
   askWithout: (count) => (count === 1 ? 'Ohne das Dokument fragen' : 'Ohne die Dokumente fragen'),
   continueAdvice: 'Setze sie fort, oder lass sie neu schreiben.',
-  context: 'Dieser Chat hat die Kontextlänge des Modells erreicht.',
+  context: 'Diese Antwort endete, weil der Kontext des Modells voll ist.',
   contextAdvice: 'Beginne einen neuen Chat, oder erhöhe die Kontextlänge in den Einstellungen des Modells.',
   failed: 'Diese Antwort konnte nicht geschrieben werden.',
   failedAdvice: 'Lass sie neu schreiben, um es noch einmal zu versuchen.',
@@ -220,6 +220,8 @@ export const endings: Catalogue['endings'] = {
   lengthAdvice: 'Bitte das Modell fortzufahren, oder erhöhe die größte Antwortlänge in den Einstellungen.',
   stopped: 'Du hast diese Antwort angehalten.',
   stoppedAdvice: 'Lass sie neu schreiben, wenn du sie ganz willst.',
+  tooLong: (kind) =>
+    `Mit dieser Frage waren ${tokens(kind.tokens)} zu lesen, und das Modell liest höchstens ${f.count(kind.context_length)}.`,
   tooLongAdvice: (count) =>
     `Was du als Nächstes fragst, wird ohne diese Frage und ${count === 1 ? 'ihr Dokument' : 'ihre Dokumente'} gelesen: Hänge weniger an, oder wähle ein Modell mit längerem Kontext.`,
 };

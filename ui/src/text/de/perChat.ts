@@ -21,7 +21,8 @@ export const context: Catalogue['context'] = {
   full: 'Diese Nachricht passt nicht mehr in den Kontext des Modells.',
   fullAlone:
     'Diese Nachricht ist länger als der Kontext des Modells. Kürze sie, entferne ein Dokument oder wähle ein Modell mit längerem Kontext.',
-  fullForFailed: 'Die letzte Frage passt nicht mehr in den Kontext des Modells.',
+  fullForFailed: 'Schaffe Platz, um die letzte Frage noch einmal zu stellen.',
+  fullNow: (used, limit) => `Der Kontext ist voll: ${f.count(used)} von ${tokens(limit)}.`,
   nextForgets:
     'Der Kontext ist fast voll. Dann werden die ältesten Nachrichten vergessen, und der Rest wird einmal neu gelesen.',
   nextSummarizes:

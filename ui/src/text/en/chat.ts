@@ -216,7 +216,7 @@ export const queue = {
 export const endings = {
   askWithout: (count: number): string => (count === 1 ? 'Ask without the document' : 'Ask without the documents'),
   continueAdvice: 'Let it go on, or have it written again.',
-  context: 'This chat has reached the context length of the model.',
+  context: 'This answer ended because the context of the model is full.',
   contextAdvice: 'Start a new chat, or raise the context length in the settings of the model.',
   failed: 'This answer could not be written.',
   failedAdvice: 'Regenerate to try again.',
@@ -226,6 +226,8 @@ export const endings = {
   lengthAdvice: 'Ask the model to continue, or raise the maximum answer length in Settings.',
   stopped: 'You stopped this answer.',
   stoppedAdvice: 'Regenerate to have it written again.',
+  tooLong: (kind: { tokens: number; context_length: number }) =>
+    `With this question there were ${tokens(kind.tokens)} to read, and the model reads ${f.count(kind.context_length)} at most.`,
   tooLongAdvice: (count: number) =>
     `What you ask next is read without this question and its ${count === 1 ? 'document' : 'documents'}: attach less, or choose a model with a longer context.`,
 };

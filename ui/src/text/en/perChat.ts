@@ -22,7 +22,8 @@ export const context = {
   full: 'This message no longer fits into the context of the model.',
   fullAlone:
     'This message is longer than the context of the model. Shorten it, remove a document, or choose a model with a longer context.',
-  fullForFailed: 'The last question no longer fits into the context of the model.',
+  fullForFailed: 'To ask the last question again, make room for it.',
+  fullNow: (used: number, limit: number) => `The context is full: ${f.count(used)} of ${tokens(limit)}.`,
   nextForgets: 'The context is nearly full. Then the oldest messages are forgotten, and the rest is read again once.',
   nextSummarizes:
     'The context is nearly full. Then the model summarizes the oldest messages, and reads the rest again once.',
