@@ -172,6 +172,13 @@ pub(crate) async fn answer(app: Arc<App>, running: Arc<Running>, turn: Turn) {
     if let Some(before) = turn.before() {
         outcome = outcome.of_going_on(before);
     }
+    // As after a crash: nobody has stopped it, whatever the engine calls it.
+    if outcome.status == MessageStatus::Stopped
+        && app.closing.is_cancelled()
+        && running.is_cut_off()
+    {
+        outcome.status = MessageStatus::Interrupted;
+    }
     let now = Instant::now();
     progress.end(now);
     emit_changes(&app, &running, progress.flush_changes());

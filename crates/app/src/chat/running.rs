@@ -21,6 +21,8 @@ pub(crate) struct Running {
     pub(crate) begun: CancellationToken,
     /// Asks the task to stop the answer.
     pub(crate) stop: CancellationToken,
+    /// It was being written when Cairn began to close.
+    is_cut_off: AtomicBool,
     /// Lets an answer that is held go on.
     pub(crate) go_on: Notify,
     /// Cancelled when the task has saved the answer, emitted everything and ended.
@@ -51,6 +53,20 @@ impl Running {
     /// The message's id.
     pub(crate) fn id(&self) -> String {
         self.message().id.clone()
+    }
+
+    /// Stops the answer because Cairn closes.
+    pub(crate) fn cut_off(&self) {
+        // What a person has stopped just before stays stopped by them.
+        let is_cut_off = !self.stop.is_cancelled();
+        self.is_cut_off.store(is_cut_off, Ordering::Release);
+        self.stop.cancel();
+    }
+
+    /// Whether an answer that has stopped did so because Cairn closes, not for a person.
+    pub(crate) fn is_cut_off(&self) -> bool {
+        // One that is held sees that Cairn closes before anybody stops it.
+        self.is_cut_off.load(Ordering::Acquire) || !self.stop.is_cancelled()
     }
 
     /// Lets the answer go on if it is held.
@@ -94,6 +110,7 @@ impl RunningAnswers {
             is_beside: AtomicBool::new(is_beside),
             begun: CancellationToken::new(),
             stop: CancellationToken::new(),
+            is_cut_off: AtomicBool::new(false),
             go_on: Notify::new(),
             ended: CancellationToken::new(),
         });

@@ -101,7 +101,8 @@ pub enum MessageStatus {
     Complete,
     /// Stopped by the user; it has the text until then.
     Stopped,
-    /// The app ended abruptly while it was written; it has the text until the last save.
+    /// Cairn was closed or ended abruptly while it was written; it has the text until then, or until
+    /// the last save.
     Interrupted,
     /// Failed; `error` says why, and it has the text until then.
     Failed,

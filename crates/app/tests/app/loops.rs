@@ -106,7 +106,7 @@ async fn a_held_answer_counts_all_of_its_tokens_against_the_limit() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_held_answer_is_interrupted_by_a_crash_and_stopped_by_closing() {
+async fn a_held_answer_is_interrupted_by_a_crash_and_by_closing() {
     let home = Script::endless(SCRIPT).home();
     let app = open_holding(&home).await;
     let id = new_conversation(&app).await;
@@ -136,7 +136,7 @@ async fn a_held_answer_is_interrupted_by_a_crash_and_stopped_by_closing() {
     drop(app);
     let app = open(&home).await;
     let closed = messages(&app, &id).await.pop().unwrap();
-    assert_eq!((closed.status, closed.is_held), (MessageStatus::Stopped, false));
+    assert_eq!((closed.status, closed.is_held), (MessageStatus::Interrupted, false));
     assert_eq!(closed.text, shown.text);
     app.close().await;
 }

@@ -77,7 +77,7 @@ async fn an_unusable_data_folder_is_named_in_the_error() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn closing_saves_the_answer_being_written() {
+async fn closing_interrupts_the_answer_being_written_and_saves_it() {
     let home = home_with_model();
     let app = open_greedy(&home, 1_000_000).await;
     let id = new_conversation(&app).await;
@@ -91,7 +91,7 @@ async fn closing_saves_the_answer_being_written() {
 
     let app = open(&home).await;
     let saved = &messages(&app, &id).await[1];
-    assert_eq!(saved.status, MessageStatus::Stopped);
+    assert_eq!((saved.status, saved.can_continue), (MessageStatus::Interrupted, true));
     assert!(saved.text.starts_with(&received));
     app.close().await;
 }
