@@ -210,3 +210,13 @@ test('what is offered above the composer is not said beside the answer, too', ()
   const full = message('m', { stats: stats({ finish_reason: 'context' }) });
   expect(endingWords(full, true, true)).toBe('This answer ended because the context of the model is full.');
 });
+
+test.each(['load_failed', 'model_unusable'] as const)(
+  'where the files are at fault, they are to change: %s',
+  (type) => {
+    const detail = 'Model.safetensors is incomplete: it has 500 bytes, not 900.';
+    const failed = message('m', { status: 'failed', error: detail, error_kind: { type, model: 'stone', detail } });
+    expect(endingWords(failed, true)).toMatch(/Download or import the model again, or choose another one\.$/);
+    expect(endingWords(failed, false)).toMatch(/not 900\.$/);
+  },
+);

@@ -118,14 +118,7 @@ export function prefillWords({
 const REMEDY = /: (ask|choose|download|import|make|shorten|start|use) [^:]+$/;
 
 /** Kinds of failures whose sentences do not. */
-const WITHOUT_REMEDY = new Set<FailureKind['type']>([
-  'closing',
-  'load_cancelled',
-  'database',
-  'engine',
-  'load_failed',
-  'model_unusable',
-]);
+const WITHOUT_REMEDY = new Set<FailureKind['type']>(['closing', 'load_cancelled', 'database', 'engine']);
 
 /**
  * How an answer ended before its end, and what can be done (`isLast`: it can be regenerated, or go on).
@@ -143,6 +136,10 @@ export function endingWords(message: Message, isLast: boolean, isSaidBelow = fal
     if (isHelped && message.error_kind?.type === 'context_full') return endings.tooLong(message.error_kind);
     const why = failureSentence({ message: message.error, kind: message.error_kind });
     const { error_kind: kind } = message;
+    if (kind?.type === 'load_failed' || kind?.type === 'model_unusable') {
+      // Written again it would fail again: its model's files are what must change.
+      return isLast && !REMEDY.test(message.error) ? `${why} ${endings.modelAdvice}` : why;
+    }
     const saysWhatToDo = (kind && !WITHOUT_REMEDY.has(kind.type)) || REMEDY.test(message.error);
     return saysWhatToDo ? why : withAdvice(why, endings.failedAdvice);
   }

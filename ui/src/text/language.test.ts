@@ -39,3 +39,10 @@ test('the strings follow a system whose language changes', () => {
   window.dispatchEvent(new Event('languagechange'));
   expect(strings.common.cancel).toBe('Cancel');
 });
+
+test('what a core says in English stands behind a sentence of the language, as one of its own', () => {
+  language.choose('de', localStorage);
+  expect(strings.models.problems.incomplete('it has no .safetensors file')).toBe(
+    'Es ist nicht vollständig. It has no .safetensors file.',
+  );
+});

@@ -218,6 +218,7 @@ export const endings: Catalogue['endings'] = {
   interruptedAdvice: 'Lass sie neu schreiben.',
   length: (count) => `Diese Antwort hat die Grenze von ${tokens(count)} erreicht.`,
   lengthAdvice: 'Bitte das Modell fortzufahren, oder erhöhe die größte Antwortlänge in den Einstellungen.',
+  modelAdvice: 'Lade das Modell noch einmal herunter, importiere es noch einmal, oder wähle ein anderes.',
   stopped: 'Du hast diese Antwort angehalten.',
   stoppedAdvice: 'Lass sie neu schreiben, wenn du sie ganz willst.',
   tooLong: (kind) =>

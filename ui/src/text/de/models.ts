@@ -2,6 +2,9 @@
 import type { Catalogue } from '../en';
 import { f, machine, tokens } from './formats';
 
+/** The core's own clause, in English, behind a sentence that ends before it. */
+const asSentence = (clause: string) => `${clause.charAt(0).toUpperCase()}${clause.slice(1)}.`;
+
 export const models: Catalogue['models'] = {
   actions: (name) => `Aktionen für ${name}`,
   all: 'Alle Modelle …',
@@ -89,10 +92,10 @@ export const models: Catalogue['models'] = {
   own: { title: (name) => `Einstellungen von ${name}`, answers: 'Antworten', memory: 'Speicher' },
   parameters: (count) => (count >= 1e9 ? `${f.rate(count / 1e9)} Mrd.` : `${f.count(count / 1e6)} Mio.`),
   problems: {
-    incomplete: (detail) => `Es ist nicht vollständig: ${detail}.`,
-    unsupported: (detail) => `Diese Version von Cairn kann es nicht ausführen: ${detail}.`,
-    broken: (detail) => `Eine seiner Dateien ist beschädigt: ${detail}.`,
-    unsafe: (detail) => `Seine Dateien werden nicht mehr geöffnet, weil das nicht sicher war: ${detail}.`,
+    incomplete: (detail) => `Es ist nicht vollständig. ${asSentence(detail)}`,
+    unsupported: (detail) => `Diese Version von Cairn kann es nicht ausführen. ${asSentence(detail)}`,
+    broken: (detail) => `Eine seiner Dateien ist beschädigt. ${asSentence(detail)}`,
+    unsafe: (detail) => `Seine Dateien werden nicht mehr geöffnet, weil das nicht sicher war. ${asSentence(detail)}`,
   },
   ready: (name) => `${name} ist bereit`,
   notReady: (name, problem) => `${name} wurde heruntergeladen und kann nicht geladen werden. ${problem}`,

@@ -224,6 +224,7 @@ export const endings = {
   interruptedAdvice: 'Regenerate to have it written again.',
   length: (count: number) => `This answer reached the limit of ${tokens(count)}.`,
   lengthAdvice: 'Ask the model to continue, or raise the maximum answer length in Settings.',
+  modelAdvice: 'Download or import the model again, or choose another one.',
   stopped: 'You stopped this answer.',
   stoppedAdvice: 'Regenerate to have it written again.',
   tooLong: (kind: { tokens: number; context_length: number }) =>
