@@ -24,6 +24,8 @@ const NEARLY_ALWAYS: f64 = 0.9;
 const MOST_AT_FIRST: f64 = 1.2;
 /// A pass that takes longer than this many without proposals pays for nothing, or was disturbed.
 const MOST_PASSES: f64 = 20.0;
+/// A pass beside proposals counts as no more than so many: it waits for the launch of one, or for its own.
+const MOST_BESIDE: f64 = 4.0;
 /// The part of a length's measured time above the usual one that is forgotten with each pass.
 const FORGOTTEN: f64 = 0.001;
 /// Passes without proposals before the first with some, of which the first and the last are not counted.
@@ -66,8 +68,7 @@ pub(super) struct Pace {
     plain_pass: Option<f64>,
     num_plain_passes: u32,
     costs: Rc<RefCell<PassCosts>>,
-    /// What stands beside the next pass.
-    beside: Beside,
+    previous: PreviousPass,
     /// How often the next token was predicted, after a short and after a long match.
     short: Share,
     long: Share,
@@ -78,14 +79,16 @@ pub(super) struct Pace {
     pause: u32,
 }
 
-/// What the passes before the next one leave to be counted.
+/// The pass before the next one.
 #[derive(Debug, Clone, Copy)]
-enum Beside {
-    /// A pass without proposals, which took so many seconds longer than between its like.
-    Plain(f64),
-    /// A pass with proposals, which counts so much in what is known of so many.
-    Proposals { source: Source, num_tokens: usize, weight: f64 },
+enum PreviousPass {
+    /// One without proposals. `extra_seconds`: how much longer it took than one between its like.
+    Plain { extra_seconds: f64 },
+    /// One with proposals. `weight`: of its time in the cost of so many tokens.
+    WithProposals { source: Source, num_tokens: usize, weight: f64 },
 }
+
+const PLAIN_BEFORE: PreviousPass = PreviousPass::Plain { extra_seconds: 0.0 };
 
 /// A pass that has ended.
 #[derive(Debug, Clone, Copy)]
@@ -171,10 +174,10 @@ impl<const N: usize> Costs<N> {
             || (right >= NEARLY_ALWAYS && self.passes[..index].iter().any(Option::is_some))
     }
 
-    /// A pass with so many took as long as `found` without any. Returns how much of that counts.
-    fn passed(&mut self, num_tokens: usize, found: f64) -> f64 {
+    /// A pass with so many took as long as so many without. Returns the weight of that in their cost.
+    fn record(&mut self, num_tokens: usize, passes: f64) -> f64 {
         let step = self.step(num_tokens);
-        let found = found.clamp(1.0, MOST_PASSES);
+        let found = passes.clamp(1.0, MOST_PASSES);
         let weight = match self.passes[step] {
             None if found > 1.0 + MOST_AT_FIRST * num_tokens as f64 && !self.is_sure[step] => 0.0,
             None => {
@@ -192,7 +195,7 @@ impl<const N: usize> Costs<N> {
     }
 
     /// The latest pass with so many has cost so many passes more.
-    fn add(&mut self, num_tokens: usize, passes: f64) {
+    fn add_cost(&mut self, num_tokens: usize, passes: f64) {
         let step = self.step(num_tokens);
         if let Some(before) = &mut self.passes[step] {
             *before = (*before + passes).clamp(1.0, MOST_PASSES);
@@ -218,7 +221,7 @@ impl Default for Pace {
             plain_pass: None,
             num_plain_passes: 0,
             costs: Rc::default(),
-            beside: Beside::Plain(0.0),
+            previous: PLAIN_BEFORE,
             short: Share(0.1),
             long: Share(0.4),
             right: Share(0.5),
@@ -288,7 +291,7 @@ impl Pace {
         let costs = self.costs.borrow();
         let pays = costs.drawn.best(self.right.0, 0).is_some();
         let lost = costs.drawn.passes[0].unwrap_or(1.0) - 1.0;
-        let shortest = PAUSES[0].max((lost / MOST_LOST) as u32);
+        let shortest = ((lost / MOST_LOST) as u32).clamp(PAUSES[0], PAUSES[1]);
         self.pause = match pays {
             true => shortest,
             false if self.num_without > 0 => (2 * self.pause).clamp(shortest, PAUSES[1]),
@@ -310,7 +313,7 @@ impl Pace {
 
     fn passed_plain(&mut self, pass: EndedPass) {
         self.num_plain_passes += 1;
-        let beside = std::mem::replace(&mut self.beside, Beside::Plain(0.0));
+        let previous = std::mem::replace(&mut self.previous, PLAIN_BEFORE);
         let costs = &mut *self.costs.borrow_mut();
         costs.looked_up.forget();
         costs.drawn.forget();
@@ -320,13 +323,17 @@ impl Pace {
             // Disturbed passes would make proposals look cheap.
             self.plain_pass = Some(plain + NEW * (took.min(2.0 * plain) - plain));
         } else if let (false, Some(plain)) = (pass.is_between_plain, self.plain_pass) {
-            match beside {
-                Beside::Plain(_) => self.beside = Beside::Plain(took - plain),
-                Beside::Proposals { source: Source::LookedUp, num_tokens, weight } => {
-                    costs.looked_up.add(num_tokens, weight * (took / plain - 1.0));
+            // And a disturbed pass beside proposals would end them.
+            let extra = (took / plain).min(MOST_BESIDE) - 1.0;
+            match previous {
+                PreviousPass::Plain { .. } => {
+                    self.previous = PreviousPass::Plain { extra_seconds: extra * plain };
                 }
-                Beside::Proposals { source: Source::Drawn, num_tokens, weight } => {
-                    costs.drawn.add(num_tokens, weight * (took / plain - 1.0));
+                PreviousPass::WithProposals { source: Source::LookedUp, num_tokens, weight } => {
+                    costs.looked_up.add_cost(num_tokens, weight * extra);
+                }
+                PreviousPass::WithProposals { source: Source::Drawn, num_tokens, weight } => {
+                    costs.drawn.add_cost(num_tokens, weight * extra);
                 }
             }
         }
@@ -334,19 +341,18 @@ impl Pace {
 
     fn passed_with_proposals(&mut self, pass: EndedPass) {
         let EndedPass { source, num_proposed: num_tokens, took, .. } = pass;
-        let before = match self.beside {
-            Beside::Plain(longer) => longer,
-            Beside::Proposals { .. } => 0.0,
+        let extra_before = match std::mem::replace(&mut self.previous, PLAIN_BEFORE) {
+            PreviousPass::Plain { extra_seconds } => extra_seconds,
+            PreviousPass::WithProposals { .. } => 0.0,
         };
-        self.beside = Beside::Plain(0.0);
         let (Some(took), Some(plain)) = (took, self.plain_pass) else { return };
-        let found = (took.as_secs_f64() + before) / plain;
+        let passes = (took.as_secs_f64() + extra_before) / plain;
         let costs = &mut *self.costs.borrow_mut();
         let weight = match source {
-            Source::LookedUp => costs.looked_up.passed(num_tokens, found),
-            Source::Drawn => costs.drawn.passed(num_tokens, found),
+            Source::LookedUp => costs.looked_up.record(num_tokens, passes),
+            Source::Drawn => costs.drawn.record(num_tokens, passes),
         };
-        self.beside = Beside::Proposals { source, num_tokens, weight };
+        self.previous = PreviousPass::WithProposals { source, num_tokens, weight };
     }
 
     /// Seconds of a pass without proposals, if that was measured.
@@ -601,5 +607,22 @@ mod tests {
         pace.passed(ended(Source::LookedUp, 15, Some(PLAIN * 100)));
         (0..400).for_each(|_| pace.passed(ended(Source::LookedUp, 0, Some(PLAIN))));
         assert!(number(&pace, Source::LookedUp, 0) > 0, "{pace:?}");
+        // Nor does one beside a pass with proposals.
+        pace.passed(ended(Source::LookedUp, 15, Some(PLAIN)));
+        let disturbed = ended(Source::LookedUp, 0, Some(PLAIN * 100));
+        pace.passed(EndedPass { is_between_plain: false, ..disturbed });
+        assert!(number(&pace, Source::LookedUp, 0) > 0, "{pace:?}");
+    }
+
+    #[test]
+    fn what_is_as_dear_as_can_be_is_tried_again_after_the_longest_pause() {
+        let mut pace = measured();
+        let source = Source::Drawn;
+        for _ in 0..4 {
+            pace.passed(ended(source, 1, Some(PLAIN * 100)));
+            pace.drawn(1, 0);
+            pace.passed(ended(source, 0, Some(PLAIN)));
+        }
+        assert_eq!(pace.pause, PAUSES[1], "{pace:?}");
     }
 }
