@@ -1,5 +1,5 @@
 // Actions on conversations: choose, write, stop, rename, delete and undo.
-import { sentenceOf, type Platform } from '../platform/platform';
+import { runOrReport, sentenceOf, type Platform } from '../platform/platform';
 import type { Command, Conversation, Document, Event, Message, Persona, Reply, Settings } from '../platform/wire';
 import { strings } from '../text';
 import type { Toasts } from '../ui/toasts.svelte';
@@ -320,6 +320,8 @@ export class ChatStore {
       const documents = this.documentsOfDraft(id);
       this.#absorb(await this.#options.platform.call(this.#message(id, { text, documents })), id);
     } catch (error) {
+      // The chat may have been made, and what was set for it refused.
+      id ??= this.selectedId;
       if (this.#drafts.get(id) === '') this.#drafts.set(id, text);
       this.#options.report(error);
       return;
@@ -686,14 +688,15 @@ export class ChatStore {
     this.newFolderId = null;
     this.newPersona = null;
     this.newModel = null;
-    const { platform } = this.#options;
-    if (model !== null) await platform.call({ type: 'choose_model', id, model });
-    for (const [key, value] of Object.entries(values) as [keyof Settings, Settings[keyof Settings]][])
-      await platform.call({ type: 'set_setting', scope: { type: 'chat', id }, key, value });
     const system_prompt = this.#newPrompt;
-    if (system_prompt === '') return id;
     this.#newPrompt = '';
-    await this.#options.platform.call({ type: 'set_system_prompt', id, system_prompt });
+    for (const [key, value] of Object.entries(values) as [keyof Settings, Settings[keyof Settings]][])
+      await runOrReport(this.#options, { type: 'set_setting', scope: { type: 'chat', id }, key, value });
+    const { platform } = this.#options;
+    // Without them nothing is sent: the message stays in the new chat.
+    if (model !== null) await platform.call({ type: 'choose_model', id, model });
+    if (system_prompt === '') return id;
+    await platform.call({ type: 'set_system_prompt', id, system_prompt });
     const conversation = this.list.get(id);
     if (conversation) this.list.put({ ...conversation, system_prompt });
     return id;

@@ -156,3 +156,17 @@ test('what is chosen before the first message is stored with it', async () => {
   await drawn();
   expect((await inspector()).getByText('Loaded')).toBeTruthy();
 });
+
+test('a message waits in its new chat where the model that was chosen for it is refused', async () => {
+  await open();
+  app.newChat();
+  await app.chatModel.choose('owner/other');
+  platform.answers.new_conversation = { type: 'conversation', conversation: conversation('b'), messages: [] };
+  platform.answers.choose_model = new Error('It is gone.');
+  app.chat.draft = 'Hello';
+  await app.chat.send();
+  await drawn();
+  expect(platform.asked.map(({ type }) => type)).not.toContain('send_message');
+  expect(app.chat.selectedId).toBe('b');
+  expect(app.chat.draft).toBe('Hello');
+});
