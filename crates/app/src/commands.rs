@@ -275,13 +275,13 @@ async fn bootstrap(app: &Arc<App>) -> Result<Reply, Failure> {
     })
 }
 
-/// A title that a conversation can have, without white space around it.
 /// The refusal of a name or title that has more characters, or several lines.
 pub(crate) fn name_too_long(what: &str, most: usize) -> Failure {
     Failure::invalid(format!("A {what} is one line of at most {most} characters."))
         .of_kind(FailureKind::NameTooLong { most: convert::tokens(most) })
 }
 
+/// A title that a conversation can have, without white space around it.
 pub(crate) fn checked_title(title: &str) -> Result<&str, Failure> {
     let title = title.trim();
     if title.is_empty() {

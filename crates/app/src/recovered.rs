@@ -28,7 +28,9 @@ pub(crate) fn notice(recovery: &Recovery) -> Event {
         Some(backup) => format!(" from the backup {}", backup.display()),
         None => String::new(),
     };
-    let unreadable = match total_messages.map_or(0, |total| total - num_messages) {
+    // More than were counted can have been read out of a damaged file.
+    let num_unreadable = total_messages.map_or(0, |total| (total - num_messages).max(0));
+    let unreadable = match num_unreadable {
         0 => String::new(),
         count => format!(" {} could not be read.", counted(count, "message")),
     };
@@ -36,7 +38,6 @@ pub(crate) fn notice(recovery: &Recovery) -> Event {
         "The database was damaged. {conversations} {verb} recovered{source}.{unreadable} The damaged file is {}.",
         damaged.display()
     );
-    let num_unreadable = total_messages.map_or(0, |total| total - num_messages);
     let shown = |path: &Path| path.display().to_string();
     let kind = NoticeKind::Recovered {
         conversations: stored_count(*num_conversations),

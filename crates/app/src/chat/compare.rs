@@ -250,16 +250,17 @@ async fn choose(app: &Arc<App>, conversation_id: &str, message_id: &str) -> Resu
     }
     let before = branches::messages(app, conversation_id).await?;
     let store = app.store_of(conversation_id).await;
-    store.show_compared(conversation_id, message_id).await?;
     let model = store.message(message_id).await?.and_then(|row| row.model);
     let row = store.listed_conversation(conversation_id).await?;
-    // Without a choice the chat is with its last answer's model.
-    if row.model.is_some() && model.is_some() && row.model != model {
-        store.set_conversation_model(conversation_id, model.as_deref()).await?;
-    }
+    store.show_compared(conversation_id, message_id).await?;
     // Before the branch is sent: what has been sent as beside it by then is in it.
     chosen.iter().for_each(|running| running.show());
     branches::shown(app, conversation_id, &before).await?;
+    // Without a choice the chat is with its last answer's model.
+    if row.model.is_some() && model.is_some() && row.model != model {
+        store.set_conversation_model(conversation_id, model.as_deref()).await?;
+        app.emit_conversation(conversation_id).await;
+    }
     if let Some(model) = model {
         let loading = app.clone();
         app.spawn(async move {
