@@ -113,12 +113,13 @@ test(
         return true;
       }),
     );
-    await window.press('Hello, window');
+    // A chat that has begun keeps its model.
+    await window.press('New chat');
     await until('it is the model', async () =>
       (await window.texts('button[aria-haspopup=dialog]')).includes('dropped'),
     );
     await isReady(window);
-    await ask(window, 'And now?', 2);
+    await ask(window, 'And now?', 1);
   },
 );
 
