@@ -72,7 +72,8 @@ const KERNEL_LENGTHS: [i32; 3] = [64, 80, 128];
 
 /// Whether a GPU attends to dense keys and values of these lengths with a kernel that stores no scores.
 /// Both the attention and the estimate of its memory ask this. On CUDA it does so without a mask of its
-/// own only: with one, cuDNN stores them (`decode_speed check attention` shows it).
+/// own only: with one, cuDNN stores them (`decode_speed check attention` shows it), which the attention
+/// bounds and the estimate does not count.
 pub fn has_kernel([key_dim, value_dim]: [i32; 2], softcap: Option<f32>) -> bool {
     key_dim == value_dim && KERNEL_LENGTHS.contains(&key_dim) && softcap.is_none()
 }
