@@ -1,6 +1,6 @@
 // The parts of an answer, as they are seen.
 import { fireEvent, screen, within } from '@testing-library/svelte';
-import { expect, test, vi } from 'vitest';
+import { expect, onTestFinished, test, vi } from 'vitest';
 import type { AnswerSegment, Message } from '../platform/wire';
 import { bootstrap, conversation, FakePlatform, message } from '../testing/fake';
 import { drawn, openWindow, useWindow } from '../testing/window';
@@ -64,6 +64,8 @@ test('the answer and its reasoning are copied apart', async () => {
 });
 
 test('open reasoning counts its seconds, and says how many there were', async () => {
+  vi.useFakeTimers({ toFake: ['Date'] });
+  onTestFinished(() => void vi.useRealTimers());
   const { answer, platform } = await open({ status: 'streaming', segments: [thought(null)] });
   expect(answer.getByRole('button', { name: 'Thinking… 12 s' })).toBeTruthy();
   const segment = thought(15_000);
