@@ -122,8 +122,8 @@ const kinds: { [Type in FailureKind['type']]: Extract<FailureKind, { type: Type 
   private_chat: [{ type: 'private_chat' }],
   empty_preset: [{ type: 'empty_preset' }],
   setting_refused: [
-    { type: 'setting_refused', key: 'temperature' },
-    { type: 'setting_refused', key: 'alias' },
+    { type: 'setting_refused', key: 'temperature', detail: 'It is too large.' },
+    { type: 'setting_refused', key: 'alias', detail: 'An alias is one line.' },
   ],
   context_too_long: [{ type: 'context_too_long', model, most: 40 }],
   kv_not_quantizable: [{ type: 'kv_not_quantizable', model }],

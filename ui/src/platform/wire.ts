@@ -351,7 +351,7 @@ folder: string, needed_bytes: number, free_bytes: number, }
   | { "type": "other_answer_stopping" }
   | { "type": "private_chat" }
   | { "type": "empty_preset" }
-  | { "type": "setting_refused", key: string, }
+  | { "type": "setting_refused", key: string, detail: string, }
   | { "type": "context_too_long", model: string, most: number, }
   | { "type": "kv_not_quantizable", model: string, }
   | { "type": "needs_exact_context", model: string, }

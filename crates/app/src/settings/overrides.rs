@@ -31,9 +31,8 @@ impl From<SettingError> for Failure {
     fn from(error: SettingError) -> Failure {
         let failure = Failure::invalid(error.to_string());
         match error {
-            SettingError::Refused { key, .. } => {
-                failure.of_kind(FailureKind::SettingRefused { key: key.to_owned() })
-            }
+            SettingError::Refused { key, message } => failure
+                .of_kind(FailureKind::SettingRefused { key: key.to_owned(), detail: message }),
             SettingError::Other(_) => failure,
         }
     }

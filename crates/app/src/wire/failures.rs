@@ -209,8 +209,8 @@ pub enum FailureKind {
     PrivateChat,
     /// A preset would have no values.
     EmptyPreset,
-    /// The setting cannot have this value.
-    SettingRefused { key: String },
+    /// The setting cannot have this value; `detail` says why.
+    SettingRefused { key: String, detail: String },
     /// The context length is more than a model reads.
     ContextTooLong { model: String, most: u32 },
     /// The keys and values of a model cannot be quantized.

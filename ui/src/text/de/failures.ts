@@ -160,7 +160,7 @@ export const failures: FailureWords = {
     const range = rangeOf(kind.key);
     return range
       ? `Hier sind nur Werte von ${f.number(range[0])} bis ${f.number(range[1])} erlaubt.`
-      : 'Dieser Wert ist hier nicht erlaubt.';
+      : `Dieser Wert ist hier nicht erlaubt. ${kind.detail}`;
   },
   context_too_long: (kind) =>
     `Der Kontext von ${kind.model} kann höchstens ${tokens(kind.most)} lang sein, denn mehr liest es nicht.`,

@@ -147,9 +147,7 @@ export const failures: FailureWords = {
   empty_preset: () => 'A preset needs at least one value: change one for this chat first.',
   setting_refused: (kind) => {
     const range = rangeOf(kind.key);
-    return range
-      ? `Only values from ${f.number(range[0])} to ${f.number(range[1])} are allowed here.`
-      : 'This value is not allowed here.';
+    return range ? `Only values from ${f.number(range[0])} to ${f.number(range[1])} are allowed here.` : kind.detail;
   },
   context_too_long: (kind) =>
     `The context length of ${kind.model} can be at most ${tokens(kind.most)}: it cannot read more.`,
