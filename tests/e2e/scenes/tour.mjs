@@ -162,7 +162,8 @@ function furnish(core) {
   for (const [id, title, hours] of CHATS.toReversed()) {
     core.addChat(id, title, ['What about it?', 'It depends on the place.']);
     const saved = CACHES[id] === null ? null : fakes.saved({ ...CACHES[id], model: QWEN, tier: 'disk' });
-    const change = { updated_at_ms: NOW_MS - hours * HOUR_MS, cache: saved };
+    const model = { name: QWEN, source: 'answer', missing: null };
+    const change = { updated_at_ms: NOW_MS - hours * HOUR_MS, cache: saved, model };
     Object.assign(core.conversations.get(id).conversation, change);
   }
   const lease = core.conversations.get('lease');
@@ -204,7 +205,7 @@ function furnish(core) {
 
   core.modelNames = [QWEN, GEMMA];
   const status = { ...fakes.status, engine: { state: 'ready', model: QWEN }, device: 'gpu', process_bytes: 4.3 * GB };
-  status.models = [{ name: QWEN, bytes: 2.3 * GB, draft: null }];
+  status.models = [{ ...fakes.status.models[0], name: QWEN, bytes: 2.3 * GB }];
   Object.assign(status, { process_peak_bytes: 4.6 * GB, mlx_active_bytes: 3.9 * GB, cache_disk_bytes: 12.6 * GB });
   const points = [
     fakes.startingPoint('n1', {
