@@ -134,7 +134,14 @@ export class Page {
     await send('dragOver');
     await this.shows('Drop documents to attach them');
     await onOver?.();
-    await send('drop');
+    // What the pointer was over may have been drawn anew since it moved: then nothing takes the drop, and a hand moves on.
+    const zone = this.driver.getByText('Drop documents to attach them').filter({ visible: true });
+    do {
+      await send('dragEnter');
+      await send('dragOver');
+      await send('drop');
+      await this.driver.evaluate(() => new Promise((resolve) => requestAnimationFrame(resolve)));
+    } while ((await zone.count()) > 0);
     await session.detach();
   }
 
