@@ -98,7 +98,7 @@ const TABLE = [
     act: ({ page }) => page.chooseModel('tiny-other'),
     says: AGAIN,
     again: 'all',
-    because: /tiny-chat/,
+    because: /First reading with this model/,
     by: 'tiny-other',
   },
   {
