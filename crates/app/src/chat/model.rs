@@ -79,11 +79,17 @@ pub(crate) async fn expected(
 
 /// What the engine says of a chat's model, if that is in memory.
 pub(crate) async fn in_memory(app: &App, conversation_id: &str) -> Option<LoadedModelStatus> {
-    let name = match of(app, conversation_id).await.ok()?.name {
-        Some(name) => name,
-        None => models::loaded_name(app)?,
-    };
+    let name = name_or_loaded(app, conversation_id).await.ok()??;
     loaded_status(app, &name)
+}
+
+/// A chat's model, or the loaded one where it has none.
+pub(crate) async fn name_or_loaded(
+    app: &App,
+    conversation_id: &str,
+) -> Result<Option<String>, Failure> {
+    let of_chat = of(app, conversation_id).await?.name;
+    Ok(of_chat.or_else(|| models::loaded_name(app)))
 }
 
 /// Remembers which model answers a chat from now on; without one the rule above holds again.

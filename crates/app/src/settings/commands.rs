@@ -22,10 +22,7 @@ pub(crate) async fn get(app: &App, target: &SettingTarget) -> Result<Reply, Fail
         SettingTarget::Persona { id } => {
             app.store.persona(id).await?.model.or_else(|| models::loaded_name(app))
         }
-        SettingTarget::Chat { id } => {
-            let of_chat = model::of(app, id).await?.name;
-            of_chat.or_else(|| models::loaded_name(app))
-        }
+        SettingTarget::Chat { id } => model::name_or_loaded(app, id).await?,
         SettingTarget::App => models::loaded_name(app),
     };
     if let Some(model) = model {
