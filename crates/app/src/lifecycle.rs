@@ -216,7 +216,7 @@ impl App {
     /// Ends the answers and all that was to end with the app, then the engine.
     async fn stop_engine(&self, cache_rows: Option<&mut JoinHandle<()>>) {
         for running in self.answers.all() {
-            running.cut_off();
+            running.interrupt();
         }
         for running in self.answers.all() {
             running.ended.cancelled().await;

@@ -175,7 +175,7 @@ pub(crate) async fn answer(app: Arc<App>, running: Arc<Running>, turn: Turn) {
     // As after a crash: nobody has stopped it, whatever the engine calls it.
     if outcome.status == MessageStatus::Stopped
         && app.closing.is_cancelled()
-        && running.is_cut_off()
+        && running.is_interrupted()
     {
         outcome.status = MessageStatus::Interrupted;
     }

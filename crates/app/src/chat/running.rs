@@ -22,7 +22,7 @@ pub(crate) struct Running {
     /// Asks the task to stop the answer.
     pub(crate) stop: CancellationToken,
     /// It was being written when Cairn began to close.
-    is_cut_off: AtomicBool,
+    is_interrupted: AtomicBool,
     /// Lets an answer that is held go on.
     pub(crate) go_on: Notify,
     /// Cancelled when the task has saved the answer, emitted everything and ended.
@@ -56,17 +56,17 @@ impl Running {
     }
 
     /// Stops the answer because Cairn closes.
-    pub(crate) fn cut_off(&self) {
+    pub(crate) fn interrupt(&self) {
         // What a person has stopped just before stays stopped by them.
-        let is_cut_off = !self.stop.is_cancelled();
-        self.is_cut_off.store(is_cut_off, Ordering::Release);
+        let is_interrupted = !self.stop.is_cancelled();
+        self.is_interrupted.store(is_interrupted, Ordering::Release);
         self.stop.cancel();
     }
 
     /// Whether an answer that has stopped did so because Cairn closes, not for a person.
-    pub(crate) fn is_cut_off(&self) -> bool {
+    pub(crate) fn is_interrupted(&self) -> bool {
         // One that is held sees that Cairn closes before anybody stops it.
-        self.is_cut_off.load(Ordering::Acquire) || !self.stop.is_cancelled()
+        self.is_interrupted.load(Ordering::Acquire) || !self.stop.is_cancelled()
     }
 
     /// Lets the answer go on if it is held.
@@ -110,7 +110,7 @@ impl RunningAnswers {
             is_beside: AtomicBool::new(is_beside),
             begun: CancellationToken::new(),
             stop: CancellationToken::new(),
-            is_cut_off: AtomicBool::new(false),
+            is_interrupted: AtomicBool::new(false),
             go_on: Notify::new(),
             ended: CancellationToken::new(),
         });
