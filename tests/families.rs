@@ -87,7 +87,7 @@ const STEP: usize = 64;
 const NUM_SINGLE: usize = 24;
 
 fn model(name: &str) -> Model {
-    Model::load(&tiny_model(name), LoadOptions { keep_quantized: true })
+    Model::load(&tiny_model(name), LoadOptions::new().keep_quantized(true))
         .unwrap_or_else(|error| panic!("{name}: {error}"))
         .0
 }

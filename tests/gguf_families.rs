@@ -576,7 +576,7 @@ fn import(file: &TestGguf, folder: &Path, round_to: RoundTo) -> ImportedGguf {
 
 /// The logits of the tokens.
 fn logits(folder: &Path, tokens: &[u32]) -> Array {
-    let (model, _) = Model::load(folder, LoadOptions { keep_quantized: true })
+    let (model, _) = Model::load(folder, LoadOptions::new().keep_quantized(true))
         .unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
     forward(&model, tokens, &mut model.make_cache())
 }

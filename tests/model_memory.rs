@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use cairn_lm::cache::{CacheSpec, KvQuantization, LayerCache};
 use cairn_lm::{GenerateOptions, LoadOptions, LoadedModel, ModelMemory, PromptReader, memory};
 
-const OPTIONS: LoadOptions = LoadOptions { keep_quantized: false };
+const OPTIONS: LoadOptions = LoadOptions::new();
 
 /// Conversations of so many tokens are estimated closely, and how closely.
 const CLOSE_FROM_TOKENS: usize = 1000;

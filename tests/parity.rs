@@ -64,8 +64,7 @@ fn gemma3_caps_logits_where_the_config_asks() {
     config["final_logit_softcapping"] = json!(CAP);
     std::fs::write(folder.path().join("config.json"), config.to_string()).expect("config.json");
 
-    let (model, _) =
-        Model::load(folder.path(), LoadOptions { keep_quantized: false }).expect("load");
+    let (model, _) = Model::load(folder.path(), LoadOptions::new()).expect("load");
     let expected = Expected::of(NAME);
     let capped: Vec<f32> = expected
         .array("logits")
@@ -87,8 +86,9 @@ fn heads_compute_what_the_published_formula_says() {
         let Some(logits) = expected.find("mtp_logits") else { continue };
         num_heads += 1;
         for keep_quantized in [true, false] {
-            let (model, _) = Model::load(&tiny_model(&name), LoadOptions { keep_quantized })
-                .unwrap_or_else(|error| panic!("{name}: {error}"));
+            let (model, _) =
+                Model::load(&tiny_model(&name), LoadOptions::new().keep_quantized(keep_quantized))
+                    .unwrap_or_else(|error| panic!("{name}: {error}"));
             let tokens = expected.ids("tokens2");
             for lengths in [&[23][..], &[16, 1, 6]] {
                 let (found, further) = predict(&model, &tokens, lengths);
@@ -126,8 +126,9 @@ fn predict(model: &Model, tokens: &[u32], lengths: &[usize]) -> (Array, Array) {
 /// One forward pass, one continued from a cache, and greedy decoding of a checkpoint, against the
 /// oracle's.
 fn check(name: &str, keep_quantized: bool) {
-    let (model, _) = Model::load(&tiny_model(name), LoadOptions { keep_quantized })
-        .unwrap_or_else(|error| panic!("{name}: {error}"));
+    let (model, _) =
+        Model::load(&tiny_model(name), LoadOptions::new().keep_quantized(keep_quantized))
+            .unwrap_or_else(|error| panic!("{name}: {error}"));
     let expected = Expected::of(name);
 
     let mut caches = model.make_cache();

@@ -38,7 +38,7 @@ impl Model {
     }
 
     fn weight_bytes(&self) -> u64 {
-        let options = LoadOptions { keep_quantized: false };
+        let options = LoadOptions::new();
         let memory = ModelMemory::read(&self.folder.path().join("tiny"), options);
         memory.expect("is estimated").weight_bytes
     }
@@ -118,7 +118,7 @@ async fn check(model: &Model, name: &str, percent: u64, work: impl AsyncFn(&Engi
 
 /// A row for which there is no memory is refused by name, and an answer gets what is held.
 async fn what_cannot_fit_is_refused_and_what_is_held_goes(model: &Model) {
-    let options = LoadOptions { keep_quantized: false };
+    let options = LoadOptions::new();
     let memory = ModelMemory::read(&model.folder.path().join("tiny"), options).expect("is read");
     let limit = memory.peak_bytes(600, 1, 256) + (1 << 16);
     let engine = model.engine(Some(limit)).await;

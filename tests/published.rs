@@ -218,7 +218,7 @@ fn write_with(
 /// Both forms compute the same, quantized or not, and the first passes the check of its headers.
 fn check(name: &str, [published, dense]: &[std::path::PathBuf; 2], tolerance: f32) {
     let logits = |folder: &Path, keep_quantized: bool| {
-        let (model, _) = Model::load(folder, LoadOptions { keep_quantized })
+        let (model, _) = Model::load(folder, LoadOptions::new().keep_quantized(keep_quantized))
             .unwrap_or_else(|error| panic!("{name}: {error}"));
         forward(&model, &TOKENS, &mut model.make_cache())
     };
@@ -228,7 +228,7 @@ fn check(name: &str, [published, dense]: &[std::path::PathBuf; 2], tolerance: f3
         compare_within(name, "logits", &found, &expected, tolerance);
     }
     let checked = check_model(published).unwrap_or_else(|error| panic!("{name}: {error}"));
-    let options = LoadOptions { keep_quantized: true };
+    let options = LoadOptions::new().keep_quantized(true);
     let memory = ModelMemory::read(published, options).expect("its size");
     let of_dense = ModelMemory::read(dense, options).expect("its size");
     assert_eq!(memory.num_parameters, of_dense.num_parameters, "{name}");
@@ -358,7 +358,7 @@ fn what_is_not_as_the_config_says_is_refused_before_it_is_read() {
     ] {
         let folder = tempfile::tempdir().expect("a folder");
         let [published, _] = write(folder.path(), MODEL, section, true, put);
-        let options = LoadOptions { keep_quantized: true };
+        let options = LoadOptions::new().keep_quantized(true);
         let error = Model::load(&published, options).expect_err(named).to_string();
         assert!(error.contains(named) || error.contains("weight"), "{named}: {error}");
         check_model(&published).expect_err(named);
@@ -371,6 +371,7 @@ fn what_is_not_as_the_config_says_is_refused_before_it_is_read() {
         let order = (0..matrix.inputs).flat_map(|i| ((i % 2) as i32).to_le_bytes()).collect();
         tensors.insert(format!("{path}.g_idx"), (Dtype::I32, vec![matrix.inputs], order));
     });
-    let error = Model::load(&published, LoadOptions { keep_quantized: true }).expect_err("refused");
+    let error =
+        Model::load(&published, LoadOptions::new().keep_quantized(true)).expect_err("refused");
     assert!(error.to_string().contains("desc_act"), "{error}");
 }

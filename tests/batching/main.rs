@@ -16,7 +16,7 @@ use cairn_lm::{GenerateOptions, LoadOptions, Sampled, Sampler, generate_step};
 
 /// The tiny model `model_type/case`, with quantized weights kept quantized.
 pub fn model(case: &str) -> Model {
-    Model::load(&cairn_tests::tiny_model(case), LoadOptions { keep_quantized: true })
+    Model::load(&cairn_tests::tiny_model(case), LoadOptions::new().keep_quantized(true))
         .unwrap_or_else(|error| panic!("{case}: {error}"))
         .0
 }
@@ -29,7 +29,7 @@ pub fn scripted(context_length: usize) -> Model {
             "max_position_embeddings": {context_length}}}"#
     );
     std::fs::write(folder.path().join("config.json"), config).expect("config.json");
-    Model::load(folder.path(), LoadOptions { keep_quantized: true }).expect("a model").0
+    Model::load(folder.path(), LoadOptions::new().keep_quantized(true)).expect("a model").0
 }
 
 /// Pseudo-random numbers, the same in every run (a linear congruential generator).

@@ -242,7 +242,7 @@ fn an_answer_that_ends_as_its_pass_fails_is_whole_but_leaves_no_caches() {
         r#"{"model_type": "scripted", "vocab_size": 8, "script": [5, 6, 7], "fail_at": 3}"#;
     std::fs::write(folder.path().join("config.json"), config).expect("config.json");
     let (model, _) =
-        Model::load(folder.path(), LoadOptions { keep_quantized: true }).expect("a model");
+        Model::load(folder.path(), LoadOptions::new().keep_quantized(true)).expect("a model");
     // The second token sampled is at position 3: its pass fails while it ends the answer.
     let (whole, _) = batch_generate_tokens(
         &model,
@@ -391,7 +391,7 @@ fn statistics_count_all_prompts_and_answers() {
 fn a_batch_of_prompts_is_answered_with_texts() {
     let loaded = LoadedModel::load(
         &cairn_tests::tiny_model("llama/tiny-chat"),
-        LoadOptions { keep_quantized: true },
+        LoadOptions::new().keep_quantized(true),
     )
     .expect("tiny-chat");
     let prompts = ["Tell me a story", "Hello"]

@@ -343,8 +343,7 @@ async fn answers_with_quantized_caches_equal_the_model_s_own() {
     cairn_tests::copy_tiny_model("qwen3_moe/quant4", folder.path()).expect("copies");
     let (engine, _) = Engine::start(EngineOptions::default());
     engine.load("moe", folder.path()).await.expect("loads");
-    let loaded =
-        LoadedModel::load(folder.path(), LoadOptions { keep_quantized: false }).expect("loads");
+    let loaded = LoadedModel::load(folder.path(), LoadOptions::new()).expect("loads");
     let prompt: Vec<u32> = (40..70).collect();
     for start in [0, 35] {
         let KvCacheOptions { quantization, .. } = quantized(start);

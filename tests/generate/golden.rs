@@ -32,7 +32,7 @@ pub const KINDS: &[&str] = &[
 /// The checkpoint `model_type/case` with its prompt.
 pub fn golden(name: &str) -> Golden {
     let folder = cairn_tests::tiny_model(name);
-    let (model, _) = Model::load(&folder, LoadOptions { keep_quantized: true })
+    let (model, _) = Model::load(&folder, LoadOptions::new().keep_quantized(true))
         .unwrap_or_else(|error| panic!("{name}: {error}"));
     let expected = cairn_tests::goldens().join(name).join("expected.safetensors");
     let expected = Array::load_safetensors(expected).expect("expected.safetensors");
@@ -49,7 +49,7 @@ pub fn all() -> Vec<Golden> {
 pub fn chat() -> LoadedModel {
     LoadedModel::load(
         &cairn_tests::tiny_model("llama/tiny-chat"),
-        LoadOptions { keep_quantized: true },
+        LoadOptions::new().keep_quantized(true),
     )
     .expect("tiny-chat")
 }
@@ -58,7 +58,7 @@ pub fn chat() -> LoadedModel {
 /// only at their limit.
 pub fn loaded(name: &str) -> Rc<LoadedModel> {
     let folder = cairn_tests::tiny_model(name);
-    let loaded = LoadedModel::load(&folder, LoadOptions { keep_quantized: true });
+    let loaded = LoadedModel::load(&folder, LoadOptions::new().keep_quantized(true));
     let mut loaded = loaded.unwrap_or_else(|error| panic!("{name}: {error}"));
     loaded.eos_token_ids.clear();
     Rc::new(loaded)

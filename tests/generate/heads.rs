@@ -163,7 +163,7 @@ fn rewrite(folder: &Path, change: impl Fn(&str) -> (&'static str, String)) {
 }
 
 fn load(folder: &Path) -> LoadedModel {
-    LoadedModel::load(folder, LoadOptions { keep_quantized: true }).expect("loads")
+    LoadedModel::load(folder, LoadOptions::new().keep_quantized(true)).expect("loads")
 }
 
 #[test]

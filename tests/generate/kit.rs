@@ -11,7 +11,7 @@ use cairn_lm::{
 
 use crate::golden::{chat, loaded};
 
-const LOAD: LoadOptions = LoadOptions { keep_quantized: true };
+const LOAD: LoadOptions = LoadOptions::new().keep_quantized(true);
 
 fn kit() -> ModelKit {
     ModelKit::new(Rc::new(chat()), ModelKitOptions::default()).expect("kit")

@@ -508,7 +508,7 @@ fn in_bf16(name: &str) -> Golden {
     let named = weights.iter().map(|(name, weight)| (name.as_str(), weight));
     Array::save_safetensors(named, None, &path).expect("saves");
     let (model, _) =
-        Model::load(folder.path(), LoadOptions { keep_quantized: true }).expect("loads");
+        Model::load(folder.path(), LoadOptions::new().keep_quantized(true)).expect("loads");
     Golden { model, ..golden(name) }
 }
 

@@ -192,7 +192,7 @@ const DEFAULT_CONTEXT_TOKENS: usize = 8192;
 const PREFILL_STEP_SIZE: usize = 2048;
 
 fn info(model: &str, context: Option<usize>, json: bool) -> Result<()> {
-    let memory = ModelMemory::read(&find_model(model)?, LoadOptions { keep_quantized: false })
+    let memory = ModelMemory::read(&find_model(model)?, LoadOptions::new())
         .with_context(|| format!("cannot describe {model}"))?;
     let context = context.unwrap_or(DEFAULT_CONTEXT_TOKENS).min(memory.context_length);
     let memory_bytes = memory.peak_bytes(context, 1, PREFILL_STEP_SIZE);

@@ -25,7 +25,7 @@ fn main() -> Result<()> {
     for vocab_size in sizes {
         let made = tempfile::tempdir()?;
         write_model(Path::new(&folder), made.path(), vocab_size)?;
-        let model = LoadedModel::load(made.path(), LoadOptions { keep_quantized: true })?;
+        let model = LoadedModel::load(made.path(), LoadOptions::new().keep_quantized(true))?;
         let compiler = model.grammar_compiler();
         let began = Instant::now();
         compiler.compile("start: \"a\"")?;

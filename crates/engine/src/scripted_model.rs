@@ -29,7 +29,7 @@ pub(crate) fn write_scripted(folder: &Path, fields: &str) {
 pub(crate) fn worker_with(fields: &str) -> Worker {
     let folder = tempfile::tempdir().expect("a folder");
     write_scripted(folder.path(), fields);
-    let options = LoadOptions { keep_quantized: true };
+    let options = LoadOptions::new().keep_quantized(true);
     let model = LoadedModel::load(folder.path(), options).expect("loads");
     let (status, _) = watch::channel(EngineStatus::default());
     let (_, closing) = watch::channel(false);

@@ -27,7 +27,7 @@ fn main() -> Result<()> {
     let folder = arguments.next().ok_or("usage: long_context MODEL [CONTEXT [STEP]]")?;
     let mut number = |default: i32| arguments.next().map_or(Ok(default), |text| text.parse());
     let (context, step) = (number(131_072)?, number(512)?);
-    let (model, _) = Model::load(Path::new(&folder), LoadOptions { keep_quantized: false })?;
+    let (model, _) = Model::load(Path::new(&folder), LoadOptions::new())?;
     let mut caches = filled(model.typed_cache_spec()?, context)?;
     memory::clear_cache();
     let context_bytes: usize = caches.iter().map(LayerCache::nbytes).sum();

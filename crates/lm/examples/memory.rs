@@ -16,7 +16,7 @@ use cairn_lm::{GenerateOptions, LmError, LoadOptions, ModelMemory, PromptReader,
 
 type Failure = Box<dyn std::error::Error>;
 
-const OPTIONS: LoadOptions = LoadOptions { keep_quantized: false };
+const OPTIONS: LoadOptions = LoadOptions::new();
 
 struct Arguments {
     folders: Vec<PathBuf>,

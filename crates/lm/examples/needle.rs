@@ -28,7 +28,7 @@ fn main() -> Result<()> {
     let lengths: Vec<usize> =
         arguments.map(|length| length.parse()).collect::<std::result::Result<_, _>>()?;
     let lengths = if lengths.is_empty() { LENGTHS.to_vec() } else { lengths };
-    let options = LoadOptions { keep_quantized: false };
+    let options = LoadOptions::new();
     let loaded = LoadedModel::load(Path::new(&folder), options)?;
     let kept = KEPT.map(|kept| format!(" {kept} kept |")).concat();
     println!("| tokens | whole |{kept}");

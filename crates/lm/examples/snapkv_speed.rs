@@ -37,7 +37,7 @@ fn main() -> Result<()> {
         [keep_tokens] => (keep_tokens, &CONTEXTS[..]),
         [keep_tokens, ref contexts @ ..] => (keep_tokens, contexts),
     };
-    let (model, _) = Model::load(Path::new(&folder), LoadOptions { keep_quantized: true })?;
+    let (model, _) = Model::load(Path::new(&folder), LoadOptions::new().keep_quantized(true))?;
     let snapkv = SnapKv { keep_tokens, min_context: 0 };
     println!(
         "| context | kept | whole, tokens/s | kept, tokens/s | ratio | whole, MB | kept, MB | choice, ms |"

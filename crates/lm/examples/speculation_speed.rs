@@ -59,7 +59,7 @@ fn main() -> Result<()> {
     if is_open {
         return open_text(&folder, num_tokens);
     }
-    let (model, _) = Model::load(Path::new(&folder), LoadOptions { keep_quantized: true })?;
+    let (model, _) = Model::load(Path::new(&folder), LoadOptions::new().keep_quantized(true))?;
     if is_rollback {
         return rollback(&model, num_tokens);
     }
@@ -201,7 +201,7 @@ fn random_draft(vocab_size: u32) -> Result<Model> {
     }
     let named = weights.iter().map(|(name, weight)| (name.as_str(), weight));
     Array::save_safetensors(named, None, folder.path().join("model.safetensors"))?;
-    Ok(Model::load(folder.path(), LoadOptions { keep_quantized: true })?.0)
+    Ok(Model::load(folder.path(), LoadOptions::new().keep_quantized(true))?.0)
 }
 
 struct Arguments {
@@ -248,7 +248,7 @@ impl Arguments {
 /// than the plain answers before and behind it: by the clock, and by what the process has computed, which
 /// other programs on the machine change less.
 fn open_text(folder: &str, num_tokens: usize) -> Result<()> {
-    let loaded = LoadedModel::load(Path::new(folder), LoadOptions { keep_quantized: true })?;
+    let loaded = LoadedModel::load(Path::new(folder), LoadOptions::new().keep_quantized(true))?;
     println!("| question | proposed | accepted | tokens/s | plain | ratio | of CPU time |");
     println!("|---|---|---|---|---|---|---|");
     let (mut all, mut all_of_cpu) = (Vec::new(), Vec::new());

@@ -35,7 +35,7 @@ const PROBE: &str = "Hello! What is 2 + 2, and what is a banana in Greek?\n";
 pub fn check_model(folder: &Path) -> Result<ModelCheck, LmError> {
     let config = ConfigFile::read(folder)?.value;
     let outline = models::outline(folder, &config)?;
-    let options = LoadOptions { keep_quantized: false };
+    let options = LoadOptions::new();
     let memory = match is_scripted(&config) {
         true => ModelMemory::read(folder, options)?,
         false => {
@@ -180,7 +180,7 @@ mod tests {
         for case in tiny_models() {
             let folder = tiny_model(&case);
             let found = check_model(&folder).unwrap_or_else(|error| panic!("{case}: {error}"));
-            let options = LoadOptions { keep_quantized: false };
+            let options = LoadOptions::new();
             assert_eq!(found.memory, ModelMemory::read(&folder, options).unwrap(), "{case}");
             assert!(found.has_chat_template, "{case}");
         }

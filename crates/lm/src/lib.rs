@@ -35,7 +35,7 @@
 //!
 //! # fn main() -> Result<(), cairn_lm::LmError> {
 //! let folder = std::path::Path::new("models/SmolLM2-135M-Instruct");
-//! let loaded = LoadedModel::load(folder, LoadOptions { keep_quantized: false })?;
+//! let loaded = LoadedModel::load(folder, LoadOptions::new())?;
 //! let prompt = loaded.tokenizer.encode_prompt("Tell me a story")?;
 //! let options = GenerateOptions { max_tokens: 8, ..GenerateOptions::default() };
 //! let request = StreamRequest { options, ..StreamRequest::new(&loaded, &prompt) };

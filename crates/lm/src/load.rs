@@ -257,7 +257,7 @@ mod tests {
 
     use super::*;
 
-    const OPTIONS: LoadOptions = LoadOptions { keep_quantized: true };
+    const OPTIONS: LoadOptions = LoadOptions::new().keep_quantized(true);
 
     /// A folder with the weight file of a checkpoint.
     fn folder() -> tempfile::TempDir {
@@ -288,7 +288,8 @@ mod tests {
     #[test]
     fn all_that_changes_numbers_changes_the_fingerprint() {
         let of = |config: &[u8], keep_quantized, revision| {
-            fingerprint(config, LoadOptions { keep_quantized }, revision, &[]).unwrap()
+            fingerprint(config, LoadOptions::new().keep_quantized(keep_quantized), revision, &[])
+                .unwrap()
         };
         let first = of(b"{}", true, 1);
         assert_eq!(of(b"{}", true, 1), first);

@@ -451,7 +451,7 @@ fn is_float(dtype: safetensors::Dtype) -> bool {
 mod tests {
     use super::*;
 
-    const OPTIONS: LoadOptions = LoadOptions { keep_quantized: false };
+    const OPTIONS: LoadOptions = LoadOptions::new();
 
     #[test]
     fn layers_that_share_a_cache_are_counted_too() {

@@ -18,11 +18,23 @@ use crate::published::{Converted, ModelTensors};
 use crate::tensor_list::check_groups;
 
 /// How weights are loaded.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LoadOptions {
     /// Keeps quantized weights quantized on a CPU device too. By default they are dequantized
     /// there, which computes many times faster but needs more memory.
     pub keep_quantized: bool,
+}
+
+impl LoadOptions {
+    /// Weights as they are fastest to compute with; what [`Default`] gives, also in constants.
+    pub const fn new() -> Self {
+        LoadOptions { keep_quantized: false }
+    }
+
+    /// The same with [`LoadOptions::keep_quantized`] set.
+    pub const fn keep_quantized(self, keep_quantized: bool) -> Self {
+        LoadOptions { keep_quantized }
+    }
 }
 
 /// The weight files of a loaded model. They are still open, so that what identifies the model is
@@ -498,7 +510,7 @@ mod tests {
                 ("fc.biases", "F16", [8, inputs / 32]),
             ]);
             let config = json!({ "quantization": { "group_size": 32, "bits": 4 } });
-            let options = LoadOptions { keep_quantized: true };
+            let options = LoadOptions::new().keep_quantized(true);
             let mut weights =
                 Weights::open(folder.path(), &config, options, OnPart::none()).unwrap();
             let mut layer = weights.layer("fc");
@@ -527,7 +539,7 @@ mod tests {
             ControlFlow::Continue(())
         });
         let config = json!({ "quantization": { "group_size": 32, "bits": 4 } });
-        let options = LoadOptions { keep_quantized: false };
+        let options = LoadOptions::new();
         let mut weights = Weights::open(folder, &config, options, on_part).unwrap();
         weights.part_bytes = part_bytes;
         weights.compute_dtype = Some(Dtype::Float32);

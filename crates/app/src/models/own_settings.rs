@@ -16,7 +16,7 @@ use crate::convert;
 use crate::wire::{Failure, FailureCode, FailureKind, KvBits, MemoryNeed, NoticeKind};
 
 /// As the engine loads models for the app.
-const LOAD_OPTIONS: LoadOptions = LoadOptions { keep_quantized: false };
+const LOAD_OPTIONS: LoadOptions = LoadOptions::new();
 
 /// The folder of a model, which is listed or was loaded from a path.
 pub(crate) async fn folder_of(app: &App, name: &str) -> Result<PathBuf, Failure> {

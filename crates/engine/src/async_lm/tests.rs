@@ -26,7 +26,7 @@ struct Asker {
 
 impl Asker {
     fn new(model: &str, limits: LmLimits) -> Self {
-        let options = LoadOptions { keep_quantized: true };
+        let options = LoadOptions::new().keep_quantized(true);
         Asker::of(Model::load(&cairn_tiny_models::tiny_model(model), options).unwrap().0, limits)
     }
 
@@ -363,7 +363,7 @@ fn failing(field: &str) -> Asker {
         folder.path(),
         &format!(r#"{{"script": [97, 98, 99], "{field}": 8}}"#),
     );
-    let options = LoadOptions { keep_quantized: true };
+    let options = LoadOptions::new().keep_quantized(true);
     let loaded = LoadedModel::load(folder.path(), options).unwrap();
     Asker::of(loaded.model.clone(), LIMITS)
 }

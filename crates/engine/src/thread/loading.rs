@@ -79,7 +79,7 @@ impl EngineLoop {
         let reserved_bytes = self.scheduler.reserved_bytes();
         let worker = &mut self.worker;
         worker.set_draft(loaded, None);
-        let options = LoadOptions { keep_quantized: worker.keep_quantized };
+        let options = LoadOptions::new().keep_quantized(worker.keep_quantized);
         // A folder that cannot be read is refused when it is loaded, with its reason.
         let memory = ModelMemory::read(folder, options).ok();
         if let (Some(memory), Some(used)) = (&memory, worker.memory_use(reserved_bytes)) {
@@ -166,7 +166,7 @@ fn load_model(
     let files = ModelFiles::list(folder);
     let before = engine.borrow().worker.models.current().map(str::to_owned);
     let is_loaded = engine.borrow().worker.models.holds(&name, &files);
-    let options = LoadOptions { keep_quantized: engine.borrow().worker.keep_quantized };
+    let options = LoadOptions::new().keep_quantized(engine.borrow().worker.keep_quantized);
     // A folder that cannot be read is refused below, with its reason.
     let memory = ModelMemory::read(folder, options).ok();
     let read = match is_loaded {
@@ -217,7 +217,11 @@ fn read_model(
     let others = Rc::clone(engine);
     let on_part = move |progress| others.borrow_mut().between_parts(progress);
     let read = caught("loading a model", || {
-        Ok(LoadedModel::load_with_progress(folder, LoadOptions { keep_quantized }, on_part))
+        Ok(LoadedModel::load_with_progress(
+            folder,
+            LoadOptions::new().keep_quantized(keep_quantized),
+            on_part,
+        ))
     })?;
     read.map_err(|source| match source {
         LmError::Cancelled if *engine.borrow().worker.closing.borrow() => EngineError::Closed,

@@ -105,7 +105,7 @@ fn main() -> Result<(), Failure> {
 }
 
 fn load(folder: &Path) -> Result<Model, Failure> {
-    Ok(Model::load(folder, LoadOptions { keep_quantized: true })?.0)
+    Ok(Model::load(folder, LoadOptions::new().keep_quantized(true))?.0)
 }
 
 fn open(name: &str, folder: &Path, rounding: f32) -> Result<(Subject, Model), Failure> {

@@ -441,7 +441,7 @@ fn quantization_begins_when_it_is_due() {
 
 fn llama() -> Model {
     let folder = cairn_tiny_models::tiny_model("llama/gqa");
-    Model::load(&folder, LoadOptions { keep_quantized: false }).unwrap().0
+    Model::load(&folder, LoadOptions::new()).unwrap().0
 }
 
 /// Logits of each step's last token, as bits.

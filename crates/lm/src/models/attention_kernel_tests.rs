@@ -155,7 +155,7 @@ impl Kernel for Attention {
 /// Compares the logits of one sequence with the kernel and without. It is read in these steps, and
 /// trimmed where they are negative; `num_calls` is how often the kernel answers.
 fn check(name: &str, steps: &[i32], num_calls: usize) {
-    let options = LoadOptions { keep_quantized: true };
+    let options = LoadOptions::new().keep_quantized(true);
     let load = |kernels| with_kernels(kernels, || Model::load(&tiny_model(name), options)).unwrap();
     let kernels = WithAttention::default();
     let calls = kernels.num_calls.clone();

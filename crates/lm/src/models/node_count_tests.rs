@@ -89,7 +89,7 @@ impl DeviceKernels for OneNode {
 
 /// The nodes of the layers in a decode step on a GPU.
 fn count(name: &str, kernels: Kernels) -> usize {
-    let options = LoadOptions { keep_quantized: true };
+    let options = LoadOptions::new().keep_quantized(true);
     let load = || with_kernels(kernels, || Model::load(&tiny_model(name), options));
     let (model, _) = as_on_gpu(load).unwrap();
     let mut caches = model.make_cache();

@@ -10,7 +10,7 @@ const SNAPKV: SnapKv = SnapKv { keep_tokens: 40, min_context: 0 };
 const LENGTH: usize = 150;
 
 fn load(name: &str) -> Model {
-    Model::load(&tiny_model(name), LoadOptions { keep_quantized: true }).unwrap().0
+    Model::load(&tiny_model(name), LoadOptions::new().keep_quantized(true)).unwrap().0
 }
 
 fn prompt(model: &Model) -> Vec<u32> {

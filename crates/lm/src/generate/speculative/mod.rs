@@ -740,8 +740,7 @@ mod tests {
     #[test]
     fn a_pass_during_which_the_draft_model_reads_is_not_measured() {
         let folder = cairn_tiny_models::tiny_model("llama/dense-tied");
-        let model =
-            LoadedModel::load(&folder, LoadOptions { keep_quantized: false }).unwrap().model;
+        let model = LoadedModel::load(&folder, LoadOptions::new()).unwrap().model;
         let sequence: Vec<u32> = (0..400).map(|index| (index * index + 7 * index) % 101).collect();
         let mut caches = make_prompt_cache(&model, None).unwrap();
         model.forward(&token_array(&sequence[..399]), &mut caches).unwrap();
