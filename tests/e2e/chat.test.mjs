@@ -136,7 +136,8 @@ flow('the second turn does not read the first one again', {}, async ({ page }) =
   assert.equal(first.cached, 0);
   // The question and the answer before, all but the letter that was sampled last and never read.
   assert.ok(second.cached >= first.prompt + 199, `${second.cached} of ${second.prompt} came from saved context`);
-  assert.equal(await page.statusLine.innerText(), 'Continued');
+  // A slow machine saves more than a second, and says so.
+  assert.match(await page.statusLine.innerText(), /^Continued/);
 });
 
 flow('a chat and its saved context survive a restart', {}, async ({ home, core, page }) => {

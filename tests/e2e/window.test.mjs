@@ -61,7 +61,7 @@ test('the desktop app answers, closes and comes back with the conversation', { t
   await ask(window, 'Hello, window', 1);
   assert.match(await lastLine(window), /^Read \d+ tokens$/);
   await ask(window, 'And again', 2);
-  assert.equal(await lastLine(window), 'Continued');
+  assert.match(await lastLine(window), /^Continued/);
   await isReady(window);
   const answers = await window.texts(`${ANSWER} .markdown`);
   assert.equal(answers.length, 2);
@@ -73,7 +73,7 @@ test('the desktop app answers, closes and comes back with the conversation', { t
   assert.deepEqual(await window.texts(`${ANSWER} .markdown`), answers);
   assert.deepEqual(await window.texts('[aria-current=true]'), ['Hello, window']);
   await ask(window, 'And after a restart', 3);
-  assert.equal(await lastLine(window), 'Continued');
+  assert.match(await lastLine(window), /^Continued/);
 });
 
 test(

@@ -88,7 +88,7 @@ pub struct GenerationStats {
     #[serde(default)]
     pub miss: Option<CacheMiss>,
     /// How much longer the answer would have taken without the prompt cache, in milliseconds; none
-    /// where no reading of the model was long enough to tell, and until the app fills it in.
+    /// where too little was read by the model to tell, and until the app fills it in.
     #[serde(default)]
     pub saved_ms: Option<f64>,
     /// Tokens sampled, without an end-of-sequence token.

@@ -12,6 +12,10 @@ use crate::{Store, StoreError};
 const LEAST_READ_TOKENS: i64 = 512;
 /// Readings that are shorter count together, if there is no longer one, but for the shortest.
 const LEAST_COUNTED_TOKENS: i64 = 64;
+/// Where even together they are fewer, the fastest reading of at least so many tokens tells the speed.
+const LEAST_TOLD_TOKENS: i64 = 16;
+/// But only if they all took so long: with less there is nothing to save either.
+const LEAST_READ_SECONDS: f64 = 0.5;
 /// The newest of them that count together.
 const MAX_COUNTED: i64 = 32;
 /// Where a conversation has no long reading of a model, this many of the newest answers are looked at.
@@ -84,7 +88,9 @@ impl Store {
 
     /// How many tokens a second a model reads: in the longest reading of a conversation, and where no
     /// reading of that was long enough to tell, in the newest long one of any other or of what was read
-    /// ahead, and where there is none, in the newest shorter ones together.
+    /// ahead, and where there is none, in the newest shorter ones together. Where those are few it is the
+    /// fastest of them: what a reading costs beside its tokens can only make it seem slower, and what was
+    /// saved seem more.
     pub async fn reading_rate(
         &self,
         conversation_id: &str,
@@ -119,7 +125,12 @@ impl Store {
         if newest_long.is_some() {
             return Ok(newest_long);
         }
-        sqlx::query_scalar(all_readings!(
+        self.short_reading_rate(model).await.map_err(|error| self.failed(error))
+    }
+
+    /// How many tokens a second a model reads that has read nothing long.
+    async fn short_reading_rate(&self, model: &str) -> Result<Option<f64>, sqlx::Error> {
+        let together = sqlx::query_scalar(all_readings!(
             "select sum(read) / sum(read / tps) from (
                  select read, tps from all_readings where read >= ?3 order by at_ms desc limit ?4)
              having sum(read) >= ?5"
@@ -130,8 +141,22 @@ impl Store {
         .bind(MAX_COUNTED)
         .bind(LEAST_READ_TOKENS)
         .fetch_optional(&self.readers)
+        .await?;
+        if together.is_some() {
+            return Ok(together);
+        }
+        sqlx::query_scalar(all_readings!(
+            "select max(tps) from (
+                 select read, tps from all_readings where read >= ?3 order by at_ms desc limit ?4)
+             having sum(read / tps) >= ?5"
+        ))
+        .bind(MAX_OTHERS)
+        .bind(model)
+        .bind(LEAST_TOLD_TOKENS)
+        .bind(MAX_COUNTED)
+        .bind(LEAST_READ_SECONDS)
+        .fetch_optional(&self.readers)
         .await
-        .map_err(|error| self.failed(error))
     }
 
     /// Notes how fast a model read what no answer has the figures of; one that tells nothing is left out.

@@ -22,7 +22,7 @@ export function newlyRead({ prompt_tokens, cached_tokens }: MessageStats): numbe
 }
 
 /**
- * How much longer an answer would have taken without saved context; null where no reading was long enough to tell.
+ * How much longer an answer would have taken without saved context; null where too little was read to tell.
  * The core says it, which sums it up as well; of answers of an earlier version it is estimated here.
  */
 export function savedMilliseconds(stats: MessageStats, messages: readonly Message[]): number | null {

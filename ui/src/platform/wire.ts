@@ -949,8 +949,8 @@ cache_note: string | null,
  */
 miss: CacheMiss | null,
 /**
- * How much longer the answer would have taken without saved context; none where no reading of the
- * model was long enough to tell, and in answers of an earlier version.
+ * How much longer the answer would have taken without saved context; none where too little was
+ * read by the model to tell, and in answers of an earlier version.
  */
 saved_ms: number | null, generation_tokens: number,
 /**

@@ -275,8 +275,8 @@ pub struct MessageStats {
     pub cache_note: Option<String>,
     /// The same in parts; none in answers of an earlier version.
     pub miss: Option<CacheMiss>,
-    /// How much longer the answer would have taken without saved context; none where no reading of the
-    /// model was long enough to tell, and in answers of an earlier version.
+    /// How much longer the answer would have taken without saved context; none where too little was
+    /// read by the model to tell, and in answers of an earlier version.
     pub saved_ms: Option<f64>,
     pub generation_tokens: u32,
     /// How long it waited for other work of the engine before its own began.

@@ -48,6 +48,12 @@ async fn answers_are_in_the_last_minutes_and_in_the_last_day_after_a_restart() {
     let home = home_with_model();
     let app = open_greedy(&home, 8).await;
     assert!(day(&app).await.models.is_empty(), "nothing has happened yet");
+    // A short reading, but a slow one: it tells what is saved of chats that are as short.
+    sqlx::query("insert into readings (model, num_tokens, tps, at_ms) values (?, 100, 50.0, 1)")
+        .bind(MODEL)
+        .execute(&database(&home).await)
+        .await
+        .unwrap();
     let id = new_conversation(&app).await;
     let first = answered(&app, &id, "How are you?").await.stats.unwrap();
     let second = answered(&app, &id, "And now?").await.stats.unwrap();
@@ -71,7 +77,9 @@ async fn answers_are_in_the_last_minutes_and_in_the_last_day_after_a_restart() {
     let [chat] = &told.chats[..] else { panic!("{told:?}") };
     assert_eq!((chat.name.as_str(), chat.conversation_id.as_deref()), ("How are you?", Some(&*id)));
     assert_eq!((chat.read_tokens, chat.cached_tokens, chat.written_tokens), (read, cached, 16));
-    assert_eq!(chat.saved_ms, None, "no reading was long enough to tell");
+    let said = first.saved_ms.unwrap() + second.saved_ms.unwrap();
+    let summed = chat.saved_ms.unwrap();
+    assert!(said > 0.0 && (summed - said).abs() < 0.1, "{summed} of {said}");
     let hidden = told.private.as_ref().unwrap();
     assert_eq!((hidden.name.as_str(), hidden.num_answers), ("", 1), "without a name");
     assert!(!serde_json::to_string(&told).unwrap().contains("Nobody"));

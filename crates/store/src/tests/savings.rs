@@ -96,7 +96,7 @@ async fn a_model_reads_as_fast_as_in_the_longest_reading_of_the_chat_or_else_in_
         assert_eq!(store.reading_rate(&here, model).await.unwrap(), expected, "{model}");
     };
     check("m", None).await;
-    read(&here, 1, "m", 511, 1.0).await;
+    read(&here, 1, "m", 511, 2000.0).await;
     check("m", None).await;
     read(&other, 3, "m", 600, 2.0).await;
     read(&other, 2, "m", 900, 3.0).await;
@@ -119,13 +119,15 @@ async fn what_was_read_ahead_tells_how_fast_a_model_reads_also_after_a_restart()
         ("n", 900, 0.0),
         ("short", 256, 64.0),
         ("short", 255, 1.0),
+        ("quick", 256, 640.0),
     ] {
         store.note_reading(model, num_tokens, tps, 1).await.unwrap();
     }
     store.close().await.unwrap();
     let store = scratch.open().await;
     let rate = async |model: &str| store.reading_rate(&here, model).await.unwrap();
-    assert_eq!((rate("m").await, rate("n").await, rate("short").await), (Some(40.0), None, None));
+    assert_eq!((rate("m").await, rate("n").await, rate("quick").await), (Some(40.0), None, None));
+    assert_eq!(rate("short").await, Some(64.0), "511 tokens tell at least how fast the faster was");
 
     // Shorter ones count together, answers and those ahead, but for the shortest: 640 tokens in 262 s.
     for (read, tps) in [(129, 43.0), (10, 0.001)] {
@@ -144,6 +146,23 @@ async fn what_was_read_ahead_tells_how_fast_a_model_reads_also_after_a_restart()
     assert_eq!((held, rate("m").await), (32, Some(60.0)));
     let others: i64 = scratch.scalar("select count(*) from readings where model = 'short'").await;
     assert_eq!(others, 2);
+}
+
+#[tokio::test]
+async fn a_model_that_has_read_nothing_long_reads_as_fast_as_in_the_fastest_of_short_readings() {
+    let scratch = Scratch::new();
+    let store = scratch.open().await;
+    let id = store.create_conversation(0).await.unwrap().id;
+    let check = async |read, tps, expected: Option<f64>, why: &str| {
+        let (_, answer) = store.begin_turn(&id, "Q", 0).await.unwrap();
+        end(&store, &answer.id, stats("m", read, tps, None)).await;
+        assert_eq!(store.reading_rate(&id, "m").await.unwrap(), expected, "{why}");
+    };
+    check(15, 1.0, None, "too few tokens").await;
+    check(40, 160.0, None, "a quarter of a second").await;
+    check(20, 100.0, None, "less than half a second together").await;
+    check(20, 40.0, Some(160.0), "nearly a second together").await;
+    check(30, 200.0, Some(200.0), "a faster one").await;
 }
 
 #[tokio::test]
