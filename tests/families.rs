@@ -59,6 +59,7 @@ const FAMILIES: &[&str] = &[
     "mamba2/dense",
     "mimo/published",
     "minicpm/dense",
+    "ministral3/windows",
     "mistral3/ministral",
     "mixtral/dense",
     "nemotron_h/dense",

@@ -38,6 +38,7 @@ const MODELS: &[&str] = &[
     "lfm2_moe/dense",
     "llama4/dense",
     "mamba2/dense",
+    "ministral3/windows",
     "mistral3/ministral",
     "mixtral/dense",
     "nemotron_h/dense",

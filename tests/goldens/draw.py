@@ -23,7 +23,7 @@ import numpy as np
 
 GAMMA = np.uint64(0x9E3779B97F4A7C15)
 # How large k may get: what the dtype's significand holds, and enough steps for groups to differ in their scales.
-MAX_K = {"F32": 4095, "BF16": 255}
+MAX_K = {"F32": 4095, "F16": 2047, "BF16": 255}
 
 
 @dataclass
@@ -90,6 +90,10 @@ def to_bytes(values, exponent, dtype):
     assert np.array_equal(floats.astype(np.float64), np.ldexp(values.astype(np.float64), exponent)), "not exact in F32"
     if dtype == "F32":
         return floats.tobytes()
+    if dtype == "F16":
+        halves = floats.astype("<f2")
+        assert np.array_equal(halves.astype("<f4"), floats), "not exact in F16"
+        return halves.tobytes()
     words = floats.view("<u4")
     assert not (words & 0xFFFF).any(), f"not exact in {dtype}"
     return (words >> 16).astype("<u2").tobytes()

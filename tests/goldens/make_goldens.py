@@ -51,7 +51,7 @@ from mlx_lm.utils import load_tokenizer
 from mtp import HEAD, has_head, with_head
 from oracle import GOLDENS, check_versions, load_float32, write_checkpoint, write_json
 
-DTYPES = {"float32": "F32", "bfloat16": "BF16"}
+DTYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 LETTERS = b"abcdefghijklmnopqrstuvwxyz "
 LENGTHS = [1, 5, 40, 300]  # the last is past every window
 DENSE_KEYS_ONLY = ["gemma2", "stablelm", "deepseek_v3", "glm4_moe_lite", "joyai_llm_flash", "kimi_k2", "kimi_k25", "kimi_vl"]  # attention of their own in mlx-lm
@@ -357,6 +357,15 @@ def without(config, *names):
     return {name: value for name, value in config.items() if name not in names}
 
 
+def llama_of_long_groups(quant):
+    """Groups of 128, one or two to a row; scales and biases in each dtype of half the length."""
+    small = quant | dict(hidden_size=128, intermediate_size=256, vocab_size=24)
+    return {
+        "quant4-group128": Case(small | dict(quantization=quantization(4, 128), torch_dtype="float16"), num_tokens=8),
+        "quant8-group128": Case(small | dict(quantization=quantization(8, 128), torch_dtype="bfloat16"), num_tokens=8),
+    }
+
+
 def llama_of_small_floats(quant):
     """Few tokens: what is new is how matrices are stored."""
     small = quant | dict(vocab_size=24)
@@ -390,6 +399,7 @@ def llama():
         "dense-tied": Case(dense | dict(tie_word_embeddings=True)),
         "dense-untied": Case(dense),
         "dense-bf16": Case(dense | dict(torch_dtype="bfloat16")),
+        "dense-f16": Case(dense | dict(torch_dtype="float16")),
         "quant4-tied": Case(quant | dict(tie_word_embeddings=True, quantization=quantization(4))),
         "quant4-untied": Case(quant | dict(intermediate_size=128, quantization=quantization(4, 64))),
         "quant-mixed": Case(quant | dict(quantization=mixed)),
@@ -397,6 +407,7 @@ def llama():
         **{f"quant{bits}": Case(quant | dict(quantization=quantization(bits))) for bits in (2, 3, 5, 6, 8)},
         # mlx_lm.convert writes the entry under both keys; this folder has the second only.
         "quantization-config": Case(quant | dict(quantization_config=quantization(4))),
+        **llama_of_long_groups(quant),
         **llama_of_small_floats(quant),
         "rope-llama3": Case(quant | dict(rope_scaling=llama3, quantization=quantization(4)), num_tokens=72),
         "rope-linear": Case(dense | dict(rope_scaling={"type": "linear", "factor": 2.0})),
@@ -764,11 +775,20 @@ def gemma3():
     })  # fmt: skip
 
 
+# Queries of Ministral grow after 16 tokens.
+MINISTRAL_ROPE = YARN | dict(rope_theta=10000.0, llama_4_scaling_beta=0.5, original_max_position_embeddings=16, mscale=1.0, mscale_all_dim=1.0)
+
+
+def ministral3():
+    dense = without(small("ministral3", head_dim=32), "rope_theta", "tie_word_embeddings") | dict(rope_parameters=MINISTRAL_ROPE)
+    kinds = ["sliding_attention", "full_attention", "sliding_attention"]
+    windows = dict(num_hidden_layers=3, layer_types=kinds, sliding_window=10, tie_word_embeddings=False)
+    return Family("ministral3", usual, cases(dense, windows=Case(dense | windows)))
+
+
 def mistral3():
-    """Queries of Ministral grow after 16 tokens."""
     text = without(small("mistral", head_dim=32), "torch_dtype")
-    rope = YARN | dict(rope_theta=10000.0, llama_4_scaling_beta=0.5, original_max_position_embeddings=16, mscale=1.0, mscale_all_dim=1.0)
-    grows = without(text, "rope_theta") | dict(model_type="ministral3", rope_parameters=rope, tie_word_embeddings=True)
+    grows = without(text, "rope_theta") | dict(model_type="ministral3", rope_parameters=MINISTRAL_ROPE, tie_word_embeddings=True)
     whole = dict(
         architectures=["Mistral3ForConditionalGeneration"], model_type="mistral3", torch_dtype="float32", text_config=text,
         vision_config=dict(model_type="pixtral", hidden_size=8),
@@ -1252,6 +1272,7 @@ FAMILIES = {
     "mamba2": mamba2(),
     "mimo": mimo(),
     "minicpm": minicpm(),
+    "ministral3": ministral3(),
     "mistral3": mistral3(),
     "mixtral": mixtral(),
     "nemotron_h": nemotron_h(),

@@ -29,7 +29,7 @@ NAMES = [
     "qwen3_5_moe/quant4", "seed_oss/quant4", "smollm3/quant4", "stablelm/quant4", "stablelm/parallel-quant", "starcoder2/quant4",
     "falcon_h1/quant4", "granitemoehybrid/quant4", "jamba/quant4", "lfm2/quant4", "lfm2_moe/quant4", "mamba2/quant4", "nemotron_h/quant4",
     "ernie4_5_moe/quant4", "gemma4_text/quant-experts", "gpt_oss/quant4", "granitemoe/quant4", "helium/quant4", "llama4/quant4",
-    "llama4_text/quant4", "mimo/quant4", "minicpm/quant4", "phimoe/quant4",
+    "llama4_text/quant4", "mimo/quant4", "minicpm/quant4", "ministral3/quant4", "phimoe/quant4",
 ]  # fmt: skip
 
 

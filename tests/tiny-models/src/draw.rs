@@ -39,6 +39,7 @@ struct Patch(usize, usize, usize, usize, i64, i64);
 #[derive(Clone, Copy, Deserialize)]
 enum Float {
     F32,
+    F16,
     #[serde(rename = "BF16")]
     Bf16,
 }
@@ -125,6 +126,7 @@ impl Float {
     fn stored(self) -> Dtype {
         match self {
             Float::F32 => Dtype::F32,
+            Float::F16 => Dtype::F16,
             Float::Bf16 => Dtype::BF16,
         }
     }
@@ -172,10 +174,22 @@ fn to_bytes(values: &[i64], entry: &Entry) -> Vec<u8> {
     let floats = values.iter().map(|&value| value as f32 * 2f32.powi(entry.exponent));
     match entry.dtype {
         Float::F32 => floats.flat_map(f32::to_le_bytes).collect(),
+        Float::F16 => floats.flat_map(|float| half(float).to_le_bytes()).collect(),
         Float::Bf16 => {
             floats.flat_map(|float| ((float.to_bits() >> 16) as u16).to_le_bytes()).collect()
         }
     }
+}
+
+/// The bits in f16 of a number that it holds exactly.
+fn half(float: f32) -> u16 {
+    let sign = (float.to_bits() >> 16) as u16 & 0x8000;
+    let size = float.abs();
+    if size < 2f32.powi(-14) {
+        // Without an exponent: counted in the smallest number.
+        return sign | (size * 2f32.powi(24)) as u16;
+    }
+    sign | ((size.to_bits() - (112 << 23)) >> 13) as u16
 }
 
 struct Quantized {

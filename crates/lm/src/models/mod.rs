@@ -32,6 +32,7 @@ mod llama4_text;
 mod mamba2;
 mod mimo;
 mod minicpm;
+mod ministral3;
 mod mistral3;
 mod mixtral;
 mod nemotron_h;
@@ -115,6 +116,7 @@ const ARCHITECTURES: &[Registered] = &[
     described::<mamba2::ModelArgs>("mamba2", "Mamba-2, Codestral Mamba"),
     described::<mimo::ModelArgs>("mimo", "MiMo"),
     described::<minicpm::ModelArgs>("minicpm", "MiniCPM"),
+    described::<ministral3::ModelArgs>("ministral3", "Ministral 3 (text)"),
     described::<llama::ModelArgs>("mistral", "Mistral"),
     described::<mistral3::ModelArgs>("mistral3", "Mistral Small 3, Devstral (text part)"),
     described::<mixtral::ModelArgs>("mixtral", "Mixtral"),

@@ -191,6 +191,7 @@ fn a_step_takes_fewer_nodes_than_in_mlx_lm() {
     check("mamba2/quant4", 0.36, 0.33);
     check("mimo/quant4", 0.76, 0.16);
     check("minicpm/quant4", 0.75, 0.25);
+    check("ministral3/quant4", 0.62, 0.43);
     check("mistral3/ministral-quant4", 0.62, 0.43);
     check("mixtral/quant4", 0.72, 0.16);
     check("nemotron_h/quant4", 0.50, 0.41);
