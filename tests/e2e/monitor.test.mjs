@@ -23,24 +23,24 @@ flow(
 
     await page.openPage('Monitor');
     await page.shows(/^(.* of reading saved in the last day|.* of the reading in the last day was saved)$/);
-    await chart(page, 'Writing: Now').waitFor();
-    await chart(page, 'Writing: Now').focus();
-    assert.match(await told(page, 'Writing: Now'), /: [\d,.]+ tok\/s$/);
-    await chart(page, 'Memory: Now').hover();
-    assert.match(await told(page, 'Memory: Now'), /of it MLX$/);
-    const points = await chart(page, 'Memory: Now').getAttribute('aria-valuemax');
+    await chart(page, 'Writing speed: Last 5 minutes').waitFor();
+    await chart(page, 'Writing speed: Last 5 minutes').focus();
+    assert.match(await told(page, 'Writing speed: Last 5 minutes'), /: [\d,.]+ tok\/s$/);
+    await chart(page, 'Memory: Last 5 minutes').hover();
+    assert.match(await told(page, 'Memory: Last 5 minutes'), /of it MLX$/);
+    const points = await chart(page, 'Memory: Last 5 minutes').getAttribute('aria-valuemax');
     await until('a point comes each second', async () => {
-      return Number(await chart(page, 'Memory: Now').getAttribute('aria-valuemax')) > Number(points) + 1;
+      return Number(await chart(page, 'Memory: Last 5 minutes').getAttribute('aria-valuemax')) > Number(points) + 1;
     });
     await page.driver.getByText('Show as a table').click();
-    await page.driver.getByRole('columnheader', { name: 'Writing' }).waitFor();
+    await page.driver.getByRole('columnheader', { name: 'Writing speed' }).waitFor();
     assert.deepEqual(await findings(page.driver), []);
 
     const { port, token } = core;
     await core.end('SIGTERM');
     await home.start({ port, token });
     await page.driver.getByRole('radio', { name: 'Last day' }).check({ force: true });
-    await chart(page, 'Writing: Last day').waitFor();
+    await chart(page, 'Writing speed: Last day').waitFor();
     const chats = page.driver.getByRole('group', { name: 'Chats in the last day' });
     const cells = await chats.getByRole('row').nth(1).getByRole('cell').allInnerTexts();
     assert.deepEqual([cells[0], cells[3]], ['2', '80']);

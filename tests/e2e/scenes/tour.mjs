@@ -339,7 +339,7 @@ function recommended() {
 /** Five minutes: two answers, and a short one between. */
 function lastMinutes() {
   return Array.from({ length: 300 }, (_, second) => {
-    const writes = (second > 40 && second < 95) || (second > 150 && second < 172) || second > 236;
+    const writes = (second > 40 && second < 95) || (second > 150 && second < 172) || (second > 236 && second < 290);
     const begins = [41, 151, 237].includes(second);
     return fakes.monitorPoint(second, {
       at_ms: NOW_MS - (300 - second) * 1000,

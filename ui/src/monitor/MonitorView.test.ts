@@ -99,8 +99,11 @@ test('what fails is asked again', async () => {
 
 test('arrow keys go through a chart and say the value and the time', async () => {
   await open([monitorPoint(0, { writing_tps: 20 }), monitorPoint(1), monitorPoint(2, { writing_tps: 40 })]);
-  const writing = chart(/^Writing: Now$/);
+  const writing = chart(/^Writing speed: Last 5 minutes$/);
   expect(writing.getAttribute('aria-valuetext')).toMatch(/: 40\.0 tok\/s$/);
+  const scale = document.getElementById(writing.getAttribute('aria-describedby') ?? '');
+  expect(scale?.textContent).toBe('From 0 at the bottom to 40.0 tok/s at the top, from 5 min ago until now');
+  expect(screen.getByText('40.0 tok/s', { selector: '.top' })).toBeTruthy();
   writing.focus();
   await fireEvent.keyDown(writing, { key: 'ArrowLeft' });
   expect(writing.getAttribute('aria-valuetext')).toMatch(/: 20\.0 tok\/s$/);
@@ -112,12 +115,22 @@ test('arrow keys go through a chart and say the value and the time', async () =>
   expect(screen.queryByTestId('chosen')).toBeNull();
 });
 
+test('a speed that is not one of now is called the last value', async () => {
+  const { clock, state } = await open([monitorPoint(0, { writing_tps: 20 })]);
+  expect(screen.getByText('now, median 20.0 tok/s')).toBeTruthy();
+  state.points = [...state.points, monitorPoint(1)];
+  clock.run();
+  await drawn();
+  expect(screen.getByTestId('rate').textContent).toBe('20.0 tok/s');
+  expect(screen.getByText('last value, median 20.0 tok/s')).toBeTruthy();
+});
+
 test('the last day is chosen, and can be read as a table', async () => {
   const rate = { least: 10, mean: 20, most: 30 };
   await open([], monitorDay({ spans: [monitorSpan(0, { writing_tps: rate, begins_run: true })] }));
-  expect(screen.queryByRole('slider', { name: /^Writing/ })).toBeNull();
+  expect(screen.queryByRole('slider', { name: /^Writing speed/ })).toBeNull();
   await fireEvent.click(screen.getByRole('radio', { name: 'Last day' }));
-  expect(chart(/^Writing: Last day$/)).toBeTruthy();
+  expect(chart(/^Writing speed: Last day$/)).toBeTruthy();
   expect(screen.getByText('median, 10.0 tok/s to 30.0 tok/s')).toBeTruthy();
   const details = screen.getByText('Show as a table').closest('details');
   if (!details) throw new Error('the table is folded');
@@ -161,6 +174,6 @@ test('before anything has happened nothing looks like a failure', async () => {
   expect(screen.getByText('Nothing has been read in the last day')).toBeTruthy();
   expect(screen.getByTestId('rate').textContent).toBe('–');
   expect(screen.queryByText(/0(\.0)? tok\/s|0%|NaN|Infinity/)).toBeNull();
-  expect(chart(/^Memory: Now$/)).toBeTruthy();
+  expect(chart(/^Memory: Last 5 minutes$/)).toBeTruthy();
   expect(screen.getByText('None')).toBeTruthy();
 });

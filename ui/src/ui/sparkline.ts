@@ -4,8 +4,8 @@ import type { SparklinePoint } from './Sparkline.svelte';
 export interface Scale {
   from: number;
   to: number;
-  /** The value at the top; more if one is greater. */
-  most: number;
+  /** The value at the top. */
+  top: number;
   width: number;
   height: number;
 }
@@ -18,11 +18,29 @@ export interface DrawnPoint {
   mostY: number;
 }
 
-/** The points as lines between which there are gaps. What lies outside of the time is left out. */
-export function scaled(points: readonly SparklinePoint[], { from, to, most, width, height }: Scale): DrawnPoint[][] {
+/** What a scale may end at, by powers of ten: it says something to a person, and seldom changes as values come. */
+const TOPS = [1, 1.5, 2, 3, 4, 5, 6, 8, 10];
+
+/** The value at the top of a scale, a round one: `most`, or more if a value in the time is greater. */
+export function scaleTop(
+  points: readonly SparklinePoint[],
+  { from, to, most }: { from: number; to: number; most: number },
+): number {
   const shown = points.filter(({ x }) => x >= from && x <= to);
-  const tops = shown.flatMap(({ value, range }) => (value === null ? [] : [value, range?.[1] ?? value]));
-  const top = Math.max(most, ...tops);
+  const greatest = Math.max(
+    most,
+    ...shown.flatMap(({ value, range }) => (value === null ? [] : [value, range?.[1] ?? value])),
+  );
+  if (greatest <= 0) return 0;
+  const power = 10 ** Math.floor(Math.log10(greatest));
+  // A power that is no whole number of tenths is not exact.
+  const step = TOPS.find((step) => step * power >= greatest * (1 - 1e-9)) ?? 10;
+  return step * power;
+}
+
+/** The points as lines between which there are gaps. What lies outside of the time is left out. */
+export function scaled(points: readonly SparklinePoint[], { from, to, top, width, height }: Scale): DrawnPoint[][] {
+  const shown = points.filter(({ x }) => x >= from && x <= to);
   const yOf = (value: number) => (top > 0 ? height - (Math.max(0, value) / top) * height : height);
   const lines: DrawnPoint[][] = [];
   let line: DrawnPoint[] = [];
