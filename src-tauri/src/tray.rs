@@ -404,6 +404,7 @@ mod tests {
             problem: None,
             facts: None,
             is_being_checked,
+            is_proposed: false,
             can_delete: true,
         };
         let models =

@@ -49,6 +49,7 @@ pub(crate) fn model(folder: ModelFolder) -> wire::Model {
         problem: problem.or(unsupported),
         facts: None,
         is_being_checked: false,
+        is_proposed: false,
     }
 }
 

@@ -159,7 +159,7 @@ impl App {
         self.spawn(async move { follow::release_purged(&app).await });
         if autoload {
             // A failure is in the status; a missing model is none.
-            self.spawn(models::ensure_loaded(self.clone(), None));
+            self.spawn(models::load_at_start(self.clone()));
         }
     }
 

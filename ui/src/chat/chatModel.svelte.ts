@@ -3,6 +3,8 @@ import { runOrReport, type Platform } from '../platform/platform';
 import type { Conversation } from '../platform/wire';
 import type { StatusStore } from '../status/status.svelte';
 import type { ModelStore } from '../models/models.svelte';
+import { shortModelName } from '../status/engine';
+import { strings } from '../text';
 import type { ChatStore } from './chat.svelte';
 import type { FolderStore } from './folders.svelte';
 import { sourceOfModel } from './sources';
@@ -57,7 +59,13 @@ export class ChatModelStore {
     return { name: null, source: 'app', missing };
   });
 
-  readonly #name = $derived.by(() => this.#rule.name ?? this.options.status.model);
+  /** Nothing names a model, and none is loaded: this one will be. */
+  readonly #proposed = $derived.by(() => {
+    const { models, status } = this.options;
+    return this.#rule.name === null && status.model === null ? models.proposed : null;
+  });
+
+  readonly #name = $derived.by(() => this.#rule.name ?? this.options.status.model ?? this.#proposed);
   readonly #fingerprint = $derived.by(() => named(this.#name, this.options.status)?.fingerprint ?? null);
   readonly current = $derived.by((): AnsweringModel | null =>
     this.#name === null ? null : { name: this.#name, fingerprint: this.#fingerprint },
@@ -74,7 +82,19 @@ export class ChatModelStore {
       : null;
   });
 
+  /** What is to be known before something is asked: that a model has to be loaded, or is not here. Empty: nothing. */
+  readonly notice = $derived.by((): string => {
+    const words = strings.models.offer;
+    const name = this.#name === null ? null : shortModelName(this.#name);
+    const isWaiting = this.instead !== null || this.#proposed !== null;
+    const waits = isWaiting && name !== null ? words.whenAsked(name) : '';
+    if (this.missing === null) return waits;
+    const gone = shortModelName(this.missing);
+    return [name === null ? words.nobodyInstead(gone) : words.notHere(gone, name), waits].filter(Boolean).join(' ');
+  });
+
   source(begun: Parameters<typeof sourceOfModel>[1]): string | null {
+    if (this.#proposed !== null) return strings.models.chatSources.proposed;
     return this.#name === null ? null : sourceOfModel({ ...this.#rule, name: this.#name }, begun);
   }
 

@@ -96,6 +96,34 @@ test('a model that is gone is named until another has answered', async () => {
   expect(screen.queryByText(/gone is not here/)).toBeNull();
 });
 
+test('while none is loaded, the composer names the model that will be, and loading it shows', async () => {
+  const unloaded = { ...status, engine: { state: 'empty' as const }, model_fingerprint: null, models: [] };
+  platform.answers.bootstrap = bootstrap({
+    conversations: [],
+    models: [model('owner/model'), model('owner/other', { is_proposed: true })],
+    status: unloaded,
+  });
+  ({ app } = await openWindow(platform));
+  expect(chooser().getAttribute('aria-label')).toBe('Model: other');
+  expect(screen.getByText('other will be loaded when you ask.')).toBeTruthy();
+  expect((await inspector()).getByText('Not loaded yet')).toBeTruthy();
+  platform.emit({ type: 'models', models: [model('owner/model', { is_proposed: true }), model('owner/other')] });
+  await drawn();
+  expect(chooser().getAttribute('aria-label')).toBe('Model: model');
+
+  // Nothing is chosen for the chat by that.
+  platform.answers.new_conversation = { type: 'conversation', conversation: conversation('b'), messages: [] };
+  app.chat.draft = 'Hello';
+  await app.chat.send();
+  expect(choices()).toEqual([]);
+  expect(platform.asked.at(-1)).toEqual({ type: 'send_message', conversation_id: 'b', text: 'Hello' });
+  const engine = { state: 'loading' as const, model: 'owner/model', bytes_read: 1e9, total_bytes: 2e9 };
+  platform.emit({ type: 'status', status: { ...unloaded, engine } });
+  await drawn();
+  expect(screen.queryByText(/will be loaded/)).toBeNull();
+  expect(screen.getByRole('progressbar', { name: 'Loading model' }).getAttribute('aria-valuenow')).toBe('50');
+});
+
 test('what is chosen in a chat is stored for it and loaded', async () => {
   await open({ model: of({ name: 'owner/model', source: 'answer' }) });
   await fireEvent.click(chooser());

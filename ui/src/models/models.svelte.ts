@@ -51,6 +51,8 @@ export class ModelStore {
   readonly ownMemory: Asked<MemoryNeed>;
 
   readonly loadable = $derived(this.items.filter((model) => model.problem === null && !model.is_being_checked));
+  /** The one that answers while none is loaded and a chat has none of its own. */
+  readonly proposed = $derived(this.items.find((model) => model.is_proposed)?.name ?? null);
   readonly isChecking = $derived(this.items.some((model) => model.is_being_checked));
   readonly #options: ModelsOptions;
   #isStopping = false;

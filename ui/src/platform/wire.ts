@@ -1080,7 +1080,12 @@ facts: ModelFacts | null,
 /**
  * Its files are being opened for the first time.
  */
-is_being_checked: boolean, };
+is_being_checked: boolean,
+/**
+ * While none is loaded, this one answers the chats that have no model of their own: it is loaded when
+ * one of them asks.
+ */
+is_proposed: boolean, };
 
 /**
  * Where a model was found.

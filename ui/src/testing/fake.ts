@@ -356,6 +356,7 @@ export function model(name: string, change: Partial<Model> = {}): Model {
     problem: null,
     facts: change.problem || change.is_being_checked ? null : facts(),
     is_being_checked: false,
+    is_proposed: false,
     ...change,
   };
 }

@@ -163,7 +163,11 @@ async fn rows(app: &App) -> Vec<Model> {
         model.is_pinned = is_pinned;
         model
     };
-    shown.map(describe).collect()
+    let mut models: Vec<Model> = shown.map(describe).collect();
+    if let Some(proposed) = super::propose_now(app, &models).await {
+        models[proposed].is_proposed = true;
+    }
+    models
 }
 
 /// Sends the list as it is now.

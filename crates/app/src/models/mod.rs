@@ -38,7 +38,7 @@ use cairn_engine::EngineState;
 use cairn_hub::{HubError, ModelFolder, ModelFolders, starter};
 
 use crate::app::{App, now_ms};
-use crate::wire::{Failure, FailureCode, FailureKind, Model};
+use crate::wire::{Failure, FailureCode, FailureKind, Fit, Model};
 
 pub use check_child::{CheckedFacts, ModelVerdict, run_if_asked};
 
@@ -117,7 +117,7 @@ pub(crate) fn loaded_name(app: &App) -> Option<String> {
     }
 }
 
-async fn load(app: &App, wanted: String) -> Result<(), Failure> {
+async fn load(app: &Arc<App>, wanted: String) -> Result<(), Failure> {
     let (name, folder) = locate(app, &wanted).await?;
     load_located(app, &name, &folder).await?;
     record_use(app, &name, &folder).await;
@@ -125,10 +125,17 @@ async fn load(app: &App, wanted: String) -> Result<(), Failure> {
 }
 
 /// Remembers a model as the last one used. A failure only costs convenience.
-async fn record_use(app: &App, name: &str, folder: &Path) {
+async fn record_use(app: &Arc<App>, name: &str, folder: &Path) {
     let recorded = app.store.record_model_use(&folder.to_string_lossy(), name, now_ms()).await;
-    if let Err(error) = recorded {
-        tracing::warn!("the model {name} is not remembered as the last one used: {error}");
+    match recorded {
+        Err(error) => {
+            tracing::warn!("the model {name} is not remembered as the last one used: {error}");
+        }
+        // Which one is proposed depends on it; who waits for the model does not wait for the list.
+        Ok(()) => {
+            let owner = app.clone();
+            app.spawn(async move { catalog::emit(&owner).await });
+        }
     }
 }
 
@@ -268,60 +275,100 @@ pub(crate) async fn expected_name(app: &Arc<App>) -> Option<String> {
 }
 
 async fn choose_now(app: &Arc<App>) -> Option<String> {
-    let last_used = app.store.last_used_model().await.unwrap_or_default();
-    choose(
-        &app.settings().default_model,
-        last_used.as_ref().map(|(path, _)| path.as_str()),
-        &catalog::list(app).await,
-    )
+    catalog::list(app).await.into_iter().find(|model| model.is_proposed).map(|model| model.name)
 }
 
-/// The model to load when none is named: the one in the settings, the last one used, the starter,
-/// or the only one. Otherwise the user must choose.
-fn choose(default_name: &str, last_used_path: Option<&str>, models: &[Model]) -> Option<String> {
-    let usable = || models.iter().filter(|model| model.problem.is_none());
-    let by_default = || usable().find(|model| model.name == default_name);
-    let last_used = || usable().find(|model| Some(model.path.as_str()) == last_used_path);
-    let starter =
-        || usable().find(|model| model.name.rsplit('/').next() == Some(starter::MODEL_NAME));
+/// Which of these models answers where none is named and none is loaded.
+async fn propose_now(app: &App, models: &[Model]) -> Option<usize> {
+    let last_used = app.store.last_used_model().await.unwrap_or_default();
+    let last_used_path = last_used.as_ref().map(|(path, _)| path.as_str());
+    propose(&app.settings().default_model, last_used_path, models)
+}
+
+/// Loads at the start of the app what a person has used or set, or the only model. One that only seems
+/// to fit is not loaded before somebody asks.
+pub(crate) async fn load_at_start(app: Arc<App>) -> Result<(), Failure> {
+    let models = catalog::list(&app).await;
+    let last_used = app.store.last_used_model().await.unwrap_or_default();
+    let last_used_path = last_used.as_ref().map(|(path, _)| path.as_str());
+    match known(&app.settings().default_model, last_used_path, &models) {
+        Some(index) => ensure_loaded(app.clone(), Some(models[index].name.clone())).await,
+        None => Ok(()),
+    }
+}
+
+/// The model to load when none is named: the one of [`known`], or the one that fits best.
+fn propose(default_name: &str, last_used_path: Option<&str>, models: &[Model]) -> Option<usize> {
+    known(default_name, last_used_path, models).or_else(|| best_fitting(models))
+}
+
+/// The model in the settings, the last one used, the starter, or the only one.
+fn known(default_name: &str, last_used_path: Option<&str>, models: &[Model]) -> Option<usize> {
+    let usable = || usable(models);
+    let index = |(index, _): (usize, &Model)| index;
+    let by_default = || usable().find(|(_, model)| model.name == default_name);
+    let last_used = || usable().find(|(_, model)| Some(model.path.as_str()) == last_used_path);
+    let is_starter = |name: &str| name.rsplit('/').next() == Some(starter::MODEL_NAME);
+    let starter = || usable().find(|(_, model)| is_starter(&model.name));
     let only = || if usable().count() == 1 { usable().next() } else { None };
-    by_default().or_else(last_used).or_else(starter).or_else(only).map(|model| model.name.clone())
+    by_default().or_else(last_used).or_else(starter).or_else(only).map(index)
+}
+
+/// The largest one that fits well, else the largest one that just fits. Of models of which that is not
+/// known, or that are too large, the smallest.
+fn best_fitting(models: &[Model]) -> Option<usize> {
+    let rank = |model: &Model| match model.facts.as_ref().map(|facts| facts.memory.fit) {
+        Some(Fit::Well) => (3, i128::from(model.bytes)),
+        Some(Fit::Tight) => (2, i128::from(model.bytes)),
+        None => (1, -i128::from(model.bytes)),
+        Some(Fit::TooLarge) => (0, -i128::from(model.bytes)),
+    };
+    // Of equal ones the first in the list.
+    usable(models).rev().max_by_key(|(_, model)| rank(model)).map(|(index, _)| index)
+}
+
+fn usable(models: &[Model]) -> impl DoubleEndedIterator<Item = (usize, &Model)> {
+    models.iter().enumerate().filter(|(_, model)| model.problem.is_none())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::{ModelProblem, ModelProblemKind, ModelSource};
+    use crate::wire::{MemoryNeed, ModelFacts, ModelProblem, ModelProblemKind, ModelSource};
+
+    fn model(name: &str) -> Model {
+        Model {
+            name: name.trim_start_matches('!').to_owned(),
+            alias: None,
+            is_pinned: false,
+            path: format!("/models/{name}"),
+            model_type: "llama".to_owned(),
+            bytes: 1,
+            source: ModelSource::Imported,
+            can_delete: true,
+            problem: name.starts_with('!').then(|| ModelProblem {
+                kind: ModelProblemKind::Broken,
+                detail: "config.json is not JSON".to_owned(),
+            }),
+            facts: None,
+            is_being_checked: false,
+            is_proposed: false,
+        }
+    }
 
     #[test]
-    fn without_a_name_the_default_the_last_used_the_starter_or_the_only_model_is_taken() {
+    fn at_the_start_the_default_the_last_used_the_starter_or_the_only_model_is_loaded() {
         fn check(
             default_name: &str,
             last_used: Option<&str>,
             names: &[&str],
             expected: Option<&str>,
         ) {
-            let model = |name: &&str| Model {
-                name: name.trim_start_matches('!').to_owned(),
-                alias: None,
-                is_pinned: false,
-                path: format!("/models/{name}"),
-                model_type: "llama".to_owned(),
-                bytes: 1,
-                source: ModelSource::Imported,
-                can_delete: true,
-                problem: name.starts_with('!').then(|| ModelProblem {
-                    kind: ModelProblemKind::Broken,
-                    detail: "config.json is not JSON".to_owned(),
-                }),
-                facts: None,
-                is_being_checked: false,
-            };
-            let models: Vec<Model> = names.iter().map(model).collect();
+            let models: Vec<Model> = names.iter().map(|name| model(name)).collect();
             let last_used = last_used.map(|name| format!("/models/{name}"));
-            let chosen = choose(default_name, last_used.as_deref(), &models);
+            let chosen = known(default_name, last_used.as_deref(), &models);
             assert_eq!(
-                chosen.as_deref(),
+                chosen.map(|index| models[index].name.as_str()),
                 expected,
                 "for {default_name:?}, {last_used:?}, {names:?}"
             );
@@ -338,5 +385,46 @@ mod tests {
         check("gone", Some("a"), &["a", "b"], Some("a"));
         check("b", None, &["a", "!b"], Some("a"));
         check("", None, &["a", "!SmolLM2-135M-Instruct", "b"], None);
+    }
+
+    #[test]
+    fn of_several_models_that_nobody_has_used_the_best_fitting_is_proposed() {
+        fn check(last_used: Option<&str>, models: &[(&str, u64, Option<Fit>)], expected: &str) {
+            let described = |&(name, bytes, fit): &(&str, u64, Option<Fit>)| Model {
+                bytes,
+                facts: fit.map(facts),
+                ..model(name)
+            };
+            let models: Vec<Model> = models.iter().map(described).collect();
+            let last_used = last_used.map(|name| format!("/models/{name}"));
+            let proposed = propose("", last_used.as_deref(), &models).unwrap();
+            assert_eq!(models[proposed].name, expected, "of {models:?}");
+        }
+        let (well, tight, large) = (Some(Fit::Well), Some(Fit::Tight), Some(Fit::TooLarge));
+        check(None, &[("a", 1, well), ("b", 2, well), ("c", 3, tight), ("d", 4, large)], "b");
+        check(None, &[("a", 1, tight), ("b", 2, tight), ("c", 3, large)], "b");
+        check(None, &[("a", 1, None), ("b", 2, None), ("c", 1, large)], "a");
+        check(None, &[("a", 3, large), ("b", 2, large)], "b");
+        check(None, &[("a", 1, well), ("b", 1, well)], "a");
+        check(None, &[("a", 1, well), ("!b", 2, well), ("c", 2, None)], "a");
+        check(Some("a"), &[("a", 1, large), ("b", 2, well)], "a");
+        assert_eq!(propose("", None, &[model("!a")]), None);
+    }
+
+    fn facts(fit: Fit) -> ModelFacts {
+        ModelFacts {
+            parameters: 1,
+            quantization_bits: None,
+            context_length: 1,
+            memory: MemoryNeed {
+                context_tokens: 1,
+                weight_bytes: 1,
+                kv_bytes: 1,
+                total_bytes: 1,
+                budget_bytes: 1,
+                fit,
+            },
+            rounded_weights: None,
+        }
     }
 }

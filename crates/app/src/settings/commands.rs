@@ -10,7 +10,7 @@ use super::{SettingOverrides, SettingScope, Settings, generation_config, resolve
 use crate::api;
 use crate::app::App;
 use crate::chat::model;
-use crate::models::{self, hub_settings, own_settings};
+use crate::models::{self, catalog, hub_settings, own_settings};
 use crate::personas;
 use crate::wire::{Event, Failure, Reply, SettingTarget};
 
@@ -86,6 +86,10 @@ pub(crate) async fn set(
             let settings = app.settings();
             app.engine.set_wired_memory(settings.wires_memory);
             app.follow_compression(&settings);
+            if key == "default_model" {
+                let owner = app.clone();
+                app.spawn(async move { catalog::emit(&owner).await });
+            }
             let Settings { cache_budget_bytes, cache_ram_budget_bytes, .. } = settings;
             app.engine.set_cache_budgets(cache_budget_bytes, cache_ram_budget_bytes);
         }

@@ -29,6 +29,9 @@ pub struct Model {
     pub facts: Option<ModelFacts>,
     /// Its files are being opened for the first time.
     pub is_being_checked: bool,
+    /// While none is loaded, this one answers the chats that have no model of their own: it is loaded when
+    /// one of them asks.
+    pub is_proposed: bool,
 }
 
 /// Where a model was found.

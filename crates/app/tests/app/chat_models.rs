@@ -10,8 +10,8 @@ use cairn_app::{App, Options};
 use tempfile::TempDir;
 
 use crate::kit::{
-    MODEL, answered, check_failure, choose_model, conversation, ended, home_with_model, messages,
-    new_conversation, open, open_greedy, open_with_one_turn, options, set_for_all,
+    MODEL, answered, bootstrap, check_failure, choose_model, conversation, ended, home_with_model,
+    messages, new_conversation, next, open, open_greedy, open_with_one_turn, options, set_for_all,
 };
 use crate::model_settings::{add_model, wide_heads};
 use crate::script::{self, Script};
@@ -299,5 +299,39 @@ async fn a_private_chat_keeps_its_model_too() {
     load(&app, MODEL).await;
     let answer = answered(&app, &conversation.id, "More").await;
     assert_eq!(answer.model.as_deref(), Some(OTHER_MODEL));
+    app.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_several_models_one_is_proposed_and_answers_a_chat_without_a_model() {
+    let home = home_with_two();
+    let app = open_greedy(&home, 4).await;
+    let proposed = async || {
+        let models = bootstrap(&app).await.2;
+        let mut proposed = models.into_iter().filter(|model| model.is_proposed);
+        let name = proposed.next().unwrap().name;
+        assert!(proposed.next().is_none(), "one at most");
+        name
+    };
+    // Nobody has used one: the smallest, of models of which is not known whether they fit.
+    let first = proposed().await;
+    assert_eq!(loaded(&app).await, (None, vec![]), "nothing is loaded before somebody asks");
+    let id = new_conversation(&app).await;
+    assert_eq!(answered(&app, &id, "Hello").await.model, Some(first.clone()));
+
+    let other = [MODEL, OTHER_MODEL].into_iter().find(|name| *name != first).unwrap();
+    let mut events = app.subscribe();
+    load(&app, other).await;
+    // The list says so by itself.
+    while !matches!(next(&mut events).await, Event::Models { models }
+        if models.iter().any(|model| model.is_proposed && model.name == other))
+    {}
+    app.call(Command::UnloadModel).await.unwrap();
+    assert_eq!(proposed().await, other);
+    let id = new_conversation(&app).await;
+    assert_eq!(answered(&app, &id, "Hello").await.model.as_deref(), Some(other));
+
+    set_for_all(&app, "default_model", first.as_str()).await;
+    assert_eq!(proposed().await, first);
     app.close().await;
 }

@@ -114,6 +114,7 @@ export const models: Catalogue['models'] = {
     answer: 'Von der letzten Antwort',
     folder: 'Vom Ordner',
     app: 'Geladen',
+    proposed: 'Noch nicht geladen',
   },
   stopLoading: 'Laden abbrechen',
   stopLoadingOf: (name) => `Laden von ${name} abbrechen`,

@@ -109,6 +109,7 @@ export const models = {
     answer: 'Of the last answer',
     folder: 'From the folder',
     app: 'Loaded',
+    proposed: 'Not loaded yet',
   },
   stopLoading: 'Stop loading',
   stopLoadingOf: (name: string) => `Stop loading ${name}`,
