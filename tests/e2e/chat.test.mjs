@@ -1,5 +1,7 @@
 // What a person does in Cairn's chat, in Chromium against a real core: first run, answers, restarts, crashes, the list, narrow windows.
 import assert from 'node:assert/strict';
+import { rm } from 'node:fs/promises';
+import { join } from 'node:path';
 import { test } from 'node:test';
 import { findings } from './axe.mjs';
 import { Home, program, run } from './core.mjs';
@@ -24,6 +26,44 @@ flow(
     await page.driver.getByRole('heading', { name: 'A conversation keeps its place' }).waitFor();
     await page.ask('hello');
     assert.equal(await page.button('Model: tiny-chat').isVisible(), true);
+  },
+);
+
+flow(
+  'of several models one is named before it is loaded, and nothing is made while its file is gone',
+  { models: ['tiny-chat'], maxTokens: 8, prepare: (home) => home.addTinyModel('tiny-other', 'tiny-chat') },
+  async ({ core, home, page }) => {
+    const { driver } = page;
+    await page.button('Model: tiny-chat').waitFor();
+    await page.shows('tiny-chat will be loaded when you ask.');
+    assert.equal(await page.status('engine-state').innerText(), 'No model loaded');
+
+    await rm(join(home.modelFolder('tiny-chat'), 'model.safetensors'));
+    await page.message.fill('hello');
+    await page.message.press('Enter');
+    await page.shows(/^tiny-chat cannot be loaded\. .* tiny-other answers instead\./);
+    assert.equal(await page.message.inputValue(), 'hello');
+    assert.equal(await page.focused(), 'Message');
+    assert.deepEqual(await core.conversations(), []);
+    for (const colorScheme of ['light', 'dark']) {
+      await driver.emulateMedia({ colorScheme });
+      assert.deepEqual(await findings(driver), [], colorScheme);
+    }
+
+    await page.message.press('Enter');
+    await page.finished();
+    assert.equal(await page.button('Model: tiny-other').isVisible(), true);
+    assert.deepEqual(await page.questionTexts(), ['hello']);
+
+    // In a chat that has begun, too.
+    await core.call({ type: 'unload_model' });
+    await until('it is unloaded', async () => (await page.status('engine-state').innerText()) === 'No model loaded');
+    await rm(home.modelFolder('tiny-other'), { recursive: true });
+    await page.message.fill('and now?');
+    await page.message.press('Enter');
+    await page.shows('tiny-other is not here. Choose another model.');
+    assert.equal(await page.message.inputValue(), 'and now?');
+    assert.equal((await core.conversations())[0].messages.length, 2);
   },
 );
 

@@ -513,8 +513,10 @@ export class App {
 
   report(error: unknown): void {
     this.toasts.show('error', sentenceOf(error));
-    if (error instanceof CallError && error.code === 'no_model')
-      this.openModels(this.models.items.length > 0 ? 'here' : 'discover');
+    if (!(error instanceof CallError) || error.code !== 'no_model') return;
+    // Whoever has models stays where the question is: once they are listed anew, it says there what can be done.
+    if (this.models.items.length === 0) this.openModels('discover');
+    else void this.models.refresh();
   }
 
   /** Which model answers a chat depends on which are here, and on its folder's. */

@@ -73,6 +73,9 @@ export class ChatStore {
   readonly folded: FoldedAnswers;
   /** The documents that the next message of a chat will be sent with; their owner sets it. */
   documentsOfDraft: (id: string) => string[] = () => [];
+  /** Whether a message can be sent to the open chat as the composer says; their owner sets it. */
+  mayAsk: () => true | Promise<boolean> = () => true;
+  #isLooking = false;
   readonly #options: ChatOptions;
 
   readonly selected = $derived(this.list.get(this.selectedId));
@@ -303,8 +306,8 @@ export class ChatStore {
   /** Sends the draft, and restores it if it could not be sent. While an answer is written, it is sent after that. */
   async send(): Promise<void> {
     let id = this.selectedId;
-    const text = this.draft;
-    if (text.trim() === '') return;
+    let text = this.draft;
+    if (text.trim() === '' || this.#isLooking) return;
     if (id !== null && (this.isSending || this.thread?.isStreaming || this.compare.isWritingIn(id))) {
       this.queue.add(id, { text, documents: this.documentsOfDraft(id) });
       this.#drafts.set(id, '');
@@ -314,8 +317,15 @@ export class ChatStore {
     this.isSending = true;
     // Also an answer that says the same as the last one is read out.
     this.announcement = '';
-    this.#drafts.set(id, '');
     try {
+      const may = this.mayAsk();
+      if (may !== true) {
+        this.#isLooking = true;
+        if (!(await may)) return;
+        // Meanwhile it may have been written on.
+        text = this.draft;
+      }
+      this.#drafts.set(id, '');
       id ??= await this.#createWithPrompt();
       const documents = this.documentsOfDraft(id);
       this.#absorb(await this.#options.platform.call(this.#message(id, { text, documents })), id);
@@ -327,6 +337,7 @@ export class ChatStore {
       return;
     } finally {
       this.isSending = false;
+      this.#isLooking = false;
     }
     this.#sendNext(id);
   }
@@ -744,6 +755,16 @@ export class ChatStore {
     });
     this.#threads = new Map(this.#threads).set(id, thread);
     return thread;
+  }
+
+  /** Asks for the row of a chat again. */
+  async renew(id: string): Promise<void> {
+    try {
+      const reply = await this.#options.platform.call({ type: 'get_conversation', id });
+      if (reply.type === 'conversation' && this.list.get(id)) this.list.put(reply.conversation);
+    } catch (error) {
+      this.#options.report(error);
+    }
   }
 
   async #fetch(id: string): Promise<Message[]> {

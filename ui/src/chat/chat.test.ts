@@ -2,7 +2,7 @@
 import { afterEach, beforeEach, expect, test, vi } from 'vitest';
 import { App } from '../app.svelte';
 import { CallError } from '../platform/platform';
-import type { Message, Reply } from '../platform/wire';
+import type { Message, Model, Reply } from '../platform/wire';
 import { bootstrap, conversation, FakePlatform, gate, message, model, problem, settle, status } from '../testing/fake';
 import type { ChatStore } from './chat.svelte';
 import { ageOf } from './dates';
@@ -206,15 +206,20 @@ test('an answer that repeats itself waits for a choice', async () => {
   expect(platform.asked.at(-1)).toEqual({ type: 'go_on', conversation_id: 'a' });
 });
 
-test('text that could not be sent comes back, in the conversation it was for', async () => {
-  const { app, chat, platform } = await start({ conversations: [] });
+test.each<[models: Model[], page: string]>([
+  [[], 'models'],
+  // Whoever has models stays where the question is.
+  [[model('owner/model')], 'chat'],
+])('text that could not be sent comes back, in the conversation it was for', async (models, page) => {
+  const { app, chat, platform } = await start({ conversations: [], models });
   platform.answers.send_message = new CallError('no_model', 'No model can be loaded.');
   chat.draft = 'Hello';
   await chat.send();
   expect(chat.selectedId).toBe('new');
   expect(chat.draft).toBe('Hello');
   expect(app.toasts.items.map(({ text }) => text)).toEqual(['No model can be loaded.']);
-  expect(app.navigation.page).toBe('models');
+  expect(app.navigation.page).toBe(page);
+  expect(platform.askedTypes().includes('list_models')).toBe(page === 'chat');
 });
 
 test('each conversation keeps its draft', async () => {

@@ -2,8 +2,8 @@
 import { fireEvent, screen, within } from '@testing-library/svelte';
 import { beforeEach, expect, test } from 'vitest';
 import type { App } from '../app.svelte';
-import type { ChatModel, Conversation } from '../platform/wire';
-import { bootstrap, conversation, FakePlatform, model, saved, status } from '../testing/fake';
+import type { ChatModel, Conversation, Model, Reply } from '../platform/wire';
+import { bootstrap, conversation, FakePlatform, gate, model, problem, saved, status } from '../testing/fake';
 import { drawn, openWindow, useWindow } from '../testing/window';
 
 useWindow();
@@ -97,7 +97,6 @@ test('a model that is gone is named until another has answered', async () => {
 });
 
 test('while none is loaded, the composer names the model that will be, and loading it shows', async () => {
-  const unloaded = { ...status, engine: { state: 'empty' as const }, model_fingerprint: null, models: [] };
   platform.answers.bootstrap = bootstrap({
     conversations: [],
     models: [model('owner/model'), model('owner/other', { is_proposed: true })],
@@ -183,6 +182,122 @@ test('what is chosen before the first message is stored with it', async () => {
   app.newChat();
   await drawn();
   expect((await inspector()).getByText('Loaded')).toBeTruthy();
+});
+
+const unloaded = { ...status, engine: { state: 'empty' as const }, model_fingerprint: null, models: [] };
+const incomplete = problem('incomplete', 'model.safetensors is missing');
+
+/** A new chat with `owner/gone`, which is listed and not in memory; listed again, there are these models. */
+async function openWithGone(now: Model[], chooses = false): Promise<void> {
+  platform.answers.bootstrap = bootstrap({
+    models: [model('owner/gone', { is_proposed: !chooses }), model('owner/other', { is_proposed: chooses })],
+    status: unloaded,
+  });
+  platform.answers.new_conversation = { type: 'conversation', conversation: conversation('b'), messages: [] };
+  platform.answers.list_models = { type: 'models', models: now };
+  ({ app } = await openWindow(platform));
+  app.newChat();
+  if (chooses) app.chat.newModel = 'owner/gone';
+  app.chat.draft = 'Hello';
+  await drawn();
+  expect(chooser().getAttribute('aria-label')).toBe('Model: gone');
+}
+
+/** Above the composer, not only for those who listen. */
+const offered = (said: string) => screen.getByText(said, { selector: 'form p span' });
+const sending = () => platform.askedTypes().filter((type) => /^(new|send)_/.test(type));
+
+test.each<[string, now: Model[], chooses: boolean, said: string, answering: string]>([
+  [
+    'the chosen one is gone',
+    [model('owner/other', { is_proposed: true })],
+    true,
+    'gone is not here; other answers. other will be loaded when you ask.',
+    'other',
+  ],
+  [
+    'the proposed one is gone',
+    [model('owner/other', { is_proposed: true })],
+    false,
+    'gone is not here; other answers. other will be loaded when you ask.',
+    'other',
+  ],
+  [
+    'a file of the proposed one is gone',
+    [model('owner/gone', incomplete), model('owner/other', { is_proposed: true })],
+    false,
+    'gone cannot be loaded. It is not complete: model.safetensors is missing. other answers instead. other will be loaded when you ask.',
+    'other',
+  ],
+  [
+    'a file of the chosen one is gone',
+    [model('owner/gone', incomplete), model('owner/other', { is_proposed: true })],
+    true,
+    'gone cannot be loaded. It is not complete: model.safetensors is missing. Choose another model.',
+    'gone',
+  ],
+])('what a person reads before anything is made where %s', async (_, now, chooses, said, answering) => {
+  await openWithGone(now, chooses);
+  await app.chat.send();
+  await drawn();
+  expect(sending()).toEqual([]);
+  expect([app.chat.selectedId, app.chat.draft, app.navigation.page]).toEqual([null, 'Hello', 'chat']);
+  expect(offered(said)).toBeTruthy();
+  expect(app.chat.announcement).toBe(said);
+  expect(app.toasts.items).toEqual([]);
+  expect(chooser().getAttribute('aria-label')).toBe(`Model: ${answering}`);
+  if (answering === 'gone') {
+    await app.chat.send();
+    expect(sending()).toEqual([]);
+    await fireEvent.click(screen.getByRole('button', { name: 'Answer with other instead' }));
+    await drawn();
+    expect(chooser().getAttribute('aria-label')).toBe('Model: other');
+    expect(platform.asked).toContainEqual({ type: 'load_model', name: 'owner/other' });
+  }
+  await app.chat.send();
+  await drawn();
+  expect(sending()).toEqual(['new_conversation', 'send_message']);
+  app.newChat();
+  await drawn();
+  expect(screen.queryByText(/gone/, { selector: 'form p span' })).toBeNull();
+});
+
+test('where all models are gone, nothing is made, and the page says where there are others', async () => {
+  await openWithGone([]);
+  await app.chat.send();
+  await drawn();
+  expect(sending()).toEqual([]);
+  expect(app.chat.draft).toBe('Hello');
+  expect(screen.getByRole('heading', { name: 'Choose a model to start' })).toBeTruthy();
+});
+
+test('Enter pressed twice while the models are listed sends one message', async () => {
+  await openWithGone([]);
+  const listed = gate<Reply>();
+  platform.answers.list_models = listed.promise;
+  const sent = app.chat.send();
+  await app.chat.send();
+  app.chat.draft = 'Hello there';
+  listed.open({ type: 'models', models: [model('owner/gone', { is_proposed: true })] });
+  await sent;
+  expect(sending()).toEqual(['new_conversation', 'send_message']);
+  expect(platform.asked.at(-1)).toMatchObject({ text: 'Hello there' });
+  expect(app.chat.queued).toEqual([]);
+});
+
+test('in a chat that has begun, a model that is gone is named before another answers', async () => {
+  await open({ model: of({ name: 'owner/other', source: 'answer' }) });
+  platform.answers.list_models = { type: 'models', models: [model('owner/model')] };
+  const renewed = conversation('a', { model: of({ missing: 'owner/other' }) });
+  platform.answers.get_conversation = { type: 'conversation', conversation: renewed, messages: [] };
+  app.chat.draft = 'And now?';
+  await app.chat.send();
+  await drawn();
+  expect(sending()).toEqual([]);
+  expect(app.chat.draft).toBe('And now?');
+  expect(offered('other is not here; model answers.')).toBeTruthy();
+  await app.chat.send();
+  expect(sending()).toEqual(['send_message']);
 });
 
 test('a message waits in its new chat where the model that was chosen for it is refused', async () => {

@@ -77,6 +77,10 @@ export const models = {
     /** Of the one that answers instead of one that is not here. */
     keep: (name: string) => `Keep ${name}`,
     notHere: (name: string, answering: string) => `${name} is not here; ${answering} answers.`,
+    /** Of one that cannot be loaded, and why. */
+    broken: (name: string, problem: string) => `${name} cannot be loaded. ${problem}`,
+    answers: (name: string) => `${name} answers instead.`,
+    chooseAnother: 'Choose another model.',
     nobodyInstead: (name: string) => `${name} is not here. Choose another model.`,
   },
   on: `On ${machine}`,
