@@ -519,25 +519,17 @@ export class App {
     else void this.models.refresh();
   }
 
-  /** Which model answers a chat depends on which are here, and on its folder's. */
-  #modelMayBeAnother(): void {
-    const { selectedId } = this.chat;
-    if (selectedId !== null) void this.cache.refreshConversation(selectedId);
-  }
-
   #receive(event: Event): void {
     switch (event.type) {
       case 'models':
         this.models.receive(event.models);
-        this.#modelMayBeAnother();
         return this.#greetArrivals();
       case 'downloads':
         return this.downloads.receive(event.downloads);
       case 'model_import':
         return this.modelImport.receive(event.import);
       case 'folders':
-        this.folders.receive(event.folders);
-        return this.#modelMayBeAnother();
+        return this.folders.receive(event.folders);
       case 'presets':
         return this.presets.receive(event.presets);
       case 'personas':

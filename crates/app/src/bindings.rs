@@ -60,6 +60,7 @@ pub fn typescript() -> String {
         declaration::<wire::CallOutcome>(&config),
         declaration::<wire::ChatModelSource>(&config),
         declaration::<wire::ChatModel>(&config),
+        declaration::<wire::ModelOfChat>(&config),
         declaration::<wire::CompareColumn>(&config),
         declaration::<wire::MessageStats>(&config),
         declaration::<wire::CacheMiss>(&config),

@@ -133,7 +133,7 @@ pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failu
         | Command::ChooseAnswer { .. } => compare::run(app, command).await,
         Command::ListModels => {
             let models = catalog::list(app).await;
-            app.emit(Event::Models { models: models.clone() });
+            catalog::send(app, models.clone()).await;
             Ok(Reply::Models { models })
         }
         Command::LoadModel { name } => {

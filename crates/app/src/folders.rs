@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::app::{App, now_ms};
+use crate::chat::model as chat_model;
 use crate::commands::{expected_system_prompt, new_conversation, refuse_private};
 use crate::convert;
 use crate::documents::commands::beginning_changed;
@@ -41,24 +42,28 @@ pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failu
             let name = checked_name("folder", &name)?;
             let before = app.store.folders().await?.into_iter().find(|folder| folder.id == id);
             app.store.change_folder(&id, name, prompt, model).await?;
-            let is_as_before = |before: cairn_store::Folder| {
+            let is_as_before = |before: &cairn_store::Folder| {
                 before.system_prompt == prompt && before.model.as_deref() == model
             };
-            if !before.is_some_and(is_as_before) {
+            if !before.as_ref().is_some_and(is_as_before) {
                 reading::again(app, &DocumentsOf::folder(&id)).await;
             }
-            changed(app).await
+            emit(app).await;
+            if before.is_some_and(|before| before.model.as_deref() != model) {
+                chat_model::emit_all(app).await;
+            }
+            Ok(Reply::Done)
         }
         Command::DeleteFolder { id } => {
             app.store.delete_folder(&id, now_ms()).await?;
             app.readings.forget(Some(&DocumentsOf::folder(&id)));
             beginning_changed(app, &id).await?;
-            changed(app).await
+            came_or_went(app).await
         }
         Command::RestoreFolder { id } => {
             app.store.restore_folder(&id).await?;
             beginning_changed(app, &id).await?;
-            changed(app).await
+            came_or_went(app).await
         }
         _ => Err(Failure::invalid("This command is run elsewhere.")),
     }
@@ -83,8 +88,10 @@ async fn begin_in(app: &Arc<App>, folder_id: &str) -> Result<Reply, Failure> {
     Ok(new_conversation(app, row).await)
 }
 
-async fn changed(app: &App) -> Result<Reply, Failure> {
+/// Says that a folder is there or gone, with the model that it gives its chats.
+async fn came_or_went(app: &App) -> Result<Reply, Failure> {
     emit(app).await;
+    chat_model::emit_all(app).await;
     Ok(Reply::Done)
 }
 

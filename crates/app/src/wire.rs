@@ -625,6 +625,11 @@ pub enum Event {
     },
     /// Many conversations have come or changed: the interface asks for everything again.
     ConversationsChanged,
+    /// Which model answers next in every conversation: a model has come or is gone, or that of a folder
+    /// has changed.
+    ChatModels {
+        models: Vec<ModelOfChat>,
+    },
     /// All folders.
     Folders {
         folders: Vec<Folder>,

@@ -275,6 +275,8 @@ export class ChatStore {
       case 'conversation':
         this.folded.restore(event.conversation.id, event.conversation.is_private);
         return this.list.put(event.conversation);
+      case 'chat_models':
+        return this.list.setModels(event.models);
       case 'conversation_deleted':
         this.folded.forget(event.id);
         this.#drafts.forget(event.id);

@@ -123,6 +123,23 @@ test('while none is loaded, the composer names the model that will be, and loadi
   expect(screen.getByRole('progressbar', { name: 'Loading model' }).getAttribute('aria-valuenow')).toBe('50');
 });
 
+test('the row of a chat that is not open is of the model that answers it now', async () => {
+  await open();
+  const row = conversation('b', {
+    title: 'Beta',
+    cache: saved({ model: 'owner/other', fingerprint: 'g' }),
+    model: of({ name: 'owner/other', source: 'answer' }),
+  });
+  app.chat.list.put(row);
+  await drawn();
+  const label = () => screen.getByTitle(/^Beta /).title.split('\n')[1];
+  expect(label()).toMatch(/^Saved: /);
+  platform.emit({ type: 'chat_models', models: [{ conversation_id: 'b', model: of({ missing: 'owner/other' }) }] });
+  await drawn();
+  expect(label()).toMatch(/^Not saved for model/);
+  expect(app.chat.selectedId).toBe('a');
+});
+
 test('what is chosen in a chat is stored for it and loaded', async () => {
   await open({ model: of({ name: 'owner/model', source: 'answer' }) });
   await fireEvent.click(chooser());

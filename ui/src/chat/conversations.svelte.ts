@@ -1,9 +1,13 @@
 // The list of conversations, newest activity first.
-import type { Conversation } from '../platform/wire';
+import type { ChatModel, Conversation, ModelOfChat } from '../platform/wire';
 import { strings } from '../text';
 
 export function titleOf(conversation: Pick<Conversation, 'title'>): string {
   return conversation.title.trim() || strings.chats.untitled;
+}
+
+function isSame(a: ChatModel, b: ChatModel): boolean {
+  return a.name === b.name && a.source === b.source && a.missing === b.missing;
 }
 
 /** A row of the list; `isGap`: the conversation is gone, and its space stays until the pointer leaves the list. */
@@ -44,6 +48,15 @@ export class ConversationList {
   put(conversation: Conversation): void {
     this.#conversations = [...this.#conversations.filter((row) => row.id !== conversation.id), conversation];
     this.#gaps = this.#gaps.filter((gap) => gap.id !== conversation.id);
+  }
+
+  /** Takes over which model answers each chat. */
+  setModels(models: readonly ModelOfChat[]): void {
+    const byId = new Map(models.map(({ conversation_id, model }) => [conversation_id, model]));
+    this.#conversations = this.#conversations.map((row) => {
+      const model = byId.get(row.id);
+      return model && !isSame(model, row.model) ? { ...row, model } : row;
+    });
   }
 
   take(id: string): Conversation | undefined {

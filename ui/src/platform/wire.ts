@@ -418,6 +418,7 @@ damaged: string, }
 export type Event = { "type": "conversation", conversation: Conversation, }
   | { "type": "conversation_deleted", id: string, }
   | { "type": "conversations_changed" }
+  | { "type": "chat_models", models: Array<ModelOfChat>, }
   | { "type": "folders", folders: Array<Folder>, }
   | { "type": "presets", presets: Array<Preset>, }
   | { "type": "personas", personas: Array<Persona>, }
@@ -912,6 +913,11 @@ source: ChatModelSource,
  * The one that would answer instead if it were on this machine.
  */
 missing: string | null, };
+
+/**
+ * [`Conversation::model`] of one conversation.
+ */
+export type ModelOfChat = { conversation_id: string, model: ChatModel, };
 
 /**
  * Who writes one of two answers that are compared, and with what. What is not set is as in other answers

@@ -12,12 +12,12 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use cairn_engine::LoadedModelStatus;
-use cairn_store::Conversation;
+use cairn_store::{Conversation, StoreError};
 
 use crate::app::App;
 use crate::chat::answering::loaded_status;
 use crate::models::{self, catalog};
-use crate::wire::{ChatModel, ChatModelSource, Failure, Reply};
+use crate::wire::{ChatModel, ChatModelSource, Event, Failure, ModelOfChat, Reply};
 
 /// The model of a chat.
 pub(crate) async fn of(app: &App, conversation_id: &str) -> Result<ChatModel, Failure> {
@@ -41,6 +41,25 @@ pub(crate) async fn of_row(app: &App, row: &Conversation) -> ChatModel {
 pub(crate) async fn of_rows(app: &App, rows: &[Conversation]) -> Vec<ChatModel> {
     let here = catalog::names(app).await;
     rows.iter().map(|row| decide(candidates(row), |name| here.contains(name))).collect()
+}
+
+/// Says of every chat which model answers it: what that follows from has changed.
+pub(crate) async fn emit_all(app: &App) {
+    match all(app).await {
+        Ok(models) => app.emit(Event::ChatModels { models }),
+        Err(error) => tracing::debug!(%error, "the models of chats are not sent"),
+    }
+}
+
+async fn all(app: &App) -> Result<Vec<ModelOfChat>, StoreError> {
+    let mut rows = app.store.conversations().await?;
+    if let Some(private) = app.private.get() {
+        rows.extend(private.conversations().await?);
+    }
+    let models = of_rows(app, &rows).await;
+    let of_chat =
+        |(row, model): (Conversation, ChatModel)| ModelOfChat { conversation_id: row.id, model };
+    Ok(rows.into_iter().zip(models).map(of_chat).collect())
 }
 
 /// What may answer before the loaded model, the strongest first.

@@ -13,6 +13,7 @@ use cairn_store::{Store, StoreError};
 use super::check::{CheckLimits, CheckVerdict, Checker};
 use super::check_child::ModelVerdict;
 use crate::app::{App, now_ms};
+use crate::chat::model;
 use crate::convert;
 use crate::settings::Settings;
 use crate::wire::{
@@ -36,6 +37,8 @@ pub(crate) struct Catalog {
     checking: tokio::sync::Mutex<()>,
     /// Names of models whose deletion can still be undone, with the time of the deletion.
     hidden: Mutex<HashMap<String, i64>>,
+    /// The names of the list that was sent last.
+    sent: Mutex<Option<HashSet<String>>>,
 }
 
 impl Catalog {
@@ -54,6 +57,7 @@ impl Catalog {
             verdicts: Mutex::new(verdicts.collect()),
             checking: tokio::sync::Mutex::default(),
             hidden: Mutex::default(),
+            sent: Mutex::default(),
         }
     }
 
@@ -68,6 +72,13 @@ impl Catalog {
 
     fn hidden(&self) -> MutexGuard<'_, HashMap<String, i64>> {
         self.hidden.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Remembers the names of a list that is sent; whether they are others than those before.
+    fn remember_sent(&self, models: &[Model]) -> bool {
+        let names = Some(models.iter().map(|model| model.name.clone()).collect());
+        let mut sent = self.sent.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::replace(&mut *sent, names.clone()) != names
     }
 
     /// Hides a model that was deleted at this time.
@@ -172,8 +183,16 @@ async fn rows(app: &App) -> Vec<Model> {
 
 /// Sends the list as it is now.
 pub(crate) async fn emit(app: &Arc<App>) {
-    let models = list(app).await;
+    send(app, list(app).await).await;
+}
+
+/// Sends a list of all models, and which model answers each chat where another one may do so now.
+pub(crate) async fn send(app: &App, models: Vec<Model>) {
+    let is_another_choice = app.catalog.remember_sent(&models);
     app.emit(Event::Models { models });
+    if is_another_choice {
+        model::emit_all(app).await;
+    }
 }
 
 /// Opens the files of every model of which nothing is known, one after the other.
@@ -195,7 +214,7 @@ async fn check_all(app: &Arc<App>) {
     let mut sent_at = Instant::now();
     loop {
         let models = rows(app).await;
-        app.emit(Event::Models { models: models.clone() });
+        send(app, models.clone()).await;
         let unknown: Vec<&Model> = models.iter().filter(|model| model.is_being_checked).collect();
         if unknown.is_empty() {
             return;
@@ -207,7 +226,7 @@ async fn check_all(app: &Arc<App>) {
             check_now(app, Path::new(&model.path)).await;
             if sent_at.elapsed() >= EVENT_INTERVAL {
                 sent_at = Instant::now();
-                app.emit(Event::Models { models: rows(app).await });
+                send(app, rows(app).await).await;
             }
         }
     }

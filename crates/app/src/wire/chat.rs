@@ -70,6 +70,13 @@ pub struct ChatModel {
     pub missing: Option<String>,
 }
 
+/// [`Conversation::model`] of one conversation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, TS)]
+pub struct ModelOfChat {
+    pub conversation_id: String,
+    pub model: ChatModel,
+}
+
 /// What names the model of a conversation, the strongest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, TS)]
 #[serde(rename_all = "snake_case")]

@@ -8,6 +8,7 @@ use cairn_app::wire::{
 };
 use cairn_app::{App, Options};
 use tempfile::TempDir;
+use tokio::sync::broadcast::Receiver;
 
 use crate::kit::{
     MODEL, answered, bootstrap, check_failure, choose_model, conversation, ended, home_with_model,
@@ -234,6 +235,51 @@ async fn a_model_that_is_gone_is_passed_over_and_named() {
     load(&app, OTHER_MODEL).await;
     assert_eq!(answered(&app, &id, "Two").await.model.as_deref(), Some(OTHER_MODEL));
     assert_eq!(model_of(&app, &id).await, by(OTHER_MODEL, ChatModelSource::Answer));
+    app.close().await;
+}
+
+/// What is said of a chat's model without having been asked.
+async fn told(events: &mut Receiver<Event>, id: &str) -> ChatModel {
+    loop {
+        let Event::ChatModels { models } = next(events).await else { continue };
+        if let Some(told) = models.into_iter().find(|told| told.conversation_id == id) {
+            return told.model;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_chat_is_told_its_model_when_models_come_and_go_and_folders_change() {
+    let home = home_with_two();
+    let (app, id) = open_with_one_turn(&home).await;
+    let Reply::Folder { folder } =
+        app.call(Command::CreateFolder { name: "Letters".to_owned() }).await.unwrap()
+    else {
+        panic!("none")
+    };
+    let begun = Command::NewConversationIn { folder_id: folder.id.clone() };
+    let Reply::Conversation { conversation: letter, .. } = app.call(begun).await.unwrap() else {
+        panic!("none")
+    };
+    let mut events = app.subscribe();
+    app.call(Command::DeleteModel { name: MODEL.to_owned() }).await.unwrap();
+    assert_eq!(told(&mut events, &id).await, by_loaded(Some(MODEL)));
+    app.call(Command::RestoreModel { name: MODEL.to_owned() }).await.unwrap();
+    assert_eq!(told(&mut events, &id).await, by(MODEL, ChatModelSource::Answer));
+
+    let change = |model: Option<&str>| Command::ChangeFolder {
+        id: folder.id.clone(),
+        name: folder.name.clone(),
+        system_prompt: String::new(),
+        model: model.map(str::to_owned),
+    };
+    app.call(change(Some(OTHER_MODEL))).await.unwrap();
+    let of_folder = by(OTHER_MODEL, ChatModelSource::Folder);
+    assert_eq!(told(&mut events, &letter.id).await, of_folder);
+    app.call(Command::DeleteFolder { id: folder.id.clone() }).await.unwrap();
+    assert_eq!(told(&mut events, &letter.id).await, by_loaded(None));
+    app.call(Command::RestoreFolder { id: folder.id.clone() }).await.unwrap();
+    assert_eq!(told(&mut events, &letter.id).await, of_folder);
     app.close().await;
 }
 
