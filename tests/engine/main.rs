@@ -3,6 +3,7 @@
 mod answers;
 mod async_lm;
 mod batch;
+mod bf16_state;
 mod cache_refs;
 mod classify;
 mod client;

@@ -1,6 +1,7 @@
 //! The public generation functions, on tiny checkpoints of every architecture: tokens, text, draft
 //! models and kits.
 
+mod bf16_state;
 mod draws;
 mod golden;
 mod heads;

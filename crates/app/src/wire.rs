@@ -463,6 +463,8 @@ pub enum Reply {
     },
     ModelMemory {
         memory: MemoryNeed,
+        /// Whether the setting `bf16_state` makes a difference to it.
+        takes_bf16_state: bool,
     },
     ModelDeletion {
         deletion: ModelDeletion,

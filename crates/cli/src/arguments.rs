@@ -496,6 +496,21 @@ pub enum Models {
         #[arg(long)]
         json: bool,
     },
+    /// Compare what a model with gated delta layers (Qwen3-Next, Qwen3.5) computes when their state is
+    /// held in f32 and in bf16 (--bf16-state): it is loaded twice and reads a text token by token
+    CompareState {
+        /// A model folder or name
+        model: String,
+        /// Compute on quantized weights on a CPU too
+        #[arg(long)]
+        keep_quantized: bool,
+        /// A file with the text [default: some 350 tokens about a lighthouse]
+        #[arg(long)]
+        text: Option<PathBuf>,
+        /// Print {"tokens", "same_top", "mean_kl", "max_kl"}
+        #[arg(long)]
+        json: bool,
+    },
     /// Open a model's files, without its weights, to see whether it can be used
     Check {
         /// A model folder or name

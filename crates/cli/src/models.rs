@@ -9,7 +9,7 @@ use cairn_app::{DataFolder, ModelVerdict};
 use cairn_formats::gguf::{GgufError, GgufImport, RoundTo, RoundedWeights, import_gguf};
 use cairn_hub::HubError;
 use cairn_lm::models::SUPPORTED;
-use cairn_lm::{LoadOptions, ModelMemory, memory};
+use cairn_lm::{LoadOptions, ModelMemory, StateComparison, Tokenizer, compare_state, memory};
 use serde_json::json;
 
 use crate::arguments::{Delete, Models, Search};
@@ -34,6 +34,12 @@ pub async fn run(command: Models) -> Result<()> {
             }
             Ok(())
         }
+        Models::CompareState { model, keep_quantized, text, json } => compare(
+            &model,
+            LoadOptions::new().keep_quantized(keep_quantized),
+            text.as_deref(),
+            json,
+        ),
         Models::Info { model, context, json } => info(&model, context, json),
         Models::Check { model, json } => check(&model, json),
     }
@@ -183,6 +189,36 @@ fn name_flag(error: anyhow::Error) -> anyhow::Error {
         "{} already exists: choose another name with --name, or delete that folder",
         path.display()
     )
+}
+
+fn compare(model: &str, options: LoadOptions, text: Option<&Path>, json: bool) -> Result<()> {
+    let folder = find_model(model)?;
+    let text = match text {
+        Some(path) => std::fs::read_to_string(path)
+            .with_context(|| format!("cannot read {}", path.display()))?,
+        None => perplexity::TEXT.to_owned(),
+    };
+    let tokens = Tokenizer::load(&folder)?.encode_prompt(&text)?;
+    let spinner = output::spinner("comparing".to_owned());
+    let compared = compare_state(&folder, options, &tokens);
+    spinner.finish_and_clear();
+    let compared = compared.with_context(|| format!("cannot compare states of {model}"))?;
+    let Some(compared) = compared else {
+        bail!("{model} has no gated delta layers: --bf16-state changes nothing");
+    };
+    let StateComparison { num_tokens, num_same_top, mean_divergence, max_divergence } = compared;
+    if json {
+        return output::line(json!({
+            "tokens": num_tokens,
+            "same_top": num_same_top,
+            "mean_kl": mean_divergence,
+            "max_kl": max_divergence,
+        }));
+    }
+    output::line(format!(
+        "Of {num_tokens} tokens the likeliest next one is the same behind {num_same_top}; \
+         Kullback-Leibler divergence {mean_divergence:.6} on average, {max_divergence:.6} at most."
+    ))
 }
 
 /// The conversation whose memory is shown, where the model can read so much.

@@ -11,7 +11,7 @@ use cairn_formats::make_locked_folder;
 use crate::output;
 
 /// Some 350 tokens, whatever the model: short enough for a large one.
-const TEXT: &str = include_str!("perplexity.txt");
+pub const TEXT: &str = include_str!("perplexity.txt");
 
 /// Says the perplexity of the model in `folder`, and where it was rounded also of the weights that its
 /// `file` has.

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use cairn_app::DataFolder;
-use cairn_engine::{Engine, EngineOptions, ModelInfo};
+use cairn_engine::{Engine, EngineOptions, ModelInfo, ModelOptions};
 use cairn_formats::{MAX_CONFIG_BYTES, python_json, read_file};
 use cairn_hub::{CacheVariables, ModelFolders};
 
@@ -31,8 +31,9 @@ impl Session {
         let folder = find_or_download(&flags.model, flags, questions).await?;
         let (engine, _) =
             Engine::start(EngineOptions { keep_quantized: flags.keep_quantized, ..options });
+        let options = ModelOptions { bf16_state: flags.bf16_state };
         let spinner = output::spinner(format!("loading {}", flags.model));
-        let model = engine.load(&flags.model, &folder).await?;
+        let model = engine.load_with(&flags.model, &folder, options).await?;
         spinner.finish_and_clear();
         Ok(Session { engine, model })
     }

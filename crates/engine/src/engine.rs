@@ -16,8 +16,8 @@ use crate::outlook::Outlook;
 use crate::prompt_cache::{CacheHandle, CacheOptions, StoredCache};
 use crate::prompt_file::{CachePromptRequest, CachedPrompt, ExportRequest, Import, PromptFileInfo};
 use crate::request::{
-    AnswerToken, GenerateRequest, Generation, MemoryPressure, ModelInfo, PromptInput, Score,
-    Speculation,
+    AnswerToken, GenerateRequest, Generation, MemoryPressure, ModelInfo, ModelOptions, PromptInput,
+    Score, Speculation,
 };
 use crate::sequence::GenerateJob;
 use crate::thread::{self, InProcess, Job, LoadJob, LoadReply, Submitted, ThreadParts};
@@ -146,10 +146,20 @@ impl Engine {
     /// Where the memory limit asks for it, idle models are unloaded, the least recently used first;
     /// if that is not enough, the error says what would have to go.
     pub async fn load(&self, name: &str, folder: &Path) -> Result<ModelInfo, EngineError> {
+        self.load_with(name, folder, ModelOptions::default()).await
+    }
+
+    /// As [`Engine::load`]; a model that is loaded with other options is read again.
+    pub async fn load_with(
+        &self,
+        name: &str,
+        folder: &Path,
+        options: ModelOptions,
+    ) -> Result<ModelInfo, EngineError> {
         self.shared.restart_if_ended();
         let (reply, answer) = oneshot::channel();
-        let job = Job::Load(LoadJob::model(name, folder, reply));
-        self.ask(job, answer).await
+        let job = LoadJob { options, ..LoadJob::model(name, folder, reply) };
+        self.ask(Job::Load(job), answer).await
     }
 
     /// As [`Engine::load`], but returns at once; the receiver gets the result, and dropping it cancels
@@ -175,7 +185,8 @@ impl Engine {
     pub async fn load_draft(&self, name: &str, folder: &Path) -> Result<(), EngineError> {
         let (reply, answer) = oneshot::channel();
         let reply = LoadReply::Draft(reply);
-        let job = LoadJob { name: name.to_owned(), folder: folder.to_owned(), reply };
+        let options = ModelOptions::default();
+        let job = LoadJob { name: name.to_owned(), folder: folder.to_owned(), options, reply };
         self.ask(Job::Load(job), answer).await
     }
 

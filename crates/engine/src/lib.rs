@@ -97,8 +97,8 @@ pub use prompt_cache::{
 pub use prompt_file::{CachePromptRequest, CachedPrompt, ExportRequest, Import, PromptFileInfo};
 pub use request::{
     AnswerToken, FinishedGeneration, GenerateEvent, GenerateRequest, Generation, KvCacheOptions,
-    LikelyToken, MemoryPressure, ModelInfo, PromptInput, PromptPrefix, Score, SegmentOptions,
-    SoFar, Speculation, TokenLogprob, TopLogprob,
+    LikelyToken, MemoryPressure, ModelInfo, ModelOptions, PromptInput, PromptPrefix, Score,
+    SegmentOptions, SoFar, Speculation, TokenLogprob, TopLogprob,
 };
 pub use status::{EngineState, EngineStatus, LoadedModelStatus, WorkDone};
 pub use wired_memory::is_tight;

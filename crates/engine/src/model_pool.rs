@@ -10,6 +10,7 @@ use cairn_lm::{LoadedModel, ModelMemory};
 
 use crate::EngineError;
 use crate::async_lm::{LmId, LmState};
+use crate::request::ModelOptions;
 
 /// The loaded models. Owned by the engine's thread.
 ///
@@ -57,11 +58,13 @@ pub(crate) struct Loaded {
 pub(crate) struct ModelFiles {
     folder: PathBuf,
     files: Vec<(String, u64, Option<SystemTime>)>,
+    /// How they are loaded.
+    options: ModelOptions,
 }
 
 impl ModelFiles {
     /// Lists the files in `folder`; none where it cannot be read.
-    pub(crate) fn list(folder: &Path) -> Self {
+    pub(crate) fn list(folder: &Path, options: ModelOptions) -> Self {
         let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
         let mut files: Vec<_> = entries
             .filter_map(|entry| {
@@ -72,7 +75,7 @@ impl ModelFiles {
             })
             .collect();
         files.sort();
-        ModelFiles { folder: folder.to_owned(), files }
+        ModelFiles { folder: folder.to_owned(), files, options }
     }
 }
 

@@ -485,6 +485,14 @@ impl Generation {
 /// The log-probabilities of a prompt.
 pub type Score = cairn_lm::RowScore;
 
+/// How a model is loaded, where it is not loaded as every other.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ModelOptions {
+    /// See [`LoadOptions::bf16_state`](cairn_lm::LoadOptions::bf16_state). What was saved without it is
+    /// not continued with it, nor the other way round.
+    pub bf16_state: bool,
+}
+
 /// Properties of a loaded model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModelInfo {

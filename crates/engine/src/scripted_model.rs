@@ -9,6 +9,7 @@ use tokio::sync::watch;
 use crate::EngineStatus;
 use crate::model_pool::ModelFiles;
 use crate::prompt_cache::{PromptCache, StoredCache};
+use crate::request::ModelOptions;
 use crate::worker::Worker;
 
 /// Writes the folder of a scripted model: see `cairn_lm::models::scripted`.
@@ -35,7 +36,7 @@ pub(crate) fn worker_with(fields: &str) -> Worker {
     let (_, closing) = watch::channel(false);
     let cache = PromptCache::new(StoredCache::none());
     let mut worker = Worker::new(cache, true, None, status, closing);
-    let files = ModelFiles::list(folder.path());
+    let files = ModelFiles::list(folder.path(), ModelOptions::default());
     worker.models.insert("scripted".to_owned(), model, files, None);
     worker.models.select("scripted");
     worker

@@ -53,6 +53,7 @@ pub mod batch;
 pub mod cache;
 mod check_draft;
 mod check_model;
+mod compare_state;
 mod config;
 mod constraint;
 mod cuda;
@@ -79,6 +80,7 @@ mod weights;
 
 pub use check_draft::check_draft_model;
 pub use check_model::{ModelCheck, ProblemKind, check_model};
+pub use compare_state::{StateComparison, compare_state};
 pub use constraint::Constraint;
 pub use device_kernels::{num_kernel_failures, without_kernels};
 pub use error::LmError;

@@ -82,6 +82,9 @@ impl LoadedModel {
         let tokenizer = Arc::new(Tokenizer::load(folder)?);
         let eos_token_ids = eos_token_ids(folder, &config.value, &tokenizer)?;
         let (model, weights) = Model::load_with(folder, &config.value, options, on_part)?;
+        // A setting without effect leaves the model what it is.
+        let bf16_state = options.bf16_state && model.cache_spec().has_bf16_state();
+        let options = options.bf16_state(bf16_state);
         let model_type = config.value.get("model_type").and_then(|name| name.as_str());
         let model_type = model_type.unwrap_or_default().to_owned();
         let revision = model.numerics_revision();
@@ -182,10 +185,14 @@ fn unix_nanoseconds(time: SystemTime) -> i128 {
 
 /// The type that is computed in, in words.
 fn precision(options: LoadOptions) -> String {
-    match (ComputeDevice::current().compute_dtype(), options.keep_quantized) {
+    let numbers = match (ComputeDevice::current().compute_dtype(), options.keep_quantized) {
         (Some(dtype), false) => format!("{dtype:?}").to_lowercase(),
         (Some(dtype), true) => format!("{dtype:?} on quantized weights").to_lowercase(),
         (None, _) => "as stored".to_owned(),
+    };
+    match options.bf16_state {
+        true => format!("{numbers}, states in bfloat16"),
+        false => numbers,
     }
 }
 

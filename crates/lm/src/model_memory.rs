@@ -36,6 +36,8 @@ pub struct ModelMemory {
     pub context_length: usize,
     /// Bits and group size of most weights, where they are quantized.
     pub quantization: Option<(i32, i32)>,
+    /// Whether [`LoadOptions::bf16_state`] makes a difference.
+    pub takes_bf16_state: bool,
     num_layers: usize,
     cache: CacheSpec,
     /// Bytes of a number that is computed.
@@ -76,7 +78,7 @@ impl ModelMemory {
     /// model does, on an architecture or a setting that is not supported.
     pub fn read(folder: &Path, options: LoadOptions) -> Result<Self, LmError> {
         let config = ConfigFile::read(folder)?.value;
-        let outline = models::outline(folder, &config)?;
+        let outline = models::outline(folder, &config)?.with_options(options);
         // A scripted model has no weight files.
         if is_scripted(&config) {
             return Ok(ModelMemory::without_weights(&config, outline, ComputeDevice::current()));
@@ -155,7 +157,7 @@ impl ModelMemory {
     }
 
     fn without_weights(config: &Value, outline: Outline, device: ComputeDevice) -> Self {
-        let Outline { cache, context_length, scratch, tensors, .. } = outline;
+        let Outline { cache, bf16_state_cache, context_length, scratch, tensors, .. } = outline;
         let model_type = config.get("model_type").and_then(Value::as_str).unwrap_or_default();
         ModelMemory {
             model_type: model_type.to_owned(),
@@ -163,6 +165,7 @@ impl ModelMemory {
             weight_bytes: config.get("declared_weight_bytes").and_then(Value::as_u64).unwrap_or(0),
             context_length,
             quantization: None,
+            takes_bf16_state: bf16_state_cache.is_some(),
             num_layers: tensors.num_layers().max(cache.layers().len()),
             cache,
             float_bytes: 4,

@@ -23,17 +23,26 @@ pub struct LoadOptions {
     /// Keeps quantized weights quantized on a CPU device too. By default they are dequantized
     /// there, which computes many times faster but needs more memory.
     pub keep_quantized: bool,
+    /// Holds the recurrent state of gated delta layers in bf16 instead of f32: half the memory of each
+    /// conversation's state and half of what is saved of it, for answers that are nearly the same.
+    /// Models without such layers ignore it.
+    pub bf16_state: bool,
 }
 
 impl LoadOptions {
     /// Weights as they are fastest to compute with; what [`Default`] gives, also in constants.
     pub const fn new() -> Self {
-        LoadOptions { keep_quantized: false }
+        LoadOptions { keep_quantized: false, bf16_state: false }
     }
 
     /// The same with [`LoadOptions::keep_quantized`] set.
     pub const fn keep_quantized(self, keep_quantized: bool) -> Self {
-        LoadOptions { keep_quantized }
+        LoadOptions { keep_quantized, ..self }
+    }
+
+    /// The same with [`LoadOptions::bf16_state`] set.
+    pub const fn bf16_state(self, bf16_state: bool) -> Self {
+        LoadOptions { bf16_state, ..self }
     }
 }
 
@@ -76,6 +85,8 @@ pub struct Weights {
     quantization: QuantizationConfig,
     compute_dtype: Option<Dtype>,
     keep_quantized: bool,
+    /// See [`LoadOptions::bf16_state`].
+    pub(crate) bf16_state: bool,
     progress: LoadProgress,
     on_part: OnPart,
     part_bytes: usize,
@@ -111,6 +122,7 @@ impl Weights {
             quantization: QuantizationConfig::parse(config)?,
             compute_dtype: device.compute_dtype(),
             keep_quantized: options.keep_quantized || device == ComputeDevice::Gpu,
+            bf16_state: options.bf16_state,
             progress: LoadProgress { bytes_read: 0, total_bytes },
             on_part,
             part_bytes: PART_BYTES,

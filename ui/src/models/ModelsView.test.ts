@@ -180,7 +180,7 @@ test('a model says what it is, whether it fits, and the figures behind that', as
 test('a row counts the memory with the settings of its model', async () => {
   const platform = new FakePlatform();
   const own = memory({ fit: 'well', total_bytes: 3e9, context_tokens: 4096 });
-  platform.answers.get_model_memory = { type: 'model_memory', memory: own };
+  platform.answers.get_model_memory = { type: 'model_memory', memory: own, takes_bf16_state: false };
   const large = facts({ memory: memory({ fit: 'too_large', total_bytes: 20e9 }) });
   const { app } = await open({ models: [model('o/big', { facts: large })] }, platform);
   app.openModels();
@@ -188,7 +188,11 @@ test('a row counts the memory with the settings of its model', async () => {
   const figure = () => screen.getByRole('meter', { name: 'Memory of big' }).getAttribute('aria-valuetext');
   expect(figure()).toBe('3 GB, fits well');
   // Its settings are changed.
-  platform.answers.get_model_memory = { type: 'model_memory', memory: { ...own, total_bytes: 5e9 } };
+  platform.answers.get_model_memory = {
+    type: 'model_memory',
+    memory: { ...own, total_bytes: 5e9 },
+    takes_bf16_state: false,
+  };
   app.openModelSettings('o/big');
   await drawn();
   await drawn();
@@ -304,20 +308,31 @@ test('what is set for a model is shown with its source and its memory, changed, 
     resolved: { settings: { ...values, ...change }, from },
   });
   platform.answers.get_settings = own({ temperature: 0.6 }, { temperature: 'generation_config' });
-  platform.answers.get_model_memory = { type: 'model_memory', memory: memory({ context_tokens: 8192 }) };
+  platform.answers.get_model_memory = {
+    type: 'model_memory',
+    memory: memory({ context_tokens: 8192 }),
+    takes_bf16_state: false,
+  };
   const { app } = await open({ models: [model('owner/model'), model('o/Small-1B-4bit')] }, platform);
   app.openModelSettings('owner/model');
   await drawn();
   expect(screen.getByText('From the model')).toBeTruthy();
   expect(screen.getByText('A chat of 8,192 tokens')).toBeTruthy();
+  expect(screen.queryByLabelText('State in 16 bits')).toBeNull();
 
   platform.answers.set_setting = own({ context_length: 4096 }, { context_length: 'model' });
-  platform.answers.get_model_memory = { type: 'model_memory', memory: memory({ context_tokens: 4096 }) };
+  platform.answers.get_model_memory = {
+    type: 'model_memory',
+    memory: memory({ context_tokens: 4096 }),
+    takes_bf16_state: true,
+  };
   await fireEvent.change(screen.getByLabelText('Context length'), { target: { value: '4096' } });
   await drawn();
   const scope = { type: 'model', name: 'owner/model' };
   expect(platform.asked).toContainEqual({ type: 'set_setting', scope, key: 'context_length', value: 4096 });
   expect(screen.getByText('A chat of 4,096 tokens')).toBeTruthy();
+  // Offered for models that have such a state.
+  expect(screen.getByLabelText('State in 16 bits')).toBeTruthy();
   expect(screen.getByText('Set for this model')).toBeTruthy();
   await fireEvent.click(screen.getByRole('button', { name: 'Reset Context length', hidden: true }));
   expect(platform.asked).toContainEqual({ type: 'set_setting', scope, key: 'context_length', value: null });

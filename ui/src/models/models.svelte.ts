@@ -49,6 +49,8 @@ export class ModelStore {
 
   /** What models take with the settings of their own, where that was asked. */
   readonly ownMemory: Asked<MemoryNeed>;
+  /** The models whose state can be held in 16 bits. */
+  withState = $state.raw<ReadonlySet<string>>(new Set());
 
   readonly loadable = $derived(this.items.filter((model) => model.problem === null && !model.is_being_checked));
   /** The one that answers while none is loaded and a chat has none of its own. */
@@ -72,6 +74,7 @@ export class ModelStore {
   async #askMemory(name: string): Promise<MemoryNeed> {
     const reply = await this.#options.platform.call({ type: 'get_model_memory', name });
     if (reply.type !== 'model_memory') throw new Error(strings.connection.unexpectedReply);
+    if (reply.takes_bf16_state) this.withState = new Set([...this.withState, name]);
     return reply.memory;
   }
 

@@ -163,7 +163,11 @@ deletion_id: string, num_messages: number, }
 secret: string, }
   | { "type": "models", models: Array<Model>, }
   | { "type": "model_folders", paths: Array<string>, }
-  | { "type": "model_memory", memory: MemoryNeed, }
+  | { "type": "model_memory", memory: MemoryNeed,
+/**
+ * Whether the setting `bf16_state` makes a difference to it.
+ */
+takes_bf16_state: boolean, }
   | { "type": "model_deletion", deletion: ModelDeletion, }
   | { "type": "recommended_models", models: Array<RecommendedModel>,
 /**
@@ -1670,6 +1674,10 @@ kv_bits: KvBits,
  * How many tokens of a longer prompt a model keeps once it has read all; none: all.
  */
 keep_tokens: number | null,
+/**
+ * Whether a model's recurrent state is held in bf16, where it has one that can be.
+ */
+bf16_state: boolean,
 /**
  * Whether answers are sped up by what followed the same words before, or by the model's head for
  * further tokens; a draft model is used instead, if there is one.

@@ -117,6 +117,7 @@ export const table: readonly SettingRow[] = [
   {"key":"context_length","kind":{"type":"optional_count","min":256,"max":67108864},"text_key":"settings.rows.context_length","section":"models","scopes":["model"],"rereads":false},
   {"key":"kv_bits","kind":{"type":"choice","values":["plain","eight_bits","four_bits"]},"text_key":"settings.rows.kv_bits","section":"models","scopes":["model"],"rereads":true},
   {"key":"keep_tokens","kind":{"type":"optional_count","min":256,"max":1048576},"text_key":"settings.rows.keep_tokens","section":"models","scopes":["model"],"rereads":true},
+  {"key":"bf16_state","kind":{"type":"switch"},"text_key":"settings.rows.bf16_state","section":"models","scopes":["model"],"rereads":true},
   {"key":"speed","kind":{"type":"choice","values":["automatic","plain"]},"text_key":"settings.rows.speed","section":"models","scopes":["model"],"rereads":false},
   {"key":"draft_model","kind":{"type":"text","max_chars":1024},"text_key":"settings.rows.draft_model","section":"models","scopes":["model"],"rereads":false},
   {"key":"wires_memory","kind":{"type":"switch"},"text_key":"settings.rows.wires_memory","section":"models","scopes":["app"],"rereads":false},

@@ -451,6 +451,7 @@ export const settings: Settings = {
   system_prompt: '',
   context_length: null,
   kv_bits: 'plain',
+  bf16_state: false,
   wires_memory: false,
   compresses_cache: false,
   keep_tokens: null,

@@ -9,7 +9,8 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use cairn_engine::{
-    CacheHandle, CacheOptions, Engine, EngineOptions, Import, PromptFileLayout, Repaired,
+    CacheHandle, CacheOptions, Engine, EngineOptions, Import, ModelOptions, PromptFileLayout,
+    Repaired,
 };
 use cairn_prompt_cache::{CacheChange, CacheRef, ChunkKey, ChunkRecord, Owner, RefName};
 use cairn_store::{ListedNamedCache, Store};
@@ -280,7 +281,9 @@ impl OfflineCaches {
         model_folder: &Path,
     ) -> Result<OfflineImport<'_>, Failure> {
         let session = self.session().await?;
-        session.engine.load(model, model_folder).await?;
+        let settings = AppSettings::load(&self.store, 0).await;
+        let options = ModelOptions { bf16_state: settings.of_model(model).bf16_state };
+        session.engine.load_with(model, model_folder, options).await?;
         let preview = imports::preview(&session.engine, file, &file_name(file)).await;
         Ok(OfflineImport { caches: self, session, file: file.to_owned(), preview })
     }

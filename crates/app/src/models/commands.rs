@@ -14,7 +14,8 @@ use crate::wire::{Command, Failure, FailureKind, Reply};
 pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failure> {
     match command {
         Command::GetModelMemory { name } => {
-            return Ok(Reply::ModelMemory { memory: own_settings::memory(app, &name).await? });
+            let (memory, takes_bf16_state) = own_settings::memory(app, &name).await?;
+            return Ok(Reply::ModelMemory { memory, takes_bf16_state });
         }
         Command::GetModelDeletion { name } => {
             return Ok(Reply::ModelDeletion { deletion: deletion::preview(app, &name).await? });

@@ -34,7 +34,7 @@ pub(crate) mod token_store;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use cairn_engine::EngineState;
+use cairn_engine::{EngineState, ModelOptions};
 use cairn_hub::{HubError, ModelFolder, ModelFolders, starter};
 
 use crate::app::{App, now_ms};
@@ -187,18 +187,34 @@ pub(crate) async fn ensure_answers(
 
 async fn load_beside(app: Arc<App>, name: String, folder: PathBuf) -> Result<(), Failure> {
     let _loading = app.loading.lock().await;
-    if is_loaded(&app, &name, &folder) {
-        return Ok(());
+    match is_loaded(&app, &name, &folder) {
+        true => Ok(()),
+        false => load_and_go_back(&app, &name, &folder).await,
     }
-    let before = loaded_name(&app).and_then(|name| Some((folder_of(&app, &name)?, name)));
-    let loaded = load_located(&app, &name, &folder).await;
+}
+
+/// Loads a model and makes the one before it that of requests that name none again. The caller has
+/// locked [`App::loading`].
+async fn load_and_go_back(app: &App, name: &str, folder: &Path) -> Result<(), Failure> {
+    let before = loaded_name(app).and_then(|name| Some((folder_of(app, &name)?, name)));
+    let loaded = load_located(app, name, folder).await;
     if let Some((folder, before)) = before
-        && is_loaded(&app, &before, &folder)
+        && before != name
+        && is_loaded(app, &before, &folder)
     {
         // Of its files only those of its draft model are read again.
-        load_located(&app, &before, &folder).await?;
+        load_located(app, &before, &folder).await?;
     }
     loaded
+}
+
+/// Loads a model anew that is in memory, after a change of what it is loaded with.
+async fn reload(app: Arc<App>, name: String) {
+    let _loading = app.loading.lock().await;
+    let Some(folder) = folder_of(&app, &name) else { return };
+    if let Err(failure) = load_and_go_back(&app, &name, &folder).await {
+        tracing::warn!("{name} is not loaded with its new settings: {}", failure.message);
+    }
 }
 
 fn is_loaded(app: &App, name: &str, folder: &Path) -> bool {
@@ -228,7 +244,8 @@ async fn locate(app: &App, wanted: &str) -> Result<(String, PathBuf), Failure> {
 }
 
 async fn load_located(app: &App, name: &str, folder: &Path) -> Result<(), Failure> {
-    app.engine.load(name, folder).await?;
+    let options = ModelOptions { bf16_state: app.settings.of_model(name).bf16_state };
+    app.engine.load_with(name, folder, options).await?;
     // If a bug had ended the engine's thread, the new one knows of none.
     app.engine.set_pinned(app.settings.pinned_models());
     own_settings::load_draft(app, name).await;

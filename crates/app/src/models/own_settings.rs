@@ -15,8 +15,10 @@ use crate::app::App;
 use crate::convert;
 use crate::wire::{Failure, FailureCode, FailureKind, KvBits, MemoryNeed, NoticeKind};
 
-/// As the engine loads models for the app.
-const LOAD_OPTIONS: LoadOptions = LoadOptions::new();
+/// As the engine loads a model for the app.
+fn load_options(app: &App, name: &str) -> LoadOptions {
+    LoadOptions::new().bf16_state(app.settings.of_model(name).bf16_state)
+}
 
 /// The folder of a model, which is listed or was loaded from a path.
 pub(crate) async fn folder_of(app: &App, name: &str) -> Result<PathBuf, Failure> {
@@ -171,9 +173,12 @@ async fn check_draft(app: &App, name: &str, folder: PathBuf, draft: &str) -> Res
 
 /// What a model takes with a conversation as long as its settings allow; without a limit of its own,
 /// with the one that its row in the list names.
-pub(crate) async fn memory(app: &App, name: &str) -> Result<MemoryNeed, Failure> {
+///
+/// Also whether its recurrent state can be held in bf16.
+pub(crate) async fn memory(app: &App, name: &str) -> Result<(MemoryNeed, bool), Failure> {
     let folder = folder_of(app, name).await?;
     let memory = read_memory(app, name, &folder).await?;
+    let takes_bf16_state = memory.takes_bf16_state;
     let settings = app.settings.of_model(name);
     let quantization = convert::kv_cache(&settings, memory.kv_group_size()).quantization;
     let memory = match quantization {
@@ -184,7 +189,7 @@ pub(crate) async fn memory(app: &App, name: &str) -> Result<MemoryNeed, Failure>
         Some(length) => CheckedFacts::with_conversation(&memory, length as usize),
         None => CheckedFacts::of(&memory),
     };
-    Ok(facts.within(default_memory_limit_bytes()).memory)
+    Ok((facts.within(default_memory_limit_bytes()).memory, takes_bf16_state))
 }
 
 fn quantized(memory: &ModelMemory, quantization: &KvQuantization) -> Result<ModelMemory, Failure> {
@@ -203,8 +208,8 @@ pub(crate) async fn read_memory(
     folder: &Path,
 ) -> Result<ModelMemory, Failure> {
     catalog::require_usable(app, name, folder).await?;
-    let folder = folder.to_owned();
-    match app.blocking(move || ModelMemory::read(&folder, LOAD_OPTIONS)).await {
+    let (folder, options) = (folder.to_owned(), load_options(app, name));
+    match app.blocking(move || ModelMemory::read(&folder, options)).await {
         Some(Ok(memory)) => Ok(memory),
         Some(Err(error)) => Err(unreadable(error)),
         None => Err(Failure::fault("A fault in Cairn stopped the estimate of its memory.")),
@@ -254,6 +259,9 @@ pub(crate) fn apply(app: &Arc<App>, name: &str, key: &str) {
         app.engine.set_pinned(app.settings.pinned_models());
         let owner = app.clone();
         app.spawn(async move { catalog::emit(&owner).await });
+    }
+    if key == "bf16_state" {
+        app.spawn(super::reload(app.clone(), name.to_owned()));
     }
     if key == "draft_model" {
         let (owner, name) = (app.clone(), name.to_owned());

@@ -185,6 +185,12 @@ settings! {
         section: Models, scopes: MODEL, rereads: true,
     }
 
+    /// Whether a model's recurrent state is held in bf16, where it has one that can be.
+    bf16_state: bool = false => {
+        kind: Switch,
+        section: Models, scopes: MODEL, rereads: true,
+    }
+
     /// Whether answers are sped up by what followed the same words before, or by the model's head for
     /// further tokens; a draft model is used instead, if there is one.
     speed: Speed = Speed::Automatic => {

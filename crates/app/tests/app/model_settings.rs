@@ -54,7 +54,7 @@ async fn status(app: &Arc<App>) -> Status {
 
 async fn memory(app: &Arc<App>, name: &str) -> MemoryNeed {
     match app.call(Command::GetModelMemory { name: name.to_owned() }).await.unwrap() {
-        Reply::ModelMemory { memory } => memory,
+        Reply::ModelMemory { memory, .. } => memory,
         other => panic!("{other:?}"),
     }
 }
@@ -118,6 +118,37 @@ async fn the_memory_of_a_model_follows_its_settings() {
     let quantized = memory(&app, "wide").await;
     // 32 numbers of 8 bits with a scale and a bias, instead of as many of 4 bytes.
     assert_eq!(quantized.kv_bytes * 32 * 4, short.kv_bytes * (32 + 8));
+    app.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_state_in_16_bits_takes_less_and_the_model_is_loaded_anew_with_it() {
+    let home = home_with_model();
+    copy_tiny_model("qwen3_next/dense", &home.path().join("models/hybrid")).unwrap();
+    let app = open(&home).await;
+    let need = async |name: &str| {
+        let asked = Command::GetModelMemory { name: name.to_owned() };
+        match app.call(asked).await.unwrap() {
+            Reply::ModelMemory { memory, takes_bf16_state } => (memory.kv_bytes, takes_bf16_state),
+            other => panic!("{other:?}"),
+        }
+    };
+    assert!(!need(MODEL).await.1);
+    let (exact, takes_bf16_state) = need("hybrid").await;
+    assert!(takes_bf16_state);
+    load(&app, "hybrid").await;
+    let before = status(&app).await.model_fingerprint;
+    assert!(before.is_some());
+    let mut events = app.subscribe();
+    set(&app, "hybrid", "bf16_state", json!(true)).await;
+    assert!(need("hybrid").await.0 < exact);
+    loop {
+        if let Event::Status { status } = next(&mut events).await
+            && status.model_fingerprint.is_some_and(|now| Some(now) != before)
+        {
+            break;
+        }
+    }
     app.close().await;
 }
 

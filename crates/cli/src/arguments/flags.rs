@@ -28,6 +28,10 @@ pub struct ModelFlags {
     /// Compute on quantized weights on a CPU too, instead of dequantizing them at load
     #[arg(long)]
     pub keep_quantized: bool,
+    /// Hold the state of gated delta layers (Qwen3-Next, Qwen3.5) in bf16 instead of f32: half its
+    /// memory, and answers that are nearly the same (see `cairn models compare-state`)
+    #[arg(long)]
+    pub bf16_state: bool,
 }
 
 /// How the next token is sampled.

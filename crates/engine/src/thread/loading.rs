@@ -12,7 +12,8 @@ use tokio::sync::oneshot;
 use super::{EngineLoop, SHORT_CONVERSATION_TOKENS};
 use crate::guard::caught;
 use crate::model_pool::{Loaded, ModelFiles, PooledDraft};
-use crate::request::ModelInfo;
+use crate::request::{ModelInfo, ModelOptions};
+use crate::worker::Worker;
 use crate::{EngineError, EngineState, NeedsMemory};
 
 /// A model to load.
@@ -20,6 +21,7 @@ use crate::{EngineError, EngineState, NeedsMemory};
 pub(crate) struct LoadJob {
     pub(crate) name: String,
     pub(crate) folder: PathBuf,
+    pub(crate) options: ModelOptions,
     pub(crate) reply: LoadReply,
 }
 
@@ -31,7 +33,8 @@ impl LoadJob {
         reply: oneshot::Sender<Result<ModelInfo, EngineError>>,
     ) -> Self {
         let reply = LoadReply::Model(reply);
-        LoadJob { name: name.to_owned(), folder: folder.to_owned(), reply }
+        let options = ModelOptions::default();
+        LoadJob { name: name.to_owned(), folder: folder.to_owned(), options, reply }
     }
 }
 
@@ -79,7 +82,7 @@ impl EngineLoop {
         let reserved_bytes = self.scheduler.reserved_bytes();
         let worker = &mut self.worker;
         worker.set_draft(loaded, None);
-        let options = LoadOptions::new().keep_quantized(worker.keep_quantized);
+        let options = load_options(worker, ModelOptions::default());
         // A folder that cannot be read is refused when it is loaded, with its reason.
         let memory = ModelMemory::read(folder, options).ok();
         if let (Some(memory), Some(used)) = (&memory, worker.memory_use(reserved_bytes)) {
@@ -140,7 +143,7 @@ impl EngineLoop {
 
 /// Loads a model, with turns of the loop between its parts.
 pub(super) fn load(engine: &Rc<RefCell<EngineLoop>>, job: LoadJob) {
-    let LoadJob { name, folder, reply } = job;
+    let LoadJob { name, folder, options, reply } = job;
     let is_draft = matches!(reply, LoadReply::Draft(_));
     {
         let mut engine = engine.borrow_mut();
@@ -148,7 +151,7 @@ pub(super) fn load(engine: &Rc<RefCell<EngineLoop>>, job: LoadJob) {
     }
     let result = match is_draft {
         true => load_draft(engine, name, &folder).map(|()| None),
-        false => load_model(engine, name, &folder).map(Some),
+        false => load_model(engine, name, &folder, options).map(Some),
     };
     match (engine.borrow_mut().loading.take(), result) {
         (Some(LoadReply::Model(reply)), Ok(Some(info))) => drop(reply.send(Ok(info))),
@@ -162,18 +165,19 @@ fn load_model(
     engine: &Rc<RefCell<EngineLoop>>,
     name: String,
     folder: &Path,
+    model_options: ModelOptions,
 ) -> Result<ModelInfo, EngineError> {
-    let files = ModelFiles::list(folder);
+    let files = ModelFiles::list(folder, model_options);
     let before = engine.borrow().worker.models.current().map(str::to_owned);
     let is_loaded = engine.borrow().worker.models.holds(&name, &files);
-    let options = LoadOptions::new().keep_quantized(engine.borrow().worker.keep_quantized);
+    let options = load_options(&engine.borrow().worker, model_options);
     // A folder that cannot be read is refused below, with its reason.
     let memory = ModelMemory::read(folder, options).ok();
     let read = match is_loaded {
         true => Ok(None),
         false => {
             let begun = engine.borrow_mut().begin_load(&name, memory.as_ref());
-            begun.and_then(|()| read_model(engine, &name, folder)).map(Some)
+            begun.and_then(|()| read_model(engine, &name, folder, options)).map(Some)
         }
     };
     let engine = &mut *engine.borrow_mut();
@@ -200,7 +204,8 @@ fn load_draft(
     // Held, so that the model stays while room is made for its draft model.
     let loaded = engine.borrow().worker.models.get(None)?;
     let memory = engine.borrow_mut().make_room_for_draft(&loaded, &name, folder)?;
-    let draft = read_model(engine, &name, folder)?;
+    let options = load_options(&engine.borrow().worker, ModelOptions::default());
+    let draft = read_model(engine, &name, folder, options)?;
     check_vocabularies(&loaded.model.model, &draft.model)?;
     let worker = &mut engine.borrow_mut().worker;
     let draft = Rc::new(Loaded { name, model: Rc::new(draft) });
@@ -212,22 +217,23 @@ fn read_model(
     engine: &Rc<RefCell<EngineLoop>>,
     name: &str,
     folder: &Path,
+    options: LoadOptions,
 ) -> Result<LoadedModel, EngineError> {
-    let keep_quantized = engine.borrow().worker.keep_quantized;
     let others = Rc::clone(engine);
     let on_part = move |progress| others.borrow_mut().between_parts(progress);
     let read = caught("loading a model", || {
-        Ok(LoadedModel::load_with_progress(
-            folder,
-            LoadOptions::new().keep_quantized(keep_quantized),
-            on_part,
-        ))
+        Ok(LoadedModel::load_with_progress(folder, options, on_part))
     })?;
     read.map_err(|source| match source {
         LmError::Cancelled if *engine.borrow().worker.closing.borrow() => EngineError::Closed,
         LmError::Cancelled => EngineError::LoadCancelled { model: name.to_owned() },
         source => EngineError::Load { name: name.to_owned(), source },
     })
+}
+
+/// How a model is loaded on this engine.
+fn load_options(worker: &Worker, options: ModelOptions) -> LoadOptions {
+    LoadOptions::new().keep_quantized(worker.keep_quantized).bf16_state(options.bf16_state)
 }
 
 fn info(loaded: &Loaded) -> ModelInfo {

@@ -8,7 +8,7 @@ use super::grammars::GrammarJob;
 use super::*;
 use crate::PromptInput;
 use crate::prompt_cache::CacheOptions;
-use crate::request::{GenerateEvent, GenerateRequest, Speculation};
+use crate::request::{GenerateEvent, GenerateRequest, ModelOptions, Speculation};
 use crate::scripted_model::write_scripted;
 use crate::wired_memory::WiredMemory;
 
@@ -27,7 +27,8 @@ fn a_model_is_not_loaded_to_its_end_by_an_engine_that_shuts_down() {
     let load = |name: &str| {
         let (reply, mut answer) = oneshot::channel();
         let reply = LoadReply::Model(reply);
-        load(&engine, LoadJob { name: name.to_owned(), folder: folder.clone(), reply });
+        let (name, folder, options) = (name.to_owned(), folder.clone(), ModelOptions::default());
+        load(&engine, LoadJob { name, folder, options, reply });
         answer.try_recv().unwrap()
     };
     assert!(load("tiny").is_ok());
@@ -77,7 +78,7 @@ impl TestLoop {
         let folder = tempfile::tempdir().unwrap();
         write_scripted(folder.path(), fields);
         let (name, folder) = (name.to_owned(), folder.path().to_owned());
-        load(&self.engine, LoadJob { name, folder, reply });
+        load(&self.engine, LoadJob { name, folder, options: ModelOptions::default(), reply });
     }
 
     fn turn(&self) {

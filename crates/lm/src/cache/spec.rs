@@ -182,6 +182,12 @@ impl CacheSpec {
         self.kinds().any(KindSpec::has_state)
     }
 
+    /// Whether a recurrent state is held in bf16 whatever type the weights have, see
+    /// [`LoadOptions::bf16_state`](crate::LoadOptions::bf16_state).
+    pub fn has_bf16_state(&self) -> bool {
+        self.kinds().any(|kind| kind.has_state() && kind.types().contains(&Some(Dtype::Bfloat16)))
+    }
+
     /// Whether generation can continue only from a [`Checkpoint`](super::chunk_state::Checkpoint)
     /// or from the end of the caches.
     pub fn needs_checkpoints(&self) -> bool {

@@ -392,6 +392,7 @@ impl FromConfig for Model {
         let shape = Shape::check(args)?;
         Ok(Outline {
             cache: shape.cache_spec(),
+            bf16_state_cache: None,
             context_length: shape.context as usize,
             is_tied: shape.is_tied,
             scratch: shape.scratch(),

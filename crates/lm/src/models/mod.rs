@@ -281,6 +281,8 @@ pub(crate) trait FromConfig: Architecture + Sized + 'static {
 pub(crate) struct Outline {
     /// What its caches are; the types that only weights tell are unknown.
     pub(crate) cache: CacheSpec,
+    /// The same with [`LoadOptions::bf16_state`]; `None` if that changes nothing.
+    pub(crate) bf16_state_cache: Option<CacheSpec>,
     /// The most tokens that it can attend to.
     pub(crate) context_length: usize,
     /// Whether an output layer in the files is not used, because the embeddings are.
@@ -291,6 +293,15 @@ pub(crate) struct Outline {
     pub(crate) tensors: TensorList,
     /// Whether it takes a head that predicts further tokens too, where files hold one.
     pub(crate) takes_mtp_head: bool,
+}
+
+impl Outline {
+    /// What the model is when it is loaded with `options`.
+    pub(crate) fn with_options(self, options: LoadOptions) -> Self {
+        let bf16_state_cache = self.bf16_state_cache.clone();
+        let cache = bf16_state_cache.filter(|_| options.bf16_state).unwrap_or(self.cache);
+        Outline { cache, ..self }
+    }
 }
 
 /// What a forward pass holds besides weights and caches, in numbers of the compute type.

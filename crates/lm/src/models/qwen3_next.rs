@@ -12,7 +12,7 @@ use std::marker::PhantomData;
 
 use gated_delta_net::{GatedDeltaNet, LinearShape};
 use mlx_rs::error::Exception;
-use mlx_rs::{Array, ops};
+use mlx_rs::{Array, Dtype, ops};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
@@ -217,6 +217,12 @@ impl Shape {
         })
     }
 
+    /// The same with recurrent states that are held in bf16.
+    fn with_bf16_state(mut self) -> Self {
+        self.linear.state_dtype = Dtype::Bfloat16;
+        self
+    }
+
     fn block_kind(&self, layer: i32) -> BlockKind {
         BlockKind { attends: self.attends(layer), has_experts: self.experts.are_in(layer) }
     }
@@ -391,6 +397,7 @@ impl<F: Family> FromConfig for Model<F> {
         let shape = args.shape()?;
         Ok(Outline {
             cache: shape.cache_spec(),
+            bf16_state_cache: Some(args.shape()?.with_bf16_state().cache_spec()),
             context_length: shape.context as usize,
             is_tied: shape.is_tied,
             scratch: shape.scratch(),
@@ -400,7 +407,10 @@ impl<F: Family> FromConfig for Model<F> {
     }
 
     fn load(args: F, weights: &mut Weights) -> Result<Self, LmError> {
-        let shape = args.shape()?;
+        let shape = match weights.bf16_state {
+            true => args.shape()?.with_bf16_state(),
+            false => args.shape()?,
+        };
         let layout = Layout::of(weights, &shape);
         let mtp = mtp::Head::load(weights, &shape, layout)?;
         // What is left of a head that is not used; tied checkpoints may store the output layer again.

@@ -56,6 +56,7 @@ fn cache_spec() -> CacheSpec {
 pub fn outline(args: &ModelArgs) -> Outline {
     Outline {
         cache: cache_spec(),
+        bf16_state_cache: None,
         context_length: args.max_position_embeddings,
         is_tied: false,
         scratch: Scratch {

@@ -33,8 +33,8 @@ impl GatedDelta {
     /// save.
     pub const CHUNK: i32 = 64;
 
-    /// Updates `state` `[B, Hv, Dv, Dk]` (`None`: zeros) by the tokens; returns their outputs
-    /// `[B, L, Hv, Dv]` and the new state, both f32. Tokens where `mask` (bool `[B, L]`) is false
+    /// Updates `state` `[B, Hv, Dv, Dk]` of any type (`None`: zeros) by the tokens; returns their
+    /// outputs `[B, L, Hv, Dv]` and the new state, both f32. Tokens where `mask` (bool `[B, L]`) is false
     /// do not change the state, and their outputs are undefined.
     pub fn update(
         mut self,
@@ -61,7 +61,7 @@ impl GatedDelta {
         let heads =
             Heads { batch, key_heads, sharing: value_heads / key_heads, key_dim, value_dim };
         let state = match state {
-            Some(state) => ops::reshape(state, &heads.state_shape())?,
+            Some(state) => ops::reshape(state, &heads.state_shape())?.as_dtype(Dtype::Float32)?,
             None => ops::zeros_dtype(&heads.state_shape(), Dtype::Float32)?,
         };
         let (outputs, state) = self.chunks(&heads, length, state)?;
@@ -154,9 +154,9 @@ impl GatedDeltaStep {
         Ok(GatedDeltaStep { decay, correct })
     }
 
-    /// Updates `state` `[B, Hv, Dv, Dk]` (`None`: zeros) by a token with queries and keys
+    /// Updates `state` `[B, Hv, Dv, Dk]` of any type (`None`: zeros) by a token with queries and keys
     /// `[B, 1, Hk, Dk]`, values `[B, 1, Hv, Dv]`, all f32, and the projections b and a `[B, 1, Hv]`;
-    /// returns its outputs `[B, 1, Hv, Dv]` and the new state.
+    /// returns its outputs `[B, 1, Hv, Dv]` and the new state, both f32.
     pub fn forward(
         &self,
         state: Option<&Array>,

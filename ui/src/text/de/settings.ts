@@ -86,6 +86,10 @@ const rows: Catalogue['settings']['rows'] = {
     unit: 'Tokens',
     placeholder: 'Alle',
   },
+  bf16_state: {
+    label: 'Zustand in 16 Bit',
+    note: 'Chats mit diesem Modell brauchen weniger Arbeitsspeicher und weniger Platz auf der Festplatte; seine Antworten sind fast dieselben.',
+  },
   speed: {
     label: 'Tempo',
     note: 'Rät voraus, damit das Modell mehrere Wörter auf einmal prüft; die Antworten bleiben dieselben. Automatisch rät aus dem, was im Chat schon steht, wo das Zeit spart. Ein Entwurfsmodell rät mit, wo es mehr spart.',

@@ -78,6 +78,10 @@ export const settingRows: Record<keyof Settings, SettingText> = {
     unit: 'tokens',
     placeholder: 'All',
   },
+  bf16_state: {
+    label: 'State in 16 bits',
+    note: 'Chats with this model take less memory and less of the disk; its answers are nearly the same.',
+  },
   speed: {
     label: 'Speed',
     note: 'Guesses ahead, so that the model checks several words at once; answers stay the same. Automatic guesses from what the chat says already, where that saves time. A draft model guesses too, where it saves more.',

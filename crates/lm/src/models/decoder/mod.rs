@@ -582,6 +582,7 @@ impl<F: Family> FromConfig for DecoderModel<F> {
         let decoder = args.decoder()?;
         Ok(Outline {
             cache: decoder.cache_spec(),
+            bf16_state_cache: None,
             context_length: decoder.context as usize,
             is_tied: decoder.output == Output::Tied,
             scratch: decoder.scratch(),

@@ -24,6 +24,8 @@ pub(super) struct LinearShape {
     pub(super) key_dim: i32,
     pub(super) value_dim: i32,
     kernel: i32,
+    /// In which the matrix of each head is held between steps.
+    pub(super) state_dtype: Dtype,
 }
 
 impl LinearShape {
@@ -46,6 +48,7 @@ impl LinearShape {
             key_dim: check_range("linear_key_head_dim", key_dim, 1..=4096)?,
             value_dim: check_range("linear_value_head_dim", value_dim, 1..=4096)?,
             kernel: check_range("linear_conv_kernel_dim", args.linear_conv_kernel_dim, 2..=64)?,
+            state_dtype: Dtype::Float32,
         })
     }
 
@@ -54,11 +57,12 @@ impl LinearShape {
         2 * self.key_heads * self.key_dim + self.value_heads * self.value_dim
     }
 
-    /// The last inputs of the convolution, and the matrix of each head, which is computed in f32.
+    /// The last inputs of the convolution, and the matrix of each head, which is computed in f32 whatever
+    /// it is held in.
     pub(super) fn cache_spec(&self) -> LayerCacheSpec {
         let inputs = StateSize { shape: vec![self.kernel - 1, self.channels()], dtype: None };
         let shape = vec![self.value_heads, self.value_dim, self.key_dim];
-        let matrices = StateSize { shape, dtype: Some(Dtype::Float32) };
+        let matrices = StateSize { shape, dtype: Some(self.state_dtype) };
         LayerCacheSpec::Arrays(ArraysSpec { slots: vec![Some(inputs), Some(matrices)] })
     }
 
@@ -97,7 +101,7 @@ impl LinearShape {
 }
 
 /// A short convolution over time, then the gated delta rule. Its cache holds the convolution's last
-/// inputs `[B, K - 1, C]` and the state `[B, Hv, Dv, Dk]` (f32). C is the total width of queries,
+/// inputs `[B, K - 1, C]` and the state `[B, Hv, Dv, Dk]` (f32, or bf16 where asked for). C is the total width of queries,
 /// keys and values.
 #[derive(Debug)]
 pub(super) struct GatedDeltaNet {
@@ -238,7 +242,7 @@ impl GatedDeltaNet {
                 GatedDelta { queries, keys, values, decay, beta }.update(before, mask)?
             }
         };
-        cache.set(STATE_SLOT, state);
+        cache.set(STATE_SLOT, state.as_dtype(self.shape.state_dtype)?);
         cache.advance(length as usize);
 
         let z = ops::reshape(z, &[batch, length, value_heads, value_dim])?;
