@@ -71,6 +71,48 @@ flow(
   },
 );
 
+flow(
+  'a chat that has only a document is the new chat, outlives a crash, and goes with its document',
+  { maxTokens: 8 },
+  async ({ home, core, page }) => {
+    const { driver } = page;
+    await page.button('Model: tiny-chat').waitFor();
+    await page.ask('hello');
+    const rows = () => driver.locator('[data-conversation]').count();
+    await page.button('New chat').click();
+    await attach(page, file('cairns.md', longText(2)));
+    await read(page);
+    assert.equal(await rows(), 1, 'it stands in no list');
+    assert.deepEqual(await findings(driver), []);
+
+    await core.end('SIGKILL');
+    const again = await home.start({ port: core.port, token: core.token });
+    await driver.reload();
+    await page.button('Remove cairns.md').waitFor();
+    await driver.locator('[data-conversation]').click();
+    await page.button('Remove cairns.md').waitFor({ state: 'detached' });
+    await page.button('New chat').click();
+    await page.button('Remove cairns.md').click();
+    await driver.getByRole('heading', { name: 'A conversation keeps its place' }).waitFor();
+    assert.equal((await again.conversations()).length, 2, 'it can be taken back here');
+    await driver.locator('[data-conversation]').click();
+    await until('its row is gone', async () => (await again.conversations()).length === 1);
+
+    await page.button('Undo').click();
+    await page.button('Remove cairns.md').waitFor();
+    assert.equal(await rows(), 1);
+    await page.ask('What is it?');
+    await until('it stands in the list', async () => (await rows()) === 2);
+    const sent = (await again.conversations()).flatMap(({ messages }) =>
+      messages.flatMap(({ documents }) => documents),
+    );
+    assert.deepEqual(
+      sent.map(({ name }) => name),
+      ['cairns.md'],
+    );
+  },
+);
+
 flow('an edited message loses a document and gets another', {}, async ({ home, core, page }) => {
   await page.button('Model: tiny-chat').waitFor();
   await attach(page, [file('old.txt', longText(4)), file('kept.txt', longText(2))]);
@@ -189,7 +231,7 @@ const FORBIDDEN =
 
 flow(
   'hostile web pages become text: nothing runs, nothing is fetched',
-  { expected: FORBIDDEN },
+  { expected: FORBIDDEN, maxTokens: 4 },
   async ({ core, page }) => {
     await page.button('Model: tiny-chat').waitFor();
     const requested = [];
@@ -204,6 +246,7 @@ flow(
       await page.button('New chat').first().click();
       await attach(page, pages.slice(start, start + 90));
       await read(page);
+      await page.ask('What is this?');
     }
     assert.equal(await page.driver.evaluate(() => window.hasRun ?? false), false);
     const own = new URL(core.url).origin;

@@ -6,7 +6,7 @@ import type { Toasts } from '../ui/toasts.svelte';
 import { offerUndo } from '../ui/offerUndo';
 import type { UndoStack } from '../ui/undo';
 import { CompareStore } from './compare.svelte';
-import { ConversationList, titleOf } from './conversations.svelte';
+import { ConversationList, isUnsent, titleOf } from './conversations.svelte';
 import { FoldedAnswers } from './folded.svelte';
 import { Drafts } from './drafts.svelte';
 import { ProbabilityStore, whyNot, type Choice } from './probabilities.svelte';
@@ -73,6 +73,10 @@ export class ChatStore {
   readonly folded: FoldedAnswers;
   /** The documents that the next message of a chat will be sent with; their owner sets it. */
   documentsOfDraft: (id: string) => string[] = () => [];
+  /** Whether no document is in a chat's draft, as far as that is known; their owner sets it. */
+  hasNoDocuments: (id: string) => boolean = () => false;
+  /** Chats that were left with nothing in them; a document that is brought back brings its chat back. */
+  readonly #left = new Map<string, Conversation>();
   /** Whether a message can be sent to the open chat as the composer says; their owner sets it. */
   mayAsk: () => true | Promise<boolean> = () => true;
   #isLooking = false;
@@ -80,6 +84,12 @@ export class ChatStore {
 
   readonly selected = $derived(this.list.get(this.selectedId));
   readonly thread = $derived(this.selectedId === null ? null : (this.#threads.get(this.selectedId) ?? null));
+
+  /** Nothing was sent in the open chat yet, whether it has a row or not. */
+  readonly isNew = $derived.by(() => {
+    if (!this.selected) return this.selectedId === null;
+    return isUnsent(this.selected) && this.thread?.isLoaded === true && this.thread.messages.length === 0;
+  });
 
   /** Why nothing can be done with the messages of the open chat now; null: it can. */
   readonly whyBusy = $derived.by(() => {
@@ -145,9 +155,20 @@ export class ChatStore {
     else this.select(null);
   }
 
-  /** Shows the empty page and focuses the composer. The chat will be in this folder, or with this persona. */
+  /**
+   * Shows the empty page and focuses the composer. The chat will be in this folder, or with this persona. One that has
+   * documents and was never sent is that page.
+   */
   newChat(folderId: string | null = null, persona: Persona | null = null): void {
-    this.select(null);
+    const isWanted = (row: Conversation) => row.folder_id === folderId && row.persona_id === (persona?.id ?? null);
+    const { selected } = this;
+    // Of one that has nothing to it, a new one takes the place.
+    this.select(selected && isUnsent(selected) && !this.#isEmpty(selected) && isWanted(selected) ? selected.id : null);
+    if (this.selectedId === null) {
+      const unsent = this.list.items.find((row) => isUnsent(row) && isWanted(row));
+      if (unsent) this.select(unsent.id);
+    }
+    if (this.selectedId !== null) return void this.numFocusRequests++;
     this.newFolderId = folderId;
     this.newPersona = persona;
     this.newModel = null;
@@ -189,7 +210,31 @@ export class ChatStore {
     return true;
   }
 
+  /** Nothing was sent, attached or written. */
+  #isEmpty(row: Conversation): boolean {
+    return isUnsent(row) && this.#drafts.get(row.id) === '' && this.hasNoDocuments(row.id);
+  }
+
+  /** Deletes the row of a chat that is left with nothing in it. */
+  #leave(row: Conversation): void {
+    this.#left.set(row.id, row);
+    this.list.take(row.id);
+    void this.#run({ type: 'delete_conversation', id: row.id }, row.id);
+  }
+
+  /** Sees to it that a chat is there to which something is brought back; returns whether it is. */
+  async bringBack(id: string): Promise<boolean> {
+    const row = this.#left.get(id);
+    if (!row || this.list.get(id)) return true;
+    return this.#run({ type: 'restore_conversation', id }, id, () => {
+      this.#left.delete(id);
+      this.list.put(row);
+      this.select(id);
+    });
+  }
+
   select(id: string | null): void {
+    const before = this.selected;
     if (id !== this.selectedId) this.probabilities.close();
     this.selectedId = id;
     if (id !== null) {
@@ -203,6 +248,7 @@ export class ChatStore {
     const kept = this.list.get(id)?.is_private ? null : id;
     this.#options.storage?.setItem(SELECTED_KEY, kept ?? '');
     if (id !== null && !this.#threads.has(id)) void this.#open(id).refetch();
+    if (before && before.id !== id && this.#isEmpty(before)) this.#leave(before);
   }
 
   /** Opens a chat at a message, on the branch that has it. */

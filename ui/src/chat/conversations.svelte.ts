@@ -10,6 +10,15 @@ function isSame(a: ChatModel, b: ChatModel): boolean {
   return a.name === b.name && a.source === b.source && a.missing === b.missing;
 }
 
+/**
+ * A chat in which nothing was sent yet. It has a row because documents were attached, and those must not be lost; the list
+ * has it with its first message, and a new chat is this one until then. Chats that a person has begun as private ones or
+ * from a starting point are listed at once.
+ */
+export function isUnsent({ title, is_private, is_pinned, is_archived, is_streaming, prefix }: Conversation): boolean {
+  return title === '' && !is_private && !is_pinned && !is_archived && !is_streaming && prefix === null;
+}
+
 /** A row of the list; `isGap`: the conversation is gone, and its space stays until the pointer leaves the list. */
 export interface ListRow {
   conversation: Conversation;
@@ -25,7 +34,7 @@ export class ConversationList {
   readonly items = $derived(this.#inOrder(this.#conversations));
   readonly rows = $derived.by((): ListRow[] => {
     const gaps = new Set(this.#gaps);
-    const all = this.#inOrder([...this.#conversations, ...this.#gaps]);
+    const all = this.#inOrder([...this.#conversations.filter((row) => !isUnsent(row)), ...this.#gaps]);
     return all.map((conversation) => ({ conversation, isGap: gaps.has(conversation) }));
   });
 
@@ -37,8 +46,8 @@ export class ConversationList {
     return sorted.toSorted((a, b) => (position.get(a.id) ?? -1) - (position.get(b.id) ?? -1));
   }
 
-  /** Those that are not in the archive. */
-  readonly listed = $derived(this.items.filter((row) => !row.is_archived));
+  /** Those that are not in the archive, and begun. */
+  readonly listed = $derived(this.items.filter((row) => !row.is_archived && !isUnsent(row)));
 
   replace(conversations: Conversation[]): void {
     this.#conversations = conversations;
@@ -62,7 +71,7 @@ export class ConversationList {
   take(id: string): Conversation | undefined {
     const taken = this.get(id);
     this.#conversations = this.#conversations.filter((row) => row.id !== id);
-    if (taken && this.#fixedOrder) this.#gaps = [...this.#gaps, taken];
+    if (taken && this.#fixedOrder && !isUnsent(taken)) this.#gaps = [...this.#gaps, taken];
     return taken;
   }
 
@@ -72,7 +81,7 @@ export class ConversationList {
 
   /** The row below, else the one above: where the selection goes when a row is deleted. */
   neighbourOf(id: string): string | null {
-    const rows = this.get(id)?.is_archived ? this.items : this.listed;
+    const rows = this.get(id)?.is_archived ? this.items.filter((row) => !isUnsent(row)) : this.listed;
     const index = rows.findIndex((row) => row.id === id);
     return (rows[index + 1] ?? rows[index - 1])?.id ?? null;
   }

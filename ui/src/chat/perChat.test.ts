@@ -542,7 +542,11 @@ test('what is set before the first message is stored with it', async () => {
 
   const row = conversation('b', { title: '' });
   platform.answers.new_conversation_as = { type: 'conversation', conversation: row, messages: [] };
-  platform.answers.send_message = { type: 'sent', conversation: { ...row, is_streaming: true }, messages: [] };
+  platform.answers.send_message = {
+    type: 'sent',
+    conversation: { ...row, title: 'Hello', is_streaming: true },
+    messages: [],
+  };
   app.chat.draft = 'Hello';
   await app.chat.send();
   const scope = { type: 'chat', id: 'b' };

@@ -108,6 +108,7 @@ export class DocumentStore {
   constructor(options: DocumentOptions) {
     this.#options = options;
     this.#now = options.now ?? (() => performance.now());
+    options.chat.hasNoDocuments = (id) => this.#attached.get(id)?.documents.length === 0 && this.opening === null;
     options.chat.documentsOfDraft = (id) => this.#draftOf(id).documents.map((document) => document.id);
   }
 
@@ -388,10 +389,11 @@ export class DocumentStore {
 
   /** Takes a document away; can be taken back. */
   async remove(of: DocumentsOf, { id: document_id, name }: Document): Promise<void> {
-    const { report } = this.#options;
+    const { chat, report } = this.#options;
     this.#focus(of);
     const change = async (type: 'remove_document' | 'restore_document') => {
       try {
+        if (type === 'restore_document' && of.type === 'conversation' && !(await chat.bringBack(of.id))) return false;
         await this.#ask({ type, of, document_id });
         return true;
       } catch (error) {

@@ -393,3 +393,73 @@ test('a message that waits holds the documents that it was written with', async 
     .poll(sent)
     .toEqual([{ type: 'send_message_with', conversation_id: 'a', text: 'About a', document_ids: ['a'] }]);
 });
+
+test('a chat that has only documents is the new chat, stands in no list, and goes when they are taken away', async () => {
+  const { app, platform } = await open();
+  const row = conversation('n', { title: '' });
+  platform.answers.new_conversation = { type: 'conversation', conversation: row, messages: [] };
+  const answered = (documents: Document[]) => ({
+    type: 'documents' as const,
+    attached: { of: ofConversation('n'), beginning: [], documents, reading: { type: 'waiting' as const } },
+  });
+  platform.answers.attach_documents = answered([textDocument('x', { name: 'x.txt' })]);
+  platform.answers.remove_document = answered([]);
+  platform.answers.restore_document = answered([textDocument('x', { name: 'x.txt' })]);
+  app.newChat();
+  platform.chosenDocuments = [text('x.txt')];
+  await app.documents.choose();
+  await drawn();
+  const listed = () =>
+    [...document.querySelectorAll<HTMLElement>('[data-conversation]')].map((one) => one.dataset.conversation);
+  const chip = () => screen.queryByRole('button', { name: /x\.txt.*: open$/ });
+  expect([app.chat.selectedId, listed()]).toEqual(['n', ['a']]);
+  expect(screen.getByRole('heading', { name: /x\.txt/ })).toBeTruthy();
+
+  // It is found again as the new chat, also once more, and by nothing else.
+  app.openConversation('a');
+  await drawn();
+  expect(chip()).toBeNull();
+  app.newChat();
+  app.newChat();
+  await drawn();
+  expect(app.chat.selectedId).toBe('n');
+  expect(chip()).toBeTruthy();
+  app.newChatAs({ id: 'p', name: 'Poet', system_prompt: '', model: null, values: {} });
+  expect(app.chat.selectedId).toBeNull();
+  app.newChat();
+
+  await fireEvent.click(screen.getByRole('button', { name: 'Remove x.txt' }));
+  await drawn();
+  expect(platform.askedTypes()).not.toContain('delete_conversation');
+  app.openConversation('a');
+  await drawn();
+  expect(platform.asked).toContainEqual({ type: 'delete_conversation', id: 'n' });
+  expect(app.chat.list.get('n')).toBeUndefined();
+
+  // Whoever takes that back has the chat again.
+  app.undo.undo();
+  await drawn();
+  const back = platform.askedTypes().filter((type) => type.startsWith('restore_'));
+  expect(back).toEqual(['restore_conversation', 'restore_document']);
+  expect(app.chat.selectedId).toBe('n');
+  expect(chip()).toBeTruthy();
+});
+
+test('what is written in a chat without documents keeps it', async () => {
+  const { app, platform } = await open();
+  app.chat.list.put(conversation('n', { title: '' }));
+  platform.answers.get_documents = {
+    type: 'documents',
+    attached: { of: ofConversation('n'), beginning: [], documents: [], reading: { type: 'waiting' } },
+  };
+  app.newChat();
+  await drawn();
+  app.chat.draft = 'Half a thought';
+  app.openConversation('a');
+  app.newChat();
+  expect([app.chat.selectedId, app.chat.draft]).toEqual(['n', 'Half a thought']);
+  app.chat.draft = '';
+  app.openConversation('a');
+  await drawn();
+  expect(platform.asked).toContainEqual({ type: 'delete_conversation', id: 'n' });
+});

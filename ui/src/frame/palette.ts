@@ -1,7 +1,7 @@
 // What the palette finds: chats by title and by what they say, personas, starting points, saved context, models and commands,
 // the best first.
 import type { App } from '../app.svelte';
-import { titleOf } from '../chat/conversations.svelte';
+import { isUnsent, titleOf } from '../chat/conversations.svelte';
 import { commands, isAvailable } from '../commands';
 import { shortModelName } from '../status/engine';
 import type { ExcerptPiece, FoundDocument } from '../platform/wire';
@@ -124,7 +124,7 @@ function ordered(groups: Ranked[]): PaletteGroup[] {
 }
 
 function chatEntries({ chat, navigation }: App, isOfList: boolean): PaletteEntry[] {
-  return (isOfList ? chat.list.listed : chat.list.items).map((conversation) => {
+  return (isOfList ? chat.list.listed : chat.list.items.filter((row) => !isUnsent(row))).map((conversation) => {
     const { id } = conversation;
     const isOpen = id === chat.selectedId && navigation.page === 'chat';
     const detail = isOpen ? strings.palette.openNow : strings.pieces.ago(conversation.updated_at_ms, Date.now());
