@@ -91,6 +91,23 @@ test('the first launch without a connection says so calmly', async () => {
   expect(platform.askedTypes()).toContain('retry_downloads');
 });
 
+test('the first launch with a hub that does not answer says so after a moment, and goes on by itself', async () => {
+  const asking = download('o/Small-1B-4bit', { bytes: 0, total_bytes: 0, files: [], seconds_left: null });
+  const { clock, platform } = await open({ ...nothing, downloads: [asking] });
+  const heading = () => screen.getByRole('region', { name: 'Welcome' }).querySelector('h2')?.textContent?.trim();
+  expect([heading(), screen.queryByText('Asking the hub…') !== null]).toEqual(['Your model is on its way', true]);
+  clock.run();
+  await drawn();
+  expect(heading()).toBe('Waiting for the hub');
+  expect(screen.getByText('The hub does not answer yet')).toBeTruthy();
+  platform.emit({ type: 'downloads', downloads: [{ ...asking, state: 'offline' }] });
+  await drawn();
+  expect(heading()).toBe('Waiting for the hub');
+  platform.emit({ type: 'downloads', downloads: [download('o/Small-1B-4bit')] });
+  await drawn();
+  expect(heading()).toBe('Your model is on its way');
+});
+
 test('a file is offered only where it can be chosen', async () => {
   const platform = new FakePlatform();
   platform.chooseModelFile = vi.fn(async () => null);

@@ -4,7 +4,7 @@ import type { Download, Failure } from '../platform/wire';
 import { strings } from '../text';
 
 /** What stands under its name: how far it is, and how long the rest takes. */
-export function downloadWords(download: Download, hasRate = false): string {
+export function downloadWords(download: Download, hasRate = false, isUnanswered = false): string {
   const words = strings.downloads;
   const { bytes_per_second, files, seconds_left, state, total_bytes } = download;
   if (state === 'queued') return words.queued;
@@ -13,7 +13,7 @@ export function downloadWords(download: Download, hasRate = false): string {
   const parts = files.length > 0 ? [words.files(done, files.length)] : [];
   if (state === 'paused') return words.list([words.paused, ...parts]);
   if (state !== 'running') return words.list(parts);
-  if (total_bytes === 0) return words.preparing;
+  if (total_bytes === 0) return isUnanswered ? words.unanswered : words.preparing;
   if (hasRate && bytes_per_second !== null) parts.push(words.rate(bytes_per_second));
   if (seconds_left !== null) parts.push(words.left(seconds_left));
   return words.list(parts);

@@ -8,6 +8,9 @@ import type { Toasts } from '../ui/toasts.svelte';
 import { offerUndo } from '../ui/offerUndo';
 import { UNDO_MS, type UndoStack } from '../ui/undo';
 
+/** After this time it is said that the hub has not answered. Asking it again, which is what happens meanwhile, takes longer. */
+const UNANSWERED_MS = 3000;
+
 export interface DownloadsOptions {
   platform: Platform;
   toasts: Toasts;
@@ -27,6 +30,9 @@ export interface DownloadsTotal {
 
 const isActive = (state: DownloadState) => state === 'running' || state === 'queued' || state === 'offline';
 
+const isWaiting = ({ state, total_bytes }: Download) =>
+  (state === 'running' || state === 'offline') && total_bytes === 0;
+
 /**
  * Owns the list of downloads.
  *
@@ -39,6 +45,10 @@ export class DownloadStore {
   /** Names of downloads that are being cancelled, and how that is stopped. */
   #cancelling = $state.raw<ReadonlyMap<string, () => void>>(new Map());
   #items = $state.raw<Download[]>([]);
+  /** How the wait for the hub's first answer is ended, by name. */
+  readonly #asking = new Map<string, () => void>();
+  /** Names of downloads that the hub has not answered for a while. */
+  #unanswered = $state.raw<ReadonlySet<string>>(new Set());
   #isFirst = true;
   readonly #options: DownloadsOptions;
 
@@ -55,6 +65,11 @@ export class DownloadStore {
     return this.items.find((download) => download.name === name);
   }
 
+  /** Whether the hub has not yet said what there is to download, for longer than it takes. */
+  isUnanswered(name: string): boolean {
+    return this.#unanswered.has(name);
+  }
+
   isAsked(name: string): boolean {
     return this.#asked.has(name);
   }
@@ -65,12 +80,31 @@ export class DownloadStore {
       ...download,
       seconds_left: shownSeconds(before.get(download.name) ?? null, download),
     }));
+    this.#watchAnswers();
     const isFirst = this.#isFirst;
     this.#isFirst = false;
     for (const { name, state } of downloads) {
       // What was done before the window was opened is no news.
       if (state === 'done' && !isFirst && before.get(name)?.state !== 'done') this.#options.onDone(name);
     }
+  }
+
+  #watchAnswers(): void {
+    const waiting = this.#items.filter(isWaiting);
+    const asking = new Set(waiting.filter(({ state }) => state === 'running').map(({ name }) => name));
+    for (const [name, stop] of this.#asking) {
+      if (asking.has(name)) continue;
+      stop();
+      this.#asking.delete(name);
+    }
+    for (const name of asking) {
+      if (this.#asking.has(name)) continue;
+      const say = () => (this.#unanswered = new Set([...this.#unanswered, name]));
+      this.#asking.set(name, (this.#options.after ?? after)(UNANSWERED_MS, say));
+    }
+    // The hub is looked for again and again: until it answers, that changes nothing of what is said.
+    const known = waiting.filter(({ name, state }) => state === 'offline' || this.#unanswered.has(name));
+    this.#unanswered = new Set(known.map(({ name }) => name));
   }
 
   /** Begins a download, or lets one go on; returns whether that worked. */
@@ -138,7 +172,9 @@ function totalOf(downloads: Download[]): DownloadsTotal | null {
   const total = running.reduce((sum, { total_bytes }) => sum + total_bytes, 0);
   const bytes = running.reduce((sum, download) => sum + download.bytes, 0);
   const times = running.map(({ seconds_left }) => seconds_left);
+  // Of one that the hub has not answered nobody knows how much there is.
+  if (total === 0) return null;
   // Others have to come after those that run, so their time is not known.
   const secondsLeft = times.some((time) => time === null) ? null : Math.max(...times.map(Number));
-  return { share: total > 0 ? bytes / total : 0, secondsLeft };
+  return { share: bytes / total, secondsLeft };
 }

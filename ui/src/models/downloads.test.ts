@@ -50,6 +50,28 @@ test('a paused download begins with its own time again', async () => {
   expect(downloads.get(NAME)?.seconds_left).toBe(60);
 });
 
+test('a hub that does not answer is told after three seconds, until it does', async () => {
+  const { downloads, clock, platform } = await start();
+  const asking = download(NAME, { bytes: 0, total_bytes: 0, files: [], seconds_left: null });
+  const isUnanswered = () => downloads.isUnanswered(NAME);
+  progress(platform, asking);
+  // What is sent again meanwhile does not begin the time anew.
+  progress(platform, asking);
+  expect([isUnanswered(), downloads.total, clock.waits.filter((time) => time === 3000)]).toEqual([false, null, [3000]]);
+  clock.run();
+  expect(isUnanswered()).toBe(true);
+  // While the hub is looked for again, it goes on being said.
+  for (const state of ['offline', 'running', 'offline', 'running'] as const) {
+    progress(platform, { ...asking, state });
+    expect(isUnanswered()).toBe(true);
+  }
+  progress(platform, download(NAME));
+  expect(isUnanswered()).toBe(false);
+  progress(platform, { ...asking, state: 'paused' });
+  clock.run();
+  expect(isUnanswered()).toBe(false);
+});
+
 test('all running downloads together have a share and a time', async () => {
   const { downloads, platform } = await start();
   expect(downloads.total).toBeNull();

@@ -169,6 +169,7 @@ export const downloads: Catalogue['downloads'] = {
   paused: 'Angehalten',
   privateHelp:
     'Es gibt kein solches Modell, oder es ist privat. Wenn du es lesen darfst, füge ein Zugriffstoken deines Kontos hinzu.',
+  unanswered: 'Der Hub antwortet noch nicht',
   preparing: 'Der Hub wird gefragt …',
   queued: 'Andere kommen zuerst',
   rate: (perSecond) => `${f.bytes(perSecond)}/s`,
@@ -239,6 +240,8 @@ export const firstModel: Catalogue['firstModel'] = {
   waiting: 'Dein Modell ist noch nicht da',
   waitingNote:
     'Setze das Herunterladen fort oder versuche es noch einmal. Das Modell startet von selbst, sobald es da ist.',
+  unanswered: 'Warten auf den Hub',
+  unansweredNote: `Er antwortet nicht: Prüfe die Verbindung dieses ${machine}s zum Netz. Das Herunterladen geht von selbst weiter, sobald er antwortet.`,
   checking: 'Das Modell wird angesehen …',
   more: 'Andere Modelle …',
 };

@@ -165,6 +165,7 @@ export const downloads = {
   pauseOf: (name: string) => `Pause the download of ${name}`,
   paused: 'Paused',
   privateHelp: 'There is no such model, or it is private. If you may read it, add an access token of your account.',
+  unanswered: 'The hub does not answer yet',
   preparing: 'Asking the hub…',
   queued: 'Others come first',
   rate: (perSecond: number) => `${f.bytes(perSecond)}/s`,
@@ -236,6 +237,8 @@ export const firstModel = {
   comingNote: 'It starts by itself when it is here. You can leave this page meanwhile.',
   waiting: 'Your model is not here yet',
   waitingNote: 'Resume the download, or try it again. The model starts by itself when it is here.',
+  unanswered: 'Waiting for the hub',
+  unansweredNote: `It does not answer: check the network of ${machine}. The download goes on by itself once it does.`,
   checking: 'Looking at the model…',
   more: 'Other models…',
 };
