@@ -1,7 +1,7 @@
 //! Answers whose tokens are looked up or predicted by the model's head: the same as plain ones, alone
 //! and among others.
 
-use cairn_chat::{FinishReason, SamplingParams};
+use cairn_chat::{FinishReason, GuessCounts, SamplingParams};
 use cairn_engine::{
     Acceptance, Engine, EngineOptions, EngineState, EngineStatus, GenerateEvent, GenerateRequest,
     Speculation,
@@ -79,6 +79,7 @@ async fn looking_up_changes_no_token() {
         for request in requests() {
             let plain = answer(&engine, request.clone()).await;
             assert_eq!(plain.finished.acceptance, Acceptance::default());
+            assert_eq!(plain.finished.stats.guesses, None);
             for &speculation in &speculations {
                 let looked_up = GenerateRequest { speculation, ..request.clone() };
                 let found = answer(&engine, looked_up).await;
@@ -105,7 +106,9 @@ async fn what_repeats_is_accepted_and_counted() {
     };
     let found = answer(&engine, asked).await;
     assert_eq!(found.tokens, model.answer(&text_ids("aaaa"), 60));
-    let Acceptance { num_drafted, num_accepted, .. } = found.finished.acceptance;
+    let Acceptance { num_drafted, num_accepted, num_checked } = found.finished.acceptance;
+    let guesses = GuessCounts { num_proposed: num_drafted, num_accepted, num_checked };
+    assert_eq!(found.finished.stats.guesses, Some(guesses));
     // Of six tokens of a pass one is the model's own.
     assert_eq!((num_drafted, num_accepted), (50, 50));
     assert_eq!(found.finished.stats.finish_reason, FinishReason::Length);

@@ -64,6 +64,7 @@ pub fn typescript() -> String {
         declaration::<wire::CompareColumn>(&config),
         declaration::<wire::MessageStats>(&config),
         declaration::<wire::CacheMiss>(&config),
+        declaration::<wire::Guesses>(&config),
         declaration::<wire::MissCause>(&config),
         declaration::<wire::Probabilities>(&config),
         declaration::<wire::TokenProbability>(&config),

@@ -305,6 +305,11 @@ pub(crate) fn message_stats(stats: GenerationStats) -> wire::MessageStats {
         miss: stats.miss.and_then(stored_miss),
         saved_ms: stats.saved_ms.map(figure),
         generation_tokens: tokens(stats.num_generation_tokens),
+        guesses: stats.guesses.map(|guesses| wire::Guesses {
+            proposed: tokens(guesses.num_proposed),
+            accepted: tokens(guesses.num_accepted),
+            checked: tokens(guesses.num_checked),
+        }),
         queue_ms: figure(stats.queue_ms),
         prompt_tps: figure(stats.prompt_tps),
         generation_tps: figure(stats.generation_tps),

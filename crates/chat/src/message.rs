@@ -67,6 +67,31 @@ pub struct CacheMiss {
     pub at_ms: Option<i64>,
 }
 
+/// How many tokens of an answer a drafter proposed, and what became of them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GuessCounts {
+    /// Tokens proposed.
+    pub num_proposed: usize,
+    /// Tokens proposed, accepted and part of the answer.
+    pub num_accepted: usize,
+    /// Tokens of the answer that the model chose in a pass over several, accepted or not.
+    pub num_checked: usize,
+}
+
+impl GuessCounts {
+    /// The counts of two parts of an answer together.
+    pub fn together(one: Option<Self>, other: Option<Self>) -> Option<Self> {
+        match (one, other) {
+            (Some(one), Some(other)) => Some(GuessCounts {
+                num_proposed: one.num_proposed + other.num_proposed,
+                num_accepted: one.num_accepted + other.num_accepted,
+                num_checked: one.num_checked + other.num_checked,
+            }),
+            (one, other) => one.or(other),
+        }
+    }
+}
+
 /// The figures of one answer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct GenerationStats {
@@ -93,6 +118,9 @@ pub struct GenerationStats {
     pub saved_ms: Option<f64>,
     /// Tokens sampled, without an end-of-sequence token.
     pub num_generation_tokens: usize,
+    /// What was guessed ahead; none where nothing was, and in older answers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub guesses: Option<GuessCounts>,
     /// From the request's arrival until work on it began, in milliseconds.
     #[serde(default)]
     pub queue_ms: f64,

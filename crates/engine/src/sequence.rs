@@ -6,7 +6,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
-use cairn_chat::{CallOutcome, FinishReason, GenerationStats, Prompt, Role, SegmentEvent};
+use cairn_chat::{
+    CallOutcome, FinishReason, GenerationStats, GuessCounts, Prompt, Role, SegmentEvent,
+};
 use cairn_lm::cache::chunk_state::Checkpoint;
 use cairn_lm::cache::{
     Compressed, LayerCache, NUM_OBSERVED, QuantizedKvCache, SnapKv, can_trim_prompt_cache,
@@ -573,6 +575,7 @@ impl Sequence {
             miss: None,
             saved_ms: None,
             num_generation_tokens: self.sampled.len() - usize::from(self.ended_by_eos),
+            guesses: self.guesses(),
             queue_ms: (self.began - self.job.arrived).as_secs_f64() * 1e3,
             prompt_tps: rate(num_prompt_tokens - self.num_cached, until_first(self.began)),
             generation_tps: self.generation_tps(),
@@ -582,6 +585,15 @@ impl Sequence {
             process_bytes: 0,
             process_peak_bytes: 0,
         }
+    }
+
+    fn guesses(&self) -> Option<GuessCounts> {
+        let Acceptance { num_drafted, num_accepted, num_checked } = self.acceptance;
+        (num_drafted > 0).then_some(GuessCounts {
+            num_proposed: num_drafted,
+            num_accepted,
+            num_checked,
+        })
     }
 
     /// Sampled tokens per second, counted from the first: the time before it belongs to the prompt.

@@ -123,6 +123,13 @@ test('all figures', () => {
   });
 });
 
+test('the figures say what was guessed ahead, where anything was', () => {
+  const guesses = { proposed: 40, accepted: 27, checked: 31 };
+  const rows = Object.fromEntries(statsRows(stats({ guesses })));
+  expect(rows['Guessed ahead']).toBe('27 of 40 tokens taken, 31 checked several at a time');
+  expect(Object.fromEntries(statsRows(stats()))).not.toHaveProperty('Guessed ahead');
+});
+
 test('an answer that waited says so', () => {
   const rows = Object.fromEntries(statsRows(stats({ time_to_first_token_ms: 4210, queue_ms: 3900 })));
   expect(rows['First token']).toBe('after 4.2 s, 3.9 s of it waiting for other answers');

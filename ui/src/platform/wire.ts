@@ -964,6 +964,10 @@ miss: CacheMiss | null,
  */
 saved_ms: number | null, generation_tokens: number,
 /**
+ * What was guessed ahead; none where nothing was, and in answers of an earlier version.
+ */
+guesses: Guesses | null,
+/**
  * How long it waited for other work of the engine before its own began.
  */
 queue_ms: number,
@@ -993,6 +997,15 @@ detail: string | null,
  * When it was lost.
  */
 at_ms: number | null, };
+
+/**
+ * How many tokens of an answer were guessed ahead, and what became of them.
+ */
+export type Guesses = { proposed: number, accepted: number,
+/**
+ * Tokens of the answer that the model chose in a pass over several, accepted or not.
+ */
+checked: number, };
 
 /**
  * What kept saved context from being used.

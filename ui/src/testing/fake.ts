@@ -304,6 +304,7 @@ export function stats(change: Partial<MessageStats> = {}): MessageStats {
     prompt_tokens: 1236,
     cached_tokens: 1204,
     kept_tokens: null,
+    guesses: null,
     cache_note: null,
     miss: null,
     saved_ms: null,

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use cairn_chat::GenerationStats;
+use cairn_chat::{GenerationStats, GuessCounts};
 
 use crate::app::App;
 use crate::chat::answering::{Turn, emit_changes};
@@ -72,6 +72,7 @@ pub(crate) fn with_before(
     GenerationStats {
         finish_reason: stats.finish_reason,
         num_generation_tokens,
+        guesses: GuessCounts::together(before.guesses, stats.guesses),
         generation_tps: if together > 0.0 { num_generation_tokens as f64 / together } else { 0.0 },
         mlx_active_bytes: stats.mlx_active_bytes,
         mlx_peak_bytes: before.mlx_peak_bytes.max(stats.mlx_peak_bytes),

@@ -266,6 +266,15 @@ miss_causes! {
     Other = "other",
 }
 
+/// How many tokens of an answer were guessed ahead, and what became of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, TS)]
+pub struct Guesses {
+    pub proposed: u32,
+    pub accepted: u32,
+    /// Tokens of the answer that the model chose in a pass over several, accepted or not.
+    pub checked: u32,
+}
+
 /// The figures under an answer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, TS)]
 pub struct MessageStats {
@@ -286,6 +295,8 @@ pub struct MessageStats {
     /// read by the model to tell, and in answers of an earlier version.
     pub saved_ms: Option<f64>,
     pub generation_tokens: u32,
+    /// What was guessed ahead; none where nothing was, and in answers of an earlier version.
+    pub guesses: Option<Guesses>,
     /// How long it waited for other work of the engine before its own began.
     pub queue_ms: f64,
     /// Prefill speed: newly read prompt tokens a second.

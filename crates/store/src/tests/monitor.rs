@@ -19,6 +19,7 @@ fn stats(model: &str, prompt: usize, cached: usize) -> GenerationStats {
         miss: None,
         saved_ms: (cached > 0).then_some(cached as f64 * 10.0),
         num_generation_tokens: 10,
+        guesses: None,
         queue_ms: 0.0,
         prompt_tps: (prompt - cached) as f64,
         generation_tps: 20.0,

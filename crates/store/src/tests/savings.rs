@@ -16,6 +16,7 @@ fn stats(model: &str, read: usize, tps: f64, saved_ms: Option<f64>) -> Generatio
         miss: None,
         saved_ms,
         num_generation_tokens: 10,
+        guesses: None,
         queue_ms: 0.0,
         prompt_tps: tps,
         generation_tps: 20.0,

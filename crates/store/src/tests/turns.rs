@@ -17,6 +17,7 @@ fn stats() -> GenerationStats {
         miss: None,
         saved_ms: None,
         num_generation_tokens: 9,
+        guesses: None,
         queue_ms: 2.5,
         prompt_tps: 512.5,
         generation_tps: 31.25,
