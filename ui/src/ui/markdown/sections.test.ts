@@ -1,6 +1,6 @@
 // What stays as it is while an answer grows is not drawn again.
 import { expect, test } from 'vitest';
-import { sectionsOf } from './sections';
+import { groupsOf, sectionsOf } from './sections';
 import { MarkdownStream } from './stream';
 
 const ITEMS = Array.from({ length: 200 }, (_, n) => `- item *${n}*\n  - of it\n`).join('');
@@ -23,4 +23,18 @@ test.each([
       pieces.map(({ block }) => block),
     ),
   );
+});
+
+test.each([
+  ['a list', ITEMS.repeat(4)],
+  ['paragraphs', PARAGRAPHS.repeat(6)],
+])('the groups of %s hold all sections, and all but the last two stay the same', (_, source) => {
+  const stream = new MarkdownStream();
+  const half = source.length / 2;
+  const before = groupsOf(stream.update(source.slice(0, half), false));
+  const pieces = stream.update(source.slice(0, half + 20), false);
+  const after = groupsOf(pieces);
+  expect(before.length).toBeGreaterThan(2);
+  for (const [index, group] of before.slice(0, -2).entries()) expect(after[index]).toBe(group);
+  expect(after.flat()).toEqual(sectionsOf(pieces));
 });

@@ -3,8 +3,19 @@ import type { Item } from './parse';
 import type { Piece } from './stream';
 
 const MOST_PIECES = 16;
+/** A browser looks at each section that it may skip in every frame, so those that are long past are skipped together. */
+const MOST_SECTIONS = 8;
 /** A list with more items goes on in another one. */
 const MOST_ITEMS = 24;
+
+/** The sections of some pieces, in groups. All groups but the last stay as they are while the text grows. */
+export function groupsOf(pieces: Piece[]): Piece[][][] {
+  const sections = sectionsOf(pieces);
+  const groups: Piece[][][] = [];
+  for (let first = 0; first < sections.length; first += MOST_SECTIONS)
+    groups.push(sections.slice(first, first + MOST_SECTIONS));
+  return groups.map((group) => asBefore(group, knownGroups));
+}
 
 /** The pieces in their order, by section. All sections but the last stay as they are while the text grows. */
 export function sectionsOf(pieces: Piece[]): Piece[][] {
@@ -16,22 +27,26 @@ export function sectionsOf(pieces: Piece[]): Piece[][] {
       else last.push(part);
     }
   }
-  return sections.map(asBefore);
+  return sections.map((section) => asBefore(section, knownSections));
 }
 
-/** By their first pieces: one whose pieces are the same stays the same array, so that nothing of it is looked at again. */
-const known = new WeakMap<Piece, Piece[]>();
+/** By what is first in them: one that holds the same stays the same array, so that nothing of it is looked at again. */
+const knownSections = new WeakMap<Piece, Piece[]>();
+const knownGroups = new WeakMap<Piece[], Piece[][]>();
 
-function asBefore(section: Piece[]): Piece[] {
-  const [first] = section;
-  if (!first) return section;
+function asBefore<T extends object>(all: T[], known: WeakMap<T, T[]>): T[] {
+  const [first] = all;
+  if (!first) return all;
   const before = known.get(first);
-  if (before && areSame(before, section)) return before;
-  known.set(first, section);
-  return section;
+  if (before && areSame(before, all)) return before;
+  known.set(first, all);
+  return all;
 }
 
-/** The whole parts of lists by their first items: while a list grows they stay the same, so that nothing of them is drawn again. */
+/**
+ * The whole parts of lists by their last items: while a list grows they stay the same, so that nothing of them is drawn again. Items are
+ * parsed again from one of them on to the end, so that a part whose last item is the same is the same.
+ */
 const parts = new WeakMap<Item, Piece>();
 
 function partsOf(piece: Piece): Piece[] {
@@ -40,18 +55,19 @@ function partsOf(piece: Piece): Piece[] {
   const all: Piece[] = [];
   for (let first = 0; first < block.items.length; first += MOST_ITEMS) {
     const start = block.start === null ? null : block.start + first;
-    all.push(partOf(block.items.slice(first, first + MOST_ITEMS), start, first === 0 ? raw : ''));
+    all.push(partOf(block.items, first, start, first === 0 ? raw : ''));
   }
   return all;
 }
 
-function partOf(items: Item[], start: number | null, raw: string): Piece {
-  const [first] = items;
-  const before = first && parts.get(first);
-  if (before?.block.kind === 'list' && before.block.start === start && areSame(before.block.items, items))
+function partOf(all: Item[], first: number, start: number | null, raw: string): Piece {
+  const last = all[first + MOST_ITEMS - 1];
+  const before = last && parts.get(last);
+  if (before?.block.kind === 'list' && before.block.start === start && before.block.items[0] === all[first]) {
     return before;
-  const part: Piece = { block: { kind: 'list', start, items }, raw };
-  if (first && items.length === MOST_ITEMS) parts.set(first, part);
+  }
+  const part: Piece = { block: { kind: 'list', start, items: all.slice(first, first + MOST_ITEMS) }, raw };
+  if (last) parts.set(last, part);
   return part;
 }
 
