@@ -9,7 +9,7 @@ const NAME = 'Stones';
 
 /** Saves the open chat as a starting point. */
 async function saveAs(page, name) {
-  await (await page.inspector()).getByRole('button', { name: 'Save as starting point…' }).click();
+  await (await page.savedActions()).getByRole('button', { name: 'Save as starting point…' }).click();
   await page.box('Name').fill(name);
   await page.button('Save').click();
   await page.shows(`Saved as “${name}”`);
@@ -22,7 +22,7 @@ flow('a chat shows what is saved of it, and deleting that leaves its messages', 
   await page.ask('What is a cairn?');
   const [{ conversation }] = await core.conversations();
   await until('all of it is saved', async () => (await core.conversations())[0].conversation.cache?.is_whole);
-  const panel = await page.inspector();
+  const panel = await page.savedActions();
   await panel.getByRole('heading', { name: 'Ready to continue' }).waitFor();
   await panel.getByRole('button', { name: 'Pin', exact: true }).click();
   await until('it is pinned', async () => (await core.conversations())[0].conversation.cache.is_pinned);

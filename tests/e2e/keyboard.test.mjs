@@ -171,6 +171,7 @@ flow('by keyboard: parameters and presets of a chat', { maxTokens: 8 }, async ({
   await until('the value is the app’s', async () => (await inspector.getByText('From this chat').count()) === 0);
   await keys.has(inspector.getByRole('textbox', { name: 'Temperature' }));
 
+  await keys.use(inspector.getByRole('region', { name: 'Saved context of this chat' }).locator('summary').first());
   await keys.use(inspector.getByRole('button', { name: 'Delete saved context…' }));
   await keys.isAt('Cancel');
   await keys.press('Escape');

@@ -98,6 +98,15 @@ export class Page {
     return inspector;
   }
 
+  /** What can be done with the saved context of the open chat. */
+  async savedActions() {
+    const panel = (await this.inspector()).getByRole('region', { name: 'Saved context of this chat' });
+    const details = panel.locator('details');
+    await details.waitFor();
+    if (!(await details.evaluate(({ open }) => open))) await panel.getByText('Details', { exact: true }).click();
+    return panel;
+  }
+
   /** Lets a model answer the open chat from now on. */
   async chooseModel(name) {
     await this.driver.getByRole('button', { name: /^Model: / }).click();

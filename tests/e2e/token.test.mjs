@@ -203,6 +203,7 @@ hubFlow(
 
 /** Writes the saved context of the open chat to a file. */
 async function exportOf(page, inspector) {
+  await page.savedActions();
   await inspector.getByRole('button', { name: 'Export saved context…' }).click();
   const dialog = page.driver.getByRole('dialog').filter({ has: page.button('Export') });
   await dialog.getByRole('button', { name: 'Export', exact: true }).click();

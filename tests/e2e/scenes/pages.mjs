@@ -129,6 +129,7 @@ export async function pages(stage) {
   await page.row('What is the capital of France\\?').click();
   const inspector = await page.inspector();
   await inspector.getByRole('heading', { name: 'Ready to continue' }).waitFor();
+  await page.savedActions();
   await inspector.getByRole('button', { name: 'Delete saved context…' }).click();
   await look('inspector-question', { isWide: true });
   await inspector.getByRole('button', { name: 'Cancel' }).click();

@@ -126,18 +126,18 @@ test('who asks for the saved context of a chat has the focus there, also where t
   }
 });
 
-test('the inspector begins with what is set most often and ends with saved context', async () => {
+test('the inspector begins with saved context and ends with what is set', async () => {
   const { app } = await open();
   app.navigation.show('inspector', true);
   await tick();
   const inspector = within(screen.getByRole('complementary', { name: 'This chat' }));
   const headings = inspector.getAllByRole('heading', { level: 3, hidden: true });
   expect(headings.map((heading) => heading.textContent?.trim())).toEqual([
+    'Saved context',
+    'Context',
     'Model',
     'System prompt',
     'Answers of this chat',
-    'Context',
-    'Saved context',
   ]);
 });
 
