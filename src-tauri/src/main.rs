@@ -41,7 +41,7 @@ use crate::ipc::Core;
 
 fn main() -> ExitCode {
     // The app starts this program again to check models, beside the instance that runs.
-    if let Some(status) = cairn_app::run_check_if_asked(std::env::args_os()) {
+    if let Some(status) = cairn_app::run_child_if_asked(std::env::args_os()) {
         return status;
     }
     match run() {

@@ -405,6 +405,7 @@ mod tests {
             facts: None,
             is_being_checked,
             is_proposed: false,
+            is_being_measured: false,
             can_delete: true,
         };
         let models =

@@ -27,6 +27,7 @@ use crate::models::catalog::Catalog;
 use crate::models::downloads::ModelDownloads;
 use crate::models::hub::HubAccount;
 use crate::models::import::RunningImport;
+use crate::models::measuring::Measurements;
 use crate::models::revisions::RemovedRevisions;
 use crate::monitor::Monitor;
 use crate::settings::{AppSettings, Settings};
@@ -48,7 +49,7 @@ pub struct Options {
     /// Whether the hub's access token is kept in the system's keychain.
     pub uses_keychain: bool,
     /// The program that opens the files of a new model for the first time, with the arguments of
-    /// [`crate::run_check_if_asked`]; none: models are not checked before they are loaded.
+    /// [`crate::run_child_if_asked`]; none: models are not checked before they are loaded.
     pub check_program: Option<PathBuf>,
     /// Whether to load the default model at once, in the background.
     pub autoload: bool,
@@ -173,6 +174,7 @@ pub struct App {
     pub(crate) downloads: ModelDownloads,
     pub(crate) removed_revisions: RemovedRevisions,
     pub(crate) importing: RunningImport,
+    pub(crate) measurements: Measurements,
     pub(crate) store: Arc<Store>,
     /// The in-memory database of private conversations; opened with the first of them.
     pub(crate) private: OnceCell<Arc<Store>>,

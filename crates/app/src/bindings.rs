@@ -76,6 +76,7 @@ pub fn typescript() -> String {
         declaration::<wire::ModelFacts>(&config),
         declaration::<wire::ImportedModel>(&config),
         declaration::<wire::RoundedWeights>(&config),
+        declaration::<wire::PerplexityChange>(&config),
         declaration::<wire::MemoryNeed>(&config),
         declaration::<wire::Fit>(&config),
         declaration::<wire::LoadedModel>(&config),

@@ -157,6 +157,7 @@ pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failu
         | Command::GetModelFolders
         | Command::RemoveModelFolder { .. }
         | Command::CancelModelImport
+        | Command::CancelModelMeasurement { .. }
         | Command::GetRecommendedModels
         | Command::SearchModels { .. }
         | Command::GetHubModel { .. }

@@ -8,7 +8,7 @@ use cairn_engine::{
     AnswerToken, FileCoding, KvCacheOptions, KvQuantization, LoadProgress, LoadedModelStatus,
     PromptFileLayout, PromptKind, SnapKv, Speculation, is_tight,
 };
-use cairn_formats::gguf::RoundedWeights;
+use cairn_formats::gguf::{PerplexityChange, RoundedWeights};
 use cairn_hub::{ImportedModel, ModelFolder, ModelSource};
 use cairn_prompt_cache::ChunkKind;
 use cairn_store::{DocumentKind, MessageStatus, NamedCacheKind};
@@ -50,6 +50,7 @@ pub(crate) fn model(folder: ModelFolder) -> wire::Model {
         facts: None,
         is_being_checked: false,
         is_proposed: false,
+        is_being_measured: false,
     }
 }
 
@@ -60,9 +61,11 @@ pub(crate) fn imported_model(model: ImportedModel) -> wire::ImportedModel {
 }
 
 pub(crate) fn rounded_weights(rounded: RoundedWeights) -> wire::RoundedWeights {
-    let RoundedWeights { num_tensors, relative_error } = rounded;
+    let RoundedWeights { num_tensors, relative_error, perplexity } = rounded;
     let num_tensors = u32::try_from(num_tensors).unwrap_or(u32::MAX);
-    wire::RoundedWeights { num_tensors, relative_error }
+    let perplexity = perplexity
+        .map(|PerplexityChange { before, after }| wire::PerplexityChange { before, after });
+    wire::RoundedWeights { num_tensors, relative_error, perplexity }
 }
 
 pub(crate) fn conversation(

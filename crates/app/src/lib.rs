@@ -82,5 +82,5 @@ pub use data_folder::DataFolder;
 pub use error::OpenError;
 pub use lifecycle::Closed;
 pub use logs::{LOG_FILTER, LogFile};
-pub use models::{CheckedFacts, ModelVerdict, run_if_asked as run_check_if_asked};
+pub use models::{CheckedFacts, ModelVerdict, run_child_if_asked};
 pub use platform::{KEEPS_MEMORY_LIMIT, exit_now};

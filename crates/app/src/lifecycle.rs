@@ -31,6 +31,7 @@ use crate::models::downloads::ModelDownloads;
 use crate::models::hub::HubAccount;
 use crate::models::hub_settings;
 use crate::models::import::RunningImport;
+use crate::models::measuring::Measurements;
 use crate::models::revisions::RemovedRevisions;
 use crate::models::token_store::TokenStore;
 use crate::monitor::{self, Monitor};
@@ -103,6 +104,7 @@ impl App {
             downloads,
             removed_revisions: RemovedRevisions::default(),
             importing: RunningImport::default(),
+            measurements: Measurements::default(),
             data_folder,
             store,
             private: OnceCell::new(),

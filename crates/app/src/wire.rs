@@ -210,6 +210,8 @@ pub enum Command {
     RemoveModelFolder { path: String },
     /// Ends the import of a model that is under way and removes its copy.
     CancelModelImport,
+    /// Ends the measurement of what rounding costs a model.
+    CancelModelMeasurement { name: String },
     /// The models that Cairn recommends, without asking the hub. Answers
     /// [`Reply::RecommendedModels`].
     GetRecommendedModels,

@@ -30,7 +30,7 @@ use arguments::{Arguments, Command};
 
 fn main() -> ExitCode {
     // `cairn serve` starts this program again to check models.
-    if let Some(status) = cairn_app::run_check_if_asked(std::env::args_os()) {
+    if let Some(status) = cairn_app::run_child_if_asked(std::env::args_os()) {
         return status;
     }
     let arguments = Arguments::parse();

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
 use cairn_app::{DataFolder, ModelVerdict};
+use cairn_engine::PERPLEXITY_TEXT;
 use cairn_formats::gguf::{GgufError, GgufImport, RoundTo, RoundedWeights, import_gguf};
 use cairn_hub::HubError;
 use cairn_lm::models::SUPPORTED;
@@ -167,7 +168,7 @@ fn import(source: &Path, name: Option<&str>, round_to: RoundTo) -> Result<(PathB
     let folder =
         folder.map_err(name_flag).with_context(|| format!("cannot import {}", source.display()))?;
     bar.finish_and_clear();
-    if let Some(RoundedWeights { num_tensors, relative_error }) = rounded {
+    if let Some(RoundedWeights { num_tensors, relative_error, .. }) = rounded {
         // In a folder they are what they are.
         let advice = if source.is_dir() { "" } else { " --round-to chooses the form." };
         eprintln!(
@@ -196,7 +197,7 @@ fn compare(model: &str, options: LoadOptions, text: Option<&Path>, json: bool) -
     let text = match text {
         Some(path) => std::fs::read_to_string(path)
             .with_context(|| format!("cannot read {}", path.display()))?,
-        None => perplexity::TEXT.to_owned(),
+        None => PERPLEXITY_TEXT.to_owned(),
     };
     let tokens = Tokenizer::load(&folder)?.encode_prompt(&text)?;
     let spinner = output::spinner("comparing".to_owned());

@@ -47,6 +47,7 @@ mod guard;
 mod mlx_engine;
 mod model_pool;
 mod outlook;
+mod perplexity;
 mod probabilities;
 mod prompt;
 mod prompt_cache;
@@ -91,6 +92,7 @@ pub use engine::{Engine, EngineOptions};
 pub use error::{EngineError, MemoryShortage, NeedsMemory};
 pub use mlx_engine::{MlxEngine, MlxEngineOptions};
 pub use outlook::Outlook;
+pub use perplexity::{PERPLEXITY_TEXT, Perplexity, PerplexityError};
 pub use prompt_cache::{
     CacheFigures, CacheHandle, CacheNode, CacheOptions, CacheView, FileCoding, Repaired,
 };

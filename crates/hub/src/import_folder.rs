@@ -320,7 +320,10 @@ mod tests {
                 "cairn_rounded_weights": {"num_tensors": 3, "relative_error": 0.01}
             }"#,
         );
-        assert_eq!(rounded, Some(RoundedWeights { num_tensors: 3, relative_error: 0.01 }));
+        assert_eq!(
+            rounded,
+            Some(RoundedWeights { num_tensors: 3, relative_error: 0.01, perplexity: None })
+        );
         assert_eq!(import("exact", r#"{"model_type": "llama"}"#), None);
     }
 

@@ -2,9 +2,21 @@
 import { expect, test } from 'vitest';
 import { App } from '../app.svelte';
 import { CallError } from '../platform/platform';
-import type { ImportedModel } from '../platform/wire';
+import type { ImportedModel, Model, PerplexityChange } from '../platform/wire';
 import { FakeClock } from '../testing/clock';
-import { bootstrap, download, FakePlatform, gate, model, problem, recommended, settle, status } from '../testing/fake';
+import {
+  bootstrap,
+  download,
+  facts,
+  FakePlatform,
+  gate,
+  model,
+  problem,
+  recommended,
+  settle,
+  status,
+} from '../testing/fake';
+import { costOf } from './rounding';
 
 const NAME = 'owner/Model-4B-4bit';
 const empty = { ...status, engine: { state: 'empty' as const }, model_fingerprint: null };
@@ -218,7 +230,7 @@ test('a window that is opened during an import shows it, and its own one ends wi
   platform.emit({ type: 'model_import', import: { ...running, bytes: 10 } });
   platform.emit({ type: 'model_import', import: null });
   platform.emit({ type: 'models', models: [model('owner/model'), model('a')] });
-  imported.open({ name: 'a', rounded_weights: { num_tensors: 30, relative_error: 0.0034 } });
+  imported.open({ name: 'a', rounded_weights: { num_tensors: 30, relative_error: 0.0034, perplexity: null } });
   await done;
   const words =
     'Imported “a.gguf”. 30 tensors had to be rounded: the weights differ from the file’s by 0.34% on average.';
@@ -267,5 +279,36 @@ test('a folder that is dropped on a page of a browser is explained', async () =>
   expect([toasts(), platform.asked]).toEqual([
     ['A folder can be added in the app only. Drop a GGUF file instead.'],
     [],
+  ]);
+});
+
+test('what rounding costs an imported model is told once, when it was measured', async () => {
+  const { app, platform, toasts } = await start();
+  const rounded = (perplexity: PerplexityChange | null) => ({
+    facts: facts({ rounded_weights: { num_tensors: 30, relative_error: 0.0034, perplexity } }),
+  });
+  const list = (change: Partial<Model>) => platform.emit({ type: 'models', models: [model('o/a', change)] });
+  list({ ...rounded(null), is_being_measured: true });
+  await app.models.stopMeasuring('o/a');
+  expect(platform.asked).toEqual([{ type: 'cancel_model_measurement', name: 'o/a' }]);
+  list(rounded(null));
+  expect(toasts()).toEqual([]);
+
+  list({ ...rounded(null), is_being_measured: true });
+  const measured = rounded({ before: 12.1, after: 12.4 });
+  list(measured);
+  list(measured);
+  const words = 'Answers about as well as the original: perplexity 12.1 → 12.4 on a short text.';
+  expect(toasts()).toEqual([`Compared “a” with its original. ${words}`]);
+});
+
+test('the cost of rounding is said in four degrees', () => {
+  const degree = (after: number) => costOf({ before: 10, after }).split(':')[0];
+  expect([9.9, 10.04, 10.2, 11, 14].map(degree)).toEqual([
+    'Answers as well as the original',
+    'Answers as well as the original',
+    'Answers about as well as the original',
+    'Answers a little less well than the original',
+    'Answers worse than the original',
   ]);
 });

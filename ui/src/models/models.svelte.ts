@@ -3,6 +3,7 @@ import { type Platform, runOrReport, sentenceOf } from '../platform/platform';
 import type { MemoryNeed, Model, ModelDeletion } from '../platform/wire';
 import { Asked } from './asked.svelte';
 import { knownNames } from './knownNames.svelte';
+import { costOf } from './rounding';
 import type { StatusStore } from '../status/status.svelte';
 import { shortModelName } from '../status/engine';
 import { strings } from '../text';
@@ -60,6 +61,8 @@ export class ModelStore {
   #isStopping = false;
   /** How many lists have come. */
   #numReceived = 0;
+  /** Models that were being measured; what came of it is told once. */
+  readonly #measured = new Set<string>();
 
   constructor(options: ModelsOptions) {
     this.#options = options;
@@ -98,6 +101,21 @@ export class ModelStore {
     knownNames.receive(models);
     this.items = models;
     this.#numReceived += 1;
+    models.forEach((model) => this.#tellMeasured(model));
+  }
+
+  #tellMeasured({ name, facts, is_being_measured }: Model): void {
+    if (is_being_measured) return void this.#measured.add(name);
+    if (facts === null || !this.#measured.delete(name)) return;
+    const perplexity = facts.rounded_weights?.perplexity;
+    if (!perplexity) return;
+    const words = strings.models.import.measured(shortModelName(name), costOf(perplexity));
+    this.#options.toasts.show('info', words);
+  }
+
+  /** Gives up measuring what rounding costs a model. */
+  async stopMeasuring(name: string): Promise<void> {
+    await runOrReport(this.#options, { type: 'cancel_model_measurement', name });
   }
 
   get(name: string): Model | undefined {

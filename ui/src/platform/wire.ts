@@ -58,6 +58,7 @@ export type Command = { "type": "bootstrap" }
   | { "type": "get_model_folders" }
   | { "type": "remove_model_folder", path: string, }
   | { "type": "cancel_model_import" }
+  | { "type": "cancel_model_measurement", name: string, }
   | { "type": "get_recommended_models" }
   | { "type": "search_models", text: string, }
   | { "type": "get_hub_model", name: string, }
@@ -1108,7 +1109,11 @@ is_being_checked: boolean,
  * While none is loaded, this one answers the chats that have no model of their own: it is loaded when
  * one of them asks.
  */
-is_proposed: boolean, };
+is_proposed: boolean,
+/**
+ * What rounding costs it is being measured, or will be while nothing else is computed.
+ */
+is_being_measured: boolean, };
 
 /**
  * Where a model was found.
@@ -1168,7 +1173,16 @@ num_tensors: number,
 /**
  * The root mean square of the changes, as a share of that of the weights.
  */
-relative_error: number, };
+relative_error: number,
+/**
+ * What that costs; none before it was measured.
+ */
+perplexity: PerplexityChange | null, };
+
+/**
+ * The perplexity of a short text with a file's own weights and with the rounded ones.
+ */
+export type PerplexityChange = { before: number, after: number, };
 
 /**
  * What a model takes in memory with a conversation, and whether this machine has it.

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use cairn_engine::{default_memory_limit_bytes, is_supported, nearest_model_type};
+use cairn_formats::gguf::{PerplexityChange, RoundedWeights};
 use cairn_hub::{FilesIdentity, ModelFolder};
 use cairn_store::{Store, StoreError};
 
@@ -59,6 +60,11 @@ impl Catalog {
             hidden: Mutex::default(),
             sent: Mutex::default(),
         }
+    }
+
+    /// The program that checks and measures models.
+    pub(crate) fn program(&self) -> Option<&Path> {
+        self.checker.as_ref().map(|checker| checker.program.as_path())
     }
 
     /// None for files that were never opened.
@@ -172,6 +178,7 @@ async fn rows(app: &App) -> Vec<Model> {
         let Settings { alias, is_pinned, .. } = app.settings.of_model(&model.name);
         model.alias = Some(alias).filter(|alias| !alias.is_empty());
         model.is_pinned = is_pinned;
+        model.is_being_measured = app.measurements.has(&model.name);
         model
     };
     let mut models: Vec<Model> = shown.map(describe).collect();
@@ -246,9 +253,37 @@ async fn check_now(app: &App, folder: &Path) -> Option<ModelVerdict> {
             None
         }
     };
+    remember(app, folder, &identity, verdict.clone()).await;
+    verdict
+}
+
+/// Writes what was measured of a model beside its files. That changes what identifies them, and
+/// nothing else that a check has found: they are not opened again.
+pub(crate) async fn keep_perplexity(app: &App, folder: PathBuf, change: PerplexityChange) {
+    let before = FilesIdentity::of(&folder).ok();
+    let target = folder.clone();
+    if let Some(Err(error)) = app.blocking(move || change.write(&target)).await {
+        tracing::warn!("what rounding costs {} is not kept: {error}", folder.display());
+    }
+    let known = before.and_then(|identity| app.catalog.verdict(&identity)).flatten();
+    let (Some(ModelVerdict::Usable(mut facts)), Ok(after)) = (known, FilesIdentity::of(&folder))
+    else {
+        return;
+    };
+    facts.rounded_weights = RoundedWeights::read(&folder).map(convert::rounded_weights);
+    remember(app, &folder, &after, Some(ModelVerdict::Usable(facts))).await;
+}
+
+/// Keeps what a check of these files has shown, for the next run too.
+async fn remember(
+    app: &App,
+    folder: &Path,
+    identity: &FilesIdentity,
+    verdict: Option<ModelVerdict>,
+) {
     app.catalog.verdicts().insert(identity.as_str().to_owned(), verdict.clone());
     if let Some(verdict) = &verdict {
-        let (identity, json) = (key(&identity), verdict.to_json().to_string());
+        let (identity, json) = (key(identity), verdict.to_json().to_string());
         match app.store.save_model_check(&identity, &json, now_ms()).await {
             // Cairn was quit meanwhile, which is nothing that anyone has to know.
             Ok(()) | Err(StoreError::Closed { .. }) => {}
@@ -257,7 +292,6 @@ async fn check_now(app: &App, folder: &Path) -> Option<ModelVerdict> {
             }
         }
     }
-    verdict
 }
 
 /// The identity as the database has it.

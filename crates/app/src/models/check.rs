@@ -2,20 +2,19 @@
 //! take all memory, loop or crash. What the child does is in [`super::check_child`].
 
 use std::path::{Path, PathBuf};
-use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncReadExt};
-use tokio::process::{Child, Command};
+use tokio::process::Child;
 
 use super::check_child::{ARGUMENTS, CheckedFacts, MEMORY_BYTES, MEMORY_VARIABLE, ModelVerdict};
+use super::child::{Exit, command, wait};
 use crate::platform;
 use crate::wire::{ModelProblem, ModelProblemKind};
 
 /// Starts the check's processes.
 #[derive(Debug, Clone)]
 pub(crate) struct Checker {
-    /// The program, which calls [`crate::run_check_if_asked`] before all else. The app's own.
+    /// The program, which calls [`crate::run_child_if_asked`] before all else. The app's own.
     pub(crate) program: PathBuf,
     pub(crate) limits: CheckLimits,
 }
@@ -45,24 +44,11 @@ pub(crate) enum CheckVerdict {
 
 /// How the process ended.
 enum End {
-    Exited { status: ExitStatus, answer: Vec<u8>, complaint: Vec<u8> },
+    Exited(Exit),
     TookTooLong,
     TookTooMuch,
 }
 
-/// Variables that the process keeps: where libraries are, and which device MLX sees. It has no
-/// token of the hub and no data folder.
-const KEPT_VARIABLES: &[&str] = &[
-    "PATH",
-    "HOME",
-    "TMPDIR",
-    "LD_LIBRARY_PATH",
-    "CUDA_HOME",
-    "CUDA_PATH",
-    "CUDA_VISIBLE_DEVICES",
-];
-/// An answer is shorter.
-const MAX_OUTPUT_BYTES: usize = 64 << 10;
 /// How often the process's memory is read.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// The exit status of a panic.
@@ -81,7 +67,7 @@ impl Checker {
         let process = child.id();
         let CheckLimits { memory_bytes, time } = self.limits;
         let end = tokio::select! {
-            end = wait(&mut child) => end,
+            exit = wait(&mut child) => exit.map(End::Exited),
             () = exceeds(process, memory_bytes) => Ok(End::TookTooMuch),
             () = tokio::time::sleep(time) => Ok(End::TookTooLong),
         };
@@ -94,18 +80,10 @@ impl Checker {
     }
 
     fn start(&self, folder: &Path) -> std::io::Result<Child> {
-        let mut command = Command::new(&self.program);
-        command.args(ARGUMENTS).arg(folder).env_clear();
-        let kept = KEPT_VARIABLES.iter();
-        command.envs(kept.filter_map(|name| Some((name, std::env::var_os(name)?))));
-        command
+        command(&self.program, &ARGUMENTS, &[folder])
             .env(MEMORY_VARIABLE, self.limits.memory_bytes.to_string())
             // No product is computed: OpenBLAS would take memory for each of its threads.
             .env("OPENBLAS_NUM_THREADS", "1")
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .kill_on_drop(true)
             .spawn()
     }
 
@@ -120,7 +98,7 @@ impl Checker {
                 let seconds = self.limits.time.as_secs_f64();
                 unsafe_to_open(format!("opening its files takes more than {seconds} s"))
             }
-            End::Exited { status, answer, .. } if status.success() => {
+            End::Exited(Exit { status, answer, .. }) if status.success() => {
                 match ModelVerdict::from_json(&answer) {
                     Some(ModelVerdict::Usable(facts)) => CheckVerdict::Usable(facts),
                     Some(ModelVerdict::Problem(problem)) => CheckVerdict::Problem(problem),
@@ -128,50 +106,20 @@ impl Checker {
                 }
             }
             // Rust's allocator says so before it aborts.
-            End::Exited { complaint, .. } if contains(&complaint, b"memory allocation of ") => {
+            End::Exited(Exit { complaint, .. })
+                if contains(&complaint, b"memory allocation of ") =>
+            {
                 too_much()
             }
             // No status: a signal.
-            End::Exited { status, .. } if matches!(status.code(), None | Some(PANICKED)) => {
+            End::Exited(Exit { status, .. }) if matches!(status.code(), None | Some(PANICKED)) => {
                 unsafe_to_open(format!("the process that opened its files crashed ({status})"))
             }
-            End::Exited { status, .. } => {
+            End::Exited(Exit { status, .. }) => {
                 CheckVerdict::NotChecked(format!("its process ended with {status}"))
             }
         }
     }
-}
-
-/// Waits until the process has ended and its output is read, or it has written more than any answer
-/// has.
-async fn wait(child: &mut Child) -> Result<End, String> {
-    let lost = |error: std::io::Error| format!("its process is lost: {error}");
-    let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
-    let answer = async {
-        let Some(stdout) = stdout else { return Ok(Vec::new()) };
-        let answer = read(stdout).await.map_err(lost)?;
-        match answer.len() {
-            0..=MAX_OUTPUT_BYTES => Ok(answer),
-            _ => Err("its process says more than a verdict".to_owned()),
-        }
-    };
-    let complaint = async {
-        let Some(mut stderr) = stderr else { return Ok(Vec::new()) };
-        let beginning = read(&mut stderr).await.map_err(lost)?;
-        // The rest is read too: a process waits while nobody takes what it writes.
-        tokio::io::copy(&mut stderr, &mut tokio::io::sink()).await.map_err(lost)?;
-        Ok(beginning)
-    };
-    let status = async { child.wait().await.map_err(lost) };
-    let (answer, complaint, status) = tokio::try_join!(answer, complaint, status)?;
-    Ok(End::Exited { status, answer, complaint })
-}
-
-/// Reads to the end, or one byte more than an answer may have.
-async fn read(from: impl AsyncRead + Unpin) -> std::io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    from.take(MAX_OUTPUT_BYTES as u64 + 1).read_to_end(&mut bytes).await?;
-    Ok(bytes)
 }
 
 /// Ends when the process has more memory than the limit. On Linux the process limits itself too,
@@ -206,6 +154,7 @@ fn gigabytes(bytes: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::models::child::KEPT_VARIABLES;
 
     /// Longer than any test takes.
     const PATIENT: CheckLimits =

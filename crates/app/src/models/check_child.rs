@@ -10,6 +10,7 @@ use cairn_engine::{ModelMemory, ProblemKind, check_model};
 use cairn_formats::gguf;
 use serde::{Deserialize, Serialize};
 
+use super::child::asked_paths;
 use crate::wire::{Fit, MemoryNeed, ModelFacts, ModelProblem, ModelProblemKind, RoundedWeights};
 use crate::{convert, platform};
 
@@ -25,14 +26,12 @@ const CONTEXT_TOKENS: usize = 8192;
 /// The prompt tokens that are read at once.
 const PREFILL_STEP_SIZE: usize = 2048;
 
-/// Checks a model and returns the exit status, if these arguments of the process, its name first,
-/// ask for it: `models check --json` and the absolute path of a folder. A program that opens an
-/// [`crate::App`] calls it before all else, because the app starts that program again to check
-/// models.
+/// Checks a model and returns the exit status, if these arguments of the process, without its name,
+/// ask for it: `models check --json` and the absolute path of a folder.
 ///
 /// The answer is one line of JSON, [`ModelVerdict::to_json`]; the status is 0 whatever the verdict
 /// is.
-pub fn run_if_asked(arguments: impl IntoIterator<Item = OsString>) -> Option<ExitCode> {
+pub(super) fn run_if_asked(arguments: &[OsString]) -> Option<ExitCode> {
     let folder = asked_folder(arguments)?;
     let asked = std::env::var(MEMORY_VARIABLE).ok().and_then(|bytes| bytes.parse().ok());
     // Where the system has no such limit, the parent watches.
@@ -45,13 +44,9 @@ pub fn run_if_asked(arguments: impl IntoIterator<Item = OsString>) -> Option<Exi
     Some(if written.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn asked_folder(arguments: impl IntoIterator<Item = OsString>) -> Option<PathBuf> {
-    let mut arguments = arguments.into_iter().skip(1);
-    let is_asked =
-        ARGUMENTS.iter().all(|name| arguments.next().is_some_and(|given| given == *name));
-    let folder = PathBuf::from(arguments.next().filter(|_| is_asked)?);
-    // A name of a model is for the command line, which knows the folders that models are in.
-    (folder.is_absolute() && arguments.next().is_none()).then_some(folder)
+fn asked_folder(arguments: &[OsString]) -> Option<PathBuf> {
+    let [folder] = asked_paths(&ARGUMENTS, arguments)?;
+    Some(folder)
 }
 
 /// What a check has found.
@@ -207,12 +202,13 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::wire::PerplexityChange;
 
     #[test]
     fn only_the_arguments_of_the_check_start_it() {
         fn check(arguments: &[&str], expected: Option<&str>) {
-            let given = ["cairn"].iter().chain(arguments).map(OsString::from);
-            assert_eq!(asked_folder(given), expected.map(PathBuf::from), "{arguments:?}");
+            let given: Vec<OsString> = arguments.iter().map(OsString::from).collect();
+            assert_eq!(asked_folder(&given), expected.map(PathBuf::from), "{arguments:?}");
         }
         check(&["models", "check", "--json", "/models/a b"], Some("/models/a b"));
         check(&["models", "check", "--json", "owner/name"], None);
@@ -241,7 +237,11 @@ mod tests {
             ModelVerdict::Usable(facts.clone()),
             ModelVerdict::Usable(CheckedFacts {
                 quantization_bits: None,
-                rounded_weights: Some(RoundedWeights { num_tensors: 30, relative_error: 0.003 }),
+                rounded_weights: Some(RoundedWeights {
+                    num_tensors: 30,
+                    relative_error: 0.003,
+                    perplexity: Some(PerplexityChange { before: 12.1, after: 12.4 }),
+                }),
                 ..facts
             }),
             ModelVerdict::Problem(problem(ModelProblemKind::Incomplete)),

@@ -1,7 +1,9 @@
 #!/bin/sh
-# What a check's process may do, for the tests of check.rs: `models check --json FOLDER` as the program
-# gets it, where the folder's name says what to do.
+# What a process of the app's own may do, for the tests of check.rs and measuring.rs: `models check --json FOLDER`
+# and `models measure --json FILE FOLDER` as the program gets it, where the folder's name says what to do.
 case "$*" in
+"models measure --json "*/usable) echo '{"before":12.1,"after":12.4}' ;;
+*/overflows) echo '{"before":12.1,"after":null}' ;;
 "models check --json "*/usable)
     echo '{"ok":true,"facts":{"parameters":7,"quantization_bits":4,"context_length":4096,"weight_bytes":100,"kv_bytes_per_token":1,"context_tokens":4096,"kv_bytes":10,"total_bytes":120}}' ;;
 */broken) echo '{"ok":false,"kind":"broken","detail":"tokenizer.json is not valid"}' ;;

@@ -30,6 +30,7 @@ pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failu
             return list_folders(app).await;
         }
         Command::CancelModelImport => app.importing.cancel(),
+        Command::CancelModelMeasurement { name } => app.measurements.cancel(&name),
         Command::GetRecommendedModels => {
             let budget_bytes = default_memory_limit_bytes();
             let models = recommended::recommended(budget_bytes);

@@ -10,6 +10,7 @@ use cairn_hub::{HubError, ImportedModel};
 use tokio_util::sync::CancellationToken;
 
 use super::catalog;
+use super::measuring::{self, Measured};
 use crate::app::App;
 use crate::cache::{OwnFile, Upload};
 use crate::convert;
@@ -115,8 +116,12 @@ impl App {
         let _cancel_if_left = cancelled.clone().drop_guard();
         let message = format!("A fault in Cairn stopped the import of {}.", source.file_name);
         let app = self.clone();
+        let source = Arc::new(source);
         let import = self.spawn(async move {
-            let imported = app.import_until(source, &cancelled).await;
+            let imported = app.import_until(source.clone(), &cancelled).await;
+            if let Some(Ok(imported)) = &imported {
+                app.measure_rounding(source, imported);
+            }
             app.importing.end();
             app.emit(Event::ModelImport { import: None });
             catalog::emit(&app).await;
@@ -133,7 +138,7 @@ impl App {
     /// Imports, sends how far it is, and returns the model; none if that panicked.
     async fn import_until(
         self: &Arc<Self>,
-        source: Source,
+        source: Arc<Source>,
         cancelled: &CancellationToken,
     ) -> Option<Result<ImportedModel, HubError>> {
         let (app, cancelled) = (self.clone(), cancelled.clone());
@@ -163,6 +168,17 @@ impl App {
             Ok(imported)
         };
         self.blocking(import).await
+    }
+
+    /// Begins to measure what rounding costs a model that was made of a file now.
+    fn measure_rounding(self: &Arc<Self>, source: Arc<Source>, imported: &ImportedModel) {
+        if imported.rounded_weights.is_none() || source.path.is_dir() {
+            return;
+        }
+        let model = convert::imported_model(imported.clone()).name;
+        let (folder, file) = (imported.folder.clone(), source.path.clone());
+        let measured = Measured { model, folder, file, source };
+        self.spawn(measuring::measure(self.clone(), measured, measuring::QUIET));
     }
 }
 

@@ -3,8 +3,10 @@
 //! ```text
 //! mod.rs        chooses the model to load, loads it, unloads it; one caller loads at a time
 //! catalog       the list of models on this machine, and what opening their files has shown
+//! child         processes of the app's own program, for the next two
 //! commands      the commands of the pages about models
 //! check         opens a model's files in a child process; check_child is that process
+//! measuring     measures in a child process what rounding costs; measure_child is that process
 //! deletion      models that were deleted and can be brought back for a while
 //! idle          unloads what nobody has used for a while
 //! import        models from files and folders
@@ -19,6 +21,7 @@
 pub(crate) mod catalog;
 mod check;
 mod check_child;
+mod child;
 pub(crate) mod commands;
 pub(crate) mod deletion;
 pub(crate) mod downloads;
@@ -26,6 +29,8 @@ pub(crate) mod hub;
 pub(crate) mod hub_settings;
 pub(crate) mod idle;
 pub(crate) mod import;
+mod measure_child;
+pub(crate) mod measuring;
 pub(crate) mod own_settings;
 pub(crate) mod recommended;
 pub(crate) mod revisions;
@@ -40,7 +45,8 @@ use cairn_hub::{HubError, ModelFolder, ModelFolders, starter};
 use crate::app::{App, now_ms};
 use crate::wire::{Failure, FailureCode, FailureKind, Fit, Model};
 
-pub use check_child::{CheckedFacts, ModelVerdict, run_if_asked};
+pub use check_child::{CheckedFacts, ModelVerdict};
+pub use child::run_child_if_asked;
 
 /// Loads the model of this name instead of the one before, and records it as the last one used.
 pub(crate) async fn load_named(app: &Arc<App>, name: &str) -> Result<(), Failure> {
@@ -370,6 +376,7 @@ mod tests {
             facts: None,
             is_being_checked: false,
             is_proposed: false,
+            is_being_measured: false,
         }
     }
 

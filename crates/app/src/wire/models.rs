@@ -32,6 +32,8 @@ pub struct Model {
     /// While none is loaded, this one answers the chats that have no model of their own: it is loaded when
     /// one of them asks.
     pub is_proposed: bool,
+    /// What rounding costs it is being measured, or will be while nothing else is computed.
+    pub is_being_measured: bool,
 }
 
 /// Where a model was found.
@@ -100,6 +102,15 @@ pub struct RoundedWeights {
     pub num_tensors: u32,
     /// The root mean square of the changes, as a share of that of the weights.
     pub relative_error: f64,
+    /// What that costs; none before it was measured.
+    pub perplexity: Option<PerplexityChange>,
+}
+
+/// The perplexity of a short text with a file's own weights and with the rounded ones.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, TS)]
+pub struct PerplexityChange {
+    pub before: f64,
+    pub after: f64,
 }
 
 /// What a model takes in memory with a conversation, and whether this machine has it.

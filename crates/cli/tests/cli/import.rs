@@ -1,6 +1,6 @@
 //! `cairn models import` says what rounding costs.
 
-use cairn_formats::gguf::GgmlType;
+use cairn_formats::gguf::{GgmlType, PerplexityChange, RoundedWeights};
 use cairn_formats::test_files::gguf::TestGguf;
 
 use crate::program::Program;
@@ -46,9 +46,21 @@ async fn rounding_is_said_in_perplexity_where_it_is_asked_for() {
     };
 
     let said = import("rounded", "4", &["--perplexity"]);
+    let folder = program.home().join("models").join("rounded");
+    let kept = RoundedWeights::read(&folder).unwrap().perplexity.unwrap();
     let (before, after) =
         (number_before(&said, " before rounding, "), number_before(&said, " after."));
     assert!(before.is_finite() && after.is_finite() && before > 1.0 && before != after, "{said}");
+    // JSON's last digit may differ.
+    let is_same = |one: f64, other: f64| (one / other - 1.0).abs() < 1e-9;
+    assert!(is_same(kept.before, before) && is_same(kept.after, after), "{kept:?}, {said}");
+    // The app measures in a process of its own, with a limit of memory.
+    let folder = folder.to_str().unwrap();
+    let measured = program.run(&["models", "measure", "--json", &gguf, folder]);
+    let change: PerplexityChange = serde_json::from_str(&measured.stdout).unwrap();
+    assert_eq!(measured.code, Some(0), "{}", measured.stderr);
+    assert!(is_same(change.before, before) && is_same(change.after, after), "{change:?}, {said}");
+
     let said = import("exact", "f32", &["--perplexity"]);
     assert!(!said.contains("rounded"), "{said}");
     assert_eq!(number_before(&said, ".\n"), before, "{said}");

@@ -5,15 +5,12 @@
 //! many: those are packed anew, with scales and biases in f32, and every weight stays the same. Types
 //! whose groups have 16 weights have no such form: they are rounded, and [`Rounding`] says by how much.
 
-use std::path::Path;
-
-use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::blocks::{Block, MAX_WEIGHTS, grouping, numbers};
+use super::rounded_weights::RoundedWeights;
 use super::tensors::GgmlType;
 use crate::bfloat16::bfloat16;
-use crate::file::{MAX_CONFIG_BYTES, read_file};
 
 /// Weights that share a scale in the affine form.
 pub const GROUP_SIZE: usize = 32;
@@ -132,35 +129,15 @@ pub struct Rounding {
     squared_errors: f64,
 }
 
-/// A [`Rounding`] as an imported model's `config.json` keeps it, in the key [`RoundedWeights::KEY`].
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct RoundedWeights {
-    /// How many tensors were rounded.
-    pub num_tensors: usize,
-    /// See [`Rounding::relative_error`].
-    pub relative_error: f64,
-}
-
-impl RoundedWeights {
-    /// The key of `config.json`. Other programs skip what they do not know.
-    pub const KEY: &str = "cairn_rounded_weights";
-
-    /// What the `config.json` in a model's folder says; none of a model whose weights are the file's,
-    /// and of one that another program made.
-    pub fn read(folder: &Path) -> Option<RoundedWeights> {
-        let config = read_file(&folder.join("config.json"), MAX_CONFIG_BYTES).ok()?;
-        let config: Value = serde_json::from_slice(&config).ok()?;
-        RoundedWeights::deserialize(config.get(RoundedWeights::KEY)?)
-            .ok()
-            .filter(|rounded| rounded.relative_error >= 0.0)
-    }
-}
-
 impl Rounding {
     /// What to keep of it; none if no tensor was rounded.
     pub fn recorded(&self) -> Option<RoundedWeights> {
         let (num_tensors, relative_error) = (self.num_tensors, self.relative_error());
-        (num_tensors > 0).then_some(RoundedWeights { num_tensors, relative_error })
+        (num_tensors > 0).then_some(RoundedWeights {
+            num_tensors,
+            relative_error,
+            perplexity: None,
+        })
     }
 
     /// The root mean square of the changes, as a share of that of the weights.

@@ -16,10 +16,11 @@ use serde_json::{Map, Value, json};
 use tempfile::TempDir;
 
 use super::affine::{
-    Form, GROUP_SIZE, NotFinite, RoundTo, RoundedWeights, Rounding, all_finite, less_one,
-    round_to_affine, round_to_bfloat16, to_affine, to_f32, to_mxfp4, unpermute_heads,
+    Form, GROUP_SIZE, NotFinite, RoundTo, Rounding, all_finite, less_one, round_to_affine,
+    round_to_bfloat16, to_affine, to_f32, to_mxfp4, unpermute_heads,
 };
 use super::model::{Change, Model, PlannedTensor};
+use super::rounded_weights::RoundedWeights;
 use super::tensors::TensorInfo;
 use super::tokenizer::TokenizerFiles;
 use super::{GgufError, GgufFile, GgufProblem, model_name};

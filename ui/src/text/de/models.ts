@@ -1,6 +1,14 @@
 // Models: on this machine, on the hub, and on their way from there.
+import type { RoundingCost } from '../../models/rounding';
 import type { Catalogue } from '../en';
 import { f, machine, tokens } from './formats';
+
+const costs: Record<RoundingCost, string> = {
+  none: 'Antwortet so gut wie das Original',
+  hardly: 'Antwortet etwa so gut wie das Original',
+  some: 'Antwortet etwas schlechter als das Original',
+  much: 'Antwortet schlechter als das Original',
+};
 
 /** The core's own clause, in English, behind a sentence that ends before it. */
 const asSentence = (clause: string) => `${clause.charAt(0).toUpperCase()}${clause.slice(1)}.`;
@@ -68,6 +76,11 @@ export const models: Catalogue['models'] = {
     importing: 'Wird importiert',
     notHere: 'Modelle können nur in der App importiert werden.',
     oneAtATime: 'Ein anderes Modell wird gerade importiert: warte oder brich diesen Import ab.',
+    perplexity: (how, before, after) =>
+      `${costs[how]}: Perplexität ${f.rate(before)} → ${f.rate(after)} bei einem kurzen Text.`,
+    measuring: 'Wird mit dem Original verglichen, während nichts beantwortet wird',
+    stopMeasuring: (name) => `${name} nicht weiter mit dem Original vergleichen`,
+    measured: (name, cost) => `„${name}“ mit dem Original verglichen. ${cost}`,
     rounded: (count, error) =>
       `${f.plural(count, 'Tensor musste', 'Tensoren mussten')} gerundet werden: die Gewichte weichen von denen der Datei im Mittel um ${f.smallShare(error)} ab.`,
   },

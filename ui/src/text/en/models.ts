@@ -1,5 +1,13 @@
 // Models: on this machine, on the hub, and on their way from there.
+import type { RoundingCost } from '../../models/rounding';
 import { f, machine, tokens } from './formats';
+
+const costs: Record<RoundingCost, string> = {
+  none: 'Answers as well as the original',
+  hardly: 'Answers about as well as the original',
+  some: 'Answers a little less well than the original',
+  much: 'Answers worse than the original',
+};
 
 export const models = {
   actions: (name: string) => `Actions for ${name}`,
@@ -58,6 +66,12 @@ export const models = {
     importing: 'Importing',
     notHere: 'Models can be imported in the app only.',
     oneAtATime: 'Another model is being imported: wait, or cancel that import.',
+    /** How a model whose weights were rounded answers, by the perplexity of a short text. */
+    perplexity: (how: RoundingCost, before: number, after: number) =>
+      `${costs[how]}: perplexity ${f.rate(before)} → ${f.rate(after)} on a short text.`,
+    measuring: 'Compared with the original while nothing is being answered',
+    stopMeasuring: (name: string) => `Stop comparing ${name} with the original`,
+    measured: (name: string, cost: string) => `Compared “${name}” with its original. ${cost}`,
     rounded: (count: number, error: number) =>
       `${f.plural(count, 'tensor', 'tensors')} had to be rounded: the weights differ from the file’s by ${f.smallShare(error)} on average.`,
   },

@@ -1,0 +1,59 @@
+//! The measurement of what rounding costs a model, in a process of its own: what that process does,
+//! and what it answers. Its parent is [`super::measuring`].
+
+use std::ffi::OsString;
+use std::io::Write;
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::process::ExitCode;
+
+use cairn_engine::{Perplexity, PerplexityError};
+use cairn_formats::gguf::PerplexityChange;
+
+use super::child::asked_paths;
+use crate::platform;
+
+/// The arguments before the GGUF file and the folder of the model that was imported from it.
+pub(super) const ARGUMENTS: [&str; 3] = ["models", "measure", "--json"];
+/// The variable with the most bytes that the models may take in memory, one after the other.
+pub(super) const MEMORY_VARIABLE: &str = "CAIRN_MEASURE_MEMORY_BYTES";
+/// So much stays free on the disk beside the copy with the file's own weights.
+const RESERVE_BYTES: u64 = 4 << 30;
+
+/// Measures a model and returns the exit status, if these arguments of the process, without its name,
+/// ask for it. The answer is one line of JSON, a [`PerplexityChange`].
+pub(super) fn run_if_asked(arguments: &[OsString]) -> Option<ExitCode> {
+    let [file, folder] = asked_paths(&ARGUMENTS, arguments)?;
+    let limit = std::env::var(MEMORY_VARIABLE).ok().and_then(|bytes| bytes.parse().ok());
+    let measured = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| error.to_string())
+        .and_then(|runtime| {
+            runtime.block_on(measure(&file, &folder, limit)).map_err(|error| error.to_string())
+        });
+    let written = match measured {
+        Ok(change) => serde_json::to_string(&change)
+            .is_ok_and(|answer| writeln!(std::io::stdout(), "{answer}").is_ok()),
+        Err(reason) => {
+            eprintln!("{reason}");
+            false
+        }
+    };
+    Some(if written { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+async fn measure(
+    file: &Path,
+    folder: &Path,
+    limit: Option<u64>,
+) -> Result<PerplexityChange, PerplexityError> {
+    // First: a model that cannot read the text is not copied.
+    let after = Perplexity::of(folder, limit).await?;
+    let mut progress = |_, _| match platform::free_disk_bytes(folder) {
+        Some(free_bytes) if free_bytes < RESERVE_BYTES => ControlFlow::Break(()),
+        _ => ControlFlow::Continue(()),
+    };
+    let before = Perplexity::before_rounding(file, folder, limit, &mut progress).await?;
+    Ok(PerplexityChange { before: before.value, after: after.value })
+}

@@ -1,0 +1,336 @@
+//! Measures what rounding has cost a model that was imported from a GGUF file: in a process of its
+//! own, one model at a time, while the engine computes nothing. Whoever asks a model something ends the
+//! process, and it is started again later.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use cairn_engine::{EngineState, EngineStatus, default_memory_limit_bytes};
+use cairn_formats::gguf::PerplexityChange;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::catalog;
+use super::child::{Exit, command, wait};
+use super::measure_child::{ARGUMENTS, MEMORY_VARIABLE};
+use crate::app::App;
+
+/// The engine has computed nothing for so long before a process is started.
+pub(crate) const QUIET: Duration = Duration::from_secs(5);
+/// After so many processes that were ended, because somebody asked, nothing is measured.
+const MAX_TRIES: usize = 4;
+
+/// The measurements that wait or run, by the model's name. Owned by [`App`].
+#[derive(Debug, Default)]
+pub(crate) struct Measurements {
+    running: Mutex<HashMap<String, CancellationToken>>,
+    /// Locked by the one that is at it.
+    turn: tokio::sync::Mutex<()>,
+}
+
+impl Measurements {
+    fn running(&self) -> MutexGuard<'_, HashMap<String, CancellationToken>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether this model is or will be measured.
+    pub(crate) fn has(&self, model: &str) -> bool {
+        self.running().contains_key(model)
+    }
+
+    /// Ends the measurement of this model, if there is one.
+    pub(crate) fn cancel(&self, model: &str) {
+        if let Some(cancelled) = self.running().get(model) {
+            cancelled.cancel();
+        }
+    }
+}
+
+/// A model that was imported, and what it was made of.
+pub(crate) struct Measured<S> {
+    pub(crate) model: String,
+    pub(crate) folder: PathBuf,
+    pub(crate) file: PathBuf,
+    /// Lives as long as the file is needed.
+    pub(crate) source: S,
+}
+
+/// Measures a model in the background, and puts what came of it beside its files, where the list of
+/// models finds it. A failure is no more than a line of the log.
+pub(crate) async fn measure<S>(app: Arc<App>, measured: Measured<S>, quiet: Duration) {
+    let Some(program) = app.catalog.program().map(Path::to_owned) else { return };
+    let Measured { model, folder, file, source } = measured;
+    let cancelled = app.closing.child_token();
+    app.measurements.running().insert(model.clone(), cancelled.clone());
+    catalog::emit(&app).await;
+    let process = Process { program, file, folder: folder.clone(), quiet };
+    let change = tokio::select! {
+        () = cancelled.cancelled() => None,
+        turn = app.measurements.turn.lock() => {
+            let change = process.run_while_idle(&app, &cancelled).await;
+            drop(turn);
+            change
+        }
+    };
+    drop(source);
+    if let Some(change) = change {
+        catalog::keep_perplexity(&app, folder, change).await;
+    }
+    app.measurements.running().remove(&model);
+    if !app.closing.is_cancelled() {
+        catalog::emit(&app).await;
+    }
+}
+
+struct Process {
+    program: PathBuf,
+    file: PathBuf,
+    folder: PathBuf,
+    quiet: Duration,
+}
+
+impl Process {
+    /// What the process answers; none if it fails, or is never left alone.
+    async fn run_while_idle(
+        &self,
+        app: &Arc<App>,
+        cancelled: &CancellationToken,
+    ) -> Option<PerplexityChange> {
+        for _ in 0..MAX_TRIES {
+            tokio::select! {
+                () = cancelled.cancelled() => return None,
+                () = has_been_idle(app.engine.status(), self.quiet) => {}
+            }
+            let mut child = self
+                .start(memory_left(&app.engine.status().borrow()))
+                .inspect_err(|error| tracing::warn!("nothing is measured: {error}"))
+                .ok()?;
+            let mut status = app.engine.status();
+            let ended = tokio::select! {
+                biased;
+                () = cancelled.cancelled() => None,
+                _ = status.wait_for(is_busy) => None,
+                exit = wait(&mut child) => Some(exit),
+            };
+            if let Some(exit) = ended {
+                return exit.and_then(answer_of).map_err(|reason| self.log(&reason)).ok();
+            }
+            // The copy that it was making is nobody's once it is dead.
+            let _ = child.kill().await;
+            let folders = app.model_folders.clone();
+            app.blocking(move || folders.remove_leftovers()).await;
+        }
+        self.log("it was never left alone");
+        None
+    }
+
+    fn start(&self, memory_bytes: u64) -> std::io::Result<tokio::process::Child> {
+        command(&self.program, &ARGUMENTS, &[&self.file, &self.folder])
+            .env(MEMORY_VARIABLE, memory_bytes.to_string())
+            .spawn()
+    }
+
+    fn log(&self, reason: &str) {
+        tracing::info!("what rounding costs {} is not known: {reason}", self.folder.display());
+    }
+}
+
+fn answer_of(exit: Exit) -> Result<PerplexityChange, String> {
+    if !exit.status.success() {
+        let complaint = String::from_utf8_lossy(&exit.complaint);
+        return Err(format!("its process ended with {}: {}", exit.status, complaint.trim()));
+    }
+    serde_json::from_slice(&exit.answer)
+        .ok()
+        .filter(PerplexityChange::is_valid)
+        .ok_or_else(|| "its process gave no perplexities".to_owned())
+}
+
+/// What models may take beside those that are loaded.
+fn memory_left(status: &EngineStatus) -> u64 {
+    let taken: u64 = status.models.iter().map(|model| model.weight_bytes).sum();
+    default_memory_limit_bytes().saturating_sub(taken)
+}
+
+fn is_busy(status: &EngineStatus) -> bool {
+    match status.state {
+        EngineState::Empty | EngineState::Ready { .. } | EngineState::Failed { .. } => false,
+        EngineState::Loading { .. }
+        | EngineState::Prefilling { .. }
+        | EngineState::Generating { .. } => true,
+    }
+}
+
+/// Returns when the engine has computed nothing for so long.
+async fn has_been_idle(mut status: watch::Receiver<EngineStatus>, quiet: Duration) {
+    loop {
+        let ended = status.wait_for(|status| !is_busy(status)).await.is_err();
+        let asked = tokio::time::timeout(quiet, status.wait_for(is_busy)).await;
+        if ended || asked.is_err() {
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)] // in a test a panic is the report
+mod tests {
+    use cairn_formats::gguf::RoundedWeights;
+
+    use super::*;
+    use crate::app::Options;
+    use crate::data_folder::DataFolder;
+    use crate::wire::{self, Command, Event, Reply};
+
+    /// A wait after which the test fails.
+    const SOON: Duration = Duration::from_secs(60);
+
+    /// An app with an imported model of this name, which says what the program does.
+    async fn with_model(name: &str) -> (tempfile::TempDir, Arc<App>, Measured<tempfile::TempPath>) {
+        let home = tempfile::tempdir().unwrap();
+        let folder = home.path().join("models").join(name);
+        cairn_tiny_models::copy_tiny_model("llama/tiny-chat", &folder).unwrap();
+        let config = std::fs::read_to_string(folder.join("config.json")).unwrap();
+        let rounded = RoundedWeights { num_tensors: 3, relative_error: 0.01, perplexity: None };
+        let mut config: serde_json::Value = serde_json::from_str(&config).unwrap();
+        config[RoundedWeights::KEY] = serde_json::to_value(rounded).unwrap();
+        std::fs::write(folder.join("config.json"), config.to_string()).unwrap();
+
+        let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/models/check_program.sh");
+        let options = Options::new(DataFolder::new(home.path()));
+        let app = App::open(Options { check_program: Some(program), ..options }).await.unwrap();
+        let source = tempfile::NamedTempFile::new_in(home.path()).unwrap().into_temp_path();
+        let (model, file) = (name.to_owned(), source.to_path_buf());
+        (home, app, Measured { model, folder, file, source })
+    }
+
+    async fn listed(app: &Arc<App>) -> wire::Model {
+        let Reply::Models { mut models } = app.call(Command::ListModels).await.unwrap() else {
+            panic!("no list")
+        };
+        assert_eq!(models.len(), 1);
+        models.remove(0)
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn what_was_measured_stands_with_the_model_and_its_files_are_not_opened_again() {
+        let (_home, app, measured) = with_model("usable").await;
+        let (folder, source) = (measured.folder.clone(), measured.file.clone());
+        catalog::require_usable(&app, "usable", &folder).await.unwrap();
+        let mut events = app.subscribe();
+        tokio::time::timeout(SOON, measure(app.clone(), measured, Duration::ZERO)).await.unwrap();
+        assert!(!source.exists(), "nobody needs it any more");
+
+        let mut seen = Vec::new();
+        while let Ok(event) = events.try_recv() {
+            if let Event::Models { models } = event {
+                assert!(models.iter().all(|model| !model.is_being_checked));
+                seen.extend(models.iter().map(|model| model.is_being_measured));
+            }
+        }
+        assert_eq!(seen, [true, false]);
+        let rounded = listed(&app).await.facts.unwrap().rounded_weights.unwrap();
+        let expected = wire::PerplexityChange { before: 12.1, after: 12.4 };
+        assert_eq!((rounded.num_tensors, rounded.perplexity), (3, Some(expected)));
+        app.close().await;
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_measurement_ends_when_a_person_or_the_app_ends_it() {
+        let (_home, app, measured) = with_model("hangs").await;
+        let folder = measured.folder.clone();
+        let mut events = app.subscribe();
+        let running = app.spawn(measure(app.clone(), measured, Duration::ZERO));
+        loop {
+            let event = tokio::time::timeout(SOON, events.recv()).await.unwrap().unwrap();
+            if matches!(event, Event::Models { models } if models[0].is_being_measured) {
+                break;
+            }
+        }
+        let name = "hangs".to_owned();
+        app.call(Command::CancelModelMeasurement { name }).await.unwrap();
+        tokio::time::timeout(SOON, running).await.unwrap().unwrap();
+        assert!(!app.measurements.has("hangs"));
+        assert!(!folder.join(PerplexityChange::FILE_NAME).exists());
+        app.close().await;
+
+        let (_home, app, measured) = with_model("hangs").await;
+        let running = app.spawn(measure(app.clone(), measured, Duration::ZERO));
+        app.close().await;
+        tokio::time::timeout(SOON, running).await.unwrap().unwrap();
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_process_that_fails_says_nothing_of_the_model() {
+        for name in ["refuses", "garbage", "overflows"] {
+            let (_home, app, measured) = with_model(name).await;
+            let folder = measured.folder.clone();
+            let ended = measure(app.clone(), measured, Duration::ZERO);
+            tokio::time::timeout(SOON, ended).await.unwrap();
+            assert!(!folder.join(PerplexityChange::FILE_NAME).exists(), "{name}");
+            app.close().await;
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn an_answer_ends_the_process_and_it_is_started_again() {
+        let (home, app, measured) = with_model("hangs").await;
+        let (file, folder) = (measured.file.clone(), measured.folder.clone());
+        let program = home.path().join("program.sh");
+        // The first one hangs; those behind it answer.
+        let script = r#"#!/bin/sh
+            if [ -e "$4.began" ]; then : > "$4.again"; echo '{"before":2,"after":3}'; exit; fi
+            : > "$4.began"; while :; do :; done
+        "#;
+        std::fs::write(&program, script).unwrap();
+        let runs = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(&program, runs).unwrap();
+        let said = |what: &str| {
+            let mut name = file.clone().into_os_string();
+            name.push(what);
+            Path::new(&name).exists()
+        };
+        let process = Process { program, file: file.clone(), folder, quiet: Duration::ZERO };
+        let cancelled = CancellationToken::new();
+        let asked = async {
+            while !said(".began") {
+                tokio::task::yield_now().await;
+            }
+            // A load may be over before anyone has looked.
+            while !said(".again") {
+                app.engine.load("m", &measured.folder).await.unwrap();
+                app.engine.unload().await.unwrap();
+            }
+        };
+        let both = async { tokio::join!(process.run_while_idle(&app, &cancelled), asked).0 };
+        let change = tokio::time::timeout(SOON, both).await.unwrap();
+        assert_eq!(change, Some(PerplexityChange { before: 2.0, after: 3.0 }));
+        app.close().await;
+    }
+
+    #[tokio::test]
+    async fn nothing_is_measured_while_the_engine_computes() {
+        for busy in [
+            EngineState::Loading { model: String::new(), progress: Default::default() },
+            EngineState::Prefilling { model: String::new(), processed_tokens: 1, total_tokens: 2 },
+            EngineState::Generating {
+                model: String::new(),
+                generation_tokens: 1,
+                generation_tps: 9.0,
+            },
+        ] {
+            let status = EngineStatus { state: busy, ..EngineStatus::default() };
+            let (sender, status) = watch::channel(status);
+            let mut idle = std::pin::pin!(has_been_idle(status, Duration::ZERO));
+            tokio::select! {
+                biased;
+                () = &mut idle => panic!("it is busy"),
+                () = std::future::ready(()) => {}
+            }
+            sender.send_modify(|status| status.state = EngineState::Empty);
+            tokio::time::timeout(SOON, idle).await.unwrap();
+        }
+    }
+}
