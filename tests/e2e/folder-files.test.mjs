@@ -72,3 +72,32 @@ flow('chats of a folder begin with its files, which are read once', {}, async ({
   );
   assert.equal((await core.call({ type: 'delete_folder', id: folder.id })).type, 'done');
 });
+
+flow(
+  'a new folder takes files before it is created, and leaves nothing where it is not',
+  {},
+  async ({ core, page }) => {
+    const { driver } = page;
+    await page.button('Model: tiny-chat').waitFor();
+    const folders = async () => (await core.call({ type: 'bootstrap' })).folders.map(({ name }) => name);
+    const begin = async () => {
+      await driver.keyboard.press('Control+k');
+      await driver.keyboard.type('New folder');
+      await driver.keyboard.press('Enter');
+      await page.dialog('New folder').waitFor();
+      await addFiles(page, [file('lease.md', longText(3))]);
+      await read(page);
+    };
+    await begin();
+    await page.dialog('New folder').getByRole('button', { name: 'Cancel' }).click();
+    await until('none is left', async () => (await folders()).length === 0);
+
+    await begin();
+    assert.deepEqual(await findings(driver), []);
+    await page.box('Name').fill('Contracts');
+    await page.dialog('New folder').getByRole('button', { name: 'Create' }).click();
+    await until('it has its name', async () => (await folders()).join() === 'Contracts');
+    await folderMenu(page, 'New chat in this folder');
+    await page.region('Files of the folder').getByText('Begins with the files of “Contracts”').waitFor();
+  },
+);

@@ -431,8 +431,10 @@ export class App {
 
   async #attach(drop: Drop): Promise<void> {
     // The dialog of a folder takes what is dropped while it is open.
-    const folderId = this.folders.editing?.id;
-    if (folderId !== undefined) return this.documents.drop(drop, ofFolder(folderId));
+    if (this.folders.editing) {
+      const id = await this.folders.make();
+      return id === null ? undefined : this.documents.drop(drop, ofFolder(id));
+    }
     this.navigation.go('chat');
     await this.documents.drop(drop);
   }

@@ -22,6 +22,8 @@ export class FolderStore {
   items = $state.raw<Folder[]>([]);
   /** The folder that the dialog is about; without an id a new one. */
   editing = $state.raw<Partial<Folder> | null>(null);
+  /** The folder that was made for files while its dialog is open; it goes when that is cancelled. */
+  #madeId = $state<string | null>(null);
   /** Why that could not be saved. */
   problem = $state<string | null>(null);
   isSaving = $state(false);
@@ -60,21 +62,46 @@ export class FolderStore {
   /** Asks what a folder is called and what its chats begin with. `onMade`: is given the new folder. */
   edit(folder: Partial<Folder>, onMade: ((folder: Folder) => void) | null = null): void {
     this.problem = null;
+    this.#madeId = null;
     this.#waiting = onMade;
     this.editing = folder;
+  }
+
+  /** The folder that the dialog is about, once there is one. */
+  get editedId(): string | null {
+    return this.editing?.id ?? this.#madeId;
+  }
+
+  /** Makes the new folder for files that were chosen before the rest is saved; null: that failed, and the dialog says why. */
+  async make(): Promise<string | null> {
+    const { editing } = this;
+    if (!editing || this.editedId !== null) return this.editedId;
+    try {
+      const { id } = await this.#create(strings.folders.newTitle);
+      if (this.editing === editing) return id;
+      // Whoever has closed the dialog meanwhile wants none.
+      if (this.#madeId === id) this.#madeId = null;
+      await this.#discard(id);
+      return null;
+    } catch (error) {
+      this.problem = sentenceOf(error);
+      return null;
+    }
   }
 
   async save(name: string, system_prompt: string, model: string | null): Promise<void> {
     const { editing } = this;
     if (!editing || this.isSaving) return;
+    const wasMade = this.editedId !== null;
     this.isSaving = true;
     try {
-      const made = editing.id === undefined ? await this.#create(name) : null;
-      const id = editing.id ?? made?.id ?? '';
-      if (!made || system_prompt !== '' || model !== null)
+      const id = this.editedId ?? (await this.#create(name)).id;
+      if (wasMade || system_prompt !== '' || model !== null)
         await this.#options.platform.call({ type: 'change_folder', id, name, system_prompt, model });
+      const isNew = this.#madeId !== null;
+      this.#madeId = null;
       this.editing = null;
-      if (made) this.#waiting?.(made);
+      if (isNew) this.#waiting?.({ ...(this.get(id) ?? { id }), name, system_prompt, model });
     } catch (error) {
       this.problem = sentenceOf(error);
     } finally {
@@ -82,13 +109,27 @@ export class FolderStore {
     }
   }
 
+  /** Closes the dialog without saving. */
+  async cancel(): Promise<void> {
+    const id = this.#madeId;
+    this.#madeId = null;
+    this.editing = null;
+    if (id !== null) await this.#discard(id);
+  }
+
+  async #discard(id: string): Promise<void> {
+    this.items = this.items.filter((folder) => folder.id !== id);
+    await runOrReport(this.#options, { type: 'delete_folder', id });
+  }
+
   async #create(name: string): Promise<Folder> {
     const reply = await this.#options.platform.call({ type: 'create_folder', name });
     if (reply.type !== 'folder') throw new Error(strings.connection.unexpectedReply);
-    if (!this.get(reply.folder.id)) this.items = [...this.items, reply.folder];
+    const { folder } = reply;
+    if (!this.get(folder.id)) this.items = [...this.items, folder];
     // If the rest cannot be saved, the next try changes this one.
-    this.editing = { ...this.editing, id: reply.folder.id };
-    return reply.folder;
+    this.#madeId = folder.id;
+    return folder;
   }
 
   /** Deletes a folder at once and offers to bring it back; its chats stay. */

@@ -561,6 +561,31 @@ test('what is set before the first message is stored with it', async () => {
   expect(app.settings.target).toMatchObject({ type: 'draft', values: {} });
 });
 
+test('a preset is used before the first message, and stored with it', async () => {
+  const { app, asked, platform } = await open();
+  app.newChat();
+  app.navigation.show('inspector', true);
+  for (let turn = 0; turn < 3; turn++) await drawn();
+  await app.settings.set('temperature', 1.5);
+  await app.settings.set('seed', 7);
+  const preset = await screen.findByRole('button', { name: 'Use the preset Precise' });
+  await fireEvent.click(preset);
+  await drawn();
+  expect(preset.getAttribute('aria-pressed')).toBe('true');
+  expect(app.chat.newValues).toEqual({ temperature: 0.2, top_p: 0.9 });
+  expect([asked('set_parameters'), app.toasts.items]).toEqual([[], []]);
+
+  const row = conversation('b', { title: '' });
+  platform.answers.new_conversation = { type: 'conversation', conversation: row, messages: [] };
+  app.chat.draft = 'Hello';
+  await app.chat.send();
+  const scope = { type: 'chat', id: 'b' };
+  expect(asked('set_setting')).toEqual([
+    { type: 'set_setting', scope, key: 'temperature', value: 0.2 },
+    { type: 'set_setting', scope, key: 'top_p', value: 0.9 },
+  ]);
+});
+
 test('a deleted persona is brought back by undo, and the focus stays on the page', async () => {
   const { app, asked } = await open();
   app.navigation.show('inspector', false);

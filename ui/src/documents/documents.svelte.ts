@@ -233,6 +233,17 @@ export class DocumentStore {
     this.#focus(of, isForEdit);
   }
 
+  /** Asks for files and attaches them to what is made for them; null: that could not be made. */
+  async chooseFor(make: () => Promise<DocumentsOf | null>): Promise<void> {
+    try {
+      const files = await this.#options.platform.chooseDocuments();
+      const of = files.length > 0 ? await make() : null;
+      if (of) await this.attach(files, of);
+    } catch (error) {
+      this.#options.report(error);
+    }
+  }
+
   /** Whoever has acted on the open chat goes on writing. */
   #focus(of: DocumentsOf | null, isForEdit = false): void {
     const { chat } = this.#options;

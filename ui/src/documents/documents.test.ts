@@ -2,7 +2,7 @@
 import { fireEvent, screen, within } from '@testing-library/svelte';
 import { expect, test } from 'vitest';
 import type { Command, Document, DocumentReading, Reply } from '../platform/wire';
-import { bootstrap, conversation, FakePlatform, message, status, textDocument } from '../testing/fake';
+import { bootstrap, conversation, FakePlatform, gate, message, status, textDocument } from '../testing/fake';
 import { drawn, openWindow, useWindow } from '../testing/window';
 import { DocumentStore, ofConversation, ofFolder } from './documents.svelte';
 import type { SourceFile } from './sources';
@@ -312,6 +312,75 @@ test('of a folder a person chooses, and sees why the rest is left out', async ()
 });
 
 const FOLDER = { id: 'f', name: 'Contracts', system_prompt: '', model: null };
+
+test.each(['Create', 'Cancel'])('a new folder takes files before it is created, and then: %s', async (end) => {
+  const { app, platform } = await open();
+  const of = ofFolder('n');
+  const held: Document[] = [];
+  const made = { id: 'n', name: 'New folder', system_prompt: '', model: null };
+  platform.answers.create_folder = { type: 'folder', folder: made };
+  const answer = () => ({
+    type: 'documents' as const,
+    attached: { of, beginning: [], documents: held, reading: { type: 'waiting' as const } },
+  });
+  platform.answers.get_documents = answer;
+  platform.answers.attach_documents = (command: Command) => {
+    if (command.type === 'attach_documents')
+      held.push(...command.documents.map(({ name }) => textDocument(name, { name })));
+    return answer();
+  };
+  const asked = () => platform.asked.filter(({ type }) => /folder$|^attach/.test(type)).map(({ type }) => type);
+  let given: string | null = null;
+  app.folders.edit({}, (folder) => (given = folder.name));
+  await drawn();
+  const dialog = screen.getByRole('dialog', { name: 'New folder', hidden: true });
+  const inDialog = within(dialog);
+  await fireEvent.input(inDialog.getByLabelText('Name'), { target: { value: 'Contracts' } });
+  const add = inDialog.getByRole('button', { name: 'Add files…', hidden: true });
+  // Whoever chooses none makes no folder.
+  await fireEvent.click(add);
+  await drawn();
+  expect(asked()).toEqual([]);
+  platform.chosenDocuments = [text('rules.md')];
+  await fireEvent.click(add);
+  await expect.poll(() => inDialog.queryAllByRole('button', { name: /: open$/, hidden: true }).length).toBe(1);
+  // What is dropped goes there too, and what was typed stays.
+  await app.dropFiles([new File(['A wall.'], 'wall.txt')], null);
+  await expect.poll(() => inDialog.queryAllByRole('button', { name: /: open$/, hidden: true }).length).toBe(2);
+  expect(asked()).toEqual(['create_folder', 'attach_documents', 'attach_documents']);
+  expect(inDialog.getByLabelText<HTMLInputElement>('Name').value).toBe('Contracts');
+  await fireEvent.click(inDialog.getByRole('button', { name: end, hidden: true }));
+  await drawn();
+  expect(app.folders.editing).toBeNull();
+  if (end === 'Create') {
+    expect(platform.asked).toContainEqual({
+      type: 'change_folder',
+      id: 'n',
+      name: 'Contracts',
+      system_prompt: '',
+      model: null,
+    });
+    expect(asked()).not.toContain('delete_folder');
+    expect(given).toBe('Contracts');
+  } else {
+    expect(platform.asked).toContainEqual({ type: 'delete_folder', id: 'n' });
+    expect([given, app.folders.items]).toEqual([null, []]);
+  }
+});
+
+test('a folder whose dialog is closed while it is made for files is not kept', async () => {
+  const { app, platform } = await open();
+  const reply = gate<Reply>();
+  platform.answers.create_folder = reply.promise;
+  platform.chosenDocuments = [text('rules.md')];
+  app.folders.edit({});
+  const made = app.folders.make();
+  await app.folders.cancel();
+  reply.open({ type: 'folder', folder: { id: 'n', name: 'New folder', system_prompt: '', model: null } });
+  expect(await made).toBeNull();
+  expect(platform.asked).toContainEqual({ type: 'delete_folder', id: 'n' });
+  expect([app.folders.items, app.folders.editedId]).toEqual([[], null]);
+});
 
 test('the dialog of a folder shows its files; new chats begin with them, and say so', async () => {
   const { app, platform } = await open();

@@ -71,9 +71,13 @@ export class PresetStore {
     }
   }
 
-  /** Gives a chat all values of a preset, and takes its other ones away; can be taken back. */
-  async apply(conversation_id: string, { name, values }: Pick<Preset, 'name' | 'values'>): Promise<void> {
+  /**
+   * Gives a chat all values of a preset, and takes its other ones away; can be taken back. Without an id it is a chat that
+   * is not made yet: of that nothing is saved, so there is nothing to take back.
+   */
+  async apply(conversation_id: string | null, { name, values }: Pick<Preset, 'name' | 'values'>): Promise<void> {
     const { settings } = this.#options;
+    if (conversation_id === null) return settings.replaceDraft(values);
     const before = settings.parameters();
     const isDone = this.#set(conversation_id, values);
     await offerUndo(

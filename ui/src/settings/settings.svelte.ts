@@ -175,9 +175,22 @@ export class SettingsStore {
     this.#answered = { settings: { ...settings, [key]: value }, from: { ...from, [key]: scope } };
   }
 
+  /** Gives a chat that is not made yet these parameters, and takes its other ones away. */
+  replaceDraft(parameters: Partial<Settings>): void {
+    const { target } = this;
+    if (target.type !== 'draft') return;
+    const replaced = new Set(Object.keys(this.parameters()));
+    const others = Object.entries(target.values).filter(([key]) => !replaced.has(key));
+    this.#showDraft(target, { ...Object.fromEntries(others), ...parameters });
+  }
+
   #setDraft(draft: SettingDraft, key: keyof Settings, value: SettingValue): void {
     const others = Object.entries(draft.values).filter(([known]) => known !== key);
     const values = Object.fromEntries(value === null ? others : [...others, [key, value]]) as Partial<Settings>;
+    this.#showDraft(draft, values);
+  }
+
+  #showDraft(draft: SettingDraft, values: Partial<Settings>): void {
     this.target = { ...draft, values };
     draft.onchange(values);
   }

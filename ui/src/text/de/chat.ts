@@ -58,7 +58,6 @@ export const folders: Catalogue['folders'] = {
   editTitle: 'Ordner bearbeiten',
   empty: 'Noch keine Chats darin',
   files: 'Dateien',
-  filesLater: 'Dateien kannst du hinzufügen, sobald der Ordner angelegt ist.',
   filesNote:
     'Neue Chats im Ordner beginnen mit diesen Dateien; sie werden für alle nur einmal gelesen. Ein Chat, der schon begonnen hat, behält die Dateien, mit denen er begann.',
   from: (name) => `Vom Ordner „${name}“`,

@@ -58,7 +58,6 @@ export const folders = {
   editTitle: 'Edit folder',
   empty: 'No chats in it yet',
   files: 'Files',
-  filesLater: 'You can add files when the folder is created.',
   filesNote:
     'New chats in the folder begin with these files, which are read once for all of them. A chat that has begun keeps the files it began with.',
   from: (name: string) => `From the folder “${name}”`,
