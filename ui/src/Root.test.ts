@@ -552,7 +552,11 @@ test('the window speaks the language that is chosen', async () => {
   await tick();
   expect(screen.getByRole('heading', { level: 1, name: 'Allgemein' })).toBeTruthy();
   expect(document.documentElement.lang).toBe('de');
+  // What was said before is not left in the other language.
+  app.toasts.show('info', 'Auf Deutsch');
   language.choose('system', localStorage);
+  await tick();
+  expect(app.toasts.items).toEqual([]);
 });
 
 test('a problem with a system prompt stands in its dialog', async () => {

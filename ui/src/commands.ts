@@ -121,7 +121,9 @@ export const commands: readonly AppCommand[] = [
     id: 'show_probabilities',
     menu: 'chat',
     shortcut: { key: 'p', alt: true },
-    isAvailable: (app) => hasChat(app) && app.chat.thread?.messages.some(({ role }) => role === 'assistant') === true,
+    isAvailable: (app) =>
+      hasChat(app) &&
+      (app.chat.thread?.messages.findLast(({ role }) => role === 'assistant')?.segments.length ?? 0) > 0,
     run: (app) => app.chat.toggleProbabilities(),
   },
   {

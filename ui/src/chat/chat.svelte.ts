@@ -68,6 +68,8 @@ export class ChatStore {
   newValues = $state.raw<Partial<Settings>>({});
   /** Counts the chats that were begun anew. */
   numNew = $state(0);
+  /** What takes away the offers to bring documents back to the message that is edited. */
+  readonly #offersOfEdit: (() => void)[] = [];
   readonly #drafts: Drafts;
   readonly queue: Queue;
   readonly folded: FoldedAnswers;
@@ -458,7 +460,8 @@ export class ChatStore {
   /** Shows how likely the tokens of an answer were, or closes that; without an id, of the last answer. */
   toggleProbabilities(id = this.thread?.messages.findLast(({ role }) => role === 'assistant')?.id): void {
     const message = this.thread?.messages.find((known) => known.id === id);
-    if (!message || message.status === 'streaming') return;
+    // An answer that has no tokens has no button for them either.
+    if (!message || message.status === 'streaming' || message.segments.length === 0) return;
     if (this.probabilities.isOf(message.id)) this.closeProbabilities();
     else void this.probabilities.open(message);
   }
@@ -509,6 +512,11 @@ export class ChatStore {
     };
   }
 
+  /** Once an edit has ended, there is nothing to which a document of it could come back. */
+  #endEdit(): void {
+    for (const withdraw of this.#offersOfEdit.splice(0)) withdraw();
+  }
+
   /** Takes a document out of the message that is edited; can be taken back as long as it is. */
   removeFromEdit(document: Document): void {
     const { thread } = this;
@@ -517,11 +525,13 @@ export class ChatStore {
     const index = editing.documents.indexOf(document);
     thread.editing = { ...editing, documents: editing.documents.filter((other) => other !== document) };
     this.numEditFocusRequests++;
-    void offerUndo(this.#options, strings.documents.removed(document.name), () => {
+    const takeBack = () => {
       const now = thread.editing;
       if (now?.id !== editing.id || now.documents.some(({ id }) => id === document.id)) return;
       thread.editing = { ...now, documents: now.documents.toSpliced(index, 0, document) };
-    });
+    };
+    const onOffered = (withdraw: () => void) => this.#offersOfEdit.push(withdraw);
+    void offerUndo(this.#options, strings.documents.removed(document.name), takeBack, undefined, onOffered);
   }
 
   /** The documents of a chat's draft that go with a message that waits, or with one that is or was edited. */
@@ -549,6 +559,7 @@ export class ChatStore {
     const editing = this.thread?.editing;
     if (!this.thread || !editing) return;
     this.thread.editing = null;
+    this.#endEdit();
     if (this.selectedId !== null) void this.#removeFromDraft(this.selectedId, editing.attached);
     this.messageToFocus = { id: editing.id, part: 'edit' };
   }
@@ -571,6 +582,7 @@ export class ChatStore {
     }));
     if (!isSent) return;
     if (thread.editing?.id === message_id) thread.editing = null;
+    this.#endEdit();
     const left = attached.filter((id) => !document_ids.includes(id));
     if (chatId !== null) void this.#removeFromDraft(chatId, left);
   }

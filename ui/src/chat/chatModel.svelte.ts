@@ -102,8 +102,10 @@ export class ChatModelStore {
     const sentences = (parts: string[]) => parts.filter(Boolean).join(' ');
     if (name !== null && this.problem) return sentences([this.#whyNot(name, this.problem), words.chooseAnother]);
     const isWaiting = this.instead !== null || this.#proposed !== null;
-    const waits = isWaiting && name !== null ? words.whenAsked(name) : '';
-    if (this.missing === null) return waits;
+    const whenAsked = isWaiting && name !== null ? words.whenAsked(name) : '';
+    if (this.missing === null) return whenAsked;
+    // Who is named as the one that answers need not be named again.
+    const waits = this.#proposed === null ? whenAsked : '';
     const gone = shortModelName(this.missing);
     const problem = this.options.models.get(this.missing)?.problem;
     if (problem)

@@ -170,6 +170,22 @@ test('the inspector takes its place', async () => {
   expect(screen.getByRole('complementary', { name: 'This chat' })).toBeTruthy();
 });
 
+test('of an answer without text there are none, by the shortcut neither', async () => {
+  const failed = message('f', { parent_id: 'v', text: '', segments: [], status: 'failed', error: 'No.' });
+  const { app, platform, view } = await open(read(), [
+    question,
+    answer,
+    message('v', { role: 'user', parent_id: 'm', text: 'And?' }),
+    failed,
+  ]);
+  app.chat.closeProbabilities();
+  const numAsked = platform.asked.length;
+  app.run('show_probabilities');
+  app.chat.toggleProbabilities('f');
+  await drawn();
+  expect([view.message, platform.asked.length]).toEqual([null, numAsked]);
+});
+
 test('the model that wrote it is loaded when asked', async () => {
   const notLoaded: Reply = { type: 'probabilities', probabilities: { type: 'not_loaded', model: 'owner/model' } };
   const { platform } = await open(notLoaded);

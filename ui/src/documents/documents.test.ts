@@ -135,13 +135,17 @@ test('an edited message loses a document and gets another, and nothing of it sta
   await drawn();
   expect(platform.asked.at(-1)).toMatchObject({ type: 'remove_document', document_id: 'd0' });
   expect([chips().length, composed()]).toEqual([2, null]);
+  // To an edit that has ended nothing can come back.
+  expect([app.toasts.items, app.undo.undo()]).toEqual([[], false]);
 
   await edit();
   await app.documents.drop({ folder: null, files: [text('new.txt')], isCut: false });
   await drawn();
   await fireEvent.click(screen.getByRole('button', { name: 'Remove y.txt' }));
+  expect(app.toasts.items.map((toast) => toast.text)).toEqual(['Removed “y.txt”.']);
   await fireEvent.keyDown(screen.getByRole('textbox', { name: 'Your message' }), { key: 'Enter' });
   await drawn();
+  expect(app.toasts.items).toEqual([]);
   expect(platform.asked.findLast(({ type }) => type === 'edit_message')).toEqual({
     type: 'edit_message',
     conversation_id: 'a',

@@ -41,6 +41,11 @@ export class Toasts {
     this.items = this.items.filter((item) => item.id !== id);
   }
 
+  /** Dismisses all: they were said in the language that the window had. What they offer to take back, the shortcut still does. */
+  clear(): void {
+    for (const { id } of this.items) this.dismiss(id);
+  }
+
   act(id: number): void {
     const toast = this.items.find((item) => item.id === id);
     this.dismiss(id);

@@ -31,6 +31,12 @@ export class UndoStack {
     return step;
   }
 
+  /** Takes a step away that `push` has returned: what it would bring back has nowhere to go any more. */
+  forget(step: Step): void {
+    this.#drop(step);
+    this.isNewest &&= this.#steps.length > 0;
+  }
+
   #drop(step: Step): void {
     this.#steps = this.#steps.filter((other) => other !== step);
   }
