@@ -53,9 +53,6 @@ impl DecodeSlot {
     /// The position and the columns, as kernels read them: the position; then, from the lowest bit,
     /// 24 bits of how many older tokens there are and 7 of how many newest. For a ring the highest
     /// bit is set, and there are 16 bits of how many tokens are in use and 15 of the column.
-    ///
-    /// MLX keeps arrays of up to eight bytes where a CUDA device reads them at once. The first read
-    /// of a larger one that the host has written takes as long as some ten launches.
     pub(super) fn place(&self) -> [i32; 2] {
         let columns = match self.columns {
             SlotColumns::Behind { num_older, num_newest } => num_older | num_newest << 24,
@@ -152,6 +149,19 @@ mod tests {
         let kept = ops::arange::<_, i32>(200, 300, 1).unwrap().reshape(&[1, 1, 100, 1]).unwrap();
         compressed.keep(&kept, 10).unwrap();
         assert_eq!(place_after(&mut LayerCache::Kv(compressed), &[2]), [302, 100 | 2 << 24]);
+    }
+
+    #[test]
+    fn layers_of_a_step_read_one_array_of_their_place() {
+        let mut cache = kv(300);
+        let step = cache.attention_step(1, None).unwrap();
+        let slot = cache.decode_slot(1).unwrap().unwrap();
+        let array = step.place(&slot).unwrap();
+        assert!(array.nbytes() > 8, "a device reads smaller ones from the host");
+        array.eval().unwrap();
+        assert_eq!(array.as_slice::<i32>(), [300, 300].repeat(16));
+        let again = step.place(&slot).unwrap();
+        assert_eq!(again.as_slice::<i32>().as_ptr(), array.as_slice::<i32>().as_ptr());
     }
 
     #[test]

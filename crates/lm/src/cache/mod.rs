@@ -157,15 +157,23 @@ impl AttentionStep {
         AttentionStep { offset: RopeOffset::Same(position), ..self }
     }
 
-    /// The numbers of a slot as an array, i32 `[2]`. The layers that share the step mostly share
-    /// them, and so the array.
-    pub fn place(&self, slot: &DecodeSlot) -> Array {
+    /// The numbers of a slot as an array, i32 `[16, 2]` with the same numbers in each row. The layers
+    /// that share the step mostly share them, and so the array.
+    pub fn place(&self, slot: &DecodeSlot) -> Result<Array> {
+        /// MLX's CUDA backend keeps arrays of up to eight bytes, and larger ones that the host has
+        /// written, in memory of the host, where each block of each layer would wait for the bus. This
+        /// one is large enough, and computed on the device, once for all layers.
+        const COPIES: i32 = 16;
         let place = slot.place();
         let mut last = self.place.borrow_mut();
-        match &*last {
-            Some((known, array)) if *known == place => array.clone(),
-            _ => last.insert((place, Array::from_slice(&place, &[2]))).1.clone(),
+        if let Some((known, array)) = &*last
+            && *known == place
+        {
+            return Ok(array.clone());
         }
+        let array = Array::from_slice(&place, &[1, 2]);
+        let array = ops::broadcast_to(&array, &[COPIES, 2])?.contiguous()?;
+        Ok(last.insert((place, array)).1.clone())
     }
 
     /// The step of `length` tokens after `offset` others, all of which the cache holds.

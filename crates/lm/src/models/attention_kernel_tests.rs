@@ -67,7 +67,8 @@ struct Place {
 
 impl Place {
     fn read(place: &Array) -> Self {
-        let &[position, columns] = place.as_slice::<i32>() else { panic!("two numbers") };
+        place.eval().unwrap();
+        let &[position, columns, ..] = place.as_slice::<i32>() else { panic!("two numbers") };
         let is_ring = columns < 0;
         let (num_older, num_newest) = match is_ring {
             true => (0, columns & 0xffff),

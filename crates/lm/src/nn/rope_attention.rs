@@ -150,7 +150,7 @@ impl RopeAttention {
             return Ok(None);
         }
         let Some(slot) = cache.decode_slot(length)? else { return Ok(None) };
-        let place = step.place(&slot);
+        let place = step.place(&slot)?;
         let DecodeSlot { keys, values, newest_keys, newest_values, counters, .. } = &slot;
         let normed = self.normed_joined(joined)?;
         let inputs = [&normed, keys, values, newest_keys, newest_values, &place, counters];
