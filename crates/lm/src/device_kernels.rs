@@ -8,6 +8,7 @@ use mlx_rs::error::Exception;
 use mlx_rs::{Array, Dtype};
 
 use crate::config::Quantization;
+use crate::cuda::CudaKernels;
 use crate::device::ComputeDevice;
 
 /// The kernels of one device, chosen when a model is loaded.
@@ -46,6 +47,18 @@ pub trait DeviceKernels: Debug {
     /// router's logits `[1, 1, E]`, and a residual `[1, 1, D]`; the output is the residual plus the
     /// experts' blended outputs.
     fn experts(&self, experts: Experts<'_>) -> Option<Box<dyn Kernel>>;
+
+    /// A whole layer of one token in one launch. The inputs are:
+    ///
+    /// 1. the residual stream before the layer, `[1, 1, D]`;
+    /// 2. to 5. keys and values of a [`DecodeSlot`](crate::cache::DecodeSlot), older and newest; and
+    /// 6. [its place](crate::cache::AttentionStep::place).
+    ///
+    /// The outputs are the residual stream behind the layer, `[1, 1, D]`, and the slot's newest keys
+    /// and values with those of the token.
+    fn layer(&self, _parts: LayerParts<'_>) -> Option<Box<dyn Kernel>> {
+        None
+    }
 }
 
 /// The most tokens of a sequence that one launch of [`DeviceKernels::attention`] computes: as many
@@ -163,6 +176,28 @@ pub struct Experts<'a> {
     pub adds_up_to_one: bool,
 }
 
+/// What a layer consists of that attends and then has a gated network, each with an RMS norm before
+/// it and a sum with the residual stream behind it.
+#[derive(Debug, Clone, Copy)]
+pub struct LayerParts<'a> {
+    /// The weights `[D]` and epsilons of the norms before the attention and before the network.
+    pub norms: [(&'a Array, f32); 2],
+    /// Queries, keys and values of all heads: `[(H + 2 H_kv) D_head, D]`.
+    pub projections: QuantizedRows<'a>,
+    /// The sizes of the attention.
+    pub heads: HeadShape,
+    /// How its queries and keys are prepared.
+    pub rotation: Rotation<'a>,
+    /// `[D, H D_head]`
+    pub attention_output: QuantizedRows<'a>,
+    /// The network's gate, then its up projection: `[2 I, D]`.
+    pub gate_up: QuantizedRows<'a>,
+    /// The function of the gate.
+    pub activation: Activation,
+    /// `[D, I]`
+    pub down: QuantizedRows<'a>,
+}
+
 /// The kernels that the layers of a model are loaded with; `None` runs the plain forms.
 pub type Kernels = Option<Rc<dyn DeviceKernels>>;
 
@@ -192,6 +227,39 @@ pub fn with_kernels<T>(kernels: Kernels, load: impl FnOnce() -> T) -> T {
 /// device.
 pub fn without_kernels<T>(load: impl FnOnce() -> T) -> T {
     with_kernels(None, load)
+}
+
+/// Runs `load`, in which every model is loaded with the device's kernels except those of whole layers:
+/// each layer takes several launches.
+pub fn with_layers_by_parts<T>(load: impl FnOnce() -> T) -> T {
+    let kernels = choose(CudaKernels::load);
+    with_kernels(kernels.map(|kernels| Rc::new(LayersByParts(kernels)) as _), load)
+}
+
+/// Kernels without those of whole layers.
+#[derive(Debug)]
+struct LayersByParts(Rc<dyn DeviceKernels>);
+
+impl DeviceKernels for LayersByParts {
+    fn product(&self, rows: QuantizedRows<'_>, fusion: Fusion<'_>) -> Option<Box<dyn Kernel>> {
+        self.0.product(rows, fusion)
+    }
+
+    fn dequantizes_from(&self) -> Option<usize> {
+        self.0.dequantizes_from()
+    }
+
+    fn norm_residual(&self, weight: &Array, eps: f32) -> Option<Box<dyn Kernel>> {
+        self.0.norm_residual(weight, eps)
+    }
+
+    fn attention(&self, heads: &HeadShape, rotation: Rotation<'_>) -> Option<Box<dyn Kernel>> {
+        self.0.attention(heads, rotation)
+    }
+
+    fn experts(&self, experts: Experts<'_>) -> Option<Box<dyn Kernel>> {
+        self.0.experts(experts)
+    }
 }
 
 /// How often a kernel failed on this thread, so that the plain form ran in its place.

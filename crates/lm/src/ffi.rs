@@ -360,12 +360,40 @@ impl CudaKernel {
     /// A kernel whose body is `source`, with the arguments `inputs` and then `outputs`. Fails on
     /// names and sources with a zero byte, and where MLX was built without CUDA.
     pub(crate) fn new(name: &str, inputs: &[&str], outputs: &[&str], source: &str) -> Result<Self> {
+        Self::with_header(name, inputs, outputs, source, "")
+    }
+
+    /// As [`CudaKernel::new`], for blocks of at most `threads` threads: a thread gets no more registers
+    /// than leave as many for all of them. Without it, a kernel that uses many cannot be launched.
+    pub(crate) fn with_threads(
+        name: &str,
+        inputs: &[&str],
+        outputs: &[&str],
+        source: &str,
+        threads: i32,
+    ) -> Result<Self> {
+        // MLX writes the kernel's head, to which nothing can be added otherwise.
+        let header = format!(
+            "#undef __global__\n\
+             #define __global__ __attribute__((global)) __launch_bounds__({threads})\n"
+        );
+        Self::with_header(name, inputs, outputs, source, &header)
+    }
+
+    fn with_header(
+        name: &str,
+        inputs: &[&str],
+        outputs: &[&str],
+        source: &str,
+        header: &str,
+    ) -> Result<Self> {
         let text = |text: &str| {
             CString::new(text).map_err(|_| {
                 Exception::custom(format!("the kernel '{name}' has a zero byte in it"))
             })
         };
         let (name_text, source) = (text(name)?, text(source)?);
+        let header = text(&format!("#include <cuda_bf16.h>\n{header}"))?;
         let texts =
             |names: &[&str]| names.iter().map(|name| text(name)).collect::<Result<Vec<_>>>();
         let (inputs, outputs) = (texts(inputs)?, texts(outputs)?);
@@ -378,7 +406,6 @@ impl CudaKernel {
                 mlx_sys::mlx_vector_string_new_data(pointers.as_mut_ptr(), pointers.len())
             };
             let (inputs, outputs) = (list(&inputs), list(&outputs));
-            let header = c"#include <cuda_bf16.h>\n";
             let kernel = mlx_sys::mlx_fast_cuda_kernel_new(
                 name_text.as_ptr(),
                 inputs,

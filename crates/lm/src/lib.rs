@@ -82,7 +82,7 @@ pub use check_draft::check_draft_model;
 pub use check_model::{ModelCheck, ProblemKind, check_model};
 pub use compare_state::{StateComparison, compare_state};
 pub use constraint::Constraint;
-pub use device_kernels::{num_kernel_failures, without_kernels};
+pub use device_kernels::{num_kernel_failures, with_layers_by_parts, without_kernels};
 pub use error::LmError;
 pub use generate::{
     Acceptance, AnswerEnd, AnswerReader, AnswerStep, AnswerText, Draft, Drafter, GenerateOptions,

@@ -8,6 +8,7 @@
 //!        decode_speed write SHAPE FOLDER         a model folder; the shapes are in shapes.rs
 //!        decode_speed measure NAME FOLDER [ROUNDING]        prints JSON lines
 //!        decode_speed stream NAME FOLDER         one stream only, for two builds that take turns
+//!        decode_speed stream NAME FOLDER --layers-by-parts   also without kernels of whole layers
 //!        decode_speed passes NAME FOLDER [LENGTH]...   what a pass takes that verifies several tokens
 //! ```
 //! `xtask/bench/random_model.py` writes folders of all other architectures.
@@ -34,7 +35,7 @@ use cairn_lm::cache::{LayerCache, can_trim_prompt_cache, trim_prompt_cache};
 use cairn_lm::models::Model;
 use cairn_lm::{
     GenerateOptions, LoadOptions, Sampler, ffi, generate_step, memory, num_kernel_failures,
-    without_kernels,
+    with_layers_by_parts, without_kernels,
 };
 use mlx_rs::{Array, Dtype, ops};
 use serde_json::json;
@@ -82,6 +83,9 @@ fn main() -> Result<(), Failure> {
             let (subject, model) = open(name, Path::new(folder), 0.0)?;
             println!("{}", measure_stream(&subject, &model, "kernels")?);
         }
+        ["stream", name, folder, "--layers-by-parts"] => {
+            measure_by_parts(name, Path::new(folder))?;
+        }
         ["passes", name, folder, ref lengths @ ..] => {
             let lengths: Vec<usize> =
                 lengths.iter().map(|length| length.parse()).collect::<Result<_, _>>()?;
@@ -92,8 +96,8 @@ fn main() -> Result<(), Failure> {
         _ => {
             return Err(
                 "usage: decode_speed check [SHAPE]... | check-folder NAME FOLDER [ROUNDING] \
-                 | write SHAPE FOLDER | measure NAME FOLDER [ROUNDING] | stream NAME FOLDER \
-                 | passes NAME FOLDER [LENGTH]..."
+                 | write SHAPE FOLDER | measure NAME FOLDER [ROUNDING] \
+                 | stream NAME FOLDER [--layers-by-parts] | passes NAME FOLDER [LENGTH]..."
                     .into(),
             );
         }
@@ -134,25 +138,34 @@ fn check_folder(name: &str, folder: &Path, rounding: f32) -> Result<(), Failure>
     /// more blocks in the midst of it.
     const PREFILLED: [usize; 4] = [5, 47, 500, 3800];
     let (subject, model) = open(name, folder, rounding)?;
+    let by_parts = with_layers_by_parts(|| load(folder))?;
     let plain = without_kernels(|| load(folder))?;
-    let (nodes, plain_nodes) =
-        (nodes_per_token(&model, &subject)?, nodes_per_token(&plain, &subject)?);
-    eprintln!("{name}: {nodes} graph nodes, {plain_nodes} without kernels");
-    let lengths = PREFILLED.map(|length| check_against_plain(&subject, &model, &plain, length));
+    let [nodes, nodes_by_parts, plain_nodes] =
+        [&model, &by_parts, &plain].map(|model| nodes_per_token(model, &subject));
+    eprintln!(
+        "{name}: {} graph nodes, {} with layers by parts, {} without kernels",
+        nodes?, nodes_by_parts?, plain_nodes?
+    );
+    let forms = Forms { model: &model, by_parts: &by_parts, plain: &plain };
+    let lengths = PREFILLED.map(|length| check_against_plain(&subject, forms, length));
     let rows = CHECKED_ROWS.map(|num_rows| check_batch(&subject, &model, num_rows));
     lengths.into_iter().chain(rows).collect()
 }
 
+/// A model as it is loaded for the device, without kernels of whole layers, and without kernels.
+#[derive(Clone, Copy)]
+struct Forms<'a> {
+    model: &'a Model,
+    by_parts: &'a Model,
+    plain: &'a Model,
+}
+
 /// Fails unless single tokens after a prompt have the same logits, except for rounding, with kernels,
 /// without, and when all are read at once.
-fn check_against_plain(
-    subject: &Subject,
-    model: &Model,
-    plain: &Model,
-    length: usize,
-) -> Result<(), Failure> {
+fn check_against_plain(subject: &Subject, forms: Forms<'_>, length: usize) -> Result<(), Failure> {
     const SINGLE_TOKENS: usize = 80; // more than a tail buffer holds
     const TOGETHER: [usize; 3] = [2, 6, 16]; // as a sequence that speculates reads them
+    let Forms { model, by_parts, plain } = forms;
     let prompt = random_prompt(subject, 7, length + SINGLE_TOKENS);
     let (prefilled, singles) = prompt.split_at(length);
     let at_once = plain.logits(&plain.forward(&tokens(&prompt), &mut plain.make_cache())?)?;
@@ -172,6 +185,7 @@ fn check_against_plain(
         compare(subject, &after("plain single tokens and all at once"), &without, &at_once),
         compare(subject, &after("kernels and all at once"), &with, &at_once),
         compare(subject, &after("kernels and plain forms"), &with, &without),
+        compare(subject, &after("layers by parts and whole"), &logits(by_parts, 1)?, &with),
     ];
     for together in TOGETHER {
         let ways = after(&format!("{together} at a time with kernels and plain forms"));
@@ -355,6 +369,18 @@ fn difference(found: &Array, expected: &Array) -> Result<f32, Failure> {
     };
     let (found, expected) = (found.as_dtype(Dtype::Float32)?, expected.as_dtype(Dtype::Float32)?);
     Ok(norm(&ops::subtract(&found, &expected)?)? / norm(&expected)?)
+}
+
+/// Prints what [`measure_stream`] measures with kernels of whole layers and without, in turns.
+fn measure_by_parts(name: &str, folder: &Path) -> Result<(), Failure> {
+    const TURNS: usize = 2;
+    let (subject, model) = open(name, folder, 0.0)?;
+    let by_parts = with_layers_by_parts(|| load(folder))?;
+    for _ in 0..TURNS {
+        println!("{}", measure_stream(&subject, &model, "kernels")?);
+        println!("{}", measure_stream(&subject, &by_parts, "layers by parts")?);
+    }
+    Ok(())
 }
 
 /// The best decode rate of a few runs, with that run's time to first token. The first run compiles

@@ -19,6 +19,9 @@ pub(super) const INPUTS: &[&str] =
 /// The outputs of `attention.cu`.
 pub(super) const OUTPUTS: &[&str] = &["y", "next_k", "next_v", "parts"];
 
+/// Every step copies the newest tokens, which pays only if they are few bytes.
+pub(super) const MAX_NEWEST_BYTES: usize = 1 << 20;
+
 /// See [`DeviceKernels::attention`](crate::device_kernels::DeviceKernels::attention).
 #[derive(Debug)]
 pub(super) struct Attention {
@@ -43,12 +46,7 @@ impl Attention {
         rotation: Rotation<'_>,
     ) -> Option<Self> {
         let Rotation { norms, angles, traditional } = rotation;
-        let are_bfloat16 =
-            |([query, key], _): ([&Array; 2], f32)| is_bfloat16(query) && is_bfloat16(key);
-        if !matches!(heads.head_dim, 64 | 80 | 96 | 128 | 256)
-            || heads.softcap.is_some()
-            || !norms.is_none_or(are_bfloat16)
-        {
+        if !is_supported(&heads, &rotation) {
             return None;
         }
         let constants = Constants {
@@ -85,10 +83,17 @@ impl Attention {
     }
 }
 
+/// Whether the kernels attend with these heads.
+pub(super) fn is_supported(heads: &HeadShape, rotation: &Rotation<'_>) -> bool {
+    let are_bfloat16 =
+        |([query, key], _): ([&Array; 2], f32)| is_bfloat16(query) && is_bfloat16(key);
+    matches!(heads.head_dim, 64 | 80 | 96 | 128 | 256)
+        && heads.softcap.is_none()
+        && rotation.norms.is_none_or(are_bfloat16)
+}
+
 impl Kernel for Attention {
     fn call(&self, inputs: &[&Array]) -> Result<Option<Vec<Array>>, Exception> {
-        /// Every step copies the newest tokens, which pays only if they are few bytes.
-        const MAX_NEWEST_BYTES: usize = 1 << 20;
         let HeadShape { heads, kv_heads, head_dim, .. } = self.heads;
         let (arrays, newest) = (&inputs[..5], inputs[3]);
         let length = inputs[0].dim(1);

@@ -2,7 +2,7 @@
 //!
 //! MLX's own operations take some seventeen launches per layer, each of which costs the host
 //! microseconds, and its 4-bit product reads memory at a sixth of an H200's bandwidth, once for
-//! each row of a batch. These kernels compute a dense layer for one row in five launches, and read
+//! each row of a batch. These kernels compute a dense layer for one row in one launch or in five, and read
 //! the weights once for all rows of a batch. They support bfloat16 and MLX's affine 4-bit format;
 //! everything else runs as MLX's operations.
 //!
@@ -11,10 +11,13 @@
 //! batch_product      product · activation · residual, for several rows or tokens
 //! attention    head norms · RoPE · append · attention, for one token or a few of one row
 //! norm_residual, route
+//! layer        a whole dense layer of one token, where as many blocks as multiprocessors run at once
 //! ```
 
 mod attention;
 mod experts;
+mod layer;
+mod multiprocessors;
 mod norm_residual;
 mod product;
 
@@ -26,9 +29,9 @@ use mlx_rs::{Array, Dtype};
 
 use crate::config::QuantizationMode;
 use crate::device_kernels::{
-    DeviceKernels, Experts, Fusion, HeadShape, Kernel, Kernels, QuantizedRows, Rotation,
+    DeviceKernels, Experts, Fusion, HeadShape, Kernel, Kernels, LayerParts, QuantizedRows, Rotation,
 };
-use crate::ffi::{self, Compiled, CudaKernel, Launch};
+use crate::ffi::{Compiled, CudaKernel};
 
 /// The sources, each compiled by MLX on its first launch with the constants it is launched with.
 #[derive(Debug)]
@@ -39,6 +42,7 @@ pub struct CudaKernels {
     attention: Rc<CudaKernel>,
     norm_residual: Rc<CudaKernel>,
     route: Rc<CudaKernel>,
+    layer: layer::LayerKernel,
 }
 
 impl CudaKernels {
@@ -46,21 +50,30 @@ impl CudaKernels {
     /// thread share them.
     pub fn load() -> Kernels {
         thread_local!(static KERNELS: OnceCell<Kernels> = const { OnceCell::new() });
-        let new = || match runs_kernels() {
-            true => Self::new().ok().map(|kernels| Rc::new(kernels) as Rc<dyn DeviceKernels>),
-            false => None,
+        let new = || {
+            let kernels = Self::new(multiprocessors::CudaDevice::find()?).ok()?;
+            Some(Rc::new(kernels) as Rc<dyn DeviceKernels>)
         };
         KERNELS.with(|kernels| kernels.get_or_init(new).clone())
     }
 
-    fn new() -> Result<Self, Exception> {
-        let kernel = |name: &str, inputs: &[&str], outputs: &[&str], source: &str| {
-            // MLX keeps what it has compiled on disk, by name and constants alone: after an update it
-            // would run the code of the version before.
+    fn new(device: multiprocessors::CudaDevice) -> Result<Self, Exception> {
+        // MLX keeps what it has compiled on disk, by name and constants alone: after an update it would
+        // run the code of the version before.
+        let versioned = |name: &str, source: &str| {
             let version = blake3::hash(source.as_bytes()).to_hex();
-            CudaKernel::new(&format!("{name}_{}", &version[..16]), inputs, outputs, source)
-                .map(Rc::new)
+            format!("{name}_{}", &version[..16])
         };
+        let kernel = |name: &str, inputs: &[&str], outputs: &[&str], source: &str| {
+            CudaKernel::new(&versioned(name, source), inputs, outputs, source).map(Rc::new)
+        };
+        let layer = CudaKernel::with_threads(
+            &versioned("whole_layer", layer::SOURCE),
+            layer::INPUTS,
+            layer::OUTPUTS,
+            layer::SOURCE,
+            layer::THREADS,
+        )?;
         Ok(CudaKernels {
             product: kernel("product", product::INPUTS, &["y"], &product::source())?,
             expert_product: kernel(
@@ -88,6 +101,7 @@ impl CudaKernels {
                 include_str!("norm_residual.cu"),
             )?,
             route: kernel("route", &["logits"], &["experts", "shares"], include_str!("route.cu"))?,
+            layer: layer::LayerKernel::new(Rc::new(layer), device.num_multiprocessors),
         })
     }
 }
@@ -114,6 +128,10 @@ impl DeviceKernels for CudaKernels {
 
     fn experts(&self, experts: Experts<'_>) -> Option<Box<dyn Kernel>> {
         boxed(experts::ExpertKernels::new(self, experts))
+    }
+
+    fn layer(&self, parts: LayerParts<'_>) -> Option<Box<dyn Kernel>> {
+        boxed(layer::Layer::new(&self.layer, parts))
     }
 }
 
@@ -150,26 +168,4 @@ fn is_readable(rows: &QuantizedRows<'_>) -> bool {
         && rows.num_rows() % 8 == 0
         && is_bfloat16(rows.scales)
         && rows.biases.is_some_and(is_bfloat16)
-}
-
-/// Whether MLX computes on a CUDA device of compute capability 8.0 or more, the first with bfloat16
-/// matrix products. MLX itself supports 7.5 too, and reports a kernel that does not compile only
-/// when its result is waited for.
-fn runs_kernels() -> bool {
-    let ask = || {
-        let kernel =
-            CudaKernel::new("compute_capability", &["x"], &["y"], "y[0] = __CUDA_ARCH__;")?;
-        let launch = Launch {
-            constants: &[],
-            blocks: [1, 1, 1],
-            threads: 1,
-            outputs: [(&[1], Dtype::Int32)],
-        };
-        let [capability] = kernel.apply(&[&Array::from_slice(&[0], &[1])], launch)?;
-        capability.eval()?;
-        Ok::<_, Exception>(
-            capability.try_as_slice::<i32>().is_ok_and(|capability| capability[0] >= 800),
-        )
-    };
-    ffi::computes_on_cuda() && ask().unwrap_or(false)
 }

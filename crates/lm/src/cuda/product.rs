@@ -33,7 +33,7 @@ pub(super) fn activation_constant(activation: Option<Activation>) -> i32 {
 }
 
 /// No kernel is made with it.
-const UNKNOWN_ACTIVATION: i32 = -1;
+pub(super) const UNKNOWN_ACTIVATION: i32 = -1;
 
 /// See [`DeviceKernels::product`](crate::device_kernels::DeviceKernels::product).
 #[derive(Debug)]

@@ -32,14 +32,7 @@ impl DeviceKernels for WithAttention {
     }
 
     fn attention(&self, heads: &HeadShape, rotation: Rotation<'_>) -> Option<Box<dyn Kernel>> {
-        let Rotation { norms, angles, traditional } = rotation;
-        Some(Box::new(Attention {
-            heads: *heads,
-            norms: norms.map(|(weights, eps)| (weights.map(Array::clone), eps)),
-            angles: angles.clone(),
-            traditional,
-            num_calls: self.num_calls.clone(),
-        }))
+        Some(Box::new(Attention::new(*heads, rotation, self.num_calls.clone())))
     }
 
     fn experts(&self, _: Experts<'_>) -> Option<Box<dyn Kernel>> {
@@ -48,7 +41,7 @@ impl DeviceKernels for WithAttention {
 }
 
 #[derive(Debug)]
-struct Attention {
+pub(super) struct Attention {
     heads: HeadShape,
     norms: Option<([Array; 2], f32)>,
     angles: Array,
@@ -85,6 +78,17 @@ fn columns(array: &Array, start: i32, stop: i32) -> Result<Array, Exception> {
 }
 
 impl Attention {
+    /// Counts its calls in `num_calls`.
+    pub(super) fn new(
+        heads: HeadShape,
+        rotation: Rotation<'_>,
+        num_calls: Rc<Cell<usize>>,
+    ) -> Self {
+        let Rotation { norms, angles, traditional } = rotation;
+        let norms = norms.map(|(weights, eps)| (weights.map(Array::clone), eps));
+        Attention { heads, norms, angles: angles.clone(), traditional, num_calls }
+    }
+
     /// Queries (0) or keys (1) `[1, H, L, D]`, normalized and rotated.
     fn prepared(&self, x: Array, index: usize, position: i32) -> Result<Array, Exception> {
         let x = match &self.norms {
@@ -153,14 +157,22 @@ impl Kernel for Attention {
     }
 }
 
-/// Compares the logits of one sequence with the kernel and without. It is read in these steps, and
-/// trimmed where they are negative; `num_calls` is how often the kernel answers.
+/// Compares the logits of one sequence with the kernel and without; `num_calls` is how often the
+/// kernel answers.
 fn check(name: &str, steps: &[i32], num_calls: usize) {
-    let options = LoadOptions::new().keep_quantized(true);
-    let load = |kernels| with_kernels(kernels, || Model::load(&tiny_model(name), options)).unwrap();
     let kernels = WithAttention::default();
     let calls = kernels.num_calls.clone();
-    let ((with, _), (without, _)) = (load(Some(Rc::new(kernels) as _)), load(None));
+    compare_with_plain(name, steps, Rc::new(kernels));
+    assert_eq!(calls.get(), num_calls, "{name}: calls of the kernel in {steps:?}");
+    assert_eq!(crate::num_kernel_failures(), 0, "{name}");
+}
+
+/// Fails unless the logits of one sequence are the same with kernels and without. It is read in these
+/// steps, and trimmed where they are negative.
+pub(super) fn compare_with_plain(name: &str, steps: &[i32], kernels: Rc<dyn DeviceKernels>) {
+    let options = LoadOptions::new().keep_quantized(true);
+    let load = |kernels| with_kernels(kernels, || Model::load(&tiny_model(name), options)).unwrap();
+    let ((with, _), (without, _)) = (load(Some(kernels)), load(None));
     let [mut caches, mut plain_caches] = [with.make_cache(), without.make_cache()];
     let mut position = 0;
     for &length in steps {
@@ -186,8 +198,6 @@ fn check(name: &str, steps: &[i32], num_calls: usize) {
         assert!(off <= 1e-4 * most, "{name}, {length} after {position} of {steps:?}: off by {off}");
         position += length;
     }
-    assert_eq!(calls.get(), num_calls, "{name}: calls of the kernel in {steps:?}");
-    assert_eq!(crate::num_kernel_failures(), 0, "{name}");
 }
 
 /// More than the newest tokens of a cache hold, one and several at a time; the first finds no slot.

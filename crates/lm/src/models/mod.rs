@@ -548,6 +548,10 @@ mod attention_kernel_tests;
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used)] // in a test a panic is the report
+mod layer_kernel_tests;
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)] // in a test a panic is the report
 mod node_count_tests;
 
 #[cfg(test)]

@@ -13,8 +13,8 @@ use mlx_rs::error::Exception;
 use super::*;
 use crate::device::as_on_gpu;
 use crate::device_kernels::{
-    Activation, DeviceKernels, Experts, Fusion, HeadShape, Kernel, Kernels, QuantizedRows,
-    Rotation, with_kernels,
+    Activation, DeviceKernels, Experts, Fusion, HeadShape, Kernel, Kernels, LayerParts,
+    QuantizedRows, Rotation, with_kernels,
 };
 use crate::ffi::{depends, graph_operations};
 
@@ -24,8 +24,13 @@ fn num_nodes(outputs: &[&Array]) -> usize {
 }
 
 /// Kernels of one node each, which compute nothing.
-#[derive(Debug)]
-struct OneNode;
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum OneNode {
+    /// Layers are computed by their parts, as where not enough blocks run at once.
+    Parts,
+    /// Whole layers have a kernel too.
+    Layers,
+}
 
 #[derive(Debug)]
 struct Placeholder(fn(&[&Array], i32) -> Result<Vec<Array>, Exception>, i32);
@@ -85,6 +90,16 @@ impl DeviceKernels for OneNode {
         };
         Some(Box::new(Placeholder(blend, experts.down.num_rows())))
     }
+
+    fn layer(&self, parts: LayerParts<'_>) -> Option<Box<dyn Kernel>> {
+        let layer = |inputs: &[&Array], width: i32| {
+            let newest = [inputs[3], inputs[4]].map(|newest| zeros(newest.shape(), inputs[0]));
+            let [keys, values] = newest.each_ref();
+            depends(&[&zeros(&[1, 1, width], inputs[0]), keys, values], inputs)
+        };
+        let width = parts.down.num_rows();
+        (*self == OneNode::Layers).then(|| Box::new(Placeholder(layer, width)) as _)
+    }
 }
 
 /// The nodes of the layers in a decode step on a GPU, without those of the place of a token, which layers
@@ -124,7 +139,7 @@ fn of_mlx_lm(name: &str) -> usize {
 #[test]
 fn with_kernels_a_dense_layer_is_at_most_eight_nodes() {
     let check = |name: &str, num_layers: usize, per_layer: usize| {
-        let found = count(name, Some(Rc::new(OneNode)));
+        let found = count(name, Some(Rc::new(OneNode::Parts)));
         eprintln!("{name}: {found}");
         assert!(found <= num_layers * per_layer, "{name}: {found} in {num_layers} layers");
     };
@@ -144,6 +159,19 @@ fn with_kernels_a_dense_layer_is_at_most_eight_nodes() {
     check("smollm3/quant4", 4, 5);
 }
 
+#[test]
+fn with_kernels_of_whole_layers_a_dense_layer_is_one_node() {
+    for (name, num_layers) in [
+        ("llama/quant4-tied", 2),
+        ("qwen3/quant4-tied", 2),
+        ("ernie4_5/quant4", 2),
+        ("phi3/quant4", 2),
+        ("smollm3/quant4", 4),
+    ] {
+        assert_eq!(count(name, Some(Rc::new(OneNode::Layers))), num_layers, "{name}");
+    }
+}
+
 /// At most so much of mlx-lm's nodes without kernels, and with those that CUDA has.
 #[test]
 fn a_step_takes_fewer_nodes_than_in_mlx_lm() {
@@ -151,7 +179,7 @@ fn a_step_takes_fewer_nodes_than_in_mlx_lm() {
     let mut check = |name: &str, plain: f64, with_kernels: f64| {
         let of_mlx_lm = of_mlx_lm(name) as f64;
         for (form, kernels, most) in
-            [("plain", None, plain), ("kernels", Some(Rc::new(OneNode) as _), with_kernels)]
+            [("plain", None, plain), ("kernels", Some(Rc::new(OneNode::Parts) as _), with_kernels)]
         {
             let found = count(name, kernels) as f64;
             eprintln!("{name}, {form}: {found} of {of_mlx_lm}: {:.3}", found / of_mlx_lm);

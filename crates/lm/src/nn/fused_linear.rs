@@ -4,7 +4,7 @@ use mlx_rs::Array;
 use mlx_rs::error::Exception;
 
 use crate::device::ComputeDevice;
-use crate::device_kernels::{Fusion, Kernel};
+use crate::device_kernels::{Fusion, Kernel, QuantizedRows};
 use crate::ffi;
 use crate::nn::{Linear, exactly};
 
@@ -64,6 +64,12 @@ impl FusedLinear {
     /// layers that are not fused too.
     pub fn kernel(&self, fusion: Fusion<'_>) -> Option<Box<dyn Kernel>> {
         self.stacked.as_ref()?.kernel(fusion)
+    }
+
+    /// The matrices of all layers, one after another, `[sum of out, in]`; `None` for dense weights and
+    /// for layers that are not fused.
+    pub fn rows(&self) -> Option<QuantizedRows<'_>> {
+        self.stacked.as_ref()?.rows()
     }
 
     /// The biases of all layers, `[sum of out]`; `None` if they have none or are not fused.

@@ -5,7 +5,7 @@ use mlx_rs::{Array, Dtype, ops};
 
 use crate::LmError;
 use crate::device::ComputeDevice;
-use crate::device_kernels::{Fusion, Kernel};
+use crate::device_kernels::{Fusion, Kernel, QuantizedRows};
 use crate::ffi;
 use crate::nn::quantized_matrix::QuantizedMatrix;
 use crate::weights::Layer;
@@ -70,6 +70,14 @@ impl Linear {
         match &self.matrix {
             Matrix::Dense(_) => None,
             Matrix::Quantized(matrix) => matrix.kernel(fusion),
+        }
+    }
+
+    /// The matrix `[out, in]`; `None` for dense weights.
+    pub fn rows(&self) -> Option<QuantizedRows<'_>> {
+        match &self.matrix {
+            Matrix::Dense(_) => None,
+            Matrix::Quantized(matrix) => Some(matrix.rows()),
         }
     }
 

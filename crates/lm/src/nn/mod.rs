@@ -36,6 +36,7 @@ mod state_space;
 pub(crate) mod stored_experts;
 mod switch;
 mod time_chunks;
+mod whole_layer;
 
 pub(crate) use attention::MOST_STORED_SCORES;
 pub use attention::{Scores, attention, has_kernel, softcap};
@@ -68,6 +69,7 @@ pub use short_conv::{ConvSizes, ShortConv};
 pub use state_space::{StateSpace, StateSpaceStep, StepSizes, step_lengths};
 pub use stored_experts::{ExpertActivation, ExpertForm, StoredExperts};
 pub use switch::{SwitchGlu, SwitchSizes};
+pub use whole_layer::{LayerOperations, WholeLayer};
 
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, Dtype};

@@ -3,7 +3,7 @@
 use mlx_rs::Array;
 use mlx_rs::error::Exception;
 
-use crate::device_kernels::{Activation, Fusion, Kernel, run};
+use crate::device_kernels::{Activation, Fusion, Kernel, QuantizedRows, run};
 use crate::nn::GatedActivation;
 use crate::nn::{FusedLinear, Linear, Norm};
 
@@ -12,6 +12,7 @@ use crate::nn::{FusedLinear, Linear, Norm};
 pub struct NormGatedUp {
     norm: Norm,
     gate_up: FusedLinear,
+    function: Activation,
     activation: GatedActivation,
     kernel: Option<Box<dyn Kernel>>,
 }
@@ -29,8 +30,19 @@ impl NormGatedUp {
         let fusion =
             Fusion { norm: norm.rms_parts(), activation: Some(activation), adds_residual: false };
         let kernel = gate_up.bias().is_none().then(|| gate_up.kernel(fusion)).flatten();
-        let activation = GatedActivation::new(activation, dtype)?;
-        Ok(NormGatedUp { norm, gate_up, activation, kernel })
+        let function = activation;
+        let activation = GatedActivation::new(function, dtype)?;
+        Ok(NormGatedUp { norm, gate_up, function, activation, kernel })
+    }
+
+    /// Weight and epsilon of an RMS norm, the matrices of gate and up projection, one after another, and
+    /// the gate's function; `None` for other norms, dense weights, weights of different kinds, and
+    /// where there is a bias.
+    pub(super) fn parts(&self) -> Option<((&Array, f32), QuantizedRows<'_>, Activation)> {
+        match self.gate_up.bias() {
+            Some(_) => None,
+            None => Some((self.norm.rms_parts()?, self.gate_up.rows()?, self.function)),
+        }
     }
 
     /// `[B, L, D]` to `[B, L, I]`.

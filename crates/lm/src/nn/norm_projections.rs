@@ -3,7 +3,7 @@
 use mlx_rs::Array;
 use mlx_rs::error::Exception;
 
-use crate::device_kernels::{Fusion, Kernel, run};
+use crate::device_kernels::{Fusion, Kernel, QuantizedRows, run};
 use crate::nn::{FusedLinear, Linear, Norm, Projected};
 
 /// `norm(x)` times the matrices of N layers.
@@ -26,6 +26,15 @@ impl<const N: usize> NormProjections<N> {
             Fusion { norm: norm.rms_parts(), adds_residual: bias.is_some(), ..Fusion::default() };
         let kernel = projections.kernel(fusion);
         Ok(NormProjections { norm, projections, bias, kernel })
+    }
+
+    /// Weight and epsilon of an RMS norm, and the matrices of all projections, one after another; `None`
+    /// for other norms, dense weights, weights of different kinds, and where there is a bias.
+    pub(super) fn parts(&self) -> Option<((&Array, f32), QuantizedRows<'_>)> {
+        match self.bias {
+            Some(_) => None,
+            None => Some((self.norm.rms_parts()?, self.projections.rows()?)),
+        }
     }
 
     /// `[B, L, D]` to the projections, each `[B, L, out]`.

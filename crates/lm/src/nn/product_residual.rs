@@ -3,7 +3,7 @@
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, ops};
 
-use crate::device_kernels::{Fusion, Kernel, run};
+use crate::device_kernels::{Fusion, Kernel, QuantizedRows, run};
 use crate::nn::{Elementwise, Linear, scalar};
 
 /// `residual + m (x Wᵀ (+ b))`.
@@ -38,6 +38,14 @@ impl ProductResidual {
         let bias = linear.bias().map(|bias| bias.reshape(&[1, 1, -1])).transpose()?;
         mlx_rs::transforms::eval(&bias)?;
         Ok(ProductResidual { linear, bias, scaled_sum: None, kernel })
+    }
+
+    /// The matrix `[out, in]`; `None` for dense weights, and where there is a bias or a multiplier.
+    pub(super) fn rows(&self) -> Option<QuantizedRows<'_>> {
+        match self.scaled_sum.is_some() || self.bias.is_some() {
+            true => None,
+            false => self.linear.rows(),
+        }
     }
 
     /// `x` `[B, L, in]` and `residual` `[B, L, out]` to `[B, L, out]`.

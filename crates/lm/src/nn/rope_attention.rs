@@ -91,23 +91,45 @@ impl RopeAttention {
     }
 
     fn kernel(&self, kernels: &dyn DeviceKernels) -> Result<Option<Box<dyn Kernel>>, Exception> {
+        if let HeadNorms::Unweighted(_) = self.norms {
+            return Ok(None);
+        }
+        let Some((angles, traditional)) = self.angles()? else { return Ok(None) };
+        let norms = match &self.norms {
+            HeadNorms::OfEach(norms) => Some(parts_of_norms(norms)),
+            // None, or computed before the kernel.
+            _ => None,
+        };
+        Ok(kernels.attention(&self.heads, Rotation { norms, angles: &angles, traditional }))
+    }
+
+    /// The kernel of a whole layer that `ask` makes with this attention; `None` without asking where the
+    /// attention has no kernel, or one that computes only a part of it.
+    pub(super) fn layer_kernel(
+        &self,
+        ask: impl FnOnce(HeadShape, Rotation<'_>) -> Option<Box<dyn Kernel>>,
+    ) -> Result<Option<Box<dyn Kernel>>, Exception> {
         let norms = match &self.norms {
             HeadNorms::None => None,
-            HeadNorms::OfEach(norms) => {
-                let [(query, eps), (key, _)] = norms.each_ref().map(RmsNorm::parts);
-                Some(([query, key], eps))
+            HeadNorms::OfEach(norms) => Some(parts_of_norms(norms)),
+            HeadNorms::OfAll(_) | HeadNorms::OfEachByItself(_) | HeadNorms::Unweighted(_) => {
+                return Ok(None);
             }
-            // Computed before the kernel.
-            HeadNorms::OfAll(_) | HeadNorms::OfEachByItself(_) => None,
-            HeadNorms::Unweighted(_) => return Ok(None),
         };
-        let angles = match &self.rope {
-            Some(rope) => rope.angles()?,
+        if self.kernel.is_none() {
+            return Ok(None);
+        }
+        let Some((angles, traditional)) = self.angles()? else { return Ok(None) };
+        Ok(ask(self.heads, Rotation { norms, angles: &angles, traditional }))
+    }
+
+    /// What heads are rotated by, as in [`Rope::angles`].
+    fn angles(&self) -> Result<Option<(Array, bool)>, Exception> {
+        match &self.rope {
+            Some(rope) => rope.angles(),
             // A rotation by nothing.
-            None => Some((Array::from_slice(&[0.0f32], &[1]), false)),
-        };
-        let Some((angles, traditional)) = angles else { return Ok(None) };
-        Ok(kernels.attention(&self.heads, Rotation { norms, angles: &angles, traditional }))
+            None => Ok(Some((Array::from_slice(&[0.0f32], &[1]), false))),
+        }
     }
 
     /// Projections of queries, keys and values to the heads' outputs, `[B, L, H D]`.
@@ -141,24 +163,13 @@ impl RopeAttention {
         step: &AttentionStep,
     ) -> Result<Option<Array>, Exception> {
         let [1, length @ 1..=MOST_TOKENS, _] = *joined.shape() else { return Ok(None) };
-        let sees_all_before = match &step.mask {
-            Mask::None => length == 1,
-            Mask::Causal => true,
-            Mask::Array(_) => false,
-        };
-        if self.kernel.is_none() || !sees_all_before {
-            return Ok(None);
-        }
-        let Some(slot) = cache.decode_slot(length)? else { return Ok(None) };
-        let place = step.place(&slot)?;
-        let DecodeSlot { keys, values, newest_keys, newest_values, counters, .. } = &slot;
-        let normed = self.normed_joined(joined)?;
-        let inputs = [&normed, keys, values, newest_keys, newest_values, &place, counters];
-        let Some([attended, keys, values]) = run(self.kernel.as_deref(), &inputs) else {
-            return Ok(None);
-        };
-        cache.fill_decode_slot(keys, values, length);
-        Ok(Some(attended))
+        let Some(kernel) = self.kernel.as_deref() else { return Ok(None) };
+        append_in_slot(cache, step, length, |slot, place| {
+            let DecodeSlot { keys, values, newest_keys, newest_values, counters, .. } = slot;
+            let normed = self.normed_joined(joined)?;
+            let inputs = [&normed, keys, values, newest_keys, newest_values, place, counters];
+            Ok(run(Some(kernel), &inputs))
+        })
     }
 
     /// Projections of a few tokens, `[1, L, (H + 2 H_kv) D]`, with the norms that kernels do not
@@ -272,6 +283,35 @@ impl RopeAttention {
             HeadNorms::None | HeadNorms::OfAll(_) | HeadNorms::Unweighted(_) => Ok(x),
         }
     }
+}
+
+/// What `launch` computes for `length` tokens that see all before them, given the cache's slot for
+/// them and its place: an output, and the newest keys and values with theirs, which are appended.
+/// `None` where the tokens see less, the cache has no slot for them, or nothing was launched.
+pub(super) fn append_in_slot(
+    cache: &mut LayerCache,
+    step: &AttentionStep,
+    length: i32,
+    launch: impl FnOnce(&DecodeSlot, &Array) -> Result<Option<[Array; 3]>, Exception>,
+) -> Result<Option<Array>, Exception> {
+    let sees_all_before = match &step.mask {
+        Mask::None => length == 1,
+        Mask::Causal => true,
+        Mask::Array(_) => false,
+    };
+    if !sees_all_before {
+        return Ok(None);
+    }
+    let Some(slot) = cache.decode_slot(length)? else { return Ok(None) };
+    let Some([output, keys, values]) = launch(&slot, &step.place(&slot)?)? else { return Ok(None) };
+    cache.fill_decode_slot(keys, values, length);
+    Ok(Some(output))
+}
+
+/// The weights and the epsilon of the norms of query and key heads.
+fn parts_of_norms(norms: &[RmsNorm; 2]) -> ([&Array; 2], f32) {
+    let [(query, eps), (key, _)] = norms.each_ref().map(RmsNorm::parts);
+    ([query, key], eps)
 }
 
 /// The N parts of an array, cut at `ends` along `axis`.

@@ -11,9 +11,9 @@ use crate::LmError;
 use crate::cache::{ArraysCache, AttentionStep, LayerCache};
 use crate::device_kernels::HeadShape;
 use crate::nn::{
-    ExpertBlend, ExpertSizes, HeadLayerNorm, HeadNorms, LatentAttention, Linear, Norm, NormGatedUp,
-    NormProjections, NormResidual, NormUp, ProductResidual, Rope, RopeAttention, SharedExpert,
-    SharedForm, UpActivation,
+    ExpertBlend, ExpertSizes, HeadLayerNorm, HeadNorms, LatentAttention, LayerOperations, Linear,
+    Norm, NormGatedUp, NormProjections, NormResidual, NormUp, ProductResidual, Rope, RopeAttention,
+    SharedExpert, SharedForm, UpActivation, WholeLayer,
 };
 use crate::tensor_list::single_names;
 use crate::weights::Layer;
@@ -25,6 +25,8 @@ pub(super) struct Block {
     shared_norm: Option<Norm>,
     mixer: Option<MixerLayer>,
     mlp: Option<FeedForward>,
+    /// Mixer and network of one token, where the device computes them in one launch.
+    whole: Option<WholeLayer>,
 }
 
 #[derive(Debug)]
@@ -93,7 +95,47 @@ impl Block {
             Some(experts) => Some(FeedForward::load_experts(layer, decoder, experts, mlp)?),
             None => Some(FeedForward::Dense(Box::new(Mlp::load(layer, decoder, mlp)?))),
         };
-        Ok(Block { shared_norm, mixer, mlp })
+        let mut block = Block { shared_norm, mixer, mlp, whole: None };
+        if let Some(operations) = block.operations() {
+            block.whole = WholeLayer::new(&layer.kernels(), operations)?;
+        }
+        Ok(block)
+    }
+
+    /// The operations of a layer that attends and then has a gated network; `None` for others, and
+    /// where something else is computed between them.
+    fn operations(&self) -> Option<LayerOperations<'_>> {
+        let (None, Some(MixerLayer::Attention(mixer)), Some(FeedForward::Dense(mlp))) =
+            (&self.shared_norm, &self.mixer, &self.mlp)
+        else {
+            return None;
+        };
+        let (Heads::Projected(heads), Added::Product(attention_output)) =
+            (&mixer.heads, &mixer.output)
+        else {
+            return None;
+        };
+        let (Inputs::Gated(gate_up), Added::Product(down)) = (&mlp.inputs, &mlp.output) else {
+            return None;
+        };
+        let ProjectedHeads { projections, attention } = heads.as_ref();
+        Some(LayerOperations { projections, attention, attention_output, gate_up, down })
+    }
+
+    /// The residual stream of one token after the layer, computed in one launch; `None` where the
+    /// mixer and the network have to run.
+    fn forward_whole(
+        &self,
+        x: &Array,
+        cache: &mut LayerCache,
+        steps: &mut Steps,
+    ) -> Result<Option<Array>, Exception> {
+        let (Some(whole), Some(MixerLayer::Attention(mixer)), [1, 1, _]) =
+            (&self.whole, &self.mixer, x.shape())
+        else {
+            return Ok(None);
+        };
+        whole.forward(x, cache, steps.of_attention(1, mixer.reach, cache)?)
     }
 
     /// The residual stream `[B, L, D]` after the layer. A layer with a mixer takes the next cache.
@@ -108,6 +150,9 @@ impl Block {
             let Some(cache) = caches.next() else {
                 return Err(Exception::custom("a layer has no cache".to_owned()));
             };
+            if let Some(output) = self.forward_whole(&x, cache, steps)? {
+                return Ok(output);
+            }
             x = mixer.forward(normed.as_ref().unwrap_or(&x), &x, cache, steps)?;
         }
         match &self.mlp {
