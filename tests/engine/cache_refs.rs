@@ -3,7 +3,7 @@
 use std::sync::LazyLock;
 
 use cairn_chat::{Message, PromptEnd, Role, TextPlace, Turn, TurnsPrompt};
-use cairn_engine::{CacheNode, GenerateRequest, PromptInput};
+use cairn_engine::{CacheHandle, CacheNode, GenerateRequest, PromptInput};
 use cairn_prompt_cache::{ChunkFile, ChunkKey, ChunkProblem, LossReason, Miss, MissReason, Owner};
 use tempfile::TempDir;
 
@@ -315,10 +315,13 @@ async fn a_prompt_is_continued_from_its_breakpoint_where_caches_cannot_be_trimme
     assert_eq!(answers[0], answers[1]);
 }
 
-/// A request waits behind other work when its conversation is purged: what it computes then is not saved.
-#[tokio::test]
-async fn what_waits_while_its_conversation_is_purged_saves_nothing() {
-    let Scene { mut harness, talk, .. } = scene().await;
+/// What is done with the saved context of a conversation while a request of it waits behind other work.
+/// How many chunks of it are left then, and once what the request has computed is saved.
+async fn while_it_waits(
+    harness: &mut TestEngine,
+    talk: &Talk,
+    act: impl FnOnce(&CacheHandle),
+) -> (usize, usize) {
     harness.settle().await;
     let (release, wait) = std::sync::mpsc::channel::<()>();
     let (is_busy, busy) = tokio::sync::oneshot::channel();
@@ -329,8 +332,8 @@ async fn what_waits_while_its_conversation_is_purged_saves_nothing() {
     let asked_meanwhile = async {
         busy.await.expect("the engine is busy");
         let mut generation = harness.engine.generate(ask(talk.asking("And a trail?"), &OWNER));
-        assert!(harness.handle().purge(&OWNER) > 0);
-        // What the other conversation refers to as well.
+        act(harness.handle());
+        // What another conversation, or a pin, keeps.
         let left = harness.handle().path(&OWNER).len();
         release.send(()).expect("the engine waits");
         (left, finish(&mut generation).await.expect("an answer"))
@@ -339,10 +342,32 @@ async fn what_waits_while_its_conversation_is_purged_saves_nothing() {
     submitted.expect("it was run");
     assert!(!answer.finished.token_ids.is_empty(), "it is answered all the same");
     harness.settle().await;
-    assert_eq!(harness.handle().path(&OWNER).len(), left);
+    (left, harness.handle().path(&OWNER).len())
+}
+
+#[tokio::test]
+async fn what_waits_while_its_conversation_is_purged_saves_nothing() {
+    let Scene { mut harness, talk, .. } = scene().await;
+    let purge = |handle: &CacheHandle| assert!(handle.purge(&OWNER) > 0);
+    let (left, saved) = while_it_waits(&mut harness, &talk, purge).await;
+    assert_eq!(saved, left);
 
     // A purge says nothing about what is asked after it.
     harness.answer(ask(talk.asking("And a trail?"), &OWNER)).await;
     harness.settle().await;
     assert!(harness.handle().path(&OWNER).len() > left);
+}
+
+#[tokio::test]
+async fn what_waits_while_all_but_pinned_is_deleted_saves_nothing_unless_it_is_pinned() {
+    for is_pinned in [false, true] {
+        let Scene { mut harness, talk, .. } = scene().await;
+        harness.settle().await;
+        harness.handle().pin(&OWNER, is_pinned);
+        let clear = |handle: &CacheHandle| {
+            handle.clear();
+        };
+        let (left, saved) = while_it_waits(&mut harness, &talk, clear).await;
+        assert_eq!((left > 0, saved > left), (is_pinned, is_pinned), "{left} and {saved}");
+    }
 }

@@ -193,6 +193,10 @@ impl RunningOwner {
         RunningOwner { owner: owner.clone(), is_purged: AtomicBool::new(false) }
     }
 
+    fn owner(&self) -> &Owner {
+        &self.owner
+    }
+
     /// Notes a purge, if it is of this owner.
     fn purge(&self, owner: &Owner) {
         if self.owner == *owner {

@@ -271,8 +271,21 @@ impl CacheHandle {
         answer.await.ok()
     }
 
-    /// Removes every chunk that no pinned reference needs; returns their bytes.
+    /// Removes every chunk that no pinned reference needs; what waits or runs for other owners than
+    /// those saves nothing. Returns the bytes of their files.
     pub fn clear(&self) -> u64 {
+        {
+            let state = self.0.lock();
+            let refs = state.index.refs();
+            let pinned: HashSet<&Owner> = refs
+                .filter(|cache_ref| cache_ref.is_pinned)
+                .map(|pinned| &pinned.name.owner)
+                .collect();
+            let running = state.running.iter().filter_map(Weak::upgrade);
+            running.filter(|running| !pinned.contains(running.owner())).for_each(|running| {
+                running.purge(running.owner());
+            });
+        }
         self.discard(|index| index.clear(now_ms()))
     }
 
