@@ -13,6 +13,7 @@ import {
   savedSummary,
   startingPointFacts,
   startingPointOutlook,
+  startingPointState,
   storageUsage,
   type SavedState,
 } from './saved';
@@ -224,8 +225,20 @@ test.each<[name: string, change: Parameters<typeof startingPoint>[1], facts: str
   ],
 ])('a starting point: %s', (_, change, facts, expected) => {
   const point = startingPoint('a', change);
-  expect(startingPointFacts(point, LOADED).join(' · ')).toBe(facts);
-  expect(startingPointOutlook(point, LOADED)).toBe(expected);
+  expect(startingPointFacts(point, LOADED, () => true).join(' · ')).toBe(facts);
+  expect(startingPointOutlook(point, LOADED, () => true)).toBe(expected);
+});
+
+test.each<[loaded: typeof LOADED | null, here: boolean, state: string, facts: string]>([
+  [LOADED, true, 'saved', '2,048 tokens · ready'],
+  [null, true, 'saved', '2,048 tokens · for model'],
+  [null, false, 'none', '2,048 tokens · for model, which is not here'],
+  // The same files by another name.
+  [LOADED, false, 'saved', '2,048 tokens · ready'],
+])('a starting point where %o is loaded and its model is here: %s', (loaded, isThere, state, facts) => {
+  const point = startingPoint('a');
+  expect(startingPointState(point, loaded, () => isThere)).toBe(state);
+  expect(startingPointOutlook(point, loaded, () => isThere)).toBe(facts);
 });
 
 test.each<[change: Parameters<typeof overview>[0], words: string]>([

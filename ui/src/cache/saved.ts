@@ -133,31 +133,42 @@ export function deletedMessage(title: string, before: ConversationCache): string
 }
 
 /** The line under the name of a starting point. */
-export function startingPointFacts(point: NamedCache, loaded: LoadedModel | null): string[] {
+export function startingPointFacts(point: NamedCache, loaded: LoadedModel | null, isHere: IsHere): string[] {
   const { startingPoints } = strings;
   const facts = [strings.common.tokens(point.tokens)];
   if (point.tier) facts.push(strings.pieces.stored(point.bytes, point.tier));
   else facts.push(point.bytes > 0 ? startingPoints.partly : startingPoints.none);
-  if (isForOther(point, loaded)) facts.push(startingPoints.forModel(shortModelName(point.model)));
+  if (isForOther(point, loaded)) facts.push(forWhom(point, loaded, isHere));
   if (point.num_conversations > 0) facts.push(startingPoints.numChats(point.num_conversations));
   return facts;
 }
 
 /** What to expect of a chat that begins with a starting point. */
-export function startingPointOutlook(point: NamedCache, loaded: LoadedModel | null): string {
+export function startingPointOutlook(point: NamedCache, loaded: LoadedModel | null, isHere: IsHere): string {
   const { startingPoints } = strings;
   const facts = [strings.common.tokens(point.tokens)];
-  if (isForOther(point, loaded)) facts.push(startingPoints.forModel(shortModelName(point.model)));
+  if (isForOther(point, loaded)) facts.push(forWhom(point, loaded, isHere));
   else facts.push(point.tier ? startingPoints.ready : startingPoints.willBeRead);
   if (point.imported_from !== null) facts.push(strings.common.imported);
   return facts.join(' · ');
 }
 
 /** Whether a chat that begins with a starting point starts at once. */
-export function startingPointState(point: NamedCache, loaded: LoadedModel | null): SavedState {
-  if (loaded !== null && isForOther(point, loaded)) return 'none';
+export function startingPointState(point: NamedCache, loaded: LoadedModel | null, isHere: IsHere): SavedState {
+  if (isGone(point, loaded, isHere) || (loaded !== null && isForOther(point, loaded))) return 'none';
   if (point.tier) return 'saved';
   return point.bytes > 0 ? 'partly' : 'none';
+}
+
+function forWhom(point: NamedCache, loaded: LoadedModel | null, isHere: IsHere): string {
+  const model = shortModelName(point.model);
+  const { startingPoints } = strings;
+  return isGone(point, loaded, isHere) ? startingPoints.forMissing(model) : startingPoints.forModel(model);
+}
+
+/** Whether the model that has read a starting point is not on this machine. The same files may have another name. */
+function isGone(point: NamedCache, loaded: LoadedModel | null, isHere: IsHere): boolean {
+  return isForOther(point, loaded) && !isHere(point.model);
 }
 
 function isForOther(point: NamedCache, loaded: LoadedModel | null): boolean {

@@ -103,6 +103,7 @@ export const startingPoints: Catalogue['startingPoints'] = {
   ready: 'bereit',
   willBeRead: 'wird einmal neu gelesen',
   forModel: (model) => `für ${model}`,
+  forMissing: (model) => `für ${model}, das nicht hier ist`,
   numChats: (count) => f.plural(count, 'Chat', 'Chats'),
   lastUsed: (milliseconds, now) => `Zuletzt benutzt ${f.ago(milliseconds, now) ?? 'gerade eben'}`,
   readByOther: (model) => `${model} hat ihn gelesen: Wähle dieses Modell, um weiterzumachen.`,

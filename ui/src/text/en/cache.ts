@@ -104,6 +104,7 @@ export const startingPoints = {
   ready: 'ready',
   willBeRead: 'will be read again once',
   forModel: (model: string) => `for ${model}`,
+  forMissing: (model: string) => `for ${model}, which is not here`,
   numChats: (count: number) => f.plural(count, 'chat', 'chats'),
   lastUsed: (milliseconds: number, now: number) => `Last used ${f.ago(milliseconds, now) ?? 'just now'}`,
   readByOther: (model: string) => `${model} has read this: choose that model to continue.`,
