@@ -93,7 +93,10 @@ export function statsRows(stats: MessageStats): [name: string, value: string][] 
       [words.answer, words.answerRate(stats.generation_tokens, stats.generation_tps)],
       [words.firstToken, firstTokenWords(stats)],
     );
-    if (stats.guesses) rows.push([words.guesses, words.guessed(stats.guesses)]);
+    if (stats.guesses) {
+      const { accepted, proposed, checked } = stats.guesses;
+      rows.push([words.guesses, words.guessed(accepted, proposed, checked)]);
+    }
   } else rows.push([words.answer, words.stoppedBeforeFirst]);
   rows.push(
     [words.appMemory, words.memory(stats.process_bytes, stats.process_peak_bytes)],

@@ -244,7 +244,7 @@ export const stats: Catalogue['stats'] = {
   firstTokenAfter: (milliseconds) => `nach ${f.milliseconds(milliseconds)}`,
   firstTokenAfterWait: (milliseconds, waitMs) =>
     `nach ${f.milliseconds(milliseconds)}, davon ${f.milliseconds(waitMs)} Warten auf andere Antworten`,
-  guessed: ({ accepted, proposed, checked }) =>
+  guessed: (accepted, proposed, checked) =>
     `${f.count(accepted)} von ${tokens(proposed)} übernommen, ${f.count(checked)} zu mehreren geprüft`,
   guesses: 'Vorausgeraten',
   memory: (now, most) => `jetzt ${f.bytes(now)}, höchstens ${f.bytes(most)}`,

@@ -251,7 +251,7 @@ export const stats = {
   firstTokenAfter: (milliseconds: number) => `after ${f.milliseconds(milliseconds)}`,
   firstTokenAfterWait: (milliseconds: number, waitMs: number) =>
     `after ${f.milliseconds(milliseconds)}, ${f.milliseconds(waitMs)} of it waiting for other answers`,
-  guessed: ({ accepted, proposed, checked }: { accepted: number; proposed: number; checked: number }) =>
+  guessed: (accepted: number, proposed: number, checked: number) =>
     `${f.count(accepted)} of ${tokens(proposed)} taken, ${f.count(checked)} checked several at a time`,
   guesses: 'Guessed ahead',
   memory: (now: number, most: number) => `${f.bytes(now)} now, ${f.bytes(most)} at most`,
