@@ -61,8 +61,8 @@ pub trait DeviceKernels: Debug {
     }
 }
 
-/// The most tokens of a sequence that one launch of [`DeviceKernels::attention`] computes: as many
-/// as a sequence that speculates reads at once.
+/// The most tokens that a sequence that speculates reads at once, and so the most for which one launch
+/// of [`DeviceKernels::attention`] computes.
 pub const MOST_TOKENS: i32 = 16;
 
 /// A kernel that was prepared for one operation of one layer.

@@ -18,6 +18,7 @@
 //! <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>.
 
 mod affine;
+mod architecture;
 mod architectures;
 mod blocks;
 mod error;

@@ -6,10 +6,10 @@ use std::collections::{BTreeMap, HashSet};
 use serde_json::{Map, Value, json};
 
 use super::affine::{Form, RoundTo};
-use super::architectures::{
-    ARCHITECTURES, Architecture, Gating, Layers, Norms, Output, Presence, Rotation, Tensor,
-    architecture_names,
+use super::architecture::{
+    Architecture, Gating, Layers, Norms, Output, Presence, Rotation, Tensor,
 };
+use super::architectures::{ARCHITECTURES, architecture_names};
 use super::error::{quoted, unsupported};
 use super::rope::{FACTORS, rope_scaling};
 use super::settings::add_settings;

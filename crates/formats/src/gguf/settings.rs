@@ -4,7 +4,7 @@
 use serde_json::{Map, Value, json};
 
 use super::GgufProblem;
-use super::architectures::Architecture;
+use super::architecture::Architecture;
 use super::sizes::{Keys, Sizes};
 
 /// Adds the keys of the family of `architecture`.

@@ -1,6 +1,6 @@
 //! The sizes of a model in GGUF, read from its keys. Its tensors are checked against them.
 
-use super::architectures::Architecture;
+use super::architecture::Architecture;
 use super::error::unsupported;
 use super::{GgufFile, GgufProblem};
 
@@ -152,7 +152,7 @@ impl Sizes {
         architecture: &Architecture,
         vocabulary: usize,
     ) -> Result<Sizes, GgufProblem> {
-        use super::architectures::Rotation;
+        use super::architecture::Rotation;
         let hidden = keys.size("embedding_length")?;
         let num_heads = keys.size("attention.head_count")?;
         let is_latent = architecture.rotation == Rotation::Latent;
@@ -321,7 +321,7 @@ fn rotated_dim(
     architecture: &Architecture,
     head_dim: usize,
 ) -> Result<usize, GgufProblem> {
-    use super::architectures::Rotation;
+    use super::architecture::Rotation;
     let Some(found) = keys.count(ROTATED)?.filter(|length| *length != head_dim) else {
         return Ok(head_dim);
     };

@@ -10,15 +10,13 @@ use mlx_rs::fast::ScaledDotProductAttentionMask;
 use mlx_rs::{Array, Dtype, ops};
 
 use crate::cache::{Mask, causal_mask};
+use crate::device_kernels::MOST_TOKENS;
 use crate::ffi;
 use crate::nn::fused::scaled_dot_product_attention;
 
 /// What lengths are rounded up to: multiples of the first up to [`FEW`], of the second beyond.
 const STEPS: [i32; 2] = [64, 256];
 const FEW: i32 = 512;
-
-/// The most queries that are [`is_of_few`].
-const MOST_FEW_QUERIES: i32 = 16;
 
 /// Beyond these, the work is more than a plan, and so are the copies of keys and values.
 const MOST_KEYS: i32 = 16_384;
@@ -74,7 +72,7 @@ pub(super) fn attention_in_few_shapes(
 /// Whether so few queries attend, several of a sequence that speculates, that two products are less
 /// work than what rounding copies: a plan for each number of keys would take as long as 40 tokens.
 pub(super) fn is_of_few(queries: &Array, keys: &Array) -> bool {
-    (2..=MOST_FEW_QUERIES).contains(&queries.dim(2)) && keys.dim(2) <= MOST_KEYS
+    (2..=MOST_TOKENS).contains(&queries.dim(2)) && keys.dim(2) <= MOST_KEYS
 }
 
 /// Whether this attention is worth being rounded: one that is planned, and sees not all keys.

@@ -4,9 +4,11 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
+use crate::device_kernels::MOST_TOKENS;
+
 /// How many tokens are looked up at once. A GPU compiles or plans for each number when it first comes,
-/// so there are few.
-const LOOKED_UP: [usize; 4] = [1, 3, 7, 15];
+/// so there are few. The pass that checks them reads one token more.
+const LOOKED_UP: [usize; 4] = [1, 3, 7, MOST_TOKENS as usize - 1];
 /// How many tokens a head or a draft model draws at once: each costs something, and is right only where
 /// those before it are.
 const DRAWN: [usize; 3] = [1, 2, 3];

@@ -8,10 +8,10 @@
 //! [`Common::decoder`] describes a llama; a family's file changes in it what the family does
 //! otherwise. Mathematics that no family had before is a layer of `nn/` and a choice here.
 
-mod common;
 mod layers;
 mod recurrent;
 mod scratch;
+mod shared_keys;
 
 use std::fmt::Debug;
 use std::marker::PhantomData;
@@ -38,9 +38,9 @@ pub use crate::nn::{
     GatedConvSizes, GroupRank, LatentSizes, Mamba2Sizes, MambaSizes, PositionScale, Routing, Score,
     SharedExpertKind, SharedForm, StoredExperts,
 };
-pub use common::{Common, Usual};
 use layers::{Block, Steps};
 pub use recurrent::RecurrentKind;
+pub use shared_keys::{Common, Usual};
 
 /// A family of decoders, named by its arguments.
 pub(crate) trait Family: DeserializeOwned + Debug + 'static {

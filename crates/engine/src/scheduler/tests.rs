@@ -1,0 +1,136 @@
+//! What several sequences cost each other, on a clock that a device of known speed moves.
+
+use std::time::{Duration, Instant};
+
+use cairn_lm::cache::KvQuantization;
+use tokio::sync::{mpsc, watch};
+
+use super::*;
+use crate::clock::VirtualClock;
+use crate::request::{GenerateRequest, PromptInput};
+use crate::scripted_model::worker_with;
+
+/// A sequence, with the time of each of its tokens.
+struct Timed {
+    events: mpsc::UnboundedReceiver<GenerateEvent>,
+    _stop: watch::Sender<bool>,
+    tokens_at: Vec<Instant>,
+}
+
+struct Simulation {
+    worker: Worker,
+    scheduler: Scheduler,
+    clock: Rc<VirtualClock>,
+}
+
+impl Simulation {
+    /// A device that decodes in 14 ms, and reads with 8 ms for each slice and 2 ms for each
+    /// token: about a model of 135M parameters on a CPU.
+    fn new() -> Self {
+        let clock = Rc::new(VirtualClock::new(|work| match work {
+            Work::Decode { .. } => Duration::from_millis(14),
+            Work::Prefill { num_tokens } => Duration::from_millis(8 + 2 * num_tokens as u64),
+        }));
+        let scheduler = Scheduler::new(BatchOptions::default(), clock.clone());
+        let worker = worker_with(r#"{"script": [97], "max_position_embeddings": 1000000}"#);
+        Simulation { worker, scheduler, clock }
+    }
+
+    fn begin(&mut self, num_tokens: usize, request: GenerateRequest) -> Timed {
+        let prompt = PromptInput::Tokens(vec![7; num_tokens]);
+        let request = GenerateRequest { prompt, max_tokens: 100_000, ..request };
+        let (job, (events, stop)) = GenerateJob::new(request, None);
+        self.scheduler.begin(&mut self.worker, job);
+        Timed { events, _stop: stop, tokens_at: Vec::new() }
+    }
+
+    /// Runs until `last` has a token, and returns how long that took.
+    fn run_to_token_of(&mut self, last: &mut Timed, mut others: Vec<&mut Timed>) -> Duration {
+        let start = self.clock.now();
+        while last.tokens_at.is_empty() {
+            self.scheduler.turn(&mut self.worker);
+            for timed in others.iter_mut().map(|timed| &mut **timed).chain([&mut *last]) {
+                while let Ok(event) = timed.events.try_recv() {
+                    match event {
+                        GenerateEvent::Delta { .. } => timed.tokens_at.push(self.clock.now()),
+                        GenerateEvent::Failed(error) => panic!("{error}"),
+                        _ => {}
+                    }
+                }
+            }
+        }
+        self.clock.now() - start
+    }
+}
+
+fn plain() -> GenerateRequest {
+    GenerateRequest::new(PromptInput::Tokens(Vec::new()))
+}
+
+/// Keys and values that would be quantized after more tokens than there are: the script cannot
+/// read quantized ids.
+fn unbatched() -> GenerateRequest {
+    let quantization = Some(KvQuantization { bits: 8, group_size: 32, start: 1_000_000 });
+    let kv_cache = crate::KvCacheOptions { quantization, ..Default::default() };
+    GenerateRequest { kv_cache, ..plain() }
+}
+
+#[test]
+fn a_reader_and_a_writer_lose_little_to_each_other() {
+    fn check(name: &str, reader: GenerateRequest, writer: GenerateRequest) {
+        let mut alone = Simulation::new();
+        let mut read = alone.begin(5000, reader.clone());
+        let reader_alone = alone.run_to_token_of(&mut read, Vec::new());
+
+        let mut both = Simulation::new();
+        let mut write = both.begin(1, writer);
+        both.run_to_token_of(&mut write, Vec::new());
+        let mut read = both.begin(5000, reader);
+        let took = both.run_to_token_of(&mut read, vec![&mut write]);
+
+        let longest_gap = write.tokens_at.windows(2).map(|pair| pair[1] - pair[0]).max();
+        assert!(longest_gap.unwrap() < Duration::from_millis(500), "{name}: {longest_gap:?}");
+        let reader_speed = reader_alone.as_secs_f64() / took.as_secs_f64();
+        let writer_speed = (write.tokens_at.len() - 1) as f64 * 0.014 / took.as_secs_f64();
+        let speeds = reader_speed + writer_speed;
+        assert!(speeds >= 0.9, "{name}: {reader_speed} and {writer_speed}");
+    }
+    check("both in a batch", plain(), plain());
+    check("an unbatched reader", unbatched(), plain());
+    check("an unbatched writer", plain(), unbatched());
+}
+
+#[test]
+fn work_is_counted_with_the_time_that_it_took() {
+    fn check(name: &str, request: GenerateRequest) {
+        let mut simulation = Simulation::new();
+        let mut timed = simulation.begin(100, request);
+        simulation.run_to_token_of(&mut timed, Vec::new());
+        let before = simulation.worker.work;
+        // The last token of a prompt is read by the step that samples.
+        assert!((99..=100).contains(&before.num_read_tokens), "{name}: {before:?}");
+        assert!(before.reading >= Duration::from_millis(2 * 99), "{name}: {before:?}");
+        for _ in 0..10 {
+            simulation.scheduler.turn(&mut simulation.worker);
+        }
+        let after = simulation.worker.work;
+        assert_eq!(after.num_written_tokens - before.num_written_tokens, 10, "{name}");
+        assert_eq!(after.writing - before.writing, Duration::from_millis(140), "{name}");
+        let read = (before.num_read_tokens, before.reading);
+        assert_eq!((after.num_read_tokens, after.reading), read, "{name}");
+    }
+    check("in a batch", plain());
+    check("unbatched", unbatched());
+}
+
+#[test]
+fn prompts_that_wait_together_are_read_together() {
+    let mut simulation = Simulation::new();
+    let mut short: Vec<Timed> = (0..8).map(|_| simulation.begin(30, plain())).collect();
+    let mut last = short.pop().unwrap();
+    let took = simulation.run_to_token_of(&mut last, short.iter_mut().collect());
+    assert!(short.iter().all(|timed| timed.tokens_at.len() == 1));
+    // One slice for all eight, then a step that reads their last tokens and one that samples.
+    let together = Duration::from_millis(8 + 2 * 8 * 30 + 2 * 14);
+    assert!(took <= together, "{took:?} is more than {together:?}");
+}
