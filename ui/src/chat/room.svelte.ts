@@ -104,10 +104,13 @@ export class ChatRoom {
     return beginning_tokens + documentTokens(this.options.documents.beginning) + tokens < limit_tokens;
   }
 
-  /** A question that was refused can be asked again once somebody chooses how room is made for it. */
-  readonly asksAgain = $derived.by(() => this.canForgetForFailed && this.choice === 'stop');
-
   readonly choice = $derived.by(() => this.options.context.current?.at_overflow ?? 'stop');
+
+  /** Where the context is full, the chat stops. */
+  readonly #stops = $derived(this.choice === 'stop');
+
+  /** A question that was refused can be asked again once somebody chooses how room is made for it. */
+  readonly asksAgain = $derived(this.canForgetForFailed && this.#stops);
 
   /** Above the composer it is said that the context is full, and what is done or can be chosen: nobody else need say so. */
   readonly isSaidBelow = $derived.by(() => {
@@ -127,7 +130,7 @@ export class ChatRoom {
 
   /** The next message would only fail. */
   readonly isBlocked = $derived.by(() => {
-    return this.isTooLong && (this.choice === 'stop' || !this.canForget);
+    return this.isTooLong && (this.#stops || !this.canForget);
   });
 
   /** The question of this answer was longer than the context, and still is. */
@@ -136,7 +139,7 @@ export class ChatRoom {
     if (error_kind?.type !== 'context_full') return false;
     const { current } = context;
     const limit = current?.limit_tokens ?? (model === chatModel.current?.name ? error_kind.context_length : Infinity);
-    const isHelped = this.canForgetForFailed && current?.at_overflow !== 'stop';
+    const isHelped = this.canForgetForFailed && !this.#stops;
     return error_kind.tokens >= limit && !isHelped;
   }
 }

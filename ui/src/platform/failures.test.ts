@@ -41,7 +41,10 @@ const kinds: { [Type in FailureKind['type']]: Extract<FailureKind, { type: Type 
   ],
   disk_full: [{ type: 'disk_full' }],
   no_room_for_model: [{ type: 'no_room_for_model', folder: '/a/models', needed_bytes: 4e9, free_bytes: 1e9 }],
-  not_writable: [{ type: 'not_writable', path: '/a/b' }],
+  not_writable: [
+    { type: 'not_writable', path: '/a/b', detail: null },
+    { type: 'not_writable', path: '/a/b', detail: 'No space left on device' },
+  ],
   not_readable: [{ type: 'not_readable', name: 'chats.json' }],
   no_chats: [{ type: 'no_chats', name: 'chats.json' }],
   still_answering: [{ type: 'still_answering' }],

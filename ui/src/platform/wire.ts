@@ -287,7 +287,7 @@ seconds: number, }
  * Where models go.
  */
 folder: string, needed_bytes: number, free_bytes: number, }
-  | { "type": "not_writable", path: string, }
+  | { "type": "not_writable", path: string, detail: string | null, }
   | { "type": "not_readable", name: string, }
   | { "type": "no_chats", name: string, }
   | { "type": "still_answering" }

@@ -66,10 +66,15 @@ async fn all(app: &App) -> Result<Vec<ModelOfChat>, StoreError> {
 type Candidates<'a> = [Option<(&'a str, ChatModelSource)>; 3];
 
 fn candidates(row: &Conversation) -> Candidates<'_> {
+    in_order([row.model.as_deref(), row.answered_model.as_deref(), row.folder_model.as_deref()])
+}
+
+/// The model chosen in the chat, that of its last answer, and its folder's.
+fn in_order([chosen, answered, folder]: [Option<&str>; 3]) -> Candidates<'_> {
     [
-        row.model.as_deref().map(|name| (name, ChatModelSource::Chat)),
-        row.answered_model.as_deref().map(|name| (name, ChatModelSource::Answer)),
-        row.folder_model.as_deref().map(|name| (name, ChatModelSource::Folder)),
+        chosen.map(|name| (name, ChatModelSource::Chat)),
+        answered.map(|name| (name, ChatModelSource::Answer)),
+        folder.map(|name| (name, ChatModelSource::Folder)),
     ]
 }
 
@@ -134,18 +139,9 @@ mod tests {
     #[test]
     fn the_strongest_that_is_here_answers_and_one_that_is_not_is_named() {
         use ChatModelSource::{Answer, App, Chat, Folder};
-        fn check(
-            [chosen, answered, folder]: [&str; 3],
-            here: &[&str],
-            expected: (&str, ChatModelSource, &str),
-        ) {
+        fn check(row: [&str; 3], here: &[&str], expected: (&str, ChatModelSource, &str)) {
             let some = |name: &str| Some(name.to_owned()).filter(|name| !name.is_empty());
-            let row = [some(chosen), some(answered), some(folder)];
-            let candidates = [
-                row[0].as_deref().map(|name| (name, Chat)),
-                row[1].as_deref().map(|name| (name, Answer)),
-                row[2].as_deref().map(|name| (name, Folder)),
-            ];
+            let candidates = in_order(row.map(|name| Some(name).filter(|name| !name.is_empty())));
             let (name, source, missing) = expected;
             let expected = ChatModel { name: some(name), source, missing: some(missing) };
             assert_eq!(decide(candidates, |name| here.contains(&name)), expected, "{row:?}");

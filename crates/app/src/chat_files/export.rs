@@ -97,7 +97,10 @@ async fn export(
     read?;
     let failed = |why: String| {
         Failure::new(FailureCode::Storage, format!("{} cannot be written: {why}.", path.display()))
-            .of_kind(FailureKind::NotWritable { path: path.display().to_string() })
+            .of_kind(FailureKind::NotWritable {
+                path: path.display().to_string(),
+                detail: Some(why),
+            })
     };
     match written {
         Ok(written) => written.map_err(|error| failed(error.to_string())),

@@ -93,7 +93,7 @@ impl From<StoreError> for wire::Failure {
                 let kind = match &other {
                     StoreError::Full { .. } => FailureKind::DiskFull,
                     StoreError::NotWritable { path } => {
-                        FailureKind::NotWritable { path: path.display().to_string() }
+                        FailureKind::NotWritable { path: path.display().to_string(), detail: None }
                     }
                     StoreError::Closed { .. } => FailureKind::Closing,
                     other => FailureKind::Database { detail: sentence(other) },
@@ -234,7 +234,9 @@ fn download_kind(error: &DownloadError) -> FailureKind {
             needed_bytes: *needed,
             free_bytes: *available,
         },
-        E::CacheFolder { path, .. } => K::NotWritable { path: path.display().to_string() },
+        E::CacheFolder { path, reason } => {
+            K::NotWritable { path: path.display().to_string(), detail: Some(reason.to_string()) }
+        }
         E::BadRepo { name } => K::BadRepo { name: name.clone() },
         E::BadRevision { revision } => K::BadRevision { revision: revision.clone() },
         E::BadEndpoint { endpoint, reason } => {

@@ -29,8 +29,10 @@ impl App {
         let written = self.blocking(move || write(&text, &target)).await;
         let failed = |why: String| {
             let message = format!("{} cannot be written: {why}.", path.display());
-            Failure::new(FailureCode::Storage, message)
-                .of_kind(FailureKind::NotWritable { path: path.display().to_string() })
+            Failure::new(FailureCode::Storage, message).of_kind(FailureKind::NotWritable {
+                path: path.display().to_string(),
+                detail: Some(why),
+            })
         };
         match written {
             Some(written) => written.map_err(|error| failed(error.to_string())),

@@ -65,8 +65,8 @@ pub enum FailureKind {
         #[ts(type = "number")]
         free_bytes: u64,
     },
-    /// A file or folder cannot be written.
-    NotWritable { path: String },
+    /// A file or folder cannot be written; `detail` is what the system says of that, where it is known.
+    NotWritable { path: String, detail: Option<String> },
     /// A file cannot be read.
     NotReadable { name: String },
     /// A file is not one of chats.

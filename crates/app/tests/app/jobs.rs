@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use cairn_app::App;
 use cairn_app::wire::{
-    Command, ConversationPart, Event, FailureCode, Job, JobCharts, JobOption, JobPreview,
-    JobQuestion, JobQuestionKind, JobRow, JobRowOrder, JobSource, JobState, JobTexts, Reply,
-    TextFormat,
+    Command, ConversationPart, Event, FailureCode, FailureKind, Job, JobCharts, JobOption,
+    JobPreview, JobQuestion, JobQuestionKind, JobRow, JobRowOrder, JobSource, JobState, JobTexts,
+    Reply, TextFormat,
 };
 
 use crate::kit::{
@@ -181,6 +181,11 @@ async fn corrections_calibrate_and_are_exported() {
             let failure = app.export_job(&id, &missing).await.unwrap_err();
             assert_eq!(failure.code, FailureCode::Storage);
             assert!(failure.message.contains("no folder/stones.csv"), "{}", failure.message);
+            let Some(FailureKind::NotWritable { detail: Some(why), .. }) = failure.kind.as_deref()
+            else {
+                panic!("{failure:?}")
+            };
+            assert!(failure.message.contains(why), "the system's reason: {why}");
         }
         other => panic!("{other:?}"),
     }

@@ -1,6 +1,6 @@
 import type { FailureKind, MemoryUser } from '../../platform/wire';
 import { rangeOf } from '../../settings/range';
-import type { FailureWords, NoticeWords } from '../en/failures';
+import { inBrackets, type FailureWords, type NoticeWords } from '../en/failures';
 import { f, tokens } from './formats';
 
 type Of<Type extends FailureKind['type']> = Extract<FailureKind, { type: Type }>;
@@ -55,7 +55,7 @@ export const failures: FailureWords = {
   no_room_for_model: (kind) =>
     `Für dieses Modell ist in ${f.quote(kind.folder)} kein Platz: Es braucht ${f.bytes(kind.needed_bytes)}, und ${f.bytes(kind.free_bytes)} sind frei. Schaffe dort Platz, und versuche es noch einmal.`,
   not_writable: (kind) =>
-    `${f.quote(kind.path)} lässt sich nicht schreiben. Prüfe, ob der Ordner existiert, dir gehört und Platz hat.`,
+    `${f.quote(kind.path)} lässt sich nicht schreiben${inBrackets(kind.detail)}. Prüfe, ob der Ordner existiert, dir gehört und Platz hat.`,
   not_readable: (kind) =>
     `${f.quote(kind.name)} lässt sich nicht lesen. Prüfe, ob die Datei noch da ist und dir gehört.`,
   no_chats: (kind) =>

@@ -20,6 +20,11 @@ const gone: Record<Of<'gone'>['what'], string> = {
   job: 'This question, or this row of it, no longer exists.',
 };
 
+/** What the system says of it, where that is known. */
+export function inBrackets(detail: string | null): string {
+  return detail === null ? '' : ` (${detail})`;
+}
+
 function memoryUser(what: MemoryUser): string {
   if (what === 'answer') return 'The answer';
   return what === 'texts' ? 'Reading several texts at once' : what.model;
@@ -55,7 +60,7 @@ export const failures: FailureWords = {
   no_room_for_model: (kind) =>
     `There is no room for this model in ${f.quote(kind.folder)}: it needs ${f.bytes(kind.needed_bytes)}, and ${f.bytes(kind.free_bytes)} are free. Make room on that disk, then try again.`,
   not_writable: (kind) =>
-    `${f.quote(kind.path)} cannot be written: check that its folder exists, belongs to you and has room.`,
+    `${f.quote(kind.path)} cannot be written${inBrackets(kind.detail)}: check that its folder exists, belongs to you and has room.`,
   not_readable: (kind) => `${f.quote(kind.name)} cannot be read: check that it still exists and belongs to you.`,
   no_chats: (kind) =>
     `${f.quote(kind.name)} has no chats that Cairn can read: it reads its own files, and the exports of ChatGPT (conversations.json), Open WebUI and ShareGPT.`,
