@@ -138,7 +138,10 @@ export class ChatStore {
 
   /** Replaces the list; the first call also opens the conversation that was open last. */
   start(conversations: Conversation[], isFirst: boolean): void {
+    const before = this.selected;
     this.list.replace(conversations);
+    // A private chat is only in the core's memory: whoever had it open is told why the page is another one.
+    if (before?.is_private && !this.list.get(before.id)) this.#options.toasts.show('info', strings.privateChat.gone);
     if (!isFirst) return this.#catchUp();
     this.#drafts.keep(conversations.map(({ id }) => id));
     this.queue.keep(conversations.map(({ id }) => id));

@@ -206,6 +206,23 @@ test('an answer that repeats itself waits for a choice', async () => {
   expect(platform.asked.at(-1)).toEqual({ type: 'go_on', conversation_id: 'a' });
 });
 
+test('a private chat that the core has lost is said to be gone', async () => {
+  const { app, chat, platform } = await start({ conversations: [conversation('p', { is_private: true }), ...three] });
+  chat.select('p');
+  platform.connect('reconnecting');
+  platform.answers.bootstrap = bootstrap({ conversations: three });
+  platform.connect('open');
+  await settle();
+  expect(chat.selectedId).toBeNull();
+  expect(app.toasts.items.map(({ text }) => text)).toEqual(['The private chat is gone: Cairn was closed meanwhile.']);
+  // That another chat is gone, its row tells.
+  chat.select('a');
+  platform.answers.bootstrap = bootstrap({ conversations: [] });
+  platform.connect('open');
+  await settle();
+  expect(app.toasts.items).toHaveLength(1);
+});
+
 test.each<[models: Model[], page: string]>([
   [[], 'models'],
   // Whoever has models stays where the question is.

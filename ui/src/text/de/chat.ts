@@ -102,6 +102,7 @@ export const privateChat: Catalogue['privateChat'] = {
   summary: 'Privat: Von diesem Chat wird nichts gesichert.',
   rereadNote:
     'Privat: Von diesem Chat wird nichts gesichert. Jede Nachricht wird neu gelesen, und er verschwindet, wenn Cairn beendet wird.',
+  gone: 'Der private Chat ist verschwunden: Cairn wurde inzwischen beendet.',
   title: 'Dieser Chat ist privat',
   promise:
     'Nichts davon wird gesichert: keine Nachricht und nichts, was das Modell liest. Er verschwindet, wenn Cairn beendet wird.',

@@ -105,6 +105,7 @@ export const privateChat = {
   summary: 'Private: nothing of this chat is saved.',
   rereadNote:
     'Private: nothing of this chat is saved. Each message is read again, and the chat is gone when Cairn closes.',
+  gone: 'The private chat is gone: Cairn was closed meanwhile.',
   title: 'This chat is private',
   promise: 'Nothing of it is saved: no message, and nothing that the model reads. It is gone when Cairn closes.',
 };
