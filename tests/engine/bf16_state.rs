@@ -9,7 +9,7 @@ use crate::test_engine::{
     CacheRows, ON_DISK, Talk, TestEngine, ask, chat_model, fresh_folder, owner,
 };
 
-const BF16: ModelOptions = ModelOptions { bf16_state: true };
+const BF16: ModelOptions = ModelOptions { bf16_state: true, traces_steps: false };
 
 async fn start(model: &Path, folder: &Path, rows: CacheRows, options: ModelOptions) -> TestEngine {
     let engine = TestEngine::start(model, folder, ON_DISK, rows).await;

@@ -10,3 +10,4 @@ mod kit_caches;
 mod prompts;
 mod speculative;
 mod text;
+mod traced_steps;

@@ -31,7 +31,8 @@ impl Session {
         let folder = find_or_download(&flags.model, flags, questions).await?;
         let (engine, _) =
             Engine::start(EngineOptions { keep_quantized: flags.keep_quantized, ..options });
-        let options = ModelOptions { bf16_state: flags.bf16_state };
+        let options =
+            ModelOptions { bf16_state: flags.bf16_state, traces_steps: flags.trace_steps };
         let spinner = output::spinner(format!("loading {}", flags.model));
         let model = engine.load_with(&flags.model, &folder, options).await?;
         spinner.finish_and_clear();

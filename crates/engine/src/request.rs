@@ -491,6 +491,8 @@ pub struct ModelOptions {
     /// See [`LoadOptions::bf16_state`](cairn_lm::LoadOptions::bf16_state). What was saved without it is
     /// not continued with it, nor the other way round.
     pub bf16_state: bool,
+    /// See [`LoadOptions::traces_steps`](cairn_lm::LoadOptions::traces_steps).
+    pub traces_steps: bool,
 }
 
 /// Properties of a loaded model.

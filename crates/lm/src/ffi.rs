@@ -71,6 +71,35 @@ pub fn slice_update(array: &Array, update: &Array, start: &[i32], stop: &[i32]) 
     }
 }
 
+/// `array` with `update` in place of what stands from `start` (i32 `[1]`) on along `axis`.
+pub fn slice_update_at(array: &Array, update: &Array, start: &Array, axis: i32) -> Result<Array> {
+    let stream = Stream::thread_local_or_default();
+    // SAFETY: all handles are live; the axis is read during the call only.
+    unsafe {
+        let mut result = mlx_sys::mlx_array_new();
+        let status = mlx_sys::mlx_slice_update_dynamic(
+            &mut result,
+            array.as_ptr(),
+            update.as_ptr(),
+            start.as_ptr(),
+            &axis,
+            1,
+            stream.as_ptr(),
+        );
+        finish(result, status, "slice_update_dynamic")
+    }
+}
+
+/// From now on functions are traced and simplified, but nothing in them is fused.
+pub fn trace_without_fusing() -> Result<()> {
+    // SAFETY: sets a flag of MLX's.
+    let mode = mlx_sys::mlx_compile_mode__MLX_COMPILE_MODE_NO_FUSE;
+    match unsafe { mlx_sys::mlx_set_compile_mode(mode) } {
+        0 => Ok(()),
+        _ => Err(Exception::custom("MLX refused a mode of compiling".to_owned())),
+    }
+}
+
 /// The parts of `array` between `ends` along `axis` and behind the last of them, as views.
 ///
 /// MLX 0.32.2's own split would be one graph node, but on a CUDA device its outputs do not keep the
@@ -542,6 +571,12 @@ impl Compiled {
     /// The function's N outputs for `inputs`. Fails with the function's own error (also on every
     /// call after it), and if it has another number of outputs.
     pub fn call<const N: usize>(&self, inputs: &[&Array]) -> Result<[Array; N]> {
+        <[Array; N]>::try_from(self.call_all(inputs)?)
+            .map_err(|_| Exception::custom("a compiled function failed".to_owned()))
+    }
+
+    /// As [`Compiled::call`], with as many outputs as the function has.
+    pub fn call_all(&self, inputs: &[&Array]) -> Result<Vec<Array>> {
         // SAFETY: all handles are live for the call; lists are freed once. The payload lives as
         // long as `self`, and nobody changes it.
         unsafe {
@@ -554,10 +589,10 @@ impl Compiled {
             if let Some(error) = (*self.traced).error.borrow().clone() {
                 return Err(Exception::custom(error));
             }
-            <[Array; N]>::try_from(arrays)
-                .ok()
-                .filter(|_| status == 0)
-                .ok_or_else(|| Exception::custom("a compiled function failed".to_owned()))
+            match status {
+                0 => Ok(arrays),
+                _ => Err(Exception::custom("a compiled function failed".to_owned())),
+            }
         }
     }
 }

@@ -27,12 +27,16 @@ pub struct LoadOptions {
     /// conversation's state and half of what is saved of it, for answers that are nearly the same.
     /// Models without such layers ignore it.
     pub bf16_state: bool,
+    /// Traces decode steps with MLX's `compile`, one trace for every 256 tokens of context, and replays
+    /// them. For single sequences whose layers all attend, on devices without kernels of our own;
+    /// others ignore it.
+    pub traces_steps: bool,
 }
 
 impl LoadOptions {
     /// Weights as they are fastest to compute with; what [`Default`] gives, also in constants.
     pub const fn new() -> Self {
-        LoadOptions { keep_quantized: false, bf16_state: false }
+        LoadOptions { keep_quantized: false, bf16_state: false, traces_steps: false }
     }
 
     /// The same with [`LoadOptions::keep_quantized`] set.
@@ -43,6 +47,11 @@ impl LoadOptions {
     /// The same with [`LoadOptions::bf16_state`] set.
     pub const fn bf16_state(self, bf16_state: bool) -> Self {
         LoadOptions { bf16_state, ..self }
+    }
+
+    /// The same with [`LoadOptions::traces_steps`] set.
+    pub const fn traces_steps(self, traces_steps: bool) -> Self {
+        LoadOptions { traces_steps, ..self }
     }
 }
 

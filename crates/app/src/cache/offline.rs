@@ -282,7 +282,8 @@ impl OfflineCaches {
     ) -> Result<OfflineImport<'_>, Failure> {
         let session = self.session().await?;
         let settings = AppSettings::load(&self.store, 0).await;
-        let options = ModelOptions { bf16_state: settings.of_model(model).bf16_state };
+        let options =
+            ModelOptions { bf16_state: settings.of_model(model).bf16_state, ..Default::default() };
         session.engine.load_with(model, model_folder, options).await?;
         let preview = imports::preview(&session.engine, file, &file_name(file)).await;
         Ok(OfflineImport { caches: self, session, file: file.to_owned(), preview })

@@ -250,7 +250,8 @@ async fn locate(app: &App, wanted: &str) -> Result<(String, PathBuf), Failure> {
 }
 
 async fn load_located(app: &App, name: &str, folder: &Path) -> Result<(), Failure> {
-    let options = ModelOptions { bf16_state: app.settings.of_model(name).bf16_state };
+    let options =
+        ModelOptions { bf16_state: app.settings.of_model(name).bf16_state, ..Default::default() };
     app.engine.load_with(name, folder, options).await?;
     // If a bug had ended the engine's thread, the new one knows of none.
     app.engine.set_pinned(app.settings.pinned_models());

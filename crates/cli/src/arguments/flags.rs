@@ -32,6 +32,10 @@ pub struct ModelFlags {
     /// memory, and answers that are nearly the same (see `cairn models compare-state`)
     #[arg(long)]
     pub bf16_state: bool,
+    /// Trace decode steps with MLX's compile and replay them, where all layers attend: a trial for
+    /// Macs, of which no gain has been shown yet
+    #[arg(long)]
+    pub trace_steps: bool,
 }
 
 /// How the next token is sampled.

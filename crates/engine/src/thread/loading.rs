@@ -233,7 +233,10 @@ fn read_model(
 
 /// How a model is loaded on this engine.
 fn load_options(worker: &Worker, options: ModelOptions) -> LoadOptions {
-    LoadOptions::new().keep_quantized(worker.keep_quantized).bf16_state(options.bf16_state)
+    LoadOptions::new()
+        .keep_quantized(worker.keep_quantized)
+        .bf16_state(options.bf16_state)
+        .traces_steps(options.traces_steps)
 }
 
 fn info(loaded: &Loaded) -> ModelInfo {

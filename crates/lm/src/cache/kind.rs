@@ -11,7 +11,9 @@ use mlx_rs::{Array, Dtype};
 
 use super::chunk_state::ChunkForm;
 use super::prompt_file::{FileForm, FileReading, LayerState};
-use super::{ArraysCache, AttentionStep, DecodeSlot, KeysValues, LayerCache, LayerCacheSpec};
+use super::{
+    ArraysCache, AttentionStep, DecodeSlot, KeysValues, LayerCache, LayerCacheSpec, TracedSlot,
+};
 use crate::LmError;
 
 /// The cache of one layer.
@@ -61,6 +63,15 @@ pub(crate) trait CacheKind: Debug {
 
     /// See [`LayerCache::fill_decode_slot`].
     fn fill_decode_slot(&mut self, _newest_keys: Array, _newest_values: Array, _length: i32) {}
+
+    /// Where the next token of a traced step goes; `None` for kinds that are not traced, and for an
+    /// empty cache.
+    fn traced_slot(&mut self) -> Result<Option<TracedSlot>, Exception> {
+        Ok(None)
+    }
+
+    /// Takes the buffers of [`CacheKind::traced_slot`] with one token more.
+    fn fill_traced_slot(&mut self, _keys: Array, _values: Array) {}
 
     /// The recurrent state; `None` for every other kind.
     fn state(&self) -> Option<&ArraysCache> {

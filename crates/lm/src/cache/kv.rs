@@ -16,7 +16,7 @@ use super::shared_prefix::OwnForm;
 use super::snapkv::ObservedQueries;
 use super::{
     AttentionStep, BatchKvCache, DecodeSlot, KeysValues, KvSizes, LayerCache, LayerCacheSpec,
-    QuantizedKvCache, SharedPrefixCache,
+    QuantizedKvCache, SharedPrefixCache, TracedPlace, TracedSlot,
 };
 use crate::LmError;
 
@@ -324,6 +324,27 @@ impl CacheKind for KvCache {
     fn append(&mut self, keys: Array, values: Array) -> Result<KeysValues> {
         let (keys, values) = self.update_and_fetch(keys, values)?;
         Ok(KeysValues::Dense { keys, values })
+    }
+
+    fn traced_slot(&mut self) -> Result<Option<TracedSlot>> {
+        if self.is_observed() || self.is_compressed() {
+            return Ok(None);
+        }
+        self.materialize()?;
+        let (Some(keys), Some(values)) = (&self.keys, &self.values) else { return Ok(None) };
+        let column = self.num_columns;
+        let with_room = |buffer: &Array| match buffer.dim(2) - column {
+            0 => joined(&[buffer.clone(), room(buffer, Self::STEP)?]),
+            _ => Ok(buffer.clone()),
+        };
+        let (keys, values) = (with_room(keys)?, with_room(values)?);
+        let place = TracedPlace { position: column, column, num_in_use: column + 1 };
+        Ok(Some(TracedSlot { keys, values, place, ring: None }))
+    }
+
+    fn fill_traced_slot(&mut self, keys: Array, values: Array) {
+        self.num_columns += 1;
+        (self.keys, self.values) = (Some(keys), Some(values));
     }
 
     /// Columns of the tail. Kernels keep their queries to themselves.

@@ -29,6 +29,7 @@ mod shared_prefix;
 mod snapkv;
 mod snapshot;
 mod spec;
+mod traced;
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -57,6 +58,8 @@ pub use snapkv::{Choice, Compressed, NUM_OBSERVED, SnapKv, compress, observe_que
 pub(crate) use snapkv::{forget_queries, not_quantized};
 pub use snapshot::CacheSnapshot;
 pub use spec::{CacheSpec, KvSizes, LayerCacheSpec, StateSize};
+pub use traced::TracedKvCache;
+pub(crate) use traced::{TracedPlace, TracedSlot};
 
 /// No position exceeds this, so that the sum of two positions fits an i32 on the host and in MLX.
 pub(crate) const MAX_TOKENS: i32 = prompt_file::MAX_TOKENS as i32;
@@ -83,6 +86,8 @@ pub enum LayerCache {
     BatchRotating(BatchRotatingKvCache),
     /// Keys and values of several rows that continue the same tokens.
     SharedPrefix(SharedPrefixCache),
+    /// Keys and values of one row while a step is traced.
+    Traced(TracedKvCache),
 }
 
 /// What the attention layers of one forward pass share: the position of its tokens and their mask.
@@ -203,6 +208,7 @@ impl LayerCache {
             LayerCache::BatchKv(cache) => cache,
             LayerCache::BatchRotating(cache) => cache,
             LayerCache::SharedPrefix(cache) => cache,
+            LayerCache::Traced(cache) => cache,
         }
     }
 
@@ -218,6 +224,7 @@ impl LayerCache {
             LayerCache::BatchKv(cache) => cache,
             LayerCache::BatchRotating(cache) => cache,
             LayerCache::SharedPrefix(cache) => cache,
+            LayerCache::Traced(cache) => cache,
         }
     }
 
@@ -298,7 +305,8 @@ impl LayerCache {
             | LayerCache::Arrays(_)
             | LayerCache::BatchKv(_)
             | LayerCache::BatchRotating(_)
-            | LayerCache::SharedPrefix(_) => Ok(()),
+            | LayerCache::SharedPrefix(_)
+            | LayerCache::Traced(_) => Ok(()),
         }
     }
 

@@ -14,7 +14,7 @@ use super::prompt_file::{CacheClass, FileForm, FileReading, FileTensors, LayerSt
 use super::shared_prefix::OwnForm;
 use super::{
     AttentionStep, BatchRotatingKvCache, DecodeSlot, KeysValues, KvSizes, LayerCache,
-    LayerCacheSpec, Mask, RopeOffset, SharedPrefixCache, causal_mask,
+    LayerCacheSpec, Mask, RopeOffset, SharedPrefixCache, TracedPlace, TracedSlot, causal_mask,
 };
 use crate::LmError;
 
@@ -303,6 +303,18 @@ impl CacheKind for RotatingKvCache {
         self.index = if self.index >= self.max_size { self.keep } else { self.index } + 1;
         self.offset += 1;
         (self.keys, self.values) = (Some(newest_keys), Some(newest_values));
+    }
+
+    fn traced_slot(&mut self) -> Result<Option<TracedSlot>> {
+        let (Some(keys), Some(values)) = (&self.keys, &self.values) else { return Ok(None) };
+        let (keys, values, column) = self.with_free_slot(keys, values)?;
+        let num_in_use = (self.offset + 1).min(keys.dim(2));
+        let place = TracedPlace { position: self.offset, column, num_in_use };
+        Ok(Some(TracedSlot { keys, values, place, ring: Some(self.max_size) }))
+    }
+
+    fn fill_traced_slot(&mut self, keys: Array, values: Array) {
+        self.fill_decode_slot(keys, values, 1);
     }
 
     /// Not once tokens have overwritten older ones.

@@ -53,6 +53,7 @@ mod seed_oss;
 mod smollm3;
 mod stablelm;
 mod starcoder2;
+mod traced_step;
 
 use std::cell::{OnceCell, RefCell};
 use std::fmt::Debug;
@@ -71,6 +72,7 @@ use crate::tensor_list::TensorList;
 use crate::weights::{LoadOptions, LoadedWeights, Weights};
 use crate::{LmError, config, device_kernels};
 use decoder::{DecoderModel, Family};
+use traced_step::TracedSteps;
 
 pub(crate) use qwen3_next::{MTP_SIGNS, mtp_file};
 
@@ -368,9 +370,11 @@ fn load<A: FromConfig>(folder: Folder<'_>) -> Result<(Model, LoadedWeights), LmE
     let args = config::arguments(path, config)?;
     let mut weights = Weights::open(path, config, options, on_part)?;
     weights.kernels = device_kernels::choose(CudaKernels::load);
+    let traces_steps = options.traces_steps && weights.kernels.is_none();
     let network = A::load(args, &mut weights)?;
     let weights = weights.finish(model_type(config))?;
-    Ok((Model::new(network), weights))
+    let traced_steps = traces_steps.then(TracedSteps::new).transpose()?;
+    Ok((Model::new(network, traced_steps), weights))
 }
 
 fn model_type(config: &Value) -> &str {
@@ -405,16 +409,24 @@ struct LoadedNetwork {
     network: Box<dyn Architecture>,
     cache_spec: CacheSpec,
     typed_cache_spec: OnceCell<CacheSpec>,
+    /// The traces of decode steps, where they were asked for.
+    traced_steps: Option<TracedSteps>,
     /// What tokens that are proposed cost, as far as it was measured.
     pass_costs: Rc<RefCell<PassCosts>>,
 }
 
 impl Model {
-    fn new(network: impl Architecture + 'static) -> Self {
+    fn new(network: impl Architecture + 'static, traced_steps: Option<TracedSteps>) -> Self {
         let cache_spec = network.cache_spec();
         let network = Box::new(network);
         let (typed_cache_spec, pass_costs) = (OnceCell::new(), Rc::default());
-        Model(Rc::new(LoadedNetwork { network, cache_spec, typed_cache_spec, pass_costs }))
+        Model(Rc::new(LoadedNetwork {
+            network,
+            cache_spec,
+            typed_cache_spec,
+            traced_steps,
+            pass_costs,
+        }))
     }
 
     /// Loads the model in `folder` and returns it with the number of bytes of its weights.
@@ -435,7 +447,7 @@ impl Model {
         #[cfg(feature = "scripted")]
         if model_type(config) == "scripted" {
             let model = scripted::Model::load(config::arguments(folder, config)?, &on_part)?;
-            return Ok((Model::new(model), LoadedWeights::default()));
+            return Ok((Model::new(model, None), LoadedWeights::default()));
         }
         (find(config)?.load)(Folder { path: folder, config, options, on_part })
     }
@@ -443,7 +455,18 @@ impl Model {
     /// Runs the model over `tokens` `[B, L]`, which follow the tokens in `caches`, and returns
     /// their hidden states `[B, L, D]`.
     pub fn forward(&self, tokens: &Array, caches: &mut [LayerCache]) -> Result<Array, LmError> {
+        if let Some(traced_steps) = &self.0.traced_steps
+            && let Some(hidden) = traced_steps.forward(&self.0, tokens, caches)?
+        {
+            return Ok(hidden);
+        }
         self.0.network.forward_tokens(tokens, caches)
+    }
+
+    /// How many decode steps came from a trace, or why the model cannot be traced; `None` where that was
+    /// not asked for ([`LoadOptions::traces_steps`]), or where kernels of our own run instead.
+    pub fn num_traced_steps(&self) -> Option<Result<usize, String>> {
+        self.0.traced_steps.as_ref().map(TracedSteps::num_steps)
     }
 
     /// Token ids `[B, L]` to embeddings `[B, L, D]`.

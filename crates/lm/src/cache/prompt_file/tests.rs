@@ -94,7 +94,10 @@ fn continue_from(cache: &mut LayerCache, name: &str, found: &mut BTreeMap<String
                 );
             }
         }
-        LayerCache::BatchKv(_) | LayerCache::BatchRotating(_) | LayerCache::SharedPrefix(_) => {
+        LayerCache::BatchKv(_)
+        | LayerCache::BatchRotating(_)
+        | LayerCache::SharedPrefix(_)
+        | LayerCache::Traced(_) => {
             panic!("no file holds a {}", cache.kind())
         }
     }
