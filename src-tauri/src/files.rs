@@ -131,7 +131,7 @@ pub async fn save_text(
     let Some(path) = chosen(|answer| dialog.save_file(answer)).await? else { return Ok(false) };
     let failed = |why: String| {
         let message = format!("{} cannot be written: {why}.", path.display());
-        let kind = FailureKind::NotWritable { path: path.display().to_string() };
+        let kind = FailureKind::NotWritable { path: path.display().to_string(), detail: Some(why) };
         Failure::new(FailureCode::Storage, message).of_kind(kind)
     };
     let target = path.clone();
