@@ -135,6 +135,7 @@ export class App {
     this.presets = new PresetStore({ platform, settings: this.settings, toasts, undo, report });
     this.documents = new DocumentStore({ platform, chat: this.chat, toasts, undo, report });
     this.folders = new FolderStore({ platform, toasts, undo, report, storage: options.storage });
+    this.chat.isHere = (what, id) => (what === 'folder' ? this.folders.get(id) : this.personas.get(id)) !== undefined;
     this.chatModel = new ChatModelStore({
       platform,
       chat: this.chat,

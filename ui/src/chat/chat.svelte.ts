@@ -77,6 +77,8 @@ export class ChatStore {
   documentsOfDraft: (id: string) => string[] = () => [];
   /** Whether no document is in a chat's draft, as far as that is known; their owner sets it. */
   hasNoDocuments: (id: string) => boolean = () => false;
+  /** Whether a folder or a persona of this id is listed; their owner sets it. */
+  isHere: (what: 'folder' | 'persona', id: string) => boolean = () => true;
   /** Chats that were left with nothing in them; a document that is brought back brings its chat back. */
   readonly #left = new Map<string, Conversation>();
   /** Whether a message can be sent to the open chat as the composer says; their owner sets it. */
@@ -165,7 +167,15 @@ export class ChatStore {
    * documents and was never sent is that page.
    */
   newChat(folderId: string | null = null, persona: Persona | null = null): void {
-    const isWanted = (row: Conversation) => row.folder_id === folderId && row.persona_id === (persona?.id ?? null);
+    // One of a folder or persona that is gone is one of none: no other way leads to it.
+    const here = ({ folder_id, persona_id }: Conversation) => [
+      folder_id !== null && this.isHere('folder', folder_id) ? folder_id : null,
+      persona_id !== null && this.isHere('persona', persona_id) ? persona_id : null,
+    ];
+    const isWanted = (row: Conversation) => {
+      const [folder, ofPersona] = here(row);
+      return folder === folderId && ofPersona === (persona?.id ?? null);
+    };
     const { selected } = this;
     // Of one that has nothing to it, a new one takes the place.
     this.select(selected && isUnsent(selected) && !this.#isEmpty(selected) && isWanted(selected) ? selected.id : null);
@@ -215,9 +225,12 @@ export class ChatStore {
     return true;
   }
 
-  /** Nothing was sent, attached or written. */
+  /** Nothing was sent, attached or written, and nothing is on its way. */
   #isEmpty(row: Conversation): boolean {
-    return isUnsent(row) && this.#drafts.get(row.id) === '' && this.hasNoDocuments(row.id);
+    const thread = this.#threads.get(row.id);
+    const hasNoMessages = thread?.isLoaded === true && thread.messages.length === 0;
+    const isStill = !this.isSending && hasNoMessages;
+    return isUnsent(row) && isStill && this.#drafts.get(row.id) === '' && this.hasNoDocuments(row.id);
   }
 
   /** Deletes the row of a chat that is left with nothing in it. */
@@ -375,8 +388,9 @@ export class ChatStore {
       if (may !== true) {
         this.#isLooking = true;
         if (!(await may)) return;
-        // Meanwhile it may have been written on.
+        // Meanwhile it may have been written on, or taken away.
         text = this.draft;
+        if (text.trim() === '') return;
       }
       this.#drafts.set(id, '');
       id ??= await this.#createWithPrompt();

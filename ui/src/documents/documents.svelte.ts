@@ -83,6 +83,8 @@ const MOST_QUESTIONS = 5;
 
 /** Owns the documents of drafts and folders, the reader, and the choice among the files of a folder on disk. */
 export class DocumentStore {
+  /** How many documents are being attached or brought back: until the core has answered, they are in no list. */
+  #numChanging = 0;
   /** By the id of the chat or the folder. */
   #attached = $state.raw(new Map<string, AttachedDocuments>());
   #numEvents = 0;
@@ -108,7 +110,8 @@ export class DocumentStore {
   constructor(options: DocumentOptions) {
     this.#options = options;
     this.#now = options.now ?? (() => performance.now());
-    options.chat.hasNoDocuments = (id) => this.#attached.get(id)?.documents.length === 0 && this.opening === null;
+    options.chat.hasNoDocuments = (id) =>
+      this.#attached.get(id)?.documents.length === 0 && this.opening === null && this.#numChanging === 0;
     options.chat.documentsOfDraft = (id) => this.#draftOf(id).documents.map((document) => document.id);
   }
 
@@ -377,6 +380,7 @@ export class DocumentStore {
 
   async #attach(documents: NewDocument[], goal: DocumentsOf | null): Promise<boolean> {
     const { chat } = this.#options;
+    this.#numChanging++;
     try {
       const of = goal ?? ofConversation(await chat.make());
       await this.#ask({ type: 'attach_documents', of, documents });
@@ -384,6 +388,8 @@ export class DocumentStore {
     } catch (error) {
       this.problems = { id: goal?.id ?? chat.selectedId, isForEdit: false, sentences: [sentenceOf(error)] };
       return false;
+    } finally {
+      this.#numChanging--;
     }
   }
 
@@ -403,6 +409,7 @@ export class DocumentStore {
     const { chat, report } = this.#options;
     this.#focus(of);
     const change = async (type: 'remove_document' | 'restore_document') => {
+      this.#numChanging++;
       try {
         if (type === 'restore_document' && of.type === 'conversation' && !(await chat.bringBack(of.id))) return false;
         await this.#ask({ type, of, document_id });
@@ -410,6 +417,8 @@ export class DocumentStore {
       } catch (error) {
         report(error);
         return false;
+      } finally {
+        this.#numChanging--;
       }
     };
     const isDone = change('remove_document');

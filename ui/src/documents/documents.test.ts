@@ -1,6 +1,6 @@
 // Documents in the window: attached, read, removed, looked into, and offered from the clipboard and from folders.
 import { fireEvent, screen, within } from '@testing-library/svelte';
-import { expect, test } from 'vitest';
+import { expect, test, vi } from 'vitest';
 import type { Command, Document, DocumentReading, Reply } from '../platform/wire';
 import { bootstrap, conversation, FakePlatform, gate, message, status, textDocument } from '../testing/fake';
 import { drawn, openWindow, useWindow } from '../testing/window';
@@ -535,4 +535,42 @@ test('what is written in a chat without documents keeps it', async () => {
   app.openConversation('a');
   await drawn();
   expect(platform.asked).toContainEqual({ type: 'delete_conversation', id: 'n' });
+});
+
+test('a chat is not left while its documents or its first message are on their way', async () => {
+  const { app, platform } = await open();
+  // Of a folder that is gone: a new chat finds it all the same.
+  app.chat.list.put(conversation('n', { title: '', folder_id: 'gone' }));
+  platform.answers.get_documents = {
+    type: 'documents',
+    attached: { of: ofConversation('n'), beginning: [], documents: [], reading: { type: 'waiting' } },
+  };
+  app.newChat();
+  expect(app.chat.selectedId).toBe('n');
+  await drawn();
+  let refuse: (why: Error) => void = () => undefined;
+  const refused = () => new Promise<Reply>((_, reject) => (refuse = reject));
+  platform.answers.attach_documents = refused;
+  platform.chosenDocuments = [text('x.txt')];
+  const attaching = app.documents.choose();
+  await vi.waitFor(() => expect(platform.askedTypes()).toContain('attach_documents'));
+  app.openConversation('a');
+  expect(platform.askedTypes()).not.toContain('delete_conversation');
+  refuse(new Error('There is no text in it.'));
+  await attaching;
+
+  app.newChat();
+  platform.answers.send_message = refused;
+  app.chat.draft = 'A question';
+  const sending = app.chat.send();
+  await vi.waitFor(() => expect(platform.askedTypes()).toContain('send_message'));
+  app.openConversation('a');
+  expect(platform.askedTypes()).not.toContain('delete_conversation');
+  refuse(new Error('No.'));
+  await sending;
+
+  app.newChat();
+  app.chat.draft = '';
+  app.openConversation('a');
+  expect(platform.askedTypes()).toContain('delete_conversation');
 });
