@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Instant, SystemTime};
 
+use cairn_formats::gguf::PerplexityChange;
 use cairn_lm::{LoadedModel, ModelMemory};
 
 use crate::EngineError;
@@ -63,10 +64,12 @@ pub(crate) struct ModelFiles {
 }
 
 impl ModelFiles {
-    /// Lists the files in `folder`; none where it cannot be read.
+    /// Lists the files in `folder` that its model is loaded from; none where it cannot be read.
     pub(crate) fn list(folder: &Path, options: ModelOptions) -> Self {
         let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
         let mut files: Vec<_> = entries
+            // Written beside the model while it is loaded, and nothing that loading reads.
+            .filter(|entry| entry.file_name() != PerplexityChange::FILE_NAME)
             .filter_map(|entry| {
                 // Follows links: a downloaded model's files are links.
                 let metadata = std::fs::metadata(entry.path()).ok()?;
@@ -207,5 +210,23 @@ impl PooledModel {
     /// Whether a sequence or a task uses the model.
     pub(crate) fn is_in_use(&self) -> bool {
         Rc::strong_count(&self.loaded) > 1
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)] // in a test a panic is the report
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_measured_of_a_model_is_none_of_the_files_it_is_loaded_from() {
+        let folder = tempfile::tempdir().unwrap();
+        let files = || ModelFiles::list(folder.path(), ModelOptions::default());
+        std::fs::write(folder.path().join("config.json"), "{}").unwrap();
+        let before = files();
+        PerplexityChange { before: 12.1, after: 12.4 }.write(folder.path()).unwrap();
+        assert_eq!(files(), before);
+        std::fs::write(folder.path().join("model.safetensors"), "").unwrap();
+        assert_ne!(files(), before);
     }
 }

@@ -20,7 +20,11 @@ pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failu
         Command::GetModelDeletion { name } => {
             return Ok(Reply::ModelDeletion { deletion: deletion::preview(app, &name).await? });
         }
-        Command::DeleteModel { name } => deletion::delete(app, &name).await?,
+        Command::DeleteModel { name } => {
+            deletion::delete(app, &name).await?;
+            // What it would write is not of the next model of this name.
+            app.measurements.cancel(&name);
+        }
         Command::RestoreModel { name } => deletion::restore(app, &name).await?,
         Command::CheckModel { name } => catalog::check_again(app, &name).await?,
         Command::AddModelFolder { path } => return add_folder(app, &path).await,

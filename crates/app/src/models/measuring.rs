@@ -279,27 +279,31 @@ mod tests {
         let (home, app, measured) = with_model("hangs").await;
         let (file, folder) = (measured.file.clone(), measured.folder.clone());
         let program = home.path().join("program.sh");
-        // The first one hangs; those behind it answer.
+        // The first one hangs, and says who it is; those behind it answer.
         let script = r#"#!/bin/sh
-            if [ -e "$4.began" ]; then : > "$4.again"; echo '{"before":2,"after":3}'; exit; fi
-            : > "$4.began"; while :; do :; done
+            if [ -e "$4.began" ]; then echo '{"before":2,"after":3}'; exit; fi
+            echo $$ > "$4.first"; mv "$4.first" "$4.began"; while :; do :; done
         "#;
         std::fs::write(&program, script).unwrap();
         let runs = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         std::fs::set_permissions(&program, runs).unwrap();
-        let said = |what: &str| {
-            let mut name = file.clone().into_os_string();
-            name.push(what);
-            Path::new(&name).exists()
-        };
+        let mut began = file.clone().into_os_string();
+        began.push(".began");
         let process = Process { program, file: file.clone(), folder, quiet: Duration::ZERO };
         let cancelled = CancellationToken::new();
         let asked = async {
-            while !said(".began") {
-                tokio::task::yield_now().await;
-            }
+            let first = loop {
+                match std::fs::read_to_string(&began) {
+                    Ok(first) => break first,
+                    Err(_) => tokio::task::yield_now().await,
+                }
+            };
+            let is_alive = || {
+                let asks = std::process::Command::new("kill").args(["-0", first.trim()]).output();
+                asks.unwrap().status.success()
+            };
             // A load may be over before anyone has looked.
-            while !said(".again") {
+            while is_alive() {
                 app.engine.load("m", &measured.folder).await.unwrap();
                 app.engine.unload().await.unwrap();
             }
