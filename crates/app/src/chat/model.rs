@@ -40,6 +40,10 @@ pub(crate) async fn of_row(app: &App, row: &Conversation) -> ChatModel {
 /// The models of many chats, for which the machine's models are listed once.
 pub(crate) async fn of_rows(app: &App, rows: &[Conversation]) -> Vec<ChatModel> {
     let here = catalog::names(app).await;
+    of_rows_among(&here, rows)
+}
+
+fn of_rows_among(here: &HashSet<String>, rows: &[Conversation]) -> Vec<ChatModel> {
     rows.iter().map(|row| decide(candidates(row), |name| here.contains(name))).collect()
 }
 
@@ -52,11 +56,13 @@ pub(crate) async fn emit_all(app: &App) {
 }
 
 async fn all(app: &App) -> Result<Vec<ModelOfChat>, StoreError> {
+    // Listing takes a while: the rows are as they are after it, with what was chosen meanwhile.
+    let here = catalog::names(app).await;
     let mut rows = app.store.conversations().await?;
     if let Some(private) = app.private.get() {
         rows.extend(private.conversations().await?);
     }
-    let models = of_rows(app, &rows).await;
+    let models = of_rows_among(&here, &rows);
     let of_chat =
         |(row, model): (Conversation, ChatModel)| ModelOfChat { conversation_id: row.id, model };
     Ok(rows.into_iter().zip(models).map(of_chat).collect())
