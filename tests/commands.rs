@@ -166,6 +166,7 @@ async fn manage_models(caller: &mut Caller, home: &Path) {
     caller.call(Command::GetModelFolders).await;
     caller.call(Command::RemoveModelFolder { path }).await;
     caller.call(Command::CancelModelImport).await;
+    caller.call(Command::CancelModelMeasurement { name: here() }).await;
 
     let name = || ON_HUB.to_owned();
     caller.call(Command::GetRecommendedModels).await;

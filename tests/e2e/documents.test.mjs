@@ -171,7 +171,7 @@ flow('a document becomes a starting point with its name', {}, async ({ page }) =
   assert.equal(await dialog.getByRole('textbox', { name: 'Name' }).inputValue(), 'stones.txt');
   await dialog.getByRole('button', { name: 'Save', exact: true }).click();
   await page.startingPoint('stones.txt').click();
-  await page.driver.getByRole('heading', { name: 'stones.txt' }).waitFor();
+  await page.driver.getByRole('heading', { name: 'stones.txt', exact: true }).waitFor();
   await page.ask('How many?');
   assert.equal((await page.cached()).cached, tokens);
 });
