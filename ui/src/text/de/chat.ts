@@ -246,7 +246,7 @@ export const stats: Catalogue['stats'] = {
   firstTokenAfterWait: (milliseconds, waitMs) =>
     `nach ${f.milliseconds(milliseconds)}, davon ${f.milliseconds(waitMs)} Warten auf andere Antworten`,
   guessed: (accepted, proposed, checked) =>
-    `${f.count(accepted)} von ${tokens(proposed)} übernommen, ${f.count(checked)} zu mehreren geprüft`,
+    `${f.count(accepted)} von ${tokens(proposed)} übernommen, ${f.count(checked)} in Schritten zu mehreren geprüft`,
   guesses: 'Vorausgeraten',
   memory: (now, most) => `jetzt ${f.bytes(now)}, höchstens ${f.bytes(most)}`,
   mlxMemory: 'Arbeitsspeicher von MLX',

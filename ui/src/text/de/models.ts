@@ -78,7 +78,7 @@ export const models: Catalogue['models'] = {
     oneAtATime: 'Ein anderes Modell wird gerade importiert: warte oder brich diesen Import ab.',
     perplexity: (how, before, after) =>
       `${costs[how]}: Perplexität ${f.rate(before)} → ${f.rate(after)} bei einem kurzen Text.`,
-    measuring: 'Wird mit dem Original verglichen, während nichts beantwortet wird',
+    measuring: 'Wird mit dem Original verglichen, solange nichts beantwortet wird',
     stopMeasuring: (name) => `${name} nicht weiter mit dem Original vergleichen`,
     measured: (name, cost) => `„${name}“ mit dem Original verglichen. ${cost}`,
     rounded: (count, error) =>

@@ -69,7 +69,7 @@ export const models = {
     /** How a model whose weights were rounded answers, by the perplexity of a short text. */
     perplexity: (how: RoundingCost, before: number, after: number) =>
       `${costs[how]}: perplexity ${f.rate(before)} → ${f.rate(after)} on a short text.`,
-    measuring: 'Compared with the original while nothing is being answered',
+    measuring: 'Being compared with the original whenever nothing is answered',
     stopMeasuring: (name: string) => `Stop comparing ${name} with the original`,
     measured: (name: string, cost: string) => `Compared “${name}” with its original. ${cost}`,
     rounded: (count: number, error: number) =>
