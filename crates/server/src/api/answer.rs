@@ -105,8 +105,6 @@ pub(super) struct Ending {
     pub(super) num_cached_tokens: u32,
     pub(super) num_answer_tokens: u32,
     pub(super) num_reasoning_tokens: u32,
-    /// Tokens that were guessed ahead: how many were accepted, and how many not.
-    pub(super) guessed: Option<[u32; 2]>,
 }
 
 impl TokenText {
@@ -254,10 +252,6 @@ impl Answer {
             num_cached_tokens: count(stats.num_cached_tokens),
             num_answer_tokens: count(stats.num_generation_tokens),
             num_reasoning_tokens: self.num_reasoning_tokens,
-            guessed: stats.guesses.map(|guesses| {
-                let refused = guesses.num_proposed.saturating_sub(guesses.num_accepted);
-                [guesses.num_accepted, refused].map(count)
-            }),
         };
         AnswerEvent::End { pieces, end }
     }

@@ -335,8 +335,6 @@ pub(super) fn usage(end: &Ending) -> CompletionUsage {
         }),
         completion_tokens_details: Some(CompletionTokensDetails {
             reasoning_tokens: Some(end.num_reasoning_tokens),
-            accepted_prediction_tokens: end.guessed.map(|[accepted, _]| accepted),
-            rejected_prediction_tokens: end.guessed.map(|[_, rejected]| rejected),
             ..CompletionTokensDetails::default()
         }),
     }
