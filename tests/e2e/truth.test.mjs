@@ -300,13 +300,15 @@ async function takeIn(state, file) {
 async function opened({ page, core, id }) {
   const { conversation } = await core.call({ type: 'get_conversation', id });
   const rows = page.row(conversation.title);
-  await rows.last().waitFor();
-  for (const row of await rows.all()) {
-    await row.click();
-    await page.answer.waitFor();
-    if ((await page.driver.evaluate(() => localStorage.getItem('cairn.conversation'))) === id) return;
-  }
-  assert.fail('the chat that was imported is not in the list');
+  // The list has it a moment later; another of the same title may stand there already.
+  await until('the chat that was imported is opened', async () => {
+    for (const row of await rows.all()) {
+      await row.click();
+      await page.answer.waitFor();
+      if ((await page.driver.evaluate(() => localStorage.getItem('cairn.conversation'))) === id) return true;
+    }
+    return false;
+  });
 }
 
 function restart(signal) {
