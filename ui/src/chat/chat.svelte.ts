@@ -168,14 +168,10 @@ export class ChatStore {
    */
   newChat(folderId: string | null = null, persona: Persona | null = null): void {
     // One of a folder or persona that is gone is one of none: no other way leads to it.
-    const here = ({ folder_id, persona_id }: Conversation) => [
-      folder_id !== null && this.isHere('folder', folder_id) ? folder_id : null,
-      persona_id !== null && this.isHere('persona', persona_id) ? persona_id : null,
-    ];
-    const isWanted = (row: Conversation) => {
-      const [folder, ofPersona] = here(row);
-      return folder === folderId && ofPersona === (persona?.id ?? null);
-    };
+    const isOf = (what: 'folder' | 'persona', id: string | null, wanted: string | null) =>
+      (id !== null && this.isHere(what, id) ? id : null) === wanted;
+    const isWanted = (row: Conversation) =>
+      isOf('folder', row.folder_id, folderId) && isOf('persona', row.persona_id, persona?.id ?? null);
     const { selected } = this;
     // Of one that has nothing to it, a new one takes the place.
     this.select(selected && isUnsent(selected) && !this.#isEmpty(selected) && isWanted(selected) ? selected.id : null);
