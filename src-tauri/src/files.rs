@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use cairn_app::App;
 use cairn_app::wire::{
-    CacheFileLayout, CacheSource, ChatFileFormat, ChatsImported, Failure, FailureCode, FailureKind,
+    CacheFileLayout, CacheSource, ChatFileFormat, ChatsImported, Failure, FailureCode,
     ImportPreview, ImportedModel,
 };
 use tauri::{State, WebviewWindow};
@@ -129,11 +129,7 @@ pub async fn save_text(
     let dialog = window.dialog().file().set_parent(&window).set_title("Save file");
     let dialog = dialog.set_file_name(file_name(stem, extension));
     let Some(path) = chosen(|answer| dialog.save_file(answer)).await? else { return Ok(false) };
-    let failed = |why: String| {
-        let message = format!("{} cannot be written: {why}.", path.display());
-        let kind = FailureKind::NotWritable { path: path.display().to_string(), detail: Some(why) };
-        Failure::new(FailureCode::Storage, message).of_kind(kind)
-    };
+    let failed = |why: String| Failure::not_writable(&path, why);
     let target = path.clone();
     match tauri::async_runtime::spawn_blocking(move || std::fs::write(target, text)).await {
         Ok(written) => written.map_err(|error| failed(error.to_string()))?,

@@ -15,7 +15,7 @@ use crate::app::{App, now_ms};
 use crate::cache::{Download, OwnFile};
 use crate::chat::segments::AnswerSegment;
 use crate::documents::prompt;
-use crate::wire::{ChatFileFormat, Failure, FailureCode, FailureKind};
+use crate::wire::{ChatFileFormat, Failure};
 
 /// How many conversations may wait to be written.
 const MAX_WAITING: usize = 4;
@@ -95,13 +95,7 @@ async fn export(
     drop(sender);
     let written = writing.await;
     read?;
-    let failed = |why: String| {
-        Failure::new(FailureCode::Storage, format!("{} cannot be written: {why}.", path.display()))
-            .of_kind(FailureKind::NotWritable {
-                path: path.display().to_string(),
-                detail: Some(why),
-            })
-    };
+    let failed = |why: String| Failure::not_writable(path, why);
     match written {
         Ok(written) => written.map_err(|error| failed(error.to_string())),
         Err(_) => Err(failed("a fault in Cairn".to_owned())),

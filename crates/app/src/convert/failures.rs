@@ -24,6 +24,14 @@ impl wire::Failure {
         Self::new(wire::FailureCode::Invalid, message)
     }
 
+    /// A file at `path` cannot be written, for this reason.
+    pub fn not_writable(path: &Path, why: String) -> Self {
+        let path = path.display().to_string();
+        let message = format!("{path} cannot be written: {why}.");
+        Self::new(wire::FailureCode::Storage, message)
+            .of_kind(FailureKind::NotWritable { path, detail: Some(why) })
+    }
+
     /// The same, which the interface says in its own language.
     pub fn of_kind(self, kind: FailureKind) -> Self {
         Self { kind: Some(Box::new(kind)), ..self }

@@ -15,7 +15,7 @@ use super::answers::Reading;
 use super::commands;
 use crate::app::App;
 use crate::decisions::calibration::best;
-use crate::wire::{Failure, FailureCode, FailureKind, JobRow};
+use crate::wire::{Failure, JobRow};
 
 const BYTE_ORDER_MARK: char = '\u{feff}';
 /// With what a formula can begin. Spreadsheets skip a tab or a line break before it.
@@ -27,13 +27,7 @@ impl App {
         let text = commands::csv(self, id).await?;
         let target = path.to_owned();
         let written = self.blocking(move || write(&text, &target)).await;
-        let failed = |why: String| {
-            let message = format!("{} cannot be written: {why}.", path.display());
-            Failure::new(FailureCode::Storage, message).of_kind(FailureKind::NotWritable {
-                path: path.display().to_string(),
-                detail: Some(why),
-            })
-        };
+        let failed = |why: String| Failure::not_writable(path, why);
         match written {
             Some(written) => written.map_err(|error| failed(error.to_string())),
             None => Err(failed("a fault in Cairn".to_owned())),
