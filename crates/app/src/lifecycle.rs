@@ -31,7 +31,7 @@ use crate::models::downloads::ModelDownloads;
 use crate::models::hub::HubAccount;
 use crate::models::hub_settings;
 use crate::models::import::RunningImport;
-use crate::models::measuring::Measurements;
+use crate::models::measuring::{self, Measurements};
 use crate::models::revisions::RemovedRevisions;
 use crate::models::token_store::TokenStore;
 use crate::monitor::{self, Monitor};
@@ -155,6 +155,7 @@ impl App {
         self.spawn(follow::follow_other_programs(self.clone()));
         self.spawn(models::downloads::follow(self.clone()));
         self.spawn(jobs::running::resume(self.clone()));
+        self.spawn(measuring::resume(self.clone()));
         self.spawn(finding::index_older(self.clone()));
         self.spawn(finding::index_documents(self.clone()));
         let app = self.clone();

@@ -178,7 +178,7 @@ impl App {
         let model = convert::imported_model(imported.clone()).name;
         let (folder, file) = (imported.folder.clone(), source.path.clone());
         let measured = Measured { model, folder, file, source };
-        self.spawn(measuring::measure(self.clone(), measured, measuring::QUIET));
+        self.spawn(measuring::measure(self.clone(), measured));
     }
 }
 

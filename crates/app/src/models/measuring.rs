@@ -1,6 +1,6 @@
 //! Measures what rounding has cost a model that was imported from a GGUF file: in a process of its
 //! own, one model at a time, while the engine computes nothing. Whoever asks a model something ends the
-//! process, and it is started again later.
+//! process, and it is started again later; what quitting has ended, at the next start.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -14,12 +14,13 @@ use tokio_util::sync::CancellationToken;
 
 use super::catalog;
 use super::child::{Exit, command, wait};
+use super::due_measurements::{DueMeasurement, DueMeasurements};
 use super::measure_child::{ARGUMENTS, MEMORY_VARIABLE};
 use crate::app::App;
 
 /// The engine has computed nothing for so long before a process is started.
-pub(crate) const QUIET: Duration = Duration::from_secs(5);
-/// After so many processes that were ended, because somebody asked, nothing is measured.
+const QUIET: Duration = Duration::from_secs(if cfg!(test) { 0 } else { 5 });
+/// After so many processes that were ended, because somebody asked or quit, nothing is measured.
 const MAX_TRIES: usize = 4;
 
 /// The measurements that wait or run, by the model's name. Owned by [`App`].
@@ -28,6 +29,8 @@ pub(crate) struct Measurements {
     running: Mutex<HashMap<String, CancellationToken>>,
     /// Locked by the one that is at it.
     turn: tokio::sync::Mutex<()>,
+    /// Those of the database, which this run's own are among.
+    due: DueMeasurements,
 }
 
 impl Measurements {
@@ -57,15 +60,45 @@ pub(crate) struct Measured<S> {
     pub(crate) source: S,
 }
 
-/// Measures a model in the background, and puts what came of it beside its files, where the list of
-/// models finds it. A failure is no more than a line of the log.
-pub(crate) async fn measure<S>(app: Arc<App>, measured: Measured<S>, quiet: Duration) {
-    let Some(program) = app.catalog.program().map(Path::to_owned) else { return };
+/// Measures a model that was imported now in the background.
+pub(crate) async fn measure<S>(app: Arc<App>, measured: Measured<S>) {
     let Measured { model, folder, file, source } = measured;
+    match DueMeasurement::new(model, folder, file) {
+        Ok(due) => {
+            app.measurements.due.put(&app.store, &due).await;
+            measure_due(app, due).await;
+        }
+        Err(error) => tracing::warn!("nothing is measured: {error}"),
+    }
+    drop(source);
+}
+
+/// Begins again with what quitting has ended, unless the model or its file is another one by now.
+pub(crate) async fn resume(app: Arc<App>) {
+    let due = app.measurements.due.all(&app.store).await.unwrap_or_else(|error| {
+        tracing::warn!("what was to be measured is not known: {error}");
+        Vec::new()
+    });
+    for due in due {
+        let looked_at = due.clone();
+        let is_possible = app.blocking(move || looked_at.is_possible()).await == Some(true);
+        if is_possible && due.tries < MAX_TRIES {
+            app.spawn(measure_due(app.clone(), due));
+        } else {
+            app.measurements.due.remove(&app.store, &due.model).await;
+        }
+    }
+}
+
+/// Measures a model, and puts what came of it beside its files, where the list of models finds it. A
+/// failure is no more than a line of the log.
+async fn measure_due(app: Arc<App>, due: DueMeasurement) {
+    let Some(program) = app.catalog.program().map(Path::to_owned) else { return };
+    let (model, folder) = (due.model.clone(), due.folder.clone());
     let cancelled = app.closing.child_token();
     app.measurements.running().insert(model.clone(), cancelled.clone());
     catalog::emit(&app).await;
-    let process = Process { program, file, folder: folder.clone(), quiet };
+    let mut process = Process { program, due };
     let change = tokio::select! {
         () = cancelled.cancelled() => None,
         turn = app.measurements.turn.lock() => {
@@ -74,35 +107,37 @@ pub(crate) async fn measure<S>(app: Arc<App>, measured: Measured<S>, quiet: Dura
             change
         }
     };
-    drop(source);
     if let Some(change) = change {
         catalog::keep_perplexity(&app, folder, change).await;
+    } else if app.closing.is_cancelled() {
+        // It stays in the list of the database.
+        return;
     }
+    app.measurements.due.remove(&app.store, &model).await;
     app.measurements.running().remove(&model);
-    if !app.closing.is_cancelled() {
-        catalog::emit(&app).await;
-    }
+    catalog::emit(&app).await;
 }
 
 struct Process {
     program: PathBuf,
-    file: PathBuf,
-    folder: PathBuf,
-    quiet: Duration,
+    due: DueMeasurement,
 }
 
 impl Process {
     /// What the process answers; none if it fails, or is never left alone.
     async fn run_while_idle(
-        &self,
+        &mut self,
         app: &Arc<App>,
         cancelled: &CancellationToken,
     ) -> Option<PerplexityChange> {
-        for _ in 0..MAX_TRIES {
+        while self.due.tries < MAX_TRIES {
             tokio::select! {
                 () = cancelled.cancelled() => return None,
-                () = has_been_idle(app.engine.status(), self.quiet) => {}
+                () = has_been_idle(app.engine.status()) => {}
             }
+            // First: a process that takes the app with it has been tried too.
+            self.due.tries += 1;
+            app.measurements.due.put(&app.store, &self.due).await;
             let mut child = self
                 .start(memory_left(&app.engine.status().borrow()))
                 .inspect_err(|error| tracing::warn!("nothing is measured: {error}"))
@@ -127,13 +162,13 @@ impl Process {
     }
 
     fn start(&self, memory_bytes: u64) -> std::io::Result<tokio::process::Child> {
-        command(&self.program, &ARGUMENTS, &[&self.file, &self.folder])
+        command(&self.program, &ARGUMENTS, &[&self.due.file, &self.due.folder])
             .env(MEMORY_VARIABLE, memory_bytes.to_string())
             .spawn()
     }
 
     fn log(&self, reason: &str) {
-        tracing::info!("what rounding costs {} is not known: {reason}", self.folder.display());
+        tracing::info!("what rounding costs {} is not known: {reason}", self.due.folder.display());
     }
 }
 
@@ -164,10 +199,10 @@ fn is_busy(status: &EngineStatus) -> bool {
 }
 
 /// Returns when the engine has computed nothing for so long.
-async fn has_been_idle(mut status: watch::Receiver<EngineStatus>, quiet: Duration) {
+async fn has_been_idle(mut status: watch::Receiver<EngineStatus>) {
     loop {
         let ended = status.wait_for(|status| !is_busy(status)).await.is_err();
-        let asked = tokio::time::timeout(quiet, status.wait_for(is_busy)).await;
+        let asked = tokio::time::timeout(QUIET, status.wait_for(is_busy)).await;
         if ended || asked.is_err() {
             return;
         }
@@ -220,7 +255,7 @@ mod tests {
         let (folder, source) = (measured.folder.clone(), measured.file.clone());
         catalog::require_usable(&app, "usable", &folder).await.unwrap();
         let mut events = app.subscribe();
-        tokio::time::timeout(SOON, measure(app.clone(), measured, Duration::ZERO)).await.unwrap();
+        tokio::time::timeout(SOON, measure(app.clone(), measured)).await.unwrap();
         assert!(!source.exists(), "nobody needs it any more");
 
         let mut seen = Vec::new();
@@ -242,7 +277,7 @@ mod tests {
         let (_home, app, measured) = with_model("hangs").await;
         let folder = measured.folder.clone();
         let mut events = app.subscribe();
-        let running = app.spawn(measure(app.clone(), measured, Duration::ZERO));
+        let running = app.spawn(measure(app.clone(), measured));
         loop {
             let event = tokio::time::timeout(SOON, events.recv()).await.unwrap().unwrap();
             if matches!(event, Event::Models { models } if models[0].is_being_measured) {
@@ -257,7 +292,7 @@ mod tests {
         app.close().await;
 
         let (_home, app, measured) = with_model("hangs").await;
-        let running = app.spawn(measure(app.clone(), measured, Duration::ZERO));
+        let running = app.spawn(measure(app.clone(), measured));
         app.close().await;
         tokio::time::timeout(SOON, running).await.unwrap().unwrap();
     }
@@ -267,7 +302,7 @@ mod tests {
         for name in ["refuses", "garbage", "overflows"] {
             let (_home, app, measured) = with_model(name).await;
             let folder = measured.folder.clone();
-            let ended = measure(app.clone(), measured, Duration::ZERO);
+            let ended = measure(app.clone(), measured);
             tokio::time::timeout(SOON, ended).await.unwrap();
             assert!(!folder.join(PerplexityChange::FILE_NAME).exists(), "{name}");
             app.close().await;
@@ -289,7 +324,8 @@ mod tests {
         std::fs::set_permissions(&program, runs).unwrap();
         let mut began = file.clone().into_os_string();
         began.push(".began");
-        let process = Process { program, file: file.clone(), folder, quiet: Duration::ZERO };
+        let due = DueMeasurement::new("hangs".to_owned(), folder, file.clone()).unwrap();
+        let mut process = Process { program, due };
         let cancelled = CancellationToken::new();
         let asked = async {
             let first = loop {
@@ -314,6 +350,96 @@ mod tests {
         app.close().await;
     }
 
+    /// How to open an app with the model `hangs`, which is due, and the file that it was made of. The
+    /// program for it notes beside the file that it was started, and does the rest.
+    async fn due(rest: &str) -> (tempfile::TempDir, PathBuf, Options) {
+        let (home, app, measured) = with_model("hangs").await;
+        let program = home.path().join("program.sh");
+        let script = format!("#!/bin/sh\necho started >> \"$4.starts\"\n{rest}\n");
+        std::fs::write(&program, script).unwrap();
+        let runs = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(&program, runs).unwrap();
+        // A file of the person's, which stays.
+        let file = home.path().join("model.gguf");
+        std::fs::write(&file, "weights").unwrap();
+        let due = DueMeasurement::new(measured.model, measured.folder, file.clone()).unwrap();
+        app.measurements.due.put(&app.store, &due).await;
+        app.close().await;
+        let options = Options::new(DataFolder::new(home.path()));
+        (home, file, Options { check_program: Some(program), ..options })
+    }
+
+    fn num_starts(file: &Path) -> usize {
+        let noted = std::fs::read_to_string(file.with_extension("gguf.starts"));
+        noted.map_or(0, |noted| noted.lines().count())
+    }
+
+    async fn until(is_so: impl AsyncFn() -> bool) {
+        let waiting = async {
+            while !is_so().await {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(SOON, waiting).await.unwrap();
+    }
+
+    async fn is_nothing_due(app: &App) -> bool {
+        app.measurements.due.all(&app.store).await.unwrap().is_empty()
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_measurement_that_quitting_ended_is_begun_again_at_the_next_start() {
+        let answers_the_second_time = r#"
+            if [ $(wc -l < "$4.starts") -gt 1 ]; then echo '{"before":2,"after":3}'; exit; fi
+            while :; do :; done
+        "#;
+        let (_home, file, options) = due(answers_the_second_time).await;
+        let app = App::open(options.clone()).await.unwrap();
+        until(async || num_starts(&file) == 1).await;
+        app.close().await;
+
+        let app = App::open(options).await.unwrap();
+        until(async || is_nothing_due(&app).await).await;
+        let model = listed(&app).await;
+        let folder = Path::new(&model.path);
+        let measured = RoundedWeights::read(folder).unwrap().perplexity;
+        assert_eq!(measured, Some(PerplexityChange { before: 2.0, after: 3.0 }));
+        app.close().await;
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn what_is_quit_again_and_again_is_given_up() {
+        let (_home, file, options) = due("while :; do :; done").await;
+        for start in 1..=MAX_TRIES {
+            let app = App::open(options.clone()).await.unwrap();
+            until(async || num_starts(&file) == start).await;
+            app.close().await;
+        }
+        let app = App::open(options).await.unwrap();
+        until(async || is_nothing_due(&app).await).await;
+        assert!(!listed(&app).await.is_being_measured);
+        assert_eq!(num_starts(&file), MAX_TRIES);
+        app.close().await;
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_model_or_a_file_that_is_another_one_by_now_is_not_measured() {
+        type Change = fn(&Path, &Path);
+        let changes: [Change; 3] = [
+            |file, _| std::fs::remove_file(file).unwrap(),
+            |file, _| std::fs::write(file, "other weights").unwrap(),
+            |_, model| std::fs::write(model.join("added.txt"), "another model").unwrap(),
+        ];
+        for change in changes {
+            let (home, file, options) = due("echo '{\"before\":2,\"after\":3}'").await;
+            change(&file, &home.path().join("models/hangs"));
+            let app = App::open(options).await.unwrap();
+            until(async || is_nothing_due(&app).await).await;
+            assert_eq!(num_starts(&file), 0);
+            app.close().await;
+        }
+    }
+
     #[tokio::test]
     async fn nothing_is_measured_while_the_engine_computes() {
         for busy in [
@@ -327,7 +453,7 @@ mod tests {
         ] {
             let status = EngineStatus { state: busy, ..EngineStatus::default() };
             let (sender, status) = watch::channel(status);
-            let mut idle = std::pin::pin!(has_been_idle(status, Duration::ZERO));
+            let mut idle = std::pin::pin!(has_been_idle(status));
             tokio::select! {
                 biased;
                 () = &mut idle => panic!("it is busy"),

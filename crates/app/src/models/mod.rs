@@ -6,7 +6,8 @@
 //! child         processes of the app's own program, for the next two
 //! commands      the commands of the pages about models
 //! check         opens a model's files in a child process; check_child is that process
-//! measuring     measures in a child process what rounding costs; measure_child is that process
+//! measuring     measures in a child process what rounding costs; measure_child is that process,
+//!               due_measurements what the next start goes on with
 //! deletion      models that were deleted and can be brought back for a while
 //! idle          unloads what nobody has used for a while
 //! import        models from files and folders
@@ -25,6 +26,7 @@ mod child;
 pub(crate) mod commands;
 pub(crate) mod deletion;
 pub(crate) mod downloads;
+mod due_measurements;
 pub(crate) mod hub;
 pub(crate) mod hub_settings;
 pub(crate) mod idle;
