@@ -10,11 +10,12 @@ use crate::{Store, StoreError};
 
 /// With fewer newly read tokens the measured speed is mostly overhead.
 const LEAST_READ_TOKENS: i64 = 512;
-/// Readings that are shorter count together, if there is no longer one, but for the shortest.
-const LEAST_COUNTED_TOKENS: i64 = 64;
-/// Where even together they are fewer, the fastest reading of at least so many tokens tells the speed.
-const LEAST_TOLD_TOKENS: i64 = 16;
-/// But only if they all took so long: with less there is nothing to save either.
+/// Shorter readings tell nothing.
+const LEAST_COUNTED_TOKENS: i64 = 16;
+/// Of a model that has read nothing long those readings tell how fast it reads that took so many times as
+/// long as the shortest: of the others it is not known whether their tokens took the time.
+const LEAST_TIMES_SHORTEST: f64 = 2.0;
+/// But only if their tokens took so long: with less there is nothing to save either.
 const LEAST_READ_SECONDS: f64 = 0.5;
 /// The newest of them that count together.
 const MAX_COUNTED: i64 = 32;
@@ -88,9 +89,7 @@ impl Store {
 
     /// How many tokens a second a model reads: in the longest reading of a conversation, and where no
     /// reading of that was long enough to tell, in the newest long one of any other or of what was read
-    /// ahead, and where there is none, in the newest shorter ones together. Where those are few it is the
-    /// fastest of them: what a reading costs beside its tokens can only make it seem slower, and what was
-    /// saved seem more.
+    /// ahead, and where there is none, in shorter ones. None where those do not tell.
     pub async fn reading_rate(
         &self,
         conversation_id: &str,
@@ -128,32 +127,24 @@ impl Store {
         self.short_reading_rate(model).await.map_err(|error| self.failed(error))
     }
 
-    /// How many tokens a second a model reads that has read nothing long.
+    /// How many tokens a second a model reads that has read nothing long: at least as many as it did. A
+    /// reading has a cost beside its tokens, which is at most what the shortest one took altogether. So
+    /// much is taken from the time of each, for what was saved must not seem more than it was.
     async fn short_reading_rate(&self, model: &str) -> Result<Option<f64>, sqlx::Error> {
-        let together = sqlx::query_scalar(all_readings!(
-            "select sum(read) / sum(read / tps) from (
-                 select read, tps from all_readings where read >= ?3 order by at_ms desc limit ?4)
-             having sum(read) >= ?5"
+        sqlx::query_scalar(all_readings!(
+            ", counted as (
+                 select read, read / tps as seconds from all_readings where read >= ?3
+                 order by at_ms desc limit ?4),
+             shortest as (select min(seconds) as seconds from counted)
+             select sum(read) / sum(counted.seconds - shortest.seconds) from counted, shortest
+             where counted.seconds >= ?5 * shortest.seconds
+             having sum(counted.seconds - shortest.seconds) >= ?6"
         ))
         .bind(MAX_OTHERS)
         .bind(model)
         .bind(LEAST_COUNTED_TOKENS)
         .bind(MAX_COUNTED)
-        .bind(LEAST_READ_TOKENS)
-        .fetch_optional(&self.readers)
-        .await?;
-        if together.is_some() {
-            return Ok(together);
-        }
-        sqlx::query_scalar(all_readings!(
-            "select max(tps) from (
-                 select read, tps from all_readings where read >= ?3 order by at_ms desc limit ?4)
-             having sum(read / tps) >= ?5"
-        ))
-        .bind(MAX_OTHERS)
-        .bind(model)
-        .bind(LEAST_TOLD_TOKENS)
-        .bind(MAX_COUNTED)
+        .bind(LEAST_TIMES_SHORTEST)
         .bind(LEAST_READ_SECONDS)
         .fetch_optional(&self.readers)
         .await

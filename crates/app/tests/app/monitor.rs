@@ -48,8 +48,8 @@ async fn answers_are_in_the_last_minutes_and_in_the_last_day_after_a_restart() {
     let home = home_with_model();
     let app = open_greedy(&home, 8).await;
     assert!(day(&app).await.models.is_empty(), "nothing has happened yet");
-    // A short reading, but a slow one: it tells what is saved of chats that are as short.
-    sqlx::query("insert into readings (model, num_tokens, tps, at_ms) values (?, 100, 50.0, 1)")
+    // Two short readings, but slow ones: they tell what is saved of chats that are as short.
+    sqlx::query("insert into readings (model, num_tokens, tps, at_ms) values (?1, 16, 50.0, 1), (?1, 100, 50.0, 2)")
         .bind(MODEL)
         .execute(&database(&home).await)
         .await

@@ -115,27 +115,20 @@ async fn what_was_read_ahead_tells_how_fast_a_model_reads_also_after_a_restart()
     let here = store.create_conversation(0).await.unwrap().id;
     for (model, num_tokens, tps) in [
         ("m", 876, 40.0),
-        ("n", 63, 1.0),
+        ("n", 15, 1.0),
         ("n", 900, f64::NAN),
         ("n", 900, 0.0),
         ("short", 256, 64.0),
-        ("short", 255, 1.0),
-        ("quick", 256, 640.0),
+        ("short", 16, 16.0),
     ] {
         store.note_reading(model, num_tokens, tps, 1).await.unwrap();
     }
     store.close().await.unwrap();
     let store = scratch.open().await;
     let rate = async |model: &str| store.reading_rate(&here, model).await.unwrap();
-    assert_eq!((rate("m").await, rate("n").await, rate("quick").await), (Some(40.0), None, None));
-    assert_eq!(rate("short").await, Some(64.0), "511 tokens tell at least how fast the faster was");
-
-    // Shorter ones count together, answers and those ahead, but for the shortest: 640 tokens in 262 s.
-    for (read, tps) in [(129, 43.0), (10, 0.001)] {
-        let (_, answer) = store.begin_turn(&here, "Q", 2).await.unwrap();
-        end(&store, &answer.id, stats("short", read, tps, None)).await;
-    }
-    assert_eq!(rate("short").await, Some(640.0 / 262.0));
+    assert_eq!((rate("m").await, rate("n").await), (Some(40.0), None));
+    let of_four_seconds = Some(256.0 / 3.0);
+    assert_eq!(rate("short").await, of_four_seconds, "but for one, which the shorter took");
     store.note_reading("m", 600, 50.0, 3).await.unwrap();
     store.note_reading("m", 500, 1.0, 4).await.unwrap();
     assert_eq!(rate("m").await, Some(50.0), "the newest long one");
@@ -149,21 +142,42 @@ async fn what_was_read_ahead_tells_how_fast_a_model_reads_also_after_a_restart()
     assert_eq!(others, 2);
 }
 
-#[tokio::test]
-async fn a_model_that_has_read_nothing_long_reads_as_fast_as_in_the_fastest_of_short_readings() {
+/// Readings of so many tokens by a model that reads 100 tokens a second, and takes so long for each
+/// reading besides: the speed that they tell.
+async fn told_rate(overhead_seconds: f64, num_tokens: &[usize]) -> Option<f64> {
     let scratch = Scratch::new();
     let store = scratch.open().await;
     let id = store.create_conversation(0).await.unwrap().id;
-    let check = async |read, tps, expected: Option<f64>, why: &str| {
+    for read in num_tokens {
+        let seconds = overhead_seconds + *read as f64 / 100.0;
         let (_, answer) = store.begin_turn(&id, "Q", 0).await.unwrap();
-        end(&store, &answer.id, stats("m", read, tps, None)).await;
-        assert_eq!(store.reading_rate(&id, "m").await.unwrap(), expected, "{why}");
-    };
-    check(15, 1.0, None, "too few tokens").await;
-    check(40, 160.0, None, "a quarter of a second").await;
-    check(20, 100.0, None, "less than half a second together").await;
-    check(20, 40.0, Some(160.0), "nearly a second together").await;
-    check(30, 200.0, Some(200.0), "a faster one").await;
+        end(&store, &answer.id, stats("m", *read, *read as f64 / seconds, None)).await;
+    }
+    store.reading_rate(&id, "m").await.unwrap()
+}
+
+#[tokio::test]
+async fn short_readings_tell_a_speed_with_which_no_more_seems_saved_than_was() {
+    async fn check(overhead_seconds: f64, num_tokens: &[usize], saved_of_a_second: Option<f64>) {
+        let rate = told_rate(overhead_seconds, num_tokens).await;
+        // 100 tokens that were not read again saved one second.
+        let said = rate.map(|tps| (100.0 / tps * 1000.0).round() / 1000.0);
+        assert_eq!(said, saved_of_a_second, "with {overhead_seconds} s for {num_tokens:?}");
+        assert!(said.is_none_or(|seconds| seconds <= 1.0));
+    }
+    // Half a second for each reading, which made 100 tokens seem to take 1.5 s.
+    check(0.5, &[100], None).await;
+    check(0.5, &[100; 32], None).await;
+    check(0.5, &[300, 20], Some(0.933)).await;
+    check(0.5, &[300, 20, 30, 40], Some(0.933)).await;
+    check(0.5, &[16, 200, 200, 200], Some(0.92)).await;
+    check(0.5, &[64; 8], None).await;
+    check(0.0, &[20, 400], Some(0.95)).await;
+    check(3.0, &[20, 400], Some(0.95)).await;
+    check(9.0, &[20, 400], None).await;
+    // Too short, and nothing to save.
+    check(0.5, &[15, 300], None).await;
+    check(0.0, &[16, 40], None).await;
 }
 
 #[tokio::test]
