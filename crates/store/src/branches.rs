@@ -245,6 +245,17 @@ impl Store {
             parent = Some(copy);
         }
         self.set_leaf(&mut tx, &id, parent.as_deref()).await?;
+        // The copies are newer than the choice also where nothing was asked since.
+        sqlx::query(
+            "update conversations set model_chosen_after_seq = (select max(seq) from messages)
+             where id = ?1 and (select model_chosen_after_seq from conversations where id = ?2) >= ?3",
+        )
+        .bind(&id)
+        .bind(conversation_id)
+        .bind(messages[end].seq)
+        .execute(&mut *tx)
+        .await
+        .map_err(|error| self.failed(error))?;
         let conversation: Conversation = sqlx::query_as(CONVERSATION.as_str())
             .bind(&id)
             .fetch_one(&mut *tx)

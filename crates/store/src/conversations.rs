@@ -37,6 +37,8 @@ pub struct Conversation {
     /// The model of the last answer on the current branch, which may be gone. None without an answer,
     /// and where nothing says who wrote the last one.
     pub answered_model: Option<String>,
+    /// Whether `model` was chosen after the last message of the current branch, so that nothing was asked of it.
+    pub is_choice_newer: bool,
     /// The model of its folder, which may be gone.
     pub folder_model: Option<String>,
     /// Whether it stands above the others.
@@ -88,6 +90,7 @@ impl FromRow<'_, SqliteRow> for Conversation {
             persona_id: row.try_get("persona_id")?,
             model: row.try_get("model")?,
             answered_model: row.try_get("answered_model")?,
+            is_choice_newer: row.try_get("is_choice_newer")?,
             folder_model: row.try_get("folder_model")?,
             is_pinned: row.try_get("is_pinned")?,
             archived_at_ms: row.try_get("archived_at_ms")?,
@@ -127,6 +130,7 @@ fn new(now_ms: i64) -> Conversation {
         persona_id: None,
         model: None,
         answered_model: None,
+        is_choice_newer: false,
         folder_model: None,
         is_pinned: false,
         archived_at_ms: None,
@@ -158,19 +162,25 @@ const ANSWERED_MODEL: &str = "coalesce(
     )
     select line.model from line where line.model is not null limit 1))";
 
+/// Whether the model was chosen after the branch's end was written.
+const IS_CHOICE_NEWER: &str =
+    "iif(model_chosen_after_seq is null, 0, model_chosen_after_seq >= coalesce(
+    (select messages.seq from messages where messages.id = conversations.leaf_message_id), 0))";
+
 /// One conversation, by its id.
 pub(crate) static CONVERSATION: LazyLock<String> = LazyLock::new(|| {
     format!(
-        "select *, {BESIDE}, {ANSWERED_MODEL} as answered_model from conversations where id = ?"
+        "select *, {BESIDE}, {ANSWERED_MODEL} as answered_model, {IS_CHOICE_NEWER} as is_choice_newer
+         from conversations where id = ?"
     )
 });
 
 /// All conversations that are not deleted, without the token ids of their prefixes.
-fn listing(answered_model: &str) -> String {
+fn listing([answered_model, is_choice_newer]: [&str; 2]) -> String {
     format!(
         "select id, title, system_prompt, leaf_message_id, created_at_ms, updated_at_ms, deleted_at_ms,
              folder_id, is_pinned, archived_at_ms, model, {BESIDE}, {answered_model} as answered_model,
-             prefix_named_id, prefix_name, prefix_kind, prefix_kv_format, prefix_provenance,
+             {is_choice_newer} as is_choice_newer, prefix_named_id, prefix_name, prefix_kind, prefix_kv_format, prefix_provenance,
              prefix_num_tokens, null as prefix_token_ids, prefix_start_text, prefix_end_text,
              prefix_is_imported
          from conversations where deleted_at_ms is null
@@ -284,13 +294,13 @@ impl Store {
     /// their prefixes are left out: a hundred conversations about one long document would otherwise
     /// carry it a hundred times.
     pub async fn conversations(&self) -> Result<Vec<Conversation>, StoreError> {
-        let list = async |answered_model: &str| {
-            sqlx::query_as(AssertSqlSafe(listing(answered_model))).fetch_all(&self.readers).await
+        let list = async |of_messages: [&str; 2]| {
+            sqlx::query_as(AssertSqlSafe(listing(of_messages))).fetch_all(&self.readers).await
         };
-        match list(ANSWERED_MODEL).await.map_err(|error| self.failed(error)) {
+        match list([ANSWERED_MODEL, IS_CHOICE_NEWER]).await.map_err(|error| self.failed(error)) {
             // Damage among the messages must not hide the list.
             Err(StoreError::Corrupt { .. }) => {
-                list("null").await.map_err(|error| self.failed(error))
+                list(["null", "0"]).await.map_err(|error| self.failed(error))
             }
             listed => listed,
         }
@@ -386,9 +396,12 @@ impl Store {
         id: &str,
         model: Option<&str>,
     ) -> Result<(), StoreError> {
-        let change =
-            sqlx::query("update conversations set model = ? where id = ?").bind(model).bind(id);
-        self.change_row(change, || no_conversation(id)).await
+        let change = sqlx::query(
+            "update conversations set model = ?1, model_chosen_after_seq =
+                 iif(?1 is null, null, (select coalesce(max(seq), 0) from messages))
+             where id = ?2",
+        );
+        self.change_row(change.bind(model).bind(id), || no_conversation(id)).await
     }
 
     /// The settings of a conversation, as they were given to [`Store::set_conversation_settings`].

@@ -915,7 +915,8 @@ name: string | null,
  */
 source: ChatModelSource,
 /**
- * The one that would answer instead if it were on this machine.
+ * The one that would answer instead if it were on this machine; none once another has answered since it was
+ * chosen.
  */
 missing: string | null, };
 

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! One that is not on this machine is passed over, and [`ChatModel::missing`] says so before anything is
-//! asked. Another chat's model, or one that is loaded on the page of models, changes none that has begun.
+//! asked, until another has answered. Another chat's model, or one that is loaded on the page of models, changes none that has begun.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ pub(crate) async fn of_row(app: &App, row: &Conversation) -> ChatModel {
         }
         missing.insert(name);
     }
-    decide(here, |name| !missing.contains(name))
+    decide(here, row.is_choice_newer, |name| !missing.contains(name))
 }
 
 /// The models of many chats, for which the machine's models are listed once.
@@ -44,7 +44,8 @@ pub(crate) async fn of_rows(app: &App, rows: &[Conversation]) -> Vec<ChatModel> 
 }
 
 fn of_rows_among(here: &HashSet<String>, rows: &[Conversation]) -> Vec<ChatModel> {
-    rows.iter().map(|row| decide(candidates(row), |name| here.contains(name))).collect()
+    let of_row = |row| decide(candidates(row), row.is_choice_newer, |name| here.contains(name));
+    rows.iter().map(of_row).collect()
 }
 
 /// Says of every chat which model answers it: what that follows from has changed.
@@ -84,10 +85,18 @@ fn in_order([chosen, answered, folder]: [Option<&str>; 3]) -> Candidates<'_> {
     ]
 }
 
-fn decide(candidates: Candidates<'_>, is_here: impl Fn(&str) -> bool) -> ChatModel {
+/// `is_choice_newer`: nothing was asked since the first of them was chosen.
+fn decide(
+    candidates: Candidates<'_>,
+    is_choice_newer: bool,
+    is_here: impl Fn(&str) -> bool,
+) -> ChatModel {
     let mut missing = None;
     for (name, source) in candidates.into_iter().flatten() {
         if is_here(name) {
+            // Whose answer came after the choice is the chat's model by that.
+            let is_answered = source == ChatModelSource::Answer && !is_choice_newer;
+            let missing = missing.filter(|_| !is_answered);
             return ChatModel { name: Some(name.to_owned()), source, missing };
         }
         // The strongest is the one that a person expects.
@@ -145,12 +154,17 @@ mod tests {
     #[test]
     fn the_strongest_that_is_here_answers_and_one_that_is_not_is_named() {
         use ChatModelSource::{Answer, App, Chat, Folder};
-        fn check(row: [&str; 3], here: &[&str], expected: (&str, ChatModelSource, &str)) {
+        type Expected<'a> = (&'a str, ChatModelSource, &'a str);
+        fn check_with(row: [&str; 3], is_newer: bool, here: &[&str], expected: Expected<'_>) {
             let some = |name: &str| Some(name.to_owned()).filter(|name| !name.is_empty());
             let candidates = in_order(row.map(|name| Some(name).filter(|name| !name.is_empty())));
             let (name, source, missing) = expected;
             let expected = ChatModel { name: some(name), source, missing: some(missing) };
-            assert_eq!(decide(candidates, |name| here.contains(&name)), expected, "{row:?}");
+            let decided = decide(candidates, is_newer, |name| here.contains(&name));
+            assert_eq!(decided, expected, "{row:?}");
+        }
+        fn check(row: [&str; 3], here: &[&str], expected: Expected<'_>) {
+            check_with(row, true, here, expected);
         }
         let all = ["a", "b", "c"];
         check(["a", "b", "c"], &all, ("a", Chat, ""));
@@ -162,5 +176,9 @@ mod tests {
         check(["", "b", "c"], &["c"], ("c", Folder, "b"));
         check(["a", "a", ""], &["b"], ("", App, "a"));
         check(["", "", "c"], &[], ("", App, "c"));
+        // Asked since: the one that answered is what the chat is with.
+        check_with(["a", "b", "c"], false, &["b", "c"], ("b", Answer, ""));
+        check_with(["a", "b", "c"], false, &["c"], ("c", Folder, "a"));
+        check_with(["a", "", "c"], false, &["c"], ("c", Folder, "a"));
     }
 }

@@ -66,7 +66,8 @@ pub struct ChatModel {
     pub name: Option<String>,
     /// What names it.
     pub source: ChatModelSource,
-    /// The one that would answer instead if it were on this machine.
+    /// The one that would answer instead if it were on this machine; none once another has answered since it was
+    /// chosen.
     pub missing: Option<String>,
 }
 

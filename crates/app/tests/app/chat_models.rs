@@ -227,6 +227,12 @@ async fn a_model_that_is_gone_is_passed_over_and_named() {
     assert_eq!(model_of(&app, &id).await, expected);
     app.call(Command::RestoreModel { name: OTHER_MODEL.to_owned() }).await.unwrap();
     assert_eq!(model_of(&app, &id).await, by(OTHER_MODEL, ChatModelSource::Chat));
+    // Once another has answered, that is the chat's.
+    app.call(Command::DeleteModel { name: OTHER_MODEL.to_owned() }).await.unwrap();
+    assert_eq!(model_of(&app, &id).await, expected);
+    assert_eq!(answered(&app, &id, "Still there?").await.model.as_deref(), Some(MODEL));
+    assert_eq!(model_of(&app, &id).await, by(MODEL, ChatModelSource::Answer));
+    app.call(Command::RestoreModel { name: OTHER_MODEL.to_owned() }).await.unwrap();
     choose_model(&app, &id, None).await;
 
     // The one that it was with; the loaded one answers then.

@@ -89,6 +89,48 @@ async fn a_choice_is_kept_copied_and_taken_back() {
     assert!(matches!(gone, Err(StoreError::NoConversation { id }) if id == "none"));
 }
 
+/// Whether the choice is newer than what was asked, as the row and the list of conversations say it.
+async fn is_choice_newer(store: &Store, id: &str) -> bool {
+    let row = store.conversation(id).await.unwrap().unwrap();
+    let listed = store.conversations().await.unwrap().into_iter().find(|row| row.id == id);
+    assert_eq!(listed.unwrap().is_choice_newer, row.is_choice_newer);
+    row.is_choice_newer
+}
+
+#[tokio::test]
+async fn a_choice_is_newer_until_something_is_asked_on_the_branch() {
+    let scratch = Scratch::new();
+    let store = scratch.open().await;
+    let id = store.create_conversation(1).await.unwrap().id;
+    assert!(!is_choice_newer(&store, &id).await, "nothing was chosen");
+    store.set_conversation_model(&id, Some("two")).await.unwrap();
+    assert!(is_choice_newer(&store, &id).await);
+    let first = answer(&store, &id, MessageStatus::Complete, Some("one")).await;
+    assert!(!is_choice_newer(&store, &id).await);
+    let second = answer(&store, &id, MessageStatus::Complete, Some("one")).await;
+    let other = store.begin_sibling_answer(&id, Some(&second), 20).await.unwrap();
+    store.finish(&other.id, &finished(MessageStatus::Complete, "b")).await.unwrap();
+
+    // An answer in another chat is not one of it, and a version that was there before is none since.
+    store.set_conversation_model(&id, Some("three")).await.unwrap();
+    let elsewhere = store.create_conversation(2).await.unwrap().id;
+    answer(&store, &elsewhere, MessageStatus::Complete, Some("one")).await;
+    assert!(is_choice_newer(&store, &id).await);
+    store.show_version(&id, &second).await.unwrap();
+    assert!(is_choice_newer(&store, &id).await);
+    let copy = store.copy_branch(&id, &first, "Copy", 30).await.unwrap();
+    assert!(copy.is_choice_newer);
+    answer(&store, &copy.id, MessageStatus::Complete, Some("one")).await;
+    assert!(!is_choice_newer(&store, &copy.id).await);
+
+    let third = answer(&store, &id, MessageStatus::Complete, Some("one")).await;
+    assert!(!is_choice_newer(&store, &id).await);
+    let copy = store.copy_branch(&id, &third, "Copy", 40).await.unwrap();
+    assert!(!copy.is_choice_newer);
+    store.set_conversation_model(&id, None).await.unwrap();
+    assert!(!is_choice_newer(&store, &id).await);
+}
+
 #[tokio::test]
 async fn a_persona_gives_its_model_and_a_folder_names_its_own() {
     let scratch = Scratch::new();
