@@ -444,3 +444,23 @@ flow(
     await panel.waitFor({ state: 'detached' });
   },
 );
+
+flow(
+  'a model that was chosen and is gone before it was asked is told as gone',
+  { models: ['tiny-chat'], prepare: addOther, maxTokens: 40 },
+  async ({ core, page }) => {
+    await core.call({ type: 'load_model', name: 'tiny-chat' });
+    await page.ask('Tell me about stones');
+    await page.chooseModel('tiny-other');
+    await page.button('Model: tiny-other').waitFor();
+    await core.call({ type: 'delete_model', name: 'tiny-other' });
+    const gone = page.driver.getByText('tiny-other is not here; tiny-chat answers.');
+    await gone.waitFor();
+    await page.button('Model: tiny-chat').waitFor();
+    await page.ask(QUESTION);
+    await gone.waitFor({ state: 'detached' });
+    const [{ conversation, messages }] = await core.conversations();
+    assert.equal(messages.at(-1).model, 'tiny-chat');
+    assert.deepEqual(conversation.model, { name: 'tiny-chat', source: 'answer', missing: null });
+  },
+);

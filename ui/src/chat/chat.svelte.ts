@@ -26,6 +26,9 @@ export interface ChatOptions {
   nextFrame?: (run: () => void) => void;
 }
 
+/** Which models something is asked of; null is the chat's own. */
+export type Asked = readonly (string | null)[];
+
 /** Where in a message the focus goes, and where on the screen that was before, so that it stays there. */
 export interface MessageFocus {
   id: string;
@@ -81,8 +84,8 @@ export class ChatStore {
   isHere: (what: 'folder' | 'persona', id: string) => boolean = () => true;
   /** Chats that were left with nothing in them; a document that is brought back brings its chat back. */
   readonly #left = new Map<string, Conversation>();
-  /** Whether a message can be sent to the open chat as the composer says; their owner sets it. */
-  mayAsk: () => true | Promise<boolean> = () => true;
+  /** Why something cannot be asked of a chat's model, or of those that are named; null: it can. Their owner sets it. */
+  whyNotAsk: (id: string | null, named?: Asked) => null | Promise<string | null> = () => null;
   #isLooking = false;
   readonly #options: ChatOptions;
 
@@ -109,6 +112,7 @@ export class ChatStore {
       ...options,
       isPrivate,
       create: () => this.#createWithPrompt(),
+      whyNotAsk: (id, named) => this.whyNotAsk(id, named),
       onBegun: (id, { conversation, messages }) => {
         // The second answer is beside the branch on screen.
         this.#absorb({ type: 'sent', conversation, messages: messages.slice(0, -1) }, id);
@@ -380,10 +384,11 @@ export class ChatStore {
     // Also an answer that says the same as the last one is read out.
     this.announcement = '';
     try {
-      const may = this.mayAsk();
+      const may = this.#mayAsk(id);
       if (may !== true) {
         this.#isLooking = true;
-        if (!(await may)) return;
+        const { numNew } = this;
+        if (!(await may) || this.selectedId !== id || this.numNew !== numNew) return;
         // Meanwhile it may have been written on, or taken away.
         text = this.draft;
         if (text.trim() === '') return;
@@ -405,6 +410,19 @@ export class ChatStore {
     this.#sendNext(id);
   }
 
+  /** Whether a chat's own model can be asked, or the one that is named; why not is said. True: it is known at once. */
+  #mayAsk(id: string | null, named: string | null = null): true | Promise<boolean> {
+    const looked = this.whyNotAsk(id, [named]);
+    return looked === null || looked.then((why) => why === null || this.#refuse(why, id, named));
+  }
+
+  #refuse(why: string, id: string | null, named: string | null): false {
+    // The line above the composer is about the chat's own model.
+    if (named !== null) this.#options.toasts.show('error', why);
+    else if (id === this.selectedId) this.announcement = why;
+    return false;
+  }
+
   /** Sends a message with its documents: others stay in the draft, or wait with another message. */
   #message(conversation_id: string, { text, documents }: Waiting) {
     const document_ids = [...documents];
@@ -416,17 +434,23 @@ export class ChatStore {
 
   /** Sends the first message that waits. */
   async sendQueued(id = this.selectedId): Promise<void> {
-    if (id === null || this.isSending) return;
-    const [first] = this.queue.of(id);
-    if (first === undefined) return;
-    const command = this.#message(id, first);
-    this.queue.take(id);
+    if (id === null || this.isSending || this.queue.of(id).length === 0) return;
     this.isSending = true;
     this.announcement = '';
-    const isSent = await this.#run(command, id);
-    if (!isSent) this.queue.putBack(id, first);
+    const may = this.#mayAsk(id);
+    const isSent = (may === true || (await may)) && (await this.#sendFirst(id));
     this.isSending = false;
     if (isSent) this.#sendNext(id);
+  }
+
+  async #sendFirst(id: string): Promise<boolean> {
+    const [first] = this.queue.of(id);
+    if (first === undefined) return false;
+    const command = this.#message(id, first);
+    this.queue.take(id);
+    const isSent = await this.#run(command, id);
+    if (!isSent) this.queue.putBack(id, first);
+    return isSent;
   }
 
   /** Takes a message that waits into the composer; what is written there waits in its place. */
@@ -446,7 +470,7 @@ export class ChatStore {
 
   /** Answers again: the last question, the one of an answer, or a question; with another model if one is named. */
   async regenerate(message_id: string | null = null, model: string | null = null): Promise<void> {
-    await this.#begin((conversation_id) => ({ type: 'regenerate', conversation_id, message_id, model }));
+    await this.#begin((conversation_id) => ({ type: 'regenerate', conversation_id, message_id, model }), model);
   }
 
   /**
@@ -495,13 +519,8 @@ export class ChatStore {
   async branchFrom({ token, ...choice }: Choice): Promise<void> {
     const { message, at: position } = this.probabilities;
     if (!message || whyNot({ token, ...choice }) !== null) return;
-    const isBegun = await this.#begin((conversation_id) => ({
-      type: 'write_from_token',
-      conversation_id,
-      message_id: message.id,
-      position,
-      token,
-    }));
+    const command = { type: 'write_from_token' as const, message_id: message.id, position, token };
+    const isBegun = await this.#begin((conversation_id) => ({ ...command, conversation_id }), message.model);
     if (isBegun) this.probabilities.close();
   }
 
@@ -600,13 +619,14 @@ export class ChatStore {
     if (chatId !== null) void this.#removeFromDraft(chatId, left);
   }
 
-  /** Starts an answer in the open chat, unless one is written; returns whether it has begun. */
-  async #begin(command: (conversation_id: string) => Command): Promise<boolean> {
+  /** Starts an answer of its model, or of the one that is named, in the open chat, unless one is written; returns whether it has begun. */
+  async #begin(command: (conversation_id: string) => Command, model: string | null = null): Promise<boolean> {
     const id = this.selectedId;
     if (id === null || this.whyBusy !== null) return false;
     this.isSending = true;
     this.announcement = '';
-    const isSent = await this.#run(command(id), id);
+    const may = this.#mayAsk(id, model);
+    const isSent = (may === true || (await may)) && (await this.#run(command(id), id));
     this.isSending = false;
     if (!isSent) return false;
     this.numFocusRequests++;

@@ -5,7 +5,7 @@ import type { StatusStore } from '../status/status.svelte';
 import type { ModelStore } from '../models/models.svelte';
 import { shortModelName } from '../status/engine';
 import { strings } from '../text';
-import type { ChatStore } from './chat.svelte';
+import type { Asked, ChatStore } from './chat.svelte';
 import type { FolderStore } from './folders.svelte';
 import { sourceOfModel } from './sources';
 
@@ -39,7 +39,7 @@ export interface ChatModelOptions {
 /** The model of the open chat, or of the one that the first message will make. */
 export class ChatModelStore {
   constructor(private readonly options: ChatModelOptions) {
-    options.chat.mayAsk = () => this.mayAsk();
+    options.chat.whyNotAsk = (id, named) => this.whyNotAsk(id, named);
   }
 
   /** Which model is to answer; a name of null is whichever is loaded. */
@@ -74,19 +74,16 @@ export class ChatModelStore {
   );
 
   readonly isInMemory = $derived(this.#fingerprint !== null);
-  /** The one that was named for this chat before a message could be sent, and was gone by then. */
+  /** The one that was named for a chat before a message could be sent, and was gone by then; until one is sent. */
   #lost = $state.raw<{ chat: string; name: string } | null>(null);
   /** The model that was to answer and is not on this machine, until another has answered on this branch. */
   readonly missing = $derived.by(() => {
-    if (this.#rule.source === 'answer') return null;
-    const lost = this.#lost?.chat === this.#chatKey && this.#lost.name !== this.#name ? this.#lost.name : null;
-    return this.#rule.missing ?? lost;
+    const { missing } = this.#rule;
+    if (missing !== null || this.#lost?.chat !== this.#chatKey) return missing;
+    return this.#lost.name === this.#name ? null : this.#lost.name;
   });
   /** Why the one that would answer cannot be loaded, as far as the list says. */
-  readonly problem = $derived.by((): ModelProblem | null => {
-    if (this.#name === null || this.isInMemory) return null;
-    return this.options.models.get(this.#name)?.problem ?? null;
-  });
+  readonly problem = $derived.by(() => (this.#name === null ? null : this.#problemOf(this.#name)));
   /** The one that could answer instead: at once, or because the chat's own cannot be loaded. */
   readonly instead = $derived.by((): string | null => {
     const { models, status } = this.options;
@@ -113,35 +110,73 @@ export class ChatModelStore {
     return sentences([name === null ? words.nobodyInstead(gone) : words.notHere(gone, name), waits]);
   });
 
+  #problemOf(name: string): ModelProblem | null {
+    const { models, status } = this.options;
+    return status.inMemory.has(name) ? null : (models.get(name)?.problem ?? null);
+  }
+
   #whyNot(name: string, { kind, detail }: ModelProblem): string {
     return strings.models.offer.broken(name, strings.models.problems[kind](detail));
   }
 
+  /** `id`: null is the chat that the first message makes. */
+  #keyOf(id: string | null): string {
+    return id ?? `new ${this.options.chat.numNew}`;
+  }
+
   get #chatKey(): string {
-    const { selectedId, numNew } = this.options.chat;
-    return selectedId ?? `new ${numNew}`;
+    return this.#keyOf(this.options.chat.selectedId);
+  }
+
+  #nameOf(id: string | null): string | null {
+    const { chat, models, status } = this.options;
+    if (id === chat.selectedId) return this.#name;
+    return chat.list.get(id)?.model.name ?? status.model ?? models.proposed;
   }
 
   /**
-   * Whether what the composer says will answer can. Of one that is not in memory the list may be old: files come and go.
-   * So the models are listed again first, and whatever is different is shown before anything is asked or made.
+   * Why a chat's model cannot be asked, or one of those that are named; null: they can. Every way to ask comes by here:
+   * of one that is not in memory the list may be old, for files come and go. So the models are listed again first, and
+   * whatever is different is shown before anything is asked or made.
    */
-  mayAsk(): true | Promise<boolean> {
-    return this.isInMemory || this.options.status.isLoading || this.#look();
+  whyNotAsk(id: string | null, named: Asked = [null]): null | Promise<string | null> {
+    const { inMemory, isLoading } = this.options.status;
+    const isReady = named.map((name) => name ?? this.#nameOf(id)).every((name) => name !== null && inMemory.has(name));
+    if (!isReady && !isLoading) return this.#look(id, named);
+    this.#lost = null;
+    return null;
   }
 
-  async #look(): Promise<boolean> {
+  async #look(id: string | null, named: Asked): Promise<string | null> {
     const { chat, models } = this.options;
-    const [before, key] = [this.#name, this.#chatKey];
+    const [before, key] = [this.#nameOf(id), this.#keyOf(id)];
     await models.refresh();
-    if (chat.selectedId !== null && this.#name !== null && !models.isHere(this.#name))
-      await chat.renew(chat.selectedId);
-    if (key !== this.#chatKey) return false;
-    const isSame = this.#name !== null && this.#name === before;
+    if (id !== null && before !== null && !models.isHere(before)) await chat.renew(id);
+    for (const name of named) {
+      const why = name === null ? this.#whyNotOwn(id, key, before) : this.#whyNotNamed(name);
+      if (why !== null) return why;
+    }
+    this.#lost = null;
+    return null;
+  }
+
+  /** Whether the model of a chat is the one that its window named before, and can be loaded. */
+  #whyNotOwn(id: string | null, key: string, before: string | null): string | null {
+    const { models } = this.options;
+    const now = this.#nameOf(id);
+    const isSame = now !== null && now === before;
     if (before !== null && !isSame) this.#lost = { chat: key, name: before };
-    if (isSame && this.problem === null) return true;
-    chat.announcement = this.notice || (models.whyNotReady ?? strings.welcome.noneLoadable);
-    return false;
+    if (isSame && this.#problemOf(now) === null) return null;
+    if (key === this.#chatKey && this.notice !== '') return this.notice;
+    return before === null ? (models.whyNotReady ?? strings.welcome.noneLoadable) : this.#whyNotNamed(before);
+  }
+
+  #whyNotNamed(name: string): string | null {
+    const words = strings.models.offer;
+    const problem = this.#problemOf(name);
+    if (problem) return `${this.#whyNot(shortModelName(name), problem)} ${words.chooseAnother}`;
+    const isHere = this.options.status.inMemory.has(name) || this.options.models.isHere(name);
+    return isHere ? null : words.nobodyInstead(shortModelName(name));
   }
 
   source(begun: Parameters<typeof sourceOfModel>[1]): string | null {

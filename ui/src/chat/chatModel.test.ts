@@ -89,8 +89,11 @@ test('a model that is gone is named beforehand', async () => {
 test('a model that is gone is named until another has answered', async () => {
   await open({ model: of({ name: 'owner/other', source: 'folder', missing: 'owner/gone' }) });
   expect(screen.getByText(/^gone is not here; other answers\./)).toBeTruthy();
-  const row = conversation('a', { model: of({ name: 'owner/other', source: 'answer', missing: 'owner/gone' }) });
-  app.chat.list.put(row);
+  // Also where it was chosen after an answer of another one.
+  app.chat.list.put(conversation('a', { model: of({ name: 'owner/other', source: 'answer', missing: 'owner/gone' }) }));
+  await drawn();
+  expect(screen.getByText(/^gone is not here; other answers\./)).toBeTruthy();
+  app.chat.list.put(conversation('a', { model: of({ name: 'owner/other', source: 'answer' }) }));
   await drawn();
   expect(chooser().getAttribute('aria-label')).toBe('Model: other');
   expect(screen.queryByText(/gone is not here/)).toBeNull();
@@ -329,4 +332,53 @@ test('a message waits in its new chat where the model that was chosen for it is 
   expect(platform.asked.map(({ type }) => type)).not.toContain('send_message');
   expect(app.chat.selectedId).toBe('b');
   expect(app.chat.draft).toBe('Hello');
+});
+
+/** A chat of `owner/other`, which is listed, not in memory, and gone. */
+async function openGone(): Promise<void> {
+  await open({ model: of({ name: 'owner/other', source: 'answer' }) });
+  platform.answers.list_models = { type: 'models', models: [model('owner/model')] };
+  const renewed = conversation('a', { model: of({ missing: 'owner/other' }) });
+  platform.answers.get_conversation = { type: 'conversation', conversation: renewed, messages: [] };
+}
+
+const asking = () =>
+  platform.askedTypes().filter((type) => /^(send|continue|regenerate|edit|write|compare|ask)_?/.test(type));
+
+test.each<[string, ask: () => unknown, type: string]>([
+  ['what waits', () => app.chat.sendQueued(), 'send_message'],
+  ['what waits in a chat that is not open', () => (app.newChat(), app.chat.sendQueued('a')), 'send_message'],
+  ['an answer that goes on', () => app.chat.continueAnswer('x'), 'continue_answer'],
+  ['another version', () => app.chat.regenerate('x'), 'regenerate'],
+])('of a model that is gone %s is not asked before that is told', async (_, ask, type) => {
+  await openGone();
+  app.chat.queue.add('a', { text: 'And then?', documents: [] });
+  await ask();
+  await drawn();
+  expect(asking()).toEqual([]);
+  expect(app.chat.queue.of('a')).toHaveLength(1);
+  app.chat.select('a');
+  await drawn();
+  expect(offered('other is not here; model answers.')).toBeTruthy();
+  await ask();
+  expect(asking()).toEqual([type]);
+});
+
+test('an answer by a model that is gone is not begun, and the reason stays', async () => {
+  await openGone();
+  await app.chat.regenerate('x', 'owner/other');
+  expect(asking()).toEqual([]);
+  expect(app.toasts.items.map(({ text }) => text)).toEqual(['other is not here. Choose another model.']);
+  await app.chat.regenerate('x', 'owner/model');
+  expect(asking()).toEqual(['regenerate']);
+});
+
+test('a comparison with a model that is gone is not begun, and says so', async () => {
+  await openGone();
+  app.chat.draft = 'Which?';
+  app.chat.openCompare(['owner/model', 'owner/other']);
+  await app.chat.compare.start();
+  await drawn();
+  expect(asking()).toEqual([]);
+  expect(screen.getByRole('alert').textContent).toBe('other is not here. Choose another model.');
 });

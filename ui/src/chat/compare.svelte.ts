@@ -16,6 +16,8 @@ export interface CompareOptions {
   isPrivate: (conversationId: string) => boolean;
   /** Makes the chat of a first question. */
   create: () => Promise<string>;
+  /** Why one of the models cannot be asked; null: both can. */
+  whyNotAsk: (conversationId: string | null, models: (string | null)[]) => null | Promise<string | null>;
   /** Takes what has begun into the chat. */
   onBegun: (conversationId: string, reply: Compared) => void;
   report: (error: unknown) => void;
@@ -123,6 +125,8 @@ export class CompareStore {
     this.isStarting = true;
     this.problem = null;
     try {
+      this.problem = await this.#whyNot();
+      if (this.problem !== null) return;
       const conversation_id = this.conversationId ?? (await this.#options.create());
       this.conversationId = conversation_id;
       const reply = await this.#options.platform.call({
@@ -153,6 +157,8 @@ export class CompareStore {
     this.isStarting = true;
     this.problem = null;
     try {
+      this.problem = await this.#whyNot();
+      if (this.problem !== null) return false;
       const reply = await this.#options.platform.call({
         type: 'ask_both',
         conversation_id,
@@ -172,6 +178,11 @@ export class CompareStore {
     } finally {
       this.isStarting = false;
     }
+  }
+
+  #whyNot(): null | Promise<string | null> {
+    const models = this.columns.map(({ model }) => model);
+    return this.#options.whyNotAsk(this.conversationId, models);
   }
 
   /** Shows the comparison that was on screen when the page was left, if its chat is still there. */
