@@ -17,6 +17,13 @@ export interface FolderOptions {
   storage?: Storage | undefined;
 }
 
+/** A folder that is being made for a dialog, and whether that was saved. */
+interface Making {
+  for: Partial<Folder>;
+  folder: Promise<Folder>;
+  isSaved: boolean;
+}
+
 /** Owns the folders, and which of them are folded. */
 export class FolderStore {
   items = $state.raw<Folder[]>([]);
@@ -24,6 +31,8 @@ export class FolderStore {
   editing = $state.raw<Partial<Folder> | null>(null);
   /** The folder that was made for files while its dialog is open; it goes when that is cancelled. */
   #madeId = $state<string | null>(null);
+  /** The folder that a new dialog has asked the core for: files and *Create* may want it at the same time. */
+  #making: Making | null = null;
   /** Why that could not be saved. */
   problem = $state<string | null>(null);
   isSaving = $state(false);
@@ -77,10 +86,10 @@ export class FolderStore {
     const { editing } = this;
     if (!editing || this.editedId !== null) return this.editedId;
     try {
-      const { id } = await this.#create(strings.folders.newTitle);
-      if (this.editing === editing) return id;
-      // Whoever has closed the dialog meanwhile wants none.
-      if (this.#madeId === id) this.#madeId = null;
+      const making = this.#made(editing, strings.folders.newTitle);
+      const { id } = await making.folder;
+      if (this.editing === editing || making.isSaved) return id;
+      // Whoever has cancelled the dialog meanwhile wants none.
       await this.#discard(id);
       return null;
     } catch (error) {
@@ -92,12 +101,13 @@ export class FolderStore {
   async save(name: string, system_prompt: string, model: string | null): Promise<void> {
     const { editing } = this;
     if (!editing || this.isSaving) return;
-    const wasMade = this.editedId !== null;
+    const wasMade = this.editedId !== null || this.#making?.for === editing;
     this.isSaving = true;
     try {
-      const id = this.editedId ?? (await this.#create(name)).id;
+      const id = this.editedId ?? (await this.#made(editing, name).folder).id;
       if (wasMade || system_prompt !== '' || model !== null)
         await this.#options.platform.call({ type: 'change_folder', id, name, system_prompt, model });
+      if (this.#making?.for === editing) this.#making.isSaved = true;
       const isNew = this.#madeId !== null;
       this.#madeId = null;
       this.editing = null;
@@ -122,13 +132,25 @@ export class FolderStore {
     await runOrReport(this.#options, { type: 'delete_folder', id });
   }
 
-  async #create(name: string): Promise<Folder> {
+  /** The folder of a new dialog, which is made once, whoever else waits for it. */
+  #made(editing: Partial<Folder>, name: string): Making {
+    if (this.#making?.for === editing) return this.#making;
+    const making = { for: editing, folder: this.#create(editing, name), isSaved: false };
+    this.#making = making;
+    // What failed can be tried again.
+    making.folder.catch(() => {
+      if (this.#making === making) this.#making = null;
+    });
+    return making;
+  }
+
+  async #create(editing: Partial<Folder>, name: string): Promise<Folder> {
     const reply = await this.#options.platform.call({ type: 'create_folder', name });
     if (reply.type !== 'folder') throw new Error(strings.connection.unexpectedReply);
     const { folder } = reply;
     if (!this.get(folder.id)) this.items = [...this.items, folder];
     // If the rest cannot be saved, the next try changes this one.
-    this.#madeId = folder.id;
+    if (this.editing === editing) this.#madeId = folder.id;
     return folder;
   }
 

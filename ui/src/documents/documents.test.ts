@@ -386,6 +386,37 @@ test('a folder whose dialog is closed while it is made for files is not kept', a
   expect([app.folders.items, app.folders.editedId]).toEqual([[], null]);
 });
 
+test.each(['files', 'the name'])(
+  'one folder is made where %s comes first and the other before it is there',
+  async (first) => {
+    const { app, platform } = await open();
+    const reply = gate<Reply>();
+    platform.answers.create_folder = reply.promise;
+    app.folders.edit({});
+    const steps = [() => app.folders.make(), () => app.folders.save('Contracts', '', null)];
+    if (first !== 'files') steps.reverse();
+    const done = steps.map((step) => step());
+    reply.open({ type: 'folder', folder: { id: 'n', name: 'New folder', system_prompt: '', model: null } });
+    expect(await Promise.all(done)).toContain('n');
+    const asked = platform.asked.filter(({ type }) => /_folder$/.test(type));
+    const change = { type: 'change_folder', id: 'n', name: 'Contracts', system_prompt: '', model: null };
+    // The one that files have made is called otherwise until then.
+    expect(asked.slice(1)).toEqual(first === 'files' ? [change] : []);
+    expect(asked[0]?.type).toBe('create_folder');
+    expect([app.folders.editing, app.folders.items.length]).toEqual([null, 1]);
+  },
+);
+
+test('a folder that could not be made is asked for again', async () => {
+  const { app, platform } = await open();
+  platform.answers.create_folder = new Error('The disk is full.');
+  app.folders.edit({});
+  expect(await app.folders.make()).toBeNull();
+  platform.answers.create_folder = { type: 'folder', folder: FOLDER };
+  await app.folders.save('Contracts', '', null);
+  expect([app.folders.problem, app.folders.editing]).toEqual(['The disk is full.', null]);
+});
+
 test('the dialog of a folder shows its files; new chats begin with them, and say so', async () => {
   const { app, platform } = await open();
   const of = ofFolder('f');
