@@ -77,6 +77,7 @@ pub(crate) fn conversation(
     wire::Conversation {
         id: row.id,
         title: row.title,
+        has_messages: row.leaf_message_id.is_some(),
         system_prompt: row.system_prompt,
         created_at_ms: row.created_at_ms,
         updated_at_ms: row.updated_at_ms,

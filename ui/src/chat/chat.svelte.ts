@@ -6,7 +6,7 @@ import type { Toasts } from '../ui/toasts.svelte';
 import { offerUndo } from '../ui/offerUndo';
 import type { UndoStack } from '../ui/undo';
 import { CompareStore } from './compare.svelte';
-import { ConversationList, isUnsent, titleOf } from './conversations.svelte';
+import { ConversationList, isEmpty, isUnsent, titleOf } from './conversations.svelte';
 import { FoldedAnswers } from './folded.svelte';
 import { Drafts } from './drafts.svelte';
 import { ProbabilityStore, whyNot, type Choice } from './probabilities.svelte';
@@ -218,7 +218,7 @@ export class ChatStore {
 
   /** Opens a chat of this kind that has no message yet, if there is one. */
   #reopenEmpty(isWanted: (row: Conversation) => boolean): boolean {
-    const empty = this.list.items.find((row) => row.title === '' && !row.is_streaming && isWanted(row));
+    const empty = this.list.items.find((row) => isEmpty(row) && !row.is_streaming && isWanted(row));
     if (!empty) return false;
     this.select(empty.id);
     this.numFocusRequests++;

@@ -10,13 +10,19 @@ function isSame(a: ChatModel, b: ChatModel): boolean {
   return a.name === b.name && a.source === b.source && a.missing === b.missing;
 }
 
+/** Nothing was sent in it, and nobody has named it. Who has deleted all messages of a chat has not deleted that. */
+export function isEmpty({ title, has_messages }: Pick<Conversation, 'title' | 'has_messages'>): boolean {
+  return title === '' && !has_messages;
+}
+
 /**
  * A chat in which nothing was sent yet. It has a row because documents were attached, and those must not be lost; the list
  * has it with its first message, and a new chat is this one until then. Chats that a person has begun as private ones or
  * from a starting point are listed at once.
  */
-export function isUnsent({ title, is_private, is_pinned, is_archived, is_streaming, prefix }: Conversation): boolean {
-  return title === '' && !is_private && !is_pinned && !is_archived && !is_streaming && prefix === null;
+export function isUnsent(row: Conversation): boolean {
+  const { is_private, is_pinned, is_archived, is_streaming, prefix } = row;
+  return isEmpty(row) && !is_private && !is_pinned && !is_archived && !is_streaming && prefix === null;
 }
 
 /** A row of the list; `isGap`: the conversation is gone, and its space stays until the pointer leaves the list. */

@@ -51,6 +51,23 @@ test('pinned chats stand first, then folders, then the others; the archive is fo
   expect(titles().at(-1)).toBe('e');
 });
 
+test('a chat that has messages and no title is listed, and not begun again as a new one', async () => {
+  const { app, list, titles } = await open();
+  app.chat.list.put(conversation('n', { title: '', has_messages: true, updated_at_ms: 6 }));
+  await drawn();
+  expect(titles()).toEqual(['b', 'c', 'n', 'a', 'd']);
+  expect(within(list()).getByRole('button', { name: 'New chat' })).toBeTruthy();
+  app.newChat();
+  await drawn();
+  expect(app.chat.selectedId).toBeNull();
+  // One without either is the page of a new chat, as long as nobody has named it.
+  app.chat.list.put(conversation('n', { title: '', has_messages: false, updated_at_ms: 6 }));
+  await drawn();
+  expect(titles()).not.toContain('n');
+  app.newChat();
+  expect(app.chat.selectedId).toBe('n');
+});
+
 test('a chat is archived and brought back by undo', async () => {
   const { app, menu, platform, row, titles } = await open();
   await menu(row('Title a'), 'Archive');

@@ -462,9 +462,13 @@ export type NoticeLevel = "info" | "warning" | "error";
  */
 export type Conversation = { id: string,
 /**
- * Empty until the first message names it.
+ * Empty until the first message names it, and where that has no word.
  */
 title: string,
+/**
+ * Whether the branch on screen has any.
+ */
+has_messages: boolean,
 /**
  * Empty when there is none.
  */

@@ -158,6 +158,7 @@ export function conversation(id: string, change: Partial<Conversation> = {}): Co
   return {
     id,
     title: `Title ${id}`,
+    has_messages: change.title !== '',
     system_prompt: '',
     created_at_ms: 1,
     updated_at_ms: 1,

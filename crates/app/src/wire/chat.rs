@@ -31,8 +31,10 @@ pub struct CompareColumn {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, TS)]
 pub struct Conversation {
     pub id: String,
-    /// Empty until the first message names it.
+    /// Empty until the first message names it, and where that has no word.
     pub title: String,
+    /// Whether the branch on screen has any.
+    pub has_messages: bool,
     /// Empty when there is none.
     pub system_prompt: String,
     #[ts(type = "number")]

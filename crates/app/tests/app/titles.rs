@@ -2,11 +2,24 @@
 
 use cairn_app::wire::{Command, Event};
 
-use crate::kit::{answered, bootstrap, new_conversation, next, set_for_all};
+use crate::kit::{answered, bootstrap, conversation, new_conversation, next, set_for_all};
 use crate::script::{STRIPS, Script, ids, open_scripted};
 
 const PROMPT: &str = "Write a title of at most six words for the conversation below, in its language. \
     Answer with the title only, without quotation marks.\n\nQuestion:\nwhy\n\nAnswer:\nBecause.";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_chat_whose_question_has_no_word_has_messages_and_no_title() {
+    let home = Script::new(STRIPS).then(&ids("Q\u{2}A"), &ids("What?")).home();
+    let app = open_scripted(&home, 100).await;
+    let id = new_conversation(&app).await;
+    let row = async || conversation(&app, &id).await;
+    assert!(!row().await.has_messages);
+    answered(&app, &id, "\u{2}").await;
+    let row = row().await;
+    assert_eq!((row.title.as_str(), row.has_messages), ("", true));
+    app.close().await;
+}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_model_writes_a_title_when_that_is_wanted_and_a_persons_own_stays() {
