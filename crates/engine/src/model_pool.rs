@@ -87,6 +87,11 @@ impl PooledModel {
     pub(crate) fn folder(&self) -> &Path {
         &self.files.folder
     }
+
+    /// How it was loaded.
+    pub(crate) fn options(&self) -> ModelOptions {
+        self.files.options
+    }
 }
 
 impl ModelPool {

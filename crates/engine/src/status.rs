@@ -73,6 +73,8 @@ pub struct LoadedModelStatus {
     pub kv_group_size: Option<i32>,
     /// Whether it has a head that predicts further tokens, as [`crate::Speculation::Mtp`] needs.
     pub has_mtp_head: bool,
+    /// See [`ModelOptions::bf16_state`](crate::ModelOptions::bf16_state).
+    pub bf16_state: bool,
     /// Whether an answer or another job uses it, so that it cannot be unloaded.
     pub is_in_use: bool,
     /// When it was loaded, asked, or last seen in use.
@@ -90,6 +92,7 @@ impl LoadedModelStatus {
             context_length: pooled.loaded.model.model.context_length(),
             kv_group_size: pooled.kv_group_size,
             has_mtp_head: pooled.loaded.model.model.check_mtp_head().is_ok(),
+            bf16_state: pooled.options().bf16_state,
             is_in_use: pooled.is_in_use(),
             last_used: pooled.last_used,
         }

@@ -171,6 +171,7 @@ const notices: { [Type in Exclude<NoticeKind['type'], 'failed'>]: Extract<Notice
   update_unused: [{ type: 'update_unused', model, why }],
   draft_unused: [{ type: 'draft_unused', model, draft: 'o/small', why }],
   draft_stays: [{ type: 'draft_stays', model, why }],
+  not_reloaded: [true, false].map((is_in_memory) => ({ type: 'not_reloaded', model, is_in_memory, why })),
   recovered: [
     { ...recovered, conversations: 12, total_conversations: 13, backup: null },
     { ...recovered, conversations: 1, total_conversations: null, backup: '/a/b.db', unreadable_messages: 1 },

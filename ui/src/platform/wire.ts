@@ -402,6 +402,7 @@ export type NoticeKind = { "type": "answer_kept", why: Failure, }
   | { "type": "update_unused", model: string, why: Failure, }
   | { "type": "draft_unused", model: string, draft: string, why: Failure, }
   | { "type": "draft_stays", model: string, why: Failure, }
+  | { "type": "not_reloaded", model: string, is_in_memory: boolean, why: Failure, }
   | { "type": "recovered", conversations: number,
 /**
  * How many there were, if that is known.

@@ -41,11 +41,11 @@ pub(crate) mod token_store;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use cairn_engine::{EngineState, ModelOptions};
+use cairn_engine::{EngineState, LoadedModelStatus, ModelOptions};
 use cairn_hub::{HubError, ModelFolder, ModelFolders, starter};
 
 use crate::app::{App, now_ms};
-use crate::wire::{Failure, FailureCode, FailureKind, Fit, Model};
+use crate::wire::{Failure, FailureCode, FailureKind, Fit, Model, NoticeKind};
 
 pub use check_child::{CheckedFacts, ModelVerdict};
 pub use child::run_child_if_asked;
@@ -216,13 +216,26 @@ async fn load_and_go_back(app: &App, name: &str, folder: &Path) -> Result<(), Fa
     loaded
 }
 
-/// Loads a model anew that is in memory, after a change of what it is loaded with.
+/// Loads a model anew that is in memory, after a change of what it is loaded with. Where that fails and
+/// the model is still there, because it answers, its setting is again what it was loaded with.
 async fn reload(app: Arc<App>, name: String) {
     let _loading = app.loading.lock().await;
     let Some(folder) = folder_of(&app, &name) else { return };
-    if let Err(failure) = load_and_go_back(&app, &name, &folder).await {
-        tracing::warn!("{name} is not loaded with its new settings: {}", failure.message);
+    let Err(why) = load_and_go_back(&app, &name, &folder).await else { return };
+    if app.closing.is_cancelled() {
+        return;
     }
+    let loaded = status_of(&app, &name);
+    if let Some(LoadedModelStatus { bf16_state, .. }) = &loaded {
+        own_settings::put_back_bf16_state(&app, &name, *bf16_state).await;
+    }
+    let is_in_memory = loaded.is_some();
+    let then = match is_in_memory {
+        true => "so the old one holds again",
+        false => "and is no longer in memory",
+    };
+    let text = format!("{name} was not loaded with its new setting, {then}. {}", why.message);
+    app.emit_warning(text, NoticeKind::NotReloaded { model: name, is_in_memory, why });
 }
 
 fn is_loaded(app: &App, name: &str, folder: &Path) -> bool {
@@ -231,9 +244,14 @@ fn is_loaded(app: &App, name: &str, folder: &Path) -> bool {
 
 /// Where a loaded model was loaded from.
 fn folder_of(app: &App, name: &str) -> Option<PathBuf> {
+    status_of(app, name).map(|model| model.folder)
+}
+
+/// What the engine says of a loaded model.
+fn status_of(app: &App, name: &str) -> Option<LoadedModelStatus> {
     let status = app.engine.status();
     let models = &status.borrow().models;
-    models.iter().find(|model| model.name == name).map(|model| model.folder.clone())
+    models.iter().find(|model| model.name == name).cloned()
 }
 
 async fn locate(app: &App, wanted: &str) -> Result<(String, PathBuf), Failure> {

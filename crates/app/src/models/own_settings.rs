@@ -13,6 +13,7 @@ use super::check_child::CheckedFacts;
 use super::{catalog, find, loaded_name};
 use crate::app::App;
 use crate::convert;
+use crate::settings::commands::set_of_model;
 use crate::wire::{Failure, FailureCode, FailureKind, KvBits, MemoryNeed, NoticeKind};
 
 /// As the engine loads a model for the app.
@@ -251,6 +252,15 @@ pub(crate) async fn require_usable(app: &App, name: &str) -> Result<PathBuf, Fai
 async fn load_draft_named(app: &App, draft: &str) -> Result<(), Failure> {
     let folder = require_usable(app, draft).await?;
     Ok(app.engine.load_draft(draft, &folder).await?)
+}
+
+/// Lets the setting be what a model in memory was loaded with. Where that cannot be saved, the next load
+/// is with the new value.
+pub(crate) async fn put_back_bf16_state(app: &App, name: &str, loaded: bool) {
+    let value = if loaded { Value::Bool(true) } else { Value::Null };
+    if let Err(failure) = set_of_model(app, name, "bf16_state", value).await {
+        tracing::warn!("the setting of {name} stays the new one: {}", failure.message);
+    }
 }
 
 /// Does at once what follows from a value that was set for a model.

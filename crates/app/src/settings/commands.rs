@@ -117,6 +117,21 @@ pub(crate) async fn set(
     get(app, &target).await
 }
 
+/// Sets a value of a model that needs no check, and does nothing that follows from it.
+pub(crate) async fn set_of_model(
+    app: &App,
+    name: &str,
+    key: &str,
+    value: Value,
+) -> Result<(), Failure> {
+    let _saving = app.settings.saving.lock().await;
+    let mut overrides = app.settings.overrides_of_model(name);
+    overrides.set(key, value).map_err(Failure::from)?;
+    app.settings.save_model(&app.store, name, overrides).await?;
+    app.emit(Event::Settings { settings: app.settings() });
+    Ok(())
+}
+
 /// What takes its time, before other settings have to wait for this one: opening a model's files, a
 /// folder's disk. It depends on no other setting.
 async fn check(app: &App, target: &SettingTarget, key: &str, value: &Value) -> Result<(), Failure> {

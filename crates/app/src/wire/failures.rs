@@ -295,6 +295,9 @@ pub enum NoticeKind {
     DraftUnused { model: String, draft: String, why: Failure },
     /// The draft model of a model stays in memory.
     DraftStays { model: String, why: Failure },
+    /// A model was not loaded anew with a setting that was changed. In memory it is as before, and so is
+    /// the setting; else it is with the new setting that it is loaded next.
+    NotReloaded { model: String, is_in_memory: bool, why: Failure },
     /// The database was damaged, and what could be read of it is in a new one.
     Recovered {
         conversations: u32,

@@ -24,6 +24,7 @@ mod monitor;
 mod opening;
 mod per_chat;
 mod probabilities;
+mod reloading;
 mod revisions;
 mod saved_context;
 mod script;

@@ -111,21 +111,24 @@ impl EngineLoop {
     /// Publishes that a model was not loaded. The current one was `before`.
     fn fail_load(&mut self, name: String, before: Option<String>, error: &EngineError) {
         let worker = &mut self.worker;
-        match error {
+        let before = before.filter(|before| worker.models.names().contains(before));
+        // One that answers was to be loaded in another way, and goes on as it is.
+        let is_still_there = before.as_ref() == Some(&name);
+        let says_nothing_of_the_model = matches!(
+            error,
             EngineError::Closed
-            | EngineError::LoadCancelled { .. }
-            | EngineError::DoesNotFit { .. } => {
-                // The model before it stays the one of requests that name none.
-                let stays = |before: &String| worker.models.names().contains(before);
-                if let Some(before) = before.filter(stays) {
-                    worker.models.select(&before);
-                }
-                worker.publish_idle();
-            }
-            error => {
-                worker.publish(EngineState::Failed { model: name, message: error.to_string() });
-            }
+                | EngineError::LoadCancelled { .. }
+                | EngineError::DoesNotFit { .. }
+        );
+        if !is_still_there && !says_nothing_of_the_model {
+            worker.publish(EngineState::Failed { model: name, message: error.to_string() });
+            return;
         }
+        // The model before it stays the one of requests that name none.
+        if let Some(before) = before {
+            worker.models.select(&before);
+        }
+        worker.publish_idle();
     }
 
     /// A turn for others before the next part of a load. Breaks if the load is to end.
