@@ -1,6 +1,7 @@
 // Saved context, as people read it.
 import { expect, test } from 'vitest';
 import type { AnsweringModel } from '../chat/chatModel.svelte';
+import type { ConversationCache } from '../platform/wire';
 import { overview, preview, saved, startingPoint } from '../testing/fake';
 import {
   deletedMessage,
@@ -179,6 +180,15 @@ test('a time that nothing tells is not made up', () => {
   expect(outlook(saved({ is_whole: false }), LOADED, isHere, null).heading).toBe(
     'Partly saved: the rest will be read again once',
   );
+});
+
+test('what is saved in memory only is ready no longer than Cairn runs', () => {
+  const reason = (change: Partial<ConversationCache>, hasDisk: boolean) =>
+    outlook(saved(change), LOADED, isHere, null, null, hasDisk).reason;
+  expect(reason({ tier: 'memory' }, false)).toBe('Only until Cairn is closed: the disk limit for saved context is 0.');
+  expect(reason({ tier: 'memory' }, true)).toBe(null);
+  expect(reason({ tier: 'memory', is_pinned: true }, false)).toBe(null);
+  expect(reason({ tier: 'disk' }, false)).toBe(null);
 });
 
 test('a chat of which nothing was ever saved', () => {

@@ -83,13 +83,17 @@ export interface Outlook {
   reason: string | null;
 }
 
-/** `cache`: null where nothing was ever saved for the chat. `estimateMs`: how long its model will read again; null if unknown. `ahead`: as in `savedState`. */
+/**
+ * `cache`: null where nothing was ever saved for the chat. `estimateMs`: how long its model will read again; null if unknown.
+ * `ahead`: as in `savedState`. `hasDisk`: what is not pinned is saved on disk, too.
+ */
 export function outlook(
   cache: ConversationCache | null,
   model: AnsweringModel | null,
   isHere: IsHere,
   estimateMs: number | null,
   ahead: ChatOutlook | null = null,
+  hasDisk = true,
 ): Outlook {
   const { saved } = strings;
   const state = savedState(cache, model, isHere, ahead);
@@ -100,8 +104,10 @@ export function outlook(
     return { heading, reason };
   }
   const isReady = model?.fingerprint != null || cache === null;
-  if (isReady) return { heading: saved.ready, reason: null };
-  return { heading: saved.readyOnceLoaded(shortModelName(model?.name ?? cache.model)), reason: null };
+  const lasts = hasDisk || cache?.is_pinned || cache?.tier === 'disk';
+  const limits = lasts ? null : saved.untilClosed;
+  if (isReady) return { heading: saved.ready, reason: limits };
+  return { heading: saved.readyOnceLoaded(shortModelName(model?.name ?? cache.model)), reason: limits };
 }
 
 function whyNone(cache: ConversationCache, model: AnsweringModel | null, isHere: IsHere): string | null {

@@ -295,9 +295,13 @@ pub(crate) struct Machine {
     pub(crate) memory_bytes: u64,
 }
 
-/// A nearly full disk gets no prompt cache.
+/// What the prompt cache leaves free of a nearly full disk, for chats and for everything else.
+const LEFT_FREE_BYTES: u64 = 2 * GIB;
+
+/// A quarter of what there is, and less where the disk is nearly full. It is computed at each start, so it
+/// must not fall at once: what exceeds it is deleted then.
 fn quarter_of_disk(disk_bytes: u64) -> u64 {
-    if disk_bytes < 10 * GIB { 0 } else { disk_bytes / 4 }
+    (disk_bytes / 4).min(disk_bytes.saturating_sub(LEFT_FREE_BYTES))
 }
 
 /// The row of a setting.
@@ -434,14 +438,19 @@ mod tests {
 
     #[test]
     fn the_cache_may_have_a_quarter_of_the_disk_unless_it_is_nearly_full() {
-        fn check(disk_gib: u64, expected_gib: u64) {
-            let machine = Machine { disk_bytes: disk_gib * GIB, ..MACHINE };
-            let budget_bytes = Settings::defaults(&machine).cache_budget_bytes;
-            assert_eq!(budget_bytes, expected_gib * GIB, "with {disk_gib} GiB");
+        fn budget(disk_bytes: u64) -> u64 {
+            Settings::defaults(&Machine { disk_bytes, ..MACHINE }).cache_budget_bytes
         }
-        check(0, 0);
-        check(9, 0);
-        check(12, 3);
-        check(400, 100);
+        assert_eq!(budget(0), 0);
+        assert_eq!(budget(2 * GIB), 0);
+        assert_eq!(budget(8 * GIB), 2 * GIB);
+        assert_eq!(budget(400 * GIB), 100 * GIB);
+
+        // A disk that has a little less at the next start costs no more than that of what was saved.
+        let step = GIB / 8;
+        for disk_bytes in (step..20 * GIB).step_by(step as usize) {
+            let lost = budget(disk_bytes) - budget(disk_bytes - step);
+            assert!(lost <= step, "with {disk_bytes} bytes");
+        }
     }
 }

@@ -40,6 +40,7 @@ export const saved: Catalogue['saved'] = {
   panel: 'Gesicherter Kontext dieses Chats',
   ready: 'Kann sofort weitergehen',
   readyOnceLoaded: (model) => `Kann weitergehen, sobald ${model} geladen ist`,
+  untilClosed: 'Nur bis Cairn beendet wird: Die Grenze für gesicherten Kontext auf der Festplatte ist 0.',
   readAgainOnce: (estimateMs) =>
     estimateMs === null ? 'Wird einmal neu gelesen' : `Wird einmal neu gelesen (etwa ${f.estimate(estimateMs)})`,
   restReadAgainOnce: 'Teilweise gesichert: Der Rest wird einmal neu gelesen',

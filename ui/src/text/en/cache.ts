@@ -42,6 +42,7 @@ export const saved = {
   panel: 'Saved context of this chat',
   ready: 'Ready to continue',
   readyOnceLoaded: (model: string) => `Ready to continue once ${model} is loaded`,
+  untilClosed: 'Only until Cairn is closed: the disk limit for saved context is 0.',
   readAgainOnce: (estimateMs: number | null) =>
     estimateMs === null ? 'Will be read again once' : `Will be read again once (about ${f.estimate(estimateMs)})`,
   restReadAgainOnce: 'Partly saved: the rest will be read again once',
