@@ -136,6 +136,7 @@ export class App {
     this.documents = new DocumentStore({ platform, chat: this.chat, toasts, undo, report });
     this.folders = new FolderStore({ platform, toasts, undo, report, storage: options.storage });
     this.chat.isHere = (what, id) => (what === 'folder' ? this.folders.get(id) : this.personas.get(id)) !== undefined;
+    this.chat.promptOfFolder = (id) => this.folders.get(id)?.system_prompt ?? '';
     this.chatModel = new ChatModelStore({
       platform,
       chat: this.chat,

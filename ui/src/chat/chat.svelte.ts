@@ -82,6 +82,8 @@ export class ChatStore {
   hasNoDocuments: (id: string) => boolean = () => false;
   /** Whether a folder or a persona of this id is listed; their owner sets it. */
   isHere: (what: 'folder' | 'persona', id: string) => boolean = () => true;
+  /** What chats that are begun in a folder begin with; its owner sets it. */
+  promptOfFolder: (id: string) => string = () => '';
   /** Chats that were left with nothing in them; a document that is brought back brings its chat back. */
   readonly #left = new Map<string, Conversation>();
   /** Why something cannot be asked of a chat's model, or of those that are named; null: it can. Their owner sets it. */
@@ -139,7 +141,9 @@ export class ChatStore {
 
   /** The system prompt of the open chat, or of the one that the first message will make. */
   get systemPrompt(): string {
-    return this.selected ? this.selected.system_prompt : ((this.#newPrompt || this.newPersona?.system_prompt) ?? '');
+    if (this.selected) return this.selected.system_prompt;
+    const ofFolder = this.newFolderId === null ? '' : this.promptOfFolder(this.newFolderId);
+    return this.#newPrompt || (this.newPersona?.system_prompt ?? ofFolder);
   }
 
   /** Replaces the list; the first call also opens the conversation that was open last. */

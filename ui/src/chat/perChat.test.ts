@@ -291,6 +291,43 @@ test('the gauge tells what is used, saved and left, by part', async () => {
   ]);
 });
 
+test('the gauge counts what an answer that goes on has written', async () => {
+  const { app } = await open();
+  const text = 'Because. '.repeat(100);
+  const growing = message('w', { parent_id: 'q', text, status: 'streaming' });
+  app.chat.thread?.receive({ type: 'message', message: growing });
+  await drawn();
+  expect(app.room.context?.used_tokens).toBeGreaterThan(1400);
+});
+
+test('the gauge of a new chat counts the prompt and the files that it begins with', async () => {
+  const { app, inspector, platform } = await open({ context: { used_tokens: 0, beginning_tokens: 0 } });
+  app.folders.items = [{ id: 'f', name: 'Contracts', system_prompt: 'Answer from the files.', model: null }];
+  platform.answers.get_documents = {
+    type: 'documents',
+    attached: {
+      of: { type: 'folder', id: 'f' },
+      beginning: [],
+      documents: [{ ...textDocument('rules.md'), tokens: 640 }],
+      reading: { type: 'unread' },
+    },
+  };
+  app.newChatIn('f');
+  await drawn();
+  await settle();
+  await expect.poll(() => app.room.context?.document_tokens).toBe(640);
+  const { beginning_tokens = 0, used_tokens } = app.room.context ?? {};
+  expect(beginning_tokens).toBeGreaterThan(0);
+  expect(used_tokens).toBe(640 + beginning_tokens);
+
+  // The page and the inspector say where it will be, and what it begins with.
+  expect(screen.getByRole('heading', { name: 'A chat in “Contracts”' })).toBeTruthy();
+  app.navigation.show('inspector', true);
+  await drawn();
+  expect(inspector().textContent).toContain('Answer from the files.');
+  expect(inspector().textContent).toContain('From the folder “Contracts”');
+});
+
 test('without a model the gauge says how to see it', async () => {
   const { inspector } = await open({ context: null });
   expect(within(inspector()).queryByRole('meter')).toBeNull();

@@ -64,9 +64,18 @@ export class ChatRoom {
     const [cut, before] = [this.options.chat.thread?.cut ?? null, cutOf(counted)];
     const [now, then] = [read(this.#read), read(counted.slice(before?.index ?? 0))];
     if (cut?.id !== before?.id) return { come: now, gone: then };
+    // An answer that goes on has the id that it had.
+    const isSame = (index: number) => now[index]?.id === then[index]?.id && now[index]?.status !== 'streaming';
     let same = 0;
-    while (same < now.length && now[same]?.id === then[same]?.id) same++;
+    while (same < now.length && isSame(same)) same++;
     return { come: now.slice(same), gone: then.slice(same) };
+  });
+
+  /** What a new chat begins with, which the core counts once there is a chat. */
+  readonly #beginning = $derived.by(() => {
+    const { chat, documents } = this.options;
+    if (chat.selectedId !== null) return { inPrompt: 0, inFiles: 0 };
+    return { inPrompt: estimated(chat.systemPrompt.length), inFiles: documentTokens(documents.beginning) };
   });
 
   /** As the core counted it, with what is written, attached and typed since. Null: nothing is known. */
@@ -76,11 +85,14 @@ export class ChatRoom {
     if (!current) return null;
     const { come, gone } = this.#since;
     const documentsOf = (messages: readonly Message[]) => documentTokens(messages.flatMap((row) => row.documents));
-    const inDocuments = documentTokens(documents.draft.documents) + documentsOf(come) - documentsOf(gone);
+    const { inPrompt, inFiles } = this.#beginning;
+    const inDraft = documentTokens(documents.draft.documents) + inFiles;
+    const inDocuments = inDraft + documentsOf(come) - documentsOf(gone);
     const inTexts = estimated(chat.draft.length) + sumOf(come.map(textTokens)) - sumOf(gone.map(textTokens));
+    const beginning_tokens = current.beginning_tokens + inPrompt;
     const document_tokens = Math.max(0, current.document_tokens + inDocuments);
-    const used_tokens = Math.max(current.beginning_tokens, current.used_tokens + inDocuments + inTexts);
-    return { ...current, document_tokens, used_tokens };
+    const used_tokens = Math.max(beginning_tokens, current.used_tokens + inPrompt + inDocuments + inTexts);
+    return { ...current, beginning_tokens, document_tokens, used_tokens };
   });
 
   readonly room = $derived.by((): Room | null => this.context && roomOf(this.context));

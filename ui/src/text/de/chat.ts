@@ -45,6 +45,7 @@ export const chats: Catalogue['chats'] = {
 };
 
 export const folders: Catalogue['folders'] = {
+  aChatIn: (name) => `Ein Chat in „${name}“`,
   actions: (name) => `Aktionen für den Ordner ${name}`,
   addFiles: 'Dateien hinzufügen …',
   anyModel: 'Das geladene',
@@ -331,7 +332,7 @@ export const misses: Catalogue['misses'] = {
       done: 'Dieser Chat ist angeheftet: Was er gesichert hat, bleibt.',
     },
     diskLimit: (bytes) => ({
-      note: 'Auf der Festplatte wird nichts gesichert, weil ihre Grenze 0 ist.',
+      note: 'Auf der Festplatte wird nichts gesichert, weil die Grenze dafür 0 ist, wie es auf einer fast vollen die Voreinstellung ist.',
       action: `Bis zu ${f.bytes(bytes)} auf der Festplatte sichern`,
       done: `Gesicherter Kontext darf ab jetzt ${f.bytes(bytes)} auf der Festplatte belegen.`,
     }),

@@ -45,6 +45,7 @@ export const chats = {
 
 /** Folders of chats. */
 export const folders = {
+  aChatIn: (name: string) => `A chat in “${name}”`,
   actions: (name: string) => `Actions for the folder ${name}`,
   addFiles: 'Add files…',
   anyModel: 'The one that is loaded',
@@ -339,7 +340,7 @@ export const misses = {
       done: 'This chat is pinned: what it has saved stays.',
     },
     diskLimit: (bytes: number) => ({
-      note: 'Nothing is saved on disk, because its limit is 0.',
+      note: 'Nothing is saved on disk, because its limit is 0, as it is by default on a nearly full disk.',
       action: `Save up to ${f.bytes(bytes)} on disk`,
       done: `Saved context may take ${f.bytes(bytes)} on disk from now on.`,
     }),
