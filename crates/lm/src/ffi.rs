@@ -385,44 +385,42 @@ pub(crate) struct Launch<'a, const N: usize> {
     pub(crate) outputs: [(&'a [i32], Dtype); N],
 }
 
+/// The source of a [`CudaKernel`].
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct KernelSource<'a> {
+    /// Types and functions that the body uses.
+    pub(crate) head: &'a str,
+    /// The body of the kernel. Its arguments have the names of the inputs and outputs.
+    pub(crate) body: &'a str,
+    /// The most threads of a block: a thread gets no more registers than leave as many for all of them.
+    /// Without it, a kernel that uses many cannot be launched.
+    pub(crate) most_threads: Option<i32>,
+}
+
 impl CudaKernel {
-    /// A kernel whose body is `source`, with the arguments `inputs` and then `outputs`. Fails on
-    /// names and sources with a zero byte, and where MLX was built without CUDA.
-    pub(crate) fn new(name: &str, inputs: &[&str], outputs: &[&str], source: &str) -> Result<Self> {
-        Self::with_header(name, inputs, outputs, source, "")
-    }
-
-    /// As [`CudaKernel::new`], for blocks of at most `threads` threads: a thread gets no more registers
-    /// than leave as many for all of them. Without it, a kernel that uses many cannot be launched.
-    pub(crate) fn with_threads(
+    /// A kernel with the arguments `inputs` and then `outputs`. Fails on names and sources with a zero
+    /// byte, and where MLX was built without CUDA.
+    pub(crate) fn new(
         name: &str,
         inputs: &[&str],
         outputs: &[&str],
-        source: &str,
-        threads: i32,
+        source: KernelSource<'_>,
     ) -> Result<Self> {
-        // MLX writes the kernel's head, to which nothing can be added otherwise.
-        let header = format!(
-            "#undef __global__\n\
-             #define __global__ __attribute__((global)) __launch_bounds__({threads})\n"
-        );
-        Self::with_header(name, inputs, outputs, source, &header)
-    }
-
-    fn with_header(
-        name: &str,
-        inputs: &[&str],
-        outputs: &[&str],
-        source: &str,
-        header: &str,
-    ) -> Result<Self> {
+        // MLX writes the kernel's declaration, to which nothing can be added otherwise.
+        let bounds = source.most_threads.map(|threads| {
+            format!(
+                "#undef __global__\n\
+                 #define __global__ __attribute__((global)) __launch_bounds__({threads})\n"
+            )
+        });
+        let header =
+            format!("#include <cuda_bf16.h>\n{}\n{}", source.head, bounds.unwrap_or_default());
         let text = |text: &str| {
             CString::new(text).map_err(|_| {
                 Exception::custom(format!("the kernel '{name}' has a zero byte in it"))
             })
         };
-        let (name_text, source) = (text(name)?, text(source)?);
-        let header = text(&format!("#include <cuda_bf16.h>\n{header}"))?;
+        let (name_text, source, header) = (text(name)?, text(source.body)?, text(&header)?);
         let texts =
             |names: &[&str]| names.iter().map(|name| text(name)).collect::<Result<Vec<_>>>();
         let (inputs, outputs) = (texts(inputs)?, texts(outputs)?);

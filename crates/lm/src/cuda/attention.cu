@@ -21,13 +21,10 @@
   // seen that all parts are written: it adds them up and sets its counter back to zero, for the next launch.
   static_assert(D % 8 == 0 && D <= 256 && D <= THREADS);
   constexpr int VECTORS = D / 8; // of 16 bytes in a row
-  constexpr int LANES = VECTORS <= 8 ? 8 : VECTORS <= 16 ? 16 : 32; // those from VECTORS on have nothing to read
-  constexpr int NUMBERS = (D + 31) / 32; // of a row for each thread of a warp
+  constexpr int LANES = lanes_of_vector(D);
   constexpr int STREAMS = THREADS / LANES;
   constexpr int WARPS = THREADS / 32;
   constexpr int AHEAD = 4;
-  constexpr float NOTHING = -1e30f;
-  using Value = __nv_bfloat16;
   const int head = blockIdx.x, split = blockIdx.y, token = blockIdx.z, num_tokens = gridDim.z;
   const int kv_head = head / (HEADS / KV_HEADS);
   const int lane = threadIdx.x % LANES, stream = threadIdx.x / LANES, warp = threadIdx.x / 32;
@@ -36,38 +33,10 @@
   const int tail = is_ring ? place[1] & 0xffff : place[1] >> 24, slot = is_ring ? (place[1] >> 16) & 0x7fff : tail;
 
   __shared__ __align__(16) Value query[D], new_keys[TOKENS][D], new_values[TOKENS][D];
-  // A warp prepares a row.
   auto prepare = [&](const Value* from, const Value* norm, Value* to, int at_position) {
-    float numbers[NUMBERS];
-    float square = 0.f;
-    #pragma unroll
-    for (int i = 0; i < NUMBERS; ++i) {
-      const int at = threadIdx.x % 32 + i * 32;
-      numbers[i] = at < D ? __bfloat162float(from[at]) : 0.f;
-      square += numbers[i] * numbers[i];
-    }
-    float inverse = 1.f;
-    if constexpr (NORM) {
-      for (int step = 16; step > 0; step /= 2) square += __shfl_xor_sync(0xffffffff, square, step);
-      inverse = rsqrtf(square / D + __int_as_float(EPS_BITS));
-    }
-    #pragma unroll
-    for (int i = 0; i < NUMBERS; ++i) {
-      const int at = threadIdx.x % 32 + i * 32;
-      if (at < D) {
-        if constexpr (NORM) numbers[i] *= inverse * __bfloat162float(norm[at]);
-        to[at] = __float2bfloat16(numbers[i]);
-      }
-    }
-    __syncwarp();
-    for (int i = threadIdx.x % 32; i < PAIRS; i += 32) {
-      const int low = TRADITIONAL ? 2 * i : i, high = TRADITIONAL ? low + 1 : i + PAIRS;
-      float sine, cosine;
+    prepare_head<D, PAIRS, TRADITIONAL, NORM>(from, norm, __int_as_float(EPS_BITS), to, [&](int i, float& sine, float& cosine) {
       sincosf(at_position * angles[i], &sine, &cosine);
-      const float a = __bfloat162float(to[low]), b = __bfloat162float(to[high]);
-      to[low] = __float2bfloat16(a * cosine - b * sine);
-      to[high] = __float2bfloat16(a * sine + b * cosine);
-    }
+    });
   };
   // The warps take turns: the query, then keys and values.
   for (int item = warp; item < 3 + 2 * token; item += WARPS) {
@@ -98,50 +67,15 @@
     }
   }
 
-  auto widen = [](uint4 raw, float* to) {
-    const uint32_t words[4] = {raw.x, raw.y, raw.z, raw.w};
-    #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      to[2 * i] = __uint_as_float(words[i] << 16);
-      to[2 * i + 1] = __uint_as_float(words[i] & 0xffff0000u);
-    }
-  };
   // What a lane reads of a row; nothing if it has nothing to read.
   auto shared_vector = [&](const Value* row) { return lane < VECTORS ? reinterpret_cast<const uint4*>(row)[lane] : uint4{}; };
   auto global_vector = [&](const Value* row) { return lane < VECTORS ? __ldg(reinterpret_cast<const uint4*>(row) + lane) : uint4{}; };
-  // Powers of two instead of e, so that weights cost one instruction.
   float asked[8];
   widen(shared_vector(query), asked);
   #pragma unroll
   for (int i = 0; i < 8; ++i) asked[i] *= __int_as_float(SCALE_BITS) * 1.44269504f;
 
-  float peak = NOTHING, weight = 0.f, sums[8] = {};
-  auto score_of = [&](uint4 raw) {
-    float numbers[8];
-    widen(raw, numbers);
-    float score = 0.f;
-    #pragma unroll
-    for (int j = 0; j < 8; ++j) score += asked[j] * numbers[j];
-    #pragma unroll
-    for (int step = LANES / 2; step > 0; step /= 2) score += __shfl_xor_sync(0xffffffff, score, step);
-    return score;
-  };
-  auto raise_peak = [&](float highest) {
-    const float shrink = exp2f(peak - highest);
-    weight *= shrink;
-    #pragma unroll
-    for (int j = 0; j < 8; ++j) sums[j] *= shrink;
-    peak = highest;
-  };
-  auto add = [&](uint4 raw, float score, bool counts) {
-    float numbers[8];
-    widen(raw, numbers);
-    const float share = counts ? exp2f(score - peak) : 0.f;
-    weight += share;
-    #pragma unroll
-    for (int j = 0; j < 8; ++j) sums[j] += share * numbers[j];
-  };
-
+  Attended attended;
   const int before = stored + tail;
   const int chunk = (before + SPLITS - 1) / SPLITS;
   const int first = split * chunk, last = min(first + chunk, before);
@@ -157,43 +91,37 @@
     }
     float scores[AHEAD];
     bool counts[AHEAD];
-    float highest = peak;
+    float highest = attended.peak;
     #pragma unroll
     for (int i = 0; i < AHEAD; ++i) {
-      const float score = score_of(raw_k[i]);
+      const float score = score_of<LANES>(asked, raw_k[i]);
       const int other = from + stream + i * STREAMS;
       counts[i] = other < last && (other < stored + slot || other >= stored + slot + num_tokens);
       scores[i] = counts[i] ? score : NOTHING;
       highest = fmaxf(highest, scores[i]);
     }
-    raise_peak(highest);
+    attended.raise_peak(highest);
     #pragma unroll
-    for (int i = 0; i < AHEAD; ++i) add(raw_v[i], scores[i], counts[i]);
+    for (int i = 0; i < AHEAD; ++i) attended.add(raw_v[i], scores[i], counts[i]);
   }
   // The new tokens, in the last part.
   for (int from = 0; from <= token; from += STREAMS) {
     const int other = min(from + stream, token);
     const bool counts = from + stream <= token && split == SPLITS - 1;
-    const float score = score_of(shared_vector(new_keys[other]));
-    raise_peak(counts ? fmaxf(peak, score) : peak);
-    add(shared_vector(new_values[other]), score, counts);
+    const float score = score_of<LANES>(asked, shared_vector(new_keys[other]));
+    attended.raise_peak(counts ? fmaxf(attended.peak, score) : attended.peak);
+    attended.add(shared_vector(new_values[other]), score, counts);
   }
 
-  #pragma unroll
-  for (int step = LANES; step < 32; step *= 2) {
-    raise_peak(fmaxf(peak, __shfl_xor_sync(0xffffffff, peak, step)));
-    weight += __shfl_xor_sync(0xffffffff, weight, step);
-    #pragma unroll
-    for (int j = 0; j < 8; ++j) sums[j] += __shfl_xor_sync(0xffffffff, sums[j], step);
-  }
+  add_up_warp<LANES>(attended);
   __shared__ float peaks[WARPS], weights[WARPS], partial[WARPS][D];
   __shared__ bool is_last;
   if (threadIdx.x % 32 < VECTORS) {
     #pragma unroll
-    for (int j = 0; j < 8; ++j) partial[warp][lane * 8 + j] = sums[j];
+    for (int j = 0; j < 8; ++j) partial[warp][lane * 8 + j] = attended.sums[j];
     if (lane == 0) {
-      peaks[warp] = peak;
-      weights[warp] = weight;
+      peaks[warp] = attended.peak;
+      weights[warp] = attended.weight;
     }
   }
   __syncthreads();

@@ -39,14 +39,6 @@
   __shared__ uint4 no_numbers;
   if (threadIdx.x == 0) no_numbers = uint4{};
 
-  auto widen = [](uint4 raw, float* to) {
-    const uint32_t words[4] = {raw.x, raw.y, raw.z, raw.w};
-    #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      to[2 * i] = __uint_as_float(words[i] << 16);
-      to[2 * i + 1] = __uint_as_float(words[i] & 0xffff0000u);
-    }
-  };
   auto round = [](float number) { return __bfloat162float(__float2bfloat16(number)); };
 
   // The matrices. A strip is 16 rows; the strips of a matrix with two HALVES come in pairs, of which one is N rows behind the other. A block
@@ -286,11 +278,9 @@
   // 2. Attention.
   static_assert(D % 8 == 0 && D <= 256 && D <= THREADS);
   constexpr int VECTORS = D / 8;                                         // of 16 bytes in a row
-  constexpr int LANES = VECTORS <= 8 ? 8 : VECTORS <= 16 ? 16 : 32; // those from VECTORS on have nothing to read
-  constexpr int NUMBERS = (D + 31) / 32;                              // of a row for each thread of a warp
+  constexpr int LANES = lanes_of_vector(D);
   constexpr int STREAMS = THREADS / LANES;
   constexpr int AHEAD = 4;
-  constexpr float NOTHING = -1e30f;
   const int before = stored + tail, chunk = (before + SPLITS - 1) / SPLITS;
   const int vector_lane = threadIdx.x % LANES, stream = threadIdx.x / LANES;
   uint4 raw_k[AHEAD], raw_v[AHEAD];
@@ -328,37 +318,11 @@
   float* partial = reinterpret_cast<float*>(staged); // [WARPS, D]
   for (int item = blockIdx.x; item < ITEMS; item += BLOCKS) {
     const int head = item % HEADS, split = item / HEADS, kv_head = head / (HEADS / KV_HEADS);
-    // A warp prepares a row.
     auto prepare = [&](const Value* from, const Value* norm, Value* to) {
-      float numbers[NUMBERS];
-      float square = 0.f;
-      #pragma unroll
-      for (int i = 0; i < NUMBERS; ++i) {
-        const int at = lane + i * 32;
-        numbers[i] = at < D ? __bfloat162float(__ldcg(from + at)) : 0.f;
-        square += numbers[i] * numbers[i];
-      }
-      float inverse = 1.f;
-      if constexpr (NORM) {
-        for (int step = 16; step > 0; step /= 2) square += __shfl_xor_sync(0xffffffff, square, step);
-        inverse = rsqrtf(square / D + __int_as_float(HEAD_EPS_BITS));
-      }
-      #pragma unroll
-      for (int i = 0; i < NUMBERS; ++i) {
-        const int at = lane + i * 32;
-        if (at < D) {
-          if constexpr (NORM) numbers[i] *= inverse * __bfloat162float(norm[at]);
-          to[at] = __float2bfloat16(numbers[i]);
-        }
-      }
-      __syncwarp();
-      for (int i = lane; i < PAIRS; i += 32) {
-        const int low = TRADITIONAL ? 2 * i : i, high = TRADITIONAL ? low + 1 : i + PAIRS;
-        const float sine = sines[i], cosine = cosines[i];
-        const float a = __bfloat162float(to[low]), b = __bfloat162float(to[high]);
-        to[low] = __float2bfloat16(a * cosine - b * sine);
-        to[high] = __float2bfloat16(a * sine + b * cosine);
-      }
+      prepare_head<D, PAIRS, TRADITIONAL, NORM>(from, norm, __int_as_float(HEAD_EPS_BITS), to, [&](int i, float& sine, float& cosine) {
+        sine = sines[i];
+        cosine = cosines[i];
+      });
     };
     if (warp == 0) prepare(qkv + head * D, query_norm, query);
     if (warp == 1) prepare(qkv + (HEADS + kv_head) * D, key_norm, new_key);
@@ -373,74 +337,42 @@
       reinterpret_cast<uint4*>(next_v)[at] = reinterpret_cast<uint4*>(new_value)[threadIdx.x];
     }
     auto shared_vector = [&](const Value* row) { return vector_lane < VECTORS ? reinterpret_cast<const uint4*>(row)[vector_lane] : uint4{}; };
-    // Powers of two instead of e, so that weights cost one instruction.
     float asked[8];
     widen(shared_vector(query), asked);
     #pragma unroll
     for (int i = 0; i < 8; ++i) asked[i] *= __int_as_float(SCALE_BITS) * 1.44269504f;
-    float peak = NOTHING, weight = 0.f, sums[8] = {};
-    auto score_of = [&](uint4 raw) {
-      float numbers[8];
-      widen(raw, numbers);
-      float score = 0.f;
-      #pragma unroll
-      for (int j = 0; j < 8; ++j) score += asked[j] * numbers[j];
-      #pragma unroll
-      for (int step = LANES / 2; step > 0; step /= 2) score += __shfl_xor_sync(0xffffffff, score, step);
-      return score;
-    };
-    auto raise_peak = [&](float highest) {
-      const float shrink = exp2f(peak - highest);
-      weight *= shrink;
-      #pragma unroll
-      for (int j = 0; j < 8; ++j) sums[j] *= shrink;
-      peak = highest;
-    };
-    auto add = [&](uint4 raw, float score, bool counts) {
-      float numbers[8];
-      widen(raw, numbers);
-      const float share = counts ? exp2f(score - peak) : 0.f;
-      weight += share;
-      #pragma unroll
-      for (int j = 0; j < 8; ++j) sums[j] += share * numbers[j];
-    };
+    Attended attended;
     const int first = split * chunk, last = min(first + chunk, before);
     if (item != int(blockIdx.x)) read_keys(item, first);
     for (int from = first; from < last; from += STREAMS * AHEAD) {
       float scores[AHEAD];
       bool counts[AHEAD];
-      float highest = peak;
+      float highest = attended.peak;
       #pragma unroll
       for (int i = 0; i < AHEAD; ++i) {
-        const float score = score_of(raw_k[i]);
+        const float score = score_of<LANES>(asked, raw_k[i]);
         const int other = from + stream + i * STREAMS;
         counts[i] = other < last && other != stored + slot;
         scores[i] = counts[i] ? score : NOTHING;
         highest = fmaxf(highest, scores[i]);
       }
-      raise_peak(highest);
+      attended.raise_peak(highest);
       #pragma unroll
-      for (int i = 0; i < AHEAD; ++i) add(raw_v[i], scores[i], counts[i]);
+      for (int i = 0; i < AHEAD; ++i) attended.add(raw_v[i], scores[i], counts[i]);
       read_keys(item, from + STREAMS * AHEAD);
     }
     // The new token, in the last part.
     const bool has_new = stream == 0 && split == SPLITS - 1;
-    const float score = score_of(shared_vector(new_key));
-    raise_peak(has_new ? fmaxf(peak, score) : peak);
-    add(shared_vector(new_value), score, has_new);
-    #pragma unroll
-    for (int step = LANES; step < 32; step *= 2) {
-      raise_peak(fmaxf(peak, __shfl_xor_sync(0xffffffff, peak, step)));
-      weight += __shfl_xor_sync(0xffffffff, weight, step);
-      #pragma unroll
-      for (int j = 0; j < 8; ++j) sums[j] += __shfl_xor_sync(0xffffffff, sums[j], step);
-    }
+    const float score = score_of<LANES>(asked, shared_vector(new_key));
+    attended.raise_peak(has_new ? fmaxf(attended.peak, score) : attended.peak);
+    attended.add(shared_vector(new_value), score, has_new);
+    add_up_warp<LANES>(attended);
     if (lane < VECTORS) {
       #pragma unroll
-      for (int j = 0; j < 8; ++j) partial[warp * D + vector_lane * 8 + j] = sums[j];
+      for (int j = 0; j < 8; ++j) partial[warp * D + vector_lane * 8 + j] = attended.sums[j];
       if (lane == 0) {
-        peaks[warp] = peak;
-        weights[warp] = weight;
+        peaks[warp] = attended.peak;
+        weights[warp] = attended.weight;
       }
     }
     __syncthreads();

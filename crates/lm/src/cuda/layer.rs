@@ -22,9 +22,6 @@ use super::{is_bfloat16, is_readable, traced};
 use crate::device_kernels::{HeadShape, Kernel, LayerParts, QuantizedRows};
 use crate::ffi::{self, Compiled, CudaKernel, Launch};
 
-/// The kernel's body.
-pub(super) const SOURCE: &str = include_str!("layer.cu");
-
 /// The inputs of `layer.cu`.
 pub(super) const INPUTS: &[&str] = &[
     "x",

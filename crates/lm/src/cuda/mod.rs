@@ -31,7 +31,7 @@ use crate::config::QuantizationMode;
 use crate::device_kernels::{
     DeviceKernels, Experts, Fusion, HeadShape, Kernel, Kernels, LayerParts, QuantizedRows, Rotation,
 };
-use crate::ffi::{Compiled, CudaKernel};
+use crate::ffi::{Compiled, CudaKernel, KernelSource};
 
 /// The sources, each compiled by MLX on its first launch with the constants it is launched with.
 #[derive(Debug)]
@@ -58,22 +58,9 @@ impl CudaKernels {
     }
 
     fn new(device: multiprocessors::CudaDevice) -> Result<Self, Exception> {
-        // MLX keeps what it has compiled on disk, by name and constants alone: after an update it would
-        // run the code of the version before.
-        let versioned = |name: &str, source: &str| {
-            let version = blake3::hash(source.as_bytes()).to_hex();
-            format!("{name}_{}", &version[..16])
+        let kernel = |name: &str, inputs: &[&str], outputs: &[&str], body: &str| {
+            compiled_by_mlx(name, inputs, outputs, body, None)
         };
-        let kernel = |name: &str, inputs: &[&str], outputs: &[&str], source: &str| {
-            CudaKernel::new(&versioned(name, source), inputs, outputs, source).map(Rc::new)
-        };
-        let layer = CudaKernel::with_threads(
-            &versioned("whole_layer", layer::SOURCE),
-            layer::INPUTS,
-            layer::OUTPUTS,
-            layer::SOURCE,
-            layer::THREADS,
-        )?;
         Ok(CudaKernels {
             product: kernel("product", product::INPUTS, &["y"], &product::source())?,
             expert_product: kernel(
@@ -101,9 +88,35 @@ impl CudaKernels {
                 include_str!("norm_residual.cu"),
             )?,
             route: kernel("route", &["logits"], &["experts", "shares"], include_str!("route.cu"))?,
-            layer: layer::LayerKernel::new(Rc::new(layer), device.num_multiprocessors),
+            layer: layer::LayerKernel::new(
+                compiled_by_mlx(
+                    "whole_layer",
+                    layer::INPUTS,
+                    layer::OUTPUTS,
+                    include_str!("layer.cu"),
+                    Some(layer::THREADS),
+                )?,
+                device.num_multiprocessors,
+            ),
         })
     }
+}
+
+/// A kernel with what kernels share before it.
+fn compiled_by_mlx(
+    name: &str,
+    inputs: &[&str],
+    outputs: &[&str],
+    body: &str,
+    most_threads: Option<i32>,
+) -> Result<Rc<CudaKernel>, Exception> {
+    const HEAD: &str = include_str!("common.cuh");
+    // MLX keeps what it has compiled on disk, by name and constants alone: after an update it would run
+    // the code of the version before.
+    let version = blake3::hash(format!("{HEAD}{body}").as_bytes()).to_hex();
+    let name = format!("{name}_{}", &version[..16]);
+    let source = KernelSource { head: HEAD, body, most_threads };
+    CudaKernel::new(&name, inputs, outputs, source).map(Rc::new)
 }
 
 impl DeviceKernels for CudaKernels {

@@ -6,7 +6,7 @@ use mlx_rs::error::Exception;
 use mlx_rs::{Array, Dtype, ops};
 
 use super::layer;
-use crate::ffi::{self, CudaKernel, Launch};
+use crate::ffi::{self, CudaKernel, KernelSource, Launch};
 
 /// A CUDA device that runs the kernels.
 #[derive(Debug, Clone, Copy)]
@@ -35,12 +35,13 @@ impl CudaDevice {
 
 /// The compute capability, and the most multiprocessors that the device's numbers allow for.
 fn properties() -> Result<[i32; 2], Exception> {
-    const SOURCE: &str = "
+    const BODY: &str = "
         unsigned most;
         asm(\"mov.u32 %0, %%nsmid;\" : \"=r\"(most));
         y[0] = __CUDA_ARCH__;
         y[1] = most;";
-    let kernel = CudaKernel::new("device_properties", &["x"], &["y"], SOURCE)?;
+    let source = KernelSource { body: BODY, ..KernelSource::default() };
+    let kernel = CudaKernel::new("device_properties", &["x"], &["y"], source)?;
     let launch =
         Launch { constants: &[], blocks: [1, 1, 1], threads: 1, outputs: [(&[2], Dtype::Int32)] };
     let [found] = kernel.apply(&[&Array::from_slice(&[0], &[1])], launch)?;
@@ -50,7 +51,7 @@ fn properties() -> Result<[i32; 2], Exception> {
 /// On how many multiprocessors this many blocks run; 0 unless all were there at once.
 fn num_at_once(num_blocks: i32) -> Result<i32, Exception> {
     /// Each block counts itself, waits until all have or for some milliseconds, and says where it ran.
-    const SOURCE: &str = "
+    const BODY: &str = "
         constexpr int MOST_POLLS = 1 << 14;
         if (threadIdx.x > 0) return;
         unsigned processor;
@@ -66,7 +67,8 @@ fn num_at_once(num_blocks: i32) -> Result<i32, Exception> {
     if num_blocks < 1 {
         return Ok(0);
     }
-    let kernel = CudaKernel::new("blocks_at_once", &["arrived"], &["ran_on"], SOURCE)?;
+    let source = KernelSource { body: BODY, ..KernelSource::default() };
+    let kernel = CudaKernel::new("blocks_at_once", &["arrived"], &["ran_on"], source)?;
     let arrived = ops::zeros::<i32>(&[layer::NUM_COUNTERS])?;
     let launch = Launch {
         constants: &[],

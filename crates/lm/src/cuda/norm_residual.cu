@@ -1,13 +1,5 @@
   // y[D] = residual[D] + the RMS norm of x[D] with weight[D]. One block.
   __shared__ float squares[8];
-  auto widen = [](uint4 raw, float* to) {
-    const uint32_t words[4] = {raw.x, raw.y, raw.z, raw.w};
-    #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      to[2 * i] = __uint_as_float(words[i] << 16);
-      to[2 * i + 1] = __uint_as_float(words[i] & 0xffff0000u);
-    }
-  };
   float square = 0.f;
   for (int i = threadIdx.x; i < D / 8; i += 256) {
     float numbers[8];

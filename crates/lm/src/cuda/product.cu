@@ -12,14 +12,6 @@
   __shared__ uint4 staged[PADDED / 8];
   __shared__ float totals[NUM_SPANS];
 
-  auto widen = [](uint4 raw, float* to) {
-    const uint32_t words[4] = {raw.x, raw.y, raw.z, raw.w};
-    #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      to[2 * i] = __uint_as_float(words[i] << 16);
-      to[2 * i + 1] = __uint_as_float(words[i] & 0xffff0000u);
-    }
-  };
   const uint4* source = reinterpret_cast<const uint4*>(x);
 
   float inverse = 1.f;
