@@ -31,15 +31,16 @@ pub trait DeviceKernels: Debug {
     /// `residual + norm(x)`. The inputs are x and the residual, both `[1, 1, D]`.
     fn norm_residual(&self, weight: &Array, eps: f32) -> Option<Box<dyn Kernel>>;
 
-    /// Head norms, RoPE and attention of up to [`MOST_TOKENS`] tokens. The inputs are:
+    /// Head norms, RoPE and attention of up to [`MOST_TOKENS`] tokens of one row, or of one token of each
+    /// row of a batch. The inputs are:
     ///
-    /// 1. queries, keys and values of all heads, `[1, L, (H + 2 H_kv) D]`;
+    /// 1. queries, keys and values of all heads, `[B, L, (H + 2 H_kv) D]`;
     /// 2. to 5. keys and values of a [`DecodeSlot`](crate::cache::DecodeSlot) for L tokens, older
     ///    and newest;
     /// 6. [its place](crate::cache::AttentionStep::place), and
     /// 7. its [`counters`](crate::cache::DecodeSlot::counters).
     ///
-    /// The outputs are the attention output `[1, L, H D]`, and the slot's newest keys and values
+    /// The outputs are the attention output `[B, L, H D]`, and the slot's newest keys and values
     /// with those of the tokens.
     fn attention(&self, heads: &HeadShape, rotation: Rotation<'_>) -> Option<Box<dyn Kernel>>;
 

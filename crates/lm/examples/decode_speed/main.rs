@@ -10,6 +10,7 @@
 //!        decode_speed stream NAME FOLDER         one stream only, for two builds that take turns
 //!        decode_speed stream NAME FOLDER --layers-by-parts   also without kernels of whole layers
 //!        decode_speed passes NAME FOLDER [LENGTH]...   what a pass takes that verifies several tokens
+//!        decode_speed contexts NAME FOLDER [CONTEXT]...     tokens a second behind long contexts
 //! ```
 //! `xtask/bench/random_model.py` writes folders of all other architectures.
 //!
@@ -20,6 +21,7 @@
 //! (`gpu_mlx_lm.py --rounding`).
 
 mod attention_memory;
+mod contexts;
 mod model_folder;
 mod shapes;
 mod subject;
@@ -93,11 +95,18 @@ fn main() -> Result<(), Failure> {
             let (subject, model) = open(name, Path::new(folder), 0.0)?;
             measure_passes(&subject, &model, lengths)?;
         }
+        ["contexts", name, folder, ref given @ ..] => {
+            let given: Vec<i32> =
+                given.iter().map(|text| text.parse()).collect::<Result<_, _>>()?;
+            let all = if given.is_empty() { &contexts::CONTEXTS } else { &given[..] };
+            contexts::measure(name, Path::new(folder), all)?;
+        }
         _ => {
             return Err(
                 "usage: decode_speed check [SHAPE]... | check-folder NAME FOLDER [ROUNDING] \
                  | write SHAPE FOLDER | measure NAME FOLDER [ROUNDING] \
-                 | stream NAME FOLDER [--layers-by-parts] | passes NAME FOLDER [LENGTH]..."
+                 | stream NAME FOLDER [--layers-by-parts] | passes NAME FOLDER [LENGTH]... \
+                 | contexts NAME FOLDER [CONTEXT]..."
                     .into(),
             );
         }

@@ -3,13 +3,16 @@
 use mlx_rs::error::Result;
 use mlx_rs::{Array, ops};
 
-use super::buffer::{append, front, round_up};
+use super::buffer::round_up;
 use super::kind::CacheKind;
 use super::kv::Dropped;
+use super::kv_buffers::KvBuffers;
 use super::rows::{
     Block, RowColumns, from_first, kept_rows, rolled, rope_offset, row_tokens, stacked,
 };
-use super::{AttentionStep, KeysValues, KvCache, LayerCache, LayerCacheSpec, Mask, causal_mask};
+use super::{
+    AttentionStep, DecodeSlot, KeysValues, KvCache, LayerCache, LayerCacheSpec, Mask, causal_mask,
+};
 use crate::LmError;
 
 /// Several [`KvCache`]s as the rows of one. As mlx-lm's BatchKVCache.
@@ -17,8 +20,7 @@ use crate::LmError;
 /// Rows stand in the buffers as [`RowColumns`] says.
 #[derive(Debug, Clone)]
 pub struct BatchKvCache {
-    keys: Option<Array>,   // [B, H, capacity, D]
-    values: Option<Array>, // [B, H, capacity, D]
+    buffers: KvBuffers,
     rows: RowColumns,
     /// What each row has dropped before it came.
     dropped: Vec<Dropped>,
@@ -33,10 +35,10 @@ impl BatchKvCache {
         assert!(!caches.is_empty(), "a batch has at least one row");
         let stop = caches.iter().map(KvCache::num_columns).max().unwrap_or(0);
         let materialized = caches.iter().map(KvCache::materialized).collect::<Result<Vec<_>>>()?;
-        let stack = |buffer: &dyn Fn(&(Array, Array)) -> &Array| {
+        let stack = |index: usize| {
             let blocks: Vec<Block> = std::iter::zip(caches, &materialized)
                 .map(|(cache, buffers)| Block {
-                    buffer: buffers.as_ref().map(buffer),
+                    buffer: buffers.as_ref().map(|buffers| &buffers[index]),
                     num_rows: 1,
                     columns: 0..cache.num_columns(),
                 })
@@ -44,8 +46,7 @@ impl BatchKvCache {
             stacked(&blocks, stop, round_up(stop + 1))
         };
         Ok(BatchKvCache {
-            keys: stack(&|(keys, _)| keys)?,
-            values: stack(&|(_, values)| values)?,
+            buffers: KvBuffers::of(stack(0)?.zip(stack(1)?).map(Into::into)),
             rows: RowColumns::new(
                 caches.iter().map(|cache| stop - cache.num_columns()).collect(),
                 stop,
@@ -84,35 +85,45 @@ impl BatchKvCache {
 
     fn move_padding(&mut self) -> Result<()> {
         if let Some(shifts) = self.rows.take_shifts() {
-            for buffer in [&mut self.keys, &mut self.values].into_iter().flatten() {
-                *buffer = rolled(buffer, &shifts, self.rows.stop)?;
-            }
+            let stop = self.rows.stop;
+            self.replace_buffers(|buffer| rolled(buffer, &shifts, stop))?;
         }
         Ok(())
+    }
+
+    /// Makes buffers that hold all tokens into others.
+    fn replace_buffers(&mut self, with: impl Fn(&Array) -> Result<Array>) -> Result<()> {
+        if let Some([keys, values]) = self.materialized()? {
+            self.buffers = KvBuffers::new(with(&keys)?, with(&values)?);
+        }
+        Ok(())
+    }
+
+    /// Both buffers, with the tokens beside them; `None` for empty rows.
+    fn materialized(&self) -> Result<Option<[Array; 2]>> {
+        self.buffers.materialized(self.rows.stop)
+    }
+
+    /// Writes the tokens beside the buffers into them.
+    pub(super) fn materialize(&mut self) -> Result<()> {
+        self.buffers.materialize(self.rows.stop)
     }
 
     /// Appends `keys` and `values` `[B, H, L, D]` and returns the whole cache, `[B, H, stop, D]`.
     pub fn update_and_fetch(&mut self, keys: Array, values: Array) -> Result<(Array, Array)> {
         self.move_padding()?;
-        let start = self.rows.stop;
-        let all_keys = append(self.keys.as_ref(), &keys, start)?;
-        let all_values = append(self.values.as_ref(), &values, start)?;
+        let views = self.buffers.append(&keys, &values, self.rows.stop)?;
         self.rows.appended(keys.dim(2));
-        let views = (front(&all_keys, self.rows.stop)?, front(&all_values, self.rows.stop)?);
-        self.keys = Some(all_keys);
-        self.values = Some(all_values);
-        Ok(views)
+        Ok(views.into())
     }
 
     /// Keeps only the rows `kept`, in that order, and drops the left padding that they share.
     pub fn filter(&mut self, kept: &[usize]) -> Result<()> {
         self.move_padding()?;
+        self.materialize()?;
         let shared = self.rows.keep(kept);
         self.dropped = kept.iter().map(|&row| self.dropped[row]).collect();
-        for buffer in [&mut self.keys, &mut self.values].into_iter().flatten() {
-            *buffer = kept_rows(buffer, kept, shared..buffer.dim(2))?;
-        }
-        Ok(())
+        self.replace_buffers(|buffer| kept_rows(buffer, kept, shared..buffer.dim(2)))
     }
 
     /// Appends the rows of `other`.
@@ -120,13 +131,14 @@ impl BatchKvCache {
         self.finalize()?;
         other.finalize()?;
         let rows = self.rows.joined(&other.rows);
-        let stack = |buffers: [Option<&Array>; 2]| {
+        let [own, others] = [self.materialized()?, other.materialized()?];
+        let stack = |index: usize| {
+            let buffers = [&own, &others].map(|pair| pair.as_ref().map(|pair| &pair[index]));
             let blocks = [(buffers[0], &self.rows), (buffers[1], &other.rows)];
             stacked(&blocks.map(Block::of), rows.stop, round_up(rows.stop + 1))
         };
-        let keys = stack([self.keys.as_ref(), other.keys.as_ref()])?;
-        let values = stack([self.values.as_ref(), other.values.as_ref()])?;
-        (self.keys, self.values, self.rows) = (keys, values, rows);
+        let buffers = KvBuffers::of(stack(0)?.zip(stack(1)?).map(Into::into));
+        (self.buffers, self.rows) = (buffers, rows);
         self.dropped.extend(other.dropped);
         Ok(())
     }
@@ -134,11 +146,10 @@ impl BatchKvCache {
     /// A copy of one row as a [`KvCache`], in buffers of exactly its length.
     pub fn extract(&self, row: usize) -> Result<KvCache> {
         let columns = self.rows.of_row(row);
-        let (Some(keys), Some(values), false) = (&self.keys, &self.values, columns.is_empty())
-        else {
+        let (Some([keys, values]), false) = (self.materialized()?, columns.is_empty()) else {
             return Ok(KvCache::new());
         };
-        let own = |buffer: &Array| row_tokens(buffer, row, columns.clone())?.contiguous();
+        let own = |buffer: Array| row_tokens(&buffer, row, columns.clone())?.contiguous();
         let length = columns.end - columns.start;
         let cache = KvCache::from_buffers(own(keys)?, own(values)?, length);
         Ok(cache.with_dropped(self.dropped[row]))
@@ -159,7 +170,7 @@ impl CacheKind for BatchKvCache {
     }
 
     fn arrays(&self) -> Vec<&Array> {
-        self.keys.iter().chain(&self.values).collect()
+        self.buffers.arrays().collect()
     }
 
     fn columns(&self) -> Option<[i32; 2]> {
@@ -177,16 +188,17 @@ impl CacheKind for BatchKvCache {
         let RowColumns { stop: start, left_padding, .. } = &self.rows;
         let (start, stop) = (*start, start + length);
         let columns = || ops::arange::<_, i32>(0, stop, 1);
-        let mask = if length == 1 {
+        if length == 1 {
             let first_in_window = window.map_or(0, |window| stop - window);
             let first: Vec<i32> =
-                left_padding.iter().map(|&padding| padding.max(first_in_window)).collect();
-            if first.iter().all(|&first| first <= 0) {
-                Mask::None
-            } else {
-                Mask::Array(from_first(&columns()?, &first)?)
-            }
-        } else {
+                left_padding.iter().map(|&padding| padding.max(first_in_window).max(0)).collect();
+            let mask = match first.iter().all(|&first| first == 0) {
+                true => Mask::None,
+                false => Mask::Array(from_first(&columns()?, &first)?),
+            };
+            return Ok(AttentionStep { first_columns: first, ..AttentionStep::new(offset, mask) });
+        }
+        let mask = {
             let window = window.filter(|&window| stop > window);
             match (self.rows.is_padded(), window) {
                 (false, None) => Mask::Causal,
@@ -200,6 +212,20 @@ impl CacheKind for BatchKvCache {
         Ok(AttentionStep::new(offset, mask))
     }
 
+    /// Of one token for each row. A row alone is not told from one that begins at the first column.
+    fn decode_slot(&mut self, length: i32) -> Result<Option<DecodeSlot>> {
+        if length > 1 || self.num_rows() == 1 || self.rows.is_prepared() {
+            return Ok(None);
+        }
+        self.move_padding()?;
+        self.buffers.slot(self.offsets(), self.rows.stop, length)
+    }
+
+    fn fill_decode_slot(&mut self, newest_keys: Array, newest_values: Array, length: i32) {
+        self.buffers.fill_slot(newest_keys, newest_values, length);
+        self.rows.appended(length);
+    }
+
     /// Not while rows end with right padding, and not where a row has dropped tokens.
     fn is_trimmable(&self) -> bool {
         let has_dropped = self.dropped.iter().any(|dropped| dropped.num_tokens > 0);
@@ -208,7 +234,9 @@ impl CacheKind for BatchKvCache {
 
     /// At most as many as the shortest row has.
     fn trim(&mut self, num_tokens: usize) -> usize {
-        if self.is_trimmable() { self.rows.trim(num_tokens) } else { 0 }
+        let trimmed = if self.is_trimmable() { self.rows.trim(num_tokens) } else { 0 };
+        self.buffers.trimmed(trimmed as i32);
+        trimmed
     }
 
     fn trims_after(&self, _num_ahead: usize) -> bool {

@@ -12,21 +12,21 @@ use super::LayerCache;
 /// for every token when the host runs ahead of the device.
 #[derive(Debug)]
 pub struct DecodeSlot {
-    /// `[1, H, capacity, D]`: the older tokens.
+    /// `[B, H, capacity, D]`: the older tokens.
     pub keys: Array,
-    /// `[1, H, capacity, D]`
+    /// `[B, H, capacity, D]`
     pub values: Array,
-    /// `[1, H, C, D]`: the newest tokens.
+    /// `[B, H, C, D]`: the newest tokens.
     pub newest_keys: Array,
-    /// `[1, H, C, D]`
+    /// `[B, H, C, D]`
     pub newest_values: Array,
     /// i32 [`DecodeSlot::NUM_COUNTERS`], all zero: with them the blocks of one launch count how many
     /// have finished. Whoever counts leaves them at zero. They belong to the cache of one layer: each
     /// of its launches reads what the one before has written, and so waits for it. Those of two
     /// layers may run at once, if several passes are launched, and those of two sequences too.
     pub counters: Array,
-    /// The position of the first of the next tokens.
-    pub(super) position: i32,
+    /// The position of the first of the next tokens, in each row.
+    pub(super) positions: Vec<i32>,
     pub(super) columns: SlotColumns,
 }
 
@@ -50,15 +50,18 @@ impl DecodeSlot {
     /// The most tokens of a ring, of which [`DecodeSlot::place`] writes 15 bits.
     pub(super) const MOST_IN_RING: i32 = i16::MAX as i32;
 
-    /// The position and the columns, as kernels read them: the position; then, from the lowest bit,
-    /// 24 bits of how many older tokens there are and 7 of how many newest. For a ring the highest
-    /// bit is set, and there are 16 bits of how many tokens are in use and 15 of the column.
-    pub(super) fn place(&self) -> [i32; 2] {
+    /// Three numbers of each row, as kernels read them: its position; then, from the lowest bit, 24 bits
+    /// of how many older tokens there are and 7 of how many newest; and the first column that the row
+    /// sees, of `first_columns` or, without any, 0. For a ring the highest bit of the second is set, and
+    /// there are 16 bits of how many tokens are in use and 15 of the column.
+    pub(super) fn place(&self, first_columns: &[i32]) -> Vec<i32> {
         let columns = match self.columns {
             SlotColumns::Behind { num_older, num_newest } => num_older | num_newest << 24,
             SlotColumns::Ring { num_in_use, column } => num_in_use | column << 16 | i32::MIN,
         };
-        [self.position, columns]
+        let first = |row: usize| first_columns.get(row).copied().unwrap_or(0);
+        let rows = self.positions.iter().enumerate();
+        rows.flat_map(|(row, &position)| [position, columns, first(row)]).collect()
     }
 }
 
@@ -129,7 +132,10 @@ mod tests {
             let slot = cache.decode_slot(length).unwrap().unwrap();
             cache.fill_decode_slot(slot.newest_keys, slot.newest_values, length);
         }
-        cache.decode_slot(1).unwrap().unwrap().place()
+        match cache.decode_slot(1).unwrap().unwrap().place(&[])[..] {
+            [position, columns, 0] => [position, columns],
+            ref other => panic!("{other:?} of one row"),
+        }
     }
 
     #[test]
@@ -159,7 +165,7 @@ mod tests {
         let array = step.place(&slot).unwrap();
         assert!(array.nbytes() > 8, "a device reads smaller ones from the host");
         array.eval().unwrap();
-        assert_eq!(array.as_slice::<i32>(), [300, 300].repeat(16));
+        assert_eq!(array.as_slice::<i32>(), [300, 300, 0].repeat(16));
         let again = step.place(&slot).unwrap();
         assert_eq!(again.as_slice::<i32>().as_ptr(), array.as_slice::<i32>().as_ptr());
     }
@@ -169,6 +175,30 @@ mod tests {
         assert_eq!(place_after(&mut ring(5), &[1]), [6, 6 | 6 << 16 | i32::MIN]);
         assert_eq!(place_after(&mut ring(5), &[1, 1, 1]), [8, 8 | i32::MIN]);
         assert_eq!(place_after(&mut ring(5), &[1; 5]), [10, 8 | 2 << 16 | i32::MIN]);
+    }
+
+    #[test]
+    fn each_row_of_a_batch_has_its_place() {
+        let rows = [300, 5].map(|length| vec![kv(length)]);
+        let mut caches = super::super::batch::merge(rows.to_vec()).unwrap();
+        let cache = &mut caches[0];
+        let place = |cache: &mut LayerCache, window| {
+            let step = cache.attention_step(1, window).unwrap();
+            assert!(step.sees_all_before(1));
+            let slot = cache.decode_slot(1).unwrap().unwrap();
+            let array = step.place(&slot).unwrap();
+            cache.fill_decode_slot(slot.newest_keys, slot.newest_values, 1);
+            array.eval().unwrap();
+            array.as_slice::<i32>()[..6].to_vec()
+        };
+        assert_eq!(place(cache, None), [300, 300, 0, 5, 300, 295]);
+        let columns = 300 | 1 << 24;
+        assert_eq!(place(cache, None), [301, columns, 0, 6, columns, 295]);
+        let columns = 300 | 2 << 24;
+        assert_eq!(place(cache, Some(100)), [302, columns, 203, 7, columns, 295], "a window");
+        cache.trim(2);
+        let columns = 300 | 1 << 24;
+        assert_eq!(place(cache, None), [301, columns, 0, 6, columns, 295]);
     }
 
     #[test]

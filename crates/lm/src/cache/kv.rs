@@ -5,10 +5,10 @@ use std::fmt;
 use mlx_rs::error::{Exception, Result};
 use mlx_rs::{Array, Dtype};
 
-use super::buffer::{self, append, front, joined, room, round_up, token_range};
+use super::buffer::{self, front, joined, room, round_up, token_range};
 use super::chunk_state::ChunkForm;
-use super::decode_slot::{Counters, SlotColumns};
 use super::kind::{CacheKind, HeldTokens, KindSpec};
+use super::kv_buffers::KvBuffers;
 use super::prompt_file::{CacheClass, FileForm, FileReading, FileTensors, LayerState};
 use super::quantized::{QuantizedSpec, check_head_dims};
 use super::rotating::RotatingSpec;
@@ -26,15 +26,12 @@ use crate::LmError;
 /// stand in the first columns, in order, and each head may hold others of them.
 #[derive(Debug, Clone, Default)]
 pub struct KvCache {
-    keys: Option<Array>,      // [B, H, capacity, D]
-    values: Option<Array>,    // [B, H, capacity, D]
-    tail: Option<TailBuffer>, // the newest tokens, not yet in `keys` and `values`
+    buffers: KvBuffers,
     /// How many columns are in use.
     num_columns: i32,
     dropped: Dropped,
     /// The newest queries, while they are wanted.
     observed: Option<ObservedQueries>,
-    counters: Counters,
 }
 
 /// Which tokens a [`KvCache`] has dropped.
@@ -47,21 +44,9 @@ pub(super) struct Dropped {
     pub(super) num_chosen: i32,
 }
 
-/// The newest tokens of a cache, in a small buffer of their own that every step replaces (see
-/// [`DecodeSlot`]); the large buffers stay as they are for [`KvCache::TAIL_CAPACITY`] steps.
-#[derive(Debug, Clone)]
-struct TailBuffer {
-    keys: Array,   // [B, H, TAIL_CAPACITY, D]
-    values: Array, // [B, H, TAIL_CAPACITY, D]
-    count: i32,    // how many of the leading columns are in use
-}
-
 impl KvCache {
     /// Buffers grow by this many tokens, so that most steps write in place.
     pub const STEP: i32 = buffer::STEP;
-
-    /// The most tokens that a [`TailBuffer`] holds.
-    const TAIL_CAPACITY: i32 = 64;
 
     /// An empty cache.
     pub fn new() -> Self {
@@ -81,8 +66,7 @@ impl KvCache {
             joined(&parts)
         };
         Ok(KvCache {
-            keys: Some(with_room(keys)?),
-            values: Some(with_room(values)?),
+            buffers: KvBuffers::new(with_room(keys)?, with_room(values)?),
             num_columns: offset,
             ..KvCache::default()
         })
@@ -95,8 +79,8 @@ impl KvCache {
 
     /// A cache that holds the first `offset` tokens of `keys` and `values` `[B, H, capacity, D]`.
     pub(super) fn from_buffers(keys: Array, values: Array, offset: i32) -> Self {
-        let (keys, values) = (Some(keys), Some(values));
-        KvCache { keys, values, num_columns: offset, ..KvCache::default() }
+        let buffers = KvBuffers::new(keys, values);
+        KvCache { buffers, num_columns: offset, ..KvCache::default() }
     }
 
     /// How many columns are in use: one for each token that has not been dropped.
@@ -157,7 +141,7 @@ impl KvCache {
     /// The keys and values in use, `[B, H, offset, D]`, as views; `None` for an empty cache.
     pub(super) fn tokens_in_use(&self) -> Result<Option<(Array, Array)>> {
         match self.materialized()? {
-            Some((keys, values)) if self.num_columns > 0 => {
+            Some([keys, values]) if self.num_columns > 0 => {
                 Ok(Some((front(&keys, self.num_columns)?, front(&values, self.num_columns)?)))
             }
             _ => Ok(None),
@@ -175,7 +159,7 @@ impl KvCache {
             return Err(super::snapkv::not_quantized(bits));
         }
         match self.materialized()? {
-            Some((keys, values)) => {
+            Some([keys, values]) => {
                 QuantizedKvCache::quantize(&keys, &values, self.offset(), group_size, bits)
             }
             _ => QuantizedKvCache::new(group_size, bits),
@@ -185,68 +169,20 @@ impl KvCache {
     /// Appends `keys` and `values` `[B, H, L, D]` and returns the whole cache, `[B, H, T, D]` of the T
     /// tokens that it holds.
     pub fn update_and_fetch(&mut self, keys: Array, values: Array) -> Result<(Array, Array)> {
-        self.materialize()?;
-        let all_keys = append(self.keys.as_ref(), &keys, self.num_columns)?;
-        let all_values = append(self.values.as_ref(), &values, self.num_columns)?;
+        let views = self.buffers.append(&keys, &values, self.num_columns)?;
         self.num_columns += keys.dim(2);
-        let views = (front(&all_keys, self.num_columns)?, front(&all_values, self.num_columns)?);
-        self.keys = Some(all_keys);
-        self.values = Some(all_values);
-        Ok(views)
+        Ok(views.into())
     }
 
     /// Both buffers, `[B, H, capacity, D]`, with the tail written into them; `None` for an empty
     /// cache.
-    pub(super) fn materialized(&self) -> Result<Option<(Array, Array)>> {
-        let (Some(keys), Some(values)) = (&self.keys, &self.values) else { return Ok(None) };
-        match &self.tail {
-            Some(tail) if tail.count > 0 => {
-                let start = self.num_columns - tail.count;
-                let with = |buffer: &Array, tail_tokens: &Array| {
-                    append(Some(buffer), &front(tail_tokens, tail.count)?, start)
-                };
-                Ok(Some((with(keys, &tail.keys)?, with(values, &tail.values)?)))
-            }
-            _ => Ok(Some((keys.clone(), values.clone()))),
-        }
+    pub(super) fn materialized(&self) -> Result<Option<[Array; 2]>> {
+        self.buffers.materialized(self.num_columns)
     }
 
     /// Writes the tail into the buffers for good.
     pub(super) fn materialize(&mut self) -> Result<()> {
-        if self.tail.as_ref().is_some_and(|tail| tail.count == 0) {
-            // The launch that wrote the tail may not have run, and nothing will wait for it now.
-            self.counters = Counters::default();
-        }
-        if self.tail.is_some()
-            && let Some((keys, values)) = self.materialized()?
-        {
-            (self.keys, self.values, self.tail) = (Some(keys), Some(values), None);
-        }
-        Ok(())
-    }
-
-    /// Keys, values (`[B, H, capacity, D]`) and a tail with room for `length` more tokens; `None` for
-    /// an empty cache and for more tokens than a tail holds.
-    fn with_tail_room(&mut self, length: i32) -> Result<Option<(&Array, &Array, &TailBuffer)>> {
-        if length > Self::TAIL_CAPACITY {
-            return Ok(None);
-        }
-        if self.tail.as_ref().is_some_and(|tail| tail.count + length > Self::TAIL_CAPACITY) {
-            self.materialize()?;
-        }
-        let (Some(keys), Some(values)) = (&self.keys, &self.values) else { return Ok(None) };
-        if self.tail.is_none() {
-            let empty = |buffer: &Array| room(buffer, Self::TAIL_CAPACITY);
-            self.tail = Some(TailBuffer { keys: empty(keys)?, values: empty(values)?, count: 0 });
-        }
-        Ok(self.tail.as_ref().map(|tail| (keys, values, tail)))
-    }
-
-    /// Replaces the tail that [`KvCache::decode_slot`] returned by one with `length` more tokens.
-    pub(super) fn replace_tail(&mut self, keys: Array, values: Array, length: i32) {
-        let count = self.tail.as_ref().map_or(0, |tail| tail.count) + length;
-        self.tail = Some(TailBuffer { keys, values, count });
-        self.num_columns += length;
+        self.buffers.materialize(self.num_columns)
     }
 
     /// Keys and values of the tokens `start..stop`, `[B, H, stop - start, D]`, as contiguous
@@ -256,14 +192,12 @@ impl KvCache {
         if start >= stop || stop > self.num_columns as usize || self.is_compressed() {
             return Ok(None);
         }
-        let num_stored = self.num_columns - self.tail.as_ref().map_or(0, |tail| tail.count);
-        let buffers = match (&self.keys, &self.values) {
-            (Some(keys), Some(values)) if stop <= num_stored as usize => {
-                Some((keys.clone(), values.clone()))
-            }
+        let num_stored = self.num_columns - self.buffers.num_beside();
+        let buffers = match self.buffers.stored() {
+            Some(buffers) if stop <= num_stored as usize => Some(buffers.clone()),
             _ => self.materialized()?,
         };
-        let Some((keys, values)) = buffers else { return Ok(None) };
+        let Some([keys, values]) = buffers else { return Ok(None) };
         Ok(Some((
             token_range(&keys, start as i32, stop as i32)?.contiguous()?,
             token_range(&values, start as i32, stop as i32)?.contiguous()?,
@@ -275,9 +209,7 @@ impl KvCache {
     pub fn trim(&mut self, num_tokens: usize) -> usize {
         let trimmed = num_tokens.min((self.num_columns - self.dropped.num_chosen) as usize);
         self.num_columns -= trimmed as i32;
-        if let Some(tail) = &mut self.tail {
-            tail.count = (tail.count - trimmed as i32).max(0);
-        }
+        self.buffers.trimmed(trimmed as i32);
         trimmed
     }
 }
@@ -293,8 +225,8 @@ impl CacheKind for KvCache {
     }
 
     fn spec(&self) -> Option<LayerCacheSpec> {
-        let arrays = self.keys.as_ref().zip(self.values.as_ref());
-        let sizes = arrays.map(|(keys, values)| KvSizes::of_arrays([keys, values], 1));
+        let arrays = self.buffers.stored();
+        let sizes = arrays.map(|arrays| KvSizes::of_arrays(arrays.each_ref(), 1));
         Some(LayerCacheSpec::Kv(KvSpec { sizes, is_compressed: self.is_compressed() }))
     }
 
@@ -303,9 +235,8 @@ impl CacheKind for KvCache {
     }
 
     fn arrays(&self) -> Vec<&Array> {
-        let tail = self.tail.iter().flat_map(|tail| [&tail.keys, &tail.values]);
         let queries = self.observed.iter().flat_map(ObservedQueries::arrays);
-        self.keys.iter().chain(&self.values).chain(tail).chain(queries).collect()
+        self.buffers.arrays().chain(queries).collect()
     }
 
     /// Columns stand in the order of their tokens, so a mask is the same whether or not tokens have been
@@ -331,7 +262,7 @@ impl CacheKind for KvCache {
             return Ok(None);
         }
         self.materialize()?;
-        let (Some(keys), Some(values)) = (&self.keys, &self.values) else { return Ok(None) };
+        let Some([keys, values]) = self.buffers.stored() else { return Ok(None) };
         let column = self.num_columns;
         let with_room = |buffer: &Array| match buffer.dim(2) - column {
             0 => joined(&[buffer.clone(), room(buffer, Self::STEP)?]),
@@ -344,33 +275,20 @@ impl CacheKind for KvCache {
 
     fn fill_traced_slot(&mut self, keys: Array, values: Array) {
         self.num_columns += 1;
-        (self.keys, self.values) = (Some(keys), Some(values));
+        self.buffers = KvBuffers::new(keys, values);
     }
 
     /// Columns of the tail. Kernels keep their queries to themselves.
     fn decode_slot(&mut self, length: i32) -> Result<Option<DecodeSlot>> {
-        if self.observed.is_some() || self.num_columns > DecodeSlot::MOST_OLDER {
+        if self.observed.is_some() {
             return Ok(None);
         }
-        let counters = self.counters.array()?;
-        let (num_columns, position) = (self.num_columns, self.offset() as i32);
-        let slot = self.with_tail_room(length)?.map(|(keys, values, tail)| DecodeSlot {
-            keys: keys.clone(),
-            values: values.clone(),
-            newest_keys: tail.keys.clone(),
-            newest_values: tail.values.clone(),
-            counters,
-            position,
-            columns: SlotColumns::Behind {
-                num_older: num_columns - tail.count,
-                num_newest: tail.count,
-            },
-        });
-        Ok(slot)
+        self.buffers.slot(vec![self.offset() as i32], self.num_columns, length)
     }
 
     fn fill_decode_slot(&mut self, newest_keys: Array, newest_values: Array, length: i32) {
-        self.replace_tail(newest_keys, newest_values, length);
+        self.buffers.fill_slot(newest_keys, newest_values, length);
+        self.num_columns += length;
     }
 
     /// Not where tokens have been dropped: then only the newest can be trimmed.
@@ -409,7 +327,7 @@ impl CacheKind for KvCache {
         if self.is_compressed() {
             return Ok(None);
         }
-        let held = self.materialized()?.map(|(keys, values)| HeldTokens {
+        let held = self.materialized()?.map(|[keys, values]| HeldTokens {
             tokens: KeysValues::Dense { keys, values },
             first: 0,
             num_kept: 0,
@@ -692,17 +610,18 @@ mod tests {
         };
         let plain = |length: i32| tokens(0, length).as_slice::<f32>().to_vec();
         let mut cache = KvCache::new();
-        assert!(cache.with_tail_room(1).expect("tail").is_none());
+        assert!(cache.decode_slot(1).expect("slot").is_none());
         cache.update_and_fetch(tokens(0, 200), tokens(0, 200)).expect("update");
         // Enough tokens, one or six at a time, to fill the tail twice and to outgrow the first
         // allocation.
         for length in [1, 6].into_iter().cycle().take(40) {
             let position = cache.offset() as i32;
-            let (_, _, tail) = cache.with_tail_room(length).expect("tail").expect("room");
-            assert!(tail.count + length <= KvCache::TAIL_CAPACITY);
+            let slot = cache.decode_slot(length).expect("slot").expect("room");
+            let num_beside = cache.buffers.num_beside();
+            assert!(num_beside + length <= KvBuffers::TAIL_CAPACITY);
             let new = tokens(position, position + length);
-            let with_new = buffer::write(&tail.keys, &new, tail.count).expect("write");
-            cache.replace_tail(with_new.clone(), with_new, length);
+            let with_new = buffer::write(&slot.newest_keys, &new, num_beside).expect("write");
+            cache.fill_decode_slot(with_new.clone(), with_new, length);
             assert_eq!(cache.offset() as i32, position + length);
         }
         assert_eq!(held(&cache), (plain(340), plain(340)));

@@ -18,6 +18,7 @@ mod decode_slot;
 mod fit;
 mod kind;
 mod kv;
+mod kv_buffers;
 mod list;
 mod own_chunk;
 mod prompt;
@@ -97,8 +98,11 @@ pub struct AttentionStep {
     pub offset: RopeOffset,
     /// Which keys each new token sees.
     pub mask: Mask,
+    /// The mask in other words, of one token for each of several rows: the column from which on each row
+    /// sees all. Empty where the mask alone says what is seen.
+    first_columns: Vec<i32>,
     /// The last result of [`AttentionStep::place`].
-    place: RefCell<Option<([i32; 2], Array)>>,
+    place: RefCell<Option<(Vec<i32>, Array)>>,
 }
 
 /// The position of a step's first token.
@@ -154,7 +158,7 @@ pub enum KeysValues {
 
 impl AttentionStep {
     fn new(offset: RopeOffset, mask: Mask) -> Self {
-        AttentionStep { offset, mask, place: RefCell::new(None) }
+        AttentionStep { offset, mask, first_columns: Vec::new(), place: RefCell::new(None) }
     }
 
     /// The step with another position for its first token in every row.
@@ -162,22 +166,33 @@ impl AttentionStep {
         AttentionStep { offset: RopeOffset::Same(position), ..self }
     }
 
-    /// The numbers of a slot as an array, i32 `[16, 2]` with the same numbers in each row. The layers
-    /// that share the step mostly share them, and so the array.
+    /// Whether each of the `length` tokens sees all columns before it, or all from its row's first.
+    pub(crate) fn sees_all_before(&self, length: i32) -> bool {
+        match &self.mask {
+            Mask::None => length == 1,
+            Mask::Causal => true,
+            Mask::Array(_) => !self.first_columns.is_empty(),
+        }
+    }
+
+    /// The numbers of a slot as an array, i32 `[16, 3 B]`, the same in each of the sixteen: of each row
+    /// [the two of the slot](DecodeSlot::place) and the first column that the row sees. The layers that
+    /// share the step mostly share them, and so the array.
     pub fn place(&self, slot: &DecodeSlot) -> Result<Array> {
         /// MLX's CUDA backend keeps arrays of up to eight bytes, and larger ones that the host has
         /// written, in memory of the host, where each block of each layer would wait for the bus. This
         /// one is large enough, and computed on the device, once for all layers.
         const COPIES: i32 = 16;
-        let place = slot.place();
+        let place = slot.place(&self.first_columns);
         let mut last = self.place.borrow_mut();
         if let Some((known, array)) = &*last
             && *known == place
         {
             return Ok(array.clone());
         }
-        let array = Array::from_slice(&place, &[1, 2]);
-        let array = ops::broadcast_to(&array, &[COPIES, 2])?.contiguous()?;
+        let length = place.len() as i32;
+        let array = Array::from_slice(&place, &[1, length]);
+        let array = ops::broadcast_to(&array, &[COPIES, length])?.contiguous()?;
         Ok(last.insert((place, array)).1.clone())
     }
 
@@ -296,6 +311,7 @@ impl LayerCache {
     pub fn materialize(&mut self) -> Result<()> {
         match self {
             LayerCache::Kv(cache) => cache.materialize(),
+            LayerCache::BatchKv(cache) => cache.materialize(),
             LayerCache::List(cache) => {
                 cache.entries_mut().iter_mut().try_for_each(LayerCache::materialize)
             }
@@ -303,7 +319,6 @@ impl LayerCache {
             | LayerCache::Quantized(_)
             | LayerCache::Chunked(_)
             | LayerCache::Arrays(_)
-            | LayerCache::BatchKv(_)
             | LayerCache::BatchRotating(_)
             | LayerCache::SharedPrefix(_)
             | LayerCache::Traced(_) => Ok(()),

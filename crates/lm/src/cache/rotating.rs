@@ -294,7 +294,7 @@ impl CacheKind for RotatingKvCache {
             newest_keys: keys,
             newest_values: values,
             counters: self.counters.array()?,
-            position: self.offset,
+            positions: vec![self.offset],
             columns: SlotColumns::Ring { num_in_use, column },
         }))
     }

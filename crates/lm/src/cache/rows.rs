@@ -156,6 +156,11 @@ impl RowColumns {
         self.pending_shifts.is_some()
     }
 
+    /// Whether it was announced how many tokens of the coming steps belong to each row.
+    pub(super) fn is_prepared(&self) -> bool {
+        self.remaining.is_some()
+    }
+
     /// Announces how many tokens of the coming steps belong to each row; the remaining columns of a
     /// row are right padding.
     pub(super) fn prepare(&mut self, lengths: &[i32]) {

@@ -3,20 +3,29 @@
 //! Every layer of every token waits for this launch, and the keys of one head are few for a device
 //! of some hundred processors. So the keys of each head are split over several blocks, of which the
 //! last to finish adds up the parts: one launch, however long the context is.
+//!
+//! Behind a short context, and for several tokens of a row, each block computes one head. For a token of
+//! each of several rows, and behind a long context, reading the keys is what takes time: then a block
+//! computes several heads that share them.
+
+use std::ffi::CStr;
 
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, Dtype};
 
-use super::{CudaKernels, is_bfloat16, traced};
+use super::{CudaKernels, is_bfloat16, row_attention, traced};
 use crate::cache::DecodeSlot;
 use crate::device_kernels::{HeadShape, Kernel, MOST_TOKENS, Rotation};
 use crate::ffi::{Compiled, CudaKernel, Launch};
 
-/// The inputs of `attention.cu`.
+/// The threads of a block.
+pub(super) const THREADS: i32 = 256;
+
+/// The inputs of `attention.cu` and `row_attention.cu`.
 pub(super) const INPUTS: &[&str] =
     &["qkv", "k", "v", "tail_k", "tail_v", "place", "finished", "angles", "query_norm", "key_norm"];
 
-/// The outputs of `attention.cu`.
+/// The outputs of both.
 pub(super) const OUTPUTS: &[&str] = &["y", "next_k", "next_v", "parts"];
 
 /// Every step copies the newest tokens, which pays only if they are few bytes.
@@ -25,14 +34,15 @@ pub(super) const MAX_NEWEST_BYTES: usize = 1 << 20;
 /// See [`DeviceKernels::attention`](crate::device_kernels::DeviceKernels::attention).
 #[derive(Debug)]
 pub(super) struct Attention {
-    compiled: Compiled,
+    of_tokens: Compiled,
+    of_rows: Compiled,
     heads: HeadShape,
 }
 
-/// The constants of a layer.
-#[derive(Debug)]
-struct Constants {
-    heads: HeadShape,
+/// What a layer's launches are compiled with.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Constants {
+    pub(super) heads: HeadShape,
     pairs: i32,
     traditional: bool,
     has_norms: bool,
@@ -56,16 +66,26 @@ impl Attention {
             has_norms: norms.is_some(),
             eps: norms.map_or(0.0, |(_, eps)| eps),
         };
-        let angles = angles.clone();
-        let weights = norms.map(|(weights, _)| weights.map(Array::clone));
-        let attention = kernels.attention.clone();
-        let compiled = traced(move |slot: &[Array; 7]| {
-            let [qkv, keys, values, newest_keys, newest_values, place, counters] = slot;
+        let (tokens, rows) = (kernels.attention.clone(), kernels.row_attention.clone());
+        let of_tokens = Self::traced(rotation, move |inputs| constants.launch(&tokens, inputs))?;
+        let of_rows =
+            Self::traced(rotation, move |inputs| row_attention::launch(&constants, &rows, inputs))?;
+        Some(Attention { of_tokens, of_rows, heads })
+    }
+
+    /// A function of the projections and a slot that launches with the layer's own arrays too.
+    fn traced(
+        rotation: Rotation<'_>,
+        launch: impl Fn([&Array; 10]) -> Result<Vec<Array>, Exception> + 'static,
+    ) -> Option<Compiled> {
+        let angles = rotation.angles.clone();
+        let weights = rotation.norms.map(|(weights, _)| weights.map(Array::clone));
+        traced(move |[qkv, keys, values, newest_keys, newest_values, place, counters]: &[_; 7]| {
             let [query_norm, key_norm] = match &weights {
                 Some(weights) => weights.each_ref(),
                 None => [qkv, qkv], // not read
             };
-            let inputs = [
+            launch([
                 qkv,
                 keys,
                 values,
@@ -76,10 +96,8 @@ impl Attention {
                 &angles,
                 query_norm,
                 key_norm,
-            ];
-            constants.launch(&attention, inputs)
-        })?;
-        Some(Attention { compiled, heads })
+            ])
+        })
     }
 }
 
@@ -96,49 +114,59 @@ impl Kernel for Attention {
     fn call(&self, inputs: &[&Array]) -> Result<Option<Vec<Array>>, Exception> {
         let HeadShape { heads, kv_heads, head_dim, .. } = self.heads;
         let (arrays, newest) = (&inputs[..5], inputs[3]);
-        let length = inputs[0].dim(1);
-        let fits = *inputs[0].shape() == [1, length, (heads + 2 * kv_heads) * head_dim]
-            && (1..=MOST_TOKENS).contains(&length)
-            && length * heads <= DecodeSlot::NUM_COUNTERS
+        let &[batch, length, _] = inputs[0].shape() else { return Ok(None) };
+        let capacity = inputs[1].dim(2);
+        let is_of_rows = length == 1 && (batch > 1 || capacity >= row_attention::LONG);
+        let fits = *inputs[0].shape() == [batch, length, (heads + 2 * kv_heads) * head_dim]
+            && (is_of_rows || batch == 1 && (1..=MOST_TOKENS).contains(&length))
+            && batch * length * heads <= DecodeSlot::NUM_COUNTERS
             && *inputs[6].shape() == [DecodeSlot::NUM_COUNTERS]
-            && inputs[1].shape()[..2] == [1, kv_heads]
-            && newest.nbytes() <= MAX_NEWEST_BYTES
+            && inputs[1].shape()[..2] == [batch, kv_heads]
+            && newest.nbytes() <= MAX_NEWEST_BYTES * batch as usize
             && arrays.iter().all(|array| is_bfloat16(array));
         if !fits {
             return Ok(None);
         }
-        self.compiled.call::<3>(inputs).map(|outputs| Some(outputs.into()))
+        let launches = if is_of_rows { &self.of_rows } else { &self.of_tokens };
+        launches.call::<3>(inputs).map(|outputs| Some(outputs.into()))
     }
 }
 
 impl Constants {
+    /// Those that both kernels have.
+    pub(super) fn shared(&self) -> [(&'static CStr, i32); 9] {
+        let HeadShape { heads, kv_heads, head_dim, scale, .. } = self.heads;
+        [
+            (c"HEADS", heads),
+            (c"KV_HEADS", kv_heads),
+            (c"D", head_dim),
+            (c"THREADS", THREADS),
+            (c"PAIRS", self.pairs),
+            (c"TRADITIONAL", i32::from(self.traditional)),
+            (c"NORM", i32::from(self.has_norms)),
+            (c"EPS_BITS", self.eps.to_bits() as i32),
+            (c"SCALE_BITS", scale.to_bits() as i32),
+        ]
+    }
+
     fn launch(
         &self,
         attention: &CudaKernel,
         inputs: [&Array; 10],
     ) -> Result<Vec<Array>, Exception> {
-        const THREADS: i32 = 256;
-        let HeadShape { heads, kv_heads, head_dim, scale, .. } = self.heads;
+        let HeadShape { heads, kv_heads, head_dim, .. } = self.heads;
         let (length, capacity, newest) = (inputs[0].dim(1), inputs[1].dim(2), inputs[3].dim(2));
         let splits = splits(heads, length, capacity);
         let next: (&[i32], _) = (&[1, kv_heads, newest, head_dim], Dtype::Bfloat16);
+        let own = [
+            (c"TAIL", newest),
+            (c"TOKENS", if length == 1 { 1 } else { MOST_TOKENS }),
+            (c"SPLITS", splits),
+        ];
         let [attended, keys, values, _parts] = attention.apply(
             &inputs,
             Launch {
-                constants: &[
-                    (c"HEADS", heads),
-                    (c"KV_HEADS", kv_heads),
-                    (c"D", head_dim),
-                    (c"TAIL", newest),
-                    (c"TOKENS", if length == 1 { 1 } else { MOST_TOKENS }),
-                    (c"SPLITS", splits),
-                    (c"THREADS", THREADS),
-                    (c"PAIRS", self.pairs),
-                    (c"TRADITIONAL", i32::from(self.traditional)),
-                    (c"NORM", i32::from(self.has_norms)),
-                    (c"EPS_BITS", self.eps.to_bits() as i32),
-                    (c"SCALE_BITS", scale.to_bits() as i32),
-                ],
+                constants: &[self.shared().as_slice(), &own].concat(),
                 blocks: [heads, splits, length],
                 threads: THREADS,
                 outputs: [

@@ -10,6 +10,7 @@
 //! product      norm · product · activation · residual, for one row; the products of chosen experts
 //! batch_product      product · activation · residual, for several rows or tokens
 //! attention    head norms · RoPE · append · attention, for one token or a few of one row
+//! row_attention       the same for a token of each row of a batch, and for one behind a long context
 //! norm_residual, route
 //! layer        a whole dense layer of one token, where as many blocks as multiprocessors run at once
 //! ```
@@ -20,6 +21,7 @@ mod layer;
 mod multiprocessors;
 mod norm_residual;
 mod product;
+mod row_attention;
 
 use std::cell::OnceCell;
 use std::rc::Rc;
@@ -40,6 +42,7 @@ pub struct CudaKernels {
     expert_product: Rc<CudaKernel>,
     batch_product: Rc<CudaKernel>,
     attention: Rc<CudaKernel>,
+    row_attention: Rc<CudaKernel>,
     norm_residual: Rc<CudaKernel>,
     route: Rc<CudaKernel>,
     layer: layer::LayerKernel,
@@ -80,6 +83,12 @@ impl CudaKernels {
                 attention::INPUTS,
                 attention::OUTPUTS,
                 include_str!("attention.cu"),
+            )?,
+            row_attention: kernel(
+                "row_attention",
+                attention::INPUTS,
+                attention::OUTPUTS,
+                include_str!("row_attention.cu"),
             )?,
             norm_residual: kernel(
                 "norm_residual",

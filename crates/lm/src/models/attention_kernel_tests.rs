@@ -1,5 +1,5 @@
 //! What kernels of attention are given: on a CPU, one that computes with MLX's operations what
-//! `cuda/attention.cu` does, in models of several families.
+//! `cuda/attention.cu` and `cuda/row_attention.cu` do, in models of several families.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -10,6 +10,7 @@ use mlx_rs::fast::{self, ScaledDotProductAttentionMask};
 use mlx_rs::{Array, ops};
 
 use super::*;
+use crate::cache::batch;
 use crate::device_kernels::{
     DeviceKernels, Experts, Fusion, HeadShape, Kernel, MOST_TOKENS, QuantizedRows, Rotation,
     with_kernels,
@@ -49,26 +50,32 @@ pub(super) struct Attention {
     num_calls: Rc<Cell<usize>>,
 }
 
-/// Where a slot has its columns, as `attention.cu` reads it.
+/// Where a slot has its columns, as kernels read it.
 struct Place {
     position: i32,
     num_older: i32,
     num_newest: i32,
     column: i32,
+    first: i32,
     is_ring: bool,
 }
 
 impl Place {
-    fn read(place: &Array) -> Self {
+    /// The places of `num_rows` rows.
+    fn read(place: &Array, num_rows: i32) -> Vec<Self> {
         place.eval().unwrap();
-        let &[position, columns, ..] = place.as_slice::<i32>() else { panic!("two numbers") };
+        place.as_slice::<i32>()[..3 * num_rows as usize].chunks(3).map(Self::of_row).collect()
+    }
+
+    fn of_row(numbers: &[i32]) -> Self {
+        let &[position, columns, first] = numbers else { panic!("three numbers") };
         let is_ring = columns < 0;
         let (num_older, num_newest) = match is_ring {
             true => (0, columns & 0xffff),
             false => (columns & 0xff_ffff, columns >> 24),
         };
         let column = if is_ring { columns >> 16 & 0x7fff } else { num_newest };
-        Place { position, num_older, num_newest, column, is_ring }
+        Place { position, num_older, num_newest, column, first, is_ring }
     }
 }
 
@@ -120,13 +127,33 @@ impl Attention {
 
 impl Kernel for Attention {
     fn call(&self, inputs: &[&Array]) -> Result<Option<Vec<Array>>, Exception> {
-        let &[joined, keys, values, newest_keys, newest_values, place, counters] = inputs else {
+        let (&[place, counters], arrays) = (&inputs[5..], &inputs[..5]) else {
             panic!("seven inputs, got {}", inputs.len())
         };
         counters.eval()?;
         assert!(counters.as_slice::<i32>().iter().all(|&count| count == 0));
         self.num_calls.set(self.num_calls.get() + 1);
-        let Place { position, num_older, num_newest, column, is_ring } = Place::read(place);
+        let mut outputs: [Vec<Array>; 3] = Default::default();
+        for (row, place) in Place::read(place, arrays[0].dim(0)).into_iter().enumerate() {
+            let of_row =
+                |array: &&Array| array.take_axis(Array::from_slice(&[row as i32], &[1]), 0);
+            let arrays = arrays.iter().map(of_row).collect::<Result<Vec<_>, _>>()?;
+            for (all, output) in outputs.iter_mut().zip(self.attended(&arrays, place)?) {
+                all.push(output);
+            }
+        }
+        let joined = outputs.iter().map(|rows| ops::concatenate(rows, 0));
+        Ok(Some(joined.collect::<Result<Vec<_>, _>>()?))
+    }
+}
+
+impl Attention {
+    /// The outputs of the kernel for one row.
+    fn attended(&self, inputs: &[Array], place: Place) -> Result<[Array; 3], Exception> {
+        let [joined, keys, values, newest_keys, newest_values] = inputs else {
+            panic!("five arrays, got {}", inputs.len())
+        };
+        let Place { position, num_older, num_newest, column, first, is_ring } = place;
         let HeadShape { heads, kv_heads, head_dim, scale, .. } = self.heads;
         let length = joined.dim(1);
         let by_head = joined.reshape(&[1, length, heads + 2 * kv_heads, head_dim])?;
@@ -145,7 +172,8 @@ impl Kernel for Attention {
         let seen = |older: &Array, newest: &Array| {
             let num_newest = num_newest.max(column + length);
             let newest = columns(newest, 0, num_newest)?;
-            ops::concatenate(&[columns(older, 0, num_older)?, newest], 2)
+            let all = ops::concatenate(&[columns(older, 0, num_older)?, newest], 2)?;
+            columns(&all, first, all.dim(2))
         };
         let mask = (!is_ring).then_some(ScaledDotProductAttentionMask::Causal);
         let (keys, values) = (seen(keys, &next_keys)?, seen(values, &next_values)?);
@@ -153,7 +181,7 @@ impl Kernel for Attention {
             fast::scaled_dot_product_attention(queries, keys, values, scale, mask, None)?;
         let attended = attended.transpose_axes(&[0, 2, 1, 3])?;
         let attended = attended.reshape(&[1, length, heads * head_dim])?;
-        Ok(Some(vec![attended, next_keys, next_values]))
+        Ok([attended, next_keys, next_values])
     }
 }
 
@@ -226,4 +254,69 @@ fn a_ring_has_a_kernel_for_single_tokens() {
 #[test]
 fn more_tokens_than_a_kernel_takes_attend_without() {
     check("llama/quant4-tied", &[5, MOST_TOKENS + 1, 1, 40, 1], 2 * 2);
+}
+
+/// Compares the logits of rows that began at different tokens with the kernel and without: they are
+/// read one by one, decoded together, and one of them leaves while another one comes.
+fn check_rows(name: &str, num_layers: usize) {
+    const STEPS: usize = 70; // more than the newest tokens of a cache hold
+    let options = LoadOptions::new().keep_quantized(true);
+    let load =
+        |kernels| with_kernels(kernels, || Model::load(&tiny_model(name), options)).unwrap().0;
+    let kernels = WithAttention::default();
+    let calls = kernels.num_calls.clone();
+    let models = [load(Some(Rc::new(kernels) as Rc<dyn DeviceKernels>)), load(None)];
+    let token = |row: usize, at: usize| ((row * 11 + at * 7) % 50) as u32;
+    let read = |model: &Model, row: usize, length: usize| {
+        let mut caches = model.make_cache();
+        let tokens: Vec<u32> = (0..length).map(|at| token(row, at)).collect();
+        model.forward(&Array::from_slice(&tokens, &[1, length as i32]), &mut caches).unwrap();
+        caches
+    };
+    let mut batches = models.each_ref().map(|model| {
+        let rows = [(0, 25), (1, 40), (2, 17)];
+        batch::merge(rows.map(|(row, length)| read(model, row, length)).to_vec()).unwrap()
+    });
+    let mut rows = vec![0, 1, 2];
+    calls.set(0);
+    for step in 0..STEPS {
+        if step == 20 {
+            rows = vec![2, 0, 3];
+            for (model, caches) in models.iter().zip(&mut batches) {
+                batch::filter(caches, &[2, 0]).unwrap();
+                let added = batch::merge(vec![read(model, 3, 19)]).unwrap();
+                batch::extend(caches, added).unwrap();
+            }
+        }
+        let tokens: Vec<u32> = rows.iter().map(|&row| token(row, 50 + step)).collect();
+        let tokens = Array::from_slice(&tokens, &[rows.len() as i32, 1]);
+        let logits = |model: &Model, caches: &mut [LayerCache]| {
+            let logits = model.logits(&model.forward(&tokens, caches).unwrap()).unwrap();
+            logits.as_dtype(mlx_rs::Dtype::Float32).unwrap()
+        };
+        let [with, without] = &mut batches;
+        let (found, expected) = (logits(&models[0], with), logits(&models[1], without));
+        let off = ops::subtract(&found, &expected).unwrap().abs().unwrap().max(None).unwrap();
+        let most = expected.abs().unwrap().max(None).unwrap().item_exact::<f32>();
+        let off = off.item_exact::<f32>();
+        assert!(off <= 1e-4 * most, "{name}, step {step}: off by {off}");
+    }
+    assert_eq!(calls.get(), num_layers * STEPS, "{name}: calls of the kernel");
+    assert_eq!(crate::num_kernel_failures(), 0, "{name}");
+    for row in 0..rows.len() {
+        let [found, expected] = batches.each_ref().map(|caches| {
+            let caches = batch::extract(caches, row).unwrap();
+            caches.iter().map(LayerCache::offset).collect::<Vec<_>>()
+        });
+        assert_eq!(found, expected, "{name}, row {row}");
+    }
+}
+
+#[test]
+fn rows_that_began_at_different_tokens_attend_to_the_same_with_a_kernel() {
+    check_rows("llama/quant4-tied", 2);
+    check_rows("qwen3/quant4-tied", 2);
+    // Norms that the kernel does not compute.
+    check_rows("olmo2/quant4", 2);
+    check_rows("cohere/normed-quant", 2);
 }

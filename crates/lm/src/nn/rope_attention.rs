@@ -3,7 +3,7 @@
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, ops};
 
-use crate::cache::{AttentionStep, DecodeSlot, LayerCache, Mask, RopeOffset};
+use crate::cache::{AttentionStep, DecodeSlot, LayerCache, RopeOffset};
 use crate::device_kernels::{
     DeviceKernels, HeadShape, Kernel, Kernels, MOST_TOKENS, Rotation, run,
 };
@@ -154,15 +154,18 @@ impl RopeAttention {
         attention(&queries, &keys_values, scores, &step.mask)
     }
 
-    /// The kernel's output for one token or a few that see all before them; `None` where the plain
-    /// form has to run.
+    /// The kernel's output for a token of each row, or a few of one, that see all before them; `None`
+    /// where the plain form has to run.
     fn decode(
         &self,
         joined: &Array,
         cache: &mut LayerCache,
         step: &AttentionStep,
     ) -> Result<Option<Array>, Exception> {
-        let [1, length @ 1..=MOST_TOKENS, _] = *joined.shape() else { return Ok(None) };
+        let [batch, length, _] = *joined.shape() else { return Ok(None) };
+        if length > if batch == 1 { MOST_TOKENS } else { 1 } {
+            return Ok(None);
+        }
         let Some(kernel) = self.kernel.as_deref() else { return Ok(None) };
         append_in_slot(cache, step, length, |slot, place| {
             let DecodeSlot { keys, values, newest_keys, newest_values, counters, .. } = slot;
@@ -172,7 +175,7 @@ impl RopeAttention {
         })
     }
 
-    /// Projections of a few tokens, `[1, L, (H + 2 H_kv) D]`, with the norms that kernels do not
+    /// Projections of a few tokens, `[B, L, (H + 2 H_kv) D]`, with the norms that kernels do not
     /// compute.
     fn normed_joined(&self, joined: &Array) -> Result<Array, Exception> {
         let HeadShape { heads, kv_heads, head_dim, .. } = self.heads;
@@ -187,10 +190,10 @@ impl RopeAttention {
             let whole = self.normed_whole(x, index)?;
             match &self.norms {
                 HeadNorms::OfEachByItself(_) => {
-                    let length = whole.dim(1);
-                    let by_head = whole.reshape(&[1, length, count, head_dim])?;
+                    let (batch, length) = (whole.dim(0), whole.dim(1));
+                    let by_head = whole.reshape(&[batch, length, count, head_dim])?;
                     let normed = self.normed_heads(by_head, index, false)?;
-                    normed.reshape(&[1, length, count * head_dim])
+                    normed.reshape(&[batch, length, count * head_dim])
                 }
                 _ => Ok(whole),
             }
@@ -294,12 +297,7 @@ pub(super) fn append_in_slot(
     length: i32,
     launch: impl FnOnce(&DecodeSlot, &Array) -> Result<Option<[Array; 3]>, Exception>,
 ) -> Result<Option<Array>, Exception> {
-    let sees_all_before = match &step.mask {
-        Mask::None => length == 1,
-        Mask::Causal => true,
-        Mask::Array(_) => false,
-    };
-    if !sees_all_before {
+    if !step.sees_all_before(length) {
         return Ok(None);
     }
     let Some(slot) = cache.decode_slot(length)? else { return Ok(None) };

@@ -1,0 +1,153 @@
+//! Keys and values in buffers that grow, and the newest of them beside these.
+
+use mlx_rs::Array;
+use mlx_rs::error::Result;
+
+use super::buffer::{append, front, room};
+use super::decode_slot::{Counters, DecodeSlot, SlotColumns};
+
+/// The keys and values of one layer, of one row or several whose newest tokens stand in the same
+/// columns.
+///
+/// How many columns are in use is known to the cache that has the buffers. The last of them may stand in
+/// the tail; without it, the buffers hold all.
+#[derive(Debug, Clone, Default)]
+pub(super) struct KvBuffers {
+    /// Both `[B, H, capacity, D]`; `None` before the first token.
+    buffers: Option<[Array; 2]>,
+    tail: Option<Tail>,
+    counters: Counters,
+}
+
+/// The newest tokens, in small buffers that every step replaces (see [`DecodeSlot`]); the large ones stay
+/// as they are for [`KvBuffers::TAIL_CAPACITY`] steps.
+#[derive(Debug, Clone)]
+struct Tail {
+    buffers: [Array; 2], // [B, H, TAIL_CAPACITY, D]
+    count: i32,          // how many of the leading columns are in use
+}
+
+impl KvBuffers {
+    /// The most tokens that stand beside the buffers.
+    pub(super) const TAIL_CAPACITY: i32 = 64;
+
+    /// Buffers that hold all tokens.
+    pub(super) fn new(keys: Array, values: Array) -> Self {
+        KvBuffers::of(Some([keys, values]))
+    }
+
+    /// As [`KvBuffers::new`]; `None` before the first token.
+    pub(super) fn of(buffers: Option<[Array; 2]>) -> Self {
+        KvBuffers { buffers, ..KvBuffers::default() }
+    }
+
+    /// Both buffers, without the tokens beside them; `None` before the first token.
+    pub(super) fn stored(&self) -> Option<&[Array; 2]> {
+        self.buffers.as_ref()
+    }
+
+    /// How many tokens stand beside the buffers.
+    pub(super) fn num_beside(&self) -> i32 {
+        self.tail.as_ref().map_or(0, |tail| tail.count)
+    }
+
+    /// All arrays.
+    pub(super) fn arrays(&self) -> impl Iterator<Item = &Array> {
+        let tail = self.tail.iter().flat_map(|tail| &tail.buffers);
+        self.buffers.iter().flatten().chain(tail)
+    }
+
+    /// Both buffers with the tail written into them, so that it ends at `num_columns`; `None` before the
+    /// first token.
+    pub(super) fn materialized(&self, num_columns: i32) -> Result<Option<[Array; 2]>> {
+        let Some([keys, values]) = &self.buffers else { return Ok(None) };
+        match &self.tail {
+            Some(Tail { buffers: [newest_keys, newest_values], count }) if *count > 0 => {
+                let with = |buffer: &Array, newest: &Array| {
+                    append(Some(buffer), &front(newest, *count)?, num_columns - count)
+                };
+                Ok(Some([with(keys, newest_keys)?, with(values, newest_values)?]))
+            }
+            _ => Ok(Some([keys.clone(), values.clone()])),
+        }
+    }
+
+    /// Writes the tail into the buffers for good.
+    pub(super) fn materialize(&mut self, num_columns: i32) -> Result<()> {
+        if self.tail.as_ref().is_some_and(|tail| tail.count == 0) {
+            // The launch that wrote the tail may not have run, and nothing will wait for it now.
+            self.counters = Counters::default();
+        }
+        if self.tail.is_some() {
+            (self.buffers, self.tail) = (self.materialized(num_columns)?, None);
+        }
+        Ok(())
+    }
+
+    /// Appends `keys` and `values` `[B, H, L, D]` behind `num_columns` and returns those of all columns,
+    /// `[B, H, num_columns + L, D]`.
+    pub(super) fn append(
+        &mut self,
+        keys: &Array,
+        values: &Array,
+        num_columns: i32,
+    ) -> Result<[Array; 2]> {
+        self.materialize(num_columns)?;
+        let [old_keys, old_values] = match &self.buffers {
+            Some(buffers) => buffers.each_ref().map(Some),
+            None => [None, None],
+        };
+        let keys = (append(old_keys, keys, num_columns)?, num_columns + keys.dim(2));
+        let values = (append(old_values, values, num_columns)?, num_columns + values.dim(2));
+        let views = [front(&keys.0, keys.1)?, front(&values.0, values.1)?];
+        self.buffers = Some([keys.0, values.0]);
+        Ok(views)
+    }
+
+    /// The place behind `num_columns` for `length` tokens with these `positions`, one for each row; `None`
+    /// before the first token and for more tokens than the tail holds.
+    pub(super) fn slot(
+        &mut self,
+        positions: Vec<i32>,
+        num_columns: i32,
+        length: i32,
+    ) -> Result<Option<DecodeSlot>> {
+        if length > Self::TAIL_CAPACITY || num_columns > DecodeSlot::MOST_OLDER {
+            return Ok(None);
+        }
+        if self.num_beside() + length > Self::TAIL_CAPACITY {
+            self.materialize(num_columns)?;
+        }
+        let Some([keys, values]) = &self.buffers else { return Ok(None) };
+        let tail = match self.tail.take() {
+            Some(tail) => tail,
+            None => {
+                let empty = |buffer: &Array| room(buffer, Self::TAIL_CAPACITY);
+                Tail { buffers: [empty(keys)?, empty(values)?], count: 0 }
+            }
+        };
+        let Tail { buffers: [newest_keys, newest_values], count } = self.tail.insert(tail).clone();
+        Ok(Some(DecodeSlot {
+            keys: keys.clone(),
+            values: values.clone(),
+            newest_keys,
+            newest_values,
+            counters: self.counters.array()?,
+            positions,
+            columns: SlotColumns::Behind { num_older: num_columns - count, num_newest: count },
+        }))
+    }
+
+    /// Takes what was made of the slot's newest tokens and `length` more.
+    pub(super) fn fill_slot(&mut self, keys: Array, values: Array, length: i32) {
+        let count = self.num_beside() + length;
+        self.tail = Some(Tail { buffers: [keys, values], count });
+    }
+
+    /// The last `num_tokens` are no longer in use.
+    pub(super) fn trimmed(&mut self, num_tokens: i32) {
+        if let Some(tail) = &mut self.tail {
+            tail.count = (tail.count - num_tokens).max(0);
+        }
+    }
+}
