@@ -44,72 +44,70 @@ impl wire::Failure {
 
 impl From<StoreError> for wire::Failure {
     fn from(error: StoreError) -> Self {
-        use wire::FailureCode::{Invalid, Storage};
-        let taken = |what: &str, name: String| {
-            Self::invalid(format!("There is already a {what} with the name “{name}”."))
-                .of_kind(FailureKind::NameTaken { name })
-        };
-        match error {
-            StoreError::NoConversation { .. } => {
-                Self::gone(Gone::Chat, "This conversation no longer exists.")
-            }
-            StoreError::NoMessage { .. } => {
-                Self::gone(Gone::Message, "This message no longer exists.")
-            }
-            StoreError::AlreadyStreaming { .. } => Self::new(
-                Invalid,
-                "This conversation is still being answered: wait or stop the answer first.",
-            )
-            .of_kind(FailureKind::StillAnswering),
-            StoreError::NothingToAnswer { .. } => {
-                Self::new(Invalid, "There is no message to answer yet.")
-                    .of_kind(FailureKind::NothingToAnswer)
-            }
-            StoreError::NotAQuestion { .. } => {
-                Self::new(Invalid, "Only a message of yours can be edited.")
-                    .of_kind(FailureKind::NotYourMessage)
-            }
-            StoreError::NotTheLastAnswer { .. } => {
-                Self::new(Invalid, "Only the last answer of a conversation can go on.")
-                    .of_kind(FailureKind::CannotGoOn)
-            }
-            StoreError::NoDeletion { .. } => {
-                Self::gone(Gone::Deletion, "These messages can no longer be brought back.")
-            }
-            StoreError::NoDocument { .. } => {
-                Self::gone(Gone::Document, "This document no longer exists.")
-            }
-            StoreError::NoNamedCache { .. } => {
-                Self::gone(Gone::StartingPoint, "This starting point no longer exists.")
-            }
-            StoreError::NameInUse { name } => taken("starting point", name),
-            StoreError::NoJob { .. } => {
-                Self::gone(Gone::Job, "This job, or this row of it, no longer exists.")
-            }
-            StoreError::NoFolder { .. } => {
-                Self::gone(Gone::Folder, "This folder no longer exists.")
-            }
-            StoreError::NoPreset { .. } => {
-                Self::gone(Gone::Preset, "This preset no longer exists.")
-            }
-            StoreError::NoPersona { .. } => {
-                Self::gone(Gone::Persona, "This persona no longer exists.")
-            }
-            StoreError::NoApiKey { .. } => Self::gone(Gone::Key, "This key no longer exists."),
-            StoreError::KeyNameInUse { name } => taken("key", name),
-            other => {
-                let kind = match &other {
-                    StoreError::Full { .. } => FailureKind::DiskFull,
-                    StoreError::NotWritable { path } => {
-                        FailureKind::NotWritable { path: path.display().to_string(), detail: None }
-                    }
-                    StoreError::Closed { .. } => FailureKind::Closing,
-                    other => FailureKind::Database { detail: sentence(other) },
-                };
-                Self::new(Storage, sentence(other)).of_kind(kind)
-            }
+        if let Some((what, message)) = gone(&error) {
+            return Self::gone(what, message);
         }
+        if let Some((kind, message)) = refused(&error) {
+            return Self::invalid(message).of_kind(kind);
+        }
+        let kind = match &error {
+            StoreError::Full { .. } => FailureKind::DiskFull,
+            StoreError::NotWritable { path } => {
+                FailureKind::NotWritable { path: path.display().to_string(), detail: None }
+            }
+            StoreError::Closed { .. } => FailureKind::Closing,
+            other => FailureKind::Database { detail: sentence(other) },
+        };
+        Self::new(wire::FailureCode::Storage, sentence(error)).of_kind(kind)
     }
+}
+
+/// What the store no longer has.
+fn gone(error: &StoreError) -> Option<(Gone, &'static str)> {
+    Some(match error {
+        StoreError::NoConversation { .. } => (Gone::Chat, "This conversation no longer exists."),
+        StoreError::NoMessage { .. } => (Gone::Message, "This message no longer exists."),
+        StoreError::NoDeletion { .. } => {
+            (Gone::Deletion, "These messages can no longer be brought back.")
+        }
+        StoreError::NoDocument { .. } => (Gone::Document, "This document no longer exists."),
+        StoreError::NoNamedCache { .. } => {
+            (Gone::StartingPoint, "This starting point no longer exists.")
+        }
+        StoreError::NoJob { .. } => (Gone::Job, "This job, or this row of it, no longer exists."),
+        StoreError::NoFolder { .. } => (Gone::Folder, "This folder no longer exists."),
+        StoreError::NoPreset { .. } => (Gone::Preset, "This preset no longer exists."),
+        StoreError::NoPersona { .. } => (Gone::Persona, "This persona no longer exists."),
+        StoreError::NoApiKey { .. } => (Gone::Key, "This key no longer exists."),
+        _ => return None,
+    })
+}
+
+/// What the store does not do as things are.
+fn refused(error: &StoreError) -> Option<(FailureKind, String)> {
+    let taken = |what: &str, name: &str| {
+        let message = format!("There is already a {what} with the name “{name}”.");
+        (FailureKind::NameTaken { name: name.to_owned() }, message)
+    };
+    let as_it_is = |kind, message: &str| (kind, message.to_owned());
+    Some(match error {
+        StoreError::NameInUse { name } => taken("starting point", name),
+        StoreError::KeyNameInUse { name } => taken("key", name),
+        StoreError::AlreadyStreaming { .. } => as_it_is(
+            FailureKind::StillAnswering,
+            "This conversation is still being answered: wait or stop the answer first.",
+        ),
+        StoreError::NothingToAnswer { .. } => {
+            as_it_is(FailureKind::NothingToAnswer, "There is no message to answer yet.")
+        }
+        StoreError::NotAQuestion { .. } => {
+            as_it_is(FailureKind::NotYourMessage, "Only a message of yours can be edited.")
+        }
+        StoreError::NotTheLastAnswer { .. } => {
+            as_it_is(FailureKind::CannotGoOn, "Only the last answer of a conversation can go on.")
+        }
+        _ => return None,
+    })
 }
 
 impl From<EngineError> for wire::Failure {

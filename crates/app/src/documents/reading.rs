@@ -7,23 +7,21 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use cairn_chat::{Encode, GenerationStats, Prompt, Role, assemble_turns};
+use cairn_chat::{GenerationStats, Prompt};
 use cairn_engine::{
     EngineError, GenerateEvent, GenerateRequest, KvCacheOptions, PromptInput, Tokenizer,
 };
-use cairn_store::{ContextCut, Message, NewDocument};
 use tokio_util::sync::CancellationToken;
 
 use crate::app::{App, now_ms};
 use crate::cache::owners::{conversation_owner, folder_owner};
 use crate::chat::answering::loaded_status;
-use crate::chat::context::Beginning;
 use crate::chat::model as chat_model;
-use crate::chat::overflow;
-use crate::commands::expected_system_prompt;
-use crate::documents::{commands, prompt};
+use crate::documents::commands;
+use crate::documents::counting::{self, Counted};
+use crate::documents::drafts::{self, Draft};
 use crate::models::own_settings;
-use crate::settings::{Settings, commands as settings};
+use crate::settings::Settings;
 use crate::wire::{DocumentReading, DocumentsOf, Event, Failure};
 use crate::{convert, models};
 
@@ -258,19 +256,6 @@ fn show(app: &App, of: &DocumentsOf, reading: &Reading, state: DocumentReading) 
     }
 }
 
-/// What is known before anything is read.
-struct Draft {
-    beginning: Beginning,
-    branch: Vec<Message>,
-    cuts: HashMap<String, ContextCut>,
-    sent: HashMap<String, Vec<NewDocument>>,
-    documents: Vec<(cairn_store::Document, String)>,
-    model: String,
-    settings: Settings,
-    /// Whether what is read now could be continued.
-    is_ahead: bool,
-}
-
 async fn read(
     app: &Arc<App>,
     of: &DocumentsOf,
@@ -283,90 +268,126 @@ async fn read(
         }
     };
     let prepared = tokio::select! {
-        prepared = prepare(app, of, reading) => prepared?,
+        prepared = prepare(app, of, reading) => prepared,
         () = stopped => return Ok(DocumentReading::Unread),
     };
     match prepared {
-        Prepared::Known(state) => Ok(state),
-        Prepared::Request { request, model } => generate(app, of, reading, *request, model).await,
+        Ok((request, model)) => generate(app, of, reading, request, model).await,
+        Err(NotRead::Known(state)) => Ok(state),
+        Err(NotRead::Failed(failure)) => Err(failure),
     }
 }
 
-/// What documents need.
-enum Prepared {
-    /// Nothing that could be read.
+/// Why nothing is read.
+enum NotRead {
+    /// What is known of the documents says all.
     Known(DocumentReading),
-    /// To be read by the model of this name.
-    Request { request: Box<GenerateRequest>, model: String },
+    Failed(Failure),
 }
 
-/// Waits for what documents stand behind and for a model, and counts the tokens; of a model that is not
-/// loaded before it is, so that what is too long for it is known at once.
-async fn prepare(app: &Arc<App>, of: &DocumentsOf, reading: &Reading) -> Result<Prepared, Failure> {
+impl From<Failure> for NotRead {
+    fn from(failure: Failure) -> NotRead {
+        NotRead::Failed(failure)
+    }
+}
+
+impl From<EngineError> for NotRead {
+    fn from(error: EngineError) -> NotRead {
+        NotRead::Failed(error.into())
+    }
+}
+
+/// The request that reads documents, and the name of its model. Waits for what documents stand behind and
+/// for the model, and counts the tokens.
+async fn prepare(
+    app: &Arc<App>,
+    of: &DocumentsOf,
+    reading: &Reading,
+) -> Result<(GenerateRequest, String), NotRead> {
+    let draft = drafted(app, of, reading).await?;
+    let (model, settings, is_ahead) = (draft.model.clone(), draft.settings.clone(), draft.is_ahead);
+    let prompt = counted_prompt(app, of, draft, reading).await?;
+    // What could not be continued is read with the question.
+    let request = request(app, of, &model, &settings, prompt).filter(|_| is_ahead);
+    let request = request.ok_or(NotRead::Known(DocumentReading::WithQuestion))?;
+    match reading.only_looks() {
+        true => Err(NotRead::Known(looked_up(app, request, model).await?)),
+        false => Ok((request, model)),
+    }
+}
+
+/// The draft that is read, with documents in it.
+async fn drafted(app: &Arc<App>, of: &DocumentsOf, reading: &Reading) -> Result<Draft, NotRead> {
     let draft = match of {
         DocumentsOf::Conversation { id } if reading.only_looks() => {
-            let Some(model) = chat_model::in_memory(app, id).await else {
-                return Ok(Prepared::Known(DocumentReading::Unread));
-            };
-            // What could not be continued is not counted once more.
-            Some(of_conversation(app, id, model.name).await?).filter(|draft| draft.is_ahead)
+            drafts::of_model_in_memory(app, id).await?
         }
-        DocumentsOf::Conversation { id } => {
-            for running in app.answers.of(id) {
-                running.ended.cancelled().await;
-            }
-            if let Some(too_long) = count_ahead(app, of, id).await? {
-                return Ok(Prepared::Known(too_long));
-            }
-            let model = match chat_model::of(app, id).await?.name {
-                Some(name) => {
-                    models::ensure_loaded_for_chat(app, &name).await?;
-                    name
-                }
-                None => {
-                    models::require_any(app).await?;
-                    loaded(app, models::ensure_loaded(app.clone(), None)).await?
-                }
-            };
-            Some(of_conversation(app, id, model).await?)
+        DocumentsOf::Conversation { id } => Some(draft_to_read(app, of, id).await?),
+        DocumentsOf::Folder { id } => drafts::of_folder(app, id, reading.only_looks()).await?,
+    };
+    let draft = draft.filter(|draft| !draft.documents.is_empty());
+    draft.ok_or(NotRead::Known(DocumentReading::Unread))
+}
+
+/// The draft of a conversation once its answers have ended and its model is loaded. Before that its tokens
+/// are counted, so that what is too long for the model is known at once.
+async fn draft_to_read(app: &Arc<App>, of: &DocumentsOf, id: &str) -> Result<Draft, NotRead> {
+    for running in app.answers.of(id) {
+        running.ended.cancelled().await;
+    }
+    if let Some(too_long) = count_ahead(app, of, id).await? {
+        return Err(NotRead::Known(too_long));
+    }
+    let model = match chat_model::of(app, id).await?.name {
+        Some(name) => {
+            models::ensure_loaded_for_chat(app, &name).await?;
+            name
         }
-        DocumentsOf::Folder { id } => of_folder(app, id, reading).await?,
+        None => drafts::load_any(app).await?,
     };
-    let Some(draft) = draft.filter(|draft| !draft.documents.is_empty()) else {
-        return Ok(Prepared::Known(DocumentReading::Unread));
-    };
-    let (model, settings, is_ahead) = (draft.model.clone(), draft.settings.clone(), draft.is_ahead);
+    Ok(drafts::of_conversation(app, id, model).await?)
+}
+
+/// The prompt up to the end of the documents, counted by its model, which is loaded.
+async fn counted_prompt(
+    app: &Arc<App>,
+    of: &DocumentsOf,
+    draft: Draft,
+    reading: &Reading,
+) -> Result<Prompt, NotRead> {
+    let model = draft.model.clone();
     let (tokenizer, own_length) = app
         .engine
         .submit(Some(&model), |loaded| (loaded.tokenizer.clone(), loaded.model.context_length()))
         .await?;
-    let counted = counted(app, of, draft, tokenizer, own_length).await?;
+    let counted = counting::count(app, of, draft, tokenizer, own_length).await?;
     if reading.stop.is_cancelled() {
-        return Ok(Prepared::Known(DocumentReading::Unread));
+        return Err(NotRead::Known(DocumentReading::Unread));
     }
     commands::emit(app, of).await;
-    let prompt = match counted {
-        Counted::Fits(prompt) => prompt,
-        Counted::WithQuestion => return Ok(Prepared::Known(DocumentReading::WithQuestion)),
+    match counted {
+        Counted::Fits(prompt) => Ok(prompt),
+        Counted::WithQuestion => Err(NotRead::Known(DocumentReading::WithQuestion)),
         Counted::TooLong { exceeds_by } => {
-            return Ok(Prepared::Known(DocumentReading::TooLong { exceeds_by, model }));
+            Err(NotRead::Known(DocumentReading::TooLong { exceeds_by, model }))
         }
-    };
-    let num_tokens = prompt.tokens.len();
-    let Some(request) = request(app, of, &model, &settings, prompt).filter(|_| is_ahead) else {
-        return Ok(Prepared::Known(DocumentReading::WithQuestion));
-    };
-    if reading.only_looks() {
-        let outlook = app.engine.outlook(request).await?;
-        // The last token of a prompt is always read: its logits are not saved.
-        let is_read = outlook.num_cached + 1 >= num_tokens;
-        let tokens = convert::tokens(num_tokens);
-        return Ok(Prepared::Known(match is_read {
-            true => DocumentReading::Read { tokens, model },
-            false => DocumentReading::Unread,
-        }));
     }
-    Ok(Prepared::Request { request: Box::new(request), model })
+}
+
+/// Whether all that a request would read is saved.
+async fn looked_up(
+    app: &App,
+    request: GenerateRequest,
+    model: String,
+) -> Result<DocumentReading, EngineError> {
+    let num_tokens = num_prompt_tokens(&request);
+    let outlook = app.engine.outlook(request).await?;
+    // The last token of a prompt is always read: its logits are not saved.
+    let is_read = outlook.num_cached + 1 >= num_tokens;
+    Ok(match is_read {
+        true => DocumentReading::Read { tokens: convert::tokens(num_tokens), model },
+        false => DocumentReading::Unread,
+    })
 }
 
 /// Counts the tokens of a draft with the files of the model that will be loaded, unless it is. The
@@ -394,10 +415,10 @@ async fn count_ahead(
     };
     let tokenizer = app.blocking(move || Tokenizer::load(&folder).ok()).await.flatten();
     let Some(tokenizer) = tokenizer else { return Ok(None) };
-    let draft = of_conversation(app, id, model.name.clone()).await?;
+    let draft = drafts::of_conversation(app, id, model.name.clone()).await?;
     // A template that fails is told of when the model is there.
     let own_length = memory.context_length;
-    let Ok(counted) = counted(app, of, draft, Arc::new(tokenizer), own_length).await else {
+    let Ok(counted) = counting::count(app, of, draft, Arc::new(tokenizer), own_length).await else {
         return Ok(None);
     };
     commands::emit(app, of).await;
@@ -406,125 +427,6 @@ async fn count_ahead(
         Counted::TooLong { exceeds_by } => Some(DocumentReading::TooLong { exceeds_by, model }),
         Counted::Fits(_) | Counted::WithQuestion => None,
     })
-}
-
-/// What is known of a draft once its tokens are counted.
-enum Counted {
-    /// The prompt up to the end of the documents.
-    Fits(Prompt),
-    /// Their end is not found in the prompt, or the conversation makes room for them when they are sent.
-    WithQuestion,
-    TooLong {
-        exceeds_by: u32,
-    },
-}
-
-/// Counts the tokens of each document and saves the numbers. `own_length`: the model's context.
-async fn counted(
-    app: &App,
-    of: &DocumentsOf,
-    draft: Draft,
-    tokenizer: Arc<Tokenizer>,
-    own_length: usize,
-) -> Result<Counted, Failure> {
-    let model = draft.model.clone();
-    let limit =
-        draft.settings.context_length.map_or(own_length, |own| own_length.min(own as usize));
-    let ids: Vec<String> = draft.documents.iter().map(|(row, _)| row.id.clone()).collect();
-    // Long texts take a while, in which the engine's thread can do other things.
-    let tokenized = app.blocking(move || tokenize(&tokenizer, draft, limit)).await;
-    let fault = || Failure::fault("A fault in Cairn stopped the documents from being counted.");
-    let Tokenized { counts, counted } = tokenized.ok_or_else(fault)??;
-    for (id, count) in ids.iter().zip(counts) {
-        let count = i64::try_from(count).unwrap_or(i64::MAX);
-        match of {
-            DocumentsOf::Conversation { id: conversation_id } => {
-                let store = app.store_of(conversation_id).await;
-                store.set_document_tokens(id, count, &model).await?;
-            }
-            DocumentsOf::Folder { .. } => {
-                app.store.set_folder_document_tokens(id, count, &model).await?;
-            }
-        }
-    }
-    Ok(counted)
-}
-
-/// By how many tokens a prompt is too long for a question and its answer; none: it fits.
-fn exceeds(num_tokens: usize, limit: usize) -> Option<u32> {
-    // Room for one token of a question and one of its answer.
-    (num_tokens + 2 > limit).then(|| convert::tokens(num_tokens + 2 - limit))
-}
-
-/// The draft of a conversation.
-async fn of_conversation(app: &Arc<App>, id: &str, model: String) -> Result<Draft, Failure> {
-    let store = app.store_of(id).await.clone();
-    let row = store.listed_conversation(id).await?;
-    let branch = store.branch(id).await?;
-    Ok(Draft {
-        beginning: Beginning::Own {
-            system_prompt: row.system_prompt,
-            documents: store.beginning_texts(id).await?,
-        },
-        cuts: store.context_cuts(id).await?,
-        sent: store.document_texts_of(id).await?,
-        documents: store.draft_texts(id).await?,
-        settings: settings::for_answer(app, &store, id, Some(&model)).await?,
-        is_ahead: row.prefix.is_none() && !app.is_private(id).await,
-        branch,
-        model,
-    })
-}
-
-/// The documents of a folder as the first message of a conversation in it, for the folder's model where
-/// that is here, else for the one that answers.
-async fn of_folder(app: &Arc<App>, id: &str, reading: &Reading) -> Result<Option<Draft>, Failure> {
-    let folders = app.store.folders().await?;
-    let Some(folder) = folders.into_iter().find(|folder| folder.id == id) else { return Ok(None) };
-    let wanted = match folder.model {
-        Some(name) if models::require(app, &name).await.is_ok() => Some(name),
-        _ => None,
-    };
-    let model = match (wanted, reading.only_looks()) {
-        (wanted, true) => {
-            let model = wanted.or_else(|| models::loaded_name(app));
-            let Some(model) = model.filter(|name| loaded_status(app, name).is_some()) else {
-                return Ok(None);
-            };
-            model
-        }
-        (Some(name), false) => models::ensure_loaded_beside(app, &name).await?,
-        (None, false) => {
-            models::require_any(app).await?;
-            loaded(app, models::ensure_loaded(app.clone(), None)).await?
-        }
-    };
-    let system_prompt = match folder.system_prompt {
-        prompt if prompt.is_empty() => expected_system_prompt(app, Some(&model)).await,
-        prompt => prompt,
-    };
-    Ok(Some(Draft {
-        beginning: Beginning::Own { system_prompt, documents: Vec::new() },
-        branch: Vec::new(),
-        cuts: HashMap::new(),
-        sent: HashMap::new(),
-        documents: app.store.folder_texts(id).await?,
-        settings: settings::of_loaded(app, &model).await?,
-        is_ahead: true,
-        model,
-    }))
-}
-
-/// The name of the model that answers, once it is loaded. In a task: loading continues when reading is
-/// stopped, because the question needs the model too.
-async fn loaded(
-    app: &Arc<App>,
-    loading: impl Future<Output = Result<(), Failure>> + Send + 'static,
-) -> Result<String, Failure> {
-    app.spawn(loading).await.map_err(|fault| {
-        Failure::fault(format!("A fault in Cairn stopped the model from being loaded: {fault}."))
-    })??;
-    models::loaded_name(app).ok_or_else(models::no_model)
 }
 
 /// The request that reads a prompt; none where what it computes could not be continued.
@@ -555,67 +457,6 @@ fn request(
     })
 }
 
-struct Tokenized {
-    /// The tokens of each document.
-    counts: Vec<usize>,
-    counted: Counted,
-}
-
-fn tokenize(tokenizer: &Tokenizer, draft: Draft, limit: usize) -> Result<Tokenized, Failure> {
-    let Draft { beginning, branch, cuts, sent, documents, settings, .. } = draft;
-    let failed = |error: cairn_chat::ChatError| Failure::from(EngineError::Prompt(error));
-    let counts = documents.iter().map(|(_, text)| Ok(tokenizer.encode_plain(text)?.len()));
-    let counts = counts.collect::<Result<Vec<usize>, _>>().map_err(failed)?;
-    let documents = documents.into_iter().map(|(row, text)| NewDocument {
-        name: row.name,
-        kind: row.kind,
-        text,
-    });
-    let documents: Vec<NewDocument> = documents.collect();
-    let template = tokenizer.chat_template();
-    let template = template.ok_or(cairn_chat::ChatError::NoTemplate).map_err(failed)?;
-    let prompt_behind = |branch: &[Message], cuts: &HashMap<_, _>| {
-        let Some(turns) = prompt::of_draft(&beginning, branch, cuts, &sent, documents.clone())
-        else {
-            return Ok(None);
-        };
-        assemble_turns(template, &turns, tokenizer).map(up_to_breakpoint).map_err(failed)
-    };
-    let Some(prompt) = prompt_behind(&branch, &cuts)? else {
-        return Ok(Tokenized { counts, counted: Counted::WithQuestion });
-    };
-    let Some(exceeds_by) = exceeds(prompt.tokens.len(), limit) else {
-        return Ok(Tokenized { counts, counted: Counted::Fits(prompt) });
-    };
-    // Then the oldest turns would go, and at most all that the branch has.
-    let rest = overflow::least_kept(&branch, &cuts, settings.at_overflow);
-    let with_rest = rest.map(|rest| prompt_behind(rest, &HashMap::new())).transpose()?.flatten();
-    let for_summary = overflow::summary_tokens(settings.at_overflow, limit);
-    let makes_room =
-        with_rest.is_some_and(|prompt| exceeds(prompt.tokens.len() + for_summary, limit).is_none());
-    let counted = match makes_room {
-        true => Counted::WithQuestion,
-        false => Counted::TooLong { exceeds_by },
-    };
-    Ok(Tokenized { counts, counted })
-}
-
-/// A prompt up to its last breakpoint. There chats with the same documents diverge, so it is the end of
-/// what they share, as that of the system prompt is.
-fn up_to_breakpoint(mut prompt: Prompt) -> Option<Prompt> {
-    let end = prompt.breakpoints.last().copied()?;
-    prompt.tokens.truncate(end);
-    let earlier = prompt.boundaries.iter().zip(&prompt.roles).filter(|(at, _)| **at < end);
-    let (mut boundaries, mut roles): (Vec<usize>, Vec<Role>) =
-        earlier.map(|(at, role)| (*at, *role)).unzip();
-    boundaries.push(end);
-    roles.push(Role::System);
-    let breakpoints = prompt.breakpoints.into_iter().filter(|at| *at < end).collect();
-    let new_from = prompt.new_from.min(end);
-    let last_from = prompt.last_from.min(end);
-    Some(Prompt { boundaries, roles, breakpoints, new_from, last_from, ..prompt })
-}
-
 async fn generate(
     app: &App,
     of: &DocumentsOf,
@@ -623,10 +464,7 @@ async fn generate(
     request: GenerateRequest,
     model: String,
 ) -> Result<DocumentReading, Failure> {
-    let num_tokens = match &request.prompt {
-        PromptInput::Assembled(prompt) => prompt.tokens.len(),
-        _ => 0,
-    };
+    let num_tokens = num_prompt_tokens(&request);
     let mut generation = app.engine.generate(request);
     let (mut is_stopping, mut shown) = (false, None::<Instant>);
     loop {
@@ -663,6 +501,13 @@ async fn generate(
             Some(GenerateEvent::SoFar(_) | GenerateEvent::Delta { .. }) => {}
             None => return Ok(DocumentReading::Unread),
         }
+    }
+}
+
+fn num_prompt_tokens(request: &GenerateRequest) -> usize {
+    match &request.prompt {
+        PromptInput::Assembled(prompt) => prompt.tokens.len(),
+        _ => 0,
     }
 }
 
