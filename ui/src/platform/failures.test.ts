@@ -34,7 +34,7 @@ const kinds: { [Type in FailureKind['type']]: Extract<FailureKind, { type: Type 
   interrupted: [{ type: 'interrupted' }],
   engine_fault: [{ type: 'engine_fault' }],
   closing: [{ type: 'closing' }],
-  offline: [{ type: 'offline', host: 'hub.example', reason: 'no route' }],
+  offline: [{ type: 'offline', host: 'hub.example', detail: 'Connection refused (os error 111).' }],
   too_many_requests: [
     { type: 'too_many_requests', host: 'hub.example', seconds: 40 },
     { type: 'too_many_requests', host: 'hub.example', seconds: 300 },
@@ -43,7 +43,7 @@ const kinds: { [Type in FailureKind['type']]: Extract<FailureKind, { type: Type 
   no_room_for_model: [{ type: 'no_room_for_model', folder: '/a/models', needed_bytes: 4e9, free_bytes: 1e9 }],
   not_writable: [
     { type: 'not_writable', path: '/a/b', detail: null },
-    { type: 'not_writable', path: '/a/b', detail: 'No space left on device' },
+    { type: 'not_writable', path: '/a/b', detail: 'No space left on device (os error 28).' },
   ],
   not_readable: [{ type: 'not_readable', name: 'chats.json' }],
   no_chats: [{ type: 'no_chats', name: 'chats.json' }],
@@ -157,7 +157,10 @@ test.each(Object.values(kinds).flat())('%j is said in both languages', (kind) =>
   const [english, german] = [en, de].map(({ failures }) =>
     (failures[kind.type] as (kind: FailureKind) => string)(kind),
   );
-  for (const sentence of [english, german]) expect(sentence).toMatch(/^\S.*[^ .]\.$/u);
+  for (const sentence of [english, german]) {
+    expect(sentence).toMatch(/^\S.*[^ .]\.$/u);
+    expect(sentence, 'no brackets in brackets').not.toMatch(/\([^)]*\(/u);
+  }
   expect(german).not.toBe(english);
 });
 

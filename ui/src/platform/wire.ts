@@ -275,7 +275,7 @@ pinned: Array<string>, }
   | { "type": "interrupted" }
   | { "type": "engine_fault" }
   | { "type": "closing" }
-  | { "type": "offline", host: string, reason: string, }
+  | { "type": "offline", host: string, detail: string, }
   | { "type": "too_many_requests", host: string,
 /**
  * After how long it can be asked again.

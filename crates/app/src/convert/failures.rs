@@ -29,7 +29,7 @@ impl wire::Failure {
         let path = path.display().to_string();
         let message = format!("{path} cannot be written: {why}.");
         Self::new(wire::FailureCode::Storage, message)
-            .of_kind(FailureKind::NotWritable { path, detail: Some(why) })
+            .of_kind(FailureKind::NotWritable { path, detail: Some(sentence(why)) })
     }
 
     /// The same, which the interface says in its own language.
@@ -231,7 +231,7 @@ fn download_kind(error: &DownloadError) -> FailureKind {
     use DownloadError as E;
     use FailureKind as K;
     match error {
-        E::Offline { host, reason } => K::Offline { host: host.clone(), reason: reason.clone() },
+        E::Offline { host, reason } => K::Offline { host: host.clone(), detail: sentence(reason) },
         E::RateLimited { host, wait } => {
             K::TooManyRequests { host: host.clone(), seconds: wait.as_secs() }
         }
@@ -241,7 +241,7 @@ fn download_kind(error: &DownloadError) -> FailureKind {
             free_bytes: *available,
         },
         E::CacheFolder { path, reason } => {
-            K::NotWritable { path: path.display().to_string(), detail: Some(reason.to_string()) }
+            K::NotWritable { path: path.display().to_string(), detail: Some(sentence(reason)) }
         }
         E::BadRepo { name } => K::BadRepo { name: name.clone() },
         E::BadRevision { revision } => K::BadRevision { revision: revision.clone() },
@@ -326,7 +326,7 @@ mod tests {
         let reason = || "no route".to_owned();
         check(
             DownloadError::Offline { host: host(), reason: reason() },
-            FailureKind::Offline { host: host(), reason: reason() },
+            FailureKind::Offline { host: host(), detail: sentence(reason()) },
         );
         check(
             DownloadError::RateLimited { host: host(), wait: Duration::from_secs(90) },

@@ -46,7 +46,7 @@ pub enum FailureKind {
     /// Cairn is closing.
     Closing,
     /// The hub cannot be reached.
-    Offline { host: String, reason: String },
+    Offline { host: String, detail: String },
     /// The hub asks to be left alone for a while.
     TooManyRequests {
         host: String,

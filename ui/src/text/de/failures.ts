@@ -1,6 +1,6 @@
 import type { FailureKind, MemoryUser } from '../../platform/wire';
 import { rangeOf } from '../../settings/range';
-import { inBrackets, type FailureWords, type NoticeWords } from '../en/failures';
+import { withDetail, type FailureWords, type NoticeWords } from '../en/failures';
 import { f, tokens } from './formats';
 
 type Of<Type extends FailureKind['type']> = Extract<FailureKind, { type: Type }>;
@@ -48,14 +48,17 @@ export const failures: FailureWords = {
   engine_fault: () => 'Ein Fehler in Cairn hat das Modell angehalten. Lade es neu.',
   closing: () => 'Cairn wird gerade beendet.',
   offline: (kind) =>
-    `${kind.host} ist nicht erreichbar (${kind.reason}). Prüfe die Verbindung, und versuche es noch einmal.`,
+    `${kind.host} ist nicht erreichbar. Prüfe die Verbindung, und versuche es noch einmal. ${kind.detail}`,
   too_many_requests: (kind) =>
     `${kind.host} erlaubt gerade keine weiteren Anfragen. Versuche es in ${f.timeLeft(kind.seconds)} noch einmal.`,
   disk_full: () => 'Die Festplatte ist voll. Schaffe Platz, und versuche es noch einmal.',
   no_room_for_model: (kind) =>
     `Für dieses Modell ist in ${f.quote(kind.folder)} kein Platz: Es braucht ${f.bytes(kind.needed_bytes)}, und ${f.bytes(kind.free_bytes)} sind frei. Schaffe dort Platz, und versuche es noch einmal.`,
   not_writable: (kind) =>
-    `${f.quote(kind.path)} lässt sich nicht schreiben${inBrackets(kind.detail)}. Prüfe, ob der Ordner existiert, dir gehört und Platz hat.`,
+    withDetail(
+      `${f.quote(kind.path)} lässt sich nicht schreiben. Prüfe, ob der Ordner existiert, dir gehört und Platz hat.`,
+      kind.detail,
+    ),
   not_readable: (kind) =>
     `${f.quote(kind.name)} lässt sich nicht lesen. Prüfe, ob die Datei noch da ist und dir gehört.`,
   no_chats: (kind) =>

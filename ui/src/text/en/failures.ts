@@ -20,9 +20,9 @@ const gone: Record<Of<'gone'>['what'], string> = {
   job: 'This question, or this row of it, no longer exists.',
 };
 
-/** What the system says of it, where that is known. */
-export function inBrackets(detail: string | null): string {
-  return detail === null ? '' : ` (${detail})`;
+/** A sentence, and behind it that of the system, where it is known. It has brackets of its own. */
+export function withDetail(sentence: string, detail: string | null): string {
+  return detail === null ? sentence : `${sentence} ${detail}`;
 }
 
 function memoryUser(what: MemoryUser): string {
@@ -53,14 +53,17 @@ export const failures: FailureWords = {
   interrupted: () => 'The answer was interrupted because another answer failed: ask again.',
   engine_fault: () => 'A fault in Cairn stopped the model. Load it again.',
   closing: () => 'Cairn is closing.',
-  offline: (kind) => `${kind.host} cannot be reached (${kind.reason}): check the connection, then try again.`,
+  offline: (kind) => `${kind.host} cannot be reached: check the connection, then try again. ${kind.detail}`,
   too_many_requests: (kind) =>
     `${kind.host} allows no more requests for now: try again in ${f.timeLeft(kind.seconds)}.`,
   disk_full: () => 'The disk is full: make room on it, then try again.',
   no_room_for_model: (kind) =>
     `There is no room for this model in ${f.quote(kind.folder)}: it needs ${f.bytes(kind.needed_bytes)}, and ${f.bytes(kind.free_bytes)} are free. Make room on that disk, then try again.`,
   not_writable: (kind) =>
-    `${f.quote(kind.path)} cannot be written${inBrackets(kind.detail)}: check that its folder exists, belongs to you and has room.`,
+    withDetail(
+      `${f.quote(kind.path)} cannot be written: check that its folder exists, belongs to you and has room.`,
+      kind.detail,
+    ),
   not_readable: (kind) => `${f.quote(kind.name)} cannot be read: check that it still exists and belongs to you.`,
   no_chats: (kind) =>
     `${f.quote(kind.name)} has no chats that Cairn can read: it reads its own files, and the exports of ChatGPT (conversations.json), Open WebUI and ShareGPT.`,
