@@ -214,10 +214,10 @@ export const notices: NoticeWords = {
   update_unused: (kind) => `Die neuere Version von ${kind.model} wird nicht benutzt. ${kind.why}`,
   draft_unused: (kind) => `${kind.model} antwortet ohne sein Entwurfsmodell ${kind.draft}. ${kind.why}`,
   draft_stays: (kind) => `Das Entwurfsmodell von ${kind.model} bleibt im Speicher. ${kind.why}`,
-  not_reloaded: ({ model, is_in_memory, why }) =>
-    is_in_memory
-      ? `${model} ließ sich mit der neuen Einstellung nicht laden. Es bleibt bei der alten, die wieder gesetzt ist. ${why}`
-      : `${model} ließ sich mit der neuen Einstellung nicht laden und ist nicht mehr im Speicher. Lade es noch einmal; geht auch das nicht, setze zuerst die alte wieder. ${why}`,
+  not_reloaded: (kind) =>
+    kind.is_in_memory
+      ? `${kind.model} ließ sich mit der neuen Einstellung nicht laden. Es bleibt bei der alten, die wieder gesetzt ist. ${kind.why}`
+      : `${kind.model} ließ sich mit der neuen Einstellung nicht laden und ist nicht mehr im Speicher. Lade es noch einmal; geht auch das nicht, setze zuerst die alte wieder. ${kind.why}`,
   recovered: (kind) => {
     const { conversations, total_conversations: total, unreadable_messages: lost, backup } = kind;
     const many = total ?? conversations;

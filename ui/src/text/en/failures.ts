@@ -211,10 +211,10 @@ export const notices: NoticeWords = {
   update_unused: (kind) => `The newer version of ${kind.model} is not used. ${kind.why}`,
   draft_unused: (kind) => `${kind.model} answers without its draft model ${kind.draft}. ${kind.why}`,
   draft_stays: (kind) => `The draft model of ${kind.model} stays in memory. ${kind.why}`,
-  not_reloaded: ({ model, is_in_memory, why }) =>
-    is_in_memory
-      ? `${model} could not be loaded with its new setting. It goes on with the old one, which is set again. ${why}`
-      : `${model} could not be loaded with its new setting and is no longer in memory. Load it again; if that fails too, set the old one first. ${why}`,
+  not_reloaded: (kind) =>
+    kind.is_in_memory
+      ? `${kind.model} could not be loaded with its new setting. It goes on with the old one, which is set again. ${kind.why}`
+      : `${kind.model} could not be loaded with its new setting and is no longer in memory. Load it again; if that fails too, set the old one first. ${kind.why}`,
   recovered: (kind) => {
     const { conversations, total_conversations: total, unreadable_messages: lost, backup } = kind;
     const many = total ?? conversations;
