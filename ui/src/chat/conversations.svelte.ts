@@ -6,6 +6,17 @@ export function titleOf(conversation: Pick<Conversation, 'title'>): string {
   return conversation.title.trim() || strings.chats.untitled;
 }
 
+/** The title of a branch, as no other chat has it. What tells it apart comes first: rows cut titles at their end. */
+export function branchTitle(title: string, others: readonly Pick<Conversation, 'title'>[]): string {
+  const { branch } = strings.chats;
+  const base = title.replace(new RegExp(`^${branch}( \\d+)?: `), '');
+  const taken = new Set(others.map((other) => other.title));
+  for (let number = 1; ; number++) {
+    const name = `${number === 1 ? branch : `${branch} ${number}`}: ${base}`;
+    if (!taken.has(name)) return name;
+  }
+}
+
 function isSame(a: ChatModel, b: ChatModel): boolean {
   return a.name === b.name && a.source === b.source && a.missing === b.missing;
 }

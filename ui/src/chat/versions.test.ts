@@ -4,6 +4,7 @@ import { expect, test } from 'vitest';
 import { CallError } from '../platform/platform';
 import type { Message, Reply } from '../platform/wire';
 import { bootstrap, conversation, FakePlatform, gate, message, model, stats } from '../testing/fake';
+import { branchTitle } from './conversations.svelte';
 import { drawn, openWindow, useWindow } from '../testing/window';
 
 useWindow();
@@ -111,7 +112,7 @@ test('an answer that broke off is continued, and one that cannot go on is not of
 
 test('a chat is branched into a new one, which opens', async () => {
   const { platform, app, lastAsked } = await open();
-  const copy = conversation('c', { title: 'Title a (branch)', updated_at_ms: 9 });
+  const copy = conversation('c', { title: 'Branch: Title a', updated_at_ms: 9 });
   platform.answers.branch_conversation = {
     type: 'conversation',
     conversation: copy,
@@ -119,12 +120,28 @@ test('a chat is branched into a new one, which opens', async () => {
   };
   await fireEvent.click(inQuestion().getByRole('button', { name: 'Branch into a new chat' }));
   await drawn();
-  expect(lastAsked()).toMatchObject({ message_id: 'u', title: 'Title a (branch)' });
+  expect(lastAsked()).toMatchObject({ message_id: 'u', title: 'Branch: Title a' });
   expect(app.chat.selectedId).toBe('c');
   // A question without an answer can be answered.
   platform.answers.regenerate = answered(message('y', { parent_id: 'x', conversation_id: 'c', status: 'streaming' }));
   await press('Answer');
   expect(lastAsked()).toMatchObject({ type: 'regenerate', conversation_id: 'c', message_id: 'x' });
+});
+
+test.each([
+  ['Walls', [], 'Branch: Walls'],
+  ['Branch: Walls', ['Branch: Walls'], 'Branch 2: Walls'],
+  ['Walls', ['Branch: Walls', 'Branch 2: Walls'], 'Branch 3: Walls'],
+  ['Branch 7: Walls', [], 'Branch: Walls'],
+  ['Branches', [], 'Branch: Branches'],
+  ['Branch', [], 'Branch: Branch'],
+])('a branch of %s beside %s is %s', (title, others, expected) => {
+  expect(
+    branchTitle(
+      title,
+      others.map((title) => ({ title })),
+    ),
+  ).toBe(expected);
 });
 
 test('a deleted message comes back by the button and by the shortcut', async () => {

@@ -404,6 +404,16 @@ export class DocumentStore {
     this.#focus(of, isForEdit);
   }
 
+  /** Runs what sends the draft of the open chat: what could not be attached to it is no longer said once it is sent. */
+  async sending(send: () => Promise<void>): Promise<void> {
+    const { chat } = this.#options;
+    const { problems } = this;
+    const isHere = this.problemsOf(chat.selectedId).length > 0;
+    await send();
+    if (isHere && this.problems === problems && chat.draft === '')
+      this.problems = { id: null, isForEdit: false, sentences: [] };
+  }
+
   /** Takes a document away; can be taken back. */
   async remove(of: DocumentsOf, { id: document_id, name }: Document): Promise<void> {
     const { chat, report } = this.#options;

@@ -187,6 +187,24 @@ test('in a chat that does not exist yet it is made for the document', async () =
   expect(app.chat.selectedId).toBe('a');
 });
 
+test('what could not be attached is said until the message is sent', async () => {
+  const { app, platform } = await open();
+  await app.documents.attach([text('b.png')]);
+  const box = screen.getByRole('textbox', { name: 'Message' });
+  const isSaid = () => screen.queryByText(/^“b\.png” isn’t text/) !== null;
+  await fireEvent.input(box, { target: { value: 'Hello?' } });
+  expect(isSaid()).toBe(true);
+
+  platform.answers.send_message = new Error('No.');
+  await fireEvent.keyDown(box, { key: 'Enter' });
+  await expect.poll(() => app.toasts.items.length).toBe(1);
+  expect([app.chat.draft, isSaid()]).toEqual(['Hello?', true]);
+
+  platform.answers.send_message = { type: 'sent', conversation: conversation('a'), messages: [] };
+  await fireEvent.keyDown(box, { key: 'Enter' });
+  await expect.poll(isSaid).toBe(false);
+});
+
 test('reading shows how far it is, and can be stopped; read, it can become a starting point', async () => {
   const { app, platform } = await open({ type: 'waiting' }, [textDocument('report')]);
   emitReading(platform, { type: 'reading', processed_tokens: 512, total_tokens: 1024, cached_tokens: 256 });

@@ -22,7 +22,7 @@ export const chats: Catalogue['chats'] = {
   ages: { today: 'Heute', yesterday: 'Gestern', lastWeek: 'Letzte 7 Tage' },
   month: f.month,
   answering: ', antwortet',
-  branchOf: (title) => `${title} (Zweig)`,
+  branch: 'Zweig',
   actions: (title) => `Aktionen für ${title}`,
   deleted: (title) => `„${title}“ gelöscht.`,
   archive: 'Archivieren',

@@ -21,7 +21,7 @@ export const chats = {
   ages: { today: 'Today', yesterday: 'Yesterday', lastWeek: 'Last 7 days' },
   month: f.month,
   answering: ', answering',
-  branchOf: (title: string) => `${title} (branch)`,
+  branch: 'Branch',
   actions: (title: string) => `Actions for ${title}`,
   deleted: (title: string) => `Deleted “${title}”.`,
   archive: 'Archive',
