@@ -20,6 +20,7 @@ import { menuBar } from './menuBar';
 import { DiscoverStore } from './models/discover.svelte';
 import { DownloadStore } from './models/downloads.svelte';
 import { ModelImportStore } from './models/modelImport.svelte';
+import { problemSentence } from './models/problems';
 import { ModelStore, type ModelsTab } from './models/models.svelte';
 import { RevisionStore } from './models/revisions.svelte';
 import { MonitorStore } from './monitor/monitor.svelte';
@@ -479,7 +480,7 @@ export class App {
   #offer(name: string, problem: ModelProblem | null): void {
     const title = shortModelName(name);
     if (problem) {
-      const sentence = strings.models.problems[problem.kind](problem.detail);
+      const sentence = problemSentence(problem);
       return void this.toasts.show('warning', strings.models.notReady(title, sentence));
     }
     this.toasts.show('info', strings.models.ready(title), {

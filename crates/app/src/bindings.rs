@@ -73,6 +73,7 @@ pub fn typescript() -> String {
         declaration::<wire::ModelSource>(&config),
         declaration::<wire::ModelProblem>(&config),
         declaration::<wire::ModelProblemKind>(&config),
+        declaration::<wire::ModelProblemWhat>(&config),
         declaration::<wire::ModelFacts>(&config),
         declaration::<wire::ImportedModel>(&config),
         declaration::<wire::RoundedWeights>(&config),

@@ -24,13 +24,7 @@ pub(crate) use misses::{cache_miss, cache_note, cut_miss, cut_note, loss_reason,
 
 /// A model's row by what its folder lists; of what its files contain nothing is known yet.
 pub(crate) fn model(folder: ModelFolder) -> wire::Model {
-    let problem = folder.problem.map(|problem| wire::ModelProblem {
-        kind: match problem.kind() {
-            cairn_hub::ModelProblemKind::Incomplete => wire::ModelProblemKind::Incomplete,
-            cairn_hub::ModelProblemKind::Broken => wire::ModelProblemKind::Broken,
-        },
-        detail: problem.to_string(),
-    });
+    let problem = folder.problem.map(model_problem);
     let unsupported = folder.model_type.as_deref().and_then(catalog::unsupported);
     wire::Model {
         name: folder.name,
@@ -52,6 +46,29 @@ pub(crate) fn model(folder: ModelFolder) -> wire::Model {
         is_proposed: false,
         is_being_measured: false,
     }
+}
+
+fn model_problem(problem: cairn_hub::ModelProblem) -> wire::ModelProblem {
+    use cairn_hub::ModelProblem as Problem;
+    use wire::ModelProblemWhat as What;
+    let kind = match problem.kind() {
+        cairn_hub::ModelProblemKind::Incomplete => wire::ModelProblemKind::Incomplete,
+        cairn_hub::ModelProblemKind::Broken => wire::ModelProblemKind::Broken,
+    };
+    let (detail, file) = (problem.to_string(), problem.file().unwrap_or_default().to_owned());
+    let what = match problem {
+        Problem::NoSnapshot => What::NoSnapshot,
+        Problem::NoWeights => What::NoWeights,
+        Problem::NoModelType => What::NoModelType,
+        Problem::FolderUnreadable { reason } => What::FolderUnreadable { reason },
+        Problem::ConfigMissing | Problem::ShardMissing { .. } | Problem::TokenizerMissing => {
+            What::FileMissing { file }
+        }
+        Problem::Unreadable { reason, .. }
+        | Problem::ConfigBroken { reason }
+        | Problem::IndexBroken { reason } => What::FileUnreadable { file, reason },
+    };
+    wire::ModelProblem { kind, what: Some(what), detail }
 }
 
 pub(crate) fn imported_model(model: ImportedModel) -> wire::ImportedModel {
@@ -473,6 +490,31 @@ pub(crate) fn figure(value: f64) -> f64 {
 #[allow(clippy::unwrap_used)] // in a test a panic is the report
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_wrong_with_a_model_names_the_file_and_is_the_same_in_english() {
+        use cairn_hub::ModelProblem as Problem;
+        use wire::ModelProblemWhat as What;
+        fn check(problem: Problem, expected: What) {
+            let said = model_problem(problem.clone());
+            assert_eq!((said.what, said.detail), (Some(expected), problem.to_string()));
+        }
+        let missing = |file: &str| What::FileMissing { file: file.to_owned() };
+        let (file, reason) = ("model-2.safetensors".to_owned(), "EOF".to_owned());
+        check(Problem::NoSnapshot, What::NoSnapshot);
+        check(Problem::ConfigMissing, missing("config.json"));
+        check(Problem::TokenizerMissing, missing("tokenizer.json"));
+        check(Problem::ShardMissing { file: file.clone() }, What::FileMissing { file });
+        let unreadable = What::FileUnreadable {
+            file: "model.safetensors.index.json".to_owned(),
+            reason: reason.clone(),
+        };
+        check(Problem::IndexBroken { reason: reason.clone() }, unreadable);
+        check(
+            Problem::FolderUnreadable { reason: reason.clone() },
+            What::FolderUnreadable { reason },
+        );
+    }
 
     #[test]
     fn figures_are_rounded_and_those_that_json_cannot_hold_become_zero() {

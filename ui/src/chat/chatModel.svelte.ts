@@ -3,6 +3,7 @@ import { runOrReport, type Platform } from '../platform/platform';
 import type { Conversation, ModelProblem } from '../platform/wire';
 import type { StatusStore } from '../status/status.svelte';
 import type { ModelStore } from '../models/models.svelte';
+import { problemSentence } from '../models/problems';
 import { shortModelName } from '../status/engine';
 import { strings } from '../text';
 import type { Asked, ChatStore } from './chat.svelte';
@@ -115,8 +116,8 @@ export class ChatModelStore {
     return status.inMemory.has(name) ? null : (models.get(name)?.problem ?? null);
   }
 
-  #whyNot(name: string, { kind, detail }: ModelProblem): string {
-    return strings.models.offer.broken(name, strings.models.problems[kind](detail));
+  #whyNot(name: string, problem: ModelProblem): string {
+    return strings.models.offer.broken(name, problemSentence(problem));
   }
 
   /** `id`: null is the chat that the first message makes. */

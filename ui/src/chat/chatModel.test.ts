@@ -266,6 +266,9 @@ test.each<[string, now: Model[], chooses: boolean, said: string, answering: stri
   expect(app.chat.announcement).toBe(said);
   expect(app.toasts.items).toEqual([]);
   expect(chooser().getAttribute('aria-label')).toBe(`Model: ${answering}`);
+  // It cannot be kept: it is not in memory.
+  expect(screen.queryByRole('button', { name: /^Keep/ })).toBeNull();
+  expect(screen.queryByRole('button', { name: 'Load other' }) !== null).toBe(answering === 'other');
   if (answering === 'gone') {
     await app.chat.send();
     expect(sending()).toEqual([]);

@@ -1131,11 +1131,30 @@ export type ModelSource = "imported" | "hub_cache" | "lm_studio" | "added";
  */
 export type ModelProblem = { kind: ModelProblemKind,
 /**
- * What exactly, as a clause: "tokenizer.json is missing".
+ * What exactly, in a form that the interface says in its own language; none where only the reader of a
+ * file has said it.
+ */
+what?: ModelProblemWhat,
+/**
+ * The same as a clause in English: "tokenizer.json is missing".
  */
 detail: string, };
 
 export type ModelProblemKind = "incomplete" | "unsupported" | "broken" | "unsafe";
+
+/**
+ * What exactly is wrong with a model. `reason` is in English, of the system or a file's reader.
+ */
+export type ModelProblemWhat = { "type": "no_snapshot" }
+  | { "type": "file_missing", file: string, }
+  | { "type": "no_weights" }
+  | { "type": "file_unreadable", file: string, reason: string, }
+  | { "type": "folder_unreadable", reason: string, }
+  | { "type": "no_model_type" }
+  | { "type": "architecture", model_type: string, nearest: string, }
+  | { "type": "too_much_memory", limit_bytes: number, }
+  | { "type": "too_slow", seconds: number, }
+  | { "type": "crashed", status: string, };
 
 /**
  * What the headers of a model say, before anything is loaded.

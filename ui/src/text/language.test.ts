@@ -1,5 +1,6 @@
 // Which language the window has, and that its strings follow it.
 import { afterEach, expect, test, vi } from 'vitest';
+import { problemSentence } from '../models/problems';
 import { language, strings, type LanguageChoice } from '.';
 import { languageOf } from './language.svelte';
 
@@ -42,7 +43,12 @@ test('the strings follow a system whose language changes', () => {
 
 test('what a core says in English stands behind a sentence of the language, as one of its own', () => {
   language.choose('de', localStorage);
-  expect(strings.models.problems.incomplete('it has no .safetensors file')).toBe(
-    'Es ist nicht vollständig. It has no .safetensors file.',
+  const detail = 'the tokenizer has no vocabulary';
+  expect(problemSentence({ kind: 'broken', detail })).toBe(
+    'Eine seiner Dateien ist beschädigt. The tokenizer has no vocabulary.',
+  );
+  const missing = { type: 'file_missing' as const, file: 'tokenizer.json' };
+  expect(problemSentence({ kind: 'incomplete', what: missing, detail })).toBe(
+    'Es ist nicht vollständig: tokenizer.json fehlt.',
   );
 });

@@ -19,6 +19,7 @@ use crate::convert;
 use crate::settings::Settings;
 use crate::wire::{
     Event, Failure, FailureCode, FailureKind, Model, ModelProblem, ModelProblemKind,
+    ModelProblemWhat,
 };
 
 /// Precedes an identity in the database: another version of Cairn may open what this one cannot.
@@ -336,11 +337,17 @@ pub(crate) async fn check_again(app: &Arc<App>, name: &str) -> Result<(), Failur
 
 /// The problem of a model whose architecture this version does not have.
 pub(crate) fn unsupported(model_type: &str) -> Option<ModelProblem> {
-    (!is_supported(model_type)).then(|| ModelProblem {
-        kind: ModelProblemKind::Unsupported,
-        detail: format!(
-            "its architecture {model_type:?} is not supported (the nearest that is: {})",
-            nearest_model_type(model_type)
-        ),
+    (!is_supported(model_type)).then(|| {
+        let nearest = nearest_model_type(model_type).to_owned();
+        ModelProblem {
+            kind: ModelProblemKind::Unsupported,
+            detail: format!(
+                "its architecture {model_type:?} is not supported (the nearest that is: {nearest})"
+            ),
+            what: Some(ModelProblemWhat::Architecture {
+                model_type: model_type.to_owned(),
+                nearest,
+            }),
+        }
     })
 }

@@ -9,7 +9,7 @@ use tokio::process::Child;
 use super::check_child::{ARGUMENTS, CheckedFacts, MEMORY_BYTES, MEMORY_VARIABLE, ModelVerdict};
 use super::child::{Exit, command, wait};
 use crate::platform;
-use crate::wire::{ModelProblem, ModelProblemKind};
+use crate::wire::{ModelProblem, ModelProblemKind, ModelProblemWhat};
 
 /// Starts the check's processes.
 #[derive(Debug, Clone)]
@@ -89,14 +89,19 @@ impl Checker {
 
     fn verdict(&self, end: End) -> CheckVerdict {
         let too_much = || {
-            let limit = gigabytes(self.limits.memory_bytes);
-            unsafe_to_open(format!("opening its files takes more than {limit} of memory"))
+            let limit_bytes = self.limits.memory_bytes;
+            let limit = gigabytes(limit_bytes);
+            unsafe_to_open(
+                ModelProblemWhat::TooMuchMemory { limit_bytes },
+                format!("opening its files takes more than {limit} of memory"),
+            )
         };
         match end {
             End::TookTooMuch => too_much(),
             End::TookTooLong => {
+                let what = ModelProblemWhat::TooSlow { seconds: self.limits.time.as_secs() };
                 let seconds = self.limits.time.as_secs_f64();
-                unsafe_to_open(format!("opening its files takes more than {seconds} s"))
+                unsafe_to_open(what, format!("opening its files takes more than {seconds} s"))
             }
             End::Exited(Exit { status, answer, .. }) if status.success() => {
                 match ModelVerdict::from_json(&answer) {
@@ -113,7 +118,10 @@ impl Checker {
             }
             // No status: a signal.
             End::Exited(Exit { status, .. }) if matches!(status.code(), None | Some(PANICKED)) => {
-                unsafe_to_open(format!("the process that opened its files crashed ({status})"))
+                unsafe_to_open(
+                    ModelProblemWhat::Crashed { status: status.to_string() },
+                    format!("the process that opened its files crashed ({status})"),
+                )
             }
             End::Exited(Exit { status, .. }) => {
                 CheckVerdict::NotChecked(format!("its process ended with {status}"))
@@ -135,8 +143,9 @@ async fn exceeds(process: Option<u32>, limit_bytes: u64) {
     }
 }
 
-fn unsafe_to_open(detail: String) -> CheckVerdict {
-    CheckVerdict::Problem(ModelProblem { kind: ModelProblemKind::Unsafe, detail })
+fn unsafe_to_open(what: ModelProblemWhat, detail: String) -> CheckVerdict {
+    let kind = ModelProblemKind::Unsafe;
+    CheckVerdict::Problem(ModelProblem { kind, what: Some(what), detail })
 }
 
 fn contains(text: &[u8], part: &[u8]) -> bool {
@@ -168,9 +177,9 @@ mod tests {
     /// The detail of a model that is not opened again.
     async fn unsafe_detail(does: &str, limits: CheckLimits) -> String {
         match check(does, limits).await {
-            CheckVerdict::Problem(ModelProblem { kind: ModelProblemKind::Unsafe, detail }) => {
-                detail
-            }
+            CheckVerdict::Problem(ModelProblem {
+                kind: ModelProblemKind::Unsafe, detail, ..
+            }) => detail,
             other => panic!("{does}: {other:?}"),
         }
     }
@@ -182,8 +191,11 @@ mod tests {
         for (does, detail) in
             [("broken", "tokenizer.json is not valid"), ("complains", "after complaints")]
         {
-            let problem =
-                ModelProblem { kind: ModelProblemKind::Broken, detail: detail.to_owned() };
+            let problem = ModelProblem {
+                kind: ModelProblemKind::Broken,
+                what: None,
+                detail: detail.to_owned(),
+            };
             assert_eq!(check(does, PATIENT).await, CheckVerdict::Problem(problem));
         }
     }

@@ -11,7 +11,9 @@ use cairn_formats::gguf;
 use serde::{Deserialize, Serialize};
 
 use super::child::asked_paths;
-use crate::wire::{Fit, MemoryNeed, ModelFacts, ModelProblem, ModelProblemKind, RoundedWeights};
+use crate::wire::{
+    Fit, MemoryNeed, ModelFacts, ModelProblem, ModelProblemKind, ModelProblemWhat, RoundedWeights,
+};
 use crate::{convert, platform};
 
 /// The arguments before the folder.
@@ -84,6 +86,9 @@ struct Answer {
     facts: Option<CheckedFacts>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     kind: Option<ModelProblemKind>,
+    /// Not in what earlier versions wrote.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    what: Option<ModelProblemWhat>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     detail: Option<String>,
 }
@@ -103,7 +108,7 @@ impl ModelVerdict {
                     ProblemKind::Unsupported => ModelProblemKind::Unsupported,
                     ProblemKind::Broken => ModelProblemKind::Broken,
                 };
-                ModelVerdict::Problem(ModelProblem { kind, detail: cut(detail) })
+                ModelVerdict::Problem(ModelProblem { kind, what: None, detail: cut(detail) })
             }
         }
     }
@@ -113,10 +118,10 @@ impl ModelVerdict {
     pub fn to_json(&self) -> serde_json::Value {
         let answer = match self.clone() {
             ModelVerdict::Usable(facts) => {
-                Answer { ok: true, facts: Some(facts), kind: None, detail: None }
+                Answer { ok: true, facts: Some(facts), kind: None, what: None, detail: None }
             }
-            ModelVerdict::Problem(ModelProblem { kind, detail }) => {
-                Answer { ok: false, facts: None, kind: Some(kind), detail: Some(detail) }
+            ModelVerdict::Problem(ModelProblem { kind, what, detail }) => {
+                Answer { ok: false, facts: None, kind: Some(kind), what, detail: Some(detail) }
             }
         };
         serde_json::to_value(answer).unwrap_or_default()
@@ -126,8 +131,8 @@ impl ModelVerdict {
     pub(super) fn from_json(line: &[u8]) -> Option<ModelVerdict> {
         match serde_json::from_slice(line).ok()? {
             Answer { ok: true, facts: Some(facts), .. } => Some(ModelVerdict::Usable(facts)),
-            Answer { ok: false, kind: Some(kind), detail: Some(detail), .. } => {
-                Some(ModelVerdict::Problem(ModelProblem { kind, detail: cut(detail) }))
+            Answer { ok: false, kind: Some(kind), what, detail: Some(detail), .. } => {
+                Some(ModelVerdict::Problem(ModelProblem { kind, what, detail: cut(detail) }))
             }
             _ => None,
         }
@@ -232,7 +237,10 @@ mod tests {
             total_bytes: 1_500_000_000,
             rounded_weights: None,
         };
-        let problem = |kind| ModelProblem { kind, detail: "tokenizer.json is missing".to_owned() };
+        let problem = |kind| {
+            let what = Some(ModelProblemWhat::TooSlow { seconds: 30 });
+            ModelProblem { kind, what, detail: "tokenizer.json is missing".to_owned() }
+        };
         for verdict in [
             ModelVerdict::Usable(facts.clone()),
             ModelVerdict::Usable(CheckedFacts {
@@ -269,7 +277,7 @@ mod tests {
         assert_eq!(facts.quantization_bits, Some(4));
         let missing = ModelVerdict::of(Path::new("/no/such/model"));
         let detail = "config.json is missing".to_owned();
-        let expected = ModelProblem { kind: ModelProblemKind::Incomplete, detail };
+        let expected = ModelProblem { kind: ModelProblemKind::Incomplete, what: None, detail };
         assert_eq!(missing, ModelVerdict::Problem(expected));
     }
 

@@ -18,7 +18,7 @@ use crate::convert;
 use crate::settings::Settings;
 use crate::wire::{
     Failure, FailureCode, FailureKind, FoundModel, HubAccess, HubFile, HubModel, ModelFacts,
-    ModelProblem, ModelProblemKind, TokenPlace,
+    ModelProblem, ModelProblemKind, ModelProblemWhat, TokenPlace,
 };
 
 /// Models that a search returns.
@@ -277,9 +277,14 @@ fn judge(
     config: &Value,
     weight_bytes: u64,
 ) -> (Option<String>, Option<ModelFacts>, Option<ModelProblem>) {
-    let broken = |detail: String| ModelProblem { kind: ModelProblemKind::Broken, detail };
+    let broken = |what: Option<ModelProblemWhat>, detail: String| ModelProblem {
+        kind: ModelProblemKind::Broken,
+        what,
+        detail,
+    };
     let Some(model_type) = config.get("model_type").and_then(Value::as_str) else {
-        return (None, None, Some(broken("config.json has no model_type".to_owned())));
+        let what = Some(ModelProblemWhat::NoModelType);
+        return (None, None, Some(broken(what, "config.json has no model_type".to_owned())));
     };
     let (facts, problem) = match catalog::unsupported(model_type) {
         Some(problem) => (None, Some(problem)),
@@ -288,7 +293,7 @@ fn judge(
                 let facts = CheckedFacts::of(&memory);
                 (Some(facts.within(default_memory_limit_bytes())), None)
             }
-            Err(error) => (None, Some(broken(error.to_string()))),
+            Err(error) => (None, Some(broken(None, error.to_string()))),
         },
     };
     (Some(model_type.to_owned()), facts, problem)

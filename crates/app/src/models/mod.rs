@@ -392,6 +392,7 @@ mod tests {
             can_delete: true,
             problem: name.starts_with('!').then(|| ModelProblem {
                 kind: ModelProblemKind::Broken,
+                what: None,
                 detail: "config.json is not JSON".to_owned(),
             }),
             facts: None,

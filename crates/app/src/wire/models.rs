@@ -54,8 +54,45 @@ pub enum ModelSource {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, TS)]
 pub struct ModelProblem {
     pub kind: ModelProblemKind,
-    /// What exactly, as a clause: "tokenizer.json is missing".
+    /// What exactly, in a form that the interface says in its own language; none where only the reader of a
+    /// file has said it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[ts(optional)]
+    pub what: Option<ModelProblemWhat>,
+    /// The same as a clause in English: "tokenizer.json is missing".
     pub detail: String,
+}
+
+/// What exactly is wrong with a model. `reason` is in English, of the system or a file's reader.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, TS)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum ModelProblemWhat {
+    /// Its download did not finish.
+    NoSnapshot,
+    /// A file that it needs is not there.
+    FileMissing { file: String },
+    /// It has no weight file.
+    NoWeights,
+    /// A file cannot be read.
+    FileUnreadable { file: String, reason: String },
+    /// Its folder cannot be read.
+    FolderUnreadable { reason: String },
+    /// Nothing says what architecture it is of.
+    NoModelType,
+    /// Of an architecture that this version does not have, and the one with the nearest name.
+    Architecture { model_type: String, nearest: String },
+    /// Opening its files takes more memory than this.
+    TooMuchMemory {
+        #[ts(type = "number")]
+        limit_bytes: u64,
+    },
+    /// Opening its files takes longer than this.
+    TooSlow {
+        #[ts(type = "number")]
+        seconds: u64,
+    },
+    /// The process that opened its files ended like this.
+    Crashed { status: String },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, TS)]

@@ -20,6 +20,7 @@ const MAX_DEPTH: usize = 4;
 /// The largest models have a few hundred weight files.
 const MAX_PARTS: usize = 10_000;
 const CONFIG: &str = "config.json";
+const TOKENIZER: &str = "tokenizer.json";
 const INDEX: &str = "model.safetensors.index.json";
 
 /// Why a folder cannot be loaded as a model.
@@ -28,10 +29,16 @@ pub enum ModelProblem {
     /// `refs/main` names no snapshot, and there is not just one.
     #[error("refs/main names no snapshot, so the download did not finish")]
     NoSnapshot,
-    /// The folder, or a file that has to be read, cannot be opened now.
+    /// The folder cannot be opened now.
+    #[error("its folder cannot be read: {reason}")]
+    FolderUnreadable {
+        /// Why.
+        reason: String,
+    },
+    /// A file that has to be read cannot be opened now.
     #[error("{file} cannot be read: {reason}")]
     Unreadable {
-        /// The file's name, or `its folder`.
+        /// The file's name.
         file: String,
         /// Why.
         reason: String,
@@ -86,10 +93,28 @@ impl ModelProblem {
             | ModelProblem::NoWeights
             | ModelProblem::ShardMissing { .. }
             | ModelProblem::TokenizerMissing => ModelProblemKind::Incomplete,
-            ModelProblem::Unreadable { .. }
+            ModelProblem::FolderUnreadable { .. }
+            | ModelProblem::Unreadable { .. }
             | ModelProblem::ConfigBroken { .. }
             | ModelProblem::NoModelType
             | ModelProblem::IndexBroken { .. } => ModelProblemKind::Broken,
+        }
+    }
+
+    /// The name of the file that is missing or cannot be used; none where it is not about one.
+    pub fn file(&self) -> Option<&str> {
+        match self {
+            ModelProblem::NoSnapshot
+            | ModelProblem::FolderUnreadable { .. }
+            | ModelProblem::NoWeights => None,
+            ModelProblem::ConfigMissing
+            | ModelProblem::ConfigBroken { .. }
+            | ModelProblem::NoModelType => Some(CONFIG),
+            ModelProblem::IndexBroken { .. } => Some(INDEX),
+            ModelProblem::TokenizerMissing => Some(TOKENIZER),
+            ModelProblem::Unreadable { file, .. } | ModelProblem::ShardMissing { file } => {
+                Some(file)
+            }
         }
     }
 }
@@ -105,7 +130,10 @@ impl Checked {
     /// Whether it holds as long as the files stay the same. A permission or a lack of file handles
     /// changes without a trace in the identity.
     pub fn is_lasting(&self) -> bool {
-        !matches!(self.problem, Some(ModelProblem::Unreadable { .. }))
+        !matches!(
+            self.problem,
+            Some(ModelProblem::Unreadable { .. } | ModelProblem::FolderUnreadable { .. })
+        )
     }
 
     fn problem(problem: ModelProblem) -> Checked {
@@ -125,7 +153,8 @@ pub(super) fn look(folder: &Path, known: impl FnOnce(&FilesIdentity) -> Option<C
     let listing = match Listing::of(folder) {
         Ok(listing) => listing,
         Err(error) => {
-            let checked = Checked::problem(unreadable("its folder", &error));
+            let checked =
+                Checked::problem(ModelProblem::FolderUnreadable { reason: error.to_string() });
             return Look { identity: None, bytes: 0, checked };
         }
     };
@@ -222,10 +251,7 @@ fn missing_part(shard: &str, shards: &[&str]) -> Option<String> {
 
 fn tokenizer(listing: &Listing) -> Result<(), ModelProblem> {
     // What is in a file of another kind is found out when it is opened.
-    match iter::once("tokenizer.json")
-        .chain(tiktoken::file_names())
-        .any(|name| listing.has_file(name))
-    {
+    match iter::once(TOKENIZER).chain(tiktoken::file_names()).any(|name| listing.has_file(name)) {
         true => Ok(()),
         false => Err(ModelProblem::TokenizerMissing),
     }

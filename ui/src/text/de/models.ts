@@ -1,6 +1,8 @@
 // Models: on this machine, on the hub, and on their way from there.
 import type { RoundingCost } from '../../models/rounding';
+import type { ModelProblemKind } from '../../platform/wire';
 import type { Catalogue } from '../en';
+import type { ProblemWords } from '../en/models';
 import { f, machine, tokens } from './formats';
 
 const costs: Record<RoundingCost, string> = {
@@ -12,6 +14,27 @@ const costs: Record<RoundingCost, string> = {
 
 /** The core's own clause, in English, behind a sentence that ends before it. */
 const asSentence = (clause: string) => `${clause.charAt(0).toUpperCase()}${clause.slice(1)}.`;
+
+const problemWhats: ProblemWords = {
+  no_snapshot: () => 'sein Download wurde nicht fertig',
+  file_missing: (what) => `${what.file} fehlt`,
+  no_weights: () => 'die .safetensors-Datei fehlt',
+  file_unreadable: (what) => `${what.file} lässt sich nicht lesen (${what.reason})`,
+  folder_unreadable: (what) => `sein Ordner lässt sich nicht lesen (${what.reason})`,
+  no_model_type: () => 'in config.json steht nicht, welche Architektur es hat',
+  architecture: (what) =>
+    `die Architektur ${f.quote(what.model_type)} ist hier nicht bekannt (am nächsten kommt ${f.quote(what.nearest)})`,
+  too_much_memory: (what) => `sie zu öffnen braucht mehr als ${f.bytes(what.limit_bytes)} Speicher`,
+  too_slow: (what) => `sie zu öffnen dauert länger als ${f.plural(what.seconds, 'Sekunde', 'Sekunden')}`,
+  crashed: (what) => `der Prozess, der sie geöffnet hat, ist abgestürzt (${what.status})`,
+};
+
+const problems: Record<ModelProblemKind, string> = {
+  incomplete: 'Es ist nicht vollständig',
+  unsupported: 'Diese Version von Cairn kann es nicht ausführen',
+  broken: 'Eine seiner Dateien ist beschädigt',
+  unsafe: 'Seine Dateien werden nicht mehr geöffnet, weil das nicht sicher war',
+};
 
 export const models: Catalogue['models'] = {
   actions: (name) => `Aktionen für ${name}`,
@@ -97,6 +120,7 @@ export const models: Catalogue['models'] = {
     whenAsked: (name) => `${name} wird geladen, wenn du fragst.`,
     instead: (name) => `Stattdessen mit ${name} antworten`,
     keep: (name) => `Bei ${name} bleiben`,
+    load: (name) => `${name} laden`,
     notHere: (name, answering) => `${name} ist nicht hier; ${answering} antwortet.`,
     broken: (name, problem) => `${name} lässt sich nicht laden. ${problem}`,
     answers: (name) => `Stattdessen antwortet ${name}.`,
@@ -107,12 +131,9 @@ export const models: Catalogue['models'] = {
   onThisComputer: (count, bytes) => `${f.plural(count, 'Modell', 'Modelle')} auf diesem ${machine}, ${f.bytes(bytes)}`,
   own: { title: (name) => `Einstellungen von ${name}`, answers: 'Antworten', memory: 'Speicher' },
   parameters: (count) => (count >= 1e9 ? `${f.rate(count / 1e9)} Mrd.` : `${f.count(count / 1e6)} Mio.`),
-  problems: {
-    incomplete: (detail) => `Es ist nicht vollständig. ${asSentence(detail)}`,
-    unsupported: (detail) => `Diese Version von Cairn kann es nicht ausführen. ${asSentence(detail)}`,
-    broken: (detail) => `Eine seiner Dateien ist beschädigt. ${asSentence(detail)}`,
-    unsafe: (detail) => `Seine Dateien werden nicht mehr geöffnet, weil das nicht sicher war. ${asSentence(detail)}`,
-  },
+  problems,
+  problemWhats,
+  problemBehind: (problem, detail) => `${problem}. ${asSentence(detail)}`,
   ready: (name) => `${name} ist bereit`,
   notReady: (name, problem) => `${name} wurde heruntergeladen und kann nicht geladen werden. ${problem}`,
   refresh: 'Aktualisieren',

@@ -1,6 +1,33 @@
 // Models: on this machine, on the hub, and on their way from there.
 import type { RoundingCost } from '../../models/rounding';
+import type { ModelProblemKind, ModelProblemWhat } from '../../platform/wire';
 import { f, machine, tokens } from './formats';
+
+/** What exactly is wrong with a model, as a clause. */
+export type ProblemWords = {
+  [Type in ModelProblemWhat['type']]: (what: Extract<ModelProblemWhat, { type: Type }>) => string;
+};
+
+const problemWhats: ProblemWords = {
+  no_snapshot: () => 'its download did not finish',
+  file_missing: (what) => `${what.file} is missing`,
+  no_weights: () => 'it has no .safetensors file',
+  file_unreadable: (what) => `${what.file} cannot be read (${what.reason})`,
+  folder_unreadable: (what) => `its folder cannot be read (${what.reason})`,
+  no_model_type: () => 'config.json does not say what architecture it is of',
+  architecture: (what) =>
+    `its architecture ${f.quote(what.model_type)} is not known here (the what.nearest is ${f.quote(what.nearest)})`,
+  too_much_memory: (what) => `opening them takes more than ${f.bytes(what.limit_bytes)} of memory`,
+  too_slow: (what) => `opening them takes more than ${f.plural(what.seconds, 'second', 'what.seconds')}`,
+  crashed: (what) => `the process that opened them crashed (${what.status})`,
+};
+
+const problems: Record<ModelProblemKind, string> = {
+  incomplete: 'It is not complete',
+  unsupported: 'This version of Cairn cannot run it',
+  broken: 'One of its files is damaged',
+  unsafe: 'Its files are not opened again, because that was not safe',
+};
 
 const costs: Record<RoundingCost, string> = {
   none: 'Answers as well as the original',
@@ -90,6 +117,8 @@ export const models = {
     instead: (name: string) => `Answer with ${name} instead`,
     /** Of the one that answers instead of one that is not here. */
     keep: (name: string) => `Keep ${name}`,
+    /** Of one that would, and is not in memory. */
+    load: (name: string) => `Load ${name}`,
     notHere: (name: string, answering: string) => `${name} is not here; ${answering} answers.`,
     /** Of one that cannot be loaded, and why. */
     broken: (name: string, problem: string) => `${name} cannot be loaded. ${problem}`,
@@ -103,12 +132,10 @@ export const models = {
   /** The settings of one model. */
   own: { title: (name: string) => `Settings of ${name}`, answers: 'Answers', memory: 'Memory' },
   parameters: (count: number) => (count >= 1e9 ? `${f.rate(count / 1e9)} B` : `${f.count(count / 1e6)} M`),
-  problems: {
-    incomplete: (detail: string) => `It is not complete: ${detail}.`,
-    unsupported: (detail: string) => `This version of Cairn cannot run it: ${detail}.`,
-    broken: (detail: string) => `One of its files is damaged: ${detail}.`,
-    unsafe: (detail: string) => `Its files are not opened again, because that was not safe: ${detail}.`,
-  },
+  problems,
+  problemWhats,
+  /** `detail`: what a reader of its files has said, in English. */
+  problemBehind: (problem: string, detail: string) => `${problem}: ${detail}.`,
   ready: (name: string) => `${name} is ready`,
   notReady: (name: string, problem: string) => `${name} was downloaded and cannot be loaded. ${problem}`,
   refresh: 'Refresh',
