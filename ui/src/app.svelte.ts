@@ -136,8 +136,9 @@ export class App {
     this.presets = new PresetStore({ platform, settings: this.settings, toasts, undo, report });
     this.documents = new DocumentStore({ platform, chat: this.chat, toasts, undo, report });
     this.folders = new FolderStore({ platform, toasts, undo, report, storage: options.storage });
-    this.chat.isHere = (what, id) => (what === 'folder' ? this.folders.get(id) : this.personas.get(id)) !== undefined;
-    this.chat.promptOfFolder = (id) => this.folders.get(id)?.system_prompt ?? '';
+    this.chat.unsent.isHere = (what, id) =>
+      (what === 'folder' ? this.folders.get(id) : this.personas.get(id)) !== undefined;
+    this.chat.unsent.promptOfFolder = (id) => this.folders.get(id)?.system_prompt ?? '';
     this.chatModel = new ChatModelStore({
       platform,
       chat: this.chat,

@@ -1,6 +1,6 @@
 // Actions on conversations: choose, write, stop, rename, delete and undo.
-import { runOrReport, sentenceOf, type Platform } from '../platform/platform';
-import type { Command, Conversation, Document, Event, Message, Persona, Reply, Settings } from '../platform/wire';
+import { sentenceOf, type Platform } from '../platform/platform';
+import type { Command, Conversation, Document, Event, Message, Persona, Reply } from '../platform/wire';
 import { strings } from '../text';
 import type { Toasts } from '../ui/toasts.svelte';
 import { offerUndo } from '../ui/offerUndo';
@@ -14,6 +14,7 @@ import { Queue, type Waiting } from './queue.svelte';
 import { readable } from './segments';
 import { endingWords } from './stats';
 import { Thread } from './thread.svelte';
+import { UnsentChats } from './unsent.svelte';
 
 const SELECTED_KEY = 'cairn.conversation';
 
@@ -41,6 +42,7 @@ export class ChatStore {
   readonly list = new ConversationList();
   readonly probabilities: ProbabilityStore;
   readonly compare: CompareStore;
+  readonly unsent: UnsentChats;
   selectedId = $state<string | null>(null);
   isSending = $state(false);
   isPromptOpen = $state(false);
@@ -59,18 +61,6 @@ export class ChatStore {
   #threads = $state.raw(new Map<string, Thread>());
   /** Documents that are being taken out of drafts, because the edit that they were attached for has ended. */
   #leaving = $state.raw<readonly { chatId: string; documentId: string }[]>([]);
-  /** The system prompt of the chat that does not exist yet. */
-  #newPrompt = $state('');
-  /** The folder in which the first message makes the chat. */
-  newFolderId = $state<string | null>(null);
-  /** The persona that it will have. */
-  newPersona = $state.raw<Persona | null>(null);
-  /** The model that was chosen for it. */
-  newModel = $state<string | null>(null);
-  /** What is set for how it is answered. */
-  newValues = $state.raw<Partial<Settings>>({});
-  /** Counts the chats that were begun anew. */
-  numNew = $state(0);
   /** What takes away the offers to bring documents back to the message that is edited. */
   readonly #offersOfEdit: (() => void)[] = [];
   readonly #drafts: Drafts;
@@ -80,12 +70,6 @@ export class ChatStore {
   documentsOfDraft: (id: string) => string[] = () => [];
   /** Whether no document is in a chat's draft, as far as that is known; their owner sets it. */
   hasNoDocuments: (id: string) => boolean = () => false;
-  /** Whether a folder or a persona of this id is listed; their owner sets it. */
-  isHere: (what: 'folder' | 'persona', id: string) => boolean = () => true;
-  /** What chats that are begun in a folder begin with; its owner sets it. */
-  promptOfFolder: (id: string) => string = () => '';
-  /** Chats that were left with nothing in them; a document that is brought back brings its chat back. */
-  readonly #left = new Map<string, Conversation>();
   /** Why something cannot be asked of a chat's model, or of those that are named; null: it can. Their owner sets it. */
   whyNotAsk: (id: string | null, named?: Asked) => null | Promise<string | null> = () => null;
   #isLooking = false;
@@ -109,11 +93,17 @@ export class ChatStore {
   constructor(options: ChatOptions) {
     this.#options = options;
     this.probabilities = new ProbabilityStore(options.platform);
+    this.unsent = new UnsentChats({
+      ...options,
+      list: this.list,
+      run: (command, id, onDone) => this.#run(command, id, onDone),
+      make: (command) => this.#create(command),
+    });
     const isPrivate = (id: string) => this.list.get(id)?.is_private ?? false;
     this.compare = new CompareStore({
       ...options,
       isPrivate,
-      create: () => this.#createWithPrompt(),
+      create: () => this.unsent.make(),
       whyNotAsk: (id, named) => this.whyNotAsk(id, named),
       onBegun: (id, { conversation, messages }) => {
         // The second answer is beside the branch on screen.
@@ -141,9 +131,7 @@ export class ChatStore {
 
   /** The system prompt of the open chat, or of the one that the first message will make. */
   get systemPrompt(): string {
-    if (this.selected) return this.selected.system_prompt;
-    const ofFolder = this.newFolderId === null ? '' : this.promptOfFolder(this.newFolderId);
-    return this.#newPrompt || (this.newPersona?.system_prompt ?? ofFolder);
+    return this.selected ? this.selected.system_prompt : this.unsent.systemPrompt;
   }
 
   /** Replaces the list; the first call also opens the conversation that was open last. */
@@ -175,24 +163,12 @@ export class ChatStore {
    * documents and was never sent is that page.
    */
   newChat(folderId: string | null = null, persona: Persona | null = null): void {
-    // One of a folder or persona that is gone is one of none: no other way leads to it.
-    const isOf = (what: 'folder' | 'persona', id: string | null, wanted: string | null) =>
-      (id !== null && this.isHere(what, id) ? id : null) === wanted;
-    const isWanted = (row: Conversation) =>
-      isOf('folder', row.folder_id, folderId) && isOf('persona', row.persona_id, persona?.id ?? null);
+    const isWanted = (row: Conversation) => this.unsent.isFor(row, folderId, persona?.id ?? null);
     const { selected } = this;
     // Of one that has nothing to it, a new one takes the place.
-    this.select(selected && isUnsent(selected) && !this.#isEmpty(selected) && isWanted(selected) ? selected.id : null);
-    if (this.selectedId === null) {
-      const unsent = this.list.items.find((row) => isUnsent(row) && isWanted(row));
-      if (unsent) this.select(unsent.id);
-    }
-    if (this.selectedId !== null) return void this.numFocusRequests++;
-    this.newFolderId = folderId;
-    this.newPersona = persona;
-    this.newModel = null;
-    this.newValues = {};
-    this.numNew++;
+    this.select(selected && isWanted(selected) && !this.#isEmpty(selected) ? selected.id : null);
+    if (this.selectedId === null) this.select(this.list.items.find(isWanted)?.id ?? null);
+    if (this.selectedId === null) this.unsent.begin(folderId, persona);
     this.numFocusRequests++;
   }
 
@@ -237,40 +213,22 @@ export class ChatStore {
     return isUnsent(row) && isStill && this.#drafts.get(row.id) === '' && this.hasNoDocuments(row.id);
   }
 
-  /** Deletes the row of a chat that is left with nothing in it. */
-  #leave(row: Conversation): void {
-    this.#left.set(row.id, row);
-    this.list.take(row.id);
-    void this.#run({ type: 'delete_conversation', id: row.id }, row.id);
-  }
-
   /** Sees to it that a chat is there to which something is brought back; returns whether it is. */
   async bringBack(id: string): Promise<boolean> {
-    const row = this.#left.get(id);
-    if (!row || this.list.get(id)) return true;
-    return this.#run({ type: 'restore_conversation', id }, id, () => {
-      this.#left.delete(id);
-      this.list.put(row);
-      this.select(id);
-    });
+    return this.unsent.bringBack(id, () => this.select(id));
   }
 
   select(id: string | null): void {
     const before = this.selected;
     if (id !== this.selectedId) this.probabilities.close();
     this.selectedId = id;
-    if (id !== null) {
-      this.newFolderId = null;
-      this.newPersona = null;
-      this.newModel = null;
-      this.newValues = {};
-    }
+    if (id !== null) this.unsent.forget();
     this.announcement = '';
     // Of a private chat not even its id is written.
     const kept = this.list.get(id)?.is_private ? null : id;
     this.#options.storage?.setItem(SELECTED_KEY, kept ?? '');
     if (id !== null && !this.#threads.has(id)) void this.#open(id).refetch();
-    if (before && before.id !== id && this.#isEmpty(before)) this.#leave(before);
+    if (before && before.id !== id && this.#isEmpty(before)) this.unsent.leave(before);
   }
 
   /** Opens a chat at a message, on the branch that has it. */
@@ -391,14 +349,14 @@ export class ChatStore {
       const may = this.#mayAsk(id);
       if (may !== true) {
         this.#isLooking = true;
-        const { numNew } = this;
-        if (!(await may) || this.selectedId !== id || this.numNew !== numNew) return;
+        const { count } = this.unsent;
+        if (!(await may) || this.selectedId !== id || this.unsent.count !== count) return;
         // Meanwhile it may have been written on, or taken away.
         text = this.draft;
         if (text.trim() === '') return;
       }
       this.#drafts.set(id, '');
-      id ??= await this.#createWithPrompt();
+      id ??= await this.unsent.make();
       const documents = this.documentsOfDraft(id);
       this.#absorb(await this.#options.platform.call(this.#message(id, { text, documents })), id);
     } catch (error) {
@@ -736,7 +694,7 @@ export class ChatStore {
   async setSystemPrompt(text: string): Promise<string | null> {
     const id = this.selectedId;
     if (id === null) {
-      this.#newPrompt = text;
+      this.unsent.systemPrompt = text;
       return null;
     }
     try {
@@ -778,39 +736,11 @@ export class ChatStore {
 
   /** Makes the chat that the first message would make. */
   make(): Promise<string> {
-    return this.#createWithPrompt();
+    return this.unsent.make();
   }
 
-  /** Makes the chat of a first message, with the system prompt that was set for it. */
-  async #createWithPrompt(): Promise<string> {
-    const folder_id = this.newFolderId;
-    const persona_id = this.newPersona?.id ?? null;
-    const [model, values] = [this.newModel, this.newValues];
-    const id = await this.#create(
-      persona_id !== null
-        ? { type: 'new_conversation_as', persona_id }
-        : folder_id === null
-          ? { type: 'new_conversation' }
-          : { type: 'new_conversation_in', folder_id },
-    );
-    this.newFolderId = null;
-    this.newPersona = null;
-    this.newModel = null;
-    const system_prompt = this.#newPrompt;
-    this.#newPrompt = '';
-    for (const [key, value] of Object.entries(values) as [keyof Settings, Settings[keyof Settings]][])
-      await runOrReport(this.#options, { type: 'set_setting', scope: { type: 'chat', id }, key, value });
-    const { platform } = this.#options;
-    // Without them nothing is sent: the message stays in the new chat.
-    if (model !== null) await platform.call({ type: 'choose_model', id, model });
-    if (system_prompt === '') return id;
-    await platform.call({ type: 'set_system_prompt', id, system_prompt });
-    const conversation = this.list.get(id);
-    if (conversation) this.list.put({ ...conversation, system_prompt });
-    return id;
-  }
-
-  async #create(command: Command = { type: 'new_conversation' }): Promise<string> {
+  /** Makes a chat with the draft of the one without a row, and opens it. */
+  async #create(command: Command): Promise<string> {
     const reply = await this.#options.platform.call(command);
     if (reply.type !== 'conversation' && reply.type !== 'sent') throw new Error(strings.connection.unexpectedReply);
     const { conversation } = reply;

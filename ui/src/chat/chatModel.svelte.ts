@@ -48,9 +48,9 @@ export class ChatModelStore {
     const { chat, folders, models } = this.options;
     if (chat.selected) return chat.selected.model;
     const wanted: [string | null | undefined, Conversation['model']['source']][] = [
-      [chat.newModel, 'chat'],
-      [chat.newPersona?.model, 'chat'],
-      [folders.get(chat.newFolderId)?.model, 'folder'],
+      [chat.unsent.model, 'chat'],
+      [chat.unsent.persona?.model, 'chat'],
+      [folders.get(chat.unsent.folderId)?.model, 'folder'],
     ];
     const isHere = (name: string) => models.get(name) !== undefined;
     let missing: string | null = null;
@@ -122,7 +122,7 @@ export class ChatModelStore {
 
   /** `id`: null is the chat that the first message makes. */
   #keyOf(id: string | null): string {
-    return id ?? `new ${this.options.chat.numNew}`;
+    return id ?? `new ${this.options.chat.unsent.count}`;
   }
 
   get #chatKey(): string {
@@ -189,7 +189,7 @@ export class ChatModelStore {
   async choose(name: string): Promise<boolean> {
     const { chat, models, status } = this.options;
     const id = chat.selectedId;
-    if (id === null) chat.newModel = name;
+    if (id === null) chat.unsent.model = name;
     else if (!(await runOrReport(this.options, { type: 'choose_model', id, model: name }))) return false;
     if (status.inMemory.has(name) && (id !== null || models.isLoaded(name))) {
       models.isMenuOpen = false;

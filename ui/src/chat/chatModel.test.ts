@@ -217,7 +217,7 @@ async function openWithGone(now: Model[], chooses = false): Promise<void> {
   platform.answers.list_models = { type: 'models', models: now };
   ({ app } = await openWindow(platform));
   app.newChat();
-  if (chooses) app.chat.newModel = 'owner/gone';
+  if (chooses) app.chat.unsent.model = 'owner/gone';
   app.chat.draft = 'Hello';
   await drawn();
   expect(chooser().getAttribute('aria-label')).toBe('Model: gone');

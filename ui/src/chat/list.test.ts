@@ -128,7 +128,7 @@ test('a chat that is begun in a folder has its prompt and its model', async () =
   expect(platform.asked).toContainEqual({ type: 'new_conversation_in', folder_id: 'f' });
   // The next one is in no folder.
   app.newChat();
-  expect(app.chat.newFolderId).toBeNull();
+  expect(app.chat.unsent.folderId).toBeNull();
 });
 
 test('a deleted folder is offered back, and its chats stay in the list', async () => {

@@ -497,7 +497,7 @@ test('a persona of the sidebar begins a chat, with its model and its prompt', as
   await app.chat.send();
   expect(asked('new_conversation_as')).toEqual([{ type: 'new_conversation_as', persona_id: 's' }]);
   expect(asked('set_system_prompt')).toEqual([]);
-  expect(app.chat.newPersona).toBeNull();
+  expect(app.chat.unsent.persona).toBeNull();
 });
 
 test('a persona is made from a chat with what the chat sets itself', async () => {
@@ -594,7 +594,7 @@ test('what is set before the first message is stored with it', async () => {
   app.newChat();
   app.navigation.show('inspector', true);
   await opened();
-  expect(app.chat.newValues).toEqual({});
+  expect(app.chat.unsent.values).toEqual({});
   expect(app.settings.target).toMatchObject({ type: 'draft', values: {} });
 });
 
@@ -609,7 +609,7 @@ test('a preset is used before the first message, and stored with it', async () =
   await fireEvent.click(preset);
   await drawn();
   expect(preset.getAttribute('aria-pressed')).toBe('true');
-  expect(app.chat.newValues).toEqual({ temperature: 0.2, top_p: 0.9 });
+  expect(app.chat.unsent.values).toEqual({ temperature: 0.2, top_p: 0.9 });
   expect([asked('set_parameters'), app.toasts.items]).toEqual([[], []]);
 
   const row = conversation('b', { title: '' });

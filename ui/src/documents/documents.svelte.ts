@@ -146,8 +146,8 @@ export class DocumentStore {
 
   /** What the open chat begins with: as long as it is not made, what its folder has. */
   get beginning(): Document[] {
-    const { selectedId, newFolderId } = this.#options.chat;
-    return selectedId === null ? this.get(newFolderId).documents : this.get(selectedId).beginning;
+    const { selectedId, unsent } = this.#options.chat;
+    return selectedId === null ? this.get(unsent.folderId).documents : this.get(selectedId).beginning;
   }
 
   openingOf(id: string | null, isForEdit = false): Opening[] {
@@ -448,7 +448,7 @@ export class DocumentStore {
   async show(document: Document, of: DocumentsOf | null = this.#open, place: Place | null = null): Promise<void> {
     const { chat, platform } = this.#options;
     // A chat that is not made yet begins with what its folder has.
-    of ??= chat.newFolderId === null ? null : ofFolder(chat.newFolderId);
+    of ??= chat.unsent.folderId === null ? null : ofFolder(chat.unsent.folderId);
     if (of === null) return;
     this.shown = { document, text: null, problem: null, place };
     try {
