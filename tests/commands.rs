@@ -14,7 +14,8 @@ use std::time::Duration;
 use cairn_app::wire::{
     CacheFileLayout, CacheSource, Command, CompareColumn, DocumentKind, DocumentsOf, EngineState,
     Event, FailureCode, JobQuestion, JobQuestionKind, JobRowOrder, JobSource, JobState, JobTexts,
-    Message, MessageStatus, NewDocument, Persona, Probabilities, Reply, SettingTarget, TextFormat,
+    Message, MessageStatus, NewDocument, Persona, Probabilities, Reply, RoundingForm,
+    SettingTarget, TextFormat,
 };
 use cairn_app::{App, DataFolder, Options};
 use cairn_fake_hub::{FakeHub, FakeRepo};
@@ -165,6 +166,7 @@ async fn manage_models(caller: &mut Caller, home: &Path) {
     caller.call(Command::AddModelFolder { path: path.clone() }).await;
     caller.call(Command::GetModelFolders).await;
     caller.call(Command::RemoveModelFolder { path }).await;
+    caller.call(Command::ChooseRounding { form: RoundingForm::Bits8 }).await;
     caller.call(Command::CancelModelImport).await;
     caller.call(Command::CancelModelMeasurement { name: here() }).await;
 

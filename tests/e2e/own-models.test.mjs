@@ -59,6 +59,8 @@ flow('what an import has rounded is said, and stays with the model', { models: [
   await writeGguf(file, { isRounded: true });
   await page.driver.getByRole('heading', { name: 'Choose a model to start' }).waitFor();
   await page.drop(file);
+  await page.dialog('Import Rounded.gguf').getByRole('radio', { name: '8 bits' }).waitFor();
+  await page.driver.keyboard.press('Enter');
   const words = /1 tensor had to be rounded: the weights differ from the file’s by [\d.]+% on average\./;
   await page.shows(words);
   await isReady(page);
@@ -67,6 +69,41 @@ flow('what an import has rounded is said, and stays with the model', { models: [
   await row.getByRole('button', { expanded: false }).first().click();
   await row.getByText(words).waitFor();
 });
+
+flow(
+  'an import that rounds says what each choice takes, and follows the keyboard',
+  { models: [] },
+  async ({ home, core, page }) => {
+    const file = join(home.folder, 'Rounded.gguf');
+    await writeGguf(file, { isRounded: true });
+    await page.driver.getByRole('heading', { name: 'Choose a model to start' }).waitFor();
+    await page.drop(file);
+    const dialog = page.dialog('Import Rounded.gguf');
+    const radio = (name) => dialog.getByRole('radio', { name });
+    await radio(/^8 bits .*recommended/).waitFor();
+    await until('the proposed one is chosen', () => radio('8 bits').isChecked());
+    for (const name of ['4 bits', '8 bits', '16 bits', '32 bits']) {
+      await radio(
+        new RegExp(`^${name}.* on the disk · memory .*(differ by about [\\d.]+%|no weight changes)`),
+      ).waitFor();
+    }
+    // Who does not choose has no model.
+    await page.driver.keyboard.press('Escape');
+    await dialog.waitFor({ state: 'hidden' });
+    await page.driver.getByRole('heading', { name: 'Choose a model to start' }).waitFor();
+    assert.deepEqual((await core.call({ type: 'list_models' })).models, []);
+
+    await page.drop(file);
+    await radio(/^8 bits .*recommended/).waitFor();
+    await page.driver.keyboard.press('ArrowUp');
+    await until('the one above is chosen', () => radio('4 bits').isChecked());
+    await page.driver.keyboard.press('Enter');
+    await dialog.waitFor({ state: 'hidden' });
+    await isReady(page);
+    const [{ facts }] = (await core.call({ type: 'list_models' })).models;
+    assert.ok(facts.rounded_weights.relative_error > 0.03, 'four bits change weights by more than eight do');
+  },
+);
 
 flow('one press loads what was imported a moment ago', { maxTokens: 4 }, async ({ home, page }) => {
   await page.message.waitFor();

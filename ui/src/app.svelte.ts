@@ -246,6 +246,7 @@ export class App {
       this.chat.isPromptOpen ||
       cache.savingId !== null ||
       this.models.isAsking ||
+      this.modelImport.isAsked ||
       this.server.isAsking;
     return (
       isAsking || isFileDialogOpen || this.navigation.isPaletteOpen || this.models.isMenuOpen || this.menu.open !== null

@@ -86,6 +86,8 @@ pub fn typescript() -> String {
         declaration::<wire::ModelUpdate>(&config),
         declaration::<wire::OldRevisions>(&config),
         declaration::<wire::ModelImport>(&config),
+        declaration::<wire::RoundingChoice>(&config),
+        declaration::<wire::RoundingForm>(&config),
         declaration::<wire::RecommendedModel>(&config),
         declaration::<wire::ModelChoice>(&config),
         declaration::<wire::FoundModel>(&config),

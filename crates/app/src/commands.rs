@@ -156,6 +156,7 @@ pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failu
         | Command::AddModelFolder { .. }
         | Command::GetModelFolders
         | Command::RemoveModelFolder { .. }
+        | Command::ChooseRounding { .. }
         | Command::CancelModelImport
         | Command::CancelModelMeasurement { .. }
         | Command::GetRecommendedModels

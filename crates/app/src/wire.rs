@@ -208,6 +208,8 @@ pub enum Command {
     GetModelFolders,
     /// Forgets a folder that was added; its files stay.
     RemoveModelFolder { path: String },
+    /// Says what an import that waits for it rounds weights to; of one that does not wait nothing.
+    ChooseRounding { form: RoundingForm },
     /// Ends the import of a model that is under way and removes its copy.
     CancelModelImport,
     /// Ends the measurement of what rounding costs a model.

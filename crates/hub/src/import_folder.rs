@@ -5,7 +5,9 @@ use std::io::{self, Read, Write};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-use cairn_formats::gguf::{self, GgufError, GgufImport, ImportedGguf, RoundedWeights, import_gguf};
+use cairn_formats::gguf::{
+    self, GgufError, GgufImport, ImportedGguf, RoundTo, RoundedWeights, RoundingChoice, import_gguf,
+};
 use cairn_formats::make_locked_folder;
 use uuid::Uuid;
 
@@ -28,11 +30,13 @@ pub struct ImportedModel {
 
 impl ModelFolders {
     /// Imports what a person chose: a GGUF file, which is converted, or a model's folder. The model
-    /// is named like the file, `file_name` for one that has another name on the disk.
+    /// is named like the file, `file_name` for one that has another name on the disk. Weights of a GGUF
+    /// file that have no exact form are rounded to `round_to`.
     pub fn import(
         &self,
         source: &Path,
         file_name: &str,
+        round_to: RoundTo,
         on_progress: &mut dyn FnMut(u64, u64) -> ControlFlow<()>,
     ) -> Result<ImportedModel, HubError> {
         if source.is_dir() {
@@ -41,27 +45,25 @@ impl ModelFolders {
             let rounded_weights = RoundedWeights::read(&folder);
             return Ok(ImportedModel { folder, rounded_weights });
         }
-        let is_gguf = |(_, extension): &(&str, &str)| extension.eq_ignore_ascii_case("gguf");
-        let Some((name, _)) = file_name.rsplit_once('.').filter(is_gguf) else {
-            return Err(HubError::NoModelFile { name: file_name.to_owned() });
-        };
-        let name = gguf::model_name(name);
-        let options = GgufImport { name: Some(name), ..GgufImport::default() };
-        match import_gguf(source, self.imported(), options, on_progress) {
-            Err(GgufError::Cancelled { .. }) => Err(HubError::Cancelled),
-            Err(GgufError::AlreadyExists { path }) => Err(HubError::Exists { path }),
-            Err(GgufError::Write { path, source }) => {
-                Err(HubError::Copy { path, reason: error_text(&source) })
-            }
-            // A file that was received has a path that nobody knows.
-            Err(GgufError::Contents { problem, .. }) => {
-                Err(HubError::Gguf { reason: format!("{file_name} cannot be imported: {problem}") })
-            }
-            Err(error) => Err(HubError::Gguf { reason: error.to_string() }),
-            Ok(ImportedGguf { folder, rounding }) => {
-                Ok(ImportedModel { folder, rounded_weights: rounding.recorded() })
-            }
+        let options = GgufImport { name: Some(gguf_name(file_name)?), round_to };
+        let ImportedGguf { folder, rounding } =
+            import_gguf(source, self.imported(), options, on_progress)
+                .map_err(|error| import_error(error, file_name))?;
+        Ok(ImportedModel { folder, rounded_weights: rounding.recorded() })
+    }
+
+    /// What the weights that have no exact form can be rounded to when this is imported; nothing where
+    /// all have one. What is refused is refused by [`ModelFolders::import`] too.
+    pub fn rounding_choices(
+        &self,
+        source: &Path,
+        file_name: &str,
+    ) -> Result<Vec<RoundingChoice>, HubError> {
+        if source.is_dir() {
+            return Ok(Vec::new());
         }
+        RoundingChoice::all(source, self.imported(), Some(gguf_name(file_name)?))
+            .map_err(|error| import_error(error, file_name))
     }
 
     /// Copies the model in `source` to the imported models, as `name` or under its folder's name;
@@ -254,6 +256,28 @@ fn copy(
     }
 }
 
+/// The name of the model in a GGUF file of this name.
+fn gguf_name(file_name: &str) -> Result<&str, HubError> {
+    let is_gguf = |(_, extension): &(&str, &str)| extension.eq_ignore_ascii_case("gguf");
+    match file_name.rsplit_once('.').filter(is_gguf) {
+        Some((name, _)) => Ok(gguf::model_name(name)),
+        None => Err(HubError::NoModelFile { name: file_name.to_owned() }),
+    }
+}
+
+fn import_error(error: GgufError, file_name: &str) -> HubError {
+    match error {
+        GgufError::Cancelled { .. } => HubError::Cancelled,
+        GgufError::AlreadyExists { path } => HubError::Exists { path },
+        GgufError::Write { path, source } => HubError::Copy { path, reason: error_text(&source) },
+        // A file that was received has a path that nobody knows.
+        GgufError::Contents { problem, .. } => {
+            HubError::Gguf { reason: format!("{file_name} cannot be imported: {problem}") }
+        }
+        error => HubError::Gguf { reason: error.to_string() },
+    }
+}
+
 fn error_text(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::StorageFull => "the disk is full".to_owned(),
@@ -310,7 +334,8 @@ mod tests {
             let source = home.path().join("elsewhere").join(name);
             model(&source);
             fs::write(source.join("config.json"), config).unwrap();
-            let imported = folders.import(&source, name, &mut |_, _| ControlFlow::Continue(()));
+            let imported = folders
+                .import(&source, name, RoundTo::default(), &mut |_, _| ControlFlow::Continue(()));
             imported.unwrap().rounded_weights
         };
         let rounded = import(
@@ -333,13 +358,17 @@ mod tests {
         let source = home.path().join("elsewhere/tiny");
         model(&source);
         let folders = ModelFolders::new(home.path(), &CacheVariables::default());
-        let cancelled = folders.import(&source, "tiny", &mut |_, _| ControlFlow::Break(()));
+        let cancelled =
+            folders.import(&source, "tiny", RoundTo::default(), &mut |_, _| ControlFlow::Break(()));
         assert_eq!(cancelled, Err(HubError::Cancelled));
         assert_eq!(fs::read_dir(folders.imported()).unwrap().count(), 0);
         fs::write(home.path().join("notes.txt"), "x").unwrap();
-        let refused = folders.import(&home.path().join("notes.txt"), "notes.txt", &mut |_, _| {
-            ControlFlow::Continue(())
-        });
+        let refused = folders.import(
+            &home.path().join("notes.txt"),
+            "notes.txt",
+            RoundTo::default(),
+            &mut |_, _| ControlFlow::Continue(()),
+        );
         assert!(matches!(refused, Err(HubError::NoModelFile { .. })), "{refused:?}");
     }
 

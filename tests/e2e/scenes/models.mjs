@@ -56,6 +56,14 @@ async function play(stage, hub) {
     await card(page, 'Tiny-Llama.gguf').waitFor();
     await look('first-launch-import');
     await page.button('Cancel the import of Tiny-Llama.gguf').click();
+    await page.driver.unroute('**/api/models/import');
+    await card(page, 'Tiny-Llama.gguf').waitFor({ state: 'detached' });
+    await writeGguf(file, { isRounded: true });
+    await page.drop(file);
+    await page.dialog('Import Tiny-Llama.gguf').getByRole('radio', { name: '8 bits' }).waitFor();
+    await look('import-rounding');
+    await page.dialog('Import Tiny-Llama.gguf').getByRole('button', { name: 'Cancel', exact: true }).click();
+    await card(page, 'Tiny-Llama.gguf').waitFor({ state: 'detached' });
     await page.openPage('Models');
     await look('empty');
     await discover(page);

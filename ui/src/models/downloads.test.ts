@@ -2,7 +2,7 @@
 import { expect, test } from 'vitest';
 import { App } from '../app.svelte';
 import { CallError } from '../platform/platform';
-import type { ImportedModel, Model, PerplexityChange } from '../platform/wire';
+import type { ImportedModel, Model, PerplexityChange, RoundingChoice, RoundingForm } from '../platform/wire';
 import { FakeClock } from '../testing/clock';
 import {
   bootstrap,
@@ -211,8 +211,8 @@ test('what was done before the window was opened is no news', async () => {
 
 test('an imported model is announced, and loaded if it is the first', async () => {
   const { app, platform, toasts } = await start();
-  platform.emit({ type: 'model_import', import: { file_name: 'a.gguf', bytes: 5, total_bytes: 10 } });
-  platform.emit({ type: 'model_import', import: { file_name: 'a.gguf', bytes: 10, total_bytes: 10 } });
+  platform.emit({ type: 'model_import', import: { file_name: 'a.gguf', bytes: 5, total_bytes: 10, choices: [] } });
+  platform.emit({ type: 'model_import', import: { file_name: 'a.gguf', bytes: 10, total_bytes: 10, choices: [] } });
   platform.emit({ type: 'model_import', import: null });
   expect([toasts(), app.modelImport.current]).toEqual([['Imported “a.gguf”.'], null]);
   platform.emit({ type: 'models', models: [model('a')] });
@@ -221,7 +221,7 @@ test('an imported model is announced, and loaded if it is the first', async () =
 });
 
 test('a window that is opened during an import shows it, and its own one ends with a chat to start', async () => {
-  const running = { file_name: 'a.gguf', bytes: 5, total_bytes: 10 };
+  const running = { file_name: 'a.gguf', bytes: 5, total_bytes: 10, choices: [] };
   const { act, app, platform, toasts } = await start({ model_import: running });
   expect(app.modelImport.current).toEqual(running);
   const imported = gate<ImportedModel | null>();
@@ -240,9 +240,50 @@ test('a window that is opened during an import shows it, and its own one ends wi
   expect(platform.asked).toContainEqual({ type: 'load_model', name: 'a' });
 });
 
+const rounded = (form: RoundingForm, change: Partial<RoundingChoice> = {}): RoundingChoice => ({
+  form,
+  is_proposed: form === 'bits8',
+  bytes: 1e9,
+  memory: null,
+  relative_error: 0.01,
+  ...change,
+});
+
+test('the window that imports a file asks what its weights are rounded to, and goes on with the answer', async () => {
+  const { app, platform, toasts } = await start();
+  const imported = gate<ImportedModel | null>();
+  platform.chooseModelFile = () => imported.promise;
+  const done = app.modelImport.choose();
+  const running = { file_name: 'a.gguf', bytes: 0, total_bytes: 0, choices: [rounded('bits4'), rounded('bits8')] };
+  platform.emit({ type: 'model_import', import: running });
+  expect([app.modelImport.isAsked, app.isCovered]).toEqual([true, true]);
+  await app.modelImport.round('bits4');
+  app.modelImport.decline();
+  expect([app.modelImport.isAsked, platform.asked]).toEqual([false, [{ type: 'choose_rounding', form: 'bits4' }]]);
+  platform.emit({ type: 'model_import', import: { ...running, choices: [] } });
+  platform.emit({ type: 'model_import', import: null });
+  imported.open({ name: 'a', rounded_weights: null });
+  await done;
+  expect(toasts()).toEqual(['Imported “a.gguf”.']);
+});
+
+test('who does not choose has no import, and another window is not asked unbidden', async () => {
+  const { app, platform } = await start();
+  const running = { file_name: 'a.gguf', bytes: 0, total_bytes: 0, choices: [rounded('bits8')] };
+  platform.emit({ type: 'model_import', import: running });
+  expect(app.modelImport.isAsked).toBe(false);
+  app.modelImport.isAsked = true;
+  app.modelImport.decline();
+  expect([app.modelImport.isAsked, platform.asked]).toEqual([false, [{ type: 'cancel_model_import' }]]);
+  // Whoever chooses, and wherever: the question goes everywhere.
+  app.modelImport.isAsked = true;
+  platform.emit({ type: 'model_import', import: { ...running, choices: [] } });
+  expect(app.modelImport.isAsked).toBe(false);
+});
+
 test('a dropped file is named although the core has said nothing of it yet', async () => {
   const { app, platform, toasts } = await start();
-  platform.emit({ type: 'model_import', import: { file_name: 'other.gguf', bytes: 10, total_bytes: 10 } });
+  platform.emit({ type: 'model_import', import: { file_name: 'other.gguf', bytes: 10, total_bytes: 10, choices: [] } });
   platform.emit({ type: 'model_import', import: null });
   platform.importModel = async () => ({ name: 'b', rounded_weights: null });
   void app.dropFiles([new File(['GGUF'], 'b.gguf')], null);
@@ -258,7 +299,7 @@ test('a cancelled import is not announced, and its transfer stops', async () => 
     return new Promise((_, reject) => given.addEventListener('abort', () => reject(new Error('stopped'))));
   };
   void app.dropFiles([new File(['GGUF'], 'a.GGUF')], null);
-  platform.emit({ type: 'model_import', import: { file_name: 'a.GGUF', bytes: 10, total_bytes: 10 } });
+  platform.emit({ type: 'model_import', import: { file_name: 'a.GGUF', bytes: 10, total_bytes: 10, choices: [] } });
   await app.modelImport.cancel();
   platform.emit({ type: 'model_import', import: null });
   expect([signal?.aborted, toasts(), platform.asked]).toEqual([true, [], [{ type: 'cancel_model_import' }]]);

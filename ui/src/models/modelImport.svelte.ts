@@ -1,6 +1,6 @@
 // Imports of GGUF files and model folders into Cairn's own folder.
 import { sentenceOf, type Platform } from '../platform/platform';
-import type { ImportedModel, ModelImport } from '../platform/wire';
+import type { Command, ImportedModel, ModelImport, RoundingChoice, RoundingForm } from '../platform/wire';
 import { strings } from '../text';
 import type { Toasts } from '../ui/toasts.svelte';
 
@@ -20,6 +20,8 @@ export class ModelImportStore {
   /** How far it is; null while none is under way. */
   current = $state.raw<ModelImport | null>(null);
   isChoosing = $state(false);
+  /** It is asked what the import that is under way rounds weights to. */
+  isAsked = $state(false);
   readonly #options: ModelImportOptions;
   /** Stops the transfer of a file that was dropped. */
   #sending: AbortController | null = null;
@@ -31,6 +33,11 @@ export class ModelImportStore {
 
   constructor(options: ModelImportOptions) {
     this.#options = options;
+  }
+
+  /** What the import can round weights to while it waits for a choice; otherwise nothing. */
+  get choices(): readonly RoundingChoice[] {
+    return this.current?.choices ?? [];
   }
 
   get canChoose(): boolean {
@@ -52,6 +59,10 @@ export class ModelImportStore {
   receive(now: ModelImport | null): void {
     const before = this.current;
     this.current = now;
+    const waits = this.choices.length > 0;
+    // In other windows, the question would come from nowhere: there the import's card leads to it.
+    if (waits && (before?.choices.length ?? 0) === 0) this.isAsked = this.#numOwn > 0;
+    if (!waits) this.isAsked = false;
     this.#lastName = now?.file_name ?? this.#lastName;
     if (now !== null || before === null) return;
     const isWhole = !this.#isCancelled && before.total_bytes > 0 && before.bytes >= before.total_bytes;
@@ -78,7 +89,7 @@ export class ModelImportStore {
     if (this.current !== null) return void toasts.show('error', strings.models.import.oneAtATime);
     this.#sending = new AbortController();
     // Until the core has all of the file, only this window knows of it.
-    this.receive({ file_name: file.name, bytes: 0, total_bytes: 0 });
+    this.receive({ file_name: file.name, bytes: 0, total_bytes: 0, choices: [] });
     await this.#take(platform.importModel(file, this.#sending.signal));
     this.#sending = null;
     this.current = null;
@@ -89,11 +100,28 @@ export class ModelImportStore {
     await this.#take(imported);
   }
 
+  /** Goes on with the import, rounding weights to this. */
+  async round(form: RoundingForm): Promise<void> {
+    this.isAsked = false;
+    await this.#call({ type: 'choose_rounding', form });
+  }
+
+  /** Closes the question; without an answer there is no import. */
+  decline(): void {
+    if (!this.isAsked) return;
+    this.isAsked = false;
+    void this.cancel();
+  }
+
   async cancel(): Promise<void> {
     this.#isCancelled = true;
     this.#sending?.abort();
+    await this.#call({ type: 'cancel_model_import' });
+  }
+
+  async #call(command: Command): Promise<void> {
     try {
-      await this.#options.platform.call({ type: 'cancel_model_import' });
+      await this.#options.platform.call(command);
     } catch (error) {
       this.#options.toasts.show('error', sentenceOf(error));
     }

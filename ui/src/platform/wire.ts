@@ -57,6 +57,7 @@ export type Command = { "type": "bootstrap" }
   | { "type": "add_model_folder", path: string, }
   | { "type": "get_model_folders" }
   | { "type": "remove_model_folder", path: string, }
+  | { "type": "choose_rounding", form: RoundingForm, }
   | { "type": "cancel_model_import" }
   | { "type": "cancel_model_measurement", name: string, }
   | { "type": "get_recommended_models" }
@@ -1292,7 +1293,39 @@ bytes: number, };
 /**
  * A model that is being copied into Cairn's own folder.
  */
-export type ModelImport = { file_name: string, bytes: number, total_bytes: number, };
+export type ModelImport = { file_name: string, bytes: number, total_bytes: number,
+/**
+ * What its weights without an exact form can be rounded to, the smallest first: it waits for
+ * [`Command::ChooseRounding`](super::Command::ChooseRounding). Empty: it waits for nothing.
+ */
+choices: Array<RoundingChoice>, };
+
+/**
+ * One way to import a file some of whose weights have no exact form.
+ */
+export type RoundingChoice = { form: RoundingForm,
+/**
+ * Of one import there is one that is proposed.
+ */
+is_proposed: boolean,
+/**
+ * Of the model's weights on the disk.
+ */
+bytes: number,
+/**
+ * None: no architecture of this version.
+ */
+memory: MemoryNeed | null,
+/**
+ * The root mean square of the changes, as a share of that of the weights, as a part of them lets
+ * expect.
+ */
+relative_error: number, };
+
+/**
+ * What weights can be rounded to.
+ */
+export type RoundingForm = "bits4" | "bits8" | "bfloat16" | "float32";
 
 /**
  * A model that Cairn recommends.

@@ -33,6 +33,7 @@ pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failu
             app.store.remove_model_folder(&path).await?;
             return list_folders(app).await;
         }
+        Command::ChooseRounding { form } => app.importing.choose(form),
         Command::CancelModelImport => app.importing.cancel(),
         Command::CancelModelMeasurement { name } => app.measurements.cancel(&name),
         Command::GetRecommendedModels => {

@@ -6,15 +6,19 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use cairn_engine::default_memory_limit_bytes;
+use cairn_formats::gguf::RoundTo;
 use cairn_hub::{HubError, ImportedModel};
+use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use super::catalog;
 use super::measuring::{self, Measured};
+use super::rounding;
 use crate::app::App;
 use crate::cache::{OwnFile, Upload};
 use crate::convert;
-use crate::wire::{self, Event, Failure, FailureKind, ModelImport};
+use crate::wire::{self, Event, Failure, FailureKind, ModelImport, RoundingChoice, RoundingForm};
 
 /// Progress is sent this often.
 const EVENT_INTERVAL: Duration = Duration::from_millis(250);
@@ -28,6 +32,8 @@ struct Running {
     cancelled: CancellationToken,
     /// How far it is.
     progress: ModelImport,
+    /// Takes what a person chooses, while it waits for that.
+    chosen: Option<oneshot::Sender<RoundingForm>>,
 }
 
 impl RunningImport {
@@ -38,8 +44,9 @@ impl RunningImport {
     /// None while another import runs.
     fn begin(&self, file_name: &str) -> Option<CancellationToken> {
         let mut running = self.running();
-        let progress = ModelImport { file_name: file_name.to_owned(), bytes: 0, total_bytes: 0 };
-        let new = Running { cancelled: CancellationToken::new(), progress };
+        let file_name = file_name.to_owned();
+        let progress = ModelImport { file_name, bytes: 0, total_bytes: 0, choices: Vec::new() };
+        let new = Running { cancelled: CancellationToken::new(), progress, chosen: None };
         running.is_none().then(|| running.insert(new).cancelled.clone())
     }
 
@@ -49,6 +56,29 @@ impl RunningImport {
         let progress = &mut running.as_mut()?.progress;
         (progress.bytes, progress.total_bytes) = (bytes, total_bytes);
         Some(progress.clone())
+    }
+
+    /// Notes that it waits for a choice, and returns what takes that and how far it is.
+    fn waits(
+        &self,
+        choices: Vec<RoundingChoice>,
+    ) -> Option<(oneshot::Receiver<RoundingForm>, ModelImport)> {
+        let mut running = self.running();
+        let running = running.as_mut()?;
+        let (sender, chosen) = oneshot::channel();
+        (running.chosen, running.progress.choices) = (Some(sender), choices);
+        Some((chosen, running.progress.clone()))
+    }
+
+    /// Goes on with what was chosen, if it waits for that.
+    pub(crate) fn choose(&self, form: RoundingForm) {
+        if let Some(running) = &mut *self.running()
+            && let Some(chosen) = running.chosen.take()
+        {
+            running.progress.choices = Vec::new();
+            // An import that has been cancelled listens no more.
+            let _ = chosen.send(form);
+        }
     }
 
     fn end(&self) {
@@ -80,7 +110,8 @@ impl App {
     /// Imports a `.gguf` file or a model folder of this machine, lists the model, and returns
     /// it. Progress comes as [`Event::ModelImport`], the last of it whole once the model is in its
     /// place; `CancelModelImport` ends the import, and so does a caller who stops waiting. Then nothing
-    /// of it is left, and none is returned.
+    /// of it is left, and none is returned. A file with weights that have no exact form waits for
+    /// `ChooseRounding`, which its progress says.
     pub async fn import_model(
         self: &Arc<Self>,
         path: PathBuf,
@@ -141,6 +172,10 @@ impl App {
         source: Arc<Source>,
         cancelled: &CancellationToken,
     ) -> Option<Result<ImportedModel, HubError>> {
+        let round_to = match self.chosen_rounding(source.clone(), cancelled).await? {
+            Ok(round_to) => round_to,
+            Err(error) => return Some(Err(error)),
+        };
         let (app, cancelled) = (self.clone(), cancelled.clone());
         let import = move || {
             let (mut sent_at, mut whole) = (None::<Instant>, 0);
@@ -162,12 +197,43 @@ impl App {
                     false => ControlFlow::Continue(()),
                 }
             };
-            let imported =
-                app.model_folders.import(&source.path, &source.file_name, &mut on_progress)?;
+            let Source { path, file_name, .. } = &*source;
+            let imported = app.model_folders.import(path, file_name, round_to, &mut on_progress)?;
             send(whole, whole);
             Ok(imported)
         };
         self.blocking(import).await
+    }
+
+    /// What weights are rounded to: what a person chooses, where some have no exact form. None if
+    /// looking into the file panicked.
+    async fn chosen_rounding(
+        self: &Arc<Self>,
+        source: Arc<Source>,
+        cancelled: &CancellationToken,
+    ) -> Option<Result<RoundTo, HubError>> {
+        let folders = self.model_folders.clone();
+        let look = move || {
+            let found = folders.rounding_choices(&source.path, &source.file_name)?;
+            Ok(rounding::choices(found, default_memory_limit_bytes()))
+        };
+        let choices = match self.blocking(look).await? {
+            Ok(choices) if choices.is_empty() => return Some(Ok(RoundTo::default())),
+            Ok(choices) => choices,
+            Err(error) => return Some(Err(error)),
+        };
+        let (chosen, import) = self.importing.waits(choices)?;
+        self.emit(Event::ModelImport { import: Some(import) });
+        let form = tokio::select! {
+            () = cancelled.cancelled() => None,
+            () = self.closing.cancelled() => None,
+            form = chosen => form.ok(),
+        };
+        if form.is_some() {
+            // Every window closes its question.
+            self.emit(Event::ModelImport { import: self.importing.progress() });
+        }
+        Some(form.map(rounding::round_to).ok_or(HubError::Cancelled))
     }
 
     /// Begins to measure what rounding costs a model that was made of a file now.
@@ -192,7 +258,8 @@ mod tests {
         assert_eq!((importing.progress(), importing.is_at(1, 2)), (None, None));
         let token = importing.begin("a.gguf");
         let at = |bytes, total_bytes| {
-            Some(ModelImport { file_name: "a.gguf".to_owned(), bytes, total_bytes })
+            let (file_name, choices) = ("a.gguf".to_owned(), Vec::new());
+            Some(ModelImport { file_name, bytes, total_bytes, choices })
         };
         assert_eq!(importing.progress(), at(0, 0));
         assert!(importing.begin("b.gguf").is_none(), "one at a time");

@@ -36,6 +36,7 @@ pub(crate) mod measuring;
 pub(crate) mod own_settings;
 pub(crate) mod recommended;
 pub(crate) mod revisions;
+mod rounding;
 pub(crate) mod token_store;
 
 use std::path::{Path, PathBuf};

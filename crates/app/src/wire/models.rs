@@ -229,6 +229,36 @@ pub struct ModelImport {
     pub bytes: u64,
     #[ts(type = "number")]
     pub total_bytes: u64,
+    /// What its weights without an exact form can be rounded to, the smallest first: it waits for
+    /// [`Command::ChooseRounding`](super::Command::ChooseRounding). Empty: it waits for nothing.
+    pub choices: Vec<RoundingChoice>,
+}
+
+/// One way to import a file some of whose weights have no exact form.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, TS)]
+pub struct RoundingChoice {
+    pub form: RoundingForm,
+    /// Of one import there is one that is proposed.
+    pub is_proposed: bool,
+    /// Of the model's weights on the disk.
+    #[ts(type = "number")]
+    pub bytes: u64,
+    /// None: no architecture of this version.
+    pub memory: Option<MemoryNeed>,
+    /// The root mean square of the changes, as a share of that of the weights, as a part of them lets
+    /// expect.
+    pub relative_error: f64,
+}
+
+/// What weights can be rounded to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, TS)]
+#[serde(rename_all = "snake_case")]
+pub enum RoundingForm {
+    Bits4,
+    Bits8,
+    Bfloat16,
+    /// Nothing is rounded.
+    Float32,
 }
 
 /// A model that Cairn recommends.

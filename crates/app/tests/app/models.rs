@@ -4,11 +4,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use cairn_app::wire::{
-    Command, Download, DownloadState, Event, FailureCode, HubAccess, Model, ModelSource, Reply,
-    TokenPlace,
+    Command, Download, DownloadState, Event, FailureCode, HubAccess, ImportedModel, Model,
+    ModelImport, ModelSource, Reply, RoundingForm, TokenPlace,
 };
 use cairn_app::{App, CacheVariables, Options};
 use cairn_fake_hub::{Asked, FakeFile, FakeHub, FakeRepo, Fault, Misdeed};
+use cairn_formats::test_files::gguf::TestGguf;
 use cairn_hub::{HubLimits, HubOptions};
 use cairn_tiny_models::tiny_model;
 use tempfile::TempDir;
@@ -382,6 +383,79 @@ async fn an_import_is_whole_at_last_and_a_refused_file_is_named() {
     let expected = "Notes.GGUF cannot be imported: it is not a GGUF file; choose another.";
     assert_eq!((refused.code, refused.message.as_str()), (FailureCode::Invalid, expected));
     app.close().await;
+}
+
+/// Imports a file whose weights have no exact form, up to where it waits for a choice.
+async fn waiting_import(
+    home: &TempDir,
+    app: &Arc<App>,
+) -> (Receiver<Event>, tokio::task::JoinHandle<Imported>, ModelImport) {
+    let mut events = app.subscribe();
+    let file = home.path().join("Rounded.gguf");
+    std::fs::write(&file, TestGguf::with_k_quants().bytes()).unwrap();
+    let importing = app.clone();
+    let imported = tokio::spawn(async move { importing.import_model(file).await });
+    let waiting = loop {
+        match next(&mut events).await {
+            Event::ModelImport { import: Some(import) } if !import.choices.is_empty() => {
+                break import;
+            }
+            _ => {}
+        }
+    };
+    (events, imported, waiting)
+}
+
+type Imported = Result<Option<ImportedModel>, cairn_app::wire::Failure>;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_import_that_rounds_waits_for_a_choice_and_takes_it() {
+    let (home, hub) = (tempfile::tempdir().unwrap(), FakeHub::start(Vec::new()));
+    let app = App::open(with_hub(&home, &hub)).await.unwrap();
+    let (mut events, imported, waiting) = waiting_import(&home, &app).await;
+    let forms: Vec<_> = waiting.choices.iter().map(|choice| choice.form).collect();
+    use RoundingForm::{Bfloat16, Bits4, Bits8, Float32};
+    assert_eq!(forms, [Bits4, Bits8, Bfloat16, Float32]);
+    let proposed = waiting.choices.iter().find(|choice| choice.is_proposed).unwrap();
+    assert_eq!(proposed.form, Bits8);
+    assert!(listed(&app).await.is_empty());
+    // Who opens a window now sees the question, too.
+    match app.call(Command::Bootstrap).await.unwrap() {
+        Reply::Bootstrap { model_import, .. } => assert_eq!(model_import, Some(waiting.clone())),
+        other => panic!("{other:?}"),
+    }
+
+    app.call(Command::ChooseRounding { form: Bits4 }).await.unwrap();
+    let Event::ModelImport { import: Some(next) } = next(&mut events).await else { panic!() };
+    assert!(next.choices.is_empty());
+    let rounded = imported.await.unwrap().unwrap().unwrap().rounded_weights.unwrap();
+    let [four, eight] = [Bits4, Bits8].map(|form| {
+        waiting.choices.iter().find(|choice| choice.form == form).unwrap().relative_error
+    });
+    assert!((rounded.relative_error / four - 1.0).abs() < 0.05 && four > 5.0 * eight);
+    // A choice that nobody waits for changes nothing.
+    app.call(Command::ChooseRounding { form: Float32 }).await.unwrap();
+    let here: Vec<_> = listed(&app).await.into_iter().map(|model| model.name).collect();
+    assert_eq!(here, ["Rounded"]);
+    app.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_import_that_waits_for_a_choice_can_be_cancelled_and_left() {
+    let (home, hub) = (tempfile::tempdir().unwrap(), FakeHub::start(Vec::new()));
+    let app = App::open(with_hub(&home, &hub)).await.unwrap();
+    let (_events, imported, _) = waiting_import(&home, &app).await;
+    app.call(Command::CancelModelImport).await.unwrap();
+    assert_eq!(imported.await.unwrap().unwrap(), None);
+
+    let (mut events, imported, _) = waiting_import(&home, &app).await;
+    imported.abort();
+    while !matches!(next(&mut events).await, Event::ModelImport { import: None }) {}
+
+    let (_events, imported, _) = waiting_import(&home, &app).await;
+    app.close().await;
+    assert_eq!(imported.await.unwrap().unwrap(), None);
+    assert!(!home.path().join("home/models/Rounded").exists());
 }
 
 /// Every file below a folder; links are not followed.

@@ -1,38 +1,15 @@
 //! `cairn models import` says what rounding costs.
 
-use cairn_formats::gguf::{GgmlType, PerplexityChange, RoundedWeights};
+use cairn_formats::gguf::{PerplexityChange, RoundedWeights};
 use cairn_formats::test_files::gguf::TestGguf;
 
 use crate::program::Program;
-
-/// A llama wide enough for the longest blocks, with matrices of a type that has no exact form.
-fn file_to_round() -> TestGguf {
-    let mut file = TestGguf::tiny();
-    for (key, value) in [
-        ("llama.context_length", 4096),
-        ("llama.embedding_length", 256),
-        ("llama.feed_forward_length", 512),
-        ("llama.rope.dimension_count", 128),
-    ] {
-        file.set_u32(key, value);
-    }
-    for length in file.tensors.iter_mut().flat_map(|tensor| &mut tensor.shape) {
-        // What was 16, 32 and 64 wide; rows of the embedding are tokens.
-        *length = if *length == 263 { 263 } else { *length * 8 };
-    }
-    let names: Vec<String> = file.tensors.iter().map(|tensor| tensor.name.clone()).collect();
-    for name in names {
-        let is_matrix = file.tensor(&name).shape.len() == 2;
-        file.store_as(&name, if is_matrix { GgmlType::Q6K } else { GgmlType::F32 });
-    }
-    file
-}
 
 #[tokio::test]
 async fn rounding_is_said_in_perplexity_where_it_is_asked_for() {
     let program = Program::new().await;
     let gguf = program.file("wide.gguf");
-    std::fs::write(&gguf, file_to_round().bytes()).unwrap();
+    std::fs::write(&gguf, TestGguf::with_k_quants().bytes()).unwrap();
     let import = |name: &str, form: &str, more: &[&str]| {
         let arguments = ["models", "import", &gguf, "--name", name, "--round-to", form];
         let output = program.run(&[&arguments[..], more].concat());

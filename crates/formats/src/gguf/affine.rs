@@ -29,6 +29,12 @@ pub enum RoundTo {
     Float32,
 }
 
+impl RoundTo {
+    /// Each, the one that takes the least room first.
+    pub const ALL: [RoundTo; 4] =
+        [RoundTo::Bits4, RoundTo::Bits8, RoundTo::Bfloat16, RoundTo::Float32];
+}
+
 /// How a tensor is stored in the new file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
@@ -143,6 +149,12 @@ impl Rounding {
     /// The root mean square of the changes, as a share of that of the weights.
     pub fn relative_error(&self) -> f64 {
         if self.squares > 0.0 { (self.squared_errors / self.squares).sqrt() } else { 0.0 }
+    }
+
+    /// Adds that of a part which stands for so many of its size.
+    pub(super) fn add_times(&mut self, of_part: &Rounding, times: f64) {
+        self.squares += of_part.squares * times;
+        self.squared_errors += of_part.squared_errors * times;
     }
 
     fn add(&mut self, exact: f32, rounded: f32) {

@@ -68,12 +68,9 @@ pub fn import_gguf(
     let model = Model::read(&gguf, options.round_to).map_err(problem_of(&gguf))?;
     let tokenizer = TokenizerFiles::read(&gguf, model.vocab_size, model.max_position_embeddings)
         .map_err(problem_of(&gguf))?;
-    let target = models_dir.join(folder_name(&gguf, options.name)?);
+    let target = new_folder(&gguf, models_dir, options.name)?;
 
     fs::create_dir_all(models_dir).map_err(at(models_dir))?;
-    if target.symlink_metadata().is_ok() {
-        return Err(GgufError::AlreadyExists { path: target });
-    }
     let (folder, _lock) =
         make_locked_folder(|| partial_folder(models_dir)).map_err(at(models_dir))?;
     let path = folder.path().join("model.safetensors");
@@ -132,8 +129,21 @@ fn at(path: &Path) -> impl FnOnce(io::Error) -> GgufError {
     move |source| GgufError::Write { path, source }
 }
 
-fn problem_of(gguf: &GgufFile) -> impl Fn(GgufProblem) -> GgufError {
+pub(super) fn problem_of(gguf: &GgufFile) -> impl Fn(GgufProblem) -> GgufError {
     |problem| GgufError::Contents { path: gguf.path().into(), problem }
+}
+
+/// The folder that a file becomes, where nothing may be.
+pub(super) fn new_folder(
+    gguf: &GgufFile,
+    models_dir: &Path,
+    name: Option<&str>,
+) -> Result<PathBuf, GgufError> {
+    let target = models_dir.join(folder_name(gguf, name)?);
+    match target.symlink_metadata() {
+        Ok(_) => Err(GgufError::AlreadyExists { path: target }),
+        Err(_) => Ok(target),
+    }
 }
 
 fn folder_name(gguf: &GgufFile, name: Option<&str>) -> Result<String, GgufError> {
@@ -205,11 +215,25 @@ fn parts(planned: &PlannedTensor) -> Vec<Part> {
 
 /// Of a vector it is one, of stacked matrices those of all, and each number is one that changes its
 /// place.
-fn row_count(planned: &PlannedTensor) -> usize {
+pub(super) fn row_count(planned: &PlannedTensor) -> usize {
     match (planned.change, planned.shape.as_slice()) {
         (Change::Unpermuted(_), [numbers]) => *numbers,
         (_, shape) => shape.iter().rev().skip(1).product(),
     }
+}
+
+/// Rows that change places within a head must be read together.
+pub(super) fn unit_rows(planned: &PlannedTensor) -> usize {
+    match planned.change {
+        Change::Unpermuted(head_dim) => head_dim,
+        Change::None | Change::LessOne | Change::Joined => 1,
+    }
+}
+
+/// Of all its parts in the new file.
+pub(super) fn num_bytes(planned: &PlannedTensor) -> u64 {
+    let rows = row_count(planned);
+    parts(planned).iter().map(|part| (rows * part.row_bytes) as u64).sum()
 }
 
 fn write_weights(
@@ -285,11 +309,7 @@ fn write_tensor(
         end += (rows * part.row_bytes) as u64;
     }
 
-    // Rows that change places within a head must be read together.
-    let unit = match planned.change {
-        Change::Unpermuted(head_dim) => head_dim,
-        Change::None | Change::LessOne | Change::Joined => 1,
-    };
+    let unit = unit_rows(planned);
     let rows_at_once = (CHUNK_BYTES / (row_bytes * unit)).max(1) * unit;
     let mut chunk = Vec::new();
     for first in (0..rows).step_by(rows_at_once) {
@@ -350,7 +370,7 @@ fn write_joined(
 }
 
 /// What some rows of a tensor are in each of its parts.
-fn convert(
+pub(super) fn convert(
     planned: &PlannedTensor,
     chunk: &mut Vec<u8>,
     row_bytes: usize,

@@ -9,6 +9,7 @@
 //!                 │      blocks · affine   quantized blocks, and MLX's affine groups
 //!                 ├──▶ TokenizerFiles      tokenizer.json, tokenizer_config.json, generation_config.json
 //!                 │      words · pieces    byte-level BPE · SentencePiece and unigram
+//!                 ├──▶ RoundingChoice  choices     what it would become, before anything is written
 //!                 ▼
 //!            import_gguf        import     the model folder, visible when it is complete
 //! ```
@@ -21,6 +22,7 @@ mod affine;
 mod architecture;
 mod architectures;
 mod blocks;
+mod choices;
 mod error;
 mod exact_copy;
 mod file;
@@ -40,6 +42,7 @@ pub use affine::{RoundTo, Rounding};
 pub use architectures::architecture_names;
 #[cfg(any(test, feature = "test-files"))]
 pub(crate) use blocks::weights;
+pub use choices::RoundingChoice;
 pub use error::{GgufError, GgufProblem};
 pub use exact_copy::ExactCopy;
 pub use file::{GgufFile, model_name};

@@ -114,6 +114,29 @@ impl TestGguf {
         sample
     }
 
+    /// The same, wide enough for the longest blocks, with matrices of a type that has no exact form.
+    pub fn with_k_quants() -> TestGguf {
+        let mut file = TestGguf::tiny();
+        for (key, value) in [
+            ("llama.context_length", 4096),
+            ("llama.embedding_length", 256),
+            ("llama.feed_forward_length", 512),
+            ("llama.rope.dimension_count", 128),
+        ] {
+            file.set_u32(key, value);
+        }
+        for length in file.tensors.iter_mut().flat_map(|tensor| &mut tensor.shape) {
+            // What was 16, 32 and 64 wide; rows of the embedding are tokens.
+            *length = if *length == 263 { 263 } else { *length * 8 };
+        }
+        let names: Vec<String> = file.tensors.iter().map(|tensor| tensor.name.clone()).collect();
+        for name in names {
+            let is_matrix = file.tensor(&name).shape.len() == 2;
+            file.store_as(&name, if is_matrix { GgmlType::Q6K } else { GgmlType::F32 });
+        }
+        file
+    }
+
     /// Sets or replaces a key.
     pub fn set(&mut self, key: &str, kind: u32, value: Vec<u8>) {
         self.remove(key);

@@ -93,6 +93,21 @@ export const models = {
     importing: 'Importing',
     notHere: 'Models can be imported in the app only.',
     oneAtATime: 'Another model is being imported: wait, or cancel that import.',
+    rounding: {
+      title: (file: string) => `Import ${file}`,
+      why: 'MLX has no form for some of this file’s weights, so they are rounded. The others stay as they are.',
+      label: 'Round to',
+      forms: { bits4: '4 bits', bits8: '8 bits', bfloat16: '16 bits (bf16)', float32: '32 bits' },
+      proposed: '(recommended)',
+      onDisk: (bytes: number) => `${f.bytes(bytes)} on the disk`,
+      inMemory: (fit: string) => `memory ${fit}`,
+      differs: (error: number) => `weights differ by about ${f.smallShare(error)}`,
+      same: 'no weight changes',
+      again: 'To choose otherwise later, delete the model and import its file again.',
+      action: 'Import',
+      waits: 'Waits for you to choose how weights are rounded',
+      choose: 'Choose…',
+    },
     /** How a model whose weights were rounded answers, by the perplexity of a short text. */
     perplexity: (how: RoundingCost, before: number, after: number) =>
       `${costs[how]}: perplexity ${f.rate(before)} → ${f.rate(after)} on a short text.`,
