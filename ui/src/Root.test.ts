@@ -287,6 +287,8 @@ test('while the model that a refresh found is looked at, the focus waits', async
   await settle();
   await tick();
   expect(document.activeElement).toBe(screen.getByRole('heading', { name: 'Looking at the model…' }));
+  expect(composer().placeholder).toBe('You can write once the model is here');
+  expect(screen.queryByText(/will be loaded when you ask/)).toBeNull();
   platform.emit({ type: 'models', models: [model('owner/model')] });
   await settle();
   await tick();

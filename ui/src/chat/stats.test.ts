@@ -27,6 +27,12 @@ test.each<[name: string, change: Parameters<typeof stats>[0], before: Message[],
   ['the first turn', { cached_tokens: 0, prompt_tokens: 43 }, [message('u')], 'read: Read 43 tokens'],
   ['one token', { cached_tokens: 0, prompt_tokens: 1 }, [message('u')], 'read: Read 1 token'],
   [
+    'a first answer that is written again',
+    { cached_tokens: 44, prompt_tokens: 45 },
+    [message('u')],
+    'continued: Continued',
+  ],
+  [
     'a first turn whose template is shared',
     { cached_tokens: 24, prompt_tokens: 43 },
     [message('u')],

@@ -10,6 +10,8 @@ import type { Prefill } from './thread.svelte';
 const LEAST_CONTINUED_TOKENS = 256;
 /** Neither does a later one share more, where less than this part of what was before it was cached: an imported chat's. */
 const LEAST_CONTINUED_PART = 0.1;
+/** But one of whose prompt this part was cached, as where an answer is written again, has begun nowhere else. */
+const WHOLLY_CONTINUED_PART = 0.9;
 
 /** `continued`: saved context was used. `reread`: some of it could not be. `read`: there was none to use. */
 export interface StatusLine {
@@ -35,7 +37,8 @@ export function statusLine(
     return { kind: 'reread', words, detail };
   }
   if (stats.cache_note) return { kind: 'reread', words: rereadWords(stats.cache_note), detail };
-  const isContinued = stats.cached_tokens >= (hasStartingPoint ? 1 : leastContinued(message, messages));
+  const least = hasStartingPoint ? 1 : leastContinued(message, messages);
+  const isContinued = stats.cached_tokens >= Math.min(least, Math.max(1, WHOLLY_CONTINUED_PART * stats.prompt_tokens));
   if (!isContinued) {
     const { read, readAndKept } = strings.stats;
     const words =

@@ -66,7 +66,7 @@ test('the first launch: choose a model, watch it come, write', async () => {
   const card = within(screen.getByRole('article', { name: 'Small 1B' }));
   expect(card.getByText('1 of 2 files, 25 MB/s, about 1 min left')).toBeTruthy();
   expect(card.getByRole('progressbar').getAttribute('aria-valuenow')).toBe('40');
-  expect(composer().disabled).toBe(true);
+  expect([composer().disabled, composer().placeholder]).toEqual([true, 'You can write once the model is here']);
 
   platform.emit({ type: 'downloads', downloads: [download('o/Small-1B-4bit', { state: 'paused' })] });
   await drawn();

@@ -115,6 +115,7 @@ export const chat: Catalogue['chat'] = {
   answerFinished: (answer) => `Antwort fertig. ${answer}`,
   chooseModel: 'Modell wählen',
   chooseModelToStart: 'Wähle ein Modell, um zu beginnen',
+  writeOnceReady: 'Du kannst schreiben, sobald das Modell da ist',
   copyAnswer: 'Antwort kopieren',
   foldAnswer: 'Weniger zeigen von dieser Antwort',
   unfoldAnswer: 'Alles zeigen von dieser Antwort',

@@ -117,6 +117,7 @@ export const chat = {
   answerFinished: (answer: string) => `Answer finished. ${answer}`,
   chooseModel: 'Choose a model',
   chooseModelToStart: 'Choose a model to start',
+  writeOnceReady: 'You can write once the model is here',
   copyAnswer: 'Copy answer',
   foldAnswer: 'Show less of this answer',
   unfoldAnswer: 'Show all of this answer',
