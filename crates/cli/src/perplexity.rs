@@ -9,6 +9,9 @@ use cairn_formats::gguf::PerplexityChange;
 
 use crate::output;
 
+/// What is more says no more: the perplexity of random weights has 177 digits.
+const MOST_SAID: f64 = 1e6;
+
 /// Says the perplexity of the model in `folder`, and where it was rounded also of the weights that its
 /// `file` has, which stays with the model.
 pub async fn say(file: &Path, folder: &Path, is_rounded: bool) -> Result<()> {
@@ -17,11 +20,11 @@ pub async fn say(file: &Path, folder: &Path, is_rounded: bool) -> Result<()> {
     spinner.finish_and_clear();
     let of_what = format!("Perplexity of a short text, over {num_tokens} tokens");
     if !is_rounded {
-        eprintln!("{of_what}: {after:.3}.");
+        eprintln!("{of_what}: {}.", words(after));
         return Ok(());
     }
     let before = before(file, folder).await?;
-    eprintln!("{of_what}: {before:.3} before rounding, {after:.3} after.");
+    eprintln!("{of_what}: {} before rounding, {} after.", words(before), words(after));
     let change = PerplexityChange { before, after };
     if change.is_valid() {
         change.write(folder)?;
@@ -39,4 +42,30 @@ async fn before(file: &Path, folder: &Path) -> Result<f64> {
     let before = Perplexity::before_rounding(file, folder, None, &mut on_progress).await?;
     bar.finish_and_clear();
     Ok(before.value)
+}
+
+/// A perplexity as people read it.
+fn words(perplexity: f64) -> String {
+    match perplexity > MOST_SAID {
+        true => "more than 1,000,000".to_owned(),
+        false => format!("{perplexity:.3}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::words;
+
+    #[test]
+    fn a_perplexity_has_three_decimals_up_to_a_million() {
+        for (perplexity, expected) in [
+            (12.3456, "12.346"),
+            (999_999.0, "999999.000"),
+            (1e6 + 1.0, "more than 1,000,000"),
+            (1e177, "more than 1,000,000"),
+            (f64::INFINITY, "more than 1,000,000"),
+        ] {
+            assert_eq!(words(perplexity), expected);
+        }
+    }
 }

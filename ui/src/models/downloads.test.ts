@@ -343,6 +343,12 @@ test('what rounding costs an imported model is told once, when it was measured',
   expect(toasts()).toEqual([`Compared “a” with its original. ${words}`]);
 });
 
+test('a perplexity that says nothing any more is not written in full', () => {
+  expect(costOf({ before: 1e6, after: 1e177 })).toBe(
+    'Answers worse than the original: perplexity 1,000,000 → more than 1,000,000 on a short text.',
+  );
+});
+
 test('the cost of rounding is said in four degrees', () => {
   const degree = (after: number) => costOf({ before: 10, after }).split(':')[0];
   expect([9.9, 10.04, 10.2, 11, 14].map(degree)).toEqual([

@@ -17,30 +17,25 @@ async fn rounding_is_said_in_perplexity_where_it_is_asked_for() {
         assert!(output.stdout.trim_end().ends_with(name), "{}", output.stdout);
         output.stderr
     };
-    let number_before = |text: &str, end: &str| -> f64 {
-        let (before, _) = text.split_once(end).unwrap_or_else(|| panic!("{end:?} in {text:?}"));
-        before.rsplit(' ').next().unwrap().parse().unwrap()
-    };
-
     let said = import("rounded", "4", &["--perplexity"]);
     let folder = program.home().join("models").join("rounded");
     let kept = RoundedWeights::read(&folder).unwrap().perplexity.unwrap();
-    let (before, after) =
-        (number_before(&said, " before rounding, "), number_before(&said, " after."));
-    assert!(before.is_finite() && after.is_finite() && before > 1.0 && before != after, "{said}");
-    // JSON's last digit may differ.
-    let is_same = |one: f64, other: f64| (one / other - 1.0).abs() < 1e-9;
-    assert!(is_same(kept.before, before) && is_same(kept.after, after), "{kept:?}, {said}");
+    assert!(kept.is_valid() && kept.before != kept.after, "{kept:?}");
+    // The weights are random, and so is what they say of a text.
+    let huge = "more than 1,000,000";
+    assert!(kept.before > 1e6 && kept.after > 1e6, "{kept:?}");
+    assert!(said.contains(&format!("tokens: {huge} before rounding, {huge} after.\n")), "{said}");
     // The app measures in a process of its own, with a limit of memory.
     let folder = folder.to_str().unwrap();
     let measured = program.run(&["models", "measure", "--json", &gguf, folder]);
     let change: PerplexityChange = serde_json::from_str(&measured.stdout).unwrap();
     assert_eq!(measured.code, Some(0), "{}", measured.stderr);
-    assert!(is_same(change.before, before) && is_same(change.after, after), "{change:?}, {said}");
+    let is_same = |one: f64, other: f64| (one / other - 1.0).abs() < 1e-9;
+    assert!(is_same(change.before, kept.before) && is_same(change.after, kept.after), "{change:?}");
 
     let said = import("exact", "f32", &["--perplexity"]);
     assert!(!said.contains("rounded"), "{said}");
-    assert_eq!(number_before(&said, ".\n"), before, "{said}");
+    assert!(said.contains(&format!("tokens: {huge}.\n")), "{said}");
     assert!(!import("silent", "4", &[]).contains("erplexity"));
     let models = std::fs::read_dir(program.home().join("models")).unwrap();
     assert_eq!(models.count(), 4, "nothing is left of the copy that was measured");

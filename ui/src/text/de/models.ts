@@ -2,7 +2,7 @@
 import type { RoundingCost } from '../../models/rounding';
 import type { ModelProblemKind } from '../../platform/wire';
 import type { Catalogue } from '../en';
-import type { ProblemWords } from '../en/models';
+import { MOST_PERPLEXITY, type ProblemWords } from '../en/models';
 import { f, machine, tokens } from './formats';
 
 const costs: Record<RoundingCost, string> = {
@@ -11,6 +11,9 @@ const costs: Record<RoundingCost, string> = {
   some: 'Antwortet etwas schlechter als das Original',
   much: 'Antwortet schlechter als das Original',
 };
+
+const perplexity = (value: number) =>
+  value > MOST_PERPLEXITY ? `mehr als ${f.count(MOST_PERPLEXITY)}` : f.rate(value);
 
 /** The core's own clause, in English, behind a sentence that ends before it. */
 const asSentence = (clause: string) => `${clause.charAt(0).toUpperCase()}${clause.slice(1)}.`;
@@ -115,7 +118,7 @@ export const models: Catalogue['models'] = {
       choose: 'Wählen …',
     },
     perplexity: (how, before, after) =>
-      `${costs[how]}: Perplexität ${f.rate(before)} → ${f.rate(after)} bei einem kurzen Text.`,
+      `${costs[how]}: Perplexität ${perplexity(before)} → ${perplexity(after)} bei einem kurzen Text.`,
     measuring: 'Wird mit dem Original verglichen, solange nichts beantwortet wird',
     stopMeasuring: (name) => `${name} nicht weiter mit dem Original vergleichen`,
     measured: (name, cost) => `„${name}“ mit dem Original verglichen. ${cost}`,

@@ -36,6 +36,12 @@ const costs: Record<RoundingCost, string> = {
   much: 'Answers worse than the original',
 };
 
+/** What is more says no more: the perplexity of random weights has 177 digits. */
+export const MOST_PERPLEXITY = 1e6;
+
+const perplexity = (value: number): string =>
+  value > MOST_PERPLEXITY ? `more than ${f.count(MOST_PERPLEXITY)}` : f.rate(value);
+
 export const models = {
   actions: (name: string) => `Actions for ${name}`,
   all: 'All models…',
@@ -110,7 +116,7 @@ export const models = {
     },
     /** How a model whose weights were rounded answers, by the perplexity of a short text. */
     perplexity: (how: RoundingCost, before: number, after: number) =>
-      `${costs[how]}: perplexity ${f.rate(before)} → ${f.rate(after)} on a short text.`,
+      `${costs[how]}: perplexity ${perplexity(before)} → ${perplexity(after)} on a short text.`,
     measuring: 'Being compared with the original whenever nothing is answered',
     stopMeasuring: (name: string) => `Stop comparing ${name} with the original`,
     measured: (name: string, cost: string) => `Compared “${name}” with its original. ${cost}`,
