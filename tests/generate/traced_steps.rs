@@ -4,6 +4,7 @@
 use cairn_lm::models::Model;
 use cairn_lm::{GenerateOptions, LoadOptions};
 use cairn_tests::tiny_model;
+use serde_json::json;
 
 use crate::golden::{golden, options, plain};
 
@@ -62,4 +63,34 @@ fn states_are_not_traced() {
     let found = plain(&traced, &golden.prompt, options(20));
     assert_eq!(found, plain(&golden.model, &golden.prompt, options(20)));
     assert_eq!(num_traced(&traced), 0);
+}
+
+/// A model that answers from a script, and whose steps are to be traced or not.
+fn scripted(fails_traced: bool, traces_steps: bool) -> Model {
+    let folder = tempfile::tempdir().expect("a folder");
+    let script: Vec<u32> = (0..97).map(|index| (index * 31 + 7) % 259).collect();
+    let config = json!({
+        "model_type": "scripted", "vocab_size": 259, "script": script, "fails_traced": fails_traced,
+    });
+    std::fs::write(folder.path().join("config.json"), config.to_string()).expect("config.json");
+    let options = LoadOptions::new().traces_steps(traces_steps);
+    Model::load(folder.path(), options).expect("loads").0
+}
+
+#[test]
+fn a_model_whose_trace_fails_answers_without_and_says_so_once() {
+    let prompt = [5, 6, 7];
+    let expected = plain(&scripted(true, false), &prompt, options(40));
+    let failing = scripted(true, true);
+    for _ in 0..2 {
+        assert_eq!(plain(&failing, &prompt, options(40)), expected);
+    }
+    let why = failing.num_traced_steps().expect("asked for").expect_err("nothing is traced");
+    assert!(why.contains("script"), "{why}");
+    assert_eq!((failing.newly_untraced(), failing.newly_untraced()), (Some(why), None));
+
+    let traced = scripted(false, true);
+    assert_eq!(plain(&traced, &prompt, options(40)), expected);
+    assert!(num_traced(&traced) >= 39);
+    assert_eq!(traced.newly_untraced(), None);
 }

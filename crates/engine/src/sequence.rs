@@ -471,6 +471,9 @@ impl Sequence {
             }
             Err(error) => return self.job.fail(error),
         }
+        if let Some(why) = self.loaded.model.model.newly_untraced() {
+            tracing::warn!(model = %self.loaded.name, "its decode steps are not traced: {why}");
+        }
         let saved = guarded(worker, "saving a conversation", |worker| {
             self.save(worker, caches);
             Ok(())

@@ -29,7 +29,8 @@ pub struct LoadOptions {
     pub bf16_state: bool,
     /// Traces decode steps with MLX's `compile`, one trace for every 256 tokens of context, and replays
     /// them. For single sequences whose layers all attend, on devices without kernels of our own;
-    /// others ignore it.
+    /// others ignore it. A model that cannot be traced goes on without, and says why
+    /// ([`Model::newly_untraced`](crate::models::Model::newly_untraced)).
     pub traces_steps: bool,
 }
 

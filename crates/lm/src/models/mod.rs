@@ -373,7 +373,7 @@ fn load<A: FromConfig>(folder: Folder<'_>) -> Result<(Model, LoadedWeights), LmE
     let traces_steps = options.traces_steps && weights.kernels.is_none();
     let network = A::load(args, &mut weights)?;
     let weights = weights.finish(model_type(config))?;
-    let traced_steps = traces_steps.then(TracedSteps::new).transpose()?;
+    let traced_steps = traces_steps.then(TracedSteps::new);
     Ok((Model::new(network, traced_steps), weights))
 }
 
@@ -447,7 +447,8 @@ impl Model {
         #[cfg(feature = "scripted")]
         if model_type(config) == "scripted" {
             let model = scripted::Model::load(config::arguments(folder, config)?, &on_part)?;
-            return Ok((Model::new(model, None), LoadedWeights::default()));
+            let traced_steps = options.traces_steps.then(TracedSteps::new);
+            return Ok((Model::new(model, traced_steps), LoadedWeights::default()));
         }
         (find(config)?.load)(Folder { path: folder, config, options, on_part })
     }
@@ -456,7 +457,7 @@ impl Model {
     /// their hidden states `[B, L, D]`.
     pub fn forward(&self, tokens: &Array, caches: &mut [LayerCache]) -> Result<Array, LmError> {
         if let Some(traced_steps) = &self.0.traced_steps
-            && let Some(hidden) = traced_steps.forward(&self.0, tokens, caches)?
+            && let Some(hidden) = traced_steps.forward(&self.0, tokens, caches)
         {
             return Ok(hidden);
         }
@@ -467,6 +468,11 @@ impl Model {
     /// not asked for ([`LoadOptions::traces_steps`]), or where kernels of our own run instead.
     pub fn num_traced_steps(&self) -> Option<Result<usize, String>> {
         self.0.traced_steps.as_ref().map(TracedSteps::num_steps)
+    }
+
+    /// Why steps that were to be traced are not, to whoever asks first once that has happened.
+    pub fn newly_untraced(&self) -> Option<String> {
+        self.0.traced_steps.as_ref()?.news()
     }
 
     /// Token ids `[B, L]` to embeddings `[B, L, D]`.

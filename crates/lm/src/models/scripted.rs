@@ -31,6 +31,9 @@ pub struct ModelArgs {
     fail_at: Option<usize>,
     /// Panics when it is run on this position.
     panic_at: Option<usize>,
+    /// Fails in a step that is traced.
+    #[serde(default)]
+    fails_traced: bool,
     /// A load pretends to read so many parts, of a byte each.
     #[serde(default)]
     load_parts: u64,
@@ -163,6 +166,9 @@ impl Architecture for Model {
         }
         if self.args.panic_at.is_some_and(|position| (start..stop).contains(&position)) {
             panic!("the script panics at token {start}");
+        }
+        if self.args.fails_traced && matches!(cache, LayerCache::Traced(_)) {
+            return Err(LmError::Scripted(start));
         }
         let step = cache.attention_step(length, None)?;
         let ids = ops::broadcast_to(

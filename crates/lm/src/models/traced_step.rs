@@ -23,33 +23,51 @@ use crate::ffi::{self, Compiled};
 pub(super) struct TracedSteps {
     traces: RefCell<Vec<(Layout, Rc<Compiled>)>>,
     num_steps: Cell<usize>,
-    /// What the model does that cannot be traced, if it does: it goes on without.
+    /// Why steps cannot be traced, if they cannot be: the model goes on without.
     problem: RefCell<Option<String>>,
+    /// Whether [`TracedSteps::news`] has told it.
+    is_told: Cell<bool>,
 }
 
 /// For each layer which place is its own, and the size of its ring.
 type Layout = Vec<(usize, Option<i32>)>;
 
 impl TracedSteps {
-    pub(super) fn new() -> Result<Self, LmError> {
+    pub(super) fn new() -> Self {
+        let traced_steps = TracedSteps::default();
         // MLX would start a C++ compiler for what it fuses there.
-        if ComputeDevice::current() == ComputeDevice::Cpu {
-            ffi::trace_without_fusing()?;
+        if ComputeDevice::current() == ComputeDevice::Cpu
+            && let Err(error) = ffi::trace_without_fusing()
+        {
+            *traced_steps.problem.borrow_mut() = Some(error.to_string());
         }
-        Ok(TracedSteps::default())
+        traced_steps
     }
 
     /// The hidden states `[1, 1, D]` of one token `[1, 1]` by a trace; `None` where caches are of
-    /// other kinds, or the token is not the only one.
+    /// other kinds, the token is not the only one, or tracing has failed.
     pub(super) fn forward(
         &self,
         network: &Rc<LoadedNetwork>,
         tokens: &Array,
         caches: &mut [LayerCache],
-    ) -> Result<Option<Array>, LmError> {
+    ) -> Option<Array> {
         if self.problem.borrow().is_some() || *tokens.shape() != [1, 1] || caches.is_empty() {
-            return Ok(None);
+            return None;
         }
+        // Whatever fails, the caches hold what they held: a step without a trace can follow.
+        self.replay(network, tokens, caches).unwrap_or_else(|error| {
+            *self.problem.borrow_mut() = Some(error.to_string());
+            None
+        })
+    }
+
+    fn replay(
+        &self,
+        network: &Rc<LoadedNetwork>,
+        tokens: &Array,
+        caches: &mut [LayerCache],
+    ) -> Result<Option<Array>, LmError> {
         let slots = caches.iter_mut().map(|cache| cache.as_kind_mut().traced_slot());
         let Some(slots) = slots.collect::<Result<Option<Vec<TracedSlot>>, _>>()? else {
             return Ok(None);
@@ -59,25 +77,26 @@ impl TracedSteps {
         let places: Vec<Array> = places.into_iter().map(TracedPlace::array).collect();
         let buffers = slots.iter().flat_map(|slot| [&slot.keys, &slot.values]);
         let inputs: Vec<&Array> = [tokens].into_iter().chain(&places).chain(buffers).collect();
-        match trace.call_all(&inputs) {
-            Ok(mut outputs) if outputs.len() == 1 + 2 * slots.len() => {
-                drop(slots);
-                let hidden = outputs.remove(0);
-                let mut buffers = outputs.into_iter();
-                for cache in caches {
-                    if let (Some(keys), Some(values)) = (buffers.next(), buffers.next()) {
-                        cache.as_kind_mut().fill_traced_slot(keys, values);
-                    }
-                }
-                self.num_steps.set(self.num_steps.get() + 1);
-                Ok(Some(hidden))
-            }
-            result => {
-                let why = result.err().map_or("it has other outputs".to_owned(), |e| e.to_string());
-                *self.problem.borrow_mut() = Some(why);
-                Ok(None)
+        let mut outputs = trace.call_all(&inputs)?;
+        if outputs.len() != 1 + 2 * slots.len() {
+            return Err(Exception::custom("a traced step has other outputs".to_owned()).into());
+        }
+        drop(slots);
+        let hidden = outputs.remove(0);
+        let mut buffers = outputs.into_iter();
+        for cache in caches {
+            if let (Some(keys), Some(values)) = (buffers.next(), buffers.next()) {
+                cache.as_kind_mut().fill_traced_slot(keys, values);
             }
         }
+        self.num_steps.set(self.num_steps.get() + 1);
+        Ok(Some(hidden))
+    }
+
+    /// Why no step is traced any more, to whoever asks first.
+    pub(super) fn news(&self) -> Option<String> {
+        let problem = self.problem.borrow();
+        problem.clone().filter(|_| !self.is_told.replace(true))
     }
 
     /// How many steps were replayed; or why none are.
