@@ -196,7 +196,8 @@ impl CacheKind for BatchKvCache {
                 true => Mask::None,
                 false => Mask::Array(from_first(&columns()?, &first)?),
             };
-            return Ok(AttentionStep { first_columns: first, ..AttentionStep::new(offset, mask) });
+            let step = AttentionStep::new(offset, mask).with_places(self.buffers.places());
+            return Ok(AttentionStep { first_columns: first, ..step });
         }
         let mask = {
             let window = window.filter(|&window| stop > window);

@@ -245,7 +245,8 @@ impl CacheKind for KvCache {
         if window.is_some() && self.is_compressed() {
             return Err(self.is_not_for("a window, because it has dropped tokens"));
         }
-        Ok(AttentionStep::after(self.num_columns, length, window)?.at(self.offset() as i32))
+        let step = AttentionStep::after(self.num_columns, length, window)?;
+        Ok(step.at(self.offset() as i32).with_places(self.buffers.places()))
     }
 
     fn columns(&self) -> Option<[i32; 2]> {

@@ -5,6 +5,7 @@ use mlx_rs::error::Result;
 
 use super::buffer::{append, front, room};
 use super::decode_slot::{Counters, DecodeSlot, SlotColumns};
+use super::place::Places;
 
 /// The keys and values of one layer, of one row or several whose newest tokens stand in the same
 /// columns.
@@ -17,6 +18,7 @@ pub(super) struct KvBuffers {
     buffers: Option<[Array; 2]>,
     tail: Option<Tail>,
     counters: Counters,
+    places: Places,
 }
 
 /// The newest tokens, in small buffers that every step replaces (see [`DecodeSlot`]); the large ones stay
@@ -44,6 +46,11 @@ impl KvBuffers {
     /// Both buffers, without the tokens beside them; `None` before the first token.
     pub(super) fn stored(&self) -> Option<&[Array; 2]> {
         self.buffers.as_ref()
+    }
+
+    /// The places of the tokens that steps were told.
+    pub(super) fn places(&self) -> &Places {
+        &self.places
     }
 
     /// How many tokens stand beside the buffers.

@@ -21,6 +21,7 @@ mod kv;
 mod kv_buffers;
 mod list;
 mod own_chunk;
+mod place;
 mod prompt;
 mod prompt_file;
 mod quantized;
@@ -32,12 +33,12 @@ mod snapshot;
 mod spec;
 mod traced;
 
-use std::cell::RefCell;
 use std::rc::Rc;
 
 use mlx_rs::error::Result;
 use mlx_rs::{Array, ops};
 
+use self::place::Places;
 pub use arrays::{ArraysCache, ArraysSpec};
 pub use batch_kv::BatchKvCache;
 pub use batch_rotating::BatchRotatingKvCache;
@@ -101,8 +102,8 @@ pub struct AttentionStep {
     /// The mask in other words, of one token for each of several rows: the column from which on each row
     /// sees all. Empty where the mask alone says what is seen.
     first_columns: Vec<i32>,
-    /// The last result of [`AttentionStep::place`].
-    place: RefCell<Option<(Vec<i32>, Array)>>,
+    /// Those of the cache that gave the step.
+    places: Places,
 }
 
 /// The position of a step's first token.
@@ -158,7 +159,7 @@ pub enum KeysValues {
 
 impl AttentionStep {
     fn new(offset: RopeOffset, mask: Mask) -> Self {
-        AttentionStep { offset, mask, first_columns: Vec::new(), place: RefCell::new(None) }
+        AttentionStep { offset, mask, first_columns: Vec::new(), places: Places::default() }
     }
 
     /// The step with another position for its first token in every row.
@@ -179,21 +180,12 @@ impl AttentionStep {
     /// [the two of the slot](DecodeSlot::place) and the first column that the row sees. The layers that
     /// share the step mostly share them, and so the array.
     pub fn place(&self, slot: &DecodeSlot) -> Result<Array> {
-        /// MLX's CUDA backend keeps arrays of up to eight bytes, and larger ones that the host has
-        /// written, in memory of the host, where each block of each layer would wait for the bus. This
-        /// one is large enough, and computed on the device, once for all layers.
-        const COPIES: i32 = 16;
-        let place = slot.place(&self.first_columns);
-        let mut last = self.place.borrow_mut();
-        if let Some((known, array)) = &*last
-            && *known == place
-        {
-            return Ok(array.clone());
-        }
-        let length = place.len() as i32;
-        let array = Array::from_slice(&place, &[1, length]);
-        let array = ops::broadcast_to(&array, &[COPIES, length])?.contiguous()?;
-        Ok(last.insert((place, array)).1.clone())
+        self.places.array(slot.place(&self.first_columns))
+    }
+
+    /// The step with these places.
+    fn with_places(self, places: &Places) -> Self {
+        AttentionStep { places: places.clone(), ..self }
     }
 
     /// The step of `length` tokens after `offset` others, all of which the cache holds.

@@ -10,6 +10,7 @@ use super::buffer::{STEP, front, joined, room, token_range, write};
 use super::chunk_state::ChunkForm;
 use super::decode_slot::{Counters, SlotColumns};
 use super::kind::{CacheKind, HeldTokens, KindSpec};
+use super::place::Places;
 use super::prompt_file::{CacheClass, FileForm, FileReading, FileTensors, LayerState};
 use super::shared_prefix::OwnForm;
 use super::{
@@ -39,6 +40,7 @@ pub struct RotatingKvCache {
     offset: i32,
     index: i32,
     counters: Counters,
+    places: Places,
 }
 
 impl RotatingKvCache {
@@ -47,8 +49,9 @@ impl RotatingKvCache {
     /// Panics unless `0 <= keep < max_size`: a ring needs at least one slot to overwrite.
     pub fn new(max_size: i32, keep: i32) -> Self {
         assert!((0..max_size).contains(&keep), "a ring of {max_size} tokens cannot keep {keep}");
-        let counters = Counters::default();
-        RotatingKvCache { keys: None, values: None, max_size, keep, offset: 0, index: 0, counters }
+        let (counters, places) = (Counters::default(), Places::default());
+        let (keys, values) = (None, None);
+        RotatingKvCache { keys, values, max_size, keep, offset: 0, index: 0, counters, places }
     }
 
     /// A cache after `offset` tokens, of which it holds the last T in temporal order: keys and
@@ -85,8 +88,8 @@ impl RotatingKvCache {
             return Ok(RotatingKvCache::new(max_size, keep));
         }
         let (keys, values) = (Some(front(&keys, in_use)?), Some(front(&values, in_use)?));
-        let counters = Counters::default();
-        Ok(RotatingKvCache { keys, values, max_size, keep, offset, index, counters })
+        let (counters, places) = (Counters::default(), Places::default());
+        Ok(RotatingKvCache { keys, values, max_size, keep, offset, index, counters, places })
     }
 
     /// The keys and values in use, in the buffer's order, as views; `None` for an empty cache.
@@ -272,7 +275,7 @@ impl CacheKind for RotatingKvCache {
                 Mask::Causal
             }
         };
-        Ok(AttentionStep::new(RopeOffset::Same(self.offset), mask))
+        Ok(AttentionStep::new(RopeOffset::Same(self.offset), mask).with_places(&self.places))
     }
 
     fn append(&mut self, keys: Array, values: Array) -> Result<KeysValues> {
