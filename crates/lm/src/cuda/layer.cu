@@ -2,12 +2,13 @@
   // One launch of BLOCKS blocks, as many as run at once, that wait for each other between its five phases:
   //
   //   1. qkv = norm1(x) times the joined matrix of queries, keys and values
-  //   2. attention of one head over one of SPLITS parts of the keys, to parts
+  //   2. attention of SHARED heads that share a key head, over one of SPLITS parts of the keys, to parts
   //   3. hidden = x + the attended vector, added up from parts, times the output's matrix
   //   4. gated = activation(gate) * up, of norm2(hidden)
   //   5. y = hidden + gated times the down matrix
   //
-  // Before a block waits for the others it reads the first numbers of its next phase: of matrices, keys and values.
+  // Before a block waits for the others it reads the first numbers of its next phase: of matrices, keys and values. Where it computes several
+  // heads at once, as behind long contexts, their sums leave no registers for those of the output's matrix, which come after the attention.
   //
   // Arrays of the cache (k, v, tail_k, tail_v, place, next_k, next_v) are as in attention.cu. turn[0] counts the blocks that have come to a
   // barrier and is zero before; the first number of scratch is zero for the launch after this one, which takes it as its turn. So no two
@@ -15,16 +16,16 @@
   // and roundings are those of product.cu.
   constexpr int WARPS = THREADS / 32;
   constexpr int ATTENDED = HEADS * D;
-  constexpr int ITEMS = HEADS * SPLITS;
+  constexpr int GROUPS = HEADS / SHARED, ITEMS = GROUPS * SPLITS, PARTS_OF_HEADS = HEADS * SPLITS;
   constexpr int LONGEST = INTER > ATTENDED ? (INTER > HIDDEN ? INTER : HIDDEN) : (ATTENDED > HIDDEN ? ATTENDED : HIDDEN);
   constexpr int CHUNK = 128; // numbers of a row that four lanes read at a time
   constexpr int PADDED = (LONGEST + CHUNK * WARPS - 1) / CHUNK * CHUNK;
   constexpr int STAGED = PADDED * 2 > WARPS * D * 4 ? PADDED * 2 : WARPS * D * 4; // bytes
   using Value = __nv_bfloat16;
   // What phases hand on, behind 32 numbers of which the first is the next launch's turn.
-  float* parts = scratch + 32;                                          // [ITEMS, D]
-  float* parts_weights = parts + ITEMS * D;                             // [ITEMS, 2], the peak and the weight of each
-  Value* qkv = reinterpret_cast<Value*>(parts_weights + 2 * ITEMS);     // [(HEADS + 2 KV_HEADS) D]
+  float* parts = scratch + 32;                                          // [SPLITS, HEADS, D]
+  float* parts_weights = parts + PARTS_OF_HEADS * D;                    // [SPLITS, HEADS, 2], the peak and the weight of each
+  Value* qkv = reinterpret_cast<Value*>(parts_weights + 2 * PARTS_OF_HEADS); // [(HEADS + 2 KV_HEADS) D]
   Value* hidden = qkv + (HEADS + 2 * KV_HEADS) * D;                     // [HIDDEN]
   Value* gated = hidden + HIDDEN;                                       // [INTER]
   if (blockIdx.x == 0 && threadIdx.x == 0) scratch[0] = 0.f;
@@ -276,7 +277,7 @@
       [&](int row, float* product, float) { qkv[row] = __float2bfloat16(product[0]); });
 
   // 2. Attention.
-  static_assert(D % 8 == 0 && D <= 256 && D <= THREADS);
+  static_assert(D % 8 == 0 && D <= 256 && D <= THREADS && HEADS / KV_HEADS % SHARED == 0 && SHARED + 2 <= WARPS);
   constexpr int VECTORS = D / 8;                                         // of 16 bytes in a row
   constexpr int LANES = lanes_of_vector(D);
   constexpr int STREAMS = THREADS / LANES;
@@ -285,7 +286,7 @@
   const int vector_lane = threadIdx.x % LANES, stream = threadIdx.x / LANES;
   uint4 raw_k[AHEAD], raw_v[AHEAD];
   auto read_keys = [&](int item, int from) {
-    const int kv_head = item % HEADS / (HEADS / KV_HEADS), last = min((item / HEADS + 1) * chunk, before);
+    const int kv_head = item % GROUPS * SHARED / (HEADS / KV_HEADS), last = min((item / GROUPS + 1) * chunk, before);
     const size_t base = (size_t)kv_head * k_shape[2] * D, tail_base = (size_t)kv_head * TAIL * D;
     if (from >= last || vector_lane >= VECTORS) return;
     #pragma unroll
@@ -299,7 +300,7 @@
   };
   #pragma unroll
   for (int i = 0; i < AHEAD; ++i) raw_k[i] = raw_v[i] = uint4{};
-  if (int(blockIdx.x) < ITEMS) read_keys(blockIdx.x, blockIdx.x / HEADS * chunk);
+  if (int(blockIdx.x) < ITEMS) read_keys(blockIdx.x, blockIdx.x / GROUPS * chunk);
   __shared__ float sines[PAIRS], cosines[PAIRS];
   if (threadIdx.x < PAIRS) sincosf(position * angles[threadIdx.x], &sines[threadIdx.x], &cosines[threadIdx.x]);
   // The newest tokens but the new one.
@@ -310,23 +311,24 @@
     }
   }
   AHEAD_OF(Output, o_ahead);
-  read_ahead(Output{}, o_w, o_scales, o_biases, o_ahead_packed, o_ahead_scales, o_ahead_biases);
+  auto read_output_ahead = [&]() { read_ahead(Output{}, o_w, o_scales, o_biases, o_ahead_packed, o_ahead_scales, o_ahead_biases); };
+  if constexpr (SHARED == 1) read_output_ahead();
   wait_for_all();
 
-  __shared__ __align__(16) Value query[D], new_key[D], new_value[D];
+  __shared__ __align__(16) Value queries[SHARED][D], new_key[D], new_value[D];
   __shared__ float peaks[WARPS], weights[WARPS];
   float* partial = reinterpret_cast<float*>(staged); // [WARPS, D]
   for (int item = blockIdx.x; item < ITEMS; item += BLOCKS) {
-    const int head = item % HEADS, split = item / HEADS, kv_head = head / (HEADS / KV_HEADS);
+    const int head = item % GROUPS * SHARED, split = item / GROUPS, kv_head = head / (HEADS / KV_HEADS);
     auto prepare = [&](const Value* from, const Value* norm, Value* to) {
       prepare_head<D, PAIRS, TRADITIONAL, NORM>(from, norm, __int_as_float(HEAD_EPS_BITS), to, [&](int i, float& sine, float& cosine) {
         sine = sines[i];
         cosine = cosines[i];
       });
     };
-    if (warp == 0) prepare(qkv + head * D, query_norm, query);
-    if (warp == 1) prepare(qkv + (HEADS + kv_head) * D, key_norm, new_key);
-    if (warp == 2) {
+    if (warp < SHARED) prepare(qkv + (head + warp) * D, query_norm, queries[warp]);
+    if (warp == SHARED) prepare(qkv + (HEADS + kv_head) * D, key_norm, new_key);
+    if (warp == SHARED + 1) {
       for (int i = lane; i < D; i += 32) new_value[i] = __ldcg(qkv + (HEADS + KV_HEADS + kv_head) * D + i);
     }
     __syncthreads();
@@ -337,80 +339,94 @@
       reinterpret_cast<uint4*>(next_v)[at] = reinterpret_cast<uint4*>(new_value)[threadIdx.x];
     }
     auto shared_vector = [&](const Value* row) { return vector_lane < VECTORS ? reinterpret_cast<const uint4*>(row)[vector_lane] : uint4{}; };
-    float asked[8];
-    widen(shared_vector(query), asked);
+    float asked[SHARED][8];
+    Attended attended[SHARED];
     #pragma unroll
-    for (int i = 0; i < 8; ++i) asked[i] *= __int_as_float(SCALE_BITS) * 1.44269504f;
-    Attended attended;
+    for (int h = 0; h < SHARED; ++h) {
+      widen(shared_vector(queries[h]), asked[h]);
+      #pragma unroll
+      for (int i = 0; i < 8; ++i) asked[h][i] *= __int_as_float(SCALE_BITS) * 1.44269504f;
+    }
     const int first = split * chunk, last = min(first + chunk, before);
     if (item != int(blockIdx.x)) read_keys(item, first);
     for (int from = first; from < last; from += STREAMS * AHEAD) {
-      float scores[AHEAD];
       bool counts[AHEAD];
-      float highest = attended.peak;
       #pragma unroll
       for (int i = 0; i < AHEAD; ++i) {
-        const float score = score_of<LANES>(asked, raw_k[i]);
         const int other = from + stream + i * STREAMS;
         counts[i] = other < last && other != stored + slot;
-        scores[i] = counts[i] ? score : NOTHING;
-        highest = fmaxf(highest, scores[i]);
       }
-      attended.raise_peak(highest);
       #pragma unroll
-      for (int i = 0; i < AHEAD; ++i) attended.add(raw_v[i], scores[i], counts[i]);
+      for (int h = 0; h < SHARED; ++h) {
+        float scores[AHEAD];
+        float highest = attended[h].peak;
+        #pragma unroll
+        for (int i = 0; i < AHEAD; ++i) {
+          const float score = score_of<LANES>(asked[h], raw_k[i]);
+          scores[i] = counts[i] ? score : NOTHING;
+          highest = fmaxf(highest, scores[i]);
+        }
+        attended[h].raise_peak(highest);
+        #pragma unroll
+        for (int i = 0; i < AHEAD; ++i) attended[h].add(raw_v[i], scores[i], counts[i]);
+      }
       read_keys(item, from + STREAMS * AHEAD);
     }
-    // The new token, in the last part.
-    const bool has_new = stream == 0 && split == SPLITS - 1;
-    const float score = score_of<LANES>(asked, shared_vector(new_key));
-    attended.raise_peak(has_new ? fmaxf(attended.peak, score) : attended.peak);
-    attended.add(shared_vector(new_value), score, has_new);
-    add_up_warp<LANES>(attended);
-    if (lane < VECTORS) {
-      #pragma unroll
-      for (int j = 0; j < 8; ++j) partial[warp * D + vector_lane * 8 + j] = attended.sums[j];
-      if (lane == 0) {
-        peaks[warp] = attended.peak;
-        weights[warp] = attended.weight;
+    #pragma unroll
+    for (int h = 0; h < SHARED; ++h) {
+      // The new token, in the last part.
+      const bool has_new = stream == 0 && split == SPLITS - 1;
+      const float score = score_of<LANES>(asked[h], shared_vector(new_key));
+      attended[h].raise_peak(has_new ? fmaxf(attended[h].peak, score) : attended[h].peak);
+      attended[h].add(shared_vector(new_value), score, has_new);
+      add_up_warp<LANES>(attended[h]);
+      if (lane < VECTORS) {
+        #pragma unroll
+        for (int j = 0; j < 8; ++j) partial[warp * D + vector_lane * 8 + j] = attended[h].sums[j];
+        if (lane == 0) {
+          peaks[warp] = attended[h].peak;
+          weights[warp] = attended[h].weight;
+        }
       }
+      __syncthreads();
+      if (threadIdx.x < D) {
+        float highest = peaks[0];
+        #pragma unroll
+        for (int i = 1; i < WARPS; ++i) highest = fmaxf(highest, peaks[i]);
+        float total = 0.f, sum = 0.f;
+        #pragma unroll
+        for (int i = 0; i < WARPS; ++i) {
+          const float shrink = exp2f(peaks[i] - highest);
+          total += weights[i] * shrink;
+          sum += partial[i * D + threadIdx.x] * shrink;
+        }
+        const int part = split * HEADS + head + h;
+        parts[part * D + threadIdx.x] = sum;
+        if (threadIdx.x == 0) {
+          parts_weights[2 * part] = highest;
+          parts_weights[2 * part + 1] = total;
+        }
+      }
+      __syncthreads();
     }
-    __syncthreads();
-    if (threadIdx.x < D) {
-      float highest = peaks[0];
-      #pragma unroll
-      for (int i = 1; i < WARPS; ++i) highest = fmaxf(highest, peaks[i]);
-      float total = 0.f, sum = 0.f;
-      #pragma unroll
-      for (int i = 0; i < WARPS; ++i) {
-        const float shrink = exp2f(peaks[i] - highest);
-        total += weights[i] * shrink;
-        sum += partial[i * D + threadIdx.x] * shrink;
-      }
-      parts[item * D + threadIdx.x] = sum;
-      if (threadIdx.x == 0) {
-        parts_weights[2 * item] = highest;
-        parts_weights[2 * item + 1] = total;
-      }
-    }
-    __syncthreads();
   }
+  if constexpr (SHARED > 1) read_output_ahead();
   wait_for_all();
 
   // 3. The output of attention, and its residual.
   stage(Output{}, nullptr, 0.f, [&](int i, float* to) {
     const int head = i * 8 / D, within = i * 8 % D;
     float highest = NOTHING;
-    #pragma unroll
+    #pragma unroll 8
     for (int split = 0; split < SPLITS; ++split) highest = fmaxf(highest, __ldcg(parts_weights + 2 * (split * HEADS + head)));
     float total = 0.f;
     for (int j = 0; j < 8; ++j) to[j] = 0.f;
-    #pragma unroll
+    #pragma unroll 8
     for (int split = 0; split < SPLITS; ++split) {
-      const int item = split * HEADS + head;
-      const float shrink = exp2f(__ldcg(parts_weights + 2 * item) - highest);
-      total += __ldcg(parts_weights + 2 * item + 1) * shrink;
-      const float4* sums = reinterpret_cast<const float4*>(parts + item * D + within);
+      const int part = split * HEADS + head;
+      const float shrink = exp2f(__ldcg(parts_weights + 2 * part) - highest);
+      total += __ldcg(parts_weights + 2 * part + 1) * shrink;
+      const float4* sums = reinterpret_cast<const float4*>(parts + part * D + within);
       const float4 low = __ldcg(sums), high = __ldcg(sums + 1);
       const float all[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
       #pragma unroll

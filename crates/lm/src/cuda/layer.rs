@@ -18,6 +18,7 @@ use mlx_rs::{Array, Dtype, ops};
 
 use super::attention::{self, MAX_NEWEST_BYTES};
 use super::product::{UNKNOWN_ACTIVATION, activation_constant};
+use super::row_attention;
 use super::{is_bfloat16, is_readable, traced};
 use crate::device_kernels::{HeadShape, Kernel, LayerParts, QuantizedRows};
 use crate::ffi::{self, Compiled, CudaKernel, Launch};
@@ -55,6 +56,12 @@ pub(super) const OUTPUTS: &[&str] = &["y", "next_k", "next_v", "scratch"];
 
 /// The threads of a block.
 pub(super) const THREADS: i32 = 512;
+
+/// From this capacity on a block computes several heads, so that the keys that they share are read once.
+const LONG: i32 = 16_384;
+
+/// The most heads that a block computes. Four need more registers than a thread has, and took longer than two.
+const MOST_SHARED: i32 = 2;
 
 /// How many numbers blocks have to count themselves in. They need fewer, but MLX puts arrays of up to
 /// eight bytes where the host can read them too, and counting there takes as long as a launch.
@@ -326,7 +333,11 @@ impl Constants {
     ) -> Result<Vec<Array>, Exception> {
         let HeadShape { heads, kv_heads, head_dim, scale, .. } = self.heads;
         let newest = newest_keys.dim(2);
-        let splits = splits(heads, self.blocks);
+        let shared = match keys.dim(2) >= LONG {
+            true => row_attention::shared_heads(heads / kv_heads, MOST_SHARED),
+            false => 1,
+        };
+        let splits = splits(heads / shared, self.blocks);
         let [eps, network_eps, head_eps] = self.eps.map(|eps| eps.to_bits() as i32);
         let Weights { norms: [norm, network_norm], angles, .. } = weights;
         let [query_norm, key_norm] = match &weights.head_norms {
@@ -361,6 +372,7 @@ impl Constants {
                     (c"GROUP", self.group_size),
                     (c"ACTIVATION", self.activation),
                     (c"SPLITS", splits),
+                    (c"SHARED", shared),
                     (c"BLOCKS", self.blocks),
                     (c"THREADS", THREADS),
                     (c"EPS1_BITS", eps),
@@ -402,10 +414,10 @@ fn is_divisible([num_rows, num_inputs]: [i32; 2], halves: i32, blocks: i32) -> b
         && num_inputs <= MOST_INPUTS
 }
 
-/// Into how many parts the keys of a head are split: each block computes at most one of a head, if there
+/// Into how many parts the keys of a group of heads are split: each block computes at most one, if there
 /// are enough blocks. A power of two, because each number is compiled.
-fn splits(heads: i32, blocks: i32) -> i32 {
-    let most = (blocks / heads).max(1);
+fn splits(groups: i32, blocks: i32) -> i32 {
+    let most = (blocks / groups).max(1);
     1 << most.ilog2()
 }
 

@@ -10,6 +10,9 @@ use crate::ffi::{CudaKernel, Launch};
 /// From this capacity on the keys of one row are worth being read once for several heads.
 pub(super) const LONG: i32 = 4096;
 
+/// The most heads that a block computes.
+const MOST_SHARED: i32 = 4;
+
 /// Launches `row_attention.cu`.
 pub(super) fn launch(
     constants: &Constants,
@@ -18,7 +21,7 @@ pub(super) fn launch(
 ) -> Result<Vec<Array>, Exception> {
     let HeadShape { heads, kv_heads, head_dim, .. } = constants.heads;
     let (batch, capacity, newest) = (inputs[0].dim(0), inputs[1].dim(2), inputs[3].dim(2));
-    let shared = shared_heads(heads / kv_heads);
+    let shared = shared_heads(heads / kv_heads, MOST_SHARED);
     let splits = splits(batch * heads / shared, capacity);
     let next: (&[i32], _) = (&[batch, kv_heads, newest, head_dim], Dtype::Bfloat16);
     let own = [(c"TAIL", newest), (c"SPLITS", splits), (c"SHARED", shared)];
@@ -39,10 +42,10 @@ pub(super) fn launch(
     Ok(vec![attended, keys, values])
 }
 
-/// How many of the heads that share a key head a block computes: as many as leave its threads registers
-/// for the keys that they read ahead.
-fn shared_heads(sharing: i32) -> i32 {
-    (1..=4).rev().find(|shared| sharing % shared == 0).unwrap_or(1)
+/// How many of the heads that share a key head a block computes: at most so many as leave its threads
+/// registers for the keys that they read ahead.
+pub(super) fn shared_heads(sharing: i32, most: i32) -> i32 {
+    (1..=most).rev().find(|shared| sharing % shared == 0).unwrap_or(1)
 }
 
 /// Into how many parts the keys of a row are split, a power of two because each number is compiled.
@@ -74,7 +77,7 @@ mod tests {
 
     #[test]
     fn a_block_computes_heads_that_share_their_keys() {
-        let shared = [1, 2, 3, 4, 5, 6, 7, 8, 16].map(shared_heads);
+        let shared = [1, 2, 3, 4, 5, 6, 7, 8, 16].map(|sharing| shared_heads(sharing, 4));
         assert_eq!(shared, [1, 2, 3, 4, 1, 3, 1, 4, 4]);
     }
 }
