@@ -73,6 +73,8 @@ export class ChatStore {
   /** Why something cannot be asked of a chat's model, or of those that are named; null: it can. Their owner sets it. */
   whyNotAsk: (id: string | null, named?: Asked) => null | Promise<string | null> = () => null;
   #isLooking = false;
+  /** When the last turn had begun of which an event has told the row, by chat. */
+  readonly #toldAtMs = new Map<string, number>();
   readonly #options: ChatOptions;
 
   readonly selected = $derived(this.list.get(this.selectedId));
@@ -300,11 +302,13 @@ export class ChatStore {
     switch (event.type) {
       case 'conversation':
         this.folded.restore(event.conversation.id, event.conversation.is_private);
+        this.#toldAtMs.set(event.conversation.id, event.conversation.updated_at_ms);
         return this.list.put(event.conversation);
       case 'chat_models':
         return this.list.setModels(event.models);
       case 'conversation_deleted':
         this.folded.forget(event.id);
+        this.#toldAtMs.delete(event.id);
         this.#drafts.forget(event.id);
         this.queue.forget(event.id);
         return this.#forget(event.id);
@@ -769,8 +773,10 @@ export class ChatStore {
     const thread = this.#threads.get(id);
     thread?.add(reply.messages);
     this.#keepView();
-    // An answer that failed at once has ended before this reply came; the thread knows from its events.
-    this.list.put({ ...reply.conversation, is_streaming: thread?.isStreaming ?? reply.conversation.is_streaming });
+    // A short answer has ended before this reply came: then events have told the thread and the row what is newer.
+    const isOlder = (this.#toldAtMs.get(id) ?? -1) >= reply.conversation.updated_at_ms;
+    const row = (isOlder && this.list.get(id)) || reply.conversation;
+    this.list.put({ ...row, is_streaming: thread?.isStreaming ?? row.is_streaming });
     if (id === this.selectedId && thread?.isStreaming) this.announcement = strings.chat.answerBegun;
   }
 

@@ -51,6 +51,23 @@ test.each<[Partial<Conversation>, name: string, source: string]>([
   expect((await inspector()).getByText(source)).toBeTruthy();
 });
 
+test('a reply that comes after the end of its answer takes back nothing of what that has told', async () => {
+  await open();
+  const sent = gate<Reply>();
+  platform.answers.send_message = sent.promise;
+  app.chat.draft = 'Hello';
+  const sending = app.chat.send();
+  const row = conversation('a', { updated_at_ms: 9 });
+  platform.emit({
+    type: 'conversation',
+    conversation: { ...row, model: of({ name: 'owner/other', source: 'answer' }) },
+  });
+  sent.open({ type: 'sent', conversation: row, messages: [] });
+  await sending;
+  await drawn();
+  expect(chooser().getAttribute('aria-label')).toBe('Model: other');
+});
+
 test('a model that is loaded elsewhere is offered instead of the one that would be loaded', async () => {
   await open({ model: of({ name: 'owner/other', source: 'answer' }), cache: saved({ model: 'owner/other' }) });
   expect(screen.getByText('other will be loaded when you ask.')).toBeTruthy();
