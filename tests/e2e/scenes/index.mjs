@@ -1,5 +1,6 @@
 // Every scene, by its name.
 import { answers } from './answers.mjs';
+import { chatModels } from './chat-models.mjs';
 import { compare } from './compare.mjs';
 import { documents } from './documents.mjs';
 import { models } from './models.mjs';
@@ -9,4 +10,14 @@ import { segments } from './segments.mjs';
 import { tour } from './tour.mjs';
 
 /** `segments`, `pages` and `models` need built programs; the interface alone is enough for the others. */
-export const SCENES = { tour, answers, compare, documents, 'per-chat': perChat, segments, pages, models };
+export const SCENES = {
+  tour,
+  answers,
+  'chat-models': chatModels,
+  compare,
+  documents,
+  'per-chat': perChat,
+  segments,
+  pages,
+  models,
+};

@@ -120,7 +120,7 @@ export const models: Catalogue['models'] = {
     perplexity: (how, before, after) =>
       `${costs[how]}: Perplexität ${perplexity(before)} → ${perplexity(after)} bei einem kurzen Text.`,
     measuring: 'Wird mit dem Original verglichen, solange nichts beantwortet wird',
-    stopMeasuring: (name) => `${name} nicht weiter mit dem Original vergleichen`,
+    comparison: (name) => `Vergleich von ${name} mit dem Original`,
     measured: (name, cost) => `„${name}“ mit dem Original verglichen. ${cost}`,
     rounded: (count, error) =>
       `${f.plural(count, 'Tensor musste', 'Tensoren mussten')} gerundet werden: die Gewichte weichen von denen der Datei im Mittel um ${f.smallShare(error)} ab.`,

@@ -118,7 +118,7 @@ export const models = {
     perplexity: (how: RoundingCost, before: number, after: number) =>
       `${costs[how]}: perplexity ${perplexity(before)} → ${perplexity(after)} on a short text.`,
     measuring: 'Being compared with the original whenever nothing is answered',
-    stopMeasuring: (name: string) => `Stop comparing ${name} with the original`,
+    comparison: (name: string) => `Comparison of ${name} with the original`,
     measured: (name: string, cost: string) => `Compared “${name}” with its original. ${cost}`,
     rounded: (count: number, error: number) =>
       `${f.plural(count, 'tensor', 'tensors')} had to be rounded: the weights differ from the file’s by ${f.smallShare(error)} on average.`,
