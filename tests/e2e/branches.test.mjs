@@ -120,7 +120,7 @@ flow('a chat is branched into a new one', { maxTokens: 20 }, async ({ page }) =>
   await page.ask('Two');
   await page.answers.first().hover();
   await page.answers.first().getByRole('button', { name: 'Branch into a new chat' }).click();
-  await page.row('One \\(branch\\)').waitFor();
+  await page.row('Branch: One').waitFor();
   await asks(page, 'One');
   assert.equal(await page.focused(), 'Message');
   await page.ask('Three');

@@ -155,8 +155,8 @@ impl Store {
     }
 
     /// Copies the branch from its first message up to one of its messages into a new conversation,
-    /// with system prompt, prefix, settings, model, persona and documents, and with what its last answer was
-    /// written with. Texts and token ids are the same, ids are new.
+    /// with system prompt, prefix, settings, model, persona, folder and documents, and with what its last answer
+    /// was written with. Texts and token ids are the same, ids are new.
     pub async fn copy_branch(
         &self,
         conversation_id: &str,
@@ -184,10 +184,10 @@ impl Store {
             "insert into conversations
                  (id, title, system_prompt, activity_seq, created_at_ms, updated_at_ms, setting_overrides, model, prefix_named_id, prefix_name,
                   prefix_kind, prefix_kv_format, prefix_provenance, prefix_num_tokens, prefix_token_ids, prefix_start_text,
-                  prefix_end_text, prefix_is_imported, answered_system_prompt, answered_template)
+                  prefix_end_text, prefix_is_imported, answered_system_prompt, answered_template, folder_id)
              select ?, ?, system_prompt, (select max(activity_seq) + 1 from conversations), ?, ?, setting_overrides, model, prefix_named_id,
                   prefix_name, prefix_kind, prefix_kv_format, prefix_provenance, prefix_num_tokens, prefix_token_ids,
-                  prefix_start_text, prefix_end_text, prefix_is_imported, answered_system_prompt, answered_template
+                  prefix_start_text, prefix_end_text, prefix_is_imported, answered_system_prompt, answered_template, folder_id
              from conversations where id = ? and deleted_at_ms is null",
         )
         .bind(&id)
