@@ -2,7 +2,7 @@
 
 usage: node_counts.py [FAMILY/NAME]...      checkpoints of this folder; only their config.json is read. Others keep their counts
 
-MLX's CPU backend writes its fused operations (norms, RoPE, attention) out as many nodes. There each is replaced by one node
+MLX's CPU backend writes its fused operations (norms, RoPE, attention, dequantizing) out as many nodes. There each is replaced by one node
 of the same inputs and shape, as it is on a GPU; the first five names give the same numbers on both. An inner function that
 mlx-lm compiles is one, for which the CPU needs a C++ compiler. Made with mlx==0.32.2 and mlx-lm==0.32.0.
 """
@@ -84,6 +84,7 @@ if __name__ == "__main__":
     if mx.default_device() != mx.gpu:
         for fused in ("rms_norm", "layer_norm", "rope", "scaled_dot_product_attention"):
             setattr(mx.fast, fused, as_one_node(getattr(mx.fast, fused)))
+        mx.dequantize = as_one_node(mx.dequantize)
     file = HERE / "node_counts.json"
     others = json.loads(file.read_text()) if sys.argv[1:] else {}
     counts = others | {name: count(name) for name in sys.argv[1:] or NAMES}

@@ -5,7 +5,7 @@ use mlx_rs::{Array, ops};
 
 use crate::LmError;
 use crate::device_kernels::{Kernel, run};
-use crate::nn::{Elementwise, ExpertForm, Linear, Routing, SwitchGlu, SwitchSizes};
+use crate::nn::{Chooser, Elementwise, ExpertForm, Linear, Routing, SwitchGlu, SwitchSizes};
 use crate::weights::Layer;
 
 /// `residual + sum of share_k * expert_k(x)` over the chosen experts, or `residual + expert(share * x)`
@@ -14,7 +14,7 @@ use crate::weights::Layer;
 pub struct ExpertBlend {
     router: Linear,
     correction_bias: Option<Array>, // [E]
-    routing: Routing,
+    chooser: Chooser,
     switch_mlp: SwitchGlu,
     scales_input: bool,
     /// Outputs times shares.
@@ -57,7 +57,7 @@ impl ExpertBlend {
         Ok(ExpertBlend {
             router,
             correction_bias,
-            routing,
+            chooser: Chooser::new(routing),
             switch_mlp,
             scales_input,
             shared_out: Elementwise::new(|[outputs, shares]| ops::multiply(outputs, shares)),
@@ -75,7 +75,7 @@ impl ExpertBlend {
             return Ok(sum);
         }
         let (chosen, shares) =
-            self.routing.choose(&router_logits, self.correction_bias.as_ref())?;
+            self.chooser.choose(&router_logits, self.correction_bias.as_ref())?;
         if self.scales_input {
             let scaled = ops::multiply(x, shares.as_dtype(x.dtype())?)?;
             let output = self.switch_mlp.forward(&scaled, &chosen)?; // [B, L, 1, D]

@@ -1,13 +1,15 @@
 //! MLX's fused operations: a node of the graph each on a GPU, many on a CPU.
 
 #[cfg(not(test))]
+pub(crate) use crate::ffi::dequantize;
+#[cfg(not(test))]
 pub(crate) use mlx_rs::fast::{
     layer_norm, rms_norm, rope, rope_dynamic, scaled_dot_product_attention,
 };
 
 #[cfg(test)]
 pub(crate) use stand_ins::{
-    layer_norm, rms_norm, rope, rope_dynamic, scaled_dot_product_attention,
+    dequantize, layer_norm, rms_norm, rope, rope_dynamic, scaled_dot_product_attention,
 };
 
 /// The same functions, but one node of the same inputs and shape where a graph is counted as a GPU
@@ -19,7 +21,8 @@ mod stand_ins {
     use mlx_rs::{Array, ops};
 
     use crate::device::ComputeDevice;
-    use crate::ffi::depends;
+    use crate::device_kernels::QuantizedRows;
+    use crate::ffi::{self, depends};
 
     fn as_one_node(result: Array, inputs: &[&Array]) -> Result<Array> {
         if ComputeDevice::current() == ComputeDevice::Cpu {
@@ -28,6 +31,10 @@ mod stand_ins {
         let zeros = ops::zeros_dtype(result.shape(), result.dtype())?;
         zeros.eval()?;
         Ok(depends(&[&zeros], inputs)?.swap_remove(0))
+    }
+
+    pub(crate) fn dequantize(rows: QuantizedRows<'_>) -> Result<Array> {
+        as_one_node(ffi::dequantize(rows)?, &[rows.packed, rows.scales])
     }
 
     pub(crate) fn rms_norm(

@@ -60,6 +60,11 @@ impl FusedLinear {
         Ok(FusedLinear { stacked: None, layers })
     }
 
+    /// Whether the layers are fused.
+    pub fn is_joined(&self) -> bool {
+        self.stacked.is_some()
+    }
+
     /// The device's kernel for the one product of all layers, to which it adds no bias; `None` for
     /// layers that are not fused too.
     pub fn kernel(&self, fusion: Fusion<'_>) -> Option<Box<dyn Kernel>> {

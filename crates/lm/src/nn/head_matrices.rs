@@ -15,7 +15,8 @@ use crate::weights::Layer;
 pub enum HeadMatrices {
     /// As they are.
     Dense(Array),
-    /// Packed along the last axis.
+    /// `[1, H, out, in]`, packed along the last axis. The first axis is that of rows: with as many axes
+    /// as what they are multiplied with, nothing is broadcast for a single row.
     Quantized {
         packed: Array,
         scales: Array,
@@ -33,7 +34,7 @@ impl HeadMatrices {
         let (packed, scales, biases) =
             layer.take_quantized_experts(heads, inputs, outputs, settings)?;
         if layer.keeps_quantized() {
-            return Ok(HeadMatrices::Quantized { packed, scales, biases, settings });
+            return HeadMatrices::Quantized { packed, scales, biases, settings }.for_rows();
         }
         Ok(HeadMatrices::Dense(layer.dequantize(&packed, &scales, biases.as_ref(), settings)?))
     }
@@ -74,8 +75,19 @@ impl HeadMatrices {
                 dense.eval()?;
                 Ok(HeadMatrices::Dense(dense))
             }
-            _ => Ok(self),
+            _ => self.for_rows(),
         }
+    }
+
+    /// With the axis of rows, where they are packed.
+    fn for_rows(self) -> Result<Self, LmError> {
+        let HeadMatrices::Quantized { packed, scales, biases, settings } = self else {
+            return Ok(self);
+        };
+        let [packed, scales] = [packed.expand_dims(0)?, scales.expand_dims(0)?];
+        let biases = biases.map(|biases| biases.expand_dims(0)).transpose()?;
+        mlx_rs::transforms::eval([&packed, &scales].into_iter().chain(&biases))?;
+        Ok(HeadMatrices::Quantized { packed, scales, biases, settings })
     }
 
     /// A copy of dense matrices, packed if there are settings.

@@ -14,7 +14,9 @@ use crate::device_kernels::HeadShape;
 use crate::ffi;
 use crate::nn::attention::{constant, least};
 use crate::nn::fused::scaled_dot_product_attention;
-use crate::nn::{HeadMatrices, Linear, Norm, NormProjections, RmsNorm, Rope, attention};
+use crate::nn::{
+    Elementwise, HeadMatrices, Linear, Norm, NormProjections, RmsNorm, Rope, attention,
+};
 use crate::tensor_list::TensorList;
 use crate::weights::Layer;
 
@@ -114,6 +116,8 @@ struct LatentParts {
     norm: RmsNorm,
     embed_q: HeadMatrices,     // [H, rank, plain_dim]
     unembed_out: HeadMatrices, // [H, value_dim, rank]
+    /// What is rotated of queries times the scale of scores.
+    scaled: Elementwise<1>,
 }
 
 impl LatentAttention {
@@ -159,7 +163,15 @@ impl LatentAttention {
             }
             CachedForm::Latents => {
                 let [embed_q, unembed_out] = head_matrices(layer, heads.heads, rank, parts)?;
-                KeysAndValues::Latent(LatentParts { norm: norm_of_latent, embed_q, unembed_out })
+                let scale = heads.scale;
+                let scaled =
+                    Elementwise::new(move |[x]| ops::multiply(x, constant(scale, x.dtype())?));
+                KeysAndValues::Latent(LatentParts {
+                    norm: norm_of_latent,
+                    embed_q,
+                    unembed_out,
+                    scaled,
+                })
             }
         };
         let projections = NormProjections::new(norm, [first, latent])?;
@@ -228,7 +240,7 @@ impl LatentAttention {
         step: &AttentionStep,
     ) -> Result<Array, Exception> {
         let (scale, dtype) = (self.heads.scale, plain.dtype());
-        let rotated = ops::multiply(rotated, constant(scale, dtype)?)?;
+        let rotated = parts.scaled.call([&rotated])?;
         let mut scores = ops::matmul(rotated, ops::swap_axes(rotated_keys, 2, 3)?)?; // [B, H, 1, T]
         if let Mask::Array(mask) = &step.mask {
             scores = ops::select(mask, scores, constant(least(dtype), dtype)?)?;

@@ -63,7 +63,7 @@ pub use position_scale::PositionScale;
 pub use product_residual::ProductResidual;
 pub use rope::{Rope, RopeSpec, yarn_magnitude};
 pub use rope_attention::{HeadLayerNorm, HeadNorms, RopeAttention};
-pub use routing::{ExpertGroups, GroupRank, Routing, Score};
+pub use routing::{Chooser, ExpertGroups, GroupRank, Routing, Score};
 pub use shared_expert::{SharedExpert, SharedExpertKind, SharedForm};
 pub use short_conv::{ConvSizes, ShortConv};
 pub use state_space::{StateSpace, StateSpaceStep, StepSizes, step_lengths};

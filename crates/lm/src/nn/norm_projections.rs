@@ -37,6 +37,11 @@ impl<const N: usize> NormProjections<N> {
         }
     }
 
+    /// Whether [`NormProjections::forward`] gives the projections as one array.
+    pub fn is_joined(&self) -> bool {
+        self.projections.is_joined()
+    }
+
     /// `[B, L, D]` to the projections, each `[B, L, out]`.
     pub fn forward(&self, x: &Array) -> Result<Projected<N>, Exception> {
         match self.run(x)? {

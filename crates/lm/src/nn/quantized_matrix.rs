@@ -9,6 +9,7 @@ use crate::LmError;
 use crate::config::Quantization;
 use crate::device_kernels::{Fusion, Kernel, Kernels, QuantizedRows, run};
 use crate::ffi;
+use crate::nn::fused;
 use crate::weights::Layer;
 
 /// A larger matrix stays packed, as a head over a large vocabulary does: dequantized it would take
@@ -88,7 +89,7 @@ impl QuantizedMatrix {
 
     /// The rows `indices` as dense vectors.
     pub fn dequantized_rows(&self, indices: &Array) -> Result<Array, Exception> {
-        ffi::dequantize(self.select(indices)?.rows())
+        fused::dequantize(self.select(indices)?.rows())
     }
 
     /// The arrays, borrowed.

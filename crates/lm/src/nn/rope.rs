@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::LmError;
 use crate::cache::RopeOffset;
 use crate::config::check_positive;
-use crate::nn::{fused, scalar};
+use crate::nn::{Elementwise, fused, scalar};
 
 /// A rotation as config.json describes it, checked.
 #[derive(Debug, Clone, PartialEq)]
@@ -264,6 +264,7 @@ pub struct Rope {
     wavelengths: Option<Array>, // [R / 2]
     /// What a head's numbers are multiplied by before they are rotated: a scalar, or `[D]`.
     input_scales: OnceCell<Array>,
+    scaled: Elementwise<2>,
 }
 
 impl Rope {
@@ -273,7 +274,8 @@ impl Rope {
             Wavelengths::Base(base) => (Some(*base), None),
             Wavelengths::Each(each) => (None, Some(Array::from_slice(each, &[each.len() as i32]))),
         };
-        Rope { spec, base, wavelengths, input_scales: OnceCell::new() }
+        let scaled = Elementwise::new(|[x, scales]| ops::multiply(x, scales));
+        Rope { spec, base, wavelengths, input_scales: OnceCell::new(), scaled }
     }
 
     /// The rotation angle per position of each pair of dimensions, f32 `[R / 2]`, and whether pairs
@@ -320,7 +322,7 @@ impl Rope {
     /// `x` with the numbers to be rotated scaled.
     fn scaled(&self, x: &Array) -> Result<Array, Exception> {
         if let Some(scales) = self.input_scales.get() {
-            return ops::multiply(x, scales);
+            return self.scaled.call([x, scales]);
         }
         let (dimensions, all) = (self.spec.dimensions, x.dim(-1));
         let scale = |index| if index < dimensions { self.spec.input_scale } else { 1.0 };
@@ -331,7 +333,7 @@ impl Rope {
             false => Array::from_slice(&scales, &[all]).as_dtype(x.dtype())?,
         };
         scales.eval()?;
-        ops::multiply(x, self.input_scales.get_or_init(|| scales))
+        self.scaled.call([x, self.input_scales.get_or_init(|| scales)])
     }
 }
 

@@ -4,6 +4,8 @@ use mlx_rs::error::Exception;
 use mlx_rs::{Array, Dtype, ops};
 
 use crate::ffi;
+use crate::nn::Elementwise;
+use crate::nn::attention::constant;
 
 /// How a router's logits choose experts and give them shares.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -96,6 +98,42 @@ impl Routing {
     pub(crate) fn correction_bias_shapes(num_experts: i32) -> Vec<Vec<i32>> {
         vec![vec![num_experts], vec![1, num_experts]]
     }
+}
+
+/// A [`Routing`] with its formulas.
+#[derive(Debug)]
+pub struct Chooser {
+    routing: Routing,
+    /// A sigmoid, in float32 if scores are.
+    sigmoid: Elementwise<1>,
+    corrected: Elementwise<2>,
+    /// Shares by their sum, times the factor of all.
+    normalized: Elementwise<2>,
+    /// Shares times the factor of all.
+    scaled: Elementwise<1>,
+}
+
+impl Chooser {
+    /// Of this routing.
+    pub fn new(routing: Routing) -> Self {
+        let Routing { in_float32, scale, .. } = routing;
+        let times_scale = move |shares: Array| match scale {
+            Some(scale) => ops::multiply(&shares, constant(scale, shares.dtype())?),
+            None => Ok(shares),
+        };
+        Chooser {
+            routing,
+            sigmoid: Elementwise::new(move |[logits]| match in_float32 {
+                true => ops::sigmoid(logits.as_dtype(Dtype::Float32)?),
+                false => ops::sigmoid(logits),
+            }),
+            corrected: Elementwise::new(|[scores, bias]| ops::add(scores, bias)),
+            normalized: Elementwise::new(move |[shares, sum]| {
+                times_scale(ops::divide(shares, sum)?)
+            }),
+            scaled: Elementwise::new(move |[shares]| times_scale(shares.clone())),
+        }
+    }
 
     /// Router logits `[B, L, E]` and, if there is one, the correction bias `[E]` to expert indices
     /// (u32) and shares, both `[B, L, K]`.
@@ -109,34 +147,37 @@ impl Routing {
             let message = format!("a router's outputs have three axes, got {shape:?}");
             return Err(Exception::custom(message));
         };
-        let logits =
-            if self.in_float32 { logits.as_dtype(Dtype::Float32)? } else { logits.clone() };
-        let scores = match self.score {
-            Score::Softmax => ops::softmax_axis(&logits, -1, true)?,
-            Score::SoftmaxOfChosen | Score::SigmoidOfChosen => logits,
-            Score::Sigmoid => ops::sigmoid(logits)?,
+        let routing = &self.routing;
+        let in_type = || match routing.in_float32 {
+            true => logits.as_dtype(Dtype::Float32),
+            false => Ok(logits.clone()),
+        };
+        let scores = match routing.score {
+            Score::Softmax => ops::softmax_axis(in_type()?, -1, true)?,
+            Score::SoftmaxOfChosen | Score::SigmoidOfChosen => in_type()?,
+            Score::Sigmoid => self.sigmoid.call([logits])?,
         };
         let mut ranked = match correction_bias {
-            Some(bias) => ops::add(&scores, bias)?,
+            Some(bias) => self.corrected.call([&scores, bias])?,
             None => scores.clone(),
         };
-        if let Some(groups) = self.groups {
+        if let Some(groups) = routing.groups {
             ranked = groups.close_others(&ranked)?;
         }
-        let order = ops::argpartition_axis(&ranked, -self.num_chosen, -1)?;
-        let (start, stop) = ([0, 0, num_experts - self.num_chosen], [batch, length, num_experts]);
+        let num_chosen = routing.num_chosen;
+        let order = ops::argpartition_axis(&ranked, -num_chosen, -1)?;
+        let (start, stop) = ([0, 0, num_experts - num_chosen], [batch, length, num_experts]);
         let indices = ffi::slice(&order, &start, &stop)?;
         let mut shares = scores.take_along_axis(&indices, -1)?;
-        match self.score {
+        match routing.score {
             Score::SoftmaxOfChosen => shares = ops::softmax_axis(&shares, -1, true)?,
-            Score::SigmoidOfChosen => shares = ops::sigmoid(shares)?,
+            Score::SigmoidOfChosen => shares = self.sigmoid.call([&shares])?,
             Score::Softmax | Score::Sigmoid => {}
         }
-        if self.adds_up_to_one {
-            shares = ops::divide(&shares, shares.sum_axis(-1, true)?)?;
-        }
-        if let Some(scale) = self.scale {
-            shares = ops::multiply(&shares, Array::from_f32(scale).as_dtype(shares.dtype())?)?;
+        if routing.adds_up_to_one {
+            shares = self.normalized.call([&shares, &shares.sum_axis(-1, true)?])?;
+        } else if routing.scale.is_some() {
+            shares = self.scaled.call([&shares])?;
         }
         Ok((indices, shares))
     }
@@ -179,7 +220,8 @@ mod tests {
     ) -> Vec<(u32, f32)> {
         let logits = Array::from_slice(&logits, &[1, 1, EXPERTS as i32]);
         let bias = bias.map(|bias| Array::from_slice(&bias, &[EXPERTS as i32]));
-        let (indices, shares) = routing.choose(&logits, bias.as_ref()).expect("choose");
+        let (indices, shares) =
+            Chooser::new(routing).choose(&logits, bias.as_ref()).expect("choose");
         let [indices, shares] = [indices.as_dtype(Dtype::Uint32), shares.as_dtype(Dtype::Float32)]
             .map(|array| array.and_then(|array| array.contiguous()).expect("numbers"));
         let mut chosen: Vec<(u32, f32)> = indices

@@ -514,8 +514,9 @@ mod tests {
         };
         let x = numbers(&[batch, length, HIDDEN]);
         let logits = numbers(&[batch, length, EXPERTS]);
-        let (indices, scores) =
-            Routing::softmax(num_chosen, true).choose(&logits, None).expect("choose");
+        let (indices, scores) = crate::nn::Chooser::new(Routing::softmax(num_chosen, true))
+            .choose(&logits, None)
+            .expect("choose");
         let found = switch.forward(&x, &indices).expect("forward");
         assert_eq!(found.shape(), [batch, length, num_chosen, HIDDEN]);
 

@@ -8,8 +8,8 @@ use crate::LmError;
 use crate::config::check_range;
 use crate::device_kernels::Activation;
 use crate::nn::{
-    ExpertActivation, ExpertForm, Linear, NormResidual, RmsNorm, Routing, Score, StoredExperts,
-    SwitchGlu, SwitchSizes,
+    Chooser, Elementwise, ExpertActivation, ExpertForm, Linear, NormResidual, RmsNorm, Routing,
+    Score, StoredExperts, SwitchGlu, SwitchSizes,
 };
 use crate::tensor_list::TensorList;
 use crate::weights::Layer;
@@ -66,12 +66,14 @@ pub(super) struct Experts {
     dense_norm: RmsNorm,
     router_norm: RmsNorm,
     router: Linear,
-    routing: Routing,
-    /// A factor of each expert's share, `[E]`.
+    chooser: Chooser,
+    /// A factor of each expert's share, `[E, 1]`.
     share_factors: Array,
     norm: RmsNorm,
     switch_glu: SwitchGlu,
     sum_norm: NormResidual,
+    /// Outputs times shares with their factors.
+    shared_out: Elementwise<3>,
 }
 
 impl Experts {
@@ -90,7 +92,7 @@ impl Experts {
         let mut own = layer.layer("router");
         let factor = (hidden as f32).powf(-0.5);
         let router_norm = RmsNorm::load_scaled(&mut own, "scale", hidden, factor, eps)?;
-        let share_factors = own.take("per_expert_scale", &[count])?;
+        let share_factors = own.take("per_expert_scale", &[count])?.reshape(&[count, 1])?;
         let ExpertForm { stored, has_bias, activation, .. } = FORM;
         let num_experts = count;
         let sizes = SwitchSizes { hidden, intermediate, num_experts, stored, has_bias, activation };
@@ -98,11 +100,14 @@ impl Experts {
             dense_norm: dense_norm?,
             router_norm,
             router,
-            routing: Routing::of(Score::SoftmaxOfChosen, num_chosen),
+            chooser: Chooser::new(Routing::of(Score::SoftmaxOfChosen, num_chosen)),
             share_factors,
             norm: norm?,
             switch_glu: SwitchGlu::load(layer, sizes)?,
             sum_norm: NormResidual::new(sum_norm?, &kernels),
+            shared_out: Elementwise::new(|[outputs, shares, factors]| {
+                ops::multiply(outputs, ops::multiply(shares, factors)?)
+            }),
         })
     }
 
@@ -110,10 +115,11 @@ impl Experts {
     /// outputs, each normalized.
     pub(super) fn forward(&self, h: &Array, dense: &Array) -> Result<Array, Exception> {
         let logits = self.router.forward(&self.router_norm.forward(h)?)?;
-        let (chosen, shares) = self.routing.choose(&logits, None)?;
-        let shares = ops::multiply(shares, self.share_factors.take_axis(&chosen, 0)?)?;
+        let (chosen, shares) = self.chooser.choose(&logits, None)?;
+        let factors = self.share_factors.take_axis(&chosen, 0)?; // [B, L, K, 1]
         let outputs = self.switch_glu.forward(&self.norm.forward(h)?, &chosen)?; // [B, L, K, D]
-        let blended = ops::multiply(outputs, ops::expand_dims(shares, -1)?)?.sum_axis(-2, false)?;
+        let shares = ops::expand_dims(shares, -1)?;
+        let blended = self.shared_out.call([&outputs, &shares, &factors])?.sum_axis(-2, false)?;
         self.sum_norm.forward(&blended.as_dtype(dense.dtype())?, &self.dense_norm.forward(dense)?)
     }
 }

@@ -8,9 +8,10 @@ use super::{LayerShape, NORMS, Shape, Source};
 use crate::LmError;
 use crate::cache::{AttentionStep, KeysValues, LayerCache};
 use crate::device_kernels::{Activation, HeadShape};
+use crate::ffi;
 use crate::nn::{
-    Embedding, GatedActivation, Linear, NormGatedUp, NormProjections, NormResidual, RmsNorm, Rope,
-    attention, fused, scalar,
+    Elementwise, Embedding, GatedActivation, Linear, NormGatedUp, NormProjections, NormResidual,
+    Projected, RmsNorm, Rope, attention, fused, scalar,
 };
 use crate::weights::{Layer, Weights};
 
@@ -18,11 +19,10 @@ use crate::weights::{Layer, Weights};
 #[derive(Debug)]
 pub(super) struct LayerInputs {
     embed: Embedding,
-    embed_scale: Array, // scalar
     projection: Linear,
-    projection_scale: Array, // scalar
     norm: RmsNorm,
-    sum_scale: Array, // scalar
+    /// The normalized projection plus the scaled embedding, scaled.
+    sum: Elementwise<2>,
     width: i32,
 }
 
@@ -39,24 +39,24 @@ impl LayerInputs {
         let projection = Linear::load(&mut projection, shape.hidden, all, false)?;
         projection.eval()?;
         let mut norm = weights.layer("model.per_layer_projection_norm");
-        Ok(LayerInputs {
-            embed,
-            embed_scale: scalar((width as f32).sqrt(), dtype)?,
-            projection_scale: scalar((shape.hidden as f32).powf(-0.5), projection.dtype())?,
-            projection,
-            norm: RmsNorm::load(&mut norm, width, shape.eps)?,
-            sum_scale: scalar(0.5f32.sqrt(), dtype)?,
-            width,
-        })
+        // What is normalized is the projection times hidden^-0.5: that factor is one of epsilon.
+        let norm = RmsNorm::load(&mut norm, width, shape.eps * shape.hidden as f32)?;
+        let embed_scale = scalar((width as f32).sqrt(), dtype)?;
+        let sum_scale = scalar(0.5f32.sqrt(), dtype)?;
+        let sum = Elementwise::new(move |[normed, of_token]| {
+            let both = ops::add(normed, ops::multiply(of_token, &embed_scale)?)?;
+            ops::multiply(both, &sum_scale)
+        });
+        Ok(LayerInputs { embed, projection, norm, sum, width })
     }
 
     /// Of token ids `[B, L]` and their scaled embeddings `x` `[B, L, D]`: `[B, L, layers P]`.
     pub(super) fn forward(&self, tokens: &Array, x: &Array) -> Result<Array, Exception> {
-        let of_tokens = ops::multiply(self.embed.forward(tokens)?, &self.embed_scale)?;
-        let projected = ops::multiply(self.projection.forward(x)?, &self.projection_scale)?;
+        let of_tokens = self.embed.forward(tokens)?;
+        let projected = self.projection.forward(x)?;
         let by_layer = projected.reshape(&[x.dim(0), x.dim(1), -1, self.width])?;
         let normed = self.norm.forward(&by_layer)?.reshape(of_tokens.shape())?;
-        ops::multiply(ops::add(normed, of_tokens)?, &self.sum_scale)
+        self.sum.call([&normed, &of_tokens])
     }
 }
 
@@ -70,6 +70,7 @@ pub(super) struct DecoderLayer {
     mlp_norm: NormResidual,
     input: Option<InputGate>,
     layer_scalar: Array, // [1]
+    scaled: Elementwise<2>,
 }
 
 impl DecoderLayer {
@@ -103,6 +104,7 @@ impl DecoderLayer {
             mlp_norm: NormResidual::new(mlp_norm?, &kernels),
             input,
             layer_scalar: layer.take("layer_scalar", &[1])?,
+            scaled: Elementwise::new(|[x, scale]| ops::multiply(x, scale)),
         })
     }
 
@@ -124,7 +126,7 @@ impl DecoderLayer {
         if let (Some(gate), Some(input)) = (&self.input, input) {
             h = gate.forward(&h, input)?;
         }
-        ops::multiply(h, &self.layer_scalar)
+        self.scaled.call([&h, &self.layer_scalar])
     }
 }
 
@@ -167,11 +169,20 @@ impl InputGate {
 pub(super) struct Attention {
     projections: Projections,
     q_norm: RmsNorm,
-    k_norm: Option<RmsNorm>, // none where keys come from another layer
+    keys: Option<Keys>, // none where they come from another layer
     rope: Rope,
     o_proj: Linear,
     heads: HeadShape,
     eps: f32,
+}
+
+/// What a layer with keys of its own does with them.
+#[derive(Debug)]
+struct Keys {
+    norm: RmsNorm,
+    /// The weights of the norms of all query and key heads, `[H + KV, 1, D]`.
+    head_weights: Array,
+    weighted: Elementwise<2>,
 }
 
 #[derive(Debug)]
@@ -209,10 +220,12 @@ impl Attention {
         };
         let mut head_norm = |name| RmsNorm::load(&mut layer.layer(name), head_dim, eps);
         let has_keys = !matches!(kind.keys_values, Source::Layer(_));
+        let q_norm = head_norm("q_norm")?;
+        let k_norm = has_keys.then(|| head_norm("k_norm")).transpose()?;
         Ok(Attention {
             projections,
-            q_norm: head_norm("q_norm")?,
-            k_norm: has_keys.then(|| head_norm("k_norm")).transpose()?,
+            keys: k_norm.map(|norm| Keys::new(norm, &q_norm, kind.heads)).transpose()?,
+            q_norm,
             rope: Rope::new(kind.rope.clone()),
             o_proj,
             heads: kind.heads,
@@ -227,6 +240,14 @@ impl Attention {
         cache: &mut LayerCache,
         step: &AttentionStep,
     ) -> Result<(Array, KeysValues), Exception> {
+        let Some(of_keys) = &self.keys else { return Err(no_keys()) };
+        if x.dim(1) == 1
+            && let Some([queries, keys, values]) = self.of_one_token(x, of_keys, step)?
+        {
+            let keys_values = cache.update_and_fetch(keys, values)?;
+            cache.observe(&queries, self.heads)?;
+            return Ok((self.attend(&queries, &keys_values, step)?, keys_values));
+        }
         let (queries, keys, values) = match &self.projections {
             Projections::QueriesKeysValues(projections) => {
                 let [queries, keys, values] = projections.forward_split(x)?;
@@ -240,14 +261,47 @@ impl Attention {
             }
             Projections::Queries(_) => return Err(no_keys()),
         };
-        let Some(k_norm) = &self.k_norm else { return Err(no_keys()) };
         let length = x.dim(1);
-        let keys = self.rope.forward(&by_head(k_norm.forward(&keys)?, length)?, &step.offset)?;
+        let keys = by_head(of_keys.norm.forward(&keys)?, length)?;
+        let keys = self.rope.forward(&keys, &step.offset)?;
         let values = by_head(fused::rms_norm(&values, None, self.eps)?, length)?;
         let keys_values = cache.update_and_fetch(keys, values)?;
         let queries = self.heads_of(&queries, step)?;
         cache.observe(&queries, self.heads)?;
         Ok((self.attend(&queries, &keys_values, step)?, keys_values))
+    }
+
+    /// Queries, keys and values `[B, H, 1, D]` of a single token, whose projections are one array: all
+    /// heads are normalized by one operation, and queries and keys rotated by one. None where the
+    /// projections are several.
+    fn of_one_token(
+        &self,
+        x: &Array,
+        of_keys: &Keys,
+        step: &AttentionStep,
+    ) -> Result<Option<[Array; 3]>, Exception> {
+        let projected = match &self.projections {
+            Projections::QueriesKeysValues(all) if all.is_joined() => joined(all.forward(x)?),
+            Projections::QueriesKeys(both) if both.is_joined() => joined(both.forward(x)?),
+            _ => None,
+        };
+        let Some(projected) = projected else { return Ok(None) };
+        let HeadShape { heads, kv_heads, .. } = self.heads;
+        // Values are normalized without a weight.
+        let normed = fused::rms_norm(self.split(&projected)?, None, self.eps)?;
+        let cut = |x: &Array, from: i32, to: i32| {
+            let (batch, width) = (x.dim(0), x.dim(3));
+            ffi::slice(x, &[0, from, 0, 0], &[batch, to, 1, width])
+        };
+        let end_of_keys = heads + kv_heads;
+        let num_heads = normed.dim(1);
+        // The last heads, which are the keys where those are values too.
+        let values = cut(&normed, num_heads - kv_heads, num_heads)?;
+        let both = if num_heads == end_of_keys { normed } else { cut(&normed, 0, end_of_keys)? };
+        let weighted = of_keys.weighted.call([&both, &of_keys.head_weights])?;
+        let rotated = self.rope.forward(&weighted, &step.offset)?;
+        let (queries, keys) = (cut(&rotated, 0, heads)?, cut(&rotated, heads, end_of_keys)?);
+        Ok(Some([queries, keys, values]))
     }
 
     /// The output `[B, L, D]` of a layer that attends to another one's keys and values.
@@ -285,6 +339,26 @@ impl Attention {
             1 => x.reshape(&[batch, -1, 1, head_dim]),
             _ => x.reshape(&[batch, length, -1, head_dim]),
         }
+    }
+}
+
+impl Keys {
+    fn new(norm: RmsNorm, q_norm: &RmsNorm, heads: HeadShape) -> Result<Self, Exception> {
+        let HeadShape { heads, kv_heads, head_dim, .. } = heads;
+        let of_heads =
+            |norm: &RmsNorm, count| ops::broadcast_to(norm.parts().0, &[count, 1, head_dim]);
+        let weights = [of_heads(q_norm, heads)?, of_heads(&norm, kv_heads)?];
+        let head_weights = ops::concatenate(&weights, 0)?;
+        head_weights.eval()?;
+        let weighted = Elementwise::new(|[x, weights]| ops::multiply(x, weights));
+        Ok(Keys { norm, head_weights, weighted })
+    }
+}
+
+fn joined<const N: usize>(projected: Projected<N>) -> Option<Array> {
+    match projected {
+        Projected::Joined(joined) => Some(joined),
+        Projected::Parts(_) => None,
     }
 }
 
