@@ -52,7 +52,7 @@ pub(crate) struct GenerateJob {
 }
 
 /// What is left to whoever asks for an answer: its events, and what stops it.
-pub(crate) type Asked = (mpsc::UnboundedReceiver<GenerateEvent>, watch::Sender<bool>);
+pub(crate) type AnswerChannels = (mpsc::UnboundedReceiver<GenerateEvent>, watch::Sender<bool>);
 
 /// The memory of a sequence: at most, and if its answer is short.
 #[derive(Debug, Clone, Copy)]
@@ -66,7 +66,7 @@ impl GenerateJob {
     pub(crate) fn new(
         request: GenerateRequest,
         running: Option<Arc<RunningOwner>>,
-    ) -> (GenerateJob, Asked) {
+    ) -> (GenerateJob, AnswerChannels) {
         let (events, receiver) = mpsc::unbounded_channel();
         let (stop, stopped) = watch::channel(false);
         let job = GenerateJob {

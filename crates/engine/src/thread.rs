@@ -249,7 +249,7 @@ impl EngineLoop {
                     self.publish_unloaded();
                 }
             }
-            (JobNeeds::Nothing, job) => answer(&mut self.worker, job),
+            (JobNeeds::Nothing, job) => run_at_once(&mut self.worker, job),
             (_, job) => self.waiting.push_back(job),
         }
     }
@@ -332,7 +332,7 @@ impl EngineLoop {
                 Task::classify(worker, *request, processor.0.as_ref(), events)
             }
             Job::AsyncLm(job) => async_lm::begin(worker, job),
-            job => return answer(worker, job),
+            job => return run_at_once(worker, job),
         };
         if let Some(task) = task {
             self.scheduler.begin_task(task);
@@ -361,8 +361,8 @@ impl EngineLoop {
     }
 }
 
-/// Answers a job that needs nothing.
-fn answer(worker: &mut Worker, job: Job) {
+/// Runs a job that is done in one step, and replies.
+fn run_at_once(worker: &mut Worker, job: Job) {
     match job {
         Job::UnloadDraft { reply } => respond(worker, reply, "dropping a draft model", |worker| {
             if let Ok(loaded) = worker.models.get(None) {

@@ -506,17 +506,17 @@ async fn request(
 ) -> Result<GenerateRequest, Failure> {
     let branch = turn.store.branch_to(&turn.message_id).await?;
     let conversation_id = &turn.conversation_id;
-    let asked = Asked { store: &turn.store, conversation_id, branch: &branch, model };
+    let to_answer = BranchToAnswer { store: &turn.store, conversation_id, branch: &branch, model };
     let so_far = turn.before().and_then(|before| before.token_ids.clone());
     Ok(GenerateRequest {
         model: model.map(str::to_owned),
         answer_so_far: so_far.unwrap_or_default(),
-        ..asked.request(app, settings).await?
+        ..to_answer.request(app, settings).await?
     })
 }
 
-/// What an answer is asked with.
-pub(crate) struct Asked<'a> {
+/// A branch that ends in an answer, and the model that writes it.
+pub(crate) struct BranchToAnswer<'a> {
     pub(crate) store: &'a Arc<Store>,
     pub(crate) conversation_id: &'a str,
     /// Up to the answer, which is its end.
@@ -524,14 +524,14 @@ pub(crate) struct Asked<'a> {
     pub(crate) model: Option<&'a str>,
 }
 
-impl Asked<'_> {
+impl BranchToAnswer<'_> {
     /// The request for an answer that has nothing yet, to whichever model is loaded.
     pub(crate) async fn request(
         &self,
         app: &App,
         settings: &Settings,
     ) -> Result<GenerateRequest, Failure> {
-        let Asked { store, conversation_id, branch, model } = *self;
+        let BranchToAnswer { store, conversation_id, branch, model } = *self;
         let cuts = store.context_cuts(conversation_id).await?;
         let loaded = model.and_then(|name| loaded_status(app, name));
         let branch = WithDocuments::of(store, conversation_id, branch).await?;

@@ -54,14 +54,16 @@ impl Compared {
 pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failure> {
     match command {
         Command::Compare { conversation_id, message_id, text, columns } => {
-            let asked = Asked::One { message_id: message_id.as_deref(), text: text.as_deref() };
-            begin(app, &conversation_id, asked, columns).await
+            let question =
+                ComparedQuestion::One { message_id: message_id.as_deref(), text: text.as_deref() };
+            begin(app, &conversation_id, question, columns).await
         }
         Command::AskBoth { conversation_id, message_ids, text, columns } => {
             let Ok(behind) = <[String; 2]>::try_from(message_ids) else {
                 return Err(Failure::invalid("A comparison has two answers."));
             };
-            begin(app, &conversation_id, Asked::Both { behind, text: &text }, columns).await
+            begin(app, &conversation_id, ComparedQuestion::Both { behind, text: &text }, columns)
+                .await
         }
         Command::StopAnswer { conversation_id, message_id } => {
             let running = app.answers.of(&conversation_id);
@@ -80,8 +82,8 @@ pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failu
     }
 }
 
-/// What both answer.
-enum Asked<'a> {
+/// The question that both answer.
+enum ComparedQuestion<'a> {
     /// A new question, or else the one of a message or the last one.
     One { message_id: Option<&'a str>, text: Option<&'a str> },
     /// The same new question behind each of two answers.
@@ -92,12 +94,12 @@ enum Asked<'a> {
 async fn begin(
     app: &Arc<App>,
     conversation_id: &str,
-    asked: Asked<'_>,
+    question: ComparedQuestion<'_>,
     columns: Vec<CompareColumn>,
 ) -> Result<Reply, Failure> {
-    let text = match &asked {
-        Asked::One { text, .. } => *text,
-        Asked::Both { text, .. } => Some(*text),
+    let text = match &question {
+        ComparedQuestion::One { text, .. } => *text,
+        ComparedQuestion::Both { text, .. } => Some(*text),
     };
     if text.is_some_and(|text| text.trim().is_empty()) {
         return Err(
@@ -113,11 +115,11 @@ async fn begin(
     let first = compared(app, conversation_id, first).await?;
     let second = compared(app, conversation_id, second).await?;
     let store = app.store_of(conversation_id).await.clone();
-    let (user, answers) = match asked {
-        Asked::One { message_id, text } => {
+    let (user, answers) = match question {
+        ComparedQuestion::One { message_id, text } => {
             store.begin_comparison(conversation_id, message_id, text, now_ms()).await?
         }
-        Asked::Both { behind: [first, second], text } => {
+        ComparedQuestion::Both { behind: [first, second], text } => {
             let behind = [first.as_str(), second.as_str()];
             let ([question, _], answers) =
                 store.begin_question_to_both(conversation_id, behind, text, now_ms()).await?;

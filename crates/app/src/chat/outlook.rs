@@ -6,7 +6,7 @@ use std::sync::Arc;
 use cairn_engine::GenerateRequest;
 
 use crate::app::App;
-use crate::chat::answering::Asked;
+use crate::chat::answering::BranchToAnswer;
 use crate::chat::model;
 use crate::chat::prompt::unsent_question;
 use crate::chat::savings;
@@ -28,9 +28,10 @@ pub(crate) async fn get(app: &Arc<App>, conversation_id: &str) -> Result<Reply, 
     let mut branch = store.branch(conversation_id).await?;
     branch.push(unsent_question(conversation_id, ANY_QUESTION));
     let settings = settings::for_answer(app, &store, conversation_id, Some(&model)).await?;
-    let asked = Asked { store: &store, conversation_id, branch: &branch, model: Some(&model) };
+    let to_answer =
+        BranchToAnswer { store: &store, conversation_id, branch: &branch, model: Some(&model) };
     // A starting point of another model, or a chat that is too long for this one.
-    let Ok(request) = asked.request(app, &settings).await else {
+    let Ok(request) = to_answer.request(app, &settings).await else {
         return Ok(Reply::Outlook { outlook: None });
     };
     let request = GenerateRequest { model: Some(model.clone()), ..request };

@@ -10,7 +10,7 @@ use cairn_store::{Message, MessageStatus};
 use tokio_util::sync::CancellationToken;
 
 use crate::app::App;
-use crate::chat::answering::{self, Asked};
+use crate::chat::answering::{self, BranchToAnswer};
 use crate::convert;
 use crate::models;
 use crate::settings::commands as settings;
@@ -104,9 +104,10 @@ async fn read(
     } else if answering::loaded_status(app, &model).is_none() {
         return Ok(Probabilities::NotLoaded { model });
     }
-    let asked = Asked { store: &store, conversation_id, branch: &branch, model: Some(&model) };
+    let to_answer =
+        BranchToAnswer { store: &store, conversation_id, branch: &branch, model: Some(&model) };
     let settings = settings::for_answer(app, &store, conversation_id, Some(&model)).await?;
-    let request = asked.request(app, &settings).await?;
+    let request = to_answer.request(app, &settings).await?;
     let num_tokens = convert::tokens(token_ids.len());
     let request = GenerateRequest {
         model: Some(model.clone()),

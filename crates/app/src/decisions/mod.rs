@@ -1,7 +1,7 @@
 //! Questions about one text, each answered with a probability for each option.
 //!
 //! ```text
-//! state, questions ─▶ Question::asked ─▶ rows: how to answer + state + question, the answers
+//! state, questions ─▶ Question::wordings ─▶ rows: how to answer + state + question, the answers
 //!                                             │ Engine::classify: the state is read once
 //!                                             ▼
 //!              Decision ◀── Question::probabilities ◀── log-probabilities of the answers
@@ -18,8 +18,8 @@ use cairn_engine::{
 };
 use serde_json::Map;
 
-pub(crate) use question::Asked;
 use question::HOW_TO_ANSWER;
+pub(crate) use question::Wording;
 pub use question::{Described, MAX_LEVELS, MAX_OPTIONS, Question, QuestionError, QuestionKind};
 
 use crate::app::App;
@@ -78,22 +78,23 @@ impl App {
     ) -> Result<Decisions, DecideError> {
         self.titles.stop();
         let model = models::ensure_answers(self, request.model.as_deref()).await?;
-        let asked: Vec<_> = request.questions.iter().map(Question::asked).collect();
-        let rows = asked.iter().flatten().map(|asked| {
-            let content = format!("{HOW_TO_ANSWER}\n\n{}\n\n{}", request.state.trim(), asked.text);
+        let wordings: Vec<_> = request.questions.iter().map(Question::wordings).collect();
+        let rows = wordings.iter().flatten().map(|wording| {
+            let content =
+                format!("{HOW_TO_ANSWER}\n\n{}\n\n{}", request.state.trim(), wording.text);
             let message = Message { role: Role::User, content, token_ids: None };
             ClassifyRow {
                 prompt: PromptInput::Messages(vec![message]),
-                options: asked.answers.iter().map(|(answer, _)| answer.clone()).collect(),
+                options: wording.answers.iter().map(|(answer, _)| answer.clone()).collect(),
             }
         });
         let classify = answer_request(model.clone(), rows.collect());
         let mut answers = self.engine.classify(classify).answers(|| ()).await?.into_iter();
         let mut result =
             Decisions { model, decisions: Vec::new(), num_input_tokens: 0, num_cached_tokens: 0 };
-        for (question, asked) in std::iter::zip(&request.questions, &asked) {
+        for (question, wordings) in std::iter::zip(&request.questions, &wordings) {
             let own: Result<Vec<RowAnswer>, EngineError> =
-                answers.by_ref().take(asked.len()).collect();
+                answers.by_ref().take(wordings.len()).collect();
             result.decisions.push(own.map(|own| {
                 result.num_input_tokens +=
                     own.iter().map(|row| row.num_prompt_tokens).sum::<usize>();
@@ -101,7 +102,7 @@ impl App {
                     own.iter().map(|row| row.num_cached_tokens).sum::<usize>();
                 let logprobs: Vec<Vec<f32>> =
                     own.into_iter().map(|row| row.option_logprobs).collect();
-                Decision { probabilities: question.probabilities(asked, &logprobs, 1.0) }
+                Decision { probabilities: question.probabilities(wordings, &logprobs, 1.0) }
             }));
         }
         Ok(result)

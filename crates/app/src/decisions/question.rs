@@ -72,7 +72,7 @@ pub(super) const HOW_TO_ANSWER: &str = "A text and a question about it follow. A
 
 /// One way of asking a question.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Asked {
+pub(crate) struct Wording {
     /// The question and its options.
     pub(crate) text: String,
     /// How to answer this one, where nothing has said so before.
@@ -115,14 +115,14 @@ impl Question {
     }
 
     /// How it is asked: the options of a choice in several orders.
-    pub(crate) fn asked(&self) -> Vec<Asked> {
+    pub(crate) fn wordings(&self) -> Vec<Wording> {
         let instructions = self.instructions.trim();
         match &self.kind {
             QuestionKind::Predicate => {
                 let (text, how) = (instructions.to_owned(), "Answer Yes or No.");
                 let answers = [("Yes", 1), ("yes", 1), ("No", 0), ("no", 0)];
                 let answers = answers.map(|(text, option)| (text.to_owned(), option)).to_vec();
-                vec![Asked { text, how, answers }]
+                vec![Wording { text, how, answers }]
             }
             QuestionKind::Score(levels) => {
                 let in_order: Vec<usize> = (0..levels.len()).collect();
@@ -140,21 +140,21 @@ impl Question {
         }
     }
 
-    /// The probability of each option, from the log-probabilities of every [`Asked`]'s answers; of a
+    /// The probability of each option, from the log-probabilities of every [`Wording`]'s answers; of a
     /// predicate that of “no”, then that of “yes”.
     ///
     /// `temperature` above 1 makes them less certain; 1 takes them as the model has them.
     pub(crate) fn probabilities(
         &self,
-        asked: &[Asked],
+        wordings: &[Wording],
         logprobs: &[Vec<f32>],
         temperature: f64,
     ) -> Vec<f64> {
-        let (num_options, asked_in) = (self.options().len().max(2), asked.len());
+        let (num_options, asked_in) = (self.options().len().max(2), wordings.len());
         let mut mean = vec![0.0; num_options];
-        for (asked, logprobs) in std::iter::zip(asked, logprobs) {
+        for (wording, logprobs) in std::iter::zip(wordings, logprobs) {
             let mut sums = vec![0.0; num_options];
-            for ((_, option), logprob) in std::iter::zip(&asked.answers, logprobs) {
+            for ((_, option), logprob) in std::iter::zip(&wording.answers, logprobs) {
                 sums[*option] += f64::from(*logprob).exp();
             }
             let scaled: Vec<f64> = sums.iter().map(|sum: &f64| sum.ln() / temperature).collect();
@@ -178,7 +178,7 @@ pub(super) fn softmax(logs: &[f64]) -> Vec<f64> {
 }
 
 /// A list of options to choose from by their letters, or by numbers if there are more than letters.
-fn list(instructions: &str, heading: &str, options: &[Described], order: &[usize]) -> Asked {
+fn list(instructions: &str, heading: &str, options: &[Described], order: &[usize]) -> Wording {
     let has_letters = options.len() <= 26;
     let name = |place: usize| match has_letters {
         true => char::from(b'A' + place as u8).to_string(),
@@ -192,7 +192,7 @@ fn list(instructions: &str, heading: &str, options: &[Described], order: &[usize
     }
     let how = if has_letters { "Answer with one letter." } else { "Answer with one number." };
     let answers = order.iter().enumerate().map(|(place, &option)| (name(place), option)).collect();
-    Asked { text, how, answers }
+    Wording { text, how, answers }
 }
 
 #[cfg(test)]
@@ -241,12 +241,13 @@ mod tests {
 
     #[test]
     fn a_choice_is_asked_in_two_orders() {
-        let asked = question(QuestionKind::Choice(described(&["red", "green", "blue"]))).asked();
-        assert_eq!(asked[0].text, "Which one?\nOptions:\nA. red\nB. green\nC. blue");
-        assert_eq!(asked[0].how, "Answer with one letter.");
-        let orders: Vec<Vec<usize>> = asked
+        let wordings =
+            question(QuestionKind::Choice(described(&["red", "green", "blue"]))).wordings();
+        assert_eq!(wordings[0].text, "Which one?\nOptions:\nA. red\nB. green\nC. blue");
+        assert_eq!(wordings[0].how, "Answer with one letter.");
+        let orders: Vec<Vec<usize>> = wordings
             .iter()
-            .map(|asked| asked.answers.iter().map(|(_, option)| *option).collect())
+            .map(|wording| wording.answers.iter().map(|(_, option)| *option).collect())
             .collect();
         assert_eq!(orders, [[0, 1, 2], [2, 0, 1]]);
     }
@@ -254,31 +255,31 @@ mod tests {
     #[test]
     fn a_preference_for_a_place_in_the_list_cancels_out() {
         let question = question(QuestionKind::Choice(described(&["one", "two"])));
-        let asked = question.asked();
+        let wordings = question.wordings();
         // The model says A with 0.8, whatever A is.
         let logprobs = vec![vec![0.8f32.ln(), 0.2f32.ln()]; 2];
-        assert_near(&question.probabilities(&asked, &logprobs, 1.0), &[0.5, 0.5]);
+        assert_near(&question.probabilities(&wordings, &logprobs, 1.0), &[0.5, 0.5]);
     }
 
     #[test]
     fn answers_that_say_the_same_are_added_up() {
         let question = question(QuestionKind::Predicate);
-        let asked = question.asked();
+        let wordings = question.wordings();
         let logprobs = vec![[0.2f32, 0.1, 0.05, 0.05].map(f32::ln).to_vec()];
-        assert_near(&question.probabilities(&asked, &logprobs, 1.0), &[0.25, 0.75]);
+        assert_near(&question.probabilities(&wordings, &logprobs, 1.0), &[0.25, 0.75]);
         // A temperature of 2 takes square roots.
         let root = 3f64.sqrt();
         let expected = [1.0 / (1.0 + root), root / (1.0 + root)];
-        assert_near(&question.probabilities(&asked, &logprobs, 2.0), &expected);
+        assert_near(&question.probabilities(&wordings, &logprobs, 2.0), &expected);
     }
 
     #[test]
     fn many_options_have_numbers() {
         let labels: Vec<String> = (0..30).map(|index| format!("option {index}")).collect();
         let labels: Vec<&str> = labels.iter().map(String::as_str).collect();
-        let asked = question(QuestionKind::Choice(described(&labels))).asked();
-        assert_eq!(asked[1].answers[0], ("1".to_owned(), 15));
-        assert_eq!(asked[1].answers[29], ("30".to_owned(), 14));
-        assert_eq!(asked[0].how, "Answer with one number.");
+        let wordings = question(QuestionKind::Choice(described(&labels))).wordings();
+        assert_eq!(wordings[1].answers[0], ("1".to_owned(), 15));
+        assert_eq!(wordings[1].answers[29], ("30".to_owned(), 14));
+        assert_eq!(wordings[0].how, "Answer with one number.");
     }
 }

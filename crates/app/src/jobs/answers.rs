@@ -3,7 +3,7 @@
 
 use crate::app::App;
 use crate::decisions::calibration::{Checked, Quality, best};
-use crate::decisions::{Asked, Described, Question, QuestionKind};
+use crate::decisions::{Described, Question, QuestionKind, Wording};
 use crate::wire::{
     CalibrationPoint, Failure, FailureCode, Job, JobOption, JobQuality, JobQuestion,
     JobQuestionKind, JobRow, JobState,
@@ -15,13 +15,13 @@ pub(super) type Logprobs = Vec<Vec<f32>>;
 /// The question of a job and how it is asked, which is the same for all texts.
 pub(super) struct Reading {
     pub question: Question,
-    asked: Vec<Asked>,
+    wordings: Vec<Wording>,
 }
 
 impl Reading {
     pub(super) fn new(question: Question) -> Reading {
-        let asked = question.asked();
-        Reading { question, asked }
+        let wordings = question.wordings();
+        Reading { question, wordings }
     }
 
     /// Of a row that was stored. A row that no version writes fails.
@@ -31,7 +31,7 @@ impl Reading {
 
     /// How many prompts a row has.
     pub(super) fn num_prompts(&self) -> usize {
-        self.asked.len()
+        self.wordings.len()
     }
 
     pub(super) fn num_options(&self) -> usize {
@@ -39,7 +39,7 @@ impl Reading {
     }
 
     pub(super) fn probabilities(&self, logprobs: &Logprobs, temperature: Option<f64>) -> Vec<f64> {
-        self.question.probabilities(&self.asked, logprobs, temperature.unwrap_or(1.0))
+        self.question.probabilities(&self.wordings, logprobs, temperature.unwrap_or(1.0))
     }
 
     pub(super) fn certainty(&self, logprobs: &Logprobs, temperature: Option<f64>) -> f64 {

@@ -3,22 +3,22 @@
 //! Rows that begin alike are read once up to where they differ, so the text comes as late as the
 //! question lets it: without a placeholder behind the instructions and the options.
 
-use crate::decisions::{Asked, Question};
+use crate::decisions::{Question, Wording};
 
 /// Where a text goes within the instructions.
 pub(crate) const PLACEHOLDER: &str = "{text}";
 
 /// The question about one text, once for each order of its options.
-pub(crate) fn about(question: &Question, text: &str) -> Vec<Asked> {
+pub(crate) fn about(question: &Question, text: &str) -> Vec<Wording> {
     let (instructions, behind) = match question.instructions.contains(PLACEHOLDER) {
         true => (question.instructions.replace(PLACEHOLDER, text.trim()), String::new()),
         false => (question.instructions.clone(), format!("\n\n{}", text.trim())),
     };
-    let mut asked = Question { instructions, kind: question.kind.clone() }.asked();
-    for one in &mut asked {
+    let mut wordings = Question { instructions, kind: question.kind.clone() }.wordings();
+    for one in &mut wordings {
         one.text = format!("{}\n{}{behind}", one.text, one.how);
     }
-    asked
+    wordings
 }
 
 /// A word in braces that looks like a place for the text and is none, if there is one and no place
@@ -57,9 +57,9 @@ mod tests {
             ("Is it “{text}”?", "{text}", format!("Is it “{{text}}”?\n{answer}")),
             ("Is it a stone?", "{text}", format!("Is it a stone?\n{answer}\n\n{{text}}")),
         ] {
-            let asked = about(&question(instructions, QuestionKind::Predicate), text);
-            assert_eq!(asked.len(), 1);
-            assert_eq!(asked[0].text, expected);
+            let wordings = about(&question(instructions, QuestionKind::Predicate), text);
+            assert_eq!(wordings.len(), 1);
+            assert_eq!(wordings[0].text, expected);
         }
     }
 

@@ -145,7 +145,7 @@ struct Waiting {
 type AnswerReceiver = oneshot::Receiver<Result<Arc<[f32]>, EngineError>>;
 
 /// The answer to a query, or where it will come.
-enum Asked {
+enum QueryAnswer {
     Known(Arc<[f32]>),
     Waits {
         answer: AnswerReceiver,
@@ -205,7 +205,7 @@ impl AsyncLm {
     /// waits for no other query.
     pub fn next_token_logprobs_sync(&self, ids: &[u32]) -> Result<Arc<[f32]>, EngineError> {
         let asked = match self.stored(ids)? {
-            Some(logprobs) => Asked::Known(logprobs),
+            Some(logprobs) => QueryAnswer::Known(logprobs),
             None => self.send(&[ids], false).remove(0),
         };
         block_on(self.answer(ids, asked))
@@ -232,7 +232,7 @@ impl AsyncLm {
             let unknown = batch.iter().zip(&known).filter(|(_, known)| known.is_none());
             let unknown: Vec<&[u32]> = unknown.map(|(ids, _)| ids.as_slice()).collect();
             let mut sent = self.send(&unknown, false).into_iter();
-            let or_sent = |known: Option<_>| known.map(Asked::Known).or_else(|| sent.next());
+            let or_sent = |known: Option<_>| known.map(QueryAnswer::Known).or_else(|| sent.next());
             asked.extend(known.into_iter().filter_map(or_sent));
         }
         block_on(self.answers(sequences, asked))
@@ -318,7 +318,7 @@ impl AsyncLm {
     fn ask<'a>(
         &self,
         sequences: impl IntoIterator<Item = &'a [u32]>,
-    ) -> Result<Vec<Asked>, EngineError> {
+    ) -> Result<Vec<QueryAnswer>, EngineError> {
         let known = sequences.into_iter().map(|ids| Ok((ids, self.stored(ids)?)));
         let known = known.collect::<Result<Vec<_>, EngineError>>()?;
         let generation = self.known().generation;
@@ -326,11 +326,11 @@ impl AsyncLm {
         let mut waiting = lock(&self.shared.queue.waiting);
         for (ids, known) in known {
             asked.push(match known {
-                Some(logprobs) => Asked::Known(logprobs),
+                Some(logprobs) => QueryAnswer::Known(logprobs),
                 None => {
                     let (query, answer) = query(ids, false);
                     full.extend(waiting.batch.push(query, Instant::now()));
-                    Asked::Waits { answer, generation }
+                    QueryAnswer::Waits { answer, generation }
                 }
             });
         }
@@ -341,12 +341,12 @@ impl AsyncLm {
     }
 
     /// Sends queries as a batch of their own.
-    fn send(&self, sequences: &[&[u32]], stores: bool) -> Vec<Asked> {
+    fn send(&self, sequences: &[&[u32]], stores: bool) -> Vec<QueryAnswer> {
         let generation = self.known().generation;
-        let (queries, asked): (Vec<LmQuery>, Vec<Asked>) = sequences
+        let (queries, asked): (Vec<LmQuery>, Vec<QueryAnswer>) = sequences
             .iter()
             .map(|ids| query(ids, stores))
-            .map(|(query, answer)| (query, Asked::Waits { answer, generation }))
+            .map(|(query, answer)| (query, QueryAnswer::Waits { answer, generation }))
             .unzip();
         if !queries.is_empty() {
             self.shared.send(LmAsk::Queries(queries));
@@ -354,10 +354,10 @@ impl AsyncLm {
         asked
     }
 
-    async fn answer(&self, ids: &[u32], asked: Asked) -> Result<Arc<[f32]>, EngineError> {
+    async fn answer(&self, ids: &[u32], asked: QueryAnswer) -> Result<Arc<[f32]>, EngineError> {
         match asked {
-            Asked::Known(logprobs) => Ok(logprobs),
-            Asked::Waits { answer, generation } => {
+            QueryAnswer::Known(logprobs) => Ok(logprobs),
+            QueryAnswer::Waits { answer, generation } => {
                 let logprobs = self.received(answer.await)?;
                 let mut known = self.known();
                 if known.generation == generation {
@@ -371,7 +371,7 @@ impl AsyncLm {
     async fn answers(
         &self,
         sequences: &[Vec<u32>],
-        asked: Vec<Asked>,
+        asked: Vec<QueryAnswer>,
     ) -> Result<Vec<Arc<[f32]>>, EngineError> {
         let mut rows = Vec::with_capacity(asked.len());
         for (ids, asked) in sequences.iter().zip(asked) {

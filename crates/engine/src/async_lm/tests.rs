@@ -11,7 +11,7 @@ use mlx_rs::{Array, Dtype};
 use super::*;
 use crate::clock::{EngineClock, VirtualClock, Work};
 use crate::scheduler::Scheduler;
-use crate::sequence::{Asked, GenerateJob};
+use crate::sequence::{AnswerChannels, GenerateJob};
 use crate::task::{SliceLimits, Task};
 use crate::{GenerateEvent, GenerateRequest, PromptInput};
 
@@ -426,7 +426,7 @@ fn virtual_clock() -> Rc<VirtualClock> {
 }
 
 /// An answer without an end, and what stops it.
-fn writer() -> (GenerateJob, Asked) {
+fn writer() -> (GenerateJob, AnswerChannels) {
     let request = GenerateRequest::new(PromptInput::Tokens(vec![7]));
     GenerateJob::new(GenerateRequest { max_tokens: 100_000, ..request }, None)
 }
