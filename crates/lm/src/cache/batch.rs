@@ -94,9 +94,11 @@ mod tests {
     use mlx_rs::Array;
 
     use super::super::{
-        ArraysCache, AttentionStep, KeysValues, KvCache, Mask, RopeOffset, RotatingKvCache,
+        ArraysCache, AttentionStep, ChunkedKvCache, KeysValues, KvCache, Mask, RopeOffset,
+        RotatingKvCache,
     };
     use super::*;
+    use crate::cache::kind::CacheKind;
 
     /// Numbers that are the same in every run.
     struct Numbers(u64);
@@ -116,7 +118,31 @@ mod tests {
         caches: Vec<LayerCache>,
         names: Vec<i32>,
         lengths: Vec<i32>,
-        window: Option<i32>,
+        seen: Seen,
+    }
+
+    /// Which tokens of its row a token sees.
+    #[derive(Debug, Clone, Copy)]
+    enum Seen {
+        All,
+        /// The last ones.
+        Window(i32),
+        /// Those of its own chunk.
+        Chunk(i32),
+    }
+
+    impl Seen {
+        fn first(self, position: i32) -> i32 {
+            match self {
+                Seen::All => 0,
+                Seen::Window(window) => (position + 1 - window).max(0),
+                Seen::Chunk(size) => position / size * size,
+            }
+        }
+
+        fn window(self) -> Option<i32> {
+            if let Seen::Window(window) = self { Some(window) } else { None }
+        }
     }
 
     /// Keys that encode their row and position as row * 1000 + position; right padding is negative.
@@ -132,12 +158,12 @@ mod tests {
     }
 
     impl Rows {
-        fn new(kind: &LayerCache, name: i32, window: Option<i32>) -> Self {
+        fn new(kind: &LayerCache, name: i32, seen: Seen) -> Self {
             Rows {
                 caches: merge(vec![vec![kind.clone()]]).expect("merge"),
                 names: vec![name],
                 lengths: vec![0],
-                window,
+                seen,
             }
         }
 
@@ -149,7 +175,7 @@ mod tests {
             }
             let cache = &mut self.caches[0];
             let AttentionStep { offset, mask, .. } =
-                cache.attention_step(longest, self.window).expect("step");
+                cache.attention_step(longest, self.seen.window()).expect("step");
             let offsets = match offset {
                 RopeOffset::Same(offset) => vec![offset; new.len()],
                 RopeOffset::PerRow(offsets) => offsets.as_slice::<i32>().to_vec(),
@@ -194,7 +220,7 @@ mod tests {
                         .collect();
                     found.sort_unstable();
                     let position = self.lengths[row] + query;
-                    let first = self.window.map_or(0, |window| (position + 1 - window).max(0));
+                    let first = self.seen.first(position);
                     let expected: Vec<i32> = (first..=position)
                         .map(|position| self.names[row] * 1000 + position)
                         .collect();
@@ -233,14 +259,14 @@ mod tests {
 
     /// Random steps, joins, leaves and rebuilds: every token sees exactly the tokens of its row
     /// that it should.
-    fn check(kind: &LayerCache, window: Option<i32>, seed: u64) {
+    fn check(kind: &LayerCache, seen: Seen, seed: u64) {
         let mut numbers = Numbers(seed);
-        let mut rows = Rows::new(kind, 0, window);
+        let mut rows = Rows::new(kind, 0, seen);
         rows.append(&[1 + numbers.below(12)]);
         for name in 1..60 {
             match numbers.below(8) {
                 0 | 1 if rows.names.len() < 5 => {
-                    let mut other = Rows::new(kind, name, window);
+                    let mut other = Rows::new(kind, name, seen);
                     if numbers.below(4) > 0 {
                         other.append(&[1 + numbers.below(20)]);
                     }
@@ -267,6 +293,9 @@ mod tests {
                 match cache {
                     LayerCache::BatchKv(cache) => cache.finalize().expect("finalize"),
                     LayerCache::BatchRotating(cache) => cache.finalize().expect("finalize"),
+                    LayerCache::BatchChunked(cache) => {
+                        CacheKind::finalize(cache).expect("finalize");
+                    }
                     _ => {}
                 }
             }
@@ -279,18 +308,47 @@ mod tests {
     #[test]
     fn rows_see_their_own_tokens_and_no_others() {
         for seed in cairn_sweeps::sweep("rows join and leave", 5) {
-            check(&LayerCache::Kv(KvCache::new()), None, seed);
-            check(&LayerCache::Kv(KvCache::new()), Some(7), seed);
+            check(&LayerCache::Kv(KvCache::new()), Seen::All, seed);
+            check(&LayerCache::Kv(KvCache::new()), Seen::Window(7), seed);
         }
+    }
+
+    #[test]
+    fn rows_see_their_own_chunks() {
+        for seed in cairn_sweeps::sweep("rows of chunks join and leave", 5) {
+            for size in [4, 9, 300] {
+                let kind = LayerCache::Chunked(ChunkedKvCache::new(size));
+                check(&kind, Seen::Chunk(size), seed);
+            }
+        }
+    }
+
+    #[test]
+    fn rows_of_chunks_drop_what_none_sees() {
+        const SIZE: i32 = 8;
+        let mut rows =
+            Rows::new(&LayerCache::Chunked(ChunkedKvCache::new(SIZE)), 0, Seen::Chunk(SIZE));
+        rows.append(&[3]);
+        let mut other =
+            Rows::new(&LayerCache::Chunked(ChunkedKvCache::new(SIZE)), 1, Seen::Chunk(SIZE));
+        other.append(&[290]);
+        rows.extend(other);
+        for _ in 0..600 {
+            rows.append(&[1, 1]);
+        }
+        let columns = rows.caches[0].arrays()[0].dim(2);
+        assert!(columns <= 3 * KvCache::STEP, "{columns} columns of 890 tokens");
+        rows.remerge();
+        rows.append(&[1, 1]);
     }
 
     #[test]
     fn rows_of_a_ring_see_the_last_tokens_of_their_own() {
         for seed in cairn_sweeps::sweep("rows of a ring join and leave", 5) {
-            check(&LayerCache::Rotating(RotatingKvCache::new(8, 0)), Some(8), seed);
-            check(&LayerCache::Rotating(RotatingKvCache::new(8, 0)), Some(5), seed);
-            check(&LayerCache::Rotating(RotatingKvCache::new(3, 0)), Some(3), seed);
-            check(&LayerCache::Rotating(RotatingKvCache::new(300, 0)), Some(300), seed);
+            check(&LayerCache::Rotating(RotatingKvCache::new(8, 0)), Seen::Window(8), seed);
+            check(&LayerCache::Rotating(RotatingKvCache::new(8, 0)), Seen::Window(5), seed);
+            check(&LayerCache::Rotating(RotatingKvCache::new(3, 0)), Seen::Window(3), seed);
+            check(&LayerCache::Rotating(RotatingKvCache::new(300, 0)), Seen::Window(300), seed);
         }
     }
 

@@ -3,7 +3,7 @@
 use mlx_rs::error::Result;
 use mlx_rs::{Array, ops};
 
-use super::buffer::round_up;
+use super::buffer::{round_up, token_range};
 use super::kind::CacheKind;
 use super::kv::Dropped;
 use super::kv_buffers::KvBuffers;
@@ -11,7 +11,8 @@ use super::rows::{
     Block, RowColumns, from_first, kept_rows, rolled, rope_offset, row_tokens, stacked,
 };
 use super::{
-    AttentionStep, DecodeSlot, KeysValues, KvCache, LayerCache, LayerCacheSpec, Mask, causal_mask,
+    AttentionStep, DecodeSlot, KeysValues, KvCache, LayerCache, LayerCacheSpec, Mask, RopeOffset,
+    causal_mask,
 };
 use crate::LmError;
 
@@ -81,6 +82,44 @@ impl BatchKvCache {
     pub fn finalize(&mut self) -> Result<()> {
         self.rows.finalize();
         self.move_padding()
+    }
+
+    /// How many columns are in use.
+    pub(super) fn num_columns(&self) -> i32 {
+        self.rows.stop
+    }
+
+    /// The column of the first token that each row holds, and its position.
+    pub(super) fn first_tokens(&self) -> Vec<[i32; 2]> {
+        let columns = std::iter::zip(&self.rows.left_padding, &self.dropped);
+        columns.map(|(&column, dropped)| [column, dropped.num_tokens]).collect()
+    }
+
+    /// Drops the first `num_columns`, with the tokens in them.
+    pub(super) fn drop_columns(&mut self, num_columns: i32) -> Result<()> {
+        self.move_padding()?;
+        self.materialize()?;
+        for (dropped, num_tokens) in self.dropped.iter_mut().zip(self.rows.cut(num_columns)) {
+            dropped.num_tokens += num_tokens;
+        }
+        self.replace_buffers(|buffer| token_range(buffer, num_columns, buffer.dim(2)))
+    }
+
+    /// The step of one token for each row, which sees all columns from its row's first on.
+    pub(super) fn single_step(
+        &self,
+        offset: RopeOffset,
+        first_columns: Vec<i32>,
+    ) -> Result<AttentionStep> {
+        let mask = match first_columns.iter().all(|&first| first == 0) {
+            true => Mask::None,
+            false => {
+                let columns = ops::arange::<_, i32>(0, self.rows.stop + 1, 1)?;
+                Mask::Array(from_first(&columns, &first_columns)?)
+            }
+        };
+        let step = AttentionStep::new(offset, mask).with_places(self.buffers.places());
+        Ok(AttentionStep { first_columns, ..step })
     }
 
     fn move_padding(&mut self) -> Result<()> {
@@ -192,12 +231,7 @@ impl CacheKind for BatchKvCache {
             let first_in_window = window.map_or(0, |window| stop - window);
             let first: Vec<i32> =
                 left_padding.iter().map(|&padding| padding.max(first_in_window).max(0)).collect();
-            let mask = match first.iter().all(|&first| first == 0) {
-                true => Mask::None,
-                false => Mask::Array(from_first(&columns()?, &first)?),
-            };
-            let step = AttentionStep::new(offset, mask).with_places(self.buffers.places());
-            return Ok(AttentionStep { first_columns: first, ..step });
+            return self.single_step(offset, first);
         }
         let mask = {
             let window = window.filter(|&window| stop > window);

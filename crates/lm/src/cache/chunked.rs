@@ -9,8 +9,12 @@ use mlx_rs::{Array, Dtype, ops};
 use super::buffer::{STEP, append, token_range};
 use super::chunk_state::ChunkForm;
 use super::kind::{CacheKind, KindSpec};
+use super::kv::Dropped;
 use super::prompt_file::{CacheClass, FileForm, FileReading, FileTensors, LayerState};
-use super::{AttentionStep, KeysValues, KvSizes, LayerCache, LayerCacheSpec, Mask, RopeOffset};
+use super::{
+    AttentionStep, BatchChunkedKvCache, KeysValues, KvCache, KvSizes, LayerCache, LayerCacheSpec,
+    Mask, RopeOffset,
+};
 use crate::LmError;
 
 /// At most `chunk_size` tokens before a step, and the step's own. As mlx-lm's ChunkedKVCache.
@@ -104,6 +108,27 @@ impl ChunkedKvCache {
             }
             _ => Ok(None),
         }
+    }
+
+    /// The tokens in use, as a cache that has dropped those before them.
+    pub(super) fn to_plain(&self) -> Result<KvCache> {
+        Ok(match self.tokens_in_use()? {
+            Some((keys, values)) => {
+                let dropped = Dropped { num_tokens: self.start, num_chosen: 0 };
+                KvCache::from_buffers(keys, values, self.offset - self.start).with_dropped(dropped)
+            }
+            None => KvCache::new(),
+        })
+    }
+
+    /// A cache of the tokens that `plain` holds.
+    pub(super) fn of_plain(chunk_size: i32, plain: &KvCache) -> Result<Self> {
+        let (start, offset) = (plain.dropped().num_tokens, plain.offset() as i32);
+        let held = plain.tokens_in_use()?;
+        Ok(held.map_or_else(
+            || ChunkedKvCache::new(chunk_size),
+            |(keys, values)| Self::from_buffers(chunk_size, keys, values, start, offset),
+        ))
     }
 
     fn next_start(&self) -> i32 {
@@ -227,6 +252,20 @@ impl KindSpec for ChunkedSpec {
 
     fn window(&self) -> Option<usize> {
         Some(self.chunk_size)
+    }
+
+    fn merge(&self, rows: Vec<LayerCache>) -> std::result::Result<LayerCache, LmError> {
+        let chunked = |row| match row {
+            LayerCache::Chunked(cache) => Some(cache),
+            _ => None,
+        };
+        let rows: Option<Vec<_>> = rows.into_iter().map(chunked).collect();
+        let merged = BatchChunkedKvCache::merge(&rows.ok_or(LmError::MixedCaches)?)?;
+        Ok(LayerCache::BatchChunked(merged))
+    }
+
+    fn check_batch(&self) -> std::result::Result<(), LmError> {
+        Ok(())
     }
 
     fn without_sizes(&self) -> LayerCacheSpec {

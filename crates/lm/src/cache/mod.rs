@@ -8,6 +8,7 @@
 
 mod arrays;
 pub mod batch;
+mod batch_chunked;
 mod batch_kv;
 mod batch_rotating;
 mod buffer;
@@ -40,6 +41,7 @@ use mlx_rs::{Array, ops};
 
 use self::place::Places;
 pub use arrays::{ArraysCache, ArraysSpec};
+pub use batch_chunked::BatchChunkedKvCache;
 pub use batch_kv::BatchKvCache;
 pub use batch_rotating::BatchRotatingKvCache;
 pub use chunked::{ChunkedKvCache, ChunkedSpec};
@@ -84,6 +86,8 @@ pub enum LayerCache {
     List(CacheList),
     /// Keys and values of every token, for several rows.
     BatchKv(BatchKvCache),
+    /// Keys and values of the last chunk, for several rows.
+    BatchChunked(BatchChunkedKvCache),
     /// Keys and values of the last tokens, for several rows.
     BatchRotating(BatchRotatingKvCache),
     /// Keys and values of several rows that continue the same tokens.
@@ -213,6 +217,7 @@ impl LayerCache {
             LayerCache::Arrays(cache) => cache,
             LayerCache::List(cache) => cache,
             LayerCache::BatchKv(cache) => cache,
+            LayerCache::BatchChunked(cache) => cache,
             LayerCache::BatchRotating(cache) => cache,
             LayerCache::SharedPrefix(cache) => cache,
             LayerCache::Traced(cache) => cache,
@@ -229,6 +234,7 @@ impl LayerCache {
             LayerCache::Arrays(cache) => cache,
             LayerCache::List(cache) => cache,
             LayerCache::BatchKv(cache) => cache,
+            LayerCache::BatchChunked(cache) => cache,
             LayerCache::BatchRotating(cache) => cache,
             LayerCache::SharedPrefix(cache) => cache,
             LayerCache::Traced(cache) => cache,
@@ -311,6 +317,7 @@ impl LayerCache {
             | LayerCache::Quantized(_)
             | LayerCache::Chunked(_)
             | LayerCache::Arrays(_)
+            | LayerCache::BatchChunked(_)
             | LayerCache::BatchRotating(_)
             | LayerCache::SharedPrefix(_)
             | LayerCache::Traced(_) => Ok(()),

@@ -202,6 +202,17 @@ impl RowColumns {
         shared
     }
 
+    /// Cuts the first `num_columns` off, with the tokens in them; says how many tokens each row loses.
+    pub(super) fn cut(&mut self, num_columns: i32) -> Vec<i32> {
+        self.stop -= num_columns;
+        let lost = |padding: &mut i32| {
+            let lost = (num_columns - *padding).max(0);
+            *padding = (*padding - num_columns).max(0);
+            lost
+        };
+        self.left_padding.iter_mut().map(lost).collect()
+    }
+
     /// The columns that hold a row's tokens.
     pub(super) fn of_row(&self, row: usize) -> Range<i32> {
         let shift = self.pending_shifts.as_ref().map_or(0, |shifts| shifts[row]);

@@ -95,6 +95,7 @@ fn continue_from(cache: &mut LayerCache, name: &str, found: &mut BTreeMap<String
             }
         }
         LayerCache::BatchKv(_)
+        | LayerCache::BatchChunked(_)
         | LayerCache::BatchRotating(_)
         | LayerCache::SharedPrefix(_)
         | LayerCache::Traced(_) => {
