@@ -324,6 +324,15 @@ mod tests {
     }
 
     #[test]
+    fn rows_know_their_position_where_a_chunk_ends() {
+        let kind = LayerCache::Chunked(ChunkedKvCache::new(256));
+        let mut rows = Rows::new(&kind, 0, Seen::Chunk(256));
+        rows.append(&[256]);
+        rows.remerge();
+        rows.append(&[1]);
+    }
+
+    #[test]
     fn rows_of_chunks_drop_what_none_sees() {
         const SIZE: i32 = 8;
         let mut rows =

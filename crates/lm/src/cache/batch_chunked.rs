@@ -7,10 +7,12 @@ use super::kind::CacheKind;
 use super::rows::rope_offset;
 use super::{
     AttentionStep, BatchKvCache, ChunkedKvCache, KeysValues, LayerCache, LayerCacheSpec, Mask,
+    causal_mask,
 };
 use crate::LmError;
 
-/// Several [`ChunkedKvCache`]s as the rows of one. mlx-lm has no such cache.
+/// Several [`ChunkedKvCache`]s as the rows of one, for programs that make such caches: Llama 4 here keeps
+/// all tokens. mlx-lm has no such cache.
 ///
 /// The rows are those of a [`BatchKvCache`]; columns that no later token of any row attends to leave it
 /// once there are many.
@@ -46,6 +48,8 @@ impl BatchChunkedKvCache {
     /// Drops the columns that no later token sees, if they are many.
     fn drop_unseen(&mut self) -> Result<()> {
         let unseen = self.first_columns(0).into_iter().min().unwrap_or(0);
+        // The last token stays, and with it how many came before, where the next begins a chunk.
+        let unseen = unseen.min(self.rows.num_columns() - 1);
         if unseen >= Self::MANY { self.rows.drop_columns(unseen) } else { Ok(()) }
     }
 
@@ -92,9 +96,7 @@ impl CacheKind for BatchChunkedKvCache {
                 let first: Vec<i32> = (0..num_rows as usize).flat_map(by_row).collect();
                 let first = Array::from_slice(&first, &[num_rows, 1, length, 1]);
                 let columns = ops::arange::<_, i32>(0, start + length, 1)?;
-                let last = ops::arange::<_, i32>(start, start + length, 1)?;
-                let last = last.reshape(&[length, 1])?;
-                Mask::Array(columns.ge(first)?.logical_and(columns.le(last)?)?)
+                Mask::Array(columns.ge(first)?.logical_and(causal_mask(length, start, None)?)?)
             }
         };
         Ok(AttentionStep::new(offset, mask))

@@ -138,12 +138,12 @@ impl BatchKvCache {
         Ok(())
     }
 
-    /// Both buffers, with the tokens beside them; `None` for empty rows.
+    /// Both buffers, with the tail in them; `None` for empty rows.
     fn materialized(&self) -> Result<Option<[Array; 2]>> {
         self.buffers.materialized(self.rows.stop)
     }
 
-    /// Writes the tokens beside the buffers into them.
+    /// Writes the tail into the buffers.
     pub(super) fn materialize(&mut self) -> Result<()> {
         self.buffers.materialize(self.rows.stop)
     }
@@ -185,12 +185,13 @@ impl BatchKvCache {
     /// A copy of one row as a [`KvCache`], in buffers of exactly its length.
     pub fn extract(&self, row: usize) -> Result<KvCache> {
         let columns = self.rows.of_row(row);
-        let (Some([keys, values]), false) = (self.materialized()?, columns.is_empty()) else {
-            return Ok(KvCache::new());
-        };
-        let own = |buffer: Array| row_tokens(&buffer, row, columns.clone())?.contiguous();
         let length = columns.end - columns.start;
-        let cache = KvCache::from_buffers(own(keys)?, own(values)?, length);
+        let held = match columns.is_empty() {
+            true => None,
+            false => self.buffers.of_row(row, columns, self.rows.stop)?,
+        };
+        let Some([keys, values]) = held else { return Ok(KvCache::new()) };
+        let cache = KvCache::from_buffers(keys, values, length);
         Ok(cache.with_dropped(self.dropped[row]))
     }
 }

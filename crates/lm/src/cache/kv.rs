@@ -192,7 +192,7 @@ impl KvCache {
         if start >= stop || stop > self.num_columns as usize || self.is_compressed() {
             return Ok(None);
         }
-        let num_stored = self.num_columns - self.buffers.num_beside();
+        let num_stored = self.num_columns - self.buffers.tail_len();
         let buffers = match self.buffers.stored() {
             Some(buffers) if stop <= num_stored as usize => Some(buffers.clone()),
             _ => self.materialized()?,
@@ -618,10 +618,10 @@ mod tests {
         for length in [1, 6].into_iter().cycle().take(40) {
             let position = cache.offset() as i32;
             let slot = cache.decode_slot(length).expect("slot").expect("room");
-            let num_beside = cache.buffers.num_beside();
-            assert!(num_beside + length <= KvBuffers::TAIL_CAPACITY);
+            let tail_len = cache.buffers.tail_len();
+            assert!(tail_len + length <= KvBuffers::TAIL_CAPACITY);
             let new = tokens(position, position + length);
-            let with_new = buffer::write(&slot.newest_keys, &new, num_beside).expect("write");
+            let with_new = buffer::write(&slot.newest_keys, &new, tail_len).expect("write");
             cache.fill_decode_slot(with_new.clone(), with_new, length);
             assert_eq!(cache.offset() as i32, position + length);
         }

@@ -1,11 +1,14 @@
-//! Keys and values in buffers that grow, and the newest of them beside these.
+//! Keys and values in buffers that grow, and the newest of them in a tail.
+
+use std::ops::Range;
 
 use mlx_rs::Array;
 use mlx_rs::error::Result;
 
-use super::buffer::{append, front, room};
+use super::buffer::{append, front, joined, room};
 use super::decode_slot::{Counters, DecodeSlot, SlotColumns};
 use super::place::Places;
+use super::rows::row_tokens;
 
 /// The keys and values of one layer, of one row or several whose newest tokens stand in the same
 /// columns.
@@ -30,7 +33,7 @@ struct Tail {
 }
 
 impl KvBuffers {
-    /// The most tokens that stand beside the buffers.
+    /// The most tokens that stand in the tail.
     pub(super) const TAIL_CAPACITY: i32 = 64;
 
     /// Buffers that hold all tokens.
@@ -43,7 +46,7 @@ impl KvBuffers {
         KvBuffers { buffers, ..KvBuffers::default() }
     }
 
-    /// Both buffers, without the tokens beside them; `None` before the first token.
+    /// Both buffers, without the tail; `None` before the first token.
     pub(super) fn stored(&self) -> Option<&[Array; 2]> {
         self.buffers.as_ref()
     }
@@ -53,8 +56,8 @@ impl KvBuffers {
         &self.places
     }
 
-    /// How many tokens stand beside the buffers.
-    pub(super) fn num_beside(&self) -> i32 {
+    /// How many tokens stand in the tail.
+    pub(super) fn tail_len(&self) -> i32 {
         self.tail.as_ref().map_or(0, |tail| tail.count)
     }
 
@@ -77,6 +80,31 @@ impl KvBuffers {
             }
             _ => Ok(Some([keys.clone(), values.clone()])),
         }
+    }
+
+    /// Keys and values in these `columns` of a row, contiguous, where `num_columns` are in use. They are
+    /// taken from the buffers and from the tail: to write the one into the other would copy all rows.
+    pub(super) fn of_row(
+        &self,
+        row: usize,
+        columns: Range<i32>,
+        num_columns: i32,
+    ) -> Result<Option<[Array; 2]>> {
+        let Some(buffers) = &self.buffers else { return Ok(None) };
+        let num_stored = num_columns - self.tail_len();
+        let stored = columns.start..columns.end.min(num_stored);
+        let newest = (columns.start - num_stored).max(0)..columns.end - num_stored;
+        let of = |index: usize| -> Result<Array> {
+            let mut parts = Vec::new();
+            if !stored.is_empty() {
+                parts.push(row_tokens(&buffers[index], row, stored.clone())?);
+            }
+            if let Some(tail) = self.tail.as_ref().filter(|_| !newest.is_empty()) {
+                parts.push(row_tokens(&tail.buffers[index], row, newest.clone())?);
+            }
+            joined(&parts)?.contiguous()
+        };
+        Ok(Some([of(0)?, of(1)?]))
     }
 
     /// Writes the tail into the buffers for good.
@@ -122,7 +150,7 @@ impl KvBuffers {
         if length > Self::TAIL_CAPACITY || num_columns > DecodeSlot::MOST_OLDER {
             return Ok(None);
         }
-        if self.num_beside() + length > Self::TAIL_CAPACITY {
+        if self.tail_len() + length > Self::TAIL_CAPACITY {
             self.materialize(num_columns)?;
         }
         let Some([keys, values]) = &self.buffers else { return Ok(None) };
@@ -147,7 +175,7 @@ impl KvBuffers {
 
     /// Takes what was made of the slot's newest tokens and `length` more.
     pub(super) fn fill_slot(&mut self, keys: Array, values: Array, length: i32) {
-        let count = self.num_beside() + length;
+        let count = self.tail_len() + length;
         self.tail = Some(Tail { buffers: [keys, values], count });
     }
 

@@ -181,7 +181,7 @@ impl AttentionStep {
     }
 
     /// The numbers of a slot as an array, i32 `[16, 3 B]`, the same in each of the sixteen: of each row
-    /// [the two of the slot](DecodeSlot::place) and the first column that the row sees. The layers that
+    /// [three of the slot](DecodeSlot::place), with the first column that the step's row sees. The layers that
     /// share the step mostly share them, and so the array.
     pub fn place(&self, slot: &DecodeSlot) -> Result<Array> {
         self.places.array(slot.place(&self.first_columns))

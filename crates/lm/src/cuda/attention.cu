@@ -2,7 +2,7 @@
   // the cache, in one launch of HEADS x SPLITS x L blocks.
   //
   // Arrays: qkv [L, HEADS + 2 KV_HEADS, D] holds the queries, keys and values of all heads. Older tokens are in k and v [KV_HEADS,
-  // capacity, D], the newest in tail_k and tail_v [KV_HEADS, TAIL, D]. place holds the position of the first new token and then, from
+  // capacity, D], the newest in tail_k and tail_v [KV_HEADS, TAIL, D]. place begins with the position of the first new token and then, from
   // the lowest bit, 24 bits of how many older tokens there are and 7 of how many newest, behind which the new ones come. In a ring,
   // whose newest tokens are all, the highest bit is set, and there are 16 bits of how many are in use and 15 of the column that the
   // new token overwrites; what stood there is not attended to. next_k and next_v are the newest tokens with the new ones among them.

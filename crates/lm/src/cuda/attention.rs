@@ -67,14 +67,15 @@ impl Attention {
             eps: norms.map_or(0.0, |(_, eps)| eps),
         };
         let (tokens, rows) = (kernels.attention.clone(), kernels.row_attention.clone());
-        let of_tokens = Self::traced(rotation, move |inputs| constants.launch(&tokens, inputs))?;
-        let of_rows =
-            Self::traced(rotation, move |inputs| row_attention::launch(&constants, &rows, inputs))?;
+        let of_tokens = Self::compiled(rotation, move |inputs| constants.launch(&tokens, inputs))?;
+        let of_rows = Self::compiled(rotation, move |inputs| {
+            row_attention::launch(&constants, &rows, inputs)
+        })?;
         Some(Attention { of_tokens, of_rows, heads })
     }
 
     /// A function of the projections and a slot that launches with the layer's own arrays too.
-    fn traced(
+    fn compiled(
         rotation: Rotation<'_>,
         launch: impl Fn([&Array; 10]) -> Result<Vec<Array>, Exception> + 'static,
     ) -> Option<Compiled> {
@@ -115,8 +116,7 @@ impl Kernel for Attention {
         let HeadShape { heads, kv_heads, head_dim, .. } = self.heads;
         let (arrays, newest) = (&inputs[..5], inputs[3]);
         let &[batch, length, _] = inputs[0].shape() else { return Ok(None) };
-        let capacity = inputs[1].dim(2);
-        let is_of_rows = length == 1 && (batch > 1 || capacity >= row_attention::LONG);
+        let is_of_rows = is_of_rows([batch, length], inputs[1].dim(2), newest.dim(2));
         let fits = *inputs[0].shape() == [batch, length, (heads + 2 * kv_heads) * head_dim]
             && (is_of_rows || batch == 1 && (1..=MOST_TOKENS).contains(&length))
             && batch * length * heads <= DecodeSlot::NUM_COUNTERS
@@ -181,6 +181,12 @@ impl Constants {
     }
 }
 
+/// Whether tokens `[B, L]` are computed by `row_attention.cu`, given the columns of the older and of the
+/// newest tokens. It knows no rings, whose newest tokens are all.
+fn is_of_rows([batch, length]: [i32; 2], capacity: i32, newest: i32) -> bool {
+    length == 1 && (batch > 1 || capacity >= row_attention::LONG && newest < capacity)
+}
+
 /// Into how many parts the keys of a head are split, so that few heads occupy the device too, and
 /// long contexts all of it. Of several tokens no more blocks are made than run at once, because each
 /// block prepares the keys of all tokens before its own again.
@@ -203,14 +209,23 @@ fn splits(heads: i32, length: i32, capacity: i32) -> i32 {
 
 #[cfg(test)]
 mod tests {
-    use super::splits;
+    use super::{is_of_rows, splits};
+
+    #[test]
+    fn rows_and_long_contexts_attend_together_and_rings_alone() {
+        assert!(is_of_rows([3, 1], 256, 64), "a token of each of three rows");
+        assert!(is_of_rows([1, 1], 4096, 64), "a long context");
+        assert!(!is_of_rows([1, 1], 3840, 64));
+        assert!(!is_of_rows([1, 1], 4096, 4096), "a ring");
+        assert!(!is_of_rows([1, 2], 8192, 64), "two tokens");
+    }
 
     #[test]
     fn keys_are_split_until_the_device_is_occupied() {
         assert_eq!(splits(4, 1, 512), 32, "few heads");
         assert_eq!(splits(16, 1, 512), 16);
         assert_eq!(splits(32, 1, 512), 8);
-        assert_eq!(splits(32, 1, 4096), 32, "a long context");
+        assert_eq!(splits(32, 1, 4096), 32, "a long ring");
         assert_eq!(splits(4, 4, 512), 32, "a few tokens of few heads");
         assert_eq!(splits(32, 4, 512), 4);
         assert_eq!(splits(32, 6, 8192), 2);

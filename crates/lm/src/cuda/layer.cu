@@ -21,7 +21,6 @@
   constexpr int CHUNK = 128; // numbers of a row that four lanes read at a time
   constexpr int PADDED = (LONGEST + CHUNK * WARPS - 1) / CHUNK * CHUNK;
   constexpr int STAGED = PADDED * 2 > WARPS * D * 4 ? PADDED * 2 : WARPS * D * 4; // bytes
-  using Value = __nv_bfloat16;
   // What phases hand on, behind 32 numbers of which the first is the next launch's turn.
   float* parts = scratch + 32;                                          // [SPLITS, HEADS, D]
   float* parts_weights = parts + PARTS_OF_HEADS * D;                    // [SPLITS, HEADS, 2], the peak and the weight of each

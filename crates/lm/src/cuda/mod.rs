@@ -119,7 +119,7 @@ fn compiled_by_mlx(
     body: &str,
     most_threads: Option<i32>,
 ) -> Result<Rc<CudaKernel>, Exception> {
-    const HEAD: &str = include_str!("common.cuh");
+    const HEAD: &str = include_str!("attention_math.cuh");
     // MLX keeps what it has compiled on disk, by name and constants alone: after an update it would run
     // the code of the version before.
     let version = blake3::hash(format!("{HEAD}{body}").as_bytes()).to_hex();

@@ -1,4 +1,4 @@
-// What several kernels share. It stands before each of them.
+// What kernels that attend have in common, and how bfloat16 is read. It stands before each kernel.
 using Value = __nv_bfloat16;
 
 // Below every score.
