@@ -28,6 +28,8 @@ test.each(Object.values(whats))('%j is said in both languages', (what) => {
   expect(german).toMatch(/^Es ist nicht vollständig: .+\.$/);
   for (const sentence of [english, german]) {
     expect(sentence).not.toContain('in English');
+    // What stands for a value must have become one, also inside a string.
+    expect(sentence).not.toMatch(/what\.|undefined|\$\{/);
     for (const value of Object.values(what).filter((value) => value !== what.type && typeof value === 'string'))
       expect(sentence).toContain(value);
   }
