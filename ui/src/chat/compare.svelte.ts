@@ -1,12 +1,13 @@
 // One question, answered twice beside each other: by two models, or with two settings.
 import { sentenceOf, type Platform } from '../platform/platform';
-import type { CompareColumn, Event, Message, Reply } from '../platform/wire';
+import type { Command, CompareColumn, Event, Message, Reply } from '../platform/wire';
 import { strings } from '../text';
 import { Thread, type ThreadEvent } from './thread.svelte';
 
 const KEY = 'cairn.compare';
 
 type Compared = Extract<Reply, { type: 'compared' }>;
+type AsksBoth = Extract<Command, { type: 'compare' | 'ask_both' }>;
 
 export interface CompareOptions {
   platform: Platform;
@@ -76,6 +77,8 @@ export class CompareStore {
   /** Answers that are written beside a branch, by their ids: in which chat. Another window may have begun them. */
   #beside = $state.raw(new Map<string, string>());
   #ids: string[] = [];
+  /** Counts what was opened and closed: what was begun before that is not about what is on screen now. */
+  #numOpened = 0;
   readonly #options: CompareOptions;
 
   constructor(options: CompareOptions) {
@@ -96,14 +99,18 @@ export class CompareStore {
     this.conversationId = conversationId;
     this.question = question;
     this.columns = models.map((model) => ({ model, temperature: null, seed: null }));
-    this.earlier = [];
-    this.#take([]);
+    this.#clear();
     this.numFocusRequests++;
   }
 
   /** Closes it; both answers stay as versions. */
   close(): void {
     this.question = null;
+    this.#clear();
+  }
+
+  #clear(): void {
+    this.#numOpened++;
     this.earlier = [];
     this.#take([]);
   }
@@ -111,78 +118,91 @@ export class CompareStore {
   /** Back to the choice, with the same columns. */
   again(): void {
     const id = this.#ids[0];
-    if (!this.question || this.isAnswering || id === undefined) return;
+    if (!this.question || this.isAnswering || this.isStarting || id === undefined) return;
     this.question = { ...this.question, messageId: id, isNew: false };
-    this.#take([]);
+    this.#clear();
     this.numFocusRequests++;
   }
 
   /** Asks both. */
   async start(): Promise<void> {
-    const { question } = this;
-    if (!question || this.isStarting || this.answers.length > 0) return;
-    if (question.isNew && question.text.trim() === '') return;
-    this.isStarting = true;
-    this.problem = null;
-    try {
-      this.problem = await this.#whyNot();
-      if (this.problem !== null) return;
+    if (!this.#hasQuestion || this.answers.length > 0) return;
+    await this.#ask(async (isOpen) => {
       const conversation_id = this.conversationId ?? (await this.#options.create());
+      const { question } = this;
+      if (!isOpen() || !question) return null;
       this.conversationId = conversation_id;
-      const reply = await this.#options.platform.call({
+      return {
         type: 'compare',
         conversation_id,
         message_id: question.isNew ? null : question.messageId,
         text: question.isNew ? question.text : null,
         columns: $state.snapshot(this.columns),
-      });
-      if (reply.type !== 'compared') throw new Error(strings.connection.unexpectedReply);
-      this.#take(reply.messages.slice(-2));
-      // The button that was pressed is gone.
-      this.numFocusRequests++;
-      this.#options.onBegun(conversation_id, reply);
-    } catch (error) {
-      this.problem = sentenceOf(error);
-    } finally {
-      this.isStarting = false;
-    }
+      };
+    });
+    // The button that was pressed is gone.
+    if (this.answers.length > 0) this.numFocusRequests++;
   }
 
   /** Asks both the next question, each behind its own answer; returns whether that worked. */
   async askBoth(text: string): Promise<boolean> {
     const { conversationId: conversation_id, question } = this;
     const answers = this.answers.flatMap(({ messages }) => messages.slice(0, 1));
-    if (conversation_id === null || !question || answers.length !== 2 || this.isAnswering || this.isStarting)
-      return false;
+    if (conversation_id === null || !question || answers.length !== 2 || this.isAnswering) return false;
+    const columns = $state.snapshot(this.columns);
+    return this.#ask(
+      () => ({ type: 'ask_both', conversation_id, message_ids: [...this.#ids], text, columns }),
+      () => {
+        this.earlier = [...this.earlier, { text: question.text, answers }];
+        this.question = { text, messageId: null, isNew: false };
+      },
+    );
+  }
+
+  get #hasQuestion(): boolean {
+    return this.question !== null && (!this.question.isNew || this.question.text.trim() !== '');
+  }
+
+  /** Asks both, unless the comparison is closed before that; returns whether they have begun. */
+  async #ask(
+    command: (isOpen: () => boolean) => AsksBoth | null | Promise<AsksBoth | null>,
+    onBegun: () => void = () => {},
+  ): Promise<boolean> {
+    if (this.isStarting) return false;
+    const numOpened = this.#numOpened;
+    const isOpen = () => numOpened === this.#numOpened;
     this.isStarting = true;
     this.problem = null;
     try {
-      this.problem = await this.#whyNot();
-      if (this.problem !== null) return false;
-      const reply = await this.#options.platform.call({
-        type: 'ask_both',
-        conversation_id,
-        message_ids: [...this.#ids],
-        text,
-        columns: $state.snapshot(this.columns),
-      });
+      const why = await this.#whyNot(isOpen);
+      if (isOpen()) this.problem = why;
+      // Meanwhile it may have been closed, or the question taken away.
+      const asked = why === null && isOpen() && this.#hasQuestion && !this.isSame ? await command(isOpen) : null;
+      if (asked === null) return false;
+      const reply = await this.#options.platform.call(asked);
       if (reply.type !== 'compared') throw new Error(strings.connection.unexpectedReply);
-      this.earlier = [...this.earlier, { text: question.text, answers }];
-      this.question = { text, messageId: null, isNew: false };
-      this.#take(reply.messages.slice(-2));
-      this.#options.onBegun(conversation_id, reply);
-      return true;
+      if (isOpen()) {
+        onBegun();
+        this.#take(reply.messages.slice(-2));
+      }
+      this.#options.onBegun(asked.conversation_id, reply);
+      return isOpen();
     } catch (error) {
-      this.problem = sentenceOf(error);
+      if (isOpen()) this.problem = sentenceOf(error);
+      else this.#options.report(error);
       return false;
     } finally {
       this.isStarting = false;
     }
   }
 
-  #whyNot(): null | Promise<string | null> {
-    const models = this.columns.map(({ model }) => model);
-    return this.#options.whyNotAsk(this.conversationId, models);
+  /** Why one of the models cannot be asked. What is chosen while they are looked for is looked for too. */
+  async #whyNot(isOpen: () => boolean): Promise<string | null> {
+    for (;;) {
+      const models = this.columns.map(({ model }) => model);
+      const why = await this.#options.whyNotAsk(this.conversationId, models);
+      if (!isOpen() || models.every((model, index) => model === this.columns[index]?.model)) return why;
+    }
   }
 
   /** Shows the comparison that was on screen when the page was left, if its chat is still there. */

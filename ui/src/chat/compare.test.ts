@@ -1,7 +1,7 @@
 // Comparing: what is asked, which events belong to which column, and what the chat does meanwhile.
 import { beforeEach, expect, test } from 'vitest';
-import type { Command, Event, Message } from '../platform/wire';
-import { conversation, FakePlatform, message, settle, stats } from '../testing/fake';
+import type { Command, Event, Message, Reply } from '../platform/wire';
+import { conversation, FakePlatform, gate, message, settle, stats } from '../testing/fake';
 import { Toasts } from '../ui/toasts.svelte';
 import { UndoStack } from '../ui/undo';
 import { ChatStore } from './chat.svelte';
@@ -233,4 +233,78 @@ test('a second question goes to both, and both rounds are there after a reload',
   await settle();
   expect(again.compare.question?.text).toBe('And then?');
   expect(again.compare.earlier.map(({ text }) => text)).toEqual(['Which?']);
+});
+
+/** Holds the look at the models until it is opened; returns what was looked for. */
+function holdLook() {
+  const looks: { named: readonly (string | null)[]; done: (why: string | null) => void }[] = [];
+  chat.whyNotAsk = (_, named = []) => new Promise((done) => looks.push({ named, done }));
+  return looks;
+}
+
+test('what is closed while its models are looked for is not asked', async () => {
+  const looks = holdLook();
+  chat.openCompare(['m', 'n']);
+  const starting = chat.compare.start();
+  chat.compare.close();
+  looks[0]?.done(null);
+  await starting;
+  expect(calls('compare')).toEqual([]);
+  expect(chat.compare.answers).toEqual([]);
+});
+
+test('a comparison that is opened instead is neither asked the question before nor told its problem', async () => {
+  const looks = holdLook();
+  chat.openCompare(['m', 'n']);
+  const starting = chat.compare.start();
+  chat.compare.close();
+  chat.compare.open('b', { text: 'Another?', messageId: 'z', isNew: false }, ['m', 'n']);
+  looks[0]?.done('m is gone.');
+  await starting;
+  expect(calls('compare')).toEqual([]);
+  expect(chat.compare.problem).toBeNull();
+  expect(chat.compare.isOpenIn('b')).toBe(true);
+});
+
+test('a model that is chosen while the others are looked for is looked for too, before both are asked', async () => {
+  const looks = holdLook();
+  chat.openCompare(['m', 'n']);
+  const starting = chat.compare.start();
+  const second = chat.compare.columns[1];
+  if (second) second.model = 'o';
+  looks[0]?.done(null);
+  await settle();
+  expect(looks.map(({ named }) => named)).toEqual([
+    ['m', 'n'],
+    ['m', 'o'],
+  ]);
+  expect(calls('compare')).toEqual([]);
+  looks[1]?.done(null);
+  await starting;
+  expect(calls('compare')[0]).toMatchObject({ columns: [{ model: 'm' }, { model: 'o' }] });
+});
+
+test('a comparison that is closed before its reply comes shows nothing in the next one', async () => {
+  const reply = gate<Reply>();
+  platform.answers.compare = reply.promise;
+  chat.openCompare(['m', 'n']);
+  const starting = chat.compare.start();
+  await settle();
+  chat.compare.close();
+  chat.openCompare(['m', 'n']);
+  reply.open({ type: 'compared', conversation: conversation('a'), messages: [answer('a'), answer('b')] });
+  await starting;
+  expect(chat.compare.answers).toEqual([]);
+  expect(chat.thread?.messages.map(({ id }) => id)).toEqual(['q', 'a']);
+});
+
+test('the next question to both is not asked of a comparison that was closed', async () => {
+  now = { a: answer('a', { status: 'complete' }), b: answer('b', { status: 'complete' }) };
+  await begin();
+  const looks = holdLook();
+  const asking = chat.compare.askBoth('And then?');
+  chat.compare.close();
+  looks[0]?.done(null);
+  expect(await asking).toBe(false);
+  expect(calls('ask_both')).toEqual([]);
 });
