@@ -44,7 +44,6 @@ export class ChatStore {
   readonly compare: CompareStore;
   readonly unsent: UnsentChats;
   selectedId = $state<string | null>(null);
-  isSending = $state(false);
   isPromptOpen = $state(false);
   renamingId = $state<string | null>(null);
   /** Counts requests to focus the composer, which takes the focus each time. */
@@ -72,7 +71,12 @@ export class ChatStore {
   hasNoDocuments: (id: string) => boolean = () => false;
   /** Why something cannot be asked of a chat's model, or of those that are named; null: it can. Their owner sets it. */
   whyNotAsk: (id: string | null, named?: Asked) => null | Promise<string | null> = () => null;
-  #isLooking = false;
+  /** Chats for which something is being sent, or looked whether it can be; null is the page of a new one. */
+  #busy = $state.raw<ReadonlySet<string | null>>(new Set());
+  /** Those in which what is written stays in the composer meanwhile: it may be told that another model would answer it. */
+  readonly #looking = new Set<string | null>();
+  /** The chat of a first message is being made: it may be on screen before its id is known here. */
+  #isMaking = $state(false);
   /** When the last turn had begun of which an event has told the row, by chat. */
   readonly #toldAtMs = new Map<string, number>();
   readonly #options: ChatOptions;
@@ -211,7 +215,7 @@ export class ChatStore {
   #isEmpty(row: Conversation): boolean {
     const thread = this.#threads.get(row.id);
     const hasNoMessages = thread?.isLoaded === true && thread.messages.length === 0;
-    const isStill = !this.isSending && hasNoMessages;
+    const isStill = !this.#isBusy(row.id) && hasNoMessages;
     return isUnsent(row) && isStill && this.#drafts.get(row.id) === '' && this.hasNoDocuments(row.id);
   }
 
@@ -339,41 +343,78 @@ export class ChatStore {
   async send(): Promise<void> {
     let id = this.selectedId;
     let text = this.draft;
-    if (text.trim() === '' || this.#isLooking) return;
+    if (text.trim() === '' || this.#looking.has(id)) return;
     if (id !== null && (this.isSending || this.thread?.isStreaming || this.compare.isWritingIn(id))) {
       this.queue.add(id, { text, documents: this.documentsOfDraft(id) });
       this.#drafts.set(id, '');
       return;
     }
     if (this.isSending) return;
-    this.isSending = true;
+    this.#setBusy(id);
+    const from = id;
     // Also an answer that says the same as the last one is read out.
     this.announcement = '';
     try {
       const may = this.#mayAsk(id);
       if (may !== true) {
-        this.#isLooking = true;
         const { count } = this.unsent;
-        if (!(await may) || this.selectedId !== id || this.unsent.count !== count) return;
+        if (!(await this.#lookFor(id, may)) || this.selectedId !== id || this.unsent.count !== count) return;
         // Meanwhile it may have been written on, or taken away.
         text = this.draft;
         if (text.trim() === '') return;
       }
       this.#drafts.set(id, '');
-      id ??= await this.unsent.make();
+      id ??= await this.#makeChat();
       const documents = this.documentsOfDraft(id);
       this.#absorb(await this.#options.platform.call(this.#message(id, { text, documents })), id);
     } catch (error) {
       // The chat may have been made, and what was set for it refused.
-      id ??= this.selectedId;
-      if (this.#drafts.get(id) === '') this.#drafts.set(id, text);
+      const at = id ?? this.selectedId;
+      if (this.#drafts.get(at) === '') this.#drafts.set(at, text);
       this.#options.report(error);
       return;
     } finally {
-      this.isSending = false;
-      this.#isLooking = false;
+      this.#setBusy(from, false);
+      this.#setBusy(id, false);
     }
     this.#sendNext(id);
+  }
+
+  /** Makes the chat of the first message, which is then being sent. */
+  async #makeChat(): Promise<string> {
+    this.#isMaking = true;
+    try {
+      const id = await this.unsent.make();
+      this.#setBusy(id);
+      return id;
+    } finally {
+      this.#isMaking = false;
+    }
+  }
+
+  /** Whether something is being sent in the open chat. */
+  get isSending(): boolean {
+    return this.#isBusy(this.selectedId);
+  }
+
+  #isBusy(id: string | null): boolean {
+    return this.#busy.has(id) || this.#isMaking;
+  }
+
+  #setBusy(id: string | null, isBusy = true): void {
+    const busy = new Set(this.#busy);
+    if (isBusy) busy.add(id);
+    else busy.delete(id);
+    this.#busy = busy;
+  }
+
+  async #lookFor(id: string | null, may: Promise<boolean>): Promise<boolean> {
+    this.#looking.add(id);
+    try {
+      return await may;
+    } finally {
+      this.#looking.delete(id);
+    }
   }
 
   /** Whether a chat's own model can be asked, or the one that is named; why not is said. True: it is known at once. */
@@ -400,12 +441,12 @@ export class ChatStore {
 
   /** Sends the first message that waits. */
   async sendQueued(id = this.selectedId): Promise<void> {
-    if (id === null || this.isSending || this.queue.of(id).length === 0) return;
-    this.isSending = true;
-    this.announcement = '';
+    if (id === null || this.#busy.has(id) || this.queue.of(id).length === 0) return;
+    this.#setBusy(id);
+    if (id === this.selectedId) this.announcement = '';
     const may = this.#mayAsk(id);
     const isSent = (may === true || (await may)) && (await this.#sendFirst(id));
-    this.isSending = false;
+    this.#setBusy(id, false);
     if (isSent) this.#sendNext(id);
   }
 
@@ -589,11 +630,11 @@ export class ChatStore {
   async #begin(command: (conversation_id: string) => Command, model: string | null = null): Promise<boolean> {
     const id = this.selectedId;
     if (id === null || this.whyBusy !== null) return false;
-    this.isSending = true;
+    this.#setBusy(id);
     this.announcement = '';
     const may = this.#mayAsk(id, model);
-    const isSent = (may === true || (await may)) && (await this.#run(command(id), id));
-    this.isSending = false;
+    const isSent = (may === true || (await this.#lookFor(id, may))) && (await this.#run(command(id), id));
+    this.#setBusy(id, false);
     if (!isSent) return false;
     this.numFocusRequests++;
     this.#sendNext(id);
@@ -654,9 +695,9 @@ export class ChatStore {
     const id = this.selectedId;
     if (id === null || this.whyBusy !== null) return null;
     const asked = command(id);
-    this.isSending = true;
+    this.#setBusy(id);
     const reply = await this.#ask(asked);
-    this.isSending = false;
+    this.#setBusy(id, false);
     return reply;
   }
 
@@ -822,7 +863,7 @@ export class ChatStore {
   #sendNext(id: string, isWhole = this.#threads.get(id)?.last?.status === 'complete'): void {
     const last = this.#threads.get(id)?.last;
     const isAnswered = isWhole && (last === undefined || last.role === 'assistant');
-    if (isAnswered && !this.isSending && !this.compare.isWritingIn(id) && this.queue.of(id).length > 0)
+    if (isAnswered && !this.#busy.has(id) && !this.compare.isWritingIn(id) && this.queue.of(id).length > 0)
       void this.sendQueued(id);
   }
 

@@ -185,6 +185,41 @@ test('a message that waits and cannot be sent goes on waiting', async () => {
   expect(texts(chat)).toEqual(['More']);
 });
 
+test('while one chat looks whether its model is here, what waits in another is sent, and a new one begins', async () => {
+  const { chat, platform, sentTexts, end } = await startWaiting('More');
+  chat.select('b');
+  await settle();
+  const looks = new Map<string | null, (why: string | null) => void>();
+  chat.whyNotAsk = (id) => (id === 'b' ? new Promise((done) => looks.set(id, done)) : null);
+  const again = chat.regenerate();
+  end();
+  await settle();
+  expect(sentTexts()).toEqual(['Hello', 'More']);
+  chat.select(null);
+  chat.draft = 'A new one';
+  platform.answers.new_conversation = { type: 'conversation', conversation: conversation('c'), messages: [] };
+  await chat.send();
+  expect(sentTexts()).toEqual(['Hello', 'More', 'A new one']);
+  looks.get('b')?.('It is gone.');
+  await again;
+});
+
+test('what is written while another version is refused stays in the composer, and can be sent then', async () => {
+  const { chat, sentTexts, end } = await startWaiting();
+  end();
+  let refuse: (why: string) => void = () => {};
+  chat.whyNotAsk = () => new Promise((done) => (refuse = done));
+  const again = chat.regenerate();
+  chat.draft = 'More';
+  await chat.send();
+  refuse('It is gone.');
+  await again;
+  expect([texts(chat), chat.draft, sentTexts()]).toEqual([[], 'More', ['Hello']]);
+  chat.whyNotAsk = () => null;
+  await chat.send();
+  expect(sentTexts()).toEqual(['Hello', 'More']);
+});
+
 test('what waits is there after a reload, and goes with its chat', async () => {
   await startWaiting('More');
   localStorage.setItem('cairn.queue.a', '["As an earlier version stored it"]');
