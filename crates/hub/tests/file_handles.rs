@@ -33,7 +33,8 @@ fn without_file_handles_nothing_is_found_and_nothing_wrong_is_remembered() {
     setrlimit(Resource::Nofile, before).unwrap();
 
     assert!(none.is_empty());
-    let is_unreadable = |problem: &ModelProblem| matches!(problem, ModelProblem::Unreadable { .. });
+    let is_unreadable =
+        |problem: &ModelProblem| matches!(problem, ModelProblem::FolderUnreadable { .. });
     let refused = refused.unwrap_err();
     assert!(
         matches!(&refused, HubError::Unusable { problem, .. } if is_unreadable(problem)),
