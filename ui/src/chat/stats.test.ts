@@ -39,6 +39,12 @@ test.each<[name: string, change: Parameters<typeof stats>[0], before: Message[],
     'read: Read 19 tokens',
   ],
   [
+    'a first turn of which nearly all is a persona that other chats have too',
+    { cached_tokens: 180, prompt_tokens: 195 },
+    [message('u')],
+    'read: Read 15 tokens',
+  ],
+  [
     'the first turn of a chat that shares much with another',
     { cached_tokens: 2048, prompt_tokens: 2060 },
     [message('u')],

@@ -10,8 +10,6 @@ import type { Prefill } from './thread.svelte';
 const LEAST_CONTINUED_TOKENS = 256;
 /** Neither does a later one share more, where less than this part of what was before it was cached: an imported chat's. */
 const LEAST_CONTINUED_PART = 0.1;
-/** But one of whose prompt this part was cached, as where an answer is written again, has begun nowhere else. */
-const WHOLLY_CONTINUED_PART = 0.9;
 
 /** `continued`: saved context was used. `reread`: some of it could not be. `read`: there was none to use. */
 export interface StatusLine {
@@ -38,7 +36,9 @@ export function statusLine(
   }
   if (stats.cache_note) return { kind: 'reread', words: rereadWords(stats.cache_note), detail };
   const least = hasStartingPoint ? 1 : leastContinued(message, messages);
-  const isContinued = stats.cached_tokens >= Math.min(least, Math.max(1, WHOLLY_CONTINUED_PART * stats.prompt_tokens));
+  // An answer that is written again has its whole prompt there; the last token of one is always read.
+  const isWhole = stats.cached_tokens > 0 && stats.cached_tokens >= stats.prompt_tokens - 1;
+  const isContinued = isWhole || stats.cached_tokens >= least;
   if (!isContinued) {
     const { read, readAndKept } = strings.stats;
     const words =
