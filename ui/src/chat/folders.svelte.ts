@@ -105,15 +105,20 @@ export class FolderStore {
     this.isSaving = true;
     try {
       const id = this.editedId ?? (await this.#made(editing, name).folder).id;
+      // Whoever has cancelled the dialog meanwhile wants none; one that files had made went with it.
+      if (this.editing !== editing) return wasMade ? undefined : await this.#discard(id);
       if (wasMade || system_prompt !== '' || model !== null)
         await this.#options.platform.call({ type: 'change_folder', id, name, system_prompt, model });
+      // It is changed, but another dialog may be open by now.
+      if (this.editing !== editing) return;
       if (this.#making?.for === editing) this.#making.isSaved = true;
       const isNew = this.#madeId !== null;
       this.#madeId = null;
       this.editing = null;
       if (isNew) this.#waiting?.({ ...(this.get(id) ?? { id }), name, system_prompt, model });
     } catch (error) {
-      this.problem = sentenceOf(error);
+      if (this.editing === editing) this.problem = sentenceOf(error);
+      else this.#options.report(error);
     } finally {
       this.isSaving = false;
     }

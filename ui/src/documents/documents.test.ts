@@ -425,6 +425,22 @@ test.each(['files', 'the name'])(
   },
 );
 
+test('a folder whose dialog is cancelled while it is made is deleted, and no chat goes into it', async () => {
+  const { app, platform } = await open();
+  const reply = gate<Reply>();
+  platform.answers.create_folder = reply.promise;
+  const made: string[] = [];
+  app.folders.edit({}, ({ id }) => made.push(id));
+  const saving = app.folders.save('Contracts', 'Be brief.', null);
+  await app.folders.cancel();
+  app.folders.edit(FOLDER);
+  reply.open({ type: 'folder', folder: { id: 'n', name: 'Contracts', system_prompt: '', model: null } });
+  await saving;
+  const asked = platform.asked.filter(({ type }) => /_folder$/.test(type)).slice(1);
+  expect(asked).toEqual([{ type: 'delete_folder', id: 'n' }]);
+  expect([made, app.folders.items, app.folders.editing]).toEqual([[], [], FOLDER]);
+});
+
 test('a folder that could not be made is asked for again', async () => {
   const { app, platform } = await open();
   platform.answers.create_folder = new Error('The disk is full.');
