@@ -4,8 +4,19 @@ import { tick } from 'svelte';
 import { expect, test } from 'vitest';
 import { FoldedAnswers } from './chat/folded.svelte';
 import { Navigation } from './navigation.svelte';
-import type { ModelProblemKind } from './platform/wire';
-import { bootstrap, conversation, FakePlatform, message, model, problem, settle, stats, status } from './testing/fake';
+import type { DownloadState, ModelProblemKind, RoundingChoice } from './platform/wire';
+import {
+  bootstrap,
+  conversation,
+  download,
+  FakePlatform,
+  message,
+  model,
+  problem,
+  settle,
+  stats,
+  status,
+} from './testing/fake';
 import { openWindow, useWindow } from './testing/window';
 
 useWindow();
@@ -122,12 +133,53 @@ test('arrows walk through the list, F2 renames, Delete deletes and can be undone
   expect(row('Renamed')).toBeTruthy();
 });
 
+test('what is chosen for rounding stays chosen while news of the import come, and is proposed anew the next time', async () => {
+  const { app, platform } = await open();
+  const choice = (form: RoundingChoice['form'], is_proposed: boolean): RoundingChoice => ({
+    form,
+    is_proposed,
+    bytes: 1e9,
+    memory: null,
+    relative_error: 0.01,
+  });
+  const tell = async (bytes: number) => {
+    const choices = [choice('bits4', false), choice('bits8', true)];
+    platform.emit({ type: 'model_import', import: { file_name: 'a.gguf', bytes, total_bytes: 9, choices } });
+    await settle();
+  };
+  const radio = (name: RegExp) => screen.getByRole<HTMLInputElement>('radio', { name });
+  await tell(0);
+  app.modelImport.isAsked = true;
+  await settle();
+  expect(radio(/^8 bits/).checked).toBe(true);
+  await fireEvent.click(radio(/^4 bits/));
+  await tell(1);
+  expect(radio(/^4 bits/).checked).toBe(true);
+  app.modelImport.isAsked = false;
+  await settle();
+  app.modelImport.isAsked = true;
+  await settle();
+  expect(radio(/^8 bits/).checked).toBe(true);
+});
+
 test('without a model the composer says why', async () => {
   await open({ models: [], conversations: [], status: { ...status, engine: { state: 'empty' } } });
   expect(composer().disabled).toBe(true);
   expect(composer().placeholder).toBe('Choose a model to start');
   expect(screen.getAllByText('There is no model on this computer yet.').length).toBeGreaterThan(0);
   expect(screen.getByRole('heading', { name: 'Choose a model to start' })).toBeTruthy();
+});
+
+test.each<[DownloadState, string]>([
+  ['queued', 'You can write once the model is here'],
+  ['running', 'You can write once the model is here'],
+  ['offline', 'You can write once the model is here'],
+  ['paused', 'Choose a model to start'],
+  ['failed', 'Choose a model to start'],
+])('without a model, while a download is %s, the composer says: %s', async (state, words) => {
+  const downloads = [download('owner/model', { state })];
+  await open({ models: [], conversations: [], downloads, status: { ...status, engine: { state: 'empty' } } });
+  expect(composer().placeholder).toBe(words);
 });
 
 test('an answer that was interrupted says what can be done', async () => {

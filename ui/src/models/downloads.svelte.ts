@@ -54,6 +54,8 @@ export class DownloadStore {
 
   readonly items = $derived(this.#items.filter(({ name }) => !this.#cancelling.has(name)));
   readonly unfinished = $derived(this.items.filter(({ state }) => state !== 'done'));
+  /** Whether any goes on without being asked to: one that is paused or has failed does not. */
+  readonly isComing = $derived(this.items.some(({ state }) => ['queued', 'running', 'offline'].includes(state)));
   /** Null while none is running. */
   readonly total = $derived(totalOf(this.items));
 

@@ -104,7 +104,7 @@ export const models: Catalogue['models'] = {
     oneAtATime: 'Ein anderes Modell wird gerade importiert: warte oder brich diesen Import ab.',
     rounding: {
       title: (file) => `${file} importieren`,
-      why: 'Für einige Gewichte dieser Datei hat MLX keine Form, deshalb werden sie gerundet. Die anderen bleiben, wie sie sind.',
+      why: 'Für einige Gewichte dieser Datei hat MLX keine Form derselben Größe. Sie können gerundet werden, oder mit 32 Bit bleiben. Die anderen bleiben, wie sie sind.',
       label: 'Runden auf',
       forms: { bits4: '4 Bit', bits8: '8 Bit', bfloat16: '16 Bit (bf16)', float32: '32 Bit' },
       proposed: '(empfohlen)',

@@ -101,7 +101,7 @@ export const models = {
     oneAtATime: 'Another model is being imported: wait, or cancel that import.',
     rounding: {
       title: (file: string) => `Import ${file}`,
-      why: 'MLX has no form for some of this file’s weights, so they are rounded. The others stay as they are.',
+      why: 'MLX has no form of the same size for some of this file’s weights. They can be rounded, or kept in 32 bits. The others stay as they are.',
       label: 'Round to',
       forms: { bits4: '4 bits', bits8: '8 bits', bfloat16: '16 bits (bf16)', float32: '32 bits' },
       proposed: '(recommended)',
