@@ -6,7 +6,8 @@
 //! ```
 //!
 //! One that is not on this machine is passed over, and [`ChatModel::missing`] says so before anything is
-//! asked, until another has answered. Another chat's model, or one that is loaded on the page of models, changes none that has begun.
+//! asked. Of a choice that is gone it says so until another has answered: from then on that one is the
+//! chat's. Another chat's model, or one that is loaded on the page of models, changes none that has begun.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -91,18 +92,21 @@ fn decide(
     is_choice_newer: bool,
     is_here: impl Fn(&str) -> bool,
 ) -> ChatModel {
-    let mut missing = None;
+    let mut missing: Option<&str> = None;
     for (name, source) in candidates.into_iter().flatten() {
+        // Whose answer came after the choice is the chat's model by that, whether it is here or not.
+        let is_answered = source == ChatModelSource::Answer && !is_choice_newer;
+        if is_answered {
+            missing = None;
+        }
         if is_here(name) {
-            // Whose answer came after the choice is the chat's model by that.
-            let is_answered = source == ChatModelSource::Answer && !is_choice_newer;
-            let missing = missing.filter(|_| !is_answered);
+            let missing = missing.map(str::to_owned);
             return ChatModel { name: Some(name.to_owned()), source, missing };
         }
         // The strongest is the one that a person expects.
-        missing.get_or_insert_with(|| name.to_owned());
+        missing.get_or_insert(name);
     }
-    ChatModel { name: None, source: ChatModelSource::App, missing }
+    ChatModel { name: None, source: ChatModelSource::App, missing: missing.map(str::to_owned) }
 }
 
 /// The name of the model that the next answer of a chat will be of; none where there is none.
@@ -178,7 +182,8 @@ mod tests {
         check(["", "", "c"], &[], ("", App, "c"));
         // Asked since: the one that answered is what the chat is with.
         check_with(["a", "b", "c"], false, &["b", "c"], ("b", Answer, ""));
-        check_with(["a", "b", "c"], false, &["c"], ("c", Folder, "a"));
+        check_with(["a", "b", "c"], false, &["c"], ("c", Folder, "b"));
+        check_with(["a", "b", ""], false, &[], ("", App, "b"));
         check_with(["a", "", "c"], false, &["c"], ("c", Folder, "a"));
     }
 }
