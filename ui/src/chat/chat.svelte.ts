@@ -77,6 +77,8 @@ export class ChatStore {
   readonly #looking = new Set<string | null>();
   /** The chat of a first message is being made: it may be on screen before its id is known here. */
   #isMaking = $state(false);
+  /** Chats with deleted messages that can still be brought back: those are not left as empty ones. */
+  readonly #withDeletion = new Set<string>();
   /** When the last turn had begun of which an event has told the row, by chat. */
   readonly #toldAtMs = new Map<string, number>();
   readonly #options: ChatOptions;
@@ -215,7 +217,7 @@ export class ChatStore {
   #isEmpty(row: Conversation): boolean {
     const thread = this.#threads.get(row.id);
     const hasNoMessages = thread?.isLoaded === true && thread.messages.length === 0;
-    const isStill = !this.#isBusy(row.id) && hasNoMessages;
+    const isStill = !this.#isBusy(row.id) && hasNoMessages && !this.#withDeletion.has(row.id);
     return isUnsent(row) && isStill && this.#drafts.get(row.id) === '' && this.hasNoDocuments(row.id);
   }
 
@@ -674,6 +676,7 @@ export class ChatStore {
       with_following,
     }));
     if (conversation_id === null || reply?.type !== 'messages_deleted') return;
+    this.#withDeletion.add(conversation_id);
     if (before) this.messageToFocus = { id: before.id, part: 'more' };
     else this.numFocusRequests++;
     void offerUndo(

@@ -1,6 +1,6 @@
 // The list of conversations, newest activity first.
 import type { ChatModel, Conversation, ModelOfChat } from '../platform/wire';
-import { strings } from '../text';
+import { branchWords, strings } from '../text';
 
 export function titleOf(conversation: Pick<Conversation, 'title'>): string {
   return conversation.title.trim() || strings.chats.untitled;
@@ -9,7 +9,7 @@ export function titleOf(conversation: Pick<Conversation, 'title'>): string {
 /** The title of a branch, as no other chat has it. What tells it apart comes first: rows cut titles at their end. */
 export function branchTitle(title: string, others: readonly Pick<Conversation, 'title'>[]): string {
   const { branch } = strings.chats;
-  const base = title.replace(new RegExp(`^${branch}( \\d+)?: `), '');
+  const base = title.replace(new RegExp(`^(${branchWords.join('|')})( \\d+)?: `), '');
   const taken = new Set(others.map((other) => other.title));
   for (let number = 1; ; number++) {
     const name = `${number === 1 ? branch : `${branch} ${number}`}: ${base}`;
@@ -21,7 +21,10 @@ function isSame(a: ChatModel, b: ChatModel): boolean {
   return a.name === b.name && a.source === b.source && a.missing === b.missing;
 }
 
-/** Nothing was sent in it, and nobody has named it. Who has deleted all messages of a chat has not deleted that. */
+/**
+ * Whether no message is shown in a chat, and nobody has named it. A name stays when all messages are deleted: such a chat
+ * is not empty.
+ */
 export function isEmpty({ title, has_messages }: Pick<Conversation, 'title' | 'has_messages'>): boolean {
   return title === '' && !has_messages;
 }

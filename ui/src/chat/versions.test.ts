@@ -135,6 +135,7 @@ test.each([
   ['Branch 7: Walls', [], 'Branch: Walls'],
   ['Branches', [], 'Branch: Branches'],
   ['Branch', [], 'Branch: Branch'],
+  ['Zweig: Walls', [], 'Branch: Walls'],
 ])('a branch of %s beside %s is %s', (title, others, expected) => {
   expect(
     branchTitle(
@@ -161,6 +162,23 @@ test('a deleted message comes back by the button and by the shortcut', async () 
   expect(lastAsked()).toMatchObject({ type: 'restore_messages', conversation_id: 'a', deletion_id: 'd' });
   expect(app.chat.selectedId).toBe('a');
   expect(app.undo.undo()).toBe(false);
+});
+
+test('an untitled chat whose messages were deleted is there when it is left, so that Undo brings them back', async () => {
+  const { platform, app, lastAsked } = await open();
+  platform.answers.delete_message = { type: 'messages_deleted', deletion_id: 'd', num_messages: 2 };
+  app.chat.hasNoDocuments = () => true;
+  const deleting = app.chat.removeMessage('u', true);
+  platform.emit({ type: 'branch', conversation_id: 'a', after: null, messages: [] });
+  platform.emit({ type: 'conversation', conversation: conversation('a', { title: '', has_messages: false }) });
+  await deleting;
+  app.chat.select('b');
+  await drawn();
+  expect(platform.askedTypes()).not.toContain('delete_conversation');
+  expect(app.undo.undo()).toBe(true);
+  await drawn();
+  expect(lastAsked()).toMatchObject({ type: 'restore_messages', conversation_id: 'a', deletion_id: 'd' });
+  expect(app.chat.selectedId).toBe('a');
 });
 
 test('while the chat is answered what cannot be done says why', async () => {
