@@ -1,5 +1,6 @@
-// The figures of an answer. Which model answers a chat, where that is to be said: one that is gone, cannot be loaded, or is only proposed. Then what a model waits
-// for: a hub that does not answer, and a measurement after an import. Last a chat that has nothing but documents.
+// The figures of an answer. Which model answers a chat, where that is to be said: one that is gone,
+// cannot be loaded, or is only proposed. Then what a model waits for: a hub that does not answer, and
+// a measurement after an import. Last a chat that has nothing but documents.
 import { fakes } from '../fake-core.mjs';
 
 const { conversation, download, facts, model, problem, recommended, stats, status } = fakes;

@@ -468,7 +468,7 @@ export type Conversation = { id: string,
  */
 title: string,
 /**
- * Whether the branch on screen has any.
+ * Whether the branch on screen has any messages.
  */
 has_messages: boolean,
 /**
@@ -1317,8 +1317,8 @@ bytes: number,
  */
 memory: MemoryNeed | null,
 /**
- * The root mean square of the changes, as a share of that of the weights, as a part of them lets
- * expect.
+ * The root mean square of the changes, as a share of that of the weights, estimated from a part
+ * of the weights.
  */
 relative_error: number, };
 

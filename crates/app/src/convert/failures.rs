@@ -89,22 +89,22 @@ fn refused(error: &StoreError) -> Option<(FailureKind, String)> {
         let message = format!("There is already a {what} with the name “{name}”.");
         (FailureKind::NameTaken { name: name.to_owned() }, message)
     };
-    let as_it_is = |kind, message: &str| (kind, message.to_owned());
+    let worded = |kind, message: &str| (kind, message.to_owned());
     Some(match error {
         StoreError::NameInUse { name } => taken("starting point", name),
         StoreError::KeyNameInUse { name } => taken("key", name),
-        StoreError::AlreadyStreaming { .. } => as_it_is(
+        StoreError::AlreadyStreaming { .. } => worded(
             FailureKind::StillAnswering,
             "This conversation is still being answered: wait or stop the answer first.",
         ),
         StoreError::NothingToAnswer { .. } => {
-            as_it_is(FailureKind::NothingToAnswer, "There is no message to answer yet.")
+            worded(FailureKind::NothingToAnswer, "There is no message to answer yet.")
         }
         StoreError::NotAQuestion { .. } => {
-            as_it_is(FailureKind::NotYourMessage, "Only a message of yours can be edited.")
+            worded(FailureKind::NotYourMessage, "Only a message of yours can be edited.")
         }
         StoreError::NotTheLastAnswer { .. } => {
-            as_it_is(FailureKind::CannotGoOn, "Only the last answer of a conversation can go on.")
+            worded(FailureKind::CannotGoOn, "Only the last answer of a conversation can go on.")
         }
         _ => return None,
     })

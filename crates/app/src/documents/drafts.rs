@@ -52,8 +52,8 @@ pub(super) async fn of_conversation(
     })
 }
 
-/// The same for the model of a conversation that is in memory; none where that is not, and for what could
-/// not be continued, which is not counted once more.
+/// The draft of a conversation whose model is in memory, if its documents are read ahead; otherwise
+/// none, so that nothing is counted for it.
 pub(super) async fn of_model_in_memory(app: &Arc<App>, id: &str) -> Result<Option<Draft>, Failure> {
     let Some(model) = chat_model::in_memory(app, id).await else { return Ok(None) };
     Ok(Some(of_conversation(app, id, model.name).await?).filter(|draft| draft.is_ahead))

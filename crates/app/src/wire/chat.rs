@@ -33,7 +33,7 @@ pub struct Conversation {
     pub id: String,
     /// Empty until the first message names it, and where that has no word.
     pub title: String,
-    /// Whether the branch on screen has any.
+    /// Whether the branch on screen has any messages.
     pub has_messages: bool,
     /// Empty when there is none.
     pub system_prompt: String,

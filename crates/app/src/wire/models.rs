@@ -245,8 +245,8 @@ pub struct RoundingChoice {
     pub bytes: u64,
     /// None: no architecture of this version.
     pub memory: Option<MemoryNeed>,
-    /// The root mean square of the changes, as a share of that of the weights, as a part of them lets
-    /// expect.
+    /// The root mean square of the changes, as a share of that of the weights, estimated from a part
+    /// of the weights.
     pub relative_error: f64,
 }
 

@@ -333,7 +333,7 @@ export const misses: Catalogue['misses'] = {
       done: 'Dieser Chat ist angeheftet: Was er gesichert hat, bleibt.',
     },
     diskLimit: (bytes) => ({
-      note: 'Auf der Festplatte wird nichts gesichert, weil die Grenze dafür 0 ist, wie es auf einer fast vollen die Voreinstellung ist.',
+      note: 'Auf der Festplatte wird nichts gesichert, weil die Grenze dafür 0 ist, wie es auf einer fast vollen Festplatte voreingestellt ist.',
       action: `Bis zu ${f.bytes(bytes)} auf der Festplatte sichern`,
       done: `Gesicherter Kontext darf ab jetzt ${f.bytes(bytes)} auf der Festplatte belegen.`,
     }),

@@ -20,7 +20,7 @@ const gone: Record<Of<'gone'>['what'], string> = {
   job: 'This question, or this row of it, no longer exists.',
 };
 
-/** A sentence, and behind it that of the system, where it is known. It has brackets of its own. */
+/** A sentence, and behind it the one of the system, where that is known. The system's has brackets of its own. */
 export function withDetail(sentence: string, detail: string | null): string {
   return detail === null ? sentence : `${sentence} ${detail}`;
 }
