@@ -111,9 +111,10 @@ impl EngineLoop {
     /// Publishes that a model was not loaded. The current one was `before`.
     fn fail_load(&mut self, name: String, before: Option<String>, error: &EngineError) {
         let worker = &mut self.worker;
-        let before = before.filter(|before| worker.models.names().contains(before));
+        let names = worker.models.names();
+        let before = before.filter(|before| names.contains(before));
         // One that answers was to be loaded in another way, and goes on as it is.
-        let is_still_there = before.as_ref() == Some(&name);
+        let is_still_there = names.contains(&name);
         let says_nothing_of_the_model = matches!(
             error,
             EngineError::Closed

@@ -226,6 +226,27 @@ fn a_request_without_anybody_who_waits_compiles_nothing() {
 }
 
 #[test]
+fn a_model_that_answers_goes_on_as_it_is_where_it_is_not_loaded_again() {
+    let test = TestLoop::new(StoredCache::none());
+    test.load("writer", WRITER);
+    let mut running = test.begin(3, 1000);
+    test.first_token(&mut running);
+    test.load("current", WRITER);
+
+    let (reply, mut answer) = oneshot::channel();
+    test.load_as("writer", r#"{"script": "none"}"#, LoadReply::Model(reply));
+    let refused = answer.try_recv().unwrap();
+    assert!(matches!(refused, Err(EngineError::Load { .. })), "{refused:?}");
+    let ready = EngineState::Ready { model: "current".to_owned() };
+    assert_eq!(test.engine.borrow().worker.status().state, ready);
+    let unnamed = test.engine.borrow().worker.models.get(None).unwrap();
+    assert_eq!(unnamed.name, "current");
+    running.num_tokens();
+    test.turn();
+    assert_eq!(running.num_tokens(), 1);
+}
+
+#[test]
 fn a_grammar_for_a_model_that_was_replaced_is_compiled_again() {
     let test = TestLoop::new(StoredCache::none());
     test.load("writer", WRITER);
