@@ -202,8 +202,9 @@ async fn load_beside(app: Arc<App>, name: String, folder: PathBuf) -> Result<(),
     }
 }
 
-/// Loads a model and makes the one before it that of requests that name none again. The caller has
-/// locked [`App::loading`].
+/// Loads a model and makes the one before it that of requests that name none again. Fails where the model
+/// is not loaded; that the one before is not is what the engine's status says. The caller has locked
+/// [`App::loading`].
 async fn load_and_go_back(app: &App, name: &str, folder: &Path) -> Result<(), Failure> {
     let before = loaded_name(app).and_then(|name| Some((folder_of(app, &name)?, name)));
     let loaded = load_located(app, name, folder).await;
@@ -211,8 +212,10 @@ async fn load_and_go_back(app: &App, name: &str, folder: &Path) -> Result<(), Fa
         && before != name
         && is_loaded(app, &before, &folder)
     {
-        // Of its files only those of its draft model are read again.
-        load_located(app, &before, &folder).await?;
+        // Of its files only those of its draft model are read again, unless they have changed.
+        if let Err(why) = load_located(app, &before, &folder).await {
+            tracing::warn!("{before} is not the model of new chats any more: {}", why.message);
+        }
     }
     loaded
 }

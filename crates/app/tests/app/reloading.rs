@@ -12,24 +12,24 @@ use tempfile::TempDir;
 use tokio::sync::broadcast::Receiver;
 
 use crate::kit::{new_conversation, next, send};
-use crate::script::{MODEL, Script, open_scripted};
+use crate::script::{MODEL, Script, add_claiming, open_scripted};
 
 fn damage(home: &TempDir) {
     let file = home.path().join("models").join(MODEL).join("tokenizer.json");
     std::fs::write(file, "{").unwrap();
 }
 
-fn of_model() -> SettingTarget {
-    SettingTarget::Model { name: MODEL.to_owned() }
+fn of_model(name: &str) -> SettingTarget {
+    SettingTarget::Model { name: name.to_owned() }
 }
 
-async fn set_state_of_16_bits(app: &Arc<App>) {
-    let (scope, key) = (of_model(), "bf16_state".to_owned());
+async fn set_state_of_16_bits(app: &Arc<App>, model: &str) {
+    let (scope, key) = (of_model(model), "bf16_state".to_owned());
     app.call(Command::SetSetting { scope, key, value: json!(true) }).await.unwrap();
 }
 
-async fn has_state_of_16_bits(app: &Arc<App>) -> bool {
-    match app.call(Command::GetSettings { scope: of_model() }).await.unwrap() {
+async fn has_state_of_16_bits(app: &Arc<App>, model: &str) -> bool {
+    match app.call(Command::GetSettings { scope: of_model(model) }).await.unwrap() {
         Reply::Settings { resolved } => resolved.settings.bf16_state,
         other => panic!("{other:?}"),
     }
@@ -56,9 +56,9 @@ async fn a_model_that_answers_goes_on_with_its_old_setting_when_the_new_one_fail
     let [_, answer] = send(&app, &id, "why").await;
     while !matches!(next(&mut events).await, Event::Delta { .. }) {}
     damage(&home);
-    set_state_of_16_bits(&app).await;
+    set_state_of_16_bits(&app, MODEL).await;
     assert!(told(&mut events).await, "it is in use");
-    assert!(!has_state_of_16_bits(&app).await);
+    assert!(!has_state_of_16_bits(&app, MODEL).await);
 
     app.call(Command::Stop { conversation_id: id.clone() }).await.unwrap();
     let ended = loop {
@@ -84,11 +84,38 @@ async fn of_a_model_that_is_gone_from_memory_it_is_said_and_its_setting_is_the_n
     let app = open_scripted(&home, 1_000_000).await;
     let mut events = app.subscribe();
     damage(&home);
-    set_state_of_16_bits(&app).await;
+    set_state_of_16_bits(&app, MODEL).await;
     assert!(!told(&mut events).await);
-    assert!(has_state_of_16_bits(&app).await);
+    assert!(has_state_of_16_bits(&app, MODEL).await);
     let Reply::Status { status } = app.call(Command::GetStatus).await.unwrap() else { panic!() };
     assert!(status.models.is_empty());
     assert!(matches!(status.engine, EngineState::Failed { .. }), "{:?}", status.engine);
+    app.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_model_with_its_new_setting_is_not_blamed_for_the_one_of_new_chats() {
+    const OTHER: &str = "other";
+    let home = Script::endless("stones ").home();
+    add_claiming(&home, OTHER, 1000);
+    let app = open_scripted(&home, 10).await;
+    for name in [OTHER, MODEL] {
+        app.call(Command::LoadModel { name: name.to_owned() }).await.unwrap();
+    }
+    let mut events = app.subscribe();
+    damage(&home);
+    set_state_of_16_bits(&app, OTHER).await;
+    loop {
+        let Event::Status { status } = next(&mut events).await else { continue };
+        if matches!(&status.engine, EngineState::Failed { model, .. } if model == MODEL) {
+            break;
+        }
+    }
+    // Waits until the change is done with.
+    app.call(Command::LoadModel { name: OTHER.to_owned() }).await.unwrap();
+    while let Ok(event) = events.try_recv() {
+        assert!(!matches!(event, Event::Notice { .. }), "{event:?}");
+    }
+    assert!(has_state_of_16_bits(&app, OTHER).await);
     app.close().await;
 }
