@@ -81,12 +81,46 @@ impl DueMeasurements {
             let mut list = self.all(store).await?;
             list.retain(|other| other.model != model);
             list.extend(due.cloned());
-            let json = serde_json::to_string(&list).unwrap_or_default();
-            store.set_setting(KEY, &json).await
+            match serde_json::to_string(&list) {
+                Ok(json) => store.set_setting(KEY, &json).await,
+                // A path that is no UTF-8: those in the list stay.
+                Err(error) => {
+                    tracing::warn!("{model} is not noted as to be measured: {error}");
+                    Ok(())
+                }
+            }
         };
         match replaced.await {
             Ok(()) | Err(StoreError::Closed { .. }) => {}
             Err(error) => tracing::warn!("what is to be measured is not noted: {error}"),
         }
+    }
+}
+
+#[cfg(all(test, unix))]
+#[allow(clippy::unwrap_used)] // in a test a panic is the report
+mod tests {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn one_that_cannot_be_noted_leaves_the_others_as_they_are() {
+        let store = Store::in_memory().await.unwrap();
+        let list = DueMeasurements::default();
+        let noted = DueMeasurement {
+            model: "noted".to_owned(),
+            folder: PathBuf::from("/models/noted"),
+            file: PathBuf::from("/noted.gguf"),
+            tries: 1,
+            folder_identity: "files".to_owned(),
+            file_state: (1, SystemTime::UNIX_EPOCH),
+        };
+        list.put(&store, &noted).await;
+        let file = PathBuf::from(OsStr::from_bytes(b"/no-utf-8-\xff.gguf"));
+        let other = DueMeasurement { model: "other".to_owned(), file, ..noted.clone() };
+        list.put(&store, &other).await;
+        assert_eq!(list.all(&store).await.unwrap(), [noted]);
     }
 }
