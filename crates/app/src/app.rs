@@ -51,6 +51,8 @@ pub struct Options {
     /// The program that opens the files of a new model for the first time, with the arguments of
     /// [`crate::run_child_if_asked`]; none: models are not checked before they are loaded.
     pub check_program: Option<PathBuf>,
+    /// How long the engine has computed nothing before what rounding costs a model is measured.
+    pub measures_after: Duration,
     /// Whether to load the default model at once, in the background.
     pub autoload: bool,
     /// How long [`App::close`] may take; none: as long as it needs.
@@ -133,6 +135,7 @@ impl Options {
             hub: None,
             uses_keychain: false,
             check_program: None,
+            measures_after: Duration::from_secs(5),
             autoload: false,
             closing_limit: None,
             memory_limit_bytes: None,

@@ -18,14 +18,14 @@ use super::due_measurements::{DueMeasurement, DueMeasurements};
 use super::measure_child::{ARGUMENTS, MEMORY_VARIABLE};
 use crate::app::App;
 
-/// The engine has computed nothing for so long before a process is started.
-const QUIET: Duration = Duration::from_secs(if cfg!(test) { 0 } else { 5 });
 /// After so many processes that were ended, because somebody asked or quit, nothing is measured.
 const MAX_TRIES: usize = 4;
 
 /// The measurements that wait or run, by the model's name. Owned by [`App`].
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Measurements {
+    /// The engine has computed nothing for so long before a process is started.
+    quiet: Duration,
     running: Mutex<HashMap<String, CancellationToken>>,
     /// Locked by the one that is at it.
     turn: tokio::sync::Mutex<()>,
@@ -34,6 +34,11 @@ pub(crate) struct Measurements {
 }
 
 impl Measurements {
+    pub(crate) fn new(quiet: Duration) -> Measurements {
+        let (running, turn, due) = Default::default();
+        Measurements { quiet, running, turn, due }
+    }
+
     fn running(&self) -> MutexGuard<'_, HashMap<String, CancellationToken>> {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -63,12 +68,14 @@ pub(crate) struct Measured<S> {
 /// Measures a model that was imported now in the background.
 pub(crate) async fn measure<S>(app: Arc<App>, measured: Measured<S>) {
     let Measured { model, folder, file, source } = measured;
-    match DueMeasurement::new(model, folder, file) {
-        Ok(due) => {
+    match app.blocking(move || DueMeasurement::new(model, folder, file)).await {
+        Some(Ok(due)) => {
             app.measurements.due.put(&app.store, &due).await;
             measure_due(app, due).await;
         }
-        Err(error) => tracing::warn!("nothing is measured: {error}"),
+        Some(Err(error)) => tracing::warn!("nothing is measured: {error}"),
+        // The fault is in the log.
+        None => {}
     }
     drop(source);
 }
@@ -133,7 +140,7 @@ impl Process {
         while self.due.tries < MAX_TRIES {
             tokio::select! {
                 () = cancelled.cancelled() => return None,
-                () = has_been_idle(app.engine.status()) => {}
+                () = has_been_idle(app.engine.status(), app.measurements.quiet) => {}
             }
             // First: a process that takes the app with it has been tried too.
             self.due.tries += 1;
@@ -199,10 +206,10 @@ fn is_busy(status: &EngineStatus) -> bool {
 }
 
 /// Returns when the engine has computed nothing for so long.
-async fn has_been_idle(mut status: watch::Receiver<EngineStatus>) {
+async fn has_been_idle(mut status: watch::Receiver<EngineStatus>, quiet: Duration) {
     loop {
         let ended = status.wait_for(|status| !is_busy(status)).await.is_err();
-        let asked = tokio::time::timeout(QUIET, status.wait_for(is_busy)).await;
+        let asked = tokio::time::timeout(quiet, status.wait_for(is_busy)).await;
         if ended || asked.is_err() {
             return;
         }
@@ -222,6 +229,15 @@ mod tests {
     /// A wait after which the test fails.
     const SOON: Duration = Duration::from_secs(60);
 
+    /// With this program, and without a wait for the engine.
+    fn options(home: &Path, program: PathBuf) -> Options {
+        Options {
+            check_program: Some(program),
+            measures_after: Duration::ZERO,
+            ..Options::new(DataFolder::new(home))
+        }
+    }
+
     /// An app with an imported model of this name, which says what the program does.
     async fn with_model(name: &str) -> (tempfile::TempDir, Arc<App>, Measured<tempfile::TempPath>) {
         let home = tempfile::tempdir().unwrap();
@@ -234,8 +250,7 @@ mod tests {
         std::fs::write(folder.join("config.json"), config.to_string()).unwrap();
 
         let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/models/check_program.sh");
-        let options = Options::new(DataFolder::new(home.path()));
-        let app = App::open(Options { check_program: Some(program), ..options }).await.unwrap();
+        let app = App::open(options(home.path(), program)).await.unwrap();
         let source = tempfile::NamedTempFile::new_in(home.path()).unwrap().into_temp_path();
         let (model, file) = (name.to_owned(), source.to_path_buf());
         (home, app, Measured { model, folder, file, source })
@@ -365,8 +380,8 @@ mod tests {
         let due = DueMeasurement::new(measured.model, measured.folder, file.clone()).unwrap();
         app.measurements.due.put(&app.store, &due).await;
         app.close().await;
-        let options = Options::new(DataFolder::new(home.path()));
-        (home, file, Options { check_program: Some(program), ..options })
+        let options = options(home.path(), program);
+        (home, file, options)
     }
 
     fn num_starts(file: &Path) -> usize {
@@ -453,7 +468,7 @@ mod tests {
         ] {
             let status = EngineStatus { state: busy, ..EngineStatus::default() };
             let (sender, status) = watch::channel(status);
-            let mut idle = std::pin::pin!(has_been_idle(status));
+            let mut idle = std::pin::pin!(has_been_idle(status, Duration::ZERO));
             tokio::select! {
                 biased;
                 () = &mut idle => panic!("it is busy"),
