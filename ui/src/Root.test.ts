@@ -396,6 +396,7 @@ test.each<[kind: ModelProblemKind, sentence: string, hasRest: boolean]>([
   ['incomplete', 'It is not complete: it lacks a file.', true],
   ['unsupported', 'This version of Cairn cannot run it: it lacks a file.', false],
   ['broken', 'One of its files is damaged: it lacks a file.', false],
+  ['unreadable', 'It cannot be read now: it lacks a file.', false],
   ['unsafe', 'Its files are not opened again, because that was not safe: it lacks a file.', false],
 ])(
   'a model that cannot be loaded says what to do, where something can be done: %s',

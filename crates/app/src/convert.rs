@@ -54,6 +54,7 @@ fn model_problem(problem: cairn_hub::ModelProblem) -> wire::ModelProblem {
     let kind = match problem.kind() {
         cairn_hub::ModelProblemKind::Incomplete => wire::ModelProblemKind::Incomplete,
         cairn_hub::ModelProblemKind::Broken => wire::ModelProblemKind::Broken,
+        cairn_hub::ModelProblemKind::Unreadable => wire::ModelProblemKind::Unreadable,
     };
     let (detail, file) = (problem.to_string(), problem.file().unwrap_or_default().to_owned());
     let what = match problem {
@@ -492,28 +493,40 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_wrong_with_a_model_names_the_file_and_is_the_same_in_english() {
+    fn what_is_wrong_with_a_model_has_its_kind_and_names_the_file() {
         use cairn_hub::ModelProblem as Problem;
+        use wire::ModelProblemKind::{Broken, Incomplete, Unreadable};
         use wire::ModelProblemWhat as What;
-        fn check(problem: Problem, expected: What) {
-            let said = model_problem(problem.clone());
-            assert_eq!((said.what, said.detail), (Some(expected), problem.to_string()));
+        fn check(problem: Problem, kind: wire::ModelProblemKind, what: What) {
+            let said = model_problem(problem);
+            assert_eq!((said.kind, said.what), (kind, Some(what)));
         }
         let missing = |file: &str| What::FileMissing { file: file.to_owned() };
-        let (file, reason) = ("model-2.safetensors".to_owned(), "EOF".to_owned());
-        check(Problem::NoSnapshot, What::NoSnapshot);
-        check(Problem::ConfigMissing, missing("config.json"));
-        check(Problem::TokenizerMissing, missing("tokenizer.json"));
-        check(Problem::ShardMissing { file: file.clone() }, What::FileMissing { file });
-        let unreadable = What::FileUnreadable {
-            file: "model.safetensors.index.json".to_owned(),
-            reason: reason.clone(),
+        let unreadable = |file: &str| {
+            let reason = "EOF".to_owned();
+            What::FileUnreadable { file: file.to_owned(), reason }
         };
-        check(Problem::IndexBroken { reason: reason.clone() }, unreadable);
-        check(
-            Problem::FolderUnreadable { reason: reason.clone() },
-            What::FolderUnreadable { reason },
-        );
+        let shard = || "model-2.safetensors".to_owned();
+        let reason = || "EOF".to_owned();
+        check(Problem::NoSnapshot, Incomplete, What::NoSnapshot);
+        check(Problem::ConfigMissing, Incomplete, missing("config.json"));
+        check(Problem::NoWeights, Incomplete, What::NoWeights);
+        check(Problem::TokenizerMissing, Incomplete, missing("tokenizer.json"));
+        check(Problem::ShardMissing { file: shard() }, Incomplete, missing(&shard()));
+        check(Problem::NoModelType, Broken, What::NoModelType);
+        check(Problem::ConfigBroken { reason: reason() }, Broken, unreadable("config.json"));
+        let index = unreadable("model.safetensors.index.json");
+        check(Problem::IndexBroken { reason: reason() }, Broken, index);
+        let closed = Problem::Unreadable { file: shard(), reason: reason() };
+        check(closed, Unreadable, unreadable(&shard()));
+        let folder = What::FolderUnreadable { reason: reason() };
+        check(Problem::FolderUnreadable { reason: reason() }, Unreadable, folder);
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_model_is_a_clause_in_english_too() {
+        let said = model_problem(cairn_hub::ModelProblem::TokenizerMissing);
+        assert_eq!(said.detail, "tokenizer.json is missing");
     }
 
     #[test]

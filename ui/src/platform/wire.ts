@@ -1141,7 +1141,7 @@ what?: ModelProblemWhat,
  */
 detail: string, };
 
-export type ModelProblemKind = "incomplete" | "unsupported" | "broken" | "unsafe";
+export type ModelProblemKind = "incomplete" | "unsupported" | "broken" | "unreadable" | "unsafe";
 
 /**
  * What exactly is wrong with a model. `reason` is in English, of the system or a file's reader.

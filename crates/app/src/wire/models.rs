@@ -104,6 +104,8 @@ pub enum ModelProblemKind {
     Unsupported,
     /// A file does not contain what it should.
     Broken,
+    /// Its folder or a file cannot be opened now, and may be whole.
+    Unreadable,
     /// Opening its files took too much memory or time, so they are not opened again.
     Unsafe,
 }

@@ -80,12 +80,14 @@ pub enum ModelProblem {
 pub enum ModelProblemKind {
     /// Files are missing: a download of the model fetches the rest.
     Incomplete,
-    /// A file is there and cannot be used.
+    /// A file is there and does not contain what it should.
     Broken,
+    /// The folder or a file cannot be opened now, and may be whole: a permission is missing, or a disk.
+    Unreadable,
 }
 
 impl ModelProblem {
-    /// Whether files are missing or cannot be used.
+    /// Whether files are missing, cannot be used, or cannot be opened now.
     pub fn kind(&self) -> ModelProblemKind {
         match self {
             ModelProblem::NoSnapshot
@@ -93,9 +95,10 @@ impl ModelProblem {
             | ModelProblem::NoWeights
             | ModelProblem::ShardMissing { .. }
             | ModelProblem::TokenizerMissing => ModelProblemKind::Incomplete,
-            ModelProblem::FolderUnreadable { .. }
-            | ModelProblem::Unreadable { .. }
-            | ModelProblem::ConfigBroken { .. }
+            ModelProblem::FolderUnreadable { .. } | ModelProblem::Unreadable { .. } => {
+                ModelProblemKind::Unreadable
+            }
+            ModelProblem::ConfigBroken { .. }
             | ModelProblem::NoModelType
             | ModelProblem::IndexBroken { .. } => ModelProblemKind::Broken,
         }
@@ -130,10 +133,8 @@ impl Checked {
     /// Whether it holds as long as the files stay the same. A permission or a lack of file handles
     /// changes without a trace in the identity.
     pub fn is_lasting(&self) -> bool {
-        !matches!(
-            self.problem,
-            Some(ModelProblem::Unreadable { .. } | ModelProblem::FolderUnreadable { .. })
-        )
+        let kind = self.problem.as_ref().map(ModelProblem::kind);
+        kind != Some(ModelProblemKind::Unreadable)
     }
 
     fn problem(problem: ModelProblem) -> Checked {
@@ -303,7 +304,7 @@ mod tests {
         let look = look(&folder.path().join("gone"), |_| None);
         assert!(look.identity.is_none() && !look.checked.is_lasting());
         let problem = look.checked.problem.unwrap();
-        assert_eq!(problem.kind(), ModelProblemKind::Broken);
+        assert_eq!(problem.kind(), ModelProblemKind::Unreadable);
         assert!(problem.to_string().starts_with("its folder cannot be read: "), "{problem}");
     }
 }

@@ -36,6 +36,7 @@ const problems: Record<ModelProblemKind, string> = {
   incomplete: 'Es ist nicht vollständig',
   unsupported: 'Diese Version von Cairn kann es nicht ausführen',
   broken: 'Eine seiner Dateien ist beschädigt',
+  unreadable: 'Es lässt sich zurzeit nicht lesen',
   unsafe: 'Seine Dateien werden nicht mehr geöffnet, weil das nicht sicher war',
 };
 

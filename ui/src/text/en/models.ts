@@ -26,6 +26,7 @@ const problems: Record<ModelProblemKind, string> = {
   incomplete: 'It is not complete',
   unsupported: 'This version of Cairn cannot run it',
   broken: 'One of its files is damaged',
+  unreadable: 'It cannot be read now',
   unsafe: 'Its files are not opened again, because that was not safe',
 };
 
