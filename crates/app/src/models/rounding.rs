@@ -14,6 +14,12 @@ const USUAL: RoundTo = RoundTo::Bits8;
 pub(crate) fn choices(found: Vec<RoundingChoice>, budget_bytes: u64) -> Vec<wire::RoundingChoice> {
     let mut choices: Vec<_> =
         found.into_iter().map(|choice| described(choice, budget_bytes)).collect();
+    propose(&mut choices);
+    choices
+}
+
+/// Marks the usual choice, or the largest of the smaller ones that fits where it does not.
+fn propose(choices: &mut [wire::RoundingChoice]) {
     let fits = |choice: &wire::RoundingChoice| {
         choice.memory.as_ref().is_none_or(|memory| memory.fit != Fit::TooLarge)
     };
@@ -22,7 +28,6 @@ pub(crate) fn choices(found: Vec<RoundingChoice>, budget_bytes: u64) -> Vec<wire
     if let Some(choice) = choices.get_mut(proposed) {
         choice.is_proposed = true;
     }
-    choices
 }
 
 fn described(choice: RoundingChoice, budget_bytes: u64) -> wire::RoundingChoice {
@@ -95,5 +100,26 @@ mod tests {
         found.truncate(1);
         assert!(choices(found, u64::MAX)[0].is_proposed);
         assert!(choices(Vec::new(), u64::MAX).is_empty());
+    }
+
+    #[test]
+    fn four_bits_are_proposed_where_they_fit_and_eight_do_not() {
+        // Set by hand: without a GPU, all choices take the same memory.
+        fn check(four: Fit, eight: Fit, expected: RoundingForm) {
+            let mut choices = choices(found(), u64::MAX);
+            for (choice, fit) in choices.iter_mut().zip([four, eight]) {
+                choice.memory.as_mut().unwrap().fit = fit;
+                choice.is_proposed = false;
+            }
+            propose(&mut choices);
+            let proposed = choices.iter().filter(|choice| choice.is_proposed);
+            let proposed: Vec<_> = proposed.map(|choice| choice.form).collect();
+            assert_eq!(proposed, [expected], "{four:?} {eight:?}");
+        }
+        check(Fit::Well, Fit::TooLarge, RoundingForm::Bits4);
+        check(Fit::Tight, Fit::TooLarge, RoundingForm::Bits4);
+        check(Fit::Well, Fit::Tight, RoundingForm::Bits8);
+        check(Fit::Tight, Fit::Tight, RoundingForm::Bits8);
+        check(Fit::TooLarge, Fit::TooLarge, RoundingForm::Bits8);
     }
 }
