@@ -3,6 +3,7 @@
 //! stays saved if reading is stopped.
 
 use std::collections::HashMap;
+use std::ops::ControlFlow::{self, Break, Continue};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -271,31 +272,14 @@ async fn read(
         prepared = prepare(app, of, reading) => prepared,
         () = stopped => return Ok(DocumentReading::Unread),
     };
-    match prepared {
-        Ok((request, model)) => generate(app, of, reading, request, model).await,
-        Err(NotRead::Known(state)) => Ok(state),
-        Err(NotRead::Failed(failure)) => Err(failure),
+    match prepared? {
+        Continue((request, model)) => generate(app, of, reading, request, model).await,
+        Break(known) => Ok(known),
     }
 }
 
-/// Why nothing is read.
-enum NotRead {
-    /// What is known of the documents says all.
-    Known(DocumentReading),
-    Failed(Failure),
-}
-
-impl From<Failure> for NotRead {
-    fn from(failure: Failure) -> NotRead {
-        NotRead::Failed(failure)
-    }
-}
-
-impl From<EngineError> for NotRead {
-    fn from(error: EngineError) -> NotRead {
-        NotRead::Failed(error.into())
-    }
-}
+/// What the next step of a reading needs, or what is known of the documents so that there is none.
+type Step<T> = ControlFlow<DocumentReading, T>;
 
 /// The request that reads documents, and the name of its model. Waits for what documents stand behind and
 /// for the model, and counts the tokens.
@@ -303,40 +287,53 @@ async fn prepare(
     app: &Arc<App>,
     of: &DocumentsOf,
     reading: &Reading,
-) -> Result<(GenerateRequest, String), NotRead> {
-    let draft = drafted(app, of, reading).await?;
+) -> Result<Step<(GenerateRequest, String)>, Failure> {
+    let draft = match drafted(app, of, reading).await? {
+        Continue(draft) => draft,
+        Break(known) => return Ok(Break(known)),
+    };
     let (model, settings, is_ahead) = (draft.model.clone(), draft.settings.clone(), draft.is_ahead);
-    let prompt = counted_prompt(app, of, draft, reading).await?;
-    // What could not be continued is read with the question.
+    let prompt = match counted_prompt(app, of, draft, reading).await? {
+        Continue(prompt) => prompt,
+        Break(known) => return Ok(Break(known)),
+    };
     let request = request(app, of, &model, &settings, prompt).filter(|_| is_ahead);
-    let request = request.ok_or(NotRead::Known(DocumentReading::WithQuestion))?;
-    match reading.only_looks() {
-        true => Err(NotRead::Known(looked_up(app, request, model).await?)),
-        false => Ok((request, model)),
-    }
+    Ok(match request {
+        // What could not be continued is read with the question.
+        None => Break(DocumentReading::WithQuestion),
+        Some(request) if reading.only_looks() => Break(looked_up(app, request, model).await?),
+        Some(request) => Continue((request, model)),
+    })
 }
 
 /// The draft that is read, with documents in it.
-async fn drafted(app: &Arc<App>, of: &DocumentsOf, reading: &Reading) -> Result<Draft, NotRead> {
+async fn drafted(
+    app: &Arc<App>,
+    of: &DocumentsOf,
+    reading: &Reading,
+) -> Result<Step<Draft>, Failure> {
     let draft = match of {
         DocumentsOf::Conversation { id } if reading.only_looks() => {
             drafts::of_model_in_memory(app, id).await?
         }
-        DocumentsOf::Conversation { id } => Some(draft_to_read(app, of, id).await?),
+        DocumentsOf::Conversation { id } => match draft_to_read(app, of, id).await? {
+            Continue(draft) => Some(draft),
+            Break(known) => return Ok(Break(known)),
+        },
         DocumentsOf::Folder { id } => drafts::of_folder(app, id, reading.only_looks()).await?,
     };
     let draft = draft.filter(|draft| !draft.documents.is_empty());
-    draft.ok_or(NotRead::Known(DocumentReading::Unread))
+    Ok(draft.map_or(Break(DocumentReading::Unread), Continue))
 }
 
 /// The draft of a conversation once its answers have ended and its model is loaded. Before that its tokens
 /// are counted, so that what is too long for the model is known at once.
-async fn draft_to_read(app: &Arc<App>, of: &DocumentsOf, id: &str) -> Result<Draft, NotRead> {
+async fn draft_to_read(app: &Arc<App>, of: &DocumentsOf, id: &str) -> Result<Step<Draft>, Failure> {
     for running in app.answers.of(id) {
         running.ended.cancelled().await;
     }
     if let Some(too_long) = count_ahead(app, of, id).await? {
-        return Err(NotRead::Known(too_long));
+        return Ok(Break(too_long));
     }
     let model = match chat_model::of(app, id).await?.name {
         Some(name) => {
@@ -345,7 +342,7 @@ async fn draft_to_read(app: &Arc<App>, of: &DocumentsOf, id: &str) -> Result<Dra
         }
         None => drafts::load_any(app).await?,
     };
-    Ok(drafts::of_conversation(app, id, model).await?)
+    Ok(Continue(drafts::of_conversation(app, id, model).await?))
 }
 
 /// The prompt up to the end of the documents, counted by its model, which is loaded.
@@ -354,7 +351,7 @@ async fn counted_prompt(
     of: &DocumentsOf,
     draft: Draft,
     reading: &Reading,
-) -> Result<Prompt, NotRead> {
+) -> Result<Step<Prompt>, Failure> {
     let model = draft.model.clone();
     let (tokenizer, own_length) = app
         .engine
@@ -362,16 +359,14 @@ async fn counted_prompt(
         .await?;
     let counted = counting::count(app, of, draft, tokenizer, own_length).await?;
     if reading.stop.is_cancelled() {
-        return Err(NotRead::Known(DocumentReading::Unread));
+        return Ok(Break(DocumentReading::Unread));
     }
     commands::emit(app, of).await;
-    match counted {
-        Counted::Fits(prompt) => Ok(prompt),
-        Counted::WithQuestion => Err(NotRead::Known(DocumentReading::WithQuestion)),
-        Counted::TooLong { exceeds_by } => {
-            Err(NotRead::Known(DocumentReading::TooLong { exceeds_by, model }))
-        }
-    }
+    Ok(match counted {
+        Counted::Fits(prompt) => Continue(prompt),
+        Counted::WithQuestion => Break(DocumentReading::WithQuestion),
+        Counted::TooLong { exceeds_by } => Break(DocumentReading::TooLong { exceeds_by, model }),
+    })
 }
 
 /// Whether all that a request would read is saved.
