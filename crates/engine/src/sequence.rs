@@ -471,7 +471,7 @@ impl Sequence {
             }
             Err(error) => return self.job.fail(error),
         }
-        if let Some(why) = self.loaded.model.model.newly_untraced() {
+        if let Some(why) = self.loaded.model.model.take_tracing_problem() {
             tracing::warn!(model = %self.loaded.name, "its decode steps are not traced: {why}");
         }
         let saved = guarded(worker, "saving a conversation", |worker| {

@@ -30,7 +30,7 @@ pub struct LoadOptions {
     /// Traces decode steps with MLX's `compile`, one trace for every 256 tokens of context, and replays
     /// them. For single sequences whose layers all attend, on devices without kernels of our own;
     /// others ignore it. A model that cannot be traced goes on without, and says why
-    /// ([`Model::newly_untraced`](crate::models::Model::newly_untraced)).
+    /// ([`Model::take_tracing_problem`](crate::models::Model::take_tracing_problem)).
     pub traces_steps: bool,
 }
 

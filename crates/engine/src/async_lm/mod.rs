@@ -197,18 +197,18 @@ impl AsyncLm {
     /// Fails on no ids, ids outside the vocabulary, and more than the context. Dropping the future
     /// drops the query.
     pub async fn next_token_logprobs(&self, ids: &[u32]) -> Result<Arc<[f32]>, EngineError> {
-        let asked = self.ask([ids])?.remove(0);
-        self.answer(ids, asked).await
+        let answer = self.ask([ids])?.remove(0);
+        self.answered(ids, answer).await
     }
 
     /// As [`AsyncLm::next_token_logprobs`], for callers that are not async: a batch of one, which
     /// waits for no other query.
     pub fn next_token_logprobs_sync(&self, ids: &[u32]) -> Result<Arc<[f32]>, EngineError> {
-        let asked = match self.stored(ids)? {
+        let answer = match self.stored(ids)? {
             Some(logprobs) => QueryAnswer::Known(logprobs),
             None => self.send(&[ids], false).remove(0),
         };
-        block_on(self.answer(ids, asked))
+        block_on(self.answered(ids, answer))
     }
 
     /// [`AsyncLm::next_token_logprobs`] of several sequences, in their order.
@@ -216,8 +216,8 @@ impl AsyncLm {
         &self,
         sequences: &[Vec<u32>],
     ) -> Result<Vec<Arc<[f32]>>, EngineError> {
-        let asked = self.ask(sequences.iter().map(Vec::as_slice))?;
-        self.answers(sequences, asked).await
+        let answers = self.ask(sequences.iter().map(Vec::as_slice))?;
+        self.all_answered(sequences, answers).await
     }
 
     /// As [`AsyncLm::batch_next_token_logprobs`], for callers that are not async; batches are full
@@ -226,16 +226,16 @@ impl AsyncLm {
         &self,
         sequences: &[Vec<u32>],
     ) -> Result<Vec<Arc<[f32]>>, EngineError> {
-        let mut asked = Vec::with_capacity(sequences.len());
+        let mut answers = Vec::with_capacity(sequences.len());
         for batch in sequences.chunks(self.shared.options.batch_size.max(1)) {
             let known = batch.iter().map(|ids| self.stored(ids)).collect::<Result<Vec<_>, _>>()?;
             let unknown = batch.iter().zip(&known).filter(|(_, known)| known.is_none());
             let unknown: Vec<&[u32]> = unknown.map(|(ids, _)| ids.as_slice()).collect();
             let mut sent = self.send(&unknown, false).into_iter();
             let or_sent = |known: Option<_>| known.map(QueryAnswer::Known).or_else(|| sent.next());
-            asked.extend(known.into_iter().filter_map(or_sent));
+            answers.extend(known.into_iter().filter_map(or_sent));
         }
-        block_on(self.answers(sequences, asked))
+        block_on(self.all_answered(sequences, answers))
     }
 
     /// How much of `ids` is stored.
@@ -254,8 +254,8 @@ impl AsyncLm {
         if ids.is_empty() {
             return Err(cairn_lm::LmError::EmptyPrompt.into());
         }
-        let asked = self.send(&[ids], true).remove(0);
-        self.answer(ids, asked).await.map(drop)
+        let answer = self.send(&[ids], true).remove(0);
+        self.answered(ids, answer).await.map(drop)
     }
 
     /// Drops all that is stored.
@@ -322,10 +322,10 @@ impl AsyncLm {
         let known = sequences.into_iter().map(|ids| Ok((ids, self.stored(ids)?)));
         let known = known.collect::<Result<Vec<_>, EngineError>>()?;
         let generation = self.known().generation;
-        let (mut asked, mut full) = (Vec::with_capacity(known.len()), Vec::new());
+        let (mut answers, mut full) = (Vec::with_capacity(known.len()), Vec::new());
         let mut waiting = lock(&self.shared.queue.waiting);
         for (ids, known) in known {
-            asked.push(match known {
+            answers.push(match known {
                 Some(logprobs) => QueryAnswer::Known(logprobs),
                 None => {
                     let (query, answer) = query(ids, false);
@@ -337,13 +337,13 @@ impl AsyncLm {
         drop(waiting);
         full.into_iter().for_each(|batch| self.shared.send(LmAsk::Queries(batch)));
         self.shared.queue.changed.notify_one();
-        Ok(asked)
+        Ok(answers)
     }
 
     /// Sends queries as a batch of their own.
     fn send(&self, sequences: &[&[u32]], stores: bool) -> Vec<QueryAnswer> {
         let generation = self.known().generation;
-        let (queries, asked): (Vec<LmQuery>, Vec<QueryAnswer>) = sequences
+        let (queries, answers): (Vec<LmQuery>, Vec<QueryAnswer>) = sequences
             .iter()
             .map(|ids| query(ids, stores))
             .map(|(query, answer)| (query, QueryAnswer::Waits { answer, generation }))
@@ -351,11 +351,12 @@ impl AsyncLm {
         if !queries.is_empty() {
             self.shared.send(LmAsk::Queries(queries));
         }
-        asked
+        answers
     }
 
-    async fn answer(&self, ids: &[u32], asked: QueryAnswer) -> Result<Arc<[f32]>, EngineError> {
-        match asked {
+    /// The log-probabilities of an answer, once they are there.
+    async fn answered(&self, ids: &[u32], answer: QueryAnswer) -> Result<Arc<[f32]>, EngineError> {
+        match answer {
             QueryAnswer::Known(logprobs) => Ok(logprobs),
             QueryAnswer::Waits { answer, generation } => {
                 let logprobs = self.received(answer.await)?;
@@ -368,14 +369,14 @@ impl AsyncLm {
         }
     }
 
-    async fn answers(
+    async fn all_answered(
         &self,
         sequences: &[Vec<u32>],
-        asked: Vec<QueryAnswer>,
+        answers: Vec<QueryAnswer>,
     ) -> Result<Vec<Arc<[f32]>>, EngineError> {
-        let mut rows = Vec::with_capacity(asked.len());
-        for (ids, asked) in sequences.iter().zip(asked) {
-            rows.push(self.answer(ids, asked).await?);
+        let mut rows = Vec::with_capacity(answers.len());
+        for (ids, answer) in sequences.iter().zip(answers) {
+            rows.push(self.answered(ids, answer).await?);
         }
         Ok(rows)
     }

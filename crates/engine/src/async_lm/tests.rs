@@ -45,8 +45,8 @@ impl Asker {
     }
 
     fn push(&mut self, sequences: &[Vec<u32>], stores: bool) -> Vec<AnswerReceiver> {
-        let asked = sequences.iter().map(|ids| query(ids, stores));
-        let (queries, answers) = asked.unzip();
+        let sent = sequences.iter().map(|ids| query(ids, stores));
+        let (queries, answers) = sent.unzip();
         self.state.push(queries);
         answers
     }

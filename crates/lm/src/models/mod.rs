@@ -470,9 +470,10 @@ impl Model {
         self.0.traced_steps.as_ref().map(TracedSteps::num_steps)
     }
 
-    /// Why steps that were to be traced are not, to whoever asks first once that has happened.
-    pub fn newly_untraced(&self) -> Option<String> {
-        self.0.traced_steps.as_ref()?.news()
+    /// Why steps that were to be traced are not, once that has happened. The first call returns it, and
+    /// those behind it none.
+    pub fn take_tracing_problem(&self) -> Option<String> {
+        self.0.traced_steps.as_ref()?.take_problem()
     }
 
     /// Token ids `[B, L]` to embeddings `[B, L, D]`.

@@ -25,8 +25,8 @@ pub(super) struct TracedSteps {
     num_steps: Cell<usize>,
     /// Why steps cannot be traced, if they cannot be: the model goes on without.
     problem: RefCell<Option<String>>,
-    /// Whether [`TracedSteps::news`] has told it.
-    is_told: Cell<bool>,
+    /// Whether [`TracedSteps::take_problem`] has returned it.
+    is_reported: Cell<bool>,
 }
 
 /// For each layer which place is its own, and the size of its ring.
@@ -93,10 +93,10 @@ impl TracedSteps {
         Ok(Some(hidden))
     }
 
-    /// Why no step is traced any more, to whoever asks first.
-    pub(super) fn news(&self) -> Option<String> {
+    /// Why no step is traced any more; once, and none from then on.
+    pub(super) fn take_problem(&self) -> Option<String> {
         let problem = self.problem.borrow();
-        problem.clone().filter(|_| !self.is_told.replace(true))
+        problem.clone().filter(|_| !self.is_reported.replace(true))
     }
 
     /// How many steps were replayed; or why none are.
