@@ -7,9 +7,7 @@ use super::buffer::{round_up, token_range};
 use super::kind::CacheKind;
 use super::kv::Dropped;
 use super::kv_buffers::KvBuffers;
-use super::rows::{
-    Block, RowColumns, from_first, kept_rows, rolled, rope_offset, row_tokens, stacked,
-};
+use super::rows::{Block, RowColumns, from_first, kept_rows, rolled, rope_offset, stacked};
 use super::{
     AttentionStep, DecodeSlot, KeysValues, KvCache, LayerCache, LayerCacheSpec, Mask, RopeOffset,
     causal_mask,
