@@ -106,7 +106,9 @@ async fn a_model_with_its_new_setting_is_not_blamed_for_the_one_of_new_chats() {
     damage(&home);
     set_state_of_16_bits(&app, OTHER).await;
     loop {
-        let Event::Status { status } = next(&mut events).await else { continue };
+        let event = next(&mut events).await;
+        assert!(!matches!(event, Event::Notice { .. }), "{event:?}");
+        let Event::Status { status } = event else { continue };
         if matches!(&status.engine, EngineState::Failed { model, .. } if model == MODEL) {
             break;
         }
