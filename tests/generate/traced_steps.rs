@@ -87,10 +87,10 @@ fn a_model_whose_trace_fails_answers_without_and_says_so_once() {
     }
     let why = failing.num_traced_steps().expect("asked for").expect_err("nothing is traced");
     assert!(why.contains("script"), "{why}");
-    assert_eq!((failing.newly_untraced(), failing.newly_untraced()), (Some(why), None));
+    assert_eq!((failing.take_tracing_problem(), failing.take_tracing_problem()), (Some(why), None));
 
     let traced = scripted(false, true);
     assert_eq!(plain(&traced, &prompt, options(40)), expected);
     assert!(num_traced(&traced) >= 39);
-    assert_eq!(traced.newly_untraced(), None);
+    assert_eq!(traced.take_tracing_problem(), None);
 }
