@@ -84,6 +84,12 @@ export class Page {
     // A dialog that is closing would take the key.
     await this.driver.getByRole('dialog').first().waitFor({ state: 'detached' });
     await this.driver.keyboard.press('Escape');
+    // Where much else runs, the dialog may still have had the focus: then the key is pressed once more.
+    const isBack = await this.message.waitFor({ timeout: 30_000 }).then(
+      () => true,
+      () => false,
+    );
+    if (!isBack) await this.driver.keyboard.press('Escape');
     await this.message.waitFor();
   }
 
