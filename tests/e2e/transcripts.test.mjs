@@ -168,7 +168,7 @@ flow(
     await driver.keyboard.press('Control+k');
     await driver.keyboard.type('as a persona');
     await driver.keyboard.press('Enter');
-    await page.dialog('New persona').getByRole('group', { name: 'Parameters' }).waitFor();
+    await page.dialog('New persona').getByText('Parameters', { exact: true }).waitFor();
     await until('the name has the focus', () => driver.evaluate(() => document.activeElement.localName === 'input'));
     await transcript.sees('A persona', page.dialog('New persona'));
     await transcript.check('documents-and-chat');
