@@ -25,7 +25,7 @@ flow(
     await page.driver.getByRole('heading', { name: 'Choose a model to start' }).waitFor();
 
     // The file does not arrive until it is let through.
-    await page.driver.route('**/api/models/import', () => {});
+    const letThrough = await page.holdBack('**/api/models/import');
     await page.drop(file);
     const card = page.driver.getByRole('article', { name: 'Tiny Llama.GGUF', exact: true });
     await card.getByRole('progressbar').waitFor();
@@ -33,7 +33,7 @@ flow(
     await card.waitFor({ state: 'detached' });
     assert.deepEqual(await copies(), [], 'what was cancelled left something');
 
-    await page.driver.unroute('**/api/models/import');
+    letThrough();
     await page.drop(file);
     await page.shows('Imported “Tiny Llama.GGUF”.');
     // It is the only model, so nobody has to choose it.

@@ -160,6 +160,18 @@ export class Page {
     await session.detach();
   }
 
+  /**
+   * Holds requests to this address back until what it returns is called; those until then are never answered. The route stays: taken
+   * away, the browser sends what it held, also what the page has just given up.
+   */
+  async holdBack(address) {
+    let isHeld = true;
+    await this.driver.route(address, (route) => (isHeld ? undefined : route.continue()));
+    return () => {
+      isHeld = false;
+    };
+  }
+
   /** The name of what has the focus: never the page itself. */
   focused() {
     return this.driver.evaluate(() => {

@@ -49,14 +49,14 @@ async function play(stage, hub) {
   await open(async ({ page, look, home }) => {
     await page.driver.getByRole('radiogroup', { name: 'Model' }).waitFor();
     await look('first-launch');
-    await page.driver.route('**/api/models/import', () => {});
+    const letThrough = await page.holdBack('**/api/models/import');
     const file = join(home.folder, 'Tiny-Llama.gguf');
     await writeGguf(file);
     await page.drop(file);
     await card(page, 'Tiny-Llama.gguf').waitFor();
     await look('first-launch-import');
     await page.button('Cancel the import of Tiny-Llama.gguf').click();
-    await page.driver.unroute('**/api/models/import');
+    letThrough();
     await card(page, 'Tiny-Llama.gguf').waitFor({ state: 'detached' });
     await writeGguf(file, { isRounded: true });
     await page.drop(file);
