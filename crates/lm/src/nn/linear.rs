@@ -19,9 +19,33 @@ pub struct Linear {
 
 #[derive(Debug)]
 enum Matrix {
-    /// `[in, out]`, in the order of [`product_order`].
-    Dense(Array),
+    Dense(DenseMatrix),
     Quantized(QuantizedMatrix),
+}
+
+/// A matrix of numbers.
+#[derive(Debug)]
+struct DenseMatrix {
+    /// `[in, out]`, in the order of [`product_order`].
+    weight: Array,
+    /// The same array as `[1, in, out]`: for a product with two axes MLX flattens vectors `[B, L, in]`
+    /// before and unflattens them after it, which are two more nodes of the graph.
+    of_one_row: Array,
+}
+
+impl DenseMatrix {
+    fn new(weight: Array) -> Result<Self, Exception> {
+        let of_one_row = weight.expand_dims(0)?;
+        Ok(DenseMatrix { weight, of_one_row })
+    }
+
+    /// The array to multiply `x` by.
+    fn factor(&self, x: &Array) -> &Array {
+        match x.shape() {
+            [1, _, _] => &self.of_one_row,
+            _ => &self.weight,
+        }
+    }
 }
 
 impl Linear {
@@ -41,9 +65,12 @@ impl Linear {
             Some(settings) => {
                 let (packed, scales, biases) = layer.take_quantized(inputs, outputs, settings)?;
                 let dense = layer.dequantize(&packed, &scales, biases.as_ref(), settings)?;
-                Matrix::Dense(product_order(&dense)?)
+                Matrix::Dense(DenseMatrix::new(product_order(&dense)?)?)
             }
-            None => Matrix::Dense(product_order(&layer.take("weight", &[outputs, inputs])?)?),
+            None => {
+                let weight = layer.take("weight", &[outputs, inputs])?;
+                Matrix::Dense(DenseMatrix::new(product_order(&weight)?)?)
+            }
         };
         Ok(Linear { matrix, bias })
     }
@@ -51,10 +78,10 @@ impl Linear {
     /// `[..., in]` to `[..., out]`.
     pub fn forward(&self, x: &Array) -> Result<Array, Exception> {
         let product = match &self.matrix {
-            Matrix::Dense(weight) => match &self.bias {
+            Matrix::Dense(dense) => match &self.bias {
                 // One graph node instead of two.
-                Some(bias) => return ops::addmm(bias, x, weight, None, None),
-                None => ops::matmul(x, weight)?,
+                Some(bias) => return ops::addmm(bias, x, dense.factor(x), None, None),
+                None => ops::matmul(x, dense.factor(x))?,
             },
             Matrix::Quantized(matrix) => matrix.product(x)?,
         };
@@ -89,7 +116,7 @@ impl Linear {
     /// The number of outputs.
     pub fn num_outputs(&self) -> i32 {
         match &self.matrix {
-            Matrix::Dense(weight) => weight.dim(1),
+            Matrix::Dense(dense) => dense.weight.dim(1),
             Matrix::Quantized(matrix) => matrix.rows().num_rows(),
         }
     }
@@ -97,7 +124,7 @@ impl Linear {
     /// The type of what it returns for numbers of that type.
     pub fn dtype(&self) -> Dtype {
         match &self.matrix {
-            Matrix::Dense(weight) => weight.dtype(),
+            Matrix::Dense(dense) => dense.weight.dtype(),
             Matrix::Quantized(matrix) => matrix.rows().dtype(),
         }
     }
@@ -110,10 +137,10 @@ impl Linear {
         for size in sizes {
             let mut part = self.outputs(from, from + size)?;
             // Copied: a CPU copies views of dense weights for every product.
-            if let Matrix::Dense(weight) = &mut part.matrix
+            if let Matrix::Dense(dense) = &mut part.matrix
                 && ComputeDevice::current() == ComputeDevice::Cpu
             {
-                *weight = weight.contiguous()?;
+                *dense = DenseMatrix::new(dense.weight.contiguous()?)?;
             }
             part.eval()?;
             parts.push(part);
@@ -137,12 +164,12 @@ impl Linear {
         let (mut dense, mut quantized) = (Vec::new(), Vec::new());
         for layer in layers {
             match &layer.matrix {
-                Matrix::Dense(weight) => dense.push(weight.transpose()?),
+                Matrix::Dense(matrix) => dense.push(matrix.weight.transpose()?),
                 Matrix::Quantized(matrix) => quantized.push(matrix),
             }
         }
         let matrix = if quantized.is_empty() {
-            Matrix::Dense(product_order(&ops::concatenate(&dense, 0)?)?)
+            Matrix::Dense(DenseMatrix::new(product_order(&ops::concatenate(&dense, 0)?)?)?)
         } else if dense.is_empty()
             && let Some(matrix) = QuantizedMatrix::stack(&quantized)?
         {
@@ -159,7 +186,10 @@ impl Linear {
         let outputs = Array::from_slice(outputs, &[outputs.len() as i32]);
         let rows = |array: &Array| array.take_axis(&outputs, 0);
         let matrix = match &self.matrix {
-            Matrix::Dense(weight) => Matrix::Dense(product_order(&rows(&weight.transpose()?)?)?),
+            Matrix::Dense(dense) => {
+                let weight = product_order(&rows(&dense.weight.transpose()?)?)?;
+                Matrix::Dense(DenseMatrix::new(weight)?)
+            }
             Matrix::Quantized(matrix) => Matrix::Quantized(matrix.select(&outputs)?),
         };
         Ok(Linear { matrix, bias: self.bias.as_ref().map(rows).transpose()? })
@@ -168,8 +198,9 @@ impl Linear {
     /// A layer that computes the outputs `from..to`, with views of the same arrays.
     pub fn outputs(&self, from: i32, to: i32) -> Result<Linear, Exception> {
         let matrix = match &self.matrix {
-            Matrix::Dense(weight) => {
-                Matrix::Dense(ffi::slice(weight, &[0, from], &[weight.dim(0), to])?)
+            Matrix::Dense(DenseMatrix { weight, .. }) => {
+                let part = ffi::slice(weight, &[0, from], &[weight.dim(0), to])?;
+                Matrix::Dense(DenseMatrix::new(part)?)
             }
             Matrix::Quantized(matrix) => Matrix::Quantized(matrix.range(from, to)?),
         };
@@ -181,7 +212,7 @@ impl Linear {
     pub fn eval(&self) -> Result<(), Exception> {
         let mut arrays: Vec<&Array> = self.bias.iter().collect();
         match &self.matrix {
-            Matrix::Dense(weight) => arrays.push(weight),
+            Matrix::Dense(dense) => arrays.extend([&dense.weight, &dense.of_one_row]),
             Matrix::Quantized(matrix) => arrays.extend(matrix.arrays()),
         }
         mlx_rs::transforms::eval(arrays)

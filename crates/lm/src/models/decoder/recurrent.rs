@@ -89,7 +89,7 @@ impl RecurrentKind {
                 let written = 2 * sizes.groups as u64 * state;
                 let of_pairs = 4 * heads * chunk + 2 * inner * state / chunk;
                 RecurrentScratch {
-                    numbers_per_token: 10 * inner + 8 * written + of_pairs,
+                    numbers_per_token: 11 * inner + 9 * written + of_pairs,
                     fixed_numbers: 4 * inner * state + 4 * heads * chunk * chunk,
                 }
             }
