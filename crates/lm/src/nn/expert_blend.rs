@@ -17,8 +17,6 @@ pub struct ExpertBlend {
     chooser: Chooser,
     switch_mlp: SwitchGlu,
     scales_input: bool,
-    /// Outputs times shares.
-    shared_out: Elementwise<2>,
     /// The residual plus what is blended.
     sum: Elementwise<2>,
     kernel: Option<Box<dyn Kernel>>,
@@ -60,7 +58,6 @@ impl ExpertBlend {
             chooser: Chooser::new(routing),
             switch_mlp,
             scales_input,
-            shared_out: Elementwise::new(|[outputs, shares]| ops::multiply(outputs, shares)),
             sum: Elementwise::new(|[residual, blended]| {
                 ops::add(residual, blended.as_dtype(residual.dtype())?)
             }),
@@ -78,12 +75,9 @@ impl ExpertBlend {
             self.chooser.choose(&router_logits, self.correction_bias.as_ref())?;
         if self.scales_input {
             let scaled = ops::multiply(x, shares.as_dtype(x.dtype())?)?;
-            let output = self.switch_mlp.forward(&scaled, &chosen)?; // [B, L, 1, D]
+            let output = self.switch_mlp.forward(&scaled, &chosen)?; // [B L, 1, D]
             return ops::add(residual, ops::reshape(output, residual.shape())?);
         }
-        let outputs = self.switch_mlp.forward(x, &chosen)?; // [B, L, K, D]
-        let shares = ops::expand_dims(shares, -1)?;
-        let blended = self.shared_out.call([&outputs, &shares])?.sum_axis(-2, false)?;
-        self.sum.call([residual, &blended])
+        self.sum.call([residual, &self.switch_mlp.blend(x, &chosen, &shares)?])
     }
 }

@@ -1,5 +1,7 @@
 //! Routing: which experts a token uses, and what share each of them has.
 
+use std::cell::OnceCell;
+
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, Dtype, ops};
 
@@ -106,7 +108,11 @@ pub struct Chooser {
     routing: Routing,
     /// A sigmoid, in float32 if scores are.
     sigmoid: Elementwise<1>,
+    /// The same, and the same plus the correction.
+    sigmoid_corrected: Elementwise<2, 2>,
     corrected: Elementwise<2>,
+    /// The scores of experts in groups that are not open, once their type is known.
+    closed_scores: OnceCell<Array>,
     /// Shares by their sum, times the factor of all.
     normalized: Elementwise<2>,
     /// Shares times the factor of all.
@@ -121,13 +127,20 @@ impl Chooser {
             Some(scale) => ops::multiply(&shares, constant(scale, shares.dtype())?),
             None => Ok(shares),
         };
+        let sigmoid = move |logits: &Array| match in_float32 {
+            true => ops::sigmoid(logits.as_dtype(Dtype::Float32)?),
+            false => ops::sigmoid(logits),
+        };
         Chooser {
             routing,
-            sigmoid: Elementwise::new(move |[logits]| match in_float32 {
-                true => ops::sigmoid(logits.as_dtype(Dtype::Float32)?),
-                false => ops::sigmoid(logits),
+            sigmoid: Elementwise::new(move |[logits]| sigmoid(logits)),
+            sigmoid_corrected: Elementwise::with_results(move |[logits, bias]| {
+                let scores = sigmoid(logits)?;
+                let corrected = ops::add(&scores, bias)?;
+                Ok([scores, corrected])
             }),
             corrected: Elementwise::new(|[scores, bias]| ops::add(scores, bias)),
+            closed_scores: OnceCell::new(),
             normalized: Elementwise::new(move |[shares, sum]| {
                 times_scale(ops::divide(shares, sum)?)
             }),
@@ -152,17 +165,26 @@ impl Chooser {
             true => logits.as_dtype(Dtype::Float32),
             false => Ok(logits.clone()),
         };
-        let scores = match routing.score {
-            Score::Softmax => ops::softmax_axis(in_type()?, -1, true)?,
-            Score::SoftmaxOfChosen | Score::SigmoidOfChosen => in_type()?,
-            Score::Sigmoid => self.sigmoid.call([logits])?,
-        };
-        let mut ranked = match correction_bias {
-            Some(bias) => self.corrected.call([&scores, bias])?,
-            None => scores.clone(),
+        let (scores, mut ranked) = match (routing.score, correction_bias) {
+            (Score::Sigmoid, Some(bias)) => {
+                let [scores, corrected] = self.sigmoid_corrected.call_all([logits, bias])?;
+                (scores, corrected)
+            }
+            (score, _) => {
+                let scores = match score {
+                    Score::Softmax => ops::softmax_axis(in_type()?, -1, true)?,
+                    Score::SoftmaxOfChosen | Score::SigmoidOfChosen => in_type()?,
+                    Score::Sigmoid => self.sigmoid.call([logits])?,
+                };
+                let ranked = match correction_bias {
+                    Some(bias) => self.corrected.call([&scores, bias])?,
+                    None => scores.clone(),
+                };
+                (scores, ranked)
+            }
         };
         if let Some(groups) = routing.groups {
-            ranked = groups.close_others(&ranked)?;
+            ranked = self.without_closed_groups(groups, &ranked)?;
         }
         let num_chosen = routing.num_chosen;
         let order = ops::argpartition_axis(&ranked, -num_chosen, -1)?;
@@ -181,27 +203,37 @@ impl Chooser {
         }
         Ok((indices, shares))
     }
-}
 
-impl ExpertGroups {
     /// The scores `[B, L, E]` with zeros for all experts in groups that are not open.
-    fn close_others(&self, scores: &Array) -> Result<Array, Exception> {
+    fn without_closed_groups(
+        &self,
+        groups: ExpertGroups,
+        scores: &Array,
+    ) -> Result<Array, Exception> {
         let &[batch, length, num_experts] = scores.shape() else {
             return Err(Exception::custom("scores have three axes".to_owned()));
         };
-        let grouped = ops::reshape(scores, &[batch, length, self.count, num_experts / self.count])?;
-        let ranks = match self.rank {
-            GroupRank::Best => grouped.max_axis(-1, true)?,
-            GroupRank::BestTwo => ops::indexing::topk_axis(&grouped, 2, -1)?.sum_axis(-1, true)?,
-        };
-        let num_closed = self.count - self.num_chosen;
+        let (num_closed, group_size) =
+            (groups.count - groups.num_chosen, num_experts / groups.count);
         if num_closed == 0 {
             return Ok(scores.clone());
         }
+        let grouped = ops::reshape(scores, &[batch, length, groups.count, group_size])?;
+        let ranks = match groups.rank {
+            GroupRank::Best => grouped.max_axis(-1, true)?,
+            GroupRank::BestTwo => ops::indexing::topk_axis(&grouped, 2, -1)?.sum_axis(-1, true)?,
+        };
         let order = ops::argpartition_axis(&ranks, num_closed - 1, -2)?; // [B, L, G, 1]
         let closed = ffi::slice(&order, &[0; 4], &[batch, length, num_closed, 1])?;
-        let zero = Array::from_f32(0.0).as_dtype(scores.dtype())?;
-        let open = grouped.put_along_axis(closed, zero, -2)?;
+        let zeros = match self.closed_scores.get() {
+            Some(zeros) => zeros,
+            None => {
+                let zeros = ops::zeros_dtype(&[1, 1, num_closed, group_size], scores.dtype())?;
+                zeros.eval()?;
+                self.closed_scores.get_or_init(|| zeros)
+            }
+        };
+        let open = grouped.put_along_axis(closed, zeros, -2)?;
         ops::reshape(open, scores.shape())
     }
 }

@@ -131,14 +131,27 @@ impl SwitchGlu {
         })
     }
 
+    /// The outputs of each token's experts, each times its share `[B, L, K]`, added: `[B, L, D]`, in the
+    /// wider of the types of both. Other arguments are those of [`SwitchGlu::forward`].
+    pub fn blend(
+        &self,
+        x: &Array,
+        expert_indices: &Array,
+        shares: &Array,
+    ) -> Result<Array, Exception> {
+        let outputs = self.forward(x, expert_indices)?;
+        let shares = ops::reshape(shares, &[outputs.dim(0), 1, outputs.dim(1)])?;
+        ops::reshape(ops::matmul(shares, outputs)?, x.shape())
+    }
+
     /// Runs each token of `x` `[B, L, D]` through its experts `expert_indices` `[B, L, K]`, which
-    /// must be less than the number of experts; returns `[B, L, K, D]`.
+    /// must be less than the number of experts; returns `[B L, K, D]`.
     pub fn forward(&self, x: &Array, expert_indices: &Array) -> Result<Array, Exception> {
         let (&[batch, length, hidden], &[_, _, num_chosen]) = (x.shape(), expert_indices.shape())
         else {
             return Err(Exception::custom(format!("experts take three axes, got {:?}", x.shape())));
         };
-        let shape = [batch, length, num_chosen, hidden];
+        let shape = [batch * length, num_chosen, hidden];
         if batch * length == 1 && num_chosen as usize <= MIN_SORTED {
             let vectors = self.of_one_token(num_chosen)?;
             return ops::reshape(self.experts(x, expert_indices, Some(vectors), false)?, &shape);
@@ -518,7 +531,7 @@ mod tests {
             .choose(&logits, None)
             .expect("choose");
         let found = switch.forward(&x, &indices).expect("forward");
-        assert_eq!(found.shape(), [batch, length, num_chosen, HIDDEN]);
+        assert_eq!(found.shape(), [batch * length, num_chosen, HIDDEN]);
 
         let sums = scores.sum_axis(-1, None).expect("sum");
         assert!(sums.as_slice::<f32>().iter().all(|sum| (sum - 1.0).abs() < 1e-5));

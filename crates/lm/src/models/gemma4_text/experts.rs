@@ -67,13 +67,13 @@ pub(super) struct Experts {
     router_norm: RmsNorm,
     router: Linear,
     chooser: Chooser,
-    /// A factor of each expert's share, `[E, 1]`.
+    /// A factor of each expert's share, `[E]`.
     share_factors: Array,
     norm: RmsNorm,
     switch_glu: SwitchGlu,
     sum_norm: NormResidual,
-    /// Outputs times shares with their factors.
-    shared_out: Elementwise<3>,
+    /// Shares times their factors.
+    scaled_shares: Elementwise<2>,
 }
 
 impl Experts {
@@ -92,7 +92,7 @@ impl Experts {
         let mut own = layer.layer("router");
         let factor = (hidden as f32).powf(-0.5);
         let router_norm = RmsNorm::load_scaled(&mut own, "scale", hidden, factor, eps)?;
-        let share_factors = own.take("per_expert_scale", &[count])?.reshape(&[count, 1])?;
+        let share_factors = own.take("per_expert_scale", &[count])?;
         let ExpertForm { stored, has_bias, activation, .. } = FORM;
         let num_experts = count;
         let sizes = SwitchSizes { hidden, intermediate, num_experts, stored, has_bias, activation };
@@ -105,9 +105,7 @@ impl Experts {
             norm: norm?,
             switch_glu: SwitchGlu::load(layer, sizes)?,
             sum_norm: NormResidual::new(sum_norm?, &kernels),
-            shared_out: Elementwise::new(|[outputs, shares, factors]| {
-                ops::multiply(outputs, ops::multiply(shares, factors)?)
-            }),
+            scaled_shares: Elementwise::new(|[shares, factors]| ops::multiply(shares, factors)),
         })
     }
 
@@ -116,10 +114,9 @@ impl Experts {
     pub(super) fn forward(&self, h: &Array, dense: &Array) -> Result<Array, Exception> {
         let logits = self.router.forward(&self.router_norm.forward(h)?)?;
         let (chosen, shares) = self.chooser.choose(&logits, None)?;
-        let factors = self.share_factors.take_axis(&chosen, 0)?; // [B, L, K, 1]
-        let outputs = self.switch_glu.forward(&self.norm.forward(h)?, &chosen)?; // [B, L, K, D]
-        let shares = ops::expand_dims(shares, -1)?;
-        let blended = self.shared_out.call([&outputs, &shares, &factors])?.sum_axis(-2, false)?;
+        let factors = self.share_factors.take_axis(&chosen, 0)?; // [B, L, K]
+        let shares = self.scaled_shares.call([&shares, &factors])?;
+        let blended = self.switch_glu.blend(&self.norm.forward(h)?, &chosen, &shares)?;
         self.sum_norm.forward(&blended.as_dtype(dense.dtype())?, &self.dense_norm.forward(dense)?)
     }
 }
