@@ -109,11 +109,19 @@ impl LatentArgs {
     fn sizes(&self, cached: CachedForm, norm_eps: f32) -> Result<LatentSizes, LmError> {
         let rank = |name, value| check_range(name, value, 1..=1 << 16);
         let dim = |name, value| Size::new(name, 1, 4096).check(value);
+        let plain_dim = dim("qk_nope_head_dim", self.qk_nope_head_dim)?;
+        if plain_dim % 2 != 0 {
+            return Err(LmError::Config {
+                name: "qk_nope_head_dim",
+                value: plain_dim.to_string(),
+                allowed: "pairs of a head's numbers are rotated or not".to_owned(),
+            });
+        }
         let query_rank = self.q_lora_rank.map(|value| rank("q_lora_rank", value)).transpose()?;
         Ok(LatentSizes {
             query_rank,
             rank: rank("kv_lora_rank", self.kv_lora_rank)?,
-            plain_dim: dim("qk_nope_head_dim", self.qk_nope_head_dim)?,
+            plain_dim,
             rotated_dim: Size::new("qk_rope_head_dim", 2, 4096).check(self.qk_rope_head_dim)?,
             value_dim: dim("v_head_dim", self.v_head_dim)?,
             has_bias: self.attention_bias,

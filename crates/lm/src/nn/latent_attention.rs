@@ -2,6 +2,7 @@
 //! vector for each token, and a few rotated numbers that all heads' keys share. Reference: mlx-lm's
 //! deepseek_v2.py and deepseek_v3.py.
 
+use std::ops::Range;
 use std::rc::Rc;
 
 use mlx_rs::error::Exception;
@@ -15,7 +16,7 @@ use crate::ffi;
 use crate::nn::attention::{constant, least};
 use crate::nn::fused::scaled_dot_product_attention;
 use crate::nn::{
-    Elementwise, HeadMatrices, Linear, Norm, NormProjections, RmsNorm, Rope, attention,
+    Elementwise, HeadMatrices, Linear, Norm, NormProjections, Projected, RmsNorm, Rope, attention,
 };
 use crate::tensor_list::TensorList;
 use crate::weights::Layer;
@@ -95,8 +96,11 @@ pub struct LatentAttention {
     projections: NormProjections<2>,
     /// The queries of all heads from their short vector, if they have one.
     queries: Option<NormProjections<1>>,
+    /// How many numbers of the first product are not the second one's.
+    num_first: i32,
     heads: HeadShape,
     sizes: LatentSizes,
+    /// Of what is rotated.
     rope: Rope,
     keys_values: KeysAndValues,
 }
@@ -104,8 +108,8 @@ pub struct LatentAttention {
 /// How keys and values come from their short vector.
 #[derive(Debug)]
 enum KeysAndValues {
-    /// As one product, before they are cached.
-    Heads(NormProjections<1>),
+    /// As one product, before they are cached. The rotation is that of whole queries.
+    Heads(NormProjections<1>, Rope),
     /// When they are attended to.
     Latent(LatentParts),
 }
@@ -159,7 +163,11 @@ impl LatentAttention {
             CachedForm::Heads => {
                 let outputs = heads.heads * (plain_dim + value_dim);
                 let product = Linear::load(&mut layer.layer("kv_b_proj"), rank, outputs, false)?;
-                KeysAndValues::Heads(NormProjections::new(norm_of_latent, [product])?)
+                let product = NormProjections::new(norm_of_latent, [product])?;
+                let of_queries = rope.behind(plain_dim).ok_or_else(|| {
+                    Exception::custom("what is rotated is whole pairs of neighbours".to_owned())
+                })?;
+                KeysAndValues::Heads(product, of_queries)
             }
             CachedForm::Latents => {
                 let [embed_q, unembed_out] = head_matrices(layer, heads.heads, rank, parts)?;
@@ -174,8 +182,9 @@ impl LatentAttention {
                 })
             }
         };
+        let num_first = first.num_outputs();
         let projections = NormProjections::new(norm, [first, latent])?;
-        Ok(LatentAttention { projections, queries, heads, sizes, rope, keys_values })
+        Ok(LatentAttention { projections, queries, num_first, heads, sizes, rope, keys_values })
     }
 
     /// `x` `[B, L, D]` to the heads' outputs, `[B, L, H value_dim]`.
@@ -187,29 +196,33 @@ impl LatentAttention {
     ) -> Result<Array, Exception> {
         let LatentSizes { rank, plain_dim, rotated_dim, .. } = self.sizes;
         let (batch, length) = (x.dim(0), x.dim(1));
-        let [queries, latent] = self.projections.forward_split(x)?;
-        let queries = match &self.queries {
-            Some(product) => one(product.forward_split(&queries)?),
-            None => queries,
-        };
-        let [plain, rotated] = cut(&self.by_head(&queries, self.heads.head_dim)?, plain_dim)?;
-        let [latent, rotated_key] = cut(&latent, rank)?;
-        // One head: the axes of heads and tokens are in either order.
-        let rotated_key = rotated_key.reshape(&[batch, 1, length, rotated_dim])?;
-        let rotated = self.rope.forward(&rotated, &step.offset)?;
-        let rotated_key = self.rope.forward(&rotated_key, &step.offset)?;
+        let (queries, with_latent) = self.project(x)?;
+        let queries = self.by_head(&queries, self.heads.head_dim)?;
+        let end = with_latent.dim(2);
+        let [latent, rotated_key] =
+            [end - rotated_dim - rank..end - rotated_dim, end - rotated_dim..end];
         match &self.keys_values {
-            KeysAndValues::Heads(product) => {
+            KeysAndValues::Heads(product, rope) => {
+                let latent = numbers(&with_latent, latent)?;
+                let rotated_key = numbers(&with_latent, rotated_key)?;
+                let rotated_key = rotated_key.reshape(&[batch, 1, length, rotated_dim])?;
                 let joined = one(product.forward_split(&latent)?);
                 let [plain_keys, values] = cut(&self.by_head(&joined, -1)?, plain_dim)?;
+                let rotated_key = self.rope.forward(&rotated_key, &step.offset)?;
                 let keys = self.with_rotated(plain_keys, &rotated_key)?;
-                let queries = ops::concatenate(&[plain, rotated], -1)?;
+                let queries = rope.forward(&queries, &step.offset)?;
                 let keys_values = cache.update_and_fetch(keys, values)?;
                 cache.observe(&queries, self.heads)?;
                 attention(&queries, &keys_values, self.heads, &step.mask)
             }
             KeysAndValues::Latent(parts) => {
-                let latent = parts.norm.forward(&latent)?.expand_dims(1)?;
+                // One head: the axes of heads and tokens are in either order.
+                let with_latent = with_latent.reshape(&[batch, 1, length, end])?;
+                let latent = parts.norm.forward(&numbers(&with_latent, latent)?)?;
+                let rotated_key = numbers(&with_latent, rotated_key)?;
+                let rotated_key = self.rope.forward(&rotated_key, &step.offset)?;
+                let [plain, rotated] = cut(&queries, plain_dim)?;
+                let rotated = self.rope.forward(&rotated, &step.offset)?;
                 let keys_values = cache.update_and_fetch(latent, rotated_key)?;
                 if cache.is_observed() {
                     let both = [&parts.embed_q.forward(&plain)?, &rotated];
@@ -226,6 +239,24 @@ impl LatentAttention {
                     other => self.attend_joined(queries, &joined(other)?, parts, step),
                 }
             }
+        }
+    }
+
+    /// `x` `[B, L, D]` to the queries of all heads, `[B, L, H head_dim]`, and an array whose last axis
+    /// ends in the short vector of keys and values and what is rotated of keys.
+    fn project(&self, x: &Array) -> Result<(Array, Array), Exception> {
+        // Parts of one product are views, which longer inputs are not worth.
+        let projected = match x.dim(1) {
+            1 => self.projections.forward(x)?,
+            _ => Projected::Parts(self.projections.forward_split(x)?),
+        };
+        let (queries, with_latent) = match projected {
+            Projected::Parts([queries, latent]) => (queries, latent),
+            Projected::Joined(joined) => (numbers(&joined, 0..self.num_first)?, joined),
+        };
+        match &self.queries {
+            Some(product) => Ok((one(product.forward_split(&queries)?), with_latent)),
+            None => Ok((queries, with_latent)),
         }
     }
 
@@ -343,6 +374,13 @@ fn head_matrices(
         HeadMatrices::load(&mut layer.layer("embed_q"), heads, plain_dim, rank)?,
         HeadMatrices::load(&mut layer.layer("unembed_out"), heads, rank, value_dim)?,
     ])
+}
+
+/// These numbers of the last axis, as a view.
+fn numbers(x: &Array, range: Range<i32>) -> Result<Array, Exception> {
+    let (mut start, mut stop) = (vec![0; x.ndim()], x.shape().to_vec());
+    (start[x.ndim() - 1], stop[x.ndim() - 1]) = (range.start, range.end);
+    ffi::slice(x, &start, &stop)
 }
 
 /// The first `at` numbers of the last axis, and the others.

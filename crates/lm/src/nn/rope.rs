@@ -17,6 +17,8 @@ use crate::nn::{Elementwise, fused, scalar};
 pub struct RopeSpec {
     /// How many numbers of a head's vector are rotated, the first ones.
     dimensions: i32,
+    /// How many of those are neither turned nor scaled: the first ones, by infinite wavelengths.
+    num_still: i32,
     /// Whether pairs are neighbours, instead of half of the dimensions apart.
     traditional: bool,
     /// What positions are multiplied by.
@@ -55,6 +57,7 @@ impl RopeSpec {
         }
         let mut rope = RopeSpec {
             dimensions,
+            num_still: 0,
             traditional,
             position_scale: 1.0,
             wavelengths: Wavelengths::Base(base),
@@ -97,6 +100,16 @@ impl RopeSpec {
     /// Whether rotated numbers are scaled too.
     pub fn scales_input(&self) -> bool {
         self.input_scale != 1.0
+    }
+
+    fn each_wavelength(&self) -> Vec<f32> {
+        let pairs = self.dimensions / 2;
+        match &self.wavelengths {
+            Wavelengths::Each(each) => each.clone(),
+            Wavelengths::Base(base) => {
+                (0..pairs).map(|pair| base.powf(pair as f32 / pairs as f32)).collect()
+            }
+        }
     }
 }
 
@@ -278,20 +291,31 @@ impl Rope {
         Rope { spec, base, wavelengths, input_scales: OnceCell::new(), scaled }
     }
 
+    /// The same rotation of vectors that have `num_still` numbers before those that turn: one operation
+    /// in place of cutting, rotating a part, and joining. `None` if pairs are not neighbours, or a pair
+    /// would have one of them.
+    pub fn behind(&self, num_still: i32) -> Option<Self> {
+        if !self.spec.traditional || num_still % 2 != 0 {
+            return None;
+        }
+        let still = (0..num_still / 2).map(|_| f32::INFINITY);
+        let wavelengths = still.chain(self.spec.each_wavelength()).collect();
+        Some(Rope::new(RopeSpec {
+            dimensions: num_still + self.spec.dimensions,
+            num_still,
+            wavelengths: Wavelengths::Each(wavelengths),
+            ..self.spec
+        }))
+    }
+
     /// The rotation angle per position of each pair of dimensions, f32 `[R / 2]`, and whether pairs
     /// are neighbours. `None` if more is done than to rotate.
     pub fn angles(&self) -> Result<Option<(Array, bool)>, Exception> {
         if self.spec.scales_input() {
             return Ok(None);
         }
-        let pairs = self.spec.dimensions / 2;
-        let wavelengths = match &self.spec.wavelengths {
-            Wavelengths::Each(each) => each.clone(),
-            Wavelengths::Base(base) => {
-                (0..pairs).map(|pair| base.powf(pair as f32 / pairs as f32)).collect()
-            }
-        };
-        let wavelengths = Array::from_slice(&wavelengths, &[pairs]);
+        let wavelengths = self.spec.each_wavelength();
+        let wavelengths = Array::from_slice(&wavelengths, &[wavelengths.len() as i32]);
         let angles = ops::divide(Array::from_f32(self.spec.position_scale), wavelengths)?;
         angles.eval()?;
         Ok(Some((angles, self.spec.traditional)))
@@ -324,11 +348,11 @@ impl Rope {
         if let Some(scales) = self.input_scales.get() {
             return self.scaled.call([x, scales]);
         }
-        let (dimensions, all) = (self.spec.dimensions, x.dim(-1));
-        let scale = |index| if index < dimensions { self.spec.input_scale } else { 1.0 };
+        let (turning, all) = (self.spec.num_still..self.spec.dimensions, x.dim(-1));
+        let scale = |index| if turning.contains(&index) { self.spec.input_scale } else { 1.0 };
         let scales: Vec<f32> = (0..all).map(scale).collect();
         // The type is that of the first vectors, as all have it.
-        let scales = match dimensions == all {
+        let scales = match turning.len() == all as usize {
             true => scalar(self.spec.input_scale, x.dtype())?,
             false => Array::from_slice(&scales, &[all]).as_dtype(x.dtype())?,
         };
@@ -342,6 +366,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::ffi;
 
     fn refused(scaling: Value) -> String {
         let spec = RopeSpec::check(8, 10_000.0, false, Some(&scaling), 4096);
@@ -400,5 +425,25 @@ mod tests {
         }
         let yarn = json!({"type": "yarn", "factor": 2.0});
         RopeSpec::check(8, 1.0, false, Some(&yarn), 4096).expect_err("a base without a logarithm");
+    }
+
+    #[test]
+    fn numbers_before_a_rotation_stay_as_they_are() {
+        let scaling = json!({"type": "yarn", "factor": 4.0, "mscale": 2.0, "mscale_all_dim": 1.0});
+        let x = mlx_rs::random::uniform::<_, f32>(-1.0, 1.0, &[1, 2, 5, 14], None).expect("x");
+        let parts = [(0, 6), (6, 14)]
+            .map(|(from, to)| ffi::slice(&x, &[0, 0, 0, from], &[1, 2, 5, to]).expect("a part"));
+        for scaling in [None, Some(&scaling)] {
+            let spec = RopeSpec::check(8, 10_000.0, true, scaling, 4096).expect("a rotation");
+            let rope = Rope::new(spec);
+            let offset = RopeOffset::Same(900);
+            let rotated = rope.forward(&parts[1], &offset).expect("rotated");
+            let expected = ops::concatenate(&[&parts[0], &rotated], -1).expect("joined");
+            let found = rope.behind(6).and_then(|rope| rope.forward(&x, &offset).ok());
+            let is_equal =
+                found.and_then(|found| found.all_close(&expected, 1e-5, 1e-5, None).ok());
+            assert!(is_equal == Some(true), "{scaling:?}");
+            assert!(rope.behind(5).is_none(), "a pair would have one of them");
+        }
     }
 }
