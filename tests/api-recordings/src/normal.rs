@@ -61,14 +61,17 @@ const WORDS: [&str; 10] =
     ["object", "type", "role", "status", "model", "code", "param", "name", "event", "owned_by"];
 /// The keys of numbers that are places.
 const PLACES: [&str; 3] = ["index", "output_index", "content_index"];
-/// The keys of numbers that depend on the clock, or on what was asked before.
-const CHANGING: [&str; 6] = [
+/// The keys of numbers that depend on the clock, on how fast the machine is, or on what was asked
+/// before.
+const CHANGING: [&str; 8] = [
     "created",
     "created_at",
     "cached_tokens",
     "input_tokens",
     "cache_read_input_tokens",
     "sequence_number",
+    "accepted_prediction_tokens",
+    "rejected_prediction_tokens",
 ];
 
 impl Reply {
@@ -196,15 +199,18 @@ mod tests {
         let answer = json!({
             "id": "chatcmpl-1f", "created": 17, "object": "x", "n": 2, "logprob": -0.5,
             "text": "said", "end": null, "is": true, "list": [{ "text": "a" }, { "text": "b" }],
+            "accepted_prediction_tokens": 3, "rejected_prediction_tokens": 1,
         });
         let values = json!({
             "id": "chatcmpl-…", "created": 0, "object": "x", "n": 2, "logprob": 0, "text": "said",
             "end": null, "is": true, "list": [{ "text": "a" }, { "text": "b" }],
+            "accepted_prediction_tokens": 0, "rejected_prediction_tokens": 0,
         });
         assert_eq!(normal(answer.clone(), Detail::Values), values);
         let shape = json!({
             "id": "chatcmpl-…", "created": 0, "object": "x", "n": 0, "logprob": 0, "text": "…",
             "end": null, "is": true, "list": [{ "text": "…" }],
+            "accepted_prediction_tokens": 0, "rejected_prediction_tokens": 0,
         });
         assert_eq!(normal(answer, Detail::Shape), shape);
     }

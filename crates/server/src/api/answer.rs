@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use cairn_app::completion::{
-    EngineError, FinishReason, FinishedGeneration, GenerateEvent, Generation, PromptInput,
-    SegmentEvent, TokenLogprob,
+    EngineError, FinishReason, FinishedGeneration, GenerateEvent, Generation, GuessCounts,
+    PromptInput, SegmentEvent, TokenLogprob,
 };
 use serde_json::Value;
 
@@ -105,6 +105,9 @@ pub(super) struct Ending {
     pub(super) num_cached_tokens: u32,
     pub(super) num_answer_tokens: u32,
     pub(super) num_reasoning_tokens: u32,
+    /// Proposed tokens that are part of the answer, and those that are not: 0 where nothing proposed.
+    pub(super) num_accepted_tokens: u32,
+    pub(super) num_rejected_tokens: u32,
 }
 
 impl TokenText {
@@ -241,6 +244,7 @@ impl Answer {
             _ => 0,
         };
         let pieces = self.pieces(text, segments);
+        let GuessCounts { num_proposed, num_accepted, .. } = stats.guesses.unwrap_or_default();
         let count = |tokens: usize| u32::try_from(tokens).unwrap_or(u32::MAX);
         let end = Ending {
             reason: stats.finish_reason,
@@ -252,6 +256,8 @@ impl Answer {
             num_cached_tokens: count(stats.num_cached_tokens),
             num_answer_tokens: count(stats.num_generation_tokens),
             num_reasoning_tokens: self.num_reasoning_tokens,
+            num_accepted_tokens: count(num_accepted),
+            num_rejected_tokens: count(num_proposed.saturating_sub(num_accepted)),
         };
         AnswerEvent::End { pieces, end }
     }

@@ -335,6 +335,8 @@ pub(super) fn usage(end: &Ending) -> CompletionUsage {
         }),
         completion_tokens_details: Some(CompletionTokensDetails {
             reasoning_tokens: Some(end.num_reasoning_tokens),
+            accepted_prediction_tokens: Some(end.num_accepted_tokens),
+            rejected_prediction_tokens: Some(end.num_rejected_tokens),
             ..CompletionTokensDetails::default()
         }),
     }

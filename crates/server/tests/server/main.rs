@@ -9,6 +9,7 @@ mod http;
 mod keys;
 mod replay;
 mod running;
+mod speculation;
 mod starting_points;
 mod switch;
 mod tools;

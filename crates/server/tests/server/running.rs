@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cairn_app::wire::{Command, Reply};
-use cairn_app::{App, DataFolder, Options};
+use cairn_app::{App, DataFolder, ForcedSpeculation, Options};
 use cairn_server::{ServeError, ServeOptions, Server};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -34,6 +34,19 @@ pub async fn open_app(home: &TempDir) -> Arc<App> {
 pub async fn start(ui: bool) -> Running {
     let home = tempfile::tempdir().unwrap();
     let app = open_app(&home).await;
+    serve(home, app, ui).await
+}
+
+/// A server of which `speculation` says what proposes tokens.
+pub async fn start_with_speculation(speculation: ForcedSpeculation) -> Running {
+    let home = tempfile::tempdir().unwrap();
+    let options = Options::new(DataFolder::new(home.path()));
+    let options = Options { speculation: Some(speculation), ..options };
+    let app = App::open(options).await.unwrap();
+    serve(home, app, false).await
+}
+
+async fn serve(home: TempDir, app: Arc<App>, ui: bool) -> Running {
     let options = ServeOptions { port: 0, ui, ..ServeOptions::default() };
     let server = Server::bind(app.clone(), options).await.unwrap();
     let (address, url, token) = (server.address(), server.url(), server.token().to_owned());

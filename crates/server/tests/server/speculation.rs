@@ -1,0 +1,76 @@
+//! How many tokens were proposed for an answer, and what became of them.
+
+use cairn_app::ForcedSpeculation;
+use cairn_tiny_models::{SHOWS_NOTHING, copy_scripted_model};
+use serde_json::{Value, json};
+
+use crate::api::{ask, events};
+use crate::running::{Running, start_with_speculation};
+
+const CHAT: &str = "/v1/chat/completions";
+const LOOKUP: ForcedSpeculation = ForcedSpeculation::Lookup { num_tokens: 5 };
+
+/// A server with a model that gives this answer to the one prompt of [`SHOWS_NOTHING`].
+async fn start_saying(answer: &str, speculation: ForcedSpeculation) -> Running {
+    let running = start_with_speculation(speculation).await;
+    let folder = running.home.path().join("models/scripted");
+    copy_scripted_model(&folder, "Q", answer, SHOWS_NOTHING).unwrap();
+    running
+}
+
+fn chat(more: Value) -> Value {
+    let mut body = json!({
+        "model": "scripted", "temperature": 0, "max_tokens": 400,
+        "messages": [{ "role": "user", "content": "Where is it?" }],
+    });
+    for (key, value) in more.as_object().unwrap() {
+        body[key] = value.clone();
+    }
+    body
+}
+
+/// The tokens of an answer that were proposed, and those that were proposed for nothing.
+fn accepted_and_rejected(answer: &Value) -> (u64, u64) {
+    let details = &answer["usage"]["completion_tokens_details"];
+    let count = |name: &str| details[name].as_u64().unwrap_or_else(|| panic!("{name}: {answer}"));
+    (count("accepted_prediction_tokens"), count("rejected_prediction_tokens"))
+}
+
+async fn streamed(running: &Running, more: Value) -> Value {
+    let mut body = chat(more);
+    body["stream"] = true.into();
+    body["stream_options"] = json!({ "include_usage": true });
+    let events = events(running, CHAT, &body).await;
+    let [.., (_, usage), (_, done)] = events.as_slice() else { panic!("{events:?}") };
+    assert_eq!(done, "[DONE]");
+    serde_json::from_str(usage).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn usage_says_how_many_proposed_tokens_were_accepted() {
+    let answer = "cairn on a ridge, cairn on a summit. ".repeat(3);
+    let running = start_saying(&answer, LOOKUP).await;
+    let whole = ask(&running, CHAT, &chat(json!({}))).await;
+    assert_eq!(whole["choices"][0]["message"]["content"], answer);
+    let (accepted, rejected) = accepted_and_rejected(&whole);
+    // From the second sentence on most of it stood there before, and "ridge" follows "a " once.
+    assert!(accepted > answer.len() as u64 / 2 && accepted < answer.len() as u64, "{whole}");
+    assert!(rejected > 0, "{whole}");
+    // Those that were rejected are no tokens of the answer.
+    assert_eq!(whole["usage"]["completion_tokens"], answer.len());
+    assert_eq!(accepted_and_rejected(&streamed(&running, json!({})).await), (accepted, rejected));
+    let body = json!({ "model": "scripted", "prompt": "Q", "max_tokens": 400, "temperature": 0 });
+    let continued = ask(&running, "/v1/completions", &body).await;
+    assert_eq!(continued["choices"][0]["text"], answer);
+    assert_eq!(accepted_and_rejected(&continued), (accepted, rejected));
+    running.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn where_nothing_proposes_both_numbers_are_zero() {
+    let answer = "cairn, ".repeat(9);
+    let running = start_saying(&answer, ForcedSpeculation::Off).await;
+    assert_eq!(accepted_and_rejected(&ask(&running, CHAT, &chat(json!({}))).await), (0, 0));
+    assert_eq!(accepted_and_rejected(&streamed(&running, json!({})).await), (0, 0));
+    running.end().await;
+}
