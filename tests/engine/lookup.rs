@@ -115,6 +115,32 @@ async fn what_repeats_is_accepted_and_counted() {
 }
 
 #[tokio::test]
+async fn an_answer_that_was_expected_is_proposed_from_its_beginning() {
+    let (prompt, expected) = (text_ids("say it"), "abcdefghijklmnopqrstuvwxyz");
+    let model = Scripted::saying(&prompt, &text_ids(expected));
+    let (engine, _) = Engine::start(EngineOptions::default());
+    engine.load("scripted", model.folder()).await.expect("loads");
+    let ask = |speculation, prediction: &str| GenerateRequest {
+        speculation,
+        prediction: Some(prediction.to_owned()),
+        use_prompt_cache: false,
+        ..request(&prompt, 60)
+    };
+    let lookup = Speculation::Lookup { num_tokens: 5 };
+    for (speculation, prediction, num_accepted) in [
+        // Of six tokens of a pass one is the model's own; the last pass has two and the end.
+        (lookup, expected, 22),
+        (lookup, "something else", 0),
+        (Speculation::Off, expected, 0),
+    ] {
+        let found = answer(&engine, ask(speculation, prediction)).await;
+        assert_eq!(found.tokens, text_ids(expected));
+        let case = format!("{speculation:?}, {prediction}");
+        assert_eq!(found.finished.acceptance.num_accepted, num_accepted, "{case}");
+    }
+}
+
+#[tokio::test]
 async fn a_head_is_right_as_often_as_the_script_says() {
     let fields = serde_json::json!({ "head_errs_every": 1_000_000 });
     let model = Scripted::with(&text_ids("abcdefg hij"), fields);

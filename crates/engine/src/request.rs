@@ -218,6 +218,9 @@ pub struct GenerateRequest {
     pub prompt_cache_file: Option<PathBuf>,
     /// What proposes tokens; nothing does for an answer in a form.
     pub speculation: Speculation,
+    /// What the answer is expected to say, which may be wrong: what is looked up to be proposed is looked
+    /// up here too.
+    pub prediction: Option<String>,
     /// Cuts the answer into segments as well, which come beside its text.
     pub segments: Option<SegmentOptions>,
     /// What the answer may consist of; none: any tokens. A form that cannot be kept is
@@ -311,6 +314,7 @@ impl GenerateRequest {
             kv_cache: KvCacheOptions::default(),
             prompt_cache_file: None,
             speculation: Speculation::Off,
+            prediction: None,
             segments: None,
             form: None,
             ignore_eos: false,

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
 
-use cairn_chat::FinishReason;
+use cairn_chat::{Encode, FinishReason};
 use cairn_lm::cache::LayerCache;
 use cairn_lm::{
     Acceptance, GenerateOptions, LmError, OwnedDraft, PromptReader, Sampled, SpeculativeStream,
@@ -245,6 +245,7 @@ fn read_to_checkpoint(
 
 fn reader(sequence: &mut Sequence, caches: Vec<LayerCache>) -> Result<PromptReader, EngineError> {
     let sampling = sequence.sampling()?;
+    let prediction = prediction(sequence)?;
     let request = &sequence.job.request;
     let options = GenerateOptions {
         max_tokens: sequence.max_tokens,
@@ -252,6 +253,7 @@ fn reader(sequence: &mut Sequence, caches: Vec<LayerCache>) -> Result<PromptRead
         num_top_logprobs: request.num_top_logprobs,
         kv_quantization: request.kv_cache.quantization,
         snapkv: request.kv_cache.snapkv,
+        prediction,
         ..GenerateOptions::default()
     };
     let model = &sequence.loaded.model;
@@ -261,6 +263,16 @@ fn reader(sequence: &mut Sequence, caches: Vec<LayerCache>) -> Result<PromptRead
     match request.speculation.own_drafter().filter(|_| sequence.draft.is_none()) {
         Some(drafter) => Ok(reader.with_drafter(drafter)?),
         None => Ok(reader),
+    }
+}
+
+/// The tokens of what the answer is expected to say; none where nothing proposes.
+fn prediction(sequence: &Sequence) -> Result<Vec<u32>, EngineError> {
+    let request = &sequence.job.request;
+    let proposes = request.speculation != Speculation::Off;
+    match request.prediction.as_ref().filter(|_| proposes) {
+        Some(text) => Ok(sequence.loaded.model.tokenizer.encode_plain(text)?),
+        None => Ok(Vec::new()),
     }
 }
 

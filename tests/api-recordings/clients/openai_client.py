@@ -112,6 +112,19 @@ def chats():
     assert answer.choices[0].message.content == "I ", answer
 
 
+def predicted():
+    answer = client.chat.completions.create(
+        model=SCRIPTED,
+        messages=ASKED,
+        max_tokens=400,
+        prediction={"type": "content", "content": "I look."},
+        extra_headers=case("a chat is answered as predicted"),
+    )
+    details = answer.usage.completion_tokens_details
+    assert details.accepted_prediction_tokens >= 0 and details.rejected_prediction_tokens >= 0
+    assert answer.choices[0].message.content.startswith("I look."), answer
+
+
 def schemas():
     asked = dict(
         model=RANDOM, messages=ASKED, seed=3, max_completion_tokens=400, logit_bias=FEW_BLANKS
@@ -399,7 +412,18 @@ async def parallel():
     assert all(answer.usage.completion_tokens == 8 for answer in answers)
 
 
-for check in (models, chats, schemas, logprobs, texts, responses, errors, cancelled, too_many):
+for check in (
+    models,
+    chats,
+    predicted,
+    schemas,
+    logprobs,
+    texts,
+    responses,
+    errors,
+    cancelled,
+    too_many,
+):
     check()
 asyncio.run(parallel())
 print(f"openai {openai.__version__}: every answer was as its types say")

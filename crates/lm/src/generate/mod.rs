@@ -86,6 +86,9 @@ pub struct GenerateOptions {
     pub snapkv: Option<SnapKv>,
     /// How many tokens a draft model proposes at a time. Ignored without a draft model.
     pub num_draft_tokens: usize,
+    /// What the answer is expected to say, by whoever asks: prompt lookup finds tokens there too. Empty
+    /// where nothing is expected. Ignored where nothing is looked up.
+    pub prediction: Vec<u32>,
 }
 
 impl GenerateOptions {
@@ -108,6 +111,7 @@ impl Default for GenerateOptions {
             kv_quantization: None,
             snapkv: None,
             num_draft_tokens: 3,
+            prediction: Vec::new(),
         }
     }
 }

@@ -57,6 +57,7 @@ impl PromptReader {
         check_tokens(&tokens, model.vocab_size())?;
         // Processors index logits by them, and MLX does not check indices.
         check_tokens(cached_tokens, model.vocab_size())?;
+        check_tokens(&options.prediction, model.vocab_size())?;
         make_caches(&mut caches, model, &options)?;
         let num_prompt_tokens = num_cached(&caches) + tokens.len();
         options.max_tokens = token_limit(options.max_tokens, num_prompt_tokens, model);

@@ -228,6 +228,7 @@ impl GenerateParams {
             kv_quantization: kit.kv_quantization(),
             snapkv: None,
             num_draft_tokens: self.num_draft_tokens.unwrap_or(defaults.num_draft_tokens),
+            prediction: Vec::new(),
         }
     }
 }

@@ -31,6 +31,8 @@ pub(super) struct AnswerRequest {
     pub(super) max_tokens: Option<u32>,
     pub(super) stops: Vec<String>,
     pub(super) num_top_logprobs: Option<usize>,
+    /// What the answer is expected to say.
+    pub(super) prediction: Option<String>,
 }
 
 /// A running answer. Dropping it cancels the work.
@@ -131,6 +133,7 @@ impl Answer {
         }
         generate.stop = request.stops;
         generate.num_top_logprobs = request.num_top_logprobs;
+        generate.prediction = request.prediction;
         generate.template_variables = request.own.chat_template_kwargs.unwrap_or_default();
         generate.segments = request.tools.as_ref().map(Tools::segments);
         let form = request.tools.as_ref().and_then(|tools| tools.form(request.schema));

@@ -8,7 +8,8 @@ use async_openai::types::chat::{
     ChatCompletionResponseMessage, ChatCompletionStreamResponseDelta, ChatCompletionTokenLogprob,
     CompletionTokensDetails, CompletionUsage, CreateChatCompletionRequest,
     CreateChatCompletionResponse, CreateChatCompletionStreamResponse, FinishReason, FunctionCall,
-    FunctionCallStream, FunctionType, PromptTokensDetails, Role, StopConfiguration, TopLogprobs,
+    FunctionCallStream, FunctionType, PredictionContent, PredictionContentContent,
+    PromptTokensDetails, Role, StopConfiguration, TopLogprobs,
 };
 use axum::Json;
 use axum::extract::{Request, State};
@@ -74,6 +75,7 @@ pub(super) const FIELDS: Fields = Fields {
         "presence_penalty",
         "frequency_penalty",
         "seed",
+        "prediction",
     ],
     refused,
 };
@@ -135,7 +137,15 @@ fn question(
         max_tokens,
         stops: stops(fields.stop)?,
         num_top_logprobs,
+        prediction: fields.prediction.map(predicted_text),
     })
+}
+
+fn predicted_text(PredictionContent::Content(content): PredictionContent) -> String {
+    match content {
+        PredictionContentContent::Text(text) => text,
+        PredictionContentContent::Array(parts) => parts.into_iter().map(|part| part.text).collect(),
+    }
 }
 
 pub(super) fn stops(stop: Option<StopConfiguration>) -> Result<Vec<String>, ApiError> {

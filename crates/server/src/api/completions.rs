@@ -124,6 +124,7 @@ fn question(body: Body<CreateCompletionRequest>) -> Result<AnswerRequest, ApiErr
         max_tokens: fields.max_tokens.or(Some(16)),
         stops: stops(fields.stop)?,
         num_top_logprobs: fields.logprobs.map(usize::from),
+        prediction: None,
     })
 }
 

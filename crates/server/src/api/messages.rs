@@ -321,6 +321,7 @@ fn question(body: Body<MessagesRequest>) -> Result<AnswerRequest, ApiError> {
         max_tokens: fields.max_tokens,
         stops: checked_stops(fields.stop_sequences, "stop_sequences")?,
         num_top_logprobs: None,
+        prediction: None,
     })
 }
 

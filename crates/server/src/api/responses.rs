@@ -209,6 +209,7 @@ fn question(body: Body<ResponsesRequest>) -> Result<AnswerRequest, ApiError> {
         max_tokens: fields.max_output_tokens,
         stops: Vec::new(),
         num_top_logprobs: None,
+        prediction: None,
     })
 }
 

@@ -4,7 +4,7 @@ use cairn_app::ForcedSpeculation;
 use cairn_tiny_models::{SHOWS_NOTHING, copy_scripted_model};
 use serde_json::{Value, json};
 
-use crate::api::{ask, events};
+use crate::api::{ask, events, post};
 use crate::running::{Running, start_with_speculation};
 
 const CHAT: &str = "/v1/chat/completions";
@@ -72,5 +72,35 @@ async fn where_nothing_proposes_both_numbers_are_zero() {
     let running = start_saying(&answer, ForcedSpeculation::Off).await;
     assert_eq!(accepted_and_rejected(&ask(&running, CHAT, &chat(json!({}))).await), (0, 0));
     assert_eq!(accepted_and_rejected(&streamed(&running, json!({})).await), (0, 0));
+    running.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_prediction_is_proposed_and_changes_nothing() {
+    // No three letters of it stand anywhere before.
+    let answer = "abcdefghijklmnopqrstuvwxyz";
+    let running = start_saying(answer, LOOKUP).await;
+    let content = |text: &str| json!({ "prediction": { "type": "content", "content": text } });
+    let parts = [&answer[..13], &answer[13..]].map(|text| json!({ "type": "text", "text": text }));
+    let in_parts = json!({ "prediction": { "type": "content", "content": parts } });
+    let cases = [
+        (json!({}), (0, 0)),
+        (content("0123456789"), (0, 0)),
+        (content("abcdef0123456789"), (3, 2)),
+        // What is written once three letters are found, but for the model's own of each pass.
+        (content(answer), (20, 0)),
+        (in_parts, (20, 0)),
+    ];
+    for (more, expected) in cases {
+        let whole = ask(&running, CHAT, &chat(more.clone())).await;
+        assert_eq!(whole["choices"][0]["message"]["content"], answer);
+        assert_eq!(accepted_and_rejected(&whole), expected, "{more}");
+        assert_eq!(accepted_and_rejected(&streamed(&running, more).await), expected);
+    }
+    let wrong = chat(json!({ "prediction": { "type": "content", "content": 5 } }));
+    let (status, _, answer) = running.send(&post(CHAT), wrong.to_string().as_bytes()).await;
+    assert_eq!(status, 400, "{answer}");
+    let error: Value = serde_json::from_str(&answer).unwrap();
+    assert!(error["error"]["param"].as_str().unwrap().starts_with("prediction"), "{error}");
     running.end().await;
 }

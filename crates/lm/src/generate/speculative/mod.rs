@@ -35,7 +35,7 @@ use super::logprobs::Logprobs;
 use super::prefill::{Prompt, prefill, prefill_with};
 use super::tokens::CLEAR_CACHE_EVERY;
 use super::{
-    GenerateOptions, Input, OnProgress, Sampled, Sampling, make_caches, num_cached,
+    GenerateOptions, Input, OnProgress, Sampled, Sampling, check_tokens, make_caches, num_cached,
     quantize_if_due, token_array, token_limit,
 };
 use crate::cache::LayerCache;
@@ -130,6 +130,7 @@ impl OwnDrafter {
         model: &Model,
         head: Option<HeadReader>,
         tokens: impl IntoIterator<Item = &'t u32>,
+        prediction: &[u32],
     ) -> Proposer {
         let (number, looks_up) = match self {
             OwnDrafter::PromptLookup(PromptLookup::Always(number)) => {
@@ -142,7 +143,7 @@ impl OwnDrafter {
         };
         Proposer {
             drawn: head.map(|head| Drawn::Head(Box::new(head))),
-            lookup: looks_up.then(|| Box::new(LookupDrafter::new(tokens))),
+            lookup: looks_up.then(|| Box::new(LookupDrafter::new(tokens, prediction))),
             number,
         }
     }
@@ -287,6 +288,7 @@ pub fn speculative_generate_step<'a>(
         check_vocabularies(model, draft.model)?;
     }
     let prompt = Prompt::checked(&input, model)?;
+    check_tokens(&options.prediction, model.vocab_size())?;
     let history = History::new(&sampling.processors, &[input.cached_tokens, input.tokens]);
     // A draft model keeps all tokens: it is small, and guesses better so.
     let all = GenerateOptions { snapkv: None, ..options.clone() };
@@ -304,7 +306,7 @@ pub fn speculative_generate_step<'a>(
             make_caches(draft.caches, draft.model, &all)?;
             make_caches(caches, model, &options)?;
             let reader = read_with_draft(draft, &prompt, &all, on_progress)?;
-            let lookup = Some(Box::new(LookupDrafter::new(all_tokens())));
+            let lookup = Some(Box::new(LookupDrafter::new(all_tokens(), &options.prediction)));
             Proposer {
                 drawn: Some(Drawn::Model(reader)),
                 lookup,
@@ -314,7 +316,7 @@ pub fn speculative_generate_step<'a>(
         Drafter::Own(own) => {
             let head = own.head(model)?;
             make_caches(caches, model, &options)?;
-            own.proposer(model, head, all_tokens())
+            own.proposer(model, head, all_tokens(), &options.prediction)
         }
     };
     options.max_tokens = token_limit(options.max_tokens, num_cached(caches) + prompt.len(), model);
@@ -361,7 +363,7 @@ impl SpeculativeStream {
         options: GenerateOptions,
     ) -> Result<Self, LmError> {
         let tokens_seen = input.cached_tokens.iter().chain(input.tokens);
-        let proposer = drafter.proposer(&model, head, tokens_seen);
+        let proposer = drafter.proposer(&model, head, tokens_seen, &options.prediction);
         let main = Reader::new(model, caches, input.tokens.len() - 1);
         let tokens = input.tokens.to_vec();
         SpeculativeStream::start(main, proposer, tokens, sampling, history, options)
@@ -389,7 +391,7 @@ impl SpeculativeStream {
         let (lookup, number) = match number {
             Some(number) => (None, Number::Always(number)),
             None => {
-                let lookup = LookupDrafter::new(&sequence);
+                let lookup = LookupDrafter::new(&sequence, &options.prediction);
                 (Some(Box::new(lookup)), Number::where_it_pays(draft.pass_costs()))
             }
         };

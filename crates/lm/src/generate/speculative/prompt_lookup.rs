@@ -1,5 +1,5 @@
 //! Proposes the tokens that followed the latest ones when they stood in the prompt or the answer
-//! before (Saxena 2023, Prompt lookup decoding).
+//! before (Saxena 2023, Prompt lookup decoding), or in a prediction of the answer.
 
 use super::token_index::{Match, TokenIndex};
 
@@ -20,9 +20,14 @@ pub(super) struct LookupDrafter {
 }
 
 impl LookupDrafter {
-    pub(super) fn new<'a>(tokens: impl IntoIterator<Item = &'a u32>) -> Self {
+    /// Looks up the end of `tokens`, the prompt. Where the same stands in the prompt and in
+    /// `prediction`, what follows it in the prediction is proposed.
+    pub(super) fn new<'a>(tokens: impl IntoIterator<Item = &'a u32>, prediction: &[u32]) -> Self {
         let mut index = TokenIndex::default();
         tokens.into_iter().for_each(|&token| index.push(token));
+        if !prediction.is_empty() {
+            index.push_continuation(prediction);
+        }
         let found = index.find();
         LookupDrafter { index, found }
     }

@@ -36,6 +36,14 @@ impl TokenIndex {
         self.tokens.push(token);
     }
 
+    /// Adds tokens that may follow, and the latest tokens once more: they have stood before
+    /// `continuation` then, so that its beginning is found at once.
+    pub(super) fn push_continuation(&mut self, continuation: &[u32]) {
+        let [longest, ..] = LENGTHS;
+        let latest = self.tokens[self.tokens.len().saturating_sub(longest)..].to_vec();
+        continuation.iter().chain(&latest).for_each(|&token| self.push(token));
+    }
+
     /// The latest earlier occurrence of the longest run of the latest tokens that has one.
     pub(super) fn find(&self) -> Option<Match> {
         LENGTHS.iter().zip(&self.ends).find_map(|(&length, ends)| {
@@ -86,6 +94,18 @@ mod tests {
         check(&[1, 2, 3, 9, 1, 2, 3, 7, 1, 2, 3], 3, &[7, 1, 2]);
         // The longer of two, although it is earlier.
         check(&[1, 2, 3, 4, 5, 9, 0, 3, 4, 5, 7, 1, 2, 3, 4, 5], 5, &[9, 0]);
+    }
+
+    #[test]
+    fn a_continuation_is_found_from_its_beginning() {
+        let mut index = TokenIndex::default();
+        [1, 2, 3, 7, 1, 2, 3].into_iter().for_each(|token| index.push(token));
+        index.push_continuation(&[4, 5, 6, 8]);
+        for expected in [4, 5, 6, 8] {
+            let found = index.find().expect("a match");
+            assert_eq!(index.following(found).next(), Some(expected));
+            index.push(expected);
+        }
     }
 
     #[test]
