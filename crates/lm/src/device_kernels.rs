@@ -37,7 +37,7 @@ pub trait DeviceKernels: Debug {
     /// 1. queries, keys and values of all heads, `[B, L, (H + 2 H_kv) D]`;
     /// 2. to 5. keys and values of a [`DecodeSlot`](crate::cache::DecodeSlot) for L tokens, older
     ///    and newest;
-    /// 6. [its place](crate::cache::AttentionStep::place), and
+    /// 6. [its mapping](crate::cache::AttentionStep::slot_mapping), and
     /// 7. its [`counters`](crate::cache::DecodeSlot::counters).
     ///
     /// The outputs are the attention output `[B, L, H D]`, and the slot's newest keys and values
@@ -53,7 +53,7 @@ pub trait DeviceKernels: Debug {
     ///
     /// 1. the residual stream before the layer, `[1, 1, D]`;
     /// 2. to 5. keys and values of a [`DecodeSlot`](crate::cache::DecodeSlot), older and newest; and
-    /// 6. [its place](crate::cache::AttentionStep::place).
+    /// 6. [its mapping](crate::cache::AttentionStep::slot_mapping).
     ///
     /// The outputs are the residual stream behind the layer, `[1, 1, D]`, and the slot's newest keys
     /// and values with those of the token.

@@ -116,7 +116,7 @@ impl BatchKvCache {
                 Mask::Array(from_first(&columns, &first_columns)?)
             }
         };
-        let step = AttentionStep::new(offset, mask).with_places(self.buffers.places());
+        let step = AttentionStep::new(offset, mask).with_last_mapping(self.buffers.last_mapping());
         Ok(AttentionStep { first_columns, ..step })
     }
 

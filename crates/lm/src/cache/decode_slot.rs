@@ -1,4 +1,4 @@
-//! The place of new tokens in a cache, for kernels that attend and append in one launch.
+//! The slot of new tokens in a cache, for kernels that attend and append in one launch.
 
 use mlx_rs::error::Result;
 use mlx_rs::{Array, ops};
@@ -44,17 +44,17 @@ impl DecodeSlot {
     /// How many counters there are: one for each head of each token of a launch.
     pub const NUM_COUNTERS: i32 = 2048;
 
-    /// The most older tokens, of which [`DecodeSlot::place`] writes 24 bits.
+    /// The most older tokens, of which [`DecodeSlot::mapping`] writes 24 bits.
     pub(super) const MOST_OLDER: i32 = (1 << 24) - 1;
 
-    /// The most tokens of a ring, of which [`DecodeSlot::place`] writes 15 bits.
+    /// The most tokens of a ring, of which [`DecodeSlot::mapping`] writes 15 bits.
     pub(super) const MOST_IN_RING: i32 = i16::MAX as i32;
 
-    /// Three numbers of each row, as kernels read them: its position; then, from the lowest bit, 24 bits
+    /// The slot mapping, three numbers of each row as kernels read them: its position; then, from the lowest bit, 24 bits
     /// of how many older tokens there are and 7 of how many newest; and the first column that the row
     /// sees, of `first_columns` or, without any, 0. For a ring the highest bit of the second is set, and
     /// there are 16 bits of how many tokens are in use and 15 of the column.
-    pub(super) fn place(&self, first_columns: &[i32]) -> Vec<i32> {
+    pub(super) fn mapping(&self, first_columns: &[i32]) -> Vec<i32> {
         let columns = match self.columns {
             SlotColumns::Behind { num_older, num_newest } => num_older | num_newest << 24,
             SlotColumns::Ring { num_in_use, column } => num_in_use | column << 16 | i32::MIN,
@@ -88,8 +88,8 @@ impl Counters {
 }
 
 impl LayerCache {
-    /// The place of the next `length` tokens; `None` for an empty cache, for kinds whose tokens only
-    /// MLX's own operations read, for a ring that is asked for the place of several tokens, and for
+    /// The slot of the next `length` tokens; `None` for an empty cache, for kinds whose tokens only
+    /// MLX's own operations read, for a ring that is asked for the slot of several tokens, and for
     /// more than the newest tokens have room for.
     pub fn decode_slot(&mut self, length: i32) -> Result<Option<DecodeSlot>> {
         self.as_kind_mut().decode_slot(length)
@@ -126,83 +126,83 @@ mod tests {
         filled(LayerCache::Rotating(RotatingKvCache::new(8, 0)), length)
     }
 
-    /// Fills slots of these lengths and returns the place of one more token.
-    fn place_after(cache: &mut LayerCache, lengths: &[i32]) -> [i32; 2] {
+    /// Fills slots of these lengths and returns the mapping of one more token.
+    fn mapping_after(cache: &mut LayerCache, lengths: &[i32]) -> [i32; 2] {
         for &length in lengths {
             let slot = cache.decode_slot(length).unwrap().unwrap();
             cache.fill_decode_slot(slot.newest_keys, slot.newest_values, length);
         }
-        match cache.decode_slot(1).unwrap().unwrap().place(&[])[..] {
+        match cache.decode_slot(1).unwrap().unwrap().mapping(&[])[..] {
             [position, columns, 0] => [position, columns],
             ref other => panic!("{other:?} of one row"),
         }
     }
 
     #[test]
-    fn the_place_of_a_token_is_behind_all_others() {
-        assert_eq!(place_after(&mut kv(300), &[]), [300, 300]);
-        assert_eq!(place_after(&mut kv(300), &[1, 16, 1]), [318, 300 | 18 << 24]);
+    fn a_token_is_mapped_behind_all_others() {
+        assert_eq!(mapping_after(&mut kv(300), &[]), [300, 300]);
+        assert_eq!(mapping_after(&mut kv(300), &[1, 16, 1]), [318, 300 | 18 << 24]);
         // With two more tokens than there is room for, those before them become older ones.
-        assert_eq!(place_after(&mut kv(300), &[16, 16, 16, 14, 3]), [365, 362 | 3 << 24]);
+        assert_eq!(mapping_after(&mut kv(300), &[16, 16, 16, 14, 3]), [365, 362 | 3 << 24]);
         let mut trimmed = kv(300);
-        assert_eq!(place_after(&mut trimmed, &[5]), [305, 300 | 5 << 24]);
+        assert_eq!(mapping_after(&mut trimmed, &[5]), [305, 300 | 5 << 24]);
         trimmed.trim(3);
-        assert_eq!(place_after(&mut trimmed, &[]), [302, 300 | 2 << 24]);
+        assert_eq!(mapping_after(&mut trimmed, &[]), [302, 300 | 2 << 24]);
         trimmed.trim(10);
-        assert_eq!(place_after(&mut trimmed, &[]), [292, 292]);
+        assert_eq!(mapping_after(&mut trimmed, &[]), [292, 292]);
         // The position counts tokens that have been dropped too.
         let LayerCache::Kv(mut compressed) = kv(300) else { panic!("another kind") };
         let kept = ops::arange::<_, i32>(200, 300, 1).unwrap().reshape(&[1, 1, 100, 1]).unwrap();
         compressed.keep(&kept, 10).unwrap();
-        assert_eq!(place_after(&mut LayerCache::Kv(compressed), &[2]), [302, 100 | 2 << 24]);
+        assert_eq!(mapping_after(&mut LayerCache::Kv(compressed), &[2]), [302, 100 | 2 << 24]);
     }
 
     #[test]
-    fn layers_of_a_step_read_one_array_of_their_place() {
+    fn layers_of_a_step_read_one_array_of_their_mapping() {
         let mut cache = kv(300);
         let step = cache.attention_step(1, None).unwrap();
         let slot = cache.decode_slot(1).unwrap().unwrap();
-        let array = step.place(&slot).unwrap();
+        let array = step.slot_mapping(&slot).unwrap();
         assert!(array.nbytes() > 8, "a device reads smaller ones from the host");
         array.eval().unwrap();
         assert_eq!(array.as_slice::<i32>(), [300, 300, 0].repeat(16));
-        let again = step.place(&slot).unwrap();
+        let again = step.slot_mapping(&slot).unwrap();
         assert_eq!(again.as_slice::<i32>().as_ptr(), array.as_slice::<i32>().as_ptr());
     }
 
     #[test]
-    fn the_place_of_a_token_in_a_ring_is_that_of_the_oldest() {
-        assert_eq!(place_after(&mut ring(5), &[1]), [6, 6 | 6 << 16 | i32::MIN]);
-        assert_eq!(place_after(&mut ring(5), &[1, 1, 1]), [8, 8 | i32::MIN]);
-        assert_eq!(place_after(&mut ring(5), &[1; 5]), [10, 8 | 2 << 16 | i32::MIN]);
+    fn a_token_is_mapped_to_the_oldest_of_a_ring() {
+        assert_eq!(mapping_after(&mut ring(5), &[1]), [6, 6 | 6 << 16 | i32::MIN]);
+        assert_eq!(mapping_after(&mut ring(5), &[1, 1, 1]), [8, 8 | i32::MIN]);
+        assert_eq!(mapping_after(&mut ring(5), &[1; 5]), [10, 8 | 2 << 16 | i32::MIN]);
     }
 
     #[test]
-    fn each_row_of_a_batch_has_its_place() {
+    fn each_row_of_a_batch_has_its_mapping() {
         let rows = [300, 5].map(|length| vec![kv(length)]);
         let mut caches = super::super::batch::merge(rows.to_vec()).unwrap();
         let cache = &mut caches[0];
-        let place = |cache: &mut LayerCache, window| {
+        let mapping = |cache: &mut LayerCache, window| {
             let step = cache.attention_step(1, window).unwrap();
             assert!(step.sees_all_before(1));
             let slot = cache.decode_slot(1).unwrap().unwrap();
-            let array = step.place(&slot).unwrap();
+            let array = step.slot_mapping(&slot).unwrap();
             cache.fill_decode_slot(slot.newest_keys, slot.newest_values, 1);
             array.eval().unwrap();
             array.as_slice::<i32>()[..6].to_vec()
         };
-        assert_eq!(place(cache, None), [300, 300, 0, 5, 300, 295]);
+        assert_eq!(mapping(cache, None), [300, 300, 0, 5, 300, 295]);
         let columns = 300 | 1 << 24;
-        assert_eq!(place(cache, None), [301, columns, 0, 6, columns, 295]);
+        assert_eq!(mapping(cache, None), [301, columns, 0, 6, columns, 295]);
         let columns = 300 | 2 << 24;
-        assert_eq!(place(cache, Some(100)), [302, columns, 203, 7, columns, 295], "a window");
+        assert_eq!(mapping(cache, Some(100)), [302, columns, 203, 7, columns, 295], "a window");
         cache.trim(2);
         let columns = 300 | 1 << 24;
-        assert_eq!(place(cache, None), [301, columns, 0, 6, columns, 295]);
+        assert_eq!(mapping(cache, None), [301, columns, 0, 6, columns, 295]);
     }
 
     #[test]
-    fn what_has_no_place_is_for_other_operations() {
+    fn what_has_no_slot_is_for_other_operations() {
         assert!(LayerCache::Kv(KvCache::new()).decode_slot(1).unwrap().is_none(), "empty");
         assert!(kv(5).decode_slot(64).unwrap().is_some());
         assert!(kv(5).decode_slot(65).unwrap().is_none(), "more than the newest tokens");
@@ -239,7 +239,7 @@ mod tests {
         cache.materialize().unwrap();
         let second = cache.decode_slot(1).unwrap().unwrap();
         second.counters.eval().unwrap();
-        let place = |counters: &Array| counters.as_slice::<i32>().as_ptr();
-        assert_ne!(place(&second.counters), place(&first.counters));
+        let address = |counters: &Array| counters.as_slice::<i32>().as_ptr();
+        assert_ne!(address(&second.counters), address(&first.counters));
     }
 }

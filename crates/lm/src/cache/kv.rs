@@ -16,7 +16,7 @@ use super::shared_prefix::OwnForm;
 use super::snapkv::ObservedQueries;
 use super::{
     AttentionStep, BatchKvCache, DecodeSlot, KeysValues, KvSizes, LayerCache, LayerCacheSpec,
-    QuantizedKvCache, SharedPrefixCache, TracedPlace, TracedSlot,
+    QuantizedKvCache, SharedPrefixCache, TracedMapping, TracedSlot,
 };
 use crate::LmError;
 
@@ -246,7 +246,7 @@ impl CacheKind for KvCache {
             return Err(self.is_not_for("a window, because it has dropped tokens"));
         }
         let step = AttentionStep::after(self.num_columns, length, window)?;
-        Ok(step.at(self.offset() as i32).with_places(self.buffers.places()))
+        Ok(step.at(self.offset() as i32).with_last_mapping(self.buffers.last_mapping()))
     }
 
     fn columns(&self) -> Option<[i32; 2]> {
@@ -270,8 +270,8 @@ impl CacheKind for KvCache {
             _ => Ok(buffer.clone()),
         };
         let (keys, values) = (with_room(keys)?, with_room(values)?);
-        let place = TracedPlace { position: column, column, num_in_use: column + 1 };
-        Ok(Some(TracedSlot { keys, values, place, ring: None }))
+        let mapping = TracedMapping { position: column, column, num_in_use: column + 1 };
+        Ok(Some(TracedSlot { keys, values, mapping, ring: None }))
     }
 
     fn fill_traced_slot(&mut self, keys: Array, values: Array) {

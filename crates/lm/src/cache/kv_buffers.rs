@@ -7,8 +7,8 @@ use mlx_rs::error::Result;
 
 use super::buffer::{append, front, joined, room};
 use super::decode_slot::{Counters, DecodeSlot, SlotColumns};
-use super::place::Places;
 use super::rows::row_tokens;
+use super::slot_mapping::LastSlotMapping;
 
 /// The keys and values of one layer, of one row or several whose newest tokens stand in the same
 /// columns.
@@ -21,7 +21,7 @@ pub(super) struct KvBuffers {
     buffers: Option<[Array; 2]>,
     tail: Option<Tail>,
     counters: Counters,
-    places: Places,
+    last_mapping: LastSlotMapping,
 }
 
 /// The newest tokens, in small buffers that every step replaces (see [`DecodeSlot`]); the large ones stay
@@ -51,9 +51,9 @@ impl KvBuffers {
         self.buffers.as_ref()
     }
 
-    /// The places of the tokens that steps were told.
-    pub(super) fn places(&self) -> &Places {
-        &self.places
+    /// The slot mapping that was last made for them.
+    pub(super) fn last_mapping(&self) -> &LastSlotMapping {
+        &self.last_mapping
     }
 
     /// How many tokens stand in the tail.
@@ -139,7 +139,7 @@ impl KvBuffers {
         Ok(views)
     }
 
-    /// The place behind `num_columns` for `length` tokens with these `positions`, one for each row; `None`
+    /// The slot behind `num_columns` for `length` tokens with these `positions`, one for each row; `None`
     /// before the first token and for more tokens than the tail holds.
     pub(super) fn slot(
         &mut self,

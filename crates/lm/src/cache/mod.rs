@@ -22,13 +22,13 @@ mod kv;
 mod kv_buffers;
 mod list;
 mod own_chunk;
-mod place;
 mod prompt;
 mod prompt_file;
 mod quantized;
 mod rotating;
 mod rows;
 mod shared_prefix;
+mod slot_mapping;
 mod snapkv;
 mod snapshot;
 mod spec;
@@ -39,7 +39,7 @@ use std::rc::Rc;
 use mlx_rs::error::Result;
 use mlx_rs::{Array, ops};
 
-use self::place::Places;
+use self::slot_mapping::LastSlotMapping;
 pub use arrays::{ArraysCache, ArraysSpec};
 pub use batch_chunked::BatchChunkedKvCache;
 pub use batch_kv::BatchKvCache;
@@ -63,7 +63,7 @@ pub(crate) use snapkv::{forget_queries, not_quantized};
 pub use snapshot::CacheSnapshot;
 pub use spec::{CacheSpec, KvSizes, LayerCacheSpec, StateSize};
 pub use traced::TracedKvCache;
-pub(crate) use traced::{TracedPlace, TracedSlot};
+pub(crate) use traced::{TracedMapping, TracedSlot};
 
 /// No position exceeds this, so that the sum of two positions fits an i32 on the host and in MLX.
 pub(crate) const MAX_TOKENS: i32 = prompt_file::MAX_TOKENS as i32;
@@ -106,8 +106,8 @@ pub struct AttentionStep {
     /// The mask in other words, of one token for each of several rows: the column from which on each row
     /// sees all. Empty where the mask alone says what is seen.
     first_columns: Vec<i32>,
-    /// Those of the cache that gave the step.
-    places: Places,
+    /// That of the cache that gave the step.
+    last_mapping: LastSlotMapping,
 }
 
 /// The position of a step's first token.
@@ -163,7 +163,8 @@ pub enum KeysValues {
 
 impl AttentionStep {
     fn new(offset: RopeOffset, mask: Mask) -> Self {
-        AttentionStep { offset, mask, first_columns: Vec::new(), places: Places::default() }
+        let last_mapping = LastSlotMapping::default();
+        AttentionStep { offset, mask, first_columns: Vec::new(), last_mapping }
     }
 
     /// The step with another position for its first token in every row.
@@ -180,16 +181,16 @@ impl AttentionStep {
         }
     }
 
-    /// The numbers of a slot as an array, i32 `[16, 3 B]`, the same in each of the sixteen: of each row
-    /// [three of the slot](DecodeSlot::place), with the first column that the step's row sees. The layers that
+    /// The slot mapping as an array, i32 `[16, 3 B]`, the same in each of the sixteen: of each row
+    /// [three numbers](DecodeSlot::mapping), with the first column that the step's row sees. The layers that
     /// share the step mostly share them, and so the array.
-    pub fn place(&self, slot: &DecodeSlot) -> Result<Array> {
-        self.places.array(slot.place(&self.first_columns))
+    pub fn slot_mapping(&self, slot: &DecodeSlot) -> Result<Array> {
+        self.last_mapping.array(slot.mapping(&self.first_columns))
     }
 
-    /// The step with these places.
-    fn with_places(self, places: &Places) -> Self {
-        AttentionStep { places: places.clone(), ..self }
+    /// The step with the mapping that its cache made last.
+    fn with_last_mapping(self, last: &LastSlotMapping) -> Self {
+        AttentionStep { last_mapping: last.clone(), ..self }
     }
 
     /// The step of `length` tokens after `offset` others, all of which the cache holds.

@@ -10,12 +10,12 @@ use super::buffer::{STEP, front, joined, room, token_range, write};
 use super::chunk_state::ChunkForm;
 use super::decode_slot::{Counters, SlotColumns};
 use super::kind::{CacheKind, HeldTokens, KindSpec};
-use super::place::Places;
 use super::prompt_file::{CacheClass, FileForm, FileReading, FileTensors, LayerState};
 use super::shared_prefix::OwnForm;
+use super::slot_mapping::LastSlotMapping;
 use super::{
     AttentionStep, BatchRotatingKvCache, DecodeSlot, KeysValues, KvSizes, LayerCache,
-    LayerCacheSpec, Mask, RopeOffset, SharedPrefixCache, TracedPlace, TracedSlot, causal_mask,
+    LayerCacheSpec, Mask, RopeOffset, SharedPrefixCache, TracedMapping, TracedSlot, causal_mask,
 };
 use crate::LmError;
 
@@ -40,7 +40,7 @@ pub struct RotatingKvCache {
     offset: i32,
     index: i32,
     counters: Counters,
-    places: Places,
+    last_mapping: LastSlotMapping,
 }
 
 impl RotatingKvCache {
@@ -49,9 +49,18 @@ impl RotatingKvCache {
     /// Panics unless `0 <= keep < max_size`: a ring needs at least one slot to overwrite.
     pub fn new(max_size: i32, keep: i32) -> Self {
         assert!((0..max_size).contains(&keep), "a ring of {max_size} tokens cannot keep {keep}");
-        let (counters, places) = (Counters::default(), Places::default());
+        let (counters, last_mapping) = (Counters::default(), LastSlotMapping::default());
         let (keys, values) = (None, None);
-        RotatingKvCache { keys, values, max_size, keep, offset: 0, index: 0, counters, places }
+        RotatingKvCache {
+            keys,
+            values,
+            max_size,
+            keep,
+            offset: 0,
+            index: 0,
+            counters,
+            last_mapping,
+        }
     }
 
     /// A cache after `offset` tokens, of which it holds the last T in temporal order: keys and
@@ -88,8 +97,8 @@ impl RotatingKvCache {
             return Ok(RotatingKvCache::new(max_size, keep));
         }
         let (keys, values) = (Some(front(&keys, in_use)?), Some(front(&values, in_use)?));
-        let (counters, places) = (Counters::default(), Places::default());
-        Ok(RotatingKvCache { keys, values, max_size, keep, offset, index, counters, places })
+        let (counters, last_mapping) = (Counters::default(), LastSlotMapping::default());
+        Ok(RotatingKvCache { keys, values, max_size, keep, offset, index, counters, last_mapping })
     }
 
     /// The keys and values in use, in the buffer's order, as views; `None` for an empty cache.
@@ -275,7 +284,8 @@ impl CacheKind for RotatingKvCache {
                 Mask::Causal
             }
         };
-        Ok(AttentionStep::new(RopeOffset::Same(self.offset), mask).with_places(&self.places))
+        Ok(AttentionStep::new(RopeOffset::Same(self.offset), mask)
+            .with_last_mapping(&self.last_mapping))
     }
 
     fn append(&mut self, keys: Array, values: Array) -> Result<KeysValues> {
@@ -312,8 +322,8 @@ impl CacheKind for RotatingKvCache {
         let (Some(keys), Some(values)) = (&self.keys, &self.values) else { return Ok(None) };
         let (keys, values, column) = self.with_free_slot(keys, values)?;
         let num_in_use = (self.offset + 1).min(keys.dim(2));
-        let place = TracedPlace { position: self.offset, column, num_in_use };
-        Ok(Some(TracedSlot { keys, values, place, ring: Some(self.max_size) }))
+        let mapping = TracedMapping { position: self.offset, column, num_in_use };
+        Ok(Some(TracedSlot { keys, values, mapping, ring: Some(self.max_size) }))
     }
 
     fn fill_traced_slot(&mut self, keys: Array, values: Array) {

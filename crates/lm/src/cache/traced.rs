@@ -15,14 +15,14 @@ pub(crate) struct TracedSlot {
     pub(crate) keys: Array,
     /// `[1, H, capacity, D]`
     pub(crate) values: Array,
-    pub(crate) place: TracedPlace,
+    pub(crate) mapping: TracedMapping,
     /// The size of a ring; `None` where a column stands for each position.
     pub(crate) ring: Option<i32>,
 }
 
-/// The numbers that a traced step takes as an array, i32 `[3]`.
+/// The slot mapping of a traced step, which takes it as an array, i32 `[3]`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct TracedPlace {
+pub(crate) struct TracedMapping {
     /// The token's position.
     pub(crate) position: i32,
     /// Its column.
@@ -31,7 +31,7 @@ pub(crate) struct TracedPlace {
     pub(crate) num_in_use: i32,
 }
 
-impl TracedPlace {
+impl TracedMapping {
     pub(crate) fn array(self) -> Array {
         Array::from_slice(&[self.position, self.column, self.num_in_use], &[3])
     }
@@ -40,15 +40,15 @@ impl TracedPlace {
 /// Keys and values of one row during a trace. It takes one token.
 #[derive(Debug, Clone)]
 pub struct TracedKvCache {
-    keys: Array,   // [1, H, capacity, D]
-    values: Array, // [1, H, capacity, D]
-    place: Array,  // i32 [3], see `TracedPlace`
+    keys: Array,    // [1, H, capacity, D]
+    values: Array,  // [1, H, capacity, D]
+    mapping: Array, // i32 [3], see `TracedMapping`
     ring: Option<i32>,
 }
 
 impl TracedKvCache {
-    pub(crate) fn new([keys, values, place]: [Array; 3], ring: Option<i32>) -> Self {
-        TracedKvCache { keys, values, place, ring }
+    pub(crate) fn new([keys, values, mapping]: [Array; 3], ring: Option<i32>) -> Self {
+        TracedKvCache { keys, values, mapping, ring }
     }
 
     pub(crate) fn into_arrays(self) -> [Array; 2] {
@@ -56,7 +56,7 @@ impl TracedKvCache {
     }
 
     fn number(&self, index: i32) -> Result<Array> {
-        ffi::slice(&self.place, &[index], &[index + 1])
+        ffi::slice(&self.mapping, &[index], &[index + 1])
     }
 }
 

@@ -2,10 +2,11 @@
   // the cache, in one launch of HEADS x SPLITS x L blocks.
   //
   // Arrays: qkv [L, HEADS + 2 KV_HEADS, D] holds the queries, keys and values of all heads. Older tokens are in k and v [KV_HEADS,
-  // capacity, D], the newest in tail_k and tail_v [KV_HEADS, TAIL, D]. place begins with the position of the first new token and then, from
-  // the lowest bit, 24 bits of how many older tokens there are and 7 of how many newest, behind which the new ones come. In a ring,
-  // whose newest tokens are all, the highest bit is set, and there are 16 bits of how many are in use and 15 of the column that the
-  // new token overwrites; what stood there is not attended to. next_k and next_v are the newest tokens with the new ones among them.
+  // capacity, D], the newest in tail_k and tail_v [KV_HEADS, TAIL, D]. slot_mapping begins with the position of the first new token
+  // and then, from the lowest bit, 24 bits of how many older tokens there are and 7 of how many newest, behind which the new ones
+  // come. In a ring, whose newest tokens are all, the highest bit is set, and there are 16 bits of how many are in use and 15 of the
+  // column that the new token overwrites; what stood there is not attended to. next_k and next_v are the newest tokens with the new
+  // ones among them.
   //
   // A block computes one head of one token for one of SPLITS parts of the keys before the new tokens; the last part has the new tokens
   // too. It prepares (norm, RoPE) the query and the keys of the new tokens up to its own, which are nowhere else yet. Then LANES lanes
@@ -28,9 +29,9 @@
   const int head = blockIdx.x, split = blockIdx.y, token = blockIdx.z, num_tokens = gridDim.z;
   const int kv_head = head / (HEADS / KV_HEADS);
   const int lane = threadIdx.x % LANES, stream = threadIdx.x / LANES, warp = threadIdx.x / 32;
-  const bool is_ring = place[1] < 0;
-  const int position = place[0], stored = is_ring ? 0 : place[1] & 0xffffff;
-  const int tail = is_ring ? place[1] & 0xffff : place[1] >> 24, slot = is_ring ? (place[1] >> 16) & 0x7fff : tail;
+  const bool is_ring = slot_mapping[1] < 0;
+  const int position = slot_mapping[0], stored = is_ring ? 0 : slot_mapping[1] & 0xffffff;
+  const int tail = is_ring ? slot_mapping[1] & 0xffff : slot_mapping[1] >> 24, slot = is_ring ? (slot_mapping[1] >> 16) & 0x7fff : tail;
 
   __shared__ __align__(16) Value query[D], new_keys[TOKENS][D], new_values[TOKENS][D];
   auto prepare = [&](const Value* from, const Value* norm, Value* to, int at_position) {

@@ -22,8 +22,18 @@ use crate::ffi::{Compiled, CudaKernel, Launch};
 pub(super) const THREADS: i32 = 256;
 
 /// The inputs of `attention.cu` and `row_attention.cu`.
-pub(super) const INPUTS: &[&str] =
-    &["qkv", "k", "v", "tail_k", "tail_v", "place", "finished", "angles", "query_norm", "key_norm"];
+pub(super) const INPUTS: &[&str] = &[
+    "qkv",
+    "k",
+    "v",
+    "tail_k",
+    "tail_v",
+    "slot_mapping",
+    "finished",
+    "angles",
+    "query_norm",
+    "key_norm",
+];
 
 /// The outputs of both.
 pub(super) const OUTPUTS: &[&str] = &["y", "next_k", "next_v", "parts"];
@@ -81,7 +91,8 @@ impl Attention {
     ) -> Option<Compiled> {
         let angles = rotation.angles.clone();
         let weights = rotation.norms.map(|(weights, _)| weights.map(Array::clone));
-        traced(move |[qkv, keys, values, newest_keys, newest_values, place, counters]: &[_; 7]| {
+        traced(move |inputs: &[_; 7]| {
+            let [qkv, keys, values, newest_keys, newest_values, slot_mapping, counters] = inputs;
             let [query_norm, key_norm] = match &weights {
                 Some(weights) => weights.each_ref(),
                 None => [qkv, qkv], // not read
@@ -92,7 +103,7 @@ impl Attention {
                 values,
                 newest_keys,
                 newest_values,
-                place,
+                slot_mapping,
                 counters,
                 &angles,
                 query_norm,

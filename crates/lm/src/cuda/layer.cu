@@ -10,10 +10,10 @@
   // Before a block waits for the others it reads the first numbers of its next phase: of matrices, keys and values. Where it computes several
   // heads at once, as behind long contexts, their sums leave no registers for those of the output's matrix, which come after the attention.
   //
-  // Arrays of the cache (k, v, tail_k, tail_v, place, next_k, next_v) are as in attention.cu. turn[0] counts the blocks that have come to a
-  // barrier and is zero before; the first number of scratch is zero for the launch after this one, which takes it as its turn. So no two
-  // launches run at once: each would occupy multiprocessors that the other waits for. All matrices have 4 bits in groups of GROUP. Norms
-  // and roundings are those of product.cu.
+  // Arrays of the cache (k, v, tail_k, tail_v, slot_mapping, next_k, next_v) are as in attention.cu. turn[0] counts the blocks that have
+  // come to a barrier and is zero before; the first number of scratch is zero for the launch after this one, which takes it as its turn.
+  // So no two launches run at once: each would occupy multiprocessors that the other waits for. All matrices have 4 bits in groups of
+  // GROUP. Norms and roundings are those of product.cu.
   constexpr int WARPS = THREADS / 32;
   constexpr int ATTENDED = HEADS * D;
   constexpr int GROUPS = HEADS / SHARED, ITEMS = GROUPS * SPLITS, PARTS_OF_HEADS = HEADS * SPLITS;
@@ -28,9 +28,9 @@
   Value* hidden = qkv + (HEADS + 2 * KV_HEADS) * D;                     // [HIDDEN]
   Value* gated = hidden + HIDDEN;                                       // [INTER]
   if (blockIdx.x == 0 && threadIdx.x == 0) scratch[0] = 0.f;
-  const bool is_ring = place[1] < 0;
-  const int position = place[0], stored = is_ring ? 0 : place[1] & 0xffffff;
-  const int tail = is_ring ? place[1] & 0xffff : place[1] >> 24, slot = is_ring ? (place[1] >> 16) & 0x7fff : tail;
+  const bool is_ring = slot_mapping[1] < 0;
+  const int position = slot_mapping[0], stored = is_ring ? 0 : slot_mapping[1] & 0xffffff;
+  const int tail = is_ring ? slot_mapping[1] & 0xffff : slot_mapping[1] >> 24, slot = is_ring ? (slot_mapping[1] >> 16) & 0x7fff : tail;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   __shared__ uint4 staged[STAGED / 16];
   __shared__ float totals[PADDED / GROUP]; // of the groups of the staged vector

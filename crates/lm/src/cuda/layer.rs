@@ -37,7 +37,7 @@ pub(super) const INPUTS: &[&str] = &[
     "v",
     "tail_k",
     "tail_v",
-    "place",
+    "slot_mapping",
     "o_w",
     "o_scales",
     "o_biases",
@@ -232,7 +232,7 @@ impl Layer {
 
 impl Kernel for Layer {
     fn call(&self, inputs: &[&Array]) -> Result<Option<Vec<Array>>, Exception> {
-        let &[x, keys, values, newest_keys, newest_values, place] = inputs else {
+        let &[x, keys, values, newest_keys, newest_values, slot_mapping] = inputs else {
             return Ok(None);
         };
         let fits = *x.shape() == [1, 1, self.hidden]
@@ -244,7 +244,7 @@ impl Kernel for Layer {
         }
         let mut turns = self.layers.turns.borrow_mut();
         let turn = turns.next(self.number)?;
-        let inputs = [x, keys, values, newest_keys, newest_values, place, &turn];
+        let inputs = [x, keys, values, newest_keys, newest_values, slot_mapping, &turn];
         // A call that fails launches nothing, so that the next has the same turn.
         let [output, keys, values, next_turn] = self.compiled.call::<4>(&inputs)?;
         turns.counters = Some(next_turn);
@@ -329,7 +329,7 @@ impl Constants {
         &self,
         kernel: &CudaKernel,
         weights: &Weights,
-        [x, keys, values, newest_keys, newest_values, place, turn]: &[Array; 7],
+        [x, keys, values, newest_keys, newest_values, slot_mapping, turn]: &[Array; 7],
     ) -> Result<Vec<Array>, Exception> {
         let HeadShape { heads, kv_heads, head_dim, scale, .. } = self.heads;
         let newest = newest_keys.dim(2);
@@ -346,7 +346,7 @@ impl Constants {
         };
         let before = [x, norm].into_iter().chain(&weights.projections);
         let attention =
-            [angles, query_norm, key_norm, keys, values, newest_keys, newest_values, place];
+            [angles, query_norm, key_norm, keys, values, newest_keys, newest_values, slot_mapping];
         let inputs: Vec<&Array> = before
             .chain(attention)
             .chain(&weights.attention_output)

@@ -2,9 +2,10 @@
   // launch of HEADS / SHARED x SPLITS x B blocks.
   //
   // Arrays: qkv [B, HEADS + 2 KV_HEADS, D] holds the queries, keys and values of all heads. Older tokens are in k and v [B, KV_HEADS,
-  // capacity, D], the newest in tail_k and tail_v [B, KV_HEADS, TAIL, D]. place [B, 3] holds of each row the position of its token, then,
-  // from the lowest bit, 24 bits of how many older columns there are and 7 of how many newest, behind which the token comes, and the first
-  // column that is the row's: rows end at the same column and begin at any. next_k and next_v are the newest tokens with those of this step.
+  // capacity, D], the newest in tail_k and tail_v [B, KV_HEADS, TAIL, D]. slot_mapping [B, 3] holds of each row the position of its
+  // token, then, from the lowest bit, 24 bits of how many older columns there are and 7 of how many newest, behind which the token comes,
+  // and the first column that is the row's: rows end at the same column and begin at any. next_k and next_v are the newest tokens with
+  // those of this step.
   //
   // A block computes SHARED of the query heads that share a key head, for one of SPLITS parts of the keys of one row: each key is read once
   // for all of them. The last part has the new token too. How a block reads keys, and why the last block adds up the parts, is told in
@@ -19,7 +20,8 @@
   const int group = blockIdx.x, split = blockIdx.y, row = blockIdx.z;
   const int head = group * SHARED, kv_head = head / SHARING;
   const int lane = threadIdx.x % LANES, stream = threadIdx.x / LANES, warp = threadIdx.x / 32;
-  const int position = place[3 * row], stored = place[3 * row + 1] & 0xffffff, tail = place[3 * row + 1] >> 24, begin = place[3 * row + 2];
+  const int position = slot_mapping[3 * row], columns = slot_mapping[3 * row + 1], begin = slot_mapping[3 * row + 2];
+  const int stored = columns & 0xffffff, tail = columns >> 24;
 
   __shared__ __align__(16) Value queries[SHARED][D], new_key[D], new_value[D];
   const Value* own = qkv + (size_t)row * (HEADS + 2 * KV_HEADS) * D;

@@ -50,8 +50,8 @@ pub(super) struct Attention {
     num_calls: Rc<Cell<usize>>,
 }
 
-/// Where a slot has its columns, as kernels read it.
-struct Place {
+/// The slot mapping of a row, as kernels read it.
+struct SlotMapping {
     position: i32,
     num_older: i32,
     num_newest: i32,
@@ -60,11 +60,11 @@ struct Place {
     is_ring: bool,
 }
 
-impl Place {
-    /// The places of `num_rows` rows.
-    fn read(place: &Array, num_rows: i32) -> Vec<Self> {
-        place.eval().unwrap();
-        place.as_slice::<i32>()[..3 * num_rows as usize].chunks(3).map(Self::of_row).collect()
+impl SlotMapping {
+    /// Those of `num_rows` rows.
+    fn read(mapping: &Array, num_rows: i32) -> Vec<Self> {
+        mapping.eval().unwrap();
+        mapping.as_slice::<i32>()[..3 * num_rows as usize].chunks(3).map(Self::of_row).collect()
     }
 
     fn of_row(numbers: &[i32]) -> Self {
@@ -75,7 +75,7 @@ impl Place {
             false => (columns & 0xff_ffff, columns >> 24),
         };
         let column = if is_ring { columns >> 16 & 0x7fff } else { num_newest };
-        Place { position, num_older, num_newest, column, first, is_ring }
+        SlotMapping { position, num_older, num_newest, column, first, is_ring }
     }
 }
 
@@ -127,18 +127,18 @@ impl Attention {
 
 impl Kernel for Attention {
     fn call(&self, inputs: &[&Array]) -> Result<Option<Vec<Array>>, Exception> {
-        let (&[place, counters], arrays) = (&inputs[5..], &inputs[..5]) else {
+        let (&[mapping, counters], arrays) = (&inputs[5..], &inputs[..5]) else {
             panic!("seven inputs, got {}", inputs.len())
         };
         counters.eval()?;
         assert!(counters.as_slice::<i32>().iter().all(|&count| count == 0));
         self.num_calls.set(self.num_calls.get() + 1);
         let mut outputs: [Vec<Array>; 3] = Default::default();
-        for (row, place) in Place::read(place, arrays[0].dim(0)).into_iter().enumerate() {
+        for (row, mapping) in SlotMapping::read(mapping, arrays[0].dim(0)).into_iter().enumerate() {
             let of_row =
                 |array: &&Array| array.take_axis(Array::from_slice(&[row as i32], &[1]), 0);
             let arrays = arrays.iter().map(of_row).collect::<Result<Vec<_>, _>>()?;
-            for (all, output) in outputs.iter_mut().zip(self.attended(&arrays, place)?) {
+            for (all, output) in outputs.iter_mut().zip(self.attended(&arrays, mapping)?) {
                 all.push(output);
             }
         }
@@ -149,11 +149,11 @@ impl Kernel for Attention {
 
 impl Attention {
     /// The outputs of the kernel for one row.
-    fn attended(&self, inputs: &[Array], place: Place) -> Result<[Array; 3], Exception> {
+    fn attended(&self, inputs: &[Array], mapping: SlotMapping) -> Result<[Array; 3], Exception> {
         let [joined, keys, values, newest_keys, newest_values] = inputs else {
             panic!("five arrays, got {}", inputs.len())
         };
-        let Place { position, num_older, num_newest, column, first, is_ring } = place;
+        let SlotMapping { position, num_older, num_newest, column, first, is_ring } = mapping;
         let HeadShape { heads, kv_heads, head_dim, scale, .. } = self.heads;
         let length = joined.dim(1);
         let by_head = joined.reshape(&[1, length, heads + 2 * kv_heads, head_dim])?;

@@ -93,7 +93,7 @@ impl Matrix {
 
 impl Kernel for Layer {
     fn call(&self, inputs: &[&Array]) -> Result<Option<Vec<Array>>, Exception> {
-        let &[x, keys, values, newest_keys, newest_values, place] = inputs else {
+        let &[x, keys, values, newest_keys, newest_values, slot_mapping] = inputs else {
             panic!("six inputs, got {}", inputs.len())
         };
         assert_eq!(x.shape()[..2], [1, 1]);
@@ -107,7 +107,7 @@ impl Kernel for Layer {
             |x: &Array, (weight, eps): &(Array, f32)| fast::rms_norm(x, Some(weight), *eps);
         let joined = projections.product(&normed(x, &self.norms[0])?)?;
         let counters = ops::zeros::<i32>(&[1])?;
-        let slot = [&joined, keys, values, newest_keys, newest_values, place, &counters];
+        let slot = [&joined, keys, values, newest_keys, newest_values, slot_mapping, &counters];
         let attended: [Array; 3] = self.attention.call(&slot)?.unwrap().try_into().unwrap();
         let [attended, next_keys, next_values] = attended;
         let hidden = ops::add(x, attention_output.product(&attended)?)?;

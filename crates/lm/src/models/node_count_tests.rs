@@ -102,7 +102,7 @@ impl DeviceKernels for OneNode {
     }
 }
 
-/// The nodes of the layers in a decode step on a GPU, without those of the place of a token, which layers
+/// The nodes of the layers in a decode step on a GPU, without those of the slot mapping, which layers
 /// share however many they are.
 fn count(name: &str, kernels: Kernels) -> usize {
     let options = LoadOptions::new().keep_quantized(true);
@@ -122,10 +122,10 @@ fn count(name: &str, kernels: Kernels) -> usize {
         let embedding = num_nodes(&[&model.embed(&tokens(&[6])).unwrap()]);
         let hidden = model.forward(&tokens(&[6]), &mut caches).unwrap();
         let operations = graph_operations(&[&hidden]).unwrap();
-        // Each place is broadcast and then copied; nothing else is.
-        let num_places = operations.iter().filter(|name| *name == "Contiguous").count();
+        // Each mapping is broadcast and then copied; nothing else is.
+        let num_mappings = operations.iter().filter(|name| *name == "Contiguous").count();
         // Without the norm after the last layer.
-        operations.len() - 2 * num_places - embedding - 1
+        operations.len() - 2 * num_mappings - embedding - 1
     })
 }
 

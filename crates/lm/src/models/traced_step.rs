@@ -14,11 +14,11 @@ use mlx_rs::error::Exception;
 
 use super::LoadedNetwork;
 use crate::LmError;
-use crate::cache::{LayerCache, TracedKvCache, TracedPlace, TracedSlot};
+use crate::cache::{LayerCache, TracedKvCache, TracedMapping, TracedSlot};
 use crate::device::ComputeDevice;
 use crate::ffi::{self, Compiled};
 
-/// The traces of one model, by how its caches share places.
+/// The traces of one model, by how its caches share slot mappings.
 #[derive(Debug, Default)]
 pub(super) struct TracedSteps {
     traces: RefCell<Vec<(Layout, Rc<Compiled>)>>,
@@ -29,7 +29,7 @@ pub(super) struct TracedSteps {
     is_reported: Cell<bool>,
 }
 
-/// For each layer which place is its own, and the size of its ring.
+/// For each layer which slot mapping is its own, and the size of its ring.
 type Layout = Vec<(usize, Option<i32>)>;
 
 impl TracedSteps {
@@ -72,11 +72,11 @@ impl TracedSteps {
         let Some(slots) = slots.collect::<Result<Option<Vec<TracedSlot>>, _>>()? else {
             return Ok(None);
         };
-        let (places, layout) = shared_places(&slots);
-        let trace = self.trace(network, &layout, places.len())?;
-        let places: Vec<Array> = places.into_iter().map(TracedPlace::array).collect();
+        let (mappings, layout) = shared_mappings(&slots);
+        let trace = self.trace(network, &layout, mappings.len())?;
+        let mappings: Vec<Array> = mappings.into_iter().map(TracedMapping::array).collect();
         let buffers = slots.iter().flat_map(|slot| [&slot.keys, &slot.values]);
-        let inputs: Vec<&Array> = [tokens].into_iter().chain(&places).chain(buffers).collect();
+        let inputs: Vec<&Array> = [tokens].into_iter().chain(&mappings).chain(buffers).collect();
         let mut outputs = trace.call_all(&inputs)?;
         if outputs.len() != 1 + 2 * slots.len() {
             return Err(Exception::custom("a traced step has other outputs".to_owned()).into());
@@ -108,7 +108,7 @@ impl TracedSteps {
         &self,
         network: &Rc<LoadedNetwork>,
         layout: &Layout,
-        num_places: usize,
+        num_mappings: usize,
     ) -> Result<Rc<Compiled>, LmError> {
         let mut traces = self.traces.borrow_mut();
         if let Some((_, known)) = traces.iter().find(|(known, _)| known == layout) {
@@ -116,46 +116,46 @@ impl TracedSteps {
         }
         // Not a handle of its own: the model owns the trace.
         let (network, own) = (Rc::downgrade(network), layout.clone());
-        let step = move |inputs: Vec<Array>| step(&network, &own, num_places, inputs);
+        let step = move |inputs: Vec<Array>| step(&network, &own, num_mappings, inputs);
         let trace = Rc::new(Compiled::new(Box::new(step))?);
         traces.push((layout.clone(), Rc::clone(&trace)));
         Ok(trace)
     }
 }
 
-/// The places of all layers, each once, and which is whose. Layers of one kind have read the same
-/// tokens, so that the same layers share a place in every step.
-fn shared_places(slots: &[TracedSlot]) -> (Vec<TracedPlace>, Layout) {
-    let mut kinds: Vec<(Option<i32>, i32, TracedPlace)> = Vec::new();
+/// The slot mappings of all layers, each once, and which is whose. Layers of one kind have read the
+/// same tokens, so that the same layers share one in every step.
+fn shared_mappings(slots: &[TracedSlot]) -> (Vec<TracedMapping>, Layout) {
+    let mut kinds: Vec<(Option<i32>, i32, TracedMapping)> = Vec::new();
     let mut layout = Layout::new();
-    for TracedSlot { place, ring, keys, .. } in slots {
-        let known = kinds.iter().position(|&kind| kind == (*ring, keys.dim(2), *place));
+    for TracedSlot { mapping, ring, keys, .. } in slots {
+        let known = kinds.iter().position(|&kind| kind == (*ring, keys.dim(2), *mapping));
         let index = known.unwrap_or_else(|| {
-            kinds.push((*ring, keys.dim(2), *place));
+            kinds.push((*ring, keys.dim(2), *mapping));
             kinds.len() - 1
         });
         layout.push((index, *ring));
     }
-    (kinds.into_iter().map(|(.., place)| place).collect(), layout)
+    (kinds.into_iter().map(|(.., mapping)| mapping).collect(), layout)
 }
 
-/// A step over token, places and buffers; what it returns begins with the hidden states.
+/// A step over token, mappings and buffers; what it returns begins with the hidden states.
 fn step(
     network: &Weak<LoadedNetwork>,
     layout: &Layout,
-    num_places: usize,
+    num_mappings: usize,
     mut inputs: Vec<Array>,
 ) -> Result<Vec<Array>, Exception> {
     let unfit = || Exception::custom("a traced step has other inputs".to_owned());
     let network = network.upgrade().ok_or_else(unfit)?;
-    let buffers = inputs.split_off((1 + num_places).min(inputs.len()));
-    let (Some(tokens), places) = (inputs.first(), inputs.get(1..).unwrap_or_default()) else {
+    let buffers = inputs.split_off((1 + num_mappings).min(inputs.len()));
+    let (Some(tokens), mappings) = (inputs.first(), inputs.get(1..).unwrap_or_default()) else {
         return Err(unfit());
     };
     let layers = buffers.chunks_exact(2).zip(layout);
-    let caches = layers.map(|(buffers, &(place, ring))| {
-        let place = places.get(place).ok_or_else(unfit)?;
-        let arrays = [buffers[0].clone(), buffers[1].clone(), place.clone()];
+    let caches = layers.map(|(buffers, &(mapping, ring))| {
+        let mapping = mappings.get(mapping).ok_or_else(unfit)?;
+        let arrays = [buffers[0].clone(), buffers[1].clone(), mapping.clone()];
         Ok(LayerCache::Traced(TracedKvCache::new(arrays, ring)))
     });
     let mut caches = caches.collect::<Result<Vec<_>, Exception>>()?;

@@ -167,10 +167,11 @@ impl RopeAttention {
             return Ok(None);
         }
         let Some(kernel) = self.kernel.as_deref() else { return Ok(None) };
-        append_in_slot(cache, step, length, |slot, place| {
+        append_in_slot(cache, step, length, |slot, slot_mapping| {
             let DecodeSlot { keys, values, newest_keys, newest_values, counters, .. } = slot;
             let normed = self.normed_joined(joined)?;
-            let inputs = [&normed, keys, values, newest_keys, newest_values, place, counters];
+            let inputs =
+                [&normed, keys, values, newest_keys, newest_values, slot_mapping, counters];
             Ok(run(Some(kernel), &inputs))
         })
     }
@@ -289,7 +290,7 @@ impl RopeAttention {
 }
 
 /// What `launch` computes for `length` tokens that see all before them, given the cache's slot for
-/// them and its place: an output, and the newest keys and values with theirs, which are appended.
+/// them and its mapping: an output, and the newest keys and values with theirs, which are appended.
 /// `None` where the tokens see less, the cache has no slot for them, or nothing was launched.
 pub(super) fn append_in_slot(
     cache: &mut LayerCache,
@@ -301,7 +302,9 @@ pub(super) fn append_in_slot(
         return Ok(None);
     }
     let Some(slot) = cache.decode_slot(length)? else { return Ok(None) };
-    let Some([output, keys, values]) = launch(&slot, &step.place(&slot)?)? else { return Ok(None) };
+    let Some([output, keys, values]) = launch(&slot, &step.slot_mapping(&slot)?)? else {
+        return Ok(None);
+    };
     cache.fill_decode_slot(keys, values, length);
     Ok(Some(output))
 }

@@ -69,9 +69,9 @@ impl WholeLayer {
         step: &AttentionStep,
     ) -> Result<Option<Array>, Exception> {
         let [1, length @ 1, _] = *x.shape() else { return Ok(None) };
-        append_in_slot(cache, step, length, |slot, place| {
+        append_in_slot(cache, step, length, |slot, slot_mapping| {
             let DecodeSlot { keys, values, newest_keys, newest_values, .. } = slot;
-            let inputs = [x, keys, values, newest_keys, newest_values, place];
+            let inputs = [x, keys, values, newest_keys, newest_values, slot_mapping];
             Ok(run(Some(self.kernel.as_ref()), &inputs))
         })
     }

@@ -1,4 +1,4 @@
-//! The numbers that tell kernels where tokens stand, kept in a device's memory.
+//! The slot mapping that a step's kernels read, kept in a device's memory.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -6,15 +6,15 @@ use std::rc::Rc;
 use mlx_rs::error::Result;
 use mlx_rs::{Array, ops};
 
-/// The last places that the steps of one cache were told, for the layers that share a step and for the
-/// step after it.
+/// The slot mapping that was last made for one cache, for the layers that share a step and for the step
+/// after it.
 ///
 /// MLX's CUDA backend keeps arrays that the host has written in memory of the host. A kernel that reads
 /// them waits for the bus, and one of more than eight bytes is moved whole pages at a time, which takes
 /// a tenth of a decode step. But from one step to the next every number mostly grows by the same again:
 /// then the device adds.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Places(Rc<RefCell<Option<Last>>>);
+pub(super) struct LastSlotMapping(Rc<RefCell<Option<Last>>>);
 
 #[derive(Debug)]
 struct Last {
@@ -32,7 +32,7 @@ struct Last {
 /// computed, and each sum would keep the one before it.
 const MOST_ADDED: u32 = 64;
 
-impl Places {
+impl LastSlotMapping {
     /// The numbers as an array, i32 `[16, N]` with the same in each of the sixteen.
     pub(super) fn array(&self, numbers: Vec<i32>) -> Result<Array> {
         let mut last = self.0.borrow_mut();
@@ -86,8 +86,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_are_the_numbers_they_were_told_however_these_grow() {
-        let places = Places::default();
+    fn the_array_has_the_numbers_of_the_step_however_these_grow() {
+        let mapping = LastSlotMapping::default();
         let steps = [
             [7, 300, 0],
             [7, 300, 0],
@@ -96,49 +96,49 @@ mod tests {
             [10, 300 + (3 << 24), 0],
             [11, 304, 0],
             [12, 304 + (1 << 24), 0],
-            // The place in a ring, whose highest bit is set.
+            // That of a ring, whose highest bit is set.
             [13, 8 | 7 << 16 | i32::MIN, 0],
             [14, 8 | i32::MIN, 0],
             [15, 8 | 1 << 16 | i32::MIN, 0],
         ];
         for numbers in steps {
-            let array = places.array(numbers.to_vec()).unwrap();
+            let array = mapping.array(numbers.to_vec()).unwrap();
             assert!(array.nbytes() > 8, "a device reads smaller ones from the host");
             array.eval().unwrap();
             assert_eq!(array.as_slice::<i32>(), numbers.repeat(16));
         }
-        let rows = places.array(vec![1, 2, 3, 4, 5, 6]).unwrap();
+        let rows = mapping.array(vec![1, 2, 3, 4, 5, 6]).unwrap();
         assert_eq!(rows.shape(), [16, 6]);
     }
 
     #[test]
-    fn places_that_nobody_reads_do_not_keep_all_before_them() {
-        let places = Places::default();
+    fn mappings_that_nobody_reads_do_not_keep_all_before_them() {
+        let mapping = LastSlotMapping::default();
         let nodes = |at: i32| {
-            let array = places.array(vec![at, at << 24]).unwrap();
+            let array = mapping.array(vec![at, at << 24]).unwrap();
             crate::ffi::graph_operations(&[&array]).unwrap().len()
         };
         let most = (0..500).map(nodes).max();
-        assert!(most.is_some_and(|most| most < 100), "{most:?} operations for a place");
+        assert!(most.is_some_and(|most| most < 100), "{most:?} operations for a mapping");
     }
 
     #[test]
-    fn a_place_that_grows_again_is_added_to() {
-        let places = Places::default();
-        let growth = |places: &Places| {
-            let last = places.0.borrow();
+    fn a_mapping_that_grows_again_is_added_to() {
+        let mapping = LastSlotMapping::default();
+        let growth = |mapping: &LastSlotMapping| {
+            let last = mapping.0.borrow();
             let (_, array) = last.as_ref().unwrap().growth.as_ref()?;
             array.eval().unwrap();
             Some(array.as_slice::<i32>().as_ptr())
         };
         for at in 0..2 {
-            places.array(vec![at, at << 24]).unwrap();
+            mapping.array(vec![at, at << 24]).unwrap();
         }
-        let first = growth(&places);
+        let first = growth(&mapping);
         for at in (2..9).chain(20..30) {
-            places.array(vec![at, at << 24]).unwrap();
+            mapping.array(vec![at, at << 24]).unwrap();
         }
         assert!(first.is_some());
-        assert_eq!(growth(&places), first, "nothing new comes from the host");
+        assert_eq!(growth(&mapping), first, "nothing new comes from the host");
     }
 }
