@@ -195,19 +195,19 @@ impl Constants {
 /// Whether tokens `[B, L]` are computed by `row_attention.cu`, given the columns of the older and of the
 /// newest tokens. It knows no rings, whose newest tokens are all.
 fn is_of_rows([batch, length]: [i32; 2], capacity: i32, newest: i32) -> bool {
-    length == 1 && (batch > 1 || capacity >= row_attention::LONG && newest < capacity)
+    length == 1 && (batch > 1 || capacity >= row_attention::SHARES_KEYS_FROM && newest < capacity)
 }
 
 /// Into how many parts the keys of a head are split, so that few heads occupy the device too, and
 /// long contexts all of it. Of several tokens no more blocks are made than run at once, because each
 /// block prepares the keys of all tokens before its own again.
 fn splits(heads: i32, length: i32, capacity: i32) -> i32 {
-    /// Fewer keys than this are a short context.
-    const LONG: i32 = 4096;
+    /// From this capacity on each head's keys are split the most, however many heads there are.
+    const SPLITS_MOST_FROM: i32 = 4096;
     /// Four on each multiprocessor of an H100.
     const BLOCKS_AT_ONCE: i32 = 528;
     let mut splits = match (heads, capacity) {
-        (_, LONG..) | (..=8, _) => 32,
+        (_, SPLITS_MOST_FROM..) | (..=8, _) => 32,
         (..=16, _) => 16,
         _ => 8,
     };

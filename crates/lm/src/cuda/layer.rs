@@ -58,7 +58,7 @@ pub(super) const OUTPUTS: &[&str] = &["y", "next_k", "next_v", "scratch"];
 pub(super) const THREADS: i32 = 512;
 
 /// From this capacity on a block computes several heads, so that the keys that they share are read once.
-const LONG: i32 = 16_384;
+const SHARES_KEYS_FROM: i32 = 16_384;
 
 /// The most heads that a block computes. Four need more registers than a thread has, and took longer than two.
 const MOST_SHARED: i32 = 2;
@@ -333,7 +333,7 @@ impl Constants {
     ) -> Result<Vec<Array>, Exception> {
         let HeadShape { heads, kv_heads, head_dim, scale, .. } = self.heads;
         let newest = newest_keys.dim(2);
-        let shared = match keys.dim(2) >= LONG {
+        let shared = match keys.dim(2) >= SHARES_KEYS_FROM {
             true => row_attention::shared_heads(heads / kv_heads, MOST_SHARED),
             false => 1,
         };

@@ -7,8 +7,9 @@ use super::attention::{Constants, THREADS};
 use crate::device_kernels::HeadShape;
 use crate::ffi::{CudaKernel, Launch};
 
-/// From this capacity on the keys of one row are worth being read once for several heads.
-pub(super) const LONG: i32 = 4096;
+/// From this capacity on the keys of a single row are worth being read once for several heads. In a whole
+/// layer's launch that pays later, see `layer.rs`.
+pub(super) const SHARES_KEYS_FROM: i32 = 4096;
 
 /// The most heads that a block computes.
 const MOST_SHARED: i32 = 4;
