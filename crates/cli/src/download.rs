@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use cairn_hub::{
-    DownloadPlan, DownloadProgress, DownloadedModel, FileState, Hub, HubError, HubOptions, Rate,
-    RepoId, Revision,
+    DownloadPlan, DownloadProgress, DownloadedModel, FileState, Hub, HubError, HubOptions,
+    ModelProblemKind, Rate, RepoId, Revision,
 };
 use indicatif::ProgressBar;
 use serde_json::json;
@@ -82,11 +82,14 @@ pub async fn find_or_download(
     find_model(name)
 }
 
-/// The repository to ask for a model that cannot be loaded; none for a path, and for an imported
-/// model, which no hub completes.
+/// The repository to ask for a model that cannot be loaded; none for a path, for an imported model,
+/// which no hub completes, and for one that only cannot be opened now.
 fn repo_to_download(name: &str, error: &HubError) -> Result<Option<RepoId>> {
     let is_incomplete = match error {
         HubError::NotFound { .. } => true,
+        HubError::Unusable { problem, .. } if problem.kind() == ModelProblemKind::Unreadable => {
+            false
+        }
         HubError::Unusable { path, .. } => {
             let folders = model_folders()?;
             folders.hub_cache().is_some_and(|cache| path.starts_with(cache))
@@ -165,7 +168,22 @@ fn time(seconds: f64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use cairn_hub::ModelProblem;
+
     use super::*;
+
+    #[test]
+    fn a_model_that_only_cannot_be_opened_is_not_downloaded_again() {
+        let folders = model_folders().expect("the model folders");
+        let path = folders.hub_cache().expect("a cache").join("models--owner--name");
+        let asks_for = |problem| {
+            let error = HubError::Unusable { path: path.clone(), problem };
+            repo_to_download("owner/name", &error).expect("an answer")
+        };
+        assert!(asks_for(ModelProblem::NoWeights).is_some());
+        let reason = "Permission denied".to_owned();
+        assert!(asks_for(ModelProblem::FolderUnreadable { reason }).is_none());
+    }
 
     #[test]
     fn times_are_short() {

@@ -1,7 +1,8 @@
 //! The errors of finding and importing models.
 
-use crate::ModelProblem;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+use crate::{ModelProblem, ModelProblemKind};
 
 /// An error of [`crate::ModelFolders`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -19,8 +20,9 @@ pub enum HubError {
         /// The folders that were searched.
         searched: Vec<PathBuf>,
     },
-    /// The folder exists, but no model can be loaded from it.
-    #[error("{} is not a complete model: {problem}; download or import it again", path.display())]
+    /// The folder exists, but no model can be loaded from it: it is to be fetched again or, where it
+    /// only cannot be opened now, to be made readable.
+    #[error("{}", unusable(path, problem))]
     Unusable {
         /// The folder.
         path: PathBuf,
@@ -97,4 +99,18 @@ pub enum HubError {
         /// Why.
         reason: String,
     },
+}
+
+/// Why no model can be loaded from a folder, and what helps.
+fn unusable(path: &Path, problem: &ModelProblem) -> String {
+    let path = path.display();
+    match problem.kind() {
+        ModelProblemKind::Incomplete | ModelProblemKind::Broken => {
+            format!("{path} is not a complete model: {problem}; download or import it again")
+        }
+        ModelProblemKind::Unreadable => format!(
+            "{path} cannot be loaded now: {problem}; check that you may read it and that its disk \
+             is connected, then try again"
+        ),
+    }
 }

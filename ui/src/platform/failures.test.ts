@@ -75,6 +75,7 @@ const kinds: { [Type in FailureKind['type']]: Extract<FailureKind, { type: Type 
   not_deleted: [{ type: 'not_deleted', path: 'a-path', detail: 'Why it broke.' }],
   not_copied: [{ type: 'not_copied', path: 'a-path', detail: 'Why it broke.' }],
   incomplete_model: [{ type: 'incomplete_model', path: 'a-path', detail: 'Why it broke.' }],
+  unreadable_model: [{ type: 'unreadable_model', path: 'a-path', detail: 'Why it broke.' }],
   import_cancelled: [{ type: 'import_cancelled' }],
   another_import: [{ type: 'another_import' }],
   downloading: [{ type: 'downloading', model }],

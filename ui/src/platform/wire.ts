@@ -314,6 +314,7 @@ folder: string, needed_bytes: number, free_bytes: number, }
   | { "type": "not_deleted", path: string, detail: string, }
   | { "type": "not_copied", path: string, detail: string, }
   | { "type": "incomplete_model", path: string, detail: string, }
+  | { "type": "unreadable_model", path: string, detail: string, }
   | { "type": "import_cancelled" }
   | { "type": "another_import" }
   | { "type": "downloading", model: string, }

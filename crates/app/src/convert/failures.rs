@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use cairn_engine::{EngineError, LmError, NeedsMemory};
-use cairn_hub::{DownloadError, HubError};
+use cairn_hub::{DownloadError, HubError, ModelProblemKind};
 use cairn_store::StoreError;
 
 use crate::wire::{self, FailureKind, Gone, MemoryUser};
@@ -182,7 +182,13 @@ fn hub_kind(error: &HubError) -> FailureKind {
     match error {
         HubError::NotFound { wanted, .. } => FailureKind::NoSuchModel { model: wanted.clone() },
         HubError::Unusable { path: folder, problem } => {
-            FailureKind::IncompleteModel { path: path(folder), detail: sentence(problem) }
+            let (path, detail) = (path(folder), sentence(problem));
+            match problem.kind() {
+                ModelProblemKind::Incomplete | ModelProblemKind::Broken => {
+                    FailureKind::IncompleteModel { path, detail }
+                }
+                ModelProblemKind::Unreadable => FailureKind::UnreadableModel { path, detail },
+            }
         }
         HubError::BadName { name } => FailureKind::BadModelName { name: name.clone() },
         HubError::Exists { path: folder } => FailureKind::ModelExists { path: path(folder) },
@@ -298,6 +304,7 @@ pub(crate) fn sentence(error: impl ToString) -> String {
 mod tests {
     use super::*;
     use cairn_engine::MemoryShortage;
+    use cairn_hub::ModelProblem;
     use std::path::PathBuf;
     use std::time::Duration;
 
@@ -334,6 +341,24 @@ mod tests {
         );
         // It was reached, and its sentence says that a download goes on where it stopped.
         check(DownloadError::Stalled { host: host() }, FailureKind::Stalled { host: host() });
+    }
+
+    #[test]
+    fn a_model_that_only_cannot_be_opened_is_not_called_incomplete() {
+        let check = |problem: ModelProblem, kind: fn(String, String) -> FailureKind| {
+            let detail = sentence(&problem);
+            let error = HubError::Unusable { path: PathBuf::from("/m"), problem };
+            let found = wire::Failure::from(error).kind.map(|kind| *kind);
+            assert_eq!(found, Some(kind("/m".to_owned(), detail)));
+        };
+        let incomplete = |path, detail| FailureKind::IncompleteModel { path, detail };
+        let unreadable = |path, detail| FailureKind::UnreadableModel { path, detail };
+        let reason = || "Permission denied".to_owned();
+        check(ModelProblem::NoWeights, incomplete);
+        check(ModelProblem::ConfigBroken { reason: reason() }, incomplete);
+        check(ModelProblem::FolderUnreadable { reason: reason() }, unreadable);
+        let file = "config.json".to_owned();
+        check(ModelProblem::Unreadable { file, reason: reason() }, unreadable);
     }
 
     #[test]

@@ -117,6 +117,8 @@ pub enum FailureKind {
     NotCopied { path: String, detail: String },
     /// A folder is no whole model.
     IncompleteModel { path: String, detail: String },
+    /// The folder of a model, or a file in it, cannot be opened now; it may be whole.
+    UnreadableModel { path: String, detail: String },
     /// The import was cancelled.
     ImportCancelled,
     /// Another model is being imported.

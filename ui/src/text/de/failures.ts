@@ -96,6 +96,8 @@ export const failures: FailureWords = {
   not_copied: (kind) => `Das Modell konnte nicht nach ${f.quote(kind.path)} kopiert werden. ${kind.detail}`,
   incomplete_model: (kind) =>
     `${f.quote(kind.path)} ist kein vollständiges Modell. Lade es noch einmal herunter, oder importiere es noch einmal. ${kind.detail}`,
+  unreadable_model: (kind) =>
+    `${f.quote(kind.path)} lässt sich zurzeit nicht öffnen. Prüfe, ob du den Ordner lesen darfst und seine Festplatte angeschlossen ist, und versuche es noch einmal. ${kind.detail}`,
   import_cancelled: () => 'Der Import wurde abgebrochen. Wähle die Datei noch einmal.',
   another_import: () => 'Gerade wird ein anderes Modell importiert. Warte, oder brich jenen Import ab.',
   downloading: (kind) => `${kind.model} wird gerade heruntergeladen. Warte, oder beende das zuerst.`,

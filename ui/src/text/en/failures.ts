@@ -97,6 +97,8 @@ export const failures: FailureWords = {
   not_deleted: (kind) => `${f.quote(kind.path)} could not be deleted. ${kind.detail}`,
   not_copied: (kind) => `The model could not be copied to ${f.quote(kind.path)}. ${kind.detail}`,
   incomplete_model: (kind) => `${f.quote(kind.path)} is not a whole model: download or import it again. ${kind.detail}`,
+  unreadable_model: (kind) =>
+    `${f.quote(kind.path)} cannot be opened now: check that you may read it and that its disk is connected, then try again. ${kind.detail}`,
   import_cancelled: () => 'The import was cancelled: choose the file again.',
   another_import: () => 'Another model is being imported: wait, or cancel that import.',
   downloading: (kind) => `${kind.model} is being downloaded: wait, or end that download first.`,
