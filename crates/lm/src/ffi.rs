@@ -1,5 +1,16 @@
 //! Direct calls of MLX's C interface, for what mlx-rs does not offer or only less directly. No
-//! other file of this crate has unsafe code.
+//! other file of this crate has unsafe code, which is why this one has several subjects:
+//!
+//! ```text
+//! slice … cut                           views of arrays, and copies with a part replaced
+//! array_from_bytes … item_size          the bytes of arrays
+//! quantized_matmul … quantize           products with quantized rows, and the rows themselves
+//! is_available … computes_on_cuda       the device
+//! CudaKernel                            a kernel in CUDA C++, which MLX compiles
+//! trace_without_fusing, Compiled        a function that MLX traces once and replays
+//! graph_operations, depends             the graph of what is not computed yet
+//! list_of, arrays_of, finish            what they hand to MLX and get back
+//! ```
 //!
 //! mlx-c's default error handler ends the process; mlx-rs replaces it when it makes its first
 //! array. Every function here therefore takes an array or stream that mlx-rs made, or makes one
@@ -87,16 +98,6 @@ pub fn slice_update_at(array: &Array, update: &Array, start: &Array, axis: i32) 
             stream.as_ptr(),
         );
         finish(result, status, "slice_update_dynamic")
-    }
-}
-
-/// From now on functions are traced and simplified, but nothing in them is fused.
-pub fn trace_without_fusing() -> Result<()> {
-    // SAFETY: sets a flag of MLX's.
-    let mode = mlx_sys::mlx_compile_mode__MLX_COMPILE_MODE_NO_FUSE;
-    match unsafe { mlx_sys::mlx_set_compile_mode(mode) } {
-        0 => Ok(()),
-        _ => Err(Exception::custom("MLX refused a mode of compiling".to_owned())),
     }
 }
 
@@ -212,6 +213,16 @@ pub fn array_bytes(array: &Array) -> Result<&[u8]> {
             return Err(Exception::custom("the array has no data".to_owned()));
         }
         Ok(std::slice::from_raw_parts(data, array.nbytes()))
+    }
+}
+
+/// Bytes per number.
+pub fn item_size(dtype: Dtype) -> usize {
+    match dtype {
+        Dtype::Bool | Dtype::Uint8 | Dtype::Int8 => 1,
+        Dtype::Uint16 | Dtype::Int16 | Dtype::Float16 | Dtype::Bfloat16 => 2,
+        Dtype::Uint32 | Dtype::Int32 | Dtype::Float32 => 4,
+        Dtype::Uint64 | Dtype::Int64 | Dtype::Float64 | Dtype::Complex64 => 8,
     }
 }
 
@@ -519,6 +530,16 @@ impl Debug for CudaKernel {
     }
 }
 
+/// From now on functions are traced and simplified, but nothing in them is fused.
+pub fn trace_without_fusing() -> Result<()> {
+    // SAFETY: sets a flag of MLX's.
+    let mode = mlx_sys::mlx_compile_mode__MLX_COMPILE_MODE_NO_FUSE;
+    match unsafe { mlx_sys::mlx_set_compile_mode(mode) } {
+        0 => Ok(()),
+        _ => Err(Exception::custom("MLX refused a mode of compiling".to_owned())),
+    }
+}
+
 /// A function from arrays to arrays.
 pub type ArrayFunction = Box<dyn Fn(Vec<Array>) -> Result<Vec<Array>>>;
 
@@ -646,31 +667,6 @@ fn panic_text(panic: &(dyn Any + Send)) -> String {
     format!("a compiled function panicked: {}", text.unwrap_or("no message"))
 }
 
-/// # Safety
-/// The caller frees the list.
-unsafe fn list_of(arrays: &[&Array]) -> mlx_sys::mlx_vector_array {
-    let handles: Vec<_> = arrays.iter().map(|array| array.as_ptr()).collect();
-    // SAFETY: the list takes references of its own.
-    unsafe { mlx_sys::mlx_vector_array_new_data(handles.as_ptr(), handles.len()) }
-}
-
-/// # Safety
-/// `list` is a list of MLX's, or an empty handle.
-unsafe fn arrays_of(list: mlx_sys::mlx_vector_array) -> Vec<Array> {
-    if list.ctx.is_null() {
-        return Vec::new();
-    }
-    // SAFETY: indices are below the list's length; each handle is wrapped, and so freed, once.
-    unsafe {
-        let get = |index| {
-            let mut array = mlx_sys::mlx_array_new();
-            mlx_sys::mlx_vector_array_get(&mut array, list, index);
-            Array::from_ptr(array)
-        };
-        (0..mlx_sys::mlx_vector_array_size(list)).map(get).collect()
-    }
-}
-
 /// The names of the operations that evaluate `outputs`, each once: their unevaluated graph.
 ///
 /// What a token costs the host is mostly the number of these. MLX's CPU backend writes its fused
@@ -726,13 +722,28 @@ pub(crate) fn depends(outputs: &[&Array], inputs: &[&Array]) -> Result<Vec<Array
     }
 }
 
-/// Bytes per number.
-pub fn item_size(dtype: Dtype) -> usize {
-    match dtype {
-        Dtype::Bool | Dtype::Uint8 | Dtype::Int8 => 1,
-        Dtype::Uint16 | Dtype::Int16 | Dtype::Float16 | Dtype::Bfloat16 => 2,
-        Dtype::Uint32 | Dtype::Int32 | Dtype::Float32 => 4,
-        Dtype::Uint64 | Dtype::Int64 | Dtype::Float64 | Dtype::Complex64 => 8,
+/// # Safety
+/// The caller frees the list.
+unsafe fn list_of(arrays: &[&Array]) -> mlx_sys::mlx_vector_array {
+    let handles: Vec<_> = arrays.iter().map(|array| array.as_ptr()).collect();
+    // SAFETY: the list takes references of its own.
+    unsafe { mlx_sys::mlx_vector_array_new_data(handles.as_ptr(), handles.len()) }
+}
+
+/// # Safety
+/// `list` is a list of MLX's, or an empty handle.
+unsafe fn arrays_of(list: mlx_sys::mlx_vector_array) -> Vec<Array> {
+    if list.ctx.is_null() {
+        return Vec::new();
+    }
+    // SAFETY: indices are below the list's length; each handle is wrapped, and so freed, once.
+    unsafe {
+        let get = |index| {
+            let mut array = mlx_sys::mlx_array_new();
+            mlx_sys::mlx_vector_array_get(&mut array, list, index);
+            Array::from_ptr(array)
+        };
+        (0..mlx_sys::mlx_vector_array_size(list)).map(get).collect()
     }
 }
 
