@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use cairn_engine::{CacheOptions, Engine, EngineOptions, default_memory_limit_bytes};
 use cairn_hub::ModelFolders;
 use cairn_prompt_cache::{CacheChange, ChunkRecord, RefName};
-use cairn_store::Store;
+use cairn_store::{Recovery, Store};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::{OnceCell, broadcast};
 use tokio::task::JoinHandle;
@@ -60,84 +60,25 @@ impl App {
     /// Opens the data folder, creating what is missing, and starts the engine. Must be called in a
     /// Tokio runtime, which the app then uses.
     pub async fn open(options: Options) -> Result<Arc<App>, OpenError> {
-        let Options {
-            data_folder,
-            hub_variables,
-            hub,
-            uses_keychain,
-            check_program,
-            measures_after,
-            autoload,
-            closing_limit,
-            memory_limit_bytes,
-            speculation,
-            snapkv,
-            compresses_cache,
-        } = options;
+        let data_folder = options.data_folder.clone();
         data_folder.create()?;
         let lock = lock(&data_folder)?;
-        let model_folders = ModelFolders::new(data_folder.home(), &hub_variables);
+        let model_folders = ModelFolders::new(data_folder.home(), &options.hub_variables);
         remove_leftovers(&data_folder, &model_folders, &lock).await;
+
         // Locked before the rows are read: a file that another program adds in between has no row,
         // and would be removed as a leftover.
         let cleanup_lock = cleanup_lock(&data_folder);
-        let (store, recovery) = Store::open_or_recover(&data_folder.database()).await?;
-        let store = Arc::new(store);
-        if let Some(recovery) = &recovery {
-            tracing::error!("the database was damaged: {recovery:?}");
-        }
-        let Started { engine, cache_events, cache_problem, settings } =
-            start_engine(&data_folder, &store, cleanup_lock, memory_limit_bytes).await;
-        let (moved, moves) = tokio::sync::mpsc::unbounded_channel();
-        model_folders.set_added(added_folders(&store).await);
-        let tokens = TokenStore::new(data_folder.hub_token(), uses_keychain);
-        let settings_now = settings.current();
-        model_folders.set_chosen_cache(hub_settings::folder(&settings_now));
-        let hub = HubAccount::load(hub, &settings_now, tokens).await;
-        let downloads = ModelDownloads::load(hub.hub(), &store).await;
-        let catalog = Catalog::load(&store, check_program).await;
-        let cache_rows = tokio::spawn(rows::write_changes(store.clone(), cache_events, moved));
+        let (store, recovery) = open_store(&data_folder).await?;
+        let engine =
+            start_engine(&data_folder, &store, cleanup_lock, options.memory_limit_bytes).await;
+        let settings = engine.settings.current();
+        let models = open_models(model_folders, &store, &settings, &options).await;
 
-        let app = Arc::new(App {
-            model_folders,
-            catalog,
-            hub,
-            downloads,
-            removed_revisions: RemovedRevisions::default(),
-            importing: RunningImport::default(),
-            measurements: Measurements::new(measures_after),
-            data_folder,
-            store,
-            private: OnceCell::new(),
-            engine,
-            cache_problem,
-            recovery_notice: Mutex::new(recovery.as_ref().map(recovered::notice)),
-            answers: RunningAnswers::default(),
-            reads: RunningReads::default(),
-            titles: Titles::default(),
-            readings: Readings::default(),
-            imports: Imports::default(),
-            jobs: RunningJobs::default(),
-            turns: tokio::sync::Mutex::default(),
-            naming: tokio::sync::Mutex::default(),
-            loading: tokio::sync::Mutex::default(),
-            closing: CancellationToken::new(),
-            settings,
-            api: Api::new(&settings_now),
-            monitor: Monitor::new(Instant::now(), now_ms()),
-            events: broadcast::Sender::new(EVENT_CAPACITY),
-            tasks: TaskTracker::new(),
-            cache_rows: Mutex::new(Some(cache_rows)),
-            runtime: tokio::runtime::Handle::current(),
-            closed: tokio::sync::Mutex::default(),
-            closing_limit,
-            forced_speculation: speculation,
-            forced_snapkv: snapkv,
-            forces_compression: compresses_cache,
-            lock: Mutex::new(Some(lock)),
-        });
+        let autoload = options.autoload;
+        let (app, moves) = Parts { lock, store, recovery, engine, models }.into_app(options);
         // The engine's thread writes nothing before it is asked for something.
-        app.follow_compression(&settings_now);
+        app.follow_compression(&settings);
         app.start_background_tasks(moves, autoload);
         Ok(app)
     }
@@ -250,6 +191,99 @@ impl App {
             });
         }
     }
+}
+
+/// What is opened one after another before there is an app.
+struct Parts {
+    lock: FolderLock,
+    store: Arc<Store>,
+    recovery: Option<Recovery>,
+    engine: Started,
+    models: Models,
+}
+
+impl Parts {
+    /// The app, in which nothing runs yet but what writes the engine's changes to the database. The
+    /// receiver is told which reference moved, once that is written.
+    fn into_app(self, options: Options) -> (Arc<App>, UnboundedReceiver<Option<RefName>>) {
+        let Parts { lock, store, recovery, engine, models } = self;
+        let Started { engine, cache_events, cache_problem, settings } = engine;
+        let Models { folders, catalog, hub, downloads } = models;
+        let (moved, moves) = tokio::sync::mpsc::unbounded_channel();
+        let cache_rows = tokio::spawn(rows::write_changes(store.clone(), cache_events, moved));
+        let app = App {
+            model_folders: folders,
+            catalog,
+            hub,
+            downloads,
+            removed_revisions: RemovedRevisions::default(),
+            importing: RunningImport::default(),
+            measurements: Measurements::new(options.measures_after),
+            data_folder: options.data_folder,
+            store,
+            private: OnceCell::new(),
+            engine,
+            cache_problem,
+            recovery_notice: Mutex::new(recovery.as_ref().map(recovered::notice)),
+            answers: RunningAnswers::default(),
+            reads: RunningReads::default(),
+            titles: Titles::default(),
+            readings: Readings::default(),
+            imports: Imports::default(),
+            jobs: RunningJobs::default(),
+            turns: tokio::sync::Mutex::default(),
+            naming: tokio::sync::Mutex::default(),
+            loading: tokio::sync::Mutex::default(),
+            closing: CancellationToken::new(),
+            api: Api::new(&settings.current()),
+            settings,
+            monitor: Monitor::new(Instant::now(), now_ms()),
+            events: broadcast::Sender::new(EVENT_CAPACITY),
+            tasks: TaskTracker::new(),
+            cache_rows: Mutex::new(Some(cache_rows)),
+            runtime: tokio::runtime::Handle::current(),
+            closed: tokio::sync::Mutex::default(),
+            closing_limit: options.closing_limit,
+            forced_speculation: options.speculation,
+            forced_snapkv: options.snapkv,
+            forces_compression: options.compresses_cache,
+            lock: Mutex::new(Some(lock)),
+        };
+        (Arc::new(app), moves)
+    }
+}
+
+/// Opens the database, and says how it was recovered if it was damaged.
+async fn open_store(data_folder: &DataFolder) -> Result<(Arc<Store>, Option<Recovery>), OpenError> {
+    let (store, recovery) = Store::open_or_recover(&data_folder.database()).await?;
+    if let Some(recovery) = &recovery {
+        tracing::error!("the database was damaged: {recovery:?}");
+    }
+    Ok((Arc::new(store), recovery))
+}
+
+/// The models on this machine, and where more come from.
+struct Models {
+    folders: ModelFolders,
+    catalog: Catalog,
+    hub: HubAccount,
+    downloads: ModelDownloads,
+}
+
+/// Finds the models where the settings say, and what was known of them and of their downloads.
+async fn open_models(
+    folders: ModelFolders,
+    store: &Arc<Store>,
+    settings: &Settings,
+    options: &Options,
+) -> Models {
+    folders.set_added(added_folders(store).await);
+    folders.set_chosen_cache(hub_settings::folder(settings));
+    let tokens = TokenStore::new(options.data_folder.hub_token(), options.uses_keychain);
+    let hub = HubAccount::load(options.hub.clone(), settings, tokens).await;
+    let downloads = ModelDownloads::load(hub.hub(), store).await;
+    let catalog = Catalog::load(store, options.check_program.clone()).await;
+    Models { folders, catalog, hub, downloads }
 }
 
 /// The engine with the stored prompt caches, and the settings that it was started with.
