@@ -19,8 +19,7 @@ use cairn_app::completion::{self, PromptEnd};
 use serde_json::{Map, Value};
 
 use super::answer::{
-    Answer, AnswerEvent, AnswerRequest, Ending, FinishedAnswer, Part, Piece, TokenText, new_id,
-    now_s,
+    Answer, AnswerRequest, Ending, FinishedAnswer, Part, Piece, TokenText, new_id, now_s,
 };
 use super::body::{self, Body, Fields};
 use super::chat_messages::{conversation, schema, take_reasoning, tools};
@@ -269,9 +268,19 @@ impl Chunks {
         chunk["choices"][0]["delta"]["reasoning_content"] = text.into();
         stream::chunk(&chunk)
     }
+}
 
-    /// What a token has completed. Its log-probabilities come with the first piece, and also where
-    /// there is none.
+impl StreamFormat for Chunks {
+    fn begin(&mut self) -> Vec<Event> {
+        let delta = ChatCompletionStreamResponseDelta {
+            role: Some(Role::Assistant),
+            content: Some(String::new()),
+            ..Default::default()
+        };
+        vec![self.event(ChatChoiceStream { delta, ..Default::default() })]
+    }
+
+    /// Log-probabilities come with the first piece, and also where there is none.
     fn token(&mut self, pieces: Vec<Piece>, logprobs: Option<TokenText>) -> Vec<Event> {
         let mut tokens: Vec<TokenText> = logprobs.into_iter().collect();
         let mut events = Vec::with_capacity(pieces.len());
@@ -286,37 +295,17 @@ impl Chunks {
         events
     }
 
-    fn end(&self, end: &Ending) -> Vec<Event> {
+    fn end(&mut self, pieces: Vec<Piece>, end: &Ending) -> Vec<Event> {
+        let mut events = self.token(pieces, None);
         let finish_reason = finish_reason(end);
-        let last = self.event(ChatChoiceStream { finish_reason, ..Default::default() });
-        let usage = self.includes_usage.then(|| {
+        events.push(self.event(ChatChoiceStream { finish_reason, ..Default::default() }));
+        if self.includes_usage {
             let usage = Some(usage(end));
-            stream::chunk(&CreateChatCompletionStreamResponse { usage, ..self.chunk.clone() })
-        });
-        [Some(last), usage, Some(stream::done())].into_iter().flatten().collect()
-    }
-}
-
-impl StreamFormat for Chunks {
-    fn begin(&mut self) -> Vec<Event> {
-        let delta = ChatCompletionStreamResponseDelta {
-            role: Some(Role::Assistant),
-            content: Some(String::new()),
-            ..Default::default()
-        };
-        vec![self.event(ChatChoiceStream { delta, ..Default::default() })]
-    }
-
-    fn part(&mut self, event: AnswerEvent) -> Vec<Event> {
-        match event {
-            AnswerEvent::Prefill => Vec::new(),
-            AnswerEvent::Token { pieces, logprobs } => self.token(pieces, logprobs),
-            AnswerEvent::End { pieces, end } => {
-                let mut events = self.token(pieces, None);
-                events.extend(self.end(&end));
-                events
-            }
+            let chunk = CreateChatCompletionStreamResponse { usage, ..self.chunk.clone() };
+            events.push(stream::chunk(&chunk));
         }
+        events.push(stream::done());
+        events
     }
 
     fn failed(&mut self, error: &ApiError) -> Event {

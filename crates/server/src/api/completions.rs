@@ -12,7 +12,7 @@ use cairn_app::completion::{FinishReason, PromptInput};
 use serde_json::{Map, Value};
 
 use super::answer::{
-    Answer, AnswerEvent, AnswerRequest, Ending, FinishedAnswer, Piece, TokenText, new_id, now_s,
+    Answer, AnswerRequest, Ending, FinishedAnswer, Piece, TokenText, new_id, now_s,
 };
 use super::body::{self, Body, Fields};
 use super::chat::{stops, usage};
@@ -158,26 +158,24 @@ impl StreamFormat for Chunks {
         Vec::new()
     }
 
-    fn part(&mut self, event: AnswerEvent) -> Vec<Event> {
-        match event {
-            AnswerEvent::Token { pieces, logprobs } if !pieces.is_empty() || logprobs.is_some() => {
-                let text = text(pieces);
-                let tokens = logprobs.into_iter().collect();
-                let logprobs = self::logprobs(tokens, &mut self.num_chars);
-                vec![self.event(Choice { text, logprobs, ..Choice::default() })]
-            }
-            AnswerEvent::Prefill | AnswerEvent::Token { .. } => Vec::new(),
-            AnswerEvent::End { pieces, end } => {
-                let text = text(pieces);
-                let finish_reason = Some(finish_reason(&end));
-                let last = self.event(Choice { text, finish_reason, ..Choice::default() });
-                let usage = self.includes_usage.then(|| {
-                    let usage = Some(usage(&end));
-                    stream::chunk(&CreateCompletionResponse { usage, ..self.chunk.clone() })
-                });
-                [Some(last), usage, Some(stream::done())].into_iter().flatten().collect()
-            }
+    fn token(&mut self, pieces: Vec<Piece>, logprobs: Option<TokenText>) -> Vec<Event> {
+        if pieces.is_empty() && logprobs.is_none() {
+            return Vec::new();
         }
+        let text = text(pieces);
+        let logprobs = self::logprobs(logprobs.into_iter().collect(), &mut self.num_chars);
+        vec![self.event(Choice { text, logprobs, ..Choice::default() })]
+    }
+
+    fn end(&mut self, pieces: Vec<Piece>, end: &Ending) -> Vec<Event> {
+        let text = text(pieces);
+        let finish_reason = Some(finish_reason(end));
+        let last = self.event(Choice { text, finish_reason, ..Choice::default() });
+        let usage = self.includes_usage.then(|| {
+            let usage = Some(usage(end));
+            stream::chunk(&CreateCompletionResponse { usage, ..self.chunk.clone() })
+        });
+        [Some(last), usage, Some(stream::done())].into_iter().flatten().collect()
     }
 
     fn failed(&mut self, error: &ApiError) -> Event {

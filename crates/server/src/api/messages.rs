@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::answer::{
-    Answer, AnswerEvent, AnswerRequest, Ending, FinishedAnswer, Part, Piece, new_id,
+    Answer, AnswerRequest, Ending, FinishedAnswer, Part, Piece, TokenText, new_id,
 };
 use super::body::{self, Body, Fields};
 use super::conversation::{Conversation, Said};
@@ -462,11 +462,25 @@ impl Events {
         events.push(self.delta(delta));
         events
     }
+}
 
-    fn end(&mut self, end: &Ending) -> Vec<Event> {
-        let mut events = Vec::new();
+impl StreamFormat for Events {
+    fn begin(&mut self) -> Vec<Event> {
+        vec![named(&json!({ "type": "message_start", "message": message(&self.model) }))]
+    }
+
+    fn prefill(&mut self) -> Vec<Event> {
+        vec![named(&json!({ "type": "ping" }))]
+    }
+
+    fn token(&mut self, pieces: Vec<Piece>, _logprobs: Option<TokenText>) -> Vec<Event> {
+        pieces.into_iter().flat_map(|piece| self.piece(piece)).collect()
+    }
+
+    fn end(&mut self, pieces: Vec<Piece>, end: &Ending) -> Vec<Event> {
+        let mut events = self.token(pieces, None);
         if self.open.is_none() && self.num_closed == 0 {
-            events = self.open(BlockKind::Text, json!({ "type": "text", "text": "" }));
+            events.extend(self.open(BlockKind::Text, json!({ "type": "text", "text": "" })));
         }
         events.extend(self.close());
         let delta = json!({ "stop_reason": stop_reason(end), "stop_sequence": end.stop_string });
@@ -475,27 +489,6 @@ impl Events {
         })));
         events.push(named(&json!({ "type": "message_stop" })));
         events
-    }
-}
-
-impl StreamFormat for Events {
-    fn begin(&mut self) -> Vec<Event> {
-        vec![named(&json!({ "type": "message_start", "message": message(&self.model) }))]
-    }
-
-    fn part(&mut self, event: AnswerEvent) -> Vec<Event> {
-        match event {
-            AnswerEvent::Prefill => vec![named(&json!({ "type": "ping" }))],
-            AnswerEvent::Token { pieces, .. } => {
-                pieces.into_iter().flat_map(|piece| self.piece(piece)).collect()
-            }
-            AnswerEvent::End { pieces, end } => {
-                let mut events: Vec<Event> =
-                    pieces.into_iter().flat_map(|piece| self.piece(piece)).collect();
-                events.extend(self.end(&end));
-                events
-            }
-        }
     }
 
     fn failed(&mut self, error: &ApiError) -> Event {

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::answer::{
-    Answer, AnswerEvent, AnswerRequest, Ending, FinishedAnswer, Part, Piece, new_id, now_s,
+    Answer, AnswerRequest, Ending, FinishedAnswer, Part, Piece, TokenText, new_id, now_s,
 };
 use super::body::{self, Body, Fields};
 use super::conversation::{Conversation, Said};
@@ -525,21 +525,6 @@ impl Events {
         events.push(self.item_event(name, "delta", delta.into()));
         events
     }
-
-    fn end(&mut self, end: &Ending) -> Vec<Event> {
-        let mut events = match self.state.output.is_empty() {
-            true => self.open(Part::Text(String::new())),
-            false => Vec::new(),
-        };
-        events.extend(self.close(status(Some(end))));
-        let response = self.state.response(Some(end));
-        let last = match end.reason {
-            FinishReason::Length | FinishReason::Context => "response.incomplete",
-            FinishReason::Stop | FinishReason::Cancelled => "response.completed",
-        };
-        events.push(self.event(last, json!({ "response": response })));
-        events
-    }
 }
 
 impl StreamFormat for Events {
@@ -551,19 +536,23 @@ impl StreamFormat for Events {
         ]
     }
 
-    fn part(&mut self, event: AnswerEvent) -> Vec<Event> {
-        match event {
-            AnswerEvent::Prefill => Vec::new(),
-            AnswerEvent::Token { pieces, .. } => {
-                pieces.into_iter().flat_map(|piece| self.piece(piece)).collect()
-            }
-            AnswerEvent::End { pieces, end } => {
-                let mut events: Vec<Event> =
-                    pieces.into_iter().flat_map(|piece| self.piece(piece)).collect();
-                events.extend(self.end(&end));
-                events
-            }
+    fn token(&mut self, pieces: Vec<Piece>, _logprobs: Option<TokenText>) -> Vec<Event> {
+        pieces.into_iter().flat_map(|piece| self.piece(piece)).collect()
+    }
+
+    fn end(&mut self, pieces: Vec<Piece>, end: &Ending) -> Vec<Event> {
+        let mut events = self.token(pieces, None);
+        if self.state.output.is_empty() {
+            events.extend(self.open(Part::Text(String::new())));
         }
+        events.extend(self.close(status(Some(end))));
+        let response = self.state.response(Some(end));
+        let last = match end.reason {
+            FinishReason::Length | FinishReason::Context => "response.incomplete",
+            FinishReason::Stop | FinishReason::Cancelled => "response.completed",
+        };
+        events.push(self.event(last, json!({ "response": response })));
+        events
     }
 
     fn failed(&mut self, error: &ApiError) -> Event {

@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tokio_stream::wrappers::ReceiverStream;
 
-use super::answer::{Answer, AnswerEvent};
+use super::answer::{Answer, AnswerEvent, Ending, Piece, TokenText};
 use super::error::ApiError;
 
 /// A comment this often keeps clients and proxies from taking a long prompt for a dead connection.
@@ -29,8 +29,14 @@ const CLIENT_LIMIT: Duration = Duration::from_secs(60);
 pub(super) trait StreamFormat: Send + 'static {
     /// What comes before the answer.
     fn begin(&mut self) -> Vec<Event>;
-    /// A part of it.
-    fn part(&mut self, event: AnswerEvent) -> Vec<Event>;
+    /// What is sent while the prompt is read.
+    fn prefill(&mut self) -> Vec<Event> {
+        Vec::new()
+    }
+    /// What a token has completed.
+    fn token(&mut self, pieces: Vec<Piece>, logprobs: Option<TokenText>) -> Vec<Event>;
+    /// The end, with what was held back until then.
+    fn end(&mut self, pieces: Vec<Piece>, end: &Ending) -> Vec<Event>;
     /// The last event of an answer that failed.
     fn failed(&mut self, error: &ApiError) -> Event;
 }
@@ -67,7 +73,9 @@ async fn write(mut answer: Answer, mut format: impl StreamFormat, events: mpsc::
             () = events.closed() => return,
         };
         written = match event {
-            Some(Ok(event)) => format.part(event),
+            Some(Ok(AnswerEvent::Prefill)) => format.prefill(),
+            Some(Ok(AnswerEvent::Token { pieces, logprobs })) => format.token(pieces, logprobs),
+            Some(Ok(AnswerEvent::End { pieces, end })) => format.end(pieces, &end),
             Some(Err(error)) => {
                 has_failed = true;
                 vec![format.failed(&error)]
