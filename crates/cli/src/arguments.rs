@@ -16,8 +16,8 @@ use clap::{ArgGroup, Args, Parser, Subcommand};
 use serde_json::{Map, Value};
 
 pub use flags::{
-    CacheFlags, DEFAULT_MAX_TOKENS, KvFlags, ModelFlags, SamplingFlags, SnapKvFlags, StopFlags,
-    token_limit,
+    CacheFlags, DEFAULT_MAX_TOKENS, KvFlags, ModelFlags, PrefillFlags, SamplingFlags, SnapKvFlags,
+    StopFlags, token_limit,
 };
 use flags::{
     at_least_one, boolean, chat_formats, forms, json_object, layouts, not_blank, token_id, whole,
@@ -124,14 +124,8 @@ pub struct Generate {
     pub sampling: SamplingFlags,
     #[command(flatten)]
     pub stops: StopFlags,
-    /// Number of prompt tokens to process at a time
-    #[arg(
-        long,
-        default_value_t = 2048,
-        value_parser = at_least_one,
-        allow_negative_numbers = true
-    )]
-    pub prefill_step_size: u32,
+    #[command(flatten)]
+    pub prefill: PrefillFlags,
     #[command(flatten)]
     pub cache: CacheFlags,
     /// Continue from the KV cache in this prompt-cache file; the file is not changed
@@ -178,14 +172,8 @@ pub struct Batch {
     /// Maximum number of prompts to prefill at once
     #[arg(long, default_value_t = 8, value_parser = at_least_one, allow_negative_numbers = true)]
     pub prefill_batch_size: u32,
-    /// Number of prompt tokens to process at a time
-    #[arg(
-        long,
-        default_value_t = 2048,
-        value_parser = at_least_one,
-        allow_negative_numbers = true
-    )]
-    pub prefill_step_size: u32,
+    #[command(flatten)]
+    pub prefill: PrefillFlags,
     /// Prefill pending prompts before running sequences continue
     #[arg(long)]
     pub prefer_prefill_when_pending: bool,
@@ -214,14 +202,8 @@ pub struct CachePrompt {
     /// Use the prompt without the model's chat template
     #[arg(long)]
     pub ignore_chat_template: bool,
-    /// Number of prompt tokens to process at a time
-    #[arg(
-        long,
-        default_value_t = 2048,
-        value_parser = at_least_one,
-        allow_negative_numbers = true
-    )]
-    pub prefill_step_size: u32,
+    #[command(flatten)]
+    pub prefill: PrefillFlags,
     #[command(flatten)]
     pub kv: KvFlags,
 }
@@ -561,14 +543,8 @@ pub struct Bench {
         allow_negative_numbers = true
     )]
     pub batch_size: u32,
-    /// Number of prompt tokens to process at a time
-    #[arg(
-        long,
-        default_value_t = 2048,
-        value_parser = at_least_one,
-        allow_negative_numbers = true
-    )]
-    pub prefill_step_size: u32,
+    #[command(flatten)]
+    pub prefill: PrefillFlags,
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,

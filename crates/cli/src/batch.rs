@@ -151,7 +151,7 @@ impl Line {
             skip_special_tokens: false,
             extra_eos_tokens: self.extra_eos_tokens,
             num_top_logprobs: self.logprobs,
-            prefill_step_size: flags.prefill_step_size as usize,
+            prefill_step_size: flags.prefill.step_size as usize,
             kv_cache: flags.cache.options(),
             speculation,
             use_prompt_cache: false,

@@ -127,7 +127,7 @@ fn request(session: &Session, arguments: &Bench, row: u64) -> GenerateRequest {
         .collect();
     let mut request = GenerateRequest::new(PromptInput::Tokens(tokens));
     request.max_tokens = arguments.generation_tokens as usize;
-    request.prefill_step_size = arguments.prefill_step_size as usize;
+    request.prefill_step_size = arguments.prefill.step_size as usize;
     request.use_prompt_cache = false;
     request.ignore_eos = true;
     request

@@ -25,7 +25,7 @@ pub async fn run(arguments: CachePrompt) -> Result<()> {
     let request = CachePromptRequest {
         prompt,
         kv_cache,
-        prefill_step_size: arguments.prefill_step_size as usize,
+        prefill_step_size: arguments.prefill.step_size as usize,
         file: arguments.prompt_cache_file.clone(),
         layout: arguments.layout,
         model_name: arguments.model.model.clone(),

@@ -123,7 +123,7 @@ fn request(arguments: &Generate, prompt: PromptInput) -> GenerateRequest {
         template_variables: arguments.chat_template_config.clone().unwrap_or_default(),
         sampling: arguments.sampling.params(),
         max_tokens: arguments.max_tokens,
-        prefill_step_size: arguments.prefill_step_size as usize,
+        prefill_step_size: arguments.prefill.step_size as usize,
         use_prompt_cache: false,
         stop: arguments.stops.stop.clone(),
         skip_special_tokens: false, // as mlx-lm prints them

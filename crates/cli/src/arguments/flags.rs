@@ -117,6 +117,20 @@ impl SamplingFlags {
     }
 }
 
+/// How a prompt is read.
+#[derive(Args)]
+pub struct PrefillFlags {
+    /// Number of prompt tokens to process at a time
+    #[arg(
+        long = "prefill-step-size",
+        value_name = "PREFILL_STEP_SIZE",
+        default_value_t = 2048,
+        value_parser = at_least_one,
+        allow_negative_numbers = true
+    )]
+    pub step_size: u32,
+}
+
 /// What ends generation before the maximum number of tokens.
 #[derive(Args)]
 pub struct StopFlags {
