@@ -278,6 +278,7 @@ async fn choose(app: &Arc<App>, conversation_id: &str, message_id: &str) -> Resu
 #[allow(clippy::unwrap_used)] // in a test a panic is the report
 mod tests {
     use super::*;
+    use crate::chat::prompt::unsent_question;
     use crate::wire::Role;
     use crate::{DataFolder, Options};
 
@@ -287,19 +288,9 @@ mod tests {
         let app = App::open(Options::new(DataFolder::new(home.path()))).await.unwrap();
         let row = cairn_store::Message {
             id: "answer".to_owned(),
-            conversation_id: "chat".to_owned(),
-            parent_id: None,
             role: cairn_chat::Role::Assistant,
             status: cairn_store::MessageStatus::Streaming,
-            text: String::new(),
-            segments: None,
-            token_ids: None,
-            error: None,
-            error_kind: None,
-            stats: None,
-            model: None,
-            created_at_ms: 0,
-            seq: 0,
+            ..unsent_question("chat", "")
         };
         let message = convert::message(row).unwrap();
         assert_eq!(message.role, Role::Assistant);

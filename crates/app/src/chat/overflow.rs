@@ -299,25 +299,14 @@ fn not_written(why: &str) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::chat::prompt::unsent_question;
 
     #[test]
     fn turns_begin_with_questions_behind_answers() {
         fn check(roles: &str, expected: &[usize]) {
             let row = |role| cairn_store::Message {
-                id: String::new(),
-                conversation_id: String::new(),
-                parent_id: None,
                 role: if role == 'Q' { Role::User } else { Role::Assistant },
-                status: cairn_store::MessageStatus::Complete,
-                text: String::new(),
-                segments: None,
-                token_ids: None,
-                error: None,
-                error_kind: None,
-                stats: None,
-                model: None,
-                created_at_ms: 0,
-                seq: 0,
+                ..unsent_question("", "")
             };
             let messages: Vec<_> = roles.chars().map(row).collect();
             assert_eq!(starts_of_turns(&messages), expected, "{roles}");

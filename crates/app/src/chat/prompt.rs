@@ -98,20 +98,10 @@ mod tests {
             let rows: Vec<_> = branch
                 .iter()
                 .map(|(role, status, text)| cairn_store::Message {
-                    id: String::new(),
-                    conversation_id: String::new(),
-                    parent_id: None,
                     role: *role,
                     status: *status,
-                    text: (*text).to_owned(),
-                    segments: None,
                     token_ids: Some(vec![1]),
-                    error: None,
-                    error_kind: None,
-                    stats: None,
-                    model: None,
-                    created_at_ms: 0,
-                    seq: 0,
+                    ..unsent_question("", text)
                 })
                 .collect();
             let messages = messages_for(system_prompt, &rows);

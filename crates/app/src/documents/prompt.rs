@@ -148,7 +148,7 @@ pub(crate) fn before(documents: &[NewDocument], question: &str) -> (String, Vec<
 #[cfg(test)]
 #[allow(clippy::unwrap_used)] // in a test a panic is the report
 mod tests {
-    use cairn_store::{DocumentKind, MessageStatus};
+    use cairn_store::DocumentKind;
 
     use super::*;
 
@@ -157,22 +157,7 @@ mod tests {
     }
 
     fn row(id: &str, role: Role, text: &str, token_ids: Option<Vec<u32>>) -> cairn_store::Message {
-        cairn_store::Message {
-            id: id.to_owned(),
-            conversation_id: String::new(),
-            parent_id: None,
-            role,
-            status: MessageStatus::Complete,
-            text: text.to_owned(),
-            segments: None,
-            token_ids,
-            error: None,
-            error_kind: None,
-            stats: None,
-            model: None,
-            created_at_ms: 0,
-            seq: 0,
-        }
+        cairn_store::Message { id: id.to_owned(), role, token_ids, ..unsent_question("", text) }
     }
 
     fn beginning(documents: &[NewDocument]) -> Beginning {
