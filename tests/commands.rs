@@ -198,11 +198,11 @@ async fn find_and_sort(caller: &mut Caller, id: &str) {
     let begin = Command::NewConversationIn { folder_id: folder_id.clone() };
     caller.new_conversation(begin).await;
     let into = Some(folder_id.clone());
-    caller.call(Command::MoveConversation { id: id.to_owned(), folder_id: into }).await;
+    caller.call(Command::MoveConversations { ids: vec![id.to_owned()], folder_id: into }).await;
     caller.call(Command::DeleteFolder { id: folder_id.clone() }).await;
     caller.call(Command::RestoreFolder { id: folder_id }).await;
     for is_archived in [true, false] {
-        caller.call(Command::ArchiveConversation { id: id.to_owned(), is_archived }).await;
+        caller.call(Command::ArchiveConversations { ids: vec![id.to_owned()], is_archived }).await;
     }
 }
 
@@ -335,8 +335,8 @@ async fn no_command_waits_for_the_answer_of_another_conversation() {
     caller.call(Command::GetMonitorDay).await;
     caller.engine().await;
     caller.call(Command::ClearCache).await;
-    caller.call(Command::DeleteConversation { id: id.clone() }).await;
-    caller.call(Command::RestoreConversation { id }).await;
+    caller.call(Command::DeleteConversations { ids: vec![id.clone()] }).await;
+    caller.call(Command::RestoreConversations { ids: vec![id] }).await;
     // Nothing has stopped the endless answer.
     let before = caller.messages(&busy).await.pop().unwrap();
     assert_eq!((&before.id, before.status), (&endless.id, MessageStatus::Streaming));

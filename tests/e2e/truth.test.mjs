@@ -216,7 +216,7 @@ const TABLE = [
     act: async (state) => {
       const file = await exported(state);
       await state.core.call({ type: 'purge_conversation', id: state.id });
-      await state.core.call({ type: 'delete_conversation', id: state.id });
+      await state.core.call({ type: 'delete_conversations', ids: [state.id] });
       await takeIn(state, file);
       await opened(state);
     },

@@ -129,7 +129,7 @@ test('arrows walk through the list, F2 renames, Delete deletes and can be undone
   await fireEvent.click(screen.getByRole('button', { name: 'Undo' }));
   await settle();
   await tick();
-  expect(platform.asked).toContainEqual({ type: 'restore_conversation', id: 'b' });
+  expect(platform.asked).toContainEqual({ type: 'restore_conversations', ids: ['b'] });
   expect(row('Renamed')).toBeTruthy();
 });
 
@@ -458,7 +458,7 @@ test('command and Z takes back the last deletion, but not while a field has what
   await fireEvent.keyDown(window, { key: 'z', metaKey: true });
   await settle();
   await tick();
-  expect(platform.asked).toContainEqual({ type: 'restore_conversation', id: 'a' });
+  expect(platform.asked).toContainEqual({ type: 'restore_conversations', ids: ['a'] });
   expect(document.activeElement).toBe(screen.getByRole('button', { name: 'Title a' }));
   expect(screen.queryByRole('button', { name: 'Undo' })).toBeNull();
 });
@@ -471,7 +471,7 @@ test('command and Z in the empty message field takes back the last deletion', as
   await settle();
   await fireEvent.keyDown(composer(), { key: 'z', metaKey: true });
   await settle();
-  expect(platform.asked).toContainEqual({ type: 'restore_conversation', id: 'a' });
+  expect(platform.asked).toContainEqual({ type: 'restore_conversations', ids: ['a'] });
 });
 
 test('the sidebar is made wider with the arrow keys and by dragging, and stays so', async () => {
@@ -576,7 +576,7 @@ test('a right click on a chat shows what can be done with it', async () => {
   ]);
   await fireEvent.click(items[0] as HTMLElement);
   await tick();
-  expect([app.chat.renamingId, app.menu.open]).toEqual(['b', null]);
+  expect([app.chat.actions.renamingId, app.menu.open]).toEqual(['b', null]);
   expect(document.activeElement).toBe(screen.getByRole('textbox', { name: 'Title' }));
 });
 

@@ -154,7 +154,8 @@ export class App {
       documents: this.documents,
     });
     const openConversation = (id: string) => this.openConversation(id);
-    this.chatFiles = new ChatFiles({ platform, toasts, openConversation });
+    const removeChats = (ids: readonly string[]) => this.chat.actions.remove(ids);
+    this.chatFiles = new ChatFiles({ platform, toasts, undo, openConversation, removeChats });
     this.search = new SearchStore({ platform, after: options.after });
     const isWanted = () => this.navigation.page === 'saved';
     this.cache = new CacheStore({ platform, chat: this.chat, toasts, undo, report, isWanted });
@@ -378,7 +379,7 @@ export class App {
   /** Shows the field for the title of a chat, in its row. */
   rename(id: string): void {
     this.navigation.show('sidebar', true);
-    this.chat.renamingId = id;
+    this.chat.actions.renamingId = id;
   }
 
   /** Opens a new chat that begins with a starting point. */
@@ -487,7 +488,7 @@ export class App {
     }
     this.toasts.show('info', strings.models.ready(title), {
       milliseconds: OFFER_MS,
-      action: { label: strings.models.startChatting, run: () => void this.startChatting(name) },
+      actions: [{ label: strings.models.startChatting, run: () => void this.startChatting(name) }],
     });
   }
 
@@ -514,7 +515,7 @@ export class App {
     if (!isHidden) this.openSaved(point.id);
     this.toasts.show('info', strings.imports.imported(point.name), {
       milliseconds: OFFER_MS,
-      action: { label: strings.startingPoints.start, run: () => void this.startFrom(point.id) },
+      actions: [{ label: strings.startingPoints.start, run: () => void this.startFrom(point.id) }],
     });
   }
 

@@ -154,13 +154,13 @@ export const commands: readonly AppCommand[] = [
     menu: 'chat',
     shortcut: { key: 'p', shift: true },
     isAvailable: isListed,
-    run: onChat((app, id) => void app.chat.pin(id, !app.chat.selected?.is_pinned)),
+    run: onChat((app, id) => void app.chat.actions.pin(id, !app.chat.selected?.is_pinned)),
   },
   {
     id: 'archive_chat',
     menu: 'chat',
     isAvailable: isListed,
-    run: onChat((app, id) => void app.chat.archive(id, !app.chat.selected?.is_archived)),
+    run: onChat((app, id) => void app.chat.actions.archive([id], !app.chat.selected?.is_archived)),
   },
   {
     id: 'save_starting_point',
@@ -173,7 +173,9 @@ export const commands: readonly AppCommand[] = [
     menu: 'chat',
     shortcut: { key: 'Backspace' },
     isAvailable: hasChat,
-    run: onChat((app, id) => void app.chat.remove(id)),
+    run: onChat(
+      (app, id) => void app.chat.actions.remove(app.chat.selection.isEmpty ? [id] : [...app.chat.selection.ids]),
+    ),
   },
   {
     id: 'unload_model',

@@ -7,15 +7,15 @@ use std::time::Duration;
 use cairn_store::Store;
 
 use crate::app::{App, now_ms};
-use crate::cache::{commands as cache_commands, imports, saved};
+use crate::cache::{commands as cache_commands, imports};
 use crate::chat::running::Running;
 use crate::chat::turns::{self, Place};
-use crate::chat::{branches, compare, context, deletion, model, outlook, probabilities};
+use crate::chat::{branches, compare, context, list, model, outlook, probabilities};
 use crate::documents::{commands as documents, reading};
 use crate::models::catalog;
 use crate::settings::{Settings, commands as settings_commands};
 use crate::wire::{
-    ChatModel, Command, Conversation, DocumentsOf, Event, Failure, FailureKind, Message, Reply,
+    Command, Conversation, DocumentsOf, Event, Failure, FailureKind, Message, Reply,
 };
 use crate::{api, convert, diagnostics, finding, folders, jobs, models, monitor, personas};
 use crate::{presets, status};
@@ -61,12 +61,10 @@ pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failu
             set_system_prompt(app, &id, &system_prompt).await
         }
         Command::ChooseModel { id, model } => model::choose(app, &id, model.as_deref()).await,
-        Command::DeleteConversation { id } => delete(app, id).await,
-        Command::RestoreConversation { id } => {
-            app.store_of(&id).await.restore_conversation(&id).await?;
-            app.emit_conversation(&id).await;
-            Ok(Reply::Done)
-        }
+        Command::DeleteConversations { .. }
+        | Command::RestoreConversations { .. }
+        | Command::ArchiveConversations { .. }
+        | Command::MoveConversations { .. } => list::run(app, command).await,
         Command::SendMessage { conversation_id, text } => {
             let place = Place::Behind { documents: None };
             turns::send(app, &conversation_id, place, &text).await
@@ -229,8 +227,6 @@ pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failu
             finding::run(app, command).await
         }
         Command::NewConversationIn { .. }
-        | Command::ArchiveConversation { .. }
-        | Command::MoveConversation { .. }
         | Command::CreateFolder { .. }
         | Command::ChangeFolder { .. }
         | Command::DeleteFolder { .. }
@@ -254,7 +250,7 @@ pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failu
 
 async fn bootstrap(app: &Arc<App>) -> Result<Reply, Failure> {
     let (conversations, models, named) =
-        (conversations(app).await?, catalog::list(app).await, cache_commands::named(app).await?);
+        (list::all(app).await?, catalog::list(app).await, cache_commands::named(app).await?);
     let notice = app.recovery_notice.lock().unwrap_or_else(PoisonError::into_inner).take();
     if let Some(notice) = notice {
         app.emit(notice);
@@ -360,25 +356,6 @@ pub(crate) async fn refuse_private(app: &App, id: &str) -> Result<(), Failure> {
     }
 }
 
-/// The private conversations, and after them all others.
-async fn conversations(app: &App) -> Result<Vec<Conversation>, Failure> {
-    let mut all = Vec::new();
-    if let Some(private) = app.private.get() {
-        for row in private.conversations().await? {
-            all.push(app.described(row).await);
-        }
-    }
-    let rows = app.store.conversations().await?;
-    let mut caches = saved::of_conversations(&app.engine, &app.store, &rows).await;
-    let models = model::of_rows(app, &rows).await;
-    let convert = |(row, model): (cairn_store::Conversation, ChatModel)| {
-        let (is_streaming, cache) = (app.answers.is_streaming(&row.id), caches.remove(&row.id));
-        convert::conversation(row, model, is_streaming, cache)
-    };
-    all.extend(rows.into_iter().zip(models).map(convert));
-    Ok(all)
-}
-
 pub(crate) async fn conversation(
     app: &App,
     id: &str,
@@ -400,15 +377,4 @@ pub(crate) async fn stop_answers(answers: &[Arc<Running>]) {
         }
     };
     let _ = tokio::time::timeout(STOP_LIMIT, all_end).await;
-}
-
-async fn delete(app: &Arc<App>, id: String) -> Result<Reply, Failure> {
-    let _turn = app.turns.lock().await;
-    app.readings.forget(Some(&DocumentsOf::conversation(&id)));
-    stop_answers(&app.answers.of(&id)).await;
-    let now_ms = now_ms();
-    app.store_of(&id).await.delete_conversation(&id, now_ms).await?;
-    app.spawn(deletion::purge_later(app.clone(), id.clone(), now_ms, deletion::UNDO_LIMIT));
-    app.emit(Event::ConversationDeleted { id });
-    Ok(Reply::Done)
 }

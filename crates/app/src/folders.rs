@@ -1,13 +1,13 @@
-//! Folders of chats, and the archive.
+//! Folders of chats.
 
 use std::sync::Arc;
 
 use crate::app::{App, now_ms};
 use crate::chat::model as chat_model;
-use crate::commands::{expected_system_prompt, new_conversation, refuse_private};
+use crate::commands::{expected_system_prompt, new_conversation};
 use crate::convert;
 use crate::documents::commands::beginning_changed;
-use crate::documents::{self, reading};
+use crate::documents::reading;
 use crate::wire::{Command, DocumentsOf, Event, Failure, FailureKind, Folder, Gone, Reply};
 
 /// A name is one line in a list.
@@ -16,20 +16,6 @@ const MAX_NAME_CHARS: usize = 100;
 pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failure> {
     match command {
         Command::NewConversationIn { folder_id } => begin_in(app, &folder_id).await,
-        Command::ArchiveConversation { id, is_archived } => {
-            refuse_private(app, &id).await?;
-            let at_ms = is_archived.then(now_ms);
-            app.store.set_conversation_archived(&id, at_ms).await?;
-            app.emit_conversation(&id).await;
-            Ok(Reply::Done)
-        }
-        Command::MoveConversation { id, folder_id } => {
-            refuse_private(app, &id).await?;
-            app.store.move_conversation(&id, folder_id.as_deref()).await?;
-            documents::commands::moved(app, &id).await;
-            app.emit_conversation(&id).await;
-            Ok(Reply::Done)
-        }
         Command::CreateFolder { name } => {
             let folder = app.store.create_folder(checked_name("folder", &name)?, now_ms()).await?;
             emit(app).await;

@@ -80,11 +80,12 @@ pub enum Command {
     /// Sets the model that answers a conversation from now on; with none, the last answer's does. Loads
     /// nothing: that is done by the next question, or by `LoadModel`.
     ChooseModel { id: String, model: Option<String> },
-    /// Hides a conversation; `RestoreConversation` brings it back for ten minutes, or until the
-    /// app is closed. Then the conversation and its saved context are deleted.
-    DeleteConversation { id: String },
-    /// Undoes `DeleteConversation`.
-    RestoreConversation { id: String },
+    /// Hides conversations, all or none; `RestoreConversations` brings them back for ten minutes, or
+    /// until the app is closed. Then they and their saved context are deleted. Those that no longer exist
+    /// are passed over, here and in the commands beside it that take many; fails if none does.
+    DeleteConversations { ids: Vec<String> },
+    /// Undoes `DeleteConversations`, for all of them or for some.
+    RestoreConversations { ids: Vec<String> },
     /// What the next message of a conversation will be sent with, or what the conversations of a folder
     /// begin with. Answers [`Reply::Documents`].
     GetDocuments { of: DocumentsOf },
@@ -349,10 +350,10 @@ pub enum Command {
     SearchMessages { text: String },
     /// Makes the branch with a message the one on screen. Answers [`Reply::Conversation`].
     ShowMessage { conversation_id: String, message_id: String },
-    /// Takes a conversation out of the list, or brings it back. It is still found.
-    ArchiveConversation { id: String, is_archived: bool },
-    /// Puts a conversation into a folder, or into none. Its system prompt stays.
-    MoveConversation { id: String, folder_id: Option<String> },
+    /// Takes conversations out of the list, or brings them back. They are still found.
+    ArchiveConversations { ids: Vec<String>, is_archived: bool },
+    /// Puts conversations into a folder, or into none. Their system prompts stay.
+    MoveConversations { ids: Vec<String>, folder_id: Option<String> },
     /// Makes a folder. Answers [`Reply::Folder`].
     CreateFolder { name: String },
     /// Sets the name of a folder, and what conversations that are begun in it begin with.
@@ -625,9 +626,13 @@ pub enum Event {
     Conversation {
         conversation: Conversation,
     },
-    /// A conversation was hidden.
-    ConversationDeleted {
-        id: String,
+    /// Several conversations were changed or restored together.
+    Conversations {
+        conversations: Vec<Conversation>,
+    },
+    /// Conversations were hidden.
+    ConversationsDeleted {
+        ids: Vec<String>,
     },
     /// Many conversations have come or changed: the interface asks for everything again.
     ConversationsChanged,

@@ -285,7 +285,7 @@ pub enum Chats {
     Import {
         /// The file
         file: PathBuf,
-        /// Print one object {"num_added", "num_here", "num_extended", "num_new_messages", "num_refused", "refused", "problem", "first_id"}
+        /// Print one object {"num_added", "added_ids", "num_here", "num_extended", "num_new_messages", "num_refused", "refused", "problem", "first_id"}
         #[arg(long)]
         json: bool,
     },

@@ -427,26 +427,31 @@ impl Store {
         self.change_row(change, || no_conversation(id)).await
     }
 
-    /// Removes a conversation from the list. It is purged when the file is opened after this
-    /// program has closed it; until then [`Store::restore_conversation`] restores it. Deleting it
-    /// again changes nothing.
-    pub async fn delete_conversation(&self, id: &str, now_ms: i64) -> Result<(), StoreError> {
-        self.delete_row(Deletable::Conversations, id, now_ms).await
-    }
-
-    /// Undoes [`Store::delete_conversation`]; the conversation returns to its position in the list.
-    pub async fn restore_conversation(&self, id: &str) -> Result<(), StoreError> {
-        self.restore_row(Deletable::Conversations, id).await
-    }
-
-    /// Removes a conversation for good that was deleted at `deleted_at_ms`; false if it was restored
-    /// meanwhile, deleted again, or does not exist.
-    pub async fn purge_conversation(
+    /// Removes conversations from the list. They are purged when the file is opened after this
+    /// program has closed it; until then [`Store::restore_conversations`] restores them. Deleting them
+    /// again changes nothing. Passes over those that do not exist; fails if none does.
+    pub async fn delete_conversations(
         &self,
-        id: &str,
+        ids: &[impl AsRef<str>],
+        now_ms: i64,
+    ) -> Result<(), StoreError> {
+        self.delete_rows(Deletable::Conversations, ids, now_ms).await
+    }
+
+    /// Undoes [`Store::delete_conversations`]; they return to their positions in the list. Passes over
+    /// those that do not exist; fails if none does.
+    pub async fn restore_conversations(&self, ids: &[impl AsRef<str>]) -> Result<(), StoreError> {
+        self.restore_rows(Deletable::Conversations, ids).await
+    }
+
+    /// Removes conversations for good that were deleted at `deleted_at_ms`, and returns their ids:
+    /// without those that were restored meanwhile, deleted again, or do not exist.
+    pub async fn purge_conversations(
+        &self,
+        ids: &[impl AsRef<str>],
         deleted_at_ms: i64,
-    ) -> Result<bool, StoreError> {
-        self.purge_row(Deletable::Conversations, id, deleted_at_ms).await
+    ) -> Result<Vec<String>, StoreError> {
+        self.purge_rows(Deletable::Conversations, ids, deleted_at_ms).await
     }
 }
 

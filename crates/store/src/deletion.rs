@@ -2,6 +2,7 @@
 //! conversations, named prompt caches, jobs, folders, presets and personas, whose tables have the same
 //! two columns for it.
 
+use serde_json::Value;
 use sqlx::{AssertSqlSafe, SqliteConnection};
 
 use crate::branches::purge_messages;
@@ -65,47 +66,56 @@ impl Deletable {
 }
 
 impl Store {
-    /// Hides a row until [`Store::restore_row`]. Deleting it again changes nothing.
-    pub(crate) async fn delete_row(
+    /// Hides rows until [`Store::restore_rows`]. Deleting them again changes nothing. Passes over ids
+    /// without a row; fails if none has one.
+    pub(crate) async fn delete_rows(
         &self,
         from: Deletable,
-        id: &str,
+        ids: &[impl AsRef<str>],
         now_ms: i64,
     ) -> Result<(), StoreError> {
         let delete = sqlx::query(from.statement(
             "update TABLE set
                  deleted_at_ms = coalesce(deleted_at_ms, ?), deleted_by_run_id = coalesce(deleted_by_run_id, ?)
-             where id = ?",
+             where id in (select value from json_each(?))",
         ));
-        let delete = delete.bind(now_ms).bind(&self.run.id).bind(id);
-        self.change_row(delete, || from.missing(id)).await
+        let delete = delete.bind(now_ms).bind(&self.run.id).bind(json_ids(ids));
+        self.change_row(delete, || from.missing(first(ids))).await
     }
 
-    pub(crate) async fn restore_row(&self, to: Deletable, id: &str) -> Result<(), StoreError> {
+    /// Undoes [`Store::delete_rows`]. Passes over ids without a row; fails if none has one.
+    pub(crate) async fn restore_rows(
+        &self,
+        to: Deletable,
+        ids: &[impl AsRef<str>],
+    ) -> Result<(), StoreError> {
         let restore = sqlx::query(to.statement(
-            "update TABLE set deleted_at_ms = null, deleted_by_run_id = null where id = ?",
+            "update TABLE set deleted_at_ms = null, deleted_by_run_id = null
+             where id in (select value from json_each(?))",
         ));
-        self.change_row(restore.bind(id), || to.missing(id)).await
+        self.change_row(restore.bind(json_ids(ids)), || to.missing(first(ids))).await
     }
 
-    /// Removes a row for good that was deleted at `deleted_at_ms`; false if it was restored
-    /// meanwhile, deleted again, or does not exist.
-    pub(crate) async fn purge_row(
+    /// Removes rows for good that were deleted at `deleted_at_ms`, and returns their ids: without those
+    /// that were restored meanwhile, deleted again, or do not exist.
+    pub(crate) async fn purge_rows(
         &self,
         from: Deletable,
-        id: &str,
+        ids: &[impl AsRef<str>],
         deleted_at_ms: i64,
-    ) -> Result<bool, StoreError> {
+    ) -> Result<Vec<String>, StoreError> {
         let mut tx = self.begin().await?;
-        let purge = sqlx::query(from.statement(
-            "delete from TABLE where id = ? and deleted_at_ms = ? and deleted_by_run_id = ?",
+        let purge = sqlx::query_scalar(from.statement(
+            "delete from TABLE
+             where id in (select value from json_each(?)) and deleted_at_ms = ? and deleted_by_run_id = ?
+             returning id",
         ));
-        let purge = purge.bind(id).bind(deleted_at_ms).bind(&self.run.id);
-        let done = purge.execute(&mut *tx).await.map_err(|error| self.failed(error))?;
+        let purge = purge.bind(json_ids(ids)).bind(deleted_at_ms).bind(&self.run.id);
+        let purged = purge.fetch_all(&mut *tx).await.map_err(|error| self.failed(error))?;
         self.commit(tx).await?;
         // The log still has the text. If somebody reads it now, the next checkpoint removes it.
         let _ = self.empty_log().await;
-        Ok(done.rows_affected() > 0)
+        Ok(purged)
     }
 
     /// Removes for good the conversations, messages, named prompt caches, jobs, folders, presets and
@@ -116,6 +126,16 @@ impl Store {
         purge_run(&mut tx, &self.run.id).await.map_err(|error| self.failed(error))?;
         self.commit(tx).await
     }
+}
+
+/// Ids for `json_each`.
+pub(crate) fn json_ids(ids: &[impl AsRef<str>]) -> String {
+    Value::from_iter(ids.iter().map(AsRef::as_ref)).to_string()
+}
+
+/// The one that an error names.
+pub(crate) fn first(ids: &[impl AsRef<str>]) -> &str {
+    ids.first().map_or("", AsRef::as_ref)
 }
 
 /// Removes for good what a run has deleted.

@@ -3,7 +3,7 @@
 use uuid::Uuid;
 
 use crate::conversations::no_conversation;
-use crate::deletion::Deletable;
+use crate::deletion::{Deletable, first, json_ids};
 use crate::{Store, StoreError};
 
 /// A folder of conversations.
@@ -75,18 +75,19 @@ impl Store {
     /// Removes a folder; its conversations stay, and return into it if [`Store::restore_folder`]
     /// brings it back before this program closes the database.
     pub async fn delete_folder(&self, id: &str, now_ms: i64) -> Result<(), StoreError> {
-        self.delete_row(Deletable::Folders, id, now_ms).await
+        self.delete_rows(Deletable::Folders, &[id], now_ms).await
     }
 
     /// Undoes [`Store::delete_folder`].
     pub async fn restore_folder(&self, id: &str) -> Result<(), StoreError> {
-        self.restore_row(Deletable::Folders, id).await
+        self.restore_rows(Deletable::Folders, &[id]).await
     }
 
-    /// Puts a conversation into a folder, or into none. Its system prompt stays.
-    pub async fn move_conversation(
+    /// Puts conversations into a folder, or into none. Their system prompts stay. Passes over those that
+    /// do not exist; fails if none does.
+    pub async fn move_conversations(
         &self,
-        id: &str,
+        ids: &[impl AsRef<str>],
         folder_id: Option<&str>,
     ) -> Result<(), StoreError> {
         if let Some(folder) = folder_id
@@ -94,10 +95,11 @@ impl Store {
         {
             return Err(no_folder(folder));
         }
-        let change = sqlx::query("update conversations set folder_id = ? where id = ?")
-            .bind(folder_id)
-            .bind(id);
-        self.change_row(change, || no_conversation(id)).await
+        let change = sqlx::query(
+            "update conversations set folder_id = ? where id in (select value from json_each(?))",
+        );
+        let change = change.bind(folder_id).bind(json_ids(ids));
+        self.change_row(change, || no_conversation(first(ids))).await
     }
 
     /// Lets a conversation stand above the others, or takes that back.
@@ -112,16 +114,19 @@ impl Store {
         self.change_row(change, || no_conversation(id)).await
     }
 
-    /// Takes a conversation out of the list, where it is still found, or brings it back.
-    pub async fn set_conversation_archived(
+    /// Takes conversations out of the list, where they are still found, or brings them back. Passes over
+    /// those that do not exist; fails if none does.
+    pub async fn set_conversations_archived(
         &self,
-        id: &str,
+        ids: &[impl AsRef<str>],
         archived_at_ms: Option<i64>,
     ) -> Result<(), StoreError> {
-        let change = sqlx::query("update conversations set archived_at_ms = ? where id = ?")
-            .bind(archived_at_ms)
-            .bind(id);
-        self.change_row(change, || no_conversation(id)).await
+        let change = sqlx::query(
+            "update conversations set archived_at_ms = ?
+             where id in (select value from json_each(?))",
+        );
+        let change = change.bind(archived_at_ms).bind(json_ids(ids));
+        self.change_row(change, || no_conversation(first(ids))).await
     }
 }
 

@@ -185,20 +185,20 @@ impl Store {
         self.change_row(change, || no_job(id)).await
     }
 
-    /// Removes a job from the list, as [`Store::delete_conversation`] does a conversation.
+    /// Removes a job from the list, as [`Store::delete_conversations`] does a conversation.
     pub async fn delete_job(&self, id: &str, now_ms: i64) -> Result<(), StoreError> {
-        self.delete_row(Deletable::Jobs, id, now_ms).await
+        self.delete_rows(Deletable::Jobs, &[id], now_ms).await
     }
 
     /// Undoes [`Store::delete_job`].
     pub async fn restore_job(&self, id: &str) -> Result<(), StoreError> {
-        self.restore_row(Deletable::Jobs, id).await
+        self.restore_rows(Deletable::Jobs, &[id]).await
     }
 
     /// Removes a job for good that was deleted at `deleted_at_ms`, unless it was restored or deleted
     /// again meanwhile.
     pub async fn purge_job(&self, id: &str, deleted_at_ms: i64) -> Result<(), StoreError> {
-        self.purge_row(Deletable::Jobs, id, deleted_at_ms).await.map(|_| ())
+        self.purge_rows(Deletable::Jobs, &[id], deleted_at_ms).await.map(|_| ())
     }
 }
 

@@ -200,7 +200,7 @@ impl Store {
     /// this program has closed it; until then [`Store::restore_named_cache`] restores it. Deleting
     /// it again changes nothing.
     pub async fn delete_named_cache(&self, id: &str, now_ms: i64) -> Result<(), StoreError> {
-        self.delete_row(Deletable::NamedCaches, id, now_ms).await
+        self.delete_rows(Deletable::NamedCaches, &[id], now_ms).await
     }
 
     /// Undoes [`Store::delete_named_cache`]. Refused with [`StoreError::NameInUse`] if another has

@@ -84,12 +84,12 @@ impl Store {
     /// Hides a persona until [`Store::restore_persona`], or until this program closes the database.
     /// Its conversations stay.
     pub async fn delete_persona(&self, id: &str, now_ms: i64) -> Result<(), StoreError> {
-        self.delete_row(Deletable::Personas, id, now_ms).await
+        self.delete_rows(Deletable::Personas, &[id], now_ms).await
     }
 
     /// Undoes [`Store::delete_persona`].
     pub async fn restore_persona(&self, id: &str) -> Result<(), StoreError> {
-        self.restore_row(Deletable::Personas, id).await
+        self.restore_rows(Deletable::Personas, &[id]).await
     }
 
     /// The settings of the persona that a conversation has; none without a persona, and where that is

@@ -67,12 +67,12 @@ impl Store {
 
     /// Hides a preset until [`Store::restore_preset`], or until this program closes the database.
     pub async fn delete_preset(&self, id: &str, now_ms: i64) -> Result<(), StoreError> {
-        self.delete_row(Deletable::Presets, id, now_ms).await
+        self.delete_rows(Deletable::Presets, &[id], now_ms).await
     }
 
     /// Undoes [`Store::delete_preset`].
     pub async fn restore_preset(&self, id: &str) -> Result<(), StoreError> {
-        self.restore_row(Deletable::Presets, id).await
+        self.restore_rows(Deletable::Presets, &[id]).await
     }
 }
 

@@ -84,7 +84,7 @@ export class ImportStore {
       if (!this.isHidden) return;
       // A dialog that opens now would take the keys of whatever the user is doing.
       this.#options.toasts.show('error', strings.imports.failed(name, this.problem), {
-        action: { label: strings.imports.show, run: () => (this.isHidden = false) },
+        actions: [{ label: strings.imports.show, run: () => (this.isHidden = false) }],
       });
     }
   }

@@ -1,4 +1,4 @@
-// Actions on conversations: choose, write, stop, rename, delete and undo.
+// The open chat: choose it, write in it, stop its answer.
 import { sentenceOf, type Platform } from '../platform/platform';
 import type { Command, Conversation, Document, Event, Message, Persona, Reply } from '../platform/wire';
 import { strings } from '../text';
@@ -8,11 +8,13 @@ import type { UndoStack } from '../ui/undo';
 import { CompareStore } from './compare.svelte';
 import { branchTitle, ConversationList, isEmpty, isUnsent, titleOf } from './conversations.svelte';
 import { FoldedAnswers } from './folded.svelte';
+import { ListActions } from './listActions.svelte';
 import { Drafts } from './drafts.svelte';
 import { ProbabilityStore, whyNot, type Choice } from './probabilities.svelte';
 import { Queue, type Waiting } from './queue.svelte';
 import { readable } from './segments';
 import { endingWords } from './stats';
+import { ChatSelection } from './selection.svelte';
 import { Thread } from './thread.svelte';
 import { UnsentChats } from './unsent.svelte';
 
@@ -40,18 +42,17 @@ export interface MessageFocus {
 /** Owns the selection, the open threads and the drafts. No selection means a new chat, which gets its row with the first message. */
 export class ChatStore {
   readonly list = new ConversationList();
+  readonly selection = new ChatSelection(this.list);
+  readonly actions: ListActions;
   readonly probabilities: ProbabilityStore;
   readonly compare: CompareStore;
   readonly unsent: UnsentChats;
   selectedId = $state<string | null>(null);
   isPromptOpen = $state(false);
-  renamingId = $state<string | null>(null);
   /** Counts requests to focus the composer, which takes the focus each time. */
   numFocusRequests = $state(0);
   /** Counts requests to focus the field in which a message is edited. */
   numEditFocusRequests = $state(0);
-  /** The row of the list that takes the focus, because the one that had it is gone. */
-  rowToFocus = $state<string | null>(null);
   /** Text for screen readers when an answer is finished. */
   announcement = $state('');
   /** The message that takes the focus once it is shown, because what had it is gone. */
@@ -106,6 +107,13 @@ export class ChatStore {
       list: this.list,
       run: (command, id, onDone) => this.#run(command, id, onDone),
       make: (command) => this.#create(command),
+    });
+    this.actions = new ListActions({
+      ...options,
+      list: this.list,
+      openId: () => this.selectedId,
+      open: (id) => this.select(id),
+      forget: (ids) => this.#forget(ids),
     });
     const isPrivate = (id: string) => this.list.get(id)?.is_private ?? false;
     this.compare = new CompareStore({
@@ -228,7 +236,10 @@ export class ChatStore {
 
   select(id: string | null): void {
     const before = this.selected;
-    if (id !== this.selectedId) this.probabilities.close();
+    if (id !== this.selectedId) {
+      this.probabilities.close();
+      this.selection.clear();
+    }
     this.selectedId = id;
     if (id !== null) this.unsent.forget();
     this.announcement = '';
@@ -249,75 +260,24 @@ export class ChatStore {
     this.#threads.get(id)?.reveal(message_id);
   }
 
-  /** Takes a chat out of the list, or brings it back; can be taken back. */
-  async archive(id: string, is_archived: boolean): Promise<void> {
-    const before = this.list.get(id);
-    if (!before || before.is_archived === is_archived) return;
-    if (is_archived) {
-      const neighbour = this.list.neighbourOf(id);
-      this.rowToFocus = neighbour;
-      if (this.selectedId === id) this.select(neighbour);
-    }
-    this.list.put({ ...before, is_archived });
-    const words = is_archived ? strings.chats.archived : strings.chats.unarchived;
-    const isDone = this.#run({ type: 'archive_conversation', id, is_archived }, id);
-    const wasDone = await offerUndo(
-      this.#options,
-      words(titleOf(before)),
-      () => {
-        void this.#change(
-          id,
-          { is_archived: !is_archived },
-          { type: 'archive_conversation', id, is_archived: !is_archived },
-        );
-        this.rowToFocus = id;
-      },
-      isDone,
-    );
-    if (!wasDone) return this.list.put(before);
-  }
-
-  /** Lets a chat stand above the others, and its saved context stay, or takes that back; returns whether it worked. */
-  async pin(id: string, is_pinned: boolean): Promise<boolean> {
-    return this.#change(id, { is_pinned }, { type: 'pin_conversation', id, is_pinned });
-  }
-
-  /** Puts a chat into a folder, or into none; can be taken back. */
-  async move(id: string, folder_id: string | null): Promise<void> {
-    const before = this.list.get(id);
-    if (!before || before.folder_id === folder_id) return;
-    const isDone = this.#change(id, { folder_id }, { type: 'move_conversation', id, folder_id });
-    const old = before.folder_id;
-    const back = () => void this.#change(id, { folder_id: old }, { type: 'move_conversation', id, folder_id: old });
-    this.#options.undo.push(back, isDone);
-    this.rowToFocus = id;
-    await isDone;
-  }
-
-  /** Shows a change of a row at once, and takes it back if the core refuses it; returns whether it did not. */
-  async #change(id: string, change: Partial<Conversation>, command: Command): Promise<boolean> {
-    const before = this.list.get(id);
-    if (!before) return false;
-    this.list.put({ ...before, ...change });
-    const isDone = await this.#run(command, id);
-    if (!isDone) this.list.put(before);
-    return isDone;
-  }
-
   receive(event: Event): void {
     switch (event.type) {
       case 'conversation':
-        this.folded.restore(event.conversation.id, event.conversation.is_private);
-        this.#toldAtMs.set(event.conversation.id, event.conversation.updated_at_ms);
+        this.#told(event.conversation);
         return this.list.put(event.conversation);
       case 'chat_models':
         return this.list.setModels(event.models);
-      case 'conversation_deleted':
-        this.folded.forget(event.id);
-        this.#toldAtMs.delete(event.id);
-        this.#drafts.forget(event.id);
-        this.queue.forget(event.id);
-        return this.#forget(event.id);
+      case 'conversations':
+        for (const row of event.conversations) this.#told(row);
+        return this.list.putAll(event.conversations);
+      case 'conversations_deleted':
+        for (const id of event.ids) {
+          this.folded.forget(id);
+          this.#toldAtMs.delete(id);
+          this.#drafts.forget(id);
+          this.queue.forget(id);
+        }
+        return this.#forget(event.ids);
       case 'probabilities_read':
         return this.probabilities.receive(event);
       case 'branch':
@@ -339,6 +299,11 @@ export class ChatStore {
         this.compare.receive(event);
         return this.#threads.get(event.conversation_id)?.receive(event);
     }
+  }
+
+  #told({ id, is_private, updated_at_ms }: Conversation): void {
+    this.folded.restore(id, is_private);
+    this.#toldAtMs.set(id, updated_at_ms);
   }
 
   /** Sends the draft, and restores it if it could not be sent. While an answer is written, it is sent after that. */
@@ -722,22 +687,6 @@ export class ChatStore {
     if (this.selectedId !== null) await this.#run({ type: 'go_on', conversation_id: this.selectedId }, this.selectedId);
   }
 
-  async rename(id: string, title: string): Promise<void> {
-    this.renamingId = null;
-    const before = this.list.get(id);
-    if (!before || title.trim() === '' || title.trim() === before.title) return;
-    this.list.put({ ...before, title: title.trim() });
-    const isDone = this.#run({ type: 'rename_conversation', id, title: title.trim() }, id);
-    if (before.title !== '') this.#options.undo.push(() => void this.#takeBackTitle(id, before.title), isDone);
-    if (!(await isDone)) this.list.put(before);
-  }
-
-  async #takeBackTitle(id: string, title: string): Promise<void> {
-    const conversation = this.list.get(id);
-    if (!conversation) return;
-    if (await this.#run({ type: 'rename_conversation', id, title }, id)) this.list.put({ ...conversation, title });
-  }
-
   /** Sets it for the open chat, or for the one that the first message will make; returns why that failed, or null. */
   async setSystemPrompt(text: string): Promise<string | null> {
     const id = this.selectedId;
@@ -753,33 +702,6 @@ export class ChatStore {
     } catch (error) {
       return sentenceOf(error);
     }
-  }
-
-  /** Hides a conversation at once and offers to bring it back. */
-  async remove(id: string): Promise<void> {
-    const before = this.list.get(id);
-    if (!before) return;
-    const wasSelected = this.selectedId === id;
-    const neighbour = this.list.neighbourOf(id);
-    this.#forget(id);
-    this.rowToFocus = neighbour;
-    const isDone = this.#run({ type: 'delete_conversation', id }, id);
-    const wasDone = await offerUndo(
-      this.#options,
-      strings.chats.deleted(titleOf(before)),
-      () => void this.#restore(before, wasSelected),
-      isDone,
-    );
-    if (!wasDone) this.list.put(before);
-  }
-
-  async #restore(conversation: Conversation, select: boolean): Promise<void> {
-    const { id } = conversation;
-    await this.#run({ type: 'restore_conversation', id }, id, () => {
-      if (!this.list.get(id)) this.list.put(conversation);
-      if (select) this.select(id);
-      this.rowToFocus = id;
-    });
   }
 
   /** Makes the chat that the first message would make. */
@@ -870,13 +792,15 @@ export class ChatStore {
       void this.sendQueued(id);
   }
 
-  #forget(id: string): void {
-    this.compare.forget(id);
-    const neighbour = this.list.neighbourOf(id);
-    this.list.take(id);
+  #forget(ids: readonly string[]): void {
+    const neighbour = this.list.neighbourOf(ids);
     const threads = new Map(this.#threads);
-    threads.delete(id);
+    for (const id of ids) {
+      this.compare.forget(id);
+      threads.delete(id);
+    }
+    this.list.take(ids);
     this.#threads = threads;
-    if (this.selectedId === id) this.select(neighbour);
+    if (this.selectedId !== null && ids.includes(this.selectedId)) this.select(neighbour);
   }
 }

@@ -228,7 +228,7 @@ test('what waits is there after a reload, and goes with its chat', async () => {
   await startWaiting('More');
   const again = await start();
   expect(texts(again.chat)).toEqual(['More']);
-  again.platform.emit({ type: 'conversation_deleted', id: 'a' });
+  again.platform.emit({ type: 'conversations_deleted', ids: ['a'] });
   expect(texts((await start()).chat)).toEqual([]);
 });
 
@@ -291,14 +291,16 @@ test('each conversation keeps its draft', async () => {
 test('a deleted conversation is gone at once, and Undo brings it back', async () => {
   const { app, chat, platform, rows } = await start();
   chat.select('b');
-  await chat.remove('b');
+  await chat.actions.remove(['b']);
   expect(rows()).toEqual(['a', 'c']);
   expect(chat.selectedId).toBe('c');
-  expect(app.toasts.items.map(({ text, action }) => [text, action?.label])).toEqual([['Deleted “Title b”.', 'Undo']]);
-  platform.emit({ type: 'conversation_deleted', id: 'b' });
+  expect(app.toasts.items.map(({ text, actions }) => [text, actions[0]?.label])).toEqual([
+    ['Deleted “Title b”.', 'Undo'],
+  ]);
+  platform.emit({ type: 'conversations_deleted', ids: ['b'] });
   app.toasts.act(app.toasts.items[0]?.id ?? 0);
   await settle();
-  expect(platform.asked).toContainEqual({ type: 'restore_conversation', id: 'b' });
+  expect(platform.asked).toContainEqual({ type: 'restore_conversations', ids: ['b'] });
   expect(rows()).toEqual(['a', 'b', 'c']);
   expect(chat.selectedId).toBe('b');
   expect(app.toasts.items).toEqual([]);
@@ -306,7 +308,7 @@ test('a deleted conversation is gone at once, and Undo brings it back', async ()
 
 test('Undo is offered for eight seconds, not counting those under the pointer', async () => {
   const { app, chat } = await start();
-  await chat.remove('a');
+  await chat.actions.remove(['a']);
   vi.advanceTimersByTime(7900);
   expect(app.toasts.items).toHaveLength(1);
   app.toasts.hold();
@@ -319,15 +321,15 @@ test('Undo is offered for eight seconds, not counting those under the pointer', 
 
 test('a conversation that could not be deleted stays', async () => {
   const { app, chat, platform, rows } = await start();
-  platform.answers.delete_conversation = new CallError('storage', 'The disk is full.');
-  await chat.remove('b');
+  platform.answers.delete_conversations = new CallError('storage', 'The disk is full.');
+  await chat.actions.remove(['b']);
   expect(rows()).toEqual(['a', 'b', 'c']);
   expect(app.toasts.items.map(({ tone, text }) => [tone, text])).toEqual([['error', 'The disk is full.']]);
 });
 
 test('deleting the last conversation leads to an empty page', async () => {
   const { chat } = await start({ conversations: [conversation('a')] });
-  await chat.remove('a');
+  await chat.actions.remove(['a']);
   expect(chat.selectedId).toBeNull();
 });
 
@@ -337,17 +339,17 @@ test.each<[name: string, typed: string, isAsked: boolean, title: string]>([
   ['no title', '  ', false, 'Title a'],
 ])('renaming to %s', async (_, typed, isAsked, title) => {
   const { chat, platform } = await start();
-  chat.renamingId = 'a';
-  await chat.rename('a', typed);
+  chat.actions.renamingId = 'a';
+  await chat.actions.rename('a', typed);
   expect(platform.askedTypes().includes('rename_conversation')).toBe(isAsked);
   expect(chat.list.get('a')?.title).toBe(title);
-  expect(chat.renamingId).toBeNull();
+  expect(chat.actions.renamingId).toBeNull();
 });
 
 test('a title that could not be saved is taken back', async () => {
   const { chat, platform } = await start();
   platform.answers.rename_conversation = new CallError('storage', 'No.');
-  await chat.rename('a', 'New');
+  await chat.actions.rename('a', 'New');
   expect(chat.list.get('a')?.title).toBe('Title a');
 });
 

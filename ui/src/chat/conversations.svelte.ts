@@ -50,6 +50,7 @@ export class ConversationList {
   #conversations = $state.raw<Conversation[]>([]);
   #fixedOrder = $state.raw<string[] | null>(null);
   #gaps = $state.raw<Conversation[]>([]);
+  readonly #byId = $derived(new Map(this.#conversations.map((row) => [row.id, row])));
 
   readonly items = $derived(this.#inOrder(this.#conversations));
   readonly rows = $derived.by((): ListRow[] => {
@@ -75,8 +76,13 @@ export class ConversationList {
   }
 
   put(conversation: Conversation): void {
-    this.#conversations = [...this.#conversations.filter((row) => row.id !== conversation.id), conversation];
-    this.#gaps = this.#gaps.filter((gap) => gap.id !== conversation.id);
+    this.putAll([conversation]);
+  }
+
+  putAll(conversations: readonly Conversation[]): void {
+    const ids = new Set(conversations.map(({ id }) => id));
+    this.#conversations = [...this.#conversations.filter(({ id }) => !ids.has(id)), ...conversations];
+    this.#gaps = this.#gaps.filter(({ id }) => !ids.has(id));
   }
 
   /** Takes over which model answers each chat. */
@@ -88,22 +94,27 @@ export class ConversationList {
     });
   }
 
-  take(id: string): Conversation | undefined {
-    const taken = this.get(id);
-    this.#conversations = this.#conversations.filter((row) => row.id !== id);
-    if (taken && this.#fixedOrder && !isUnsent(taken)) this.#gaps = [...this.#gaps, taken];
-    return taken;
+  /** One that goes leaves a gap. Several were selected, and the list closes up behind them. */
+  take(ids: readonly string[]): void {
+    const gone = new Set(ids);
+    const taken = this.#conversations.filter(({ id }) => gone.has(id));
+    this.#conversations = this.#conversations.filter(({ id }) => !gone.has(id));
+    const [row] = taken;
+    if (row && taken.length === 1 && this.#fixedOrder && !isUnsent(row)) this.#gaps = [...this.#gaps, row];
   }
 
   get(id: string | null): Conversation | undefined {
-    return this.#conversations.find((row) => row.id === id);
+    return id === null ? undefined : this.#byId.get(id);
   }
 
-  /** The row below, else the one above: where the selection goes when a row is deleted. */
-  neighbourOf(id: string): string | null {
-    const rows = this.get(id)?.is_archived ? this.items.filter((row) => !isUnsent(row)) : this.listed;
-    const index = rows.findIndex((row) => row.id === id);
-    return (rows[index + 1] ?? rows[index - 1])?.id ?? null;
+  /** The row below these, else the one above: where the focus goes when they are deleted. */
+  neighbourOf(ids: readonly string[]): string | null {
+    const gone = new Set(ids);
+    const isInArchive = ids.some((id) => this.get(id)?.is_archived);
+    const rows = isInArchive ? this.items.filter((row) => !isUnsent(row)) : this.listed;
+    const last = rows.findLastIndex(({ id }) => gone.has(id));
+    const above = rows.slice(0, Math.max(last, 0)).findLast(({ id }) => !gone.has(id));
+    return (rows[last + 1] ?? above)?.id ?? null;
   }
 
   get isHeld(): boolean {

@@ -3,6 +3,7 @@ import { chatFileEndings, fileName, sentenceOf, type Platform } from '../platfor
 import type { ChatFileFormat, ChatsImported } from '../platform/wire';
 import { strings } from '../text';
 import type { Toasts } from '../ui/toasts.svelte';
+import type { UndoStack } from '../ui/undo';
 
 /** How long a message about an import stays. */
 const RESULT_MS = 20_000;
@@ -12,7 +13,9 @@ const WHILE_IMPORTING_MS = 3_600_000;
 export interface ChatFilesOptions {
   platform: Platform;
   toasts: Toasts;
+  undo: UndoStack;
   openConversation: (id: string) => void;
+  removeChats: (ids: readonly string[]) => Promise<void>;
 }
 
 /** Owns the question in which form chats are exported, and the one import there can be at a time. */
@@ -85,15 +88,21 @@ export class ChatFiles {
   }
 
   #report(done: ChatsImported): void {
-    const { openConversation, toasts } = this.#options;
+    const { openConversation, removeChats, toasts, undo } = this.#options;
     const words = strings.chatFiles;
     const id = done.first_id;
-    const action = id === null ? null : { label: words.open, run: () => openConversation(id) };
+    const open = id === null ? [] : [{ label: words.open, run: () => openConversation(id) }];
     const hasExtended = done.num_extended > 0;
     const sentences = done.num_added > 0 || !hasExtended ? [words.imported(done.num_added)] : [];
     if (hasExtended) sentences.push(words.extended(done.num_extended, done.num_new_messages));
     if (done.num_here > 0) sentences.push(words.here(done.num_here));
-    toasts.show('info', sentences.join(' '), { milliseconds: RESULT_MS, action });
+    let toast = 0;
+    const takeBack = () => {
+      toasts.dismiss(toast);
+      void removeChats(done.added_ids);
+    };
+    const undone = done.num_added > 0 ? [{ label: strings.common.undo, run: undo.push(takeBack) }] : [];
+    toast = toasts.show('info', sentences.join(' '), { milliseconds: RESULT_MS, actions: [...open, ...undone] });
     const [first] = done.refused;
     if (first)
       toasts.show('warning', words.refused(done.num_refused, first.title, first.why), { milliseconds: RESULT_MS });

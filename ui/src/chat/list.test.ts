@@ -71,17 +71,17 @@ test('a chat that has messages and no title is listed, and not begun again as a 
 test('a chat is archived and brought back by undo', async () => {
   const { app, menu, platform, row, titles } = await open();
   await menu(row('Title a'), 'Archive');
-  expect(platform.asked).toContainEqual({ type: 'archive_conversation', id: 'a', is_archived: true });
+  expect(platform.asked).toContainEqual({ type: 'archive_conversations', ids: ['a'], is_archived: true });
   expect(titles()).toEqual(['b', 'c', 'd']);
   app.undo.undo();
   await drawn();
-  expect(platform.asked).toContainEqual({ type: 'archive_conversation', id: 'a', is_archived: false });
+  expect(platform.asked).toContainEqual({ type: 'archive_conversations', ids: ['a'], is_archived: false });
   expect(titles()).toContain('a');
 });
 
 test('a chat that could not be archived stays', async () => {
   const { menu, platform, row, titles } = await open();
-  platform.answers.archive_conversation = new CallError('storage', 'The disk is full.');
+  platform.answers.archive_conversations = new CallError('storage', 'The disk is full.');
   await menu(row('Title a'), 'Archive');
   await drawn();
   expect(titles()).toContain('a');
@@ -90,10 +90,10 @@ test('a chat that could not be archived stays', async () => {
 test('a chat is moved by the menu, by dragging, and back by undo', async () => {
   const { app, menu, platform, row } = await open();
   await menu(row('Title a'), 'Move to Letters');
-  expect(platform.asked).toContainEqual({ type: 'move_conversation', id: 'a', folder_id: 'f' });
+  expect(platform.asked).toContainEqual({ type: 'move_conversations', ids: ['a'], folder_id: 'f' });
   app.undo.undo();
   await drawn();
-  expect(platform.asked).toContainEqual({ type: 'move_conversation', id: 'a', folder_id: null });
+  expect(platform.asked).toContainEqual({ type: 'move_conversations', ids: ['a'], folder_id: null });
 
   const dataTransfer = { types: [CHAT_TYPE], getData: () => 'd' };
   const target = screen.getByRole('button', { name: 'Folder Letters, 1 chat' }).parentElement as HTMLElement;
@@ -143,6 +143,7 @@ test('a deleted folder is offered back, and its chats stay in the list', async (
 
 const done: ChatsImported = {
   num_added: 2,
+  added_ids: ['a', 'd'],
   num_here: 1,
   num_extended: 0,
   num_new_messages: 0,
@@ -155,7 +156,7 @@ const toasts = (app: { toasts: { items: { text: string }[] } }) => app.toasts.it
 
 test.each([
   [
-    { num_added: 0, num_here: 0, num_extended: 1, num_new_messages: 1 },
+    { num_added: 0, added_ids: [], num_here: 0, num_extended: 1, num_new_messages: 1 },
     '1 new message in 1 chat that was here already.',
   ],
   [
@@ -201,4 +202,29 @@ test('a chat is exported in the form that is chosen', async () => {
   await drawn();
   expect(platform.exportedChats).toEqual([[['a'], 'markdown', 'Title a.md']]);
   expect(app.chatFiles.exporting).toBeNull();
+});
+
+test('an import is taken back: exactly the chats that it made go, and come again', async () => {
+  const { app, platform, titles } = await open();
+  platform.importedChats = { ...done, num_extended: 1, num_new_messages: 2 };
+  await app.dropFiles([new File(['[{"mapping":{}}]'], 'conversations.json')], null);
+  await settle();
+  expect(app.toasts.items[0]?.actions.map(({ label }) => label)).toEqual(['Open', 'Undo']);
+  app.toasts.act(app.toasts.items[0]?.id ?? 0, 1);
+  await drawn();
+  expect(platform.asked).toContainEqual({ type: 'delete_conversations', ids: ['a', 'd'] });
+  expect([titles(), toasts(app)]).toEqual([['b', 'c'], ['Deleted 2 chats.']]);
+  app.undo.undo();
+  await drawn();
+  expect(platform.asked).toContainEqual({ type: 'restore_conversations', ids: ['a', 'd'] });
+  expect(titles()).toEqual(['b', 'c', 'a', 'd']);
+});
+
+test('an import that made no chat has nothing to take back', async () => {
+  const { app, platform } = await open();
+  platform.importedChats = { ...done, num_added: 0, added_ids: [] };
+  await app.chatFiles.choose();
+  expect(app.toasts.items[0]?.actions.map(({ label }) => label)).toEqual(['Open']);
+  app.undo.undo();
+  expect(platform.askedTypes()).not.toContain('delete_conversations');
 });

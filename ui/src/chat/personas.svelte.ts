@@ -73,7 +73,7 @@ export class PersonaStore {
     if (!this.get(persona.id)) this.items = [...this.items, persona];
     this.#options.toasts.show('info', strings.personas.made(persona.name), {
       milliseconds: UNDO_MS,
-      action: { label: strings.personas.startChat, run: () => this.#options.startChat(persona) },
+      actions: [{ label: strings.personas.startChat, run: () => this.#options.startChat(persona) }],
     });
   }
 

@@ -24,7 +24,7 @@ async function done(app: App, remedy: Remedy): Promise<boolean> {
   const { chat, chatModel, settings, toasts } = app;
   switch (remedy.type) {
     case 'pin':
-      return chat.selectedId !== null && chat.pin(chat.selectedId, true);
+      return chat.selectedId !== null && chat.actions.pin(chat.selectedId, true);
     case 'disk_limit':
       return settings.setFor({ type: 'app' }, 'cache_budget_bytes', remedy.bytes);
     case 'memory_limit':

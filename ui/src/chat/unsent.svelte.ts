@@ -99,8 +99,8 @@ export class UnsentChats {
   /** Deletes the row of a chat that is left with nothing in it. */
   leave(row: Conversation): void {
     this.#left.set(row.id, row);
-    this.#options.list.take(row.id);
-    void this.#options.run({ type: 'delete_conversation', id: row.id }, row.id);
+    this.#options.list.take([row.id]);
+    void this.#options.run({ type: 'delete_conversations', ids: [row.id] }, row.id);
   }
 
   /** Sees to it that a chat is there to which something is brought back; returns whether it is. */
@@ -108,7 +108,7 @@ export class UnsentChats {
     const { list, run } = this.#options;
     const row = this.#left.get(id);
     if (!row || list.get(id)) return true;
-    return run({ type: 'restore_conversation', id }, id, () => {
+    return run({ type: 'restore_conversations', ids: [id] }, id, () => {
       this.#left.delete(id);
       list.put(row);
       onBack();

@@ -174,7 +174,7 @@ test('an untitled chat whose messages were deleted is there when it is left, so 
   await deleting;
   app.chat.select('b');
   await drawn();
-  expect(platform.askedTypes()).not.toContain('delete_conversation');
+  expect(platform.askedTypes()).not.toContain('delete_conversations');
   expect(app.undo.undo()).toBe(true);
   await drawn();
   expect(lastAsked()).toMatchObject({ type: 'restore_messages', conversation_id: 'a', deletion_id: 'd' });

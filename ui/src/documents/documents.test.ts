@@ -568,17 +568,17 @@ test('a chat that has only documents is the new chat, stands in no list, and goe
 
   await fireEvent.click(screen.getByRole('button', { name: 'Remove x.txt' }));
   await drawn();
-  expect(platform.askedTypes()).not.toContain('delete_conversation');
+  expect(platform.askedTypes()).not.toContain('delete_conversations');
   app.openConversation('a');
   await drawn();
-  expect(platform.asked).toContainEqual({ type: 'delete_conversation', id: 'n' });
+  expect(platform.asked).toContainEqual({ type: 'delete_conversations', ids: ['n'] });
   expect(app.chat.list.get('n')).toBeUndefined();
 
   // Whoever takes that back has the chat again.
   app.undo.undo();
   await drawn();
   const back = platform.askedTypes().filter((type) => type.startsWith('restore_'));
-  expect(back).toEqual(['restore_conversation', 'restore_document']);
+  expect(back).toEqual(['restore_conversations', 'restore_document']);
   expect(app.chat.selectedId).toBe('n');
   expect(chip()).toBeTruthy();
 });
@@ -599,7 +599,7 @@ test('what is written in a chat without documents keeps it', async () => {
   app.chat.draft = '';
   app.openConversation('a');
   await drawn();
-  expect(platform.asked).toContainEqual({ type: 'delete_conversation', id: 'n' });
+  expect(platform.asked).toContainEqual({ type: 'delete_conversations', ids: ['n'] });
 });
 
 test('a chat is not left while its documents or its first message are on their way', async () => {
@@ -620,7 +620,7 @@ test('a chat is not left while its documents or its first message are on their w
   const attaching = app.documents.choose();
   await vi.waitFor(() => expect(platform.askedTypes()).toContain('attach_documents'));
   app.openConversation('a');
-  expect(platform.askedTypes()).not.toContain('delete_conversation');
+  expect(platform.askedTypes()).not.toContain('delete_conversations');
   refuse(new Error('There is no text in it.'));
   await attaching;
 
@@ -630,12 +630,12 @@ test('a chat is not left while its documents or its first message are on their w
   const sending = app.chat.send();
   await vi.waitFor(() => expect(platform.askedTypes()).toContain('send_message'));
   app.openConversation('a');
-  expect(platform.askedTypes()).not.toContain('delete_conversation');
+  expect(platform.askedTypes()).not.toContain('delete_conversations');
   refuse(new Error('No.'));
   await sending;
 
   app.newChat();
   app.chat.draft = '';
   app.openConversation('a');
-  expect(platform.askedTypes()).toContain('delete_conversation');
+  expect(platform.askedTypes()).toContain('delete_conversations');
 });

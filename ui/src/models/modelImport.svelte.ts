@@ -134,7 +134,7 @@ export class ModelImportStore {
     const loss = rounded ? ` ${words.rounded(rounded.num_tensors, rounded.relative_error)}` : '';
     toasts.show('info', words.done(this.#lastName || name) + loss, {
       milliseconds: OFFER_MS,
-      action: { label: strings.models.startChatting, run: () => startChatting(name) },
+      actions: [{ label: strings.models.startChatting, run: () => startChatting(name) }],
     });
     onDone();
   }

@@ -17,8 +17,8 @@ export type Command = { "type": "bootstrap" }
   | { "type": "rename_conversation", id: string, title: string, }
   | { "type": "set_system_prompt", id: string, system_prompt: string, }
   | { "type": "choose_model", id: string, model: string | null, }
-  | { "type": "delete_conversation", id: string, }
-  | { "type": "restore_conversation", id: string, }
+  | { "type": "delete_conversations", ids: Array<string>, }
+  | { "type": "restore_conversations", ids: Array<string>, }
   | { "type": "get_documents", of: DocumentsOf, }
   | { "type": "attach_documents", of: DocumentsOf, documents: Array<NewDocument>, }
   | { "type": "remove_document", of: DocumentsOf, document_id: string, }
@@ -106,8 +106,8 @@ export type Command = { "type": "bootstrap" }
   | { "type": "search_conversations", text: string, }
   | { "type": "search_messages", text: string, }
   | { "type": "show_message", conversation_id: string, message_id: string, }
-  | { "type": "archive_conversation", id: string, is_archived: boolean, }
-  | { "type": "move_conversation", id: string, folder_id: string | null, }
+  | { "type": "archive_conversations", ids: Array<string>, is_archived: boolean, }
+  | { "type": "move_conversations", ids: Array<string>, folder_id: string | null, }
   | { "type": "create_folder", name: string, }
   | { "type": "change_folder", id: string, name: string, system_prompt: string, model: string | null, }
   | { "type": "delete_folder", id: string, }
@@ -424,7 +424,8 @@ damaged: string, }
  * A change that the interface is told of without having asked.
  */
 export type Event = { "type": "conversation", conversation: Conversation, }
-  | { "type": "conversation_deleted", id: string, }
+  | { "type": "conversations", conversations: Array<Conversation>, }
+  | { "type": "conversations_deleted", ids: Array<string>, }
   | { "type": "conversations_changed" }
   | { "type": "chat_models", models: Array<ModelOfChat>, }
   | { "type": "folders", folders: Array<Folder>, }
@@ -1433,6 +1434,10 @@ export type ChatsImported = {
  * Chats that are new.
  */
 num_added: number,
+/**
+ * Their ids, in the order of the file.
+ */
+added_ids: Array<string>,
 /**
  * Chats that are here, with all their messages.
  */

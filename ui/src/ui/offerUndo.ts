@@ -21,7 +21,7 @@ export async function offerUndo(
     takeBack();
   }, isDone);
   if (isDone && !(await isDone)) return false;
-  toast = toasts.show('info', text, { milliseconds: UNDO_MS, action: { label: strings.common.undo, run: step } });
+  toast = toasts.show('info', text, { milliseconds: UNDO_MS, actions: [{ label: strings.common.undo, run: step }] });
   onOffered?.(() => {
     undo.forget(step);
     toasts.dismiss(toast);

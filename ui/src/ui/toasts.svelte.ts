@@ -1,4 +1,4 @@
-// Short-lived messages in a corner, each with at most one action.
+// Short-lived messages in a corner, each with an action or two.
 
 export type ToastTone = 'info' | 'warning' | 'error';
 
@@ -6,7 +6,12 @@ export interface Toast {
   id: number;
   tone: ToastTone;
   text: string;
-  action: { label: string; run: () => void } | null;
+  actions: readonly ToastAction[];
+}
+
+interface ToastAction {
+  label: string;
+  run: () => void;
 }
 
 const SHORT_MS = 6000;
@@ -18,15 +23,21 @@ export class Toasts {
   #nextId = 1;
   #clocks = new Map<number, { timer: ReturnType<typeof setTimeout> | undefined; milliseconds: number }>();
 
-  show(tone: ToastTone, text: string, options: { action?: Toast['action']; milliseconds?: number } = {}): number {
+  show(
+    tone: ToastTone,
+    text: string,
+    options: { actions?: readonly ToastAction[]; milliseconds?: number } = {},
+  ): number {
     // The same sentence twice is one message, with its clock started again.
-    const twin = this.items.find((item) => item.text === text && item.tone === tone && !item.action && !options.action);
+    const { actions = [] } = options;
+    const isSame = (item: Toast) => item.text === text && item.tone === tone && item.actions.length === 0;
+    const twin = actions.length === 0 ? this.items.find(isSame) : undefined;
     if (twin) {
       this.#wind(twin.id);
       return twin.id;
     }
     const id = this.#nextId++;
-    this.items.push({ id, tone, text, action: options.action ?? null });
+    this.items.push({ id, tone, text, actions });
     this.#clocks.set(id, {
       timer: undefined,
       milliseconds: options.milliseconds ?? (tone === 'info' ? SHORT_MS : LONG_MS),
@@ -46,10 +57,10 @@ export class Toasts {
     for (const { id } of this.items) this.dismiss(id);
   }
 
-  act(id: number): void {
+  act(id: number, index = 0): void {
     const toast = this.items.find((item) => item.id === id);
     this.dismiss(id);
-    toast?.action?.run();
+    toast?.actions[index]?.run();
   }
 
   hold(): void {

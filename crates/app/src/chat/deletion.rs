@@ -4,18 +4,22 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use cairn_store::StoreError;
+
 use crate::app::App;
 use crate::cache::follow;
 use crate::cache::owners::conversation_owner;
 
 /// How long a deletion can be undone. Interfaces offer that for some seconds.
 pub(crate) const UNDO_LIMIT: Duration = Duration::from_secs(600);
+/// No turn begins while conversations are purged, so there are pauses between so many.
+const MAX_PURGED_AT_ONCE: usize = 50;
 
-/// Purges a conversation that was deleted at `deleted_at_ms` after `undo_limit`, unless it is
-/// restored before. If the app closes first, closing purges it.
+/// Purges conversations that were deleted at `deleted_at_ms` after `undo_limit`, unless they are
+/// restored before. If the app closes first, closing purges them.
 pub(crate) async fn purge_later(
     app: Arc<App>,
-    id: String,
+    ids: Vec<String>,
     deleted_at_ms: i64,
     undo_limit: Duration,
 ) {
@@ -23,20 +27,26 @@ pub(crate) async fn purge_later(
         () = app.closing.cancelled() => return,
         () = tokio::time::sleep(undo_limit) => {}
     }
-    // Locked so that no answer of it begins meanwhile.
-    let _turn = app.turns.lock().await;
-    match app.store_of(&id).await.purge_conversation(&id, deleted_at_ms).await {
-        Ok(true) => {}
-        // Restored, or deleted again, which has a task of its own.
-        Ok(false) => return,
-        Err(error) => {
-            tracing::warn!("a deleted conversation stays until the next start: {error}");
-            return;
+    for some in ids.chunks(MAX_PURGED_AT_ONCE) {
+        // Locked so that no answer of them begins meanwhile.
+        let _turn = app.turns.lock().await;
+        if let Err(error) = purge(&app, some, deleted_at_ms).await {
+            tracing::warn!("deleted conversations stay until the next start: {error}");
         }
     }
-    if let Some(cache) = app.engine.cache() {
-        follow::release(&app, cache, vec![conversation_owner(&id)]).await;
+}
+
+async fn purge(app: &App, ids: &[String], deleted_at_ms: i64) -> Result<(), StoreError> {
+    // Those that are not among the purged were restored, or deleted again, which has a task of its own.
+    let mut purged = app.store.purge_conversations(ids, deleted_at_ms).await?;
+    if let Some(private) = app.private.get() {
+        purged.extend(private.purge_conversations(ids, deleted_at_ms).await?);
     }
+    if let Some(cache) = app.engine.cache() {
+        let owners = purged.iter().map(|id| conversation_owner(id)).collect();
+        follow::release(app, cache, owners).await;
+    }
+    Ok(())
 }
 
 /// Purges all deleted conversations. Called when the app closes, while the engine still runs.
@@ -62,12 +72,12 @@ mod tests {
         let app = App::open(options).await.unwrap();
         let store = app.store.clone();
         let id = store.create_conversation(1).await.unwrap().id;
-        store.delete_conversation(&id, 5).await.unwrap();
-        store.restore_conversation(&id).await.unwrap();
-        purge_later(app.clone(), id.clone(), 5, Duration::ZERO).await;
+        store.delete_conversations(&[&id], 5).await.unwrap();
+        store.restore_conversations(&[&id]).await.unwrap();
+        purge_later(app.clone(), vec![id.clone()], 5, Duration::ZERO).await;
         assert!(store.conversation(&id).await.unwrap().is_some(), "it was restored");
-        store.delete_conversation(&id, 6).await.unwrap();
-        purge_later(app.clone(), id.clone(), 6, Duration::ZERO).await;
+        store.delete_conversations(&[&id], 6).await.unwrap();
+        purge_later(app.clone(), vec![id.clone()], 6, Duration::ZERO).await;
         assert!(store.conversation(&id).await.unwrap().is_none());
         app.close().await;
     }

@@ -13,6 +13,7 @@
 //! outlook     what the next turn would read again
 //! titles      titles that the model writes while nothing else is to do
 //! probabilities  reads an answer again, for those who ask how likely its tokens were
+//! list        deletes, archives and moves them, one or many
 //! deletion    purges deleted conversations when that can no longer be undone
 //! progress    when an answer's events and saved text are due
 //! segments    what is shown of an answer: text, reasoning, tool calls
@@ -28,6 +29,7 @@ pub(crate) mod compare;
 pub(crate) mod context;
 pub(crate) mod deletion;
 pub(crate) mod holding;
+pub(crate) mod list;
 pub(crate) mod loops;
 pub(crate) mod model;
 pub(crate) mod outlook;

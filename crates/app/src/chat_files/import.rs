@@ -103,7 +103,8 @@ async fn save(
     match store.import_conversation(&conversation).await? {
         Imported::Added(id) => {
             done.num_added += 1;
-            done.first_id.get_or_insert(id);
+            done.first_id.get_or_insert_with(|| id.clone());
+            done.added_ids.push(id);
         }
         Imported::AlreadyHere(_) => done.num_here += 1,
         Imported::Extended { id, num_messages } => {

@@ -66,6 +66,8 @@ pub enum ChatFileFormat {
 pub struct ChatsImported {
     /// Chats that are new.
     pub num_added: u32,
+    /// Their ids, in the order of the file.
+    pub added_ids: Vec<String>,
     /// Chats that are here, with all their messages.
     pub num_here: u32,
     /// Chats that are here and went on elsewhere: their new messages are in the same trees now.

@@ -48,7 +48,7 @@ async fn with_branches(app: &Arc<App>) -> String {
     let made = app.call(Command::CreateFolder { name: "Stones".to_owned() }).await.unwrap();
     let Reply::Folder { folder } = made else { panic!("{made:?}") };
     let folder_id = Some(folder.id);
-    app.call(Command::MoveConversation { id: id.clone(), folder_id }).await.unwrap();
+    app.call(Command::MoveConversations { ids: vec![id.clone()], folder_id }).await.unwrap();
     app.call(Command::PinConversation { id: id.clone(), is_pinned: true }).await.unwrap();
     id
 }
@@ -77,6 +77,7 @@ async fn a_chat_that_was_taken_out_comes_in_equal() {
     let other = open(&other_home).await;
     let done = import(&other, &file).await;
     assert_eq!((done.num_added, done.first_id.as_ref()), (1, Some(&id)));
+    assert_eq!(done.added_ids.as_slice(), std::slice::from_ref(&id));
     let [row] = &listed(&other).await[..] else { panic!("one chat") };
     assert_eq!((row.id.as_str(), row.is_pinned), (id.as_str(), true));
     assert_eq!(row.system_prompt, "Be brief. 简短。");

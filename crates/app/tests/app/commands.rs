@@ -15,12 +15,14 @@ async fn deleting_stops_the_answer_and_can_be_undone() {
     let mut events = app.subscribe();
     send(&app, &id, "Tell me everything").await;
     while !matches!(next(&mut events).await, Event::Delta { .. }) {}
-    app.call(Command::DeleteConversation { id: id.clone() }).await.unwrap();
+    app.call(Command::DeleteConversations { ids: vec![id.clone()] }).await.unwrap();
     let mut was_ended = false;
     loop {
         match next(&mut events).await {
             Event::Message { message } => was_ended |= message.status == MessageStatus::Stopped,
-            Event::ConversationDeleted { id: deleted } => break assert_eq!(deleted, id),
+            Event::ConversationsDeleted { ids } => {
+                break assert_eq!(ids, std::slice::from_ref(&id));
+            }
             _ => {}
         }
     }
@@ -40,7 +42,7 @@ async fn deleting_stops_the_answer_and_can_be_undone() {
         "exist",
     )
     .await;
-    app.call(Command::RestoreConversation { id: id.clone() }).await.unwrap();
+    app.call(Command::RestoreConversations { ids: vec![id.clone()] }).await.unwrap();
     assert_eq!(messages(&app, &id).await.len(), 2);
     assert_eq!(bootstrap(&app).await.0.len(), 1);
     app.close().await;
@@ -63,8 +65,8 @@ async fn invalid_commands_are_refused_with_a_sentence() {
         Command::GetOutlook { id: gone() },
         rename(gone(), "x"),
         Command::SetSystemPrompt { id: gone(), system_prompt: String::new() },
-        Command::DeleteConversation { id: gone() },
-        Command::RestoreConversation { id: gone() },
+        Command::DeleteConversations { ids: vec![gone()] },
+        Command::RestoreConversations { ids: vec![gone()] },
         send(gone(), "x"),
     ];
     for command in of_one_that_is_gone {

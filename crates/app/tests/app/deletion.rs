@@ -1,10 +1,11 @@
 //! Nothing stays of conversations that were deleted or private.
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use cairn_app::App;
-use cairn_app::wire::{Command, FailureCode, MessageStatus, Reply};
+use cairn_app::wire::{Command, Event, FailureCode, MessageStatus, Reply};
 use tempfile::TempDir;
 
 use crate::kit::{
@@ -28,16 +29,52 @@ async fn num_rows_and_files(home: &TempDir) -> (i64, i64, usize) {
 async fn closing_removes_every_row_and_file_of_a_deleted_conversation() {
     let home = home_with_model();
     let (app, id) = open_with_one_turn(&home).await;
-    app.call(Command::DeleteConversation { id: id.clone() }).await.unwrap();
-    app.call(Command::RestoreConversation { id: id.clone() }).await.unwrap();
+    app.call(Command::DeleteConversations { ids: vec![id.clone()] }).await.unwrap();
+    app.call(Command::RestoreConversations { ids: vec![id.clone()] }).await.unwrap();
     app.close().await;
     drop(app);
     assert!(num_rows_and_files(&home).await.0 > 0, "a deletion that was undone changes nothing");
     let app = open(&home).await;
-    app.call(Command::DeleteConversation { id }).await.unwrap();
+    app.call(Command::DeleteConversations { ids: vec![id] }).await.unwrap();
     app.close().await;
     drop(app);
     assert_eq!(num_rows_and_files(&home).await, (0, 0, 0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_conversations_are_deleted_and_restored_by_one_command_and_one_event() {
+    let home = home_with_model();
+    let app = open(&home).await;
+    let mut ids = Vec::new();
+    for _ in 0..3 {
+        ids.push(new_conversation(&app).await);
+    }
+    let private = app.call(Command::NewPrivateConversation).await.unwrap();
+    let Reply::Conversation { conversation, .. } = private else { panic!("{private:?}") };
+    let left = ids.pop().unwrap();
+    ids.push(conversation.id.clone());
+    let listed = async || {
+        let rows = bootstrap(&app).await.0;
+        rows.into_iter().map(|row| row.id).collect::<HashSet<_>>()
+    };
+    let mut events = app.subscribe();
+    app.call(Command::DeleteConversations { ids: ids.clone() }).await.unwrap();
+    let Event::ConversationsDeleted { ids: told } = next(&mut events).await else { panic!() };
+    assert_eq!(told, ids);
+    assert_eq!(listed().await, [left.clone()].into());
+    app.call(Command::RestoreConversations { ids: ids.clone() }).await.unwrap();
+    let Event::Conversations { conversations } = next(&mut events).await else { panic!() };
+    let told: HashSet<String> = conversations.iter().map(|row| row.id.clone()).collect();
+    assert_eq!(told, ids.iter().cloned().collect());
+    assert!(conversations.iter().any(|row| row.is_private && row.id == conversation.id));
+    // A private one is nowhere but in memory, so that none of them is moved or archived.
+    let archive = Command::ArchiveConversations { ids: ids.clone(), is_archived: true };
+    check_failure(&app, archive, FailureCode::Invalid, "private").await;
+    ids.pop();
+    app.call(Command::ArchiveConversations { ids: ids.clone(), is_archived: true }).await.unwrap();
+    let Event::Conversations { conversations } = next(&mut events).await else { panic!() };
+    assert!(conversations.len() == 2 && conversations.iter().all(|row| row.is_archived));
+    app.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -55,12 +92,12 @@ async fn context_of_a_deleted_conversation_is_hidden_until_it_is_restored() {
     };
     let before = texts().await;
     assert!(!before.is_empty());
-    app.call(Command::DeleteConversation { id: id.clone() }).await.unwrap();
+    app.call(Command::DeleteConversations { ids: vec![id.clone()] }).await.unwrap();
     assert_eq!(texts().await, Vec::<String>::new());
     let hidden = overview(&app).await;
     assert_eq!(hidden.num_hidden_nodes as usize, before.len());
     assert!(hidden.num_chunks > 0, "it still takes room on the disk");
-    app.call(Command::RestoreConversation { id }).await.unwrap();
+    app.call(Command::RestoreConversations { ids: vec![id] }).await.unwrap();
     assert_eq!(texts().await, before);
     app.close().await;
 }
@@ -159,8 +196,8 @@ async fn a_private_conversation_writes_nothing_to_the_disk() {
     app.call(Command::RenameConversation { id: id.clone(), title: CANARY.to_owned() })
         .await
         .unwrap();
-    app.call(Command::DeleteConversation { id: id.clone() }).await.unwrap();
-    app.call(Command::RestoreConversation { id: id.clone() }).await.unwrap();
+    app.call(Command::DeleteConversations { ids: vec![id.clone()] }).await.unwrap();
+    app.call(Command::RestoreConversations { ids: vec![id.clone()] }).await.unwrap();
     assert_eq!(files_with(home.path(), &canary), Vec::<PathBuf>::new());
     assert_eq!(overview(&app).await.num_chunks, 0);
     app.close().await;
@@ -180,7 +217,7 @@ async fn a_private_conversation_writes_nothing_to_the_disk() {
     // Of one that was deleted nothing stays either, not even in pages that the database has freed.
     drop(app);
     let app = open(&home).await;
-    app.call(Command::DeleteConversation { id }).await.unwrap();
+    app.call(Command::DeleteConversations { ids: vec![id] }).await.unwrap();
     app.close().await;
     assert_eq!(files_with(home.path(), &canary), Vec::<PathBuf>::new());
 }

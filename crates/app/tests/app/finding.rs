@@ -59,7 +59,7 @@ async fn a_message_is_found_and_its_branch_is_shown() {
     assert_eq!(branch.last().unwrap().id, first.id);
     assert_eq!(messages(&app, &id).await.last().unwrap().id, first.id);
     check_failure(&app, show("gone"), FailureCode::NotFound, "message").await;
-    app.call(Command::DeleteConversation { id: id.clone() }).await.unwrap();
+    app.call(Command::DeleteConversations { ids: vec![id.clone()] }).await.unwrap();
     assert!(search(&app, "granite").await.is_empty());
     app.close().await;
 }
@@ -73,7 +73,7 @@ async fn a_private_chat_is_found_nowhere() {
     let Reply::Conversation { conversation, .. } = made else { panic!("{made:?}") };
     answered(&app, &conversation.id, "zebrawood").await;
     assert!(search(&app, "zebrawood").await.is_empty());
-    let archive = Command::ArchiveConversation { id: conversation.id, is_archived: true };
+    let archive = Command::ArchiveConversations { ids: vec![conversation.id], is_archived: true };
     check_failure(&app, archive, FailureCode::Invalid, "private").await;
     app.close().await;
 }
@@ -103,8 +103,10 @@ async fn a_chat_begins_with_what_its_folder_says() {
     assert_eq!(conversation.folder_id, Some(folder.id.clone()));
     // A chat that is moved keeps its prompt.
     let loose = new_conversation(&app).await;
-    let into =
-        |folder_id: Option<String>| Command::MoveConversation { id: loose.clone(), folder_id };
+    let into = |folder_id: Option<String>| Command::MoveConversations {
+        ids: vec![loose.clone()],
+        folder_id,
+    };
     app.call(into(Some(folder.id.clone()))).await.unwrap();
     assert_eq!(row(&app, &loose).await.system_prompt, "");
     app.call(Command::DeleteFolder { id: folder.id.clone() }).await.unwrap();
@@ -132,7 +134,8 @@ async fn an_archived_chat_is_still_found_and_a_pinned_one_keeps_its_context() {
     while !row(&app, &id).await.cache.is_some_and(|cache| cache.is_pinned) {
         next(&mut events).await;
     }
-    let archive = |is_archived| Command::ArchiveConversation { id: id.clone(), is_archived };
+    let archive =
+        |is_archived| Command::ArchiveConversations { ids: vec![id.clone()], is_archived };
     app.call(archive(true)).await.unwrap();
     assert!(row(&app, &id).await.is_archived);
     assert_eq!(search(&app, "granite").await.len(), 1);

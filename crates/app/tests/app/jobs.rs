@@ -290,7 +290,7 @@ async fn conversations_that_are_found_are_the_texts_of_a_job() {
     done(&app, &last).await;
     done(&app, &whole).await;
 
-    app.call(Command::DeleteConversation { id: ids[0].clone() }).await.unwrap();
+    app.call(Command::DeleteConversations { ids: vec![ids[0].clone()] }).await.unwrap();
     assert_eq!(found(&app, "").await, ids[1..]);
     let gone = creation(predicate(), source(ConversationPart::Whole));
     check_failure(&app, gone, FailureCode::NotFound, "no longer exists").await;

@@ -156,7 +156,7 @@ async fn what_answers_say_they_saved_adds_up_also_after_restarts_and_deletions()
         let in_a_day: f64 = rows.iter().filter_map(|row| row.saved_ms).sum();
         assert!(near(in_a_day, total), "{told:?} is not {total}");
     }
-    app.call(Command::DeleteConversation { id: b.clone() }).await.unwrap();
+    app.call(Command::DeleteConversations { ids: vec![b.clone()] }).await.unwrap();
     check(&overview(&app).await.time_saved, &[(&a, of_a)]);
     app.close().await;
     drop(app);

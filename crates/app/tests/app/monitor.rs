@@ -98,7 +98,7 @@ async fn answers_are_in_the_last_minutes_and_in_the_last_day_after_a_restart() {
     let told = day(&app).await;
     assert_eq!((told.chats.len(), told.private.is_none()), (1, true));
     assert!(told.spans.iter().any(|span| span.writing_tps.is_some()), "{told:?}");
-    app.call(Command::DeleteConversation { id }).await.unwrap();
+    app.call(Command::DeleteConversations { ids: vec![id] }).await.unwrap();
     assert!(day(&app).await.chats.is_empty());
     app.close().await;
 }

@@ -177,7 +177,7 @@ async fn a_prefix_is_of_the_same_kind_after_saving_and_exporting_it() {
     let source = CacheSource::Named { id: notes.id.clone() };
     app.export_cache(&source, CacheFileLayout::V0_32, &file).await.unwrap();
     // Without them the tokens of the file are known only from the file.
-    app.call(Command::DeleteConversation { id }).await.unwrap();
+    app.call(Command::DeleteConversations { ids: vec![id] }).await.unwrap();
     app.call(Command::DeleteNamedCache { id: notes.id }).await.unwrap();
 
     let preview = app.preview_import(file).await;

@@ -125,7 +125,7 @@ async fn a_branch_is_copied_up_to_a_message() {
     turn(&store, &id, "q1", "a1").await;
     turn(&store, &id, "q2", "a2").await;
     let folder = store.create_folder("Stones", 2).await.unwrap().id;
-    store.move_conversation(&id, Some(&folder)).await.unwrap();
+    store.move_conversations(&[&id], Some(&folder)).await.unwrap();
     let a1 = id_of(&store, &id, "a1").await;
     let copy = store.copy_branch(&id, &a1, "Another way", 90).await.unwrap();
     assert_eq!(copy.folder_id, Some(folder), "it stays where the chat is");

@@ -108,7 +108,7 @@ async fn a_reference_outlives_its_owner_until_it_is_deleted() {
     assert_eq!(store.purged_owners().await.unwrap(), orphans);
 
     // An owner that can still be restored keeps its reference.
-    store.delete_conversation(&gone, 3).await.unwrap();
+    store.delete_conversations(&[&gone], 3).await.unwrap();
     store.delete_named_cache("gone", 3).await.unwrap();
     assert_eq!(store.purged_owners().await.unwrap(), orphans);
     store.close().await.unwrap();

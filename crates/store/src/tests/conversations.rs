@@ -1,7 +1,7 @@
 //! The list of conversations: order, names, deletion.
 
 use super::{Scratch, texts, turn};
-use crate::{NamedCacheKind, Prefix, Store, StoreError};
+use crate::{Conversation, NamedCacheKind, Prefix, Store, StoreError};
 
 async fn titles(store: &Store) -> Vec<String> {
     store
@@ -29,7 +29,7 @@ async fn a_conversation_comes_back_as_it_was_saved() {
     assert_eq!((read.title.as_str(), read.system_prompt.as_str()), (odd, odd));
     let store = scratch.open().await;
     assert_eq!(store.conversation_title(&made.id).await.unwrap().as_deref(), Some(odd));
-    store.delete_conversation(&made.id, 2_000).await.unwrap();
+    store.delete_conversations(&[&made.id], 2_000).await.unwrap();
     assert_eq!(store.conversation_title(&made.id).await.unwrap(), None);
 }
 
@@ -135,7 +135,7 @@ async fn a_deleted_conversation_can_be_restored_until_the_program_ends() {
     let deleted = store.create_conversation(2).await.unwrap().id;
     for id in [&live, &deleted] {
         turn(&store, id, "question", "answer").await;
-        store.delete_conversation(id, 50).await.unwrap();
+        store.delete_conversations(&[id], 50).await.unwrap();
     }
     assert_eq!(titles(&store).await, [""; 0]);
     assert!(
@@ -143,10 +143,10 @@ async fn a_deleted_conversation_can_be_restored_until_the_program_ends() {
     );
 
     // Deleting again keeps the first date; restoring twice is as good as once.
-    store.delete_conversation(&deleted, 70).await.unwrap();
+    store.delete_conversations(&[&deleted], 70).await.unwrap();
     assert_eq!(store.conversation(&deleted).await.unwrap().unwrap().deleted_at_ms, Some(50));
-    store.restore_conversation(&live).await.unwrap();
-    store.restore_conversation(&live).await.unwrap();
+    store.restore_conversations(&[&live]).await.unwrap();
+    store.restore_conversations(&[&live]).await.unwrap();
     assert_eq!(texts(&store, &live).await, ["question", "answer"]);
 
     let message = store.branch(&deleted).await.unwrap().remove(0);
@@ -156,8 +156,38 @@ async fn a_deleted_conversation_can_be_restored_until_the_program_ends() {
     assert_eq!(store.message(&message.id).await.unwrap(), None);
     assert_eq!(texts(&store, &live).await, ["question", "answer"]);
     assert!(
-        matches!(store.restore_conversation(&deleted).await, Err(StoreError::NoConversation { id }) if id == deleted)
+        matches!(store.restore_conversations(&[&deleted]).await, Err(StoreError::NoConversation { id }) if id == deleted)
     );
+}
+
+#[tokio::test]
+async fn many_conversations_change_together_and_those_that_are_gone_are_passed_over() {
+    let scratch = Scratch::new();
+    let store = scratch.open().await;
+    let mut ids = Vec::new();
+    for at_ms in 1..=3 {
+        ids.push(store.create_conversation(at_ms).await.unwrap().id);
+    }
+    let left = ids.pop().unwrap();
+    ids.push("unknown".to_owned());
+    let folder = store.create_folder("Letters", 1).await.unwrap().id;
+    let changed = async |is_changed: fn(&Conversation) -> bool| {
+        let rows = store.conversations().await.unwrap();
+        let mut changed: Vec<String> =
+            rows.into_iter().filter(is_changed).map(|row| row.id).collect();
+        changed.sort();
+        changed
+    };
+    store.move_conversations(&ids, Some(&folder)).await.unwrap();
+    assert_eq!(changed(|row| row.folder_id.is_some()).await, ids[..2]);
+    store.set_conversations_archived(&ids, Some(5)).await.unwrap();
+    assert_eq!(changed(|row| row.archived_at_ms.is_some()).await, ids[..2]);
+    store.delete_conversations(&ids, 6).await.unwrap();
+    assert_eq!(changed(|_| true).await, [left]);
+    store.restore_conversations(&ids[1..]).await.unwrap();
+    let mut purged = store.purge_conversations(&ids, 6).await.unwrap();
+    purged.sort();
+    assert_eq!(purged, ids[..1], "the other one was restored");
 }
 
 #[tokio::test]
@@ -172,8 +202,8 @@ async fn a_conversation_that_is_not_there_is_named() {
     }
     check("rename", store.rename_conversation("unknown", "x").await);
     check("system prompt", store.set_system_prompt("unknown", "x").await);
-    check("delete", store.delete_conversation("unknown", 1).await);
-    check("restore", store.restore_conversation("unknown").await);
+    check("delete", store.delete_conversations(&["unknown"], 1).await);
+    check("restore", store.restore_conversations(&["unknown"]).await);
     check("turn", store.begin_turn("unknown", "x", 1).await);
     check("sibling", store.begin_sibling_answer("unknown", None, 1).await);
     check("branch", store.branch("unknown").await);
@@ -186,12 +216,15 @@ async fn a_deletion_that_can_no_longer_be_undone_removes_the_conversation() {
     let store = scratch.open().await;
     let id = store.create_conversation(1).await.unwrap().id;
     turn(&store, &id, "q", "a").await;
-    assert!(!store.purge_conversation(&id, 5).await.unwrap(), "it is not deleted");
-    store.delete_conversation(&id, 5).await.unwrap();
-    store.restore_conversation(&id).await.unwrap();
-    store.delete_conversation(&id, 6).await.unwrap();
-    assert!(!store.purge_conversation(&id, 5).await.unwrap(), "that deletion was undone");
-    assert!(store.purge_conversation(&id, 6).await.unwrap());
+    assert!(store.purge_conversations(&[&id], 5).await.unwrap().is_empty(), "it is not deleted");
+    store.delete_conversations(&[&id], 5).await.unwrap();
+    store.restore_conversations(&[&id]).await.unwrap();
+    store.delete_conversations(&[&id], 6).await.unwrap();
+    assert!(
+        store.purge_conversations(&[&id], 5).await.unwrap().is_empty(),
+        "that deletion was undone"
+    );
+    assert_eq!(store.purge_conversations(&[&id], 6).await.unwrap().len(), 1);
     assert_eq!(store.conversation(&id).await.unwrap(), None);
 
     let (mine, theirs) = (
@@ -199,8 +232,8 @@ async fn a_deletion_that_can_no_longer_be_undone_removes_the_conversation() {
         store.create_conversation(1).await.unwrap().id,
     );
     let other = scratch.open().await;
-    store.delete_conversation(&mine, 7).await.unwrap();
-    other.delete_conversation(&theirs, 7).await.unwrap();
+    store.delete_conversations(&[&mine], 7).await.unwrap();
+    other.delete_conversations(&[&theirs], 7).await.unwrap();
     store.purge_deleted().await.unwrap();
     assert_eq!(store.conversation(&mine).await.unwrap(), None);
     assert!(store.conversation(&theirs).await.unwrap().is_some(), "another program may restore it");
@@ -217,7 +250,7 @@ async fn a_store_in_memory_does_all_that_one_in_a_file_does() {
     let (_, assistant) = begun.unwrap();
     store.save_progress(&assistant.id, "half", None, &[1], None).await.unwrap();
     assert_eq!(texts(&store, &id).await, ["q1", "a1", "q2", "half"]);
-    store.delete_conversation(&id, 3).await.unwrap();
+    store.delete_conversations(&[&id], 3).await.unwrap();
     assert!(store.conversations().await.unwrap().is_empty());
     assert!(Store::in_memory().await.unwrap().conversation(&id).await.unwrap().is_none());
 }
@@ -252,6 +285,6 @@ async fn a_model_writes_the_title_only_in_the_place_of_the_first_line() {
     store.rename_conversation(&renamed, "How do I").await.unwrap();
     check(&renamed, question, "Bread", false, "How do I").await;
     let deleted = asked(question).await;
-    store.delete_conversation(&deleted, 3).await.unwrap();
+    store.delete_conversations(&[&deleted], 3).await.unwrap();
     assert!(!store.set_written_title(&deleted, question, "Bread").await.unwrap());
 }

@@ -48,8 +48,8 @@ async fn a_draft_goes_with_the_next_message_and_its_versions_share_it() {
 
     // A branch has copies of its own.
     let copy = store.copy_branch(&id, &answer.id, "Copy", 30).await.unwrap();
-    store.delete_conversation(&id, 40).await.unwrap();
-    assert!(store.purge_conversation(&id, 40).await.unwrap());
+    store.delete_conversations(&[&id], 40).await.unwrap();
+    assert_eq!(store.purge_conversations(&[&id], 40).await.unwrap().len(), 1);
     let copied = store.branch(&copy.id).await.unwrap();
     assert_eq!(names_of(&store, &copy.id, &copied[0].id).await, ["a.md", "b.md"]);
     let texts = &store.document_texts_of(&copy.id).await.unwrap()[&copied[0].id];

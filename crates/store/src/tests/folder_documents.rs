@@ -36,15 +36,15 @@ async fn a_conversation_keeps_what_its_folder_had_when_it_began() {
 
     // Neither moving it nor taking the document away changes that; its copies begin as it does.
     store.remove_folder_document(&folder, &a).await.unwrap();
-    store.move_conversation(&begun, None).await.unwrap();
+    store.move_conversations(&[&begun], None).await.unwrap();
     assert_eq!(names(&store, &begun).await, ["a.md"]);
     assert_eq!(names(&store, &new).await, ["b.md"]);
     let leaf = store.branch(&begun).await.unwrap().pop().unwrap().id;
     let copy = store.copy_branch(&begun, &leaf, "Copy", 9).await.unwrap().id;
     assert_eq!(names(&store, &copy).await, ["a.md"]);
-    store.move_conversation(&new, None).await.unwrap();
+    store.move_conversations(&[&new], None).await.unwrap();
     assert!(names(&store, &new).await.is_empty(), "it has not begun");
-    store.move_conversation(&new, Some(&folder)).await.unwrap();
+    store.move_conversations(&[&new], Some(&folder)).await.unwrap();
     store.restore_folder_document(&folder, &a).await.unwrap();
     assert_eq!(names(&store, &new).await, ["a.md", "b.md"]);
     let (question, answer) = store.begin_turn(&new, "Two", 10).await.unwrap();
@@ -59,13 +59,13 @@ async fn a_conversation_keeps_what_its_folder_had_when_it_began() {
     assert_eq!(names(&store, &begun).await, ["a.md"]);
     assert_eq!(names(&store, &new).await, ["a.md", "b.md"]);
     for id in [&begun, &new] {
-        store.delete_conversation(id, 20).await.unwrap();
-        assert!(store.purge_conversation(id, 20).await.unwrap());
+        store.delete_conversations(&[id], 20).await.unwrap();
+        assert_eq!(store.purge_conversations(&[id], 20).await.unwrap().len(), 1);
     }
     assert_eq!(scratch.scalar::<i64>("select count(*) from folder_documents").await, 1);
     assert_eq!(names(&store, &copy).await, ["a.md"]);
-    store.delete_conversation(&copy, 20).await.unwrap();
-    assert!(store.purge_conversation(&copy, 20).await.unwrap());
+    store.delete_conversations(&[&copy], 20).await.unwrap();
+    assert_eq!(store.purge_conversations(&[&copy], 20).await.unwrap().len(), 1);
     assert_eq!(scratch.scalar::<i64>("select count(*) from folder_documents").await, 0);
 }
 
@@ -122,7 +122,7 @@ async fn conversations_are_found_by_the_names_of_their_documents() {
     assert_eq!(found("grosse ste").await, []);
     assert_eq!(found("größe ste").await, expected);
     assert_eq!(found("one").await, [(of_folder.clone(), None)]);
-    store.delete_conversation(&of_folder, 9).await.unwrap();
+    store.delete_conversations(&[&of_folder], 9).await.unwrap();
     assert_eq!(found("größe").await, []);
     assert_eq!(found(" ").await, []);
 }

@@ -131,7 +131,7 @@ async fn answers_are_summed_by_model_and_conversation_and_by_time() {
     answer(&store, &ids[1], 250, Some(stats("m", 300, 290))).await;
     answer(&store, &ids[1], 260, None).await;
     answer(&store, &ids[2], 270, Some(stats("m", 900, 0))).await;
-    store.delete_conversation(&ids[2], 280).await.unwrap();
+    store.delete_conversations(&[&ids[2]], 280).await.unwrap();
     // A file that was damaged.
     answer(&store, &ids[1], 290, Some(stats("other", 1, 0))).await;
     scratch.execute("update messages set stats = '{\"model\": 7}' where created_at_ms = 290 and stats is not null").await;

@@ -158,6 +158,6 @@ async fn the_conversations_that_begin_with_one_are_counted() {
     let first = store.create_conversation_from(1, &prefix, "").await.unwrap();
     store.create_conversation_from(2, &prefix, "").await.unwrap();
     check([("none", 0), ("both", 2)]).await;
-    store.delete_conversation(&first.id, 3).await.unwrap();
+    store.delete_conversations(&[&first.id], 3).await.unwrap();
     check([("none", 0), ("both", 1)]).await;
 }

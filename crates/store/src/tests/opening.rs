@@ -101,7 +101,7 @@ async fn two_programs_work_on_one_file() {
     let (_, assistant) = app.begin_turn(&id, "q", 1).await.unwrap();
     app.save_progress(&assistant.id, "half", None, &[1], None).await.unwrap();
     let deleted = app.create_conversation(2).await.unwrap().id;
-    app.delete_conversation(&deleted, 2).await.unwrap();
+    app.delete_conversations(&[&deleted], 2).await.unwrap();
 
     // The second program does not touch the first one's unfinished rows, and sees what it has
     // saved.
@@ -114,7 +114,7 @@ async fn two_programs_work_on_one_file() {
         command.begin_turn(&id, "r", 2).await,
         Err(StoreError::AlreadyStreaming { .. })
     ));
-    app.restore_conversation(&deleted).await.unwrap();
+    app.restore_conversations(&[&deleted]).await.unwrap();
 
     // Both write at once.
     let write = async |store: &Store, name: &str| {
@@ -132,7 +132,7 @@ async fn two_programs_work_on_one_file() {
     // The first dies while the second stays: a third tidies up after the first only.
     let theirs = command.create_conversation(3).await.unwrap().id;
     let (_, their_answer) = command.begin_turn(&theirs, "q", 3).await.unwrap();
-    app.delete_conversation(&deleted, 4).await.unwrap();
+    app.delete_conversations(&[&deleted], 4).await.unwrap();
     drop(app);
     let third = scratch.open().await;
     assert_eq!(

@@ -66,17 +66,17 @@ async fn the_sum_stays_when_the_program_restarts_and_when_chats_and_answers_go()
     check(&store, 8600.0, &[(&b, 7000.0), (&a, 1600.0)]).await;
 
     store.delete_messages(&a, &second, true).await.unwrap();
-    store.delete_conversation(&b, 50).await.unwrap();
+    store.delete_conversations(&[&b], 50).await.unwrap();
     check(&store, 8600.0, &[(&a, 1600.0)]).await;
-    store.restore_conversation(&b).await.unwrap();
+    store.restore_conversations(&[&b]).await.unwrap();
     check(&store, 8600.0, &[(&b, 7000.0), (&a, 1600.0)]).await;
-    store.delete_conversation(&b, 60).await.unwrap();
+    store.delete_conversations(&[&b], 60).await.unwrap();
     store.close().await.unwrap();
 
     let store = scratch.open().await;
     check(&store, 8600.0, &[(&a, 1600.0)]).await;
-    store.delete_conversation(&a, 70).await.unwrap();
-    assert!(store.purge_conversation(&a, 70).await.unwrap());
+    store.delete_conversations(&[&a], 70).await.unwrap();
+    assert_eq!(store.purge_conversations(&[&a], 70).await.unwrap().len(), 1);
     check(&store, 8600.0, &[]).await;
     let rows: i64 = scratch.scalar("select count(*) from answer_savings").await;
     assert_eq!(rows, 0, "of purged chats only the sum stays");

@@ -58,7 +58,7 @@ async fn conversations_are_found_by_title_and_by_any_message() {
     ];
     store.create_conversation(3).await.unwrap();
     let deleted = chat(&store, "Granite", "granite", "A stone.").await;
-    store.delete_conversation(&deleted, 5).await.unwrap();
+    store.delete_conversations(&[&deleted], 5).await.unwrap();
 
     for (text, expected) in [
         ("", &[2, 1, 0][..]),
@@ -165,12 +165,12 @@ async fn the_index_follows_answers_and_deletions() {
     assert_eq!(found(&store, "jacaranda").await[0], id);
     check_index(&scratch).await;
 
-    store.delete_conversation(&id, 20).await.unwrap();
+    store.delete_conversations(&[&id], 20).await.unwrap();
     assert_eq!(found(&store, "jacaranda").await.len(), 0);
-    store.restore_conversation(&id).await.unwrap();
+    store.restore_conversations(&[&id]).await.unwrap();
     assert_eq!(found(&store, "jacaranda").await[0], id);
-    store.delete_conversation(&id, 21).await.unwrap();
-    assert!(store.purge_conversation(&id, 21).await.unwrap());
+    store.delete_conversations(&[&id], 21).await.unwrap();
+    assert_eq!(store.purge_conversations(&[&id], 21).await.unwrap().len(), 1);
     check_index(&scratch).await;
     store.close().await.unwrap();
     let file = std::fs::read(scratch.database()).unwrap();
@@ -231,8 +231,8 @@ async fn messages_of_an_earlier_version_are_indexed_in_parts() {
     assert!(share > 0.4 && share < 0.5, "{share}");
     assert_eq!(found(&store, "filling").await.len(), 1);
     // What is deleted before it was indexed is never in the index.
-    store.delete_conversation(&old, 5).await.unwrap();
-    store.purge_conversation(&old, 5).await.unwrap();
+    store.delete_conversations(&[&old], 5).await.unwrap();
+    store.purge_conversations(&[&old], 5).await.unwrap();
     while store.index_older().await.unwrap() < 1.0 {}
     assert_eq!(store.indexed_share().await.unwrap(), 1.0);
     assert_eq!(found(&store, "stone").await, [new]);
@@ -317,9 +317,9 @@ async fn documents_and_messages_are_found_beside_each_other() {
     expected.sort();
     ids.sort();
     assert_eq!(ids, expected, "what two chats begin with is found once, in the newer one");
-    store.delete_conversation(&has, 20).await.unwrap();
+    store.delete_conversations(&[&has], 20).await.unwrap();
     assert!(!found(&store, "quarry").await.contains(&has));
-    assert!(store.purge_conversation(&has, 20).await.unwrap());
+    assert_eq!(store.purge_conversations(&[&has], 20).await.unwrap().len(), 1);
     assert_eq!(scratch.scalar::<i64>("select count(*) from document_passages").await, 1);
     scratch
         .execute(
@@ -391,8 +391,8 @@ async fn a_long_text_is_read_once_and_a_document_that_goes_meanwhile_is_left() {
     assert_eq!(places(&store, "zebrawood", &text).await, [expected]);
     // A part of the other one is indexed; then it goes.
     let before = scratch.scalar::<i64>("select count(*) from document_passages").await;
-    store.delete_conversation(&gone, 20).await.unwrap();
-    assert!(store.purge_conversation(&gone, 20).await.unwrap());
+    store.delete_conversations(&[&gone], 20).await.unwrap();
+    assert_eq!(store.purge_conversations(&[&gone], 20).await.unwrap().len(), 1);
     while indexer.index_part().await.unwrap() {}
     let after = scratch.scalar::<i64>("select count(*) from document_passages").await;
     assert!(after < before, "{after} of {before} passages are left");

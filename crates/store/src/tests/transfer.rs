@@ -56,7 +56,7 @@ async fn a_tree_comes_in_whole_and_once() {
 
     let again = store.import_conversation(&conversation()).await.unwrap();
     assert_eq!(again, Imported::AlreadyHere(id.clone()));
-    store.delete_conversation(&id, 11).await.unwrap();
+    store.delete_conversations(&[&id], 11).await.unwrap();
     assert_ne!(added(&store, &conversation()).await, id);
 }
 
@@ -86,11 +86,11 @@ async fn imported_chats_stand_in_the_order_of_their_dates_whatever_that_of_their
         expected = ids.into_iter().rev().map(|(_, id)| id).collect();
         assert_eq!(of_this, expected, "newest first: {is_newest_first}");
         for id in &expected {
-            store.delete_conversation(id, 100).await.unwrap();
+            store.delete_conversations(&[id], 100).await.unwrap();
         }
     }
-    store.restore_conversation(&expected[0]).await.unwrap();
-    store.restore_conversation(&expected[1]).await.unwrap();
+    store.restore_conversations(&[&expected[0]]).await.unwrap();
+    store.restore_conversations(&[&expected[1]]).await.unwrap();
     assert_eq!(store.search_conversations("").await.unwrap(), expected[..2]);
 }
 
@@ -220,7 +220,7 @@ async fn a_chat_that_came_in_with_other_ids_is_known_by_its_texts() {
     let scratch = Scratch::new();
     let store = scratch.open().await;
     let id = added(&store, &exported()).await;
-    store.delete_conversation(&id, 11).await.unwrap();
+    store.delete_conversations(&[&id], 11).await.unwrap();
     // Its ids are in use until what was deleted is gone.
     let other = added(&store, &exported()).await;
     assert_ne!(other, id);
@@ -355,10 +355,10 @@ async fn a_deleted_folder_gives_its_conversations_free_until_it_is_restored() {
     store.change_folder(&folder.id, "Letters", "Be formal.", Some("m")).await.unwrap();
     let id = store.create_conversation_in(2, &folder.id, "Be formal.").await.unwrap().id;
     let loose = store.create_conversation(3).await.unwrap().id;
-    store.move_conversation(&loose, Some(&folder.id)).await.unwrap();
+    store.move_conversations(&[&loose], Some(&folder.id)).await.unwrap();
     store.delete_folder(&folder.id, 4).await.unwrap();
     assert!(store.folders().await.unwrap().is_empty());
-    assert!(store.move_conversation(&loose, Some(&folder.id)).await.is_err());
+    assert!(store.move_conversations(&[&loose], Some(&folder.id)).await.is_err());
     store.restore_folder(&folder.id).await.unwrap();
     assert_eq!(store.folders().await.unwrap()[0].system_prompt, "Be formal.");
     store.delete_folder(&folder.id, 5).await.unwrap();

@@ -248,7 +248,7 @@ async fn a_branch_of_five_thousand_messages_is_read_and_purged() {
     assert!(branch.iter().enumerate().all(|(i, message)| message.id == format!("m{i}")));
     assert!(branch.windows(2).all(|pair| pair[1].parent_id.as_ref() == Some(&pair[0].id)));
 
-    store.delete_conversation(&id, 2).await.unwrap();
+    store.delete_conversations(&[&id], 2).await.unwrap();
     store.close().await.unwrap();
     assert_eq!(scratch.open().await.message("m0").await.unwrap(), None);
 }

@@ -18,22 +18,28 @@ export const welcome: Catalogue['welcome'] = {
   ],
 };
 
+const several = (count: number) => f.plural(count, 'Chat', 'Chats');
+/** A chat by its title, or several by their number. */
+const called = (what: string | number) => (typeof what === 'number' ? several(what) : f.quote(what));
+
 export const chats: Catalogue['chats'] = {
   ages: { today: 'Heute', yesterday: 'Gestern', lastWeek: 'Letzte 7 Tage' },
   month: f.month,
   answering: ', antwortet',
   branch: 'Zweig',
   actions: (title) => `Aktionen für ${title}`,
-  deleted: (title) => `„${title}“ gelöscht.`,
+  several,
+  deleted: (what) => `${called(what)} gelöscht.`,
   archive: 'Archivieren',
-  archived: (title) => `„${title}“ archiviert.`,
+  archived: (what) => `${called(what)} archiviert.`,
   archiveTitle: (count) => `Archiv (${f.count(count)})`,
   unarchive: 'Aus dem Archiv zurückholen',
-  unarchived: (title) => `„${title}“ zurückgeholt.`,
+  unarchived: (what) => `${called(what)} zurückgeholt.`,
   export: 'Chat exportieren …',
   moveTo: (name) => `In ${name} bewegen`,
   moveToNew: 'In einen neuen Ordner bewegen …',
   moveOut: 'Aus dem Ordner nehmen',
+  moved: (what) => `${called(what)} bewegt.`,
   pin: 'Anheften',
   unpin: 'Lösen',
   pinned: 'Angeheftet',
@@ -42,6 +48,18 @@ export const chats: Catalogue['chats'] = {
   new: 'Neuer Chat',
   titleField: 'Titel',
   untitled: 'Neuer Chat',
+};
+
+export const selectedChats: Catalogue['selectedChats'] = {
+  archive: (count) => `${f.count(count)} Chats archivieren`,
+  count: (count) => (count === 0 ? 'Kein Chat ausgewählt' : `${several(count)} ausgewählt`),
+  delete: (count) => `${f.count(count)} Chats löschen`,
+  export: (count) => `${f.count(count)} Chats exportieren …`,
+  mark: 'Ausgewählt',
+  moveOut: (count) => `${f.count(count)} Chats aus ihren Ordnern nehmen`,
+  moveTo: (count, name) => `${f.count(count)} Chats in ${name} bewegen`,
+  moveToNew: (count) => `${f.count(count)} Chats in einen neuen Ordner bewegen …`,
+  unarchive: (count) => `${f.count(count)} Chats aus dem Archiv zurückholen`,
 };
 
 export const folders: Catalogue['folders'] = {

@@ -133,7 +133,9 @@ export const keys: Catalogue['keys'] = {
   lineBreak: 'Neue Zeile beginnen',
   escape: 'Antwort anhalten oder zurückgehen',
   rename: 'Den Chat in der Liste umbenennen',
-  delete: 'Den Chat in der Liste löschen',
+  delete: 'Den Chat in der Liste löschen oder alle ausgewählten',
+  select: 'Mehrere Chats in der Liste auswählen',
+  selectAll: 'Alle Chats in der Liste auswählen',
   undo: 'Letztes Löschen oder letzte Änderung der Liste widerrufen',
 };
 

@@ -17,22 +17,28 @@ export const welcome = {
   ],
 };
 
+const several = (count: number) => f.plural(count, 'chat', 'chats');
+/** A chat by its title, or several by their number. */
+const called = (what: string | number) => (typeof what === 'number' ? several(what) : f.quote(what));
+
 export const chats = {
   ages: { today: 'Today', yesterday: 'Yesterday', lastWeek: 'Last 7 days' },
   month: f.month,
   answering: ', answering',
   branch: 'Branch',
   actions: (title: string) => `Actions for ${title}`,
-  deleted: (title: string) => `Deleted “${title}”.`,
+  several,
+  deleted: (what: string | number) => `Deleted ${called(what)}.`,
   archive: 'Archive',
-  archived: (title: string) => `Archived “${title}”.`,
+  archived: (what: string | number) => `Archived ${called(what)}.`,
   archiveTitle: (count: number) => `Archive (${f.count(count)})`,
   unarchive: 'Bring back from the archive',
-  unarchived: (title: string) => `Brought “${title}” back.`,
+  unarchived: (what: string | number) => `Brought ${called(what)} back.`,
   export: 'Export chat…',
   moveTo: (name: string) => `Move to ${name}`,
   moveToNew: 'Move to a new folder…',
   moveOut: 'Take out of the folder',
+  moved: (what: string | number) => `Moved ${called(what)}.`,
   pin: 'Pin',
   unpin: 'Unpin',
   pinned: 'Pinned',
@@ -41,6 +47,19 @@ export const chats = {
   new: 'New chat',
   titleField: 'Title',
   untitled: 'New chat',
+};
+
+/** What is done with several chats that are selected in the list. */
+export const selectedChats = {
+  archive: (count: number) => `Archive ${f.count(count)} chats`,
+  count: (count: number) => (count === 0 ? 'No chats selected' : `${several(count)} selected`),
+  delete: (count: number) => `Delete ${f.count(count)} chats`,
+  export: (count: number) => `Export ${f.count(count)} chats…`,
+  mark: 'Selected',
+  moveOut: (count: number) => `Take ${f.count(count)} chats out of their folders`,
+  moveTo: (count: number, name: string) => `Move ${f.count(count)} chats to ${name}`,
+  moveToNew: (count: number) => `Move ${f.count(count)} chats to a new folder…`,
+  unarchive: (count: number) => `Bring ${f.count(count)} chats back from the archive`,
 };
 
 /** Folders of chats. */

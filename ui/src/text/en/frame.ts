@@ -135,7 +135,9 @@ export const keys = {
   lineBreak: 'Begin a new line',
   escape: 'Stop the answer, or go back',
   rename: 'Rename the chat in the list',
-  delete: 'Delete the chat in the list',
+  delete: 'Delete the chat in the list, or those that are selected',
+  select: 'Select several chats in the list',
+  selectAll: 'Select all chats in the list',
   undo: 'Undo the last deletion or change of the list',
 };
 
