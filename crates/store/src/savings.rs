@@ -3,6 +3,8 @@
 //! [`Store::finish`](crate::Store::finish). How fast a model reads, answers tell, and the readings table
 //! of what was read before a question was there.
 
+use std::ops::RangeInclusive;
+
 use cairn_chat::GenerationStats;
 use sqlx::sqlite::SqliteConnection;
 
@@ -19,7 +21,9 @@ const LEAST_TIMES_SHORTEST: f64 = 2.0;
 const LEAST_READ_SECONDS: f64 = 0.5;
 /// The newest of them that count together.
 const MAX_COUNTED: i64 = 32;
-/// Where a conversation has no long reading of a model, this many of the newest answers are looked at.
+/// The newest long readings of which the median counts.
+const MAX_COUNTED_LONG: i64 = 9;
+/// The newest answers of all conversations that are looked at.
 const MAX_OTHERS: i64 = 500;
 /// The readings ahead of a model that stay.
 const MAX_READINGS: i64 = 32;
@@ -87,20 +91,22 @@ impl Store {
         Ok(Savings { all_ms, since_ms, conversations })
     }
 
-    /// How many tokens a second a model reads: in the longest reading of a conversation, and where no
-    /// reading of that was long enough to tell, in the newest long one of any other or of what was read
-    /// ahead, and where there is none, in shorter ones. None where those do not tell.
+    /// How many tokens a second a model reads: the median of the newest long readings of any conversation
+    /// and of what was read ahead, for one that shared the processor is slower than what was saved would
+    /// have been. Where the conversation itself has a long one, those count that are about as long as its
+    /// longest, and without any that one alone. Without long readings shorter ones count. None where those
+    /// do not tell.
     pub async fn reading_rate(
         &self,
         conversation_id: &str,
         model: &str,
     ) -> Result<Option<f64>, StoreError> {
-        let own = sqlx::query_scalar(
+        let own: Option<(i64, f64)> = sqlx::query_as(
             "with readings as (
                  select stats ->> '$.num_prompt_tokens' - (stats ->> '$.num_cached_tokens') as read,
                      cast(stats ->> '$.prompt_tps' as real) as tps, stats ->> '$.model' as model
                  from messages where conversation_id = ? and stats is not null and json_valid(stats))
-             select tps from readings where model = ? and tps > 0 and read >= ?
+             select read, tps from readings where model = ? and tps > 0 and read >= ?
              order by read desc limit 1",
         )
         .bind(conversation_id)
@@ -109,22 +115,41 @@ impl Store {
         .fetch_optional(&self.readers)
         .await
         .map_err(|error| self.failed(error))?;
-        if own.is_some() {
-            return Ok(own);
+        let lengths = match own {
+            Some((read, _)) => LEAST_READ_TOKENS.max(read / 2)..=read.saturating_mul(2),
+            None => LEAST_READ_TOKENS..=i64::MAX,
+        };
+        let median = self.long_reading_rate(model, lengths).await;
+        let long = median.map_err(|error| self.failed(error))?.or(own.map(|(_, tps)| tps));
+        if long.is_some() {
+            return Ok(long);
         }
-        let newest_long: Option<f64> = sqlx::query_scalar(all_readings!(
-            "select tps from all_readings where read >= ?3 order by at_ms desc limit 1"
+        self.short_reading_rate(model).await.map_err(|error| self.failed(error))
+    }
+
+    /// The median speed of a model's newest readings of these lengths, in tokens a second; of two in the
+    /// middle the faster one, with which less seems saved.
+    async fn long_reading_rate(
+        &self,
+        model: &str,
+        lengths: RangeInclusive<i64>,
+    ) -> Result<Option<f64>, sqlx::Error> {
+        sqlx::query_scalar(all_readings!(
+            ", counted as (
+                 select tps from all_readings where read between ?3 and ?4
+                 order by at_ms desc limit ?5),
+             placed as (
+                 select tps, row_number() over (order by tps desc) as place, count(*) over () as num
+                 from counted)
+             select tps from placed where place = (num + 1) / 2"
         ))
         .bind(MAX_OTHERS)
         .bind(model)
-        .bind(LEAST_READ_TOKENS)
+        .bind(lengths.start())
+        .bind(lengths.end())
+        .bind(MAX_COUNTED_LONG)
         .fetch_optional(&self.readers)
         .await
-        .map_err(|error| self.failed(error))?;
-        if newest_long.is_some() {
-            return Ok(newest_long);
-        }
-        self.short_reading_rate(model).await.map_err(|error| self.failed(error))
     }
 
     /// How many tokens a second a model reads that has read nothing long: at least as many as it did. A

@@ -83,8 +83,7 @@ async fn the_sum_stays_when_the_program_restarts_and_when_chats_and_answers_go()
 }
 
 #[tokio::test]
-async fn a_model_reads_as_fast_as_in_the_longest_reading_of_the_chat_or_else_in_the_newest_of_others()
- {
+async fn a_model_reads_as_fast_as_in_readings_as_long_as_those_of_the_chat_or_else_in_long_ones() {
     let scratch = Scratch::new();
     let store = scratch.open().await;
     let here = store.create_conversation(0).await.unwrap().id;
@@ -101,11 +100,39 @@ async fn a_model_reads_as_fast_as_in_the_longest_reading_of_the_chat_or_else_in_
     check("m", None).await;
     read(&other, 3, "m", 600, 2.0).await;
     read(&other, 2, "m", 900, 3.0).await;
-    check("m", Some(2.0)).await;
+    check("m", Some(3.0)).await;
     read(&here, 4, "m", 2000, 4.0).await;
     read(&here, 5, "m", 700, 5.0).await;
     check("m", Some(4.0)).await;
     check("n", None).await;
+}
+
+#[tokio::test]
+async fn a_reading_that_shared_the_processor_does_not_make_more_seem_saved() {
+    let scratch = Scratch::new();
+    let store = scratch.open().await;
+    let here = store.create_conversation(0).await.unwrap().id;
+    let other = store.create_conversation(0).await.unwrap().id;
+    let mut at_ms = 0;
+    let mut read = async |conversation: &str, num_tokens, tps| {
+        at_ms += 1;
+        let (_, answer) = store.begin_turn(conversation, "Q", at_ms).await.unwrap();
+        end(&store, &answer.id, stats("m", num_tokens, tps, None)).await;
+        store.reading_rate(&here, "m").await.unwrap()
+    };
+    read(&other, 600, 100.0).await;
+    assert_eq!(read(&other, 600, 20.0).await, Some(100.0), "of two, the faster one");
+    read(&other, 700, 90.0).await;
+    assert_eq!(read(&other, 600, 10.0).await, Some(90.0));
+    // In the chat itself: those of others that are as long tell that it was slow.
+    assert_eq!(read(&here, 9000, 5.0).await, Some(5.0), "nothing as long is known");
+    assert_eq!(read(&other, 8000, 40.0).await, Some(40.0));
+    assert_eq!(read(&other, 7000, 42.0).await, Some(40.0));
+    // A machine that has become slower is believed after a while.
+    for _ in 0..5 {
+        read(&other, 8000, 30.0).await;
+    }
+    assert_eq!(store.reading_rate(&here, "m").await.unwrap(), Some(30.0));
 }
 
 #[tokio::test]
@@ -131,7 +158,7 @@ async fn what_was_read_ahead_tells_how_fast_a_model_reads_also_after_a_restart()
     assert_eq!(rate("short").await, of_four_seconds, "but for one, which the shorter took");
     store.note_reading("m", 600, 50.0, 3).await.unwrap();
     store.note_reading("m", 500, 1.0, 4).await.unwrap();
-    assert_eq!(rate("m").await, Some(50.0), "the newest long one");
+    assert_eq!(rate("m").await, Some(50.0), "of two long ones, the faster one");
 
     for at_ms in 5..100 {
         store.note_reading("m", 512, 60.0, at_ms).await.unwrap();
