@@ -294,14 +294,14 @@ export class App {
     this.#useModel(persona.model);
   }
 
-  /** Asks for the name of a persona that is as the open chat. */
-  editPersonaFromChat(): void {
+  /** Asks for the name of a persona that is as the open chat, with this system prompt. */
+  editPersonaFromChat(system_prompt = this.chat.systemPrompt): void {
     const { chat, chatModel, settings } = this;
     const { target } = settings;
     const isNew = target.type === 'draft' && target.scope === 'chat' && chat.selectedId === null;
     const isOpen = isNew || (target.type === 'chat' && target.id === chat.selectedId);
     const values = isOpen ? settings.parameters(true) : {};
-    this.personas.edit({ system_prompt: chat.systemPrompt, model: chatModel.current?.name ?? null, values });
+    this.personas.edit({ system_prompt, model: chatModel.current?.name ?? null, values });
   }
 
   #useModel(name: string | null): void {

@@ -524,6 +524,30 @@ test('a persona is made from a chat with what the chat sets itself', async () =>
   expect(app.personas.items.map(({ name }) => name)).toEqual(['Stone', 'Brief']);
 });
 
+test('a persona is made from the dialog of the system prompt, with what is written there', async () => {
+  const { app } = await open({ own: resolved({ top_k: 5 }), change: { system_prompt: 'Be brief.' } });
+  app.chat.isPromptOpen = true;
+  await drawn();
+  const prompt = screen.getByRole('dialog', { name: 'System prompt' });
+  await fireEvent.input(within(prompt).getByRole('textbox'), { target: { value: 'Be formal. ' } });
+  await fireEvent.click(within(prompt).getByRole('button', { name: 'New persona…' }));
+  await drawn();
+  expect(app.chat.isPromptOpen).toBe(false);
+  expect(app.personas.editing).toEqual({ system_prompt: 'Be formal.', model: 'owner/model', values: { top_k: 5 } });
+});
+
+test('personas are made and changed in the settings too', async () => {
+  const { app } = await open();
+  app.navigation.goToSettings('generation');
+  await drawn();
+  await fireEvent.click(screen.getByRole('button', { name: 'New persona…' }));
+  expect(app.personas.editing).toEqual({});
+  app.personas.editing = null;
+  await drawn();
+  await fireEvent.click(screen.getByRole('button', { name: 'Edit the persona Stone…' }));
+  expect(app.personas.editing).toMatchObject({ id: 's', name: 'Stone' });
+});
+
 test('the dialog of a persona sets its parameters, and the inspector shows those of the chat again', async () => {
   const { app, asked } = await open();
   app.personas.edit(persona);

@@ -60,6 +60,8 @@ export const presets: Catalogue['presets'] = {
 };
 
 export const personas: Catalogue['personas'] = {
+  about:
+    'Eine Persona hat einen Namen, einen System-Prompt und auf Wunsch ein Modell und eigene Parameter. Ein Chat beginnt mit ihr aus der Seitenleiste.',
   title: 'Personas',
   one: 'Persona',
   actions: (name) => `Aktionen für die Persona ${name}`,
@@ -68,6 +70,7 @@ export const personas: Catalogue['personas'] = {
   delete: 'Persona löschen',
   deleted: (name) => `Persona „${name}“ gelöscht. Ihre Chats bleiben.`,
   edit: 'Persona bearbeiten …',
+  editNamed: (name) => `Die Persona ${name} bearbeiten …`,
   editTitle: 'Persona bearbeiten',
   made: (name) => `Persona „${name}“ angelegt.`,
   model: 'Modell',

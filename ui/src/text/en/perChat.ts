@@ -63,6 +63,8 @@ export const presets = {
 
 export const personas = {
   title: 'Personas',
+  about:
+    'A persona has a name, a system prompt, and a model and parameters of its own. A chat begins with it from the sidebar.',
   one: 'Persona',
   actions: (name: string) => `Actions for the persona ${name}`,
   anyModel: 'The one that is loaded',
@@ -70,6 +72,7 @@ export const personas = {
   delete: 'Delete persona',
   deleted: (name: string) => `Deleted the persona “${name}”. Its chats stay.`,
   edit: 'Edit persona…',
+  editNamed: (name: string) => `Edit the persona ${name}…`,
   editTitle: 'Edit persona',
   made: (name: string) => `Made the persona “${name}”.`,
   model: 'Model',
