@@ -28,6 +28,9 @@ const BINARY = new Set(
   ).split(' '),
 );
 
+/** Those of them that have text, which the program that wrote them can save in a form that is read here. */
+const OFFICE = new Set('doc docx epub key numbers odp ods odt pages ppt pptx rtf xls xlsx'.split(' '));
+
 /** The ending of a name without its dot, in small letters; a name without one is its own. */
 export function endingOf(name: string): string {
   const last = name.split(/[/\\]/).at(-1) ?? name;
@@ -40,6 +43,11 @@ export function kindOf(name: string): DocumentKind {
   for (const [kind, endings] of Object.entries(KINDS))
     if (endings.split(' ').includes(ending)) return kind as DocumentKind;
   return CODE.has(ending) ? 'code' : 'text';
+}
+
+/** Whether a file has text that its program has to save in another form. */
+export function isOfficeName(name: string): boolean {
+  return isBinaryName(name) && OFFICE.has(endingOf(name));
 }
 
 /** Whether a file is no text, by its name alone. */

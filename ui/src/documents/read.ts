@@ -3,7 +3,7 @@ import type { DocumentKind, NewDocument } from '../platform/wire';
 import { strings } from '../text';
 import { decode, declaredEncoding } from './decode';
 import { htmlText } from './html';
-import { isBinaryName, kindOf } from './kinds';
+import { isBinaryName, isOfficeName, kindOf } from './kinds';
 import type { PdfOptions } from './pdf';
 import type { SourceFile } from './sources';
 
@@ -22,6 +22,7 @@ export async function readDocument(file: SourceFile, options: PdfOptions = {}): 
   const kind = kindOf(name);
   const most = kind === 'pdf' ? MAX_PDF_BYTES : MAX_TEXT_BYTES;
   if (file.bytes === 0) throw new DocumentProblem(words.empty(name));
+  if (isOfficeName(name)) throw new DocumentProblem(words.office(name));
   if (isBinaryName(name)) throw new DocumentProblem(words.binary(name));
   if (file.bytes > most) throw new DocumentProblem(words.tooLarge(name, file.bytes, most));
   const bytes = await file.read().catch(() => {
