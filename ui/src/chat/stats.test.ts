@@ -123,9 +123,14 @@ test('an answer without a token has no rate and no first token', () => {
   expect(rows).not.toHaveProperty('First token');
 });
 
+test('a model is called as elsewhere, and its whole name is the tooltip', () => {
+  const named = stats({ model: 'mlx-community/Qwen3-4B-4bit' });
+  expect(statsRows(named)[0]).toEqual(['Model', 'Qwen3 4B', 'mlx-community/Qwen3-4B-4bit']);
+});
+
 test('all figures', () => {
   expect(Object.fromEntries(statsRows(stats()))).toEqual({
-    Model: 'owner/model',
+    Model: 'model',
     Prompt: '32 tokens read, 1,204 from saved context',
     'Reading speed': '812 tok/s',
     Answer: '312 tokens at 42.1 tok/s',

@@ -1,6 +1,7 @@
 // The status line under an answer, the figures behind it, and the states it can end in.
 import { failureSentence } from '../platform/failures';
 import type { FailureKind, Message, MessageStats } from '../platform/wire';
+import { shortModelName } from '../status/engine';
 import { strings } from '../text';
 import { newlyRead, savedMilliseconds } from './estimates';
 import { causeWords } from './misses';
@@ -82,11 +83,11 @@ function promptWords(stats: MessageStats): string {
   return stats.kept_tokens === null ? words : strings.stats.withKept(words, stats.kept_tokens);
 }
 
-/** All figures of an answer, as rows of a table. */
-export function statsRows(stats: MessageStats): [name: string, value: string][] {
+/** All figures of an answer, as rows of a table; `title` says what a short value leaves out. */
+export function statsRows(stats: MessageStats): [name: string, value: string, title?: string][] {
   const words = strings.stats;
-  const rows: [string, string][] = [
-    [words.model, stats.model],
+  const rows: [string, string, string?][] = [
+    [words.model, shortModelName(stats.model), stats.model],
     [words.prompt, promptWords(stats)],
   ];
   if (stats.prompt_tps > 0) rows.push([words.readingSpeed, words.rate(stats.prompt_tps)]);
