@@ -1,9 +1,8 @@
-// The figures of an answer. Which model answers a chat, where that is to be said: one that is gone,
-// cannot be loaded, or is only proposed. Then what a model waits for: a hub that does not answer, and
-// a measurement after an import. Last a chat that has nothing but documents.
+// The figures of an answer, and which model answers a chat, where that is to be said: one that is gone, cannot be loaded, or
+// is only proposed.
 import { fakes } from '../fake-core.mjs';
 
-const { conversation, download, facts, model, problem, recommended, stats, status } = fakes;
+const { model, problem, stats, status } = fakes;
 
 const QUESTION = 'Which stones are good for the base of a wall on a slope?';
 const ANSWER = 'Flat, heavy ones with a rough face: gneiss, granite or slate. Dig to firm ground, at least 30 cm.';
@@ -22,12 +21,6 @@ const loaded = (name) => ({
 const of = (change) => ({ name: null, source: 'app', missing: null, ...change });
 
 export async function chatModels(stage) {
-  await answering(stage);
-  await waiting(stage);
-  await onlyDocuments(stage);
-}
-
-async function answering(stage) {
   const core = await stage.fakeCore();
   core.addChat('a', 'A wall on a slope', [QUESTION, ANSWER]);
   const { conversation: own, messages } = core.conversations.get('a');
@@ -62,53 +55,4 @@ async function answering(stage) {
   await page.button('New chat').click();
   await page.shows(/will be loaded when you ask/);
   await stage.look(page, 'proposed');
-}
-
-async function waiting(stage) {
-  const core = await stage.fakeCore();
-  const name = 'mlx-community/Qwen3-4B-4bit';
-  const asking = download(name, { bytes: 0, total_bytes: 0, files: [], seconds_left: null, bytes_per_second: 0 });
-  core.bootstrap = { models: [], status: NOTHING_LOADED, downloads: [asking] };
-  core.replies.get_recommended_models = {
-    type: 'recommended_models',
-    memory_bytes: 2 ** 34,
-    models: [recommended(name)],
-  };
-  const page = await stage.open(core.url);
-  await page.shows('The hub does not answer yet');
-  await stage.look(page, 'hub-silent');
-
-  const rounded = { num_tensors: 30, relative_error: 0.0034, perplexity: null };
-  const imported = (change) => model('Tiny-Llama', { source: 'imported', ...change });
-  core.emit({ type: 'downloads', downloads: [] });
-  core.emit({ type: 'status', status: loaded(OTHER) });
-  core.emit({
-    type: 'models',
-    models: [model(OTHER), imported({ is_being_measured: true, facts: facts({ rounded_weights: rounded }) })],
-  });
-  await page.openPage('Models');
-  await page.button('Cancel, Comparison of Tiny-Llama with the original').waitFor();
-  await stage.look(page, 'measuring');
-  const perplexity = { before: 12.1, after: 12.4 };
-  core.emit({
-    type: 'models',
-    models: [model(OTHER), imported({ facts: facts({ rounded_weights: { ...rounded, perplexity } }) })],
-  });
-  await page.shows(/Answers about as well/);
-  await stage.look(page, 'measured');
-}
-
-async function onlyDocuments(stage) {
-  const core = await stage.fakeCore();
-  core.addChat('a', 'A wall on a slope', [QUESTION, ANSWER]);
-  core.conversations.set('n', { conversation: conversation('n', { title: '' }), messages: [] });
-  const documents = [
-    { id: '1', name: 'Lease agreement 2026.pdf', kind: 'pdf', num_bytes: 73_000, tokens: 18_204 },
-    { id: '2', name: 'notes.md', kind: 'markdown', num_bytes: 900, tokens: 210 },
-  ];
-  core.drafts.set('n', { documents, reading: { type: 'read', tokens: 18_414, model: 'owner/model' } });
-  const page = await stage.open(core.url);
-  await page.button('New chat').click();
-  await page.shows('notes.md');
-  await stage.look(page, 'only-documents');
 }

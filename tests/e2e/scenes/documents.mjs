@@ -1,6 +1,7 @@
-// Documents in a draft, in a message and in the reader, and the choice in a folder.
+// Documents in a draft, in a message and in the reader, the choice in a folder, and a chat that has nothing else yet.
 import { mkdir, writeFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
+import { fakes } from '../fake-core.mjs';
 import { longText } from '../files.mjs';
 
 const document = (id, name, kind, tokens) => ({ id, name, kind, num_bytes: 4 * (tokens ?? 3000), tokens });
@@ -21,6 +22,11 @@ const STATES = {
 };
 
 export async function documents(stage) {
+  await inChat(stage);
+  await beforeTheFirstMessage(stage);
+}
+
+async function inChat(stage) {
   const core = await stage.fakeCore();
   core.addChat('a', 'The lease', ['May I have a dog?', 'Yes, with the consent of the landlord (§ 9).']);
   core.conversations.get('a').messages[0].documents = DOCUMENTS.slice(0, 2);
@@ -51,4 +57,16 @@ export async function documents(stage) {
   await driver.getByRole('checkbox').first().waitFor();
   await driver.locator('summary').filter({ visible: true }).last().click();
   await stage.look(page, 'folder');
+}
+
+async function beforeTheFirstMessage(stage) {
+  const core = await stage.fakeCore();
+  core.addChat('a', 'The lease', ['May I have a dog?', 'Yes, with the consent of the landlord (§ 9).']);
+  core.conversations.set('n', { conversation: fakes.conversation('n', { title: '' }), messages: [] });
+  const documents = [DOCUMENTS[0], document('2', 'notes.md', 'markdown', 210)];
+  core.drafts.set('n', { documents, reading: { type: 'read', tokens: 18_414, model: MODEL } });
+  const page = await stage.open(core.url);
+  await page.button('New chat').click();
+  await page.shows('notes.md');
+  await stage.look(page, 'alone');
 }

@@ -8,12 +8,14 @@ import { pages } from './pages.mjs';
 import { perChat } from './per-chat.mjs';
 import { segments } from './segments.mjs';
 import { tour } from './tour.mjs';
+import { waiting } from './waiting.mjs';
 
 /** `segments`, `pages` and `models` need built programs; the interface alone is enough for the others. */
 export const SCENES = {
   tour,
   answers,
   'chat-models': chatModels,
+  waiting,
   compare,
   documents,
   'per-chat': perChat,
