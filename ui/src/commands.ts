@@ -134,7 +134,7 @@ export const commands: readonly AppCommand[] = [
       app.navigation.page === 'chat' && (app.canCompare || app.chat.compare.isOpenIn(app.chat.selectedId)),
     run: (app) => app.toggleCompare(),
   },
-  { id: 'edit_message', menu: 'chat', isAvailable: isIdle, run: (app) => app.chat.edit() },
+  { id: 'edit_message', menu: 'chat', isAvailable: isIdle, run: (app) => app.chat.edits.open() },
   {
     id: 'branch_chat',
     menu: 'chat',

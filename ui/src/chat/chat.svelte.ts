@@ -1,12 +1,13 @@
 // The open chat: choose it, write in it, stop its answer.
 import { sentenceOf, type Platform } from '../platform/platform';
-import type { Command, Conversation, Document, Event, Message, Persona, Reply } from '../platform/wire';
+import type { Command, Conversation, Event, Message, Persona, Reply } from '../platform/wire';
 import { strings } from '../text';
 import type { Toasts } from '../ui/toasts.svelte';
 import { offerUndo } from '../ui/offerUndo';
 import type { UndoStack } from '../ui/undo';
 import { CompareStore } from './compare.svelte';
 import { branchTitle, ConversationList, isEmpty, isUnsent, titleOf } from './conversations.svelte';
+import { MessageEdits } from './edits.svelte';
 import { FoldedAnswers } from './folded.svelte';
 import { ListActions } from './listActions.svelte';
 import { Drafts } from './drafts.svelte';
@@ -47,22 +48,17 @@ export class ChatStore {
   readonly probabilities: ProbabilityStore;
   readonly compare: CompareStore;
   readonly unsent: UnsentChats;
+  readonly edits: MessageEdits;
   selectedId = $state<string | null>(null);
   isPromptOpen = $state(false);
   /** Counts requests to focus the composer, which takes the focus each time. */
   numFocusRequests = $state(0);
-  /** Counts requests to focus the field in which a message is edited. */
-  numEditFocusRequests = $state(0);
   /** Text for screen readers when an answer is finished. */
   announcement = $state('');
   /** The message that takes the focus once it is shown, because what had it is gone. */
   messageToFocus = $state.raw<MessageFocus | null>(null);
 
   #threads = $state.raw(new Map<string, Thread>());
-  /** Documents that are being taken out of drafts, because the edit that they were attached for has ended. */
-  #leaving = $state.raw<readonly { chatId: string; documentId: string }[]>([]);
-  /** What takes away the offers to bring documents back to the message that is edited. */
-  readonly #offersOfEdit: (() => void)[] = [];
   readonly #drafts: Drafts;
   readonly queue: Queue;
   readonly folded: FoldedAnswers;
@@ -115,6 +111,7 @@ export class ChatStore {
       open: (id) => this.select(id),
       forget: (ids) => this.#forget(ids),
     });
+    this.edits = new MessageEdits(this, options);
     const isPrivate = (id: string) => this.list.get(id)?.is_private ?? false;
     this.compare = new CompareStore({
       ...options,
@@ -444,7 +441,7 @@ export class ChatStore {
 
   /** Answers again: the last question, the one of an answer, or a question; with another model if one is named. */
   async regenerate(message_id: string | null = null, model: string | null = null): Promise<void> {
-    await this.#begin((conversation_id) => ({ type: 'regenerate', conversation_id, message_id, model }), model);
+    await this.begin((conversation_id) => ({ type: 'regenerate', conversation_id, message_id, model }), model);
   }
 
   /**
@@ -465,7 +462,7 @@ export class ChatStore {
 
   /** Lets the last answer go on behind its own text. */
   async continueAnswer(message_id: string): Promise<void> {
-    await this.#begin((conversation_id) => ({ type: 'continue_answer', conversation_id, message_id }));
+    await this.begin((conversation_id) => ({ type: 'continue_answer', conversation_id, message_id }));
   }
 
   /** Shows how likely the tokens of an answer were, or closes that; without an id, of the last answer. */
@@ -494,107 +491,25 @@ export class ChatStore {
     const { message, at: position } = this.probabilities;
     if (!message || whyNot({ token, ...choice }) !== null) return;
     const command = { type: 'write_from_token' as const, message_id: message.id, position, token };
-    const isBegun = await this.#begin((conversation_id) => ({ ...command, conversation_id }), message.model);
+    const isBegun = await this.begin((conversation_id) => ({ ...command, conversation_id }), message.model);
     if (isBegun) this.probabilities.close();
-  }
-
-  /** Opens the field for another version of a message; without an id, of the last question. */
-  edit(id = this.thread?.messages.findLast(({ role }) => role === 'user')?.id): void {
-    const message = this.thread?.messages.find((known) => known.id === id);
-    if (this.thread && message?.role === 'user' && this.whyBusy === null)
-      this.thread.editing = { id: message.id, text: message.text, documents: message.documents, attached: [] };
-  }
-
-  /** Puts documents that are in the draft with the message that is edited. */
-  attachToEdit(thread: Thread, conversationId: string, documents: readonly Document[]): void {
-    const { editing } = thread;
-    const ids = documents.map(({ id }) => id);
-    // Whoever has ended editing meanwhile wants none of them.
-    if (!editing) return void this.#removeFromDraft(conversationId, ids);
-    thread.editing = {
-      ...editing,
-      documents: [...editing.documents, ...documents],
-      attached: [...editing.attached, ...ids],
-    };
-  }
-
-  /** Once an edit has ended, there is nothing to which a document of it could come back. */
-  #endEdit(): void {
-    for (const withdraw of this.#offersOfEdit.splice(0)) withdraw();
-  }
-
-  /** Takes a document out of the message that is edited; can be taken back as long as it is. */
-  removeFromEdit(document: Document): void {
-    const { thread } = this;
-    const editing = thread?.editing;
-    if (!editing) return;
-    const index = editing.documents.indexOf(document);
-    thread.editing = { ...editing, documents: editing.documents.filter((other) => other !== document) };
-    this.numEditFocusRequests++;
-    const takeBack = () => {
-      const now = thread.editing;
-      if (now?.id !== editing.id || now.documents.some(({ id }) => id === document.id)) return;
-      thread.editing = { ...now, documents: now.documents.toSpliced(index, 0, document) };
-    };
-    const onOffered = (withdraw: () => void) => this.#offersOfEdit.push(withdraw);
-    void offerUndo(this.#options, strings.documents.removed(document.name), takeBack, undefined, onOffered);
   }
 
   /** The documents of a chat's draft that go with a message that waits, or with one that is or was edited. */
   heldDocuments(id: string | null): ReadonlySet<string> {
-    const editing = id === null ? null : this.#threads.get(id)?.editing;
-    const leaving = this.#leaving.filter(({ chatId }) => chatId === id);
-    return new Set([
-      ...this.queue.heldBy(id),
-      ...(editing?.attached ?? []),
-      ...leaving.map(({ documentId }) => documentId),
-    ]);
+    return new Set([...this.queue.heldBy(id), ...this.edits.heldDocuments(id)]);
   }
 
-  async #removeFromDraft(chatId: string, documentIds: readonly string[]): Promise<void> {
-    // Until the core has done it, they would stand in the composer.
-    this.#leaving = [...this.#leaving, ...documentIds.map((documentId) => ({ chatId, documentId }))];
-    for (const document_id of documentIds) {
-      const reply = await this.#ask({ type: 'remove_document', of: { type: 'conversation', id: chatId }, document_id });
-      if (!reply) this.#leaving = this.#leaving.filter(({ documentId }) => documentId !== document_id);
-    }
+  threadOf(id: string): Thread | undefined {
+    return this.#threads.get(id);
   }
 
-  /** Closes the field without sending. */
-  cancelEdit(): void {
-    const editing = this.thread?.editing;
-    if (!this.thread || !editing) return;
-    this.thread.editing = null;
-    this.#endEdit();
-    if (this.selectedId !== null) void this.#removeFromDraft(this.selectedId, editing.attached);
-    this.messageToFocus = { id: editing.id, part: 'edit' };
-  }
-
-  /** Sends the edited message beside the earlier version; what could not be sent stays in the field. */
-  async sendEdit(): Promise<void> {
-    const { thread, selectedId: chatId } = this;
-    const editing = thread?.editing;
-    if (!thread || !editing || editing.text.trim() === '') return;
-    const { id: message_id, text, documents, attached } = editing;
-    const document_ids = documents.map(({ id }) => id);
-    const before = thread.messages.find(({ id }) => id === message_id)?.documents.map(({ id }) => id) ?? [];
-    const isSame = document_ids.length === before.length && before.every((id) => document_ids.includes(id));
-    const isSent = await this.#begin((conversation_id) => ({
-      type: 'edit_message',
-      conversation_id,
-      message_id,
-      text,
-      ...(isSame ? {} : { document_ids }),
-    }));
-    if (!isSent) return;
-    if (thread.editing?.id === message_id) thread.editing = null;
-    this.#endEdit();
-    const left = attached.filter((id) => !document_ids.includes(id));
-    if (chatId !== null) void this.#removeFromDraft(chatId, left);
+  focusButton(message_id: string): void {
+    this.messageToFocus = { id: message_id, part: 'edit' };
   }
 
   /** Starts an answer of its model, or of the one that is named, in the open chat, unless one is written; returns whether it has begun. */
-  async #begin(command: (conversation_id: string) => Command, model: string | null = null): Promise<boolean> {
+  async begin(command: (conversation_id: string) => Command, model: string | null = null): Promise<boolean> {
     const id = this.selectedId;
     if (id === null || this.whyBusy !== null) return false;
     this.#setBusy(id);

@@ -197,7 +197,7 @@ test('while the chat is answered what cannot be done says why', async () => {
   await app.chat.showVersion('m', { part: 'next' });
   await app.chat.removeMessage('m', false);
   await app.chat.regenerate('m');
-  app.chat.edit('u');
+  app.chat.edits.open('u');
   expect([platform.asked.length, app.chat.thread?.editing]).toEqual([before, null]);
   // Another chat is not held up.
   app.chat.select('b');

@@ -250,7 +250,7 @@ export class DocumentStore {
   /** Whoever has acted on the open chat goes on writing. */
   #focus(of: DocumentsOf | null, isForEdit = false): void {
     const { chat } = this.#options;
-    if (isForEdit && chat.thread?.editing) chat.numEditFocusRequests++;
+    if (isForEdit && chat.thread?.editing) chat.edits.numFocusRequests++;
     else if (of?.type !== 'folder') chat.numFocusRequests++;
   }
 
@@ -366,7 +366,7 @@ export class DocumentStore {
       await this.#ask({ type: 'attach_documents', of, documents });
       const { documents: draft } = this.get(of.id);
       const added = draft.filter(({ id }) => !before.has(id));
-      chat.attachToEdit(thread, of.id, added);
+      chat.edits.attach(thread, of.id, added);
       // At the end of the chat, where reading ahead puts them, nobody asks about them.
       const held = chat.heldDocuments(of.id);
       if (draft.every(({ id }) => held.has(id)))
