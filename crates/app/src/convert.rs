@@ -105,6 +105,7 @@ pub(crate) fn conversation(
         is_archived: row.archived_at_ms.is_some(),
         folder_id: row.folder_id,
         persona_id: row.persona_id,
+        branch_of: row.branch_of,
         model,
         cache,
         prefix: row.prefix.map(|prefix| wire::ConversationPrefix {

@@ -199,6 +199,17 @@ impl Store {
         .await;
         self.changed_a_row(done, || no_conversation(conversation_id))?;
         sqlx::query(
+            "insert into conversation_branches (conversation_id, of_title)
+             select ?1, coalesce(
+                 (select of_title from conversation_branches where conversation_id = ?2), title)
+             from conversations where id = ?2",
+        )
+        .bind(&id)
+        .bind(conversation_id)
+        .execute(&mut *tx)
+        .await
+        .map_err(|error| self.failed(error))?;
+        sqlx::query(
             "insert into conversation_personas (conversation_id, persona_id)
              select ?, persona_id from conversation_personas where conversation_id = ?",
         )

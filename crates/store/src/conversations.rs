@@ -32,6 +32,8 @@ pub struct Conversation {
     pub folder_id: Option<String>,
     /// The persona it was begun with, which may be deleted.
     pub persona_id: Option<String>,
+    /// What the chat was called of which it is a branch, while its own title says that.
+    pub branch_of: Option<String>,
     /// The model that was chosen in it, which may be gone; none: none was.
     pub model: Option<String>,
     /// The model of the last answer on the current branch, which may be gone. None without an answer,
@@ -88,6 +90,7 @@ impl FromRow<'_, SqliteRow> for Conversation {
             deleted_at_ms: row.try_get("deleted_at_ms")?,
             folder_id: row.try_get("folder_id")?,
             persona_id: row.try_get("persona_id")?,
+            branch_of: row.try_get("branch_of")?,
             model: row.try_get("model")?,
             answered_model: row.try_get("answered_model")?,
             is_choice_newer: row.try_get("is_choice_newer")?,
@@ -128,6 +131,7 @@ fn new(now_ms: i64) -> Conversation {
         deleted_at_ms: None,
         folder_id: None,
         persona_id: None,
+        branch_of: None,
         model: None,
         answered_model: None,
         is_choice_newer: false,
@@ -141,6 +145,8 @@ fn new(now_ms: i64) -> Conversation {
 /// What of a conversation stands in other tables, beside its messages.
 const BESIDE: &str = "(select persona_id from conversation_personas
         where conversation_id = conversations.id) as persona_id,
+    (select of_title from conversation_branches
+        where conversation_id = conversations.id) as branch_of,
     (select model from folders
         where folders.id = conversations.folder_id and folders.deleted_at_ms is null) as folder_model";
 

@@ -427,7 +427,8 @@ const FORGET_OF_LOST: &str = "
     delete from context_cuts where message_id not in (select id from messages);
     delete from conversation_personas
     where conversation_id not in (select id from conversations)
-        or persona_id not in (select id from personas);";
+        or persona_id not in (select id from personas);
+    delete from conversation_branches where conversation_id not in (select id from conversations);";
 
 /// A message whose deletion is lost is there again, and a branch does not end in a message that is
 /// deleted.

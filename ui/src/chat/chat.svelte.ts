@@ -6,7 +6,7 @@ import type { Toasts } from '../ui/toasts.svelte';
 import { offerUndo } from '../ui/offerUndo';
 import type { UndoStack } from '../ui/undo';
 import { CompareStore } from './compare.svelte';
-import { branchTitle, ConversationList, isEmpty, isUnsent, titleOf } from './conversations.svelte';
+import { branchTitle, ConversationList, isEmpty, isUnsent } from './conversations.svelte';
 import { MessageEdits } from './edits.svelte';
 import { FoldedAnswers } from './folded.svelte';
 import { ListActions } from './listActions.svelte';
@@ -535,7 +535,7 @@ export class ChatStore {
   async branchOff(message_id: string): Promise<void> {
     const { selected } = this;
     if (!selected) return;
-    const title = branchTitle(titleOf(selected), this.list.items);
+    const title = branchTitle(selected, this.list.items);
     const reply = await this.#ask({ type: 'branch_conversation', conversation_id: selected.id, message_id, title });
     if (reply?.type !== 'conversation') return;
     this.list.put(reply.conversation);

@@ -1,15 +1,18 @@
 // The list of conversations, newest activity first.
 import type { ChatModel, Conversation, ModelOfChat } from '../platform/wire';
-import { branchWords, strings } from '../text';
+import { strings } from '../text';
 
 export function titleOf(conversation: Pick<Conversation, 'title'>): string {
   return conversation.title.trim() || strings.chats.untitled;
 }
 
 /** The title of a branch, as no other chat has it. What tells it apart comes first: rows cut titles at their end. */
-export function branchTitle(title: string, others: readonly Pick<Conversation, 'title'>[]): string {
+export function branchTitle(
+  { title, branch_of }: Pick<Conversation, 'title' | 'branch_of'>,
+  others: readonly Pick<Conversation, 'title'>[],
+): string {
   const { branch } = strings.chats;
-  const base = title.replace(new RegExp(`^(${branchWords.join('|')})( \\d+)?: `), '');
+  const base = titleOf({ title: branch_of ?? title });
   const taken = new Set(others.map((other) => other.title));
   for (let number = 1; ; number++) {
     const name = `${number === 1 ? branch : `${branch} ${number}`}: ${base}`;

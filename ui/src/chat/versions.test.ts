@@ -128,18 +128,19 @@ test('a chat is branched into a new one, which opens', async () => {
   expect(lastAsked()).toMatchObject({ type: 'regenerate', conversation_id: 'c', message_id: 'x' });
 });
 
-test.each([
-  ['Walls', [], 'Branch: Walls'],
-  ['Branch: Walls', ['Branch: Walls'], 'Branch 2: Walls'],
-  ['Walls', ['Branch: Walls', 'Branch 2: Walls'], 'Branch 3: Walls'],
-  ['Branch 7: Walls', [], 'Branch: Walls'],
-  ['Branches', [], 'Branch: Branches'],
-  ['Branch', [], 'Branch: Branch'],
-  ['Zweig: Walls', [], 'Branch: Walls'],
-])('a branch of %s beside %s is %s', (title, others, expected) => {
+test.each<[title: string, branch_of: string | null, others: string[], branch: string]>([
+  ['Walls', null, [], 'Branch: Walls'],
+  ['Branch: Walls', 'Walls', ['Branch: Walls'], 'Branch 2: Walls'],
+  ['Walls', null, ['Branch: Walls', 'Branch 2: Walls'], 'Branch 3: Walls'],
+  ['Zweig: Walls', 'Walls', [], 'Branch: Walls'],
+  ['Branch: New chat', '', [], 'Branch: New chat'],
+  // A title that a person has written is kept.
+  ['Branch 7: Walls', null, [], 'Branch: Branch 7: Walls'],
+  ['Branch: Branch 7: Walls', 'Branch 7: Walls', ['Branch: Branch 7: Walls'], 'Branch 2: Branch 7: Walls'],
+])('a branch of %s (of %s) beside %s is %s', (title, branch_of, others, expected) => {
   expect(
     branchTitle(
-      title,
+      { title, branch_of },
       others.map((title) => ({ title })),
     ),
   ).toBe(expected);

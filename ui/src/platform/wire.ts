@@ -502,6 +502,10 @@ folder_id: string | null,
  */
 persona_id: string | null,
 /**
+ * What the conversation was called of which it is a branch, while its own title says that.
+ */
+branch_of: string | null,
+/**
  * Which model answers next.
  */
 model: ChatModel,

@@ -168,6 +168,7 @@ export function conversation(id: string, change: Partial<Conversation> = {}): Co
     is_archived: false,
     folder_id: null,
     persona_id: null,
+    branch_of: null,
     model: { name: null, source: 'app', missing: null },
     cache: null,
     prefix: null,

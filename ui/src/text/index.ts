@@ -1,4 +1,4 @@
 // The strings of the window, in the language that it has.
-export { branchWords, language, languageChoices, strings, type LanguageChoice } from './language.svelte';
+export { language, languageChoices, strings, type LanguageChoice } from './language.svelte';
 export type { SaidNotice } from './en/failures';
 export type { SettingText } from './settingText';

@@ -46,9 +46,6 @@ class WindowLanguage {
 
 export const language = new WindowLanguage();
 
-/** What branches are called in every language: a title keeps the one that the window had when it was given. */
-export const branchWords: readonly string[] = Object.values(catalogues).map(({ chats }) => chats.branch);
-
 /** The strings in the language of the window. Read where they are shown, so that they follow it. */
 export const strings: Catalogue = Object.defineProperties(
   {},

@@ -53,6 +53,8 @@ pub struct Conversation {
     pub folder_id: Option<String>,
     /// The persona that it was begun with; one that is not listed is none.
     pub persona_id: Option<String>,
+    /// What the conversation was called of which it is a branch, while its own title says that.
+    pub branch_of: Option<String>,
     /// Which model answers next.
     pub model: ChatModel,
     /// Its saved context; none if nothing of it was ever saved.

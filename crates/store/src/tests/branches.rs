@@ -117,6 +117,28 @@ async fn an_answer_goes_on_with_what_it_has() {
 }
 
 #[tokio::test]
+async fn a_branch_is_one_of_a_title_until_a_person_gives_it_another() {
+    let scratch = Scratch::new();
+    let store = scratch.open().await;
+    let id = store.create_conversation(1).await.unwrap().id;
+    turn(&store, &id, "q", "a").await;
+    store.rename_conversation(&id, "Branch 7: Walls").await.unwrap();
+    let branched = async |id: &str, title: &str| {
+        let end = id_of(&store, id, "a").await;
+        let copy = store.copy_branch(id, &end, title, 2).await.unwrap();
+        (copy.id, copy.branch_of)
+    };
+    let of = |title: &str| Some(title.to_owned());
+    let (first, of_first) = branched(&id, "Branch: Branch 7: Walls").await;
+    assert_eq!(of_first, of("Branch 7: Walls"));
+    let (second, of_second) = branched(&first, "Branch 2: Branch 7: Walls").await;
+    assert_eq!(of_second, of("Branch 7: Walls"), "a branch of a branch has no longer title");
+    store.rename_conversation(&second, "Branch 2: mine").await.unwrap();
+    assert_eq!(store.conversation(&second).await.unwrap().unwrap().branch_of, None);
+    assert_eq!(branched(&second, "x").await.1, of("Branch 2: mine"));
+}
+
+#[tokio::test]
 async fn a_branch_is_copied_up_to_a_message() {
     let scratch = Scratch::new();
     let store = scratch.open().await;
@@ -130,6 +152,7 @@ async fn a_branch_is_copied_up_to_a_message() {
     let copy = store.copy_branch(&id, &a1, "Another way", 90).await.unwrap();
     assert_eq!(copy.folder_id, Some(folder), "it stays where the chat is");
     assert_eq!((copy.title.as_str(), copy.system_prompt.as_str()), ("Another way", "Be brief."));
+    assert_eq!(copy.branch_of.as_deref(), Some("q1"), "what the chat was called");
     assert_eq!(store.conversation_settings(&copy.id).await.unwrap().as_deref(), Some("{}"));
     assert_eq!(store.conversations().await.unwrap()[0], copy, "it comes first in the list");
     let originals = store.branch(&id).await.unwrap();
