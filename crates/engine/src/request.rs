@@ -161,6 +161,14 @@ impl Speculation {
         }
     }
 
+    /// Whether tokens are looked up in the prompt, the answer and a prediction of it.
+    pub(crate) fn looks_up(self) -> bool {
+        match self {
+            Speculation::Lookup { .. } | Speculation::Auto => true,
+            Speculation::Off | Speculation::Draft { .. } | Speculation::Mtp { .. } => false,
+        }
+    }
+
     /// What proposes without a draft model.
     pub(crate) fn own_drafter(self) -> Option<OwnDrafter> {
         match self {

@@ -11,8 +11,8 @@ use std::time::Duration;
 use cairn_chat::{Encode, FinishReason};
 use cairn_lm::cache::LayerCache;
 use cairn_lm::{
-    Acceptance, GenerateOptions, LmError, OwnedDraft, PromptReader, Sampled, SpeculativeStream,
-    TokenStream,
+    Acceptance, GenerateOptions, LmError, LoadedModel, OwnedDraft, PromptReader, Sampled,
+    SpeculativeStream, TokenStream,
 };
 
 use crate::EngineError;
@@ -245,7 +245,7 @@ fn read_to_checkpoint(
 
 fn reader(sequence: &mut Sequence, caches: Vec<LayerCache>) -> Result<PromptReader, EngineError> {
     let sampling = sequence.sampling()?;
-    let prediction = prediction(sequence)?;
+    let prediction = prediction(sequence);
     let request = &sequence.job.request;
     let options = GenerateOptions {
         max_tokens: sequence.max_tokens,
@@ -266,14 +266,35 @@ fn reader(sequence: &mut Sequence, caches: Vec<LayerCache>) -> Result<PromptRead
     }
 }
 
-/// The tokens of what the answer is expected to say; none where nothing proposes.
-fn prediction(sequence: &Sequence) -> Result<Vec<u32>, EngineError> {
+/// The tokens of what the answer is expected to say; none where nothing is looked up.
+fn prediction(sequence: &Sequence) -> Vec<u32> {
     let request = &sequence.job.request;
-    let proposes = request.speculation != Speculation::Off;
-    match request.prediction.as_ref().filter(|_| proposes) {
-        Some(text) => Ok(sequence.loaded.model.tokenizer.encode_plain(text)?),
-        None => Ok(Vec::new()),
+    match request.prediction.as_ref().filter(|_| request.speculation.looks_up()) {
+        Some(text) => predicted_tokens(&sequence.loaded.model, text),
+        None => Vec::new(),
     }
+}
+
+/// More bytes than nearly all tokens of text have.
+const MOST_BYTES_PER_TOKEN: usize = 16;
+
+/// The tokens of `text`, no more than a context has: a client may send megabytes, and other answers wait
+/// until they are tokens. What cannot be looked up proposes nothing, and fails nothing.
+fn predicted_tokens(model: &LoadedModel, text: &str) -> Vec<u32> {
+    let most = model.model.context_length();
+    let text = &text[..text.floor_char_boundary(most.saturating_mul(MOST_BYTES_PER_TOKEN))];
+    let mut tokens = match model.tokenizer.encode_plain(text) {
+        Ok(tokens) => tokens,
+        Err(error) => {
+            tracing::warn!(%error, "a prediction was not looked up");
+            Vec::new()
+        }
+    };
+    // Some tokenizers have tokens that their model does not.
+    let is_foreign = |token: &u32| *token as usize >= model.model.vocab_size();
+    let num_known = tokens.iter().position(is_foreign).unwrap_or(tokens.len());
+    tokens.truncate(num_known.min(most));
+    tokens
 }
 
 /// Starts decoding, with proposals where the request asks for them.
@@ -316,5 +337,24 @@ fn draft(
         }
         None if needs_one => Err(LmError::NoDraftModel.into()),
         None => Ok(None),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)] // in a test a panic is the report
+mod tests {
+    use cairn_lm::LoadOptions;
+    use cairn_tiny_models::tiny_model;
+
+    use super::*;
+
+    #[test]
+    fn a_prediction_has_at_most_the_tokens_of_a_context() {
+        let model = LoadedModel::load(&tiny_model("llama/tiny-chat"), LoadOptions::new()).unwrap();
+        let most = model.model.context_length();
+        assert_eq!(predicted_tokens(&model, &"häuser ".repeat(most * 4)).len(), most);
+        let few = model.tokenizer.encode_plain("häuser").unwrap();
+        assert_eq!(predicted_tokens(&model, "häuser"), few);
+        assert!(predicted_tokens(&model, "").is_empty());
     }
 }

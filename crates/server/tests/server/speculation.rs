@@ -29,7 +29,7 @@ fn chat(more: Value) -> Value {
     body
 }
 
-/// The tokens of an answer that were proposed, and those that were proposed for nothing.
+/// How many proposed tokens an answer's `usage` says were accepted, and how many rejected.
 fn accepted_and_rejected(answer: &Value) -> (u64, u64) {
     let details = &answer["usage"]["completion_tokens_details"];
     let count = |name: &str| details[name].as_u64().unwrap_or_else(|| panic!("{name}: {answer}"));
@@ -87,7 +87,7 @@ async fn a_prediction_is_proposed_and_changes_nothing() {
         (json!({}), (0, 0)),
         (content("0123456789"), (0, 0)),
         (content("abcdef0123456789"), (3, 2)),
-        // What is written once three letters are found, but for the model's own of each pass.
+        // 23 letters follow the first three; each pass adds five that were proposed and one of the model's own.
         (content(answer), (20, 0)),
         (in_parts, (20, 0)),
     ];

@@ -37,7 +37,7 @@ impl TokenIndex {
     }
 
     /// Adds tokens that may follow, and the latest tokens once more: they have stood before
-    /// `continuation` then, so that its beginning is found at once.
+    /// `continuation` then, so that its beginning is found at once. Proposals at its end go on with them.
     pub(super) fn push_continuation(&mut self, continuation: &[u32]) {
         let [longest, ..] = LENGTHS;
         let latest = self.tokens[self.tokens.len().saturating_sub(longest)..].to_vec();
