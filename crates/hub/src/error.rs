@@ -21,7 +21,7 @@ pub enum HubError {
         searched: Vec<PathBuf>,
     },
     /// The folder exists, but no model can be loaded from it: it is to be fetched again or, where it
-    /// only cannot be opened now, to be made readable.
+    /// may be whole but cannot be read now, to be made readable.
     #[error("{}", unusable(path, problem))]
     Unusable {
         /// The folder.

@@ -50,8 +50,8 @@ impl DecodeSlot {
     /// The most tokens of a ring, of which [`DecodeSlot::mapping`] writes 15 bits.
     pub(super) const MOST_IN_RING: i32 = i16::MAX as i32;
 
-    /// The slot mapping, three numbers of each row as kernels read them: its position; then, from the lowest bit, 24 bits
-    /// of how many older tokens there are and 7 of how many newest; and the first column that the row
+    /// The slot mapping, three numbers of each row as kernels read them: its position; then, from the
+    /// lowest bit, 24 bits of how many older tokens there are and 7 of how many newest; and the first column that the row
     /// sees, of `first_columns` or, without any, 0. For a ring the highest bit of the second is set, and
     /// there are 16 bits of how many tokens are in use and 15 of the column.
     pub(super) fn mapping(&self, first_columns: &[i32]) -> Vec<i32> {

@@ -20,7 +20,8 @@ pub(crate) struct TracedSlot {
     pub(crate) ring: Option<i32>,
 }
 
-/// The slot mapping of a traced step, which takes it as an array, i32 `[3]`.
+/// The slot mapping of a traced step, which takes it as an array, i32 `[3]`: not packed, as that of
+/// [`DecodeSlot`](super::DecodeSlot) is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TracedMapping {
     /// The token's position.

@@ -110,11 +110,11 @@ impl LatentArgs {
         let rank = |name, value| check_range(name, value, 1..=1 << 16);
         let dim = |name, value| Size::new(name, 1, 4096).check(value);
         let plain_dim = dim("qk_nope_head_dim", self.qk_nope_head_dim)?;
-        if plain_dim % 2 != 0 {
+        if cached == CachedForm::Heads && plain_dim % 2 != 0 {
             return Err(LmError::Config {
                 name: "qk_nope_head_dim",
                 value: plain_dim.to_string(),
-                allowed: "pairs of a head's numbers are rotated or not".to_owned(),
+                allowed: "an even number".to_owned(),
             });
         }
         let query_rank = self.q_lora_rank.map(|value| rank("q_lora_rank", value)).transpose()?;

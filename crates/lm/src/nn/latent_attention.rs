@@ -96,8 +96,8 @@ pub struct LatentAttention {
     projections: NormProjections<2>,
     /// The queries of all heads from their short vector, if they have one.
     queries: Option<NormProjections<1>>,
-    /// How many numbers of the first product are not the second one's.
-    num_first: i32,
+    /// The width of what queries come from.
+    num_query_numbers: i32,
     heads: HeadShape,
     sizes: LatentSizes,
     /// Of what is rotated.
@@ -108,8 +108,12 @@ pub struct LatentAttention {
 /// How keys and values come from their short vector.
 #[derive(Debug)]
 enum KeysAndValues {
-    /// As one product, before they are cached. The rotation is that of whole queries.
-    Heads(NormProjections<1>, Rope),
+    /// As one product, before they are cached.
+    Heads {
+        product: NormProjections<1>,
+        /// Of whole queries.
+        query_rope: Rope,
+    },
     /// When they are attended to.
     Latent(LatentParts),
 }
@@ -164,10 +168,10 @@ impl LatentAttention {
                 let outputs = heads.heads * (plain_dim + value_dim);
                 let product = Linear::load(&mut layer.layer("kv_b_proj"), rank, outputs, false)?;
                 let product = NormProjections::new(norm_of_latent, [product])?;
-                let of_queries = rope.behind(plain_dim).ok_or_else(|| {
-                    Exception::custom("what is rotated is whole pairs of neighbours".to_owned())
+                let query_rope = rope.after_unrotated(plain_dim).ok_or_else(|| {
+                    Exception::custom("queries have whole pairs of unrotated numbers".to_owned())
                 })?;
-                KeysAndValues::Heads(product, of_queries)
+                KeysAndValues::Heads { product, query_rope }
             }
             CachedForm::Latents => {
                 let [embed_q, unembed_out] = head_matrices(layer, heads.heads, rank, parts)?;
@@ -182,9 +186,17 @@ impl LatentAttention {
                 })
             }
         };
-        let num_first = first.num_outputs();
+        let num_query_numbers = first.num_outputs();
         let projections = NormProjections::new(norm, [first, latent])?;
-        Ok(LatentAttention { projections, queries, num_first, heads, sizes, rope, keys_values })
+        Ok(LatentAttention {
+            projections,
+            queries,
+            num_query_numbers,
+            heads,
+            sizes,
+            rope,
+            keys_values,
+        })
     }
 
     /// `x` `[B, L, D]` to the heads' outputs, `[B, L, H value_dim]`.
@@ -202,7 +214,7 @@ impl LatentAttention {
         let [latent, rotated_key] =
             [end - rotated_dim - rank..end - rotated_dim, end - rotated_dim..end];
         match &self.keys_values {
-            KeysAndValues::Heads(product, rope) => {
+            KeysAndValues::Heads { product, query_rope } => {
                 let latent = numbers(&with_latent, latent)?;
                 let rotated_key = numbers(&with_latent, rotated_key)?;
                 let rotated_key = rotated_key.reshape(&[batch, 1, length, rotated_dim])?;
@@ -210,7 +222,7 @@ impl LatentAttention {
                 let [plain_keys, values] = cut(&self.by_head(&joined, -1)?, plain_dim)?;
                 let rotated_key = self.rope.forward(&rotated_key, &step.offset)?;
                 let keys = self.with_rotated(plain_keys, &rotated_key)?;
-                let queries = rope.forward(&queries, &step.offset)?;
+                let queries = query_rope.forward(&queries, &step.offset)?;
                 let keys_values = cache.update_and_fetch(keys, values)?;
                 cache.observe(&queries, self.heads)?;
                 attention(&queries, &keys_values, self.heads, &step.mask)
@@ -245,14 +257,15 @@ impl LatentAttention {
     /// `x` `[B, L, D]` to the queries of all heads, `[B, L, H head_dim]`, and an array whose last axis
     /// ends in the short vector of keys and values and what is rotated of keys.
     fn project(&self, x: &Array) -> Result<(Array, Array), Exception> {
-        // Parts of one product are views, which longer inputs are not worth.
+        // The parts of a joined product are views. A single token's are read as they are; those of longer
+        // inputs would be copied.
         let projected = match x.dim(1) {
             1 => self.projections.forward(x)?,
             _ => Projected::Parts(self.projections.forward_split(x)?),
         };
         let (queries, with_latent) = match projected {
             Projected::Parts([queries, latent]) => (queries, latent),
-            Projected::Joined(joined) => (numbers(&joined, 0..self.num_first)?, joined),
+            Projected::Joined(joined) => (numbers(&joined, 0..self.num_query_numbers)?, joined),
         };
         match &self.queries {
             Some(product) => Ok((one(product.forward_split(&queries)?), with_latent)),

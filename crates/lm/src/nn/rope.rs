@@ -15,10 +15,10 @@ use crate::nn::{Elementwise, fused, scalar};
 /// A rotation as config.json describes it, checked.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RopeSpec {
-    /// How many numbers of a head's vector are rotated, the first ones.
+    /// How many numbers of a head's vector MLX's operation is told to rotate, the first ones.
     dimensions: i32,
-    /// How many of those are neither turned nor scaled: the first ones, by infinite wavelengths.
-    num_still: i32,
+    /// How many of those it leaves as they are, by infinite wavelengths: the first ones.
+    num_unrotated: i32,
     /// Whether pairs are neighbours, instead of half of the dimensions apart.
     traditional: bool,
     /// What positions are multiplied by.
@@ -57,7 +57,7 @@ impl RopeSpec {
         }
         let mut rope = RopeSpec {
             dimensions,
-            num_still: 0,
+            num_unrotated: 0,
             traditional,
             position_scale: 1.0,
             wavelengths: Wavelengths::Base(base),
@@ -291,18 +291,18 @@ impl Rope {
         Rope { spec, base, wavelengths, input_scales: OnceCell::new(), scaled }
     }
 
-    /// The same rotation of vectors that have `num_still` numbers before those that turn: one operation
-    /// in place of cutting, rotating a part, and joining. `None` if pairs are not neighbours, or a pair
-    /// would have one of them.
-    pub fn behind(&self, num_still: i32) -> Option<Self> {
-        if !self.spec.traditional || num_still % 2 != 0 {
+    /// The same rotation of vectors whose first `count` numbers are left as they are: one operation in
+    /// place of cutting, rotating a part, and joining. `None` unless pairs are neighbours and `count` is
+    /// even.
+    pub fn after_unrotated(&self, count: i32) -> Option<Self> {
+        if !self.spec.traditional || count % 2 != 0 {
             return None;
         }
-        let still = (0..num_still / 2).map(|_| f32::INFINITY);
-        let wavelengths = still.chain(self.spec.each_wavelength()).collect();
+        let unrotated = (0..count / 2).map(|_| f32::INFINITY);
+        let wavelengths = unrotated.chain(self.spec.each_wavelength()).collect();
         Some(Rope::new(RopeSpec {
-            dimensions: num_still + self.spec.dimensions,
-            num_still,
+            dimensions: count + self.spec.dimensions,
+            num_unrotated: count,
             wavelengths: Wavelengths::Each(wavelengths),
             ..self.spec
         }))
@@ -348,11 +348,12 @@ impl Rope {
         if let Some(scales) = self.input_scales.get() {
             return self.scaled.call([x, scales]);
         }
-        let (turning, all) = (self.spec.num_still..self.spec.dimensions, x.dim(-1));
-        let scale = |index| if turning.contains(&index) { self.spec.input_scale } else { 1.0 };
+        let rotated = self.spec.num_unrotated..self.spec.dimensions;
+        let all = x.dim(-1);
+        let scale = |index| if rotated.contains(&index) { self.spec.input_scale } else { 1.0 };
         let scales: Vec<f32> = (0..all).map(scale).collect();
         // The type is that of the first vectors, as all have it.
-        let scales = match turning.len() == all as usize {
+        let scales = match rotated.len() == all as usize {
             true => scalar(self.spec.input_scale, x.dtype())?,
             false => Array::from_slice(&scales, &[all]).as_dtype(x.dtype())?,
         };
@@ -430,20 +431,22 @@ mod tests {
     #[test]
     fn numbers_before_a_rotation_stay_as_they_are() {
         let scaling = json!({"type": "yarn", "factor": 4.0, "mscale": 2.0, "mscale_all_dim": 1.0});
-        let x = mlx_rs::random::uniform::<_, f32>(-1.0, 1.0, &[1, 2, 5, 14], None).expect("x");
+        let x = mlx_rs::random::uniform::<_, f32>(-1.0, 1.0, &[2, 2, 5, 14], None).expect("x");
         let parts = [(0, 6), (6, 14)]
-            .map(|(from, to)| ffi::slice(&x, &[0, 0, 0, from], &[1, 2, 5, to]).expect("a part"));
-        for scaling in [None, Some(&scaling)] {
-            let spec = RopeSpec::check(8, 10_000.0, true, scaling, 4096).expect("a rotation");
-            let rope = Rope::new(spec);
-            let offset = RopeOffset::Same(900);
-            let rotated = rope.forward(&parts[1], &offset).expect("rotated");
-            let expected = ops::concatenate(&[&parts[0], &rotated], -1).expect("joined");
-            let found = rope.behind(6).and_then(|rope| rope.forward(&x, &offset).ok());
-            let is_equal =
-                found.and_then(|found| found.all_close(&expected, 1e-5, 1e-5, None).ok());
-            assert!(is_equal == Some(true), "{scaling:?}");
-            assert!(rope.behind(5).is_none(), "a pair would have one of them");
+            .map(|(from, to)| ffi::slice(&x, &[0, 0, 0, from], &[2, 2, 5, to]).expect("a part"));
+        let per_row = RopeOffset::PerRow(Array::from_slice(&[900, 3], &[2]));
+        for offset in [RopeOffset::Same(900), per_row] {
+            for scaling in [None, Some(&scaling)] {
+                let spec = RopeSpec::check(8, 10_000.0, true, scaling, 4096).expect("a rotation");
+                let rope = Rope::new(spec);
+                let rotated = rope.forward(&parts[1], &offset).expect("rotated");
+                let expected = ops::concatenate(&[&parts[0], &rotated], -1).expect("joined");
+                let whole = rope.after_unrotated(6).expect("whole pairs");
+                let found = whole.forward(&x, &offset).expect("rotated");
+                let is_equal = found.all_close(&expected, 1e-5, 1e-5, None).expect("compared");
+                assert!(is_equal, "{offset:?}, {scaling:?}");
+                assert!(rope.after_unrotated(5).is_none(), "a pair would be half rotated");
+            }
         }
     }
 }

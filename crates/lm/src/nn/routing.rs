@@ -108,10 +108,10 @@ pub struct Chooser {
     routing: Routing,
     /// A sigmoid, in float32 if scores are.
     sigmoid: Elementwise<1>,
-    /// The same, and the same plus the correction.
+    /// The sigmoid, and the sigmoid plus the correction bias.
     sigmoid_corrected: Elementwise<2, 2>,
     corrected: Elementwise<2>,
-    /// The scores of experts in groups that are not open, once their type is known.
+    /// Zeros in place of the scores of closed groups, made at the first use.
     closed_scores: OnceCell<Array>,
     /// Shares by their sum, times the factor of all.
     normalized: Elementwise<2>,
@@ -170,13 +170,13 @@ impl Chooser {
                 let [scores, corrected] = self.sigmoid_corrected.call_all([logits, bias])?;
                 (scores, corrected)
             }
-            (score, _) => {
+            (score, bias) => {
                 let scores = match score {
                     Score::Softmax => ops::softmax_axis(in_type()?, -1, true)?,
                     Score::SoftmaxOfChosen | Score::SigmoidOfChosen => in_type()?,
                     Score::Sigmoid => self.sigmoid.call([logits])?,
                 };
-                let ranked = match correction_bias {
+                let ranked = match bias {
                     Some(bias) => self.corrected.call([&scores, bias])?,
                     None => scores.clone(),
                 };

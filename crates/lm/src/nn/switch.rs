@@ -533,6 +533,12 @@ mod tests {
         let found = switch.forward(&x, &indices).expect("forward");
         assert_eq!(found.shape(), [batch * length, num_chosen, HIDDEN]);
 
+        let blended = switch.blend(&x, &indices, &scores).expect("blend");
+        let shares = ops::reshape(&scores, &[batch * length, num_chosen, 1]).expect("reshape");
+        let sums = ops::multiply(&found, shares).and_then(|shared| shared.sum_axis(1, false));
+        let sums = sums.and_then(|sums| ops::reshape(sums, x.shape())).expect("sums");
+        assert!(blended.all_close(&sums, 1e-5, 1e-5, None).expect("compared"), "what is blended");
+
         let sums = scores.sum_axis(-1, None).expect("sum");
         assert!(sums.as_slice::<f32>().iter().all(|sum| (sum - 1.0).abs() < 1e-5));
         let experts = indices.contiguous().expect("contiguous");
