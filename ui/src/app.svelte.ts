@@ -192,6 +192,7 @@ export class App {
   async bootstrap(): Promise<void> {
     if (this.#pending) return;
     this.#pending = [];
+    this.chat.asksForList();
     try {
       const reply = await this.platform.call({ type: 'bootstrap' });
       if (reply.type !== 'bootstrap') throw new Error(strings.connection.unexpectedReply);

@@ -74,6 +74,8 @@ export class ChatStore {
   readonly #looking = new Set<string | null>();
   /** The chat of a first message is being made: it may be on screen before its id is known here. */
   #isMaking = $state(false);
+  /** Chats that were made since the list was asked for. */
+  readonly #madeMeanwhile = new Set<string>();
   /** Chats with deleted messages that can still be brought back: those are not left as empty ones. */
   readonly #withDeletion = new Set<string>();
   /** When the last turn had begun of which an event has told the row, by chat. */
@@ -147,10 +149,17 @@ export class ChatStore {
     return this.selected ? this.selected.system_prompt : this.unsent.systemPrompt;
   }
 
+  /** The list is asked for: what is on its way then may lack chats that are made now. */
+  asksForList(): void {
+    this.#madeMeanwhile.clear();
+  }
+
   /** Replaces the list; the first call also opens the conversation that was open last. */
   start(conversations: Conversation[], isFirst: boolean): void {
     const before = this.selected;
-    this.list.replace(conversations);
+    const listed = new Set(conversations.map(({ id }) => id));
+    const made = this.list.items.filter(({ id }) => this.#madeMeanwhile.has(id) && !listed.has(id));
+    this.list.replace([...conversations, ...made]);
     // A private chat is only in the core's memory: whoever had it open is told why the page is another one.
     if (before?.is_private && !this.list.get(before.id)) this.#options.toasts.show('info', strings.privateChat.gone);
     if (!isFirst) return this.#catchUp();
@@ -630,6 +639,7 @@ export class ChatStore {
     if (reply.type !== 'conversation' && reply.type !== 'sent') throw new Error(strings.connection.unexpectedReply);
     const { conversation } = reply;
     this.list.put(conversation);
+    this.#madeMeanwhile.add(conversation.id);
     this.#open(conversation.id).startEmpty();
     this.#drafts.set(conversation.id, this.#drafts.get(null));
     this.#drafts.set(null, '');

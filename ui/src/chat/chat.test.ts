@@ -433,6 +433,22 @@ test('a conversation that was deleted while the connection was lost is no longer
   expect(chat.selectedId).toBeNull();
 });
 
+test('a chat that is made while the list is on its way stays open', async () => {
+  const { chat, platform, rows } = await start();
+  let send = (_: Reply) => {};
+  platform.answers.bootstrap = () => new Promise((resolve) => (send = resolve));
+  platform.connect('open');
+  await settle();
+  platform.answers.new_conversation = { type: 'conversation', conversation: conversation('made'), messages: [] };
+  chat.select(null);
+  await chat.make();
+  expect(chat.selectedId).toBe('made');
+  send(bootstrap({ conversations: [conversation('a'), conversation('z')] }));
+  await settle();
+  expect(chat.selectedId).toBe('made');
+  expect(rows().toSorted()).toEqual(['a', 'made', 'z']);
+});
+
 test('when the state cannot be had, the reason is shown and can be tried again', async () => {
   const platform = new FakePlatform();
   platform.answers = { bootstrap: new CallError('storage', 'The data folder cannot be written.') };
