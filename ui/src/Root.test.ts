@@ -454,7 +454,7 @@ test('command and Z takes back the last deletion, but not while a field has what
   // What was typed and deleted by hand is the field's own as well.
   await write('');
   await fireEvent.keyDown(composer(), { key: 'z', metaKey: true });
-  expect(platform.askedTypes()).not.toContain('restore_conversation');
+  expect(platform.askedTypes()).not.toContain('restore_conversations');
   await fireEvent.keyDown(window, { key: 'z', metaKey: true });
   await settle();
   await tick();

@@ -138,6 +138,8 @@ export class App {
     this.folders = new FolderStore({ platform, toasts, undo, report, storage: options.storage });
     this.chat.unsent.isHere = (what, id) =>
       (what === 'folder' ? this.folders.get(id) : this.personas.get(id)) !== undefined;
+    this.chat.selection.isFolded = (row) => this.folders.hides(row);
+    this.chat.actions.hasFolder = (id) => this.folders.get(id) !== undefined;
     this.chat.unsent.promptOfFolder = (id) => this.folders.get(id)?.system_prompt ?? '';
     this.chatModel = new ChatModelStore({
       platform,

@@ -173,9 +173,7 @@ export const commands: readonly AppCommand[] = [
     menu: 'chat',
     shortcut: { key: 'Backspace' },
     isAvailable: hasChat,
-    run: onChat(
-      (app, id) => void app.chat.actions.remove(app.chat.selection.isEmpty ? [id] : [...app.chat.selection.ids]),
-    ),
+    run: onChat((app, id) => void app.chat.actions.remove([id])),
   },
   {
     id: 'unload_model',

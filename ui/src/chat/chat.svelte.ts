@@ -112,6 +112,7 @@ export class ChatStore {
       openId: () => this.selectedId,
       open: (id) => this.select(id),
       forget: (ids) => this.#forget(ids),
+      deselect: (from) => this.selection.clear(from),
     });
     this.edits = new MessageEdits(this, options);
     const isPrivate = (id: string) => this.list.get(id)?.is_private ?? false;

@@ -1,7 +1,7 @@
 // Folders of chats: made, changed, deleted and brought back, folded and unfolded.
 import { type Platform, runOrReport, sentenceOf } from '../platform/platform';
 import { stored } from '../platform/stored';
-import type { Folder } from '../platform/wire';
+import type { Conversation, Folder } from '../platform/wire';
 import { strings } from '../text';
 import type { Toasts } from '../ui/toasts.svelte';
 import { offerUndo } from '../ui/offerUndo';
@@ -58,6 +58,13 @@ export class FolderStore {
   /** `id`: of a folder, or "archive". */
   isFolded(id: string): boolean {
     return this.#folded.has(id);
+  }
+
+  /** Whether the row of a chat is in a folded archive or folder. */
+  hides({ is_archived, is_pinned, folder_id }: Conversation): boolean {
+    if (is_archived) return this.isFolded('archive');
+    const folder = is_pinned ? undefined : this.get(folder_id);
+    return folder !== undefined && this.isFolded(folder.id);
   }
 
   fold(id: string, isFolded: boolean): void {

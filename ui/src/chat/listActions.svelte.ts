@@ -19,6 +19,8 @@ export interface ListActionOptions {
   open: (id: string | null) => void;
   /** Closes chats, and takes them out of the list. */
   forget: (ids: readonly string[]) => void;
+  /** Selects none, so that the next action is not about the same rows. `from`: where the next range begins. */
+  deselect: (from: string | null) => void;
 }
 
 /** Owns which row is being renamed, and which takes the focus after an action. */
@@ -26,6 +28,8 @@ export class ListActions {
   renamingId = $state<string | null>(null);
   /** The row that takes the focus, because the one that had it is gone. */
   rowToFocus = $state<string | null>(null);
+  /** Whether a folder is not deleted; the owner of the folders sets it. */
+  hasFolder: (id: string) => boolean = () => true;
   readonly #options: ListActionOptions;
 
   constructor(options: ListActionOptions) {
@@ -49,7 +53,9 @@ export class ListActions {
       this.rowToFocus = rows[0]?.id ?? null;
     };
     const words = is_archived ? strings.chats.archived : strings.chats.unarchived;
-    await offerUndo(this.#options, words(this.#called(rows)), takeBack, set(rows, is_archived));
+    const isDone = set(rows, is_archived);
+    this.#options.deselect(this.rowToFocus);
+    await offerUndo(this.#options, words(this.#called(rows)), takeBack, isDone);
   }
 
   /** Puts chats into a folder, or into none. No message tells of one that is moved: its row is seen there. */
@@ -60,11 +66,14 @@ export class ListActions {
     const set = (rows: readonly Conversation[], folder_id: string | null) =>
       this.#change(rows, { folder_id }, { type: 'move_conversations', ids: idsOf(rows), folder_id });
     const takeBack = () => {
-      for (const old of new Set(rows.map(({ folder_id }) => folder_id)))
-        void set(this.#rows(idsOf(rows.filter(({ folder_id }) => folder_id === old))), old);
+      // A folder that was deleted meanwhile takes none.
+      const goal = ({ folder_id: old }: Conversation) => (old !== null && this.hasFolder(old) ? old : null);
+      for (const old of new Set(rows.map(goal)))
+        void set(this.#rows(idsOf(rows.filter((row) => goal(row) === old))), old);
       this.rowToFocus = rows[0]?.id ?? null;
     };
     const isDone = set(rows, folder_id);
+    this.#options.deselect(this.rowToFocus);
     if (rows.length === 1) this.#options.undo.push(takeBack, isDone);
     else void offerUndo(this.#options, strings.chats.moved(this.#called(rows)), takeBack, isDone);
     await isDone;
@@ -92,11 +101,12 @@ export class ListActions {
   /** Hides chats at once and offers to bring them back; also those that have come so lately that they have no row yet. */
   async remove(ids: readonly string[]): Promise<void> {
     if (ids.length === 0) return;
-    const { list, openId, forget } = this.#options;
+    const { list, openId, forget, deselect } = this.#options;
     const rows = this.#rows(ids);
     const wasOpen = ids.find((id) => id === openId()) ?? null;
     const neighbour = list.neighbourOf(ids);
     forget(ids);
+    deselect(neighbour);
     this.rowToFocus = neighbour;
     const isDone = runOrReport(this.#options, { type: 'delete_conversations', ids: [...ids] });
     const words = strings.chats.deleted(this.#called(rows, ids.length));

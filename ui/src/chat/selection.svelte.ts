@@ -1,4 +1,5 @@
 // Rows of the list that are selected together, so that one action is about all of them.
+import type { Conversation } from '../platform/wire';
 import type { ConversationList } from './conversations.svelte';
 
 /** Owns which rows are selected. None while only a chat is open: then keys and menus are about one row. */
@@ -8,8 +9,14 @@ export class ChatSelection {
   #from: string | null = null;
   readonly #list: ConversationList;
 
-  /** Without those that are gone by now. */
-  readonly ids = $derived.by(() => new Set([...this.#chosen].filter((id) => this.#list.get(id))));
+  /** Whether a row is folded away; the owner of the folders sets it. */
+  isFolded: (row: Conversation) => boolean = () => false;
+
+  /** Without those that are gone by now, or folded away: an action must not be about what nobody sees. */
+  readonly ids = $derived.by(() => {
+    const isSeen = (row: Conversation | undefined) => row !== undefined && !this.isFolded(row);
+    return new Set([...this.#chosen].filter((id) => isSeen(this.#list.get(id))));
+  });
 
   constructor(list: ConversationList) {
     this.#list = list;
@@ -38,7 +45,7 @@ export class ChatSelection {
     this.#from = id;
   }
 
-  /** Selects the rows between the one where the range begins and this one. `order`: the rows on screen, from the top. */
+  /** Selects the rows between the one where the range begins and this one. `order`: all that are not folded, from the top. */
   extendTo(id: string, order: readonly string[], openId: string | null): void {
     const isThere = (from: string | null): from is string => from !== null && order.includes(from);
     this.#from = [this.#from, openId].find(isThere) ?? id;

@@ -4,20 +4,22 @@ import { expect, test } from 'vitest';
 import { CallError } from '../platform/platform';
 import { bootstrap, conversation, FakePlatform, settle } from '../testing/fake';
 import { drawn, openWindow, useWindow } from '../testing/window';
+import { commands } from '../commands';
 import { CHAT_TYPE } from './drag';
 
 useWindow();
 
 const folder = { id: 'f', name: 'Letters', system_prompt: '', model: null };
+const other = { ...folder, id: 'g', name: 'Walls' };
 
-async function open(change: Partial<Parameters<typeof conversation>[1]> = {}) {
+async function open(change: Partial<Parameters<typeof conversation>[1]> = {}, folders = [folder]) {
   const platform = new FakePlatform();
   const ids = ['a', 'b', 'c', 'd', 'e'];
   const conversations = ids.map((id, index) =>
     conversation(id, { updated_at_ms: 9 - index, ...(id === 'd' ? change : {}) }),
   );
   platform.answers = {
-    bootstrap: bootstrap({ folders: [folder], conversations }),
+    bootstrap: bootstrap({ folders, conversations }),
     get_conversation: { type: 'conversation', conversation: conversation('a'), messages: [] },
   };
   const { app } = await openWindow(platform);
@@ -167,8 +169,9 @@ test('the menu of a selected row is about all, that of another about itself', as
 });
 
 test('chats are moved together, and each goes back to where it was', async () => {
-  const { app, asked, choose, click, menuOf } = await open({ folder_id: 'g' });
-  await click('d', SHIFT);
+  const { app, asked, choose, click, menuOf } = await open({ folder_id: 'g' }, [folder, other]);
+  await click('c', SHIFT);
+  await click('d', COMMAND);
   await menuOf('c');
   await choose('Move 4 chats to Letters');
   expect(asked('move_conversations')).toHaveLength(1);
@@ -179,6 +182,88 @@ test('chats are moved together, and each goes back to where it was', async () =>
     { type: 'move_conversations', ids: ['a', 'b', 'c'], folder_id: null },
     { type: 'move_conversations', ids: ['d'], folder_id: 'g' },
   ]);
+});
+
+test('chats whose folder is deleted meanwhile go back to none', async () => {
+  const { app, asked, choose, click, menuOf, platform } = await open({ folder_id: 'g' }, [folder, other]);
+  await click('c', SHIFT);
+  await click('d', COMMAND);
+  await menuOf('c');
+  await choose('Move 4 chats to Letters');
+  platform.emit({ type: 'folders', folders: [folder] });
+  app.undo.undo();
+  await drawn();
+  expect(asked('move_conversations').slice(1)).toEqual([
+    { type: 'move_conversations', ids: ['a', 'b', 'c', 'd'], folder_id: null },
+  ]);
+});
+
+test.each<[name: string, action: string]>([
+  ['archived', 'Archive 3 chats'],
+  ['moved to a folder', 'Move 3 chats to Letters'],
+  ['deleted', 'Delete 3 chats'],
+])('chats that were %s are selected no longer, also when they are brought back', async (_name, action) => {
+  const { app, asked, choose, click, menuOf, press, row, selected } = await open();
+  app.newChat();
+  await drawn();
+  await click('a', COMMAND);
+  await click('c', SHIFT);
+  await menuOf('b');
+  await choose(action);
+  expect(selected()).toBe('');
+  await click('d', COMMAND);
+  await click('e', COMMAND);
+  expect(selected()).toBe('de');
+  app.undo.undo();
+  await drawn();
+  expect(selected()).toBe('de');
+  const before = asked('delete_conversations').length;
+  row('e').focus();
+  await press('Delete');
+  expect(asked('delete_conversations').slice(before)).toEqual([{ type: 'delete_conversations', ids: ['d', 'e'] }]);
+});
+
+test.each<[name: string, change: Parameters<typeof open>[0], folded: string]>([
+  ['a folder', { folder_id: 'f' }, 'f'],
+  ['the archive', { is_archived: true }, 'archive'],
+])('what is folded away in %s is not selected', async (_name, change, folded) => {
+  const { app, click, press, row, selected } = await open(change);
+  app.folders.fold(folded, false);
+  await drawn();
+  await click('d', COMMAND);
+  await click('b', COMMAND);
+  expect(selected()).toBe('abd');
+  app.folders.fold(folded, true);
+  await drawn();
+  expect(selected()).toBe('ab');
+  row('b').focus();
+  await press('a', COMMAND);
+  expect(selected()).toBe('abce');
+});
+
+test('deleting the open chat is not about others, and in the list the same keys are about those selected', async () => {
+  const { app, asked, click, press, row } = await open();
+  await click('c', SHIFT);
+  commands.find(({ id }) => id === 'delete_chat')!.run(app);
+  await drawn();
+  expect(asked('delete_conversations')).toEqual([{ type: 'delete_conversations', ids: ['a'] }]);
+  await click('b');
+  await click('d', SHIFT);
+  row('d').focus();
+  await press('Backspace', COMMAND);
+  expect(asked('delete_conversations').slice(1)).toEqual([{ type: 'delete_conversations', ids: ['b', 'c', 'd'] }]);
+});
+
+test('a range has also the rows that are not drawn yet', async () => {
+  const { app, platform, press, row } = await open();
+  const many = Array.from({ length: 400 }, (_, index) => conversation(`n${index}`, { updated_at_ms: -index }));
+  platform.emit({ type: 'conversations', conversations: many });
+  await drawn();
+  expect(row('n399')).toBeNull();
+  row('a').focus();
+  await press('End', SHIFT);
+  expect(app.chat.selection.ids.size).toBe(405);
+  expect(document.activeElement).toBe(row('n399'));
 });
 
 test('all that are selected are dragged with one of them', async () => {
