@@ -199,13 +199,16 @@ impl Store {
         .await;
         self.changed_a_row(done, || no_conversation(conversation_id))?;
         sqlx::query(
-            "insert into conversation_branches (conversation_id, of_title)
-             select ?1, coalesce(
-                 (select of_title from conversation_branches where conversation_id = ?2), title)
+            "insert into conversation_branches (conversation_id, title, of_title)
+             select ?1, ?3, coalesce(
+                 (select of_title from conversation_branches
+                     where conversation_id = ?2 and conversation_branches.title = conversations.title),
+                 title)
              from conversations where id = ?2",
         )
         .bind(&id)
         .bind(conversation_id)
+        .bind(title)
         .execute(&mut *tx)
         .await
         .map_err(|error| self.failed(error))?;

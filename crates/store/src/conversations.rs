@@ -146,7 +146,8 @@ fn new(now_ms: i64) -> Conversation {
 const BESIDE: &str = "(select persona_id from conversation_personas
         where conversation_id = conversations.id) as persona_id,
     (select of_title from conversation_branches
-        where conversation_id = conversations.id) as branch_of,
+        where conversation_id = conversations.id
+            and conversation_branches.title = conversations.title) as branch_of,
     (select model from folders
         where folders.id = conversations.folder_id and folders.deleted_at_ms is null) as folder_model";
 

@@ -136,6 +136,8 @@ async fn a_branch_is_one_of_a_title_until_a_person_gives_it_another() {
     store.rename_conversation(&second, "Branch 2: mine").await.unwrap();
     assert_eq!(store.conversation(&second).await.unwrap().unwrap().branch_of, None);
     assert_eq!(branched(&second, "x").await.1, of("Branch 2: mine"));
+    store.rename_conversation(&second, "Branch 2: Branch 7: Walls").await.unwrap();
+    assert_eq!(branched(&second, "x").await.1, of("Branch 7: Walls"), "the renaming was undone");
 }
 
 #[tokio::test]
