@@ -532,8 +532,19 @@ test('a persona is made from the dialog of the system prompt, with what is writt
   await fireEvent.input(within(prompt).getByRole('textbox'), { target: { value: 'Be formal. ' } });
   await fireEvent.click(within(prompt).getByRole('button', { name: 'New persona…' }));
   await drawn();
-  expect(app.chat.isPromptOpen).toBe(false);
   expect(app.personas.editing).toEqual({ system_prompt: 'Be formal.', model: 'owner/model', values: { top_k: 5 } });
+  app.personas.editing = null;
+  await drawn();
+  expect(within(prompt).getByRole<HTMLTextAreaElement>('textbox').value).toBe('Be formal. ');
+  expect(app.chat.isPromptOpen).toBe(true);
+});
+
+test('no persona is made from a private chat', async () => {
+  const { app } = await open({ change: { is_private: true } });
+  app.chat.isPromptOpen = true;
+  await drawn();
+  const prompt = screen.getByRole('dialog', { name: 'System prompt' });
+  expect(within(prompt).queryByRole('button', { name: 'New persona…' })).toBeNull();
 });
 
 test('personas are made and changed in the settings too', async () => {
