@@ -84,9 +84,9 @@ test.each<[what: string, file: SourceFile, sentence: RegExp]>([
   ['an empty file', file('a.txt', new Uint8Array()), /“a\.txt” is empty/],
   ['blanks', file('a.txt', utf8(' \n')), /“a\.txt” is empty/],
   ['a name of a picture', file('a.png', utf8('text')), /“a\.png” isn’t text/],
-  ['a name of a program for texts', file('Letter.DOCX', utf8('PK')), /“Letter\.DOCX” .* save it as PDF or plain text/],
-  ['a name of a program for tables', file('a.xlsx', utf8('PK')), /save it as PDF or plain text/],
-  ['a name of a book', file('a.epub', utf8('PK')), /save it as PDF or plain text/],
+  ['a name of a program for texts', file('Letter.DOCX', utf8('PK')), /“Letter\.DOCX” .* Save it as PDF or plain text/],
+  ['a name of a program for tables', file('a.xlsx', utf8('PK')), /Save it as PDF or plain text/],
+  ['a name of a book', file('a.epub', utf8('PK')), /Save it as PDF or plain text/],
   ['bytes that are no text', file('a.txt', new Uint8Array([1, 0, 2, 0, 0, 3, 1, 1])), /isn’t text/],
   ['a large file', file('a.txt', utf8('x'), MAX_TEXT_BYTES + 1), /too large \(17 MB; at most 17 MB\)/],
   [

@@ -57,7 +57,7 @@ export const documents: Catalogue['documents'] = {
   previous: 'Voriger Treffer',
   problems: {
     office: (name) =>
-      `„${name}“ kann so nicht gelesen werden. Öffne es in seinem Programm, sichere es als PDF oder reinen Text und hänge das an.`,
+      `„${name}“ kann so nicht gelesen werden. Sichere es in einem Programm, das es kann, als PDF oder reinen Text und hänge das an.`,
     binary: (name) => `„${name}“ ist kein Text. Angehängt werden können Text, Code, Markdown, CSV, HTML und PDF.`,
     damagedPdf: (name) =>
       `„${name}“ kann nicht als PDF gelesen werden: Die Datei ist beschädigt oder etwas anderes. Öffne sie woanders und sichere sie neu.`,

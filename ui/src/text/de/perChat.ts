@@ -61,7 +61,7 @@ export const presets: Catalogue['presets'] = {
 
 export const personas: Catalogue['personas'] = {
   about:
-    'Eine Persona hat einen Namen, einen System-Prompt und auf Wunsch ein Modell und eigene Parameter. Ein Chat beginnt mit ihr aus der Seitenleiste.',
+    'Eine Persona hat einen Namen, einen System-Prompt und auf Wunsch ein Modell und eigene Parameter. Beginne einen Chat mit ihr aus der Seitenleiste.',
   title: 'Personas',
   one: 'Persona',
   actions: (name) => `Aktionen für die Persona ${name}`,

@@ -58,7 +58,7 @@ export const documents = {
   previous: 'Previous match',
   problems: {
     office: (name: string) =>
-      `“${name}” can’t be read as it is. Open it in its program, save it as PDF or plain text, and attach that.`,
+      `“${name}” can’t be read as it is. Save it as PDF or plain text, in a program that can, and attach that.`,
     binary: (name: string) => `“${name}” isn’t text. Text, code, Markdown, CSV, HTML and PDF files can be attached.`,
     damagedPdf: (name: string) =>
       `“${name}” can’t be read as a PDF: it is damaged, or something else. Open it elsewhere and save it again.`,

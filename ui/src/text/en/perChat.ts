@@ -64,7 +64,7 @@ export const presets = {
 export const personas = {
   title: 'Personas',
   about:
-    'A persona has a name, a system prompt, and a model and parameters of its own. A chat begins with it from the sidebar.',
+    'A persona has a name, a system prompt, and if you like a model and parameters of its own. Start a chat with it from the sidebar.',
   one: 'Persona',
   actions: (name: string) => `Actions for the persona ${name}`,
   anyModel: 'The one that is loaded',
