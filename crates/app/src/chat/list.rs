@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use cairn_store::Store;
+use cairn_store::{Store, StoreError};
 
 use super::{deletion, model};
 use crate::app::{App, now_ms};
@@ -18,10 +18,8 @@ pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failu
     match command {
         Command::DeleteConversations { ids } => delete(app, ids).await,
         Command::RestoreConversations { ids } => {
-            for (store, ids) in by_store(app, &ids).await {
-                store.restore_conversations(&ids).await?;
-            }
-            emit(app, &ids).await
+            let restored = set_deleted(app, &ids, None).await?;
+            emit(app, &restored).await
         }
         Command::ArchiveConversations { ids, is_archived } => {
             refuse_any_private(app, &ids).await?;
@@ -68,15 +66,39 @@ async fn delete(app: &Arc<App>, ids: Vec<String>) -> Result<Reply, Failure> {
     let answers: Vec<_> = ids.iter().flat_map(|id| app.answers.of(id)).collect();
     stop_answers(&answers).await;
     let now_ms = now_ms();
-    for (store, ids) in by_store(app, &ids).await {
-        store.delete_conversations(&ids, now_ms).await?;
-    }
+    let ids = set_deleted(app, &ids, Some(now_ms)).await?;
     app.spawn(deletion::purge_later(app.clone(), ids.clone(), now_ms, deletion::UNDO_LIMIT));
     app.emit(Event::ConversationsDeleted { ids });
     Ok(Reply::Done)
 }
 
-/// Conversations by the store that has their rows: private ones are only in memory.
+/// Deletes conversations, or restores them without a time; returns those that a store has changed. Fails if
+/// none has, or the disk: the store in memory comes after it.
+async fn set_deleted(
+    app: &App,
+    ids: &[String],
+    deleted_at_ms: Option<i64>,
+) -> Result<Vec<String>, Failure> {
+    let (mut changed, mut missing) = (Vec::new(), None);
+    for (store, ids) in by_store(app, ids).await {
+        let done = match deleted_at_ms {
+            Some(at_ms) => store.delete_conversations(&ids, at_ms).await,
+            None => store.restore_conversations(&ids).await,
+        };
+        match done {
+            Ok(()) => changed.extend(ids.into_iter().cloned()),
+            Err(error @ StoreError::NoConversation { .. }) => missing = Some(error),
+            Err(error) if changed.is_empty() => return Err(error.into()),
+            Err(error) => tracing::warn!("private conversations are not changed: {error}"),
+        }
+    }
+    match missing {
+        Some(error) if changed.is_empty() => Err(error.into()),
+        _ => Ok(changed),
+    }
+}
+
+/// Conversations by the store that has their rows, the one on disk first: private ones are only in memory.
 async fn by_store<'a>(app: &'a App, ids: &'a [String]) -> Vec<(&'a Store, Vec<&'a String>)> {
     let Some(private_store) = app.private.get() else {
         return vec![(&app.store, ids.iter().collect())];
@@ -88,7 +110,7 @@ async fn by_store<'a>(app: &'a App, ids: &'a [String]) -> Vec<(&'a Store, Vec<&'
             false => others.push(id),
         }
     }
-    let mut all: Vec<(&Store, _)> = vec![(private_store, private), (&app.store, others)];
+    let mut all: Vec<(&Store, _)> = vec![(&app.store, others), (private_store, private)];
     all.retain(|(_, ids)| !ids.is_empty());
     all
 }

@@ -103,6 +103,25 @@ async fn context_of_a_deleted_conversation_is_hidden_until_it_is_restored() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_private_chat_is_deleted_and_restored_beside_one_that_is_not_there() {
+    let home = home_with_model();
+    let app = open(&home).await;
+    let private = new_private_conversation(&app).await;
+    let ids = vec!["unknown".to_owned(), private.clone()];
+    let mut events = app.subscribe();
+    app.call(Command::DeleteConversations { ids: ids.clone() }).await.unwrap();
+    let Event::ConversationsDeleted { ids: told } = next(&mut events).await else { panic!() };
+    assert_eq!(told, std::slice::from_ref(&private));
+    assert!(bootstrap(&app).await.0.is_empty());
+    app.call(Command::RestoreConversations { ids }).await.unwrap();
+    let Event::Conversation { conversation } = next(&mut events).await else { panic!() };
+    assert_eq!(conversation.id, private);
+    let unknown = Command::DeleteConversations { ids: vec!["unknown".to_owned()] };
+    check_failure(&app, unknown, FailureCode::NotFound, "").await;
+    app.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn deletions_of_a_process_that_died_are_completed_at_the_next_start() {
     let home = home_with_model();
     let (app, _) = open_with_one_turn(&home).await;
