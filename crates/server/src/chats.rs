@@ -1,9 +1,10 @@
-//! `GET /api/chats/export` and `POST /api/chats/import`: download and upload of chats.
+//! `/api/chats/export` and `POST /api/chats/import`: download and upload of chats.
 
 use std::sync::Arc;
 
+use axum::body::to_bytes;
 use axum::extract::{Request, State};
-use axum::http::StatusCode;
+use axum::http::{Method, StatusCode};
 use axum::response::Response;
 use cairn_app::wire::{ChatFileFormat, Reply};
 
@@ -12,12 +13,16 @@ use crate::call::{done, failed, refuse};
 use crate::shared::Shared;
 use crate::upload;
 
-/// Sends chats as a file.
+/// What a request for an export may have: the ids of a hundred thousand chats.
+const MAX_QUERY_BYTES: usize = 4 << 20;
+
+/// Sends chats as a file. A POST has its query in the body, where the ids of many chats would be too long
+/// for an address.
 pub(crate) async fn export(State(shared): State<Arc<Shared>>, request: Request) -> Response {
     if let Err(refusal) = shared.guard.check_token(request.headers()) {
         return refuse(refusal.status(), refusal.sentence());
     }
-    let Some((ids, format)) = parse_query(request.uri().query().unwrap_or_default()) else {
+    let Some((ids, format)) = query(request).await.and_then(|query| parse_query(&query)) else {
         return refuse(
             StatusCode::BAD_REQUEST,
             "The query must say which chats, as ids=ID,ID or ids=all, and format=json, markdown or openai.",
@@ -27,6 +32,15 @@ pub(crate) async fn export(State(shared): State<Arc<Shared>>, request: Request) 
         Ok(download) => send(download, "chats"),
         Err(failure) => failed(failure),
     }
+}
+
+/// None if it is too long or no text.
+async fn query(request: Request) -> Option<String> {
+    if request.method() != Method::POST {
+        return Some(request.uri().query().unwrap_or_default().to_owned());
+    }
+    let body = to_bytes(request.into_body(), MAX_QUERY_BYTES).await.ok()?;
+    String::from_utf8(body.into()).ok()
 }
 
 /// Receives a file of chats and answers with what became of each.

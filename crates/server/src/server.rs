@@ -237,7 +237,7 @@ fn commands() -> Router<Arc<Shared>> {
         .route("/api/call", post(call::call))
         .route("/api/cache/export", get(cache::export))
         .route("/api/cache/import", post(cache::import))
-        .route("/api/chats/export", get(chats::export))
+        .route("/api/chats/export", get(chats::export).post(chats::export))
         .route("/api/chats/import", post(chats::import))
         .route("/api/models/import", post(models::import))
 }

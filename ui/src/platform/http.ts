@@ -68,7 +68,8 @@ export class HttpPlatform implements Platform {
 
   async exportChats(ids: string[], format: ChatFileFormat, suggestedName: string): Promise<boolean> {
     const query = new URLSearchParams({ ids: ids.join(',') || 'all', format });
-    return this.#download(`/api/chats/export?${query}`, suggestedName);
+    // The ids of many chats are too long for an address.
+    return this.#download('/api/chats/export', suggestedName, { method: 'POST', body: query.toString() });
   }
 
   async importChats(given?: File, onChosen?: (name: string) => void): Promise<ChatsImported | null> {
@@ -80,8 +81,8 @@ export class HttpPlatform implements Platform {
     return reply.imported;
   }
 
-  async #download(address: string, name: string): Promise<boolean> {
-    const response = await asked(this.#send(address, { method: 'GET' }));
+  async #download(address: string, name: string, request: RequestInit = { method: 'GET' }): Promise<boolean> {
+    const response = await asked(this.#send(address, request));
     if (!response.ok) await replyOf(response);
     const content = await response.blob().catch(() => {
       throw new CallError('unreachable', strings.connection.truncatedFile);

@@ -10,6 +10,7 @@ use cairn_tiny_models::copy_tiny_model;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 
+use crate::api::post;
 use crate::running::{Running, TIMEOUT, open_app, start};
 
 const CALL: &str = "POST /api/call HTTP/1.1\r\nhost: HOST\r\nauthorization: Bearer TOKEN\r\ncontent-type: application/json";
@@ -324,6 +325,29 @@ async fn an_exported_prompt_cache_can_be_imported() {
         running.ask(Command::CancelImport { token: preview.token }).await;
         assert_eq!(running.num_transfers(), 0);
     }
+    running.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn more_chats_are_exported_than_an_address_can_name() {
+    let running = start(false).await;
+    let Reply::Conversation { conversation, .. } = running.ask(Command::NewConversation).await
+    else {
+        panic!("no chat")
+    };
+    let export = async |ids: &[String]| {
+        let query = format!("format=json&ids={}", ids.join("%2C"));
+        running.send(&post("/api/chats/export"), query.as_bytes()).await
+    };
+    let (status, _, file) = export(&[conversation.id]).await;
+    assert_eq!(status, 200, "{file}");
+    let file: serde_json::Value = serde_json::from_str(&file).unwrap();
+    assert_eq!(file["conversations"].as_array().map(Vec::len), Some(1), "{file}");
+    // 3,000 that are gone are looked for, not refused for their number.
+    let gone: Vec<String> =
+        (0..3000).map(|number| format!("00000000-0000-0000-0000-{number:012}")).collect();
+    let (status, _, answer) = export(&gone).await;
+    assert_eq!(status, 404, "{answer}");
     running.end().await;
 }
 
