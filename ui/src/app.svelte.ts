@@ -157,7 +157,8 @@ export class App {
     });
     const openConversation = (id: string) => this.openConversation(id);
     const removeChats = (ids: readonly string[]) => this.chat.actions.remove(ids);
-    this.chatFiles = new ChatFiles({ platform, toasts, undo, openConversation, removeChats });
+    const updatedAtMs = (id: string) => this.chat.list.get(id)?.updated_at_ms ?? null;
+    this.chatFiles = new ChatFiles({ platform, toasts, undo, openConversation, removeChats, updatedAtMs });
     this.search = new SearchStore({ platform, after: options.after });
     const isWanted = () => this.navigation.page === 'saved';
     this.cache = new CacheStore({ platform, chat: this.chat, toasts, undo, report, isWanted });

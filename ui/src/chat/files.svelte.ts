@@ -16,6 +16,8 @@ export interface ChatFilesOptions {
   undo: UndoStack;
   openConversation: (id: string) => void;
   removeChats: (ids: readonly string[]) => Promise<void>;
+  /** When a chat was written in last, in milliseconds; null: it is not here. */
+  updatedAtMs: (id: string) => number | null;
 }
 
 /** Owns the question in which form chats are exported, and the one import there can be at a time. */
@@ -88,7 +90,8 @@ export class ChatFiles {
   }
 
   #report(done: ChatsImported): void {
-    const { openConversation, removeChats, toasts, undo } = this.#options;
+    const { openConversation, removeChats, toasts, undo, updatedAtMs } = this.#options;
+    const importedAtMs = Date.now();
     const words = strings.chatFiles;
     const id = done.first_id;
     const open = id === null ? [] : [{ label: words.open, run: () => openConversation(id) }];
@@ -99,9 +102,15 @@ export class ChatFiles {
     let toast = 0;
     const takeBack = () => {
       toasts.dismiss(toast);
-      void removeChats(done.added_ids);
+      // What was written since is nothing that the import has made.
+      const isWritten = (id: string) => (updatedAtMs(id) ?? 0) > importedAtMs;
+      void removeChats(done.added_ids.filter((id) => !isWritten(id)));
+      const numWritten = done.added_ids.filter(isWritten).length;
+      if (numWritten > 0) toasts.show('info', words.kept(numWritten), { milliseconds: RESULT_MS });
     };
-    const undone = done.num_added > 0 ? [{ label: strings.common.undo, run: undo.push(takeBack) }] : [];
+    // Chats that were here keep their new messages.
+    const label = hasExtended ? words.takeBack(done.num_added) : strings.common.undo;
+    const undone = done.num_added > 0 ? [{ label, run: undo.push(takeBack) }] : [];
     toast = toasts.show('info', sentences.join(' '), { milliseconds: RESULT_MS, actions: [...open, ...undone] });
     const [first] = done.refused;
     if (first)

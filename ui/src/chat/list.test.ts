@@ -206,7 +206,7 @@ test('a chat is exported in the form that is chosen', async () => {
 
 test('an import is taken back: exactly the chats that it made go, and come again', async () => {
   const { app, platform, titles } = await open();
-  platform.importedChats = { ...done, num_extended: 1, num_new_messages: 2 };
+  platform.importedChats = done;
   await app.dropFiles([new File(['[{"mapping":{}}]'], 'conversations.json')], null);
   await settle();
   expect(app.toasts.items[0]?.actions.map(({ label }) => label)).toEqual(['Open', 'Undo']);
@@ -227,4 +227,17 @@ test('an import that made no chat has nothing to take back', async () => {
   expect(app.toasts.items[0]?.actions.map(({ label }) => label)).toEqual(['Open']);
   app.undo.undo();
   expect(platform.askedTypes()).not.toContain('delete_conversations');
+});
+
+test('taking an import back leaves chats in which something was written since', async () => {
+  const { app, platform } = await open();
+  platform.importedChats = { ...done, num_extended: 1, num_new_messages: 2 };
+  await app.dropFiles([new File(['[{"mapping":{}}]'], 'conversations.json')], null);
+  await settle();
+  expect(app.toasts.items[0]?.actions.map(({ label }) => label)).toEqual(['Open', 'Delete 2 new chats']);
+  app.chat.list.put(conversation('d', { updated_at_ms: Date.now() + 60_000 }));
+  app.toasts.act(app.toasts.items[0]?.id ?? 0, 1);
+  await drawn();
+  expect(platform.asked).toContainEqual({ type: 'delete_conversations', ids: ['a'] });
+  expect(toasts(app)).toContain('1 imported chat stays: something was written since.');
 });

@@ -109,10 +109,13 @@ export const chatFiles: Catalogue['chatFiles'] = {
   here: (count) => (count === 1 ? 'Einer war schon da.' : `${f.count(count)} waren schon da.`),
   imported: (count) => (count === 0 ? 'Keine neuen Chats.' : `${f.plural(count, 'Chat', 'Chats')} importiert.`),
   importing: (file) => `${file} wird importiert …`,
+  kept: (count) =>
+    `${f.plural(count, 'importierter Chat bleibt', 'importierte Chats bleiben')}: Seitdem wurde darin geschrieben.`,
   note: 'Die Datei enthält nur Texte. Was das Modell gelesen hat, wird als gesicherter Kontext exportiert.',
   open: 'Öffnen',
   refused: (count, title, why) =>
     `${f.plural(count, 'Chat', 'Chats')} nicht importiert. ${title === '' ? 'Der erste' : `„${title}“`}: ${why}`,
+  takeBack: (count) => `${f.plural(count, 'neuen Chat', 'neue Chats')} löschen`,
   title: (name) => `„${name}“ exportieren`,
 };
 

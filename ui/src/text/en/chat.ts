@@ -112,10 +112,13 @@ export const chatFiles = {
   imported: (count: number): string =>
     count === 0 ? 'No new chats.' : `Imported ${f.plural(count, 'chat', 'chats')}.`,
   importing: (file: string) => `Importing ${file}…`,
+  kept: (count: number) =>
+    `${f.plural(count, 'imported chat stays', 'imported chats stay')}: something was written since.`,
   note: 'The file has texts only. What the model has read is exported as saved context.',
   open: 'Open',
   refused: (count: number, title: string, why: string) =>
     `${f.plural(count, 'chat', 'chats')} could not be imported. ${title === '' ? 'The first' : `“${title}”`}: ${why}`,
+  takeBack: (count: number) => `Delete ${f.plural(count, 'new chat', 'new chats')}`,
   title: (name: string) => `Export “${name}”`,
 };
 
