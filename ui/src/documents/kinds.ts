@@ -29,7 +29,7 @@ const BINARY = new Set(
 );
 
 /** Those of them that have text, which the program that wrote them can save in a form that is read here. */
-const OFFICE = new Set('doc docx epub key numbers odp ods odt pages ppt pptx rtf xls xlsx'.split(' '));
+const OFFICE = new Set('doc docx epub numbers odp ods odt pages ppt pptx rtf xls xlsx'.split(' '));
 
 /** The ending of a name without its dot, in small letters; a name without one is its own. */
 export function endingOf(name: string): string {
