@@ -20,7 +20,7 @@ use crate::device::ComputeDevice;
 pub trait DeviceKernels: Debug {
     /// `x [B, L, K]` times the rows, with [`Fusion`]: `[B, L, N]`, or `[B, L, N / 2]` with an
     /// activation. The inputs are x and, if the fusion adds it, the residual of the output's shape.
-    fn product(&self, rows: QuantizedRows<'_>, fusion: Fusion<'_>) -> Option<Box<dyn Kernel>>;
+    fn product(&self, rows: MatrixRows<'_>, fusion: Fusion<'_>) -> Option<Box<dyn Kernel>>;
 
     /// From how many vectors on a product with a quantized matrix takes longer than to dequantize
     /// the matrix and to multiply with that; `None` if it never does.
@@ -70,6 +70,15 @@ pub const MOST_TOKENS: i32 = 16;
 pub trait Kernel: Debug {
     /// The outputs; `None` if the kernel does not support the inputs' shapes or types.
     fn call(&self, inputs: &[&Array]) -> Result<Option<Vec<Array>>, Exception>;
+}
+
+/// The rows of a matrix `[N, K]` that multiplies vectors of K numbers.
+#[derive(Debug, Clone, Copy)]
+pub enum MatrixRows<'a> {
+    /// Numbers `[N, K]`, evaluated.
+    Dense(&'a Array),
+    /// Packed numbers.
+    Quantized(QuantizedRows<'a>),
 }
 
 /// The rows of a quantized matrix: packed numbers with a scale and, in affine mode, a bias per
@@ -242,7 +251,7 @@ pub fn with_layers_by_parts<T>(load: impl FnOnce() -> T) -> T {
 struct LayersByParts(Rc<dyn DeviceKernels>);
 
 impl DeviceKernels for LayersByParts {
-    fn product(&self, rows: QuantizedRows<'_>, fusion: Fusion<'_>) -> Option<Box<dyn Kernel>> {
+    fn product(&self, rows: MatrixRows<'_>, fusion: Fusion<'_>) -> Option<Box<dyn Kernel>> {
         self.0.product(rows, fusion)
     }
 

@@ -31,7 +31,8 @@ use mlx_rs::{Array, Dtype};
 
 use crate::config::QuantizationMode;
 use crate::device_kernels::{
-    DeviceKernels, Experts, Fusion, HeadShape, Kernel, Kernels, LayerParts, QuantizedRows, Rotation,
+    DeviceKernels, Experts, Fusion, HeadShape, Kernel, Kernels, LayerParts, MatrixRows,
+    QuantizedRows, Rotation,
 };
 use crate::ffi::{Compiled, CudaKernel, KernelSource};
 
@@ -129,8 +130,11 @@ fn compiled_by_mlx(
 }
 
 impl DeviceKernels for CudaKernels {
-    fn product(&self, rows: QuantizedRows<'_>, fusion: Fusion<'_>) -> Option<Box<dyn Kernel>> {
-        boxed(product::Product::new(self, rows, fusion))
+    fn product(&self, rows: MatrixRows<'_>, fusion: Fusion<'_>) -> Option<Box<dyn Kernel>> {
+        match rows {
+            MatrixRows::Dense(_) => None,
+            MatrixRows::Quantized(rows) => boxed(product::Product::new(self, rows, fusion)),
+        }
     }
 
     /// MLX's quantized products unpack the matrix again for every tile of vectors. Measured on an

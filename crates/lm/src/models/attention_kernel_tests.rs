@@ -12,7 +12,7 @@ use mlx_rs::{Array, ops};
 use super::*;
 use crate::cache::batch;
 use crate::device_kernels::{
-    DeviceKernels, Experts, Fusion, HeadShape, Kernel, MOST_TOKENS, QuantizedRows, Rotation,
+    DeviceKernels, Experts, Fusion, HeadShape, Kernel, MOST_TOKENS, MatrixRows, Rotation,
     with_kernels,
 };
 use crate::ffi;
@@ -24,7 +24,7 @@ struct WithAttention {
 }
 
 impl DeviceKernels for WithAttention {
-    fn product(&self, _: QuantizedRows<'_>, _: Fusion<'_>) -> Option<Box<dyn Kernel>> {
+    fn product(&self, _: MatrixRows<'_>, _: Fusion<'_>) -> Option<Box<dyn Kernel>> {
         None
     }
 

@@ -13,7 +13,7 @@ use super::*;
 use crate::config::Quantization;
 use crate::device_kernels::{
     Activation, DeviceKernels, Experts, Fusion, HeadShape, Kernel, LayerParts, MOST_TOKENS,
-    QuantizedRows, Rotation, with_kernels, with_layers_by_parts,
+    MatrixRows, QuantizedRows, Rotation, with_kernels, with_layers_by_parts,
 };
 use crate::ffi;
 use crate::nn::GatedActivation;
@@ -28,7 +28,7 @@ struct WithLayers {
 }
 
 impl DeviceKernels for WithLayers {
-    fn product(&self, _: QuantizedRows<'_>, _: Fusion<'_>) -> Option<Box<dyn Kernel>> {
+    fn product(&self, _: MatrixRows<'_>, _: Fusion<'_>) -> Option<Box<dyn Kernel>> {
         None
     }
 

@@ -13,8 +13,8 @@ use mlx_rs::error::Exception;
 use super::*;
 use crate::device::as_on_gpu;
 use crate::device_kernels::{
-    Activation, DeviceKernels, Experts, Fusion, HeadShape, Kernel, Kernels, LayerParts,
-    QuantizedRows, Rotation, with_kernels,
+    Activation, DeviceKernels, Experts, Fusion, HeadShape, Kernel, Kernels, LayerParts, MatrixRows,
+    Rotation, with_kernels,
 };
 use crate::ffi::{depends, graph_operations};
 
@@ -54,13 +54,17 @@ fn vector(inputs: &[&Array], width: i32) -> Result<Vec<Array>, Exception> {
 }
 
 impl DeviceKernels for OneNode {
-    fn product(&self, rows: QuantizedRows<'_>, fusion: Fusion<'_>) -> Option<Box<dyn Kernel>> {
+    fn product(&self, rows: MatrixRows<'_>, fusion: Fusion<'_>) -> Option<Box<dyn Kernel>> {
         // As those of CUDA.
         if fusion.activation == Some(Activation::Gelu) {
             return None;
         }
+        let num_rows = match rows {
+            MatrixRows::Dense(rows) => rows.dim(0),
+            MatrixRows::Quantized(rows) => rows.num_rows(),
+        };
         let halves = if fusion.activation.is_some() { 2 } else { 1 };
-        Some(Box::new(Placeholder(vector, rows.num_rows() / halves)))
+        Some(Box::new(Placeholder(vector, num_rows / halves)))
     }
 
     fn norm_residual(&self, weight: &Array, _: f32) -> Option<Box<dyn Kernel>> {
@@ -144,6 +148,9 @@ fn with_kernels_a_dense_layer_is_at_most_eight_nodes() {
         assert!(found <= num_layers * per_layer, "{name}: {found} in {num_layers} layers");
     };
     check("llama/quant4-tied", 2, 5);
+    check("llama/dense-bf16", 2, 5);
+    check("qwen2/dense-bf16", 2, 5);
+    check("gemma3_text/dense-bf16", 6, 8);
     check("qwen3/quant4-tied", 2, 5);
     check("gemma3_text/quant4", 3, 8);
     check("qwen3_moe/quant4", 2, 8);

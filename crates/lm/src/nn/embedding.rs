@@ -1,23 +1,18 @@
 //! Token embeddings, dense or quantized; also the output layer of models that tie the two.
 
+use mlx_rs::Array;
 use mlx_rs::error::Exception;
-use mlx_rs::{Array, ops};
 
 use crate::LmError;
-use crate::nn::linear::product_order;
+use crate::nn::dense_matrix::DenseMatrix;
 use crate::nn::quantized_matrix::QuantizedMatrix;
 use crate::weights::Layer;
 
 /// A table of one vector per token.
 #[derive(Debug)]
 pub enum Embedding {
-    /// Floating-point vectors.
-    Dense {
-        /// `[V, D]`, a view of `transposed`.
-        weight: Array,
-        /// `[D, V]`, stored in the order that products read it.
-        transposed: Array,
-    },
+    /// Floating-point vectors, one per row.
+    Dense(Box<DenseMatrix>),
     /// Packed vectors, one per row.
     Quantized(Box<QuantizedMatrix>),
 }
@@ -41,15 +36,15 @@ impl Embedding {
         };
         // One table serves both uses. It is stored for products, which read all of it, while a
         // lookup reads one row per token.
-        let transposed = product_order(&weight)?;
-        transposed.eval()?;
-        Ok(Embedding::Dense { weight: transposed.transpose()?, transposed })
+        let matrix = DenseMatrix::new(&weight, layer.kernels())?;
+        mlx_rs::transforms::eval(matrix.arrays())?;
+        Ok(Embedding::Dense(Box::new(matrix)))
     }
 
     /// Token ids `[B, L]` to vectors `[B, L, D]`.
     pub fn forward(&self, tokens: &Array) -> Result<Array, Exception> {
         match self {
-            Embedding::Dense { weight, .. } => weight.take_axis(tokens, 0),
+            Embedding::Dense(matrix) => matrix.rows().take_axis(tokens, 0),
             Embedding::Quantized(matrix) => matrix.dequantized_rows(tokens),
         }
     }
@@ -57,7 +52,7 @@ impl Embedding {
     /// Hidden states `[..., D]` to logits `[..., V]`.
     pub fn as_linear(&self, x: &Array) -> Result<Array, Exception> {
         match self {
-            Embedding::Dense { transposed, .. } => ops::matmul(x, transposed),
+            Embedding::Dense(matrix) => matrix.product(x),
             Embedding::Quantized(matrix) => matrix.product(x),
         }
     }

@@ -7,6 +7,7 @@ use crate::LmError;
 use crate::device::ComputeDevice;
 use crate::device_kernels::{Fusion, Kernel, QuantizedRows};
 use crate::ffi;
+use crate::nn::dense_matrix::DenseMatrix;
 use crate::nn::quantized_matrix::QuantizedMatrix;
 use crate::weights::Layer;
 
@@ -21,31 +22,6 @@ pub struct Linear {
 enum Matrix {
     Dense(DenseMatrix),
     Quantized(QuantizedMatrix),
-}
-
-/// A matrix of numbers.
-#[derive(Debug)]
-struct DenseMatrix {
-    /// `[in, out]`, in the order of [`product_order`].
-    weight: Array,
-    /// The same array as `[1, in, out]`: for a product with two axes MLX flattens vectors `[B, L, in]`
-    /// before and unflattens them after it, which are two more nodes of the graph.
-    of_one_row: Array,
-}
-
-impl DenseMatrix {
-    fn new(weight: Array) -> Result<Self, Exception> {
-        let of_one_row = weight.expand_dims(0)?;
-        Ok(DenseMatrix { weight, of_one_row })
-    }
-
-    /// The array to multiply `x` by.
-    fn factor(&self, x: &Array) -> &Array {
-        match x.shape() {
-            [1, _, _] => &self.of_one_row,
-            _ => &self.weight,
-        }
-    }
 }
 
 impl Linear {
@@ -65,11 +41,11 @@ impl Linear {
             Some(settings) => {
                 let (packed, scales, biases) = layer.take_quantized(inputs, outputs, settings)?;
                 let dense = layer.dequantize(&packed, &scales, biases.as_ref(), settings)?;
-                Matrix::Dense(DenseMatrix::new(product_order(&dense)?)?)
+                Matrix::Dense(DenseMatrix::new(&dense, layer.kernels())?)
             }
             None => {
                 let weight = layer.take("weight", &[outputs, inputs])?;
-                Matrix::Dense(DenseMatrix::new(product_order(&weight)?)?)
+                Matrix::Dense(DenseMatrix::new(&weight, layer.kernels())?)
             }
         };
         Ok(Linear { matrix, bias })
@@ -77,30 +53,23 @@ impl Linear {
 
     /// `[..., in]` to `[..., out]`.
     pub fn forward(&self, x: &Array) -> Result<Array, Exception> {
-        let product = match &self.matrix {
-            Matrix::Dense(dense) => match &self.bias {
-                // One graph node instead of two.
-                Some(bias) => return ops::addmm(bias, x, dense.factor(x), None, None),
-                None => ops::matmul(x, dense.factor(x))?,
-            },
-            Matrix::Quantized(matrix) => matrix.product(x)?,
-        };
-        match &self.bias {
-            Some(bias) => ops::add(product, bias),
-            None => Ok(product),
+        match (&self.matrix, &self.bias) {
+            (Matrix::Dense(matrix), None) => matrix.product(x),
+            (Matrix::Dense(matrix), Some(bias)) => matrix.product_and_bias(x, bias),
+            (Matrix::Quantized(matrix), None) => matrix.product(x),
+            (Matrix::Quantized(matrix), Some(bias)) => ops::add(matrix.product(x)?, bias),
         }
     }
 
-    /// The device's kernel for products with this matrix, to which it adds no bias; `None` for
-    /// dense weights too.
+    /// The device's kernel for products with this matrix, to which it adds no bias.
     pub fn kernel(&self, fusion: Fusion<'_>) -> Option<Box<dyn Kernel>> {
         match &self.matrix {
-            Matrix::Dense(_) => None,
+            Matrix::Dense(matrix) => matrix.kernel(fusion),
             Matrix::Quantized(matrix) => matrix.kernel(fusion),
         }
     }
 
-    /// The matrix `[out, in]`; `None` for dense weights.
+    /// The quantized matrix `[out, in]`; `None` for dense weights.
     pub fn rows(&self) -> Option<QuantizedRows<'_>> {
         match &self.matrix {
             Matrix::Dense(_) => None,
@@ -116,7 +85,7 @@ impl Linear {
     /// The number of outputs.
     pub fn num_outputs(&self) -> i32 {
         match &self.matrix {
-            Matrix::Dense(dense) => dense.weight.dim(1),
+            Matrix::Dense(matrix) => matrix.num_rows(),
             Matrix::Quantized(matrix) => matrix.rows().num_rows(),
         }
     }
@@ -124,7 +93,7 @@ impl Linear {
     /// The type of what it returns for numbers of that type.
     pub fn dtype(&self) -> Dtype {
         match &self.matrix {
-            Matrix::Dense(dense) => dense.weight.dtype(),
+            Matrix::Dense(matrix) => matrix.dtype(),
             Matrix::Quantized(matrix) => matrix.rows().dtype(),
         }
     }
@@ -137,10 +106,10 @@ impl Linear {
         for size in sizes {
             let mut part = self.outputs(from, from + size)?;
             // Copied: a CPU copies views of dense weights for every product.
-            if let Matrix::Dense(dense) = &mut part.matrix
+            if let Matrix::Dense(matrix) = &mut part.matrix
                 && ComputeDevice::current() == ComputeDevice::Cpu
             {
-                *dense = DenseMatrix::new(dense.weight.contiguous()?)?;
+                *matrix = matrix.copied()?;
             }
             part.eval()?;
             parts.push(part);
@@ -164,12 +133,12 @@ impl Linear {
         let (mut dense, mut quantized) = (Vec::new(), Vec::new());
         for layer in layers {
             match &layer.matrix {
-                Matrix::Dense(matrix) => dense.push(matrix.weight.transpose()?),
+                Matrix::Dense(matrix) => dense.push(matrix),
                 Matrix::Quantized(matrix) => quantized.push(matrix),
             }
         }
         let matrix = if quantized.is_empty() {
-            Matrix::Dense(DenseMatrix::new(product_order(&ops::concatenate(&dense, 0)?)?)?)
+            Matrix::Dense(DenseMatrix::stack(&dense)?)
         } else if dense.is_empty()
             && let Some(matrix) = QuantizedMatrix::stack(&quantized)?
         {
@@ -184,24 +153,18 @@ impl Linear {
     /// same, because outputs do not depend on each other.
     pub fn select_outputs(&self, outputs: &[i32]) -> Result<Linear, Exception> {
         let outputs = Array::from_slice(outputs, &[outputs.len() as i32]);
-        let rows = |array: &Array| array.take_axis(&outputs, 0);
         let matrix = match &self.matrix {
-            Matrix::Dense(dense) => {
-                let weight = product_order(&rows(&dense.weight.transpose()?)?)?;
-                Matrix::Dense(DenseMatrix::new(weight)?)
-            }
+            Matrix::Dense(matrix) => Matrix::Dense(matrix.select(&outputs)?),
             Matrix::Quantized(matrix) => Matrix::Quantized(matrix.select(&outputs)?),
         };
-        Ok(Linear { matrix, bias: self.bias.as_ref().map(rows).transpose()? })
+        let bias = self.bias.as_ref().map(|bias| bias.take_axis(&outputs, 0)).transpose()?;
+        Ok(Linear { matrix, bias })
     }
 
     /// A layer that computes the outputs `from..to`, with views of the same arrays.
     pub fn outputs(&self, from: i32, to: i32) -> Result<Linear, Exception> {
         let matrix = match &self.matrix {
-            Matrix::Dense(DenseMatrix { weight, .. }) => {
-                let part = ffi::slice(weight, &[0, from], &[weight.dim(0), to])?;
-                Matrix::Dense(DenseMatrix::new(part)?)
-            }
+            Matrix::Dense(matrix) => Matrix::Dense(matrix.range(from, to)?),
             Matrix::Quantized(matrix) => Matrix::Quantized(matrix.range(from, to)?),
         };
         let bias = self.bias.as_ref().map(|bias| ffi::slice(bias, &[from], &[to])).transpose()?;
@@ -212,22 +175,9 @@ impl Linear {
     pub fn eval(&self) -> Result<(), Exception> {
         let mut arrays: Vec<&Array> = self.bias.iter().collect();
         match &self.matrix {
-            Matrix::Dense(dense) => arrays.extend([&dense.weight, &dense.of_one_row]),
+            Matrix::Dense(matrix) => arrays.extend(matrix.arrays()),
             Matrix::Quantized(matrix) => arrays.extend(matrix.arrays()),
         }
         mlx_rs::transforms::eval(arrays)
-    }
-}
-
-/// Transposes a checkpoint's weights `[out, in]` to `[in, out]`: stored in that order on a CPU, as
-/// a view on a GPU, whose kernels prefer the checkpoint's order.
-///
-/// OpenBLAS packs the weights for every product, which takes half as long again if it has to
-/// transpose them. Measured with all products of SmolLM2-135M on two Zen cores: 53 ms instead of 69
-/// for one row, 81 instead of 107 for eight, 498 instead of 525 for 128.
-pub(super) fn product_order(weight: &Array) -> Result<Array, Exception> {
-    match ComputeDevice::current() {
-        ComputeDevice::Cpu => weight.transpose()?.contiguous(),
-        ComputeDevice::Gpu => weight.transpose(),
     }
 }

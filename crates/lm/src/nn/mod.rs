@@ -3,6 +3,7 @@
 mod attention;
 mod attention_after_prefix;
 mod attention_shapes;
+mod dense_matrix;
 mod elementwise;
 mod embedding;
 mod expert_blend;

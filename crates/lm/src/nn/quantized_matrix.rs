@@ -7,7 +7,7 @@ use mlx_rs::{Array, ops};
 
 use crate::LmError;
 use crate::config::Quantization;
-use crate::device_kernels::{Fusion, Kernel, Kernels, QuantizedRows, run};
+use crate::device_kernels::{Fusion, Kernel, Kernels, MatrixRows, QuantizedRows, run};
 use crate::ffi;
 use crate::nn::fused;
 use crate::weights::Layer;
@@ -48,7 +48,7 @@ impl QuantizedMatrix {
 
     /// The device's kernel for products with this matrix.
     pub fn kernel(&self, fusion: Fusion<'_>) -> Option<Box<dyn Kernel>> {
-        self.kernels.as_ref()?.product(self.rows(), fusion)
+        self.kernels.as_ref()?.product(MatrixRows::Quantized(self.rows()), fusion)
     }
 
     /// `x` `[..., K]` to `[..., N]`.
@@ -161,7 +161,7 @@ mod tests {
     struct DequantizesFromThree;
 
     impl DeviceKernels for DequantizesFromThree {
-        fn product(&self, _: QuantizedRows<'_>, _: Fusion<'_>) -> Option<Box<dyn Kernel>> {
+        fn product(&self, _: MatrixRows<'_>, _: Fusion<'_>) -> Option<Box<dyn Kernel>> {
             None
         }
 
