@@ -2,13 +2,15 @@
 //!
 //! MLX's own operations take some seventeen launches per layer, each of which costs the host
 //! microseconds, and its 4-bit product reads memory at a sixth of an H200's bandwidth, once for
-//! each row of a batch. These kernels compute a dense layer for one row in one launch or in five, and read
-//! the weights once for all rows of a batch. They support bfloat16 and MLX's affine 4-bit format;
+//! each row of a batch. These kernels compute a dense layer for one row in one launch or in five,
+//! and read the weights once for all rows of a batch. They compute in bfloat16, with matrices in
+//! MLX's affine 4-bit format or, except for experts and whole layers in one launch, in bfloat16;
 //! everything else runs as MLX's operations.
 //!
 //! ```text
 //! product      norm · product · activation · residual, for one row; the products of chosen experts
 //! batch_product      product · activation · residual, for several rows or tokens
+//! dense_product      as product, with a matrix in bfloat16
 //! attention    head norms · RoPE · append · attention, for one token or a few of one row
 //! row_attention       the same for a token of each row of a batch, and for one behind a long context
 //! norm_residual, route
@@ -16,6 +18,7 @@
 //! ```
 
 mod attention;
+mod dense_product;
 mod experts;
 mod layer;
 mod multiprocessors;
@@ -42,6 +45,7 @@ pub struct CudaKernels {
     product: Rc<CudaKernel>,
     expert_product: Rc<CudaKernel>,
     batch_product: Rc<CudaKernel>,
+    dense_product: Rc<CudaKernel>,
     attention: Rc<CudaKernel>,
     row_attention: Rc<CudaKernel>,
     norm_residual: Rc<CudaKernel>,
@@ -63,7 +67,16 @@ impl CudaKernels {
 
     fn new(device: multiprocessors::CudaDevice) -> Result<Self, Exception> {
         let kernel = |name: &str, inputs: &[&str], outputs: &[&str], body: &str| {
-            compiled_by_mlx(name, inputs, outputs, body, None)
+            compiled_by_mlx(
+                name,
+                inputs,
+                outputs,
+                KernelSource { head: HEAD, body, most_threads: None },
+            )
+        };
+        let dense = |name: &str, inputs: &[&str], body: &str| {
+            let head = &format!("{HEAD}{}", include_str!("dense_math.cuh"));
+            compiled_by_mlx(name, inputs, &["y"], KernelSource { head, body, most_threads: None })
         };
         Ok(CudaKernels {
             product: kernel("product", product::INPUTS, &["y"], &product::source())?,
@@ -78,6 +91,11 @@ impl CudaKernels {
                 product::BATCH_INPUTS,
                 &["y"],
                 include_str!("batch_product.cu"),
+            )?,
+            dense_product: dense(
+                "dense_product",
+                dense_product::INPUTS,
+                include_str!("dense_product.cu"),
             )?,
             attention: kernel(
                 "attention",
@@ -103,8 +121,11 @@ impl CudaKernels {
                     "whole_layer",
                     layer::INPUTS,
                     layer::OUTPUTS,
-                    include_str!("layer.cu"),
-                    Some(layer::THREADS),
+                    KernelSource {
+                        head: HEAD,
+                        body: include_str!("layer.cu"),
+                        most_threads: Some(layer::THREADS),
+                    },
                 )?,
                 device.num_multiprocessors,
             ),
@@ -112,27 +133,27 @@ impl CudaKernels {
     }
 }
 
-/// A kernel with what kernels share before it.
+/// What all kernels have before them.
+const HEAD: &str = include_str!("attention_math.cuh");
+
 fn compiled_by_mlx(
     name: &str,
     inputs: &[&str],
     outputs: &[&str],
-    body: &str,
-    most_threads: Option<i32>,
+    source: KernelSource<'_>,
 ) -> Result<Rc<CudaKernel>, Exception> {
-    const HEAD: &str = include_str!("attention_math.cuh");
     // MLX keeps what it has compiled on disk, by name and constants alone: after an update it would run
     // the code of the version before.
-    let version = blake3::hash(format!("{HEAD}{body}").as_bytes()).to_hex();
+    let KernelSource { head, body, .. } = source;
+    let version = blake3::hash(format!("{head}{body}").as_bytes()).to_hex();
     let name = format!("{name}_{}", &version[..16]);
-    let source = KernelSource { head: HEAD, body, most_threads };
     CudaKernel::new(&name, inputs, outputs, source).map(Rc::new)
 }
 
 impl DeviceKernels for CudaKernels {
     fn product(&self, rows: MatrixRows<'_>, fusion: Fusion<'_>) -> Option<Box<dyn Kernel>> {
         match rows {
-            MatrixRows::Dense(_) => None,
+            MatrixRows::Dense(rows) => boxed(dense_product::DenseProduct::new(self, rows, fusion)),
             MatrixRows::Quantized(rows) => boxed(product::Product::new(self, rows, fusion)),
         }
     }
@@ -183,11 +204,12 @@ fn is_bfloat16(array: &Array) -> bool {
     array.dtype() == Dtype::Bfloat16
 }
 
-/// A matrix in the format of the kernels: affine with 4 bits, bfloat16 scales, a number of rows that
+/// The longest vector that fits a block's shared memory.
+const MAX_INPUTS: i32 = 20_480;
+
+/// A quantized matrix in the format of the kernels: affine with 4 bits, bfloat16 scales, a number of rows that
 /// every launch divides among its warps.
 fn is_readable(rows: &QuantizedRows<'_>) -> bool {
-    /// The longest vector that fits a block's shared memory.
-    const MAX_INPUTS: i32 = 20_480;
     rows.settings.mode == QuantizationMode::Affine
         && rows.settings.bits == 4
         && rows.num_inputs() <= MAX_INPUTS

@@ -40,9 +40,7 @@ pub(super) const UNKNOWN_ACTIVATION: i32 = -1;
 pub(super) struct Product {
     single: Compiled,
     batch: Option<Compiled>,
-    num_inputs: i32,
-    num_outputs: i32,
-    adds_residual: bool,
+    fused: Fused,
 }
 
 /// The matrix and what surrounds its product, owned by a traced function.
@@ -52,11 +50,74 @@ struct Matrix {
     scales: Array,
     biases: Array,
     settings: Quantization,
-    norm: Option<(Array, f32)>,
-    activation: Option<Activation>,
-    adds_residual: bool,
-    num_inputs: i32,
-    num_outputs: i32,
+    fused: Fused,
+}
+
+/// What surrounds a product, and its sizes.
+#[derive(Debug, Clone)]
+pub(super) struct Fused {
+    pub(super) norm: Option<(Array, f32)>,
+    pub(super) activation: Option<Activation>,
+    pub(super) adds_residual: bool,
+    pub(super) num_inputs: i32,
+    /// Half as many as the matrix has rows where an activation joins its halves.
+    pub(super) num_outputs: i32,
+}
+
+impl Fused {
+    /// `None` for what no kernel computes.
+    pub(super) fn new(fusion: Fusion<'_>, num_inputs: i32, num_rows: i32) -> Option<Self> {
+        if fusion.norm.is_some_and(|(weight, _)| !is_bfloat16(weight))
+            || activation_constant(fusion.activation) == UNKNOWN_ACTIVATION
+        {
+            return None;
+        }
+        let halves = if fusion.activation.is_some() { 2 } else { 1 };
+        Some(Fused {
+            norm: fusion.norm.map(|(weight, eps)| (weight.clone(), eps)),
+            activation: fusion.activation,
+            adds_residual: fusion.adds_residual,
+            num_inputs,
+            num_outputs: num_rows / halves,
+        })
+    }
+
+    /// B and L of the vectors `[B, L, K]` among the inputs; `None` if they or the residual have
+    /// other sizes or types.
+    pub(super) fn vectors(&self, inputs: &[&Array]) -> Option<[i32; 2]> {
+        let [batch, length, width] = *inputs[0].shape() else { return None };
+        let fits = width == self.num_inputs
+            && (!self.adds_residual || *inputs[1].shape() == [batch, length, self.num_outputs])
+            && inputs.iter().all(|array| is_bfloat16(array));
+        fits.then_some([batch, length])
+    }
+
+    /// A function of x and, if the product adds it, the residual.
+    pub(super) fn traced(
+        &self,
+        launch: impl Fn(&Array, Option<&Array>) -> Result<Array, Exception> + 'static,
+    ) -> Option<Compiled> {
+        match self.adds_residual {
+            true => traced(move |[x, residual]: &[Array; 2]| Ok(vec![launch(x, Some(residual))?])),
+            false => traced(move |[x]: &[Array; 1]| Ok(vec![launch(x, None)?])),
+        }
+    }
+
+    /// The norm's weight and the bits of its epsilon; `x`, which is not read, where there is none.
+    pub(super) fn norm_or<'a>(&'a self, x: &'a Array) -> (&'a Array, i32) {
+        match &self.norm {
+            Some((weight, eps)) => (weight, eps.to_bits() as i32),
+            None => (x, 0),
+        }
+    }
+
+    /// `x` as a kernel without a norm reads it.
+    pub(super) fn normed(&self, x: &Array) -> Result<Array, Exception> {
+        match &self.norm {
+            Some((weight, eps)) => fast::rms_norm(x, Some(weight), *eps),
+            None => Ok(x.clone()),
+        }
+    }
 }
 
 impl Product {
@@ -65,52 +126,37 @@ impl Product {
         rows: QuantizedRows<'_>,
         fusion: Fusion<'_>,
     ) -> Option<Self> {
-        if !is_readable(&rows)
-            || fusion.norm.is_some_and(|(weight, _)| !is_bfloat16(weight))
-            || activation_constant(fusion.activation) == UNKNOWN_ACTIVATION
-        {
+        if !is_readable(&rows) {
             return None;
         }
-        let halves = if fusion.activation.is_some() { 2 } else { 1 };
+        let fused = Fused::new(fusion, rows.num_inputs(), rows.num_rows())?;
         let matrix = Matrix {
             packed: rows.packed.clone(),
             scales: rows.scales.clone(),
             biases: rows.biases?.clone(),
             settings: rows.settings,
-            norm: fusion.norm.map(|(weight, eps)| (weight.clone(), eps)),
-            activation: fusion.activation,
-            adds_residual: fusion.adds_residual,
-            num_inputs: rows.num_inputs(),
-            num_outputs: rows.num_rows() / halves,
+            fused: fused.clone(),
         };
-        let (num_inputs, num_outputs) = (matrix.num_inputs, matrix.num_outputs);
         Some(Product {
             single: matrix.clone().traced(kernels.product.clone(), Matrix::single)?,
-            batch: match num_inputs % SPAN {
+            batch: match fused.num_inputs % SPAN {
                 0 => Some(matrix.traced(kernels.batch_product.clone(), Matrix::batch)?),
                 _ => None,
             },
-            num_inputs,
-            num_outputs,
-            adds_residual: fusion.adds_residual,
+            fused,
         })
     }
 }
 
 impl Kernel for Product {
     fn call(&self, inputs: &[&Array]) -> Result<Option<Vec<Array>>, Exception> {
-        let [batch, length, width] = *inputs[0].shape() else { return Ok(None) };
+        let Some([batch, length]) = self.fused.vectors(inputs) else { return Ok(None) };
         let compiled = match batch * length {
             1 => Some(&self.single),
             _ if length == 1 || batch * length <= MOST_SHORT_ROWS => self.batch.as_ref(),
             _ => None,
         };
-        let (Some(compiled), true) = (compiled, width == self.num_inputs) else { return Ok(None) };
-        if self.adds_residual && *inputs[1].shape() != [batch, length, self.num_outputs]
-            || !inputs.iter().all(|array| is_bfloat16(array))
-        {
-            return Ok(None);
-        }
+        let Some(compiled) = compiled else { return Ok(None) };
         compiled.call::<1>(inputs).map(|outputs| Some(outputs.into()))
     }
 }
@@ -128,12 +174,8 @@ impl Matrix {
         kernel: Rc<CudaKernel>,
         launch: fn(&Matrix, &CudaKernel, &Array, Option<&Array>) -> Result<Array, Exception>,
     ) -> Option<Compiled> {
-        match self.adds_residual {
-            true => traced(move |[x, residual]: &[Array; 2]| {
-                Ok(vec![launch(&self, &kernel, x, Some(residual))?])
-            }),
-            false => traced(move |[x]: &[Array; 1]| Ok(vec![launch(&self, &kernel, x, None)?])),
-        }
+        let fused = self.fused.clone();
+        fused.traced(move |x, residual| launch(&self, &kernel, x, residual))
     }
 
     /// `x` `[1, 1, K]` to `[1, 1, N]`.
@@ -143,31 +185,28 @@ impl Matrix {
         x: &Array,
         residual: Option<&Array>,
     ) -> Result<Array, Exception> {
-        let outputs = self.num_outputs;
+        let Fused { activation, adds_residual, num_inputs, num_outputs: outputs, .. } = self.fused;
         // A small matrix is spread over as many warps as possible; in a large one a warp computes
         // several outputs with the input that it has read.
-        let (rows_per_warp, warps) = match (outputs < 4096, self.activation.is_some()) {
+        let (rows_per_warp, warps) = match (outputs < 4096, activation.is_some()) {
             (true, _) => (1, 4),
             (false, true) => (2, 8),
             (false, false) => (4, 8),
         };
-        let (norm_weight, eps) = match &self.norm {
-            Some((weight, eps)) => (weight, eps.to_bits() as i32),
-            None => (x, 0),
-        };
+        let (norm_weight, eps) = self.fused.norm_or(x);
         let [product] = kernel.apply(
             &[x, norm_weight, residual.unwrap_or(x), &self.packed, &self.scales, &self.biases],
             Launch {
                 constants: &[
-                    (c"K", self.num_inputs),
+                    (c"K", num_inputs),
                     (c"N", outputs),
                     (c"GROUP", self.settings.group_size),
                     (c"ROWS", rows_per_warp),
                     (c"WARPS", warps),
                     (c"UNROLL", 2),
-                    (c"NORM", i32::from(self.norm.is_some())),
-                    (c"ACTIVATION", activation_constant(self.activation)),
-                    (c"RESIDUAL", i32::from(self.adds_residual)),
+                    (c"NORM", i32::from(self.fused.norm.is_some())),
+                    (c"ACTIVATION", activation_constant(activation)),
+                    (c"RESIDUAL", i32::from(adds_residual)),
                     (c"EXPERTS", 0),
                     (c"BLENDED", 0),
                     (c"EPS_BITS", eps),
@@ -191,14 +230,12 @@ impl Matrix {
         x: &Array,
         residual: Option<&Array>,
     ) -> Result<Array, Exception> {
-        let normed = match &self.norm {
-            Some((weight, eps)) => Some(fast::rms_norm(x, Some(weight), *eps)?),
-            None => None,
-        };
-        let x = normed.as_ref().unwrap_or(x);
+        let Fused { activation, adds_residual, num_inputs: inputs, num_outputs: outputs, .. } =
+            self.fused;
+        let x = &self.fused.normed(x)?;
         let (batch, length) = (x.dim(0), x.dim(1));
-        let (num_rows, inputs, outputs) = (batch * length, self.num_inputs, self.num_outputs);
-        let is_gated = self.activation.is_some();
+        let num_rows = batch * length;
+        let is_gated = activation.is_some();
         // As in the product of a single row, small matrices use more warps per output. There are
         // few variants, because each has to be compiled.
         let (strips, warps) = if outputs < 8192 && !is_gated {
@@ -218,8 +255,8 @@ impl Matrix {
                     (c"STRIPS", strips),
                     (c"TILES", tiles),
                     (c"WARPS", warps),
-                    (c"ACTIVATION", activation_constant(self.activation)),
-                    (c"RESIDUAL", i32::from(self.adds_residual)),
+                    (c"ACTIVATION", activation_constant(activation)),
+                    (c"RESIDUAL", i32::from(adds_residual)),
                 ],
                 blocks: [
                     (outputs + outputs_per_block - 1) / outputs_per_block,
