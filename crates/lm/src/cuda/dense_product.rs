@@ -1,4 +1,5 @@
-//! Products of one token with a matrix in bfloat16.
+//! Products with a matrix in bfloat16, for one token or for a few: of each row of a batch, or of one
+//! sequence.
 
 use std::rc::Rc;
 
@@ -13,10 +14,20 @@ use crate::ffi::{Compiled, CudaKernel, Launch};
 /// The inputs of `dense_product.cu`.
 pub(super) const INPUTS: &[&str] = &["x", "norm_weight", "residual", "w"];
 
+/// The inputs of `dense_batch_product.cu`.
+pub(super) const BATCH_INPUTS: &[&str] = &["x", "residual", "w"];
+
+/// The most vectors that share a read of the matrix. For more, MLX's product reads it once too.
+const MOST_ROWS: i32 = 8;
+
+/// Numbers that a warp of `dense_batch_product.cu` reads at a time.
+const SPAN: i32 = 64;
+
 /// See [`DeviceKernels::product`](crate::device_kernels::DeviceKernels::product).
 #[derive(Debug)]
 pub(super) struct DenseProduct {
     single: Compiled,
+    batch: Option<Compiled>,
     fused: Fused,
 }
 
@@ -31,15 +42,27 @@ impl DenseProduct {
     pub(super) fn new(kernels: &CudaKernels, rows: &Array, fusion: Fusion<'_>) -> Option<Self> {
         let matrix = Matrix::new(rows, fusion)?;
         let fused = matrix.fused.clone();
-        let single = matrix.traced(kernels.dense_product.clone(), Matrix::single)?;
-        Some(DenseProduct { single, fused })
+        Some(DenseProduct {
+            single: matrix.clone().traced(kernels.dense_product.clone(), Matrix::single)?,
+            batch: match fused.num_inputs % SPAN {
+                0 => Some(matrix.traced(kernels.dense_batch_product.clone(), Matrix::batch)?),
+                _ => None,
+            },
+            fused,
+        })
     }
 }
 
 impl Kernel for DenseProduct {
     fn call(&self, inputs: &[&Array]) -> Result<Option<Vec<Array>>, Exception> {
-        let Some([1, 1]) = self.fused.vectors(inputs) else { return Ok(None) };
-        self.single.call::<1>(inputs).map(|outputs| Some(outputs.into()))
+        let Some([batch, length]) = self.fused.vectors(inputs) else { return Ok(None) };
+        let compiled = match batch * length {
+            1 => Some(&self.single),
+            2..=MOST_ROWS => self.batch.as_ref(),
+            _ => None,
+        };
+        let Some(compiled) = compiled else { return Ok(None) };
+        compiled.call::<1>(inputs).map(|outputs| Some(outputs.into()))
     }
 }
 
@@ -91,6 +114,38 @@ impl Matrix {
                 blocks: [(num_outputs + warps * rows_per_warp - 1) / (warps * rows_per_warp), 1, 1],
                 threads: warps * 32,
                 outputs: [(&[1, 1, num_outputs], Dtype::Bfloat16)],
+            },
+        )?;
+        Ok(product)
+    }
+
+    /// `x` `[B, L, K]` to `[B, L, N]`.
+    fn batch(
+        &self,
+        kernel: &CudaKernel,
+        x: &Array,
+        residual: Option<&Array>,
+    ) -> Result<Array, Exception> {
+        /// Rows of the matrix that a block computes, of each half.
+        const OUTPUTS: i32 = 16;
+        let Fused { activation, adds_residual, num_inputs, num_outputs, .. } = self.fused;
+        let x = &self.fused.normed(x)?;
+        let (batch, length) = (x.dim(0), x.dim(1));
+        // Few blocks have more warps, so that as many reads are on their way.
+        let warps = (num_inputs / SPAN).min(if num_outputs < 8192 { 16 } else { 8 });
+        let [product] = kernel.apply(
+            &[x, residual.unwrap_or(x), &self.rows],
+            Launch {
+                constants: &[
+                    (c"K", num_inputs),
+                    (c"N", num_outputs),
+                    (c"WARPS", warps),
+                    (c"ACTIVATION", activation_constant(activation)),
+                    (c"RESIDUAL", i32::from(adds_residual)),
+                ],
+                blocks: [(num_outputs + OUTPUTS - 1) / OUTPUTS, 1, 1],
+                threads: warps * 32,
+                outputs: [(&[batch, length, num_outputs], Dtype::Bfloat16)],
             },
         )?;
         Ok(product)

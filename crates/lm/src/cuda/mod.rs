@@ -10,7 +10,7 @@
 //! ```text
 //! product      norm · product · activation · residual, for one row; the products of chosen experts
 //! batch_product      product · activation · residual, for several rows or tokens
-//! dense_product      as product, with a matrix in bfloat16
+//! dense_product, dense_batch_product       both with a matrix in bfloat16
 //! attention    head norms · RoPE · append · attention, for one token or a few of one row
 //! row_attention       the same for a token of each row of a batch, and for one behind a long context
 //! norm_residual, route
@@ -46,6 +46,7 @@ pub struct CudaKernels {
     expert_product: Rc<CudaKernel>,
     batch_product: Rc<CudaKernel>,
     dense_product: Rc<CudaKernel>,
+    dense_batch_product: Rc<CudaKernel>,
     attention: Rc<CudaKernel>,
     row_attention: Rc<CudaKernel>,
     norm_residual: Rc<CudaKernel>,
@@ -96,6 +97,11 @@ impl CudaKernels {
                 "dense_product",
                 dense_product::INPUTS,
                 include_str!("dense_product.cu"),
+            )?,
+            dense_batch_product: dense(
+                "dense_batch_product",
+                dense_product::BATCH_INPUTS,
+                include_str!("dense_batch_product.cu"),
             )?,
             attention: kernel(
                 "attention",
