@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Cairn against mlx-lm on a CUDA device: random 4-bit weights of several architectures, both sides in turn from the same folder, and the
-# ratios at the end, above 1 where Cairn is better. First, the kernels are compared with the plain forms.
+# Cairn against mlx-lm on a CUDA device: random weights, 4-bit but for the shapes that end in -bf16, of several architectures, both sides
+# in turn from the same folder, and the ratios at the end, above 1 where Cairn is better. First, the kernels are compared with the
+# plain forms.
 # usage: gpu.sh [SHAPE]...     the shapes of crates/lm/examples/decode_speed/shapes.rs, by default all but the largest two; the
 #                              models of xtask/bench/models; and check=NAME, which only compares the kernels with the plain forms
 #                              in a small model of the family tests/goldens/NAME

@@ -1,5 +1,5 @@
 //! Checks the kernels of the device against the plain forms, and measures decode and prefill with
-//! random 4-bit weights, for `xtask/bench/gpu.sh` to compare with mlx-lm.
+//! random weights, for `xtask/bench/gpu.sh` to compare with mlx-lm.
 //!
 //! ```text
 //! usage: decode_speed check [SHAPE]...           small models of some families, the limits of the kernels;

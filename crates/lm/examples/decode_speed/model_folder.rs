@@ -1,4 +1,4 @@
-//! Writes a model folder with random 4-bit weights.
+//! Writes a model folder with random weights.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -7,7 +7,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use crate::Failure;
-use crate::shapes::{Experts, Family, Shape};
+use crate::shapes::{Experts, Family, Shape, Weights};
 
 pub const GROUP_SIZE: usize = 64;
 pub const BITS: usize = 4;
@@ -24,7 +24,7 @@ const LINEAR_KERNEL: usize = 4;
 pub fn write(folder: &Path, shape: &Shape) -> Result<u64, Failure> {
     std::fs::create_dir_all(folder)?;
     std::fs::write(folder.join("config.json"), config(shape).to_string())?;
-    let mut tensors = Tensors { norm: 1.0, ..Tensors::default() };
+    let mut tensors = Tensors::new(shape.weights);
     if matches!(shape.family, Family::Gemma3 { .. }) {
         tensors.norm = 0.0; // stored minus one
     }
@@ -53,8 +53,10 @@ fn config(shape: &Shape) -> Value {
         "num_key_value_heads": shape.kv_heads, "head_dim": shape.head_dim, "rms_norm_eps": 1e-6,
         "vocab_size": shape.vocab, "max_position_embeddings": 131_072, "rope_theta": 1_000_000.0,
         "tie_word_embeddings": shape.is_tied(),
-        "quantization": { "group_size": GROUP_SIZE, "bits": BITS },
     });
+    if shape.weights == Weights::FourBits {
+        config["quantization"] = json!({ "group_size": GROUP_SIZE, "bits": BITS });
+    }
     let mut add = |more: Value| {
         for (name, value) in more.as_object().into_iter().flatten() {
             config[name] = value.clone();
@@ -81,7 +83,9 @@ fn config(shape: &Shape) -> Value {
             }));
         }
     }
-    if let Family::Qwen3Moe(_) | Family::Qwen3Next(_) = shape.family {
+    if let Family::Qwen3Moe(_) | Family::Qwen3Next(_) = shape.family
+        && shape.weights == Weights::FourBits
+    {
         for layer in 0..shape.layers {
             for gate in ["gate", "shared_expert_gate"] {
                 config["quantization"][format!("model.layers.{layer}.mlp.{gate}")] =
@@ -107,10 +111,12 @@ enum Fill {
     Packed,
     /// bf16 numbers around the given one.
     Near(f32),
+    /// bf16 numbers between minus and plus this.
+    Within(f32),
 }
 
-#[derive(Default)]
 struct Tensors {
+    weights: Weights,
     header: serde_json::Map<String, Value>,
     fills: Vec<(Fill, usize)>, // with bytes
     end: usize,
@@ -119,6 +125,10 @@ struct Tensors {
 }
 
 impl Tensors {
+    fn new(weights: Weights) -> Self {
+        Tensors { weights, header: serde_json::Map::new(), fills: Vec::new(), end: 0, norm: 1.0 }
+    }
+
     fn layer(&mut self, path: &str, shape: &Shape, index: usize) {
         let path = |part: &str| format!("{path}.{part}");
         let &Shape { hidden, heads, kv_heads, head_dim, .. } = shape;
@@ -147,7 +157,7 @@ impl Tensors {
             Family::Qwen3Next(experts) => {
                 self.experts(&path("mlp"), hidden, experts);
                 self.mlp(&path("mlp.shared_expert"), hidden, experts.intermediate);
-                self.packed(&path("mlp.shared_expert_gate"), &[1], hidden, ROUTER_BITS);
+                self.matrices(&path("mlp.shared_expert_gate"), &[1], hidden, ROUTER_BITS);
             }
             _ => self.mlp(&path("mlp"), hidden, shape.intermediate),
         }
@@ -161,11 +171,11 @@ impl Tensors {
 
     fn experts(&mut self, path: &str, hidden: usize, experts: Experts) {
         let Experts { count, intermediate, .. } = experts;
-        self.packed(&format!("{path}.gate"), &[count], hidden, ROUTER_BITS);
+        self.matrices(&format!("{path}.gate"), &[count], hidden, ROUTER_BITS);
         let path = |name: &str| format!("{path}.switch_mlp.{name}");
-        self.packed(&path("gate_proj"), &[count, intermediate], hidden, BITS);
-        self.packed(&path("up_proj"), &[count, intermediate], hidden, BITS);
-        self.packed(&path("down_proj"), &[count, hidden], intermediate, BITS);
+        self.matrices(&path("gate_proj"), &[count, intermediate], hidden, BITS);
+        self.matrices(&path("up_proj"), &[count, intermediate], hidden, BITS);
+        self.matrices(&path("down_proj"), &[count, hidden], intermediate, BITS);
     }
 
     fn linear_attention(&mut self, path: &str, hidden: usize) {
@@ -197,10 +207,22 @@ impl Tensors {
     }
 
     fn matrix(&mut self, name: &str, outputs: usize, inputs: usize) {
-        self.packed(name, &[outputs], inputs, BITS);
+        self.matrices(name, &[outputs], inputs, BITS);
     }
 
-    /// Weights spread evenly around zero, with the variance that keeps activations near one.
+    /// Weights spread evenly around zero, with the variance that keeps activations near one. Packed
+    /// ones have `bits` bits.
+    fn matrices(&mut self, name: &str, rows: &[usize], inputs: usize, bits: usize) {
+        match self.weights {
+            Weights::FourBits => self.packed(name, rows, inputs, bits),
+            Weights::Bfloat16 => {
+                let most = (3.0 / inputs as f32).sqrt();
+                let shape = [rows, &[inputs]].concat();
+                self.add(format!("{name}.weight"), "BF16", &shape, Fill::Within(most));
+            }
+        }
+    }
+
     fn packed(&mut self, name: &str, rows: &[usize], inputs: usize, bits: usize) {
         let levels = (1 << bits) as f32;
         let scale = 16.0 / levels / (4.6 * (inputs as f32).sqrt());
@@ -231,6 +253,9 @@ impl Tensors {
                     Fill::Near(value) => {
                         (random.near(value) | random.near(value) << 16).to_le_bytes()
                     }
+                    Fill::Within(most) => {
+                        (random.within(most) | random.within(most) << 16).to_le_bytes()
+                    }
                 })
                 .collect();
             let mut remaining = bytes;
@@ -260,5 +285,11 @@ impl Random {
     fn near(&mut self, value: f32) -> u32 {
         let factor = 1.0 + (self.next() % 1024) as f32 / 4096.0 - 0.125;
         (value * factor).to_bits() >> 16
+    }
+
+    /// The bits of a bf16 at most `most` from zero.
+    fn within(&mut self, most: f32) -> u32 {
+        let part = (self.next() % 4096) as f32 / 2048.0 - 1.0;
+        (most * part).to_bits() >> 16
     }
 }

@@ -14,6 +14,14 @@ pub enum Family {
     Qwen3Next(Experts),
 }
 
+/// What matrices are stored as.
+#[derive(Clone, Copy, PartialEq)]
+pub enum Weights {
+    /// MLX's affine format with 4 bits.
+    FourBits,
+    Bfloat16,
+}
+
 #[derive(Clone, Copy)]
 pub struct Experts {
     pub count: usize,
@@ -32,6 +40,7 @@ pub struct Shape {
     pub intermediate: usize,
     pub vocab: usize,
     pub head_dim: usize,
+    pub weights: Weights,
 }
 
 impl Shape {
@@ -40,8 +49,21 @@ impl Shape {
     }
 }
 
+const LLAMA_1B: Shape = Shape {
+    name: "llama-3.2-1b",
+    family: Family::Llama,
+    hidden: 2048,
+    layers: 16,
+    heads: 32,
+    kv_heads: 8,
+    intermediate: 8192,
+    vocab: 128_256,
+    head_dim: 64,
+    weights: Weights::FourBits,
+};
+
 /// What is measured. `qwen3-next-12` has a quarter of its model's layers.
-pub const MEASURED: [Shape; 7] = [
+pub const MEASURED: [Shape; 8] = [
     Shape {
         name: "smollm2-135m",
         family: Family::Llama,
@@ -52,18 +74,10 @@ pub const MEASURED: [Shape; 7] = [
         intermediate: 1536,
         vocab: 49_152,
         head_dim: 64,
+        weights: Weights::FourBits,
     },
-    Shape {
-        name: "llama-3.2-1b",
-        family: Family::Llama,
-        hidden: 2048,
-        layers: 16,
-        heads: 32,
-        kv_heads: 8,
-        intermediate: 8192,
-        vocab: 128_256,
-        head_dim: 64,
-    },
+    LLAMA_1B,
+    Shape { name: "llama-3.2-1b-bf16", weights: Weights::Bfloat16, ..LLAMA_1B },
     Shape {
         name: "llama-3.1-8b",
         family: Family::Llama,
@@ -74,6 +88,7 @@ pub const MEASURED: [Shape; 7] = [
         intermediate: 14_336,
         vocab: 128_256,
         head_dim: 128,
+        weights: Weights::FourBits,
     },
     Shape {
         name: "qwen3-0.6b",
@@ -85,6 +100,7 @@ pub const MEASURED: [Shape; 7] = [
         intermediate: 3072,
         vocab: 151_936,
         head_dim: 128,
+        weights: Weights::FourBits,
     },
     Shape {
         name: "gemma-3-1b",
@@ -96,6 +112,7 @@ pub const MEASURED: [Shape; 7] = [
         intermediate: 6912,
         vocab: 262_144,
         head_dim: 256,
+        weights: Weights::FourBits,
     },
     Shape {
         name: "qwen3-30b-a3b",
@@ -107,6 +124,7 @@ pub const MEASURED: [Shape; 7] = [
         intermediate: 6144,
         vocab: 151_936,
         head_dim: 128,
+        weights: Weights::FourBits,
     },
     Shape {
         name: "qwen3-next-12",
@@ -118,6 +136,7 @@ pub const MEASURED: [Shape; 7] = [
         intermediate: 5120,
         vocab: 151_936,
         head_dim: 256,
+        weights: Weights::FourBits,
     },
 ];
 
@@ -131,11 +150,14 @@ const SMALL: Shape = Shape {
     intermediate: 1536,
     vocab: 1000,
     head_dim: 64,
+    weights: Weights::FourBits,
 };
+
+const SMALL_BF16: Shape = Shape { name: "small-llama-bf16", weights: Weights::Bfloat16, ..SMALL };
 
 /// Small models on which the kernels are compared with the plain forms: few layers, so that a
 /// difference has not been amplified. With every expert chosen, rounding cannot choose another one.
-pub const CHECKED: [Shape; 11] = [
+pub const CHECKED: [Shape; 15] = [
     SMALL,
     Shape { name: "small-llama-576", hidden: 576, heads: 9, kv_heads: 3, ..SMALL },
     Shape { name: "small-llama-80", kv_heads: 8, head_dim: 80, ..SMALL },
@@ -168,5 +190,24 @@ pub const CHECKED: [Shape; 11] = [
         family: Family::Qwen3Next(Experts { count: 8, chosen: 8, intermediate: 192 }),
         layers: 4,
         ..SMALL
+    },
+    SMALL_BF16,
+    // Rows that warps do not divide evenly, and outputs that blocks do not.
+    Shape {
+        name: "small-llama-bf16-uneven",
+        hidden: 584,
+        heads: 9,
+        kv_heads: 3,
+        intermediate: 1544,
+        vocab: 1001,
+        ..SMALL_BF16
+    },
+    // Warps compute several outputs.
+    Shape { name: "small-llama-bf16-wide", intermediate: 9000, vocab: 17_000, ..SMALL_BF16 },
+    Shape {
+        name: "small-gemma-bf16",
+        family: Family::Gemma3 { window: 48 },
+        layers: 6,
+        ..SMALL_BF16
     },
 ];
