@@ -14,6 +14,8 @@ use super::prompt_file::{
 use super::shared_prefix::OwnForm;
 use super::{AttentionStep, KeysValues, KvSizes, LayerCache, LayerCacheSpec, SharedPrefixCache};
 use crate::LmError;
+use crate::config::Quantization;
+use crate::device_kernels::QuantizedRows;
 
 /// An array quantized in groups along its last axis (MLX's affine mode).
 #[derive(Debug, Clone)]
@@ -355,6 +357,16 @@ impl KindSpec for QuantizedSpec {
 }
 
 impl QuantizedArray {
+    /// The rows `[B, H, T, D]`.
+    pub(crate) fn rows(&self, group_size: i32, bits: i32) -> QuantizedRows<'_> {
+        QuantizedRows {
+            packed: &self.packed,
+            scales: &self.scales,
+            biases: Some(&self.biases),
+            settings: Quantization::affine(group_size, bits),
+        }
+    }
+
     fn front(&self, stop: i32) -> Result<QuantizedArray> {
         Ok(QuantizedArray {
             packed: front(&self.packed, stop)?,

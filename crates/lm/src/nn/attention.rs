@@ -8,13 +8,14 @@ use mlx_rs::{Array, Dtype, ops};
 
 use crate::cache::{KeysValues, Mask, QuantizedArray, causal_mask};
 use crate::device::ComputeDevice;
-use crate::device_kernels::HeadShape;
+use crate::device_kernels::{HeadShape, QuantizedRows};
 use crate::ffi;
 use crate::nn::attention_after_prefix::attention_after_prefix;
 use crate::nn::attention_shapes::{
     attention_in_few_shapes, is_of_few, plans_for_each_shape, suits,
 };
 use crate::nn::fused::scaled_dot_product_attention;
+use crate::nn::packed_product::packed_product;
 
 /// How products of queries and keys become scores.
 #[derive(Debug, Clone, Copy)]
@@ -223,6 +224,18 @@ pub(super) enum Side {
     Values,
 }
 
+/// The product with packed keys, or with packed values.
+pub(super) fn packed_side_product(
+    left: &Array,
+    rows: QuantizedRows<'_>,
+    side: Side,
+) -> Result<Array, Exception> {
+    match side {
+        Side::Keys => packed_product(left, rows),
+        Side::Values => ffi::quantized_product(left, rows, false),
+    }
+}
+
 /// Attention over quantized keys and values, as mlx-lm's quantized_scaled_dot_product_attention;
 /// returns `[B, H, L, D]`.
 fn quantized_attention(
@@ -235,15 +248,7 @@ fn quantized_attention(
 ) -> Result<Array, Exception> {
     let product = |left: &Array, side| {
         let right = if side == Side::Keys { keys } else { values };
-        ops::quantized_matmul(
-            left,
-            &right.packed,
-            &right.scales,
-            &right.biases,
-            side == Side::Keys,
-            group_size,
-            bits,
-        )
+        packed_side_product(left, right.rows(group_size, bits), side)
     };
     let (kv_heads, num_keys) = (keys.packed.dim(1), keys.packed.dim(2));
     attention_in_two_products(queries, product, (kv_heads, num_keys), scores, mask)

@@ -16,9 +16,9 @@ use std::cell::RefCell;
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, Dtype, ops};
 
-use super::attention::{Scores, Side, constant, least};
+use super::attention::{Scores, Side, constant, least, packed_side_product};
 use super::attention_shapes::{attention_in_few_shapes, is_planned, plans_for_each_shape};
-use crate::cache::{KeysValues, Mask, causal_mask};
+use crate::cache::{KeysValues, Mask, QuantizedArray, causal_mask};
 use crate::device::ComputeDevice;
 use crate::ffi;
 use crate::nn::exponential::{Exponentials, MAX_SIZE, exponentials};
@@ -265,15 +265,12 @@ fn product(left: &Array, keys_values: &KeysValues, side: Side) -> Result<Array, 
         KeysValues::Dense { values, .. } => left.matmul(by_head(values)?),
         &KeysValues::Quantized { ref keys, ref values, group_size, bits } => {
             let array = if side == Side::Keys { keys } else { values };
-            ops::quantized_matmul(
-                left,
-                by_head(&array.packed)?,
-                by_head(&array.scales)?,
-                &by_head(&array.biases)?,
-                side == Side::Keys,
-                group_size,
-                bits,
-            )
+            let array = QuantizedArray {
+                packed: by_head(&array.packed)?,
+                scales: by_head(&array.scales)?,
+                biases: by_head(&array.biases)?,
+            };
+            packed_side_product(left, array.rows(group_size, bits), side)
         }
         KeysValues::AfterPrefix { .. } => Err(nested()),
     }

@@ -7,6 +7,7 @@ use crate::LmError;
 use crate::config::Quantization;
 use crate::device_kernels::QuantizedRows;
 use crate::ffi;
+use crate::nn::packed_product::packed_product;
 use crate::tensor_list::check_groups;
 use crate::weights::Layer;
 
@@ -119,11 +120,11 @@ impl HeadMatrices {
             HeadMatrices::Dense(matrices) => ops::matmul(x, matrices),
             HeadMatrices::Quantized { packed, scales, biases, settings } => {
                 let (biases, settings) = (biases.as_ref(), *settings);
-                ffi::quantized_product(
-                    x,
-                    QuantizedRows { packed, scales, biases, settings },
-                    transpose,
-                )
+                let rows = QuantizedRows { packed, scales, biases, settings };
+                match transpose {
+                    true => packed_product(x, rows),
+                    false => ffi::quantized_product(x, rows, false),
+                }
             }
         }
     }

@@ -25,6 +25,7 @@ mod norm_gated_up;
 mod norm_projections;
 mod norm_residual;
 mod norm_up;
+mod packed_product;
 mod position_scale;
 mod product_residual;
 mod quantized_matrix;

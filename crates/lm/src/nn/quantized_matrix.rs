@@ -10,6 +10,7 @@ use crate::config::Quantization;
 use crate::device_kernels::{Fusion, Kernel, Kernels, MatrixRows, QuantizedRows, run};
 use crate::ffi;
 use crate::nn::fused;
+use crate::nn::packed_product::packed_product;
 use crate::weights::Layer;
 
 /// A larger matrix stays packed, as a head over a large vocabulary does: dequantized it would take
@@ -60,7 +61,7 @@ impl QuantizedMatrix {
         if self.is_dequantized_for(x) {
             return self.product_with_dense(x);
         }
-        ffi::quantized_matmul(x, self.rows())
+        packed_product(x, self.rows())
     }
 
     fn is_dequantized_for(&self, x: &Array) -> bool {
