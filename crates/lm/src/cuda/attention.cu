@@ -115,58 +115,15 @@
   }
 
   add_up_warp<LANES>(attended);
-  __shared__ float peaks[WARPS], weights[WARPS], partial[WARPS][D];
-  __shared__ bool is_last;
-  if (threadIdx.x % 32 < VECTORS) {
-    #pragma unroll
-    for (int j = 0; j < 8; ++j) partial[warp][lane * 8 + j] = attended.sums[j];
-    if (lane == 0) {
-      peaks[warp] = attended.peak;
-      weights[warp] = attended.weight;
-    }
-  }
+  __shared__ AttendedByWarps<D, WARPS> by_warps;
+  by_warps.set(attended);
   __syncthreads();
   const size_t index = (size_t)token * HEADS + head;
   float* of_head = parts + index * SPLITS * (D + 2);
   if (threadIdx.x < D) {
-    float highest = peaks[0];
-    #pragma unroll
-    for (int i = 1; i < WARPS; ++i) highest = fmaxf(highest, peaks[i]);
-    float total = 0.f, sum = 0.f;
-    #pragma unroll
-    for (int i = 0; i < WARPS; ++i) {
-      const float shrink = exp2f(peaks[i] - highest);
-      total += weights[i] * shrink;
-      sum += partial[i][threadIdx.x] * shrink;
-    }
-    float* part = of_head + split * (D + 2);
-    part[threadIdx.x] = sum;
-    if (threadIdx.x == 0) {
-      part[D] = highest;
-      part[D + 1] = total;
-    }
+    by_warps.write_part(threadIdx.x, of_head + split * (D + 2));
     // Before the block is counted.
     __threadfence();
   }
-  __syncthreads();
-  int* count = const_cast<int*>(finished) + index;
-  if (threadIdx.x == 0) is_last = atomicAdd(count, 1) == SPLITS - 1;
-  __syncthreads();
-  if (!is_last) return;
-  // Not before all are counted.
-  __threadfence();
-  if (threadIdx.x == 0) *count = 0;
-  if (threadIdx.x < D) {
-    float highest = NOTHING;
-    #pragma unroll 8
-    for (int i = 0; i < SPLITS; ++i) highest = fmaxf(highest, __ldcg(of_head + i * (D + 2) + D));
-    float total = 0.f, sum = 0.f;
-    #pragma unroll 8
-    for (int i = 0; i < SPLITS; ++i) {
-      const float* part = of_head + i * (D + 2);
-      const float shrink = exp2f(__ldcg(part + D) - highest);
-      total += __ldcg(part + D + 1) * shrink;
-      sum += __ldcg(part + threadIdx.x) * shrink;
-    }
-    y[index * D + threadIdx.x] = __float2bfloat16(sum / total);
-  }
+  if (!is_last_of_splits<SPLITS>(const_cast<int*>(finished) + index)) return;
+  if (threadIdx.x < D) y[index * D + threadIdx.x] = __float2bfloat16(add_up_parts<D, SPLITS, 8>(of_head, threadIdx.x));

@@ -66,6 +66,76 @@ __device__ __forceinline__ void add_up_warp(Attended& attended) {
   }
 }
 
+// What the warps of a block have attended to, of one head. Kept in shared memory.
+template <int D, int WARPS>
+struct AttendedByWarps {
+  float peaks[WARPS], weights[WARPS], sums[WARPS][D];
+
+  // Of this warp, whose streams are added up.
+  __device__ __forceinline__ void set(const Attended& attended) {
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    if (lane >= D / 8) return;
+    #pragma unroll
+    for (int j = 0; j < 8; ++j) sums[warp][lane * 8 + j] = attended.sums[j];
+    if (lane == 0) {
+      peaks[warp] = attended.peak;
+      weights[warp] = attended.weight;
+    }
+  }
+
+  // Writes what all warps have attended to as a part [D + 2]: D sums, the peak, the weight. A thread writes the sum `at`, that of the first
+  // one the last two too.
+  __device__ __forceinline__ void write_part(int at, float* part) const {
+    float highest = peaks[0];
+    #pragma unroll
+    for (int warp = 1; warp < WARPS; ++warp) highest = fmaxf(highest, peaks[warp]);
+    float total = 0.f, sum = 0.f;
+    #pragma unroll
+    for (int warp = 0; warp < WARPS; ++warp) {
+      const float shrink = exp2f(peaks[warp] - highest);
+      total += weights[warp] * shrink;
+      sum += sums[warp][at] * shrink;
+    }
+    part[at] = sum;
+    if (at == 0) {
+      part[D] = highest;
+      part[D + 1] = total;
+    }
+  }
+};
+
+// Counts this block among the SPLITS that compute the same heads, and says whether it is the last of them: then all parts that they wrote
+// before they were counted can be read, and the counter is zero again.
+template <int SPLITS>
+__device__ __forceinline__ bool is_last_of_splits(int* count) {
+  __shared__ bool is_last;
+  __syncthreads();
+  if (threadIdx.x == 0) is_last = atomicAdd(count, 1) == SPLITS - 1;
+  __syncthreads();
+  if (!is_last) return false;
+  // Not before all are counted.
+  __threadfence();
+  if (threadIdx.x == 0) *count = 0;
+  return true;
+}
+
+// Number `at` of a head's output, added up from its parts [SPLITS, D + 2], of which AHEAD are read ahead.
+template <int D, int SPLITS, int AHEAD>
+__device__ __forceinline__ float add_up_parts(const float* parts, int at) {
+  float highest = NOTHING;
+  #pragma unroll AHEAD
+  for (int i = 0; i < SPLITS; ++i) highest = fmaxf(highest, __ldcg(parts + i * (D + 2) + D));
+  float total = 0.f, sum = 0.f;
+  #pragma unroll AHEAD
+  for (int i = 0; i < SPLITS; ++i) {
+    const float* part = parts + i * (D + 2);
+    const float shrink = exp2f(__ldcg(part + D) - highest);
+    total += __ldcg(part + D + 1) * shrink;
+    sum += __ldcg(part + at) * shrink;
+  }
+  return sum / total;
+}
+
 // A warp prepares a head's vector: its norm, unless there is none, and then its RoPE by the sine and cosine that turn(i, sine, cosine)
 // says of each pair.
 template <int D, int PAIRS, bool TRADITIONAL, bool NORM, typename Turn>

@@ -109,11 +109,16 @@ impl CudaKernels {
                 attention::OUTPUTS,
                 include_str!("attention.cu"),
             )?,
-            row_attention: kernel(
+            row_attention: compiled_by_mlx(
                 "row_attention",
                 attention::INPUTS,
                 attention::OUTPUTS,
-                include_str!("row_attention.cu"),
+                KernelSource {
+                    head: HEAD,
+                    body: include_str!("row_attention.cu"),
+                    // A multiprocessor runs two of its blocks at once.
+                    most_threads: Some(2 * attention::THREADS),
+                },
             )?,
             norm_residual: kernel(
                 "norm_residual",

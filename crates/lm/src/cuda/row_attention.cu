@@ -102,63 +102,19 @@
     add_up_warp<LANES>(attended[h]);
   }
 
-  __shared__ float peaks[SHARED][WARPS], weights[SHARED][WARPS], sums[SHARED][WARPS][D];
-  __shared__ bool is_last;
-  if (threadIdx.x % 32 < VECTORS) {
-    #pragma unroll
-    for (int h = 0; h < SHARED; ++h) {
-      #pragma unroll
-      for (int j = 0; j < 8; ++j) sums[h][warp][lane * 8 + j] = attended[h].sums[j];
-      if (lane == 0) {
-        peaks[h][warp] = attended[h].peak;
-        weights[h][warp] = attended[h].weight;
-      }
-    }
-  }
+  __shared__ AttendedByWarps<D, WARPS> by_warps[SHARED];
+  #pragma unroll
+  for (int h = 0; h < SHARED; ++h) by_warps[h].set(attended[h]);
   __syncthreads();
   float* of_group = parts + ((size_t)row * HEADS + head) * SPLITS * (D + 2);
   for (int i = threadIdx.x; i < SHARED * D; i += THREADS) {
     const int h = i / D, at = i % D;
-    float highest = peaks[h][0];
-    #pragma unroll
-    for (int w = 1; w < WARPS; ++w) highest = fmaxf(highest, peaks[h][w]);
-    float total = 0.f, sum = 0.f;
-    #pragma unroll
-    for (int w = 0; w < WARPS; ++w) {
-      const float shrink = exp2f(peaks[h][w] - highest);
-      total += weights[h][w] * shrink;
-      sum += sums[h][w][at] * shrink;
-    }
-    float* part = of_group + (h * SPLITS + split) * (D + 2);
-    part[at] = sum;
-    if (at == 0) {
-      part[D] = highest;
-      part[D + 1] = total;
-    }
+    by_warps[h].write_part(at, of_group + (h * SPLITS + split) * (D + 2));
   }
   // Before the block is counted.
   __threadfence();
-  __syncthreads();
-  int* count = const_cast<int*>(finished) + row * GROUPS + group;
-  if (threadIdx.x == 0) is_last = atomicAdd(count, 1) == SPLITS - 1;
-  __syncthreads();
-  if (!is_last) return;
-  // Not before all are counted.
-  __threadfence();
-  if (threadIdx.x == 0) *count = 0;
+  if (!is_last_of_splits<SPLITS>(const_cast<int*>(finished) + row * GROUPS + group)) return;
   for (int i = threadIdx.x; i < SHARED * D; i += THREADS) {
     const int h = i / D, at = i % D;
-    const float* of_head_parts = of_group + h * SPLITS * (D + 2);
-    float highest = NOTHING;
-    #pragma unroll 16
-    for (int s = 0; s < SPLITS; ++s) highest = fmaxf(highest, __ldcg(of_head_parts + s * (D + 2) + D));
-    float total = 0.f, sum = 0.f;
-    #pragma unroll 16
-    for (int s = 0; s < SPLITS; ++s) {
-      const float* part = of_head_parts + s * (D + 2);
-      const float shrink = exp2f(__ldcg(part + D) - highest);
-      total += __ldcg(part + D + 1) * shrink;
-      sum += __ldcg(part + at) * shrink;
-    }
-    y[((size_t)row * HEADS + head) * D + i] = __float2bfloat16(sum / total);
+    y[((size_t)row * HEADS + head) * D + i] = __float2bfloat16(add_up_parts<D, SPLITS, 16>(of_group + h * SPLITS * (D + 2), at));
   }
