@@ -25,6 +25,7 @@ mod own_chunk;
 mod prompt;
 mod prompt_file;
 mod quantized;
+mod ring_buffers;
 mod rotating;
 mod rows;
 mod shared_prefix;
