@@ -94,10 +94,11 @@ mod tests {
     use mlx_rs::Array;
 
     use super::super::{
-        ArraysCache, AttentionStep, ChunkedKvCache, KeysValues, KvCache, Mask, RopeOffset,
-        RotatingKvCache,
+        ArraysCache, AttentionStep, ChunkedKvCache, DecodeSlot, KeysValues, KvCache, Mask,
+        RopeOffset, RotatingKvCache,
     };
     use super::*;
+    use crate::cache::buffer;
     use crate::cache::kind::CacheKind;
 
     /// Numbers that are the same in every run.
@@ -114,6 +115,7 @@ mod tests {
     }
 
     /// A batch under test and its rows' lengths, from which follows what each token should see.
+    #[derive(Clone)]
     struct Rows {
         caches: Vec<LayerCache>,
         names: Vec<i32>,
@@ -157,6 +159,36 @@ mod tests {
         Array::from_slice(&numbers, &[names.len() as i32, 1, longest, 1])
     }
 
+    /// The numbers of an array `[B, 1, T, 1]`, of each row.
+    fn numbers_of_rows(array: &Array) -> Vec<Vec<i32>> {
+        let array = array.contiguous().expect("contiguous");
+        let rows = array.as_slice::<f32>().chunks(array.dim(2) as usize);
+        rows.map(|row| row.iter().map(|&number| number as i32).collect()).collect()
+    }
+
+    /// The keys of each row that a kernel attends to before the new one, and where that goes among the
+    /// newest: as it reads the slot mapping.
+    fn before_in_slot(step: &AttentionStep, slot: &DecodeSlot) -> (Vec<Vec<i32>>, i32) {
+        let mapping = step.slot_mapping(slot).expect("mapping");
+        mapping.eval().expect("computed");
+        let (older, newest) = (numbers_of_rows(&slot.keys), numbers_of_rows(&slot.newest_keys));
+        let mut column = 0;
+        let of_row = |(row, numbers): (usize, &[i32])| {
+            let &[position, columns, first, oldest] = numbers else { panic!("four numbers") };
+            assert_eq!(position, slot.positions[row]);
+            let (num_older, num_newest) = (columns & 0xff_ffff, columns >> 24);
+            column = num_newest;
+            let key = |at: i32| match at < num_older {
+                true => older[row][((at + oldest) % num_older) as usize],
+                false => newest[row][(at - num_older) as usize],
+            };
+            (first..num_older + num_newest).map(key).collect()
+        };
+        let mapping = &mapping.as_slice::<i32>()[..4 * older.len()];
+        let before = mapping.chunks(4).enumerate().map(of_row).collect();
+        (before, column)
+    }
+
     impl Rows {
         fn new(kind: &LayerCache, name: i32, seen: Seen) -> Self {
             Rows {
@@ -181,6 +213,10 @@ mod tests {
                 RopeOffset::PerRow(offsets) => offsets.as_slice::<i32>().to_vec(),
             };
             assert_eq!(offsets, self.lengths, "offsets");
+            if longest == 1 && self.lengths[0] % 2 == 0 {
+                // As where a kernel refuses the slot: the step still holds.
+                cache.decode_slot(1).expect("slot");
+            }
             let new_keys = keys(&self.names, &self.lengths, new);
             let KeysValues::Dense { keys, values } =
                 cache.update_and_fetch(new_keys.clone(), new_keys).expect("update")
@@ -234,6 +270,30 @@ mod tests {
             for (length, new) in self.lengths.iter_mut().zip(new) {
                 *length += new;
             }
+        }
+
+        /// Appends a token to each row in the slot that the cache has for them, and checks what each of
+        /// them sees; false, with nothing appended, if it has none.
+        fn append_in_slot(&mut self) -> bool {
+            let cache = &mut self.caches[0];
+            let step = cache.attention_step(1, self.seen.window()).expect("step");
+            let Some(slot) = cache.decode_slot(1).expect("slot") else { return false };
+            assert!(step.sees_all_before(1), "{:?}", step.mask);
+            assert_eq!(slot.positions, self.lengths);
+            let (before, column) = before_in_slot(&step, &slot);
+            for (row, mut found) in before.into_iter().enumerate() {
+                found.sort_unstable();
+                let position = self.lengths[row];
+                let expected = self.seen.first(position)..position;
+                let expected: Vec<i32> =
+                    expected.map(|position| self.names[row] * 1000 + position).collect();
+                assert_eq!(found, expected, "row {row} after {:?}", self.lengths);
+            }
+            let new = keys(&self.names, &self.lengths, &vec![1; self.names.len()]);
+            let newest = buffer::write(&slot.newest_keys, &new, column).expect("write");
+            cache.fill_decode_slot(newest.clone(), newest, 1);
+            self.lengths.iter_mut().for_each(|length| *length += 1);
+            true
         }
 
         fn filter(&mut self, kept: &[usize]) {
@@ -300,7 +360,9 @@ mod tests {
                 }
             }
             for _ in 0..numbers.below(4) {
-                rows.append(&vec![1; rows.names.len()]);
+                if numbers.below(2) == 0 || !rows.append_in_slot() {
+                    rows.append(&vec![1; rows.names.len()]);
+                }
             }
         }
     }
@@ -358,6 +420,34 @@ mod tests {
             check(&LayerCache::Rotating(RotatingKvCache::new(8, 0)), Seen::Window(5), seed);
             check(&LayerCache::Rotating(RotatingKvCache::new(3, 0)), Seen::Window(3), seed);
             check(&LayerCache::Rotating(RotatingKvCache::new(300, 0)), Seen::Window(300), seed);
+        }
+    }
+
+    #[test]
+    fn rows_of_a_ring_wrap_around_with_their_newest_tokens_apart() {
+        let ring = |size| LayerCache::Rotating(RotatingKvCache::new(size, 0));
+        // Less than the newest tokens that stand apart, more, and many more, with windows as wide and
+        // narrower; in rows that have more tokens than the ring, as many, and fewer.
+        for (size, window) in [(3, 3), (40, 40), (64, 50), (100, 100), (100, 70), (300, 300)] {
+            for lengths in [[1, 2, 3], [5, size, 30], [size - 1, size + 20, 1]] {
+                let mut rows = Rows::new(&ring(size), 0, Seen::Window(window));
+                rows.append(&lengths[..1]);
+                for (name, &length) in (1..).zip(&lengths[1..]) {
+                    let mut other = Rows::new(&ring(size), name, Seen::Window(window));
+                    other.append(&[length]);
+                    rows.extend(other);
+                }
+                for _ in 0..2 * size + 70 {
+                    assert!(rows.append_in_slot());
+                }
+                // What the slots left is what other operations find.
+                let mut copy = rows.clone();
+                copy.append(&[1; 3]);
+                copy.append(&[4, 1, 2]);
+                rows.remerge();
+                rows.append(&[1; 3]);
+                assert!(rows.append_in_slot());
+            }
         }
     }
 

@@ -9,7 +9,8 @@ use super::kind::CacheKind;
 use super::ring_buffers::{RingBuffers, capacity};
 use super::rows::{Block, from_first, kept_rows, rolled, rope_offset, stacked, take_lengths};
 use super::{
-    AttentionStep, KeysValues, LayerCache, LayerCacheSpec, Mask, RotatingKvCache, causal_mask,
+    AttentionStep, DecodeSlot, KeysValues, LayerCache, LayerCacheSpec, Mask, RotatingKvCache,
+    causal_mask,
 };
 use crate::LmError;
 
@@ -119,6 +120,11 @@ impl BatchRotatingKvCache {
             self.ring.replace(|buffer, num_columns| rolled(buffer, &shifts, num_columns))?;
         }
         Ok(())
+    }
+
+    /// Writes the tail into the buffers.
+    pub(super) fn materialize(&mut self) -> Result<()> {
+        self.ring.materialize()
     }
 
     /// Brings the columns into temporal order and drops all but the last `kept`.
@@ -246,12 +252,13 @@ impl CacheKind for BatchRotatingKvCache {
         let left_padding: Vec<i32> =
             self.left_padding.iter().map(|padding| (padding - dropped).max(0)).collect();
         let is_padded = left_padding.iter().any(|&padding| padding > 0);
+        let mut first_columns = Vec::new();
         let mask = if length == 1 {
-            let first: Vec<i32> =
+            first_columns =
                 left_padding.iter().map(|&padding| padding.max(total - window)).collect();
-            match first.iter().all(|&first| first <= 0) {
+            match first_columns.iter().all(|&first| first == 0) {
                 true => Mask::None,
-                false => Mask::Array(from_first(&self.ring.ages_after_one(), &first)?),
+                false => Mask::Array(from_first(&self.ring.ages_after_one(), &first_columns)?),
             }
         } else {
             let window = Some(window).filter(|&window| total > window);
@@ -267,7 +274,29 @@ impl CacheKind for BatchRotatingKvCache {
                 }
             }
         };
-        Ok(AttentionStep::new(rope_offset(&self.offsets), mask))
+        let step = AttentionStep::new(rope_offset(&self.offsets), mask);
+        Ok(AttentionStep { first_columns, ..step.with_last_mapping(self.ring.last_mapping()) })
+    }
+
+    /// One token for each row. `None` for a batch of one row: `attention.cu`, which would compute it, does
+    /// not know where a ring begins.
+    fn decode_slot(&mut self, length: i32) -> Result<Option<DecodeSlot>> {
+        if length > 1 || self.num_rows() == 1 || self.remaining.is_some() {
+            return Ok(None);
+        }
+        self.move_padding()?;
+        if self.ring.num_columns() > self.ring.max_size() {
+            self.keep_last(self.ring.max_size())?;
+        }
+        self.ring.slot(self.offsets.clone())
+    }
+
+    fn fill_decode_slot(&mut self, newest_keys: Array, newest_values: Array, _length: i32) {
+        self.drop_padding(self.ring.num_dropped());
+        self.ring.fill_slot(newest_keys, newest_values);
+        for offset in &mut self.offsets {
+            *offset += 1;
+        }
     }
 
     fn forbids_quantization(&self) -> bool {

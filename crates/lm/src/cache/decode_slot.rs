@@ -38,6 +38,10 @@ pub(super) enum SlotColumns {
     /// The newest tokens are all that there are, and the next token has this column among them. It
     /// may be in use: a ring overwrites its oldest token.
     Ring { num_in_use: i32, column: i32 },
+    /// The next token follows the newest, which follow the columns of a ring. The oldest of these stands
+    /// at `oldest`, and the first follows the last. `num_dropped` of them, counted from the oldest, are
+    /// overwritten once the newest and the next token are in the ring.
+    BehindRing { num_older: i32, num_newest: i32, oldest: i32, num_dropped: i32 },
 }
 
 impl DecodeSlot {
@@ -50,18 +54,29 @@ impl DecodeSlot {
     /// The most tokens of a ring, of which [`DecodeSlot::mapping`] writes 15 bits.
     pub(super) const MOST_IN_RING: i32 = i16::MAX as i32;
 
-    /// The slot mapping, three numbers of each row as kernels read them: its position; then, from the
-    /// lowest bit, 24 bits of how many older tokens there are and 7 of how many newest; and the first column that the row
-    /// sees, of `first_columns` or, without any, 0. For a ring the highest bit of the second is set, and
-    /// there are 16 bits of how many tokens are in use and 15 of the column.
+    /// The slot mapping, four numbers of each row as kernels read them:
+    ///
+    /// 1. its position;
+    /// 2. from the lowest bit, 24 bits of how many older tokens there are and 7 of how many newest;
+    /// 3. the first column that the row sees: of `first_columns` or, without any, the first that is not
+    ///    dropped;
+    /// 4. the column at which the older ones begin, of which the first follows the last.
+    ///
+    /// For the ring of one row, which has all tokens among the newest, the highest bit of the second is set,
+    /// and there are 16 bits of how many tokens are in use and 15 of the column.
     pub(super) fn mapping(&self, first_columns: &[i32]) -> Vec<i32> {
-        let columns = match self.columns {
-            SlotColumns::Behind { num_older, num_newest } => num_older | num_newest << 24,
-            SlotColumns::Ring { num_in_use, column } => num_in_use | column << 16 | i32::MIN,
+        let (columns, num_dropped, oldest) = match self.columns {
+            SlotColumns::Behind { num_older, num_newest } => (num_older | num_newest << 24, 0, 0),
+            SlotColumns::Ring { num_in_use, column } => {
+                (num_in_use | column << 16 | i32::MIN, 0, 0)
+            }
+            SlotColumns::BehindRing { num_older, num_newest, oldest, num_dropped } => {
+                (num_older | num_newest << 24, num_dropped, oldest)
+            }
         };
-        let first = |row: usize| first_columns.get(row).copied().unwrap_or(0);
+        let first = |row: usize| num_dropped + first_columns.get(row).copied().unwrap_or(0);
         let rows = self.positions.iter().enumerate();
-        rows.flat_map(|(row, &position)| [position, columns, first(row)]).collect()
+        rows.flat_map(|(row, &position)| [position, columns, first(row), oldest]).collect()
     }
 }
 
@@ -133,7 +148,7 @@ mod tests {
             cache.fill_decode_slot(slot.newest_keys, slot.newest_values, length);
         }
         match cache.decode_slot(1).unwrap().unwrap().mapping(&[])[..] {
-            [position, columns, 0] => [position, columns],
+            [position, columns, 0, 0] => [position, columns],
             ref other => panic!("{other:?} of one row"),
         }
     }
@@ -165,7 +180,7 @@ mod tests {
         let array = step.slot_mapping(&slot).unwrap();
         assert!(array.nbytes() > 8, "a device reads smaller ones from the host");
         array.eval().unwrap();
-        assert_eq!(array.as_slice::<i32>(), [300, 300, 0].repeat(16));
+        assert_eq!(array.as_slice::<i32>(), [300, 300, 0, 0].repeat(16));
         let again = step.slot_mapping(&slot).unwrap();
         assert_eq!(again.as_slice::<i32>().as_ptr(), array.as_slice::<i32>().as_ptr());
     }
@@ -189,16 +204,20 @@ mod tests {
             let array = step.slot_mapping(&slot).unwrap();
             cache.fill_decode_slot(slot.newest_keys, slot.newest_values, 1);
             array.eval().unwrap();
-            array.as_slice::<i32>()[..6].to_vec()
+            array.as_slice::<i32>()[..8].to_vec()
         };
-        assert_eq!(mapping(cache, None), [300, 300, 0, 5, 300, 295]);
+        assert_eq!(mapping(cache, None), [300, 300, 0, 0, 5, 300, 295, 0]);
         let columns = 300 | 1 << 24;
-        assert_eq!(mapping(cache, None), [301, columns, 0, 6, columns, 295]);
+        assert_eq!(mapping(cache, None), [301, columns, 0, 0, 6, columns, 295, 0]);
         let columns = 300 | 2 << 24;
-        assert_eq!(mapping(cache, Some(100)), [302, columns, 203, 7, columns, 295], "a window");
+        assert_eq!(
+            mapping(cache, Some(100)),
+            [302, columns, 203, 0, 7, columns, 295, 0],
+            "a window"
+        );
         cache.trim(2);
         let columns = 300 | 1 << 24;
-        assert_eq!(mapping(cache, None), [301, columns, 0, 6, columns, 295]);
+        assert_eq!(mapping(cache, None), [301, columns, 0, 0, 6, columns, 295, 0]);
     }
 
     #[test]

@@ -517,6 +517,7 @@ impl KindSpec for KvSpec {
 
 #[cfg(test)]
 mod tests {
+    use super::super::tail::Tail;
     use super::*;
 
     fn tokens(from: i32, to: i32) -> Array {
@@ -619,7 +620,7 @@ mod tests {
             let position = cache.offset() as i32;
             let slot = cache.decode_slot(length).expect("slot").expect("room");
             let tail_len = cache.buffers.tail_len();
-            assert!(tail_len + length <= KvBuffers::TAIL_CAPACITY);
+            assert!(tail_len + length <= Tail::CAPACITY);
             let new = tokens(position, position + length);
             let with_new = buffer::write(&slot.newest_keys, &new, tail_len).expect("write");
             cache.fill_decode_slot(with_new.clone(), with_new, length);

@@ -5,10 +5,11 @@ use std::ops::Range;
 use mlx_rs::Array;
 use mlx_rs::error::Result;
 
-use super::buffer::{append, front, joined, room};
+use super::buffer::{append, front, joined};
 use super::decode_slot::{Counters, DecodeSlot, SlotColumns};
 use super::rows::row_tokens;
 use super::slot_mapping::LastSlotMapping;
+use super::tail::Tail;
 
 /// The keys and values of one layer, of one row or several whose newest tokens stand in the same
 /// columns.
@@ -24,18 +25,7 @@ pub(super) struct KvBuffers {
     last_mapping: LastSlotMapping,
 }
 
-/// The newest tokens, in small buffers that every step replaces (see [`DecodeSlot`]); the large ones stay
-/// as they are for [`KvBuffers::TAIL_CAPACITY`] steps.
-#[derive(Debug, Clone)]
-struct Tail {
-    buffers: [Array; 2], // [B, H, TAIL_CAPACITY, D]
-    count: i32,          // how many of the leading columns are in use
-}
-
 impl KvBuffers {
-    /// The most tokens that stand in the tail.
-    pub(super) const TAIL_CAPACITY: i32 = 64;
-
     /// Buffers that hold all tokens.
     pub(super) fn new(keys: Array, values: Array) -> Self {
         KvBuffers::of(Some([keys, values]))
@@ -72,11 +62,12 @@ impl KvBuffers {
     pub(super) fn materialized(&self, num_columns: i32) -> Result<Option<[Array; 2]>> {
         let Some([keys, values]) = &self.buffers else { return Ok(None) };
         match &self.tail {
-            Some(Tail { buffers: [newest_keys, newest_values], count }) if *count > 0 => {
+            Some(tail) if tail.count > 0 => {
+                let [newest_keys, newest_values] = tail.in_use()?;
                 let with = |buffer: &Array, newest: &Array| {
-                    append(Some(buffer), &front(newest, *count)?, num_columns - count)
+                    append(Some(buffer), newest, num_columns - tail.count)
                 };
-                Ok(Some([with(keys, newest_keys)?, with(values, newest_values)?]))
+                Ok(Some([with(keys, &newest_keys)?, with(values, &newest_values)?]))
             }
             _ => Ok(Some([keys.clone(), values.clone()])),
         }
@@ -147,24 +138,22 @@ impl KvBuffers {
         num_columns: i32,
         length: i32,
     ) -> Result<Option<DecodeSlot>> {
-        if length > Self::TAIL_CAPACITY || num_columns > DecodeSlot::MOST_OLDER {
+        if length > Tail::CAPACITY || num_columns > DecodeSlot::MOST_OLDER {
             return Ok(None);
         }
-        if self.tail_len() + length > Self::TAIL_CAPACITY {
+        if self.tail_len() + length > Tail::CAPACITY {
             self.materialize(num_columns)?;
         }
-        let Some([keys, values]) = &self.buffers else { return Ok(None) };
+        let Some(buffers) = &self.buffers else { return Ok(None) };
         let tail = match self.tail.take() {
             Some(tail) => tail,
-            None => {
-                let empty = |buffer: &Array| room(buffer, Self::TAIL_CAPACITY);
-                Tail { buffers: [empty(keys)?, empty(values)?], count: 0 }
-            }
+            None => Tail::behind(buffers, Tail::CAPACITY)?,
         };
         let Tail { buffers: [newest_keys, newest_values], count } = self.tail.insert(tail).clone();
+        let [keys, values] = buffers.clone();
         Ok(Some(DecodeSlot {
-            keys: keys.clone(),
-            values: values.clone(),
+            keys,
+            values,
             newest_keys,
             newest_values,
             counters: self.counters.array()?,

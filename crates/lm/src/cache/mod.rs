@@ -33,6 +33,7 @@ mod slot_mapping;
 mod snapkv;
 mod snapshot;
 mod spec;
+mod tail;
 mod traced;
 
 use std::rc::Rc;
@@ -105,7 +106,8 @@ pub struct AttentionStep {
     /// Which keys each new token sees.
     pub mask: Mask,
     /// The mask in other words, of one token for each of several rows: the column from which on each row
-    /// sees all. Empty where the mask alone says what is seen.
+    /// sees all, counted from the oldest one that is not dropped for the token. Empty where the mask
+    /// alone says what is seen.
     first_columns: Vec<i32>,
     /// That of the cache that gave the step.
     last_mapping: LastSlotMapping,
@@ -182,8 +184,8 @@ impl AttentionStep {
         }
     }
 
-    /// The slot mapping as an array, i32 `[16, 3 B]`, the same in each of the sixteen: of each row
-    /// [three numbers](DecodeSlot::mapping), with the first column that the step's row sees. The layers that
+    /// The slot mapping as an array, i32 `[16, 4 B]`, the same in each of the sixteen: of each row
+    /// [four numbers](DecodeSlot::mapping), with the first column that the step's row sees. The layers that
     /// share the step mostly share them, and so the array.
     pub fn slot_mapping(&self, slot: &DecodeSlot) -> Result<Array> {
         self.last_mapping.array(slot.mapping(&self.first_columns))
@@ -312,6 +314,7 @@ impl LayerCache {
         match self {
             LayerCache::Kv(cache) => cache.materialize(),
             LayerCache::BatchKv(cache) => cache.materialize(),
+            LayerCache::BatchRotating(cache) => cache.materialize(),
             LayerCache::List(cache) => {
                 cache.entries_mut().iter_mut().try_for_each(LayerCache::materialize)
             }
@@ -320,7 +323,6 @@ impl LayerCache {
             | LayerCache::Chunked(_)
             | LayerCache::Arrays(_)
             | LayerCache::BatchChunked(_)
-            | LayerCache::BatchRotating(_)
             | LayerCache::SharedPrefix(_)
             | LayerCache::Traced(_) => Ok(()),
         }

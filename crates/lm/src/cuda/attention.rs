@@ -193,7 +193,7 @@ impl Constants {
 }
 
 /// Whether tokens `[B, L]` are computed by `row_attention.cu`, given the columns of the older and of the
-/// newest tokens. It knows no rings, whose newest tokens are all.
+/// newest tokens. It does not know the ring of one row, whose newest tokens are all.
 fn is_of_rows([batch, length]: [i32; 2], capacity: i32, newest: i32) -> bool {
     length == 1 && (batch > 1 || capacity >= row_attention::SHARES_KEYS_FROM && newest < capacity)
 }
@@ -223,8 +223,10 @@ mod tests {
     use super::{is_of_rows, splits};
 
     #[test]
-    fn rows_and_long_contexts_attend_together_and_rings_alone() {
+    fn rows_and_long_contexts_share_keys_and_rings_of_one_row_do_not() {
         assert!(is_of_rows([3, 1], 256, 64), "a token of each of three rows");
+        assert!(is_of_rows([3, 1], 512, 64), "their rings");
+        assert!(is_of_rows([3, 1], 48, 48), "narrow ones, as many newest tokens as columns");
         assert!(is_of_rows([1, 1], 4096, 64), "a long context");
         assert!(!is_of_rows([1, 1], 3840, 64));
         assert!(!is_of_rows([1, 1], 4096, 4096), "a ring");

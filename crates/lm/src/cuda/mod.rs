@@ -12,7 +12,8 @@
 //! batch_product      product · activation · residual, for several rows or tokens
 //! dense_product, dense_batch_product       both with a matrix in bfloat16
 //! attention    head norms · RoPE · append · attention, for one token or a few of one row
-//! row_attention       the same for a token of each row of a batch, and for one behind a long context
+//! row_attention       the same for a token of each row of a batch, whose caches may be rings, and for one behind
+//!                     a long context
 //! norm_residual, route
 //! layer        a whole dense layer of one token, where as many blocks as multiprocessors run at once
 //! ```

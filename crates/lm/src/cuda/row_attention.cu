@@ -2,10 +2,11 @@
   // launch of HEADS / SHARED x SPLITS x B blocks.
   //
   // Arrays: qkv [B, HEADS + 2 KV_HEADS, D] holds the queries, keys and values of all heads. Older tokens are in k and v [B, KV_HEADS,
-  // capacity, D], the newest in tail_k and tail_v [B, KV_HEADS, TAIL, D]. slot_mapping [B, 3] holds of each row the position of its
-  // token, then, from the lowest bit, 24 bits of how many older columns there are and 7 of how many newest, behind which the token comes,
-  // and the first column that is the row's: rows end at the same column and begin at any. next_k and next_v are the newest tokens with
-  // those of this step.
+  // capacity, D], the newest in tail_k and tail_v [B, KV_HEADS, TAIL, D]. slot_mapping [B, 4] holds of each row the position of its
+  // token; then, from the lowest bit, 24 bits of how many older columns there are and 7 of how many newest, behind which the token comes;
+  // the first column that the row attends to: rows end at the same column and begin at any; and where the older columns begin. In a ring
+  // they begin at the oldest, and the first follows the last: those that the newest tokens will overwrite come before all rows' first
+  // column. next_k and next_v are the newest tokens with those of this step.
   //
   // A block computes SHARED of the query heads that share a key head, for one of SPLITS parts of the keys of one row: each key is read once
   // for all of them. The last part has the new token too. How a block reads keys, and why the last block adds up the parts, is told in
@@ -20,7 +21,8 @@
   const int group = blockIdx.x, split = blockIdx.y, row = blockIdx.z;
   const int head = group * SHARED, kv_head = head / SHARING;
   const int lane = threadIdx.x % LANES, stream = threadIdx.x / LANES, warp = threadIdx.x / 32;
-  const int position = slot_mapping[3 * row], columns = slot_mapping[3 * row + 1], begin = slot_mapping[3 * row + 2];
+  const int position = slot_mapping[4 * row], columns = slot_mapping[4 * row + 1];
+  const int begin = slot_mapping[4 * row + 2], oldest = slot_mapping[4 * row + 3];
   const int stored = columns & 0xffffff, tail = columns >> 24;
 
   __shared__ __align__(16) Value queries[SHARED][D], new_key[D], new_value[D];
@@ -73,7 +75,8 @@
     for (int i = 0; i < AHEAD; ++i) {
       const int other = min(from + stream + i * STREAMS, last - 1);
       const bool is_stored = other < stored;
-      const size_t at = is_stored ? base + (size_t)other * D : tail_base + (size_t)(other - stored) * D;
+      const int column = is_stored && other + oldest < stored ? other + oldest : other + oldest - stored;
+      const size_t at = is_stored ? base + (size_t)column * D : tail_base + (size_t)(other - stored) * D;
       keys[i] = global_vector((is_stored ? k : tail_k) + at);
       values[i] = global_vector((is_stored ? v : tail_v) + at);
     }

@@ -57,6 +57,7 @@ struct SlotMapping {
     num_newest: i32,
     column: i32,
     first: i32,
+    oldest: i32,
     is_ring: bool,
 }
 
@@ -64,18 +65,18 @@ impl SlotMapping {
     /// Those of `num_rows` rows.
     fn read(mapping: &Array, num_rows: i32) -> Vec<Self> {
         mapping.eval().unwrap();
-        mapping.as_slice::<i32>()[..3 * num_rows as usize].chunks(3).map(Self::of_row).collect()
+        mapping.as_slice::<i32>()[..4 * num_rows as usize].chunks(4).map(Self::of_row).collect()
     }
 
     fn of_row(numbers: &[i32]) -> Self {
-        let &[position, columns, first] = numbers else { panic!("three numbers") };
+        let &[position, columns, first, oldest] = numbers else { panic!("four numbers") };
         let is_ring = columns < 0;
         let (num_older, num_newest) = match is_ring {
             true => (0, columns & 0xffff),
             false => (columns & 0xff_ffff, columns >> 24),
         };
         let column = if is_ring { columns >> 16 & 0x7fff } else { num_newest };
-        SlotMapping { position, num_older, num_newest, column, first, is_ring }
+        SlotMapping { position, num_older, num_newest, column, first, oldest, is_ring }
     }
 }
 
@@ -153,7 +154,8 @@ impl Attention {
         let [joined, keys, values, newest_keys, newest_values] = inputs else {
             panic!("five arrays, got {}", inputs.len())
         };
-        let SlotMapping { position, num_older, num_newest, column, first, is_ring } = mapping;
+        let SlotMapping { position, num_older, num_newest, column, first, oldest, is_ring } =
+            mapping;
         let HeadShape { heads, kv_heads, head_dim, scale, .. } = self.heads;
         let length = joined.dim(1);
         let by_head = joined.reshape(&[1, length, heads + 2 * kv_heads, head_dim])?;
@@ -172,7 +174,9 @@ impl Attention {
         let seen = |older: &Array, newest: &Array| {
             let num_newest = num_newest.max(column + length);
             let newest = columns(newest, 0, num_newest)?;
-            let all = ops::concatenate(&[columns(older, 0, num_older)?, newest], 2)?;
+            let [from_oldest, to_oldest] =
+                [columns(older, oldest, num_older)?, columns(older, 0, oldest)?];
+            let all = ops::concatenate(&[from_oldest, to_oldest, newest], 2)?;
             columns(&all, first, all.dim(2))
         };
         let mask = (!is_ring).then_some(ScaledDotProductAttentionMask::Causal);
@@ -319,4 +323,10 @@ fn rows_that_began_at_different_tokens_attend_to_the_same_with_a_kernel() {
     // Norms that the kernel does not compute.
     check_rows("olmo2/quant4", 2);
     check_rows("cohere/normed-quant", 2);
+}
+
+#[test]
+fn rows_of_rings_attend_to_the_same_with_a_kernel() {
+    check_rows("gemma3_text/quant4", 3);
+    check_rows("cohere2/quant4", 3);
 }
