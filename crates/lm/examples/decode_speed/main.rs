@@ -56,6 +56,9 @@ const BATCH_MAX_HIDDEN: usize = 4096;
 const PASS_LENGTHS: [usize; 9] = [1, 2, 4, 6, 8, 16, 24, 32, 64];
 /// Batch sizes that each use another variant of the product kernel.
 const CHECKED_ROWS: [usize; 3] = [3, 12, 40];
+/// Prompts of rows that decode together. Rings of 48 and of 512 tokens are half-filled, filled by the
+/// steps that follow, and wrapped around before them, with rows in them that have fewer tokens.
+const RAGGED_ROWS: [[usize; 4]; 3] = [[5, 40, 17, 30], [470, 5, 300, 48], [700, 512, 40, 505]];
 const RUNS: usize = 3;
 
 type Failure = Box<dyn std::error::Error>;
@@ -158,7 +161,8 @@ fn check_folder(name: &str, folder: &Path, rounding: f32) -> Result<(), Failure>
     let forms = Forms { model: &model, by_parts: &by_parts, plain: &plain };
     let lengths = PREFILLED.map(|length| check_against_plain(&subject, forms, length));
     let rows = CHECKED_ROWS.map(|num_rows| check_batch(&subject, &model, num_rows));
-    lengths.into_iter().chain(rows).collect()
+    let ragged = RAGGED_ROWS.map(|lengths| check_ragged_rows(&subject, forms, &lengths));
+    lengths.into_iter().chain(rows).chain(ragged).collect()
 }
 
 /// A model as it is loaded for the device, without kernels of whole layers, and without kernels.
@@ -336,6 +340,59 @@ fn check_batch(subject: &Subject, model: &Model, num_rows: usize) -> Result<(), 
         )?;
     }
     Ok(())
+}
+
+/// Fails unless rows whose prompts have these lengths have the same logits, except for rounding, when
+/// they are decoded together with kernels, together without, and one by one with kernels.
+fn check_ragged_rows(
+    subject: &Subject,
+    forms: Forms<'_>,
+    lengths: &[usize],
+) -> Result<(), Failure> {
+    const STEPS: usize = 150; // the tail buffers are written back twice
+    let prompts: Vec<Vec<u32>> = (10..)
+        .zip(lengths)
+        .map(|(seed, length)| random_prompt(subject, seed, length + STEPS))
+        .collect();
+    let prefilled = |model: &Model| -> Result<Vec<Vec<LayerCache>>, Failure> {
+        let each = std::iter::zip(&prompts, lengths).map(|(prompt, &length)| {
+            let mut caches = model.make_cache();
+            model.forward(&tokens(&prompt[..length]), &mut caches)?;
+            Ok(caches)
+        });
+        each.collect()
+    };
+    let together = |model: &Model| -> Result<Array, Failure> {
+        let mut caches = merge(prefilled(model)?)?;
+        let steps = (0..STEPS).map(|step| {
+            let rows = std::iter::zip(&prompts, lengths);
+            let inputs: Vec<u32> = rows.map(|(prompt, length)| prompt[length + step]).collect();
+            let logits = next_logits(model, &inputs, &mut caches)?;
+            logits.eval()?;
+            Ok::<_, Failure>(logits)
+        });
+        Ok(ops::concatenate(&steps.collect::<Result<Vec<_>, _>>()?, 1)?)
+    };
+    let mut one_by_one = Vec::new();
+    for ((prompt, length), mut caches) in
+        std::iter::zip(&prompts, lengths).zip(prefilled(forms.model)?)
+    {
+        let steps = prompt[*length..].iter().map(|token| {
+            let logits = next_logits(forms.model, &[*token], &mut caches)?;
+            logits.eval()?;
+            Ok::<_, Failure>(logits)
+        });
+        one_by_one.push(ops::concatenate(&steps.collect::<Result<Vec<_>, _>>()?, 1)?);
+    }
+    let one_by_one = ops::concatenate(&one_by_one, 0)?;
+    let (with, without) = (together(forms.model)?, together(forms.plain)?);
+    let after = |ways: &str| format!("{ways} after {lengths:?} tokens");
+    [
+        compare(subject, &after("rows together with kernels and without"), &with, &without),
+        compare(subject, &after("rows together and one by one"), &with, &one_by_one),
+    ]
+    .into_iter()
+    .collect()
 }
 
 /// The logits `[B, 1, V]` after one token of each row.
