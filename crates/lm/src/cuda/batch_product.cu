@@ -60,19 +60,13 @@
           for (int i = 0; i < 4; ++i) {
             const int half = i % 2, pair = quarter * 2 + i / 2;
             const uint32_t source = word ? packed[strip][half].y : packed[strip][half].x;
-            // A number in the low bits of 128's mantissa is that number more than 128.
-            const uint32_t raised = ((source >> (4 * pair)) & 0x000f000fu) | 0x43004300u;
+            const uint32_t raised = raised_pair(source, pair);
             const __nv_bfloat162 both = __hsub2(*reinterpret_cast<const __nv_bfloat162*>(&raised), __float2bfloat162_rn(128.f));
             const __nv_bfloat162 weight = __hfma2(both, scale[strip][half], bias[strip][half]);
             weights[i] = *reinterpret_cast<const uint32_t*>(&weight);
           }
           #pragma unroll
-          for (int tile = 0; tile < TILES; ++tile) {
-            float* sum = sums[strip][tile];
-            asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-                : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-                : "r"(weights[0]), "r"(weights[1]), "r"(weights[2]), "r"(weights[3]), "r"(columns[tile][0]), "r"(columns[tile][1]));
-          }
+          for (int tile = 0; tile < TILES; ++tile) multiply_add(sums[strip][tile], weights, columns[tile]);
         }
       }
     }
@@ -98,12 +92,7 @@
     }
     const size_t at = size_t(first_row + row) * N + first_output + output;
     float result = sum[0];
-    if constexpr (ACTIVATION == 1) result = result / (1.f + __expf(-result)) * sum[1];
-    if constexpr (ACTIVATION == 2) {
-      // GELU's (1 + tanh(z)) / 2 is the sigmoid of 2 z.
-      const float z = 1.5957691216f * (result + 0.044715f * result * result * result);
-      result = result / (1.f + __expf(-z)) * sum[1];
-    }
+    if constexpr (GATED) result = activated<ACTIVATION>(result) * sum[1];
     if constexpr (RESIDUAL) result = __bfloat162float(residual[at]) + __bfloat162float(__float2bfloat16(result));
     y[at] = __float2bfloat16(result);
   }

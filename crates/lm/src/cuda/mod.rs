@@ -76,8 +76,9 @@ impl CudaKernels {
                 KernelSource { head: HEAD, body, most_threads: None },
             )
         };
-        let dense = |name: &str, inputs: &[&str], body: &str| {
-            let head = &format!("{HEAD}{}", include_str!("dense_math.cuh"));
+        let of_matrices = &format!("{HEAD}{}", include_str!("matrix_math.cuh"));
+        let of_strips = &format!("{of_matrices}{}", include_str!("strip_product.cuh"));
+        let product = |head: &str, name: &str, inputs: &[&str], body: &str| {
             compiled_by_mlx(name, inputs, &["y"], KernelSource { head, body, most_threads: None })
         };
         Ok(CudaKernels {
@@ -88,18 +89,20 @@ impl CudaKernels {
                 &["y"],
                 include_str!("product.cu"),
             )?,
-            batch_product: kernel(
+            batch_product: product(
+                of_matrices,
                 "batch_product",
                 product::BATCH_INPUTS,
-                &["y"],
                 include_str!("batch_product.cu"),
             )?,
-            dense_product: dense(
+            dense_product: product(
+                of_matrices,
                 "dense_product",
                 dense_product::INPUTS,
                 include_str!("dense_product.cu"),
             )?,
-            dense_batch_product: dense(
+            dense_batch_product: product(
+                of_matrices,
                 "dense_batch_product",
                 dense_product::BATCH_INPUTS,
                 include_str!("dense_batch_product.cu"),
@@ -134,7 +137,7 @@ impl CudaKernels {
                     layer::INPUTS,
                     layer::OUTPUTS,
                     KernelSource {
-                        head: HEAD,
+                        head: of_strips,
                         body: include_str!("layer.cu"),
                         most_threads: Some(layer::THREADS),
                     },

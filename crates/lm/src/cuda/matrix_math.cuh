@@ -1,10 +1,10 @@
-// What the products with matrices in bfloat16 have in common. It stands before them, behind attention_math.cuh.
+// What products have in common: how matrices are read, and tensor cores. It stands before them, behind attention_math.cuh.
 
-// Sixteen bytes of a matrix, which nobody reads a second time: they need no place in a multiprocessor's own cache. The read stays
-// where it is written, before what it does not wait for.
+// Sixteen bytes of a matrix, which nobody reads a second time: they need no place in a multiprocessor's own cache, and
+// what stands beside them in 128 bytes is read next. The read stays where it is written, before what it does not wait for.
 __device__ __forceinline__ uint4 read_once(const uint4* from) {
   uint4 to;
-  asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(to.x), "=r"(to.y), "=r"(to.z), "=r"(to.w) : "l"(from));
+  asm volatile("ld.global.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(to.x), "=r"(to.y), "=r"(to.z), "=r"(to.w) : "l"(from));
   return to;
 }
 
@@ -14,6 +14,14 @@ __device__ __forceinline__ float activated(float x) {
   static_assert(ACTIVATION == 1 || ACTIVATION == 2);
   const float z = ACTIVATION == 1 ? x : 1.5957691216f * (x + 0.044715f * x * x * x);
   return x / (1.f + __expf(-z));
+}
+
+// Two packed numbers of four bits, `at` and the fourth behind it, as 128 more in bfloat16: a number in the low bits of 128's mantissa.
+// That is (word >> 4 at) & 0x000f000f | 0x43004300, the last two in one instruction.
+__device__ __forceinline__ uint32_t raised_pair(uint32_t word, int at) {
+  uint32_t raised;
+  asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(raised) : "r"(word >> (4 * at)), "r"(0x000f000fu), "r"(0x43004300u));
+  return raised;
 }
 
 // Sixteen lines of a matrix times eight columns, on a tensor core. Of each lane: the numbers 2 p and 2 p + 1, then 2 p + 8 and 2 p + 9, of
