@@ -49,6 +49,17 @@ pub trait DeviceKernels: Debug {
     /// experts' blended outputs.
     fn experts(&self, experts: Experts<'_>) -> Option<Box<dyn Kernel>>;
 
+    /// The row of each token. The input is token ids u32 `[B, L]`; the output is `[B, L, K]`.
+    fn embedding(&self, _rows: QuantizedRows<'_>) -> Option<Box<dyn Kernel>> {
+        None
+    }
+
+    /// The column of each row's largest number, the first of equal ones. The input is logits `[B, V]`;
+    /// the output is u32 `[B]`.
+    fn argmax(&self) -> Option<Box<dyn Kernel>> {
+        None
+    }
+
     /// A whole layer of one token in one launch. The inputs are:
     ///
     /// 1. the residual stream before the layer, `[1, 1, D]`;
@@ -269,6 +280,10 @@ impl DeviceKernels for LayersByParts {
 
     fn experts(&self, experts: Experts<'_>) -> Option<Box<dyn Kernel>> {
         self.0.experts(experts)
+    }
+
+    fn embedding(&self, rows: QuantizedRows<'_>) -> Option<Box<dyn Kernel>> {
+        self.0.embedding(rows)
     }
 }
 

@@ -3,7 +3,8 @@
 //!
 //! ```text
 //! usage: decode_speed check [SHAPE]...           small models of some families, the limits of the kernels;
-//!                                             `attention` is what MLX's own attention stores
+//!                                             `attention` is what MLX's own attention stores,
+//!                                             `choice` the likeliest token
 //!        decode_speed check-folder NAME FOLDER [ROUNDING]   the same of another small model
 //!        decode_speed write SHAPE FOLDER         a model folder; the shapes are in shapes.rs
 //!        decode_speed measure NAME FOLDER [ROUNDING]        prints JSON lines
@@ -141,7 +142,32 @@ fn check_kernels(names: &[&str]) -> Result<(), Failure> {
     if names.is_empty() || names.contains(&attention_memory::NAME) {
         results.push(attention_memory::check());
     }
+    if names.is_empty() || names.contains(&"choice") {
+        results.push(check_choice());
+    }
     results.into_iter().collect()
+}
+
+/// Fails unless the likeliest token is the one that MLX finds, also of several that are equal, and where
+/// none is possible.
+fn check_choice() -> Result<(), Failure> {
+    const ROWS: i32 = 4;
+    let mut random = Random(7);
+    for vocab in [8192, 20_000, 128_256] {
+        let mut numbers: Vec<f32> =
+            (0..ROWS * vocab).map(|_| (random.next() % 100) as f32 - 120.0).collect();
+        numbers[..vocab as usize].fill(f32::NEG_INFINITY);
+        numbers[2 * vocab as usize - 1] = 7.0;
+        let logits = Array::from_slice(&numbers, &[ROWS, vocab]).as_dtype(Dtype::Bfloat16)?;
+        let found = Sampler::Greedy.sample(&logits)?;
+        let expected = ops::indexing::argmax_axis(&logits, -1, false)?;
+        if found.as_slice::<u32>() != expected.as_slice::<u32>() {
+            return Err(
+                format!("of {vocab} tokens {expected:?} are likeliest, not {found:?}").into()
+            );
+        }
+    }
+    Ok(())
 }
 
 /// Compares kernels and plain forms of a small model, at contexts around the limits of the kernels.

@@ -2,7 +2,6 @@
 //! two steps deep.
 
 use cairn_chat::{FinishReason, StopTokens};
-use mlx_rs::ops::indexing::argmax_axis;
 use mlx_rs::transforms::{async_eval, eval};
 use mlx_rs::{Array, ops};
 
@@ -11,7 +10,7 @@ use crate::cache::batch::{batch_spec, extend, extract, filter, merge};
 use crate::cache::{CacheSpec, LayerCache, row_indices};
 use crate::constraint::{ConstrainedRow, launch_masked};
 use crate::models::Model;
-use crate::sample::logprobs;
+use crate::sample::{likeliest_token, logprobs};
 use crate::{LmError, LogitsProcessors, Logprobs, RandomSampler, Sampler, TokenBuffer, ffi};
 
 /// The state of one sequence.
@@ -415,7 +414,7 @@ impl DecodeBatch {
         failed: &mut Vec<(usize, LmError)>,
     ) -> Result<Array, LmError> {
         if self.rows.iter().all(|row| matches!(row.sampler, Sampler::Greedy)) {
-            return Ok(argmax_axis(logits, -1, false)?);
+            return Ok(likeliest_token(logits)?);
         }
         if self.rows.len() > 1
             && let Some(mut samplers) =
@@ -431,7 +430,7 @@ impl DecodeBatch {
                 Ok(token) => token,
                 Err(error) => {
                     failed.push((index, error));
-                    argmax_axis(&own, -1, false)?
+                    likeliest_token(&own)?
                 }
             });
         }

@@ -10,7 +10,10 @@
 //! ```text
 //! product      norm · product · activation · residual, for one row; the products of chosen experts
 //! batch_product      product · activation · residual, for several rows or tokens
-//! dense_product, dense_batch_product       both with a matrix in bfloat16
+//! tall_product       a plain product with a vocabulary's matrix, for one row
+//! dense_product, dense_batch_product       the first two with a matrix in bfloat16
+//! embedding    the rows of a 4-bit table for up to 64 tokens
+//! argmax       the likeliest token of each row
 //! attention    head norms · RoPE · append · attention, for one token or a few of one row
 //! row_attention       the same for a token of each row of a batch, whose caches may be rings, and for one behind
 //!                     a long context
@@ -18,8 +21,10 @@
 //! layer        a whole dense layer of one token, where as many blocks as multiprocessors run at once
 //! ```
 
+mod argmax;
 mod attention;
 mod dense_product;
+mod embedding;
 mod experts;
 mod layer;
 mod multiprocessors;
@@ -48,6 +53,9 @@ pub struct CudaKernels {
     batch_product: Rc<CudaKernel>,
     dense_product: Rc<CudaKernel>,
     dense_batch_product: Rc<CudaKernel>,
+    tall_product: Rc<CudaKernel>,
+    embedding: Rc<CudaKernel>,
+    argmax: Rc<CudaKernel>,
     attention: Rc<CudaKernel>,
     row_attention: Rc<CudaKernel>,
     norm_residual: Rc<CudaKernel>,
@@ -107,6 +115,19 @@ impl CudaKernels {
                 dense_product::BATCH_INPUTS,
                 include_str!("dense_batch_product.cu"),
             )?,
+            tall_product: product(
+                of_strips,
+                "tall_product",
+                product::TALL_INPUTS,
+                include_str!("tall_product.cu"),
+            )?,
+            embedding: kernel(
+                "embedding",
+                embedding::INPUTS,
+                &["y"],
+                include_str!("embedding.cu"),
+            )?,
+            argmax: kernel("argmax", argmax::INPUTS, &["y"], include_str!("argmax.cu"))?,
             attention: kernel(
                 "attention",
                 attention::INPUTS,
@@ -190,6 +211,14 @@ impl DeviceKernels for CudaKernels {
 
     fn experts(&self, experts: Experts<'_>) -> Option<Box<dyn Kernel>> {
         boxed(experts::ExpertKernels::new(self, experts))
+    }
+
+    fn embedding(&self, rows: QuantizedRows<'_>) -> Option<Box<dyn Kernel>> {
+        boxed(embedding::Embedding::new(self, rows))
+    }
+
+    fn argmax(&self) -> Option<Box<dyn Kernel>> {
+        boxed(argmax::Argmax::new(self))
     }
 
     fn layer(&self, parts: LayerParts<'_>) -> Option<Box<dyn Kernel>> {

@@ -47,9 +47,24 @@ impl QuantizedMatrix {
         })
     }
 
+    /// Packed numbers, scales and biases without kernels.
+    #[cfg(test)]
+    pub(super) fn from_arrays(
+        (packed, scales, biases): (Array, Array, Option<Array>),
+        settings: Quantization,
+    ) -> Self {
+        let product = OnceCell::new();
+        QuantizedMatrix { packed, scales, biases, settings, kernels: None, product }
+    }
+
     /// The device's kernel for products with this matrix.
     pub fn kernel(&self, fusion: Fusion<'_>) -> Option<Box<dyn Kernel>> {
         self.kernels.as_ref()?.product(MatrixRows::Quantized(self.rows()), fusion)
+    }
+
+    /// The device's kernel for [`QuantizedMatrix::dequantized_rows`] of token ids.
+    pub fn lookup_kernel(&self) -> Option<Box<dyn Kernel>> {
+        self.kernels.as_ref()?.embedding(self.rows())
     }
 
     /// `x` `[..., K]` to `[..., N]`.

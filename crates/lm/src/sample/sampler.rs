@@ -3,12 +3,11 @@
 use std::fmt;
 
 use cairn_chat::SamplingParams;
-use mlx_rs::ops::indexing::argmax_axis;
 use mlx_rs::random::categorical;
 use mlx_rs::{Array, Dtype, ops};
 
 use super::random_keys::RandomKeys;
-use super::{filters, logprobs};
+use super::{filters, likeliest_token, logprobs};
 use crate::{LmError, ffi};
 
 /// A custom sampler: takes natural log-probabilities, f32 `[B, V]`, and returns a token id for each
@@ -108,7 +107,7 @@ impl Sampler {
     /// outside the vocabulary are replaced by its last one.
     pub fn sample(&mut self, logits: &Array) -> Result<Array, LmError> {
         match self {
-            Sampler::Greedy => Ok(argmax_axis(logits, -1, false)?),
+            Sampler::Greedy => Ok(likeliest_token(logits)?),
             Sampler::Random(sampler) => sampler.sample(logits),
             Sampler::Custom(sampler) => {
                 let tokens = sampler(&logprobs(logits)?)?;
