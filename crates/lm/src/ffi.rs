@@ -4,6 +4,7 @@
 //! ```text
 //! slice … cut                           views of arrays, and copies with a part replaced
 //! array_from_bytes … item_size          the bytes of arrays
+//! upload, PartsFile                     bytes in a device's own memory
 //! quantized_matmul … quantize           products with quantized rows, and the rows themselves
 //! is_available … computes_on_cuda       the device
 //! CudaKernel                            a kernel in CUDA C++, which MLX compiles
@@ -22,8 +23,11 @@ use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::fmt::{self, Debug};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use mlx_rs::error::{Exception, Result};
+use mlx_rs::transforms::async_eval;
 use mlx_rs::{Array, Dtype, Stream};
 
 use crate::config::Quantization;
@@ -213,6 +217,191 @@ pub fn array_bytes(array: &Array) -> Result<&[u8]> {
             return Err(Exception::custom("the array has no data".to_owned()));
         }
         Ok(std::slice::from_raw_parts(data, array.nbytes()))
+    }
+}
+
+/// Where a part of an [`upload`] may begin: at a multiple of so many bytes, which suits numbers of every
+/// type.
+const UPLOAD_ALIGNMENT: usize = 16;
+
+/// The `parts`, one behind the other, in an array of u8, and where in it each begins. The bytes between
+/// them are undefined. Fails for 2 GiB and more.
+///
+/// Arrays made of bytes lie in memory that a CUDA device shares with the host: the host's first write to
+/// a page of it and the device's first read each wait for a fault. Only MLX's loader copies bytes
+/// to the device's own memory, so this hands it the parts as if they were a file.
+pub fn upload(parts: &[&[u8]]) -> Result<(Array, Vec<usize>)> {
+    let mut num_bytes = 0_usize;
+    let starts: Vec<usize> = parts
+        .iter()
+        .map(|part| {
+            let start = num_bytes.next_multiple_of(UPLOAD_ALIGNMENT);
+            num_bytes = start + part.len();
+            start
+        })
+        .collect();
+    if i32::try_from(num_bytes).is_err() {
+        return Err(Exception::custom(format!("{num_bytes} bytes are too many for one array")));
+    }
+    Ok((load(parts, &starts, num_bytes)?, starts))
+}
+
+/// An array of `num_bytes` with each of the `parts` from its start on. No one reads the parts after it has returned.
+fn load(parts: &[&[u8]], starts: &[usize], num_bytes: usize) -> Result<Array> {
+    let file = Arc::new(PartsFile::new(parts, starts, num_bytes));
+    // On a Mac only the host's streams load.
+    let stream = if computes_on_cuda() { Stream::thread_local_or_default() } else { Stream::cpu() };
+    // SAFETY: the functions of the table take the pointer that is given with it, to a file that MLX has
+    // a reference of, until `free`; the reader's handle is freed once, and what needs the reader
+    // longer has a reference of its own.
+    let array = unsafe {
+        let given = Arc::into_raw(Arc::clone(&file)).cast_mut().cast();
+        let reader = mlx_sys::mlx_io_reader_new(given, PartsFile::TABLE);
+        let mut result = mlx_sys::mlx_array_new();
+        let status = mlx_sys::mlx_load_reader(&mut result, reader, stream.as_ptr());
+        mlx_sys::mlx_io_reader_free(reader);
+        finish(result, status, "load_reader")
+    };
+    let loaded = array.and_then(|array| {
+        async_eval([&array])?;
+        if file.parts().is_some() {
+            // A CUDA device's loader has read them by now, another one reads on a thread of its own.
+            array.eval()?;
+        }
+        Ok(array)
+    });
+    // Whatever has failed, the borrow ends.
+    *file.parts() = None;
+    loaded
+}
+
+/// An array of u8 in NumPy's format, in memory. MLX reads its header at once, and the numbers, which
+/// are those of several parts, once.
+struct PartsFile {
+    header: Vec<u8>,
+    num_bytes: usize,
+    /// Where the next byte is read that nobody says the place of.
+    position: AtomicUsize,
+    /// None once they have been read, or may not be any more.
+    parts: Mutex<Option<Vec<Part>>>,
+}
+
+/// Bytes that [`load`] has borrowed, and where they belong.
+struct Part {
+    start: usize,
+    bytes: *const [u8],
+}
+
+// SAFETY: the bytes are read only under the lock of `PartsFile::parts`, and `load` empties that before its
+// borrow ends.
+unsafe impl Send for Part {}
+
+impl PartsFile {
+    const TABLE: mlx_sys::mlx_io_vtable = mlx_sys::mlx_io_vtable {
+        is_open: Some(PartsFile::is_good),
+        good: Some(PartsFile::is_good),
+        tell: Some(PartsFile::tell),
+        seek: Some(PartsFile::seek),
+        read: Some(PartsFile::read),
+        read_at_offset: Some(PartsFile::read_at),
+        write: None,
+        label: Some(PartsFile::label),
+        free: Some(PartsFile::free),
+    };
+
+    fn new(parts: &[&[u8]], starts: &[usize], num_bytes: usize) -> Self {
+        // MLX finds the order of the axes by its place in the text.
+        let text =
+            format!("{{'descr': '|u1', 'fortran_order': False, 'shape': ({num_bytes},), }}\n");
+        let mut header = b"\x93NUMPY\x01\x00".to_vec();
+        header.extend((text.len() as u16).to_le_bytes()); // a line
+        header.extend(text.as_bytes());
+        let parts = parts.iter().zip(starts).map(|(&bytes, &start)| Part { start, bytes });
+        let parts = Mutex::new(Some(parts.collect()));
+        PartsFile { header, num_bytes, position: AtomicUsize::new(0), parts }
+    }
+
+    fn parts(&self) -> MutexGuard<'_, Option<Vec<Part>>> {
+        self.parts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// # Safety
+    /// Called by MLX, as those below, with what [`load`] gave it.
+    unsafe extern "C" fn is_good(_file: *mut c_void) -> bool {
+        true
+    }
+
+    unsafe extern "C" fn tell(file: *mut c_void) -> usize {
+        // SAFETY: as `is_good` says.
+        unsafe { &*file.cast::<PartsFile>() }.position.load(Ordering::Relaxed)
+    }
+
+    unsafe extern "C" fn seek(file: *mut c_void, offset: i64, whence: i32) -> i32 {
+        // SAFETY: as `is_good` says.
+        let file = unsafe { &*file.cast::<PartsFile>() };
+        // As <stdio.h> numbers them.
+        let base = match whence {
+            0 => 0,
+            1 => file.position.load(Ordering::Relaxed),
+            _ => file.header.len() + file.num_bytes,
+        };
+        match usize::try_from(base as i64 + offset) {
+            Ok(position) => {
+                file.position.store(position, Ordering::Relaxed);
+                0
+            }
+            Err(_) => -1,
+        }
+    }
+
+    /// Reads of the header.
+    unsafe extern "C" fn read(file: *mut c_void, data: *mut c_char, length: usize) -> usize {
+        // SAFETY: as `is_good` says.
+        let file = unsafe { &*file.cast::<PartsFile>() };
+        let position = file.position.fetch_add(length, Ordering::Relaxed);
+        match file.header.get(position..position + length) {
+            Some(bytes) => {
+                // SAFETY: MLX has room for `length` bytes there.
+                unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), data.cast(), length) };
+                length
+            }
+            None => 0,
+        }
+    }
+
+    /// Reads all numbers.
+    unsafe extern "C" fn read_at(
+        file: *mut c_void,
+        data: *mut c_char,
+        length: usize,
+        offset: usize,
+    ) -> usize {
+        // SAFETY: as `is_good` says.
+        let file = unsafe { &*file.cast::<PartsFile>() };
+        if (offset, length) != (file.header.len(), file.num_bytes) {
+            return 0;
+        }
+        // `load` waits for this lock before it lets the bytes go.
+        let mut parts = file.parts();
+        let Some(unread) = parts.take() else { return 0 };
+        for Part { start, bytes } in unread {
+            // SAFETY: `load`, which has them borrowed, has not returned; MLX has room for `length`
+            // bytes, in which each part has its place.
+            unsafe {
+                let target = data.cast::<u8>().add(start);
+                std::ptr::copy_nonoverlapping(bytes.cast::<u8>(), target, bytes.len());
+            }
+        }
+        length
+    }
+
+    unsafe extern "C" fn label(_file: *mut c_void) -> *const c_char {
+        c"parts in memory".as_ptr()
+    }
+
+    unsafe extern "C" fn free(file: *mut c_void) {
+        // SAFETY: MLX gives back the reference that it was given, once.
+        drop(unsafe { Arc::from_raw(file.cast_const().cast::<PartsFile>()) });
     }
 }
 
@@ -808,6 +997,19 @@ mod tests {
         for _ in 0..2 {
             let error = panicking.call::<1>(&[&x]).expect_err("panics");
             assert!(error.what().contains("no such shape"), "{}", error.what());
+        }
+    }
+
+    #[test]
+    fn parts_of_any_length_are_uploaded_each_where_it_is_said_to_begin() {
+        let bytes: Vec<u8> = (0..=255).collect();
+        let parts = [&bytes[3..4], &bytes[..], &bytes[7..40], &bytes[200..]];
+        let (array, starts) = upload(&parts).expect("upload");
+        assert_eq!((array.dtype(), array.ndim()), (Dtype::Uint8, 1));
+        let found = array_bytes(&array).expect("bytes");
+        for (part, start) in parts.iter().zip(starts) {
+            assert_eq!(start % UPLOAD_ALIGNMENT, 0);
+            assert_eq!(&found[start..start + part.len()], *part);
         }
     }
 }

@@ -1,8 +1,10 @@
 //! From chunk states to caches.
 
-use mlx_rs::{Array, Dtype};
+use mlx_rs::transforms::async_eval;
+use mlx_rs::{Array, Dtype, ops};
 
 use super::{ChunkForm, StateTensorSize, TokenTensor, entry_path, state_name};
+use crate::cache::buffer;
 use crate::cache::{CacheList, CacheSpec, LayerCache, LayerCacheSpec, MAX_TOKENS};
 use crate::{LmError, ffi};
 
@@ -22,6 +24,15 @@ pub struct TensorSlice<'a> {
 pub struct CacheAssembler {
     num_tokens: usize,
     layers: Vec<LayerAssembly>,
+}
+
+/// Where the buffers of keys and values are filled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Filling {
+    /// By the host, in memory that the device shares.
+    OnHost,
+    /// By the device, in memory of its own: each chunk is uploaded as a whole, while others are read.
+    OnDevice,
 }
 
 #[derive(Debug)]
@@ -44,6 +55,7 @@ struct TokenAssembly {
     buffers: Vec<Option<RowBuffer>>,
     first: usize,
     capacity: usize,
+    filling: Filling,
 }
 
 /// The range of tokens that a chunk state belongs to.
@@ -56,7 +68,7 @@ struct ChunkRange {
 /// A buffer `[1, heads, capacity, width]` and how many of its tokens have been filled.
 #[derive(Debug)]
 struct RowBuffer {
-    buffer: ffi::ArrayBuffer,
+    rows: Rows,
     dtype: Dtype,
     heads: usize,
     capacity: usize,
@@ -64,15 +76,47 @@ struct RowBuffer {
     num_filled: usize,
 }
 
+#[derive(Debug)]
+enum Rows {
+    OnHost(ffi::ArrayBuffer),
+    OnDevice(Array),
+}
+
+/// Tokens of a chunk on their way into a buffer.
+struct Part<'a, 'b> {
+    buffer: &'b mut RowBuffer,
+    source: TensorSlice<'a>,
+    /// The first of them in `source`.
+    from: usize,
+    /// Its place in the buffer.
+    at: usize,
+    num_tokens: usize,
+}
+
 impl CacheAssembler {
     /// An assembler of the caches `spec` for `num_tokens` tokens. Chunks must have the sizes and
     /// types that `spec` names; where it names none, those of the first chunk. Fails for a spec
     /// whose caches are not stored in chunks, and for more tokens than a cache can hold.
     pub fn new(spec: &CacheSpec, num_tokens: usize) -> Result<CacheAssembler, LmError> {
+        // What a CUDA device shares with the host is slow for both.
+        let filling = match ffi::computes_on_cuda() {
+            true => Filling::OnDevice,
+            false => Filling::OnHost,
+        };
+        CacheAssembler::filling(filling, spec, num_tokens)
+    }
+
+    /// As [`CacheAssembler::new`], with buffers that are filled there.
+    pub(super) fn filling(
+        filling: Filling,
+        spec: &CacheSpec,
+        num_tokens: usize,
+    ) -> Result<CacheAssembler, LmError> {
         if num_tokens > MAX_TOKENS as usize {
             return Err(refused(format!("{num_tokens} tokens are too many")));
         }
-        let layers = spec.layers().iter().map(|layer| LayerAssembly::new(layer, num_tokens));
+        let layers = spec.layers().iter();
+        let layers = layers.map(|layer| LayerAssembly::new(layer, num_tokens, filling));
         Ok(CacheAssembler { num_tokens, layers: layers.collect::<Result<_, _>>()? })
     }
 
@@ -87,11 +131,12 @@ impl CacheAssembler {
         stop: usize,
         tensor: impl Fn(&str) -> Option<TensorSlice<'a>>,
     ) -> Result<(), LmError> {
+        let mut parts = Vec::new();
         for (index, layer) in self.layers.iter_mut().enumerate() {
             let range = ChunkRange { start, stop };
-            layer.add(&index.to_string(), self.num_tokens, range, &tensor)?;
+            layer.add(&index.to_string(), self.num_tokens, range, &tensor, &mut parts)?;
         }
-        Ok(())
+        fill(parts)
     }
 
     /// The caches, one per layer. Fails if chunks are missing.
@@ -102,31 +147,38 @@ impl CacheAssembler {
 }
 
 impl LayerAssembly {
-    fn new(spec: &LayerCacheSpec, num_tokens: usize) -> Result<LayerAssembly, LmError> {
+    fn new(
+        spec: &LayerCacheSpec,
+        num_tokens: usize,
+        filling: Filling,
+    ) -> Result<LayerAssembly, LmError> {
         let kind = spec.as_kind();
         let parts = match kind.chunk_form(num_tokens).ok_or_else(|| kind.is_not_in_chunks())? {
             ChunkForm::Tokens { tensors, first, capacity } => {
                 let buffers = tensors.iter().map(|_| None).collect();
-                Parts::Tokens(TokenAssembly { tensors, buffers, first, capacity })
+                Parts::Tokens(TokenAssembly { tensors, buffers, first, capacity, filling })
             }
             ChunkForm::State(sizes) => Parts::State { slots: vec![None; sizes.len()], sizes },
             ChunkForm::Entries(entries) => {
-                let entries = entries.iter().map(|entry| LayerAssembly::new(entry, num_tokens));
+                let entries = entries.iter();
+                let entries = entries.map(|entry| LayerAssembly::new(entry, num_tokens, filling));
                 Parts::List(entries.collect::<Result<_, _>>()?)
             }
         };
         Ok(LayerAssembly { spec: spec.clone(), parts })
     }
 
-    fn add<'a>(
-        &mut self,
+    /// Adds a recurrent state, and to `parts` the tokens that go into this layer's buffers.
+    fn add<'a, 'b>(
+        &'b mut self,
         path: &str,
         num_tokens: usize,
         range: ChunkRange,
         tensor: &impl Fn(&str) -> Option<TensorSlice<'a>>,
+        parts: &mut Vec<Part<'a, 'b>>,
     ) -> Result<(), LmError> {
         match &mut self.parts {
-            Parts::Tokens(tokens) => tokens.add(path, num_tokens, range, tensor)?,
+            Parts::Tokens(tokens) => tokens.add(path, num_tokens, range, tensor, parts)?,
             // A recurrent state is valid only at the position where generation continues.
             Parts::State { sizes, slots } if range.stop == num_tokens => {
                 for (slot, (size, state)) in sizes.iter().zip(slots).enumerate() {
@@ -142,7 +194,7 @@ impl LayerAssembly {
             Parts::State { .. } => {}
             Parts::List(entries) => {
                 for (index, entry) in entries.iter_mut().enumerate() {
-                    entry.add(&entry_path(path, index), num_tokens, range, tensor)?;
+                    entry.add(&entry_path(path, index), num_tokens, range, tensor, parts)?;
                 }
             }
         }
@@ -166,12 +218,13 @@ impl LayerAssembly {
 }
 
 impl TokenAssembly {
-    fn add<'a>(
-        &mut self,
+    fn add<'a, 'b>(
+        &'b mut self,
         path: &str,
         num_tokens: usize,
         range: ChunkRange,
         tensor: &impl Fn(&str) -> Option<TensorSlice<'a>>,
+        parts: &mut Vec<Part<'a, 'b>>,
     ) -> Result<(), LmError> {
         // The tokens of this chunk that the layer needs.
         let needed =
@@ -193,14 +246,20 @@ impl TokenAssembly {
             }
             let buffer = match buffer {
                 Some(buffer) => buffer,
-                None => buffer.insert(RowBuffer::for_part(&part, self.capacity)?),
+                None => buffer.insert(RowBuffer::for_part(&part, self.capacity, self.filling)?),
             };
             if (buffer.heads, buffer.width, buffer.dtype)
                 != (part.shape[1], part.shape[3], part.dtype)
             {
                 return Err(refused(format!("{name} is not of the shape that it has elsewhere")));
             }
-            buffer.fill(&part, held_from, needed, self.first);
+            parts.push(Part {
+                buffer,
+                source: part,
+                from: needed.start - held_from,
+                at: needed.start - self.first,
+                num_tokens: needed.stop - needed.start,
+            });
         }
         Ok(())
     }
@@ -209,12 +268,12 @@ impl TokenAssembly {
     fn finish(self, num_tokens: i32) -> Result<Vec<Array>, LmError> {
         let num_wanted = num_tokens as usize - self.first;
         let array = |(tensor, buffer): (&TokenTensor, Option<RowBuffer>)| {
-            buffer
-                .filter(|buffer| buffer.num_filled == num_wanted)
-                .ok_or_else(|| refused(format!("not all of its {} are there", tensor.name)))?
-                .buffer
-                .into_array()
-                .map_err(LmError::from)
+            let filled = buffer.filter(|buffer| buffer.num_filled == num_wanted);
+            match filled.map(|buffer| buffer.rows) {
+                Some(Rows::OnHost(rows)) => rows.into_array().map_err(LmError::from),
+                Some(Rows::OnDevice(rows)) => Ok(rows),
+                None => Err(refused(format!("not all of its {} are there", tensor.name))),
+            }
         };
         self.tensors.iter().zip(self.buffers).map(array).collect()
     }
@@ -266,29 +325,85 @@ fn check_part(
     Ok(held_from)
 }
 
-impl RowBuffer {
-    /// A buffer of `capacity` tokens with the heads, width and type of `part` `[1, heads, _, width]`.
-    fn for_part(part: &TensorSlice<'_>, capacity: usize) -> Result<RowBuffer, LmError> {
-        let (heads, width) = (part.shape[1], part.shape[3]);
-        let shape = [1, heads as i32, capacity as i32, width as i32];
-        let buffer = ffi::ArrayBuffer::zeros(&shape, part.dtype)?;
-        Ok(RowBuffer { buffer, dtype: part.dtype, heads, capacity, width, num_filled: 0 })
+/// Copies a chunk's parts into their buffers. Those of a device are uploaded together, because the host
+/// waits for each upload.
+fn fill(parts: Vec<Part<'_, '_>>) -> Result<(), LmError> {
+    let mut on_device = Vec::new();
+    for mut part in parts {
+        part.buffer.num_filled += part.num_tokens;
+        match part.buffer.rows {
+            Rows::OnHost(_) => part.copy_on_host(),
+            Rows::OnDevice(_) => on_device.push(part),
+        }
+    }
+    if on_device.is_empty() {
+        return Ok(());
+    }
+    let bytes: Vec<&[u8]> = on_device.iter().map(|part| part.source.bytes).collect();
+    let (uploaded, starts) = ffi::upload(&bytes)?;
+    // What wrote the chunk before keeps the buffers until it is over: they would be copied.
+    ffi::synchronize()?;
+    for (part, start) in on_device.iter_mut().zip(starts) {
+        part.write_on_device(&uploaded, start)?;
+    }
+    async_eval(on_device.iter().filter_map(|part| part.buffer.on_device()))?;
+    Ok(())
+}
+
+impl Part<'_, '_> {
+    /// Copies the tokens into a buffer of the host.
+    fn copy_on_host(&mut self) {
+        let Part { buffer, source, from, at, num_tokens } = self;
+        let (heads, capacity) = (buffer.heads, buffer.capacity);
+        let token_bytes = buffer.width * ffi::item_size(buffer.dtype);
+        let length = *num_tokens * token_bytes;
+        let Rows::OnHost(rows) = &mut buffer.rows else { return };
+        let bytes = rows.bytes_mut();
+        for head in 0..heads {
+            let source_start = (head * source.shape[2] + *from) * token_bytes;
+            let target_start = (head * capacity + *at) * token_bytes;
+            bytes[target_start..target_start + length]
+                .copy_from_slice(&source.bytes[source_start..source_start + length]);
+        }
     }
 
-    /// Copies the tokens `needed` of `part`, whose first token is `held_from`, into this buffer,
-    /// whose first token is `first`.
-    fn fill(&mut self, part: &TensorSlice<'_>, held_from: usize, needed: ChunkRange, first: usize) {
-        let held = part.shape[2];
-        let num_tokens = needed.stop - needed.start;
-        let token_bytes = self.width * ffi::item_size(self.dtype);
-        let length = num_tokens * token_bytes;
-        let bytes = self.buffer.bytes_mut();
-        for head in 0..self.heads {
-            let source = (head * held + needed.start - held_from) * token_bytes;
-            let target = (head * self.capacity + needed.start - first) * token_bytes;
-            bytes[target..target + length].copy_from_slice(&part.bytes[source..source + length]);
+    /// Has the device write the tokens into its buffer; the source's bytes begin at `start` in `uploaded`.
+    fn write_on_device(&mut self, uploaded: &Array, start: usize) -> Result<(), LmError> {
+        let Rows::OnDevice(rows) = &mut self.buffer.rows else { return Ok(()) };
+        // An upload has less than 2 GiB.
+        let [start, stop] = [start, start + self.source.bytes.len()].map(|byte| byte as i32);
+        let shape: Vec<i32> = self.source.shape.iter().map(|&length| length as i32).collect();
+        let source = ffi::slice(uploaded, &[start], &[stop])?;
+        let source = source.view_dtype(self.source.dtype)?.reshape(&shape)?;
+        let [from, at, stop] =
+            [self.from, self.at, self.from + self.num_tokens].map(|column| column as i32);
+        // The old handle is dropped, so that the device writes in place.
+        *rows = buffer::write(rows, &buffer::token_range(&source, from, stop)?, at)?;
+        Ok(())
+    }
+}
+
+impl RowBuffer {
+    /// A buffer of `capacity` tokens with the heads, width and type of `part` `[1, heads, _, width]`.
+    fn for_part(
+        part: &TensorSlice<'_>,
+        capacity: usize,
+        filling: Filling,
+    ) -> Result<RowBuffer, LmError> {
+        let (heads, width) = (part.shape[1], part.shape[3]);
+        let shape = [1, heads as i32, capacity as i32, width as i32];
+        let rows = match filling {
+            Filling::OnHost => Rows::OnHost(ffi::ArrayBuffer::zeros(&shape, part.dtype)?),
+            Filling::OnDevice => Rows::OnDevice(ops::zeros_dtype(&shape, part.dtype)?),
+        };
+        Ok(RowBuffer { rows, dtype: part.dtype, heads, capacity, width, num_filled: 0 })
+    }
+
+    fn on_device(&self) -> Option<&Array> {
+        match &self.rows {
+            Rows::OnDevice(rows) => Some(rows),
+            Rows::OnHost(_) => None,
         }
-        self.num_filled += num_tokens;
     }
 }
 

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 
 use mlx_rs::Array;
 
+use super::assemble::Filling;
 use super::*;
 use crate::LmError;
 use crate::cache::{
@@ -109,7 +110,16 @@ fn assemble(
     stored: &Stored,
     num_tokens: usize,
 ) -> Result<Vec<LayerCache>, LmError> {
-    let mut assembler = CacheAssembler::new(spec, num_tokens)?;
+    assemble_filling(Filling::OnHost, spec, stored, num_tokens)
+}
+
+fn assemble_filling(
+    filling: Filling,
+    spec: &CacheSpec,
+    stored: &Stored,
+    num_tokens: usize,
+) -> Result<Vec<LayerCache>, LmError> {
+    let mut assembler = CacheAssembler::filling(filling, spec, num_tokens)?;
     for (start, stop, chunk) in stored.iter().filter(|(start, ..)| *start < num_tokens) {
         let by_name: HashMap<&str, &StateTensor> =
             chunk.tensors.iter().map(|tensor| (tensor.name.as_str(), tensor)).collect();
@@ -139,8 +149,10 @@ fn check(
     let stored = store(&mut make(), steps, checkpoints, ends);
     let what =
         format!("{spec:?} after {steps:?}, checkpoints at {checkpoints:?}, chunks end at {ends:?}");
-    for &position in from {
-        let mut assembled = assemble(&spec, &stored, position)
+    let both = [Filling::OnHost, Filling::OnDevice];
+    for (&position, filling) in from.iter().flat_map(|from| both.map(|filling| (from, filling))) {
+        let what = format!("{filling:?}, {what}");
+        let mut assembled = assemble_filling(filling, &spec, &stored, position)
             .unwrap_or_else(|error| panic!("{what}: from {position}: {error}"));
         let mut original = make();
         original.iter_mut().for_each(|cache| drop(read(cache, position as i32)));
