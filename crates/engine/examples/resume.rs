@@ -1,7 +1,10 @@
 //! Measures what a stored prompt cache saves, and costs:
-//! `cargo run --release -p cairn-engine --example resume -- [--smaller] MODEL_FOLDER [HISTORY_TOKENS]...`
+//! `cargo run --release -p cairn-engine --example resume -- [--parts] [--smaller] MODEL_FOLDER
+//! [HISTORY_TOKENS]...`
 //!
-//! `--smaller` writes coded files.
+//! `--smaller` writes coded files. `--parts` prints, to standard error, what each restore took: `read`, `check`
+//! and `decode`, summed over the reader threads; `wait` (for them) and `add` (into the caches) of the
+//! engine's thread, on a CUDA device until it is asked to; and `total`, until the first pass.
 //!
 //! Prints one JSON object for each length of history: milliseconds to the first token, medians of
 //! several runs.
@@ -30,6 +33,7 @@ use cairn_engine::{
 use cairn_prompt_cache::{CacheChange, ChunkRecord};
 use safetensors::tensor::{Dtype, SafeTensors};
 use tokio::sync::mpsc::UnboundedReceiver;
+use tracing_subscriber::EnvFilter;
 
 const RUNS: usize = 5;
 const BUDGET_BYTES: u64 = 64 << 30;
@@ -38,10 +42,15 @@ const WRITING_PAIRS: usize = 5;
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<()> {
     let mut arguments = std::env::args().skip(1).peekable();
+    if arguments.next_if_eq("--parts").is_some() {
+        let restores = EnvFilter::new("cairn_engine::prompt_cache::restore=debug");
+        tracing_subscriber::fmt().with_env_filter(restores).with_writer(std::io::stderr).init();
+    }
     let is_smaller = arguments.next_if_eq("--smaller").is_some();
     let coding = if is_smaller { FileCoding::BytePlanes } else { FileCoding::Plain };
-    let model =
-        arguments.next().context("usage: resume [--smaller] MODEL_FOLDER [HISTORY_TOKENS]...")?;
+    let model = arguments
+        .next()
+        .context("usage: resume [--parts] [--smaller] MODEL_FOLDER [HISTORY_TOKENS]...")?;
     let model = PathBuf::from(model);
     let mut lengths = arguments.map(|text| Ok(text.parse()?)).collect::<Result<Vec<u32>>>()?;
     if lengths.is_empty() {

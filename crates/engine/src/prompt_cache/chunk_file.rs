@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use cairn_formats::{FileError, read_file, read_file_into};
 use cairn_lm::cache::chunk_state::{CacheLayout, ChunkState, StateTensor, TensorSlice};
@@ -252,6 +253,34 @@ impl FileParts<'_> {
 pub(super) struct ChunkReader {
     file: Vec<u8>,
     decoder: Option<Decoder>,
+    times: ReadTimes,
+}
+
+/// What reading chunk files has taken.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct ReadTimes {
+    /// From the disk, or from the system's copies of it, to memory.
+    pub(super) read: Duration,
+    /// Comparing hashes.
+    pub(super) check: Duration,
+    /// Of coded tensors.
+    pub(super) decode: Duration,
+}
+
+impl ReadTimes {
+    pub(super) fn add(&mut self, other: ReadTimes) {
+        self.read += other.read;
+        self.check += other.check;
+        self.decode += other.decode;
+    }
+}
+
+/// Runs `run` and adds the time that it took to `total`.
+pub(super) fn timed<T>(total: &mut Duration, run: impl FnOnce() -> T) -> T {
+    let began = Instant::now();
+    let value = run();
+    *total += began.elapsed();
+    value
 }
 
 impl ChunkReader {
@@ -266,8 +295,10 @@ impl ChunkReader {
         let file = record.file.as_ref().ok_or(ChunkError::Damaged)?;
         let path = path(folder, &record.namespace.model, &record.key);
         let mut bytes = spare;
-        read_file_into(&path, file.num_bytes, &mut bytes)?;
-        if bytes.len() as u64 != file.num_bytes || hash(&bytes) != file.hash {
+        let ReadTimes { read, check, .. } = &mut self.times;
+        timed(read, || read_file_into(&path, file.num_bytes, &mut bytes))?;
+        let is_whole = bytes.len() as u64 == file.num_bytes;
+        if !is_whole || timed(check, || hash(&bytes)) != file.hash {
             return Err(ChunkError::Damaged);
         }
         // The hash shows that this program wrote the bytes; the assembler of the caches checks
@@ -280,7 +311,9 @@ impl ChunkReader {
             Some(text) => {
                 let tensors = coded_tensors(text)?;
                 std::mem::swap(&mut self.file, &mut bytes);
+                let began = Instant::now();
                 self.decode(start, &tensors, &mut bytes)?;
+                self.times.decode += began.elapsed();
                 tensors
             }
         };
@@ -293,6 +326,11 @@ impl ChunkReader {
             held_from: record.held_from,
             has_state: record.has_state,
         }))
+    }
+
+    /// What reading has taken since the last call.
+    pub(super) fn take_times(&mut self) -> ReadTimes {
+        std::mem::take(&mut self.times)
     }
 
     /// Decodes the tensors in `self.file` from `start` on into `bytes`.

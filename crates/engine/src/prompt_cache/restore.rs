@@ -8,13 +8,14 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, SyncSender, TryRecvError};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use cairn_lm::cache::chunk_state::CacheAssembler;
 use cairn_lm::cache::{CacheSpec, LayerCache};
 use cairn_prompt_cache::{ChunkKey, ChunkRecord};
 
 use super::Blocking;
-use super::chunk_file::{ChunkContents, ChunkError, ChunkReader};
+use super::chunk_file::{ChunkContents, ChunkError, ChunkReader, ReadTimes, timed};
 use crate::guard::panic_message;
 
 /// A chunk to restore from, with its contents if they are in memory.
@@ -42,7 +43,50 @@ impl Unusable {
 const MAX_READERS: usize = 4;
 
 /// A file that a reader has read.
-type ReadChunk = (ChunkRecord, Result<ChunkContents, ChunkError>);
+struct ReadChunk {
+    record: ChunkRecord,
+    contents: Result<ChunkContents, ChunkError>,
+    times: ReadTimes,
+}
+
+/// What a restore has taken.
+struct RestoreTimes {
+    began: Instant,
+    /// All readers together, beside each other and beside the rest.
+    readers: ReadTimes,
+    /// Waiting for the readers.
+    wait: Duration,
+    /// Bringing chunks into the caches.
+    add: Duration,
+}
+
+impl RestoreTimes {
+    fn begin() -> Self {
+        let began = Instant::now();
+        RestoreTimes {
+            began,
+            readers: ReadTimes::default(),
+            wait: Duration::ZERO,
+            add: Duration::ZERO,
+        }
+    }
+
+    /// Logs the times, once the caches of `num_tokens` tokens are complete.
+    fn report(&self, num_tokens: usize) {
+        let RestoreTimes { began, readers: ReadTimes { read, check, decode }, wait, add } = self;
+        let total = began.elapsed();
+        tracing::debug!(
+            num_tokens,
+            ?read,
+            ?check,
+            ?decode,
+            ?wait,
+            ?add,
+            ?total,
+            "a prompt cache is restored"
+        );
+    }
+}
 
 /// The caches of the first tokens of a prompt while they are restored. Its reader threads end when
 /// it is dropped.
@@ -64,6 +108,7 @@ pub(super) struct Restore {
     /// How many chunks are not in the caches yet.
     num_left: usize,
     last: Option<ChunkRecord>,
+    times: RestoreTimes,
 }
 
 impl Restore {
@@ -90,8 +135,9 @@ impl Restore {
             CacheAssembler::new(spec, num_tokens).map_err(|error| Unusable::new(last, error))
         });
         let assembler = assembler.transpose()?;
-        let folder = folder.to_owned();
-        Ok(Restore { assembler, keys, in_memory, folder, unread, on_disk: None, num_left, last })
+        let (folder, times) = (folder.to_owned(), RestoreTimes::begin());
+        let on_disk = None;
+        Ok(Restore { assembler, keys, in_memory, folder, unread, on_disk, num_left, last, times })
     }
 
     /// How many chunks are not in the caches yet.
@@ -117,7 +163,8 @@ impl Restore {
         let on_disk = self.on_disk.get_or_insert_with(|| {
             OnDisk::new(&self.folder, std::mem::take(&mut self.unread), start_reader)
         });
-        let (record, contents) = match on_disk.next(blocking) {
+        let next = timed(&mut self.times.wait, || on_disk.next(blocking));
+        let ReadChunk { record, contents, times } = match next {
             Ok(read) => read,
             Err(TryRecvError::Empty) => return Ok(()),
             Err(TryRecvError::Disconnected) => {
@@ -129,6 +176,7 @@ impl Restore {
                 return last.map_or(Ok(()), |key| Err(Unusable { key, start: 0, error }));
             }
         };
+        self.times.readers.add(times);
         let contents = contents.map_err(|error| Unusable::new(&record, error))?;
         self.add(&record, &contents)?;
         if let Some(on_disk) = &self.on_disk {
@@ -140,7 +188,9 @@ impl Restore {
     fn add(&mut self, record: &ChunkRecord, contents: &ChunkContents) -> Result<(), Unusable> {
         self.num_left -= 1;
         let Some(assembler) = &mut self.assembler else { return Ok(()) };
-        let added = assembler.add(record.start, record.stop(), |name| contents.tensor(name));
+        let added = timed(&mut self.times.add, || {
+            assembler.add(record.start, record.stop(), |name| contents.tensor(name))
+        });
         added.map_err(|error| Unusable::new(record, error))
     }
 
@@ -150,6 +200,7 @@ impl Restore {
             return Ok((Vec::new(), self.keys));
         };
         let caches = assembler.finish().map_err(|error| Unusable::new(last, error))?;
+        self.times.report(caches.first().map_or(0, LayerCache::offset));
         Ok((caches, self.keys))
     }
 
@@ -247,7 +298,8 @@ impl Files {
         let record = self.records.get(self.num_taken.fetch_add(1, Ordering::Relaxed))?;
         let spare = self.spare().pop().unwrap_or_default();
         let contents = caught(|| reader.read(&self.folder, record, spare));
-        Some((record.clone(), contents))
+        let (record, times) = (record.clone(), reader.take_times());
+        Some(ReadChunk { record, contents, times })
     }
 
     /// Takes the memory of a chunk that is in the caches.
