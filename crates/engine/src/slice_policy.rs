@@ -2,10 +2,11 @@
 //! counts and measured costs.
 //!
 //! - Nobody decodes: prompts are read in full steps.
-//! - Somebody decodes: a prefill slice takes about [`SlicePolicy::target`], and at least as much time
-//!   is given to decoding before the next one: one reader and one writer each get half of the device.
-//!   Where much of a slice is the fixed cost of a pass, decoding gets more, so that these costs take
-//!   little of the device's time.
+//! - Somebody decodes: a prefill slice takes about [`SlicePolicy::target`], and as much time is given
+//!   to decoding before the next one, or less where that is enough for [`ENOUGH_PER_SECOND`] tokens:
+//!   beyond what people can read, tokens are cheaper once all sequences share the steps. Where much of
+//!   a slice is the fixed cost of a pass, decoding gets more, so that these costs take little of the
+//!   device's time.
 //! - What is left to read takes less than one slice: it is read after one step, so that its sequence
 //!   joins the batch early.
 //! - More prompts wait than sequences decode, and they are short: they are read first, so that all
@@ -20,6 +21,10 @@ const TARGET: Duration = Duration::from_millis(100);
 /// it is not the fixed cost of a pass. Below half a second, because a slice may take longer than
 /// those before it: the longer a prompt, the more each of its tokens costs.
 const MAX_GAP: Duration = Duration::from_millis(460);
+
+/// The tokens of each answer in a second that are enough while prompts are read: some three times as
+/// many as people can read.
+const ENOUGH_PER_SECOND: f64 = 20.0;
 
 /// Decoding gets so much time beside prefill slices that their fixed costs take at most one part in
 /// this many of the device's time.
@@ -76,6 +81,8 @@ pub(crate) struct SlicePolicy {
     last_prefill: Duration,
     decoded_since: Duration,
     num_decoded_since: usize,
+    /// The time of a decode step, whichever model's; newer ones count more. `None` before the first.
+    decode_step: Option<Duration>,
     /// The time of the prefill slices since the last decode step.
     read_since: Duration,
 }
@@ -98,6 +105,7 @@ impl SlicePolicy {
             last_prefill: Duration::ZERO,
             decoded_since: Duration::ZERO,
             num_decoded_since: 0,
+            decode_step: None,
             read_since: Duration::ZERO,
         }
     }
@@ -120,7 +128,7 @@ impl SlicePolicy {
         let are_many_short = counts.num_waiting_rows > counts.num_decoding_rows
             && counts.num_unread_tokens <= costs.tokens_within(pause);
         let has_decoded = self.num_decoded_since >= counts.num_decoding
-            && self.decoded_since >= self.decode_time(costs);
+            && self.decoded_since >= self.decode_time(counts, costs);
         if is_short || are_many_short || has_decoded {
             Slice::Prefill { max_tokens }
         } else {
@@ -129,16 +137,30 @@ impl SlicePolicy {
     }
 
     /// How long sequences decode after the last prefill slice before the next one.
-    fn decode_time(&self, costs: &SliceCosts) -> Duration {
+    fn decode_time(&self, counts: &QueueCounts, costs: &SliceCosts) -> Duration {
         let wanted = (costs.fixed() * FIXED_COST_DIVISOR).saturating_sub(self.last_prefill);
+        let least = self.last_prefill.min(self.time_for_enough(counts));
         let most = self.last_prefill.mul_f64(MAX_DECODE_RATIO);
-        wanted.clamp(self.last_prefill, most)
+        wanted.clamp(least, most)
+    }
+
+    /// How long decoding takes, of the time from the last slice's begin to the next one's, if each answer
+    /// is to get [`ENOUGH_PER_SECOND`] tokens a second; at most as long as that slice. Those that
+    /// decode take turns, and each step is one of theirs.
+    fn time_for_enough(&self, counts: &QueueCounts) -> Duration {
+        let Some(step) = self.decode_step else { return self.last_prefill };
+        let decode_share = ENOUGH_PER_SECOND * step.as_secs_f64() * counts.num_decoding as f64;
+        match decode_share < 0.5 {
+            true => self.last_prefill.mul_f64(decode_share / (1.0 - decode_share)),
+            false => self.last_prefill,
+        }
     }
 
     /// Notes that a decode step took so long.
     pub(crate) fn decoded(&mut self, took: Duration) {
         self.decoded_since += took;
         self.num_decoded_since += 1;
+        self.decode_step = Some(mean_with(self.decode_step, took));
         self.read_since = Duration::ZERO;
     }
 
@@ -151,9 +173,14 @@ impl SlicePolicy {
     }
 }
 
+/// The mean of a new time and what was known before.
+fn mean_with(before: Option<Duration>, took: Duration) -> Duration {
+    before.map_or(took, |before| (before + took) / 2)
+}
+
 impl SliceCosts {
     pub(crate) fn decoded(&mut self, took: Duration) {
-        self.decode = Some(self.decode.map_or(took, |before| (before + took) / 2));
+        self.decode = Some(mean_with(self.decode, took));
     }
 
     pub(crate) fn prefilled(&mut self, num_tokens: usize, took: Duration) {
@@ -244,6 +271,38 @@ mod tests {
         assert_eq!(policy.next(&busy, &costs(1)), Slice::Decode);
         policy.decoded(500 * MS);
         assert_eq!(policy.next(&busy, &costs(1)), Slice::Prefill { max_tokens: 100 });
+    }
+
+    #[test]
+    fn decoding_gets_no_more_time_than_enough_tokens_take() {
+        /// Of a slice of 100 ms, and steps of those that decode in turns.
+        fn check(num_decoding: usize, step: Duration, expected_steps: usize) {
+            let mut policy = SlicePolicy::new(false);
+            policy.prefilled(100 * MS, true);
+            let mut num_steps = 0;
+            // The one that reads has never decoded: its model may be another.
+            while policy.next(&counts(num_decoding, 1, 1_000_000), &costs(1)) == Slice::Decode {
+                policy.decoded(step);
+                num_steps += 1;
+            }
+            assert_eq!(num_steps, expected_steps, "steps of {step:?} for {num_decoding}");
+        }
+        // 3 in 103 ms or in 115 are more than 20 a second, 2 are fewer.
+        check(1, MS, 3);
+        check(1, 5 * MS, 3);
+        check(4, MS, 9);
+        // Half of the time is less.
+        check(1, 25 * MS, 4);
+        check(4, 10 * MS, 10);
+        let mut slow = costs(1);
+        slow.decoded(20 * MS);
+        let mut policy = SlicePolicy::new(false);
+        policy.prefilled(100 * MS, true);
+        for _ in 0..5 {
+            policy.decoded(20 * MS);
+            // A pass costs a fifth of a slice, however few tokens it reads: decoding gets more.
+            assert_eq!(policy.next(&counts(1, 1, 1_000_000), &slow), Slice::Decode);
+        }
     }
 
     #[test]
@@ -377,5 +436,65 @@ mod tests {
         check("few tokens a slice", |n| 60 * MS + 3 * MS * n as u32, 60 * MS);
         check("slow steps", |n| 92 * MS + 5 * MS * n as u32, 92 * MS);
         check_speeds("a slow device", |n| 150 * MS + MS * n as u32, 150 * MS, 0.8);
+    }
+
+    /// How long three requests take, each of which comes when the one before it begins to write.
+    fn time_of_three_staggered_requests(
+        prefers_prefill: bool,
+        prefill: fn(usize) -> Duration,
+        decode: fn(usize) -> Duration,
+    ) -> Duration {
+        const PROMPT_TOKENS: usize = 8192;
+        let (mut policy, mut costs) = (SlicePolicy::new(prefers_prefill), SliceCosts::default());
+        // What the one that reads has left to read, what those that write have left to write.
+        let (mut num_unread, mut unwritten) = (PROMPT_TOKENS, Vec::new());
+        let (mut num_coming, mut now) = (2, Duration::ZERO);
+        while num_unread > 0 || !unwritten.is_empty() {
+            let num_decoding = usize::from(!unwritten.is_empty());
+            let counts = QueueCounts {
+                num_decoding_rows: unwritten.len(),
+                ..counts(num_decoding, usize::from(num_unread > 0), num_unread)
+            };
+            match policy.next(&counts, &costs) {
+                Slice::Decode => {
+                    let took = decode(unwritten.len());
+                    now += took;
+                    unwritten.iter_mut().for_each(|left| *left -= 1);
+                    unwritten.retain(|&left| left > 0);
+                    policy.decoded(took);
+                    costs.decoded(took);
+                }
+                Slice::Prefill { max_tokens } => {
+                    let num_read = max_tokens.min(num_unread);
+                    let took = prefill(num_read);
+                    now += took;
+                    num_unread -= num_read;
+                    policy.prefilled(took, num_decoding > 0);
+                    costs.prefilled(num_read, took);
+                    if num_unread == 0 {
+                        unwritten.push(256);
+                        num_unread = if num_coming > 0 { PROMPT_TOKENS } else { 0 };
+                        num_coming = usize::saturating_sub(num_coming, 1);
+                    }
+                }
+                Slice::Idle => panic!("there is work"),
+            }
+        }
+        now
+    }
+
+    #[test]
+    fn prompts_that_arrive_during_answers_are_read_almost_as_fast_as_prompts_first() {
+        const US: Duration = Duration::from_micros(1);
+        fn check(name: &str, prefill: fn(usize) -> Duration, decode: fn(usize) -> Duration) {
+            let [adaptive, prefill_first] = [false, true]
+                .map(|prefers| time_of_three_staggered_requests(prefers, prefill, decode));
+            let ratio = prefill_first.as_secs_f64() / adaptive.as_secs_f64();
+            assert!(ratio >= 0.95, "{name}: {ratio} of the speed with all prompts first");
+        }
+        // As measured on an H200: a pass over tokens, and a step of so many rows.
+        check("1B", |n| MS + 17 * US * n as u32, |rows| 300 * US + 300 * US * rows as u32);
+        check("0.6B", |n| MS + 15 * US * n as u32, |rows| 700 * US + 100 * US * rows as u32);
+        check("8B", |n| 3 * MS + 110 * US * n as u32, |rows| 2600 * US + 200 * US * rows as u32);
     }
 }
