@@ -104,3 +104,36 @@ async fn a_prediction_is_proposed_and_changes_nothing() {
     assert!(error["error"]["param"].as_str().unwrap().starts_with("prediction"), "{error}");
     running.end().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_prediction_keeps_to_a_schema_and_to_its_own_answer() {
+    let answer = r#"{"from":"abcdefghijklm","to":"nopqrstuvwxyz"}"#;
+    let running = start_saying(answer, LOOKUP).await;
+    let content = |text: &str| json!({ "prediction": { "type": "content", "content": text } });
+    let schema = json!({
+        "type": "object",
+        "properties": { "from": { "type": "string" }, "to": { "type": "string" } },
+        "required": ["from", "to"], "additionalProperties": false,
+    });
+    let format =
+        json!({ "type": "json_schema", "json_schema": { "name": "way", "schema": schema } });
+    let mut with_schema = content(answer);
+    with_schema["response_format"] = format;
+    let whole = ask(&running, CHAT, &chat(with_schema)).await;
+    assert_eq!(whole["choices"][0]["message"]["content"], answer);
+    // Others are answered at the same time, with another prediction or none.
+    let others = [content(answer), content("0123456789"), json!({}), content(&answer[..20])];
+    let [right, wrong, none, begun] = others.map(chat);
+    let (right, wrong, none, begun) = tokio::join!(
+        ask(&running, CHAT, &right),
+        ask(&running, CHAT, &wrong),
+        ask(&running, CHAT, &none),
+        ask(&running, CHAT, &begun),
+    );
+    for whole in [&right, &wrong, &none, &begun] {
+        assert_eq!(whole["choices"][0]["message"]["content"], answer, "{whole}");
+    }
+    assert!(accepted_and_rejected(&right).0 > accepted_and_rejected(&begun).0, "{right} {begun}");
+    assert!(accepted_and_rejected(&begun).0 > accepted_and_rejected(&none).0, "{begun} {none}");
+    running.end().await;
+}
