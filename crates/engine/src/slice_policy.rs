@@ -139,9 +139,8 @@ impl SlicePolicy {
     /// How long sequences decode after the last prefill slice before the next one.
     fn decode_time(&self, counts: &QueueCounts, costs: &SliceCosts) -> Duration {
         let wanted = (costs.fixed() * FIXED_COST_DIVISOR).saturating_sub(self.last_prefill);
-        let least = self.last_prefill.min(self.time_for_enough(counts));
         let most = self.last_prefill.mul_f64(MAX_DECODE_RATIO);
-        wanted.clamp(least, most)
+        wanted.clamp(self.time_for_enough(counts), most)
     }
 
     /// How long decoding takes, of the time from the last slice's begin to the next one's, if each answer
