@@ -76,59 +76,59 @@ impl CudaKernels {
     }
 
     fn new(device: multiprocessors::CudaDevice) -> Result<Self, Exception> {
-        let kernel = |name: &str, inputs: &[&str], outputs: &[&str], body: &str| {
-            compiled_by_mlx(
-                name,
-                inputs,
-                outputs,
-                KernelSource { head: HEAD, body, most_threads: None },
-            )
-        };
         let of_matrices = &format!("{HEAD}{}", include_str!("matrix_math.cuh"));
         let of_strips = &format!("{of_matrices}{}", include_str!("strip_product.cuh"));
-        let product = |head: &str, name: &str, inputs: &[&str], body: &str| {
-            compiled_by_mlx(name, inputs, &["y"], KernelSource { head, body, most_threads: None })
+        let kernel = |head, name: &str, inputs: &[&str], outputs: &[&str], body| {
+            let source = KernelSource { head, body, most_threads: None };
+            compiled_by_mlx(name, inputs, outputs, source)
         };
         Ok(CudaKernels {
-            product: kernel("product", product::INPUTS, &["y"], &product::source())?,
+            product: kernel(HEAD, "product", product::INPUTS, &["y"], &product::source())?,
             expert_product: kernel(
+                HEAD,
                 "expert_product",
                 experts::INPUTS,
                 &["y"],
                 include_str!("product.cu"),
             )?,
-            batch_product: product(
+            batch_product: kernel(
                 of_matrices,
                 "batch_product",
                 product::BATCH_INPUTS,
+                &["y"],
                 include_str!("batch_product.cu"),
             )?,
-            dense_product: product(
+            dense_product: kernel(
                 of_matrices,
                 "dense_product",
                 dense_product::INPUTS,
+                &["y"],
                 include_str!("dense_product.cu"),
             )?,
-            dense_batch_product: product(
+            dense_batch_product: kernel(
                 of_matrices,
                 "dense_batch_product",
                 dense_product::BATCH_INPUTS,
+                &["y"],
                 include_str!("dense_batch_product.cu"),
             )?,
-            tall_product: product(
+            tall_product: kernel(
                 of_strips,
                 "tall_product",
                 product::TALL_INPUTS,
+                &["y"],
                 include_str!("tall_product.cu"),
             )?,
             embedding: kernel(
+                HEAD,
                 "embedding",
                 embedding::INPUTS,
                 &["y"],
                 include_str!("embedding.cu"),
             )?,
-            argmax: kernel("argmax", argmax::INPUTS, &["y"], include_str!("argmax.cu"))?,
+            argmax: kernel(HEAD, "argmax", argmax::INPUTS, &["y"], include_str!("argmax.cu"))?,
             attention: kernel(
+                HEAD,
                 "attention",
                 attention::INPUTS,
                 attention::OUTPUTS,
@@ -146,12 +146,19 @@ impl CudaKernels {
                 },
             )?,
             norm_residual: kernel(
+                HEAD,
                 "norm_residual",
                 &["x", "weight", "residual"],
                 &["y"],
                 include_str!("norm_residual.cu"),
             )?,
-            route: kernel("route", &["logits"], &["experts", "shares"], include_str!("route.cu"))?,
+            route: kernel(
+                HEAD,
+                "route",
+                &["logits"],
+                &["experts", "shares"],
+                include_str!("route.cu"),
+            )?,
             layer: layer::LayerKernel::new(
                 compiled_by_mlx(
                     "whole_layer",
