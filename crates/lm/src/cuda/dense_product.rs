@@ -1,8 +1,6 @@
 //! Products with a matrix in bfloat16, for one token or for a few: of each row of a batch, or of one
 //! sequence.
 
-use std::rc::Rc;
-
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, Dtype};
 
@@ -43,9 +41,13 @@ impl DenseProduct {
         let matrix = Matrix::new(rows, fusion)?;
         let fused = matrix.fused.clone();
         Some(DenseProduct {
-            single: matrix.clone().traced(kernels.dense_product.clone(), Matrix::single)?,
+            single: fused.traced(matrix.clone(), kernels.dense_product.clone(), Matrix::single)?,
             batch: match fused.num_inputs % SPAN {
-                0 => Some(matrix.traced(kernels.dense_batch_product.clone(), Matrix::batch)?),
+                0 => Some(fused.traced(
+                    matrix,
+                    kernels.dense_batch_product.clone(),
+                    Matrix::batch,
+                )?),
                 _ => None,
             },
             fused,
@@ -77,15 +79,6 @@ impl Matrix {
             && num_inputs <= MAX_INPUTS;
         let fused = is_readable.then(|| Fused::new(fusion, num_inputs, num_rows))??;
         Some(Matrix { rows: rows.clone(), fused })
-    }
-
-    fn traced(
-        self,
-        kernel: Rc<CudaKernel>,
-        launch: fn(&Matrix, &CudaKernel, &Array, Option<&Array>) -> Result<Array, Exception>,
-    ) -> Option<Compiled> {
-        let fused = self.fused.clone();
-        fused.traced(move |x, residual| launch(&self, &kernel, x, residual))
     }
 
     /// `x` `[1, 1, K]` to `[1, 1, N]`.

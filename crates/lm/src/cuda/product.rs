@@ -95,14 +95,18 @@ impl Fused {
         fits.then_some([batch, length])
     }
 
-    /// A function of x and, if the product adds it, the residual.
-    pub(super) fn traced(
+    /// The launch of a matrix as a function of x and, if the product adds it, the residual.
+    pub(super) fn traced<M: 'static>(
         &self,
-        launch: impl Fn(&Array, Option<&Array>) -> Result<Array, Exception> + 'static,
+        matrix: M,
+        kernel: Rc<CudaKernel>,
+        launch: fn(&M, &CudaKernel, &Array, Option<&Array>) -> Result<Array, Exception>,
     ) -> Option<Compiled> {
         match self.adds_residual {
-            true => traced(move |[x, residual]: &[Array; 2]| Ok(vec![launch(x, Some(residual))?])),
-            false => traced(move |[x]: &[Array; 1]| Ok(vec![launch(x, None)?])),
+            true => traced(move |[x, residual]: &[Array; 2]| {
+                Ok(vec![launch(&matrix, &kernel, x, Some(residual))?])
+            }),
+            false => traced(move |[x]: &[Array; 1]| Ok(vec![launch(&matrix, &kernel, x, None)?])),
         }
     }
 
@@ -141,13 +145,13 @@ impl Product {
             fused: fused.clone(),
         };
         let single = match matrix.is_tall() {
-            true => matrix.clone().traced(kernels.tall_product.clone(), Matrix::tall)?,
-            false => matrix.clone().traced(kernels.product.clone(), Matrix::single)?,
+            true => fused.traced(matrix.clone(), kernels.tall_product.clone(), Matrix::tall)?,
+            false => fused.traced(matrix.clone(), kernels.product.clone(), Matrix::single)?,
         };
         Some(Product {
             single,
             batch: match fused.num_inputs % SPAN {
-                0 => Some(matrix.traced(kernels.batch_product.clone(), Matrix::batch)?),
+                0 => Some(fused.traced(matrix, kernels.batch_product.clone(), Matrix::batch)?),
                 _ => None,
             },
             fused,
@@ -179,15 +183,6 @@ const SPAN: i32 = 64;
 const STRIP: i32 = 16;
 
 impl Matrix {
-    fn traced(
-        self,
-        kernel: Rc<CudaKernel>,
-        launch: fn(&Matrix, &CudaKernel, &Array, Option<&Array>) -> Result<Array, Exception>,
-    ) -> Option<Compiled> {
-        let fused = self.fused.clone();
-        fused.traced(move |x, residual| launch(&self, &kernel, x, residual))
-    }
-
     /// `x` `[1, 1, K]` to `[1, 1, N]`.
     fn single(
         &self,
