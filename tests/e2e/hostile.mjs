@@ -110,8 +110,19 @@ export async function plant(home, texts) {
  * it also sees those that go again.
  */
 export function watchPage() {
-  const seen = { ran: 0, trespasses: [], globals: new Set(Object.getOwnPropertyNames(window)) };
+  const seen = { ran: 0, trespasses: [], globals: new Set(Object.getOwnPropertyNames(window)), until };
   const note = (what) => seen.trespasses.length < 50 && seen.trespasses.push(what);
+  // A browser may draw no frame for long, and then says nothing of it.
+  const frame = () => new Promise((done) => [requestAnimationFrame(() => done(true)), setTimeout(done, 1000)]);
+  /** Looks in each frame until `look` returns something truthy, and returns that; fails with `what` and what is on the page. */
+  async function until(what, look, limitMs) {
+    const deadline = performance.now() + limitMs;
+    let found = look();
+    let frames = 0;
+    for (; !found && performance.now() < deadline; found = look()) if (await frame()) frames += 1;
+    if (found) return found;
+    throw new Error(`not true after ${frames} frames: ${what}; the page: ${document.body.innerText.slice(0, 500)}`);
+  }
   window.watched = seen;
   window.ran = () => (seen.ran += 1);
   for (const name of ['alert', 'confirm', 'prompt', 'print', 'open']) window[name] = () => void note(`called ${name}`);
@@ -153,17 +164,22 @@ export function watchPage() {
 
 /** Runs in the page: draws the rows of the list of chats, until there are so many; returns how many there are. */
 export async function walkList({ count, limitMs }) {
-  const deadline = performance.now() + limitMs;
-  const frame = () => new Promise(requestAnimationFrame);
   const list = document.querySelector('nav .scroll');
   const drawn = () => list.querySelectorAll('[data-conversation]').length;
   // Rows are added while the end of the list is on screen.
-  for (; drawn() < count && performance.now() < deadline; await frame()) {
+  const addMore = () => {
     list.scrollTop = 0;
     list.scrollTop = list.scrollHeight;
-  }
-  for (list.scrollTop = 0; list.scrollTop + list.clientHeight < list.scrollHeight - 1; await frame())
+    return drawn() >= count;
+  };
+  await window.watched.until(`${count} chats are listed`, addMore, limitMs);
+  list.scrollTop = 0;
+  const goOn = () => {
+    const before = list.scrollTop;
     list.scrollTop += list.clientHeight;
+    return list.scrollTop === before;
+  };
+  await window.watched.until('the end of the list is seen', goOn, limitMs);
   return drawn();
 }
 
@@ -172,14 +188,7 @@ export async function walkList({ count, limitMs }) {
  * its first document. Returns how many messages were drawn.
  */
 export async function walkChat({ id, limitMs }) {
-  const deadline = performance.now() + limitMs;
-  const until = async (what, look) => {
-    while (!look()) {
-      if (performance.now() > deadline)
-        throw new Error(`${what}: ${document.querySelector('main').innerText.slice(0, 500)}`);
-      await new Promise(requestAnimationFrame);
-    }
-  };
+  const until = (what, look) => window.watched.until(what, look, limitMs);
   const row = document.querySelector(`[data-conversation="${id}"]`);
   row.scrollIntoView({ block: 'center' });
   row.click();
@@ -216,13 +225,7 @@ export async function walkChat({ id, limitMs }) {
  * the texts; returns how many models were listed and how many entries of the palette had the word.
  */
 export async function tourPages({ word, limitMs }) {
-  const deadline = performance.now() + limitMs;
-  const until = async (what, look) => {
-    for (let seen; ; await new Promise(requestAnimationFrame)) {
-      if ((seen = look())) return seen;
-      if (performance.now() > deadline) throw new Error(`${what}: ${document.body.innerText.slice(0, 500)}`);
-    }
-  };
+  const until = (what, look) => window.watched.until(what, look, limitMs);
   const press = async (selector) =>
     (await until(`${selector} can be pressed`, () => document.querySelector(selector))).click();
   const inDialog = (selector) => document.querySelectorAll(`dialog[open] ${selector}`).length;

@@ -7,7 +7,7 @@ import { test } from 'node:test';
 import { CACHE_BYTES, Home, program } from './core.mjs';
 import { flow } from './flow.mjs';
 import { Canary, lookBack, plant, textsFor, tourPages, trespass, walkChat, walkList, watchPage } from './hostile.mjs';
-import { LIMIT_MS, until } from './until.mjs';
+import { LIMIT_MS, until, within } from './until.mjs';
 import { ENTER, Window } from './webdriver.mjs';
 
 /** A model that answers with one text of each kind. */
@@ -74,7 +74,10 @@ flow(
     driver.on('request', (request) => {
       if (new URL(request.url()).host !== core.url.host) trespasses.push(`asked ${request.url()}`);
     });
-    driver.on('dialog', (dialog) => trespasses.push(`dialog ${dialog.message()}`));
+    driver.on('dialog', (dialog) => {
+      trespasses.push(`dialog ${dialog.message()}`);
+      return dialog.dismiss();
+    });
     // The page takes the token out of its own address; had it been loaded again, its watch would be gone.
     const own = new URL('/', core.url).href;
     driver.on('framenavigated', (frame) => frame.url() !== own && trespasses.push(`went to ${frame.url()}`));
@@ -82,7 +85,8 @@ flow(
     await driver.locator('[data-conversation]').nth(100).waitFor();
     await driver.evaluate(watchPage);
 
-    await showAll((work, value) => driver.evaluate(work, value), planted);
+    const evaluate = (work, value) => within(`${work.name} ${value?.id ?? ''}`, driver.evaluate(work, value));
+    await showAll(evaluate, planted);
     await page.button('New chat').first().click();
     await core.call({ type: 'load_model', name: WRITER });
     await page.button(`Model: ${WRITER}`).waitFor();

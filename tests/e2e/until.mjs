@@ -16,3 +16,16 @@ export async function until(what, look, limitMs = LIMIT_MS) {
     await pause(CHECK_INTERVAL_MS);
   }
 }
+
+/** What `promise` becomes; fails with `what` where it becomes nothing: a page that hangs never answers. */
+export async function within(what, promise, limitMs = LIMIT_MS + 20_000) {
+  const ended = new AbortController();
+  const late = pause(limitMs, undefined, { signal: ended.signal }).then(() => {
+    throw new Error(`nothing came back within ${limitMs / 1000} s: ${what}`);
+  });
+  try {
+    return await Promise.race([promise, late]);
+  } finally {
+    ended.abort();
+  }
+}
