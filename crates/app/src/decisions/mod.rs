@@ -89,12 +89,12 @@ impl App {
             }
         });
         let classify = answer_request(model.clone(), rows.collect());
-        let mut answers = self.engine.classify(classify).answers(|| ()).await?.into_iter();
+        let answers = self.engine.classify(classify).answers(|| ()).await?;
+        let answers = in_groups(answers, wordings.iter().map(Vec::len));
         let mut result =
             Decisions { model, decisions: Vec::new(), num_input_tokens: 0, num_cached_tokens: 0 };
-        for (question, wordings) in std::iter::zip(&request.questions, &wordings) {
-            let own: Result<Vec<RowAnswer>, EngineError> =
-                answers.by_ref().take(wordings.len()).collect();
+        let questions = std::iter::zip(&request.questions, &wordings);
+        for ((question, wordings), own) in std::iter::zip(questions, answers) {
             result.decisions.push(own.map(|own| {
                 result.num_input_tokens +=
                     own.iter().map(|row| row.num_prompt_tokens).sum::<usize>();
@@ -107,6 +107,20 @@ impl App {
         }
         Ok(result)
     }
+}
+
+/// Answers in groups of these lengths: all of a group, or why one of them could not be had.
+pub(crate) fn in_groups(
+    answers: Vec<Result<RowAnswer, EngineError>>,
+    lengths: impl IntoIterator<Item = usize>,
+) -> Vec<Result<Vec<RowAnswer>, EngineError>> {
+    let mut answers = answers.into_iter();
+    let group = |length| {
+        // Taken whole: collecting results ends at the first error, and leaves the rest of the group.
+        let group: Vec<_> = answers.by_ref().take(length).collect();
+        group.into_iter().collect()
+    };
+    lengths.into_iter().map(group).collect()
 }
 
 /// Asks a model for the probabilities of the rows' answers.

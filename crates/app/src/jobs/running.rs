@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use super::answers::{self, Logprobs, Reading};
 use super::question_text;
 use crate::app::App;
-use crate::decisions::answer_request;
+use crate::decisions::{answer_request, in_groups};
 use crate::models;
 use crate::wire::{Event, Failure, NoticeKind};
 
@@ -175,13 +175,10 @@ async fn ask(
         }
     });
     let request = answer_request(model, rows.collect());
-    let mut answers = app.engine.classify(request).answers(|| ()).await?.into_iter();
-    let mut row = || answers.by_ref().take(reading.num_prompts()).map(logprobs).collect();
-    Ok(waiting.iter().map(|_| row()).collect())
-}
-
-fn logprobs(answer: Result<RowAnswer, EngineError>) -> Result<Vec<f32>, EngineError> {
-    answer.map(|answer| answer.option_logprobs)
+    let answers = app.engine.classify(request).answers(|| ()).await?;
+    let rows = in_groups(answers, waiting.iter().map(|_| reading.num_prompts()));
+    let logprobs = |row: Vec<RowAnswer>| row.into_iter().map(|answer| answer.option_logprobs);
+    Ok(rows.into_iter().map(|row| row.map(|row| logprobs(row).collect())).collect())
 }
 
 fn answer(

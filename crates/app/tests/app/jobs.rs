@@ -313,3 +313,33 @@ async fn a_text_that_is_too_long_is_the_only_one_without_an_answer() {
     assert_eq!(rows[1].error.as_deref(), Some(expected));
     app.close().await;
 }
+
+/// Each text is asked about twice, with the options in two orders.
+#[tokio::test(flavor = "multi_thread")]
+async fn texts_behind_one_that_is_too_long_have_their_own_answers() {
+    let home = home_with_model();
+    let app = open(&home).await;
+    let choice = || question(JobQuestionKind::Choice, &["stone", "wood", "glass"]);
+    let source = |texts: &[&str]| {
+        let content = texts.join("\n");
+        JobSource::Written(JobTexts { format: TextFormat::Lines, content, column: None })
+    };
+    let long = "word ".repeat(20_000);
+    let with_long = source(&["a pebble", &long, "a plank", "a bottle of milk"]);
+    let id = create(&app, choice(), with_long).await.id;
+    let job = done(&app, &id).await;
+    assert_eq!((job.num_answered, job.num_failed), (3, 1));
+    let found = rows(&app, &id, JobRowOrder::Position, 0).await;
+    assert!(found[1].error.is_some(), "{:?}", found[1]);
+
+    let id = create(&app, choice(), source(&["a pebble", "a plank", "a bottle of milk"])).await.id;
+    done(&app, &id).await;
+    let expected = rows(&app, &id, JobRowOrder::Position, 0).await;
+    for (found, expected) in std::iter::zip([&found[0], &found[2], &found[3]], &expected) {
+        let [found, expected] = [found, expected].map(|row| row.probabilities.as_ref().unwrap());
+        for (found, expected) in std::iter::zip(found, expected) {
+            assert!((found - expected).abs() < 1e-4, "{found}, not {expected}");
+        }
+    }
+    app.close().await;
+}
