@@ -1,12 +1,13 @@
 //! Passes over many rows keep within the engine's memory limit. This test runs in its own process,
 //! because MLX's counters cover all threads.
 
+use std::time::Duration;
+
 use cairn_engine::{
     AsyncLm, AsyncLmOptions, ClassifyEvent, ClassifyRequest, ClassifyRow, Engine, EngineError,
     EngineOptions, GenerateEvent, GenerateRequest, PromptInput,
 };
-use cairn_lm::LoadOptions;
-use cairn_lm::{ModelMemory, memory};
+use cairn_lm::{LoadOptions, ModelMemory, PassSizes, memory};
 
 /// So many rows of so many tokens.
 const NUM_ROWS: u32 = 120;
@@ -74,7 +75,10 @@ async fn scored(engine: &Engine) -> Vec<f32> {
 }
 
 async fn classified(engine: &Engine) -> Vec<f32> {
-    let prefix = row(1000, 300);
+    classified_behind(engine, row(1000, 300)).await
+}
+
+async fn classified_behind(engine: &Engine, prefix: Vec<u32>) -> Vec<f32> {
     let of_row = |row: Vec<u32>| ClassifyRow {
         prompt: PromptInput::Tokens([prefix.as_slice(), &row[..20]].concat()),
         options: [].into(),
@@ -145,6 +149,34 @@ async fn what_cannot_fit_is_refused_and_what_is_held_goes(model: &Model) {
     engine.shutdown().await;
 }
 
+/// Of two prefixes there is room for one: the second waits for the first, and both end.
+async fn prefixes_that_do_not_fit_together_are_read_in_turn(model: &Model) {
+    let prefixes = || [row(1, 2816), row(2, 2816)];
+    let unlimited = model.engine(None).await;
+    let [first, second] = prefixes();
+    let expected =
+        [classified_behind(&unlimited, first).await, classified_behind(&unlimited, second).await];
+    unlimited.shutdown().await;
+
+    let memory = ModelMemory::read(&model.folder.path().join("tiny"), LoadOptions::new());
+    let memory = memory.expect("is estimated");
+    let (num_before, num_new) = (2560, 256);
+    let last = PassSizes { num_rows: 1, num_before, num_new, shares: false, num_logits: 0 };
+    let limit = memory.weight_bytes + memory.pass_bytes(&last) + memory.kv_bytes(2560 * 3 / 2);
+    let engine = model.engine(Some(limit)).await;
+    let [first, second] = prefixes();
+    let both = async {
+        tokio::join!(classified_behind(&engine, first), classified_behind(&engine, second))
+    };
+    let found = tokio::time::timeout(Duration::from_secs(300), both).await.expect("both end");
+    for (found, expected) in std::iter::zip([found.0, found.1], &expected) {
+        for (found, expected) in std::iter::zip(&found, expected) {
+            assert!((found - expected).abs() < 1e-4, "{found}, not {expected}");
+        }
+    }
+    engine.shutdown().await;
+}
+
 #[tokio::test]
 async fn passes_over_many_rows_keep_within_the_limit() {
     let model = Model::new();
@@ -153,4 +185,5 @@ async fn passes_over_many_rows_keep_within_the_limit() {
     // A pass of its rows takes little more than reading the prefix does.
     check(&model, "classify", 150, classified).await;
     what_cannot_fit_is_refused_and_what_is_held_goes(&model).await;
+    prefixes_that_do_not_fit_together_are_read_in_turn(&model).await;
 }

@@ -94,11 +94,18 @@ impl Scheduler {
         let jobs = self.sequences().map(|sequence| &sequence.job).chain(restoring);
         let needs = jobs.filter_map(|job| job.needs);
         let of_sequences: u64 = needs.map(|needs| needs.most_bytes).sum();
-        let of_tasks = self.runs.iter().filter_map(|run| match &run.work {
-            RunWork::Task(task) => Some(task.reserved_bytes()),
+        of_sequences + self.reserved_by_tasks()
+    }
+
+    fn reserved_by_tasks(&self) -> u64 {
+        self.tasks().map(Task::reserved_bytes).sum()
+    }
+
+    fn tasks(&self) -> impl Iterator<Item = &Task> {
+        self.runs.iter().filter_map(|run| match &run.work {
+            RunWork::Task(task) => Some(task),
             RunWork::Batch(_) | RunWork::Unbatched(_) => None,
-        });
-        of_sequences + of_tasks.sum::<u64>()
+        })
     }
 
     /// Starts a request, or first restores its prompt. If the request is invalid, its events report
@@ -389,26 +396,51 @@ impl Scheduler {
         index: usize,
         max_tokens: usize,
     ) -> Result<Room, EngineError> {
-        let all = self.reserved_bytes();
-        let RunWork::Task(task) = &mut self.runs[index].work else { return Ok(Room::Unlimited) };
-        let others = all - task.reserved_bytes();
-        let name = task.loaded().name.clone();
         loop {
+            let (all, of_tasks) = (self.reserved_bytes(), self.reserved_by_tasks());
             let Some(used) = worker.memory_use(all) else { return Ok(Room::Unlimited) };
+            let RunWork::Task(task) = &mut self.runs[index].work else {
+                return Ok(Room::Unlimited);
+            };
+            let own = task.reserved_bytes();
+            if task.waits_for_tasks(of_tasks > own) {
+                return Ok(Room::None);
+            }
             let needed = task.least_bytes(max_tokens);
             if needed == 0 {
                 return Ok(Room::Free(used.free_bytes()));
             }
-            let admission = used.admit_pass(&name, needed, others);
+            let admission = used.admit_pass(&task.loaded().name, needed, all - own);
             if let Admission::Wait { .. } = admission {
-                return Ok(Room::None);
+                if self.will_memory_be_freed() || self.let_youngest_give_way() == Some(index) {
+                    return Ok(Room::None);
+                }
+                continue;
             }
             match worker.make_room(admission, NeedsMemory::Texts) {
-                Ok(()) => break,
+                Ok(()) => {
+                    let used = worker.memory_use(all);
+                    return Ok(used.map_or(Room::Unlimited, |used| Room::Free(used.free_bytes())));
+                }
                 Err(error) => task.refuse(error)?,
             }
         }
-        Ok(worker.memory_use(all).map_or(Room::Unlimited, |used| Room::Free(used.free_bytes())))
+    }
+
+    /// Whether a sequence or a pass under way holds memory, which it frees when it ends.
+    fn will_memory_be_freed(&self) -> bool {
+        self.tasks().map(Task::held_bytes).sum::<u64>() < self.reserved_bytes()
+    }
+
+    /// Frees what the youngest task holds between its passes, and returns its place: tasks that all
+    /// hold something would otherwise wait for each other without end.
+    fn let_youngest_give_way(&mut self) -> Option<usize> {
+        let holds = |run: &Run| matches!(&run.work, RunWork::Task(task) if task.held_bytes() > 0);
+        let index = self.runs.iter().rposition(holds)?;
+        if let RunWork::Task(task) = &mut self.runs[index].work {
+            task.give_way();
+        }
+        Some(index)
     }
 
     /// Waits until the device has computed what the last decode slice launched, so that a prefill

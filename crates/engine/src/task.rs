@@ -245,6 +245,24 @@ impl Task {
         }
     }
 
+    /// The part of the reserved bytes that stays reserved until the task has room for its next pass.
+    pub(crate) fn held_bytes(&self) -> u64 {
+        if let TaskWork::Classify(work) = &self.work { work.held_bytes() } else { 0 }
+    }
+
+    /// Frees what it holds for another task, and reads it again later.
+    pub(crate) fn give_way(&mut self) {
+        if let TaskWork::Classify(work) = &mut self.work {
+            work.give_way();
+        }
+    }
+
+    /// Whether it has given way, and still waits for that; `holds_any`: another task holds memory.
+    pub(crate) fn waits_for_tasks(&mut self, holds_any: bool) -> bool {
+        let TaskWork::Classify(work) = &mut self.work else { return false };
+        work.waits_for_tasks(holds_any)
+    }
+
     /// Bytes without which nothing more can be computed: none while a pass is under way.
     pub(crate) fn least_bytes(&mut self, max_tokens: usize) -> u64 {
         let Some(memory) = &self.memory else { return 0 };

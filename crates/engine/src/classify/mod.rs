@@ -68,6 +68,8 @@ pub(crate) struct Classifier {
     /// The most rows of the next pass: fewer after one that failed.
     most_rows: usize,
     pass: Option<Pass>,
+    /// The prefix made room for another task, and is read again when none holds memory.
+    gave_way: bool,
     /// What the pass takes beside the prefix.
     pass_bytes: u64,
     num_read: usize,
@@ -114,6 +116,7 @@ impl Classifier {
             prepared: VecDeque::new(),
             most_rows: batch_size,
             pass: None,
+            gave_way: false,
             pass_bytes: 0,
             num_read: 0,
             events,
@@ -147,6 +150,24 @@ impl Classifier {
     pub(crate) fn reserved_bytes(&self) -> u64 {
         let of_pass = if self.pass.is_some() { self.pass_bytes } else { 0 };
         self.prefix.nbytes() as u64 + of_pass
+    }
+
+    /// The part of the reserved bytes that stays reserved until there is room for the next pass.
+    pub(crate) fn held_bytes(&self) -> u64 {
+        if self.pass.is_some() { 0 } else { self.reserved_bytes() }
+    }
+
+    /// Frees the prefix for another task.
+    pub(crate) fn give_way(&mut self) {
+        self.prefix.forget();
+        self.gave_way = true;
+    }
+
+    /// Whether it still waits for the tasks to which it has given way. `holds_any`: one of them holds
+    /// memory.
+    pub(crate) fn waits_for_tasks(&mut self, holds_any: bool) -> bool {
+        self.gave_way &= holds_any;
+        self.gave_way
     }
 
     /// Bytes without which no more of the prefix can be read, or no pass can begin; none while one is

@@ -98,6 +98,12 @@ impl SharedPrefix {
         Ok(())
     }
 
+    /// Frees what was read, so that all of it is read again.
+    pub fn forget(&mut self) {
+        self.caches = self.model.make_cache();
+        self.num_read = 0;
+    }
+
     /// Begins to read rows, of which there is at least one; reads the rest of the prefix first. Fails
     /// on rows without tokens, token ids outside the vocabulary, rows beyond the context, and caches whose rows
     /// cannot share tokens ([`LmError::NotBatchable`]).
