@@ -313,14 +313,19 @@ export class ChatStore {
     this.#toldAtMs.set(id, updated_at_ms);
   }
 
-  /** Sends the draft, and restores it if it could not be sent. While an answer is written, it is sent after that. */
+  /**
+   * Sends the draft, and restores it if it could not be sent. While an answer is written, it is sent after that; where others wait, after
+   * them.
+   */
   async send(): Promise<void> {
     let id = this.selectedId;
     let text = this.draft;
     if (text.trim() === '' || this.#looking.has(id)) return;
-    if (id !== null && (this.isSending || this.thread?.isStreaming || this.compare.isWritingIn(id))) {
+    const isWriting = this.isSending || this.thread?.isStreaming || (id !== null && this.compare.isWritingIn(id));
+    if (id !== null && (isWriting || this.queue.of(id).length > 0)) {
       this.queue.add(id, { text, documents: this.documentsOfDraft(id) });
       this.#drafts.set(id, '');
+      if (!isWriting) await this.sendQueued(id);
       return;
     }
     if (this.isSending) return;
@@ -714,8 +719,10 @@ export class ChatStore {
   #sendNext(id: string, isWhole = this.#threads.get(id)?.last?.status === 'complete'): void {
     const last = this.#threads.get(id)?.last;
     const isAnswered = isWhole && (last === undefined || last.role === 'assistant');
-    if (isAnswered && !this.#busy.has(id) && !this.compare.isWritingIn(id) && this.queue.of(id).length > 0)
-      void this.sendQueued(id);
+    if (!isAnswered || this.#busy.has(id) || this.compare.isWritingIn(id) || this.queue.of(id).length === 0) return;
+    const claim = this.queue.claim(id);
+    if (claim === true) void this.sendQueued(id);
+    else void claim.then((isOurs) => (isOurs ? this.sendQueued(id) : undefined));
   }
 
   #forget(ids: readonly string[]): void {

@@ -119,6 +119,13 @@ async function startWaiting(...texts: string[]) {
   return { ...started, sentTexts, end };
 }
 
+/** The reply to a message behind others: it is being answered. */
+const sentAfter = (parent_id: string, text: string): Reply => ({
+  type: 'sent',
+  conversation: conversation('a', { is_streaming: true }),
+  messages: [message('v', { parent_id, role: 'user', text }), message('n', { parent_id: 'v', status: 'streaming' })],
+});
+
 const texts = (chat: ChatStore) => chat.queued.map(({ text }) => text);
 
 test('while an answer is written messages wait, and follow it one by one', async () => {
@@ -128,12 +135,7 @@ test('while an answer is written messages wait, and follow it one by one', async
   expect([sentTexts(), texts(chat), chat.draft]).toEqual([['Hello'], ['More', 'And more'], '']);
   chat.select('b');
   expect(texts(chat)).toEqual([]);
-  const next = message('v', { parent_id: 'm', role: 'user', text: 'More' });
-  platform.answers.send_message = {
-    type: 'sent',
-    conversation: conversation('a', { is_streaming: true }),
-    messages: [next, message('n', { parent_id: 'v', status: 'streaming' })],
-  };
+  platform.answers.send_message = sentAfter('m', 'More');
   end();
   await settle();
   expect(sentTexts()).toEqual(['Hello', 'More']);
@@ -230,6 +232,74 @@ test('what waits is there after a reload, and goes with its chat', async () => {
   expect(texts(again.chat)).toEqual(['More']);
   again.platform.emit({ type: 'conversations_deleted', ids: ['a'] });
   expect(texts((await start()).chat)).toEqual([]);
+});
+
+test('what is written while others wait goes behind them, and the first of them is sent', async () => {
+  const { chat, sentTexts, end } = await startWaiting('One', 'Two');
+  end({ status: 'stopped' });
+  await settle();
+  chat.draft = 'Three';
+  await chat.send();
+  expect([sentTexts(), texts(chat), chat.draft]).toEqual([['Hello', 'One'], ['Two', 'Three'], '']);
+});
+
+/** The locks of a browser, as far as they are asked for here. */
+function browserLocks() {
+  const held = new Set<string>();
+  return {
+    request: async (name: string, _: LockOptions, hold: (lock: object | null) => Promise<void> | undefined) => {
+      // It is granted a while later.
+      for (let turn = 0; turn < 5; turn++) await Promise.resolve();
+      if (held.has(name)) return hold(null);
+      held.add(name);
+      await hold({});
+      held.delete(name);
+    },
+  };
+}
+
+test('of two windows only the one in which it was written sends what waits, and both show it', async () => {
+  vi.stubGlobal('navigator', { ...navigator, locks: browserLocks() });
+  const first = await startWaiting('One', 'Two');
+  const other = await start();
+  const tell = (to: ChatStore) =>
+    to.queue.follow(new StorageEvent('storage', { key: 'cairn.queue.a', storageArea: localStorage }));
+  tell(other.chat);
+  expect(texts(other.chat)).toEqual(['One', 'Two']);
+  const whole = message('m', { parent_id: 'u', text: 'Yes.' });
+  const sentBy = ({ platform }: typeof other) =>
+    platform.asked.flatMap((asked) => (asked.type === 'send_message' ? [asked.text] : []));
+  other.platform.emit({ type: 'message', message: whole });
+  await settle();
+  expect(sentBy(other)).toEqual([]);
+  first.platform.answers.send_message = sentAfter('m', 'One');
+  first.end();
+  await settle();
+  tell(other.chat);
+  expect([sentBy(first), texts(other.chat)]).toEqual([['Hello', 'One'], ['Two']]);
+  // Once nothing waits any more, whoever writes first sends.
+  first.chat.removeQueued(0);
+  tell(other.chat);
+  other.chat.queue.add('a', { text: 'Three', documents: [] });
+  tell(first.chat);
+  await settle();
+  other.platform.answers.send_message = sent('a');
+  other.platform.emit({ type: 'message', message: whole });
+  await settle();
+  expect(sentBy(other)).toEqual(['Three']);
+});
+
+test('what is queued just when the answer ends is sent, and whoever queues next asks anew', async () => {
+  vi.stubGlobal('navigator', { ...navigator, locks: browserLocks() });
+  const { chat, platform, sentTexts, end } = await startWaiting();
+  platform.answers.send_message = sentAfter('m', 'One');
+  chat.queue.add('a', { text: 'One', documents: [] });
+  end();
+  await settle();
+  expect([sentTexts(), texts(chat)]).toEqual([['Hello', 'One'], []]);
+  const other = await start();
+  other.chat.queue.add('a', { text: 'Two', documents: [] });
+  expect(await other.chat.queue.claim('a')).toBe(true);
 });
 
 test('an answer that repeats itself waits for a choice', async () => {

@@ -1,4 +1,5 @@
-// Messages that wait until an answer is done. They survive a reload, as drafts do.
+// Messages that wait until an answer is done. They survive a reload, as drafts do, and all windows show them: the one in which the first
+// was written sends them.
 import { stored } from '../platform/stored';
 
 const PREFIX = 'cairn.queue.';
@@ -13,6 +14,10 @@ export interface Waiting {
 /** Owns what waits in each chat. What waits in private chats stays in memory. */
 export class Queue {
   #waiting = $state<Record<string, Waiting[]>>({});
+  /** The chats whose messages this window sends, and what ends that. */
+  readonly #claims = new Map<string, () => void>();
+  /** Those for which that is still being found out. */
+  readonly #asked = new Map<string, Promise<boolean>>();
 
   constructor(
     private readonly storage: Storage | undefined,
@@ -31,6 +36,42 @@ export class Queue {
 
   add(id: string, message: Waiting): void {
     this.#set(id, [...this.of(id), message]);
+    void this.claim(id);
+  }
+
+  /** Whether this window sends what waits in a chat. The first that asks does, until nothing waits or it is closed. */
+  claim(id: string): true | Promise<boolean> {
+    const { locks } = navigator;
+    if (this.#claims.has(id) || this.isPrivate(id) || !locks) return true;
+    const asked = this.#asked.get(id) ?? this.#ask(id, locks);
+    this.#asked.set(id, asked);
+    return asked;
+  }
+
+  #ask(id: string, locks: LockManager): Promise<boolean> {
+    return new Promise((answer) => {
+      const hold = (lock: Lock | null) => {
+        this.#asked.delete(id);
+        answer(lock !== null);
+        // All of it may be gone by now.
+        if (lock === null || this.of(id).length === 0) return;
+        return new Promise<void>((release) => this.#claims.set(id, release));
+      };
+      void locks.request(PREFIX + id, { ifAvailable: true }, hold);
+    });
+  }
+
+  #release(id: string): void {
+    this.#claims.get(id)?.();
+    this.#claims.delete(id);
+  }
+
+  /** Takes over what another window has stored. */
+  follow({ key, storageArea }: StorageEvent): void {
+    if (storageArea !== this.storage || !key?.startsWith(PREFIX)) return;
+    const id = key.slice(PREFIX.length);
+    this.#waiting[id] = this.#stored(id);
+    if (this.#waiting[id].length === 0) this.#release(id);
   }
 
   /** Puts a message back where it was taken from. */
@@ -47,6 +88,7 @@ export class Queue {
   }
 
   forget(id: string): void {
+    this.#release(id);
     delete this.#waiting[id];
     this.storage?.removeItem(PREFIX + id);
   }
@@ -62,6 +104,7 @@ export class Queue {
 
   #set(id: string, all: Waiting[]): void {
     this.#waiting[id] = all;
+    if (all.length === 0) this.#release(id);
     if (this.isPrivate(id)) return;
     if (all.length === 0) this.storage?.removeItem(PREFIX + id);
     else this.storage?.setItem(PREFIX + id, JSON.stringify(all));
