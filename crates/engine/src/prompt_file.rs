@@ -265,14 +265,20 @@ struct InspectedFile {
 
 /// Inspects a file for the loaded model. No array is read.
 pub(crate) fn inspect(worker: &Worker, path: &Path) -> Result<PromptFileInfo, EngineError> {
+    // What is no prompt cache is called so without a model, too.
+    let file = PromptFile::open(path).map_err(|source| unusable(path, source))?;
     let loaded = worker.models.get(None)?;
-    Ok(InspectedFile::open(&loaded, path)?.info)
+    Ok(InspectedFile::of(&loaded, path, file)?.info)
 }
 
 impl InspectedFile {
     fn open(loaded: &Loaded, path: &Path) -> Result<Self, EngineError> {
+        let file = PromptFile::open(path).map_err(|source| unusable(path, source))?;
+        InspectedFile::of(loaded, path, file)
+    }
+
+    fn of(loaded: &Loaded, path: &Path, file: PromptFile) -> Result<Self, EngineError> {
         let unusable = |source| unusable(path, source);
-        let file = PromptFile::open(path).map_err(unusable)?;
         let metadata = check(path, &file, loaded, &unusable)?;
         let kv_format = kv_format_in_file(&file.spec(), loaded.model.model.cache_spec());
         let kv_format = kv_format.ok_or_else(|| {

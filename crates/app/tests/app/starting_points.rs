@@ -206,3 +206,13 @@ async fn a_prefix_is_of_the_same_kind_after_saving_and_exporting_it() {
     }
     app.close().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_that_is_no_prompt_cache_is_called_so_before_a_model_is_loaded() {
+    let home = home_with_model();
+    let app = open(&home).await;
+    let weights = home.path().join("models").join(MODEL).join("model.safetensors");
+    let problem = app.preview_import(weights).await.problem.unwrap();
+    assert!(problem.contains("prompt cache") && !problem.contains("Load the model"), "{problem}");
+    app.close().await;
+}
