@@ -171,8 +171,12 @@ test('the panel says what is saved, pins, and deletes after a second press', asy
 });
 
 test.each<[name: string, sharedWith: string[], words: string]>([
-  ['others that are named', ['Other', 'Manual'], 'Nothing to delete: all of it is shared with “Other” and “Manual”.'],
-  ['others without names', [], 'Nothing to delete: all of it is shared with other chats.'],
+  [
+    'others that are named',
+    ['Other', 'Manual'],
+    'Nothing to delete: every part of it is used elsewhere too (“Other” and “Manual”).',
+  ],
+  ['others without names', [], 'Nothing to delete: every part of it is used elsewhere too.'],
 ])('the panel offers no deletion where all is shared with %s', async (_, shared_with, words) => {
   const { app, platform } = await open();
   const cache = saved({ own_bytes: 0, shared_with });

@@ -73,7 +73,7 @@ export const saved: Catalogue['saved'] = {
   exported: (name) => `Gesicherter Kontext von „${name}“ exportiert.`,
   delete: 'Gesicherten Kontext löschen …',
   nothingToDelete: (names) =>
-    `Nichts zu löschen: Alles davon gehört auch zu ${names.length > 0 ? f.names(names) : 'anderen Chats'}.`,
+    `Nichts zu löschen: Jeder Teil davon wird auch anderswo gebraucht${names.length > 0 ? ` (${f.names(names)})` : ''}.`,
   deleteQuestion:
     'Das löscht den gesicherten Kontext dieses Chats. Seine Nachrichten bleiben und werden einmal neu gelesen, wenn du weitermachst.',
   deleteQuestionShared:

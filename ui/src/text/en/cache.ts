@@ -74,7 +74,7 @@ export const saved = {
   exported: (name: string) => `Exported the saved context of “${name}”.`,
   delete: 'Delete saved context…',
   nothingToDelete: (names: string[]) =>
-    `Nothing to delete: all of it is shared with ${names.length > 0 ? f.names(names) : 'other chats'}.`,
+    `Nothing to delete: every part of it is used elsewhere too${names.length > 0 ? ` (${f.names(names)})` : ''}.`,
   deleteQuestion:
     'This deletes the saved context of this chat. Its messages stay and are read again once when you continue.',
   deleteQuestionShared:
