@@ -287,7 +287,7 @@ impl App {
 
     /// A conversation's row with its saved context.
     pub(crate) async fn described(&self, row: cairn_store::Conversation) -> Conversation {
-        let cache = saved::of_conversation(&self.engine, &self.store, &row.id).await;
+        let cache = saved::of_conversation(&self.engine, &self.store, &row).await;
         let model = model::of_row(self, &row).await;
         let (is_streaming, is_private) =
             (self.answers.is_streaming(&row.id), self.is_private(&row.id).await);

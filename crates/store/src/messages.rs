@@ -1,5 +1,7 @@
 //! The messages table: a tree for each conversation, and the stages of an answer in it.
 
+use std::collections::HashSet;
+
 use cairn_chat::{GenerationStats, Role};
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 use sqlx::{FromRow, Row};
@@ -473,6 +475,15 @@ impl Store {
             .map_err(|error| self.failed(error))
     }
 
+    /// The ids of the answers that were being written when Cairn was killed, and have not gone on
+    /// since.
+    pub async fn broken_off_answers(&self) -> Result<HashSet<String>, StoreError> {
+        let select = "select messages.id from broken_off_answers
+             join messages on messages.seq = message_seq";
+        let ids = sqlx::query_scalar::<_, String>(select).fetch_all(&self.readers).await;
+        Ok(ids.map_err(|error| self.failed(error))?.into_iter().collect())
+    }
+
     /// One message.
     pub async fn message(&self, message_id: &str) -> Result<Option<Message>, StoreError> {
         sqlx::query_as("select * from messages where id = ?")
@@ -613,6 +624,11 @@ impl Store {
         .execute(&mut *tx)
         .await;
         self.changed_a_row(done, || no_message(message_id))?;
+        let forget = sqlx::query(
+            "delete from broken_off_answers
+             where message_seq = (select seq from messages where id = ?)",
+        );
+        forget.bind(message_id).execute(&mut *tx).await.map_err(|error| self.failed(error))?;
         match &finished.stats {
             Some(stats) => {
                 savings::write(tx, message_id, stats).await.map_err(|error| self.failed(error))

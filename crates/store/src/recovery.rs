@@ -428,7 +428,8 @@ const FORGET_OF_LOST: &str = "
     delete from conversation_personas
     where conversation_id not in (select id from conversations)
         or persona_id not in (select id from personas);
-    delete from conversation_branches where conversation_id not in (select id from conversations);";
+    delete from conversation_branches where conversation_id not in (select id from conversations);
+    delete from broken_off_answers where message_seq not in (select seq from messages);";
 
 /// A message whose deletion is lost is there again, and a branch does not end in a message that is
 /// deleted.

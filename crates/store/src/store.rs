@@ -280,13 +280,18 @@ async fn interrupt(tx: &mut SqliteConnection, run: &str) -> Result<(), sqlx::Err
         .fetch_all(&mut *tx)
         .await?;
     for row in rows {
+        let seq: i64 = row.try_get("seq")?;
         sqlx::query(
             "update messages set status = 'interrupted', run_id = null, search_text = ? where seq = ?",
         )
         .bind(search_text(row.try_get("text")?, row.try_get("segments")?))
-        .bind(row.try_get::<i64, _>("seq")?)
+        .bind(seq)
         .execute(&mut *tx)
         .await?;
+        sqlx::query("insert or ignore into broken_off_answers (message_seq) values (?)")
+            .bind(seq)
+            .execute(&mut *tx)
+            .await?;
     }
     Ok(())
 }

@@ -47,7 +47,7 @@ const table: [cause: MissCause, detail: string | null, words: string, remedy: Re
   ['not_written', 'the disk is full', 'it could not be saved (the disk is full)', null],
   ['only_in_memory', null, 'it was saved in memory only', null],
   ['earlier_version', null, 'an earlier version of Cairn saved it', null],
-  ['not_stored', null, 'this part was not saved', 'pin'],
+  ['not_stored', null, 'this part had not been saved yet', 'pin'],
   ['other', 'saved on a Tuesday', 'saved on a Tuesday', null],
 ];
 

@@ -1,6 +1,6 @@
 //! The saved context of conversations, as their rows show it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use cairn_engine::Engine;
 use cairn_prompt_cache::{Owner, RefUsage};
@@ -30,6 +30,12 @@ pub(crate) async fn of_conversations(
         .chain(named.into_iter().map(|named| (named_owner(&named.row.id), named.row.name)))
         .chain(folders.into_iter().map(|folder| (folder_owner(&folder.id), folder.name)))
         .collect();
+    let broken_off = store.broken_off_answers().await.unwrap_or_default();
+    let ends_broken_off: HashSet<&str> = conversations
+        .iter()
+        .filter(|row| row.leaf_message_id.as_ref().is_some_and(|leaf| broken_off.contains(leaf)))
+        .map(|row| row.id.as_str())
+        .collect();
     let of_conversation = |ref_usage: &RefUsage| {
         let Owner::Conversation(id) = ref_usage.cache_ref.owner() else { return None };
         let mut shared_with = Vec::new();
@@ -37,7 +43,8 @@ pub(crate) async fn of_conversations(
             let name = names.get(owner).cloned().or_else(|| key_name(&keys, owner));
             add_name(&mut shared_with, owner, name);
         }
-        Some((id.clone(), conversation_cache(ref_usage, shared_with)?))
+        let is_broken_off = ends_broken_off.contains(id.as_str());
+        Some((id.clone(), conversation_cache(ref_usage, shared_with, is_broken_off)?))
     };
     ref_usages.iter().filter_map(of_conversation).collect()
 }
@@ -47,9 +54,9 @@ pub(crate) async fn of_conversations(
 pub(crate) async fn of_conversation(
     engine: &Engine,
     store: &Store,
-    id: &str,
+    row: &Conversation,
 ) -> Option<ConversationCache> {
-    let ref_usage = engine.cache()?.ref_usage(&conversation_owner(id))?;
+    let ref_usage = engine.cache()?.ref_usage(&conversation_owner(&row.id))?;
     let is_key = |owner: &Owner| matches!(owner, Owner::Api(_));
     // Read once: a key may have thousands of parts.
     let keys = match ref_usage.shared_with.iter().any(is_key) {
@@ -62,7 +69,11 @@ pub(crate) async fn of_conversation(
             add_name(&mut shared_with, owner, name(store, &keys, owner).await);
         }
     }
-    conversation_cache(&ref_usage, shared_with)
+    let is_broken_off = match &row.leaf_message_id {
+        Some(leaf) => store.broken_off_answers().await.unwrap_or_default().contains(leaf),
+        None => false,
+    };
+    conversation_cache(&ref_usage, shared_with, is_broken_off)
 }
 
 /// Adds the name of an owner; that of a key once, which all of its parts have.
@@ -73,7 +84,13 @@ fn add_name(names: &mut Vec<String>, owner: &Owner, name: Option<String>) {
     }
 }
 
-fn conversation_cache(ref_usage: &RefUsage, shared_with: Vec<String>) -> Option<ConversationCache> {
+/// `is_broken_off`: Cairn was killed while the last answer was being written, so its end is not
+/// saved.
+fn conversation_cache(
+    ref_usage: &RefUsage,
+    shared_with: Vec<String>,
+    is_broken_off: bool,
+) -> Option<ConversationCache> {
     let cache_ref = &ref_usage.cache_ref;
     if cache_ref.num_tokens == 0 && cache_ref.loss.is_none() {
         return None;
@@ -87,7 +104,7 @@ fn conversation_cache(ref_usage: &RefUsage, shared_with: Vec<String>) -> Option<
         is_pinned: cache_ref.is_pinned,
         model: cache_ref.model_name.clone(),
         fingerprint: cache_ref.namespace.model.to_string(),
-        is_whole: cache_ref.num_tokens > 0 && loss.is_none(),
+        is_whole: cache_ref.num_tokens > 0 && loss.is_none() && !is_broken_off,
         shared_with,
         loss: loss.map(|loss| {
             let num_tokens = loss.num_tokens - cache_ref.num_tokens;

@@ -92,6 +92,37 @@ async fn rows_name_their_model_before_one_is_loaded() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_chat_whose_answer_was_killed_is_not_whole_until_it_has_gone_on() {
+    let home = home_with_model();
+    let (app, id) = open_with_one_turn(&home).await;
+    app.close().await;
+    drop(app);
+    let database = database(&home).await;
+    let write =
+        "update messages set status = 'streaming', run_id = 'one that has ended', stats = null
+         where role = 'assistant'";
+    sqlx::raw_sql(write).execute(&database).await.unwrap();
+    database.close().await;
+
+    let app = open(&home).await;
+    let is_whole = async || {
+        let Reply::Bootstrap { conversations, .. } = app.call(Command::Bootstrap).await.unwrap()
+        else {
+            panic!()
+        };
+        let get = Command::GetConversation { id: id.clone() };
+        let Reply::Conversation { conversation, .. } = app.call(get).await.unwrap() else {
+            panic!()
+        };
+        [conversations[0].clone(), conversation].map(|row| row.cache.unwrap().is_whole)
+    };
+    assert_eq!(is_whole().await, [false; 2]);
+    answered(&app, &id, "Two").await;
+    assert_eq!(is_whole().await, [true; 2]);
+    app.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_import_beside_the_app_does_not_evict_chunks_pinned_meanwhile() {
     let home = home_with_model();
     let app = open_greedy(&home, 8).await;

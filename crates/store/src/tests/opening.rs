@@ -89,8 +89,13 @@ async fn an_answer_that_was_being_written_is_interrupted_with_its_text() {
         (read.status, read.text.as_str(), read.token_ids),
         (MessageStatus::Interrupted, "half an ans", Some(vec![4, 5]))
     );
+    let broken_off = store.broken_off_answers().await.unwrap();
+    assert_eq!(broken_off.into_iter().collect::<Vec<_>>(), [assistant.id.as_str()]);
     turn(&store, &id, "q2", "a2").await;
     assert_eq!(texts(&store, &id).await, ["q", "half an ans", "q2", "a2"]);
+    let whole = finished(MessageStatus::Complete, "half an answer");
+    store.finish(&assistant.id, &whole).await.unwrap();
+    assert!(store.broken_off_answers().await.unwrap().is_empty());
 }
 
 #[tokio::test]

@@ -344,7 +344,7 @@ export const misses: Catalogue['misses'] = {
     not_written: (why) => `Er ließ sich nicht sichern (${why})`,
     only_in_memory: () => 'Er war nur im Arbeitsspeicher gesichert',
     earlier_version: () => 'Eine frühere Version von Cairn hat ihn gesichert',
-    not_stored: () => 'Dieser Teil war nicht gesichert',
+    not_stored: () => 'Dieser Teil war noch nicht gesichert',
     other: (what) => (what === '' ? 'Aus einem anderen Grund' : what),
   },
   remedies: {

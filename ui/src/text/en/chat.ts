@@ -353,7 +353,7 @@ export const misses = {
     not_written: (why: string) => `it could not be saved (${why})`,
     only_in_memory: () => 'it was saved in memory only',
     earlier_version: () => 'an earlier version of Cairn saved it',
-    not_stored: () => 'this part was not saved',
+    not_stored: () => 'this part had not been saved yet',
     other: (what: string) => (what === '' ? 'for another reason' : what),
   },
   remedies: {
