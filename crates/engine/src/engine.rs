@@ -247,9 +247,9 @@ impl Engine {
         };
         let request = GenerateRequest { speculation, ..request };
         // From now on, also while it waits: a purge of its owner concerns it.
-        let cache = request.owner.as_ref().zip(self.shared.cache.as_ref());
-        let running = cache.map(|(owner, cache)| cache.run_for(owner));
-        let (job, (events, stop)) = GenerateJob::new(request, running);
+        let cache = self.shared.cache.as_ref();
+        let permit = cache.map(|cache| cache.permit_for(request.owner.as_ref()));
+        let (job, (events, stop)) = GenerateJob::new(request, permit);
         let ended = self.send(Job::Generate(Box::new(job)));
         Generation { events, stop, ended, has_ended: false }
     }

@@ -25,7 +25,7 @@ use crate::EngineError;
 use crate::guard::{caught, guarded};
 use crate::model_pool::Loaded;
 use crate::prompt::prompt_tokens;
-use crate::prompt_cache::{Computed, PendingRestore, Reuse, RunningOwner, kv_format};
+use crate::prompt_cache::{Computed, PendingRestore, Reuse, SavePermit, kv_format};
 use crate::prompt_file::{self, Beginning};
 use crate::request::{
     FinishedGeneration, GenerateEvent, GenerateRequest, SoFar, TokenLogprob, TopLogprob,
@@ -47,8 +47,8 @@ pub(crate) struct GenerateJob {
     pub(crate) grammar: Option<Box<(ModelIdentity, AnswerGrammar)>>,
     /// What it takes besides the weights, once that has been estimated.
     pub(crate) needs: Option<SequenceNeeds>,
-    /// The conversation that it belongs to, and whether that was purged meanwhile.
-    pub(crate) running: Option<Arc<RunningOwner>>,
+    /// Whether what it computes may be saved.
+    pub(crate) permit: Option<Arc<SavePermit>>,
 }
 
 /// What is left to whoever asks for an answer: its events, and what stops it.
@@ -62,10 +62,10 @@ pub(crate) struct SequenceNeeds {
 }
 
 impl GenerateJob {
-    /// A request that has just arrived. `running`: its owner, where there is a prompt cache on disk.
+    /// A request that has just arrived, with its `permit` where there is a prompt cache on disk.
     pub(crate) fn new(
         request: GenerateRequest,
-        running: Option<Arc<RunningOwner>>,
+        permit: Option<Arc<SavePermit>>,
     ) -> (GenerateJob, AnswerChannels) {
         let (events, receiver) = mpsc::unbounded_channel();
         let (stop, stopped) = watch::channel(false);
@@ -77,7 +77,7 @@ impl GenerateJob {
             prompt: None,
             grammar: None,
             needs: None,
-            running,
+            permit,
         };
         (job, (receiver, stop))
     }
@@ -543,7 +543,7 @@ impl Sequence {
                 caches: draft.caches,
                 prefix_provenance: request.prefix_provenance(),
                 num_opaque: 0,
-                running: self.job.running.as_deref(),
+                permit: self.job.permit.clone(),
                 is_draft: true,
             });
         }
@@ -557,7 +557,7 @@ impl Sequence {
             caches,
             prefix_provenance: request.prefix_provenance(),
             num_opaque: request.prompt.num_opaque(),
-            running: self.job.running.as_deref(),
+            permit: self.job.permit.clone(),
             is_draft: false,
         });
     }

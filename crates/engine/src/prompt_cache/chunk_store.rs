@@ -12,12 +12,12 @@ use cairn_prompt_cache::{
     PromptTokens, RestoreNeeds,
 };
 
-use super::Query;
 use super::chunk_file::{self, ChunkContents};
 use super::namespace::{kv_format_of, needs, spec_like_own, stored_spec};
 use super::saving::NewRef;
 use super::state::SharedCacheState;
 use super::writer::Writer;
+use super::{Query, SavePermit};
 
 /// The cache state, and the thread that writes its chunks.
 #[derive(Debug)]
@@ -130,18 +130,20 @@ impl ChunkStore {
         state.index.explain(&lookup, num_cached)
     }
 
-    /// Adds one chunk and queues it for the writer. False if its parent was evicted since the plan
-    /// was made: its descendants could not be reached.
+    /// Adds one chunk and queues it for the writer. False if it was purged, or its parent evicted,
+    /// since the plan was made: its descendants could not be reached.
     pub(super) fn add(
         &self,
         record: ChunkRecord,
         contents: ChunkContents,
         layout: &Arc<CacheLayout>,
+        permit: Option<&SavePermit>,
     ) -> bool {
         let (key, bytes) = (record.key, contents.num_bytes());
         let is_persisted = {
             let mut state = self.state.lock();
-            if record.parent.is_some_and(|parent| !state.index.contains(&parent)) {
+            let is_purged = permit.is_some_and(SavePermit::is_revoked);
+            if is_purged || record.parent.is_some_and(|parent| !state.index.contains(&parent)) {
                 return false;
             }
             // Another program added this chunk, or it is too short to be cut differently.
@@ -163,17 +165,22 @@ impl ChunkStore {
         self.state.lock().index.keys_of(namespace, tokens)
     }
 
-    /// Moves the owner's reference to the end of `tokens`, as far as their chunks are stored.
+    /// Moves the owner's reference to the end of `tokens`, as far as their chunks are stored, unless
+    /// they were purged.
     pub(super) fn set_ref(
         &self,
         new_ref: &NewRef,
         namespace: &Namespace,
         tokens: &PromptTokens,
         spec: Option<&CacheSpec>,
+        permit: Option<&SavePermit>,
     ) {
         let NewRef { owner, model_name, is_pinned, is_draft } = new_ref;
         let needs = spec.map_or_else(RestoreNeeds::default, needs);
         let mut state = self.state.lock();
+        if permit.is_some_and(SavePermit::is_revoked) {
+            return;
+        }
         let target = state.index.end_of(namespace, tokens, needs);
         if *is_draft {
             let changes = state.index.refer_beside(owner, namespace, model_name, target);

@@ -50,6 +50,7 @@ impl PromptCache {
                 is_pinned: true,
                 is_draft: false,
             }),
+            permit: None,
         };
         let saved = PendingSave::new(store, to_save).and_then(|save| save.finish(store));
         // Wait until the chunks are written: a disk budget that is too small shows only then.

@@ -45,11 +45,15 @@ mod state;
 mod view;
 mod writer;
 
+#[cfg(test)]
+#[allow(clippy::unwrap_used)] // in a test a panic is the report
+mod tests;
+
 use std::cmp::Reverse;
 use std::fs::File;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc as std_mpsc;
+use std::sync::{Arc, mpsc as std_mpsc};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use cairn_chat::{Prompt, Role};
@@ -164,8 +168,9 @@ pub(crate) struct Computed<'a> {
     pub(crate) prefix_provenance: &'a Provenance,
     /// How many tokens of that beginning are unknown; zeros stand for them.
     pub(crate) num_opaque: usize,
-    /// The conversation that the prompt belongs to, and whether it was purged meanwhile.
-    pub(crate) running: Option<&'a RunningOwner>,
+    /// Says whom the prompt belongs to, and whether that was purged meanwhile. None without a folder of
+    /// chunks.
+    pub(crate) permit: Option<Arc<SavePermit>>,
     /// Whether a draft model computed them, beside the model that answered: the owner's reference stays
     /// at what that has read.
     pub(crate) is_draft: bool,
@@ -180,32 +185,34 @@ pub(crate) struct PromptCache {
     last_restored: Option<LastRestored>,
 }
 
-/// The owner of a request, from when it is asked until it has ended: if the owner is purged meanwhile,
-/// [`PromptCache::save`] saves nothing of it. Earlier purges do not concern it.
+/// Whether what a request computes may be saved. It lives from when the request is asked until nothing
+/// that it computed is resident or waits to be cut: a purge of its owner meanwhile revokes it, and with
+/// it all of that goes. Earlier purges do not concern it.
+///
+/// It is revoked while the cache state is locked, and read in the same lock before a chunk or a
+/// reference is added.
 #[derive(Debug)]
-pub(crate) struct RunningOwner {
-    owner: Owner,
-    is_purged: AtomicBool,
+pub(crate) struct SavePermit {
+    /// Who refers to what is saved; none for a request that nobody continues.
+    owner: Option<Owner>,
+    is_revoked: AtomicBool,
 }
 
-impl RunningOwner {
-    fn new(owner: &Owner) -> RunningOwner {
-        RunningOwner { owner: owner.clone(), is_purged: AtomicBool::new(false) }
+impl SavePermit {
+    fn new(owner: Option<Owner>) -> SavePermit {
+        SavePermit { owner, is_revoked: AtomicBool::new(false) }
     }
 
-    fn owner(&self) -> &Owner {
-        &self.owner
+    fn owner(&self) -> Option<&Owner> {
+        self.owner.as_ref()
     }
 
-    /// Notes a purge, if it is of this owner.
-    fn purge(&self, owner: &Owner) {
-        if self.owner == *owner {
-            self.is_purged.store(true, Ordering::Release);
-        }
+    fn revoke(&self) {
+        self.is_revoked.store(true, Ordering::Release);
     }
 
-    fn is_purged(&self) -> bool {
-        self.is_purged.load(Ordering::Acquire)
+    fn is_revoked(&self) -> bool {
+        self.is_revoked.load(Ordering::Acquire)
     }
 }
 
@@ -501,9 +508,9 @@ impl PromptCache {
     /// Saves the caches of a finished sequence: in memory as they are, and their missing chunks on
     /// disk.
     pub(crate) fn save(&mut self, mut computed: Computed<'_>) {
-        // The conversation was purged while its answer waited or was written.
         self.drop_purged();
-        if computed.running.is_some_and(RunningOwner::is_purged) {
+        // The conversation was purged while its answer waited or was written.
+        if computed.permit.as_ref().is_some_and(|permit| permit.is_revoked()) {
             return;
         }
         let mut caches = std::mem::take(&mut computed.caches);
@@ -526,9 +533,8 @@ impl PromptCache {
             return;
         }
         let keys = self.plan_chunks(&computed, &namespace, &tokens, &caches);
-        let Computed { running, is_draft, .. } = computed;
-        let owner = running.map(|running| running.owner.clone());
-        self.resident.put(Conversation { namespace, tokens, caches, owner, keys, is_draft });
+        let Computed { permit, is_draft, .. } = computed;
+        self.resident.put(Conversation { namespace, tokens, caches, permit, keys, is_draft });
         self.enforce_memory_budget();
     }
 
@@ -542,18 +548,20 @@ impl PromptCache {
         caches: &[LayerCache],
     ) -> Vec<ChunkKey> {
         let Some(store) = &self.store else { return Vec::new() };
+        let owner = computed.permit.as_ref().and_then(|permit| permit.owner());
         let to_save = ToSave {
             namespace,
             tokens,
             boundaries: &computed.boundaries,
             checkpoints: &computed.checkpoints,
             caches,
-            new_ref: computed.running.map(|running| NewRef {
-                owner: running.owner.clone(),
+            new_ref: owner.map(|owner| NewRef {
+                owner: owner.clone(),
                 model_name: computed.model_name.to_owned(),
                 is_pinned: false,
                 is_draft: computed.is_draft,
             }),
+            permit: computed.permit.clone(),
         };
         let mut keys = store.keys(namespace, tokens);
         match PendingSave::new(store, to_save) {
@@ -588,16 +596,10 @@ impl PromptCache {
         }
     }
 
-    /// Drops the resident conversations of owners that were purged since the last call.
+    /// Drops what requests have computed whose permits were revoked since.
     fn drop_purged(&mut self) {
-        let purged = self
-            .store
-            .as_ref()
-            .map_or(Vec::new(), |store| std::mem::take(&mut store.state.lock().purged));
-        for owner in &purged {
-            self.resident.forget(owner);
-            self.saving.forget(owner);
-        }
+        self.resident.drop_purged();
+        self.saving.drop_purged();
     }
 
     /// Evicts until the memory budget holds, which resident conversations and chunk contents share.

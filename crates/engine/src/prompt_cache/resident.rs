@@ -2,9 +2,12 @@
 //! nothing.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
 use cairn_lm::cache::LayerCache;
 use cairn_prompt_cache::{ChunkKey, Namespace, Owner, PromptTokens};
+
+use super::SavePermit;
 
 /// The resident conversations, the one that ran last at the end. Owned by the engine's thread.
 #[derive(Default)]
@@ -16,7 +19,8 @@ pub(super) struct Conversation {
     /// Exactly the tokens in `caches`.
     pub(super) tokens: PromptTokens,
     pub(super) caches: Vec<LayerCache>,
-    pub(super) owner: Option<Owner>,
+    /// Says whose it is.
+    pub(super) permit: Option<Arc<SavePermit>>,
     /// The chunks that `tokens` are stored in, or will be.
     pub(super) keys: Vec<ChunkKey>,
     /// Whether a draft model has read them, beside the model that answered.
@@ -46,7 +50,7 @@ impl ResidentConversations {
     ) -> Option<Taken> {
         let (num_tokens, index) = self.longest(namespaces, tokens, at_least)?;
         let conversation = &self.0[index];
-        let leaves = match (conversation.owner.as_ref(), owner) {
+        let leaves = match (conversation.owner(), owner) {
             (Some(own), Some(other)) => own == other || num_tokens == conversation.tokens.len(),
             // Without an owner, a prompt that shares most of the tokens is most likely the next
             // turn, or the same turn again.
@@ -100,7 +104,7 @@ impl ResidentConversations {
     /// How many belong to what ran last: a conversation, and before it what its draft model has read.
     fn num_last(&self) -> usize {
         match self.0.as_slice() {
-            [.., draft, last] if draft.is_draft && draft.owner == last.owner => 2,
+            [.., draft, last] if draft.is_draft && draft.owner() == last.owner() => 2,
             all => all.len().min(1),
         }
     }
@@ -127,9 +131,10 @@ impl ResidentConversations {
         self.0.iter().flat_map(|conversation| &conversation.keys).copied().collect()
     }
 
-    /// Drops the conversations of an owner.
-    pub(super) fn forget(&mut self, owner: &Owner) {
-        self.0.retain(|conversation| conversation.owner.as_ref() != Some(owner));
+    /// Drops the conversations that were purged.
+    pub(super) fn drop_purged(&mut self) {
+        let is_purged = |permit: &Arc<SavePermit>| permit.is_revoked();
+        self.0.retain(|conversation| !conversation.permit.as_ref().is_some_and(is_purged));
     }
 
     /// Drops the conversations with a model.
@@ -150,6 +155,10 @@ fn trimmed(mut caches: Vec<LayerCache>, surplus: usize) -> Option<Vec<LayerCache
 }
 
 impl Conversation {
+    fn owner(&self) -> Option<&Owner> {
+        self.permit.as_ref().and_then(|permit| permit.owner())
+    }
+
     /// The number of leading tokens that it shares with `tokens`; none where it belongs to another
     /// namespace, or cannot be trimmed to that length.
     fn num_shared(&self, namespaces: &[&Namespace], tokens: &PromptTokens) -> Option<usize> {
@@ -162,8 +171,8 @@ impl Conversation {
     /// Whether an earlier one is not needed beside this: it has the same owner, or is a prefix of
     /// it.
     fn replaces(&self, earlier: &Conversation) -> bool {
-        let is_same = self.owner.is_some()
-            && self.owner == earlier.owner
+        let is_same = self.owner().is_some()
+            && self.owner() == earlier.owner()
             && self.is_draft == earlier.is_draft;
         let is_prefix = self.tokens.num_shared(&earlier.tokens) == earlier.tokens.len();
         is_same || (self.namespace == earlier.namespace && is_prefix)
@@ -200,7 +209,7 @@ mod tests {
             namespace: namespace("plain"),
             tokens: PromptTokens::known(tokens),
             caches: vec![LayerCache::Kv(cache)],
-            owner: owner.map(named),
+            permit: Some(Arc::new(SavePermit::new(owner.map(named)))),
             keys: Vec::new(),
             is_draft: false,
         }
@@ -230,7 +239,8 @@ mod tests {
     ) {
         let case = format!(
             "{:?} of {:?} for {tokens:?} of {owner:?}",
-            conversation.tokens, conversation.owner
+            conversation.tokens,
+            conversation.owner()
         );
         let whole = conversation.tokens.len();
         let mut resident = resident(vec![conversation]);
@@ -285,8 +295,11 @@ mod tests {
             conversation(Some("c"), &[1, 2, 3, 9]),
             conversation(Some("c"), &[1, 2, 9]), // replaces the one above, of the same owner
         ]);
-        let owners: Vec<_> =
-            resident.0.iter().map(|one| (one.owner.clone().unwrap(), one.tokens.len())).collect();
+        let owners: Vec<_> = resident
+            .0
+            .iter()
+            .map(|one| (one.owner().cloned().unwrap(), one.tokens.len()))
+            .collect();
         assert_eq!(owners, [(named("b"), 6), (named("c"), 3)]);
         let taken = resident.take(&[&namespace("plain")], &prompt(&TOKENS), 0, Some(&named("d")));
         assert_eq!(taken.unwrap().num_tokens, 6);

@@ -13,7 +13,7 @@ use cairn_prompt_cache::{ChunkKey, ChunkKind, Namespace, Owner, PlannedChunk, Pr
 use super::chunk_file::ChunkContents;
 use super::chunk_store::{ChunkStore, new_record};
 use super::namespace::needs;
-use super::{Blocking, now_ms};
+use super::{Blocking, SavePermit, now_ms};
 
 /// The bytes of chunks that may wait to be written. One chunk may wait whatever it takes.
 const MAX_QUEUED_BYTES: u64 = 50_000_000;
@@ -31,6 +31,8 @@ pub(super) struct ToSave<'a> {
     pub(super) caches: &'a [LayerCache],
     /// None where nobody refers to the chunks.
     pub(super) new_ref: Option<NewRef>,
+    /// None where no purge concerns it.
+    pub(super) permit: Option<Arc<SavePermit>>,
 }
 
 /// The reference that is moved to the end of what is saved.
@@ -50,6 +52,7 @@ pub(super) struct PendingSave {
     namespace: Namespace,
     tokens: PromptTokens,
     new_ref: Option<NewRef>,
+    permit: Option<Arc<SavePermit>>,
     spec: Option<CacheSpec>,
     /// None where such caches cannot be stored.
     layout: Option<Arc<CacheLayout>>,
@@ -101,6 +104,7 @@ impl PendingSave {
             namespace: namespace.clone(),
             tokens: tokens.clone(),
             new_ref: save.new_ref,
+            permit: save.permit,
             spec,
             layout,
             layers,
@@ -148,8 +152,8 @@ impl PendingSave {
         store.state.wait_until_pending_is_at_most(self.most_queued());
     }
 
-    /// Cuts the next chunk and queues it for the writer. After an error, or if the chunk before it
-    /// was evicted meanwhile, the rest is not saved.
+    /// Cuts the next chunk and queues it for the writer. After an error, or if it was purged or the
+    /// chunk before it evicted meanwhile, the rest is not saved.
     fn cut(&mut self, store: &ChunkStore) -> Result<(), LmError> {
         let (Some(chunk), Some(layers), Some(layout)) =
             (self.planned.pop_front(), &self.layers, &self.layout)
@@ -164,7 +168,7 @@ impl PendingSave {
         let cut = layers.chunk_state(&self.checkpoints, chunk.start, stop);
         let cut = cut.inspect_err(|_| self.planned.clear())?;
         let record = new_record(&self.namespace, chunk, &cut, self.used_at_ms);
-        if !store.add(record, ChunkContents::new(cut), layout) {
+        if !store.add(record, ChunkContents::new(cut), layout, self.permit.as_deref()) {
             self.planned.clear();
         }
         store.state.lock().enforce_memory_budget();
@@ -184,7 +188,8 @@ impl PendingSave {
     /// Moves the owner's reference to the end of what is stored.
     fn set_ref(&self, store: &ChunkStore) {
         if let Some(new_ref) = &self.new_ref {
-            store.set_ref(new_ref, &self.namespace, &self.tokens, self.spec.as_ref());
+            let permit = self.permit.as_deref();
+            store.set_ref(new_ref, &self.namespace, &self.tokens, self.spec.as_ref(), permit);
         }
     }
 
@@ -263,9 +268,10 @@ impl PendingSaves {
         }
     }
 
-    /// Drops what belongs to owners that were purged.
-    pub(super) fn forget(&mut self, owner: &Owner) {
-        self.0.retain(|save| save.owner() != Some(owner));
+    /// Drops what was purged.
+    pub(super) fn drop_purged(&mut self) {
+        let is_purged = |permit: &Arc<SavePermit>| permit.is_revoked();
+        self.0.retain(|save| !save.permit.as_ref().is_some_and(is_purged));
     }
 
     fn finish_first(&mut self, store: &ChunkStore) {
@@ -292,7 +298,7 @@ mod tests {
 
     use super::*;
     use crate::EngineStatus;
-    use crate::prompt_cache::{CacheOptions, StoredCache};
+    use crate::prompt_cache::{CacheHandle, CacheOptions, StoredCache};
 
     fn store(folder: &std::path::Path) -> ChunkStore {
         let options = CacheOptions {
@@ -311,6 +317,10 @@ mod tests {
 
     /// A sequence of 600 tokens, which are three chunks.
     fn pending(store: &ChunkStore) -> PendingSave {
+        pending_with(store, None)
+    }
+
+    fn pending_with(store: &ChunkStore, permit: Option<Arc<SavePermit>>) -> PendingSave {
         let rows = Array::zeros::<f32>(&[1, 1, 600, 4]).unwrap();
         let cache =
             KvCache::from_parts(std::slice::from_ref(&rows), std::slice::from_ref(&rows)).unwrap();
@@ -326,6 +336,7 @@ mod tests {
                 is_pinned: false,
                 is_draft: false,
             }),
+            permit,
         };
         PendingSave::new(store, save).unwrap()
     }
@@ -377,6 +388,29 @@ mod tests {
         // The caches themselves may be taken.
         check(None, 400, 3);
         check(Some("a"), 0, 3);
+    }
+
+    /// Whoever clears the cache does not wait for the engine's thread, which may be cutting chunks.
+    #[test]
+    fn what_is_cleared_while_it_is_cut_saves_nothing_more() {
+        for num_cut in 0..=3 {
+            let folder = tempfile::tempdir().unwrap();
+            let store = store(folder.path());
+            let handle = CacheHandle::new(store.state.clone());
+            let owner = Owner::Conversation("a".to_owned());
+            let mut save = pending_with(&store, Some(handle.permit_for(Some(&owner))));
+            save.begin_ref(&store);
+            for _ in 0..num_cut {
+                save.cut(&store).unwrap();
+            }
+            assert_eq!(handle.view(0).num_chunks, num_cut);
+            handle.clear();
+            handle.remove_ref(&owner);
+            save.finish(&store).unwrap();
+            assert_eq!(handle.view(0).num_chunks, 0, "{num_cut} were cut before");
+            assert_eq!(handle.ref_usage(&owner), None, "{num_cut} were cut before");
+            store.writer.close();
+        }
     }
 
     #[test]

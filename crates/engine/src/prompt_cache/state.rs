@@ -14,7 +14,7 @@ use tokio::sync::{mpsc, watch};
 use super::chunk_file::{self, ChunkContents, FileCoding};
 use super::restore::Source;
 use super::writer::WriteJob;
-use super::{CacheOptions, RunningOwner, now_ms};
+use super::{CacheOptions, SavePermit, now_ms};
 use crate::EngineStatus;
 
 /// The index, the contents in memory, and the figures of use.
@@ -37,10 +37,8 @@ pub(super) struct CacheState {
     pub(super) rejected: Vec<ChunkRecord>,
     /// The reason why recent chunks could not be written, if any.
     pub(super) problem: Option<String>,
-    /// Owners that were purged, whose resident conversations the engine's thread has yet to drop.
-    pub(super) purged: Vec<Owner>,
-    /// The owners of requests that wait or run, which learn of purges from this.
-    pub(super) running: Vec<Weak<RunningOwner>>,
+    /// The permits that purges may revoke.
+    pub(super) permits: Vec<Weak<SavePermit>>,
     pub(super) figures: CacheFigures,
     /// None once the engine has shut down, because the receiver waits for the end of the events.
     events: Option<mpsc::UnboundedSender<CacheChange>>,
@@ -102,8 +100,7 @@ impl SharedCacheState {
             doomed: Vec::new(),
             rejected,
             problem: None,
-            purged: Vec::new(),
-            running: Vec::new(),
+            permits: Vec::new(),
             figures: CacheFigures::default(),
             events: Some(events),
             jobs,
@@ -182,6 +179,12 @@ impl CacheState {
             self.doomed.push(Doomed { files, reason });
             let _ = self.jobs.send(WriteJob::RemoveFiles);
         }
+    }
+
+    /// Revokes the permits of the owners for whom `is_purged` holds.
+    pub(super) fn revoke_permits(&self, is_purged: impl Fn(Option<&Owner>) -> bool) {
+        let permits = self.permits.iter().filter_map(Weak::upgrade);
+        permits.filter(|permit| is_purged(permit.owner())).for_each(|permit| permit.revoke());
     }
 
     /// Closes the channel of events.

@@ -4,7 +4,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use cairn_prompt_cache::{
     CacheChange, CacheRef, Chunk, ChunkIndex, ChunkKey, ChunkKind, ChunkRecord, LossReason,
@@ -15,7 +15,7 @@ use tokio::sync::oneshot;
 use super::chunk_file::{self, FileCoding};
 use super::state::{CacheFigures, SharedCacheState};
 use super::writer::{Repaired, WriteJob};
-use super::{RunningOwner, now_ms};
+use super::{SavePermit, now_ms};
 
 /// A path of chunks of one kind that are each the only child of the one before, with references
 /// only at its end.
@@ -168,24 +168,19 @@ impl CacheHandle {
         state.apply(changes);
     }
 
-    /// Notes that a request of `owner` waits or runs, as long as what this returns lives.
-    pub(crate) fn run_for(&self, owner: &Owner) -> Arc<RunningOwner> {
-        let running = Arc::new(RunningOwner::new(owner));
+    /// The permit to save what a request of `owner` computes, which has just been asked.
+    pub(crate) fn permit_for(&self, owner: Option<&Owner>) -> Arc<SavePermit> {
+        let permit = Arc::new(SavePermit::new(owner.cloned()));
         let mut state = self.0.lock();
-        state.running.retain(|other| other.strong_count() > 0);
-        state.running.push(Arc::downgrade(&running));
-        running
+        state.permits.retain(|other| other.strong_count() > 0);
+        state.permits.push(Arc::downgrade(&permit));
+        permit
     }
 
-    /// Removes the chunks that only `owner` refers to, now or earlier; what waits or runs for it saves
-    /// nothing. Returns the bytes of their
-    /// files.
+    /// Removes the chunks that only `owner` refers to, now or earlier; what waits, runs or is not saved
+    /// yet for it saves nothing more. Returns the bytes of their files.
     pub fn purge(&self, owner: &Owner) -> u64 {
-        {
-            let mut state = self.0.lock();
-            state.purged.push(owner.clone());
-            state.running.iter().filter_map(Weak::upgrade).for_each(|running| running.purge(owner));
-        }
+        self.0.lock().revoke_permits(|other| other == Some(owner));
         self.discard(|index| index.purge(owner, now_ms()))
     }
 
@@ -271,20 +266,13 @@ impl CacheHandle {
         answer.await.ok()
     }
 
-    /// Removes every chunk that no pinned reference needs; what waits or runs for other owners than
-    /// those saves nothing. Returns the bytes of their files.
+    /// Removes every chunk that no pinned reference needs; what waits, runs or is not saved yet for
+    /// other owners than those saves nothing more. Returns the bytes of their files.
     pub fn clear(&self) -> u64 {
         {
             let state = self.0.lock();
-            let refs = state.index.refs();
-            let pinned: HashSet<&Owner> = refs
-                .filter(|cache_ref| cache_ref.is_pinned)
-                .map(|pinned| &pinned.name.owner)
-                .collect();
-            let running = state.running.iter().filter_map(Weak::upgrade);
-            running.filter(|running| !pinned.contains(running.owner())).for_each(|running| {
-                running.purge(running.owner());
-            });
+            let is_pinned = |owner: &Owner| state.index.is_ref_pinned(owner);
+            state.revoke_permits(|owner| !owner.is_some_and(is_pinned));
         }
         self.discard(|index| index.clear(now_ms()))
     }
