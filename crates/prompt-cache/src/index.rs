@@ -59,6 +59,9 @@ pub struct ChunkIndex {
     refs_through: HashMap<ChunkKey, BTreeSet<Arc<RefName>>>,
     /// References that have changed and are not reported yet.
     changed_refs: BTreeSet<RefName>,
+    /// References that were removed and not set again. Their rows go later: whoever reads the rows in
+    /// between finds them. No other process makes references of these names.
+    removed_refs: HashSet<RefName>,
     /// References whose chunk was missing at the start, until
     /// [`ChunkIndex::resolve_refs`].
     unresolved_refs: BTreeMap<RefName, CacheRef>,
@@ -177,6 +180,7 @@ impl ChunkIndex {
             refs: BTreeMap::new(),
             refs_through: HashMap::new(),
             changed_refs: BTreeSet::new(),
+            removed_refs: HashSet::new(),
             unresolved_refs: BTreeMap::new(),
             disk_bytes: 0,
             memory_bytes: 0,

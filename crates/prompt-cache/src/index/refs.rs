@@ -123,9 +123,11 @@ impl ChunkIndex {
         self.set_ref(CacheRef { name, target, num_tokens: 0, is_pinned, loss: None, ..like })
     }
 
-    /// Adds a reference from another process's rows, unless there is one of that name.
+    /// Adds a reference from another process's rows, unless there is one of that name, or this index
+    /// has removed it.
     pub fn adopt_ref(&mut self, cache_ref: CacheRef, now_ms: i64) -> Vec<CacheChange> {
-        if !self.refs.contains_key(&cache_ref.name) {
+        let name = &cache_ref.name;
+        if !self.refs.contains_key(name) && !self.removed_refs.contains(name) {
             self.put_stored_ref(cache_ref, now_ms);
         }
         self.take_changed_refs()
@@ -151,10 +153,11 @@ impl ChunkIndex {
 
     /// Removes all references of an owner; their chunks stay until they are evicted.
     pub fn remove_refs_of(&mut self, owner: &Owner) -> Vec<CacheChange> {
-        for name in self.stale_refs_of(owner) {
-            self.remove_ref(&name);
-        }
-        self.remove_ref(&RefName::from(owner.clone()));
+        let unresolved = self.unresolved_refs.keys().filter(|name| name.owner == *owner);
+        let mut names: Vec<RefName> = unresolved.cloned().collect();
+        names.extend(self.stale_refs_of(owner));
+        names.push(owner.clone().into());
+        names.iter().for_each(|name| self.remove_ref(name));
         self.take_changed_refs()
     }
 
@@ -246,6 +249,7 @@ impl ChunkIndex {
         let name = cache_ref.name.clone();
         self.unlink(&name);
         self.link(cache_ref);
+        self.removed_refs.remove(&name);
         self.changed_refs.insert(name);
     }
 
@@ -269,8 +273,8 @@ impl ChunkIndex {
 
     /// Takes a reference out; returns whether there was one.
     fn unlink(&mut self, name: &RefName) -> bool {
-        self.unresolved_refs.remove(name);
-        let Some(cache_ref) = self.refs.remove(name) else { return false };
+        let was_unresolved = self.unresolved_refs.remove(name).is_some();
+        let Some(cache_ref) = self.refs.remove(name) else { return was_unresolved };
         let mut next = cache_ref.target;
         while let Some(chunk) = next.and_then(|key| self.chunks.get(&key)) {
             if let Some(names) = self.refs_through.get_mut(&chunk.key()) {
@@ -286,6 +290,7 @@ impl ChunkIndex {
 
     pub(super) fn remove_ref(&mut self, name: &RefName) {
         if self.unlink(name) {
+            self.removed_refs.insert(name.clone());
             self.changed_refs.insert(name.clone());
         }
     }

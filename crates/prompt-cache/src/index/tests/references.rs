@@ -56,6 +56,41 @@ fn a_reference_whose_chunk_has_no_row_waits_until_the_files_were_looked_at() {
     check(&index, 0, Some(300));
 }
 
+/// Its row goes later than the reference: until then whoever reads the rows finds it.
+#[test]
+fn a_removed_reference_does_not_come_back_from_its_row() {
+    let mut index = index(u64::MAX);
+    let key = save(&mut index, &ids(0, 300), &[], 1);
+    reference(&mut index, "chat", key, true);
+    let row = index.ref_of(&owner("chat")).unwrap().clone();
+    index.remove_refs_of(&owner("chat"));
+    assert_eq!(index.adopt_ref(row.clone(), 2), []);
+    assert_eq!(index.ref_of(&owner("chat")), None);
+    assert!(!index.is_pinned(&key));
+    index.check("its row was read");
+
+    reference(&mut index, "chat", key, false);
+    index.forget_ref(&owner("chat").into());
+    index.adopt_ref(row.clone(), 3);
+    assert_eq!(index.ref_of(&owner("chat")), Some(&row), "another program knows it better");
+    index.check("it was set again");
+}
+
+#[test]
+fn a_reference_can_be_removed_while_its_chunk_is_missing() {
+    let mut whole = index(u64::MAX);
+    let key = save(&mut whole, &ids(0, 300), &[], 1);
+    reference(&mut whole, "chat", key, false);
+    let refs: Vec<CacheRef> = whole.refs().cloned().collect();
+    let mut index = ChunkIndex::new(whole.budgets(), Vec::new(), refs.clone()).0;
+    let removed = CacheChange::RefRemoved(owner("chat").into());
+    assert_eq!(index.remove_refs_of(&owner("chat")), [removed]);
+    assert_eq!(index.resolve_refs(2), []);
+    assert_eq!(index.adopt_ref(refs[0].clone(), 3), []);
+    assert_eq!(index.ref_of(&owner("chat")), None);
+    index.check("its row was read");
+}
+
 #[test]
 fn a_stored_reference_that_contradicts_its_chunk_is_corrected() {
     let mut whole = index(u64::MAX);
