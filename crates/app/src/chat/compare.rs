@@ -19,7 +19,7 @@ use crate::chat::answering::{self, Turn};
 use crate::chat::branches;
 use crate::chat::model;
 use crate::chat::running::Running;
-use crate::chat::turns::{Wanted, refuse_unsaved};
+use crate::chat::turns::{Wanted, as_shown, refuse_unsaved};
 use crate::commands::stop_answers;
 use crate::convert;
 use crate::documents;
@@ -126,15 +126,8 @@ async fn begin(
             (Some(question), answers)
         }
     };
-    let versions = store.versions(conversation_id).await.unwrap_or_default();
-    let documents = store.documents_of(conversation_id).await.unwrap_or_default();
-    let described = |row: cairn_store::Message| {
-        let versions = versions.get(&row.id).cloned().unwrap_or_default();
-        let documents = documents.get(&row.id).cloned().unwrap_or_default();
-        let documents = documents.into_iter().map(convert::document).collect();
-        convert::message(row).map(|message| Message { versions, documents, ..message })
-    };
-    let user = user.and_then(described);
+    let described = as_shown(&store, conversation_id).await;
+    let user = user.and_then(&described);
     if let Some(user) = &user {
         app.emit(Event::Message { message: user.clone() });
         if !user.documents.is_empty() {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use cairn_store::MessageStatus::Streaming;
+use cairn_store::Store;
 
 use crate::app::{App, now_ms};
 use crate::chat::answering::{self, Turn};
@@ -174,6 +175,21 @@ pub(crate) fn refuse_unsaved(app: &App, conversation_id: &str) -> Result<(), Fai
     Ok(())
 }
 
+/// What turns the rows of a turn that has just begun into messages, with their versions and documents.
+pub(crate) async fn as_shown(
+    store: &Store,
+    conversation_id: &str,
+) -> impl Fn(cairn_store::Message) -> Option<Message> + use<> {
+    let versions = store.versions(conversation_id).await.unwrap_or_default();
+    let documents = store.documents_of(conversation_id).await.unwrap_or_default();
+    move |row| {
+        let versions = versions.get(&row.id).cloned().unwrap_or_default();
+        let documents = documents.get(&row.id).cloned().unwrap_or_default();
+        let documents = documents.into_iter().map(convert::document).collect();
+        convert::message(row).map(|message| Message { versions, documents, ..message })
+    }
+}
+
 /// Starts the task of an answer that has a row already, and emits the new rows.
 async fn begin(
     app: &Arc<App>,
@@ -190,14 +206,7 @@ async fn begin(
         message_id: assistant.id.clone(),
         wanted,
     };
-    let versions = store.versions(&conversation_id).await.unwrap_or_default();
-    let documents = store.documents_of(&conversation_id).await.unwrap_or_default();
-    let described = |row: cairn_store::Message| {
-        let versions = versions.get(&row.id).cloned().unwrap_or_default();
-        let documents = documents.get(&row.id).cloned().unwrap_or_default();
-        let documents = documents.into_iter().map(convert::document).collect();
-        convert::message(row).map(|message| Message { versions, documents, ..message })
-    };
+    let described = as_shown(&store, &conversation_id).await;
     let messages: Vec<Message> =
         user.into_iter().chain([assistant]).filter_map(described).collect();
     let Some(answer) = messages.last().filter(|last| last.status == MessageStatus::Streaming)
