@@ -53,6 +53,18 @@ pub enum EngineState {
     },
 }
 
+impl EngineState {
+    /// The name of the model that answers requests that name none; none where no model is loaded.
+    pub fn loaded_model(&self) -> Option<&str> {
+        match self {
+            EngineState::Ready { model }
+            | EngineState::Prefilling { model, .. }
+            | EngineState::Generating { model, .. } => Some(model),
+            EngineState::Empty | EngineState::Loading { .. } | EngineState::Failed { .. } => None,
+        }
+    }
+}
+
 /// A loaded model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LoadedModelStatus {

@@ -4,8 +4,8 @@
 use std::path::{Path, PathBuf};
 
 use cairn_engine::{
-    CacheHandle, Engine, EngineError, EngineState, ExportRequest, Import, PromptFileInfo,
-    PromptFileLayout, PromptKind,
+    CacheHandle, Engine, EngineError, ExportRequest, Import, PromptFileInfo, PromptFileLayout,
+    PromptKind,
 };
 use cairn_store::{NamedCacheKind, NamedCacheRow, Store, StoreError};
 use uuid::Uuid;
@@ -186,12 +186,13 @@ pub(crate) async fn named_row(
         Some(ids) => ends(engine, info.namespace.model.as_str(), ids).await,
         None => Default::default(),
     };
+    let loaded_model = engine.status().borrow().state.loaded_model().map(str::to_owned);
     NamedCacheRow {
         id: id.to_owned(),
         name,
         // The model's name on this machine, where it is known: the file's name for it may be a path
         // on another machine.
-        model: loaded_model_name(engine).unwrap_or(info.model),
+        model: loaded_model.unwrap_or(info.model),
         namespace: info.namespace,
         kind: match info.kind {
             PromptKind::Prompt => NamedCacheKind::Prompt,
@@ -222,14 +223,4 @@ pub(crate) fn about(error: &EngineError, file: &Path, file_name: &str) -> String
     let text = text.replace(char::is_control, " ");
     // The first letter of a file name is not changed to a capital.
     if text.starts_with(file_name) { format!("{text}.") } else { convert::sentence(text) }
-}
-
-/// The name under which the loaded model was loaded.
-fn loaded_model_name(engine: &Engine) -> Option<String> {
-    match &engine.status().borrow().state {
-        EngineState::Ready { model }
-        | EngineState::Prefilling { model, .. }
-        | EngineState::Generating { model, .. } => Some(model.clone()),
-        EngineState::Empty | EngineState::Loading { .. } | EngineState::Failed { .. } => None,
-    }
 }

@@ -118,12 +118,7 @@ pub(crate) fn no_model() -> Failure {
 
 /// The name of the loaded model.
 pub(crate) fn loaded_name(app: &App) -> Option<String> {
-    match &app.engine.status().borrow().state {
-        EngineState::Empty | EngineState::Loading { .. } | EngineState::Failed { .. } => None,
-        EngineState::Ready { model }
-        | EngineState::Prefilling { model, .. }
-        | EngineState::Generating { model, .. } => Some(model.clone()),
-    }
+    app.engine.status().borrow().state.loaded_model().map(str::to_owned)
 }
 
 async fn load(app: &Arc<App>, wanted: String) -> Result<(), Failure> {
