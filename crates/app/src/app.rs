@@ -250,6 +250,14 @@ impl App {
         self.runtime.spawn_blocking(work).await.ok()
     }
 
+    /// Waits this long, or until the app closes; whether it is still open.
+    pub(crate) async fn is_open_after(&self, time: Duration) -> bool {
+        tokio::select! {
+            () = self.closing.cancelled() => false,
+            () = tokio::time::sleep(time) => true,
+        }
+    }
+
     /// Sends an event to all subscribers, if there are any.
     pub(crate) fn emit(&self, event: Event) {
         let _ = self.events.send(event);

@@ -44,9 +44,8 @@ pub(crate) async fn index_older(app: Arc<App>) {
                 RETRY
             }
         };
-        tokio::select! {
-            () = app.closing.cancelled() => return,
-            () = tokio::time::sleep(pause) => {}
+        if !app.is_open_after(pause).await {
+            return;
         }
     }
 }

@@ -27,9 +27,8 @@ const CHANGE_INTERVAL: Duration = Duration::from_millis(950);
 pub(crate) async fn emit_changes(app: Arc<App>, mut moves: UnboundedReceiver<Option<RefName>>) {
     while let Some(first) = moves.recv().await {
         // A burst of changes is reported once, and soon.
-        tokio::select! {
-            () = app.closing.cancelled() => return,
-            () = tokio::time::sleep(TOGETHER) => {}
+        if !app.is_open_after(TOGETHER).await {
+            return;
         }
         let mut names: BTreeSet<RefName> = first.into_iter().collect();
         while let Ok(next) = moves.try_recv() {
@@ -48,9 +47,8 @@ pub(crate) async fn emit_changes(app: Arc<App>, mut moves: UnboundedReceiver<Opt
             emit_named_caches(&app).await;
         }
         app.emit(Event::CacheChanged);
-        tokio::select! {
-            () = app.closing.cancelled() => return,
-            () = tokio::time::sleep(CHANGE_INTERVAL) => {}
+        if !app.is_open_after(CHANGE_INTERVAL).await {
+            return;
         }
     }
 }
@@ -60,11 +58,7 @@ pub(crate) async fn emit_changes(app: Arc<App>, mut moves: UnboundedReceiver<Opt
 pub(crate) async fn follow_other_programs(app: Arc<App>) {
     let Some(handle) = app.engine.cache() else { return };
     let mut is_behind = false;
-    loop {
-        tokio::select! {
-            () = app.closing.cancelled() => return,
-            () = tokio::time::sleep(LOOK_INTERVAL) => {}
-        }
+    while app.is_open_after(LOOK_INTERVAL).await {
         // The store reports each change once, so rows that cannot be read now are read in a later
         // round.
         is_behind |= app.store.changes_by_others().await.unwrap_or(false);

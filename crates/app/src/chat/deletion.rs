@@ -23,9 +23,8 @@ pub(crate) async fn purge_later(
     deleted_at_ms: i64,
     undo_limit: Duration,
 ) {
-    tokio::select! {
-        () = app.closing.cancelled() => return,
-        () = tokio::time::sleep(undo_limit) => {}
+    if !app.is_open_after(undo_limit).await {
+        return;
     }
     for some in ids.chunks(MAX_PURGED_AT_ONCE) {
         // Locked so that no answer of them begins meanwhile.

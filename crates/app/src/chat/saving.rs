@@ -116,10 +116,7 @@ pub(crate) async fn retry(
     finished: &FinishedMessage,
 ) {
     loop {
-        let is_last = tokio::select! {
-            () = app.closing.cancelled() => true,
-            () = tokio::time::sleep(RETRY_INTERVAL) => false,
-        };
+        let is_last = !app.is_open_after(RETRY_INTERVAL).await;
         match save(turn, new_prompt_ids, finished).await {
             Ok(()) => {
                 let text = "The answer is saved now.".to_owned();

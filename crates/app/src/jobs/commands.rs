@@ -357,9 +357,8 @@ async fn delete(app: &Arc<App>, id: String) -> Result<Reply, Failure> {
 /// Purges a job that was deleted at `deleted_at_ms` after `undo_limit`, unless it is restored before.
 /// If the app closes first, closing purges it.
 async fn purge_later(app: Arc<App>, id: String, deleted_at_ms: i64, undo_limit: Duration) {
-    tokio::select! {
-        () = app.closing.cancelled() => return,
-        () = tokio::time::sleep(undo_limit) => {}
+    if !app.is_open_after(undo_limit).await {
+        return;
     }
     if let Err(error) = app.store.purge_job(&id, deleted_at_ms).await {
         tracing::warn!("a deleted job stays until the next start: {error}");

@@ -64,9 +64,8 @@ pub(crate) async fn restore(app: &Arc<App>, name: &str) -> Result<(), Failure> {
 /// Deletes the files of a model that was deleted at this time, unless it is restored before. If the
 /// app closes first, closing deletes them.
 async fn delete_later(app: Arc<App>, name: String, deleted_at_ms: i64, undo_limit: Duration) {
-    tokio::select! {
-        () = app.closing.cancelled() => return,
-        () = tokio::time::sleep(undo_limit) => {}
+    if !app.is_open_after(undo_limit).await {
+        return;
     }
     if app.catalog.is_hidden_since(&name, deleted_at_ms) {
         delete_now(&app, &name).await;

@@ -197,9 +197,8 @@ pub(crate) fn restore(app: &App, name: &str) -> Result<(), Failure> {
 /// Removes what was taken out of sight at this time, unless it is brought back before. If the app
 /// closes first, closing removes it.
 async fn remove_later(app: Arc<App>, name: String, removed_at_ms: i64) {
-    tokio::select! {
-        () = app.closing.cancelled() => return,
-        () = tokio::time::sleep(UNDO_LIMIT) => {}
+    if !app.is_open_after(UNDO_LIMIT).await {
+        return;
     }
     if remove_now(&app, &name, removed_at_ms).await {
         catalog::emit(&app).await;
