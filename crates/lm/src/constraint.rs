@@ -14,6 +14,7 @@ use mlx_rs::transforms::async_eval;
 use mlx_rs::{Array, Dtype, ops};
 use rayon::prelude::*;
 
+use crate::grammar::dead_end;
 use crate::{LmError, ffi};
 
 /// The state of an answer in its grammar.
@@ -42,7 +43,9 @@ pub(crate) struct ConstrainedRow<'a> {
 }
 
 fn left(error: impl fmt::Display) -> LmError {
-    LmError::Constraint { reason: error.to_string() }
+    // What follows the first line is the parser's state.
+    let reason = error.to_string().lines().next().unwrap_or_default().to_owned();
+    LmError::Constraint { reason }
 }
 
 impl Constraint {
@@ -74,7 +77,8 @@ impl Constraint {
                 self.matcher.consume_token(token).map_err(left)?;
             }
         }
-        let mask = self.matcher.compute_mask_or_eos().map_err(left)?;
+        let mask = self.matcher.compute_mask_or_eos();
+        let mask = mask.map_err(|error| dead_end(&error.to_string()))?;
         allowed.fill(0);
         for (words, mask) in allowed.iter_mut().zip(mask.as_slice()) {
             *words = *mask;

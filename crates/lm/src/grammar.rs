@@ -12,7 +12,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::fmt;
 use std::sync::{Arc, Mutex, OnceLock};
 
-use llguidance::api::TopLevelGrammar;
+use llguidance::api::{StopReason, TopLevelGrammar};
 use llguidance::toktrie::{ApproximateTokEnv, TokRxInfo, TokTrie};
 use llguidance::{Matcher, ParserFactory};
 
@@ -108,6 +108,10 @@ impl GrammarCompiler {
         if let Some(reason) = fresh.get_error() {
             return Err(refused(&reason));
         }
+        // A copy is asked: what the answers begin with is as it was.
+        if let Err(error) = fresh.deep_clone().compute_mask_or_eos() {
+            return Err(dead_end(&error.to_string()));
+        }
         let grammar = Arc::new(Grammar { fresh: Mutex::new(fresh) });
         self.keep(lark, &grammar);
         Ok(grammar)
@@ -154,7 +158,46 @@ impl Shared {
 
 /// Why a grammar is refused, without the grammar, which whoever asked has not written.
 fn refused(reason: &str) -> LmError {
-    let line = reason.lines().next().unwrap_or_default();
-    let of_schema = line.split_once("failed to compile JSON schema: ").map(|(_, reason)| reason);
-    LmError::Grammar { reason: of_schema.unwrap_or(line).trim().to_owned() }
+    let of_schema = reason.split_once("failed to compile JSON schema: ").map(|(_, reason)| reason);
+    let mut lines = of_schema.unwrap_or(reason).lines().map(str::trim);
+    let is_regex = reason.contains("regex parse error");
+    let of_regex = || reason.lines().find_map(|line| line.trim().strip_prefix("error: "));
+    let reason = match is_regex.then(of_regex).flatten() {
+        Some(fault) => format!("a pattern is no regular expression that can be read: {fault}"),
+        None => lines.next().unwrap_or_default().trim_end_matches([':', '.']).to_owned(),
+    };
+    LmError::Grammar { reason }
+}
+
+/// The grammar allows no next token, or could not compute which it allows. It allowed all tokens
+/// before, so it is at fault itself.
+pub(crate) fn dead_end(reason: &str) -> LmError {
+    let reason = match reason.contains(&StopReason::NoExtensionBias.to_string()) {
+        true => "no complete answer is possible from here",
+        false => "it is too complex to be enforced",
+    };
+    LmError::Grammar { reason: reason.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reasons_are_sentences_of_their_own() {
+        fn check(error: LmError, expected: &str) {
+            let LmError::Grammar { reason } = error else { panic!("{error:?}") };
+            assert_eq!(reason, expected);
+        }
+        let of_schema = "at 2(1): failed to compile JSON schema: Unknown type: word\n<state>";
+        check(refused(of_schema), "Unknown type: word");
+        let of_regex = "failed to compile JSON schema: regex parse error:\n    (\n    ^\n\
+             error: unclosed group";
+        let expected = "a pattern is no regular expression that can be read: unclosed group";
+        check(refused(of_regex), expected);
+        let dead = "no complete answer is possible from here";
+        check(dead_end("NoExtensionBias\n<non-verbose/>"), dead);
+        let complex = "it is too complex to be enforced";
+        check(dead_end("parser error: too many items\n<non-verbose/>"), complex);
+    }
 }

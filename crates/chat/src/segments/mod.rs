@@ -37,6 +37,7 @@
 mod brackets;
 mod call;
 mod channels;
+mod endless;
 mod events;
 mod family;
 mod formats;

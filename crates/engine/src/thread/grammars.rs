@@ -4,9 +4,11 @@
 use std::sync::mpsc::{Receiver, Sender};
 use std::sync::{Arc, Mutex};
 
+use cairn_chat::AnswerForm;
 use cairn_lm::{GrammarCompiler, ModelIdentity};
 
 use super::Job;
+use crate::EngineError;
 use crate::model_pool::Loaded;
 use crate::segments::AnswerGrammar;
 use crate::sequence::GenerateJob;
@@ -64,6 +66,10 @@ impl GrammarJob {
         let GrammarJob { mut job, lark, compiler, identity, back } = self;
         if job.events.is_closed() {
             return;
+        }
+        let endless = job.request.form.as_ref().and_then(AnswerForm::endless);
+        if let Some(reason) = endless {
+            return job.fail(EngineError::Form { reason });
         }
         match AnswerGrammar::compile(&compiler, &lark) {
             Ok(grammar) => {

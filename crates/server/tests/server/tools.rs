@@ -521,3 +521,32 @@ async fn a_required_tool_is_called_with_arguments_of_its_schema() {
     assert!(is_color(&message["content"][0]["input"].to_string()));
     running.end().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_schema_whose_values_never_end_is_refused_before_the_first_event() {
+    let running = start_random().await;
+    let endless = json!({ "type": "object", "required": ["next"],
+        "properties": { "next": { "$ref": "#" } } });
+    let user = json!([{ "role": "user", "content": "Which?" }]);
+    let format =
+        json!({ "type": "json_schema", "json_schema": { "name": "x", "schema": endless } });
+    let tool = json!({ "type": "function", "function": { "name": "look", "parameters": endless } });
+    for (more, param, named) in [
+        (json!({ "response_format": format }), "response_format", "its schema"),
+        (json!({ "tools": [tool], "tool_choice": "required" }), "tools", "the tool look"),
+    ] {
+        for streams in [false, true] {
+            let mut body = json!({ "model": "random", "messages": user, "stream": streams });
+            body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            let (status, _, answer) = running.send(&post(CHAT), body.to_string().as_bytes()).await;
+            assert_eq!(status, 400, "{answer}");
+            let error = &serde_json::from_str::<Value>(&answer).unwrap()["error"];
+            assert_eq!(error["type"], "invalid_request_error");
+            assert_eq!(error["param"], param);
+            let message = error["message"].as_str().unwrap();
+            assert!(message.contains(named), "{message}");
+            assert!(message.contains("`#` always contains another `#`"), "{message}");
+        }
+    }
+    running.end().await;
+}
