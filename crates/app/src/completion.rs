@@ -14,8 +14,8 @@ use cairn_engine::Speculation;
 use cairn_store::NamedCacheRow;
 
 pub use cairn_chat::{
-    AnswerForm, CallSchema, FinishReason, GenerationStats, GuessCounts, MadeCall, Message,
-    OfferedTool, PromptEnd, Role, SamplingParams, SegmentEvent, TextForm, TextPlace, Turn,
+    AnswerForm, CallArguments, CallSchema, FinishReason, GenerationStats, GuessCounts, MadeCall,
+    Message, OfferedTool, PromptEnd, Role, SamplingParams, SegmentEvent, TextForm, TextPlace, Turn,
     TurnsPrompt,
 };
 pub use cairn_engine::{

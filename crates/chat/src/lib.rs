@@ -71,4 +71,4 @@ pub use segments::{
 pub use stop::{StopStep, StopStrings};
 pub use stop_tokens::StopTokens;
 pub use template::{ChatTemplate, SpecialTokens};
-pub use turn::{MadeCall, PromptEnd, Turn, TurnsPrompt, assemble_turns};
+pub use turn::{CallArguments, MadeCall, PromptEnd, Turn, TurnsPrompt, assemble_turns};

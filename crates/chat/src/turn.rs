@@ -44,7 +44,16 @@ pub struct MadeCall {
     /// The tool's name.
     pub name: String,
     /// The arguments.
-    pub arguments: Map<String, Json>,
+    pub arguments: CallArguments,
+}
+
+/// The arguments of a call that an earlier answer made.
+#[derive(Debug, Clone, PartialEq)]
+pub enum CallArguments {
+    /// As they should be.
+    Object(Map<String, Json>),
+    /// No JSON: what the model wrote, or began to write.
+    Text(String),
 }
 
 /// Where the prompt of a conversation ends.
@@ -56,12 +65,18 @@ pub enum PromptEnd {
     BegunAnswer,
 }
 
-/// How a template wants the arguments of calls.
+/// How a template wants the arguments of calls. Those that are no JSON stay a text, which only a
+/// template that reads the names of arguments does not take.
 #[derive(Debug, Clone, Copy)]
 enum ArgumentsForm {
     Object,
+    /// As the argument of this name, if they are no JSON.
+    ObjectAlways,
     JsonText,
 }
+
+/// The name that arguments get which have none, because they are no JSON.
+const UNNAMED: &str = "arguments";
 
 /// A conversation in which tools are offered and called, as a prompt.
 #[derive(Debug, Clone, PartialEq)]
@@ -80,7 +95,8 @@ pub struct TurnsPrompt {
 /// text.
 ///
 /// Most templates write a call's arguments with `tojson`, so they get them as an object. One that
-/// fails on that gets them as JSON text, as DeepSeek's does. [`ChatError::NoTools`] if the template
+/// fails on that gets them as JSON text, as DeepSeek's does. Arguments that are no JSON are a text,
+/// or an object that has it where the template fails on a text. [`ChatError::NoTools`] if the template
 /// does not mention tools; [`ChatError::WordsNotRendered`] if the answer was begun with nothing, or
 /// the template does not show it.
 pub fn assemble_turns<E: Encode + ?Sized>(
@@ -109,11 +125,23 @@ pub fn assemble_turns<E: Encode + ?Sized>(
         lay_out(&rendering, &messages, breakpoints, encoder)
     };
     with_form(ArgumentsForm::Object).or_else(|error| match error {
-        ChatError::TemplateFailed { .. } if turns.iter().any(Turn::has_calls) => {
-            with_form(ArgumentsForm::JsonText).map_err(|_| error)
+        ChatError::TemplateFailed { .. } => {
+            let with_others = |form: &ArgumentsForm| with_form(*form).ok();
+            other_forms(turns).iter().find_map(with_others).ok_or(error)
         }
         error => Err(error),
     })
+}
+
+/// The forms of arguments that are tried if a template fails on objects.
+fn other_forms(turns: &[Turn]) -> &'static [ArgumentsForm] {
+    let calls = || turns.iter().flat_map(Turn::calls);
+    let is_text = |call: &MadeCall| matches!(call.arguments, CallArguments::Text(_));
+    match (calls().any(is_text), calls().next()) {
+        (true, _) => &[ArgumentsForm::ObjectAlways, ArgumentsForm::JsonText],
+        (false, Some(_)) => &[ArgumentsForm::JsonText],
+        (false, None) => &[],
+    }
 }
 
 impl Turn {
@@ -125,8 +153,11 @@ impl Turn {
         }
     }
 
-    fn has_calls(&self) -> bool {
-        matches!(self, Turn::Answer { calls, .. } if !calls.is_empty())
+    fn calls(&self) -> &[MadeCall] {
+        match self {
+            Turn::Answer { calls, .. } => calls,
+            _ => &[],
+        }
     }
 
     /// The turn as a message of text: what is not the model's is the user's.
@@ -174,10 +205,13 @@ impl Turn {
 
 impl MadeCall {
     fn value(&self, form: ArgumentsForm) -> Json {
-        let arguments = Json::Object(self.arguments.clone());
-        let arguments = match form {
-            ArgumentsForm::Object => arguments,
-            ArgumentsForm::JsonText => arguments.to_string().into(),
+        let arguments = match (&self.arguments, form) {
+            (CallArguments::Object(object), ArgumentsForm::JsonText) => {
+                Json::Object(object.clone()).to_string().into()
+            }
+            (CallArguments::Object(object), _) => Json::Object(object.clone()),
+            (CallArguments::Text(text), ArgumentsForm::ObjectAlways) => json!({ UNNAMED: text }),
+            (CallArguments::Text(text), _) => text.as_str().into(),
         };
         let function = json!({ "name": self.name, "arguments": arguments });
         json!({ "id": self.id, "type": "function", "function": function })

@@ -8,8 +8,8 @@ use std::fs;
 use std::path::Path;
 
 use cairn_chat::{
-    AnswerFormat, ChatError, ChatTemplate, Date, MadeCall, Message, PromptEnd, Role, SpecialTokens,
-    Turn, TurnsPrompt, assemble_turns,
+    AnswerFormat, CallArguments, ChatError, ChatTemplate, Date, MadeCall, Message, PromptEnd, Role,
+    SpecialTokens, Turn, TurnsPrompt, assemble_turns,
 };
 use serde_json::Value;
 
@@ -28,7 +28,9 @@ fn turn(message: &Value) -> Turn {
     let call = |call: &Value| MadeCall {
         id: text(&call["id"]),
         name: text(&call["function"]["name"]),
-        arguments: call["function"]["arguments"].as_object().unwrap().clone(),
+        arguments: CallArguments::Object(
+            call["function"]["arguments"].as_object().unwrap().clone(),
+        ),
     };
     match message["role"].as_str().unwrap() {
         "system" => plain(Role::System),

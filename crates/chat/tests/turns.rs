@@ -2,8 +2,8 @@
 #![allow(clippy::unwrap_used)]
 
 use cairn_chat::{
-    ChatError, ChatTemplate, MadeCall, Message, Prompt, PromptEnd, Role, SpecialTokens, TextPlace,
-    Turn, TurnsPrompt, assemble_turns,
+    CallArguments, ChatError, ChatTemplate, MadeCall, Message, Prompt, PromptEnd, Role,
+    SpecialTokens, TextPlace, Turn, TurnsPrompt, assemble_turns,
 };
 use serde_json::{Value, json};
 
@@ -12,8 +12,12 @@ use self::bytes::Bytes;
 mod bytes;
 
 fn turns() -> Vec<Turn> {
-    let question = Message { role: Role::User, content: "Where?".to_owned(), token_ids: None };
     let Value::Object(arguments) = json!({ "at": "here" }) else { unreachable!() };
+    turns_with(CallArguments::Object(arguments))
+}
+
+fn turns_with(arguments: CallArguments) -> Vec<Turn> {
+    let question = Message { role: Role::User, content: "Where?".to_owned(), token_ids: None };
     let call = MadeCall { id: "c1".to_owned(), name: "look".to_owned(), arguments };
     vec![
         Turn::Message(question),
@@ -31,8 +35,12 @@ fn answer_to(turns: Vec<Turn>) -> TurnsPrompt {
 }
 
 fn rendered(template: &str, tools: &[Value]) -> Result<String, ChatError> {
+    rendered_turns(template, tools, turns())
+}
+
+fn rendered_turns(template: &str, tools: &[Value], turns: Vec<Turn>) -> Result<String, ChatError> {
     let template = ChatTemplate::parse(template, SpecialTokens::default()).unwrap();
-    let prompt = TurnsPrompt { tools: tools.to_vec(), ..answer_to(turns()) };
+    let prompt = TurnsPrompt { tools: tools.to_vec(), ..answer_to(turns) };
     let prompt = assemble_turns(&template, &prompt, &Bytes::default())?;
     assert_eq!(prompt.tokens.len(), prompt.text.len());
     assert_eq!(prompt.boundaries.last(), Some(&prompt.tokens.len()));
@@ -58,6 +66,26 @@ fn a_template_gets_arguments_in_the_form_that_it_takes() {
         |arguments: &str| format!("[user] Where?[assistant] I look. look{arguments}[tool] There.");
     assert_eq!(rendered(OBJECTS, &[]).unwrap(), expected("{\"at\": \"here\"}"));
     assert_eq!(rendered(TEXTS, &[]).unwrap(), expected("{\"at\":\"here\"}"));
+}
+
+/// As those templates that write every argument between tags.
+const TAGS: &str = "\
+{%- for message in messages %}[{{ message.role }}] {{ message.content }}
+{%- for call in message.tool_calls or [] %} {{ call.function.name }}
+{%- for name, value in call.function.arguments | items %}<{{ name }}={{ value }}>
+{%- endfor %}{%- endfor %}{%- endfor %}";
+
+#[test]
+fn arguments_that_are_no_json_are_shown_as_they_were_written() {
+    let shown = |template: &str| {
+        let cut = CallArguments::Text("{\"at\": \"he".to_owned());
+        rendered_turns(template, &[], turns_with(cut)).unwrap()
+    };
+    let expected =
+        |arguments: &str| format!("[user] Where?[assistant] I look. look{arguments}[tool] There.");
+    assert_eq!(shown(OBJECTS), expected(r#""{\"at\": \"he""#));
+    assert_eq!(shown(TEXTS), expected(r#"{"at": "he"#));
+    assert_eq!(shown(TAGS), expected(r#"<arguments={"at": "he>"#));
 }
 
 #[test]

@@ -126,6 +126,8 @@ impl Conversation {
 
 #[cfg(test)]
 mod tests {
+    use cairn_app::completion::CallArguments;
+
     use super::*;
 
     /// A message of parts, of which each is a text and whether a breakpoint follows it.
@@ -159,7 +161,7 @@ mod tests {
         let call = |id: &str| MadeCall {
             id: id.to_owned(),
             name: "look".to_owned(),
-            arguments: serde_json::Map::new(),
+            arguments: CallArguments::Object(serde_json::Map::new()),
         };
         let mut conversation = Conversation::default();
         conversation.add_message(Role::User, Said::from("Where?".to_owned()));

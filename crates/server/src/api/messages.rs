@@ -7,7 +7,7 @@ use axum::Json;
 use axum::extract::{Request, State};
 use axum::response::sse::Event;
 use axum::response::{IntoResponse, Response};
-use cairn_app::completion::{FinishReason, MadeCall, PromptEnd, Role, Turn};
+use cairn_app::completion::{CallArguments, FinishReason, MadeCall, PromptEnd, Role, Turn};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
@@ -161,7 +161,7 @@ fn kind_and_text(block: &Map<String, Value>) -> (Option<&str>, Option<&str>) {
 fn call(mut block: Map<String, Value>, place: String) -> Result<MadeCall, ApiError> {
     match (block.remove("id"), block.remove("name"), block.remove("input")) {
         (Some(Value::String(id)), Some(Value::String(name)), Some(Value::Object(arguments))) => {
-            Ok(MadeCall { id, name, arguments })
+            Ok(MadeCall { id, name, arguments: CallArguments::Object(arguments) })
         }
         _ => {
             let message = format!("`{place}` needs an id, a name and an input, an object.");

@@ -1,6 +1,8 @@
 //! The tools that a request offers, which are the same in every vendor's form but for their fields.
 
-use cairn_app::completion::{AnswerForm, CallSchema, OfferedTool, SegmentOptions, TextForm, Turn};
+use cairn_app::completion::{
+    AnswerForm, CallArguments, CallSchema, OfferedTool, SegmentOptions, TextForm, Turn,
+};
 use serde_json::{Map, Value, json};
 
 use super::error::ApiError;
@@ -155,14 +157,19 @@ pub(super) fn no_parameters() -> Value {
     json!({ "type": "object", "properties": {} })
 }
 
-/// The arguments of a call in an earlier answer, which are JSON text.
-pub(super) fn arguments(text: &str, param: &str) -> Result<Map<String, Value>, ApiError> {
+/// The arguments of a call in an earlier answer, which are JSON text: an object, or text
+/// that is no JSON. A model wrote that, and programs send its answers back as they came.
+pub(super) fn arguments(text: &str, param: &str) -> Result<CallArguments, ApiError> {
     // Some clients send nothing for a call without arguments.
     let text = if text.trim().is_empty() { "{}" } else { text };
-    serde_json::from_str(text).map_err(|error| {
-        let message = format!("`{param}` is not a JSON object: {error}.");
-        ApiError::invalid(param, message)
-    })
+    match serde_json::from_str(text) {
+        Ok(Value::Object(arguments)) => Ok(CallArguments::Object(arguments)),
+        Ok(_) => {
+            let message = format!("`{param}` is JSON, but no object.");
+            Err(ApiError::invalid(param, message))
+        }
+        Err(_) => Ok(CallArguments::Text(text.to_owned())),
+    }
 }
 
 /// The name of the tool that an earlier call with this id has called.

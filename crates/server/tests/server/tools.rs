@@ -148,6 +148,16 @@ async fn a_malformed_call_is_no_text_and_ends_no_turn() {
     let arguments = &choice["message"]["tool_calls"][0]["function"]["arguments"];
     assert_eq!(message["calls"][0]["arguments"], *arguments);
     assert!(serde_json::from_str::<Value>(arguments.as_str().unwrap()).is_err());
+    // Programs send back what they got.
+    let user = json!({ "role": "user", "content": "Go on." });
+    let echo = json!([choice["message"], { "role": "tool", "tool_call_id": "1", "content": "?" }]);
+    let mut messages = vec![user.clone()];
+    messages.extend(echo.as_array().unwrap().iter().cloned());
+    ask(&running, CHAT, &chat(json!({ "messages": messages }))).await;
+    let call = json!({ "type": "function_call", "call_id": "1", "name": "look",
+        "arguments": arguments });
+    let body = json!({ "model": "scripted", "input": [user, call] });
+    ask(&running, "/v1/responses", &body).await;
     running.end().await;
 }
 
