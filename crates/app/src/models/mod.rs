@@ -147,6 +147,10 @@ async fn record_use(app: &Arc<App>, name: &str, folder: &Path) {
 /// stays loaded, unless that had to make room. Returns the model's name.
 pub(crate) async fn ensure_loaded_beside(app: &Arc<App>, wanted: &str) -> Result<String, Failure> {
     let (name, folder) = locate(app, wanted).await?;
+    ensure_located(app, name, folder).await
+}
+
+async fn ensure_located(app: &Arc<App>, name: String, folder: PathBuf) -> Result<String, Failure> {
     if !is_loaded(app, &name, &folder) {
         // In a task, so that the model before is the loaded one again also if the caller goes away.
         let loading = app.spawn(load_beside(app.clone(), name.clone(), folder));
@@ -175,13 +179,22 @@ pub(crate) async fn ensure_loaded_for_chat(app: &Arc<App>, name: &str) -> Result
 }
 
 /// Sees to it that a model is loaded for a program: the one that it names, else the one of new chats.
-/// Returns the model's name.
+/// Returns the model's name. A program has a key to the models, not to the disk, so it names none by
+/// its path.
 pub(crate) async fn ensure_answers(
     app: &Arc<App>,
     wanted: Option<&str>,
 ) -> Result<String, Failure> {
     match wanted {
-        Some(name) => ensure_loaded_beside(app, name).await,
+        Some(wanted) => match locate_as(app, wanted, Wanted::Name).await {
+            Ok((name, folder)) => ensure_located(app, name, folder).await,
+            // One that was loaded from a path is not found by its name.
+            Err(why) if why.code == FailureCode::NotFound => match folder_of(app, wanted) {
+                Some(_) => Ok(wanted.to_owned()),
+                None => Err(why),
+            },
+            Err(why) => Err(why),
+        },
         None => {
             ensure_loaded(app.clone(), None).await?;
             loaded_name(app).ok_or_else(no_model)
@@ -253,11 +266,24 @@ fn status_of(app: &App, name: &str) -> Option<LoadedModelStatus> {
     models.iter().find(|model| model.name == name).cloned()
 }
 
+/// What a model may be named by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Wanted {
+    /// The name or alias of a listed one.
+    Name,
+    /// The path of any, too.
+    NameOrPath,
+}
+
 async fn locate(app: &App, wanted: &str) -> Result<(String, PathBuf), Failure> {
+    locate_as(app, wanted, Wanted::NameOrPath).await
+}
+
+async fn locate_as(app: &App, wanted: &str, by: Wanted) -> Result<(String, PathBuf), Failure> {
     let folders = app.model_folders.clone();
     let named = app.settings.model_with_alias(wanted);
     let name = wanted.to_owned();
-    let find = move || find(&folders, &name, named.as_deref());
+    let find = move || find(&folders, &name, named.as_deref(), by);
     let Some(found) = app.blocking(find).await else {
         return Err(Failure::fault(format!(
             "A fault in Cairn prevented it from finding the model {wanted}."
@@ -285,6 +311,7 @@ fn find(
     folders: &ModelFolders,
     wanted: &str,
     named: Option<&str>,
+    by: Wanted,
 ) -> Result<(String, PathBuf), HubError> {
     let mut listed = folders.list();
     let index = |name: &str| listed.iter().position(|model| model.name == name);
@@ -294,6 +321,9 @@ fn find(
             Err(HubError::Unusable { path, problem })
         }
         Some(ModelFolder { name, path, .. }) => Ok((name, path)),
+        None if by == Wanted::Name => {
+            Err(HubError::NotFound { wanted: wanted.to_owned(), searched: Vec::new() })
+        }
         None => {
             let path = folders.resolve(wanted)?;
             let name = path

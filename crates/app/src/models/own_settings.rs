@@ -10,7 +10,7 @@ use cairn_engine::{
 use serde_json::Value;
 
 use super::check_child::CheckedFacts;
-use super::{catalog, find, loaded_name};
+use super::{Wanted, catalog, find, loaded_name};
 use crate::app::App;
 use crate::convert;
 use crate::settings::commands::set_of_model;
@@ -29,7 +29,7 @@ pub(crate) async fn folder_of(app: &App, name: &str) -> Result<PathBuf, Failure>
         return Ok(folder.into());
     }
     let (folders, wanted) = (app.model_folders.clone(), name.to_owned());
-    let found = app.blocking(move || find(&folders, &wanted, None)).await;
+    let found = app.blocking(move || find(&folders, &wanted, None, Wanted::NameOrPath)).await;
     match found {
         Some(Ok((_, folder))) => Ok(folder),
         Some(Err(error)) => match app.store.model_folder(name).await? {

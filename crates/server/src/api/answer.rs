@@ -126,7 +126,9 @@ impl Answer {
         shared: &Arc<Shared>,
         request: AnswerRequest,
     ) -> Result<Self, ApiError> {
-        let mut generate = shared.app.completion(request.model.as_deref(), request.prompt).await?;
+        let model = request.model.as_deref();
+        let generate = shared.app.completion(model, request.prompt).await;
+        let mut generate = generate.map_err(|failure| ApiError::of_model(failure, model))?;
         sampling::apply(&mut generate, &request.sampling, &request.own)?;
         if let Some(max_tokens) = request.max_tokens {
             generate.max_tokens = max_tokens as usize;

@@ -61,10 +61,14 @@ async fn decide(shared: &Arc<Shared>, request: Request) -> Result<DecisionRespon
     };
     let asked: Vec<Question> =
         questions.iter().enumerate().map(read).collect::<Result<_, ApiError>>()?;
+    let wanted = model.clone();
     let request = DecideRequest { model, state: state(input)?, questions: asked };
     let start = Instant::now();
     let decided = tokio::select! {
-        decided = shared.app.decide(request) => decided?,
+        decided = shared.app.decide(request) => decided.map_err(|error| match error {
+            DecideError::Model(failure) => ApiError::of_model(failure, wanted.as_deref()),
+            DecideError::Engine(error) => error.into(),
+        })?,
         error = ended_early(shared, &admitted) => return Err(error),
     };
     admitted.record.iter().for_each(|record| record.decide(&decided, start.elapsed()));
@@ -266,14 +270,5 @@ fn json(data: &DecisionInputJsonData) -> String {
     match data {
         DecisionInputJsonData::Item(value) => value.to_string(),
         DecisionInputJsonData::Items(values) => Value::Array(values.clone()).to_string(),
-    }
-}
-
-impl From<DecideError> for ApiError {
-    fn from(error: DecideError) -> Self {
-        match error {
-            DecideError::Model(failure) => failure.into(),
-            DecideError::Engine(error) => error.into(),
-        }
     }
 }

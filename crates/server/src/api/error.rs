@@ -4,7 +4,7 @@ use axum::Json;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use cairn_app::completion::{EngineError, StartError};
-use cairn_app::wire::{Failure, FailureCode};
+use cairn_app::wire::{Failure, FailureCode, FailureKind};
 use serde_json::{Value, json};
 
 use crate::request_guard::Refusal;
@@ -144,6 +144,27 @@ impl ApiError {
             (status, Vendor::OpenAi) if status.is_server_error() => "server_error",
             (status, Vendor::Anthropic) if status.is_server_error() => "api_error",
             _ => "invalid_request_error",
+        }
+    }
+}
+
+impl ApiError {
+    /// Why a model does not answer that was asked for by this name. What the server's disk has, and
+    /// where, is nothing that programs are told.
+    pub(super) fn of_model(failure: Failure, wanted: Option<&str>) -> Self {
+        match (failure.kind.as_deref(), wanted) {
+            (Some(FailureKind::NoSuchModel { .. }), Some(name)) => Self::no_model(name),
+            (
+                Some(
+                    FailureKind::IncompleteModel { detail, .. }
+                    | FailureKind::UnreadableModel { detail, .. },
+                ),
+                Some(name),
+            ) => {
+                let message = format!("{name} cannot be used. {detail}");
+                Self::new(StatusCode::INTERNAL_SERVER_ERROR, message)
+            }
+            _ => failure.into(),
         }
     }
 }

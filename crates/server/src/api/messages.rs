@@ -230,7 +230,9 @@ pub(super) async fn count_tokens(State(shared): State<Arc<Shared>>, request: Req
 async fn count(shared: &Arc<Shared>, request: Request) -> Result<Response, ApiError> {
     let body: Body<MessagesRequest> = body::read(shared, request, &COUNTED_FIELDS).await?;
     let AnswerRequest { model, prompt, own, .. } = question(body)?;
-    let mut generate = shared.app.completion(model.as_deref(), prompt).await?;
+    let model = model.as_deref();
+    let generate = shared.app.completion(model, prompt).await;
+    let mut generate = generate.map_err(|failure| ApiError::of_model(failure, model))?;
     generate.template_variables = own.chat_template_kwargs.unwrap_or_default();
     let num_tokens = shared.app.num_prompt_tokens(generate).await?;
     Ok(Json(json!({ "input_tokens": num_tokens })).into_response())

@@ -339,6 +339,50 @@ async fn what_cannot_be_done_is_refused_by_its_name() {
     running.end().await;
 }
 
+/// The error of a request that is refused.
+async fn refused(running: &Running, path: &str, body: &Value) -> (u16, Value) {
+    let (status, _, answer) = running.send(&post(path), body.to_string().as_bytes()).await;
+    let answer: Value = serde_json::from_str(&answer).unwrap();
+    (status, answer["error"].clone())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_program_names_no_model_by_its_path() {
+    let running = start_with(&[MODEL]).await;
+    let elsewhere = TempDir::new().unwrap();
+    let folder = elsewhere.path().join("elsewhere");
+    copy_tiny_model("llama/tiny-chat", &folder).unwrap();
+    let folder = folder.to_str().unwrap();
+    let head = "GET /v1/models/nope HTTP/1.0\r\nhost: HOST\r\nx-api-key: TOKEN";
+    let expected = running.send(head, b"").await.2;
+    for model in [folder, elsewhere.path().to_str().unwrap(), "/tmp", "../tmp", "nope"] {
+        let user = json!([{ "role": "user", "content": "x" }]);
+        let question = json!({ "type": "predicate", "instructions": "Is it?" });
+        for (path, fields) in [
+            ("/v1/chat/completions", json!({ "messages": user })),
+            ("/v1/completions", json!({ "prompt": "x" })),
+            ("/v1/responses", json!({ "input": "x" })),
+            ("/v1/messages", json!({ "messages": user, "max_tokens": 1 })),
+            ("/v1/messages/count_tokens", json!({ "messages": user })),
+            ("/v1/decisions", json!({ "input": "x", "questions": [question] })),
+        ] {
+            let mut body = fields;
+            body["model"] = model.into();
+            let (status, error) = refused(&running, path, &body).await;
+            assert_eq!(status, 404, "{path} {model}: {error}");
+            let shown: Value = serde_json::from_str(&expected).unwrap();
+            let message = shown["error"]["message"].as_str().unwrap().replace("nope", model);
+            assert_eq!(error["message"], message);
+        }
+    }
+    // Whoever has the window or the command line may load it, and then it has a name.
+    running.ask(Command::LoadModel { name: folder.to_owned() }).await;
+    let answer =
+        ask(&running, "/v1/chat/completions", &chat(json!({ "model": "elsewhere" }))).await;
+    assert_eq!(answer["model"], "elsewhere");
+    running.end().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn every_route_but_health_asks_for_the_key() {
     let running = start_with(&[MODEL]).await;
