@@ -61,7 +61,8 @@ pub enum ChatError {
     },
     /// The template built a text that is longer than any context.
     #[error(
-        "the chat template was stopped because it builds a text of more than {limit_bytes} bytes"
+        "the prompt would be a text of more than {} MiB: shorten the conversation",
+        limit_bytes >> 20
     )]
     OutputTooLong {
         /// The longest text allowed.

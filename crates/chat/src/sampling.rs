@@ -127,7 +127,12 @@ fn check(
     if is_allowed {
         Ok(())
     } else {
-        Err(ChatError::OutOfRange { name, value: value.to_string(), allowed })
+        let value = match value.to_string().as_str() {
+            "inf" => "above 3.4e38".to_owned(),
+            "-inf" => "below -3.4e38".to_owned(),
+            value => value.to_owned(),
+        };
+        Err(ChatError::OutOfRange { name, value, allowed })
     }
 }
 
@@ -200,13 +205,14 @@ mod tests {
         );
         check(
             |params| params.presence_penalty = Some(f32::INFINITY),
-            Err("presence_penalty is inf, but must be a finite number"),
+            Err("presence_penalty is above 3.4e38, but must be a finite number"),
         );
         check(
             |params| params.frequency_penalty = Some(f32::NAN),
             Err("frequency_penalty is NaN, but must be a finite number"),
         );
-        let endless = "logit_bias is inf, but must be a number below infinity for each token";
+        let endless =
+            "logit_bias is above 3.4e38, but must be a number below infinity for each token";
         check(|params| params.logit_bias = BTreeMap::from([(1, f32::INFINITY)]), Err(endless));
         check(
             |params| params.allowed_token_ids = Some(vec![]),

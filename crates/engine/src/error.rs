@@ -262,7 +262,23 @@ impl EngineError {
 
     /// Whether the prompt does not fit into the context.
     pub fn is_too_long(&self) -> bool {
-        matches!(self, EngineError::Refused(LmError::PromptTooLong { .. }))
+        matches!(
+            self,
+            EngineError::Refused(LmError::PromptTooLong { .. })
+                | EngineError::Prompt(ChatError::OutputTooLong { .. })
+        )
+    }
+
+    /// The parameter that has a value that it cannot have.
+    pub fn parameter(&self) -> Option<&'static str> {
+        match self {
+            EngineError::Refused(
+                LmError::OutOfRange { name, .. }
+                | LmError::ParameterToken { name, .. }
+                | LmError::Parameter(ChatError::OutOfRange { name, .. }),
+            ) => Some(name),
+            _ => None,
+        }
     }
 
     /// Why nothing answers any more: the bug that has ended the thread, or else its shutdown.

@@ -13,7 +13,8 @@ use tokio::time::timeout;
 
 use super::admission::AdmittedRequest;
 use super::error::ApiError;
-use super::sampling;
+use super::fault::{self, Fault};
+use super::{openapi, sampling};
 use crate::shared::Shared;
 
 /// Room for the longest context that a model has, and for what is around it.
@@ -70,6 +71,8 @@ pub(super) struct Body<T> {
 
 /// The vendor's fields of a route.
 pub(super) struct Fields {
+    /// The schema of its requests in the OpenAPI document.
+    pub(super) schema: &'static str,
     /// Those that it reads; others are ignored, whatever they hold.
     pub(super) read: &'static [&'static str],
     /// The first one that asks for what Cairn cannot do.
@@ -78,9 +81,9 @@ pub(super) struct Fields {
 
 impl Body<Map<String, Value>> {
     /// The vendor's fields as their types; the first one that cannot be read is named.
-    pub(super) fn typed<T: DeserializeOwned>(self) -> Result<Body<T>, ApiError> {
+    pub(super) fn typed<T: DeserializeOwned>(self, route: &Fields) -> Result<Body<T>, ApiError> {
         let Body { model, own, admitted, fields } = self;
-        Ok(Body { model, own, admitted, fields: parsed(Value::Object(fields))? })
+        Ok(Body { model, own, admitted, fields: parsed(&Value::Object(fields), route)? })
     }
 }
 
@@ -90,7 +93,7 @@ pub(super) async fn read<T: DeserializeOwned>(
     request: Request,
     route: &Fields,
 ) -> Result<Body<T>, ApiError> {
-    read_fields(shared, request, route).await?.typed()
+    read_fields(shared, request, route).await?.typed(route)
 }
 
 /// Reads a request's body, with those of the vendor's fields that the route reads as they were
@@ -106,11 +109,13 @@ pub(super) async fn read_fields(
     let bytes = bytes
         .map_err(|_| ApiError::invalid("", "The body did not arrive in time."))?
         .map_err(|_| ApiError::too_large(MAX_BODY_BYTES))?;
-    let mut fields: Map<String, Value> =
-        parsed(serde_json::from_slice(&bytes).map_err(|error| {
-            let message = format!("The body is not JSON: {error}.");
-            ApiError::invalid("", message)
-        })?)?;
+    let body = serde_json::from_slice(&bytes).map_err(|error| {
+        let message = format!("The body is not JSON: {error}.");
+        ApiError::invalid("", message)
+    })?;
+    let Value::Object(mut fields) = body else {
+        return Err(ApiError::invalid("", "The body is not a JSON object."));
+    };
     // Null says as little as a field that is not there.
     fields.retain(|_, value| !value.is_null());
     if let Some(name) = (route.refused)(&fields) {
@@ -120,7 +125,7 @@ pub(super) async fn read_fields(
         .iter()
         .filter_map(|&name| Some((name.to_owned(), fields.remove(name)?)))
         .collect::<Map<_, _>>();
-    let own = parsed(Value::Object(own))?;
+    let own = parsed(&Value::Object(own), route)?;
     sampling::check(&own)?;
     fields.retain(|name, _| route.read.contains(&name.as_str()) || name == "model");
     // The vendors' types want one; without a name the loaded model answers.
@@ -134,16 +139,17 @@ pub(super) async fn read_fields(
     Ok(Body { model, own, admitted, fields })
 }
 
-/// Deserializes, and names the field at fault.
-fn parsed<T: DeserializeOwned>(value: Value) -> Result<T, ApiError> {
+/// Deserializes. Of what cannot be read, the error names the field and says what it may be.
+fn parsed<T: DeserializeOwned>(value: &Value, route: &Fields) -> Result<T, ApiError> {
     serde_path_to_error::deserialize(value).map_err(|error| {
+        if let Some(Fault { path, message }) = fault::find(openapi::document(), route.schema, value)
+        {
+            return ApiError::invalid(path, message);
+        }
         let path = error.path().to_string();
         let path = if path == "." { String::new() } else { path };
-        let reason = error.into_inner();
-        let message = match path.is_empty() {
-            true => format!("The request cannot be read: {reason}."),
-            false => format!("`{path}` cannot be read: {reason}."),
-        };
+        let what = if path.is_empty() { "The request".to_owned() } else { format!("`{path}`") };
+        let message = format!("{what} is not of the form that /openapi.json describes.");
         ApiError::invalid(path, message)
     })
 }

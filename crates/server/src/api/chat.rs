@@ -41,7 +41,7 @@ pub(super) async fn create(State(shared): State<Arc<Shared>>, request: Request) 
 async fn answer(shared: &Arc<Shared>, request: Request) -> Result<Response, ApiError> {
     let mut body = body::read_fields(shared, request, &FIELDS).await?;
     let reasoning = take_reasoning(&mut body.fields);
-    let body: Body<CreateChatCompletionRequest> = body.typed()?;
+    let body: Body<CreateChatCompletionRequest> = body.typed(&FIELDS)?;
     let streams = body.fields.stream.unwrap_or(false);
     let options = body.fields.stream_options.as_ref();
     let includes_usage = options.and_then(|options| options.include_usage).unwrap_or(false);
@@ -56,6 +56,7 @@ async fn answer(shared: &Arc<Shared>, request: Request) -> Result<Response, ApiE
 }
 
 pub(super) const FIELDS: Fields = Fields {
+    schema: "ChatCompletionRequest",
     read: &[
         "messages",
         "tools",

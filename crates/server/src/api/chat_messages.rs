@@ -104,7 +104,8 @@ fn add_message(
             conversation.add_message(Role::System, system(message.content));
         }
         Request::User(message) => {
-            let said = user(message.content).ok_or_else(|| refused("content"))?;
+            let place = format!("messages[{index}].content");
+            let said = user(message.content).map_err(|kind| ApiError::no_text(kind, place))?;
             conversation.add_message(Role::User, said);
         }
         Request::Assistant(message) => {
@@ -166,18 +167,21 @@ fn system(content: ChatCompletionRequestSystemMessageContent) -> Said {
     }
 }
 
-/// None if a part is no text.
-fn user(content: ChatCompletionRequestUserMessageContent) -> Option<Said> {
+/// Fails with what a part is that is no text.
+fn user(content: ChatCompletionRequestUserMessageContent) -> Result<Said, &'static str> {
+    use ChatCompletionRequestUserMessageContentPart as Part;
     let parts = match content {
-        ChatCompletionRequestUserMessageContent::Text(text) => return Some(text.into()),
+        ChatCompletionRequestUserMessageContent::Text(text) => return Ok(text.into()),
         ChatCompletionRequestUserMessageContent::Array(parts) => parts,
     };
     let text = |part| match part {
-        ChatCompletionRequestUserMessageContentPart::Text(part) => Some(part),
-        _ => None,
+        Part::Text(part) => Ok(part),
+        Part::ImageUrl(_) => Err("image_url"),
+        Part::InputAudio(_) => Err("input_audio"),
+        Part::File(_) => Err("file"),
     };
-    let texts: Vec<_> = parts.into_iter().map(text).collect::<Option<_>>()?;
-    Some(said(texts))
+    let texts: Vec<_> = parts.into_iter().map(text).collect::<Result<_, _>>()?;
+    Ok(said(texts))
 }
 
 fn assistant(content: ChatCompletionRequestAssistantMessageContent) -> Said {

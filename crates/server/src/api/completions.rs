@@ -57,6 +57,7 @@ async fn answer(shared: &Arc<Shared>, request: Request) -> Result<Response, ApiE
 }
 
 pub(super) const FIELDS: Fields = Fields {
+    schema: "CompletionRequest",
     read: &[
         "prompt",
         "stream",
@@ -90,6 +91,16 @@ fn question(body: Body<CreateCompletionRequest>) -> Result<AnswerRequest, ApiErr
         let message = "`prompt` has several prompts: send them one by one.";
         ApiError::invalid("prompt", message)
     };
+    let is_empty = match &fields.prompt {
+        Prompt::String(_) => false,
+        Prompt::IntegerArray(tokens) => tokens.is_empty(),
+        Prompt::StringArray(texts) => texts.is_empty(),
+        Prompt::ArrayOfIntegerArray(rows) => rows.iter().all(Vec::is_empty),
+    };
+    if is_empty {
+        let message = "`prompt` is empty: send a text, or token ids, to be continued.";
+        return Err(ApiError::invalid("prompt", message));
+    }
     let prompt = match fields.prompt {
         Prompt::String(text) => PromptInput::Text(text),
         Prompt::IntegerArray(tokens) => PromptInput::Tokens(tokens),

@@ -36,8 +36,11 @@ pub(super) async fn create(State(shared): State<Arc<Shared>>, request: Request) 
     }
 }
 
-pub(super) const FIELDS: Fields =
-    Fields { read: &["input", "questions", "prompt_cache_key"], refused: |_: &Map<_, _>| None };
+pub(super) const FIELDS: Fields = Fields {
+    schema: "DecisionRequest",
+    read: &["input", "questions", "prompt_cache_key"],
+    refused: |_: &Map<_, _>| None,
+};
 
 async fn decide(shared: &Arc<Shared>, request: Request) -> Result<DecisionResponse, ApiError> {
     let Body { model, own, fields, admitted } =
@@ -127,14 +130,18 @@ fn question(index: usize, param: &QuestionParam) -> Result<Question, ApiError> {
             let text = |part: &DecisionQuestionInputPart| match part {
                 DecisionQuestionInputPart::InputText(part) => Ok(part.text.clone()),
                 DecisionQuestionInputPart::InputJson(part) => Ok(json(&part.data)),
-                DecisionQuestionInputPart::InputImage(_) => Err(ApiError::unsupported(format!(
-                    "questions[{index}].instructions.input_image"
-                ))),
+                DecisionQuestionInputPart::InputImage(_) => {
+                    Err(image(&format!("questions[{index}].instructions")))
+                }
             };
             parts.iter().map(text).collect::<Result<Vec<_>, _>>()?.join("\n")
         }
     };
     Ok(Question { instructions, kind })
+}
+
+fn image(place: &str) -> ApiError {
+    ApiError::no_text("input_image", place).about(format!("{place}.input_image"))
 }
 
 fn answer(question: QuestionParam, decision: &Decision) -> AnswerResource {
@@ -196,7 +203,7 @@ fn state(input: DecisionInput) -> Result<String, ApiError> {
 
 /// An item's author and text.
 fn written(item: DecisionInputItem, index: usize) -> Result<(String, String), ApiError> {
-    let image = || ApiError::unsupported(format!("input[{index}].input_image"));
+    let image = || image(&format!("input[{index}]"));
     Ok(match item {
         DecisionInputItem::Message(DecisionInputMessage::User(message)) => {
             let text = match message.content {

@@ -60,6 +60,19 @@ impl ApiError {
         ApiError { code: Some("unsupported_parameter"), ..Self::invalid(param, message) }
     }
 
+    /// A part of a message is not text. `kind` is the vendor's word for it.
+    pub(super) fn no_text(kind: &str, place: impl Into<String>) -> Self {
+        let place = place.into();
+        let what = match kind {
+            "image" | "image_url" | "input_image" => "Images",
+            "audio" | "input_audio" => "Sounds",
+            "document" | "file" | "input_file" => "Files",
+            _ => return Self::unsupported(place),
+        };
+        let message = format!("{what} are not supported: `{place}` may have only text.");
+        ApiError { code: Some("unsupported_parameter"), ..Self::invalid(place, message) }
+    }
+
     /// The same, about a field.
     pub(super) fn about(self, param: impl Into<String>) -> Self {
         ApiError { param: Some(param.into()), ..self }
@@ -212,6 +225,7 @@ impl From<EngineError> for ApiError {
             _ => StatusCode::INTERNAL_SERVER_ERROR,
         };
         let code = error.is_too_long().then_some("context_length_exceeded");
-        ApiError { code, ..Self::new(status, Failure::from(error).message) }
+        let param = error.parameter().map(str::to_owned);
+        ApiError { code, param, ..Self::new(status, Failure::from(error).message) }
     }
 }

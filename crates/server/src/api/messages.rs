@@ -111,7 +111,8 @@ impl Content {
         let mut said = Said::default();
         for (index, block) in blocks.iter().enumerate() {
             let (Some("text"), Some(text)) = kind_and_text(block) else {
-                return Err(ApiError::unsupported(format!("{place}[{index}]")));
+                let kind = kind_and_text(block).0.unwrap_or_default();
+                return Err(ApiError::no_text(kind, format!("{place}[{index}]")));
             };
             said.add(text, ends_prefix(block));
         }
@@ -141,7 +142,9 @@ impl Content {
                 ((Some("tool_result"), _), RequestRole::User) => {
                     read.results.push(result(block, &place)?);
                 }
-                _ => return Err(ApiError::unsupported(place)),
+                ((kind, _), _) => {
+                    return Err(ApiError::no_text(kind.unwrap_or_default(), place));
+                }
             }
         }
         Ok(read)
@@ -252,6 +255,7 @@ fn block(part: Part) -> Option<Value> {
 }
 
 pub(super) const FIELDS: Fields = Fields {
+    schema: "MessagesRequest",
     read: &[
         "max_tokens",
         "messages",
@@ -269,8 +273,11 @@ pub(super) const FIELDS: Fields = Fields {
 };
 
 /// Those that the length of a prompt depends on.
-pub(super) const COUNTED_FIELDS: Fields =
-    Fields { read: &["messages", "system", "tools", "tool_choice"], refused };
+pub(super) const COUNTED_FIELDS: Fields = Fields {
+    schema: "MessagesCountRequest",
+    read: &["messages", "system", "tools", "tool_choice"],
+    refused,
+};
 
 /// A field that asks for what Cairn cannot do.
 fn refused(fields: &Map<String, Value>) -> Option<String> {

@@ -22,6 +22,7 @@ mod completions;
 mod conversation;
 mod decisions;
 mod error;
+mod fault;
 mod messages;
 mod models;
 mod openapi;
@@ -58,6 +59,7 @@ pub(crate) fn routes(shared: &Arc<Shared>) -> Router<Arc<Shared>> {
         .into_iter()
         .fold(Router::new(), add)
         .method_not_allowed_fallback(wrong_method)
+        .route("/v1", any(unknown))
         .route("/v1/{*path}", any(unknown))
         .route_layer(middleware::from_fn_with_state(shared.clone(), record::keep));
     open.into_iter().fold(router, add)

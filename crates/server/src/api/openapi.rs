@@ -2,10 +2,22 @@
 //! It says what Cairn accepts, which is less than the vendors' own documents do. Tests hold it to
 //! the routes, to their fields and to what they answer.
 
+use std::sync::LazyLock;
+
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
+use serde_json::Value;
 
 const DOCUMENT: &str = include_str!("openapi.json");
+
+/// The document, in which a fault of a request is looked up; it is read for the first one.
+pub(super) fn document() -> &'static Value {
+    static READ: LazyLock<Value> = LazyLock::new(|| {
+        // A test reads it too.
+        serde_json::from_str(DOCUMENT).unwrap_or_default()
+    });
+    &READ
+}
 
 /// As `/health` without a key: it says nothing about this machine.
 pub(super) async fn show() -> Response {
@@ -16,8 +28,6 @@ pub(super) async fn show() -> Response {
 #[allow(clippy::unwrap_used)] // in a test a panic is the report
 mod tests {
     use std::collections::BTreeSet;
-
-    use serde_json::Value;
 
     use super::*;
     use crate::api::body::{Fields, OWN_FIELDS};
@@ -49,6 +59,8 @@ mod tests {
             let read = fields.read.iter().chain(&OWN_FIELDS).chain(&["model"]);
             let read: BTreeSet<&str> = read.copied().collect();
             assert_eq!(documented, read, "{path}");
+            let name = request["application/json"]["schema"]["$ref"].as_str().unwrap();
+            assert_eq!(name.rsplit('/').next(), Some(fields.schema), "{path}");
         }
         check("/v1/chat/completions", &chat::FIELDS);
         check("/v1/completions", &completions::FIELDS);

@@ -128,6 +128,7 @@ async fn answer(shared: &Arc<Shared>, request: Request) -> Result<Response, ApiE
 }
 
 pub(super) const FIELDS: Fields = Fields {
+    schema: "ResponsesRequest",
     read: &[
         "input",
         "instructions",
@@ -246,7 +247,9 @@ fn add_item(conversation: &mut Conversation, index: usize, item: Item) -> Result
     let said = |content: Option<Content>, what: &str| match content {
         None => Ok(Said::default()),
         Some(Content::Text(text)) => Ok(text.into()),
-        Some(Content::Parts(parts)) => said(&parts).ok_or_else(|| refused(what)),
+        Some(Content::Parts(parts)) => {
+            said(&parts).map_err(|kind| ApiError::no_text(kind, format!("input[{index}]{what}")))
+        }
     };
     match item.r#type.as_deref() {
         None | Some("message") => {
@@ -280,19 +283,20 @@ fn add_item(conversation: &mut Conversation, index: usize, item: Item) -> Result
     Ok(())
 }
 
-/// The text of parts; none if one is no text.
-fn said(parts: &[Map<String, Value>]) -> Option<Said> {
+/// The text of parts. Fails with what one is that is no text.
+fn said(parts: &[Map<String, Value>]) -> Result<Said, &str> {
     let mut said = Said::default();
     for part in parts {
         let field = |name: &str| part.get(name).and_then(Value::as_str);
-        let text = match (field("type")?, field("text")) {
-            ("input_text" | "output_text" | "reasoning_text" | "text", Some(text)) => text,
-            ("refusal", _) => field("refusal")?,
-            _ => return None,
+        let kind = field("type").unwrap_or_default();
+        let text = match (kind, field("text"), field("refusal")) {
+            ("input_text" | "output_text" | "reasoning_text" | "text", Some(text), _) => text,
+            ("refusal", _, Some(text)) => text,
+            _ => return Err(kind),
         };
         said.add(text, part.get("prompt_cache_breakpoint").is_some_and(Value::is_object));
     }
-    Some(said)
+    Ok(said)
 }
 
 /// What has been written of an answer.

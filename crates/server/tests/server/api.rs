@@ -384,6 +384,75 @@ async fn a_program_names_no_model_by_its_path() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_read_is_said_in_plain_sentences() {
+    let running = start_with(&[MODEL]).await;
+    let check = async |path: &str, body: &Value, param: &str, message: &str| {
+        let (status, error) = refused(&running, path, body).await;
+        assert_eq!(status, 400, "{body}: {error}");
+        assert_eq!(error["message"], message, "{body}");
+        let param = if param.is_empty() { Value::Null } else { param.into() };
+        // Anthropic's errors have none.
+        assert!(error["param"] == param || path == "/v1/messages", "{body}: {error}");
+    };
+    let path = "/v1/chat/completions";
+    let says =
+        |content: Value| chat(json!({ "messages": [{ "role": "user", "content": content }] }));
+    let content = "messages[0].content";
+    let expected = "`messages[0].content` must be a text or a list, not 5.";
+    check(path, &says(5.into()), content, expected).await;
+    let image = json!([{ "type": "image_url", "image_url": { "url": "data:image/png;base64," } }]);
+    let expected = "Images are not supported: `messages[0].content` may have only text.";
+    check(path, &says(image), content, expected).await;
+    let expected = "`messages[0].content[0].type` must be \"text\", not \"poem\".";
+    check(path, &says(json!([{ "type": "poem" }])), "messages[0].content[0].type", expected).await;
+    let roles = "\"developer\", \"system\", \"user\", \"assistant\" or \"tool\"";
+    let expected = format!("`messages[0].role` must be {roles}, not \"poet\".");
+    let poet = chat(json!({ "messages": [{ "role": "poet", "content": "x" }] }));
+    check(path, &poet, "messages[0].role", &expected).await;
+    let unnamed = chat(json!({ "messages": [{ "role": "user" }] }));
+    check(path, &unnamed, "messages[0].content", "`messages[0].content` is missing.").await;
+    check(path, &json!({}), "messages", "`messages` is missing.").await;
+    check(path, &json!([]), "", "The body is not a JSON object.").await;
+    let more = |name: &str, value: Value| chat(json!({ name: value }));
+    let expected = "`cairn` must be an object, not 5.";
+    check(path, &more("cairn", 5.into()), "cairn", expected).await;
+    let expected = "`top_k` must be a whole number from 0 to 18446744073709551615, not -1.";
+    check(path, &more("top_k", (-1).into()), "top_k", expected).await;
+    let expected = "`stream` must be true or false, not \"yes\".";
+    check(path, &more("stream", "yes".into()), "stream", expected).await;
+    let expected = "temperature is above 3.4e38, but must be 0 or more";
+    let (_, error) = refused(&running, path, &more("temperature", 3.5e38.into())).await;
+    assert!(error["message"].as_str().unwrap().starts_with(expected), "{error}");
+    // What only the loaded model can tell names its field too.
+    for (name, value) in [("top_k", json!(999_999)), ("logit_bias", json!({ "999999": 1 }))] {
+        let (status, error) = refused(&running, path, &more(name, value)).await;
+        assert_eq!((status, &error["param"]), (400, &json!(name)), "{error}");
+    }
+    for prompt in [json!([]), json!([[]])] {
+        let expected = "`prompt` is empty: send a text, or token ids, to be continued.";
+        check("/v1/completions", &json!({ "prompt": prompt }), "prompt", expected).await;
+    }
+    let (status, error) = refused(&running, path, &says("x".repeat(5 << 20).into())).await;
+    assert_eq!((status, &error["code"]), (400, &json!("context_length_exceeded")));
+    let message = error["message"].as_str().unwrap();
+    assert!(message.contains("more than 4 MiB: shorten"), "{message}");
+    let image = json!([{ "type": "image", "source": {} }]);
+    let body = json!({ "max_tokens": 1, "messages": [{ "role": "user", "content": image }] });
+    let expected = "Images are not supported: `messages[0].content[0]` may have only text.";
+    check("/v1/messages", &body, "", expected).await;
+    let expected = "`input` must be a text or a list, not 5.";
+    check("/v1/responses", &json!({ "input": 5 }), "input", expected).await;
+    let question = json!({ "type": "choice", "instructions": "Which?" });
+    let body = json!({ "input": "x", "questions": [question] });
+    let expected = "`questions[0].choices` is missing.";
+    check("/v1/decisions", &body, "questions[0].choices", expected).await;
+    let (status, _, answer) = running.send(&post("/v1"), b"{}").await;
+    assert_eq!(status, 404);
+    assert!(answer.contains("Cairn has no POST /v1:"), "{answer}");
+    running.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn every_route_but_health_asks_for_the_key() {
     let running = start_with(&[MODEL]).await;
     let check = async |head: &str, status: u16| {
