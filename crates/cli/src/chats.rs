@@ -49,6 +49,7 @@ async fn export(chats: &OfflineChats, arguments: ExportChats) -> Result<()> {
     }
     let file = PathBuf::from(file);
     let cannot = || format!("cannot export to {}", file.display());
+    output::check_writable(&file).with_context(cannot)?;
     if file.exists() && !force {
         bail!("{}: it exists: add --force to overwrite it", cannot());
     }

@@ -50,6 +50,7 @@ mod file;
 pub mod gguf;
 mod locked_folder;
 mod python_json;
+mod replacement;
 pub mod safetensors;
 #[cfg(any(test, feature = "test-files"))]
 pub mod test_files;
@@ -62,3 +63,4 @@ pub use excerpt::readable;
 pub use file::{FileError, MAX_CONFIG_BYTES, read_file, read_file_into};
 pub use locked_folder::make_locked_folder;
 pub use python_json::python_json;
+pub use replacement::Replacement;

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use cairn_chat::Role;
+use cairn_formats::Replacement;
 use cairn_store::{Conversation, Document, Message, MessageStatus, NewDocument, Store};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
@@ -104,9 +105,8 @@ async fn export(
 
 /// Writes pieces up to the end, which is none. Without it nothing is written.
 fn write(mut pieces: mpsc::Receiver<Option<String>>, path: &Path) -> std::io::Result<()> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-    let mut file = tempfile::NamedTempFile::new_in(folder.unwrap_or(Path::new(".")))?;
-    let mut buffered = BufWriter::new(file.as_file_mut());
+    let mut replacement = Replacement::create(path)?;
+    let mut buffered = BufWriter::new(replacement.file());
     loop {
         match pieces.blocking_recv() {
             Some(Some(piece)) => buffered.write_all(piece.as_bytes())?,
@@ -116,9 +116,7 @@ fn write(mut pieces: mpsc::Receiver<Option<String>>, path: &Path) -> std::io::Re
     }
     buffered.flush()?;
     drop(buffered);
-    file.as_file().sync_all()?;
-    file.persist(path)?;
-    Ok(())
+    replacement.finish()
 }
 
 /// A conversation as the file has it, with what stands before the first and behind the last.

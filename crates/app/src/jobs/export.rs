@@ -9,6 +9,7 @@
 use std::io::Write;
 use std::path::Path;
 
+use cairn_formats::Replacement;
 use csv::QuoteStyle;
 
 use super::answers::Reading;
@@ -36,12 +37,9 @@ impl App {
 }
 
 fn write(text: &str, path: &Path) -> std::io::Result<()> {
-    let folder = path.parent().unwrap_or(Path::new("."));
-    let mut file = tempfile::NamedTempFile::new_in(folder)?;
-    file.write_all(text.as_bytes())?;
-    file.as_file().sync_all()?;
-    file.persist(path)?;
-    Ok(())
+    let mut replacement = Replacement::create(path)?;
+    replacement.file().write_all(text.as_bytes())?;
+    replacement.finish()
 }
 
 /// The text of the file.

@@ -177,6 +177,10 @@ async fn corrections_calibrate_and_are_exported() {
             std::fs::write(&file, "older").unwrap();
             app.export_job(&id, &file).await.unwrap();
             assert_eq!(std::fs::read_to_string(&file).unwrap(), text);
+            let dangling = home.path().join("dangling.csv");
+            std::os::unix::fs::symlink("nowhere", &dangling).unwrap();
+            assert!(app.export_job(&id, &dangling).await.is_err());
+            assert!(dangling.is_symlink());
             let missing = home.path().join("no folder/stones.csv");
             let failure = app.export_job(&id, &missing).await.unwrap_err();
             assert_eq!(failure.code, FailureCode::Storage);

@@ -1,6 +1,8 @@
 //! `cairn chats`: list, export, import.
 
 use std::fs;
+use std::os::unix::fs::{FileTypeExt, symlink};
+use std::process::Command;
 
 use serde_json::Value;
 
@@ -44,4 +46,31 @@ async fn a_mistake_is_named() {
     let bad = program.file("bad.json");
     fs::write(&bad, "hello").unwrap();
     program.check_fails(&["chats", "import", &bad], 1, "not valid JSON");
+}
+
+#[tokio::test]
+async fn an_export_replaces_nothing_but_a_regular_file() {
+    let program = Program::new().await;
+    let (pipe, dangling) = (program.file("pipe"), program.file("dangling"));
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    symlink(program.file("missing"), &dangling).unwrap();
+    for (path, expected) in [
+        (&pipe, "not a regular file"),
+        (&dangling, "a link to a missing file"),
+        (&program.file(""), "it is a folder"),
+    ] {
+        for force in [&[][..], &["--force"]] {
+            let export = [&["chats", "export", "--all", path][..], force].concat();
+            program.check_fails(&export, 1, expected);
+        }
+    }
+    assert!(fs::symlink_metadata(&pipe).unwrap().file_type().is_fifo());
+    assert!(fs::symlink_metadata(&dangling).unwrap().is_symlink());
+
+    let (link, behind) = (program.file("link"), program.file("behind"));
+    fs::write(&behind, "older").unwrap();
+    symlink(&behind, &link).unwrap();
+    program.stdout_of(&["chats", "export", "--all", &link, "--force"]);
+    assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+    assert!(fs::read_to_string(&behind).unwrap().contains("cairn-chats"));
 }

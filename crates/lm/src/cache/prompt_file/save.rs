@@ -1,10 +1,10 @@
 //! Writing a prompt-cache file.
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io::{self, BufWriter, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
+use cairn_formats::Replacement;
 use mlx_rs::error::{Exception, Result};
 use mlx_rs::{Array, Dtype};
 use serde_json::{Map, Value, json};
@@ -261,9 +261,9 @@ fn write(
     header.resize(header.len().next_multiple_of(8), b' ');
 
     let failed = |source: io::Error| LmError::Write { path: path.to_owned(), source };
-    let Replacement { mut file, folder, target } = Replacement::create(path).map_err(failed)?;
+    let mut replacement = Replacement::create(path).map_err(failed)?;
     {
-        let mut to = BufWriter::new(file.as_file_mut());
+        let mut to = BufWriter::new(replacement.file());
         to.write_all(&(header.len() as u64).to_le_bytes()).map_err(failed)?;
         to.write_all(&header).map_err(failed)?;
         for (_, content) in tensors {
@@ -280,40 +280,7 @@ fn write(
         }
         to.flush().map_err(failed)?;
     }
-    file.as_file().sync_all().map_err(failed)?;
-    file.persist(target).map_err(|error| failed(error.error))?;
-    File::open(folder).and_then(|folder| folder.sync_all()).map_err(failed)
-}
-
-/// A temporary file that will replace `target`.
-struct Replacement {
-    file: tempfile::NamedTempFile,
-    folder: PathBuf,
-    target: PathBuf,
-}
-
-impl Replacement {
-    /// Follows links; refuses to replace a device, a pipe or a folder.
-    fn create(path: &Path) -> io::Result<Self> {
-        let target = match std::fs::metadata(path) {
-            Ok(metadata) if metadata.is_file() => std::fs::canonicalize(path)?,
-            Ok(_) => {
-                return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
-            }
-            Err(error) if error.kind() == io::ErrorKind::NotFound && !path.is_symlink() => {
-                path.to_owned()
-            }
-            Err(error) => return Err(error),
-        };
-        let folder = target
-            .parent()
-            .filter(|folder| !folder.as_os_str().is_empty())
-            .unwrap_or(Path::new("."))
-            .to_owned();
-        let file =
-            tempfile::Builder::new().prefix(".saving-").suffix(".tmp").tempfile_in(&folder)?;
-        Ok(Replacement { file, folder, target })
-    }
+    replacement.finish().map_err(failed)
 }
 
 fn dtype_name(dtype: Dtype) -> Result<&'static str> {
