@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use cairn_chat::Role;
 use cairn_formats::Replacement;
-use cairn_store::{Conversation, Document, Message, MessageStatus, NewDocument, Store};
+use cairn_store::{Conversation, Document, Message, MessageStatus, NewDocument, Store, StoreError};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
@@ -16,7 +16,7 @@ use crate::app::{App, now_ms};
 use crate::cache::{Download, OwnFile};
 use crate::chat::segments::AnswerSegment;
 use crate::documents::prompt;
-use crate::wire::{ChatFileFormat, Failure};
+use crate::wire::{ChatFileFormat, Failure, Gone};
 
 /// How many conversations may wait to be written.
 const MAX_WAITING: usize = 4;
@@ -76,7 +76,12 @@ async fn export(
     };
     // All are looked up before the first is written.
     for id in &ids {
-        store.listed_conversation(id).await?;
+        store.listed_conversation(id).await.map_err(|error| match error {
+            StoreError::NoConversation { .. } => {
+                Failure::gone(Gone::Chat, &format!("There is no chat with the id “{id}”."))
+            }
+            error => error.into(),
+        })?;
     }
     let (sender, receiver) = mpsc::channel(MAX_WAITING);
     let target = path.to_owned();

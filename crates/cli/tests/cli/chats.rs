@@ -41,7 +41,7 @@ async fn a_mistake_is_named() {
     let out = program.file("out.json");
     program.check_fails(&["chats", "export", &out], 2, "name the chats to export");
     program.check_fails(&["chats", "export", "--all", "an-id", &out], 2, "--all needs no ids");
-    program.check_fails(&["chats", "export", "gone", &out], 1, "no longer exists");
+    program.check_fails(&["chats", "export", "nope", &out], 1, "no chat with the id “nope”");
     assert!(!fs::exists(&out).unwrap());
     let bad = program.file("bad.json");
     fs::write(&bad, "hello").unwrap();
