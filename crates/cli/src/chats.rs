@@ -54,12 +54,16 @@ async fn export(chats: &OfflineChats, arguments: ExportChats) -> Result<()> {
         bail!("{}: it exists: add --force to overwrite it", cannot());
     }
     chats.export(ids, format, &file).await.map_err(to_error).with_context(cannot)?;
+    if all && chats.list().await.map_err(to_error)?.is_empty() {
+        eprintln!("There are no chats, so {} has none.", file.display());
+    }
     output::line(file.display())
 }
 
 async fn import(chats: &OfflineChats, file: &Path, json: bool) -> Result<()> {
     let cannot = || format!("cannot import {}", file.display());
     let done = chats.import(file).await.map_err(to_error).with_context(cannot)?;
+    let is_empty = done.num_added + done.num_here + done.num_extended + done.num_refused == 0;
     if json {
         return output::line(serde_json::to_value(&done)?);
     }
@@ -77,6 +81,10 @@ async fn import(chats: &OfflineChats, file: &Path, json: bool) -> Result<()> {
     }
     match done.problem {
         Some(problem) => Err(anyhow!(problem.trim_end_matches('.').to_owned())),
+        None if is_empty => {
+            eprintln!("{} has no chats.", file.display());
+            Ok(())
+        }
         None => Ok(()),
     }
 }

@@ -96,7 +96,9 @@ export class ChatFiles {
     const id = done.first_id;
     const open = id === null ? [] : [{ label: words.open, run: () => openConversation(id) }];
     const hasExtended = done.num_extended > 0;
-    const sentences = done.num_added > 0 || !hasExtended ? [words.imported(done.num_added)] : [];
+    const isEmpty = done.num_added + done.num_here + done.num_extended + done.num_refused === 0;
+    const imported = isEmpty && done.problem === null ? words.none : words.imported(done.num_added);
+    const sentences = done.num_added > 0 || !hasExtended ? [imported] : [];
     if (hasExtended) sentences.push(words.extended(done.num_extended, done.num_new_messages));
     if (done.num_here > 0) sentences.push(words.here(done.num_here));
     let toast = 0;

@@ -186,6 +186,13 @@ test('an import says what became of each chat, and opens the first', async () =>
   expect(app.chat.selectedId).toBe('a');
 });
 
+test('a list without chats is called so', async () => {
+  const { app, platform } = await open();
+  platform.importedChats = { ...done, num_added: 0, num_here: 0, added_ids: [], first_id: null };
+  await app.chatFiles.choose();
+  expect(toasts(app)).toEqual(['There are no chats in this file.']);
+});
+
 test('a file without chats is refused in one sentence', async () => {
   const { app, platform } = await open();
   platform.importedChats = new CallError('invalid', '“x.json” has no chats.');

@@ -88,6 +88,10 @@ async fn export(
     let writing = tokio::task::spawn_blocking(move || write(receiver, &target));
     let read = async {
         let total = ids.len();
+        if total == 0 && format == ChatFileFormat::Json {
+            // The reader is gone only where the file cannot be written, which is said below.
+            let _ = sender.send(Some(format!("{}{END}", start()))).await;
+        }
         for (place, id) in ids.iter().enumerate() {
             let text = piece(store, id, format, place, total).await?;
             if sender.send(Some(text)).await.is_err() {
@@ -124,6 +128,16 @@ fn write(mut pieces: mpsc::Receiver<Option<String>>, path: &Path) -> std::io::Re
     replacement.finish()
 }
 
+/// How one of Cairn's own files ends.
+const END: &str = "]}\n";
+
+/// How one begins.
+fn start() -> String {
+    let head =
+        json!({ "format": own::FORMAT, "version": own::VERSION, "exported_at_ms": now_ms() });
+    format!("{},\"conversations\":[\n", head.to_string().trim_end_matches('}'))
+}
+
 /// A conversation as the file has it, with what stands before the first and behind the last.
 async fn piece(
     store: &Store,
@@ -136,16 +150,12 @@ async fn piece(
     let is_last = place + 1 == total;
     Ok(match format {
         ChatFileFormat::Json => {
-            let head = json!({ "format": own::FORMAT, "version": own::VERSION, "exported_at_ms": now_ms() });
             let chat = own::Chat::of(store, row).await?;
             // Texts and numbers always serialize.
             let chat = serde_json::to_string(&chat).unwrap_or_default();
-            let head = head.to_string();
-            let before = match place {
-                0 => format!("{},\"conversations\":[\n", head.trim_end_matches('}')),
-                _ => String::new(),
-            };
-            format!("{before}{chat}{}", if is_last { "\n]}\n" } else { ",\n" })
+            let before = if place == 0 { start() } else { String::new() };
+            let behind = if is_last { format!("\n{END}") } else { ",\n".to_owned() };
+            format!("{before}{chat}{behind}")
         }
         ChatFileFormat::Markdown => {
             let before = if place == 0 { "" } else { "\n---\n\n" };

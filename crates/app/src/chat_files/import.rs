@@ -28,8 +28,8 @@ const MAX_TITLE_CHARS: usize = 200;
 type Read = Result<ImportedConversation, (String, Refused)>;
 
 impl App {
-    /// Takes the chats of a file in. Fails if there is none in it; otherwise the reply says which could
-    /// not be taken.
+    /// Takes the chats of a file in. Fails if nothing in it has a form that Cairn knows; otherwise the
+    /// reply says which chats could not be taken. A list of chats may be empty.
     pub async fn import_chats(self: &Arc<Self>, path: &Path) -> Result<ChatsImported, Failure> {
         self.import_chats_named(path, &file_name(path)).await
     }
@@ -72,8 +72,10 @@ async fn import(store: &Store, path: &Path, name: &str) -> Result<ChatsImported,
         read::read(file, |origin, value| sender.blocking_send(conversation(origin, value)).is_ok())
     });
     let mut done = ChatsImported::default();
+    let mut number = 0;
     let mut is_any_known = false;
     while let Some(read) = receiver.recv().await {
+        number += 1;
         is_any_known |= !matches!(read, Err((_, Refused::Unknown)));
         match read {
             Ok(conversation) => save(store, conversation, &mut done).await?,
@@ -83,7 +85,7 @@ async fn import(store: &Store, path: &Path, name: &str) -> Result<ChatsImported,
     let ended = reading.await.unwrap_or(Err(ReadError::Stopped));
     match ended {
         Err(error) if !is_any_known => Err(unreadable(name, &error)),
-        Ok(()) if !is_any_known => Err(Failure::invalid(format!(
+        Ok(()) if number > 0 && !is_any_known => Err(Failure::invalid(format!(
             "“{name}” has no chats that Cairn can read: it reads its own files, and the exports of ChatGPT (conversations.json), Open WebUI and ShareGPT."
         ))
         .of_kind(FailureKind::NoChats { name: name.to_owned() })),

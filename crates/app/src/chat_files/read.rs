@@ -113,11 +113,13 @@ impl<'de> Visitor<'de> for Document<'_, '_> {
 
     fn visit_map<A: MapAccess<'de>>(self, mut object: A) -> Result<(), A::Error> {
         let mut fields = Map::new();
+        let mut is_read = false;
         while let Some(key) = object.next_key::<String>()? {
             let is_own = fields.get("format").is_some_and(|format| format == own::FORMAT);
             if is_own && key == "conversations" {
                 self.0.check_version(&fields)?;
                 object.next_value_seed(Conversations(self.0))?;
+                is_read = true;
             } else {
                 fields.insert(key, object.next_value()?);
             }
@@ -125,14 +127,17 @@ impl<'de> Visitor<'de> for Document<'_, '_> {
         if fields.get("format").is_none_or(|format| format != own::FORMAT) {
             return self.0.take(Origin::Other, Value::Object(fields));
         }
-        // Another program may have put the fields into another order.
-        if let Some(Value::Array(conversations)) = fields.remove("conversations") {
-            self.0.check_version(&fields)?;
-            for conversation in conversations {
-                self.0.take(Origin::Own, conversation)?;
-            }
+        if is_read {
+            return Ok(());
         }
-        Ok(())
+        self.0.check_version(&fields)?;
+        match fields.remove("conversations") {
+            // Another program has put the fields into another order.
+            Some(Value::Array(conversations)) => {
+                conversations.into_iter().try_for_each(|chat| self.0.take(Origin::Own, chat))
+            }
+            _ => self.0.take(Origin::Other, Value::Object(fields)),
+        }
     }
 }
 
@@ -205,7 +210,10 @@ mod tests {
         check("{\"conversations\":[1]}", &[(Other, "{\"conversations\":[1]}")], None);
         let head = r#"{"format":"cairn-chats","version":1,"#;
         check(&format!("{head}\"conversations\":[1,2]}}"), &[(Own, "1"), (Own, "2")], None);
+        check(&format!("{head}\"conversations\":[]}}"), &[], None);
         check(r#"{"conversations":[1],"format":"cairn-chats"}"#, &[(Own, "1")], None);
+        let without_list = r#"{"format":"cairn-chats"}"#;
+        check(without_list, &[(Other, without_list)], None);
         let newer =
             "it was written by a newer version of Cairn (version 2 of the form, 1 is known)";
         check(r#"{"format":"cairn-chats","version":2,"conversations":[1]}"#, &[], Some(newer));

@@ -212,8 +212,8 @@ async fn a_file_that_is_none_of_chats_is_refused_in_one_sentence() {
         ("", "it is not valid JSON (line 1, column 0)"),
         ("hello", "it is not valid JSON (line 1, column 1)"),
         ("[{\"a\": 1}]", none),
-        ("[]", none),
         ("{}", none),
+        ("{\"format\":\"cairn-chats\",\"version\":1}", none),
         ("PK\u{3}\u{4}…", "it is an archive: unpack it"),
         (
             "{\"format\":\"cairn-chats\",\"version\":2,\"conversations\":[]}",
@@ -231,6 +231,23 @@ async fn a_file_that_is_none_of_chats_is_refused_in_one_sentence() {
     }
     assert!(app.import_chats(&home.path().join("missing")).await.is_err());
     assert!(listed(&app).await.is_empty());
+    app.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_list_without_chats_is_no_mistake() {
+    let home = home_with_model();
+    let app = open(&home).await;
+    let file = home.path().join("none.json");
+    for format in [ChatFileFormat::Openai, ChatFileFormat::Markdown, ChatFileFormat::Json] {
+        app.export_chats(&[], format, &file).await.unwrap();
+        let is_own = format == ChatFileFormat::Json;
+        assert_eq!(std::fs::read(&file).unwrap().is_empty(), !is_own, "{format:?}");
+    }
+    assert_eq!(content(&file), json!([]));
+    assert_eq!(import(&app, &file).await, ChatsImported::default());
+    std::fs::write(&file, "[]").unwrap();
+    assert_eq!(import(&app, &file).await, ChatsImported::default());
     app.close().await;
 }
 

@@ -74,3 +74,18 @@ async fn an_export_replaces_nothing_but_a_regular_file() {
     assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
     assert!(fs::read_to_string(&behind).unwrap().contains("cairn-chats"));
 }
+
+#[tokio::test]
+async fn no_chats_make_a_file_that_can_be_imported() {
+    let program = Program::new().await;
+    let out = program.file("none.json");
+    let exported = program.run(&["chats", "export", "--all", &out]);
+    assert_eq!((exported.code, exported.stdout), (Some(0), format!("{out}\n")));
+    assert!(exported.stderr.contains("no chats"), "{}", exported.stderr);
+    let written: Value = serde_json::from_str(&fs::read_to_string(&out).unwrap()).unwrap();
+    assert_eq!(written["conversations"], Value::Array(Vec::new()));
+    let imported = program.run(&["chats", "import", &out]);
+    assert_eq!(imported.code, Some(0), "{}", imported.stderr);
+    assert_eq!(imported.stdout, "imported\t0\nhere already\t0\nrefused\t0\n");
+    assert_eq!(imported.stderr, format!("{out} has no chats.\n"));
+}

@@ -111,6 +111,7 @@ export const chatFiles: Catalogue['chatFiles'] = {
   importing: (file) => `${file} wird importiert …`,
   kept: (count) =>
     `${f.plural(count, 'importierter Chat bleibt', 'importierte Chats bleiben')}: Seitdem wurde darin geschrieben.`,
+  none: 'In dieser Datei sind keine Chats.',
   note: 'Die Datei enthält nur Texte. Was das Modell gelesen hat, wird als gesicherter Kontext exportiert.',
   open: 'Öffnen',
   refused: (count, title, why) =>

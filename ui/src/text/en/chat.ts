@@ -114,6 +114,7 @@ export const chatFiles = {
   importing: (file: string) => `Importing ${file}…`,
   kept: (count: number) =>
     `${f.plural(count, 'imported chat stays', 'imported chats stay')}: something was written since.`,
+  none: 'There are no chats in this file.',
   note: 'The file has texts only. What the model has read is exported as saved context.',
   open: 'Open',
   refused: (count: number, title: string, why: string) =>
