@@ -6,6 +6,7 @@ use cairn_store::ImportedConversation;
 use serde_json::{Map, Value};
 
 use super::branches::{Branches, Node};
+use super::content_hash;
 use crate::chat::segments::AnswerSegment;
 
 /// What of a value could not be taken in.
@@ -36,7 +37,7 @@ pub(crate) fn read(value: &Value) -> Result<ImportedConversation, Refused> {
     if conversation.messages.is_empty() {
         return Err(Refused::Bad("it has no messages".to_owned()));
     }
-    let id = id.unwrap_or_else(|| blake3::hash(value.to_string().as_bytes()).to_hex().to_string());
+    let id = id.unwrap_or_else(|| content_hash(value));
     conversation.origin = format!("{program}:{id}:{}", conversation.updated_at_ms);
     Ok(conversation)
 }

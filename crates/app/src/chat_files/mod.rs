@@ -21,6 +21,7 @@ use crate::DataFolder;
 use crate::OpenError;
 use crate::wire::Failure;
 use cairn_store::Store;
+use serde_json::Value;
 
 /// The conversations of a data folder that this process need not own: for programs that take chats out
 /// and in, also while an app has the folder open.
@@ -38,6 +39,14 @@ pub struct ListedChat {
     pub title: String,
     /// When its last turn began, in milliseconds since the Unix epoch.
     pub updated_at_ms: i64,
+}
+
+/// By what a chat is known that has no id in its file.
+fn content_hash(value: &Value) -> String {
+    let mut hasher = blake3::Hasher::new();
+    // A hasher takes all that is written, and a value always serializes.
+    let _ = serde_json::to_writer(&mut hasher, value);
+    hasher.finalize().to_hex().to_string()
 }
 
 impl OfflineChats {

@@ -12,6 +12,7 @@ use cairn_store::{
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use super::content_hash;
 use crate::chat::segments::AnswerSegment;
 use crate::documents::commands::{MAX_DOCUMENTS, checked_document};
 use crate::settings::{SettingOverrides, SettingScope};
@@ -201,8 +202,10 @@ impl Chat {
 
     /// The conversation that a value of a file is, or why it is none.
     pub(crate) fn read(value: Value) -> Result<ImportedConversation, String> {
-        let chat: Chat = serde_json::from_value(value)
+        let hash = content_hash(&value);
+        let mut chat: Chat = serde_json::from_value(value)
             .map_err(|error| format!("it is not as Cairn writes it ({error})"))?;
+        chat.id = chat.id.filter(|id| !id.is_empty());
         let mut places: HashMap<String, usize> = HashMap::new();
         let mut messages = Vec::with_capacity(chat.messages.len());
         for (index, message) in chat.messages.into_iter().enumerate() {
@@ -226,7 +229,11 @@ impl Chat {
             prefix: prefix.flatten(),
             beginning: ChatDocument::read_all(chat.begins_with)?,
             draft: ChatDocument::read_all(chat.draft_documents)?,
-            origin: format!("cairn:{}:{}", chat.id.as_deref().unwrap_or("-"), chat.updated_at_ms),
+            origin: match (&chat.id, chat.updated_at_ms) {
+                (Some(id), 0) => format!("cairn:{id}:{hash}"),
+                (Some(id), updated_at_ms) => format!("cairn:{id}:{updated_at_ms}"),
+                (None, updated_at_ms) => format!("cairn:{hash}:{updated_at_ms}"),
+            },
             id: chat.id,
             title: chat.title,
             system_prompt: chat.system_prompt,

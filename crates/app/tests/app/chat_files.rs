@@ -251,6 +251,54 @@ async fn a_list_without_chats_is_no_mistake() {
     app.close().await;
 }
 
+/// Writes chats as Cairn does, and imports them.
+async fn import_own(app: &Arc<App>, home: &TempDir, chats: &[Value]) -> ChatsImported {
+    let file = home.path().join("own.json");
+    let whole = json!({"format": "cairn-chats", "version": 1, "conversations": chats});
+    std::fs::write(&file, whole.to_string()).unwrap();
+    import(app, &file).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn chats_without_an_id_are_known_by_their_content() {
+    let home = home_with_model();
+    let app = open(&home).await;
+    let chat =
+        |question: &str| json!({"messages": [{"id": "1", "role": "user", "text": question}]});
+    let (granite, slate, basalt) = (chat("Granite?"), chat("Slate?"), chat("Basalt?"));
+    let done = import_own(&app, &home, &[granite.clone(), slate.clone()]).await;
+    assert_eq!((done.num_added, done.num_here), (2, 0));
+    let done = import_own(&app, &home, &[slate, basalt, granite]).await;
+    assert_eq!((done.num_added, done.num_here), (1, 2));
+    // The same time is not the same chat, and neither is an empty id.
+    let at = |mut chat: Value, key: &str, value: Value| {
+        chat[key] = value;
+        chat
+    };
+    let dated = ["Gneiss?", "Marble?"].map(|text| at(chat(text), "updated_at_ms", 5.into()));
+    assert_eq!(import_own(&app, &home, &dated).await.num_added, 2);
+    assert_eq!(import_own(&app, &home, &dated).await.num_here, 2);
+    let nameless = ["Chalk?", "Flint?"].map(|text| at(chat(text), "id", "".into()));
+    assert_eq!(import_own(&app, &home, &nameless).await.num_added, 2);
+    assert_eq!(listed(&app).await.len(), 7);
+    app.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_chat_with_an_id_and_without_a_date_goes_on() {
+    let home = home_with_model();
+    let app = open(&home).await;
+    let question = json!({"id": "1", "role": "user", "text": "Granite?"});
+    let answer = json!({"id": "2", "parent_id": "1", "role": "assistant", "text": "Hard."});
+    let chat = json!({"id": "stones", "messages": [question]});
+    let longer = json!({"id": "stones", "messages": [question, answer]});
+    let (chat, longer) = ([chat], [longer]);
+    assert_eq!(import_own(&app, &home, &chat).await.num_added, 1);
+    assert_eq!(import_own(&app, &home, &longer).await.num_new_messages, 1);
+    assert_eq!(import_own(&app, &home, &chat).await.num_here, 1);
+    app.close().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn why_an_answer_failed_is_said_in_the_same_language_after_an_import() {
     let home = home_with_model();
