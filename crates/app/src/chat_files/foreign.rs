@@ -28,14 +28,18 @@ pub(crate) fn read(value: &Value) -> Result<ImportedConversation, Refused> {
     let Value::Object(object) = value else { return Err(Refused::Unknown) };
     let chat = match object {
         _ if object.get("mapping").is_some_and(Value::is_object) => chat_gpt(object),
-        _ if object.get("chat").is_some_and(Value::is_object) => open_webui(object),
-        _ if object.get("conversations").is_some_and(Value::is_array) => share_gpt(object),
-        _ if object.get("messages").is_some_and(Value::is_array) => messages(object),
+        _ if object.get("chat").is_some_and(Value::is_object) => open_webui(object)?,
+        _ if object.get("conversations").is_some_and(Value::is_array) => share_gpt(object)?,
+        _ if object.get("messages").is_some_and(Value::is_array) => messages(object)?,
         _ => return Err(Refused::Unknown),
     };
-    let Draft { program, id, mut conversation } = chat;
+    let Draft { program, id, has_any, mut conversation } = chat;
     if conversation.messages.is_empty() {
-        return Err(Refused::Bad("it has no messages".to_owned()));
+        let why = match has_any {
+            true => "none of its messages is a question or an answer that Cairn can read",
+            false => "it has no messages",
+        };
+        return Err(Refused::Bad(why.to_owned()));
     }
     let id = id.unwrap_or_else(|| content_hash(value));
     conversation.origin = format!("{program}:{id}:{}", conversation.updated_at_ms);
@@ -52,6 +56,8 @@ struct Draft {
     program: &'static str,
     /// Its id in that program.
     id: Option<String>,
+    /// The file has a message of it, be it one that is left out.
+    has_any: bool,
     conversation: ImportedConversation,
 }
 
@@ -71,12 +77,13 @@ impl Draft {
             is_archived: is(["archived", "is_archived"]),
             ..ImportedConversation::default()
         };
-        Draft { program, id: id.map(str::to_owned), conversation }
+        Draft { program, id: id.map(str::to_owned), has_any: false, conversation }
     }
 
     /// Takes the messages, of which the one with the id `last` ends the branch on screen. What a system
     /// says becomes the system prompt.
     fn with(mut self, nodes: Vec<Node>, last: Option<&str>) -> Draft {
+        self.has_any = !nodes.is_empty();
         let system: Vec<String> = nodes
             .iter()
             .filter(|node| node.role == Some(Role::System))
@@ -101,8 +108,10 @@ impl Draft {
 
 fn chat_gpt(object: &Map<String, Value>) -> Draft {
     let mapping = object.get("mapping").and_then(Value::as_object);
+    let mut has_any = false;
     let nodes = mapping.into_iter().flatten().map(|(id, node)| {
         let message = node.get("message").filter(|message| message.is_object());
+        has_any |= message.is_some();
         let role = message.and_then(chat_gpt_role);
         Node {
             id: id.clone(),
@@ -118,8 +127,10 @@ fn chat_gpt(object: &Map<String, Value>) -> Draft {
                 .unwrap_or_default(),
         }
     });
+    let nodes = nodes.collect();
     let last = object.get("current_node").and_then(Value::as_str);
-    Draft::new("chatgpt", object).with(nodes.collect(), last)
+    // The first node of a tree has no message.
+    Draft { has_any, ..Draft::new("chatgpt", object).with(nodes, last) }
 }
 
 /// None for what a person never saw: calls of tools and their results, and hidden messages.
@@ -185,13 +196,16 @@ fn without_citations(text: &str) -> String {
     all + rest
 }
 
-fn open_webui(object: &Map<String, Value>) -> Draft {
+fn open_webui(object: &Map<String, Value>) -> Result<Draft, Refused> {
     let chat = object.get("chat").unwrap_or(&Value::Null);
     let history = chat.get("history");
     let listed = history.and_then(|history| history.get("messages")).and_then(Value::as_object);
     let nodes: Vec<Node> = match listed {
-        Some(all) => all.iter().map(|(id, message)| open_webui_node(id, message)).collect(),
-        None => linear(chat.get("messages"), "role", "content"),
+        Some(all) => {
+            let nodes = all.iter().map(|(id, message)| open_webui_node(id, message));
+            nodes.collect::<Result<_, _>>()?
+        }
+        None => linear(chat.get("messages"), "role", "content")?,
     };
     let last = history.and_then(|history| history.get("currentId")).and_then(Value::as_str);
     let mut draft = Draft::new("open-webui", object);
@@ -201,18 +215,18 @@ fn open_webui(object: &Map<String, Value>) -> Draft {
     let system = chat.get("params").map(|params| field(params, "system")).unwrap_or_default();
     draft.conversation.system_prompt =
         if system.is_empty() { field(chat, "system") } else { system };
-    draft.with(nodes, last)
+    Ok(draft.with(nodes, last))
 }
 
-fn open_webui_node(id: &str, message: &Value) -> Node {
+fn open_webui_node(id: &str, message: &Value) -> Result<Node, Refused> {
     let role = message.get("role").and_then(Value::as_str).and_then(role);
     let error = match message.get("error") {
         None | Some(Value::Null | Value::Bool(_)) => None,
         Some(Value::String(why)) => Some(why.clone()),
         Some(error) => Some(field(error, "content")).filter(|why| !why.is_empty()),
     };
-    let content = content(message.get("content"));
-    Node {
+    let content = content(message, role, "content")?;
+    Ok(Node {
         id: id.to_owned(),
         parent: message.get("parentId").and_then(Value::as_str).map(str::to_owned),
         role,
@@ -222,7 +236,7 @@ fn open_webui_node(id: &str, message: &Value) -> Node {
         },
         error,
         created_at_ms: time(message.get("timestamp")).unwrap_or_default(),
-    }
+    })
 }
 
 /// Reasoning stands in an element of HTML before the answer, calls of tools in another.
@@ -249,18 +263,18 @@ fn unescaped(text: &str) -> String {
     plain.replace("&#x27;", "'").replace("&amp;", "&")
 }
 
-fn share_gpt(object: &Map<String, Value>) -> Draft {
-    let nodes = linear(object.get("conversations"), "from", "value");
-    Draft::new("sharegpt", object).with(nodes, None)
+fn share_gpt(object: &Map<String, Value>) -> Result<Draft, Refused> {
+    let nodes = linear(object.get("conversations"), "from", "value")?;
+    Ok(Draft::new("sharegpt", object).with(nodes, None))
 }
 
-fn messages(object: &Map<String, Value>) -> Draft {
-    let nodes = linear(object.get("messages"), "role", "content");
-    Draft::new("messages", object).with(nodes, None)
+fn messages(object: &Map<String, Value>) -> Result<Draft, Refused> {
+    let nodes = linear(object.get("messages"), "role", "content")?;
+    Ok(Draft::new("messages", object).with(nodes, None))
 }
 
 /// Messages that follow each other.
-fn linear(list: Option<&Value>, role_key: &str, content_key: &str) -> Vec<Node> {
+fn linear(list: Option<&Value>, role_key: &str, content_key: &str) -> Result<Vec<Node>, Refused> {
     let list = list.and_then(Value::as_array).into_iter().flatten();
     let node = |(place, message): (usize, &Value)| {
         let role = message.get(role_key).and_then(Value::as_str).and_then(role);
@@ -268,15 +282,15 @@ fn linear(list: Option<&Value>, role_key: &str, content_key: &str) -> Vec<Node> 
             Some(thoughts) if role == Some(Role::Assistant) => reasoning(thoughts.to_owned()),
             _ => Vec::new(),
         };
-        segments.extend(text(content(message.get(content_key))));
-        Node {
+        segments.extend(text(content(message, role, content_key)?));
+        Ok(Node {
             id: place.to_string(),
             parent: place.checked_sub(1).map(|before| before.to_string()),
             role,
             segments,
             error: None,
             created_at_ms: time(message.get("timestamp")).unwrap_or_default(),
-        }
+        })
     };
     list.enumerate().map(node).collect()
 }
@@ -293,13 +307,18 @@ fn role(name: &str) -> Option<Role> {
     }
 }
 
-/// A text, or the texts of its parts.
-fn content(value: Option<&Value>) -> String {
-    match value {
+/// The text of a message, or the texts of its parts; none where nobody that Cairn knows wrote it.
+fn content(message: &Value, role: Option<Role>, key: &str) -> Result<String, Refused> {
+    Ok(match message.get(key) {
         Some(Value::String(text)) => text.clone(),
         Some(Value::Array(parts)) => parts.iter().filter_map(part).collect::<Vec<_>>().join("\n\n"),
-        _ => String::new(),
-    }
+        Some(Value::Null) | None => String::new(),
+        Some(_) if role.is_none() => String::new(),
+        Some(_) => {
+            let why = format!("the “{key}” of a message is neither a text nor a list of parts");
+            return Err(Refused::Bad(why));
+        }
+    })
 }
 
 fn field(value: &Value, key: &str) -> String {
@@ -432,14 +451,31 @@ mod tests {
 
     #[test]
     fn what_is_no_chat_is_refused() {
+        let bad = |why: &str| Refused::Bad(why.to_owned());
+        let unreadable = bad("none of its messages is a question or an answer that Cairn can read");
+        let hidden = json!({"author": {"role": "user"}, "recipient": "tool"});
+        let question = json!({"role": "user", "content": "Why?"});
         for (value, expected) in [
             (json!(1), Refused::Unknown),
             (json!({"a": 1}), Refused::Unknown),
-            (json!({"messages": []}), Refused::Bad("it has no messages".to_owned())),
-            (json!({"mapping": {}}), Refused::Bad("it has no messages".to_owned())),
+            (json!({"messages": []}), bad("it has no messages")),
+            (json!({"mapping": {}}), bad("it has no messages")),
+            (json!({"mapping": {"r": {"message": null}}}), bad("it has no messages")),
+            (json!({"mapping": {"r": {"message": hidden}}}), unreadable.clone()),
+            (json!({"conversations": [{"from": 1, "value": {}}]}), unreadable.clone()),
+            (json!({"messages": [{"role": "user", "content": null}]}), unreadable.clone()),
+            (json!({"messages": [{"role": "system", "content": "Be brief."}]}), unreadable),
             (
-                json!({"conversations": [{"from": 1, "value": {}}]}),
-                Refused::Bad("it has no messages".to_owned()),
+                json!({"messages": [question, {"role": "assistant", "content": 5}]}),
+                bad("the “content” of a message is neither a text nor a list of parts"),
+            ),
+            (
+                json!({"conversations": [{"from": "human", "value": {}}]}),
+                bad("the “value” of a message is neither a text nor a list of parts"),
+            ),
+            (
+                json!({"chat": {"history": {"messages": {"1": {"role": "user", "content": 5}}}}}),
+                bad("the “content” of a message is neither a text nor a list of parts"),
             ),
         ] {
             assert_eq!(read(&value).unwrap_err(), expected, "{value}");
