@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
-use cairn_app::wire::Failure;
+use cairn_app::wire::{Failure, RefusedChat};
 use cairn_app::{DataFolder, OfflineChats};
 use serde_json::{Value, json};
 
@@ -77,7 +77,8 @@ async fn import(chats: &OfflineChats, file: &Path, json: bool) -> Result<()> {
     }
     for refused in &done.refused {
         // {:?} escapes control characters, so that none of the file's reach the terminal.
-        output::line(format_args!("refused\t{:?}\t{}", refused.title, refused.why))?;
+        let RefusedChat { number, title, why } = refused;
+        output::line(format_args!("refused\tchat {number}\t{title:?}\t{why}"))?;
     }
     match done.problem {
         Some(problem) => Err(anyhow!(problem.trim_end_matches('.').to_owned())),

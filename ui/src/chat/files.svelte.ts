@@ -115,8 +115,10 @@ export class ChatFiles {
     const undone = done.num_added > 0 ? [{ label, run: undo.push(takeBack) }] : [];
     toast = toasts.show('info', sentences.join(' '), { milliseconds: RESULT_MS, actions: [...open, ...undone] });
     const [first] = done.refused;
-    if (first)
-      toasts.show('warning', words.refused(done.num_refused, first.title, first.why), { milliseconds: RESULT_MS });
+    if (first) {
+      const sentence = words.refused(done.num_refused, first.title, first.number, first.why);
+      toasts.show('warning', sentence, { milliseconds: RESULT_MS });
+    }
     if (done.problem !== null) toasts.show('warning', done.problem, { milliseconds: RESULT_MS });
   }
 }

@@ -173,7 +173,7 @@ test.each([
 
 test('an import says what became of each chat, and opens the first', async () => {
   const { app, platform } = await open();
-  const refused = [{ title: 'Broken', why: 'It has no messages.' }];
+  const refused = [{ number: 3, title: 'Broken', why: 'It has no messages.' }];
   platform.importedChats = { ...done, num_refused: 1, refused };
   await app.dropFiles([new File(['[{"mapping":{}}]'], 'conversations.json')], null);
   await settle();
@@ -184,6 +184,14 @@ test('an import says what became of each chat, and opens the first', async () =>
   app.chat.select(null);
   app.toasts.act(app.toasts.items[0]?.id ?? 0);
   expect(app.chat.selectedId).toBe('a');
+});
+
+test('a chat without a title that was not imported is named by its place in the file', async () => {
+  const { app, platform } = await open();
+  const refused = [{ number: 7, title: '', why: 'It has no messages.' }];
+  platform.importedChats = { ...done, num_refused: 1, refused };
+  await app.chatFiles.choose();
+  expect(toasts(app)[1]).toBe('1 chat could not be imported. Number 7 in the file: It has no messages.');
 });
 
 test('a list without chats is called so', async () => {

@@ -1476,6 +1476,10 @@ first_id: string | null, };
  */
 export type RefusedChat = {
 /**
+ * Its place among the chats of the file: 1 is the first.
+ */
+number: number,
+/**
  * Empty where it has none.
  */
 title: string,

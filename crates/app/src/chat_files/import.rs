@@ -79,7 +79,7 @@ async fn import(store: &Store, path: &Path, name: &str) -> Result<ChatsImported,
         is_any_known |= !matches!(read, Err((_, Refused::Unknown)));
         match read {
             Ok(conversation) => save(store, conversation, &mut done).await?,
-            Err((title, refused)) => refuse(&mut done, title, why(refused)),
+            Err((title, refused)) => refuse(&mut done, number, title, why(refused)),
         }
     }
     let ended = reading.await.unwrap_or(Err(ReadError::Stopped));
@@ -157,10 +157,10 @@ fn one_line(title: &str) -> String {
     line.take(MAX_TITLE_CHARS).collect::<String>().trim().to_owned()
 }
 
-fn refuse(done: &mut ChatsImported, title: String, why: String) {
+fn refuse(done: &mut ChatsImported, number: u32, title: String, why: String) {
     done.num_refused += 1;
     if done.refused.len() < MAX_NAMED {
-        done.refused.push(RefusedChat { title: one_line(&title), why });
+        done.refused.push(RefusedChat { number, title: one_line(&title), why });
     }
 }
 

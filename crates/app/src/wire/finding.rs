@@ -87,6 +87,8 @@ pub struct ChatsImported {
 /// A chat of a file that could not be imported.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, TS)]
 pub struct RefusedChat {
+    /// Its place among the chats of the file: 1 is the first.
+    pub number: u32,
     /// Empty where it has none.
     pub title: String,
     /// A sentence.

@@ -161,7 +161,7 @@ async fn exports_of_other_programs_come_in() {
     let app = open(&home).await;
     let done = import(&app, &fixture("chatgpt.json")).await;
     assert_eq!((done.num_added, done.num_refused), (1, 1));
-    assert_eq!(done.refused[0].title, "Empty");
+    assert_eq!((done.refused[0].number, done.refused[0].title.as_str()), (2, "Empty"));
     assert_eq!(done.refused[0].why, "It has no messages.");
     let id = done.first_id.unwrap();
     use Role::{Assistant, User};

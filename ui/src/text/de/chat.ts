@@ -114,8 +114,8 @@ export const chatFiles: Catalogue['chatFiles'] = {
   none: 'In dieser Datei sind keine Chats.',
   note: 'Die Datei enthält nur Texte. Was das Modell gelesen hat, wird als gesicherter Kontext exportiert.',
   open: 'Öffnen',
-  refused: (count, title, why) =>
-    `${f.plural(count, 'Chat', 'Chats')} nicht importiert. ${title === '' ? 'Der erste' : `„${title}“`}: ${why}`,
+  refused: (count, title, number, why) =>
+    `${f.plural(count, 'Chat', 'Chats')} nicht importiert. ${title === '' ? `Nummer ${f.count(number)} in der Datei` : `„${title}“`}: ${why}`,
   takeBack: (count) => `${f.plural(count, 'neuen Chat', 'neue Chats')} löschen`,
   title: (name) => `„${name}“ exportieren`,
 };

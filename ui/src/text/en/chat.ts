@@ -117,8 +117,8 @@ export const chatFiles = {
   none: 'There are no chats in this file.',
   note: 'The file has texts only. What the model has read is exported as saved context.',
   open: 'Open',
-  refused: (count: number, title: string, why: string) =>
-    `${f.plural(count, 'chat', 'chats')} could not be imported. ${title === '' ? 'The first' : `“${title}”`}: ${why}`,
+  refused: (count: number, title: string, number: number, why: string) =>
+    `${f.plural(count, 'chat', 'chats')} could not be imported. ${title === '' ? `Number ${f.count(number)} in the file` : `“${title}”`}: ${why}`,
   takeBack: (count: number) => `Delete ${f.plural(count, 'new chat', 'new chats')}`,
   title: (name: string) => `Export “${name}”`,
 };
