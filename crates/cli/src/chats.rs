@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
-use cairn_app::wire::{Failure, RefusedChat};
+use cairn_app::wire::{ChatsImported, Failure, RefusedChat};
 use cairn_app::{DataFolder, OfflineChats};
 use serde_json::{Value, json};
 
@@ -63,10 +63,25 @@ async fn export(chats: &OfflineChats, arguments: ExportChats) -> Result<()> {
 async fn import(chats: &OfflineChats, file: &Path, json: bool) -> Result<()> {
     let cannot = || format!("cannot import {}", file.display());
     let done = chats.import(file).await.map_err(to_error).with_context(cannot)?;
-    let is_empty = done.num_added + done.num_here + done.num_extended + done.num_refused == 0;
-    if json {
-        return output::line(serde_json::to_value(&done)?);
+    match json {
+        true => output::line(serde_json::to_value(&done)?)?,
+        false => print(&done)?,
     }
+    let num_taken = done.num_added + done.num_here + done.num_extended;
+    match done.problem {
+        Some(problem) => Err(anyhow!(problem.trim_end_matches('.').to_owned())),
+        None if num_taken > 0 => Ok(()),
+        None if done.num_refused > 0 => {
+            Err(anyhow!("none of its chats could be imported")).with_context(cannot)
+        }
+        None => {
+            eprintln!("{} has no chats.", file.display());
+            Ok(())
+        }
+    }
+}
+
+fn print(done: &ChatsImported) -> Result<()> {
     output::line(format_args!(
         "imported\t{}\nhere already\t{}\nrefused\t{}",
         done.num_added, done.num_here, done.num_refused
@@ -80,14 +95,7 @@ async fn import(chats: &OfflineChats, file: &Path, json: bool) -> Result<()> {
         let RefusedChat { number, title, why } = refused;
         output::line(format_args!("refused\tchat {number}\t{title:?}\t{why}"))?;
     }
-    match done.problem {
-        Some(problem) => Err(anyhow!(problem.trim_end_matches('.').to_owned())),
-        None if is_empty => {
-            eprintln!("{} has no chats.", file.display());
-            Ok(())
-        }
-        None => Ok(()),
-    }
+    Ok(())
 }
 
 /// An app failure as an error of this program, whose messages have no full stop.

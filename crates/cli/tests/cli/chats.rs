@@ -89,3 +89,33 @@ async fn no_chats_make_a_file_that_can_be_imported() {
     assert_eq!(imported.stdout, "imported\t0\nhere already\t0\nrefused\t0\n");
     assert_eq!(imported.stderr, format!("{out} has no chats.\n"));
 }
+
+/// Writes a file of chats, imports it with and without --json, and checks both exit statuses.
+fn check_import(program: &Program, content: &str, code: i32, expected: &str) -> (String, Value) {
+    let file = program.file("chats.json");
+    fs::write(&file, content).unwrap();
+    let runs = [&[][..], &["--json"]].map(|json| {
+        let run = program.run(&[&["chats", "import", &file][..], json].concat());
+        assert_eq!(run.code, Some(code), "{content}: {}", run.stderr);
+        assert!(run.stderr.contains(expected), "{content}: {}", run.stderr);
+        run.stdout
+    });
+    let [plain, json] = runs;
+    (plain, serde_json::from_str(&json).unwrap())
+}
+
+#[tokio::test]
+async fn the_exit_status_says_whether_an_import_is_whole() {
+    let program = Program::new().await;
+    let cut = &SHARED[..SHARED.len() - 1];
+    let (plain, json) = check_import(&program, cut, 1, "cannot be read: EOF");
+    assert!(plain.starts_with("imported\t1\n"), "{plain}");
+    assert_eq!(json["num_here"], 1);
+    let all_refused = r#"[{"messages":[]},{"title":"Stones","messages":[]}]"#;
+    let (plain, json) = check_import(&program, all_refused, 1, "none of its chats");
+    let refused = "refused\tchat 1\t\"\"\tIt has no messages.\nrefused\tchat 2\t\"Stones\"\tIt";
+    assert!(plain.contains(refused), "{plain}");
+    assert_eq!((&json["refused"][1]["number"], &json["num_refused"]), (&2.into(), &2.into()));
+    let some_refused = format!("{},{}", &all_refused[..16], &SHARED[1..]);
+    check_import(&program, &some_refused, 0, "");
+}
