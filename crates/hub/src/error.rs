@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use cairn_formats::MAX_MODEL_NAME_BYTES;
+
 use crate::{ModelProblem, ModelProblemKind};
 
 /// An error of [`crate::ModelFolders`].
@@ -31,7 +33,8 @@ pub enum HubError {
     },
     /// The name would lead out of the models folder, or hide the model.
     #[error(
-        "a model cannot be named {name:?}: use a plain name without slashes that does not begin with a dot"
+        "a model cannot be named {name:?}: use a plain name without slashes that does not begin with a \
+         dot and has at most {MAX_MODEL_NAME_BYTES} bytes"
     )]
     BadName {
         /// The name that was given.

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use cairn_formats::gguf::{
     self, GgufError, GgufImport, ImportedGguf, RoundTo, RoundedWeights, RoundingChoice, import_gguf,
 };
-use cairn_formats::make_locked_folder;
+use cairn_formats::{is_model_name, make_locked_folder};
 use uuid::Uuid;
 
 use crate::{HubError, ModelFolders};
@@ -45,7 +45,7 @@ impl ModelFolders {
             let rounded_weights = RoundedWeights::read(&folder);
             return Ok(ImportedModel { folder, rounded_weights });
         }
-        let options = GgufImport { name: Some(gguf_name(file_name)?), round_to };
+        let options = GgufImport { name: Some(&gguf_name(file_name)?), round_to };
         let ImportedGguf { folder, rounding } =
             import_gguf(source, self.imported(), options, on_progress)
                 .map_err(|error| import_error(error, file_name))?;
@@ -62,7 +62,7 @@ impl ModelFolders {
         if source.is_dir() {
             return Ok(Vec::new());
         }
-        RoundingChoice::all(source, self.imported(), Some(gguf_name(file_name)?))
+        RoundingChoice::all(source, self.imported(), Some(&gguf_name(file_name)?))
             .map_err(|error| import_error(error, file_name))
     }
 
@@ -136,11 +136,7 @@ fn checked_name(name: Option<&str>, source: &Path) -> Result<String, HubError> {
             .to_string_lossy()
             .into_owned(),
     };
-    let is_bad = name.is_empty()
-        || name.starts_with('.')
-        || name.contains(['/', '\\'])
-        || name.contains(char::is_control);
-    if is_bad { Err(HubError::BadName { name }) } else { Ok(name) }
+    if is_model_name(&name) { Ok(name) } else { Err(HubError::BadName { name }) }
 }
 
 /// A folder that a model is being copied to: locked for that time, and removed unless the copy is
@@ -257,11 +253,14 @@ fn copy(
 }
 
 /// The name of the model in a GGUF file of this name.
-fn gguf_name(file_name: &str) -> Result<&str, HubError> {
+fn gguf_name(file_name: &str) -> Result<String, HubError> {
     let is_gguf = |(_, extension): &(&str, &str)| extension.eq_ignore_ascii_case("gguf");
-    match file_name.rsplit_once('.').filter(is_gguf) {
-        Some((name, _)) => Ok(gguf::model_name(name)),
-        None => Err(HubError::NoModelFile { name: file_name.to_owned() }),
+    let Some((stem, _)) = file_name.rsplit_once('.').filter(is_gguf) else {
+        return Err(HubError::NoModelFile { name: file_name.to_owned() });
+    };
+    match gguf::folder_name(gguf::model_name(stem)) {
+        name if name.is_empty() => Err(HubError::BadName { name: stem.to_owned() }),
+        name => Ok(name),
     }
 }
 
@@ -473,7 +472,8 @@ mod tests {
         let source = home.path().join("tiny");
         model(&source);
         let folders = ModelFolders::new(home.path(), &CacheVariables::default());
-        for name in ["", "../up", ".hidden", "a/b", "a\\b", "a\nb"] {
+        let long = "n".repeat(300);
+        for name in ["", "../up", ".hidden", "a/b", "a\\b", "a\nb", &long] {
             assert!(
                 matches!(
                     folders

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use crate::MAX_MODEL_NAME_BYTES;
 use crate::excerpt::excerpt;
 use crate::file::FileError;
 
@@ -19,10 +20,19 @@ pub enum GgufError {
         /// What is wrong with it.
         problem: GgufProblem,
     },
-    /// A name of which nothing remains that could name a folder.
+    /// A name that was found, of which nothing remains that could name a folder.
     #[error("{name:?} cannot name a model folder: choose a name with letters or digits")]
     BadName {
-        /// The name given or found.
+        /// The name.
+        name: String,
+    },
+    /// The name that was given would lead elsewhere, or hide the model.
+    #[error(
+        "a model cannot be named {name:?}: use a plain name without slashes that does not begin with a \
+         dot and has at most {MAX_MODEL_NAME_BYTES} bytes"
+    )]
+    BadGivenName {
+        /// The name.
         name: String,
     },
     /// The folder exists.

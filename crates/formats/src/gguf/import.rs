@@ -24,7 +24,7 @@ use super::rounded_weights::RoundedWeights;
 use super::tensors::TensorInfo;
 use super::tokenizer::TokenizerFiles;
 use super::{GgufError, GgufFile, GgufProblem, model_name};
-use crate::make_locked_folder;
+use crate::{is_model_name, make_locked_folder};
 
 /// Bytes of the file converted at once; whole rows, so a little more or less.
 const CHUNK_BYTES: usize = 8 << 20;
@@ -38,8 +38,8 @@ pub const NUM_RANDOM_CHARS: usize = 12;
 /// How a file is imported.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct GgufImport<'a> {
-    /// The name of the model. Without one it is the model's own (`general.name`), else the file's;
-    /// characters other than letters, digits, `.`, `_` and `-` become `-`.
+    /// The name of the model, see [`is_model_name`]. Without one it is the [`folder_name`] of the
+    /// model's own (`general.name`), else of the file's.
     pub name: Option<&'a str>,
     /// What weights become that have no exact form.
     pub round_to: RoundTo,
@@ -139,26 +139,33 @@ pub(super) fn new_folder(
     models_dir: &Path,
     name: Option<&str>,
 ) -> Result<PathBuf, GgufError> {
-    let target = models_dir.join(folder_name(gguf, name)?);
+    let target = models_dir.join(chosen_name(gguf, name)?);
     match target.symlink_metadata() {
         Ok(_) => Err(GgufError::AlreadyExists { path: target }),
         Err(_) => Ok(target),
     }
 }
 
-fn folder_name(gguf: &GgufFile, name: Option<&str>) -> Result<String, GgufError> {
+fn chosen_name(gguf: &GgufFile, given: Option<&str>) -> Result<String, GgufError> {
+    if let Some(name) = given {
+        let name = name.to_owned();
+        return if is_model_name(&name) { Ok(name) } else { Err(GgufError::BadGivenName { name }) };
+    }
     let stem =
         gguf.path().file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
-    let wanted = match name {
-        Some(name) => name.to_string(),
-        None => gguf
-            .text("general.name")
-            .map_err(problem_of(gguf))?
-            .map(str::trim)
-            .filter(|name| !name.is_empty())
-            .unwrap_or(model_name(&stem))
-            .to_string(),
-    };
+    let own = gguf.text("general.name").map_err(problem_of(gguf))?.map(str::trim);
+    let wanted = own.filter(|name| !name.is_empty()).unwrap_or(model_name(&stem));
+    let folder = folder_name(wanted);
+    if folder.is_empty() {
+        Err(GgufError::BadName { name: wanted.chars().take(MAX_NAME_CHARS).collect() })
+    } else {
+        Ok(folder)
+    }
+}
+
+/// A plain name for the folder of a model that has this name: characters other than letters, digits,
+/// `.`, `_` and `-` become `-`. It is empty where nothing remains.
+pub fn folder_name(wanted: &str) -> String {
     let mut folder = String::new();
     for letter in wanted.chars().take(MAX_NAME_CHARS) {
         let kept = if letter.is_ascii_alphanumeric() || matches!(letter, '.' | '_' | '-') {
@@ -171,12 +178,7 @@ fn folder_name(gguf: &GgufFile, name: Option<&str>) -> Result<String, GgufError>
         }
     }
     // A leading dot would hide the folder, or name its parent.
-    let folder = folder.trim_matches(['.', '-']).to_string();
-    if folder.is_empty() {
-        Err(GgufError::BadName { name: wanted.chars().take(MAX_NAME_CHARS).collect() })
-    } else {
-        Ok(folder)
-    }
+    folder.trim_matches(['.', '-']).to_string()
 }
 
 /// One part of a planned tensor in the new file.
@@ -625,18 +627,27 @@ mod tests {
         check(Some("../../etc/passwd"), None, Ok("etc-passwd"));
         check(Some("  "), None, Ok("file-stem"));
         check(None, None, Ok("file-stem"));
-        check(None, Some("../x\0y"), Ok("x-y"));
         check(Some(&"n".repeat(500)), None, Ok(&"n".repeat(96)));
         check(
-            None,
             Some(".."),
+            None,
             Err(r#"".." cannot name a model folder: choose a name with letters or digits"#),
         );
-        check(
-            None,
-            Some(""),
-            Err(r#""" cannot name a model folder: choose a name with letters or digits"#),
-        );
+    }
+
+    #[test]
+    fn a_name_that_was_given_is_taken_as_it_is_or_refused() {
+        let models = tempfile::tempdir().unwrap();
+        let import = |name: &str| import(&TestGguf::tiny().bytes(), models.path(), Some(name));
+        assert_eq!(import("Ein Modell (2)").unwrap(), models.path().join("Ein Modell (2)"));
+        let long = "n".repeat(300);
+        for name in ["", "..", "../x", ".hidden", "owner/name", "a\\b", "x\0y", &long] {
+            let error = import(name).unwrap_err();
+            assert!(matches!(&error, GgufError::BadGivenName { name: given } if given == name));
+            let refused = format!("a model cannot be named {name:?}: use a plain name");
+            assert!(error.to_string().starts_with(&refused), "{error}");
+        }
+        assert_eq!(names_in(models.path()), ["Ein Modell (2)"]);
     }
 
     #[test]

@@ -46,7 +46,9 @@ pub use choices::RoundingChoice;
 pub use error::{GgufError, GgufProblem};
 pub use exact_copy::ExactCopy;
 pub use file::{GgufFile, model_name};
-pub use import::{GgufImport, ImportedGguf, NUM_RANDOM_CHARS, PARTIAL_PREFIX, import_gguf};
+pub use import::{
+    GgufImport, ImportedGguf, NUM_RANDOM_CHARS, PARTIAL_PREFIX, folder_name, import_gguf,
+};
 pub use model::{Model, PlannedTensor};
 pub use rounded_weights::{PerplexityChange, RoundedWeights};
 pub use tensors::{GgmlType, TensorInfo};
