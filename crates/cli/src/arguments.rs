@@ -436,6 +436,23 @@ pub struct Delete {
     pub json: bool,
 }
 
+#[derive(Args)]
+pub struct Import {
+    /// A .gguf file, or a folder in MLX or Hugging Face layout
+    pub file: PathBuf,
+    /// The model's name [default: the file's]
+    #[arg(long)]
+    pub name: Option<String>,
+    /// The bits of weights of a GGUF file that have no exact form here: 4, 8, those of bf16, or
+    /// those of f32, which keep them as they are
+    #[arg(long, value_name = "FORM", default_value = "8", value_parser = forms())]
+    pub round_to: RoundTo,
+    /// Say the perplexity of a short text too, before and after weights were rounded: the model
+    /// is loaded twice, and first written with those weights in f32
+    #[arg(long)]
+    pub perplexity: bool,
+}
+
 #[derive(Subcommand)]
 pub enum Models {
     /// List the models on this machine
@@ -449,21 +466,7 @@ pub enum Models {
     /// Download a model into the cache that is shared with Hugging Face's tools
     Download(Download),
     /// Import a GGUF file or a model folder into Cairn's models
-    Import {
-        /// A .gguf file, or a folder in MLX or Hugging Face layout
-        file: PathBuf,
-        /// The model's name [default: the file's]
-        #[arg(long)]
-        name: Option<String>,
-        /// The bits of weights of a GGUF file that have no exact form here: 4, 8, those of bf16, or
-        /// those of f32, which keep them as they are
-        #[arg(long, value_name = "FORM", default_value = "8", value_parser = forms())]
-        round_to: RoundTo,
-        /// Say the perplexity of a short text too, before and after weights were rounded: the model
-        /// is loaded twice, and first written with those weights in f32
-        #[arg(long)]
-        perplexity: bool,
-    },
+    Import(Import),
     /// Delete a model from this machine
     Delete(Delete),
     /// Show a model's size and the memory that it takes

@@ -21,6 +21,7 @@ mod perplexity;
 mod score;
 mod serve;
 mod session;
+mod signals;
 
 use std::process::ExitCode;
 

@@ -7,33 +7,34 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, anyhow, bail};
 use cairn_app::{DataFolder, ModelVerdict};
 use cairn_engine::PERPLEXITY_TEXT;
-use cairn_formats::gguf::{GgufError, GgufImport, RoundTo, RoundedWeights, import_gguf};
+use cairn_formats::gguf::{GgufError, GgufImport, RoundedWeights, import_gguf};
 use cairn_hub::HubError;
 use cairn_lm::models::SUPPORTED;
 use cairn_lm::{LoadOptions, ModelMemory, StateComparison, Tokenizer, compare_state, memory};
 use serde_json::json;
+use tokio::runtime::Handle;
+use tokio::sync::watch;
 
-use crate::arguments::{Delete, Models, Search};
+use crate::arguments::{Delete, Import, Models, Search};
 use crate::session::{find_model, model_folders};
+use crate::signals::stoppable;
 use crate::{download, output, perplexity};
 
 pub async fn run(command: Models) -> Result<()> {
     match command {
-        Models::List { json } => list(json),
+        Models::List { json } => {
+            model_folders()?.remove_leftovers();
+            list(json)
+        }
         Models::Search(arguments) => search(arguments).await,
         Models::Download(arguments) => download::run(arguments).await,
-        Models::Delete(arguments) => delete(&arguments),
-        Models::Import { file, name, round_to, perplexity } => {
-            let (folder, is_rounded) = import(&file, name.as_deref(), round_to)?;
-            // First: the model stays, whether it can be measured or not.
-            output::line(folder.display())?;
-            if perplexity {
-                perplexity::say(&file, &folder, is_rounded).await.with_context(|| {
-                    let folder = folder.display();
-                    format!("the model is imported to {folder}, but was not measured")
-                })?;
-            }
-            Ok(())
+        Models::Delete(arguments) => {
+            model_folders()?.remove_leftovers();
+            delete(&arguments)
+        }
+        Models::Import(arguments) => {
+            model_folders()?.remove_leftovers();
+            stoppable(move |stopped| import(&arguments, stopped)).await
         }
         Models::CompareState { model, keep_quantized, text, json } => compare(
             &model,
@@ -138,15 +139,37 @@ fn delete(arguments: &Delete) -> Result<()> {
     Ok(())
 }
 
+/// Imports a model and says where it is, and what its perplexity is if that is asked for.
+fn import(arguments: &Import, mut stopped: watch::Receiver<bool>) -> Result<()> {
+    let (folder, is_rounded) = import_files(arguments, &stopped)?;
+    // First: the model stays, whether it can be measured or not.
+    output::line(folder.display())?;
+    if !arguments.perplexity {
+        return Ok(());
+    }
+    let is_stopped = stopped.clone();
+    let measured = Handle::current().block_on(async {
+        tokio::select! {
+            said = perplexity::say(&arguments.file, &folder, is_rounded, &is_stopped) => said,
+            _ = stopped.wait_for(|is_stopped| *is_stopped) => Err(anyhow!("it was stopped")),
+        }
+    });
+    measured.with_context(|| {
+        format!("the model is imported to {}, but was not measured", folder.display())
+    })
+}
+
 /// Imports a file or a folder: the new folder, and whether weights were rounded now.
-fn import(source: &Path, name: Option<&str>, round_to: RoundTo) -> Result<(PathBuf, bool)> {
+fn import_files(arguments: &Import, stopped: &watch::Receiver<bool>) -> Result<(PathBuf, bool)> {
+    let Import { file: source, round_to, .. } = arguments;
+    let name = arguments.name.as_deref();
     let data_folder = DataFolder::from_environment()?;
     data_folder.create()?;
     let bar = output::bar(0, "importing {wide_bar} {bytes}/{total_bytes}");
     let mut on_progress = |done, total| {
         bar.set_length(total);
         bar.set_position(done);
-        ControlFlow::Continue(())
+        if *stopped.borrow() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     };
     let mut rounded = None;
     let folder = if source.is_dir() {
@@ -155,7 +178,7 @@ fn import(source: &Path, name: Option<&str>, round_to: RoundTo) -> Result<(PathB
             .inspect(|folder| rounded = RoundedWeights::read(folder))
             .map_err(anyhow::Error::from)
     } else if source.extension().is_some_and(|extension| extension == "gguf") {
-        let options = GgufImport { name, round_to };
+        let options = GgufImport { name, round_to: *round_to };
         import_gguf(source, &data_folder.models(), options, &mut on_progress)
             .map(|imported| {
                 rounded = imported.rounding.recorded();
@@ -165,8 +188,13 @@ fn import(source: &Path, name: Option<&str>, round_to: RoundTo) -> Result<(PathB
     } else {
         bail!("cannot import {}: it is neither a .gguf file nor a model folder", source.display());
     };
-    let folder =
-        folder.map_err(name_flag).with_context(|| format!("cannot import {}", source.display()))?;
+    let folder = match folder {
+        Err(_) if *stopped.borrow() => {
+            bail!("the import of {} was stopped, and nothing of it is left", source.display())
+        }
+        folder => folder.map_err(name_flag),
+    };
+    let folder = folder.with_context(|| format!("cannot import {}", source.display()))?;
     bar.finish_and_clear();
     if let Some(RoundedWeights { num_tensors, relative_error, .. }) = rounded {
         // In a folder they are what they are.

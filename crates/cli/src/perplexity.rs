@@ -6,6 +6,7 @@ use std::path::Path;
 use anyhow::Result;
 use cairn_engine::Perplexity;
 use cairn_formats::gguf::PerplexityChange;
+use tokio::sync::watch;
 
 use crate::output;
 
@@ -13,8 +14,13 @@ use crate::output;
 const MOST_SAID: f64 = 1e6;
 
 /// Says the perplexity of the model in `folder`, and where it was rounded also of the weights that its
-/// `file` has, which stays with the model.
-pub async fn say(file: &Path, folder: &Path, is_rounded: bool) -> Result<()> {
+/// `file` has, which stays with the model. Ends early where it is `stopped`.
+pub async fn say(
+    file: &Path,
+    folder: &Path,
+    is_rounded: bool,
+    stopped: &watch::Receiver<bool>,
+) -> Result<()> {
     let spinner = output::spinner("measuring".to_owned());
     let Perplexity { value: after, num_tokens } = Perplexity::of(folder, None).await?;
     spinner.finish_and_clear();
@@ -23,7 +29,7 @@ pub async fn say(file: &Path, folder: &Path, is_rounded: bool) -> Result<()> {
         eprintln!("{of_what}: {}.", words(after));
         return Ok(());
     }
-    let before = before(file, folder).await?;
+    let before = before(file, folder, stopped).await?;
     eprintln!("{of_what}: {} before rounding, {} after.", words(before), words(after));
     let change = PerplexityChange { before, after };
     if change.is_valid() {
@@ -32,12 +38,12 @@ pub async fn say(file: &Path, folder: &Path, is_rounded: bool) -> Result<()> {
     Ok(())
 }
 
-async fn before(file: &Path, folder: &Path) -> Result<f64> {
+async fn before(file: &Path, folder: &Path, stopped: &watch::Receiver<bool>) -> Result<f64> {
     let bar = output::bar(0, "unpacking and measuring {wide_bar} {bytes}/{total_bytes}");
     let mut on_progress = |done, total| {
         bar.set_length(total);
         bar.set_position(done);
-        ControlFlow::Continue(())
+        if *stopped.borrow() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     };
     let before = Perplexity::before_rounding(file, folder, None, &mut on_progress).await?;
     bar.finish_and_clear();

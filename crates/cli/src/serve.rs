@@ -4,11 +4,10 @@ use anyhow::{Context, Result, anyhow};
 use cairn_app::wire::Command;
 use cairn_app::{App, Closed, Options};
 use cairn_server::{ServeError, ServeOptions, Server};
-use signal_hook::low_level::emulate_default_handler;
-use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::arguments::Serve;
 use crate::output::{self, Usage};
+use crate::signals::Signals;
 
 pub async fn run(arguments: Serve) -> Result<()> {
     let token = match (arguments.token, arguments.token_file) {
@@ -57,7 +56,7 @@ pub async fn run(arguments: Serve) -> Result<()> {
         "The API is served under /v1 at this address, with the token as its key; --ui adds the app's interface."
     };
     eprintln!("{note} Ctrl-C stops the server.");
-    let result = server.run(signals.shutdown()).await;
+    let result = server.run(shutdown(signals)).await;
     close(&app, result.map_err(Into::into)).await
 }
 
@@ -79,38 +78,9 @@ async fn close(app: &App, result: Result<()>) -> Result<()> {
     cairn_app::exit_now(status.into())
 }
 
-/// SIGINT (Ctrl-C) and SIGTERM.
-struct Signals {
-    interrupt: Signal,
-    terminate: Signal,
-}
-
-impl Signals {
-    /// Handles the signals from here on; until then they end the program.
-    fn listen() -> Result<Signals> {
-        let listen = |kind| signal(kind).context("cannot listen for Ctrl-C");
-        Ok(Signals {
-            interrupt: listen(SignalKind::interrupt())?,
-            terminate: listen(SignalKind::terminate())?,
-        })
-    }
-
-    /// Waits for the next signal.
-    async fn recv(&mut self) -> SignalKind {
-        tokio::select! {
-            _ = self.interrupt.recv() => SignalKind::interrupt(),
-            _ = self.terminate.recv() => SignalKind::terminate(),
-        }
-    }
-
-    /// Resolves on the first signal, and then lets a second one end the program at once.
-    async fn shutdown(mut self) {
-        self.recv().await;
-        eprintln!("Stopping. Ctrl-C again ends the program at once.");
-        tokio::spawn(async move {
-            let kind = self.recv().await;
-            // The signal's default action runs no destructors: MLX's abort while its thread works.
-            let _ = emulate_default_handler(kind.as_raw_value());
-        });
-    }
+/// Resolves on the first signal, and then lets a second one end the program at once.
+async fn shutdown(mut signals: Signals) {
+    signals.recv().await;
+    eprintln!("Stopping. Ctrl-C again ends the program at once.");
+    signals.end_at_next();
 }

@@ -1,9 +1,12 @@
-//! `cairn models import` says what rounding costs.
+//! `cairn models import` says what rounding costs, and leaves nothing that it has not finished.
+
+use std::fs::{self, File};
+use std::process::{Command, Stdio};
 
 use cairn_formats::gguf::{PerplexityChange, RoundedWeights};
 use cairn_formats::test_files::gguf::TestGguf;
 
-use crate::program::Program;
+use crate::program::{MODEL, Output, Program};
 
 #[tokio::test]
 async fn rounding_is_said_in_perplexity_where_it_is_asked_for() {
@@ -53,4 +56,68 @@ async fn a_model_that_cannot_be_measured_is_imported_all_the_same() {
     assert!(folder.ends_with("short") && folder.join("config.json").is_file(), "{folder:?}");
     let said = format!("the model is imported to {}, but was not measured", folder.display());
     assert!(output.stderr.contains(&said), "{}", output.stderr);
+}
+
+/// The names in the folder of imported models, in order.
+fn names_of_models(program: &Program) -> Vec<String> {
+    let entries = fs::read_dir(program.home().join("models")).unwrap();
+    let mut names: Vec<String> =
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+/// Imports a file and sends the signal once a folder for it is there. The file is as large as it takes
+/// for the import not to be done before.
+fn imported_with_signal(program: &Program, gguf: &str, signal: &str) -> Output {
+    for num_bytes in (26..34).map(|exponent| 1 << exponent) {
+        let mut file = TestGguf::tiny();
+        file.widen(num_bytes);
+        fs::write(gguf, file.bytes()).unwrap();
+        let mut command = program.command(&["models", "import", gguf, "--name", "large"]);
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        while names_of_models(program) == [MODEL] && child.try_wait().unwrap().is_none() {
+            std::thread::yield_now();
+        }
+        let sent = Command::new("kill").args([signal, &child.id().to_string()]).status();
+        assert!(sent.unwrap().success());
+        let output = Output::of(child.wait_with_output().unwrap());
+        if output.code != Some(0) {
+            return output;
+        }
+        fs::remove_dir_all(program.home().join("models/large")).unwrap();
+    }
+    panic!("each import was done before the signal came");
+}
+
+#[tokio::test]
+async fn a_signal_ends_an_import_and_nothing_of_it_is_left() {
+    let program = Program::new().await;
+    let gguf = program.file("large.gguf");
+    for signal in ["-INT", "-TERM"] {
+        let output = imported_with_signal(&program, &gguf, signal);
+        let said = format!("cairn: the import of {gguf} was stopped, and nothing of it is left\n");
+        assert_eq!((output.code, output.stderr), (Some(1), said), "{signal}");
+        assert_eq!((output.stdout.as_str(), names_of_models(&program)), ("", vec![MODEL.into()]));
+    }
+}
+
+#[tokio::test]
+async fn what_a_dead_import_has_left_is_removed_by_the_next_command() {
+    let program = Program::new().await;
+    let models = program.home().join("models");
+    let source = models.join(MODEL).display().to_string();
+    let [left, in_use] = ["a", "b"].map(|letter| format!(".importing-gguf-{}", letter.repeat(12)));
+    fs::create_dir(models.join(&in_use)).unwrap();
+    let folder_in_use = File::open(models.join(&in_use)).unwrap();
+    folder_in_use.try_lock().unwrap();
+    for command in
+        [&["list"][..], &["import", &source, "--name", "again"], &["delete", "again", "--yes"]]
+    {
+        fs::create_dir(models.join(&left)).unwrap();
+        fs::write(models.join(&left).join("model.safetensors"), "half").unwrap();
+        program.stdout_of(&[&["models"], command].concat());
+        let names = names_of_models(&program);
+        assert!(!names.contains(&left) && names.contains(&in_use), "{command:?}: {names:?}");
+    }
 }

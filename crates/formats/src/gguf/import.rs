@@ -56,8 +56,8 @@ pub struct ImportedGguf {
 
 /// Imports `file` as a folder in `models_dir`, with the parts beside it where it is the first of several.
 ///
-/// `progress` is called with (bytes done, bytes in all); where it breaks, the import ends before the
-/// next tensor. After an error nothing is left behind.
+/// `progress` is called with (bytes done, bytes in all), at least for each 8 MiB but in few tensors;
+/// where it breaks, the import ends. After an error nothing is left behind.
 pub fn import_gguf(
     file: &Path,
     models_dir: &Path,
@@ -270,16 +270,16 @@ fn write_weights(
     let total: u64 = sources.flatten().map(|source| source.bytes.end - source.bytes.start).sum();
     let mut done = 0;
     let mut start = 8 + header.len() as u64;
-    let mut goes_on = progress(0, total);
+    let mut advance = |bytes| {
+        done += bytes;
+        match progress(done, total) {
+            ControlFlow::Continue(()) => Ok(()),
+            ControlFlow::Break(()) => Err(GgufError::Cancelled { path: gguf.path().into() }),
+        }
+    };
+    advance(0)?;
     let mut rounding = Rounding::default();
     for planned in plan {
-        if goes_on.is_break() {
-            return Err(GgufError::Cancelled { path: gguf.path().into() });
-        }
-        let mut advance = |bytes| {
-            done += bytes;
-            goes_on = progress(done, total);
-        };
         start = match planned.second {
             Some(second) => write_joined(gguf, planned, second, &file, path, start, &mut advance)?,
             None => write_tensor(gguf, planned, &mut rounding, &file, path, start, &mut advance)?,
@@ -298,7 +298,7 @@ fn write_tensor(
     file: &File,
     path: &Path,
     start: u64,
-    advance: &mut dyn FnMut(u64),
+    advance: &mut dyn FnMut(u64) -> Result<(), GgufError>,
 ) -> Result<u64, GgufError> {
     let source = planned.source;
     let rows = row_count(planned);
@@ -318,7 +318,7 @@ fn write_tensor(
         let count = rows_at_once.min(rows - first);
         chunk.resize(count * row_bytes, 0);
         gguf.read_at(source, &mut chunk, (first * row_bytes) as u64).map_err(problem_of(gguf))?;
-        advance(chunk.len() as u64);
+        advance(chunk.len() as u64)?;
         let contents = convert(planned, &mut chunk, row_bytes, rounding).map_err(|NotFinite| {
             problem_of(gguf)(GgufProblem::NotFinite { tensor: source.name.clone() })
         })?;
@@ -339,13 +339,13 @@ fn write_joined(
     file: &File,
     path: &Path,
     start: u64,
-    advance: &mut dyn FnMut(u64),
+    advance: &mut dyn FnMut(u64) -> Result<(), GgufError>,
 ) -> Result<u64, GgufError> {
     let (_, size) = planned.form.dense();
     let mut read = |source: &TensorInfo| {
         let mut bytes = vec![0; (source.bytes.end - source.bytes.start) as usize];
         gguf.read_at(source, &mut bytes, 0).map_err(problem_of(gguf))?;
-        advance(bytes.len() as u64);
+        advance(bytes.len() as u64)?;
         let numbers = match planned.form {
             _ if !all_finite(source.ggml_type, &bytes) => Err(NotFinite),
             Form::Dense("F32") => to_f32(source.ggml_type, &bytes),
@@ -594,16 +594,21 @@ mod tests {
     }
 
     #[test]
-    fn a_cancelled_import_leaves_nothing() {
+    fn a_cancelled_import_ends_within_a_tensor_and_leaves_nothing() {
         let models = tempfile::tempdir().unwrap();
-        let (_folder, file) = file_with(&TestGguf::tiny().bytes());
-        let mut num_calls = 0;
-        let cancelled = import_gguf(&file, models.path(), GgufImport::default(), &mut |_, _| {
-            num_calls += 1;
-            if num_calls > 2 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        let mut file = TestGguf::tiny();
+        file.widen(4 * CHUNK_BYTES);
+        let (_folder, file) = file_with(&file.bytes());
+        let (mut before, mut was_cancelled) = (0, false);
+        let cancelled = import_gguf(&file, models.path(), GgufImport::default(), &mut |done, _| {
+            assert!(!was_cancelled, "it goes on");
+            // The first part of a tensor of four.
+            was_cancelled = done >= before + CHUNK_BYTES as u64 / 2;
+            before = done;
+            if was_cancelled { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         });
         assert!(matches!(cancelled, Err(GgufError::Cancelled { .. })), "{cancelled:?}");
-        assert!(names_in(models.path()).is_empty());
+        assert!(was_cancelled && names_in(models.path()).is_empty());
     }
 
     #[test]

@@ -137,6 +137,22 @@ impl TestGguf {
         file
     }
 
+    /// Makes each matrix of the feed-forward network as large as this, in zeros of F32.
+    pub fn widen(&mut self, matrix_bytes: usize) {
+        let inner = matrix_bytes / 4 / HIDDEN;
+        self.set_u32("llama.feed_forward_length", inner as u32);
+        for (name, shape) in [
+            ("blk.0.ffn_gate.weight", [inner, HIDDEN]),
+            ("blk.0.ffn_up.weight", [inner, HIDDEN]),
+            ("blk.0.ffn_down.weight", [HIDDEN, inner]),
+        ] {
+            let tensor = self.tensor(name);
+            tensor.type_id = GgmlType::F32.id();
+            tensor.data = vec![0; 4 * inner * HIDDEN];
+            tensor.shape = shape.to_vec();
+        }
+    }
+
     /// Sets or replaces a key.
     pub fn set(&mut self, key: &str, kind: u32, value: Vec<u8>) {
         self.remove(key);
