@@ -2,6 +2,8 @@
 
 mod results;
 
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
@@ -13,7 +15,7 @@ use serde_json::{Value, json};
 use crate::arguments;
 use crate::download::Questions;
 use crate::json_lines;
-use crate::output;
+use crate::output::{self, Usage};
 use crate::session::Session;
 use results::Results;
 
@@ -86,6 +88,7 @@ impl Prefix {
 }
 
 pub async fn run(arguments: arguments::Classify) -> Result<()> {
+    check_labels(&arguments.labels)?;
     let lines = json_lines::read(&arguments.input, Line::parse)?;
     let text = match (&arguments.prefix, &arguments.prefix_file) {
         (Some(text), _) => text.clone(),
@@ -94,6 +97,7 @@ pub async fn run(arguments: arguments::Classify) -> Result<()> {
         (None, None) => String::new(),
     };
     if let Some(path) = &arguments.output {
+        check_is_not_read(path, &arguments)?;
         output::check_writable(path)?;
     }
     let mut results = Results::open(&arguments, lines.len())?;
@@ -118,21 +122,76 @@ pub async fn run(arguments: arguments::Classify) -> Result<()> {
     let bar = output::bar(rows.len() as u64, template);
     bar.set_position(results.num_done() as u64);
     bar.reset_eta();
+    let request = |rows: &[ClassifyRow]| ClassifyRequest {
+        batch_size: arguments.batch_size as usize,
+        num_top: arguments.top,
+        keep_prefix: true,
+        ..ClassifyRequest::new(rows.to_vec())
+    };
+    // One row says whether the labels can be used, before the results of an earlier run go.
+    if results.replaces_earlier() {
+        let answers = session.engine.classify(request(&rows[..1])).answers(|| ()).await?;
+        refuse_unusable_labels(&answers).inspect_err(|_| bar.finish_and_clear())?;
+    }
+    results.begin()?;
     while results.num_done() < rows.len() {
         let stop = rows.len().min(results.num_done() + ROWS_AT_A_TIME);
-        let request = ClassifyRequest {
-            batch_size: arguments.batch_size as usize,
-            num_top: arguments.top,
-            keep_prefix: true,
-            ..ClassifyRequest::new(rows[results.num_done()..stop].to_vec())
-        };
+        let request = request(&rows[results.num_done()..stop]);
         let answers = session.engine.classify(request).answers(|| bar.inc(1)).await?;
         ensure!(answers.len() == stop - results.num_done(), "the engine has left out rows");
+        if results.num_done() == 0 {
+            refuse_unusable_labels(&answers).inspect_err(|_| bar.finish_and_clear())?;
+        }
         bar.suspend(|| results.write(answers))?;
     }
     bar.finish_and_clear();
     session.engine.shutdown().await;
     results.end()
+}
+
+/// Refuses labels of which one would answer for nothing or for another.
+fn check_labels(labels: &[String]) -> Result<()> {
+    let refuse = |problem: String| Err(Usage(format!("--labels: {problem}")).into());
+    for (index, label) in labels.iter().enumerate() {
+        if label.is_empty() {
+            return refuse(format!("label {} is empty", index + 1));
+        }
+        if labels[..index].contains(label) {
+            return refuse(format!("“{label}” is there twice"));
+        }
+    }
+    Ok(())
+}
+
+/// Refuses to write the results over what the run reads.
+fn check_is_not_read(output: &Path, arguments: &arguments::Classify) -> Result<()> {
+    let identity = |path: &Path| path.metadata().ok().map(|file| (file.dev(), file.ino()));
+    let written = identity(output);
+    let read = [Some(&arguments.input), arguments.prefix_file.as_ref()];
+    match read.into_iter().flatten().find(|path| written.is_some() && identity(path) == written) {
+        Some(read) => {
+            let read = read.display();
+            let problem = format!("--output is {read}, which is read: choose another file");
+            Err(Usage(problem).into())
+        }
+        None => Ok(()),
+    }
+}
+
+/// Fails if the labels are the problem of all of these rows. It is not found earlier: the tokens of a
+/// label are known behind a row.
+fn refuse_unusable_labels(answers: &[Result<RowAnswer, EngineError>]) -> Result<()> {
+    use EngineError::{EmptyOption, OptionsBeginAlike};
+
+    let is_of_labels = |answer: &Result<_, _>| {
+        matches!(answer, Err(OptionsBeginAlike { .. } | EmptyOption { .. }))
+    };
+    match answers.first() {
+        Some(Err(error)) if answers.iter().all(is_of_labels) => {
+            bail!("cannot use the labels: {error}")
+        }
+        _ => Ok(()),
+    }
 }
 
 /// The object of one row.

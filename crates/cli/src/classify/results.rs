@@ -1,7 +1,7 @@
 //! Where the results of `cairn classify` go: to stdout, or into a file that a later run continues.
 
 use std::fs::{File, OpenOptions};
-use std::io::{Read, Seek, SeekFrom, Write};
+use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -21,25 +21,39 @@ pub(super) struct Results {
 
 enum Target {
     Lines { as_json: bool },
-    File { file: File, path: PathBuf },
+    File(Output),
+}
+
+struct Output {
+    path: PathBuf,
+    /// So many bytes of an earlier run's results are continued; what is behind them goes.
+    num_kept_bytes: u64,
+    num_bytes_before: u64,
+    /// None until [`Results::begin`].
+    file: Option<File>,
 }
 
 impl Results {
-    /// Opens the output file if there is one. Without `--resume` an existing one is replaced.
+    /// Reads what is to be continued with `--resume`. The output file is changed by
+    /// [`Results::begin`]: a run that cannot begin leaves it as it was.
     pub(super) fn open(arguments: &arguments::Classify, num_rows: usize) -> Result<Self> {
         let labels = arguments.labels.clone();
         let Some(path) = &arguments.output else {
             let target = Target::Lines { as_json: arguments.json };
             return Ok(Results { target, labels, num_done: 0, num_failed: 0 });
         };
-        let mut file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(!arguments.resume)
-            .open(path)
-            .with_context(|| format!("cannot write {}", path.display()))?;
-        let done = read_done(&mut file, path, &labels)?;
+        let file = match OpenOptions::new().read(true).write(true).open(path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => None,
+            file => Some(file.with_context(|| format!("cannot write {}", path.display()))?),
+        };
+        let num_bytes_before = match &file {
+            Some(file) => file.metadata().map_or(0, |metadata| metadata.len()),
+            None => 0,
+        };
+        let done = match file.filter(|_| arguments.resume) {
+            Some(file) => read_done(file, path, &labels)?,
+            None => Done::default(),
+        };
         ensure!(
             done.num_rows <= num_rows,
             "{} has {} rows, but the input only {num_rows}: it belongs to another input",
@@ -47,8 +61,25 @@ impl Results {
             done.num_rows
         );
         let (num_done, num_failed) = (done.num_rows, done.num_failed);
-        let target = Target::File { file, path: path.clone() };
+        let (path, num_kept_bytes) = (path.clone(), done.num_bytes);
+        let target = Target::File(Output { path, num_kept_bytes, num_bytes_before, file: None });
         Ok(Results { target, labels, num_done, num_failed })
+    }
+
+    /// Whether the results of an earlier run go, and none of them is continued.
+    pub(super) fn replaces_earlier(&self) -> bool {
+        matches!(&self.target, Target::File(output) if output.num_kept_bytes < output.num_bytes_before)
+            && self.num_done == 0
+    }
+
+    /// Cuts off what is not continued, before rows are asked: were this run ended then, the next one
+    /// would take results about other rows for its own.
+    pub(super) fn begin(&mut self) -> Result<()> {
+        if let Target::File(Output { path, num_kept_bytes, file, .. }) = &mut self.target {
+            let begun = cut_off(path, *num_kept_bytes);
+            *file = Some(begun.with_context(|| format!("cannot write {}", path.display()))?);
+        }
+        Ok(())
     }
 
     /// How many rows have a result.
@@ -78,9 +109,9 @@ impl Results {
         }
         match &mut self.target {
             Target::Lines { .. } => output::text(lines),
-            Target::File { file, path } => file
-                .write_all(lines.as_bytes())
-                .and_then(|()| file.sync_data())
+            Target::File(Output { path, file, .. }) => file
+                .as_mut()
+                .map_or(Ok(()), |file| append(file, lines.as_bytes()))
                 .with_context(|| format!("cannot write {}", path.display())),
         }
     }
@@ -91,18 +122,34 @@ impl Results {
     }
 }
 
+/// Opens a file whose first bytes are kept.
+fn cut_off(path: &Path, num_kept_bytes: u64) -> io::Result<File> {
+    let mut file = OpenOptions::new().write(true).create(true).truncate(false).open(path)?;
+    file.set_len(num_kept_bytes)?;
+    file.seek(SeekFrom::End(0))?;
+    Ok(file)
+}
+
+fn append(file: &mut File, lines: &[u8]) -> io::Result<()> {
+    file.write_all(lines)?;
+    file.sync_data()
+}
+
+#[derive(Default)]
 struct Done {
     num_rows: usize,
     num_failed: usize,
+    /// Of their lines; behind them is only a line that was not finished.
+    num_bytes: u64,
 }
 
-/// The results that an earlier run has written. A last line that was not finished is removed.
-fn read_done(file: &mut File, path: &Path, labels: &[String]) -> Result<Done> {
+/// The results that an earlier run has written.
+fn read_done(mut file: File, path: &Path, labels: &[String]) -> Result<Done> {
     let mut text = String::new();
     let refuse = || format!("cannot continue {}", path.display());
     file.read_to_string(&mut text).with_context(refuse)?;
     let end = text.rfind('\n').map_or(0, |at| at + 1);
-    let mut done = Done { num_rows: 0, num_failed: 0 };
+    let mut done = Done { num_bytes: end as u64, ..Done::default() };
     for line in text[..end].lines() {
         let row: Value = serde_json::from_str(line).unwrap_or_default();
         if row["index"].as_u64() != Some(done.num_rows as u64) {
@@ -120,7 +167,5 @@ fn read_done(file: &mut File, path: &Path, labels: &[String]) -> Result<Done> {
         }
         done.num_rows += 1;
     }
-    file.set_len(end as u64).with_context(refuse)?;
-    file.seek(SeekFrom::End(0)).with_context(refuse)?;
     Ok(done)
 }

@@ -58,13 +58,50 @@ async fn labels_are_chosen_from_and_have_to_differ() {
         assert_eq!(row["logprob"], labels[best.unwrap()]);
         assert!(row["cached_tokens"].as_u64().unwrap() > 5, "{row}");
     }
-    let alike = [&classify[..], &["--labels", "yes,yet", "--json"]].concat();
-    let output = program.run(&alike);
-    assert_eq!(output.code, Some(1));
-    let message = "“yes” and “yet” begin with the same token: choose others";
-    assert!(output.stderr.contains(&format!("cairn: row 1: {message}")), "{}", output.stderr);
-    assert!(output.stderr.ends_with("cairn: 3 of 3 rows failed\n"), "{}", output.stderr);
-    assert_eq!(lines_of(&output.stdout)[2], json!({ "index": 2, "error": message }));
+    for (labels, code, message) in [
+        ("yes,yet", 1, "“yes” and “yet” begin with the same token: choose others\n"),
+        ("yes,no,yes", 2, "cairn: --labels: “yes” is there twice\n"),
+        ("yes,,no", 2, "cairn: --labels: label 2 is empty\n"),
+    ] {
+        program.check_fails(
+            &[&classify[..], &["--labels", labels, "--json"]].concat(),
+            code,
+            message,
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_run_that_cannot_begin_changes_no_file() {
+    let program = Program::new().await;
+    let input = write_input(&program, &[json!({ "prompt": "one" }), json!({ "prompt": "two" })]);
+    let output = program.file("out.jsonl");
+    let prefix = program.file("prefix.txt");
+    let link = program.file("link.jsonl");
+    std::os::unix::fs::symlink(&input, &link).unwrap();
+    let check = |written: &str, flags: &[&str], code: i32, message: &str| {
+        fs::write(&output, "earlier results\n").unwrap();
+        fs::write(&prefix, "Sort these.").unwrap();
+        let before = [&input, &output, &prefix].map(|file| fs::read(file).unwrap());
+        let classify = ["classify", "--input", &input, "--output", written];
+        program.check_fails(&[&classify[..], flags].concat(), code, message);
+        let after = [&input, &output, &prefix].map(|file| fs::read(file).unwrap());
+        assert!(before == after, "{written} {flags:?}");
+    };
+    let is_read = "which is read: choose another file";
+    check(&input, &["--model", MODEL], 2, is_read);
+    check(&link, &["--model", MODEL], 2, is_read);
+    check(&prefix, &["--model", MODEL, "--prefix-file", &prefix], 2, is_read);
+    check(&output, &["--model", "not-there"], 1, "there is no model");
+    check(&output, &["--model", MODEL, "--labels", "A,A"], 2, "“A” is there twice");
+    check(&output, &["--model", MODEL, "--labels", "yes,yet"], 1, "begin with the same token");
+    check(&output, &["--model", "not-there", "--resume"], 1, "line 1 is not row 1");
+    let absent = program.file("new.jsonl");
+    check(&absent, &["--model", "not-there"], 1, "there is no model");
+    assert!(!fs::exists(&absent).unwrap());
+
+    program.stdout_of(&["classify", "--model", MODEL, "--input", &input, "--output", &output]);
+    assert_eq!(lines_of(&fs::read_to_string(&output).unwrap()).len(), 2);
 }
 
 #[tokio::test]
