@@ -193,7 +193,7 @@ pub struct CachePrompt {
     /// The prompt; `-` reads it from stdin
     #[arg(short, long, allow_hyphen_values = true)]
     pub prompt: String,
-    /// The prompt-cache file to write; an existing file is replaced
+    /// The prompt-cache file to write; an existing prompt-cache file is replaced
     #[arg(long, value_name = "OUT.safetensors")]
     pub prompt_cache_file: PathBuf,
     /// The version of mlx-lm that is to read the file; 0.31 is another name of 0.30

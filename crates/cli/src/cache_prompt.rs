@@ -1,9 +1,12 @@
 //! `cairn cache-prompt`: computes a prompt's KV cache and saves it to a file, from which `cairn
 //! generate` and `mlx_lm.generate` continue.
 
-use anyhow::Result;
+use std::path::Path;
+
+use anyhow::{Result, ensure};
 use cairn_chat::{Message, Role};
 use cairn_engine::{CachePromptRequest, PromptInput};
+use cairn_formats::cache_file::CacheFile;
 
 use crate::arguments::CachePrompt;
 use crate::download::Questions;
@@ -14,6 +17,9 @@ pub async fn run(arguments: CachePrompt) -> Result<()> {
     let kv_cache = arguments.kv.options();
     output::check_writable(&arguments.prompt_cache_file)?;
     let replaces_file = arguments.prompt_cache_file.exists();
+    if replaces_file {
+        check_replaceable(&arguments.prompt_cache_file)?;
+    }
     let text = output::text_or_stdin(arguments.prompt)?;
     let session = Session::open(&arguments.model, Questions::Allowed).await?;
     let prompt = if arguments.ignore_chat_template || !session.model.has_chat_template {
@@ -45,6 +51,18 @@ pub async fn run(arguments: CachePrompt) -> Result<()> {
     eprintln!(
         "`cairn generate --prompt-cache-file {file}` continues from it; \
          after `cairn cache import {file}` chats can start from it."
+    );
+    Ok(())
+}
+
+/// Fails unless a file that exists is a prompt cache, or has nothing in it.
+fn check_replaceable(file: &Path) -> Result<()> {
+    let is_plain = file.metadata().is_ok_and(|metadata| metadata.is_file());
+    let is_empty = || file.metadata().is_ok_and(|metadata| metadata.len() == 0);
+    ensure!(
+        is_plain && (is_empty() || CacheFile::open(file).is_ok()),
+        "cannot replace {}: it is no prompt-cache file; choose another name, or delete it first",
+        file.display()
     );
     Ok(())
 }

@@ -173,7 +173,7 @@ async fn an_export_replaces_a_file_only_with_force() {
 }
 
 #[tokio::test]
-async fn cache_prompt_says_that_it_replaced_a_file() {
+async fn cache_prompt_replaces_prompt_caches_alone_and_says_so() {
     let program = Program::new().await;
     let file = program.file("book.safetensors");
     let flags = ["--model", MODEL, "--prompt", "Stones", "--prompt-cache-file", &file];
@@ -184,8 +184,19 @@ async fn cache_prompt_says_that_it_replaced_a_file() {
     };
     let replaced = format!("replaced {file}\n");
     assert!(!stderr().contains("replaced"));
-    std::fs::write(&file, "something else").unwrap();
     assert!(stderr().contains(&replaced));
+    std::fs::write(&file, "").unwrap();
+    assert!(stderr().contains(&replaced));
+    let weights = program.home().join("models").join(MODEL).join("model.safetensors");
+    let notes = program.file("notes.txt");
+    std::fs::write(&notes, "not to be lost").unwrap();
+    for other in [weights.to_str().unwrap(), &notes] {
+        let before = std::fs::read(other).unwrap();
+        let flags = ["--model", MODEL, "--prompt", "Stones", "--prompt-cache-file", other];
+        let refused = format!("cannot replace {other}: it is no prompt-cache file");
+        program.check_fails(&[&["cache-prompt"], &flags[..]].concat(), 1, &refused);
+        assert!(std::fs::read(other).unwrap() == before, "{other} has changed");
+    }
     assert!(program.stdout_of(&["cache-prompt", "--help"]).contains("replaced"));
 }
 
