@@ -12,12 +12,18 @@ use crate::output;
 pub fn read<T>(path: &Path, parse: impl Fn(&str) -> Result<T>) -> Result<Vec<T>> {
     let text = if path == Path::new("-") { output::stdin() } else { std::fs::read_to_string(path) };
     let text = text.with_context(|| format!("cannot read {}", path.display()))?;
+    // Some programs begin a text with a byte-order mark.
+    let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
     let mut objects = Vec::new();
     for (index, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
         let place = format!("line {} of {}", index + 1, path.display());
         if serde_json::from_str::<IgnoredAny>(line).is_err() {
             bail!("{place} is not JSON");
         }
+        ensure!(
+            line.trim_start().starts_with('{'),
+            "{place} is not a JSON object: write one {{…}} on each line"
+        );
         objects.push(parse(line).context(place)?);
     }
     let is_empty = objects.is_empty();

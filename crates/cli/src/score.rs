@@ -1,7 +1,9 @@
 //! `cairn score`: the log-probability of each token of a text, and of the next token.
 
+use std::collections::BTreeMap;
+
 use anyhow::{Result, bail, ensure};
-use cairn_engine::{Engine, PromptInput, Score};
+use cairn_engine::{Engine, EngineError, PromptInput, Score};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -56,39 +58,61 @@ pub async fn run(arguments: arguments::Score) -> Result<()> {
     };
     let session = Session::open(&arguments.model, Questions::unless(arguments.json)).await?;
     let bar = output::bar(prompts.len() as u64, "scoring {wide_bar} {pos}/{len}  {eta} left");
+    let mut num_failed = 0;
     for (window, prompts) in prompts.chunks(ROWS_AT_A_TIME).enumerate() {
-        let scores = scores(&session.engine, prompts, arguments.top).await?;
-        for (place, score) in scores.iter().enumerate() {
+        let scores = scores(&session.engine, prompts, arguments.top).await;
+        for (place, score) in scores.into_iter().enumerate() {
             let index = is_of_file.then_some(window * ROWS_AT_A_TIME + place);
-            bar.suspend(|| match arguments.json {
-                true => output::line(object(score, index)),
-                false => print(score, index),
+            bar.suspend(|| match (score, index) {
+                (Ok(score), _) if arguments.json => output::line(object(&score, index)),
+                (Ok(score), _) => print(&score, index),
+                (Err(error), None) => Err(error.into()),
+                (Err(error), Some(index)) => {
+                    num_failed += 1;
+                    eprintln!("cairn: row {}: {error}", index + 1);
+                    match arguments.json {
+                        true => output::line(json!({"index": index, "error": error.to_string()})),
+                        false => Ok(()),
+                    }
+                }
             })?;
             bar.inc(1);
         }
     }
     bar.finish_and_clear();
     session.engine.shutdown().await;
+    ensure!(num_failed == 0, "{num_failed} of {} rows failed", prompts.len());
     Ok(())
 }
 
 /// Scores prompts, those of similar length together.
-async fn scores(engine: &Engine, prompts: &[PromptInput], num_top: usize) -> Result<Vec<Score>> {
+async fn scores(
+    engine: &Engine,
+    prompts: &[PromptInput],
+    num_top: usize,
+) -> Vec<Result<Score, EngineError>> {
     let mut order: Vec<usize> = (0..prompts.len()).collect();
     order.sort_by_key(|&index| match &prompts[index] {
         PromptInput::Tokens(tokens) => tokens.len(),
         PromptInput::Text(text) => text.len() / BYTES_PER_TOKEN,
         _ => 0,
     });
-    let mut scores = vec![None; prompts.len()];
+    let mut scores = BTreeMap::new();
     for batch in order.chunks(BATCH_SIZE) {
         let rows = batch.iter().map(|&index| prompts[index].clone()).collect();
-        let computed = engine.score_all(rows, num_top).await?;
-        for (&index, score) in batch.iter().zip(computed) {
-            scores[index] = Some(score);
+        match engine.score_all(rows, num_top).await {
+            Ok(computed) => {
+                scores.extend(batch.iter().copied().zip(computed.into_iter().map(Ok)));
+            }
+            // One of them fails: alone, each gets its own result.
+            Err(_) => {
+                for &index in batch {
+                    scores.insert(index, engine.score(prompts[index].clone(), num_top).await);
+                }
+            }
         }
     }
-    Ok(scores.into_iter().flatten().collect())
+    scores.into_values().collect()
 }
 
 /// The object that `--json` prints, for a line of a file with its index.

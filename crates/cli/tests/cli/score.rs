@@ -50,6 +50,47 @@ async fn each_line_of_an_input_is_scored_as_it_is_alone() {
     std::fs::write(&input, "{\"prompt\": \"Stones\"}\nstones\n").unwrap();
     let bad = [&score[..], &["--input", &input]].concat();
     program.check_fails(&bad, 1, &format!("line 2 of {input} is not JSON"));
+    std::fs::write(&input, "\n[{\"prompt\": \"Stones\"}]\n").unwrap();
+    program.check_fails(&bad, 1, &format!("line 2 of {input} is not a JSON object"));
     std::fs::write(&input, "{\"prompt\": \"Stones\", \"tokens\": [5]}\n").unwrap();
     program.check_fails(&bad, 1, "give one of tokens and prompt");
+}
+
+#[tokio::test]
+async fn a_line_that_cannot_be_scored_is_named_and_the_others_are_scored() {
+    let program = Program::new().await;
+    let input = program.file("texts.jsonl");
+    let lines = [
+        serde_json::json!({ "prompt": "Stones" }),
+        serde_json::json!({ "tokens": vec![5; 5000] }),
+        serde_json::json!({ "tokens": [5, 6, 7] }),
+    ];
+    let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
+    std::fs::write(&input, text).unwrap();
+    let score = ["score", "--model", MODEL, "--input", &input];
+    let output = program.run(&[&score[..], &["--json"]].concat());
+    assert_eq!(output.code, Some(1), "{}", output.stderr);
+    let rows: Vec<Value> =
+        output.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let is_scored: Vec<bool> = rows.iter().map(|row| row["next"].is_array()).collect();
+    assert_eq!(is_scored, [true, false, true], "{}", output.stdout);
+    let (index, error) = (&rows[1]["index"], rows[1]["error"].as_str().unwrap());
+    assert_eq!(index, 1);
+    let said = format!("cairn: row 2: {error}\ncairn: 1 of 3 rows failed\n");
+    assert_eq!(output.stderr, said);
+    let plain = program.run(&score);
+    assert_eq!((plain.code, plain.stderr), (Some(1), said));
+    assert!(plain.stdout.contains("index\t2") && !plain.stdout.contains("index\t1"));
+}
+
+#[tokio::test]
+async fn a_byte_order_mark_begins_no_line() {
+    let program = Program::new().await;
+    let input = program.file("marked.jsonl");
+    std::fs::write(&input, "\u{feff}{\"prompt\": \"Stones\"}\n").unwrap();
+    for command in [&["score"][..], &["batch"], &["classify"]] {
+        let flags = ["--model", MODEL, "--input", &input, "--json"];
+        let rows = program.stdout_of(&[command, &flags].concat());
+        assert_eq!(rows.lines().count(), 1, "{command:?}: {rows}");
+    }
 }
