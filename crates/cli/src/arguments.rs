@@ -210,7 +210,8 @@ pub struct CachePrompt {
 
 #[derive(Subcommand)]
 pub enum Cache {
-    /// List the prompt caches of conversations and the starting points
+    /// List the prompt caches of conversations and of programs that use the API, and the starting
+    /// points
     List {
         /// Print an array of {"kind", "name" | "title", "id", "tokens", "bytes", "model",
         /// "last_used_at_ms", ...}
@@ -219,7 +220,7 @@ pub enum Cache {
     },
     /// Show a stored prompt cache and its chunks
     Show {
-        /// The name of a starting point, an id, or the key of a chunk
+        /// The name of a starting point or of a program, an id, or the key of a chunk
         key: String,
     },
     /// Write a stored prompt cache to a file that mlx-lm reads too
@@ -230,7 +231,7 @@ pub enum Cache {
     Repair,
     /// Delete stored prompt caches and their files
     Delete {
-        /// Names of starting points, ids, or keys of chunks
+        /// Names of starting points or of programs, ids, or keys of chunks
         #[arg(required = true, value_name = "KEY")]
         keys: Vec<String>,
     },

@@ -49,7 +49,7 @@ async fn list(caches: &OfflineCaches, json: bool) -> Result<()> {
             marks.iter().filter(|(_, is_so)| *is_so).map(|(mark, _)| format!("\t{mark}")).collect();
         output::line(format_args!(
             "{}\t{}\t{} tokens\t{}\t{}\t{}\t{}{marks}",
-            kind_shown(&entry.source),
+            kind_shown(&entry.item),
             title(&entry),
             entry.tokens,
             output::size(entry.bytes),
@@ -67,13 +67,11 @@ async fn list(caches: &OfflineCaches, json: bool) -> Result<()> {
 
 async fn show(caches: &OfflineCaches, key: &str) -> Result<()> {
     let found = caches.find(key).await.map_err(to_error)?;
-    if let CachedItem::Source(source) = &found
-        && let Some(entry) =
-            caches.list().await.map_err(to_error)?.into_iter().find(|entry| entry.source == *source)
-    {
+    let listed = caches.list().await.map_err(to_error)?;
+    if let Some(entry) = listed.into_iter().find(|entry| entry.item == found) {
         output::line(format_args!(
             "{}\t{}\nid\t{}\nmodel\t{}",
-            kind_shown(source),
+            kind_shown(&found),
             title(&entry),
             entry.id(),
             entry.model
@@ -116,6 +114,10 @@ async fn export(caches: &OfflineCaches, arguments: ExportCache) -> Result<()> {
         CachedItem::Source(source) => {
             caches.export(&source, &file, layout).await.map_err(to_error).with_context(cannot)?
         }
+        CachedItem::ApiKey { .. } => bail!(
+            "{}: what programs have saved cannot be exported; name a conversation or a starting point",
+            cannot()
+        ),
         CachedItem::Chunk { .. } => {
             bail!("{}: it is a single chunk; name a conversation or a starting point", cannot())
         }
@@ -164,7 +166,7 @@ async fn refuse_name_in_use(
 ) -> Result<()> {
     let name = given.map_or_else(|| default_name(file), str::to_owned);
     let entries = caches.list().await.map_err(to_error)?;
-    let is_in_use = entries.iter().any(|entry| is_named(&entry.source) && entry.title == name);
+    let is_in_use = entries.iter().any(|entry| is_named(&entry.item) && entry.title == name);
     ensure!(
         !is_in_use,
         "there is already a starting point with the name “{name}”: choose another name with --name"
@@ -259,9 +261,9 @@ fn model_for(file: &Path, given: Option<String>) -> Result<(String, PathBuf)> {
 }
 
 fn object(entry: &CachedEntry) -> Value {
-    let name_or_title = if is_named(&entry.source) { "name" } else { "title" };
+    let name_or_title = if is_conversation(&entry.item) { "title" } else { "name" };
     let mut object = json!({
-        "kind": kind(&entry.source),
+        "kind": kind(&entry.item),
         name_or_title: entry.title,
         "id": entry.id(),
         "tokens": entry.tokens,
@@ -271,24 +273,37 @@ fn object(entry: &CachedEntry) -> Value {
         "is_pinned": entry.is_pinned,
         "lost": entry.loss,
     });
-    if is_named(&entry.source) {
+    if is_named(&entry.item) {
         object["imported_from"] = entry.imported_from.clone().into();
     }
     object
 }
 
-fn is_named(source: &CacheSource) -> bool {
-    matches!(source, CacheSource::Named { .. })
+fn is_named(item: &CachedItem) -> bool {
+    matches!(item, CachedItem::Source(CacheSource::Named { .. }))
+}
+
+fn is_conversation(item: &CachedItem) -> bool {
+    matches!(item, CachedItem::Source(CacheSource::Conversation { .. }))
 }
 
 /// The kind as JSON has it.
-fn kind(source: &CacheSource) -> &'static str {
-    if is_named(source) { "named" } else { "conversation" }
+fn kind(item: &CachedItem) -> &'static str {
+    match item {
+        CachedItem::Source(CacheSource::Conversation { .. }) => "conversation",
+        CachedItem::Source(CacheSource::Named { .. }) => "named",
+        CachedItem::ApiKey { .. } => "api",
+        CachedItem::Chunk { .. } => "chunk",
+    }
 }
 
 /// The kind as people read it.
-fn kind_shown(source: &CacheSource) -> &'static str {
-    if is_named(source) { "starting point" } else { "conversation" }
+fn kind_shown(item: &CachedItem) -> &'static str {
+    match item {
+        CachedItem::ApiKey { .. } => "program",
+        item if is_named(item) => "starting point",
+        item => kind(item),
+    }
 }
 
 fn title(entry: &CachedEntry) -> &str {

@@ -79,8 +79,18 @@ fn slot(prompt_cache_key: &str) -> u16 {
 
 /// Whether an owner is this key, or a part of it.
 pub(crate) fn is_of_key(owner: &Owner, key_id: &str) -> bool {
-    let Owner::Api(id) = owner else { return false };
-    id.split('/').next() == Some(key_id)
+    key_of(owner) == Some(key_id)
+}
+
+/// The id of the key that an owner is, or is a part of; none for owners of another kind.
+pub(crate) fn key_of(owner: &Owner) -> Option<&str> {
+    let Owner::Api(id) = owner else { return None };
+    id.split('/').next()
+}
+
+/// What people read for a key without a name: the token of `cairn serve`, or a key that was revoked.
+pub(crate) fn unnamed(key_id: &str) -> &'static str {
+    if key_id == TOKEN { "the token of `cairn serve`" } else { "a revoked key" }
 }
 
 impl App {

@@ -4,7 +4,7 @@
 //! Each call reads the rows again, and its engine lives as long as the call. An app that has the
 //! folder open adopts the changes when it notices that the database has changed.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
@@ -17,6 +17,7 @@ use cairn_store::{ListedNamedCache, Store};
 use tokio::sync::mpsc::UnboundedReceiver;
 use uuid::Uuid;
 
+use crate::api::{is_of_key, key_of, unnamed};
 use crate::app::now_ms;
 use crate::cache::commands::checked_name;
 use crate::cache::owners::{named_owner, owner};
@@ -39,6 +40,11 @@ pub struct OfflineCaches {
 pub enum CachedItem {
     /// A starting point, or the saved context of a conversation.
     Source(CacheSource),
+    /// What is saved of the prompts that a program has sent over the API.
+    ApiKey {
+        /// The id of the program's key.
+        id: String,
+    },
     /// A chunk, by its key.
     Chunk {
         /// The key.
@@ -46,14 +52,14 @@ pub enum CachedItem {
     },
 }
 
-/// The saved context of a conversation, or a starting point.
+/// The saved context of a conversation or of a program, or a starting point.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CachedEntry {
-    /// The conversation or the starting point.
-    pub source: CacheSource,
-    /// The name, or the conversation's title, which may be empty.
+    /// What it is; no chunk.
+    pub item: CachedItem,
+    /// The name of a starting point or of a key, or the conversation's title, which may be empty.
     pub title: String,
-    /// The name of the model that read it.
+    /// The name of the model that read it, or the names of several.
     pub model: String,
     /// How many tokens are saved.
     pub tokens: u32,
@@ -74,8 +80,10 @@ pub struct CachedEntry {
 impl CachedEntry {
     /// Its id.
     pub fn id(&self) -> &str {
-        match &self.source {
-            CacheSource::Conversation { id } | CacheSource::Named { id } => id,
+        match &self.item {
+            CachedItem::Source(CacheSource::Conversation { id } | CacheSource::Named { id })
+            | CachedItem::ApiKey { id } => id,
+            CachedItem::Chunk { key } => key,
         }
     }
 }
@@ -137,7 +145,7 @@ impl OfflineCaches {
         }
     }
 
-    /// Starting points, and conversations with saved context; the last used first.
+    /// Starting points, and conversations and programs with saved context; the last used first.
     pub async fn list(&self) -> Result<Vec<CachedEntry>, Failure> {
         let rows = self.rows().await?;
         let mut entries = Vec::new();
@@ -159,6 +167,12 @@ impl OfflineCaches {
                 entries.push(CachedEntry { title: row.title, ..entry });
             }
         }
+        let names = self.key_names().await?;
+        let of_key = |id: &str| {
+            let title = names.get(id).cloned().unwrap_or_else(|| unnamed(id).to_owned());
+            CachedEntry { title, ..rows.key_entry(id) }
+        };
+        entries.extend(rows.keys().into_iter().map(of_key).filter(|entry| entry.tokens > 0));
         entries.sort_by_key(|entry| std::cmp::Reverse(entry.last_used_at_ms));
         Ok(entries)
     }
@@ -178,25 +192,41 @@ impl OfflineCaches {
         if self.store.conversation_title(word).await?.is_some() {
             return Ok(CachedItem::Source(CacheSource::Conversation { id: word.to_owned() }));
         }
+        let rows = self.rows().await?;
+        let names = self.key_names().await?;
+        let keys = rows.keys();
+        let is_named = |id: &&&str| names.get(**id).is_some_and(|name| name == word);
+        if let Some(id) = keys.get(word).or_else(|| keys.iter().find(is_named)) {
+            return Ok(CachedItem::ApiKey { id: (*id).to_owned() });
+        }
         if let Ok(key) = word.parse()
-            && self.rows().await?.chunks.contains_key(&key)
+            && rows.chunks.contains_key(&key)
         {
             return Ok(CachedItem::Chunk { key: word.to_owned() });
         }
         let why = format!(
-            "“{word}” is neither the name of a prompt cache nor the id of one, of a conversation or of a chunk."
+            "“{word}” is neither the name of a prompt cache or of a program nor the id of one, of a \
+             conversation or of a chunk."
         );
         Err(Failure::new(FailureCode::NotFound, why))
+    }
+
+    /// The names of the keys of programs, by their ids.
+    async fn key_names(&self) -> Result<HashMap<String, String>, Failure> {
+        let keys = self.store.api_keys().await?.into_iter();
+        Ok(keys.map(|key| (key.id, key.name)).collect())
     }
 
     /// The chunks of an item, from the root on.
     pub async fn chunks(&self, item: &CachedItem) -> Result<Vec<ChunkSummary>, Failure> {
         let rows = self.rows().await?;
-        let key = match item {
+        let path = |key: Option<ChunkKey>| key.map_or(Vec::new(), |key| rows.path(&key));
+        let records = match item {
             CachedItem::Source(source) => {
-                rows.ref_of(owner(source)).and_then(|cache_ref| cache_ref.target)
+                path(rows.ref_of(owner(source)).and_then(|cache_ref| cache_ref.target))
             }
-            CachedItem::Chunk { key } => key.parse().ok(),
+            CachedItem::ApiKey { id } => rows.of_key(id),
+            CachedItem::Chunk { key } => path(key.parse().ok()),
         };
         let chunk = |record: &ChunkRecord| ChunkSummary {
             key: record.key.to_string(),
@@ -206,7 +236,7 @@ impl OfflineCaches {
             bytes: record.num_file_bytes(),
             hits: record.hits,
         };
-        Ok(key.map_or(Vec::new(), |key| rows.path(&key)).into_iter().map(chunk).collect())
+        Ok(records.into_iter().map(chunk).collect())
     }
 
     /// Writes an item to a file that mlx-lm reads too. Needs no model.
@@ -229,10 +259,11 @@ impl OfflineCaches {
         exported
     }
 
-    /// Removes items and their files: the chunks that only a conversation refers to, a starting
-    /// point with the chunks that only it refers to, or a chunk with its descendants. Returns the
-    /// bytes of each.
+    /// Removes items and their files: the chunks that only a conversation or a program refers to, a
+    /// starting point with the chunks that only it refers to, or a chunk with its descendants.
+    /// Returns the bytes of each.
     pub async fn delete(&self, items: &[CachedItem]) -> Result<Vec<u64>, Failure> {
+        let rows = self.rows().await?;
         let mut session = self.session().await?;
         let mut freed = Vec::new();
         for item in items {
@@ -242,6 +273,12 @@ impl OfflineCaches {
                 }
                 CachedItem::Source(source @ CacheSource::Named { .. }) => {
                     session.handle.release(&owner(source))
+                }
+                CachedItem::ApiKey { id } => {
+                    let owners = rows.cache_refs.keys().map(|name| &name.owner);
+                    let owners: HashSet<_> = owners.filter(|owner| is_of_key(owner, id)).collect();
+                    // Their references go too: what two of them share would stay for the other.
+                    owners.into_iter().map(|owner| session.handle.release(owner)).sum()
                 }
                 // An earlier item may have removed it.
                 CachedItem::Chunk { key } => {
@@ -430,7 +467,7 @@ impl Rows {
         let target = cache_ref.and_then(|cache_ref| cache_ref.target);
         let path = target.map_or(Vec::new(), |key| self.path(&key));
         CachedEntry {
-            source,
+            item: CachedItem::Source(source),
             title: String::new(),
             model: cache_ref.map(|cache_ref| cache_ref.model_name.clone()).unwrap_or_default(),
             tokens: path.last().map_or(0, |last| tokens(last.stop())),
@@ -442,6 +479,38 @@ impl Rows {
             loss: cache_ref
                 .and_then(|cache_ref| cache_ref.loss.as_ref())
                 .map(|loss| convert::loss_reason(&loss.reason)),
+        }
+    }
+
+    /// The ids of the keys of programs that something is saved for.
+    fn keys(&self) -> BTreeSet<&str> {
+        self.cache_refs.keys().filter_map(|name| key_of(&name.owner)).collect()
+    }
+
+    /// The chunks that are saved for a key and for its parts, each once.
+    fn of_key(&self, id: &str) -> Vec<&ChunkRecord> {
+        let refs = self.cache_refs.values().filter(|cache_ref| is_of_key(cache_ref.owner(), id));
+        let mut seen = HashSet::new();
+        let paths = refs.filter_map(|cache_ref| cache_ref.target).flat_map(|key| self.path(&key));
+        paths.filter(|record| seen.insert(record.key)).collect()
+    }
+
+    /// An entry for a key; the caller adds its name.
+    fn key_entry(&self, id: &str) -> CachedEntry {
+        let refs = self.cache_refs.values().filter(|cache_ref| is_of_key(cache_ref.owner(), id));
+        let models: BTreeSet<&str> = refs.map(|cache_ref| cache_ref.model_name.as_str()).collect();
+        let records = self.of_key(id);
+        CachedEntry {
+            item: CachedItem::ApiKey { id: id.to_owned() },
+            title: String::new(),
+            model: models.into_iter().collect::<Vec<&str>>().join(", "),
+            tokens: tokens(records.iter().map(|record| record.num_tokens()).sum()),
+            bytes: records.iter().map(|record| record.num_file_bytes()).sum(),
+            is_pinned: false,
+            last_used_at_ms: records.iter().map(|record| record.last_used_at_ms).max().unwrap_or(0),
+            imported_from: None,
+            ends: None,
+            loss: None,
         }
     }
 

@@ -4,6 +4,7 @@ use cairn_app::wire::{self, Reply};
 use serde_json::Value;
 
 use crate::program::{MODEL, Program};
+use crate::serve::Server;
 
 /// The tokens generated after a prompt-cache file, and how many prompt tokens came from it.
 fn continued(program: &Program, file: &str) -> (Value, Value) {
@@ -275,4 +276,43 @@ async fn repair_rebuilds_the_rows_of_chunk_files_and_leaves_other_files_alone() 
     check([num_chunks, 0, num_chunks, 1]);
     check([0, 0, 0, 1]);
     assert_eq!(program.num_chunk_files(), 1, "the notes");
+}
+
+#[tokio::test]
+async fn what_programs_have_saved_is_listed_shown_and_deleted() {
+    let program = Program::new().await;
+    let server = Server::start(&program);
+    let text = "Once there was a pile of stones. ".repeat(20);
+    for (key, text) in [("one", text.clone()), ("two", text.clone() + "And then?")] {
+        let body = serde_json::json!({
+            "model": MODEL,
+            "messages": [{ "role": "user", "content": text }],
+            "max_tokens": 4,
+            "prompt_cache_key": key,
+        });
+        let answer = server.post("/v1/chat/completions", &body.to_string());
+        assert!(answer.lines().next().unwrap().contains(" 200 "), "{answer}");
+    }
+    server.interrupt();
+    assert_eq!(server.wait().code(), Some(0));
+
+    let list = program.json(&["cache", "list", "--json"]);
+    let [saved] = &list.as_array().unwrap()[..] else { panic!("{list}") };
+    let name = "the token of `cairn serve`";
+    assert_eq!((&saved["kind"], &saved["name"]), (&"api".into(), &name.into()));
+    assert_eq!((&saved["model"], &saved["id"]), (&MODEL.into(), &"token".into()));
+    let shown = program.stdout_of(&["cache", "show", "token"]);
+    assert!(shown.starts_with(&format!("program\t{name}\nid\ttoken\n")), "{shown}");
+    let num_chunks = shown.lines().filter(|line| line.contains(" hits\t")).count();
+    assert_eq!(num_chunks, program.num_chunk_files(), "what both requests share once: {shown}");
+    let table = program.stdout_of(&["cache", "list"]);
+    let lines: Vec<Vec<&str>> = table.lines().map(|line| line.split('\t').collect()).collect();
+    assert_eq!(lines[0][..2], ["program", name]);
+    assert_eq!((lines[1][0], lines[1][1]), ("total", lines[0][3]), "{table}");
+
+    let file = program.file("out.safetensors");
+    program.check_fails(&["cache", "export", "token", &file], 1, "what programs have saved");
+    program.stdout_of(&["cache", "delete", "token"]);
+    assert_eq!(program.json(&["cache", "list", "--json"]), Value::Array(Vec::new()));
+    assert_eq!(program.num_chunk_files(), 0);
 }

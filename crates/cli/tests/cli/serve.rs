@@ -1,6 +1,6 @@
 //! `cairn serve`: which addresses and tokens it accepts, and how it stops.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -10,21 +10,26 @@ use crate::program::Program;
 const SIGINT: i32 = 2;
 
 /// A running server.
-struct Server {
+pub struct Server {
     child: Child,
-    address: String,
+    pub address: String,
+    pub token: String,
     log: BufReader<std::process::ChildStderr>,
+    /// What was read of it.
+    said: String,
 }
 
 impl Server {
-    fn start(program: &Program) -> Server {
+    pub fn start(program: &Program) -> Server {
         let mut command = program.command(&["serve", "--port", "0"]);
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let mut url = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut url).unwrap();
-        let address = url.strip_prefix("http://").unwrap().split('/').next().unwrap().to_owned();
+        let (address, token) =
+            url.trim().strip_prefix("http://").unwrap().split_once("/#token=").unwrap();
+        let (address, token) = (address.to_owned(), token.to_owned());
         let log = BufReader::new(child.stderr.take().unwrap());
-        let mut server = Server { child, address, log };
+        let mut server = Server { child, address, token, log, said: String::new() };
         server.wait_for_line("Ctrl-C stops the server");
         server
     }
@@ -35,17 +40,33 @@ impl Server {
         while !line.contains(text) {
             line.clear();
             assert!(self.log.read_line(&mut line).unwrap() > 0, "no line says {text:?}");
+            self.said += &line;
         }
     }
 
+    /// The answer to a request of a program.
+    pub fn post(&self, path: &str, body: &str) -> String {
+        let Server { address, token, .. } = self;
+        let mut connection = TcpStream::connect(address).unwrap();
+        let head = format!(
+            "POST {path} HTTP/1.0\r\nhost: {address}\r\nauthorization: Bearer {token}\r\n\
+             content-type: application/json\r\ncontent-length: {}\r\n\r\n",
+            body.len()
+        );
+        connection.write_all(format!("{head}{body}").as_bytes()).unwrap();
+        let mut answer = String::new();
+        connection.read_to_string(&mut answer).unwrap();
+        answer
+    }
+
     /// What Ctrl-C in a terminal does.
-    fn interrupt(&self) {
+    pub fn interrupt(&self) {
         let pid = self.child.id().to_string();
         let status = Command::new("kill").args(["-INT", &pid]).status().unwrap();
         assert!(status.success());
     }
 
-    fn wait(mut self) -> ExitStatus {
+    pub fn wait(mut self) -> ExitStatus {
         self.child.wait().unwrap()
     }
 }
