@@ -257,7 +257,7 @@ impl Parts {
 async fn open_store(data_folder: &DataFolder) -> Result<(Arc<Store>, Option<Recovery>), OpenError> {
     let (store, recovery) = Store::open_or_recover(&data_folder.database()).await?;
     if let Some(recovery) = &recovery {
-        tracing::error!("the database was damaged: {recovery:?}");
+        tracing::error!("{}", recovered::sentences(recovery));
     }
     Ok((Arc::new(store), recovery))
 }

@@ -7,15 +7,8 @@ use cairn_store::Recovery;
 use crate::wire::{Event, NoticeKind, NoticeLevel};
 
 /// Says what was recovered, what was not, and where the damaged file is.
-pub(crate) fn notice(recovery: &Recovery) -> Event {
-    let Recovery {
-        damaged,
-        backup,
-        num_conversations,
-        total_conversations,
-        num_messages,
-        total_messages,
-    } = recovery;
+pub(crate) fn sentences(recovery: &Recovery) -> String {
+    let Recovery { damaged, backup, num_conversations, total_conversations, .. } = recovery;
     let conversations = match total_conversations {
         Some(total) => format!("{num_conversations} of {}", counted(*total, "conversation")),
         None => counted(*num_conversations, "conversation"),
@@ -28,24 +21,32 @@ pub(crate) fn notice(recovery: &Recovery) -> Event {
         Some(backup) => format!(" from the backup {}", backup.display()),
         None => String::new(),
     };
-    // More than were counted can have been read out of a damaged file.
-    let num_unreadable = total_messages.map_or(0, |total| (total - num_messages).max(0));
-    let unreadable = match num_unreadable {
+    let unreadable = match num_unreadable(recovery) {
         0 => String::new(),
         count => format!(" {} could not be read.", counted(count, "message")),
     };
-    let text = format!(
+    format!(
         "The database was damaged. {conversations} {verb} recovered{source}.{unreadable} The damaged file is {}.",
         damaged.display()
-    );
+    )
+}
+
+/// More messages than were counted can have been read out of a damaged file.
+fn num_unreadable(recovery: &Recovery) -> i64 {
+    recovery.total_messages.map_or(0, |total| (total - recovery.num_messages).max(0))
+}
+
+/// The notice of it, also for a window in another language.
+pub(crate) fn notice(recovery: &Recovery) -> Event {
     let shown = |path: &Path| path.display().to_string();
     let kind = NoticeKind::Recovered {
-        conversations: stored_count(*num_conversations),
-        total_conversations: total_conversations.map(stored_count),
-        unreadable_messages: stored_count(num_unreadable),
-        backup: backup.as_deref().map(shown),
-        damaged: shown(damaged),
+        conversations: stored_count(recovery.num_conversations),
+        total_conversations: recovery.total_conversations.map(stored_count),
+        unreadable_messages: stored_count(num_unreadable(recovery)),
+        backup: recovery.backup.as_deref().map(shown),
+        damaged: shown(&recovery.damaged),
     };
+    let text = sentences(recovery);
     Event::Notice { level: NoticeLevel::Error, text, kind: Some(Box::new(kind)) }
 }
 

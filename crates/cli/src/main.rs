@@ -23,6 +23,7 @@ mod serve;
 mod session;
 mod signals;
 
+use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -35,8 +36,10 @@ fn main() -> ExitCode {
         return status;
     }
     let arguments = Arguments::parse();
+    let asks_for_plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     tracing_subscriber::fmt()
         .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal() && !asks_for_plain)
         .with_env_filter(
             tracing_subscriber::EnvFilter::try_from_env("CAIRN_LOG")
                 .unwrap_or_else(|_| "warn".into()),

@@ -13,7 +13,11 @@ use crate::result_code::{
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// The file is not a database, or damaged. It was not changed.
-    #[error("{} is damaged or not a Cairn database ({detail}); it was left as it is: close the programs that use it and start the Cairn app, which recovers what can be read", path.display())]
+    #[error(
+        "{} is damaged or not a Cairn database ({detail}); it was left as it is: close the programs \
+         that use it and start the Cairn app or `cairn serve`, which recover what can be read",
+        path.display()
+    )]
     Corrupt {
         /// The database file.
         path: PathBuf,

@@ -150,3 +150,17 @@ async fn a_second_interrupt_ends_the_program_at_once() {
     });
     assert!(was_killed);
 }
+
+#[tokio::test]
+async fn a_damaged_database_is_told_in_sentences_without_colours() {
+    let program = Program::new().await;
+    std::fs::write(program.home().join("cairn.db"), "no database".repeat(1000)).unwrap();
+    let recovers = "start the Cairn app or `cairn serve`, which recover what can be read";
+    program.check_fails(&["cache", "list"], 1, recovers);
+    let server = Server::start(&program);
+    let said = server.said.clone();
+    server.interrupt();
+    assert_eq!(server.wait().code(), Some(0));
+    assert!(said.contains("The database was damaged. "), "{said}");
+    assert!(!said.contains("Recovery {") && !said.contains('\u{1b}'), "{said:?}");
+}
