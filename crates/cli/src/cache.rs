@@ -16,6 +16,9 @@ use crate::output;
 use crate::session::{find_model, model_folders};
 
 pub async fn run(command: Cache) -> Result<()> {
+    if let Cache::Import(ImportCache { file, .. }) = &command {
+        std::fs::File::open(file).with_context(|| format!("cannot import {}", file.display()))?;
+    }
     if let Cache::Import(ImportCache { yes: false, .. }) = command
         && !std::io::stdin().is_terminal()
     {

@@ -48,7 +48,16 @@ pub async fn run(command: Models) -> Result<()> {
 }
 
 fn list(json: bool) -> Result<()> {
-    let models = model_folders()?.list();
+    let folders = model_folders()?;
+    // A folder that is not there yet holds no models; of one that cannot be read nobody knows.
+    match std::fs::read_dir(folders.imported()) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            let folder = folders.imported().display();
+            return Err(error).with_context(|| format!("cannot list the models in {folder}"));
+        }
+        _ => {}
+    }
+    let models = folders.list();
     if json {
         let entries: Vec<_> = models
             .iter()
@@ -259,6 +268,10 @@ const PREFILL_STEP_SIZE: usize = 2048;
 fn info(model: &str, context: Option<usize>, json: bool) -> Result<()> {
     let memory = ModelMemory::read(&find_model(model)?, LoadOptions::new())
         .with_context(|| format!("cannot describe {model}"))?;
+    if context.is_some_and(|context| context > memory.context_length) {
+        let most = memory.context_length;
+        eprintln!("note: {model} reads at most {most} tokens, so the memory shown is for {most}");
+    }
     let context = context.unwrap_or(DEFAULT_CONTEXT_TOKENS).min(memory.context_length);
     let memory_bytes = memory.peak_bytes(context, 1, PREFILL_STEP_SIZE);
     let fits = memory_bytes <= memory::default_limit_bytes();

@@ -84,6 +84,7 @@ async fn a_failed_command_prints_one_line() {
     program.check_fails(&["cache", "delete"], 2, "<KEY>");
     program.check_fails(&["cache", "export", "Story"], 2, "OUT.safetensors");
     program.check_fails(&["cache", "import", "--yes"], 2, "<FILE>");
+    program.check_fails(&["cache", "import", "nope"], 1, "cannot import nope: No such file");
     program.check_fails(&["cache", "show", "Story"], 1, "“Story”");
     program.check_fails(&["cache", "delete", "Story"], 1, "nothing was deleted");
     program.check_fails(

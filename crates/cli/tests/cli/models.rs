@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::program::{MODEL, Program};
+use crate::program::{MODEL, Output, Program};
 
 #[tokio::test]
 async fn info_names_the_memory_that_a_model_takes() {
@@ -38,6 +38,10 @@ async fn info_names_the_memory_that_a_model_takes() {
         program.json(&flags)["memory_bytes"].as_u64().unwrap()
     };
     assert!(at("10") < at("1000"));
+    let beyond = program.run(&["models", "info", MODEL, "--context", "99999999999", "--json"]);
+    let said =
+        format!("note: {MODEL} reads at most 4096 tokens, so the memory shown is for 4096\n");
+    assert_eq!((beyond.code, beyond.stderr), (Some(0), said));
     assert!(program.stdout_of(&["models", "info", MODEL]).contains("fits\tyes"));
     program.check_fails(&["models", "info", "nothing/here"], 1, "nothing/here");
 }
@@ -112,4 +116,21 @@ async fn a_tokenizer_that_takes_all_memory_ends_its_check() {
         assert!(complaint.contains("memory allocation of "), "{complaint}");
         assert!(check.stdout.is_empty());
     }
+}
+
+#[tokio::test]
+async fn a_folder_of_models_that_cannot_be_read_is_no_empty_one() {
+    let program = Program::new().await;
+    let home = program.file("a-file");
+    std::fs::write(&home, "no folder").unwrap();
+    let list = |home: &str| {
+        Output::of(program.command(&["models", "list"]).env("CAIRN_HOME", home).output().unwrap())
+    };
+    let unreadable = list(&home);
+    assert_eq!((unreadable.code, unreadable.stdout.as_str()), (Some(1), ""));
+    let said = format!("cairn: cannot list the models in {home}/models: ");
+    assert!(unreadable.stderr.starts_with(&said), "{}", unreadable.stderr);
+    let absent = list(&program.file("never-made"));
+    assert_eq!(absent.code, Some(0));
+    assert!(absent.stderr.starts_with("There are no models."), "{}", absent.stderr);
 }
