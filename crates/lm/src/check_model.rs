@@ -97,10 +97,9 @@ impl LmError {
             }
             LmError::UnknownModelType { model_type, nearest, .. } => {
                 let model_type: String = model_type.chars().take(MAX_NAME_CHARS).collect();
-                let clause = format!(
-                    "the architecture “{model_type}” is not supported (the nearest that is: {nearest})"
-                );
-                (Unsupported, clause)
+                let hint = nearest.map(|nearest| format!(" (the nearest that is: {nearest})"));
+                let hint = hint.unwrap_or_default();
+                (Unsupported, format!("the architecture “{model_type}” is not supported{hint}"))
             }
             LmError::Config { .. } => (Unsupported, self.to_string()),
             LmError::MissingWeight { name, .. } => {

@@ -73,14 +73,15 @@ pub enum LmError {
     },
     /// No file implements this architecture.
     #[error(
-        "the architecture '{}' is not supported; the nearest of the {count} that are is '{nearest}'",
-        readable(model_type)
+        "the architecture '{}' is not supported{}",
+        readable(model_type),
+        nearest_of(*nearest, *count)
     )]
     UnknownModelType {
         /// config.json's `model_type`.
         model_type: String,
-        /// The one that is spelt most like it.
-        nearest: &'static str,
+        /// The one that is spelt most like it, if one is.
+        nearest: Option<&'static str>,
         /// How many are supported.
         count: usize,
     },
@@ -343,6 +344,11 @@ pub enum LmError {
     Scripted(usize),
 }
 
+fn nearest_of(nearest: Option<&str>, count: usize) -> String {
+    let said = |nearest| format!("; the nearest of the {count} that are is '{nearest}'");
+    nearest.map(said).unwrap_or_default()
+}
+
 /// Reads and parses a JSON file of at most `limit` bytes.
 pub(crate) fn read_json<T: serde::de::DeserializeOwned>(
     path: &Path,
@@ -363,7 +369,7 @@ mod tests {
         let expected = r"config.json says hybrid_override_pattern = M*\u{0}\n-E, but it must not";
         assert_eq!(error.to_string(), expected);
         let model_type = "a\u{7}".repeat(1000);
-        let error = LmError::UnknownModelType { model_type, nearest: "llama", count: 1 };
+        let error = LmError::UnknownModelType { model_type, nearest: Some("llama"), count: 1 };
         let text = error.to_string();
         assert!(text.len() < 2000 && text.starts_with(r"the architecture 'a\u{7}a\u{7}"), "{text}");
     }

@@ -17,7 +17,10 @@ const whats: { [Type in ModelProblemWhat['type']]: Extract<ModelProblemWhat, { t
   crashed: { type: 'crashed', status: 'signal 11' },
 };
 
-test.each(Object.values(whats))('%j is said in both languages', (what) => {
+/** Nothing is near to it. */
+const unknown: ModelProblemWhat = { type: 'architecture', model_type: 'zzz', nearest: null };
+
+test.each([...Object.values(whats), unknown])('%j is said in both languages', (what) => {
   const problem: ModelProblem = { kind: 'incomplete', what, detail: 'in English' };
   const [english, german] = (['en', 'de'] as const).map((chosen) => {
     language.choose(chosen, localStorage);
@@ -29,7 +32,7 @@ test.each(Object.values(whats))('%j is said in both languages', (what) => {
   for (const sentence of [english, german]) {
     expect(sentence).not.toContain('in English');
     // What stands for a value must have become one, also inside a string.
-    expect(sentence).not.toMatch(/what\.|undefined|\$\{/);
+    expect(sentence).not.toMatch(/what\.|undefined|null|\$\{/);
     for (const value of Object.values(what).filter((value) => value !== what.type && typeof value === 'string'))
       expect(sentence).toContain(value);
   }

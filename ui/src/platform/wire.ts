@@ -1158,7 +1158,7 @@ export type ModelProblemWhat = { "type": "no_snapshot" }
   | { "type": "file_unreadable", file: string, reason: string, }
   | { "type": "folder_unreadable", reason: string, }
   | { "type": "no_model_type" }
-  | { "type": "architecture", model_type: string, nearest: string, }
+  | { "type": "architecture", model_type: string, nearest: string | null, }
   | { "type": "too_much_memory", limit_bytes: number, }
   | { "type": "too_slow", seconds: number, }
   | { "type": "crashed", status: string, };

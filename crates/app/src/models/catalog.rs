@@ -338,11 +338,13 @@ pub(crate) async fn check_again(app: &Arc<App>, name: &str) -> Result<(), Failur
 /// The problem of a model whose architecture this version does not have.
 pub(crate) fn unsupported(model_type: &str) -> Option<ModelProblem> {
     (!is_supported(model_type)).then(|| {
-        let nearest = nearest_model_type(model_type).to_owned();
+        let nearest = nearest_model_type(model_type).map(str::to_owned);
+        let hint = nearest.as_ref().map(|nearest| format!(" (the nearest that is: {nearest})"));
         ModelProblem {
             kind: ModelProblemKind::Unsupported,
             detail: format!(
-                "its architecture {model_type:?} is not supported (the nearest that is: {nearest})"
+                "its architecture {model_type:?} is not supported{}",
+                hint.unwrap_or_default()
             ),
             what: Some(ModelProblemWhat::Architecture {
                 model_type: model_type.to_owned(),

@@ -79,8 +79,9 @@ pub enum ModelProblemWhat {
     FolderUnreadable { reason: String },
     /// Nothing says what architecture it is of.
     NoModelType,
-    /// Of an architecture that this version does not have, and the one with the nearest name.
-    Architecture { model_type: String, nearest: String },
+    /// Of an architecture that this version does not have, and the one with the nearest name, if one
+    /// is near.
+    Architecture { model_type: String, nearest: Option<String> },
     /// Opening its files takes more memory than this.
     TooMuchMemory {
         #[ts(type = "number")]

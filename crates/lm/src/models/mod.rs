@@ -169,16 +169,23 @@ pub fn is_supported(model_type: &str) -> bool {
     SUPPORTED.iter().any(|known| known.model_type == model_type)
 }
 
-/// The supported `model_type` that is spelt most like this one.
-pub fn nearest(model_type: &str) -> &'static str {
+/// The supported `model_type` that is spelt most like this one; none where even that is spelt quite
+/// otherwise.
+pub fn nearest(model_type: &str) -> Option<&'static str> {
+    let asked = simple_name(model_type);
     let spelling = |known: &SupportedModel| {
-        let [known, asked] = [known.model_type, model_type].map(simple_name);
+        let known = simple_name(known.model_type);
         // A family's name begins its members' names: "gemma5_text" is nearer to gemma's than to
         // others of the same length.
         let common = known.iter().zip(&asked).take_while(|(one, other)| one == other).count();
-        (edits(&known, &asked) as i64 - 2 * common as i64, known.len())
+        (edits(&known, &asked), common, known.len())
     };
-    SUPPORTED.iter().min_by_key(|known| spelling(known)).map_or("", |known| known.model_type)
+    let known = SUPPORTED.iter().map(|known| (known.model_type, spelling(known)));
+    let (nearest, (edits, common, _)) = known
+        .min_by_key(|(_, (edits, common, length))| (*edits as i64 - 2 * *common as i64, *length))?;
+    // Two letters in common say nothing, and in a short name few remain.
+    let is_near = common >= 3 || 3 * edits <= asked.len();
+    (is_near && !asked.is_empty()).then_some(nearest)
 }
 
 /// Letters and digits in lower case; not more than any known name has.
@@ -600,9 +607,11 @@ mod tests {
             ("smollm", "smollm3"),
             ("llama3", "llama"),
         ] {
-            assert_eq!(nearest(asked), expected, "{asked}");
+            assert_eq!(nearest(asked), Some(expected), "{asked}");
         }
-        assert!(is_supported(nearest("")) && is_supported(nearest(&"x".repeat(100_000))));
+        for asked in ["", "zzz", "bert", "t5", "rwkv7", &"x".repeat(100_000)] {
+            assert_eq!(nearest(asked), None, "{asked}");
+        }
     }
 
     #[test]

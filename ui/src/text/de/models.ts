@@ -26,7 +26,7 @@ const problemWhats: ProblemWords = {
   folder_unreadable: (what) => `sein Ordner lässt sich nicht lesen (${what.reason})`,
   no_model_type: () => 'in config.json steht nicht, welche Architektur es hat',
   architecture: (what) =>
-    `die Architektur ${f.quote(what.model_type)} ist hier nicht bekannt (am nächsten kommt ${f.quote(what.nearest)})`,
+    `die Architektur ${f.quote(what.model_type)} ist hier nicht bekannt${what.nearest === null ? '' : ` (am nächsten kommt ${f.quote(what.nearest)})`}`,
   too_much_memory: (what) => `sie zu öffnen braucht mehr als ${f.bytes(what.limit_bytes)} Speicher`,
   too_slow: (what) => `sie zu öffnen dauert länger als ${f.plural(what.seconds, 'Sekunde', 'Sekunden')}`,
   crashed: (what) => `der Prozess, der sie geöffnet hat, ist abgestürzt (${what.status})`,

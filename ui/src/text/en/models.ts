@@ -16,7 +16,7 @@ const problemWhats: ProblemWords = {
   folder_unreadable: (what) => `its folder cannot be read (${what.reason})`,
   no_model_type: () => 'config.json does not say what architecture it is of',
   architecture: (what) =>
-    `its architecture ${f.quote(what.model_type)} is not known here (the nearest is ${f.quote(what.nearest)})`,
+    `its architecture ${f.quote(what.model_type)} is not known here${what.nearest === null ? '' : ` (the nearest is ${f.quote(what.nearest)})`}`,
   too_much_memory: (what) => `opening them takes more than ${f.bytes(what.limit_bytes)} of memory`,
   too_slow: (what) => `opening them takes more than ${f.plural(what.seconds, 'second', 'seconds')}`,
   crashed: (what) => `the process that opened them crashed (${what.status})`,
