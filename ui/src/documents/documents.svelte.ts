@@ -1,5 +1,5 @@
 // The documents of the next message and of folders: files become text, are attached, and are read before the question is there.
-import { DocumentProblem, readDocument } from './read';
+import { DocumentProblem, problemOf, problemSentences, readDocument } from './read';
 import { ofFile, type Drop, type SourceFile } from './sources';
 import { whyLeftOut, type LeftOut } from './folder';
 import type { ChatStore } from '../chat/chat.svelte';
@@ -326,7 +326,7 @@ export class DocumentStore {
     const owner: Owner = { id: of?.id ?? null, isForEdit };
     const stop = (this.#stop = new AbortController());
     const documents: NewDocument[] = [];
-    const problems: string[] = [];
+    const problems: DocumentProblem[] = [];
     this.problems = { ...owner, sentences: [] };
     try {
       for (const [index, file] of files.entries()) {
@@ -339,22 +339,20 @@ export class DocumentStore {
           documents.push(await readDocument(file, { signal: stop.signal, onPage: show }));
         } catch (error) {
           if (stop.signal.aborted) return;
-          problems.push(
-            error instanceof DocumentProblem ? error.message : strings.documents.problems.unreadable(file.name),
-          );
+          problems.push(error instanceof DocumentProblem ? error : problemOf('unreadable', file.name));
         }
       }
     } finally {
       this.opening = null;
       this.#stop = null;
     }
-    this.problems = { ...owner, sentences: problems };
+    const sentences = problemSentences(problems);
+    this.problems = { ...owner, sentences };
     if (documents.length === 0) return;
     if (thread && of?.type === 'conversation') return this.#attachToEdit(documents, thread, of);
     const isAttached = await this.#attach(documents, of);
     // A chat that was made for them shows what could not be attached to it.
-    if (isAttached && of === null && problems.length > 0)
-      this.problems = { ...owner, id: chat.selectedId, sentences: problems };
+    if (isAttached && of === null && sentences.length > 0) this.problems = { ...owner, id: chat.selectedId, sentences };
   }
 
   /** The draft has them until the message is sent: nothing else keeps documents that no message has. */

@@ -95,6 +95,18 @@ test('chosen files are attached in one command, and what cannot be is said', asy
   expect(within(area).queryByRole('alert')).toBeNull();
 });
 
+test('files with the same problem are told in one sentence', async () => {
+  const { app, platform } = await open();
+  const photos = Array.from({ length: 60 }, (_, index) => text(`photo${index + 1}.png`));
+  platform.chosenDocuments = [...photos, text('none.txt', ''), text('a.txt'), text('blank.txt', '')];
+  await fireEvent.click(screen.getByRole('button', { name: 'Attach files' }));
+  await expect.poll(() => platform.askedTypes()).toContain('attach_documents');
+  expect(app.documents.problemsOf('a')).toEqual([
+    '60 files aren’t text: “photo1.png”, “photo2.png”, and 58 others. Text, code, Markdown, CSV, HTML and PDF files can be attached.',
+    '2 files are empty: “none.txt” and “blank.txt”. There is nothing to read in them.',
+  ]);
+});
+
 test('an edited message loses a document and gets another, and nothing of it stands in the composer', async () => {
   const { app, platform } = await open();
   const held = [textDocument('x', { name: 'x.txt' }), textDocument('y', { name: 'y.txt' })];

@@ -42,6 +42,16 @@ test('names are quoted and joined', () => {
   expect([['A'], ['A', 'B'], ['A', 'B', 'C']].map(english.names)).toEqual(['“A”', '“A” and “B”', '“A”, “B”, and “C”']);
 });
 
+test('of many names two are said, and how many others there are', () => {
+  const some = (names: string[]) => english.someNames(names, (count) => english.plural(count, 'other', 'others'));
+  expect(
+    [
+      ['A', 'B', 'C'],
+      ['A', 'B', 'C', 'D'],
+    ].map(some),
+  ).toEqual(['“A”, “B”, and “C”', '“A”, “B”, and 2 others']);
+});
+
 test('rates', () => {
   expect([4.04, 99.96, 1234.5].map(english.rate)).toEqual(['4.0', '100', '1,235']);
 });

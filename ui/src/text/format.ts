@@ -63,6 +63,12 @@ export class Formats {
   /** Names in quotation marks: “A”, “B”, and “C”. */
   names = (names: string[]): string => this.#list.format(names.map(this.quote));
 
+  /** The same of many names: the first two, and what `others` says of the rest. */
+  someNames = (names: string[], others: (count: number) => string): string =>
+    names.length <= 3
+      ? this.names(names)
+      : this.#list.format([...names.slice(0, 2).map(this.quote), others(names.length - 2)]);
+
   /** Decimal units, as the Finder shows them: whole megabytes below 1 GB, one decimal above. */
   bytes = (bytes: number): string => {
     if (bytes >= 99.95e9) return `${this.#whole.format(bytes / 1e9)} GB`;

@@ -11,6 +11,8 @@ const kinds = {
   pdf: 'Text eines PDF',
 };
 
+const some = (names: string[]) => f.someNames(names, (count) => f.plural(count, 'andere', 'andere'));
+
 export const documents: Catalogue['documents'] = {
   again: 'Noch einmal versuchen',
   amount: (count, bytes) => (count === null ? f.bytes(bytes) : tokens(count)),
@@ -46,6 +48,7 @@ export const documents: Catalogue['documents'] = {
   label: 'Dokumente',
   matches: (at, count) => (count === 0 ? 'Nicht gefunden' : `${f.count(at)} von ${f.count(count)}`),
   next: 'Nächster Treffer',
+  notAttached: 'Was nicht angehängt werden konnte',
   open: (name, amount) => `${name}, ${amount}: öffnen`,
   openTitle: (name) => `Text von ${name} zeigen`,
   opening: (name, page, pages, more) => {
@@ -69,6 +72,23 @@ export const documents: Catalogue['documents'] = {
     tooLarge: (name, bytes, most) =>
       `„${name}“ ist zu groß (${f.bytes(bytes)}, höchstens ${f.bytes(most)}). Hänge einen Teil davon an.`,
     unreadable: (name) => `„${name}“ konnte nicht gelesen werden. Sieh nach, ob die Datei noch da ist.`,
+  },
+  problemsOfSeveral: {
+    office: (names) =>
+      `${f.count(names.length)} Dateien können so nicht gelesen werden: ${some(names)}. Sichere sie in einem Programm, das es kann, als PDF oder reinen Text und hänge das an.`,
+    binary: (names) =>
+      `${f.count(names.length)} Dateien sind kein Text: ${some(names)}. Angehängt werden können Text, Code, Markdown, CSV, HTML und PDF.`,
+    damagedPdf: (names) =>
+      `${f.count(names.length)} Dateien können nicht als PDF gelesen werden: ${some(names)}. Sie sind beschädigt oder etwas anderes. Öffne sie woanders und sichere sie neu.`,
+    empty: (names) => `${f.count(names.length)} Dateien sind leer: ${some(names)}. Darin gibt es nichts zu lesen.`,
+    encrypted: (names) =>
+      `${f.count(names.length)} Dateien sind durch ein Passwort geschützt: ${some(names)}. Sichere Kopien ohne Passwort und hänge diese an.`,
+    scanned: (names) =>
+      `${f.count(names.length)} Dateien haben Bilder von Seiten, aber keinen Text: ${some(names)}. Lass den Text darin erkennen und hänge die Ergebnisse an.`,
+    tooLarge: (names, most) =>
+      `${f.count(names.length)} Dateien sind zu groß (höchstens ${f.bytes(most)}): ${some(names)}. Hänge Teile davon an.`,
+    unreadable: (names) =>
+      `${f.count(names.length)} Dateien konnten nicht gelesen werden: ${some(names)}. Sieh nach, ob sie noch da sind.`,
   },
   progress: (processed, total) => `${f.count(processed)} von ${tokens(total)} gelesen`,
   read: (count) => `Gelesen (${tokens(count)}). Deine Frage geht hier weiter.`,

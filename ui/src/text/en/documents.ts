@@ -11,6 +11,8 @@ const kinds: Record<DocumentKind, string> = {
   pdf: 'Text of a PDF',
 };
 
+const some = (names: string[]) => f.someNames(names, (count) => f.plural(count, 'other', 'others'));
+
 export const documents = {
   again: 'Try again',
   amount: (count: number | null, bytes: number) => (count === null ? f.bytes(bytes) : tokens(count)),
@@ -47,6 +49,7 @@ export const documents = {
   label: 'Documents',
   matches: (at: number, count: number) => (count === 0 ? 'Not found' : `${f.count(at)} of ${f.count(count)}`),
   next: 'Next match',
+  notAttached: 'What could not be attached',
   open: (name: string, amount: string) => `${name}, ${amount}: open`,
   openTitle: (name: string) => `Show the text of ${name}`,
   opening: (name: string, page: number | null, pages: number | null, more: number) => {
@@ -69,6 +72,24 @@ export const documents = {
     tooLarge: (name: string, bytes: number, most: number) =>
       `“${name}” is too large (${f.bytes(bytes)}; at most ${f.bytes(most)}). Attach a part of it.`,
     unreadable: (name: string) => `“${name}” could not be read. Check that it is still where it was.`,
+  },
+  problemsOfSeveral: {
+    office: (names: string[]) =>
+      `${f.count(names.length)} files can’t be read as they are: ${some(names)}. Save them as PDF or plain text, in a program that can, and attach those.`,
+    binary: (names: string[]) =>
+      `${f.count(names.length)} files aren’t text: ${some(names)}. Text, code, Markdown, CSV, HTML and PDF files can be attached.`,
+    damagedPdf: (names: string[]) =>
+      `${f.count(names.length)} files can’t be read as a PDF: ${some(names)}. They are damaged, or something else. Open them elsewhere and save them again.`,
+    empty: (names: string[]) =>
+      `${f.count(names.length)} files are empty: ${some(names)}. There is nothing to read in them.`,
+    encrypted: (names: string[]) =>
+      `${f.count(names.length)} files are protected by a password: ${some(names)}. Save copies without one, and attach those.`,
+    scanned: (names: string[]) =>
+      `${f.count(names.length)} files have pictures of pages but no text: ${some(names)}. Run text recognition on them, and attach the results.`,
+    tooLarge: (names: string[], most: number) =>
+      `${f.count(names.length)} files are too large (at most ${f.bytes(most)}): ${some(names)}. Attach parts of them.`,
+    unreadable: (names: string[]) =>
+      `${f.count(names.length)} files could not be read: ${some(names)}. Check that they are still where they were.`,
   },
   progress: (processed: number, total: number) => `Reading ${f.count(processed)} of ${tokens(total)}`,
   read: (count: number) => `Read (${tokens(count)}). Your question continues from here.`,
