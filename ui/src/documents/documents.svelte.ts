@@ -1,6 +1,6 @@
 // The documents of the next message and of folders: files become text, are attached, and are read before the question is there.
 import { DocumentProblem, problemOf, problemSentences, readDocument } from './read';
-import { ofFile, type Drop, type SourceFile } from './sources';
+import { byName, ofFile, type Drop, type SourceFile } from './sources';
 import { whyLeftOut, type LeftOut } from './folder';
 import type { ChatStore } from '../chat/chat.svelte';
 import type { Thread } from '../chat/thread.svelte';
@@ -265,7 +265,7 @@ export class DocumentStore {
       await this.attach(files, of, isForEdit);
       return this.#focus(of, isForEdit);
     }
-    this.choices = files.map((file) => {
+    this.choices = files.toSorted(byName).map((file) => {
       const why = whyLeftOut(file);
       return { file, why, isChosen: why === null };
     });

@@ -95,6 +95,21 @@ test('chosen files are attached in one command, and what cannot be is said', asy
   expect(within(area).queryByRole('alert')).toBeNull();
 });
 
+test('the files of a folder stand in the order in which people count, each with its size', async () => {
+  const { app } = await open();
+  const names = ['sub/file10.txt', 'sub/file2.txt', 'a.md', 'sub/file1.txt'];
+  const files = names.map((name) => text(name, 'x'.repeat(name.length)));
+  await app.documents.drop({ folder: 'notes', files, isCut: false });
+  await drawn();
+  const rows = within(screen.getByRole('dialog', { name: /notes/ })).getAllByRole('listitem');
+  expect(rows.map((row) => [...row.querySelectorAll('bdi, .amount')].map(({ textContent }) => textContent))).toEqual([
+    ['a.md', '4 B'],
+    ['sub/file1.txt', '13 B'],
+    ['sub/file2.txt', '13 B'],
+    ['sub/file10.txt', '14 B'],
+  ]);
+});
+
 test('files with the same problem are told in one sentence', async () => {
   const { app, platform } = await open();
   const photos = Array.from({ length: 60 }, (_, index) => text(`photo${index + 1}.png`));

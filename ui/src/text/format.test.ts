@@ -7,7 +7,9 @@ const german = new Formats('de-DE', ['„', '“']);
 
 test.each<[bytes: number, words: string]>([
   [0, '0 MB'],
-  [900, '1 kB'],
+  [395, '395 B'],
+  [999.7, '1 kB'],
+  [1_600, '2 kB'],
   [12_000, '12 kB'],
   [1e6, '1 MB'],
   [512.4e6, '512 MB'],

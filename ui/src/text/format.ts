@@ -69,12 +69,13 @@ export class Formats {
       ? this.names(names)
       : this.#list.format([...names.slice(0, 2).map(this.quote), others(names.length - 2)]);
 
-  /** Decimal units, as the Finder shows them: whole megabytes below 1 GB, one decimal above. */
+  /** Decimal units: whole ones below 1 GB, one decimal above. */
   bytes = (bytes: number): string => {
     if (bytes >= 99.95e9) return `${this.#whole.format(bytes / 1e9)} GB`;
     if (bytes >= 999.5e6) return `${this.#oneDecimal.format(bytes / 1e9)} GB`;
     if (bytes >= 999.5e3 || bytes === 0) return `${this.#whole.format(bytes / 1e6)} MB`;
-    return `${this.#whole.format(Math.max(1, bytes / 1e3))} kB`;
+    if (bytes >= 999.5) return `${this.#whole.format(bytes / 1e3)} kB`;
+    return `${this.#whole.format(bytes)} B`;
   };
 
   /** The done part of a whole: nothing yet is written in the unit of the whole. */
