@@ -36,6 +36,20 @@ const inQuestion = () => within(screen.getByRole('article', { name: 'You' }));
 const inAnswer = () => within(screen.getAllByRole('article', { name: 'Answer' }).at(-1) as HTMLElement);
 const answered = (...messages: Message[]): Reply => ({ type: 'sent', conversation: conversation('a'), messages });
 
+test('what a person writes runs from the right where its letters do', async () => {
+  const { app, platform } = await open([{ ...question, text: 'لماذا؟' }]);
+  const line = inQuestion().getByText('لماذا؟');
+  expect([line.dir, screen.getByRole('textbox', { name: 'Message' }).dir]).toEqual(['auto', 'auto']);
+  await press('Edit');
+  expect(screen.getByRole('textbox', { name: 'Your message' }).dir).toBe('auto');
+  platform.emit({ type: 'message', message: message('n', { parent_id: 'u', status: 'streaming' }) });
+  await drawn();
+  app.chat.draft = 'ولماذا الآن؟';
+  await app.chat.send();
+  await drawn();
+  expect(screen.getByText('ولماذا الآن؟').dir).toBe('auto');
+});
+
 test('a message is edited in its place and sent beside the earlier version', async () => {
   const { platform, app, lastAsked } = await open();
   await press('Edit');
