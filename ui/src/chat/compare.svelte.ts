@@ -74,6 +74,10 @@ export class CompareStore {
     return a.model === b.model && a.temperature === b.temperature && a.seed === b.seed;
   });
 
+  /** The fields that hold what is not allowed: until it is right, nothing is asked. */
+  #refused = $state.raw<ReadonlySet<string>>(new Set());
+  readonly isRefused = $derived(this.#refused.size > 0);
+
   /** Answers that are written beside a branch, by their ids: in which chat. Another window may have begun them. */
   #beside = $state.raw(new Map<string, string>());
   #ids: string[] = [];
@@ -124,9 +128,18 @@ export class CompareStore {
     this.numFocusRequests++;
   }
 
+  /** Notes whether a field holds what is not allowed. */
+  refuse(field: string, isRefused: boolean): void {
+    if (this.#refused.has(field) === isRefused) return;
+    const refused = new Set(this.#refused);
+    if (isRefused) refused.add(field);
+    else refused.delete(field);
+    this.#refused = refused;
+  }
+
   /** Asks both. */
   async start(): Promise<void> {
-    if (!this.#hasQuestion || this.answers.length > 0) return;
+    if (!this.#hasQuestion || this.isRefused || this.answers.length > 0) return;
     await this.#ask(async (isOpen) => {
       const conversation_id = this.conversationId ?? (await this.#options.create());
       const { question } = this;
