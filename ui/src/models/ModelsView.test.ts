@@ -266,6 +266,29 @@ test('deleting says what goes, hides the row, and can be undone', async () => {
   expect(document.activeElement).toBe(button('Actions for first'));
 });
 
+test('deleting a model that answers says what becomes of the answer', async () => {
+  const engine = { state: 'generating' as const, model: 'o/first', generation_tokens: 3, generation_tps: 9 };
+  const { app, platform } = await open({
+    models: [model('o/first'), model('o/second')],
+    status: { ...status, engine },
+  });
+  const deletion = { name: 'o/first', bytes: 2.3e9, is_shared: false, num_revisions: 1 };
+  platform.answers.get_model_deletion = { type: 'model_deletion', deletion };
+  const says = () => screen.queryByText(/^It is answering now\./) !== null;
+  await app.models.askForDeletion('o/first');
+  await drawn();
+  expect(says()).toBe(true);
+  await app.models.askForDeletion('o/second');
+  await drawn();
+  expect(says()).toBe(false);
+
+  // Other chats answer beside the one that the pill tells of.
+  const name = { name: 'o/second', source: 'chat' as const, missing: null };
+  platform.emit({ type: 'conversation', conversation: conversation('b', { is_streaming: true, model: name }) });
+  await drawn();
+  expect(says()).toBe(true);
+});
+
 test('a reply that a newer list has overtaken does not bring back a check that has ended', async () => {
   const { app, platform } = await open({ models: [] });
   const listed = gate<Reply>();

@@ -63,6 +63,7 @@ export const models: Catalogue['models'] = {
   delete: 'Löschen …',
   deletion: {
     title: (name) => `${name} löschen`,
+    answering: 'Es antwortet gerade. Was es begonnen hat, wird zu Ende geschrieben; Neues beginnt es nicht mehr.',
     asking: 'Seine Dateien werden angesehen …',
     frees: (bytes) => `Das macht ${f.bytes(bytes)} frei. Chats bleiben, und andere Modelle können sie fortsetzen.`,
     revisions: (count) => `Es löscht alle ${f.plural(count, 'Version', 'Versionen')} des Modells.`,

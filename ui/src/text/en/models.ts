@@ -60,6 +60,7 @@ export const models = {
   delete: 'Delete…',
   deletion: {
     title: (name: string) => `Delete ${name}`,
+    answering: 'It is answering now. What it has begun is written to its end; nothing new begins with it.',
     asking: 'Looking at its files…',
     frees: (bytes: number) => `This frees ${f.bytes(bytes)}. Chats stay, and other models can continue them.`,
     revisions: (count: number) => `It deletes all ${f.plural(count, 'version', 'versions')} of the model.`,
