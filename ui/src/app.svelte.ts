@@ -104,7 +104,13 @@ export class App {
     this.navigation = new Navigation(options.storage);
     const report = (error: unknown) => this.report(error);
     this.models = new ModelStore({ platform, status: this.status, toasts, undo, report });
-    this.revisions = new RevisionStore({ platform, toasts, undo, report });
+    this.revisions = new RevisionStore({
+      platform,
+      toasts,
+      undo,
+      report,
+      isFromHub: () => this.models.items.some(({ source }) => source === 'hub_cache'),
+    });
     const onDone = (name: string) => {
       this.revisions.arrived(name);
       this.#arrived(name);

@@ -15,6 +15,8 @@ export interface RevisionsOptions {
   toasts: Toasts;
   undo: UndoStack;
   report: (error: unknown) => void;
+  /** Whether there is a model that the hub can be asked about. */
+  isFromHub: () => boolean;
   now?: () => number;
 }
 
@@ -49,7 +51,10 @@ export class RevisionStore {
     const failure = await this.#ask();
     this.isAsking = false;
     if (failure) this.#options.report(failure);
-    else if (this.updates.size === 0) this.#options.toasts.show('info', strings.models.versions.none);
+    else if (this.updates.size === 0) {
+      const { none, nothingToCheck } = strings.models.versions;
+      this.#options.toasts.show('info', this.#options.isFromHub() ? none : nothingToCheck);
+    }
   }
 
   /** The newer version of a model has come. */

@@ -13,11 +13,18 @@ const found = (...names: string[]): Reply => ({
   failure: null,
 });
 
-function open() {
+function open(isFromHub = true) {
   const platform = new FakePlatform();
   const clock = { now: 0 };
   const [toasts, undo, report] = [new Toasts(), new UndoStack(), vi.fn()];
-  const revisions = new RevisionStore({ platform, toasts, undo, report, now: () => clock.now });
+  const revisions = new RevisionStore({
+    platform,
+    toasts,
+    undo,
+    report,
+    isFromHub: () => isFromHub,
+    now: () => clock.now,
+  });
   return { clock, platform, report, revisions, toasts, undo };
 }
 
@@ -51,6 +58,13 @@ test('only what the person asks is shown as being asked, and it waits for what t
   opened.open(found());
   await isChecked;
   expect([revisions.isAsking, platform.asked.length, toasts.items.length]).toEqual([false, 1, 1]);
+});
+
+test('where no model comes from the hub, it is not said that it has nothing newer', async () => {
+  const { platform, revisions, toasts } = open(false);
+  platform.answers.get_model_updates = found();
+  await revisions.check();
+  expect(toasts.items[0]?.text).toMatch(/^No model on this computer comes from the hub/);
 });
 
 test('a hub that does not answer is silent until a person asks', async () => {

@@ -182,6 +182,7 @@ export const models: Catalogue['models'] = {
     check: 'Nach neuen Versionen suchen',
     newer: 'Neuere Version verfügbar',
     none: 'Keine neueren Versionen gefunden.',
+    nothingToCheck: `Kein Modell auf diesem ${machine} stammt vom Hub, also gibt es nichts zu prüfen.`,
     older: (count: number) => `${f.plural(count, 'ältere Version', 'ältere Versionen')} auf diesem ${machine}`,
     remove: (bytes: number) => `Ältere Versionen entfernen (macht ${f.bytes(bytes)} frei)`,
     removed: (name: string) => `Die älteren Versionen von ${name} wurden entfernt.`,

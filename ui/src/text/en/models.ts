@@ -188,6 +188,7 @@ export const models = {
     check: 'Check for updates',
     newer: 'Newer version available',
     none: 'No newer versions were found.',
+    nothingToCheck: `No model on ${machine} comes from the hub, so there is nothing to check.`,
     older: (count: number) => `${f.plural(count, 'older version', 'older versions')} on ${machine}`,
     remove: (bytes: number) => `Remove older versions (frees ${f.bytes(bytes)})`,
     removed: (name: string) => `Removed the older versions of ${name}.`,
