@@ -228,7 +228,9 @@ export const queue: Catalogue['queue'] = {
   send: 'Jetzt senden',
   stays: (count) => `${f.plural(count, 'Nachricht wartet', 'Nachrichten warten')} darauf, gesendet zu werden`,
   waiting: (count) =>
-    count === 1 ? 'Folgt, wenn die Antwort fertig ist' : 'Folgen nacheinander, wenn die Antwort fertig ist',
+    count === 1
+      ? 'Folgt, wenn die Antwort fertig ist'
+      : `${f.count(count)} Nachrichten folgen nacheinander, wenn die Antwort fertig ist`,
 };
 
 export const endings: Catalogue['endings'] = {

@@ -234,7 +234,9 @@ export const queue = {
   send: 'Send now',
   stays: (count: number) => `${f.plural(count, 'message waits', 'messages wait')} to be sent`,
   waiting: (count: number): string =>
-    count === 1 ? 'Sent when the answer is done' : 'Sent one after another when the answer is done',
+    count === 1
+      ? 'Sent when the answer is done'
+      : `${f.count(count)} messages, sent one after another when the answer is done`,
 };
 
 /** How an answer ended before its end, and what can be done about it. */
