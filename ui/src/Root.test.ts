@@ -193,6 +193,15 @@ test('an answer that was interrupted says what can be done', async () => {
   expect(platform.askedTypes()).toContain('regenerate');
 });
 
+test('without a model the pill has its first line for saying so', async () => {
+  const { platform } = await open();
+  platform.emit({ type: 'status', status: { ...status, engine: { state: 'empty' }, process_bytes: 132e6 } });
+  await tick();
+  expect(screen.getByTestId('engine-state').textContent).toBe('No model loaded');
+  expect(screen.getByTestId('engine-state').className).toContain('name');
+  expect(screen.getByTestId('memory').textContent).toBe('132 MB');
+});
+
 test('a lost connection is told, also where it would say Ready', async () => {
   const { platform } = await open();
   expect(screen.getByTestId('engine-state').textContent).toBe('Ready');
