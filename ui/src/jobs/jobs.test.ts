@@ -57,7 +57,7 @@ const bodyRows = () => within(screen.getByRole('table')).getAllByRole('row').sli
 test('without a question the page says what it is for, and begins one', async () => {
   await open();
   expect(screen.getByText('Nothing has been asked yet')).toBeTruthy();
-  await fireEvent.click(screen.getAllByRole('button', { name: 'New question' })[0]!);
+  await fireEvent.click(button('New question'));
   await drawn();
   expect(screen.queryByRole('alert')).toBeNull();
   expect(document.activeElement).toBe(screen.getByRole('textbox', { name: 'Name' }));
