@@ -1,6 +1,6 @@
 // Texts that attack a page, as names: of chats, models, files and documents, and as the text of a document. As answers they are in
 // ui/markdown/Markdown.test.ts, and as web pages that become text in tests/e2e/documents.test.mjs: only a browser shows what it fetches.
-import { screen } from '@testing-library/svelte';
+import { fireEvent, screen } from '@testing-library/svelte';
 import { expect, test, vi } from 'vitest';
 import { ofConversation } from './documents/documents.svelte';
 import { fileName } from './platform/platform';
@@ -66,6 +66,8 @@ test('documents and their names, as chips and in the reader', async () => {
     get_document: { type: 'document_text', document: documents[0] ?? textDocument('d'), text: texts.join('\n') },
   };
   const { app } = await openWindow(platform);
+  await drawn();
+  await fireEvent.click(screen.getByRole('button', { name: /^Show all \d+ documents$/ }));
   await drawn();
   expect(screen.getAllByRole('button', { name: /: open$/ })).toHaveLength(documents.length + 100);
   expect(strangers()).toEqual([]);

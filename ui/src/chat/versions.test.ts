@@ -3,7 +3,7 @@ import { fireEvent, screen, within } from '@testing-library/svelte';
 import { expect, test } from 'vitest';
 import { CallError } from '../platform/platform';
 import type { Message, Reply } from '../platform/wire';
-import { bootstrap, conversation, FakePlatform, gate, message, model, stats } from '../testing/fake';
+import { bootstrap, conversation, FakePlatform, gate, message, model, stats, textDocument } from '../testing/fake';
 import { branchTitle } from './conversations.svelte';
 import { drawn, openWindow, useWindow } from '../testing/window';
 
@@ -48,6 +48,17 @@ test('what a person writes runs from the right where its letters do', async () =
   await app.chat.send();
   await drawn();
   expect(screen.getByText('ولماذا الآن؟').dir).toBe('auto');
+});
+
+test('of many documents the first are shown, and all on demand', async () => {
+  const documents = Array.from({ length: 31 }, (_, index) => textDocument(`d${index}`, { name: `file${index}.txt` }));
+  await open([{ ...question, documents }]);
+  const chips = () => inQuestion().getAllByRole('button', { name: /: open$/ }).length;
+  expect(chips()).toBe(6);
+  await press('Show all 31 documents');
+  expect(chips()).toBe(31);
+  await press('Show less');
+  expect(chips()).toBe(6);
 });
 
 test('a message is edited in its place and sent beside the earlier version', async () => {

@@ -96,6 +96,7 @@ export const documents: Catalogue['documents'] = {
   reading: 'Die Dokumente werden gelesen',
   remove: (name) => `${name} entfernen`,
   removed: (name) => `„${name}“ entfernt.`,
+  showAll: (count) => `Alle ${f.count(count)} Dokumente zeigen`,
   stale: (model) => `Ein anderes Modell hat es gelesen; ${model} liest es mit deiner Frage.`,
   stop: 'Lesen anhalten',
   textOf: (name) => `Text von ${name}`,

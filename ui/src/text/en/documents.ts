@@ -97,6 +97,7 @@ export const documents = {
   reading: 'Reading the documents',
   remove: (name: string) => `Remove ${name}`,
   removed: (name: string) => `Removed “${name}”.`,
+  showAll: (count: number) => `Show all ${f.count(count)} documents`,
   stale: (model: string) => `Another model has read it; ${model} will read it with your question.`,
   stop: 'Stop reading',
   textOf: (name: string) => `Text of ${name}`,
