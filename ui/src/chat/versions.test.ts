@@ -61,6 +61,11 @@ test('of many documents the first are shown, and all on demand', async () => {
   expect(chips()).toBe(6);
 });
 
+test('what writes an ended answer again with another model has the sign of its kind', async () => {
+  await open([question, { ...answer, status: 'interrupted' }]);
+  expect(button('Answer with another model').querySelectorAll('svg').length).toBe(2);
+});
+
 test('a message is edited in its place and sent beside the earlier version', async () => {
   const { platform, app, lastAsked } = await open();
   await press('Edit');
