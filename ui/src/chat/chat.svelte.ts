@@ -277,14 +277,16 @@ export class ChatStore {
       case 'conversations':
         for (const row of event.conversations) this.#told(row);
         return this.list.putAll(event.conversations);
-      case 'conversations_deleted':
+      case 'conversations_deleted': {
+        const { draft } = this;
         for (const id of event.ids) {
           this.folded.forget(id);
           this.#toldAtMs.delete(id);
           this.#drafts.forget(id);
           this.queue.forget(id);
         }
-        return this.#forget(event.ids);
+        return this.#leaveDeleted(event.ids, draft);
+      }
       case 'probabilities_read':
         return this.probabilities.receive(event);
       case 'branch':
@@ -725,8 +727,22 @@ export class ChatStore {
     else void claim.then((isOurs) => (isOurs ? this.sendQueued(id) : undefined));
   }
 
-  #forget(ids: readonly string[]): void {
-    const neighbour = this.list.neighbourOf(ids);
+  /** Chats were deleted, by this window or elsewhere. Whoever writes in one does not go on in another that happens to be next. */
+  #leaveDeleted(ids: readonly string[], draft: string): void {
+    const { selected: open } = this;
+    if (!open || !ids.includes(open.id)) return this.#forget(ids);
+    this.#forget(ids, null);
+    const isCarried = draft !== '' && this.draft === '' && !open.is_private;
+    if (isCarried) this.draft = draft;
+    if (isUnsent(open)) return;
+    this.actions.offerBack(open, () => {
+      if (isCarried && this.#drafts.get(null) === draft) this.#drafts.set(null, '');
+      this.#drafts.set(open.id, draft);
+    });
+  }
+
+  /** `next`: which one is opened where the open one is among them. */
+  #forget(ids: readonly string[], next = this.list.neighbourOf(ids)): void {
     const threads = new Map(this.#threads);
     for (const id of ids) {
       this.compare.forget(id);
@@ -734,6 +750,6 @@ export class ChatStore {
     }
     this.list.take(ids);
     this.#threads = threads;
-    if (this.selectedId !== null && ids.includes(this.selectedId)) this.select(neighbour);
+    if (this.selectedId !== null && ids.includes(this.selectedId)) this.select(next);
   }
 }

@@ -11,7 +11,10 @@ beforeEach(() => {
   localStorage.clear();
   vi.useFakeTimers();
 });
-afterEach(() => vi.useRealTimers());
+afterEach(() => {
+  vi.useRealTimers();
+  vi.unstubAllGlobals();
+});
 
 const three = [
   conversation('a', { updated_at_ms: 30 }),
@@ -374,6 +377,29 @@ test('a deleted conversation is gone at once, and Undo brings it back', async ()
   expect(rows()).toEqual(['a', 'b', 'c']);
   expect(chat.selectedId).toBe('b');
   expect(app.toasts.items).toEqual([]);
+});
+
+test('a chat that another window deletes makes room for a new one, which takes over what is written', async () => {
+  // As it is after a reload.
+  localStorage.setItem('cairn.draft.b', 'Half a sent');
+  const { app, chat, platform, rows } = await start();
+  chat.select('b');
+  platform.emit({ type: 'conversations_deleted', ids: ['b'] });
+  expect([rows(), chat.selectedId, chat.draft]).toEqual([['a', 'c'], null, 'Half a sent']);
+  expect(app.toasts.items.map(({ text, actions }) => [text, actions[0]?.label])).toEqual([
+    ['“Title b” was deleted in another window.', 'Undo'],
+  ]);
+  app.toasts.act(app.toasts.items[0]?.id ?? 0);
+  await settle();
+  expect(platform.asked).toContainEqual({ type: 'restore_conversations', ids: ['b'] });
+  expect([rows(), chat.selectedId, chat.draft]).toEqual([['a', 'b', 'c'], 'b', 'Half a sent']);
+  chat.newChat();
+  expect(chat.draft).toBe('');
+
+  // Another chat than the open one goes without a word.
+  chat.select('a');
+  platform.emit({ type: 'conversations_deleted', ids: ['c'] });
+  expect([rows(), chat.selectedId, app.toasts.items]).toEqual([['a', 'b'], 'a', []]);
 });
 
 test('Undo is offered for eight seconds, not counting those under the pointer', async () => {

@@ -114,6 +114,15 @@ export class ListActions {
     if (!(await offerUndo(this.#options, words, takeBack, isDone))) list.putAll(rows);
   }
 
+  /** Says that the chat on screen was deleted elsewhere, and offers to bring it back. */
+  offerBack(row: Conversation, onTakenBack: () => void): void {
+    const takeBack = () => {
+      onTakenBack();
+      void this.#restore([row.id], [row], row.id);
+    };
+    void offerUndo(this.#options, strings.chats.deletedElsewhere(titleOf(row)), takeBack);
+  }
+
   async #restore(ids: readonly string[], rows: readonly Conversation[], openId: string | null): Promise<void> {
     const { list, open } = this.#options;
     if (!(await runOrReport(this.#options, { type: 'restore_conversations', ids: [...ids] }))) return;

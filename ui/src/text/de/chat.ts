@@ -30,6 +30,7 @@ export const chats: Catalogue['chats'] = {
   actions: (title) => `Aktionen für ${title}`,
   several,
   deleted: (what) => `${called(what)} gelöscht.`,
+  deletedElsewhere: (title) => `${f.quote(title)} wurde in einem anderen Fenster gelöscht.`,
   archive: 'Archivieren',
   archived: (what) => `${called(what)} archiviert.`,
   archiveTitle: (count) => `Archiv (${f.count(count)})`,

@@ -29,6 +29,7 @@ export const chats = {
   actions: (title: string) => `Actions for ${title}`,
   several,
   deleted: (what: string | number) => `Deleted ${called(what)}.`,
+  deletedElsewhere: (title: string) => `${f.quote(title)} was deleted in another window.`,
   archive: 'Archive',
   archived: (what: string | number) => `Archived ${called(what)}.`,
   archiveTitle: (count: number) => `Archive (${f.count(count)})`,
