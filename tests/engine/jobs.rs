@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use cairn_chat::FinishReason;
-use cairn_engine::{Engine, EngineOptions, EngineState, GenerateEvent, Generation, PromptInput};
+use cairn_engine::{
+    Engine, EngineOptions, EngineState, GenerateEvent, GenerateRequest, Generation, PromptInput,
+};
 use serde_json::json;
 
 use crate::client::{Answer, finish, request};
@@ -117,6 +119,38 @@ async fn a_request_stopped_before_its_first_token_reports_no_rates() {
     assert_eq!(stats.finish_reason, FinishReason::Cancelled);
     assert_eq!((stats.num_generation_tokens, stats.time_to_first_token_ms), (0, 0.0));
     assert_eq!((stats.prompt_tps, stats.generation_tps), (0.0, 0.0));
+}
+
+#[tokio::test]
+async fn a_request_stopped_while_it_waits_ends_before_the_one_that_it_waits_for() {
+    let model = Scripted::endless();
+    let engine = one_at_a_time();
+    engine.load("endless", model.folder()).await.expect("loads");
+    let mut busy = engine.generate(request(&[1, 2, 3], ENDLESSLY));
+    first_token(&mut busy).await;
+    let mut waiting = engine.generate(request(&[4, 5], 20));
+    let so_far = model.answer(&[6, 7], 3);
+    let going_on = GenerateRequest { answer_so_far: so_far.clone(), ..request(&[6, 7], ENDLESSLY) };
+    let mut behind = engine.generate(going_on);
+    let mut last = engine.generate(request(&[8], 2));
+    for (stopped, num_prompt_tokens, token_ids) in
+        [(&mut waiting, 2, Vec::new()), (&mut behind, 5, so_far)]
+    {
+        stopped.stop();
+        let answer =
+            tokio::time::timeout(SOON, finish(stopped)).await.expect("ends").expect("an answer");
+        let stats = answer.finished.stats;
+        assert_eq!(stats.finish_reason, FinishReason::Cancelled);
+        assert_eq!(stats.num_prompt_tokens, num_prompt_tokens);
+        assert_eq!((stats.num_cached_tokens, stats.num_generation_tokens), (0, 0));
+        assert_eq!(answer.finished.token_ids, token_ids);
+    }
+    // The one that they waited for is still being written, and the last has kept its place.
+    first_token(&mut busy).await;
+    drop(busy);
+    let answer =
+        tokio::time::timeout(SOON, finish(&mut last)).await.expect("ends").expect("an answer");
+    assert_eq!(answer.finished.token_ids, model.answer(&[8], 2));
 }
 
 #[tokio::test]

@@ -108,9 +108,12 @@ impl Scheduler {
         })
     }
 
-    /// Starts a request, or first restores its prompt. If the request is invalid, its events report
-    /// the failure.
+    /// Starts a request, or first restores its prompt; one that was stopped ends with its figures. If
+    /// the request is invalid, its events report the failure.
     pub(crate) fn begin(&mut self, worker: &mut Worker, job: GenerateJob) {
+        if job.is_stopped() {
+            return self.start(worker, job, None);
+        }
         let is_alone = self.num_sequences() == 0;
         match Restoring::begin(worker, job, is_alone) {
             Ok(restoring) => self.restoring.push_back(restoring),
@@ -127,9 +130,13 @@ impl Scheduler {
         let begun = guarded(worker, "starting an answer", |worker| {
             let Restored { began, pending, of_draft } = restored.unwrap_or_default();
             let (mut sequence, caches) = Sequence::begin(worker, job, began, pending)?;
-            if sequence.max_tokens == 0 {
+            let ends = match sequence.job.is_stopped() {
+                true => Some(FinishReason::Cancelled),
+                false => (sequence.max_tokens == 0).then_some(FinishReason::Length),
+            };
+            if let Some(reason) = ends {
                 sequence.prefilled(0);
-                sequence.finish(worker, FinishReason::Length, caches);
+                sequence.finish(worker, reason, caches);
                 return Ok(());
             }
             // An imported file may be quantized although the request does not ask for it.

@@ -206,7 +206,8 @@ pub(crate) struct Sequence {
 
 impl Sequence {
     /// Checks the request and looks up its prompt, of which `pending` is restored since `began`; the
-    /// returned caches contain a beginning of the prompt, never all of it.
+    /// returned caches contain a beginning of the prompt, never all of it. For one that was stopped
+    /// nothing is looked up, and there are no caches.
     pub(crate) fn begin(
         worker: &mut Worker,
         mut job: GenerateJob,
@@ -221,7 +222,8 @@ impl Sequence {
         Sampling::check(&request.sampling, &loaded.model)?;
         let stops = Stops { strings: request.stop.clone(), ..Stops::default() };
         let mut text = AnswerText::new(&loaded.model.tokenizer, stops)?;
-        let grammar = job.take_grammar(&loaded)?;
+        let is_stopped = job.is_stopped();
+        let grammar = if is_stopped { None } else { job.take_grammar(&loaded)? };
         let prompt = job.take_prompt(&loaded)?;
         let request = &job.request;
         let mut segments = AnswerSegments::new(&loaded, request, &prompt.text);
@@ -232,8 +234,10 @@ impl Sequence {
             so_far.segments.extend(segments.iter_mut().flat_map(|segments| segments.push(&step)));
             so_far.text += if request.skip_special_tokens { &step.visible } else { &step.text };
         }
-        let CachedBeginning { num_in_file, tokens_in_file, reuse } =
-            cached_beginning(worker, &loaded, request, &prompt, pending)?;
+        let CachedBeginning { num_in_file, tokens_in_file, reuse } = match is_stopped {
+            true => CachedBeginning::default(),
+            false => cached_beginning(worker, &loaded, request, &prompt, pending)?,
+        };
         let checkpoints_at = match request.uses_prompt_cache() {
             true => worker.cache.checkpoints_at(
                 &loaded.model,
@@ -244,7 +248,8 @@ impl Sequence {
             false => Vec::new(),
         };
         let context_length = request.context_length(loaded.model.model.context_length());
-        let context_left = context_length - num_in_file - prompt.tokens.len();
+        // Whether a prompt is too long is not asked of one that was stopped.
+        let context_left = context_length.saturating_sub(num_in_file + prompt.tokens.len());
         if !request.answer_so_far.is_empty() {
             let _ = job.events.send(GenerateEvent::SoFar(Box::new(so_far)));
         }
@@ -636,6 +641,7 @@ pub(crate) fn check(request: &GenerateRequest) -> Result<(), EngineError> {
 }
 
 /// The tokens before those to prefill, and their caches.
+#[derive(Default)]
 struct CachedBeginning {
     /// Tokens in the prompt-cache file, which precede the prompt.
     num_in_file: usize,

@@ -266,6 +266,11 @@ impl EngineLoop {
                 Job::Generate(job) => self.worker.models.get(job.request.model.as_deref()).ok(),
                 _ => self.worker.models.get(None).ok(),
             };
+            // One that was stopped ends now, whatever it waits for.
+            if model.is_some() && job.is_stopped() {
+                self.begin(job);
+                continue;
+            }
             let waits_for_load = is_loading && job.names_no_model();
             if let (Some(model), false) = (&model, waits_for_load) {
                 match self.with_grammar(job, model) {

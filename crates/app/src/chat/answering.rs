@@ -137,12 +137,12 @@ impl Outcome {
     }
 
     /// An answer that could not go on is as it was, with the reason: what later prompts have of it must
-    /// not depend on that.
+    /// not depend on that. One that was stopped before it went on keeps its figures.
     fn of_going_on(mut self, before: &cairn_store::Message) -> Self {
         if self.status == MessageStatus::Failed {
             self.status = before.status;
-            self.stats = self.stats.or_else(|| before.stats.clone());
         }
+        self.stats = self.stats.or_else(|| before.stats.clone());
         self
     }
 
@@ -244,7 +244,10 @@ async fn write(app: &Arc<App>, running: &Running, turn: &Turn, progress: &mut Pr
     let model = turn.model().map(str::to_owned).or_else(|| models::loaded_name(app));
     progress.model.clone_from(&model);
     let of_chat = &turn.conversation_id;
-    reading::give_way(app, of_chat).await;
+    reading::give_way(app, of_chat, &running.stop).await;
+    if running.stop.is_cancelled() {
+        return Outcome::stopped(progress);
+    }
     let mut settings = settings::for_answer(app, &turn.store, of_chat, model.as_deref()).await;
     if let (Ok(settings), Wanted::Compared(compared)) = (&mut settings, &turn.wanted) {
         compared.set(settings);
@@ -389,12 +392,11 @@ async fn generate(
         tokio::time::sleep(CLOSING_GRACE).await;
     };
     tokio::pin!(give_up);
-    let (mut has_begun, mut is_stopping, mut is_holding) = (false, false, false);
+    let (mut is_stopping, mut is_holding) = (false, false);
     loop {
         let due = progress.next_due(Instant::now(), saving.running.is_some());
         tokio::select! {
             event = generation.recv() => {
-                has_begun = true;
                 running.begun.cancel();
                 let is_held = is_holding && !running.stop.is_cancelled();
                 if let Some(part) = end_of_part(event, max_tokens, is_held, progress) {
@@ -404,10 +406,6 @@ async fn generate(
                     is_holding = true;
                     generation.stop();
                 }
-            }
-            // An answer that still waits for others has no figures: it need not be stopped in order.
-            () = running.stop.cancelled(), if !has_begun => {
-                return Part::Ended(Box::new(Outcome::stopped(progress)));
             }
             () = running.stop.cancelled(), if !is_stopping => {
                 is_stopping = true;

@@ -216,11 +216,18 @@ pub(crate) async fn again(app: &Arc<App>, of: &DocumentsOf) {
 }
 
 /// Lets an answer of this conversation go before: what is read of its draft and of its folder is saved
-/// first. The answer reads the rest that it needs; then reading goes on.
-pub(crate) async fn give_way(app: &Arc<App>, conversation_id: &str) {
+/// first. The answer reads the rest that it needs; then reading goes on. An answer that is stopped does
+/// not wait.
+pub(crate) async fn give_way(app: &Arc<App>, conversation_id: &str, stop: &CancellationToken) {
+    let ended_or_stopped = async |ended: CancellationToken| {
+        tokio::select! {
+            () = ended.cancelled() => {}
+            () = stop.cancelled() => {}
+        }
+    };
     let draft = DocumentsOf::conversation(conversation_id);
     if let Some(ended) = app.readings.stop(&draft) {
-        ended.cancelled().await;
+        ended_or_stopped(ended).await;
         again(app, &draft).await;
     }
     let row = app.store.conversation(conversation_id).await.ok().flatten();
@@ -228,7 +235,7 @@ pub(crate) async fn give_way(app: &Arc<App>, conversation_id: &str) {
     let folder = DocumentsOf::Folder { id };
     let Some(ended) = app.readings.pause(&folder) else { return };
     emit(app, &folder, DocumentReading::Waiting);
-    ended.cancelled().await;
+    ended_or_stopped(ended).await;
     let (shared, answers) = (app.clone(), app.answers.of(conversation_id));
     app.spawn(async move {
         for running in answers {
@@ -519,6 +526,8 @@ async fn note_speed(app: &App, stats: &GenerationStats) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::{Command, MessageStatus, Reply};
+    use crate::{DataFolder, Options};
 
     #[test]
     fn a_paused_reading_waits_and_one_that_looks_goes_on() {
@@ -541,5 +550,32 @@ mod tests {
         assert_eq!(readings.state(&of), DocumentReading::Waiting, "no progress that stands still");
         assert!(readings.is_wanted(&of), "it goes on later");
         assert!(!readings.set(&of, &reading, &half), "it says nothing any more");
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_stopped_answer_does_not_wait_for_what_is_read_of_its_draft() {
+        let home = tempfile::tempdir().unwrap();
+        let model = home.path().join("models").join("tiny-chat");
+        cairn_tiny_models::copy_tiny_model("llama/tiny-chat", &model).unwrap();
+        let app = App::open(Options::new(DataFolder::new(home.path()))).await.unwrap();
+        let created = app.call(Command::NewConversation).await.unwrap();
+        let Reply::Conversation { conversation, .. } = created else { panic!("{created:?}") };
+        let conversation_id = conversation.id;
+        // It does not end before the answer has.
+        let reading = Reading::new(None);
+        let of = DocumentsOf::conversation(&conversation_id);
+        app.readings.all().insert(of.clone(), reading.clone());
+        let text = "Why?".to_owned();
+        let conversation_id = || conversation_id.clone();
+        let send = Command::SendMessage { conversation_id: conversation_id(), text };
+        app.call(send).await.unwrap();
+        let [answer] = app.answers.of(&conversation_id()).try_into().unwrap();
+        reading.stop.cancelled().await;
+        app.call(Command::Stop { conversation_id: conversation_id() }).await.unwrap();
+        let ended = tokio::time::timeout(Duration::from_secs(60), answer.ended.cancelled());
+        ended.await.expect("it does not wait");
+        assert_eq!(answer.message().status, MessageStatus::Stopped);
+        reading.ended.cancel();
+        app.close().await;
     }
 }

@@ -106,6 +106,7 @@ pub struct CacheOptions {
 }
 
 /// The part of a prompt whose caches were found.
+#[derive(Default)]
 pub(crate) struct Reuse {
     /// Prompt tokens in `caches`.
     pub(crate) num_tokens: usize,

@@ -61,10 +61,15 @@ impl GrammarQueue {
 }
 
 impl GrammarJob {
-    /// Compiles the grammar and sends the request back; one whose form cannot be kept to fails.
+    /// Compiles the grammar and sends the request back; one whose form cannot be kept to fails. One that
+    /// was stopped needs none to end.
     pub(crate) fn run(self) {
         let GrammarJob { mut job, lark, compiler, identity, back } = self;
         if job.events.is_closed() {
+            return;
+        }
+        if job.is_stopped() {
+            let _ = back.send(Job::Generate(job));
             return;
         }
         let endless = job.request.form.as_ref().and_then(AnswerForm::endless);

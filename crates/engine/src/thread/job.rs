@@ -183,6 +183,11 @@ impl Job {
         }
     }
 
+    /// Whether it is an answer that is to end.
+    pub(super) fn is_stopped(&self) -> bool {
+        matches!(self, Job::Generate(job) if job.is_stopped())
+    }
+
     /// Whether nobody waits for its answer.
     pub(super) fn is_abandoned(&self) -> bool {
         match self {

@@ -1,6 +1,6 @@
 //! The loop without a thread: what it does between two slices.
 
-use cairn_chat::{AnswerForm, TextForm};
+use cairn_chat::{AnswerForm, FinishReason, TextForm};
 use cairn_lm::LoadProgress;
 use tokio::sync::mpsc;
 
@@ -223,6 +223,33 @@ fn a_request_without_anybody_who_waits_compiles_nothing() {
     // The loop is idle, so it would wait for a job.
     assert!(test.engine.borrow().is_idle());
     assert!(test.engine.borrow().jobs.try_recv().is_err());
+}
+
+#[test]
+fn a_request_that_is_stopped_ends_without_its_grammar() {
+    let test = TestLoop::new(StoredCache::none());
+    test.load("writer", WRITER);
+    // No grammar can be made of it.
+    let schema = serde_json::json!({ "type": "unheard-of" });
+    let form = || Some(AnswerForm { text: TextForm::Json(schema.clone()), calls: Vec::new() });
+    let is_cancelled = |running: &mut Running| {
+        let last = std::iter::from_fn(|| running.events.try_recv().ok()).last();
+        matches!(last, Some(GenerateEvent::Finished(finished))
+            if finished.stats.finish_reason == FinishReason::Cancelled)
+    };
+    let mut before = test.begin_in(2, 3, form());
+    before.stop.send_replace(true);
+    test.turn();
+    assert!(test.grammars.try_recv().is_err(), "it is not compiled");
+    assert!(is_cancelled(&mut before));
+
+    let mut compiled = test.begin_in(2, 3, form());
+    test.turn();
+    let job = test.grammars.try_recv().unwrap();
+    compiled.stop.send_replace(true);
+    job.run();
+    test.turn();
+    assert!(is_cancelled(&mut compiled));
 }
 
 #[test]
