@@ -686,7 +686,8 @@ impl PromptCache {
     }
 }
 
-/// Restores what is left, unless it is what was restored last; then this is the last.
+/// Restores what is left, unless it is what was restored last; then this is the last, if all of it
+/// could be restored.
 fn restore_once(
     restore: PrefixRestore,
     store: &ChunkStore,
@@ -700,7 +701,8 @@ fn restore_once(
         }
         _ => {
             let restored = restore.finish(store);
-            *last = source.map(|source| (source, restored.caches.clone()));
+            let whole = source.filter(|source| source.num_tokens() == restored.num_tokens);
+            *last = whole.map(|source| (source, restored.caches.clone()));
             restored
         }
     }

@@ -30,6 +30,10 @@ pub(super) struct PrefixSource<'a> {
 }
 
 impl PrefixSource<'_> {
+    pub(super) fn num_tokens(&self) -> usize {
+        self.num_tokens
+    }
+
     pub(super) fn into_owned(self) -> PrefixSource<'static> {
         let PrefixSource { keys, num_tokens, spec } = self;
         let (keys, spec) = (Cow::Owned(keys.into_owned()), Cow::Owned(spec.into_owned()));

@@ -9,6 +9,7 @@ use super::*;
 use crate::PromptInput;
 use crate::prompt_cache::CacheOptions;
 use crate::request::{GenerateEvent, GenerateRequest, ModelOptions, Speculation};
+use crate::restoring::query;
 use crate::scripted_model::write_scripted;
 use crate::wired_memory::WiredMemory;
 
@@ -291,11 +292,19 @@ fn a_grammar_for_a_model_that_was_replaced_is_compiled_again() {
 
 /// Stored caches in memory, of which nothing waits for the writer.
 fn stored(folder: &std::path::Path) -> StoredCache {
+    stored_within(folder, 0, 1 << 30)
+}
+
+fn stored_within(
+    folder: &std::path::Path,
+    disk_budget_bytes: u64,
+    memory_budget_bytes: u64,
+) -> StoredCache {
     let options = CacheOptions {
         folder: folder.to_owned(),
         old_folders: Vec::new(),
-        disk_budget_bytes: 0,
-        memory_budget_bytes: 1 << 30,
+        disk_budget_bytes,
+        memory_budget_bytes,
         chunks: Vec::new(),
         refs: Vec::new(),
         cleanup_lock: None,
@@ -413,6 +422,40 @@ fn a_request_that_is_stopped_while_it_is_restored_ends() {
     writer.stop.send_replace(true);
     test.turn();
     assert!(test.engine.borrow().is_idle() || test.engine.borrow().worker.cache.is_saving());
+}
+
+#[test]
+fn what_could_not_be_restored_whole_is_no_source_for_another() {
+    let folder = tempfile::tempdir().unwrap();
+    let stored = stored_within(folder.path(), 1 << 30, 0);
+    let handle = stored.handle().unwrap();
+    let test = TestLoop::new(stored);
+    test.load("writer", WRITER);
+    test.first_token(&mut test.begin(LONG_PROMPT, 1));
+    while !test.engine.borrow().is_idle() {
+        test.turn();
+    }
+    let worker = &mut test.engine.borrow_mut().worker;
+    let (reply, written) = oneshot::channel();
+    worker.cache.flush(reply);
+    written.blocking_recv().unwrap().unwrap();
+    worker.forget_conversations();
+
+    let loaded = worker.models.get(None).unwrap();
+    let (mut job, _running) = asked(request(LONG_PROMPT));
+    let prompt = job.prompt(&loaded).unwrap().clone();
+    let lookup = query(&job.request, &prompt, LONG_PROMPT, &loaded);
+    let mut begin = || worker.cache.begin_restore(&loaded.model, &lookup);
+    let pending = [begin(), begin()];
+    assert!(pending.iter().flatten().all(|pending| pending.num_left() == 12));
+    let last = handle.view(1).nodes[0].key;
+    let of_model = folder.path().join(&loaded.model.fingerprint);
+    std::fs::remove_file(of_model.join(format!("{last}.safetensors"))).unwrap();
+    for pending in pending {
+        let reuse = worker.cache.longest_prefix(&loaded.model, &lookup, pending);
+        assert_eq!(reuse.num_tokens, 11 * 256);
+        assert!(reuse.caches.iter().all(|cache| cache.offset() == reuse.num_tokens));
+    }
 }
 
 #[test]
