@@ -207,6 +207,7 @@ fn a_request_is_removed_at_once_while_it_waits_prefills_or_decodes() {
     assert_eq!((&row.tokens[..], row.caches[0].offset()), (&prompt[..4], 4));
     assert_eq!(batch.remove(ids[0]).expect("remove").expect("a row").tokens, prompt[..4]);
     assert!(batch.remove(ids[2]).expect("remove").expect("a row").tokens.is_empty());
+    assert_eq!([0, 1, 2].map(|index| batch.has(ids[index])), [false, true, false]);
     assert!(batch.remove(ids[2]).expect("remove").is_none());
     while batch.next().expect("step").tokens.is_empty() {}
     assert_eq!((batch.num_pending(), batch.num_prefilling(), batch.num_decoding()), (0, 0, 1));

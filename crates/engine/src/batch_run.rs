@@ -227,11 +227,19 @@ impl BatchRun {
         }
     }
 
+    /// Takes the rows that decode from the generator, as a removal does that fails.
+    #[cfg(test)]
+    pub(crate) fn drop_decoding(&mut self) {
+        for (&id, sequence) in &self.rows {
+            if !sequence.sampled.is_empty() {
+                self.generator.remove(id).expect("a row");
+            }
+        }
+    }
+
     /// The sequences whose rows the generator has lost, because removing another failed.
     pub(crate) fn take_lost(&mut self) -> Vec<Sequence> {
-        match self.generator.has_work() || self.rows.is_empty() {
-            true => Vec::new(),
-            false => std::mem::take(&mut self.rows).into_values().collect(),
-        }
+        let BatchRun { generator, rows, .. } = self;
+        rows.extract_if(.., |&id, _| !generator.has(id)).map(|(_, sequence)| sequence).collect()
     }
 }

@@ -124,6 +124,24 @@ fn work_is_counted_with_the_time_that_it_took() {
 }
 
 #[test]
+fn answers_that_a_failure_has_dropped_go_on_while_another_prompt_is_read() {
+    let mut simulation = Simulation::new();
+    let (mut first, mut second) = (simulation.begin(3, plain()), simulation.begin(4, plain()));
+    simulation.run_to_token_of(&mut second, vec![&mut first]);
+    let mut reading = simulation.begin(5000, plain());
+    simulation.scheduler.turn(&mut simulation.worker);
+    let RunWork::Batch(batch) = &mut simulation.scheduler.runs[0].work else { panic!() };
+    batch.drop_decoding();
+    assert!(batch.is_reading() && !batch.is_decoding());
+
+    first.tokens_at.clear();
+    second.tokens_at.clear();
+    simulation.run_to_token_of(&mut first, vec![&mut second, &mut reading]);
+    simulation.run_to_token_of(&mut second, vec![&mut reading]);
+    assert!(reading.tokens_at.is_empty(), "its prompt is still being read");
+}
+
+#[test]
 fn prompts_that_wait_together_are_read_together() {
     let mut simulation = Simulation::new();
     let mut short: Vec<Timed> = (0..8).map(|_| simulation.begin(30, plain())).collect();

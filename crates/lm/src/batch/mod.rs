@@ -172,6 +172,12 @@ impl BatchGenerator {
         self.num_pending() + self.num_prefilling() + self.num_decoding() > 0
     }
 
+    /// Whether this request is unfinished.
+    pub fn has(&self, id: RequestId) -> bool {
+        let mut unread = self.pending.iter().chain(&self.prefilling);
+        unread.any(|row| row.id() == id) || self.find_decoding(id).is_some()
+    }
+
     /// How many requests wait for a slot.
     pub fn num_pending(&self) -> usize {
         self.pending.len()
@@ -191,7 +197,7 @@ impl BatchGenerator {
     /// unknown or has ended.
     ///
     /// Its part of the batch is freed at once. On an error the request is removed, but its caches
-    /// are lost.
+    /// are lost, and those that shared its passes may be removed too (see [`BatchGenerator::has`]).
     pub fn remove(&mut self, id: RequestId) -> Result<Option<RowState>, LmError> {
         if let Some(index) = self.pending.iter().position(|row| row.id() == id) {
             return Ok(self.pending.remove(index).map(Prefilling::into_state));
