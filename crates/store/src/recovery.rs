@@ -365,8 +365,10 @@ async fn salvage(connection: &mut SqliteConnection) -> Result<Salvaged, sqlx::Er
         sqlx::raw_sql(UNLINK_FOLDER_DOCUMENTS).execute(&mut *connection).await?;
     }
 
-    if tables.iter().any(|table| table == "context_cuts") {
-        sqlx::raw_sql(FORGET_OF_LOST).execute(&mut *connection).await?;
+    for (table, forget) in FORGET_OF_LOST {
+        if tables.iter().any(|known| known == table) {
+            sqlx::raw_sql(forget).execute(&mut *connection).await?;
+        }
     }
 
     salvaged.conversations = num_rows(connection, "conversations").await?;
@@ -422,14 +424,25 @@ const REATTACH: &str = "
         select 1 from messages where conversation_id = conversations.id and id = leaf_message_id
     );";
 
-/// What belongs to a lost row is of no use.
-const FORGET_OF_LOST: &str = "
-    delete from context_cuts where message_id not in (select id from messages);
-    delete from conversation_personas
-    where conversation_id not in (select id from conversations)
-        or persona_id not in (select id from personas);
-    delete from conversation_branches where conversation_id not in (select id from conversations);
-    delete from broken_off_answers where message_seq not in (select seq from messages);";
+/// What belongs to a lost row is of no use, by the table that has it: earlier versions lack some.
+const FORGET_OF_LOST: [(&str, &str); 4] = [
+    ("context_cuts", "delete from context_cuts where message_id not in (select id from messages)"),
+    (
+        "conversation_personas",
+        "delete from conversation_personas
+         where conversation_id not in (select id from conversations)
+             or persona_id not in (select id from personas)",
+    ),
+    (
+        "conversation_branches",
+        "delete from conversation_branches
+         where conversation_id not in (select id from conversations)",
+    ),
+    (
+        "broken_off_answers",
+        "delete from broken_off_answers where message_seq not in (select seq from messages)",
+    ),
+];
 
 /// A message whose deletion is lost is there again, and a branch does not end in a message that is
 /// deleted.

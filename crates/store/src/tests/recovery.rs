@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use super::{Scratch, finished, named_cache, texts, turn};
+use crate::store::MIGRATIONS;
 use crate::{DocumentKind, MessageStatus, NewDocument, Recovery, Store, StoreError};
 
 const PAGE: usize = 4_096;
@@ -94,6 +95,27 @@ async fn a_damaged_index_costs_nothing() {
     assert!(name.starts_with("cairn.damaged-20") && name.ends_with(".db"), "{name}");
     store.close().await.unwrap();
     assert_eq!(Store::open_or_recover(&scratch.database()).await.unwrap().1, None);
+}
+
+/// Damaged before an update, or a backup from before one.
+#[tokio::test]
+async fn a_damaged_file_of_an_earlier_version_is_recovered() {
+    for version in MIGRATIONS.iter().map(|migration| migration.version) {
+        let scratch = Scratch::new();
+        let options = sqlx::sqlite::SqliteConnectOptions::new()
+            .filename(scratch.database())
+            .create_if_missing(true);
+        let old = sqlx::SqlitePool::connect_with(options).await.unwrap();
+        MIGRATIONS.run_to(version, &old).await.unwrap();
+        let setting = "insert into settings (key, value) values ('language', 'de')";
+        sqlx::query(setting).execute(&old).await.unwrap();
+        old.close().await;
+        damage(&scratch, "messages_by_parent").await;
+        let (store, _) = recover(&scratch).await;
+        let kept = store.setting("language").await.unwrap();
+        assert_eq!(kept.as_deref(), Some("de"), "of version {version}");
+        check_sound(&store).await;
+    }
 }
 
 #[tokio::test]
