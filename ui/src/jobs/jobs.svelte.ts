@@ -135,7 +135,8 @@ export class JobStore {
     if (!job) return;
     this.#written?.forget();
     this.#written = null;
-    this.#put(job);
+    // Events may have told of it since, even that it is done.
+    if (!this.items?.some(({ id }) => id === job.id)) this.#put(job);
     this.show(job.id);
   }
 

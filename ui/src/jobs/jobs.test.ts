@@ -3,7 +3,7 @@ import { cleanup, fireEvent, screen, within } from '@testing-library/svelte';
 import { expect, test } from 'vitest';
 import { CallError } from '../platform/platform';
 import type { Job, JobPreview, JobRow, ModelProblem, Reply } from '../platform/wire';
-import { bootstrap, conversation, FakePlatform, model, status } from '../testing/fake';
+import { bootstrap, conversation, FakePlatform, gate, model, status } from '../testing/fake';
 import { charts, job, jobRow } from '../testing/jobs';
 import { drawn, openWindow, useWindow } from '../testing/window';
 
@@ -186,6 +186,19 @@ test('a question is previewed as it is written, and asked', async () => {
   expect(platform.asked).toContainEqual({ type: 'create_job', name: 'Is it?', model: 'owner/model', question, source });
   expect(app.jobs.openId).toBe('7');
   expect(document.activeElement).toBe(button('Pause'));
+});
+
+test('one that is done before its reply comes stays done', async () => {
+  const { app, platform } = await open();
+  app.jobs.begin();
+  const reply = gate<Reply>();
+  platform.answers.create_job = reply.promise;
+  const asking = app.jobs.create();
+  platform.emit({ type: 'job', job: job('7') });
+  platform.emit({ type: 'job', job: job('7', { state: 'done' }) });
+  reply.open({ type: 'job', job: job('7') });
+  await asking;
+  expect(app.jobs.open?.state).toBe('done');
 });
 
 test('a question that cannot be asked stays, with the reason', async () => {

@@ -14,8 +14,8 @@ use crate::decisions::{MAX_LEVELS, MAX_OPTIONS};
 use crate::decisions::{Question, QuestionError};
 use crate::models;
 use crate::wire::{
-    Command, Event, Failure, FailureCode, FailureKind, JobCharts, JobPreview, JobQuestion, JobRow,
-    JobRowOrder, JobSource, JobTexts, Reply,
+    Command, Event, Failure, FailureCode, FailureKind, Job, JobCharts, JobPreview, JobQuestion,
+    JobRow, JobRowOrder, JobSource, JobTexts, Reply,
 };
 
 /// A name is one line in a list.
@@ -202,9 +202,10 @@ async fn create(
     let question = serde_json::to_string(question)
         .map_err(|error| Failure::invalid(format!("The question cannot be stored: {error}.")))?;
     let job = app.store.create_job(&NewJob { name, model, question, texts }, now_ms()).await?;
-    running::start(app, job.id.clone());
-    let job = answers::shown(app, job)?;
+    let job = Job { is_waiting: true, ..answers::shown(app, job)? };
+    // Told of before it starts: a short one may be done at once, and the last event counts.
     app.emit(Event::Job { job: job.clone() });
+    running::start(app, job.id.clone());
     Ok(Reply::Job { job })
 }
 
