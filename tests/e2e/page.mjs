@@ -145,12 +145,15 @@ export class Page {
     const { width, height } = this.driver.viewportSize();
     const data = { items: [], files: [files].flat(), dragOperationsMask: 1 };
     const send = (type) => session.send('Input.dispatchDragEvent', { type, x: width / 2, y: height / 2, data });
-    await send('dragEnter');
-    await send('dragOver');
-    await this.shows('Drop documents to attach them');
+    const zone = this.driver.getByText('Drop documents to attach them').filter({ visible: true });
+    // Where what the pointer is over is drawn anew, it counts as left until the hand moves on.
+    await until('the page takes what is dropped', async () => {
+      await send('dragEnter');
+      await send('dragOver');
+      return (await zone.count()) > 0;
+    });
     await onOver?.();
     // What the pointer was over may have been drawn anew since it moved: then nothing takes the drop, and a hand moves on.
-    const zone = this.driver.getByText('Drop documents to attach them').filter({ visible: true });
     do {
       await send('dragEnter');
       await send('dragOver');
