@@ -17,7 +17,7 @@ use super::namespace::{kv_format_of, needs, spec_like_own, stored_spec};
 use super::saving::NewRef;
 use super::state::SharedCacheState;
 use super::writer::Writer;
-use super::{Query, SavePermit};
+use super::{Query, SavePermit, is_purged};
 
 /// The cache state, and the thread that writes its chunks.
 #[derive(Debug)]
@@ -142,8 +142,9 @@ impl ChunkStore {
         let (key, bytes) = (record.key, contents.num_bytes());
         let is_persisted = {
             let mut state = self.state.lock();
-            let is_purged = permit.is_some_and(SavePermit::is_revoked);
-            if is_purged || record.parent.is_some_and(|parent| !state.index.contains(&parent)) {
+            if is_purged(permit)
+                || record.parent.is_some_and(|parent| !state.index.contains(&parent))
+            {
                 return false;
             }
             // Another program added this chunk, or it is too short to be cut differently.
@@ -178,7 +179,7 @@ impl ChunkStore {
         let NewRef { owner, model_name, is_pinned, is_draft } = new_ref;
         let needs = spec.map_or_else(RestoreNeeds::default, needs);
         let mut state = self.state.lock();
-        if permit.is_some_and(SavePermit::is_revoked) {
+        if is_purged(permit) {
             return;
         }
         let target = state.index.end_of(namespace, tokens, needs);

@@ -217,6 +217,11 @@ impl SavePermit {
     }
 }
 
+/// Whether what has this permit was purged; without one no purge concerns it.
+fn is_purged(permit: Option<&SavePermit>) -> bool {
+    permit.is_some_and(SavePermit::is_revoked)
+}
+
 /// Caches, and what they were restored from.
 type LastRestored = (PrefixSource<'static>, Vec<LayerCache>);
 
@@ -511,7 +516,7 @@ impl PromptCache {
     pub(crate) fn save(&mut self, mut computed: Computed<'_>) {
         self.drop_purged();
         // The conversation was purged while its answer waited or was written.
-        if computed.permit.as_ref().is_some_and(|permit| permit.is_revoked()) {
+        if is_purged(computed.permit.as_deref()) {
             return;
         }
         let mut caches = std::mem::take(&mut computed.caches);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use cairn_lm::cache::LayerCache;
 use cairn_prompt_cache::{ChunkKey, Namespace, Owner, PromptTokens};
 
-use super::SavePermit;
+use super::{SavePermit, is_purged};
 
 /// The resident conversations, the one that ran last at the end. Owned by the engine's thread.
 #[derive(Default)]
@@ -133,8 +133,7 @@ impl ResidentConversations {
 
     /// Drops the conversations that were purged.
     pub(super) fn drop_purged(&mut self) {
-        let is_purged = |permit: &Arc<SavePermit>| permit.is_revoked();
-        self.0.retain(|conversation| !conversation.permit.as_ref().is_some_and(is_purged));
+        self.0.retain(|conversation| !is_purged(conversation.permit.as_deref()));
     }
 
     /// Drops the conversations with a model.

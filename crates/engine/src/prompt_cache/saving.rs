@@ -13,7 +13,7 @@ use cairn_prompt_cache::{ChunkKey, ChunkKind, Namespace, Owner, PlannedChunk, Pr
 use super::chunk_file::ChunkContents;
 use super::chunk_store::{ChunkStore, new_record};
 use super::namespace::needs;
-use super::{Blocking, SavePermit, now_ms};
+use super::{Blocking, SavePermit, is_purged, now_ms};
 
 /// The bytes of chunks that may wait to be written. One chunk may wait whatever it takes.
 const MAX_QUEUED_BYTES: u64 = 50_000_000;
@@ -270,8 +270,7 @@ impl PendingSaves {
 
     /// Drops what was purged.
     pub(super) fn drop_purged(&mut self) {
-        let is_purged = |permit: &Arc<SavePermit>| permit.is_revoked();
-        self.0.retain(|save| !save.permit.as_ref().is_some_and(is_purged));
+        self.0.retain(|save| !is_purged(save.permit.as_deref()));
     }
 
     fn finish_first(&mut self, store: &ChunkStore) {
@@ -291,45 +290,28 @@ pub(super) fn report(saved: Result<(), LmError>) {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)] // in a test a panic is the report
 mod tests {
-    use cairn_lm::cache::KvCache;
     use cairn_prompt_cache::KvFormat;
-    use mlx_rs::Array;
-    use tokio::sync::{mpsc, watch};
 
     use super::*;
-    use crate::EngineStatus;
-    use crate::prompt_cache::{CacheHandle, CacheOptions, StoredCache};
+    use crate::prompt_cache::CacheHandle;
+    use crate::prompt_cache::tests::{NUM_TOKENS, caches, stored_cache};
 
     fn store(folder: &std::path::Path) -> ChunkStore {
-        let options = CacheOptions {
-            folder: folder.to_owned(),
-            old_folders: Vec::new(),
-            disk_budget_bytes: 1 << 30,
-            memory_budget_bytes: 1 << 30,
-            chunks: Vec::new(),
-            refs: Vec::new(),
-            cleanup_lock: None,
-        };
-        let (events, _) = mpsc::unbounded_channel();
-        let (status, _) = watch::channel(EngineStatus::default());
-        StoredCache::open(Some(options), events, status).0.unwrap()
+        stored_cache(folder).0.unwrap()
     }
 
-    /// A sequence of 600 tokens, which are three chunks.
+    /// A sequence of three chunks.
     fn pending(store: &ChunkStore) -> PendingSave {
         pending_with(store, None)
     }
 
     fn pending_with(store: &ChunkStore, permit: Option<Arc<SavePermit>>) -> PendingSave {
-        let rows = Array::zeros::<f32>(&[1, 1, 600, 4]).unwrap();
-        let cache =
-            KvCache::from_parts(std::slice::from_ref(&rows), std::slice::from_ref(&rows)).unwrap();
         let save = ToSave {
             namespace: &Namespace::computed("0123456789abcdef", KvFormat::Plain),
-            tokens: &PromptTokens::known([7; 600]),
+            tokens: &PromptTokens::known([7; NUM_TOKENS]),
             boundaries: &[],
             checkpoints: &[],
-            caches: &[LayerCache::Kv(cache)],
+            caches: &caches(),
             new_ref: Some(NewRef {
                 owner: Owner::Conversation("a".to_owned()),
                 model_name: "m".to_owned(),

@@ -11,13 +11,14 @@ use crate::model_pool::Loaded;
 use crate::scripted_model::worker_with;
 
 /// Three chunks.
-const NUM_TOKENS: usize = 600;
+pub(super) const NUM_TOKENS: usize = 600;
 
 fn conversation(id: &str) -> Owner {
     Owner::Conversation(id.to_owned())
 }
 
-fn prompt_cache(folder: &std::path::Path) -> PromptCache {
+/// An empty cache in a folder.
+pub(super) fn stored_cache(folder: &std::path::Path) -> StoredCache {
     let options = CacheOptions {
         folder: folder.to_owned(),
         old_folders: Vec::new(),
@@ -29,21 +30,25 @@ fn prompt_cache(folder: &std::path::Path) -> PromptCache {
     };
     let (events, _) = mpsc::unbounded_channel();
     let (status, _) = watch::channel(EngineStatus::default());
-    PromptCache::new(StoredCache::open(Some(options), events, status))
+    StoredCache::open(Some(options), events, status)
+}
+
+/// Caches of [`NUM_TOKENS`] tokens in one layer.
+pub(super) fn caches() -> Vec<LayerCache> {
+    let rows = Array::zeros::<f32>(&[1, 1, NUM_TOKENS as i32, 4]).unwrap();
+    let cache = KvCache::from_parts(std::slice::from_ref(&rows), std::slice::from_ref(&rows));
+    vec![LayerCache::Kv(cache.unwrap())]
 }
 
 /// What a sequence has computed whose tokens are all `token`.
 fn computed(loaded: &Loaded, token: u32, permit: Option<Arc<SavePermit>>) -> Computed<'_> {
-    let rows = Array::zeros::<f32>(&[1, 1, NUM_TOKENS as i32, 4]).unwrap();
-    let cache =
-        KvCache::from_parts(std::slice::from_ref(&rows), std::slice::from_ref(&rows)).unwrap();
     Computed {
         model: &loaded.model,
         model_name: &loaded.name,
         tokens: vec![token; NUM_TOKENS],
         boundaries: Vec::new(),
         checkpoints: Vec::new(),
-        caches: vec![LayerCache::Kv(cache)],
+        caches: caches(),
         kv_format: KvFormat::Plain,
         prefix_provenance: &Provenance::Computed,
         num_opaque: 0,
@@ -85,7 +90,7 @@ fn what_has_just_finished_is_purged_with_the_rest() {
     let (purged, other, pinned, unowned) = (1, 2, 3, 4);
     let check = |act: fn(&CacheHandle), expected: &[u32]| {
         let folder = tempfile::tempdir().unwrap();
-        let mut cache = prompt_cache(folder.path());
+        let mut cache = PromptCache::new(stored_cache(folder.path()));
         let handle = CacheHandle::new(cache.store.as_ref().unwrap().state.clone());
         for (token, id) in [(purged, "purged"), (other, "other"), (pinned, "pinned")] {
             let permit = handle.permit_for(Some(&conversation(id)));
