@@ -1,7 +1,6 @@
 //! `cairn models`: finds, lists, imports, deletes, inspects and checks models.
 
 use std::io::IsTerminal;
-use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -17,25 +16,19 @@ use tokio::sync::watch;
 
 use crate::arguments::{Delete, Import, Models, Search};
 use crate::session::{find_model, model_folders};
-use crate::signals::stoppable;
+use crate::signals::{stoppable, unless_stopped};
 use crate::{download, output, perplexity};
 
 pub async fn run(command: Models) -> Result<()> {
+    if let Models::List { .. } | Models::Delete(_) | Models::Import(_) = command {
+        model_folders()?.remove_leftovers();
+    }
     match command {
-        Models::List { json } => {
-            model_folders()?.remove_leftovers();
-            list(json)
-        }
+        Models::List { json } => list(json),
         Models::Search(arguments) => search(arguments).await,
         Models::Download(arguments) => download::run(arguments).await,
-        Models::Delete(arguments) => {
-            model_folders()?.remove_leftovers();
-            delete(&arguments)
-        }
-        Models::Import(arguments) => {
-            model_folders()?.remove_leftovers();
-            stoppable(move |stopped| import(&arguments, stopped)).await
-        }
+        Models::Delete(arguments) => delete(&arguments),
+        Models::Import(arguments) => stoppable(move |stopped| import(&arguments, stopped)).await,
         Models::CompareState { model, keep_quantized, text, json } => compare(
             &model,
             LoadOptions::new().keep_quantized(keep_quantized),
@@ -178,7 +171,7 @@ fn import_files(arguments: &Import, stopped: &watch::Receiver<bool>) -> Result<(
     let mut on_progress = |done, total| {
         bar.set_length(total);
         bar.set_position(done);
-        if *stopped.borrow() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        unless_stopped(stopped)
     };
     let mut rounded = None;
     let folder = if source.is_dir() {

@@ -1,6 +1,5 @@
 //! Says what rounding costs a model, with what is under way meanwhile.
 
-use std::ops::ControlFlow;
 use std::path::Path;
 
 use anyhow::Result;
@@ -9,6 +8,7 @@ use cairn_formats::gguf::PerplexityChange;
 use tokio::sync::watch;
 
 use crate::output;
+use crate::signals::unless_stopped;
 
 /// What is more says no more: the perplexity of random weights has 177 digits.
 const MOST_SAID: f64 = 1e6;
@@ -43,7 +43,7 @@ async fn before(file: &Path, folder: &Path, stopped: &watch::Receiver<bool>) -> 
     let mut on_progress = |done, total| {
         bar.set_length(total);
         bar.set_position(done);
-        if *stopped.borrow() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        unless_stopped(stopped)
     };
     let before = Perplexity::before_rounding(file, folder, None, &mut on_progress).await?;
     bar.finish_and_clear();

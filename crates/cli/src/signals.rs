@@ -1,5 +1,7 @@
 //! Ctrl-C and SIGTERM.
 
+use std::ops::ControlFlow;
+
 use anyhow::{Context, Result};
 use signal_hook::low_level::emulate_default_handler;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -57,4 +59,9 @@ pub async fn stoppable<T: Send + 'static>(
     let status = working.await?.map_or_else(|error| output::report(&error), |_| 0);
     // Returning would run MLX's exit handlers, which abort while an engine is busy.
     cairn_app::exit_now(status.into())
+}
+
+/// What work that [`stoppable`] runs does next.
+pub fn unless_stopped(stopped: &watch::Receiver<bool>) -> ControlFlow<()> {
+    if *stopped.borrow() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
 }

@@ -119,8 +119,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    fn needed_by_one(&mut self, schemas: impl Iterator<Item = &'a Value>) -> Option<&'a str> {
-        let mut schemas = schemas;
+    fn needed_by_one(&mut self, mut schemas: impl Iterator<Item = &'a Value>) -> Option<&'a str> {
         schemas.find_map(|schema| self.needed_by(schema))
     }
 

@@ -76,7 +76,7 @@ impl Results {
     /// would take results about other rows for its own.
     pub(super) fn begin(&mut self) -> Result<()> {
         if let Target::File(Output { path, num_kept_bytes, file, .. }) = &mut self.target {
-            let begun = cut_off(path, *num_kept_bytes);
+            let begun = truncated(path, *num_kept_bytes);
             *file = Some(begun.with_context(|| format!("cannot write {}", path.display()))?);
         }
         Ok(())
@@ -122,8 +122,8 @@ impl Results {
     }
 }
 
-/// Opens a file whose first bytes are kept.
-fn cut_off(path: &Path, num_kept_bytes: u64) -> io::Result<File> {
+/// Opens a file of which so many bytes are kept.
+fn truncated(path: &Path, num_kept_bytes: u64) -> io::Result<File> {
     let mut file = OpenOptions::new().write(true).create(true).truncate(false).open(path)?;
     file.set_len(num_kept_bytes)?;
     file.seek(SeekFrom::End(0))?;
