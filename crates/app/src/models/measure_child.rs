@@ -7,7 +7,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::process::ExitCode;
 
-use cairn_engine::{Perplexity, PerplexityError};
+use cairn_engine::Perplexity;
 use cairn_formats::gguf::PerplexityChange;
 
 use super::child::asked_paths;
@@ -17,21 +17,21 @@ use crate::platform;
 pub(super) const ARGUMENTS: [&str; 3] = ["models", "measure", "--json"];
 /// The variable with the most bytes that the models may take in memory, one after the other.
 pub(super) const MEMORY_VARIABLE: &str = "CAIRN_MEASURE_MEMORY_BYTES";
-/// So much stays free on the disk beside the copy with the file's own weights.
-const RESERVE_BYTES: u64 = 4 << 30;
+/// The variable with the bytes that stay free on the disk beside the copy with the file's own weights.
+pub(super) const RESERVE_VARIABLE: &str = "CAIRN_MEASURE_RESERVE_BYTES";
 
 /// Measures a model and returns the exit status, if these arguments of the process, without its name,
 /// ask for it. The answer is one line of JSON, a [`PerplexityChange`].
 pub(super) fn run_if_asked(arguments: &[OsString]) -> Option<ExitCode> {
     let [file, folder] = asked_paths(&ARGUMENTS, arguments)?;
-    let limit = std::env::var(MEMORY_VARIABLE).ok().and_then(|bytes| bytes.parse().ok());
+    let bytes_of = |variable| std::env::var(variable).ok().and_then(|bytes| bytes.parse().ok());
+    let memory_limit = bytes_of(MEMORY_VARIABLE);
+    let reserve = bytes_of(RESERVE_VARIABLE).unwrap_or(0);
     let measured = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(|error| error.to_string())
-        .and_then(|runtime| {
-            runtime.block_on(measure(&file, &folder, limit)).map_err(|error| error.to_string())
-        });
+        .and_then(|runtime| runtime.block_on(measure(&file, &folder, memory_limit, reserve)));
     let written = match measured {
         Ok(change) => serde_json::to_string(&change)
             .is_ok_and(|answer| writeln!(std::io::stdout(), "{answer}").is_ok()),
@@ -46,14 +46,20 @@ pub(super) fn run_if_asked(arguments: &[OsString]) -> Option<ExitCode> {
 async fn measure(
     file: &Path,
     folder: &Path,
-    limit: Option<u64>,
-) -> Result<PerplexityChange, PerplexityError> {
+    memory_limit: Option<u64>,
+    reserve: u64,
+) -> Result<PerplexityChange, String> {
     // First: a model that cannot read the text is not copied.
-    let after = Perplexity::of(folder, limit).await?;
-    let mut progress = |_, _| match platform::free_disk_bytes(folder) {
-        Some(free_bytes) if free_bytes < RESERVE_BYTES => ControlFlow::Break(()),
-        _ => ControlFlow::Continue(()),
+    let after = Perplexity::of(folder, memory_limit).await.map_err(|error| error.to_string())?;
+    let mut is_disk_short = false;
+    let mut progress = |_, _| {
+        is_disk_short = platform::free_disk_bytes(folder).is_some_and(|free| free < reserve);
+        if is_disk_short { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     };
-    let before = Perplexity::before_rounding(file, folder, limit, &mut progress).await?;
+    let before = Perplexity::before_rounding(file, folder, memory_limit, &mut progress).await;
+    if is_disk_short {
+        return Err(format!("fewer than {reserve} bytes would stay free on the disk"));
+    }
+    let before = before.map_err(|error| error.to_string())?;
     Ok(PerplexityChange { before: before.value, after: after.value })
 }

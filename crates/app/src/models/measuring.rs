@@ -15,11 +15,13 @@ use tokio_util::sync::CancellationToken;
 use super::catalog;
 use super::child::{Exit, command, wait};
 use super::due_measurements::{DueMeasurement, DueMeasurements};
-use super::measure_child::{ARGUMENTS, MEMORY_VARIABLE};
+use super::measure_child::{ARGUMENTS, MEMORY_VARIABLE, RESERVE_VARIABLE};
 use crate::app::App;
 
 /// After so many processes that were ended, because somebody asked or quit, nothing is measured.
 const MAX_TRIES: usize = 4;
+/// The bytes that a process leaves free on the disk.
+const RESERVE_BYTES: u64 = 4 << 30;
 
 /// The measurements that wait or run, by the model's name. Owned by [`App`].
 #[derive(Debug)]
@@ -171,6 +173,7 @@ impl Process {
     fn start(&self, memory_bytes: u64) -> std::io::Result<tokio::process::Child> {
         command(&self.program, &ARGUMENTS, &[&self.due.file, &self.due.folder])
             .env(MEMORY_VARIABLE, memory_bytes.to_string())
+            .env(RESERVE_VARIABLE, RESERVE_BYTES.to_string())
             .spawn()
     }
 

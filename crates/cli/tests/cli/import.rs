@@ -30,11 +30,16 @@ async fn rounding_is_said_in_perplexity_where_it_is_asked_for() {
     assert!(said.contains(&format!("tokens: {huge} before rounding, {huge} after.\n")), "{said}");
     // The app measures in a process of its own, with a limit of memory.
     let folder = folder.to_str().unwrap();
-    let measured = program.run(&["models", "measure", "--json", &gguf, folder]);
-    let change: PerplexityChange = serde_json::from_str(&measured.stdout).unwrap();
-    assert_eq!(measured.code, Some(0), "{}", measured.stderr);
+    let measure = ["models", "measure", "--json", &gguf, folder];
+    let change: PerplexityChange = serde_json::from_str(&program.stdout_of(&measure)).unwrap();
     let is_same = |one: f64, other: f64| (one / other - 1.0).abs() < 1e-9;
     assert!(is_same(change.before, kept.before) && is_same(change.after, kept.after), "{change:?}");
+    // As much of the disk stays free as it is told.
+    let mut without_disk = program.command(&measure);
+    without_disk.env("CAIRN_MEASURE_RESERVE_BYTES", u64::MAX.to_string());
+    let refused = Output::of(without_disk.output().unwrap());
+    assert_eq!((refused.code, refused.stdout.as_str()), (Some(1), ""));
+    assert!(refused.stderr.contains("would stay free on the disk"), "{}", refused.stderr);
 
     let said = import("exact", "f32", &["--perplexity"]);
     assert!(!said.contains("rounded"), "{said}");
