@@ -139,7 +139,8 @@ async fn an_import_respects_the_disk_budget() {
     );
 }
 
-#[tokio::test]
+// On threads of its own, the app ends what it is writing while the test waits for a command.
+#[tokio::test(flavor = "multi_thread")]
 async fn the_commands_work_while_the_app_has_the_folder_open() {
     let program = Program::new().await;
     let file = program.prompt_file("story.safetensors", "Once there was a pile of stones.");
