@@ -7,8 +7,9 @@ use sqlx::Row;
 use sqlx::sqlite::SqliteConnection;
 use uuid::Uuid;
 
-use crate::conversations::{CONVERSATION, no_conversation};
-use crate::messages::{BRANCH, MessageStatus, no_message};
+use crate::conversations::CONVERSATION;
+use crate::error::{no_conversation, no_message};
+use crate::messages::{BRANCH, MessageStatus};
 use crate::tree::{Tree, TreeRow};
 use crate::{Conversation, Message, Store, StoreError};
 

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use sqlx::SqliteConnection;
 
-use crate::messages::no_message;
+use crate::error::no_message;
 use crate::{Store, StoreError};
 
 /// What prompts have in the place of the messages before one.

@@ -8,6 +8,7 @@ use sqlx::{AssertSqlSafe, FromRow, Row};
 use uuid::Uuid;
 
 use crate::deletion::Deletable;
+use crate::error::no_conversation;
 use crate::title::title_from;
 use crate::{NamedCacheKind, Persona, Store, StoreError, token_ids};
 
@@ -460,8 +461,4 @@ impl Store {
     ) -> Result<Vec<String>, StoreError> {
         self.purge_rows(Deletable::Conversations, ids, deleted_at_ms).await
     }
-}
-
-pub(crate) fn no_conversation(id: &str) -> StoreError {
-    StoreError::NoConversation { id: id.to_owned() }
 }

@@ -6,14 +6,9 @@ use serde_json::Value;
 use sqlx::{AssertSqlSafe, SqliteConnection};
 
 use crate::branches::purge_messages;
-use crate::conversations::no_conversation;
 use crate::documents::purge_documents;
+use crate::error::{no_conversation, no_folder, no_job, no_named_cache, no_persona, no_preset};
 use crate::folder_documents::purge_folder_documents;
-use crate::folders::no_folder;
-use crate::jobs::no_job;
-use crate::named_caches::no_named_cache;
-use crate::personas::no_persona;
-use crate::presets::no_preset;
 use crate::{Store, StoreError};
 
 /// A table whose rows can be deleted and restored.

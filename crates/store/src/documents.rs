@@ -7,8 +7,7 @@ use sqlx::sqlite::{SqliteConnection, SqliteRow};
 use sqlx::{FromRow, Row};
 use uuid::Uuid;
 
-use crate::conversations::no_conversation;
-use crate::error::unknown;
+use crate::error::{no_conversation, no_document, unknown};
 use crate::{Store, StoreError};
 
 /// What a document was made of.
@@ -434,8 +433,4 @@ async fn link(
         .execute(tx)
         .await
         .map(drop)
-}
-
-pub(crate) fn no_document(id: &str) -> StoreError {
-    StoreError::NoDocument { id: id.to_owned() }
 }

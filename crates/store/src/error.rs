@@ -189,6 +189,38 @@ pub(crate) fn unknown(column: &str, name: &str) -> sqlx::Error {
     }
 }
 
+pub(crate) fn no_conversation(id: &str) -> StoreError {
+    StoreError::NoConversation { id: id.to_owned() }
+}
+
+pub(crate) fn no_message(id: &str) -> StoreError {
+    StoreError::NoMessage { id: id.to_owned() }
+}
+
+pub(crate) fn no_named_cache(id: &str) -> StoreError {
+    StoreError::NoNamedCache { id: id.to_owned() }
+}
+
+pub(crate) fn no_job(id: &str) -> StoreError {
+    StoreError::NoJob { id: id.to_owned() }
+}
+
+pub(crate) fn no_folder(id: &str) -> StoreError {
+    StoreError::NoFolder { id: id.to_owned() }
+}
+
+pub(crate) fn no_preset(id: &str) -> StoreError {
+    StoreError::NoPreset { id: id.to_owned() }
+}
+
+pub(crate) fn no_persona(id: &str) -> StoreError {
+    StoreError::NoPersona { id: id.to_owned() }
+}
+
+pub(crate) fn no_document(id: &str) -> StoreError {
+    StoreError::NoDocument { id: id.to_owned() }
+}
+
 impl StoreError {
     pub(crate) fn from_sqlx(path: &Path, source: sqlx::Error) -> StoreError {
         let path = path.to_owned();

@@ -6,8 +6,8 @@ use sqlx::sqlite::SqliteConnection;
 use sqlx::{AssertSqlSafe, FromRow};
 use uuid::Uuid;
 
-use crate::documents::{no_document, read_new_document};
-use crate::folders::no_folder;
+use crate::documents::read_new_document;
+use crate::error::{no_document, no_folder};
 use crate::{Document, NewDocument, Store, StoreError};
 
 /// The columns of a [`Document`].

@@ -2,8 +2,8 @@
 
 use uuid::Uuid;
 
-use crate::conversations::no_conversation;
 use crate::deletion::{Deletable, first, json_ids};
+use crate::error::{no_conversation, no_folder};
 use crate::{Store, StoreError};
 
 /// A folder of conversations.
@@ -128,8 +128,4 @@ impl Store {
         let change = change.bind(archived_at_ms).bind(json_ids(ids));
         self.change_row(change, || no_conversation(first(ids))).await
     }
-}
-
-pub(crate) fn no_folder(id: &str) -> StoreError {
-    StoreError::NoFolder { id: id.to_owned() }
 }

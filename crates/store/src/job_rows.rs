@@ -1,6 +1,6 @@
 //! The job_rows table: the texts of jobs, and what was answered about each.
 
-use crate::jobs::no_job;
+use crate::error::no_job;
 use crate::{Store, StoreError};
 
 /// A text of a job, and what was answered about it.

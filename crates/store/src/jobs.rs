@@ -5,7 +5,7 @@ use sqlx::{FromRow, Row};
 use uuid::Uuid;
 
 use crate::deletion::Deletable;
-use crate::error::unknown;
+use crate::error::{no_job, unknown};
 use crate::{Store, StoreError};
 
 /// What a new job is.
@@ -205,8 +205,4 @@ impl Store {
 /// The query for jobs, with what follows it.
 fn select_jobs(rest: &'static str) -> String {
     format!("{SELECT}{rest}")
-}
-
-pub(crate) fn no_job(id: &str) -> StoreError {
-    StoreError::NoJob { id: id.to_owned() }
 }

@@ -7,8 +7,7 @@ use sqlx::sqlite::{SqliteConnection, SqliteRow};
 use sqlx::{FromRow, Row};
 use uuid::Uuid;
 
-use crate::conversations::no_conversation;
-use crate::error::unknown;
+use crate::error::{no_conversation, no_message, unknown};
 use crate::search_text::search_text;
 use crate::title::title_from;
 use crate::{Store, StoreError, savings, token_ids};
@@ -636,10 +635,6 @@ impl Store {
             None => Ok(()),
         }
     }
-}
-
-pub(crate) fn no_message(id: &str) -> StoreError {
-    StoreError::NoMessage { id: id.to_owned() }
 }
 
 /// An answer that begins.

@@ -7,7 +7,7 @@ use sqlx::{FromRow, Row};
 
 use crate::cache_refs::namespace;
 use crate::deletion::Deletable;
-use crate::error::unknown;
+use crate::error::{no_named_cache, unknown};
 use crate::{Store, StoreError, token_ids};
 
 /// Where the tokens of a named prompt cache end.
@@ -253,8 +253,4 @@ impl Store {
                 .map_err(|error| self.failed(error))?;
         if is_in_use { Err(StoreError::NameInUse { name: name.to_owned() }) } else { Ok(()) }
     }
-}
-
-pub(crate) fn no_named_cache(id: &str) -> StoreError {
-    StoreError::NoNamedCache { id: id.to_owned() }
 }

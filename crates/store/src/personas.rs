@@ -4,6 +4,7 @@ use sqlx::SqliteConnection;
 use uuid::Uuid;
 
 use crate::deletion::Deletable;
+use crate::error::no_persona;
 use crate::{Store, StoreError};
 
 /// A named system prompt, with values of settings and a model.
@@ -155,8 +156,4 @@ pub(crate) async fn insert_persona(
     .execute(tx)
     .await?;
     Ok(id)
-}
-
-pub(crate) fn no_persona(id: &str) -> StoreError {
-    StoreError::NoPersona { id: id.to_owned() }
 }

@@ -3,6 +3,7 @@
 use uuid::Uuid;
 
 use crate::deletion::Deletable;
+use crate::error::no_preset;
 use crate::{Store, StoreError};
 
 /// Named values of settings.
@@ -74,8 +75,4 @@ impl Store {
     pub async fn restore_preset(&self, id: &str) -> Result<(), StoreError> {
         self.restore_rows(Deletable::Presets, &[id]).await
     }
-}
-
-pub(crate) fn no_preset(id: &str) -> StoreError {
-    StoreError::NoPreset { id: id.to_owned() }
 }
