@@ -5,10 +5,7 @@
 use serde_json::Value;
 use sqlx::{AssertSqlSafe, SqliteConnection};
 
-use crate::branches::purge_messages;
-use crate::documents::purge_documents;
 use crate::error::{no_conversation, no_folder, no_job, no_named_cache, no_persona, no_preset};
-use crate::folder_documents::purge_folder_documents;
 use crate::{Store, StoreError};
 
 /// A table whose rows can be deleted and restored.
@@ -112,15 +109,6 @@ impl Store {
         let _ = self.empty_log().await;
         Ok(purged)
     }
-
-    /// Removes for good the conversations, messages, named prompt caches, jobs, folders, presets and
-    /// personas that this program has deleted and not restored. The caller purges what these had in the prompt cache: see
-    /// [`Store::purged_owners`].
-    pub async fn purge_deleted(&self) -> Result<(), StoreError> {
-        let mut tx = self.begin().await?;
-        purge_run(&mut tx, &self.run.id).await.map_err(|error| self.failed(error))?;
-        self.commit(tx).await
-    }
 }
 
 /// Ids for `json_each`.
@@ -133,11 +121,11 @@ pub(crate) fn first(ids: &[impl AsRef<str>]) -> &str {
     ids.first().map_or("", AsRef::as_ref)
 }
 
-/// Removes for good what a run has deleted.
-pub(crate) async fn purge_run(tx: &mut SqliteConnection, run: &str) -> Result<(), sqlx::Error> {
-    purge_messages(tx, run).await?;
-    purge_documents(tx, run).await?;
-    purge_folder_documents(tx, run).await?;
+/// Removes for good the rows of these tables that a run has deleted.
+pub(crate) async fn purge_deleted_rows(
+    tx: &mut SqliteConnection,
+    run: &str,
+) -> Result<(), sqlx::Error> {
     for table in Deletable::ALL {
         let purge = sqlx::query(table.statement("delete from TABLE where deleted_by_run_id = ?"));
         purge.bind(run).execute(&mut *tx).await?;

@@ -89,6 +89,7 @@ mod deletion;
 mod document_passages;
 mod documents;
 mod downloads;
+mod ended_runs;
 mod error;
 mod folder_documents;
 mod folders;

@@ -1,6 +1,5 @@
 //! The database file: opening it, its connections, its transactions.
 
-use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,13 +11,12 @@ use sqlx::sqlite::{
     SqliteArguments, SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions,
     SqliteQueryResult, SqliteSynchronous,
 };
-use sqlx::{Connection, Row, Sqlite, SqliteConnection, Transaction};
+use sqlx::{Connection, Sqlite, Transaction};
 use tokio::sync::Notify;
 
-use crate::deletion::purge_run;
+use crate::ended_runs::finish_ended_runs;
 use crate::other_writers::OtherWriters;
 use crate::run::{self, Run};
-use crate::search_text::search_text;
 use crate::{StoreError, backup, chunks};
 
 pub(crate) static MIGRATIONS: Migrator = sqlx::migrate!("./migrations");
@@ -271,54 +269,4 @@ async fn version(path: &Path, writer: &SqlitePool) -> Result<i64, StoreError> {
 /// The version to which this program migrates a file.
 pub(crate) fn known_version() -> i64 {
     MIGRATIONS.iter().map(|migration| migration.version).max().unwrap_or(0)
-}
-
-/// Ends the answers that a run was writing.
-async fn interrupt(tx: &mut SqliteConnection, run: &str) -> Result<(), sqlx::Error> {
-    let rows = sqlx::query("select seq, text, segments from messages where run_id = ?")
-        .bind(run)
-        .fetch_all(&mut *tx)
-        .await?;
-    for row in rows {
-        let seq: i64 = row.try_get("seq")?;
-        sqlx::query(
-            "update messages set status = 'interrupted', run_id = null, search_text = ? where seq = ?",
-        )
-        .bind(search_text(row.try_get("text")?, row.try_get("segments")?))
-        .bind(seq)
-        .execute(&mut *tx)
-        .await?;
-        sqlx::query("insert or ignore into broken_off_answers (message_seq) values (?)")
-            .bind(seq)
-            .execute(&mut *tx)
-            .await?;
-    }
-    Ok(())
-}
-
-/// Finishes the rows of runs that have ended: streaming messages become interrupted, and deletions
-/// final.
-async fn finish_ended_runs(folder: &Path, writer: &SqlitePool) -> Result<(), sqlx::Error> {
-    let mut tx = writer.begin_with("begin immediate").await?;
-    let runs: BTreeSet<String> = sqlx::query_scalar(
-        "select run_id from messages where run_id is not null
-         union select deleted_by_run_id from conversations where deleted_by_run_id is not null
-         union select deleted_by_run_id from named_caches where deleted_by_run_id is not null
-         union select deleted_by_run_id from jobs where deleted_by_run_id is not null
-         union select deleted_by_run_id from message_deletions
-         union select removed_by_run_id from documents where removed_by_run_id is not null
-         union select removed_by_run_id from folder_documents where removed_by_run_id is not null
-         union select deleted_by_run_id from folders where deleted_by_run_id is not null
-         union select deleted_by_run_id from presets where deleted_by_run_id is not null
-         union select deleted_by_run_id from personas where deleted_by_run_id is not null",
-    )
-    .fetch_all(&mut *tx)
-    .await?
-    .into_iter()
-    .collect();
-    for run in runs.iter().filter(|run| !run::is_alive(folder, run)) {
-        interrupt(&mut tx, run).await?;
-        purge_run(&mut tx, run).await?;
-    }
-    tx.commit().await
 }
