@@ -7,7 +7,7 @@ use cairn_prompt_cache::{CacheRef, Loss, LossReason, Namespace, Owner, RefName};
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 use sqlx::{FromRow, Row};
 
-use crate::chunks::number;
+use crate::cache_columns::{namespace, number};
 use crate::{Store, StoreError};
 
 /// A row; none where it says something impossible.
@@ -48,20 +48,6 @@ fn loss(row: &SqliteRow) -> Result<Option<Option<Loss>>, sqlx::Error> {
             reason,
             at_ms: at_ms.unwrap_or_default(),
         })
-    }))
-}
-
-/// The namespace in a row of chunks, references or named prompt caches; none where a text is
-/// unknown.
-pub(crate) fn namespace(row: &SqliteRow) -> Result<Option<Namespace>, sqlx::Error> {
-    let model: &str = row.try_get("fingerprint")?;
-    let kv_format: &str = row.try_get("kv_format")?;
-    let provenance: &str = row.try_get("provenance")?;
-    let parsed = kv_format.parse().ok().zip(provenance.parse().ok());
-    Ok(parsed.map(|(kv_format, provenance)| Namespace {
-        model: model.into(),
-        kv_format,
-        provenance,
     }))
 }
 

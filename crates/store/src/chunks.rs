@@ -5,7 +5,7 @@ use cairn_prompt_cache::{ChunkFile, ChunkKey, ChunkKind, ChunkRecord, Namespace}
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 use sqlx::{FromRow, Row, SqlitePool};
 
-use crate::cache_refs::namespace;
+use crate::cache_columns::{namespace, number};
 use crate::error::unknown;
 use crate::{Store, StoreError, token_ids};
 
@@ -139,9 +139,4 @@ pub(crate) async fn touch(
 fn json_list(keys: &[ChunkKey]) -> String {
     let keys: Vec<String> = keys.iter().map(ChunkKey::to_string).collect();
     serde_json::Value::from(keys).to_string()
-}
-
-/// A count as a column stores it.
-pub(crate) fn number(count: usize) -> i64 {
-    i64::try_from(count).unwrap_or(i64::MAX)
 }

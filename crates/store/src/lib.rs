@@ -81,6 +81,7 @@ mod api_keys;
 mod backup;
 mod branches;
 mod cache_changes;
+mod cache_columns;
 mod cache_refs;
 mod chunks;
 mod context_cuts;

@@ -5,7 +5,7 @@ use cairn_prompt_cache::{KvFormat, Namespace};
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 use sqlx::{FromRow, Row};
 
-use crate::cache_refs::namespace;
+use crate::cache_columns::namespace;
 use crate::deletion::Deletable;
 use crate::error::{no_named_cache, unknown};
 use crate::{Store, StoreError, token_ids};
