@@ -9,48 +9,12 @@ use sqlx::sqlite::SqliteRow;
 
 use crate::messages::role_named;
 use crate::search_documents::FoundDocuments;
-use crate::search_text::{has_words, query, together};
-use crate::{Document, Store, StoreError};
+use crate::search_results::{EXCERPT_WORDS, MARKS, MAX_RANKED, newness, pieces};
+use crate::search_text::{has_words, query};
+use crate::{FoundConversation, Store, StoreError};
 
-/// Words in up to this many messages, or passages of documents, are ranked; of those in more the newest
-/// are taken: ranking them would take longer than all else.
-pub(crate) const MAX_RANKED: usize = 1000;
 /// How many messages of a common word are looked through for other conversations.
 const MAX_READ: usize = 20 * MAX_RANKED;
-/// How many words an excerpt has.
-pub(crate) const EXCERPT_WORDS: u32 = 16;
-/// Stand around the words that were found in an excerpt: characters that no keyboard has.
-pub(crate) const MARKS: [char; 2] = ['\u{1}', '\u{2}'];
-const MS_PER_MONTH: f64 = 30.0 * 24.0 * 3600.0 * 1000.0;
-
-/// A conversation with the words of a query in its messages, or in a document.
-#[derive(Debug, Clone, PartialEq)]
-pub struct FoundConversation {
-    /// Its id.
-    pub conversation_id: String,
-    /// The message that fits best; of a common word the newest one.
-    pub message_id: String,
-    /// Who wrote it.
-    pub role: Role,
-    /// When, in milliseconds since the Unix epoch.
-    pub created_at_ms: i64,
-    /// How many of its messages have the words; of a common word only the newest are counted.
-    pub num_messages: u32,
-    /// A part of the message or of the document, and which pieces of it are words of the query. Of a
-    /// document that has them in its name only, nothing.
-    pub excerpt: Vec<(String, bool)>,
-    /// The document that has the words; then the message is the one that it stands before.
-    pub document: Option<FoundDocument>,
-}
-
-/// A document with the words of a query.
-#[derive(Debug, Clone, PartialEq)]
-pub struct FoundDocument {
-    /// The document.
-    pub document: Document,
-    /// Where the words stand in its text, in UTF-16 code units; none: they are in its name.
-    pub at_utf16: Option<u32>,
-}
 
 /// A message that has the words.
 struct Hit {
@@ -243,12 +207,6 @@ fn hit(row: &SqliteRow, now_ms: i64) -> Result<Hit, sqlx::Error> {
     })
 }
 
-/// How much better something is because it is new.
-pub(crate) fn newness(created_at_ms: i64, now_ms: i64) -> f64 {
-    let months = (now_ms.saturating_sub(created_at_ms)).max(0) as f64 / MS_PER_MONTH;
-    1.0 + 1.0 / (1.0 + months)
-}
-
 /// The first message of each conversation, and how many it has.
 fn best_of_each(hits: Vec<Hit>) -> Vec<(Hit, u32)> {
     let mut places: HashMap<String, usize> = HashMap::new();
@@ -287,49 +245,4 @@ fn together_with(
     }
     named.truncate(limit);
     named
-}
-
-/// The pieces of an excerpt as SQLite marks it, with single spaces.
-pub(crate) fn pieces(marked: &str) -> Vec<(String, bool)> {
-    let mut pieces: Vec<(String, bool)> = Vec::new();
-    let mut is_word = false;
-    for part in together(marked).split_inclusive(MARKS) {
-        let begins = part.ends_with(MARKS[0]);
-        let mut text = String::new();
-        for character in part.trim_end_matches(MARKS).chars() {
-            match character.is_whitespace() || character.is_control() {
-                true if text.ends_with(' ') => {}
-                true => text.push(' '),
-                false => text.push(character),
-            }
-        }
-        if !text.is_empty() {
-            pieces.push((text, is_word));
-        }
-        is_word = begins;
-    }
-    pieces
-}
-
-#[cfg(test)]
-mod tests {
-    use super::pieces;
-
-    #[test]
-    fn an_excerpt_has_pieces_in_single_lines() {
-        let piece = |text: &str, is_word| (text.to_owned(), is_word);
-        assert_eq!(
-            pieces("…an\n\n old \u{1}grey\u{2} \u{1}stone\u{2}…"),
-            [
-                piece("…an old ", false),
-                piece("grey", true),
-                piece(" ", false),
-                piece("stone", true),
-                piece("…", false)
-            ]
-        );
-        let apart = "\u{1}\u{200B}模\u{200B}型\u{2}\u{200B}。";
-        assert_eq!(pieces(apart), [piece("模型", true), piece("。", false)]);
-        assert_eq!(pieces(""), []);
-    }
 }

@@ -8,11 +8,9 @@ use sqlx::{FromRow, Row};
 
 use crate::document_passages::num_utf16;
 use crate::messages::role_named;
-use crate::search::{
-    EXCERPT_WORDS, FoundConversation, FoundDocument, MARKS, MAX_RANKED, newness, pieces,
-};
+use crate::search_results::{EXCERPT_WORDS, MARKS, MAX_RANKED, newness, pieces};
 use crate::search_text::{Phrase, has_phrases, has_words, phrases, together};
-use crate::{Document, Store};
+use crate::{Document, FoundConversation, FoundDocument, Store};
 
 /// Of a word in more passages the newest are taken.
 const MAX_PASSAGES: i64 = 10_000;
