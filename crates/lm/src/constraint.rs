@@ -10,11 +10,11 @@
 use std::fmt;
 
 use llguidance::Matcher;
+use llguidance::api::StopReason;
 use mlx_rs::transforms::async_eval;
 use mlx_rs::{Array, Dtype, ops};
 use rayon::prelude::*;
 
-use crate::grammar::dead_end;
 use crate::{LmError, ffi};
 
 /// The state of an answer in its grammar.
@@ -46,6 +46,16 @@ fn left(error: impl fmt::Display) -> LmError {
     // What follows the first line is the parser's state.
     let reason = error.to_string().lines().next().unwrap_or_default().to_owned();
     LmError::Constraint { reason }
+}
+
+/// The grammar allows no next token, or could not compute which it allows. It allowed all tokens
+/// before, so it is at fault itself.
+pub(crate) fn dead_end(reason: &str) -> LmError {
+    let reason = match reason.contains(&StopReason::NoExtensionBias.to_string()) {
+        true => "no complete answer is possible from here",
+        false => "it is too complex to be enforced",
+    };
+    LmError::Grammar { reason: reason.to_owned() }
 }
 
 impl Constraint {
@@ -172,4 +182,20 @@ fn masked(logits: &Array, allowed: &Array) -> Result<Array, LmError> {
     let bits = ffi::slice(&bits, &[0, 0], &[num_rows, vocab_size])?;
     let never = Array::from_f32(f32::NEG_INFINITY).as_dtype(logits.dtype())?;
     Ok(ops::select(&bits, logits, &never)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dead_end_says_whether_the_grammar_ends_there_or_is_too_complex() {
+        fn check(found: &str, expected: &str) {
+            let LmError::Grammar { reason } = dead_end(found) else { panic!("{found}") };
+            assert_eq!(reason, expected);
+        }
+        check("NoExtensionBias\n<non-verbose/>", "no complete answer is possible from here");
+        let complex = "it is too complex to be enforced";
+        check("parser error: too many items\n<non-verbose/>", complex);
+    }
 }

@@ -12,11 +12,11 @@ use std::collections::{BTreeSet, VecDeque};
 use std::fmt;
 use std::sync::{Arc, Mutex, OnceLock};
 
-use llguidance::api::{StopReason, TopLevelGrammar};
+use llguidance::api::TopLevelGrammar;
 use llguidance::toktrie::{ApproximateTokEnv, TokRxInfo, TokTrie};
 use llguidance::{Matcher, ParserFactory};
 
-use crate::constraint::Constraint;
+use crate::constraint::{Constraint, dead_end};
 use crate::tokenizer::Tokenizer;
 use crate::{LmError, LoadedModel};
 
@@ -169,16 +169,6 @@ fn refused(reason: &str) -> LmError {
     LmError::Grammar { reason }
 }
 
-/// The grammar allows no next token, or could not compute which it allows. It allowed all tokens
-/// before, so it is at fault itself.
-pub(crate) fn dead_end(reason: &str) -> LmError {
-    let reason = match reason.contains(&StopReason::NoExtensionBias.to_string()) {
-        true => "no complete answer is possible from here",
-        false => "it is too complex to be enforced",
-    };
-    LmError::Grammar { reason: reason.to_owned() }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -195,9 +185,5 @@ mod tests {
              error: unclosed group";
         let expected = "a pattern is no regular expression that can be read: unclosed group";
         check(refused(of_regex), expected);
-        let dead = "no complete answer is possible from here";
-        check(dead_end("NoExtensionBias\n<non-verbose/>"), dead);
-        let complex = "it is too complex to be enforced";
-        check(dead_end("parser error: too many items\n<non-verbose/>"), complex);
     }
 }
