@@ -1,6 +1,6 @@
 //! What a device can compute in one launch: the kernels of `nn`'s operations.
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::fmt::Debug;
 use std::rc::Rc;
 
@@ -8,7 +8,6 @@ use mlx_rs::error::Exception;
 use mlx_rs::{Array, Dtype};
 
 use crate::config::Quantization;
-use crate::cuda::CudaKernels;
 use crate::device::ComputeDevice;
 
 /// The kernels of one device, chosen when a model is loaded.
@@ -223,68 +222,7 @@ pub struct LayerParts<'a> {
 pub type Kernels = Option<Rc<dyn DeviceKernels>>;
 
 thread_local! {
-    static FIXED: RefCell<Option<Kernels>> = const { RefCell::new(None) };
     static NUM_FAILURES: Cell<u64> = const { Cell::new(0) };
-}
-
-/// The kernels that [`with_kernels`] asks for; outside it, those of `device`.
-pub(crate) fn choose(device: impl FnOnce() -> Kernels) -> Kernels {
-    FIXED.with(|fixed| fixed.borrow().clone()).unwrap_or_else(device)
-}
-
-/// Runs `load`, in which every model is loaded with `kernels`.
-pub fn with_kernels<T>(kernels: Kernels, load: impl FnOnce() -> T) -> T {
-    struct Reset(Option<Kernels>);
-    impl Drop for Reset {
-        fn drop(&mut self) {
-            FIXED.with(|fixed| *fixed.borrow_mut() = self.0.take());
-        }
-    }
-    let _reset = Reset(FIXED.with(|fixed| fixed.borrow_mut().replace(kernels)));
-    load()
-}
-
-/// Runs `load`, in which every model is loaded with the plain form of each operation, on any
-/// device.
-pub fn without_kernels<T>(load: impl FnOnce() -> T) -> T {
-    with_kernels(None, load)
-}
-
-/// Runs `load`, in which every model is loaded with the device's kernels except those of whole layers:
-/// each layer takes several launches.
-pub fn with_layers_by_parts<T>(load: impl FnOnce() -> T) -> T {
-    let kernels = choose(CudaKernels::load);
-    with_kernels(kernels.map(|kernels| Rc::new(LayersByParts(kernels)) as _), load)
-}
-
-/// Kernels without those of whole layers.
-#[derive(Debug)]
-struct LayersByParts(Rc<dyn DeviceKernels>);
-
-impl DeviceKernels for LayersByParts {
-    fn product(&self, rows: MatrixRows<'_>, fusion: Fusion<'_>) -> Option<Box<dyn Kernel>> {
-        self.0.product(rows, fusion)
-    }
-
-    fn dequantizes_from(&self) -> Option<usize> {
-        self.0.dequantizes_from()
-    }
-
-    fn norm_residual(&self, weight: &Array, eps: f32) -> Option<Box<dyn Kernel>> {
-        self.0.norm_residual(weight, eps)
-    }
-
-    fn attention(&self, heads: &HeadShape, rotation: Rotation<'_>) -> Option<Box<dyn Kernel>> {
-        self.0.attention(heads, rotation)
-    }
-
-    fn experts(&self, experts: Experts<'_>) -> Option<Box<dyn Kernel>> {
-        self.0.experts(experts)
-    }
-
-    fn embedding(&self, rows: QuantizedRows<'_>) -> Option<Box<dyn Kernel>> {
-        self.0.embedding(rows)
-    }
 }
 
 /// How often a kernel failed on this thread, so that the plain form ran in its place.

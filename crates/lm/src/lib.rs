@@ -19,7 +19,7 @@
 //! sample · load                            choosing tokens · loading a model folder
 //! models                                   one architecture, one file; decoder/ for dense ones
 //! nn                                       the mathematics that architectures share
-//! cuda                                     kernels for some of it, on CUDA devices
+//! cuda · chosen_kernels                    kernels for some of it, on CUDA devices · which ones a model has
 //! cache · weights · tokenizer              KV caches and states · tensors by name · text and token ids
 //! tensor_list                              the tensors that an architecture takes
 //! config · text_part · error               config.json · the text part of a whole · errors
@@ -53,6 +53,7 @@ pub mod batch;
 pub mod cache;
 mod check_draft;
 mod check_model;
+mod chosen_kernels;
 mod compare_state;
 mod config;
 mod constraint;
@@ -80,9 +81,10 @@ mod weights;
 
 pub use check_draft::check_draft_model;
 pub use check_model::{ModelCheck, ProblemKind, check_model};
+pub use chosen_kernels::{with_layers_by_parts, without_kernels};
 pub use compare_state::{StateComparison, compare_state};
 pub use constraint::Constraint;
-pub use device_kernels::{num_kernel_failures, with_layers_by_parts, without_kernels};
+pub use device_kernels::num_kernel_failures;
 pub use error::LmError;
 pub use generate::{
     Acceptance, AnswerEnd, AnswerReader, AnswerStep, AnswerText, Draft, Drafter, GenerateOptions,

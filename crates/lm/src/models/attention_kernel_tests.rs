@@ -11,9 +11,9 @@ use mlx_rs::{Array, ops};
 
 use super::*;
 use crate::cache::batch;
+use crate::chosen_kernels::with_kernels;
 use crate::device_kernels::{
     DeviceKernels, Experts, Fusion, HeadShape, Kernel, MOST_TOKENS, MatrixRows, Rotation,
-    with_kernels,
 };
 use crate::ffi;
 

@@ -10,10 +10,11 @@ use mlx_rs::{Array, fast, ops};
 
 use super::attention_kernel_tests::{Attention, compare_with_plain};
 use super::*;
+use crate::chosen_kernels::{with_kernels, with_layers_by_parts};
 use crate::config::Quantization;
 use crate::device_kernels::{
     Activation, DeviceKernels, Experts, Fusion, HeadShape, Kernel, LayerParts, MOST_TOKENS,
-    MatrixRows, QuantizedRows, Rotation, with_kernels, with_layers_by_parts,
+    MatrixRows, QuantizedRows, Rotation,
 };
 use crate::ffi;
 use crate::nn::GatedActivation;

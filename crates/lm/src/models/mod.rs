@@ -65,12 +65,12 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::cache::{CacheSpec, LayerCache};
-use crate::cuda::CudaKernels;
+use crate::chosen_kernels::chosen_kernels;
 use crate::generate::PassCosts;
 use crate::load_progress::OnPart;
 use crate::tensor_list::TensorList;
 use crate::weights::{LoadOptions, LoadedWeights, Weights};
-use crate::{LmError, config, device_kernels};
+use crate::{LmError, config};
 use decoder::{DecoderModel, Family};
 use traced_step::TracedSteps;
 
@@ -376,7 +376,7 @@ fn load<A: FromConfig>(folder: Folder<'_>) -> Result<(Model, LoadedWeights), LmE
     let Folder { path, config, options, on_part } = folder;
     let args = config::arguments(path, config)?;
     let mut weights = Weights::open(path, config, options, on_part)?;
-    weights.kernels = device_kernels::choose(CudaKernels::load);
+    weights.kernels = chosen_kernels();
     let traces_steps = options.traces_steps && weights.kernels.is_none();
     let network = A::load(args, &mut weights)?;
     let weights = weights.finish(model_type(config))?;

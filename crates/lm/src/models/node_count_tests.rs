@@ -11,10 +11,11 @@ use mlx_rs::Array;
 use mlx_rs::error::Exception;
 
 use super::*;
+use crate::chosen_kernels::with_kernels;
 use crate::device::as_on_gpu;
 use crate::device_kernels::{
     Activation, DeviceKernels, Experts, Fusion, HeadShape, Kernel, Kernels, LayerParts, MatrixRows,
-    Rotation, with_kernels,
+    Rotation,
 };
 use crate::ffi::{depends, graph_operations};
 
