@@ -21,7 +21,7 @@
 //! nn                                       the mathematics that architectures share
 //! cuda · chosen_kernels                    kernels for some of it, on CUDA devices · which ones a model has
 //! cache · weights · tokenizer              KV caches and states · tensors by name · text and token ids
-//! tensor_list                              the tensors that an architecture takes
+//! tensor_list · pass_costs                 the tensors that an architecture takes · what proposals cost it
 //! config · text_part · error               config.json · the text part of a whole · errors
 //! ffi · device · memory · device_kernels   MLX itself; the kernels that a device may have
 //! ```
@@ -72,6 +72,7 @@ mod model_kit;
 mod model_memory;
 pub mod models;
 mod nn;
+mod pass_costs;
 mod published;
 mod sample;
 mod tensor_list;

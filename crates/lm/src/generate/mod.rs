@@ -31,7 +31,6 @@ use crate::{LmError, LoadedModel};
 
 pub(crate) use prefill::{finish_pass, prefill_chunks};
 pub(crate) use rollback::RollbackPoint;
-pub(crate) use speculative::PassCosts;
 
 pub use answer_reader::{AnswerReader, TokenChoice};
 pub use logprobs::{Logprobs, RowScore, Scorer, TokenScore, likeliest, score};

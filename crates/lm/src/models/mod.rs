@@ -66,8 +66,8 @@ use serde_json::Value;
 
 use crate::cache::{CacheSpec, LayerCache};
 use crate::chosen_kernels::chosen_kernels;
-use crate::generate::PassCosts;
 use crate::load_progress::OnPart;
+use crate::pass_costs::PassCosts;
 use crate::tensor_list::TensorList;
 use crate::weights::{LoadOptions, LoadedWeights, Weights};
 use crate::{LmError, config};

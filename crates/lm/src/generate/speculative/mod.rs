@@ -42,7 +42,6 @@ use crate::cache::LayerCache;
 use crate::models::Model;
 use crate::sample::{DrawPosition, logprobs};
 use crate::{LmError, ffi};
-pub(crate) use pace::PassCosts;
 use pace::{EndedPass, Source};
 use prompt_lookup::LookupDrafter;
 use proposer::{Drawn, Number, Proposer};

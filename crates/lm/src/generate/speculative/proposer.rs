@@ -4,10 +4,11 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use super::head::HeadReader;
-use super::pace::{Choice, EndedPass, Pace, PassCosts, Source};
+use super::pace::{Choice, EndedPass, Pace, Source};
 use super::prompt_lookup::LookupDrafter;
 use super::reader::Reader;
 use crate::device::ComputeDevice;
+use crate::pass_costs::PassCosts;
 
 /// What can propose tokens for a sequence, and the choice between them.
 #[derive(Debug)]
