@@ -1,66 +1,21 @@
 //! Scaled dot-product attention over a layer's cache, dense or quantized.
 
-use cairn_formats::bfloat16;
 use mlx_rs::error::Exception;
 use mlx_rs::fast::ScaledDotProductAttentionMask;
 use mlx_rs::transforms::eval;
-use mlx_rs::{Array, Dtype, ops};
+use mlx_rs::{Array, ops};
 
 use crate::cache::{KeysValues, Mask, QuantizedArray, causal_mask};
 use crate::device::ComputeDevice;
-use crate::device_kernels::{HeadShape, QuantizedRows};
 use crate::ffi;
 use crate::nn::attention_after_prefix::attention_after_prefix;
 use crate::nn::attention_shapes::{
     attention_in_few_shapes, is_of_few, plans_for_each_shape, suits,
 };
 use crate::nn::fused::scaled_dot_product_attention;
-use crate::nn::packed_product::packed_product;
-
-/// How products of queries and keys become scores.
-#[derive(Debug, Clone, Copy)]
-pub struct Scores<'a> {
-    /// Their factor.
-    pub scale: f32,
-    /// What they are capped to after that, c: `c tanh(score / c)`.
-    pub softcap: Option<f32>,
-    /// A score of each head `[H]` that is one of the softmax and has no value: a token may attend to
-    /// nothing.
-    pub sinks: Option<&'a Array>,
-}
-
-impl From<f32> for Scores<'_> {
-    fn from(scale: f32) -> Self {
-        Scores { scale, softcap: None, sinks: None }
-    }
-}
-
-impl From<HeadShape> for Scores<'_> {
-    fn from(HeadShape { scale, softcap, .. }: HeadShape) -> Self {
-        Scores { scale, softcap, sinks: None }
-    }
-}
-
-impl<'a> Scores<'a> {
-    /// With these sinks, if there are some.
-    pub fn with_sinks(self, sinks: Option<&'a Array>) -> Self {
-        Scores { sinks, ..self }
-    }
-
-    /// Scores of products with scaled queries.
-    pub(super) fn capped(self, scores: Array) -> Result<Array, Exception> {
-        match self.softcap {
-            Some(cap) => softcap(&scores, cap),
-            None => Ok(scores),
-        }
-    }
-}
-
-/// `c tanh(x / c)` of each number.
-pub fn softcap(x: &Array, cap: f32) -> Result<Array, Exception> {
-    let small = ops::divide(x, constant(cap, x.dtype())?)?;
-    ops::multiply(ops::tanh(&small)?, constant(cap, x.dtype())?)
-}
+use crate::nn::packed_product::{Side, packed_side_product};
+use crate::nn::scalar::{constant, least};
+use crate::nn::scores::Scores;
 
 /// The most scores in one array, a number for each head, query and key: 512 MB in f32. The prompt of
 /// a long conversation would need many times as much. Up to three such arrays live at once: scores,
@@ -216,26 +171,6 @@ fn attention_at_once(
     ops::reshape(by_token, &[batch, length, -1])
 }
 
-/// Which of the two a product takes.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Side {
-    /// Transposed.
-    Keys,
-    Values,
-}
-
-/// The product with packed keys, or with packed values.
-pub(super) fn packed_side_product(
-    left: &Array,
-    rows: QuantizedRows<'_>,
-    side: Side,
-) -> Result<Array, Exception> {
-    match side {
-        Side::Keys => packed_product(left, rows),
-        Side::Values => ffi::quantized_product(left, rows, false),
-    }
-}
-
 /// Attention over quantized keys and values, as mlx-lm's quantized_scaled_dot_product_attention;
 /// returns `[B, H, L, D]`.
 fn quantized_attention(
@@ -326,28 +261,6 @@ fn grouped(mask: &Array, heads: i32, kv_heads: i32) -> Result<Array, Exception> 
     }
 }
 
-/// A scalar of this dtype, so that operations with it keep the dtype.
-pub(super) fn constant(number: f32, dtype: Dtype) -> Result<Array, Exception> {
-    match dtype {
-        Dtype::Float32 => Ok(Array::from_f32(number)),
-        // Rounded here: a conversion would be a node of every graph.
-        Dtype::Bfloat16 => {
-            let high = (bfloat16(number).to_bits() >> 16) as u16;
-            ffi::array_from_bytes(&high.to_le_bytes(), &[], dtype)
-        }
-        _ => Array::from_f32(number).as_dtype(dtype),
-    }
-}
-
-pub(super) fn least(dtype: Dtype) -> f32 {
-    match dtype {
-        Dtype::Float16 => -65504.0,
-        // The lowest bfloat16; f32::MIN itself would round to minus infinity.
-        Dtype::Bfloat16 => f32::from_bits(0xff7f_0000),
-        _ => f32::MIN,
-    }
-}
-
 #[cfg(test)]
 #[allow(clippy::unwrap_used)] // in a test a panic is the report
 mod tests {
@@ -357,6 +270,7 @@ mod tests {
     use crate::device::as_on_gpu;
     use crate::weights::mlx_dtype;
     use cairn_formats::safetensors::{Limits, SafetensorsFile};
+    use mlx_rs::Dtype;
 
     /// The cases of tests/goldens/caches.py: what mlx-lm's quantized attention returns.
     fn check(name: &str, file: &SafetensorsFile) {

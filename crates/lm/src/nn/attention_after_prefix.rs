@@ -16,8 +16,10 @@ use std::cell::RefCell;
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, Dtype, ops};
 
-use super::attention::{Scores, Side, constant, least, packed_side_product};
 use super::attention_shapes::{attention_in_few_shapes, is_planned, plans_for_each_shape};
+use super::packed_product::{Side, packed_side_product};
+use super::scalar::{constant, least};
+use super::scores::Scores;
 use crate::cache::{KeysValues, Mask, QuantizedArray, causal_mask};
 use crate::device::ComputeDevice;
 use crate::ffi;

@@ -4,8 +4,8 @@ use mlx_rs::error::Exception;
 use mlx_rs::{Array, Dtype, ops};
 
 use crate::device_kernels::Activation;
-use crate::nn::attention::constant;
 use crate::nn::exponential::silu;
+use crate::nn::scalar::constant;
 use crate::nn::{Elementwise, Gelu, GeluApprox};
 
 /// A SwiGLU whose inputs are bounded (gpt-oss):

@@ -13,8 +13,8 @@ use crate::LmError;
 use crate::cache::{AttentionStep, KeysValues, KvSizes, LayerCache, Mask, QuantizedArray};
 use crate::device_kernels::HeadShape;
 use crate::ffi;
-use crate::nn::attention::{constant, least};
 use crate::nn::fused::scaled_dot_product_attention;
+use crate::nn::scalar::{constant, least};
 use crate::nn::{
     Elementwise, HeadMatrices, Linear, Norm, NormProjections, Projected, RmsNorm, Rope, attention,
 };

@@ -32,6 +32,8 @@ mod quantized_matrix;
 mod rope;
 mod rope_attention;
 mod routing;
+mod scalar;
+mod scores;
 mod shared_expert;
 mod short_conv;
 mod state_space;
@@ -41,7 +43,7 @@ mod time_chunks;
 mod whole_layer;
 
 pub(crate) use attention::MOST_STORED_SCORES;
-pub use attention::{Scores, attention, has_kernel, softcap};
+pub use attention::{attention, has_kernel};
 pub use elementwise::Elementwise;
 pub use embedding::Embedding;
 pub use expert_blend::{ExpertBlend, ExpertSizes};
@@ -66,6 +68,8 @@ pub use product_residual::ProductResidual;
 pub use rope::{Rope, RopeSpec, yarn_magnitude};
 pub use rope_attention::{HeadLayerNorm, HeadNorms, RopeAttention};
 pub use routing::{Chooser, ExpertGroups, GroupRank, Routing, Score};
+pub(crate) use scalar::scalar;
+pub use scores::{Scores, softcap};
 pub use shared_expert::{SharedExpert, SharedExpertKind, SharedForm};
 pub use short_conv::{ConvSizes, ShortConv};
 pub use state_space::{StateSpace, StateSpaceStep, StepSizes, step_lengths};
@@ -73,15 +77,8 @@ pub use stored_experts::{ExpertActivation, ExpertForm, StoredExperts};
 pub use switch::{SwitchGlu, SwitchSizes};
 pub use whole_layer::{LayerOperations, WholeLayer};
 
+use mlx_rs::Array;
 use mlx_rs::error::Exception;
-use mlx_rs::{Array, Dtype};
-
-/// A number of a type, evaluated: constants of another type would change a result's type.
-pub(crate) fn scalar(number: f32, dtype: Dtype) -> Result<Array, Exception> {
-    let scalar = Array::from_f32(number).as_dtype(dtype)?;
-    scalar.eval()?;
-    Ok(scalar)
-}
 
 /// Parts whose number the code knows.
 fn exactly<const N: usize>(parts: Vec<Array>) -> Result<[Array; N], Exception> {

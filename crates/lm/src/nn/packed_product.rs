@@ -1,4 +1,4 @@
-//! Products with packed rows.
+//! Products with packed rows, of matrices and of the two sides of attention.
 
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, ops};
@@ -17,6 +17,26 @@ pub(super) fn packed_product(x: &Array, rows: QuantizedRows<'_>) -> Result<Array
     match is_read_past_its_end(x, rows) && ffi::computes_on_cuda() {
         true => dequantized_product(x, rows),
         false => ffi::quantized_matmul(x, rows),
+    }
+}
+
+/// Which of the two a product takes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Side {
+    /// Transposed.
+    Keys,
+    Values,
+}
+
+/// The product with packed keys, or with packed values.
+pub(super) fn packed_side_product(
+    left: &Array,
+    rows: QuantizedRows<'_>,
+    side: Side,
+) -> Result<Array, Exception> {
+    match side {
+        Side::Keys => packed_product(left, rows),
+        Side::Values => ffi::quantized_product(left, rows, false),
     }
 }
 

@@ -7,7 +7,7 @@ use mlx_rs::{Array, Dtype, ops};
 
 use crate::ffi;
 use crate::nn::Elementwise;
-use crate::nn::attention::constant;
+use crate::nn::scalar::constant;
 
 /// How a router's logits choose experts and give them shares.
 #[derive(Debug, Clone, Copy, PartialEq)]
