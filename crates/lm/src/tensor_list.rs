@@ -9,7 +9,7 @@ use cairn_formats::safetensors::TensorEntry;
 
 use crate::LmError;
 use crate::config::{Quantization, QuantizationConfig};
-use crate::nn::stored_experts::{BLOCK_BYTES, BLOCKS, Joined};
+use crate::nn::stored_experts::{BLOCK_BYTES, BLOCKS, Joined, single_names};
 use crate::nn::{ExpertForm, SharedExpertKind, SharedForm, StoredExperts};
 
 /// What an architecture takes, as its `load` does. Tests compare the two.
@@ -488,16 +488,6 @@ impl Headers<'_> {
         }
         let expected = shapes.first().map(|shape| shape.to_vec()).unwrap_or_default();
         Err(LmError::WrongShape { name: name.to_owned(), found, expected })
-    }
-}
-
-/// The names of a gated network's matrix: MLX's, and the numbers that Mixtral's experts and LFM2 have.
-pub(crate) fn single_names(name: &'static str) -> [&'static str; 2] {
-    match name {
-        "gate_proj" => [name, "w1"],
-        "up_proj" => [name, "w3"],
-        "down_proj" => [name, "w2"],
-        _ => [name, name],
     }
 }
 

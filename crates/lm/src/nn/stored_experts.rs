@@ -1,9 +1,9 @@
-//! How weight files store a block's experts and its router.
+//! How weight files store a block's experts and its router, and what they name the matrices of a gated
+//! network.
 
 use crate::config::{Quantization, QuantizationMode};
 use crate::device_kernels::Activation;
 use crate::nn::ClippedSwiGlu;
-use crate::tensor_list::single_names;
 
 /// What differs in experts and their router from one family to the next.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -123,5 +123,15 @@ impl StoredExperts {
         let is_stacked = holds(&format!("{}.weight", self.stacked_matrix(name)));
         let mut names = single_names(name).into_iter();
         names.find(|single| !is_stacked && holds(&format!("experts.0.{single}.weight")))
+    }
+}
+
+/// The names of a gated network's matrix: MLX's, and the numbers that Mixtral's experts and LFM2 have.
+pub(crate) fn single_names(name: &'static str) -> [&'static str; 2] {
+    match name {
+        "gate_proj" => [name, "w1"],
+        "up_proj" => [name, "w3"],
+        "down_proj" => [name, "w2"],
+        _ => [name, name],
     }
 }

@@ -10,12 +10,12 @@ use super::{
 use crate::LmError;
 use crate::cache::{ArraysCache, AttentionStep, LayerCache};
 use crate::device_kernels::HeadShape;
+use crate::nn::stored_experts::single_names;
 use crate::nn::{
     ExpertBlend, ExpertSizes, HeadLayerNorm, HeadNorms, LatentAttention, LayerOperations, Linear,
     Norm, NormGatedUp, NormProjections, NormResidual, NormUp, ProductResidual, Rope, RopeAttention,
     SharedExpert, SharedForm, UpActivation, WholeLayer,
 };
-use crate::tensor_list::single_names;
 use crate::weights::Layer;
 
 /// A layer: what mixes tokens, and a feed-forward network.
