@@ -19,11 +19,12 @@
 //! sample · load                            choosing tokens · loading a model folder
 //! models                                   one architecture, one file; decoder/ for dense ones
 //! nn                                       the mathematics that architectures share
-//! cuda · chosen_kernels                    kernels for some of it, on CUDA devices · which ones a model has
+//! cuda · chosen_kernels                    CUDA kernels for some of it · the ones that a model has
 //! cache · weights · tokenizer              KV caches and states · tensors by name · text and token ids
-//! tensor_list · pass_costs                 the tensors that an architecture takes · what proposals cost it
+//! tensor_list · pass_costs                 the tensors of an architecture · what proposals cost it
+//! memory · ffi · device_kernels            MLX's memory · MLX itself · the kernels of a device
 //! config · text_part · error               config.json · the text part of a whole · errors
-//! ffi · device · memory · device_kernels   MLX itself; the kernels that a device may have
+//! device · dtype                           where MLX computes · types of numbers
 //! ```
 //! A module uses those below it. The one exception is [`cache::make_prompt_cache`], which asks a
 //! model for the kinds of its caches.
@@ -60,6 +61,7 @@ mod constraint;
 mod cuda;
 pub mod device;
 mod device_kernels;
+mod dtype;
 mod error;
 pub mod ffi;
 mod generate;

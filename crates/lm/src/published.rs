@@ -18,7 +18,7 @@ use mlx_rs::{Array, Dtype as MlxDtype};
 use serde_json::Value;
 
 use crate::config::{PublishedMethod, QuantizationConfig};
-use crate::weights::mlx_dtype;
+use crate::dtype::mlx_dtype;
 use crate::{LmError, ffi, text_part};
 
 /// Numbers of four bits in a word.

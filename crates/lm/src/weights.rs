@@ -4,13 +4,14 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use cairn_formats::safetensors::{self, SafetensorsFile, TensorEntry};
+use cairn_formats::safetensors::{SafetensorsFile, TensorEntry};
 use mlx_rs::{Array, Dtype};
 
 use crate::LmError;
 use crate::config::{Quantization, QuantizationConfig};
 use crate::device::ComputeDevice;
 use crate::device_kernels::{Kernels, QuantizedRows};
+use crate::dtype::mlx_dtype;
 use crate::ffi;
 use crate::load_progress::{LoadProgress, OnPart, PART_BYTES};
 use crate::matrix_factor::MatrixFactor;
@@ -469,26 +470,6 @@ impl Layer<'_> {
 
 fn is_float(dtype: Dtype) -> bool {
     matches!(dtype, Dtype::Float16 | Dtype::Bfloat16 | Dtype::Float32)
-}
-
-/// The MLX dtype of a file's dtype.
-pub(crate) fn mlx_dtype(dtype: safetensors::Dtype) -> Dtype {
-    use safetensors::Dtype as File;
-    match dtype {
-        File::Bool => Dtype::Bool,
-        // MLX has no such type, and takes its bytes.
-        File::U8 | File::F8E4m3 => Dtype::Uint8,
-        File::I8 => Dtype::Int8,
-        File::U16 => Dtype::Uint16,
-        File::I16 => Dtype::Int16,
-        File::F16 => Dtype::Float16,
-        File::Bf16 => Dtype::Bfloat16,
-        File::U32 => Dtype::Uint32,
-        File::I32 => Dtype::Int32,
-        File::F32 => Dtype::Float32,
-        File::U64 => Dtype::Uint64,
-        File::I64 => Dtype::Int64,
-    }
 }
 
 #[cfg(test)]

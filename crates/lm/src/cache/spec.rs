@@ -26,7 +26,7 @@ use super::quantized::QuantizedSpec;
 use super::rotating::RotatingSpec;
 use super::{KvQuantization, LayerCache, MAX_TOKENS};
 use crate::LmError;
-use crate::weights::mlx_dtype;
+use crate::dtype::mlx_dtype;
 
 /// The caches of all layers.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -268,7 +268,7 @@ mod tests {
 
     use super::*;
     use crate::device::as_on_gpu;
-    use crate::weights::mlx_dtype;
+    use crate::dtype::mlx_dtype;
     use cairn_formats::safetensors::{Limits, SafetensorsFile};
     use mlx_rs::Dtype;
 

@@ -13,9 +13,9 @@ use mlx_rs::{Array, Dtype};
 use crate::LmError;
 use crate::cache::fit::check_fit;
 use crate::cache::{CacheSpec, LayerCache, LayerCacheSpec, QuantizedArray};
+use crate::dtype::mlx_dtype;
 use crate::ffi;
 use crate::models::Model;
-use crate::weights::mlx_dtype;
 
 /// Reads the caches and the user metadata in `path`. Fails on any file that no model could continue
 /// from; use [`PromptFile::check_fit`] to check the caches against a certain model.

@@ -9,8 +9,8 @@ use serde_json::json;
 
 use super::{PromptFileLayout, load_prompt_cache, save_prompt_cache};
 use crate::cache::{KeysValues, LayerCache, QuantizedArray};
+use crate::dtype::mlx_dtype;
 use crate::ffi;
-use crate::weights::mlx_dtype;
 
 /// The cases of tests/goldens/caches.py.
 const CASES: [&str; 12] = [
