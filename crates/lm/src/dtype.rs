@@ -22,3 +22,13 @@ pub(crate) fn mlx_dtype(dtype: safetensors::Dtype) -> Dtype {
         File::I64 => Dtype::Int64,
     }
 }
+
+/// Bytes per number.
+pub(crate) fn item_size(dtype: Dtype) -> usize {
+    match dtype {
+        Dtype::Bool | Dtype::Uint8 | Dtype::Int8 => 1,
+        Dtype::Uint16 | Dtype::Int16 | Dtype::Float16 | Dtype::Bfloat16 => 2,
+        Dtype::Uint32 | Dtype::Int32 | Dtype::Float32 => 4,
+        Dtype::Uint64 | Dtype::Int64 | Dtype::Float64 | Dtype::Complex64 => 8,
+    }
+}

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! slice … cut                           views of arrays, and copies with a part replaced
-//! array_from_bytes … item_size          the bytes of arrays
+//! array_from_bytes … array_bytes        the bytes of arrays
 //! upload, PartsFile                     bytes in a device's own memory
 //! quantized_matmul … quantize           products with quantized rows, and the rows themselves
 //! is_available … computes_on_cuda       the device
@@ -33,6 +33,7 @@ use mlx_rs::{Array, Dtype, Stream};
 use crate::config::Quantization;
 use crate::device::ComputeDevice;
 use crate::device_kernels::QuantizedRows;
+use crate::dtype::item_size;
 
 /// `array[start..stop]` on every axis with stride 1, as a view.
 ///
@@ -402,16 +403,6 @@ impl PartsFile {
     unsafe extern "C" fn free(file: *mut c_void) {
         // SAFETY: MLX gives back the reference that it was given, once.
         drop(unsafe { Arc::from_raw(file.cast_const().cast::<PartsFile>()) });
-    }
-}
-
-/// Bytes per number.
-pub fn item_size(dtype: Dtype) -> usize {
-    match dtype {
-        Dtype::Bool | Dtype::Uint8 | Dtype::Int8 => 1,
-        Dtype::Uint16 | Dtype::Int16 | Dtype::Float16 | Dtype::Bfloat16 => 2,
-        Dtype::Uint32 | Dtype::Int32 | Dtype::Float32 => 4,
-        Dtype::Uint64 | Dtype::Int64 | Dtype::Float64 | Dtype::Complex64 => 8,
     }
 }
 

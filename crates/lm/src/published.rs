@@ -18,7 +18,7 @@ use mlx_rs::{Array, Dtype as MlxDtype};
 use serde_json::Value;
 
 use crate::config::{PublishedMethod, QuantizationConfig};
-use crate::dtype::mlx_dtype;
+use crate::dtype::{item_size, mlx_dtype};
 use crate::{LmError, ffi, text_part};
 
 /// Numbers of four bits in a word.
@@ -370,9 +370,9 @@ impl Converted {
                 }
                 turned(&bytes(first)?, 4, rows)
             }
-            Conversion::Transposed => turned(&bytes(first)?, ffi::item_size(dtype), rows),
+            Conversion::Transposed => turned(&bytes(first)?, item_size(dtype), rows),
             Conversion::Scales { repeats } => {
-                let size = ffi::item_size(dtype);
+                let size = item_size(dtype);
                 bytes(first)?.chunks(size).flat_map(|scale| scale.repeat(repeats)).collect()
             }
             Conversion::Biases { repeats, zero } => {

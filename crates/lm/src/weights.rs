@@ -11,7 +11,7 @@ use crate::LmError;
 use crate::config::{Quantization, QuantizationConfig};
 use crate::device::ComputeDevice;
 use crate::device_kernels::{Kernels, QuantizedRows};
-use crate::dtype::mlx_dtype;
+use crate::dtype::{item_size, mlx_dtype};
 use crate::ffi;
 use crate::load_progress::{LoadProgress, OnPart, PART_BYTES};
 use crate::matrix_factor::MatrixFactor;
@@ -304,7 +304,7 @@ impl Weights {
         dtype: Dtype,
     ) -> Result<Array, LmError> {
         let stored = mlx_dtype(tensor.dtype);
-        let (stored_size, size) = (ffi::item_size(stored), ffi::item_size(dtype));
+        let (stored_size, size) = (item_size(stored), item_size(dtype));
         let mut array = ffi::ArrayBuffer::zeros(shape, dtype)?;
         let num_numbers = (tensor.bytes.end - tensor.bytes.start) as usize / stored_size;
         let part = (self.part_bytes / stored_size).max(1);
@@ -440,7 +440,7 @@ impl Layer<'_> {
         let Some(columns) = shape.last_mut() else { return Ok(weight.clone()) };
         *columns = all.num_inputs();
         let columns = *columns;
-        let row_bytes = columns as usize * ffi::item_size(all.dtype());
+        let row_bytes = columns as usize * item_size(all.dtype());
         let num_rows = shape.iter().product::<i32>() / columns.max(1);
         let num_bytes = num_rows as usize * row_bytes;
         if num_bytes <= self.weights.part_bytes {

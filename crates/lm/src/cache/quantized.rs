@@ -16,6 +16,7 @@ use super::{AttentionStep, KeysValues, KvSizes, LayerCache, LayerCacheSpec, Shar
 use crate::LmError;
 use crate::config::Quantization;
 use crate::device_kernels::QuantizedRows;
+use crate::dtype::item_size;
 
 /// An array quantized in groups along its last axis (MLX's affine mode).
 #[derive(Debug, Clone)]
@@ -286,7 +287,7 @@ impl KindSpec for QuantizedSpec {
 
     fn num_bytes_per_token(&self, float_bytes: u64) -> u64 {
         let Some(KvSizes { heads, key_dim, value_dim, types }) = self.sizes else { return 0 };
-        let scale = types.map_or(float_bytes, |[dtype, _]| crate::ffi::item_size(dtype) as u64);
+        let scale = types.map_or(float_bytes, |[dtype, _]| item_size(dtype) as u64);
         let numbers = heads as u64 * (key_dim + value_dim) as u64;
         numbers * self.bits as u64 / 8 + numbers / self.group_size as u64 * 2 * scale
     }

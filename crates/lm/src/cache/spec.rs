@@ -26,7 +26,7 @@ use super::quantized::QuantizedSpec;
 use super::rotating::RotatingSpec;
 use super::{KvQuantization, LayerCache, MAX_TOKENS};
 use crate::LmError;
-use crate::dtype::mlx_dtype;
+use crate::dtype::{item_size, mlx_dtype};
 
 /// The caches of all layers.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -358,7 +358,7 @@ impl KvSizes {
     /// Bytes of one token; `float_bytes` is the size of a number of unknown type.
     pub(super) fn num_bytes(&self, float_bytes: u64) -> u64 {
         let [keys, values] = match self.types {
-            Some(types) => types.map(|dtype| crate::ffi::item_size(dtype) as u64),
+            Some(types) => types.map(|dtype| item_size(dtype) as u64),
             None => [float_bytes; 2],
         };
         self.heads as u64 * (self.key_dim as u64 * keys + self.value_dim as u64 * values)
@@ -418,7 +418,7 @@ impl StateSize {
     }
 
     pub(super) fn num_bytes(&self, float_bytes: u64) -> u64 {
-        let item = self.dtype.map_or(float_bytes, |dtype| crate::ffi::item_size(dtype) as u64);
+        let item = self.dtype.map_or(float_bytes, |dtype| item_size(dtype) as u64);
         self.shape.iter().map(|&length| length as u64).product::<u64>() * item
     }
 }

@@ -8,6 +8,7 @@ use mlx_rs::{Array, ops};
 use crate::LmError;
 use crate::config::Quantization;
 use crate::device_kernels::{Fusion, Kernel, Kernels, MatrixRows, QuantizedRows, run};
+use crate::dtype::item_size;
 use crate::ffi;
 use crate::nn::fused;
 use crate::nn::packed_product::packed_product;
@@ -86,7 +87,7 @@ impl QuantizedMatrix {
         };
         let (num_inputs, num_outputs) = (self.rows().num_inputs(), self.rows().num_rows());
         let dtype = self.rows().dtype();
-        let num_bytes = num_inputs as usize * num_outputs as usize * ffi::item_size(dtype);
+        let num_bytes = num_inputs as usize * num_outputs as usize * item_size(dtype);
         x.size() / num_inputs as usize >= least
             && num_bytes <= MOST_DEQUANTIZED_BYTES
             && x.dtype() == dtype

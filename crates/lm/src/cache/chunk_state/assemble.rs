@@ -6,6 +6,7 @@ use mlx_rs::{Array, Dtype, ops};
 use super::{ChunkForm, StateTensorSize, TokenTensor, entry_path, state_name};
 use crate::cache::buffer;
 use crate::cache::{CacheList, CacheSpec, LayerCache, LayerCacheSpec, MAX_TOKENS};
+use crate::dtype::item_size;
 use crate::{LmError, ffi};
 
 /// A tensor of a chunk state, in row-major order.
@@ -319,7 +320,7 @@ fn check_part(
         return Err(refused(format!("{name} holds {held} tokens of {start} to {stop}")));
     };
     let num_bytes = part.bytes.len();
-    if num_bytes != heads * held * width * ffi::item_size(part.dtype) || num_bytes == 0 {
+    if num_bytes != heads * held * width * item_size(part.dtype) || num_bytes == 0 {
         return Err(refused(format!("{name} has {num_bytes} bytes for {:?}", part.shape)));
     }
     Ok(held_from)
@@ -355,7 +356,7 @@ impl Part<'_, '_> {
     fn copy_on_host(&mut self) {
         let Part { buffer, source, from, at, num_tokens } = self;
         let (heads, capacity) = (buffer.heads, buffer.capacity);
-        let token_bytes = buffer.width * ffi::item_size(buffer.dtype);
+        let token_bytes = buffer.width * item_size(buffer.dtype);
         let length = *num_tokens * token_bytes;
         let Rows::OnHost(rows) = &mut buffer.rows else { return };
         let bytes = rows.bytes_mut();
