@@ -8,35 +8,14 @@
 //! each of several rows, and behind a long context, reading the keys is what takes time: then a block
 //! computes several heads that share them.
 
-use std::ffi::CStr;
-
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, Dtype};
 
+use super::attention_constants::{Constants, THREADS};
 use super::{CudaKernels, is_bfloat16, row_attention, traced};
 use crate::cache::DecodeSlot;
 use crate::device_kernels::{HeadShape, Kernel, MOST_TOKENS, Rotation};
 use crate::ffi::{Compiled, CudaKernel, Launch};
-
-/// The threads of a block.
-pub(super) const THREADS: i32 = 256;
-
-/// The inputs of `attention.cu` and `row_attention.cu`.
-pub(super) const INPUTS: &[&str] = &[
-    "qkv",
-    "k",
-    "v",
-    "tail_k",
-    "tail_v",
-    "slot_mapping",
-    "finished",
-    "angles",
-    "query_norm",
-    "key_norm",
-];
-
-/// The outputs of both.
-pub(super) const OUTPUTS: &[&str] = &["y", "next_k", "next_v", "parts"];
 
 /// Every step copies the newest tokens, which pays only if they are few bytes.
 pub(super) const MAX_NEWEST_BYTES: usize = 1 << 20;
@@ -49,35 +28,19 @@ pub(super) struct Attention {
     heads: HeadShape,
 }
 
-/// What a layer's launches are compiled with.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Constants {
-    pub(super) heads: HeadShape,
-    pairs: i32,
-    traditional: bool,
-    has_norms: bool,
-    eps: f32,
-}
-
 impl Attention {
     pub(super) fn new(
         kernels: &CudaKernels,
         heads: HeadShape,
         rotation: Rotation<'_>,
     ) -> Option<Self> {
-        let Rotation { norms, angles, traditional } = rotation;
         if !is_supported(&heads, &rotation) {
             return None;
         }
-        let constants = Constants {
-            heads,
-            pairs: angles.dim(0),
-            traditional,
-            has_norms: norms.is_some(),
-            eps: norms.map_or(0.0, |(_, eps)| eps),
-        };
+        let constants = Constants::new(heads, &rotation);
         let (tokens, rows) = (kernels.attention.clone(), kernels.row_attention.clone());
-        let of_tokens = Self::compiled(rotation, move |inputs| constants.launch(&tokens, inputs))?;
+        let of_tokens =
+            Self::compiled(rotation, move |inputs| launch(&constants, &tokens, inputs))?;
         let of_rows = Self::compiled(rotation, move |inputs| {
             row_attention::launch(&constants, &rows, inputs)
         })?;
@@ -143,53 +106,36 @@ impl Kernel for Attention {
     }
 }
 
-impl Constants {
-    /// Those that both kernels have.
-    pub(super) fn shared(&self) -> [(&'static CStr, i32); 9] {
-        let HeadShape { heads, kv_heads, head_dim, scale, .. } = self.heads;
-        [
-            (c"HEADS", heads),
-            (c"KV_HEADS", kv_heads),
-            (c"D", head_dim),
-            (c"THREADS", THREADS),
-            (c"PAIRS", self.pairs),
-            (c"TRADITIONAL", i32::from(self.traditional)),
-            (c"NORM", i32::from(self.has_norms)),
-            (c"EPS_BITS", self.eps.to_bits() as i32),
-            (c"SCALE_BITS", scale.to_bits() as i32),
-        ]
-    }
-
-    fn launch(
-        &self,
-        attention: &CudaKernel,
-        inputs: [&Array; 10],
-    ) -> Result<Vec<Array>, Exception> {
-        let HeadShape { heads, kv_heads, head_dim, .. } = self.heads;
-        let (length, capacity, newest) = (inputs[0].dim(1), inputs[1].dim(2), inputs[3].dim(2));
-        let splits = splits(heads, length, capacity);
-        let next: (&[i32], _) = (&[1, kv_heads, newest, head_dim], Dtype::Bfloat16);
-        let own = [
-            (c"TAIL", newest),
-            (c"TOKENS", if length == 1 { 1 } else { MOST_TOKENS }),
-            (c"SPLITS", splits),
-        ];
-        let [attended, keys, values, _parts] = attention.apply(
-            &inputs,
-            Launch {
-                constants: &[self.shared().as_slice(), &own].concat(),
-                blocks: [heads, splits, length],
-                threads: THREADS,
-                outputs: [
-                    (&[1, length, heads * head_dim], Dtype::Bfloat16),
-                    next,
-                    next,
-                    (&[length, heads, splits, head_dim + 2], Dtype::Float32),
-                ],
-            },
-        )?;
-        Ok(vec![attended, keys, values])
-    }
+/// Launches `attention.cu`.
+fn launch(
+    constants: &Constants,
+    attention: &CudaKernel,
+    inputs: [&Array; 10],
+) -> Result<Vec<Array>, Exception> {
+    let HeadShape { heads, kv_heads, head_dim, .. } = constants.heads;
+    let (length, capacity, newest) = (inputs[0].dim(1), inputs[1].dim(2), inputs[3].dim(2));
+    let splits = splits(heads, length, capacity);
+    let next: (&[i32], _) = (&[1, kv_heads, newest, head_dim], Dtype::Bfloat16);
+    let own = [
+        (c"TAIL", newest),
+        (c"TOKENS", if length == 1 { 1 } else { MOST_TOKENS }),
+        (c"SPLITS", splits),
+    ];
+    let [attended, keys, values, _parts] = attention.apply(
+        &inputs,
+        Launch {
+            constants: &[constants.shared().as_slice(), &own].concat(),
+            blocks: [heads, splits, length],
+            threads: THREADS,
+            outputs: [
+                (&[1, length, heads * head_dim], Dtype::Bfloat16),
+                next,
+                next,
+                (&[length, heads, splits, head_dim + 2], Dtype::Float32),
+            ],
+        },
+    )?;
+    Ok(vec![attended, keys, values])
 }
 
 /// Whether tokens `[B, L]` are computed by `row_attention.cu`, given the columns of the older and of the

@@ -23,6 +23,7 @@
 
 mod argmax;
 mod attention;
+mod attention_constants;
 mod dense_product;
 mod embedding;
 mod experts;
@@ -130,19 +131,19 @@ impl CudaKernels {
             attention: kernel(
                 HEAD,
                 "attention",
-                attention::INPUTS,
-                attention::OUTPUTS,
+                attention_constants::INPUTS,
+                attention_constants::OUTPUTS,
                 include_str!("attention.cu"),
             )?,
             row_attention: compiled_by_mlx(
                 "row_attention",
-                attention::INPUTS,
-                attention::OUTPUTS,
+                attention_constants::INPUTS,
+                attention_constants::OUTPUTS,
                 KernelSource {
                     head: HEAD,
                     body: include_str!("row_attention.cu"),
                     // A multiprocessor runs two of its blocks at once.
-                    most_threads: Some(2 * attention::THREADS),
+                    most_threads: Some(2 * attention_constants::THREADS),
                 },
             )?,
             norm_residual: kernel(

@@ -3,7 +3,7 @@
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, Dtype};
 
-use super::attention::{Constants, THREADS};
+use super::attention_constants::{Constants, THREADS};
 use crate::device_kernels::HeadShape;
 use crate::ffi::{CudaKernel, Launch};
 
