@@ -11,7 +11,7 @@ use cairn_lm::batch::{
 use cairn_lm::cache::LayerCache;
 
 use crate::EngineError;
-use crate::guard::{caught, guarded};
+use crate::guard::caught;
 use crate::model_pool::Loaded;
 use crate::sequence::{GenerateJob, Sequence};
 use crate::worker::Worker;
@@ -100,7 +100,7 @@ impl BatchRun {
     /// Decodes a token for every row, and returns how many there were.
     pub(crate) fn decode(&mut self, worker: &mut Worker) -> Result<usize, Box<FailedSlice>> {
         let num_rows = self.generator.num_decoding();
-        let step = guarded(worker, "answering", |_| Ok(self.generator.decode_step()?));
+        let step = worker.guarded("answering", |_| Ok(self.generator.decode_step()?));
         self.process(worker, step)?;
         Ok(num_rows)
     }
@@ -114,7 +114,7 @@ impl BatchRun {
     ) -> Result<usize, Box<FailedSlice>> {
         let num_before = self.generator.stats().prompt_tokens;
         let step =
-            guarded(worker, "reading a prompt", |_| Ok(self.generator.prefill_slice(max_tokens)));
+            worker.guarded("reading a prompt", |_| Ok(self.generator.prefill_slice(max_tokens)));
         let has_read =
             step.as_ref().is_ok_and(|step| step.prompts.iter().any(|prompt| !prompt.end_of_prompt));
         self.process(worker, step)?;

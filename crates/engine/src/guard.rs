@@ -3,10 +3,7 @@
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use cairn_lm::ffi;
-
 use crate::EngineError;
-use crate::worker::Worker;
 
 /// Runs something that changes nothing but what it owns, and turns a panic into an error.
 pub(crate) fn caught<T>(
@@ -14,21 +11,6 @@ pub(crate) fn caught<T>(
     part: impl FnOnce() -> Result<T, EngineError>,
 ) -> Result<T, EngineError> {
     catch_unwind(AssertUnwindSafe(part)).unwrap_or_else(|panic| {
-        Err(EngineError::Panicked { during, message: panic_message(panic.as_ref()) })
-    })
-}
-
-/// Runs a part of a job and turns a panic into an error.
-pub(crate) fn guarded<T>(
-    worker: &mut Worker,
-    during: &'static str,
-    job: impl FnOnce(&mut Worker) -> Result<T, EngineError>,
-) -> Result<T, EngineError> {
-    // Unwinding leaves no half-changed state that matters: caches in use are dropped with their
-    // sequences, and the model is only read.
-    catch_unwind(AssertUnwindSafe(|| job(worker))).unwrap_or_else(|panic| {
-        worker.forget_conversations();
-        let _ = ffi::synchronize();
         Err(EngineError::Panicked { during, message: panic_message(panic.as_ref()) })
     })
 }

@@ -5,7 +5,6 @@ use std::time::Instant;
 
 use cairn_chat::Prompt;
 
-use crate::guard::guarded;
 use crate::model_pool::Loaded;
 use crate::prompt_cache::{Blocking, PendingRestore, Query, kv_format};
 use crate::request::GenerateRequest;
@@ -45,7 +44,7 @@ impl Restoring {
         is_alone: bool,
     ) -> Result<Self, Box<GenerateJob>> {
         let began = Instant::now();
-        let begun = guarded(worker, "looking up a prompt", |worker| {
+        let begun = worker.guarded("looking up a prompt", |worker| {
             let loaded = worker.models.get(job.request.model.as_deref())?;
             check(&job.request)?;
             let num_tokens = job.prompt(&loaded)?.tokens.len();
@@ -94,7 +93,7 @@ impl Restoring {
     /// one has been read. Returns whether the sequence can begin.
     pub(crate) fn advance(&mut self, worker: &mut Worker, blocking: Blocking) -> bool {
         let Restored { pending, of_draft, .. } = &mut self.restored;
-        let restored = guarded(worker, "restoring a prompt", |worker| {
+        let restored = worker.guarded("restoring a prompt", |worker| {
             let is_restored = |pending: &mut Option<PendingRestore>| {
                 pending.as_mut().is_none_or(|pending| worker.cache.restore_next(pending, blocking))
             };

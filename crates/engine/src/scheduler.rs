@@ -17,7 +17,7 @@ use cairn_lm::{ffi, memory};
 use crate::admission::Admission;
 use crate::batch_run::{BatchRun, FailedSlice};
 use crate::clock::{EngineClock, Work};
-use crate::guard::{caught, guarded};
+use crate::guard::caught;
 use crate::model_pool::Loaded;
 use crate::prompt_cache::Blocking;
 use crate::request::{GenerateEvent, Speculation};
@@ -127,7 +127,7 @@ impl Scheduler {
         self.sequences_mut().for_each(Sequence::note_peak_memory);
         memory::reset_peak();
         let events = job.events.clone();
-        let begun = guarded(worker, "starting an answer", |worker| {
+        let begun = worker.guarded("starting an answer", |worker| {
             let Restored { began, pending, of_draft } = restored.unwrap_or_default();
             let (mut sequence, caches) = Sequence::begin(worker, job, began, pending)?;
             let ends = match sequence.job.is_stopped() {

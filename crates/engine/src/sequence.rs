@@ -22,7 +22,7 @@ use cairn_prompt_cache::{ChunkKind, Miss};
 use tokio::sync::{mpsc, watch};
 
 use crate::EngineError;
-use crate::guard::{caught, guarded};
+use crate::guard::caught;
 use crate::model_pool::Loaded;
 use crate::prompt::prompt_tokens;
 use crate::prompt_cache::{Computed, PendingRestore, Reuse, SavePermit, kv_format};
@@ -479,7 +479,7 @@ impl Sequence {
         if let Some(why) = self.loaded.model.model.take_tracing_problem() {
             tracing::warn!(model = %self.loaded.name, "its decode steps are not traced: {why}");
         }
-        let saved = guarded(worker, "saving a conversation", |worker| {
+        let saved = worker.guarded("saving a conversation", |worker| {
             self.save(worker, caches);
             Ok(())
         });

@@ -11,7 +11,6 @@ use tokio::sync::{mpsc, oneshot};
 use crate::EngineError;
 use crate::async_lm::LmState;
 use crate::classify::{Classifier, ClassifyEvent, ClassifyRequest, LogitsProcessorFactory};
-use crate::guard::guarded;
 use crate::model_pool::Loaded;
 use crate::probabilities::Probabilities;
 use crate::prompt::known_tokens;
@@ -78,7 +77,7 @@ fn begin<T>(
     reply: oneshot::Sender<Result<T, EngineError>>,
     work: impl FnOnce(&mut Worker, &Rc<Loaded>) -> Result<WorkOf<T>, EngineError>,
 ) -> Option<Task> {
-    let begun = guarded(worker, during, |worker| {
+    let begun = worker.guarded(during, |worker| {
         let loaded = worker.models.get(model)?;
         let work = work(worker, &loaded)?;
         Ok((loaded, work))
@@ -164,7 +163,7 @@ impl Task {
         processor: Option<&LogitsProcessorFactory>,
         events: mpsc::UnboundedSender<ClassifyEvent>,
     ) -> Option<Self> {
-        let begun = guarded(worker, "classifying", |worker| {
+        let begun = worker.guarded("classifying", |worker| {
             let loaded = worker.models.get(request.model.as_deref())?;
             let events = events.clone();
             let work = Classifier::new(worker, &loaded, request, processor, events)?;
@@ -300,7 +299,7 @@ impl Task {
         let limits = SliceLimits { max_tokens, memory: memory.as_deref().zip(free_bytes) };
         let (before, _) = self.progress();
         let mut computed = 0;
-        guarded(worker, self.during(), |worker| match &mut self.work {
+        worker.guarded(self.during(), |worker| match &mut self.work {
             TaskWork::NextTokens(state) => {
                 computed = state.borrow_mut().advance(limits);
                 Ok(())

@@ -26,7 +26,7 @@ use tokio::sync::{oneshot, watch};
 use crate::admission::Admission;
 use crate::async_lm;
 use crate::clock::SystemClock;
-use crate::guard::{guarded, panic_message};
+use crate::guard::panic_message;
 use crate::model_pool::Loaded;
 use crate::outlook::look_ahead;
 use crate::prompt::prompt_tokens;
@@ -158,9 +158,8 @@ impl EngineLoop {
         job: &mut GenerateJob,
         loaded: &Rc<Loaded>,
     ) -> Result<SequenceNeeds, EngineError> {
-        let num_prompt_tokens = guarded(&mut self.worker, "starting an answer", |_| {
-            Ok(job.prompt(loaded)?.tokens.len())
-        })?;
+        let num_prompt_tokens =
+            self.worker.guarded("starting an answer", |_| Ok(job.prompt(loaded)?.tokens.len()))?;
         let request = &job.request;
         let Some(pooled) = self.worker.models.pooled(loaded) else {
             return Ok(SequenceNeeds { most_bytes: 0, least_bytes: 0 });
@@ -309,8 +308,7 @@ impl EngineLoop {
     /// The job, unless its grammar is still to be compiled: then it comes back with it.
     fn with_grammar(&mut self, job: Job, model: &Rc<Loaded>) -> Option<Job> {
         let Job::Generate(mut generate) = job else { return Some(job) };
-        let lark =
-            guarded(&mut self.worker, "starting an answer", |_| generate.missing_grammar(model));
+        let lark = self.worker.guarded("starting an answer", |_| generate.missing_grammar(model));
         match lark {
             Ok(None) => return Some(Job::Generate(generate)),
             Ok(Some(lark)) => self.grammars.push(generate, lark, model),
@@ -449,12 +447,12 @@ fn respond<T>(
     what: &'static str,
     work: impl FnOnce(&mut Worker) -> Result<T, EngineError>,
 ) {
-    let _ = reply.send(guarded(worker, what, work));
+    let _ = reply.send(worker.guarded(what, work));
 }
 
 /// Does some work for which nobody waits.
 fn attempt(worker: &mut Worker, what: &'static str, work: impl FnOnce(&mut Worker)) {
-    let done = guarded(worker, what, |worker| {
+    let done = worker.guarded(what, |worker| {
         work(worker);
         Ok(())
     });

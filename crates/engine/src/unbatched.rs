@@ -16,7 +16,7 @@ use cairn_lm::{
 };
 
 use crate::EngineError;
-use crate::guard::{caught, guarded};
+use crate::guard::caught;
 use crate::model_pool::Loaded;
 use crate::prompt_cache::PendingRestore;
 use crate::request::Speculation;
@@ -108,7 +108,7 @@ impl UnbatchedRun {
     pub(crate) fn finish(self, worker: &mut Worker, reason: FinishReason) {
         let UnbatchedRun { mut sequence, stream, .. } = self;
         sequence.acceptance = acceptance(&stream);
-        let caches = guarded(worker, "ending an answer", |_| match stream {
+        let caches = worker.guarded("ending an answer", |_| match stream {
             Stream::Reading(reader) => Ok(reader.into_caches()),
             // Waits for the step that was launched in advance.
             Stream::Decoding(stream) => Ok(stream.into_caches()?),

@@ -1,5 +1,6 @@
 //! The state of the engine's thread: the models, the prompt cache, and the published status.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -8,6 +9,7 @@ use tokio::sync::watch;
 
 use crate::admission::{Admission, HeldModel, MemoryUse};
 use crate::classify::PrefixPool;
+use crate::guard::panic_message;
 use crate::model_pool::{Loaded, ModelPool, PooledDraft, PooledModel};
 use crate::prompt_cache::PromptCache;
 use crate::request::GenerateRequest;
@@ -89,6 +91,21 @@ impl Worker {
             memory_limit_bytes,
             wired: WiredMemory::of_system(),
         }
+    }
+
+    /// Runs a part of a job and turns a panic into an error.
+    pub(crate) fn guarded<T>(
+        &mut self,
+        during: &'static str,
+        part: impl FnOnce(&mut Worker) -> Result<T, EngineError>,
+    ) -> Result<T, EngineError> {
+        // Unwinding leaves no half-changed state that matters: caches in use are dropped with their
+        // sequences, and the model is only read.
+        catch_unwind(AssertUnwindSafe(|| part(self))).unwrap_or_else(|panic| {
+            self.forget_conversations();
+            let _ = ffi::synchronize();
+            Err(EngineError::Panicked { during, message: panic_message(panic.as_ref()) })
+        })
     }
 
     /// Publishes `state` with current memory figures; while a model is being loaded, that instead.
