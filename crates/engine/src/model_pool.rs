@@ -12,6 +12,7 @@ use cairn_lm::{LoadedModel, ModelMemory};
 use crate::EngineError;
 use crate::async_lm::{LmId, LmState};
 use crate::request::ModelOptions;
+use crate::status::LoadedModelStatus;
 
 /// The loaded models. Owned by the engine's thread.
 ///
@@ -36,7 +37,7 @@ pub(crate) struct PooledModel {
     pub(crate) last_used: Instant,
     files: ModelFiles,
     /// The size of the groups in which its keys and values can be quantized, if they can be.
-    pub(crate) kv_group_size: Option<i32>,
+    kv_group_size: Option<i32>,
     /// What it takes; none where its folder does not say.
     pub(crate) memory: Option<Rc<ModelMemory>>,
 }
@@ -83,14 +84,21 @@ impl ModelFiles {
 }
 
 impl PooledModel {
-    /// Where its files are.
-    pub(crate) fn folder(&self) -> &Path {
-        &self.files.folder
-    }
-
-    /// How it was loaded.
-    pub(crate) fn options(&self) -> ModelOptions {
-        self.files.options
+    /// What the engine's status says of it.
+    pub(crate) fn status(&self) -> LoadedModelStatus {
+        LoadedModelStatus {
+            name: self.loaded.name.clone(),
+            folder: self.files.folder.clone(),
+            fingerprint: self.loaded.model.fingerprint.clone(),
+            weight_bytes: self.weight_bytes(),
+            draft: self.draft.as_ref().map(|draft| draft.loaded.name.clone()),
+            context_length: self.loaded.model.model.context_length(),
+            kv_group_size: self.kv_group_size,
+            has_mtp_head: self.loaded.model.model.check_mtp_head().is_ok(),
+            bf16_state: self.files.options.bf16_state,
+            is_in_use: self.is_in_use(),
+            last_used: self.last_used,
+        }
     }
 }
 

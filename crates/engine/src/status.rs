@@ -5,8 +5,6 @@ use std::time::{Duration, Instant};
 
 use cairn_lm::LoadProgress;
 
-use crate::model_pool::PooledModel;
-
 /// What the engine is busy with.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub enum EngineState {
@@ -91,24 +89,6 @@ pub struct LoadedModelStatus {
     pub is_in_use: bool,
     /// When it was loaded, asked, or last seen in use.
     pub last_used: Instant,
-}
-
-impl LoadedModelStatus {
-    pub(crate) fn of(pooled: &PooledModel) -> Self {
-        LoadedModelStatus {
-            name: pooled.loaded.name.clone(),
-            folder: pooled.folder().to_owned(),
-            fingerprint: pooled.loaded.model.fingerprint.clone(),
-            weight_bytes: pooled.weight_bytes(),
-            draft: pooled.draft.as_ref().map(|draft| draft.loaded.name.clone()),
-            context_length: pooled.loaded.model.model.context_length(),
-            kv_group_size: pooled.kv_group_size,
-            has_mtp_head: pooled.loaded.model.model.check_mtp_head().is_ok(),
-            bf16_state: pooled.options().bf16_state,
-            is_in_use: pooled.is_in_use(),
-            last_used: pooled.last_used,
-        }
-    }
 }
 
 /// How much was computed for all requests together, since the engine's thread began: whoever compares

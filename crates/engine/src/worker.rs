@@ -13,7 +13,7 @@ use crate::guard::panic_message;
 use crate::model_pool::{Loaded, ModelPool, PooledDraft, PooledModel};
 use crate::prompt_cache::PromptCache;
 use crate::request::GenerateRequest;
-use crate::status::{LoadedModelStatus, WorkDone};
+use crate::status::WorkDone;
 use crate::wired_memory::WiredMemory;
 use crate::{EngineError, EngineState, EngineStatus, MemoryPressure, NeedsMemory};
 
@@ -130,7 +130,7 @@ impl Worker {
                     .get(None)
                     .ok()
                     .map(|loaded| loaded.model.fingerprint.clone()),
-                models: models.iter().map(LoadedModelStatus::of).collect(),
+                models: models.iter().map(PooledModel::status).collect(),
                 mlx_active_bytes: memory::active_bytes(),
                 mlx_peak_bytes: memory::peak_bytes(),
                 mlx_cache_bytes: memory::cache_bytes(),
