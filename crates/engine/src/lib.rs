@@ -60,6 +60,7 @@ mod scoring;
 mod scripted_model;
 mod segments;
 mod sequence;
+mod slice_limits;
 mod slice_policy;
 mod status;
 mod task;

@@ -13,7 +13,7 @@ use crate::prompt_cache::{Blocking, PendingRestore, Query};
 use crate::request::{AnswerToken, GenerateRequest, LikelyToken, Speculation};
 use crate::restoring::query;
 use crate::sequence::check;
-use crate::task::SliceLimits;
+use crate::slice_limits::SliceLimits;
 use crate::worker::Worker;
 
 /// An answer that is read again, a slice at a time. What is saved of its prompt is copied, so that the

@@ -7,7 +7,7 @@ use cairn_lm::{LmError, ModelMemory, PassSizes, Scorer};
 
 use crate::EngineError;
 use crate::request::Score;
-use crate::task::SliceLimits;
+use crate::slice_limits::SliceLimits;
 
 /// Rows that are scored in their order, those of one pass together.
 #[derive(Debug)]

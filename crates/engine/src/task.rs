@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::path::PathBuf;
 use std::rc::Rc;
 
-use cairn_lm::{ModelMemory, PassSizes};
+use cairn_lm::ModelMemory;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::EngineError;
@@ -19,14 +19,8 @@ use crate::prompt_file::{
 };
 use crate::request::{AnswerToken, GenerateRequest, PromptInput, Score};
 use crate::scoring::Scoring;
+use crate::slice_limits::SliceLimits;
 use crate::worker::Worker;
-
-impl SliceLimits<'_> {
-    /// What a pass takes, if that matters.
-    pub(crate) fn bytes_of(&self, pass: &PassSizes) -> u64 {
-        self.memory.map_or(0, |(memory, _)| memory.pass_bytes(pass))
-    }
-}
 
 /// A task with the channel for its answer.
 pub(crate) struct Task {
@@ -34,14 +28,6 @@ pub(crate) struct Task {
     /// What passes take; none where the model's folder does not say.
     memory: Option<Rc<ModelMemory>>,
     work: TaskWork,
-}
-
-/// What a slice of a task may take.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct SliceLimits<'a> {
-    pub(crate) max_tokens: usize,
-    /// What passes take, and how much is free for one that begins; none without a limit.
-    pub(crate) memory: Option<(&'a ModelMemory, u64)>,
 }
 
 enum TaskWork {

@@ -14,7 +14,7 @@ use super::live::{ComputedRow, LiveBatches, LiveMatch};
 use super::plan::{Group, RowPlan, next_group, shared_prefix};
 use crate::EngineError;
 use crate::guard::caught;
-use crate::task::SliceLimits;
+use crate::slice_limits::SliceLimits;
 
 /// All live rows hold at most so many times the tokens that are stored.
 const LIVE_PER_STORED: usize = 8;

@@ -12,7 +12,8 @@ use super::*;
 use crate::clock::{EngineClock, VirtualClock, Work};
 use crate::scheduler::Scheduler;
 use crate::sequence::{AnswerChannels, GenerateJob};
-use crate::task::{SliceLimits, Task};
+use crate::slice_limits::SliceLimits;
+use crate::task::Task;
 use crate::{GenerateEvent, GenerateRequest, PromptInput};
 
 const LIMITS: LmLimits = LmLimits { cache_size: 400, prefill_step_size: 2048 };

@@ -28,7 +28,7 @@ use tokio::sync::mpsc;
 use crate::EngineError;
 use crate::model_pool::Loaded;
 use crate::request::PromptInput;
-use crate::task::SliceLimits;
+use crate::slice_limits::SliceLimits;
 use crate::worker::Worker;
 
 use common_beginning::common_beginning;
