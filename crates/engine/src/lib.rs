@@ -48,6 +48,7 @@ mod mlx_engine;
 mod model_pool;
 mod outlook;
 mod perplexity;
+mod prefix_pool;
 mod probabilities;
 mod prompt;
 mod prompt_cache;

@@ -8,9 +8,9 @@ use cairn_lm::{LoadProgress, ffi, memory};
 use tokio::sync::watch;
 
 use crate::admission::{Admission, HeldModel, MemoryUse};
-use crate::classify::PrefixPool;
 use crate::guard::panic_message;
 use crate::model_pool::{Loaded, ModelPool, PooledDraft, PooledModel};
+use crate::prefix_pool::PrefixPool;
 use crate::prompt_cache::PromptCache;
 use crate::request::GenerateRequest;
 use crate::status::WorkDone;

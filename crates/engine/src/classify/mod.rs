@@ -14,7 +14,6 @@ mod common_beginning;
 mod options;
 mod pass;
 mod prefix;
-mod prefix_pool;
 mod request;
 
 use std::collections::VecDeque;
@@ -34,7 +33,6 @@ use crate::worker::Worker;
 use common_beginning::common_beginning;
 use pass::{OptionEncoder, Pass, PreparedRow};
 use prefix::RowEncoder;
-pub(crate) use prefix_pool::PrefixPool;
 pub use request::{
     Classification, ClassifyEvent, ClassifyRequest, ClassifyRow, OptionScoring, RowAnswer,
 };
