@@ -44,6 +44,7 @@ mod clock;
 mod engine;
 mod error;
 mod guard;
+mod kv_format;
 mod mlx_engine;
 mod model_pool;
 mod outlook;
@@ -92,6 +93,7 @@ pub use classify::{
 };
 pub use engine::{Engine, EngineOptions};
 pub use error::{EngineError, MemoryShortage, NeedsMemory};
+pub use kv_format::KvCacheOptions;
 pub use mlx_engine::{MlxEngine, MlxEngineOptions};
 pub use outlook::Outlook;
 pub use perplexity::{PERPLEXITY_TEXT, Perplexity, PerplexityError};
@@ -100,9 +102,9 @@ pub use prompt_cache::{
 };
 pub use prompt_file::{CachePromptRequest, CachedPrompt, ExportRequest, Import, PromptFileInfo};
 pub use request::{
-    AnswerToken, FinishedGeneration, GenerateEvent, GenerateRequest, Generation, KvCacheOptions,
-    LikelyToken, MemoryPressure, ModelInfo, ModelOptions, PromptInput, PromptPrefix, Score,
-    SegmentOptions, SoFar, Speculation, TokenLogprob, TopLogprob,
+    AnswerToken, FinishedGeneration, GenerateEvent, GenerateRequest, Generation, LikelyToken,
+    MemoryPressure, ModelInfo, ModelOptions, PromptInput, PromptPrefix, Score, SegmentOptions,
+    SoFar, Speculation, TokenLogprob, TopLogprob,
 };
 pub use status::{EngineState, EngineStatus, LoadedModelStatus, WorkDone};
 pub use wired_memory::is_tight;

@@ -12,10 +12,11 @@ use cairn_lm::{GenerateOptions, LmError, LoadedModel, PromptReader, Sampler, che
 use cairn_prompt_cache::{KvFormat, Namespace, Owner, PromptTokens, Provenance};
 
 use crate::EngineError;
+use crate::kv_format::{KvCacheOptions, kv_format_of, quantized_like};
 use crate::model_pool::Loaded;
 use crate::prompt::known_tokens;
-use crate::prompt_cache::{Exported, kv_format_of, quantized_like};
-use crate::request::{KvCacheOptions, PromptInput};
+use crate::prompt_cache::Exported;
+use crate::request::PromptInput;
 use crate::verify_import::{Verification, Verified};
 use crate::worker::Worker;
 

@@ -8,7 +8,6 @@ use cairn_chat::{
     SegmentEvent, TurnsPrompt,
 };
 use cairn_formats::cache_file::PromptKind;
-use cairn_lm::cache::{KvQuantization, SnapKv};
 use cairn_prompt_cache::{KvFormat, Miss, Owner, Provenance};
 use serde_json::{Map, Value};
 use tokio::sync::{mpsc, watch};
@@ -16,7 +15,7 @@ use tokio::sync::{mpsc, watch};
 use cairn_lm::{Acceptance, OwnDrafter, PromptLookup};
 
 use crate::EngineError;
-use crate::prompt_cache::{quantization, snapkv};
+use crate::kv_format::KvCacheOptions;
 
 /// The prompt of a request.
 #[derive(Debug, Clone, PartialEq)]
@@ -85,32 +84,6 @@ impl PromptInput {
             PromptInput::After { prefix, .. } if prefix.token_ids.is_none() => Some(prefix),
             _ => None,
         }
-    }
-}
-
-/// How a request's keys and values are stored.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct KvCacheOptions {
-    /// Stores the first four tokens and the latest, this many in all; with none, every token.
-    /// Without effect where they are quantized.
-    pub max_size: Option<usize>,
-    /// Quantizes keys and values; with none they stay as computed.
-    pub quantization: Option<KvQuantization>,
-    /// Keeps only some of the tokens of a long prompt once it has been read; none keeps all. Not with
-    /// `quantization`, nor with a draft model.
-    pub snapkv: Option<SnapKv>,
-}
-
-impl KvCacheOptions {
-    /// Those of what is stored in this format.
-    pub fn of_format(kv_format: KvFormat) -> Self {
-        let (quantization, snapkv) = (quantization(kv_format), snapkv(kv_format));
-        KvCacheOptions { quantization, snapkv, ..Self::default() }
-    }
-
-    /// The bound that applies: quantized caches store every token.
-    pub(crate) fn effective_max_size(&self) -> Option<usize> {
-        if self.quantization.is_some() { None } else { self.max_size }
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Instant;
 use cairn_chat::Prompt;
 
 use crate::model_pool::Loaded;
-use crate::prompt_cache::{Blocking, PendingRestore, Query, kv_format};
+use crate::prompt_cache::{Blocking, PendingRestore, Query};
 use crate::request::GenerateRequest;
 use crate::sequence::{GenerateJob, check};
 use crate::worker::Worker;
@@ -115,7 +115,7 @@ pub(crate) fn query<'a>(
         // At least one token must be run, to have something to sample from.
         limit: num_tokens - 1,
         model_name: &loaded.name,
-        kv_format: kv_format(&request.kv_cache),
+        kv_format: request.kv_cache.format(),
         prefix_provenance: request.prefix_provenance(),
         num_opaque: request.prompt.num_opaque(),
         owner: request.owner.as_ref(),

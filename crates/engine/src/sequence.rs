@@ -25,7 +25,7 @@ use crate::EngineError;
 use crate::guard::caught;
 use crate::model_pool::Loaded;
 use crate::prompt::prompt_tokens;
-use crate::prompt_cache::{Computed, PendingRestore, Reuse, SavePermit, kv_format};
+use crate::prompt_cache::{Computed, PendingRestore, Reuse, SavePermit};
 use crate::prompt_file::{self, Beginning};
 use crate::request::{
     FinishedGeneration, GenerateEvent, GenerateRequest, SoFar, TokenLogprob, TopLogprob,
@@ -242,7 +242,7 @@ impl Sequence {
             true => worker.cache.checkpoints_at(
                 &loaded.model,
                 &prompt,
-                kv_format(&request.kv_cache),
+                request.kv_cache.format(),
                 reuse.num_tokens,
             ),
             false => Vec::new(),
@@ -544,7 +544,7 @@ impl Sequence {
                 tokens: tokens.clone(),
                 boundaries: boundaries.clone(),
                 checkpoints: Vec::new(),
-                kv_format: kv_format(&request.kv_cache),
+                kv_format: request.kv_cache.format(),
                 caches: draft.caches,
                 prefix_provenance: request.prefix_provenance(),
                 num_opaque: 0,
@@ -558,7 +558,7 @@ impl Sequence {
             tokens,
             boundaries,
             checkpoints: self.checkpoints,
-            kv_format: kv_format(&request.kv_cache),
+            kv_format: request.kv_cache.format(),
             caches,
             prefix_provenance: request.prefix_provenance(),
             num_opaque: request.prompt.num_opaque(),

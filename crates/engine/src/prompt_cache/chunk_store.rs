@@ -13,11 +13,12 @@ use cairn_prompt_cache::{
 };
 
 use super::chunk_file::{self, ChunkContents};
-use super::namespace::{kv_format_of, needs, spec_like_own, stored_spec};
+use super::namespace::{needs, spec_like_own, stored_spec};
 use super::saving::NewRef;
 use super::state::SharedCacheState;
 use super::writer::Writer;
 use super::{Query, SavePermit, is_purged};
+use crate::kv_format::kv_format_of;
 
 /// The cache state, and the thread that writes its chunks.
 #[derive(Debug)]

@@ -78,7 +78,6 @@ use writer::Writer;
 
 pub use chunk_file::FileCoding;
 pub(crate) use exchange::Exported;
-pub(crate) use namespace::{kv_format, kv_format_of, quantization, quantized_like, snapkv};
 pub use state::CacheFigures;
 pub use view::{CacheHandle, CacheNode, CacheView};
 pub use writer::Repaired;
