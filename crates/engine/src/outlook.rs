@@ -6,7 +6,6 @@ use crate::EngineError;
 use crate::prompt::prompt_tokens;
 use crate::request::GenerateRequest;
 use crate::restoring::query;
-use crate::sequence::check;
 use crate::worker::Worker;
 
 /// What the prompt cache has of a prompt.
@@ -26,7 +25,7 @@ pub(crate) fn look_ahead(
     request: &GenerateRequest,
 ) -> Result<Outlook, EngineError> {
     let loaded = worker.models.get(request.model.as_deref())?;
-    check(request)?;
+    request.check()?;
     let prompt = prompt_tokens(&loaded.model, &request.prompt, &request.template_variables)?;
     let (num_known, num_tokens) = (prompt.last_from, prompt.tokens.len());
     if !request.looks_up() || num_tokens == 0 {

@@ -12,7 +12,6 @@ use crate::prompt::prompt_tokens;
 use crate::prompt_cache::{Blocking, PendingRestore, Query};
 use crate::request::{AnswerToken, GenerateRequest, LikelyToken, Speculation};
 use crate::restoring::query;
-use crate::sequence::check;
 use crate::slice_limits::SliceLimits;
 use crate::worker::Worker;
 
@@ -51,7 +50,7 @@ impl Probabilities {
         // A draft model would have its own caches.
         let request =
             Box::new(GenerateRequest { speculation: Speculation::Off, form: None, ..*request });
-        check(&request)?;
+        request.check()?;
         let prompt = prompt_tokens(&loaded.model, &request.prompt, &request.template_variables)?;
         // Refused before anything is looked up.
         let (model, answer) = (&loaded.model.model, &request.answer_so_far);

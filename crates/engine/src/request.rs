@@ -8,11 +8,11 @@ use cairn_chat::{
     SegmentEvent, TurnsPrompt,
 };
 use cairn_formats::cache_file::PromptKind;
+use cairn_lm::cache::QuantizedKvCache;
+use cairn_lm::{Acceptance, OwnDrafter, PromptLookup, check_prefill_step_size};
 use cairn_prompt_cache::{KvFormat, Miss, Owner, Provenance};
 use serde_json::{Map, Value};
 use tokio::sync::{mpsc, watch};
-
-use cairn_lm::{Acceptance, OwnDrafter, PromptLookup};
 
 use crate::EngineError;
 use crate::kv_format::KvCacheOptions;
@@ -226,6 +226,33 @@ pub struct SegmentOptions {
 }
 
 impl GenerateRequest {
+    /// Checks what can be checked without the model.
+    pub(crate) fn check(&self) -> Result<(), EngineError> {
+        self.sampling.validate()?;
+        check_prefill_step_size(self.prefill_step_size)?;
+        if let Some(quantization) = self.kv_cache.quantization {
+            QuantizedKvCache::new(quantization.group_size, quantization.bits)?;
+        }
+        if let Some(snapkv) = self.kv_cache.snapkv {
+            snapkv.check_beside(self.kv_cache.quantization.as_ref())?;
+            if self.speculation.draft_tokens().is_some() {
+                return Err(EngineError::SnapKvWithDraft);
+            }
+            if self.prompt.opaque_prefix().is_some() {
+                return Err(EngineError::SnapKvWithOpaque);
+            }
+        }
+        let asks_draft = self.speculation.draft_tokens().is_some();
+        if asks_draft && !self.suits_draft() {
+            return Err(EngineError::DraftWithFile);
+        }
+        if self.form.is_some() && !self.answer_so_far.is_empty() {
+            let reason = "the answer has begun without it".to_owned();
+            return Err(EngineError::Form { reason });
+        }
+        Ok(())
+    }
+
     /// Whether the prompt cache is used. Caches that drop old tokens are not saved.
     pub(crate) fn uses_prompt_cache(&self) -> bool {
         let is_bounded = self.kv_cache.effective_max_size().is_some();

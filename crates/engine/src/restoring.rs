@@ -8,7 +8,7 @@ use cairn_chat::Prompt;
 use crate::model_pool::Loaded;
 use crate::prompt_cache::{Blocking, PendingRestore, Query};
 use crate::request::GenerateRequest;
-use crate::sequence::{GenerateJob, check};
+use crate::sequence::GenerateJob;
 use crate::worker::Worker;
 
 /// A request whose prompt's beginning is being restored from chunks, a chunk at a time.
@@ -46,7 +46,7 @@ impl Restoring {
         let began = Instant::now();
         let begun = worker.guarded("looking up a prompt", |worker| {
             let loaded = worker.models.get(job.request.model.as_deref())?;
-            check(&job.request)?;
+            job.request.check()?;
             let num_tokens = job.prompt(&loaded)?.tokens.len();
             let request = &job.request;
             let is_looked_up = request.looks_up();

@@ -11,12 +11,11 @@ use cairn_chat::{
 };
 use cairn_lm::cache::chunk_state::Checkpoint;
 use cairn_lm::cache::{
-    Compressed, LayerCache, NUM_OBSERVED, QuantizedKvCache, SnapKv, can_trim_prompt_cache,
-    make_prompt_cache, trim_prompt_cache,
+    Compressed, LayerCache, NUM_OBSERVED, SnapKv, can_trim_prompt_cache, make_prompt_cache,
+    trim_prompt_cache,
 };
 use cairn_lm::{
-    Acceptance, AnswerStep, AnswerText, LmError, ModelIdentity, Sampling, Stops,
-    check_prefill_step_size, memory,
+    Acceptance, AnswerStep, AnswerText, LmError, ModelIdentity, Sampling, Stops, memory,
 };
 use cairn_prompt_cache::{ChunkKind, Miss};
 use tokio::sync::{mpsc, watch};
@@ -217,7 +216,7 @@ impl Sequence {
         let loaded = worker.models.get(job.request.model.as_deref())?;
         worker.models.touch(&loaded.name);
         let request = &job.request;
-        check(request)?;
+        request.check()?;
         // Before prefill: once a stream has begun, its status cannot say that a request is wrong.
         Sampling::check(&request.sampling, &loaded.model)?;
         let stops = Stops { strings: request.stop.clone(), ..Stops::default() };
@@ -611,33 +610,6 @@ impl Sequence {
         };
         rate(self.sampled.len() - 1, (last_token - first_token).as_secs_f64())
     }
-}
-
-/// Checks what can be checked without the model.
-pub(crate) fn check(request: &GenerateRequest) -> Result<(), EngineError> {
-    request.sampling.validate()?;
-    check_prefill_step_size(request.prefill_step_size)?;
-    if let Some(quantization) = request.kv_cache.quantization {
-        QuantizedKvCache::new(quantization.group_size, quantization.bits)?;
-    }
-    if let Some(snapkv) = request.kv_cache.snapkv {
-        snapkv.check_beside(request.kv_cache.quantization.as_ref())?;
-        if request.speculation.draft_tokens().is_some() {
-            return Err(EngineError::SnapKvWithDraft);
-        }
-        if request.prompt.opaque_prefix().is_some() {
-            return Err(EngineError::SnapKvWithOpaque);
-        }
-    }
-    let asks_draft = request.speculation.draft_tokens().is_some();
-    if asks_draft && !request.suits_draft() {
-        return Err(EngineError::DraftWithFile);
-    }
-    if request.form.is_some() && !request.answer_so_far.is_empty() {
-        let reason = "the answer has begun without it".to_owned();
-        return Err(EngineError::Form { reason });
-    }
-    Ok(())
 }
 
 /// The tokens before those to prefill, and their caches.
