@@ -11,9 +11,10 @@ use cairn_lm::batch::{
 use cairn_lm::cache::LayerCache;
 
 use crate::EngineError;
+use crate::generate_job::GenerateJob;
 use crate::guard::caught;
 use crate::model_pool::Loaded;
-use crate::sequence::{GenerateJob, Sequence};
+use crate::sequence::Sequence;
 use crate::worker::Worker;
 
 /// A batch and its sequences. Created for the first sequence and dropped after the last: an idle

@@ -11,6 +11,7 @@ use serde_json::{Map, Value};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::classify::{Classification, ClassifyRequest, LogitsProcessorFactory};
+use crate::generate_job::GenerateJob;
 use crate::guard::caught;
 use crate::outlook::Outlook;
 use crate::prompt_cache::{CacheHandle, CacheOptions, StoredCache};
@@ -19,7 +20,6 @@ use crate::request::{
     AnswerToken, GenerateRequest, Generation, MemoryPressure, ModelInfo, ModelOptions, PromptInput,
     Score, Speculation,
 };
-use crate::sequence::GenerateJob;
 use crate::thread::{self, InProcess, Job, LoadJob, LoadReply, Submitted, ThreadParts};
 use crate::{EngineError, EngineStatus, LoadedModel};
 

@@ -43,6 +43,7 @@ mod classify;
 mod clock;
 mod engine;
 mod error;
+mod generate_job;
 mod guard;
 mod kv_format;
 mod mlx_engine;

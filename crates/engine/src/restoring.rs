@@ -5,10 +5,10 @@ use std::time::Instant;
 
 use cairn_chat::Prompt;
 
+use crate::generate_job::GenerateJob;
 use crate::model_pool::Loaded;
 use crate::prompt_cache::{Blocking, PendingRestore, Query};
 use crate::request::GenerateRequest;
-use crate::sequence::GenerateJob;
 use crate::worker::Worker;
 
 /// A request whose prompt's beginning is being restored from chunks, a chunk at a time.

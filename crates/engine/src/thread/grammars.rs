@@ -9,9 +9,9 @@ use cairn_lm::{GrammarCompiler, ModelIdentity};
 
 use super::Job;
 use crate::EngineError;
+use crate::generate_job::GenerateJob;
 use crate::model_pool::Loaded;
 use crate::segments::AnswerGrammar;
-use crate::sequence::GenerateJob;
 
 /// So many grammars are compiled at once: a large one does not delay the small ones behind it.
 const NUM_THREADS: usize = 2;

@@ -11,11 +11,11 @@ use super::loading::LoadJob;
 use crate::EngineError;
 use crate::async_lm::LmJob;
 use crate::classify::{ClassifyEvent, ClassifyRequest, LogitsProcessorFactory};
+use crate::generate_job::GenerateJob;
 use crate::model_pool::Loaded;
 use crate::outlook::Outlook;
 use crate::prompt_file::{CachePromptRequest, CachedPrompt, ExportRequest, Import, PromptFileInfo};
 use crate::request::{AnswerToken, GenerateRequest, MemoryPressure, PromptInput, Score};
-use crate::sequence::GenerateJob;
 
 /// The jobs of the thread. The set is closed: without [`InProcess`], which only callers in this
 /// process have, it could be a protocol over a pipe.

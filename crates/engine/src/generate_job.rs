@@ -1,0 +1,123 @@
+//! A request that waits to be answered, with what is found out of it meanwhile.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use cairn_chat::Prompt;
+use cairn_lm::{LmError, ModelIdentity};
+use tokio::sync::{mpsc, watch};
+
+use crate::EngineError;
+use crate::model_pool::Loaded;
+use crate::prompt::prompt_tokens;
+use crate::prompt_cache::SavePermit;
+use crate::request::{GenerateEvent, GenerateRequest};
+use crate::segments::{AnswerGrammar, lark};
+
+/// A request, with the channel for its events.
+#[derive(Debug)]
+pub(crate) struct GenerateJob {
+    pub(crate) request: Box<GenerateRequest>,
+    pub(crate) events: mpsc::UnboundedSender<GenerateEvent>,
+    pub(crate) stop: watch::Receiver<bool>,
+    pub(crate) arrived: Instant,
+    /// The tokens of its prompt for one model, once they are known.
+    pub(crate) prompt: Option<(ModelIdentity, Prompt)>,
+    /// The grammar of its form for one model, once that is compiled.
+    pub(crate) grammar: Option<Box<(ModelIdentity, AnswerGrammar)>>,
+    /// What it takes besides the weights, once that has been estimated.
+    pub(crate) needs: Option<SequenceNeeds>,
+    /// Whether what it computes may be saved.
+    pub(crate) permit: Option<Arc<SavePermit>>,
+}
+
+/// What is left to whoever asks for an answer: its events, and what stops it.
+pub(crate) type AnswerChannels = (mpsc::UnboundedReceiver<GenerateEvent>, watch::Sender<bool>);
+
+/// The memory of a sequence: at most, and if its answer is short.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SequenceNeeds {
+    pub(crate) most_bytes: u64,
+    pub(crate) least_bytes: u64,
+}
+
+impl GenerateJob {
+    /// A request that has just arrived, with its `permit` where there is a prompt cache on disk.
+    pub(crate) fn new(
+        request: GenerateRequest,
+        permit: Option<Arc<SavePermit>>,
+    ) -> (GenerateJob, AnswerChannels) {
+        let (events, receiver) = mpsc::unbounded_channel();
+        let (stop, stopped) = watch::channel(false);
+        let job = GenerateJob {
+            request: Box::new(request),
+            events,
+            stop: stopped,
+            arrived: Instant::now(),
+            prompt: None,
+            grammar: None,
+            needs: None,
+            permit,
+        };
+        (job, (receiver, stop))
+    }
+
+    /// Whether the caller dropped its [`crate::Generation`] or asked it to stop.
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.events.is_closed() || *self.stop.borrow()
+    }
+
+    /// The tokens of its prompt, behind them those that the answer has already. They are computed
+    /// again if another model answers than the one that they were computed for.
+    pub(crate) fn prompt(&mut self, loaded: &Loaded) -> Result<&Prompt, EngineError> {
+        let identity = &loaded.model.identity;
+        let (known, prompt) = match self.prompt.take().filter(|(known, _)| known == identity) {
+            Some(known) => known,
+            None => {
+                let GenerateRequest { prompt, template_variables, .. } = &*self.request;
+                let mut prompt = prompt_tokens(&loaded.model, prompt, template_variables)?;
+                prompt.tokens.extend(&self.request.answer_so_far);
+                (identity.clone(), prompt)
+            }
+        };
+        Ok(&self.prompt.insert((known, prompt)).1)
+    }
+
+    /// As [`GenerateJob::prompt`], without keeping them. Fails if there are none.
+    pub(crate) fn take_prompt(&mut self, loaded: &Loaded) -> Result<Prompt, EngineError> {
+        self.prompt(loaded)?;
+        let prompt = self.prompt.take().map(|(_, prompt)| prompt);
+        Ok(prompt.filter(|prompt| !prompt.tokens.is_empty()).ok_or(LmError::EmptyPrompt)?)
+    }
+
+    /// The grammar of its form that is not compiled yet for this model.
+    pub(crate) fn missing_grammar(
+        &mut self,
+        loaded: &Loaded,
+    ) -> Result<Option<String>, EngineError> {
+        let identity = &loaded.model.identity;
+        let is_compiled = self.grammar.as_ref().is_some_and(|grammar| grammar.0 == *identity);
+        if is_compiled || self.request.form.is_none() {
+            return Ok(None);
+        }
+        self.prompt(loaded)?;
+        let prompt = self.prompt.as_ref().map_or("", |(_, prompt)| prompt.text.as_str());
+        lark(loaded, &self.request, prompt)
+    }
+
+    /// The compiled grammar of its form. It is compiled here only if another model answers than the
+    /// one that it was compiled for.
+    pub(crate) fn take_grammar(
+        &mut self,
+        loaded: &Loaded,
+    ) -> Result<Option<AnswerGrammar>, EngineError> {
+        match self.missing_grammar(loaded)? {
+            Some(lark) => AnswerGrammar::compile(&loaded.model.grammar_compiler(), &lark).map(Some),
+            None => Ok(self.grammar.take().map(|grammar| grammar.1)),
+        }
+    }
+
+    pub(crate) fn fail(&self, error: EngineError) {
+        let _ = self.events.send(GenerateEvent::Failed(error));
+    }
+}
