@@ -3,9 +3,9 @@
 use cairn_prompt_cache::Miss;
 
 use crate::EngineError;
+use crate::lookup::query;
 use crate::prompt::prompt_tokens;
 use crate::request::GenerateRequest;
-use crate::restoring::query;
 use crate::worker::Worker;
 
 /// What the prompt cache has of a prompt.

@@ -7,11 +7,11 @@ use cairn_lm::cache::{LayerCache, make_prompt_cache};
 use cairn_lm::{AnswerReader, LmError, ModelMemory, PassSizes, TokenChoice};
 
 use crate::EngineError;
+use crate::lookup::query;
 use crate::model_pool::Loaded;
 use crate::prompt::prompt_tokens;
 use crate::prompt_cache::{Blocking, PendingRestore, Query};
 use crate::request::{AnswerToken, GenerateRequest, LikelyToken, Speculation};
-use crate::restoring::query;
 use crate::slice_limits::SliceLimits;
 use crate::worker::Worker;
 

@@ -3,12 +3,10 @@
 use std::rc::Rc;
 use std::time::Instant;
 
-use cairn_chat::Prompt;
-
 use crate::generate_job::GenerateJob;
+use crate::lookup::{draft_query, query};
 use crate::model_pool::Loaded;
-use crate::prompt_cache::{Blocking, PendingRestore, Query};
-use crate::request::GenerateRequest;
+use crate::prompt_cache::{Blocking, PendingRestore};
 use crate::worker::Worker;
 
 /// A request whose prompt's beginning is being restored from chunks, a chunk at a time.
@@ -101,34 +99,4 @@ impl Restoring {
         });
         restored.unwrap_or(true)
     }
-}
-
-/// The lookup of a prompt that has `num_tokens` with those in the request's file.
-pub(crate) fn query<'a>(
-    request: &'a GenerateRequest,
-    prompt: &'a Prompt,
-    num_tokens: usize,
-    loaded: &'a Loaded,
-) -> Query<'a> {
-    Query {
-        prompt,
-        // At least one token must be run, to have something to sample from.
-        limit: num_tokens - 1,
-        model_name: &loaded.name,
-        kv_format: request.kv_cache.format(),
-        prefix_provenance: request.prefix_provenance(),
-        num_opaque: request.prompt.num_opaque(),
-        owner: request.owner.as_ref(),
-        only_looks: false,
-        is_draft: false,
-    }
-}
-
-/// The lookup of what a draft model has read of a prompt.
-pub(crate) fn draft_query<'a>(
-    request: &'a GenerateRequest,
-    prompt: &'a Prompt,
-    draft: &'a Loaded,
-) -> Query<'a> {
-    Query { is_draft: true, ..query(request, prompt, prompt.tokens.len(), draft) }
 }

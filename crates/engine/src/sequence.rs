@@ -19,13 +19,13 @@ use cairn_prompt_cache::{ChunkKind, Miss};
 use crate::EngineError;
 use crate::generate_job::GenerateJob;
 use crate::guard::caught;
+use crate::lookup::{draft_query, query};
 use crate::model_pool::Loaded;
 use crate::prompt_cache::{Computed, PendingRestore, Reuse};
 use crate::prompt_file::{self, Beginning};
 use crate::request::{
     FinishedGeneration, GenerateEvent, GenerateRequest, SoFar, TokenLogprob, TopLogprob,
 };
-use crate::restoring::{draft_query, query};
 use crate::segments::{AnswerGrammar, AnswerSegments};
 use crate::worker::Worker;
 

@@ -7,9 +7,9 @@ use tokio::sync::mpsc;
 use super::grammars::GrammarJob;
 use super::*;
 use crate::PromptInput;
+use crate::lookup::query;
 use crate::prompt_cache::CacheOptions;
 use crate::request::{GenerateEvent, GenerateRequest, ModelOptions, Speculation};
-use crate::restoring::query;
 use crate::scripted_model::write_scripted;
 use crate::wired_memory::WiredMemory;
 
