@@ -10,8 +10,8 @@ use mlx_rs::{Array, Dtype};
 
 use super::*;
 use crate::clock::{EngineClock, VirtualClock, Work};
-use crate::scheduler::Scheduler;
 use crate::generate_job::{AnswerChannels, GenerateJob};
+use crate::scheduler::Scheduler;
 use crate::slice_limits::SliceLimits;
 use crate::task::Task;
 use crate::{GenerateEvent, GenerateRequest, PromptInput};

@@ -593,7 +593,7 @@ fn described(text: &HashMap<String, String>, file: ChunkFile) -> Option<ChunkRec
     };
     let kind = ChunkKind::named(get("kind")?)?;
     let parent = get("parent_key").map(str::parse).transpose().ok()?;
-    let now_ms = super::now_ms();
+    let now_ms = super::unix_time::now_ms();
     Some(ChunkRecord {
         key: get("key")?.parse().ok()?,
         parent,

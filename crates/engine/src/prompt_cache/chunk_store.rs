@@ -8,16 +8,16 @@ use cairn_lm::LoadedModel;
 use cairn_lm::cache::CacheSpec;
 use cairn_lm::cache::chunk_state::{CacheLayout, ChunkState};
 use cairn_prompt_cache::{
-    CacheRef, ChunkKey, ChunkProblem, ChunkRecord, KvFormat, Lookup, Miss, Namespace, PlannedChunk,
-    PromptTokens, RestoreNeeds,
+    CacheRef, ChunkKey, ChunkProblem, ChunkRecord, KvFormat, Lookup, Miss, Namespace, Owner,
+    PlannedChunk, PromptTokens, RestoreNeeds,
 };
 
 use super::chunk_file::{self, ChunkContents};
 use super::namespace::{needs, spec_like_own, stored_spec};
-use super::saving::NewRef;
+use super::query::Query;
+use super::save_permit::{SavePermit, is_purged};
 use super::state::SharedCacheState;
 use super::writer::Writer;
-use super::{Query, SavePermit, is_purged};
 use crate::kv_format::kv_format_of;
 
 /// The cache state, and the thread that writes its chunks.
@@ -25,6 +25,18 @@ use crate::kv_format::kv_format_of;
 pub(super) struct ChunkStore {
     pub(super) state: SharedCacheState,
     pub(super) writer: Writer,
+}
+
+/// The reference that is moved to the end of what is saved.
+pub(super) struct NewRef {
+    pub(super) owner: Owner,
+    /// The name under which the model was loaded.
+    pub(super) model_name: String,
+    /// A reference that is pinned already stays so.
+    pub(super) is_pinned: bool,
+    /// What a draft model has read gets a stale reference, with which it is deleted, and the owner's own
+    /// stays where it is.
+    pub(super) is_draft: bool,
 }
 
 impl ChunkStore {

@@ -5,11 +5,12 @@ use cairn_lm::cache::{CacheSpec, LayerCache};
 use cairn_prompt_cache::{CacheRef, ChunkKind, Namespace, Owner, PromptCacheError, PromptTokens};
 use tokio::sync::oneshot;
 
-use super::chunk_store::ChunkStore;
+use super::PromptCache;
+use super::chunk_store::{ChunkStore, NewRef};
 use super::namespace::needs;
 use super::restore::{Restore, Source};
-use super::saving::{NewRef, PendingSave, ToSave};
-use super::{CacheHandle, PromptCache};
+use super::saving::{PendingSave, ToSave};
+use super::view::CacheHandle;
 
 /// The caches behind an owner's reference, to be written to a file.
 pub(crate) struct Exported {

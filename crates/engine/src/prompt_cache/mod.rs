@@ -9,7 +9,7 @@
 //! A chunk continues its parent. Its key is a hash over the parent's key and its token ids; a
 //! root's key hashes the model fingerprint and whatever else changes the numbers ([`Namespace`]).
 //! Equal beginnings therefore have equal keys and are stored once. Conversations and named prompt
-//! caches refer to positions in the chunks ([`CacheRef`]).
+//! caches refer to positions in the chunks ([`CacheRef`](cairn_prompt_cache::CacheRef)).
 //!
 //! ```text
 //! resident                     the caches of recent conversations, on the engine's thread
@@ -17,6 +17,7 @@
 //! chunk_file                   the contents of a chunk, and their file
 //! byte_planes                  codes tensors without loss, where files are to be smaller
 //! writer                       the thread that writes, evicts and removes files
+//! write_job                    what that thread is asked for
 //! saving                       cuts chunks from finished sequences, one by one
 //! prefix                       restores the longest stored beginning of a prompt
 //! restore                      assembles caches from contents, a chunk at a time
@@ -24,6 +25,12 @@
 //! chunk_store                  what the engine's thread looks up and adds
 //! namespace                    which chunks may match which caches
 //! view                         what the window and the command line see of it
+//!
+//! options                      what it starts with
+//! query                        what is looked up
+//! save_permit                  whether what a request computes may still be saved
+//! blocking                     whether a call waits for the disk
+//! unix_time                    when chunks were used
 //! ```
 //! The worker calls [`PromptCache`] in this file. Which chunks exist, which go first, who refers to
 //! them and why a prompt was not found is decided in [`cairn_prompt_cache`].
@@ -32,17 +39,23 @@
 //! that was taken when it was written; any failure is a miss with its reason, never an error and
 //! never a wrong token.
 
+mod blocking;
 mod byte_planes;
 mod chunk_file;
 mod chunk_store;
 mod exchange;
 mod namespace;
+mod options;
 mod prefix;
+mod query;
 mod resident;
 mod restore;
+mod save_permit;
 mod saving;
 mod state;
+mod unix_time;
 mod view;
+mod write_job;
 mod writer;
 
 #[cfg(test)]
@@ -50,59 +63,40 @@ mod writer;
 mod tests;
 
 use std::cmp::Reverse;
-use std::fs::File;
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc as std_mpsc};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use cairn_chat::{Prompt, Role};
 use cairn_lm::LoadedModel;
 use cairn_lm::cache::LayerCache;
 use cairn_lm::cache::chunk_state::Checkpoint;
 use cairn_prompt_cache::{
-    Budgets, CacheChange, CacheRef, ChunkKey, ChunkKind, ChunkRecord, KvFormat, LossReason, Miss,
-    Namespace, Owner, PromptTokens, Provenance,
+    Budgets, CacheChange, ChunkKey, ChunkKind, KvFormat, LossReason, Miss, Namespace, PromptTokens,
+    Provenance,
 };
 use mlx_rs::transforms::eval;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::{EngineError, EngineStatus};
-use chunk_store::ChunkStore;
+use chunk_store::{ChunkStore, NewRef};
 use namespace::namespace;
 use prefix::{PrefixRestore, PrefixSource, Restored};
+use query::prompt_tokens;
 use resident::{Conversation, ResidentConversations};
-use saving::{NewRef, PendingSave, PendingSaves, ToSave};
+use save_permit::is_purged;
+use saving::{PendingSave, PendingSaves, ToSave};
 use state::SharedCacheState;
+use unix_time::now_ms;
 use writer::Writer;
 
+pub(crate) use blocking::Blocking;
 pub use chunk_file::FileCoding;
 pub(crate) use exchange::Exported;
+pub use options::CacheOptions;
+pub(crate) use query::Query;
+pub(crate) use save_permit::SavePermit;
 pub use state::CacheFigures;
 pub use view::{CacheHandle, CacheNode, CacheView};
-pub use writer::Repaired;
-
-/// The stored prompt caches at start.
-#[derive(Debug)]
-pub struct CacheOptions {
-    /// The folder of chunk files.
-    pub folder: PathBuf,
-    /// Folders that earlier versions kept chunk files in. Cairn's own files in them are removed.
-    pub old_folders: Vec<PathBuf>,
-    /// The most bytes that all chunk files may take together; 0 stores nothing on disk.
-    pub disk_budget_bytes: u64,
-    /// The most bytes of memory that chunks and resident conversations may take together. The
-    /// conversation that ran last does not count.
-    pub memory_budget_bytes: u64,
-    /// The chunks on disk.
-    pub chunks: Vec<ChunkRecord>,
-    /// The references to them.
-    pub refs: Vec<CacheRef>,
-    /// A lock that no program holds that is adding files. While this engine holds it, at its start,
-    /// it adopts chunk files without a record and removes its own unfinished files. Without the
-    /// lock it does neither.
-    pub cleanup_lock: Option<File>,
-}
+pub use write_job::Repaired;
 
 /// The part of a prompt whose caches were found.
 #[derive(Default)]
@@ -112,41 +106,6 @@ pub(crate) struct Reuse {
     /// The reason why it is not more; none when everything that could be expected was found.
     pub(crate) miss: Option<Miss>,
     pub(crate) caches: Vec<LayerCache>,
-}
-
-/// A prompt to look up.
-pub(crate) struct Query<'a> {
-    pub(crate) prompt: &'a Prompt,
-    /// The most tokens to reuse: at least one must be run, to have logits to sample from.
-    pub(crate) limit: usize,
-    /// The name under which the model was loaded.
-    pub(crate) model_name: &'a str,
-    /// How keys and values are stored in the end.
-    pub(crate) kv_format: KvFormat,
-    /// The provenance of the prompt's beginning.
-    pub(crate) prefix_provenance: &'a Provenance,
-    /// How many tokens of the prompt's beginning are unknown; zeros stand for them.
-    pub(crate) num_opaque: usize,
-    /// The conversation that the prompt belongs to.
-    pub(crate) owner: Option<&'a Owner>,
-    /// Nothing that the prompt's conversation goes on with is computed: resident conversations stay,
-    /// and the lookup is not counted.
-    pub(crate) only_looks: bool,
-    /// A draft model is to continue: the lookup is neither counted nor explained, because the prompt's
-    /// own model has one.
-    pub(crate) is_draft: bool,
-}
-
-impl Query<'_> {
-    /// The namespace of its beginning in a format.
-    fn namespace(&self, model: &LoadedModel, kv_format: KvFormat) -> Namespace {
-        Namespace::computed(model.fingerprint.as_str(), kv_format).following(self.prefix_provenance)
-    }
-
-    /// The first `len` tokens of the prompt.
-    fn tokens(&self, len: usize) -> PromptTokens {
-        prompt_tokens(&self.prompt.tokens[..len.min(self.prompt.tokens.len())], self.num_opaque)
-    }
 }
 
 /// The caches that a sequence has computed.
@@ -185,58 +144,8 @@ pub(crate) struct PromptCache {
     last_restored: Option<LastRestored>,
 }
 
-/// Whether what a request computes may be saved. It lives from when the request is asked until nothing
-/// that it computed is resident or waits to be cut: a purge of its owner meanwhile revokes it, and with
-/// it all of that goes. Earlier purges do not concern it.
-///
-/// It is revoked while the cache state is locked, and read in the same lock before a chunk or a
-/// reference is added.
-#[derive(Debug)]
-pub(crate) struct SavePermit {
-    /// Who refers to what is saved; none for a request that nobody continues.
-    owner: Option<Owner>,
-    is_revoked: AtomicBool,
-}
-
-impl SavePermit {
-    fn new(owner: Option<Owner>) -> SavePermit {
-        SavePermit { owner, is_revoked: AtomicBool::new(false) }
-    }
-
-    fn owner(&self) -> Option<&Owner> {
-        self.owner.as_ref()
-    }
-
-    fn revoke(&self) {
-        self.is_revoked.store(true, Ordering::Release);
-    }
-
-    fn is_revoked(&self) -> bool {
-        self.is_revoked.load(Ordering::Acquire)
-    }
-}
-
-/// Whether what has this permit was purged; without one no purge concerns it.
-fn is_purged(permit: Option<&SavePermit>) -> bool {
-    permit.is_some_and(SavePermit::is_revoked)
-}
-
 /// Caches, and what they were restored from.
 type LastRestored = (PrefixSource<'static>, Vec<LayerCache>);
-
-/// Whether a call may block until the next chunk has been read, or the writer has room for one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Blocking {
-    Allowed,
-    Forbidden,
-}
-
-impl Blocking {
-    /// Allowed where nothing else is to be computed.
-    pub(crate) fn if_idle(is_idle: bool) -> Self {
-        if is_idle { Blocking::Allowed } else { Blocking::Forbidden }
-    }
-}
 
 /// A beginning of a prompt that is being restored from chunks.
 pub(crate) struct PendingRestore(Box<PrefixRestore>);
@@ -710,15 +619,4 @@ fn restore_once(
             restored
         }
     }
-}
-
-/// Tokens of a prompt, of which the first `num_opaque` are unknown.
-fn prompt_tokens(tokens: &[u32], num_opaque: usize) -> PromptTokens {
-    let num_opaque = num_opaque.min(tokens.len());
-    PromptTokens::after_opaque(num_opaque, &tokens[num_opaque..])
-}
-
-/// Milliseconds since the Unix epoch; only for "last used".
-fn now_ms() -> i64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_millis() as i64)
 }

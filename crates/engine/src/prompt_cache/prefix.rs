@@ -7,7 +7,7 @@ use cairn_lm::LoadedModel;
 use cairn_lm::cache::{CacheSpec, LayerCache};
 use cairn_prompt_cache::{ChunkKey, ChunkProblem, Namespace, PromptTokens, RestorePlan};
 
-use super::Blocking;
+use super::blocking::Blocking;
 use super::chunk_store::ChunkStore;
 use super::namespace::needs;
 use super::restore::{Restore, Source, Unusable};

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use cairn_lm::cache::LayerCache;
 use cairn_prompt_cache::{ChunkKey, Namespace, Owner, PromptTokens};
 
-use super::{SavePermit, is_purged};
+use super::save_permit::{SavePermit, is_purged};
 
 /// The resident conversations, the one that ran last at the end. Owned by the engine's thread.
 #[derive(Default)]

@@ -14,7 +14,7 @@ use cairn_lm::cache::chunk_state::CacheAssembler;
 use cairn_lm::cache::{CacheSpec, LayerCache};
 use cairn_prompt_cache::{ChunkKey, ChunkRecord};
 
-use super::Blocking;
+use super::blocking::Blocking;
 use super::chunk_file::{ChunkContents, ChunkError, ChunkReader, ReadTimes, timed};
 use crate::guard::panic_message;
 

@@ -10,10 +10,12 @@ use cairn_lm::cache::chunk_state::{CacheLayout, Checkpoint, EvaluatedLayers};
 use cairn_lm::cache::{CacheSpec, LayerCache};
 use cairn_prompt_cache::{ChunkKey, ChunkKind, Namespace, Owner, PlannedChunk, PromptTokens};
 
+use super::blocking::Blocking;
 use super::chunk_file::ChunkContents;
-use super::chunk_store::{ChunkStore, new_record};
+use super::chunk_store::{ChunkStore, NewRef, new_record};
 use super::namespace::needs;
-use super::{Blocking, SavePermit, is_purged, now_ms};
+use super::save_permit::{SavePermit, is_purged};
+use super::unix_time::now_ms;
 
 /// The bytes of chunks that may wait to be written. One chunk may wait whatever it takes.
 const MAX_QUEUED_BYTES: u64 = 50_000_000;
@@ -33,18 +35,6 @@ pub(super) struct ToSave<'a> {
     pub(super) new_ref: Option<NewRef>,
     /// None where no purge concerns it.
     pub(super) permit: Option<Arc<SavePermit>>,
-}
-
-/// The reference that is moved to the end of what is saved.
-pub(super) struct NewRef {
-    pub(super) owner: Owner,
-    /// The name under which the model was loaded.
-    pub(super) model_name: String,
-    /// A reference that is pinned already stays so.
-    pub(super) is_pinned: bool,
-    /// What a draft model has read gets a stale reference, with which it is deleted, and the owner's own
-    /// stays where it is.
-    pub(super) is_draft: bool,
 }
 
 /// A finished sequence whose chunks are not all cut.

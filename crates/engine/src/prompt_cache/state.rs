@@ -12,9 +12,11 @@ use cairn_prompt_cache::{
 use tokio::sync::{mpsc, watch};
 
 use super::chunk_file::{self, ChunkContents, FileCoding};
+use super::options::CacheOptions;
 use super::restore::Source;
-use super::writer::WriteJob;
-use super::{CacheOptions, SavePermit, now_ms};
+use super::save_permit::SavePermit;
+use super::unix_time::now_ms;
+use super::write_job::WriteJob;
 use crate::EngineStatus;
 
 /// The index, the contents in memory, and the figures of use.

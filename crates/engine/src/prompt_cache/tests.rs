@@ -4,6 +4,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use cairn_lm::cache::KvCache;
+use cairn_prompt_cache::Owner;
 use mlx_rs::Array;
 
 use super::*;

@@ -13,9 +13,10 @@ use cairn_prompt_cache::{
 use tokio::sync::oneshot;
 
 use super::chunk_file::{self, FileCoding};
+use super::save_permit::SavePermit;
 use super::state::{CacheFigures, SharedCacheState};
-use super::writer::{Repaired, WriteJob};
-use super::{SavePermit, now_ms};
+use super::unix_time::now_ms;
+use super::write_job::{Repaired, WriteJob};
 
 /// A path of chunks of one kind that are each the only child of the one before, with references
 /// only at its end.

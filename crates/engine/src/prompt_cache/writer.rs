@@ -13,40 +13,11 @@ use cairn_prompt_cache::{CacheChange, Chunk, ChunkKey, ChunkRecord, LossReason};
 use tokio::sync::oneshot;
 
 use super::chunk_file::{self, ChunkError, FileName, file_name, is_hex, prove};
-use super::now_ms;
 use super::state::SharedCacheState;
+use super::unix_time::now_ms;
+use super::write_job::{Repaired, WriteJob};
 use crate::EngineError;
 use crate::guard::panic_message;
-
-/// A job for the thread, done in the order of sending.
-#[derive(Debug)]
-pub(super) enum WriteJob {
-    /// Writes a chunk whose contents are in memory.
-    Write { key: ChunkKey, bytes: u64, layout: Arc<CacheLayout> },
-    /// Removes the files of [`super::state::CacheState::doomed`].
-    RemoveFiles,
-    /// Evicts until the budgets hold, after they have changed.
-    EnforceBudgets,
-    /// Replies when every job before it is done.
-    Flush(oneshot::Sender<Result<(), EngineError>>),
-    /// Checks every file against its record, and adopts the files that have none.
-    Repair(oneshot::Sender<Repaired>),
-    /// Ends the thread.
-    Close,
-}
-
-/// What [`super::CacheHandle::repair`] found and did.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Repaired {
-    /// Chunks with a record whose files were read.
-    pub num_checked: usize,
-    /// Chunks whose records were rebuilt.
-    pub num_adopted: usize,
-    /// Cairn's own files that were removed: damaged ones, and those without a parent.
-    pub num_removed: usize,
-    /// Files of other programs, which were not touched.
-    pub num_foreign: usize,
-}
 
 /// The handle to the thread.
 #[derive(Debug)]
