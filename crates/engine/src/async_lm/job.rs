@@ -6,14 +6,10 @@ use std::sync::Arc;
 
 use tokio::sync::oneshot;
 
-use super::lm_state::{LmCounts, LmLimits, LmQuery, LmState};
+use super::lm_state::{LmCounts, LmId, LmLimits, LmQuery, LmState};
 use crate::EngineError;
 use crate::task::Task;
 use crate::worker::Worker;
-
-/// Names an [`AsyncLm`](super::AsyncLm), in this process.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct LmId(pub(super) u64);
 
 /// A job of an [`AsyncLm`](super::AsyncLm). Those of one come in the order in which they were sent.
 #[derive(Debug)]

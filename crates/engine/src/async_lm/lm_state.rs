@@ -19,6 +19,10 @@ use crate::slice_limits::SliceLimits;
 /// All live rows hold at most so many times the tokens that are stored.
 const LIVE_PER_STORED: usize = 8;
 
+/// Names an [`AsyncLm`](super::AsyncLm), in this process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct LmId(pub(super) u64);
+
 /// How much there may be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LmLimits {

@@ -38,8 +38,8 @@ use batch_queue::BatchQueue;
 use lm_state::{LmLimits, LmQuery};
 use logprob_trie::LogprobTrie;
 
-pub(crate) use job::{LmAsk, LmId, LmJob, begin};
-pub(crate) use lm_state::LmState;
+pub(crate) use job::{LmAsk, LmJob, begin};
+pub(crate) use lm_state::{LmId, LmState};
 
 pub use lm_state::LmCounts;
 pub use sample::SampleRequest;
