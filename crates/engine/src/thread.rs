@@ -41,8 +41,7 @@ use grammars::GrammarQueue;
 use job::JobNeeds;
 use loading::load;
 
-pub(crate) use job::{InProcess, Job, Submitted};
-pub(crate) use loading::{LoadJob, LoadReply};
+pub(crate) use job::{InProcess, Job, LoadJob, LoadReply, Submitted};
 
 /// A model is loaded if a conversation of so many tokens fits beside its weights, and an answer
 /// begins by itself if so many tokens of it fit.

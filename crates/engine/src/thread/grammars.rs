@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use cairn_chat::AnswerForm;
 use cairn_lm::{GrammarCompiler, ModelIdentity};
 
-use super::Job;
+use super::job::Job;
 use crate::EngineError;
 use crate::generate_job::GenerateJob;
 use crate::model_pool::Loaded;

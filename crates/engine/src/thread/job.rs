@@ -1,13 +1,12 @@
 //! What the engine's thread can be asked for, and what each needs before it may begin.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use serde_json::{Map, Value};
 use tokio::sync::{mpsc, oneshot};
 
-use super::loading::LoadJob;
 use crate::EngineError;
 use crate::async_lm::LmJob;
 use crate::classify::{ClassifyEvent, ClassifyRequest, LogitsProcessorFactory};
@@ -15,7 +14,9 @@ use crate::generate_job::GenerateJob;
 use crate::model_pool::Loaded;
 use crate::outlook::Outlook;
 use crate::prompt_file::{CachePromptRequest, CachedPrompt, ExportRequest, Import, PromptFileInfo};
-use crate::request::{AnswerToken, GenerateRequest, MemoryPressure, PromptInput, Score};
+use crate::request::{
+    AnswerToken, GenerateRequest, MemoryPressure, ModelInfo, ModelOptions, PromptInput, Score,
+};
 
 /// The jobs of the thread. The set is closed: without [`InProcess`], which only callers in this
 /// process have, it could be a protocol over a pipe.
@@ -113,6 +114,45 @@ pub(crate) enum Job {
     /// Ends the thread with a panic that nothing catches.
     #[cfg(test)]
     Panic,
+}
+
+/// A model to load.
+#[derive(Debug)]
+pub(crate) struct LoadJob {
+    pub(crate) name: String,
+    pub(crate) folder: PathBuf,
+    pub(crate) options: ModelOptions,
+    pub(crate) reply: LoadReply,
+}
+
+impl LoadJob {
+    /// A model to load beside the others.
+    pub(crate) fn model(
+        name: &str,
+        folder: &Path,
+        reply: oneshot::Sender<Result<ModelInfo, EngineError>>,
+    ) -> Self {
+        let reply = LoadReply::Model(reply);
+        let options = ModelOptions::default();
+        LoadJob { name: name.to_owned(), folder: folder.to_owned(), options, reply }
+    }
+}
+
+/// What is loaded, with the channel for the answer.
+#[derive(Debug)]
+pub(crate) enum LoadReply {
+    Model(oneshot::Sender<Result<ModelInfo, EngineError>>),
+    /// The draft model of the current one.
+    Draft(oneshot::Sender<Result<(), EngineError>>),
+}
+
+impl LoadReply {
+    pub(super) fn is_closed(&self) -> bool {
+        match self {
+            LoadReply::Model(reply) => reply.is_closed(),
+            LoadReply::Draft(reply) => reply.is_closed(),
+        }
+    }
 }
 
 /// A closure that runs on the thread, with a model or the reason why there is none.

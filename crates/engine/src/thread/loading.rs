@@ -3,57 +3,18 @@
 
 use std::cell::RefCell;
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::rc::Rc;
 
 use cairn_lm::{LmError, LoadOptions, LoadProgress, LoadedModel, ModelMemory, check_vocabularies};
-use tokio::sync::oneshot;
 
+use super::job::{LoadJob, LoadReply};
 use super::{EngineLoop, SHORT_CONVERSATION_TOKENS};
 use crate::guard::caught;
 use crate::model_pool::{Loaded, ModelFiles, PooledDraft};
 use crate::request::{ModelInfo, ModelOptions};
 use crate::worker::Worker;
 use crate::{EngineError, EngineState, NeedsMemory};
-
-/// A model to load.
-#[derive(Debug)]
-pub(crate) struct LoadJob {
-    pub(crate) name: String,
-    pub(crate) folder: PathBuf,
-    pub(crate) options: ModelOptions,
-    pub(crate) reply: LoadReply,
-}
-
-impl LoadJob {
-    /// A model to load beside the others.
-    pub(crate) fn model(
-        name: &str,
-        folder: &Path,
-        reply: oneshot::Sender<Result<ModelInfo, EngineError>>,
-    ) -> Self {
-        let reply = LoadReply::Model(reply);
-        let options = ModelOptions::default();
-        LoadJob { name: name.to_owned(), folder: folder.to_owned(), options, reply }
-    }
-}
-
-/// What is loaded, with the channel for the answer.
-#[derive(Debug)]
-pub(crate) enum LoadReply {
-    Model(oneshot::Sender<Result<ModelInfo, EngineError>>),
-    /// The draft model of the current one.
-    Draft(oneshot::Sender<Result<(), EngineError>>),
-}
-
-impl LoadReply {
-    pub(super) fn is_closed(&self) -> bool {
-        match self {
-            LoadReply::Model(reply) => reply.is_closed(),
-            LoadReply::Draft(reply) => reply.is_closed(),
-        }
-    }
-}
 
 impl EngineLoop {
     /// Makes room for a model and publishes that it is being loaded.
