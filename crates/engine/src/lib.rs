@@ -49,6 +49,7 @@ mod kv_format;
 mod lookup;
 mod mlx_engine;
 mod model_pool;
+mod next_tokens;
 mod outlook;
 mod perplexity;
 mod prefix_pool;
@@ -74,7 +75,7 @@ mod verify_import;
 mod wired_memory;
 mod worker;
 
-pub use async_lm::{AsyncLm, AsyncLmOptions, CacheWalk, LmCounts, SampleRequest};
+pub use async_lm::{AsyncLm, AsyncLmOptions, CacheWalk, SampleRequest};
 pub use cairn_chat::{Message, Role};
 pub use cairn_formats::cache_file::PromptKind;
 pub use cairn_lm::cache::{KvQuantization, PromptFileLayout, SnapKv};
@@ -97,6 +98,7 @@ pub use engine::{Engine, EngineOptions};
 pub use error::{EngineError, MemoryShortage, NeedsMemory};
 pub use kv_format::KvCacheOptions;
 pub use mlx_engine::{MlxEngine, MlxEngineOptions};
+pub use next_tokens::LmCounts;
 pub use outlook::Outlook;
 pub use perplexity::{PERPLEXITY_TEXT, Perplexity, PerplexityError};
 pub use prompt_cache::{

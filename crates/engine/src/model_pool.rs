@@ -10,7 +10,7 @@ use cairn_formats::gguf::PerplexityChange;
 use cairn_lm::{LoadedModel, ModelMemory};
 
 use crate::EngineError;
-use crate::async_lm::{LmId, LmState};
+use crate::next_tokens::{LmId, LmState};
 use crate::request::ModelOptions;
 use crate::status::LoadedModelStatus;
 

@@ -9,9 +9,9 @@ use cairn_lm::ModelMemory;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::EngineError;
-use crate::async_lm::LmState;
 use crate::classify::{Classifier, ClassifyEvent, ClassifyRequest, LogitsProcessorFactory};
 use crate::model_pool::Loaded;
+use crate::next_tokens::LmState;
 use crate::probabilities::Probabilities;
 use crate::prompt::known_tokens;
 use crate::prompt_file::{

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use tokio::sync::oneshot;
 
-use super::lm_state::{LmCounts, LmId, LmLimits, LmQuery, LmState};
 use crate::EngineError;
+use crate::next_tokens::{LmCounts, LmId, LmLimits, LmQuery, LmState};
 use crate::task::Task;
 use crate::worker::Worker;
 

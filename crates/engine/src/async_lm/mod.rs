@@ -7,17 +7,13 @@
 //!        └──────────────────────────── Arc<[f32]> ────────────────────└─ NextTokenLogprobs
 //!          the caller's thread                                the engine's thread
 //! ```
-//! What decides is pure and knows no MLX: when a batch goes (`batch_queue`), what is stored
-//! (`logprob_trie`, `kv_tree`), and which rows share a pass (`plan`).
+//! The engine's half is `next_tokens`. What decides is pure and knows no MLX: here when a batch goes
+//! (`batch_queue`) and which log-probabilities are stored (`logprob_trie`); there which keys and
+//! values are stored (`kv_tree`), and which rows share a pass (`plan`).
 
 mod batch_queue;
 mod job;
-mod kv_store;
-mod kv_tree;
-mod live;
-mod lm_state;
 mod logprob_trie;
-mod plan;
 mod sample;
 #[cfg(test)]
 #[allow(clippy::unwrap_used)] // in a test a panic is the report
@@ -32,16 +28,14 @@ use std::time::{Duration, Instant};
 use futures_executor::block_on;
 use tokio::sync::{oneshot, watch};
 
+use crate::next_tokens::{LmCounts, LmId, LmLimits, LmQuery};
 use crate::thread::Job;
 use crate::{Engine, EngineError, EngineOptions, EngineStatus};
 use batch_queue::BatchQueue;
-use lm_state::{LmLimits, LmQuery};
 use logprob_trie::LogprobTrie;
 
 pub(crate) use job::{LmAsk, LmJob, begin};
-pub(crate) use lm_state::{LmId, LmState};
 
-pub use lm_state::LmCounts;
 pub use sample::SampleRequest;
 
 /// The options of an [`AsyncLm`], with genlm's defaults.

@@ -11,6 +11,7 @@ use mlx_rs::{Array, Dtype};
 use super::*;
 use crate::clock::{EngineClock, VirtualClock, Work};
 use crate::generate_job::{AnswerChannels, GenerateJob};
+use crate::next_tokens::LmState;
 use crate::scheduler::Scheduler;
 use crate::slice_limits::SliceLimits;
 use crate::task::Task;

@@ -1,5 +1,10 @@
-//! What the engine's thread has of one [`AsyncLm`](super::AsyncLm): the queries that wait, the pass
+//! What the engine's thread has of one [`AsyncLm`](crate::AsyncLm): the queries that wait, the pass
 //! under way, and the keys and values of what was computed.
+
+mod kv_store;
+mod kv_tree;
+mod live;
+mod plan;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -9,19 +14,19 @@ use cairn_lm::models::Model;
 use cairn_lm::{LmError, ModelMemory, PassSizes, check_length};
 use tokio::sync::oneshot;
 
-use super::kv_store::KvStore;
-use super::live::{ComputedRow, LiveBatches, LiveMatch};
-use super::plan::{Group, RowPlan, next_group, shared_prefix};
 use crate::EngineError;
 use crate::guard::caught;
 use crate::slice_limits::SliceLimits;
+use kv_store::KvStore;
+use live::{ComputedRow, LiveBatches, LiveMatch};
+use plan::{Group, RowPlan, next_group, shared_prefix};
 
 /// All live rows hold at most so many times the tokens that are stored.
 const LIVE_PER_STORED: usize = 8;
 
-/// Names an [`AsyncLm`](super::AsyncLm), in this process.
+/// Names an [`AsyncLm`](crate::AsyncLm), in this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct LmId(pub(super) u64);
+pub(crate) struct LmId(pub(crate) u64);
 
 /// How much there may be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -108,7 +113,7 @@ pub struct LmCounts {
     pub stored_tokens: usize,
 }
 
-/// One for each [`AsyncLm`](super::AsyncLm) and model, owned by the pooled model; a task that
+/// One for each [`AsyncLm`](crate::AsyncLm) and model, owned by the pooled model; a task that
 /// computes for it holds it too.
 ///
 /// - `rows` are those of one batch, none of them in `pass`.
@@ -196,7 +201,7 @@ impl LmState {
 
     /// Drops the live rows, so that only what is stored is left.
     #[cfg(test)]
-    pub(super) fn drop_live(&mut self) {
+    pub(crate) fn drop_live(&mut self) {
         self.live.clear();
     }
 
