@@ -46,6 +46,7 @@ mod error;
 mod generate_job;
 mod guard;
 mod kv_format;
+mod lm_job;
 mod lookup;
 mod mlx_engine;
 mod model_pool;

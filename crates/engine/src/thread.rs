@@ -24,10 +24,10 @@ use cairn_lm::batch::BatchOptions;
 use tokio::sync::{oneshot, watch};
 
 use crate::admission::Admission;
-use crate::async_lm;
 use crate::clock::SystemClock;
 use crate::generate_job::{GenerateJob, SequenceNeeds};
 use crate::guard::panic_message;
+use crate::lm_job;
 use crate::model_pool::Loaded;
 use crate::outlook::look_ahead;
 use crate::prompt::prompt_tokens;
@@ -333,7 +333,7 @@ impl EngineLoop {
             Job::Classify { request, processor, events } => {
                 Task::classify(worker, *request, processor.0.as_ref(), events)
             }
-            Job::AsyncLm(job) => async_lm::begin(worker, job),
+            Job::AsyncLm(job) => lm_job::begin(worker, job),
             job => return run_at_once(worker, job),
         };
         if let Some(task) = task {

@@ -12,7 +12,6 @@
 //! values are stored (`kv_tree`), and which rows share a pass (`plan`).
 
 mod batch_queue;
-mod job;
 mod logprob_trie;
 mod sample;
 #[cfg(test)]
@@ -28,13 +27,12 @@ use std::time::{Duration, Instant};
 use futures_executor::block_on;
 use tokio::sync::{oneshot, watch};
 
+use crate::lm_job::{LmAsk, LmJob};
 use crate::next_tokens::{LmCounts, LmId, LmLimits, LmQuery};
 use crate::thread::Job;
 use crate::{Engine, EngineError, EngineOptions, EngineStatus};
 use batch_queue::BatchQueue;
 use logprob_trie::LogprobTrie;
-
-pub(crate) use job::{LmAsk, LmJob, begin};
 
 pub use sample::SampleRequest;
 

@@ -8,9 +8,9 @@ use serde_json::{Map, Value};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::EngineError;
-use crate::async_lm::LmJob;
 use crate::classify::{ClassifyEvent, ClassifyRequest, LogitsProcessorFactory};
 use crate::generate_job::GenerateJob;
+use crate::lm_job::LmJob;
 use crate::model_pool::Loaded;
 use crate::outlook::Outlook;
 use crate::prompt_file::{CachePromptRequest, CachedPrompt, ExportRequest, Import, PromptFileInfo};

@@ -1,4 +1,4 @@
-//! What an [`AsyncLm`](super::AsyncLm) asks of the engine's thread.
+//! What an [`AsyncLm`](crate::AsyncLm) asks of the engine's thread.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -11,7 +11,7 @@ use crate::next_tokens::{LmCounts, LmId, LmLimits, LmQuery, LmState};
 use crate::task::Task;
 use crate::worker::Worker;
 
-/// A job of an [`AsyncLm`](super::AsyncLm). Those of one come in the order in which they were sent.
+/// A job of an [`AsyncLm`](crate::AsyncLm). Those of one come in the order in which they were sent.
 #[derive(Debug)]
 pub(crate) struct LmJob {
     pub(crate) lm: LmId,
