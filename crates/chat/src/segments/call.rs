@@ -1,13 +1,9 @@
-//! Reading one tool call while it arrives: a reader for each form, which announces the name as soon
-//! as it is certain and hands on the arguments.
+//! What the readers of all forms of a call share: how far they got, what they need besides the text,
+//! what a name may be, and how an object of arguments is handed on.
 
 use super::OfferedTool;
-use super::brackets::BracketedCall;
 use super::events::Events;
 use super::json::Scanner;
-use super::named::NamedCall;
-use super::object::ObjectCall;
-use super::tags::TaggedCall;
 
 /// The longest text before a name is known, and the longest name of an argument, in bytes.
 pub(super) const MAX_HEADER_BYTES: usize = 256;
@@ -48,26 +44,6 @@ pub(super) struct Surroundings<'a> {
     pub(super) tools: &'a [OfferedTool],
     /// Whether the text is the answer's last.
     pub(super) is_last: bool,
-}
-
-/// A call that is being read.
-#[derive(Debug, Clone)]
-pub(super) enum CallReader {
-    Object(ObjectCall),
-    Named(NamedCall),
-    Tagged(TaggedCall),
-    Bracketed(BracketedCall),
-}
-
-impl CallReader {
-    pub(super) fn feed(&mut self, text: &str, around: &Surroundings, events: &mut Events) -> Fed {
-        match self {
-            CallReader::Object(call) => call.feed(text, around, events),
-            CallReader::Named(call) => call.feed(text, around, events),
-            CallReader::Tagged(call) => call.feed(text, around, events),
-            CallReader::Bracketed(call) => call.feed(text, around, events),
-        }
-    }
 }
 
 /// Where a header that has `num_before` bytes and goes on to `end` becomes too long: at the same

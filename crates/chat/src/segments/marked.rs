@@ -2,12 +2,13 @@
 
 use super::Progress;
 use super::brackets::{BracketedCall, Dialect};
-use super::call::{CallReader, Status, Surroundings};
+use super::call::{Status, Surroundings};
 use super::events::{CallOutcome, Events};
 use super::family::{AnswerFormat, CallForm, CallMarkers, Tags};
 use super::markers::{Begins, Markers, Scan, begins};
 use super::named::NamedCall;
 use super::object::ObjectCall;
+use super::reader::CallReader;
 use super::tags::TaggedCall;
 
 /// So many line ends before a marker belong to it.

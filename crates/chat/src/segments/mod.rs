@@ -47,6 +47,7 @@ mod marked;
 mod markers;
 mod named;
 mod object;
+mod reader;
 mod tags;
 
 use call::Surroundings;
