@@ -1,8 +1,6 @@
 //! What an architecture of GGUF may be like: its norms, its rotation, which tensors each layer has
 //! and what they are named. `architectures.rs` has them all.
 
-use super::sizes::Dim;
-
 /// How an architecture of GGUF becomes a family.
 #[derive(Debug)]
 pub struct Architecture {
@@ -85,6 +83,44 @@ pub struct Tensor {
     pub is_bare: bool,
     /// The tensor with a head's further rows, where this one has the first of each head, turned.
     pub joined: Option<&'static str>,
+}
+
+/// One dimension of a tensor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Dim {
+    One,
+    Hidden,
+    TwiceHidden,
+    Vocabulary,
+    /// The width of the feed-forward network.
+    Inner,
+    /// Twice that: the gate and the rest.
+    JoinedInner,
+    HeadLength,
+    Heads,
+    KvHeads,
+    /// All heads of queries.
+    Queries,
+    /// All heads of keys, or of values.
+    Keys,
+    /// Those of queries, keys and values.
+    JoinedHeads,
+    Experts,
+    ExpertInner,
+    SharedInner,
+    /// The latent vector of queries, in models that have one.
+    QueryRank,
+    /// The latent vector of keys and values.
+    Rank,
+    /// That with the rotated part of a key behind it.
+    RankAndRotated,
+    /// The part of a key that is not rotated.
+    Plain,
+    ValueLength,
+    /// The values of all heads.
+    AllValues,
+    /// All heads of keys without what is rotated, and of values.
+    PlainAndValues,
 }
 
 /// Which layers have a tensor.

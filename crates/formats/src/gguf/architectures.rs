@@ -4,10 +4,10 @@
 //! Some share the name in the file and differ by what it holds: llama's with experts are Mixtral, and
 //! deepseek2's choose their experts by a softmax or by sigmoids.
 
+use super::architecture::Dim::{self, *};
 use super::architecture::{
     Architecture, Gating, Layers, Norms, Output, Presence, Rotation, Tensor, tensor,
 };
-use super::sizes::Dim::{self, *};
 
 const fn queries(bias: Presence) -> Tensor {
     tensor("attn_q", "self_attn.q_proj", &[Queries, Hidden]).with_bias(bias)

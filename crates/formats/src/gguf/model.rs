@@ -7,13 +7,13 @@ use serde_json::{Map, Value, json};
 
 use super::affine::{Form, RoundTo};
 use super::architecture::{
-    Architecture, Gating, Layers, Norms, Output, Presence, Rotation, Tensor,
+    Architecture, Dim, Gating, Layers, Norms, Output, Presence, Rotation, Tensor,
 };
 use super::architectures::{ARCHITECTURES, architecture_names};
 use super::error::{quoted, unsupported};
 use super::rope::{FACTORS, rope_scaling};
 use super::settings::add_settings;
-use super::sizes::{Dim, Keys, LatentSizes, Sizes};
+use super::sizes::{Keys, LatentSizes, Sizes};
 use super::tensors::TensorInfo;
 use super::tokenizer::SpecialIds;
 use super::{GgufFile, GgufProblem};

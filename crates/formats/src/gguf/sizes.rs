@@ -1,6 +1,6 @@
 //! The sizes of a model in GGUF, read from its keys. Its tensors are checked against them.
 
-use super::architecture::Architecture;
+use super::architecture::{Architecture, Dim};
 use super::error::unsupported;
 use super::{GgufFile, GgufProblem};
 
@@ -63,44 +63,6 @@ impl Keys<'_> {
     pub fn unsupported(&self, name: &str, found: impl ToString, allowed: &str) -> GgufProblem {
         unsupported(&self.key(name), found, allowed)
     }
-}
-
-/// One dimension of a tensor.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Dim {
-    One,
-    Hidden,
-    TwiceHidden,
-    Vocabulary,
-    /// The width of the feed-forward network.
-    Inner,
-    /// Twice that: the gate and the rest.
-    JoinedInner,
-    HeadLength,
-    Heads,
-    KvHeads,
-    /// All heads of queries.
-    Queries,
-    /// All heads of keys, or of values.
-    Keys,
-    /// Those of queries, keys and values.
-    JoinedHeads,
-    Experts,
-    ExpertInner,
-    SharedInner,
-    /// The latent vector of queries, in models that have one.
-    QueryRank,
-    /// The latent vector of keys and values.
-    Rank,
-    /// That with the rotated part of a key behind it.
-    RankAndRotated,
-    /// The part of a key that is not rotated.
-    Plain,
-    ValueLength,
-    /// The values of all heads.
-    AllValues,
-    /// All heads of keys without what is rotated, and of values.
-    PlainAndValues,
 }
 
 /// The sizes of one model. All come from i32 values, so that products of two fit a usize.
