@@ -34,6 +34,7 @@ mod rounded_weights;
 mod settings;
 mod sizes;
 mod tensors;
+mod token_kinds;
 mod tokenizer;
 mod values;
 mod words;

@@ -6,13 +6,8 @@ use serde_json::{Map, Value, json};
 
 use super::GgufProblem;
 use super::error::unsupported;
-use super::tokenizer::USER_DEFINED;
+use super::token_kinds::{BYTE, NORMAL, UNKNOWN, USER_DEFINED};
 use crate::base64;
-
-/// ggml's numbers for kinds of tokens.
-const NORMAL: i64 = 1;
-const UNKNOWN: i64 = 2;
-const BYTE: i64 = 6;
 
 /// What stands for a space.
 const SPACE: &str = "\u{2581}";

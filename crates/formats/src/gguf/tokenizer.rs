@@ -7,15 +7,11 @@ use serde_json::{Map, Value, json};
 
 use super::error::{quoted, unsupported};
 use super::pieces::Pieces;
+use super::token_kinds::{CONTROL, NORMAL, USER_DEFINED};
 use super::words::{Words, byte_level};
 use super::{GgufFile, GgufProblem};
 use crate::charsmap::check_charsmap;
 use crate::excerpt::excerpt;
-
-/// ggml's numbers for kinds of tokens: those that text never produces, and those that are matched
-/// in text before BPE.
-pub(super) const CONTROL: i64 = 3;
-pub(super) const USER_DEFINED: i64 = 4;
 
 /// What ends a turn in files that do not say it, as llama.cpp takes it.
 const ENDS_OF_TURN: [&str; 4] = ["<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>"];
@@ -274,7 +270,7 @@ fn special_ids(gguf: &GgufFile, tokens: &[&str], kinds: &[i64]) -> Result<Specia
 /// The kind of each token.
 fn token_kinds(gguf: &GgufFile, token_count: usize) -> Result<Vec<i64>, GgufProblem> {
     const KEY: &str = "tokenizer.ggml.token_type";
-    let kinds = gguf.integers(KEY)?.unwrap_or_else(|| vec![1; token_count]);
+    let kinds = gguf.integers(KEY)?.unwrap_or_else(|| vec![NORMAL; token_count]);
     check_length(KEY, kinds.len(), token_count)?;
     Ok(kinds)
 }
