@@ -12,8 +12,8 @@ use cairn_formats::safetensors::{Limits, SafetensorsFile};
 use serde_json::{Value, json};
 
 use crate::arguments::{Cache, ExportCache, ImportCache};
+use crate::model_folders::{find_model, model_folders};
 use crate::output;
-use crate::session::{find_model, model_folders};
 
 pub async fn run(command: Cache) -> Result<()> {
     if let Cache::Import(ImportCache { file, .. }) = &command {

@@ -15,8 +15,8 @@ use tokio::signal::ctrl_c;
 use tokio::sync::watch;
 
 use crate::arguments::{Download, ModelFlags};
+use crate::model_folders::{find_model, model_folders};
 use crate::output::{self, size};
-use crate::session::{find_model, model_folders};
 
 /// Whether a command may ask questions on the terminal.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -12,8 +12,9 @@ use cairn_lm::cache::{KvQuantization, PromptFile};
 use crate::arguments::{CacheFlags, Generate};
 use crate::completion::Completion;
 use crate::download::Questions;
+use crate::model_folders::model_type;
 use crate::output;
-use crate::session::{Session, model_type};
+use crate::session::Session;
 
 pub async fn run(arguments: Generate) -> Result<()> {
     let text = prompt_text(&arguments)?;

@@ -15,6 +15,7 @@ mod completion;
 mod download;
 mod generate;
 mod json_lines;
+mod model_folders;
 mod models;
 mod output;
 mod perplexity;

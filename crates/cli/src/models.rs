@@ -15,7 +15,7 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 
 use crate::arguments::{Delete, Import, Models, Search};
-use crate::session::{find_model, model_folders};
+use crate::model_folders::{find_model, model_folders};
 use crate::signals::{stoppable, unless_stopped};
 use crate::{download, output, perplexity};
 
