@@ -9,8 +9,8 @@ use cairn_app::completion::{
 use serde_json::Value;
 
 use super::admission::AdmittedRequest;
-use super::body::OwnFields;
 use super::error::ApiError;
+use super::own_fields::OwnFields;
 use super::sampling::{self, VendorSampling};
 use super::tools::Tools;
 use crate::request_guard::Refusal;

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use axum::body::to_bytes;
 use axum::extract::Request;
-use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use tokio::time::timeout;
@@ -14,6 +13,7 @@ use tokio::time::timeout;
 use super::admission::AdmittedRequest;
 use super::error::ApiError;
 use super::fault::{self, Fault};
+use super::own_fields::{OWN_FIELDS, OwnFields};
 use super::{openapi, sampling};
 use crate::shared::Shared;
 
@@ -21,42 +21,6 @@ use crate::shared::Shared;
 const MAX_BODY_BYTES: usize = 32 << 20;
 /// How long a body may take to arrive.
 const UPLOAD_LIMIT: Duration = Duration::from_secs(60);
-
-/// The fields of a request that are Cairn's own, or that Cairn reads more generously.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-pub(super) struct OwnFields {
-    pub(super) top_k: Option<usize>,
-    pub(super) min_p: Option<f32>,
-    pub(super) repetition_penalty: Option<f32>,
-    pub(super) xtc_probability: Option<f32>,
-    pub(super) xtc_threshold: Option<f32>,
-    pub(super) logit_bias: Option<Map<String, Value>>,
-    pub(super) chat_template_kwargs: Option<Map<String, Value>>,
-    /// A place of its own in the saved context of the key.
-    pub(super) prompt_cache_key: Option<String>,
-    pub(super) cairn: CairnFields,
-}
-
-/// What only Cairn can do.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-pub(super) struct CairnFields {
-    /// The name of the starting point that the prompt begins with.
-    pub(super) start_from: Option<String>,
-}
-
-pub(super) const OWN_FIELDS: [&str; 9] = [
-    "top_k",
-    "min_p",
-    "repetition_penalty",
-    "xtc_probability",
-    "xtc_threshold",
-    "logit_bias",
-    "chat_template_kwargs",
-    "prompt_cache_key",
-    "cairn",
-];
 
 /// A body in two parts.
 pub(super) struct Body<T> {

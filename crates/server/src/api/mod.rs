@@ -26,6 +26,7 @@ mod fault;
 mod messages;
 mod models;
 mod openapi;
+mod own_fields;
 mod record;
 mod responses;
 mod sampling;

@@ -30,7 +30,8 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::api::body::{Fields, OWN_FIELDS};
+    use crate::api::body::Fields;
+    use crate::api::own_fields::OWN_FIELDS;
     use crate::api::{chat, completions, decisions, messages, responses, routes_by_path};
 
     fn document() -> Value {

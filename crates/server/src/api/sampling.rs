@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use cairn_app::completion::{GenerateRequest, SamplingParams};
 use serde_json::{Map, Value};
 
-use super::body::OwnFields;
 use super::error::ApiError;
+use super::own_fields::OwnFields;
 
 /// Bounds for what is looked for in every answer's text.
 const MAX_STOPS: usize = 16;
