@@ -7,15 +7,19 @@ use reqwest::header::{CONTENT_LENGTH, CONTENT_RANGE, ETAG};
 use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
 
-use super::file::{FileDownload, joined};
+use super::DownloadPlan;
+use super::progress::Reporter;
 use crate::cache_layout::Partial;
-use crate::hub_api::{Answer, DownloadError, Failure, Range, Subject};
+use crate::hub_api::{Answer, DownloadError, Failure, Hub, Range, RepoFile, Subject};
 
 /// Chunks between the network and the disk, of at most some 400 kB each.
 const CHUNKS_IN_FLIGHT: usize = 4;
 
 pub(super) struct Attempt<'a> {
-    pub download: &'a FileDownload<'a>,
+    pub hub: &'a Hub,
+    pub plan: &'a DownloadPlan,
+    pub file: &'a RepoFile,
+    pub reporter: Reporter<'a>,
     /// The ETag of the answer that the partial file came with.
     pub etag: Option<String>,
 }
@@ -30,14 +34,14 @@ pub(super) struct AttemptEnd {
 
 impl Attempt<'_> {
     /// Asks and writes. Fails only where the disk does; what the network does is in the result.
-    pub async fn run(self, mut partial: Partial) -> Result<AttemptEnd, DownloadError> {
-        let (download, etag) = (self.download, self.etag.clone());
+    pub async fn run(self, mut partial: Partial) -> io::Result<AttemptEnd> {
+        let etag = self.etag.clone();
         let range = Range { start: partial.length(), etag: etag.clone() };
         let answer = match self.ask(&range).await {
             Ok(answer) => answer,
             Err(failure) => {
                 if is_range_refused(&failure) {
-                    partial.clear().map_err(|error| download.disk_error(&error))?;
+                    partial.clear()?;
                 }
                 return Ok(AttemptEnd { partial, etag, end: Err(failure) });
             }
@@ -47,10 +51,10 @@ impl Attempt<'_> {
         let etag = etag.filter(|etag| !etag.starts_with("W/")).map(str::to_owned);
         match self.begins_at(&answer, range.start) {
             Ok(start) if start == range.start => {}
-            Ok(_) => partial.clear().map_err(|error| download.disk_error(&error))?,
+            Ok(_) => partial.clear()?,
             Err(failure) => {
                 if answer.status == reqwest::StatusCode::PARTIAL_CONTENT {
-                    partial.clear().map_err(|error| download.disk_error(&error))?;
+                    partial.clear()?;
                 }
                 return Ok(AttemptEnd { partial, etag: None, end: Err(failure) });
             }
@@ -60,7 +64,7 @@ impl Attempt<'_> {
     }
 
     async fn ask(&self, range: &Range) -> Result<Answer, Failure> {
-        let FileDownload { hub, plan, file, .. } = self.download;
+        let Attempt { hub, plan, file, .. } = self;
         let path = file.path.split('/');
         let parts = plan.repo.parts().chain(["resolve", plan.commit.as_str()]).chain(path);
         let subject = Subject {
@@ -86,7 +90,7 @@ impl Attempt<'_> {
     /// Where the body begins in the file. Refuses one that does not end where the file does, before
     /// any of it is written.
     fn begins_at(&self, answer: &Answer, asked: u64) -> Result<u64, Failure> {
-        let total = self.download.file.bytes;
+        let total = self.file.bytes;
         let refused = |problem: String| {
             Failure::may_pass(DownloadError::UnexpectedAnswer {
                 host: answer.host.clone(),
@@ -123,11 +127,10 @@ impl Attempt<'_> {
         &self,
         mut answer: Answer,
         partial: Partial,
-    ) -> Result<(Partial, Result<(), Failure>), DownloadError> {
-        let reporter = self.download.reporter;
-        let total = self.download.file.bytes;
+    ) -> io::Result<(Partial, Result<(), Failure>)> {
+        let total = self.file.bytes;
         let mut length = partial.length();
-        reporter.fetched(0, length);
+        self.reporter.fetched(0, length);
         let (sender, receiver) = mpsc::channel(CHUNKS_IN_FLIGHT);
         let writer = spawn_blocking(move || append_all(partial, receiver));
         let end = loop {
@@ -146,15 +149,15 @@ impl Attempt<'_> {
                 // The disk refused; the writer says why.
                 break Ok(());
             }
-            reporter.fetched(num_bytes, length);
+            self.reporter.fetched(num_bytes, length);
             if length == total {
                 break Ok(());
             }
         };
         drop(sender);
-        let (partial, written) =
-            joined(writer.await.map(Ok)).map_err(|error| self.download.disk_error(&error))?;
-        written.map_err(|error| self.download.disk_error(&error))?;
+        // A runtime that shuts down has cancelled the writer.
+        let (partial, written) = writer.await.map_err(io::Error::other)?;
+        written?;
         Ok((partial, end))
     }
 }

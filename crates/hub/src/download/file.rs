@@ -71,9 +71,11 @@ impl FileDownload<'_> {
         loop {
             let before = partial.length();
             if before < self.file.bytes {
-                let attempt = Attempt { download: self, etag };
+                let FileDownload { hub, plan, file, reporter, .. } = *self;
+                let attempt = Attempt { hub, plan, file, reporter, etag };
                 let end;
-                AttemptEnd { partial, etag, end } = attempt.run(partial).await?;
+                AttemptEnd { partial, etag, end } =
+                    attempt.run(partial).await.map_err(|error| self.disk_error(&error))?;
                 let gained = partial.length().saturating_sub(before);
                 if gained > 0 && gained >= WORTHWHILE_BYTES.min(self.file.bytes / 64) {
                     retries.gained();
@@ -153,7 +155,7 @@ impl FileDownload<'_> {
     }
 
     /// The error for a disk that cannot be read or written.
-    pub(super) fn disk_error(&self, error: &io::Error) -> DownloadError {
+    fn disk_error(&self, error: &io::Error) -> DownloadError {
         if matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded) {
             let folder: PathBuf = self.hub.cache().to_owned();
             let here = self.folder.bytes_here(self.file);
