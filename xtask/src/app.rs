@@ -3,12 +3,11 @@
 
 use std::env;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use crate::{mlx, process, root, starter, system, ui};
+use crate::{mlx, process, starter, system, ui};
 
 /// Sets up, builds, imports the starter model and becomes the running app.
 pub fn run() -> Result<()> {
@@ -29,10 +28,10 @@ pub fn run() -> Result<()> {
     import_starter()?;
 
     let mut app = if has_display {
-        Command::new(binary("cairn-app"))
+        Command::new(process::release("cairn-app"))
     } else {
         eprintln!("no display here: serving the interface to a browser instead");
-        let mut serve = Command::new(binary("cairn"));
+        let mut serve = Command::new(process::release("cairn"));
         serve.args(["serve", "--ui"]);
         serve
     };
@@ -41,20 +40,18 @@ pub fn run() -> Result<()> {
 }
 
 fn import_starter() -> Result<()> {
-    let models = process::output(Command::new(binary("cairn")).args(["models", "list", "--json"]))?;
+    let models = process::output(
+        Command::new(process::release("cairn")).args(["models", "list", "--json"]),
+    )?;
     let models: serde_json::Value = serde_json::from_str(&models)?;
     if models.as_array().into_iter().flatten().any(|model| model["name"] == starter::MODEL) {
         return Ok(());
     }
     process::run(
-        Command::new(binary("cairn"))
+        Command::new(process::release("cairn"))
             .args(["models", "import", "--name", starter::MODEL])
             .arg(starter::file()),
     )
-}
-
-fn binary(name: &str) -> PathBuf {
-    root().join("target/release").join(name)
 }
 
 fn has_display() -> bool {

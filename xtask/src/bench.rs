@@ -5,13 +5,14 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
+use crate::bench_table::{median, row};
 use crate::{bench_server, bench_ui, mlx, oracle, process, root, starter, system, ui};
 
 const TRIALS: usize = 5;
@@ -31,7 +32,7 @@ pub fn run() -> Result<()> {
             .args(packages),
     )?;
     let home = root().join("target/bench-home");
-    let model = import_starter(&home)?;
+    let model = starter::import(&home)?;
     let python = oracle::python()?;
 
     let commit = process::output(Command::new("git").current_dir(root()).args([
@@ -49,15 +50,11 @@ pub fn run() -> Result<()> {
     bench_ui::run()
 }
 
-pub(crate) fn row(what: &str, ours: String, against: String, ratio: f64) {
-    println!("| {what} | {ours} | {against} | {ratio:.2} |");
-}
-
 /// Decode and prefill against mlx-lm in turns; medians of the trials' ratios.
 fn throughput(python: &Path, model: &Path, batch_size: usize) -> Result<()> {
     let batch = ["--batch-size".to_owned(), batch_size.to_string()];
     let mut ours = Side::start(
-        Command::new(release("cairn"))
+        Command::new(process::release("cairn"))
             .args(["bench", "--interactive"])
             .args(&batch)
             .arg("--model")
@@ -231,7 +228,8 @@ fn app(home: &Path) -> Result<()> {
 /// Starts the desktop app on a virtual display and waits until its interface is ready.
 fn start_app(home: &Path) -> Result<Child> {
     let mut xvfb = Command::new("dbus-run-session");
-    xvfb.args(["--", "xvfb-run", "-a", "-s", "-screen 0 1280x860x24"]).arg(release("cairn-app"));
+    xvfb.args(["--", "xvfb-run", "-a", "-s", "-screen 0 1280x860x24"])
+        .arg(process::release("cairn-app"));
     xvfb.envs([
         ("WEBKIT_DISABLE_COMPOSITING_MODE", "1"),
         ("WEBKIT_DISABLE_DMABUF_RENDERER", "1"),
@@ -294,32 +292,9 @@ fn tree_pss(root: u32) -> u64 {
     app_pids(root).into_iter().filter_map(pss).sum()
 }
 
-/// Imports the starter model into a data folder of its own.
-pub(crate) fn import_starter(home: &Path) -> Result<PathBuf> {
-    let model = home.join("models").join(starter::MODEL);
-    if !model.exists() {
-        let mut import = Command::new(release("cairn"));
-        import
-            .env("CAIRN_HOME", home)
-            .args(["models", "import", "--name", starter::MODEL])
-            .arg(starter::file());
-        process::run(import.stdout(std::io::stderr()))?;
-    }
-    Ok(model)
-}
-
-pub(crate) fn release(name: &str) -> PathBuf {
-    root().join("target/release").join(name)
-}
-
 fn machine() -> String {
     let cpu = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = cpu.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or_default();
     let cores = std::thread::available_parallelism().map_or(0, |count| count.get());
     format!("{cores} cores of {}", model.trim_start_matches([' ', '\t', ':']))
-}
-
-pub(crate) fn median(mut numbers: Vec<f64>) -> f64 {
-    numbers.sort_by(f64::total_cmp);
-    numbers.get(numbers.len() / 2).copied().unwrap_or(f64::NAN)
 }

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 
-use crate::bench::{import_starter, median, release, row};
-use crate::{oracle, process, root};
+use crate::bench_table::{median, row};
+use crate::{oracle, process, root, starter};
 
 /// What is asked.
 #[derive(Clone, Copy)]
@@ -49,8 +49,8 @@ pub fn run() -> Result<()> {
     let python = oracle::python()?;
     let tiny = float32(&python, &cairn_tiny_models::tiny_model("llama/tiny-chat"), &home, "tiny")?;
     compare(&python, &home, "a model of two layers", &tiny, Load::TINY)?;
-    let starter = float32(&python, &import_starter(&home)?, &home, "starter-f32")?;
-    compare(&python, &home, "SmolLM2-135M f32", &starter, Load::STARTER)
+    let model = float32(&python, &starter::import(&home)?, &home, "starter-f32")?;
+    compare(&python, &home, "SmolLM2-135M f32", &model, Load::STARTER)
 }
 
 /// Measures a model folder as it is, with 32 clients. Its tokenizer is one of words.
@@ -280,7 +280,7 @@ struct Server {
 impl Server {
     fn cairn(home: &Path, model: &Path) -> Result<Self> {
         let name = model.file_name().context("a folder")?.to_string_lossy().into_owned();
-        let mut command = Command::new(release("cairn"));
+        let mut command = Command::new(process::release("cairn"));
         command.env("CAIRN_HOME", home).args(["serve", "--port", "18435", "--token", TOKEN]);
         command.args(["--model", &name]);
         Server::start(command, 18435, name)

