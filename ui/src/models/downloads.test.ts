@@ -16,7 +16,7 @@ import {
   settle,
   status,
 } from '../testing/fake';
-import { costOf } from './rounding';
+import { strings } from '../text';
 
 const NAME = 'owner/Model-4B-4bit';
 const empty = { ...status, engine: { state: 'empty' as const }, model_fingerprint: null };
@@ -344,13 +344,13 @@ test('what rounding costs an imported model is told once, when it was measured',
 });
 
 test('a perplexity that says nothing any more is not written in full', () => {
-  expect(costOf({ before: 1e6, after: 1e177 })).toBe(
+  expect(strings.models.import.perplexity({ before: 1e6, after: 1e177 })).toBe(
     'Answers worse than the original: perplexity 1,000,000 → more than 1,000,000 on a short text.',
   );
 });
 
 test('the cost of rounding is said in four degrees', () => {
-  const degree = (after: number) => costOf({ before: 10, after }).split(':')[0];
+  const degree = (after: number) => strings.models.import.perplexity({ before: 10, after }).split(':')[0];
   expect([9.9, 10.04, 10.2, 11, 14].map(degree)).toEqual([
     'Answers as well as the original',
     'Answers as well as the original',

@@ -3,7 +3,6 @@ import { type Platform, runOrReport, sentenceOf } from '../platform/platform';
 import type { MemoryNeed, Model, ModelDeletion } from '../platform/wire';
 import { Asked } from './asked.svelte';
 import { knownNames } from './knownNames.svelte';
-import { costOf } from './rounding';
 import type { StatusStore } from '../status/status.svelte';
 import { shortModelName } from '../status/engine';
 import { strings } from '../text';
@@ -109,8 +108,8 @@ export class ModelStore {
     if (facts === null || !this.#measured.delete(name)) return;
     const perplexity = facts.rounded_weights?.perplexity;
     if (!perplexity) return;
-    const words = strings.models.import.measured(shortModelName(name), costOf(perplexity));
-    this.#options.toasts.show('info', words);
+    const words = strings.models.import;
+    this.#options.toasts.show('info', words.measured(shortModelName(name), words.perplexity(perplexity)));
   }
 
   /** Gives up measuring what rounding costs a model. */

@@ -1,6 +1,5 @@
-// What rounding the weights of an imported model costs, in words.
+// How much rounding the weights of an imported model costs.
 import type { PerplexityChange } from '../platform/wire';
-import { strings } from '../text';
 
 /** From nothing that shows to something that does. */
 export type RoundingCost = 'none' | 'hardly' | 'some' | 'much';
@@ -10,14 +9,9 @@ const NONE = 0.005;
 const HARDLY = 0.03;
 const SOME = 0.15;
 
-function howMuch({ before, after }: PerplexityChange): RoundingCost {
+export function costOf({ before, after }: PerplexityChange): RoundingCost {
   const growth = after / before - 1;
   if (growth <= NONE) return 'none';
   if (growth <= HARDLY) return 'hardly';
   return growth <= SOME ? 'some' : 'much';
-}
-
-/** One sentence. */
-export function costOf(change: PerplexityChange): string {
-  return strings.models.import.perplexity(howMuch(change), change.before, change.after);
 }

@@ -1,5 +1,5 @@
 // Models: on this machine, on the hub, and on their way from there.
-import type { RoundingCost } from '../../models/rounding';
+import { costOf, type RoundingCost } from '../../models/rounding';
 import type { ModelProblemKind } from '../../platform/wire';
 import type { Catalogue } from '../en';
 import { MOST_PERPLEXITY, type ProblemWords } from '../en/models';
@@ -119,8 +119,8 @@ export const models: Catalogue['models'] = {
       waits: 'Wartet, bis du gewählt hast, wie Gewichte gerundet werden',
       choose: 'Wählen …',
     },
-    perplexity: (how, before, after) =>
-      `${costs[how]}: Perplexität ${perplexity(before)} → ${perplexity(after)} bei einem kurzen Text.`,
+    perplexity: (change) =>
+      `${costs[costOf(change)]}: Perplexität ${perplexity(change.before)} → ${perplexity(change.after)} bei einem kurzen Text.`,
     measuring: 'Wird mit dem Original verglichen, solange nichts beantwortet wird',
     comparison: (name) => `Vergleich von ${name} mit dem Original`,
     measured: (name, cost) => `„${name}“ mit dem Original verglichen. ${cost}`,

@@ -1,6 +1,6 @@
 // Models: on this machine, on the hub, and on their way from there.
-import type { RoundingCost } from '../../models/rounding';
-import type { ModelProblemKind, ModelProblemWhat } from '../../platform/wire';
+import { costOf, type RoundingCost } from '../../models/rounding';
+import type { ModelProblemKind, ModelProblemWhat, PerplexityChange } from '../../platform/wire';
 import { f, machine, tokens } from './formats';
 
 /** What exactly is wrong with a model, as a clause. */
@@ -117,8 +117,8 @@ export const models = {
       choose: 'Choose…',
     },
     /** How a model whose weights were rounded answers, by the perplexity of a short text. */
-    perplexity: (how: RoundingCost, before: number, after: number) =>
-      `${costs[how]}: perplexity ${perplexity(before)} → ${perplexity(after)} on a short text.`,
+    perplexity: (change: PerplexityChange) =>
+      `${costs[costOf(change)]}: perplexity ${perplexity(change.before)} → ${perplexity(change.after)} on a short text.`,
     measuring: 'Being compared with the original whenever nothing is answered',
     comparison: (name: string) => `Comparison of ${name} with the original`,
     measured: (name: string, cost: string) => `Compared “${name}” with its original. ${cost}`,
