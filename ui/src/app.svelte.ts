@@ -11,12 +11,10 @@ import { ContextStore } from './chat/context.svelte';
 import { ChatRoom } from './chat/room.svelte';
 import { FolderStore } from './chat/folders.svelte';
 import { PersonaStore } from './chat/personas.svelte';
-import { commands, isAvailable } from './commands';
 import { DocumentStore, ofConversation, ofFolder } from './documents/documents.svelte';
 import { listFolder, ofFile, type Drop } from './documents/sources';
 import { SearchStore } from './frame/search.svelte';
 import { JobStore } from './jobs/jobs.svelte';
-import { menuBar } from './menuBar';
 import { DiscoverStore } from './models/discover.svelte';
 import { DownloadStore } from './models/downloads.svelte';
 import { ModelImportStore } from './models/modelImport.svelte';
@@ -34,6 +32,7 @@ import {
   sentenceOf,
   type Connection,
   type Dropped,
+  type MenuBar,
   type Platform,
 } from './platform/platform';
 import type { Event, FoundDocument, ModelProblem, NamedCache, Persona } from './platform/wire';
@@ -178,7 +177,6 @@ export class App {
 
   /** Connects; the returned function disconnects. */
   start(): () => void {
-    const forgetMenu = this.platform.onCommand?.((id) => this.run(id));
     const forgetDrops = this.platform.onFileDrop?.(
       (dropped) => void this.#dropped(dropped),
       (isOver) => (this.imports.isOver = isOver),
@@ -191,7 +189,6 @@ export class App {
       },
     );
     return () => {
-      forgetMenu?.();
       forgetDrops?.();
       disconnect();
     };
@@ -269,20 +266,18 @@ export class App {
     return this.platform.showMenus !== undefined;
   }
 
-  /** Shows the commands in the shell's menu bar, in the language of the window. */
-  showMenus(): void {
-    this.platform.showMenus?.(menuBar());
+  showMenus(bar: MenuBar): void {
+    this.platform.showMenus?.(bar);
+  }
+
+  /** Runs what is chosen in the shell's menus; the returned function ends it. */
+  onCommand(run: (id: string) => void): (() => void) | undefined {
+    return this.platform.onCommand?.(run);
   }
 
   /** The bar above the page belongs to the window, so that it is dragged there. */
   get hasOwnTitleBar(): boolean {
     return this.platform.hasOwnTitleBar ?? false;
-  }
-
-  /** Runs a command of the list, if it can be done now. */
-  run(id: string): void {
-    const command = commands.find((known) => known.id === id);
-    if (this.isReady && command && isAvailable(command, this)) command.run(this);
   }
 
   newChat(): void {

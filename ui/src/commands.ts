@@ -186,3 +186,9 @@ export const commands: readonly AppCommand[] = [
 export function isAvailable(command: AppCommand, app: App): boolean {
   return command.isAvailable?.(app) ?? true;
 }
+
+/** Runs the command of this name, if there is one and it can be done now. */
+export function runCommand(id: string, app: App): void {
+  const command = commands.find((known) => known.id === id);
+  if (app.isReady && command && isAvailable(command, app)) command.run(app);
+}

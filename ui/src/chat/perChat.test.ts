@@ -2,6 +2,7 @@
 import { tick } from 'svelte';
 import { fireEvent, screen, within } from '@testing-library/svelte';
 import { expect, test } from 'vitest';
+import { runCommand } from '../commands';
 import { CallError } from '../platform/platform';
 import type {
   ChatContext,
@@ -506,7 +507,7 @@ test('a persona is made from a chat with what the chat sets itself', async () =>
     change: { system_prompt: 'Be brief.' },
   });
   platform.answers.create_persona = { type: 'persona', persona: { ...persona, id: 'n', name: 'Brief' } };
-  app.run('persona_from_chat');
+  runCommand('persona_from_chat', app);
   await drawn();
   const dialog = screen.getByRole('dialog', { name: 'New persona' });
   await fireEvent.input(within(dialog).getByLabelText('Name'), { target: { value: 'Brief' } });

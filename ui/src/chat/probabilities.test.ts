@@ -1,6 +1,7 @@
 // The probability view: what is asked, the walk through the tokens, branches, and what stands there when there is nothing to show.
 import { fireEvent, screen } from '@testing-library/svelte';
 import { expect, test, vi } from 'vitest';
+import { runCommand } from '../commands';
 import { CallError } from '../platform/platform';
 import type { Message, Reply, TokenProbability } from '../platform/wire';
 import { bootstrap, conversation, FakePlatform, gate, message, model, stats } from '../testing/fake';
@@ -144,10 +145,10 @@ test('Escape closes it, and ends what is still read', async () => {
   await drawn();
   expect(view.message).toBeNull();
   platform.answers.get_probabilities = read();
-  app.run('show_probabilities');
+  runCommand('show_probabilities', app);
   await drawn();
   expect(document.activeElement).toBe(tokens());
-  app.run('show_probabilities');
+  runCommand('show_probabilities', app);
   await drawn();
   expect(screen.queryByRole('listbox')).toBeNull();
 });
@@ -164,7 +165,7 @@ test('another version on screen closes it', async () => {
 test('the inspector takes its place', async () => {
   const { app, view } = await open();
   expect(screen.getByRole('complementary', { name: 'Probability' })).toBeTruthy();
-  app.run('toggle_inspector');
+  runCommand('toggle_inspector', app);
   await drawn();
   expect(view.message).toBeNull();
   expect(screen.getByRole('complementary', { name: 'This chat' })).toBeTruthy();
@@ -180,7 +181,7 @@ test('of an answer without text there are none, by the shortcut neither', async 
   ]);
   app.chat.closeProbabilities();
   const numAsked = platform.asked.length;
-  app.run('show_probabilities');
+  runCommand('show_probabilities', app);
   app.chat.toggleProbabilities('f');
   await drawn();
   expect([view.message, platform.asked.length]).toEqual([null, numAsked]);
