@@ -281,12 +281,13 @@ pub enum Chats {
     },
     /// Write chats to a file, without their saved context
     Export(ExportChats),
-    /// Add the chats of a file: Cairn's own, or an export of ChatGPT (conversations.json), Open WebUI or
-    /// ShareGPT, or one {"messages": [...]} on each line
+    /// Add the chats of a file: Cairn's own, or an export of ChatGPT (conversations.json), Open
+    /// WebUI or ShareGPT, or one {"messages": [...]} on each line
     Import {
         /// The file
         file: PathBuf,
-        /// Print one object {"num_added", "added_ids", "num_here", "num_extended", "num_new_messages", "num_refused", "refused", "problem", "first_id"}
+        /// Print one object {"num_added", "added_ids", "num_here", "num_extended",
+        /// "num_new_messages", "num_refused", "refused", "problem", "first_id"}
         #[arg(long)]
         json: bool,
     },
@@ -482,8 +483,9 @@ pub enum Models {
         #[arg(long)]
         json: bool,
     },
-    /// Compare what a model with gated delta layers (Qwen3-Next, Qwen3.5) computes when their state is
-    /// held in f32 and in bf16 (--bf16-state): it is loaded twice and reads a text token by token
+    /// Compare what a model with gated delta layers (Qwen3-Next, Qwen3.5) computes when their state
+    /// is held in f32 and in bf16 (--bf16-state): it is loaded twice and reads a text token by
+    /// token
     CompareState {
         /// A model folder or name
         model: String,

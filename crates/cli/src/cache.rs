@@ -160,8 +160,8 @@ async fn import(caches: &OfflineCaches, arguments: ImportCache) -> Result<()> {
     output::line(format_args!("stored as\t{}\nid\t{}{checked}", entry.title, entry.id()))
 }
 
-/// Fails if there is a starting point with the name for an import. The import itself checks this too,
-/// but after the model is loaded and the user is asked.
+/// Fails if there is a starting point with the name for an import. The import itself checks this
+/// too, but after the model is loaded and the user is asked.
 async fn refuse_name_in_use(
     caches: &OfflineCaches,
     file: &Path,

@@ -178,8 +178,8 @@ fn check_is_not_read(output: &Path, arguments: &arguments::Classify) -> Result<(
     }
 }
 
-/// Fails if the labels are the problem of all of these rows. It is not found earlier: the tokens of a
-/// label are known behind a row.
+/// Fails if the labels are the problem of all of these rows. It is not found earlier: the tokens of
+/// a label are known behind a row.
 fn refuse_unusable_labels(answers: &[Result<RowAnswer, EngineError>]) -> Result<()> {
     use EngineError::{EmptyOption, OptionsBeginAlike};
 

@@ -1,4 +1,5 @@
-//! `cairn models download`, and the download of a model that a command names and this machine lacks.
+//! `cairn models download`, and the download of a model that a command names and this machine
+//! lacks.
 
 use std::io::IsTerminal;
 use std::path::PathBuf;

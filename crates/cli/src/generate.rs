@@ -56,8 +56,8 @@ fn unescape(text: &str) -> String {
 }
 
 /// How the KV cache is stored: as the prompt-cache file has it where that is quantized, else as the
-/// flags say. Flags that contradict the file are refused, as in mlx-lm, and so is --snapkv where nothing
-/// of the file could be dropped.
+/// flags say. Flags that contradict the file are refused, as in mlx-lm, and so is --snapkv where
+/// nothing of the file could be dropped.
 fn kv_cache_options(arguments: &Generate) -> Result<KvCacheOptions> {
     let CacheFlags { kv, snapkv } = &arguments.cache;
     let options = arguments.cache.options();

@@ -31,8 +31,8 @@ pub fn read<T>(path: &Path, parse: impl Fn(&str) -> Result<T>) -> Result<Vec<T>>
     Ok(objects)
 }
 
-/// Parses the object of one line. The error leaves out the position that serde_json appends, because
-/// its line number is not that of the file.
+/// Parses the object of one line. The error leaves out the position that serde_json appends,
+/// because its line number is not that of the file.
 pub fn object<T: DeserializeOwned>(line: &str) -> Result<T> {
     serde_json::from_str(line).map_err(|error| {
         let text = error.to_string();

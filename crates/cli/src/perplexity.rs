@@ -13,8 +13,8 @@ use crate::signals::unless_stopped;
 /// What is more says no more: the perplexity of random weights has 177 digits.
 const MOST_SAID: f64 = 1e6;
 
-/// Says the perplexity of the model in `folder`, and where it was rounded also of the weights that its
-/// `file` has, which stays with the model. Ends early where it is `stopped`.
+/// Says the perplexity of the model in `folder`, and where it was rounded also of the weights that
+/// its `file` has, which stays with the model. Ends early where it is `stopped`.
 pub async fn say(
     file: &Path,
     folder: &Path,

@@ -1,4 +1,5 @@
-//! `cairn serve`: serves the app's commands over HTTP on this machine, with `--ui` its interface too.
+//! `cairn serve`: serves the app's commands over HTTP on this machine, with `--ui` its interface
+//! too.
 
 use anyhow::{Context, Result, anyhow};
 use cairn_app::wire::Command;
@@ -25,7 +26,8 @@ pub async fn run(arguments: Serve) -> Result<()> {
     let compresses_cache = arguments.compress_cache;
     let options =
         ServeOptions { host: arguments.host, port: arguments.port, token, ui: arguments.ui };
-    // Before the engine starts: closing it right after its start may take longer than `close` waits.
+    // Before the engine starts: closing it right after its start may take longer than `close`
+    // waits.
     options.check().map_err(to_error)?;
     let from_environment = Options::from_environment()?;
     let app = App::open(Options {

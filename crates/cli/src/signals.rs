@@ -43,8 +43,9 @@ impl Signals {
     }
 }
 
-/// Runs `work` on a thread of its own. At a signal it is told to stop and ends soon, without leaving
-/// what it has begun, and the program ends with its result; a second signal ends the program at once.
+/// Runs `work` on a thread of its own. At a signal it is told to stop and ends soon, without
+/// leaving what it has begun, and the program ends with its result; a second signal ends the
+/// program at once.
 pub async fn stoppable<T: Send + 'static>(
     work: impl FnOnce(watch::Receiver<bool>) -> Result<T> + Send + 'static,
 ) -> Result<T> {

@@ -77,8 +77,8 @@ fn subscribe(shared: &Shared) -> Response {
     let rest = stream::unfold(shared.app.subscribe(), |mut events| async move {
         let frame = match events.recv().await {
             Ok(event) => Frame::Event(event),
-            // This subscriber was too slow and has missed events. Like the first `Done`, another one
-            // makes the interface fetch everything again.
+            // This subscriber was too slow and has missed events. Like the first `Done`, another
+            // one makes the interface fetch everything again.
             Err(RecvError::Lagged(_)) => Frame::Reply(Reply::Done),
             Err(RecvError::Closed) => return None,
         };

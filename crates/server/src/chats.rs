@@ -16,8 +16,8 @@ use crate::upload;
 /// What a request for an export may have: the ids of a hundred thousand chats.
 const MAX_QUERY_BYTES: usize = 4 << 20;
 
-/// Sends chats as a file. A POST has its query in the body, where the ids of many chats would be too long
-/// for an address.
+/// Sends chats as a file. A POST has its query in the body, where the ids of many chats would be
+/// too long for an address.
 pub(crate) async fn export(State(shared): State<Arc<Shared>>, request: Request) -> Response {
     if let Err(refusal) = shared.guard.check_token(request.headers()) {
         return refuse(refusal.status(), refusal.sentence());

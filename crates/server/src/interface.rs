@@ -53,8 +53,8 @@ pub(crate) async fn file(State(shared): State<Arc<Shared>>, uri: Uri) -> Respons
             "The interface is not built yet: run `make app`."
         });
     };
-    // Vite puts a content hash into the names of files in assets/; other files keep their names when
-    // they change.
+    // Vite puts a content hash into the names of files in assets/; other files keep their names
+    // when they change.
     let caching = if path.starts_with("assets/") {
         "public, max-age=31536000, immutable"
     } else {

@@ -38,8 +38,8 @@
 //! assert!(options.token.is_none());
 //! ```
 //!
-//! There are no CORS headers. The printed URL holds the token in its fragment, which browsers do not
-//! send to the server.
+//! There are no CORS headers. The printed URL holds the token in its fragment, which browsers do
+//! not send to the server.
 
 mod api;
 mod cache;

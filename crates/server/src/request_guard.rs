@@ -76,8 +76,8 @@ impl RequestGuard {
         Ok(())
     }
 
-    /// Checks the token of a file transfer. It is in a header that neither an HTML form nor an image
-    /// can send.
+    /// Checks the token of a file transfer. It is in a header that neither an HTML form nor an
+    /// image can send.
     pub(crate) fn check_token(&self, headers: &HeaderMap) -> Result<(), Refusal> {
         match bearer(headers).is_some_and(|token| self.is_token(token)) {
             true => Ok(()),
@@ -100,8 +100,9 @@ impl RequestGuard {
         keys(headers).any(|key| self.is_token(key))
     }
 
-    /// Whether a `Host` header names this server: a loopback name, or one of its IP addresses. Other
-    /// names are refused, because anyone can point a DNS name at this machine (DNS rebinding).
+    /// Whether a `Host` header names this server: a loopback name, or one of its IP addresses.
+    /// Other names are refused, because anyone can point a DNS name at this machine (DNS
+    /// rebinding).
     fn is_own_host(&self, host: &str) -> bool {
         let port = self.address.port();
         let is_loopback_name =

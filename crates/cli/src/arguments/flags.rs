@@ -177,8 +177,8 @@ pub struct KvFlags {
 /// How many tokens of a long prompt are kept.
 #[derive(Args)]
 pub struct SnapKvFlags {
-    /// Keep this many tokens of each long prompt once it has been read: the first, the last, and those
-    /// that its end attends to most
+    /// Keep this many tokens of each long prompt once it has been read: the first, the last, and
+    /// those that its end attends to most
     #[arg(
         long,
         value_name = "KEEP_TOKENS",

@@ -11,10 +11,10 @@ use super::flags::at_least_one;
 /// How tokens are proposed that the model checks several at once. The answer is the same.
 #[derive(Args)]
 pub struct SpeculationFlags {
-    /// What proposes tokens, of which the model checks several in one pass: nothing (off); what followed
-    /// the same tokens earlier (lookup); a draft model (draft); the model's own head that predicts further
-    /// tokens (mtp); or, of what is looked up and the draft model or the head, whatever pays (auto).
-    /// serve: for a model without a head mtp is nothing
+    /// What proposes tokens, of which the model checks several in one pass: nothing (off); what
+    /// followed the same tokens earlier (lookup); a draft model (draft); the model's own head that
+    /// predicts further tokens (mtp); or, of what is looked up and the draft model or the head,
+    /// whatever pays (auto). serve: for a model without a head mtp is nothing
     /// [default: draft with --draft-model, else auto; serve: each model's setting]
     #[arg(long, value_name = "off|auto|lookup|draft|mtp", value_parser = speculation_kinds())]
     pub speculate: Option<SpeculationKind>,

@@ -72,8 +72,8 @@ impl Results {
             && self.num_done == 0
     }
 
-    /// Cuts off what is not continued, before rows are asked: were this run ended then, the next one
-    /// would take results about other rows for its own.
+    /// Cuts off what is not continued, before rows are asked: were this run ended then, the next
+    /// one would take results about other rows for its own.
     pub(super) fn begin(&mut self) -> Result<()> {
         if let Target::File(Output { path, num_kept_bytes, file, .. }) = &mut self.target {
             let begun = truncated(path, *num_kept_bytes);

@@ -1,5 +1,5 @@
-//! What is refused before a model is loaded. The tests use a model whose weights are damaged, so that
-//! loading it fails with another message.
+//! What is refused before a model is loaded. The tests use a model whose weights are damaged, so
+//! that loading it fails with another message.
 
 use crate::program::Program;
 

@@ -72,8 +72,8 @@ fn names_of_models(program: &Program) -> Vec<String> {
     names
 }
 
-/// Imports a file and sends the signal once a folder for it is there. The file is as large as it takes
-/// for the import not to be done before.
+/// Imports a file and sends the signal once a folder for it is there. The file is as large as it
+/// takes for the import not to be done before.
 fn imported_with_signal(program: &Program, gguf: &str, signal: &str) -> Output {
     for num_bytes in (26..34).map(|exponent| 1 << exponent) {
         let mut file = TestGguf::tiny();

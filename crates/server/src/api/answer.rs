@@ -107,7 +107,8 @@ pub(super) struct Ending {
     pub(super) num_cached_tokens: u32,
     pub(super) num_answer_tokens: u32,
     pub(super) num_reasoning_tokens: u32,
-    /// Proposed tokens that are part of the answer, and those that are not: 0 where nothing proposed.
+    /// Proposed tokens that are part of the answer, and those that are not: 0 where nothing
+    /// proposed.
     pub(super) num_accepted_tokens: u32,
     pub(super) num_rejected_tokens: u32,
 }

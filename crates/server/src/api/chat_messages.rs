@@ -74,8 +74,8 @@ pub(super) fn take_reasoning(fields: &mut Map<String, Value>) -> Vec<Option<Stri
     messages.into_iter().flatten().map(reasoning).collect()
 }
 
-/// A conversation, with the reasoning of each message; what is no text and no call is refused by its
-/// place.
+/// A conversation, with the reasoning of each message; what is no text and no call is refused by
+/// its place.
 pub(super) fn conversation(
     messages: Vec<ChatCompletionRequestMessage>,
     reasoning: Vec<Option<String>>,

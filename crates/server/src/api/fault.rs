@@ -12,7 +12,8 @@ pub(super) struct Fault {
     pub(super) message: String,
 }
 
-/// The first fault of a value that a schema of this name describes; none that the document knows of.
+/// The first fault of a value that a schema of this name describes; none that the document knows
+/// of.
 pub(super) fn find(document: &Value, schema: &str, value: &Value) -> Option<Fault> {
     let place = format!("/components/schemas/{schema}");
     Search { document }.in_value(document.pointer(&place)?, value, "")

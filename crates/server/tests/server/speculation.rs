@@ -87,7 +87,8 @@ async fn a_prediction_is_proposed_and_changes_nothing() {
         (json!({}), (0, 0)),
         (content("0123456789"), (0, 0)),
         (content("abcdef0123456789"), (3, 2)),
-        // 23 letters follow the first three; each pass adds five that were proposed and one of the model's own.
+        // 23 letters follow the first three; each pass adds five that were proposed and one of the
+        // model's own.
         (content(answer), (20, 0)),
         (in_parts, (20, 0)),
     ];
