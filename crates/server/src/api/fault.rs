@@ -198,12 +198,14 @@ fn is_of_kind(schema: &Value, value: &Value) -> bool {
         let number = value.as_f64().unwrap_or_default();
         (bound("minimum", f64::NEG_INFINITY)..=bound("maximum", f64::INFINITY)).contains(&number)
     };
+    // As floats the largest i64 and what follows it are the same number.
+    let is_beyond_i64 = || schema["maximum"].as_i64() == Some(i64::MAX) && !value.is_i64();
     let is_of = |kind: &&str| match *kind {
         "string" => value.is_string(),
         "array" => value.is_array(),
         "object" => value.is_object(),
         "boolean" => value.is_boolean(),
-        "integer" => (value.is_u64() || value.is_i64()) && is_in_range(),
+        "integer" => (value.is_u64() || value.is_i64()) && is_in_range() && !is_beyond_i64(),
         "number" => value.is_number() && is_in_range(),
         _ => value.is_null(),
     };

@@ -57,16 +57,15 @@ fn changed(
         logit_bias: own.logit_bias.as_ref().map_or(Ok(BTreeMap::new()), logit_bias)?,
         ..before.clone()
     };
-    // OpenAI's 0 leaves only the likeliest token; here it would turn the filter off.
-    let temperature = if sampling.top_p == 0.0 { 0.0 } else { sampling.temperature };
-    let sampling = SamplingParams { temperature, ..sampling };
     sampling.validate().map_err(|error| {
         let message = error.to_string();
         // The sentence begins with the name of the argument.
         let param = message.split([' ', '=']).next().unwrap_or_default().to_owned();
-        ApiError::invalid(param, message)
+        ApiError::invalid(param, format!("{message}."))
     })?;
-    Ok(sampling)
+    // OpenAI's 0 leaves only the likeliest token; here it would turn the filter off.
+    let temperature = if sampling.top_p == 0.0 { 0.0 } else { sampling.temperature };
+    Ok(SamplingParams { temperature, ..sampling })
 }
 
 fn logit_bias(biases: &Map<String, Value>) -> Result<BTreeMap<u32, f32>, ApiError> {

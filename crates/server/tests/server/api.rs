@@ -420,9 +420,15 @@ async fn what_cannot_be_read_is_said_in_plain_sentences() {
     check(path, &more("top_k", (-1).into()), "top_k", expected).await;
     let expected = "`stream` must be true or false, not \"yes\".";
     check(path, &more("stream", "yes".into()), "stream", expected).await;
-    let expected = "temperature is above 3.4e38, but must be 0 or more";
-    let (_, error) = refused(&running, path, &more("temperature", 3.5e38.into())).await;
-    assert!(error["message"].as_str().unwrap().starts_with(expected), "{error}");
+    let expected = "temperature is above 3.4e38, but must be 0 or more.";
+    check(path, &more("temperature", 3.5e38.into()), "temperature", expected).await;
+    // Also where a top_p of 0 takes the likeliest token at any temperature.
+    let expected = "temperature is -1, but must be 0 or more.";
+    let cold = chat(json!({ "temperature": -1, "top_p": 0 }));
+    check(path, &cold, "temperature", expected).await;
+    let seeds = "-9223372036854775808 to 9223372036854775807";
+    let expected = format!("`seed` must be a whole number from {seeds}, not 9223372036854775808.");
+    check(path, &more("seed", (1_u64 << 63).into()), "seed", &expected).await;
     // What only the loaded model can tell names its field too.
     for (name, value) in [("top_k", json!(999_999)), ("logit_bias", json!({ "999999": 1 }))] {
         let (status, error) = refused(&running, path, &more(name, value)).await;
