@@ -39,7 +39,9 @@ pub(crate) const SECURITY_HEADERS: [(HeaderName, HeaderValue); 6] = [
 /// Serves a file of the interface.
 pub(crate) async fn file(State(shared): State<Arc<Shared>>, uri: Uri) -> Response {
     if !shared.serves_interface {
-        return not_found("The interface is not served: start with `cairn serve --ui`.");
+        return not_found(
+            "The interface is not served: start with `cairn serve --ui`. The API is under /v1.",
+        );
     }
     let path = match uri.path().trim_start_matches('/') {
         "" => "index.html",

@@ -205,7 +205,7 @@ impl Server {
         };
         let router = commands
             .merge(api::routes(&shared))
-            .fallback(get(interface::file))
+            .fallback(get(interface::file).fallback(api::outside))
             .layer(middleware::from_fn_with_state(shared.clone(), check))
             .with_state(shared);
         let stopped = closing.clone();

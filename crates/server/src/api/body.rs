@@ -73,6 +73,9 @@ pub(super) async fn read_fields(
     let bytes = bytes
         .map_err(|_| ApiError::invalid("", "The body did not arrive in time."))?
         .map_err(|_| ApiError::too_large(MAX_BODY_BYTES))?;
+    if bytes.is_empty() {
+        return Err(ApiError::invalid("", "The body is empty: send a JSON object."));
+    }
     let body = serde_json::from_slice(&bytes).map_err(|error| {
         let message = format!("The body is not JSON: {error}.");
         ApiError::invalid("", message)

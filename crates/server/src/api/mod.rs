@@ -61,9 +61,10 @@ pub(crate) fn routes(shared: &Arc<Shared>) -> Router<Arc<Shared>> {
         .fold(Router::new(), add)
         .method_not_allowed_fallback(wrong_method)
         .route("/v1", any(unknown))
+        .route("/v1/", any(unknown))
         .route("/v1/{*path}", any(unknown))
         .route_layer(middleware::from_fn_with_state(shared.clone(), record::keep));
-    open.into_iter().fold(router, add)
+    open.into_iter().fold(router, add).method_not_allowed_fallback(wrong_method)
 }
 
 fn routes_by_path() -> [(&'static str, MethodRouter<Arc<Shared>>); 10] {
@@ -99,6 +100,13 @@ pub(crate) fn refuse_closing(request: &Parts) -> Response {
 async fn wrong_method(request: axum::extract::Request) -> Response {
     let (method, path) = (request.method(), request.uri().path());
     ApiError::wrong_method(format!("{path} does not take {method}.")).response(Vendor::of(path))
+}
+
+/// The answer to a method that no page takes: its client may lack the `/v1` of its address.
+pub(crate) async fn outside(request: axum::extract::Request) -> Response {
+    let (method, path) = (request.method(), request.uri().path());
+    let message = format!("{path} does not take {method}: the API is under /v1.");
+    ApiError::wrong_method(message).response(Vendor::of(path))
 }
 
 async fn unknown(request: axum::extract::Request) -> Response {

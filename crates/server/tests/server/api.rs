@@ -452,9 +452,25 @@ async fn what_cannot_be_read_is_said_in_plain_sentences() {
     let body = json!({ "input": "x", "questions": [question] });
     let expected = "`questions[0].choices` is missing.";
     check("/v1/decisions", &body, "questions[0].choices", expected).await;
-    let (status, _, answer) = running.send(&post("/v1"), b"{}").await;
-    assert_eq!(status, 404);
-    assert!(answer.contains("Cairn has no POST /v1:"), "{answer}");
+    running.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wrong_address_is_named() {
+    let running = start_with(&[MODEL]).await;
+    let check = async |head: &str, body: &[u8], expected: (u16, &str)| {
+        let (status, _, answer) = running.send(head, body).await;
+        assert_eq!(status, expected.0, "{head}: {answer}");
+        let answer: Value = serde_json::from_str(&answer).unwrap();
+        let message = answer["error"]["message"].as_str().unwrap();
+        assert!(message.starts_with(expected.1), "{head}: {message}");
+    };
+    check(&post("/v1"), b"{}", (404, "Cairn has no POST /v1:")).await;
+    check(&post("/v1/"), b"{}", (404, "Cairn has no POST /v1/:")).await;
+    let expected = (405, "/chat/completions does not take POST: the API is under /v1.");
+    check(&post("/chat/completions"), b"{}", expected).await;
+    check(&post("/health"), b"{}", (405, "/health does not take POST.")).await;
+    check(&post("/v1/chat/completions"), b"", (400, "The body is empty")).await;
     running.end().await;
 }
 
