@@ -155,4 +155,12 @@ impl App {
         let models = models::catalog::list(self).await;
         models.into_iter().filter(|model| model.problem.is_none()).map(|model| model.name).collect()
     }
+
+    /// The name of a usable model that has this name, or else this alias.
+    pub async fn usable_model(self: &Arc<Self>, wanted: &str) -> Option<String> {
+        let names = self.usable_models().await;
+        let of_alias = self.settings.model_with_alias(wanted);
+        let is_here = |name: &str| names.iter().any(|usable| usable == name);
+        [Some(wanted.to_owned()), of_alias].into_iter().flatten().find(|name| is_here(name))
+    }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use async_openai::types::models::{ListModelResponse, Model};
 use axum::Json;
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
@@ -30,16 +31,20 @@ pub(super) async fn list(State(shared): State<Arc<Shared>>, request: Request) ->
 
 pub(super) async fn show(
     State(shared): State<Arc<Shared>>,
-    Path(name): Path<String>,
+    name: Result<Path<String>, PathRejection>,
     request: Request,
 ) -> Response {
     let vendor = Vendor::of_client(request.headers());
     if let Err(error) = client(&shared, request.headers(), request.extensions()).await {
         return error.response(vendor);
     }
-    if !shared.app.usable_models().await.contains(&name) {
-        return ApiError::no_model(&name).response(vendor);
-    }
+    // A name that is no UTF-8 is no model's.
+    let Ok(Path(wanted)) = name else {
+        return ApiError::no_model("of this name").response(vendor);
+    };
+    let Some(name) = shared.app.usable_model(&wanted).await else {
+        return ApiError::no_model(&wanted).response(vendor);
+    };
     match vendor {
         Vendor::OpenAi => Json(openai_model(name)).into_response(),
         Vendor::Anthropic => Json(anthropic_model(&name)).into_response(),

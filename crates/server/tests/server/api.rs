@@ -1,6 +1,6 @@
 //! The API of other programs, with a tiny model.
 
-use cairn_app::wire::{Command, EngineState, Reply};
+use cairn_app::wire::{Command, EngineState, Reply, SettingTarget};
 use cairn_tiny_models::copy_tiny_model;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -471,6 +471,24 @@ async fn a_wrong_address_is_named() {
     check(&post("/chat/completions"), b"{}", expected).await;
     check(&post("/health"), b"{}", (405, "/health does not take POST.")).await;
     check(&post("/v1/chat/completions"), b"", (400, "The body is empty")).await;
+    let broken = "GET /v1/models/%ff HTTP/1.0\r\nhost: HOST\r\nx-api-key: TOKEN";
+    check(broken, b"", (404, "There is no model")).await;
+    running.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_model_is_shown_by_its_name_and_its_alias() {
+    let running = start_with(&[MODEL]).await;
+    let scope = SettingTarget::Model { name: MODEL.to_owned() };
+    let (key, value) = ("alias".to_owned(), json!("stone"));
+    running.ask(Command::SetSetting { scope, key, value }).await;
+    for name in [MODEL, "stone"] {
+        let head = format!("GET /v1/models/{name} HTTP/1.0\r\nhost: HOST\r\nx-api-key: TOKEN");
+        let (status, _, answer) = running.send(&head, b"").await;
+        assert_eq!(status, 200, "{name}: {answer}");
+        let shown: Value = serde_json::from_str(&answer).unwrap();
+        assert_eq!(shown["id"], MODEL);
+    }
     running.end().await;
 }
 
