@@ -263,7 +263,12 @@ impl OfflineCaches {
     /// starting point with the chunks that only it refers to, or a chunk with its descendants.
     /// Returns the bytes of each.
     pub async fn delete(&self, items: &[CachedItem]) -> Result<Vec<u64>, Failure> {
-        let rows = self.rows().await?;
+        // Only the references of programs have to be looked up.
+        let has_keys = items.iter().any(|item| matches!(item, CachedItem::ApiKey { .. }));
+        let cache_refs = match has_keys {
+            true => self.rows().await?.cache_refs,
+            false => HashMap::new(),
+        };
         let mut session = self.session().await?;
         let mut freed = Vec::new();
         for item in items {
@@ -275,7 +280,7 @@ impl OfflineCaches {
                     session.handle.release(&owner(source))
                 }
                 CachedItem::ApiKey { id } => {
-                    let owners = rows.cache_refs.keys().map(|name| &name.owner);
+                    let owners = cache_refs.keys().map(|name| &name.owner);
                     let owners: HashSet<_> = owners.filter(|owner| is_of_key(owner, id)).collect();
                     // Their references go too: what two of them share would stay for the other.
                     owners.into_iter().map(|owner| session.handle.release(owner)).sum()
