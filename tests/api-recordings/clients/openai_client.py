@@ -404,7 +404,8 @@ async def parallel():
                 seed=number,
                 max_tokens=8,
                 logit_bias=NO_END,
-                extra_headers=case("one of many at once"),
+                # Only one is recorded, and any may be the first to arrive.
+                extra_headers=case("one of many at once") if number == 1 else None,
             )
             for number in range(32)
         ]
