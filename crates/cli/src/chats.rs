@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
-use cairn_app::wire::{ChatsImported, Failure, RefusedChat};
+use cairn_app::wire::{ChatFileFormat, ChatsImported, Failure, RefusedChat};
 use cairn_app::{DataFolder, OfflineChats};
 use serde_json::{Value, json};
 
@@ -53,8 +53,13 @@ async fn export(chats: &OfflineChats, arguments: ExportChats) -> Result<()> {
     if file.exists() && !force {
         bail!("{}: it exists: add --force to overwrite it", cannot());
     }
+    let has_none = all && chats.list().await.map_err(to_error)?.is_empty();
+    if has_none && format == ChatFileFormat::Markdown {
+        // It would be an empty file, which says nothing; the other formats can be imported again.
+        return Err(anyhow!("there are no chats")).with_context(cannot);
+    }
     chats.export(ids, format, &file).await.map_err(to_error).with_context(cannot)?;
-    if all && chats.list().await.map_err(to_error)?.is_empty() {
+    if has_none {
         eprintln!("There are no chats, so {} has none.", file.display());
     }
     output::line(file.display())

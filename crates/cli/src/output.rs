@@ -72,6 +72,10 @@ pub fn text_or_stdin(text: String) -> Result<String> {
 
 /// Fails if a file could not be written to `path`. Commands call it before a long computation.
 pub fn check_writable(path: &Path) -> Result<()> {
+    if path == Path::new("-") {
+        let problem = "- is not stdout here: name a file, or ./- for one of that name";
+        return Err(Usage(problem.to_owned()).into());
+    }
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     if let Some(folder) = folder.filter(|folder| !folder.is_dir()) {
         bail!("cannot write {}: there is no folder {}", path.display(), folder.display());

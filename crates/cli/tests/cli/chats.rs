@@ -42,6 +42,7 @@ async fn a_mistake_is_named() {
     program.check_fails(&["chats", "export", &out], 2, "name the chats to export");
     program.check_fails(&["chats", "export", "--all", "an-id", &out], 2, "--all needs no ids");
     program.check_fails(&["chats", "export", "nope", &out], 1, "no chat with the id “nope”");
+    program.check_fails(&["chats", "export", "--all", "-"], 2, "- is not stdout here");
     assert!(!fs::exists(&out).unwrap());
     let bad = program.file("bad.json");
     fs::write(&bad, "hello").unwrap();
@@ -88,6 +89,11 @@ async fn no_chats_make_a_file_that_can_be_imported() {
     assert_eq!(imported.code, Some(0), "{}", imported.stderr);
     assert_eq!(imported.stdout, "imported\t0\nhere already\t0\nrefused\t0\n");
     assert_eq!(imported.stderr, format!("{out} has no chats.\n"));
+
+    let markdown = program.file("none.md");
+    let export = ["chats", "export", "--all", "--format", "markdown", &markdown];
+    program.check_fails(&export, 1, "there are no chats");
+    assert!(!fs::exists(&markdown).unwrap());
 }
 
 /// Writes a file of chats, imports it with and without --json, and checks both exit statuses.
