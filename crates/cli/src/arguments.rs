@@ -20,7 +20,8 @@ pub use flags::{
     StopFlags, token_limit,
 };
 use flags::{
-    at_least_one, boolean, chat_formats, forms, json_object, layouts, not_blank, token_id, whole,
+    at_least_one, boolean, chat_formats, forms, host, json_object, layouts, not_blank, token_id,
+    whole,
 };
 pub use speculation::SpeculationFlags;
 
@@ -566,7 +567,7 @@ pub struct Serve {
     #[arg(long)]
     pub ui: bool,
     /// Address to listen on; one other than loopback needs a token
-    #[arg(long, default_value = "127.0.0.1")]
+    #[arg(long, default_value = "127.0.0.1", value_parser = host)]
     pub host: IpAddr,
     /// Port to listen on; 0 chooses a free one
     #[arg(long, default_value_t = 11435, allow_negative_numbers = true)]

@@ -1,5 +1,6 @@
 //! Groups of flags that several commands share, and the parsers of their values.
 
+use std::net::{IpAddr, Ipv4Addr};
 use std::str::FromStr;
 
 use cairn_app::wire::ChatFileFormat;
@@ -304,6 +305,16 @@ fn other_versions(layout: PromptFileLayout) -> &'static [&'static str] {
     match layout {
         PromptFileLayout::V0_32 => &[],
         PromptFileLayout::V0_30 => &["0.31"],
+    }
+}
+
+/// Parses an address to listen on: an IP address, or `localhost`.
+pub fn host(text: &str) -> Result<IpAddr, String> {
+    match text {
+        "localhost" => Ok(Ipv4Addr::LOCALHOST.into()),
+        text => text
+            .parse()
+            .map_err(|_| "give an IP address such as 127.0.0.1, or localhost".to_owned()),
     }
 }
 

@@ -120,6 +120,17 @@ async fn wrong_arguments_are_refused_before_the_data_folder_is_opened() {
 }
 
 #[tokio::test]
+async fn the_only_name_to_listen_on_is_localhost() {
+    let program = Program::new().await;
+    let expected = "give an IP address such as 127.0.0.1, or localhost";
+    program.check_fails(&["serve", "--host", "a-name"], 2, expected);
+    // The address is read, and the next mistake is named.
+    let missing = program.file("missing");
+    let serve = ["serve", "--host", "localhost", "--port", "0", "--token-file", &missing];
+    program.check_fails(&serve, 1, "cannot read the token");
+}
+
+#[tokio::test]
 async fn a_draft_model_that_is_missing_is_refused_before_it_listens() {
     let program = Program::new().await;
     let serve = ["serve", "--port", "0", "--draft-model", "a-slip"];
