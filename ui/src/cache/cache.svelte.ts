@@ -15,7 +15,7 @@ import { strings } from '../text';
 import type { Toasts } from '../ui/toasts.svelte';
 import { offerUndo } from '../ui/offerUndo';
 import type { UndoStack } from '../ui/undo';
-import { deletedMessage } from './saved';
+import { cutAtWord, deletedMessage } from './saved';
 import { TreeState } from './tree.svelte';
 
 const REFRESH_MS = 1000;
@@ -203,7 +203,7 @@ export class CacheStore {
 
   askForName(conversationId: string, name: string | null = null): void {
     this.saveProblem = null;
-    this.savingName = name?.slice(0, MAX_NAME_CHARS) ?? null;
+    this.savingName = name === null ? null : cutAtWord(name, MAX_NAME_CHARS);
     this.savingId = conversationId;
   }
 

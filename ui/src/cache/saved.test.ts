@@ -4,6 +4,7 @@ import type { AnsweringModel } from '../chat/chatModel.svelte';
 import type { ConversationCache } from '../platform/wire';
 import { overview, preview, saved, startingPoint } from '../testing/fake';
 import {
+  cutAtWord,
   deletedMessage,
   deleteQuestion,
   hitRate,
@@ -300,4 +301,14 @@ test('a file about to be imported: only what it says', () => {
 
 test('positions are counted from 1', () => {
   expect([positions(0, 256), positions(2047, 1), positions(0, 2048)]).toEqual(['1–256', '2,048', '1–2,048']);
+});
+
+test.each([
+  ['A lease', 10, 'A lease'],
+  ['A lease for Berlin', 12, 'A lease for…'],
+  ['A lease for Berlin', 15, 'A lease for…'],
+  ['Mietvertragsunterlagen', 10, 'Mietvertr…'],
+  ['Mietvert🪨🪨', 10, 'Mietvert…'],
+])('of the name %o with %i characters, whole words are left', (name, most, cut) => {
+  expect(cutAtWord(name, most)).toBe(cut);
 });

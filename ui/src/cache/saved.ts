@@ -229,3 +229,14 @@ export function previewRows(preview: ImportPreview): [name: string, value: strin
 export function positions(start: number, tokens: number): string {
   return strings.pieces.positions(start + 1, start + Math.max(1, tokens));
 }
+
+/** The beginning of a name that has more than `most` characters, of whole words where they leave at least half of it. */
+export function cutAtWord(name: string, most: number): string {
+  if (name.length <= most) return name;
+  const kept = name.slice(0, most - 1);
+  const isWhole = /\s/.test(name.charAt(most - 1));
+  const end = isWhole ? kept.length : kept.search(/\s\S*$/);
+  // Half of a character that takes two units is none.
+  const cut = end >= most / 2 ? kept.slice(0, end) : kept.replace(/[\uD800-\uDBFF]$/, '');
+  return `${cut.trimEnd()}…`;
+}
