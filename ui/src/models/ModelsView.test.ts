@@ -55,6 +55,7 @@ test('the first launch: choose a model, watch it come, write', async () => {
   const group = within(screen.getByRole('radiogroup', { name: 'Model' }));
   const radio = (name: RegExp) => group.getByRole<HTMLInputElement>('radio', { name });
   expect(radio(/^Balanced/).checked).toBe(true);
+  expect(screen.getByText(/^Of the 16 GB/).textContent).toContain('models may take');
   await fireEvent.click(radio(/^Small/));
   await drawn();
   await press('Download and start');

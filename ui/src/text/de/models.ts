@@ -287,6 +287,8 @@ export const firstModel: Catalogue['firstModel'] = {
     strong: { name: 'Stark', note: 'Langsamer, schreibt besser' },
   },
   uses: (bytes, need, budget) => `${f.bytes(bytes)} herunterzuladen, ${f.bytes(need)} von ${f.bytes(budget)} Speicher`,
+  budget: (budget, memory) =>
+    `Von den ${f.memory(memory)} auf diesem ${machine} dürfen Modelle ${f.bytes(budget)} belegen; der Rest bleibt dem System und anderen Programmen.`,
   start: 'Herunterladen und beginnen',
   drop: 'oder lege hier eine GGUF-Datei oder einen Modellordner ab',
   dropFile: 'oder lege hier eine GGUF-Datei ab',

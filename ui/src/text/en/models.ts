@@ -295,6 +295,8 @@ export const firstModel = {
   },
   uses: (bytes: number, need: number, budget: number) =>
     `${f.bytes(bytes)} to download, ${f.bytes(need)} of ${f.bytes(budget)} memory`,
+  budget: (budget: number, memory: number) =>
+    `Of the ${f.memory(memory)} of ${machine}, models may take ${f.bytes(budget)}; the rest is for the system and other apps.`,
   start: 'Download and start',
   drop: 'or drop a GGUF file or a model folder here',
   dropFile: 'or drop a GGUF file here',
