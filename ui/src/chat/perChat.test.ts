@@ -698,3 +698,28 @@ test('what is unfolded in the inspector stays so in the next chat', async () => 
   await drawn();
   expect(details().open).toBe(true);
 });
+
+test('while two answers are compared, the longer one counts', async () => {
+  const messages = [message('q', { role: 'user', text: 'Why?' }), message('w', { parent_id: 'q', text: 'Because.' })];
+  const { app, inspector, platform } = await open({ messages });
+  const of = (id: string, length: number) => {
+    const segments = [{ kind: 'text' as const, text: 'x'.repeat(length) }];
+    return message(id, { parent_id: 'q', versions: ['w', 'v'], segments });
+  };
+  const answers = [of('w', 40), of('v', 440)];
+  platform.answers.compare = { type: 'compared', conversation: conversation('a'), messages: answers };
+  platform.answers.get_versions = (command) => {
+    const ids = command.type === 'get_versions' ? command.message_ids : [];
+    return { type: 'versions', messages: answers.filter(({ id }) => ids.includes(id)) };
+  };
+  app.chat.openCompare(['owner/model', 'owner/other']);
+  await app.chat.compare.start();
+  await settle();
+  await drawn();
+  expect(app.room.isComparing).toBe(true);
+  expect(within(inspector()).getByText('The longer of the two answers is counted.')).toBeTruthy();
+  const longer = app.room.context?.used_tokens ?? 0;
+  app.chat.compare.close();
+  await tick();
+  expect(longer - (app.room.context?.used_tokens ?? 0)).toBe(100);
+});

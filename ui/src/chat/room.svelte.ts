@@ -78,6 +78,26 @@ export class ChatRoom {
     return { inPrompt: estimated(chat.systemPrompt.length), inFiles: documentTokens(documents.beginning) };
   });
 
+  /** Two answers to its last question stand beside each other. */
+  readonly isComparing = $derived.by(() => {
+    const { compare, selectedId } = this.options.chat;
+    return selectedId !== null && compare.isOpenIn(selectedId) && compare.answers.length > 0;
+  });
+
+  /** What the longer of two compared branches has more than the one that the chat counts. */
+  readonly #beside = $derived.by(() => {
+    if (!this.isComparing) return 0;
+    const { answers, earlier } = this.options.chat.compare;
+    const counted = new Set(this.#read.map(({ id }) => id));
+    const sizes = answers.map((answer, index) => {
+      const before = earlier.flatMap((round) => round.answers[index] ?? []);
+      const column = [...before, ...answer.messages.slice(0, 1)];
+      return { all: sumOf(column.map(textTokens)), inChat: column.some(({ id }) => counted.has(id)) };
+    });
+    const ofChat = Math.max(0, ...sizes.map(({ all, inChat }) => (inChat ? all : 0)));
+    return Math.max(0, ...sizes.map(({ all }) => all)) - ofChat;
+  });
+
   /** As the core counted it, with what is written, attached and typed since. Null: nothing is known. */
   readonly context = $derived.by((): ChatContext | null => {
     const { chat, context, documents } = this.options;
@@ -88,7 +108,8 @@ export class ChatRoom {
     const { inPrompt, inFiles } = this.#beginning;
     const inDraft = documentTokens(documents.draft.documents) + inFiles;
     const inDocuments = inDraft + documentsOf(come) - documentsOf(gone);
-    const inTexts = estimated(chat.draft.length) + sumOf(come.map(textTokens)) - sumOf(gone.map(textTokens));
+    const inTexts =
+      estimated(chat.draft.length) + sumOf(come.map(textTokens)) - sumOf(gone.map(textTokens)) + this.#beside;
     const beginning_tokens = current.beginning_tokens + inPrompt;
     const document_tokens = Math.max(0, current.document_tokens + inDocuments);
     const used_tokens = Math.max(beginning_tokens, current.used_tokens + inPrompt + inDocuments + inTexts);
