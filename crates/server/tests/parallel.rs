@@ -49,8 +49,8 @@ async fn thousand(address: SocketAddr) -> Vec<Reply> {
         let mut raw = Vec::new();
         let mut stream = send(address, json!({ "max_tokens": 2 })).await;
         // A server that refuses may close before it has read everything.
-        let _ = timeout(TIMEOUT, stream.read_to_end(&mut raw)).await.expect("a reply");
-        Reply::parse(&raw).expect("a reply")
+        let end = timeout(TIMEOUT, stream.read_to_end(&mut raw)).await.expect("a reply");
+        Reply::parse(&raw).unwrap_or_else(|| panic!("no reply ({end:?}): {raw:?}"))
     };
     join_all((0..NUM_REQUESTS).map(ask)).await
 }
