@@ -2,29 +2,22 @@
 //! that the command belongs to.
 
 use std::sync::{Arc, PoisonError};
-use std::time::Duration;
 
 use cairn_store::Store;
 
-use crate::app::{App, now_ms};
+use crate::app::App;
 use crate::cache::{commands as cache_commands, imports};
-use crate::chat::running::Running;
+use crate::chat::creation::{create_conversation, new_conversation};
+use crate::chat::list::refuse_private;
 use crate::chat::turns::{self, Place};
 use crate::chat::{branches, compare, context, list, model, outlook, probabilities};
 use crate::documents::{commands as documents, reading};
 use crate::models::catalog;
-use crate::settings::{Settings, commands as settings_commands};
-use crate::wire::{
-    Command, Conversation, DocumentsOf, Event, Failure, FailureKind, Message, Reply,
-};
-use crate::{api, convert, diagnostics, finding, folders, jobs, models, monitor, personas};
+use crate::names::checked_title;
+use crate::settings::commands as settings_commands;
+use crate::wire::{Command, DocumentsOf, Failure, FailureKind, Reply};
+use crate::{api, diagnostics, finding, folders, jobs, models, monitor, personas};
 use crate::{presets, status};
-
-/// How long deleting waits for the conversation's answer to stop. An answer that takes longer ends
-/// in the background.
-const STOP_LIMIT: Duration = Duration::from_secs(2);
-/// A title is one line in a list; longer ones are a mistake.
-const MAX_TITLE_CHARS: usize = 500;
 
 /// Runs one command to its end.
 pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failure> {
@@ -32,7 +25,7 @@ pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failu
         Command::Bootstrap => bootstrap(app).await,
         Command::Subscribe => Ok(Reply::Done),
         Command::GetConversation { id } => {
-            let (conversation, messages) = conversation(app, &id).await?;
+            let (conversation, messages) = branches::conversation(app, &id).await?;
             Ok(Reply::Conversation { conversation, messages })
         }
         Command::NewConversation => {
@@ -273,24 +266,6 @@ async fn bootstrap(app: &Arc<App>) -> Result<Reply, Failure> {
     })
 }
 
-/// The refusal of a name or title that has more characters, or several lines.
-pub(crate) fn name_too_long(what: &str, most: usize) -> Failure {
-    Failure::invalid(format!("A {what} is one line of at most {most} characters."))
-        .of_kind(FailureKind::NameTooLong { most: convert::tokens(most) })
-}
-
-/// A title that a conversation can have, without white space around it.
-pub(crate) fn checked_title(title: &str) -> Result<&str, Failure> {
-    let title = title.trim();
-    if title.is_empty() {
-        return Err(Failure::invalid("A title cannot be empty.").of_kind(FailureKind::NoName));
-    }
-    if title.chars().count() > MAX_TITLE_CHARS || title.contains(char::is_control) {
-        return Err(name_too_long("title", MAX_TITLE_CHARS));
-    }
-    Ok(title)
-}
-
 async fn rename(app: &App, id: &str, title: &str) -> Result<Reply, Failure> {
     let title = checked_title(title)?;
     app.store_of(id).await.rename_conversation(id, title).await?;
@@ -316,65 +291,4 @@ async fn set_system_prompt(
     reading::again(app, &DocumentsOf::conversation(id)).await;
     app.emit_conversation(id).await;
     Ok(Reply::Done)
-}
-
-/// An empty conversation, with the system prompt that is set for the model that will answer it.
-async fn create_conversation(
-    app: &Arc<App>,
-    store: &Store,
-) -> Result<cairn_store::Conversation, Failure> {
-    let system_prompt = expected_system_prompt(app, None).await;
-    Ok(store.create_conversation_with(now_ms(), &system_prompt).await?)
-}
-
-/// The system prompt that is set for the model that will answer a new conversation: the one of its folder,
-/// if that is here.
-pub(crate) async fn expected_system_prompt(app: &Arc<App>, of_folder: Option<&str>) -> String {
-    let model = match of_folder {
-        Some(name) if models::catalog::has(app, name).await => Some(name.to_owned()),
-        _ => models::expected_name(app).await,
-    };
-    let Settings { system_prompt, .. } = match model {
-        Some(name) => app.settings.of_model(&name),
-        None => app.settings(),
-    };
-    if system_prompt.trim().is_empty() { String::new() } else { system_prompt }
-}
-
-/// Emits a conversation that was just created, and returns it as the reply.
-pub(crate) async fn new_conversation(app: &App, row: cairn_store::Conversation) -> Reply {
-    let conversation = app.described(row).await;
-    app.emit(Event::Conversation { conversation: conversation.clone() });
-    Reply::Conversation { conversation, messages: Vec::new() }
-}
-
-pub(crate) async fn refuse_private(app: &App, id: &str) -> Result<(), Failure> {
-    match app.is_private(id).await {
-        true => Err(Failure::invalid("Nothing of a private chat is saved.")
-            .of_kind(FailureKind::PrivateChat)),
-        false => Ok(()),
-    }
-}
-
-pub(crate) async fn conversation(
-    app: &App,
-    id: &str,
-) -> Result<(Conversation, Vec<Message>), Failure> {
-    let messages = branches::messages(app, id).await?;
-    let row = app.store_of(id).await.listed_conversation(id).await?;
-    Ok((app.described(row).await, messages))
-}
-
-/// Stops answers and waits for them to end. One that takes longer ends in the background.
-pub(crate) async fn stop_answers(answers: &[Arc<Running>]) {
-    let streaming = || answers.iter().filter(|running| running.is_streaming());
-    for running in streaming() {
-        running.stop.cancel();
-    }
-    let all_end = async {
-        for running in streaming() {
-            running.ended.cancelled().await;
-        }
-    };
-    let _ = tokio::time::timeout(STOP_LIMIT, all_end).await;
 }

@@ -7,8 +7,8 @@ use cairn_store::DocumentIndexer;
 
 use crate::app::{App, now_ms};
 use crate::chat::branches;
+use crate::convert;
 use crate::wire::{Command, Failure, Reply};
-use crate::{commands, convert};
 
 /// More than a person looks through.
 const MAX_FOUND: usize = 30;
@@ -26,7 +26,7 @@ pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failu
         }
         Command::ShowMessage { conversation_id, message_id } => {
             branches::show(app, &conversation_id, &message_id).await?;
-            let (conversation, messages) = commands::conversation(app, &conversation_id).await?;
+            let (conversation, messages) = branches::conversation(app, &conversation_id).await?;
             Ok(Reply::Conversation { conversation, messages })
         }
         _ => Err(Failure::invalid("This command is run elsewhere.")),

@@ -3,21 +3,20 @@
 use std::sync::Arc;
 
 use crate::app::{App, now_ms};
+use crate::chat::creation::{expected_system_prompt, new_conversation};
 use crate::chat::model as chat_model;
-use crate::commands::{expected_system_prompt, new_conversation};
 use crate::convert;
 use crate::documents::commands::beginning_changed;
 use crate::documents::reading;
-use crate::wire::{Command, DocumentsOf, Event, Failure, FailureKind, Folder, Gone, Reply};
-
-/// A name is one line in a list.
-const MAX_NAME_CHARS: usize = 100;
+use crate::names::checked_name_of;
+use crate::wire::{Command, DocumentsOf, Event, Failure, Folder, Gone, Reply};
 
 pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failure> {
     match command {
         Command::NewConversationIn { folder_id } => begin_in(app, &folder_id).await,
         Command::CreateFolder { name } => {
-            let folder = app.store.create_folder(checked_name("folder", &name)?, now_ms()).await?;
+            let folder =
+                app.store.create_folder(checked_name_of("folder", &name)?, now_ms()).await?;
             emit(app).await;
             Ok(Reply::Folder { folder: convert::folder(folder) })
         }
@@ -25,7 +24,7 @@ pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failu
             // White space alone says nothing to a model.
             let prompt = if system_prompt.trim().is_empty() { "" } else { &system_prompt };
             let model = model.as_deref().filter(|name| !name.is_empty());
-            let name = checked_name("folder", &name)?;
+            let name = checked_name_of("folder", &name)?;
             let before = app.store.folders().await?.into_iter().find(|folder| folder.id == id);
             app.store.change_folder(&id, name, prompt, model).await?;
             let is_as_before = |before: &cairn_store::Folder| {
@@ -87,18 +86,4 @@ async fn emit(app: &App) {
         Ok(folders) => app.emit(Event::Folders { folders }),
         Err(failure) => tracing::debug!("changed folders are not sent: {}", failure.message),
     }
-}
-
-/// A name that a folder, a preset or a persona can have, without white space around it.
-pub(crate) fn checked_name<'a>(what: &str, name: &'a str) -> Result<&'a str, Failure> {
-    let name = name.trim();
-    if name.is_empty() || name.chars().count() > MAX_NAME_CHARS || name.contains(char::is_control) {
-        let why = format!("A {what}’s name is one line of at most {MAX_NAME_CHARS} characters.");
-        let kind = match name.is_empty() {
-            true => FailureKind::NoName,
-            false => FailureKind::NameTooLong { most: convert::tokens(MAX_NAME_CHARS) },
-        };
-        return Err(Failure::invalid(why).of_kind(kind));
-    }
-    Ok(name)
 }

@@ -60,6 +60,7 @@ mod logs;
 mod memory_pressure;
 mod models;
 mod monitor;
+mod names;
 mod personas;
 mod platform;
 mod presets;

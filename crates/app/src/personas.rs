@@ -6,9 +6,9 @@
 use std::sync::Arc;
 
 use crate::app::{App, now_ms};
-use crate::commands::new_conversation;
+use crate::chat::creation::new_conversation;
 use crate::convert;
-use crate::folders::checked_name;
+use crate::names::checked_name_of;
 use crate::settings::{SettingOverrides, SettingScope};
 use crate::wire::{Command, Event, Failure, Persona, Reply};
 
@@ -23,7 +23,7 @@ pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failu
             overrides.replace_parameters(values).map_err(Failure::from)?;
             let persona = cairn_store::Persona {
                 id: String::new(),
-                name: checked_name("persona", &name)?.to_owned(),
+                name: checked_name_of("persona", &name)?.to_owned(),
                 system_prompt: prompt(&system_prompt).to_owned(),
                 model: model.filter(|name| !name.is_empty()),
                 setting_overrides: overrides.to_json(),
@@ -35,7 +35,7 @@ pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failu
         }
         Command::ChangePersona { id, name, system_prompt, model } => {
             let model = model.as_deref().filter(|name| !name.is_empty());
-            let (name, prompt) = (checked_name("persona", &name)?, prompt(&system_prompt));
+            let (name, prompt) = (checked_name_of("persona", &name)?, prompt(&system_prompt));
             app.store.change_persona(&id, name, prompt, model).await?;
         }
         Command::DeletePersona { id } => {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::app::{App, now_ms};
 use crate::convert;
-use crate::folders::checked_name;
+use crate::names::checked_name_of;
 use crate::settings::{SettingOverrides, SettingScope};
 use crate::wire::{Command, Event, Failure, FailureKind, Preset, Reply};
 
@@ -42,7 +42,7 @@ pub(crate) async fn list(app: &App) -> Result<Vec<Preset>, Failure> {
 
 /// A name that no other preset has: nobody could tell the two apart.
 async fn free_name(app: &App, id: Option<&str>, name: &str) -> Result<String, Failure> {
-    let name = checked_name("preset", name)?;
+    let name = checked_name_of("preset", name)?;
     let presets = list(app).await?;
     if presets.iter().any(|other| other.name == name && Some(other.id.as_str()) != id) {
         let why = format!("There is already a preset with the name “{name}”: choose another name.");

@@ -8,8 +8,8 @@ use uuid::Uuid;
 
 use super::clients::is_of_key;
 use crate::app::{App, now_ms};
-use crate::cache::commands::checked_name;
 use crate::cache::follow;
+use crate::names::checked_name;
 use crate::wire::{ApiKey, Event, Failure, FailureCode, Reply};
 
 const KEY_BYTES: usize = 32;
@@ -26,7 +26,7 @@ pub(super) async fn list(app: &App) -> Result<Vec<ApiKey>, Failure> {
 
 /// Makes a key. The reply is the only place where it ever stands.
 pub(super) async fn make(app: &App, name: &str) -> Result<Reply, Failure> {
-    let name = checked_name(name)?;
+    let name = checked_name(name)?.to_owned();
     let secret = random_key()?;
     let id = Uuid::now_v7().to_string();
     let row = ApiKeyRow { id, name, created_at_ms: now_ms(), last_used_at_ms: None };

@@ -14,8 +14,8 @@ use crate::cache::owners::{conversation_owner, named_owner};
 use crate::cache::prefix;
 use crate::cache::saved::tier;
 use crate::chat::savings;
-use crate::commands::name_too_long;
 use crate::convert::{self, tokens};
+use crate::names::checked_name;
 use crate::wire::{
     CacheNode, CacheOverview, DocumentsOf, Event, Failure, FailureCode, FailureKind, NamedCache,
     Reply,
@@ -23,7 +23,6 @@ use crate::wire::{
 
 /// The most rows of stored pieces on the page.
 const MAX_NODES: usize = 500;
-const MAX_NAME_CHARS: usize = 200;
 
 /// The content of the saved-context page.
 pub(crate) async fn overview(app: &App) -> Result<CacheOverview, Failure> {
@@ -226,7 +225,7 @@ pub(crate) async fn clear(app: &App) -> Result<Reply, Failure> {
 
 /// Saves the context of a conversation as a starting point.
 pub(crate) async fn save(app: &App, conversation_id: &str, name: &str) -> Result<Reply, Failure> {
-    let name = checked_name(name)?;
+    let name = checked_name(name)?.to_owned();
     let handle = cache_handle(app)?;
     let conversation = app.store.listed_conversation(conversation_id).await?;
     let _naming = app.naming.lock().await;
@@ -320,7 +319,7 @@ fn problem_of_disk(handle: &CacheHandle) -> Option<String> {
 }
 
 pub(crate) async fn rename(app: &App, id: &str, name: &str) -> Result<Reply, Failure> {
-    app.store.rename_named_cache(id, &checked_name(name)?).await?;
+    app.store.rename_named_cache(id, checked_name(name)?).await?;
     emit_named_caches(app).await;
     Ok(Reply::Done)
 }
@@ -371,18 +370,6 @@ pub(crate) async fn begin_from(app: &App, named_id: &str) -> Result<Reply, Failu
     Ok(Reply::Conversation { conversation, messages: Vec::new() })
 }
 
-/// The name as it is saved, or the reason why it is invalid.
-pub(crate) fn checked_name(name: &str) -> Result<String, Failure> {
-    let name = name.trim();
-    if name.is_empty() {
-        return Err(Failure::invalid("A name cannot be empty.").of_kind(FailureKind::NoName));
-    }
-    if name.chars().count() > MAX_NAME_CHARS || name.contains(char::is_control) {
-        return Err(name_too_long("name", MAX_NAME_CHARS));
-    }
-    Ok(name.to_owned())
-}
-
 /// The engine's prompt cache, or the failure that says why this run has none.
 pub(crate) fn cache_handle(app: &App) -> Result<&CacheHandle, Failure> {
     app.engine.cache().ok_or_else(|| {
@@ -395,23 +382,4 @@ pub(crate) fn cache_handle(app: &App) -> Result<&CacheHandle, Failure> {
         )
         .of_kind(FailureKind::CacheOff { detail: convert::sentence(reason) })
     })
-}
-
-#[cfg(test)]
-#[allow(clippy::unwrap_used)] // in a test a panic is the report
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_are_one_line_that_is_not_empty() {
-        fn check(name: &str, expected: Option<&str>) {
-            assert_eq!(checked_name(name).ok().as_deref(), expected, "for {name:?}");
-        }
-        check(" My book ", Some("My book"));
-        check("", None);
-        check(" \t", None);
-        check("a\nb", None);
-        check(&"x".repeat(200), Some(&"x".repeat(200)));
-        check(&"x".repeat(201), None);
-    }
 }

@@ -11,12 +11,13 @@ use cairn_store::{NamedCacheKind, NamedCacheRow, Store, StoreError};
 use uuid::Uuid;
 
 use crate::app::{App, now_ms};
-use crate::cache::commands::{self, checked_name};
+use crate::cache::commands;
 use crate::cache::excerpts::ends;
 use crate::cache::owners::{named_owner, owner};
 use crate::cache::prefix;
 use crate::cache::previews::Previewed;
 use crate::convert;
+use crate::names::checked_name;
 use crate::wire::{
     CacheFileLayout, CacheSource, Failure, FailureCode, FailureKind, ImportPreview, Reply,
 };
@@ -141,7 +142,7 @@ pub(crate) async fn confirm(
     name: &str,
     check: bool,
 ) -> Result<Reply, Failure> {
-    let name = checked_name(name)?;
+    let name = checked_name(name)?.to_owned();
     let previewed = app.imports.find(token);
     let gone = || {
         let why = "This import was cancelled: choose the file again.";

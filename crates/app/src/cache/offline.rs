@@ -19,11 +19,11 @@ use uuid::Uuid;
 
 use crate::api::{is_of_key, key_of, unnamed};
 use crate::app::now_ms;
-use crate::cache::commands::checked_name;
 use crate::cache::owners::{named_owner, owner};
 use crate::cache::previews::file_name;
 use crate::cache::{imports, rows};
 use crate::convert::{self, tokens};
+use crate::names::checked_name;
 use crate::settings::AppSettings;
 use crate::wire::{CacheKind, CacheSource, Failure, FailureCode, ImportPreview};
 use crate::{DataFolder, OpenError, platform};
@@ -391,7 +391,7 @@ impl OfflineImport<'_> {
     /// Imports the file under a name, with `check` after verifying it. As in the app, chunks that
     /// have not been used for long may be evicted for it.
     pub async fn confirm(mut self, name: &str, check: bool) -> Result<CachedEntry, Failure> {
-        let name = checked_name(name)?;
+        let name = checked_name(name)?.to_owned();
         let OfflineCaches { data_folder, store } = self.caches;
         imports::refuse_name_in_use(store, &name).await?;
         // Locked until the rows are written, so that an app that starts meanwhile does not remove

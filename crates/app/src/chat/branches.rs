@@ -17,7 +17,8 @@ use crate::chat::model;
 use crate::chat::prompt::messages_for;
 use crate::convert;
 use crate::documents::reading;
-use crate::wire::{DocumentsOf, Event, Failure, Message, Reply};
+use crate::names::checked_title;
+use crate::wire::{Conversation, DocumentsOf, Event, Failure, Message, Reply};
 
 /// The current branch, as the interface shows it. A running answer is as the events so far describe it;
 /// its row may be older.
@@ -46,6 +47,16 @@ pub(crate) async fn messages(app: &App, conversation_id: &str) -> Result<Vec<Mes
         *message = running.shown();
     }
     Ok(messages)
+}
+
+/// A conversation with its current branch.
+pub(crate) async fn conversation(
+    app: &App,
+    id: &str,
+) -> Result<(Conversation, Vec<Message>), Failure> {
+    let messages = messages(app, id).await?;
+    let row = app.store_of(id).await.listed_conversation(id).await?;
+    Ok((app.described(row).await, messages))
 }
 
 /// Puts the branch with a message on screen.
@@ -98,7 +109,7 @@ pub(crate) async fn branch_off(
     message_id: &str,
     title: &str,
 ) -> Result<Reply, Failure> {
-    let title = crate::commands::checked_title(title)?;
+    let title = checked_title(title)?;
     let _turn = app.turns.lock().await;
     let store = app.store_of(conversation_id).await;
     store.listed_conversation(conversation_id).await?;

@@ -6,13 +6,15 @@ use std::sync::Arc;
 
 use cairn_store::{Store, StoreError};
 
+use super::running::stop_answers;
 use super::{deletion, model};
 use crate::app::{App, now_ms};
 use crate::cache::saved;
-use crate::commands::{refuse_private, stop_answers};
 use crate::convert;
 use crate::documents::commands as documents;
-use crate::wire::{ChatModel, Command, Conversation, DocumentsOf, Event, Failure, Reply};
+use crate::wire::{
+    ChatModel, Command, Conversation, DocumentsOf, Event, Failure, FailureKind, Reply,
+};
 
 pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failure> {
     match command {
@@ -145,4 +147,13 @@ async fn emit(app: &App, ids: &[String]) -> Result<Reply, Failure> {
         Err(error) => tracing::debug!("changed conversations are not sent: {}", error.message),
     }
     Ok(Reply::Done)
+}
+
+/// Refuses a conversation that exists only in memory.
+pub(crate) async fn refuse_private(app: &App, id: &str) -> Result<(), Failure> {
+    match app.is_private(id).await {
+        true => Err(Failure::invalid("Nothing of a private chat is saved.")
+            .of_kind(FailureKind::PrivateChat)),
+        false => Ok(()),
+    }
 }

@@ -1,6 +1,7 @@
 //! Turns: starting one, running its answer, saving its text.
 //!
 //! ```text
+//! creation    makes new conversations, with the system prompt that is set
 //! turns       begins questions and answers
 //! model       which model answers
 //! compare     two answers to one question beside each other
@@ -27,6 +28,7 @@ pub(crate) mod answering;
 pub(crate) mod branches;
 pub(crate) mod compare;
 pub(crate) mod context;
+pub(crate) mod creation;
 pub(crate) mod deletion;
 pub(crate) mod holding;
 pub(crate) mod list;

@@ -3,12 +3,17 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use crate::app::App;
 use crate::{convert, wire};
+
+/// How long deleting waits for the conversation's answer to stop. An answer that takes longer ends
+/// in the background.
+const STOP_LIMIT: Duration = Duration::from_secs(2);
 
 /// A running answer, or one that has ended and is not saved yet. Shared by its task and by commands
 /// about it.
@@ -145,4 +150,18 @@ impl RunningAnswers {
     pub(crate) fn is_streaming(&self, conversation_id: &str) -> bool {
         self.of(conversation_id).iter().any(|running| running.is_streaming())
     }
+}
+
+/// Stops answers and waits for them to end. One that takes longer ends in the background.
+pub(crate) async fn stop_answers(answers: &[Arc<Running>]) {
+    let streaming = || answers.iter().filter(|running| running.is_streaming());
+    for running in streaming() {
+        running.stop.cancel();
+    }
+    let all_end = async {
+        for running in streaming() {
+            running.ended.cancelled().await;
+        }
+    };
+    let _ = tokio::time::timeout(STOP_LIMIT, all_end).await;
 }

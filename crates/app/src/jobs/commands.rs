@@ -13,13 +13,12 @@ use crate::decisions::calibration::{fit_temperature, quality};
 use crate::decisions::{MAX_LEVELS, MAX_OPTIONS};
 use crate::decisions::{Question, QuestionError};
 use crate::models;
+use crate::names::checked_name;
 use crate::wire::{
     Command, Event, Failure, FailureCode, FailureKind, Job, JobCharts, JobPreview, JobQuestion,
     JobRow, JobRowOrder, JobSource, JobTexts, Reply,
 };
 
-/// A name is one line in a list.
-const MAX_NAME_CHARS: usize = 200;
 /// The most rows of a reply.
 const MAX_ROWS: u32 = 500;
 /// Fewer corrections say nothing about a temperature.
@@ -170,17 +169,6 @@ fn question_refused(error: &QuestionError) -> Failure {
         QuestionError::Twice { label } => FailureKind::OptionTwice { label: label.clone() },
     };
     Failure::invalid(crate::convert::sentence(error)).of_kind(kind)
-}
-
-fn checked_name(name: &str) -> Result<&str, Failure> {
-    let name = name.trim();
-    if name.is_empty() {
-        return Err(Failure::invalid("A name cannot be empty.").of_kind(FailureKind::NoName));
-    }
-    if name.chars().count() > MAX_NAME_CHARS || name.contains(char::is_control) {
-        return Err(crate::commands::name_too_long("name", MAX_NAME_CHARS));
-    }
-    Ok(name)
 }
 
 async fn create(
