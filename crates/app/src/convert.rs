@@ -2,30 +2,31 @@
 
 mod failures;
 mod misses;
+mod numbers;
 
 use cairn_chat::{FinishReason, GenerationStats, Role, SamplingParams};
 use cairn_engine::{
     AnswerToken, FileCoding, KvCacheOptions, KvQuantization, LoadProgress, LoadedModelStatus,
-    PromptFileLayout, PromptKind, SnapKv, Speculation, is_tight,
+    PromptFileLayout, PromptKind, SnapKv, Speculation, is_supported, is_tight, nearest_model_type,
 };
 use cairn_formats::gguf::{PerplexityChange, RoundedWeights};
 use cairn_hub::{ImportedModel, ModelFolder, ModelSource};
 use cairn_prompt_cache::ChunkKind;
 use cairn_store::{DocumentKind, MessageStatus, NamedCacheKind};
 
-use crate::chat::segments::{AnswerSegment, Outcome};
-use crate::models::catalog;
+use crate::answer_segment::{AnswerSegment, Outcome};
 use crate::platform::ProcessMemory;
 use crate::settings::{SettingOverrides, SettingScope};
 use crate::wire::{self, FailureKind};
 
 pub(crate) use failures::sentence;
 pub(crate) use misses::{cache_miss, cache_note, cut_miss, cut_note, loss_reason, stored_miss};
+pub(crate) use numbers::{figure, tokens};
 
 /// A model's row by what its folder lists; of what its files contain nothing is known yet.
 pub(crate) fn model(folder: ModelFolder) -> wire::Model {
     let problem = folder.problem.map(model_problem);
-    let unsupported = folder.model_type.as_deref().and_then(catalog::unsupported);
+    let unsupported = folder.model_type.as_deref().and_then(unsupported_architecture);
     wire::Model {
         name: folder.name,
         alias: None,
@@ -70,6 +71,25 @@ fn model_problem(problem: cairn_hub::ModelProblem) -> wire::ModelProblem {
         | Problem::IndexBroken { reason } => What::FileUnreadable { file, reason },
     };
     wire::ModelProblem { kind, what: Some(what), detail }
+}
+
+/// The problem of a model whose architecture this version does not have.
+pub(crate) fn unsupported_architecture(model_type: &str) -> Option<wire::ModelProblem> {
+    (!is_supported(model_type)).then(|| {
+        let nearest = nearest_model_type(model_type).map(str::to_owned);
+        let hint = nearest.as_ref().map(|nearest| format!(" (the nearest that is: {nearest})"));
+        wire::ModelProblem {
+            kind: wire::ModelProblemKind::Unsupported,
+            detail: format!(
+                "its architecture {model_type:?} is not supported{}",
+                hint.unwrap_or_default()
+            ),
+            what: Some(wire::ModelProblemWhat::Architecture {
+                model_type: model_type.to_owned(),
+                nearest,
+            }),
+        }
+    })
 }
 
 pub(crate) fn imported_model(model: ImportedModel) -> wire::ImportedModel {
@@ -476,20 +496,7 @@ pub(crate) fn sampling(settings: &wire::Settings) -> SamplingParams {
     }
 }
 
-/// A number of tokens; no context reaches 2^32.
-pub(crate) fn tokens(count: usize) -> u32 {
-    u32::try_from(count).unwrap_or(u32::MAX)
-}
-
-/// A measured figure that JSON can represent: JSON has neither infinity nor NaN, which a division
-/// by zero time yields. Rounded, because digits beyond precision may not survive a round trip
-/// through text.
-pub(crate) fn figure(value: f64) -> f64 {
-    if value.is_finite() { (value * 1000.0).round() / 1000.0 } else { 0.0 }
-}
-
 #[cfg(test)]
-#[allow(clippy::unwrap_used)] // in a test a panic is the report
 mod tests {
     use super::*;
 
@@ -528,21 +535,5 @@ mod tests {
     fn what_is_wrong_with_a_model_is_a_clause_in_english_too() {
         let said = model_problem(cairn_hub::ModelProblem::TokenizerMissing);
         assert_eq!(said.detail, "tokenizer.json is missing");
-    }
-
-    #[test]
-    fn figures_are_rounded_and_those_that_json_cannot_hold_become_zero() {
-        fn check(value: f64, expected: f64) {
-            assert_eq!(figure(value), expected);
-            assert_eq!(
-                serde_json::from_str::<f64>(&serde_json::to_string(&figure(value)).unwrap())
-                    .unwrap(),
-                expected
-            );
-        }
-        check(1.5, 1.5);
-        check(1069.603668126722, 1069.604);
-        check(f64::NAN, 0.0);
-        check(f64::INFINITY, 0.0);
     }
 }

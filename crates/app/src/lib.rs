@@ -38,6 +38,7 @@
 //! # }
 //! ```
 
+mod answer_segment;
 mod api;
 mod app;
 mod bindings;

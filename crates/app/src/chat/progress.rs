@@ -260,7 +260,7 @@ pub(crate) fn utf16_length(text: &str) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::chat::segments::AnswerSegment;
+    use crate::answer_segment::AnswerSegment;
 
     impl Progress {
         /// A token that is text.

@@ -4,8 +4,8 @@
 use std::time::{Duration, Instant};
 
 use cairn_chat::{CallOutcome, SegmentEvent};
-use serde::{Deserialize, Serialize};
 
+use crate::answer_segment::{AnswerSegment, Outcome};
 use crate::app::now_ms;
 use crate::chat::progress::utf16_length;
 
@@ -23,37 +23,6 @@ impl Now {
     pub(crate) fn read() -> Self {
         Now { at: Instant::now(), ms: now_ms() }
     }
-}
-
-/// A segment of an answer, as it is shown and stored.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "kind", rename_all = "snake_case")]
-pub(crate) enum AnswerSegment {
-    /// Text for the reader.
-    Text { text: String },
-    /// What the model wrote for itself. `began_at_ms` is shifted by pauses, so that the time since
-    /// then is how long it has thought; `duration_ms` is none while it goes on.
-    Reasoning { text: String, began_at_ms: i64, duration_ms: Option<u32> },
-    /// A tool call.
-    ToolCall {
-        /// None if no name was found.
-        name: Option<String>,
-        /// JSON text; of a call that is not complete its beginning.
-        arguments: String,
-        /// None while it is being written.
-        outcome: Option<Outcome>,
-        /// What the model wrote, once that is known.
-        raw: String,
-    },
-}
-
-/// How a tool call ended: [`CallOutcome`] as it is stored.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum Outcome {
-    Complete,
-    Unfinished,
-    Malformed,
 }
 
 /// A change of a segment that an interface is told of.
@@ -84,34 +53,6 @@ pub(crate) struct AnswerSegments {
     given_utf16: u32,
     /// The last given segment is to be given as a whole again.
     has_changed: bool,
-}
-
-impl AnswerSegment {
-    /// The text that grows.
-    fn growing(&self) -> &str {
-        match self {
-            AnswerSegment::Text { text } | AnswerSegment::Reasoning { text, .. } => text,
-            AnswerSegment::ToolCall { arguments, .. } => arguments,
-        }
-    }
-
-    /// What a stored answer says to its reader, without reasoning and calls.
-    pub(crate) fn said(segments: Option<&str>, text: &str) -> String {
-        let texts = AnswerSegment::stored(segments, text).into_iter().filter_map(|one| match one {
-            AnswerSegment::Text { text } => Some(text.trim().to_owned()),
-            AnswerSegment::Reasoning { .. } | AnswerSegment::ToolCall { .. } => None,
-        });
-        texts.collect::<Vec<_>>().join("\n\n")
-    }
-
-    /// The segments of a stored answer; those that cannot be read are its text.
-    pub(crate) fn stored(segments: Option<&str>, text: &str) -> Vec<AnswerSegment> {
-        let stored = segments.and_then(|segments| serde_json::from_str(segments).ok());
-        stored.unwrap_or_else(|| match text.trim().is_empty() {
-            true => Vec::new(),
-            false => vec![AnswerSegment::Text { text: text.to_owned() }],
-        })
-    }
 }
 
 impl AnswerSegments {

@@ -14,10 +14,11 @@ use cairn_engine::{EngineState, GenerateEvent, GenerateRequest, PromptInput, Seg
 use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 
+use crate::answer_segment::AnswerSegment;
 use crate::app::App;
 use crate::chat::model;
 use crate::chat::progress::Progress;
-use crate::chat::segments::{AnswerSegment, Now};
+use crate::chat::segments::Now;
 
 /// A title that is longer is cut anyway.
 const MAX_TOKENS: usize = 40;

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use cairn_chat::Role;
 use cairn_store::{ImportedMessage, MessageStatus};
 
-use crate::chat::segments::AnswerSegment;
+use crate::answer_segment::AnswerSegment;
 
 /// A message of another program.
 #[derive(Debug, Clone)]

@@ -12,9 +12,9 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use super::{OfflineChats, own};
+use crate::answer_segment::AnswerSegment;
 use crate::app::{App, now_ms};
 use crate::cache::{Download, OwnFile};
-use crate::chat::segments::AnswerSegment;
 use crate::documents::prompt;
 use crate::wire::{ChatFileFormat, Failure, Gone};
 

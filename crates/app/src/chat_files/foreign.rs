@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use super::branches::{Branches, Node};
 use super::content_hash;
-use crate::chat::segments::AnswerSegment;
+use crate::answer_segment::AnswerSegment;
 
 /// What of a value could not be taken in.
 #[derive(Debug, Clone, PartialEq, Eq)]

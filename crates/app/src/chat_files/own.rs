@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::content_hash;
-use crate::chat::segments::AnswerSegment;
+use crate::answer_segment::AnswerSegment;
 use crate::documents::commands::{MAX_DOCUMENTS, checked_document};
 use crate::settings::{SettingOverrides, SettingScope};
 use crate::wire::Failure;

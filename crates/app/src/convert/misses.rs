@@ -4,7 +4,7 @@
 use cairn_chat::CacheMiss;
 use cairn_prompt_cache::{ChunkProblem, KvFormat, LossReason, Miss, MissReason};
 
-use super::tokens;
+use super::numbers::tokens;
 use crate::wire;
 
 /// The parts of a miss, for the interface's own sentence and for what prevents it the next time.

@@ -3,8 +3,8 @@
 use cairn_chat::Role;
 use cairn_store::Message;
 
+use crate::answer_segment::AnswerSegment;
 use crate::app::App;
-use crate::chat::segments::AnswerSegment;
 use crate::wire::{ConversationPart, Failure};
 
 /// The texts of conversations, in their order. One that is gone meanwhile fails.

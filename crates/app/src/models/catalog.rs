@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use cairn_engine::{default_memory_limit_bytes, is_supported, nearest_model_type};
+use cairn_engine::default_memory_limit_bytes;
 use cairn_formats::gguf::{PerplexityChange, RoundedWeights};
 use cairn_hub::{FilesIdentity, ModelFolder};
 use cairn_store::{Store, StoreError};
@@ -17,10 +17,7 @@ use crate::app::{App, now_ms};
 use crate::chat::model;
 use crate::convert;
 use crate::settings::Settings;
-use crate::wire::{
-    Event, Failure, FailureCode, FailureKind, Model, ModelProblem, ModelProblemKind,
-    ModelProblemWhat,
-};
+use crate::wire::{Event, Failure, FailureCode, FailureKind, Model, ModelProblem};
 
 /// Precedes an identity in the database: another version of Cairn may open what this one cannot.
 const CHECKED_BY: &str = concat!(env!("CARGO_PKG_VERSION"), ":");
@@ -333,23 +330,4 @@ pub(crate) async fn check_again(app: &Arc<App>, name: &str) -> Result<(), Failur
     }
     emit(app).await;
     Ok(())
-}
-
-/// The problem of a model whose architecture this version does not have.
-pub(crate) fn unsupported(model_type: &str) -> Option<ModelProblem> {
-    (!is_supported(model_type)).then(|| {
-        let nearest = nearest_model_type(model_type).map(str::to_owned);
-        let hint = nearest.as_ref().map(|nearest| format!(" (the nearest that is: {nearest})"));
-        ModelProblem {
-            kind: ModelProblemKind::Unsupported,
-            detail: format!(
-                "its architecture {model_type:?} is not supported{}",
-                hint.unwrap_or_default()
-            ),
-            what: Some(ModelProblemWhat::Architecture {
-                model_type: model_type.to_owned(),
-                nearest,
-            }),
-        }
-    })
 }

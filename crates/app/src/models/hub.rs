@@ -8,7 +8,6 @@ use cairn_formats::python_json;
 use cairn_hub::{Commit, Hub, HubOptions, RepoFile, RepoId, Token, origin, plain_description};
 use serde_json::Value;
 
-use super::catalog;
 use super::check_child::CheckedFacts;
 use super::downloads::MAIN;
 use super::hub_settings::{self, shown};
@@ -286,7 +285,7 @@ fn judge(
         let what = Some(ModelProblemWhat::NoModelType);
         return (None, None, Some(broken(what, "config.json has no model_type".to_owned())));
     };
-    let (facts, problem) = match catalog::unsupported(model_type) {
+    let (facts, problem) = match convert::unsupported_architecture(model_type) {
         Some(problem) => (None, Some(problem)),
         None => match ModelMemory::before_download(config, weight_bytes) {
             Ok(memory) => {
