@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use cairn_engine::{Engine, KvCacheOptions, LoadedModelStatus, SnapKv, Speculation};
 use cairn_hub::{CacheVariables, HubOptions, ModelFolders};
@@ -16,7 +16,6 @@ use tokio_util::task::TaskTracker;
 use crate::api::Api;
 use crate::cache::previews::Imports;
 use crate::cache::saved;
-use crate::chat::model;
 use crate::chat::probabilities::RunningReads;
 use crate::chat::running::RunningAnswers;
 use crate::chat::titles::Titles;
@@ -28,6 +27,7 @@ use crate::models::downloads::ModelDownloads;
 use crate::models::hub::HubAccount;
 use crate::models::import::RunningImport;
 use crate::models::measuring::Measurements;
+use crate::models::of_chats;
 use crate::models::revisions::RemovedRevisions;
 use crate::monitor::Monitor;
 use crate::settings::{AppSettings, Settings};
@@ -296,7 +296,7 @@ impl App {
     /// A conversation's row with its saved context.
     pub(crate) async fn described(&self, row: cairn_store::Conversation) -> Conversation {
         let cache = saved::of_conversation(&self.engine, &self.store, &row).await;
-        let model = model::of_row(self, &row).await;
+        let model = of_chats::of_row(self, &row).await;
         let (is_streaming, is_private) =
             (self.answers.is_streaming(&row.id), self.is_private(&row.id).await);
         Conversation { is_private, ..convert::conversation(row, model, is_streaming, cache) }
@@ -387,10 +387,4 @@ impl App {
     pub(crate) fn settings(&self) -> Settings {
         self.settings.current()
     }
-}
-
-/// Milliseconds since the Unix epoch.
-pub(crate) fn now_ms() -> i64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
 }

@@ -23,11 +23,13 @@ pub use cairn_engine::{
     PromptInput, SegmentOptions, TokenLogprob,
 };
 
-use crate::app::{App, now_ms};
+use crate::app::App;
 use crate::chat::answering::loaded_status;
+use crate::clock::now_ms;
+use crate::models;
 use crate::settings::commands as settings;
+use crate::settings::sampling::sampling;
 use crate::wire::Failure;
-use crate::{convert, models};
 
 /// Why a prompt cannot begin with a starting point.
 #[derive(Debug, thiserror::Error)]
@@ -89,7 +91,7 @@ impl App {
         let status = loaded_status(self, &model);
         let (kv_cache, speculation) = self.decoding(&settings, status.as_ref());
         Ok(GenerateRequest {
-            sampling: convert::sampling(&settings),
+            sampling: sampling(&settings),
             max_tokens: settings.max_tokens as usize,
             context_length: settings.context_length.map(|length| length as usize),
             kv_cache,

@@ -4,7 +4,7 @@ mod failures;
 mod misses;
 mod numbers;
 
-use cairn_chat::{FinishReason, GenerationStats, Role, SamplingParams};
+use cairn_chat::{FinishReason, GenerationStats, Role};
 use cairn_engine::{
     AnswerToken, FileCoding, KvCacheOptions, KvQuantization, LoadProgress, LoadedModelStatus,
     PromptFileLayout, PromptKind, SnapKv, Speculation, is_supported, is_tight, nearest_model_type,
@@ -476,24 +476,6 @@ pub(crate) fn prompt_kind(kind: NamedCacheKind) -> PromptKind {
 
 pub(crate) fn context_cut(cut: cairn_store::ContextCut) -> wire::ContextCut {
     wire::ContextCut { summary: cut.summary }
-}
-
-/// How an answer is sampled. The settings are within range, and single precision is what models
-/// are sampled with.
-pub(crate) fn sampling(settings: &wire::Settings) -> SamplingParams {
-    SamplingParams {
-        temperature: settings.temperature as f32,
-        top_p: settings.top_p as f32,
-        top_k: settings.top_k as usize,
-        min_p: settings.min_p as f32,
-        repetition_penalty: Some(settings.repetition_penalty as f32),
-        presence_penalty: Some(settings.presence_penalty as f32),
-        frequency_penalty: Some(settings.frequency_penalty as f32),
-        xtc_probability: settings.xtc_probability as f32,
-        xtc_threshold: settings.xtc_threshold as f32,
-        seed: settings.seed,
-        ..SamplingParams::default()
-    }
 }
 
 #[cfg(test)]

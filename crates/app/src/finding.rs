@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use cairn_store::DocumentIndexer;
 
-use crate::app::{App, now_ms};
+use crate::app::App;
 use crate::chat::branches;
+use crate::clock::now_ms;
 use crate::convert;
 use crate::wire::{Command, Failure, Reply};
 

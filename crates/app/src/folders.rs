@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
-use crate::app::{App, now_ms};
+use crate::app::App;
 use crate::chat::creation::{expected_system_prompt, new_conversation};
-use crate::chat::model as chat_model;
+use crate::clock::now_ms;
 use crate::convert;
 use crate::documents::commands::beginning_changed;
 use crate::documents::reading;
+use crate::models::of_chats;
 use crate::names::checked_name_of;
 use crate::wire::{Command, DocumentsOf, Event, Failure, Folder, Gone, Reply};
 
@@ -35,7 +36,7 @@ pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failu
             }
             emit(app).await;
             if before.is_some_and(|before| before.model.as_deref() != model) {
-                chat_model::emit_all(app).await;
+                of_chats::emit_all(app).await;
             }
             Ok(Reply::Done)
         }
@@ -76,7 +77,7 @@ async fn begin_in(app: &Arc<App>, folder_id: &str) -> Result<Reply, Failure> {
 /// Says that a folder is there or gone, with the model that it gives its chats.
 async fn came_or_went(app: &App) -> Result<Reply, Failure> {
     emit(app).await;
-    chat_model::emit_all(app).await;
+    of_chats::emit_all(app).await;
     Ok(Reply::Done)
 }
 

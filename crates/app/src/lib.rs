@@ -45,6 +45,7 @@ mod bindings;
 mod cache;
 mod chat;
 mod chat_files;
+mod clock;
 mod commands;
 pub mod completion;
 mod convert;

@@ -17,13 +17,14 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::api::Api;
-use crate::app::{App, Options, now_ms};
+use crate::app::{App, Options};
 use crate::cache::previews::Imports;
 use crate::cache::{follow, rows, transfers};
 use crate::chat::deletion;
 use crate::chat::probabilities::RunningReads;
 use crate::chat::running::RunningAnswers;
 use crate::chat::titles::Titles;
+use crate::clock::now_ms;
 use crate::documents::reading::Readings;
 use crate::jobs::RunningJobs;
 use crate::models::catalog::Catalog;

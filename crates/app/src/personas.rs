@@ -5,8 +5,9 @@
 
 use std::sync::Arc;
 
-use crate::app::{App, now_ms};
+use crate::app::App;
 use crate::chat::creation::new_conversation;
+use crate::clock::now_ms;
 use crate::convert;
 use crate::names::checked_name_of;
 use crate::settings::{SettingOverrides, SettingScope};

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::app::{App, now_ms};
+use crate::app::App;
+use crate::clock::now_ms;
 use crate::convert;
 use crate::names::checked_name_of;
 use crate::settings::{SettingOverrides, SettingScope};

@@ -11,7 +11,8 @@ use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::keys;
-use crate::app::{App, now_ms};
+use crate::app::App;
+use crate::clock::now_ms;
 use crate::wire::Failure;
 
 /// The owner's id of programs with the token of `cairn serve`; the ids of keys are UUIDs.

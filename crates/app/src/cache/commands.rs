@@ -8,12 +8,13 @@ use cairn_prompt_cache::{CacheRef, ChunkKey, ChunkRecord, Owner};
 use cairn_store::{ListedNamedCache, NamedCacheRow, Prefix, StoreError};
 use uuid::Uuid;
 
-use crate::app::{App, now_ms};
+use crate::app::App;
 use crate::cache::excerpts::{SHOWN_TOKENS, beginning, ends};
 use crate::cache::owners::{conversation_owner, named_owner};
 use crate::cache::prefix;
 use crate::cache::saved::tier;
 use crate::chat::savings;
+use crate::clock::now_ms;
 use crate::convert::{self, tokens};
 use crate::names::checked_name;
 use crate::wire::{

@@ -10,12 +10,13 @@ use cairn_engine::{
 use cairn_store::{NamedCacheKind, NamedCacheRow, Store, StoreError};
 use uuid::Uuid;
 
-use crate::app::{App, now_ms};
+use crate::app::App;
 use crate::cache::commands;
 use crate::cache::excerpts::ends;
 use crate::cache::owners::{named_owner, owner};
 use crate::cache::prefix;
 use crate::cache::previews::Previewed;
+use crate::clock::now_ms;
 use crate::convert;
 use crate::names::checked_name;
 use crate::wire::{

@@ -18,10 +18,10 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use uuid::Uuid;
 
 use crate::api::{is_of_key, key_of, unnamed};
-use crate::app::now_ms;
 use crate::cache::owners::{named_owner, owner};
 use crate::cache::previews::file_name;
 use crate::cache::{imports, rows};
+use crate::clock::now_ms;
 use crate::convert::{self, tokens};
 use crate::names::checked_name;
 use crate::settings::AppSettings;

@@ -12,7 +12,7 @@ use cairn_engine::{
 use cairn_prompt_cache::Miss;
 use cairn_store::{FinishedMessage, MessageStatus, Store};
 
-use crate::app::{App, now_ms};
+use crate::app::App;
 use crate::cache::owners::conversation_owner;
 use crate::chat::compare;
 use crate::chat::context::{Beginning, ReadPart};
@@ -25,8 +25,10 @@ use crate::chat::savings;
 use crate::chat::segments::{Change, Now};
 use crate::chat::titles;
 use crate::chat::turns::Wanted;
+use crate::clock::now_ms;
 use crate::documents::prompt::WithDocuments;
 use crate::documents::reading;
+use crate::settings::sampling::sampling;
 use crate::settings::{Settings, commands as settings, stop_strings};
 use crate::wire::{
     AnswerSegment, Event, Failure, FailureCode, FailureKind, NoticeKind, NoticeLevel,
@@ -548,7 +550,7 @@ impl BranchToAnswer<'_> {
         };
         let is_private = !Arc::ptr_eq(store, &app.store);
         Ok(GenerateRequest {
-            sampling: convert::sampling(settings),
+            sampling: sampling(settings),
             stop: stop_strings(&settings.stop),
             max_tokens: settings.max_tokens as usize,
             context_length: settings.context_length.map(|length| length as usize),

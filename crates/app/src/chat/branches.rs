@@ -10,11 +10,12 @@ use std::sync::Arc;
 use cairn_prompt_cache::PromptTokens;
 use serde_json::Map;
 
-use crate::app::{App, now_ms};
+use crate::app::App;
 use crate::cache::owners::conversation_owner;
 use crate::chat::context::{Beginning, ReadPart};
 use crate::chat::model;
 use crate::chat::prompt::messages_for;
+use crate::clock::now_ms;
 use crate::convert;
 use crate::documents::reading;
 use crate::names::checked_title;

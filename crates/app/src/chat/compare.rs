@@ -14,12 +14,13 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use crate::app::{App, now_ms};
+use crate::app::App;
 use crate::chat::answering::{self, Turn};
 use crate::chat::branches;
 use crate::chat::model;
 use crate::chat::running::{Running, stop_answers};
 use crate::chat::turns::{Wanted, as_shown, refuse_unsaved};
+use crate::clock::now_ms;
 use crate::convert;
 use crate::documents;
 use crate::models;

@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use cairn_store::Store;
 
-use crate::app::{App, now_ms};
-use crate::models::{self, catalog};
+use crate::app::App;
+use crate::clock::now_ms;
+use crate::models::{self, names};
 use crate::settings::Settings;
 use crate::wire::{Event, Failure, Reply};
 
@@ -22,7 +23,7 @@ pub(crate) async fn create_conversation(
 /// if that is here.
 pub(crate) async fn expected_system_prompt(app: &Arc<App>, of_folder: Option<&str>) -> String {
     let model = match of_folder {
-        Some(name) if catalog::has(app, name).await => Some(name.to_owned()),
+        Some(name) if names::has(app, name).await => Some(name.to_owned()),
         _ => models::expected_name(app).await,
     };
     let Settings { system_prompt, .. } = match model {

@@ -6,12 +6,14 @@ use std::sync::Arc;
 
 use cairn_store::{Store, StoreError};
 
+use super::deletion;
 use super::running::stop_answers;
-use super::{deletion, model};
-use crate::app::{App, now_ms};
+use crate::app::App;
 use crate::cache::saved;
+use crate::clock::now_ms;
 use crate::convert;
 use crate::documents::commands as documents;
+use crate::models::of_chats;
 use crate::wire::{
     ChatModel, Command, Conversation, DocumentsOf, Event, Failure, FailureKind, Reply,
 };
@@ -51,7 +53,7 @@ pub(crate) async fn all(app: &App) -> Result<Vec<Conversation>, Failure> {
     }
     let rows = app.store.conversations().await?;
     let mut caches = saved::of_conversations(&app.engine, &app.store, &rows).await;
-    let models = model::of_rows(app, &rows).await;
+    let models = of_chats::of_rows(app, &rows).await;
     let convert = |(row, model): (cairn_store::Conversation, ChatModel)| {
         let (is_streaming, cache) = (app.answers.is_streaming(&row.id), caches.remove(&row.id));
         convert::conversation(row, model, is_streaming, cache)

@@ -14,14 +14,16 @@ use cairn_engine::{
 };
 use cairn_store::ContextCut;
 
-use crate::app::{App, now_ms};
+use crate::app::App;
 use crate::chat::answering::{Turn, loaded_status};
 use crate::chat::context::{Beginning, ReadPart, Room, emit_message, num_tokens};
 use crate::chat::progress::Pace;
 use crate::chat::running::Running;
+use crate::clock::now_ms;
 use crate::convert;
 use crate::documents::prompt::WithDocuments;
 use crate::settings::Settings;
+use crate::settings::sampling::sampling;
 use crate::wire::{AtOverflow, Event, Failure, FailureKind};
 
 /// How a model is asked for the summary, behind the turns that it is of.
@@ -224,7 +226,7 @@ impl Summary<'_> {
         };
         let request = GenerateRequest {
             model: Some(measure.model.name.clone()),
-            sampling: convert::sampling(settings),
+            sampling: sampling(settings),
             max_tokens,
             context_length: settings.context_length.map(|length| length as usize),
             use_prompt_cache: !is_private,

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use cairn_chat::{CallOutcome, SegmentEvent};
 
 use crate::answer_segment::{AnswerSegment, Outcome};
-use crate::app::now_ms;
 use crate::chat::progress::utf16_length;
+use crate::clock::now_ms;
 
 /// What stands for bytes that are no character; a person is never shown one.
 const REPLACEMENT: char = '\u{FFFD}';

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use cairn_store::MessageStatus::Streaming;
 use cairn_store::Store;
 
-use crate::app::{App, now_ms};
+use crate::app::App;
 use crate::chat::answering::{self, Turn};
 use crate::chat::compare::Compared;
-use crate::chat::model;
 use crate::chat::probabilities;
+use crate::clock::now_ms;
 use crate::convert;
 use crate::documents::commands as documents;
-use crate::models;
+use crate::models::{self, of_chats};
 use crate::wire::{
     Conversation, DocumentsOf, Event, Failure, FailureCode, FailureKind, Message, MessageStatus,
     Reply,
@@ -94,7 +94,7 @@ pub(crate) async fn answer_again(
 
 /// The model of a chat before its branch ends in another answer, or why nothing can answer.
 async fn of_chat(app: &Arc<App>, conversation_id: &str) -> Result<Option<String>, Failure> {
-    let name = model::of(app, conversation_id).await?.name;
+    let name = of_chats::of(app, conversation_id).await?.name;
     if name.is_none() {
         models::require_any(app).await?;
     }

@@ -13,8 +13,9 @@ use tokio::sync::mpsc;
 
 use super::{OfflineChats, own};
 use crate::answer_segment::AnswerSegment;
-use crate::app::{App, now_ms};
+use crate::app::App;
 use crate::cache::{Download, OwnFile};
+use crate::clock::now_ms;
 use crate::documents::prompt;
 use crate::wire::{ChatFileFormat, Failure, Gone};
 

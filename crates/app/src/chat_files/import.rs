@@ -11,9 +11,10 @@ use tokio::sync::mpsc;
 use super::foreign::Refused;
 use super::read::{Origin, ReadError};
 use super::{OfflineChats, foreign, own, read};
-use crate::app::{App, now_ms};
+use crate::app::App;
 use crate::cache::Upload;
 use crate::cache::previews::file_name;
+use crate::clock::now_ms;
 use crate::convert::sentence;
 use crate::wire::{ChatsImported, Event, Failure, FailureCode, FailureKind, RefusedChat};
 

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use cairn_store::{NewDocument, StoreError};
 
-use crate::app::{App, now_ms};
+use crate::app::App;
+use crate::clock::now_ms;
 use crate::convert;
 use crate::documents::reading;
 use crate::wire::{

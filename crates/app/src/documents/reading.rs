@@ -14,14 +14,15 @@ use cairn_engine::{
 };
 use tokio_util::sync::CancellationToken;
 
-use crate::app::{App, now_ms};
+use crate::app::App;
 use crate::cache::owners::{conversation_owner, folder_owner};
 use crate::chat::answering::loaded_status;
 use crate::chat::model as chat_model;
+use crate::clock::now_ms;
 use crate::documents::commands;
 use crate::documents::counting::{self, Counted};
 use crate::documents::drafts::{self, Draft};
-use crate::models::own_settings;
+use crate::models::{of_chats, own_settings};
 use crate::settings::Settings;
 use crate::wire::{DocumentReading, DocumentsOf, Event, Failure};
 use crate::{convert, models};
@@ -342,7 +343,7 @@ async fn draft_to_read(app: &Arc<App>, of: &DocumentsOf, id: &str) -> Result<Ste
     if let Some(too_long) = count_ahead(app, of, id).await? {
         return Ok(Break(too_long));
     }
-    let model = match chat_model::of(app, id).await?.name {
+    let model = match of_chats::of(app, id).await?.name {
         Some(name) => {
             models::ensure_loaded_for_chat(app, &name).await?;
             name
@@ -399,7 +400,7 @@ async fn count_ahead(
     of: &DocumentsOf,
     id: &str,
 ) -> Result<Option<DocumentReading>, Failure> {
-    let of_chat = chat_model::of(app, id).await?.name;
+    let of_chat = of_chats::of(app, id).await?.name;
     let is_loaded = match &of_chat {
         Some(name) => loaded_status(app, name).is_some(),
         None => models::loaded_name(app).is_some(),

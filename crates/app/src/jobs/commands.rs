@@ -7,8 +7,9 @@ use cairn_store::{JobState, NewJob};
 
 use super::answers::{self, Logprobs, Reading};
 use super::{conversations, export, question_text, running, texts};
-use crate::app::{App, now_ms};
+use crate::app::App;
 use crate::chat::deletion::UNDO_LIMIT;
+use crate::clock::now_ms;
 use crate::decisions::calibration::{fit_temperature, quality};
 use crate::decisions::{MAX_LEVELS, MAX_OPTIONS};
 use crate::decisions::{Question, QuestionError};

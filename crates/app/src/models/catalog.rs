@@ -13,8 +13,10 @@ use cairn_store::{Store, StoreError};
 
 use super::check::{CheckLimits, CheckVerdict, Checker};
 use super::check_child::ModelVerdict;
-use crate::app::{App, now_ms};
-use crate::chat::model;
+use super::names::found;
+use super::of_chats;
+use crate::app::App;
+use crate::clock::now_ms;
 use crate::convert;
 use crate::settings::Settings;
 use crate::wire::{Event, Failure, FailureCode, FailureKind, Model, ModelProblem};
@@ -74,7 +76,7 @@ impl Catalog {
         self.verdicts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn hidden(&self) -> MutexGuard<'_, HashMap<String, i64>> {
+    pub(super) fn hidden(&self) -> MutexGuard<'_, HashMap<String, i64>> {
         self.hidden.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -136,37 +138,6 @@ pub(crate) async fn list(app: &Arc<App>) -> Vec<Model> {
     models
 }
 
-async fn found(app: &App) -> Vec<ModelFolder> {
-    let folders = app.model_folders.clone();
-    // Listing folders blocks.
-    app.blocking(move || folders.list()).await.unwrap_or_default()
-}
-
-/// The names of the models that are on this machine, with those in memory that were loaded from elsewhere.
-pub(crate) async fn names(app: &App) -> HashSet<String> {
-    let found = found(app).await.into_iter().map(|folder| folder.name);
-    let mut names: HashSet<String> = found.chain(names_in_memory(app)).collect();
-    for hidden in app.catalog.hidden().keys() {
-        names.remove(hidden);
-    }
-    names
-}
-
-/// Whether a model is one of [`names`]. Looks at folders only for one that is not in memory.
-pub(crate) async fn has(app: &App, name: &str) -> bool {
-    if app.catalog.hidden().contains_key(name) {
-        return false;
-    }
-    names_in_memory(app).iter().any(|known| known == name)
-        || found(app).await.iter().any(|folder| folder.name == name)
-}
-
-fn names_in_memory(app: &App) -> Vec<String> {
-    let status = app.engine.status();
-    let models = &status.borrow().models;
-    models.iter().map(|model| model.name.clone()).collect()
-}
-
 async fn rows(app: &App) -> Vec<Model> {
     let found = found(app).await;
     let hidden = app.catalog.hidden().clone();
@@ -196,7 +167,7 @@ pub(crate) async fn send(app: &App, models: Vec<Model>) {
     let is_another_choice = app.catalog.remember_sent(&models);
     app.emit(Event::Models { models });
     if is_another_choice {
-        model::emit_all(app).await;
+        of_chats::emit_all(app).await;
     }
 }
 

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use super::hub_settings::shown;
 use super::{catalog, loaded_name};
-use crate::app::{App, now_ms};
+use crate::app::App;
+use crate::clock::now_ms;
 use crate::wire::{Failure, FailureCode, FailureKind, ModelDeletion};
 
 /// How long a deletion can be undone. It is short because people delete models to make room.

@@ -3,6 +3,8 @@
 //! ```text
 //! mod.rs        chooses the model to load, loads it, unloads it; one caller loads at a time
 //! catalog       the list of models on this machine, and what opening their files has shown
+//! names         which models these are
+//! of_chats      which of them answers a chat
 //! child         processes of the app's own program, for the next two
 //! commands      the commands of the pages about models
 //! check         opens a model's files in a child process; check_child is that process
@@ -33,6 +35,8 @@ pub(crate) mod idle;
 pub(crate) mod import;
 mod measure_child;
 pub(crate) mod measuring;
+pub(crate) mod names;
+pub(crate) mod of_chats;
 pub(crate) mod own_settings;
 pub(crate) mod recommended;
 pub(crate) mod revisions;
@@ -45,7 +49,8 @@ use std::sync::Arc;
 use cairn_engine::{EngineState, LoadedModelStatus, ModelOptions};
 use cairn_hub::{HubError, ModelFolder, ModelFolders, starter};
 
-use crate::app::{App, now_ms};
+use crate::app::App;
+use crate::clock::now_ms;
 use crate::wire::{Failure, FailureCode, FailureKind, Fit, Model, NoticeKind};
 
 pub use check_child::{CheckedFacts, ModelVerdict};

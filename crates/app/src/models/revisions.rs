@@ -16,7 +16,8 @@ use super::deletion::UNDO_LIMIT;
 use super::downloads::MAIN;
 use super::hub_settings::shown;
 use super::{catalog, downloads};
-use crate::app::{App, now_ms};
+use crate::app::App;
+use crate::clock::now_ms;
 use crate::wire::{self, Failure, FailureCode, FailureKind, ModelUpdate};
 
 /// Older versions whose removal can still be undone, by their model, with the time of the removal.

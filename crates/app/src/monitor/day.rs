@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use cairn_store::{AnswerSpan, AnswerSums, Store};
 
-use crate::app::{App, now_ms};
+use crate::app::App;
 use crate::chat::savings;
+use crate::clock::now_ms;
 use crate::convert;
 use crate::monitor::minute::{MinuteFigures, Speed};
 use crate::wire::{Failure, MonitorDay, MonitorRow, MonitorSpan, Reply, Spread};

@@ -23,7 +23,8 @@ use cairn_chat::GenerationStats;
 use cairn_engine::WorkDone;
 use tokio::sync::mpsc;
 
-use crate::app::{App, now_ms};
+use crate::app::App;
+use crate::clock::now_ms;
 use crate::wire::{MonitorPoint, Reply};
 use crate::{convert, platform};
 

@@ -15,6 +15,7 @@ pub(crate) mod commands;
 mod generation_config;
 mod overrides;
 mod row;
+pub(crate) mod sampling;
 mod settings_macro;
 mod table;
 
