@@ -24,9 +24,9 @@ pub use cairn_engine::{
 };
 
 use crate::app::App;
-use crate::chat::answering::loaded_status;
 use crate::clock::now_ms;
 use crate::models;
+use crate::models::loaded::loaded_status;
 use crate::settings::commands as settings;
 use crate::settings::sampling::sampling;
 use crate::wire::Failure;

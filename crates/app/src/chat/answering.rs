@@ -6,8 +6,7 @@ use std::time::{Duration, Instant};
 
 use cairn_chat::{FinishReason, GenerationStats};
 use cairn_engine::{
-    FinishedGeneration, GenerateEvent, GenerateRequest, LoadedModelStatus, SegmentOptions,
-    Speculation,
+    FinishedGeneration, GenerateEvent, GenerateRequest, SegmentOptions, Speculation,
 };
 use cairn_prompt_cache::Miss;
 use cairn_store::{FinishedMessage, MessageStatus, Store};
@@ -28,6 +27,7 @@ use crate::chat::turns::Wanted;
 use crate::clock::now_ms;
 use crate::documents::prompt::WithDocuments;
 use crate::documents::reading;
+use crate::models::loaded::{loaded_name, loaded_status};
 use crate::settings::sampling::sampling;
 use crate::settings::{Settings, commands as settings, stop_strings};
 use crate::wire::{
@@ -243,7 +243,7 @@ async fn write(app: &Arc<App>, running: &Running, turn: &Turn, progress: &mut Pr
     if let Err(outcome) = load_model(app, running, turn, progress).await {
         return outcome;
     }
-    let model = turn.model().map(str::to_owned).or_else(|| models::loaded_name(app));
+    let model = turn.model().map(str::to_owned).or_else(|| loaded_name(app));
     progress.model.clone_from(&model);
     let of_chat = &turn.conversation_id;
     reading::give_way(app, of_chat, &running.stop).await;
@@ -357,7 +357,7 @@ async fn load_model(
             Some(name) if beside.is_some() => {
                 compare::load(&shared, &name, beside.flatten(), stop).await
             }
-            Some(name) if models::loaded_name(&shared).as_ref() == Some(&name) => Ok(()),
+            Some(name) if loaded_name(&shared).as_ref() == Some(&name) => Ok(()),
             // Nobody has chosen another model for the next answers of new chats.
             Some(name) if !is_chosen => models::ensure_loaded_for_chat(&shared, &name).await,
             Some(name) => models::load_named(&shared, &name).await,
@@ -564,13 +564,6 @@ impl BranchToAnswer<'_> {
             ..GenerateRequest::new(prompt)
         })
     }
-}
-
-/// What the engine says of a loaded model.
-pub(crate) fn loaded_status(app: &App, name: &str) -> Option<LoadedModelStatus> {
-    let status = app.engine.status();
-    let status = status.borrow();
-    status.models.iter().find(|model| model.name == name).cloned()
 }
 
 fn emit_prefill(app: &App, running: &Running, turn: &Turn, prefill: Prefill) {

@@ -272,6 +272,7 @@ async fn choose(app: &Arc<App>, conversation_id: &str, message_id: &str) -> Resu
 mod tests {
     use super::*;
     use crate::chat::prompt::unsent_question;
+    use crate::models::loaded::loaded_name;
     use crate::wire::Role;
     use crate::{DataFolder, Options};
 
@@ -307,7 +308,7 @@ mod tests {
         cairn_tiny_models::copy_tiny_model("llama/tiny-chat", &folder).unwrap();
         other.ended.cancel();
         loading.await.unwrap().unwrap();
-        assert_eq!(models::loaded_name(&app).as_deref(), Some("m"));
+        assert_eq!(loaded_name(&app).as_deref(), Some("m"));
         app.close().await;
     }
 }

@@ -11,13 +11,13 @@ use serde_json::Map;
 
 use crate::app::App;
 use crate::cache::prefix;
-use crate::chat::answering::loaded_status;
 use crate::chat::model;
 use crate::chat::prompt::{leads_to_failure, messages_for, unsent_question};
+use crate::convert;
 use crate::documents::prompt::{WithDocuments, before};
+use crate::models::loaded::{loaded_name, loaded_status};
 use crate::settings::{Settings, commands as settings};
 use crate::wire::{ChatContext, Event, Failure, Reply};
-use crate::{convert, models};
 
 /// What the summary of earlier messages answers in a prompt.
 const BEFORE_SUMMARY: &str = "What have we said so far?";
@@ -211,7 +211,7 @@ pub(crate) async fn get(app: &Arc<App>, conversation_id: Option<&str>) -> Result
     let nothing = Reply::Context { context: None };
     let model = match conversation_id {
         Some(id) => model::in_memory(app, id).await,
-        None => models::loaded_name(app).and_then(|name| loaded_status(app, &name)),
+        None => loaded_name(app).and_then(|name| loaded_status(app, &name)),
     };
     let Some(model) = model else { return Ok(nothing) };
     let own_system_prompt = app.engine.own_system_prompt(&model.name).await.unwrap_or_default();

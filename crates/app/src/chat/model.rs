@@ -5,8 +5,8 @@ use std::sync::Arc;
 use cairn_engine::LoadedModelStatus;
 
 use crate::app::App;
-use crate::chat::answering::loaded_status;
 use crate::models;
+use crate::models::loaded::{loaded_name, loaded_status};
 use crate::models::of_chats::of;
 use crate::wire::{Failure, Reply};
 
@@ -33,7 +33,7 @@ pub(crate) async fn name_or_loaded(
     conversation_id: &str,
 ) -> Result<Option<String>, Failure> {
     let of_chat = of(app, conversation_id).await?.name;
-    Ok(of_chat.or_else(|| models::loaded_name(app)))
+    Ok(of_chat.or_else(|| loaded_name(app)))
 }
 
 /// Remembers which model answers a chat from now on; without one the rule holds again.

@@ -15,13 +15,14 @@ use cairn_engine::{
 use cairn_store::ContextCut;
 
 use crate::app::App;
-use crate::chat::answering::{Turn, loaded_status};
+use crate::chat::answering::Turn;
 use crate::chat::context::{Beginning, ReadPart, Room, emit_message, num_tokens};
 use crate::chat::progress::Pace;
 use crate::chat::running::Running;
 use crate::clock::now_ms;
 use crate::convert;
 use crate::documents::prompt::WithDocuments;
+use crate::models::loaded::loaded_status;
 use crate::settings::Settings;
 use crate::settings::sampling::sampling;
 use crate::wire::{AtOverflow, Event, Failure, FailureKind};

@@ -10,9 +10,10 @@ use cairn_store::{Message, MessageStatus};
 use tokio_util::sync::CancellationToken;
 
 use crate::app::App;
-use crate::chat::answering::{self, BranchToAnswer};
+use crate::chat::answering::BranchToAnswer;
 use crate::convert;
 use crate::models;
+use crate::models::loaded::loaded_status;
 use crate::settings::commands as settings;
 use crate::wire::{Event, Failure, Gone, Probabilities, Reply};
 
@@ -101,7 +102,7 @@ async fn read(
     }
     if loads_model {
         models::ensure_loaded_beside(app, &model).await?;
-    } else if answering::loaded_status(app, &model).is_none() {
+    } else if loaded_status(app, &model).is_none() {
         return Ok(Probabilities::NotLoaded { model });
     }
     let to_answer =

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use cairn_store::{ContextCut, Folder, Message, NewDocument};
 
 use crate::app::App;
-use crate::chat::answering::loaded_status;
 use crate::chat::context::Beginning;
 use crate::chat::creation::expected_system_prompt;
 use crate::chat::model as chat_model;
 use crate::models;
+use crate::models::loaded::{loaded_name, loaded_status};
 use crate::settings::{Settings, commands as settings};
 use crate::wire::Failure;
 
@@ -97,7 +97,7 @@ async fn own_model(app: &App, folder: &Folder) -> Option<String> {
 
 /// The folder's own model or else the one that answers, if it is in memory.
 async fn folder_model_in_memory(app: &App, folder: &Folder) -> Option<String> {
-    let model = own_model(app, folder).await.or_else(|| models::loaded_name(app));
+    let model = own_model(app, folder).await.or_else(|| loaded_name(app));
     model.filter(|name| loaded_status(app, name).is_some())
 }
 
@@ -117,5 +117,5 @@ pub(super) async fn load_any(app: &Arc<App>) -> Result<String, Failure> {
     loading.await.map_err(|fault| {
         Failure::fault(format!("A fault in Cairn stopped the model from being loaded: {fault}."))
     })??;
-    models::loaded_name(app).ok_or_else(models::no_model)
+    loaded_name(app).ok_or_else(models::no_model)
 }

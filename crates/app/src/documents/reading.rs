@@ -16,12 +16,12 @@ use tokio_util::sync::CancellationToken;
 
 use crate::app::App;
 use crate::cache::owners::{conversation_owner, folder_owner};
-use crate::chat::answering::loaded_status;
 use crate::chat::model as chat_model;
 use crate::clock::now_ms;
 use crate::documents::commands;
 use crate::documents::counting::{self, Counted};
 use crate::documents::drafts::{self, Draft};
+use crate::models::loaded::{loaded_name, loaded_status};
 use crate::models::{of_chats, own_settings};
 use crate::settings::Settings;
 use crate::wire::{DocumentReading, DocumentsOf, Event, Failure};
@@ -160,9 +160,7 @@ pub(crate) fn begin(app: &Arc<App>, of: &DocumentsOf) {
 pub(crate) async fn look(app: &Arc<App>, of: &DocumentsOf) {
     let model = match of {
         DocumentsOf::Conversation { id } => chat_model::in_memory(app, id).await,
-        DocumentsOf::Folder { .. } => {
-            models::loaded_name(app).and_then(|name| loaded_status(app, &name))
-        }
+        DocumentsOf::Folder { .. } => loaded_name(app).and_then(|name| loaded_status(app, &name)),
     };
     let Some(model) = model else { return };
     let look = Reading::new(Some(model.name));
@@ -403,7 +401,7 @@ async fn count_ahead(
     let of_chat = of_chats::of(app, id).await?.name;
     let is_loaded = match &of_chat {
         Some(name) => loaded_status(app, name).is_some(),
-        None => models::loaded_name(app).is_some(),
+        None => loaded_name(app).is_some(),
     };
     // Or one is being loaded, which may be another than the next lines would find.
     if is_loaded || app.loading.try_lock().is_err() {

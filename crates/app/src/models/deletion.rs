@@ -4,10 +4,11 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::catalog;
 use super::hub_settings::shown;
-use super::{catalog, loaded_name};
 use crate::app::App;
 use crate::clock::now_ms;
+use crate::models::loaded::loaded_name;
 use crate::wire::{Failure, FailureCode, FailureKind, ModelDeletion};
 
 /// How long a deletion can be undone. It is short because people delete models to make room.

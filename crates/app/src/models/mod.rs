@@ -3,6 +3,7 @@
 //! ```text
 //! mod.rs        chooses the model to load, loads it, unloads it; one caller loads at a time
 //! catalog       the list of models on this machine, and what opening their files has shown
+//! loaded        those in memory
 //! names         which models these are
 //! of_chats      which of them answers a chat
 //! child         processes of the app's own program, for the next two
@@ -33,6 +34,7 @@ pub(crate) mod hub;
 pub(crate) mod hub_settings;
 pub(crate) mod idle;
 pub(crate) mod import;
+pub(crate) mod loaded;
 mod measure_child;
 pub(crate) mod measuring;
 pub(crate) mod names;
@@ -49,6 +51,7 @@ use std::sync::Arc;
 use cairn_engine::{EngineState, LoadedModelStatus, ModelOptions};
 use cairn_hub::{HubError, ModelFolder, ModelFolders, starter};
 
+use self::loaded::{loaded_name, loaded_status};
 use crate::app::App;
 use crate::clock::now_ms;
 use crate::wire::{Failure, FailureCode, FailureKind, Fit, Model, NoticeKind};
@@ -119,11 +122,6 @@ pub(crate) async fn name_for_chat(app: &App, wanted: &str) -> Result<String, Fai
 pub(crate) fn no_model() -> Failure {
     Failure::new(FailureCode::NoModel, "There is no model to answer with: choose one first.")
         .of_kind(FailureKind::NoModel)
-}
-
-/// The name of the loaded model.
-pub(crate) fn loaded_name(app: &App) -> Option<String> {
-    app.engine.status().borrow().state.loaded_model().map(str::to_owned)
 }
 
 async fn load(app: &Arc<App>, wanted: String) -> Result<(), Failure> {
@@ -242,7 +240,7 @@ async fn reload(app: Arc<App>, name: String) {
     if app.closing.is_cancelled() {
         return;
     }
-    let loaded = status_of(&app, &name);
+    let loaded = loaded_status(&app, &name);
     if let Some(LoadedModelStatus { bf16_state, .. }) = &loaded {
         own_settings::put_back_bf16_state(&app, &name, *bf16_state).await;
     }
@@ -261,14 +259,7 @@ fn is_loaded(app: &App, name: &str, folder: &Path) -> bool {
 
 /// Where a loaded model was loaded from.
 fn folder_of(app: &App, name: &str) -> Option<PathBuf> {
-    status_of(app, name).map(|model| model.folder)
-}
-
-/// What the engine says of a loaded model.
-fn status_of(app: &App, name: &str) -> Option<LoadedModelStatus> {
-    let status = app.engine.status();
-    let models = &status.borrow().models;
-    models.iter().find(|model| model.name == name).cloned()
+    loaded_status(app, name).map(|model| model.folder)
 }
 
 /// What a model may be named by.

@@ -10,9 +10,10 @@ use cairn_engine::{
 use serde_json::Value;
 
 use super::check_child::CheckedFacts;
-use super::{Wanted, catalog, find, loaded_name};
+use super::{Wanted, catalog, find};
 use crate::app::App;
 use crate::convert;
+use crate::models::loaded::loaded_name;
 use crate::settings::commands::set_of_model;
 use crate::wire::{Failure, FailureCode, FailureKind, KvBits, MemoryNeed, NoticeKind};
 

@@ -10,7 +10,8 @@ use super::{SettingOverrides, SettingScope, Settings, generation_config, resolve
 use crate::api;
 use crate::app::App;
 use crate::chat::model;
-use crate::models::{self, catalog, hub_settings, own_settings};
+use crate::models::loaded::loaded_name;
+use crate::models::{catalog, hub_settings, own_settings};
 use crate::personas;
 use crate::wire::{Event, Failure, Reply, SettingTarget};
 
@@ -20,10 +21,10 @@ pub(crate) async fn get(app: &App, target: &SettingTarget) -> Result<Reply, Fail
     let model = match target {
         SettingTarget::Model { name } => Some(name.clone()),
         SettingTarget::Persona { id } => {
-            app.store.persona(id).await?.model.or_else(|| models::loaded_name(app))
+            app.store.persona(id).await?.model.or_else(|| loaded_name(app))
         }
         SettingTarget::Chat { id } => model::name_or_loaded(app, id).await?,
-        SettingTarget::App => models::loaded_name(app),
+        SettingTarget::App => loaded_name(app),
     };
     if let Some(model) = model {
         let [recommended, own] = of_model(app, &model).await?;
