@@ -12,11 +12,10 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::keys;
 use crate::app::App;
+use crate::cache::owners::API_TOKEN;
 use crate::clock::now_ms;
 use crate::wire::Failure;
 
-/// The owner's id of programs with the token of `cairn serve`; the ids of keys are UUIDs.
-const TOKEN: &str = "token";
 /// How often the last use of a key is saved.
 const USE_INTERVAL_MS: i64 = 60_000;
 /// How long revoking waits for the running answers of a key.
@@ -46,7 +45,7 @@ pub struct ApiClient {
 impl ApiClient {
     /// Who knows the token of `cairn serve`.
     pub fn with_token() -> ApiClient {
-        let (name, id) = (None, TOKEN.to_owned());
+        let (name, id) = (None, API_TOKEN.to_owned());
         ApiClient { name, id, revoked: CancellationToken::new(), _running: None }
     }
 
@@ -76,22 +75,6 @@ fn slot(prompt_cache_key: &str) -> u16 {
     let hash = blake3::hash(prompt_cache_key.as_bytes());
     let [first, second, ..] = *hash.as_bytes();
     u16::from_be_bytes([first, second]) >> 4
-}
-
-/// Whether an owner is this key, or a part of it.
-pub(crate) fn is_of_key(owner: &Owner, key_id: &str) -> bool {
-    key_of(owner) == Some(key_id)
-}
-
-/// The id of the key that an owner is, or is a part of; none for owners of another kind.
-pub(crate) fn key_of(owner: &Owner) -> Option<&str> {
-    let Owner::Api(id) = owner else { return None };
-    id.split('/').next()
-}
-
-/// What people read for a key without a name: the token of `cairn serve`, or a key that was revoked.
-pub(crate) fn unnamed(key_id: &str) -> &'static str {
-    if key_id == TOKEN { "the token of `cairn serve`" } else { "a revoked key" }
 }
 
 impl App {
@@ -137,6 +120,7 @@ impl Clients {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cache::owners::is_of_key;
 
     #[test]
     fn a_part_of_a_key_belongs_to_it_and_to_no_other() {

@@ -6,9 +6,9 @@ use cairn_prompt_cache::Owner;
 use cairn_store::ApiKeyRow;
 use uuid::Uuid;
 
-use super::clients::is_of_key;
 use crate::app::App;
 use crate::cache::follow;
+use crate::cache::owners::is_of_key;
 use crate::clock::now_ms;
 use crate::names::checked_name;
 use crate::wire::{ApiKey, Event, Failure, FailureCode, Reply};

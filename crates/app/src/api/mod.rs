@@ -21,7 +21,6 @@ pub use clients::ApiClient;
 pub use requests::EndedRequest;
 
 use clients::Clients;
-pub(crate) use clients::{is_of_key, key_of, unnamed};
 use requests::Requests;
 use server::ServerState;
 pub(crate) use server::{follow_setting, is_about_server};

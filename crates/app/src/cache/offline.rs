@@ -17,8 +17,7 @@ use cairn_store::{ListedNamedCache, Store};
 use tokio::sync::mpsc::UnboundedReceiver;
 use uuid::Uuid;
 
-use crate::api::{is_of_key, key_of, unnamed};
-use crate::cache::owners::{named_owner, owner};
+use crate::cache::owners::{is_of_key, key_of, named_owner, owner, unnamed};
 use crate::cache::previews::file_name;
 use crate::cache::{imports, rows};
 use crate::clock::now_ms;

@@ -6,8 +6,7 @@ use cairn_engine::Engine;
 use cairn_prompt_cache::{Owner, RefUsage};
 use cairn_store::{ApiKeyRow, Conversation, Store};
 
-use crate::api::is_of_key;
-use crate::cache::owners::{conversation_owner, folder_owner, named_owner};
+use crate::cache::owners::{conversation_owner, folder_owner, is_of_key, named_owner};
 use crate::convert::{self, tokens};
 use crate::wire::{CacheTier, ConversationCache};
 
