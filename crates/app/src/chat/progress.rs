@@ -252,11 +252,6 @@ impl Progress {
     }
 }
 
-/// Length in UTF-16 code units. An answer has far fewer than 2^32 of them.
-pub(crate) fn utf16_length(text: &str) -> u32 {
-    u32::try_from(text.encode_utf16().count()).unwrap_or(u32::MAX)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

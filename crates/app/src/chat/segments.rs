@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 use cairn_chat::{CallOutcome, SegmentEvent};
 
 use crate::answer_segment::{AnswerSegment, Outcome};
-use crate::chat::progress::utf16_length;
 use crate::clock::now_ms;
 
 /// What stands for bytes that are no character; a person is never shown one.
@@ -247,6 +246,11 @@ impl AnswerSegments {
 
 fn milliseconds(since: Instant, now: Instant) -> u32 {
     u32::try_from(now.saturating_duration_since(since).as_millis()).unwrap_or(u32::MAX)
+}
+
+/// Length in UTF-16 code units. An answer has far fewer than 2^32 of them.
+fn utf16_length(text: &str) -> u32 {
+    u32::try_from(text.encode_utf16().count()).unwrap_or(u32::MAX)
 }
 
 #[cfg(test)]
