@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use cairn_engine::WorkDone;
 use serde::{Deserialize, Serialize};
 
-use crate::monitor::rate;
+use crate::convert::figure;
 use crate::wire::{MonitorPoint, Spread};
 
 /// Memory that differs by less from what was noted last has not changed.
@@ -130,4 +130,9 @@ impl Minute {
         *self = Minute { began: now, at_ms, figures, num_points: 0, noted_bytes };
         noted
     }
+}
+
+/// Tokens a second; none if there were none.
+pub(super) fn rate(num_tokens: u64, took: Duration) -> Option<f64> {
+    (num_tokens > 0 && !took.is_zero()).then(|| figure(num_tokens as f64 / took.as_secs_f64()))
 }

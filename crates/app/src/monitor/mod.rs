@@ -25,11 +25,12 @@ use tokio::sync::mpsc;
 
 use crate::app::App;
 use crate::clock::now_ms;
+use crate::convert::figure;
+use crate::platform;
 use crate::wire::{MonitorPoint, Reply};
-use crate::{convert, platform};
 
 pub(crate) use day::day;
-use minute::{Minute, NotedMinute};
+use minute::{Minute, NotedMinute, rate};
 
 /// Five minutes, with a point a second.
 const MAX_POINTS: usize = 300;
@@ -161,7 +162,7 @@ impl State {
             reading_tps: rate(work.num_read_tokens, work.reading),
             writing_tps: rate(work.num_written_tokens, work.writing),
             first_token_ms: (answers.num_first_tokens > 0)
-                .then(|| convert::figure(answers.first_token_ms / first_tokens)),
+                .then(|| figure(answers.first_token_ms / first_tokens)),
             prompt_tokens: answers.num_prompt_tokens,
             cached_tokens: answers.num_cached_tokens,
         };
@@ -185,12 +186,6 @@ fn work_since(before: WorkDone, now: WorkDone) -> WorkDone {
         writing: now.writing.saturating_sub(before.writing),
         num_shared_passes: now.num_shared_passes.saturating_sub(before.num_shared_passes),
     }
-}
-
-/// Tokens a second; none if there were none.
-fn rate(num_tokens: u64, took: Duration) -> Option<f64> {
-    (num_tokens > 0 && !took.is_zero())
-        .then(|| convert::figure(num_tokens as f64 / took.as_secs_f64()))
 }
 
 /// Asks the engine and the system, and takes their figures.
