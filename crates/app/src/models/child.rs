@@ -3,20 +3,10 @@
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::process::{ExitCode, ExitStatus, Stdio};
+use std::process::{ExitStatus, Stdio};
 
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::{Child, Command};
-
-use super::{check_child, measure_child};
-
-/// Does what the app asks of a process of its own, if these arguments of the process, its name
-/// first, ask for it, and returns the exit status. A program that opens an [`crate::App`] calls it
-/// before all else, because the app starts that program again.
-pub fn run_child_if_asked(arguments: impl IntoIterator<Item = OsString>) -> Option<ExitCode> {
-    let arguments: Vec<OsString> = arguments.into_iter().skip(1).collect();
-    check_child::run_if_asked(&arguments).or_else(|| measure_child::run_if_asked(&arguments))
-}
 
 /// The absolute paths behind the names of a task; none if the arguments are others. A name of a model
 /// is for the command line, which knows the folders that models are in.

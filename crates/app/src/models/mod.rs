@@ -7,6 +7,7 @@
 //! names         which models these are
 //! of_chats      which of them answers a chat
 //! child         processes of the app's own program, for the next two
+//! child_tasks   does what such a process is asked
 //! commands      the commands of the pages about models
 //! check         opens a model's files in a child process; check_child is that process
 //! measuring     measures in a child process what rounding costs; measure_child is that process,
@@ -26,6 +27,7 @@ pub(crate) mod catalog;
 mod check;
 mod check_child;
 mod child;
+mod child_tasks;
 pub(crate) mod commands;
 pub(crate) mod deletion;
 pub(crate) mod downloads;
@@ -57,7 +59,7 @@ use crate::clock::now_ms;
 use crate::wire::{Failure, FailureCode, FailureKind, Fit, Model, NoticeKind};
 
 pub use check_child::{CheckedFacts, ModelVerdict};
-pub use child::run_child_if_asked;
+pub use child_tasks::run_child_if_asked;
 
 /// Loads the model of this name instead of the one before, and records it as the last one used.
 pub(crate) async fn load_named(app: &Arc<App>, name: &str) -> Result<(), Failure> {
