@@ -13,8 +13,8 @@ use cairn_store::{FinishedMessage, MessageStatus, Store};
 
 use crate::app::App;
 use crate::cache::owners::conversation_owner;
+use crate::chat::beginning::{Beginning, ReadPart};
 use crate::chat::compare;
-use crate::chat::context::{Beginning, ReadPart};
 use crate::chat::holding::{self, Choice};
 use crate::chat::overflow::{self, Made};
 use crate::chat::progress::{Prefill, Progress};

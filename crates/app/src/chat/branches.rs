@@ -12,7 +12,7 @@ use serde_json::Map;
 
 use crate::app::App;
 use crate::cache::owners::conversation_owner;
-use crate::chat::context::{Beginning, ReadPart};
+use crate::chat::beginning::{Beginning, ReadPart};
 use crate::chat::model;
 use crate::chat::prompt::messages_for;
 use crate::clock::now_ms;

@@ -20,11 +20,13 @@
 //! segments    what is shown of an answer: text, reasoning, tool calls
 //! savings     how much reading an answer saved, and what was before a change
 //! prompt      a conversation's messages as the engine's input
-//! context     which part of them is read, and how much of the model's context that takes
+//! beginning   what prompts begin with, and which part of the messages is read behind it
+//! context     how much of the model's context that takes
 //! overflow    what happens when it takes too much
 //! ```
 
 pub(crate) mod answering;
+pub(crate) mod beginning;
 pub(crate) mod branches;
 pub(crate) mod compare;
 pub(crate) mod context;

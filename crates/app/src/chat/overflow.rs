@@ -16,7 +16,8 @@ use cairn_store::ContextCut;
 
 use crate::app::App;
 use crate::chat::answering::Turn;
-use crate::chat::context::{Beginning, ReadPart, Room, emit_message, num_tokens};
+use crate::chat::beginning::{Beginning, ReadPart};
+use crate::chat::context::{Room, emit_message, num_tokens};
 use crate::chat::progress::Pace;
 use crate::chat::running::Running;
 use crate::clock::now_ms;

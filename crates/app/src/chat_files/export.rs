@@ -16,7 +16,7 @@ use crate::answer_segment::AnswerSegment;
 use crate::app::App;
 use crate::cache::{Download, OwnFile};
 use crate::clock::now_ms;
-use crate::documents::prompt;
+use crate::documents::placement::before;
 use crate::wire::{ChatFileFormat, Failure, Gone};
 
 /// How many conversations may wait to be written.
@@ -252,11 +252,11 @@ fn messages(
     let said = branch.iter().filter_map(|message| {
         let said = AnswerSegment::said(message.segments.as_deref(), &message.text);
         let said = match documents.get(&message.id) {
-            Some(documents) => prompt::before(documents, &said).0,
+            Some(documents) => before(documents, &said).0,
             None => said.to_string(),
         };
         let said = match first.filter(|first| first.id == message.id && !beginning.is_empty()) {
-            Some(_) => prompt::before(beginning, &said).0,
+            Some(_) => before(beginning, &said).0,
             None => said,
         };
         (!said.is_empty()).then(|| json!({ "role": message.role.as_str(), "content": said }))

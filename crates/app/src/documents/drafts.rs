@@ -7,7 +7,7 @@ use std::sync::Arc;
 use cairn_store::{ContextCut, Folder, Message, NewDocument};
 
 use crate::app::App;
-use crate::chat::context::Beginning;
+use crate::chat::beginning::Beginning;
 use crate::chat::creation::expected_system_prompt;
 use crate::chat::model as chat_model;
 use crate::models;

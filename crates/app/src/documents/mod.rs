@@ -4,6 +4,7 @@
 //! commands.rs   what an interface asks for: attach, remove, show, read
 //! counting.rs   how many tokens documents have, and whether their prompt fits a model
 //! drafts.rs     what stands around the documents that are read, and which model reads them
+//! placement.rs  documents before the text of a question
 //! prompt.rs     how documents stand in a prompt, and where they end in it
 //! reading.rs    reads the documents of a draft before the question is there
 //! ```
@@ -11,5 +12,6 @@
 pub(crate) mod commands;
 mod counting;
 mod drafts;
+pub(crate) mod placement;
 pub(crate) mod prompt;
 pub(crate) mod reading;

@@ -8,8 +8,9 @@ use cairn_chat::{Message, PromptEnd, Role, TextPlace, Turn, TurnsPrompt};
 use cairn_engine::PromptInput;
 use cairn_store::{ContextCut, NewDocument, Store};
 
-use crate::chat::context::{Beginning, ReadPart};
+use crate::chat::beginning::{Beginning, ReadPart};
 use crate::chat::prompt::unsent_question;
+use crate::documents::placement::before;
 use crate::wire::Failure;
 
 /// A branch as the model sees it.
@@ -125,24 +126,6 @@ fn turns(messages: Vec<Message>, breakpoints: Vec<TextPlace>) -> TurnsPrompt {
         end: PromptEnd::NewAnswer,
         breakpoints,
     }
-}
-
-/// A question behind its documents, and where each of these ends. White space before the question goes:
-/// tokenizers would join it with the end of the documents, which then would not be what was read ahead.
-pub(crate) fn before(documents: &[NewDocument], question: &str) -> (String, Vec<usize>) {
-    let (mut text, mut ends) = (String::new(), Vec::with_capacity(documents.len()));
-    for NewDocument { name, text: content, .. } in documents {
-        let plain = |character: char| match character {
-            '"' => '\'',
-            character if character.is_control() => ' ',
-            character => character,
-        };
-        let name: String = name.chars().map(plain).collect();
-        text.push_str(&format!("<document name=\"{name}\">\n{content}\n</document>\n\n"));
-        ends.push(text.len());
-    }
-    text.push_str(if documents.is_empty() { question } else { question.trim_start() });
-    (text, ends)
 }
 
 #[cfg(test)]
