@@ -12,26 +12,12 @@ const MAX_SHORT_NAME_CHARS: usize = 100;
 
 /// A title that a conversation can have, without white space around it.
 pub(crate) fn checked_title(title: &str) -> Result<&str, Failure> {
-    let title = title.trim();
-    if title.is_empty() {
-        return Err(Failure::invalid("A title cannot be empty.").of_kind(FailureKind::NoName));
-    }
-    if title.chars().count() > MAX_TITLE_CHARS || title.contains(char::is_control) {
-        return Err(name_too_long("title", MAX_TITLE_CHARS));
-    }
-    Ok(title)
+    checked_line("title", title, MAX_TITLE_CHARS)
 }
 
 /// A name that a starting point, a key of the API or a job can have, without white space around it.
 pub(crate) fn checked_name(name: &str) -> Result<&str, Failure> {
-    let name = name.trim();
-    if name.is_empty() {
-        return Err(Failure::invalid("A name cannot be empty.").of_kind(FailureKind::NoName));
-    }
-    if name.chars().count() > MAX_NAME_CHARS || name.contains(char::is_control) {
-        return Err(name_too_long("name", MAX_NAME_CHARS));
-    }
-    Ok(name)
+    checked_line("name", name, MAX_NAME_CHARS)
 }
 
 /// A name that a folder, a preset or a persona can have, without white space around it.
@@ -52,10 +38,19 @@ pub(crate) fn checked_name_of<'a>(what: &str, name: &'a str) -> Result<&'a str, 
     Ok(name)
 }
 
-/// The refusal of a name or title that has more characters, or several lines.
-fn name_too_long(what: &str, most: usize) -> Failure {
-    Failure::invalid(format!("A {what} is one line of at most {most} characters."))
-        .of_kind(FailureKind::NameTooLong { most: tokens(most) })
+/// One line of 1 to `most` characters, without white space around it.
+fn checked_line<'a>(what: &str, text: &'a str, most: usize) -> Result<&'a str, Failure> {
+    let text = text.trim();
+    if text.is_empty() {
+        let why = format!("A {what} cannot be empty.");
+        return Err(Failure::invalid(why).of_kind(FailureKind::NoName));
+    }
+    if text.chars().count() > most || text.contains(char::is_control) {
+        let why = format!("A {what} is one line of at most {most} characters.");
+        let kind = FailureKind::NameTooLong { most: tokens(most) };
+        return Err(Failure::invalid(why).of_kind(kind));
+    }
+    Ok(text)
 }
 
 #[cfg(test)]
