@@ -59,18 +59,22 @@ pub trait DeviceKernels: Debug {
         None
     }
 
-    /// A whole layer of one token in one launch. The inputs are:
+    /// Whole layers of one token, each after the one before it, in one launch: one layer, or up to
+    /// [`MOST_LAYERS`] that [take the same arrays](LayerParts::is_shaped_like). The inputs are the
+    /// residual stream before the first, `[1, 1, D]`; for each layer keys and values of a
+    /// [`DecodeSlot`](crate::cache::DecodeSlot), older and newest; and last [the
+    /// mapping](crate::cache::AttentionStep::slot_mapping) that these slots share.
     ///
-    /// 1. the residual stream before the layer, `[1, 1, D]`;
-    /// 2. to 5. keys and values of a [`DecodeSlot`](crate::cache::DecodeSlot), older and newest; and
-    /// 6. [its mapping](crate::cache::AttentionStep::slot_mapping).
-    ///
-    /// The outputs are the residual stream behind the layer, `[1, 1, D]`, and the slot's newest keys
-    /// and values with those of the token.
-    fn layer(&self, _parts: LayerParts<'_>) -> Option<Box<dyn Kernel>> {
+    /// The outputs are the residual stream behind the last layer, `[1, 1, D]`, and for each layer its
+    /// slot's newest keys and values with those of the token.
+    fn layers(&self, _layers: &[LayerParts<'_>]) -> Option<Box<dyn Kernel>> {
         None
     }
 }
+
+/// The most layers that [`DeviceKernels::layers`] computes in one launch: each has some twenty arrays,
+/// and a launch takes four kilobytes of arguments.
+pub const MOST_LAYERS: usize = 8;
 
 /// The most tokens that a sequence that speculates reads at once, and so the most for which one launch
 /// of [`DeviceKernels::attention`] computes.
@@ -218,6 +222,29 @@ pub struct LayerParts<'a> {
     pub down: QuantizedRows<'a>,
 }
 
+impl LayerParts<'_> {
+    /// Whether another layer has arrays of the same shapes and types, and computes the same with them.
+    pub fn is_shaped_like(&self, other: &LayerParts<'_>) -> bool {
+        self.shape() == other.shape()
+    }
+
+    fn shape(&self) -> impl PartialEq {
+        let array = |array: &Array| (array.shape().to_vec(), array.dtype());
+        let norm = |(weight, eps): (&Array, f32)| (array(weight), eps);
+        let head_norms = |(weights, eps): ([&Array; 2], f32)| (weights.map(array), eps);
+        let rows = |rows: QuantizedRows<'_>| {
+            (array(rows.packed), array(rows.scales), rows.biases.map(array), rows.settings)
+        };
+        let Rotation { norms, angles, traditional } = self.rotation;
+        (
+            self.norms.map(norm),
+            [self.projections, self.attention_output, self.gate_up, self.down].map(rows),
+            (self.heads, self.activation),
+            (norms.map(head_norms), array(angles), traditional),
+        )
+    }
+}
+
 /// The kernels that the layers of a model are loaded with; `None` runs the plain forms.
 pub type Kernels = Option<Rc<dyn DeviceKernels>>;
 
@@ -236,8 +263,13 @@ pub(crate) fn run<const N: usize>(
     kernel: Option<&dyn Kernel>,
     inputs: &[&Array],
 ) -> Option<[Array; N]> {
+    run_all(kernel, inputs)?.try_into().ok()
+}
+
+/// As [`run`], with as many outputs as the kernel has.
+pub(crate) fn run_all(kernel: Option<&dyn Kernel>, inputs: &[&Array]) -> Option<Vec<Array>> {
     match kernel?.call(inputs) {
-        Ok(outputs) => outputs?.try_into().ok(),
+        Ok(outputs) => outputs,
         Err(_) => {
             NUM_FAILURES.with(|count| count.set(count.get() + 1));
             None

@@ -565,7 +565,7 @@ pub(crate) struct CudaKernel(mlx_sys::mlx_fast_cuda_kernel);
 
 /// The launch configuration of a [`CudaKernel`].
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Launch<'a, const N: usize> {
+pub(crate) struct Launch<'a> {
     /// Template constants that the source is compiled with.
     pub(crate) constants: &'a [(&'a CStr, i32)],
     /// Blocks in the grid's three dimensions.
@@ -573,7 +573,7 @@ pub(crate) struct Launch<'a, const N: usize> {
     /// Threads in a block.
     pub(crate) threads: i32,
     /// Shape and type of each output.
-    pub(crate) outputs: [(&'a [i32], Dtype); N],
+    pub(crate) outputs: &'a [(&'a [i32], Dtype)],
 }
 
 /// The source of a [`CudaKernel`].
@@ -642,23 +642,30 @@ impl CudaKernel {
         }
     }
 
+    /// The kernel's N outputs for `inputs`, as [`CudaKernel::apply_all`].
+    pub(crate) fn apply<const N: usize>(
+        &self,
+        inputs: &[&Array],
+        launch: Launch<'_>,
+    ) -> Result<[Array; N]> {
+        <[Array; N]>::try_from(self.apply_all(inputs, launch)?).map_err(|outputs| {
+            Exception::custom(format!("a CUDA kernel has {} outputs, not {N}", outputs.len()))
+        })
+    }
+
     /// The kernel's outputs for `inputs`, which MLX makes contiguous.
     ///
     /// Nothing checks what the kernel reads and writes. The caller, which also wrote the source,
     /// must pass inputs of the shapes and types that the source expects for the constants, a grid
     /// that covers no more than these, and outputs of the shapes that the source fills. That is why
     /// kernels are private to this crate.
-    pub(crate) fn apply<const N: usize>(
-        &self,
-        inputs: &[&Array],
-        launch: Launch<'_, N>,
-    ) -> Result<[Array; N]> {
+    pub(crate) fn apply_all(&self, inputs: &[&Array], launch: Launch<'_>) -> Result<Vec<Array>> {
         let stream = Stream::thread_local_or_default();
         let [x, y, z] = launch.blocks;
         // SAFETY: all handles are live for the calls; configuration and lists are freed once.
         unsafe {
             let config = mlx_sys::mlx_fast_cuda_kernel_config_new();
-            for (shape, dtype) in launch.outputs {
+            for &(shape, dtype) in launch.outputs {
                 mlx_sys::mlx_fast_cuda_kernel_config_add_output_arg(
                     config,
                     shape.as_ptr(),
@@ -689,10 +696,10 @@ impl CudaKernel {
             mlx_sys::mlx_fast_cuda_kernel_config_free(config);
             let arrays = arrays_of(outputs);
             mlx_sys::mlx_vector_array_free(outputs);
-            <[Array; N]>::try_from(arrays)
-                .ok()
-                .filter(|_| status == 0)
-                .ok_or_else(|| Exception::custom("MLX refused to start a CUDA kernel".to_owned()))
+            match status == 0 && arrays.len() == launch.outputs.len() {
+                true => Ok(arrays),
+                false => Err(Exception::custom("MLX refused to start a CUDA kernel".to_owned())),
+            }
         }
     }
 }

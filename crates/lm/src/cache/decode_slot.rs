@@ -54,6 +54,20 @@ impl DecodeSlot {
     /// The most tokens of a ring, of which [`DecodeSlot::mapping`] writes 15 bits.
     pub(super) const MOST_IN_RING: i32 = i16::MAX as i32;
 
+    /// Whether the next tokens of another layer have the same columns, in arrays of the same shapes: then
+    /// both layers' kernels read one slot mapping.
+    pub(crate) fn is_like(&self, other: &DecodeSlot) -> bool {
+        let mut arrays = std::iter::zip(self.arrays(), other.arrays());
+        self.positions == other.positions
+            && self.columns == other.columns
+            && arrays.all(|(own, of_other)| own.shape() == of_other.shape())
+    }
+
+    /// Older and newest keys and values, as kernels take them.
+    pub(crate) fn arrays(&self) -> [&Array; 4] {
+        [&self.keys, &self.values, &self.newest_keys, &self.newest_values]
+    }
+
     /// The slot mapping, four numbers of each row as kernels read them:
     ///
     /// 1. its position;

@@ -29,7 +29,7 @@ impl Argmax {
                     constants: &[(c"V", width), (c"THREADS", THREADS)],
                     blocks: [rows, 1, 1],
                     threads: THREADS,
-                    outputs: [(&[rows], Dtype::Uint32)],
+                    outputs: &[(&[rows], Dtype::Uint32)],
                 },
             )?;
             Ok(vec![places])

@@ -127,7 +127,7 @@ fn launch(
             constants: &[constants.shared().as_slice(), &own].concat(),
             blocks: [heads, splits, length],
             threads: THREADS,
-            outputs: [
+            outputs: &[
                 (&[1, length, heads * head_dim], Dtype::Bfloat16),
                 next,
                 next,

@@ -106,7 +106,7 @@ impl Matrix {
                 ],
                 blocks: [(num_outputs + warps * rows_per_warp - 1) / (warps * rows_per_warp), 1, 1],
                 threads: warps * 32,
-                outputs: [(&[1, 1, num_outputs], Dtype::Bfloat16)],
+                outputs: &[(&[1, 1, num_outputs], Dtype::Bfloat16)],
             },
         )?;
         Ok(product)
@@ -138,7 +138,7 @@ impl Matrix {
                 ],
                 blocks: [(num_outputs + OUTPUTS - 1) / OUTPUTS, 1, 1],
                 threads: warps * 32,
-                outputs: [(&[batch, length, num_outputs], Dtype::Bfloat16)],
+                outputs: &[(&[batch, length, num_outputs], Dtype::Bfloat16)],
             },
         )?;
         Ok(product)

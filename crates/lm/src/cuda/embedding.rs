@@ -37,7 +37,7 @@ impl Embedding {
                     constants: &[(c"D", length), (c"GROUP", group_size), (c"THREADS", THREADS)],
                     blocks: [batch * num_tokens, 1, 1],
                     threads: THREADS,
-                    outputs: [(&[batch, num_tokens, length], Dtype::Bfloat16)],
+                    outputs: &[(&[batch, num_tokens, length], Dtype::Bfloat16)],
                 },
             )?;
             Ok(vec![embedded])

@@ -61,7 +61,7 @@ impl ExpertKernels {
                     ],
                     blocks: [1, 1, 1],
                     threads: 32,
-                    outputs: [(&[num_chosen], Dtype::Uint32), (&[num_chosen], Dtype::Float32)],
+                    outputs: &[(&[num_chosen], Dtype::Uint32), (&[num_chosen], Dtype::Float32)],
                 },
             )?;
             let launch = |x: &Array, matrix: &[Array; 3], shape: ProductShape| {
@@ -92,7 +92,7 @@ impl ExpertKernels {
                         ],
                         blocks: [(outputs + rows - 1) / rows, columns, 1],
                         threads: WARPS * 32,
-                        outputs: [(shape, Dtype::Bfloat16)],
+                        outputs: &[(shape, Dtype::Bfloat16)],
                     },
                 )
             };

@@ -1,8 +1,8 @@
-//! A whole layer of one token in one launch.
+//! Whole layers of one token in one launch.
 //!
 //! A layer by parts takes five launches, each of which costs the host some ten microseconds, and the
 //! device a ramp. In one launch the blocks wait for each other between the parts, and read the first
-//! numbers of the next part before they wait.
+//! numbers of the next part before they wait. So they do between layers that follow each other.
 //!
 //! Blocks that wait for each other must all run at once. So there are as many as multiprocessors, and
 //! no two of these launches run at once, of whichever layer or model: each reads what the one before
@@ -19,13 +19,12 @@ use mlx_rs::{Array, Dtype, ops};
 use super::attention::{self, MAX_NEWEST_BYTES};
 use super::product::{UNKNOWN_ACTIVATION, activation_constant};
 use super::row_attention;
-use super::{is_bfloat16, is_readable, traced};
-use crate::device_kernels::{HeadShape, Kernel, LayerParts, QuantizedRows};
-use crate::ffi::{self, Compiled, CudaKernel, Launch};
+use super::{compiled_by_mlx, is_bfloat16, is_readable, traced_all};
+use crate::device_kernels::{HeadShape, Kernel, LayerParts, MOST_LAYERS, QuantizedRows};
+use crate::ffi::{self, Compiled, CudaKernel, KernelSource, Launch};
 
-/// The inputs of `layer.cu`.
-pub(super) const INPUTS: &[&str] = &[
-    "x",
+/// The inputs of `layer.cu` that each layer has of its own, in their order.
+const OWN_INPUTS: [&str; 21] = [
     "norm1",
     "qkv_w",
     "qkv_scales",
@@ -37,7 +36,6 @@ pub(super) const INPUTS: &[&str] = &[
     "v",
     "tail_k",
     "tail_v",
-    "slot_mapping",
     "o_w",
     "o_scales",
     "o_biases",
@@ -48,11 +46,13 @@ pub(super) const INPUTS: &[&str] = &[
     "down_w",
     "down_scales",
     "down_biases",
-    "turn",
 ];
 
-/// The outputs of `layer.cu`.
-pub(super) const OUTPUTS: &[&str] = &["y", "next_k", "next_v", "scratch"];
+/// The outputs that each layer has of its own.
+const OWN_OUTPUTS: [&str; 2] = ["next_k", "next_v"];
+
+/// The arrays of a slot among the inputs.
+const SLOT_ARRAYS: usize = 4;
 
 /// The threads of a block.
 pub(super) const THREADS: i32 = 512;
@@ -75,19 +75,32 @@ const MOST_BYTES: usize = 48 << 20;
 /// The longest vector that a block keeps in its shared memory.
 const MOST_INPUTS: i32 = 16_384;
 
-/// Where the models of a thread get what their layers share.
+/// `layer.cu`, and where the models of a thread get what their layers share.
 #[derive(Debug)]
-pub(super) struct LayerKernel {
-    kernel: Rc<CudaKernel>,
+pub(super) struct LayerKernels {
+    /// For one layer, for two, and so on: each number has arguments of its own.
+    kernels: Vec<Rc<CudaKernel>>,
     /// How many blocks run at once.
     blocks: i32,
     /// While a model has such layers.
     shared: RefCell<Weak<WholeLayers>>,
 }
 
-impl LayerKernel {
-    pub(super) fn new(kernel: Rc<CudaKernel>, blocks: i32) -> Self {
-        LayerKernel { kernel, blocks, shared: RefCell::default() }
+impl LayerKernels {
+    /// With what stands before the kernel's body.
+    pub(super) fn new(head: &str, blocks: i32) -> Result<Self, Exception> {
+        let kernel = |num_layers: usize| {
+            let body = &source(num_layers);
+            let source = KernelSource { head, body, most_threads: Some(THREADS) };
+            compiled_by_mlx(
+                "whole_layers",
+                &borrowed(&inputs(num_layers)),
+                &borrowed(&outputs(num_layers)),
+                source,
+            )
+        };
+        let kernels = (1..=MOST_LAYERS).map(kernel).collect::<Result<_, _>>()?;
+        Ok(LayerKernels { kernels, blocks, shared: RefCell::default() })
     }
 
     /// `None` where no blocks run at once, and while another thread of this process has layers: launches of
@@ -102,6 +115,60 @@ impl LayerKernel {
         *shared = Rc::downgrade(&layers);
         Some(layers)
     }
+}
+
+fn inputs(num_layers: usize) -> Vec<String> {
+    let own = (0..num_layers).flat_map(|layer| of_layer(&OWN_INPUTS, layer));
+    let shared = ["slot_mapping", "turn"].map(str::to_owned);
+    ["x".to_owned()].into_iter().chain(own).chain(shared).collect()
+}
+
+fn outputs(num_layers: usize) -> Vec<String> {
+    let own = (0..num_layers).flat_map(|layer| of_layer(&OWN_OUTPUTS, layer));
+    ["y".to_owned()].into_iter().chain(own).chain(["scratch".to_owned()]).collect()
+}
+
+fn borrowed(names: &[String]) -> Vec<&str> {
+    names.iter().map(String::as_str).collect()
+}
+
+fn of_layer(names: &[&str], layer: usize) -> Vec<String> {
+    names.iter().map(|name| format!("{name}_{layer}")).collect()
+}
+
+/// `layer.cu` for so many layers: behind `LAYERS` and what `OF` is, an array of the layer that the loop
+/// is at.
+///
+/// An argument is no memory that a layer's number could index. So a block of several layers writes the
+/// addresses of all arrays into its shared memory, a warp those of a layer.
+fn source(num_layers: usize) -> String {
+    let body = include_str!("layer.cu");
+    let begin = format!("  constexpr int LAYERS = {num_layers};\n");
+    if num_layers == 1 {
+        return format!("{begin}  #define OF(name) name##_0\n{body}");
+    }
+    let names = [OWN_INPUTS.as_slice(), &OWN_OUTPUTS].concat();
+    let places = names.iter().map(|name| format!("AT_{name}, ")).collect::<String>();
+    let of_layer = |layer: usize| {
+        let address = |name: &&str| {
+            format!(
+                "    addresses[{layer}][AT_{name}] = \
+                 reinterpret_cast<uint64_t>({name}_{layer});\n"
+            )
+        };
+        let addresses = names.iter().map(address).collect::<String>();
+        format!("  if (threadIdx.x == {layer} * 32 % THREADS) {{\n{addresses}  }}\n")
+    };
+    let addresses = (0..num_layers).map(of_layer).collect::<String>();
+    format!(
+        "{begin}  \
+         enum {{ {places}NUM_ADDRESSES }};\n  \
+         __shared__ uint64_t addresses[LAYERS][NUM_ADDRESSES];\n\
+         {addresses}  \
+         __syncthreads();\n  \
+         #define OF(name) reinterpret_cast<decltype(name##_0)>(addresses[layer][AT_##name])\n\
+         {body}"
+    )
 }
 
 /// What the layers of all models of a thread share.
@@ -142,21 +209,21 @@ struct Turns {
     /// What the last launch writes, of which the first number is zero: f32, at least [`NUM_COUNTERS`].
     /// `None` before the first.
     counters: Option<Array>,
-    /// The number of the layer that was launched last.
+    /// The number of the run that was launched last.
     last: usize,
-    num_layers: usize,
+    num_runs: usize,
 }
 
 impl Turns {
-    /// The number of one more layer. Those of a model follow each other.
+    /// The number of one more run of layers. Those of a model follow each other.
     fn number(&mut self) -> usize {
-        self.num_layers += 1;
-        self.num_layers
+        self.num_runs += 1;
+        self.num_runs
     }
 
-    /// The counters for a launch of the layer `number`.
+    /// The counters for a launch of the run `number`.
     ///
-    /// A layer that does not come behind the last one begins another pass. What the pass before launched
+    /// A run that does not come behind the last one begins another pass. What the pass before launched
     /// is evaluated by then. If it is not, its results were given up, and it is now: otherwise all
     /// that it reads would stay in memory. If that fails, it never runs, and nobody waits for it.
     fn next(&mut self, number: usize) -> Result<Array, Exception> {
@@ -179,12 +246,13 @@ impl Turns {
     }
 }
 
-/// See [`DeviceKernels::layer`](crate::device_kernels::DeviceKernels::layer).
+/// See [`DeviceKernels::layers`](crate::device_kernels::DeviceKernels::layers).
 #[derive(Debug)]
-pub(super) struct Layer {
+pub(super) struct LayerRun {
     layers: Rc<WholeLayers>,
     compiled: Compiled,
     number: usize,
+    num_layers: usize,
     hidden: i32,
     kv_heads: i32,
 }
@@ -201,7 +269,7 @@ struct Weights {
 }
 
 /// The constants of a layer.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 struct Constants {
     hidden: i32,
     intermediate: i32,
@@ -216,39 +284,52 @@ struct Constants {
     blocks: i32,
 }
 
-impl Layer {
-    pub(super) fn new(launches: &LayerKernel, parts: LayerParts<'_>) -> Option<Self> {
-        let constants = Constants::of(&parts, launches.blocks)?;
-        let weights = Weights::of(&parts)?;
+impl LayerRun {
+    pub(super) fn new(launches: &LayerKernels, layers: &[LayerParts<'_>]) -> Option<Self> {
+        let num_layers = layers.len();
+        let kernel = launches.kernels.get(num_layers.checked_sub(1)?)?.clone();
+        let constants = Constants::of_all(layers, launches.blocks)?;
+        let weights = layers.iter().map(Weights::of).collect::<Option<Vec<_>>>()?;
         let layers = launches.shared()?;
-        let kernel = launches.kernel.clone();
-        let compiled =
-            traced(move |inputs: &[Array; 7]| constants.launch(&kernel, &weights, inputs))?;
+        let num_inputs = 3 + SLOT_ARRAYS * num_layers;
+        let launch = move |inputs: &[Array]| constants.launch(&kernel, &weights, inputs);
+        let compiled = traced_all(num_inputs, launch)?;
         let number = layers.turns.borrow_mut().number();
         let (hidden, kv_heads) = (constants.hidden, constants.heads.kv_heads);
-        Some(Layer { layers, compiled, number, hidden, kv_heads })
+        Some(LayerRun { layers, compiled, number, num_layers, hidden, kv_heads })
+    }
+
+    /// Whether the kernel supports the residual stream and the arrays of all slots.
+    fn fits(&self, x: &Array, slots: &[&Array]) -> bool {
+        let &[keys, values, newest_keys, newest_values, ..] = slots else { return false };
+        let mut like_first = slots.iter().zip(slots[..SLOT_ARRAYS].iter().cycle());
+        *x.shape() == [1, 1, self.hidden]
+            && is_bfloat16(x)
+            && slots.iter().all(|array| is_bfloat16(array))
+            && slots.len() == SLOT_ARRAYS * self.num_layers
+            && like_first.all(|(array, first)| array.shape() == first.shape())
+            && keys.shape() == values.shape()
+            && newest_keys.shape() == newest_values.shape()
+            && keys.shape()[..2] == [1, self.kv_heads]
+            && newest_keys.nbytes() <= MAX_NEWEST_BYTES
     }
 }
 
-impl Kernel for Layer {
+impl Kernel for LayerRun {
     fn call(&self, inputs: &[&Array]) -> Result<Option<Vec<Array>>, Exception> {
-        let &[x, keys, values, newest_keys, newest_values, slot_mapping] = inputs else {
-            return Ok(None);
-        };
-        let fits = *x.shape() == [1, 1, self.hidden]
-            && keys.shape()[..2] == [1, self.kv_heads]
-            && newest_keys.nbytes() <= MAX_NEWEST_BYTES
-            && inputs[..5].iter().all(|array| is_bfloat16(array));
-        if !fits {
+        let [x, slots @ .., _] = inputs else { return Ok(None) };
+        if !self.fits(x, slots) {
             return Ok(None);
         }
         let mut turns = self.layers.turns.borrow_mut();
         let turn = turns.next(self.number)?;
-        let inputs = [x, keys, values, newest_keys, newest_values, slot_mapping, &turn];
         // A call that fails launches nothing, so that the next has the same turn.
-        let [output, keys, values, next_turn] = self.compiled.call::<4>(&inputs)?;
-        turns.counters = Some(next_turn);
-        Ok(Some(vec![output, keys, values]))
+        let mut outputs = self.compiled.call_all(&[inputs, &[&turn]].concat())?;
+        if outputs.len() != 2 + OWN_OUTPUTS.len() * self.num_layers {
+            return Err(Exception::custom("layers have other outputs".to_owned()));
+        }
+        turns.counters = outputs.pop();
+        Ok(Some(outputs))
     }
 }
 
@@ -267,9 +348,29 @@ impl Weights {
             down: owned(parts.down)?,
         })
     }
+
+    /// [`OWN_INPUTS`] with the arrays of a slot. A norm that the layer does not have is not read: any
+    /// array stands for it.
+    fn inputs<'a>(&'a self, slot: &'a [Array; SLOT_ARRAYS], any: &'a Array) -> Vec<&'a Array> {
+        let Weights { norms: [norm, network_norm], angles, .. } = self;
+        let head_norms = match &self.head_norms {
+            Some(norms) => norms.each_ref(),
+            None => [any, any],
+        };
+        let before = [norm].into_iter().chain(&self.projections).chain([angles]).chain(head_norms);
+        let attention = before.chain(slot).chain(&self.attention_output);
+        attention.chain([network_norm]).chain(&self.gate_up).chain(&self.down).collect()
+    }
 }
 
 impl Constants {
+    /// Those that all layers have; `None` as in [`Constants::of`], and where layers differ.
+    fn of_all(layers: &[LayerParts<'_>], blocks: i32) -> Option<Self> {
+        let [first, others @ ..] = layers else { return None };
+        let first = Constants::of(first, blocks)?;
+        others.iter().all(|other| Constants::of(other, blocks) == Some(first)).then_some(first)
+    }
+
     /// `None` for sizes and formats that the kernel does not support.
     fn of(parts: &LayerParts<'_>, blocks: i32) -> Option<Self> {
         let LayerParts { norms, projections, heads, rotation, .. } = parts;
@@ -328,9 +429,16 @@ impl Constants {
     fn launch(
         &self,
         kernel: &CudaKernel,
-        weights: &Weights,
-        [x, keys, values, newest_keys, newest_values, slot_mapping, turn]: &[Array; 7],
+        layers: &[Weights],
+        inputs: &[Array],
     ) -> Result<Vec<Array>, Exception> {
+        let [x, slots @ .., slot_mapping, turn] = inputs else {
+            return Err(Exception::custom("a kernel of layers takes more arrays".to_owned()));
+        };
+        let (slots, _) = slots.as_chunks::<SLOT_ARRAYS>();
+        let Some([keys, _, newest_keys, _]) = slots.first() else {
+            return Err(Exception::custom("layers have slots".to_owned()));
+        };
         let HeadShape { heads, kv_heads, head_dim, scale, .. } = self.heads;
         let newest = newest_keys.dim(2);
         let shared = match keys.dim(2) >= SHARES_KEYS_FROM {
@@ -339,24 +447,14 @@ impl Constants {
         };
         let splits = splits(heads / shared, self.blocks);
         let [eps, network_eps, head_eps] = self.eps.map(|eps| eps.to_bits() as i32);
-        let Weights { norms: [norm, network_norm], angles, .. } = weights;
-        let [query_norm, key_norm] = match &weights.head_norms {
-            Some(norms) => norms.each_ref(),
-            None => [x, x], // not read
-        };
-        let before = [x, norm].into_iter().chain(&weights.projections);
-        let attention =
-            [angles, query_norm, key_norm, keys, values, newest_keys, newest_values, slot_mapping];
-        let inputs: Vec<&Array> = before
-            .chain(attention)
-            .chain(&weights.attention_output)
-            .chain([network_norm])
-            .chain(&weights.gate_up)
-            .chain(&weights.down)
-            .chain([turn])
-            .collect();
+        let own = std::iter::zip(layers, slots).flat_map(|(weights, slot)| weights.inputs(slot, x));
+        let inputs: Vec<&Array> = [x].into_iter().chain(own).chain([slot_mapping, turn]).collect();
         let next: (&[i32], _) = (&[1, kv_heads, newest, head_dim], Dtype::Bfloat16);
-        let [output, keys, values, next_turn] = kernel.apply(
+        let (output, scratch) = ([1, 1, self.hidden], [self.scratch(splits)]);
+        let mut outputs: Vec<(&[i32], _)> = vec![(&output, Dtype::Bfloat16)];
+        outputs.extend([next; OWN_OUTPUTS.len()].repeat(layers.len()));
+        outputs.push((&scratch, Dtype::Float32));
+        kernel.apply_all(
             &inputs,
             Launch {
                 constants: &[
@@ -382,15 +480,9 @@ impl Constants {
                 ],
                 blocks: [self.blocks, 1, 1],
                 threads: THREADS,
-                outputs: [
-                    (&[1, 1, self.hidden], Dtype::Bfloat16),
-                    next,
-                    next,
-                    (&[self.scratch(splits)], Dtype::Float32),
-                ],
+                outputs: &outputs,
             },
-        )?;
-        Ok(vec![output, keys, values, next_turn])
+        )
     }
 }
 
@@ -471,25 +563,53 @@ mod tests {
     }
 
     fn is_supported(sizes: Sizes) -> bool {
-        let Sizes { hidden, intermediate, heads: [heads, kv_heads, head_dim], .. } = sizes;
-        let usual = Quantization::affine(64, 4);
-        let projections = Matrix::new((heads + 2 * kv_heads) * head_dim, hidden, usual);
-        let attention_output = Matrix::new(hidden, heads * head_dim, usual);
-        let gate_up = Matrix::new(2 * intermediate, hidden, usual);
-        let down = Matrix::new(hidden, intermediate, sizes.down);
-        let norm = ops::zeros_dtype(&[hidden], sizes.norm).unwrap();
-        let angles = Array::from_slice(&[1.0f32, 0.5], &[2]);
-        let parts = LayerParts {
-            norms: [(&norm, 1e-5); 2],
-            projections: projections.rows(),
-            heads: HeadShape::new(heads, kv_heads, head_dim),
-            rotation: Rotation { norms: None, angles: &angles, traditional: false },
-            attention_output: attention_output.rows(),
-            gate_up: gate_up.rows(),
-            activation: sizes.activation,
-            down: down.rows(),
-        };
-        Constants::of(&parts, 132).is_some()
+        are_supported(&[sizes])
+    }
+
+    /// Whether layers of these sizes have constants together.
+    fn are_supported(layers: &[Sizes]) -> bool {
+        let matrices: Vec<_> = layers.iter().map(Matrices::new).collect();
+        let parts: Vec<_> =
+            layers.iter().zip(&matrices).map(|(sizes, own)| own.parts(sizes)).collect();
+        Constants::of_all(&parts, 132).is_some()
+    }
+
+    struct Matrices {
+        projections: Matrix,
+        attention_output: Matrix,
+        gate_up: Matrix,
+        down: Matrix,
+        norm: Array,
+        angles: Array,
+    }
+
+    impl Matrices {
+        fn new(sizes: &Sizes) -> Self {
+            let &Sizes { hidden, intermediate, heads: [heads, kv_heads, head_dim], .. } = sizes;
+            let usual = Quantization::affine(64, 4);
+            Matrices {
+                projections: Matrix::new((heads + 2 * kv_heads) * head_dim, hidden, usual),
+                attention_output: Matrix::new(hidden, heads * head_dim, usual),
+                gate_up: Matrix::new(2 * intermediate, hidden, usual),
+                down: Matrix::new(hidden, intermediate, sizes.down),
+                norm: ops::zeros_dtype(&[hidden], sizes.norm).unwrap(),
+                angles: Array::from_slice(&[1.0f32, 0.5], &[2]),
+            }
+        }
+
+        fn parts(&self, sizes: &Sizes) -> LayerParts<'_> {
+            let [heads, kv_heads, head_dim] = sizes.heads;
+            LayerParts {
+                norms: [(&self.norm, 1e-5); 2],
+                projections: self.projections.rows(),
+                heads: HeadShape::new(heads, kv_heads, head_dim),
+                rotation: Rotation { norms: None, angles: &self.angles, traditional: false },
+                attention_output: self.attention_output.rows(),
+                gate_up: self.gate_up.rows(),
+                activation: sizes.activation,
+                down: self.down.rows(),
+            }
+        }
     }
 
     #[test]
@@ -509,6 +629,34 @@ mod tests {
         ];
         for (what, sizes) in refused {
             assert!(!is_supported(sizes), "{what}");
+        }
+    }
+
+    #[test]
+    fn layers_are_computed_together_if_they_have_the_same_constants() {
+        assert!(are_supported(&[supported(); 3]));
+        let longer = Sizes { intermediate: 1024, ..supported() };
+        assert!(is_supported(longer));
+        assert!(!are_supported(&[supported(), longer]));
+        let refused = Sizes { norm: Dtype::Float32, ..supported() };
+        assert!(!are_supported(&[supported(), supported(), refused]));
+        assert!(!are_supported(&[]));
+    }
+
+    #[test]
+    fn each_layer_has_arguments_of_its_own() {
+        for num_layers in 1..=MOST_LAYERS {
+            let (inputs, outputs) = (inputs(num_layers), outputs(num_layers));
+            assert_eq!(inputs.len(), 3 + OWN_INPUTS.len() * num_layers);
+            assert_eq!(outputs.len(), 2 + OWN_OUTPUTS.len() * num_layers);
+            // A pointer for each, and the numbers of a shape.
+            assert!(8 * (inputs.len() + outputs.len()) + 40 <= 4096, "{num_layers} layers");
+            let source = source(num_layers);
+            let own = inputs.iter().chain(&outputs);
+            let is_listed = |name: &&String| source.contains(&format!("uint64_t>({name});"));
+            let num_listed = own.filter(is_listed).count();
+            let all = (OWN_INPUTS.len() + OWN_OUTPUTS.len()) * num_layers;
+            assert_eq!(num_listed, if num_layers == 1 { 0 } else { all });
         }
     }
 

@@ -2,10 +2,10 @@
 //!
 //! MLX's own operations take some seventeen launches per layer, each of which costs the host
 //! microseconds, and its 4-bit product reads memory at a sixth of an H200's bandwidth, once for
-//! each row of a batch. These kernels compute a dense layer for one row in one launch or in five,
-//! and read the weights once for all rows of a batch. They compute in bfloat16, with matrices in
-//! MLX's affine 4-bit format or, except for experts and whole layers in one launch, in bfloat16;
-//! everything else runs as MLX's operations.
+//! each row of a batch. These kernels compute several dense layers for one row in one launch, or
+//! each in five, and read the weights once for all rows of a batch. They compute in bfloat16, with
+//! matrices in MLX's affine 4-bit format or, except for experts and whole layers in one launch, in
+//! bfloat16; everything else runs as MLX's operations.
 //!
 //! ```text
 //! product      norm · product · activation · residual, for one row; the products of chosen experts
@@ -18,7 +18,7 @@
 //! row_attention       the same for a token of each row of a batch, whose caches may be rings, and for one behind
 //!                     a long context
 //! norm_residual, route
-//! layer        a whole dense layer of one token, where as many blocks as multiprocessors run at once
+//! layer        whole dense layers of one token, where as many blocks as multiprocessors run at once
 //! ```
 
 mod argmax;
@@ -61,7 +61,7 @@ pub struct CudaKernels {
     row_attention: Rc<CudaKernel>,
     norm_residual: Rc<CudaKernel>,
     route: Rc<CudaKernel>,
-    layer: layer::LayerKernel,
+    layers: layer::LayerKernels,
 }
 
 impl CudaKernels {
@@ -160,19 +160,7 @@ impl CudaKernels {
                 &["experts", "shares"],
                 include_str!("route.cu"),
             )?,
-            layer: layer::LayerKernel::new(
-                compiled_by_mlx(
-                    "whole_layer",
-                    layer::INPUTS,
-                    layer::OUTPUTS,
-                    KernelSource {
-                        head: of_strips,
-                        body: include_str!("layer.cu"),
-                        most_threads: Some(layer::THREADS),
-                    },
-                )?,
-                device.num_multiprocessors,
-            ),
+            layers: layer::LayerKernels::new(of_strips, device.num_multiprocessors)?,
         })
     }
 }
@@ -229,8 +217,8 @@ impl DeviceKernels for CudaKernels {
         boxed(argmax::Argmax::new(self))
     }
 
-    fn layer(&self, parts: LayerParts<'_>) -> Option<Box<dyn Kernel>> {
-        boxed(layer::Layer::new(&self.layer, parts))
+    fn layers(&self, layers: &[LayerParts<'_>]) -> Option<Box<dyn Kernel>> {
+        boxed(layer::LayerRun::new(&self.layers, layers))
     }
 }
 
@@ -243,13 +231,24 @@ fn boxed(kernel: Option<impl Kernel + 'static>) -> Option<Box<dyn Kernel>> {
 fn traced<const N: usize>(
     launch: impl Fn(&[Array; N]) -> Result<Vec<Array>, Exception> + 'static,
 ) -> Option<Compiled> {
-    Compiled::new(Box::new(move |inputs| {
-        let inputs = inputs
-            .try_into()
-            .map_err(|_| Exception::custom(format!("a kernel takes {N} arrays")))?;
-        launch(&inputs)
-    }))
-    .ok()
+    Compiled::new(Box::new(move |inputs| launch(&inputs.try_into().map_err(|_| takes(N))?))).ok()
+}
+
+/// As [`traced`], for a number of inputs that the kernel's model decides.
+fn traced_all(
+    num_inputs: usize,
+    launch: impl Fn(&[Array]) -> Result<Vec<Array>, Exception> + 'static,
+) -> Option<Compiled> {
+    let checked = move |inputs: Vec<Array>| match inputs.len() == num_inputs {
+        true => launch(&inputs),
+        false => Err(takes(num_inputs)),
+    };
+    Compiled::new(Box::new(checked)).ok()
+}
+
+/// The error of a kernel that was given another number of inputs.
+fn takes(num_inputs: usize) -> Exception {
+    Exception::custom(format!("a kernel takes {num_inputs} arrays"))
 }
 
 fn is_bfloat16(array: &Array) -> bool {

@@ -43,7 +43,7 @@ fn properties() -> Result<[i32; 2], Exception> {
     let source = KernelSource { body: BODY, ..KernelSource::default() };
     let kernel = CudaKernel::new("device_properties", &["x"], &["y"], source)?;
     let launch =
-        Launch { constants: &[], blocks: [1, 1, 1], threads: 1, outputs: [(&[2], Dtype::Int32)] };
+        Launch { constants: &[], blocks: [1, 1, 1], threads: 1, outputs: &[(&[2], Dtype::Int32)] };
     let [found] = kernel.apply(&[&Array::from_slice(&[0], &[1])], launch)?;
     numbers(&found)?.try_into().map_err(|_| Exception::custom("two numbers".to_owned()))
 }
@@ -74,7 +74,7 @@ fn num_at_once(num_blocks: i32) -> Result<i32, Exception> {
         constants: &[],
         blocks: [num_blocks, 1, 1],
         threads: layer::THREADS,
-        outputs: [(&[num_blocks], Dtype::Int32)],
+        outputs: &[(&[num_blocks], Dtype::Int32)],
     };
     let [ran_on] = kernel.apply(&[&arrived], launch)?;
     Ok(num_processors(&numbers(&ran_on)?))

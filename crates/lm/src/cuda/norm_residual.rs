@@ -30,7 +30,7 @@ impl NormResidual {
                     constants: &[(c"D", width), (c"EPS_BITS", eps.to_bits() as i32)],
                     blocks: [1, 1, 1],
                     threads: 256,
-                    outputs: [(&[1, 1, width], Dtype::Bfloat16)],
+                    outputs: &[(&[1, 1, width], Dtype::Bfloat16)],
                 },
             )?;
             Ok(vec![sum])

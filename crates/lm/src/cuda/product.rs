@@ -218,7 +218,7 @@ impl Matrix {
                 ],
                 blocks: [(outputs + warps * rows_per_warp - 1) / (warps * rows_per_warp), 1, 1],
                 threads: warps * 32,
-                outputs: [(&[1, 1, outputs], Dtype::Bfloat16)],
+                outputs: &[(&[1, 1, outputs], Dtype::Bfloat16)],
             },
         )?;
         Ok(product)
@@ -261,7 +261,7 @@ impl Matrix {
                 ],
                 blocks: [(num_outputs / STRIP + WARPS - 1) / WARPS, 1, 1],
                 threads: WARPS * 32,
-                outputs: [(&[1, 1, num_outputs], Dtype::Bfloat16)],
+                outputs: &[(&[1, 1, num_outputs], Dtype::Bfloat16)],
             },
         )?;
         Ok(product)
@@ -312,7 +312,7 @@ impl Matrix {
                     1,
                 ],
                 threads: warps * 32,
-                outputs: [(&[batch, length, outputs], Dtype::Bfloat16)],
+                outputs: &[(&[batch, length, outputs], Dtype::Bfloat16)],
             },
         )?;
         Ok(product)

@@ -32,7 +32,7 @@ pub(super) fn launch(
             constants: &[constants.shared().as_slice(), &own].concat(),
             blocks: [heads / shared, splits, batch],
             threads: THREADS,
-            outputs: [
+            outputs: &[
                 (&[batch, 1, heads * head_dim], Dtype::Bfloat16),
                 next,
                 next,

@@ -31,30 +31,31 @@ __device__ __forceinline__ float scaled(float sum, Value scale, Value bias, floa
   return factor * sum + (__bfloat162float(bias) - 128.f * factor) * total;
 }
 
-// A block's threads move a vector of K numbers to shared memory, normalized if there are a norm's weights: eight numbers as pairs of one and
+// A block's threads move a vector of K numbers to shared memory, normalized if NORM with a norm's weights: eight numbers as pairs of one and
 // the fourth behind it, as add_chunk masks packed ones. numbers_of(i, to) gives its numbers 8 i to 8 i + 7. totals are those of groups.
-template <int K, int GROUP, int THREADS, typename NumbersOf>
+template <int K, int GROUP, int THREADS, bool NORM, typename NumbersOf>
 __device__ __forceinline__ void stage(uint4* staged, float* totals, const Value* norm, float eps, NumbersOf numbers_of) {
   constexpr int VECTORS = K / 8;
   constexpr int EACH = (VECTORS + THREADS - 1) / THREADS;
   constexpr int WARPS = THREADS / 32;
   __shared__ float squares[WARPS];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  float numbers[EACH][8];
-  uint4 raw_weights[EACH];
+  // Zeros where there is nothing to read: in a loop registers would otherwise be kept for what they had the last time.
+  float numbers[EACH][8] = {};
+  uint4 raw_weights[EACH] = {};
   float square = 0.f;
   #pragma unroll
   for (int item = 0; item < EACH; ++item) {
     const int i = threadIdx.x + item * THREADS;
     if (i < VECTORS) {
-      if (norm) raw_weights[item] = __ldg(reinterpret_cast<const uint4*>(norm) + i);
+      if constexpr (NORM) raw_weights[item] = __ldg(reinterpret_cast<const uint4*>(norm) + i);
       numbers_of(i, numbers[item]);
       #pragma unroll
       for (int j = 0; j < 8; ++j) square += numbers[item][j] * numbers[item][j];
     }
   }
   float inverse = 1.f;
-  if (norm) {
+  if constexpr (NORM) {
     for (int step = 16; step > 0; step /= 2) square += __shfl_xor_sync(0xffffffff, square, step);
     if (lane == 0) squares[warp] = square;
     __syncthreads();
@@ -68,7 +69,7 @@ __device__ __forceinline__ void stage(uint4* staged, float* totals, const Value*
     const int i = threadIdx.x + item * THREADS;
     float total = 0.f;
     if (i < VECTORS) {
-      if (norm) {
+      if constexpr (NORM) {
         float weights[8];
         widen(raw_weights[item], weights);
         #pragma unroll

@@ -12,7 +12,7 @@
   __shared__ float totals[NUM_GROUPS];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   if (threadIdx.x < 4) staged[ZEROS + threadIdx.x] = uint4{};
-  stage<K, GROUP, WARPS * 32>(staged, totals, nullptr, 0.f, [&](int i, float* to) { widen(reinterpret_cast<const uint4*>(x)[i], to); });
+  stage<K, GROUP, WARPS * 32, false>(staged, totals, nullptr, 0.f, [&](int i, float* to) { widen(reinterpret_cast<const uint4*>(x)[i], to); });
 
   const int strip = blockIdx.x * WARPS + warp;
   if (strip >= N / 16) return;

@@ -40,7 +40,7 @@ mod state_space;
 pub(crate) mod stored_experts;
 mod switch;
 mod time_chunks;
-mod whole_layer;
+mod whole_layers;
 
 pub(crate) use attention::MOST_STORED_SCORES;
 pub use attention::{attention, has_kernel};
@@ -54,7 +54,7 @@ pub use gated_delta::{GatedDelta, GatedDeltaStep};
 pub use gelu::{Gelu, GeluApprox};
 pub use head_matrices::HeadMatrices;
 pub use latent_attention::{CachedForm, LatentAttention, LatentSizes};
-pub use layer_launches::LayerLaunches;
+pub use layer_launches::{LayerLaunches, LayersAhead};
 pub use linear::Linear;
 pub use mamba::{Mamba, MambaSizes, SelectiveScan};
 pub use mamba2::{GateKind, Mamba2, Mamba2Sizes};
@@ -75,7 +75,7 @@ pub use short_conv::{ConvSizes, ShortConv};
 pub use state_space::{StateSpace, StateSpaceStep, StepSizes, step_lengths};
 pub use stored_experts::{ExpertActivation, ExpertForm, StoredExperts};
 pub use switch::{SwitchGlu, SwitchSizes};
-pub use whole_layer::{LayerOperations, WholeLayer};
+pub use whole_layers::{LayerOperations, WholeLayers};
 
 use mlx_rs::Array;
 use mlx_rs::error::Exception;

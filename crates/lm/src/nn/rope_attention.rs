@@ -61,6 +61,8 @@ pub struct RopeAttention {
     position_scale: Option<PositionScale>,
     sinks: Option<Array>, // [H]
     kernel: Option<Box<dyn Kernel>>,
+    /// What the kernel rotates heads by, as in [`Rope::angles`]; `None` without a kernel.
+    angles: Option<(Array, bool)>,
 }
 
 impl RopeAttention {
@@ -72,10 +74,17 @@ impl RopeAttention {
         kernels: &Kernels,
     ) -> Result<Self, Exception> {
         let (norms, rope) = (norms.into(), rope.into());
-        let mut attention =
-            RopeAttention { heads, norms, rope, position_scale: None, sinks: None, kernel: None };
+        let mut attention = RopeAttention {
+            heads,
+            norms,
+            rope,
+            position_scale: None,
+            sinks: None,
+            kernel: None,
+            angles: None,
+        };
         if let Some(kernels) = kernels {
-            attention.kernel = attention.kernel(kernels.as_ref())?;
+            attention.prepare(kernels.as_ref())?;
         }
         Ok(attention)
     }
@@ -90,41 +99,39 @@ impl RopeAttention {
         self.sinks = sinks;
     }
 
-    fn kernel(&self, kernels: &dyn DeviceKernels) -> Result<Option<Box<dyn Kernel>>, Exception> {
+    /// Asks for the kernel.
+    fn prepare(&mut self, kernels: &dyn DeviceKernels) -> Result<(), Exception> {
         if let HeadNorms::Unweighted(_) = self.norms {
-            return Ok(None);
+            return Ok(());
         }
-        let Some((angles, traditional)) = self.angles()? else { return Ok(None) };
+        let Some((angles, traditional)) = self.rope_angles()? else { return Ok(()) };
         let norms = match &self.norms {
             HeadNorms::OfEach(norms) => Some(parts_of_norms(norms)),
             // None, or computed before the kernel.
             _ => None,
         };
-        Ok(kernels.attention(&self.heads, Rotation { norms, angles: &angles, traditional }))
+        self.kernel =
+            kernels.attention(&self.heads, Rotation { norms, angles: &angles, traditional });
+        self.angles = self.kernel.is_some().then_some((angles, traditional));
+        Ok(())
     }
 
-    /// The kernel of a whole layer that `ask` makes with this attention; `None` without asking where the
-    /// attention has no kernel, or one that computes only a part of it.
-    pub(super) fn layer_kernel(
-        &self,
-        ask: impl FnOnce(HeadShape, Rotation<'_>) -> Option<Box<dyn Kernel>>,
-    ) -> Result<Option<Box<dyn Kernel>>, Exception> {
+    /// What a kernel of a whole layer computes of the attention; `None` where the attention has no
+    /// kernel, or one that computes only a part of it.
+    pub(super) fn parts(&self) -> Option<(HeadShape, Rotation<'_>)> {
         let norms = match &self.norms {
             HeadNorms::None => None,
             HeadNorms::OfEach(norms) => Some(parts_of_norms(norms)),
             HeadNorms::OfAll(_) | HeadNorms::OfEachByItself(_) | HeadNorms::Unweighted(_) => {
-                return Ok(None);
+                return None;
             }
         };
-        if self.kernel.is_none() {
-            return Ok(None);
-        }
-        let Some((angles, traditional)) = self.angles()? else { return Ok(None) };
-        Ok(ask(self.heads, Rotation { norms, angles: &angles, traditional }))
+        let (angles, traditional) = self.angles.as_ref()?;
+        Some((self.heads, Rotation { norms, angles, traditional: *traditional }))
     }
 
     /// What heads are rotated by, as in [`Rope::angles`].
-    fn angles(&self) -> Result<Option<(Array, bool)>, Exception> {
+    fn rope_angles(&self) -> Result<Option<(Array, bool)>, Exception> {
         match &self.rope {
             Some(rope) => rope.angles(),
             // A rotation by nothing.
@@ -292,7 +299,7 @@ impl RopeAttention {
 /// What `launch` computes for `length` tokens that see all before them, given the cache's slot for
 /// them and its mapping: an output, and the newest keys and values with theirs, which are appended.
 /// `None` where the tokens see less, the cache has no slot for them, or nothing was launched.
-pub(super) fn append_in_slot(
+fn append_in_slot(
     cache: &mut LayerCache,
     step: &AttentionStep,
     length: i32,

@@ -9,12 +9,12 @@ use super::{
 };
 use crate::LmError;
 use crate::cache::{ArraysCache, AttentionStep, LayerCache};
-use crate::device_kernels::HeadShape;
+use crate::device_kernels::{HeadShape, Kernels, LayerParts};
 use crate::nn::stored_experts::single_names;
 use crate::nn::{
     ExpertBlend, ExpertSizes, HeadLayerNorm, HeadNorms, LatentAttention, LayerOperations, Linear,
     Norm, NormGatedUp, NormProjections, NormResidual, NormUp, ProductResidual, Rope, RopeAttention,
-    SharedExpert, SharedForm, UpActivation, WholeLayer,
+    SharedExpert, SharedForm, UpActivation, WholeLayers,
 };
 use crate::weights::Layer;
 
@@ -26,7 +26,7 @@ pub(super) struct Block {
     mixer: Option<MixerLayer>,
     mlp: Option<FeedForward>,
     /// Mixer and network of one token, where the device computes them in one launch.
-    whole: Option<WholeLayer>,
+    whole: Option<WholeLayers>,
 }
 
 #[derive(Debug)]
@@ -47,7 +47,7 @@ pub(super) struct Steps {
 
 impl Steps {
     /// The step of a layer with this window and chunk: layers that attend as far back share one.
-    fn of_attention(
+    pub(super) fn of_attention(
         &mut self,
         length: i32,
         [window, chunk]: [Option<i32>; 2],
@@ -95,11 +95,27 @@ impl Block {
             Some(experts) => Some(FeedForward::load_experts(layer, decoder, experts, mlp)?),
             None => Some(FeedForward::Dense(Box::new(Mlp::load(layer, decoder, mlp)?))),
         };
-        let mut block = Block { shared_norm, mixer, mlp, whole: None };
-        if let Some(operations) = block.operations() {
-            block.whole = WholeLayer::new(&layer.kernels(), operations)?;
+        Ok(Block { shared_norm, mixer, mlp, whole: None })
+    }
+
+    /// Asks for the kernel of the whole layer.
+    pub(super) fn prepare_whole(&mut self, kernels: &Kernels) {
+        let whole = self.parts().and_then(|parts| WholeLayers::new(kernels, &[parts]));
+        self.whole = whole;
+    }
+
+    /// What a kernel of whole layers computes; `None` for layers that it does not know.
+    pub(super) fn parts(&self) -> Option<LayerParts<'_>> {
+        self.operations()?.parts()
+    }
+
+    /// How far the layer attends: its window and chunk; `None` for layers that do more than attend, or
+    /// do not.
+    pub(super) fn reach(&self) -> Option<[Option<i32>; 2]> {
+        match &self.mixer {
+            Some(MixerLayer::Attention(attention)) => Some(attention.reach),
+            _ => None,
         }
-        Ok(block)
     }
 
     /// The operations of a layer that attends and then has a gated network; `None` for others, and
@@ -130,12 +146,11 @@ impl Block {
         cache: &mut LayerCache,
         steps: &mut Steps,
     ) -> Result<Option<Array>, Exception> {
-        let (Some(whole), Some(MixerLayer::Attention(mixer)), [1, 1, _]) =
-            (&self.whole, &self.mixer, x.shape())
-        else {
+        let (Some(whole), Some(reach), [1, 1, _]) = (&self.whole, self.reach(), x.shape()) else {
             return Ok(None);
         };
-        whole.forward(x, cache, steps.of_attention(1, mixer.reach, cache)?)
+        let step = steps.of_attention(1, reach, cache)?;
+        whole.forward(x, &mut [cache], step)
     }
 
     /// The residual stream `[B, L, D]` after the layer. A layer with a mixer takes the next cache.

@@ -10,6 +10,7 @@
 
 mod layers;
 mod recurrent;
+mod runs;
 mod scratch;
 mod shared_keys;
 
@@ -40,6 +41,7 @@ pub use crate::nn::{
 };
 use layers::{Block, Steps};
 pub use recurrent::RecurrentKind;
+use runs::LayerRun;
 pub use shared_keys::{Common, Usual};
 
 /// A family of decoders, named by its arguments.
@@ -567,7 +569,7 @@ pub struct DecoderModel<F> {
     decoder: Decoder,
     embed_tokens: Embedding,
     embedding_multiplier: Option<Array>, // scalar
-    layers: Vec<Block>,
+    layers: Vec<LayerRun>,
     norm: Norm,
     lm_head: Option<Linear>,         // `None`: tied to embed_tokens
     logit_multiplier: Option<Array>, // scalar
@@ -633,7 +635,7 @@ impl<F: Family> FromConfig for DecoderModel<F> {
         Ok(DecoderModel {
             embed_tokens,
             embedding_multiplier: multiplier(decoder.embedding_multiplier)?,
-            layers,
+            layers: LayerRun::of_all(layers, &weights.kernels),
             norm,
             lm_head,
             logit_multiplier: multiplier(decoder.logit_multiplier)?,
@@ -658,9 +660,8 @@ impl<F: Family> Architecture for DecoderModel<F> {
         let mut steps = Steps::default();
         let mut caches = caches.iter_mut();
         let mut ahead = self.launches.begin(&x);
-        for layer in &self.layers {
-            x = layer.forward(x, &mut caches, &mut steps)?;
-            ahead.launch(&x)?;
+        for run in &self.layers {
+            x = run.forward(x, &mut caches, &mut steps, &mut ahead)?;
         }
         Ok(self.norm.forward(&x)?)
     }
