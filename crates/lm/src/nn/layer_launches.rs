@@ -8,8 +8,9 @@ use mlx_rs::transforms::async_eval;
 
 use crate::weights::Weights;
 
-/// How many layers of a pass are launched and not computed yet.
-const LAYERS_AHEAD: usize = 2;
+/// How many layers of a pass are launched behind the one that is computed. One keeps a device busy: with
+/// two a prompt of 512 tokens was read no sooner (Qwen3.5-35B-A3B on an H200), with half a gigabyte more.
+const LAYERS_AHEAD: usize = 1;
 
 /// When a pass is launched layer by layer.
 ///
@@ -45,7 +46,7 @@ pub struct LayersAhead {
 }
 
 impl LayersAhead {
-    /// Launches the layer that computes `x`, and waits for the one two before it.
+    /// Launches the layer that computes `x`, and waits for the one before it.
     pub fn launch(&mut self, x: &Array) -> Result<(), Exception> {
         let Some(outputs) = &mut self.outputs else { return Ok(()) };
         async_eval([x])?;
@@ -64,7 +65,7 @@ mod tests {
     use mlx_rs::ops;
 
     #[test]
-    fn a_long_pass_keeps_two_layers_ahead_and_a_short_one_is_launched_as_a_whole() {
+    fn a_long_pass_keeps_one_layer_ahead_and_a_short_one_is_launched_as_a_whole() {
         for (length, is_launched) in [(127, false), (128, true)] {
             let mut x = Array::ones::<f32>(&[1, length, 4]).unwrap();
             let mut ahead = LayerLaunches { least_vectors: Some(128) }.begin(&x);
