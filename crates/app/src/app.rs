@@ -16,11 +16,11 @@ use tokio_util::task::TaskTracker;
 use crate::api::Api;
 use crate::cache::previews::Imports;
 use crate::cache::saved;
-use crate::chat::probabilities::RunningReads;
 use crate::chat::running::RunningAnswers;
-use crate::chat::titles::Titles;
-use crate::documents::reading::Readings;
-use crate::jobs::RunningJobs;
+use crate::chat::running_reads::RunningReads;
+use crate::chat::title_queue::TitleQueue;
+use crate::documents::readings::Readings;
+use crate::jobs::running_jobs::RunningJobs;
 use crate::lifecycle::{Closed, FolderLock};
 use crate::models::catalog::Catalog;
 use crate::models::downloads::ModelDownloads;
@@ -188,7 +188,7 @@ pub struct App {
     pub(crate) recovery_notice: Mutex<Option<Event>>,
     pub(crate) answers: RunningAnswers,
     pub(crate) reads: RunningReads,
-    pub(crate) titles: Titles,
+    pub(crate) titles: TitleQueue,
     pub(crate) readings: Readings,
     pub(crate) imports: Imports,
     pub(crate) jobs: RunningJobs,

@@ -21,12 +21,12 @@ use crate::app::{App, Options};
 use crate::cache::previews::Imports;
 use crate::cache::{follow, rows, transfers};
 use crate::chat::deletion;
-use crate::chat::probabilities::RunningReads;
 use crate::chat::running::RunningAnswers;
-use crate::chat::titles::Titles;
+use crate::chat::running_reads::RunningReads;
+use crate::chat::title_queue::TitleQueue;
 use crate::clock::now_ms;
-use crate::documents::reading::Readings;
-use crate::jobs::RunningJobs;
+use crate::documents::readings::Readings;
+use crate::jobs::running_jobs::RunningJobs;
 use crate::models::catalog::Catalog;
 use crate::models::downloads::ModelDownloads;
 use crate::models::hub::HubAccount;
@@ -228,7 +228,7 @@ impl Parts {
             recovery_notice: Mutex::new(recovery.as_ref().map(recovered::notice)),
             answers: RunningAnswers::default(),
             reads: RunningReads::default(),
-            titles: Titles::default(),
+            titles: TitleQueue::default(),
             readings: Readings::default(),
             imports: Imports::default(),
             jobs: RunningJobs::default(),

@@ -574,7 +574,7 @@ fn emit_prefill(app: &App, running: &Running, turn: &Turn, prefill: Prefill) {
         total_tokens: convert::tokens(prefill.total),
         cached_tokens: convert::tokens(prefill.cached),
     };
-    running.emit(app, event);
+    app.emit(running.event(event));
 }
 
 pub(crate) fn emit_changes(app: &App, running: &Running, changes: Vec<Change>) {
@@ -595,7 +595,7 @@ pub(crate) fn emit_changes(app: &App, running: &Running, changes: Vec<Change>) {
                 Event::Delta { conversation_id, message_id, segment, offset, text }
             }
         };
-        running.emit(app, event);
+        app.emit(running.event(event));
     }
 }
 
@@ -621,7 +621,7 @@ fn emit_finished(app: &App, running: &Running, finished: &FinishedMessage) {
     let FinishedMessage { status, token_ids, stats, model, .. } = finished;
     message.can_continue =
         convert::can_continue(*status, token_ids.as_deref(), stats.as_ref(), model.as_deref());
-    running.emit(app, Event::Message { message: message.clone() });
+    app.emit(running.event(Event::Message { message: message.clone() }));
 }
 
 /// Adds the process's memory and the words about the prompt cache, and replaces numbers that JSON

@@ -148,7 +148,7 @@ async fn begin(
         let turn = turn(Wanted::Compared(Box::new(compared)));
         let Some(message) = described(answer) else { continue };
         let running = app.answers.begin(message.clone(), !tasks.is_empty());
-        running.emit(app, Event::Message { message: message.clone() });
+        app.emit(running.event(Event::Message { message: message.clone() }));
         messages.push(message);
         tasks.push((running, turn));
     }

@@ -53,7 +53,7 @@ pub(crate) async fn hold(
 
 fn emit_held(app: &App, running: &Running, is_held: bool) {
     running.message().is_held = is_held;
-    running.emit(app, Event::Message { message: running.shown() });
+    app.emit(running.event(Event::Message { message: running.shown() }));
 }
 
 /// The figures of an answer that was held or ended before: those of its prompt are the first

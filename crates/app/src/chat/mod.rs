@@ -13,7 +13,9 @@
 //! running     which conversations are being answered, and how to stop them
 //! outlook     what the next turn would read again
 //! titles      titles that the model writes while nothing else is to do
+//! title_queue the conversations that wait for them
 //! probabilities  reads an answer again, for those who ask how likely its tokens were
+//! running_reads  which answers are read so, and how to stop that
 //! list        deletes, archives and moves them, one or many
 //! deletion    purges deleted conversations when that can no longer be undone
 //! progress    when an answer's events and saved text are due
@@ -42,8 +44,10 @@ pub(crate) mod probabilities;
 pub(crate) mod progress;
 pub(crate) mod prompt;
 pub(crate) mod running;
+pub(crate) mod running_reads;
 pub(crate) mod saving;
 pub(crate) mod savings;
 pub(crate) mod segments;
+pub(crate) mod title_queue;
 pub(crate) mod titles;
 pub(crate) mod turns;

@@ -281,7 +281,7 @@ impl Summary<'_> {
             written_tokens: convert::tokens(progress.num_written),
             limit_tokens: convert::tokens(self.max_tokens),
         };
-        self.running.emit(self.app, event);
+        self.app.emit(self.running.event(event));
     }
 }
 

@@ -1,16 +1,15 @@
 //! The probabilities of an answer's tokens, computed when somebody looks at them.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cairn_chat::Role;
 use cairn_engine::{AnswerToken, GenerateRequest};
 use cairn_store::{Message, MessageStatus};
-use tokio_util::sync::CancellationToken;
 
 use crate::app::App;
 use crate::chat::answering::BranchToAnswer;
+use crate::chat::running_reads::ListedRead;
 use crate::convert;
 use crate::models;
 use crate::models::loaded::loaded_status;
@@ -24,49 +23,6 @@ const MAX_TOKENS: usize = 4096;
 /// Progress is sent at most so often.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 
-/// What is being read, by the name that the caller gave it. Owned by [`crate::App`].
-#[derive(Debug, Default)]
-pub(crate) struct RunningReads(Mutex<HashMap<String, CancellationToken>>);
-
-impl RunningReads {
-    fn reads(&self) -> MutexGuard<'_, HashMap<String, CancellationToken>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Ends a read; one that does not run is no mistake.
-    pub(crate) fn stop(&self, id: &str) {
-        if let Some(stop) = self.reads().get(id) {
-            stop.cancel();
-        }
-    }
-}
-
-/// A read that is listed until this is dropped.
-struct Listed<'a> {
-    reads: &'a RunningReads,
-    id: String,
-    stop: CancellationToken,
-}
-
-impl<'a> Listed<'a> {
-    fn new(reads: &'a RunningReads, id: &str) -> Result<Self, Failure> {
-        let stop = CancellationToken::new();
-        let mut listed = reads.reads();
-        if listed.contains_key(id) {
-            return Err(Failure::invalid("There is a read with this id already."));
-        }
-        listed.insert(id.to_owned(), stop.clone());
-        drop(listed);
-        Ok(Listed { reads, id: id.to_owned(), stop })
-    }
-}
-
-impl Drop for Listed<'_> {
-    fn drop(&mut self) {
-        self.reads.reads().remove(&self.id);
-    }
-}
-
 /// Reads an answer again. With `loads_model` the model that wrote it is loaded first.
 pub(crate) async fn get(
     app: &Arc<App>,
@@ -75,7 +31,7 @@ pub(crate) async fn get(
     read_id: &str,
     loads_model: bool,
 ) -> Result<Reply, Failure> {
-    let listed = Listed::new(&app.reads, read_id)?;
+    let listed = ListedRead::new(&app.reads, read_id)?;
     let read = read(app, conversation_id, message_id, read_id, loads_model);
     let probabilities = tokio::select! {
         read = read => read?,

@@ -8,7 +8,6 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use crate::app::App;
 use crate::{convert, wire};
 
 /// How long deleting waits for the conversation's answer to stop. An answer that takes longer ends
@@ -42,12 +41,12 @@ impl Running {
         self.message.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sends an event about the answer: as one of the branch on screen, or as one beside it.
-    pub(crate) fn emit(&self, app: &App, event: wire::Event) {
-        app.emit(match self.is_beside.load(Ordering::Acquire) {
+    /// An event about the answer, as it is sent: as one of the branch on screen, or as one beside it.
+    pub(crate) fn event(&self, event: wire::Event) -> wire::Event {
+        match self.is_beside.load(Ordering::Acquire) {
             true => wire::Event::Beside { event: Box::new(event) },
             false => event,
-        });
+        }
     }
 
     /// The answer is of the branch on screen from now on.

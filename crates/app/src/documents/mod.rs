@@ -7,6 +7,7 @@
 //! placement.rs  documents before the text of a question
 //! prompt.rs     how documents stand in a prompt, and where they end in it
 //! reading.rs    reads the documents of a draft before the question is there
+//! readings.rs   how far each is read
 //! ```
 
 pub(crate) mod commands;
@@ -15,3 +16,4 @@ mod drafts;
 pub(crate) mod placement;
 pub(crate) mod prompt;
 pub(crate) mod reading;
+pub(crate) mod readings;

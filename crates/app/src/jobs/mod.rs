@@ -5,6 +5,7 @@
 //! running: 128 rows that wait ─▶ question_text ─▶ Engine::classify: what rows share is read once
 //!              ▲                                          │
 //!              └── all answers of a window, one transaction ◀┘ ─▶ Event::Job
+//! running_jobs: which run or wait for their turn
 //! commands: rows, corrections, calibration (decisions/calibration), CSV
 //! ```
 //! One job runs at a time; the engine runs it in slices beside chats. Log-probabilities are stored,
@@ -16,6 +17,5 @@ mod conversations;
 mod export;
 mod question_text;
 pub(crate) mod running;
+pub(crate) mod running_jobs;
 mod texts;
-
-pub(crate) use running::RunningJobs;

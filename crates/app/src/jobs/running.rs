@@ -1,7 +1,6 @@
 //! Runs jobs: window after window of rows that wait, each saved before the next begins.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Instant;
 
 use cairn_chat::{Message, Role};
@@ -19,49 +18,6 @@ use crate::wire::{Event, Failure, NoticeKind};
 /// How many rows are asked at once. A kill loses what was computed of one window.
 const WINDOW: i64 = 128;
 
-/// The jobs that run or wait for another to end. Owned by [`App`].
-#[derive(Debug, Default)]
-pub(crate) struct RunningJobs {
-    jobs: Mutex<HashMap<String, RunningJob>>,
-    /// Held by the job that runs: two would load their models in turn.
-    turn: tokio::sync::Mutex<()>,
-}
-
-#[derive(Debug, Default)]
-struct RunningJob {
-    stop: CancellationToken,
-    /// Whether it has the turn.
-    has_begun: bool,
-    rows_per_second: Option<f64>,
-}
-
-impl RunningJobs {
-    /// Whether a job waits for its turn, and how fast it is.
-    pub(super) fn pace(&self, id: &str) -> (bool, Option<f64>) {
-        match self.lock().get(id) {
-            Some(job) => (!job.has_begun, job.rows_per_second),
-            None => (false, None),
-        }
-    }
-
-    /// Ends the job's task, which leaves its rows as they are saved.
-    pub(super) fn stop(&self, id: &str) {
-        if let Some(job) = self.lock().remove(id) {
-            job.stop.cancel();
-        }
-    }
-
-    fn update(&self, id: &str, update: impl FnOnce(&mut RunningJob)) {
-        if let Some(job) = self.lock().get_mut(id) {
-            update(job);
-        }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, RunningJob>> {
-        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 /// Starts the jobs that ran when the app was closed, in the order in which they were made.
 pub(crate) async fn resume(app: Arc<App>) {
     match app.store.jobs().await {
@@ -75,11 +31,7 @@ pub(crate) async fn resume(app: Arc<App>) {
 
 /// Starts the task of a job whose row says that it runs, unless it has one.
 pub(super) fn start(app: &Arc<App>, id: String) {
-    let mut jobs = app.jobs.lock();
-    if !jobs.contains_key(&id) {
-        let stop = app.closing.child_token();
-        jobs.insert(id.clone(), RunningJob { stop: stop.clone(), ..RunningJob::default() });
-        drop(jobs);
+    if let Some(stop) = app.jobs.begin(&id, &app.closing) {
         app.spawn(run(app.clone(), id, stop));
     }
 }
@@ -99,13 +51,8 @@ async fn run(app: Arc<App>, id: String, stop: CancellationToken) {
         () = stop.cancelled() => return,
         ended = run_in_turn(&app, &id) => ended,
     };
-    {
-        let mut jobs = app.jobs.lock();
-        // A pause that came meanwhile has the last word.
-        if stop.is_cancelled() {
-            return;
-        }
-        jobs.remove(&id);
+    if !app.jobs.end(&id, &stop) {
+        return;
     }
     let (state, reason) = match ended {
         Ok(()) => (JobState::Done, None),
@@ -134,7 +81,7 @@ impl<E: Into<Failure>> From<E> for Ended {
 
 async fn run_in_turn(app: &Arc<App>, id: &str) -> Result<(), Ended> {
     let _turn = app.jobs.turn.lock().await;
-    app.jobs.update(id, |job| job.has_begun = true);
+    app.jobs.has_turn(id);
     emit(app, id).await;
     let job = app.store.listed_job(id).await?;
     let reading = Reading::of_job(&job)?;
@@ -154,7 +101,7 @@ async fn run_in_turn(app: &Arc<App>, id: &str) -> Result<(), Ended> {
             .collect();
         app.store.save_job_answers(id, &answers).await?;
         let rows_per_second = answers.len() as f64 / begun.elapsed().as_secs_f64().max(1e-3);
-        app.jobs.update(id, |job| job.rows_per_second = Some(rows_per_second));
+        app.jobs.is_at(id, rows_per_second);
         emit(app, id).await;
     }
 }
