@@ -13,7 +13,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::api::Api;
+use crate::api::state::Api;
 use crate::cache::previews::Imports;
 use crate::cache::saved;
 use crate::chat::running::RunningAnswers;
@@ -29,7 +29,7 @@ use crate::models::import::RunningImport;
 use crate::models::measuring::Measurements;
 use crate::models::of_chats;
 use crate::models::revisions::RemovedRevisions;
-use crate::monitor::Monitor;
+use crate::monitor::recent::Monitor;
 use crate::settings::{AppSettings, Settings};
 use crate::wire::{Conversation, Event, Failure, NoticeKind, NoticeLevel};
 use crate::{DataFolder, OpenError, convert, models};

@@ -165,7 +165,7 @@ pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failu
         | Command::GetHubAccess
         | Command::SetHubToken { .. } => models::commands::run(app, command).await,
         Command::GetApi | Command::MakeApiKey { .. } | Command::RevokeApiKey { .. } => {
-            api::run(app, command).await
+            api::commands::run(app, command).await
         }
         Command::GetSettings { scope } => settings_commands::get(app, &scope).await,
         Command::SetSetting { scope, key, value } => {
@@ -188,8 +188,8 @@ pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failu
         | Command::DeletePersona { .. }
         | Command::RestorePersona { .. } => personas::run(app, command).await,
         Command::GetStatus => Ok(Reply::Status { status: status::now(app) }),
-        Command::GetMonitorNow { after } => Ok(monitor::now(app, after)),
-        Command::GetMonitorDay => monitor::day(app).await,
+        Command::GetMonitorNow { after } => Ok(monitor::sampling::now(app, after)),
+        Command::GetMonitorDay => monitor::day::day(app).await,
         Command::GetDiagnostics => Ok(Reply::Diagnostics { text: diagnostics::text(app).await }),
         Command::GetCache => Ok(Reply::Cache { cache: cache_commands::overview(app).await? }),
         Command::ClearCache => cache_commands::clear(app).await,

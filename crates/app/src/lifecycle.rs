@@ -16,7 +16,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::api::Api;
+use crate::api::state::Api;
 use crate::app::{App, Options};
 use crate::cache::previews::Imports;
 use crate::cache::{follow, rows, transfers};
@@ -35,7 +35,8 @@ use crate::models::import::RunningImport;
 use crate::models::measuring::{self, Measurements};
 use crate::models::revisions::RemovedRevisions;
 use crate::models::token_store::TokenStore;
-use crate::monitor::{self, Monitor};
+use crate::monitor::recent::Monitor;
+use crate::monitor::writing;
 use crate::settings::{AppSettings, Settings};
 use crate::wire::{Command, Failure, FailureCode, FailureKind, Reply};
 use crate::{DataFolder, OpenError, commands, finding, jobs, models, platform, recovered, status};
@@ -93,7 +94,7 @@ impl App {
     ) {
         self.engine.set_pinned(self.settings.pinned_models());
         self.spawn(status::emit(self.clone(), platform::memory_pressure));
-        self.spawn(monitor::write_minutes(self.clone()));
+        self.spawn(writing::write_minutes(self.clone()));
         self.spawn(follow::emit_changes(self.clone(), moves));
         self.spawn(follow::follow_other_programs(self.clone()));
         self.spawn(models::downloads::follow(self.clone()));
@@ -146,7 +147,7 @@ impl App {
                 Some(()) => *closed = Some(Closed::Completely),
                 None => tracing::warn!("the engine was not done when Cairn closed"),
             }
-            monitor::write_last(self).await;
+            writing::write_last(self).await;
             if let Err(error) = self.store.close().await {
                 tracing::warn!("{error}");
             }

@@ -52,7 +52,7 @@ pub(crate) async fn emit(app: Arc<App>, memory_pressure: fn() -> Option<MemoryPr
                     tracing::info!("the system is short of memory: {due:?}");
                     app.engine.relieve_memory(due);
                 }
-                monitor::sample(&app, checked_at);
+                monitor::sampling::sample(&app, checked_at);
                 idle::unload_unused(&app, checked_at);
                 let status = now(&app);
                 if emitted.as_ref().is_none_or(|emitted| has_changed(emitted, &status)) {

@@ -1,23 +1,18 @@
 //! Who asks: the key of a request, its owner in the prompt cache, and the end of a key.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::time::Duration;
 
 use cairn_prompt_cache::Owner;
+use cairn_store::ApiKeyRow;
 use tokio::sync::Mutex;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFuture};
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
-use super::keys;
-use crate::app::App;
 use crate::cache::owners::API_TOKEN;
-use crate::clock::now_ms;
 use crate::wire::Failure;
 
-/// How often the last use of a key is saved.
-const USE_INTERVAL_MS: i64 = 60_000;
 /// How long revoking waits for the running answers of a key.
 const STOP_LIMIT: Duration = Duration::from_secs(2);
 
@@ -77,26 +72,20 @@ fn slot(prompt_cache_key: &str) -> u16 {
     u16::from_be_bytes([first, second]) >> 4
 }
 
-impl App {
-    /// Who has this key; none if nobody does.
-    pub async fn api_client(self: &Arc<Self>, key: &str) -> Result<Option<ApiClient>, Failure> {
-        let mut clients = self.api.clients.0.lock().await;
-        let Some(row) = self.store.api_key_with_hash(&keys::hash(key)).await? else {
-            return Ok(None);
-        };
+impl Clients {
+    /// Who asks with the key whose row `find` reads; none if there is no such key.
+    pub(super) async fn with_key(
+        &self,
+        find: impl Future<Output = Result<Option<ApiKeyRow>, Failure>>,
+    ) -> Result<Option<(ApiClient, ApiKeyRow)>, Failure> {
+        let mut clients = self.0.lock().await;
+        let Some(row) = find.await? else { return Ok(None) };
         let client = clients.entry(row.id.clone()).or_default();
         let (revoked, running) = (client.revoked.clone(), Some(client.running.token()));
-        drop(clients);
-        let now_ms = now_ms();
-        if row.last_used_at_ms.is_none_or(|used_at_ms| now_ms - used_at_ms >= USE_INTERVAL_MS) {
-            let (app, id) = (self.clone(), row.id.clone());
-            self.spawn(async move { keys::note_use(&app, &id, now_ms).await });
-        }
-        Ok(Some(ApiClient { name: Some(row.name), id: row.id, revoked, _running: running }))
+        let (name, id) = (Some(row.name.clone()), row.id.clone());
+        Ok(Some((ApiClient { name, id, revoked, _running: running }, row)))
     }
-}
 
-impl Clients {
     /// Removes a key by `delete`. When this returns, no request with it begins any more, and those
     /// that ran have ended or were given time for it.
     pub(super) async fn revoke(

@@ -6,51 +6,22 @@
 //!                   ─► App::api_started, App::api_stopped ─► Event::ApiServer
 //! key of a request  ─► App::api_client ─► ApiClient: its name, its owner in the prompt cache
 //! request that ends ─► App::add_api_request ─► Event::ApiRequest
+//!
+//! state     all that is known: server (is it wanted, is it there), clients, requests
+//! switch    follows the settings that switch the server on and off
+//! keys      makes, lists and revokes keys
+//! serving   what the shell's server asks the app and tells it
+//! commands  what an interface asks for
 //! ```
 
 mod clients;
+pub(crate) mod commands;
 mod keys;
 mod requests;
 mod server;
-
-use crate::app::App;
-use crate::settings::Settings;
-use crate::wire::{ApiOverview, Command, Failure, Reply};
+mod serving;
+pub(crate) mod state;
+pub(crate) mod switch;
 
 pub use clients::ApiClient;
 pub use requests::EndedRequest;
-
-use clients::Clients;
-use requests::Requests;
-use server::ServerState;
-pub(crate) use server::{follow_setting, is_about_server};
-
-/// The state of the API. Owned by [`App`].
-#[derive(Debug)]
-pub(crate) struct Api {
-    server: ServerState,
-    clients: Clients,
-    requests: Requests,
-}
-
-impl Api {
-    pub(crate) fn new(settings: &Settings) -> Api {
-        Api {
-            server: ServerState::new(settings),
-            clients: Clients::default(),
-            requests: Requests::default(),
-        }
-    }
-}
-
-/// Runs one command about the API; every other command is a fault of the caller.
-pub(crate) async fn run(app: &App, command: Command) -> Result<Reply, Failure> {
-    match command {
-        Command::MakeApiKey { name } => keys::make(app, &name).await,
-        Command::RevokeApiKey { id, deletes_saved } => keys::revoke(app, &id, deletes_saved).await,
-        _ => {
-            let (server, requests) = (app.api.server.now(), app.api.requests.list());
-            Ok(Reply::Api { api: ApiOverview { server, keys: keys::list(app).await?, requests } })
-        }
-    }
-}

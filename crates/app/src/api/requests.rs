@@ -3,8 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::app::App;
-use crate::wire::{ApiFigures, ApiRequest, Event};
+use crate::wire::{ApiFigures, ApiRequest};
 
 const MAX_REQUESTS: usize = 100;
 
@@ -29,7 +28,7 @@ impl Requests {
         self.guard().1.iter().cloned().collect()
     }
 
-    fn add(&self, ended: EndedRequest) -> ApiRequest {
+    pub(super) fn add(&self, ended: EndedRequest) -> ApiRequest {
         let (number, requests) = &mut *self.guard();
         *number += 1;
         let EndedRequest { at_ms, key, route, model, figures, status } = ended;
@@ -41,14 +40,6 @@ impl Requests {
 
     fn guard(&self) -> MutexGuard<'_, (u32, VecDeque<ApiRequest>)> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl App {
-    /// Adds a request to the list of the last ones.
-    pub fn add_api_request(&self, ended: EndedRequest) {
-        let request = self.api.requests.add(ended);
-        self.emit(Event::ApiRequest { request });
     }
 }
 

@@ -7,7 +7,7 @@ use cairn_store::Store;
 use serde_json::Value;
 
 use super::{SettingOverrides, SettingScope, Settings, generation_config, resolve};
-use crate::api;
+use crate::api::switch;
 use crate::app::App;
 use crate::chat::model;
 use crate::models::loaded::loaded_name;
@@ -81,8 +81,8 @@ pub(crate) async fn set(
             overrides.set(key, value).map_err(Failure::from)?;
             app.settings.save(&app.store, overrides).await?;
             hub_settings::apply(app, key).await;
-            if api::is_about_server(key) {
-                api::follow_setting(app);
+            if switch::is_about_server(key) {
+                switch::follow_setting(app);
             }
             let settings = app.settings();
             app.engine.set_wired_memory(settings.wires_memory);
