@@ -23,16 +23,16 @@ use crate::documents::readings::Readings;
 use crate::jobs::running_jobs::RunningJobs;
 use crate::lifecycle::{Closed, FolderLock};
 use crate::models::catalog::Catalog;
-use crate::models::downloads::ModelDownloads;
-use crate::models::hub::HubAccount;
-use crate::models::import::RunningImport;
-use crate::models::measuring::Measurements;
+use crate::models::download_queue::ModelDownloads;
+use crate::models::hub_account::HubAccount;
+use crate::models::measurements::Measurements;
 use crate::models::of_chats;
-use crate::models::revisions::RemovedRevisions;
+use crate::models::removed_revisions::RemovedRevisions;
+use crate::models::running_import::RunningImport;
 use crate::monitor::recent::Monitor;
 use crate::settings::{AppSettings, Settings};
 use crate::wire::{Conversation, Event, Failure, NoticeKind, NoticeLevel};
-use crate::{DataFolder, OpenError, convert, models};
+use crate::{DataFolder, OpenError, convert};
 
 /// How long closing may take: a system that shuts down does not wait much longer.
 const CLOSING_LIMIT: Duration = Duration::from_millis(1900);
@@ -363,16 +363,6 @@ impl App {
             None if has_draft => Speculation::Auto,
             None => convert::speculation(settings),
         }
-    }
-
-    /// Fails where the draft model that the program was started with is not on this machine or cannot
-    /// be used; models would answer without it.
-    pub async fn check_forced_draft(&self) -> Result<(), Failure> {
-        let forced = self.forced_speculation.as_ref();
-        let Some(draft) = forced.and_then(ForcedSpeculation::draft_model) else {
-            return Ok(());
-        };
-        models::own_settings::require_usable(self, draft).await.map(drop)
     }
 
     /// The name of the draft model of a model with these settings; empty: none.

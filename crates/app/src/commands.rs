@@ -12,7 +12,6 @@ use crate::chat::list::refuse_private;
 use crate::chat::turns::{self, Place};
 use crate::chat::{branches, compare, context, list, model, outlook, probabilities};
 use crate::documents::{commands as documents, reading};
-use crate::models::catalog;
 use crate::names::checked_title;
 use crate::settings::commands as settings_commands;
 use crate::wire::{Command, DocumentsOf, Failure, FailureKind, Reply};
@@ -123,12 +122,12 @@ pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failu
         | Command::GetVersions { .. }
         | Command::ChooseAnswer { .. } => compare::run(app, command).await,
         Command::ListModels => {
-            let models = catalog::list(app).await;
-            catalog::send(app, models.clone()).await;
+            let models = models::list::all(app).await;
+            models::list::send(app, models.clone()).await;
             Ok(Reply::Models { models })
         }
         Command::LoadModel { name } => {
-            models::load_named(app, &name).await?;
+            models::loading::load_named(app, &name).await?;
             Ok(Reply::Done)
         }
         Command::StopLoading => {
@@ -136,7 +135,7 @@ pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failu
             Ok(Reply::Done)
         }
         Command::UnloadModel => {
-            models::unload(app).await?;
+            models::loading::unload(app).await?;
             Ok(Reply::Done)
         }
         Command::GetModelMemory { .. }
@@ -243,7 +242,7 @@ pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failu
 
 async fn bootstrap(app: &Arc<App>) -> Result<Reply, Failure> {
     let (conversations, models, named) =
-        (list::all(app).await?, catalog::list(app).await, cache_commands::named(app).await?);
+        (list::all(app).await?, models::list::all(app).await, cache_commands::named(app).await?);
     let notice = app.recovery_notice.lock().unwrap_or_else(PoisonError::into_inner).take();
     if let Some(notice) = notice {
         app.emit(notice);

@@ -25,8 +25,8 @@ pub use cairn_engine::{
 
 use crate::app::App;
 use crate::clock::now_ms;
-use crate::models;
 use crate::models::loaded::loaded_status;
+use crate::models::{list, loading};
 use crate::settings::commands as settings;
 use crate::settings::sampling::sampling;
 use crate::wire::Failure;
@@ -86,7 +86,7 @@ impl App {
         prompt: PromptInput,
     ) -> Result<GenerateRequest, Failure> {
         self.titles.stop();
-        let model = models::ensure_answers(self, model).await?;
+        let model = loading::ensure_answers(self, model).await?;
         let settings = settings::of_loaded(self, &model).await?;
         let status = loaded_status(self, &model);
         let (kv_cache, speculation) = self.decoding(&settings, status.as_ref());
@@ -154,7 +154,7 @@ impl App {
 
     /// The names of the models on this machine that can be used.
     pub async fn usable_models(self: &Arc<Self>) -> Vec<String> {
-        let models = models::catalog::list(self).await;
+        let models = list::all(self).await;
         models.into_iter().filter(|model| model.problem.is_none()).map(|model| model.name).collect()
     }
 

@@ -4,6 +4,8 @@ mod failures;
 mod misses;
 mod numbers;
 
+use std::path::Path;
+
 use cairn_chat::{FinishReason, GenerationStats, Role};
 use cairn_engine::{
     AnswerToken, FileCoding, KvCacheOptions, KvQuantization, LoadProgress, LoadedModelStatus,
@@ -23,6 +25,11 @@ pub(crate) use failures::sentence;
 pub(crate) use misses::{cache_miss, cache_note, cut_miss, cut_note, loss_reason, stored_miss};
 pub(crate) use numbers::{figure, tokens};
 
+/// How a file or folder is written on the wire.
+pub(crate) fn path(path: &Path) -> String {
+    path.to_string_lossy().into_owned()
+}
+
 /// A model's row by what its folder lists; of what its files contain nothing is known yet.
 pub(crate) fn model(folder: ModelFolder) -> wire::Model {
     let problem = folder.problem.map(model_problem);
@@ -31,7 +38,7 @@ pub(crate) fn model(folder: ModelFolder) -> wire::Model {
         name: folder.name,
         alias: None,
         is_pinned: false,
-        path: folder.path.to_string_lossy().into_owned(),
+        path: path(&folder.path),
         model_type: folder.model_type.unwrap_or_default(),
         bytes: folder.bytes,
         source: match folder.source {

@@ -69,6 +69,7 @@ mod presets;
 mod recovered;
 mod settings;
 mod status;
+mod undo;
 #[expect(missing_docs, reason = "most variants and fields are described by their names")]
 pub mod wire;
 

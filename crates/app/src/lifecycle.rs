@@ -28,12 +28,13 @@ use crate::clock::now_ms;
 use crate::documents::readings::Readings;
 use crate::jobs::running_jobs::RunningJobs;
 use crate::models::catalog::Catalog;
-use crate::models::downloads::ModelDownloads;
-use crate::models::hub::HubAccount;
-use crate::models::hub_settings;
-use crate::models::import::RunningImport;
-use crate::models::measuring::{self, Measurements};
-use crate::models::revisions::RemovedRevisions;
+use crate::models::download_queue::ModelDownloads;
+use crate::models::hub_account::HubAccount;
+use crate::models::hub_options;
+use crate::models::measurements::Measurements;
+use crate::models::measuring;
+use crate::models::removed_revisions::RemovedRevisions;
+use crate::models::running_import::RunningImport;
 use crate::models::token_store::TokenStore;
 use crate::monitor::recent::Monitor;
 use crate::monitor::writing;
@@ -106,7 +107,7 @@ impl App {
         self.spawn(async move { follow::release_purged(&app).await });
         if autoload {
             // A failure is in the status; a missing model is none.
-            self.spawn(models::load_at_start(self.clone()));
+            self.spawn(models::loading::load_at_start(self.clone()));
         }
     }
 
@@ -280,7 +281,7 @@ async fn open_models(
     options: &Options,
 ) -> Models {
     folders.set_added(added_folders(store).await);
-    folders.set_chosen_cache(hub_settings::folder(settings));
+    folders.set_chosen_cache(hub_options::folder(settings));
     let tokens = TokenStore::new(options.data_folder.hub_token(), options.uses_keychain);
     let hub = HubAccount::load(options.hub.clone(), settings, tokens).await;
     let downloads = ModelDownloads::load(hub.hub(), store).await;

@@ -28,12 +28,13 @@ use crate::clock::now_ms;
 use crate::documents::prompt::WithDocuments;
 use crate::documents::reading;
 use crate::models::loaded::{loaded_name, loaded_status};
+use crate::models::loading;
 use crate::settings::sampling::sampling;
 use crate::settings::{Settings, commands as settings, stop_strings};
 use crate::wire::{
     AnswerSegment, Event, Failure, FailureCode, FailureKind, NoticeKind, NoticeLevel,
 };
-use crate::{convert, models, platform};
+use crate::{convert, platform};
 
 /// How long an answer may take to stop when the app closes. Then its text so far is saved.
 const CLOSING_GRACE: Duration = Duration::from_millis(700);
@@ -313,7 +314,7 @@ async fn in_parts(
         }
         // Tokens of one model say nothing to another, and this one may have been unloaded meanwhile.
         let model = held.stats.model.clone();
-        if let Err(failure) = models::ensure_loaded_beside(app, &model).await {
+        if let Err(failure) = loading::ensure_loaded_beside(app, &model).await {
             return Outcome::failed(failure, progress);
         }
         request.model = Some(model);
@@ -353,14 +354,14 @@ async fn load_model(
     // too.
     let loading = app.spawn(async move {
         match wanted {
-            None => models::ensure_loaded(shared, None).await,
+            None => loading::ensure_loaded(shared, None).await,
             Some(name) if beside.is_some() => {
                 compare::load(&shared, &name, beside.flatten(), stop).await
             }
             Some(name) if loaded_name(&shared).as_ref() == Some(&name) => Ok(()),
             // Nobody has chosen another model for the next answers of new chats.
-            Some(name) if !is_chosen => models::ensure_loaded_for_chat(&shared, &name).await,
-            Some(name) => models::load_named(&shared, &name).await,
+            Some(name) if !is_chosen => loading::ensure_loaded_for_chat(&shared, &name).await,
+            Some(name) => loading::load_named(&shared, &name).await,
         }
     });
     let loaded = tokio::select! {

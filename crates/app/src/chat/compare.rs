@@ -23,7 +23,7 @@ use crate::chat::turns::{Wanted, as_shown, refuse_unsaved};
 use crate::clock::now_ms;
 use crate::convert;
 use crate::documents;
-use crate::models;
+use crate::models::{loading, locating};
 use crate::settings::{SettingOverrides, SettingScope, Settings};
 use crate::wire::{
     Command, CompareColumn, Conversation, DocumentsOf, Event, Failure, FailureKind, Message, Reply,
@@ -171,9 +171,9 @@ async fn compared(
 ) -> Result<Compared, Failure> {
     let model = match column.model {
         Some(name) => name,
-        None => model::expected(app, conversation_id).await?.ok_or_else(models::no_model)?,
+        None => model::expected(app, conversation_id).await?.ok_or_else(loading::no_model)?,
     };
-    models::require(app, &model).await?;
+    locating::require(app, &model).await?;
     let wanted = [
         ("temperature", column.temperature.map(|temperature| json!(temperature))),
         ("seed", column.seed.map(|seed| json!(seed))),
@@ -195,13 +195,13 @@ pub(crate) async fn load(
     other: Option<Arc<Running>>,
     stop: CancellationToken,
 ) -> Result<(), Failure> {
-    let loaded = models::ensure_loaded_beside(app, name).await;
+    let loaded = loading::ensure_loaded_beside(app, name).await;
     let Some(other) = other.filter(|_| loaded.is_err()) else { return loaded.map(drop) };
     tokio::select! {
         // Nobody waits for the model any more, and the other one keeps its place.
         () = stop.cancelled() => loaded.map(drop),
         () = other.ended.cancelled() => {
-            models::ensure_loaded_beside(app, name).await.map(drop)
+            loading::ensure_loaded_beside(app, name).await.map(drop)
         }
     }
 }
@@ -259,7 +259,7 @@ async fn choose(app: &Arc<App>, conversation_id: &str, message_id: &str) -> Resu
     if let Some(model) = model {
         let loading = app.clone();
         app.spawn(async move {
-            if let Err(failure) = models::ensure_loaded_for_chat(&loading, &model).await {
+            if let Err(failure) = loading::ensure_loaded_for_chat(&loading, &model).await {
                 loading.emit_failure(failure);
             }
         });

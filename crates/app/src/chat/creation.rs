@@ -6,7 +6,7 @@ use cairn_store::Store;
 
 use crate::app::App;
 use crate::clock::now_ms;
-use crate::models::{self, names};
+use crate::models::{loading, names};
 use crate::settings::Settings;
 use crate::wire::{Event, Failure, Reply};
 
@@ -24,7 +24,7 @@ pub(crate) async fn create_conversation(
 pub(crate) async fn expected_system_prompt(app: &Arc<App>, of_folder: Option<&str>) -> String {
     let model = match of_folder {
         Some(name) if names::has(app, name).await => Some(name.to_owned()),
-        _ => models::expected_name(app).await,
+        _ => loading::expected_name(app).await,
     };
     let Settings { system_prompt, .. } = match model {
         Some(name) => app.settings.of_model(&name),

@@ -10,8 +10,6 @@ use crate::app::App;
 use crate::cache::follow;
 use crate::cache::owners::conversation_owner;
 
-/// How long a deletion can be undone. Interfaces offer that for some seconds.
-pub(crate) const UNDO_LIMIT: Duration = Duration::from_secs(600);
 /// No turn begins while conversations are purged, so there are pauses between so many.
 const MAX_PURGED_AT_ONCE: usize = 50;
 

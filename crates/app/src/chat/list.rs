@@ -14,6 +14,7 @@ use crate::clock::now_ms;
 use crate::convert;
 use crate::documents::commands as documents;
 use crate::models::of_chats;
+use crate::undo::UNDO_LIMIT;
 use crate::wire::{
     ChatModel, Command, Conversation, DocumentsOf, Event, Failure, FailureKind, Reply,
 };
@@ -71,7 +72,7 @@ async fn delete(app: &Arc<App>, ids: Vec<String>) -> Result<Reply, Failure> {
     stop_answers(&answers).await;
     let now_ms = now_ms();
     let ids = set_deleted(app, &ids, Some(now_ms)).await?;
-    app.spawn(deletion::purge_later(app.clone(), ids.clone(), now_ms, deletion::UNDO_LIMIT));
+    app.spawn(deletion::purge_later(app.clone(), ids.clone(), now_ms, UNDO_LIMIT));
     app.emit(Event::ConversationsDeleted { ids });
     Ok(Reply::Done)
 }

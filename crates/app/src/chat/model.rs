@@ -5,9 +5,9 @@ use std::sync::Arc;
 use cairn_engine::LoadedModelStatus;
 
 use crate::app::App;
-use crate::models;
 use crate::models::loaded::{loaded_name, loaded_status};
 use crate::models::of_chats::of;
+use crate::models::{loading, locating};
 use crate::wire::{Failure, Reply};
 
 /// The name of the model that the next answer of a chat will be of; none where there is none.
@@ -17,7 +17,7 @@ pub(crate) async fn expected(
 ) -> Result<Option<String>, Failure> {
     match of(app, conversation_id).await?.name {
         Some(name) => Ok(Some(name)),
-        None => Ok(models::expected_name(app).await),
+        None => Ok(loading::expected_name(app).await),
     }
 }
 
@@ -43,7 +43,7 @@ pub(crate) async fn choose(
     model: Option<&str>,
 ) -> Result<Reply, Failure> {
     let model = match model {
-        Some(name) => Some(models::name_for_chat(app, name).await?),
+        Some(name) => Some(locating::name_for_chat(app, name).await?),
         None => None,
     };
     let store = app.store_of(conversation_id).await;

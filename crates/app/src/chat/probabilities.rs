@@ -11,8 +11,8 @@ use crate::app::App;
 use crate::chat::answering::BranchToAnswer;
 use crate::chat::running_reads::ListedRead;
 use crate::convert;
-use crate::models;
 use crate::models::loaded::loaded_status;
+use crate::models::{loading, locating};
 use crate::settings::commands as settings;
 use crate::wire::{Event, Failure, Gone, Probabilities, Reply};
 
@@ -53,11 +53,11 @@ async fn read(
         (branch, Some((token_ids, model))) => (branch, token_ids, model),
         (_, None) => return Ok(Probabilities::NoTokens),
     };
-    if models::require(app, &model).await.is_err() {
+    if locating::require(app, &model).await.is_err() {
         return Ok(Probabilities::NoModel { model });
     }
     if loads_model {
-        models::ensure_loaded_beside(app, &model).await?;
+        loading::ensure_loaded_beside(app, &model).await?;
     } else if loaded_status(app, &model).is_none() {
         return Ok(Probabilities::NotLoaded { model });
     }

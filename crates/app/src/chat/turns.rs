@@ -12,7 +12,7 @@ use crate::chat::probabilities;
 use crate::clock::now_ms;
 use crate::convert;
 use crate::documents::commands as documents;
-use crate::models::{self, of_chats};
+use crate::models::{loading, locating, of_chats};
 use crate::wire::{
     Conversation, DocumentsOf, Event, Failure, FailureCode, FailureKind, Message, MessageStatus,
     Reply,
@@ -82,7 +82,7 @@ pub(crate) async fn answer_again(
     let wanted = match model {
         Some(name) => {
             // Before anything is saved: a name that is no model's is a mistake of the caller's.
-            models::require(app, &name).await?;
+            locating::require(app, &name).await?;
             Wanted::Model(name)
         }
         None => Wanted::OfChat(of_chat(app, conversation_id).await?),
@@ -96,7 +96,7 @@ pub(crate) async fn answer_again(
 async fn of_chat(app: &Arc<App>, conversation_id: &str) -> Result<Option<String>, Failure> {
     let name = of_chats::of(app, conversation_id).await?.name;
     if name.is_none() {
-        models::require_any(app).await?;
+        loading::require_any(app).await?;
     }
     Ok(name)
 }
@@ -117,7 +117,7 @@ pub(crate) async fn go_on(
         let model = model.ok_or_else(|| {
             Failure::invalid("This answer cannot go on.").of_kind(FailureKind::CannotGoOn)
         })?;
-        models::require(app, &model).await?;
+        locating::require(app, &model).await?;
     }
     let before = store.resume_answer(conversation_id, message_id).await?;
     let assistant =
@@ -141,7 +141,7 @@ pub(crate) async fn write_from(
     let with_other =
         probabilities::tokens_with_other(store, conversation_id, message_id, position, token);
     let (token_ids, model) = with_other.await?;
-    models::require(app, &model).await?;
+    locating::require(app, &model).await?;
     let begun = store.begin_sibling_answer(conversation_id, Some(message_id), now_ms()).await?;
     // As if it had failed with these tokens: if it cannot go on, it has.
     let before = cairn_store::Message {

@@ -23,7 +23,7 @@ pub(crate) use question::Wording;
 pub use question::{Described, MAX_LEVELS, MAX_OPTIONS, Question, QuestionError, QuestionKind};
 
 use crate::app::App;
-use crate::models;
+use crate::models::loading;
 use crate::wire::Failure;
 
 /// Questions about one text.
@@ -77,7 +77,7 @@ impl App {
         request: DecideRequest,
     ) -> Result<Decisions, DecideError> {
         self.titles.stop();
-        let model = models::ensure_answers(self, request.model.as_deref()).await?;
+        let model = loading::ensure_answers(self, request.model.as_deref()).await?;
         let wordings: Vec<_> = request.questions.iter().map(Question::wordings).collect();
         let rows = wordings.iter().flatten().map(|wording| {
             let content =

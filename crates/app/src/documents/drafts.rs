@@ -10,8 +10,8 @@ use crate::app::App;
 use crate::chat::beginning::Beginning;
 use crate::chat::creation::expected_system_prompt;
 use crate::chat::model as chat_model;
-use crate::models;
 use crate::models::loaded::{loaded_name, loaded_status};
+use crate::models::{loading, locating};
 use crate::settings::{Settings, commands as settings};
 use crate::wire::Failure;
 
@@ -92,7 +92,7 @@ pub(super) async fn of_folder(
 /// The folder's own model, where it is on this machine.
 async fn own_model(app: &App, folder: &Folder) -> Option<String> {
     let own = folder.model.clone()?;
-    models::require(app, &own).await.is_ok().then_some(own)
+    locating::require(app, &own).await.is_ok().then_some(own)
 }
 
 /// The folder's own model or else the one that answers, if it is in memory.
@@ -104,7 +104,7 @@ async fn folder_model_in_memory(app: &App, folder: &Folder) -> Option<String> {
 /// Loads the folder's own model beside the one that answers, or that one.
 async fn load_folder_model(app: &Arc<App>, folder: &Folder) -> Result<String, Failure> {
     match own_model(app, folder).await {
-        Some(name) => models::ensure_loaded_beside(app, &name).await,
+        Some(name) => loading::ensure_loaded_beside(app, &name).await,
         None => load_any(app).await,
     }
 }
@@ -112,10 +112,10 @@ async fn load_folder_model(app: &Arc<App>, folder: &Folder) -> Result<String, Fa
 /// Loads the model that answers where none is named, and returns its name. In a task: loading continues
 /// when reading is stopped, because the question needs the model too.
 pub(super) async fn load_any(app: &Arc<App>) -> Result<String, Failure> {
-    models::require_any(app).await?;
-    let loading = app.spawn(models::ensure_loaded(app.clone(), None));
+    loading::require_any(app).await?;
+    let loading = app.spawn(loading::ensure_loaded(app.clone(), None));
     loading.await.map_err(|fault| {
         Failure::fault(format!("A fault in Cairn stopped the model from being loaded: {fault}."))
     })??;
-    loaded_name(app).ok_or_else(models::no_model)
+    loaded_name(app).ok_or_else(loading::no_model)
 }

@@ -17,15 +17,15 @@ use crate::app::App;
 use crate::cache::owners::{conversation_owner, folder_owner};
 use crate::chat::model as chat_model;
 use crate::clock::now_ms;
+use crate::convert;
 use crate::documents::commands;
 use crate::documents::counting::{self, Counted};
 use crate::documents::drafts::{self, Draft};
 use crate::documents::readings::Reading;
 use crate::models::loaded::{loaded_name, loaded_status};
-use crate::models::{of_chats, own_settings};
+use crate::models::{loading, of_chats, own_settings};
 use crate::settings::Settings;
 use crate::wire::{DocumentReading, DocumentsOf, Event, Failure};
-use crate::{convert, models};
 
 /// Progress is sent at most so often.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
@@ -225,7 +225,7 @@ async fn draft_to_read(app: &Arc<App>, of: &DocumentsOf, id: &str) -> Result<Ste
     }
     let model = match of_chats::of(app, id).await?.name {
         Some(name) => {
-            models::ensure_loaded_for_chat(app, &name).await?;
+            loading::ensure_loaded_for_chat(app, &name).await?;
             name
         }
         None => drafts::load_any(app).await?,
@@ -289,7 +289,7 @@ async fn count_ahead(
     if is_loaded || app.loading.try_lock().is_err() {
         return Ok(None);
     }
-    let Some(model) = models::to_load(app, of_chat).await else {
+    let Some(model) = loading::to_load(app, of_chat).await else {
         return Ok(None);
     };
     let folder = PathBuf::from(&model.path);

@@ -8,13 +8,13 @@ use cairn_store::{JobState, NewJob};
 use super::answers::{self, Logprobs, Reading};
 use super::{conversations, export, question_text, running, texts};
 use crate::app::App;
-use crate::chat::deletion::UNDO_LIMIT;
 use crate::clock::now_ms;
 use crate::decisions::calibration::{fit_temperature, quality};
 use crate::decisions::{MAX_LEVELS, MAX_OPTIONS};
 use crate::decisions::{Question, QuestionError};
-use crate::models;
+use crate::models::loading;
 use crate::names::checked_name;
+use crate::undo::UNDO_LIMIT;
 use crate::wire::{
     Command, Event, Failure, FailureCode, FailureKind, Job, JobCharts, JobPreview, JobQuestion,
     JobRow, JobRowOrder, JobSource, JobTexts, Reply,
@@ -186,7 +186,7 @@ async fn create(
     let texts = texts_of(app, source).await?;
     let model = match model {
         Some(model) => model,
-        None => models::expected_name(app).await.ok_or_else(models::no_model)?,
+        None => loading::expected_name(app).await.ok_or_else(loading::no_model)?,
     };
     let question = serde_json::to_string(question)
         .map_err(|error| Failure::invalid(format!("The question cannot be stored: {error}.")))?;

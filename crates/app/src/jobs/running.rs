@@ -12,7 +12,7 @@ use super::answers::{self, Logprobs, Reading};
 use super::question_text;
 use crate::app::App;
 use crate::decisions::{answer_request, in_groups};
-use crate::models;
+use crate::models::loading;
 use crate::wire::{Event, Failure, NoticeKind};
 
 /// How many rows are asked at once. A kill loses what was computed of one window.
@@ -91,7 +91,7 @@ async fn run_in_turn(app: &Arc<App>, id: &str) -> Result<(), Ended> {
             return Ok(());
         }
         // For each window, because a person may unload the model in between.
-        let model = models::ensure_loaded_beside(app, &job.model).await.map_err(Ended::NoModel)?;
+        let model = loading::ensure_loaded_beside(app, &job.model).await.map_err(Ended::NoModel)?;
         let begun = Instant::now();
         let rows = ask(app, model, &reading, &waiting).await?;
         let temperature = app.store.listed_job(id).await?.temperature;

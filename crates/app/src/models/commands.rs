@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use cairn_engine::default_memory_limit_bytes;
 
-use super::{catalog, deletion, downloads, hub, own_settings, recommended, revisions};
+use super::{deletion, downloads, hub, list, own_settings, recommended, revisions};
 use crate::app::App;
 use crate::platform;
 use crate::wire::{Command, Failure, FailureKind, Reply};
@@ -26,7 +26,7 @@ pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failu
             app.measurements.cancel(&name);
         }
         Command::RestoreModel { name } => deletion::restore(app, &name).await?,
-        Command::CheckModel { name } => catalog::check_again(app, &name).await?,
+        Command::CheckModel { name } => list::check_again(app, &name).await?,
         Command::AddModelFolder { path } => return add_folder(app, &path).await,
         Command::GetModelFolders => return folders(app).await,
         Command::RemoveModelFolder { path } => {
@@ -92,7 +92,7 @@ async fn add_folder(app: &Arc<App>, path: &str) -> Result<Reply, Failure> {
 async fn list_folders(app: &Arc<App>) -> Result<Reply, Failure> {
     let paths = app.store.model_folders().await?;
     app.model_folders.set_added(paths.iter().map(Into::into).collect());
-    catalog::emit(app).await;
+    list::emit(app).await;
     Ok(Reply::ModelFolders { paths })
 }
 

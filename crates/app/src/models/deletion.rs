@@ -4,15 +4,13 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::catalog;
-use super::hub_settings::shown;
+use super::loaded::loaded_name;
+use super::{list, loading};
 use crate::app::App;
 use crate::clock::now_ms;
-use crate::models::loaded::loaded_name;
+use crate::convert;
+use crate::undo::MODEL_UNDO_LIMIT;
 use crate::wire::{Failure, FailureCode, FailureKind, ModelDeletion};
-
-/// How long a deletion can be undone. It is short because people delete models to make room.
-pub(crate) const UNDO_LIMIT: Duration = Duration::from_secs(30);
 
 /// What deleting the model of this name would delete.
 pub(crate) async fn preview(app: &App, name: &str) -> Result<ModelDeletion, Failure> {
@@ -40,15 +38,15 @@ pub(crate) async fn delete(app: &Arc<App>, name: &str) -> Result<(), Failure> {
     // Fails for one that is not there or that Cairn only reads.
     found(app, name).await?;
     if loaded_name(app).as_deref() == Some(name) {
-        super::unload(app).await?;
+        loading::unload(app).await?;
     } else {
         // A chat may have it in memory beside the loaded one.
         app.engine.unload_unused(name, Instant::now());
     }
     let deleted_at_ms = now_ms();
     app.catalog.hide(name, deleted_at_ms);
-    app.spawn(delete_later(app.clone(), name.to_owned(), deleted_at_ms, UNDO_LIMIT));
-    catalog::emit(app).await;
+    app.spawn(delete_later(app.clone(), name.to_owned(), deleted_at_ms, MODEL_UNDO_LIMIT));
+    list::emit(app).await;
     Ok(())
 }
 
@@ -59,7 +57,7 @@ pub(crate) async fn restore(app: &Arc<App>, name: &str) -> Result<(), Failure> {
         return Err(Failure::new(FailureCode::NotFound, message)
             .of_kind(FailureKind::ModelDeleted { model: name.to_owned() }));
     }
-    catalog::emit(app).await;
+    list::emit(app).await;
     Ok(())
 }
 
@@ -71,7 +69,7 @@ async fn delete_later(app: Arc<App>, name: String, deleted_at_ms: i64, undo_limi
     }
     if app.catalog.is_hidden_since(&name, deleted_at_ms) {
         delete_now(&app, &name).await;
-        catalog::emit(&app).await;
+        list::emit(&app).await;
     }
 }
 
@@ -105,7 +103,7 @@ async fn delete_now(app: &App, name: &str) {
 /// What another program downloads to the same folder later comes from where that program says.
 async fn forget_origin(app: &App, deletion: &cairn_hub::ModelDeletion) {
     let Some(cache) = deletion.folder.parent().filter(|_| deletion.is_shared) else { return };
-    if let Err(error) = app.store.forget_model_origin(&shown(cache), &deletion.name).await {
+    if let Err(error) = app.store.forget_model_origin(&convert::path(cache), &deletion.name).await {
         tracing::warn!("it stays recorded where {} came from: {error}", deletion.name);
     }
 }

@@ -1,5 +1,7 @@
 //! The models in memory, by what the engine says of them.
 
+use std::path::PathBuf;
+
 use cairn_engine::LoadedModelStatus;
 
 use crate::app::App;
@@ -14,4 +16,9 @@ pub(crate) fn loaded_status(app: &App, name: &str) -> Option<LoadedModelStatus> 
     let status = app.engine.status();
     let models = &status.borrow().models;
     models.iter().find(|model| model.name == name).cloned()
+}
+
+/// Where a loaded model was loaded from.
+pub(crate) fn loaded_folder(app: &App, name: &str) -> Option<PathBuf> {
+    loaded_status(app, name).map(|model| model.folder)
 }

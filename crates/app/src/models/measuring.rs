@@ -2,9 +2,8 @@
 //! own, one model at a time, while the engine computes nothing. Whoever asks a model something ends the
 //! process, and it is started again later; what quitting has ended, at the next start.
 
-use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use cairn_engine::{EngineState, EngineStatus, default_memory_limit_bytes};
@@ -12,51 +11,16 @@ use cairn_formats::gguf::PerplexityChange;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::catalog;
 use super::child::{Exit, command, wait};
-use super::due_measurements::{DueMeasurement, DueMeasurements};
+use super::due_measurements::DueMeasurement;
 use super::measure_child::{ARGUMENTS, MEMORY_VARIABLE, RESERVE_VARIABLE};
+use super::{checking, list};
 use crate::app::App;
 
 /// After so many processes that were ended, because somebody asked or quit, nothing is measured.
 const MAX_TRIES: usize = 4;
 /// The bytes that a process leaves free on the disk.
 const RESERVE_BYTES: u64 = 4 << 30;
-
-/// The measurements that wait or run, by the model's name. Owned by [`App`].
-#[derive(Debug)]
-pub(crate) struct Measurements {
-    /// The engine has computed nothing for so long before a process is started.
-    quiet: Duration,
-    running: Mutex<HashMap<String, CancellationToken>>,
-    /// Locked by the one that is at it.
-    turn: tokio::sync::Mutex<()>,
-    /// Those of the database, which this run's own are among.
-    due: DueMeasurements,
-}
-
-impl Measurements {
-    pub(crate) fn new(quiet: Duration) -> Measurements {
-        let (running, turn, due) = Default::default();
-        Measurements { quiet, running, turn, due }
-    }
-
-    fn running(&self) -> MutexGuard<'_, HashMap<String, CancellationToken>> {
-        self.running.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Whether this model is or will be measured.
-    pub(crate) fn has(&self, model: &str) -> bool {
-        self.running().contains_key(model)
-    }
-
-    /// Ends the measurement of this model, if there is one.
-    pub(crate) fn cancel(&self, model: &str) {
-        if let Some(cancelled) = self.running().get(model) {
-            cancelled.cancel();
-        }
-    }
-}
 
 /// A model that was imported, and what it was made of.
 pub(crate) struct Measured<S> {
@@ -106,7 +70,7 @@ async fn measure_due(app: Arc<App>, due: DueMeasurement) {
     let (model, folder) = (due.model.clone(), due.folder.clone());
     let cancelled = app.closing.child_token();
     app.measurements.running().insert(model.clone(), cancelled.clone());
-    catalog::emit(&app).await;
+    list::emit(&app).await;
     let mut process = Process { program, due };
     let change = tokio::select! {
         () = cancelled.cancelled() => None,
@@ -117,14 +81,14 @@ async fn measure_due(app: Arc<App>, due: DueMeasurement) {
         }
     };
     if let Some(change) = change {
-        catalog::keep_perplexity(&app, folder, change).await;
+        checking::keep_perplexity(&app, folder, change).await;
     } else if app.closing.is_cancelled() {
         // It stays in the list of the database.
         return;
     }
     app.measurements.due.remove(&app.store, &model).await;
     app.measurements.running().remove(&model);
-    catalog::emit(&app).await;
+    list::emit(&app).await;
 }
 
 struct Process {
@@ -271,7 +235,7 @@ mod tests {
     async fn what_was_measured_stands_with_the_model_and_its_files_are_not_opened_again() {
         let (_home, app, measured) = with_model("usable").await;
         let (folder, source) = (measured.folder.clone(), measured.file.clone());
-        catalog::require_usable(&app, "usable", &folder).await.unwrap();
+        checking::require_usable(&app, "usable", &folder).await.unwrap();
         let mut events = app.subscribe();
         tokio::time::timeout(SOON, measure(app.clone(), measured)).await.unwrap();
         assert!(!source.exists(), "nobody needs it any more");

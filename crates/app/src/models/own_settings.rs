@@ -10,38 +10,16 @@ use cairn_engine::{
 use serde_json::Value;
 
 use super::check_child::CheckedFacts;
-use super::{Wanted, catalog, find};
+use super::loaded::loaded_name;
+use super::locating::{folder_of, usable_folder};
+use super::{checking, draft, list, loading};
 use crate::app::App;
 use crate::convert;
-use crate::models::loaded::loaded_name;
-use crate::settings::commands::set_of_model;
-use crate::wire::{Failure, FailureCode, FailureKind, KvBits, MemoryNeed, NoticeKind};
+use crate::wire::{Event, Failure, FailureCode, FailureKind, KvBits, MemoryNeed};
 
 /// As the engine loads a model for the app.
 fn load_options(app: &App, name: &str) -> LoadOptions {
     LoadOptions::new().bf16_state(app.settings.of_model(name).bf16_state)
-}
-
-/// The folder of a model, which is listed or was loaded from a path.
-pub(crate) async fn folder_of(app: &App, name: &str) -> Result<PathBuf, Failure> {
-    if loaded_name(app).as_deref() == Some(name)
-        && let Some(folder) = app.store.model_folder(name).await?
-    {
-        return Ok(folder.into());
-    }
-    let (folders, wanted) = (app.model_folders.clone(), name.to_owned());
-    let found = app.blocking(move || find(&folders, &wanted, None, Wanted::NameOrPath)).await;
-    match found {
-        Some(Ok((_, folder))) => Ok(folder),
-        Some(Err(error)) => match app.store.model_folder(name).await? {
-            Some(folder) => Ok(folder.into()),
-            None => Err(error.into()),
-        },
-        None => {
-            let why = format!("A fault in Cairn prevented it from finding the model {name}.");
-            Err(Failure::fault(why))
-        }
-    }
 }
 
 /// Fails where a value that its row allows does not suit the model. Opens the model's files.
@@ -155,7 +133,7 @@ async fn check_draft(app: &App, name: &str, folder: PathBuf, draft: &str) -> Res
         )
         .of_kind(FailureKind::OwnDraft));
     }
-    let draft_folder = require_usable(app, draft).await?;
+    let draft_folder = usable_folder(app, draft).await?;
     // Reading a tokenizer blocks.
     match app.blocking(move || check_draft_model(&folder, &draft_folder)).await {
         Some(Ok(())) => Ok(()),
@@ -209,7 +187,7 @@ pub(crate) async fn read_memory(
     name: &str,
     folder: &Path,
 ) -> Result<ModelMemory, Failure> {
-    catalog::require_usable(app, name, folder).await?;
+    checking::require_usable(app, name, folder).await?;
     let (folder, options) = (folder.to_owned(), load_options(app, name));
     match app.blocking(move || ModelMemory::read(&folder, options)).await {
         Some(Ok(memory)) => Ok(memory),
@@ -218,49 +196,15 @@ pub(crate) async fn read_memory(
     }
 }
 
-/// Loads the draft model that is set for the loaded model, or drops the one that no longer is. The
-/// caller has locked [`App::loading`]. Without its draft model a model still answers, so a failure
-/// is only a warning.
-pub(crate) async fn load_draft(app: &App, name: &str) {
-    let draft_model = app.draft_model(&app.settings.of_model(name));
-    let loaded = match draft_model.is_empty() {
-        true => app.engine.unload_draft().await.map_err(Failure::from),
-        false => load_draft_named(app, &draft_model).await,
-    };
-    if let Err(why) = loaded {
-        let (model, message) = (name.to_owned(), why.message.clone());
-        let (text, kind) = match draft_model.is_empty() {
-            true => (
-                format!("The draft model of {name} stays in memory. {message}"),
-                NoticeKind::DraftStays { model, why },
-            ),
-            false => (
-                format!("{name} answers without its draft model {draft_model}. {message}"),
-                NoticeKind::DraftUnused { model, draft: draft_model, why },
-            ),
-        };
-        app.emit_warning(text, kind);
-    }
-}
-
-/// The folder of a model that can be loaded.
-pub(crate) async fn require_usable(app: &App, name: &str) -> Result<PathBuf, Failure> {
-    let folder = folder_of(app, name).await?;
-    catalog::require_usable(app, name, &folder).await?;
-    Ok(folder)
-}
-
-async fn load_draft_named(app: &App, draft: &str) -> Result<(), Failure> {
-    let folder = require_usable(app, draft).await?;
-    Ok(app.engine.load_draft(draft, &folder).await?)
-}
-
 /// Lets the setting be what a model in memory was loaded with. Where that cannot be saved, the next load
 /// is with the new value.
 pub(crate) async fn put_back_bf16_state(app: &App, name: &str, loaded: bool) {
     let value = if loaded { Value::Bool(true) } else { Value::Null };
-    if let Err(failure) = set_of_model(app, name, "bf16_state", value).await {
-        tracing::warn!("the setting of {name} stays the new one: {}", failure.message);
+    match app.settings.set_of_model(&app.store, name, "bf16_state", value).await {
+        Ok(()) => app.emit(Event::Settings { settings: app.settings() }),
+        Err(failure) => {
+            tracing::warn!("the setting of {name} stays the new one: {}", failure.message);
+        }
     }
 }
 
@@ -269,10 +213,10 @@ pub(crate) fn apply(app: &Arc<App>, name: &str, key: &str) {
     if matches!(key, "alias" | "is_pinned") {
         app.engine.set_pinned(app.settings.pinned_models());
         let owner = app.clone();
-        app.spawn(async move { catalog::emit(&owner).await });
+        app.spawn(async move { list::emit(&owner).await });
     }
     if key == "bf16_state" {
-        app.spawn(super::reload(app.clone(), name.to_owned()));
+        app.spawn(loading::reload(app.clone(), name.to_owned()));
     }
     if key == "draft_model" {
         let (owner, name) = (app.clone(), name.to_owned());
@@ -280,7 +224,7 @@ pub(crate) fn apply(app: &Arc<App>, name: &str, key: &str) {
         app.spawn(async move {
             let _loading = owner.loading.lock().await;
             if loaded_name(&owner).as_deref() == Some(name.as_str()) {
-                load_draft(&owner, &name).await;
+                draft::load(&owner, &name).await;
             }
         });
     }

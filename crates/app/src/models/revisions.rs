@@ -4,41 +4,20 @@
 //! has passed its check. Older ones go only when a person says so, half a minute later or when the app
 //! closes, and never one that is loaded.
 
-use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use cairn_hub::{DownloadError, DownloadedCommit, DownloadedModel, Hub, OldRevisions, Revision};
 use cairn_store::ModelOrigin;
 use tokio::task::JoinSet;
 
-use super::deletion::UNDO_LIMIT;
-use super::downloads::MAIN;
-use super::hub_settings::shown;
-use super::{catalog, downloads};
+use super::download_queue::is_unfinished;
+use super::{checking, list};
 use crate::app::App;
 use crate::clock::now_ms;
+use crate::convert;
+use crate::undo::MODEL_UNDO_LIMIT;
 use crate::wire::{self, Failure, FailureCode, FailureKind, ModelUpdate};
-
-/// Older versions whose removal can still be undone, by their model, with the time of the removal.
-#[derive(Debug, Default)]
-pub(crate) struct RemovedRevisions(Mutex<HashMap<String, (i64, OldRevisions)>>);
-
-impl RemovedRevisions {
-    fn all(&self) -> MutexGuard<'_, HashMap<String, (i64, OldRevisions)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Takes out what was removed at this time; none if that was brought back.
-    fn take(&self, name: &str, removed_at_ms: i64) -> Option<OldRevisions> {
-        let mut all = self.all();
-        let is_same = all.get(name).is_some_and(|(at_ms, _)| *at_ms == removed_at_ms);
-        match is_same {
-            true => all.remove(name).map(|(_, revisions)| revisions),
-            false => None,
-        }
-    }
-}
 
 /// The models of which the hub has a newer version, and why it is not known of all. Models that the hub
 /// does not have, or does not show, have none.
@@ -73,7 +52,7 @@ async fn asked(app: &App) -> Result<(Hub, Vec<DownloadedCommit>), Failure> {
     let (origins, asked) = (app.store.model_origins().await?, hub.origin());
     let is_of_environment = app.hub.is_of_environment(&asked);
     downloaded.retain(|model| {
-        let cache = shown(&model.cache);
+        let cache = convert::path(&model.cache);
         let is_it = |row: &&ModelOrigin| row.repo == model.repo.as_str() && row.cache == cache;
         match origins.iter().find(is_it) {
             Some(row) => row.origin == asked,
@@ -85,7 +64,7 @@ async fn asked(app: &App) -> Result<(Hub, Vec<DownloadedCommit>), Failure> {
 
 async fn newer(hub: &Hub, model: &DownloadedCommit) -> Result<Option<ModelUpdate>, Failure> {
     let ask = async || -> Result<Option<ModelUpdate>, DownloadError> {
-        let main: Revision = MAIN.parse()?;
+        let main = Revision::default();
         if hub.model_page(&model.repo, &main).await?.commit == model.commit {
             return Ok(None);
         }
@@ -106,7 +85,7 @@ async fn newer(hub: &Hub, model: &DownloadedCommit) -> Result<Option<ModelUpdate
 
 /// Records the hub that a model came from: only that one is asked for newer versions of it.
 pub(super) async fn record_origin(app: &App, model: &DownloadedModel) {
-    let (cache, repo) = (shown(&model.cache), model.repo.to_string());
+    let (cache, repo) = (convert::path(&model.cache), model.repo.to_string());
     let row = ModelOrigin { cache, repo, origin: model.origin.clone() };
     if let Err(error) = app.store.save_model_origin(&row).await {
         tracing::warn!("it is not recorded where {} came from: {error}", row.repo);
@@ -121,15 +100,15 @@ pub(crate) async fn put_to_use(
 ) -> Result<(), Failure> {
     let asked = model.clone();
     if !app.blocking(move || asked.is_in_use()).await.ok_or_else(fault)? {
-        let (folders, path) = (app.model_folders.clone(), shown(&model.folder));
+        let (folders, path) = (app.model_folders.clone(), convert::path(&model.folder));
         let looked = app.blocking(move || folders.resolve(&path)).await;
         looked.ok_or_else(fault)??;
-        catalog::require_usable(app, name, &model.folder).await?;
-        let (main, newer): (Revision, _) = (MAIN.parse()?, model.clone());
+        checking::require_usable(app, name, &model.folder).await?;
+        let (main, newer) = (Revision::default(), model.clone());
         app.blocking(move || newer.put_to_use(&main)).await.ok_or_else(fault)??;
     }
     let Some(parent) = model.folder.parent() else { return Ok(()) };
-    let (parent, path) = (format!("{}/", shown(parent)), shown(&model.folder));
+    let (parent, path) = (format!("{}/", convert::path(parent)), convert::path(&model.folder));
     Ok(app.store.move_model(name, &parent, &path).await?)
 }
 
@@ -174,7 +153,7 @@ pub(crate) async fn remove(app: &Arc<App>, name: &str) -> Result<(), Failure> {
 
 /// A download may need what an older version has, and nothing names it until it is done.
 async fn refuse_while_downloading(app: &App, name: &str) -> Result<(), Failure> {
-    match downloads::is_unfinished(app, name).await {
+    match is_unfinished(&app.store, name).await {
         true => Err(Failure::invalid(format!(
             "{name} is being downloaded: remove its older versions after that."
         ))
@@ -198,11 +177,11 @@ pub(crate) fn restore(app: &App, name: &str) -> Result<(), Failure> {
 /// Removes what was taken out of sight at this time, unless it is brought back before. If the app
 /// closes first, closing removes it.
 async fn remove_later(app: Arc<App>, name: String, removed_at_ms: i64) {
-    if !app.is_open_after(UNDO_LIMIT).await {
+    if !app.is_open_after(MODEL_UNDO_LIMIT).await {
         return;
     }
     if remove_now(&app, &name, removed_at_ms).await {
-        catalog::emit(&app).await;
+        list::emit(&app).await;
     }
 }
 

@@ -11,7 +11,7 @@ use crate::api::switch;
 use crate::app::App;
 use crate::chat::model;
 use crate::models::loaded::loaded_name;
-use crate::models::{catalog, hub_settings, own_settings};
+use crate::models::{hub_settings, list, locating, own_settings};
 use crate::personas;
 use crate::wire::{Event, Failure, Reply, SettingTarget};
 
@@ -89,7 +89,7 @@ pub(crate) async fn set(
             app.follow_compression(&settings);
             if key == "default_model" {
                 let owner = app.clone();
-                app.spawn(async move { catalog::emit(&owner).await });
+                app.spawn(async move { list::emit(&owner).await });
             }
             let Settings { cache_budget_bytes, cache_ram_budget_bytes, .. } = settings;
             app.engine.set_cache_budgets(cache_budget_bytes, cache_ram_budget_bytes);
@@ -116,21 +116,6 @@ pub(crate) async fn set(
     }
     app.emit(Event::Settings { settings: app.settings() });
     get(app, &target).await
-}
-
-/// Sets a value of a model that needs no check, and does nothing that follows from it.
-pub(crate) async fn set_of_model(
-    app: &App,
-    name: &str,
-    key: &str,
-    value: Value,
-) -> Result<(), Failure> {
-    let _saving = app.settings.saving.lock().await;
-    let mut overrides = app.settings.overrides_of_model(name);
-    overrides.set(key, value).map_err(Failure::from)?;
-    app.settings.save_model(&app.store, name, overrides).await?;
-    app.emit(Event::Settings { settings: app.settings() });
-    Ok(())
 }
 
 /// What takes its time, before other settings have to wait for this one: opening a model's files, a
@@ -188,7 +173,7 @@ async fn of_chat(store: &Store, id: &str) -> Result<SettingOverrides, Failure> {
 /// What a model's publisher recommends, and what a person has set for it.
 async fn of_model(app: &App, name: &str) -> Result<[SettingOverrides; 2], Failure> {
     let nothing = || SettingOverrides::none(SettingScope::GenerationConfig);
-    let recommended = match own_settings::folder_of(app, name).await {
+    let recommended = match locating::folder_of(app, name).await {
         // Reading a file blocks.
         Ok(folder) => app.blocking(move || generation_config::read(&folder)).await,
         // A model that is gone recommends nothing.

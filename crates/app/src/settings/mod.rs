@@ -23,8 +23,10 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use cairn_store::{Store, StoreError};
+use serde_json::Value;
 
 use crate::platform;
+use crate::wire::Failure;
 pub(crate) use overrides::{SettingOverrides, resolve};
 pub use row::{SettingKind, SettingRow, SettingScope, SettingSection};
 use table::Machine;
@@ -121,6 +123,20 @@ impl AppSettings {
         store.set_model_settings(name, overrides.to_json().as_deref()).await?;
         self.models().insert(name.to_owned(), overrides);
         Ok(())
+    }
+
+    /// Sets a value of a model that needs no check, and does nothing that follows from it.
+    pub(crate) async fn set_of_model(
+        &self,
+        store: &Store,
+        name: &str,
+        key: &str,
+        value: Value,
+    ) -> Result<(), Failure> {
+        let _saving = self.saving.lock().await;
+        let mut overrides = self.overrides_of_model(name);
+        overrides.set(key, value)?;
+        Ok(self.save_model(store, name, overrides).await?)
     }
 
     fn models(&self) -> MutexGuard<'_, BTreeMap<String, SettingOverrides>> {

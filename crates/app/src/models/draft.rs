@@ -1,0 +1,47 @@
+//! The draft model of the loaded model.
+
+use super::locating::usable_folder;
+use crate::app::{App, ForcedSpeculation};
+use crate::wire::{Failure, NoticeKind};
+
+impl App {
+    /// Fails where the draft model that the program was started with is not on this machine or cannot
+    /// be used; models would answer without it.
+    pub async fn check_forced_draft(&self) -> Result<(), Failure> {
+        let forced = self.forced_speculation.as_ref();
+        let Some(draft) = forced.and_then(ForcedSpeculation::draft_model) else {
+            return Ok(());
+        };
+        usable_folder(self, draft).await.map(drop)
+    }
+}
+
+/// Loads the draft model that is set for the loaded model, or drops the one that no longer is. The
+/// caller has locked [`App::loading`]. Without its draft model a model still answers, so a failure
+/// is only a warning.
+pub(super) async fn load(app: &App, name: &str) {
+    let draft_model = app.draft_model(&app.settings.of_model(name));
+    let loaded = match draft_model.is_empty() {
+        true => app.engine.unload_draft().await.map_err(Failure::from),
+        false => load_named(app, &draft_model).await,
+    };
+    if let Err(why) = loaded {
+        let (model, message) = (name.to_owned(), why.message.clone());
+        let (text, kind) = match draft_model.is_empty() {
+            true => (
+                format!("The draft model of {name} stays in memory. {message}"),
+                NoticeKind::DraftStays { model, why },
+            ),
+            false => (
+                format!("{name} answers without its draft model {draft_model}. {message}"),
+                NoticeKind::DraftUnused { model, draft: draft_model, why },
+            ),
+        };
+        app.emit_warning(text, kind);
+    }
+}
+
+async fn load_named(app: &App, draft: &str) -> Result<(), Failure> {
+    let folder = usable_folder(app, draft).await?;
+    Ok(app.engine.load_draft(draft, &folder).await?)
+}
