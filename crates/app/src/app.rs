@@ -1,13 +1,12 @@
 //! [`App`]: the state that all commands and background tasks share, and its accessors.
 //! `lifecycle.rs` opens it, runs commands on it and closes it.
 
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use cairn_engine::{Engine, KvCacheOptions, LoadedModelStatus, SnapKv, Speculation};
-use cairn_hub::{CacheVariables, HubOptions, ModelFolders};
-use cairn_store::{Store, StoreError};
+use cairn_hub::ModelFolders;
+use cairn_store::Store;
 use tokio::sync::{OnceCell, broadcast};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -15,151 +14,33 @@ use tokio_util::task::TaskTracker;
 
 use crate::api::state::Api;
 use crate::cache::previews::Imports;
-use crate::cache::saved;
 use crate::chat::running::RunningAnswers;
 use crate::chat::running_reads::RunningReads;
 use crate::chat::title_queue::TitleQueue;
 use crate::documents::readings::Readings;
+use crate::folder_lock::FolderLock;
 use crate::jobs::running_jobs::RunningJobs;
-use crate::lifecycle::{Closed, FolderLock};
 use crate::models::catalog::Catalog;
 use crate::models::download_queue::ModelDownloads;
 use crate::models::hub_account::HubAccount;
 use crate::models::measurements::Measurements;
-use crate::models::of_chats;
 use crate::models::removed_revisions::RemovedRevisions;
 use crate::models::running_import::RunningImport;
 use crate::monitor::recent::Monitor;
+use crate::options::ForcedSpeculation;
 use crate::settings::{AppSettings, Settings};
-use crate::wire::{Conversation, Event, Failure, NoticeKind, NoticeLevel};
-use crate::{DataFolder, OpenError, convert};
+use crate::wire::{Event, Failure, NoticeKind, NoticeLevel};
+use crate::{DataFolder, convert};
 
-/// How long closing may take: a system that shuts down does not wait much longer.
-const CLOSING_LIMIT: Duration = Duration::from_millis(1900);
-
-/// How to open the app.
-#[derive(Debug, Clone)]
-pub struct Options {
-    /// The data folder.
-    pub data_folder: DataFolder,
-    /// The variables that locate the cache of downloaded models.
-    pub hub_variables: CacheVariables,
-    /// The hub that models are downloaded from; none: nothing is downloaded.
-    pub hub: Option<HubOptions>,
-    /// Whether the hub's access token is kept in the system's keychain.
-    pub uses_keychain: bool,
-    /// The program that opens the files of a new model for the first time, with the arguments of
-    /// [`crate::run_child_if_asked`]; none: models are not checked before they are loaded.
-    pub check_program: Option<PathBuf>,
-    /// How long the engine has computed nothing before what rounding costs a model is measured.
-    pub measures_after: Duration,
-    /// Whether to load the default model at once, in the background.
-    pub autoload: bool,
-    /// How long [`App::close`] may take; none: as long as it needs.
-    pub closing_limit: Option<Duration>,
-    /// The most bytes of models and answers together; none: what the device's memory leaves.
-    pub memory_limit_bytes: Option<u64>,
-    /// What proposes tokens for every answer; none: what each model's settings say.
-    pub speculation: Option<ForcedSpeculation>,
-    /// What every answer keeps of a long prompt, whatever a model's settings say; none: what they say.
-    pub snapkv: Option<SnapKv>,
-    /// Whether saved context is coded, without loss, to take less of the disk, whatever the settings
-    /// say.
-    pub compresses_cache: bool,
-}
-
-/// What proposes tokens for every answer, whatever the settings say.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ForcedSpeculation {
-    /// Nothing does.
-    Off,
-    /// As [`Speculation::Lookup`].
-    Lookup {
-        /// At least 1.
-        num_tokens: usize,
-    },
-    /// As [`Speculation::Mtp`]; nothing for a model without a head.
-    Mtp {
-        /// At least 1.
-        num_tokens: usize,
-    },
-    /// The draft model of all models, see [`App::check_forced_draft`]; nothing for one that cannot use it.
-    /// All of a long prompt is kept.
-    Draft {
-        /// Its name.
-        model: String,
-        /// At least 1.
-        num_tokens: usize,
-    },
-    /// As [`Speculation::Auto`].
-    Auto {
-        /// The draft model of all models, if there is one.
-        draft_model: Option<String>,
-    },
-}
-
-impl ForcedSpeculation {
-    /// The draft model of all models.
-    pub fn draft_model(&self) -> Option<&str> {
-        match self {
-            ForcedSpeculation::Draft { model, .. } => Some(model),
-            ForcedSpeculation::Auto { draft_model } => draft_model.as_deref(),
-            ForcedSpeculation::Off
-            | ForcedSpeculation::Lookup { .. }
-            | ForcedSpeculation::Mtp { .. } => None,
-        }
-    }
-
-    /// What proposes for a model with or without a draft model and a head.
-    pub fn speculation(&self, has_draft: bool, has_head: bool) -> Speculation {
-        match *self {
-            ForcedSpeculation::Lookup { num_tokens } => Speculation::Lookup { num_tokens },
-            ForcedSpeculation::Mtp { num_tokens } if has_head => Speculation::Mtp { num_tokens },
-            ForcedSpeculation::Draft { num_tokens, .. } if has_draft => {
-                Speculation::Draft { num_tokens }
-            }
-            ForcedSpeculation::Auto { .. } => Speculation::Auto,
-            ForcedSpeculation::Off
-            | ForcedSpeculation::Mtp { .. }
-            | ForcedSpeculation::Draft { .. } => Speculation::Off,
-        }
-    }
-}
-
-impl Options {
-    /// A data folder without anything beside it: no hub, no keychain, no shared cache.
-    pub fn new(data_folder: DataFolder) -> Options {
-        Options {
-            data_folder,
-            hub_variables: CacheVariables::default(),
-            hub: None,
-            uses_keychain: false,
-            check_program: None,
-            measures_after: Duration::from_secs(5),
-            autoload: false,
-            closing_limit: None,
-            memory_limit_bytes: None,
-            speculation: None,
-            snapkv: None,
-            compresses_cache: false,
-        }
-    }
-
-    /// The options that the environment sets, with a model loaded at once.
-    pub fn from_environment() -> Result<Options, OpenError> {
-        // A hub that cannot be used is no reason not to open: its commands say what is wrong.
-        let hub = HubOptions::from_lookup(std::env::var_os)
-            .inspect_err(|error| tracing::warn!("models cannot be downloaded: {error}"));
-        Ok(Options {
-            hub_variables: CacheVariables::from_lookup(std::env::var_os),
-            hub: hub.ok(),
-            uses_keychain: true,
-            check_program: std::env::current_exe().ok(),
-            autoload: true,
-            closing_limit: Some(CLOSING_LIMIT),
-            ..Options::new(DataFolder::from_environment()?)
-        })
-    }
+/// How far [`App::close`] came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Closed {
+    /// The engine has ended, and what it changed is in the database; the process may end as it
+    /// likes.
+    Completely,
+    /// The engine still computes, or writes. The process must end with [`crate::exit_now`], because
+    /// MLX's exit handlers abort the process while MLX is busy.
+    EngineBusy,
 }
 
 /// The open app. Share it behind its `Arc`; every method may be called from any task.
@@ -212,11 +93,11 @@ pub struct App {
     /// How far closing came; none before it began. Locked while it runs.
     pub(crate) closed: tokio::sync::Mutex<Option<Closed>>,
     pub(crate) closing_limit: Option<Duration>,
-    /// See [`Options::speculation`].
+    /// See [`crate::Options::speculation`].
     pub(crate) forced_speculation: Option<ForcedSpeculation>,
-    /// See [`Options::snapkv`].
+    /// See [`crate::Options::snapkv`].
     pub(crate) forced_snapkv: Option<SnapKv>,
-    /// See [`Options::compresses_cache`].
+    /// See [`crate::Options::compresses_cache`].
     pub(crate) forces_compression: bool,
     pub(crate) lock: Mutex<Option<FolderLock>>,
 }
@@ -275,31 +156,6 @@ impl App {
     /// Sends why something failed for which nobody waits.
     pub(crate) fn emit_failure(&self, why: Failure) {
         self.emit_warning(why.message.clone(), NoticeKind::Failed { why });
-    }
-
-    /// Sends a conversation's row as it is now. Fails if it is gone or cannot be read.
-    pub(crate) async fn refresh_conversation(&self, id: &str) -> Result<(), StoreError> {
-        let row = self.store_of(id).await.listed_conversation(id).await?;
-        let conversation = self.described(row).await;
-        self.emit(Event::Conversation { conversation });
-        Ok(())
-    }
-
-    /// Sends a conversation's row after a change, unless it is gone or cannot be read: the change
-    /// itself has succeeded.
-    pub(crate) async fn emit_conversation(&self, id: &str) {
-        if let Err(error) = self.refresh_conversation(id).await {
-            tracing::debug!(%error, "a changed conversation is not sent");
-        }
-    }
-
-    /// A conversation's row with its saved context.
-    pub(crate) async fn described(&self, row: cairn_store::Conversation) -> Conversation {
-        let cache = saved::of_conversation(&self.engine, &self.store, &row).await;
-        let model = of_chats::of_row(self, &row).await;
-        let (is_streaming, is_private) =
-            (self.answers.is_streaming(&row.id), self.is_private(&row.id).await);
-        Conversation { is_private, ..convert::conversation(row, model, is_streaming, cache) }
     }
 
     /// The store that has a conversation's rows: a private one is only in memory.

@@ -9,6 +9,7 @@ use crate::app::App;
 use crate::cache::{commands as cache_commands, imports};
 use crate::chat::creation::{create_conversation, new_conversation};
 use crate::chat::list::refuse_private;
+use crate::chat::listed;
 use crate::chat::turns::{self, Place};
 use crate::chat::{branches, compare, context, list, model, outlook, probabilities};
 use crate::documents::{commands as documents, reading};
@@ -44,7 +45,7 @@ pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failu
             context::read_again(app, &conversation_id, &message_id).await
         }
         Command::RefreshConversation { id } => {
-            app.refresh_conversation(&id).await?;
+            listed::refresh(app, &id).await?;
             Ok(Reply::Done)
         }
         Command::GetOutlook { id } => outlook::get(app, &id).await,
@@ -268,7 +269,7 @@ async fn bootstrap(app: &Arc<App>) -> Result<Reply, Failure> {
 async fn rename(app: &App, id: &str, title: &str) -> Result<Reply, Failure> {
     let title = checked_title(title)?;
     app.store_of(id).await.rename_conversation(id, title).await?;
-    app.emit_conversation(id).await;
+    listed::emit(app, id).await;
     Ok(Reply::Done)
 }
 
@@ -288,6 +289,6 @@ async fn set_system_prompt(
     }
     store.set_system_prompt(id, system_prompt).await?;
     reading::again(app, &DocumentsOf::conversation(id)).await;
-    app.emit_conversation(id).await;
+    listed::emit(app, id).await;
     Ok(Reply::Done)
 }

@@ -55,6 +55,7 @@ mod diagnostics;
 mod documents;
 mod error;
 mod finding;
+mod folder_lock;
 mod folders;
 mod jobs;
 mod lifecycle;
@@ -63,6 +64,7 @@ mod memory_pressure;
 mod models;
 mod monitor;
 mod names;
+mod options;
 mod personas;
 mod platform;
 mod presets;
@@ -74,7 +76,7 @@ mod undo;
 pub mod wire;
 
 pub use api::{ApiClient, EndedRequest};
-pub use app::{App, ForcedSpeculation, Options};
+pub use app::{App, Closed};
 pub use bindings::{typescript, typescript_settings};
 pub use cache::{
     CachedEntry, CachedItem, ChunkSummary, Download, OfflineCaches, OfflineImport, OwnFile, Upload,
@@ -84,7 +86,7 @@ pub use cairn_hub::CacheVariables;
 pub use chat_files::{ListedChat, OfflineChats};
 pub use data_folder::DataFolder;
 pub use error::OpenError;
-pub use lifecycle::Closed;
 pub use logs::{LOG_FILTER, LogFile};
 pub use models::{CheckedFacts, ModelVerdict, run_child_if_asked};
+pub use options::{ForcedSpeculation, Options};
 pub use platform::{KEEPS_MEMORY_LIMIT, exit_now};

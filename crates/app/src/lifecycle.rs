@@ -1,8 +1,7 @@
 //! Opens the app, runs commands on it, and closes it.
 
-use std::fs::{File, TryLockError};
-use std::io;
-use std::path::{Path, PathBuf};
+use std::fs::File;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -17,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::api::state::Api;
-use crate::app::{App, Options};
+use crate::app::{App, Closed};
 use crate::cache::previews::Imports;
 use crate::cache::{follow, rows, transfers};
 use crate::chat::deletion;
@@ -26,6 +25,7 @@ use crate::chat::running_reads::RunningReads;
 use crate::chat::title_queue::TitleQueue;
 use crate::clock::now_ms;
 use crate::documents::readings::Readings;
+use crate::folder_lock::{FolderLock, cleanup_lock};
 use crate::jobs::running_jobs::RunningJobs;
 use crate::models::catalog::Catalog;
 use crate::models::download_queue::ModelDownloads;
@@ -38,6 +38,7 @@ use crate::models::running_import::RunningImport;
 use crate::models::token_store::TokenStore;
 use crate::monitor::recent::Monitor;
 use crate::monitor::writing;
+use crate::options::Options;
 use crate::settings::{AppSettings, Settings};
 use crate::wire::{Command, Failure, FailureCode, FailureKind, Reply};
 use crate::{DataFolder, OpenError, commands, finding, jobs, models, platform, recovered, status};
@@ -48,24 +49,13 @@ const EVENT_CAPACITY: usize = 1024;
 /// closed in any case.
 const ENGINE_PART: f64 = 0.8;
 
-/// How far [`App::close`] came.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Closed {
-    /// The engine has ended, and what it changed is in the database; the process may end as it
-    /// likes.
-    Completely,
-    /// The engine still computes, or writes. The process must end with [`crate::exit_now`], because
-    /// MLX's exit handlers abort the process while MLX is busy.
-    EngineBusy,
-}
-
 impl App {
     /// Opens the data folder, creating what is missing, and starts the engine. Must be called in a
     /// Tokio runtime, which the app then uses.
     pub async fn open(options: Options) -> Result<Arc<App>, OpenError> {
         let data_folder = options.data_folder.clone();
         data_folder.create()?;
-        let lock = lock(&data_folder)?;
+        let lock = FolderLock::of(&data_folder)?;
         let model_folders = ModelFolders::new(data_folder.home(), &options.hub_variables);
         remove_leftovers(&data_folder, &model_folders, &lock).await;
 
@@ -360,52 +350,12 @@ async fn remove_leftovers(
     let _ = removing.await;
 }
 
-/// The lock that makes this process the only one that has the data folder open. The system unlocks
-/// it however the process ends.
-#[derive(Debug)]
-pub(crate) struct FolderLock(File);
-
-impl Drop for FolderLock {
-    fn drop(&mut self) {
-        // Closing the file is not enough: a child process that is just being started has a copy of
-        // it until it runs its program.
-        let _ = self.0.unlock();
-    }
-}
-
 /// None if the work takes longer than the limit.
 async fn within<T>(limit: Option<Duration>, work: impl Future<Output = T>) -> Option<T> {
     match limit {
         Some(limit) => tokio::time::timeout(limit, work).await.ok(),
         None => Some(work.await),
     }
-}
-
-fn lock(data_folder: &DataFolder) -> Result<FolderLock, OpenError> {
-    let path = data_folder.lock();
-    let file = File::options()
-        .create(true)
-        .append(true)
-        .open(&path)
-        .map_err(|error| not_writable(&path, error))?;
-    match file.try_lock() {
-        Ok(()) => Ok(FolderLock(file)),
-        Err(TryLockError::WouldBlock) => {
-            Err(OpenError::AlreadyRunning { folder: data_folder.home().to_owned() })
-        }
-        Err(TryLockError::Error(error)) => Err(not_writable(&path, error)),
-    }
-}
-
-/// The exclusive lock on the prompt cache's folder; none while another program adds files to it.
-fn cleanup_lock(data_folder: &DataFolder) -> Option<File> {
-    let lock =
-        File::options().create(true).append(true).open(data_folder.prompt_cache_lock()).ok()?;
-    lock.try_lock().is_ok().then_some(lock)
-}
-
-fn not_writable(path: &Path, source: io::Error) -> OpenError {
-    OpenError::NotWritable { path: path.to_owned(), source }
 }
 
 #[cfg(test)]
@@ -425,28 +375,16 @@ mod tests {
         let at_once = tokio::join!(app.close(), app.close());
         assert_eq!(at_once, (Closed::EngineBusy, Closed::EngineBusy));
         assert_eq!(app.close().await, Closed::EngineBusy);
-        assert!(matches!(lock(&data_folder), Err(OpenError::AlreadyRunning { .. })));
+        assert!(matches!(FolderLock::of(&data_folder), Err(OpenError::AlreadyRunning { .. })));
 
         drop(end);
         let unlocked = async {
-            while lock(&data_folder).is_err() {
+            while FolderLock::of(&data_folder).is_err() {
                 tokio::task::yield_now().await;
             }
         };
         // Only a failing test waits so long.
         let waited = tokio::time::timeout(Duration::from_secs(60), unlocked).await;
         assert!(waited.is_ok(), "the folder stays locked");
-    }
-
-    #[test]
-    fn a_dropped_lock_is_free_while_a_child_still_has_a_copy_of_the_file() {
-        let home = tempfile::tempdir().expect("a folder");
-        let data_folder = DataFolder::new(home.path());
-        let locked = lock(&data_folder).expect("is free");
-        let copy = locked.0.try_clone().expect("a copy");
-        assert!(matches!(lock(&data_folder), Err(OpenError::AlreadyRunning { .. })));
-        drop(locked);
-        assert!(lock(&data_folder).is_ok());
-        drop(copy);
     }
 }

@@ -13,6 +13,7 @@ use crate::cache::excerpts::{SHOWN_TOKENS, beginning, ends};
 use crate::cache::owners::{conversation_owner, named_owner};
 use crate::cache::prefix;
 use crate::cache::saved::tier;
+use crate::chat::listed;
 use crate::chat::savings;
 use crate::clock::now_ms;
 use crate::convert::{self, tokens};
@@ -179,7 +180,7 @@ pub(crate) async fn pin(app: &App, id: &str, is_pinned: bool) -> Result<Reply, F
     if let Some(handle) = app.engine.cache() {
         handle.pin(&conversation_owner(id), is_pinned);
     }
-    app.emit_conversation(id).await;
+    listed::emit(app, id).await;
     Ok(Reply::Done)
 }
 
@@ -211,7 +212,7 @@ pub(crate) async fn purge(app: &App, id: &str) -> Result<Reply, Failure> {
     handle.purge(&conversation_owner(id));
     // The reply means that the files are deleted, so wait for the writer.
     handle.flush().await;
-    app.emit_conversation(id).await;
+    listed::emit(app, id).await;
     Ok(Reply::Done)
 }
 
@@ -365,7 +366,7 @@ pub(crate) async fn begin_from(app: &App, named_id: &str) -> Result<Reply, Failu
     if let Some(handle) = app.engine.cache() {
         handle.copy_ref(&named_owner(named_id), &conversation_owner(&conversation.id), false);
     }
-    let conversation = app.described(conversation).await;
+    let conversation = listed::described(app, conversation).await;
     app.emit(Event::Conversation { conversation: conversation.clone() });
     emit_named_caches(app).await;
     Ok(Reply::Conversation { conversation, messages: Vec::new() })

@@ -13,6 +13,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use crate::app::App;
 use crate::cache::commands::{emit_named_caches, keep_pinned};
 use crate::cache::owners::named_owner;
+use crate::chat::listed;
 use crate::wire::Event;
 
 /// Changes within this time are reported together.
@@ -40,7 +41,7 @@ pub(crate) async fn emit_changes(app: Arc<App>, mut moves: UnboundedReceiver<Opt
         for owner in &owners {
             if let Owner::Conversation(id) = owner {
                 keep_pinned(&app, id).await;
-                app.emit_conversation(id).await;
+                listed::emit(&app, id).await;
             }
         }
         if owners.iter().any(|owner| matches!(owner, Owner::Named(_))) {

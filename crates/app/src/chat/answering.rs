@@ -16,6 +16,7 @@ use crate::cache::owners::conversation_owner;
 use crate::chat::beginning::{Beginning, ReadPart};
 use crate::chat::compare;
 use crate::chat::holding::{self, Choice};
+use crate::chat::listed;
 use crate::chat::overflow::{self, Made};
 use crate::chat::progress::{Prefill, Progress};
 use crate::chat::running::Running;
@@ -217,11 +218,11 @@ pub(crate) async fn answer(app: Arc<App>, running: Arc<Running>, turn: Turn) {
         emit_finished(&app, &running, &finished);
     } else {
         emit_finished(&app, &running, &finished);
-        app.emit_conversation(&turn.conversation_id).await;
+        listed::emit(&app, &turn.conversation_id).await;
         retry(&app, &turn, &outcome.new_prompt_ids, &finished).await;
         app.answers.remove(&running);
     }
-    app.emit_conversation(&turn.conversation_id).await;
+    listed::emit(&app, &turn.conversation_id).await;
     if finished.status == MessageStatus::Complete {
         titles::write_when_idle(&app, &turn.conversation_id);
     }

@@ -13,6 +13,7 @@ use serde_json::Map;
 use crate::app::App;
 use crate::cache::owners::conversation_owner;
 use crate::chat::beginning::{Beginning, ReadPart};
+use crate::chat::listed;
 use crate::chat::model;
 use crate::chat::prompt::messages_for;
 use crate::clock::now_ms;
@@ -57,7 +58,7 @@ pub(crate) async fn conversation(
 ) -> Result<(Conversation, Vec<Message>), Failure> {
     let messages = messages(app, id).await?;
     let row = app.store_of(id).await.listed_conversation(id).await?;
-    Ok((app.described(row).await, messages))
+    Ok((listed::described(app, row).await, messages))
 }
 
 /// Puts the branch with a message on screen.
@@ -117,7 +118,7 @@ pub(crate) async fn branch_off(
     let row = store.copy_branch(conversation_id, message_id, title, now_ms()).await?;
     point_saved(app, &row.id, conversation_id).await;
     let messages = messages(app, &row.id).await?;
-    let conversation = app.described(row).await;
+    let conversation = listed::described(app, row).await;
     app.emit(Event::Conversation { conversation: conversation.clone() });
     Ok(Reply::Conversation { conversation, messages })
 }
@@ -136,7 +137,7 @@ pub(crate) async fn shown(
     let after = messages.pop().map(|last| last.id);
     let conversation_id = conversation_id.to_owned();
     app.emit(Event::Branch { conversation_id: conversation_id.clone(), after, messages: rest });
-    app.emit_conversation(&conversation_id).await;
+    listed::emit(app, &conversation_id).await;
     Ok(())
 }
 

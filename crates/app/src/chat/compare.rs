@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 use crate::app::App;
 use crate::chat::answering::{self, Turn};
 use crate::chat::branches;
+use crate::chat::listed;
 use crate::chat::model;
 use crate::chat::running::{Running, stop_answers};
 use crate::chat::turns::{Wanted, as_shown, refuse_unsaved};
@@ -152,13 +153,13 @@ async fn begin(
         messages.push(message);
         tasks.push((running, turn));
     }
-    app.emit_conversation(conversation_id).await;
+    listed::emit(app, conversation_id).await;
     let row = store.conversation(conversation_id).await;
     for (running, turn) in tasks {
         app.spawn(answering::answer(app.clone(), running, turn));
     }
     let no_row = || cairn_store::StoreError::NoConversation { id: conversation_id.to_owned() };
-    let conversation = app.described(row?.ok_or_else(no_row)?).await;
+    let conversation = listed::described(app, row?.ok_or_else(no_row)?).await;
     let conversation = Conversation { is_streaming: true, ..conversation };
     Ok(Reply::Compared { conversation, messages })
 }
@@ -254,7 +255,7 @@ async fn choose(app: &Arc<App>, conversation_id: &str, message_id: &str) -> Resu
     // Without a choice the chat is with its last answer's model.
     if row.model.is_some() && model.is_some() && row.model != model {
         store.set_conversation_model(conversation_id, model.as_deref()).await?;
-        app.emit_conversation(conversation_id).await;
+        listed::emit(app, conversation_id).await;
     }
     if let Some(model) = model {
         let loading = app.clone();

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use cairn_store::Store;
 
 use crate::app::App;
+use crate::chat::listed;
 use crate::clock::now_ms;
 use crate::models::{loading, names};
 use crate::settings::Settings;
@@ -35,7 +36,7 @@ pub(crate) async fn expected_system_prompt(app: &Arc<App>, of_folder: Option<&st
 
 /// Emits a conversation that was just created, and returns it as the reply.
 pub(crate) async fn new_conversation(app: &App, row: cairn_store::Conversation) -> Reply {
-    let conversation = app.described(row).await;
+    let conversation = listed::described(app, row).await;
     app.emit(Event::Conversation { conversation: conversation.clone() });
     Reply::Conversation { conversation, messages: Vec::new() }
 }

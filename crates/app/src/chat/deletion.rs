@@ -60,7 +60,7 @@ pub(crate) async fn purge_all(app: &App) {
 mod tests {
     use super::*;
     use crate::DataFolder;
-    use crate::app::Options;
+    use crate::options::Options;
 
     #[tokio::test(flavor = "multi_thread")]
     async fn a_deletion_that_was_not_undone_in_time_is_final() {

@@ -10,6 +10,7 @@ use super::deletion;
 use super::running::stop_answers;
 use crate::app::App;
 use crate::cache::saved;
+use crate::chat::listed;
 use crate::clock::now_ms;
 use crate::convert;
 use crate::documents::commands as documents;
@@ -49,7 +50,7 @@ pub(crate) async fn all(app: &App) -> Result<Vec<Conversation>, Failure> {
     let mut all = Vec::new();
     if let Some(private) = app.private.get() {
         for row in private.conversations().await? {
-            all.push(app.described(row).await);
+            all.push(listed::described(app, row).await);
         }
     }
     let rows = app.store.conversations().await?;
@@ -138,7 +139,7 @@ async fn without_messages(app: &App, ids: &[String]) -> Result<Vec<String>, Fail
 /// Sends changed rows: the change itself has succeeded.
 async fn emit(app: &App, ids: &[String]) -> Result<Reply, Failure> {
     if let [id] = ids {
-        app.emit_conversation(id).await;
+        listed::emit(app, id).await;
         return Ok(Reply::Done);
     }
     let wanted: HashSet<&String> = ids.iter().collect();

@@ -16,6 +16,7 @@
 //! title_queue the conversations that wait for them
 //! probabilities  reads an answer again, for those who ask how likely its tokens were
 //! running_reads  which answers are read so, and how to stop that
+//! listed      conversations as the list of interfaces has them
 //! list        deletes, archives and moves them, one or many
 //! deletion    purges deleted conversations when that can no longer be undone
 //! progress    when an answer's events and saved text are due
@@ -36,6 +37,7 @@ pub(crate) mod creation;
 pub(crate) mod deletion;
 pub(crate) mod holding;
 pub(crate) mod list;
+pub(crate) mod listed;
 pub(crate) mod loops;
 pub(crate) mod model;
 pub(crate) mod outlook;

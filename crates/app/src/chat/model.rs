@@ -5,6 +5,7 @@ use std::sync::Arc;
 use cairn_engine::LoadedModelStatus;
 
 use crate::app::App;
+use crate::chat::listed;
 use crate::models::loaded::{loaded_name, loaded_status};
 use crate::models::of_chats::of;
 use crate::models::{loading, locating};
@@ -48,6 +49,6 @@ pub(crate) async fn choose(
     };
     let store = app.store_of(conversation_id).await;
     store.set_conversation_model(conversation_id, model.as_deref()).await?;
-    app.emit_conversation(conversation_id).await;
+    listed::emit(app, conversation_id).await;
     Ok(Reply::Done)
 }

@@ -14,6 +14,7 @@ use serde_json::{Map, Value};
 
 use crate::answer_segment::AnswerSegment;
 use crate::app::App;
+use crate::chat::listed;
 use crate::chat::model;
 use crate::chat::progress::Progress;
 use crate::chat::segments::Now;
@@ -67,7 +68,7 @@ async fn write(app: &Arc<App>, id: &str) {
     let model = model::in_memory(app, id).await.map(|model| model.name);
     let Some(written) = generate(app, model, &prompt(&question, &answer)).await else { return };
     match store.set_written_title(id, &question, &cleaned(&written)).await {
-        Ok(true) => app.emit_conversation(id).await,
+        Ok(true) => listed::emit(app, id).await,
         Ok(false) => {}
         Err(error) => tracing::debug!("a title is not saved: {error}"),
     }

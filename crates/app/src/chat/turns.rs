@@ -8,6 +8,7 @@ use cairn_store::Store;
 use crate::app::App;
 use crate::chat::answering::{self, Turn};
 use crate::chat::compare::Compared;
+use crate::chat::listed;
 use crate::chat::probabilities;
 use crate::clock::now_ms;
 use crate::convert;
@@ -218,10 +219,10 @@ async fn begin(
     for message in &messages {
         app.emit(Event::Message { message: message.clone() });
     }
-    app.emit_conversation(&conversation_id).await;
+    listed::emit(app, &conversation_id).await;
     let row = store.conversation(&conversation_id).await;
     app.spawn(answering::answer(app.clone(), running, turn));
     let row = row?.ok_or(cairn_store::StoreError::NoConversation { id: conversation_id })?;
-    let conversation = Conversation { is_streaming: true, ..app.described(row).await };
+    let conversation = Conversation { is_streaming: true, ..listed::described(app, row).await };
     Ok(Reply::Sent { conversation, messages })
 }

@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::app::App;
 use crate::cache::owners::{conversation_owner, folder_owner};
+use crate::chat::listed;
 use crate::chat::model as chat_model;
 use crate::clock::now_ms;
 use crate::convert;
@@ -77,7 +78,7 @@ fn run(app: &Arc<App>, of: &DocumentsOf, reading: Reading, before: Option<Readin
         show(&shared, &of, &reading, state);
         // Its row says how much of it is saved.
         if let DocumentsOf::Conversation { id } = &of {
-            shared.emit_conversation(id).await;
+            listed::emit(&shared, id).await;
         }
     });
 }

@@ -1,7 +1,8 @@
 //! The draft model of the loaded model.
 
 use super::locating::usable_folder;
-use crate::app::{App, ForcedSpeculation};
+use crate::app::App;
+use crate::options::ForcedSpeculation;
 use crate::wire::{Failure, NoticeKind};
 
 impl App {

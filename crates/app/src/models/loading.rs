@@ -4,13 +4,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use cairn_engine::{EngineState, LoadedModelStatus, ModelOptions};
+use serde_json::Value;
 
 use super::loaded::{loaded_folder, loaded_name, loaded_status};
 use super::locating::{NamedBy, locate, locate_as};
-use super::{draft, list, own_settings, proposal};
+use super::{draft, list, proposal};
 use crate::app::App;
 use crate::clock::now_ms;
-use crate::wire::{Failure, FailureCode, FailureKind, Model, NoticeKind};
+use crate::wire::{Event, Failure, FailureCode, FailureKind, Model, NoticeKind};
 
 /// Loads the model of this name instead of the one before, and records it as the last one used.
 pub(crate) async fn load_named(app: &Arc<App>, name: &str) -> Result<(), Failure> {
@@ -181,7 +182,7 @@ pub(super) async fn reload(app: Arc<App>, name: String) {
     }
     let loaded = loaded_status(&app, &name);
     if let Some(LoadedModelStatus { bf16_state, .. }) = &loaded {
-        own_settings::put_back_bf16_state(&app, &name, *bf16_state).await;
+        put_back_bf16_state(&app, &name, *bf16_state).await;
     }
     let is_in_memory = loaded.is_some();
     let then = match is_in_memory {
@@ -190,6 +191,18 @@ pub(super) async fn reload(app: Arc<App>, name: String) {
     };
     let text = format!("{name} was not loaded with its new setting, {then}. {}", why.message);
     app.emit_warning(text, NoticeKind::NotReloaded { model: name, is_in_memory, why });
+}
+
+/// Lets the setting be what a model in memory was loaded with. Where that cannot be saved, the next load
+/// is with the new value.
+async fn put_back_bf16_state(app: &App, name: &str, loaded: bool) {
+    let value = if loaded { Value::Bool(true) } else { Value::Null };
+    match app.settings.set_of_model(&app.store, name, "bf16_state", value).await {
+        Ok(()) => app.emit(Event::Settings { settings: app.settings() }),
+        Err(failure) => {
+            tracing::warn!("the setting of {name} stays the new one: {}", failure.message);
+        }
+    }
 }
 
 fn is_loaded(app: &App, name: &str, folder: &Path) -> bool {

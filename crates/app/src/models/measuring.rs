@@ -189,8 +189,8 @@ mod tests {
     use cairn_formats::gguf::RoundedWeights;
 
     use super::*;
-    use crate::app::Options;
     use crate::data_folder::DataFolder;
+    use crate::options::Options;
     use crate::wire::{self, Command, Event, Reply};
 
     /// A wait after which the test fails.

@@ -15,7 +15,7 @@ use super::locating::{folder_of, usable_folder};
 use super::{checking, draft, list, loading};
 use crate::app::App;
 use crate::convert;
-use crate::wire::{Event, Failure, FailureCode, FailureKind, KvBits, MemoryNeed};
+use crate::wire::{Failure, FailureCode, FailureKind, KvBits, MemoryNeed};
 
 /// As the engine loads a model for the app.
 fn load_options(app: &App, name: &str) -> LoadOptions {
@@ -193,18 +193,6 @@ pub(crate) async fn read_memory(
         Some(Ok(memory)) => Ok(memory),
         Some(Err(error)) => Err(unreadable(error)),
         None => Err(Failure::fault("A fault in Cairn stopped the estimate of its memory.")),
-    }
-}
-
-/// Lets the setting be what a model in memory was loaded with. Where that cannot be saved, the next load
-/// is with the new value.
-pub(crate) async fn put_back_bf16_state(app: &App, name: &str, loaded: bool) {
-    let value = if loaded { Value::Bool(true) } else { Value::Null };
-    match app.settings.set_of_model(&app.store, name, "bf16_state", value).await {
-        Ok(()) => app.emit(Event::Settings { settings: app.settings() }),
-        Err(failure) => {
-            tracing::warn!("the setting of {name} stays the new one: {}", failure.message);
-        }
     }
 }
 

@@ -1,0 +1,137 @@
+//! How the app is opened.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use cairn_engine::{SnapKv, Speculation};
+use cairn_hub::{CacheVariables, HubOptions};
+
+use crate::{DataFolder, OpenError};
+
+/// How long closing may take: a system that shuts down does not wait much longer.
+const CLOSING_LIMIT: Duration = Duration::from_millis(1900);
+
+/// How to open the app.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The data folder.
+    pub data_folder: DataFolder,
+    /// The variables that locate the cache of downloaded models.
+    pub hub_variables: CacheVariables,
+    /// The hub that models are downloaded from; none: nothing is downloaded.
+    pub hub: Option<HubOptions>,
+    /// Whether the hub's access token is kept in the system's keychain.
+    pub uses_keychain: bool,
+    /// The program that opens the files of a new model for the first time, with the arguments of
+    /// [`crate::run_child_if_asked`]; none: models are not checked before they are loaded.
+    pub check_program: Option<PathBuf>,
+    /// How long the engine has computed nothing before what rounding costs a model is measured.
+    pub measures_after: Duration,
+    /// Whether to load the default model at once, in the background.
+    pub autoload: bool,
+    /// How long [`crate::App::close`] may take; none: as long as it needs.
+    pub closing_limit: Option<Duration>,
+    /// The most bytes of models and answers together; none: what the device's memory leaves.
+    pub memory_limit_bytes: Option<u64>,
+    /// What proposes tokens for every answer; none: what each model's settings say.
+    pub speculation: Option<ForcedSpeculation>,
+    /// What every answer keeps of a long prompt, whatever a model's settings say; none: what they say.
+    pub snapkv: Option<SnapKv>,
+    /// Whether saved context is coded, without loss, to take less of the disk, whatever the settings
+    /// say.
+    pub compresses_cache: bool,
+}
+
+/// What proposes tokens for every answer, whatever the settings say.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ForcedSpeculation {
+    /// Nothing does.
+    Off,
+    /// As [`Speculation::Lookup`].
+    Lookup {
+        /// At least 1.
+        num_tokens: usize,
+    },
+    /// As [`Speculation::Mtp`]; nothing for a model without a head.
+    Mtp {
+        /// At least 1.
+        num_tokens: usize,
+    },
+    /// The draft model of all models, see [`crate::App::check_forced_draft`]; nothing for one that cannot use it.
+    /// All of a long prompt is kept.
+    Draft {
+        /// Its name.
+        model: String,
+        /// At least 1.
+        num_tokens: usize,
+    },
+    /// As [`Speculation::Auto`].
+    Auto {
+        /// The draft model of all models, if there is one.
+        draft_model: Option<String>,
+    },
+}
+
+impl ForcedSpeculation {
+    /// The draft model of all models.
+    pub fn draft_model(&self) -> Option<&str> {
+        match self {
+            ForcedSpeculation::Draft { model, .. } => Some(model),
+            ForcedSpeculation::Auto { draft_model } => draft_model.as_deref(),
+            ForcedSpeculation::Off
+            | ForcedSpeculation::Lookup { .. }
+            | ForcedSpeculation::Mtp { .. } => None,
+        }
+    }
+
+    /// What proposes for a model with or without a draft model and a head.
+    pub fn speculation(&self, has_draft: bool, has_head: bool) -> Speculation {
+        match *self {
+            ForcedSpeculation::Lookup { num_tokens } => Speculation::Lookup { num_tokens },
+            ForcedSpeculation::Mtp { num_tokens } if has_head => Speculation::Mtp { num_tokens },
+            ForcedSpeculation::Draft { num_tokens, .. } if has_draft => {
+                Speculation::Draft { num_tokens }
+            }
+            ForcedSpeculation::Auto { .. } => Speculation::Auto,
+            ForcedSpeculation::Off
+            | ForcedSpeculation::Mtp { .. }
+            | ForcedSpeculation::Draft { .. } => Speculation::Off,
+        }
+    }
+}
+
+impl Options {
+    /// A data folder without anything beside it: no hub, no keychain, no shared cache.
+    pub fn new(data_folder: DataFolder) -> Options {
+        Options {
+            data_folder,
+            hub_variables: CacheVariables::default(),
+            hub: None,
+            uses_keychain: false,
+            check_program: None,
+            measures_after: Duration::from_secs(5),
+            autoload: false,
+            closing_limit: None,
+            memory_limit_bytes: None,
+            speculation: None,
+            snapkv: None,
+            compresses_cache: false,
+        }
+    }
+
+    /// The options that the environment sets, with a model loaded at once.
+    pub fn from_environment() -> Result<Options, OpenError> {
+        // A hub that cannot be used is no reason not to open: its commands say what is wrong.
+        let hub = HubOptions::from_lookup(std::env::var_os)
+            .inspect_err(|error| tracing::warn!("models cannot be downloaded: {error}"));
+        Ok(Options {
+            hub_variables: CacheVariables::from_lookup(std::env::var_os),
+            hub: hub.ok(),
+            uses_keychain: true,
+            check_program: std::env::current_exe().ok(),
+            autoload: true,
+            closing_limit: Some(CLOSING_LIMIT),
+            ..Options::new(DataFolder::from_environment()?)
+        })
+    }
+}
