@@ -5,16 +5,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cairn_chat::{FinishReason, GenerationStats};
-use cairn_engine::{
-    FinishedGeneration, GenerateEvent, GenerateRequest, SegmentOptions, Speculation,
-};
+use cairn_engine::{FinishedGeneration, GenerateEvent, GenerateRequest};
 use cairn_prompt_cache::Miss;
-use cairn_store::{FinishedMessage, MessageStatus, Store};
+use cairn_store::{FinishedMessage, MessageStatus};
 
 use crate::app::App;
-use crate::cache::owners::conversation_owner;
-use crate::chat::beginning::{Beginning, ReadPart};
-use crate::chat::compare;
+use crate::chat::answer_events::{emit_changes, emit_finished, emit_prefill};
+use crate::chat::beside;
+use crate::chat::branch_to_answer::BranchToAnswer;
 use crate::chat::holding::{self, Choice};
 use crate::chat::listed;
 use crate::chat::overflow::{self, Made};
@@ -22,55 +20,19 @@ use crate::chat::progress::{Prefill, Progress};
 use crate::chat::running::Running;
 use crate::chat::saving::{Saving, is_worth_retrying, retry, save};
 use crate::chat::savings;
-use crate::chat::segments::{Change, Now};
+use crate::chat::segments::Now;
 use crate::chat::titles;
-use crate::chat::turns::Wanted;
+use crate::chat::turn::{Turn, Wanted};
 use crate::clock::now_ms;
-use crate::documents::prompt::WithDocuments;
 use crate::documents::reading;
-use crate::models::loaded::{loaded_name, loaded_status};
+use crate::models::loaded::loaded_name;
 use crate::models::loading;
-use crate::settings::sampling::sampling;
-use crate::settings::{Settings, commands as settings, stop_strings};
-use crate::wire::{
-    AnswerSegment, Event, Failure, FailureCode, FailureKind, NoticeKind, NoticeLevel,
-};
+use crate::settings::{Settings, commands as settings};
+use crate::wire::{Failure, FailureCode, FailureKind, NoticeKind, NoticeLevel};
 use crate::{convert, platform};
 
 /// How long an answer may take to stop when the app closes. Then its text so far is saved.
 const CLOSING_GRACE: Duration = Duration::from_millis(700);
-
-/// The rows of one answer and its question.
-pub(crate) struct Turn {
-    /// The store that has these rows.
-    pub(crate) store: Arc<Store>,
-    pub(crate) conversation_id: String,
-    /// None for an answer without a question, which only a damaged file has.
-    pub(crate) user_message_id: Option<String>,
-    pub(crate) message_id: String,
-    /// Who answers.
-    pub(crate) wanted: Wanted,
-}
-
-impl Turn {
-    /// The answer as it was, if it goes on.
-    pub(crate) fn before(&self) -> Option<&cairn_store::Message> {
-        match &self.wanted {
-            Wanted::GoesOn(before) => Some(before),
-            Wanted::OfChat(_) | Wanted::Model(_) | Wanted::Compared(_) => None,
-        }
-    }
-
-    /// The model that must answer; none: whichever is loaded.
-    fn model(&self) -> Option<&str> {
-        match &self.wanted {
-            Wanted::OfChat(name) => name.as_deref(),
-            Wanted::Model(name) => Some(name),
-            Wanted::GoesOn(before) => before.model.as_deref(),
-            Wanted::Compared(compared) => Some(&compared.model),
-        }
-    }
-}
 
 /// What of an answer was generated before the request that runs.
 #[derive(Default)]
@@ -357,7 +319,7 @@ async fn load_model(
         match wanted {
             None => loading::ensure_loaded(shared, None).await,
             Some(name) if beside.is_some() => {
-                compare::load(&shared, &name, beside.flatten(), stop).await
+                beside::load(&shared, &name, beside.flatten(), stop).await
             }
             Some(name) if loaded_name(&shared).as_ref() == Some(&name) => Ok(()),
             // Nobody has chosen another model for the next answers of new chats.
@@ -515,115 +477,6 @@ async fn request(
         answer_so_far: so_far.unwrap_or_default(),
         ..to_answer.request(app, settings).await?
     })
-}
-
-/// A branch that ends in an answer, and the model that writes it.
-pub(crate) struct BranchToAnswer<'a> {
-    pub(crate) store: &'a Arc<Store>,
-    pub(crate) conversation_id: &'a str,
-    /// Up to the answer, which is its end.
-    pub(crate) branch: &'a [cairn_store::Message],
-    pub(crate) model: Option<&'a str>,
-}
-
-impl BranchToAnswer<'_> {
-    /// The request for an answer that has nothing yet, to whichever model is loaded.
-    pub(crate) async fn request(
-        &self,
-        app: &App,
-        settings: &Settings,
-    ) -> Result<GenerateRequest, Failure> {
-        let BranchToAnswer { store, conversation_id, branch, model } = *self;
-        let cuts = store.context_cuts(conversation_id).await?;
-        let loaded = model.and_then(|name| loaded_status(app, name));
-        let branch = WithDocuments::of(store, conversation_id, branch).await?;
-        let beginning = Beginning::of(app, store, conversation_id, loaded.as_ref()).await?;
-        let prompt = branch.prompt(&beginning, ReadPart::of(branch.rows(), &cuts));
-        let (kv_cache, speculation) = match &beginning {
-            Beginning::StartingPoint(prefix) => {
-                let speculation = match app.speculation(settings, loaded.as_ref()) {
-                    // The starting point may not say which tokens a draft model would have to read.
-                    Speculation::Draft { .. } => Speculation::Off,
-                    speculation => speculation,
-                };
-                (prefix.kv_cache(), speculation)
-            }
-            Beginning::Own { .. } => app.decoding(settings, loaded.as_ref()),
-        };
-        let is_private = !Arc::ptr_eq(store, &app.store);
-        Ok(GenerateRequest {
-            sampling: sampling(settings),
-            stop: stop_strings(&settings.stop),
-            max_tokens: settings.max_tokens as usize,
-            context_length: settings.context_length.map(|length| length as usize),
-            // What a private conversation computes must not come near the prompt cache's files.
-            use_prompt_cache: !is_private,
-            owner: (!is_private).then(|| conversation_owner(conversation_id)),
-            kv_cache,
-            speculation,
-            // No tools are offered, but a model that was trained on some may call them all the same.
-            segments: Some(SegmentOptions { reads_calls: true, ..SegmentOptions::default() }),
-            ..GenerateRequest::new(prompt)
-        })
-    }
-}
-
-fn emit_prefill(app: &App, running: &Running, turn: &Turn, prefill: Prefill) {
-    let event = Event::Prefill {
-        conversation_id: turn.conversation_id.clone(),
-        message_id: turn.message_id.clone(),
-        processed_tokens: convert::tokens(prefill.processed),
-        total_tokens: convert::tokens(prefill.total),
-        cached_tokens: convert::tokens(prefill.cached),
-    };
-    app.emit(running.event(event));
-}
-
-pub(crate) fn emit_changes(app: &App, running: &Running, changes: Vec<Change>) {
-    let mut message = running.message();
-    for change in changes {
-        let (conversation_id, message_id) = (message.conversation_id.clone(), message.id.clone());
-        let event = match change {
-            Change::Whole { index, segment } => {
-                let segment = convert::segment(segment);
-                message.segments.truncate(index);
-                message.segments.push(segment.clone());
-                let index = convert::tokens(index);
-                Event::Segment { conversation_id, message_id, index, segment }
-            }
-            Change::Grown { index, offset, text } => {
-                grow(&mut message.segments, index, &text);
-                let segment = convert::tokens(index);
-                Event::Delta { conversation_id, message_id, segment, offset, text }
-            }
-        };
-        app.emit(running.event(event));
-    }
-}
-
-fn grow(segments: &mut [AnswerSegment], index: usize, more: &str) {
-    match segments.get_mut(index) {
-        Some(AnswerSegment::Text { text } | AnswerSegment::Reasoning { text, .. }) => {
-            text.push_str(more);
-        }
-        Some(AnswerSegment::ToolCall { arguments, .. }) => arguments.push_str(more),
-        None => {}
-    }
-}
-
-fn emit_finished(app: &App, running: &Running, finished: &FinishedMessage) {
-    let mut message = running.message();
-    message.status = convert::message_status(finished.status);
-    message.error.clone_from(&finished.error);
-    message.error_kind = convert::error_kind(finished.error_kind.as_deref());
-    message.stats = finished.stats.clone().map(convert::message_stats);
-    message.text = convert::readable(&message.segments);
-    message.is_held = false;
-    message.model.clone_from(&finished.model);
-    let FinishedMessage { status, token_ids, stats, model, .. } = finished;
-    message.can_continue =
-        convert::can_continue(*status, token_ids.as_deref(), stats.as_ref(), model.as_deref());
-    app.emit(running.event(Event::Message { message: message.clone() }));
 }
 
 /// Adds the process's memory and the words about the prompt cache, and replaces numbers that JSON

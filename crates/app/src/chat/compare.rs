@@ -11,45 +11,24 @@
 
 use std::sync::Arc;
 
-use serde_json::{Value, json};
-use tokio_util::sync::CancellationToken;
+use serde_json::json;
 
 use crate::app::App;
-use crate::chat::answering::{self, Turn};
+use crate::chat::answering;
 use crate::chat::branches;
 use crate::chat::listed;
 use crate::chat::model;
 use crate::chat::running::{Running, stop_answers};
-use crate::chat::turns::{Wanted, as_shown, refuse_unsaved};
+use crate::chat::turn::{Compared, Turn, Wanted};
+use crate::chat::turns::{as_shown, refuse_unsaved};
 use crate::clock::now_ms;
 use crate::convert;
-use crate::documents;
+use crate::documents::attached;
 use crate::models::{loading, locating};
-use crate::settings::{SettingOverrides, SettingScope, Settings};
+use crate::settings::{SettingOverrides, SettingScope};
 use crate::wire::{
     Command, CompareColumn, Conversation, DocumentsOf, Event, Failure, FailureKind, Message, Reply,
 };
-
-/// Who writes an answer that is compared.
-pub(crate) struct Compared {
-    pub(crate) model: String,
-    /// Checked settings of this answer only.
-    overrides: Vec<(&'static str, Value)>,
-    /// The answer whose model must stay, if this is the second.
-    pub(crate) beside: Option<Arc<Running>>,
-}
-
-impl Compared {
-    /// Changes the settings of the answer.
-    pub(crate) fn set(&self, settings: &mut Settings) {
-        for (key, value) in &self.overrides {
-            // They were checked when the comparison began.
-            if let Err(why) = settings.set(key, value) {
-                tracing::warn!("a setting of a comparison is not used: {why}");
-            }
-        }
-    }
-}
 
 /// Runs the commands about comparisons.
 pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failure> {
@@ -132,7 +111,7 @@ async fn begin(
     if let Some(user) = &user {
         app.emit(Event::Message { message: user.clone() });
         if !user.documents.is_empty() {
-            documents::commands::emit(app, &DocumentsOf::conversation(conversation_id)).await;
+            attached::emit(app, &DocumentsOf::conversation(conversation_id)).await;
         }
     }
     let mut messages: Vec<Message> = user.into_iter().collect();
@@ -187,24 +166,6 @@ async fn compared(
         overrides.push((key, value));
     }
     Ok(Compared { model, overrides, beside: None })
-}
-
-/// Loads a model beside the one of `other`, which writes; where both do not fit, after that has ended.
-pub(crate) async fn load(
-    app: &Arc<App>,
-    name: &str,
-    other: Option<Arc<Running>>,
-    stop: CancellationToken,
-) -> Result<(), Failure> {
-    let loaded = loading::ensure_loaded_beside(app, name).await;
-    let Some(other) = other.filter(|_| loaded.is_err()) else { return loaded.map(drop) };
-    tokio::select! {
-        // Nobody waits for the model any more, and the other one keeps its place.
-        () = stop.cancelled() => loaded.map(drop),
-        () = other.ended.cancelled() => {
-            loading::ensure_loaded_beside(app, name).await.map(drop)
-        }
-    }
 }
 
 /// Messages of any branch, as interfaces show them.
@@ -266,50 +227,4 @@ async fn choose(app: &Arc<App>, conversation_id: &str, message_id: &str) -> Resu
         });
     }
     Ok(Reply::Done)
-}
-
-#[cfg(test)]
-#[allow(clippy::unwrap_used)] // in a test a panic is the report
-mod tests {
-    use super::*;
-    use crate::chat::prompt::unsent_question;
-    use crate::models::loaded::loaded_name;
-    use crate::wire::Role;
-    use crate::{DataFolder, Options};
-
-    #[tokio::test(flavor = "multi_thread")]
-    async fn a_model_that_does_not_fit_is_loaded_when_the_other_answer_has_ended() {
-        let home = tempfile::tempdir().unwrap();
-        let app = App::open(Options::new(DataFolder::new(home.path()))).await.unwrap();
-        let row = cairn_store::Message {
-            id: "answer".to_owned(),
-            role: cairn_chat::Role::Assistant,
-            status: cairn_store::MessageStatus::Streaming,
-            ..unsent_question("chat", "")
-        };
-        let message = convert::message(row).unwrap();
-        assert_eq!(message.role, Role::Assistant);
-        let other = app.answers.begin(message, false);
-
-        // It cannot be loaded now, for whatever reason; later it can.
-        let loading = tokio::spawn({
-            let (app, other) = (app.clone(), other.clone());
-            async move { load(&app, "m", Some(other), CancellationToken::new()).await }
-        });
-        let stop = CancellationToken::new();
-        let fails = load(&app, "m", None, stop.clone()).await;
-        assert!(fails.is_err(), "without another answer it fails at once");
-        stop.cancel();
-        assert!(
-            load(&app, "m", Some(other.clone()), stop).await.is_err(),
-            "stopped it does not wait"
-        );
-        assert!(!loading.is_finished(), "it waits");
-        let folder = home.path().join("models").join("m");
-        cairn_tiny_models::copy_tiny_model("llama/tiny-chat", &folder).unwrap();
-        other.ended.cancel();
-        loading.await.unwrap().unwrap();
-        assert_eq!(loaded_name(&app).as_deref(), Some("m"));
-        app.close().await;
-    }
 }

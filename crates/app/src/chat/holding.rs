@@ -10,11 +10,12 @@ use std::time::Instant;
 use cairn_chat::{GenerationStats, GuessCounts};
 
 use crate::app::App;
-use crate::chat::answering::{Turn, emit_changes};
+use crate::chat::answer_events::emit_changes;
 use crate::chat::progress::Progress;
 use crate::chat::running::Running;
 use crate::chat::saving::Saving;
 use crate::chat::segments::Now;
+use crate::chat::turn::Turn;
 use crate::wire::Event;
 
 /// What becomes of a held answer.

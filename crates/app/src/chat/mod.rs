@@ -3,10 +3,14 @@
 //! ```text
 //! creation    makes new conversations, with the system prompt that is set
 //! turns       begins questions and answers
+//! turn        where an answer is written, and who writes it
 //! model       which model answers
 //! compare     two answers to one question beside each other
 //! branches    shows other branches, copies and deletes them
 //! answering   one task for each running answer
+//! branch_to_answer  the request for it
+//! beside      loads the model of the second of two that are compared
+//! answer_events  what interfaces are sent of it
 //! saving      saves it now and then, at its end, and again if that failed
 //! holding     what happens when it repeats itself
 //! loops       which parts of it are looked at for loops
@@ -28,8 +32,11 @@
 //! overflow    what happens when it takes too much
 //! ```
 
+mod answer_events;
 pub(crate) mod answering;
 pub(crate) mod beginning;
+mod beside;
+mod branch_to_answer;
 pub(crate) mod branches;
 pub(crate) mod compare;
 pub(crate) mod context;
@@ -52,4 +59,5 @@ pub(crate) mod savings;
 pub(crate) mod segments;
 pub(crate) mod title_queue;
 pub(crate) mod titles;
+mod turn;
 pub(crate) mod turns;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use cairn_engine::GenerateRequest;
 
 use crate::app::App;
-use crate::chat::answering::BranchToAnswer;
+use crate::chat::branch_to_answer::BranchToAnswer;
 use crate::chat::model;
 use crate::chat::prompt::unsent_question;
 use crate::chat::savings;

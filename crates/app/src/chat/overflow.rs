@@ -15,11 +15,11 @@ use cairn_engine::{
 use cairn_store::ContextCut;
 
 use crate::app::App;
-use crate::chat::answering::Turn;
 use crate::chat::beginning::{Beginning, ReadPart};
 use crate::chat::context::{Room, emit_message, num_tokens};
 use crate::chat::progress::Pace;
 use crate::chat::running::Running;
+use crate::chat::turn::Turn;
 use crate::clock::now_ms;
 use crate::convert;
 use crate::documents::prompt::WithDocuments;

@@ -8,7 +8,7 @@ use cairn_engine::{AnswerToken, GenerateRequest};
 use cairn_store::{Message, MessageStatus};
 
 use crate::app::App;
-use crate::chat::answering::BranchToAnswer;
+use crate::chat::branch_to_answer::BranchToAnswer;
 use crate::chat::running_reads::ListedRead;
 use crate::convert;
 use crate::models::loaded::loaded_status;

@@ -7,8 +7,8 @@ use cairn_store::{FinishedMessage, StoreError};
 use tokio::task::{JoinError, JoinHandle};
 
 use crate::app::App;
-use crate::chat::answering::Turn;
 use crate::chat::progress::Progress;
+use crate::chat::turn::Turn;
 use crate::wire::{Failure, NoticeKind, NoticeLevel};
 
 /// The interval between attempts to save an answer.

@@ -6,7 +6,7 @@ use cairn_engine::LoadedModel;
 use cairn_store::AnsweredWith;
 
 use crate::app::App;
-use crate::chat::answering::Turn;
+use crate::chat::turn::Turn;
 use crate::convert;
 use crate::wire::{ChatTimeSaved, Failure, MissCause, TimeSaved};
 

@@ -6,13 +6,13 @@ use cairn_store::MessageStatus::Streaming;
 use cairn_store::Store;
 
 use crate::app::App;
-use crate::chat::answering::{self, Turn};
-use crate::chat::compare::Compared;
+use crate::chat::answering;
 use crate::chat::listed;
 use crate::chat::probabilities;
+use crate::chat::turn::{Turn, Wanted};
 use crate::clock::now_ms;
 use crate::convert;
-use crate::documents::commands as documents;
+use crate::documents::{attached, limits};
 use crate::models::{loading, locating, of_chats};
 use crate::wire::{
     Conversation, DocumentsOf, Event, Failure, FailureCode, FailureKind, Message, MessageStatus,
@@ -41,7 +41,7 @@ pub(crate) async fn send(
         );
     }
     if let Place::Beside { documents: Some(ids), .. } = place {
-        documents::check_number(ids.len(), "message")?;
+        limits::check_number(ids.len(), "message")?;
     }
     app.titles.stop();
     let _turn = app.turns.lock().await;
@@ -65,7 +65,7 @@ pub(crate) async fn send(
     };
     let leaves_draft = !matches!(place, Place::Beside { documents: None, .. });
     if leaves_draft && sent.as_ref().is_ok_and(is_draft_sent) {
-        documents::emit(app, &DocumentsOf::conversation(conversation_id)).await;
+        attached::emit(app, &DocumentsOf::conversation(conversation_id)).await;
     }
     sent
 }
@@ -152,18 +152,6 @@ pub(crate) async fn write_from(
         ..begun.clone()
     };
     begin(app, None, begun, Wanted::GoesOn(Box::new(before))).await
-}
-
-/// Who answers.
-pub(crate) enum Wanted {
-    /// The model of the conversation; none: whichever is loaded, or would be.
-    OfChat(Option<String>),
-    /// A model of this name, which is loaded as if a person had chosen it.
-    Model(String),
-    /// The model that wrote this answer, which goes on.
-    GoesOn(Box<cairn_store::Message>),
-    /// A model and settings that are compared with others.
-    Compared(Box<Compared>),
 }
 
 /// Refuses another turn while the last answer has ended but could not be saved: the next one could

@@ -14,7 +14,7 @@ use serde_json::{Map, Value};
 
 use super::content_hash;
 use crate::answer_segment::AnswerSegment;
-use crate::documents::commands::{MAX_DOCUMENTS, checked_document};
+use crate::documents::limits::{MAX_DOCUMENTS, checked_document};
 use crate::settings::{SettingOverrides, SettingScope};
 use crate::wire::Failure;
 

@@ -19,7 +19,7 @@ use crate::chat::listed;
 use crate::chat::model as chat_model;
 use crate::clock::now_ms;
 use crate::convert;
-use crate::documents::commands;
+use crate::documents::attached;
 use crate::documents::counting::{self, Counted};
 use crate::documents::drafts::{self, Draft};
 use crate::documents::readings::Reading;
@@ -91,7 +91,7 @@ pub(crate) async fn again(app: &Arc<App>, of: &DocumentsOf) {
         }
         return;
     }
-    match commands::documents_of(app, of).await {
+    match attached::documents_of(app, of).await {
         Ok(documents) if !documents.is_empty() => begin(app, of),
         _ => app.readings.forget(Some(of)),
     }
@@ -250,7 +250,7 @@ async fn counted_prompt(
     if reading.stop.is_cancelled() {
         return Ok(Break(DocumentReading::Unread));
     }
-    commands::emit(app, of).await;
+    attached::emit(app, of).await;
     Ok(match counted {
         Counted::Fits(prompt) => Continue(prompt),
         Counted::WithQuestion => Break(DocumentReading::WithQuestion),
@@ -305,7 +305,7 @@ async fn count_ahead(
     let Ok(counted) = counting::count(app, of, draft, Arc::new(tokenizer), own_length).await else {
         return Ok(None);
     };
-    commands::emit(app, of).await;
+    attached::emit(app, of).await;
     let model = model.name;
     Ok(match counted {
         Counted::TooLong { exceeds_by } => Some(DocumentReading::TooLong { exceeds_by, model }),
