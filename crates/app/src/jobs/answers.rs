@@ -6,7 +6,7 @@ use crate::decisions::calibration::{Checked, Quality, best};
 use crate::decisions::{Described, Question, QuestionKind, Wording};
 use crate::wire::{
     CalibrationPoint, Failure, FailureCode, Job, JobOption, JobQuality, JobQuestion,
-    JobQuestionKind, JobRow, JobState,
+    JobQuestionKind, JobRow, JobRowOrder, JobState,
 };
 
 /// The log-probabilities of a row's answers, for each order in which its options were listed.
@@ -164,4 +164,22 @@ pub(super) fn shown_quality(quality: Quality) -> JobQuality {
 
 fn count(number: i64) -> u32 {
     u32::try_from(number).unwrap_or_default()
+}
+
+/// Some rows of a job as they are shown.
+pub(super) async fn rows(
+    app: &App,
+    id: &str,
+    order: JobRowOrder,
+    offset: u32,
+    limit: u32,
+) -> Result<Vec<JobRow>, Failure> {
+    let job = app.store.listed_job(id).await?;
+    let reading = Reading::of_job(&job)?;
+    let order = match order {
+        JobRowOrder::Position => cairn_store::JobRowOrder::Position,
+        JobRowOrder::Certainty => cairn_store::JobRowOrder::Certainty,
+    };
+    let rows = app.store.job_rows(id, order, offset.into(), limit.into()).await?.into_iter();
+    Ok(rows.map(|row| shown_row(&reading, job.temperature, row)).collect())
 }

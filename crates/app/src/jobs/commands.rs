@@ -16,8 +16,8 @@ use crate::models::loading;
 use crate::names::checked_name;
 use crate::undo::UNDO_LIMIT;
 use crate::wire::{
-    Command, Event, Failure, FailureCode, FailureKind, Job, JobCharts, JobPreview, JobQuestion,
-    JobRow, JobRowOrder, JobSource, JobTexts, Reply,
+    Command, Event, Failure, FailureKind, Job, JobCharts, JobPreview, JobQuestion, JobSource,
+    JobTexts, Reply,
 };
 
 /// The most rows of a reply.
@@ -35,9 +35,9 @@ pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failu
         Command::CreateJob { name, model, question, source } => {
             create(app, &name, model, &question, &source).await
         }
-        Command::GetJobRows { id, order, offset, limit } => {
-            Ok(Reply::JobRows { rows: rows(app, &id, order, offset, limit.min(MAX_ROWS)).await? })
-        }
+        Command::GetJobRows { id, order, offset, limit } => Ok(Reply::JobRows {
+            rows: answers::rows(app, &id, order, offset, limit.min(MAX_ROWS)).await?,
+        }),
         Command::GetJobCharts { id } => Ok(Reply::JobCharts { charts: charts(app, &id).await? }),
         Command::CorrectJobRow { id, position, option } => {
             correct(app, &id, position, option).await
@@ -58,7 +58,7 @@ pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failu
             }
             changed(app, &id).await
         }
-        Command::ExportJob { id } => Ok(Reply::Csv { text: csv(app, &id).await? }),
+        Command::ExportJob { id } => Ok(Reply::Csv { text: export::csv(app, &id).await? }),
         _ => {
             let jobs = app.store.jobs().await?.into_iter();
             let jobs = jobs.map(|job| answers::shown(app, job)).collect::<Result<_, _>>()?;
@@ -213,31 +213,6 @@ async fn texts_of(app: &App, source: &JobSource) -> Result<Vec<String>, Failure>
             if texts.is_empty() { Err(refused(texts::TextsError::Empty)) } else { Ok(texts) }
         }
     }
-}
-
-async fn rows(
-    app: &App,
-    id: &str,
-    order: JobRowOrder,
-    offset: u32,
-    limit: u32,
-) -> Result<Vec<JobRow>, Failure> {
-    let job = app.store.listed_job(id).await?;
-    let reading = Reading::of_job(&job)?;
-    let order = match order {
-        JobRowOrder::Position => cairn_store::JobRowOrder::Position,
-        JobRowOrder::Certainty => cairn_store::JobRowOrder::Certainty,
-    };
-    let rows = app.store.job_rows(id, order, offset.into(), limit.into()).await?.into_iter();
-    Ok(rows.map(|row| answers::shown_row(&reading, job.temperature, row)).collect())
-}
-
-/// The text of the CSV file with all rows of a job.
-pub(super) async fn csv(app: &App, id: &str) -> Result<String, Failure> {
-    let reading = Reading::of_job(&app.store.listed_job(id).await?)?;
-    let rows = rows(app, id, JobRowOrder::Position, 0, u32::MAX).await?;
-    export::csv(&reading, &rows)
-        .map_err(|error| Failure::new(FailureCode::Storage, error.to_string()))
 }
 
 async fn charts(app: &App, id: &str) -> Result<JobCharts, Failure> {

@@ -12,11 +12,10 @@ use std::path::Path;
 use cairn_formats::Replacement;
 use csv::QuoteStyle;
 
-use super::answers::Reading;
-use super::commands;
+use super::answers::{self, Reading};
 use crate::app::App;
 use crate::decisions::calibration::best;
-use crate::wire::{Failure, JobRow};
+use crate::wire::{Failure, FailureCode, JobRow, JobRowOrder};
 
 const BYTE_ORDER_MARK: char = '\u{feff}';
 /// With what a formula can begin. Spreadsheets skip a tab or a line break before it.
@@ -25,7 +24,7 @@ const FORMULA_STARTS: [char; 7] = ['=', '+', '-', '@', '\t', '\r', '\n'];
 impl App {
     /// Writes the rows of a job to a CSV file. A file that is there is replaced when all is written.
     pub async fn export_job(&self, id: &str, path: &Path) -> Result<(), Failure> {
-        let text = commands::csv(self, id).await?;
+        let text = csv(self, id).await?;
         let target = path.to_owned();
         let written = self.blocking(move || write(&text, &target)).await;
         let failed = |why: String| Failure::not_writable(path, why);
@@ -36,14 +35,21 @@ impl App {
     }
 }
 
+/// The text of the CSV file with all rows of a job.
+pub(super) async fn csv(app: &App, id: &str) -> Result<String, Failure> {
+    let reading = Reading::of_job(&app.store.listed_job(id).await?)?;
+    let rows = answers::rows(app, id, JobRowOrder::Position, 0, u32::MAX).await?;
+    text_of(&reading, &rows).map_err(|error| Failure::new(FailureCode::Storage, error.to_string()))
+}
+
 fn write(text: &str, path: &Path) -> std::io::Result<()> {
     let mut replacement = Replacement::create(path)?;
     replacement.file().write_all(text.as_bytes())?;
     replacement.finish()
 }
 
-/// The text of the file.
-pub(super) fn csv(reading: &Reading, rows: &[JobRow]) -> Result<String, csv::Error> {
+/// The text of a file with these rows.
+fn text_of(reading: &Reading, rows: &[JobRow]) -> Result<String, csv::Error> {
     let mut writer =
         csv::WriterBuilder::new().quote_style(QuoteStyle::NonNumeric).from_writer(Vec::new());
     let options = 0..reading.num_options();
@@ -106,7 +112,7 @@ mod tests {
             \"text\",\"label\",\"probability\",\"margin\",\"p(no)\",\"p(yes)\",\"correct\",\"error\"\n\
             \"a, \"\"b\"\"\",\"yes\",0.750000,0.500000,0.250000,0.750000,\"no\",\"\"\n\
             \"c\nd;e\",\"\",\"\",\"\",\"\",\"\",\"\",\"too long\"\n";
-        assert_eq!(csv(&Reading::new(question), &rows).expect("a text"), expected);
+        assert_eq!(text_of(&Reading::new(question), &rows).expect("a text"), expected);
     }
 
     #[test]
