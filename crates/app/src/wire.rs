@@ -18,9 +18,11 @@ mod documents;
 mod failures;
 mod finding;
 mod jobs;
+mod misses;
 mod models;
 mod monitor;
 mod probabilities;
+pub(crate) mod setting_values;
 mod settings;
 mod status;
 
@@ -33,9 +35,11 @@ pub use documents::*;
 pub use failures::*;
 pub use finding::*;
 pub use jobs::*;
+pub use misses::*;
 pub use models::*;
 pub use monitor::*;
 pub use probabilities::*;
+pub use setting_values::*;
 pub use settings::*;
 pub use status::*;
 
@@ -397,6 +401,19 @@ pub enum Command {
     ExportJob { id: String },
 }
 
+impl Command {
+    /// Answers the last user message again.
+    pub fn regenerate(conversation_id: &str) -> Command {
+        let conversation_id = conversation_id.to_owned();
+        Command::Regenerate { conversation_id, message_id: None, model: None }
+    }
+
+    /// Sets a value for all chats.
+    pub fn set_for_all(key: &str, value: impl Into<Value>) -> Command {
+        Command::SetSetting { scope: SettingTarget::App, key: key.to_owned(), value: value.into() }
+    }
+}
+
 /// The answer to a [`Command`] that worked.
 #[derive(Debug, Clone, Serialize, Deserialize, TS)]
 #[serde(tag = "type", rename_all = "snake_case", rename_all_fields = "snake_case")]
@@ -576,46 +593,6 @@ pub enum Reply {
     Csv {
         text: String,
     },
-}
-
-/// The answer to a [`Command`] that failed: a code, and one sentence to show.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, TS)]
-pub struct Failure {
-    pub code: FailureCode,
-    pub message: String,
-    /// What the sentence says, for interfaces in other languages; none where only a program can cause it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[ts(optional)]
-    pub kind: Option<Box<FailureKind>>,
-}
-
-/// Why a command failed, as far as the interface reacts to it in different ways.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, TS)]
-#[serde(rename_all = "snake_case")]
-pub enum FailureCode {
-    /// No model is loaded and none can be: the interface shows the model chooser.
-    NoModel,
-    /// The conversation, message, model or starting point does not exist, or no longer.
-    NotFound,
-    /// The request itself is invalid: an empty title, an empty message, a second question while
-    /// the first is being answered.
-    Invalid,
-    /// The data folder cannot be written or is full.
-    Storage,
-    /// The model could not be loaded, or generation failed.
-    Engine,
-    /// The hub cannot be reached.
-    Offline,
-    /// The model's terms have to be accepted on its page first, by the owner of the token.
-    Gated,
-    /// The hub wants a token, and none is sent: the model is private or does not exist.
-    NeedsToken,
-    /// The hub wants another token than the one that is sent.
-    Unauthorized,
-    /// The disk has no room for the model.
-    NoSpace,
-    /// The hub answered, but not with what was asked for.
-    Hub,
 }
 
 /// A change that the interface is told of without having asked.

@@ -238,7 +238,7 @@ context: ChatContext | null, }
   | { "type": "csv", text: string, };
 
 /**
- * The answer to a [`Command`] that failed: a code, and one sentence to show.
+ * The answer to a command that failed: a code, and one sentence to show.
  */
 export type Failure = { code: FailureCode, message: string,
 /**

@@ -151,7 +151,7 @@ pub(crate) fn resolve(defaults: &Settings, layers: &[SettingOverrides]) -> Resol
 mod tests {
     use super::SettingScope::{App, Chat, GenerationConfig, Model, Persona, Request};
     use super::*;
-    use crate::settings::Machine;
+    use crate::settings::table::Machine;
     use serde_json::json;
 
     fn defaults() -> Settings {

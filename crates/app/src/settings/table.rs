@@ -11,7 +11,7 @@ use super::row::SettingScope::{App, Chat, GenerationConfig, Model, Persona, Requ
 use super::row::SettingSection::{Advanced, General, Generation, Hub, Models, Server, Storage};
 use super::row::{MAX_SAFE_INTEGER, SettingRow, SettingScope};
 use super::settings_macro::settings;
-use crate::wire::{Appearance, AtOverflow, IdleUnload, KvBits, Speed};
+use crate::wire::setting_values::{Appearance, AtOverflow, IdleUnload, KvBits, Speed};
 
 const GIB: u64 = 1 << 30;
 

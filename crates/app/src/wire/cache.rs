@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use ts_rs::TS;
 
-use super::CacheMiss;
+use super::misses::CacheMiss;
 
 /// The saved context of a conversation: the beginning of its prompt whose keys and values are in
 /// the prompt cache.

@@ -3,7 +3,45 @@
 use serde::{Deserialize, Serialize};
 use ts_rs::TS;
 
-use super::Failure;
+/// The answer to a command that failed: a code, and one sentence to show.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, TS)]
+pub struct Failure {
+    pub code: FailureCode,
+    pub message: String,
+    /// What the sentence says, for interfaces in other languages; none where only a program can cause it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[ts(optional)]
+    pub kind: Option<Box<FailureKind>>,
+}
+
+/// Why a command failed, as far as the interface reacts to it in different ways.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, TS)]
+#[serde(rename_all = "snake_case")]
+pub enum FailureCode {
+    /// No model is loaded and none can be: the interface shows the model chooser.
+    NoModel,
+    /// The conversation, message, model or starting point does not exist, or no longer.
+    NotFound,
+    /// The request itself is invalid: an empty title, an empty message, a second question while
+    /// the first is being answered.
+    Invalid,
+    /// The data folder cannot be written or is full.
+    Storage,
+    /// The model could not be loaded, or generation failed.
+    Engine,
+    /// The hub cannot be reached.
+    Offline,
+    /// The model's terms have to be accepted on its page first, by the owner of the token.
+    Gated,
+    /// The hub wants a token, and none is sent: the model is private or does not exist.
+    NeedsToken,
+    /// The hub wants another token than the one that is sent.
+    Unauthorized,
+    /// The disk has no room for the model.
+    NoSpace,
+    /// The hub answered, but not with what was asked for.
+    Hub,
+}
 
 /// What failed. The interface has a sentence for each kind. `detail` is in English, of the system, the
 /// engine or a file's reader, and stands behind that sentence. What only a program can do wrong has no

@@ -3,7 +3,8 @@
 use serde::{Deserialize, Serialize};
 use ts_rs::TS;
 
-use super::{Document, Role};
+use super::chat::Role;
+use super::documents::Document;
 
 /// A conversation with the words of a search in its messages, or in a document.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, TS)]

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use ts_rs::TS;
 
-use super::Failure;
+use super::failures::Failure;
 
 /// A model on this machine.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, TS)]

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use ts_rs::TS;
 
-use super::TimeSaved;
+use super::cache::TimeSaved;
 
 /// Figures at a moment, with what was done since the point before. Those of answers are of answers in
 /// chats that have ended since then.

@@ -1,4 +1,4 @@
-//! Wire types of the settings: what they are set for, and the values that have names.
+//! Wire types of the settings: what they are set for, and where each was set.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use ts_rs::TS;
 
-use super::{Command, SettingScope, Settings};
+use crate::settings::{SettingScope, Settings};
 
 /// What settings are set for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, TS)]
@@ -55,62 +55,4 @@ pub struct ResolvedSettings {
     /// Where each value was set; a setting that is missing here has its default.
     #[ts(type = "{ [key in keyof Settings]?: SettingScope }")]
     pub from: BTreeMap<String, SettingScope>,
-}
-
-impl Command {
-    /// Sets a value for all chats.
-    pub fn set_for_all(key: &str, value: impl Into<Value>) -> Command {
-        Command::SetSetting { scope: SettingTarget::App, key: key.to_owned(), value: value.into() }
-    }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, TS)]
-#[serde(rename_all = "snake_case")]
-pub enum Appearance {
-    System,
-    Light,
-    Dark,
-}
-
-/// What becomes of a chat that has outgrown its model's context.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, TS)]
-#[serde(rename_all = "snake_case")]
-pub enum AtOverflow {
-    /// It ends there.
-    Stop,
-    /// Its oldest turns are no longer read.
-    Forget,
-    /// The model writes a summary, which is read instead of them.
-    Summarize,
-}
-
-/// After what time without use a model leaves memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, TS)]
-#[serde(rename_all = "snake_case")]
-pub enum IdleUnload {
-    Never,
-    FiveMinutes,
-    FifteenMinutes,
-    OneHour,
-    FourHours,
-}
-
-/// Whether tokens are proposed that the model checks, without a draft model.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, TS)]
-#[serde(rename_all = "snake_case")]
-pub enum Speed {
-    /// None are.
-    Plain,
-    /// What followed the same words in the chat before, where that was measured to pay.
-    Automatic,
-}
-
-/// In how many bits keys and values are stored.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, TS)]
-#[serde(rename_all = "snake_case")]
-pub enum KvBits {
-    /// As computed.
-    Plain,
-    EightBits,
-    FourBits,
 }

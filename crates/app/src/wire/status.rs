@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use ts_rs::TS;
 
-use super::LoadedModel;
+use super::models::LoadedModel;
 
 /// What the engine does now.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, TS)]
