@@ -17,6 +17,8 @@ use crate::cache::previews::Imports;
 use crate::chat::running::RunningAnswers;
 use crate::chat::running_reads::RunningReads;
 use crate::chat::title_queue::TitleQueue;
+use crate::convert;
+use crate::data_folder::DataFolder;
 use crate::documents::readings::Readings;
 use crate::folder_lock::FolderLock;
 use crate::jobs::running_jobs::RunningJobs;
@@ -30,7 +32,6 @@ use crate::monitor::recent::Monitor;
 use crate::options::ForcedSpeculation;
 use crate::settings::{AppSettings, Settings};
 use crate::wire::{Event, Failure, NoticeKind, NoticeLevel};
-use crate::{DataFolder, convert};
 
 /// How far [`App::close`] came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

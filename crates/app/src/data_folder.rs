@@ -3,7 +3,8 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use crate::{OpenError, platform};
+use crate::error::OpenError;
+use crate::platform;
 
 /// The data folder and the files in it.
 ///

@@ -4,7 +4,8 @@ use std::fs::{File, TryLockError};
 use std::io;
 use std::path::Path;
 
-use crate::{DataFolder, OpenError};
+use crate::data_folder::DataFolder;
+use crate::error::OpenError;
 
 /// The lock that makes this process the only one that has the data folder open. The system unlocks
 /// it however the process ends.

@@ -24,7 +24,9 @@ use crate::chat::running::RunningAnswers;
 use crate::chat::running_reads::RunningReads;
 use crate::chat::title_queue::TitleQueue;
 use crate::clock::now_ms;
+use crate::data_folder::DataFolder;
 use crate::documents::readings::Readings;
+use crate::error::OpenError;
 use crate::folder_lock::{FolderLock, cleanup_lock};
 use crate::jobs::running_jobs::RunningJobs;
 use crate::models::catalog::Catalog;
@@ -41,7 +43,7 @@ use crate::monitor::writing;
 use crate::options::Options;
 use crate::settings::{AppSettings, Settings};
 use crate::wire::{Command, Failure, FailureCode, FailureKind, Reply};
-use crate::{DataFolder, OpenError, commands, finding, jobs, models, platform, recovered, status};
+use crate::{commands, finding, jobs, models, platform, recovered, status};
 
 /// How many events a subscriber may be behind before it misses some: half a minute of one answer.
 const EVENT_CAPACITY: usize = 1024;

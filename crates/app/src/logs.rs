@@ -12,7 +12,8 @@ use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-use crate::{DataFolder, platform};
+use crate::data_folder::DataFolder;
+use crate::platform;
 
 /// The filter for the files: warnings of every crate, and what Cairn's own crates do.
 pub const LOG_FILTER: &str =

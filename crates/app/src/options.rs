@@ -6,7 +6,8 @@ use std::time::Duration;
 use cairn_engine::{SnapKv, Speculation};
 use cairn_hub::{CacheVariables, HubOptions};
 
-use crate::{DataFolder, OpenError};
+use crate::data_folder::DataFolder;
+use crate::error::OpenError;
 
 /// How long closing may take: a system that shuts down does not wait much longer.
 const CLOSING_LIMIT: Duration = Duration::from_millis(1900);

@@ -22,10 +22,12 @@ use crate::cache::previews::file_name;
 use crate::cache::{imports, rows};
 use crate::clock::now_ms;
 use crate::convert::{self, tokens};
+use crate::data_folder::DataFolder;
+use crate::error::OpenError;
 use crate::names::checked_name;
+use crate::platform;
 use crate::settings::AppSettings;
 use crate::wire::{CacheKind, CacheSource, Failure, FailureCode, ImportPreview};
-use crate::{DataFolder, OpenError, platform};
 
 /// The prompt caches of a data folder that this process need not own.
 #[derive(Debug)]

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use uuid::Uuid;
 
-use crate::DataFolder;
+use crate::data_folder::DataFolder;
 
 /// The most previews at a time; each may be a copy on the disk.
 const MAX_PREVIEWS: usize = 16;

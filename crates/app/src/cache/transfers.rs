@@ -11,8 +11,9 @@ use crate::app::App;
 use crate::cache::commands;
 use crate::cache::owners::owner;
 use crate::cache::previews::{OwnFile, Previewed};
+use crate::data_folder::DataFolder;
+use crate::platform;
 use crate::wire::{CacheFileLayout, CacheSource, Failure, FailureCode, FailureKind, ImportPreview};
-use crate::{DataFolder, platform};
 
 /// More than any model's keys and values.
 const MAX_UPLOAD_BYTES: u64 = 64 << 30;

@@ -17,8 +17,8 @@ mod import;
 mod own;
 mod read;
 
-use crate::DataFolder;
-use crate::OpenError;
+use crate::data_folder::DataFolder;
+use crate::error::OpenError;
 use crate::wire::Failure;
 use cairn_store::Store;
 use serde_json::Value;
