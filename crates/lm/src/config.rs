@@ -226,12 +226,18 @@ pub enum QuantizationMode {
 }
 
 impl QuantizationMode {
-    const ALL: [QuantizationMode; 4] = [
+    /// All of them.
+    pub const ALL: [QuantizationMode; 4] = [
         QuantizationMode::Affine,
         QuantizationMode::Mxfp4,
         QuantizationMode::Mxfp8,
         QuantizationMode::Nvfp4,
     ];
+
+    /// The mode that MLX calls so.
+    pub fn of_name(name: &str) -> Option<Self> {
+        QuantizationMode::ALL.into_iter().find(|mode| mode.name().to_bytes() == name.as_bytes())
+    }
 
     /// MLX's name of the mode.
     pub fn name(self) -> &'static CStr {
@@ -250,7 +256,7 @@ impl QuantizationMode {
     }
 
     /// The group size and bits of a config that names none.
-    fn usual(self) -> (i64, i64) {
+    pub fn usual(self) -> (i64, i64) {
         match self {
             QuantizationMode::Affine => (64, 4),
             QuantizationMode::Mxfp4 => (32, 4),
@@ -272,6 +278,33 @@ pub struct Quantization {
 }
 
 impl Quantization {
+    /// Settings in this mode, with its usual group size and bits where none are given. Fails on what
+    /// MLX has no format for, and says which it has.
+    pub fn new(
+        mode: QuantizationMode,
+        group_size: Option<i64>,
+        bits: Option<i64>,
+    ) -> Result<Self, String> {
+        let (usual_group_size, usual_bits) = mode.usual();
+        let settings = (group_size.unwrap_or(usual_group_size), bits.unwrap_or(usual_bits));
+        let is_format = match mode {
+            QuantizationMode::Affine => {
+                matches!(settings, (32 | 64 | 128, 2 | 3 | 4 | 5 | 6 | 8))
+            }
+            _ => settings == mode.usual(),
+        };
+        let (group_size, bits) = (settings.0 as i32, settings.1 as i32);
+        match mode {
+            _ if is_format => Ok(Quantization { mode, group_size, bits }),
+            QuantizationMode::Affine => {
+                Err("group_size must be 32, 64 or 128 and bits 2, 3, 4, 5, 6 or 8".to_owned())
+            }
+            _ => Err(format!(
+                "group_size must be {usual_group_size} and bits {usual_bits} in this mode"
+            )),
+        }
+    }
+
     /// Settings in affine mode.
     pub fn affine(group_size: i32, bits: i32) -> Self {
         Quantization { mode: QuantizationMode::Affine, group_size, bits }
@@ -492,38 +525,24 @@ fn compressed_tensors(
 }
 
 fn settings(entry: &serde_json::Value) -> Result<Quantization, LmError> {
-    let number = |name: &str, default| match entry.get(name) {
-        None => Some(default),
-        Some(value) => value.as_i64(),
+    // mlx-lm's recipes leave null where nothing was asked for.
+    let number = |name: &str| match entry.get(name).filter(|value| !value.is_null()) {
+        None => Some(None),
+        Some(value) => value.as_i64().map(Some),
     };
     let mode = match entry.get("mode").and_then(|mode| mode.as_str()) {
         None => QuantizationMode::Affine,
-        Some(name) => QuantizationMode::ALL
-            .into_iter()
-            .find(|mode| mode.name().to_bytes() == name.as_bytes())
-            .ok_or_else(|| {
-                let allowed = "only the modes 'affine', 'mxfp4', 'mxfp8' and 'nvfp4' can be loaded";
-                invalid(&serde_json::json!(name), allowed)
-            })?,
+        Some(name) => QuantizationMode::of_name(name).ok_or_else(|| {
+            let allowed = "only the modes 'affine', 'mxfp4', 'mxfp8' and 'nvfp4' can be loaded";
+            invalid(&serde_json::json!(name), allowed)
+        })?,
     };
-    let (usual_group_size, usual_bits) = mode.usual();
-    match (number("group_size", usual_group_size), number("bits", usual_bits)) {
-        (Some(group_size @ (32 | 64 | 128)), Some(bits @ (2 | 3 | 4 | 5 | 6 | 8)))
-            if mode == QuantizationMode::Affine =>
-        {
-            Ok(Quantization::affine(group_size as i32, bits as i32))
-        }
-        (Some(group_size), Some(bits)) if mode.usual() == (group_size, bits) => {
-            Ok(Quantization { mode, group_size: group_size as i32, bits: bits as i32 })
-        }
-        _ if mode == QuantizationMode::Affine => {
-            Err(invalid(entry, "group_size must be 32, 64 or 128 and bits 2, 3, 4, 5, 6 or 8"))
-        }
-        _ => {
-            let only = format!("group_size must be {usual_group_size} and bits {usual_bits}");
-            Err(invalid(entry, &format!("{only} in this mode")))
-        }
-    }
+    let (group_size, bits) = match (number("group_size"), number("bits")) {
+        (Some(group_size), Some(bits)) => (group_size, bits),
+        // No number is no format.
+        _ => (Some(0), Some(0)),
+    };
+    Quantization::new(mode, group_size, bits).map_err(|allowed| invalid(entry, &allowed))
 }
 
 fn invalid(value: &serde_json::Value, allowed: &str) -> LmError {
@@ -623,6 +642,14 @@ mod tests {
         let parsed = QuantizationConfig::parse(&config).expect("a quantization");
         let expected = Some(Quantization::affine(32, 8));
         assert_eq!(parsed.layer("model.layers.0.mlp.up_proj"), expected);
+    }
+
+    #[test]
+    fn what_a_recipe_left_open_is_usual() {
+        let layer = json!({ "group_size": null, "bits": 6, "mode": "affine" });
+        let config = json!({ "quantization": { "group_size": 64, "bits": 3, "lm_head": layer } });
+        let parsed = QuantizationConfig::parse(&config).expect("a recipe");
+        assert_eq!(parsed.layer("lm_head"), Some(Quantization::affine(64, 6)));
     }
 
     #[test]
