@@ -2,10 +2,11 @@
 //! format is written from its own definition.
 
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 use std::path::Path;
 
 use cairn_lm::models::Model;
-use cairn_lm::{LoadOptions, ModelMemory, check_model};
+use cairn_lm::{ConvertOptions, FloatType, LoadOptions, ModelMemory, check_model, convert};
 use cairn_tests::copy_tiny_model;
 use mlx_rs::Array;
 use safetensors::tensor::TensorView;
@@ -227,12 +228,28 @@ fn check(name: &str, [published, dense]: &[std::path::PathBuf; 2], tolerance: f3
         let found = logits(published, keep_quantized);
         compare_within(name, "logits", &found, &expected, tolerance);
     }
+    // Converted it is MLX's own form of the same.
+    let converted = published.with_file_name("converted");
+    // Of the weights' own type, whatever config.json says.
+    let dtype = Some(FloatType::Float32);
+    let options = ConvertOptions { dtype, ..ConvertOptions::default() };
+    let made = convert(published, &converted, &options, &mut |_| ControlFlow::Continue(()));
+    made.unwrap_or_else(|error| panic!("{name}: {error}"));
+    let found = logits(&converted, true);
+    compare_within(name, "logits of the converted model", &found, &expected, tolerance);
+    let section = json_in(&converted).get("quantization_config").cloned();
+    assert!(section.is_none_or(|section| section.get("quant_method").is_none()), "{name}");
     let checked = check_model(published).unwrap_or_else(|error| panic!("{name}: {error}"));
     let options = LoadOptions::new().keep_quantized(true);
     let memory = ModelMemory::read(published, options).expect("its size");
     let of_dense = ModelMemory::read(dense, options).expect("its size");
     assert_eq!(memory.num_parameters, of_dense.num_parameters, "{name}");
     assert_eq!(checked.memory.num_parameters, of_dense.num_parameters, "{name}");
+}
+
+fn json_in(folder: &Path) -> Value {
+    let config = std::fs::read(folder.join("config.json")).expect("a config");
+    serde_json::from_slice(&config).expect("JSON")
 }
 
 fn awq() -> Value {

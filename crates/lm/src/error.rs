@@ -7,6 +7,8 @@ use mlx_rs::error::{AsSliceError, Exception};
 use cairn_formats::safetensors::SafetensorsError;
 use cairn_formats::{FileError, read_file, readable};
 
+use crate::ConvertError;
+
 /// The errors of this crate. Each displays as one sentence.
 #[derive(Debug, thiserror::Error)]
 pub enum LmError {
@@ -85,6 +87,9 @@ pub enum LmError {
         /// How many are supported.
         count: usize,
     },
+    /// A model is not converted.
+    #[error(transparent)]
+    Convert(#[from] ConvertError),
     /// A weight file was refused before MLX could see it.
     #[error(transparent)]
     Weights(#[from] SafetensorsError),

@@ -16,12 +16,14 @@
 //! batch                                    many prompts at once
 //! generate                                 prefill, decode, draft models, text, stop rules
 //! check_model · model_memory               what a folder is and takes, without reading its weights
+//! convert                                  a folder in MLX's layout made of another, quantized or not
 //! sample · load                            choosing tokens · loading a model folder
 //! models                                   one architecture, one file; decoder/ for dense ones
 //! nn                                       the mathematics that architectures share
 //! cuda · chosen_kernels                    CUDA kernels for some of it · the ones that a model has
 //! cache · weights · tokenizer              KV caches and states · tensors by name · text and token ids
 //! tensor_list · pass_costs                 the tensors of an architecture · what proposals cost it
+//! published_numbers                        numbers that published files hold in another form
 //! memory · ffi · device_kernels            MLX's memory · MLX itself · the kernels of a device
 //! config · text_part · error               config.json · the text part of a whole · errors
 //! device · dtype                           where MLX computes · types of numbers
@@ -58,6 +60,7 @@ mod chosen_kernels;
 mod compare_state;
 mod config;
 mod constraint;
+mod convert;
 mod cuda;
 pub mod device;
 mod device_kernels;
@@ -68,7 +71,6 @@ mod generate;
 mod grammar;
 mod load;
 mod load_progress;
-mod matrix_factor;
 pub mod memory;
 mod model_kit;
 mod model_memory;
@@ -76,6 +78,7 @@ pub mod models;
 mod nn;
 mod pass_costs;
 mod published;
+mod published_numbers;
 mod sample;
 mod tensor_list;
 mod text_part;
@@ -86,7 +89,12 @@ pub use check_draft::check_draft_model;
 pub use check_model::{ModelCheck, ProblemKind, check_model};
 pub use chosen_kernels::{with_layers_by_parts, without_kernels};
 pub use compare_state::{StateComparison, compare_state};
+pub use config::{Quantization, QuantizationMode};
 pub use constraint::Constraint;
+pub use convert::{
+    ConvertError, ConvertOptions, ConvertProgress, ConvertTo, ConvertedModel, FloatType,
+    MixedRecipe, convert,
+};
 pub use device_kernels::num_kernel_failures;
 pub use error::LmError;
 pub use generate::{

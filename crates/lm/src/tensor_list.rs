@@ -44,15 +44,16 @@ impl Left {
     }
 }
 
+/// A tensor, or several of one kind.
 #[derive(Debug, Clone)]
-struct Needed {
+pub(crate) struct Needed {
     /// The path of the layer, such as "model.layers.0.mlp.up_proj", or the tensor's whole name.
-    path: String,
-    kind: Kind,
+    pub(crate) path: String,
+    pub(crate) kind: Kind,
 }
 
 #[derive(Debug, Clone)]
-enum Kind {
+pub(crate) enum Kind {
     /// `weight` `[outputs, inputs]`, dense or packed.
     Matrix { inputs: i32, outputs: i32 },
     /// As a matrix; files without it are complete too.
@@ -219,6 +220,11 @@ impl TensorList {
         is_optional: bool,
     ) {
         self.needed.push(Needed { path: name.into(), kind: Kind::Plain { shapes, is_optional } });
+    }
+
+    /// All of it, in the order of the layers.
+    pub(crate) fn needed(&self) -> &[Needed] {
+        &self.needed
     }
 
     /// How many layers have tensors of their own.

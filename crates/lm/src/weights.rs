@@ -14,8 +14,8 @@ use crate::device_kernels::{Kernels, QuantizedRows};
 use crate::dtype::{item_size, mlx_dtype};
 use crate::ffi;
 use crate::load_progress::{LoadProgress, OnPart, PART_BYTES};
-use crate::matrix_factor::MatrixFactor;
 use crate::published::{Converted, ModelTensors};
+use crate::published_numbers::MatrixFactor;
 use crate::tensor_list::check_groups;
 
 /// How weights are loaded.
@@ -227,7 +227,7 @@ impl Weights {
         shape: &[i32],
         float_dtype: Option<Dtype>,
     ) -> Result<Array, LmError> {
-        let Some(factor) = self.factor(name) else {
+        let Some(factor) = MatrixFactor::of(&self.factors, name).cloned() else {
             return self.read_stored(name, shape, float_dtype);
         };
         let stored = self.read_stored(name, shape, None)?;
@@ -239,15 +239,6 @@ impl Weights {
         let multiplied = factor.times(&stored)?.as_dtype(dtype)?;
         multiplied.eval()?;
         Ok(multiplied)
-    }
-
-    /// What a tensor is multiplied by; of a quantized matrix that is its scales and biases.
-    fn factor(&self, name: &str) -> Option<MatrixFactor> {
-        let matrix = match name.rsplit_once('.') {
-            Some((path, "scales" | "biases")) => format!("{path}.weight"),
-            _ => name.to_owned(),
-        };
-        self.factors.iter().find(|factor| matrix.ends_with(factor.name)).cloned()
     }
 
     /// As [`Weights::read`], without factors.

@@ -192,6 +192,36 @@ fn checkpoint(name: &str, path: &Path) -> Result<BTreeMap<String, Vec<u8>>, Tiny
     Ok(files)
 }
 
+/// What the weight files of a model folder hold: each tensor's type and shape, such as "BF16 64x32", and a
+/// digest of those that count with their bytes, as the golden scripts compute it. Panics where there is
+/// none.
+pub fn checkpoint_digest(
+    folder: &Path,
+    counts: impl Fn(&str) -> bool,
+) -> (BTreeMap<String, String>, String) {
+    let mut stored = BTreeMap::new();
+    for entry in fs::read_dir(folder).unwrap_or_else(|error| panic!("{folder:?}: {error}")) {
+        let path = entry.unwrap_or_else(|error| panic!("{folder:?}: {error}")).path();
+        if path.extension().is_none_or(|extension| extension != "safetensors") {
+            continue;
+        }
+        let bytes = read(&path).unwrap_or_else(|error| panic!("{error}"));
+        let file = safetensors::SafeTensors::deserialize(&bytes);
+        let file = file.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        stored.extend(file.tensors().into_iter().map(|(name, view)| {
+            let (dtype, shape) = (view.dtype(), view.shape().to_vec());
+            (name, Stored { dtype, shape, data: view.data().to_vec() })
+        }));
+    }
+    stored.retain(|name, _| counts(name));
+    let digest = draw::digest(&stored);
+    let kinds = stored.into_iter().map(|(name, tensor)| {
+        let shape: Vec<String> = tensor.shape.iter().map(usize::to_string).collect();
+        (name, format!("{} {}", tensor.dtype, shape.join("x")))
+    });
+    (kinds.collect(), digest)
+}
+
 /// A safetensors file.
 fn serialize(part: &[(&String, &Stored)]) -> Result<Vec<u8>, safetensors::SafeTensorError> {
     let mut views = Vec::with_capacity(part.len());

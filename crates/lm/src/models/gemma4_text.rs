@@ -19,6 +19,7 @@ use crate::device_kernels::HeadShape;
 use crate::ffi;
 use crate::models::{Architecture, FromConfig, Outline, Scratch};
 use crate::nn::{Embedding, LayerLaunches, Linear, RmsNorm, RopeSpec, has_kernel, scalar, softcap};
+use crate::published_numbers::PublishedNumbers;
 use crate::tensor_list::{Left, TensorList};
 use crate::weights::Weights;
 use experts::ExpertSizes;
@@ -397,6 +398,7 @@ impl FromConfig for Model {
             is_tied: shape.is_tied,
             scratch: shape.scratch(),
             tensors: shape.tensors(),
+            published_numbers: PublishedNumbers::Same,
             takes_mtp_head: false,
         })
     }

@@ -68,6 +68,7 @@ use crate::cache::{CacheSpec, LayerCache};
 use crate::chosen_kernels::chosen_kernels;
 use crate::load_progress::OnPart;
 use crate::pass_costs::PassCosts;
+use crate::published_numbers::PublishedNumbers;
 use crate::tensor_list::TensorList;
 use crate::weights::{LoadOptions, LoadedWeights, Weights};
 use crate::{LmError, config};
@@ -300,6 +301,8 @@ pub(crate) struct Outline {
     pub(crate) scratch: Scratch,
     /// What it takes from the weight files.
     pub(crate) tensors: TensorList,
+    /// In which form published files hold its numbers.
+    pub(crate) published_numbers: PublishedNumbers,
     /// Whether it takes a head that predicts further tokens too, where files hold one.
     pub(crate) takes_mtp_head: bool,
 }

@@ -27,6 +27,7 @@ use crate::nn::{
     Linear, NormGatedUp, NormProjections, ProductResidual, Projected, RmsNorm, Rope, RopeAttention,
     RopeSpec, Routing, SharedExpert, SharedExpertKind, has_kernel,
 };
+use crate::published_numbers::{PublishedNumbers, Sign};
 use crate::tensor_list::TensorList;
 use crate::weights::{Layer, Weights};
 
@@ -266,6 +267,19 @@ impl Shape {
         }
     }
 
+    /// What only Hugging Face's files have, whose norms are stored less one.
+    fn published_signs(&self) -> Vec<Sign> {
+        let sign = |layer| match self.storage {
+            Storage::Grouped => {
+                Sign::Tensor(format!("model.layers.{layer}.mlp.experts.0.up_proj.weight"))
+            }
+            Storage::Separate => {
+                Sign::Convolution(format!("model.layers.{layer}.linear_attn.conv1d.weight"))
+            }
+        };
+        (0..self.layers).map(sign).collect()
+    }
+
     /// What [`FromConfig::load`] takes.
     fn tensors(&self) -> TensorList {
         let &Shape { hidden, vocab, .. } = self;
@@ -352,18 +366,8 @@ enum Layout {
 impl Layout {
     /// That of the files, by the sign that the reference goes by.
     fn of(weights: &Weights, shape: &Shape) -> Self {
-        let is_published = |layer| {
-            let layer = format!("model.layers.{layer}");
-            match shape.storage {
-                Storage::Grouped => {
-                    weights.contains(&format!("{layer}.mlp.experts.0.up_proj.weight"))
-                }
-                Storage::Separate => weights
-                    .shape(&format!("{layer}.linear_attn.conv1d.weight"))
-                    .is_some_and(|shape| shape.last() != Some(&1)),
-            }
-        };
-        match (0..shape.layers).any(is_published) {
+        let signs = shape.published_signs();
+        match signs.iter().any(|sign| sign.is_in(|name| weights.shape(name))) {
             true => Layout::HuggingFace,
             false => Layout::Mlx,
         }
@@ -402,6 +406,7 @@ impl<F: Family> FromConfig for Model<F> {
             is_tied: shape.is_tied,
             scratch: shape.scratch(),
             tensors: shape.tensors(),
+            published_numbers: PublishedNumbers::NormsLessOne(shape.published_signs()),
             takes_mtp_head: true,
         })
     }

@@ -14,6 +14,7 @@ use crate::cache::{
 };
 use crate::load_progress::{LoadProgress, OnPart};
 use crate::models::{Architecture, MtpHead, NoMtpHead, Outline, Scratch};
+use crate::published_numbers::PublishedNumbers;
 use crate::tensor_list::TensorList;
 use crate::{LmError, ffi};
 
@@ -73,6 +74,7 @@ pub fn outline(args: &ModelArgs) -> Outline {
             stores_scores: false,
         },
         tensors: TensorList::default(),
+        published_numbers: PublishedNumbers::Same,
         takes_mtp_head: false,
     }
 }

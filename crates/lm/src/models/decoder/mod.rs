@@ -30,15 +30,16 @@ use crate::models::{Architecture, FromConfig, Outline, Scratch};
 use crate::nn::{
     Embedding, LayerLaunches, LayerNorm, Linear, Norm, RmsNorm, RopeSpec, scalar, softcap,
 };
+use crate::published_numbers::PublishedNumbers;
 use crate::tensor_list::{Left, TensorList};
 use crate::weights::{Layer, Weights};
 
-pub use crate::matrix_factor::MatrixFactor;
 pub use crate::nn::{
     CachedForm, ClippedSwiGlu, ExpertActivation, ExpertForm, ExpertGroups, GateKind,
     GatedConvSizes, GroupRank, LatentSizes, Mamba2Sizes, MambaSizes, PositionScale, Routing, Score,
     SharedExpertKind, SharedForm, StoredExperts,
 };
+pub use crate::published_numbers::{MatrixFactor, PublishedFactors};
 use layers::{Block, Steps};
 pub use recurrent::RecurrentKind;
 use runs::LayerRun;
@@ -88,24 +89,6 @@ pub struct Decoder {
     /// Whether files may hold layers behind the last one, which predict further tokens and are left
     /// there.
     pub has_further_layers: bool,
-}
-
-/// Factors of matrices in files that were published; mlx-lm's hold the products.
-#[derive(Debug, Clone)]
-pub struct PublishedFactors {
-    /// The weights of a convolution: files that have them in PyTorch's order lack the factors.
-    pub convolution: &'static str,
-    pub factors: Vec<MatrixFactor>,
-}
-
-impl PublishedFactors {
-    /// The factors that the matrices of `weights` lack.
-    fn of(&self, weights: &Weights) -> Vec<MatrixFactor> {
-        match weights.shape(self.convolution) {
-            Some(&[_, taps, last]) if last > taps => self.factors.clone(),
-            _ => Vec::new(),
-        }
-    }
 }
 
 /// What differs from layer to layer.
@@ -589,6 +572,9 @@ impl<F: Family> FromConfig for DecoderModel<F> {
             is_tied: decoder.output == Output::Tied,
             scratch: decoder.scratch(),
             tensors: decoder.tensors(),
+            published_numbers: decoder
+                .published_factors
+                .map_or(PublishedNumbers::Same, PublishedNumbers::WithoutFactors),
             takes_mtp_head: false,
         })
     }
@@ -606,7 +592,7 @@ impl<F: Family> FromConfig for DecoderModel<F> {
                 || tensors.leaves(name)
         });
         if let Some(published) = &decoder.published_factors {
-            weights.factors = published.of(weights);
+            weights.factors = published.missing(|name| weights.shape(name)).to_vec();
         }
         let embed_tokens =
             Embedding::load(&mut weights.layer(decoder.names.embeddings), vocab, hidden)?;

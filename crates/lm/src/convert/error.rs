@@ -1,0 +1,115 @@
+//! Why a model is not converted.
+
+use std::io;
+use std::path::PathBuf;
+
+/// Why a model is not converted. Each displays as one sentence.
+#[derive(Debug, thiserror::Error)]
+pub enum ConvertError {
+    /// Something is where the new model was to be.
+    #[error("{} already exists: delete it, or choose another folder", path.display())]
+    Exists {
+        /// The path.
+        path: PathBuf,
+    },
+    /// Nothing is left to be quantized.
+    #[error(
+        "the weights of {} are already quantized (config.json has its settings): convert the model that they were made of",
+        folder.display()
+    )]
+    AlreadyQuantized {
+        /// The model.
+        folder: PathBuf,
+    },
+    /// Nothing is quantized.
+    #[error("the weights of {} are not quantized: there is nothing to dequantize", folder.display())]
+    NotQuantized {
+        /// The model.
+        folder: PathBuf,
+    },
+    /// No matrix consists of whole groups.
+    #[error("no matrix of {} has inputs that {group_size} divides: choose a smaller group size", folder.display())]
+    NothingFits {
+        /// The model.
+        folder: PathBuf,
+        /// What was asked for.
+        group_size: i32,
+    },
+    /// A matrix whose settings are the family's own does not consist of such groups.
+    #[error(
+        "'{path}' has {inputs} inputs, but matrices of its kind have groups of {group_size} whatever the others have: choose a group size that does not divide {inputs}, and it stays as it is"
+    )]
+    OwnGroups {
+        /// The matrix.
+        path: String,
+        /// Its columns.
+        inputs: usize,
+        /// Of the settings that the family asks for.
+        group_size: i32,
+    },
+    /// A recipe asks for matrices that the model has not.
+    #[error("the recipe {recipe} asks for matrices called down_proj, and {} has none: convert it without a recipe", folder.display())]
+    NoRecipe {
+        /// The model.
+        folder: PathBuf,
+        /// The recipe's name.
+        recipe: &'static str,
+    },
+    /// The new model would not fit on the disk.
+    #[error(
+        "the new model needs {:.2} GB, and only {:.2} GB are free where {} is to be: make space, or choose another disk",
+        *needed_bytes as f64 / 1e9,
+        *free_bytes as f64 / 1e9,
+        path.display()
+    )]
+    NoSpace {
+        /// Where it was to be.
+        path: PathBuf,
+        /// What it takes.
+        needed_bytes: u64,
+        /// What there is.
+        free_bytes: u64,
+    },
+    /// The disk is full.
+    #[error("the disk of {} is full: make space, or choose another disk", path.display())]
+    DiskFull {
+        /// What was written.
+        path: PathBuf,
+    },
+    /// A file cannot be written.
+    #[error("cannot write {}: {source}", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+impl ConvertError {
+    /// What happened when `path` was written.
+    pub(super) fn at(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> ConvertError {
+        let path = path.into();
+        move |source| match source.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+                ConvertError::DiskFull { path }
+            }
+            _ => ConvertError::Write { path, source },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_disk_is_said_to_be_full() {
+        let text = |kind: io::ErrorKind| ConvertError::at("a/model")(kind.into()).to_string();
+        assert_eq!(
+            text(io::ErrorKind::StorageFull),
+            "the disk of a/model is full: make space, or choose another disk"
+        );
+        assert!(text(io::ErrorKind::PermissionDenied).starts_with("cannot write a/model: "));
+    }
+}
