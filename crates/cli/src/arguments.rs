@@ -10,6 +10,7 @@ use cairn_app::wire::ChatFileFormat;
 use cairn_engine::PromptFileLayout;
 use cairn_formats::gguf::RoundTo;
 use cairn_hub::{RepoId, Revision};
+use cairn_lm::{FloatType, MixedRecipe, QuantizationMode};
 use clap::builder::NonEmptyStringValueParser;
 use clap::{ArgGroup, Args, Parser, Subcommand};
 
@@ -20,8 +21,8 @@ pub use flags::{
     StopFlags, token_limit,
 };
 use flags::{
-    at_least_one, boolean, chat_formats, forms, host, json_object, layouts, not_blank, token_id,
-    whole,
+    at_least_one, boolean, chat_formats, float_types, forms, host, json_object, layouts, not_blank,
+    quantization_modes, recipes, token_id, whole,
 };
 pub use speculation::SpeculationFlags;
 
@@ -64,6 +65,8 @@ pub enum Command {
     /// List, search, download, import, delete and inspect models
     #[command(subcommand)]
     Models(Models),
+    /// Convert a model to MLX's layout, quantized or not, as mlx_lm.convert does
+    Convert(Convert),
     /// Measure the speed of prefill and generation, as mlx_lm.benchmark does
     Bench(Bench),
     /// Serve the app over HTTP on this machine
@@ -508,6 +511,42 @@ pub enum Models {
         #[arg(long)]
         json: bool,
     },
+}
+
+#[derive(Args)]
+pub struct Convert {
+    /// The model to convert: a folder, or a name (see `cairn models list`); one that is not on this
+    /// machine is downloaded after asking
+    #[arg(long, alias = "model", value_name = "MODEL")]
+    pub hf_path: String,
+    /// The folder to write, which must not exist
+    #[arg(long, value_name = "FOLDER", default_value = "mlx_model")]
+    pub mlx_path: PathBuf,
+    /// Quantize the weights
+    #[arg(short, long)]
+    pub quantize: bool,
+    /// Numbers that share a scale [default: 64, with mxfp4 and mxfp8 32, with nvfp4 16]
+    #[arg(long, value_name = "NUMBERS", requires = "quantize", allow_negative_numbers = true)]
+    pub q_group_size: Option<i64>,
+    /// Bits of each weight [default: 4, with mxfp8 8]
+    #[arg(long, value_name = "BITS", requires = "quantize", allow_negative_numbers = true)]
+    pub q_bits: Option<i64>,
+    /// How quantized weights are stored [default: affine]
+    #[arg(long, value_name = "MODE", requires = "quantize", value_parser = quantization_modes())]
+    pub q_mode: Option<QuantizationMode>,
+    /// Quantize some matrices with more bits than others
+    #[arg(long, value_name = "RECIPE", requires = "quantize", value_parser = recipes())]
+    pub quant_predicate: Option<MixedRecipe>,
+    /// Type of the numbers that are not quantized [default: config.json's torch_dtype, else the
+    /// weights' own]
+    #[arg(long, value_name = "TYPE", value_parser = float_types())]
+    pub dtype: Option<FloatType>,
+    /// Make numbers of quantized weights
+    #[arg(short, long, conflicts_with = "quantize")]
+    pub dequantize: bool,
+    /// Download a missing model without asking
+    #[arg(long)]
+    pub yes: bool,
 }
 
 #[derive(Args)]

@@ -15,7 +15,7 @@ use serde_json::json;
 use tokio::signal::ctrl_c;
 use tokio::sync::watch;
 
-use crate::arguments::{Download, ModelFlags};
+use crate::arguments::Download;
 use crate::model_folders::{find_model, model_folders};
 use crate::output::{self, size};
 
@@ -56,12 +56,8 @@ pub fn hub() -> Result<Hub> {
 }
 
 /// The folder of a model given on the command line. One that is not on this machine, or not all of
-/// it, is downloaded after asking, or without with `--yes`.
-pub async fn find_or_download(
-    name: &str,
-    flags: &ModelFlags,
-    questions: Questions,
-) -> Result<PathBuf> {
+/// it, is downloaded after asking, or without if `yes`.
+pub async fn find_or_download(name: &str, yes: bool, questions: Questions) -> Result<PathBuf> {
     let error = match model_folders()?.resolve(name) {
         Ok(folder) => return Ok(folder),
         Err(error) => error,
@@ -70,13 +66,13 @@ pub async fn find_or_download(
     let may_ask = questions == Questions::Allowed
         && std::io::stdin().is_terminal()
         && std::io::stderr().is_terminal();
-    if !flags.yes && !may_ask {
+    if !yes && !may_ask {
         bail!("{error}; with --yes it is downloaded");
     }
     let cannot = || format!("cannot download {name}");
     let hub = hub()?;
     let plan = hub.plan(&repo, &Revision::default()).await.with_context(cannot)?;
-    if !flags.yes && !output::confirm(&question(&plan, &hub))? {
+    if !yes && !output::confirm(&question(&plan, &hub))? {
         bail!("{error}");
     }
     fetch(&hub, &plan).await.with_context(cannot)?;

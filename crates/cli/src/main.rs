@@ -12,6 +12,7 @@ mod chat;
 mod chats;
 mod classify;
 mod completion;
+mod convert;
 mod download;
 mod generate;
 mod json_lines;
@@ -60,6 +61,7 @@ fn main() -> ExitCode {
             Command::Chat(arguments) => chat::run(arguments).await,
             Command::Chats(command) => chats::run(command).await,
             Command::Classify(arguments) => classify::run(arguments).await,
+            Command::Convert(arguments) => convert::run(arguments).await,
             Command::Score(arguments) => score::run(arguments).await,
             Command::Models(command) => models::run(command).await,
             Command::Bench(arguments) => bench::run(arguments).await,

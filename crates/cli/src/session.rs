@@ -23,7 +23,7 @@ impl Session {
         questions: Questions,
         options: EngineOptions,
     ) -> Result<Self> {
-        let folder = find_or_download(&flags.model, flags, questions).await?;
+        let folder = find_or_download(&flags.model, flags.yes, questions).await?;
         let (engine, _) =
             Engine::start(EngineOptions { keep_quantized: flags.keep_quantized, ..options });
         let options =
@@ -42,7 +42,7 @@ impl Session {
         questions: Questions,
     ) -> Result<()> {
         let Some(draft) = &flags.draft_model else { return Ok(()) };
-        let folder = find_or_download(draft, model, questions).await?;
+        let folder = find_or_download(draft, model.yes, questions).await?;
         let loaded = self.engine.load_draft(draft, &folder).await;
         loaded.with_context(|| format!("cannot use {draft} as the draft model"))
     }

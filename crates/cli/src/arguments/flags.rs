@@ -7,6 +7,7 @@ use cairn_app::wire::ChatFileFormat;
 use cairn_chat::SamplingParams;
 use cairn_engine::{KvCacheOptions, KvQuantization, PromptFileLayout, SnapKv};
 use cairn_formats::gguf::RoundTo;
+use cairn_lm::{FloatType, MixedRecipe, QuantizationMode};
 use clap::Args;
 use clap::builder::{
     NonEmptyStringValueParser, PossibleValue, PossibleValuesParser, TypedValueParser,
@@ -297,6 +298,29 @@ pub fn forms() -> impl TypedValueParser<Value = RoundTo> {
         "bf16" => RoundTo::Bfloat16,
         "f32" => RoundTo::Float32,
         _ => RoundTo::Bits8,
+    })
+}
+
+/// A mode of quantization, by MLX's name.
+pub fn quantization_modes() -> impl TypedValueParser<Value = QuantizationMode> {
+    let names = QuantizationMode::ALL.map(|mode| mode.name().to_str().unwrap_or_default());
+    PossibleValuesParser::new(names)
+        .map(|name| QuantizationMode::of_name(&name).unwrap_or(QuantizationMode::Affine))
+}
+
+/// A recipe of mixed bits, by mlx-lm's name.
+pub fn recipes() -> impl TypedValueParser<Value = MixedRecipe> {
+    PossibleValuesParser::new(MixedRecipe::ALL.map(MixedRecipe::name)).map(|name| {
+        let named = MixedRecipe::ALL.into_iter().find(|recipe| recipe.name() == name);
+        named.unwrap_or(MixedRecipe::Mixed4And6)
+    })
+}
+
+/// A type of floating-point numbers, by config.json's name.
+pub fn float_types() -> impl TypedValueParser<Value = FloatType> {
+    PossibleValuesParser::new(FloatType::ALL.map(FloatType::name)).map(|name| {
+        let named = FloatType::ALL.into_iter().find(|kind| kind.name() == name);
+        named.unwrap_or(FloatType::Float32)
     })
 }
 

@@ -95,6 +95,21 @@ async fn a_model_is_searched_downloaded_used_and_deleted() {
 }
 
 #[tokio::test]
+async fn a_missing_model_is_downloaded_and_converted_and_named_in_the_card() {
+    let setting = Setting::new().await;
+    let out = setting.program.file("numbers");
+    let convert = ["convert", "--hf-path", REPO, "--mlx-path", &out, "--dequantize"];
+    setting.check_fails(&convert, 1, "with --yes it is downloaded");
+    assert!(!std::fs::exists(&out).unwrap());
+    let output = setting.run(&[&convert[..], &["--yes"]].concat());
+    assert_eq!((output.code, output.stdout.trim_end()), (Some(0), out.as_str()));
+    let card = std::fs::read_to_string(format!("{out}/README.md")).unwrap();
+    assert!(card.contains("base_model: ann/tiny-chat\n"), "{card}");
+    let generate = ["generate", "--model", &out, "--prompt", "Hi", "--max-tokens", "2", "--json"];
+    assert_eq!(setting.json(&generate)["generation_tokens"], 2);
+}
+
+#[tokio::test]
 async fn a_missing_model_is_downloaded_only_with_consent() {
     let setting = Setting::new().await;
     let generate = ["generate", "--model", REPO, "--prompt", "Hi", "--max-tokens", "1"];

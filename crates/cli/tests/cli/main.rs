@@ -4,6 +4,7 @@
 mod cache;
 mod chats;
 mod classify;
+mod convert;
 mod download;
 mod early_refusals;
 mod generate;
