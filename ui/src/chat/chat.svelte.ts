@@ -74,6 +74,8 @@ export class ChatStore {
   readonly #looking = new Set<string | null>();
   /** The chat of a first message is being made: it may be on screen before its id is known here. */
   #isMaking = $state(false);
+  /** A branch is being made, which a second click would make twice. */
+  #isBranching = false;
   /** Chats that were made since the list was asked for. */
   readonly #madeMeanwhile = new Set<string>();
   /** Chats with deleted messages that can still be brought back: those are not left as empty ones. */
@@ -551,9 +553,11 @@ export class ChatStore {
   /** Opens a new chat with the messages up to one. */
   async branchOff(message_id: string): Promise<void> {
     const { selected } = this;
-    if (!selected) return;
+    if (!selected || this.#isBranching) return;
     const title = branchTitle(selected, this.list.items);
-    const reply = await this.#ask({ type: 'branch_conversation', conversation_id: selected.id, message_id, title });
+    this.#isBranching = true;
+    const command = { type: 'branch_conversation' as const, conversation_id: selected.id, message_id, title };
+    const reply = await this.#ask(command).finally(() => (this.#isBranching = false));
     if (reply?.type !== 'conversation') return;
     this.list.put(reply.conversation);
     this.#open(reply.conversation.id).startWith(reply.messages);

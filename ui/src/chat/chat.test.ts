@@ -361,6 +361,19 @@ test('each conversation keeps its draft', async () => {
   expect(chat.draft).toBe('to nobody yet');
 });
 
+test('a second click on the button makes no second branch', async () => {
+  const { chat, platform, rows } = await start();
+  const reply = gate<Reply>();
+  platform.answers.branch_conversation = reply.promise;
+  const clicks = [chat.branchOff('m'), chat.branchOff('m')];
+  reply.open({ type: 'conversation', conversation: conversation('new', { updated_at_ms: 40 }), messages: [] });
+  await Promise.all(clicks);
+  expect(platform.askedTypes().filter((type) => type === 'branch_conversation')).toHaveLength(1);
+  expect([rows(), chat.selectedId]).toEqual([['new', 'a', 'b', 'c'], 'new']);
+  await chat.branchOff('m');
+  expect(platform.askedTypes().filter((type) => type === 'branch_conversation')).toHaveLength(2);
+});
+
 test('a deleted conversation is gone at once, and Undo brings it back', async () => {
   const { app, chat, platform, rows } = await start();
   chat.select('b');
