@@ -273,12 +273,14 @@ export class ChatStore {
     switch (event.type) {
       case 'conversation':
         this.#told(event.conversation);
-        return this.list.put(event.conversation);
+        this.list.put(event.conversation);
+        return this.#restoreUnsent(event.conversation);
       case 'chat_models':
         return this.list.setModels(event.models);
       case 'conversations':
         for (const row of event.conversations) this.#told(row);
-        return this.list.putAll(event.conversations);
+        this.list.putAll(event.conversations);
+        return event.conversations.forEach((row) => this.#restoreUnsent(row));
       case 'conversations_deleted': {
         const { draft } = this;
         for (const id of event.ids) {
@@ -310,6 +312,12 @@ export class ChatStore {
         this.compare.receive(event);
         return this.#threads.get(event.conversation_id)?.receive(event);
     }
+  }
+
+  /** What was written in a chat comes back with it. */
+  #restoreUnsent({ id }: Conversation): void {
+    this.#drafts.restore(id);
+    this.queue.restore(id);
   }
 
   #told({ id, is_private, updated_at_ms }: Conversation): void {

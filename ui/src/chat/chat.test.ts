@@ -237,6 +237,19 @@ test('what waits is there after a reload, and goes with its chat', async () => {
   expect(texts((await start()).chat)).toEqual([]);
 });
 
+test('what waits and what is written come back with a chat that was deleted', async () => {
+  const { chat, platform } = await startWaiting('More');
+  chat.draft = 'Not sent yet';
+  await chat.actions.remove(['a']);
+  platform.emit({ type: 'conversations_deleted', ids: ['a'] });
+  expect([...chat.queue.of('a')]).toEqual([]);
+  platform.emit({ type: 'conversations', conversations: [conversation('a')] });
+  chat.select('a');
+  expect([texts(chat), chat.draft]).toEqual([['More'], 'Not sent yet']);
+  const again = await start();
+  expect([texts(again.chat), again.chat.draft]).toEqual([['More'], 'Not sent yet']);
+});
+
 test('what is written while others wait goes behind them, and the first of them is sent', async () => {
   const { chat, sentTexts, end } = await startWaiting('One', 'Two');
   end({ status: 'stopped' });

@@ -5,6 +5,7 @@ const PREFIX = 'cairn.draft.';
 /** Owns the drafts. Those of private chats stay in memory; the chat that does not exist yet has the id null. */
 export class Drafts {
   #texts = $state<Record<string, string>>({});
+  readonly #deleted = new Set<string>();
 
   constructor(
     private readonly storage: Storage | undefined,
@@ -22,8 +23,16 @@ export class Drafts {
     else this.storage?.setItem(PREFIX + (id ?? ''), text);
   }
 
+  /** Forgets the draft of a chat that was deleted, unless that is taken back. */
   forget(id: string): void {
+    this.#texts[id] = this.get(id);
+    this.#deleted.add(id);
     this.storage?.removeItem(PREFIX + id);
+  }
+
+  /** Stores the draft of a chat again that was deleted and is there again. */
+  restore(id: string): void {
+    if (this.#deleted.delete(id)) this.set(id, this.get(id));
   }
 
   /** Forgets the drafts of all other chats: these were deleted while the window was closed. */

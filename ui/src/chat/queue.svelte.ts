@@ -14,6 +14,8 @@ export interface Waiting {
 /** Owns what waits in each chat. What waits in private chats stays in memory. */
 export class Queue {
   #waiting = $state<Record<string, Waiting[]>>({});
+  /** What waited in chats that were deleted. */
+  readonly #deleted = new Map<string, readonly Waiting[]>();
   /** The chats whose messages this window sends, and what ends that. */
   readonly #claims = new Map<string, () => void>();
   /** Those for which that is still being found out. */
@@ -87,10 +89,21 @@ export class Queue {
     return taken;
   }
 
+  /** Forgets what waits in a chat that was deleted, unless that is taken back. */
   forget(id: string): void {
+    const all = this.of(id);
+    if (all.length > 0) this.#deleted.set(id, all);
     this.#release(id);
     delete this.#waiting[id];
     this.storage?.removeItem(PREFIX + id);
+  }
+
+  /** Brings back what waited in a chat that was deleted and is there again. */
+  restore(id: string): void {
+    const all = this.#deleted.get(id);
+    if (all === undefined) return;
+    this.#deleted.delete(id);
+    this.#set(id, [...all]);
   }
 
   /** Forgets what waits in all other chats: these were deleted while the window was closed. */
