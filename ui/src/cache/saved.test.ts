@@ -232,25 +232,40 @@ test.each<[name: string, change: Parameters<typeof startingPoint>[1], facts: str
     'imported for another model',
     { fingerprint: 'g', model: 'owner/other', imported_from: 'x.safetensors' },
     '2,048 tokens · 94 MB on disk · for other',
-    '2,048 tokens · for other · imported',
+    '2,048 tokens · ready · for other · imported',
   ],
 ])('a starting point: %s', (_, change, facts, expected) => {
   const point = startingPoint('a', change);
-  expect(startingPointFacts(point, LOADED, () => true).join(' · ')).toBe(facts);
-  expect(startingPointOutlook(point, LOADED, () => true)).toBe(expected);
+  expect(startingPointFacts(point, inMemory(LOADED), () => true).join(' · ')).toBe(facts);
+  expect(startingPointOutlook(point, inMemory(LOADED), () => true)).toBe(expected);
 });
 
-test.each<[loaded: typeof LOADED | null, here: boolean, state: string, facts: string]>([
-  [LOADED, true, 'saved', '2,048 tokens · ready'],
-  [null, true, 'saved', '2,048 tokens · for model'],
-  [null, false, 'none', '2,048 tokens · for model, which is not here'],
+const OTHER = { name: 'owner/other', fingerprint: 'g' };
+
+test.each<[models: (typeof LOADED)[], here: boolean, state: string, facts: string]>([
+  [[LOADED], true, 'saved', '2,048 tokens · ready'],
+  [[], true, 'saved', '2,048 tokens · ready · for model'],
+  [[], false, 'none', '2,048 tokens · for model, which is not here'],
   // The same files by another name.
-  [LOADED, false, 'saved', '2,048 tokens · ready'],
-])('a starting point where %o is loaded and its model is here: %s', (loaded, isThere, state, facts) => {
+  [[LOADED], false, 'saved', '2,048 tokens · ready'],
+  // Another is loaded: the one that has read it answers.
+  [[OTHER], true, 'saved', '2,048 tokens · ready · for model'],
+  [[OTHER, LOADED], true, 'saved', '2,048 tokens · ready · for model'],
+  [[OTHER, LOADED], false, 'saved', '2,048 tokens · ready · for model'],
+  [[{ ...LOADED, fingerprint: 'other files' }], true, 'none', '2,048 tokens · will be read again once · for model'],
+])('a starting point where %o are in memory and its model is here: %s', (models, isThere, state, facts) => {
   const point = startingPoint('a');
-  expect(startingPointState(point, loaded, () => isThere)).toBe(state);
-  expect(startingPointOutlook(point, loaded, () => isThere)).toBe(facts);
+  expect(startingPointState(point, inMemory(...models), () => isThere)).toBe(state);
+  expect(startingPointOutlook(point, inMemory(...models), () => isThere)).toBe(facts);
 });
+
+/** These models, of which the first is the one that is loaded. */
+function inMemory(...models: (typeof LOADED)[]) {
+  return {
+    loaded: models[0] ?? null,
+    inMemory: new Map(models.map(({ name, fingerprint }) => [name, fingerprint])),
+  };
+}
 
 test.each<[change: Parameters<typeof overview>[0], words: string]>([
   [{ lookups: 0, prompt_tokens: 0, cached_tokens: 0 }, 'No prompt has been read since Cairn started.'],

@@ -10,7 +10,7 @@ import type {
   TimeSaved,
 } from '../platform/wire';
 import { shortModelName } from '../status/engine';
-import type { LoadedModel } from '../status/status.svelte';
+import type { StatusStore } from '../status/status.svelte';
 import { strings } from '../text';
 
 /** How much of a chat its model need not read again. */
@@ -138,47 +138,57 @@ export function deletedMessage(title: string, before: ConversationCache): string
   return isShared ? strings.saved.deletedShared(title) : strings.saved.deleted(title);
 }
 
+/** The models in memory. */
+type InMemory = Pick<StatusStore, 'loaded' | 'inMemory'>;
+
 /** The line under the name of a starting point. */
-export function startingPointFacts(point: NamedCache, loaded: LoadedModel | null, isHere: IsHere): string[] {
+export function startingPointFacts(point: NamedCache, models: InMemory, isHere: IsHere): string[] {
   const { startingPoints } = strings;
   const facts = [strings.common.tokens(point.tokens)];
   if (point.tier) facts.push(strings.pieces.stored(point.bytes, point.tier));
   else facts.push(point.bytes > 0 ? startingPoints.partly : startingPoints.none);
-  if (isForOther(point, loaded)) facts.push(forWhom(point, loaded, isHere));
+  facts.push(...forWhom(point, models, isHere));
   if (point.num_conversations > 0) facts.push(startingPoints.numChats(point.num_conversations));
   return facts;
 }
 
 /** What to expect of a chat that begins with a starting point. */
-export function startingPointOutlook(point: NamedCache, loaded: LoadedModel | null, isHere: IsHere): string {
+export function startingPointOutlook(point: NamedCache, models: InMemory, isHere: IsHere): string {
   const { startingPoints } = strings;
   const facts = [strings.common.tokens(point.tokens)];
-  if (isForOther(point, loaded)) facts.push(forWhom(point, loaded, isHere));
-  else facts.push(point.tier ? startingPoints.ready : startingPoints.willBeRead);
+  const reader = readerOf(point, models, isHere);
+  if (reader !== 'gone') facts.push(point.tier && reader === 'same' ? startingPoints.ready : startingPoints.willBeRead);
+  facts.push(...forWhom(point, models, isHere));
   if (point.imported_from !== null) facts.push(strings.common.imported);
   return facts.join(' · ');
 }
 
 /** Whether a chat that begins with a starting point starts at once. */
-export function startingPointState(point: NamedCache, loaded: LoadedModel | null, isHere: IsHere): SavedState {
-  if (isGone(point, loaded, isHere) || (loaded !== null && isForOther(point, loaded))) return 'none';
+export function startingPointState(point: NamedCache, models: InMemory, isHere: IsHere): SavedState {
+  if (readerOf(point, models, isHere) !== 'same') return 'none';
   if (point.tier) return 'saved';
   return point.bytes > 0 ? 'partly' : 'none';
 }
 
-function forWhom(point: NamedCache, loaded: LoadedModel | null, isHere: IsHere): string {
+/** The model that has read a starting point, where another is loaded. */
+function forWhom(point: NamedCache, models: InMemory, isHere: IsHere): string[] {
+  if (point.fingerprint === models.loaded?.fingerprint) return [];
   const model = shortModelName(point.model);
   const { startingPoints } = strings;
-  return isGone(point, loaded, isHere) ? startingPoints.forMissing(model) : startingPoints.forModel(model);
+  return [
+    readerOf(point, models, isHere) === 'gone' ? startingPoints.forMissing(model) : startingPoints.forModel(model),
+  ];
 }
 
-/** Whether the model that has read a starting point is not on this machine. The same files may have another name. */
-function isGone(point: NamedCache, loaded: LoadedModel | null, isHere: IsHere): boolean {
-  return isForOther(point, loaded) && !isHere(point.model);
-}
-
-function isForOther(point: NamedCache, loaded: LoadedModel | null): boolean {
-  return point.fingerprint !== loaded?.fingerprint;
+/**
+ * Whether the model that has read a starting point, which answers the chats that begin with it, is on this machine with the
+ * same files as then.
+ */
+function readerOf(point: NamedCache, { inMemory }: InMemory, isHere: IsHere): 'same' | 'changed' | 'gone' {
+  // The same files may have another name.
+  if ([...inMemory.values()].includes(point.fingerprint)) return 'same';
+  if (!isHere(point.model)) return 'gone';
+  return inMemory.has(point.model) ? 'changed' : 'same';
 }
 
 /** How much of a limit is used. Pinned chats, starting points and what is in use may exceed it. */

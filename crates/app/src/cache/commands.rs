@@ -17,6 +17,7 @@ use crate::chat::listed;
 use crate::chat::savings;
 use crate::clock::now_ms;
 use crate::convert::{self, tokens};
+use crate::models::names;
 use crate::names::checked_name;
 use crate::wire::{
     CacheNode, CacheOverview, DocumentsOf, Event, Failure, FailureCode, FailureKind, NamedCache,
@@ -339,7 +340,8 @@ pub(crate) async fn restore(app: &App, id: &str) -> Result<Reply, Failure> {
     Ok(Reply::Done)
 }
 
-/// Starts a conversation from a starting point.
+/// Starts a conversation from a starting point. The model that has read it answers, if it is here: no other
+/// can continue it without reading it again, and most cannot at all.
 pub(crate) async fn begin_from(app: &App, named_id: &str) -> Result<Reply, Failure> {
     let row = app.store.listed_named_cache(named_id).await?;
     // If it was saved while another model was loaded, its texts are known only now.
@@ -349,6 +351,7 @@ pub(crate) async fn begin_from(app: &App, named_id: &str) -> Result<Reply, Failu
         }
         _ => (row.start_text, row.end_text),
     };
+    let reader = reader_here(app, row.namespace.model.as_str(), &row.model).await;
     let prefix = Prefix {
         named_id: row.id,
         name: row.name,
@@ -361,7 +364,11 @@ pub(crate) async fn begin_from(app: &App, named_id: &str) -> Result<Reply, Failu
         end_text,
         is_imported: row.imported_from.is_some(),
     };
-    let conversation = app.store.create_conversation_from(now_ms(), &prefix, "").await?;
+    let mut conversation = app.store.create_conversation_from(now_ms(), &prefix, "").await?;
+    if reader.is_some() {
+        app.store.set_conversation_model(&conversation.id, reader.as_deref()).await?;
+        conversation.model = reader;
+    }
     app.store.touch_named_cache(named_id, now_ms()).await?;
     if let Some(handle) = app.engine.cache() {
         handle.copy_ref(&named_owner(named_id), &conversation_owner(&conversation.id), false);
@@ -370,6 +377,20 @@ pub(crate) async fn begin_from(app: &App, named_id: &str) -> Result<Reply, Failu
     app.emit(Event::Conversation { conversation: conversation.clone() });
     emit_named_caches(app).await;
     Ok(Reply::Conversation { conversation, messages: Vec::new() })
+}
+
+/// The name of the model that has read a starting point, if it is here. In memory it may have another than
+/// then.
+async fn reader_here(app: &App, fingerprint: &str, name: &str) -> Option<String> {
+    let in_memory = {
+        let status = app.engine.status();
+        let models = &status.borrow().models;
+        models.iter().find(|model| model.fingerprint == fingerprint).map(|model| model.name.clone())
+    };
+    match in_memory {
+        None if names::has(app, name).await => Some(name.to_owned()),
+        known => known,
+    }
 }
 
 /// The engine's prompt cache, or the failure that says why this run has none.

@@ -199,6 +199,23 @@ pub async fn start_from(app: &Arc<App>, named_id: &str) -> String {
     }
 }
 
+/// Adds the tiny model once more under another name, with one of its files changed.
+pub fn add_model(home: &TempDir, name: &str, changed_file: &str, from: &str, to: &str) {
+    let models = home.path().join("models");
+    std::fs::create_dir_all(models.join(name)).unwrap();
+    for entry in std::fs::read_dir(models.join(MODEL)).unwrap() {
+        let entry = entry.unwrap();
+        std::fs::copy(entry.path(), models.join(name).join(entry.file_name())).unwrap();
+    }
+    // Other weights, judged by the fingerprint.
+    for (file, from, to) in [("config.json", "1e-05", "2e-05"), (changed_file, from, to)] {
+        let file = models.join(name).join(file);
+        let text = std::fs::read_to_string(&file).unwrap();
+        assert!(text.contains(from), "{from} should be in {file:?}");
+        std::fs::write(&file, text.replace(from, to)).unwrap();
+    }
+}
+
 /// The chunk files of the prompt cache.
 pub fn chunk_files(home: &TempDir) -> Vec<PathBuf> {
     let folders = std::fs::read_dir(home.path().join("prompt-cache-v2"))

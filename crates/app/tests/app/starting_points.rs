@@ -4,29 +4,12 @@ use cairn_app::wire::{
     CacheFileLayout, CacheSource, Command, Event, FailureCode, Message, MessageStatus, Reply,
 };
 use cairn_app::{DataFolder, OfflineCaches};
-use tempfile::TempDir;
 
 use crate::kit::{
-    MODEL, answered, check_failure, choose_model, chunk_files, home_with_model, new_conversation,
-    next, open, open_greedy, open_with_one_turn, overview, save_as, set_for_all, start_from,
+    MODEL, add_model, answered, check_failure, choose_model, chunk_files, home_with_model,
+    new_conversation, next, open, open_greedy, open_with_one_turn, overview, save_as, set_for_all,
+    start_from,
 };
-
-/// Adds the tiny model once more under another name, with one of its files changed.
-fn add_model(home: &TempDir, name: &str, changed_file: &str, from: &str, to: &str) {
-    let models = home.path().join("models");
-    std::fs::create_dir_all(models.join(name)).unwrap();
-    for entry in std::fs::read_dir(models.join(MODEL)).unwrap() {
-        let entry = entry.unwrap();
-        std::fs::copy(entry.path(), models.join(name).join(entry.file_name())).unwrap();
-    }
-    // Other weights, judged by the fingerprint.
-    for (file, from, to) in [("config.json", "1e-05", "2e-05"), (changed_file, from, to)] {
-        let file = models.join(name).join(file);
-        let text = std::fs::read_to_string(&file).unwrap();
-        assert!(text.contains(from), "{from} should be in {file:?}");
-        std::fs::write(&file, text.replace(from, to)).unwrap();
-    }
-}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_conversation_starts_from_a_starting_point() {
@@ -76,6 +59,32 @@ async fn a_conversation_starts_from_a_starting_point() {
     );
     choose_model(&app, &id, Some(MODEL)).await;
     assert_eq!(stats(answered(&app, &id, "Seven").await).model, MODEL);
+    app.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_starting_point_is_continued_by_the_model_that_has_read_it() {
+    let home = home_with_model();
+    add_model(&home, "stranger", "tokenizer.json", "<|im_start|>", "<|im_begin|>");
+    let (app, id) = open_with_one_turn(&home).await;
+    let notes = save_as(&app, &id, "Notes").await;
+    app.close().await;
+    drop(app);
+
+    let app = open(&home).await;
+    app.call(Command::LoadModel { name: "stranger".to_owned() }).await.unwrap();
+    let id = start_from(&app, &notes.id).await;
+    let stats = answered(&app, &id, "Two").await.stats.unwrap();
+    assert_eq!((stats.model.as_str(), stats.cached_tokens), (MODEL, notes.tokens));
+    app.close().await;
+    drop(app);
+
+    // Where it is gone, the rule for all chats holds.
+    std::fs::remove_dir_all(home.path().join("models").join(MODEL)).unwrap();
+    let app = open(&home).await;
+    let begin = Command::NewConversationFrom { named_id: notes.id };
+    let Reply::Conversation { conversation, .. } = app.call(begin).await.unwrap() else { panic!() };
+    assert_eq!(conversation.model.name, None);
     app.close().await;
 }
 

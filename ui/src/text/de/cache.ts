@@ -108,6 +108,7 @@ export const startingPoints: Catalogue['startingPoints'] = {
   numChats: (count) => f.plural(count, 'Chat', 'Chats'),
   lastUsed: (milliseconds, now) => `Zuletzt benutzt ${f.ago(milliseconds, now) ?? 'gerade eben'}`,
   readByOther: (model) => `${model} hat ihn gelesen: Wähle dieses Modell, um weiterzumachen.`,
+  choose: (model) => `Mit ${model} antworten`,
   begins: 'Beginnt: ',
   ends: 'Endet: ',
 

@@ -109,6 +109,7 @@ export const startingPoints = {
   numChats: (count: number) => f.plural(count, 'chat', 'chats'),
   lastUsed: (milliseconds: number, now: number) => `Last used ${f.ago(milliseconds, now) ?? 'just now'}`,
   readByOther: (model: string) => `${model} has read this: choose that model to continue.`,
+  choose: (model: string) => `Answer with ${model}`,
   begins: 'Begins: ',
   ends: 'Ends: ',
 
