@@ -53,7 +53,7 @@ pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failu
         Command::SetSystemPrompt { id, system_prompt } => {
             set_system_prompt(app, &id, &system_prompt).await
         }
-        Command::ChooseModel { id, model } => model::choose(app, &id, model.as_deref()).await,
+        Command::ChooseModel { id, model } => choose_model(app, &id, model.as_deref()).await,
         Command::DeleteConversations { .. }
         | Command::RestoreConversations { .. }
         | Command::ArchiveConversations { .. }
@@ -271,6 +271,13 @@ async fn rename(app: &App, id: &str, title: &str) -> Result<Reply, Failure> {
     app.store_of(id).await.rename_conversation(id, title).await?;
     listed::emit(app, id).await;
     Ok(Reply::Done)
+}
+
+async fn choose_model(app: &Arc<App>, id: &str, model: Option<&str>) -> Result<Reply, Failure> {
+    let reply = model::choose(app, id, model).await?;
+    // What another model reads of its documents is of no use to this one.
+    reading::again(app, &DocumentsOf::conversation(id)).await;
+    Ok(reply)
 }
 
 async fn set_system_prompt(

@@ -12,8 +12,8 @@ use serde_json::Value;
 use tokio::sync::broadcast::Receiver;
 
 use crate::kit::{
-    MODEL, answered, check_failure, ended, home_with_model, messages, new_conversation, next, open,
-    open_greedy, overview, save_as, send, start_from,
+    MODEL, add_model, answered, check_failure, choose_model, ended, home_with_model, messages,
+    new_conversation, next, open, open_greedy, overview, save_as, send, start_from,
 };
 
 fn document(name: &str, text: &str) -> NewDocument {
@@ -241,6 +241,24 @@ async fn what_changes_before_the_question_is_read_again() {
     assert_eq!(num_read(&read(&mut events).await), with_prompt);
     let answer = answered(&app, &id, "Why?").await;
     assert_eq!(cached(&answer), with_prompt);
+    app.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_model_that_is_chosen_reads_the_documents_in_place_of_another() {
+    let home = home_with_model();
+    add_model(&home, "sibling", "config.json", "10000.0", "20000.0");
+    let app = open_greedy(&home, 8).await;
+    let id = new_conversation(&app).await;
+    choose_model(&app, &id, Some(MODEL)).await;
+    let mut events = app.subscribe();
+    attach(&app, &id, vec![document("a.txt", &long(20))]).await;
+    let tokens = num_read(&read(&mut events).await);
+    choose_model(&app, &id, Some("sibling")).await;
+    let DocumentReading::Read { model, .. } = read(&mut events).await else { panic!() };
+    assert_eq!(model, "sibling");
+    let answer = answered(&app, &id, "Why?").await;
+    assert_eq!((cached(&answer), answer.model.as_deref()), (tokens, Some("sibling")));
     app.close().await;
 }
 
