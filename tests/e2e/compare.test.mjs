@@ -90,11 +90,12 @@ flow(
     const areDone = async () => (await page.region('Compare').locator('article[aria-busy=false]').count()) === 2;
     await until('both are written', areDone);
     const next = page.box('Next question to both');
-    await until('the next question can be asked', () => next.isEnabled());
     await next.fill('And which are light?');
+    await until('the next question can be asked', () => page.button('Ask both').isEnabled());
     await next.press('Enter');
     await page.region('Compare').getByText('And which are light?').first().waitFor();
-    await until('both are written again', async () => (await areDone()) && (await next.isEnabled()));
+    await until('both are written again', areDone);
+    assert.ok(await next.evaluate((field) => field === document.activeElement), 'who asks goes on writing');
     assert.deepEqual(await findings(page.driver), []);
     for (const column of [columns(page).first(), columns(page).last()])
       assert.equal(await column.locator('.markdown').count(), 2, 'both rounds are there');
