@@ -159,6 +159,7 @@ export class App {
       chatModel: this.chatModel,
       context: this.context,
       documents: this.documents,
+      models: this.models,
     });
     const openConversation = (id: string) => this.openConversation(id);
     const removeChats = (ids: readonly string[]) => this.chat.actions.remove(ids);

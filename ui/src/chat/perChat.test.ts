@@ -9,6 +9,7 @@ import type {
   Command,
   Document,
   DocumentReading,
+  Message,
   Persona,
   Preset,
   Reply,
@@ -699,14 +700,18 @@ test('what is unfolded in the inspector stays so in the next chat', async () => 
   expect(details().open).toBe(true);
 });
 
-test('while two answers are compared, the longer one counts', async () => {
+test('while two answers are compared, the longer one and the shorter context count', async () => {
   const messages = [message('q', { role: 'user', text: 'Why?' }), message('w', { parent_id: 'q', text: 'Because.' })];
   const { app, inspector, platform } = await open({ messages });
-  const of = (id: string, length: number) => {
-    const segments = [{ kind: 'text' as const, text: 'x'.repeat(length) }];
-    return message(id, { parent_id: 'q', versions: ['w', 'v'], segments });
+  const { facts } = model('owner/other');
+  const other = model('owner/other', { facts: facts && { ...facts, context_length: 2048 } });
+  platform.emit({ type: 'models', models: [model('owner/model'), other] });
+  const of = (id: string, change: Partial<Message>) => {
+    const segments = [{ kind: 'text' as const, text: 'x'.repeat(40) }];
+    return message(id, { parent_id: 'q', versions: ['w', 'v'], segments, ...change });
   };
-  const answers = [of('w', 40), of('v', 440)];
+  // What a model has counted is not estimated.
+  const answers = [of('w', { status: 'streaming' }), of('v', { stats: stats({ generation_tokens: 110 }) })];
   platform.answers.compare = { type: 'compared', conversation: conversation('a'), messages: answers };
   platform.answers.get_versions = (command) => {
     const ids = command.type === 'get_versions' ? command.message_ids : [];
@@ -717,9 +722,12 @@ test('while two answers are compared, the longer one counts', async () => {
   await settle();
   await drawn();
   expect(app.room.isComparing).toBe(true);
-  expect(within(inspector()).getByText('The longer of the two answers is counted.')).toBeTruthy();
-  const longer = app.room.context?.used_tokens ?? 0;
+  expect(
+    within(inspector()).getByText('The longer of the two answers is counted, against the shorter of the two contexts.'),
+  ).toBeTruthy();
+  const { used_tokens: longer = 0, limit_tokens: shorter } = app.room.context ?? {};
   app.chat.compare.close();
   await tick();
-  expect(longer - (app.room.context?.used_tokens ?? 0)).toBe(100);
+  const { used_tokens = 0, limit_tokens } = app.room.context ?? {};
+  expect([longer - used_tokens, shorter, limit_tokens]).toEqual([100, 2048, 4096]);
 });

@@ -2,6 +2,7 @@
 import type { DocumentStore } from '../documents/documents.svelte';
 import type { ChatContext, Document, Message } from '../platform/wire';
 import type { ChatStore } from './chat.svelte';
+import type { ModelStore } from '../models/models.svelte';
 import type { ChatModelStore } from './chatModel.svelte';
 import { cutOf, roomOf, type ContextStore, type Room } from './context.svelte';
 import { growing } from './segments';
@@ -18,8 +19,9 @@ export function documentTokens(documents: readonly Document[]): number {
   return sumOf(documents.map(({ tokens, num_bytes }) => tokens ?? estimated(num_bytes)));
 }
 
-/** About how many tokens the text of a message has, also while it is written. */
-function textTokens({ role, text, segments }: Message): number {
+/** How many tokens the text of a message has: of an answer that is written whole its model says it, others are estimated. */
+function textTokens({ role, text, segments, status, stats }: Message): number {
+  if (status === 'complete' && stats) return stats.generation_tokens;
   return estimated(role === 'user' ? text.length : sumOf(segments.map((segment) => growing(segment).length)));
 }
 
@@ -46,6 +48,7 @@ export interface RoomOptions {
   chatModel: ChatModelStore;
   context: ContextStore;
   documents: DocumentStore;
+  models: ModelStore;
 }
 
 /** Adds to what the core has counted what is written and attached since. */
@@ -98,6 +101,19 @@ export class ChatRoom {
     return Math.max(0, ...sizes.map(({ all }) => all)) - ofChat;
   });
 
+  /** The next question goes to both of the compared models: the shorter context limits it. */
+  readonly #limit = $derived.by(() => {
+    const { chat, chatModel, context, models } = this.options;
+    const ofChat = context.current?.limit_tokens ?? 0;
+    if (!this.isComparing) return ofChat;
+    const limits = chat.compare.columns.map(({ model }) =>
+      model === null || model === chatModel.current?.name
+        ? ofChat
+        : (models.get(model)?.facts?.context_length ?? ofChat),
+    );
+    return Math.min(...limits);
+  });
+
   /** As the core counted it, with what is written, attached and typed since. Null: nothing is known. */
   readonly context = $derived.by((): ChatContext | null => {
     const { chat, context, documents } = this.options;
@@ -113,7 +129,7 @@ export class ChatRoom {
     const beginning_tokens = current.beginning_tokens + inPrompt;
     const document_tokens = Math.max(0, current.document_tokens + inDocuments);
     const used_tokens = Math.max(beginning_tokens, current.used_tokens + inPrompt + inDocuments + inTexts);
-    return { ...current, beginning_tokens, document_tokens, used_tokens };
+    return { ...current, limit_tokens: this.#limit, beginning_tokens, document_tokens, used_tokens };
   });
 
   readonly room = $derived.by((): Room | null => this.context && roomOf(this.context));

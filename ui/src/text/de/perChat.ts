@@ -16,7 +16,7 @@ export const context: Catalogue['context'] = {
     left: 'Frei',
   },
   token: 'Ein Token ist ein kurzes Wort oder ein Stück eines längeren. Das Modell liest und schreibt in Tokens.',
-  compared: 'Die längere der beiden Antworten zählt.',
+  compared: 'Die längere der beiden Antworten zählt, und der kürzere der beiden Kontexte.',
   noModel: 'Wie viel Platz bleibt, zeigt sich, sobald das Modell geladen ist.',
   nearlyFull: (left) => `In diesem Chat sind etwa ${tokens(left)} frei. Danach kann er nicht weitergehen.`,
   full: 'Diese Nachricht passt nicht mehr in den Kontext des Modells.',

@@ -17,7 +17,7 @@ export const context = {
     left: 'Left',
   },
   token: 'A token is a short word or a piece of a longer one. The model reads and writes in tokens.',
-  compared: 'The longer of the two answers is counted.',
+  compared: 'The longer of the two answers is counted, against the shorter of the two contexts.',
   noModel: 'How much room is left is known once the model is loaded.',
   nearlyFull: (left: number) => `About ${tokens(left)} are left in this chat. When they are used up, it cannot go on.`,
   full: 'This message no longer fits into the context of the model.',
