@@ -14,8 +14,10 @@ export function downloadWords(download: Download, hasRate = false, isUnanswered 
   if (state === 'paused') return words.list([words.paused, ...parts]);
   if (state !== 'running') return words.list(parts);
   if (total_bytes === 0) return isUnanswered ? words.unanswered : words.preparing;
-  if (hasRate && bytes_per_second !== null) parts.push(words.rate(bytes_per_second));
-  if (seconds_left !== null) parts.push(words.left(seconds_left));
+  if (hasRate && bytes_per_second !== null && bytes_per_second > 0) parts.push(words.rate(bytes_per_second));
+  // The rate says 0 once nothing has come for a while, also where what has come is being checked.
+  if (bytes_per_second === 0 && files.some((file) => file.state === 'running')) parts.push(words.stalled);
+  else if (seconds_left !== null) parts.push(words.left(seconds_left));
   return words.list(parts);
 }
 

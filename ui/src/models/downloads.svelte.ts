@@ -161,9 +161,13 @@ export class DownloadStore {
   }
 }
 
+/** Of more than two days nobody knows how long they will be: the first bytes came slowly. */
+const MOST_SECONDS = 48 * 60 * 60;
+
 /** A longer time is shown only when it is at least twice as long: that is no inaccuracy any more. */
 function shownSeconds(before: Download | null, now: Download): number | null {
-  const [shown, next] = [before?.seconds_left ?? null, now.seconds_left];
+  const shown = before?.seconds_left ?? null;
+  const next = now.seconds_left !== null && now.seconds_left <= MOST_SECONDS ? now.seconds_left : null;
   if (shown === null || next === null || before?.state !== now.state) return next;
   return next > shown && next < 2 * shown ? shown : next;
 }

@@ -17,6 +17,7 @@ import {
   status,
 } from '../testing/fake';
 import { strings } from '../text';
+import { downloadWords } from './downloadWords';
 
 const NAME = 'owner/Model-4B-4bit';
 const empty = { ...status, engine: { state: 'empty' as const }, model_fingerprint: null };
@@ -52,6 +53,25 @@ test('the time that is shown grows only when the rest has become another matter'
     return downloads.get(NAME)?.seconds_left;
   });
   expect(shown).toEqual([60, 45, 45, 40, 40, 80, null, 90]);
+});
+
+test('of a time that nobody waits for nothing is said', async () => {
+  const { downloads, platform } = await start();
+  const shown = [16_876_900, 172_801, 172_800].map((seconds_left) => {
+    progress(platform, download(NAME, { seconds_left }));
+    return downloads.get(NAME)?.seconds_left;
+  });
+  expect(shown).toEqual([null, null, 172_800]);
+  expect(downloads.total?.secondsLeft).toBe(172_800);
+});
+
+test('a download that stands still says so, unless what has come is being checked', () => {
+  const standing = download(NAME, { bytes_per_second: 0, seconds_left: null });
+  expect(downloadWords(standing, true)).toBe('1 of 2 files, nothing is coming just now');
+  const files = standing.files.map((file) =>
+    file.state === 'running' ? { ...file, state: 'checking' as const } : file,
+  );
+  expect(downloadWords({ ...standing, files }, true)).toBe('1 of 2 files');
 });
 
 test('a paused download begins with its own time again', async () => {

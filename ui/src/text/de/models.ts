@@ -231,7 +231,8 @@ export const downloads: Catalogue['downloads'] = {
   resume: 'Fortsetzen',
   resumeOf: (name) => `Herunterladen von ${name} fortsetzen`,
   running: (share) => `Lädt herunter, ${f.share(share)}`,
-  runningLeft: (share, seconds) => `Lädt herunter, ${f.share(share)}, noch ${f.timeLeft(seconds)}`,
+  stalled: 'gerade kommt nichts',
+  timeLeft: (seconds) => `noch ${f.timeLeft(seconds)}`,
   share: f.share,
 };
 

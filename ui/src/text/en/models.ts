@@ -237,7 +237,8 @@ export const downloads = {
   resume: 'Resume',
   resumeOf: (name: string) => `Resume the download of ${name}`,
   running: (share: number) => `Downloading ${f.share(share)}`,
-  runningLeft: (share: number, seconds: number) => `Downloading ${f.share(share)}, ${f.timeLeft(seconds)} left`,
+  stalled: 'nothing is coming just now',
+  timeLeft: (seconds: number) => `${f.timeLeft(seconds)} left`,
   share: f.share,
 };
 
