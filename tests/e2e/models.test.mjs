@@ -66,6 +66,22 @@ hubFlow(
   },
 );
 
+const LONG = 'mlx-community/Big-Model-With-A-Very-Long-Name-Instruct-2507-A3B-4bit-DWQ';
+hubFlow(
+  'what is found has the width of a narrow window for its name',
+  { models: { [LONG]: tinyModel }, viewport: { width: 420, height: 800 } },
+  async ({ page }) => {
+    await page.driver.getByRole('button', { name: 'Other models…' }).click();
+    await page.box('Search models').fill('Big-Model');
+    await page.box('Search models').press('Enter');
+    const name = page.driver.getByRole('button', { name: /^Big Model With A Very Long Name/ });
+    await name.waitFor();
+    assert.ok((await name.boundingBox()).height < 32, 'its name has one line');
+    const facts = page.driver.getByRole('listitem').filter({ has: name }).locator('p');
+    assert.ok((await facts.boundingBox()).height < 64, 'what is known of it has few lines');
+  },
+);
+
 hubFlow(
   'a model without room on the disk is refused before its first byte, and leaves nothing',
   {},
