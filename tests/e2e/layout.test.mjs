@@ -71,6 +71,25 @@ test('⌘K shows the word that it has found, in a wide window and in a narrow on
   }
 });
 
+test('a name that is cut off in the list ends with a whole word', async (t) => {
+  t.after(close);
+  const title = 'A list of seven heavy things that nobody packs for a hike of nine days, and why';
+  core.addChat('c', title, ['Why?', 'Because.']);
+  await open();
+  const ends = await page.locator('[data-conversation="c"] bdi').evaluate((name) => {
+    const [text, range] = [name.firstChild, document.createRange()];
+    const topOf = (index) => (
+      range.setStart(text, index),
+      range.setEnd(text, index + 1),
+      range.getBoundingClientRect().top
+    );
+    const first = topOf(0);
+    const end = [...text.data].findIndex((_, index) => text.data[index].trim() !== '' && topOf(index) > first + 4);
+    return end < 0 ? null : text.data[end - 1];
+  });
+  assert.equal(ends, ' ', 'the line ends between two words');
+});
+
 test('with a message that waits and a document the messages keep a third of a low window', async (t) => {
   t.after(close);
   const { messages, conversation } = core.conversations.get('a');
