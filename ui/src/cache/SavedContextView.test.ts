@@ -465,7 +465,7 @@ test('special tokens are signs between the words; the text itself is a tooltip a
   const line = row.querySelector('code');
   expect([line?.textContent?.trim(), line?.title]).toEqual(['Be kind. You: Why?', text]);
   const excerpt = document.querySelector<HTMLElement>('li p[title]:not(.facts)');
-  expect([excerpt?.textContent?.replaceAll(/\s+/g, ' '), excerpt?.title]).toEqual(['Begins: Why?', text]);
+  expect([excerpt?.textContent?.replaceAll(/\s+/g, ' '), excerpt?.title]).toEqual(['Begins: Why? …', text]);
   await fireEvent.click(row);
   expect(row.parentElement?.querySelector('pre')?.textContent).toBe(text);
 });

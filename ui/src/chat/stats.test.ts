@@ -128,6 +128,12 @@ test('a model is called as elsewhere, and its whole name is the tooltip', () => 
   expect(statsRows(named)[0]).toEqual(['Model', 'Qwen3 4B', 'mlx-community/Qwen3-4B-4bit']);
 });
 
+test('how fast a few tokens were read is not said', () => {
+  const names = (read: number) =>
+    statsRows(stats({ prompt_tokens: 1204 + read, cached_tokens: 1204 })).map(([name]) => name);
+  expect([names(1), names(15), names(16)].map((all) => all.includes('Reading speed'))).toEqual([false, false, true]);
+});
+
 test('all figures', () => {
   expect(Object.fromEntries(statsRows(stats()))).toEqual({
     Model: 'model',

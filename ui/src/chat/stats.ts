@@ -12,6 +12,9 @@ const LEAST_CONTINUED_TOKENS = 256;
 /** Neither does a later one share more, where less than this part of what was before it was cached: an imported chat's. */
 const LEAST_CONTINUED_PART = 0.1;
 
+/** How fast fewer tokens were read says nothing. */
+const LEAST_RATED_TOKENS = 16;
+
 /** `continued`: saved context was used. `reread`: some of it could not be. `read`: there was none to use. */
 export interface StatusLine {
   kind: 'continued' | 'reread' | 'read';
@@ -90,7 +93,8 @@ export function statsRows(stats: MessageStats): [name: string, value: string, ti
     [words.model, shortModelName(stats.model), stats.model],
     [words.prompt, promptWords(stats)],
   ];
-  if (stats.prompt_tps > 0) rows.push([words.readingSpeed, words.rate(stats.prompt_tps)]);
+  if (stats.prompt_tps > 0 && newlyRead(stats) >= LEAST_RATED_TOKENS)
+    rows.push([words.readingSpeed, words.rate(stats.prompt_tps)]);
   const hasBegun = stats.generation_tokens > 0 || stats.time_to_first_token_ms > 0;
   if (hasBegun) {
     rows.push(

@@ -71,6 +71,7 @@ export const models: Catalogue['models'] = {
     done: (name) => `${name} gelöscht.`,
   },
   discover: 'Entdecken',
+  downloadFirst: 'Modell herunterladen …',
   downloadMore: 'Weitere herunterladen …',
   downloadRest: 'Rest herunterladen',
   empty: `Auf diesem ${machine} ist noch kein Modell`,

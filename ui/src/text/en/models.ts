@@ -68,6 +68,7 @@ export const models = {
     done: (name: string) => `Deleted ${name}.`,
   },
   discover: 'Discover',
+  downloadFirst: 'Download a model…',
   downloadMore: 'Download more…',
   downloadRest: 'Download the rest',
   empty: `There is no model on ${machine} yet`,
