@@ -271,6 +271,13 @@ test.each<[name: string, isForOlder: boolean, layout: CacheFileLayout]>([
   expect(app.isCovered).toBe(false);
 });
 
+test('the export of saved context is called otherwise than that of the texts of its chat', async () => {
+  const { app } = await openPage();
+  app.cache.askForExport({ type: 'conversation', id: 'a' }, 'Title a');
+  await tick();
+  expect(screen.getByRole('dialog', { name: 'Export saved context of “Title a”' })).toBeTruthy();
+});
+
 test('an export can be cancelled', async () => {
   const { app, platform } = await openPage();
   await fireEvent.click(button('Export starting point Name x'));

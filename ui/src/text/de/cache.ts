@@ -176,6 +176,7 @@ export const imports: Catalogue['imports'] = {
 
 export const exports: Catalogue['exports'] = {
   title: (name) => `„${name}“ exportieren`,
+  titleOfChat: (name) => `Gesicherten Kontext von „${name}“ exportieren`,
   help: 'Die Datei enthält den Text, den das Modell gelesen hat. Cairn kann sie auf jedem Computer mit demselben Modell importieren, und mlx-lm ab 0.32 kann damit weiterarbeiten.',
   forOlder: 'Für mlx-lm 0.31 oder älter',
   forOlderNote: 'mlx-lm ab 0.32 kann eine solche Datei nicht lesen. Cairn liest beide Arten.',

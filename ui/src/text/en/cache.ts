@@ -177,6 +177,8 @@ export const imports = {
 
 export const exports = {
   title: (name: string) => `Export “${name}”`,
+  /** Beside the export of its texts. */
+  titleOfChat: (name: string) => `Export saved context of “${name}”`,
   help: 'The file contains the text that the model has read. Cairn can import it on any computer with the same model, and mlx-lm 0.32 or newer can continue from it.',
   forOlder: 'For mlx-lm 0.31 or older',
   forOlderNote: 'mlx-lm 0.32 and newer cannot read such a file. Cairn reads both kinds.',
