@@ -31,6 +31,7 @@ use crate::folder_lock::{FolderLock, cleanup_lock};
 use crate::jobs::running_jobs::RunningJobs;
 use crate::models::catalog::Catalog;
 use crate::models::download_queue::ModelDownloads;
+use crate::models::due_measurements::DueMeasurement;
 use crate::models::hub_account::HubAccount;
 use crate::models::hub_options;
 use crate::models::measurements::Measurements;
@@ -74,15 +75,18 @@ impl App {
         let (app, moves) = Parts { lock, store, recovery, engine, models }.into_app(options);
         // The engine's thread writes nothing before it is asked for something.
         app.follow_compression(&settings);
-        app.start_background_tasks(moves, autoload);
+        let left_over = measuring::left_over(&app).await;
+        app.start_background_tasks(moves, left_over, autoload);
         Ok(app)
     }
 
     /// Starts the tasks that run until the app closes, and loads the default model if asked to.
-    /// `moves` receives what [`follow::emit_changes`] expects.
+    /// `moves` receives what [`follow::emit_changes`] expects, `left_over` is what is still to be
+    /// measured.
     fn start_background_tasks(
         self: &Arc<Self>,
         moves: UnboundedReceiver<Option<RefName>>,
+        left_over: Vec<DueMeasurement>,
         autoload: bool,
     ) {
         self.engine.set_pinned(self.settings.pinned_models());
@@ -92,7 +96,7 @@ impl App {
         self.spawn(follow::follow_other_programs(self.clone()));
         self.spawn(models::downloads::follow(self.clone()));
         self.spawn(jobs::running::resume(self.clone()));
-        self.spawn(measuring::resume(self.clone()));
+        self.spawn(measuring::resume(self.clone(), left_over));
         self.spawn(finding::index_older(self.clone()));
         self.spawn(finding::index_documents(self.clone()));
         let app = self.clone();

@@ -13,7 +13,7 @@ const KEY: &str = "due_measurements";
 
 /// A model whose rounding is to be measured, and how often that was tried.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct DueMeasurement {
+pub(crate) struct DueMeasurement {
     pub(super) model: String,
     pub(super) folder: PathBuf,
     /// The GGUF file that the model was made of.

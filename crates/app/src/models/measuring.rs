@@ -46,13 +46,18 @@ pub(crate) async fn measure<S>(app: Arc<App>, measured: Measured<S>) {
     drop(source);
 }
 
-/// Begins again with what quitting has ended, unless the model or its file is another one by now.
-pub(crate) async fn resume(app: Arc<App>) {
-    let due = app.measurements.due.all(&app.store).await.unwrap_or_else(|error| {
+/// What quitting has ended. Asked for before this run measures anything of its own, which would be in the
+/// same list.
+pub(crate) async fn left_over(app: &App) -> Vec<DueMeasurement> {
+    app.measurements.due.all(&app.store).await.unwrap_or_else(|error| {
         tracing::warn!("what was to be measured is not known: {error}");
         Vec::new()
-    });
-    for due in due {
+    })
+}
+
+/// Begins again with what quitting has ended, unless the model or its file is another one by now.
+pub(crate) async fn resume(app: Arc<App>, left_over: Vec<DueMeasurement>) {
+    for due in left_over {
         let looked_at = due.clone();
         let is_possible = app.blocking(move || looked_at.is_possible()).await == Some(true);
         if is_possible && due.tries < MAX_TRIES {

@@ -39,7 +39,7 @@ pub(crate) mod deletion;
 pub(crate) mod download_queue;
 pub(crate) mod downloads;
 mod draft;
-mod due_measurements;
+pub(crate) mod due_measurements;
 pub(crate) mod hub;
 pub(crate) mod hub_account;
 pub(crate) mod hub_options;
