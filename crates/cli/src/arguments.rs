@@ -528,7 +528,7 @@ pub struct Convert {
     /// Numbers that share a scale [default: 64, with mxfp4 and mxfp8 32, with nvfp4 16]
     #[arg(long, value_name = "NUMBERS", requires = "quantize", allow_negative_numbers = true)]
     pub q_group_size: Option<i64>,
-    /// Bits of each weight [default: 4, with mxfp8 8]
+    /// Bits of each weight, without a recipe [default: 4, with mxfp8 8]
     #[arg(long, value_name = "BITS", requires = "quantize", allow_negative_numbers = true)]
     pub q_bits: Option<i64>,
     /// How quantized weights are stored [default: affine]
@@ -541,7 +541,7 @@ pub struct Convert {
     /// weights' own]
     #[arg(long, value_name = "TYPE", value_parser = float_types())]
     pub dtype: Option<FloatType>,
-    /// Make numbers of quantized weights
+    /// Dequantize the weights
     #[arg(short, long, conflicts_with = "quantize")]
     pub dequantize: bool,
     /// Download a missing model without asking

@@ -1,4 +1,4 @@
-//! `cairn convert`: a model in MLX's layout made of another, as `mlx_lm.convert` does.
+//! `cairn convert`: makes a model in MLX's layout from another, as `mlx_lm.convert` does.
 
 use std::path::Path;
 
@@ -19,7 +19,7 @@ pub async fn run(arguments: Convert) -> Result<()> {
     let Convert { hf_path: name, mlx_path: target, dtype, yes, .. } = arguments;
     check_is_new(&target)?;
     let folder = find_or_download(&name, yes, Questions::Allowed).await?;
-    // A folder is nobody's on the hub.
+    // A folder's path can look like OWNER/NAME; the card must not name that model.
     let is_on_hub = name.parse::<RepoId>().is_ok() && !Path::new(&name).exists();
     let hub_name = is_on_hub.then_some(name);
     let options = ConvertOptions { to, dtype, hub_name };
@@ -73,6 +73,6 @@ fn convert(
     }
     let ConvertedModel { num_bytes, bits_per_weight, .. } =
         converted.with_context(|| format!("cannot convert {}", folder.display()))?;
-    eprintln!("{} of weights, {bits_per_weight:.3} bits for each.", size(num_bytes));
+    eprintln!("{} of weights, {bits_per_weight:.3} bits per weight.", size(num_bytes));
     output::line(target.display())
 }

@@ -9,7 +9,7 @@ use crate::config::Quantization;
 pub(super) struct Choices<'a>(pub(super) &'a str);
 
 impl Choices<'_> {
-    /// What all names begin with: mlx-lm keeps the text part of a whole in a part of the model.
+    /// What all names begin with: mlx-lm nests the text model of a multimodal one under `language_model`.
     pub(super) fn prefix(self) -> &'static str {
         match self.0 {
             "gemma3" | "gemma4" | "gemma4_unified" | "kimi_k25" | "kimi_vl" | "llama4"
@@ -18,8 +18,8 @@ impl Choices<'_> {
         }
     }
 
-    /// Whether matrices of feed-forward networks keep the numbers that files call them by.
-    pub(super) fn keeps_numbers(self) -> bool {
+    /// Whether matrices of feed-forward networks keep the names `w1`, `w2` and `w3`.
+    pub(super) fn keeps_numbered_names(self) -> bool {
         self.0 == "lfm2"
     }
 
@@ -28,8 +28,7 @@ impl Choices<'_> {
         self.0 == "minicpm"
     }
 
-    /// Whether an output layer is kept that is not used, because the embeddings are: mlx-lm's model has
-    /// one all the same.
+    /// Whether an unused output layer is kept: mlx-lm's model has one even where the embeddings are tied.
     pub(super) fn keeps_unused_output(self) -> bool {
         self.0 == "helium"
     }

@@ -14,7 +14,7 @@ pub enum ConvertError {
     },
     /// Nothing is left to be quantized.
     #[error(
-        "the weights of {} are already quantized (config.json has its settings): convert the model that they were made of",
+        "the weights of {} are already quantized, as its config.json says: convert the model that they were made from",
         folder.display()
     )]
     AlreadyQuantized {
@@ -28,7 +28,7 @@ pub enum ConvertError {
         folder: PathBuf,
     },
     /// No matrix consists of whole groups.
-    #[error("no matrix of {} has inputs that {group_size} divides: choose a smaller group size", folder.display())]
+    #[error("no matrix of {} has a number of inputs that {group_size} divides, so none can be quantized with this group size", folder.display())]
     NothingFits {
         /// The model.
         folder: PathBuf,
@@ -37,7 +37,7 @@ pub enum ConvertError {
     },
     /// A matrix whose settings are the family's own does not consist of such groups.
     #[error(
-        "'{path}' has {inputs} inputs, but matrices of its kind have groups of {group_size} whatever the others have: choose a group size that does not divide {inputs}, and it stays as it is"
+        "'{path}' has {inputs} inputs, but mlx-lm quantizes matrices of this kind in groups of {group_size}, which do not divide them: choose a --q-group-size that does not divide {inputs} either, and the matrix stays dense"
     )]
     OwnGroups {
         /// The matrix.
@@ -46,6 +46,14 @@ pub enum ConvertError {
         inputs: usize,
         /// Of the settings that the family asks for.
         group_size: i32,
+    },
+    /// A tensor is of another kind of type than those that belong to the same matrices.
+    #[error(
+        "'{name}' is stored in another type than the tensors beside it: the model is damaged, or of a layout that Cairn does not know"
+    )]
+    OtherType {
+        /// The tensor.
+        name: String,
     },
     /// A recipe asks for matrices that the model has not.
     #[error("the recipe {recipe} asks for matrices called down_proj, and {} has none: convert it without a recipe", folder.display())]

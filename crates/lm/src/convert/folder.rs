@@ -70,13 +70,12 @@ impl NewFolder {
 
     /// Gives the folder its name, unless that is taken meanwhile.
     pub(super) fn finish(mut self) -> Result<(), ConvertError> {
-        sync(self.folder.path())?;
+        sync(self.folder.path());
         check_is_new(&self.target)?;
         fs::rename(self.folder.path(), &self.target).map_err(ConvertError::at(&self.target))?;
         let _ = self.folder.keep();
         self.made_parents.0.clear();
-        // Some file systems cannot do this; the folder is in its place all the same.
-        let _ = sync(parent(&self.target));
+        sync(parent(&self.target));
         Ok(())
     }
 }
@@ -101,8 +100,9 @@ fn check_space(target: &Path, parent: &Path, num_bytes: u64) -> Result<(), Conve
     }
 }
 
-fn sync(folder: &Path) -> Result<(), ConvertError> {
-    File::open(folder).and_then(|folder| folder.sync_all()).map_err(ConvertError::at(folder))
+/// Some file systems cannot do this for folders; their files are on the disk all the same.
+fn sync(folder: &Path) {
+    let _ = File::open(folder).and_then(|folder| folder.sync_all());
 }
 
 /// Writes a new file and waits until it is on the disk.
@@ -134,7 +134,7 @@ pub(super) fn copy_files(source: &Path, target: &Path) -> Result<(), LmError> {
         let target = target.join(TEMPLATES);
         fs::create_dir(&target).map_err(ConvertError::at(&target))?;
         copy_those(&templates, &target, |name| name.ends_with(".jinja"))?;
-        sync(&target)?;
+        sync(&target);
     }
     Ok(())
 }
@@ -187,7 +187,8 @@ pub(super) fn write_card(
     hub_name: Option<&str>,
 ) -> Result<(), LmError> {
     let old = read_file(&source.join("README.md"), MAX_CARD_BYTES).unwrap_or_default();
-    let card = card(&String::from_utf8_lossy(&old), hub_name);
+    let old = String::from_utf8_lossy(&old).replace("\r\n", "\n");
+    let card = card(&old, hub_name);
     Ok(write(&target.join("README.md"), card.as_bytes())?)
 }
 

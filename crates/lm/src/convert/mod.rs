@@ -7,7 +7,7 @@
 //!                        ▼      ▼
 //!               weight_files: a few rows at a time ─▶ folder ─▶ OUT, when all of it is on the disk
 //! ```
-//! The new model is as large as it is, but only a piece of one matrix is in memory at a time.
+//! A model of any size can be converted: at most one matrix is in memory at a time, mostly a few rows of it.
 
 mod choices;
 mod error;
@@ -131,8 +131,8 @@ pub struct ConvertedModel {
 
 /// Converts the model in `source` into the new folder `target`.
 ///
-/// `on_part` is called before each matrix and behind each piece of one; where it breaks, the conversion
-/// ends with [`LmError::Cancelled`]. After an error nothing is left behind. Fails if `target` exists, if
+/// `on_part` is called before each matrix and after each piece of one; if it breaks, the conversion ends
+/// with [`LmError::Cancelled`]. After an error nothing is left behind. Fails if `target` exists, if
 /// the model cannot be loaded, and on what [`ConvertError`] names.
 pub fn convert(
     source: &Path,
@@ -163,10 +163,11 @@ fn convert_in_parts(
     let new = NewFolder::make(target, num_bytes)?;
     let state = ConvertProgress { bytes_written: 0, total_bytes: num_bytes };
     let mut progress = Progress { state, part_bytes, on_part };
-    weight_files::write(new.path(), &old.tensors, &planned, &mut progress)?;
+    // What can fail early fails before hours of work.
     write_json(&new.path().join("config.json"), &config)?;
     folder::copy_files(source, new.path())?;
     folder::write_card(source, new.path(), options.hub_name.as_deref())?;
+    weight_files::write(new.path(), &old.tensors, &planned, &mut progress)?;
     progress.report()?;
     new.finish()?;
     let bits_per_weight = num_bytes as f64 * 8.0 / num_numbers.max(1) as f64;

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 
 use crate::config::Quantization;
 
-/// Of entries that describe what the new model has not.
+/// Entries about what the new model lacks.
 const REMOVED: [&str; 2] = ["_name_or_path", "vision_config"];
 
 /// The settings of a whole model and of single matrices.
@@ -36,7 +36,9 @@ pub(super) fn new_config(
         config.remove(name);
     }
     if let Some(Value::Object(text)) = config.get_mut("text_config") {
-        text.remove("quantization_config");
+        for name in ["quantization", "quantization_config"] {
+            text.remove(name);
+        }
     }
     if let Some(Settings { common: Some(Value::Object(mut section)), own }) = settings {
         section.extend(own);
@@ -97,10 +99,11 @@ mod tests {
             "vision_config": { "hidden_size": 9 }, "_name_or_path": "x", "model_type": "llama",
             "eos_token_id": 2, "time_step_limit": [0.0, "Infinity"],
             "quantization_config": { "quant_method": "fp8" },
+            "text_config": { "quantization": { "bits": 4 }, "quantization_config": {} },
         });
         let generation = json!({ "eos_token_id": [2, 7] });
         let expected = json!({
-            "eos_token_id": [2, 7], "model_type": "llama",
+            "eos_token_id": [2, 7], "model_type": "llama", "text_config": {},
             "time_step_limit": [0.0, { "__float__": "Infinity" }],
         });
         assert_eq!(new_config(old.clone(), Some(&generation), None), expected);

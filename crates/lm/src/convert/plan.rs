@@ -56,7 +56,7 @@ impl Planner<'_> {
             Kind::Numbered { name, inputs, outputs } => {
                 let is_held = |name: &&str| self.tensors.holds(&format!("{path}.{name}.weight"));
                 let held = single_names(name).into_iter().find(is_held).unwrap_or(name);
-                let new = if self.choices.keeps_numbers() { held } else { name };
+                let new = if self.choices.keeps_numbered_names() { held } else { name };
                 let place = Place::Whole(format!("{path}.{held}"));
                 self.matrix(&format!("{path}.{new}"), place, inputs, outputs)?
             }
@@ -117,8 +117,8 @@ impl Planner<'_> {
             Place::Singles(paths) => paths.first(),
             Place::Whole(path)
             | Place::Half { tensor: path, .. }
-            | Place::ByTurns { tensor: path, .. }
-            | Place::Turned { tensor: path, .. } => Some(path),
+            | Place::Interleaved { tensor: path, .. }
+            | Place::Transposed { tensor: path, .. } => Some(path),
         };
         match path.filter(|path| self.tensors.holds(&format!("{path}.scales"))) {
             Some(path) => {
@@ -162,14 +162,14 @@ impl Planner<'_> {
                     let tensor = tensor.trim_end_matches("_blocks").to_owned();
                     let place = match is_down {
                         true => Place::Whole(tensor),
-                        false => Place::ByTurns { tensor, second },
+                        false => Place::Interleaved { tensor, second },
                     };
                     Source::Packed(PackedRows::of_blocks(self.tensors, &place, shape, BLOCKS))
                 }
                 StoredExperts::Turned => {
                     let all = if is_down { outputs } else { 2 * outputs };
                     let first = if second { outputs } else { 0 };
-                    let place = Place::Turned { tensor, all, first };
+                    let place = Place::Transposed { tensor, all, first };
                     Source::Dense(Rows::new(self.tensors, place, shape))
                 }
                 _ => {
@@ -210,7 +210,7 @@ impl Planner<'_> {
                 // Single numbers by turns.
                 _ => {
                     let tensor = format!("{path}.experts.gate_up_proj_bias");
-                    let place = Place::ByTurns { tensor, second: name == "up_proj" };
+                    let place = Place::Interleaved { tensor, second: name == "up_proj" };
                     (place, [count, outputs, 1])
                 }
             }

@@ -14,12 +14,15 @@ use crate::ffi;
 use crate::published::{Converted, ModelTensors};
 use crate::tensor_list::check_groups;
 
+use super::error::ConvertError;
+
 /// The tensors of a model's files.
 #[derive(Debug)]
 pub(super) struct Tensors {
     files: Vec<SafetensorsFile>,
     /// The file that holds each as it is stored.
     stored: HashMap<String, usize>,
+    /// Those that are computed from another program's, by name.
     made: HashMap<String, Converted>,
 }
 
@@ -62,7 +65,7 @@ impl Tensors {
         if let Some(made) = self.made.get(name) {
             let all = made.read(&self.files)?.reshape(&[-1, columns as i32])?;
             let (first, stop) = (rows.start as i32, rows.end as i32);
-            return Ok(ffi::slice(&all, &[first, 0], &[stop, columns as i32])?);
+            return as_floats(ffi::slice(&all, &[first, 0], &[stop, columns as i32])?, dtype);
         }
         let file = self.stored.get(name).map(|&file| &self.files[file]);
         let Some((file, entry)) = file.and_then(|file| Some((file, file.tensor(name)?))) else {
@@ -70,11 +73,28 @@ impl Tensors {
             let folder = folder.unwrap_or("".as_ref()).to_owned();
             return Err(LmError::MissingWeight { folder, name: name.to_owned() });
         };
-        let row_bytes = columns * item_size(dtype);
+        // The tensors of experts may be of several floating-point types. Others are bytes taken for words.
+        let stored = mlx_dtype(entry.dtype);
+        let read_as = if is_float(dtype) && is_float(stored) { stored } else { dtype };
+        let row_bytes = columns * item_size(read_as);
+        let stop = entry.bytes.start + (rows.end * row_bytes) as u64;
+        if stop > entry.bytes.end {
+            return Err(ConvertError::OtherType { name: name.to_owned() }.into());
+        }
         let mut bytes = vec![0; rows.len() * row_bytes];
         file.read_at(&mut bytes, entry.bytes.start + (rows.start * row_bytes) as u64)?;
-        Ok(ffi::array_from_bytes(&bytes, &shape, dtype)?)
+        as_floats(ffi::array_from_bytes(&bytes, &shape, read_as)?, dtype)
     }
+}
+
+/// Floating-point numbers in this type, if it is one.
+fn as_floats(numbers: Array, dtype: Dtype) -> Result<Array, LmError> {
+    let is_other = is_float(dtype) && is_float(numbers.dtype()) && numbers.dtype() != dtype;
+    Ok(if is_other { numbers.as_dtype(dtype)? } else { numbers })
+}
+
+pub(super) fn is_float(dtype: Dtype) -> bool {
+    matches!(dtype, Dtype::Float16 | Dtype::Bfloat16 | Dtype::Float32)
 }
 
 /// Where the rows of one matrix for each of several experts are; other matrices are those of one.
@@ -86,10 +106,10 @@ pub(super) enum Place {
     Singles(Vec<String>),
     /// In one tensor, of which each expert's rows are the first half or the second.
     Half { tensor: String, second: bool },
-    /// The same by turns.
-    ByTurns { tensor: String, second: bool },
-    /// In one tensor whose last axis is that of rows, from this one on.
-    Turned { tensor: String, all: usize, first: usize },
+    /// The same, row by row in turn.
+    Interleaved { tensor: String, second: bool },
+    /// In one tensor `[inputs, rows]`, from this row on.
+    Transposed { tensor: String, all: usize, first: usize },
 }
 
 impl Place {
@@ -100,11 +120,11 @@ impl Place {
             Place::Whole(name) => Place::Whole(with(name)),
             Place::Singles(names) => Place::Singles(names.iter().map(with).collect()),
             Place::Half { tensor, second } => Place::Half { tensor: with(tensor), second: *second },
-            Place::ByTurns { tensor, second } => {
-                Place::ByTurns { tensor: with(tensor), second: *second }
+            Place::Interleaved { tensor, second } => {
+                Place::Interleaved { tensor: with(tensor), second: *second }
             }
-            Place::Turned { tensor, all, first } => {
-                Place::Turned { tensor: with(tensor), all: *all, first: *first }
+            Place::Transposed { tensor, all, first } => {
+                Place::Transposed { tensor: with(tensor), all: *all, first: *first }
             }
         }
     }
@@ -115,8 +135,8 @@ impl Place {
             Place::Singles(names) => names.first().map_or("", String::as_str),
             Place::Whole(tensor)
             | Place::Half { tensor, .. }
-            | Place::ByTurns { tensor, .. }
-            | Place::Turned { tensor, .. } => tensor,
+            | Place::Interleaved { tensor, .. }
+            | Place::Transposed { tensor, .. } => tensor,
         }
     }
 }
@@ -142,7 +162,7 @@ impl Rows {
     ) -> Self {
         let dtype = tensors.dtype(place.first());
         let is_stored = tensors.stored.contains_key(place.first());
-        let is_cut = !matches!(place, Place::Turned { .. });
+        let is_cut = !matches!(place, Place::Transposed { .. });
         Rows { can_be_cut: is_stored && is_cut, place, num_experts, each, columns, dtype }
     }
 
@@ -165,7 +185,7 @@ impl Rows {
             Place::Half { tensor, second } => {
                 from(tensor, (2 * expert + usize::from(*second)) * each + row)
             }
-            Place::ByTurns { tensor, second } => {
+            Place::Interleaved { tensor, second } => {
                 let both = tensors.read(
                     tensor,
                     2 * columns,
@@ -176,11 +196,11 @@ impl Rows {
                 let stop = [rows.len() as i32, first + columns as i32];
                 Ok(ffi::slice(&both, &[0, first], &stop)?)
             }
-            Place::Turned { tensor, all, first } => {
+            Place::Transposed { tensor, all, first } => {
                 let inputs = expert * columns..(expert + 1) * columns;
-                let turned = tensors.read(tensor, *all, dtype, inputs)?;
+                let transposed = tensors.read(tensor, *all, dtype, inputs)?;
                 let (first, stop) = ((first + row) as i32, (first + row + rows.len()) as i32);
-                let part = ffi::slice(&turned, &[0, first], &[columns as i32, stop])?;
+                let part = ffi::slice(&transposed, &[0, first], &[columns as i32, stop])?;
                 Ok(ops::swap_axes(part, 0, 1)?)
             }
         }
@@ -210,13 +230,11 @@ impl PackedRows {
         let rows = |ending, columns| {
             Rows::new(tensors, place.ending(ending), [num_experts, each, columns])
         };
-        let biases = settings.mode.has_biases().then(|| rows(".biases", groups));
-        Ok(PackedRows {
-            settings,
-            words: rows(".weight", words),
-            scales: rows(".scales", groups),
-            biases,
-        })
+        let (words, scales) = (rows(".weight", words), rows(".scales", groups));
+        // Both have one type in the new model.
+        let biases = || Rows { dtype: scales.dtype, ..rows(".biases", groups) };
+        let biases = settings.mode.has_biases().then(biases);
+        Ok(PackedRows { settings, words, scales, biases })
     }
 
     /// Matrices of published blocks, whose bytes are MLX's words.
@@ -348,7 +366,8 @@ impl Source {
     pub(super) fn pieces(&self, most: usize) -> impl Iterator<Item = Range<usize>> + use<> {
         let &Rows { num_experts, each, can_be_cut, .. } = self.rows();
         let are_heads = matches!(self, Source::DenseHeads { .. } | Source::PackedHeads { .. });
-        let most = if can_be_cut && !are_heads { most.clamp(1, each) } else { each };
+        let whole = each.max(1);
+        let most = if can_be_cut && !are_heads { most.clamp(1, whole) } else { whole };
         (0..num_experts).flat_map(move |expert| {
             let (start, stop) = (expert * each, (expert + 1) * each);
             (start..stop).step_by(most).map(move |first| first..stop.min(first + most))
@@ -375,4 +394,63 @@ impl Source {
 pub(super) enum Read {
     Dense(Array), // [rows, columns]
     Packed(PackedArrays),
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)] // in a test a panic is the report
+mod tests {
+    use super::*;
+
+    /// A file with these tensors: name, type and bytes.
+    fn tensors(folder: &std::path::Path, tensors: &[(&str, &str, usize, Vec<u8>)]) -> Tensors {
+        let (mut header, mut contents) = (serde_json::Map::new(), Vec::new());
+        for (name, dtype, columns, bytes) in tensors {
+            let offsets = [contents.len(), contents.len() + bytes.len()];
+            let entry = serde_json::json!({
+                "dtype": dtype, "shape": [1, columns], "data_offsets": offsets,
+            });
+            header.insert((*name).to_owned(), entry);
+            contents.extend(bytes);
+        }
+        let header = serde_json::Value::Object(header).to_string();
+        let path = folder.join("model.safetensors");
+        let length = (header.len() as u64).to_le_bytes();
+        std::fs::write(&path, [&length[..], header.as_bytes(), &contents].concat()).unwrap();
+        let stored = tensors.iter().map(|(name, ..)| ((*name).to_owned(), 0)).collect();
+        Tensors {
+            files: vec![
+                SafetensorsFile::open(&path, cairn_formats::safetensors::Limits::CACHE).unwrap(),
+            ],
+            stored,
+            made: HashMap::new(),
+        }
+    }
+
+    #[test]
+    fn experts_of_several_types_are_read_in_that_of_the_first() {
+        let folder = tempfile::tempdir().unwrap();
+        let words: Vec<u8> =
+            [1.5f32, -2.0].iter().flat_map(|number| number.to_le_bytes()).collect();
+        let halves = vec![0x40, 0x40, 0x80, 0xbf]; // 3 and -1 in bfloat16
+        let bytes = vec![7, 7];
+        let tensors = tensors(
+            folder.path(),
+            &[("0", "F32", 2, words), ("1", "BF16", 2, halves), ("2", "U8", 2, bytes)],
+        );
+        let names = ["0", "1", "2"].map(str::to_owned).to_vec();
+        let rows = Rows::new(&tensors, Place::Singles(names), [3, 1, 2]);
+        let read = |expert: usize| rows.read(&tensors, &(expert..expert + 1));
+        assert_eq!(read(0).unwrap().as_slice::<f32>(), [1.5, -2.0]);
+        assert_eq!(read(1).unwrap().as_slice::<f32>(), [3.0, -1.0]);
+        let refused = read(2).unwrap_err().to_string();
+        assert!(refused.starts_with("'2' is stored in another type"), "{refused}");
+    }
+
+    #[test]
+    fn a_matrix_without_rows_has_no_pieces() {
+        let folder = tempfile::tempdir().unwrap();
+        let tensors = tensors(folder.path(), &[("0", "F32", 1, vec![0; 4])]);
+        let rows = Rows::new(&tensors, Place::Whole("0".to_owned()), [1, 0, 1]);
+        assert_eq!(Source::Dense(rows).pieces(7).count(), 0);
+    }
 }

@@ -20,7 +20,7 @@ use crate::published_numbers::MatrixFactor;
 use super::ConvertProgress;
 use super::error::ConvertError;
 use super::plan::Part;
-use super::rows::{PackedArrays, Read, Tensors};
+use super::rows::{PackedArrays, Read, Tensors, is_float};
 
 /// The most bytes of tensors in one file, as mlx-lm counts them; a matrix alone may have more.
 const MAX_FILE_BYTES: u64 = 5 << 30;
@@ -159,7 +159,7 @@ impl Planned {
     }
 }
 
-/// Writes the files and their index into `folder`. Nothing else is in it.
+/// Writes the files and their index into `folder`, which holds no weights yet.
 pub(super) fn write(
     folder: &Path,
     tensors: &Tensors,
@@ -300,10 +300,6 @@ fn file_dtype(dtype: Dtype) -> &'static str {
     let is_it =
         |(known, _): &&(FileDtype, &str)| mlx_dtype(*known) == dtype && *known != FileDtype::F8E4m3;
     FileDtype::ALL.iter().find(is_it).map_or("F32", |(_, name)| *name)
-}
-
-fn is_float(dtype: Dtype) -> bool {
-    matches!(dtype, Dtype::Float16 | Dtype::Bfloat16 | Dtype::Float32)
 }
 
 #[cfg(test)]
