@@ -11,7 +11,7 @@ use crate::LmError;
 use crate::config::{Quantization, QuantizationConfig};
 use crate::device::ComputeDevice;
 use crate::device_kernels::{Kernels, QuantizedRows};
-use crate::dtype::{item_size, mlx_dtype};
+use crate::dtype::{is_float, item_size, mlx_dtype};
 use crate::ffi;
 use crate::load_progress::{LoadProgress, OnPart, PART_BYTES};
 use crate::published::{Converted, ModelTensors};
@@ -457,10 +457,6 @@ impl Layer<'_> {
         }
         Ok(dense.into_array()?)
     }
-}
-
-fn is_float(dtype: Dtype) -> bool {
-    matches!(dtype, Dtype::Float16 | Dtype::Bfloat16 | Dtype::Float32)
 }
 
 #[cfg(test)]

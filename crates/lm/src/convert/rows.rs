@@ -9,7 +9,7 @@ use mlx_rs::{Array, Dtype, ops};
 use crate::LmError;
 use crate::config::Quantization;
 use crate::device_kernels::QuantizedRows;
-use crate::dtype::{item_size, mlx_dtype};
+use crate::dtype::{is_float, item_size, mlx_dtype};
 use crate::ffi;
 use crate::published::{Converted, ModelTensors};
 use crate::tensor_list::check_groups;
@@ -91,10 +91,6 @@ impl Tensors {
 fn as_floats(numbers: Array, dtype: Dtype) -> Result<Array, LmError> {
     let is_other = is_float(dtype) && is_float(numbers.dtype()) && numbers.dtype() != dtype;
     Ok(if is_other { numbers.as_dtype(dtype)? } else { numbers })
-}
-
-pub(super) fn is_float(dtype: Dtype) -> bool {
-    matches!(dtype, Dtype::Float16 | Dtype::Bfloat16 | Dtype::Float32)
 }
 
 /// Where the rows of one matrix for each of several experts are; other matrices are those of one.

@@ -13,14 +13,14 @@ use serde_json::{Map, Value, json};
 
 use crate::LmError;
 use crate::config::Quantization;
-use crate::dtype::{item_size, mlx_dtype};
+use crate::dtype::{is_float, item_size, mlx_dtype};
 use crate::ffi;
 use crate::published_numbers::MatrixFactor;
 
 use super::ConvertProgress;
 use super::error::ConvertError;
 use super::plan::Part;
-use super::rows::{PackedArrays, Read, Tensors, is_float};
+use super::rows::{PackedArrays, Read, Tensors};
 
 /// The most bytes of tensors in one file, as mlx-lm counts them; a matrix alone may have more.
 const MAX_FILE_BYTES: u64 = 5 << 30;
