@@ -4,7 +4,7 @@ use cairn_app::wire::{Command, Event, FailureCode, MessageStatus};
 
 use crate::kit::{
     bootstrap, check_failure, home_with_model, messages, new_conversation, next, open, open_greedy,
-    send,
+    send, until,
 };
 
 #[tokio::test(flavor = "multi_thread")]
@@ -120,14 +120,16 @@ async fn titles_and_system_prompts_are_saved_and_emitted() {
     app.call(Command::SetSystemPrompt { id: id.clone(), system_prompt: " Be brief.\n".to_owned() })
         .await
         .unwrap();
-    let mut received = Vec::new();
-    while received.len() < 2 {
-        if let Event::Conversation { conversation } = next(&mut events).await {
-            received.push((conversation.title, conversation.system_prompt));
-        }
-    }
     let title = "Granite \u{202e}🪨".to_owned();
-    assert_eq!(received, [(title.clone(), String::new()), (title, " Be brief.\n".to_owned())]);
+    for expected in [(title.clone(), String::new()), (title, " Be brief.\n".to_owned())] {
+        let is_told = |event| match event {
+            Event::Conversation { conversation } => {
+                ((conversation.title, conversation.system_prompt) == expected).then_some(())
+            }
+            _ => None,
+        };
+        until(&mut events, is_told).await;
+    }
     app.call(Command::SetSystemPrompt { id, system_prompt: " \n".to_owned() }).await.unwrap();
     assert_eq!(bootstrap(&app).await.0[0].system_prompt, "");
     app.close().await;

@@ -11,7 +11,7 @@ use tokio::sync::broadcast::Receiver;
 
 use crate::kit::{
     MODEL, PATIENCE, answered, check_failure, choose_model, conversation, home_with_model,
-    messages, new_conversation, next, open_greedy, open_with_one_turn, options, set_for_all,
+    messages, new_conversation, next, open_greedy, open_with_one_turn, options, set_for_all, until,
 };
 use crate::model_settings::{add_model, wide_heads};
 use crate::script::{self, Script, open_scripted};
@@ -119,12 +119,10 @@ async fn two_models_answer_beside_each_other_and_both_keep_their_place() {
 
     let mut events = app.subscribe();
     app.call(choose(&id, &begun[1].id)).await.unwrap();
-    loop {
-        if let Event::Branch { messages, .. } = next(&mut events).await {
-            assert_eq!(messages, ended[1..]);
-            break;
-        }
-    }
+    let is_shown = |event| {
+        matches!(event, Event::Branch { messages, .. } if messages == ended[1..]).then_some(())
+    };
+    until(&mut events, is_shown).await;
     let model = conversation(&app, &id).await.model;
     assert_eq!((model.name.as_deref(), model.source), (Some(OTHER_MODEL), ChatModelSource::Answer));
     model_is(&app, MODEL).await;

@@ -5,12 +5,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use cairn_app::App;
-use cairn_app::wire::{Command, Event, FailureCode, MessageStatus, Reply};
+use cairn_app::wire::{Command, Conversation, Event, FailureCode, MessageStatus, Reply};
 use tempfile::TempDir;
+use tokio::sync::broadcast::Receiver;
 
 use crate::kit::{
     MODEL, answered, bootstrap, check_failure, chunk_files, database, ended, home_with_model,
-    messages, new_conversation, next, open, open_greedy, open_with_one_turn, overview,
+    messages, new_conversation, next, open, open_greedy, open_with_one_turn, overview, until,
 };
 
 /// Rows and files of the prompt cache.
@@ -59,11 +60,10 @@ async fn many_conversations_are_deleted_and_restored_by_one_command_and_one_even
     };
     let mut events = app.subscribe();
     app.call(Command::DeleteConversations { ids: ids.clone() }).await.unwrap();
-    let Event::ConversationsDeleted { ids: told } = next(&mut events).await else { panic!() };
-    assert_eq!(told, ids);
+    assert_eq!(told_deleted(&mut events).await, ids);
     assert_eq!(listed().await, [left.clone()].into());
     app.call(Command::RestoreConversations { ids: ids.clone() }).await.unwrap();
-    let Event::Conversations { conversations } = next(&mut events).await else { panic!() };
+    let conversations = told_changed(&mut events).await;
     let told: HashSet<String> = conversations.iter().map(|row| row.id.clone()).collect();
     assert_eq!(told, ids.iter().cloned().collect());
     assert!(conversations.iter().any(|row| row.is_private && row.id == conversation.id));
@@ -72,7 +72,7 @@ async fn many_conversations_are_deleted_and_restored_by_one_command_and_one_even
     check_failure(&app, archive, FailureCode::Invalid, "private").await;
     ids.pop();
     app.call(Command::ArchiveConversations { ids: ids.clone(), is_archived: true }).await.unwrap();
-    let Event::Conversations { conversations } = next(&mut events).await else { panic!() };
+    let conversations = told_changed(&mut events).await;
     assert!(conversations.len() == 2 && conversations.iter().all(|row| row.is_archived));
     app.close().await;
 }
@@ -110,12 +110,14 @@ async fn a_private_chat_is_deleted_and_restored_beside_one_that_is_not_there() {
     let ids = vec!["unknown".to_owned(), private.clone()];
     let mut events = app.subscribe();
     app.call(Command::DeleteConversations { ids: ids.clone() }).await.unwrap();
-    let Event::ConversationsDeleted { ids: told } = next(&mut events).await else { panic!() };
-    assert_eq!(told, std::slice::from_ref(&private));
+    assert_eq!(told_deleted(&mut events).await, std::slice::from_ref(&private));
     assert!(bootstrap(&app).await.0.is_empty());
     app.call(Command::RestoreConversations { ids }).await.unwrap();
-    let Event::Conversation { conversation } = next(&mut events).await else { panic!() };
-    assert_eq!(conversation.id, private);
+    let is_told = |event| {
+        matches!(event, Event::Conversation { conversation } if conversation.id == private)
+            .then_some(())
+    };
+    until(&mut events, is_told).await;
     let unknown = Command::DeleteConversations { ids: vec!["unknown".to_owned()] };
     check_failure(&app, unknown, FailureCode::NotFound, "").await;
     app.close().await;
@@ -138,6 +140,24 @@ async fn deletions_of_a_process_that_died_are_completed_at_the_next_start() {
     }
     app.close().await;
     assert_eq!(num_rows_and_files(&home).await, (0, 0, 0));
+}
+
+/// The ids of the next chats that are told to be deleted.
+async fn told_deleted(events: &mut Receiver<Event>) -> Vec<String> {
+    let deleted = |event| match event {
+        Event::ConversationsDeleted { ids } => Some(ids),
+        _ => None,
+    };
+    until(events, deleted).await
+}
+
+/// The next rows that are sent together.
+async fn told_changed(events: &mut Receiver<Event>) -> Vec<Conversation> {
+    let changed = |event| match event {
+        Event::Conversations { conversations } => Some(conversations),
+        _ => None,
+    };
+    until(events, changed).await
 }
 
 async fn new_private_conversation(app: &Arc<App>) -> String {

@@ -103,6 +103,19 @@ pub async fn next(events: &mut Receiver<Event>) -> Event {
     tokio::time::timeout(PATIENCE, events.recv()).await.expect("an event should come").unwrap()
 }
 
+/// Receives events until `wanted` accepts one, and returns its result. Other events may come first:
+/// the status, a row of the list or the models are sent at any time on a busy machine.
+pub async fn until<T>(
+    events: &mut Receiver<Event>,
+    mut wanted: impl FnMut(Event) -> Option<T>,
+) -> T {
+    loop {
+        if let Some(found) = wanted(next(events).await) {
+            return found;
+        }
+    }
+}
+
 /// Receives events until the answer has ended and its conversation is no longer streaming. Checks
 /// that the deltas add up to the text.
 pub async fn ended(events: &mut Receiver<Event>, message_id: &str) -> Message {

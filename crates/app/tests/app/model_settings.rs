@@ -16,7 +16,7 @@ use tempfile::TempDir;
 
 use crate::kit::{
     MODEL, answered, check_failure, conversation, home_with_model, messages, new_conversation,
-    next, open, open_greedy, options, set_for_all,
+    next, open, open_greedy, options, set_for_all, until,
 };
 
 /// Adds a copy of the tiny model, in which `change` may change a file.
@@ -409,12 +409,9 @@ async fn a_draft_model_that_is_gone_is_named_and_its_model_answers() {
     std::fs::remove_dir_all(home.path().join("models").join("small")).unwrap();
     let mut events = app.subscribe();
     load(&app, MODEL).await;
-    let text = loop {
-        if let Event::Notice { text, .. } = next(&mut events).await {
-            break text;
-        }
-    };
-    assert!(text.contains("small"), "{text}");
+    let names_it =
+        |event| matches!(event, Event::Notice { text, .. } if text.contains("small")).then_some(());
+    until(&mut events, names_it).await;
     let answer = answered(&app, &new_conversation(&app).await, "Hello").await;
     assert_eq!(answer.status, MessageStatus::Complete);
     app.close().await;

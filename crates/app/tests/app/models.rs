@@ -15,7 +15,7 @@ use cairn_tiny_models::tiny_model;
 use tempfile::TempDir;
 use tokio::sync::broadcast::Receiver;
 
-use crate::kit::{bootstrap, check_failure, next, options};
+use crate::kit::{bootstrap, check_failure, next, options, until};
 
 pub const NAME: &str = "tiny/chat";
 pub const WEIGHTS: &str = "model.safetensors";
@@ -426,8 +426,11 @@ async fn an_import_that_rounds_waits_for_a_choice_and_takes_it() {
     }
 
     app.call(Command::ChooseRounding { form: Bits4 }).await.unwrap();
-    let Event::ModelImport { import: Some(next) } = next(&mut events).await else { panic!() };
-    assert!(next.choices.is_empty());
+    let is_chosen = |event| {
+        matches!(event, Event::ModelImport { import: Some(import) } if import.choices.is_empty())
+            .then_some(())
+    };
+    until(&mut events, is_chosen).await;
     let rounded = imported.await.unwrap().unwrap().unwrap().rounded_weights.unwrap();
     let [four, eight] = [Bits4, Bits8].map(|form| {
         waiting.choices.iter().find(|choice| choice.form == form).unwrap().relative_error
