@@ -11,7 +11,7 @@ use crate::conversations::CONVERSATION;
 use crate::error::{no_conversation, no_message};
 use crate::messages::{BRANCH, MessageStatus};
 use crate::tree::{Tree, TreeRow};
-use crate::{Conversation, Message, Store, StoreError};
+use crate::{Conversation, Message, Store, StoreError, Versions};
 
 /// Messages that were deleted together.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,14 +23,10 @@ pub struct MessageDeletion {
 }
 
 impl Store {
-    /// The versions of each message that has several: the ids of all messages that follow the same
-    /// one, the message itself included, oldest first.
-    pub async fn versions(
-        &self,
-        conversation_id: &str,
-    ) -> Result<HashMap<String, Vec<String>>, StoreError> {
+    /// Which messages of a conversation are versions of each other.
+    pub async fn versions(&self, conversation_id: &str) -> Result<Versions, StoreError> {
         let mut connection = self.readers.acquire().await.map_err(|error| self.failed(error))?;
-        Ok(self.tree(&mut connection, conversation_id).await?.versions())
+        Ok(self.tree(&mut connection, conversation_id).await?.into_versions())
     }
 
     /// Puts the branch with a message on screen, up to where it was last: its end becomes the end of
@@ -336,17 +332,12 @@ pub(crate) async fn purge_messages(
         join messages on messages.deletion_id = message_deletions.id
         where message_deletions.deleted_by_run_id = ?1";
     show_what_stays(tx, GONE, run).await?;
-    // One step up each time; a run of deleted messages takes as many.
-    let lift = format!(
-        "update messages set parent_id =
-             (select parent.parent_id from messages as parent where parent.id = messages.parent_id)
-         where parent_id in ({GONE}) and id not in ({GONE})"
-    );
-    loop {
-        let lift = sqlx::query(sqlx::AssertSqlSafe(lift.clone())).bind(run);
-        if lift.execute(&mut *tx).await?.rows_affected() == 0 {
-            break;
-        }
+    let conversations =
+        "select distinct conversation_id from message_deletions where deleted_by_run_id = ?";
+    let conversations: Vec<String> =
+        sqlx::query_scalar(conversations).bind(run).fetch_all(&mut *tx).await?;
+    for conversation in conversations {
+        lift(tx, &conversation, GONE, run).await?;
     }
     let delete = format!("delete from messages where id in ({GONE})");
     sqlx::query(sqlx::AssertSqlSafe(delete)).bind(run).execute(&mut *tx).await?;
@@ -354,6 +345,37 @@ pub(crate) async fn purge_messages(
         .bind(run)
         .execute(tx)
         .await?;
+    Ok(())
+}
+
+/// Lets what follows messages that are to be removed follow the nearest one before them that stays.
+async fn lift(
+    tx: &mut SqliteConnection,
+    conversation_id: &str,
+    gone: &str,
+    run: &str,
+) -> Result<(), sqlx::Error> {
+    let select = format!(
+        "select id, parent_id, id in ({gone}) from messages where conversation_id = ?2 order by seq"
+    );
+    let rows: Vec<(String, Option<String>, bool)> = sqlx::query_as(sqlx::AssertSqlSafe(select))
+        .bind(run)
+        .bind(conversation_id)
+        .fetch_all(&mut *tx)
+        .await?;
+    // What follows each removed message will follow this one instead.
+    let mut instead: HashMap<String, Option<String>> = HashMap::new();
+    for (id, parent, is_gone) in rows {
+        let lifted = parent.as_ref().and_then(|parent| instead.get(parent).cloned());
+        match lifted {
+            _ if is_gone => drop(instead.insert(id, lifted.unwrap_or(parent))),
+            Some(parent) => {
+                let lift = sqlx::query("update messages set parent_id = ? where id = ?");
+                lift.bind(parent).bind(id).execute(&mut *tx).await?;
+            }
+            None => {}
+        }
+    }
     Ok(())
 }
 

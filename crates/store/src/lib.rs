@@ -149,3 +149,4 @@ pub use savings::{AnsweredWith, Savings};
 pub use search_results::{FoundConversation, FoundDocument};
 pub use store::Store;
 pub use transfer::{Imported, ImportedConversation, ImportedMessage};
+pub use tree::Versions;

@@ -1,6 +1,6 @@
 //! Takes what a chat has become elsewhere into the tree that it has here. Nothing that is here changes.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 
 use sqlx::{FromRow, SqliteConnection};
 use uuid::Uuid;
@@ -148,10 +148,13 @@ fn matches(stored: &[StoredMessage], given: &[ImportedMessage]) -> Vec<Option<St
         })
         .collect();
     let mut taken: HashSet<String> = ids.iter().flatten().cloned().collect();
-    let mut by_place: HashMap<(Option<&str>, &str, &str), Vec<&str>> = HashMap::new();
+    let mut by_place: HashMap<(Option<&str>, &str, &str), usize> = HashMap::new();
+    let mut same_place: Vec<VecDeque<&str>> = Vec::new();
     for row in stored {
         let place = (row.parent_id.as_deref(), row.role.as_str(), row.text.as_str());
-        by_place.entry(place).or_default().push(&row.id);
+        let group = *by_place.entry(place).or_insert(same_place.len());
+        same_place.resize_with(same_place.len().max(group + 1), VecDeque::new);
+        same_place[group].push_back(&row.id);
     }
     for (index, message) in given.iter().enumerate() {
         if ids[index].is_some() {
@@ -164,8 +167,12 @@ fn matches(stored: &[StoredMessage], given: &[ImportedMessage]) -> Vec<Option<St
             continue;
         }
         let place = (parent_id, message.role.as_str(), message.text.as_str());
-        let same = by_place.get(&place).into_iter().flatten().find(|id| !taken.contains(**id));
-        let same = same.map(|id| (*id).to_owned());
+        // What is taken stays taken, so each id is looked at once, however many have the same text.
+        let same = by_place.get(&place).and_then(|group| {
+            let group = &mut same_place[*group];
+            std::iter::from_fn(|| group.pop_front()).find(|id| !taken.contains(*id))
+        });
+        let same = same.map(str::to_owned);
         taken.extend(same.clone());
         ids[index] = same;
     }

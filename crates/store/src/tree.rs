@@ -72,19 +72,13 @@ impl Tree {
         self.parents[place].map(|parent| self.id(parent))
     }
 
-    fn live_children(&self, parent: Option<usize>) -> impl Iterator<Item = usize> {
-        (0..self.rows.len())
-            .filter(move |place| self.rows[*place].is_live() && self.parents[*place] == parent)
-    }
-
-    /// Every message of a place that has several versions, with the ids of all of them, oldest first.
-    pub(crate) fn versions(&self) -> HashMap<String, Vec<String>> {
-        let mut by_parent: HashMap<Option<usize>, Vec<String>> = HashMap::new();
-        for (place, row) in self.rows.iter().enumerate().filter(|(_, row)| row.is_live()) {
-            by_parent.entry(self.parents[place]).or_default().push(row.id.clone());
+    /// The messages of this tree, by the live parent that they share.
+    pub(crate) fn into_versions(self) -> Versions {
+        let mut by_parent: HashMap<Option<usize>, Vec<usize>> = HashMap::new();
+        for (place, _) in self.rows.iter().enumerate().filter(|(_, row)| row.is_live()) {
+            by_parent.entry(self.parents[place]).or_default().push(place);
         }
-        let several = by_parent.into_values().filter(|ids| ids.len() > 1);
-        several.flat_map(|ids| ids.clone().into_iter().map(move |id| (id, ids.clone()))).collect()
+        Versions { tree: self, by_parent }
     }
 
     /// A message and all that follows it, deleted ones included.
@@ -118,17 +112,50 @@ impl Tree {
         let below = (0..self.rows.len()).filter(|place| is_below[*place]);
         // Of several that were never shown, the newest.
         let shown = below.max_by_key(|place| (self.rows[*place].shown_seq, *place))?;
+        let newest_children = self.newest_children();
         let mut leaf = shown;
-        while let Some(newest) = self.live_children(Some(leaf)).last() {
+        while let Some(newest) = newest_children[leaf] {
             leaf = newest;
         }
         Some(self.id(leaf))
+    }
+
+    /// The newest live child of each row.
+    fn newest_children(&self) -> Vec<Option<usize>> {
+        let mut newest = vec![None; self.rows.len()];
+        for (place, parent) in self.parents.iter().enumerate() {
+            if let Some(parent) = parent.filter(|_| self.rows[place].is_live()) {
+                newest[parent] = Some(place);
+            }
+        }
+        newest
     }
 
     /// Where the branch ends once its end was deleted: at another version of what was deleted, or at
     /// what stood before it.
     pub(crate) fn leaf_instead(&self, deleted: &str) -> Option<&str> {
         self.leaf_below(self.live_parent(deleted))
+    }
+}
+
+/// Which messages of a conversation are versions of each other. The ids of a place are kept once: a
+/// question with thousands of answers would otherwise need millions of them.
+#[derive(Debug, Default)]
+pub struct Versions {
+    tree: Tree,
+    by_parent: HashMap<Option<usize>, Vec<usize>>,
+}
+
+impl Versions {
+    /// The ids of all messages that follow the same message as this one, itself included, oldest first.
+    /// Empty if it has no other version.
+    pub fn siblings(&self, id: &str) -> Vec<String> {
+        let Some(place) = self.tree.live(id) else { return Vec::new() };
+        let siblings = self.by_parent.get(&self.tree.parents[place]).map_or(&[][..], Vec::as_slice);
+        match siblings {
+            [_] => Vec::new(),
+            several => several.iter().map(|place| self.tree.id(*place).to_owned()).collect(),
+        }
     }
 }
 
@@ -182,10 +209,7 @@ mod tests {
     #[test]
     fn versions_follow_the_same_message_that_is_there() {
         fn check(rows: &str, id: &str, expected: &[&str]) {
-            let versions = tree(rows).versions();
-            let found: Vec<&str> =
-                versions.get(id).map_or(Vec::new(), |ids| ids.iter().map(String::as_str).collect());
-            assert_eq!(found, expected, "{rows}: {id}");
+            assert_eq!(tree(rows).into_versions().siblings(id), expected, "{rows}: {id}");
         }
         check("a b<a c<b", "b", &[]);
         check("a b<a c<a", "b", &["b", "c"]);
@@ -195,6 +219,19 @@ mod tests {
         check("a b<a !c<a d<c", "b", &["b", "d"]);
         check("a !b<a c<a", "c", &[]);
         check("a !b<a", "b", &[]);
+    }
+
+    /// A walk that looked through all rows for each child would take minutes.
+    #[test]
+    fn finds_the_end_of_a_long_chain() {
+        let row = |place: usize| TreeRow {
+            id: place.to_string(),
+            parent_id: place.checked_sub(1).map(|parent| parent.to_string()),
+            shown_seq: (place == 0).then_some(1),
+            deletion_id: None,
+        };
+        let tree = Tree::new((0..300_000).map(row).collect());
+        assert_eq!(tree.leaf_below(None), Some("299999"));
     }
 
     #[test]

@@ -30,14 +30,14 @@ pub(crate) async fn messages(app: &App, conversation_id: &str) -> Result<Vec<Mes
     let running = app.answers.of(conversation_id);
     let store = app.store_of(conversation_id).await;
     let branch = store.branch(conversation_id).await?;
-    let mut versions = store.versions(conversation_id).await?;
+    let versions = store.versions(conversation_id).await?;
     let mut documents = store.documents_of(conversation_id).await?;
     let mut messages: Vec<Message> = branch.into_iter().filter_map(convert::message).collect();
     let mut cuts = store.context_cuts(conversation_id).await?;
     for message in &mut messages {
         let documents = documents.remove(&message.id).unwrap_or_default();
         message.documents = documents.into_iter().map(convert::document).collect();
-        message.versions = versions.remove(&message.id).unwrap_or_default();
+        message.versions = versions.siblings(&message.id);
         message.cut = cuts.remove(&message.id).map(convert::context_cut);
     }
     for running in running {

@@ -30,6 +30,9 @@ use crate::wire::{
     Command, CompareColumn, Conversation, DocumentsOf, Event, Failure, FailureKind, Message, Reply,
 };
 
+/// The window asks for the two that are compared.
+const MAX_MESSAGES_AT_ONCE: usize = 100;
+
 /// Runs the commands about comparisons.
 pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failure> {
     match command {
@@ -174,8 +177,14 @@ async fn versions(
     conversation_id: &str,
     message_ids: &[String],
 ) -> Result<Reply, Failure> {
+    // Each comes with the ids of all of its versions.
+    if message_ids.len() > MAX_MESSAGES_AT_ONCE {
+        return Err(Failure::invalid(format!(
+            "At most {MAX_MESSAGES_AT_ONCE} messages can be asked for at once."
+        )));
+    }
     let store = app.store_of(conversation_id).await;
-    let mut all = store.versions(conversation_id).await?;
+    let all = store.versions(conversation_id).await?;
     let mut messages = Vec::new();
     for id in message_ids {
         // Looked up before the row is read, as for a branch.
@@ -186,7 +195,7 @@ async fn versions(
             Some(running) => Some(running.shown()),
             None => convert::message(row),
         };
-        let versions = all.remove(id).unwrap_or_default();
+        let versions = all.siblings(id);
         messages.extend(shown.map(|message| Message { versions, ..message }));
     }
     Ok(Reply::Versions { messages })

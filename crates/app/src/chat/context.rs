@@ -170,12 +170,12 @@ pub(crate) async fn emit_message(
     let branch = store.branch(conversation_id).await?;
     let Some(row) = branch.into_iter().find(|row| row.id == message_id) else { return Ok(()) };
     let mut cuts = store.context_cuts(conversation_id).await?;
-    let mut versions = store.versions(conversation_id).await?;
+    let versions = store.versions(conversation_id).await?;
     let documents = store.documents_of(conversation_id).await?.remove(message_id);
     if let Some(mut message) = convert::message(row) {
         message.documents =
             documents.unwrap_or_default().into_iter().map(convert::document).collect();
-        message.versions = versions.remove(message_id).unwrap_or_default();
+        message.versions = versions.siblings(message_id);
         message.cut = cuts.remove(message_id).map(convert::context_cut);
         app.emit(Event::Message { message });
     }

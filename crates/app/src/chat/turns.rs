@@ -172,7 +172,7 @@ pub(crate) async fn as_shown(
     let versions = store.versions(conversation_id).await.unwrap_or_default();
     let documents = store.documents_of(conversation_id).await.unwrap_or_default();
     move |row| {
-        let versions = versions.get(&row.id).cloned().unwrap_or_default();
+        let versions = versions.siblings(&row.id);
         let documents = documents.get(&row.id).cloned().unwrap_or_default();
         let documents = documents.into_iter().map(convert::document).collect();
         convert::message(row).map(|message| Message { versions, documents, ..message })

@@ -581,3 +581,33 @@ async fn a_chat_with_a_starting_point_goes_on_where_its_file_is_imported() {
     assert!(why.contains("context of") && why.contains("choose that model"), "{why}");
     other.close().await;
 }
+
+/// One question with `count` answers beside each other, as ChatGPT exports them.
+fn star(home: &TempDir, count: usize) -> PathBuf {
+    let node = |place: usize| {
+        let (parent, role) = if place == 0 { (None, "user") } else { (Some("n0"), "assistant") };
+        let content = json!({"content_type": "text", "parts": ["x"]});
+        let message = json!({"author": {"role": role}, "content": content, "create_time": 1.0});
+        (format!("n{place}"), json!({"parent": parent, "children": [], "message": message}))
+    };
+    let mapping: serde_json::Map<String, Value> = (0..=count).map(node).collect();
+    let chat = json!([{"title": "star", "mapping": mapping, "current_node": format!("n{count}")}]);
+    let path = home.path().join(format!("star-{count}.json"));
+    std::fs::write(&path, chat.to_string()).unwrap();
+    path
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn opens_question_with_thousands_of_answers() {
+    let home = tempfile::tempdir().unwrap();
+    let app = open(&home).await;
+    let mut sizes = Vec::new();
+    for count in [2_000, 4_000] {
+        let id = import(&app, &star(&home, count)).await.first_id.unwrap();
+        let shown = messages(&app, &id).await;
+        assert_eq!(shown[1].versions.len(), count);
+        sizes.push(serde_json::to_string(&shown).unwrap().len());
+    }
+    assert!(sizes[1] < sizes[0] * 21 / 10, "twice the answers: {sizes:?} bytes");
+    app.close().await;
+}

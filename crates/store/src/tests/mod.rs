@@ -11,6 +11,7 @@ mod conversations;
 mod documents;
 mod faults;
 mod folder_documents;
+mod growth;
 mod jobs;
 mod monitor;
 mod named_caches;
