@@ -22,6 +22,8 @@ use crate::wire::{ChatsImported, Event, Failure, FailureCode, FailureKind, Refus
 const MAX_WAITING: usize = 4;
 /// The refused chats that are named; the others are counted.
 const MAX_NAMED: usize = 20;
+/// More messages in one chat are no chat that a person has had: ten years with fifty a day.
+const MAX_MESSAGES: usize = 200_000;
 /// A title is one line in a list.
 const MAX_TITLE_CHARS: usize = 200;
 
@@ -125,8 +127,20 @@ fn conversation(origin: Origin, value: Value) -> Read {
         Origin::Own => own::Chat::read(value).map_err(Refused::Bad),
         Origin::Other => foreign::read(&value),
     };
-    let read = dated(read.map_err(|refused| (name, refused))?, now_ms());
+    let read = read.and_then(limited).map_err(|refused| (name, refused))?;
+    let read = dated(read, now_ms());
     Ok(ImportedConversation { title: one_line(&read.title), ..read })
+}
+
+/// Refuses a conversation that is too large to be shown.
+fn limited(conversation: ImportedConversation) -> Result<ImportedConversation, Refused> {
+    let count = conversation.messages.len();
+    if count > MAX_MESSAGES {
+        return Err(Refused::Bad(format!(
+            "it has {count} messages, and a chat can have at most {MAX_MESSAGES}"
+        )));
+    }
+    Ok(conversation)
 }
 
 /// Gives a conversation and its messages the dates that its file does not have: those of its messages, and
@@ -204,6 +218,20 @@ mod tests {
     use cairn_store::ImportedMessage;
 
     use super::*;
+
+    #[test]
+    fn refuses_chat_with_too_many_messages() {
+        let of = |count: usize| {
+            let message = ImportedMessage::new(None, Role::User, String::new(), 1);
+            limited(ImportedConversation {
+                messages: vec![message; count],
+                ..ImportedConversation::default()
+            })
+        };
+        assert!(of(MAX_MESSAGES).is_ok());
+        let why = "it has 200001 messages, and a chat can have at most 200000".to_owned();
+        assert_eq!(of(MAX_MESSAGES + 1), Err(Refused::Bad(why)));
+    }
 
     #[test]
     fn a_chat_without_dates_is_as_old_as_its_messages_or_of_now() {
