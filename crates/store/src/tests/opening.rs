@@ -49,6 +49,30 @@ async fn sqlite_has_the_fix_for_the_damage_that_a_reset_log_could_do() {
     assert!(numbers >= vec![3, 51, 3], "SQLite {version} is older than 3.51.3");
 }
 
+/// `json_valid(null)` was 0 before SQLite 3.45, and such a row then looked damaged.
+#[tokio::test]
+async fn checks_of_json_allow_null_in_every_sqlite() {
+    let scratch = Scratch::new();
+    let store = scratch.open().await;
+    let nullable: Vec<(String, String)> = sqlx::query_as(
+        "select tables.name, columns.name
+         from sqlite_schema as tables, pragma_table_info(tables.name) as columns
+         where tables.type = 'table' and columns.\"notnull\" = 0
+             and instr(tables.sql, 'check (json_valid(' || columns.name || '))') > 0",
+    )
+    .fetch_all(&store.writer)
+    .await
+    .unwrap();
+    assert_eq!(nullable, []);
+    let id = store.create_conversation(1).await.unwrap().id;
+    turn(&store, &id, "q", "a").await;
+    // A connection that reads the changed text of the checks still checks.
+    store.close().await.unwrap();
+    let mut other = scratch.connect().await;
+    let garbled = sqlx::query("update messages set segments = '{'").execute(&mut other).await;
+    assert!(garbled.unwrap_err().to_string().contains("CHECK constraint failed"));
+}
+
 #[tokio::test]
 async fn a_closed_store_leaves_one_file_and_says_that_it_is_closed() {
     let scratch = Scratch::new();
