@@ -32,6 +32,7 @@
 //! cairn.db-wal, cairn.db-shm  SQLite's own, removed by a clean close
 //! cairn.db-runs/
 //! ├── opening                 locked while a program opens the database
+//! ├── tables.json             where the tables begin in the file, for a recovery
 //! ├── suspect                 exists from when damage is found until the database is checked
 //! └── <run id>                locked for as long as that program has the database open
 //! cairn.backup-v1-<time>.db   the database before a migration; the newest three
@@ -75,7 +76,9 @@
 //! The rows of the prompt cache are the records of [`cairn_prompt_cache`], as they are. Nothing
 //! outside this crate knows SQL. A file that cannot be used is refused with a [`StoreError`] that
 //! names it, and is not changed. [`Store::open_or_recover`] replaces a damaged file by a new one with
-//! everything that can still be read, and renames the damaged one.
+//! everything that can still be read, and renames the damaged one. A lost page takes no more than the
+//! rows on it, whichever page it is; `tables.json` says which table a page belongs to if SQLite's
+//! own list of tables is lost.
 
 mod api_keys;
 mod backup;
@@ -96,6 +99,7 @@ mod folder_documents;
 mod folders;
 mod job_rows;
 mod jobs;
+mod lost_rows;
 mod messages;
 mod model_checks;
 mod model_folders;
@@ -105,8 +109,11 @@ mod models;
 mod monitor;
 mod named_caches;
 mod other_writers;
+mod page_owners;
+mod pages;
 mod personas;
 mod presets;
+mod records;
 mod recovery;
 mod result_code;
 mod run;
@@ -118,6 +125,7 @@ mod search_results;
 mod search_text;
 mod settings;
 mod store;
+mod table_roots;
 mod title;
 mod token_ids;
 mod transfer;

@@ -4,7 +4,12 @@
 //! ```text
 //! cairn.damaged-2026-03-09-141502.db     the damaged file (with -wal and -shm, where they existed)
 //! cairn.recovering.db                    the new file until it is complete
+//! cairn.db-runs/tables.json              where the tables begin, from before the damage
 //! ```
+//!
+//! A lost page takes only the rows on it: also a page of the list of tables, the file's header, or a
+//! page that leads to others. SQLite copies what it finds; other rows are read from the pages
+//! themselves, without it.
 //!
 //! The new file is complete and synced before the damaged one is renamed. After a crash or with a
 //! full disk the damaged file has its old name, and the next start recovers it again.
@@ -21,22 +26,22 @@ use sqlx::sqlite::{
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection, Row};
 
 use crate::backup::{RECOVERING, backups, beside, sync_folder, timestamp};
+use crate::lost_rows::DamagedFile;
 use crate::result_code::{
-    CONSTRAINT, CORRUPT, IOERR_CORRUPTFS, IOERR_READ, IOERR_SHORT_READ, MISMATCH, NOTADB, TOOBIG,
-    primary, result_code,
+    CONSTRAINT, CORRUPT, ERROR, IOERR_CORRUPTFS, IOERR_READ, IOERR_SHORT_READ, MISMATCH, NOTADB,
+    TOOBIG, primary, result_code,
 };
 use crate::store::{MIGRATIONS, known_version};
+use crate::table_roots::TableRoots;
 use crate::title::title_from;
 use crate::{Store, StoreError, run};
 
 /// A file up to this size is checked whole at every start, which takes a tenth of a second; a
 /// larger one only after damage was found in it.
 const MAX_CHECKED_BYTES: u64 = 16 << 20;
-/// The largest rowid that is tried where neither the table nor an index says which is the largest.
-const UNKNOWN_MAX_ROWID: i64 = 1 << 16;
-/// After this many unreadable rows of a table the rest of it is not tried: its root page is
-/// damaged, and each further attempt would fail too.
-const MAX_FAILURES: usize = 100_000;
+/// After this many unreadable rows of a table SQLite is not asked for the rest of it: a page that leads
+/// to them is damaged, and each further attempt would fail too. The pages themselves are read later.
+const MAX_FAILURES: usize = 1_000;
 
 /// The result of a recovery.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -115,7 +120,7 @@ async fn find_damage(path: &Path, is_suspect: bool) -> Result<Option<String>, St
         let closed = connection.close().await;
         found.and_then(|found| closed.map(|()| found))
     };
-    match check.await.map_err(|error: sqlx::Error| StoreError::from_sqlx(path, error)) {
+    match check.await.map_err(|error: sqlx::Error| from_check(path, error)) {
         // A value that no version of this program writes is not damage of the file: reading that row
         // fails, and the rows beside it are of use.
         Ok(found) => Ok(found
@@ -123,6 +128,16 @@ async fn find_damage(path: &Path, is_suspect: bool) -> Result<Option<String>, St
             .find(|line: &String| line != "ok" && !line.starts_with("CHECK constraint failed"))),
         Err(StoreError::Corrupt { detail, .. }) => Ok(Some(detail)),
         Err(error) => Err(error),
+    }
+}
+
+/// An error of the check. SQLite has no code of its own for a header that asks for what it does not know.
+fn from_check(path: &Path, error: sqlx::Error) -> StoreError {
+    match error.as_database_error() {
+        Some(found) if is_error(&error) => {
+            StoreError::Corrupt { path: path.to_owned(), detail: found.message().to_owned() }
+        }
+        _ => StoreError::from_sqlx(path, error),
     }
 }
 
@@ -134,14 +149,16 @@ async fn rebuild(path: &Path) -> Result<Recovery, StoreError> {
     let now = timestamp(&mut clock).await.map_err(|error| StoreError::from_sqlx(path, error))?;
     let new = beside(path, RECOVERING);
     let recovered = async {
-        let mut recovery = copy_readable(&new, path).await?;
+        let damaged = DamagedFile::open(path, TableRoots::load(path));
+        let mut recovery = copy_readable(&new, path, damaged).await?;
         // If no row is readable, an old copy is better than an empty database.
         for backup in backups(path) {
-            if recovery.num_rows > 0 {
+            if recovery.is_worth_having() {
                 break;
             }
-            recovery =
-                Salvaged { backup: Some(backup.clone()), ..copy_readable(&new, &backup).await? };
+            let damaged = DamagedFile::open(&backup, None);
+            let backed_up = copy_readable(&new, &backup, damaged).await?;
+            recovery = Salvaged { backup: Some(backup.clone()), ..backed_up };
         }
         File::open(&new)
             .and_then(|file| file.sync_all())
@@ -206,19 +223,33 @@ fn with_logs(path: &Path) -> [PathBuf; 3] {
 
 /// The rows that were copied from one file.
 #[derive(Debug, Default)]
-struct Salvaged {
+pub(crate) struct Salvaged {
     backup: Option<PathBuf>,
+    /// Whether the list of tables was readable.
+    is_listed: bool,
     /// Rows of any table.
     num_rows: u64,
     /// How many were copied, and how many the file had, where that is known.
-    conversations: (i64, Option<i64>),
+    pub(crate) conversations: (i64, Option<i64>),
     /// As `conversations`.
     messages: (i64, Option<i64>),
 }
 
+impl Salvaged {
+    /// Without the list of tables, some rows of other tables may be all that is left of a file.
+    fn is_worth_having(&self) -> bool {
+        self.messages.0 > 0 || self.conversations.0 > 0 || (self.is_listed && self.num_rows > 0)
+    }
+}
+
 /// Creates the database `new` with every row that can be read in `source`. Its tables have the
-/// version of the source: [`Store::open`] migrates it like any other file.
-async fn copy_readable(new: &Path, source: &Path) -> Result<Salvaged, StoreError> {
+/// version of the source: [`Store::open`] migrates it like any other file. `damaged` is the source
+/// once more, for rows that SQLite does not find; it was opened before any connection to it.
+pub(crate) async fn copy_readable(
+    new: &Path,
+    source: &Path,
+    damaged: Option<DamagedFile>,
+) -> Result<Salvaged, StoreError> {
     for file in with_logs(new) {
         let _ = fs::remove_file(file);
     }
@@ -235,7 +266,7 @@ async fn copy_readable(new: &Path, source: &Path) -> Result<Salvaged, StoreError
     // One connection, because a file is attached to a connection.
     let pool = SqlitePoolOptions::new().max_connections(1).connect_with(options).await;
     let pool = pool.map_err(failed)?;
-    let salvaged = copy_through(&pool, new, source).await;
+    let salvaged = copy_through(&pool, new, source, damaged).await;
     pool.close().await;
     salvaged
 }
@@ -244,11 +275,13 @@ async fn copy_through(
     pool: &SqlitePool,
     new: &Path,
     source: &Path,
+    damaged: Option<DamagedFile>,
 ) -> Result<Salvaged, StoreError> {
     let failed = |error| StoreError::from_sqlx(new, error);
     let mut connection = pool.acquire().await.map_err(failed)?;
-    let is_readable = attach(&mut connection, source).await?;
-    let version = if is_readable { version(&mut connection).await } else { None };
+    let is_listed = attach(&mut connection, source).await?;
+    let version = if is_listed { version(&mut connection).await } else { None };
+    let version = version.or(damaged.as_ref().and_then(|damaged| damaged.version));
     let known = known_version();
     if let Some(found) = version.filter(|found| *found > known) {
         return Err(StoreError::Newer { path: source.to_owned(), found, known });
@@ -261,14 +294,13 @@ async fn copy_through(
         None => MIGRATIONS.run(pool).await,
     }
     .map_err(|error| StoreError::from_migrate(new, error))?;
-    if !is_readable {
-        return Ok(Salvaged::default());
-    }
     let mut connection = pool.acquire().await.map_err(failed)?;
-    attach(&mut connection, source).await?;
-    let salvaged = salvage(&mut connection).await.map_err(failed)?;
+    if is_listed {
+        attach(&mut connection, source).await?;
+    }
+    let salvaged = salvage(&mut connection, is_listed, damaged.as_ref()).await.map_err(failed)?;
     detach(&mut connection).await.map_err(failed)?;
-    Ok(salvaged)
+    Ok(Salvaged { is_listed, ..salvaged })
 }
 
 /// Attaches the damaged file as `source`; false where not even its list of tables can be read.
@@ -284,7 +316,8 @@ async fn attach(connection: &mut SqliteConnection, source: &Path) -> Result<bool
     };
     match attached.await {
         Ok(_) => Ok(true),
-        Err(error) if is_damage(&error) => Ok(false),
+        // A damaged header asks for what SQLite does not know, or for another encoding of texts.
+        Err(error) if is_damage(&error) || is_error(&error) => Ok(false),
         Err(error) => Err(StoreError::from_sqlx(source, error)),
     }
 }
@@ -309,8 +342,13 @@ async fn version(connection: &mut SqliteConnection) -> Option<i64> {
         .ok()
 }
 
-/// Copies every readable row of the attached file, and repairs references to lost rows.
-async fn salvage(connection: &mut SqliteConnection) -> Result<Salvaged, sqlx::Error> {
+/// Copies every readable row, of the attached file if its tables are listed, and repairs references to
+/// lost rows.
+async fn salvage(
+    connection: &mut SqliteConnection,
+    is_listed: bool,
+    damaged: Option<&DamagedFile>,
+) -> Result<Salvaged, sqlx::Error> {
     // Not in one transaction: SQLite would roll it back at the first damaged page.
     let mut salvaged = Salvaged::default();
     // What search is made of is made again; documents are noted for that as they are copied.
@@ -331,8 +369,13 @@ async fn salvage(connection: &mut SqliteConnection) -> Result<Salvaged, sqlx::Er
     if is_searched {
         sqlx::raw_sql(LEAVE_UNINDEXED).execute(&mut *connection).await?;
     }
-    for table in &tables {
-        salvaged.num_rows += TableCopy::of(connection, table).await?.run(connection).await?;
+    if is_listed {
+        for table in &tables {
+            salvaged.num_rows += TableCopy::of(connection, table).await?.run(connection).await?;
+        }
+    }
+    if let Some(damaged) = damaged {
+        salvaged.num_rows += damaged.copy_missing(connection, &tables).await?;
     }
     if is_searched {
         sqlx::raw_sql(INDEX_LATER).execute(&mut *connection).await?;
@@ -516,7 +559,12 @@ impl TableCopy {
         .await
         .or_else(nothing_if_damaged)?;
         let quoted: Vec<String> = columns.iter().map(|column| format!("\"{column}\"")).collect();
-        let columns = quoted.join(", ");
+        // With its number, by which a row that was not copied is known. If a column is the number, it
+        // is there twice, which SQLite allows.
+        let columns = match quoted.is_empty() {
+            true => String::new(),
+            false => format!("rowid, {}", quoted.join(", ")),
+        };
         // Not through an index, which may lack rows that the table still has.
         let insert = format!(
             "insert into main.\"{table}\" ({columns}) select {columns} from source.\"{table}\" not indexed
@@ -562,7 +610,8 @@ impl TableCopy {
     }
 }
 
-/// The largest rowid of a table, according to the table itself or else to one of its indexes.
+/// The largest rowid of a table, according to the table itself or else to one of its indexes; 0 if
+/// neither can be read.
 async fn max_rowid(connection: &mut SqliteConnection, table: &str) -> Result<i64, sqlx::Error> {
     let indexes: Vec<String> =
         sqlx::query_scalar("select name from pragma_index_list(?, 'source')")
@@ -579,11 +628,16 @@ async fn max_rowid(connection: &mut SqliteConnection, table: &str) -> Result<i64
             return Ok(found);
         }
     }
-    Ok(UNKNOWN_MAX_ROWID)
+    Ok(0)
 }
 
 fn nothing_if_damaged<T>(error: sqlx::Error) -> Result<Vec<T>, sqlx::Error> {
     if is_damage(&error) { Ok(Vec::new()) } else { Err(error) }
+}
+
+/// Whether SQLite refuses a statement without a more exact reason.
+fn is_error(error: &sqlx::Error) -> bool {
+    result_code(error) == Some(ERROR)
 }
 
 /// Whether an error comes from damage of the file that is read, and not from the new file or the

@@ -11,6 +11,7 @@ pub(crate) fn primary(code: i32) -> i32 {
 }
 
 // Primary codes.
+pub(crate) const ERROR: i32 = 1;
 pub(crate) const PERM: i32 = 3;
 pub(crate) const BUSY: i32 = 5;
 pub(crate) const READONLY: i32 = 8;

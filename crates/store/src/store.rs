@@ -17,7 +17,7 @@ use tokio::sync::Notify;
 use crate::ended_runs::finish_ended_runs;
 use crate::other_writers::OtherWriters;
 use crate::run::{self, Run};
-use crate::{StoreError, backup, chunks};
+use crate::{StoreError, backup, chunks, table_roots};
 
 pub(crate) static MIGRATIONS: Migrator = sqlx::migrate!("./migrations");
 
@@ -233,6 +233,8 @@ async fn prepare(
         backup::back_up(path, version, writer).await?;
     }
     MIGRATIONS.run(writer).await.map_err(|error| StoreError::from_migrate(path, error))?;
+    let noted = table_roots::note(path, writer, known_version()).await;
+    noted.map_err(|error| StoreError::from_sqlx(path, error))?;
     let run = Run::begin(folder).map_err(|error| StoreError::from_io(path, error))?;
     finish_ended_runs(folder, writer).await.map_err(|error| StoreError::from_sqlx(path, error))?;
     chunks::remove_nameless(writer).await.map_err(|error| StoreError::from_sqlx(path, error))?;
