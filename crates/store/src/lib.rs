@@ -97,6 +97,7 @@ mod ended_runs;
 mod error;
 mod folder_documents;
 mod folders;
+mod garbled_texts;
 mod job_rows;
 mod jobs;
 mod lost_rows;

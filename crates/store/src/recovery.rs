@@ -26,6 +26,7 @@ use sqlx::sqlite::{
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection, Row};
 
 use crate::backup::{RECOVERING, backups, beside, sync_folder, timestamp};
+use crate::garbled_texts::repair_texts;
 use crate::lost_rows::DamagedFile;
 use crate::result_code::{
     CONSTRAINT, CORRUPT, ERROR, IOERR_CORRUPTFS, IOERR_READ, IOERR_SHORT_READ, MISMATCH, NOTADB,
@@ -93,6 +94,9 @@ async fn recover(path: &Path, is_damaged: bool) -> Result<Option<Recovery>, Stor
         false => find_damage(path, run::is_suspect(&folder)).await?,
     };
     let Some(detail) = damage else {
+        if run::is_suspect(&folder) {
+            repair(path).await.map_err(|error| StoreError::from_sqlx(path, error))?;
+        }
         run::clear_suspicion(&folder);
         return Ok(None);
     };
@@ -129,6 +133,14 @@ async fn find_damage(path: &Path, is_suspect: bool) -> Result<Option<String>, St
         Err(StoreError::Corrupt { detail, .. }) => Ok(Some(detail)),
         Err(error) => Err(error),
     }
+}
+
+/// Repairs texts of a file that is sound otherwise.
+async fn repair(path: &Path) -> Result<(), sqlx::Error> {
+    let mut connection = SqliteConnectOptions::new().filename(path).connect().await?;
+    let repaired = repair_texts(&mut connection).await;
+    let closed = connection.close().await;
+    repaired.and(closed)
 }
 
 /// An error of the check. SQLite has no code of its own for a header that asks for what it does not know.
@@ -377,6 +389,7 @@ async fn salvage(
     if let Some(damaged) = damaged {
         salvaged.num_rows += damaged.copy_missing(connection, &tables).await?;
     }
+    repair_texts(connection).await?;
     if is_searched {
         sqlx::raw_sql(INDEX_LATER).execute(&mut *connection).await?;
     }

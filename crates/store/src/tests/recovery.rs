@@ -255,6 +255,26 @@ fn damaged_at_random(good: &[u8], seed: u64) -> Vec<u8> {
     bytes
 }
 
+/// SQLite finds nothing wrong with a changed byte in a text.
+#[tokio::test]
+async fn garbled_title_hides_chats_once() {
+    let scratch = Scratch::new();
+    let ids = filled(&scratch, 2).await;
+    scratch
+        .execute("update conversations set title = cast(x'41ff42' as text) where rowid = 1")
+        .await;
+    let store = scratch.open().await;
+    let listed = store.conversations().await;
+    assert!(matches!(&listed, Err(StoreError::Corrupt { .. })), "{listed:?}");
+    store.close().await.unwrap();
+    let (store, recovery) = Store::open_or_recover(&scratch.database()).await.unwrap();
+    assert_eq!(recovery, None, "the file is sound");
+    let titles: Vec<_> =
+        store.conversations().await.unwrap().into_iter().map(|row| row.title).collect();
+    assert_eq!(titles, ["question 1.0", "A\u{fffd}B"]);
+    assert_eq!(texts(&store, &ids[0]).await.len(), 4);
+}
+
 #[tokio::test]
 async fn conversations_without_a_row_are_named_after_their_first_question() {
     let scratch = Scratch::new();
