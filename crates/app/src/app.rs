@@ -66,7 +66,8 @@ pub struct App {
     pub(crate) engine: Engine,
     /// The reason why this run stores no prompt caches, if any.
     pub(crate) cache_problem: Option<String>,
-    /// How a damaged database was recovered. The first interface that asks for the state gets it.
+    /// What became of a damaged database, or of one that was taken away. The first interface that asks
+    /// for the state gets it.
     pub(crate) recovery_notice: Mutex<Option<Event>>,
     pub(crate) answers: RunningAnswers,
     pub(crate) reads: RunningReads,

@@ -14,6 +14,7 @@ use crate::platform;
 /// ├── cairn.db           conversations, settings, the index of the prompt cache
 /// ├── cairn.backup-*.db  the database before its last three migrations
 /// ├── cairn.damaged-*.db a damaged database that was replaced
+/// ├── cairn.saved-*.db   chats that were saved when another file took the place of cairn.db
 /// ├── prompt-cache-v2/   the files of the prompt cache
 /// ├── models/            imported models
 /// ├── hub-token          the hub's access token, where the system has no keychain

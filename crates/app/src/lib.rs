@@ -50,6 +50,7 @@ mod commands;
 pub mod completion;
 mod convert;
 mod data_folder;
+mod database_file;
 pub mod decisions;
 mod diagnostics;
 mod documents;

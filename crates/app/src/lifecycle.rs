@@ -44,7 +44,7 @@ use crate::monitor::writing;
 use crate::options::Options;
 use crate::settings::{AppSettings, Settings};
 use crate::wire::{Command, Failure, FailureCode, FailureKind, Reply};
-use crate::{commands, finding, jobs, models, platform, recovered, status};
+use crate::{commands, database_file, finding, jobs, models, platform, recovered, status};
 
 /// How many events a subscriber may be behind before it misses some: half a minute of one answer.
 const EVENT_CAPACITY: usize = 1024;
@@ -94,6 +94,7 @@ impl App {
         self.spawn(writing::write_minutes(self.clone()));
         self.spawn(follow::emit_changes(self.clone(), moves));
         self.spawn(follow::follow_other_programs(self.clone()));
+        self.spawn(database_file::watch(self.clone()));
         self.spawn(models::downloads::follow(self.clone()));
         self.spawn(jobs::running::resume(self.clone()));
         self.spawn(measuring::resume(self.clone(), left_over));

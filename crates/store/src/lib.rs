@@ -37,6 +37,7 @@
 //! └── <run id>                locked for as long as that program has the database open
 //! cairn.backup-v1-<time>.db   the database before a migration; the newest three
 //! cairn.damaged-<time>.db     a damaged database that was replaced; never removed
+//! cairn.saved-<time>.db       a copy that was saved when another file took the place of cairn.db; never removed
 //! ```
 //!
 //! Several programs may have one file open: the app, and commands beside it. Rows that only one
@@ -90,6 +91,7 @@ mod chunks;
 mod context_cuts;
 mod conversations;
 mod deletion;
+mod displaced;
 mod document_passages;
 mod documents;
 mod downloads;
@@ -140,6 +142,7 @@ pub use api_keys::ApiKeyRow;
 pub use branches::MessageDeletion;
 pub use context_cuts::ContextCut;
 pub use conversations::{Conversation, Prefix};
+pub use displaced::SavedCopy;
 pub use document_passages::DocumentIndexer;
 pub use documents::{Document, DocumentKind, NewDocument};
 pub use downloads::DownloadRow;

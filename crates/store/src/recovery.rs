@@ -224,6 +224,12 @@ fn replace(path: &Path, new: &Path, now: &str) -> io::Result<PathBuf> {
     Ok(damaged)
 }
 
+/// The write-ahead log of a database.
+pub(crate) fn with_log(path: &Path) -> PathBuf {
+    let [_, log, _] = with_logs(path);
+    log
+}
+
 /// A database and the two files that SQLite keeps beside it.
 fn with_logs(path: &Path) -> [PathBuf; 3] {
     ["", "-wal", "-shm"].map(|suffix| {

@@ -72,6 +72,21 @@ impl Run {
         Run { id: Uuid::now_v7().to_string(), path: PathBuf::new(), lock: Mutex::default() }
     }
 
+    /// Locks the file again if it was deleted, so that other programs still see this run.
+    pub(crate) fn renew(&self) -> io::Result<()> {
+        let mut lock = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        if lock.is_none() || self.path.exists() {
+            return Ok(());
+        }
+        if let Some(folder) = self.path.parent() {
+            fs::create_dir_all(folder)?;
+        }
+        let file = File::create_new(&self.path)?;
+        file.lock()?;
+        *lock = Some(file);
+        Ok(())
+    }
+
     /// Ends the run; the next program finishes what it left open.
     pub(crate) fn end(&self) {
         let mut lock = self.lock.lock().unwrap_or_else(PoisonError::into_inner);

@@ -14,6 +14,7 @@ use sqlx::sqlite::{
 use sqlx::{Connection, Sqlite, Transaction};
 use tokio::sync::Notify;
 
+use crate::displaced::{OpenFile, Renewal};
 use crate::ended_runs::finish_ended_runs;
 use crate::other_writers::OtherWriters;
 use crate::run::{self, Run};
@@ -38,6 +39,7 @@ pub struct Store {
     pub(crate) readers: SqlitePool,
     pub(crate) run: Run,
     pub(crate) other_writers: OtherWriters,
+    pub(crate) open_file: OpenFile,
     /// Says that documents were added, which are not indexed for search yet.
     pub(crate) new_documents: Notify,
 }
@@ -57,7 +59,10 @@ impl Store {
 
         run::make_private(path);
         let other_writers = OtherWriters::default();
-        let writer = connect_writer(path, Arc::clone(&other_writers.num_connections))
+        let open_file = OpenFile::new(Renewal::default());
+        let renewed_at = open_file.renewed_at.clone();
+        let num_connections = Arc::clone(&other_writers.num_connections);
+        let writer = connect_writer(path, num_connections, renewed_at.clone())
             .await
             .map_err(|error| StoreError::from_sqlx(path, error))?;
         let run = match prepare(path, &folder, &writer, &other_writers).await {
@@ -70,16 +75,24 @@ impl Store {
             }
         };
         drop(opening);
+        open_file.note(path);
+        // A connection that replaces the first must not make an empty file where that one was.
+        writer.set_connect_options(writer_options(path));
 
         let readers = pool_options()
             .max_connections(MAX_READERS)
-            .connect_lazy_with(connect_options(path).pragma("query_only", "on"));
+            .before_acquire(move |_, connection| {
+                let is_current = renewed_at.allows(connection.age);
+                Box::pin(async move { Ok(is_current) })
+            })
+            .connect_lazy_with(reader_options(path));
         Ok(Store {
             path: path.to_owned(),
             writer,
             readers,
             run,
             other_writers,
+            open_file,
             new_documents: Notify::new(),
         })
     }
@@ -107,6 +120,7 @@ impl Store {
             readers: pool,
             run: Run::in_memory(),
             other_writers: OtherWriters::default(),
+            open_file: OpenFile::default(),
             new_documents: Notify::new(),
         })
     }
@@ -117,6 +131,7 @@ impl Store {
         if self.writer.is_closed() {
             return Ok(());
         }
+        self.save_before_closing().await;
         self.readers.close().await;
         // If this fails, nothing is lost: the log stays beside the file, and the next program reads
         // it.
@@ -195,6 +210,16 @@ fn connect_options(path: &Path) -> SqliteConnectOptions {
         .pragma("secure_delete", "on")
 }
 
+/// The options of the connection that writes, to a file that is there.
+pub(crate) fn writer_options(path: &Path) -> SqliteConnectOptions {
+    connect_options(path).journal_mode(SqliteJournalMode::Wal)
+}
+
+/// The options of the connections that only read.
+pub(crate) fn reader_options(path: &Path) -> SqliteConnectOptions {
+    connect_options(path).pragma("query_only", "on")
+}
+
 fn pool_options() -> SqlitePoolOptions {
     SqlitePoolOptions::new().max_lifetime(None).idle_timeout(None)
 }
@@ -204,8 +229,9 @@ fn pool_options() -> SqlitePoolOptions {
 async fn connect_writer(
     path: &Path,
     num_connections: Arc<AtomicU64>,
+    renewed_at: Renewal,
 ) -> Result<SqlitePool, sqlx::Error> {
-    let options = connect_options(path).create_if_missing(true);
+    let options = writer_options(path).create_if_missing(true);
     pool_options()
         .max_connections(1)
         .after_connect(move |_, _| {
@@ -214,10 +240,11 @@ async fn connect_writer(
         })
         // SQLite ends a transaction by itself when the disk is full, and sqlx then counts it as
         // open forever. Such a connection is replaced.
-        .before_acquire(|connection, _| {
-            Box::pin(async move { Ok(!connection.is_in_transaction()) })
+        .before_acquire(move |connection, state| {
+            let is_current = renewed_at.allows(state.age);
+            Box::pin(async move { Ok(is_current && !connection.is_in_transaction()) })
         })
-        .connect_with(options.journal_mode(SqliteJournalMode::Wal))
+        .connect_with(options)
         .await
 }
 

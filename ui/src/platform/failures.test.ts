@@ -181,6 +181,8 @@ const notices: { [Type in Exclude<NoticeKind['type'], 'failed'>]: Extract<Notice
     { ...recovered, conversations: 1, total_conversations: null, backup: '/a/b.db', unreadable_messages: 1 },
     { ...recovered, conversations: 0, total_conversations: 0, backup: null, unreadable_messages: 7 },
   ],
+  database_saved: [true, false].map((is_in_place) => ({ type: 'database_saved', path: '/a/cairn.db', is_in_place })),
+  database_gone: [{ type: 'database_gone', why }],
 };
 
 test.each(Object.values(notices).flat())('the notice %j is said in both languages', (kind) => {

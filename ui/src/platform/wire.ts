@@ -418,6 +418,12 @@ backup: string | null,
  * Where the damaged file is.
  */
 damaged: string, }
+  | { "type": "database_saved", path: string,
+/**
+ * The next start opens it. Otherwise another file is in its place.
+ */
+is_in_place: boolean, }
+  | { "type": "database_gone", why: Failure, }
   | { "type": "failed", why: Failure, };
 
 /**

@@ -349,6 +349,14 @@ pub enum NoticeKind {
         /// Where the damaged file is.
         damaged: String,
     },
+    /// The file of the database was taken away; a copy has all of it, and is used from now on.
+    DatabaseSaved {
+        path: String,
+        /// The next start opens it. Otherwise another file is in its place.
+        is_in_place: bool,
+    },
+    /// The file of the database was taken away, and no copy can be saved yet.
+    DatabaseGone { why: Failure },
     /// Something failed for which nobody waits.
     Failed { why: Failure },
 }

@@ -8,6 +8,7 @@ mod cache_refs;
 mod changes;
 mod chat_models;
 mod conversations;
+mod displaced;
 mod documents;
 mod faults;
 mod folder_documents;

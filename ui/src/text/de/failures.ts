@@ -228,4 +228,10 @@ export const notices: NoticeWords = {
     const rest = lost === 0 ? '' : ` ${f.plural(lost, 'Nachricht ließ', 'Nachrichten ließen')} sich nicht lesen.`;
     return `Die Datenbank war beschädigt. ${count} ${many === 1 ? 'Chat wurde' : 'Chats wurden'}${from} wiederhergestellt.${rest} Die beschädigte Datei ist ${f.quote(kind.damaged)}.`;
   },
+  database_saved: (kind) =>
+    kind.is_in_place
+      ? `Die Datenbankdatei wurde gelöscht oder verschoben, während Cairn lief. Alle Chats sind wieder in ${f.quote(kind.path)} gesichert, nichts ging verloren. Falls ein anderes Programm die Datei entfernt hat, nimm den Ordner von Cairn dort aus.`
+      : `Eine andere Datei hat die Datenbank ersetzt, während Cairn lief. Alle Chats sind in ${f.quote(kind.path)} gesichert; damit arbeitet Cairn bis zum Beenden weiter. Um sie zu behalten, beende Cairn und benenne diese Datei in cairn.db um.`,
+  database_gone: (kind) =>
+    `Die Datenbankdatei wurde gelöscht oder verschoben, und Cairn kann sie noch nicht neu sichern. Beende Cairn nicht: Es versucht es weiter. ${kind.why}`,
 };

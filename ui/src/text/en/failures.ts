@@ -225,4 +225,10 @@ export const notices: NoticeWords = {
     const rest = lost === 0 ? '' : ` ${f.plural(lost, 'message', 'messages')} could not be read.`;
     return `The database was damaged. ${count} ${many === 1 ? 'chat was' : 'chats were'} recovered${from}.${rest} The damaged file is ${f.quote(kind.damaged)}.`;
   },
+  database_saved: (kind) =>
+    kind.is_in_place
+      ? `The database file was deleted or moved while Cairn was running. All chats are saved in ${f.quote(kind.path)} again, and nothing is lost. If another program removed the file, exclude Cairn’s folder there.`
+      : `Another file took the place of the database while Cairn was running. All chats are saved in ${f.quote(kind.path)}, and Cairn continues with that file until you quit. To keep them, quit Cairn and rename it to cairn.db.`,
+  database_gone: (kind) =>
+    `The database file was deleted or moved, and Cairn can’t save it again yet. Don’t quit Cairn: it keeps trying. ${kind.why}`,
 };
