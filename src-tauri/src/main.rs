@@ -55,6 +55,7 @@ fn main() -> ExitCode {
 
 fn run() -> Result<()> {
     write_logs();
+    cairn_app::raise_file_limit();
 
     tauri::Builder::default()
         // First, so that a second launch ends before it touches anything.

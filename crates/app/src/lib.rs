@@ -90,4 +90,4 @@ pub use error::OpenError;
 pub use logs::{LOG_FILTER, LogFile};
 pub use models::{CheckedFacts, ModelVerdict, run_child_if_asked};
 pub use options::{ForcedSpeculation, Options};
-pub use platform::{KEEPS_MEMORY_LIMIT, exit_now};
+pub use platform::{KEEPS_MEMORY_LIMIT, exit_now, raise_file_limit};

@@ -1,5 +1,5 @@
 //! Questions to the operating system: this process's memory, how short the system is of it, free disk
-//! space, private folders. The only file of this crate that distinguishes systems.
+//! space, private folders, how many files may be open. The only file of this crate that distinguishes systems.
 
 use std::io;
 use std::path::Path;
@@ -74,6 +74,29 @@ pub(crate) fn limit_memory(_bytes: u64) -> io::Result<()> {
 /// Reads `VmRSS` and `VmHWM` of proc_pid_status(5), which are in units of 1024 bytes.
 #[cfg(target_os = "linux")]
 fn parse_status(status: &str) -> Option<ProcessMemory> {
+/// Lets this process open as many files as the system allows: a program that launchd starts may open
+/// 256, and each connection, model and chunk of saved context is one. Call it once, at the start.
+#[cfg(unix)]
+pub fn raise_file_limit() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+
+    /// `OPEN_MAX` of <sys/syslimits.h>: macOS refuses more, also where it says that there is no limit.
+    const MOST_ON_MACOS: u64 = 10_240;
+
+    let mut limit = getrlimit(Resource::Nofile);
+    let most = if cfg!(target_os = "macos") { Some(MOST_ON_MACOS) } else { None };
+    let most = limit.maximum.into_iter().chain(most).min();
+    if most.is_none_or(|most| limit.current.is_some_and(|current| current < most)) {
+        limit.current = most;
+        // With the old limit Cairn runs all the same.
+        let _ = setrlimit(Resource::Nofile, limit);
+    }
+}
+
+/// Lets this process open as many files as the system allows.
+#[cfg(not(unix))]
+pub fn raise_file_limit() {}
+
     let field = |name: &str| -> Option<u64> {
         let rest = status.lines().find_map(|line| line.strip_prefix(name))?;
         rest.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)

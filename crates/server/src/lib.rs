@@ -45,6 +45,7 @@ mod api;
 mod cache;
 mod call;
 mod chats;
+mod connections;
 mod interface;
 mod models;
 mod request_guard;

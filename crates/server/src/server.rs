@@ -17,6 +17,7 @@ use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
+use crate::connections::{self, ConnectionLimits};
 use crate::request_guard::RequestGuard;
 use crate::shared::Shared;
 use crate::{api, cache, call, chats, interface, models};
@@ -65,7 +66,7 @@ impl Default for ServeOptions {
     }
 }
 
-/// Why the server could not start, or stopped early.
+/// Why the server could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     /// Other machines can reach the address, and no token was given.
@@ -94,14 +95,6 @@ pub enum ServeError {
     /// Listening on the address failed.
     #[error("cannot listen on {address} ({source}): choose another port with --port")]
     Bind {
-        /// The address.
-        address: SocketAddr,
-        /// The operating system's error.
-        source: io::Error,
-    },
-    /// The server stopped on an error.
-    #[error("the server on {address} stopped: {source}")]
-    Run {
         /// The address.
         address: SocketAddr,
         /// The operating system's error.
@@ -192,10 +185,7 @@ impl Server {
     }
 
     /// Serves until `shutdown` resolves. Running commands may then finish; event streams end.
-    pub async fn run(
-        self,
-        shutdown: impl Future<Output = ()> + Send + 'static,
-    ) -> Result<(), ServeError> {
+    pub async fn run(self, shutdown: impl Future<Output = ()> + Send + 'static) {
         let Server { listener, address, shared, serves } = self;
         let (app, closing) = (shared.app.clone(), shared.closing.clone());
         app.api_started(address, serves == Serves::ApiOnly);
@@ -208,26 +198,19 @@ impl Server {
             .fallback(get(interface::file).fallback(api::outside))
             .layer(middleware::from_fn_with_state(shared.clone(), check))
             .with_state(shared);
-        let stopped = closing.clone();
-        let server = axum::serve(listener, router).with_graceful_shutdown(async move {
+        let served =
+            connections::serve(listener, router, ConnectionLimits::DEFAULT, closing.clone());
+        let grace_expired = async {
             shutdown.await;
             closing.cancel();
-        });
-        let grace_expired = async {
-            stopped.cancelled().await;
             tokio::time::sleep(SHUTDOWN_GRACE).await;
         };
-        let result = tokio::select! {
-            result = server.into_future() => {
-                result.map_err(|source| ServeError::Run { address, source })
-            }
+        tokio::select! {
+            () = served => {}
             // A client keeps a connection half open.
-            () = grace_expired => Ok(()),
-        };
-        // `cairn serve` says by itself why it has ended, and the switch is not its own.
-        let problem = result.as_ref().err().filter(|_| serves == Serves::ApiOnly);
-        app.api_stopped(problem.map(ToString::to_string)).await;
-        result
+            () = grace_expired => {}
+        }
+        app.api_stopped(None).await;
     }
 }
 
@@ -248,7 +231,8 @@ pub async fn serve(
     options: ServeOptions,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> Result<(), ServeError> {
-    Server::bind(app, options).await?.run(shutdown).await
+    Server::bind(app, options).await?.run(shutdown).await;
+    Ok(())
 }
 
 /// Refuses requests from other origins, and of the API those that come when the server has stopped,

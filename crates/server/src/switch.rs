@@ -57,10 +57,7 @@ async fn follow(app: Arc<App>, stop: CancellationToken) {
 /// Serves until `shutdown` resolves. If that fails, the app switches the setting off.
 async fn serve(app: &Arc<App>, port: u16, shutdown: impl Future<Output = ()> + Send + 'static) {
     match Server::bind_api(app.clone(), port).await {
-        Ok(server) => {
-            // Why it has stopped early, the app is told by the server.
-            let _ = server.run(shutdown).await;
-        }
+        Ok(server) => server.run(shutdown).await,
         Err(error) => app.api_stopped(Some(sentence(port, &error))).await,
     }
 }

@@ -112,6 +112,6 @@ async fn a_thousand_parallel_requests_are_answered_or_told_to_wait_and_memory_st
     assert!(last < first + MAX_GROWTH_KB, "{memory:?} KiB");
 
     stop.send(()).unwrap();
-    timeout(TIMEOUT, server).await.expect("the server ends").unwrap().unwrap();
+    timeout(TIMEOUT, server).await.expect("the server ends").unwrap();
     app.close().await;
 }

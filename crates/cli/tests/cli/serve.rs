@@ -21,7 +21,10 @@ pub struct Server {
 
 impl Server {
     pub fn start(program: &Program) -> Server {
-        let mut command = program.command(&["serve", "--port", "0"]);
+        Server::start_with(program.command(&["serve", "--port", "0"]))
+    }
+
+    fn start_with(mut command: Command) -> Server {
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let mut url = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut url).unwrap();
@@ -174,4 +177,24 @@ async fn a_damaged_database_is_told_in_sentences_without_colours() {
     assert_eq!(server.wait().code(), Some(0));
     assert!(said.contains("The database was damaged. "), "{said}");
     assert!(!said.contains("Recovery {") && !said.contains('\u{1b}'), "{said:?}");
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn raises_the_limit_of_open_files() {
+    let program = Program::new().await;
+    let command = program.command(&["serve", "--port", "0"]);
+    let mut limited = Command::new("sh");
+    limited.stdin(Stdio::null()).args(["-c", "ulimit -Sn 256 && exec \"$0\" \"$@\""]);
+    limited.arg(command.get_program()).args(command.get_args());
+    limited.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let server = Server::start_with(limited);
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", server.child.id())).unwrap();
+    let open_files = limits.lines().find_map(|line| line.strip_prefix("Max open files")).unwrap();
+    let mut columns = open_files.split_whitespace();
+    let (soft, hard) = (columns.next().unwrap(), columns.next().unwrap());
+    assert_eq!(soft, hard);
+    assert_ne!(soft, "256");
+    server.interrupt();
+    assert!(server.wait().success());
 }

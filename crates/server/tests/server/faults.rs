@@ -70,6 +70,26 @@ async fn ten_thousand_headers_are_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn answers_beside_connections_without_a_request() {
+    let running = start_with(&[MODEL]).await;
+    let mut unfinished = Vec::new();
+    for _ in 0..200 {
+        let mut stream = TcpStream::connect(running.address).await.unwrap();
+        let head = format!("GET / HTTP/1.1\r\nhost: {}\r\nx-more: ", running.address);
+        // The server may have closed it.
+        let _ = stream.write_all(head.as_bytes()).await;
+        unfinished.push(stream);
+    }
+    assert_eq!(ask(&running, CHAT, &chat(json!({}))).await["object"], "chat.completion");
+    // More than 128 are never open.
+    for stream in &mut unfinished[..72] {
+        let closed = stream.read_to_end(&mut Vec::new());
+        let _ = tokio::time::timeout(TIMEOUT, closed).await.expect("the server closes it");
+    }
+    running.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_body_of_64_mb_is_refused_on_every_route() {
     let running = start_with(&[MODEL]).await;
     let body = vec![b' '; 64 << 20];

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use cairn_app::wire::{Command, Reply};
 use cairn_app::{App, DataFolder, ForcedSpeculation, Options};
-use cairn_server::{ServeError, ServeOptions, Server};
+use cairn_server::{ServeOptions, Server};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -24,7 +24,7 @@ pub struct Running {
     pub token: String,
     pub url: String,
     pub stop: oneshot::Sender<()>,
-    pub server: JoinHandle<Result<(), ServeError>>,
+    pub server: JoinHandle<()>,
 }
 
 pub async fn open_app(home: &TempDir) -> Arc<App> {
@@ -60,11 +60,7 @@ async fn serve(home: TempDir, app: Arc<App>, ui: bool) -> Running {
 impl Running {
     pub async fn end(self) {
         self.stop.send(()).unwrap();
-        tokio::time::timeout(TIMEOUT, self.server)
-            .await
-            .expect("the server ends")
-            .unwrap()
-            .unwrap();
+        tokio::time::timeout(TIMEOUT, self.server).await.expect("the server ends").unwrap();
         self.app.close().await;
     }
 

@@ -1,0 +1,586 @@
+//! Connections: how many are open, which of them wait for a request, and when such a one is closed.
+//!
+//! ```text
+//! accept ─▶ admit ─▶ waits ─▶ request ─▶ answers ─▶ the answer is sent ─▶ waits ─▶ …
+//!   │         │        └─▶ closed after `wait`, or when another connection needs its place
+//!   │         └─▶ 503, if every place answers
+//!   └─ not for `patience` while every place is taken: a burst of short requests frees some
+//! ```
+//!
+//! Anyone on this machine can open a connection, so a connection without an answer takes no file
+//! handle for long. A connection that answers is never closed, so only requests with a key count as
+//! answered: those of routes that ask for one ([`needs_key`]) and that were not refused.
+
+use std::convert::Infallible;
+use std::pin::{Pin, pin};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::Request;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use axum::serve::Listener;
+use bytes::Bytes;
+use hyper::body::{Body as _, Frame, Incoming, SizeHint};
+use hyper::server::conn::http1;
+use hyper::service::{Service, service_fn};
+use hyper_util::rt::TokioIo;
+use hyper_util::service::TowerToHyperService;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+/// What a connection is told that finds no place.
+const NO_PLACE: &str = "Every connection that Cairn may have is being answered: try again later.\n";
+
+/// How many connections may be open, and for how long without an answer.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ConnectionLimits {
+    pub(crate) max_open: usize,
+    /// The time for a request's head, and for a client to keep an idle connection. Longer than
+    /// clients keep one, which would otherwise send a request just when it is closed.
+    pub(crate) wait: Duration,
+    /// The time that a new connection waits for a free place before another one loses its own.
+    pub(crate) patience: Duration,
+}
+
+impl ConnectionLimits {
+    /// Twice as many connections as answers may run, and the minute that common servers wait.
+    pub(crate) const DEFAULT: ConnectionLimits = ConnectionLimits {
+        max_open: 128,
+        wait: Duration::from_secs(60),
+        patience: Duration::from_secs(1),
+    };
+}
+
+/// Answers requests until `closing`, and then until the answers that run have been sent.
+pub(crate) async fn serve(
+    mut listener: TcpListener,
+    router: Router,
+    limits: ConnectionLimits,
+    closing: CancellationToken,
+) {
+    let connections = Arc::new(Mutex::new(Connections::new(limits)));
+    let freed = Arc::new(Notify::new());
+    let tasks = TaskTracker::new();
+    loop {
+        let now = Instant::now();
+        let (next_check, accepts_at) = {
+            let mut connections = lock(&connections);
+            (connections.close_overdue(now), connections.accepts_at(now))
+        };
+        tokio::select! {
+            () = closing.cancelled() => break,
+            () = sleep_until(next_check) => {}
+            () = freed.notified() => {}
+            () = sleep_until(accepts_at), if accepts_at > now => {}
+            (stream, _) = Listener::accept(&mut listener), if accepts_at <= now => {
+                let Some((id, closed)) = lock(&connections).admit(Instant::now()) else {
+                    refuse(&stream);
+                    continue;
+                };
+                let (connections, freed) = (connections.clone(), freed.clone());
+                let place = Arc::new(Place { id, connections, freed });
+                let connection = Connection { stream, place };
+                tasks.spawn(answer(connection, router.clone(), closed, closing.clone()));
+            }
+        }
+    }
+    // New connections are refused by the system from now on.
+    drop(listener);
+    tasks.close();
+    tasks.wait().await;
+}
+
+/// Says why there is no answer, without waiting for a client that does not read.
+fn refuse(stream: &TcpStream) {
+    let answer = format!(
+        "HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\nretry-after: 1\r\n\
+         content-type: text/plain\r\ncontent-length: {}\r\n\r\n{NO_PLACE}",
+        NO_PLACE.len()
+    );
+    // A new connection has room for this much.
+    let _ = stream.try_write(answer.as_bytes());
+}
+
+/// Answers the requests of one connection until either side closes it.
+async fn answer(
+    connection: Connection,
+    router: Router,
+    closed: CancellationToken,
+    closing: CancellationToken,
+) {
+    let place = connection.place.clone();
+    let routes = TowerToHyperService::new(router);
+    let service = service_fn(|request: Request<Incoming>| {
+        let mut answering = place.begin(needs_key(request.uri().path()));
+        let response = answering.is_some().then(|| routes.call(request));
+        async move {
+            let Some(response) = response else {
+                return Ok(StatusCode::SERVICE_UNAVAILABLE.into_response());
+            };
+            let response: Response = response.await?;
+            // Without a key a client could hold its place by not reading the refusal.
+            if !response.status().is_success()
+                && let Some(answering) = answering.take()
+            {
+                answering.give_up();
+            }
+            let body = |body| Body::new(AnswerBody { body, _answering: answering });
+            Ok::<_, Infallible>(response.map(body))
+        }
+    });
+    let http = http1::Builder::new().serve_connection(TokioIo::new(connection), service);
+    let mut http = pin!(http);
+    let mut is_closing = false;
+    loop {
+        tokio::select! {
+            // A broken connection has nobody to be told.
+            _ = http.as_mut() => break,
+            () = closed.cancelled() => break,
+            () = closing.cancelled(), if !is_closing => {
+                is_closing = true;
+                http.as_mut().graceful_shutdown();
+            }
+        }
+    }
+}
+
+/// Whether every route below this path asks for a key before it reads a body.
+fn needs_key(path: &str) -> bool {
+    path.starts_with("/api/") || path.starts_with("/v1/")
+}
+
+fn lock(connections: &Mutex<Connections>) -> MutexGuard<'_, Connections> {
+    connections.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The open connections.
+#[derive(Debug)]
+struct Connections {
+    limits: ConnectionLimits,
+    open: Vec<OpenConnection>,
+    /// Since when every place is taken.
+    full_since: Option<Instant>,
+    next_id: u64,
+}
+
+#[derive(Debug)]
+struct OpenConnection {
+    id: u64,
+    state: State,
+    closed: CancellationToken,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Waits {
+        since: Instant,
+    },
+    Answers,
+    /// The answer is complete, but the client has not been sent all of it.
+    Sends,
+}
+
+impl Connections {
+    fn new(limits: ConnectionLimits) -> Self {
+        Connections { limits, open: Vec::new(), full_since: None, next_id: 0 }
+    }
+
+    /// Returns when the next connection is to be accepted.
+    fn accepts_at(&self, now: Instant) -> Instant {
+        self.full_since.map_or(now, |since| since + self.limits.patience)
+    }
+
+    /// Gives a new connection a place, if need be that of the one that has waited longest. `None` if
+    /// all of them answer. The token closes the new connection.
+    fn admit(&mut self, now: Instant) -> Option<(u64, CancellationToken)> {
+        let full_since = self.full_since;
+        if full_since.is_some() {
+            let waiting = self.open.iter().filter_map(|connection| {
+                let State::Waits { since } = connection.state else { return None };
+                Some((since, connection.id))
+            });
+            let (_, oldest) = waiting.min()?;
+            self.close_those(|connection| connection.id == oldest);
+        }
+        let (id, closed) = (self.next_id, CancellationToken::new());
+        self.next_id += 1;
+        let state = State::Waits { since: now };
+        self.open.push(OpenConnection { id, state, closed: closed.clone() });
+        if self.open.len() >= self.limits.max_open {
+            self.full_since = full_since.or(Some(now));
+        }
+        Some((id, closed))
+    }
+
+    /// Closes each connection that has waited too long. Returns when to look again.
+    fn close_overdue(&mut self, now: Instant) -> Instant {
+        let wait = self.limits.wait;
+        let due = |connection: &OpenConnection| match connection.state {
+            State::Waits { since } => Some(since + wait),
+            State::Answers | State::Sends => None,
+        };
+        self.close_those(|connection| due(connection).is_some_and(|due| due <= now));
+        self.open.iter().filter_map(due).min().unwrap_or(now + wait)
+    }
+
+    fn close_those(&mut self, is_closed: impl Fn(&OpenConnection) -> bool) {
+        let num_before = self.open.len();
+        self.open.extract_if(.., |connection| is_closed(connection)).for_each(|connection| {
+            connection.closed.cancel();
+        });
+        if self.open.len() < num_before {
+            self.full_since = None;
+        }
+    }
+
+    /// `None` if the connection has been closed.
+    fn state(&mut self, id: u64) -> Option<&mut State> {
+        let connection = self.open.iter_mut().find(|connection| connection.id == id)?;
+        Some(&mut connection.state)
+    }
+}
+
+/// The place of one connection, which it gives back when it is dropped.
+#[derive(Debug)]
+struct Place {
+    id: u64,
+    connections: Arc<Mutex<Connections>>,
+    freed: Arc<Notify>,
+}
+
+impl Place {
+    /// Begins a request. `None` if the connection has been closed meanwhile: a command that ran now
+    /// would have no answer.
+    fn begin(self: &Arc<Self>, needs_key: bool) -> Option<Answering> {
+        let mut connections = lock(&self.connections);
+        *connections.state(self.id)? =
+            if needs_key { State::Answers } else { State::Waits { since: Instant::now() } };
+        Some(Answering(self.clone()))
+    }
+
+    fn change(&self, from: State, to: State) {
+        if let Some(state) = lock(&self.connections).state(self.id)
+            && *state == from
+        {
+            *state = to;
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        lock(&self.connections).close_those(|connection| connection.id == self.id);
+        self.freed.notify_one();
+    }
+}
+
+/// A request that is being answered.
+#[derive(Debug)]
+struct Answering(Arc<Place>);
+
+impl Answering {
+    /// Its response is nothing that a connection is kept for.
+    fn give_up(self) {
+        self.0.change(State::Answers, State::Waits { since: Instant::now() });
+    }
+}
+
+impl Drop for Answering {
+    fn drop(&mut self) {
+        self.0.change(State::Answers, State::Sends);
+    }
+}
+
+/// A response's body, which ends the request when it has been read or its reader has gone.
+#[derive(Debug)]
+struct AnswerBody {
+    body: Body,
+    _answering: Option<Answering>,
+}
+
+impl hyper::body::Body for AnswerBody {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// A connection's bytes. It waits again once all of an answer has been handed to the system.
+#[derive(Debug)]
+struct Connection {
+    stream: TcpStream,
+    place: Arc<Place>,
+}
+
+impl AsyncRead for Connection {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &mut ReadBuf<'_>,
+    ) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(context, bytes)
+    }
+}
+
+impl AsyncWrite for Connection {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<std::io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[std::io::IoSlice<'_>],
+    ) -> Poll<std::io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(context, bytes)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    /// Called when hyper has nothing left to write.
+    fn poll_flush(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<std::io::Result<()>> {
+        let flushed = std::task::ready!(Pin::new(&mut self.stream).poll_flush(context));
+        self.place.change(State::Sends, State::Waits { since: Instant::now() });
+        Poll::Ready(flushed)
+    }
+
+    fn poll_shutdown(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)] // in a test a panic is the report
+mod tests {
+    use std::net::SocketAddr;
+
+    use axum::routing::get;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::sync::mpsc;
+    use tokio::task::JoinHandle;
+    use tokio_stream::StreamExt;
+    use tokio_stream::wrappers::UnboundedReceiverStream;
+
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(3600);
+
+    /// A server whose `/v1/answer` writes what `answer` is sent, and which refuses on `/v1/refused`
+    /// with more than a socket takes.
+    struct TestServer {
+        address: SocketAddr,
+        answer: mpsc::UnboundedSender<&'static str>,
+        closing: CancellationToken,
+        task: JoinHandle<()>,
+    }
+
+    impl TestServer {
+        async fn start(max_open: usize, wait: Duration) -> TestServer {
+            let (answer, pieces) = mpsc::unbounded_channel::<&str>();
+            let pieces = Mutex::new(Some(pieces));
+            let stream = move || {
+                let pieces = pieces.lock().unwrap().take().unwrap();
+                let pieces = UnboundedReceiverStream::new(pieces);
+                async move { Body::from_stream(pieces.map(Ok::<_, Infallible>)) }
+            };
+            let stream = Arc::new(stream);
+            let refusal = || async { (StatusCode::UNAUTHORIZED, vec![b'-'; 64 << 20]) };
+            let router = Router::new()
+                .route("/health", get(|| async { "well" }))
+                .route("/v1/answer", get(move || stream()))
+                .route("/v1/refused", get(refusal));
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let address = listener.local_addr().unwrap();
+            let closing = CancellationToken::new();
+            let limits = ConnectionLimits { max_open, wait, patience: Duration::ZERO };
+            let task = tokio::spawn(serve(listener, router, limits, closing.clone()));
+            TestServer { address, answer, closing, task }
+        }
+
+        /// A connection that has sent `head`.
+        async fn connect(&self, head: &str) -> TcpStream {
+            let mut stream = TcpStream::connect(self.address).await.unwrap();
+            // The server may have closed it.
+            let _ = stream.write_all(head.as_bytes()).await;
+            stream
+        }
+
+        async fn end(self) {
+            drop(self.answer);
+            self.closing.cancel();
+            self.task.await.unwrap();
+        }
+    }
+
+    fn get_of(path: &str) -> String {
+        format!("GET {path} HTTP/1.1\r\nhost: here\r\n\r\n")
+    }
+
+    const UNFINISHED: &str = "GET /v1/answer HTTP/1.1\r\nhost: here\r\nx-more: ";
+
+    /// Reads up to and with `end`. False if the connection is closed before.
+    async fn has_read(stream: &mut TcpStream, end: &str) -> bool {
+        let mut text = Vec::new();
+        while !text.ends_with(end.as_bytes()) {
+            let Ok(byte) = stream.read_u8().await else { return false };
+            text.push(byte);
+        }
+        true
+    }
+
+    async fn read_until(stream: &mut TcpStream, end: &str) {
+        assert!(has_read(stream, end).await, "the connection is closed before {end:?}");
+    }
+
+    /// A connection that has sent `head` and read up to `end`. On a slow machine its time may be over
+    /// before the server has read the head: then another one tries.
+    async fn answered(server: &TestServer, head: &str, end: &str) -> TcpStream {
+        loop {
+            let mut stream = server.connect(head).await;
+            if has_read(&mut stream, end).await {
+                return stream;
+            }
+        }
+    }
+
+    /// Waits until the other side closes the connection.
+    async fn wait_for_end(stream: &mut TcpStream) {
+        // Bytes that it has not read make it a reset.
+        let _ = stream.read_to_end(&mut Vec::new()).await;
+    }
+
+    #[tokio::test]
+    async fn closes_connections_that_wait_too_long() {
+        let server = TestServer::start(8, Duration::from_millis(20)).await;
+        wait_for_end(&mut server.connect("").await).await;
+        wait_for_end(&mut server.connect(UNFINISHED).await).await;
+        let mut idle = answered(&server, &get_of("/health"), "well").await;
+        wait_for_end(&mut idle).await;
+        server.end().await;
+    }
+
+    #[tokio::test]
+    async fn keeps_a_connection_while_it_answers() {
+        let server = TestServer::start(8, Duration::from_millis(20)).await;
+        server.answer.send("first").unwrap();
+        let mut answered = answered(&server, &get_of("/v1/answer"), "first\r\n").await;
+        // When this one is closed, the first has been open for longer.
+        wait_for_end(&mut server.connect(UNFINISHED).await).await;
+        server.answer.send("second").unwrap();
+        read_until(&mut answered, "second\r\n").await;
+        server.end().await;
+    }
+
+    #[tokio::test]
+    async fn gives_the_oldest_waiting_place_to_a_new_connection() {
+        let server = TestServer::start(3, LONG).await;
+        let mut answered = server.connect(&get_of("/v1/answer")).await;
+        server.answer.send("first").unwrap();
+        read_until(&mut answered, "first\r\n").await;
+        let mut oldest = server.connect(UNFINISHED).await;
+        let mut other = server.connect(&get_of("/health")).await;
+        read_until(&mut other, "well").await;
+        let mut new = server.connect(&get_of("/health")).await;
+        read_until(&mut new, "well").await;
+        wait_for_end(&mut oldest).await;
+        other.write_all(get_of("/health").as_bytes()).await.unwrap();
+        read_until(&mut other, "well").await;
+        server.answer.send("second").unwrap();
+        read_until(&mut answered, "second\r\n").await;
+        server.end().await;
+    }
+
+    #[tokio::test]
+    async fn refuses_a_connection_if_all_answer() {
+        let server = TestServer::start(1, LONG).await;
+        let mut answered = server.connect(&get_of("/v1/answer")).await;
+        server.answer.send("first").unwrap();
+        read_until(&mut answered, "first\r\n").await;
+        read_until(&mut server.connect("").await, NO_PLACE).await;
+        drop(answered);
+        server.end().await;
+    }
+
+    #[tokio::test]
+    async fn takes_the_place_of_a_refusal_nobody_reads() {
+        let server = TestServer::start(1, LONG).await;
+        let mut refused = server.connect(&get_of("/v1/refused")).await;
+        read_until(&mut refused, "\r\n\r\n").await;
+        read_until(&mut server.connect(&get_of("/health")).await, "well").await;
+        server.end().await;
+    }
+
+    #[test]
+    fn looks_again_when_the_first_place_is_due() {
+        const SECOND: Duration = Duration::from_secs(1);
+        let limits = ConnectionLimits { max_open: 9, wait: 10 * SECOND, patience: SECOND };
+        let mut connections = Connections::new(limits);
+        let start = Instant::now();
+        let (answered, _) = connections.admit(start).unwrap();
+        let (waiting, closed) = connections.admit(start + SECOND).unwrap();
+        assert_eq!(connections.close_overdue(start + SECOND), start + 10 * SECOND);
+        *connections.state(answered).unwrap() = State::Answers;
+        assert_eq!(connections.close_overdue(start + 2 * SECOND), start + 11 * SECOND);
+        assert!(!closed.is_cancelled());
+        assert_eq!(connections.close_overdue(start + 11 * SECOND), start + 21 * SECOND);
+        assert!(closed.is_cancelled() && connections.state(waiting).is_none());
+        assert!(connections.state(answered).is_some());
+    }
+
+    #[test]
+    fn waits_for_a_free_place_before_it_takes_one() {
+        const SECOND: Duration = Duration::from_secs(1);
+        let limits = ConnectionLimits { max_open: 2, wait: 10 * SECOND, patience: SECOND };
+        let mut connections = Connections::new(limits);
+        let start = Instant::now();
+        let (first, first_closed) = connections.admit(start).unwrap();
+        assert_eq!(connections.accepts_at(start), start);
+        let (second, _) = connections.admit(start).unwrap();
+        assert_eq!(connections.accepts_at(start), start + SECOND);
+        connections.close_those(|connection| connection.id == second);
+        assert_eq!(connections.accepts_at(start), start);
+        let (third, _) = connections.admit(start + SECOND).unwrap();
+        assert_eq!(connections.accepts_at(start + SECOND), start + 2 * SECOND);
+        // From then on nobody waits again until a place becomes free.
+        let (fourth, _) = connections.admit(start + 2 * SECOND).unwrap();
+        assert!(first_closed.is_cancelled() && connections.state(first).is_none());
+        assert_eq!(connections.accepts_at(start + 3 * SECOND), start + 2 * SECOND);
+        for id in [third, fourth] {
+            *connections.state(id).unwrap() = State::Answers;
+        }
+        assert!(connections.admit(start + 3 * SECOND).is_none());
+    }
+}
