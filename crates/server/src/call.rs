@@ -26,7 +26,9 @@ pub(crate) async fn call(State(shared): State<Arc<Shared>>, request: Request) ->
     let Ok(body) = to_bytes(body, MAX_COMMAND_BYTES).await else {
         return refuse(StatusCode::PAYLOAD_TOO_LARGE, "A command may have at most 64 MiB.");
     };
-    match serde_json::from_slice(&body) {
+    let num_bytes = body.len();
+    let parse = move || serde_json::from_slice::<Command>(&body);
+    match shared.parser.run(num_bytes, parse).await {
         Ok(Command::Subscribe) => subscribe(&shared),
         Ok(command) => match shared.app.call(command).await {
             Ok(reply) => done(reply),

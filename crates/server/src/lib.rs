@@ -48,6 +48,7 @@ mod chats;
 mod connections;
 mod interface;
 mod models;
+mod parsing;
 mod request_guard;
 mod server;
 mod shared;

@@ -18,6 +18,7 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use crate::connections::{self, ConnectionLimits};
+use crate::parsing::Parser;
 use crate::request_guard::RequestGuard;
 use crate::shared::Shared;
 use crate::{api, cache, call, chats, interface, models};
@@ -165,6 +166,7 @@ impl Server {
             serves_interface: ui,
             closing: CancellationToken::new(),
             answers: Arc::new(Semaphore::new(api::MAX_ANSWERS)),
+            parser: Parser::new(),
         });
         Ok(Server { listener, address, shared, serves })
     }

@@ -6,6 +6,7 @@ use cairn_app::App;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
+use crate::parsing::Parser;
 use crate::request_guard::RequestGuard;
 
 /// State shared by all request handlers.
@@ -18,4 +19,5 @@ pub(crate) struct Shared {
     pub(crate) closing: CancellationToken,
     /// A permit for each answer that may run for a program.
     pub(crate) answers: Arc<Semaphore>,
+    pub(crate) parser: Parser,
 }

@@ -51,32 +51,44 @@ impl Body<Map<String, Value>> {
     }
 }
 
-/// Reads a request's body, with the vendor's fields as their types.
-pub(super) async fn read<T: DeserializeOwned>(
+/// Reads a request's body, with the vendor's fields as their types, and makes of it what `then`
+/// makes: all of it on another thread if the body is large.
+pub(super) async fn read<T: DeserializeOwned, R: Send + 'static>(
     shared: &Arc<Shared>,
     request: Request,
-    route: &Fields,
-) -> Result<Body<T>, ApiError> {
-    read_fields(shared, request, route).await?.typed(route)
+    route: &'static Fields,
+    then: impl FnOnce(Body<T>) -> Result<R, ApiError> + Send + 'static,
+) -> Result<R, ApiError> {
+    read_fields(shared, request, route, move |body| then(body.typed(route)?)).await
 }
 
-/// Reads a request's body, with those of the vendor's fields that the route reads as they were
-/// sent.
-pub(super) async fn read_fields(
+/// As [`read`], with those of the vendor's fields that the route reads as they were sent.
+pub(super) async fn read_fields<R: Send + 'static>(
     shared: &Arc<Shared>,
     request: Request,
-    route: &Fields,
-) -> Result<Body<Map<String, Value>>, ApiError> {
+    route: &'static Fields,
+    then: impl FnOnce(Body<Map<String, Value>>) -> Result<R, ApiError> + Send + 'static,
+) -> Result<R, ApiError> {
     let (parts, body) = request.into_parts();
     let admitted = AdmittedRequest::of(shared, &parts).await?;
     let bytes = timeout(UPLOAD_LIMIT, to_bytes(body, MAX_BODY_BYTES)).await;
     let bytes = bytes
         .map_err(|_| ApiError::invalid("", "The body did not arrive in time."))?
         .map_err(|_| ApiError::too_large(MAX_BODY_BYTES))?;
+    let num_bytes = bytes.len();
+    let parse = move || then(parse_fields(&bytes, admitted, route)?);
+    shared.parser.run(num_bytes, parse).await
+}
+
+fn parse_fields(
+    bytes: &[u8],
+    admitted: AdmittedRequest,
+    route: &Fields,
+) -> Result<Body<Map<String, Value>>, ApiError> {
     if bytes.is_empty() {
         return Err(ApiError::invalid("", "The body is empty: send a JSON object."));
     }
-    let body = serde_json::from_slice(&bytes).map_err(|error| {
+    let body = serde_json::from_slice(bytes).map_err(|error| {
         let message = format!("The body is not JSON: {error}.");
         ApiError::invalid("", message)
     })?;

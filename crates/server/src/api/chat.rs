@@ -39,13 +39,16 @@ pub(super) async fn create(State(shared): State<Arc<Shared>>, request: Request) 
 }
 
 async fn answer(shared: &Arc<Shared>, request: Request) -> Result<Response, ApiError> {
-    let mut body = body::read_fields(shared, request, &FIELDS).await?;
-    let reasoning = take_reasoning(&mut body.fields);
-    let body: Body<CreateChatCompletionRequest> = body.typed(&FIELDS)?;
-    let streams = body.fields.stream.unwrap_or(false);
-    let options = body.fields.stream_options.as_ref();
-    let includes_usage = options.and_then(|options| options.include_usage).unwrap_or(false);
-    let answer = Answer::begin(shared, question(body, reasoning)?).await?;
+    let read = body::read_fields(shared, request, &FIELDS, |mut body| {
+        let reasoning = take_reasoning(&mut body.fields);
+        let body: Body<CreateChatCompletionRequest> = body.typed(&FIELDS)?;
+        let streams = body.fields.stream.unwrap_or(false);
+        let options = body.fields.stream_options.as_ref();
+        let includes_usage = options.and_then(|options| options.include_usage).unwrap_or(false);
+        Ok((question(body, reasoning)?, streams, includes_usage))
+    });
+    let (question, streams, includes_usage) = read.await?;
+    let answer = Answer::begin(shared, question).await?;
     if streams {
         let chunks = Chunks::new(answer.model.clone(), includes_usage);
         return stream::response(answer, chunks).await;

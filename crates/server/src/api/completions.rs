@@ -32,11 +32,14 @@ pub(super) async fn create(State(shared): State<Arc<Shared>>, request: Request) 
 }
 
 async fn answer(shared: &Arc<Shared>, request: Request) -> Result<Response, ApiError> {
-    let body: Body<CreateCompletionRequest> = body::read(shared, request, &FIELDS).await?;
-    let streams = body.fields.stream.unwrap_or(false);
-    let options = body.fields.stream_options.as_ref();
-    let includes_usage = options.and_then(|options| options.include_usage).unwrap_or(false);
-    let answer = Answer::begin(shared, question(body)?).await?;
+    let read = body::read(shared, request, &FIELDS, |body: Body<CreateCompletionRequest>| {
+        let streams = body.fields.stream.unwrap_or(false);
+        let options = body.fields.stream_options.as_ref();
+        let includes_usage = options.and_then(|options| options.include_usage).unwrap_or(false);
+        Ok((question(body)?, streams, includes_usage))
+    });
+    let (question, streams, includes_usage) = read.await?;
+    let answer = Answer::begin(shared, question).await?;
     if streams {
         let chunk = response(answer.model.clone());
         let chunks = Chunks { chunk, includes_usage, num_chars: 0 };

@@ -21,6 +21,7 @@ use cairn_app::decisions::{
 };
 use serde_json::{Map, Value};
 
+use super::admission::AdmittedRequest;
 use super::answer::ended_early;
 use super::body::{self, Body, Fields};
 use super::error::{ApiError, Vendor};
@@ -43,29 +44,9 @@ pub(super) const FIELDS: Fields = Fields {
 };
 
 async fn decide(shared: &Arc<Shared>, request: Request) -> Result<DecisionResponse, ApiError> {
-    let Body { model, own, fields, admitted } =
-        body::read::<DecisionRequest>(shared, request, &FIELDS).await?;
-    if own.cairn.start_from.is_some() {
-        return Err(ApiError::unsupported("cairn.start_from"));
-    }
-    let DecisionRequest { input, questions, .. } = fields;
-    if !(1..=MAX_QUESTIONS).contains(&questions.len()) {
-        let message =
-            format!("A request has 1 to {MAX_QUESTIONS} questions, not {}.", questions.len());
-        return Err(ApiError::invalid("questions", message));
-    }
-    let read = |(index, param): (usize, &QuestionParam)| {
-        let question = question(index, param)?;
-        question.check().map_err(|error| {
-            let place = format!("questions[{index}]");
-            ApiError::invalid(place.clone(), format!("`{place}` cannot be asked: {error}."))
-        })?;
-        Ok(question)
-    };
-    let asked: Vec<Question> =
-        questions.iter().enumerate().map(read).collect::<Result<_, ApiError>>()?;
-    let wanted = model.clone();
-    let request = DecideRequest { model, state: state(input)?, questions: asked };
+    let AskedDecisions { request, questions, admitted } =
+        body::read(shared, request, &FIELDS, asked).await?;
+    let wanted = request.model.clone();
     let start = Instant::now();
     let decided = tokio::select! {
         decided = shared.app.decide(request) => decided.map_err(|error| match error {
@@ -95,6 +76,38 @@ async fn decide(shared: &Arc<Shared>, request: Request) -> Result<DecisionRespon
             ..ResponseUsage::default()
         },
     })
+}
+
+/// The questions of a request.
+struct AskedDecisions {
+    request: DecideRequest,
+    questions: Vec<QuestionParam>,
+    admitted: AdmittedRequest,
+}
+
+fn asked(body: Body<DecisionRequest>) -> Result<AskedDecisions, ApiError> {
+    let Body { model, own, fields, admitted } = body;
+    if own.cairn.start_from.is_some() {
+        return Err(ApiError::unsupported("cairn.start_from"));
+    }
+    let DecisionRequest { input, questions, .. } = fields;
+    if !(1..=MAX_QUESTIONS).contains(&questions.len()) {
+        let message =
+            format!("A request has 1 to {MAX_QUESTIONS} questions, not {}.", questions.len());
+        return Err(ApiError::invalid("questions", message));
+    }
+    let read = |(index, param): (usize, &QuestionParam)| {
+        let question = question(index, param)?;
+        question.check().map_err(|error| {
+            let place = format!("questions[{index}]");
+            ApiError::invalid(place.clone(), format!("`{place}` cannot be asked: {error}."))
+        })?;
+        Ok(question)
+    };
+    let asked: Vec<Question> =
+        questions.iter().enumerate().map(read).collect::<Result<_, ApiError>>()?;
+    let request = DecideRequest { model, state: state(input)?, questions: asked };
+    Ok(AskedDecisions { request, questions, admitted })
 }
 
 fn number(count: usize) -> u32 {

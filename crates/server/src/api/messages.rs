@@ -199,13 +199,16 @@ pub(super) async fn create(State(shared): State<Arc<Shared>>, request: Request) 
 }
 
 async fn answer(shared: &Arc<Shared>, request: Request) -> Result<Response, ApiError> {
-    let body: Body<MessagesRequest> = body::read(shared, request, &FIELDS).await?;
-    if body.fields.max_tokens.is_none() {
-        let message = "`max_tokens` is missing: say how long the answer may become.";
-        return Err(ApiError::invalid("max_tokens", message));
-    }
-    let streams = body.fields.stream;
-    let answer = Answer::begin(shared, question(body)?).await?;
+    let read = body::read(shared, request, &FIELDS, |body: Body<MessagesRequest>| {
+        if body.fields.max_tokens.is_none() {
+            let message = "`max_tokens` is missing: say how long the answer may become.";
+            return Err(ApiError::invalid("max_tokens", message));
+        }
+        let streams = body.fields.stream;
+        Ok((question(body)?, streams))
+    });
+    let (question, streams) = read.await?;
+    let answer = Answer::begin(shared, question).await?;
     if streams {
         let events = Events::new(answer.model.clone());
         return stream::response(answer, events).await;
@@ -231,8 +234,8 @@ pub(super) async fn count_tokens(State(shared): State<Arc<Shared>>, request: Req
 }
 
 async fn count(shared: &Arc<Shared>, request: Request) -> Result<Response, ApiError> {
-    let body: Body<MessagesRequest> = body::read(shared, request, &COUNTED_FIELDS).await?;
-    let AnswerRequest { model, prompt, own, .. } = question(body)?;
+    let read = body::read(shared, request, &COUNTED_FIELDS, question);
+    let AnswerRequest { model, prompt, own, .. } = read.await?;
     let model = model.as_deref();
     let generate = shared.app.completion(model, prompt).await;
     let mut generate = generate.map_err(|failure| ApiError::of_model(failure, model))?;

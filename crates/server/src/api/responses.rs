@@ -110,10 +110,12 @@ pub(super) async fn create(State(shared): State<Arc<Shared>>, request: Request) 
 }
 
 async fn answer(shared: &Arc<Shared>, request: Request) -> Result<Response, ApiError> {
-    let body: Body<ResponsesRequest> = body::read(shared, request, &FIELDS).await?;
-    let streams = body.fields.stream;
-    let repeated = repeated(&body.fields);
-    let answer = Answer::begin(shared, question(body)?).await?;
+    let read = body::read(shared, request, &FIELDS, |body: Body<ResponsesRequest>| {
+        let (streams, repeated) = (body.fields.stream, repeated(&body.fields));
+        Ok((question(body)?, streams, repeated))
+    });
+    let (question, streams, repeated) = read.await?;
+    let answer = Answer::begin(shared, question).await?;
     let state = ResponseState::new(answer.model.clone(), repeated);
     if streams {
         return stream::response(answer, Events::new(state)).await;

@@ -100,6 +100,35 @@ async fn a_body_of_64_mb_is_refused_on_every_route() {
     running.end().await;
 }
 
+/// On a runtime with one worker, which a large body would hold.
+#[tokio::test]
+async fn answers_small_requests_while_large_ones_are_parsed() {
+    let running = start_with(&[MODEL]).await;
+    let message = json!({ "role": "user", "content": "Hello" });
+    let messages = vec![message; 100_000];
+    let body = json!({ "messages": messages, "temperature": "warm" }).to_string();
+    for route in ROUTES.into_iter().chain(["/v1/messages/count_tokens", "/api/call"]) {
+        let mut large = running.begin(&post(route), body.len() as u64).await;
+        large.write_all(body.as_bytes()).await.unwrap();
+        let mut status = [0; 12];
+        let small = async {
+            // The server has read the large body long before the last of them.
+            for _ in 0..20 {
+                let head = "GET /health HTTP/1.1\r\nhost: HOST";
+                assert_eq!(running.send(head, b"").await.0, 200);
+            }
+        };
+        tokio::select! {
+            biased;
+            _ = large.read_exact(&mut status) => panic!("{route} held the others up"),
+            () = small => {}
+        }
+        large.read_exact(&mut status).await.unwrap();
+        assert_eq!(&status, b"HTTP/1.1 400", "{route}");
+    }
+    running.end().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn deep_json_is_refused_or_answered_on_every_route() {
     let running = start_with(&[MODEL]).await;
