@@ -1,11 +1,13 @@
-//! Questions to the operating system: this process's memory, how short the system is of it, free disk
-//! space, private folders, how many files may be open. The only file of this crate that distinguishes systems.
+//! Questions to the operating system: this process's memory, how short the system is of it,
+//! private folders, how many files may be open. The only file of this crate that distinguishes systems.
 
 use std::io;
 use std::path::Path;
 
 use cairn_engine::MemoryPressure;
 
+// Below, because models are imported and converted without this crate too.
+pub(crate) use cairn_formats::free_disk_bytes;
 /// Memory of this process, in bytes; zeros if unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct ProcessMemory {
@@ -245,21 +247,6 @@ fn read_system_version() -> Option<String> {
     Some(name.trim_matches('"').to_owned())
 }
 
-/// Bytes that this user may still write on the disk of an existing folder; none if the system does
-/// not say.
-#[cfg(unix)]
-pub(crate) fn free_disk_bytes(folder: &Path) -> Option<u64> {
-    let disk = rustix::fs::statvfs(folder).ok()?;
-    disk.f_bavail.checked_mul(disk.f_frsize)
-}
-
-/// Bytes that this user may still write on the disk of an existing folder; none if the system does
-/// not say.
-#[cfg(not(unix))]
-pub(crate) fn free_disk_bytes(_folder: &Path) -> Option<u64> {
-    None
-}
-
 /// Ends the process at once: nothing is dropped and no exit handler runs. For a process whose engine
 /// still computes, because MLX's exit handlers abort the process while MLX is busy.
 #[cfg(unix)]
@@ -338,13 +325,11 @@ mod tests {
     }
 
     #[test]
-    fn this_process_has_memory_and_its_disk_has_room() {
+    fn this_process_has_memory() {
         let memory = process_memory();
         assert!(memory.now > 0 && memory.peak >= memory.now / 2, "{memory:?}");
         assert!(memory_bytes() > memory.now, "{}", memory_bytes());
         assert!(memory_of(std::process::id()).is_some_and(|bytes| bytes > 0));
         assert_eq!(memory_of(u32::MAX), None);
-        assert!(free_disk_bytes(&std::env::temp_dir()).is_some());
-        assert!(free_disk_bytes(Path::new("/no/such/folder")).is_none());
     }
 }

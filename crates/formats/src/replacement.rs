@@ -4,6 +4,8 @@ use std::fs::File;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
+use crate::sync_folder;
+
 /// A temporary file beside the one that it will replace. Dropped, it leaves the old one as it was.
 #[derive(Debug)]
 pub struct Replacement {
@@ -45,8 +47,8 @@ impl Replacement {
     pub fn finish(self) -> io::Result<()> {
         self.file.as_file().sync_all()?;
         self.file.persist(self.target)?;
-        // Some file systems cannot do this to a folder; the file is in its place all the same.
-        let _ = File::open(self.folder).and_then(|folder| folder.sync_all());
+        // If that fails, the file is in its place all the same.
+        let _ = sync_folder(&self.folder);
         Ok(())
     }
 }

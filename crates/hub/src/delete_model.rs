@@ -4,9 +4,10 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
+use cairn_formats::sync_folder;
 use uuid::Uuid;
 
-use crate::cache_layout::{BlobLock, sync_folder};
+use crate::cache_layout::BlobLock;
 use crate::import_folder::PARTIAL_PREFIX;
 use crate::{HubError, ModelFolders, ModelSource};
 

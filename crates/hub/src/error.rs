@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use cairn_formats::MAX_MODEL_NAME_BYTES;
+use cairn_formats::{MAX_MODEL_NAME_BYTES, NoDiskSpace};
 
 use crate::{ModelProblem, ModelProblemKind};
 
@@ -94,6 +94,9 @@ pub enum HubError {
         /// Why.
         reason: String,
     },
+    /// The disk of the imported models has no room for the model.
+    #[error("the model cannot be imported: {0}")]
+    NoSpace(#[from] NoDiskSpace),
     /// The model could not be copied; the incomplete copy was removed.
     #[error("cannot copy the model to {}: {reason}", path.display())]
     Copy {

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use cairn_formats::gguf::{
     self, GgufError, GgufImport, ImportedGguf, RoundTo, RoundedWeights, RoundingChoice, import_gguf,
 };
-use cairn_formats::{is_model_name, make_locked_folder};
+use cairn_formats::{check_disk_space, is_model_name, make_locked_folder, sync_folder};
 use uuid::Uuid;
 
 use crate::{HubError, ModelFolders};
@@ -86,7 +86,8 @@ impl ModelFolders {
         }
         let copying = |error| HubError::Copy { path: target.clone(), reason: error_text(&error) };
         let files = model_files(&source, &copying)?;
-        let total = files.iter().map(|file| file.bytes).sum();
+        let total = files.iter().fold(0, |total: u64, file| total.saturating_add(file.bytes));
+        check_disk_space(self.imported(), total)?;
         let partial = PartialCopy::make(self.imported()).map_err(copying)?;
         let (mut done, mut goes_on) = (0, ControlFlow::Continue(()));
         for file in &files {
@@ -157,9 +158,9 @@ impl PartialCopy {
     }
 
     fn finish(self, target: &Path) -> io::Result<()> {
-        File::open(&self.path)?.sync_all()?;
+        sync_folder(&self.path)?;
         fs::rename(&self.path, target)?;
-        File::open(target.parent().unwrap_or(target))?.sync_all()
+        sync_folder(target.parent().unwrap_or(target))
     }
 }
 
@@ -268,6 +269,7 @@ fn import_error(error: GgufError, file_name: &str) -> HubError {
     match error {
         GgufError::Cancelled { .. } => HubError::Cancelled,
         GgufError::AlreadyExists { path } => HubError::Exists { path },
+        GgufError::NoSpace(error) => error.into(),
         GgufError::Write { path, source } => HubError::Copy { path, reason: error_text(&source) },
         // A file that was received has a path that nobody knows.
         GgufError::Contents { problem, .. } => {
@@ -349,6 +351,22 @@ mod tests {
             Some(RoundedWeights { num_tensors: 3, relative_error: 0.01, perplexity: None })
         );
         assert_eq!(import("exact", r#"{"model_type": "llama"}"#), None);
+    }
+
+    #[test]
+    fn refuses_a_folder_larger_than_the_disk() {
+        let home = tempfile::tempdir().unwrap();
+        let source = home.path().join("elsewhere/tiny");
+        model(&source);
+        // They have lengths, and no blocks.
+        for name in ["a.json", "b.json", "c.json", "d.json"] {
+            File::create(source.join(name)).unwrap().set_len(15 << 40).unwrap();
+        }
+        let folders = ModelFolders::new(home.path(), &CacheVariables::default());
+        let refused = folders.import_folder(&source, None, &mut |_, _| panic!("it copies"));
+        let Err(HubError::NoSpace(refused)) = refused else { panic!("{refused:?}") };
+        assert!(refused.needed_bytes > 60 << 40 && refused.free_bytes < 60 << 40, "{refused}");
+        assert!(!folders.imported().exists());
     }
 
     #[test]

@@ -5,9 +5,10 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use cairn_formats::sync_folder;
 use uuid::Uuid;
 
-use crate::cache_layout::{MAX_REF_BYTES, UNFINISHED_PREFIX, main_snapshot, sync_folder};
+use crate::cache_layout::{MAX_REF_BYTES, UNFINISHED_PREFIX, main_snapshot};
 use crate::delete_model::{DELETED_PREFIX, download_locks, failed};
 use crate::{Commit, HubError, ModelFolders, ModelSource, RepoId};
 

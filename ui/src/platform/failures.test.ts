@@ -40,7 +40,7 @@ const kinds: { [Type in FailureKind['type']]: Extract<FailureKind, { type: Type 
     { type: 'too_many_requests', host: 'hub.example', seconds: 300 },
   ],
   disk_full: [{ type: 'disk_full' }],
-  no_room_for_model: [{ type: 'no_room_for_model', folder: '/a/models', needed_bytes: 4e9, free_bytes: 1e9 }],
+  no_room: [{ type: 'no_room', folder: '/a/models', needed_bytes: 4e9, free_bytes: 1e9 }],
   not_writable: [
     { type: 'not_writable', path: '/a/b', detail: null },
     { type: 'not_writable', path: '/a/b', detail: 'No space left on device (os error 28).' },

@@ -283,7 +283,7 @@ pinned: Array<string>, }
  */
 seconds: number, }
   | { "type": "disk_full" }
-  | { "type": "no_room_for_model",
+  | { "type": "no_room",
 /**
  * Where models go.
  */

@@ -7,6 +7,7 @@ use cairn_engine::{
     CacheHandle, Engine, EngineError, ExportRequest, Import, PromptFileInfo, PromptFileLayout,
     PromptKind,
 };
+use cairn_formats::check_disk_space;
 use cairn_store::{NamedCacheKind, NamedCacheRow, Store, StoreError};
 use uuid::Uuid;
 
@@ -19,6 +20,7 @@ use crate::cache::previews::Previewed;
 use crate::clock::now_ms;
 use crate::convert;
 use crate::names::checked_name;
+use crate::data_folder::DataFolder;
 use crate::wire::{
     CacheFileLayout, CacheSource, Failure, FailureCode, FailureKind, ImportPreview, Reply,
 };
@@ -73,6 +75,8 @@ pub(crate) async fn export_request(
         }
     };
     let made_by = format!("Cairn {}", env!("CARGO_PKG_VERSION"));
+    let saved_bytes = handle.ref_usage(&owner).map_or(0, |ref_usage| ref_usage.num_bytes);
+    check_disk_space(file.parent().unwrap_or(file), saved_bytes)?;
     Ok(ExportRequest {
         owner,
         file: file.to_owned(),
@@ -152,6 +156,7 @@ pub(crate) async fn confirm(
     let previewed = previewed.ok_or_else(gone)?;
     refuse_name_in_use(&app.store, &name).await?;
     let _naming = app.naming.lock().await;
+    check_room(&app.data_folder, &previewed.file)?;
     let id = Uuid::now_v7().to_string();
     let owner = named_owner(&id);
     let imported = app
@@ -170,6 +175,12 @@ pub(crate) async fn confirm(
 }
 
 pub(crate) async fn refuse_name_in_use(store: &Store, name: &str) -> Result<(), Failure> {
+/// Fails if the disk of the saved context has no room for what a file holds.
+pub(crate) fn check_room(data_folder: &DataFolder, file: &Path) -> Result<(), Failure> {
+    let num_bytes = std::fs::metadata(file).map_or(0, |metadata| metadata.len());
+    Ok(check_disk_space(&data_folder.prompt_cache(), num_bytes)?)
+}
+
     match store.named_caches().await?.iter().any(|named| named.row.name == name) {
         true => Err(StoreError::NameInUse { name: name.to_owned() }.into()),
         false => Ok(()),

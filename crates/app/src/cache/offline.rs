@@ -395,6 +395,7 @@ impl OfflineImport<'_> {
         let name = checked_name(name)?.to_owned();
         let OfflineCaches { data_folder, store } = self.caches;
         imports::refuse_name_in_use(store, &name).await?;
+        imports::check_room(data_folder, &self.file)?;
         // Locked until the rows are written, so that an app that starts meanwhile does not remove
         // the files as leftovers.
         let _lock = lock_files(data_folder).await?;

@@ -4,21 +4,17 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use cairn_formats::check_disk_space;
 use tokio::fs::File;
 use tokio::io::AsyncWriteExt;
 
 use crate::app::App;
-use crate::cache::commands;
-use crate::cache::owners::owner;
 use crate::cache::previews::{OwnFile, Previewed};
 use crate::data_folder::DataFolder;
-use crate::platform;
 use crate::wire::{CacheFileLayout, CacheSource, Failure, FailureCode, FailureKind, ImportPreview};
 
 /// More than any model's keys and values.
 const MAX_UPLOAD_BYTES: u64 = 64 << 30;
-/// The disk space that must stay free, for the database and for other programs.
-const RESERVE_BYTES: u64 = 1 << 30;
 /// The free disk space is checked again after this many bytes.
 const CHECK_INTERVAL_BYTES: u64 = 64 << 20;
 
@@ -51,13 +47,12 @@ impl Upload {
         let coming_bytes = bytes.len() as u64;
         let is_check_due =
             self.received_bytes + coming_bytes >= self.checked_at_bytes + CHECK_INTERVAL_BYTES;
-        let free_bytes =
-            if is_check_due { platform::free_disk_bytes(folder(&self.own_file)) } else { None };
-        check_room(self.received_bytes, coming_bytes, free_bytes)?;
-        self.received_bytes += coming_bytes;
+        check_length(self.received_bytes, coming_bytes)?;
         if is_check_due {
-            self.checked_at_bytes = self.received_bytes;
+            check_disk_space(folder(&self.own_file), coming_bytes)?;
+            self.checked_at_bytes = self.received_bytes + coming_bytes;
         }
+        self.received_bytes += coming_bytes;
         self.file.write_all(bytes).await.map_err(not_written)
     }
 
@@ -96,7 +91,9 @@ impl App {
     /// Begins to receive a file. `num_bytes` is its length, if the sender names it.
     pub async fn start_upload(&self, num_bytes: Option<u64>) -> Result<Upload, Failure> {
         let own_file = OwnFile::temporary(&self.data_folder);
-        check_room(0, num_bytes.unwrap_or(0), platform::free_disk_bytes(folder(&own_file)))?;
+        let num_bytes = num_bytes.unwrap_or(0);
+        check_length(0, num_bytes)?;
+        check_disk_space(folder(&own_file), num_bytes)?;
         let file = File::options()
             .write(true)
             .create_new(true)
@@ -126,10 +123,6 @@ impl App {
     ) -> Result<Download, Failure> {
         let app = self.clone();
         let own_file = OwnFile::temporary(&self.data_folder);
-        let saved_bytes = commands::cache_handle(self)?
-            .ref_usage(&owner(&source))
-            .map_or(0, |ref_usage| ref_usage.num_bytes);
-        check_free(saved_bytes, platform::free_disk_bytes(folder(&own_file)))?;
         // In a task that continues if the caller goes away, so that the file is removed only after it
         // was written.
         let export = self.spawn(async move {
@@ -143,28 +136,11 @@ impl App {
     }
 }
 
-/// Refuses an upload that becomes too large or has no room on the disk. `free_bytes` is none if the
-/// free space is unknown or need not be checked.
-fn check_room(
-    received_bytes: u64,
-    coming_bytes: u64,
-    free_bytes: Option<u64>,
-) -> Result<(), Failure> {
+/// Refuses an upload that becomes too long.
+fn check_length(received_bytes: u64, coming_bytes: u64) -> Result<(), Failure> {
     if received_bytes.saturating_add(coming_bytes) > MAX_UPLOAD_BYTES {
         return Err(Failure::invalid("A prompt cache of more than 64 GiB cannot be imported.")
             .of_kind(FailureKind::UploadTooLarge { most_bytes: MAX_UPLOAD_BYTES }));
-    }
-    check_free(coming_bytes, free_bytes)
-}
-
-/// Refuses `coming_bytes` more if the disk is known to have no room for them.
-fn check_free(coming_bytes: u64, free_bytes: Option<u64>) -> Result<(), Failure> {
-    if free_bytes.is_some_and(|free| free < coming_bytes.saturating_add(RESERVE_BYTES)) {
-        return Err(Failure::new(
-            FailureCode::Storage,
-            "The disk has no room for this file: 1 GiB must stay free.",
-        )
-        .of_kind(FailureKind::DiskFull));
     }
     Ok(())
 }
@@ -212,21 +188,32 @@ mod tests {
     }
 
     #[test]
-    fn uploads_are_limited_by_their_size_and_by_the_free_space() {
+    fn refuses_uploads_of_more_than_64_gib() {
         const GIB: u64 = 1 << 30;
-        fn check(received: u64, coming: u64, free: Option<u64>, expected: Option<FailureCode>) {
-            let found = check_room(received, coming, free).err().map(|failure| failure.code);
-            assert_eq!(found, expected, "{received} + {coming} with {free:?} free");
+        fn check(received: u64, coming: u64, is_refused: bool) {
+            assert_eq!(
+                check_length(received, coming).is_err(),
+                is_refused,
+                "{received} + {coming}"
+            );
         }
-        check(0, 0, None, None);
-        check(0, 64 * GIB, None, None);
-        check(0, 64 * GIB + 1, None, Some(FailureCode::Invalid));
-        check(64 * GIB, 1, None, Some(FailureCode::Invalid));
-        check(1, u64::MAX, None, Some(FailureCode::Invalid));
-        check(0, 0, Some(GIB), None);
-        check(0, 0, Some(GIB - 1), Some(FailureCode::Storage));
-        check(0, 3 * GIB, Some(4 * GIB), None);
-        check(0, 3 * GIB + 1, Some(4 * GIB), Some(FailureCode::Storage));
-        check(63 * GIB, GIB, Some(0), Some(FailureCode::Storage));
+        check(0, 0, false);
+        check(0, 64 * GIB, false);
+        check(0, 64 * GIB + 1, true);
+        check(64 * GIB, 1, true);
+        check(1, u64::MAX, true);
+    }
+
+    #[test]
+    fn refuses_an_upload_that_leaves_no_room() {
+        let home = tempfile::tempdir().unwrap();
+        let data_folder = DataFolder::new(home.path());
+        data_folder.create().unwrap();
+        let own_file = OwnFile::temporary(&data_folder);
+        let free_bytes = cairn_formats::free_disk_bytes(home.path()).unwrap();
+        let failure = Failure::from(check_disk_space(folder(&own_file), free_bytes).unwrap_err());
+        assert_eq!(failure.code, FailureCode::NoSpace);
+        assert!(matches!(failure.kind, Some(FailureKind::NoRoom { .. })), "{failure:?}");
+        assert!(failure.message.contains(" GB must be free on the disk of "), "{failure:?}");
     }
 }

@@ -4,6 +4,7 @@
 use std::path::Path;
 
 use cairn_engine::{EngineError, LmError, NeedsMemory};
+use cairn_formats::NoDiskSpace;
 use cairn_hub::{DownloadError, HubError, ModelProblemKind};
 use cairn_store::StoreError;
 
@@ -170,6 +171,7 @@ impl From<HubError> for wire::Failure {
             | HubError::Cancelled
             | HubError::Downloading { .. } => wire::FailureCode::Invalid,
             HubError::Copy { .. } | HubError::Delete { .. } => wire::FailureCode::Storage,
+            HubError::NoSpace(_) => wire::FailureCode::NoSpace,
             HubError::Unusable { .. } => wire::FailureCode::Engine,
         };
         let kind = hub_kind(&error);
@@ -203,9 +205,26 @@ fn hub_kind(error: &HubError) -> FailureKind {
         HubError::Delete { path: folder, reason } => {
             FailureKind::NotDeleted { path: path(folder), detail: sentence(reason) }
         }
+        HubError::NoSpace(error) => no_room(error),
         HubError::Copy { path: folder, reason } => {
             FailureKind::NotCopied { path: path(folder), detail: sentence(reason) }
         }
+    }
+}
+
+impl From<NoDiskSpace> for wire::Failure {
+    fn from(error: NoDiskSpace) -> Self {
+        let kind = no_room(&error);
+        Self::new(wire::FailureCode::NoSpace, sentence(error)).of_kind(kind)
+    }
+}
+
+fn no_room(error: &NoDiskSpace) -> FailureKind {
+    let NoDiskSpace { folder, needed_bytes, free_bytes } = error;
+    FailureKind::NoRoom {
+        folder: folder.display().to_string(),
+        needed_bytes: *needed_bytes,
+        free_bytes: *free_bytes,
     }
 }
 
@@ -241,7 +260,7 @@ fn download_kind(error: &DownloadError) -> FailureKind {
         E::RateLimited { host, wait } => {
             K::TooManyRequests { host: host.clone(), seconds: wait.as_secs() }
         }
-        E::NoSpace { folder, needed, available } => K::NoRoomForModel {
+        E::NoSpace { folder, needed, available } => K::NoRoom {
             folder: folder.display().to_string(),
             needed_bytes: *needed,
             free_bytes: *available,

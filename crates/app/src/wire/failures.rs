@@ -37,7 +37,7 @@ pub enum FailureCode {
     NeedsToken,
     /// The hub wants another token than the one that is sent.
     Unauthorized,
-    /// The disk has no room for the model.
+    /// The disk has no room for what was to be written.
     NoSpace,
     /// The hub answered, but not with what was asked for.
     Hub,
@@ -94,9 +94,9 @@ pub enum FailureKind {
     },
     /// The disk is full.
     DiskFull,
-    /// The disk has no room for a model.
-    NoRoomForModel {
-        /// Where models go.
+    /// The disk has no room for what was to be written.
+    NoRoom {
+        /// Where it was to be.
         folder: String,
         #[ts(type = "number")]
         needed_bytes: u64,

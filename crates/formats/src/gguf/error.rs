@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
-use crate::MAX_MODEL_NAME_BYTES;
 use crate::excerpt::excerpt;
 use crate::file::FileError;
+use crate::{MAX_MODEL_NAME_BYTES, NoDiskSpace};
 
 /// Why a GGUF file was not imported: one sentence that names the file and says what to do.
 #[derive(Debug, thiserror::Error)]
@@ -47,6 +47,9 @@ pub enum GgufError {
         /// The GGUF file.
         path: PathBuf,
     },
+    /// The disk of the models has no room for it.
+    #[error("the model cannot be imported: {0}")]
+    NoSpace(#[from] NoDiskSpace),
     /// The model folder cannot be written.
     #[error("cannot write {path}: {source}", path = path.display())]
     Write {

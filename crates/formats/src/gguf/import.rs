@@ -24,7 +24,10 @@ use super::rounded_weights::RoundedWeights;
 use super::tensors::TensorInfo;
 use super::tokenizer::TokenizerFiles;
 use super::{GgufError, GgufFile, GgufProblem, model_name};
-use crate::{is_model_name, make_locked_folder};
+use crate::{
+    NoDiskSpace, RESERVE_BYTES, free_disk_bytes, is_model_name, make_locked_folder, sync_folder,
+    write_new_json,
+};
 
 /// Bytes of the file converted at once; whole rows, so a little more or less.
 const CHUNK_BYTES: usize = 8 << 20;
@@ -64,11 +67,24 @@ pub fn import_gguf(
     options: GgufImport,
     progress: &mut dyn FnMut(u64, u64) -> ControlFlow<()>,
 ) -> Result<ImportedGguf, GgufError> {
+    import_to_disk(file, models_dir, options, free_disk_bytes(models_dir), progress)
+}
+
+/// As [`import_gguf`], on a disk with so many free bytes.
+fn import_to_disk(
+    file: &Path,
+    models_dir: &Path,
+    options: GgufImport,
+    free_bytes: Option<u64>,
+    progress: &mut dyn FnMut(u64, u64) -> ControlFlow<()>,
+) -> Result<ImportedGguf, GgufError> {
     let gguf = GgufFile::open(file)?;
     let model = Model::read(&gguf, options.round_to).map_err(problem_of(&gguf))?;
     let tokenizer = TokenizerFiles::read(&gguf, model.vocab_size, model.max_position_embeddings)
         .map_err(problem_of(&gguf))?;
     let target = new_folder(&gguf, models_dir, options.name)?;
+    let new_bytes = model.tensors.iter().map(num_bytes).sum();
+    NoDiskSpace::check(models_dir, new_bytes, RESERVE_BYTES, free_bytes)?;
 
     fs::create_dir_all(models_dir).map_err(at(models_dir))?;
     let (folder, _lock) =
@@ -85,10 +101,11 @@ pub fn import_gguf(
         ("tokenizer_config.json", tokenizer.tokenizer_config),
         ("tokenizer.json", tokenizer.tokenizer),
     ] {
-        write_json(&folder.path().join(file), &contents)?;
+        let path = folder.path().join(file);
+        write_new_json(&path, &contents).map_err(at(&path))?;
     }
     publish(folder, &target)?;
-    sync_folder(models_dir)?;
+    sync_folder(models_dir).map_err(at(models_dir))?;
     Ok(ImportedGguf { folder: target, rounding })
 }
 
@@ -104,7 +121,7 @@ fn partial_folder(models_dir: &Path) -> io::Result<TempDir> {
 
 /// Gives a complete folder its name, unless another import has taken that meanwhile.
 fn publish(folder: TempDir, target: &Path) -> Result<(), GgufError> {
-    sync_folder(folder.path())?;
+    sync_folder(folder.path()).map_err(at(folder.path()))?;
     match fs::rename(folder.path(), target) {
         Ok(()) => {
             drop(folder.keep());
@@ -401,17 +418,6 @@ pub(super) fn convert(
     Ok(vec![affine.words, affine.scales, affine.biases])
 }
 
-fn write_json(path: &Path, contents: &Value) -> Result<(), GgufError> {
-    let mut file = File::create_new(path).map_err(at(path))?;
-    file.write_all(format!("{contents:#}\n").as_bytes()).map_err(at(path))?;
-    file.sync_all().map_err(at(path))
-}
-
-/// Makes the names in a folder durable.
-fn sync_folder(folder: &Path) -> Result<(), GgufError> {
-    File::open(folder).and_then(|handle| handle.sync_all()).map_err(at(folder))
-}
-
 #[cfg(test)]
 #[allow(clippy::unwrap_used)] // in a test a panic is the report
 mod tests {
@@ -609,6 +615,24 @@ mod tests {
         });
         assert!(matches!(cancelled, Err(GgufError::Cancelled { .. })), "{cancelled:?}");
         assert!(was_cancelled && names_in(models.path()).is_empty());
+    }
+
+    #[test]
+    fn refuses_a_model_that_fills_the_disk() {
+        let (models, mut sample) = (tempfile::tempdir().unwrap(), TestGguf::tiny());
+        sample.widen(1 << 20);
+        let (_folder, file) = file_with(&sample.bytes());
+        let mut import = |free_bytes, models: &Path| {
+            let options = GgufImport::default();
+            let goes_on = &mut |_, _| ControlFlow::Continue(());
+            import_to_disk(&file, models, options, Some(free_bytes), goes_on)
+        };
+        // Three matrices of this size, and small ones.
+        let refused = import(RESERVE_BYTES + (3 << 20), &models.path().join("new"));
+        let Err(GgufError::NoSpace(refused)) = refused else { panic!("{refused:?}") };
+        assert!(refused.needed_bytes > RESERVE_BYTES + (3 << 20), "{refused}");
+        assert_eq!(names_in(models.path()), Vec::<String>::new());
+        import(RESERVE_BYTES + (4 << 20), models.path()).unwrap();
     }
 
     #[test]

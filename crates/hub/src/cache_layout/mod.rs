@@ -24,12 +24,3 @@ pub(crate) use lock::BlobLock;
 pub(crate) use partial::{Partial, blob_is_right};
 pub(crate) use repo_folder::RepoFolder;
 pub(crate) use snapshot::PREFIX as UNFINISHED_PREFIX;
-
-use std::fs::File;
-use std::io;
-use std::path::Path;
-
-/// Makes the names in a folder durable.
-pub(crate) fn sync_folder(folder: &Path) -> io::Result<()> {
-    File::open(folder)?.sync_all()
-}

@@ -4,8 +4,10 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
+use cairn_formats::sync_folder;
+
 use super::lock::is_at;
-use super::{BlobLock, Digest, RepoFolder, sync_folder};
+use super::{BlobLock, Digest, RepoFolder};
 use crate::hub_api::RepoFile;
 
 const READ_BYTES: usize = 1 << 20;

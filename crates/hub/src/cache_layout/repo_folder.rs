@@ -4,7 +4,9 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use super::{BlobLock, sync_folder};
+use cairn_formats::sync_folder;
+
+use super::BlobLock;
 use crate::hub_api::{ContentHash, RepoFile, RepoId};
 
 /// Marks the cache for programs that make backups, as huggingface_hub does.

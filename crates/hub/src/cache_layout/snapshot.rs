@@ -5,9 +5,10 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
+use cairn_formats::sync_folder;
 use uuid::Uuid;
 
-use super::{RepoFolder, sync_folder};
+use super::RepoFolder;
 use crate::hub_api::{Commit, RepoFile, Revision};
 
 /// Precedes the UUID in the name of a folder whose links are being made.

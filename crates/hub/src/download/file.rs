@@ -10,11 +10,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use cairn_formats::free_disk_bytes;
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 
 use super::attempt::{Attempt, AttemptEnd};
-use super::plan::free_bytes;
 use super::progress::{FileState, Reporter};
 use super::{DownloadPlan, RepoFolder};
 use crate::cache_layout::{BlobLock, Partial, blob_is_right};
@@ -160,7 +160,7 @@ impl FileDownload<'_> {
             let folder: PathBuf = self.hub.cache().to_owned();
             let here = self.folder.bytes_here(self.file);
             let needed = self.file.bytes.saturating_sub(here);
-            let available = free_bytes(&folder).unwrap_or(0).min(needed);
+            let available = free_disk_bytes(&folder).unwrap_or(0).min(needed);
             return DownloadError::NoSpace { folder, needed, available };
         }
         DownloadError::cache(&self.folder.partial(&self.file.hash), error)

@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use cairn_formats::{NoDiskSpace, free_disk_bytes};
+
 use super::RepoFolder;
 use crate::hub_api::{Commit, DownloadError, Hub, RepoFile, RepoId, Revision};
 
@@ -87,20 +89,16 @@ pub(super) fn check_space(
     bytes_missing: u64,
     reserve_bytes: u64,
 ) -> Result<(), DownloadError> {
-    // A disk that does not say how much is free says so when it is full.
-    let Some(available) = free_bytes(cache) else { return Ok(()) };
-    let needed = bytes_missing.saturating_add(bytes_missing / 20).saturating_add(reserve_bytes);
-    if bytes_missing == 0 || needed <= available {
+    if bytes_missing == 0 {
         return Ok(());
     }
-    Err(DownloadError::NoSpace { folder: cache.to_owned(), needed, available })
-}
-
-/// What this user may still write on the disk of a folder, which may not be there yet.
-pub(super) fn free_bytes(folder: &Path) -> Option<u64> {
-    let existing = folder.ancestors().find(|ancestor| ancestor.exists())?;
-    let disk = rustix::fs::statvfs(existing).ok()?;
-    disk.f_bavail.checked_mul(disk.f_frsize)
+    let num_bytes = bytes_missing.saturating_add(bytes_missing / 20);
+    let checked = NoDiskSpace::check(cache, num_bytes, reserve_bytes, free_disk_bytes(cache));
+    checked.map_err(|NoDiskSpace { folder, needed_bytes, free_bytes }| DownloadError::NoSpace {
+        folder,
+        needed: needed_bytes,
+        available: free_bytes,
+    })
 }
 
 #[cfg(test)]
@@ -141,7 +139,7 @@ mod tests {
     #[test]
     fn a_download_needs_a_twentieth_more_and_the_reserve() {
         let folder = tempfile::tempdir().unwrap();
-        let available = free_bytes(folder.path()).unwrap();
+        let available = free_disk_bytes(folder.path()).unwrap();
         assert_eq!(check_space(folder.path(), 100, 0), Ok(()));
         assert_eq!(check_space(folder.path(), 0, u64::MAX), Ok(()), "nothing is to be written");
         let refused = check_space(folder.path(), 100, u64::MAX / 2).unwrap_err();

@@ -3,6 +3,8 @@
 use std::io;
 use std::path::PathBuf;
 
+use cairn_formats::NoDiskSpace;
+
 /// Why a model is not converted. Each displays as one sentence.
 #[derive(Debug, thiserror::Error)]
 pub enum ConvertError {
@@ -64,20 +66,8 @@ pub enum ConvertError {
         recipe: &'static str,
     },
     /// The new model would not fit on the disk.
-    #[error(
-        "the new model needs {:.2} GB, and only {:.2} GB are free where {} is to be: make space, or choose another disk",
-        *needed_bytes as f64 / 1e9,
-        *free_bytes as f64 / 1e9,
-        path.display()
-    )]
-    NoSpace {
-        /// Where it was to be.
-        path: PathBuf,
-        /// What it takes.
-        needed_bytes: u64,
-        /// What there is.
-        free_bytes: u64,
-    },
+    #[error("the model cannot be converted: {0}")]
+    NoSpace(#[from] NoDiskSpace),
     /// The disk is full.
     #[error("the disk of {} is full: make space, or choose another disk", path.display())]
     DiskFull {

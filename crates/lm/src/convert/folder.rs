@@ -1,11 +1,10 @@
 //! The new folder, which appears complete or not at all, and the files in it beside the weights.
 
-use std::fs::{self, File, Permissions};
-use std::io::{self, Write};
+use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use cairn_formats::read_file;
+use cairn_formats::{check_disk_space, read_file, sync_folder, write_new_file, write_new_json};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -14,8 +13,6 @@ use crate::error::read_json;
 
 use super::error::ConvertError;
 
-/// Bytes that stay free on the disk beside the new model.
-const RESERVE_BYTES: u64 = 64 << 20;
 /// The most bytes of a model's card that are read.
 const MAX_CARD_BYTES: u64 = 1 << 20;
 
@@ -50,7 +47,7 @@ impl NewFolder {
     /// Makes the folder that is to be `target`. Fails where its disk has not so many bytes.
     pub(super) fn make(target: &Path, num_bytes: u64) -> Result<Self, ConvertError> {
         let parent = parent(target);
-        check_space(target, parent, num_bytes)?;
+        check_disk_space(parent, num_bytes)?;
         let missing = parent
             .ancestors()
             .take_while(|folder| !folder.as_os_str().is_empty() && !folder.exists());
@@ -70,12 +67,12 @@ impl NewFolder {
 
     /// Gives the folder its name, unless that is taken meanwhile.
     pub(super) fn finish(mut self) -> Result<(), ConvertError> {
-        sync(self.folder.path());
+        let _ = sync_folder(self.folder.path());
         check_is_new(&self.target)?;
         fs::rename(self.folder.path(), &self.target).map_err(ConvertError::at(&self.target))?;
         let _ = self.folder.keep();
         self.made_parents.0.clear();
-        sync(parent(&self.target));
+        let _ = sync_folder(parent(&self.target));
         Ok(())
     }
 }
@@ -85,38 +82,13 @@ fn parent(path: &Path) -> &Path {
     parent.unwrap_or(Path::new("."))
 }
 
-fn check_space(target: &Path, parent: &Path, num_bytes: u64) -> Result<(), ConvertError> {
-    let existing = parent.ancestors().find(|folder| folder.exists()).unwrap_or(Path::new("."));
-    // A disk that does not say how much is free says so when it is full.
-    let disk = nix::sys::statvfs::statvfs(existing).ok().filter(|disk| disk.blocks() > 0);
-    let Some(disk) = disk else { return Ok(()) };
-    // The types differ between systems.
-    #[allow(clippy::unnecessary_cast)]
-    let free_bytes = (disk.blocks_available() as u64).saturating_mul(disk.fragment_size() as u64);
-    let needed_bytes = num_bytes.saturating_add(RESERVE_BYTES);
-    match needed_bytes <= free_bytes {
-        true => Ok(()),
-        false => Err(ConvertError::NoSpace { path: target.to_owned(), needed_bytes, free_bytes }),
-    }
-}
-
-/// Some file systems cannot do this for folders; their files are on the disk all the same.
-fn sync(folder: &Path) {
-    let _ = File::open(folder).and_then(|folder| folder.sync_all());
-}
-
 /// Writes a new file and waits until it is on the disk.
 fn write(path: &Path, contents: &[u8]) -> Result<(), ConvertError> {
-    let write = || -> io::Result<()> {
-        let mut file = File::create_new(path)?;
-        file.write_all(contents)?;
-        file.sync_all()
-    };
-    write().map_err(ConvertError::at(path))
+    write_new_file(path, contents).map_err(ConvertError::at(path))
 }
 
 pub(super) fn write_json(path: &Path, value: &Value) -> Result<(), LmError> {
-    Ok(write(path, format!("{value:#}\n").as_bytes())?)
+    Ok(write_new_json(path, value).map_err(ConvertError::at(path))?)
 }
 
 /// What a model's folder says of generating, if it says something.
@@ -134,7 +106,7 @@ pub(super) fn copy_files(source: &Path, target: &Path) -> Result<(), LmError> {
         let target = target.join(TEMPLATES);
         fs::create_dir(&target).map_err(ConvertError::at(&target))?;
         copy_those(&templates, &target, |name| name.ends_with(".jinja"))?;
-        sync(&target);
+        let _ = sync_folder(&target);
     }
     Ok(())
 }

@@ -52,8 +52,8 @@ export const failures: FailureWords = {
   too_many_requests: (kind) =>
     `${kind.host} erlaubt gerade keine weiteren Anfragen. Versuche es in ${f.timeLeft(kind.seconds)} noch einmal.`,
   disk_full: () => 'Die Festplatte ist voll. Schaffe Platz, und versuche es noch einmal.',
-  no_room_for_model: (kind) =>
-    `Für dieses Modell ist in ${f.quote(kind.folder)} kein Platz: Es braucht ${f.bytes(kind.needed_bytes)}, und ${f.bytes(kind.free_bytes)} sind frei. Schaffe dort Platz, und versuche es noch einmal.`,
+  no_room: (kind) =>
+    `In ${f.quote(kind.folder)} ist nicht genug Platz: ${f.bytes(kind.needed_bytes)} werden gebraucht, und ${f.bytes(kind.free_bytes)} sind frei. Schaffe dort Platz, und versuche es noch einmal.`,
   not_writable: (kind) =>
     withDetail(
       `${f.quote(kind.path)} lässt sich nicht schreiben. Prüfe, ob der Ordner existiert, dir gehört und Platz hat.`,

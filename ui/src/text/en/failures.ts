@@ -57,8 +57,8 @@ export const failures: FailureWords = {
   too_many_requests: (kind) =>
     `${kind.host} allows no more requests for now: try again in ${f.timeLeft(kind.seconds)}.`,
   disk_full: () => 'The disk is full: make room on it, then try again.',
-  no_room_for_model: (kind) =>
-    `There is no room for this model in ${f.quote(kind.folder)}: it needs ${f.bytes(kind.needed_bytes)}, and ${f.bytes(kind.free_bytes)} are free. Make room on that disk, then try again.`,
+  no_room: (kind) =>
+    `There isn’t enough room in ${f.quote(kind.folder)}: ${f.bytes(kind.needed_bytes)} are needed, and ${f.bytes(kind.free_bytes)} are free. Make room on that disk, then try again.`,
   not_writable: (kind) =>
     withDetail(
       `${f.quote(kind.path)} cannot be written: check that its folder exists, belongs to you and has room.`,
