@@ -158,7 +158,9 @@ fn of_weights(error: &SafetensorsError) -> (ProblemKind, String) {
         SafetensorsError::DuplicateTensor { name, .. } => {
             (Broken, format!("two weight files hold the tensor {name:?}"))
         }
-        SafetensorsError::NoSuchTensor { .. } => (Broken, error.to_string()),
+        SafetensorsError::TooManyTensors { .. } | SafetensorsError::NoSuchTensor { .. } => {
+            (Broken, error.to_string())
+        }
     }
 }
 

@@ -22,7 +22,7 @@ use crate::wire::{ChatsImported, Event, Failure, FailureCode, FailureKind, Refus
 const MAX_WAITING: usize = 4;
 /// The refused chats that are named; the others are counted.
 const MAX_NAMED: usize = 20;
-/// More messages in one chat are no chat that a person has had: ten years with fifty a day.
+/// The most messages of one chat: ten years with fifty a day.
 const MAX_MESSAGES: usize = 200_000;
 /// A title is one line in a list.
 const MAX_TITLE_CHARS: usize = 200;
@@ -122,25 +122,24 @@ async fn save(
 }
 
 fn conversation(origin: Origin, value: Value) -> Read {
+    conversation_within(MAX_MESSAGES, origin, value)
+}
+
+fn conversation_within(max_messages: usize, origin: Origin, value: Value) -> Read {
     let name = foreign::title(&value).unwrap_or_default().to_owned();
     let read = match origin {
         Origin::Own => own::Chat::read(value).map_err(Refused::Bad),
         Origin::Other => foreign::read(&value),
     };
-    let read = read.and_then(limited).map_err(|refused| (name, refused))?;
-    let read = dated(read, now_ms());
+    let read = match read {
+        Ok(read) if read.messages.len() > max_messages => Err(Refused::Bad(format!(
+            "it has {} messages, and Cairn takes chats of at most {max_messages}",
+            read.messages.len()
+        ))),
+        read => read,
+    };
+    let read = dated(read.map_err(|refused| (name, refused))?, now_ms());
     Ok(ImportedConversation { title: one_line(&read.title), ..read })
-}
-
-/// Refuses a conversation that is too large to be shown.
-fn limited(conversation: ImportedConversation) -> Result<ImportedConversation, Refused> {
-    let count = conversation.messages.len();
-    if count > MAX_MESSAGES {
-        return Err(Refused::Bad(format!(
-            "it has {count} messages, and a chat can have at most {MAX_MESSAGES}"
-        )));
-    }
-    Ok(conversation)
 }
 
 /// Gives a conversation and its messages the dates that its file does not have: those of its messages, and
@@ -213,24 +212,111 @@ fn unreadable(name: &str, error: &ReadError) -> Failure {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)] // in a test a panic is the report
 mod tests {
     use cairn_chat::Role;
+    use cairn_formats::test_files::growth::check_linear;
     use cairn_store::ImportedMessage;
 
     use super::*;
 
-    #[test]
-    fn refuses_chat_with_too_many_messages() {
-        let of = |count: usize| {
-            let message = ImportedMessage::new(None, Role::User, String::new(), 1);
-            limited(ImportedConversation {
-                messages: vec![message; count],
-                ..ImportedConversation::default()
-            })
+    /// How the messages of a chat follow each other.
+    #[derive(Debug, Clone, Copy)]
+    enum Shape {
+        Chain,
+        /// One question with all others as its answers.
+        Star,
+        /// Each second message is an end.
+        Comb,
+    }
+
+    impl Shape {
+        fn parent(self, place: usize) -> Option<usize> {
+            match self {
+                Shape::Chain => place.checked_sub(1),
+                Shape::Star => (place > 0).then_some(0),
+                Shape::Comb => place.checked_sub(if place.is_multiple_of(2) { 2 } else { 1 }),
+            }
+        }
+    }
+
+    /// The files of each program with one chat.
+    fn file(program: &str, shape: Shape, num_messages: usize) -> String {
+        use serde_json::json;
+
+        let id = |place: usize| format!("m{place}");
+        let role = |place: usize| if place.is_multiple_of(2) { "user" } else { "assistant" };
+        let places = 0..num_messages;
+        let file = match program {
+            "own" => {
+                let message = |at: usize| json!({"id": id(at), "parent_id": shape.parent(at).map(id), "role": role(at), "text": "t"});
+                let messages: Vec<Value> = places.map(message).collect();
+                json!({"format": "cairn-chats", "version": 1, "conversations": [{"title": "c", "messages": messages}]})
+            }
+            "chatgpt" => {
+                let node = |at: usize| {
+                    let content = json!({"content_type": "text", "parts": ["t"]});
+                    let message = json!({"author": {"role": role(at)}, "content": content});
+                    (id(at), json!({"parent": shape.parent(at).map(id), "message": message}))
+                };
+                json!([{"title": "c", "mapping": places.map(node).collect::<serde_json::Map<_, _>>()}])
+            }
+            "open-webui" => {
+                let node = |at: usize| {
+                    (
+                        id(at),
+                        json!({"parentId": shape.parent(at).map(id), "role": role(at), "content": "t"}),
+                    )
+                };
+                let messages: serde_json::Map<_, _> = places.map(node).collect();
+                json!([{"chat": {"title": "c", "history": {"messages": messages}}}])
+            }
+            "sharegpt" => {
+                let message = |at: usize| json!({"from": role(at), "value": "t"});
+                json!([{"conversations": places.map(message).collect::<Vec<_>>()}])
+            }
+            _ => {
+                let message = |at: usize| json!({"role": role(at), "content": "t"});
+                json!({"messages": places.map(message).collect::<Vec<_>>()})
+            }
         };
-        assert!(of(MAX_MESSAGES).is_ok());
-        let why = "it has 200001 messages, and a chat can have at most 200000".to_owned();
-        assert_eq!(of(MAX_MESSAGES + 1), Err(Refused::Bad(why)));
+        file.to_string()
+    }
+
+    /// The chat of a file, or why it is refused.
+    fn chat(file: &str, max_messages: usize) -> Read {
+        let mut chats = Vec::new();
+        read::read(file.as_bytes(), |origin, value| {
+            chats.push(conversation_within(max_messages, origin, value));
+            true
+        })
+        .unwrap();
+        chats.remove(0)
+    }
+
+    #[test]
+    fn reads_chats_in_linear_time() {
+        let check = |program: &str, shape: Shape| {
+            let what = format!("{program}, {shape:?}");
+            let file = |count| file(program, shape, count);
+            check_linear(&what, 1000, file, |file| assert!(chat(&file, MAX_MESSAGES).is_ok()));
+        };
+        for program in ["own", "chatgpt", "open-webui"] {
+            [Shape::Chain, Shape::Star, Shape::Comb].map(|shape| check(program, shape));
+        }
+        // Files without branches.
+        ["sharegpt", "messages"].map(|program| check(program, Shape::Chain));
+    }
+
+    #[test]
+    fn refuses_a_chat_of_too_many_messages() {
+        for program in ["own", "chatgpt", "open-webui", "sharegpt", "messages"] {
+            let file = file(program, Shape::Chain, 10);
+            assert!(chat(&file, 10).is_ok(), "{program}");
+            let (_, refused) = chat(&file, 9).unwrap_err();
+            let expected = "it has 10 messages, and Cairn takes chats of at most 9";
+            assert_eq!(refused, Refused::Bad(expected.to_owned()), "{program}");
+        }
     }
 
     #[test]

@@ -1,8 +1,9 @@
 //! The values of a JSON file, one at a time: the elements of a list, the conversations of one of
 //! Cairn's own files, or the objects of a file with one on each line.
 
+use std::cell::Cell;
 use std::fmt;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{self, BufRead, BufReader, Read};
 
 use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
@@ -10,6 +11,8 @@ use serde_json::{Map, Value};
 use super::own;
 
 const BUFFER_BYTES: usize = 1 << 18;
+/// The most bytes of one chat, which is in memory as a whole, several times as large.
+const MAX_CHAT_BYTES: u64 = 256 << 20;
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 /// With what a ZIP archive begins.
 const ZIP: &[u8] = b"PK\x03\x04";
@@ -23,6 +26,9 @@ pub(crate) enum ReadError {
     /// It is written by a version of Cairn that is to come.
     #[error("it was written by a newer version of Cairn (version {0} of the form, {known} is known)", known = own::VERSION)]
     Newer(u64),
+    /// One of its chats is longer than any that a person has.
+    #[error("a chat in it has more than {} MiB", MAX_CHAT_BYTES >> 20)]
+    TooLong,
     /// It is no JSON, or ends too early.
     #[error("{0}")]
     Json(serde_json::Error),
@@ -46,8 +52,22 @@ pub(crate) enum Origin {
 /// Hands each value of a file to `take`, until that returns false.
 pub(crate) fn read(
     file: impl Read,
+    take: impl FnMut(Origin, Value) -> bool,
+) -> Result<(), ReadError> {
+    read_within(MAX_CHAT_BYTES, file, take)
+}
+
+fn read_within(
+    max_chat_bytes: u64,
+    file: impl Read,
     mut take: impl FnMut(Origin, Value) -> bool,
 ) -> Result<(), ReadError> {
+    let left = Cell::new(max_chat_bytes);
+    let mut take = |origin, value| {
+        left.set(max_chat_bytes);
+        take(origin, value)
+    };
+    let file = Metered { file, left: &left };
     let mut file = BufReader::with_capacity(BUFFER_BYTES, file);
     let start = file.fill_buf()?;
     if start.starts_with(ZIP) {
@@ -63,11 +83,33 @@ pub(crate) fn read(
         if let Some(stop) = state.stop.take() {
             return Err(stop);
         }
-        done.map_err(ReadError::Json)?;
+        match done {
+            Err(_) if left.get() == 0 => return Err(ReadError::TooLong),
+            Err(error) if error.is_io() => return Err(ReadError::Io(error.into())),
+            done => done.map_err(ReadError::Json)?,
+        }
         // With another value behind it the file has one on each line.
         if json.end().is_ok() {
             return Ok(());
         }
+    }
+}
+
+/// A file of which few bytes are read before the next chat.
+struct Metered<'a, R> {
+    file: R,
+    left: &'a Cell<u64>,
+}
+
+impl<R: Read> Read for Metered<'_, R> {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        let most = usize::try_from(self.left.get()).unwrap_or(usize::MAX).min(bytes.len());
+        if most == 0 && !bytes.is_empty() {
+            return Err(io::Error::other("too long"));
+        }
+        let count = self.file.read(&mut bytes[..most])?;
+        self.left.set(self.left.get() - count as u64);
+        Ok(count)
     }
 }
 
@@ -192,6 +234,19 @@ mod tests {
             all.len() < 3
         });
         (all, read.err().map(|error| error.to_string()))
+    }
+
+    #[test]
+    fn refuses_a_chat_that_is_too_long() {
+        let chat = format!("\"{}\"", "x".repeat(BUFFER_BYTES));
+        let read = |num_chats: usize, max_chat_bytes: u64| {
+            let file = format!("[{}]", vec![chat.as_str(); num_chats].join(","));
+            read_within(max_chat_bytes, file.as_bytes(), |_, _| true)
+        };
+        // The reader may be a buffer ahead.
+        read(20, 3 * BUFFER_BYTES as u64).unwrap();
+        let refused = read(1, BUFFER_BYTES as u64).unwrap_err();
+        assert_eq!(refused.to_string(), "a chat in it has more than 256 MiB");
     }
 
     #[test]

@@ -15,6 +15,8 @@ use crate::wire::{FailureKind, TextFormat};
 
 /// More rows than this take days on any Mac.
 pub(crate) const MAX_ROWS: usize = 1_000_000;
+/// The columns that a refusal names.
+const MAX_NAMED_COLUMNS: usize = 20;
 
 /// Why a file has no texts. Lines are counted from 1.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -76,18 +78,35 @@ pub(crate) fn read(
     format: TextFormat,
     column: Option<&str>,
 ) -> Result<Texts, TextsError> {
-    let rows = match format {
+    let Texts { texts, num_empty } = match format {
         TextFormat::Csv => read_csv(text, column)?,
-        TextFormat::Jsonl => read_jsonl(text)?,
-        TextFormat::Lines => text.lines().map(str::to_owned).collect(),
+        TextFormat::Jsonl => Texts::collect(read_jsonl(text), MAX_ROWS)?,
+        TextFormat::Lines => {
+            let lines = text.lines().map(|line| Ok(line.to_owned()));
+            Texts { num_empty: 0, ..Texts::collect(lines, MAX_ROWS)? }
+        }
     };
-    let num_rows = rows.len();
-    let texts: Vec<String> = rows.into_iter().filter(|text| !text.trim().is_empty()).collect();
-    let num_empty = if format == TextFormat::Lines { 0 } else { num_rows - texts.len() };
-    match texts.len() {
-        0 => Err(TextsError::Empty),
-        count if count > MAX_ROWS => Err(TextsError::TooMany),
-        _ => Ok(Texts { texts, num_empty }),
+    if texts.is_empty() { Err(TextsError::Empty) } else { Ok(Texts { texts, num_empty }) }
+}
+
+impl Texts {
+    /// Collects rows with a text, at most `most`.
+    fn collect(
+        rows: impl Iterator<Item = Result<String, TextsError>>,
+        most: usize,
+    ) -> Result<Texts, TextsError> {
+        let mut all = Texts { texts: Vec::new(), num_empty: 0 };
+        for row in rows {
+            let text = row?;
+            if text.trim().is_empty() {
+                all.num_empty += 1;
+            } else if all.texts.len() == most {
+                return Err(TextsError::TooMany);
+            } else {
+                all.texts.push(text);
+            }
+        }
+        Ok(all)
     }
 }
 
@@ -107,18 +126,20 @@ fn reader(text: &str) -> csv::Reader<&[u8]> {
         .from_reader(text.as_bytes())
 }
 
-fn read_csv(text: &str, column: Option<&str>) -> Result<Vec<String>, TextsError> {
-    let columns = columns(text, TextFormat::Csv)?;
+fn read_csv(text: &str, column: Option<&str>) -> Result<Texts, TextsError> {
+    let mut columns = columns(text, TextFormat::Csv)?;
     let Some(wanted) = column.or(default_column(&columns).map(String::as_str)) else {
         return Err(TextsError::Empty);
     };
     let Some(place) = columns.iter().position(|name| name == wanted) else {
-        return Err(TextsError::NoColumn { column: wanted.to_owned(), columns });
+        let column = wanted.to_owned();
+        columns.truncate(MAX_NAMED_COLUMNS);
+        return Err(TextsError::NoColumn { column, columns });
     };
     let field = |record: Result<csv::StringRecord, csv::Error>| {
         Ok(record.map_err(csv_error)?.get(place).unwrap_or_default().to_owned())
     };
-    reader(text).into_records().map(field).collect()
+    Texts::collect(reader(text).into_records().map(field), MAX_ROWS)
 }
 
 fn csv_error(error: csv::Error) -> TextsError {
@@ -133,9 +154,9 @@ fn csv_error(error: csv::Error) -> TextsError {
     TextsError::Csv { line, detail }
 }
 
-fn read_jsonl(text: &str) -> Result<Vec<String>, TextsError> {
+fn read_jsonl(text: &str) -> impl Iterator<Item = Result<String, TextsError>> {
     let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
-    lines.map(|(index, line)| text_of(line, index + 1)).collect()
+    lines.map(|(index, line)| text_of(line, index + 1))
 }
 
 fn text_of(json: &str, line: usize) -> Result<String, TextsError> {
@@ -158,6 +179,8 @@ fn text_of(json: &str, line: usize) -> Result<String, TextsError> {
 
 #[cfg(test)]
 mod tests {
+    use cairn_formats::test_files::growth::check_linear;
+
     use super::*;
 
     #[test]
@@ -188,6 +211,36 @@ mod tests {
         ] {
             assert_eq!(read(text, format, None).expect(text).num_empty, expected, "{text}");
         }
+    }
+
+    #[test]
+    fn refuses_more_rows_than_the_limit() {
+        let rows = |count| (0..count).map(|number: usize| Ok(number.to_string()));
+        let with_empty = rows(3).chain([Ok(" ".to_owned())]);
+        let all = Texts::collect(with_empty, 3).expect("three texts");
+        assert_eq!((all.texts.len(), all.num_empty), (3, 1));
+        assert_eq!(Texts::collect(rows(4), 3), Err(TextsError::TooMany));
+    }
+
+    #[test]
+    fn names_few_of_many_columns() {
+        let header: Vec<String> = (0..1000).map(|number| format!("c{number}")).collect();
+        let error = read(&header.join(","), TextFormat::Csv, Some("text")).expect_err("no column");
+        assert!(error.to_string().len() < 200, "{error}");
+    }
+
+    #[test]
+    fn reads_texts_in_linear_time() {
+        for (what, format, row) in [
+            ("lines", TextFormat::Lines, "a text\n"),
+            ("CSV", TextFormat::Csv, "1,\"a, text\"\n"),
+            ("JSONL", TextFormat::Jsonl, "{\"text\":\"a\"}\n"),
+        ] {
+            let rows = |count| row.repeat(count);
+            check_linear(what, 4000, rows, |text| drop(read(&text, format, None)));
+        }
+        let columns = |count| format!("{}\n{}", "c,".repeat(count), "1,".repeat(count));
+        check_linear("columns", 4000, columns, |text| drop(read(&text, TextFormat::Csv, None)));
     }
 
     #[test]

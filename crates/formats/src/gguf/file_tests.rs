@@ -3,6 +3,7 @@
 use super::*;
 use crate::gguf::GgmlType;
 use crate::test_files::gguf::{TestGguf, TestTensor, file_with, text};
+use crate::test_files::growth::check_linear;
 
 /// Opens a spoiled sample and compares the sentence of the refusal, which follows the path.
 fn check(spoil: impl FnOnce(&mut TestGguf), expected: &str) {
@@ -342,4 +343,40 @@ fn a_refusal_is_one_line_whatever_the_file_says() {
         assert!(!refusal.contains(['\n', '\u{1b}', '\u{202e}']), "{refusal:?}");
         assert!(refusal.chars().count() < 600, "{refusal:?}");
     }
+}
+
+#[test]
+fn reads_names_and_texts_in_linear_time() {
+    let opens = |(_folder, path): (tempfile::TempDir, PathBuf)| {
+        GgufFile::open(&path).unwrap();
+    };
+    let with_tensors = |count: usize| {
+        let tensor = |at: usize| TestTensor {
+            name: format!("blk.{at}.w"),
+            shape: vec![8],
+            type_id: 0,
+            data: vec![0; 32],
+        };
+        let tensors = (0..count).map(tensor).collect();
+        file_with(&TestGguf { version: 3, keys: Vec::new(), tensors }.bytes())
+    };
+    check_linear("tensors", 2000, with_tensors, opens);
+    let with_keys = |count: usize| {
+        let mut file = TestGguf::tiny();
+        for at in 0..count {
+            file.keys.push((format!("key.{at}"), 4, vec![0; 4]));
+        }
+        file_with(&file.bytes())
+    };
+    check_linear("keys", 500, with_keys, opens);
+    let with_tokens = |count: usize| {
+        let mut file = TestGguf::tiny();
+        let tokens: Vec<String> = (0..count).map(|at| format!("token {at}")).collect();
+        file.set_texts("tokenizer.ggml.tokens", &tokens);
+        file_with(&file.bytes())
+    };
+    check_linear("texts", 4000, with_tokens, |(_folder, path)| {
+        let file = GgufFile::open(&path).unwrap();
+        file.texts("tokenizer.ggml.tokens").unwrap().unwrap();
+    });
 }

@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 
 use super::dtype::Dtype;
-use super::header::MAX_RANK;
+use super::header::{MAX_RANK, MAX_TENSORS};
+use super::weight_files::MAX_MODEL_TENSORS;
 use crate::excerpt::message_excerpt;
 use crate::file::FileError;
 
@@ -51,6 +52,12 @@ pub enum SafetensorsError {
         /// The name in it.
         file: String,
     },
+    /// The files of one model have more tensors together than any model.
+    #[error("the weight files in {folder} have more than {MAX_MODEL_TENSORS} tensors, the most that are read of a model", folder = folder.display())]
+    TooManyTensors {
+        /// The model's folder.
+        folder: PathBuf,
+    },
     /// A tensor occurs in two files of one model.
     #[error("tensor {name:?} is in {first} and in {second}; download or import the model again", first = first.display(), second = second.display())]
     DuplicateTensor {
@@ -90,6 +97,9 @@ pub enum HeaderProblem {
         /// The limit.
         allowed_bytes: u64,
     },
+    /// More tensors than any model has in one file.
+    #[error("it has more than {MAX_TENSORS} tensors, the most that are read of a file")]
+    TooManyTensors,
     /// The header is not the JSON it should be, or a name occurs twice in it.
     #[error("unreadable header: {reason}", reason = message_excerpt(source))]
     Json {
@@ -131,6 +141,7 @@ impl HeaderProblem {
     fn state(&self) -> &'static str {
         match self {
             HeaderProblem::Truncated { .. } => "incomplete",
+            HeaderProblem::TooManyTensors => "no file of a model that Cairn knows",
             _ => "damaged or no safetensors file",
         }
     }

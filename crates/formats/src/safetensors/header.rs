@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, HashMap, btree_map, hash_map};
 use std::fmt;
 
-use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
+use serde::de::{Deserialize, Deserializer, Error, IgnoredAny, MapAccess, Visitor};
 
 use super::{Dtype, HeaderProblem, Limits, TensorEntry};
 use crate::excerpt::excerpt;
@@ -13,6 +13,8 @@ use crate::excerpt::excerpt;
 pub(super) const LENGTH_BYTES: u64 = 8;
 /// No model has more dimensions; a shape of a million ones is an attack.
 pub(super) const MAX_RANK: usize = 16;
+/// Models of a thousand experts in each layer have that many in all their files together.
+pub(super) const MAX_TENSORS: usize = 1 << 17;
 
 /// A header that follows the rules.
 pub(super) struct Header {
@@ -42,8 +44,11 @@ pub(super) fn header_bytes(
 impl Header {
     /// Parses the JSON of a file that is `file_bytes` long.
     pub fn parse(json: &[u8], file_bytes: u64, limits: Limits) -> Result<Header, HeaderProblem> {
-        let RawHeader { tensors, metadata } =
+        let RawHeader { tensors, metadata, has_too_many } =
             serde_json::from_slice(json).map_err(|source| HeaderProblem::Json { source })?;
+        if has_too_many {
+            return Err(HeaderProblem::TooManyTensors);
+        }
         let data_start = LENGTH_BYTES + json.len() as u64;
         let tensors = check_tensors(tensors, data_start, limits.least_dimension)?;
         let expected_bytes = tensors.last().map_or(data_start, |last| last.bytes.end);
@@ -122,6 +127,8 @@ struct RawTensor {
 struct RawHeader {
     tensors: HashMap<String, RawTensor>,
     metadata: BTreeMap<String, String>,
+    /// There are more tensors than [`MAX_TENSORS`], which are not kept.
+    has_too_many: bool,
 }
 
 fn occurs_twice<E: Error>(name: &str) -> E {
@@ -149,6 +156,11 @@ impl<'de> Deserialize<'de> for RawHeader {
                         // MLX writes null where there is nothing to say.
                         let metadata = map.next_value::<Option<Metadata>>()?;
                         header.metadata = metadata.unwrap_or_default().0;
+                        continue;
+                    }
+                    if header.tensors.len() == MAX_TENSORS {
+                        header.has_too_many = true;
+                        map.next_value::<IgnoredAny>()?;
                         continue;
                     }
                     match header.tensors.entry(name) {

@@ -1,6 +1,7 @@
 //! Headers and weight files that break a rule are refused with a sentence.
 
 use super::*;
+use crate::test_files::growth::check_linear;
 
 /// A file of this header and this many bytes of values.
 fn file_of(header: &str, data_bytes: usize) -> Vec<u8> {
@@ -260,4 +261,50 @@ fn a_models_files_are_found_and_must_agree() {
         &[(one, shard("a")), (two, b"12".to_vec())],
         Err("model-00002-of-00002.safetensors is incomplete: it has 2 bytes"),
     );
+}
+
+/// A file with so many tensors of one value.
+fn file_of_many(num_tensors: usize) -> Vec<u8> {
+    let tensors: Vec<String> = (0..num_tensors)
+        .map(|at| tensor(&format!("layers.{at}.w"), "U8", "[1]", &format!("[{at},{}]", at + 1)))
+        .collect();
+    file_of(&format!("{{{}}}", tensors.join(",")), num_tensors)
+}
+
+#[test]
+fn refuses_more_tensors_than_the_limit() {
+    let found = open(&file_of_many(header::MAX_TENSORS + 1), Limits::MODEL).unwrap_err();
+    let expected = "is no file of a model that Cairn knows: it has more than 131072 tensors";
+    assert!(found.to_string().contains(expected), "{found}");
+}
+
+#[test]
+fn reads_headers_in_linear_time() {
+    let write = |bytes: Vec<u8>| {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("model.safetensors"), bytes).unwrap();
+        folder
+    };
+    let check = |folder: tempfile::TempDir| {
+        check_weight_files(folder.path()).unwrap();
+    };
+    check_linear("tensors", 2000, |count| write(file_of_many(count)), check);
+    let with_metadata = |count: usize| {
+        let entries: Vec<String> = (0..count).map(|at| format!(r#""key {at}":"value""#)).collect();
+        let header = format!(
+            r#"{{"__metadata__":{{{}}},"w":{{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}}}"#,
+            entries.join(",")
+        );
+        write(file_of(&header, 1))
+    };
+    check_linear("metadata", 2000, with_metadata, check);
+    let with_index = |count: usize| {
+        let folder = write(file_of_many(1));
+        let map: Vec<String> =
+            (0..count).map(|at| format!(r#""layers.{at}.w":"model.safetensors""#)).collect();
+        let index = format!(r#"{{"weight_map":{{{}}}}}"#, map.join(","));
+        std::fs::write(folder.path().join("model.safetensors.index.json"), index).unwrap();
+        folder
+    };
+    check_linear("index", 2000, with_index, check);
 }

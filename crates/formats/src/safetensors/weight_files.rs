@@ -1,13 +1,16 @@
 //! The weight files of a model folder, checked together.
 
 use std::collections::{BTreeSet, HashMap};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde::Deserialize;
 
 use super::{Limits, SafetensorsError, SafetensorsFile};
 use crate::excerpt::excerpt;
 use crate::file::{FileError, read_file};
+
+/// The most tensors of all files of a model; the largest known have a quarter of it.
+pub(super) const MAX_MODEL_TENSORS: usize = 1 << 20;
 
 /// Checks all weight files of a model folder: `model*.safetensors` and whatever
 /// `model.safetensors.index.json` names.
@@ -41,21 +44,34 @@ pub fn check_weight_files(folder: &Path) -> Result<Vec<SafetensorsFile>, Safeten
     }
 
     let mut files: Vec<SafetensorsFile> = Vec::with_capacity(names.len());
-    let mut file_of_tensor: HashMap<String, PathBuf> = HashMap::new();
+    let mut num_tensors = 0;
     for name in names {
         let file = SafetensorsFile::open(&folder.join(name), Limits::MODEL)?;
+        num_tensors += file.tensors().len();
+        if num_tensors > MAX_MODEL_TENSORS {
+            return Err(SafetensorsError::TooManyTensors { folder: folder.into() });
+        }
+        files.push(file);
+    }
+    check_names(&files)?;
+    Ok(files)
+}
+
+/// Fails if two files have a tensor of the same name.
+fn check_names(files: &[SafetensorsFile]) -> Result<(), SafetensorsError> {
+    let mut file_of_tensor: HashMap<&str, &Path> = HashMap::new();
+    for file in files {
         for tensor in file.tensors() {
-            if let Some(first) = file_of_tensor.insert(tensor.name.clone(), file.path().into()) {
+            if let Some(first) = file_of_tensor.insert(&tensor.name, file.path()) {
                 return Err(SafetensorsError::DuplicateTensor {
                     name: excerpt(&tensor.name),
-                    first,
+                    first: first.into(),
                     second: file.path().into(),
                 });
             }
         }
-        files.push(file);
     }
-    Ok(files)
+    Ok(())
 }
 
 fn shards_in_index(index: &Path) -> Result<BTreeSet<String>, SafetensorsError> {

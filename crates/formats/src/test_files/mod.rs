@@ -3,3 +3,4 @@
 //! Other crates get this module through the feature `test-files`, for their own tests only.
 
 pub mod gguf;
+pub mod growth;
