@@ -8,6 +8,7 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use cairn_app::wire::{CacheKind, CacheSource, Failure, ImportPreview};
 use cairn_app::{CachedEntry, CachedItem, DataFolder, OfflineCaches};
 use cairn_formats::cache_file::{CacheFile, CacheFileMetadata};
+use cairn_formats::open_regular;
 use cairn_formats::safetensors::{Limits, SafetensorsFile};
 use serde_json::{Value, json};
 
@@ -17,7 +18,7 @@ use crate::output;
 
 pub async fn run(command: Cache) -> Result<()> {
     if let Cache::Import(ImportCache { file, .. }) = &command {
-        std::fs::File::open(file).with_context(|| format!("cannot import {}", file.display()))?;
+        open_regular(file).with_context(|| format!("cannot import {}", file.display()))?;
     }
     if let Cache::Import(ImportCache { yes: false, .. }) = command
         && !std::io::stdin().is_terminal()

@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::{Context, Result, anyhow, bail, ensure};
+use anyhow::{Result, anyhow, bail, ensure};
 use cairn_chat::{Message, Role};
 use cairn_engine::{ClassifyRequest, ClassifyRow, EngineError, PromptInput, RowAnswer};
 use serde::Deserialize;
@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 
 use crate::arguments;
 use crate::download::Questions;
+use crate::input::read_text;
 use crate::json_lines;
 use crate::output::{self, Usage};
 use crate::session::Session;
@@ -92,8 +93,7 @@ pub async fn run(arguments: arguments::Classify) -> Result<()> {
     let lines = json_lines::read(&arguments.input, Line::parse)?;
     let text = match (&arguments.prefix, &arguments.prefix_file) {
         (Some(text), _) => text.clone(),
-        (None, Some(path)) => std::fs::read_to_string(path)
-            .with_context(|| format!("cannot read {}", path.display()))?,
+        (None, Some(path)) => read_text(path)?,
         (None, None) => String::new(),
     };
     if let Some(path) = &arguments.output {

@@ -5,13 +5,12 @@ use std::path::Path;
 use anyhow::{Context, Error, Result, anyhow, bail, ensure};
 use serde::de::{DeserializeOwned, IgnoredAny};
 
-use crate::output;
+use crate::input::read_text;
 
 /// Reads the objects of a file, or of stdin where that is `-`, and skips empty lines. `parse` reads
 /// and checks one; an error names the line.
 pub fn read<T>(path: &Path, parse: impl Fn(&str) -> Result<T>) -> Result<Vec<T>> {
-    let text = if path == Path::new("-") { output::stdin() } else { std::fs::read_to_string(path) };
-    let text = text.with_context(|| format!("cannot read {}", path.display()))?;
+    let text = read_text(path)?;
     // Some programs begin a text with a byte-order mark.
     let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
     let mut objects = Vec::new();

@@ -15,6 +15,7 @@ mod completion;
 mod convert;
 mod download;
 mod generate;
+mod input;
 mod json_lines;
 mod model_folders;
 mod models;

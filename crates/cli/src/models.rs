@@ -15,9 +15,11 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 
 use crate::arguments::{Delete, Import, Models, Search};
+use crate::input::read_text;
 use crate::model_folders::{find_model, model_folders};
+use crate::output;
 use crate::signals::{stoppable, unless_stopped};
-use crate::{download, output, perplexity};
+use crate::{download, perplexity};
 
 pub async fn run(command: Models) -> Result<()> {
     if let Models::List { .. } | Models::Delete(_) | Models::Import(_) = command {
@@ -225,8 +227,7 @@ fn name_flag(error: anyhow::Error) -> anyhow::Error {
 fn compare(model: &str, options: LoadOptions, text: Option<&Path>, json: bool) -> Result<()> {
     let folder = find_model(model)?;
     let text = match text {
-        Some(path) => std::fs::read_to_string(path)
-            .with_context(|| format!("cannot read {}", path.display()))?,
+        Some(path) => read_text(path)?,
         None => PERPLEXITY_TEXT.to_owned(),
     };
     let tokens = Tokenizer::load(&folder)?.encode_prompt(&text)?;

@@ -7,16 +7,16 @@ use cairn_app::{App, Closed, Options};
 use cairn_server::{ServeError, ServeOptions, Server};
 
 use crate::arguments::Serve;
+use crate::input::read_text;
 use crate::output::{self, Usage};
 use crate::signals::Signals;
 
 pub async fn run(arguments: Serve) -> Result<()> {
-    let token = match (arguments.token, arguments.token_file) {
     cairn_app::raise_file_limit();
+    let token = match (arguments.token, arguments.token_file) {
         (Some(token), _) => Some(token),
         (None, Some(file)) => {
-            let text = std::fs::read_to_string(&file)
-                .with_context(|| format!("cannot read the token from {}", file.display()))?;
+            let text = read_text(&file).context("cannot read the token")?;
             Some(text.trim().to_owned())
         }
         (None, None) => None,

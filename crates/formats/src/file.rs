@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 /// The most bytes of a model's config.json that are read; real ones have a few thousand.
@@ -36,13 +37,22 @@ pub enum FileError {
 
 /// Opens a regular file; also returns its length in bytes.
 ///
-/// The kind of file is checked before it is opened too, because opening a pipe waits for a writer.
-pub(crate) fn open_regular(path: &Path) -> Result<(File, u64), FileError> {
+/// The kind of file is checked before it is opened too, because opening a device may do something.
+/// Opening never waits, as it would for the writer of a pipe that takes the file's place meanwhile.
+pub fn open_regular(path: &Path) -> Result<(File, u64), FileError> {
     let failed = |source| FileError::Io { path: path.into(), source };
     if !std::fs::metadata(path).map_err(failed)?.is_file() {
         return Err(FileError::NotAFile { path: path.into() });
     }
-    let file = File::open(path).map_err(failed)?;
+    open_at_once(path)
+}
+
+/// As [`open_regular`], for what was a regular file a moment ago.
+fn open_at_once(path: &Path) -> Result<(File, u64), FileError> {
+    let failed = |source| FileError::Io { path: path.into(), source };
+    // It changes nothing of how a regular file is read.
+    let at_once = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
+    let file = File::options().read(true).custom_flags(at_once).open(path).map_err(failed)?;
     let metadata = file.metadata().map_err(failed)?;
     if !metadata.is_file() {
         return Err(FileError::NotAFile { path: path.into() });
@@ -123,6 +133,17 @@ mod tests {
         let link = folder.path().join("config.json");
         std::os::unix::fs::symlink("/dev/null", &link).unwrap();
         check(&link, 4, Err("is not a regular file"));
+    }
+
+    #[test]
+    fn opens_a_pipe_without_waiting_for_its_writer() {
+        let folder = tempfile::tempdir().unwrap();
+        let pipe = folder.path().join("pipe");
+        let made = std::process::Command::new("mkfifo").arg(&pipe).status().unwrap();
+        assert!(made.success());
+        check(&pipe, 4, Err("is not a regular file"));
+        let opened = open_at_once(&pipe);
+        assert!(matches!(opened, Err(FileError::NotAFile { .. })), "{opened:?}");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Files that are replaced whole or not at all.
 
 use std::fs::File;
-use std::io::{self, ErrorKind};
+use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 use crate::sync_folder;
@@ -38,6 +38,13 @@ impl Replacement {
         Ok(Replacement { file, folder, target })
     }
 
+    /// Replaces a file by one with these contents.
+    pub fn write(path: &Path, contents: &[u8]) -> io::Result<()> {
+        let mut replacement = Replacement::create(path)?;
+        replacement.file().write_all(contents)?;
+        replacement.finish()
+    }
+
     /// The new file, to be written.
     pub fn file(&mut self) -> &mut File {
         self.file.as_file_mut()
@@ -57,7 +64,6 @@ impl Replacement {
 #[allow(clippy::unwrap_used)] // in a test a panic is the report
 mod tests {
     use std::fs;
-    use std::io::Write;
     use std::os::unix::fs::symlink;
 
     use super::*;
@@ -75,6 +81,8 @@ mod tests {
         replacement.finish().unwrap();
         assert!(link.is_symlink());
         assert_eq!(fs::read(&old).unwrap(), b"new");
+        Replacement::write(&link, b"newest").unwrap();
+        assert_eq!(fs::read(&old).unwrap(), b"newest");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2);
     }
 

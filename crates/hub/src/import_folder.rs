@@ -8,7 +8,9 @@ use std::path::{Path, PathBuf};
 use cairn_formats::gguf::{
     self, GgufError, GgufImport, ImportedGguf, RoundTo, RoundedWeights, RoundingChoice, import_gguf,
 };
-use cairn_formats::{check_disk_space, is_model_name, make_locked_folder, sync_folder};
+use cairn_formats::{
+    check_disk_space, is_model_name, make_locked_folder, open_regular, sync_folder,
+};
 use uuid::Uuid;
 
 use crate::{HubError, ModelFolders};
@@ -239,7 +241,8 @@ fn copy(
     to: &Path,
     on_bytes: &mut dyn FnMut(u64) -> ControlFlow<()>,
 ) -> io::Result<()> {
-    let (mut from, mut to) = (File::open(from)?, File::create_new(to)?);
+    let (mut from, _) = open_regular(from).map_err(io::Error::other)?;
+    let mut to = File::create_new(to)?;
     let mut buffer = vec![0; COPY_BYTES];
     loop {
         let length = from.read(&mut buffer)?;

@@ -177,7 +177,7 @@ fn add_refs(folder: &Path, commits: &mut BTreeSet<String>) -> io::Result<()> {
         let found = entry.metadata()?;
         if found.is_dir() {
             add_refs(&entry.path(), commits)?;
-        } else if found.len() <= MAX_REF_BYTES {
+        } else if found.is_file() && found.len() <= MAX_REF_BYTES {
             commits.insert(fs::read_to_string(entry.path())?.trim().to_owned());
         }
     }

@@ -1,9 +1,9 @@
 //! Takes chats in: each is saved whole in a transaction of its own, or not at all.
 
-use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 
+use cairn_formats::{FileError, open_regular};
 use cairn_store::{Imported, ImportedConversation, Store};
 use serde_json::Value;
 use tokio::sync::mpsc;
@@ -66,8 +66,12 @@ impl OfflineChats {
 }
 
 async fn import(store: &Store, path: &Path, name: &str) -> Result<ChatsImported, Failure> {
-    let file = File::open(path).map_err(|error| {
-        Failure::new(FailureCode::Storage, format!("“{name}” cannot be read: {error}."))
+    let (file, _) = open_regular(path).map_err(|error| {
+        let why = match error {
+            FileError::Io { source, .. } => format!("cannot be read: {source}"),
+            _ => "is not a regular file: choose another".to_owned(),
+        };
+        Failure::new(FailureCode::Storage, format!("“{name}” {why}."))
             .of_kind(FailureKind::NotReadable { name: name.to_owned() })
     })?;
     let (sender, mut receiver) = mpsc::channel(MAX_WAITING);

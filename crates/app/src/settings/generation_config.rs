@@ -1,10 +1,10 @@
 //! The sampling defaults that a model's publisher recommends in `generation_config.json`. Its keys
 //! are those of the table.
 
-use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::path::Path;
 
+use cairn_formats::{FileError, read_file};
 use serde_json::Value;
 
 use super::{SettingOverrides, SettingScope, TABLE};
@@ -15,9 +15,7 @@ const MAX_BYTES: u64 = 1 << 20;
 /// What the file of this model sets; nothing where there is no file or it cannot be used.
 pub(crate) fn read(model_folder: &Path) -> SettingOverrides {
     let path = model_folder.join("generation_config.json");
-    let mut text = String::new();
-    let result = File::open(&path).and_then(|file| file.take(MAX_BYTES).read_to_string(&mut text));
-    match result.map(|_| serde_json::from_str(&text)) {
+    match read_file(&path, MAX_BYTES).map(|text| serde_json::from_slice(&text)) {
         Ok(Ok(Value::Object(mut values))) => {
             // Most of its keys are not for sampling.
             values.retain(|key, _| TABLE.iter().any(|row| row.key == key && is_read(row.scopes)));
@@ -25,7 +23,7 @@ pub(crate) fn read(model_folder: &Path) -> SettingOverrides {
         }
         Ok(Ok(_)) => unusable(&path, "it is not a JSON object"),
         Ok(Err(error)) => unusable(&path, &error.to_string()),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => nothing(),
+        Err(FileError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => nothing(),
         Err(error) => unusable(&path, &error.to_string()),
     }
 }

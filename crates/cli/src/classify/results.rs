@@ -9,7 +9,8 @@ use cairn_engine::{EngineError, RowAnswer};
 use serde_json::Value;
 
 use super::{failed, object, plain};
-use crate::{arguments, output};
+use crate::arguments;
+use crate::output;
 
 /// The results that are written already, and those to come.
 pub(super) struct Results {
@@ -46,6 +47,12 @@ impl Results {
             Err(error) if error.kind() == ErrorKind::NotFound => None,
             file => Some(file.with_context(|| format!("cannot write {}", path.display()))?),
         };
+        let is_regular = |file: &File| file.metadata().is_ok_and(|metadata| metadata.is_file());
+        ensure!(
+            file.as_ref().is_none_or(is_regular),
+            "cannot write {}: it is not a regular file: choose another",
+            path.display()
+        );
         let num_bytes_before = match &file {
             Some(file) => file.metadata().map_or(0, |metadata| metadata.len()),
             None => 0,

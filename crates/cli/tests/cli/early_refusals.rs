@@ -1,7 +1,9 @@
 //! What is refused before a model is loaded. The tests use a model whose weights are damaged, so
 //! that loading it fails with another message.
 
-use crate::program::Program;
+use std::process::Command;
+
+use crate::program::{MODEL, Program};
 
 /// The name of the model that cannot be loaded.
 const DAMAGED: &str = "damaged";
@@ -53,4 +55,36 @@ async fn an_image_is_refused_before_the_model_is_loaded() {
     let flags = ["--model", DAMAGED, "--prompt", "What is this?", "--image", "stones.png"];
     let expected = "cannot use stones.png: Cairn has no image input for llama models";
     program.check_fails(&[&["generate"], &flags[..]].concat(), 1, expected);
+}
+
+#[tokio::test]
+async fn refuses_a_pipe_where_a_file_is_named() {
+    let program = Program::new().await;
+    let pipe = program.file("pipe.gguf");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let model = ["--model", MODEL];
+    for (command, code) in [
+        (&["chats", "import", &pipe][..], 1),
+        (&["cache", "import", &pipe, "--yes"], 1),
+        (&["models", "import", &pipe], 1),
+        (&["models", "compare-state", MODEL, "--text", &pipe], 1),
+        (&[&["batch", "--input", &pipe], &model[..]].concat(), 1),
+        (&[&["score", "--input", &pipe], &model[..]].concat(), 1),
+        (&[&["classify", "--input", &pipe], &model[..]].concat(), 1),
+        (&[&["generate", "--prompt", "x", "--prompt-cache-file", &pipe], &model[..]].concat(), 1),
+        (&["serve", "--token-file", &pipe], 1),
+    ] {
+        program.check_fails(command, code, "is not a regular file");
+    }
+}
+
+#[tokio::test]
+async fn reads_what_the_shell_has_opened() {
+    let program = Program::new().await;
+    let score = ["score", "--model", MODEL, "--json", "--input"];
+    let row = "{\"tokens\": [1, 2, 3]}\n";
+    let from_dash = program.stdout_with_stdin(&[&score[..], &["-"]].concat(), row);
+    let from_path = program.stdout_with_stdin(&[&score[..], &["/dev/stdin"]].concat(), row);
+    assert!(!from_dash.is_empty());
+    assert_eq!(from_path, from_dash);
 }

@@ -11,6 +11,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 
+use cairn_formats::read_file;
 use uuid::Uuid;
 
 use crate::hub_api::DownloadError;
@@ -112,7 +113,7 @@ pub(crate) fn main_snapshot(repository: &Path) -> Option<PathBuf> {
     if metadata.len() > MAX_REF_BYTES {
         return None;
     }
-    let text = fs::read_to_string(reference).ok()?;
+    let text = String::from_utf8(read_file(&reference, MAX_REF_BYTES).ok()?).ok()?;
     let commit = Path::new(text.trim());
     // Any other path than a plain name could lead out of the folder.
     let mut parts = commit.components();
