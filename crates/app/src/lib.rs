@@ -83,6 +83,7 @@ pub use cache::{
     CachedEntry, CachedItem, ChunkSummary, Download, OfflineCaches, OfflineImport, OwnFile, Upload,
 };
 pub use cairn_engine::Repaired;
+pub use cairn_formats::Replacement;
 pub use cairn_hub::CacheVariables;
 pub use chat_files::{ListedChat, OfflineChats};
 pub use data_folder::DataFolder;
