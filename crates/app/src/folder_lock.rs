@@ -6,6 +6,7 @@ use std::path::Path;
 
 use crate::data_folder::DataFolder;
 use crate::error::OpenError;
+use crate::platform::open_lock_file;
 
 /// The lock that makes this process the only one that has the data folder open. The system unlocks
 /// it however the process ends.
@@ -16,11 +17,7 @@ impl FolderLock {
     /// Locks the data folder for this process. Fails where another has locked it.
     pub(crate) fn of(data_folder: &DataFolder) -> Result<FolderLock, OpenError> {
         let path = data_folder.lock();
-        let file = File::options()
-            .create(true)
-            .append(true)
-            .open(&path)
-            .map_err(|error| not_writable(&path, error))?;
+        let file = open_lock_file(&path).map_err(|error| not_writable(&path, error))?;
         match file.try_lock() {
             Ok(()) => Ok(FolderLock(file)),
             Err(TryLockError::WouldBlock) => {
@@ -41,8 +38,7 @@ impl Drop for FolderLock {
 
 /// The exclusive lock on the prompt cache's folder; none while another program adds files to it.
 pub(crate) fn cleanup_lock(data_folder: &DataFolder) -> Option<File> {
-    let lock =
-        File::options().create(true).append(true).open(data_folder.prompt_cache_lock()).ok()?;
+    let lock = open_lock_file(&data_folder.prompt_cache_lock()).ok()?;
     lock.try_lock().is_ok().then_some(lock)
 }
 
@@ -53,6 +49,24 @@ fn not_writable(path: &Path, source: io::Error) -> OpenError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[cfg(unix)]
+    #[test]
+    fn only_the_owner_can_open_a_lock() {
+        use std::os::unix::fs::PermissionsExt;
+
+        let home = tempfile::tempdir().expect("a folder");
+        let data_folder = DataFolder::new(home.path());
+        // As earlier versions have made it.
+        std::fs::write(data_folder.lock(), "").expect("is written");
+        let _locked = FolderLock::of(&data_folder).expect("is free");
+        std::fs::create_dir_all(data_folder.prompt_cache()).expect("a folder");
+        let _cleanup = cleanup_lock(&data_folder).expect("is free");
+        for lock in [data_folder.lock(), data_folder.prompt_cache_lock()] {
+            let mode = lock.metadata().expect("is there").permissions().mode();
+            assert_eq!(mode & 0o777, 0o600, "{}", lock.display());
+        }
+    }
 
     #[test]
     fn a_dropped_lock_is_free_while_a_child_still_has_a_copy_of_the_file() {

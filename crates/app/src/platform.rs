@@ -1,13 +1,14 @@
 //! Questions to the operating system: this process's memory, how short the system is of it,
 //! private folders, how many files may be open. The only file of this crate that distinguishes systems.
 
+use std::fs::File;
 use std::io;
 use std::path::Path;
 
 use cairn_engine::MemoryPressure;
-
 // Below, because models are imported and converted without this crate too.
 pub(crate) use cairn_formats::free_disk_bytes;
+
 /// Memory of this process, in bytes; zeros if unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct ProcessMemory {
@@ -73,9 +74,6 @@ pub(crate) fn limit_memory(_bytes: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Reads `VmRSS` and `VmHWM` of proc_pid_status(5), which are in units of 1024 bytes.
-#[cfg(target_os = "linux")]
-fn parse_status(status: &str) -> Option<ProcessMemory> {
 /// Lets this process open as many files as the system allows: a program that launchd starts may open
 /// 256, and each connection, model and chunk of saved context is one. Call it once, at the start.
 #[cfg(unix)]
@@ -99,6 +97,9 @@ pub fn raise_file_limit() {
 #[cfg(not(unix))]
 pub fn raise_file_limit() {}
 
+/// Reads `VmRSS` and `VmHWM` of proc_pid_status(5), which are in units of 1024 bytes.
+#[cfg(target_os = "linux")]
+fn parse_status(status: &str) -> Option<ProcessMemory> {
     let field = |name: &str| -> Option<u64> {
         let rest = status.lines().find_map(|line| line.strip_prefix(name))?;
         rest.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
@@ -258,6 +259,20 @@ pub fn exit_now(code: i32) -> ! {
 #[cfg(not(unix))]
 pub fn exit_now(code: i32) -> ! {
     std::process::exit(code)
+}
+
+/// Opens a file to be locked, and creates it if need be. Whoever can open it could hold its lock, so
+/// only its owner can.
+pub(crate) fn open_lock_file(path: &Path) -> io::Result<File> {
+    let mut options = File::options();
+    options.create(true).append(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    let file = options.open(path)?;
+    // Earlier versions created it for all to read. If that stays, it locks all the same.
+    #[cfg(unix)]
+    let _ = file.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(0o600));
+    Ok(file)
 }
 
 /// Creates a folder and its parents. A new one is readable by its owner only; an existing one is

@@ -541,7 +541,7 @@ impl Rows {
 async fn lock_files(data_folder: &DataFolder) -> Result<File, Failure> {
     let path = data_folder.prompt_cache_lock();
     let locking = move || {
-        let file = File::options().create(true).append(true).open(path)?;
+        let file = platform::open_lock_file(&path)?;
         file.lock_shared()?;
         Ok(file)
     };
