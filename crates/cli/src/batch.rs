@@ -10,8 +10,9 @@ use serde_json::json;
 use crate::arguments::{self, Batch, DEFAULT_MAX_TOKENS};
 use crate::completion::Completion;
 use crate::download::Questions;
+use crate::json_lines;
+use crate::output::{self, note};
 use crate::session::Session;
-use crate::{json_lines, output};
 
 /// A request: one line of the file. Its fields are named as the flags of `cairn generate` are.
 #[derive(Deserialize)]
@@ -194,7 +195,7 @@ pub async fn run(arguments: Batch) -> Result<()> {
             }
             Err(error) => {
                 num_failed += 1;
-                bar.suspend(|| eprintln!("cairn: request {index}: {error}"));
+                bar.suspend(|| note!("cairn: request {index}: {error}"));
                 if arguments.json {
                     output::line(json!({"index": index, "error": error.to_string()}))?;
                 }

@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 
 use crate::arguments::Bench;
 use crate::download::Questions;
-use crate::output;
+use crate::output::{self, note};
 use crate::session::Session;
 
 /// One measurement.
@@ -55,9 +55,10 @@ pub async fn run(arguments: Bench) -> Result<()> {
     for number in 1..=arguments.num_trials {
         let trial = trial(&session, &arguments).await?;
         if !arguments.json {
-            eprintln!(
+            note!(
                 "trial {number}: prompt {:.1} tokens/s, generation {:.1} tokens/s",
-                trial.prompt_tps, trial.generation_tps
+                trial.prompt_tps,
+                trial.generation_tps
             );
         }
         trials.push(trial);

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use crate::arguments::{Cache, ExportCache, ImportCache};
 use crate::model_folders::{find_model, model_folders};
-use crate::output;
+use crate::output::{self, note};
 
 pub async fn run(command: Cache) -> Result<()> {
     if let Cache::Import(ImportCache { file, .. }) = &command {
@@ -45,7 +45,7 @@ async fn list(caches: &OfflineCaches, json: bool) -> Result<()> {
         return output::line(entries.iter().map(object).collect::<Value>());
     }
     if entries.is_empty() {
-        eprintln!("There are no stored prompt caches. `cairn cache import FILE` imports one.");
+        note!("There are no stored prompt caches. `cairn cache import FILE` imports one.");
     }
     for entry in entries {
         let marks = [("pinned", entry.is_pinned), ("imported", entry.imported_from.is_some())];
@@ -149,7 +149,7 @@ async fn import(caches: &OfflineCaches, arguments: ImportCache) -> Result<()> {
     let name = arguments.name.unwrap_or_else(|| import.preview.suggested_name.clone());
     if !arguments.yes && !output::confirm(&format!("Store it as the starting point “{name}”?"))?
     {
-        eprintln!("The file was not imported.");
+        note!("The file was not imported.");
         return Ok(());
     }
     let entry =

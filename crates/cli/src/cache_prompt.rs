@@ -10,7 +10,7 @@ use cairn_formats::cache_file::CacheFile;
 
 use crate::arguments::CachePrompt;
 use crate::download::Questions;
-use crate::output;
+use crate::output::{self, note};
 use crate::session::Session;
 
 pub async fn run(arguments: CachePrompt) -> Result<()> {
@@ -45,10 +45,10 @@ pub async fn run(arguments: CachePrompt) -> Result<()> {
     session.engine.shutdown().await;
     let file = arguments.prompt_cache_file.display();
     if replaces_file {
-        eprintln!("replaced {file}");
+        note!("replaced {file}");
     }
-    eprintln!("saved {} tokens to {file} ({})", saved.num_tokens, output::size(saved.num_bytes));
-    eprintln!(
+    note!("saved {} tokens to {file} ({})", saved.num_tokens, output::size(saved.num_bytes));
+    note!(
         "`cairn generate --prompt-cache-file {file}` continues from it; \
          after `cairn cache import {file}` chats can start from it."
     );

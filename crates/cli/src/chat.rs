@@ -11,7 +11,7 @@ use tokio::signal::ctrl_c;
 
 use crate::arguments::Chat;
 use crate::download::Questions;
-use crate::output;
+use crate::output::{self, note};
 use crate::session::Session;
 
 const HELP: &str = "Type a message and press Enter.
@@ -25,7 +25,7 @@ pub async fn run(arguments: Chat) -> Result<()> {
     let questions = Questions::Allowed;
     let session = Session::open(&arguments.model, questions).await?;
     session.load_draft(&arguments.speculation, &arguments.model, questions).await?;
-    eprintln!(
+    note!(
         "Chatting with {}. q quits, r starts a new conversation, h shows help.",
         session.model.name
     );
@@ -41,9 +41,9 @@ pub async fn run(arguments: Chat) -> Result<()> {
             "q" => break,
             "r" => {
                 messages = opening.clone();
-                eprintln!("New conversation.");
+                note!("New conversation.");
             }
-            "h" => eprintln!("{HELP}"),
+            "h" => note!("{HELP}"),
             text => {
                 let request =
                     |messages| GenerateRequest { speculation, ..request(&arguments, messages) };
@@ -117,7 +117,7 @@ async fn reply(
             Some(GenerateEvent::Failed(error)) => {
                 // The conversation continues without the message that failed.
                 messages.pop();
-                eprintln!("cairn: {error}");
+                note!("cairn: {error}");
                 return Ok(ControlFlow::Continue(()));
             }
             None => return Ok(ControlFlow::Continue(())),
@@ -132,7 +132,7 @@ fn message(role: Role, content: String, token_ids: Option<Vec<u32>>) -> Message 
 /// Reads the next line; `None` at the end of the input or after Ctrl-C.
 async fn read_line() -> Result<Option<String>> {
     if std::io::stdin().is_terminal() {
-        eprint!("> ");
+        output::ask("> ");
     }
     // The read blocks on a thread of its own: on one of the runtime's, shutdown would wait for one
     // more line.

@@ -8,7 +8,7 @@ use cairn_app::{DataFolder, OfflineChats};
 use serde_json::{Value, json};
 
 use crate::arguments::{Chats, ExportChats};
-use crate::output;
+use crate::output::{self, note};
 
 pub async fn run(command: Chats) -> Result<()> {
     let chats = OfflineChats::open(DataFolder::from_environment()?).await?;
@@ -28,7 +28,7 @@ async fn list(chats: &OfflineChats, json: bool) -> Result<()> {
         return output::line(listed.iter().map(object).collect::<Value>());
     }
     if listed.is_empty() {
-        eprintln!("There are no chats. `cairn chats import FILE` imports some.");
+        note!("There are no chats. `cairn chats import FILE` imports some.");
     }
     for chat in listed {
         let title = if chat.title.is_empty() { "New chat" } else { &chat.title };
@@ -60,7 +60,7 @@ async fn export(chats: &OfflineChats, arguments: ExportChats) -> Result<()> {
     }
     chats.export(ids, format, &file).await.map_err(to_error).with_context(cannot)?;
     if has_none {
-        eprintln!("There are no chats, so {} has none.", file.display());
+        note!("There are no chats, so {} has none.", file.display());
     }
     output::line(file.display())
 }
@@ -80,7 +80,7 @@ async fn import(chats: &OfflineChats, file: &Path, json: bool) -> Result<()> {
             Err(anyhow!("none of its chats could be imported")).with_context(cannot)
         }
         None => {
-            eprintln!("{} has no chats.", file.display());
+            note!("{} has no chats.", file.display());
             Ok(())
         }
     }

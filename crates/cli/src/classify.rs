@@ -16,7 +16,7 @@ use crate::arguments;
 use crate::download::Questions;
 use crate::input::read_text;
 use crate::json_lines;
-use crate::output::{self, Usage};
+use crate::output::{self, Usage, note};
 use crate::session::Session;
 use results::Results;
 
@@ -102,7 +102,7 @@ pub async fn run(arguments: arguments::Classify) -> Result<()> {
     }
     let mut results = Results::open(&arguments, lines.len())?;
     if results.num_done() == lines.len() {
-        eprintln!("cairn: all {} rows are done", lines.len());
+        note!("cairn: all {} rows are done", lines.len());
         return Ok(());
     }
     let questions = Questions::unless(arguments.json || arguments.output.is_some());

@@ -11,7 +11,7 @@ use tokio::sync::watch;
 
 use crate::arguments::Convert;
 use crate::download::{Questions, find_or_download};
-use crate::output::{self, Usage, size};
+use crate::output::{self, Usage, note, size};
 use crate::signals::{stoppable, unless_stopped};
 
 pub async fn run(arguments: Convert) -> Result<()> {
@@ -73,6 +73,6 @@ fn convert(
     }
     let ConvertedModel { num_bytes, bits_per_weight, .. } =
         converted.with_context(|| format!("cannot convert {}", folder.display()))?;
-    eprintln!("{} of weights, {bits_per_weight:.3} bits per weight.", size(num_bytes));
+    note!("{} of weights, {bits_per_weight:.3} bits per weight.", size(num_bytes));
     output::line(target.display())
 }

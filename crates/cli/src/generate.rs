@@ -13,7 +13,7 @@ use crate::arguments::{CacheFlags, Generate};
 use crate::completion::Completion;
 use crate::download::Questions;
 use crate::model_folders::model_type;
-use crate::output;
+use crate::output::{self, note};
 use crate::session::Session;
 
 pub async fn run(arguments: Generate) -> Result<()> {
@@ -92,7 +92,7 @@ fn note_ignored_flags(arguments: &Generate, model: &str) {
         ("--prefill-response", arguments.prefill_response.is_some()),
     ];
     for (flag, _) in flags.into_iter().filter(|&(_, is_given)| is_given) {
-        eprintln!("note: {model} has no chat template, so {flag} has no effect");
+        note!("note: {model} has no chat template, so {flag} has no effect");
     }
 }
 
@@ -178,7 +178,7 @@ async fn print_generated(
 
 fn print_stats(finished: &FinishedGeneration) {
     let stats = &finished.stats;
-    eprintln!(
+    note!(
         "\nprompt {} tokens, {:.1} tokens/s; generation {} tokens, {:.1} tokens/s; \
          peak memory {:.2} GB",
         stats.num_prompt_tokens,
@@ -188,11 +188,11 @@ fn print_stats(finished: &FinishedGeneration) {
         stats.mlx_peak_bytes as f64 / 1e9
     );
     if let Some(num_kept) = stats.num_kept_tokens {
-        eprintln!("read {} tokens, kept {num_kept}", stats.num_prompt_tokens);
+        note!("read {} tokens, kept {num_kept}", stats.num_prompt_tokens);
     }
     let Acceptance { num_drafted, num_accepted, num_checked } = finished.acceptance;
     if num_drafted > 0 {
-        eprintln!(
+        note!(
             "{num_accepted} of {num_drafted} proposed tokens accepted; \
              {num_checked} tokens verified by the model in passes over several"
         );

@@ -17,7 +17,7 @@ use tokio::sync::watch;
 use crate::arguments::{Delete, Import, Models, Search};
 use crate::input::read_text;
 use crate::model_folders::{find_model, model_folders};
-use crate::output;
+use crate::output::{self, note};
 use crate::signals::{stoppable, unless_stopped};
 use crate::{download, perplexity};
 
@@ -69,7 +69,7 @@ fn list(json: bool) -> Result<()> {
         return Ok(());
     }
     if models.is_empty() {
-        eprintln!(
+        note!(
             "There are no models. `cairn models download OWNER/NAME` fetches one, and `cairn models \
              import FILE.gguf` imports one."
         );
@@ -105,7 +105,7 @@ async fn search(arguments: Search) -> Result<()> {
         return output::line(entries.collect::<serde_json::Value>());
     }
     if found.is_empty() {
-        eprintln!("The hub has no model with {:?} in its name.", arguments.query);
+        note!("The hub has no model with {:?} in its name.", arguments.query);
     }
     for model in found {
         let parameters = model.num_parameters.map_or(String::new(), |count| match count {
@@ -139,7 +139,7 @@ fn delete(arguments: &Delete) -> Result<()> {
         let (path, bytes) = (&deletion.folder, deletion.bytes);
         return output::line(json!({ "name": arguments.name, "path": path, "bytes": bytes }));
     }
-    eprintln!("Deleted {}, which frees {bytes}.", arguments.name);
+    note!("Deleted {}, which frees {bytes}.", arguments.name);
     Ok(())
 }
 
@@ -203,7 +203,7 @@ fn import_files(arguments: &Import, stopped: &watch::Receiver<bool>) -> Result<(
     if let Some(RoundedWeights { num_tensors, relative_error, .. }) = rounded {
         // In a folder they are what they are.
         let advice = if source.is_dir() { "" } else { " --round-to chooses the form." };
-        eprintln!(
+        note!(
             "{num_tensors} tensors of types without an exact form were rounded: their weights differ by \
              {:.2} % (root mean square).{advice}",
             100.0 * relative_error
@@ -264,7 +264,7 @@ fn info(model: &str, context: Option<usize>, json: bool) -> Result<()> {
         .with_context(|| format!("cannot describe {model}"))?;
     if context.is_some_and(|context| context > memory.context_length) {
         let most = memory.context_length;
-        eprintln!("note: {model} reads at most {most} tokens, so the memory shown is for {most}");
+        note!("note: {model} reads at most {most} tokens, so the memory shown is for {most}");
     }
     let context = context.unwrap_or(DEFAULT_CONTEXT_TOKENS).min(memory.context_length);
     let memory_bytes = memory.peak_bytes(context, 1, PREFILL_STEP_SIZE);

@@ -1,5 +1,6 @@
 //! Terminal input and output that the commands share: results, errors, questions, progress.
 
+use std::borrow::Cow;
 use std::error::Error;
 use std::fmt::Display;
 use std::io::{ErrorKind, IsTerminal, Read, Write};
@@ -8,7 +9,14 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
+use cairn_formats::printable;
 use indicatif::{ProgressBar, ProgressStyle};
+
+/// Prints a note to stderr, as `eprintln!` does, by the rules of [`shown`].
+macro_rules! note {
+    ($($text:tt)*) => { $crate::output::print_note(format_args!($($text)*)) };
+}
+pub(crate) use note;
 
 /// Prints `cairn: what failed: why` on one line, for a program that ends with it.
 pub fn fail(error: &anyhow::Error) -> ExitCode {
@@ -34,7 +42,7 @@ pub fn report(error: &anyhow::Error) -> u8 {
             line += &cause;
         }
     }
-    eprintln!("cairn: {}", line.replace('\n', " "));
+    note!("cairn: {}", line.replace('\n', " "));
     if error.is::<Usage>() { 2 } else { 1 }
 }
 
@@ -50,6 +58,24 @@ impl Display for Usage {
 
 impl Error for Usage {}
 
+/// Prints a note and a newline to stderr. A program whose stderr is closed runs on without it.
+pub fn print_note(text: impl Display) {
+    ask(format_args!("{text}\n"));
+}
+
+/// Prints a question to stderr, whose answer follows on the same line.
+pub fn ask(text: impl Display) {
+    let mut stderr = std::io::stderr().lock();
+    let is_terminal = stderr.is_terminal();
+    let _ = stderr.write_all(shown(&text.to_string(), is_terminal).as_bytes());
+}
+
+/// What is printed of a text: all of it as it is, or to a terminal what that can show. Names, errors
+/// and answers may hold what a file's author or a model wants the terminal to do.
+fn shown(text: &str, is_terminal: bool) -> Cow<'_, str> {
+    if is_terminal { printable(text) } else { Cow::Borrowed(text) }
+}
+
 /// Prints a result and a newline. Unlike `println!` it returns an error instead of panicking when
 /// the reader of a pipe has closed it.
 pub fn line(result: impl Display) -> Result<()> {
@@ -59,7 +85,10 @@ pub fn line(result: impl Display) -> Result<()> {
 /// Prints a part of a result and flushes it.
 pub fn text(part: impl Display) -> Result<()> {
     let mut stdout = std::io::stdout().lock();
-    write!(stdout, "{part}").and_then(|()| stdout.flush()).context("cannot write to stdout")
+    let part = part.to_string();
+    let part = shown(&part, stdout.is_terminal());
+    let written = stdout.write_all(part.as_bytes()).and_then(|()| stdout.flush());
+    written.context("cannot write to stdout")
 }
 
 /// The prompt given on the command line, or all of stdin where that is `-`. It must not be empty.
@@ -86,7 +115,7 @@ pub fn check_writable(path: &Path) -> Result<()> {
 
 /// Asks a yes-or-no question on the terminal; anything but `y` or `yes` means no.
 pub fn confirm(question: &str) -> Result<bool> {
-    eprint!("{question} [y/N] ");
+    ask(format_args!("{question} [y/N] "));
     let mut answer = String::new();
     std::io::stdin().read_line(&mut answer).context("cannot read from the terminal")?;
     Ok(matches!(answer.trim().to_lowercase().as_str(), "y" | "yes"))
@@ -114,7 +143,7 @@ pub fn spinner(message: String) -> ProgressBar {
     if !std::io::stderr().is_terminal() {
         return ProgressBar::hidden();
     }
-    let spinner = ProgressBar::new_spinner().with_message(message);
+    let spinner = ProgressBar::new_spinner().with_message(printable(&message).into_owned());
     spinner.enable_steady_tick(Duration::from_millis(100));
     spinner
 }
@@ -127,4 +156,19 @@ pub fn bar(total: u64, template: &str) -> ProgressBar {
     let style =
         ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
     ProgressBar::new(total).with_style(style)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn escapes_for_a_terminal_and_not_for_a_pipe() {
+        let pieces = ["\x1b", "]0;title", "\x07 \u{202e}gnp"];
+        let all = |is_terminal| -> String {
+            pieces.map(|piece| shown(piece, is_terminal).into_owned()).concat()
+        };
+        assert_eq!(all(false), pieces.concat());
+        assert_eq!(all(true), "\\u{1b}]0;title\\u{7} \\u{202e}gnp");
+    }
 }

@@ -7,7 +7,7 @@ use cairn_engine::Perplexity;
 use cairn_formats::gguf::PerplexityChange;
 use tokio::sync::watch;
 
-use crate::output;
+use crate::output::{self, note};
 use crate::signals::unless_stopped;
 
 /// What is more says no more: the perplexity of random weights has 177 digits.
@@ -26,11 +26,11 @@ pub async fn say(
     spinner.finish_and_clear();
     let of_what = format!("Perplexity of a short text, over {num_tokens} tokens");
     if !is_rounded {
-        eprintln!("{of_what}: {}.", words(after));
+        note!("{of_what}: {}.", words(after));
         return Ok(());
     }
     let before = before(file, folder, stopped).await?;
-    eprintln!("{of_what}: {} before rounding, {} after.", words(before), words(after));
+    note!("{of_what}: {} before rounding, {} after.", words(before), words(after));
     let change = PerplexityChange { before, after };
     if change.is_valid() {
         change.write(folder)?;

@@ -9,8 +9,9 @@ use serde_json::{Value, json};
 
 use crate::arguments;
 use crate::download::Questions;
+use crate::json_lines;
+use crate::output::{self, note};
 use crate::session::Session;
-use crate::{json_lines, output};
 
 /// Rows are scored in this many at a time and printed in the order of the input.
 const ROWS_AT_A_TIME: usize = 128;
@@ -69,7 +70,7 @@ pub async fn run(arguments: arguments::Score) -> Result<()> {
                 (Err(error), None) => Err(error.into()),
                 (Err(error), Some(index)) => {
                     num_failed += 1;
-                    eprintln!("cairn: row {}: {error}", index + 1);
+                    note!("cairn: row {}: {error}", index + 1);
                     match arguments.json {
                         true => output::line(json!({"index": index, "error": error.to_string()})),
                         false => Ok(()),

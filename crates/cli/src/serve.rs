@@ -8,7 +8,7 @@ use cairn_server::{ServeError, ServeOptions, Server};
 
 use crate::arguments::Serve;
 use crate::input::read_text;
-use crate::output::{self, Usage};
+use crate::output::{self, Usage, note};
 use crate::signals::Signals;
 
 pub async fn run(arguments: Serve) -> Result<()> {
@@ -58,7 +58,7 @@ pub async fn run(arguments: Serve) -> Result<()> {
     } else {
         "The API is served under /v1 at this address, with the token as its key; --ui adds the app's interface."
     };
-    eprintln!("{note} Ctrl-C stops the server.");
+    note!("{note} Ctrl-C stops the server.");
     server.run(shutdown(signals)).await;
     close(&app, Ok(())).await
 }
@@ -74,7 +74,7 @@ async fn close(app: &App, result: Result<()>) -> Result<()> {
     if app.close().await == Closed::Completely {
         return result;
     }
-    eprintln!(
+    note!(
         "The engine was still busy, so Cairn ended without waiting for it. The newest context may not be saved; it is then read again once."
     );
     let status = result.map_or_else(|error| output::report(&error), |()| 0);
@@ -84,6 +84,6 @@ async fn close(app: &App, result: Result<()>) -> Result<()> {
 /// Resolves on the first signal, and then lets a second one end the program at once.
 async fn shutdown(mut signals: Signals) {
     signals.recv().await;
-    eprintln!("Stopping. Ctrl-C again ends the program at once.");
+    note!("Stopping. Ctrl-C again ends the program at once.");
     signals.end_at_next();
 }

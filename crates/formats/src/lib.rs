@@ -64,7 +64,7 @@ pub use byte_letters::byte_letters;
 pub use charsmap::check_normalizer;
 pub use disk_space::{NoDiskSpace, RESERVE_BYTES, check_disk_space, free_disk_bytes};
 pub use durable::{sync_folder, write_new_file, write_new_json};
-pub use excerpt::readable;
+pub use excerpt::{printable, readable};
 pub use file::{FileError, MAX_CONFIG_BYTES, open_regular, read_file, read_file_into};
 pub use locked_folder::make_locked_folder;
 pub use model_name::{MAX_MODEL_NAME_BYTES, is_model_name};

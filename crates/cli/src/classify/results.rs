@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::{failed, object, plain};
 use crate::arguments;
-use crate::output;
+use crate::output::{self, note};
 
 /// The results that are written already, and those to come.
 pub(super) struct Results {
@@ -105,7 +105,7 @@ impl Results {
                 _ => object(index, &answer, &self.labels).to_string(),
             };
             if let Err(error) = &answer {
-                eprintln!("cairn: row {}: {error}", index + 1);
+                note!("cairn: row {}: {error}", index + 1);
                 self.num_failed += 1;
             }
             if !row.is_empty() {
