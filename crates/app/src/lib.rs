@@ -85,6 +85,7 @@ pub use cache::{
 pub use cairn_engine::Repaired;
 pub use cairn_formats::Replacement;
 pub use cairn_hub::CacheVariables;
+pub use cairn_store::new_id;
 pub use chat_files::{ListedChat, OfflineChats};
 pub use data_folder::DataFolder;
 pub use error::OpenError;

@@ -5,10 +5,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use cairn_formats::sync_folder;
-use uuid::Uuid;
 
 use crate::cache_layout::BlobLock;
 use crate::import_folder::PARTIAL_PREFIX;
+use crate::unique_name::unique_name;
 use crate::{HubError, ModelFolders, ModelSource};
 
 /// Precedes the UUID in the name of a folder with snapshots that are being deleted.
@@ -90,7 +90,7 @@ pub(crate) fn download_locks(folder: &Path) -> io::Result<Option<Vec<BlobLock>>>
 fn delete_shared(folder: &Path) -> io::Result<()> {
     let snapshots = folder.join("snapshots");
     if snapshots.exists() {
-        fs::rename(&snapshots, folder.join(format!("{DELETED_PREFIX}{}", Uuid::now_v7())))?;
+        fs::rename(&snapshots, folder.join(format!("{DELETED_PREFIX}{}", unique_name())))?;
         sync_folder(folder)?;
     }
     fs::remove_dir_all(folder)
@@ -98,7 +98,7 @@ fn delete_shared(folder: &Path) -> io::Result<()> {
 
 fn delete_imported(imported: &Path, folder: &Path) -> io::Result<()> {
     // A hidden folder of this name is what `remove_leftovers` removes.
-    let hidden = imported.join(format!("{PARTIAL_PREFIX}{}", Uuid::now_v7()));
+    let hidden = imported.join(format!("{PARTIAL_PREFIX}{}", unique_name()));
     fs::rename(folder, &hidden)?;
     let _lock = File::open(&hidden).inspect(|folder| {
         let _ = folder.try_lock();

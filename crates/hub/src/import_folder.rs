@@ -13,6 +13,7 @@ use cairn_formats::{
 };
 use uuid::Uuid;
 
+use crate::unique_name::unique_name;
 use crate::{HubError, ModelFolders};
 
 /// The extensions of the files that are copied. Pickled weights and Python code are not.
@@ -153,7 +154,7 @@ impl PartialCopy {
     fn make(imported: &Path) -> io::Result<PartialCopy> {
         fs::create_dir_all(imported)?;
         let (path, _lock) = make_locked_folder(|| {
-            let path = imported.join(format!("{PARTIAL_PREFIX}{}", Uuid::now_v7()));
+            let path = imported.join(format!("{PARTIAL_PREFIX}{}", unique_name()));
             fs::create_dir(&path).map(|()| path)
         })?;
         Ok(PartialCopy { path, _lock })
@@ -400,7 +401,7 @@ mod tests {
         let folders = ModelFolders::new(home.path(), &CacheVariables::default());
         let models = folders.imported().to_owned();
         let make = |name: &str| fs::create_dir_all(models.join(name)).unwrap();
-        let leftover = format!("{PARTIAL_PREFIX}{}", Uuid::now_v7());
+        let leftover = format!("{PARTIAL_PREFIX}{}", unique_name());
         make(&leftover);
         let of_gguf = |letter: &str| {
             format!("{}{}", gguf::PARTIAL_PREFIX, letter.repeat(gguf::NUM_RANDOM_CHARS))
@@ -412,7 +413,7 @@ mod tests {
         make(".importing-gguf-tiny");
         make(".importing-tiny");
         make(".importing-");
-        fs::write(models.join(format!("{PARTIAL_PREFIX}{}", Uuid::now_v7())), "a file").unwrap();
+        fs::write(models.join(format!("{PARTIAL_PREFIX}{}", unique_name())), "a file").unwrap();
         let names = || {
             let mut names: Vec<String> = fs::read_dir(&models)
                 .unwrap()

@@ -62,6 +62,7 @@ mod import_folder;
 mod model_folders;
 mod revisions;
 pub mod starter;
+mod unique_name;
 
 pub use cache_layout::{CacheVariables, check_cache_folder};
 pub use delete_model::ModelDeletion;

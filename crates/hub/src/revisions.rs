@@ -10,6 +10,7 @@ use uuid::Uuid;
 
 use crate::cache_layout::{MAX_REF_BYTES, UNFINISHED_PREFIX, main_snapshot};
 use crate::delete_model::{DELETED_PREFIX, download_locks, failed};
+use crate::unique_name::unique_name;
 use crate::{Commit, HubError, ModelFolders, ModelSource, RepoId};
 
 /// A model that was downloaded, and the commit that is used of it.
@@ -209,7 +210,7 @@ fn plain_name(path: &Path) -> Option<String> {
 /// so is the link that says that it can go.
 fn remove(folder: &Path, mut found: Snapshots) -> io::Result<()> {
     for snapshot in std::mem::take(&mut found.old) {
-        let hidden = folder.join(format!("{DELETED_PREFIX}{}", Uuid::now_v7()));
+        let hidden = folder.join(format!("{DELETED_PREFIX}{}", unique_name()));
         fs::rename(&snapshot, &hidden)?;
         found.begun.push(hidden);
     }

@@ -5,11 +5,11 @@ use std::collections::HashMap;
 
 use sqlx::Row;
 use sqlx::sqlite::SqliteConnection;
-use uuid::Uuid;
 
 use crate::conversations::CONVERSATION;
 use crate::error::{no_conversation, no_message};
 use crate::messages::{BRANCH, MessageStatus};
+use crate::new_id;
 use crate::tree::{Tree, TreeRow};
 use crate::{Conversation, Message, Store, StoreError, Versions};
 
@@ -76,7 +76,7 @@ impl Store {
             true => tree.following(message_id),
             false => vec![message_id],
         };
-        let id = Uuid::now_v7().to_string();
+        let id = new_id().to_string();
         sqlx::query(
             "insert into message_deletions (id, conversation_id, leaf_before, deleted_by_run_id)
              values (?, ?, ?, ?)",
@@ -176,7 +176,7 @@ impl Store {
                 conversation_id: conversation_id.to_owned(),
             });
         }
-        let id = Uuid::now_v7().to_string();
+        let id = new_id().to_string();
         let done = sqlx::query(
             "insert into conversations
                  (id, title, system_prompt, activity_seq, created_at_ms, updated_at_ms, setting_overrides, model, prefix_named_id, prefix_name,
@@ -229,7 +229,7 @@ impl Store {
         .map_err(|error| self.failed(error))?;
         let mut parent: Option<String> = None;
         for message in &messages[..=end] {
-            let copy = Uuid::now_v7().to_string();
+            let copy = new_id().to_string();
             sqlx::query(
                 "insert into messages
                      (id, conversation_id, parent_id, role, status, text, search_text, segments, token_ids, error, error_kind, stats, model, created_at_ms)

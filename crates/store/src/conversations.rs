@@ -5,10 +5,10 @@ use std::sync::LazyLock;
 use cairn_prompt_cache::{KvFormat, Provenance};
 use sqlx::sqlite::SqliteRow;
 use sqlx::{AssertSqlSafe, FromRow, Row};
-use uuid::Uuid;
 
 use crate::deletion::Deletable;
 use crate::error::no_conversation;
+use crate::new_id;
 use crate::title::title_from;
 use crate::{NamedCacheKind, Persona, Store, StoreError, token_ids};
 
@@ -123,7 +123,7 @@ fn prefix_from_row(row: &SqliteRow) -> Result<Option<Prefix>, sqlx::Error> {
 /// An empty conversation, which has no row yet.
 fn new(now_ms: i64) -> Conversation {
     Conversation {
-        id: Uuid::now_v7().to_string(),
+        id: new_id().to_string(),
         title: String::new(),
         system_prompt: String::new(),
         leaf_message_id: None,

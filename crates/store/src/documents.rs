@@ -5,9 +5,9 @@ use std::collections::{BTreeSet, HashMap};
 
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 use sqlx::{FromRow, Row};
-use uuid::Uuid;
 
 use crate::error::{no_conversation, no_document, unknown};
+use crate::new_id;
 use crate::{Store, StoreError};
 
 /// What a document was made of.
@@ -338,7 +338,7 @@ impl Store {
         .await
         .map_err(|error| self.failed(error))?;
         for id in ids {
-            let copy = Uuid::now_v7().to_string();
+            let copy = new_id().to_string();
             sqlx::query(
                 "insert into documents (id, conversation_id, name, kind, state, num_bytes, num_tokens, counted_by, created_at_ms, text)
                  select ?, ?, name, kind, 'sent', num_bytes, num_tokens, counted_by, created_at_ms, text
@@ -404,7 +404,7 @@ async fn insert_document(
     state: &str,
     now_ms: i64,
 ) -> Result<String, sqlx::Error> {
-    let id = Uuid::now_v7().to_string();
+    let id = new_id().to_string();
     sqlx::query(
         "insert into documents (id, conversation_id, name, kind, state, num_bytes, created_at_ms, text)
          values (?, ?, ?, ?, ?, ?, ?, ?)",

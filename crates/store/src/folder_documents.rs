@@ -4,10 +4,10 @@
 use sqlx::Row;
 use sqlx::sqlite::SqliteConnection;
 use sqlx::{AssertSqlSafe, FromRow};
-use uuid::Uuid;
 
 use crate::documents::read_new_document;
 use crate::error::{no_document, no_folder};
+use crate::new_id;
 use crate::{Document, NewDocument, Store, StoreError};
 
 /// The columns of a [`Document`].
@@ -240,7 +240,7 @@ async fn insert(
     document: &NewDocument,
     now_ms: i64,
 ) -> Result<String, sqlx::Error> {
-    let id = Uuid::now_v7().to_string();
+    let id = new_id().to_string();
     sqlx::query(
         "insert into folder_documents (id, folder_id, name, kind, num_bytes, created_at_ms, text)
          values (?, ?, ?, ?, ?, ?, ?)",

@@ -1,9 +1,8 @@
 //! The folders table: folders of conversations, and where in the list a conversation stands.
 
-use uuid::Uuid;
-
 use crate::deletion::{Deletable, first, json_ids};
 use crate::error::{no_conversation, no_folder};
+use crate::new_id;
 use crate::{Store, StoreError};
 
 /// A folder of conversations.
@@ -36,7 +35,7 @@ impl Store {
     /// Makes an empty folder.
     pub async fn create_folder(&self, name: &str, now_ms: i64) -> Result<Folder, StoreError> {
         let folder = Folder {
-            id: Uuid::now_v7().to_string(),
+            id: new_id().to_string(),
             name: name.to_owned(),
             system_prompt: String::new(),
             model: None,

@@ -2,10 +2,10 @@
 
 use sqlx::sqlite::SqliteRow;
 use sqlx::{FromRow, Row};
-use uuid::Uuid;
 
 use crate::deletion::Deletable;
 use crate::error::{no_job, unknown};
+use crate::new_id;
 use crate::{Store, StoreError};
 
 /// What a new job is.
@@ -118,7 +118,7 @@ const SELECT: &str = "
 impl Store {
     /// Creates a running job with all of its rows.
     pub async fn create_job(&self, job: &NewJob, now_ms: i64) -> Result<Job, StoreError> {
-        let id = Uuid::now_v7().to_string();
+        let id = new_id().to_string();
         let mut tx = self.begin().await?;
         sqlx::query(
             "insert into jobs (id, name, model, question, state, created_at_ms)

@@ -5,9 +5,9 @@ use std::collections::HashSet;
 use cairn_chat::{GenerationStats, Role};
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 use sqlx::{FromRow, Row};
-use uuid::Uuid;
 
 use crate::error::{no_conversation, no_message, unknown};
+use crate::new_id;
 use crate::search_text::search_text;
 use crate::title::title_from;
 use crate::{Store, StoreError, savings, token_ids};
@@ -652,7 +652,7 @@ fn new_message(
     now_ms: i64,
 ) -> Message {
     Message {
-        id: Uuid::now_v7().to_string(),
+        id: new_id().to_string(),
         conversation_id: conversation_id.to_owned(),
         parent_id,
         role,

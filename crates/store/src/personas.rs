@@ -1,10 +1,10 @@
 //! The personas table: what conversations are begun with, by a name; and which conversation has which.
 
 use sqlx::SqliteConnection;
-use uuid::Uuid;
 
 use crate::deletion::Deletable;
 use crate::error::no_persona;
+use crate::new_id;
 use crate::{Store, StoreError};
 
 /// A named system prompt, with values of settings and a model.
@@ -142,7 +142,7 @@ pub(crate) async fn insert_persona(
     tx: &mut SqliteConnection,
     persona: &Persona,
 ) -> Result<String, sqlx::Error> {
-    let id = Uuid::now_v7().to_string();
+    let id = new_id().to_string();
     sqlx::query(
         "insert into personas (id, name, system_prompt, model, setting_overrides, created_at_ms)
          values (?, ?, ?, ?, ?, ?)",

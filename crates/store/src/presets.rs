@@ -1,9 +1,8 @@
 //! The presets table: named values of settings, as JSON texts that the caller interprets.
 
-use uuid::Uuid;
-
 use crate::deletion::Deletable;
 use crate::error::no_preset;
+use crate::new_id;
 use crate::{Store, StoreError};
 
 /// Named values of settings.
@@ -39,7 +38,7 @@ impl Store {
         now_ms: i64,
     ) -> Result<Preset, StoreError> {
         let preset = Preset {
-            id: Uuid::now_v7().to_string(),
+            id: new_id().to_string(),
             name: name.to_owned(),
             setting_overrides: setting_overrides.to_owned(),
             created_at_ms: now_ms,

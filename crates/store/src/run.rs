@@ -14,6 +14,7 @@ use std::sync::{Mutex, PoisonError};
 use uuid::Uuid;
 
 use crate::StoreError;
+use crate::new_id;
 
 const OPENING: &str = "opening";
 const SUSPECT: &str = "suspect";
@@ -60,7 +61,7 @@ impl Run {
     /// Begins a run. Called with the opening lock held, so that [`remove_ended`] of another program
     /// cannot see the file before it is locked.
     pub(crate) fn begin(folder: &Path) -> io::Result<Run> {
-        let id = Uuid::now_v7().to_string();
+        let id = new_id().to_string();
         let path = folder.join(&id);
         let file = File::create_new(&path)?;
         file.lock()?;
@@ -69,7 +70,7 @@ impl Run {
 
     /// A run on a database that only this process can see.
     pub(crate) fn in_memory() -> Run {
-        Run { id: Uuid::now_v7().to_string(), path: PathBuf::new(), lock: Mutex::default() }
+        Run { id: new_id().to_string(), path: PathBuf::new(), lock: Mutex::default() }
     }
 
     /// Locks the file again if it was deleted, so that other programs still see this run.

@@ -9,6 +9,7 @@ use uuid::Uuid;
 use crate::context_cuts::insert_cut;
 use crate::documents::{insert_draft_document, insert_sent_document};
 use crate::folder_documents::insert_beginning_document;
+use crate::new_id;
 use crate::personas::insert_persona;
 use crate::search_text::search_text;
 use crate::title::title_from;
@@ -253,7 +254,7 @@ struct Ids {
 
 /// The given ids where none of them is in use, else new ones.
 async fn ids(tx: &mut SqliteConnection, given: &ImportedConversation) -> Result<Ids, sqlx::Error> {
-    let new = || Uuid::now_v7().to_string();
+    let new = || new_id().to_string();
     let own = |id: &Option<String>| id.clone().filter(|id| Uuid::parse_str(id).is_ok());
     let messages: Option<Vec<String>> =
         given.messages.iter().map(|message| own(&message.id)).collect();
@@ -336,7 +337,7 @@ async fn folder(tx: &mut SqliteConnection, name: &str, now_ms: i64) -> Result<St
     if let Some(id) = known {
         return Ok(id);
     }
-    let id = Uuid::now_v7().to_string();
+    let id = new_id().to_string();
     sqlx::query(
         "insert into folders (id, name, system_prompt, created_at_ms) values (?, ?, '', ?)",
     )

@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use sqlx::{FromRow, SqliteConnection};
 use uuid::Uuid;
 
+use crate::new_id;
 use crate::transfer::insert_message;
 use crate::{ImportedConversation, ImportedMessage, Store, StoreError};
 
@@ -194,5 +195,5 @@ async fn free_id(
             return Ok(id.clone());
         }
     }
-    Ok(Uuid::now_v7().to_string())
+    Ok(new_id().to_string())
 }

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use cairn_prompt_cache::Owner;
 use cairn_store::ApiKeyRow;
-use uuid::Uuid;
+use cairn_store::new_id;
 
 use crate::app::App;
 use crate::cache::follow;
@@ -29,7 +29,7 @@ pub(super) async fn list(app: &App) -> Result<Vec<ApiKey>, Failure> {
 pub(super) async fn make(app: &App, name: &str) -> Result<Reply, Failure> {
     let name = checked_name(name)?.to_owned();
     let secret = random_key()?;
-    let id = Uuid::now_v7().to_string();
+    let id = new_id().to_string();
     let row = ApiKeyRow { id, name, created_at_ms: now_ms(), last_used_at_ms: None };
     app.store.create_api_key(&row, &hash(&secret)).await?;
     emit(app).await;

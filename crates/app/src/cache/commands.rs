@@ -5,8 +5,8 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 
 use cairn_engine::{CacheHandle, Engine};
 use cairn_prompt_cache::{CacheRef, ChunkKey, ChunkRecord, Owner};
+use cairn_store::new_id;
 use cairn_store::{ListedNamedCache, NamedCacheRow, Prefix, StoreError};
-use uuid::Uuid;
 
 use crate::app::App;
 use crate::cache::excerpts::{SHOWN_TOKENS, beginning, ends};
@@ -232,7 +232,7 @@ pub(crate) async fn save(app: &App, conversation_id: &str, name: &str) -> Result
     let handle = cache_handle(app)?;
     let conversation = app.store.listed_conversation(conversation_id).await?;
     let _naming = app.naming.lock().await;
-    let id = Uuid::now_v7().to_string();
+    let id = new_id().to_string();
     let owner = named_owner(&id);
     let (cache_ref, path) = refer_to(app, handle, conversation_id, &owner).await?;
     let CacheRef { namespace, model_name, .. } = cache_ref;

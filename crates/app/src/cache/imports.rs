@@ -8,8 +8,8 @@ use cairn_engine::{
     PromptKind,
 };
 use cairn_formats::check_disk_space;
+use cairn_store::new_id;
 use cairn_store::{NamedCacheKind, NamedCacheRow, Store, StoreError};
-use uuid::Uuid;
 
 use crate::app::App;
 use crate::cache::commands;
@@ -19,8 +19,8 @@ use crate::cache::prefix;
 use crate::cache::previews::Previewed;
 use crate::clock::now_ms;
 use crate::convert;
-use crate::names::checked_name;
 use crate::data_folder::DataFolder;
+use crate::names::checked_name;
 use crate::wire::{
     CacheFileLayout, CacheSource, Failure, FailureCode, FailureKind, ImportPreview, Reply,
 };
@@ -74,9 +74,9 @@ pub(crate) async fn export_request(
             (row.kind, row.name)
         }
     };
-    let made_by = format!("Cairn {}", env!("CARGO_PKG_VERSION"));
     let saved_bytes = handle.ref_usage(&owner).map_or(0, |ref_usage| ref_usage.num_bytes);
     check_disk_space(file.parent().unwrap_or(file), saved_bytes)?;
+    let made_by = format!("Cairn {}", env!("CARGO_PKG_VERSION"));
     Ok(ExportRequest {
         owner,
         file: file.to_owned(),
@@ -91,7 +91,7 @@ pub(crate) async fn export_request(
 /// Describes a file, as far as the loaded model can check it, under a new token.
 pub(crate) async fn preview(engine: &Engine, file: &Path, file_name: &str) -> ImportPreview {
     let mut preview = ImportPreview {
-        token: Uuid::now_v7().to_string(),
+        token: new_id().to_string(),
         file_name: file_name.to_owned(),
         suggested_name: file_name.strip_suffix(".safetensors").unwrap_or(file_name).to_owned(),
         title: None,
@@ -155,9 +155,9 @@ pub(crate) async fn confirm(
     };
     let previewed = previewed.ok_or_else(gone)?;
     refuse_name_in_use(&app.store, &name).await?;
-    let _naming = app.naming.lock().await;
     check_room(&app.data_folder, &previewed.file)?;
-    let id = Uuid::now_v7().to_string();
+    let _naming = app.naming.lock().await;
+    let id = new_id().to_string();
     let owner = named_owner(&id);
     let imported = app
         .engine
@@ -174,13 +174,13 @@ pub(crate) async fn confirm(
     commands::emit_new_named_cache(app, &id).await
 }
 
-pub(crate) async fn refuse_name_in_use(store: &Store, name: &str) -> Result<(), Failure> {
 /// Fails if the disk of the saved context has no room for what a file holds.
 pub(crate) fn check_room(data_folder: &DataFolder, file: &Path) -> Result<(), Failure> {
     let num_bytes = std::fs::metadata(file).map_or(0, |metadata| metadata.len());
     Ok(check_disk_space(&data_folder.prompt_cache(), num_bytes)?)
 }
 
+pub(crate) async fn refuse_name_in_use(store: &Store, name: &str) -> Result<(), Failure> {
     match store.named_caches().await?.iter().any(|named| named.row.name == name) {
         true => Err(StoreError::NameInUse { name: name.to_owned() }.into()),
         false => Ok(()),

@@ -13,9 +13,9 @@ use cairn_engine::{
     Repaired,
 };
 use cairn_prompt_cache::{CacheChange, CacheRef, ChunkKey, ChunkRecord, Owner, RefName};
+use cairn_store::new_id;
 use cairn_store::{ListedNamedCache, Store};
 use tokio::sync::mpsc::UnboundedReceiver;
-use uuid::Uuid;
 
 use crate::cache::owners::{is_of_key, key_of, named_owner, owner, unnamed};
 use crate::cache::previews::file_name;
@@ -409,7 +409,7 @@ impl OfflineImport<'_> {
         let budget = self.caches.budget_for(self.preview.bytes).await?;
         self.session.engine.set_cache_budgets(budget, 0);
 
-        let id = Uuid::now_v7().to_string();
+        let id = new_id().to_string();
         let owner = named_owner(&id);
         let import = Import { owner: owner.clone(), check };
         let imported = self.session.engine.import_prompt_file(&self.file, import).await;

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use cairn_store::new_id;
 use uuid::Uuid;
 
 use crate::data_folder::DataFolder;
@@ -76,7 +77,7 @@ pub struct OwnFile(PathBuf);
 impl OwnFile {
     /// A new name in the folder for uploads and downloads.
     pub(crate) fn temporary(data_folder: &DataFolder) -> Self {
-        OwnFile(data_folder.transfers().join(format!("{}.safetensors", Uuid::now_v7())))
+        OwnFile(data_folder.transfers().join(format!("{}.safetensors", new_id())))
     }
 
     /// Whether a file's name is one that [`OwnFile::temporary`] gives.

@@ -12,9 +12,9 @@ use std::fs;
 use std::path::{Component, Path, PathBuf};
 
 use cairn_formats::read_file;
-use uuid::Uuid;
 
 use crate::hub_api::DownloadError;
+use crate::unique_name::unique_name;
 
 /// A commit's name has 40 characters; a longer file is something else.
 pub(crate) const MAX_REF_BYTES: u64 = 128;
@@ -88,7 +88,7 @@ pub fn check_cache_folder(folder: &Path) -> Result<(), DownloadError> {
         let (path, reason) = (folder.to_owned(), reason.to_owned());
         return Err(DownloadError::CacheFolder { path, reason });
     }
-    let probe = folder.join(format!(".cairn-{}", Uuid::now_v7()));
+    let probe = folder.join(format!(".cairn-{}", unique_name()));
     let written = fs::create_dir_all(folder).and_then(|()| fs::write(&probe, []));
     let removed = written.and_then(|()| fs::remove_file(&probe));
     removed.map_err(|error| DownloadError::cache(folder, &error))

@@ -10,6 +10,7 @@ use uuid::Uuid;
 
 use super::RepoFolder;
 use crate::hub_api::{Commit, RepoFile, Revision};
+use crate::unique_name::unique_name;
 
 /// Precedes the UUID in the name of a folder whose links are being made.
 pub(crate) const PREFIX: &str = ".cairn-snapshot-";
@@ -48,7 +49,7 @@ impl RepoFolder {
         }
         let folder = path.parent().unwrap_or(&path);
         fs::create_dir_all(folder)?;
-        let new = folder.join(format!("{}.tmp", Uuid::now_v7()));
+        let new = folder.join(format!("{}.tmp", unique_name()));
         let written = fs::write(&new, commit.as_str()).and_then(|()| {
             File::open(&new)?.sync_all()?;
             fs::rename(&new, &path)
@@ -88,7 +89,7 @@ struct Unfinished {
 
 impl Unfinished {
     fn make(parent: &Path) -> io::Result<Unfinished> {
-        let path = parent.join(format!("{PREFIX}{}", Uuid::now_v7()));
+        let path = parent.join(format!("{PREFIX}{}", unique_name()));
         fs::create_dir(&path)?;
         let lock = File::open(&path)?;
         lock.lock()?;
@@ -114,7 +115,7 @@ fn add_links(snapshot: &Path, files: &[RepoFile]) -> io::Result<()> {
         }
         let folder = link.parent().unwrap_or(snapshot);
         fs::create_dir_all(folder)?;
-        let new = folder.join(format!(".cairn-{}", Uuid::now_v7()));
+        let new = folder.join(format!(".cairn-{}", unique_name()));
         symlink(&target, &new)?;
         let renamed = fs::rename(&new, &link);
         if renamed.is_err() {

@@ -354,14 +354,14 @@ fn finite(logprob: f32) -> f32 {
 
 /// An id for an answer, as the vendors' have: a prefix, and letters and digits.
 pub(super) fn new_id(prefix: &str) -> String {
-    format!("{prefix}{}", uuid::Uuid::now_v7().simple())
+    format!("{prefix}{}", cairn_app::new_id().simple())
 }
 
 /// An id for a tool call: nine letters and digits, because Mistral's templates take no other.
 fn new_call_id() -> String {
     const DIGITS: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
     // The lower half of the id is random but for two bits.
-    let mut random = uuid::Uuid::now_v7().as_u64_pair().1;
+    let mut random = cairn_app::new_id().as_u64_pair().1;
     let digit = |_| {
         let digit = DIGITS[(random % 36) as usize];
         random /= 36;
