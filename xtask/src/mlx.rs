@@ -173,8 +173,9 @@ fn write_bindings(sources: &Path, folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Besides the override itself: two run paths, the second so that target/<profile>/ may be moved
-/// together with target/mlx.
+/// Besides the override itself: two run paths. The relative one is first, so a program in a
+/// target/<profile>/ that was moved with its target/mlx never loads what lies at the old place.
+/// Tests are a folder deeper, and need the other.
 fn cargo_settings(folder: &Path) -> String {
     let path = folder.display();
     let mut text = String::new();
@@ -192,7 +193,7 @@ fn cargo_settings(folder: &Path) -> String {
     let rpath = format!("-Clink-arg=-Wl,-rpath,{path}/wheel/mlx/lib");
     text += &format!(
         "[target.x86_64-unknown-linux-gnu]\n\
-         rustflags = [\"{rpath}\", \"-Clink-arg=-Wl,-rpath,$ORIGIN/../mlx/wheel/mlx/lib\"]\n\
+         rustflags = [\"-Clink-arg=-Wl,-rpath,$ORIGIN/../mlx/wheel/mlx/lib\", \"{rpath}\"]\n\
          rustdocflags = [\"{rpath}\"]\n"
     );
     text
