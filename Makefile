@@ -1,9 +1,9 @@
 # Every target is one chore of xtask/, which sets up what it needs and says what it cannot.
 
-.PHONY: app test pictures soak interop lint bench macos-check starter rust
+.PHONY: app bundle test pictures soak interop lint bench macos-check starter rust
 
 # SOAK_MINUTES says how long `make soak` takes.
-app test pictures soak interop lint bench macos-check starter: rust
+app bundle test pictures soak interop lint bench macos-check starter: rust
 	@cargo xtask $@
 
 # xtask is a Rust program, so a compiler and a linker are all that it cannot set up itself.

@@ -256,6 +256,9 @@ impl Lines {
             EngineState::Generating { model, generation_tps, .. } => {
                 (format!("Writing · {generation_tps:.0} tok/s"), Some(model))
             }
+            EngineState::Failed { model, .. } if model.is_empty() => {
+                ("Could not start the engine".to_owned(), None)
+            }
             EngineState::Failed { model, .. } => {
                 (format!("Could not load {}", called(model, models)), None)
             }
@@ -387,6 +390,11 @@ mod tests {
         check(
             EngineState::Failed { model: model(), message: "no".to_owned() },
             "Could not load SmolLM2 135M",
+            "No model",
+        );
+        check(
+            EngineState::Failed { model: String::new(), message: "no".to_owned() },
+            "Could not start the engine",
             "No model",
         );
     }

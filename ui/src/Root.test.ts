@@ -202,6 +202,15 @@ test('without a model the pill has its first line for saying so', async () => {
   expect(screen.getByTestId('memory').textContent).toBe('132 MB');
 });
 
+test('an engine that fails without a model says why', async () => {
+  const message = 'Cannot compute on the GPU: /mlx.metallib is missing: install Cairn again.';
+  await open({ status: { ...status, engine: { state: 'failed', model: '', message } } });
+  expect(screen.getByRole('alert').textContent.trim()).toBe(message);
+  expect(within(screen.getByRole('alert')).queryByRole('button')).toBeNull();
+  const pill = screen.getByTestId('engine-state').closest('button');
+  expect(pill?.textContent).toMatch(/Cairn\s*Model not loaded/);
+});
+
 test('a lost connection is told, also where it would say Ready', async () => {
   const { platform } = await open();
   expect(screen.getByTestId('engine-state').textContent).toBe('Ready');

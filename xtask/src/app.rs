@@ -7,7 +7,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use crate::{mlx, process, starter, system, ui};
+use crate::{mlx, process, root, starter, system, ui};
 
 /// Sets up, builds, imports the starter model and becomes the running app.
 pub fn run() -> Result<()> {
@@ -25,6 +25,7 @@ pub fn run() -> Result<()> {
         build.args(["-p", "cairn-desktop"]);
     }
     process::run(&mut build)?;
+    mlx::put_metal_library(&root().join("target/release"))?;
     import_starter()?;
 
     let mut app = if has_display {

@@ -7,12 +7,14 @@ mod bench;
 mod bench_server;
 mod bench_table;
 mod bench_ui;
+mod bundle;
 mod check;
 mod fetch;
 mod fuzz;
 mod gemma;
 mod interop;
 mod macos_check;
+mod metal;
 #[cfg_attr(not(target_os = "linux"), path = "mlx_elsewhere.rs")]
 mod mlx;
 mod node;
@@ -40,6 +42,8 @@ struct Arguments {
 enum Chore {
     /// Set up, build and open Cairn; without a display, serve it to a browser.
     App,
+    /// Set up, and make Cairn.app and a disk image of it; on a Mac.
+    Bundle,
     /// Set up and run every test.
     Test,
     /// Set up and run the tests' sweeps with other seeds, for as long as asked.
@@ -79,7 +83,8 @@ enum Chore {
     MacosCheck,
     /// Write ui/src/platform/wire.ts from the app's wire types.
     Bindings,
-    /// Build target/mlx: MLX, mlx-c and its bindings for this Linux machine. Does nothing on macOS.
+    /// Build target/mlx: MLX, mlx-c and its bindings for this Linux machine; on macOS, the settings of
+    /// MLX's own build.
     Mlx,
     /// Fetch the starter model into target/starter.
     Starter,
@@ -122,6 +127,7 @@ fn main() -> ExitCode {
 fn run(chore: Chore) -> Result<()> {
     match chore {
         Chore::App => app::run(),
+        Chore::Bundle => bundle::run(),
         Chore::Test => check::test(),
         Chore::Soak { minutes, seed } => soak::run(minutes, seed),
         Chore::Interop { api } => interop::run(api),

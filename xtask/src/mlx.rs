@@ -59,6 +59,11 @@ pub fn make() -> Result<()> {
     Ok(())
 }
 
+/// Does nothing: MLX computes on the CPU here.
+pub fn put_metal_library(_folder: &Path) -> Result<()> {
+    Ok(())
+}
+
 /// The wheel brings netlib's reference BLAS (about 3 GFLOP/s); OpenBLAS has the same interface and
 /// is some fifty times faster.
 pub fn use_openblas(wheel: &Path) -> Result<()> {

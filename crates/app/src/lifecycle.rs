@@ -66,8 +66,7 @@ impl App {
         // and would be removed as a leftover.
         let cleanup_lock = cleanup_lock(&data_folder);
         let (store, recovery) = open_store(&data_folder).await?;
-        let engine =
-            start_engine(&data_folder, &store, cleanup_lock, options.memory_limit_bytes).await;
+        let engine = start_engine(&data_folder, &store, cleanup_lock, &options).await;
         let settings = engine.settings.current();
         let models = open_models(model_folders, &store, &settings, &options).await;
 
@@ -300,7 +299,7 @@ async fn start_engine(
     data_folder: &DataFolder,
     store: &Store,
     cleanup_lock: Option<File>,
-    memory_limit_bytes: Option<u64>,
+    options: &Options,
 ) -> Started {
     let records = tokio::try_join!(store.chunks(), store.cache_refs());
     let cache_problem = records.as_ref().err().map(ToString::to_string);
@@ -325,7 +324,10 @@ async fn start_engine(
     });
     let (engine, cache_events) = Engine::start(EngineOptions {
         cache,
-        memory_limit_bytes: memory_limit_bytes.or_else(|| Some(default_memory_limit_bytes())),
+        memory_limit_bytes: options
+            .memory_limit_bytes
+            .or_else(|| Some(default_memory_limit_bytes())),
+        device_failure: options.device_failure.clone(),
         ..EngineOptions::default()
     });
     engine.set_wired_memory(settings.current().wires_memory);

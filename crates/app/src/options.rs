@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use cairn_engine::{SnapKv, Speculation};
+use cairn_engine::{SnapKv, Speculation, use_metal_library};
 use cairn_hub::{CacheVariables, HubOptions};
 
 use crate::data_folder::DataFolder;
@@ -41,6 +41,8 @@ pub struct Options {
     /// Whether saved context is coded, without loss, to take less of the disk, whatever the settings
     /// say.
     pub compresses_cache: bool,
+    /// Why nothing can be computed here, as one sentence: the app opens, and loads no model.
+    pub device_failure: Option<String>,
 }
 
 /// What proposes tokens for every answer, whatever the settings say.
@@ -117,15 +119,19 @@ impl Options {
             speculation: None,
             snapkv: None,
             compresses_cache: false,
+            device_failure: None,
         }
     }
 
-    /// The options that the environment sets, with a model loaded at once.
+    /// The options that the environment sets, with a model loaded at once. Tells MLX where its Metal
+    /// library is, so it comes before anything else that uses MLX.
     pub fn from_environment() -> Result<Options, OpenError> {
         // A hub that cannot be used is no reason not to open: its commands say what is wrong.
         let hub = HubOptions::from_lookup(std::env::var_os)
             .inspect_err(|error| tracing::warn!("models cannot be downloaded: {error}"));
+        let device_failure = use_metal_library().err().map(|error| error.to_string());
         Ok(Options {
+            device_failure,
             hub_variables: CacheVariables::from_lookup(std::env::var_os),
             hub: hub.ok(),
             uses_keychain: true,

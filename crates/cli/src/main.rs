@@ -39,6 +39,12 @@ fn main() -> ExitCode {
         return status;
     }
     let arguments = Arguments::parse();
+    // Chats can be saved from here even if this machine computes nothing.
+    if !matches!(arguments.command, Command::Chats(_))
+        && let Err(error) = cairn_lm::device::use_metal_library()
+    {
+        return output::fail(&error.into());
+    }
     let asks_for_plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     tracing_subscriber::fmt()
         .with_writer(std::io::stderr)

@@ -39,6 +39,9 @@ pub struct EngineOptions {
     pub prefill_batch_size: usize,
     /// Prefills waiting prompts before the running answers continue.
     pub prefer_prefill_when_pending: bool,
+    /// Why the device cannot compute anything, as one sentence: then the state is
+    /// [`EngineState::Failed`](crate::EngineState::Failed), and every load fails.
+    pub device_failure: Option<String>,
     /// The name of the engine's thread.
     pub thread_name: String,
 }
@@ -59,6 +62,7 @@ impl Default for EngineOptions {
             completion_batch_size,
             prefill_batch_size,
             prefer_prefill_when_pending,
+            device_failure: None,
             thread_name: "cairn-engine".to_owned(),
         }
     }
@@ -100,6 +104,7 @@ struct ThreadOptions {
     batching: BatchOptions,
     keep_quantized: bool,
     memory_limit_bytes: Option<u64>,
+    device_failure: Option<String>,
 }
 
 impl Engine {
@@ -123,6 +128,7 @@ impl Engine {
             batching,
             keep_quantized: options.keep_quantized,
             memory_limit_bytes: options.memory_limit_bytes,
+            device_failure: options.device_failure,
         };
         let (salvaged, cache) = (Arc::default(), stored.handle());
         let (connection, device) = options.start_thread(stored, &status, &closing, &salvaged);
@@ -522,6 +528,7 @@ impl ThreadOptions {
             batching: self.batching.clone(),
             keep_quantized: self.keep_quantized,
             memory_limit_bytes: self.memory_limit_bytes,
+            device_failure: self.device_failure.clone(),
             status: status.clone(),
             closing: closing.subscribe(),
             salvaged: Arc::clone(salvaged),

@@ -27,6 +27,12 @@ pub enum EngineError {
         /// Why.
         source: LmError,
     },
+    /// The device cannot compute anything, so no model is loaded.
+    #[error("{message}")]
+    Device {
+        /// Why, as one sentence.
+        message: String,
+    },
     /// The conversation could not be turned into a prompt.
     #[error("cannot build the prompt: {0}")]
     Prompt(#[from] ChatError),

@@ -479,6 +479,7 @@ pub(crate) struct ThreadParts {
     pub(crate) batching: BatchOptions,
     pub(crate) keep_quantized: bool,
     pub(crate) memory_limit_bytes: Option<u64>,
+    pub(crate) device_failure: Option<String>,
     pub(crate) status: watch::Sender<EngineStatus>,
     pub(crate) closing: watch::Receiver<bool>,
     /// Gets what is stored if the thread ends because of a bug.
@@ -491,13 +492,14 @@ pub(crate) struct ThreadParts {
 /// panic that nothing caught; then the status says why it ended.
 pub(crate) fn serve(parts: ThreadParts) {
     let ThreadParts { jobs, own_jobs, stored, batching, status, salvaged, ended, .. } = parts;
-    let worker = Worker::new(
+    let mut worker = Worker::new(
         PromptCache::new(stored),
         parts.keep_quantized,
         parts.memory_limit_bytes,
         status.clone(),
         parts.closing,
     );
+    worker.device_failure = parts.device_failure;
     let scheduler = Scheduler::new(batching, Rc::new(SystemClock));
     let grammars = GrammarQueue::start(own_jobs).expect("the system starts a thread");
     let engine = Rc::new(RefCell::new(EngineLoop::new(worker, scheduler, jobs, grammars)));

@@ -37,6 +37,8 @@ pub(crate) struct Worker {
     /// What models and sequences may take together.
     pub(crate) memory_limit_bytes: Option<u64>,
     pub(crate) wired: WiredMemory,
+    /// Why the device cannot compute anything.
+    pub(crate) device_failure: Option<String>,
 }
 
 /// What is freed when the system is short of memory, from what costs least to what costs most.
@@ -90,6 +92,7 @@ impl Worker {
             work: WorkDone::default(),
             memory_limit_bytes,
             wired: WiredMemory::of_system(),
+            device_failure: None,
         }
     }
 
@@ -108,14 +111,18 @@ impl Worker {
         })
     }
 
-    /// Publishes `state` with current memory figures; while a model is being loaded, that instead.
+    /// Publishes `state` with current memory figures; while a model is being loaded, that instead. If
+    /// the device cannot compute, the state is always that.
     pub(crate) fn publish(&mut self, state: EngineState) {
         self.last_status = Some(Instant::now());
-        let state = match &self.loading {
-            Some((model, progress)) => {
+        let state = match (&self.device_failure, &self.loading) {
+            (Some(message), _) => {
+                EngineState::Failed { model: String::new(), message: message.clone() }
+            }
+            (None, Some((model, progress))) => {
                 EngineState::Loading { model: model.clone(), progress: *progress }
             }
-            None => state,
+            (None, None) => state,
         };
         self.models.note_use(Instant::now());
         let (cache, models) = (&self.cache, &self.models);

@@ -3,6 +3,8 @@
 use mlx_rs::{Device, DeviceType, Dtype};
 use nix::sys::resource::{UsageWho, getrusage};
 
+use crate::metal_library::MetalLibraryError;
+
 /// Where MLX computes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ComputeDevice {
@@ -48,6 +50,33 @@ impl ComputeDevice {
             ComputeDevice::Gpu => None,
         }
     }
+}
+
+/// Tells MLX where the Metal library of this program is. A program calls it before it uses MLX for the
+/// first time, and computes nothing if it fails. Does nothing where MLX was built without Metal.
+#[cfg(target_os = "macos")]
+pub fn use_metal_library() -> Result<(), MetalLibraryError> {
+    use std::path::Path;
+
+    use mlx_rs::error::Exception;
+
+    use crate::metal_library::find_metal_library;
+
+    let program = std::env::current_exe().map_err(MetalLibraryError::NoProgram)?;
+    // Where the build was told to put it, see xtask/src/metal.rs.
+    let path = find_metal_library(&program, option_env!("MLX_RS_METAL_PATH").map(Path::new))?;
+    let set = match path.to_str() {
+        Some(path) => mlx_rs::metal::set_metallib_path(path),
+        None => Err(Exception::custom("its path is not UTF-8")),
+    };
+    set.map_err(|source| MetalLibraryError::Refused { path, source })
+}
+
+/// Tells MLX where the Metal library of this program is. A program calls it before it uses MLX for the
+/// first time, and computes nothing if it fails. Does nothing where MLX was built without Metal.
+#[cfg(not(target_os = "macos"))]
+pub fn use_metal_library() -> Result<(), MetalLibraryError> {
+    Ok(())
 }
 
 #[cfg(test)]

@@ -72,6 +72,7 @@ mod grammar;
 mod load;
 mod load_progress;
 pub mod memory;
+mod metal_library;
 mod model_kit;
 mod model_memory;
 pub mod models;
@@ -108,6 +109,7 @@ pub use generate::{
 pub use grammar::{Grammar, GrammarCompiler};
 pub use load::{LoadedModel, ModelIdentity};
 pub use load_progress::LoadProgress;
+pub use metal_library::{METAL_LIBRARY, MetalLibraryError, find_metal_library};
 pub use model_kit::{
     GenerateParams, GenerationResult, GenerationStream, KitRun, ModelKit, ModelKitOptions,
     PromptProgress, PromptProgressReporter, ResultToken, StopCondition, StopReason,

@@ -58,6 +58,7 @@ const kinds: { [Type in FailureKind['type']]: Extract<FailureKind, { type: Type 
   fault: [{ type: 'fault' }],
   database: [{ type: 'database', detail: 'Why it broke.' }],
   engine: [{ type: 'engine', detail: 'Why it broke.' }],
+  no_device: [{ type: 'no_device', detail: 'Why it broke.' }],
   load_failed: [{ type: 'load_failed', model, detail: 'Why it broke.' }],
   model_unusable: [{ type: 'model_unusable', model, detail: 'Why it broke.' }],
   other_model: [

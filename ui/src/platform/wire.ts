@@ -300,6 +300,7 @@ folder: string, needed_bytes: number, free_bytes: number, }
   | { "type": "fault" }
   | { "type": "database", detail: string, }
   | { "type": "engine", detail: string, }
+  | { "type": "no_device", detail: string, }
   | { "type": "load_failed", model: string, detail: string, }
   | { "type": "model_unusable", model: string, detail: string, }
   | { "type": "other_model", model: string | null, }

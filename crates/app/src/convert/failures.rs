@@ -152,6 +152,7 @@ fn engine_kind(error: &EngineError) -> FailureKind {
         EngineError::Load { name, source } => {
             FailureKind::LoadFailed { model: name.clone(), detail: sentence(source) }
         }
+        EngineError::Device { message } => FailureKind::NoDevice { detail: sentence(message) },
         EngineError::OtherVocabulary => FailureKind::OtherModel { model: None },
         EngineError::BeginningLost => FailureKind::BeginningLost,
         other => FailureKind::Engine { detail: sentence(other) },

@@ -10,7 +10,7 @@ use cairn_engine::{ModelMemory, ProblemKind, check_model};
 use cairn_formats::gguf;
 use serde::{Deserialize, Serialize};
 
-use super::child::asked_paths;
+use super::child::{asked_paths, prepare_device};
 use crate::wire::{
     Fit, MemoryNeed, ModelFacts, ModelProblem, ModelProblemKind, ModelProblemWhat, RoundedWeights,
 };
@@ -35,6 +35,9 @@ const PREFILL_STEP_SIZE: usize = 2048;
 /// is.
 pub(super) fn run_if_asked(arguments: &[OsString]) -> Option<ExitCode> {
     let folder = asked_folder(arguments)?;
+    if let Err(status) = prepare_device() {
+        return Some(status);
+    }
     let asked = std::env::var(MEMORY_VARIABLE).ok().and_then(|bytes| bytes.parse().ok());
     // Where the system has no such limit, the parent watches.
     let limited = platform::limit_memory(asked.unwrap_or(MEMORY_BYTES));

@@ -3,8 +3,9 @@
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::process::{ExitStatus, Stdio};
+use std::process::{ExitCode, ExitStatus, Stdio};
 
+use cairn_engine::use_metal_library;
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::{Child, Command};
 
@@ -19,6 +20,14 @@ pub(super) fn asked_paths<const N: usize>(
     let paths: [&OsString; N] = paths.iter().collect::<Vec<_>>().try_into().ok()?;
     let paths = paths.map(PathBuf::from);
     (is_asked && paths.iter().all(|path| path.is_absolute())).then_some(paths)
+}
+
+/// Makes this process ready to compute. If it cannot, says why and returns the exit status.
+pub(super) fn prepare_device() -> Result<(), ExitCode> {
+    use_metal_library().map_err(|error| {
+        eprintln!("{error}");
+        ExitCode::FAILURE
+    })
 }
 
 /// Variables that a process keeps: where libraries are, and which device MLX sees. It has no

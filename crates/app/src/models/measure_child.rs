@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use cairn_engine::Perplexity;
 use cairn_formats::gguf::PerplexityChange;
 
-use super::child::asked_paths;
+use super::child::{asked_paths, prepare_device};
 use crate::platform;
 
 /// The arguments before the GGUF file and the folder of the model that was imported from it.
@@ -24,6 +24,9 @@ pub(super) const RESERVE_VARIABLE: &str = "CAIRN_MEASURE_RESERVE_BYTES";
 /// ask for it. The answer is one line of JSON, a [`PerplexityChange`].
 pub(super) fn run_if_asked(arguments: &[OsString]) -> Option<ExitCode> {
     let [file, folder] = asked_paths(&ARGUMENTS, arguments)?;
+    if let Err(status) = prepare_device() {
+        return Some(status);
+    }
     let bytes_of = |variable| std::env::var(variable).ok().and_then(|bytes| bytes.parse().ok());
     let memory_limit = bytes_of(MEMORY_VARIABLE);
     let reserve = bytes_of(RESERVE_VARIABLE).unwrap_or(0);

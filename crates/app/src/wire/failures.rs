@@ -127,6 +127,8 @@ pub enum FailureKind {
     Database { detail: String },
     /// The model or what it was asked failed; `detail` is the engine’s sentence.
     Engine { detail: String },
+    /// The device of this machine cannot compute anything, so no model can be loaded.
+    NoDevice { detail: String },
     /// A model could not be loaded.
     LoadFailed { model: String, detail: String },
     /// A model cannot be used.

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use cairn_app::wire::{Command, Event, FailureCode, MessageStatus, Reply};
+use cairn_app::wire::{Command, EngineState, Event, FailureCode, MessageStatus, Reply};
 use cairn_app::{App, OpenError, Options};
 
 use crate::kit::{
@@ -47,6 +47,35 @@ async fn models_are_listed_loaded_and_dropped() {
     engine("ready").await;
     // The status is also emitted as an event.
     while !matches!(next(&mut events).await, Event::Status { .. }) {}
+    app.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn opens_without_metal_library_and_says_so() {
+    let home = home_with_model();
+    let why = "cannot compute on the GPU: /Cairn.app/mlx.metallib is missing: install Cairn again";
+    let said =
+        "Cannot compute on the GPU: /Cairn.app/mlx.metallib is missing: install Cairn again.";
+    let device_failure = Some(why.to_owned());
+    let options = Options { autoload: true, device_failure, ..options(home.path()) };
+    let app = App::open(options).await.unwrap();
+    let mut events = app.subscribe();
+    let conversation = new_conversation(&app).await;
+    let load = Command::LoadModel { name: MODEL.to_owned() };
+    check_failure(&app, load, FailureCode::Engine, said).await;
+    send(&app, &conversation, "Hello").await;
+    let answer = loop {
+        match next(&mut events).await {
+            Event::Message { message, .. } if message.status == MessageStatus::Failed => {
+                break message;
+            }
+            _ => {}
+        }
+    };
+    assert_eq!(answer.error.as_deref(), Some(said));
+    let Reply::Status { status } = app.call(Command::GetStatus).await.unwrap() else { panic!() };
+    let expected = EngineState::Failed { model: String::new(), message: said.to_owned() };
+    assert_eq!(status.engine, expected, "it is said without a model, whatever was tried");
     app.close().await;
 }
 

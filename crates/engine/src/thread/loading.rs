@@ -114,9 +114,13 @@ pub(super) fn load(engine: &Rc<RefCell<EngineLoop>>, job: LoadJob) {
         let mut engine = engine.borrow_mut();
         (engine.loading, engine.is_load_cancelled) = (Some(reply), false);
     }
-    let result = match is_draft {
-        true => load_draft(engine, name, &folder).map(|()| None),
-        false => load_model(engine, name, &folder, options).map(Some),
+    let device_failure = engine.borrow().worker.device_failure.clone();
+    let result = if let Some(message) = device_failure {
+        Err(EngineError::Device { message })
+    } else if is_draft {
+        load_draft(engine, name, &folder).map(|()| None)
+    } else {
+        load_model(engine, name, &folder, options).map(Some)
     };
     match (engine.borrow_mut().loading.take(), result) {
         (Some(LoadReply::Model(reply)), Ok(Some(info))) => drop(reply.send(Ok(info))),

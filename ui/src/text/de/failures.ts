@@ -73,6 +73,7 @@ export const failures: FailureWords = {
     'Ein Fehler in Cairn hat das beendet. Versuche es noch einmal. Wenn es wieder geschieht, beende Cairn, und starte es neu.',
   database: (kind) => `Die Datenbank hat einen Fehler gemeldet. ${kind.detail}`,
   engine: (kind) => `Das Modell hat einen Fehler gemeldet. ${kind.detail}`,
+  no_device: (kind) => `Auf diesem Computer kann kein Modell rechnen. ${kind.detail}`,
   load_failed: (kind) => `${kind.model} konnte nicht geladen werden. ${kind.detail}`,
   model_unusable: (kind) => `${kind.model} kann nicht benutzt werden. ${kind.detail}`,
   other_model: (kind) =>

@@ -76,6 +76,7 @@ export const failures: FailureWords = {
   fault: () => 'A fault in Cairn ended this. Try again; if it happens again, quit Cairn and start it anew.',
   database: (kind) => kind.detail,
   engine: (kind) => kind.detail,
+  no_device: (kind) => kind.detail,
   load_failed: (kind) => `${kind.model} could not be loaded. ${kind.detail}`,
   model_unusable: (kind) => `${kind.model} cannot be used. ${kind.detail}`,
   other_model: (kind) =>
