@@ -17,6 +17,7 @@ use crate::cache::previews::Imports;
 use crate::chat::running::RunningAnswers;
 use crate::chat::running_reads::RunningReads;
 use crate::chat::title_queue::TitleQueue;
+use crate::consent::RemovedFolders;
 use crate::convert;
 use crate::data_folder::DataFolder;
 use crate::documents::readings::Readings;
@@ -58,6 +59,7 @@ pub struct App {
     pub(crate) hub: HubAccount,
     pub(crate) downloads: ModelDownloads,
     pub(crate) removed_revisions: RemovedRevisions,
+    pub(crate) removed_folders: RemovedFolders,
     pub(crate) importing: RunningImport,
     pub(crate) measurements: Measurements,
     pub(crate) store: Arc<Store>,

@@ -24,6 +24,7 @@ use crate::chat::running::RunningAnswers;
 use crate::chat::running_reads::RunningReads;
 use crate::chat::title_queue::TitleQueue;
 use crate::clock::now_ms;
+use crate::consent::RemovedFolders;
 use crate::data_folder::DataFolder;
 use crate::documents::readings::Readings;
 use crate::error::OpenError;
@@ -220,6 +221,7 @@ impl Parts {
             measurements: Measurements::new(options.measures_after),
             data_folder: options.data_folder,
             store,
+            removed_folders: RemovedFolders::default(),
             private: OnceCell::new(),
             engine,
             cache_problem,

@@ -43,6 +43,9 @@ pub use setting_values::*;
 pub use settings::*;
 pub use status::*;
 
+/// The most bytes of a command as JSON: enough for the texts of a job, a hundred thousand of some lines.
+pub const MAX_COMMAND_BYTES: usize = 64 << 20;
+
 /// Everything a user interface can ask for.
 #[derive(Debug, Clone, Serialize, Deserialize, TS)]
 #[serde(tag = "type", rename_all = "snake_case", rename_all_fields = "snake_case")]
@@ -187,8 +190,8 @@ pub enum Command {
     GoOn { conversation_id: String },
     /// Lists the model folders again.
     ListModels,
-    /// Loads a model by name; those that it leaves no room for are unloaded. Progress comes as
-    /// `Status`.
+    /// Loads a listed model by its name or alias, never by a path; those that it leaves no room for are
+    /// unloaded. Progress comes as `Status`.
     LoadModel { name: String },
     /// Ends the load under way, whose command or answer then fails with a sentence that says so; the
     /// model before it stays. Does nothing while no model is being loaded.
@@ -207,7 +210,7 @@ pub enum Command {
     RestoreModel { name: String },
     /// Opens the files of a model once more to see whether it can be used.
     CheckModel { name: String },
-    /// Lists the models of one more folder, which Cairn never writes to.
+    /// Lists the models of one more folder, which Cairn never writes to. A page needs a person's consent.
     AddModelFolder { path: String },
     /// The folders that were added. Answers [`Reply::ModelFolders`].
     GetModelFolders,

@@ -2,7 +2,6 @@
 //! too.
 
 use anyhow::{Context, Result, anyhow};
-use cairn_app::wire::Command;
 use cairn_app::{App, Closed, Options};
 use cairn_server::{ServeError, ServeOptions, Server};
 
@@ -47,7 +46,7 @@ pub async fn run(arguments: Serve) -> Result<()> {
         Err(error) => return close(&app, Err(to_error(error))).await,
     };
     if let Some(name) = arguments.model
-        && let Err(failure) = app.call(Command::LoadModel { name }).await
+        && let Err(failure) = app.load_model(&name).await
     {
         return close(&app, Err(anyhow!(failure.message))).await;
     }

@@ -8,14 +8,14 @@ use axum::extract::{Request, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
-use cairn_app::wire::{Command, Failure, FailureCode, Frame, Reply};
+use cairn_app::Consent;
+use cairn_app::wire::{
+    Command, Failure, FailureCode, FailureKind, Frame, MAX_COMMAND_BYTES, Reply,
+};
 use futures_util::{StreamExt, stream};
 use tokio::sync::broadcast::error::RecvError;
 
 use crate::shared::Shared;
-
-/// Enough for the texts of a job: a hundred thousand of some lines.
-const MAX_COMMAND_BYTES: usize = 64 << 20;
 
 /// Handles one command.
 pub(crate) async fn call(State(shared): State<Arc<Shared>>, request: Request) -> Response {
@@ -30,14 +30,30 @@ pub(crate) async fn call(State(shared): State<Arc<Shared>>, request: Request) ->
     let parse = move || serde_json::from_slice::<Command>(&body);
     match shared.parser.run(num_bytes, parse).await {
         Ok(Command::Subscribe) => subscribe(&shared),
-        Ok(command) => match shared.app.call(command).await {
-            Ok(reply) => done(reply),
-            Err(failure) => failed(failure),
+        Ok(command) => match shared.app.needed_consent(&command) {
+            Some(consent) => failed(without_consent(&consent)),
+            None => shared.app.call(command).await.map_or_else(failed, done),
         },
         Err(error) => {
             refuse(StatusCode::BAD_REQUEST, &format!("The body is not a valid command: {error}."))
         }
     }
+}
+
+/// Why a command is refused for which no one can be asked here: whatever a page in a browser shows, its
+/// script could have written.
+fn without_consent(consent: &Consent) -> Failure {
+    let (what, variable) = match consent {
+        Consent::ModelFolder(_) => ("Folders of models are added", None),
+        Consent::DownloadFolder(_) => ("The folder for downloads is chosen", Some("HF_HUB_CACHE")),
+        Consent::HubAddress(_) => ("The hub's address is changed", Some("HF_ENDPOINT")),
+        Consent::HubProxy(_) => ("The proxy is changed", Some("HTTPS_PROXY")),
+    };
+    let remedy =
+        variable.map_or_else(String::new, |name| format!(", or with {name} before `cairn serve`"));
+    let variable = variable.map(str::to_owned);
+    Failure::new(FailureCode::Invalid, format!("{what} in the app{remedy}."))
+        .of_kind(FailureKind::OnlyInApp { variable })
 }
 
 /// The response to an invalid request.

@@ -23,6 +23,8 @@
 //! - the `Host` header names this server by its address or as localhost, not by a DNS name, which
 //!   anyone may point at this machine;
 //! - an `Origin` header, where a browser sends one, is this server's own;
+//! - a command that needs a person's consent is refused ([`cairn_app::Consent`]): no one can be asked
+//!   here, and script in the page has the token too;
 //! - a command carries the token and the content type application/json, which an HTML form cannot
 //!   send; file transfers carry the token, and requests of the API the token or a key that was made
 //!   in the app.

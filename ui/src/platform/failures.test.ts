@@ -59,6 +59,11 @@ const kinds: { [Type in FailureKind['type']]: Extract<FailureKind, { type: Type 
   database: [{ type: 'database', detail: 'Why it broke.' }],
   engine: [{ type: 'engine', detail: 'Why it broke.' }],
   no_device: [{ type: 'no_device', detail: 'Why it broke.' }],
+  declined: [{ type: 'declined' }],
+  only_in_app: [
+    { type: 'only_in_app', variable: null },
+    { type: 'only_in_app', variable: 'HF_ENDPOINT' },
+  ],
   load_failed: [{ type: 'load_failed', model, detail: 'Why it broke.' }],
   model_unusable: [{ type: 'model_unusable', model, detail: 'Why it broke.' }],
   other_model: [

@@ -301,6 +301,8 @@ folder: string, needed_bytes: number, free_bytes: number, }
   | { "type": "database", detail: string, }
   | { "type": "engine", detail: string, }
   | { "type": "no_device", detail: string, }
+  | { "type": "declined" }
+  | { "type": "only_in_app", variable: string | null, }
   | { "type": "load_failed", model: string, detail: string, }
   | { "type": "model_unusable", model: string, detail: string, }
   | { "type": "other_model", model: string | null, }

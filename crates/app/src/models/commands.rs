@@ -29,10 +29,7 @@ pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failu
         Command::CheckModel { name } => list::check_again(app, &name).await?,
         Command::AddModelFolder { path } => return add_folder(app, &path).await,
         Command::GetModelFolders => return folders(app).await,
-        Command::RemoveModelFolder { path } => {
-            app.store.remove_model_folder(&path).await?;
-            return list_folders(app).await;
-        }
+        Command::RemoveModelFolder { path } => return remove_folder(app, &path).await,
         Command::ChooseRounding { form } => app.importing.choose(form),
         Command::CancelModelImport => app.importing.cancel(),
         Command::CancelModelMeasurement { name } => app.measurements.cancel(&name),
@@ -85,6 +82,14 @@ async fn add_folder(app: &Arc<App>, path: &str) -> Result<Reply, Failure> {
             .of_kind(FailureKind::NotAFolder { path: path.to_owned() }));
     }
     app.store.add_model_folder(path).await?;
+    list_folders(app).await
+}
+
+async fn remove_folder(app: &Arc<App>, path: &str) -> Result<Reply, Failure> {
+    if app.store.model_folders().await?.iter().any(|added| added == path) {
+        app.store.remove_model_folder(path).await?;
+        app.removed_folders.add(path);
+    }
     list_folders(app).await
 }
 

@@ -1,6 +1,6 @@
 //! The draft model of the loaded model.
 
-use super::locating::usable_folder;
+use super::locating::{NamedBy, locate_as, usable_folder};
 use crate::app::App;
 use crate::options::ForcedSpeculation;
 use crate::wire::{Failure, NoticeKind};
@@ -13,7 +13,7 @@ impl App {
         let Some(draft) = forced.and_then(ForcedSpeculation::draft_model) else {
             return Ok(());
         };
-        usable_folder(self, draft).await.map(drop)
+        locate_as(self, draft, NamedBy::NameOrPath).await.map(drop)
     }
 }
 
@@ -43,6 +43,9 @@ pub(super) async fn load(app: &App, name: &str) {
 }
 
 async fn load_named(app: &App, draft: &str) -> Result<(), Failure> {
-    let folder = usable_folder(app, draft).await?;
+    let folder = match &app.forced_speculation {
+        Some(_) => locate_as(app, draft, NamedBy::NameOrPath).await?.1,
+        None => usable_folder(app, draft).await?,
+    };
     Ok(app.engine.load_draft(draft, &folder).await?)
 }

@@ -12,9 +12,9 @@ use crate::app::App;
 use crate::settings::Settings;
 use crate::wire::Failure;
 
-const ENDPOINT: &str = "hub_endpoint";
-const FOLDER: &str = "download_folder";
-const PROXY: &str = "hub_proxy";
+pub(crate) const ENDPOINT: &str = "hub_endpoint";
+pub(crate) const FOLDER: &str = "download_folder";
+pub(crate) const PROXY: &str = "hub_proxy";
 
 /// Refuses a value of one of these settings that could not be used, before it is saved.
 pub(crate) async fn check(app: &App, key: &str, wanted: &Settings) -> Result<(), Failure> {

@@ -13,7 +13,17 @@ use crate::app::App;
 use crate::clock::now_ms;
 use crate::wire::{Event, Failure, FailureCode, FailureKind, Model, NoticeKind};
 
-/// Loads the model of this name instead of the one before, and records it as the last one used.
+impl App {
+    /// Loads a model by its name, its alias or its path, for whoever started this process. A page and a
+    /// program name listed models only, with [`Command::LoadModel`](crate::wire::Command::LoadModel).
+    pub async fn load_model(self: &Arc<Self>, name_or_path: &str) -> Result<(), Failure> {
+        let _loading = self.loading.lock().await;
+        let (name, folder) = locate_as(self, name_or_path, NamedBy::NameOrPath).await?;
+        load_and_record(self, &name, &folder).await
+    }
+}
+
+/// Loads the listed model of this name instead of the one before, and records it as the last one used.
 pub(crate) async fn load_named(app: &Arc<App>, name: &str) -> Result<(), Failure> {
     let _loading = app.loading.lock().await;
     load(app, name.to_owned()).await
@@ -66,8 +76,12 @@ pub(crate) fn no_model() -> Failure {
 
 async fn load(app: &Arc<App>, wanted: String) -> Result<(), Failure> {
     let (name, folder) = locate(app, &wanted).await?;
-    load_located(app, &name, &folder).await?;
-    record_use(app, &name, &folder).await;
+    load_and_record(app, &name, &folder).await
+}
+
+async fn load_and_record(app: &Arc<App>, name: &str, folder: &Path) -> Result<(), Failure> {
+    load_located(app, name, folder).await?;
+    record_use(app, name, folder).await;
     Ok(())
 }
 
@@ -129,7 +143,7 @@ pub(crate) async fn ensure_answers(
     wanted: Option<&str>,
 ) -> Result<String, Failure> {
     match wanted {
-        Some(wanted) => match locate_as(app, wanted, NamedBy::Name).await {
+        Some(wanted) => match locate(app, wanted).await {
             Ok((name, folder)) => ensure_located(app, name, folder).await,
             // One that was loaded from a path is not found by its name.
             Err(why) if why.code == FailureCode::NotFound => match loaded_folder(app, wanted) {

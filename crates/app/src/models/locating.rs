@@ -12,15 +12,15 @@ use crate::wire::Failure;
 /// What a model may be named by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum NamedBy {
-    /// The name or alias of a listed one.
+    /// The name or alias of a listed one: all that a page or a program may say.
     Name,
-    /// The path of any, too.
+    /// The path of any, too: whoever started this process may name one.
     NameOrPath,
 }
 
-/// The name and folder of a model that can be loaded, by its name, alias or path.
+/// The name and folder of a listed model that can be loaded, by its name or alias.
 pub(super) async fn locate(app: &App, wanted: &str) -> Result<(String, PathBuf), Failure> {
-    locate_as(app, wanted, NamedBy::NameOrPath).await
+    locate_as(app, wanted, NamedBy::Name).await
 }
 
 pub(super) async fn locate_as(
@@ -80,7 +80,7 @@ pub(crate) async fn folder_of(app: &App, name: &str) -> Result<PathBuf, Failure>
         return Ok(folder.into());
     }
     let (folders, wanted) = (app.model_folders.clone(), name.to_owned());
-    let found = app.blocking(move || find(&folders, &wanted, None, NamedBy::NameOrPath)).await;
+    let found = app.blocking(move || find(&folders, &wanted, None, NamedBy::Name)).await;
     match found {
         Some(Ok((_, folder))) => Ok(folder),
         Some(Err(error)) => match app.store.model_folder(name).await? {

@@ -129,6 +129,10 @@ pub enum FailureKind {
     Engine { detail: String },
     /// The device of this machine cannot compute anything, so no model can be loaded.
     NoDevice { detail: String },
+    /// The person was asked whether something may be changed, and said no.
+    Declined,
+    /// A page in a browser cannot change this. `cairn serve` takes it from an environment variable.
+    OnlyInApp { variable: Option<String> },
     /// A model could not be loaded.
     LoadFailed { model: String, detail: String },
     /// A model cannot be used.

@@ -1,10 +1,13 @@
 //! Commands about conversations, and those that are refused.
 
-use cairn_app::wire::{Command, Event, FailureCode, MessageStatus};
+use std::path::Path;
+
+use cairn_app::Consent;
+use cairn_app::wire::{Command, Event, FailureCode, MessageStatus, Reply, SettingTarget};
 
 use crate::kit::{
-    bootstrap, check_failure, home_with_model, messages, new_conversation, next, open, open_greedy,
-    send, until,
+    MODEL, bootstrap, check_failure, home_with_model, messages, new_conversation, next, open,
+    open_greedy, send, until,
 };
 
 #[tokio::test(flavor = "multi_thread")]
@@ -85,6 +88,67 @@ async fn invalid_commands_are_refused_with_a_sentence() {
     let load = Command::LoadModel { name: "no/such-model".to_owned() };
     check_failure(&app, load, FailureCode::NotFound, "no/such-model").await;
     assert!(messages(&app, &id).await.is_empty(), "nothing was saved");
+    app.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn loads_listed_models_only_never_paths() {
+    let (home, elsewhere) = (home_with_model(), tempfile::tempdir().unwrap());
+    let folder = elsewhere.path().join("stranger");
+    cairn_tiny_models::copy_tiny_model("llama/tiny-chat", &folder).unwrap();
+    let app = open(&home).await;
+    let id = new_conversation(&app).await;
+    // From whatever folder the test runs in.
+    let up = "../".repeat(std::env::current_dir().unwrap().components().count());
+    let absolute = folder.to_str().unwrap().to_owned();
+    for path in [format!("{up}{}", absolute.trim_start_matches('/')), absolute.clone()] {
+        assert!(Path::new(&path).is_dir(), "{path}");
+        let (name, model) = (path.clone(), Some(path.clone()));
+        let draft = SettingTarget::Model { name: MODEL.to_owned() };
+        for command in [
+            Command::LoadModel { name: name.clone() },
+            Command::ChooseModel { id: id.clone(), model },
+            Command::GetModelMemory { name: name.clone() },
+            Command::DeleteModel { name: name.clone() },
+            Command::SetSetting { scope: draft, key: "draft_model".to_owned(), value: name.into() },
+        ] {
+            check_failure(&app, command, FailureCode::NotFound, &path).await;
+        }
+    }
+    app.load_model(&absolute).await.unwrap();
+    let Reply::Status { status } = app.call(Command::GetStatus).await.unwrap() else { panic!() };
+    assert_eq!(status.models[0].name, "stranger", "whoever starts the process may name a path");
+    app.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pages_need_consent_for_folders_and_addresses() {
+    let (home, folder) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let app = open(&home).await;
+    let path = || folder.path().to_str().unwrap().to_owned();
+    let add = || Command::AddModelFolder { path: path() };
+    let set = |key: &str, value: &str| Command::set_for_all(key, value);
+    for (command, expected) in [
+        (add(), Some(Consent::ModelFolder(path().into()))),
+        (set("download_folder", &path()), Some(Consent::DownloadFolder(path().into()))),
+        (set("hub_endpoint", " https://hub.example "), {
+            Some(Consent::HubAddress("https://hub.example".to_owned()))
+        }),
+        (set("hub_proxy", "socks5://p"), Some(Consent::HubProxy("socks5://p".to_owned()))),
+        (set("hub_endpoint", " "), None),
+        (Command::set_for_all("hub_proxy", serde_json::Value::Null), None),
+        (Command::set_for_all("temperature", 0.5), None),
+        (Command::ListModels, None),
+    ] {
+        assert_eq!(app.needed_consent(&command), expected, "{command:?}");
+    }
+    app.call(set("hub_proxy", "socks5://p")).await.unwrap();
+    assert_eq!(app.needed_consent(&set("hub_proxy", "socks5://p")), None, "it is set already");
+    app.call(Command::RemoveModelFolder { path: path() }).await.unwrap();
+    assert!(app.needed_consent(&add()).is_some(), "it was never there");
+    app.call(add()).await.unwrap();
+    app.call(Command::RemoveModelFolder { path: path() }).await.unwrap();
+    assert_eq!(app.needed_consent(&add()), None, "taking it off the list can be undone");
     app.close().await;
 }
 

@@ -375,8 +375,8 @@ async fn a_program_names_no_model_by_its_path() {
             assert_eq!(error["message"], message);
         }
     }
-    // Whoever has the window or the command line may load it, and then it has a name.
-    running.ask(Command::LoadModel { name: folder.to_owned() }).await;
+    // Whoever starts the server may load it, and then it has a name.
+    running.app.load_model(folder).await.unwrap();
     let answer =
         ask(&running, "/v1/chat/completions", &chat(json!({ "model": "elsewhere" }))).await;
     assert_eq!(answer["model"], "elsewhere");

@@ -3,7 +3,8 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use cairn_app::wire::{
-    Command, Event, FailureCode, Frame, ImportPreview, MessageStatus, NamedCache, Reply,
+    Command, Event, Failure, FailureCode, FailureKind, Frame, ImportPreview, MessageStatus,
+    NamedCache, Reply,
 };
 use cairn_server::{ServeOptions, Server};
 use cairn_tiny_models::copy_tiny_model;
@@ -94,6 +95,53 @@ async fn failures_have_the_status_of_their_code() {
     check(r#"{"type":"send_message","conversation_id":"x","text":" "}"#, 400, FailureCode::Invalid)
         .await;
     check(r#"{"type":"load_model","name":"no/such"}"#, 404, FailureCode::NotFound).await;
+    running.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn refuses_paths_and_addresses_from_a_page() {
+    let running = start(false).await;
+    let folder = running.home.path().join("elsewhere");
+    copy_tiny_model("llama/tiny-chat", &folder.join("stranger")).unwrap();
+    let call = async |command: Command| {
+        let body = serde_json::to_vec(&command).unwrap();
+        let (status, _, answer) = running.send(CALL, &body).await;
+        (status, frames(&answer).pop().unwrap())
+    };
+    let variable = |frame: Frame| match frame {
+        Frame::Failure(Failure { kind: Some(kind), .. }) => match *kind {
+            FailureKind::OnlyInApp { variable } => variable,
+            other => panic!("{other:?}"),
+        },
+        other => panic!("{other:?}"),
+    };
+    let set = |key: &str, value: &str| Command::set_for_all(key, value);
+    for (key, value, expected) in [
+        ("hub_endpoint", "https://hub.example", "HF_ENDPOINT"),
+        ("hub_proxy", "http://proxy.example:8080", "HTTPS_PROXY"),
+        ("download_folder", folder.to_str().unwrap(), "HF_HUB_CACHE"),
+    ] {
+        let (status, frame) = call(set(key, value)).await;
+        assert_eq!((status, variable(frame)), (400, Some(expected.to_owned())), "{key}");
+        assert_eq!(call(set(key, "")).await.0, 200, "{key}: the environment's value may come back");
+    }
+    let path = folder.to_str().unwrap().to_owned();
+    for path in [path.clone(), "/etc".to_owned(), "/proc/self/root".to_owned()] {
+        let (status, frame) = call(Command::AddModelFolder { path }).await;
+        assert_eq!((status, variable(frame)), (400, None));
+    }
+    let stranger = folder.join("stranger");
+    for name in [stranger.to_str().unwrap(), "../elsewhere/stranger", "elsewhere/stranger", "."] {
+        assert_eq!(call(Command::LoadModel { name: name.to_owned() }).await.0, 404, "{name}");
+    }
+
+    // Taking a folder off the list can be undone.
+    running.app.call(Command::AddModelFolder { path: path.clone() }).await.unwrap();
+    assert_eq!(call(Command::RemoveModelFolder { path: path.clone() }).await.0, 200);
+    assert_eq!(call(Command::AddModelFolder { path }).await.0, 200);
+    let etc = || "/etc".to_owned();
+    assert_eq!(call(Command::RemoveModelFolder { path: etc() }).await.0, 200);
+    assert_eq!(call(Command::AddModelFolder { path: etc() }).await.0, 400, "it was never there");
     running.end().await;
 }
 

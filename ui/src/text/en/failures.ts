@@ -77,6 +77,11 @@ export const failures: FailureWords = {
   database: (kind) => kind.detail,
   engine: (kind) => kind.detail,
   no_device: (kind) => kind.detail,
+  declined: () => 'Nothing was changed.',
+  only_in_app: ({ variable }) =>
+    variable === null
+      ? 'This can only be changed in the app, not in a browser.'
+      : `This can only be changed in the app, not in a browser. You can also set ${variable} before you start \`cairn serve\`.`,
   load_failed: (kind) => `${kind.model} could not be loaded. ${kind.detail}`,
   model_unusable: (kind) => `${kind.model} cannot be used. ${kind.detail}`,
   other_model: (kind) =>

@@ -1,0 +1,63 @@
+//! What a page cannot do by itself: script in it could send these commands without a person.
+//!
+//! A shell that shows a page asks [`App::needed_consent`] before it runs a command, and a person
+//! before it goes on. `App::call` does not ask: what calls it in this process is trusted.
+
+use std::collections::HashSet;
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+
+use crate::app::App;
+use crate::models::hub_settings::{ENDPOINT, FOLDER, PROXY};
+use crate::wire::{Command, SettingTarget};
+
+/// What a person has to allow before a command runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Consent {
+    /// The models of this folder are listed and loaded.
+    ModelFolder(PathBuf),
+    /// Models are downloaded to this folder.
+    DownloadFolder(PathBuf),
+    /// The hub at this address is searched, and models come from it.
+    HubAddress(String),
+    /// The hub is reached through this proxy.
+    HubProxy(String),
+}
+
+/// The folders of models that a person has taken off the list: each may come back.
+#[derive(Debug, Default)]
+pub(crate) struct RemovedFolders(Mutex<HashSet<String>>);
+
+impl RemovedFolders {
+    pub(crate) fn add(&self, path: &str) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(path.to_owned());
+    }
+
+    fn has(&self, path: &str) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).contains(path)
+    }
+}
+
+impl App {
+    /// What a person has to allow before a page's command runs; `None` if it may run at once.
+    pub fn needed_consent(&self, command: &Command) -> Option<Consent> {
+        match command {
+            Command::AddModelFolder { path } if !self.removed_folders.has(path) => {
+                Some(Consent::ModelFolder(PathBuf::from(path)))
+            }
+            Command::SetSetting { scope: SettingTarget::App, key, value } => {
+                // Without a text, what the environment says holds, which the page cannot change.
+                let text = value.as_str().map(str::trim).filter(|text| !text.is_empty())?;
+                let settings = self.settings();
+                let (current, consent) = match key.as_str() {
+                    ENDPOINT => (settings.hub_endpoint, Consent::HubAddress(text.to_owned())),
+                    PROXY => (settings.hub_proxy, Consent::HubProxy(text.to_owned())),
+                    FOLDER => (settings.download_folder, Consent::DownloadFolder(text.into())),
+                    _ => return None,
+                };
+                (current.trim() != text).then_some(consent)
+            }
+            _ => None,
+        }
+    }
+}
