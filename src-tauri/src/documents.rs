@@ -1,17 +1,15 @@
-//! Files that are attached to messages. The page reads no file but those that a person has chosen in a
-//! dialog or dropped on the window.
+//! Files that are attached to messages.
 
-use std::collections::HashSet;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use cairn_app::wire::{Failure, FailureCode, FailureKind};
+use cairn_app::wire::Failure;
 use serde::Serialize;
 use tauri::ipc::Response;
-use tauri::{DragDropEvent, Manager, State, WebviewWindow, Window, WindowEvent};
+use tauri::{State, WebviewWindow};
 use tauri_plugin_dialog::DialogExt;
 
 use crate::files::chosen_all;
+use crate::offered::{Offered, not_readable, refused};
 
 /// More files of a folder nobody looks through.
 const MAX_LISTED: usize = 2000;
@@ -22,22 +20,6 @@ const MAX_BYTES: u64 = 128 << 20;
 /// Folders that programs fill; nothing in them is listed.
 const PROGRAMS: [&str; 8] =
     ["node_modules", "target", "dist", "build", "__pycache__", "venv", "vendor", "Pods"];
-
-/// The paths that a person has chosen or dropped, and so lets the page read.
-#[derive(Debug, Default)]
-pub struct Offered(Mutex<HashSet<PathBuf>>);
-
-impl Offered {
-    fn paths(&self) -> MutexGuard<'_, HashSet<PathBuf>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Whether a path was offered itself, or is in a folder that was.
-    fn has(&self, path: &Path) -> bool {
-        let paths = self.paths();
-        path.ancestors().any(|ancestor| paths.contains(ancestor))
-    }
-}
 
 /// A file that can be attached.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -60,14 +42,6 @@ pub struct ListedDrop {
     is_cut: bool,
 }
 
-/// Remembers what is dropped on the window.
-pub fn note_drop(window: &Window, event: &WindowEvent) {
-    if let WindowEvent::DragDrop(DragDropEvent::Drop { paths, .. }) = event {
-        let offered = window.state::<Offered>();
-        offered.paths().extend(paths.iter().filter_map(|path| path.canonicalize().ok()));
-    }
-}
-
 /// Asks for files. None of them if the user cancelled.
 ///
 /// # Errors
@@ -80,7 +54,7 @@ pub async fn choose_documents(
     let dialog = window.dialog().file().set_parent(&window).set_title("Attach files");
     let paths = chosen_all(|answer| dialog.pick_files(answer)).await?;
     let listed = paths.iter().map(|path| listed_file(path)).collect::<Result<Vec<_>, _>>()?;
-    offered.paths().extend(listed.iter().map(|file| file.path.clone()));
+    listed.iter().for_each(|file| offered.add(&file.path));
     Ok(listed)
 }
 
@@ -94,7 +68,7 @@ pub async fn list_dropped(
     offered: State<'_, Offered>,
 ) -> Result<ListedDrop, Failure> {
     for path in &paths {
-        check_offered(&offered, path)?;
+        offered.check(path)?;
     }
     let listed = tauri::async_runtime::spawn_blocking(move || list(&paths)).await;
     listed.map_err(|error| refused(Path::new("The folder"), &error.to_string()))?
@@ -109,7 +83,7 @@ pub async fn read_document(
     path: PathBuf,
     offered: State<'_, Offered>,
 ) -> Result<Response, Failure> {
-    let path = check_offered(&offered, &path)?;
+    let path = offered.check(&path)?;
     let read = move || {
         let too_large = std::fs::metadata(&path).is_ok_and(|file| file.len() > MAX_BYTES);
         if too_large {
@@ -121,15 +95,6 @@ pub async fn read_document(
     match tauri::async_runtime::spawn_blocking(read).await {
         Ok(bytes) => bytes.map(Response::new),
         Err(error) => Err(refused(Path::new("The file"), &error.to_string())),
-    }
-}
-
-/// The path without links, if a person has offered it.
-fn check_offered(offered: &Offered, path: &Path) -> Result<PathBuf, Failure> {
-    let whole = path.canonicalize().map_err(|error| not_readable(path, &error))?;
-    match offered.has(&whole) {
-        true => Ok(whole),
-        false => Err(refused(path, "it was neither chosen nor dropped here")),
     }
 }
 
@@ -209,40 +174,10 @@ fn name_of(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// The reason is in its sentence alone.
-fn refused(path: &Path, why: &str) -> Failure {
-    let message = format!("{} cannot be attached: {why}.", path.display());
-    Failure::new(FailureCode::Storage, message)
-}
-
-/// The system does not let it be read.
-fn not_readable(path: &Path, error: &std::io::Error) -> Failure {
-    refused(path, &error.to_string())
-        .of_kind(FailureKind::NotReadable { name: path.display().to_string() })
-}
-
 #[cfg(test)]
 #[allow(clippy::unwrap_used)] // in a test a panic is the report
 mod tests {
     use super::*;
-
-    #[test]
-    fn only_what_was_offered_and_what_is_in_it_is_read() {
-        let folder = tempfile::tempdir().unwrap();
-        let root = folder.path().canonicalize().unwrap();
-        std::fs::create_dir_all(root.join("given/deep")).unwrap();
-        std::fs::write(root.join("given/deep/a.txt"), "a").unwrap();
-        std::fs::write(root.join("secret.txt"), "s").unwrap();
-        let offered = Offered::default();
-        offered.paths().insert(root.join("given"));
-        assert!(check_offered(&offered, &root.join("given/deep/a.txt")).is_ok());
-        for path in ["secret.txt", "given/../secret.txt", "given/missing.txt"] {
-            let refused = check_offered(&offered, &root.join(path)).unwrap_err();
-            assert!(refused.message.contains("cannot be attached"), "{refused:?}");
-            let is_missing = path.contains("missing");
-            assert_eq!(refused.kind.is_some(), is_missing, "{refused:?}");
-        }
-    }
 
     #[test]
     fn a_folder_is_listed_without_hidden_and_made_ones_and_a_model_is_told() {

@@ -14,6 +14,7 @@ use tauri_plugin_dialog::{DialogExt, FileDialogBuilder, FilePath};
 use tokio::sync::oneshot;
 
 use crate::ipc::Core;
+use crate::offered::Offered;
 
 /// Of prompt caches.
 const EXTENSION: &str = "safetensors";
@@ -87,7 +88,7 @@ pub async fn export_chats(
     Ok(true)
 }
 
-/// Imports the chats of the file at `path`, or else of one that the user chooses. None if the user
+/// Imports the chats of the dropped file at `path`, or else of one that the user chooses. None if the user
 /// cancelled.
 ///
 /// # Errors
@@ -97,10 +98,14 @@ pub async fn import_chats(
     path: Option<PathBuf>,
     window: WebviewWindow,
     core: State<'_, Core>,
+    offered: State<'_, Offered>,
 ) -> Result<Option<ChatsImported>, Failure> {
     let app = app(&core)?;
     let path = match path {
-        Some(path) => path,
+        Some(path) => {
+            offered.check(&path)?;
+            path
+        }
         None => {
             let dialog = window.dialog().file().set_parent(&window).set_title("Import chats");
             let dialog = dialog.add_filter("Chats", &["json", "jsonl", "ndjson"]);
@@ -138,7 +143,7 @@ pub async fn save_text(
     Ok(true)
 }
 
-/// Previews the file at `path`, or else one that the user chooses. None if the user cancelled.
+/// Previews the dropped file at `path`, or else one that the user chooses. None if the user cancelled.
 ///
 /// # Errors
 /// The failure to show.
@@ -147,10 +152,14 @@ pub async fn import_cache(
     path: Option<PathBuf>,
     window: WebviewWindow,
     core: State<'_, Core>,
+    offered: State<'_, Offered>,
 ) -> Result<Option<ImportPreview>, Failure> {
     let app = app(&core)?;
     let path = match path {
-        Some(path) => path,
+        Some(path) => {
+            offered.check(&path)?;
+            path
+        }
         None => {
             let dialog = dialog(&window).set_title("Import prompt cache");
             match chosen(|answer| dialog.pick_file(answer)).await? {
@@ -162,7 +171,7 @@ pub async fn import_cache(
     Ok(Some(app.preview_import(path).await))
 }
 
-/// Imports the GGUF file or model folder at `path`, or else a file that the user chooses, and returns
+/// Imports the dropped GGUF file or model folder at `path`, or else a file that the user chooses, and returns
 /// the model. None if the user cancelled.
 ///
 /// # Errors
@@ -172,10 +181,14 @@ pub async fn import_model(
     path: Option<PathBuf>,
     window: WebviewWindow,
     core: State<'_, Core>,
+    offered: State<'_, Offered>,
 ) -> Result<Option<ImportedModel>, Failure> {
     let app = app(&core)?;
     let path = match path {
-        Some(path) => path,
+        Some(path) => {
+            offered.check(&path)?;
+            path
+        }
         None => {
             let dialog = window.dialog().file().set_parent(&window).set_title("Import model");
             let dialog = dialog.add_filter("GGUF file", &["gguf"]);
@@ -188,14 +201,19 @@ pub async fn import_model(
     app.import_model(path).await
 }
 
-/// The folder that the user chooses. None if the user cancelled.
+/// The folder for models that the user chooses. None if the user cancelled.
 ///
 /// # Errors
 /// The failure to show.
 #[tauri::command]
-pub async fn choose_folder(window: WebviewWindow) -> Result<Option<PathBuf>, Failure> {
+pub async fn choose_folder(
+    window: WebviewWindow,
+    offered: State<'_, Offered>,
+) -> Result<Option<PathBuf>, Failure> {
     let dialog = window.dialog().file().set_parent(&window).set_title("Choose folder");
-    chosen(|answer| dialog.pick_folder(answer)).await
+    let folder = chosen(|answer| dialog.pick_folder(answer)).await?;
+    folder.iter().for_each(|folder| offered.add_model_folder(folder));
+    Ok(folder)
 }
 
 fn app(core: &Core) -> Result<Arc<App>, Failure> {

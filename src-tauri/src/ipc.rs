@@ -5,10 +5,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use cairn_app::wire::{Command, Failure, FailureCode, Frame, Reply};
 use cairn_app::{App, Closed, OpenError, Options};
 use cairn_server::ApiSwitch;
-use tauri::State;
 use tauri::async_runtime::JoinHandle;
 use tauri::ipc::Channel;
+use tauri::{State, WebviewWindow};
 use tokio::sync::broadcast::error::RecvError;
+
+use crate::consent;
+use crate::offered::Offered;
 
 /// The app, or the reason why it could not be opened, with which every command is then answered.
 pub struct Core {
@@ -67,7 +70,9 @@ impl Core {
 pub async fn call(
     command: Command,
     channel: Channel<Frame>,
+    window: WebviewWindow,
     core: State<'_, Core>,
+    offered: State<'_, Offered>,
 ) -> tauri::Result<()> {
     let app = match core.app() {
         Ok(app) => app,
@@ -78,10 +83,15 @@ pub async fn call(
         return Ok(());
     }
     let is_first_state = matches!(command, Command::Bootstrap);
-    channel.send(match app.call(command).await {
-        Ok(reply) => Frame::Reply(reply),
-        Err(failure) => Frame::Failure(failure),
-    })?;
+    let allowed = match app.needed_consent(&command) {
+        Some(consent) => consent::require(&consent, &window, &offered).await,
+        None => Ok(()),
+    };
+    let result = match allowed {
+        Ok(()) => app.call(command).await,
+        Err(failure) => Err(failure),
+    };
+    channel.send(result.map_or_else(Frame::Failure, Frame::Reply))?;
     if is_first_state {
         // `make bench` waits for this line: the page can be used from here on.
         tracing::info!("interface ready");

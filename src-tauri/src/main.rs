@@ -5,6 +5,9 @@
 //! ipc.rs     the command that the window invokes for everything but files
 //! files.rs   import and export by dialogs, and files dropped on the window
 //! documents.rs   files that are attached: chosen, or dropped on the window
+//! offered.rs   what the page may open: what a person has chosen or dropped
+//! consent.rs   what a person is asked before the page may change it
+//! argument_limits.rs   the most that the page may hand to a command
 //! window.rs  the window: what it may show, where its links go, what closing does
 //! menu.rs    the menu bar: the window's list of commands
 //! tray.rs    the tray icon, its menu and its state line
@@ -12,12 +15,17 @@
 //! macos.rs, linux.rs   the same few questions, answered for each system
 //! ```
 
+#[cfg(test)]
+mod access;
+mod argument_limits;
+mod consent;
 mod documents;
 mod files;
 mod ipc;
 mod menu;
 mod model_titles;
 mod notifications;
+mod offered;
 // No other file asks which system this is.
 #[cfg_attr(target_os = "macos", path = "macos.rs")]
 #[cfg_attr(not(target_os = "macos"), path = "linux.rs")]
@@ -26,6 +34,7 @@ mod tray;
 mod window;
 
 use std::io::IsTerminal;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Mutex;
 
@@ -38,6 +47,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, fmt};
 
 use crate::ipc::Core;
+use crate::offered::Offered;
 
 fn main() -> ExitCode {
     // The app starts this program again to check models, beside the instance that runs.
@@ -64,7 +74,7 @@ fn run() -> Result<()> {
         .plugin(tauri_plugin_dialog::init())
         // For notifications.rs; the window has no permission for the plugin's own commands.
         .plugin(tauri_plugin_notification::init())
-        .invoke_handler(tauri::generate_handler![
+        .invoke_handler(argument_limits::limited(tauri::generate_handler![
             ipc::call,
             files::export_cache,
             files::export_job,
@@ -78,17 +88,22 @@ fn run() -> Result<()> {
             documents::list_dropped,
             documents::read_document,
             menu::show_menus
-        ])
-        .on_window_event(documents::note_drop)
+        ]))
+        .on_window_event(offered::note_drop)
         .on_menu_event(|app, event| menu::choose(app, &event))
         .setup(|app| Ok(set_up(app.handle())?))
-        .build(tauri::generate_context!())
+        .build(context())
         .context("cairn-app: cannot start")?
         .run(|app, event| match event {
             RunEvent::Exit => close(app),
             event => system::on_event(app, &event),
         });
     Ok(())
+}
+
+/// The configuration, the interface, and what the interface may invoke.
+fn context() -> tauri::Context {
+    tauri::generate_context!()
 }
 
 /// Logs go to stderr, as `CAIRN_LOG` says, and to the data folder's log files.
@@ -117,7 +132,8 @@ fn set_up(app: &AppHandle) -> Result<()> {
         notifications::follow(app, core);
     }
     app.manage(core);
-    app.manage(documents::Offered::default());
+    let arguments = std::env::args_os().skip(1).map(PathBuf::from);
+    app.manage(Offered::from_arguments(arguments));
     if let Err(error) = tray::build(app) {
         tracing::warn!("no tray icon: {error:#}");
     }

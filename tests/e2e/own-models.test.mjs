@@ -1,7 +1,7 @@
-// Models that a person has already, in Chromium against a real core: dropped on the window, or in a folder of their own.
+// Models that a person has already, in Chromium against a real core: dropped on the window.
 import assert from 'node:assert/strict';
 import { existsSync } from 'node:fs';
-import { cp, mkdir, readdir, readFile, writeFile } from 'node:fs/promises';
+import { cp, readdir, readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { ENDLESS, flow } from './flow.mjs';
 import { writeGguf } from './gguf.mjs';
@@ -144,35 +144,6 @@ flow('a folder that is dropped on a page of a browser is explained', {}, async (
   await page.drop(folder);
   await page.shows('A folder can be added in the app only. Drop a GGUF file instead.');
 });
-
-flow(
-  'the models of an added folder are listed, run, and go with it',
-  { models: [], maxTokens: 20 },
-  async ({ home, core, page }) => {
-    const folder = join(home.folder, 'my models');
-    await mkdir(folder);
-    await cp(tinyModel, join(folder, 'mine'), { recursive: true });
-    const before = await readdir(join(folder, 'mine'));
-    await core.call({ type: 'add_model_folder', path: folder });
-    await page.openPage('Models');
-    const row = page.driver.getByRole('listitem').filter({ has: page.driver.getByRole('heading', { name: 'mine' }) });
-    await row.getByText('In an added folder').waitFor();
-    await page.button('Load mine').click();
-    await isReady(page);
-    await page.backToChat();
-    await page.ask('hello');
-
-    await page.openPage('Models');
-    await page.button(`Remove ${folder}`).click();
-    await page.shows('Removed the folder. Its files stay.');
-    await row.waitFor({ state: 'detached' });
-    await page.button('Undo').click();
-    await row.waitFor();
-    await page.button(`Remove ${folder}`).click();
-    await row.waitFor({ state: 'detached' });
-    assert.deepEqual(await readdir(join(folder, 'mine')), before, 'its files are as they were');
-  },
-);
 
 /** A second model with the same vocabulary that writes other words. */
 async function addOther(home) {

@@ -31,9 +31,10 @@ export class Window {
 
   /**
    * Starts `binary` with a display, a session bus and a driver of its own; all of them end with the test.
-   * What they print goes to e2e/window.log in the target folder.
+   * What they print goes to e2e/window.log in the target folder. Its page may open the files that `args` name:
+   * no driver can choose or drop one.
    */
-  static async open(t, binary, env) {
+  static async open(t, binary, env, args = []) {
     const port = await freePort();
     const command = ['--', 'xvfb-run', '--auto-servernum', 'WebKitWebDriver', `--port=${port}`];
     const window = new Window();
@@ -57,7 +58,7 @@ export class Window {
     );
     // A script has limits of its own, which say what it waited for.
     const timeouts = { script: 2 * LIMIT_MS };
-    const capabilities = { alwaysMatch: { timeouts, 'webkitgtk:browserOptions': { binary, args: [] } } };
+    const capabilities = { alwaysMatch: { timeouts, 'webkitgtk:browserOptions': { binary, args } } };
     const { sessionId } = await window.#ask('POST', '/session', { capabilities });
     window.#session = `/session/${sessionId}`;
     return window;
@@ -100,16 +101,19 @@ export class Window {
     return `${this.#session}/element/${element[ELEMENT]}`;
   }
 
-  /** Runs a command of the shell, as the page does when something is dropped on the window: no driver can drop a file. */
+  /** Runs a command of the shell, as the page does when something is chosen or dropped; only for what {@link open} was given. */
   async invoke(command, values) {
     return this.evaluate((name, given) => window.__TAURI_INTERNALS__.invoke(name, given), command, values);
   }
 
-  /** Sends a command to the app, as the page does. */
+  /** Sends a command to the app, as the page does; returns its frame. */
   async call(command) {
     return this.evaluate((given) => {
       const { invoke, transformCallback } = window.__TAURI_INTERNALS__;
-      return invoke('call', { command: given, channel: `__CHANNEL__:${transformCallback(() => {})}` });
+      return new Promise((resolve, reject) => {
+        const id = transformCallback(({ message }) => message && resolve(message));
+        invoke('call', { command: given, channel: `__CHANNEL__:${id}` }).catch(reject);
+      });
     }, command);
   }
 

@@ -1,7 +1,7 @@
 // The desktop app in its real window: how a person gets a model, and that a chat goes on after whatever happens to the app; what needs the
 // system's own web view: keys, languages, documents.
 import assert from 'node:assert/strict';
-import { cp, writeFile } from 'node:fs/promises';
+import { cp, readdir, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { test } from 'node:test';
 import { CACHE_BYTES, Home, program, run } from './core.mjs';
@@ -53,6 +53,17 @@ const lastLine = async (window) => (await window.texts(`${ANSWER} summary`)).at(
 const isReady = (window) =>
   until('the engine is ready', async () => (await window.texts('[data-testid=engine-state]')).join() === 'Ready');
 
+/** One press, in the moment in which a button can be pressed. */
+const pressWhenEnabled = (window, name) =>
+  until(`${name} can be pressed`, () =>
+    window.evaluate((label) => {
+      const button = document.querySelector(`button[aria-label="${label}"]`);
+      if (button === null || button.disabled) return false;
+      button.click();
+      return true;
+    }, name),
+  );
+
 test('the desktop app answers, closes and comes back with the conversation', { timeout: 900_000 }, async (t) => {
   const home = await Home.make(t);
   await answerShortly(home);
@@ -85,7 +96,9 @@ test(
     t.after(() => hub.end());
     home.useHub(hub.endpoint);
     await answerShortly(home);
-    const window = await Window.open(t, program('cairn-app'), home.env);
+    const folder = join(home.folder, 'dropped');
+    await cp(tinyModel, folder, { recursive: true });
+    const window = await Window.open(t, program('cairn-app'), home.env, [folder]);
 
     await until('a model can be chosen', async () => (await window.texts('h2')).includes('Choose a model to start'));
     await window.press('Download and start');
@@ -98,21 +111,11 @@ test(
       'its weights came from the hub',
     );
 
-    const folder = join(home.folder, 'dropped');
-    await cp(tinyModel, folder, { recursive: true });
     const imported = await window.invoke('import_model', { path: folder });
     assert.deepEqual(imported, { name: 'dropped', rounded_weights: null });
     await window.press('Models');
     await until('the page shows it', async () => (await window.texts('h2')).includes('dropped'));
-    // One press, in the moment in which its check has ended.
-    await until('it can be loaded', () =>
-      window.evaluate(() => {
-        const button = document.querySelector('button[aria-label="Load dropped"]');
-        if (button === null || button.disabled) return false;
-        button.click();
-        return true;
-      }),
-    );
+    await pressWhenEnabled(window, 'Load dropped');
     // A chat that has begun keeps its model.
     await window.press('New chat');
     await until('it is the model', async () =>
@@ -122,6 +125,36 @@ test(
     await ask(window, 'And now?', 1);
   },
 );
+
+test('the models of an added folder are listed, run, and go with it', { timeout: 900_000 }, async (t) => {
+  const home = await Home.make(t, []);
+  await answerShortly(home, 20);
+  const folder = join(home.folder, 'my models');
+  await cp(tinyModel, join(folder, 'mine'), { recursive: true });
+  const before = await readdir(join(folder, 'mine'));
+  const window = await Window.open(t, program('cairn-app'), home.env, [folder]);
+  await window.press('Models');
+  const isListed = async () => (await window.texts('h2')).includes('mine');
+  for (const path of [home.folder, '/etc', join(folder, 'mine')]) {
+    const { failure } = await window.call({ type: 'add_model_folder', path });
+    assert.match(failure.message, /was not chosen here/);
+  }
+  assert.equal((await window.call({ type: 'add_model_folder', path: folder })).reply.type, 'model_folders');
+  await until('its model is listed', isListed);
+  await pressWhenEnabled(window, 'Load mine');
+  await isReady(window);
+  await window.press('New chat');
+  await ask(window, 'hello', 1);
+
+  await window.press('Models');
+  await window.press(`Remove ${folder}`);
+  await until('the model is gone', async () => !(await isListed()));
+  await window.press('Undo');
+  await until('it is listed again', isListed);
+  await window.press(`Remove ${folder}`);
+  await until('it is gone again', async () => !(await isListed()));
+  assert.deepEqual(await readdir(join(folder, 'mine')), before, 'its files are as they were');
+});
 
 test('an answer goes on where it was when the app was killed', { timeout: 900_000 }, async (t) => {
   const home = await Home.make(t);
@@ -180,8 +213,6 @@ test('the appearance and the language are chosen by keyboard, and stay', { timeo
 
 test('chats of another program come in, and a word in them is found by keyboard', { timeout: 900_000 }, async (t) => {
   const home = await Home.make(t);
-  const window = await Window.open(t, program('cairn-app'), home.env);
-  await window.valueOf(MESSAGE);
   const file = join(home.folder, 'sharegpt.json');
   const said = (from, value) => ({ from, value });
   const chats = ['granite', 'slate', 'basalt'].map((stone) => ({
@@ -192,6 +223,8 @@ test('chats of another program come in, and a word in them is found by keyboard'
     ],
   }));
   await writeFile(file, JSON.stringify(chats));
+  const window = await Window.open(t, program('cairn-app'), home.env, [file]);
+  await window.valueOf(MESSAGE);
   const { num_added } = await window.invoke('import_chats', { path: file });
   assert.equal(num_added, 3);
   await until('they are listed', async () => (await window.texts('[data-conversation]')).length === 3);

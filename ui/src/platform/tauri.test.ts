@@ -98,6 +98,7 @@ test.each<[name: string, thrown: unknown, code: string, message: string]>([
     throw thrown;
   });
   await expect(new TauriPlatform().importCache()).rejects.toMatchObject({ code, message });
+  await expect(new TauriPlatform().call({ type: 'get_status' })).rejects.toMatchObject({ code, message });
 });
 
 test('a dropped file is looked into, and hovering is told', async () => {

@@ -43,9 +43,7 @@ export class TauriPlatform implements Platform {
         if ('reply' in frame) resolve(frame.reply);
         else if ('failure' in frame) reject(CallError.of(frame.failure));
       });
-      invoke('call', { command, channel }).catch((error: unknown) =>
-        reject(new CallError('unreachable', sentenceOf(error))),
-      );
+      invoke('call', { command, channel }).catch((error: unknown) => reject(refusalOf(error)));
     });
   }
 
@@ -193,9 +191,13 @@ async function ask<T>(command: string, values: Record<string, unknown>): Promise
   try {
     return await invoke<T>(command, values);
   } catch (error) {
-    if (isFailure(error)) throw CallError.of(error);
-    throw new CallError('unreachable', sentenceOf(error));
+    throw refusalOf(error);
   }
+}
+
+/** What the shell itself says, or why it cannot be reached. */
+function refusalOf(error: unknown): CallError {
+  return isFailure(error) ? CallError.of(error) : new CallError('unreachable', sentenceOf(error));
 }
 
 function isFailure(error: unknown): error is Failure {
