@@ -1,9 +1,10 @@
 //! The one command that the window may invoke for everything but files, and the app behind it.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use cairn_app::wire::{Command, Failure, FailureCode, Frame, Reply};
-use cairn_app::{App, Closed, OpenError, Options};
+use cairn_app::{App, Closed, FolderLock, OpenError, Options};
 use cairn_server::ApiSwitch;
 use tauri::async_runtime::JoinHandle;
 use tauri::ipc::Channel;
@@ -19,19 +20,27 @@ pub struct Core {
     subscription: Mutex<Option<JoinHandle<()>>>,
     /// Serves the API while the settings say so; none without an app, and once it has stopped.
     api: Mutex<Option<ApiSwitch>>,
+    is_closing: AtomicBool,
 }
 
 impl Core {
-    /// Opens the app on the default data folder.
-    pub async fn open() -> Self {
+    /// Opens the app on the default data folder, with its lock or the reason why that was not taken.
+    pub async fn open(lock: Result<FolderLock, OpenError>) -> Self {
         let app =
-            open().await.map_err(|error| Failure::new(FailureCode::Storage, error.to_string()));
+            open(lock).await.map_err(|error| Failure::new(FailureCode::Storage, error.to_string()));
         let api = app.as_ref().ok().map(|app| ApiSwitch::follow(app.clone()));
-        Self { app, subscription: Mutex::new(None), api: Mutex::new(api) }
+        let (subscription, api) = (Mutex::new(None), Mutex::new(api));
+        Self { app, subscription, api, is_closing: AtomicBool::new(false) }
+    }
+
+    /// Whether [`Core::close`] has begun.
+    pub fn is_closing(&self) -> bool {
+        self.is_closing.load(Ordering::Acquire)
     }
 
     /// Ends the answers of programs, then the app itself. Takes three seconds at most.
     pub async fn close(&self) -> Result<Closed, &Failure> {
+        self.is_closing.store(true, Ordering::Release);
         let app = self.app()?;
         let api = self.api.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(api) = api {
@@ -99,8 +108,8 @@ pub async fn call(
     Ok(())
 }
 
-async fn open() -> Result<Arc<App>, OpenError> {
-    App::open(Options::from_environment()?).await
+async fn open(lock: Result<FolderLock, OpenError>) -> Result<Arc<App>, OpenError> {
+    App::open_locked(lock?, Options::from_environment()?).await
 }
 
 async fn forward(app: Arc<App>, channel: Channel<Frame>) {

@@ -1,7 +1,8 @@
 //! Cairn's desktop shell: one window and a tray icon around `cairn_app`.
 //!
 //! ```text
-//! main.rs    start, single instance, signals, exit
+//! main.rs    start, signals, exit
+//! instance.rs   a second launch shows the window of the first
 //! ipc.rs     the command that the window invokes for everything but files
 //! files.rs   import and export by dialogs, and files dropped on the window
 //! documents.rs   files that are attached: chosen, or dropped on the window
@@ -21,6 +22,7 @@ mod argument_limits;
 mod consent;
 mod documents;
 mod files;
+mod instance;
 mod ipc;
 mod menu;
 mod model_titles;
@@ -39,13 +41,14 @@ use std::process::ExitCode;
 use std::sync::Mutex;
 
 use anyhow::{Context, Result};
-use cairn_app::{Closed, DataFolder, LOG_FILTER, LogFile};
+use cairn_app::{Closed, DataFolder, FolderLock, LOG_FILTER, LogFile, OpenError};
 use tauri::{AppHandle, Manager, RunEvent};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::layer::{Layer, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, fmt};
 
+use crate::instance::{Doorbell, Launch, Reply};
 use crate::ipc::Core;
 use crate::offered::Offered;
 
@@ -66,10 +69,14 @@ fn main() -> ExitCode {
 fn run() -> Result<()> {
     write_logs();
     cairn_app::raise_file_limit();
+    // First, so that a second launch ends before it touches anything.
+    let (lock, doorbell) = match tauri::async_runtime::block_on(launch()) {
+        Ok(Launch::Second) => return Ok(()),
+        Ok(Launch::First(lock, doorbell)) => (Ok(lock), Some(doorbell)),
+        Err(error) => (Err(error), None),
+    };
 
     tauri::Builder::default()
-        // First, so that a second launch ends before it touches anything.
-        .plugin(tauri_plugin_single_instance::init(|app, _arguments, _folder| window::show(app)))
         // For the dialogs in files.rs; the window has no permission for the plugin's own commands.
         .plugin(tauri_plugin_dialog::init())
         // For notifications.rs; the window has no permission for the plugin's own commands.
@@ -91,7 +98,7 @@ fn run() -> Result<()> {
         ]))
         .on_window_event(offered::note_drop)
         .on_menu_event(|app, event| menu::choose(app, &event))
-        .setup(|app| Ok(set_up(app.handle())?))
+        .setup(|app| Ok(set_up(app.handle(), lock, doorbell)?))
         .build(context())
         .context("cairn-app: cannot start")?
         .run(|app, event| match event {
@@ -104,6 +111,10 @@ fn run() -> Result<()> {
 /// The configuration, the interface, and what the interface may invoke.
 fn context() -> tauri::Context {
     tauri::generate_context!()
+}
+
+async fn launch() -> Result<Launch, OpenError> {
+    instance::launch(&DataFolder::from_environment()?).await
 }
 
 /// Logs go to stderr, as `CAIRN_LOG` says, and to the data folder's log files.
@@ -122,9 +133,13 @@ fn write_logs() {
     tracing_subscriber::registry().with(to_stderr).with(to_files).init();
 }
 
-fn set_up(app: &AppHandle) -> Result<()> {
+fn set_up(
+    app: &AppHandle,
+    lock: Result<FolderLock, OpenError>,
+    doorbell: Option<Doorbell>,
+) -> Result<()> {
     exit_on_signals(app.clone())?;
-    let core = tauri::async_runtime::block_on(Core::open());
+    let core = tauri::async_runtime::block_on(Core::open(lock));
     if let Some(failure) = core.failure() {
         eprintln!("cairn-app: {}", failure.message);
     }
@@ -138,6 +153,16 @@ fn set_up(app: &AppHandle) -> Result<()> {
         tracing::warn!("no tray icon: {error:#}");
     }
     window::show(app);
+    if let Some(doorbell) = doorbell {
+        let app = app.clone();
+        tauri::async_runtime::spawn(doorbell.answer(move || {
+            if app.state::<Core>().is_closing() {
+                return Reply::Closing;
+            }
+            window::show(&app);
+            Reply::Shown
+        }));
+    }
     Ok(())
 }
 

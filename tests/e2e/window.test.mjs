@@ -156,6 +156,16 @@ test('the models of an added folder are listed, run, and go with it', { timeout:
   assert.deepEqual(await readdir(join(folder, 'mine')), before, 'its files are as they were');
 });
 
+test('a second launch shows the window of the first', { timeout: 900_000 }, async (t) => {
+  const home = await Home.make(t);
+  const window = await Window.open(t, program('cairn-app'), home.env);
+  await window.valueOf(MESSAGE);
+  // It needs no display of its own.
+  const { code, stdout } = await run(program('cairn-app'), [], { ...home.env, DISPLAY: '', WAYLAND_DISPLAY: '' });
+  assert.deepEqual({ code, stdout }, { code: 0, stdout: '' });
+  await quit(home, window);
+});
+
 test('an answer goes on where it was when the app was killed', { timeout: 900_000 }, async (t) => {
   const home = await Home.make(t);
   await answerShortly(home, ENDLESS);

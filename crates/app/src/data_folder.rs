@@ -11,6 +11,7 @@ use crate::platform;
 /// ```text
 /// CAIRN_HOME/
 /// ├── lock               locked by the process that has the folder open
+/// ├── window.sock        where that process takes the wish to see its window; left there when it ends
 /// ├── cairn.db           conversations, settings, the index of the prompt cache
 /// ├── cairn.backup-*.db  the database before its last three migrations
 /// ├── cairn.damaged-*.db a damaged database that was replaced
@@ -109,6 +110,11 @@ impl DataFolder {
     /// Log files.
     pub fn logs(&self) -> PathBuf {
         self.home.join("logs")
+    }
+
+    /// The socket at which a second launch asks the app that has the folder open for its window.
+    pub fn window_socket(&self) -> PathBuf {
+        self.home.join("window.sock")
     }
 
     /// The file that a process locks while it has the folder open.

@@ -11,11 +11,13 @@ use crate::platform::open_lock_file;
 /// The lock that makes this process the only one that has the data folder open. The system unlocks
 /// it however the process ends.
 #[derive(Debug)]
-pub(crate) struct FolderLock(File);
+pub struct FolderLock(File);
 
 impl FolderLock {
-    /// Locks the data folder for this process. Fails where another has locked it.
-    pub(crate) fn of(data_folder: &DataFolder) -> Result<FolderLock, OpenError> {
+    /// Locks the data folder for this process, creating what is missing of it. Fails with
+    /// [`OpenError::AlreadyRunning`] if another process has locked it.
+    pub fn take(data_folder: &DataFolder) -> Result<FolderLock, OpenError> {
+        data_folder.create()?;
         let path = data_folder.lock();
         let file = open_lock_file(&path).map_err(|error| not_writable(&path, error))?;
         match file.try_lock() {
@@ -72,11 +74,11 @@ mod tests {
     fn a_dropped_lock_is_free_while_a_child_still_has_a_copy_of_the_file() {
         let home = tempfile::tempdir().expect("a folder");
         let data_folder = DataFolder::new(home.path());
-        let locked = FolderLock::of(&data_folder).expect("is free");
+        let locked = FolderLock::take(&data_folder).expect("is free");
         let copy = locked.0.try_clone().expect("a copy");
-        assert!(matches!(FolderLock::of(&data_folder), Err(OpenError::AlreadyRunning { .. })));
+        assert!(matches!(FolderLock::take(&data_folder), Err(OpenError::AlreadyRunning { .. })));
         drop(locked);
-        assert!(FolderLock::of(&data_folder).is_ok());
+        assert!(FolderLock::take(&data_folder).is_ok());
         drop(copy);
     }
 }

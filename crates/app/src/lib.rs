@@ -91,6 +91,7 @@ pub use chat_files::{ListedChat, OfflineChats};
 pub use consent::Consent;
 pub use data_folder::DataFolder;
 pub use error::OpenError;
+pub use folder_lock::FolderLock;
 pub use logs::{LOG_FILTER, LogFile};
 pub use models::{CheckedFacts, ModelVerdict, run_child_if_asked};
 pub use options::{ForcedSpeculation, Options};

@@ -57,9 +57,13 @@ impl App {
     /// Opens the data folder, creating what is missing, and starts the engine. Must be called in a
     /// Tokio runtime, which the app then uses.
     pub async fn open(options: Options) -> Result<Arc<App>, OpenError> {
+        let lock = FolderLock::take(&options.data_folder)?;
+        App::open_locked(lock, options).await
+    }
+
+    /// As [`App::open`], with the lock of the same data folder, which the caller has taken.
+    pub async fn open_locked(lock: FolderLock, options: Options) -> Result<Arc<App>, OpenError> {
         let data_folder = options.data_folder.clone();
-        data_folder.create()?;
-        let lock = FolderLock::of(&data_folder)?;
         let model_folders = ModelFolders::new(data_folder.home(), &options.hub_variables);
         remove_leftovers(&data_folder, &model_folders, &lock).await;
 
@@ -217,11 +221,11 @@ impl Parts {
             hub,
             downloads,
             removed_revisions: RemovedRevisions::default(),
+            removed_folders: RemovedFolders::default(),
             importing: RunningImport::default(),
             measurements: Measurements::new(options.measures_after),
             data_folder: options.data_folder,
             store,
-            removed_folders: RemovedFolders::default(),
             private: OnceCell::new(),
             engine,
             cache_problem,
@@ -386,11 +390,11 @@ mod tests {
         let at_once = tokio::join!(app.close(), app.close());
         assert_eq!(at_once, (Closed::EngineBusy, Closed::EngineBusy));
         assert_eq!(app.close().await, Closed::EngineBusy);
-        assert!(matches!(FolderLock::of(&data_folder), Err(OpenError::AlreadyRunning { .. })));
+        assert!(matches!(FolderLock::take(&data_folder), Err(OpenError::AlreadyRunning { .. })));
 
         drop(end);
         let unlocked = async {
-            while FolderLock::of(&data_folder).is_err() {
+            while FolderLock::take(&data_folder).is_err() {
                 tokio::task::yield_now().await;
             }
         };
