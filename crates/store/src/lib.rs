@@ -24,6 +24,7 @@
 //! ├── api_keys                names of the keys that programs use, and the hash of each
 //! ├── jobs                    questions that are asked about many texts, and whether they go on
 //! │   └── job_rows            the texts, and what was answered about each
+//! ├── unclean_ends            how many runs have ended without being closed while a model or a job was at work
 //! ├── monitor_minutes         speeds and memory of the minutes of the last two days in which there was something to note
 //! ├── answer_savings          how much reading each answer saved; purged_savings has the sum of chats that are gone
 //! ├── chunks                  the files of the prompt cache: key, tokens, size, hash
@@ -135,6 +136,7 @@ mod token_ids;
 mod transfer;
 mod transfer_extend;
 mod tree;
+mod unclean_ends;
 
 #[cfg(test)]
 mod tests;
@@ -164,3 +166,4 @@ pub use search_results::{FoundConversation, FoundDocument};
 pub use store::Store;
 pub use transfer::{Imported, ImportedConversation, ImportedMessage};
 pub use tree::Versions;
+pub use unclean_ends::{UncleanEnds, UncleanSubject};

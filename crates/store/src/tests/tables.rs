@@ -1,7 +1,7 @@
 //! Models, settings and the prompt cache's index.
 
 use super::Scratch;
-use crate::{DownloadRow, ModelOrigin};
+use crate::{DownloadRow, ModelOrigin, UncleanEnds, UncleanSubject};
 use cairn_prompt_cache::CacheChange::{Removed, Used, Written};
 use cairn_prompt_cache::{
     ChunkFile, ChunkKey, ChunkKind, ChunkRecord, LossReason, Namespace, Provenance, Tokens,
@@ -124,6 +124,21 @@ async fn the_newest_verdict_on_a_models_files_counts() {
     assert_eq!(all().await, [row("a", "3"), row("b", "2")]);
     store.forget_model_check("a").await.unwrap();
     assert_eq!(all().await, [row("b", "2")]);
+}
+
+#[tokio::test]
+async fn replaces_all_counts_of_unclean_ends() {
+    let scratch = Scratch::new();
+    let store = scratch.open().await;
+    let of = |subject, num_ends| UncleanEnds { subject, build: "0.1.0".to_owned(), num_ends };
+    let [model, job] = [UncleanSubject::Model("m".into()), UncleanSubject::Job("m".into())];
+    for ends in [vec![of(job.clone(), 1), of(model.clone(), 2)], vec![of(model, 1)], Vec::new()] {
+        store.set_unclean_ends(&ends).await.unwrap();
+        assert_eq!(store.unclean_ends().await.unwrap(), ends);
+    }
+    let twice = [of(job.clone(), 1), of(job, 2)];
+    assert!(store.set_unclean_ends(&twice).await.is_err(), "one row for each");
+    assert_eq!(store.unclean_ends().await.unwrap(), []);
 }
 
 #[tokio::test]
