@@ -68,6 +68,7 @@ fn main() -> ExitCode {
 
 fn run() -> Result<()> {
     write_logs();
+    cairn_app::log_panics();
     cairn_app::raise_file_limit();
     // First, so that a second launch ends before it touches anything.
     let (lock, doorbell) = match tauri::async_runtime::block_on(launch()) {

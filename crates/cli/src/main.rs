@@ -28,8 +28,13 @@ mod signals;
 
 use std::io::IsTerminal;
 use std::process::ExitCode;
+use std::sync::Mutex;
 
+use cairn_app::{DataFolder, LOG_FILTER, LogFile};
 use clap::Parser;
+use tracing_subscriber::layer::{Layer, SubscriberExt};
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, fmt};
 
 use arguments::{Arguments, Command};
 
@@ -46,14 +51,7 @@ fn main() -> ExitCode {
         return output::fail(&error.into());
     }
     let asks_for_plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-    tracing_subscriber::fmt()
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal() && !asks_for_plain)
-        .with_env_filter(
-            tracing_subscriber::EnvFilter::try_from_env("CAIRN_LOG")
-                .unwrap_or_else(|_| "warn".into()),
-        )
-        .init();
+    write_logs(&arguments.command, asks_for_plain);
     let runtime =
         match tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build() {
             Ok(runtime) => runtime,
@@ -79,4 +77,25 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => output::fail(&error),
     }
+}
+
+/// Logs go to stderr, as `CAIRN_LOG` says, and of `cairn serve`, which runs on unseen, to the data folder's
+/// log files.
+fn write_logs(command: &Command, asks_for_plain: bool) {
+    let filter = EnvFilter::try_from_env("CAIRN_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
+    let stderr = std::io::stderr;
+    let to_stderr = fmt::layer()
+        .with_writer(stderr)
+        .with_ansi(stderr().is_terminal() && !asks_for_plain)
+        .with_filter(filter);
+    let serves = matches!(command, Command::Serve(_));
+    // If there is no data folder, opening the app reports why.
+    let data_folder = if serves { DataFolder::from_environment().ok() } else { None };
+    let to_files = data_folder.map(|data_folder| {
+        fmt::layer()
+            .with_writer(Mutex::new(LogFile::new(&data_folder)))
+            .with_ansi(false)
+            .with_filter(EnvFilter::new(LOG_FILTER))
+    });
+    tracing_subscriber::registry().with(to_stderr).with(to_files).init();
 }

@@ -12,6 +12,7 @@ use crate::signals::Signals;
 
 pub async fn run(arguments: Serve) -> Result<()> {
     cairn_app::raise_file_limit();
+    cairn_app::log_panics();
     let token = match (arguments.token, arguments.token_file) {
         (Some(token), _) => Some(token),
         (None, Some(file)) => {
