@@ -169,6 +169,8 @@ async fn manage_models(caller: &mut Caller, home: &Path) {
     caller.call(Command::ChooseRounding { form: RoundingForm::Bits8 }).await;
     caller.call(Command::CancelModelImport).await;
     caller.call(Command::CancelModelMeasurement { name: here() }).await;
+    caller.call(Command::UseModelAnyway { name: here() }).await;
+    caller.call(Command::EndQuietStart).await;
 
     let name = || ON_HUB.to_owned();
     caller.call(Command::GetRecommendedModels).await;

@@ -275,7 +275,9 @@ impl Lines {
 
 /// The models that can be loaded, by what a person calls them.
 fn model_lines(status: &Status, models: &[Model]) -> Vec<ModelLine> {
-    let loadable = models.iter().filter(|model| model.problem.is_none() && !model.is_being_checked);
+    let is_loadable =
+        |model: &&Model| model.problem.is_none() && !model.is_being_checked && !model.is_set_aside;
+    let loadable = models.iter().filter(is_loadable);
     loadable
         .map(|model| ModelLine {
             name: model.name.clone(),
@@ -413,6 +415,7 @@ mod tests {
             facts: None,
             is_being_checked,
             is_proposed: false,
+            is_set_aside: false,
             is_being_measured: false,
             can_delete: true,
         };

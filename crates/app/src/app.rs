@@ -19,6 +19,8 @@ use crate::chat::running_reads::RunningReads;
 use crate::chat::title_queue::TitleQueue;
 use crate::consent::RemovedFolders;
 use crate::convert;
+use crate::crashes::record::{RunningStep, Step, StepKind};
+use crate::crashes::state::Crashes;
 use crate::data_folder::DataFolder;
 use crate::documents::readings::Readings;
 use crate::folder_lock::FolderLock;
@@ -71,6 +73,7 @@ pub struct App {
     /// What became of a damaged database, or of one that was taken away. The first interface that asks
     /// for the state gets it.
     pub(crate) recovery_notice: Mutex<Option<Event>>,
+    pub(crate) crashes: Crashes,
     pub(crate) answers: RunningAnswers,
     pub(crate) reads: RunningReads,
     pub(crate) titles: TitleQueue,
@@ -141,6 +144,29 @@ impl App {
             () = self.closing.cancelled() => false,
             () = tokio::time::sleep(time) => true,
         }
+    }
+
+    /// Waits while a quiet start neither loads nor resumes anything by itself; whether the app is still
+    /// open.
+    pub(crate) async fn is_open_and_not_quiet(&self) -> bool {
+        tokio::select! {
+            biased;
+            () = self.closing.cancelled() => false,
+            () = self.crashes.not_quiet() => true,
+        }
+    }
+
+    /// Notes a step of a chat in the crash record until the result is dropped.
+    pub(crate) async fn begin_step(
+        &self,
+        kind: StepKind,
+        conversation_id: &str,
+        model: Option<&str>,
+    ) -> RunningStep {
+        // Nothing of a private chat is written anywhere.
+        let is_private = self.is_private(conversation_id).await;
+        let conversation_id = Some(conversation_id.to_owned()).filter(|_| !is_private);
+        self.crashes.begin(Step { conversation_id, ..Step::new(kind, model.map(str::to_owned)) })
     }
 
     /// Sends an event to all subscribers, if there are any.

@@ -29,6 +29,8 @@ pub fn typescript() -> String {
         declaration::<wire::MemoryUser>(&config),
         declaration::<wire::Gone>(&config),
         declaration::<wire::NoticeKind>(&config),
+        declaration::<wire::UnexpectedQuit>(&config),
+        declaration::<wire::UnexpectedQuitDuring>(&config),
         declaration::<wire::Event>(&config),
         declaration::<wire::NoticeLevel>(&config),
         declaration::<wire::Conversation>(&config),

@@ -16,7 +16,7 @@ use crate::documents::{commands as documents, reading};
 use crate::names::checked_title;
 use crate::settings::commands as settings_commands;
 use crate::wire::{Command, DocumentsOf, Failure, FailureKind, Reply};
-use crate::{api, diagnostics, finding, folders, jobs, models, monitor, personas};
+use crate::{api, crashes, diagnostics, finding, folders, jobs, models, monitor, personas};
 use crate::{presets, status};
 
 /// Runs one command to its end.
@@ -164,6 +164,9 @@ pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failu
         | Command::RestoreOldRevisions { .. }
         | Command::GetHubAccess
         | Command::SetHubToken { .. } => models::commands::run(app, command).await,
+        Command::UseModelAnyway { .. } | Command::EndQuietStart => {
+            crashes::commands::run(app, command).await
+        }
         Command::GetApi | Command::MakeApiKey { .. } | Command::RevokeApiKey { .. } => {
             api::commands::run(app, command).await
         }
@@ -244,8 +247,8 @@ pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failu
 async fn bootstrap(app: &Arc<App>) -> Result<Reply, Failure> {
     let (conversations, models, named) =
         (list::all(app).await?, models::list::all(app).await, cache_commands::named(app).await?);
-    let notice = app.recovery_notice.lock().unwrap_or_else(PoisonError::into_inner).take();
-    if let Some(notice) = notice {
+    let recovered = app.recovery_notice.lock().unwrap_or_else(PoisonError::into_inner).take();
+    for notice in recovered.into_iter().chain(app.crashes.take_notice()) {
         app.emit(notice);
     }
     let (settings, status) = (Box::new(app.settings()), status::now(app));

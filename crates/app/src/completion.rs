@@ -5,12 +5,12 @@
 //! App::completion(model, prompt) ─▶ GenerateRequest with the model's settings
 //!        the caller changes what the program has asked for
 //! App::start_from(request, name)   checks that the prompt begins with a starting point; uses it
-//! App::complete(request) ─▶ Generation: the engine's events; dropping it cancels the answer
+//! App::complete(request) ─▶ Completion: the engine's events; dropping it cancels the answer
 //! ```
 
 use std::sync::Arc;
 
-use cairn_engine::Speculation;
+use cairn_engine::{Generation, Speculation};
 use cairn_store::NamedCacheRow;
 
 pub use cairn_chat::{
@@ -19,12 +19,13 @@ pub use cairn_chat::{
     TurnsPrompt,
 };
 pub use cairn_engine::{
-    EngineError, FinishedGeneration, GenerateEvent, GenerateRequest, Generation, KvCacheOptions,
-    PromptInput, SegmentOptions, TokenLogprob,
+    EngineError, FinishedGeneration, GenerateEvent, GenerateRequest, KvCacheOptions, PromptInput,
+    SegmentOptions, TokenLogprob,
 };
 
 use crate::app::App;
 use crate::clock::now_ms;
+use crate::crashes::record::{RunningStep, Step, StepKind};
 use crate::models::loaded::loaded_status;
 use crate::models::{list, loading};
 use crate::settings::commands as settings;
@@ -77,6 +78,20 @@ impl From<Failure> for StartError {
     }
 }
 
+/// An answer that is being written for a program. Dropping it cancels the answer.
+#[derive(Debug)]
+pub struct Completion {
+    generation: Generation,
+    _step: RunningStep,
+}
+
+impl Completion {
+    /// The next event of the engine; none after the last.
+    pub async fn recv(&mut self) -> Option<GenerateEvent> {
+        self.generation.recv().await
+    }
+}
+
 impl App {
     /// A request to a model on this machine, which is loaded beside the chats' if need be; without
     /// a name the loaded one answers. Sampling and limits are those set for the model.
@@ -104,6 +119,7 @@ impl App {
     /// How many tokens the prompt of a request has; none of them is computed.
     pub async fn num_prompt_tokens(&self, request: GenerateRequest) -> Result<usize, EngineError> {
         let GenerateRequest { model, prompt, template_variables, .. } = request;
+        let _step = self.crashes.begin(Step::new(StepKind::Program, model.clone()));
         let tokens = self.engine.prompt_tokens(model.as_deref(), prompt, template_variables);
         Ok(tokens.await?.len())
     }
@@ -127,7 +143,9 @@ impl App {
         let prompt = request.prompt.clone();
         let variables = request.template_variables.clone();
         let model = request.model.as_deref();
+        let step = self.crashes.begin(Step::new(StepKind::Program, request.model.clone()));
         let prompt_ids = self.engine.prompt_tokens(model, prompt, variables).await;
+        drop(step);
         let prompt_ids = prompt_ids.map_err(StartError::Engine)?;
         let num_shared = token_ids.iter().zip(&prompt_ids).take_while(|(a, b)| a == b).count();
         if num_shared < token_ids.len() {
@@ -147,9 +165,10 @@ impl App {
     }
 
     /// Begins the answer.
-    pub fn complete(&self, request: GenerateRequest) -> Generation {
+    pub fn complete(&self, request: GenerateRequest) -> Completion {
         self.titles.stop();
-        self.engine.generate(request)
+        let step = self.crashes.begin(Step::new(StepKind::Program, request.model.clone()));
+        Completion { generation: self.engine.generate(request), _step: step }
     }
 
     /// The names of the models on this machine that can be used.

@@ -52,6 +52,7 @@ pub(crate) fn model(folder: ModelFolder) -> wire::Model {
         facts: None,
         is_being_checked: false,
         is_proposed: false,
+        is_set_aside: false,
         is_being_measured: false,
     }
 }

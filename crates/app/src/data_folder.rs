@@ -12,6 +12,7 @@ use crate::platform;
 /// CAIRN_HOME/
 /// ├── lock               locked by the process that has the folder open
 /// ├── window.sock        where that process takes the wish to see its window; left there when it ends
+/// ├── running.json       what that process is at; left only if it dies
 /// ├── cairn.db           conversations, settings, the index of the prompt cache
 /// ├── cairn.backup-*.db  the database before its last three migrations
 /// ├── cairn.damaged-*.db a damaged database that was replaced
@@ -115,6 +116,11 @@ impl DataFolder {
     /// The socket at which a second launch asks the app that has the folder open for its window.
     pub fn window_socket(&self) -> PathBuf {
         self.home.join("window.sock")
+    }
+
+    /// The crash record: what the process that has the folder open is at.
+    pub fn running(&self) -> PathBuf {
+        self.home.join("running.json")
     }
 
     /// The file that a process locks while it has the folder open.

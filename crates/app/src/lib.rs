@@ -50,6 +50,7 @@ mod commands;
 pub mod completion;
 mod consent;
 mod convert;
+mod crashes;
 mod data_folder;
 mod database_file;
 pub mod decisions;

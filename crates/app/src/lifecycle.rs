@@ -25,6 +25,7 @@ use crate::chat::running_reads::RunningReads;
 use crate::chat::title_queue::TitleQueue;
 use crate::clock::now_ms;
 use crate::consent::RemovedFolders;
+use crate::crashes::state::{Crashes, Start};
 use crate::data_folder::DataFolder;
 use crate::documents::readings::Readings;
 use crate::error::OpenError;
@@ -64,6 +65,8 @@ impl App {
     /// As [`App::open`], with the lock of the same data folder, which the caller has taken.
     pub async fn open_locked(lock: FolderLock, options: Options) -> Result<Arc<App>, OpenError> {
         let data_folder = options.data_folder.clone();
+        // First: a start that dies is an unclean end too.
+        let start = Start::begin(&data_folder);
         let model_folders = ModelFolders::new(data_folder.home(), &options.hub_variables);
         remove_leftovers(&data_folder, &model_folders, &lock).await;
 
@@ -71,15 +74,18 @@ impl App {
         // and would be removed as a leftover.
         let cleanup_lock = cleanup_lock(&data_folder);
         let (store, recovery) = open_store(&data_folder).await?;
+        let crashes = start.settle(&store).await;
         let engine = start_engine(&data_folder, &store, cleanup_lock, &options).await;
         let settings = engine.settings.current();
         let models = open_models(model_folders, &store, &settings, &options).await;
 
         let autoload = options.autoload;
-        let (app, moves) = Parts { lock, store, recovery, engine, models }.into_app(options);
+        let (app, moves) =
+            Parts { lock, store, recovery, crashes, engine, models }.into_app(options);
         // The engine's thread writes nothing before it is asked for something.
         app.follow_compression(&settings);
         let left_over = measuring::left_over(&app).await;
+        jobs::running::pause_set_aside(&app).await;
         app.start_background_tasks(moves, left_over, autoload);
         Ok(app)
     }
@@ -100,16 +106,27 @@ impl App {
         self.spawn(follow::follow_other_programs(self.clone()));
         self.spawn(database_file::watch(self.clone()));
         self.spawn(models::downloads::follow(self.clone()));
-        self.spawn(jobs::running::resume(self.clone()));
-        self.spawn(measuring::resume(self.clone(), left_over));
-        self.spawn(finding::index_older(self.clone()));
-        self.spawn(finding::index_documents(self.clone()));
         let app = self.clone();
         self.spawn(async move { follow::release_purged(&app).await });
+        self.spawn_unless_quiet(jobs::running::resume(self.clone()));
+        self.spawn_unless_quiet(measuring::resume(self.clone(), left_over));
+        self.spawn_unless_quiet(finding::index_older(self.clone()));
+        self.spawn_unless_quiet(finding::index_documents(self.clone()));
         if autoload {
             // A failure is in the status; a missing model is none.
-            self.spawn(models::loading::load_at_start(self.clone()));
+            let load = models::loading::load_at_start(self.clone());
+            self.spawn_unless_quiet(async { drop(load.await) });
         }
+    }
+
+    /// Runs work that nobody has asked for. A quiet start waits until a person wants an ordinary one.
+    fn spawn_unless_quiet(self: &Arc<Self>, work: impl Future<Output = ()> + Send + 'static) {
+        let app = self.clone();
+        self.spawn(async move {
+            if app.is_open_and_not_quiet().await {
+                work.await;
+            }
+        });
     }
 
     /// Runs a command. It runs to its end even if the caller stops waiting.
@@ -141,6 +158,8 @@ impl App {
         // It stays so if the caller stops waiting.
         *closed = Some(Closed::EngineBusy);
         self.closing.cancel();
+        // However long the rest takes, and whoever ends it: a person wanted this.
+        self.crashes.close();
         self.downloads.stop();
         let mut cache_rows = self.cache_rows.lock().unwrap_or_else(PoisonError::into_inner).take();
         let close = async {
@@ -149,6 +168,7 @@ impl App {
                 Some(()) => *closed = Some(Closed::Completely),
                 None => tracing::warn!("the engine was not done when Cairn closed"),
             }
+            self.crashes.forgive_used(&self.store).await;
             writing::write_last(self).await;
             if let Err(error) = self.store.close().await {
                 tracing::warn!("{error}");
@@ -202,6 +222,7 @@ struct Parts {
     lock: FolderLock,
     store: Arc<Store>,
     recovery: Option<Recovery>,
+    crashes: Crashes,
     engine: Started,
     models: Models,
 }
@@ -210,7 +231,7 @@ impl Parts {
     /// The app, in which nothing runs yet but what writes the engine's changes to the database. The
     /// receiver is told which reference moved, once that is written.
     fn into_app(self, options: Options) -> (Arc<App>, UnboundedReceiver<Option<RefName>>) {
-        let Parts { lock, store, recovery, engine, models } = self;
+        let Parts { lock, store, recovery, crashes, engine, models } = self;
         let Started { engine, cache_events, cache_problem, settings } = engine;
         let Models { folders, catalog, hub, downloads } = models;
         let (moved, moves) = tokio::sync::mpsc::unbounded_channel();
@@ -230,6 +251,7 @@ impl Parts {
             engine,
             cache_problem,
             recovery_notice: Mutex::new(recovery.as_ref().map(recovered::notice)),
+            crashes,
             answers: RunningAnswers::default(),
             reads: RunningReads::default(),
             titles: TitleQueue::default(),

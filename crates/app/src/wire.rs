@@ -222,6 +222,10 @@ pub enum Command {
     CancelModelImport,
     /// Ends the measurement of what rounding costs a model.
     CancelModelMeasurement { name: String },
+    /// Uses a model again that is set aside because Cairn quit unexpectedly while it was at work.
+    UseModelAnyway { name: String },
+    /// Lets a quiet start, see [`NoticeKind::StartedQuietly`], load and resume what an ordinary one does.
+    EndQuietStart,
     /// The models that Cairn recommends, without asking the hub. Answers
     /// [`Reply::RecommendedModels`].
     GetRecommendedModels,
@@ -391,7 +395,8 @@ pub enum Command {
     UncalibrateJob { id: String },
     /// Lets a job wait. The rows that are being asked are asked again later.
     PauseJob { id: String },
-    /// Lets a job go on, and asks the rows again that could not be answered.
+    /// Lets a job go on, and asks the rows again that could not be answered. If it or its model is set aside,
+    /// they no longer are.
     ContinueJob { id: String },
     /// Sets the name of a job; an empty one is refused.
     RenameJob { id: String, name: String },

@@ -80,6 +80,7 @@ fn status_of(code: FailureCode) -> StatusCode {
         FailureCode::Invalid => StatusCode::BAD_REQUEST,
         FailureCode::NotFound => StatusCode::NOT_FOUND,
         FailureCode::NoModel
+        | FailureCode::SetAside
         | FailureCode::Gated
         | FailureCode::NeedsToken
         | FailureCode::Unauthorized => StatusCode::CONFLICT,

@@ -4,7 +4,7 @@ import { knownNames } from '../models/knownNames.svelte';
 import { de } from '../text/de';
 import { en } from '../text/en';
 import { callModels, failureSentence, noticeSentence } from './failures';
-import type { FailureKind, NoticeKind } from './wire';
+import type { FailureKind, NoticeKind, UnexpectedQuit } from './wire';
 
 const model = 'mlx-community/Qwen3-4B-4bit';
 /** The type says that no kind is missing. */
@@ -66,6 +66,7 @@ const kinds: { [Type in FailureKind['type']]: Extract<FailureKind, { type: Type 
   ],
   load_failed: [{ type: 'load_failed', model, detail: 'Why it broke.' }],
   model_unusable: [{ type: 'model_unusable', model, detail: 'Why it broke.' }],
+  model_set_aside: [{ type: 'model_set_aside', model }],
   other_model: [
     { type: 'other_model', model },
     { type: 'other_model', model: null },
@@ -173,6 +174,12 @@ test.each(Object.values(kinds).flat())('%j is said in both languages', (kind) =>
 
 const why = { code: 'storage' as const, message: 'The disk is full.', kind: { type: 'disk_full' as const } };
 const recovered = { type: 'recovered' as const, damaged: '/a/damaged.db', unreadable_messages: 0 };
+const quit = { during: null, model: null, job_id: null, job: null, conversation_id: null, is_set_aside: false };
+const during = (when: UnexpectedQuit['during'], change: Partial<UnexpectedQuit> = {}) => ({
+  type: 'quit_unexpectedly' as const,
+  quit: { ...quit, during: when, model, ...change },
+});
+const asked = { job_id: 'j', job: 'Letters' };
 const notices: { [Type in Exclude<NoticeKind['type'], 'failed'>]: Extract<NoticeKind, { type: Type }>[] } = {
   answer_kept: [{ type: 'answer_kept', why }],
   answer_not_saving: [{ type: 'answer_not_saving', why }],
@@ -182,6 +189,25 @@ const notices: { [Type in Exclude<NoticeKind['type'], 'failed'>]: Extract<Notice
   draft_unused: [{ type: 'draft_unused', model, draft: 'o/small', why }],
   draft_stays: [{ type: 'draft_stays', model, why }],
   not_reloaded: [true, false].map((is_in_memory) => ({ type: 'not_reloaded', model, is_in_memory, why })),
+  quit_unexpectedly: [
+    { type: 'quit_unexpectedly', quit },
+    during('loading'),
+    during('importing_model', { model: null }),
+    during('importing_context'),
+    during('answering', { conversation_id: 'c' }),
+    during('answering', { is_set_aside: true }),
+    during('comparing'),
+    during('program'),
+    during('job', asked),
+    during('job', { ...asked, is_set_aside: true }),
+    during('job'),
+    during('probabilities'),
+    during('reading_ahead'),
+    during('title'),
+    during('counting'),
+    during('measuring'),
+  ],
+  started_quietly: [{ type: 'started_quietly' }],
   recovered: [
     { ...recovered, conversations: 12, total_conversations: 13, backup: null },
     { ...recovered, conversations: 1, total_conversations: null, backup: '/a/b.db', unreadable_messages: 1 },

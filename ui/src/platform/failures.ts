@@ -35,6 +35,9 @@ function withTitles<Kind extends FailureKind | NoticeKind>(kind: Kind): Kind {
   if (WITH_WHOLE_NAME.has(kind.type)) return kind;
   if ('draft' in kind) return { ...kind, model: titleOf(kind.model), draft: titleOf(kind.draft) };
   if ('model' in kind && kind.model !== null) return { ...kind, model: titleOf(kind.model) };
+  if (kind.type === 'quit_unexpectedly' && kind.quit.model !== null) {
+    return { ...kind, quit: { ...kind.quit, model: titleOf(kind.quit.model) } };
+  }
   if (kind.type !== 'not_enough_memory') return kind;
   const what = typeof kind.what === 'string' ? kind.what : { model: titleOf(kind.what.model) };
   return { ...kind, what, in_use: kind.in_use.map(titleOf), pinned: kind.pinned.map(titleOf) };

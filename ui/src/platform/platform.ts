@@ -11,6 +11,7 @@ import type {
   Event,
   Failure,
   FailureCode,
+  FailureKind,
   ImportedModel,
   ImportPreview,
   Reply,
@@ -91,13 +92,14 @@ export class CallError extends Error {
   constructor(
     readonly code: FailureCode | 'unreachable',
     message: string,
+    readonly kind: FailureKind | null = null,
   ) {
     super(message);
     this.name = 'CallError';
   }
 
   static of(failure: Failure): CallError {
-    return new CallError(failure.code, failureSentence(failure));
+    return new CallError(failure.code, failureSentence(failure), failure.kind ?? null);
   }
 }
 

@@ -60,6 +60,8 @@ export type Command = { "type": "bootstrap" }
   | { "type": "choose_rounding", form: RoundingForm, }
   | { "type": "cancel_model_import" }
   | { "type": "cancel_model_measurement", name: string, }
+  | { "type": "use_model_anyway", name: string, }
+  | { "type": "end_quiet_start" }
   | { "type": "get_recommended_models" }
   | { "type": "search_models", text: string, }
   | { "type": "get_hub_model", name: string, }
@@ -249,7 +251,7 @@ kind?: FailureKind, };
 /**
  * Why a command failed, as far as the interface reacts to it in different ways.
  */
-export type FailureCode = "no_model" | "not_found" | "invalid" | "storage" | "engine" | "offline" | "gated" | "needs_token" | "unauthorized" | "no_space" | "hub";
+export type FailureCode = "no_model" | "not_found" | "invalid" | "storage" | "engine" | "set_aside" | "offline" | "gated" | "needs_token" | "unauthorized" | "no_space" | "hub";
 
 /**
  * What failed. The interface has a sentence for each kind. `detail` is in English, of the system, the
@@ -305,6 +307,7 @@ folder: string, needed_bytes: number, free_bytes: number, }
   | { "type": "only_in_app", variable: string | null, }
   | { "type": "load_failed", model: string, detail: string, }
   | { "type": "model_unusable", model: string, detail: string, }
+  | { "type": "model_set_aside", model: string, }
   | { "type": "other_model", model: string | null, }
   | { "type": "beginning_lost" }
   | { "type": "no_such_model", model: string, }
@@ -427,7 +430,35 @@ damaged: string, }
  */
 is_in_place: boolean, }
   | { "type": "database_gone", why: Failure, }
+  | { "type": "quit_unexpectedly", quit: UnexpectedQuit, }
+  | { "type": "started_quietly" }
   | { "type": "failed", why: Failure, };
+
+/**
+ * At what the run before was when it ended without being closed.
+ */
+export type UnexpectedQuit = {
+/**
+ * The likeliest of what was under way; none if nothing was.
+ */
+during: UnexpectedQuitDuring | null, model: string | null,
+/**
+ * The job whose texts were asked, and its name.
+ */
+job_id: string | null, job: string | null,
+/**
+ * The chat that was answered or read; none of a private one.
+ */
+conversation_id: string | null,
+/**
+ * It was not the first time, and the job, or else the model, is set aside.
+ */
+is_set_aside: boolean, };
+
+/**
+ * What Cairn did with a model.
+ */
+export type UnexpectedQuitDuring = "loading" | "importing_model" | "importing_context" | "answering" | "comparing" | "program" | "job" | "probabilities" | "reading_ahead" | "title" | "counting" | "measuring";
 
 /**
  * A change that the interface is told of without having asked.
@@ -1132,6 +1163,11 @@ is_being_checked: boolean,
  * one of them asks.
  */
 is_proposed: boolean,
+/**
+ * It is not loaded because Cairn quit unexpectedly twice while it was at work; `UseModelAnyway` ends
+ * that.
+ */
+is_set_aside: boolean,
 /**
  * What rounding costs it is being measured, or will be while nothing else is computed.
  */
@@ -2084,6 +2120,10 @@ temperature: number | null, created_at_ms: number, num_rows: number, num_answere
  * Rows that could not be answered.
  */
 num_failed: number, num_corrected: number,
+/**
+ * It is paused because Cairn quit unexpectedly twice while it ran; `ContinueJob` ends that.
+ */
+is_set_aside: boolean,
 /**
  * It runs after the jobs before it.
  */

@@ -360,6 +360,7 @@ export function model(name: string, change: Partial<Model> = {}): Model {
     facts: change.problem || change.is_being_checked ? null : facts(),
     is_being_checked: false,
     is_proposed: false,
+    is_set_aside: false,
     is_being_measured: false,
     ...change,
   };

@@ -15,6 +15,7 @@ export function job(id: string, change: Partial<Job> = {}): Job {
     num_answered: 0,
     num_failed: 0,
     num_corrected: 0,
+    is_set_aside: false,
     is_waiting: false,
     rows_per_second: null,
     ...change,

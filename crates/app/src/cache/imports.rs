@@ -19,7 +19,9 @@ use crate::cache::prefix;
 use crate::cache::previews::Previewed;
 use crate::clock::now_ms;
 use crate::convert;
+use crate::crashes::record::{Step, StepKind};
 use crate::data_folder::DataFolder;
+use crate::models::loaded::loaded_name;
 use crate::names::checked_name;
 use crate::wire::{
     CacheFileLayout, CacheSource, Failure, FailureCode, FailureKind, ImportPreview, Reply,
@@ -159,10 +161,13 @@ pub(crate) async fn confirm(
     let _naming = app.naming.lock().await;
     let id = new_id().to_string();
     let owner = named_owner(&id);
+    let model = loaded_name(app);
+    let step = app.crashes.begin(Step::new(StepKind::ImportingContext, model));
     let imported = app
         .engine
         .import_prompt_file(&previewed.file, Import { owner: owner.clone(), check })
         .await;
+    drop(step);
     let info = imported
         .map_err(|error| Failure::invalid(about(&error, &previewed.file, &previewed.file_name)))?;
     let row = named_row(&app.engine, info, &id, name, &previewed.file_name).await;

@@ -24,6 +24,7 @@ use crate::chat::segments::Now;
 use crate::chat::titles;
 use crate::chat::turn::{Turn, Wanted};
 use crate::clock::now_ms;
+use crate::crashes::record::{RunningStep, Step, StepKind};
 use crate::documents::reading;
 use crate::models::loaded::loaded_name;
 use crate::models::loading;
@@ -222,6 +223,7 @@ async fn write(app: &Arc<App>, running: &Running, turn: &Turn, progress: &mut Pr
     if let Some(row) = row {
         progress.answered_with = savings::with(app, row.system_prompt, model.as_deref()).await;
     }
+    let step = begin_step(app, turn, model.as_deref());
     let request = async {
         let settings = settings?;
         if settings.holds_loops {
@@ -233,7 +235,9 @@ async fn write(app: &Arc<App>, running: &Running, turn: &Turn, progress: &mut Pr
         };
         Ok::<_, Failure>((request(app, turn, model.as_deref(), &settings).await?, made))
     };
-    let (request, made) = match request.await {
+    let request = request.await;
+    drop(step);
+    let (request, made) = match request {
         Ok((_, Made::Stopped)) => return Outcome::stopped(progress),
         Ok(request) => request,
         Err(failure) => return Outcome::failed(failure, progress),
@@ -341,6 +345,17 @@ async fn load_model(
     }
 }
 
+/// Notes in the crash record that a model reads and writes for a turn.
+fn begin_step(app: &App, turn: &Turn, model: Option<&str>) -> RunningStep {
+    let kind = match turn.wanted {
+        Wanted::Compared(_) => StepKind::Comparing,
+        _ => StepKind::Answering,
+    };
+    let is_private = !Arc::ptr_eq(&turn.store, &app.store);
+    let conversation_id = Some(turn.conversation_id.clone()).filter(|_| !is_private);
+    app.crashes.begin(Step { conversation_id, ..Step::new(kind, model.map(str::to_owned)) })
+}
+
 /// Generates until the answer ends, is stopped, fails or repeats itself. Emits and saves the text
 /// whenever that is due.
 async fn generate(
@@ -352,6 +367,7 @@ async fn generate(
     saving: &mut Saving,
 ) -> Part {
     let max_tokens = request.max_tokens;
+    let _step = begin_step(app, turn, request.model.as_deref());
     let mut generation = app.engine.generate(request);
     let give_up = async {
         app.closing.cancelled().await;

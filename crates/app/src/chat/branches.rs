@@ -18,6 +18,7 @@ use crate::chat::model;
 use crate::chat::prompt::messages_for;
 use crate::clock::now_ms;
 use crate::convert;
+use crate::crashes::record::StepKind;
 use crate::documents::reading;
 use crate::names::checked_title;
 use crate::wire::{Conversation, DocumentsOf, Event, Failure, Message, Reply};
@@ -194,6 +195,7 @@ async fn tokens_of_part(
     let beginning = Beginning::of(app, &app.store, conversation_id, Some(&model)).await.ok()?;
     let num_opaque = beginning.num_opaque();
     let prompt = beginning.with(part);
+    let _step = app.begin_step(StepKind::Counting, conversation_id, Some(&model.name)).await;
     let ids = app.engine.prompt_tokens(Some(&model.name), prompt, Map::new()).await.ok()?;
     Some(PromptTokens::after_opaque(num_opaque, ids.get(num_opaque..)?.to_vec()))
 }

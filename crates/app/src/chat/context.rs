@@ -11,6 +11,7 @@ use crate::chat::beginning::{Beginning, ReadPart};
 use crate::chat::model;
 use crate::chat::prompt::unsent_question;
 use crate::convert;
+use crate::crashes::record::StepKind;
 use crate::documents::prompt::WithDocuments;
 use crate::models::loaded::{loaded_name, loaded_status};
 use crate::settings::{Settings, commands as settings};
@@ -60,6 +61,7 @@ pub(crate) async fn get(app: &Arc<App>, conversation_id: Option<&str>) -> Result
             let store = app.store_of(id).await;
             store.listed_conversation(id).await?;
             let settings = settings::for_answer(app, store, id, Some(&model.name)).await?;
+            let _step = app.begin_step(StepKind::Counting, id, Some(&model.name)).await;
             measured(app, store, id, &model, &settings).await?
         }
         None => {

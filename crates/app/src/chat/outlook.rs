@@ -11,6 +11,7 @@ use crate::chat::model;
 use crate::chat::prompt::unsent_question;
 use crate::chat::savings;
 use crate::convert;
+use crate::crashes::record::StepKind;
 use crate::settings::commands as settings;
 use crate::wire::{ChatOutlook, Failure, Reply};
 
@@ -35,6 +36,7 @@ pub(crate) async fn get(app: &Arc<App>, conversation_id: &str) -> Result<Reply, 
         return Ok(Reply::Outlook { outlook: None });
     };
     let request = GenerateRequest { model: Some(model.clone()), ..request };
+    let _step = app.begin_step(StepKind::Counting, conversation_id, Some(&model)).await;
     let Ok(outlook) = app.engine.outlook(request).await else {
         return Ok(Reply::Outlook { outlook: None });
     };

@@ -11,6 +11,7 @@ use crate::app::App;
 use crate::chat::branch_to_answer::BranchToAnswer;
 use crate::chat::running_reads::ListedRead;
 use crate::convert;
+use crate::crashes::record::StepKind;
 use crate::models::loaded::loaded_status;
 use crate::models::{loading, locating};
 use crate::settings::commands as settings;
@@ -72,6 +73,7 @@ async fn read(
         num_top_logprobs: Some(NUM_LIKELIEST),
         ..request
     };
+    let _step = app.begin_step(StepKind::Probabilities, conversation_id, Some(&model)).await;
     let mut last: Option<Instant> = None;
     let tokens = app.engine.probabilities(request, |processed, total| {
         if last.is_none_or(|last| last.elapsed() >= PROGRESS_INTERVAL) {

@@ -18,6 +18,8 @@ use crate::chat::listed;
 use crate::chat::model;
 use crate::chat::progress::Progress;
 use crate::chat::segments::Now;
+use crate::crashes::record::StepKind;
+use crate::models::loaded::loaded_name;
 
 /// A title that is longer is cut anyway.
 const MAX_TOKENS: usize = 40;
@@ -66,7 +68,11 @@ async fn write(app: &Arc<App>, id: &str) {
         return;
     }
     let model = model::in_memory(app, id).await.map(|model| model.name);
-    let Some(written) = generate(app, model, &prompt(&question, &answer)).await else { return };
+    let writer = model.clone().or_else(|| loaded_name(app));
+    let step = app.begin_step(StepKind::Title, id, writer.as_deref()).await;
+    let written = generate(app, model, &prompt(&question, &answer)).await;
+    drop(step);
+    let Some(written) = written else { return };
     match store.set_written_title(id, &question, &cleaned(&written)).await {
         Ok(true) => listed::emit(app, id).await,
         Ok(false) => {}

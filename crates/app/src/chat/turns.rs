@@ -96,8 +96,10 @@ pub(crate) async fn answer_again(
 /// The model of a chat before its branch ends in another answer, or why nothing can answer.
 async fn of_chat(app: &Arc<App>, conversation_id: &str) -> Result<Option<String>, Failure> {
     let name = of_chats::of(app, conversation_id).await?.name;
-    if name.is_none() {
-        loading::require_any(app).await?;
+    match &name {
+        // Before anything is saved: the question stays where it was written.
+        Some(name) => app.crashes.require(name)?,
+        None => loading::require_any(app).await?,
     }
     Ok(name)
 }

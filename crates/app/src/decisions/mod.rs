@@ -23,6 +23,7 @@ pub(crate) use question::Wording;
 pub use question::{Described, MAX_LEVELS, MAX_OPTIONS, Question, QuestionError, QuestionKind};
 
 use crate::app::App;
+use crate::crashes::record::{Step, StepKind};
 use crate::models::loading;
 use crate::wire::Failure;
 
@@ -89,8 +90,10 @@ impl App {
             }
         });
         let classify = answer_request(model.clone(), rows.collect());
-        let answers = self.engine.classify(classify).answers(|| ()).await?;
-        let answers = in_groups(answers, wordings.iter().map(Vec::len));
+        let step = self.crashes.begin(Step::new(StepKind::Program, model.clone()));
+        let answers = self.engine.classify(classify).answers(|| ()).await;
+        drop(step);
+        let answers = in_groups(answers?, wordings.iter().map(Vec::len));
         let mut result =
             Decisions { model, decisions: Vec::new(), num_input_tokens: 0, num_cached_tokens: 0 };
         let questions = std::iter::zip(&request.questions, &wordings);

@@ -19,6 +19,7 @@ use crate::chat::listed;
 use crate::chat::model as chat_model;
 use crate::clock::now_ms;
 use crate::convert;
+use crate::crashes::record::{self, RunningStep, StepKind};
 use crate::documents::attached;
 use crate::documents::counting::{self, Counted};
 use crate::documents::drafts::{self, Draft};
@@ -157,8 +158,13 @@ async fn read(
             () = app.closing.cancelled() => {}
         }
     };
+    let prepared = async {
+        // Nobody has asked yet: a quiet start reads only what an answer needs.
+        app.crashes.not_quiet().await;
+        prepare(app, of, reading).await
+    };
     let prepared = tokio::select! {
-        prepared = prepare(app, of, reading) => prepared,
+        prepared = prepared => prepared,
         () = stopped => return Ok(DocumentReading::Unread),
     };
     match prepared? {
@@ -182,6 +188,7 @@ async fn prepare(
         Break(known) => return Ok(Break(known)),
     };
     let (model, settings, is_ahead) = (draft.model.clone(), draft.settings.clone(), draft.is_ahead);
+    let _step = begin_step(app, of, &model);
     let prompt = match counted_prompt(app, of, draft, reading).await? {
         Continue(prompt) => prompt,
         Break(known) => return Ok(Break(known)),
@@ -294,6 +301,7 @@ async fn count_ahead(
         return Ok(None);
     };
     let folder = PathBuf::from(&model.path);
+    let _step = begin_step(app, of, &model.name);
     let Ok(memory) = own_settings::read_memory(app, &model.name, &folder).await else {
         return Ok(None);
     };
@@ -341,6 +349,16 @@ fn request(
     })
 }
 
+/// Notes in the crash record that a model reads documents. Those of private chats are not read ahead.
+fn begin_step(app: &App, of: &DocumentsOf, model: &str) -> RunningStep {
+    let conversation_id = match of {
+        DocumentsOf::Conversation { id } => Some(id.clone()),
+        DocumentsOf::Folder { .. } => None,
+    };
+    let step = record::Step::new(StepKind::ReadingAhead, model.to_owned());
+    app.crashes.begin(record::Step { conversation_id, ..step })
+}
+
 async fn generate(
     app: &App,
     of: &DocumentsOf,
@@ -349,6 +367,7 @@ async fn generate(
     model: String,
 ) -> Result<DocumentReading, Failure> {
     let num_tokens = num_prompt_tokens(&request);
+    let _step = begin_step(app, of, &model);
     let mut generation = app.engine.generate(request);
     let (mut is_stopping, mut shown) = (false, None::<Instant>);
     loop {

@@ -116,7 +116,10 @@ pub(super) fn shown(app: &App, job: cairn_store::Job) -> Result<Job, Failure> {
     Ok(Job {
         question,
         state,
-        is_waiting: is_waiting && state == JobState::Running,
+        // A quiet start has not begun with it yet.
+        is_waiting: state == JobState::Running
+            && (is_waiting || (app.crashes.is_quiet() && !app.jobs.has(&job.id))),
+        is_set_aside: state == JobState::Paused && app.crashes.is_job_set_aside(&job.id),
         rows_per_second: rows_per_second.filter(|_| state == JobState::Running),
         id: job.id,
         name: job.name,

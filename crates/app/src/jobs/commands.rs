@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use cairn_store::{JobState, NewJob};
+use cairn_store::{JobState, NewJob, UncleanSubject};
 
 use super::answers::{self, Logprobs, Reading};
 use super::{conversations, export, question_text, running, texts};
@@ -12,7 +12,7 @@ use crate::clock::now_ms;
 use crate::decisions::calibration::{fit_temperature, quality};
 use crate::decisions::{MAX_LEVELS, MAX_OPTIONS};
 use crate::decisions::{Question, QuestionError};
-use crate::models::loading;
+use crate::models::{list, loading};
 use crate::names::checked_name;
 use crate::undo::UNDO_LIMIT;
 use crate::wire::{
@@ -299,6 +299,11 @@ async fn pause(app: &App, id: &str) -> Result<Reply, Failure> {
 }
 
 async fn go_on(app: &Arc<App>, id: String) -> Result<Reply, Failure> {
+    let model = app.store.listed_job(&id).await?.model;
+    let subjects = [UncleanSubject::Job(id.clone()), UncleanSubject::Model(model)];
+    if app.crashes.forgive(&app.store, subjects).await {
+        list::emit(app).await;
+    }
     app.store.retry_failed_job_rows(&id).await?;
     app.store.set_job_state(&id, JobState::Running, None).await?;
     running::start(app, id.clone());

@@ -5,12 +5,13 @@ use std::time::Instant;
 
 use cairn_chat::{Message, Role};
 use cairn_engine::{ClassifyRow, EngineError, PromptInput, RowAnswer};
-use cairn_store::{AnsweredRow, JobAnswer, JobState};
+use cairn_store::{AnsweredRow, JobAnswer, JobState, StoreError, UncleanSubject};
 use tokio_util::sync::CancellationToken;
 
 use super::answers::{self, Logprobs, Reading};
 use super::question_text;
 use crate::app::App;
+use crate::crashes::record::Step;
 use crate::decisions::{answer_request, in_groups};
 use crate::models::loading;
 use crate::wire::{Event, Failure, NoticeKind};
@@ -18,12 +19,30 @@ use crate::wire::{Event, Failure, NoticeKind};
 /// How many rows are asked at once. A kill loses what was computed of one window.
 const WINDOW: i64 = 128;
 
+/// Pauses the jobs that are set aside, before the others are resumed.
+pub(crate) async fn pause_set_aside(app: &App) {
+    let reason = "Cairn quit unexpectedly twice while it ran.";
+    let paused = async {
+        for job in app.store.jobs().await? {
+            if job.state == JobState::Running && app.crashes.is_job_set_aside(&job.id) {
+                app.store.set_job_state(&job.id, JobState::Paused, Some(reason)).await?;
+            }
+        }
+        Ok::<_, StoreError>(())
+    };
+    if let Err(error) = paused.await {
+        tracing::warn!("jobs that are set aside are not paused: {error}");
+    }
+}
+
 /// Starts the jobs that ran when the app was closed, in the order in which they were made.
 pub(crate) async fn resume(app: Arc<App>) {
     match app.store.jobs().await {
         Ok(jobs) => {
             let running = jobs.into_iter().rev().filter(|job| job.state == JobState::Running);
-            running.for_each(|job| start(&app, job.id));
+            // One that is set aside and could not be paused is not resumed either.
+            let resumed = running.filter(|job| !app.crashes.is_job_set_aside(&job.id));
+            resumed.for_each(|job| start(&app, job.id));
         }
         Err(error) => tracing::warn!("jobs do not go on: {error}"),
     }
@@ -93,13 +112,17 @@ async fn run_in_turn(app: &Arc<App>, id: &str) -> Result<(), Ended> {
         // For each window, because a person may unload the model in between.
         let model = loading::ensure_loaded_beside(app, &job.model).await.map_err(Ended::NoModel)?;
         let begun = Instant::now();
-        let rows = ask(app, model, &reading, &waiting).await?;
+        let step = app.crashes.begin(Step::of_job(id, &model));
+        let rows = ask(app, model, &reading, &waiting).await;
+        drop(step);
+        let rows = rows?;
         let temperature = app.store.listed_job(id).await?.temperature;
         let answers = std::iter::zip(&waiting, rows);
         let answers: Vec<JobAnswer> = answers
             .map(|((position, _), row)| answer(&reading, temperature, *position, row))
             .collect();
         app.store.save_job_answers(id, &answers).await?;
+        app.crashes.forgive(&app.store, [UncleanSubject::Job(id.to_owned())]).await;
         let rows_per_second = answers.len() as f64 / begun.elapsed().as_secs_f64().max(1e-3);
         app.jobs.is_at(id, rows_per_second);
         emit(app, id).await;

@@ -22,6 +22,11 @@ struct RunningJob {
 }
 
 impl RunningJobs {
+    /// Whether a job has a task.
+    pub(super) fn has(&self, id: &str) -> bool {
+        self.lock().contains_key(id)
+    }
+
     /// Whether a job waits for its turn, and how fast it is.
     pub(super) fn pace(&self, id: &str) -> (bool, Option<f64>) {
         match self.lock().get(id) {

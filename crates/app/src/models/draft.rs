@@ -2,6 +2,7 @@
 
 use super::locating::{NamedBy, locate_as, usable_folder};
 use crate::app::App;
+use crate::crashes::record::{Step, StepKind};
 use crate::options::ForcedSpeculation;
 use crate::wire::{Failure, NoticeKind};
 
@@ -47,5 +48,7 @@ async fn load_named(app: &App, draft: &str) -> Result<(), Failure> {
         Some(_) => locate_as(app, draft, NamedBy::NameOrPath).await?.1,
         None => usable_folder(app, draft).await?,
     };
+    app.crashes.require(draft)?;
+    let _step = app.crashes.begin(Step::new(StepKind::Loading, draft.to_owned()));
     Ok(app.engine.load_draft(draft, &folder).await?)
 }

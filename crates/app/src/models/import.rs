@@ -16,6 +16,7 @@ use super::{list, rounding};
 use crate::app::App;
 use crate::cache::{OwnFile, Upload};
 use crate::convert;
+use crate::crashes::record::{Step, StepKind};
 use crate::wire::{self, Event, Failure, FailureKind};
 
 /// Progress is sent this often.
@@ -71,7 +72,9 @@ impl App {
         let message = format!("A fault in Cairn stopped the import of {}.", source.file_name);
         let app = self.clone();
         let source = Arc::new(source);
+        let step = self.crashes.begin(Step::new(StepKind::ImportingModel, None));
         let import = self.spawn(async move {
+            let _step = step;
             let imported = app.import_until(source.clone(), &cancelled).await;
             if let Some(Ok(imported)) = &imported {
                 app.measure_rounding(source, imported);

@@ -33,6 +33,7 @@ async fn rows(app: &App) -> Vec<Model> {
         let Settings { alias, is_pinned, .. } = app.settings.of_model(&model.name);
         model.alias = Some(alias).filter(|alias| !alias.is_empty());
         model.is_pinned = is_pinned;
+        model.is_set_aside = app.crashes.is_model_set_aside(&model.name);
         model.is_being_measured = app.measurements.has(&model.name);
         model
     };

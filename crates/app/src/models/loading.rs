@@ -11,6 +11,8 @@ use super::locating::{NamedBy, locate, locate_as};
 use super::{draft, list, proposal};
 use crate::app::App;
 use crate::clock::now_ms;
+use crate::crashes::record::{Step, StepKind};
+use crate::crashes::state::set_aside;
 use crate::wire::{Event, Failure, FailureCode, FailureKind, Model, NoticeKind};
 
 impl App {
@@ -42,15 +44,17 @@ pub(crate) async fn ensure_loaded(app: Arc<App>, preferred: Option<String>) -> R
     if loaded_name(&app).is_some() {
         return Ok(());
     }
-    let name = to_load(&app, preferred).await.ok_or_else(no_model)?.name;
-    load(&app, name).await
+    let Some(model) = to_load(&app, preferred).await else { return Err(none_to_load(&app).await) };
+    load(&app, model.name).await
 }
 
 /// The model that [`ensure_loaded`] loads where none is: the preferred one if it can be used.
 pub(crate) async fn to_load(app: &Arc<App>, preferred: Option<String>) -> Option<Model> {
     let models = list::all(app).await;
     let named = |name: &str| models.iter().find(|model| model.name == name);
-    let is_usable = |name: &String| named(name).is_some_and(|model| model.problem.is_none());
+    let is_usable = |name: &String| {
+        named(name).is_some_and(|model| model.problem.is_none() && !model.is_set_aside)
+    };
     let name = match preferred.filter(is_usable) {
         Some(name) => name,
         None => choose_now(app).await?,
@@ -65,7 +69,15 @@ pub(crate) async fn require_any(app: &Arc<App>) -> Result<(), Failure> {
     if is_loading || loaded_name(app).is_some() || choose_now(app).await.is_some() {
         Ok(())
     } else {
-        Err(no_model())
+        Err(none_to_load(app).await)
+    }
+}
+
+/// Why no model is loaded by itself: there is none, or what there is is set aside.
+async fn none_to_load(app: &Arc<App>) -> Failure {
+    match list::all(app).await.into_iter().find(|model| model.is_set_aside) {
+        Some(model) => set_aside(&model.name),
+        None => no_model(),
     }
 }
 
@@ -224,9 +236,13 @@ fn is_loaded(app: &App, name: &str, folder: &Path) -> bool {
 }
 
 async fn load_located(app: &App, name: &str, folder: &Path) -> Result<(), Failure> {
+    app.crashes.require(name)?;
+    let step = app.crashes.begin(Step::new(StepKind::Loading, name.to_owned()));
     let options =
         ModelOptions { bf16_state: app.settings.of_model(name).bf16_state, ..Default::default() };
-    app.engine.load_with(name, folder, options).await?;
+    let loaded = app.engine.load_with(name, folder, options).await;
+    drop(step);
+    loaded?;
     // If a bug had ended the engine's thread, the new one knows of none.
     app.engine.set_pinned(app.settings.pinned_models());
     draft::load(app, name).await;

@@ -101,9 +101,10 @@ pub(super) async fn usable_folder(app: &App, name: &str) -> Result<PathBuf, Fail
     Ok(folder)
 }
 
-/// Refuses a model that is not on this machine or cannot be used.
+/// Refuses a model that is not on this machine, cannot be used or is set aside.
 pub(crate) async fn require(app: &App, name: &str) -> Result<(), Failure> {
-    locate(app, name).await.map(|_| ())
+    let (name, _) = locate(app, name).await?;
+    app.crashes.require(&name)
 }
 
 /// The name of a model that a chat can have: one that is in memory or can be loaded, by its name or alias.

@@ -16,6 +16,7 @@ use super::due_measurements::DueMeasurement;
 use super::measure_child::{ARGUMENTS, MEMORY_VARIABLE, RESERVE_VARIABLE};
 use super::{checking, list};
 use crate::app::App;
+use crate::crashes::record::{Step, StepKind};
 
 /// After so many processes that were ended, because somebody asked or quit, nothing is measured.
 const MAX_TRIES: usize = 4;
@@ -116,6 +117,8 @@ impl Process {
             // First: a process that takes the app with it has been tried too.
             self.due.tries += 1;
             app.measurements.due.put(&app.store, &self.due).await;
+            let model = self.due.model.clone();
+            let _step = app.crashes.begin(Step::new(StepKind::Measuring, model));
             let mut child = self
                 .start(memory_left(&app.engine.status().borrow()))
                 .inspect_err(|error| tracing::warn!("nothing is measured: {error}"))

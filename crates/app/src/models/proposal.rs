@@ -50,7 +50,7 @@ fn best_fitting(models: &[Model]) -> Option<usize> {
 }
 
 fn usable(models: &[Model]) -> impl DoubleEndedIterator<Item = (usize, &Model)> {
-    models.iter().enumerate().filter(|(_, model)| model.problem.is_none())
+    models.iter().enumerate().filter(|(_, model)| model.problem.is_none() && !model.is_set_aside)
 }
 
 #[cfg(test)]
@@ -76,6 +76,7 @@ mod tests {
             facts: None,
             is_being_checked: false,
             is_proposed: false,
+            is_set_aside: false,
             is_being_measured: false,
         }
     }

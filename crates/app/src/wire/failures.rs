@@ -29,6 +29,8 @@ pub enum FailureCode {
     Storage,
     /// The model could not be loaded, or generation failed.
     Engine,
+    /// The model is set aside: the interface offers to use it anyway.
+    SetAside,
     /// The hub cannot be reached.
     Offline,
     /// The model's terms have to be accepted on its page first, by the owner of the token.
@@ -137,6 +139,8 @@ pub enum FailureKind {
     LoadFailed { model: String, detail: String },
     /// A model cannot be used.
     ModelUnusable { model: String, detail: String },
+    /// A model is set aside because Cairn quit unexpectedly twice while it was at work.
+    ModelSetAside { model: String },
     /// The chat begins with saved context of another model, of this name if that is known.
     OtherModel { model: Option<String> },
     /// The chat begins with an imported file whose context is no longer saved.
@@ -363,8 +367,51 @@ pub enum NoticeKind {
     },
     /// The file of the database was taken away, and no copy can be saved yet.
     DatabaseGone { why: Failure },
+    /// The run before ended without being closed.
+    QuitUnexpectedly { quit: UnexpectedQuit },
+    /// So did the three before this one, within a minute. Nothing is loaded or resumed by itself before
+    /// `EndQuietStart`, or until the next start.
+    StartedQuietly,
     /// Something failed for which nobody waits.
     Failed { why: Failure },
+}
+
+/// At what the run before was when it ended without being closed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, TS)]
+pub struct UnexpectedQuit {
+    /// The likeliest of what was under way; none if nothing was.
+    pub during: Option<UnexpectedQuitDuring>,
+    pub model: Option<String>,
+    /// The job whose texts were asked, and its name.
+    pub job_id: Option<String>,
+    pub job: Option<String>,
+    /// The chat that was answered or read; none of a private one.
+    pub conversation_id: Option<String>,
+    /// It was not the first time, and the job, or else the model, is set aside.
+    pub is_set_aside: bool,
+}
+
+/// What Cairn did with a model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, TS)]
+#[serde(rename_all = "snake_case")]
+pub enum UnexpectedQuitDuring {
+    Loading,
+    ImportingModel,
+    ImportingContext,
+    Answering,
+    Comparing,
+    /// It answered a program over the API.
+    Program,
+    /// It asked a job's texts.
+    Job,
+    Probabilities,
+    /// It read documents before their question was there.
+    ReadingAhead,
+    Title,
+    /// It counted the tokens of a chat.
+    Counting,
+    /// It measured what rounding costs.
+    Measuring,
 }
 
 /// What needs memory.

@@ -22,6 +22,8 @@ pub struct Job {
     /// Rows that could not be answered.
     pub num_failed: u32,
     pub num_corrected: u32,
+    /// It is paused because Cairn quit unexpectedly twice while it ran; `ContinueJob` ends that.
+    pub is_set_aside: bool,
     /// It runs after the jobs before it.
     pub is_waiting: bool,
     /// How many rows were answered in a second; none before the first.

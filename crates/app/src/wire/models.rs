@@ -32,6 +32,9 @@ pub struct Model {
     /// While none is loaded, this one answers the chats that have no model of their own: it is loaded when
     /// one of them asks.
     pub is_proposed: bool,
+    /// It is not loaded because Cairn quit unexpectedly twice while it was at work; `UseModelAnyway` ends
+    /// that.
+    pub is_set_aside: bool,
     /// What rounding costs it is being measured, or will be while nothing else is computed.
     pub is_being_measured: bool,
 }

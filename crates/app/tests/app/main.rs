@@ -9,6 +9,7 @@ mod chat_files;
 mod chat_models;
 mod commands;
 mod compare;
+mod crashes;
 mod database_file;
 mod deletion;
 mod documents;

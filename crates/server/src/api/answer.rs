@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use cairn_app::completion::{
-    EngineError, FinishReason, FinishedGeneration, GenerateEvent, Generation, GuessCounts,
+    Completion, EngineError, FinishReason, FinishedGeneration, GenerateEvent, GuessCounts,
     PromptInput, SegmentEvent, TokenLogprob,
 };
 use serde_json::Value;
@@ -39,7 +39,7 @@ pub(super) struct AnswerRequest {
 pub(super) struct Answer {
     shared: Arc<Shared>,
     pub(super) model: String,
-    generation: Generation,
+    generation: Completion,
     /// Whether it comes in segments.
     has_segments: bool,
     /// The field that asks for its form.

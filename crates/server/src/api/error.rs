@@ -195,6 +195,10 @@ impl From<Failure> for ApiError {
                 code: Some("model_not_found"),
                 ..Self::new(StatusCode::SERVICE_UNAVAILABLE, failure.message)
             },
+            FailureCode::SetAside => ApiError {
+                code: Some("model_set_aside"),
+                ..Self::new(StatusCode::SERVICE_UNAVAILABLE, failure.message)
+            },
             _ => Self::new(StatusCode::INTERNAL_SERVER_ERROR, failure.message),
         }
     }

@@ -1,4 +1,4 @@
-import type { FailureKind, MemoryUser } from '../../platform/wire';
+import type { FailureKind, MemoryUser, UnexpectedQuit } from '../../platform/wire';
 import { rangeOf } from '../../settings/range';
 import { withDetail, type FailureWords, type NoticeWords } from '../en/failures';
 import { f, tokens } from './formats';
@@ -81,6 +81,7 @@ export const failures: FailureWords = {
       : `Das lässt sich nur in der App ändern, nicht im Browser. Oder setze ${variable}, bevor du \`cairn serve\` startest.`,
   load_failed: (kind) => `${kind.model} konnte nicht geladen werden. ${kind.detail}`,
   model_unusable: (kind) => `${kind.model} kann nicht benutzt werden. ${kind.detail}`,
+  model_set_aside: (kind) => `${kind.model} wird nicht geladen, weil Cairn damit zweimal unerwartet beendet wurde.`,
   other_model: (kind) =>
     kind.model === null
       ? 'Dieser Chat beginnt mit dem Kontext eines anderen Modells. Wähle jenes, um fortzufahren.'
@@ -212,6 +213,48 @@ export const failures: FailureWords = {
 
 export const failedOtherwise = (message: string): string => `Das ging nicht. ${message}`;
 
+function whenQuit({ during, model, job }: UnexpectedQuit): string {
+  const whose = model ?? 'ein Modell';
+  switch (during) {
+    case 'loading':
+      return `, während ${whose} geladen wurde`;
+    case 'importing_model':
+      return ', während ein Modell importiert wurde';
+    case 'importing_context':
+      return ', während gesicherter Kontext importiert wurde';
+    case 'answering':
+      return `, während ${whose} antwortete`;
+    case 'comparing':
+      return `, während ${whose} in einem Vergleich antwortete`;
+    case 'program':
+      return `, während ${whose} einem Programm antwortete`;
+    case 'job':
+      return `, während ${whose} ${job === null ? 'viele Fragen' : `die Fragen in ${f.quote(job)}`} beantwortete`;
+    case 'probabilities':
+      return `, während ${whose} Wahrscheinlichkeiten berechnete`;
+    case 'reading_ahead':
+      return `, während ${whose} Dokumente las`;
+    case 'title':
+      return `, während ${whose} einen Titel schrieb`;
+    case 'counting':
+      return `, während ${whose} die Tokens eines Chats zählte`;
+    case 'measuring':
+      return `, während ${whose} gemessen wurde`;
+    default:
+      return '';
+  }
+}
+
+function afterQuit({ during, model, job, conversation_id, is_set_aside }: UnexpectedQuit): string {
+  if (is_set_aside) {
+    if (job !== null) return '; die Fragen sind deshalb angehalten';
+    return model === null ? '' : `; ${model} wird deshalb erst wieder verwendet, wenn du es willst`;
+  }
+  if (during === 'job' && job !== null) return '; die Antworten sind gesichert';
+  const isChat = during === 'answering' || during === 'comparing';
+  return isChat && conversation_id !== null ? '; der Chat ist gesichert' : '';
+}
+
 export const notices: NoticeWords = {
   answer_kept: (kind) =>
     `Die Antwort ist noch nicht gesichert. Cairn behält sie im Speicher und versucht es wieder. ${kind.why}`,
@@ -226,6 +269,10 @@ export const notices: NoticeWords = {
     kind.is_in_memory
       ? `${kind.model} ließ sich mit der neuen Einstellung nicht laden. Es bleibt bei der alten, die wieder gesetzt ist. ${kind.why}`
       : `${kind.model} ließ sich mit der neuen Einstellung nicht laden und ist nicht mehr im Speicher. Lade es noch einmal; geht auch das nicht, setze zuerst die alte wieder. ${kind.why}`,
+  quit_unexpectedly: (kind) =>
+    `Cairn wurde ${kind.quit.is_set_aside ? 'wieder ' : ''}unerwartet beendet${whenQuit(kind.quit)}${afterQuit(kind.quit)}.`,
+  started_quietly: () =>
+    'Cairn wurde dreimal hintereinander unerwartet beendet; deshalb wurde diesmal nichts geladen und nichts fortgesetzt.',
   recovered: (kind) => {
     const { conversations, total_conversations: total, unreadable_messages: lost, backup } = kind;
     const many = total ?? conversations;

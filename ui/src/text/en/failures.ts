@@ -1,5 +1,5 @@
 // What can go wrong, in words.
-import type { Failure, FailureKind, MemoryUser, NoticeKind } from '../../platform/wire';
+import type { Failure, FailureKind, MemoryUser, NoticeKind, UnexpectedQuit } from '../../platform/wire';
 import { rangeOf } from '../../settings/range';
 import { f, tokens } from './formats';
 
@@ -84,6 +84,7 @@ export const failures: FailureWords = {
       : `This can only be changed in the app, not in a browser. You can also set ${variable} before you start \`cairn serve\`.`,
   load_failed: (kind) => `${kind.model} could not be loaded. ${kind.detail}`,
   model_unusable: (kind) => `${kind.model} cannot be used. ${kind.detail}`,
+  model_set_aside: (kind) => `${kind.model} is set aside because Cairn quit unexpectedly twice while using it.`,
   other_model: (kind) =>
     kind.model === null
       ? 'This chat begins with the context of another model: choose that model to go on.'
@@ -210,6 +211,51 @@ export type NoticeWords = {
   [Type in SaidNotice['type']]: (kind: Extract<SaidNotice, { type: Type }>) => string;
 };
 
+/** What Cairn was at when it quit. */
+function whenQuit({ during, model, job }: UnexpectedQuit): string {
+  const suffix = model === null ? '' : ` with ${model}`;
+  const whose = model ?? 'a model';
+  switch (during) {
+    case 'loading':
+      return ` while loading ${whose}`;
+    case 'importing_model':
+      return ' while importing a model';
+    case 'importing_context':
+      return ' while importing saved context';
+    case 'answering':
+      return ` while answering${suffix}`;
+    case 'comparing':
+      return ` while answering a comparison${suffix}`;
+    case 'program':
+      return ` while answering a program${suffix}`;
+    case 'job':
+      return ` while answering batch questions${job === null ? '' : ` ${f.quote(job)}`}${suffix}`;
+    case 'probabilities':
+      return ` while computing probabilities${suffix}`;
+    case 'reading_ahead':
+      return ` while reading documents${suffix}`;
+    case 'title':
+      return ` while writing a chat’s title${suffix}`;
+    case 'counting':
+      return ` while counting a chat’s tokens${suffix}`;
+    case 'measuring':
+      return ` while measuring ${whose}`;
+    default:
+      return '';
+  }
+}
+
+/** What follows from it, or what is not lost. */
+function afterQuit({ during, model, job, conversation_id, is_set_aside }: UnexpectedQuit): string {
+  if (is_set_aside) {
+    if (job !== null) return ', so they are paused';
+    return model === null ? '' : `, so ${model} isn’t used until you say so`;
+  }
+  if (during === 'job' && job !== null) return '; its answers are saved';
+  const isChat = during === 'answering' || during === 'comparing';
+  return isChat && conversation_id !== null ? '; your chat is saved' : '';
+}
+
 export const notices: NoticeWords = {
   answer_kept: (kind) => `The answer is not saved yet; Cairn keeps it in memory and tries again. ${kind.why}`,
   answer_not_saving: (kind) =>
@@ -223,6 +269,9 @@ export const notices: NoticeWords = {
     kind.is_in_memory
       ? `${kind.model} could not be loaded with its new setting. It goes on with the old one, which is set again. ${kind.why}`
       : `${kind.model} could not be loaded with its new setting and is no longer in memory. Load it again; if that fails too, set the old one first. ${kind.why}`,
+  quit_unexpectedly: (kind) =>
+    `Cairn quit unexpectedly${kind.quit.is_set_aside ? ' again' : ''}${whenQuit(kind.quit)}${afterQuit(kind.quit)}.`,
+  started_quietly: () => 'Cairn quit unexpectedly three times in a row, so it hasn’t loaded or resumed anything.',
   recovered: (kind) => {
     const { conversations, total_conversations: total, unreadable_messages: lost, backup } = kind;
     const many = total ?? conversations;

@@ -1,0 +1,210 @@
+//! What is known of runs that ended uncleanly, and of this run so that the next one knows.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use cairn_store::{Store, StoreError, UncleanEnds, UncleanSubject};
+use tokio_util::sync::CancellationToken;
+
+use super::consequences::{Consequences, Counts, consequences};
+use super::notice;
+use super::record::{Record, RunningRecord, RunningStep, Step};
+use crate::clock::now_ms;
+use crate::data_folder::DataFolder;
+use crate::wire::{Event, Failure, FailureCode, FailureKind};
+
+/// Which Cairn counts. As with the checks of models, another version may have no fault.
+const BUILD: &str = env!("CARGO_PKG_VERSION");
+
+/// What is known of runs that ended uncleanly. Owned by [`crate::App`].
+///
+/// A run ends uncleanly if its process is gone before anything has asked the app to close: an abort in native
+/// code, a kill, the system that ran out of memory or power. The next start adds one to the count
+///
+/// - of each job that had rows at work, and
+/// - of each model that was being loaded or computed, whoever had asked; not of one that was only in memory.
+///
+/// With two a model or a job is **set aside**: nothing uses it before a person says so. A count goes
+///
+/// - when a person uses the model anyway, or continues the job, which is for its model too;
+/// - of a job, when a window of its rows is saved;
+/// - of a model, when a run is closed in which it has computed something to its end; loading it is not enough;
+/// - with another version of Cairn.
+///
+/// After three unclean starts within a minute the next one is **quiet**: it neither loads nor resumes
+/// anything by itself until a person says so, or it is closed.
+#[derive(Debug)]
+pub(crate) struct Crashes {
+    record: Arc<RunningRecord>,
+    counts: Mutex<Counts>,
+    /// Locked while counts change in the database, so that it has the last ones.
+    saving: tokio::sync::Mutex<()>,
+    /// What the first interface that asks for the state is told.
+    notice: Mutex<Option<Event>>,
+    /// Cancelled unless the start is quiet.
+    quiet: CancellationToken,
+}
+
+/// A start that has not counted yet how the run before ended.
+pub(crate) struct Start {
+    record: Arc<RunningRecord>,
+    left: Option<Record>,
+    now_ms: i64,
+}
+
+impl Start {
+    /// Begins the record of this run. The caller has locked the data folder.
+    pub(crate) fn begin(data_folder: &DataFolder) -> Start {
+        let (path, now_ms) = (data_folder.running(), now_ms());
+        let left = Record::left_at(&path);
+        let Consequences { starts_ms, .. } =
+            consequences(left.as_ref(), Counts::default(), BUILD, now_ms);
+        let record = Record { build: BUILD.to_owned(), starts_ms, steps: Vec::new() };
+        let record = Arc::new(RunningRecord::begin(path, record, left.clone()));
+        Start { record, left, now_ms }
+    }
+
+    /// Counts how the run before ended.
+    pub(crate) async fn settle(self, store: &Store) -> Crashes {
+        let Start { record, left, now_ms } = self;
+        let before = counts_of(store).await;
+        let found = consequences(left.as_ref(), before.clone(), BUILD, now_ms);
+        if found.counts != before {
+            save(store, &found.counts).await.unwrap_or_else(|error| {
+                tracing::warn!("how often Cairn quit unexpectedly is not saved: {error}");
+            });
+        }
+        record.forget_left();
+        let notice = match found.crash {
+            Some(crash) => Some(notice::of(&crash, found.is_quiet, store).await),
+            None => None,
+        };
+        if let Some(Event::Notice { text, .. }) = &notice {
+            tracing::warn!("{text}");
+        }
+        let quiet = CancellationToken::new();
+        if !found.is_quiet {
+            quiet.cancel();
+        }
+        Crashes {
+            record,
+            counts: Mutex::new(found.counts),
+            saving: tokio::sync::Mutex::default(),
+            notice: Mutex::new(notice),
+            quiet,
+        }
+    }
+}
+
+impl Crashes {
+    /// Notes a step in the crash record until the result is dropped.
+    pub(crate) fn begin(&self, step: Step) -> RunningStep {
+        self.record.step(step)
+    }
+
+    /// What to tell the first interface that asks.
+    pub(crate) fn take_notice(&self) -> Option<Event> {
+        self.notice.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    pub(crate) fn is_model_set_aside(&self, name: &str) -> bool {
+        self.counts().is_set_aside(&UncleanSubject::Model(name.to_owned()))
+    }
+
+    pub(crate) fn is_job_set_aside(&self, id: &str) -> bool {
+        self.counts().is_set_aside(&UncleanSubject::Job(id.to_owned()))
+    }
+
+    /// Refuses a model that is set aside.
+    pub(crate) fn require(&self, model: &str) -> Result<(), Failure> {
+        match self.is_model_set_aside(model) {
+            true => Err(set_aside(model)),
+            false => Ok(()),
+        }
+    }
+
+    /// Forgets the counts of these; whether one of them had one. If that cannot be saved, they are counted
+    /// again at the next start.
+    pub(crate) async fn forgive(
+        &self,
+        store: &Store,
+        subjects: impl IntoIterator<Item = UncleanSubject>,
+    ) -> bool {
+        let forgiven = {
+            let mut counts = self.counts();
+            // Every one is removed, also after the first that had a count.
+            subjects
+                .into_iter()
+                .fold(false, |any, subject| counts.0.remove(&subject).is_some() || any)
+        };
+        if forgiven {
+            let _saving = self.saving.lock().await;
+            let counts = self.counts().clone();
+            match save(store, &counts).await {
+                Ok(()) | Err(StoreError::Closed { .. }) => {}
+                Err(error) => tracing::warn!("an unexpected end of Cairn stays counted: {error}"),
+            }
+        }
+        forgiven
+    }
+
+    /// Whether the app neither loads nor resumes anything by itself.
+    pub(crate) fn is_quiet(&self) -> bool {
+        !self.quiet.is_cancelled()
+    }
+
+    /// Returns when the app may load and resume by itself: at once, unless the start is quiet.
+    pub(crate) async fn not_quiet(&self) {
+        self.quiet.cancelled().await;
+    }
+
+    /// Lets the app load and resume what a quiet start has not.
+    pub(crate) fn end_quiet(&self) {
+        self.quiet.cancel();
+    }
+
+    /// Removes the crash record, because somebody wants the app to close.
+    pub(crate) fn close(&self) {
+        self.record.close();
+    }
+
+    /// Forgets the counts of the models that this run has used to the end of a step.
+    pub(crate) async fn forgive_used(&self, store: &Store) {
+        let used = self.record.used_models().into_iter().map(UncleanSubject::Model);
+        self.forgive(store, used).await;
+    }
+
+    fn counts(&self) -> MutexGuard<'_, Counts> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Why a model that is set aside is not used.
+pub(crate) fn set_aside(model: &str) -> Failure {
+    let why = format!("{model} is set aside because Cairn quit unexpectedly twice while using it.");
+    Failure::new(FailureCode::SetAside, why)
+        .of_kind(FailureKind::ModelSetAside { model: model.to_owned() })
+}
+
+/// The counts of this version, without those of jobs that are gone.
+async fn counts_of(store: &Store) -> Counts {
+    let read = async { Ok::<_, StoreError>((store.unclean_ends().await?, store.jobs().await?)) };
+    let (rows, jobs) = read.await.unwrap_or_else(|error| {
+        tracing::warn!("how often Cairn quit unexpectedly is not known: {error}");
+        Default::default()
+    });
+    let is_there = |subject: &UncleanSubject| match subject {
+        UncleanSubject::Model(_) => true,
+        UncleanSubject::Job(id) => jobs.iter().any(|job| job.id == *id),
+    };
+    let own = rows.into_iter().filter(|row| row.build == BUILD && is_there(&row.subject));
+    Counts(own.map(|row| (row.subject, row.num_ends)).collect())
+}
+
+async fn save(store: &Store, counts: &Counts) -> Result<(), StoreError> {
+    let rows = counts.0.iter().map(|(subject, &num_ends)| UncleanEnds {
+        subject: subject.clone(),
+        build: BUILD.to_owned(),
+        num_ends,
+    });
+    store.set_unclean_ends(&rows.collect::<Vec<_>>()).await
+}
