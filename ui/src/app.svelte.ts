@@ -13,6 +13,7 @@ import { FolderStore } from './chat/folders.svelte';
 import { PersonaStore } from './chat/personas.svelte';
 import { DocumentStore, ofConversation, ofFolder } from './documents/documents.svelte';
 import { listFolder, ofFile, type Drop } from './documents/sources';
+import { failureActions, noticeOptions } from './frame/notices';
 import { SearchStore } from './frame/search.svelte';
 import { JobStore } from './jobs/jobs.svelte';
 import { DiscoverStore } from './models/discover.svelte';
@@ -29,6 +30,7 @@ import {
   beginsAsChats,
   fileName,
   isChatFile,
+  runOrReport,
   sentenceOf,
   type Connection,
   type Dropped,
@@ -510,6 +512,18 @@ export class App {
     this.cache.open(highlightedId);
   }
 
+  /** Lets a quiet start load and resume what an ordinary one does. */
+  async endQuietStart(): Promise<void> {
+    const report = (error: unknown) => this.report(error);
+    await runOrReport({ platform: this.platform, report }, { type: 'end_quiet_start' });
+  }
+
+  /** Opens the page of jobs at one of them. */
+  openJob(id: string): void {
+    this.navigation.go('ask');
+    this.jobs.show(id);
+  }
+
   /** Back to the chat that was open. */
   closePage(): void {
     this.navigation.go('chat');
@@ -526,7 +540,7 @@ export class App {
   }
 
   report(error: unknown): void {
-    this.toasts.show('error', sentenceOf(error));
+    this.toasts.show('error', sentenceOf(error), { actions: failureActions(this, error) });
     if (!(error instanceof CallError) || error.code !== 'no_model') return;
     // Whoever has models stays where the question is: once they are listed anew, it says there what can be done.
     if (this.models.items.length === 0) this.openModels('discover');
@@ -565,7 +579,7 @@ export class App {
         if (event.message.stats) this.monitor.answered();
         return this.chat.receive(event);
       case 'notice':
-        return void this.toasts.show(event.level, noticeSentence(event));
+        return void this.toasts.show(event.level, noticeSentence(event), noticeOptions(this, event.kind));
       case 'documents':
       case 'documents_reading':
         return this.documents.receive(event);

@@ -3,7 +3,7 @@ import { runOrReport, type Platform } from '../platform/platform';
 import type { Conversation, ModelProblem } from '../platform/wire';
 import type { StatusStore } from '../status/status.svelte';
 import type { ModelStore } from '../models/models.svelte';
-import { problemSentence } from '../models/problems';
+import { problemSentence, setAsideSentence } from '../models/problems';
 import { shortModelName } from '../status/engine';
 import { strings } from '../text';
 import type { Asked, ChatStore } from './chat.svelte';
@@ -85,6 +85,13 @@ export class ChatModelStore {
   });
   /** Why the one that would answer cannot be loaded, as far as the list says. */
   readonly problem = $derived.by(() => (this.#name === null ? null : this.#problemOf(this.#name)));
+  /** The one that would answer, or is the only one there is, and is set aside. */
+  readonly setAside = $derived.by((): string | null => {
+    const { items, loadable } = this.options.models;
+    const first = loadable.length === 0 ? items.find(({ is_set_aside }) => is_set_aside)?.name : undefined;
+    const name = this.#name ?? first ?? null;
+    return name !== null && this.#isSetAside(name) ? name : null;
+  });
   /** The one that could answer instead: at once, or because the chat's own cannot be loaded. */
   readonly instead = $derived.by((): string | null => {
     const { models, status } = this.options;
@@ -99,6 +106,7 @@ export class ChatModelStore {
     const name = this.#name === null ? null : shortModelName(this.#name);
     const sentences = (parts: string[]) => parts.filter(Boolean).join(' ');
     if (name !== null && this.problem) return sentences([this.#whyNot(name, this.problem), words.chooseAnother]);
+    if (this.setAside !== null) return setAsideSentence(this.setAside);
     const isWaiting = this.instead !== null || this.#proposed !== null;
     const whenAsked = isWaiting && name !== null ? words.whenAsked(name) : '';
     if (this.missing === null) return whenAsked;
@@ -114,6 +122,11 @@ export class ChatModelStore {
   #problemOf(name: string): ModelProblem | null {
     const { models, status } = this.options;
     return status.inMemory.has(name) ? null : (models.get(name)?.problem ?? null);
+  }
+
+  #isSetAside(name: string): boolean {
+    const { models, status } = this.options;
+    return !status.inMemory.has(name) && models.get(name)?.is_set_aside === true;
   }
 
   #whyNot(name: string, problem: ModelProblem): string {
@@ -167,7 +180,7 @@ export class ChatModelStore {
     const now = this.#nameOf(id);
     const isSame = now !== null && now === before;
     if (before !== null && !isSame) this.#lost = { chat: key, name: before };
-    if (isSame && this.#problemOf(now) === null) return null;
+    if (isSame && this.#problemOf(now) === null && !this.#isSetAside(now)) return null;
     if (key === this.#chatKey && this.notice !== '') return this.notice;
     return before === null ? (models.whyNotReady ?? strings.welcome.noneLoadable) : this.#whyNotNamed(before);
   }
@@ -176,6 +189,7 @@ export class ChatModelStore {
     const words = strings.models.offer;
     const problem = this.#problemOf(name);
     if (problem) return `${this.#whyNot(shortModelName(name), problem)} ${words.chooseAnother}`;
+    if (this.#isSetAside(name)) return setAsideSentence(name);
     const isHere = this.options.status.inMemory.has(name) || this.options.models.isHere(name);
     return isHere ? null : words.nobodyInstead(shortModelName(name));
   }

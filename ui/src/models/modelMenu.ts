@@ -10,7 +10,7 @@ export function modelMenuItems(app: App, model: Model): MenuItem[] {
   const items: MenuItem[] = [];
   if (models.isLoaded(name)) items.push({ label: strings.models.unload, run: () => void models.unload() });
   else if (models.isBusy(name)) items.push({ label: strings.models.stopLoading, run: () => void models.stopLoading() });
-  else if (model.problem === null) {
+  else if (model.problem === null && !model.is_set_aside) {
     const isDisabled = models.asked !== null || model.is_being_checked;
     items.push({ label: strings.models.load, run: () => void models.load(name), isDisabled });
     items.push({ label: strings.models.startChatting, run: () => void app.startChatting(name), isDisabled });

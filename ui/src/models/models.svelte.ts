@@ -3,6 +3,7 @@ import { type Platform, runOrReport, sentenceOf } from '../platform/platform';
 import type { MemoryNeed, Model, ModelDeletion } from '../platform/wire';
 import { Asked } from './asked.svelte';
 import { knownNames } from './knownNames.svelte';
+import { setAsideSentence } from './problems';
 import type { StatusStore } from '../status/status.svelte';
 import { shortModelName } from '../status/engine';
 import { strings } from '../text';
@@ -52,7 +53,10 @@ export class ModelStore {
   /** The models whose state can be held in 16 bits. */
   withState = $state.raw<ReadonlySet<string>>(new Set());
 
-  readonly loadable = $derived(this.items.filter((model) => model.problem === null && !model.is_being_checked));
+  /** Those that can be chosen. One that is set aside is used again first, where it says so. */
+  readonly loadable = $derived(
+    this.items.filter((model) => model.problem === null && !model.is_being_checked && !model.is_set_aside),
+  );
   /** The one that answers while none is loaded and a chat has none of its own. */
   readonly proposed = $derived(this.items.find((model) => model.is_proposed)?.name ?? null);
   readonly isChecking = $derived(this.items.some((model) => model.is_being_checked));
@@ -84,6 +88,8 @@ export class ModelStore {
   get whyNotReady(): string | null {
     if (this.#options.status.model !== null || this.loadable.length > 0) return null;
     if (this.isChecking) return strings.firstModel.checking;
+    const setAside = this.items.find((model) => model.is_set_aside);
+    if (setAside) return setAsideSentence(setAside.name);
     return this.items.length === 0 ? strings.welcome.noModels : strings.welcome.noneLoadable;
   }
 
@@ -165,6 +171,11 @@ export class ModelStore {
 
   async unload(): Promise<void> {
     await runOrReport(this.#options, { type: 'unload_model' });
+  }
+
+  /** Uses a model again that is set aside; returns whether that worked. */
+  useAnyway(name: string): Promise<boolean> {
+    return runOrReport(this.#options, { type: 'use_model_anyway', name });
   }
 
   /** Opens the files of a model once more. */

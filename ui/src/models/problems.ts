@@ -1,6 +1,12 @@
 // Why a model cannot be loaded, in the language of the window.
 import type { ModelProblem, ModelProblemWhat } from '../platform/wire';
+import { shortModelName } from '../status/engine';
 import { strings } from '../text';
+
+/** Why a model that is set aside is not loaded. */
+export function setAsideSentence(name: string): string {
+  return strings.failures.model_set_aside({ type: 'model_set_aside', model: shortModelName(name) });
+}
 
 export function problemSentence({ kind, what, detail }: ModelProblem): string {
   const { problems, problemWhats, problemBehind } = strings.models;

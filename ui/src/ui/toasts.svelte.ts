@@ -9,9 +9,14 @@ export interface Toast {
   actions: readonly ToastAction[];
 }
 
-interface ToastAction {
+export interface ToastAction {
   label: string;
   run: () => void;
+}
+
+export interface ToastOptions {
+  actions?: readonly ToastAction[];
+  milliseconds?: number;
 }
 
 const SHORT_MS = 6000;
@@ -23,11 +28,7 @@ export class Toasts {
   #nextId = 1;
   #clocks = new Map<number, { timer: ReturnType<typeof setTimeout> | undefined; milliseconds: number }>();
 
-  show(
-    tone: ToastTone,
-    text: string,
-    options: { actions?: readonly ToastAction[]; milliseconds?: number } = {},
-  ): number {
+  show(tone: ToastTone, text: string, options: ToastOptions = {}): number {
     // The same sentence twice is one message, with its clock started again.
     const { actions = [] } = options;
     const isSame = (item: Toast) => item.text === text && item.tone === tone && item.actions.length === 0;

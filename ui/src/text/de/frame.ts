@@ -48,6 +48,12 @@ export const connection: Catalogue['connection'] = {
   waiting: 'Warten auf Cairn …',
 };
 
+export const unexpectedQuit: Catalogue['unexpectedQuit'] = {
+  continueNormally: 'Normal fortfahren',
+  openChat: 'Chat öffnen',
+  openJob: 'Fragen öffnen',
+};
+
 export const sidebar: Catalogue['sidebar'] = {
   label: 'Seitenleiste',
   pages: 'Seiten',

@@ -24,7 +24,7 @@ import {
   welcome,
   versions,
 } from './chat';
-import { commands, common, connection, keys, menus, monitor, palette, sidebar, status } from './frame';
+import { commands, common, connection, keys, menus, monitor, palette, sidebar, status, unexpectedQuit } from './frame';
 import { documents } from './documents';
 import { failedOtherwise, failures, notices } from './failures';
 import { jobs } from './jobs';
@@ -36,6 +36,7 @@ import { settings } from './settings';
 export const de: Catalogue = {
   common,
   connection,
+  unexpectedQuit,
   sidebar,
   commands,
   menus,

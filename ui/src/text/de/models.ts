@@ -158,6 +158,7 @@ export const models: Catalogue['models'] = {
   ready: (name) => `${name} ist bereit`,
   notReady: (name, problem) => `${name} wurde heruntergeladen und kann nicht geladen werden. ${problem}`,
   refresh: 'Aktualisieren',
+  useAnyway: 'Trotzdem verwenden',
   settings: 'Einstellungen …',
   sources: {
     imported: 'In Cairn importiert',

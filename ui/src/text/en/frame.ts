@@ -47,6 +47,13 @@ export const connection = {
   waiting: 'Waiting for Cairn to answer…',
 };
 
+/** What can be done after Cairn quit unexpectedly. */
+export const unexpectedQuit = {
+  continueNormally: 'Continue normally',
+  openChat: 'Open chat',
+  openJob: 'Open questions',
+};
+
 export const sidebar = {
   label: 'Sidebar',
   pages: 'Pages',

@@ -23,7 +23,7 @@ import {
   welcome,
   versions,
 } from './chat';
-import { commands, common, connection, keys, menus, monitor, palette, sidebar, status } from './frame';
+import { commands, common, connection, keys, menus, monitor, palette, sidebar, status, unexpectedQuit } from './frame';
 import { documents } from './documents';
 import { failedOtherwise, failures, notices } from './failures';
 import { jobs } from './jobs';
@@ -35,6 +35,7 @@ import { settings } from './settings';
 export const en = {
   common,
   connection,
+  unexpectedQuit,
   sidebar,
   commands,
   menus,

@@ -75,6 +75,7 @@ export const jobs = {
   rate: (perSecond: number) => `${f.rate(perSecond)} texts/s`,
   left: (seconds: number) => `${f.timeLeft(seconds)} left`,
   failures: (count: number) => `${rows(count)} without an answer`,
+  setAside: 'Paused because Cairn quit unexpectedly twice while asking.',
   pause: 'Pause',
   continue: 'Continue',
   retry: 'Ask those again',

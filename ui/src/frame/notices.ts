@@ -1,0 +1,42 @@
+// What can be done about what the core tells without being asked, and about what it refuses.
+import type { App } from '../app.svelte';
+import { CallError } from '../platform/platform';
+import type { NoticeKind, UnexpectedQuit } from '../platform/wire';
+import { strings } from '../text';
+import type { ToastAction, ToastOptions } from '../ui/toasts.svelte';
+
+/** What happened while nobody looked stays until somebody has read it. A longer time is none for setTimeout. */
+const STAYS_MS = 2 ** 31 - 1;
+
+/** How a notice is shown. */
+export function noticeOptions(app: App, kind: NoticeKind | null | undefined): ToastOptions {
+  switch (kind?.type) {
+    case 'started_quietly': {
+      const run = () => void app.endQuietStart();
+      return { milliseconds: STAYS_MS, actions: [{ label: strings.unexpectedQuit.continueNormally, run }] };
+    }
+    case 'quit_unexpectedly':
+      return { milliseconds: STAYS_MS, actions: quitActions(app, kind.quit) };
+    default:
+      return {};
+  }
+}
+
+function quitActions(app: App, quit: UnexpectedQuit): ToastAction[] {
+  const { conversation_id, is_set_aside, job_id, model } = quit;
+  const words = strings.unexpectedQuit;
+  if (job_id !== null) return [{ label: words.openJob, run: () => app.openJob(job_id) }];
+  if (is_set_aside && model !== null) return [useAnyway(app, model)];
+  if (conversation_id === null) return [];
+  return [{ label: words.openChat, run: () => app.openConversation(conversation_id) }];
+}
+
+/** What can be done at once about a command that failed. */
+export function failureActions(app: App, error: unknown): ToastAction[] {
+  if (!(error instanceof CallError) || error.kind?.type !== 'model_set_aside') return [];
+  return [useAnyway(app, error.kind.model)];
+}
+
+function useAnyway(app: App, model: string): ToastAction {
+  return { label: strings.models.useAnyway, run: () => void app.models.useAnyway(model) };
+}
