@@ -7,6 +7,7 @@
 //! crash_victim HOME rows CONVERSATION MAX_TOKENS QUESTION        asks it once, then watches the rows of the prompt cache
 //! crash_victim HOME steps CONVERSATION MAX_TOKENS QUESTION       waits for a line on stdin, asks it once and closes the app
 //! crash_victim HOME job NUM_ROWS                                 makes a job of so many rows, unless there is one, and watches it
+//! crash_victim HOME crash KIND                                   does work of this kind again and again, and aborts once the crash record names it
 //! crash_victim HOME own                                          says whether it owns the folder, and holds it until stdin ends
 //! ```
 //! A line is a JSON array of texts: `["conversation", id]`, `["sent", question id, question, answer
@@ -19,12 +20,17 @@ use std::io::Write;
 use std::sync::Arc;
 
 use anyhow::{Context, anyhow, bail, ensure};
+use cairn_app::completion::{self, PromptInput, Role};
 use cairn_app::wire::{
-    AnswerSegment, Command, Event, Failure, JobQuestion, JobQuestionKind, JobSource, JobTexts,
-    MessageStatus, Reply, TextFormat,
+    self, AnswerSegment, Command, CompareColumn, DocumentKind, DocumentReading, DocumentsOf, Event,
+    Failure, JobQuestion, JobQuestionKind, JobSource, JobState, JobTexts, Message, MessageStatus,
+    NewDocument, Reply, TextFormat,
 };
 use cairn_app::{App, DataFolder, Options};
 use cairn_store::Store;
+
+/// The model of the data folder.
+const MODEL: &str = "tiny-chat";
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
@@ -35,7 +41,11 @@ async fn main() -> anyhow::Result<()> {
     let options = Options::new(data_folder.clone());
     match arguments[1..] {
         ["own"] => own(options).await,
-        ["job", num_rows] => watch_job(options, num_rows.parse()?).await,
+        ["job", num_rows] => {
+            let texts = (0..num_rows.parse()?).map(|index| format!("text {index}")).collect();
+            watch_job(App::open(options).await?, texts).await
+        }
+        ["crash", kind] => crash(options, kind).await,
         [work @ ("answer" | "once" | "rows" | "steps"), conversation, max_tokens, question] => {
             let app = App::open(options).await?;
             let mut victim = Victim { conversation: conversation.to_owned(), app };
@@ -58,7 +68,7 @@ async fn main() -> anyhow::Result<()> {
             }
         }
         _ => bail!(
-            "the second argument is answer, once, rows or steps, with a conversation, a number and a question after it, job with a number, or own"
+            "the second argument is answer, once, rows or steps, with a conversation, a number and a question after it, job with a number, crash with a kind of step, or own"
         ),
     }
 }
@@ -78,14 +88,20 @@ async fn own(options: Options) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Makes the job of this folder if there is none, and prints each change of it until it is done.
-async fn watch_job(options: Options, num_rows: usize) -> anyhow::Result<()> {
-    let app = App::open(options).await?;
+/// Makes the job of this folder if there is none, lets one go on that was paused, because it was killed before,
+/// and prints each change of it until it is done.
+async fn watch_job(app: Arc<App>, texts: Vec<String>) -> anyhow::Result<()> {
     let victim = Victim { app: app.clone(), conversation: String::new() };
     let mut events = app.subscribe();
+    // As a person does after several kills.
+    victim.call(Command::EndQuietStart).await?;
     let Reply::Jobs { jobs } = victim.call(Command::ListJobs).await? else { bail!("no list") };
+    if let [job] = &jobs[..]
+        && job.state == JobState::Paused
+    {
+        victim.call(Command::ContinueJob { id: job.id.clone() }).await?;
+    }
     if jobs.is_empty() {
-        let texts: Vec<String> = (0..num_rows).map(|index| format!("text {index}")).collect();
         let create = Command::CreateJob {
             name: "Stones".to_owned(),
             model: None,
@@ -106,6 +122,30 @@ async fn watch_job(options: Options, num_rows: usize) -> anyhow::Result<()> {
         if let Event::Job { job } = events.recv().await? {
             print(&["job", &job.num_answered.to_string(), &format!("{:?}", job.state)]);
         }
+    }
+}
+
+/// Does the work until the crash record names a step of this kind. It is done again and again, because a
+/// step may be over before anyone has looked.
+async fn crash(options: Options, kind: &str) -> anyhow::Result<()> {
+    let record = options.data_folder.running();
+    let app = App::open(options).await?;
+    let mut victim = Victim { conversation: "new".to_owned(), app };
+    victim.prepare(64).await?;
+    let named = format!("\"{kind}\"");
+    std::thread::spawn(move || {
+        while !std::fs::read_to_string(&record).is_ok_and(|record| record.contains(&named)) {
+            std::thread::yield_now();
+        }
+        std::process::abort();
+    });
+    if kind == "job" {
+        // One window, which takes far longer than seeing it: the next process begins with the same rows.
+        let texts = (0..100).map(|index| format!("{index} {}", "granite ".repeat(500)));
+        return watch_job(victim.app, texts.collect()).await;
+    }
+    loop {
+        victim.work(kind).await?;
     }
 }
 
@@ -131,6 +171,85 @@ impl Victim {
         }
         print(&["conversation", &self.conversation]);
         Ok(())
+    }
+
+    /// Does work in which a step of this kind is in flight.
+    async fn work(&self, kind: &str) -> anyhow::Result<()> {
+        match kind {
+            "loading" => {
+                self.call(Command::LoadModel { name: MODEL.to_owned() }).await?;
+                self.call(Command::UnloadModel).await?;
+            }
+            "answering" => self.answer("Tell me about stones.").await?,
+            "comparing" => self.compare().await?,
+            "program" => {
+                let (role, content) = (Role::User, "Tell me about stones.".to_owned());
+                let messages = vec![completion::Message { role, content, token_ids: None }];
+                let request = self.app.completion(Some(MODEL), PromptInput::Messages(messages));
+                let request = request.await.map_err(|Failure { message, .. }| anyhow!(message))?;
+                let mut answer = self.app.complete(request);
+                while answer.recv().await.is_some() {}
+            }
+            "reading_ahead" => self.read_ahead().await?,
+            "counting" => {
+                self.call(Command::LoadModel { name: MODEL.to_owned() }).await?;
+                let conversation_id = Some(self.conversation.clone());
+                self.call(Command::GetContext { conversation_id }).await?;
+            }
+            _ => bail!("there is no work in which {kind} is a step"),
+        }
+        Ok(())
+    }
+
+    async fn compare(&self) -> anyhow::Result<()> {
+        let mut events = self.app.subscribe();
+        let column = |seed| CompareColumn { model: None, temperature: None, seed: Some(seed) };
+        let compare = Command::Compare {
+            conversation_id: self.conversation.clone(),
+            message_id: None,
+            text: Some("Tell me about stones.".to_owned()),
+            columns: vec![column(1), column(2)],
+        };
+        self.call(compare).await?;
+        let mut num_ended = 0;
+        while num_ended < 2 {
+            let message = match events.recv().await? {
+                Event::Message { message } => Some(message),
+                Event::Beside { event } => match *event {
+                    Event::Message { message } => Some(message),
+                    _ => None,
+                },
+                _ => None,
+            };
+            let is_ended = |message: &Message| {
+                message.role == wire::Role::Assistant && message.status != MessageStatus::Streaming
+            };
+            num_ended += usize::from(message.as_ref().is_some_and(is_ended));
+        }
+        Ok(())
+    }
+
+    /// Attaches a document to a new conversation, and waits until it is read.
+    async fn read_ahead(&self) -> anyhow::Result<()> {
+        let Reply::Conversation { conversation, .. } = self.call(Command::NewConversation).await?
+        else {
+            bail!("no conversation")
+        };
+        let mut events = self.app.subscribe();
+        let document = NewDocument {
+            name: "stones.txt".to_owned(),
+            kind: DocumentKind::Text,
+            text: format!("{} {}", conversation.id, "granite ".repeat(100)),
+        };
+        let of = DocumentsOf::conversation(&conversation.id);
+        self.call(Command::AttachDocuments { of, documents: vec![document] }).await?;
+        loop {
+            if let Event::DocumentsReading { reading, .. } = events.recv().await?
+                && !matches!(reading, DocumentReading::Waiting | DocumentReading::Reading { .. })
+            {
+                return Ok(());
+            }
+        }
     }
 
     async fn answer(&self, question: &str) -> anyhow::Result<()> {

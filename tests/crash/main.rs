@@ -11,6 +11,7 @@
 mod acknowledged;
 mod home;
 mod jobs;
+mod repeats;
 #[cfg(target_os = "linux")]
 mod steps;
 mod victim;
