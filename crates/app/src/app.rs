@@ -4,7 +4,9 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use cairn_engine::{Engine, KvCacheOptions, LoadedModelStatus, SnapKv, Speculation};
+use cairn_engine::{
+    Engine, KvCacheOptions, LoadedModelStatus, SnapKv, Speculation, WorkDone, WorkLog,
+};
 use cairn_hub::ModelFolders;
 use cairn_store::Store;
 use tokio::sync::{OnceCell, broadcast};
@@ -93,6 +95,10 @@ pub struct App {
     pub(crate) settings: AppSettings,
     pub(crate) api: Api,
     pub(crate) monitor: Monitor,
+    /// The work of requests that have ended, until it is stored.
+    pub(crate) work: WorkLog,
+    /// Locked while that is stored.
+    pub(crate) recording: tokio::sync::Mutex<()>,
     pub(crate) events: broadcast::Sender<Event>,
     pub(crate) tasks: TaskTracker,
     pub(crate) cache_rows: Mutex<Option<JoinHandle<()>>>,
@@ -115,6 +121,11 @@ impl App {
     /// as after any new subscription. `Closed` never comes while the app lives.
     pub fn subscribe(&self) -> broadcast::Receiver<Event> {
         self.events.subscribe()
+    }
+
+    /// The engine's work since the app was opened.
+    pub fn work_done(&self) -> WorkDone {
+        self.engine.status().borrow().work
     }
 
     /// The data folder.

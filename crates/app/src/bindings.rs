@@ -65,6 +65,7 @@ pub fn typescript() -> String {
         declaration::<wire::ModelOfChat>(&config),
         declaration::<wire::CompareColumn>(&config),
         declaration::<wire::MessageStats>(&config),
+        declaration::<wire::CachedFrom>(&config),
         declaration::<wire::CacheMiss>(&config),
         declaration::<wire::Guesses>(&config),
         declaration::<wire::MissCause>(&config),

@@ -17,6 +17,7 @@ use cairn_prompt_cache::ChunkKind;
 use cairn_store::{DocumentKind, MessageStatus, NamedCacheKind};
 
 use crate::answer_segment::{AnswerSegment, Outcome};
+use crate::monitor::speed::SpeedOf;
 use crate::platform::ProcessMemory;
 use crate::settings::{SettingOverrides, SettingScope};
 use crate::wire::{self, FailureKind};
@@ -340,6 +341,7 @@ pub(crate) fn message_status(status: MessageStatus) -> wire::MessageStatus {
 }
 
 pub(crate) fn message_stats(stats: GenerationStats) -> wire::MessageStats {
+    let num_read = stats.num_prompt_tokens.saturating_sub(stats.num_cached_tokens);
     wire::MessageStats {
         model: stats.model,
         finish_reason: match stats.finish_reason {
@@ -351,6 +353,12 @@ pub(crate) fn message_stats(stats: GenerationStats) -> wire::MessageStats {
         .to_owned(),
         prompt_tokens: tokens(stats.num_prompt_tokens),
         cached_tokens: tokens(stats.num_cached_tokens),
+        cached_from: stats.cached_from.map(|from| wire::CachedFrom {
+            in_memory: tokens(from.num_in_memory),
+            restored: tokens(from.num_restored),
+            shared: tokens(from.num_shared),
+            read_ahead: tokens(from.num_read_ahead),
+        }),
         kept_tokens: stats.num_kept_tokens.map(tokens),
         cache_note: stats.cache_note,
         miss: stats.miss.and_then(stored_miss),
@@ -362,8 +370,9 @@ pub(crate) fn message_stats(stats: GenerationStats) -> wire::MessageStats {
             checked: tokens(guesses.num_checked),
         }),
         queue_ms: figure(stats.queue_ms),
-        prompt_tps: figure(stats.prompt_tps),
-        generation_tps: figure(stats.generation_tps),
+        prompt_tps: SpeedOf::Reading.of_answer(num_read, stats.prompt_tps),
+        generation_tps: SpeedOf::Writing
+            .of_answer(stats.num_generation_tokens, stats.generation_tps),
         time_to_first_token_ms: figure(stats.time_to_first_token_ms),
         process_bytes: stats.process_bytes,
         process_peak_bytes: stats.process_peak_bytes,

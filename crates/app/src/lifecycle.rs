@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use cairn_engine::{CacheOptions, Engine, EngineOptions, default_memory_limit_bytes};
+use cairn_engine::{CacheOptions, Engine, EngineOptions, WorkLog, default_memory_limit_bytes};
 use cairn_hub::ModelFolders;
 use cairn_prompt_cache::{CacheChange, ChunkRecord, RefName};
 use cairn_store::{Recovery, Store};
@@ -42,7 +42,7 @@ use crate::models::removed_revisions::RemovedRevisions;
 use crate::models::running_import::RunningImport;
 use crate::models::token_store::TokenStore;
 use crate::monitor::recent::Monitor;
-use crate::monitor::writing;
+use crate::monitor::{recording, writing};
 use crate::options::Options;
 use crate::settings::{AppSettings, Settings};
 use crate::wire::{Command, Failure, FailureCode, FailureKind, Reply};
@@ -102,6 +102,7 @@ impl App {
         self.engine.set_pinned(self.settings.pinned_models());
         self.spawn(status::emit(self.clone(), platform::memory_pressure));
         self.spawn(writing::write_minutes(self.clone()));
+        self.spawn(recording::record(self.clone()));
         self.spawn(follow::emit_changes(self.clone(), moves));
         self.spawn(follow::follow_other_programs(self.clone()));
         self.spawn(database_file::watch(self.clone()));
@@ -170,6 +171,7 @@ impl App {
             }
             self.crashes.forgive_used(&self.store).await;
             writing::write_last(self).await;
+            recording::write_pending(self).await;
             if let Err(error) = self.store.close().await {
                 tracing::warn!("{error}");
             }
@@ -232,7 +234,7 @@ impl Parts {
     /// receiver is told which reference moved, once that is written.
     fn into_app(self, options: Options) -> (Arc<App>, UnboundedReceiver<Option<RefName>>) {
         let Parts { lock, store, recovery, crashes, engine, models } = self;
-        let Started { engine, cache_events, cache_problem, settings } = engine;
+        let Started { engine, work, cache_events, cache_problem, settings } = engine;
         let Models { folders, catalog, hub, downloads } = models;
         let (moved, moves) = tokio::sync::mpsc::unbounded_channel();
         let cache_rows = tokio::spawn(rows::write_changes(store.clone(), cache_events, moved));
@@ -265,6 +267,8 @@ impl Parts {
             api: Api::new(&settings.current()),
             settings,
             monitor: Monitor::new(Instant::now(), now_ms()),
+            work,
+            recording: tokio::sync::Mutex::default(),
             events: broadcast::Sender::new(EVENT_CAPACITY),
             tasks: TaskTracker::new(),
             cache_rows: Mutex::new(Some(cache_rows)),
@@ -316,6 +320,7 @@ async fn open_models(
 /// The engine with the stored prompt caches, and the settings that it was started with.
 struct Started {
     engine: Engine,
+    work: WorkLog,
     cache_events: UnboundedReceiver<CacheChange>,
     cache_problem: Option<String>,
     settings: AppSettings,
@@ -350,8 +355,10 @@ async fn start_engine(
         refs,
         cleanup_lock,
     });
+    let work = WorkLog::default();
     let (engine, cache_events) = Engine::start(EngineOptions {
         cache,
+        work: Some(work.clone()),
         memory_limit_bytes: options
             .memory_limit_bytes
             .or_else(|| Some(default_memory_limit_bytes())),
@@ -359,7 +366,7 @@ async fn start_engine(
         ..EngineOptions::default()
     });
     engine.set_wired_memory(settings.current().wires_memory);
-    Started { engine, cache_events, cache_problem, settings }
+    Started { engine, work, cache_events, cache_problem, settings }
 }
 
 /// The folders of models that were added. Without them their models are not listed; they stay.

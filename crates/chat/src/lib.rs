@@ -61,7 +61,9 @@ pub use date::Date;
 pub use encoded_prefix::{EncodedPrefix, common_beginning};
 pub use error::ChatError;
 pub use loops::LoopDetector;
-pub use message::{CacheMiss, FinishReason, GenerationStats, GuessCounts, Message, Role};
+pub use message::{
+    CacheMiss, CachedFrom, FinishReason, GenerationStats, GuessCounts, Message, Role,
+};
 pub use prompt::{Encode, Prompt, TextPlace, assemble};
 pub use sampling::SamplingParams;
 pub use segments::{

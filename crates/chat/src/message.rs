@@ -92,6 +92,39 @@ impl GuessCounts {
     }
 }
 
+/// Where the tokens of a prompt came from that were not read again.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct CachedFrom {
+    /// The same owner's caches, which were still in memory.
+    pub num_in_memory: usize,
+    /// The same owner's saved context, read back after a restart, a change of the model, an eviction.
+    pub num_restored: usize,
+    /// Context of another owner: another chat, a folder, a starting point.
+    pub num_shared: usize,
+    /// Context that was read for this very question before it was sent.
+    pub num_read_ahead: usize,
+}
+
+impl CachedFrom {
+    /// All of them.
+    pub fn num_tokens(&self) -> usize {
+        self.num_in_memory + self.num_restored + self.num_shared + self.num_read_ahead
+    }
+
+    /// Takes away the last `num_tokens` of the prompt's cached beginning: what another owner has read
+    /// follows what the same owner has.
+    pub fn shorten(&mut self, num_tokens: usize) {
+        let mut left = num_tokens;
+        let Self { num_in_memory, num_restored, num_shared, num_read_ahead } = self;
+        for source in [num_read_ahead, num_shared, num_restored, num_in_memory] {
+            let taken = left.min(*source);
+            *source -= taken;
+            left -= taken;
+        }
+    }
+}
+
 /// The figures of one answer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct GenerationStats {
@@ -103,6 +136,9 @@ pub struct GenerationStats {
     pub num_prompt_tokens: usize,
     /// How many prompt tokens were read from the prompt cache.
     pub num_cached_tokens: usize,
+    /// Where those came from; none in older answers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cached_from: Option<CachedFrom>,
     /// How many of the prompt's tokens were kept, where others were dropped once all had been read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub num_kept_tokens: Option<usize>,
@@ -112,8 +148,9 @@ pub struct GenerationStats {
     /// The same in parts, so that an interface can offer what prevents it; none in older answers too.
     #[serde(default)]
     pub miss: Option<CacheMiss>,
-    /// How much longer the answer would have taken without the prompt cache, in milliseconds; none
-    /// where too little was read by the model to tell, and until the app fills it in.
+    /// How much longer the answer would have taken without what was restored or shared, in
+    /// milliseconds; none if neither was, if the model has read too little to tell, and until the app
+    /// fills it in. Older answers count all cached tokens.
     #[serde(default)]
     pub saved_ms: Option<f64>,
     /// Tokens sampled, without an end-of-sequence token.

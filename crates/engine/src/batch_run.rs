@@ -116,12 +116,13 @@ impl BatchRun {
         let num_before = self.generator.stats().prompt_tokens;
         let step =
             worker.guarded("reading a prompt", |_| Ok(self.generator.prefill_slice(max_tokens)));
-        let has_read =
-            step.as_ref().is_ok_and(|step| step.prompts.iter().any(|prompt| !prompt.end_of_prompt));
-        self.process(worker, step)?;
         // The last token of a sequence that joins is read by its first decode step.
+        let joins =
+            |step: &BatchStep| step.prompts.iter().filter(|prompt| prompt.end_of_prompt).count();
+        let num_joined = step.as_ref().map_or(0, joins);
+        self.process(worker, step)?;
         let num_tokens = self.generator.stats().prompt_tokens - num_before;
-        Ok(if has_read { num_tokens } else { 0 })
+        Ok(num_tokens.saturating_sub(num_joined))
     }
 
     /// Ends the sequences for which `ends` holds, and saves their caches.

@@ -21,6 +21,7 @@ use crate::request::{
     Score, Speculation,
 };
 use crate::thread::{self, InProcess, Job, LoadJob, LoadReply, Submitted, ThreadParts};
+use crate::work::WorkLog;
 use crate::{EngineError, EngineStatus, LoadedModel};
 
 /// The options of an engine.
@@ -44,6 +45,8 @@ pub struct EngineOptions {
     pub device_failure: Option<String>,
     /// The name of the engine's thread.
     pub thread_name: String,
+    /// Where the work of each request goes when it ends; with none it is only in the totals.
+    pub work: Option<WorkLog>,
 }
 
 impl Default for EngineOptions {
@@ -64,6 +67,7 @@ impl Default for EngineOptions {
             prefer_prefill_when_pending,
             device_failure: None,
             thread_name: "cairn-engine".to_owned(),
+            work: None,
         }
     }
 }
@@ -105,6 +109,7 @@ struct ThreadOptions {
     keep_quantized: bool,
     memory_limit_bytes: Option<u64>,
     device_failure: Option<String>,
+    work: Option<WorkLog>,
 }
 
 impl Engine {
@@ -129,6 +134,7 @@ impl Engine {
             keep_quantized: options.keep_quantized,
             memory_limit_bytes: options.memory_limit_bytes,
             device_failure: options.device_failure,
+            work: options.work,
         };
         let (salvaged, cache) = (Arc::default(), stored.handle());
         let (connection, device) = options.start_thread(stored, &status, &closing, &salvaged);
@@ -529,6 +535,7 @@ impl ThreadOptions {
             keep_quantized: self.keep_quantized,
             memory_limit_bytes: self.memory_limit_bytes,
             device_failure: self.device_failure.clone(),
+            work: self.work.clone(),
             status: status.clone(),
             closing: closing.subscribe(),
             salvaged: Arc::clone(salvaged),

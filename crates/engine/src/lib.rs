@@ -74,6 +74,7 @@ mod thread;
 mod unbatched;
 mod verify_import;
 mod wired_memory;
+mod work;
 mod worker;
 
 pub use async_lm::{AsyncLm, AsyncLmOptions, CacheWalk, SampleRequest};
@@ -111,5 +112,6 @@ pub use request::{
     MemoryPressure, ModelInfo, ModelOptions, PromptInput, PromptPrefix, Score, SegmentOptions,
     SoFar, Speculation, TokenLogprob, TopLogprob,
 };
-pub use status::{EngineState, EngineStatus, LoadedModelStatus, WorkDone};
+pub use status::{EngineState, EngineStatus, LoadedModelStatus, TimedTokens, WorkDone};
 pub use wired_memory::is_tight;
+pub use work::{RequestWork, WorkFor, WorkKind, WorkLog};

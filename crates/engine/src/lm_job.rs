@@ -68,7 +68,7 @@ pub(crate) fn begin(worker: &mut Worker, job: LmJob) -> Option<Task> {
             // A task that computes for it holds the state, beside the model and this.
             let is_under_way = Rc::strong_count(&state) > 2;
             state.borrow_mut().push(queries);
-            return (!is_under_way).then(|| Task::next_tokens(loaded, memory, state));
+            return (!is_under_way).then(|| Task::next_tokens(worker, loaded, memory, state));
         }
         LmAsk::Walk { ids, reply } => drop(reply.send(Ok(state.borrow().num_found(&ids)))),
         LmAsk::Counts { reply } => drop(reply.send(Ok(state.borrow().counts()))),

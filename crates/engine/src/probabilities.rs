@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use cairn_chat::Prompt;
+use cairn_chat::{CachedFrom, Prompt};
 use cairn_lm::cache::{LayerCache, make_prompt_cache};
 use cairn_lm::{AnswerReader, LmError, ModelMemory, PassSizes, TokenChoice};
 
@@ -13,6 +13,7 @@ use crate::prompt::prompt_tokens;
 use crate::prompt_cache::{Blocking, PendingRestore, Query};
 use crate::request::{AnswerToken, GenerateRequest, LikelyToken, Speculation};
 use crate::slice_limits::SliceLimits;
+use crate::work::OpenWork;
 use crate::worker::Worker;
 
 /// An answer that is read again, a slice at a time. What is saved of its prompt is copied, so that the
@@ -110,6 +111,7 @@ impl Probabilities {
         &mut self,
         worker: &mut Worker,
         limits: SliceLimits<'_>,
+        done: &mut OpenWork,
     ) -> Result<usize, EngineError> {
         if self.reserved_bytes.is_none() {
             let bytes =
@@ -124,7 +126,9 @@ impl Probabilities {
                     return Ok(0);
                 }
                 let pending = pending.take();
-                let caches = beginning(worker, &self.loaded, &self.request, prompt, pending)?;
+                let (caches, from) =
+                    beginning(worker, &self.loaded, &self.request, prompt, pending)?;
+                done.cached(from);
                 let num_top = self.request.num_top_logprobs.unwrap_or(0);
                 let (model, answer) = (&self.loaded.model.model, &self.request.answer_so_far);
                 let reader = AnswerReader::new(model, &prompt.tokens, answer, caches, num_top)?;
@@ -186,15 +190,16 @@ fn beginning(
     request: &GenerateRequest,
     prompt: &Prompt,
     pending: Option<PendingRestore>,
-) -> Result<Vec<LayerCache>, EngineError> {
+) -> Result<(Vec<LayerCache>, CachedFrom), EngineError> {
     if !request.looks_up() {
         let max_size = request.kv_cache.effective_max_size();
-        return Ok(make_prompt_cache(&loaded.model.model, max_size)?);
+        let caches = make_prompt_cache(&loaded.model.model, max_size)?;
+        return Ok((caches, CachedFrom::default()));
     }
     let query = look(request, prompt, loaded);
     let reuse = worker.cache.longest_prefix(&loaded.model, &query, pending);
     match request.prompt.opaque_prefix() {
         Some(prefix) if reuse.num_tokens < prefix.num_tokens => Err(EngineError::BeginningLost),
-        _ => Ok(reuse.caches),
+        _ => Ok((reuse.caches, reuse.from)),
     }
 }

@@ -16,6 +16,7 @@ use tokio::sync::{mpsc, watch};
 
 use crate::EngineError;
 use crate::kv_format::KvCacheOptions;
+use crate::work::WorkFor;
 
 /// The prompt of a request.
 #[derive(Debug, Clone, PartialEq)]
@@ -186,6 +187,8 @@ pub struct GenerateRequest {
     /// The conversation: the [`CacheRef`](cairn_prompt_cache::CacheRef) of this owner moves to its
     /// end.
     pub owner: Option<Owner>,
+    /// The purpose under which its work is recorded; see [`WorkLog`](crate::WorkLog).
+    pub work_for: WorkFor,
     /// Texts that end the answer; it stops before them.
     pub stop: Vec<String>,
     /// Whether special tokens are left out of the answer's text, as in a chat. Stop strings always
@@ -316,6 +319,7 @@ impl GenerateRequest {
             use_prompt_cache: true,
             provenance: Provenance::Computed,
             owner: None,
+            work_for: WorkFor::default(),
             stop: Vec::new(),
             skip_special_tokens: true,
             extra_eos_tokens: Vec::new(),

@@ -349,8 +349,12 @@ impl Scheduler {
         };
         let num_rows = *outcome.as_ref().unwrap_or(&1);
         self.clock.worked(Work::Decode { num_rows });
-        let took = self.clock.now() - start + waited;
-        worker.work.wrote(*outcome.as_ref().unwrap_or(&0), took);
+        let took = self.clock.now() - start;
+        worker.work.writing_took(took);
+        if outcome.as_ref().is_ok_and(|&num_rows| num_rows > 1) {
+            worker.work.shared_a_pass();
+        }
+        let took = took + waited;
         self.policy.decoded(took);
         self.costs.entry(model).or_default().decoded(took);
         self.settle(worker, index, outcome.map(drop));
@@ -360,7 +364,7 @@ impl Scheduler {
         let Some(index) = reader else { return };
         let beside_decoding = self.runs.iter().any(Run::is_decoding);
         if beside_decoding {
-            self.wait_for_decode();
+            self.wait_for_decode(worker);
         }
         self.num_slices += 1;
         self.runs[index].last_prefill = self.num_slices;
@@ -375,22 +379,31 @@ impl Scheduler {
         let start = self.clock.now();
         let run = &mut self.runs[index];
         let model = run.model().to_owned();
+        // Without padding, where that differs from what was computed.
+        let mut num_read = None;
         let outcome = match &mut run.work {
             RunWork::Batch(batch) => batch.prefill(worker, max_tokens).map_err(Failure::Batch),
             RunWork::Unbatched(run) => {
-                let num_before = run.num_unread_tokens();
+                let num_before = run.num_left_to_read();
                 step(run.prefill(max_tokens))
-                    .map(|()| num_before.saturating_sub(run.num_unread_tokens()))
+                    .map(|()| num_before.saturating_sub(run.num_left_to_read()))
             }
             RunWork::Task(task) => {
                 let free_bytes = if let Room::Free(bytes) = room { Some(bytes) } else { None };
-                task.advance(worker, max_tokens, free_bytes).map_err(Failure::Run)
+                let slice = task.advance(worker, max_tokens, free_bytes).map_err(Failure::Run);
+                slice.map(|slice| {
+                    num_read = Some(slice.num_read);
+                    slice.num_tokens
+                })
             }
         };
         let num_tokens = *outcome.as_ref().unwrap_or(&0);
         self.clock.worked(Work::Prefill { num_tokens });
         let took = self.clock.now() - start;
-        worker.work.read(num_tokens, took);
+        // A task that only stores, or an answer's first pass that was only launched, has read nothing.
+        if num_tokens > 0 {
+            worker.work.reading_took(num_read.unwrap_or(num_tokens), took);
+        }
         self.policy.prefilled(took, beside_decoding);
         self.costs.entry(model).or_default().prefilled(num_tokens, took);
         self.settle(worker, index, outcome.map(drop));
@@ -453,11 +466,13 @@ impl Scheduler {
 
     /// Waits until the device has computed what the last decode slice launched, so that a prefill
     /// slice is not measured with it.
-    fn wait_for_decode(&mut self) {
+    fn wait_for_decode(&mut self, worker: &Worker) {
         let start = self.clock.now();
         // Work that fails is reported to whoever asks for its result.
         let _ = ffi::synchronize();
         let waited = self.clock.now() - start;
+        // At once: the run that waits longest may never decode again.
+        worker.work.writing_took(waited);
         let decoding = self.runs.iter_mut().filter(|run| run.is_decoding());
         if let Some(run) = decoding.max_by_key(|run| run.last_decode) {
             run.waited_for_decode += waited;
@@ -600,9 +615,9 @@ impl Scheduler {
         // Which model answers next is what a watcher asks, not whose answer was begun first.
         let model = worker.models.current().unwrap_or(&sequence.loaded.name).to_owned();
         let decoding = self.sequences().filter(|sequence| !sequence.sampled.is_empty());
-        let (generation_tokens, generation_tps) =
-            decoding.fold((0, 0.0), |(tokens, tps), sequence| {
-                (tokens + sequence.sampled.len(), tps + sequence.generation_tps())
+        let (generation_tokens, generation_tps) = decoding
+            .fold((0, 0.0), |(tokens, tps), sequence| {
+                (tokens + sequence.sampled.len(), tps + sequence.shown_tps())
             });
         worker.publish_progress(|| match generation_tokens {
             0 => {

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::time::Instant;
 
 use cairn_chat::{
-    CallOutcome, FinishReason, GenerationStats, GuessCounts, Prompt, Role, SegmentEvent,
+    CachedFrom, CallOutcome, FinishReason, GenerationStats, GuessCounts, Prompt, Role, SegmentEvent,
 };
 use cairn_lm::cache::chunk_state::Checkpoint;
 use cairn_lm::cache::{
@@ -27,6 +27,7 @@ use crate::request::{
     FinishedGeneration, GenerateEvent, GenerateRequest, SoFar, TokenLogprob, TopLogprob,
 };
 use crate::segments::{AnswerGrammar, AnswerSegments};
+use crate::work::OpenWork;
 use crate::worker::Worker;
 
 /// The draft model of a sequence, and its caches of a beginning of prompt and answer; they are empty while
@@ -56,6 +57,9 @@ impl SequenceDraft {
     }
 }
 
+/// A speed of fewer tokens is not shown.
+const LEAST_TIMED_TOKENS: usize = 8;
+
 /// A request that is being answered.
 pub(crate) struct Sequence {
     pub(crate) job: GenerateJob,
@@ -71,7 +75,10 @@ pub(crate) struct Sequence {
     pub(crate) sampled: Vec<u32>,
     ended_by_eos: bool,
     num_cached: usize,
+    cached_from: CachedFrom,
     num_read: usize,
+    /// Its work so far.
+    work: OpenWork,
     miss: Option<Miss>,
     /// The positions in the prompt at which prefill takes a checkpoint.
     checkpoints_at: Vec<usize>,
@@ -84,6 +91,8 @@ pub(crate) struct Sequence {
     grammar: Option<AnswerGrammar>,
     stop_string: Option<String>,
     began: Instant,
+    /// When the cached beginning was there, and reading the rest began.
+    reading_began: Instant,
     first_token: Option<Instant>,
     last_token: Option<Instant>,
     /// The draft model, while it proposes for this sequence or has done so.
@@ -143,12 +152,16 @@ impl Sequence {
         if !request.answer_so_far.is_empty() {
             let _ = job.events.send(GenerateEvent::SoFar(Box::new(so_far)));
         }
+        let mut work = worker.work.open(request.work_for.clone(), &loaded.name);
+        work.cached(reuse.from);
         let sequence = Sequence {
             num_in_file,
             tokens_in_file,
             max_tokens: request.max_tokens.min(context_left),
             num_cached: reuse.num_tokens,
+            cached_from: reuse.from,
             num_read: reuse.num_tokens,
+            work,
             miss: reuse.miss,
             checkpoints_at,
             checkpoints: Vec::new(),
@@ -168,6 +181,7 @@ impl Sequence {
             prompt,
             text,
             began,
+            reading_began: Instant::now(),
         };
         Ok((sequence, reuse.caches))
     }
@@ -230,6 +244,7 @@ impl Sequence {
         if processed > 0 && num_read <= self.num_read {
             return;
         }
+        self.work.read(num_read - self.num_read);
         self.num_read = num_read;
         let (processed, total) = self.progress();
         let _ = self.job.events.send(GenerateEvent::Prefill {
@@ -260,7 +275,7 @@ impl Sequence {
         token: u32,
         logprobs: Option<(f32, Vec<(u32, f32)>)>,
     ) -> Result<bool, EngineError> {
-        self.count(token);
+        self.count(token, true);
         let mut step = self.text.push(token)?;
         self.stop_string = step.end.take().and_then(|end| end.stop_string);
         let logprob = logprobs.map(|logprobs| self.logprob(token, logprobs)).transpose()?;
@@ -302,7 +317,7 @@ impl Sequence {
     /// Records the end-of-sequence token that ended the answer; it is sampled, but no part of the
     /// text.
     pub(crate) fn end_of_sequence(&mut self, token: u32) {
-        self.count(token);
+        self.count(token, false);
         self.ended_by_eos = true;
     }
 
@@ -328,7 +343,8 @@ impl Sequence {
         self.peak_memory_bytes = self.peak_memory_bytes.max(memory::peak_bytes());
     }
 
-    fn count(&mut self, token: u32) {
+    fn count(&mut self, token: u32, is_written: bool) {
+        self.work.sampled(is_written);
         let now = Instant::now();
         self.first_token.get_or_insert(now);
         self.last_token = Some(now);
@@ -362,6 +378,9 @@ impl Sequence {
         match caught("ending an answer", || self.finished(reason)) {
             // Emitted before the caches are saved, so that the caller does not wait for that.
             Ok(finished) => {
+                // Before the end is known, so that whoever learns of it finds the work too.
+                let first_token_ms = finished.stats.time_to_first_token_ms;
+                self.work.end((first_token_ms > 0.0).then_some(first_token_ms));
                 let _ = self.job.events.send(GenerateEvent::Finished(Box::new(finished)));
             }
             Err(error) => return self.job.fail(error),
@@ -468,6 +487,7 @@ impl Sequence {
             finish_reason,
             num_prompt_tokens,
             num_cached_tokens: self.num_cached,
+            cached_from: Some(self.cached_from),
             num_kept_tokens: self.num_kept,
             cache_note: None,
             miss: None,
@@ -475,7 +495,7 @@ impl Sequence {
             num_generation_tokens: self.sampled.len() - usize::from(self.ended_by_eos),
             guesses: self.guesses(),
             queue_ms: (self.began - self.job.arrived).as_secs_f64() * 1e3,
-            prompt_tps: rate(num_prompt_tokens - self.num_cached, until_first(self.began)),
+            prompt_tps: rate(num_prompt_tokens - self.num_cached, until_first(self.reading_began)),
             generation_tps: self.generation_tps(),
             time_to_first_token_ms: until_first(self.job.arrived) * 1e3,
             mlx_active_bytes: memory::active_bytes(),
@@ -492,6 +512,12 @@ impl Sequence {
             num_accepted,
             num_checked,
         })
+    }
+
+    /// As [`Sequence::generation_tps`], but 0 of the first tokens, which tell nothing: proposed ones come
+    /// several at once.
+    pub(crate) fn shown_tps(&self) -> f64 {
+        if self.sampled.len() < LEAST_TIMED_TOKENS { 0.0 } else { self.generation_tps() }
     }
 
     /// Sampled tokens per second, counted from the first: the time before it belongs to the prompt.
@@ -533,7 +559,8 @@ fn cached_beginning(
     let opaque = request.prompt.opaque_prefix();
     let (reuse, tokens_in_file) = match file {
         Some(Beginning { num_tokens, token_ids, caches }) => {
-            (Reuse { num_tokens, miss: None, caches }, token_ids)
+            let from = CachedFrom { num_restored: num_tokens, ..CachedFrom::default() };
+            (Reuse { num_tokens, from, miss: None, caches }, token_ids)
         }
         // An opaque prefix can only come from the prompt cache.
         None if request.uses_prompt_cache() || opaque.is_some() => {
@@ -541,13 +568,15 @@ fn cached_beginning(
             let mut reuse = worker.cache.longest_prefix(&loaded.model, &query, pending);
             if let Some(snapkv) = &request.kv_cache.snapkv {
                 let num_left = num_tokens - 1 - reuse.num_tokens;
-                reuse.num_tokens -= trim_for_choice(&mut reuse.caches, snapkv, num_left);
+                let num_trimmed = trim_for_choice(&mut reuse.caches, snapkv, num_left);
+                reuse.num_tokens -= num_trimmed;
+                reuse.from.shorten(num_trimmed);
             }
             (reuse, Vec::new())
         }
         None => {
             let caches = make_prompt_cache(model, request.kv_cache.effective_max_size())?;
-            (Reuse { num_tokens: 0, miss: None, caches }, Vec::new())
+            (Reuse { caches, ..Reuse::default() }, Vec::new())
         }
     };
     if opaque.is_some_and(|prefix| reuse.num_tokens < prefix.num_tokens) {

@@ -91,37 +91,40 @@ pub struct LoadedModelStatus {
     pub last_used: Instant,
 }
 
-/// How much was computed for all requests together, since the engine's thread began: whoever compares
-/// two of them knows the speeds between them.
+/// The work for all requests together, since the engine's thread began: whoever compares two of them
+/// knows the work between them, and the speeds. The sums of all [`RequestWork`](crate::RequestWork) are
+/// the same, once all requests have ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct WorkDone {
     /// Prompt tokens read, without those from the prompt cache.
     pub num_read_tokens: u64,
-    /// How long reading them took.
-    pub reading: Duration,
-    /// Tokens sampled.
+    /// Prompt tokens from the prompt cache.
+    pub num_cached_tokens: u64,
+    /// Tokens written, without end-of-sequence tokens.
     pub num_written_tokens: u64,
-    /// How long sampling them took.
-    pub writing: Duration,
+    /// Tokens of the passes that read, with the time that these took. The last token of a prompt is not
+    /// among them: the pass that samples the first token reads it.
+    pub reading: TimedTokens,
+    /// Tokens sampled, end-of-sequence tokens included, with the time that this took.
+    pub writing: TimedTokens,
     /// Passes that several answers shared.
     pub num_shared_passes: u64,
 }
 
-impl WorkDone {
-    pub(crate) fn read(&mut self, num_tokens: usize, took: Duration) {
-        if num_tokens > 0 {
-            self.num_read_tokens += num_tokens as u64;
-            self.reading += took;
-        }
-    }
+/// Tokens, and how long they took altogether. A speed is the quotient of sums of both, never a mean of
+/// speeds: a pass is launched in one slice and waited for in another, so that a single token says nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct TimedTokens {
+    /// The tokens.
+    pub num_tokens: u64,
+    /// The time of all slices that worked on them.
+    pub took: Duration,
+}
 
-    /// One token for each of the `num_tokens` answers that shared the pass.
-    pub(crate) fn wrote(&mut self, num_tokens: usize, took: Duration) {
-        self.num_shared_passes += u64::from(num_tokens > 1);
-        if num_tokens > 0 {
-            self.num_written_tokens += num_tokens as u64;
-            self.writing += took;
-        }
+impl TimedTokens {
+    pub(crate) fn add(&mut self, num_tokens: usize, took: Duration) {
+        self.num_tokens += num_tokens as u64;
+        self.took += took;
     }
 }
 

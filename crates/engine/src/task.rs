@@ -20,6 +20,7 @@ use crate::prompt_file::{
 use crate::request::{AnswerToken, GenerateRequest, PromptInput, Score};
 use crate::scoring::Scoring;
 use crate::slice_limits::SliceLimits;
+use crate::work::{OpenWork, WorkFor};
 use crate::worker::Worker;
 
 /// A task with the channel for its answer.
@@ -28,6 +29,17 @@ pub(crate) struct Task {
     /// What passes take; none where the model's folder does not say.
     memory: Option<Rc<ModelMemory>>,
     work: TaskWork,
+    /// Its work so far.
+    done: OpenWork,
+}
+
+/// The tokens of a slice.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Slice {
+    /// Tokens that passed through the model, padding included: what it cost.
+    pub(crate) num_tokens: usize,
+    /// Tokens of texts that were read.
+    pub(crate) num_read: usize,
 }
 
 enum TaskWork {
@@ -61,6 +73,7 @@ fn begin<T>(
     during: &'static str,
     model: Option<&str>,
     reply: oneshot::Sender<Result<T, EngineError>>,
+    work_for: WorkFor,
     work: impl FnOnce(&mut Worker, &Rc<Loaded>) -> Result<WorkOf<T>, EngineError>,
 ) -> Option<Task> {
     let begun = worker.guarded(during, |worker| {
@@ -69,7 +82,7 @@ fn begin<T>(
         Ok((loaded, work))
     });
     match begun {
-        Ok((loaded, work)) => Some(Task::of(worker, loaded, work(reply))),
+        Ok((loaded, work)) => Some(Task::of(worker, loaded, work_for, work(reply))),
         Err(error) => {
             let _ = reply.send(Err(error));
             None
@@ -81,9 +94,10 @@ fn begin<T>(
 type WorkOf<T> = Box<dyn FnOnce(oneshot::Sender<Result<T, EngineError>>) -> TaskWork>;
 
 impl Task {
-    fn of(worker: &mut Worker, loaded: Rc<Loaded>, work: TaskWork) -> Self {
+    fn of(worker: &mut Worker, loaded: Rc<Loaded>, work_for: WorkFor, work: TaskWork) -> Self {
         let memory = worker.models.pooled(&loaded).and_then(|pooled| pooled.memory.clone());
-        Task { loaded, memory, work }
+        let done = worker.work.open(work_for, &loaded.name);
+        Task { loaded, memory, work, done }
     }
 
     /// Scores prompts, as many at once as there is memory for.
@@ -93,7 +107,7 @@ impl Task {
         num_top: usize,
         reply: oneshot::Sender<Result<Vec<Score>, EngineError>>,
     ) -> Option<Self> {
-        begin(worker, "scoring", None, reply, |_, loaded| {
+        begin(worker, "scoring", None, reply, WorkFor::default(), |_, loaded| {
             let rows = prompts.iter().map(|prompt| known_tokens(&loaded.model, prompt));
             let rows = rows.collect::<Result<Vec<_>, _>>()?;
             let scoring = Box::new(Scoring::new(&loaded.model.model, rows, num_top)?);
@@ -108,8 +122,9 @@ impl Task {
         on_progress: mpsc::UnboundedSender<(usize, usize)>,
         reply: oneshot::Sender<Result<Vec<AnswerToken>, EngineError>>,
     ) -> Option<Self> {
-        let model = request.model.clone();
-        begin(worker, "reading an answer", model.as_deref(), reply, |worker, loaded| {
+        let (model, work_for) = (request.model.clone(), request.work_for.clone());
+        let during = "reading an answer";
+        begin(worker, during, model.as_deref(), reply, work_for, |worker, loaded| {
             let answer = Box::new(Probabilities::new(worker, loaded, request)?);
             Ok(Box::new(move |reply| TaskWork::Probabilities { answer, on_progress, reply }))
         })
@@ -122,7 +137,7 @@ impl Task {
         on_progress: mpsc::UnboundedSender<(usize, usize)>,
         reply: oneshot::Sender<Result<CachedPrompt, EngineError>>,
     ) -> Option<Self> {
-        begin(worker, "reading a prompt", None, reply, |_, loaded| {
+        begin(worker, "reading a prompt", None, reply, WorkFor::default(), |_, loaded| {
             let writer = Box::new(PromptFileWriter::new(loaded, request)?);
             let _ = on_progress.send(writer.progress());
             Ok(Box::new(move |reply| TaskWork::CachePrompt { writer, on_progress, reply }))
@@ -136,7 +151,8 @@ impl Task {
         import: Import,
         reply: oneshot::Sender<Result<PromptFileInfo, EngineError>>,
     ) -> Option<Self> {
-        begin(worker, "reading a prompt cache", None, reply, |worker, _| {
+        let during = "reading a prompt cache";
+        begin(worker, during, None, reply, WorkFor::default(), |worker, _| {
             let import = Box::new(PendingImport::new(worker, path, import)?);
             Ok(Box::new(move |reply| TaskWork::Import { import, reply }))
         })
@@ -151,9 +167,9 @@ impl Task {
     ) -> Option<Self> {
         let begun = worker.guarded("classifying", |worker| {
             let loaded = worker.models.get(request.model.as_deref())?;
-            let events = events.clone();
+            let (events, work_for) = (events.clone(), request.work_for.clone());
             let work = Classifier::new(worker, &loaded, request, processor, events)?;
-            Ok(Task::of(worker, loaded, TaskWork::Classify(Box::new(work))))
+            Ok(Task::of(worker, loaded, work_for, TaskWork::Classify(Box::new(work))))
         });
         match begun {
             Ok(task) => Some(task),
@@ -166,11 +182,13 @@ impl Task {
 
     /// Computes the queries of an [`AsyncLm`](crate::AsyncLm).
     pub(crate) fn next_tokens(
+        worker: &Worker,
         loaded: Rc<Loaded>,
         memory: Option<Rc<ModelMemory>>,
         state: Rc<RefCell<LmState>>,
     ) -> Self {
-        Task { loaded, memory, work: TaskWork::NextTokens(state) }
+        let done = worker.work.open(WorkFor::default(), &loaded.name);
+        Task { loaded, memory, work: TaskWork::NextTokens(state), done }
     }
 
     pub(crate) fn loaded(&self) -> &Rc<Loaded> {
@@ -273,26 +291,28 @@ impl Task {
         }
     }
 
-    /// Reads at most `max_tokens`, and returns how many it read. `free_bytes` are what passes that
+    /// Reads at most `max_tokens`. `free_bytes` are what passes that
     /// begin may take, if there is a limit. After an error the task is of no further use.
     pub(crate) fn advance(
         &mut self,
         worker: &mut Worker,
         max_tokens: usize,
         free_bytes: Option<u64>,
-    ) -> Result<usize, EngineError> {
+    ) -> Result<Slice, EngineError> {
         let memory = self.memory.clone();
         let limits = SliceLimits { max_tokens, memory: memory.as_deref().zip(free_bytes) };
         let (before, _) = self.progress();
+        let read_before = self.num_read_tokens();
         let mut computed = 0;
-        worker.guarded(self.during(), |worker| match &mut self.work {
+        let (during, done) = (self.during(), &mut self.done);
+        worker.guarded(during, |worker| match &mut self.work {
             TaskWork::NextTokens(state) => {
                 computed = state.borrow_mut().advance(limits);
                 Ok(())
             }
             TaskWork::Score { scoring, .. } => scoring.advance(limits),
             TaskWork::Probabilities { answer, on_progress, .. } => {
-                computed = answer.advance(worker, limits)?;
+                computed = answer.advance(worker, limits, done)?;
                 let (num_read, num_tokens) = answer.progress();
                 let _ = on_progress.send((num_read, num_tokens));
                 Ok(())
@@ -305,12 +325,23 @@ impl Task {
             TaskWork::Import { import, .. } => import.advance(worker, max_tokens),
             TaskWork::Classify(work) => work.advance(worker, limits),
         })?;
-        Ok(match &self.work {
+        let computed = match &self.work {
             // Nothing was computed in this slice, only read and stored.
             TaskWork::Import { import, .. } if import.is_done() => 0,
             TaskWork::NextTokens(_) | TaskWork::Probabilities { .. } => computed,
             _ => self.progress().0 - before,
-        })
+        };
+        let num_read = match read_before {
+            Some(before) => self.num_read_tokens().unwrap_or(before) - before,
+            None => computed,
+        };
+        self.done.read(num_read);
+        Ok(Slice { num_tokens: computed, num_read })
+    }
+
+    /// How many tokens have been read without padding, where the progress has it.
+    fn num_read_tokens(&self) -> Option<usize> {
+        if let TaskWork::Classify(work) = &self.work { Some(work.num_read_tokens()) } else { None }
     }
 
     /// Whether all work is done, so that the task can be answered.

@@ -35,6 +35,7 @@ use crate::prompt_cache::{Blocking, PromptCache, StoredCache};
 use crate::prompt_file;
 use crate::scheduler::Scheduler;
 use crate::task::Task;
+use crate::work::{WorkCounter, WorkLog};
 use crate::worker::Worker;
 use crate::{EngineError, EngineState, EngineStatus, NeedsMemory};
 use grammars::GrammarQueue;
@@ -480,6 +481,7 @@ pub(crate) struct ThreadParts {
     pub(crate) keep_quantized: bool,
     pub(crate) memory_limit_bytes: Option<u64>,
     pub(crate) device_failure: Option<String>,
+    pub(crate) work: Option<WorkLog>,
     pub(crate) status: watch::Sender<EngineStatus>,
     pub(crate) closing: watch::Receiver<bool>,
     /// Gets what is stored if the thread ends because of a bug.
@@ -500,6 +502,7 @@ pub(crate) fn serve(parts: ThreadParts) {
         parts.closing,
     );
     worker.device_failure = parts.device_failure;
+    worker.work = WorkCounter::new(parts.work);
     let scheduler = Scheduler::new(batching, Rc::new(SystemClock));
     let grammars = GrammarQueue::start(own_jobs).expect("the system starts a thread");
     let engine = Rc::new(RefCell::new(EngineLoop::new(worker, scheduler, jobs, grammars)));

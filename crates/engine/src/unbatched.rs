@@ -93,6 +93,12 @@ impl UnbatchedRun {
         }
     }
 
+    /// How many prompt tokens are left to the passes that read: the last one is read by the pass that
+    /// samples the first token.
+    pub(crate) fn num_left_to_read(&self) -> usize {
+        self.num_unread_tokens().saturating_sub(1)
+    }
+
     /// Reads at most `max_tokens` of the prompt. After an error the run is of no further use.
     pub(crate) fn prefill(&mut self, max_tokens: usize) -> Result<RunStep, EngineError> {
         caught("reading a prompt", || self.read(max_tokens))

@@ -13,8 +13,8 @@ use crate::model_pool::{Loaded, ModelPool, PooledDraft, PooledModel};
 use crate::prefix_pool::PrefixPool;
 use crate::prompt_cache::PromptCache;
 use crate::request::GenerateRequest;
-use crate::status::WorkDone;
 use crate::wired_memory::WiredMemory;
+use crate::work::WorkCounter;
 use crate::{EngineError, EngineState, EngineStatus, MemoryPressure, NeedsMemory};
 
 /// The state of the engine's thread.
@@ -32,8 +32,8 @@ pub(crate) struct Worker {
     pub(crate) pinned: Vec<String>,
     /// Jobs that wait to begin.
     pub(crate) num_waiting: usize,
-    /// What runs have computed.
-    pub(crate) work: WorkDone,
+    /// The work of all requests.
+    pub(crate) work: WorkCounter,
     /// What models and sequences may take together.
     pub(crate) memory_limit_bytes: Option<u64>,
     pub(crate) wired: WiredMemory,
@@ -89,7 +89,7 @@ impl Worker {
             keep_quantized,
             pinned: Vec::new(),
             num_waiting: 0,
-            work: WorkDone::default(),
+            work: WorkCounter::default(),
             memory_limit_bytes,
             wired: WiredMemory::of_system(),
             device_failure: None,
@@ -126,7 +126,7 @@ impl Worker {
         };
         self.models.note_use(Instant::now());
         let (cache, models) = (&self.cache, &self.models);
-        let (num_waiting, work) = (self.num_waiting, self.work);
+        let (num_waiting, work) = (self.num_waiting, self.work.total());
         self.status.send_modify(|status| {
             let (cache_disk_bytes, cache_memory_bytes) = cache.bytes();
             *status = EngineStatus {

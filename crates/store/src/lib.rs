@@ -26,6 +26,8 @@
 //! │   └── job_rows            the texts, and what was answered about each
 //! ├── unclean_ends            how many runs have ended without being closed while a model or a job was at work
 //! ├── monitor_minutes         speeds and memory of the minutes of the last two days in which there was something to note
+//! ├── work                    what each request of the last two days has computed; the totals are its sums
+//! ├── read_ahead              what was read for questions that are not sent yet
 //! ├── answer_savings          how much reading each answer saved; purged_savings has the sum of chats that are gone
 //! ├── chunks                  the files of the prompt cache: key, tokens, size, hash
 //! ├── cache_refs              the chunk up to which a conversation or a named prompt cache is saved, and what was lost of it
@@ -118,6 +120,7 @@ mod page_owners;
 mod pages;
 mod personas;
 mod presets;
+mod read_ahead;
 mod records;
 mod recovery;
 mod result_code;
@@ -137,6 +140,7 @@ mod transfer;
 mod transfer_extend;
 mod tree;
 mod unclean_ends;
+mod work;
 
 #[cfg(test)]
 mod tests;
@@ -156,10 +160,10 @@ pub use job_rows::{AnsweredRow, JobAnswer, JobRow, JobRowOrder};
 pub use jobs::{Job, JobState, NewJob};
 pub use messages::{FinishedMessage, Message, MessageStatus};
 pub use model_origins::ModelOrigin;
-pub use monitor::{AnswerSpan, AnswerSums};
 pub use named_caches::{ListedNamedCache, NamedCacheKind, NamedCacheRow};
 pub use personas::Persona;
 pub use presets::Preset;
+pub use read_ahead::{AheadRange, AheadSource};
 pub use recovery::Recovery;
 pub use savings::{AnsweredWith, Savings};
 pub use search_results::{FoundConversation, FoundDocument};
@@ -167,3 +171,4 @@ pub use store::Store;
 pub use transfer::{Imported, ImportedConversation, ImportedMessage};
 pub use tree::Versions;
 pub use unclean_ends::{UncleanEnds, UncleanSubject};
+pub use work::{Work, WorkSpan, WorkSums};

@@ -259,10 +259,11 @@ pub(crate) async fn write(
         return Ok(());
     };
     sqlx::query(
-        "insert or replace into answer_savings (message_id, conversation_id, saved_ms, at_ms)
-         select id, conversation_id, ?, created_at_ms from messages where id = ?",
+        "insert or replace into answer_savings (message_id, conversation_id, saved_ms, at_ms, model)
+         select id, conversation_id, ?, created_at_ms, ? from messages where id = ?",
     )
     .bind(saved_ms)
+    .bind(&stats.model)
     .bind(message_id)
     .execute(tx)
     .await

@@ -29,10 +29,8 @@ export function compareFigures(stats: MessageStats): [name: string, value: strin
   const rows: [string, string][] = [];
   if (stats.time_to_first_token_ms > 0) rows.push([compare.firstToken, compare.after(stats.time_to_first_token_ms)]);
   if (stats.generation_tokens > 0) {
-    rows.push(
-      [compare.writing, compare.rate(stats.generation_tps)],
-      [compare.length, strings.common.tokens(stats.generation_tokens)],
-    );
+    if (stats.generation_tps > 0) rows.push([compare.writing, compare.rate(stats.generation_tps)]);
+    rows.push([compare.length, strings.common.tokens(stats.generation_tokens)]);
   }
   return rows;
 }

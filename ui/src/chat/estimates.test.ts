@@ -22,6 +22,8 @@ test('what saved context saved is what it would have taken to read', () => {
   expect(savedMilliseconds(stats({ cached_tokens: 4400 }), [paste, next])).toBe(55_000);
   expect(savedMilliseconds(stats({ cached_tokens: 40 }), [paste, next])).toBeNull();
   expect(savedMilliseconds(stats({ cached_tokens: 4400 }), [next])).toBeNull();
+  const ahead = { in_memory: 0, restored: 0, shared: 0, read_ahead: 4400 };
+  expect(savedMilliseconds(stats({ cached_tokens: 4400, cached_from: ahead }), [paste, next])).toBeNull();
 });
 
 test('what will be read again is what the chat has beyond its saved context', () => {

@@ -22,11 +22,13 @@ export function newlyRead({ prompt_tokens, cached_tokens }: MessageStats): numbe
 }
 
 /**
- * How much longer an answer would have taken without saved context; null where too little was read to tell.
+ * How much longer an answer would have taken without what was restored or shared; null if nothing was, or nobody can tell.
  * The core says it, which sums it up as well; of answers of an earlier version it is estimated here.
  */
 export function savedMilliseconds(stats: MessageStats, messages: readonly Message[]): number | null {
   if (typeof stats.saved_ms === 'number') return stats.saved_ms >= LEAST_SAVED_MS ? stats.saved_ms : null;
+  // It knows where the tokens came from: none of them saved anything, or nobody can tell how much.
+  if (stats.cached_from) return null;
   const rate = readingRate(messages, stats.model);
   if (rate === null) return null;
   const milliseconds = (stats.cached_tokens / rate) * 1000;

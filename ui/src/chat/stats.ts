@@ -97,10 +97,7 @@ export function statsRows(stats: MessageStats): [name: string, value: string, ti
     rows.push([words.readingSpeed, words.rate(stats.prompt_tps)]);
   const hasBegun = stats.generation_tokens > 0 || stats.time_to_first_token_ms > 0;
   if (hasBegun) {
-    rows.push(
-      [words.answer, words.answerRate(stats.generation_tokens, stats.generation_tps)],
-      [words.firstToken, firstTokenWords(stats)],
-    );
+    rows.push([words.answer, answerWords(stats)], [words.firstToken, firstTokenWords(stats)]);
     if (stats.guesses) {
       const { accepted, proposed, checked } = stats.guesses;
       rows.push([words.guesses, words.guessed(accepted, proposed, checked)]);
@@ -111,6 +108,12 @@ export function statsRows(stats: MessageStats): [name: string, value: string, ti
     [words.mlxMemory, words.memory(stats.mlx_active_bytes, stats.mlx_peak_bytes)],
   );
   return rows;
+}
+
+/** Without a speed where the tokens are too few to tell. */
+function answerWords({ generation_tokens, generation_tps }: MessageStats): string {
+  if (generation_tps <= 0) return strings.common.tokens(generation_tokens);
+  return strings.stats.answerRate(generation_tokens, generation_tps);
 }
 
 function firstTokenWords({ time_to_first_token_ms, queue_ms }: MessageStats): string {

@@ -684,11 +684,11 @@ export type CacheOverview = { disk_bytes: number, disk_budget_bytes: number, mem
  */
 lookups: number,
 /**
- * Tokens of those prompts.
+ * Tokens of all prompts that were read since the start, with `cached_tokens`.
  */
 prompt_tokens: number,
 /**
- * How many of these tokens came from the cache.
+ * How many of these tokens came from saved context.
  */
 cached_tokens: number,
 /**
@@ -1000,6 +1000,10 @@ finish_reason: string,
  */
 prompt_tokens: number, cached_tokens: number,
 /**
+ * Where `cached_tokens` came from; their sum. None in answers of an earlier version.
+ */
+cached_from: CachedFrom | null,
+/**
  * How many of the prompt's tokens were kept, where others were dropped once all had been read.
  */
 kept_tokens: number | null,
@@ -1013,8 +1017,9 @@ cache_note: string | null,
  */
 miss: CacheMiss | null,
 /**
- * How much longer the answer would have taken without saved context; none where too little was
- * read by the model to tell, and in answers of an earlier version.
+ * How much longer the answer would have taken without what was restored or shared; none if nothing
+ * was, or if the model has read too little to tell. Answers of an earlier version count all of
+ * `cached_tokens`.
  */
 saved_ms: number | null, generation_tokens: number,
 /**
@@ -1026,9 +1031,13 @@ guesses: Guesses | null,
  */
 queue_ms: number,
 /**
- * Prefill speed: newly read prompt tokens a second.
+ * Prefill speed: newly read prompt tokens a second; 0 if they are too few to tell.
  */
-prompt_tps: number, generation_tps: number, time_to_first_token_ms: number,
+prompt_tps: number,
+/**
+ * 0 if the tokens are too few to tell.
+ */
+generation_tps: number, time_to_first_token_ms: number,
 /**
  * Process memory when it finished, and the most since the process started.
  */
@@ -1037,6 +1046,27 @@ process_bytes: number, process_peak_bytes: number,
  * MLX memory when it finished, and the most during this answer.
  */
 mlx_active_bytes: number, mlx_peak_bytes: number, };
+
+/**
+ * Where the tokens of a prompt came from that were not read again.
+ */
+export type CachedFrom = {
+/**
+ * The chat's own context, which was still in memory.
+ */
+in_memory: number,
+/**
+ * The chat's saved context, read back after a restart, a change of the model, an eviction.
+ */
+restored: number,
+/**
+ * Context that another chat, the folder or a starting point has read.
+ */
+shared: number,
+/**
+ * Context that was read for this very question before it was sent.
+ */
+read_ahead: number, };
 
 /**
  * Why tokens were read again that had been read before.
@@ -1714,7 +1744,11 @@ export type ApiFigures = {
 /**
  * The whole prompt, `cached_tokens` included.
  */
-prompt_tokens: number, cached_tokens: number, generation_tokens: number, time_to_first_token_ms: number, generation_tps: number, };
+prompt_tokens: number, cached_tokens: number, generation_tokens: number, time_to_first_token_ms: number,
+/**
+ * 0 if the tokens are too few to tell.
+ */
+generation_tps: number, };
 
 /**
  * A value for every setting.
@@ -1999,7 +2033,9 @@ machine_used_bytes: number | null,
  */
 num_waiting: number,
 /**
- * Tokens a second of all requests together, while they were read; none if there were none.
+ * Tokens a second of all requests together, while they were read: the sum of the tokens of the
+ * last few points by the sum of their times. None if none were read since the point before, or
+ * too few to tell.
  */
 reading_tps: number | null,
 /**
@@ -2007,11 +2043,11 @@ reading_tps: number | null,
  */
 writing_tps: number | null,
 /**
- * The mean.
+ * The mean of chats' answers.
  */
 first_token_ms: number | null,
 /**
- * The whole prompts, `cached_tokens` included.
+ * Tokens of all prompts that were read, with `cached_tokens`, which came from saved context.
  */
 prompt_tokens: number, cached_tokens: number, };
 
@@ -2037,12 +2073,13 @@ begins_run: boolean, process_bytes: Spread | null, mlx_active_bytes: Spread | nu
  */
 most_waiting: number | null, first_token_ms: Spread | null,
 /**
- * The whole prompts of the answers in chats, `cached_tokens` included.
+ * Tokens of all prompts that were read, with `cached_tokens`, which came from saved context.
  */
 prompt_tokens: number, cached_tokens: number, };
 
 /**
- * What the answers in chats took and saved, of one model or of one chat.
+ * The work of one model or for one chat: answers, and what was read ahead, titles, summaries; of a model
+ * also what jobs and other programs asked.
  */
 export type MonitorRow = {
 /**
@@ -2062,8 +2099,7 @@ read_tokens: number,
  */
 cached_tokens: number, written_tokens: number,
 /**
- * How long reading the cached ones would have taken; none where no reading of the model was long
- * enough to tell.
+ * The sum of the answers' `saved_ms`; none if that is known of none.
  */
 saved_ms: number | null,
 /**
@@ -2072,7 +2108,7 @@ saved_ms: number | null,
 first_token_ms: number | null, };
 
 /**
- * The last day. Deleted chats are not in it.
+ * The last day. Deleted chats have no row; their work stays in the rows of models and in the spans.
  */
 export type MonitorDay = {
 /**

@@ -305,6 +305,7 @@ export function stats(change: Partial<MessageStats> = {}): MessageStats {
     finish_reason: 'stop',
     prompt_tokens: 1236,
     cached_tokens: 1204,
+    cached_from: null,
     kept_tokens: null,
     guesses: null,
     cache_note: null,

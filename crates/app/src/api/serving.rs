@@ -11,6 +11,7 @@ use super::requests::EndedRequest;
 use super::switch::{self, IS_ON};
 use crate::app::App;
 use crate::clock::now_ms;
+use crate::monitor::speed::SpeedOf;
 use crate::settings::commands as settings;
 use crate::wire::{ApiServer, Event, Failure, SettingTarget};
 
@@ -61,7 +62,11 @@ impl App {
     }
 
     /// Adds a request to the list of the last ones.
-    pub fn add_api_request(&self, ended: EndedRequest) {
+    pub fn add_api_request(&self, mut ended: EndedRequest) {
+        if let Some(figures) = &mut ended.figures {
+            let num_tokens = figures.generation_tokens as usize;
+            figures.generation_tps = SpeedOf::Writing.of_answer(num_tokens, figures.generation_tps);
+        }
         let request = self.api.requests.add(ended);
         self.emit(Event::ApiRequest { request });
     }

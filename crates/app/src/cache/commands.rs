@@ -32,6 +32,7 @@ pub(crate) async fn overview(app: &App) -> Result<CacheOverview, Failure> {
     let mut view = cache_handle(app)?.view(MAX_NODES);
     let named = named(app).await?;
     let deleted = app.store.deleted_owners().await?;
+    let work = app.work_done();
     let num_nodes = view.nodes.len();
     let nodes = without_deleted(std::mem::take(&mut view.nodes), &deleted);
     let num_hidden_nodes = view.num_hidden_nodes + num_nodes - nodes.len();
@@ -47,8 +48,8 @@ pub(crate) async fn overview(app: &App) -> Result<CacheOverview, Failure> {
         memory_budget_bytes: view.memory.1,
         num_chunks: tokens(view.num_chunks),
         lookups: u32::try_from(view.figures.num_lookups).unwrap_or(u32::MAX),
-        prompt_tokens: view.figures.num_prompt_tokens,
-        cached_tokens: view.figures.num_cached_tokens,
+        prompt_tokens: work.num_read_tokens + work.num_cached_tokens,
+        cached_tokens: work.num_cached_tokens,
         nodes: nodes.collect(),
         num_hidden_nodes: tokens(num_hidden_nodes),
         named,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cairn_chat::{FinishReason, GenerationStats};
-use cairn_engine::{FinishedGeneration, GenerateEvent, GenerateRequest};
+use cairn_engine::{FinishedGeneration, GenerateEvent, GenerateRequest, WorkFor, WorkKind};
 use cairn_prompt_cache::Miss;
 use cairn_store::{FinishedMessage, MessageStatus};
 
@@ -269,9 +269,15 @@ async fn in_parts(
     loop {
         let mut held = match generate(app, running, turn, progress, request.clone(), saving).await {
             Part::Held(held) => *held,
-            Part::Ended(outcome) => return outcome.with_before(before),
+            Part::Ended(mut outcome) => {
+                if let Some(stats) = &mut outcome.stats {
+                    savings::claim(app, turn, stats).await;
+                }
+                return outcome.with_before(before);
+            }
         };
-        let stats = complete(held.stats, held.miss.take());
+        let mut stats = complete(held.stats, held.miss.take());
+        savings::claim(app, turn, &mut stats).await;
         held.stats = match before.take() {
             Some(before) => before.together(stats),
             None => stats,
@@ -491,8 +497,19 @@ async fn request(
     Ok(GenerateRequest {
         model: model.map(str::to_owned),
         answer_so_far: so_far.unwrap_or_default(),
+        work_for: work_for(turn),
         ..to_answer.request(app, settings).await?
     })
+}
+
+/// The label under which the engine records an answer's work.
+fn work_for(turn: &Turn) -> WorkFor {
+    let kind = match turn.wanted {
+        Wanted::Compared(_) => WorkKind::Comparison,
+        Wanted::OfChat(_) | Wanted::Model(_) | Wanted::GoesOn(_) => WorkKind::Answer,
+    };
+    let message = Some(turn.message_id.clone());
+    WorkFor { message, ..WorkFor::conversation(kind, &turn.conversation_id) }
 }
 
 /// Adds the process's memory and the words about the prompt cache, and replaces numbers that JSON

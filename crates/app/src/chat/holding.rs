@@ -74,6 +74,10 @@ pub(crate) fn with_before(
         finish_reason: stats.finish_reason,
         num_generation_tokens,
         guesses: GuessCounts::together(before.guesses, stats.guesses),
+        saved_ms: match (before.saved_ms, stats.saved_ms) {
+            (Some(before), Some(now)) => Some(before + now),
+            (before, now) => before.or(now),
+        },
         generation_tps: if together > 0.0 { num_generation_tokens as f64 / together } else { 0.0 },
         mlx_active_bytes: stats.mlx_active_bytes,
         mlx_peak_bytes: before.mlx_peak_bytes.max(stats.mlx_peak_bytes),
@@ -87,9 +91,15 @@ pub(crate) fn with_before(
 /// it was interrupted: they count as generated, not as read.
 pub(crate) fn with_so_far(stats: GenerationStats, num_so_far: usize) -> GenerationStats {
     let num_prompt_tokens = stats.num_prompt_tokens.saturating_sub(num_so_far);
+    let num_cached_tokens = stats.num_cached_tokens.min(num_prompt_tokens);
+    let num_beyond = stats.num_cached_tokens - num_cached_tokens;
     GenerationStats {
         num_prompt_tokens,
-        num_cached_tokens: stats.num_cached_tokens.min(num_prompt_tokens),
+        num_cached_tokens,
+        cached_from: stats.cached_from.map(|mut from| {
+            from.shorten(num_beyond);
+            from
+        }),
         num_generation_tokens: stats.num_generation_tokens + num_so_far,
         ..stats
     }

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use cairn_chat::{Message, Role, SegmentEvent};
 use cairn_engine::{
     EngineError, GenerateEvent, GenerateRequest, LoadedModelStatus, PromptInput, SegmentOptions,
+    WorkFor, WorkKind,
 };
 use cairn_store::ContextCut;
 
@@ -232,6 +233,7 @@ impl Summary<'_> {
             max_tokens,
             context_length: settings.context_length.map(|length| length as usize),
             use_prompt_cache: !is_private,
+            work_for: WorkFor::conversation(WorkKind::Summary, &turn.conversation_id),
             kv_cache,
             segments: Some(SegmentOptions::default()),
             ..GenerateRequest::new(prompt)

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cairn_chat::Role;
-use cairn_engine::{AnswerToken, GenerateRequest};
+use cairn_engine::{AnswerToken, GenerateRequest, WorkFor, WorkKind};
 use cairn_store::{Message, MessageStatus};
 
 use crate::app::App;
@@ -71,6 +71,7 @@ async fn read(
         model: Some(model.clone()),
         answer_so_far: token_ids.into_iter().take(MAX_TOKENS).collect(),
         num_top_logprobs: Some(NUM_LIKELIEST),
+        work_for: WorkFor::conversation(WorkKind::Probabilities, conversation_id),
         ..request
     };
     let _step = app.begin_step(StepKind::Probabilities, conversation_id, Some(&model)).await;

@@ -1,29 +1,101 @@
-//! What is said of an answer beside its figures: how much reading it saved, and whether another system
-//! prompt or chat template had everything read again.
+//! Completes an answer's figures: where its saved context came from, how much reading that saved, and
+//! whether another system prompt or chat template had everything read again.
+//!
+//! Time is saved by tokens that would have been read a second time:
+//!
+//! | Tokens of the prompt | From | Saved |
+//! |---|---|---|
+//! | the chat's own, still in memory | `num_in_memory` | no: any program keeps a running chat |
+//! | the chat's own, read back from what is saved: after a restart, a change of the model, an eviction | `num_restored` | yes, each time |
+//! | read by another chat, the folder or a starting point | `num_shared` | yes |
+//! | read for this very question before it was sent, and by no answer used since | `num_read_ahead` | no: they were read once, wherever they are now |
+//!
+//! If a reading ahead has itself restored or shared tokens, the question claims their time: until then
+//! nobody has. The engine says which of the first three it was; the store remembers what was
+//! read ahead ([`Store::note_read_ahead`](cairn_store::Store::note_read_ahead)), until an answer of the
+//! chat, or of a chat in the folder, has used it. A part of an answer that goes on claims for itself.
 
-use cairn_chat::{CacheMiss, GenerationStats};
+use std::ops::Range;
+
+use cairn_chat::{CacheMiss, CachedFrom, GenerationStats};
 use cairn_engine::LoadedModel;
-use cairn_store::AnsweredWith;
+use cairn_store::{AheadRange, AheadSource, AnsweredWith};
 
 use crate::app::App;
+use crate::cache::owners::{conversation_owner, folder_owner};
 use crate::chat::turn::Turn;
 use crate::convert;
 use crate::wire::{ChatTimeSaved, Failure, MissCause, TimeSaved};
 
-/// Completes the figures of an answer that has ended, before they are stored. What cannot be read from
-/// the store is not said.
+/// Says where the cached tokens of a part of an answer came from, and what they saved. What cannot be
+/// read from the store is not said.
+pub(crate) async fn claim(app: &App, turn: &Turn, stats: &mut GenerationStats) {
+    let Some(from) = stats.cached_from.filter(|from| from.num_tokens() > 0) else { return };
+    let conversation = conversation_owner(&turn.conversation_id).to_string();
+    let row = app.store.conversation(&turn.conversation_id).await.ok().flatten();
+    let folder = row.and_then(|row| row.folder_id).map(|id| folder_owner(&id).to_string());
+    let owners: Vec<String> = [conversation].into_iter().chain(folder).collect();
+    let ahead = app.store.take_read_ahead(&owners, &stats.model).await;
+    let ahead = ahead.unwrap_or_else(|error| {
+        tracing::warn!("what was read ahead is not known: {error}");
+        // Rather nothing is claimed.
+        vec![(AheadSource::Read, 0..usize::MAX)]
+    });
+    let from = attributed(from, &ahead);
+    stats.cached_from = Some(from);
+    let num_saved = from.num_restored + from.num_shared;
+    if num_saved == 0 {
+        return;
+    }
+    let rate = turn.store.reading_rate(&turn.conversation_id, &stats.model).await;
+    stats.saved_ms = rate
+        .ok()
+        .flatten()
+        .map(|tps| num_saved as f64 / tps * 1000.0)
+        .filter(|saved_ms| saved_ms.is_finite())
+        .map(convert::figure);
+}
+
+/// Where cached tokens came from, with what is known of the readings before the question was sent.
+fn attributed(from: CachedFrom, ahead: &[AheadRange]) -> CachedFrom {
+    let num_own = from.num_in_memory + from.num_restored;
+    let num_cached = num_own + from.num_shared;
+    let ends = ahead.iter().flat_map(|(_, Range { start, end })| [*start, *end]);
+    let mut cuts: Vec<usize> = ends.filter(|cut| *cut < num_cached).collect();
+    cuts.extend([0, num_own, num_cached]);
+    cuts.sort_unstable();
+    let mut found = CachedFrom::default();
+    for pair in cuts.windows(2) {
+        let (start, num_tokens) = (pair[0], pair[1] - pair[0]);
+        let is_ahead = |source: AheadSource| {
+            ahead.iter().any(|(other, range)| *other == source && range.contains(&start))
+        };
+        let is_in_memory = start < num_own && from.num_in_memory > 0;
+        let source = if is_ahead(AheadSource::Read) {
+            &mut found.num_read_ahead
+        } else if is_in_memory && is_ahead(AheadSource::Restored) {
+            &mut found.num_restored
+        } else if is_in_memory && is_ahead(AheadSource::Shared) {
+            &mut found.num_shared
+        } else if is_in_memory {
+            &mut found.num_in_memory
+        } else if start < num_own {
+            &mut found.num_restored
+        } else {
+            &mut found.num_shared
+        };
+        *source += num_tokens;
+    }
+    found
+}
+
+/// Notes what an answer was written with; names what has changed since the answer before, if that had
+/// everything read again.
 pub(crate) async fn complete(
     turn: &Turn,
     stats: &mut GenerationStats,
     answered_with: &AnsweredWith,
 ) {
-    let rate = turn.store.reading_rate(&turn.conversation_id, &stats.model).await;
-    stats.saved_ms = rate
-        .ok()
-        .flatten()
-        .map(|tps| stats.num_cached_tokens as f64 / tps * 1000.0)
-        .filter(|saved_ms| saved_ms.is_finite())
-        .map(convert::figure);
     if answered_with.system_prompt.is_none() {
         return;
     }
@@ -96,6 +168,37 @@ pub(crate) async fn overview(app: &App) -> Result<TimeSaved, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn attributes_cached_tokens_to_first_reading() {
+        use AheadSource::{Read, Restored, Shared};
+        fn check(engine: [usize; 3], ahead: &[AheadRange], expected: [usize; 4]) {
+            let [num_in_memory, num_restored, num_shared] = engine;
+            let from = CachedFrom { num_in_memory, num_restored, num_shared, num_read_ahead: 0 };
+            let found = attributed(from, ahead);
+            let CachedFrom { num_in_memory, num_restored, num_shared, num_read_ahead } = found;
+            let found = [num_in_memory, num_restored, num_shared, num_read_ahead];
+            assert_eq!(found, expected, "{engine:?} after {ahead:?}");
+        }
+        // In memory, restored, shared; then read ahead too.
+        check([0, 0, 0], &[], [0, 0, 0, 0]);
+        check([90, 0, 0], &[], [90, 0, 0, 0]);
+        check([0, 60, 30], &[], [0, 60, 30, 0]);
+        // A first question about a document.
+        check([90, 0, 0], &[(Read, 0..90)], [0, 0, 0, 90]);
+        check([95, 0, 0], &[(Read, 0..90)], [5, 0, 0, 90]);
+        check([50, 0, 0], &[(Read, 20..90)], [20, 0, 0, 30]);
+        // It was read before a restart, or in a folder.
+        check([0, 90, 0], &[(Read, 20..90)], [0, 20, 0, 70]);
+        check([0, 0, 90], &[(Read, 0..90)], [0, 0, 0, 90]);
+        // The reading found the chat on disk, or another chat's beginning.
+        check([90, 0, 0], &[(Restored, 0..40), (Read, 40..90)], [0, 40, 0, 50]);
+        check([90, 0, 0], &[(Shared, 0..80), (Read, 80..90)], [0, 0, 80, 10]);
+        check([90, 0, 0], &[(Shared, 0..80), (Read, 0..80)], [10, 0, 0, 80]);
+        // Of two readings the second found the first.
+        check([90, 0, 0], &[(Read, 0..40), (Read, 40..90)], [0, 0, 0, 90]);
+        check([90, 0, 0], &[(Read, 200..usize::MAX)], [90, 0, 0, 0]);
+    }
 
     #[test]
     fn a_miss_names_what_has_changed_around_the_messages() {

@@ -9,7 +9,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use cairn_chat::{Message, Role};
-use cairn_engine::{EngineState, GenerateEvent, GenerateRequest, PromptInput, SegmentOptions};
+use cairn_engine::{
+    EngineState, GenerateEvent, GenerateRequest, PromptInput, SegmentOptions, WorkFor, WorkKind,
+};
 use serde_json::{Map, Value};
 
 use crate::answer_segment::AnswerSegment;
@@ -70,7 +72,8 @@ async fn write(app: &Arc<App>, id: &str) {
     let model = model::in_memory(app, id).await.map(|model| model.name);
     let writer = model.clone().or_else(|| loaded_name(app));
     let step = app.begin_step(StepKind::Title, id, writer.as_deref()).await;
-    let written = generate(app, model, &prompt(&question, &answer)).await;
+    let asked = prompt(&question, &answer);
+    let written = generate(app, id, model, &asked).await;
     drop(step);
     let Some(written) = written else { return };
     match store.set_written_title(id, &question, &cleaned(&written)).await {
@@ -94,7 +97,12 @@ fn prompt(question: &str, answer: &str) -> String {
 
 /// What the chat's model answers, or the loaded one if that is not in memory, without its reasoning; none
 /// where it does not come to an answer.
-async fn generate(app: &App, model: Option<String>, prompt: &str) -> Option<String> {
+async fn generate(
+    app: &App,
+    conversation_id: &str,
+    model: Option<String>,
+    prompt: &str,
+) -> Option<String> {
     let message = Message { role: Role::User, content: prompt.to_owned(), token_ids: None };
     // Templates without this variable do not look at it.
     let variables = Map::from_iter([("enable_thinking".to_owned(), Value::Bool(false))]);
@@ -103,6 +111,7 @@ async fn generate(app: &App, model: Option<String>, prompt: &str) -> Option<Stri
         template_variables: variables,
         max_tokens: MAX_TOKENS,
         use_prompt_cache: false,
+        work_for: WorkFor::conversation(WorkKind::Title, conversation_id),
         segments: Some(SegmentOptions::default()),
         ..GenerateRequest::new(PromptInput::Messages(vec![message]))
     });

@@ -7,10 +7,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cairn_chat::{GenerationStats, Prompt};
+use cairn_chat::{CachedFrom, GenerationStats, Prompt};
 use cairn_engine::{
-    EngineError, GenerateEvent, GenerateRequest, KvCacheOptions, PromptInput, Tokenizer,
+    EngineError, GenerateEvent, GenerateRequest, KvCacheOptions, PromptInput, Tokenizer, WorkFor,
+    WorkKind,
 };
+use cairn_prompt_cache::Owner;
+use cairn_store::AheadSource;
 use tokio_util::sync::CancellationToken;
 
 use crate::app::App;
@@ -340,6 +343,10 @@ fn request(
             DocumentsOf::Conversation { id } => conversation_owner(id),
             DocumentsOf::Folder { id } => folder_owner(id),
         }),
+        work_for: match of {
+            DocumentsOf::Conversation { id } => WorkFor::conversation(WorkKind::ReadAhead, id),
+            DocumentsOf::Folder { .. } => WorkFor::kind(WorkKind::ReadAhead),
+        },
         // Which of their tokens matter, only a question says.
         kv_cache: KvCacheOptions {
             snapkv: None,
@@ -368,6 +375,7 @@ async fn generate(
 ) -> Result<DocumentReading, Failure> {
     let num_tokens = num_prompt_tokens(&request);
     let _step = begin_step(app, of, &model);
+    let mut ahead = Ahead::of(&request, &model);
     let mut generation = app.engine.generate(request);
     let (mut is_stopping, mut shown) = (false, None::<Instant>);
     loop {
@@ -379,10 +387,14 @@ async fn generate(
                 continue;
             }
             // The app must not wait for it.
-            () = app.closing.cancelled() => return Ok(DocumentReading::Unread),
+            () = app.closing.cancelled() => {
+                ahead.note(app, None).await;
+                return Ok(DocumentReading::Unread);
+            }
         };
         match event {
             Some(GenerateEvent::Prefill { processed, total, cached }) => {
+                (ahead.num_cached, ahead.num_processed) = (cached, processed);
                 let is_due = shown.is_none_or(|shown| shown.elapsed() >= PROGRESS_INTERVAL);
                 if is_due {
                     shown = Some(Instant::now());
@@ -394,8 +406,12 @@ async fn generate(
                     show(app, of, reading, state);
                 }
             }
-            Some(GenerateEvent::Finished(_)) if is_stopping => return Ok(DocumentReading::Unread),
+            Some(GenerateEvent::Finished(finished)) if is_stopping => {
+                ahead.note(app, finished.stats.cached_from).await;
+                return Ok(DocumentReading::Unread);
+            }
             Some(GenerateEvent::Finished(finished)) => {
+                ahead.note(app, finished.stats.cached_from).await;
                 note_speed(app, &finished.stats).await;
                 let tokens = convert::tokens(num_tokens);
                 return Ok(DocumentReading::Read { tokens, model });
@@ -403,6 +419,39 @@ async fn generate(
             Some(GenerateEvent::Failed(error)) => return Err(error.into()),
             Some(GenerateEvent::SoFar(_) | GenerateEvent::Delta { .. }) => {}
             None => return Ok(DocumentReading::Unread),
+        }
+    }
+}
+
+/// How far a reading has come, for what its tokens save later.
+struct Ahead {
+    owner: Option<String>,
+    model: String,
+    num_cached: usize,
+    /// With those from saved context.
+    num_processed: usize,
+}
+
+impl Ahead {
+    fn of(request: &GenerateRequest, model: &str) -> Self {
+        let owner = request.owner.as_ref().map(Owner::to_string);
+        Ahead { owner, model: model.to_owned(), num_cached: 0, num_processed: 0 }
+    }
+
+    /// Notes what was read, and where the rest came from: none if that is not known. Without it the
+    /// question would seem to save what was read for it.
+    async fn note(&self, app: &App, from: Option<CachedFrom>) {
+        let Some(owner) = &self.owner else { return };
+        let CachedFrom { num_restored, num_shared, .. } = from.unwrap_or_default();
+        let num_own = self.num_cached.saturating_sub(num_shared);
+        let first_restored = num_own.saturating_sub(num_restored);
+        let ranges = [
+            (AheadSource::Restored, first_restored..num_own),
+            (AheadSource::Shared, num_own..self.num_cached),
+            (AheadSource::Read, self.num_cached..self.num_processed),
+        ];
+        if let Err(error) = app.store.note_read_ahead(owner, &self.model, &ranges).await {
+            tracing::warn!("what was read ahead was not noted: {error}");
         }
     }
 }

@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use cairn_chat::{Message, Role};
-use cairn_engine::{ClassifyRow, EngineError, PromptInput, RowAnswer};
+use cairn_engine::{
+    ClassifyRequest, ClassifyRow, EngineError, PromptInput, RowAnswer, WorkFor, WorkKind,
+};
 use cairn_store::{AnsweredRow, JobAnswer, JobState, StoreError, UncleanSubject};
 use tokio_util::sync::CancellationToken;
 
@@ -144,7 +146,10 @@ async fn ask(
             options: asked.answers.into_iter().map(|(answer, _)| answer).collect(),
         }
     });
-    let request = answer_request(model, rows.collect());
+    let request = ClassifyRequest {
+        work_for: WorkFor::kind(WorkKind::Job),
+        ..answer_request(model, rows.collect())
+    };
     let answers = app.engine.classify(request).answers(|| ()).await?;
     let rows = in_groups(answers, waiting.iter().map(|_| reading.num_prompts()));
     let logprobs = |row: Vec<RowAnswer>| row.into_iter().map(|answer| answer.option_logprobs);

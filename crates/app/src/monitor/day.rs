@@ -1,14 +1,16 @@
-//! The last day: stored minutes and the figures of answers, put together in stretches of ten minutes.
+//! The last day: stored minutes and the work of requests, put together in stretches of ten minutes.
 
 use std::collections::BTreeMap;
 
-use cairn_store::{AnswerSpan, AnswerSums, Store};
+use cairn_store::{Store, WorkSpan, WorkSums};
 
 use crate::app::App;
 use crate::chat::savings;
 use crate::clock::now_ms;
 use crate::convert;
-use crate::monitor::minute::{MinuteFigures, Speed};
+use crate::monitor::minute::MinuteFigures;
+use crate::monitor::recording;
+use crate::monitor::speed::SpeedOf;
 use crate::wire::{Failure, MonitorDay, MonitorRow, MonitorSpan, Reply, Spread};
 
 const DAY_MS: i64 = 24 * 60 * 60 * 1000;
@@ -17,6 +19,7 @@ const MAX_CHATS: usize = 20;
 
 /// The last day until now.
 pub(crate) async fn day(app: &App) -> Result<Reply, Failure> {
+    recording::write_pending(app).await;
     let until_ms = now_ms();
     let since_ms = until_ms - DAY_MS;
     let mut spans = Spans::default();
@@ -27,27 +30,27 @@ pub(crate) async fn day(app: &App) -> Result<Reply, Failure> {
     if let Some(minute) = app.monitor.minute_so_far() {
         spans.add_minute(minute.at_ms.clamp(since_ms + 1, until_ms), &minute.figures);
     }
-    let chats = Answers::of(&app.store, since_ms, until_ms).await?;
+    let all = Done::of(&app.store, since_ms, until_ms).await?;
     let private = match app.private.get() {
-        Some(store) => Answers::of(store, since_ms, until_ms).await?,
-        None => Answers::default(),
+        Some(store) => Done::of(store, since_ms, until_ms).await?,
+        None => Done::default(),
     };
-    for span in chats.spans.iter().chain(&private.spans) {
-        spans.add_answers(span);
+    for span in all.spans.iter().chain(&private.spans) {
+        spans.add_work(span);
     }
     // The time that was saved altogether knows no private chats, and a day is never more than that.
-    let unsaved = |sums: &AnswerSums| AnswerSums { saved_ms: None, ..sums.clone() };
-    let of_private: Vec<AnswerSums> = private.sums.iter().map(unsaved).collect();
-    let models = rows(chats.sums.iter().chain(&of_private), |sums| {
-        (sums.model.clone(), sums.model.clone(), None)
+    let unsaved = |sums: &WorkSums| WorkSums { saved_ms: None, ..sums.clone() };
+    let of_private: Vec<WorkSums> = private.sums.iter().map(unsaved).collect();
+    let models = rows(all.sums.iter().chain(&of_private), |sums| {
+        Some((sums.model.clone(), sums.model.clone(), None))
     });
-    let mut rows_of_chats = rows(&chats.sums, |sums| {
-        let id = sums.conversation_id.clone();
-        (id.clone(), sums.title.clone(), Some(id))
+    let mut rows_of_chats = rows(&all.sums, |sums| {
+        let id = sums.conversation_id.clone()?;
+        Some((id.clone(), sums.title.clone()?, Some(id)))
     });
     let num_more = rows_of_chats.len().saturating_sub(MAX_CHATS);
     rows_of_chats.truncate(MAX_CHATS);
-    let no_name = |_: &AnswerSums| (String::new(), String::new(), None);
+    let no_name = |_: &WorkSums| Some((String::new(), String::new(), None));
     Ok(Reply::MonitorDay {
         day: MonitorDay {
             until_ms,
@@ -62,30 +65,31 @@ pub(crate) async fn day(app: &App) -> Result<Reply, Failure> {
     })
 }
 
-/// What a store says about the answers.
+/// The work that a store knows.
 #[derive(Default)]
-struct Answers {
-    sums: Vec<AnswerSums>,
-    spans: Vec<AnswerSpan>,
+struct Done {
+    sums: Vec<WorkSums>,
+    spans: Vec<WorkSpan>,
 }
 
-impl Answers {
-    async fn of(store: &Store, since_ms: i64, until_ms: i64) -> Result<Answers, Failure> {
-        Ok(Answers {
-            sums: store.answer_sums(since_ms, until_ms).await?,
-            spans: store.answer_spans(since_ms, until_ms, i64::from(SPAN_MS)).await?,
+impl Done {
+    async fn of(store: &Store, since_ms: i64, until_ms: i64) -> Result<Done, Failure> {
+        Ok(Done {
+            sums: store.work_sums(since_ms, until_ms).await?,
+            spans: store.work_spans(since_ms, until_ms, i64::from(SPAN_MS)).await?,
         })
     }
 }
 
-/// Adds up what has the same key. `name_of` gives the key, the name and the conversation's id.
+/// Adds up what has the same key. `name_of` gives the key, the name and the conversation's id; sums
+/// without a name are in no row.
 fn rows<'a>(
-    sums: impl IntoIterator<Item = &'a AnswerSums>,
-    name_of: impl Fn(&AnswerSums) -> (String, String, Option<String>),
+    sums: impl IntoIterator<Item = &'a WorkSums>,
+    name_of: impl Fn(&WorkSums) -> Option<(String, String, Option<String>)>,
 ) -> Vec<MonitorRow> {
     let mut found: Vec<(String, Total)> = Vec::new();
     for sums in sums {
-        let (key, name, conversation_id) = name_of(sums);
+        let Some((key, name, conversation_id)) = name_of(sums) else { continue };
         let index = found.iter().position(|(other, _)| *other == key).unwrap_or_else(|| {
             found.push((key, Total { name, conversation_id, ..Total::default() }));
             found.len() - 1
@@ -101,9 +105,9 @@ struct Total {
     name: String,
     conversation_id: Option<String>,
     num_answers: i64,
-    num_prompt_tokens: i64,
+    num_read_tokens: i64,
     num_cached_tokens: i64,
-    num_generation_tokens: i64,
+    num_written_tokens: i64,
     num_first_tokens: i64,
     first_token_ms: f64,
     saved_ms: Option<f64>,
@@ -111,11 +115,11 @@ struct Total {
 }
 
 impl Total {
-    fn add(&mut self, sums: &AnswerSums) {
+    fn add(&mut self, sums: &WorkSums) {
         self.num_answers += sums.num_answers;
-        self.num_prompt_tokens += sums.num_prompt_tokens;
+        self.num_read_tokens += sums.num_read_tokens;
         self.num_cached_tokens += sums.num_cached_tokens;
-        self.num_generation_tokens += sums.num_generation_tokens;
+        self.num_written_tokens += sums.num_written_tokens;
         self.num_first_tokens += sums.num_first_tokens;
         self.first_token_ms += sums.first_token_ms;
         self.newest_at_ms = self.newest_at_ms.max(sums.newest_at_ms);
@@ -130,9 +134,9 @@ impl Total {
             name: self.name,
             conversation_id: self.conversation_id,
             num_answers: u32::try_from(self.num_answers).unwrap_or(u32::MAX),
-            read_tokens: positive(self.num_prompt_tokens - self.num_cached_tokens),
+            read_tokens: positive(self.num_read_tokens),
             cached_tokens: positive(self.num_cached_tokens),
-            written_tokens: positive(self.num_generation_tokens),
+            written_tokens: positive(self.num_written_tokens),
             saved_ms: self.saved_ms.map(convert::figure),
             first_token_ms: (self.num_first_tokens > 0)
                 .then(|| convert::figure(self.first_token_ms / self.num_first_tokens as f64)),
@@ -178,17 +182,13 @@ impl Spans {
         span.most_waiting = span.most_waiting.max(Some(minute.most_waiting));
     }
 
-    fn add_answers(&mut self, answers: &AnswerSpan) {
-        let span = self.0.entry(answers.span).or_default();
-        span.prompt_tokens += answers.num_prompt_tokens;
-        span.cached_tokens += answers.num_cached_tokens;
-        let times = (
-            answers.least_first_token_ms,
-            answers.mean_first_token_ms,
-            answers.most_first_token_ms,
-        );
+    fn add_work(&mut self, work: &WorkSpan) {
+        let span = self.0.entry(work.span).or_default();
+        span.prompt_tokens += work.num_read_tokens + work.num_cached_tokens;
+        span.cached_tokens += work.num_cached_tokens;
+        let times = (work.least_first_token_ms, work.mean_first_token_ms, work.most_first_token_ms);
         if let (Some(least), Some(mean), Some(most)) = times {
-            let (one, num_answers) = (Spread { least, mean, most }, answers.num_answers as f64);
+            let (one, num_answers) = (Spread { least, mean, most }, work.num_first_tokens as f64);
             let with = |spread: Spread| spread.with(one, span.num_answers / num_answers);
             span.first_token_ms = Some(span.first_token_ms.map_or(one, with));
             span.num_answers += num_answers;
@@ -205,8 +205,8 @@ impl Spans {
                 mlx_active_bytes: span.figures.mlx_active_bytes,
                 mlx_cache_bytes: span.figures.mlx_cache_bytes,
                 machine_used_bytes: span.figures.machine_used_bytes,
-                reading_tps: Speed::spread(reading),
-                writing_tps: Speed::spread(writing),
+                reading_tps: reading.spread(SpeedOf::Reading),
+                writing_tps: writing.spread(SpeedOf::Writing),
                 most_waiting: span.most_waiting,
                 first_token_ms: span.first_token_ms,
                 prompt_tokens: u64::try_from(span.prompt_tokens).unwrap_or(0),
@@ -221,12 +221,13 @@ impl Spans {
 #[allow(clippy::unwrap_used)] // in a test a panic is the report
 mod tests {
     use super::*;
+    use crate::monitor::minute::Speed;
 
     const MINUTE_MS: i64 = 60_000;
 
     fn speed(num_tokens: u64, tps: f64) -> Speed {
         let took_ms = num_tokens as f64 / tps * 1000.0;
-        Speed { num_tokens, took_ms, least: tps, most: tps }
+        Speed { num_tokens, took_ms, slowest: Some(tps), fastest: Some(tps) }
     }
 
     #[test]
@@ -256,14 +257,14 @@ mod tests {
 
     #[test]
     fn what_was_saved_is_added_up_as_it_was_written() {
-        let sums = |model: &str, id: &str, saved_ms| AnswerSums {
+        let sums = |model: &str, id: &str, saved_ms| WorkSums {
             model: model.to_owned(),
-            conversation_id: id.to_owned(),
-            title: id.to_owned(),
+            conversation_id: Some(id.to_owned()),
+            title: Some(id.to_owned()).filter(|id| id != "deleted"),
             num_answers: 1,
-            num_prompt_tokens: 2000,
+            num_read_tokens: 1250,
             num_cached_tokens: 750,
-            num_generation_tokens: 5,
+            num_written_tokens: 5,
             num_first_tokens: 1,
             first_token_ms: 40.0,
             saved_ms,
@@ -274,13 +275,15 @@ mod tests {
             sums("m", "b", Some(500.0)),
             sums("m", "b", None),
             sums("short", "b", None),
+            sums("short", "deleted", None),
         ];
-        let models = rows(&all, |sums| (sums.model.clone(), sums.model.clone(), None));
+        let models = rows(&all, |sums| Some((sums.model.clone(), sums.model.clone(), None)));
         let figures: Vec<_> =
             models.iter().map(|row| (row.name.as_str(), row.num_answers, row.saved_ms)).collect();
-        assert_eq!(figures, [("m", 3, Some(1500.0)), ("short", 1, None)]);
+        assert_eq!(figures, [("m", 3, Some(1500.0)), ("short", 2, None)]);
         assert_eq!((models[0].read_tokens, models[0].first_token_ms), (3750, Some(40.0)));
-        let chats = rows(&all, |sums| (sums.conversation_id.clone(), sums.title.clone(), None));
+        let chats =
+            rows(&all, |sums| Some((sums.conversation_id.clone()?, sums.title.clone()?, None)));
         assert_eq!(chats.iter().map(|row| row.num_answers).collect::<Vec<_>>(), [1, 3]);
         assert_eq!(chats[1].saved_ms, Some(500.0), "what is known of it");
     }

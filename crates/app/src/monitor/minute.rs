@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use cairn_engine::WorkDone;
+use cairn_engine::{TimedTokens, WorkDone};
 use serde::{Deserialize, Serialize};
 
-use crate::convert::figure;
+use crate::monitor::speed::SpeedOf;
 use crate::wire::{MonitorPoint, Spread};
 
 /// Memory that differs by less from what was noted last has not changed.
@@ -33,32 +33,36 @@ pub(super) struct Speed {
     pub(super) num_tokens: u64,
     /// How long that took.
     pub(super) took_ms: f64,
-    /// The slowest and the fastest second, in tokens a second; 0 without tokens.
-    pub(super) least: f64,
-    pub(super) most: f64,
+    /// The slowest and the fastest speed that a point of the minute has, in tokens a second; none
+    /// without one. Minutes of earlier versions have them under other names, and from single tokens.
+    pub(super) slowest: Option<f64>,
+    pub(super) fastest: Option<f64>,
 }
 
 impl Speed {
     /// Adds what was done in another stretch of time.
     pub(super) fn add(&mut self, other: Speed) {
-        if other.num_tokens == 0 {
-            return;
-        }
-        self.least = if self.num_tokens == 0 { other.least } else { self.least.min(other.least) };
-        self.most = self.most.max(other.most);
+        let least = |one: f64, other: Option<f64>| other.map_or(one, |other| one.min(other));
+        let most = |one: f64, other: Option<f64>| other.map_or(one, |other| one.max(other));
+        self.slowest = self.slowest.map(|own| least(own, other.slowest)).or(other.slowest);
+        self.fastest = self.fastest.map(|own| most(own, other.fastest)).or(other.fastest);
         self.num_tokens += other.num_tokens;
         self.took_ms += other.took_ms;
     }
 
-    fn of(num_tokens: u64, took: Duration, tps: Option<f64>) -> Speed {
-        let Some(tps) = tps else { return Speed::default() };
-        Speed { num_tokens, took_ms: took.as_secs_f64() * 1000.0, least: tps, most: tps }
+    /// The work of a point, with the speed that the point shows.
+    fn of(TimedTokens { num_tokens, took }: TimedTokens, shown: Option<f64>) -> Speed {
+        let took_ms = took.as_secs_f64() * 1000.0;
+        Speed { num_tokens, took_ms, slowest: shown, fastest: shown }
     }
 
-    /// In tokens a second, the mean being that of all tokens; none without tokens.
-    pub(super) fn spread(self) -> Option<Spread> {
-        let mean = rate(self.num_tokens, Duration::from_secs_f64(self.took_ms.max(0.0) / 1000.0))?;
-        Some(Spread { least: self.least, mean, most: self.most })
+    /// In tokens a second, the mean being that of all tokens; none where they are too few.
+    pub(super) fn spread(self, of: SpeedOf) -> Option<Spread> {
+        let took = Duration::try_from_secs_f64(self.took_ms / 1000.0).unwrap_or_default();
+        let mean = of.rate(TimedTokens { num_tokens: self.num_tokens, took })?;
+        let least = self.slowest.map_or(mean, |slowest| slowest.min(mean));
+        let most = self.fastest.map_or(mean, |fastest| fastest.max(mean));
+        Some(Spread { least, mean, most })
     }
 }
 
@@ -104,8 +108,8 @@ impl Minute {
             }
         }
         self.num_points += 1;
-        figures.reading.add(Speed::of(work.num_read_tokens, work.reading, point.reading_tps));
-        figures.writing.add(Speed::of(work.num_written_tokens, work.writing, point.writing_tps));
+        figures.reading.add(Speed::of(work.reading, point.reading_tps));
+        figures.writing.add(Speed::of(work.writing, point.writing_tps));
         figures.most_waiting = figures.most_waiting.max(point.num_waiting);
     }
 
@@ -130,9 +134,4 @@ impl Minute {
         *self = Minute { began: now, at_ms, figures, num_points: 0, noted_bytes };
         noted
     }
-}
-
-/// Tokens a second; none if there were none.
-pub(super) fn rate(num_tokens: u64, took: Duration) -> Option<f64> {
-    (num_tokens > 0 && !took.is_zero()).then(|| figure(num_tokens as f64 / took.as_secs_f64()))
 }

@@ -5,10 +5,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use cairn_chat::GenerationStats;
-use cairn_engine::WorkDone;
+use cairn_engine::{TimedTokens, WorkDone};
 use tokio::sync::mpsc;
 
-use super::minute::{Minute, NotedMinute, rate};
+use super::minute::{Minute, NotedMinute};
+use super::speed::SpeedOf;
 use crate::convert::figure;
 use crate::wire::MonitorPoint;
 
@@ -16,6 +17,8 @@ use crate::wire::MonitorPoint;
 const MAX_POINTS: usize = 300;
 /// A little less than a second, so that a caller that comes every second finds a new point.
 const POINT_INTERVAL: Duration = Duration::from_millis(900);
+/// The most points whose work a speed is taken from, the newest first: as few as tell one.
+const MAX_POINTS_OF_SPEED: usize = 10;
 const MINUTE: Duration = Duration::from_secs(60);
 /// Minutes that wait to be written; more are lost.
 const MAX_WAITING_MINUTES: usize = 4;
@@ -48,6 +51,8 @@ struct State {
     num_points: u32,
     /// When the last point was added, and what the engine had done then.
     last: Option<(Instant, WorkDone)>,
+    /// The work of the newest points, the newest first.
+    work: VecDeque<WorkDone>,
     /// The most requests that have waited since then.
     most_waiting: u32,
     /// What answers that have ended since then say.
@@ -57,8 +62,6 @@ struct State {
 
 #[derive(Debug, Default)]
 struct EndedAnswers {
-    num_prompt_tokens: u64,
-    num_cached_tokens: u64,
     num_first_tokens: u32,
     first_token_ms: f64,
 }
@@ -71,6 +74,7 @@ impl Monitor {
             points: VecDeque::new(),
             num_points: 0,
             last: None,
+            work: VecDeque::new(),
             most_waiting: 0,
             answers: EndedAnswers::default(),
             minute: Minute::first(now, wall_ms),
@@ -93,11 +97,9 @@ impl Monitor {
         }
     }
 
-    /// Takes the figures of a chat's answer that has ended.
+    /// Takes the time to the first token of a chat's answer that has ended.
     pub(crate) fn answered(&self, stats: &GenerationStats) {
         let answers = &mut self.guard().answers;
-        answers.num_prompt_tokens += stats.num_prompt_tokens as u64;
-        answers.num_cached_tokens += stats.num_cached_tokens as u64;
         if stats.time_to_first_token_ms > 0.0 {
             answers.num_first_tokens += 1;
             answers.first_token_ms += stats.time_to_first_token_ms;
@@ -131,6 +133,8 @@ impl State {
         let work = work_since(before, sample.work);
         self.last = Some((now, sample.work));
         self.num_points += 1;
+        self.work.truncate(MAX_POINTS_OF_SPEED - 1);
+        self.work.push_front(work);
         let answers = std::mem::take(&mut self.answers);
         let first_tokens = f64::from(answers.num_first_tokens);
         let elapsed = now.saturating_duration_since(self.opened).as_millis();
@@ -144,18 +148,36 @@ impl State {
             mlx_cache_bytes: sample.mlx_cache_bytes,
             machine_used_bytes: sample.machine_used_bytes,
             num_waiting,
-            reading_tps: rate(work.num_read_tokens, work.reading),
-            writing_tps: rate(work.num_written_tokens, work.writing),
+            reading_tps: self.speed(SpeedOf::Reading),
+            writing_tps: self.speed(SpeedOf::Writing),
             first_token_ms: (answers.num_first_tokens > 0)
                 .then(|| figure(answers.first_token_ms / first_tokens)),
-            prompt_tokens: answers.num_prompt_tokens,
-            cached_tokens: answers.num_cached_tokens,
+            prompt_tokens: work.num_read_tokens + work.num_cached_tokens,
+            cached_tokens: work.num_cached_tokens,
         };
         self.minute.add(&point, work);
         if self.points.len() == MAX_POINTS {
             self.points.pop_front();
         }
         self.points.push_back(point);
+    }
+
+    /// The speed of the newest points, as few as tell one; none where nothing was done since the point
+    /// before.
+    fn speed(&self, of: SpeedOf) -> Option<f64> {
+        let timed = |work: &WorkDone| match of {
+            SpeedOf::Reading => work.reading,
+            SpeedOf::Writing => work.writing,
+        };
+        let mut sum = TimedTokens::default();
+        let newest = self.work.iter().map(timed);
+        let mut newest =
+            newest.enumerate().take_while(|(age, timed)| *age > 0 || timed.num_tokens > 0);
+        newest.find_map(|(_, timed)| {
+            sum.num_tokens += timed.num_tokens;
+            sum.took += timed.took;
+            of.rate(sum)
+        })
     }
 }
 
@@ -164,11 +186,16 @@ fn work_since(before: WorkDone, now: WorkDone) -> WorkDone {
     let is_same = now.num_read_tokens >= before.num_read_tokens
         && now.num_written_tokens >= before.num_written_tokens;
     let before = if is_same { before } else { WorkDone::default() };
+    let timed = |now: TimedTokens, before: TimedTokens| TimedTokens {
+        num_tokens: now.num_tokens.saturating_sub(before.num_tokens),
+        took: now.took.saturating_sub(before.took),
+    };
     WorkDone {
         num_read_tokens: now.num_read_tokens - before.num_read_tokens,
-        reading: now.reading.saturating_sub(before.reading),
+        num_cached_tokens: now.num_cached_tokens.saturating_sub(before.num_cached_tokens),
         num_written_tokens: now.num_written_tokens - before.num_written_tokens,
-        writing: now.writing.saturating_sub(before.writing),
+        reading: timed(now.reading, before.reading),
+        writing: timed(now.writing, before.writing),
         num_shared_passes: now.num_shared_passes.saturating_sub(before.num_shared_passes),
     }
 }
@@ -179,11 +206,12 @@ mod tests {
     use super::*;
 
     fn work(num_read_tokens: u64, num_written_tokens: u64) -> WorkDone {
+        let timed = |num_tokens, ms| TimedTokens { num_tokens, took: Duration::from_millis(ms) };
         WorkDone {
             num_read_tokens,
-            reading: Duration::from_millis(num_read_tokens * 10),
             num_written_tokens,
-            writing: Duration::from_millis(num_written_tokens * 50),
+            reading: timed(num_read_tokens, num_read_tokens * 10),
+            writing: timed(num_written_tokens, num_written_tokens * 50),
             ..WorkDone::default()
         }
     }
@@ -217,9 +245,34 @@ mod tests {
             (point.reading_tps, point.writing_tps)
         };
         assert_eq!(rates(0, work(0, 0)), (None, None), "nothing is not a speed of zero");
-        assert_eq!(rates(1, work(10, 0)), (Some(100.0), None));
-        assert_eq!(rates(2, work(10, 10)), (None, Some(20.0)));
-        assert_eq!(rates(3, work(4, 2)), (Some(100.0), Some(20.0)), "the engine began anew");
+        assert_eq!(rates(1, work(20, 0)), (Some(100.0), None));
+        assert_eq!(rates(2, work(20, 10)), (None, Some(20.0)));
+        assert_eq!(rates(3, work(16, 8)), (Some(100.0), Some(20.0)), "the engine began anew");
+    }
+
+    #[test]
+    fn sums_speed_of_points_with_few_tokens() {
+        let start = Instant::now();
+        let monitor = Monitor::new(start, 0);
+        let mut done = WorkDone::default();
+        let mut writing = |second: u32, num_tokens: u64, ms: u64| {
+            done.num_written_tokens += num_tokens;
+            done.writing.num_tokens += num_tokens;
+            done.writing.took += Duration::from_millis(ms);
+            monitor.sample(&sample(done), start + second * Duration::from_secs(1), 0);
+            monitor.points_after(0).pop().unwrap().writing_tps
+        };
+        // A token whose pass was waited for in another second.
+        assert_eq!(writing(0, 1, 3), None);
+        assert_eq!(writing(1, 3, 997), None, "four tokens tell nothing");
+        assert_eq!(writing(2, 4, 1000), Some(4.0), "eight in two seconds");
+        assert_eq!(writing(3, 0, 0), None, "nothing was written");
+        assert_eq!(writing(4, 1, 200), Some(figure(8.0 / 2.197)));
+        // Long after the others.
+        for second in 5..20 {
+            assert_eq!(writing(second, 0, 0), None);
+        }
+        assert_eq!(writing(20, 1, 0), None);
     }
 
     #[test]

@@ -69,5 +69,6 @@ pub struct ApiFigures {
     pub cached_tokens: u32,
     pub generation_tokens: u32,
     pub time_to_first_token_ms: f64,
+    /// 0 if the tokens are too few to tell.
     pub generation_tps: f64,
 }

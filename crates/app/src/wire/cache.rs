@@ -140,10 +140,10 @@ pub struct CacheOverview {
     pub num_chunks: u32,
     /// How many prompts were looked up in the cache since the start.
     pub lookups: u32,
-    /// Tokens of those prompts.
+    /// Tokens of all prompts that were read since the start, with `cached_tokens`.
     #[ts(type = "number")]
     pub prompt_tokens: u64,
-    /// How many of these tokens came from the cache.
+    /// How many of these tokens came from saved context.
     #[ts(type = "number")]
     pub cached_tokens: u64,
     /// Depth first, runs of chunks without a branch merged, most recently used first among

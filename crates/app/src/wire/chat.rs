@@ -192,6 +192,19 @@ pub struct Guesses {
     pub checked: u32,
 }
 
+/// Where the tokens of a prompt came from that were not read again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, TS)]
+pub struct CachedFrom {
+    /// The chat's own context, which was still in memory.
+    pub in_memory: u32,
+    /// The chat's saved context, read back after a restart, a change of the model, an eviction.
+    pub restored: u32,
+    /// Context that another chat, the folder or a starting point has read.
+    pub shared: u32,
+    /// Context that was read for this very question before it was sent.
+    pub read_ahead: u32,
+}
+
 /// The figures under an answer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, TS)]
 pub struct MessageStats {
@@ -201,6 +214,8 @@ pub struct MessageStats {
     /// The whole prompt, `cached_tokens` included.
     pub prompt_tokens: u32,
     pub cached_tokens: u32,
+    /// Where `cached_tokens` came from; their sum. None in answers of an earlier version.
+    pub cached_from: Option<CachedFrom>,
     /// How many of the prompt's tokens were kept, where others were dropped once all had been read.
     pub kept_tokens: Option<u32>,
     /// Why more tokens had to be read again than were new, as text; none if only new ones were
@@ -208,16 +223,18 @@ pub struct MessageStats {
     pub cache_note: Option<String>,
     /// The same in parts; none in answers of an earlier version.
     pub miss: Option<CacheMiss>,
-    /// How much longer the answer would have taken without saved context; none where too little was
-    /// read by the model to tell, and in answers of an earlier version.
+    /// How much longer the answer would have taken without what was restored or shared; none if nothing
+    /// was, or if the model has read too little to tell. Answers of an earlier version count all of
+    /// `cached_tokens`.
     pub saved_ms: Option<f64>,
     pub generation_tokens: u32,
     /// What was guessed ahead; none where nothing was, and in answers of an earlier version.
     pub guesses: Option<Guesses>,
     /// How long it waited for other work of the engine before its own began.
     pub queue_ms: f64,
-    /// Prefill speed: newly read prompt tokens a second.
+    /// Prefill speed: newly read prompt tokens a second; 0 if they are too few to tell.
     pub prompt_tps: f64,
+    /// 0 if the tokens are too few to tell.
     pub generation_tps: f64,
     pub time_to_first_token_ms: f64,
     /// Process memory when it finished, and the most since the process started.

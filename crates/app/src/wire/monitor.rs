@@ -27,13 +27,15 @@ pub struct MonitorPoint {
     pub machine_used_bytes: Option<u64>,
     /// The most requests that have waited to begin.
     pub num_waiting: u32,
-    /// Tokens a second of all requests together, while they were read; none if there were none.
+    /// Tokens a second of all requests together, while they were read: the sum of the tokens of the
+    /// last few points by the sum of their times. None if none were read since the point before, or
+    /// too few to tell.
     pub reading_tps: Option<f64>,
     /// The same of tokens that were written.
     pub writing_tps: Option<f64>,
-    /// The mean.
+    /// The mean of chats' answers.
     pub first_token_ms: Option<f64>,
-    /// The whole prompts, `cached_tokens` included.
+    /// Tokens of all prompts that were read, with `cached_tokens`, which came from saved context.
     #[ts(type = "number")]
     pub prompt_tokens: u64,
     #[ts(type = "number")]
@@ -81,14 +83,15 @@ pub struct MonitorSpan {
     /// None where it was not noted.
     pub most_waiting: Option<u32>,
     pub first_token_ms: Option<Spread>,
-    /// The whole prompts of the answers in chats, `cached_tokens` included.
+    /// Tokens of all prompts that were read, with `cached_tokens`, which came from saved context.
     #[ts(type = "number")]
     pub prompt_tokens: u64,
     #[ts(type = "number")]
     pub cached_tokens: u64,
 }
 
-/// What the answers in chats took and saved, of one model or of one chat.
+/// The work of one model or for one chat: answers, and what was read ahead, titles, summaries; of a model
+/// also what jobs and other programs asked.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, TS)]
 pub struct MonitorRow {
     /// The name of the model, or the title of the chat.
@@ -104,14 +107,13 @@ pub struct MonitorRow {
     pub cached_tokens: u64,
     #[ts(type = "number")]
     pub written_tokens: u64,
-    /// How long reading the cached ones would have taken; none where no reading of the model was long
-    /// enough to tell.
+    /// The sum of the answers' `saved_ms`; none if that is known of none.
     pub saved_ms: Option<f64>,
     /// The mean; none without a first token.
     pub first_token_ms: Option<f64>,
 }
 
-/// The last day. Deleted chats are not in it.
+/// The last day. Deleted chats have no row; their work stays in the rows of models and in the spans.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, TS)]
 pub struct MonitorDay {
     /// When it ends, which is now.

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use cairn_app::App;
 use cairn_app::wire::{
     AttachedDocuments, ChatFileFormat, Command, Document, DocumentKind, DocumentReading,
-    DocumentsOf, EngineState, Event, FailureCode, Message, MessageStatus, NewDocument, Reply,
-    SettingTarget,
+    DocumentsOf, EngineState, Event, FailureCode, Message, MessageStats, MessageStatus,
+    NewDocument, Reply, SettingTarget,
 };
 use serde_json::Value;
 use tokio::sync::broadcast::Receiver;
@@ -71,6 +71,57 @@ fn cached(answer: &Message) -> u32 {
     answer.stats.as_ref().unwrap().cached_tokens
 }
 
+/// Cached tokens: still in memory, restored, shared with others, read ahead.
+fn sources(stats: &MessageStats) -> [u32; 4] {
+    let from = stats.cached_from.unwrap();
+    let all = [from.in_memory, from.restored, from.shared, from.read_ahead];
+    assert_eq!(all.iter().sum::<u32>(), stats.cached_tokens, "{stats:?}");
+    all
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn claims_no_time_for_reading_ahead() {
+    let home = home_with_model();
+    let app = open_greedy(&home, 4).await;
+    let mut events = app.subscribe();
+    // Long enough to tell how fast the model reads.
+    let text = long(120);
+    let id = new_conversation(&app).await;
+    attach(&app, &id, vec![document("stones.txt", &text)]).await;
+    let tokens = num_read(&read(&mut events).await);
+    // Read before a restart, and restored for the first question: it was read once.
+    app.close().await;
+    drop(app);
+    let app = open(&home).await;
+    let first = answered(&app, &id, "How many?").await.stats.unwrap();
+    assert_eq!(first.saved_ms, None, "{first:?}");
+    assert!(sources(&first)[3] + 1 >= tokens.min(first.cached_tokens), "{first:?}");
+
+    // Another chat with the same document: the reading finds it there, and its question claims that.
+    let mut events = app.subscribe();
+    let other = new_conversation(&app).await;
+    attach(&app, &other, vec![document("stones.txt", &text)]).await;
+    num_read(&read(&mut events).await);
+    let shared = answered(&app, &other, "How many?").await.stats.unwrap();
+    let [_, _, from_other, ahead] = sources(&shared);
+    assert!(from_other + 300 >= tokens && ahead < 300, "{shared:?}");
+    assert!(shared.saved_ms > Some(0.0), "{shared:?}");
+    let next = answered(&app, &other, "And now?").await.stats.unwrap();
+    assert_eq!((next.saved_ms, sources(&next)[0]), (None, next.cached_tokens));
+
+    // A branch shares its beginning, once.
+    let answer = messages(&app, &other).await.pop().unwrap();
+    let (conversation_id, message_id) = (other.clone(), answer.id);
+    let title = "Branch".to_owned();
+    let branch = Command::BranchConversation { conversation_id, message_id, title };
+    let Reply::Conversation { conversation, .. } = app.call(branch).await.unwrap() else {
+        panic!()
+    };
+    let branched = answered(&app, &conversation.id, "Else?").await.stats.unwrap();
+    assert!(branched.saved_ms > Some(0.0) && sources(&branched)[0] == 0, "{branched:?}");
+    app.close().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_document_is_read_at_once_and_its_question_continues_from_its_end() {
     let home = home_with_model();
@@ -99,19 +150,24 @@ async fn a_document_is_read_at_once_and_its_question_continues_from_its_end() {
         other => panic!("{other:?}"),
     }
 
-    // The reading tells how much time its answers save, though they read little themselves.
+    // What was read for this question saves it nothing, nor does a chat that stays in memory.
     let stats = answer.stats.unwrap();
     assert!(stats.prompt_tokens - stats.cached_tokens < 512, "{stats:?}");
-    assert!(stats.saved_ms > Some(0.0), "{stats:?}");
+    assert_eq!((stats.saved_ms, sources(&stats)), (None, [0, 0, 0, tokens]));
+    let again = answered(&app, &id, "Are you sure?").await.stats.unwrap();
+    assert_eq!((again.saved_ms, sources(&again)), (None, [again.cached_tokens, 0, 0, 0]));
 
-    // After a restart the next turn continues, and so does another version of the question.
+    // After a restart the next turn continues, and so does another version of the question. The
+    // reading tells how much time that saves, though answers read little themselves.
     let before = stats.prompt_tokens;
     app.close().await;
     drop(app);
     let app = open(&home).await;
     let second = answered(&app, &id, "And how high?").await;
     assert!(cached(&second) >= before, "{second:?}");
-    assert!(second.stats.unwrap().saved_ms > Some(0.0));
+    let stats = second.stats.unwrap();
+    assert_eq!(sources(&stats), [0, stats.cached_tokens, 0, 0]);
+    assert!(stats.saved_ms > Some(0.0), "{stats:?}");
     let mut events = app.subscribe();
     let edit = Command::EditMessage {
         conversation_id: id.clone(),

@@ -106,15 +106,23 @@ async fn what_answers_say_they_saved_adds_up_also_after_restarts_and_deletions()
     assert_eq!(overview(&app).await.time_saved, TimeSaved::default());
     let (a, b) = (new_conversation(&app).await, new_conversation(&app).await);
     answered(&app, &a, &long()).await;
+    answered(&app, &b, "Hello").await;
+    let running = answered(&app, &b, "or").await;
+    assert_eq!(saved(&[&running]), 0.0, "it was still in memory: {running:?}");
+    app.close().await;
+    drop(app);
+    let app = open_greedy(&home, 4).await;
     let more = answered(&app, &a, "and?").await;
     let stats = more.stats.clone().unwrap();
     let expected = f64::from(stats.cached_tokens) / stats_rate(&app, &a).await * 1000.0;
     let of_more = stats.saved_ms.expect("a long reading tells how fast the model reads");
     assert!((of_more - expected).abs() <= 0.01 * expected, "{of_more} for {expected}");
     // Another chat: the speed is known from the first.
-    answered(&app, &b, "Hello").await;
     let in_b = answered(&app, &b, "and?").await;
     assert!(saved(&[&in_b]) > 0.0, "{in_b:?}");
+    app.close().await;
+    drop(app);
+    let app = open_greedy(&home, 4).await;
     // An answer beside another saves reading of its own.
     let columns = vec![CompareColumn::default(), CompareColumn::default()];
     let compare =
@@ -131,12 +139,15 @@ async fn what_answers_say_they_saved_adds_up_also_after_restarts_and_deletions()
         message_ids: begun.iter().map(|message| message.id.clone()).collect(),
     };
     let Reply::Versions { messages: compared } = app.call(get).await.unwrap() else { panic!() };
-    let first_of_b = messages(&app, &b).await.swap_remove(1);
+    let all_of_b = messages(&app, &b).await;
 
     let of_a = saved(&messages(&app, &a).await.iter().collect::<Vec<_>>());
     let mut all: Vec<&Message> = compared.iter().collect();
-    all.extend([&in_b, &first_of_b]);
-    let of_b = saved(&all);
+    all.push(&in_b);
+    let is_new = |message: &&Message| all.iter().all(|known| known.id != message.id);
+    let others: Vec<&Message> = all_of_b.iter().filter(is_new).collect();
+    let of_b = saved(&all) + saved(&others);
+    assert!(saved(&compared.iter().collect::<Vec<_>>()) > 0.0, "{compared:?}");
     let total = of_a + of_b;
     let near = |found: f64, expected: f64| (found - expected).abs() < 0.1;
     let check = |found: &TimeSaved, chats: &[(&String, f64)]| {

@@ -451,7 +451,7 @@ fn a_writer_waits_for_one_slice_at_most() {
         state.borrow_mut().push(queries);
         answers.extend(waits);
     }
-    scheduler.begin_task(Task::next_tokens(loaded, None, Rc::clone(&state)));
+    scheduler.begin_task(Task::next_tokens(&worker, loaded, None, Rc::clone(&state)));
     let (mut last, mut longest, mut num_tokens) = (clock.now(), Duration::ZERO, 0);
     while !state.borrow().is_idle() {
         scheduler.turn(&mut worker);

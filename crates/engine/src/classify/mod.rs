@@ -71,6 +71,8 @@ pub(crate) struct Classifier {
     /// What the pass takes beside the prefix.
     pass_bytes: u64,
     num_read: usize,
+    /// The same without padding.
+    num_read_tokens: usize,
     events: mpsc::UnboundedSender<ClassifyEvent>,
 }
 
@@ -117,6 +119,7 @@ impl Classifier {
             gave_way: false,
             pass_bytes: 0,
             num_read: 0,
+            num_read_tokens: 0,
             events,
             request: ClassifyRequest { batch_size, ..request },
         })
@@ -135,6 +138,11 @@ impl Classifier {
             + self.prepared.iter().map(width).sum::<usize>()
             + self.order.len() * GUESSED_ROW_TOKENS;
         (self.num_read, self.num_read + unread)
+    }
+
+    /// How many tokens have been read, without padding.
+    pub(crate) fn num_read_tokens(&self) -> usize {
+        self.num_read_tokens
     }
 
     pub(crate) fn is_done(&self) -> bool {
@@ -234,6 +242,7 @@ impl Classifier {
         let before = self.prefix.num_unread();
         self.prefix.read(max_tokens)?;
         self.num_read += before - self.prefix.num_unread();
+        self.num_read_tokens += before - self.prefix.num_unread();
         let total = self.prefix.tokens().len();
         let processed = total - self.prefix.num_unread();
         let _ = self.events.send(ClassifyEvent::Prefix { processed, total });
@@ -330,9 +339,12 @@ impl Classifier {
 
     fn read_pass(&mut self, max_tokens: usize) {
         let Some(mut pass) = self.pass.take() else { return };
-        let before = pass.num_unread();
+        let (before, read_before) = (pass.num_unread(), pass.num_read_tokens());
         match pass.read(max_tokens) {
-            Ok(()) => self.num_read += before - pass.num_unread(),
+            Ok(()) => {
+                self.num_read += before - pass.num_unread();
+                self.num_read_tokens += pass.num_read_tokens() - read_before;
+            }
             Err(error) => return self.retry(pass.into_rows(), error),
         }
         if pass.num_unread() > 0 {

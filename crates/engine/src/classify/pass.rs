@@ -196,6 +196,11 @@ impl Pass {
         self.reading.num_unread()
     }
 
+    /// How many tokens have been read, without padding.
+    pub(super) fn num_read_tokens(&self) -> usize {
+        self.reading.num_read_tokens()
+    }
+
     pub(super) fn read(&mut self, max_tokens: usize) -> Result<(), EngineError> {
         Ok(self.reading.read(max_tokens)?)
     }

@@ -8,6 +8,7 @@ use tokio::sync::mpsc;
 
 use crate::EngineError;
 use crate::request::PromptInput;
+use crate::work::WorkFor;
 
 /// Asks for the token that follows each of many prompts.
 #[derive(Debug, Clone, PartialEq)]
@@ -29,6 +30,8 @@ pub struct ClassifyRequest {
     pub template_variables: Map<String, Value>,
     /// Whether the prefix stays in memory for the next request that has the same.
     pub keep_prefix: bool,
+    /// The purpose under which its work is recorded; see [`WorkLog`](crate::WorkLog).
+    pub work_for: WorkFor,
 }
 
 /// One prompt, prefix included.
@@ -65,6 +68,7 @@ impl ClassifyRequest {
             num_top: 0,
             template_variables: Map::new(),
             keep_prefix: false,
+            work_for: WorkFor::default(),
         }
     }
 }

@@ -108,12 +108,9 @@ impl ChunkStore {
         state.used(keys);
     }
 
-    /// Counts a lookup that has found `num_cached` tokens.
-    pub(super) fn count_lookup(&self, query: &Query<'_>, num_cached: usize) {
-        let mut state = self.state.lock();
-        state.figures.num_lookups += 1;
-        state.figures.num_prompt_tokens += query.prompt.tokens.len() as u64;
-        state.figures.num_cached_tokens += num_cached as u64;
+    /// Counts a lookup.
+    pub(super) fn count_lookup(&self) {
+        self.state.lock().figures.num_lookups += 1;
     }
 
     /// The reason why only `num_cached` tokens were reused.
@@ -177,6 +174,12 @@ impl ChunkStore {
     /// The keys of the chunks that cover a beginning of `tokens`.
     pub(super) fn keys(&self, namespace: &Namespace, tokens: &PromptTokens) -> Vec<ChunkKey> {
         self.state.lock().index.keys_of(namespace, tokens)
+    }
+
+    /// How many tokens of chunks, which are in order from the root, an owner's references cover; all
+    /// where nobody owns the prompt.
+    pub(super) fn num_owned(&self, owner: Option<&Owner>, keys: &[ChunkKey]) -> usize {
+        owner.map_or(usize::MAX, |owner| self.state.lock().index.num_owned(owner, keys))
     }
 
     /// Moves the owner's reference to the end of `tokens`, as far as their chunks are stored, unless

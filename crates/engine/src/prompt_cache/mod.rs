@@ -65,7 +65,7 @@ mod tests;
 use std::cmp::Reverse;
 use std::sync::{Arc, mpsc as std_mpsc};
 
-use cairn_chat::{Prompt, Role};
+use cairn_chat::{CachedFrom, Prompt, Role};
 use cairn_lm::LoadedModel;
 use cairn_lm::cache::LayerCache;
 use cairn_lm::cache::chunk_state::Checkpoint;
@@ -103,6 +103,8 @@ pub use write_job::Repaired;
 pub(crate) struct Reuse {
     /// Prompt tokens in `caches`.
     pub(crate) num_tokens: usize,
+    /// Where those came from.
+    pub(crate) from: CachedFrom,
     /// The reason why it is not more; none when everything that could be expected was found.
     pub(crate) miss: Option<Miss>,
     pub(crate) caches: Vec<LayerCache>,
@@ -278,7 +280,7 @@ impl PromptCache {
     ) -> Reuse {
         let tokens = query.tokens(query.limit);
         let searched = self.namespaces(model, query, &tokens);
-        let (mut caches, mut num_tokens) = (None, 0);
+        let (mut caches, mut num_tokens, mut from) = (None, 0, CachedFrom::default());
         let mut problem = pending.as_ref().and_then(|pending| pending.0.problem());
         // A resident conversation wins a tie: nothing has to be read.
         let namespaces: Vec<&Namespace> = searched.iter().map(|(_, namespace)| namespace).collect();
@@ -292,6 +294,10 @@ impl PromptCache {
                 let mut used = tokens.clone();
                 used.truncate(taken.num_tokens);
                 store.used(&taken.namespace, &used);
+            }
+            match taken.is_own {
+                true => from.num_in_memory = taken.num_tokens,
+                false => from.num_shared = taken.num_tokens,
             }
             (caches, num_tokens) = (Some(taken.caches), taken.num_tokens);
             self.enforce_memory_budget();
@@ -307,6 +313,9 @@ impl PromptCache {
                 };
                 problem = problem.or(restored.problem);
                 if restored.num_tokens > 0 {
+                    let num_own = store.num_owned(query.owner, &restored.keys);
+                    from.num_restored = num_own.min(restored.num_tokens);
+                    from.num_shared = restored.num_tokens - from.num_restored;
                     (caches, num_tokens) = (Some(restored.caches), restored.num_tokens);
                     break;
                 }
@@ -315,10 +324,10 @@ impl PromptCache {
         let own = query.namespace(model, query.kv_format);
         let store = self.store.as_ref().filter(|_| !query.only_looks && !query.is_draft);
         let miss = store.and_then(|store| {
-            store.count_lookup(query, num_tokens);
+            store.count_lookup();
             store.explain(&own, query, num_tokens, problem)
         });
-        Reuse { num_tokens, miss, caches: caches.unwrap_or_else(|| model.model.make_cache()) }
+        Reuse { num_tokens, from, miss, caches: caches.unwrap_or_else(|| model.model.make_cache()) }
     }
 
     /// How many tokens [`PromptCache::longest_prefix`] would find, and why it would not be more.

@@ -15,9 +15,17 @@ use super::restore::{Restore, Source, Unusable};
 /// The caches that were restored.
 pub(super) struct Restored {
     pub(super) num_tokens: usize,
+    /// The chunks that they came from, from the root on.
+    pub(super) keys: Vec<ChunkKey>,
     pub(super) caches: Vec<LayerCache>,
     /// The reason why some chunks could not be used.
     pub(super) problem: Option<ChunkProblem>,
+}
+
+impl Restored {
+    fn nothing(problem: Option<ChunkProblem>) -> Self {
+        Restored { num_tokens: 0, keys: Vec::new(), caches: Vec::new(), problem }
+    }
 }
 
 /// Which caches are restored from which chunks: equal sources give equal caches. The chunks' keys
@@ -103,25 +111,26 @@ impl PrefixRestore {
                 Ok((caches, keys)) => {
                     let mut state = store.state.lock();
                     state.figures.num_restored_chunks += keys.len() as u64;
-                    state.used(keys);
-                    return Restored { num_tokens, caches, problem: self.problem };
+                    state.used(keys.clone());
+                    return Restored { num_tokens, keys, caches, problem: self.problem };
                 }
                 Err(unusable) => self.try_shorter(store, unusable),
             }
         }
-        Restored { num_tokens: 0, caches: Vec::new(), problem: self.problem }
+        Restored::nothing(self.problem)
     }
 
     /// Takes the caches that another restore of the same source has returned.
     pub(super) fn take(self, store: &ChunkStore, caches: Vec<LayerCache>) -> Restored {
         let (restore, num_tokens) = match self.attempt {
             Some(attempt) => attempt,
-            None => return Restored { num_tokens: 0, caches: Vec::new(), problem: self.problem },
+            None => return Restored::nothing(self.problem),
         };
         let mut state = store.state.lock();
         state.figures.num_restored_chunks += restore.num_added() as u64;
-        state.used(restore.keys().to_vec());
-        Restored { num_tokens, caches, problem: self.problem }
+        let keys = restore.keys().to_vec();
+        state.used(keys.clone());
+        Restored { num_tokens, keys, caches, problem: self.problem }
     }
 
     fn begin_attempt(&mut self, store: &ChunkStore) {

@@ -29,6 +29,8 @@ pub(super) struct Conversation {
 
 /// The caches of a prompt's beginning, taken from a resident conversation.
 pub(super) struct Taken {
+    /// Whether they belong to whoever asks.
+    pub(super) is_own: bool,
     pub(super) namespace: Namespace,
     pub(super) num_tokens: usize,
     pub(super) caches: Vec<LayerCache>,
@@ -58,8 +60,9 @@ impl ResidentConversations {
         };
         let (surplus, namespace) =
             (conversation.tokens.len() - num_tokens, conversation.namespace.clone());
+        let is_own = conversation.owner() == owner;
         let caches = if leaves { self.0.remove(index).caches } else { conversation.caches.clone() };
-        trimmed(caches, surplus).map(|caches| Taken { namespace, num_tokens, caches })
+        trimmed(caches, surplus).map(|caches| Taken { is_own, namespace, num_tokens, caches })
     }
 
     /// As [`ResidentConversations::take`], but every conversation stays.
@@ -72,7 +75,7 @@ impl ResidentConversations {
         let (num_tokens, index) = self.longest(namespaces, tokens, at_least)?;
         let Conversation { namespace, tokens, caches, .. } = &self.0[index];
         let caches = trimmed(caches.clone(), tokens.len() - num_tokens)?;
-        Some(Taken { namespace: namespace.clone(), num_tokens, caches })
+        Some(Taken { is_own: true, namespace: namespace.clone(), num_tokens, caches })
     }
 
     /// How many tokens the conversation that shares most of them shares, and its index.

@@ -59,10 +59,6 @@ pub(super) struct Doomed {
 pub struct CacheFigures {
     /// Prompts that were looked up.
     pub num_lookups: u64,
-    /// The tokens of these prompts.
-    pub num_prompt_tokens: u64,
-    /// Tokens of these prompts that did not have to be computed.
-    pub num_cached_tokens: u64,
     /// Chunks that were copied into caches. Prompts that begin alike and come together share one
     /// copy.
     pub num_restored_chunks: u64,

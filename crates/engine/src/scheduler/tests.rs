@@ -9,6 +9,7 @@ use super::*;
 use crate::clock::VirtualClock;
 use crate::request::{GenerateRequest, PromptInput};
 use crate::scripted_model::worker_with;
+use crate::work::{RequestWork, WorkCounter, WorkFor, WorkKind, WorkLog};
 
 /// A sequence, with the time of each of its tokens.
 struct Timed {
@@ -101,26 +102,68 @@ fn a_reader_and_a_writer_lose_little_to_each_other() {
 }
 
 #[test]
-fn work_is_counted_with_the_time_that_it_took() {
+fn counts_work_with_its_time() {
     fn check(name: &str, request: GenerateRequest) {
         let mut simulation = Simulation::new();
         let mut timed = simulation.begin(100, request);
         simulation.run_to_token_of(&mut timed, Vec::new());
-        let before = simulation.worker.work;
-        // The last token of a prompt is read by the step that samples.
-        assert!((99..=100).contains(&before.num_read_tokens), "{name}: {before:?}");
-        assert!(before.reading >= Duration::from_millis(2 * 99), "{name}: {before:?}");
+        let before = simulation.worker.work.total();
+        assert_eq!((before.num_read_tokens, before.num_written_tokens), (100, 1), "{name}");
+        // The last token of a prompt is read by the pass that samples the first one.
+        assert_eq!(before.reading.num_tokens, 99, "{name}: {before:?}");
+        assert!(before.reading.took >= Duration::from_millis(2 * 99), "{name}: {before:?}");
+        assert!(before.writing.took >= Duration::from_millis(14), "{name}: {before:?}");
         for _ in 0..10 {
             simulation.scheduler.turn(&mut simulation.worker);
         }
-        let after = simulation.worker.work;
-        assert_eq!(after.num_written_tokens - before.num_written_tokens, 10, "{name}");
-        assert_eq!(after.writing - before.writing, Duration::from_millis(140), "{name}");
+        let after = simulation.worker.work.total();
+        assert_eq!(after.num_written_tokens, 11, "{name}");
+        assert_eq!(after.writing.num_tokens, 11, "{name}");
+        assert_eq!(after.writing.took - before.writing.took, Duration::from_millis(140), "{name}");
         let read = (before.num_read_tokens, before.reading);
         assert_eq!((after.num_read_tokens, after.reading), read, "{name}");
     }
     check("in a batch", plain());
     check("unbatched", unbatched());
+}
+
+#[test]
+fn times_no_reading_of_one_token() {
+    fn check(name: &str, request: GenerateRequest) {
+        let mut simulation = Simulation::new();
+        let mut timed = simulation.begin(1, request);
+        simulation.run_to_token_of(&mut timed, Vec::new());
+        let work = simulation.worker.work.total();
+        assert_eq!((work.num_read_tokens, work.reading.num_tokens), (1, 0), "{name}: {work:?}");
+        assert_eq!((work.num_written_tokens, work.writing.num_tokens), (1, 1), "{name}");
+    }
+    check("in a batch", plain());
+    check("unbatched", unbatched());
+}
+
+#[test]
+fn logs_work_however_request_ends() {
+    let log = WorkLog::default();
+    let mut simulation = Simulation::new();
+    simulation.worker.work = WorkCounter::new(Some(log.clone()));
+    let work_for = |kind| WorkFor::conversation(kind, "chat");
+    let request = |kind| GenerateRequest { work_for: work_for(kind), ..plain() };
+    let mut stopped = simulation.begin(30, request(WorkKind::Answer));
+    simulation.run_to_token_of(&mut stopped, Vec::new());
+    assert!(log.take().is_empty(), "it has not ended");
+    let mut ahead = simulation.begin(40, request(WorkKind::ReadAhead));
+    simulation.run_to_token_of(&mut ahead, vec![&mut stopped]);
+    let total = simulation.worker.work.total();
+    drop((stopped, ahead));
+    simulation.scheduler.turn(&mut simulation.worker);
+    let ended = log.take();
+    let of =
+        |work: &RequestWork| (work.work_for.clone(), work.num_read_tokens, work.num_written_tokens);
+    let [first, second] = &ended[..] else { panic!("{ended:?}") };
+    assert_eq!(of(first), (work_for(WorkKind::Answer), 30, total.num_written_tokens));
+    assert_eq!(of(second), (work_for(WorkKind::ReadAhead), 40, 0), "its token is thrown away");
+    assert!(first.first_token_ms.is_some());
+    assert_eq!(total.num_read_tokens, 70);
 }
 
 #[test]

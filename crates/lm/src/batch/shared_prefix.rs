@@ -136,6 +136,11 @@ impl RowsAfterPrefix {
         (self.width - self.num_read) * self.rows.len()
     }
 
+    /// How many tokens have been read, without padding.
+    pub fn num_read_tokens(&self) -> usize {
+        self.rows.iter().map(|row| row.tokens.len().min(self.num_read)).sum()
+    }
+
     /// Bytes of the rows' caches, without the prefix.
     pub fn own_nbytes(&self) -> usize {
         self.caches.iter().map(LayerCache::nbytes).sum()

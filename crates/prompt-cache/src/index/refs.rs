@@ -314,6 +314,14 @@ impl ChunkIndex {
         self.refs_through.get(key).into_iter().flatten()
     }
 
+    /// How many tokens of chunks, which are in order from the root, references of `owner` cover, stale
+    /// ones included.
+    pub fn num_owned(&self, owner: &Owner, keys: &[ChunkKey]) -> usize {
+        let is_owned = |key: &&ChunkKey| self.refs_through(key).any(|name| name.owner == *owner);
+        let last = keys.iter().take_while(is_owned).last();
+        last.and_then(|key| self.get(key)).map_or(0, |chunk| chunk.record.stop())
+    }
+
     /// Whether only `owner` refers to a chunk, stale references included.
     pub(super) fn is_used_only_by(&self, owner: &Owner, key: &ChunkKey) -> bool {
         self.refs_through(key).all(|name| name.owner == *owner)

@@ -24,6 +24,7 @@ mod search;
 mod tables;
 mod transfer;
 mod turns;
+mod work;
 
 use std::path::PathBuf;
 

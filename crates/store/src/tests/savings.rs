@@ -11,6 +11,7 @@ fn stats(model: &str, read: usize, tps: f64, saved_ms: Option<f64>) -> Generatio
         finish_reason: FinishReason::Stop,
         num_prompt_tokens: read + 100,
         num_cached_tokens: 100,
+        cached_from: None,
         num_kept_tokens: None,
         cache_note: None,
         miss: None,

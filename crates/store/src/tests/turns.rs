@@ -12,6 +12,7 @@ fn stats() -> GenerationStats {
         finish_reason: FinishReason::Length,
         num_prompt_tokens: 40,
         num_cached_tokens: 32,
+        cached_from: None,
         num_kept_tokens: None,
         cache_note: Some("the template differs".into()),
         miss: None,

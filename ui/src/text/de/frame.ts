@@ -243,7 +243,7 @@ export const monitor: Catalogue['monitor'] = {
   byChat: 'Chats am letzten Tag',
   privateName: 'Private Chats',
   moreChats: (count) => f.plural(count, 'weiterer Chat', 'weitere Chats'),
-  dayNote: 'Gelöschte Chats zählen nicht mit, auch nicht, was andere Programme gefragt haben.',
+  dayNote: 'Bei den Modellen zählen auch Stapelfragen, andere Programme und gelöschte Chats.',
   columns: {
     answers: 'Antworten',
     read: 'Tokens gelesen',

@@ -247,7 +247,7 @@ export const monitor = {
   byChat: 'Chats in the last day',
   privateName: 'Private chats',
   moreChats: (count: number) => f.plural(count, 'more chat', 'more chats'),
-  dayNote: 'Deleted chats are not counted, nor what other programs asked.',
+  dayNote: 'Models also count batch questions, other programs and deleted chats.',
   columns: {
     answers: 'Answers',
     read: 'Tokens read',
