@@ -12,13 +12,14 @@ const FACTOR: u64 = 5;
 /// Seeds of a pass are below those of the next one.
 const SEEDS_OF_A_PASS: u64 = 1 << 20;
 /// The tests with sweeps.
-const SWEEPS: [&[&str]; 6] = [
+const SWEEPS: [&[&str]; 7] = [
     &["-p", "cairn-tests", "--test", "crash"],
     &["-p", "cairn-tests", "--test", "engine", "--", "saved_damage", "saved_load"],
     &["-p", "cairn-tests", "--test", "batching", "--", "any_schedule"],
     &["-p", "cairn-lm", "--lib", "--", "cache"],
     &["-p", "cairn-hub", "--test", "download", "--", "cuts", "kills"],
     &["-p", "cairn-prompt-cache", "--lib", "--", "sequences"],
+    &["-p", "cairn-app", "--test", "figures"],
 ];
 
 /// Runs passes over the sweeps until `minutes` are over; the first pass always ends.
