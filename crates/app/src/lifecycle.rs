@@ -107,6 +107,7 @@ impl App {
         self.spawn(follow::follow_other_programs(self.clone()));
         self.spawn(database_file::watch(self.clone()));
         self.spawn(models::downloads::follow(self.clone()));
+        self.spawn(models::watching::follow_folders(self.clone()));
         let app = self.clone();
         self.spawn(async move { follow::release_purged(&app).await });
         self.spawn_unless_quiet(jobs::running::resume(self.clone()));

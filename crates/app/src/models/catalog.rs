@@ -29,8 +29,8 @@ pub(crate) struct Catalog {
     pub(super) checking: tokio::sync::Mutex<()>,
     /// Names of models whose deletion can still be undone, with the time of the deletion.
     hidden: Mutex<HashMap<String, i64>>,
-    /// The names of the list that was sent last.
-    sent: Mutex<Option<HashSet<String>>>,
+    /// The list that was sent last.
+    sent: Mutex<Option<Vec<Model>>>,
 }
 
 impl Catalog {
@@ -81,11 +81,20 @@ impl Catalog {
         self.hidden.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Remembers the names of a list that is sent; whether they are others than those before.
+    /// Remembers a list that is sent; whether its names are others than those before.
     pub(super) fn remember_sent(&self, models: &[Model]) -> bool {
-        let names = Some(models.iter().map(|model| model.name.clone()).collect());
+        let names = |models: &[Model]| -> HashSet<String> {
+            models.iter().map(|model| model.name.clone()).collect()
+        };
         let mut sent = self.sent.lock().unwrap_or_else(PoisonError::into_inner);
-        std::mem::replace(&mut *sent, names.clone()) != names
+        let before = sent.replace(models.to_vec());
+        before.is_none_or(|before| names(&before) != names(models))
+    }
+
+    /// Whether this list is the one that was sent last.
+    pub(super) fn is_sent(&self, models: &[Model]) -> bool {
+        let sent = self.sent.lock().unwrap_or_else(PoisonError::into_inner);
+        sent.as_deref() == Some(models)
     }
 
     /// Hides a model that was deleted at this time.

@@ -49,6 +49,14 @@ pub(crate) async fn emit(app: &Arc<App>) {
     send(app, all(app).await).await;
 }
 
+/// Sends the list as it is now, unless it was sent already.
+pub(super) async fn emit_if_changed(app: &Arc<App>) {
+    let models = all(app).await;
+    if !app.catalog.is_sent(&models) {
+        send(app, models).await;
+    }
+}
+
 /// Sends a list of all models, and which model answers each chat where another one may do so now.
 pub(crate) async fn send(app: &App, models: Vec<Model>) {
     let is_another_choice = app.catalog.remember_sent(&models);

@@ -6,6 +6,7 @@
 //! loading       chooses the model to load, loads it, unloads it; one caller loads at a time
 //! draft         loads the draft model of the loaded one
 //! list          the list of models on this machine; proposal says which answers where none is named
+//! watching      notices models that other programs add and remove
 //! locating      where models are
 //! checking      what opening their files has shown: check opens them in a child process,
 //!               check_child is that process
@@ -63,6 +64,7 @@ pub(crate) mod revisions;
 mod rounding;
 pub(crate) mod running_import;
 pub(crate) mod token_store;
+pub(crate) mod watching;
 
 pub use check_child::{CheckedFacts, ModelVerdict};
 pub use child_tasks::run_child_if_asked;

@@ -23,6 +23,7 @@ mod misses;
 mod model_settings;
 mod models;
 mod monitor;
+mod noticed_models;
 mod opening;
 mod per_chat;
 mod probabilities;

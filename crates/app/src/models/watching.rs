@@ -1,0 +1,90 @@
+//! Notices models that other programs put on this machine or take away, such as `cairn models import` and
+//! mlx-lm, until the app closes.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use cairn_hub::ModelFolder;
+
+use super::list;
+use super::names::found;
+use crate::app::App;
+
+/// The least interval between two looks at the folders.
+const LOOK_INTERVAL: Duration = Duration::from_secs(2);
+/// A look at slow or very large folders must not take more than this part of the time.
+const LEAST_REST: u32 = 100;
+
+pub(crate) async fn follow_folders(app: Arc<App>) {
+    let mut seen = Seen { folders: found(&app).await, is_unsettled: false };
+    let mut rest = LOOK_INTERVAL;
+    while app.is_open_after(rest).await {
+        // Without an interface no one sees the list.
+        if app.events.receiver_count() == 0 {
+            continue;
+        }
+        let began = Instant::now();
+        let folders = found(&app).await;
+        rest = LOOK_INTERVAL.max(began.elapsed() * LEAST_REST);
+        if seen.is_news(folders) {
+            list::emit_if_changed(&app).await;
+        }
+    }
+}
+
+/// The folders as the last look found them.
+struct Seen {
+    folders: Vec<ModelFolder>,
+    /// Files of a model have changed, and may still be on their way.
+    is_unsettled: bool,
+}
+
+impl Seen {
+    /// Whether these folders are news: models have come or gone, or their files have changed and no longer
+    /// do. A model that is being copied here is not listed again with each look.
+    fn is_news(&mut self, folders: Vec<ModelFolder>) -> bool {
+        let is_changed = folders != self.folders;
+        let is_same_names = folders.iter().map(|folder| &folder.name).eq(self.names());
+        let is_news = if is_changed { !is_same_names } else { self.is_unsettled };
+        self.is_unsettled = is_changed;
+        self.folders = folders;
+        is_news
+    }
+
+    fn names(&self) -> impl Iterator<Item = &String> {
+        self.folders.iter().map(|folder| &folder.name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cairn_hub::ModelSource;
+
+    use super::*;
+
+    #[test]
+    fn tells_of_models_at_once_and_files_once_settled() {
+        let model = |name: &str, bytes: u64| ModelFolder {
+            name: name.to_owned(),
+            path: name.into(),
+            source: ModelSource::Imported,
+            model_type: None,
+            bytes,
+            identity: None,
+            problem: None,
+        };
+        let mut seen = Seen { folders: vec![model("a", 1)], is_unsettled: false };
+        let mut check = |folders: &[ModelFolder], expected: bool| {
+            assert_eq!(seen.is_news(folders.to_vec()), expected, "{folders:?}");
+        };
+        let a = model("a", 1);
+        check(&[a.clone()], false);
+        check(&[a.clone(), model("b", 1)], true);
+        // More of it comes.
+        check(&[a.clone(), model("b", 2)], false);
+        check(&[a.clone(), model("b", 3)], false);
+        check(&[a.clone(), model("b", 3)], true);
+        check(&[a.clone(), model("b", 3)], false);
+        check(&[model("b", 3)], true);
+    }
+}
