@@ -2,6 +2,7 @@
 import { expect, test } from 'vitest';
 import type { Message } from '../platform/wire';
 import { message, stats } from '../testing/fake';
+import type { CachedFrom } from './estimates';
 import { endingWords, prefillWords, statsRows, statusLine } from './stats';
 
 const earlier = [
@@ -97,6 +98,38 @@ test.each<[name: string, change: Parameters<typeof stats>[0], before: Message[],
   const answer = { ...message('x'), stats: stats(change) };
   const { kind, words } = statusLine(answer, [...before, answer], false);
   expect(`${kind}: ${words}`).toBe(line);
+});
+
+const cached_from = (change: Partial<CachedFrom>): CachedFrom => ({
+  in_memory: 0,
+  restored: 0,
+  shared: 0,
+  read_ahead: 0,
+  ...change,
+});
+
+test.each<[from: Partial<CachedFrom>, saved_ms: number | null, line: string]>([
+  [{ read_ahead: 4400 }, null, 'read: Read while you typed'],
+  [{ in_memory: 4000, read_ahead: 400 }, null, 'read: Read while you typed'],
+  [{ restored: 4000, read_ahead: 400 }, 50_000, 'continued: Continued, 50 s saved'],
+  [{ in_memory: 4400 }, null, 'continued: Continued'],
+  [{ shared: 4400 }, 55_000, 'continued: Continued, 55 s saved'],
+])('claims saved time only where there is some: %o', (from, saved_ms, line) => {
+  const figures = stats({ cached_tokens: 4400, prompt_tokens: 4420, saved_ms });
+  const answer = { ...message('x'), stats: { ...figures, cached_from: cached_from(from) } };
+  const { kind, words } = statusLine(answer, [...earlier, answer], false);
+  expect(`${kind}: ${words}`).toBe(line);
+});
+
+test('the figures say where a prompt came from', () => {
+  const figures = { ...stats(), cached_from: cached_from({ restored: 1000, read_ahead: 204 }) };
+  const rows = Object.fromEntries(statsRows(figures));
+  expect(rows).toMatchObject({
+    Prompt: '32 tokens read, 1,204 read before',
+    'From saved context': '1,000 tokens',
+    'Read while you typed': '204 tokens',
+  });
+  expect(rows).not.toHaveProperty('Still in memory');
 });
 
 test('the first turn after a starting point continues it, however short it is', () => {

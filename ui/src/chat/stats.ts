@@ -3,7 +3,7 @@ import { failureSentence } from '../platform/failures';
 import type { FailureKind, Message, MessageStats } from '../platform/wire';
 import { shortModelName } from '../status/engine';
 import { strings } from '../text';
-import { newlyRead, savedMilliseconds } from './estimates';
+import { cachedFrom, newlyRead, savedMilliseconds } from './estimates';
 import { causeWords } from './misses';
 import type { Prefill } from './thread.svelte';
 
@@ -15,7 +15,10 @@ const LEAST_CONTINUED_PART = 0.1;
 /** How fast fewer tokens were read says nothing. */
 const LEAST_RATED_TOKENS = 16;
 
-/** `continued`: saved context was used. `reread`: some of it could not be. `read`: there was none to use. */
+/**
+ * `continued`: saved context was used. `reread`: some of it could not be. `read`: there was none to use, or it was read for
+ * this question before that was sent, which saves no time.
+ */
 export interface StatusLine {
   kind: 'continued' | 'reread' | 'read';
   words: string;
@@ -39,6 +42,9 @@ export function statusLine(
     return { kind: 'reread', words, detail };
   }
   if (stats.cache_note) return { kind: 'reread', words: rereadWords(stats.cache_note), detail };
+  const saved = savedMilliseconds(stats, messages);
+  const isReadAhead = (cachedFrom(stats)?.read_ahead ?? 0) > 0;
+  if (isReadAhead && saved === null) return { kind: 'read', words: strings.stats.readAhead, detail };
   const least = hasStartingPoint ? 1 : leastContinued(message, messages);
   // An answer that is written again has its whole prompt there; the last token of one is always read.
   const isWhole = stats.cached_tokens > 0 && stats.cached_tokens >= stats.prompt_tokens - 1;
@@ -49,7 +55,6 @@ export function statusLine(
       stats.kept_tokens === null ? read(newlyRead(stats)) : readAndKept(stats.prompt_tokens, stats.kept_tokens);
     return { kind: 'read', words, detail };
   }
-  const saved = savedMilliseconds(stats, messages);
   return {
     kind: 'continued',
     words: saved === null ? strings.stats.continued : strings.stats.continuedSaving(saved),
@@ -82,7 +87,8 @@ function rereadWords(note: string): string {
 
 /** How much of a prompt was read, was saved and was kept. */
 function promptWords(stats: MessageStats): string {
-  const words = strings.stats.promptRead(newlyRead(stats), stats.cached_tokens);
+  const { promptContinued, promptRead } = strings.stats;
+  const words = (cachedFrom(stats) ? promptContinued : promptRead)(newlyRead(stats), stats.cached_tokens);
   return stats.kept_tokens === null ? words : strings.stats.withKept(words, stats.kept_tokens);
 }
 
@@ -93,6 +99,9 @@ export function statsRows(stats: MessageStats): [name: string, value: string, ti
     [words.model, shortModelName(stats.model), stats.model],
     [words.prompt, promptWords(stats)],
   ];
+  const from = cachedFrom(stats);
+  for (const source of ['in_memory', 'restored', 'shared', 'read_ahead'] as const)
+    if (from && from[source] > 0) rows.push([words.sources[source], strings.common.tokens(from[source])]);
   if (stats.prompt_tps > 0 && newlyRead(stats) >= LEAST_RATED_TOKENS)
     rows.push([words.readingSpeed, words.rate(stats.prompt_tps)]);
   const hasBegun = stats.generation_tokens > 0 || stats.time_to_first_token_ms > 0;

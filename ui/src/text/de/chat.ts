@@ -280,6 +280,14 @@ export const stats: Catalogue['stats'] = {
   model: 'Modell',
   prompt: 'Prompt',
   promptRead: (read, saved) => `${tokens(read)} gelesen, ${f.count(saved)} aus gesichertem Kontext`,
+  promptContinued: (read, before) => `${tokens(read)} gelesen, ${f.count(before)} schon vorher`,
+  readAhead: 'Beim Schreiben schon gelesen',
+  sources: {
+    in_memory: 'Noch im Arbeitsspeicher',
+    restored: 'Aus gesichertem Kontext',
+    shared: 'Mit anderen Chats geteilt',
+    read_ahead: 'Beim Schreiben gelesen',
+  },
   read: (count) => `${tokens(count)} gelesen`,
   readAndKept: (read, kept) => `${tokens(read)} gelesen, ${f.count(kept)} behalten`,
   firstReading: 'Von diesem Modell zum ersten Mal gelesen',
@@ -391,6 +399,7 @@ export const systemPrompt: Catalogue['systemPrompt'] = {
   note: 'Das Modell liest ihn vor allem anderen. Wenn du ihn änderst, wird der Chat einmal neu gelesen.',
   none: 'Keiner',
   own: 'Vom Modell, solange dieser Chat keinen eigenen hat',
+  unknown: 'Keiner festgelegt. Das Modell kann einen eigenen haben.',
   title: 'System-Prompt',
   titleSet: 'System-Prompt (gesetzt)',
 };

@@ -288,6 +288,14 @@ export const stats = {
   model: 'Model',
   prompt: 'Prompt',
   promptRead: (read: number, saved: number) => `${tokens(read)} read, ${f.count(saved)} from saved context`,
+  promptContinued: (read: number, before: number) => `${tokens(read)} read, ${f.count(before)} read before`,
+  readAhead: 'Read while you typed',
+  sources: {
+    in_memory: 'Still in memory',
+    restored: 'From saved context',
+    shared: 'Shared with other chats',
+    read_ahead: 'Read while you typed',
+  },
   read: (count: number) => `Read ${tokens(count)}`,
   readAndKept: (read: number, kept: number) => `Read ${tokens(read)}, kept ${f.count(kept)}`,
   firstReading: 'First reading with this model',
@@ -400,6 +408,7 @@ export const systemPrompt = {
   note: 'The model reads this before everything else. If you change it, the chat is read again once.',
   none: 'None',
   own: 'From the model, as long as this chat has none of its own',
+  unknown: 'None set. The model may have its own.',
   title: 'System prompt',
   titleSet: 'System prompt (set)',
 };
