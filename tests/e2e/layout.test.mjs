@@ -14,7 +14,7 @@ const attached = (...documents) => ({
   of: { type: 'conversation', id: 'a' },
   beginning: [],
   documents,
-  reading: { type: 'read', tokens: 876, model: 'owner/model' },
+  reading: { type: 'read', tokens: 900, document_tokens: 876, model: 'owner/model' },
 });
 
 before(async () => {

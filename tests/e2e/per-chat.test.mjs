@@ -27,7 +27,7 @@ flow(
       assert.ok(number < 30, 'the context fills');
       await page.ask(`${number}: stones?`);
       const [{ conversation }] = await core.conversations();
-      const { context } = await core.call({ type: 'get_context', conversation_id: conversation.id });
+      const { context } = await core.call({ type: 'get_context', of: { type: 'conversation', id: conversation.id } });
       const shown = `${context.used_tokens} of 400 tokens`;
       await until('the gauge follows the answer', async () => (await inspector.innerText()).includes(shown));
     }

@@ -57,6 +57,8 @@ pub fn typescript() -> String {
         declaration::<wire::AttachedDocuments>(&config),
         declaration::<wire::DocumentReading>(&config),
         declaration::<wire::ContextCut>(&config),
+        declaration::<wire::ContextOf>(&config),
+        declaration::<wire::NewChat>(&config),
         declaration::<wire::ChatContext>(&config),
         declaration::<wire::AnswerSegment>(&config),
         declaration::<wire::CallOutcome>(&config),

@@ -38,9 +38,7 @@ pub(crate) async fn run(app: &Arc<App>, command: Command) -> Result<Reply, Failu
             let row = create_conversation(app, private).await?;
             Ok(new_conversation(app, row).await)
         }
-        Command::GetContext { conversation_id } => {
-            context::get(app, conversation_id.as_deref()).await
-        }
+        Command::GetContext { of } => context::get(app, of).await,
         Command::ReadAgain { conversation_id, message_id } => {
             context::read_again(app, &conversation_id, &message_id).await
         }

@@ -191,6 +191,7 @@ pub(crate) fn message(row: cairn_store::Message) -> Option<wire::Message> {
 }
 
 pub(crate) fn document(row: cairn_store::Document) -> wire::Document {
+    let (tokens, counted_by) = row.counted.unzip();
     wire::Document {
         id: row.id,
         name: row.name,
@@ -203,7 +204,8 @@ pub(crate) fn document(row: cairn_store::Document) -> wire::Document {
             DocumentKind::Pdf => wire::DocumentKind::Pdf,
         },
         num_bytes: u64::try_from(row.num_bytes).unwrap_or(0),
-        tokens: row.counted.and_then(|(count, _)| u32::try_from(count).ok()),
+        tokens: tokens.and_then(|tokens| u32::try_from(tokens).ok()),
+        counted_by,
     }
 }
 

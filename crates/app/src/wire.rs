@@ -74,9 +74,9 @@ pub enum Command {
     NewConversationIn { folder_id: String },
     /// An empty conversation with the system prompt and the parameters of a persona.
     NewConversationAs { persona_id: String },
-    /// How much of its model's context a conversation takes; without one, what a new one would
-    /// find. Answers [`Reply::Context`].
-    GetContext { conversation_id: Option<String> },
+    /// How much of its model's context a conversation takes, or a new one begins with. Counts documents
+    /// that were counted for another model. Answers [`Reply::Context`].
+    GetContext { of: ContextOf },
     /// Lets a conversation be read again from its beginning, or from an earlier cut: takes away
     /// [`Message::cut`].
     ReadAgain { conversation_id: String, message_id: String },

@@ -4,18 +4,28 @@ import { dirname, join } from 'node:path';
 import { fakes } from '../fake-core.mjs';
 import { longText } from '../files.mjs';
 
-const document = (id, name, kind, tokens) => ({ id, name, kind, num_bytes: 4 * (tokens ?? 3000), tokens });
+const MODEL = 'owner/model';
+const document = (id, name, kind, tokens) => ({
+  id,
+  name,
+  kind,
+  num_bytes: 4 * (tokens ?? 3000),
+  tokens,
+  counted_by: tokens === null ? null : MODEL,
+});
 const DOCUMENTS = [
   document('1', 'Lease agreement 2026.pdf', 'pdf', 18_204),
   document('2', 'measurements-of-all-cairns-on-the-western-ridge.csv', 'csv', 2310),
   document('3', 'notes.md', 'markdown', null),
 ];
-const MODEL = 'owner/model';
 /** How far the reading is, and what the window then says. */
 const STATES = {
   waiting: [{ type: 'waiting' }, 'Getting ready to read'],
-  reading: [{ type: 'reading', processed_tokens: 9216, total_tokens: 20_514, cached_tokens: 2048 }, 'Reading 9,216'],
-  read: [{ type: 'read', tokens: 20_514, model: MODEL }, '20,514 tokens'],
+  reading: [
+    { type: 'reading', processed_tokens: 9240, total_tokens: 20_538, cached_tokens: 2072, document_tokens: 20_514 },
+    'Reading 9,216',
+  ],
+  read: [{ type: 'read', tokens: 20_538, document_tokens: 20_514, model: MODEL }, '20,514 tokens'],
   unread: [{ type: 'unread' }, 'Not read yet'],
   'too-long': [{ type: 'too_long', exceeds_by: 12_322, model: MODEL }, '12,322 tokens'],
   failed: [{ type: 'failed', why: 'There is no room left on the disk.' }, 'no room left'],
@@ -64,7 +74,7 @@ async function beforeTheFirstMessage(stage) {
   core.addChat('a', 'The lease', ['May I have a dog?', 'Yes, with the consent of the landlord (§ 9).']);
   core.conversations.set('n', { conversation: fakes.conversation('n', { title: '' }), messages: [] });
   const documents = [DOCUMENTS[0], document('2', 'notes.md', 'markdown', 210)];
-  core.drafts.set('n', { documents, reading: { type: 'read', tokens: 18_414, model: MODEL } });
+  core.drafts.set('n', { documents, reading: { type: 'read', tokens: 18_438, document_tokens: 18_414, model: MODEL } });
   const page = await stage.open(core.url);
   await page.button('New chat').click();
   await page.shows('notes.md');

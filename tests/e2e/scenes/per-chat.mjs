@@ -48,6 +48,7 @@ const context = (change) => ({
     summary_tokens: 0,
     answer_tokens: 2048,
     at_overflow: 'stop',
+    system_prompt: '',
     own_system_prompt: null,
     ...change,
   },
@@ -70,6 +71,7 @@ export async function perChat(stage) {
   chat(core, 'plain', 'A wall on a slope', { cache, persona_id: 's1', system_prompt: PERSONAS[0].system_prompt });
   chat(core, 'own', 'The model’s own prompt');
   chat(core, 'tight', 'A chat that is nearly full', { cache });
+  chat(core, 'full', 'A chat that is full', { cache });
   chat(core, 'forgets', 'A chat that forgets', {}, { summary: null });
   chat(core, 'summary', 'A chat with a summary', {}, { summary: SUMMARY });
   chat(core, 'empty', 'A chat without a model');
@@ -78,12 +80,13 @@ export async function perChat(stage) {
     plain: context({}),
     own: context({ own_system_prompt: 'You are a helpful AI assistant named SmolLM, trained by Hugging Face' }),
     tight: context({ used_tokens: 7600 }),
+    full: context({ used_tokens: 8600 }),
     forgets: context({ used_tokens: 3050, at_overflow: 'forget' }),
     summary: context({ used_tokens: 6600, summary_tokens: 210, at_overflow: 'summarize' }),
     empty: { type: 'context', context: null },
   };
   core.replies = {
-    get_context: ({ conversation_id }) => contexts[conversation_id ?? 'own'],
+    get_context: ({ of }) => contexts[of.id ?? 'own'],
     get_settings: ({ scope }) => settings(scope),
   };
   const page = await stage.open(core.url);
@@ -117,6 +120,7 @@ export async function perChat(stage) {
   await page.button('Show the inspector').click();
   for (const [title, name] of [
     ['A chat that is nearly full', 'tight'],
+    ['A chat that is full', 'full'],
     ['A chat that forgets', 'forgets'],
     ['A chat with a summary', 'summary'],
   ]) {

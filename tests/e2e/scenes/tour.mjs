@@ -7,7 +7,7 @@ const HOUR_MS = 3_600_000;
 const GB = 1e9;
 const NOW_MS = Date.now();
 
-const LEASE = { id: 'd1', name: 'Lease 2024.pdf', kind: 'pdf', num_bytes: 412_000, tokens: 11_930 };
+const LEASE = { id: 'd1', name: 'Lease 2024.pdf', kind: 'pdf', num_bytes: 412_000, tokens: 11_930, counted_by: QWEN };
 const CLAUSES = `Three clauses differ from what is common in Berlin. The second one matters most, because it is enforceable as written.
 
 | Clause | What it says | Cost |
@@ -199,8 +199,15 @@ function furnish(core) {
     kind: 'pdf',
     num_bytes: 2_100_000,
     tokens: 9_600,
+    counted_by: QWEN,
   };
-  const reading = { type: 'reading', processed_tokens: 6_144, total_tokens: 9_600, cached_tokens: 5_120 };
+  const reading = {
+    type: 'reading',
+    processed_tokens: 6_144,
+    total_tokens: 9_624,
+    cached_tokens: 5_120,
+    document_tokens: 9_600,
+  };
   core.drafts.set('rent', { documents: [commentary], reading });
 
   core.modelNames = [QWEN, GEMMA];
@@ -238,9 +245,11 @@ function furnish(core) {
         limit_tokens: 32_768,
         used_tokens: 12_480,
         beginning_tokens: 24,
+        document_tokens: 11_930,
         summary_tokens: 0,
         answer_tokens: 2048,
         at_overflow: 'stop',
+        system_prompt: '',
         own_system_prompt: 'You are Qwen, created by Alibaba Cloud. You are a helpful assistant.',
       },
     },

@@ -1,6 +1,6 @@
 // How much of the model's context the open chat takes, asked again whenever that may have changed.
 import type { Platform } from '../platform/platform';
-import type { AtOverflow, ChatContext, ContextCut, Message } from '../platform/wire';
+import type { AtOverflow, ChatContext, ContextCut, ContextOf, Message, NewChat } from '../platform/wire';
 
 /** Less than this share of the context is little, however short answers are. */
 const LITTLE = 0.1;
@@ -29,7 +29,7 @@ export function cutOf(messages: readonly Message[]): { index: number; id: string
 export class ContextStore {
   /** Null until it is known, and while no model is loaded that reads the chat. */
   current = $state.raw<ChatContext | null>(null);
-  /** The chat that it is of; undefined before the first. */
+  /** The chat that it is of; null: one without a row; undefined before the first. */
   #of: string | null | undefined;
   #numAsked = 0;
   /** The messages that it counts; null: they were not known. */
@@ -40,16 +40,21 @@ export class ContextStore {
     private readonly report: (error: unknown) => void,
   ) {}
 
-  /** Asks for a chat, which has these messages now as far as they are known, or with null for what a new one would find. */
-  async refresh(conversation_id: string | null, messages: readonly Message[] | null = null): Promise<void> {
-    if (this.#of !== conversation_id) this.current = null;
-    this.#of = conversation_id;
+  /**
+   * Asks for a chat, which has these messages now as far as they are known, or for what a new one begins with. The core
+   * does not count an answer that is being written.
+   */
+  async refresh(chat: string | NewChat, messages: readonly Message[] | null = null): Promise<void> {
+    const id = typeof chat === 'string' ? chat : null;
+    if (this.#of !== id) this.current = null;
+    this.#of = id;
     const asked = ++this.#numAsked;
     try {
-      const reply = await this.platform.call({ type: 'get_context', conversation_id });
+      const of: ContextOf = typeof chat === 'string' ? { type: 'conversation', id: chat } : { type: 'new', ...chat };
+      const reply = await this.platform.call({ type: 'get_context', of });
       if (asked !== this.#numAsked) return;
       this.current = reply.type === 'context' ? reply.context : null;
-      this.counted = messages;
+      this.counted = messages?.filter(({ status }) => status !== 'streaming') ?? null;
     } catch {
       // A chat that is gone has none, and a core that does not answer is told of elsewhere.
       if (asked === this.#numAsked) this.current = null;

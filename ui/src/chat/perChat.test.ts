@@ -45,6 +45,7 @@ const context = (change: Partial<ChatContext> = {}): ChatContext => ({
   summary_tokens: 0,
   answer_tokens: 1024,
   at_overflow: 'stop',
+  system_prompt: '',
   own_system_prompt: null,
   ...change,
 });
@@ -286,8 +287,6 @@ test('the gauge tells what is used, saved and left, by part', async () => {
     '100 tokens',
     'Messages',
     '900 tokens',
-    'Already saved',
-    '1,000 tokens',
     'Left',
     '2,896 tokens',
   ]);
@@ -302,27 +301,11 @@ test('the gauge counts what an answer that goes on has written', async () => {
   expect(app.room.context?.used_tokens).toBeGreaterThan(1400);
 });
 
-test('the gauge of a new chat counts the prompt and the files that it begins with', async () => {
-  const { app, inspector, platform } = await open({ context: { used_tokens: 0, beginning_tokens: 0 } });
+test('a new chat in a folder says where it will be, and what it begins with', async () => {
+  const { app, inspector } = await open({ context: { system_prompt: 'Answer from the files.' } });
   app.folders.items = [{ id: 'f', name: 'Contracts', system_prompt: 'Answer from the files.', model: null }];
-  platform.answers.get_documents = {
-    type: 'documents',
-    attached: {
-      of: { type: 'folder', id: 'f' },
-      beginning: [],
-      documents: [{ ...textDocument('rules.md'), tokens: 640 }],
-      reading: { type: 'unread' },
-    },
-  };
   app.newChatIn('f');
   await drawn();
-  await settle();
-  await expect.poll(() => app.room.context?.document_tokens).toBe(640);
-  const { beginning_tokens = 0, used_tokens } = app.room.context ?? {};
-  expect(beginning_tokens).toBeGreaterThan(0);
-  expect(used_tokens).toBe(640 + beginning_tokens);
-
-  // The page and the inspector say where it will be, and what it begins with.
   expect(screen.getByRole('heading', { name: 'A chat in “Contracts”' })).toBeTruthy();
   app.navigation.show('inspector', true);
   await drawn();

@@ -1,5 +1,6 @@
 // What the next message of the open chat finds in the model's context, and whether it can be sent at all.
 import type { DocumentStore } from '../documents/documents.svelte';
+import { tokensFor } from '../documents/size';
 import type { ChatContext, Document, Message } from '../platform/wire';
 import type { ChatStore } from './chat.svelte';
 import type { ModelStore } from '../models/models.svelte';
@@ -14,9 +15,9 @@ const estimated = (numChars: number) => Math.ceil(numChars / CHARS_IN_TOKEN);
 
 const sumOf = (counts: number[]) => counts.reduce((sum, count) => sum + count, 0);
 
-/** The tokens of documents, as far as they are counted. */
-export function documentTokens(documents: readonly Document[]): number {
-  return sumOf(documents.map(({ tokens, num_bytes }) => tokens ?? estimated(num_bytes)));
+/** The tokens of documents for a model; of those that it has not counted they are estimated. */
+function documentTokens(documents: readonly Document[], model: string): number {
+  return sumOf(documents.map((document) => tokensFor(document, model) ?? estimated(document.num_bytes)));
 }
 
 /** How many tokens the text of a message has: of an answer that is written whole its model says it, others are estimated. */
@@ -74,13 +75,6 @@ export class ChatRoom {
     return { come: now.slice(same), gone: then.slice(same) };
   });
 
-  /** What a new chat begins with, which the core counts once there is a chat. */
-  readonly #beginning = $derived.by(() => {
-    const { chat, documents } = this.options;
-    if (chat.selectedId !== null) return { inPrompt: 0, inFiles: 0 };
-    return { inPrompt: estimated(chat.systemPrompt.length), inFiles: documentTokens(documents.beginning) };
-  });
-
   /** Two answers to its last question stand beside each other. */
   readonly isComparing = $derived.by(() => {
     const { compare, selectedId } = this.options.chat;
@@ -120,16 +114,16 @@ export class ChatRoom {
     const { current } = context;
     if (!current) return null;
     const { come, gone } = this.#since;
-    const documentsOf = (messages: readonly Message[]) => documentTokens(messages.flatMap((row) => row.documents));
-    const { inPrompt, inFiles } = this.#beginning;
-    const inDraft = documentTokens(documents.draft.documents) + inFiles;
-    const inDocuments = inDraft + documentsOf(come) - documentsOf(gone);
+    const tokensOf = (attached: readonly Document[]) => documentTokens(attached, current.model);
+    const documentsOf = (messages: readonly Message[]) => tokensOf(messages.flatMap((row) => row.documents));
+    const inDocuments = tokensOf(documents.draft.documents) + documentsOf(come) - documentsOf(gone);
     const inTexts =
       estimated(chat.draft.length) + sumOf(come.map(textTokens)) - sumOf(gone.map(textTokens)) + this.#beside;
-    const beginning_tokens = current.beginning_tokens + inPrompt;
     const document_tokens = Math.max(0, current.document_tokens + inDocuments);
-    const used_tokens = Math.max(beginning_tokens, current.used_tokens + inPrompt + inDocuments + inTexts);
-    return { ...current, limit_tokens: this.#limit, beginning_tokens, document_tokens, used_tokens };
+    // Texts are estimated, but no part is larger than the whole.
+    const least = current.beginning_tokens + document_tokens + current.summary_tokens;
+    const used_tokens = Math.max(least, current.used_tokens + inDocuments + inTexts);
+    return { ...current, limit_tokens: this.#limit, document_tokens, used_tokens };
   });
 
   readonly room = $derived.by((): Room | null => this.context && roomOf(this.context));
@@ -137,20 +131,21 @@ export class ChatRoom {
   /** Whether the next message fits once earlier turns are forgotten, and there are such. */
   readonly canForget = $derived.by(() => {
     const { chat, context, documents } = this.options;
-    if (!context.current || !hasTurns(this.#read)) return false;
-    const draft = documentTokens(documents.draft.documents) + estimated(chat.draft.length);
-    return this.#fitsAlone(draft, context.current);
+    const { current } = context;
+    if (!current || !hasTurns(this.#read)) return false;
+    const draft = documentTokens(documents.draft.documents, current.model) + estimated(chat.draft.length);
+    return this.#fitsAlone(draft, current);
   });
 
   /** Whether the question that has failed fits once turns before it are forgotten. */
   readonly canForgetForFailed = $derived.by(() => {
     const { current } = this.options.context;
     if (!current || !this.#failed || !hasTurns(this.#read)) return false;
-    return this.#fitsAlone(documentTokens(this.#failed.documents) + textTokens(this.#failed), current);
+    return this.#fitsAlone(documentTokens(this.#failed.documents, current.model) + textTokens(this.#failed), current);
   });
 
-  #fitsAlone(tokens: number, { beginning_tokens, limit_tokens }: ChatContext): boolean {
-    return beginning_tokens + documentTokens(this.options.documents.beginning) + tokens < limit_tokens;
+  #fitsAlone(tokens: number, { beginning_tokens, limit_tokens, model }: ChatContext): boolean {
+    return beginning_tokens + documentTokens(this.options.documents.beginning, model) + tokens < limit_tokens;
   }
 
   readonly choice = $derived.by(() => this.options.context.current?.at_overflow ?? 'stop');

@@ -185,7 +185,7 @@ test('an edited message loses a document and gets another, and nothing of it sta
 test('a reply that events have overtaken changes nothing', async () => {
   const { app, platform } = await open();
   const documents = [textDocument('d0', { name: 'a.txt', tokens: 5 })];
-  const read: DocumentReading = { type: 'read', tokens: 5, model: 'owner/model' };
+  const read: DocumentReading = { type: 'read', tokens: 5, document_tokens: 4, model: 'owner/model' };
   platform.answers.get_documents = {
     type: 'documents',
     attached: { of: ofConversation('a'), beginning: [], documents, reading: read },
@@ -234,10 +234,11 @@ test('what could not be attached is said until the message is sent', async () =>
 
 test('reading shows how far it is, and can be stopped; read, it can become a starting point', async () => {
   const { app, platform } = await open({ type: 'waiting' }, [textDocument('report')]);
-  emitReading(platform, { type: 'reading', processed_tokens: 512, total_tokens: 1024, cached_tokens: 256 });
+  const reading = { processed_tokens: 536, total_tokens: 1048, cached_tokens: 280 };
+  emitReading(platform, { type: 'reading', ...reading, document_tokens: 1024 });
   await drawn();
   const bar = screen.getByRole('progressbar', { name: 'Reading the documents' });
-  expect([bar.getAttribute('aria-valuenow'), bar.textContent]).toEqual(['50', expect.stringContaining('512 of 1,024')]);
+  expect([bar.getAttribute('aria-valuenow'), bar.textContent]).toEqual(['51', expect.stringContaining('512 of 1,024')]);
   expect(bar.textContent).toContain('256 already saved');
   await fireEvent.click(screen.getByRole('button', { name: 'Stop reading' }));
   expect(platform.asked).toContainEqual({ type: 'stop_reading_documents', of: ofConversation('a') });
@@ -246,7 +247,7 @@ test('reading shows how far it is, and can be stopped; read, it can become a sta
   await fireEvent.click(screen.getByRole('button', { name: 'Read now' }));
   expect(platform.asked).toContainEqual({ type: 'read_documents', of: ofConversation('a') });
   const model = app.status.model ?? 'owner/model';
-  emitReading(platform, { type: 'read', tokens: 1024, model });
+  emitReading(platform, { type: 'read', tokens: 1048, document_tokens: 1024, model });
   await drawn();
   const read = screen.getByText('Read (1,024 tokens). Your question continues from here.');
   // As in the chat's row.
@@ -278,7 +279,8 @@ test('time left is rounded, and never grows', () => {
   const documents = [textDocument('d')];
   const at = (milliseconds: number, processed_tokens: number) => {
     now = milliseconds;
-    const reading = { type: 'reading' as const, processed_tokens, total_tokens: 10_000, cached_tokens: 0 };
+    const counts = { processed_tokens, total_tokens: 10_000, cached_tokens: 0, document_tokens: 10_000 };
+    const reading = { type: 'reading' as const, ...counts };
     store.receive({
       type: 'documents',
       attached: { of: ofConversation('a'), beginning: [], documents, reading },
@@ -482,7 +484,8 @@ test('the dialog of a folder shows its files; new chats begin with them, and say
   const { app, platform } = await open();
   const of = ofFolder('f');
   let held = [textDocument('lease')];
-  const answer = (reading: DocumentReading = { type: 'read', tokens: 1030, model: 'owner/model' }) => ({
+  const read: DocumentReading = { type: 'read', tokens: 1054, document_tokens: 1030, model: 'owner/model' };
+  const answer = (reading: DocumentReading = read) => ({
     type: 'documents' as const,
     attached: { of, beginning: [], documents: held, reading },
   });

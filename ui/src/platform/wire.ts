@@ -12,7 +12,7 @@ export type Command = { "type": "bootstrap" }
   | { "type": "new_private_conversation" }
   | { "type": "new_conversation_in", folder_id: string, }
   | { "type": "new_conversation_as", persona_id: string, }
-  | { "type": "get_context", conversation_id: string | null, }
+  | { "type": "get_context", of: ContextOf, }
   | { "type": "read_again", conversation_id: string, message_id: string, }
   | { "type": "rename_conversation", id: string, title: string, }
   | { "type": "set_system_prompt", id: string, system_prompt: string, }
@@ -820,9 +820,13 @@ export type Document = { id: string, name: string, kind: DocumentKind,
  */
 num_bytes: number,
 /**
- * How many tokens it has for the model that read it last; none: nobody has counted.
+ * Tokens that it adds to a prompt, the marks around it included; none if nobody has counted.
  */
-tokens: number | null, };
+tokens: number | null,
+/**
+ * The name of the model whose tokens these are; none if nobody has counted.
+ */
+counted_by: string | null, };
 
 /**
  * What a document was made of.
@@ -860,8 +864,8 @@ documents: Array<Document>, reading: DocumentReading, };
  */
 export type DocumentReading = { "type": "unread" }
   | { "type": "waiting" }
-  | { "type": "reading", processed_tokens: number, total_tokens: number, cached_tokens: number, }
-  | { "type": "read", tokens: number, model: string, }
+  | { "type": "reading", processed_tokens: number, total_tokens: number, cached_tokens: number, document_tokens: number, }
+  | { "type": "read", tokens: number, document_tokens: number, model: string, }
   | { "type": "with_question" }
   | { "type": "too_long", exceeds_by: number, model: string, }
   | { "type": "failed", why: string,
@@ -878,6 +882,30 @@ export type ContextCut = {
  * The model's own summary of them; none: they are forgotten.
  */
 summary: string | null, };
+
+/**
+ * A conversation whose context is measured.
+ */
+export type ContextOf = { "type": "conversation", id: string, }
+  | { "type": "new" } & NewChat;
+
+/**
+ * A conversation that its first message will make.
+ */
+export type NewChat = {
+/**
+ * The folder that it will be in.
+ */
+folder_id: string | null,
+/**
+ * Its own system prompt, or its persona's; none: its folder's, or else the one that is set for the
+ * model.
+ */
+system_prompt: string | null,
+/**
+ * The model that will answer; none: whichever is loaded.
+ */
+model: string | null, };
 
 /**
  * How much of a model's context a conversation takes, in tokens.
@@ -916,6 +944,10 @@ answer_tokens: number,
  * What happens when less is left.
  */
 at_overflow: AtOverflow,
+/**
+ * The system prompt that the conversation has, or a new one will have; empty if it has none.
+ */
+system_prompt: string,
 /**
  * The system prompt that the model's template writes where a conversation has none.
  */

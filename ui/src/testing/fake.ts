@@ -296,7 +296,7 @@ export function message(id: string, change: Partial<Message> = {}): Message {
 }
 
 export function textDocument(id: string, change: Partial<Document> = {}): Document {
-  return { id, name: `${id}.txt`, kind: 'text', num_bytes: 4200, tokens: 1024, ...change };
+  return { id, name: `${id}.txt`, kind: 'text', num_bytes: 4200, tokens: 1024, counted_by: 'owner/model', ...change };
 }
 
 export function stats(change: Partial<MessageStats> = {}): MessageStats {

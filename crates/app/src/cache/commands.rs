@@ -17,6 +17,7 @@ use crate::chat::listed;
 use crate::chat::savings;
 use crate::clock::now_ms;
 use crate::convert::{self, tokens};
+use crate::documents::reading;
 use crate::models::names;
 use crate::names::checked_name;
 use crate::wire::{
@@ -210,7 +211,7 @@ pub(crate) async fn purge(app: &App, id: &str) -> Result<Reply, Failure> {
     let _turn = app.turns.lock().await;
     refuse_while_streaming()?;
     let handle = cache_handle(app)?;
-    app.readings.forget(Some(&DocumentsOf::conversation(id)));
+    reading::stop(app, &DocumentsOf::conversation(id));
     handle.purge(&conversation_owner(id));
     // The reply means that the files are deleted, so wait for the writer.
     handle.flush().await;
@@ -221,7 +222,7 @@ pub(crate) async fn purge(app: &App, id: &str) -> Result<Reply, Failure> {
 pub(crate) async fn clear(app: &App) -> Result<Reply, Failure> {
     app.engine.forget_conversations().await;
     let handle = cache_handle(app)?;
-    app.readings.forget(None);
+    reading::stop_all(app);
     handle.clear();
     handle.flush().await;
     Ok(Reply::Done)

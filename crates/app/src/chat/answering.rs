@@ -492,7 +492,8 @@ async fn request(
 ) -> Result<GenerateRequest, Failure> {
     let branch = turn.store.branch_to(&turn.message_id).await?;
     let conversation_id = &turn.conversation_id;
-    let to_answer = BranchToAnswer { store: &turn.store, conversation_id, branch: &branch, model };
+    let store = &turn.store;
+    let to_answer = BranchToAnswer { store, conversation_id, branch: &branch, model, draft: &[] };
     let so_far = turn.before().and_then(|before| before.token_ids.clone());
     Ok(GenerateRequest {
         model: model.map(str::to_owned),

@@ -133,10 +133,6 @@ impl Beginning {
         ends.map(|num_bytes| TextPlace { turn, num_bytes }).collect()
     }
 
-    pub(crate) fn has_documents(&self) -> bool {
-        matches!(self, Beginning::Own { documents, .. } if !documents.is_empty())
-    }
-
     /// The same without documents.
     pub(crate) fn without_documents(&self) -> Beginning {
         match self {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use cairn_engine::{GenerateRequest, SegmentOptions, Speculation};
-use cairn_store::Store;
+use cairn_store::{NewDocument, Store};
 
 use crate::app::App;
 use crate::cache::owners::conversation_owner;
@@ -21,6 +21,8 @@ pub(crate) struct BranchToAnswer<'a> {
     /// Up to the answer, which is its end.
     pub(crate) branch: &'a [cairn_store::Message],
     pub(crate) model: Option<&'a str>,
+    /// Documents that the question at its end would be sent with.
+    pub(crate) draft: &'a [NewDocument],
 }
 
 impl BranchToAnswer<'_> {
@@ -30,10 +32,10 @@ impl BranchToAnswer<'_> {
         app: &App,
         settings: &Settings,
     ) -> Result<GenerateRequest, Failure> {
-        let BranchToAnswer { store, conversation_id, branch, model } = *self;
+        let BranchToAnswer { store, conversation_id, branch, model, draft } = *self;
         let cuts = store.context_cuts(conversation_id).await?;
         let loaded = model.and_then(|name| loaded_status(app, name));
-        let branch = WithDocuments::of(store, conversation_id, branch).await?;
+        let branch = WithDocuments::with_draft(store, conversation_id, branch, draft).await?;
         let beginning = Beginning::of(app, store, conversation_id, loaded.as_ref()).await?;
         let prompt = branch.prompt(&beginning, ReadPart::of(branch.rows(), &cuts));
         let (kv_cache, speculation) = match &beginning {

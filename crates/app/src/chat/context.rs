@@ -8,14 +8,16 @@ use serde_json::Map;
 
 use crate::app::App;
 use crate::chat::beginning::{Beginning, ReadPart};
+use crate::chat::creation::expected_system_prompt;
 use crate::chat::model;
-use crate::chat::prompt::unsent_question;
+use crate::chat::prompt::{read_rows, unsent_question};
 use crate::convert;
 use crate::crashes::record::StepKind;
 use crate::documents::prompt::WithDocuments;
+use crate::documents::sizes;
 use crate::models::loaded::{loaded_name, loaded_status};
 use crate::settings::{Settings, commands as settings};
-use crate::wire::{ChatContext, Event, Failure, Reply};
+use crate::wire::{ChatContext, ContextOf, Event, Failure, NewChat, Reply};
 
 /// How many tokens a chat with a model may have, and how many of them stay free for its next answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,45 +49,91 @@ pub(crate) async fn num_tokens(
     Ok(app.engine.prompt_tokens(Some(model), prompt, Map::new()).await?.len())
 }
 
-/// How much of its model's context a chat takes; none while that is not in memory. Without a chat, what a new one would find.
-pub(crate) async fn get(app: &Arc<App>, conversation_id: Option<&str>) -> Result<Reply, Failure> {
-    let nothing = Reply::Context { context: None };
-    let model = match conversation_id {
-        Some(id) => model::in_memory(app, id).await,
-        None => loaded_name(app).and_then(|name| loaded_status(app, &name)),
+/// How much of its model's context a chat takes, or a new one begins with; none while that model is not
+/// in memory.
+pub(crate) async fn get(app: &Arc<App>, of: ContextOf) -> Result<Reply, Failure> {
+    let context = match of {
+        ContextOf::Conversation { id } => of_conversation(app, &id).await?,
+        ContextOf::New(new) => of_new_chat(app, new).await?,
     };
-    let Some(model) = model else { return Ok(nothing) };
-    let own_system_prompt = app.engine.own_system_prompt(&model.name).await.unwrap_or_default();
-    let context = match conversation_id {
-        Some(id) => {
-            let store = app.store_of(id).await;
-            store.listed_conversation(id).await?;
-            let settings = settings::for_answer(app, store, id, Some(&model.name)).await?;
-            let _step = app.begin_step(StepKind::Counting, id, Some(&model.name)).await;
-            measured(app, store, id, &model, &settings).await?
-        }
-        None => {
-            let settings = settings::of_loaded(app, &model.name).await?;
-            Some(empty(&model, &settings))
-        }
-    };
-    let Some(context) = context else { return Ok(nothing) };
+    let Some(context) = context else { return Ok(Reply::Context { context: None }) };
+    let own_system_prompt = app.engine.own_system_prompt(&context.model).await.unwrap_or_default();
     Ok(Reply::Context { context: Some(ChatContext { own_system_prompt, ..context }) })
 }
 
-fn empty(model: &LoadedModelStatus, settings: &Settings) -> ChatContext {
+async fn of_conversation(app: &App, id: &str) -> Result<Option<ChatContext>, Failure> {
+    let Some(model) = model::in_memory(app, id).await else { return Ok(None) };
+    let store = app.store_of(id).await;
+    let row = store.listed_conversation(id).await?;
+    let settings = settings::for_answer(app, store, id, Some(&model.name)).await?;
+    let Some(parts) = measured(app, store, id, &model).await? else { return Ok(None) };
+    Ok(Some(described(&model, &settings, row.system_prompt, parts)))
+}
+
+/// A chat without a row, which its first message makes.
+async fn of_new_chat(app: &Arc<App>, new: NewChat) -> Result<Option<ChatContext>, Failure> {
+    let NewChat { folder_id, system_prompt, model } = new;
+    let model = model.or_else(|| loaded_name(app)).and_then(|name| loaded_status(app, &name));
+    let Some(model) = model else { return Ok(None) };
+    let settings = settings::of_loaded(app, &model.name).await?;
+    let folders = app.store.folders().await?;
+    let folder = folders.into_iter().find(|folder| Some(&folder.id) == folder_id.as_ref());
+    let of_folder = folder.as_ref().map(|folder| folder.system_prompt.clone());
+    let system_prompt = match system_prompt.or(of_folder.filter(|prompt| !prompt.is_empty())) {
+        Some(prompt) => prompt,
+        None => expected_system_prompt(app, Some(&model.name)).await,
+    };
+    let beginning = Beginning::Own { system_prompt: system_prompt.clone(), documents: Vec::new() };
+    let Ok(num_beginning) = num_shared(app, &beginning, &model.name).await else {
+        return Ok(None);
+    };
+    let documents = match folder {
+        Some(folder) => sizes::for_folder(app, &folder.id, &model.name).await?,
+        None => 0,
+    };
+    let parts =
+        Parts { used: num_beginning + documents, beginning: num_beginning, documents, summary: 0 };
+    Ok(Some(described(&model, &settings, system_prompt, parts)))
+}
+
+/// The tokens of a chat, and of its parts among them.
+struct Parts {
+    used: usize,
+    beginning: usize,
+    documents: usize,
+    summary: usize,
+}
+
+fn described(
+    model: &LoadedModelStatus,
+    settings: &Settings,
+    system_prompt: String,
+    parts: Parts,
+) -> ChatContext {
     let room = Room::of(model, settings);
     ChatContext {
         model: model.name.clone(),
         limit_tokens: convert::tokens(room.limit),
-        used_tokens: 0,
-        beginning_tokens: 0,
-        document_tokens: 0,
-        summary_tokens: 0,
+        used_tokens: convert::tokens(parts.used),
+        beginning_tokens: convert::tokens(parts.beginning),
+        document_tokens: convert::tokens(parts.documents),
+        summary_tokens: convert::tokens(parts.summary),
         answer_tokens: convert::tokens(room.for_answer),
         at_overflow: settings.at_overflow,
+        system_prompt,
         own_system_prompt: None,
     }
+}
+
+/// Counts what all chats with a beginning have before their first question.
+async fn num_shared(app: &App, beginning: &Beginning, model: &str) -> Result<usize, EngineError> {
+    let tokens = async |text: &str| {
+        let messages = [unsent_question("", text)];
+        let alone = beginning.with(ReadPart { messages: &messages, summary: None });
+        app.engine.prompt_tokens(Some(model), alone, Map::new()).await
+    };
+    let (one, other) = (tokens("a").await?, tokens("b").await?);
+    Ok(one.iter().zip(&other).take_while(|(a, b)| a == b).count())
 }
 
 /// None where the model cannot read the chat: it has no template, or the chat is another model's.
@@ -94,55 +142,36 @@ async fn measured(
     store: &Store,
     id: &str,
     model: &LoadedModelStatus,
-    settings: &Settings,
-) -> Result<Option<ChatContext>, Failure> {
+) -> Result<Option<Parts>, Failure> {
     let (rows, cuts) = (store.branch(id).await?, store.context_cuts(id).await?);
     let branch = WithDocuments::of(store, id, &rows).await?;
     let part = ReadPart::of(branch.rows(), &cuts).before_next_question();
     let Ok(beginning) = Beginning::of(app, store, id, Some(model)).await else { return Ok(None) };
-    let tokens = |prompt| app.engine.prompt_tokens(Some(&model.name), prompt, Map::new());
-    // What all chats with a beginning have before their first question.
-    let shared = async |beginning: &Beginning| {
-        let (one, other) = ([unsent_question(id, "a")], [unsent_question(id, "b")]);
-        let alone = |messages| beginning.with(ReadPart { messages, summary: None });
-        let (one, other) = (tokens(alone(&one)).await?, tokens(alone(&other)).await?);
-        Ok::<_, EngineError>(one.iter().zip(&other).take_while(|(a, b)| a == b).count())
+    let sizes = sizes::for_conversation(app, store, id, &model.name).await?;
+    let in_messages = read_rows(part.messages).map(|row| sizes.num_in_message(&row.id));
+    let documents = sizes.num_in_beginning + in_messages.sum::<usize>();
+    let tokens = async |prompt| {
+        let tokens = app.engine.prompt_tokens(Some(&model.name), prompt, Map::new()).await?;
+        Ok::<_, EngineError>(tokens.len())
     };
     let measure = async {
-        let has_turns = !part.to_messages("").is_empty();
         let plain = beginning.without_documents();
-        let num_shared = shared(&plain).await?;
-        let used = match has_turns {
-            true => tokens(beginning.with(part)).await?.len(),
-            false => shared(&beginning).await?,
+        let num_beginning = num_shared(app, &plain, &model.name).await?;
+        let used = if part.to_messages("").is_empty() {
+            num_beginning + documents
+        } else {
+            tokens(beginning.with(part)).await?
         };
-        let without_documents =
-            match (has_turns, branch.has_documents() || beginning.has_documents()) {
-                (_, false) => used,
-                (true, true) => {
-                    let plain_part = ReadPart::of(&rows, &cuts).before_next_question();
-                    tokens(plain.with(plain_part)).await?.len()
-                }
-                (false, true) => num_shared,
-            };
         let summary = match part.summary {
             Some(_) => {
                 let without = ReadPart { summary: None, ..part };
-                used.saturating_sub(tokens(beginning.with(without)).await?.len())
+                used.saturating_sub(tokens(beginning.with(without)).await?)
             }
             None => 0,
         };
-        let documents = used.saturating_sub(without_documents);
-        Ok::<_, EngineError>((num_shared.min(used), documents, summary, used))
+        Ok::<_, EngineError>(Parts { used, beginning: num_beginning.min(used), documents, summary })
     };
-    let Ok((beginning, documents, summary, used)) = measure.await else { return Ok(None) };
-    Ok(Some(ChatContext {
-        used_tokens: convert::tokens(used),
-        beginning_tokens: convert::tokens(beginning),
-        document_tokens: convert::tokens(documents),
-        summary_tokens: convert::tokens(summary),
-        ..empty(model, settings)
-    }))
+    Ok(measure.await.ok())
 }
 
 /// Lets a chat be read from its beginning again, or from an earlier cut.

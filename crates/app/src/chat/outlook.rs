@@ -3,7 +3,9 @@
 
 use std::sync::Arc;
 
-use cairn_engine::GenerateRequest;
+use cairn_chat::assemble_turns;
+use cairn_engine::{GenerateRequest, PromptInput};
+use cairn_store::NewDocument;
 
 use crate::app::App;
 use crate::chat::branch_to_answer::BranchToAnswer;
@@ -18,7 +20,7 @@ use crate::wire::{ChatOutlook, Failure, Reply};
 /// A question that nobody asks; what it says does not change what is before it.
 const ANY_QUESTION: &str = "?";
 
-/// None while the chat's model is not in memory, and where it cannot read the conversation.
+/// What the next turn will find with the documents of the draft; none while the chat's model is not in memory, and where it cannot read the conversation.
 pub(crate) async fn get(app: &Arc<App>, conversation_id: &str) -> Result<Reply, Failure> {
     let store = app.store_of(conversation_id).await.clone();
     let row = store.listed_conversation(conversation_id).await?;
@@ -29,13 +31,23 @@ pub(crate) async fn get(app: &Arc<App>, conversation_id: &str) -> Result<Reply, 
     let mut branch = store.branch(conversation_id).await?;
     branch.push(unsent_question(conversation_id, ANY_QUESTION));
     let settings = settings::for_answer(app, &store, conversation_id, Some(&model)).await?;
-    let to_answer =
-        BranchToAnswer { store: &store, conversation_id, branch: &branch, model: Some(&model) };
+    let texts = store.draft_texts(conversation_id).await?.into_iter();
+    let draft = texts.map(|(row, text)| NewDocument { name: row.name, kind: row.kind, text });
+    let to_answer = BranchToAnswer {
+        store: &store,
+        conversation_id,
+        branch: &branch,
+        model: Some(&model),
+        draft: &draft.collect::<Vec<_>>(),
+    };
     // A starting point of another model, or a chat that is too long for this one.
     let Ok(request) = to_answer.request(app, &settings).await else {
         return Ok(Reply::Outlook { outlook: None });
     };
-    let request = GenerateRequest { model: Some(model.clone()), ..request };
+    let Some(prompt) = assembled(app, &model, request.prompt).await else {
+        return Ok(Reply::Outlook { outlook: None });
+    };
+    let request = GenerateRequest { model: Some(model.clone()), prompt, ..request };
     let _step = app.begin_step(StepKind::Counting, conversation_id, Some(&model)).await;
     let Ok(outlook) = app.engine.outlook(request).await else {
         return Ok(Reply::Outlook { outlook: None });
@@ -52,4 +64,16 @@ pub(crate) async fn get(app: &Arc<App>, conversation_id: &str) -> Result<Reply, 
         miss: miss.and_then(convert::stored_miss),
     };
     Ok(Reply::Outlook { outlook: Some(outlook) })
+}
+
+/// A prompt with documents as tokens, which take a while: the engine's thread can do other things
+/// meanwhile. None if the model cannot read it.
+async fn assembled(app: &App, model: &str, prompt: PromptInput) -> Option<PromptInput> {
+    let PromptInput::Turns(turns) = prompt else { return Some(prompt) };
+    let tokenizer = app.engine.submit(Some(model), |loaded| loaded.tokenizer.clone()).await.ok()?;
+    let assemble = move || {
+        let template = tokenizer.chat_template()?;
+        assemble_turns(template, &turns, tokenizer.as_ref()).ok()
+    };
+    app.blocking(assemble).await.flatten().map(PromptInput::Assembled)
 }

@@ -62,8 +62,13 @@ async fn read(
     } else if loaded_status(app, &model).is_none() {
         return Ok(Probabilities::NotLoaded { model });
     }
-    let to_answer =
-        BranchToAnswer { store: &store, conversation_id, branch: &branch, model: Some(&model) };
+    let to_answer = BranchToAnswer {
+        store: &store,
+        conversation_id,
+        branch: &branch,
+        model: Some(&model),
+        draft: &[],
+    };
     let settings = settings::for_answer(app, &store, conversation_id, Some(&model)).await?;
     let request = to_answer.request(app, &settings).await?;
     let num_tokens = convert::tokens(token_ids.len());

@@ -36,18 +36,7 @@ pub(crate) fn messages_for(system_prompt: &str, branch: &[cairn_store::Message])
             token_ids: None,
         });
     }
-    for (index, row) in branch.iter().enumerate() {
-        let is_left_out = match (row.role, row.status) {
-            (Role::Assistant, MessageStatus::Streaming | MessageStatus::Failed) => true,
-            (Role::Assistant, _) => row.text.is_empty(),
-            // A question that only led to a failure, perhaps because it is too long, must not cause
-            // it again in every later turn.
-            (Role::User, _) => has_failed(branch, index),
-            _ => false,
-        };
-        if is_left_out {
-            continue;
-        }
+    for row in read_rows(branch) {
         match messages.last_mut() {
             Some(Message { role, content, token_ids }) if row.role == *role => {
                 content.push_str("\n\n");
@@ -62,6 +51,22 @@ pub(crate) fn messages_for(system_prompt: &str, branch: &[cairn_store::Message])
         }
     }
     messages
+}
+
+/// The rows of a branch that [`messages_for`] gives to the model.
+pub(crate) fn read_rows(
+    branch: &[cairn_store::Message],
+) -> impl Iterator<Item = &cairn_store::Message> {
+    let is_read = |index: usize, row: &cairn_store::Message| match (row.role, row.status) {
+        (Role::Assistant, MessageStatus::Streaming | MessageStatus::Failed) => false,
+        (Role::Assistant, _) => !row.text.is_empty(),
+        // A question that only led to a failure, perhaps because it is too long, must not cause
+        // it again in every later turn.
+        (Role::User, _) => !has_failed(branch, index),
+        _ => true,
+    };
+    let rows = branch.iter().enumerate();
+    rows.filter(move |(index, row)| is_read(*index, row)).map(|(_, row)| row)
 }
 
 /// Whether the answer to the message at `index` failed without text, and the conversation continued

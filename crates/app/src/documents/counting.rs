@@ -1,10 +1,10 @@
-//! Counts the tokens of documents and of the prompt that ends in them, and says whether a model can read
-//! that.
+//! Counts the tokens of a draft's prompt up to the end of its documents, and says whether a model can
+//! read that.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use cairn_chat::{ChatError, Encode, Prompt, Role, assemble_turns};
+use cairn_chat::{ChatError, Prompt, Role, assemble_turns};
 use cairn_engine::{EngineError, Tokenizer};
 use cairn_store::{ContextCut, Message, NewDocument};
 
@@ -13,12 +13,17 @@ use crate::chat::overflow;
 use crate::convert;
 use crate::documents::drafts::Draft;
 use crate::documents::prompt;
+use crate::documents::sizes;
 use crate::wire::{DocumentsOf, Failure};
 
 /// What is known of a draft once its tokens are counted.
 pub(super) enum Counted {
     /// The prompt up to the end of the documents.
-    Fits(Prompt),
+    Fits {
+        prompt: Prompt,
+        /// The sum of the documents' sizes.
+        num_document_tokens: usize,
+    },
     /// Their end is not found in the prompt, or the conversation makes room for them when they are sent.
     WithQuestion,
     TooLong {
@@ -40,17 +45,15 @@ pub(super) async fn count(
     let ids: Vec<String> = draft.documents.iter().map(|(row, _)| row.id.clone()).collect();
     // Long texts take a while, in which the engine's thread can do other things.
     let tokenized = app.blocking(move || tokenize(&tokenizer, draft, limit)).await;
-    let fault = || Failure::fault("A fault in Cairn stopped the documents from being counted.");
-    let Tokenized { counts, counted } = tokenized.ok_or_else(fault)??;
-    for (id, count) in ids.iter().zip(counts) {
-        let count = i64::try_from(count).unwrap_or(i64::MAX);
+    let Tokenized { sizes, counted } = tokenized.ok_or_else(sizes::fault)??;
+    for (id, size) in ids.iter().zip(sizes) {
         match of {
             DocumentsOf::Conversation { id: conversation_id } => {
                 let store = app.store_of(conversation_id).await;
-                store.set_document_tokens(id, count, &model).await?;
+                store.set_document_tokens(id, sizes::stored(size), &model).await?;
             }
             DocumentsOf::Folder { .. } => {
-                app.store.set_folder_document_tokens(id, count, &model).await?;
+                app.store.set_folder_document_tokens(id, sizes::stored(size), &model).await?;
             }
         }
     }
@@ -64,25 +67,32 @@ fn exceeds(num_tokens: usize, limit: usize) -> Option<u32> {
 }
 
 struct Tokenized {
-    /// The tokens of each document.
-    counts: Vec<usize>,
+    /// By the order of the documents.
+    sizes: Vec<usize>,
     counted: Counted,
 }
 
 /// Counts the tokens of each document of a draft, and those of its prompt.
 fn tokenize(tokenizer: &Tokenizer, draft: Draft, limit: usize) -> Result<Tokenized, Failure> {
-    let counts = draft.documents.iter().map(|(_, text)| Ok(tokenizer.encode_plain(text)?.len()));
-    let counts = counts.collect::<Result<Vec<usize>, _>>().map_err(prompt_failure)?;
+    let size = |(row, text): &(cairn_store::Document, String)| {
+        sizes::num_added_tokens(tokenizer, &row.name, text)
+    };
+    let sizes = draft
+        .documents
+        .iter()
+        .map(size)
+        .collect::<Result<Vec<usize>, _>>()
+        .map_err(prompt_failure)?;
     let prompt = prompt_behind(tokenizer, &draft, &draft.branch, &draft.cuts)?;
     let counted = match prompt {
         None => Counted::WithQuestion,
         Some(prompt) => match exceeds(prompt.tokens.len(), limit) {
-            None => Counted::Fits(prompt),
+            None => Counted::Fits { prompt, num_document_tokens: sizes.iter().sum() },
             Some(_) if has_room_without_oldest(tokenizer, &draft, limit)? => Counted::WithQuestion,
             Some(exceeds_by) => Counted::TooLong { exceeds_by },
         },
     };
-    Ok(Tokenized { counts, counted })
+    Ok(Tokenized { sizes, counted })
 }
 
 /// Whether a draft fits once all the turns of its branch are gone that may go.
@@ -121,7 +131,7 @@ fn prompt_behind(
     assemble_turns(template, &turns, tokenizer).map(up_to_breakpoint).map_err(prompt_failure)
 }
 
-fn prompt_failure(error: ChatError) -> Failure {
+pub(super) fn prompt_failure(error: ChatError) -> Failure {
     Failure::from(EngineError::Prompt(error))
 }
 

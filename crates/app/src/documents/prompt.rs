@@ -29,7 +29,21 @@ impl<'a> WithDocuments<'a> {
         conversation_id: &str,
         branch: &'a [cairn_store::Message],
     ) -> Result<Self, Failure> {
-        Ok(Self::with(branch, &store.document_texts_of(conversation_id).await?))
+        Self::with_draft(store, conversation_id, branch, &[]).await
+    }
+
+    /// The same with documents of a draft, which the last message of the branch would be sent with.
+    pub(crate) async fn with_draft(
+        store: &Store,
+        conversation_id: &str,
+        branch: &'a [cairn_store::Message],
+        draft: &[NewDocument],
+    ) -> Result<Self, Failure> {
+        let mut documents = store.document_texts_of(conversation_id).await?;
+        if let (Some(last), false) = (branch.last(), draft.is_empty()) {
+            documents.insert(last.id.clone(), draft.to_vec());
+        }
+        Ok(Self::with(branch, &documents))
     }
 
     fn with(
@@ -52,11 +66,6 @@ impl<'a> WithDocuments<'a> {
             cairn_store::Message { text, ..row.clone() }
         };
         WithDocuments { rows: branch.iter().map(with_documents).collect(), ends }
-    }
-
-    /// Whether any of the messages has documents.
-    pub(crate) fn has_documents(&self) -> bool {
-        matches!(self.rows, Cow::Owned(_))
     }
 
     /// The messages, with the documents of each at the beginning of its text.

@@ -131,10 +131,18 @@ pub(crate) async fn give_way(app: &Arc<App>, conversation_id: &str, stop: &Cance
     });
 }
 
-/// Stops a reading at a person's wish.
+/// Stops a reading at a person's wish, or because what it has read is deleted.
 pub(crate) fn stop(app: &App, of: &DocumentsOf) {
     app.readings.forget(Some(of));
     emit(app, of, DocumentReading::Unread);
+}
+
+/// Stops all readings, because what they have read is deleted.
+pub(crate) fn stop_all(app: &App) {
+    let all: Vec<DocumentsOf> = app.readings.all().keys().cloned().collect();
+    for of in &all {
+        stop(app, of);
+    }
 }
 
 fn emit(app: &App, of: &DocumentsOf, reading: DocumentReading) {
@@ -171,7 +179,7 @@ async fn read(
         () = stopped => return Ok(DocumentReading::Unread),
     };
     match prepared? {
-        Continue((request, model)) => generate(app, of, reading, request, model).await,
+        Continue(ready) => generate(app, of, reading, ready).await,
         Break(known) => Ok(known),
     }
 }
@@ -179,29 +187,38 @@ async fn read(
 /// What the next step of a reading needs, or what is known of the documents so that there is none.
 type Step<T> = ControlFlow<DocumentReading, T>;
 
-/// The request that reads documents, and the name of its model. Waits for what documents stand behind and
-/// for the model, and counts the tokens.
+/// A request that reads documents.
+struct Ready {
+    request: GenerateRequest,
+    model: String,
+    /// The sizes of the documents, which are the end of the prompt.
+    num_document_tokens: usize,
+}
+
+/// The request that reads documents. Waits for what documents stand behind and for the model, and counts
+/// the tokens.
 async fn prepare(
     app: &Arc<App>,
     of: &DocumentsOf,
     reading: &Reading,
-) -> Result<Step<(GenerateRequest, String)>, Failure> {
+) -> Result<Step<Ready>, Failure> {
     let draft = match drafted(app, of, reading).await? {
         Continue(draft) => draft,
         Break(known) => return Ok(Break(known)),
     };
     let (model, settings, is_ahead) = (draft.model.clone(), draft.settings.clone(), draft.is_ahead);
     let _step = begin_step(app, of, &model);
-    let prompt = match counted_prompt(app, of, draft, reading).await? {
-        Continue(prompt) => prompt,
+    let (prompt, num_document_tokens) = match counted_prompt(app, of, draft, reading).await? {
+        Continue(counted) => counted,
         Break(known) => return Ok(Break(known)),
     };
     let request = request(app, of, &model, &settings, prompt).filter(|_| is_ahead);
-    Ok(match request {
+    let ready = request.map(|request| Ready { request, model, num_document_tokens });
+    Ok(match ready {
         // What could not be continued is read with the question.
         None => Break(DocumentReading::WithQuestion),
-        Some(request) if reading.only_looks() => Break(looked_up(app, request, model).await?),
-        Some(request) => Continue((request, model)),
+        Some(ready) if reading.only_looks() => Break(looked_up(app, ready).await?),
+        Some(ready) => Continue(ready),
     })
 }
 
@@ -244,13 +261,14 @@ async fn draft_to_read(app: &Arc<App>, of: &DocumentsOf, id: &str) -> Result<Ste
     Ok(Continue(drafts::of_conversation(app, id, model).await?))
 }
 
-/// The prompt up to the end of the documents, counted by its model, which is loaded.
+/// The prompt up to the end of the documents, counted by its model, which is loaded, and the sizes of the
+/// documents.
 async fn counted_prompt(
     app: &Arc<App>,
     of: &DocumentsOf,
     draft: Draft,
     reading: &Reading,
-) -> Result<Step<Prompt>, Failure> {
+) -> Result<Step<(Prompt, usize)>, Failure> {
     let model = draft.model.clone();
     let (tokenizer, own_length) = app
         .engine
@@ -262,24 +280,21 @@ async fn counted_prompt(
     }
     attached::emit(app, of).await;
     Ok(match counted {
-        Counted::Fits(prompt) => Continue(prompt),
+        Counted::Fits { prompt, num_document_tokens } => Continue((prompt, num_document_tokens)),
         Counted::WithQuestion => Break(DocumentReading::WithQuestion),
         Counted::TooLong { exceeds_by } => Break(DocumentReading::TooLong { exceeds_by, model }),
     })
 }
 
 /// Whether all that a request would read is saved.
-async fn looked_up(
-    app: &App,
-    request: GenerateRequest,
-    model: String,
-) -> Result<DocumentReading, EngineError> {
+async fn looked_up(app: &App, ready: Ready) -> Result<DocumentReading, EngineError> {
+    let Ready { request, model, num_document_tokens } = ready;
     let num_tokens = num_prompt_tokens(&request);
     let outlook = app.engine.outlook(request).await?;
     // The last token of a prompt is always read: its logits are not saved.
     let is_read = outlook.num_cached + 1 >= num_tokens;
     Ok(match is_read {
-        true => DocumentReading::Read { tokens: convert::tokens(num_tokens), model },
+        true => read_to_the_end(num_tokens, num_document_tokens, model),
         false => DocumentReading::Unread,
     })
 }
@@ -320,7 +335,7 @@ async fn count_ahead(
     let model = model.name;
     Ok(match counted {
         Counted::TooLong { exceeds_by } => Some(DocumentReading::TooLong { exceeds_by, model }),
-        Counted::Fits(_) | Counted::WithQuestion => None,
+        Counted::Fits { .. } | Counted::WithQuestion => None,
     })
 }
 
@@ -370,9 +385,9 @@ async fn generate(
     app: &App,
     of: &DocumentsOf,
     reading: &Reading,
-    request: GenerateRequest,
-    model: String,
+    ready: Ready,
 ) -> Result<DocumentReading, Failure> {
+    let Ready { request, model, num_document_tokens } = ready;
     let num_tokens = num_prompt_tokens(&request);
     let _step = begin_step(app, of, &model);
     let mut ahead = Ahead::of(&request, &model);
@@ -401,6 +416,7 @@ async fn generate(
                     let state = DocumentReading::Reading {
                         processed_tokens: convert::tokens(processed),
                         total_tokens: convert::tokens(total),
+                        document_tokens: convert::tokens(num_document_tokens),
                         cached_tokens: convert::tokens(cached),
                     };
                     show(app, of, reading, state);
@@ -413,8 +429,7 @@ async fn generate(
             Some(GenerateEvent::Finished(finished)) => {
                 ahead.note(app, finished.stats.cached_from).await;
                 note_speed(app, &finished.stats).await;
-                let tokens = convert::tokens(num_tokens);
-                return Ok(DocumentReading::Read { tokens, model });
+                return Ok(read_to_the_end(num_tokens, num_document_tokens, model));
             }
             Some(GenerateEvent::Failed(error)) => return Err(error.into()),
             Some(GenerateEvent::SoFar(_) | GenerateEvent::Delta { .. }) => {}
@@ -454,6 +469,15 @@ impl Ahead {
             tracing::warn!("what was read ahead was not noted: {error}");
         }
     }
+}
+
+fn read_to_the_end(
+    num_tokens: usize,
+    num_document_tokens: usize,
+    model: String,
+) -> DocumentReading {
+    let document_tokens = convert::tokens(num_document_tokens);
+    DocumentReading::Read { tokens: convert::tokens(num_tokens), document_tokens, model }
 }
 
 fn num_prompt_tokens(request: &GenerateRequest) -> usize {

@@ -144,8 +144,12 @@ mod tests {
 
         let reading = Reading::new(None);
         readings.all().insert(of.clone(), reading.clone());
-        let half =
-            DocumentReading::Reading { processed_tokens: 5, total_tokens: 10, cached_tokens: 0 };
+        let half = DocumentReading::Reading {
+            processed_tokens: 5,
+            total_tokens: 10,
+            cached_tokens: 0,
+            document_tokens: 8,
+        };
         assert!(readings.set(&of, &reading, &half));
         assert!(readings.pause(&of).is_some());
         assert!(reading.stop.is_cancelled());

@@ -159,6 +159,26 @@ pub struct ContextCut {
     pub summary: Option<String>,
 }
 
+/// A conversation whose context is measured.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, TS)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum ContextOf {
+    Conversation { id: String },
+    New(NewChat),
+}
+
+/// A conversation that its first message will make.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, TS)]
+pub struct NewChat {
+    /// The folder that it will be in.
+    pub folder_id: Option<String>,
+    /// Its own system prompt, or its persona's; none: its folder's, or else the one that is set for the
+    /// model.
+    pub system_prompt: Option<String>,
+    /// The model that will answer; none: whichever is loaded.
+    pub model: Option<String>,
+}
+
 /// How much of a model's context a conversation takes, in tokens.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, TS)]
 pub struct ChatContext {
@@ -171,7 +191,7 @@ pub struct ChatContext {
     /// The system prompt or the starting point, with what the template writes around it: what all
     /// conversations with that begin with.
     pub beginning_tokens: u32,
-    /// The documents of the beginning and of the messages that are read.
+    /// The documents of the beginning and of the messages that are read: the sum of [`Document::tokens`].
     pub document_tokens: u32,
     /// The summary of earlier messages.
     pub summary_tokens: u32,
@@ -179,6 +199,8 @@ pub struct ChatContext {
     pub answer_tokens: u32,
     /// What happens when less is left.
     pub at_overflow: AtOverflow,
+    /// The system prompt that the conversation has, or a new one will have; empty if it has none.
+    pub system_prompt: String,
     /// The system prompt that the model's template writes where a conversation has none.
     pub own_system_prompt: Option<String>,
 }

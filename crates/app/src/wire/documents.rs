@@ -37,8 +37,10 @@ pub struct Document {
     /// The length of its text.
     #[ts(type = "number")]
     pub num_bytes: u64,
-    /// How many tokens it has for the model that read it last; none: nobody has counted.
+    /// Tokens that it adds to a prompt, the marks around it included; none if nobody has counted.
     pub tokens: Option<u32>,
+    /// The name of the model whose tokens these are; none if nobody has counted.
+    pub counted_by: Option<String>,
 }
 
 /// What has documents.
@@ -82,10 +84,12 @@ pub enum DocumentReading {
     Unread,
     /// It waits for an answer to end, for a model, or for the tokens to be counted.
     Waiting,
-    /// The prompt up to their end is being read; what was saved of it counts as read.
-    Reading { processed_tokens: u32, total_tokens: u32, cached_tokens: u32 },
-    /// The next question continues from their end, with the model of this name.
-    Read { tokens: u32, model: String },
+    /// The prompt up to their end is being read; what was saved of it counts as read. Its last
+    /// `document_tokens` are the documents.
+    Reading { processed_tokens: u32, total_tokens: u32, cached_tokens: u32, document_tokens: u32 },
+    /// The next question continues from their end, with the model of this name. `tokens` are of the
+    /// prompt up to there; its last `document_tokens` are the documents.
+    Read { tokens: u32, document_tokens: u32, model: String },
     /// They cannot be read ahead in this conversation, and are read with the question.
     WithQuestion,
     /// The prompt up to their end is longer than the context of the model of this name.

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use cairn_app::wire::{
-    ChatModel, ChatModelSource, Command, Event, FailureCode, Message, MessageStatus, Reply,
-    SettingTarget,
+    ChatModel, ChatModelSource, Command, ContextOf, Event, FailureCode, Message, MessageStatus,
+    Reply, SettingTarget,
 };
 use cairn_app::{App, Options};
 use tempfile::TempDir;
@@ -88,7 +88,7 @@ async fn a_model_that_is_loaded_elsewhere_changes_no_chat_that_has_begun() {
         panic!("both are in memory")
     };
     assert_eq!((outlook.model.as_str(), outlook.miss), (MODEL, None));
-    let context = Command::GetContext { conversation_id: Some(id.clone()) };
+    let context = Command::GetContext { of: ContextOf::Conversation { id: id.clone() } };
     let Reply::Context { context: Some(context) } = app.call(context).await.unwrap() else {
         panic!("both are in memory")
     };

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use cairn_app::App;
 use cairn_app::wire::{
-    AttachedDocuments, ChatFileFormat, Command, Document, DocumentKind, DocumentReading,
-    DocumentsOf, EngineState, Event, FailureCode, Message, MessageStats, MessageStatus,
-    NewDocument, Reply, SettingTarget,
+    AttachedDocuments, ChatContext, ChatFileFormat, ChatOutlook, Command, ContextOf, Document,
+    DocumentKind, DocumentReading, DocumentsOf, EngineState, Event, FailureCode, Message,
+    MessageStats, MessageStatus, NewDocument, Reply, SettingTarget,
 };
 use serde_json::Value;
 use tokio::sync::broadcast::Receiver;
@@ -54,7 +54,7 @@ async fn read(events: &mut Receiver<Event>) -> DocumentReading {
 
 fn num_read(reading: &DocumentReading) -> u32 {
     match reading {
-        DocumentReading::Read { tokens, model } => {
+        DocumentReading::Read { tokens, model, .. } => {
             assert_eq!(model, MODEL);
             *tokens
         }
@@ -134,10 +134,18 @@ async fn a_document_is_read_at_once_and_its_question_continues_from_its_end() {
     let known = draft(&app, &id).await;
     let own = known.documents[0].tokens.unwrap();
     assert!(own > 100 && own < tokens, "{known:?}");
+    let DocumentReading::Read { document_tokens, .. } = known.reading else { panic!() };
+    assert_eq!(document_tokens, own, "the line says what the chip says");
+    let outlook = outlook(&app, &id).await;
+    assert_eq!(outlook.cached_tokens, tokens, "the next question finds it");
+    let before = context(&app, &id).await;
 
     let answer = answered(&app, &id, "  How many?").await;
     assert_eq!(cached(&answer), tokens, "{:?}", answer.stats);
+    let gauge = context(&app, &id).await;
+    assert_eq!((before.document_tokens, gauge.document_tokens), (0, own), "so does the gauge");
     let shown = messages(&app, &id).await;
+    assert_eq!(shown[0].documents[0].tokens, Some(own));
     assert_eq!(
         (names(&shown[0].documents), shown[0].text.as_str()),
         (vec!["stones.txt"], "  How many?")
@@ -179,6 +187,88 @@ async fn a_document_is_read_at_once_and_its_question_continues_from_its_end() {
     assert_eq!(names(&sent[0].documents), ["stones.txt"]);
     let edited = ended(&mut events, &sent[1].id).await;
     assert!(cached(&edited) >= tokens, "{edited:?}");
+    app.close().await;
+}
+
+async fn context(app: &Arc<App>, id: &str) -> ChatContext {
+    let of = ContextOf::Conversation { id: id.to_owned() };
+    match app.call(Command::GetContext { of }).await.unwrap() {
+        Reply::Context { context } => context.unwrap(),
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn outlook(app: &Arc<App>, id: &str) -> ChatOutlook {
+    match app.call(Command::GetOutlook { id: id.to_owned() }).await.unwrap() {
+        Reply::Outlook { outlook } => outlook.unwrap(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sizes_are_what_documents_add_to_the_prompt() {
+    let home = home_with_model();
+    let app = open_greedy(&home, 4).await;
+    let prompt_tokens = |answer: Message| answer.stats.unwrap().prompt_tokens;
+    let plain = new_conversation(&app).await;
+    let without = prompt_tokens(answered(&app, &plain, "Why?").await);
+    let id = new_conversation(&app).await;
+    let mut events = app.subscribe();
+    let two = vec![document("a.txt", &long(20)), document("b \"2\".md", "Stone.\n")];
+    attach(&app, &id, two).await;
+    read(&mut events).await;
+    let sizes: u32 = draft(&app, &id).await.documents.iter().filter_map(|row| row.tokens).sum();
+    let with = prompt_tokens(answered(&app, &id, "Why?").await);
+    assert_eq!(with - without, sizes);
+    app.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn counts_documents_again_for_another_model() {
+    let home = home_with_model();
+    add_model(&home, "sibling", "config.json", "10000.0", "20000.0");
+    let app = open_greedy(&home, 4).await;
+    let id = new_conversation(&app).await;
+    choose_model(&app, &id, Some(MODEL)).await;
+    let mut events = app.subscribe();
+    attach(&app, &id, vec![document("a.txt", &long(20))]).await;
+    num_read(&read(&mut events).await);
+    answered(&app, &id, "Why?").await;
+    let counted = async |model: &str| {
+        let documents = messages(&app, &id).await[0].documents.clone();
+        assert_eq!(documents[0].counted_by.as_deref(), Some(model));
+        documents[0].tokens.unwrap()
+    };
+    let first = counted(MODEL).await;
+    assert_eq!(context(&app, &id).await.document_tokens, first);
+    choose_model(&app, &id, Some("sibling")).await;
+    app.call(Command::LoadModel { name: "sibling".to_owned() }).await.unwrap();
+    let mut events = app.subscribe();
+    let gauge = context(&app, &id).await;
+    assert_eq!(gauge.model, "sibling");
+    assert_eq!(gauge.document_tokens, counted("sibling").await);
+    // The window is told, so that the chip follows.
+    loop {
+        if let Event::Message { message } = next(&mut events).await
+            && let [document] = &message.documents[..]
+        {
+            assert_eq!(document.tokens, Some(gauge.document_tokens));
+            break;
+        }
+    }
+    app.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn deleting_saved_context_takes_back_what_is_read() {
+    let home = home_with_model();
+    let app = open_greedy(&home, 4).await;
+    let id = new_conversation(&app).await;
+    let mut events = app.subscribe();
+    attach(&app, &id, vec![document("a.txt", &long(20))]).await;
+    num_read(&read(&mut events).await);
+    app.call(Command::PurgeConversation { id: id.clone() }).await.unwrap();
+    assert_eq!(read(&mut events).await, DocumentReading::Unread);
     app.close().await;
 }
 

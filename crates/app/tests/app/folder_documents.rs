@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use cairn_app::App;
 use cairn_app::wire::{
-    AttachedDocuments, ChatContext, ChatOutlook, Command, Document, DocumentKind, DocumentReading,
-    DocumentsOf, Event, FailureCode, Message, NewDocument, Reply, SettingTarget,
+    AttachedDocuments, ChatContext, ChatOutlook, Command, ContextOf, Document, DocumentKind,
+    DocumentReading, DocumentsOf, Event, FailureCode, Message, NewDocument, Reply, SettingTarget,
 };
 use tokio::sync::broadcast::Receiver;
 
@@ -69,7 +69,7 @@ async fn read(events: &mut Receiver<Event>, folder_id: &str) -> u32 {
             Event::DocumentsReading { of, reading } if of == DocumentsOf::folder(folder_id) => {
                 match reading {
                     DocumentReading::Waiting | DocumentReading::Reading { .. } => {}
-                    DocumentReading::Read { tokens, model } => {
+                    DocumentReading::Read { tokens, model, .. } => {
                         assert_eq!(model, MODEL);
                         break tokens;
                     }
@@ -89,7 +89,7 @@ async fn outlook(app: &Arc<App>, id: &str) -> ChatOutlook {
 }
 
 async fn context(app: &Arc<App>, id: &str) -> ChatContext {
-    let get = Command::GetContext { conversation_id: Some(id.to_owned()) };
+    let get = Command::GetContext { of: ContextOf::Conversation { id: id.to_owned() } };
     match app.call(get).await.unwrap() {
         Reply::Context { context } => context.unwrap(),
         other => panic!("{other:?}"),

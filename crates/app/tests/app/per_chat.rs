@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use cairn_app::App;
 use cairn_app::wire::{
-    ChatContext, Command, ContextCut, Event, FailureCode, Message, MessageStatus, Persona, Preset,
-    Reply, ResolvedSettings, SettingScope, SettingTarget,
+    ChatContext, Command, ContextCut, ContextOf, Event, FailureCode, Message, MessageStatus,
+    NewChat, Persona, Preset, Reply, ResolvedSettings, SettingScope, SettingTarget,
 };
 use serde_json::{Value, json};
 use tokio::sync::broadcast::Receiver;
@@ -68,8 +68,15 @@ async fn begin_as(app: &Arc<App>, persona_id: &str) -> cairn_app::wire::Conversa
 }
 
 async fn context(app: &Arc<App>, id: Option<&str>) -> Option<ChatContext> {
-    let conversation_id = id.map(str::to_owned);
-    match app.call(Command::GetContext { conversation_id }).await.unwrap() {
+    let of = match id {
+        Some(id) => ContextOf::Conversation { id: id.to_owned() },
+        None => ContextOf::New(NewChat::default()),
+    };
+    context_of(app, of).await
+}
+
+async fn context_of(app: &Arc<App>, of: ContextOf) -> Option<ChatContext> {
+    match app.call(Command::GetContext { of }).await.unwrap() {
         Reply::Context { context } => context,
         other => panic!("{other:?}"),
     }
@@ -207,11 +214,37 @@ async fn the_context_of_a_chat_is_counted_by_part() {
     let more = long.used_tokens - short.used_tokens;
     assert!(more.abs_diff(long.beginning_tokens - short.beginning_tokens) <= 4, "{long:?}");
     let new = context(&app, None).await.unwrap();
-    assert_eq!((new.used_tokens, new.limit_tokens), (0, long.limit_tokens));
+    assert_eq!((new.used_tokens, new.limit_tokens), (short.beginning_tokens, long.limit_tokens));
 
     let model = SettingTarget::Model { name: MODEL.to_owned() };
     set(&app, model, "context_length", 300).await;
     assert_eq!(context(&app, Some(&id)).await.unwrap().limit_tokens, 300);
+    app.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn counts_what_a_new_chat_begins_with() {
+    let home = home_with_model();
+    let app = open_greedy(&home, 8).await;
+    app.call(Command::LoadModel { name: MODEL.to_owned() }).await.unwrap();
+    let new = async |new: NewChat| context_of(&app, ContextOf::New(new)).await.unwrap();
+    let bare = new(NewChat::default()).await;
+    assert!(bare.used_tokens > 0 && bare.used_tokens == bare.beginning_tokens, "{bare:?}");
+    let own = new(NewChat { system_prompt: Some("Be brief.".to_owned()), ..Default::default() });
+    let own = own.await;
+    assert!(own.used_tokens > bare.used_tokens, "{own:?}");
+
+    // The system prompt that is set for the model holds where nothing else does.
+    let model = SettingTarget::Model { name: MODEL.to_owned() };
+    set(&app, model, "system_prompt", "Answer in verse, and name every stone.").await;
+    let set_for_model = new(NewChat::default()).await;
+    assert_eq!(set_for_model.system_prompt, "Answer in verse, and name every stone.");
+    assert!(set_for_model.used_tokens > own.used_tokens, "{set_for_model:?}");
+    let none = new(NewChat { system_prompt: Some(String::new()), ..Default::default() }).await;
+    assert_eq!(none, bare, "a persona without one");
+
+    let id = new_conversation(&app).await;
+    assert_eq!(context(&app, Some(&id)).await.unwrap(), set_for_model, "the chat that it becomes");
     app.close().await;
 }
 

@@ -7,14 +7,16 @@ export const context = {
   used: (used: number, limit: number) => `${f.count(used)} of ${tokens(limit)}`,
   gauge: (used: number, limit: number, saved: number) =>
     `${f.count(used)} of ${tokens(limit)} used, ${f.count(saved)} of them saved`,
+  saved: (count: number) => `${f.count(count)} of them saved`,
   parts: {
     system_prompt: 'System prompt',
     documents: 'Documents',
     starting_point: 'Starting point',
     summary: 'Summary',
     messages: 'Messages',
-    saved: 'Already saved',
+    template: 'Chat template',
     left: 'Left',
+    over: 'Over the limit',
   },
   token: 'A token is a short word or a piece of a longer one. The model reads and writes in tokens.',
   compared: 'The longer of the two answers is counted, against the shorter of the two contexts.',

@@ -1,0 +1,145 @@
+//! The size of a document: how many tokens it adds to a prompt, the marks that name it included. One
+//! number for its chip, for the line that says how far it is read, and for the gauge of the context.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+use cairn_chat::{ChatError, Encode};
+use cairn_engine::Tokenizer;
+use cairn_store::{Document, DocumentKind, NewDocument, Store};
+
+use crate::app::App;
+use crate::chat::context::emit_message;
+use crate::documents::attached::emit;
+use crate::documents::counting::prompt_failure;
+use crate::documents::placement::before;
+use crate::wire::{DocumentsOf, Failure};
+
+/// Counts the tokens that a document adds to a prompt.
+pub(super) fn num_added_tokens(
+    tokenizer: &Tokenizer,
+    name: &str,
+    text: &str,
+) -> Result<usize, ChatError> {
+    // Tokenizers join white space with what follows it, so the end of the marks needs a question there.
+    const QUESTION: &str = "Question";
+    let (name, text) = (name.to_owned(), text.to_owned());
+    let document = NewDocument { name, kind: DocumentKind::Text, text };
+    let with_document = tokenizer.encode_plain(&before(&[document], QUESTION).0)?.len();
+    Ok(with_document.saturating_sub(tokenizer.encode_plain(QUESTION)?.len()))
+}
+
+/// A size as the database has it.
+pub(super) fn stored(size: usize) -> i64 {
+    i64::try_from(size).unwrap_or(i64::MAX)
+}
+
+pub(super) fn fault() -> Failure {
+    Failure::fault("A fault in Cairn stopped the documents from being counted.")
+}
+
+/// The sizes of a conversation's documents for one model, in tokens.
+pub(crate) struct Sizes {
+    /// The documents that the conversation begins with.
+    pub(crate) num_in_beginning: usize,
+    by_message: HashMap<String, usize>,
+}
+
+impl Sizes {
+    /// The documents of a message; 0 if it has none.
+    pub(crate) fn num_in_message(&self, message_id: &str) -> usize {
+        self.by_message.get(message_id).copied().unwrap_or(0)
+    }
+}
+
+/// The sizes of a conversation's documents for a loaded model. Counts those that were counted for
+/// another, saves the numbers, and emits the messages and the draft that show them.
+pub(crate) async fn for_conversation(
+    app: &App,
+    store: &Store,
+    conversation_id: &str,
+    model: &str,
+) -> Result<Sizes, Failure> {
+    let beginning = store.beginning_documents(conversation_id).await?;
+    let sent = store.documents_of(conversation_id).await?;
+    let draft = store.draft_documents(conversation_id).await?;
+    let counter = Counter { app, store, model };
+    let begins_with = counter.count(&beginning, true).await?;
+    let in_draft = counter.count(&draft, false).await?;
+    if begins_with.is_changed || in_draft.is_changed {
+        emit(app, &DocumentsOf::conversation(conversation_id)).await;
+    }
+    let (mut by_message, mut changed) = (HashMap::new(), BTreeSet::new());
+    for (message_id, documents) in sent {
+        let in_message = counter.count(&documents, false).await?;
+        by_message.insert(message_id.clone(), in_message.num_tokens);
+        if in_message.is_changed {
+            changed.insert(message_id);
+        }
+    }
+    for message_id in changed {
+        emit_message(app, store, conversation_id, &message_id).await?;
+    }
+    Ok(Sizes { num_in_beginning: begins_with.num_tokens, by_message })
+}
+
+/// The tokens of a folder's documents for a loaded model, counted and emitted as in
+/// [`for_conversation`].
+pub(crate) async fn for_folder(app: &App, folder_id: &str, model: &str) -> Result<usize, Failure> {
+    let documents = app.store.folder_documents(folder_id).await?;
+    let counter = Counter { app, store: &app.store, model };
+    let counted = counter.count(&documents, true).await?;
+    if counted.is_changed {
+        emit(app, &DocumentsOf::folder(folder_id)).await;
+    }
+    Ok(counted.num_tokens)
+}
+
+struct Counter<'a> {
+    app: &'a App,
+    store: &'a Store,
+    model: &'a str,
+}
+
+struct Sum {
+    num_tokens: usize,
+    /// Whether one of the documents was counted now.
+    is_changed: bool,
+}
+
+impl Counter<'_> {
+    async fn count(&self, documents: &[Document], of_folder: bool) -> Result<Sum, Failure> {
+        let mut sum = Sum { num_tokens: 0, is_changed: false };
+        for document in documents {
+            let known = document.counted.as_ref().filter(|(_, model)| model == self.model);
+            sum.num_tokens += match known {
+                Some((num_tokens, _)) => usize::try_from(*num_tokens).unwrap_or(0),
+                None => {
+                    sum.is_changed = true;
+                    self.count_again(&document.id, of_folder).await?
+                }
+            };
+        }
+        Ok(sum)
+    }
+
+    async fn count_again(&self, id: &str, of_folder: bool) -> Result<usize, Failure> {
+        let (document, text) = if of_folder {
+            self.store.folder_document(id).await?
+        } else {
+            self.store.document(id).await?
+        };
+        let tokenizer: Arc<Tokenizer> =
+            self.app.engine.submit(Some(self.model), |loaded| loaded.tokenizer.clone()).await?;
+        // Long texts take a while, in which the engine's thread can do other things.
+        let size =
+            self.app.blocking(move || num_added_tokens(&tokenizer, &document.name, &text)).await;
+        let size = size.ok_or_else(fault)?.map_err(prompt_failure)?;
+        if of_folder {
+            self.store.set_folder_document_tokens(id, stored(size), self.model).await?;
+        } else {
+            self.store.set_document_tokens(id, stored(size), self.model).await?;
+        }
+        Ok(size)
+    }
+}
