@@ -185,11 +185,21 @@ test('a time that nothing tells is not made up', () => {
 
 test('what is saved in memory only is ready no longer than Cairn runs', () => {
   const reason = (change: Partial<ConversationCache>, hasDisk: boolean) =>
-    outlook(saved(change), LOADED, isHere, null, null, hasDisk).reason;
+    outlook(saved(change), LOADED, isHere, null, null, { hasDisk, isFull: false, hasUnread: false }).reason;
   expect(reason({ tier: 'memory' }, false)).toBe('Only until Cairn is closed: the disk limit for saved context is 0.');
   expect(reason({ tier: 'memory' }, true)).toBe(null);
   expect(reason({ tier: 'memory', is_pinned: true }, false)).toBe(null);
   expect(reason({ tier: 'disk' }, false)).toBe(null);
+});
+
+test.each([
+  [{}, { isFull: true }, 'Saved, but the context is full', null],
+  [{ is_whole: false }, { isFull: true }, 'The context is full', null],
+  [EMPTY, { isFull: true }, 'The context is full', null],
+  [{}, { hasUnread: true }, 'Ready to continue', 'The attached documents will be read with your question.'],
+])('says what the next message finds: %o, %o', (change, now, heading, reason) => {
+  const surroundings = { hasDisk: true, isFull: false, hasUnread: false, ...now };
+  expect(outlook(saved(change), LOADED, isHere, null, null, surroundings)).toEqual({ heading, reason });
 });
 
 test('a chat of which nothing was ever saved', () => {

@@ -83,9 +83,21 @@ export interface Outlook {
   reason: string | null;
 }
 
+/** What else decides about the next message of a chat. */
+export interface Surroundings {
+  /** What is not pinned is saved on disk, too. */
+  hasDisk: boolean;
+  /** Nothing more fits into the model's context. */
+  isFull: boolean;
+  /** Documents of the next message are not read yet. */
+  hasUnread: boolean;
+}
+
+const USUAL: Surroundings = { hasDisk: true, isFull: false, hasUnread: false };
+
 /**
  * `cache`: null where nothing was ever saved for the chat. `estimateMs`: how long its model will read again; null if unknown.
- * `ahead`: as in `savedState`. `hasDisk`: what is not pinned is saved on disk, too.
+ * `ahead`: as in `savedState`.
  */
 export function outlook(
   cache: ConversationCache | null,
@@ -93,10 +105,11 @@ export function outlook(
   isHere: IsHere,
   estimateMs: number | null,
   ahead: ChatOutlook | null = null,
-  hasDisk = true,
+  { hasDisk, isFull, hasUnread }: Surroundings = USUAL,
 ): Outlook {
   const { saved } = strings;
   const state = savedState(cache, model, isHere, ahead);
+  if (isFull) return { heading: state === 'saved' ? saved.full : saved.contextFull, reason: null };
   const reason = (cache && whyNone(cache, model, isHere)) ?? (ahead && whyAgain(ahead));
   if (state === 'none') return { heading: saved.readAgainOnce(estimateMs), reason };
   if (state === 'partly') {
@@ -105,7 +118,7 @@ export function outlook(
   }
   const isReady = model?.fingerprint != null || cache === null;
   const lasts = hasDisk || cache?.is_pinned || cache?.tier === 'disk';
-  const limits = lasts ? null : saved.untilClosed;
+  const limits = hasUnread ? saved.withDocuments : lasts ? null : saved.untilClosed;
   if (isReady) return { heading: saved.ready, reason: limits };
   return { heading: saved.readyOnceLoaded(shortModelName(model?.name ?? cache.model)), reason: limits };
 }

@@ -14,10 +14,18 @@ export function sourceOfModel({ name, source }: ChatModel, { persona, folder }: 
   return strings.models.chatSources[source];
 }
 
-/** `own`: the model's own prompt, which holds while the chat has none. Null where there is no prompt at all. */
-export function sourceOfPrompt(prompt: string, own: string | null, { persona, folder }: Begun): string | null {
+/**
+ * `own`: the model's own prompt, which holds while the chat has none. `isPreset`: the core gives it to a new chat. Null where
+ * there is no prompt at all.
+ */
+export function sourceOfPrompt(
+  prompt: string,
+  own: string | null,
+  { persona, folder }: Begun,
+  isPreset = false,
+): string | null {
   if (prompt === '') return own ? strings.systemPrompt.own : null;
   if (persona?.system_prompt === prompt) return strings.settings.sources.persona;
   if (folder?.system_prompt === prompt) return strings.folders.from(folder.name);
-  return strings.settings.sources.chat;
+  return isPreset ? strings.settings.sources.model : strings.settings.sources.chat;
 }

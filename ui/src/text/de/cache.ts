@@ -39,6 +39,11 @@ export const saved: Catalogue['saved'] = {
 
   panel: 'Gesicherter Kontext dieses Chats',
   ready: 'Kann sofort weitergehen',
+  full: 'Gesichert, aber der Kontext ist voll',
+  contextFull: 'Der Kontext ist voll',
+  withDocuments: 'Die angehängten Dokumente werden mit deiner Frage gelesen.',
+  reading: (share) => `Wird gelesen, ${f.share(share)} fertig`,
+  readingHelp: 'Was das Modell gelesen hat, bleibt gesichert.',
   readyOnceLoaded: (model) => `Kann weitergehen, sobald ${model} geladen ist`,
   untilClosed: 'Nur bis Cairn beendet wird: Die Grenze für gesicherten Kontext auf der Festplatte ist 0.',
   readAgainOnce: (estimateMs) =>

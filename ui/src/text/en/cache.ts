@@ -41,6 +41,11 @@ export const saved = {
 
   panel: 'Saved context of this chat',
   ready: 'Ready to continue',
+  full: 'Saved, but the context is full',
+  contextFull: 'The context is full',
+  withDocuments: 'The attached documents will be read with your question.',
+  reading: (share: number) => `Reading, ${f.share(share)} done`,
+  readingHelp: 'What the model has read stays saved.',
   readyOnceLoaded: (model: string) => `Ready to continue once ${model} is loaded`,
   untilClosed: 'Only until Cairn is closed: the disk limit for saved context is 0.',
   readAgainOnce: (estimateMs: number | null) =>
