@@ -929,7 +929,8 @@ used_tokens: number,
  */
 beginning_tokens: number,
 /**
- * The documents of the beginning and of the messages that are read.
+ * The documents of the beginning and of the messages that are read: the sum of
+ * [`Document::tokens`].
  */
 document_tokens: number,
 /**

@@ -191,7 +191,8 @@ pub struct ChatContext {
     /// The system prompt or the starting point, with what the template writes around it: what all
     /// conversations with that begin with.
     pub beginning_tokens: u32,
-    /// The documents of the beginning and of the messages that are read: the sum of [`Document::tokens`].
+    /// The documents of the beginning and of the messages that are read: the sum of
+    /// [`Document::tokens`].
     pub document_tokens: u32,
     /// The summary of earlier messages.
     pub summary_tokens: u32,
