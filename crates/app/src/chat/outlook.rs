@@ -20,7 +20,8 @@ use crate::wire::{ChatOutlook, Failure, Reply};
 /// A question that nobody asks; what it says does not change what is before it.
 const ANY_QUESTION: &str = "?";
 
-/// What the next turn will find with the documents of the draft; none while the chat's model is not in memory, and where it cannot read the conversation.
+/// What the next turn will find, with the documents of the draft. None while the chat's model is not in
+/// memory, and where it cannot read the conversation.
 pub(crate) async fn get(app: &Arc<App>, conversation_id: &str) -> Result<Reply, Failure> {
     let store = app.store_of(conversation_id).await.clone();
     let row = store.listed_conversation(conversation_id).await?;
