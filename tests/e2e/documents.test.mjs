@@ -16,6 +16,9 @@ async function attach(page, files) {
 
 const file = (name, content) => ({ name, mimeType: 'application/octet-stream', buffer: Buffer.from(content) });
 
+/** Whether a prompt was saved up to the end of documents: before these stands only what the template writes. */
+const isEnd = (cached, tokens) => cached > tokens && cached - tokens < 64;
+
 /** The tokens that the line under the documents says were read. */
 async function read(page) {
   const line = page.region('Documents').getByText(/^Read \([\d,]+ tokens\)/);
@@ -35,8 +38,8 @@ flow(
 
     await page.ask('What is the first cairn built of?');
     const first = await page.cached();
-    assert.equal(first.cached, tokens, 'the question continues from the end of the document');
-    assert.match(await page.statusLine.innerText(), /^Continued/);
+    assert.ok(isEnd(first.cached, tokens), `${first.cached} saved, the document has ${tokens}`);
+    assert.match(await page.statusLine.innerText(), /^(Continued|Read while you typed)/);
     await page
       .region('Messages')
       .getByRole('button', { name: /^cairns\.md, .*: open$/ })
@@ -174,7 +177,8 @@ flow('a document becomes a starting point with its name', {}, async ({ page }) =
   await page.startingPoint('stones.txt').click();
   await page.driver.getByRole('heading', { name: 'stones.txt', exact: true }).waitFor();
   await page.ask('How many?');
-  assert.equal((await page.cached()).cached, tokens);
+  const { cached } = await page.cached();
+  assert.ok(isEnd(cached, tokens), `${cached} saved, the document has ${tokens}`);
 });
 
 flow('texts of many kinds are attached, and what has none is refused by name', {}, async ({ core, page }) => {

@@ -39,7 +39,9 @@ flow('chats of a folder begin with its files, which are read once', {}, async ({
     await folderMenu(page, 'New chat in this folder');
     await page.region('Files of the folder').getByText('Begins with the files of “Contracts”').waitFor();
     await page.ask(question);
-    assert.equal((await page.cached()).cached, tokens, question);
+    const { cached } = await page.cached();
+    // Before them stands only what the template writes.
+    assert.ok(cached > tokens && cached - tokens < 64, `${question}: ${cached} saved, the files have ${tokens}`);
     await page
       .region('Files of the folder')
       .getByRole('button', { name: /^lease\.md, .*: open$/ })

@@ -240,7 +240,7 @@ export class Page {
   /** How many tokens of the last answer's prompt came from saved context, of how many. */
   async cached() {
     const { Prompt: words } = await this.figures();
-    const [, read, cached] = /^([\d,]+) tokens? read, ([\d,]+) from saved context$/.exec(words);
+    const [, read, cached] = /^([\d,]+) tokens? read, ([\d,]+) (?:from saved context|read before)$/.exec(words);
     return { cached: number(cached), prompt: number(read) + number(cached) };
   }
 
