@@ -12,10 +12,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cairn_app::wire::{
-    CacheFileLayout, CacheSource, Command, CompareColumn, DocumentKind, DocumentsOf, EngineState,
-    Event, FailureCode, JobQuestion, JobQuestionKind, JobRowOrder, JobSource, JobState, JobTexts,
-    Message, MessageStatus, NewDocument, Persona, Probabilities, Reply, RoundingForm,
-    SettingTarget, TextFormat,
+    CacheFileLayout, CacheSource, Command, CompareColumn, ContextOf, DocumentKind, DocumentsOf,
+    EngineState, Event, FailureCode, JobQuestion, JobQuestionKind, JobRowOrder, JobSource,
+    JobState, JobTexts, Message, MessageStatus, NewDocument, Persona, Probabilities, Reply,
+    RoundingForm, SettingTarget, TextFormat,
 };
 use cairn_app::{App, DataFolder, Options};
 use cairn_fake_hub::{FakeHub, FakeRepo};
@@ -236,7 +236,8 @@ async fn set_up_chats(caller: &mut Caller, id: &str) {
     caller.call(Command::DeletePersona { id: persona_id.clone() }).await;
     caller.call(Command::RestorePersona { id: persona_id }).await;
 
-    caller.call(Command::GetContext { conversation_id: Some(conversation_id()) }).await;
+    let of = ContextOf::Conversation { id: conversation_id() };
+    caller.call(Command::GetContext { of }).await;
     let message_id = caller.messages(id).await[0].id.clone();
     let conversation_id = conversation_id();
     caller.call(Command::ReadAgain { conversation_id, message_id }).await;
