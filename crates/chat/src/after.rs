@@ -33,6 +33,7 @@ pub fn assemble_after<E: Encode + ?Sized>(
     messages: &[Message],
     encoder: &E,
 ) -> Result<Prompt, ChatError> {
+    let template = &template.for_one_prompt();
     let (earlier, before) = match ending {
         Ending::OpenUserTurn => (Vec::new(), up_to_first_words(template, messages, &[])?),
         Ending::Answer { tail } => {

@@ -52,6 +52,7 @@ impl EncodedPrefix {
             Some(Role::User) => Role::Assistant,
             _ => Role::User,
         };
+        let template = template.for_one_prompt();
         let followed_by = |content: &str| {
             let content = content.to_owned();
             let all = [messages, &[Message { role, content, token_ids: None }]].concat();
@@ -93,6 +94,7 @@ impl EncodedPrefix {
     ) -> Result<Vec<u32>, ChatError> {
         let plain = |message: &Message| Message { token_ids: None, ..message.clone() };
         let messages: Vec<Message> = messages.iter().map(plain).collect();
+        let template = template.for_one_prompt();
         let render = |messages: &[Message]| template.render(messages, true);
         let rendering = Rendering { render: &render, has_beginning: false };
         Ok(lay_out(&rendering, &messages, &[], &Prefixed { encoder, prefix: self })?.tokens)

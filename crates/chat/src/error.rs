@@ -1,5 +1,7 @@
 //! The errors of templates, prompts and sampling parameters.
 
+use std::time::Duration;
+
 /// Why a template, a prompt or a sampling parameter was refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ChatError {
@@ -59,6 +61,15 @@ pub enum ChatError {
         /// Instructions allowed for one rendering.
         limit_steps: u64,
     },
+    /// The template took longer than any sensible template does.
+    #[error("the chat template was stopped after {} s", limit.as_secs_f64())]
+    TemplateTimeOver {
+        /// The time for all renderings of one prompt.
+        limit: Duration,
+    },
+    /// No one waits for the prompt any more.
+    #[error("the request was cancelled while its prompt was built")]
+    Cancelled,
     /// The template built a text that is longer than any context.
     #[error(
         "the prompt would be a text of more than {} MiB: shorten the conversation",
@@ -98,4 +109,11 @@ pub enum ChatError {
         /// The tokenizer's message.
         reason: String,
     },
+}
+
+impl ChatError {
+    /// Whether a prompt was given up because of the time, so that to try another way would be in vain.
+    pub(crate) fn is_interruption(&self) -> bool {
+        matches!(self, ChatError::TemplateTimeOver { .. } | ChatError::Cancelled)
+    }
 }

@@ -36,13 +36,14 @@
 //! ```
 //!
 //! Templates are programs from strangers. They run in a sandbox without files or clock, with limits
-//! on their length, their steps and their output; see [`ChatTemplate`].
+//! on their length, their steps, their time and their output; see [`ChatTemplate`].
 
 mod after;
 mod builtins;
 mod date;
 mod encoded_prefix;
 mod error;
+mod limits;
 mod loops;
 mod message;
 mod open_turn;
@@ -60,6 +61,7 @@ pub use after::{Ending, assemble_after};
 pub use date::Date;
 pub use encoded_prefix::{EncodedPrefix, common_beginning};
 pub use error::ChatError;
+pub use limits::Cancel;
 pub use loops::LoopDetector;
 pub use message::{
     CacheMiss, CachedFrom, FinishReason, GenerationStats, GuessCounts, Message, Role,

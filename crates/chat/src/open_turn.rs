@@ -13,13 +13,15 @@ impl ChatTemplate {
     ///
     /// If a template trims the message, the text ends with the trimmed one.
     pub fn render_open(&self, messages: &[Message]) -> Result<String, ChatError> {
-        up_to_last_words(messages, &|messages| self.render(messages, false))
+        let template = self.for_one_prompt();
+        up_to_last_words(messages, &|messages| template.render(messages, false))
     }
 
     /// The rendered text from the last message's text on, up to where the answer begins: the
     /// continuation of an open turn, as `mlx_lm.generate --prompt-cache-file` reads it.
     pub fn render_continuation(&self, messages: &[Message]) -> Result<String, ChatError> {
-        let render = |messages: &[Message]| self.render(messages, true);
+        let template = self.for_one_prompt();
+        let render = |messages: &[Message]| template.render(messages, true);
         let (before, _) = around_last_words(messages, &render)?;
         let text = render(messages)?;
         text.strip_prefix(before.as_str()).map(str::to_owned).ok_or(ChatError::WordsNotRendered)

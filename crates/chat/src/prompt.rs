@@ -26,7 +26,7 @@ pub trait Encode {
 }
 
 /// The model's input.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Prompt {
     /// The whole input.
     pub tokens: Vec<u32>,
@@ -67,6 +67,7 @@ pub fn assemble<E: Encode + ?Sized>(
     messages: &[Message],
     encoder: &E,
 ) -> Result<Prompt, ChatError> {
+    let template = template.for_one_prompt();
     let render = |messages: &[Message]| template.render(messages, true);
     lay_out(&Rendering { render: &render, has_beginning: true }, messages, &[], encoder)
 }
@@ -90,7 +91,7 @@ pub(crate) fn lay_out<E: Encode + ?Sized>(
     let specials = Specials::new(encoder.special_tokens());
     let has_ids = messages.iter().any(|message| message.token_ids.is_some());
     let are_wanted = rendering.has_beginning || has_ids || !breakpoints.is_empty();
-    let positions = Positions::find(rendering, messages, &text, &specials, are_wanted);
+    let positions = Positions::find(rendering, messages, &text, &specials, are_wanted)?;
     let layout = Layout {
         encoder,
         text: &text,
@@ -415,23 +416,26 @@ impl Positions {
         text: &str,
         specials: &Specials<'_>,
         are_wanted: bool,
-    ) -> Positions {
+    ) -> Result<Positions, ChatError> {
         let (marked, spelled_tokens) = mark(messages, specials);
         let mut positions =
             Positions { words: vec![None; messages.len()], spelled: None, spelled_tokens };
         // A long text is not rendered again for nothing.
         if !are_wanted && positions.spelled_tokens.is_empty() {
-            return positions;
+            return Ok(positions);
         }
         if text.contains([START, BEGUN, END, SPLIT]) {
-            return positions;
+            return Ok(positions);
         }
-        // If a template fails on the marks, the positions are unknown; its error for the real text
-        // was already reported.
-        if let Ok(marked_text) = (rendering.render)(&marked) {
-            positions.read_marks(&marked_text, text);
+        match (rendering.render)(&marked) {
+            Ok(marked_text) => positions.read_marks(&marked_text, text),
+            // Otherwise the tokens would depend on how fast the machine is.
+            Err(error) if error.is_interruption() => return Err(error),
+            // If a template fails on the marks, the positions are unknown; its error for the real text
+            // was already reported.
+            Err(_) => {}
         }
-        positions
+        Ok(positions)
     }
 
     /// Takes the positions from the text that was rendered with marks. They stay unknown unless it

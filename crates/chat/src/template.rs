@@ -1,14 +1,16 @@
 //! Chat templates: the Jinja programs that render a conversation as the text a model was trained
 //! on.
 
+use crate::limits::TimeLimit;
 use crate::sandbox::{self, Budget, MAX_STEPS, MAX_TEXT_BYTES, MAX_WORK_BYTES, Stop};
-use crate::{ChatError, Date, Message, Role, builtins};
+use crate::{Cancel, ChatError, Date, Message, Role, builtins};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Serde;
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, Value, context, machinery};
 use serde_json::{Map, Value as Json};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 const MAX_SOURCE_BYTES: usize = 256 << 10;
 const MAX_RECURSION: usize = 100;
@@ -41,8 +43,8 @@ impl SpecialTokens {
 /// only the date that they are given.
 /// Hugging Face's whitespace rules and additions hold: `raise_exception`, `tojson`, `strftime_now`,
 /// `{% generation %}`, Python's methods on strings, lists and dictionaries. The source, the steps,
-/// the memory and the text of a rendering are bounded, so that a hostile template is an error
-/// within seconds.
+/// the memory and the text of a rendering are bounded, and all renderings for one prompt end after two
+/// seconds: a hostile template is an error.
 #[derive(Debug, Clone)]
 pub struct ChatTemplate {
     source: Arc<str>,
@@ -50,6 +52,7 @@ pub struct ChatTemplate {
     special: SpecialTokens,
     day: Day,
     variables: Arc<Map<String, Json>>,
+    time: TimeLimit,
 }
 
 /// Where the date of a template comes from.
@@ -93,6 +96,7 @@ impl ChatTemplate {
             special,
             day: Day::Unknown,
             variables: Arc::default(),
+            time: TimeLimit::default(),
         })
     }
 
@@ -153,6 +157,24 @@ impl ChatTemplate {
         Ok(self)
     }
 
+    /// Sets how long the renderings for one prompt may take together; two seconds by default.
+    pub fn with_time_limit(mut self, limit: Duration) -> ChatTemplate {
+        self.time.limit = limit;
+        self
+    }
+
+    /// Ends a rendering with [`ChatError::Cancelled`] as soon as no one waits for it.
+    pub fn with_cancel(mut self, cancel: Cancel) -> ChatTemplate {
+        self.time.cancel = Some(cancel);
+        self
+    }
+
+    /// The template for one prompt, which may be rendered several times. Its time begins now, unless
+    /// it runs already.
+    pub(crate) fn for_one_prompt(&self) -> ChatTemplate {
+        ChatTemplate { time: self.time.begun(), ..self.clone() }
+    }
+
     /// The template as its author wrote it.
     pub fn source(&self) -> &str {
         &self.source
@@ -166,8 +188,9 @@ impl ChatTemplate {
         let message =
             |role, content: &str| Message { role, content: content.to_owned(), token_ids: None };
         let question = || message(Role::User, "?");
-        let without = self.render(&[question()], false).ok()?;
-        let with = self.render(&[message(Role::System, MARK), question()], false).ok()?;
+        let template = self.for_one_prompt();
+        let without = template.render(&[question()], false).ok()?;
+        let with = template.render(&[message(Role::System, MARK), question()], false).ok()?;
         // What stands where a conversation's own would.
         let (before, after) = with.split_once(MARK)?;
         let own = without.strip_prefix(before)?.strip_suffix(after)?.trim();
@@ -209,7 +232,7 @@ impl ChatTemplate {
         add_generation_prompt: bool,
         tools: &[Json],
     ) -> Result<String, Error> {
-        let budget = Arc::new(Budget::new());
+        let budget = Arc::new(Budget::new(self.time.begun()));
         let mut env = Environment::empty();
         env.set_fuel(Some(MAX_STEPS));
         env.set_recursion_limit(MAX_RECURSION);
@@ -266,6 +289,8 @@ fn explain(error: &Error) -> ChatError {
             Some(Stop::TooMuchWork) => {
                 return ChatError::TemplateTooLarge { limit_bytes: MAX_WORK_BYTES };
             }
+            Some(Stop::TimeOver(limit)) => return ChatError::TemplateTimeOver { limit: *limit },
+            Some(Stop::Cancelled) => return ChatError::Cancelled,
             None => cause = this.source(),
         }
     }

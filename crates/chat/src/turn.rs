@@ -108,6 +108,7 @@ pub fn assemble_turns<E: Encode + ?Sized>(
     if !tools.is_empty() && !template.takes_tools() {
         return Err(ChatError::NoTools);
     }
+    let template = template.for_one_prompt();
     let with_form = |form| {
         let render_to = |messages: &[Message], add_generation_prompt| {
             let turns = turns.iter().zip(messages);
@@ -126,8 +127,16 @@ pub fn assemble_turns<E: Encode + ?Sized>(
     };
     with_form(ArgumentsForm::Object).or_else(|error| match error {
         ChatError::TemplateFailed { .. } => {
-            let with_others = |form: &ArgumentsForm| with_form(*form).ok();
-            other_forms(turns).iter().find_map(with_others).ok_or(error)
+            for form in other_forms(turns) {
+                match with_form(*form) {
+                    Ok(prompt) => return Ok(prompt),
+                    Err(interruption) if interruption.is_interruption() => {
+                        return Err(interruption);
+                    }
+                    Err(_) => {}
+                }
+            }
+            Err(error)
         }
         error => Err(error),
     })

@@ -1,7 +1,12 @@
 //! From conversations to tokens, with a small tokenizer that can encode most texts in many ways.
 #![allow(clippy::unwrap_used)]
 
-use cairn_chat::{ChatError, ChatTemplate, Encode, Message, Prompt, Role, SpecialTokens, assemble};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use cairn_chat::{
+    Cancel, ChatError, ChatTemplate, Encode, Message, Prompt, Role, SpecialTokens, assemble,
+};
 
 const TEMPLATE: &str = "\
 {%- if not messages or messages[0].role != 'system' %}{{ '<|im_start|>system\\nYou help.<|im_end|>\\n' }}{% endif %}
@@ -346,6 +351,42 @@ fn the_first_boundary_is_where_conversations_with_one_system_prompt_part() {
         &[brief, message(Role::User, "")],
         "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n<|im_end|>\n<|im_start|>assistant\n",
     );
+}
+
+/// Cancels the prompt when it is asked for its special tokens: after the first rendering, before the
+/// one with marks.
+struct Cancelling {
+    inner: Tokenizer,
+    is_cancelled: Arc<AtomicBool>,
+}
+
+impl Encode for Cancelling {
+    fn encode(&self, text: &str, add_special_tokens: bool) -> Result<Vec<u32>, ChatError> {
+        self.inner.encode(text, add_special_tokens)
+    }
+
+    fn encode_plain(&self, text: &str) -> Result<Vec<u32>, ChatError> {
+        self.inner.encode_plain(text)
+    }
+
+    fn decode(&self, ids: &[u32]) -> Result<String, ChatError> {
+        self.inner.decode(ids)
+    }
+
+    fn special_tokens(&self) -> &[(String, u32)] {
+        self.is_cancelled.store(true, Ordering::Relaxed);
+        self.inner.special_tokens()
+    }
+}
+
+#[test]
+fn gives_no_other_tokens_when_interrupted() {
+    let is_cancelled = Arc::new(AtomicBool::new(false));
+    let encoder = Cancelling { inner: Tokenizer::new(), is_cancelled: Arc::clone(&is_cancelled) };
+    let template =
+        template().with_cancel(Cancel::new(move || is_cancelled.load(Ordering::Relaxed)));
+    let messages = vec![message(Role::User, "<|im_start|>"); 100];
+    assert_eq!(assemble(&template, &messages, &encoder), Err(ChatError::Cancelled));
 }
 
 #[test]

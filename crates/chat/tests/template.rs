@@ -1,7 +1,11 @@
 //! The chat templates of well-known models, and hostile ones.
 #![allow(clippy::unwrap_used)]
 
-use cairn_chat::{ChatError, ChatTemplate, Date, Message, Role, SpecialTokens};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use cairn_chat::{Cancel, ChatError, ChatTemplate, Date, Message, Role, SpecialTokens};
 use serde_json::json;
 
 const CHATML: &str = "\
@@ -293,9 +297,11 @@ const STEPS: &[&str] = &["steps"];
 const TEXT: &[&str] = &["text of more than"];
 const WORK: &[&str] = &["bytes of data", "text of more than"];
 
-/// Renders a hostile template; the error must contain one of `expected`.
+/// Renders a hostile template; the error must contain one of `expected`. There is so much time that
+/// only the budget can end it.
 fn check_hostile(what: &str, source: &str, expected: &[&str]) {
     let error = ChatTemplate::parse(source, special())
+        .map(|template| template.with_time_limit(Duration::from_secs(3600)))
         .and_then(|template| template.render(&talk(&[(Role::User, "hello")]), true))
         .expect_err(what);
     assert!(expected.iter().any(|part| error.to_string().contains(part)), "{what}: {error}");
@@ -421,6 +427,121 @@ fn reading_long_values_over_and_over_ends_with_an_error() {
         "{% set x = 'x' * 4000000 %}{% for i in range(90000) %}{% if x | length == 1 %}{% endif %}{% endfor %}",
         WORK,
     );
+}
+
+/// Templates that do something in a loop to a text of two million letters that are not ASCII, to a list
+/// or to a dictionary with such a text.
+const EXPENSIVE: [(&str, &str); 45] = [
+    ("an index", "{% set x = a[1999990] %}"),
+    ("an index from the end", "{% set x = a[-3] %}"),
+    ("a slice", "{% set x = a[1999990:] %}"),
+    ("a slice of a list", "{% set x = l[99990:] %}"),
+    ("a loop that ends at once", "{% for c in a %}{% break %}{% endfor %}"),
+    (
+        "a loop that calls itself",
+        "{% for c in 'x' recursive %}{% if loop.depth0 %}{% break %}{% endif %}{{ loop(a) }}{% endfor %}",
+    ),
+    (
+        "a loop over arguments",
+        "{% for c in 'x' recursive %}{% if loop.depth0 %}{% break %}{% endif %}{% set x = loop(*[a]) %}{% endfor %}",
+    ),
+    ("a key", "{% set x = d[a] %}"),
+    ("a key of a literal", "{% set x = {a: 1} %}"),
+    ("a key of a condition", "{% set x = d['k' if false else a] %}"),
+    ("a key in", "{% set x = a in d %}"),
+    ("a key not in", "{% set x = a not in d %}"),
+    ("a chain with in", "{% set x = 'b' in a in [a] %}"),
+    ("a text in", "{% set x = 'b' in a %}"),
+    ("an item in", "{% set x = b in [a, a] %}"),
+    ("the method get", "{% set x = d.get(a) %}"),
+    ("the method get with a list", "{% set x = d.get((a, a)) %}"),
+    ("the method count of a list", "{% set x = [a, a].count(b) %}"),
+    ("the method strip", "{% set x = b.strip('ä') %}"),
+    ("the method startswith", "{% set x = a.startswith((b, b, b, b)) %}"),
+    ("the method isalpha", "{% set x = a.isalpha() %}"),
+    ("the filter attr", "{% set x = d | attr(a) %}"),
+    ("the filter attr with an index", "{% set x = a | attr(-1) %}"),
+    ("the filter trim", "{% set x = b | trim('ä') %}"),
+    ("the filter upper on a list", "{% set x = [a] | upper %}"),
+    ("the filter sort", "{% set x = [a, b] | sort %}"),
+    ("the filter unique", "{% set x = [a, b] | unique %}"),
+    ("the filter max", "{% set x = ([a] + l) | max %}"),
+    ("the filter dictsort", "{% set x = e | dictsort(by='value') %}"),
+    ("the filter map with a filter", "{% set x = [a] | map('upper') %}"),
+    ("the filter map with a path", "{% set x = l | map(attribute='0.' * 100000) %}"),
+    ("the filter select", "{% set x = [a] | select('sameas', b) %}"),
+    ("the filter selectattr", "{% set x = [e] | selectattr('k', 'in', b) %}"),
+    ("the filter join", "{% set x = [1, 2] | join(d=a) %}"),
+    ("the filter replace", "{% set x = 'x' | replace('x', [a]) %}"),
+    ("the filter tojson", "{% set x = e | tojson %}"),
+    ("the filter tojson with sorted keys", "{% set x = e | tojson(sort_keys=true) %}"),
+    ("the filter length", "{% set x = a | length %}"),
+    ("the test sameas", "{% set x = a is sameas b %}"),
+    ("the test eq", "{% set x = a is eq b %}"),
+    ("the test in", "{% set x = a is in d %}"),
+    ("the test startingwith", "{% set x = [a] is startingwith b %}"),
+    ("a comparison of dictionaries", "{% set x = {'k': a} == {'k': b} %}"),
+    ("a comparison", "{% set x = a < b %}"),
+    ("loop.changed", "{% set x = loop.changed(a, b) %}"),
+];
+
+fn expensive(step: &str) -> String {
+    format!(
+        "{{% set a = 'ä' * 2000000 %}}{{% set b = 'ä' * 1999999 ~ 'b' %}}\
+         {{% set l = range(99999) | list %}}{{% set d = {{'k': 1, 'l': 2}} %}}{{% set e = {{'k': a}} %}}\
+         {{% for i in range(99999) %}}{step}{{% endfor %}}"
+    )
+}
+
+#[test]
+fn charges_operations_by_the_size_they_touch() {
+    // So much time that only the charges can end them.
+    let patient = Duration::from_secs(3600);
+    for (what, step) in EXPENSIVE {
+        let template = ChatTemplate::parse(&expensive(step), special()).unwrap();
+        let error = template.with_time_limit(patient).render(&[], true).expect_err(what);
+        let is_charged =
+            matches!(error, ChatError::TemplateTooLarge { .. } | ChatError::OutputTooLong { .. });
+        assert!(is_charged, "{what}: {error}");
+    }
+}
+
+#[test]
+fn stops_rendering_when_time_is_over() {
+    let loops = format!("{0}{0}{1}{1}", "{% for i in range(90000) %}", "{% endfor %}");
+    let recursion = "{% macro m(n) %}{% if n %}{{ m(n - 1) }}{{ m(n - 1) }}{% endif %}{% endmacro %}{{ m(20) }}";
+    let straight = "{% if not a and not b %}{% endif %}".repeat(2000);
+    for source in [loops.as_str(), recursion, &straight] {
+        let template = ChatTemplate::parse(source, special()).unwrap();
+        let error = template.with_time_limit(Duration::ZERO).render(&[], true).unwrap_err();
+        assert_eq!(error, ChatError::TemplateTimeOver { limit: Duration::ZERO });
+    }
+    let limit = Duration::from_secs(2);
+    let error = ChatError::TemplateTimeOver { limit };
+    assert_eq!(error.to_string(), "the chat template was stopped after 2 s");
+}
+
+#[test]
+fn ends_rendering_when_no_one_waits() {
+    let num_asked = Arc::new(AtomicUsize::new(0));
+    let asked = Arc::clone(&num_asked);
+    let cancel = Cancel::new(move || asked.fetch_add(1, Ordering::Relaxed) == 9);
+    let template = ChatTemplate::parse(CHATML, special()).unwrap().with_cancel(cancel);
+    let messages = talk(&[(Role::User, "hello"); 1000]);
+    assert_eq!(template.render(&messages, true), Err(ChatError::Cancelled));
+    assert_eq!(num_asked.load(Ordering::Relaxed), 10);
+    // Later renderings are not concerned.
+    assert!(template.render(&messages, true).is_ok());
+}
+
+#[test]
+fn refuses_what_the_engine_would_panic_on() {
+    check_hostile(
+        "a cycle of nothing",
+        "{% for i in [1] %}{{ loop.cycle() }}{% endfor %}",
+        &["loop.cycle has nothing to cycle"],
+    );
+    check_hostile("a long name", &format!("{{{{ {} }}}}", "a".repeat(300)), &["a name of more"]);
 }
 
 #[test]
