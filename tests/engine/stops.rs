@@ -1,8 +1,8 @@
 //! Stop conditions: stop strings across token boundaries, and extra end tokens. In a batch and with
 //! a kit.
 
-use cairn_chat::FinishReason;
-use cairn_engine::{Engine, EngineOptions, GenerateRequest, Speculation};
+use cairn_chat::{FinishReason, Message, Role};
+use cairn_engine::{Engine, EngineOptions, GenerateRequest, PromptInput, Speculation};
 
 use crate::client::{finish, request};
 use crate::scripted::{EOS, Scripted, text_ids, text_of};
@@ -183,4 +183,42 @@ async fn a_stop_string_may_be_completed_by_the_last_incomplete_character() {
         assert_eq!(answer.finished.stop_string.as_deref(), Some("\u{fffd}"));
         assert_eq!(answer.finished.stats.finish_reason, FinishReason::Stop);
     }
+}
+
+/// A template that takes longer than is allowed.
+const SLOW: &str = "{% for i in range(9999) %}{% for j in range(9999) %}{% endfor %}{% endfor %}";
+
+fn slow_request() -> GenerateRequest {
+    let content = "Hello".to_owned();
+    let question = Message { role: Role::User, content, token_ids: None };
+    GenerateRequest { prompt: PromptInput::Messages(vec![question]), ..request(&[], 10) }
+}
+
+#[tokio::test]
+async fn ends_stopped_request_while_template_renders() {
+    let model = Scripted::endless().with_template(SLOW);
+    let engine = engine(&model).await;
+    for request in ways(slow_request()) {
+        let mut generation = engine.generate(request);
+        generation.stop();
+        let finished = finish(&mut generation).await.expect("ends").finished;
+        assert_eq!(finished.stats.finish_reason, FinishReason::Cancelled);
+        assert!(finished.token_ids.is_empty() && finished.new_prompt_ids.is_empty());
+    }
+    // One that no one stops fails, and others are answered.
+    let failure = finish(&mut engine.generate(slow_request())).await.err().expect("fails");
+    let expected = "cannot build the prompt: the chat template was stopped after ";
+    assert!(failure.message.starts_with(expected), "{failure:?}");
+    let answer = finish(&mut engine.generate(request(PROMPT, 5))).await.expect("an answer");
+    assert_eq!(answer.finished.token_ids, model.answer(PROMPT, 5));
+}
+
+#[tokio::test]
+async fn shuts_down_while_template_renders() {
+    let model = Scripted::endless().with_template(SLOW);
+    let engine = engine(&model).await;
+    let mut generation = engine.generate(slow_request());
+    engine.shutdown().await;
+    let failure = finish(&mut generation).await.err().expect("fails");
+    assert_eq!(failure.message, "the engine has been shut down");
 }

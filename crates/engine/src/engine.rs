@@ -261,7 +261,8 @@ impl Engine {
         // From now on, also while it waits: a purge of its owner concerns it.
         let cache = self.shared.cache.as_ref();
         let permit = cache.map(|cache| cache.permit_for(request.owner.as_ref()));
-        let (job, (events, stop)) = GenerateJob::new(request, permit);
+        let (job, (events, stop)) =
+            GenerateJob::new(request, permit, self.shared.closing.subscribe());
         let ended = self.send(Job::Generate(Box::new(job)));
         Generation { events, stop, ended, has_ended: false }
     }

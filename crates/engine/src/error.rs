@@ -266,6 +266,15 @@ impl EngineError {
         }
     }
 
+    /// Whether a prompt was given up because it took too long, or because no one waits for it.
+    pub(crate) fn is_interruption(&self) -> bool {
+        use ChatError::{Cancelled, TemplateTimeOver};
+        matches!(
+            self,
+            EngineError::Closed | EngineError::Prompt(Cancelled | TemplateTimeOver { .. })
+        )
+    }
+
     /// Whether the prompt does not fit into the context.
     pub fn is_too_long(&self) -> bool {
         matches!(

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use cairn_chat::Prompt;
+use cairn_chat::{Cancel, Prompt};
 use cairn_lm::{LmError, ModelIdentity};
 use tokio::sync::{mpsc, watch};
 
@@ -29,6 +29,8 @@ pub(crate) struct GenerateJob {
     pub(crate) needs: Option<SequenceNeeds>,
     /// Whether what it computes may be saved.
     pub(crate) permit: Option<Arc<SavePermit>>,
+    /// Ends the building of its prompt when it is stopped, or the engine closes.
+    cancel: Cancel,
 }
 
 /// What is left to whoever asks for an answer: its events, and what stops it.
@@ -46,9 +48,14 @@ impl GenerateJob {
     pub(crate) fn new(
         request: GenerateRequest,
         permit: Option<Arc<SavePermit>>,
+        closing: watch::Receiver<bool>,
     ) -> (GenerateJob, AnswerChannels) {
         let (events, receiver) = mpsc::unbounded_channel();
         let (stop, stopped) = watch::channel(false);
+        let (asked, is_asked_to_stop) = (events.clone(), stopped.clone());
+        let cancel = Cancel::new(move || {
+            asked.is_closed() || *is_asked_to_stop.borrow() || *closing.borrow()
+        });
         let job = GenerateJob {
             request: Box::new(request),
             events,
@@ -58,6 +65,7 @@ impl GenerateJob {
             grammar: None,
             needs: None,
             permit,
+            cancel,
         };
         (job, (receiver, stop))
     }
@@ -68,26 +76,37 @@ impl GenerateJob {
     }
 
     /// The tokens of its prompt, behind them those that the answer has already. They are computed
-    /// again if another model answers than the one that they were computed for.
+    /// again if another model answers than the one that they were computed for. Empty if the job was
+    /// stopped before they were computed.
     pub(crate) fn prompt(&mut self, loaded: &Loaded) -> Result<&Prompt, EngineError> {
         let identity = &loaded.model.identity;
         let (known, prompt) = match self.prompt.take().filter(|(known, _)| known == identity) {
             Some(known) => known,
             None => {
                 let GenerateRequest { prompt, template_variables, .. } = &*self.request;
-                let mut prompt = prompt_tokens(&loaded.model, prompt, template_variables)?;
-                prompt.tokens.extend(&self.request.answer_so_far);
+                let cancel = self.cancel.clone();
+                let built = prompt_tokens(&loaded.model, prompt, template_variables, cancel);
+                let prompt = match built {
+                    Ok(mut prompt) => {
+                        prompt.tokens.extend(&self.request.answer_so_far);
+                        prompt
+                    }
+                    Err(EngineError::Closed) if self.is_stopped() => Prompt::default(),
+                    Err(error) => return Err(error),
+                };
                 (identity.clone(), prompt)
             }
         };
         Ok(&self.prompt.insert((known, prompt)).1)
     }
 
-    /// As [`GenerateJob::prompt`], without keeping them. Fails if there are none.
+    /// As [`GenerateJob::prompt`], without keeping them. Fails if there are none, unless it was stopped.
     pub(crate) fn take_prompt(&mut self, loaded: &Loaded) -> Result<Prompt, EngineError> {
         self.prompt(loaded)?;
         let prompt = self.prompt.take().map(|(_, prompt)| prompt);
-        Ok(prompt.filter(|prompt| !prompt.tokens.is_empty()).ok_or(LmError::EmptyPrompt)?)
+        let is_stopped = self.is_stopped();
+        let prompt = prompt.filter(|prompt| is_stopped || !prompt.tokens.is_empty());
+        Ok(prompt.ok_or(LmError::EmptyPrompt)?)
     }
 
     /// The grammar of its form that is not compiled yet for this model.

@@ -26,7 +26,9 @@ pub(crate) fn look_ahead(
 ) -> Result<Outlook, EngineError> {
     let loaded = worker.models.get(request.model.as_deref())?;
     request.check()?;
-    let prompt = prompt_tokens(&loaded.model, &request.prompt, &request.template_variables)?;
+    let cancel = worker.cancel(|| false);
+    let GenerateRequest { prompt, template_variables, .. } = request;
+    let prompt = prompt_tokens(&loaded.model, prompt, template_variables, cancel)?;
     let (num_known, num_tokens) = (prompt.last_from, prompt.tokens.len());
     if !request.looks_up() || num_tokens == 0 {
         return Ok(Outlook { num_known, num_cached: 0, miss: None });

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use cairn_chat::{CachedFrom, Prompt};
+use cairn_chat::{CachedFrom, Cancel, Prompt};
 use cairn_lm::cache::{LayerCache, make_prompt_cache};
 use cairn_lm::{AnswerReader, LmError, ModelMemory, PassSizes, TokenChoice};
 
@@ -47,12 +47,14 @@ impl Probabilities {
         worker: &mut Worker,
         loaded: &Rc<Loaded>,
         request: Box<GenerateRequest>,
+        cancel: Cancel,
     ) -> Result<Self, EngineError> {
         // A draft model would have its own caches.
         let request =
             Box::new(GenerateRequest { speculation: Speculation::Off, form: None, ..*request });
         request.check()?;
-        let prompt = prompt_tokens(&loaded.model, &request.prompt, &request.template_variables)?;
+        let GenerateRequest { prompt, template_variables, .. } = &*request;
+        let prompt = prompt_tokens(&loaded.model, prompt, template_variables, cancel)?;
         // Refused before anything is looked up.
         let (model, answer) = (&loaded.model.model, &request.answer_so_far);
         AnswerReader::new(model, &prompt.tokens, answer, Vec::new(), 0)?;

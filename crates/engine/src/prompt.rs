@@ -1,8 +1,8 @@
 //! Builds the tokens of a prompt.
 
 use cairn_chat::{
-    ChatError, ChatTemplate, Encode, Ending, Message, Prompt, Role, assemble, assemble_after,
-    assemble_turns,
+    Cancel, ChatError, ChatTemplate, Encode, Ending, Message, Prompt, Role, assemble,
+    assemble_after, assemble_turns,
 };
 use cairn_formats::cache_file::PromptKind;
 use cairn_lm::{LmError, LoadedModel};
@@ -15,11 +15,26 @@ use crate::request::{PromptInput, PromptPrefix};
 /// ends.
 const TAIL_TOKENS: usize = 64;
 
-/// Builds the tokens of a prompt, with the boundaries of its messages. Unknown tokens are zeros.
+/// Builds the tokens of a prompt, with the boundaries of its messages. Unknown tokens are zeros. Fails
+/// with [`EngineError::Closed`] if it was cancelled.
 pub(crate) fn prompt_tokens(
     model: &LoadedModel,
     prompt: &PromptInput,
     template_variables: &Map<String, Value>,
+    cancel: Cancel,
+) -> Result<Prompt, EngineError> {
+    let prompt = assembled(model, prompt, template_variables, cancel);
+    prompt.map_err(|error| match error {
+        EngineError::Prompt(ChatError::Cancelled) => EngineError::Closed,
+        error => error,
+    })
+}
+
+fn assembled(
+    model: &LoadedModel,
+    prompt: &PromptInput,
+    template_variables: &Map<String, Value>,
+    cancel: Cancel,
 ) -> Result<Prompt, EngineError> {
     let plain = |tokens: Vec<u32>| Prompt {
         new_from: 0,
@@ -33,7 +48,7 @@ pub(crate) fn prompt_tokens(
     let tokenizer = model.tokenizer.as_ref();
     let template = || {
         let template = tokenizer.chat_template().cloned().ok_or(ChatError::NoTemplate)?;
-        template.with_variables(template_variables.clone())
+        template.with_cancel(cancel.clone()).with_variables(template_variables.clone())
     };
     match prompt {
         PromptInput::Messages(messages) => Ok(assemble(&template()?, messages, tokenizer)?),
@@ -58,10 +73,11 @@ pub(crate) fn prompt_tokens(
 pub(crate) fn known_tokens(
     model: &LoadedModel,
     prompt: &PromptInput,
+    cancel: Cancel,
 ) -> Result<Vec<u32>, EngineError> {
     match prompt.opaque_prefix() {
         Some(_) => Err(EngineError::BeginningLost),
-        None => Ok(prompt_tokens(model, prompt, &Map::new())?.tokens),
+        None => Ok(prompt_tokens(model, prompt, &Map::new(), cancel)?.tokens),
     }
 }
 

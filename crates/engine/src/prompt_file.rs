@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
+use cairn_chat::Cancel;
 use cairn_formats::cache_file::{CacheFileMetadata, ModelOrigin, ModelParts, PromptKind};
 use cairn_lm::cache::{
     CacheSpec, LayerCache, PromptFile, PromptFileLayout, check_writable, make_prompt_cache,
@@ -125,10 +126,11 @@ impl PromptFileWriter {
     pub(crate) fn new(
         loaded: &Rc<Loaded>,
         request: CachePromptRequest,
+        cancel: Cancel,
     ) -> Result<Self, EngineError> {
         check_writable(&request.file)?;
         let model = &loaded.model.model;
-        let tokens = known_tokens(&loaded.model, &request.prompt)?;
+        let tokens = known_tokens(&loaded.model, &request.prompt, cancel)?;
         check_length(tokens.len(), model)?;
         let caches = make_prompt_cache(model, request.kv_cache.effective_max_size())?;
         let options = GenerateOptions {

@@ -107,8 +107,10 @@ impl Task {
         num_top: usize,
         reply: oneshot::Sender<Result<Vec<Score>, EngineError>>,
     ) -> Option<Self> {
-        begin(worker, "scoring", None, reply, WorkFor::default(), |_, loaded| {
-            let rows = prompts.iter().map(|prompt| known_tokens(&loaded.model, prompt));
+        begin(worker, "scoring", None, reply, WorkFor::default(), |worker, loaded| {
+            let cancel = worker.cancel(|| false);
+            let rows =
+                prompts.iter().map(|prompt| known_tokens(&loaded.model, prompt, cancel.clone()));
             let rows = rows.collect::<Result<Vec<_>, _>>()?;
             let scoring = Box::new(Scoring::new(&loaded.model.model, rows, num_top)?);
             Ok(Box::new(move |reply| TaskWork::Score { scoring, reply }))
@@ -125,7 +127,9 @@ impl Task {
         let (model, work_for) = (request.model.clone(), request.work_for.clone());
         let during = "reading an answer";
         begin(worker, during, model.as_deref(), reply, work_for, |worker, loaded| {
-            let answer = Box::new(Probabilities::new(worker, loaded, request)?);
+            let progress = on_progress.clone();
+            let cancel = worker.cancel(move || progress.is_closed());
+            let answer = Box::new(Probabilities::new(worker, loaded, request, cancel)?);
             Ok(Box::new(move |reply| TaskWork::Probabilities { answer, on_progress, reply }))
         })
     }
@@ -137,8 +141,10 @@ impl Task {
         on_progress: mpsc::UnboundedSender<(usize, usize)>,
         reply: oneshot::Sender<Result<CachedPrompt, EngineError>>,
     ) -> Option<Self> {
-        begin(worker, "reading a prompt", None, reply, WorkFor::default(), |_, loaded| {
-            let writer = Box::new(PromptFileWriter::new(loaded, request)?);
+        begin(worker, "reading a prompt", None, reply, WorkFor::default(), |worker, loaded| {
+            let progress = on_progress.clone();
+            let cancel = worker.cancel(move || progress.is_closed());
+            let writer = Box::new(PromptFileWriter::new(loaded, request, cancel)?);
             let _ = on_progress.send(writer.progress());
             Ok(Box::new(move |reply| TaskWork::CachePrompt { writer, on_progress, reply }))
         })

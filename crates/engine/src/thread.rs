@@ -310,6 +310,8 @@ impl EngineLoop {
         let Job::Generate(mut generate) = job else { return Some(job) };
         let lark = self.worker.guarded("starting an answer", |_| generate.missing_grammar(model));
         match lark {
+            // It ends without a grammar.
+            Ok(_) if generate.is_stopped() => return Some(Job::Generate(generate)),
             Ok(None) => return Some(Job::Generate(generate)),
             Ok(Some(lark)) => self.grammars.push(generate, lark, model),
             Err(error) => generate.fail(error),
@@ -407,7 +409,8 @@ fn run_at_once(worker: &mut Worker, job: Job) {
         Job::Tokenize { model, prompt, template_variables, reply } => {
             respond(worker, reply, "tokenizing", |worker| {
                 let loaded = worker.models.get(model.as_deref())?;
-                Ok(prompt_tokens(&loaded.model, &prompt, &template_variables)?.tokens)
+                let cancel = worker.cancel(|| false);
+                Ok(prompt_tokens(&loaded.model, &prompt, &template_variables, cancel)?.tokens)
             });
         }
         Job::SetWiredMemory(is_wanted) => worker.wired.want(is_wanted),

@@ -4,6 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use cairn_chat::Cancel;
 use cairn_lm::{LoadProgress, ffi, memory};
 use tokio::sync::watch;
 
@@ -94,6 +95,13 @@ impl Worker {
             wired: WiredMemory::of_system(),
             device_failure: None,
         }
+    }
+
+    /// Ends the building of a prompt if the engine closes, or if `is_abandoned` says that no one waits for
+    /// it.
+    pub(crate) fn cancel(&self, is_abandoned: impl Fn() -> bool + Send + Sync + 'static) -> Cancel {
+        let closing = self.closing.clone();
+        Cancel::new(move || *closing.borrow() || is_abandoned())
     }
 
     /// Runs a part of a job and turns a panic into an error.

@@ -7,6 +7,7 @@ use cairn_lm::batch::BatchOptions;
 use cairn_lm::models::Model;
 use cairn_lm::{LoadOptions, LoadedModel};
 use mlx_rs::{Array, Dtype};
+use tokio::sync::watch;
 
 use super::*;
 use crate::clock::{EngineClock, VirtualClock, Work};
@@ -430,7 +431,11 @@ fn virtual_clock() -> Rc<VirtualClock> {
 /// An answer without an end, and what stops it.
 fn writer() -> (GenerateJob, AnswerChannels) {
     let request = GenerateRequest::new(PromptInput::Tokens(vec![7]));
-    GenerateJob::new(GenerateRequest { max_tokens: 100_000, ..request }, None)
+    GenerateJob::new(
+        GenerateRequest { max_tokens: 100_000, ..request },
+        None,
+        watch::channel(false).1,
+    )
 }
 
 #[test]

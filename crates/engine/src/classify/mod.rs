@@ -86,14 +86,16 @@ impl Classifier {
     ) -> Result<Self, EngineError> {
         let model = &loaded.model;
         let variables = std::mem::take(&mut request.template_variables);
+        let abandoned = events.clone();
+        let cancel = worker.cancel(move || abandoned.is_closed());
         let encoder = match request.prefix.take() {
-            Some(prefix) => RowEncoder::new(model, Some(prefix), variables)?,
+            Some(prefix) => RowEncoder::new(model, Some(prefix), variables, cancel)?,
             None => {
                 let common = common_beginning(&request.rows);
-                match RowEncoder::new(model, common, variables.clone()) {
+                match RowEncoder::new(model, common, variables.clone(), cancel.clone()) {
                     Ok(encoder) => encoder,
                     // A template may refuse the rows' beginning by itself.
-                    Err(_) => RowEncoder::new(model, None, variables)?,
+                    Err(_) => RowEncoder::new(model, None, variables, cancel)?,
                 }
             }
         };
@@ -256,9 +258,19 @@ impl Classifier {
                 let Some(index) = self.order.pop_front() else { break };
                 match self.prepared_row(index) {
                     Ok(row) => self.add_prepared(row),
+                    Err(error) if error.is_interruption() => self.fail_unprepared(index, error),
                     Err(error) => self.fail_row(index, error),
                 }
             }
+        }
+    }
+
+    /// Fails a row and all that are not encoded yet: to wait for each would take too long.
+    fn fail_unprepared(&mut self, index: usize, error: EngineError) {
+        let message = error.to_string();
+        self.fail_row(index, error);
+        for index in std::mem::take(&mut self.order) {
+            self.fail_row(index, EngineError::SameRow { message: message.clone() });
         }
     }
 

@@ -1,6 +1,6 @@
 //! The prefix of a request as tokens, and the tokens of rows behind it.
 
-use cairn_chat::{ChatError, ChatTemplate, Encode, EncodedPrefix, Message};
+use cairn_chat::{Cancel, ChatError, ChatTemplate, Encode, EncodedPrefix, Message};
 use cairn_lm::LoadedModel;
 use serde_json::{Map, Value};
 
@@ -16,6 +16,7 @@ pub(super) struct RowEncoder {
     /// The special tokens that the tokenizer puts before a text.
     before_text: Vec<u32>,
     tokens: Vec<u32>,
+    cancel: Cancel,
 }
 
 impl RowEncoder {
@@ -23,11 +24,14 @@ impl RowEncoder {
         model: &LoadedModel,
         prefix: Option<PromptInput>,
         template_variables: Map<String, Value>,
+        cancel: Cancel,
     ) -> Result<Self, EngineError> {
         let tokenizer = model.tokenizer.as_ref();
         let template = tokenizer.chat_template().cloned();
-        let template =
-            template.map(|template| template.with_variables(template_variables)).transpose()?;
+        let template = template.map(|template| {
+            template.with_cancel(cancel.clone()).with_variables(template_variables)
+        });
+        let template = template.transpose()?;
         let needed = || template.as_ref().ok_or(ChatError::NoTemplate);
         let mut before_text = Vec::new();
         let encoded = match &prefix {
@@ -55,7 +59,7 @@ impl RowEncoder {
             _ if encoded.ids().is_empty() => Vec::new(),
             _ => [before_text.as_slice(), encoded.ids()].concat(),
         };
-        Ok(RowEncoder { prefix, template, encoded, before_text, tokens })
+        Ok(RowEncoder { prefix, template, encoded, before_text, tokens, cancel })
     }
 
     /// The tokens that rows share.
@@ -100,7 +104,7 @@ impl RowEncoder {
                 let own = self.encoded.encode(text, tokenizer)?;
                 Ok([self.before_text.as_slice(), &own].concat())
             }
-            other => known_tokens(model, other),
+            other => known_tokens(model, other, self.cancel.clone()),
         }
     }
 }

@@ -40,7 +40,7 @@ impl Simulation {
     fn begin(&mut self, num_tokens: usize, request: GenerateRequest) -> Timed {
         let prompt = PromptInput::Tokens(vec![7; num_tokens]);
         let request = GenerateRequest { prompt, max_tokens: 100_000, ..request };
-        let (job, (events, stop)) = GenerateJob::new(request, None);
+        let (job, (events, stop)) = GenerateJob::new(request, None, watch::channel(false).1);
         self.scheduler.begin(&mut self.worker, job);
         Timed { events, _stop: stop, tokens_at: Vec::new() }
     }

@@ -136,7 +136,7 @@ fn request(num_prompt_tokens: usize) -> GenerateRequest {
 
 /// A job, and what becomes of it.
 fn asked(request: GenerateRequest) -> (GenerateJob, Running) {
-    let (job, (events, stop)) = GenerateJob::new(request, None);
+    let (job, (events, stop)) = GenerateJob::new(request, None, watch::channel(false).1);
     (job, Running { events, stop, cached: None, num_tokens: 0 })
 }
 
