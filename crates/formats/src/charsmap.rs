@@ -20,16 +20,10 @@ const MAX_REPLACEMENT_BYTES: usize = 128;
 /// Fails, with what is wrong, unless every text can be looked up in the tables of a tokenizer.json's
 /// `normalizer`.
 pub fn check_normalizer(normalizer: &Value) -> Result<(), String> {
-    if normalizer["type"] == "Precompiled" {
-        let text = normalizer["precompiled_charsmap"].as_str().unwrap_or_default();
-        // A longer one would be decoded only to be refused.
-        let is_short = text.len() / 4 * 3 <= MAX_CHARSMAP_BYTES + 3;
-        let found = match is_short.then(|| base64::decode(text)) {
-            None => Err("longer than 4 MiB"),
-            Some(None) => Err("not base64"),
-            Some(Some(bytes)) => check_charsmap(&bytes),
-        };
-        return found.map_err(|found| {
+    // Old files don't name the type.
+    let table = &normalizer["precompiled_charsmap"];
+    if normalizer["type"] == "Precompiled" || !table.is_null() {
+        return growth_of(table.as_str().unwrap_or_default()).map(drop).map_err(|found| {
             format!("its precompiled_charsmap is {found}; download the model again")
         });
     }
@@ -37,8 +31,26 @@ pub fn check_normalizer(normalizer: &Value) -> Result<(), String> {
     parts.into_iter().flatten().try_for_each(check_normalizer)
 }
 
+/// The most bytes that a table, in base64, makes of one. Infinite if the table cannot be used.
+pub(crate) fn charsmap_growth(table: &str) -> f64 {
+    growth_of(table).unwrap_or(f64::INFINITY)
+}
+
+fn growth_of(table: &str) -> Result<f64, &'static str> {
+    // A longer one would be decoded only to be refused.
+    if table.len() / 4 * 3 > MAX_CHARSMAP_BYTES + 3 {
+        return Err("longer than 4 MiB");
+    }
+    read_charsmap(&base64::decode(table).ok_or("not base64")?)
+}
+
 /// Fails, with what is wrong of the table, unless every text can be looked up in it.
 pub fn check_charsmap(bytes: &[u8]) -> Result<(), &'static str> {
+    read_charsmap(bytes).map(drop)
+}
+
+/// The most bytes that a table makes of one, after it was checked.
+fn read_charsmap(bytes: &[u8]) -> Result<f64, &'static str> {
     if bytes.len() > MAX_CHARSMAP_BYTES {
         return Err("longer than 4 MiB");
     }
@@ -58,13 +70,16 @@ fn unit(bytes: &[u8]) -> u32 {
 }
 
 /// From each unit that a text can lead to, every byte must lead to a unit, and leaves to replacements.
-fn check_trie(units: &[u32], replacements: &str) -> Result<(), &'static str> {
+/// Returns the most bytes that become of one.
+fn check_trie(units: &[u32], replacements: &str) -> Result<f64, &'static str> {
     const OUTSIDE: &str = "a trie that leads outside";
     // Exclusive or with a number below 256 stays within 256 units.
     let children = |of: usize| of ^ offset(units[of]);
     let mut reached = vec![false; units.len()];
-    let mut left = vec![children(0)];
-    while let Some(base) = left.pop() {
+    let mut growth = 1f64;
+    // With the bytes that lead there.
+    let mut left = vec![(children(0), 0u32)];
+    while let Some((base, num_bytes)) = left.pop() {
         if base | 0xff >= units.len() {
             return Err(OUTSIDE);
         }
@@ -76,12 +91,14 @@ fn check_trie(units: &[u32], replacements: &str) -> Result<(), &'static str> {
             reached[child] = true;
             let next = children(child);
             if units[child] & HAS_LEAF != 0 {
-                check_replacement(*units.get(next).ok_or(OUTSIDE)?, replacements)?;
+                let leaf = *units.get(next).ok_or(OUTSIDE)?;
+                let replacement_bytes = check_replacement(leaf, replacements)?;
+                growth = growth.max(replacement_bytes as f64 / f64::from(num_bytes + 1));
             }
-            left.push(next);
+            left.push((next, num_bytes + 1));
         }
     }
-    Ok(())
+    Ok(growth)
 }
 
 const HAS_LEAF: u32 = 1 << 8;
@@ -93,14 +110,15 @@ fn offset(unit: u32) -> usize {
     ((unit >> 10) as usize) << ((unit & 1 << 9) >> 6)
 }
 
-fn check_replacement(leaf: u32, replacements: &str) -> Result<(), &'static str> {
+/// Returns how long the replacement is.
+fn check_replacement(leaf: u32, replacements: &str) -> Result<usize, &'static str> {
     let position = (leaf & !(1 << 31)) as usize;
     let Some(rest) = replacements.get(position..) else {
         return Err("a leaf that leads to no replacement");
     };
     match rest.bytes().take(MAX_REPLACEMENT_BYTES + 1).position(|byte| byte == 0) {
         None if rest.len() > MAX_REPLACEMENT_BYTES => Err("a replacement longer than 128 bytes"),
-        _ => Ok(()),
+        length => Ok(length.unwrap_or(rest.len())),
     }
 }
 

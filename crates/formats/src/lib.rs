@@ -13,7 +13,8 @@
 //!      │     ├── check_weight_files        all weight files of a model folder
 //!      │     └── cache_file::CacheFile     a prompt cache: one LayerState per layer
 //!      │           └── CacheFileMetadata   tokens, title, and the model that made it
-//!      ├── check_normalizer                of a tokenizer.json: tables that are followed unchecked
+//!      ├── check_normalizer, check_growth  of a tokenizer.json: tables that are followed unchecked,
+//!      │                                   rules that make gigabytes of a word
 //!      └──▶ gguf::GgufFile                 header checked
 //!            └── import_gguf               a model folder: config, weights, tokenizer
 //! ```
@@ -50,6 +51,7 @@ mod durable;
 mod excerpt;
 mod file;
 pub mod gguf;
+mod growth;
 mod locked_folder;
 mod model_name;
 mod python_json;
@@ -66,6 +68,7 @@ pub use disk_space::{NoDiskSpace, RESERVE_BYTES, check_disk_space, free_disk_byt
 pub use durable::{sync_folder, write_new_file, write_new_json};
 pub use excerpt::{printable, readable};
 pub use file::{FileError, MAX_CONFIG_BYTES, open_regular, read_file, read_file_into};
+pub use growth::check_growth;
 pub use locked_folder::make_locked_folder;
 pub use model_name::{MAX_MODEL_NAME_BYTES, is_model_name};
 pub use python_json::python_json;
