@@ -98,13 +98,13 @@ pub enum ChatError {
     )]
     NotContinuable,
     /// The tokenizer could not encode a text.
-    #[error("the tokenizer cannot encode the text: {reason}")]
+    #[error("{reason}")]
     Encode {
         /// The tokenizer's message.
         reason: String,
     },
     /// The tokenizer could not decode token ids.
-    #[error("the tokenizer cannot decode the token ids: {reason}")]
+    #[error("{reason}")]
     Decode {
         /// The tokenizer's message.
         reason: String,

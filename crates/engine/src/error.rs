@@ -35,7 +35,13 @@ pub enum EngineError {
     },
     /// The conversation could not be turned into a prompt.
     #[error("cannot build the prompt: {0}")]
-    Prompt(#[from] ChatError),
+    Prompt(ChatError),
+    /// The model's tokenizer failed on a text or on tokens.
+    #[error("{reason}")]
+    Tokenizer {
+        /// Which, and why.
+        reason: String,
+    },
     /// The request does not suit the model.
     #[error(transparent)]
     Refused(LmError),
@@ -305,9 +311,22 @@ impl EngineError {
     }
 }
 
+impl From<ChatError> for EngineError {
+    fn from(error: ChatError) -> Self {
+        match error {
+            // The model is at fault, not the request.
+            ChatError::Encode { reason } | ChatError::Decode { reason } => {
+                EngineError::Tokenizer { reason }
+            }
+            _ => EngineError::Prompt(error),
+        }
+    }
+}
+
 impl From<LmError> for EngineError {
     fn from(error: LmError) -> Self {
         match error {
+            LmError::Encoding { .. } => EngineError::Tokenizer { reason: error.to_string() },
             // The request is at fault, not the model.
             LmError::EmptyPrompt
             | LmError::PromptTooLong { .. }

@@ -108,6 +108,9 @@ impl LmError {
             LmError::Tokenizer { path, reason } => {
                 (Broken, format!("{} is not a usable tokenizer: {reason}", file_name(path)))
             }
+            LmError::Encoding { file, reason, .. } => {
+                (Broken, format!("{file} cannot handle a short text: {reason}"))
+            }
             LmError::Template { source, .. } => (Broken, source.to_string()),
             LmError::NotText { path } => (Broken, format!("{} is not UTF-8 text", file_name(path))),
             other => (Broken, other.to_string()),
@@ -263,9 +266,27 @@ mod tests {
             check(TINY, write(file, "{"), (Broken, &format!("{file} is not valid")));
         }
         check(TINY, write("tokenizer.json", "{}"), (Broken, "tokenizer.json is not a usable"));
+        let doubled = json!({ "type": "Replace", "pattern": { "String": "a" }, "content": "aa" });
+        let bomb = json!({ "type": "Sequence", "normalizers": vec![doubled; 24] });
+        let expected = "could make a text more than 1000 times as long";
+        check(
+            TINY,
+            |folder| set(folder, "tokenizer.json", "normalizer", bomb.clone()),
+            (Broken, expected),
+        );
         check(TINY, write("chat_template.jinja", "{% if %}"), (Broken, "chat template"));
         let slow = "{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}";
         check(TINY, write("chat_template.jinja", slow), (Broken, "was stopped after"));
+    }
+
+    #[test]
+    fn blames_tokenizer_whose_regex_gives_up() {
+        // Takes exponential time on any line without a NUL.
+        let trap =
+            json!({ "type": "Replace", "pattern": { "Regex": "(.+)+\\x00" }, "content": "" });
+        let expected = "tokenizer.json cannot handle a short text: Onig: Regex search error";
+        let set_trap = |folder: &Path| set(folder, "tokenizer.json", "normalizer", trap.clone());
+        check(TINY, set_trap, (ProblemKind::Broken, expected));
     }
 
     #[test]

@@ -136,9 +136,13 @@ pub enum LmError {
         reason: String,
     },
     /// Text could not be turned into tokens or back.
-    #[error("the tokenizer failed: {reason}")]
+    #[error("{file} of the model {model} cannot handle this text: {reason}; choose another model")]
     Encoding {
-        /// Why.
+        /// The model's folder.
+        model: String,
+        /// The tokenizer's file in it.
+        file: String,
+        /// Why, as the tokenizer says it.
         reason: String,
     },
     /// A grammar that constrains an answer cannot be compiled.

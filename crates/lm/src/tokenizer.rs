@@ -1,13 +1,16 @@
 //! The tokenizer of a model folder: encoding, decoding, and streaming detokenization.
 
+use std::any::Any;
 use std::collections::HashMap;
+use std::ffi::OsStr;
 use std::iter;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
 use cairn_chat::{ChatError, ChatTemplate, Date, Encode, SpecialTokens};
-use cairn_formats::{byte_letters, check_normalizer, read_file, tiktoken};
+use cairn_formats::{byte_letters, check_growth, check_normalizer, read_file, tiktoken};
 use serde_json::Value;
 use tokenizers::{Decoder, DecoderWrapper, Tokenizer as Inner};
 
@@ -23,6 +26,8 @@ const MAX_TAIL_TOKENS: usize = 64;
 /// A tokenizer with its special tokens and chat template.
 #[derive(Debug)]
 pub struct Tokenizer {
+    /// The file that it was read from.
+    path: PathBuf,
     inner: Inner,
     /// The same tokenizer, but it encodes special tokens in a text as ordinary text.
     plain: Inner,
@@ -47,8 +52,8 @@ impl Tokenizer {
             fields.remove("truncation");
         }
         check_normalizer(&json["normalizer"]).map_err(refuse)?;
-        let inner =
-            Inner::from_bytes(json.to_string()).map_err(|error| refuse(error.to_string()))?;
+        check_growth(&json).map_err(refuse)?;
+        let inner = caught(|| Inner::from_bytes(json.to_string())).map_err(refuse)?;
         let decoding = Decoding::of(&inner);
         let mut plain = inner.clone();
         plain.set_encode_special_tokens(true);
@@ -75,7 +80,7 @@ impl Tokenizer {
         let template =
             template.map_err(|source| LmError::Template { folder: folder.to_owned(), source })?;
         let template = template.map(|template| template.with_clock(today));
-        Ok(Tokenizer { inner, plain, decoding, special_tokens, special, template })
+        Ok(Tokenizer { path, inner, plain, decoding, special_tokens, special, template })
     }
 
     /// The id of a token, special or not.
@@ -103,7 +108,23 @@ impl Tokenizer {
     pub fn encode_prompt(&self, text: &str) -> Result<Vec<u32>, LmError> {
         let begins_itself =
             self.bos_token().is_some_and(|bos| !bos.is_empty() && text.starts_with(bos));
-        encode(&self.inner, text, !begins_itself)
+        self.encode_with(&self.inner, text, !begins_itself)
+    }
+
+    fn encode_with(
+        &self,
+        tokenizer: &Inner,
+        text: &str,
+        add_special_tokens: bool,
+    ) -> Result<Vec<u32>, LmError> {
+        let encoding = caught(|| tokenizer.encode_fast(text, add_special_tokens));
+        Ok(encoding.map_err(|reason| self.failed(reason))?.get_ids().to_vec())
+    }
+
+    fn failed(&self, reason: String) -> LmError {
+        let name = |path: Option<&OsStr>| path.unwrap_or_default().to_string_lossy().into_owned();
+        let model = name(self.path.parent().and_then(Path::file_name));
+        LmError::Encoding { model, file: name(self.path.file_name()), reason }
     }
 
     /// The text of a token within a text. Decoders strip the leading space of the first token that
@@ -168,8 +189,8 @@ impl Tokenizer {
         ids: &[u32],
         skip_special_tokens: bool,
     ) -> Result<String, LmError> {
-        let decoded = self.decoding.decode(&self.inner, ids, skip_special_tokens);
-        decoded.map_err(|error| LmError::Encoding { reason: error.to_string() })
+        caught(|| self.decoding.decode(&self.inner, ids, skip_special_tokens))
+            .map_err(|reason| self.failed(reason))
     }
 }
 
@@ -287,27 +308,34 @@ fn byte_of(token: &str) -> Option<u8> {
     u8::from_str_radix(hex, 16).ok()
 }
 
-fn encode(tokenizer: &Inner, text: &str, add_special_tokens: bool) -> Result<Vec<u32>, LmError> {
-    let encoding = tokenizer
-        .encode_fast(text, add_special_tokens)
-        .map_err(|error| LmError::Encoding { reason: error.to_string() })?;
-    Ok(encoding.get_ids().to_vec())
+/// Runs a part of the tokenizer. Its regular expressions come with the model; where one takes too many
+/// steps, the library panics. Nothing of the tokenizer changes while it runs.
+fn caught<T>(part: impl FnOnce() -> tokenizers::Result<T>) -> Result<T, String> {
+    match catch_unwind(AssertUnwindSafe(part)) {
+        Ok(result) => result.map_err(|error| error.to_string()),
+        Err(panic) => Err(panic_message(panic.as_ref())),
+    }
+}
+
+fn panic_message(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
+    text.unwrap_or_else(|| "the tokenizer panicked".to_owned())
 }
 
 impl Encode for Tokenizer {
     fn encode(&self, text: &str, add_special_tokens: bool) -> Result<Vec<u32>, ChatError> {
-        encode(&self.inner, text, add_special_tokens)
+        self.encode_with(&self.inner, text, add_special_tokens)
             .map_err(|error| ChatError::Encode { reason: error.to_string() })
     }
 
     fn encode_plain(&self, text: &str) -> Result<Vec<u32>, ChatError> {
-        encode(&self.plain, text, false)
+        self.encode_with(&self.plain, text, false)
             .map_err(|error| ChatError::Encode { reason: error.to_string() })
     }
 
     fn decode(&self, ids: &[u32]) -> Result<String, ChatError> {
-        self.decoding
-            .decode(&self.inner, ids, false)
+        self.decode_tail(ids, false)
             .map_err(|error| ChatError::Decode { reason: error.to_string() })
     }
 

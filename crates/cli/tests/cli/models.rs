@@ -104,9 +104,10 @@ async fn a_tokenizer_that_takes_all_memory_ends_its_check() {
     let folder = program.copy_model("hostile");
     let path = folder.join("tokenizer.json");
     let mut tokenizer: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
-    // Each step doubles the text, of which the tokenizer keeps 17 bytes a byte.
-    let double = json!({ "type": "Replace", "pattern": { "String": "a" }, "content": "aa" });
-    tokenizer["normalizer"] = json!({ "type": "Sequence", "normalizers": vec![double; 24] });
+    // Each letter of a token becomes a table of the letters that may follow it.
+    let token = "a".repeat(16 << 20);
+    tokenizer["model"] = json!({ "type": "Unigram", "unk_id": 0, "byte_fallback": false,
+            "vocab": [["?", 0.0], [token, -1.0]] });
     std::fs::write(path, tokenizer.to_string()).unwrap();
     let check = check_as_child(&program, "hostile", 512 << 20);
     let complaint = String::from_utf8(check.stderr).unwrap();
