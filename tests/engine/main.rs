@@ -7,6 +7,7 @@ mod bf16_state;
 mod cache_refs;
 mod classify;
 mod client;
+mod damaged_weights;
 mod detokenizer;
 mod exchange;
 mod file_parts;

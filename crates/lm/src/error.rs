@@ -135,6 +135,14 @@ pub enum LmError {
         /// Why.
         reason: String,
     },
+    /// The logits of a model are no numbers.
+    #[error(
+        "{model} computes no numbers (NaN): its weights are damaged; download or import the model again"
+    )]
+    NoNumbers {
+        /// The model's folder.
+        model: String,
+    },
     /// Text could not be turned into tokens or back.
     #[error("{file} of the model {model} cannot handle this text: {reason}; choose another model")]
     Encoding {

@@ -55,12 +55,12 @@ mod stablelm;
 mod starcoder2;
 mod traced_step;
 
-use std::cell::{OnceCell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::fmt::Debug;
 use std::path::Path;
 use std::rc::Rc;
 
-use mlx_rs::Array;
+use mlx_rs::{Array, Dtype, ops};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -71,7 +71,7 @@ use crate::pass_costs::PassCosts;
 use crate::published_numbers::PublishedNumbers;
 use crate::tensor_list::TensorList;
 use crate::weights::{LoadOptions, LoadedWeights, Weights};
-use crate::{LmError, config};
+use crate::{LmError, config, ffi};
 use decoder::{DecoderModel, Family};
 use traced_step::TracedSteps;
 
@@ -384,7 +384,7 @@ fn load<A: FromConfig>(folder: Folder<'_>) -> Result<(Model, LoadedWeights), LmE
     let network = A::load(args, &mut weights)?;
     let weights = weights.finish(model_type(config))?;
     let traced_steps = traces_steps.then(TracedSteps::new);
-    Ok((Model::new(network, traced_steps), weights))
+    Ok((Model::new(path, network, traced_steps), weights))
 }
 
 fn model_type(config: &Value) -> &str {
@@ -416,6 +416,10 @@ pub struct Model(Rc<LoadedNetwork>);
 
 #[derive(Debug)]
 struct LoadedNetwork {
+    /// Its folder's name.
+    name: String,
+    /// Whether logits have been seen that are numbers.
+    has_numbers: Cell<bool>,
     network: Box<dyn Architecture>,
     cache_spec: CacheSpec,
     typed_cache_spec: OnceCell<CacheSpec>,
@@ -426,11 +430,18 @@ struct LoadedNetwork {
 }
 
 impl Model {
-    fn new(network: impl Architecture + 'static, traced_steps: Option<TracedSteps>) -> Self {
+    fn new(
+        folder: &Path,
+        network: impl Architecture + 'static,
+        traced_steps: Option<TracedSteps>,
+    ) -> Self {
+        let name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let cache_spec = network.cache_spec();
         let network = Box::new(network);
         let (typed_cache_spec, pass_costs) = (OnceCell::new(), Rc::default());
         Model(Rc::new(LoadedNetwork {
+            name,
+            has_numbers: Cell::new(false),
             network,
             cache_spec,
             typed_cache_spec,
@@ -458,7 +469,7 @@ impl Model {
         if model_type(config) == "scripted" {
             let model = scripted::Model::load(config::arguments(folder, config)?, &on_part)?;
             let traced_steps = options.traces_steps.then(TracedSteps::new);
-            return Ok((Model::new(model, traced_steps), LoadedWeights::default()));
+            return Ok((Model::new(folder, model, traced_steps), LoadedWeights::default()));
         }
         (find(config)?.load)(Folder { path: folder, config, options, on_part })
     }
@@ -500,9 +511,29 @@ impl Model {
         self.0.network.forward(embeddings, caches)
     }
 
-    /// Hidden states `[B, L, D]` to logits `[B, L, V]`.
+    /// Hidden states `[B, L, D]` to logits `[B, L, V]`. [`LmError::NoNumbers`] if the weights are
+    /// damaged: the first call waits for the logits of the first token and looks at them.
     pub fn logits(&self, hidden: &Array) -> Result<Array, LmError> {
-        self.0.network.logits(hidden)
+        let logits = self.0.network.logits(hidden)?;
+        if !self.0.has_numbers.get() {
+            self.check_numbers(&logits)?;
+            self.0.has_numbers.set(true);
+        }
+        Ok(logits)
+    }
+
+    /// Fails if a logit of the first token is no number, or positive infinity, of which a probability is
+    /// none. Negative infinity rules a token out, which is a model's right.
+    ///
+    /// The first token of the first row is never padding. Damaged weights show in any token.
+    fn check_numbers(&self, logits: &Array) -> Result<(), LmError> {
+        let first = ffi::slice(logits, &[0, 0, 0], &[1, 1, logits.dim(2)])?; // [1, 1, V]
+        let first = ops::reshape(first.as_dtype(Dtype::Float32)?, &[-1])?;
+        // A comparison with what is no number is false.
+        match first.try_as_slice::<f32>()?.iter().all(|logit| *logit < f32::INFINITY) {
+            true => Ok(()),
+            false => Err(LmError::NoNumbers { model: self.0.name.clone() }),
+        }
     }
 
     /// Fails unless the model has a head that predicts the token after the next.
