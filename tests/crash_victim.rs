@@ -22,9 +22,9 @@ use std::sync::Arc;
 use anyhow::{Context, anyhow, bail, ensure};
 use cairn_app::completion::{self, PromptInput, Role};
 use cairn_app::wire::{
-    self, AnswerSegment, Command, CompareColumn, DocumentKind, DocumentReading, DocumentsOf, Event,
-    Failure, JobQuestion, JobQuestionKind, JobSource, JobState, JobTexts, Message, MessageStatus,
-    NewDocument, Reply, TextFormat,
+    self, AnswerSegment, Command, CompareColumn, ContextOf, DocumentKind, DocumentReading,
+    DocumentsOf, Event, Failure, JobQuestion, JobQuestionKind, JobSource, JobState, JobTexts,
+    Message, MessageStatus, NewDocument, Reply, TextFormat,
 };
 use cairn_app::{App, DataFolder, Options};
 use cairn_store::Store;
@@ -193,8 +193,8 @@ impl Victim {
             "reading_ahead" => self.read_ahead().await?,
             "counting" => {
                 self.call(Command::LoadModel { name: MODEL.to_owned() }).await?;
-                let conversation_id = Some(self.conversation.clone());
-                self.call(Command::GetContext { conversation_id }).await?;
+                let of = ContextOf::Conversation { id: self.conversation.clone() };
+                self.call(Command::GetContext { of }).await?;
             }
             _ => bail!("there is no work in which {kind} is a step"),
         }

@@ -4,11 +4,11 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use cairn_app::{App, Replacement};
 use cairn_app::wire::{
     CacheFileLayout, CacheSource, ChatFileFormat, ChatsImported, Failure, FailureCode,
     ImportPreview, ImportedModel,
 };
+use cairn_app::{App, Replacement};
 use tauri::{State, WebviewWindow};
 use tauri_plugin_dialog::{DialogExt, FileDialogBuilder, FilePath};
 use tokio::sync::oneshot;
@@ -136,7 +136,9 @@ pub async fn save_text(
     let Some(path) = chosen(|answer| dialog.save_file(answer)).await? else { return Ok(false) };
     let failed = |why: String| Failure::not_writable(&path, why);
     let target = path.clone();
-    match tauri::async_runtime::spawn_blocking(move || Replacement::write(&target, text.as_bytes())).await {
+    match tauri::async_runtime::spawn_blocking(move || Replacement::write(&target, text.as_bytes()))
+        .await
+    {
         Ok(written) => written.map_err(|error| failed(error.to_string()))?,
         Err(error) => return Err(failed(error.to_string())),
     }

@@ -53,7 +53,7 @@ fn restore_folder(app: &App) {
     }
     let mut lock = app.lock.lock().unwrap_or_else(PoisonError::into_inner);
     // If the lock's file is still there, it is locked, by this process.
-    if let (Some(lock), Ok(new)) = (lock.as_mut(), FolderLock::of(&app.data_folder)) {
+    if let (Some(lock), Ok(new)) = (lock.as_mut(), FolderLock::take(&app.data_folder)) {
         *lock = new;
     }
 }

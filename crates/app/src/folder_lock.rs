@@ -61,7 +61,7 @@ mod tests {
         let data_folder = DataFolder::new(home.path());
         // As earlier versions have made it.
         std::fs::write(data_folder.lock(), "").expect("is written");
-        let _locked = FolderLock::of(&data_folder).expect("is free");
+        let _locked = FolderLock::take(&data_folder).expect("is free");
         std::fs::create_dir_all(data_folder.prompt_cache()).expect("a folder");
         let _cleanup = cleanup_lock(&data_folder).expect("is free");
         for lock in [data_folder.lock(), data_folder.prompt_cache_lock()] {

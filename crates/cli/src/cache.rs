@@ -8,8 +8,8 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use cairn_app::wire::{CacheKind, CacheSource, Failure, ImportPreview};
 use cairn_app::{CachedEntry, CachedItem, DataFolder, OfflineCaches};
 use cairn_formats::cache_file::{CacheFile, CacheFileMetadata};
-use cairn_formats::open_regular;
 use cairn_formats::safetensors::{Limits, SafetensorsFile};
+use cairn_formats::{FileError, open_regular};
 use serde_json::{Value, json};
 
 use crate::arguments::{Cache, ExportCache, ImportCache};
@@ -18,7 +18,12 @@ use crate::output::{self, note};
 
 pub async fn run(command: Cache) -> Result<()> {
     if let Cache::Import(ImportCache { file, .. }) = &command {
-        open_regular(file).with_context(|| format!("cannot import {}", file.display()))?;
+        let opened = open_regular(file).map_err(|error| match error {
+            // The sentence names the file already.
+            FileError::Io { source, .. } => anyhow::Error::from(source),
+            error => error.into(),
+        });
+        opened.with_context(|| format!("cannot import {}", file.display()))?;
     }
     if let Cache::Import(ImportCache { yes: false, .. }) = command
         && !std::io::stdin().is_terminal()

@@ -37,8 +37,9 @@ pub fn check_growth(tokenizer: &Value) -> Result<(), String> {
             return Err(format!("its {part} has {count} rules, but at most {MAX_RULES} are read"));
         }
         let growth = rules.iter().rev().fold(Growth::none(), |after, rule| after.before(rule));
-        // Also not a number.
-        if !(growth.per_byte() <= MAX_GROWTH) {
+        // Rules that multiply without end may add up to no number.
+        let is_bounded = growth.per_byte() <= MAX_GROWTH;
+        if !is_bounded {
             return Err(format!("its {part} could make a text more than 1000 times as long"));
         }
     }

@@ -16,23 +16,6 @@ export function readingRate(messages: readonly Message[], model: string): number
   return longest !== null && newlyRead(longest) >= LEAST_TOKENS ? longest.prompt_tps : null;
 }
 
-/** Where the tokens of a prompt came from that were not read for an answer; their sum is `cached_tokens`. */
-export interface CachedFrom {
-  /** The context of the chat was still in memory. */
-  in_memory: number;
-  /** It was restored after a restart, or for another model. */
-  restored: number;
-  /** It came from another chat, a folder or a starting point. */
-  shared: number;
-  /** It was read for this question before that was sent. */
-  read_ahead: number;
-}
-
-/** Null in answers of an earlier version. */
-export function cachedFrom(stats: MessageStats & { cached_from?: CachedFrom | null }): CachedFrom | null {
-  return stats.cached_from ?? null;
-}
-
 /** Tokens of the prompt that did not come from saved context. */
 export function newlyRead({ prompt_tokens, cached_tokens }: MessageStats): number {
   return prompt_tokens - cached_tokens;
@@ -43,10 +26,8 @@ export function newlyRead({ prompt_tokens, cached_tokens }: MessageStats): numbe
  * The core says it, which sums it up as well; of answers of an earlier version it is estimated here.
  */
 export function savedMilliseconds(stats: MessageStats, messages: readonly Message[]): number | null {
-  // Of tokens that were in memory or read ahead it says none, so none is estimated either.
-  if (cachedFrom(stats) && stats.saved_ms === null) return null;
   if (typeof stats.saved_ms === 'number') return stats.saved_ms >= LEAST_SAVED_MS ? stats.saved_ms : null;
-  // It knows where the tokens came from: none of them saved anything, or nobody can tell how much.
+  // The core knows where the tokens came from, so there is nothing to estimate.
   if (stats.cached_from) return null;
   const rate = readingRate(messages, stats.model);
   if (rate === null) return null;

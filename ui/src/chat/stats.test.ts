@@ -1,8 +1,7 @@
 // The words under an answer.
 import { expect, test } from 'vitest';
-import type { Message } from '../platform/wire';
+import type { CachedFrom, Message } from '../platform/wire';
 import { message, stats } from '../testing/fake';
-import type { CachedFrom } from './estimates';
 import { endingWords, prefillWords, statsRows, statusLine } from './stats';
 
 const earlier = [

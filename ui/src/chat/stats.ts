@@ -3,7 +3,7 @@ import { failureSentence } from '../platform/failures';
 import type { FailureKind, Message, MessageStats } from '../platform/wire';
 import { shortModelName } from '../status/engine';
 import { strings } from '../text';
-import { cachedFrom, newlyRead, savedMilliseconds } from './estimates';
+import { newlyRead, savedMilliseconds } from './estimates';
 import { causeWords } from './misses';
 import type { Prefill } from './thread.svelte';
 
@@ -43,7 +43,7 @@ export function statusLine(
   }
   if (stats.cache_note) return { kind: 'reread', words: rereadWords(stats.cache_note), detail };
   const saved = savedMilliseconds(stats, messages);
-  const isReadAhead = (cachedFrom(stats)?.read_ahead ?? 0) > 0;
+  const isReadAhead = (stats.cached_from?.read_ahead ?? 0) > 0;
   if (isReadAhead && saved === null) return { kind: 'read', words: strings.stats.readAhead, detail };
   const least = hasStartingPoint ? 1 : leastContinued(message, messages);
   // An answer that is written again has its whole prompt there; the last token of one is always read.
@@ -88,7 +88,7 @@ function rereadWords(note: string): string {
 /** How much of a prompt was read, was saved and was kept. */
 function promptWords(stats: MessageStats): string {
   const { promptContinued, promptRead } = strings.stats;
-  const words = (cachedFrom(stats) ? promptContinued : promptRead)(newlyRead(stats), stats.cached_tokens);
+  const words = (stats.cached_from ? promptContinued : promptRead)(newlyRead(stats), stats.cached_tokens);
   return stats.kept_tokens === null ? words : strings.stats.withKept(words, stats.kept_tokens);
 }
 
@@ -99,7 +99,7 @@ export function statsRows(stats: MessageStats): [name: string, value: string, ti
     [words.model, shortModelName(stats.model), stats.model],
     [words.prompt, promptWords(stats)],
   ];
-  const from = cachedFrom(stats);
+  const from = stats.cached_from;
   for (const source of ['in_memory', 'restored', 'shared', 'read_ahead'] as const)
     if (from && from[source] > 0) rows.push([words.sources[source], strings.common.tokens(from[source])]);
   if (stats.prompt_tps > 0 && newlyRead(stats) >= LEAST_RATED_TOKENS)

@@ -287,7 +287,7 @@ seconds: number, }
   | { "type": "disk_full" }
   | { "type": "no_room",
 /**
- * Where models go.
+ * Where it was to be.
  */
 folder: string, needed_bytes: number, free_bytes: number, }
   | { "type": "not_writable", path: string, detail: string | null, }

@@ -213,7 +213,7 @@ mod tests {
         let free_bytes = cairn_formats::free_disk_bytes(home.path()).unwrap();
         let failure = Failure::from(check_disk_space(folder(&own_file), free_bytes).unwrap_err());
         assert_eq!(failure.code, FailureCode::NoSpace);
-        assert!(matches!(failure.kind, Some(FailureKind::NoRoom { .. })), "{failure:?}");
+        assert!(matches!(failure.kind.as_deref(), Some(FailureKind::NoRoom { .. })), "{failure:?}");
         assert!(failure.message.contains(" GB must be free on the disk of "), "{failure:?}");
     }
 }

@@ -66,6 +66,7 @@ async fn of_conversation(app: &App, id: &str) -> Result<Option<ChatContext>, Fai
     let store = app.store_of(id).await;
     let row = store.listed_conversation(id).await?;
     let settings = settings::for_answer(app, store, id, Some(&model.name)).await?;
+    let _step = app.begin_step(StepKind::Counting, id, Some(&model.name)).await;
     let Some(parts) = measured(app, store, id, &model).await? else { return Ok(None) };
     Ok(Some(described(&model, &settings, row.system_prompt, parts)))
 }

@@ -306,10 +306,14 @@ mod tests {
             check_linear(&what, 1000, file, |file| assert!(chat(&file, MAX_MESSAGES).is_ok()));
         };
         for program in ["own", "chatgpt", "open-webui"] {
-            [Shape::Chain, Shape::Star, Shape::Comb].map(|shape| check(program, shape));
+            for shape in [Shape::Chain, Shape::Star, Shape::Comb] {
+                check(program, shape);
+            }
         }
         // Files without branches.
-        ["sharegpt", "messages"].map(|program| check(program, Shape::Chain));
+        for program in ["sharegpt", "messages"] {
+            check(program, Shape::Chain);
+        }
     }
 
     #[test]

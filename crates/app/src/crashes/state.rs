@@ -131,10 +131,11 @@ impl Crashes {
     ) -> bool {
         let forgiven = {
             let mut counts = self.counts();
-            // Every one is removed, also after the first that had a count.
-            subjects
-                .into_iter()
-                .fold(false, |any, subject| counts.0.remove(&subject).is_some() || any)
+            let mut has_removed = false;
+            for subject in subjects {
+                has_removed |= counts.0.remove(&subject).is_some();
+            }
+            has_removed
         };
         if forgiven {
             let _saving = self.saving.lock().await;

@@ -77,6 +77,9 @@ impl From<Stop> for Error {
     }
 }
 
+/// Charges an operation on two values.
+type PriceOfPair = fn(&Budget, &Value, &Value) -> Result<(), Error>;
+
 /// Registers the checks that [`weave`] inserts in an environment, and how values are written.
 pub(crate) fn install(env: &mut Environment<'_>, budget: &Arc<Budget>) {
     let pass =
@@ -94,7 +97,7 @@ pub(crate) fn install(env: &mut Environment<'_>, budget: &Arc<Budget>) {
     pass(env, check::SLICE, |budget, operands| {
         prices::go_through(budget, &operands.get_item_by_index(0)?)
     });
-    let pairs: [(_, fn(&Budget, &Value, &Value) -> Result<(), Error>); 7] = [
+    let pairs: [(_, PriceOfPair); 7] = [
         (check::LOOK_UP, prices::look_up),
         (check::ADD, prices::add),
         (check::REPEAT, prices::repeat),

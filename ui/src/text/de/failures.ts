@@ -75,10 +75,10 @@ export const failures: FailureWords = {
   engine: (kind) => `Das Modell hat einen Fehler gemeldet. ${kind.detail}`,
   no_device: (kind) => `Auf diesem Computer kann kein Modell rechnen. ${kind.detail}`,
   declined: () => 'Es wurde nichts geändert.',
-  only_in_app: ({ variable }) =>
-    variable === null
+  only_in_app: (kind) =>
+    kind.variable === null
       ? 'Das lässt sich nur in der App ändern, nicht im Browser.'
-      : `Das lässt sich nur in der App ändern, nicht im Browser. Oder setze ${variable}, bevor du \`cairn serve\` startest.`,
+      : `Das lässt sich nur in der App ändern, nicht im Browser. Oder setze ${kind.variable}, bevor du \`cairn serve\` startest.`,
   load_failed: (kind) => `${kind.model} konnte nicht geladen werden. ${kind.detail}`,
   model_unusable: (kind) => `${kind.model} kann nicht benutzt werden. ${kind.detail}`,
   model_set_aside: (kind) => `${kind.model} wird nicht geladen, weil Cairn damit zweimal unerwartet beendet wurde.`,

@@ -78,10 +78,10 @@ export const failures: FailureWords = {
   engine: (kind) => kind.detail,
   no_device: (kind) => kind.detail,
   declined: () => 'Nothing was changed.',
-  only_in_app: ({ variable }) =>
-    variable === null
+  only_in_app: (kind) =>
+    kind.variable === null
       ? 'This can only be changed in the app, not in a browser.'
-      : `This can only be changed in the app, not in a browser. You can also set ${variable} before you start \`cairn serve\`.`,
+      : `This can only be changed in the app, not in a browser. You can also set ${kind.variable} before you start \`cairn serve\`.`,
   load_failed: (kind) => `${kind.model} could not be loaded. ${kind.detail}`,
   model_unusable: (kind) => `${kind.model} cannot be used. ${kind.detail}`,
   model_set_aside: (kind) => `${kind.model} is set aside because Cairn quit unexpectedly twice while using it.`,
