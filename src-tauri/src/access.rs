@@ -29,7 +29,7 @@ const ALLOWED: [&str; 17] = [
     "show_menus",
 ];
 
-/// What Tauri's build has found: every command of ours, of Tauri and of its plugins.
+/// The manifest that Tauri's build writes: every command of ours, of Tauri and of its plugins.
 const MANIFESTS: &str =
     include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/gen/schemas/acl-manifests.json"));
 

@@ -12,7 +12,7 @@ use crate::offered::{Offered, refused};
 /// The most characters of a text of the page in a question.
 const MAX_SHOWN_CHARS: usize = 200;
 
-/// What is asked in a dialog.
+/// A question in a dialog.
 #[derive(Debug, PartialEq, Eq)]
 struct Question {
     title: &'static str,
@@ -41,7 +41,7 @@ pub async fn require(
     if answer.await.unwrap_or(false) { Ok(()) } else { Err(declined()) }
 }
 
-/// What to ask; `None` if the folder was chosen. Fails for a folder of models that was not.
+/// Returns the question to ask; `None` if the folder was chosen. Fails for a folder of models that was not.
 fn question(consent: &Consent, offered: &Offered) -> Result<Option<Question>, Failure> {
     Ok(Some(match consent {
         Consent::ModelFolder(path) if offered.has_model_folder(path) => return Ok(None),

@@ -20,7 +20,7 @@ use cairn_app::{DataFolder, FolderLock, OpenError};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 
-/// What a launch is.
+/// Whether a launch is the first.
 #[derive(Debug)]
 pub enum Launch {
     /// The only one with this data folder.
@@ -33,7 +33,7 @@ pub enum Launch {
 #[derive(Debug)]
 pub struct Doorbell(Option<UnixListener>);
 
-/// What the first app replies to a second launch.
+/// The reply of the first app to a second launch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reply {
     /// It has shown its window.

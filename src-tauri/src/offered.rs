@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use cairn_app::wire::{Failure, FailureCode, FailureKind};
 use tauri::{DragDropEvent, Manager, Window, WindowEvent};
 
-/// What was given. Paths are without links.
+/// Files and folders that were given. Paths are without links.
 #[derive(Debug, Default)]
 pub struct Offered {
     /// To be opened; a folder with all that is in it.

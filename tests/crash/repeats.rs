@@ -154,7 +154,7 @@ fn crash(home: &TestHome, kind: &str) {
     panic!("no process dies while {kind}");
 }
 
-/// What the first window is told.
+/// Returns the notice for the first window.
 async fn told(app: &Arc<App>) -> (String, UnexpectedQuit) {
     let mut notices = notices(app).await;
     assert_eq!(notices.len(), 1, "{notices:?}");

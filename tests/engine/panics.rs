@@ -28,7 +28,7 @@ fn booby_trap(model: &Scripted) {
     std::fs::write(&file, tokenizer.to_string()).expect("written");
 }
 
-/// What the tokenizer's failure is told as.
+/// The sentence for the tokenizer's failure.
 fn blamed(model: &Scripted) -> String {
     let name = model.folder().file_name().unwrap_or_default().to_string_lossy();
     format!("tokenizer.json of the model {name} cannot handle this text: Onig: Regex search error")

@@ -1,4 +1,4 @@
-//! What a page cannot do by itself: script in it could send these commands without a person.
+//! Commands that a page cannot run by itself: script in it could send these commands without a person.
 //!
 //! A shell that shows a page asks [`App::needed_consent`] before it runs a command, and a person
 //! before it goes on. `App::call` does not ask: what calls it in this process is trusted.
@@ -11,7 +11,7 @@ use crate::app::App;
 use crate::models::hub_settings::{ENDPOINT, FOLDER, PROXY};
 use crate::wire::{Command, SettingTarget};
 
-/// What a person has to allow before a command runs.
+/// The consent that a command needs before it runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Consent {
     /// The models of this folder are listed and loaded.
@@ -39,7 +39,7 @@ impl RemovedFolders {
 }
 
 impl App {
-    /// What a person has to allow before a page's command runs; `None` if it may run at once.
+    /// Returns the consent that a page's command needs; `None` if it may run at once.
     pub fn needed_consent(&self, command: &Command) -> Option<Consent> {
         match command {
             Command::AddModelFolder { path } if !self.removed_folders.has(path) => {

@@ -61,7 +61,7 @@ mod tests {
         check(&"ü".repeat(1_000), &"ü".repeat(MAX_CHARS));
     }
 
-    /// What is logged on this thread.
+    /// Lines that are logged on this thread.
     #[derive(Clone, Default)]
     struct Lines(Arc<Mutex<Vec<u8>>>);
 

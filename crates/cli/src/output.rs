@@ -70,7 +70,7 @@ pub fn ask(text: impl Display) {
     let _ = stderr.write_all(shown(&text.to_string(), is_terminal).as_bytes());
 }
 
-/// What is printed of a text: all of it as it is, or to a terminal what that can show. Names, errors
+/// Returns a text as it is printed: all of it as it is, or to a terminal what that can show. Names, errors
 /// and answers may hold what a file's author or a model wants the terminal to do.
 fn shown(text: &str, is_terminal: bool) -> Cow<'_, str> {
     if is_terminal { printable(text) } else { Cow::Borrowed(text) }

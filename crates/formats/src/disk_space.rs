@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-/// What stays free on a disk, in bytes: for the database, and for other programs.
+/// Bytes that stay free on a disk: for the database, and for other programs.
 pub const RESERVE_BYTES: u64 = 1 << 30;
 
 /// A disk has no room for what is to be written.
@@ -16,9 +16,9 @@ pub const RESERVE_BYTES: u64 = 1 << 30;
 pub struct NoDiskSpace {
     /// Where it was to be.
     pub folder: PathBuf,
-    /// What must be free for it, with what stays free.
+    /// Bytes that must be free, the reserve included.
     pub needed_bytes: u64,
-    /// What is free.
+    /// Bytes that are free.
     pub free_bytes: u64,
 }
 

@@ -59,9 +59,9 @@ fn flatten<'a>(rule: &'a Value, list: &str, rules: &mut Vec<&'a Value>) {
 
 /// How many bytes may become of a letter in the end.
 struct Growth {
-    /// Of letters that a rule names.
+    /// Growth of letters that a rule names.
     of_letters: HashMap<char, f64>,
-    /// Of each byte of all others.
+    /// Growth of each byte of all others.
     of_others: f64,
 }
 

@@ -36,7 +36,7 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-/// What a connection is told that finds no place.
+/// The reply to a connection that finds no place.
 const NO_PLACE: &str = "Every connection that Cairn may have is being answered: try again later.\n";
 
 /// How many connections may be open, and for how long without an answer.

@@ -23,7 +23,7 @@ pub struct MessageDeletion {
 }
 
 impl Store {
-    /// Which messages of a conversation are versions of each other.
+    /// Returns which messages of a conversation are versions of each other.
     pub async fn versions(&self, conversation_id: &str) -> Result<Versions, StoreError> {
         let mut connection = self.readers.acquire().await.map_err(|error| self.failed(error))?;
         Ok(self.tree(&mut connection, conversation_id).await?.into_versions())

@@ -1,4 +1,4 @@
-//! Which table each page with rows belongs to, in a file whose trees are damaged.
+//! Finds the table that each page with rows belongs to, in a file whose trees are damaged.
 //!
 //! A tree that is whole says it. Where a page of a tree is lost, the pages below it have no owner any
 //! more; they go to the one damaged table whose columns their rows fit. Pages in no use are left out:

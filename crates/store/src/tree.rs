@@ -138,7 +138,7 @@ impl Tree {
     }
 }
 
-/// Which messages of a conversation are versions of each other. The ids of a place are kept once: a
+/// Versions: messages of a conversation that replace each other. The ids of a place are kept once: a
 /// question with thousands of answers would otherwise need millions of them.
 #[derive(Debug, Default)]
 pub struct Versions {

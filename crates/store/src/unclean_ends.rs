@@ -17,7 +17,7 @@ pub struct UncleanEnds {
     pub num_ends: u32,
 }
 
-/// What was at work when a run ended uncleanly.
+/// A model or a job that was at work when a run ended uncleanly.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum UncleanSubject {
     /// The model of this name.

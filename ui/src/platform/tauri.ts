@@ -195,7 +195,7 @@ async function ask<T>(command: string, values: Record<string, unknown>): Promise
   }
 }
 
-/** What the shell itself says, or why it cannot be reached. */
+/** The shell's own sentence, or why it cannot be reached. */
 function refusalOf(error: unknown): CallError {
   return isFailure(error) ? CallError.of(error) : new CallError('unreachable', sentenceOf(error));
 }

@@ -1,4 +1,4 @@
-//! What a person says to a crash.
+//! Commands that answer the notice of a crash.
 
 use std::sync::Arc;
 

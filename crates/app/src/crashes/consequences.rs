@@ -1,4 +1,4 @@
-//! What follows from a crash record that a run has left: how often its models and jobs have been at work in
+//! Consequences of a crash record that a run has left: how often its models and jobs have been at work in
 //! a run that ended uncleanly, which step to name, and whether this start keeps quiet. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,7 +26,7 @@ impl Counts {
     }
 }
 
-/// What a start does about the run before.
+/// Decisions of a start about the run before it.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Consequences {
     /// The counts from now on.
@@ -44,11 +44,11 @@ pub(super) struct Consequences {
 pub(super) struct Crash {
     /// The step in flight that most likely ended the process.
     pub(super) step: Option<Step>,
-    /// What of that is set aside because of it: the job, else the model.
+    /// The job, else the model, that is set aside because of it.
     pub(super) set_aside: Option<UncleanSubject>,
 }
 
-/// What follows from the record that was `left`, for a start of this build at `now_ms`. `before` are the
+/// Decides what follows from the record that was `left`, for a start of this build at `now_ms`. `before` are the
 /// counts of this build so far. Another build starts counting anew: it may not have the fault.
 pub(super) fn consequences(
     left: Option<&Record>,
@@ -82,7 +82,7 @@ pub(super) fn consequences(
     Consequences { counts, starts_ms, is_quiet, crash }
 }
 
-/// What an unclean end in a step counts for: its model, then its job.
+/// The subjects that an unclean end in a step counts for: its model, then its job.
 fn subjects_of(step: &Step) -> impl Iterator<Item = UncleanSubject> + use<> {
     let model = step.model.clone().filter(|_| counts_for_model(step.kind));
     let model = model.map(UncleanSubject::Model);

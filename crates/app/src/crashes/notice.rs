@@ -115,7 +115,7 @@ fn clause(quit: &UnexpectedQuit) -> String {
     }
 }
 
-/// What is not lost.
+/// Names the work that is not lost.
 fn saved(quit: &UnexpectedQuit) -> &'static str {
     match quit.during {
         Some(UnexpectedQuitDuring::Answering | UnexpectedQuitDuring::Comparing)

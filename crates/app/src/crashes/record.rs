@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize};
 /// says only that there was a run.
 const PAGE_BYTES: usize = 4096;
 
-/// What a run says of itself while it goes on.
+/// The record of a running process.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Record {
     /// The version of Cairn.
@@ -57,7 +57,7 @@ pub(crate) struct Step {
     pub(crate) model: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) job_id: Option<String>,
-    /// None of a private chat, of which nothing is written anywhere.
+    /// `None` for a private chat, which is never written to disk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) conversation_id: Option<String>,
 }
@@ -73,7 +73,7 @@ impl Step {
     }
 }
 
-/// What a step does. The first are the likeliest to have ended the process: loading takes most memory, and
+/// The kind of work of a step. The first are the likeliest to have ended the process: loading takes most memory, and
 /// what a person waits for comes before what is done by the way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -93,7 +93,7 @@ pub(crate) enum StepKind {
     Counting,
     /// In a process of its own, which may take all memory.
     Measuring,
-    /// Of another version.
+    /// A kind that another version wrote.
     #[serde(other)]
     Unknown,
 }
@@ -108,7 +108,7 @@ pub(crate) struct RunningRecord {
 #[derive(Debug)]
 struct State {
     record: Record,
-    /// What the run before has left, until it is counted.
+    /// The record of the run before, until it is counted.
     left: Option<Record>,
     /// For each of the record's steps.
     ids: Vec<u64>,

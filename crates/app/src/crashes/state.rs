@@ -1,4 +1,4 @@
-//! What is known of runs that ended uncleanly, and of this run so that the next one knows.
+//! State of runs that ended uncleanly, and of this run so that the next one knows.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -15,7 +15,7 @@ use crate::wire::{Event, Failure, FailureCode, FailureKind};
 /// Which Cairn counts. As with the checks of models, another version may have no fault.
 const BUILD: &str = env!("CARGO_PKG_VERSION");
 
-/// What is known of runs that ended uncleanly. Owned by [`crate::App`].
+/// Counts of runs that ended uncleanly. Owned by [`crate::App`].
 ///
 /// A run ends uncleanly if its process is gone before anything has asked the app to close: an abort in native
 /// code, a kill, the system that ran out of memory or power. The next start adds one to the count
@@ -38,7 +38,7 @@ pub(crate) struct Crashes {
     counts: Mutex<Counts>,
     /// Locked while counts change in the database, so that it has the last ones.
     saving: tokio::sync::Mutex<()>,
-    /// What the first interface that asks for the state is told.
+    /// The notice for the first interface that asks for the state.
     notice: Mutex<Option<Event>>,
     /// Cancelled unless the start is quiet.
     quiet: CancellationToken,
@@ -101,7 +101,7 @@ impl Crashes {
         self.record.step(step)
     }
 
-    /// What to tell the first interface that asks.
+    /// Returns the notice for the first interface that asks.
     pub(crate) fn take_notice(&self) -> Option<Event> {
         self.notice.lock().unwrap_or_else(PoisonError::into_inner).take()
     }

@@ -10,7 +10,7 @@ use crate::limits::TimeLimit;
 
 /// How deep lists and dictionaries may be nested; dropping and printing them recurses.
 const MAX_VALUE_DEPTH: usize = 64;
-/// What a value costs besides its text, roughly in bytes.
+/// Cost of a value apart from its text, roughly in bytes.
 const NODE_BYTES: usize = 64;
 /// The clock is read after this much work. Every check counts as at least `CHECK_BYTES` of it.
 const LOOK_BYTES: usize = 16 << 10;
@@ -27,7 +27,7 @@ pub(crate) struct Budget {
     time: TimeLimit,
 }
 
-/// What a value consists of.
+/// Parts of a value.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Size {
     /// Values, those inside of it included.

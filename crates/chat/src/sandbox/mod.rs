@@ -27,7 +27,7 @@ pub(crate) use weave::compile;
 
 /// The longest text that a template may write or hold in a variable; no context window is larger.
 pub(crate) const MAX_TEXT_BYTES: usize = 4 << 20;
-/// What a rendering may build and read in all, roughly in bytes. An ordinary template touches each
+/// Limit of what a rendering may build and read in all, roughly in bytes. An ordinary template touches each
 /// message about ten times.
 pub(crate) const MAX_WORK_BYTES: usize = 128 << 20;
 /// Instructions of one rendering; the checks are counted too and are up to three of four.

@@ -1,4 +1,4 @@
-//! What operations cost: each takes as much work from the budget as the values that it touches are
+//! Prices of operations: each takes as much work from the budget as the values that it touches are
 //! long, before it runs.
 
 use minijinja::value::ValueKind;

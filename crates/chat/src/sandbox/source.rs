@@ -1,4 +1,4 @@
-//! What is refused or rewritten in a template's source before it is compiled.
+//! Checks and rewrites a template's source before it is compiled.
 
 use minijinja::machinery::{Token, tokenize};
 use minijinja::syntax::SyntaxConfig;

@@ -89,7 +89,7 @@ fn weave<'source>(plain: &Instructions<'source>) -> Instructions<'source> {
     woven
 }
 
-/// What surrounds an instruction, or stands in its place.
+/// Calls that surround or replace an instruction.
 #[derive(Default)]
 struct Checks<'source> {
     before: Vec<Instruction<'source>>,

@@ -6,7 +6,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 /// How much larger the larger input is. Quadratic work becomes this squared.
 const FACTOR: usize = 8;
-/// What caches, logarithms and a busy machine may add: half of what quadratic work takes.
+/// Allowance for caches, logarithms and a busy machine: half of what quadratic work takes.
 const TOLERANCE: u32 = 4;
 
 /// Fails if `read` takes much more than eight times as long for eight times as many items.

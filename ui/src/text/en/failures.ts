@@ -211,7 +211,7 @@ export type NoticeWords = {
   [Type in SaidNotice['type']]: (kind: Extract<SaidNotice, { type: Type }>) => string;
 };
 
-/** What Cairn was at when it quit. */
+/** Work in progress when Cairn quit. */
 function whenQuit({ during, model, job }: UnexpectedQuit): string {
   const suffix = model === null ? '' : ` with ${model}`;
   const whose = model ?? 'a model';
