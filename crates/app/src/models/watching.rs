@@ -78,7 +78,7 @@ mod tests {
             assert_eq!(seen.is_news(folders.to_vec()), expected, "{folders:?}");
         };
         let a = model("a", 1);
-        check(&[a.clone()], false);
+        check(std::slice::from_ref(&a), false);
         check(&[a.clone(), model("b", 1)], true);
         // More of it comes.
         check(&[a.clone(), model("b", 2)], false);

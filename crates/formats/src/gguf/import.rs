@@ -622,7 +622,7 @@ mod tests {
         let (models, mut sample) = (tempfile::tempdir().unwrap(), TestGguf::tiny());
         sample.widen(1 << 20);
         let (_folder, file) = file_with(&sample.bytes());
-        let mut import = |free_bytes, models: &Path| {
+        let import = |free_bytes, models: &Path| {
             let options = GgufImport::default();
             let goes_on = &mut |_, _| ControlFlow::Continue(());
             import_to_disk(&file, models, options, Some(free_bytes), goes_on)
