@@ -73,8 +73,8 @@ impl Step {
     }
 }
 
-/// The kind of work of a step. The first are the likeliest to have ended the process: loading takes most memory, and
-/// what a person waits for comes before what is done by the way.
+/// The kind of work of a step. The first are the likeliest to have ended the process: loading takes
+/// most memory, and what a person waits for comes before background work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum StepKind {
