@@ -69,8 +69,8 @@ pub use message::{
 pub use prompt::{Encode, Prompt, TextPlace, assemble};
 pub use sampling::SamplingParams;
 pub use segments::{
-    AnswerForm, AnswerFormat, CallOutcome, CallSchema, OfferedTool, Segment, SegmentEvent,
-    SegmentParser, TextForm, ToolCall,
+    AnswerForm, AnswerFormat, CallOutcome, CallSchema, CrowdedPlace, OfferedTool, Segment,
+    SegmentEvent, SegmentParser, TextForm, ToolCall,
 };
 pub use stop::{StopStep, StopStrings};
 pub use stop_tokens::StopTokens;

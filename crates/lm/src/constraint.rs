@@ -42,20 +42,33 @@ pub(crate) struct ConstrainedRow<'a> {
     pub(crate) last: u32,
 }
 
+/// In the parser's error for a token that its grammar does not allow.
+const NOT_ALLOWED: &str = "doesn't satisfy the grammar";
+
 fn left(error: impl fmt::Display) -> LmError {
+    let error = error.to_string();
+    // Any other error is a limit of the parser.
+    if !error.contains(NOT_ALLOWED) {
+        return dead_end(&error);
+    }
     // What follows the first line is the parser's state.
-    let reason = error.to_string().lines().next().unwrap_or_default().to_owned();
+    let reason = error.lines().next().unwrap_or_default().to_owned();
     LmError::Constraint { reason }
 }
 
 /// The grammar allows no next token, or could not compute which it allows. It allowed all tokens
 /// before, so it is at fault itself.
 pub(crate) fn dead_end(reason: &str) -> LmError {
-    let reason = match reason.contains(&StopReason::NoExtensionBias.to_string()) {
+    let reason = match is_dead_end(reason) {
         true => "no complete answer is possible from here",
         false => "it is too complex to be enforced",
     };
     LmError::Grammar { reason: reason.to_owned() }
+}
+
+/// Whether the grammar allows no next token.
+pub(crate) fn is_dead_end(reason: &str) -> bool {
+    reason.contains(&StopReason::NoExtensionBias.to_string())
 }
 
 impl Constraint {
@@ -130,7 +143,10 @@ pub(crate) fn launch_masked<'a>(
             async_eval([logits])
         });
         launched?;
-        computed.ok_or_else(|| left("its mask was not computed"))?
+        computed.ok_or_else(|| {
+            let reason = "its mask was not computed".to_owned();
+            LmError::Constraint { reason }
+        })?
     } else {
         async_eval([logits])?;
         allowed_in(rows()?, num_rows, num_words)
@@ -197,5 +213,13 @@ mod tests {
         check("NoExtensionBias\n<non-verbose/>", "no complete answer is possible from here");
         let complex = "it is too complex to be enforced";
         check("parser error: too many items\n<non-verbose/>", complex);
+    }
+
+    #[test]
+    fn tells_limits_from_tokens_outside_grammar() {
+        let limit = "Parser Error: Current row has 2008 items; max is 2000";
+        assert!(matches!(left(limit), LmError::Grammar { .. }));
+        let token = "Parser Error: token \"x\" doesn't satisfy the grammar; byte 'x' fails parse";
+        assert!(matches!(left(token), LmError::Constraint { .. }));
     }
 }

@@ -16,7 +16,7 @@ use llguidance::api::TopLevelGrammar;
 use llguidance::toktrie::{ApproximateTokEnv, TokRxInfo, TokTrie};
 use llguidance::{Matcher, ParserFactory};
 
-use crate::constraint::{Constraint, dead_end};
+use crate::constraint::{Constraint, dead_end, is_dead_end};
 use crate::tokenizer::Tokenizer;
 use crate::{LmError, LoadedModel};
 
@@ -97,17 +97,7 @@ impl GrammarCompiler {
         if let Some(grammar) = self.kept(lark) {
             return Ok(grammar);
         }
-        if lark.len() > MAX_GRAMMAR_BYTES {
-            let reason = format!("it has {} bytes of at most {MAX_GRAMMAR_BYTES}", lark.len());
-            return Err(LmError::Grammar { reason });
-        }
-        let factory = self.0.factory.get_or_init(|| self.0.factory());
-        let factory = factory.as_ref().map_err(|reason| refused(reason))?;
-        let grammar = TopLevelGrammar::from_lark(lark.to_owned());
-        let fresh = Matcher::new(factory.create_parser(grammar));
-        if let Some(reason) = fresh.get_error() {
-            return Err(refused(&reason));
-        }
+        let fresh = self.matcher(lark)?;
         // A copy is asked: what the answers begin with is as it was.
         if let Err(error) = fresh.deep_clone().compute_mask_or_eos() {
             return Err(dead_end(&error.to_string()));
@@ -115,6 +105,41 @@ impl GrammarCompiler {
         let grammar = Arc::new(Grammar { fresh: Mutex::new(fresh) });
         self.keep(lark, &grammar);
         Ok(grammar)
+    }
+
+    /// Whether more may come at the beginning of a grammar, or after a brace there, than can be enforced.
+    /// False for a grammar that cannot be compiled: its own error says more.
+    pub fn has_crowded_beginning(&self, lark: &str) -> bool {
+        let Ok(mut matcher) = self.matcher(lark) else { return false };
+        let Ok(factory) = self.factory() else { return false };
+        let brace = factory.tok_env().tok_trie().greedy_tokenize(b"{");
+        let mut read = || {
+            let mask = matcher.compute_mask_or_eos()?;
+            match brace[..] {
+                [brace] if mask.is_allowed(brace) => matcher.consume_token(brace)?,
+                _ => return Ok(()),
+            }
+            matcher.compute_mask_or_eos().map(drop)
+        };
+        read().is_err_and(|error| !is_dead_end(&error.to_string()))
+    }
+
+    fn factory(&self) -> Result<&ParserFactory, LmError> {
+        let factory = self.0.factory.get_or_init(|| self.0.factory());
+        factory.as_ref().map_err(|reason| refused(reason))
+    }
+
+    fn matcher(&self, lark: &str) -> Result<Matcher, LmError> {
+        if lark.len() > MAX_GRAMMAR_BYTES {
+            let reason = format!("it has {} bytes of at most {MAX_GRAMMAR_BYTES}", lark.len());
+            return Err(LmError::Grammar { reason });
+        }
+        let grammar = TopLevelGrammar::from_lark(lark.to_owned());
+        let fresh = Matcher::new(self.factory()?.create_parser(grammar));
+        match fresh.get_error() {
+            Some(reason) => Err(refused(&reason)),
+            None => Ok(fresh),
+        }
     }
 
     fn kept(&self, lark: &str) -> Option<Arc<Grammar>> {

@@ -12,9 +12,9 @@ const DATE: &str = concat!(
 const SECONDS: &str = "^[^:]*:[0-9]{2}:[0-5]";
 
 /// Keywords whose value is a schema, a list of schemas, or an object of schemas by name.
-const OF_SCHEMA: [&str; 3] = ["items", "additionalProperties", "additionalItems"];
-const OF_LIST: [&str; 5] = ["anyOf", "oneOf", "allOf", "prefixItems", "items"];
-const OF_NAMES: [&str; 4] = ["properties", "patternProperties", "$defs", "definitions"];
+pub(super) const OF_SCHEMA: [&str; 3] = ["items", "additionalProperties", "additionalItems"];
+pub(super) const OF_LIST: [&str; 5] = ["anyOf", "oneOf", "allOf", "prefixItems", "items"];
+pub(super) const OF_NAMES: [&str; 4] = ["properties", "patternProperties", "$defs", "definitions"];
 
 /// Adds to a schema and those in it what its formats need.
 pub(super) fn tighten(schema: &mut Value) {

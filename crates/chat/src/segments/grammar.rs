@@ -134,15 +134,7 @@ impl Rules<'_> {
 
     /// A rule for JSON of a schema.
     fn json(&mut self, name: &str, schema: &Value) {
-        let blanks = json!({ "whitespace_pattern": BLANKS });
-        let mut schema = schema.clone();
-        tighten(&mut schema);
-        let mut schema = match schema {
-            Value::Object(schema) => schema,
-            schema => Map::from_iter([("allOf".to_owned(), json!([schema]))]),
-        };
-        schema.insert("x-guidance".to_owned(), blanks);
-        self.rule(name, &format!("%json {}", Value::Object(schema)));
+        self.lines += &json_rule(name, schema);
     }
 
     /// Elements for any text up to the first `marker`, which is part of it.
@@ -261,6 +253,19 @@ impl Rules<'_> {
         self.rule("start", "reasoning* body");
         self.rule("body", &bodies.join(" | "));
     }
+}
+
+/// A line with a rule for JSON of a schema.
+pub(super) fn json_rule(name: &str, schema: &Value) -> String {
+    let blanks = json!({ "whitespace_pattern": BLANKS });
+    let mut schema = schema.clone();
+    tighten(&mut schema);
+    let mut schema = match schema {
+        Value::Object(schema) => schema,
+        schema => Map::from_iter([("allOf".to_owned(), json!([schema]))]),
+    };
+    schema.insert("x-guidance".to_owned(), blanks);
+    format!("{name}: %json {}\n", Value::Object(schema))
 }
 
 /// A text in a rule.

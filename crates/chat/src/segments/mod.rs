@@ -37,6 +37,7 @@
 mod brackets;
 mod call;
 mod channels;
+mod crowded;
 mod endless;
 mod events;
 mod family;
@@ -55,6 +56,7 @@ use channels::ChannelParser;
 use events::Events;
 use marked::MarkerParser;
 
+pub use crowded::CrowdedPlace;
 pub use events::{CallOutcome, Segment, SegmentEvent, ToolCall};
 pub use family::AnswerFormat;
 pub use grammar::{AnswerForm, CallSchema, TextForm};

@@ -10,6 +10,7 @@ use cairn_lm::{GrammarCompiler, ModelIdentity};
 use super::job::Job;
 use crate::EngineError;
 use crate::generate_job::GenerateJob;
+use crate::guard::caught;
 use crate::model_pool::Loaded;
 use crate::segments::AnswerGrammar;
 
@@ -75,6 +76,15 @@ impl GrammarJob {
         let endless = job.request.form.as_ref().and_then(AnswerForm::endless);
         if let Some(reason) = endless {
             return job.fail(EngineError::Form { reason });
+        }
+        let crowded = job.request.form.iter().flat_map(AnswerForm::crowded);
+        for place in crowded {
+            let is_too_much = || Ok(compiler.has_crowded_beginning(&place.grammar));
+            match caught("compiling a grammar", is_too_much) {
+                Ok(false) => {}
+                Ok(true) => return job.fail(EngineError::Form { reason: place.refusal }),
+                Err(error) => return job.fail(error),
+            }
         }
         match AnswerGrammar::compile(&compiler, &lark) {
             Ok(grammar) => {
