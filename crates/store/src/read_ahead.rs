@@ -58,27 +58,25 @@ impl Store {
         self.commit(tx).await
     }
 
-    /// Takes what was noted for these owners: after an answer their tokens are nothing new.
+    /// Takes what was noted for an owner: after an answer its tokens are nothing new.
     pub async fn take_read_ahead(
         &self,
-        owners: &[String],
+        owner: &str,
         model: &str,
     ) -> Result<Vec<AheadRange>, StoreError> {
         let failed = |error| self.failed(error);
         let mut tx = self.begin().await?;
+        let delete = "delete from read_ahead where owner = ? and model = ?
+             returning source, first, stop";
+        let rows = sqlx::query(delete).bind(owner).bind(model);
         let mut ranges = Vec::new();
-        for owner in owners {
-            let delete = "delete from read_ahead where owner = ? and model = ?
-                 returning source, first, stop";
-            let rows = sqlx::query(delete).bind(owner).bind(model);
-            for row in rows.fetch_all(&mut *tx).await.map_err(failed)? {
-                let source: String = row.try_get("source").map_err(failed)?;
-                let first: i64 = row.try_get("first").map_err(failed)?;
-                let stop: i64 = row.try_get("stop").map_err(failed)?;
-                let source = AheadSource::ALL.into_iter().find(|known| known.name() == source);
-                let position = |position: i64| usize::try_from(position).unwrap_or(0);
-                ranges.extend(source.map(|source| (source, position(first)..position(stop))));
-            }
+        for row in rows.fetch_all(&mut *tx).await.map_err(failed)? {
+            let source: String = row.try_get("source").map_err(failed)?;
+            let first: i64 = row.try_get("first").map_err(failed)?;
+            let stop: i64 = row.try_get("stop").map_err(failed)?;
+            let source = AheadSource::ALL.into_iter().find(|known| known.name() == source);
+            let position = |position: i64| usize::try_from(position).unwrap_or(0);
+            ranges.extend(source.map(|source| (source, position(first)..position(stop))));
         }
         self.commit(tx).await?;
         Ok(ranges)

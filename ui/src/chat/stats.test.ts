@@ -109,7 +109,8 @@ const cached_from = (change: Partial<CachedFrom>): CachedFrom => ({
 
 test.each<[from: Partial<CachedFrom>, saved_ms: number | null, line: string]>([
   [{ read_ahead: 4400 }, null, 'read: Read while you typed'],
-  [{ in_memory: 4000, read_ahead: 400 }, null, 'read: Read while you typed'],
+  [{ in_memory: 4000, read_ahead: 400 }, null, 'continued: Continued'],
+  [{ in_memory: 400, read_ahead: 4000 }, null, 'read: Read while you typed'],
   [{ restored: 4000, read_ahead: 400 }, 50_000, 'continued: Continued, 50 s saved'],
   [{ in_memory: 4400 }, null, 'continued: Continued'],
   [{ shared: 4400 }, 55_000, 'continued: Continued, 55 s saved'],

@@ -16,8 +16,8 @@ const LEAST_CONTINUED_PART = 0.1;
 const LEAST_RATED_TOKENS = 16;
 
 /**
- * `continued`: saved context was used. `reread`: some of it could not be. `read`: there was none to use, or it was read for
- * this question before that was sent, which saves no time.
+ * `continued`: saved context was used. `reread`: some of it could not be. `read`: there was none to use, or most of it was
+ * read for this question before that was sent, which saves no time.
  */
 export interface StatusLine {
   kind: 'continued' | 'reread' | 'read';
@@ -43,8 +43,8 @@ export function statusLine(
   }
   if (stats.cache_note) return { kind: 'reread', words: rereadWords(stats.cache_note), detail };
   const saved = savedMilliseconds(stats, messages);
-  const isReadAhead = (stats.cached_from?.read_ahead ?? 0) > 0;
-  if (isReadAhead && saved === null) return { kind: 'read', words: strings.stats.readAhead, detail };
+  const readAhead = stats.cached_from?.read_ahead ?? 0;
+  if (readAhead * 2 > stats.cached_tokens && saved === null) return { kind: 'read', words: strings.stats.readAhead, detail };
   const least = hasStartingPoint ? 1 : leastContinued(message, messages);
   // An answer that is written again has its whole prompt there; the last token of one is always read.
   const isWhole = stats.cached_tokens > 0 && stats.cached_tokens >= stats.prompt_tokens - 1;

@@ -19,7 +19,7 @@ use std::ops::Range;
 
 use cairn_chat::{CacheMiss, CachedFrom, GenerationStats};
 use cairn_engine::LoadedModel;
-use cairn_store::{AheadRange, AheadSource, AnsweredWith};
+use cairn_store::{AheadRange, AheadSource, AnsweredWith, StoreError};
 
 use crate::app::App;
 use crate::cache::owners::{conversation_owner, folder_owner};
@@ -31,12 +31,7 @@ use crate::wire::{ChatTimeSaved, Failure, MissCause, TimeSaved};
 /// read from the store is not said.
 pub(crate) async fn claim(app: &App, turn: &Turn, stats: &mut GenerationStats) {
     let Some(from) = stats.cached_from.filter(|from| from.num_tokens() > 0) else { return };
-    let conversation = conversation_owner(&turn.conversation_id).to_string();
-    let row = app.store.conversation(&turn.conversation_id).await.ok().flatten();
-    let folder = row.and_then(|row| row.folder_id).map(|id| folder_owner(&id).to_string());
-    let owners: Vec<String> = [conversation].into_iter().chain(folder).collect();
-    let ahead = app.store.take_read_ahead(&owners, &stats.model).await;
-    let ahead = ahead.unwrap_or_else(|error| {
+    let ahead = read_ahead(app, turn, from, &stats.model).await.unwrap_or_else(|error| {
         tracing::warn!("what was read ahead is not known: {error}");
         // Rather nothing is claimed.
         vec![(AheadSource::Read, 0..usize::MAX)]
@@ -54,6 +49,27 @@ pub(crate) async fn claim(app: &App, turn: &Turn, stats: &mut GenerationStats) {
         .map(|tps| num_saved as f64 / tps * 1000.0)
         .filter(|saved_ms| saved_ms.is_finite())
         .map(convert::figure);
+}
+
+/// Takes what was read for this question before it was sent: by the chat, and by its folder if the answer
+/// shares tokens. An older chat of the folder has its own, and leaves the note to the next new one.
+async fn read_ahead(
+    app: &App,
+    turn: &Turn,
+    from: CachedFrom,
+    model: &str,
+) -> Result<Vec<AheadRange>, StoreError> {
+    let owner = conversation_owner(&turn.conversation_id).to_string();
+    let mut ahead = app.store.take_read_ahead(&owner, model).await?;
+    let is_shared = ahead.iter().any(|(source, _)| *source == AheadSource::Shared);
+    if from.num_shared == 0 && !is_shared {
+        return Ok(ahead);
+    }
+    let row = app.store.conversation(&turn.conversation_id).await?;
+    if let Some(folder) = row.and_then(|row| row.folder_id) {
+        ahead.extend(app.store.take_read_ahead(&folder_owner(&folder).to_string(), model).await?);
+    }
+    Ok(ahead)
 }
 
 /// Where cached tokens came from, with what is known of the readings before the question was sent.

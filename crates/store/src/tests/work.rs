@@ -46,7 +46,7 @@ async fn sums_work_by_model_conversation_and_time() {
     let all = [
         work(Some(&one), 5, 1000, [0; 3]),
         work(Some(&one), 100, 100, [0; 3]),
-        // An answer that went on.
+        // An answer that was continued.
         Work {
             message_id: Some("message 100".to_owned()),
             ..work(Some(&one), 150, 50, [100, 30, 20])
@@ -158,13 +158,12 @@ async fn takes_what_was_read_ahead_once() {
     store.close().await.unwrap();
 
     let store = scratch.open().await;
-    let owners = [owner.clone(), "folder/f".to_owned()];
-    assert!(store.take_read_ahead(&owners, "n").await.unwrap().is_empty(), "another model");
-    let taken = store.take_read_ahead(&owners, "m").await.unwrap();
-    let expected =
-        [(AheadSource::Shared, 0..20), (AheadSource::Read, 20..90), (AheadSource::Read, 0..9)];
-    assert_eq!(taken, expected);
-    assert!(store.take_read_ahead(&owners, "m").await.unwrap().is_empty());
+    assert!(store.take_read_ahead(&owner, "n").await.unwrap().is_empty(), "another model");
+    let taken = store.take_read_ahead(&owner, "m").await.unwrap();
+    assert_eq!(taken, [(AheadSource::Shared, 0..20), (AheadSource::Read, 20..90)]);
+    assert!(store.take_read_ahead(&owner, "m").await.unwrap().is_empty());
+    let of_folder = store.take_read_ahead("folder/f", "m").await.unwrap();
+    assert_eq!(of_folder, [(AheadSource::Read, 0..9)], "each owner has its own");
 
     store.note_read_ahead(&owner, "m", &ranges).await.unwrap();
     store.delete_conversations(&[&id], 1).await.unwrap();
