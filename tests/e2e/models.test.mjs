@@ -94,7 +94,7 @@ hubFlow(
       /^([\d.]+) GB are missing: the download needs ([\d.]+) GB, and (.+) has ([\d.]+) GB free; make space, then try again\.$/;
     assert.match(
       await alert.innerText(),
-      /^There is no room for this model in .+: it needs 945,001 GB, and .+ are free\. Make/,
+      /^There isn’t enough room in .+: 945,001 GB are needed, and .+ are free\. Make room/,
     );
     const [{ failure }] = (await core.call({ type: 'bootstrap' })).downloads;
     const [, missing, needed, folder, free] = figures.exec(failure.message);

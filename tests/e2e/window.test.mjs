@@ -268,7 +268,7 @@ test('a PDF is read ahead in the real window, asked about and looked into', { ti
   const documents = () => window.texts('section[aria-label="Documents"]');
   await until('it is read', async () => /Read \([\d,]+ tokens\)/.test((await documents()).join()));
   await ask(window, 'What is it built of?', 1);
-  assert.match(await lastLine(window), /^Continued/);
+  assert.match(await lastLine(window), /^Read while you typed/);
   await window.click('button[aria-label^="cairns.pdf"]');
   await until('its text is shown', async () =>
     (await window.texts('dialog[open] [role=region]')).join().includes('of flat stones.'),

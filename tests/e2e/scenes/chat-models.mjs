@@ -11,6 +11,7 @@ const OTHER = 'mlx-community/Llama-3.2-3B-Instruct-4bit';
 const GONE = 'mlx-community/Mistral-Small-24B-Instruct-2501-4bit';
 const INCOMPLETE = problem('incomplete', 'tokenizer.json is missing');
 INCOMPLETE.problem.what = { type: 'file_missing', file: 'tokenizer.json' };
+const UNSAFE = problem('unsafe', 'opening its files takes more than 60 s');
 
 const NOTHING_LOADED = { ...status, engine: { state: 'empty' }, model_fingerprint: null, models: [] };
 const loaded = (name) => ({
@@ -55,4 +56,11 @@ export async function chatModels(stage) {
   await page.button('New chat').click();
   await page.shows(/will be loaded when you ask/);
   await stage.look(page, 'proposed');
+  // A real check of tiny models is over before a page shows it, and no file is known that crashes one.
+  const checked = [model(OWN), model(OTHER, { is_being_checked: true }), model(GONE, UNSAFE)];
+  core.emit({ type: 'models', models: checked });
+  await page.openPage('Models');
+  await page.shows('Checking…');
+  await page.shows(/Its files are not opened again/);
+  await stage.look(page, 'checks');
 }

@@ -166,9 +166,7 @@ async function play(stage, hub) {
 
   await open(async ({ page, core, look }) => {
     await page.openPage('Models');
-    await page.shows('Checking…');
-    await look('list-checking');
-    await page.shows(/Its files are not opened again/);
+    await page.shows(/not a regular file/);
     await page.button('Load tiny-chat').click();
     await until('it is loaded', async () => (await page.status('engine-state').innerText()) === 'Ready');
     await look('list');
@@ -213,15 +211,14 @@ async function addEveryKind(home) {
   };
   await change('another-architecture', 'config.json', (config) => ({ ...config, model_type: 'mamba' }));
   await change('damaged', 'tokenizer.json', () => ({}));
-  // Each step doubles the text.
+  // Each step doubles the text, which is refused.
   const double = { type: 'Replace', pattern: { String: 'a' }, content: 'aa' };
   await change('doubling', 'tokenizer.json', (tokenizer) => ({
     ...tokenizer,
     normalizer: { type: 'Sequence', normalizers: Array(24).fill(double) },
   }));
-  await change('waiting', 'config.json', (config) => config);
-  // Its check waits for a text that nobody writes, until it is ended.
-  const template = join(home.modelFolder('waiting'), 'chat_template.jinja');
+  await change('with-a-pipe', 'config.json', (config) => config);
+  const template = join(home.modelFolder('with-a-pipe'), 'chat_template.jinja');
   await rm(template, { force: true });
   await run('mkfifo', [template], home.env);
 }

@@ -121,7 +121,7 @@ export async function tour(stage) {
   await page.button('Close').click();
 
   await page.row('When may rent rise\\?').click();
-  await page.shows('Reading 6,144');
+  await page.shows('Reading 6,120');
   await stage.look(page, 'document', { to: 'document' });
 
   await page.row('Names for a sourdough').click();
