@@ -88,8 +88,8 @@ async fn own(options: Options) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Makes the job of this folder if there is none, lets one go on that was paused, because it was killed before,
-/// and prints each change of it until it is done.
+/// Makes the job of this folder if there is none, or continues it if it is paused because its
+/// process was killed before. Prints each change of it until it is done.
 async fn watch_job(app: Arc<App>, texts: Vec<String>) -> anyhow::Result<()> {
     let victim = Victim { app: app.clone(), conversation: String::new() };
     let mut events = app.subscribe();
@@ -125,8 +125,8 @@ async fn watch_job(app: Arc<App>, texts: Vec<String>) -> anyhow::Result<()> {
     }
 }
 
-/// Does the work until the crash record names a step of this kind. It is done again and again, because a
-/// step may be over before anyone has looked.
+/// Repeats the work until the crash record names a step of this kind: a step may be over before the
+/// record has been read.
 async fn crash(options: Options, kind: &str) -> anyhow::Result<()> {
     let record = options.data_folder.running();
     let app = App::open(options).await?;

@@ -33,8 +33,8 @@ fn refusal(command: &str, body: &InvokeBody) -> Option<Failure> {
     left.is_none().then(|| Failure::new(FailureCode::Invalid, sentence()))
 }
 
-/// What is left of so many bytes after a value, about as JSON writes it; `None` if it has more. Stops
-/// there.
+/// Returns how much of `most` bytes a value leaves, about as JSON writes it. Stops as soon as the
+/// value has more, and returns `None`.
 fn left(value: &Value, most: usize) -> Option<usize> {
     match value {
         Value::Null | Value::Bool(_) | Value::Number(_) => most.checked_sub(8),

@@ -72,7 +72,7 @@ fn question(consent: &Consent, offered: &Offered) -> Result<Option<Question>, Fa
     }))
 }
 
-/// The host of an address, and its port if it has one; the address itself if it is none.
+/// The host of an address, and its port if it has one; the text itself if it is no address.
 fn host(address: &str) -> String {
     let url = Url::parse(address).ok();
     let named = url.as_ref().and_then(|url| {

@@ -8,8 +8,8 @@
 //! connect to window.sock ─────────────▶ shows its window
 //!        ◀── `s`: shown ─────────────── or `c`: it is closing
 //! ```
-//! The lock decides. Who listens at the socket is asked only if the folder is locked, and must be the same
-//! user: otherwise another user could let every launch end.
+//! The lock decides. A launch asks at the socket only if the folder is locked, and believes only a
+//! listener of the same user: otherwise another user could make every launch end.
 
 use std::io;
 use std::os::unix::fs::PermissionsExt;
@@ -44,9 +44,9 @@ pub enum Reply {
 
 /// How long the first app may take to reply: it may still be opening its database.
 const REPLY_LIMIT: Duration = Duration::from_secs(20);
-/// Between two tries to get the folder.
+/// Time between two tries to get the folder.
 const INTERVAL: Duration = Duration::from_millis(100);
-/// Tries while the first app closes: longer than that may take.
+/// Tries while the first app closes; they last longer than closing may take.
 const MAX_CLOSING: usize = 50;
 /// Tries while no one listens: an app listens at once when it has the lock, and its process ends at once
 /// when it has closed.
@@ -179,7 +179,7 @@ mod tests {
             assert_eq!(shown.load(Ordering::SeqCst), count);
         }
         drop(lock);
-        // What it left behind is no app.
+        // The socket that it left is no app.
         assert!(matches!(launch(&data_folder).await, Ok(Launch::First(..))));
     }
 

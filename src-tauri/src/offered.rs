@@ -11,15 +11,15 @@ use tauri::{DragDropEvent, Manager, Window, WindowEvent};
 /// Files and folders that were given. Paths are without links.
 #[derive(Debug, Default)]
 pub struct Offered {
-    /// To be opened; a folder with all that is in it.
+    /// Paths that the page may open; a folder with all that is in it.
     contents: Mutex<HashSet<PathBuf>>,
     /// Folders that were chosen for models. The page does not read what is in them.
     model_folders: Mutex<HashSet<PathBuf>>,
 }
 
 impl Offered {
-    /// What the arguments of the program name. The tests of the real window begin with it: no driver
-    /// can choose or drop a file.
+    /// Begins with the paths that the program's arguments name. The tests of the real window need
+    /// this, because no driver can choose or drop a file.
     pub fn from_arguments(arguments: impl IntoIterator<Item = PathBuf>) -> Self {
         let offered = Offered::default();
         for path in arguments {
@@ -71,13 +71,13 @@ fn locked(paths: &Mutex<HashSet<PathBuf>>) -> MutexGuard<'_, HashSet<PathBuf>> {
     paths.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The reason is in its sentence alone.
+/// Returns the failure to open a path. Only its sentence has the reason.
 pub fn refused(path: &Path, why: &str) -> Failure {
     let message = format!("{} cannot be opened: {why}.", path.display());
     Failure::new(FailureCode::Storage, message)
 }
 
-/// The system does not let it be read.
+/// Returns the failure for a path that the system does not let us read.
 pub fn not_readable(path: &Path, error: &std::io::Error) -> Failure {
     refused(path, &error.to_string())
         .of_kind(FailureKind::NotReadable { name: path.display().to_string() })

@@ -1,5 +1,6 @@
-//! A crash never repeats by itself: after one everything goes on as before and says what happened; after
-//! two the model is set aside and the job is paused, until a person says otherwise.
+//! A crash never repeats by itself. After one, everything continues as before, and a notice says
+//! what happened; after two, the model is set aside and the job is paused until a person says
+//! otherwise.
 
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
@@ -16,7 +17,7 @@ use crate::home::TestHome;
 use crate::victim::{Line, Victim};
 
 const MODEL: &str = "tiny-chat";
-/// As many victims abort behind a step that they have seen in time.
+/// A victim may abort only after the step has ended, so several are tried.
 const MAX_ATTEMPTS: usize = 20;
 
 #[test]
@@ -74,7 +75,7 @@ fn check_model(kind: &str, during: &str, saved: &str) {
         check_set_aside(&app).await;
         app.close().await;
 
-        // Nor after a start that went well and has not used it.
+        // A start that went well but did not use the model changes nothing.
         let app = home.open().await;
         assert_eq!(notices(&app).await.len(), 0);
         check_set_aside(&app).await;
@@ -91,7 +92,7 @@ fn check_model(kind: &str, during: &str, saved: &str) {
 fn a_crash_in_job_pauses_it_until_continued() {
     let home = TestHome::new();
     crash(&home, "job");
-    // The job goes on by itself, and the process dies in the same rows.
+    // The job continues by itself, and the process dies in the same rows.
     crash(&home, "job");
     home.run(async {
         let app = home.open().await;
@@ -148,7 +149,7 @@ fn crash(home: &TestHome, kind: &str) {
         if fs::read_to_string(&record).unwrap().contains(&format!("\"{kind}\"")) {
             return;
         }
-        // It died just behind the step: as if it had been closed.
+        // It died just after the step. Without the record it counts as closed.
         fs::remove_file(&record).unwrap();
     }
     panic!("no process dies while {kind}");
@@ -164,7 +165,8 @@ async fn told(app: &Arc<App>) -> (String, UnexpectedQuit) {
     }
 }
 
-/// The notices that a window gets which asks for the state: they are sent before the reply.
+/// Returns the notices that a window gets when it asks for the state. They are sent before the
+/// reply.
 async fn notices(app: &Arc<App>) -> Vec<(String, Option<NoticeKind>)> {
     let mut events = app.subscribe();
     call(app, Command::Bootstrap).await;
@@ -177,7 +179,7 @@ async fn notices(app: &Arc<App>) -> Vec<(String, Option<NoticeKind>)> {
     notices
 }
 
-/// A model that is set aside is not used, whoever asks.
+/// Checks that a model that is set aside is not used, no matter who asks.
 async fn check_set_aside(app: &Arc<App>) {
     let found = model(app).await;
     assert!(found.is_set_aside && !found.is_proposed, "{found:?}");

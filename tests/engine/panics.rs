@@ -59,7 +59,7 @@ async fn blames_tokenizer_whose_regex_gives_up() {
             assert_eq!(answer.finished.token_ids, model.answer(&[7, *number * 20], 60));
         }
     }
-    // What decodes no answer fails too.
+    // Decoding outside of an answer fails too.
     let decoded = engine.decode(None, vec![vec![u32::from(b'x'); 60]]).await.expect_err("fails");
     assert!(decoded.to_string().starts_with(&blamed(&model)), "{decoded}");
     assert!(!decoded.is_bad_request());

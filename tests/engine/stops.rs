@@ -205,7 +205,7 @@ async fn ends_stopped_request_while_template_renders() {
         assert_eq!(finished.stats.finish_reason, FinishReason::Cancelled);
         assert!(finished.token_ids.is_empty() && finished.new_prompt_ids.is_empty());
     }
-    // One that no one stops fails, and others are answered.
+    // A request that no one stops fails, and other requests are answered.
     let failure = finish(&mut engine.generate(slow_request())).await.err().expect("fails");
     let expected = "cannot build the prompt: the chat template was stopped after ";
     assert!(failure.message.starts_with(expected), "{failure:?}");

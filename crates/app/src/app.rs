@@ -72,8 +72,8 @@ pub struct App {
     pub(crate) engine: Engine,
     /// The reason why this run stores no prompt caches, if any.
     pub(crate) cache_problem: Option<String>,
-    /// What became of a damaged database, or of one that was taken away. The first interface that asks
-    /// for the state gets it.
+    /// The notice about a damaged database, or one that was taken away, for the first interface
+    /// that asks for the state.
     pub(crate) recovery_notice: Mutex<Option<Event>>,
     pub(crate) crashes: Crashes,
     pub(crate) answers: RunningAnswers,
@@ -97,7 +97,7 @@ pub struct App {
     pub(crate) monitor: Monitor,
     /// The work of requests that have ended, until it is stored.
     pub(crate) work: WorkLog,
-    /// Locked while that is stored.
+    /// Locked while that work is stored.
     pub(crate) recording: tokio::sync::Mutex<()>,
     pub(crate) events: broadcast::Sender<Event>,
     pub(crate) tasks: TaskTracker,
@@ -157,8 +157,8 @@ impl App {
         }
     }
 
-    /// Waits while a quiet start neither loads nor resumes anything by itself; whether the app is still
-    /// open.
+    /// Waits until the app may load and resume by itself, which is at once unless the start is
+    /// quiet. False if the app closes first.
     pub(crate) async fn is_open_and_not_quiet(&self) -> bool {
         tokio::select! {
             biased;

@@ -1,7 +1,7 @@
 //! Commands that a page cannot run by itself: script in it could send these commands without a person.
 //!
-//! A shell that shows a page asks [`App::needed_consent`] before it runs a command, and a person
-//! before it goes on. `App::call` does not ask: what calls it in this process is trusted.
+//! A shell that shows a page calls [`App::needed_consent`] before it runs a command, and asks a
+//! person if consent is needed. `App::call` does not ask: its callers in this process are trusted.
 
 use std::collections::HashSet;
 use std::path::PathBuf;
@@ -24,7 +24,7 @@ pub enum Consent {
     HubProxy(String),
 }
 
-/// The folders of models that a person has taken off the list: each may come back.
+/// Folders of models that a person has taken off the list. Adding one again needs no consent.
 #[derive(Debug, Default)]
 pub(crate) struct RemovedFolders(Mutex<HashSet<String>>);
 
@@ -46,7 +46,8 @@ impl App {
                 Some(Consent::ModelFolder(PathBuf::from(path)))
             }
             Command::SetSetting { scope: SettingTarget::App, key, value } => {
-                // Without a text, what the environment says holds, which the page cannot change.
+                // Without a text the environment's value holds, and the page cannot change that
+                // one.
                 let text = value.as_str().map(str::trim).filter(|text| !text.is_empty())?;
                 let settings = self.settings();
                 let (current, consent) = match key.as_str() {

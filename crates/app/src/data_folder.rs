@@ -11,8 +11,8 @@ use crate::platform;
 /// ```text
 /// CAIRN_HOME/
 /// ├── lock               locked by the process that has the folder open
-/// ├── window.sock        where that process takes the wish to see its window; left there when it ends
-/// ├── running.json       what that process is at; left only if it dies
+/// ├── window.sock        where a second launch asks for its window; left there when it ends
+/// ├── running.json       what that process is doing; left only if it dies
 /// ├── cairn.db           conversations, settings, the index of the prompt cache
 /// ├── cairn.backup-*.db  the database before its last three migrations
 /// ├── cairn.damaged-*.db a damaged database that was replaced
@@ -118,7 +118,7 @@ impl DataFolder {
         self.home.join("window.sock")
     }
 
-    /// The crash record: what the process that has the folder open is at.
+    /// The crash record: what the process that has the folder open is doing.
     pub fn running(&self) -> PathBuf {
         self.home.join("running.json")
     }

@@ -1,5 +1,5 @@
-//! Watches whether the database is still where it was opened. A cleaner or a sync program may take it
-//! away while Cairn runs; without a look, nobody would notice before the next start.
+//! Watches whether the database is still where it was opened. A cleaner or a sync program may take
+//! it away while Cairn runs; unless Cairn looks, no one would notice before the next start.
 
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -10,12 +10,12 @@ use crate::app::App;
 use crate::folder_lock::FolderLock;
 use crate::wire::{Event, Failure, NoticeKind, NoticeLevel};
 
-/// The interval at which the file is looked for.
+/// Time between two looks at the file.
 const LOOK_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Saves a copy of the database if its file is gone, and says so, until the app closes.
 pub(crate) async fn watch(app: Arc<App>) {
-    // One notice of a failure, however often saving is tried.
+    // One notice of a failure is enough, however often saving is tried.
     let mut is_told = false;
     while app.is_open_after(LOOK_INTERVAL).await {
         if let Err(error) = app.store.keep_log().await {
@@ -46,7 +46,7 @@ pub(crate) async fn watch(app: Arc<App>) {
     }
 }
 
-/// Makes the folders again that went with the database, and the lock in them.
+/// Makes the folders that went with the database again, and the lock in them.
 fn restore_folder(app: &App) {
     if let Err(error) = app.data_folder.create() {
         tracing::warn!("the data folder is not complete: {error}");

@@ -14,7 +14,7 @@ use crate::platform::open_lock_file;
 pub struct FolderLock(File);
 
 impl FolderLock {
-    /// Locks the data folder for this process, creating what is missing of it. Fails with
+    /// Locks the data folder for this process, and creates its missing parts. Fails with
     /// [`OpenError::AlreadyRunning`] if another process has locked it.
     pub fn take(data_folder: &DataFolder) -> Result<FolderLock, OpenError> {
         data_folder.create()?;
@@ -59,7 +59,7 @@ mod tests {
 
         let home = tempfile::tempdir().expect("a folder");
         let data_folder = DataFolder::new(home.path());
-        // As earlier versions have made it.
+        // Earlier versions made it like this.
         std::fs::write(data_folder.lock(), "").expect("is written");
         let _locked = FolderLock::take(&data_folder).expect("is free");
         std::fs::create_dir_all(data_folder.prompt_cache()).expect("a folder");

@@ -121,7 +121,8 @@ impl App {
         }
     }
 
-    /// Runs work that nobody has asked for. A quiet start waits until a person wants an ordinary one.
+    /// Runs work that no one has asked for. A quiet start delays it until a person wants an
+    /// ordinary one.
     fn spawn_unless_quiet(self: &Arc<Self>, work: impl Future<Output = ()> + Send + 'static) {
         let app = self.clone();
         self.spawn(async move {
@@ -160,7 +161,8 @@ impl App {
         // It stays so if the caller stops waiting.
         *closed = Some(Closed::EngineBusy);
         self.closing.cancel();
-        // However long the rest takes, and whoever ends it: a person wanted this.
+        // This end is wanted, however long the rest takes and even if the process is killed
+        // meanwhile.
         self.crashes.close();
         self.downloads.stop();
         let mut cache_rows = self.cache_rows.lock().unwrap_or_else(PoisonError::into_inner).take();

@@ -41,7 +41,8 @@ pub struct Options {
     /// Whether saved context is coded, without loss, to take less of the disk, whatever the settings
     /// say.
     pub compresses_cache: bool,
-    /// Why nothing can be computed here, as one sentence: the app opens, and loads no model.
+    /// Why this machine cannot compute anything, as one sentence. The app then opens, but loads no
+    /// model.
     pub device_failure: Option<String>,
 }
 
@@ -123,8 +124,8 @@ impl Options {
         }
     }
 
-    /// The options that the environment sets, with a model loaded at once. Tells MLX where its Metal
-    /// library is, so it comes before anything else that uses MLX.
+    /// The options that the environment sets, with a model loaded at once. Tells MLX where its
+    /// Metal library is, so call it before anything else that uses MLX.
     pub fn from_environment() -> Result<Options, OpenError> {
         // A hub that cannot be used is no reason not to open: its commands say what is wrong.
         let hub = HubOptions::from_lookup(std::env::var_os)

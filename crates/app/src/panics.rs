@@ -1,14 +1,16 @@
-//! Panics in the log: where, on which thread, and why, without what a person may have written.
+//! Logs panics: where, on which thread and why, but no text that a person may have written.
 //!
-//! A panic is caught where it happens, by a task, by the engine's thread, so that it ends one answer and
-//! not the app. Its message goes to standard error, which nobody sees of an app that was opened by a click.
+//! The task or engine thread in which a panic happens catches it, so that it ends one answer and
+//! not the app. Its message goes to standard error, which no one sees if the app was opened by a
+//! click.
 
 use std::panic::{self, PanicHookInfo};
 
-/// A message is cut after so many characters.
+/// Longer messages are cut after this many characters.
 const MAX_CHARS: usize = 300;
 
-/// Logs every panic from here on, before the hook that is there. Call it once, after the log is set up.
+/// Logs every panic from here on, then runs the hook that was set before. Call it once, after the
+/// log is set up.
 pub fn log_panics() {
     let before = panic::take_hook();
     panic::set_hook(Box::new(move |info| {
@@ -25,8 +27,9 @@ fn log(info: &PanicHookInfo<'_>) {
     tracing::error!("a panic at {place}, thread {thread}: {message}");
 }
 
-/// The first line of a message up to its first quotation mark. Slices of a text quote all of it, a wrong
-/// value its content, an error the file's.
+/// Returns the first line of a message up to its first quotation mark. Messages quote what a person
+/// may have written: a slice its whole text, a wrong value its content, an error the file's
+/// content.
 fn without_quotes(message: &str) -> &str {
     let quotes = ['"', '\'', '`', '“', '”', '„', '‘', '’', '‚', '«', '»', '‹', '›', '\n'];
     let end = message.find(quotes).unwrap_or(message.len());
@@ -80,7 +83,7 @@ mod tests {
     fn logs_place_thread_and_reason_of_panic() {
         let lines = Lines::default();
         let writer = lines.clone();
-        // The hook is the process's, and stays; its lines of other tests have no subscriber.
+        // The hook stays for the whole process. Lines from other tests have no subscriber.
         log_panics();
         let panics = move || {
             let to_lines = tracing_subscriber::fmt().with_ansi(false);

@@ -261,15 +261,15 @@ pub fn exit_now(code: i32) -> ! {
     std::process::exit(code)
 }
 
-/// Opens a file to be locked, and creates it if need be. Whoever can open it could hold its lock, so
-/// only its owner can.
+/// Opens a file to be locked, and creates it if need be. Anyone who can open it could hold its
+/// lock, so only its owner can.
 pub(crate) fn open_lock_file(path: &Path) -> io::Result<File> {
     let mut options = File::options();
     options.create(true).append(true);
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
     let file = options.open(path)?;
-    // Earlier versions created it for all to read. If that stays, it locks all the same.
+    // Earlier versions let everyone read it. If that cannot be changed, it locks all the same.
     #[cfg(unix)]
     let _ = file.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(0o600));
     Ok(file)

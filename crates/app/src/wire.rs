@@ -43,7 +43,8 @@ pub use setting_values::*;
 pub use settings::*;
 pub use status::*;
 
-/// The most bytes of a command as JSON: enough for the texts of a job, a hundred thousand of some lines.
+/// The most bytes of a command as JSON: enough for a job's texts, a hundred thousand of a few lines
+/// each.
 pub const MAX_COMMAND_BYTES: usize = 64 << 20;
 
 /// Everything a user interface can ask for.
@@ -74,8 +75,8 @@ pub enum Command {
     NewConversationIn { folder_id: String },
     /// An empty conversation with the system prompt and the parameters of a persona.
     NewConversationAs { persona_id: String },
-    /// How much of its model's context a conversation takes, or a new one begins with. Counts documents
-    /// that were counted for another model. Answers [`Reply::Context`].
+    /// Measures how much of its model's context a conversation takes, or a new one begins with.
+    /// Counts documents again that were counted for another model. Answers [`Reply::Context`].
     GetContext { of: ContextOf },
     /// Lets a conversation be read again from its beginning, or from an earlier cut: takes away
     /// [`Message::cut`].
@@ -190,8 +191,8 @@ pub enum Command {
     GoOn { conversation_id: String },
     /// Lists the model folders again.
     ListModels,
-    /// Loads a listed model by its name or alias, never by a path; those that it leaves no room for are
-    /// unloaded. Progress comes as `Status`.
+    /// Loads a listed model by its name or alias, never by a path, and unloads models that it
+    /// leaves no room for. Progress comes as `Status`.
     LoadModel { name: String },
     /// Ends the load under way, whose command or answer then fails with a sentence that says so; the
     /// model before it stays. Does nothing while no model is being loaded.
@@ -395,8 +396,8 @@ pub enum Command {
     UncalibrateJob { id: String },
     /// Lets a job wait. The rows that are being asked are asked again later.
     PauseJob { id: String },
-    /// Lets a job go on, and asks the rows again that could not be answered. If it or its model is set aside,
-    /// they no longer are.
+    /// Continues a job, and asks the rows again that could not be answered. If the job or its model
+    /// was set aside, it no longer is.
     ContinueJob { id: String },
     /// Sets the name of a job; an empty one is refused.
     RenameJob { id: String, name: String },

@@ -1,6 +1,6 @@
-//! Whatever a person does, the monitor's totals equal the engine's work, and what answers and readings
-//! say that they took. In a process of its own, because MLX keeps a thread for every engine
-//! that was ever started.
+//! The monitor's totals equal the engine's work, and the figures of answers and readings, no matter
+//! what a person does. In a process of its own, because MLX keeps a thread for every engine that
+//! was ever started.
 #![allow(clippy::unwrap_used)] // in a test a panic is the report
 
 #[path = "app/kit.rs"]
@@ -42,8 +42,7 @@ impl Random {
 /// Read, cached and written tokens.
 type Figures = [u64; 3];
 
-/// Figures as they are known without asking the engine: exactly, or, where something was stopped, at
-/// least and at most.
+/// Figures as they are known without asking the engine: exact, or a range if something was stopped.
 #[derive(Debug, Clone, Copy, Default)]
 struct Bounds {
     least: Figures,
@@ -84,7 +83,7 @@ struct World {
     /// The work of engines that have ended.
     before: Figures,
     all: Bounds,
-    /// By chat, of the sequence that runs.
+    /// Figures by chat, of the sequence that runs.
     chats: BTreeMap<String, Bounds>,
     private: Bounds,
     deleted: BTreeSet<String>,
@@ -137,7 +136,7 @@ impl World {
         self.count(Some(&chat), [least_read, cached, written], [read, cached, written]);
     }
 
-    /// Counts what an answer that went on did in addition to what it had done before.
+    /// Counts the work that an answer did after it was continued, on top of its work before.
     fn count_continued(&mut self, before: &MessageStats, answer: &Message) {
         let Some(stats) = &answer.stats else { return };
         let written = u64::from(stats.generation_tokens - before.generation_tokens);
@@ -395,7 +394,7 @@ impl World {
         self.before = [0, 1, 2].map(|at| self.before[at] + done[at]);
         self.app = open(&self.home).await;
         drop(app);
-        // What is left of all is what the database has.
+        // Only the work in the database is left.
         let day = self.day().await;
         let left = sum(&day.models);
         self.private.check([0, 1, 2].map(|at| self.before[at] - left[at]), "private chats");
@@ -415,13 +414,13 @@ impl World {
         }
     }
 
-    /// The engine's work that the database knows.
+    /// Returns the engine's work that the database should have.
     fn done(&self) -> Figures {
         let done = figures_of(self.app.work_done());
         [0, 1, 2].map(|at| self.before[at] + done[at])
     }
 
-    /// The day, once the work of all that runs is in it.
+    /// Returns the day, once all of the work is in it.
     async fn settled(&self) -> MonitorDay {
         let settled = async {
             loop {
@@ -445,7 +444,7 @@ impl World {
         }
     }
 
-    /// All totals are equal.
+    /// Checks that all totals are equal.
     async fn check(&mut self) {
         let day = self.settled().await;
         let log = format!("{:#?}", self.log);
@@ -466,7 +465,7 @@ impl World {
         }
     }
 
-    /// The page of saved context says the same, also while something is read ahead.
+    /// Checks that the page of saved context says the same, also while something is read ahead.
     async fn check_page(&self, log: &str) {
         loop {
             let before = self.app.work_done();
@@ -485,7 +484,7 @@ impl World {
         self.log.push(format!("{kind} in {chat:?}"));
         let Some(id) = chat else { return self.new_chat(false).await };
         if self.drafts.contains(&id) {
-            // Documents whose prompt changes are read again, which no answer says.
+            // If the prompt before documents changes, they are read again, and no answer says so.
             self.count(Some(&id), [0; 3], [MANY, MANY, 0]);
         }
         match kind {

@@ -112,7 +112,8 @@ pub enum ChatError {
 }
 
 impl ChatError {
-    /// Whether a prompt was given up because of the time, so that to try another way would be in vain.
+    /// Whether a prompt was given up because its time was over or no one waits for it, so that
+    /// trying another way would be in vain.
     pub(crate) fn is_interruption(&self) -> bool {
         matches!(self, ChatError::TemplateTimeOver { .. } | ChatError::Cancelled)
     }

@@ -1,4 +1,4 @@
-//! When the rendering of a template has to end before it is done.
+//! Limits that end the rendering of a template before it is done: a time, and a cancellation.
 
 use std::fmt;
 use std::sync::Arc;

@@ -92,13 +92,14 @@ impl GuessCounts {
     }
 }
 
-/// Where the tokens of a prompt came from that were not read again.
+/// Where the prompt tokens that were not read again came from.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CachedFrom {
     /// The same owner's caches, which were still in memory.
     pub num_in_memory: usize,
-    /// The same owner's saved context, read back after a restart, a change of the model, an eviction.
+    /// The same owner's saved context, read back after a restart, a change of the model or an
+    /// eviction.
     pub num_restored: usize,
     /// Context of another owner: another chat, a folder, a starting point.
     pub num_shared: usize,
@@ -107,7 +108,7 @@ pub struct CachedFrom {
 }
 
 impl CachedFrom {
-    /// All of them.
+    /// Returns the sum over all sources.
     pub fn num_tokens(&self) -> usize {
         self.num_in_memory + self.num_restored + self.num_shared + self.num_read_ahead
     }

@@ -297,8 +297,8 @@ const STEPS: &[&str] = &["steps"];
 const TEXT: &[&str] = &["text of more than"];
 const WORK: &[&str] = &["bytes of data", "text of more than"];
 
-/// Renders a hostile template; the error must contain one of `expected`. There is so much time that
-/// only the budget can end it.
+/// Renders a hostile template; the error must contain one of `expected`. The time limit is an hour,
+/// so only the budget can end it.
 fn check_hostile(what: &str, source: &str, expected: &[&str]) {
     let error = ChatTemplate::parse(source, special())
         .map(|template| template.with_time_limit(Duration::from_secs(3600)))
@@ -495,7 +495,7 @@ fn expensive(step: &str) -> String {
 
 #[test]
 fn charges_operations_by_the_size_they_touch() {
-    // So much time that only the charges can end them.
+    // An hour, so that only the charges can end them.
     let patient = Duration::from_secs(3600);
     for (what, step) in EXPENSIVE {
         let template = ChatTemplate::parse(&expensive(step), special()).unwrap();
@@ -530,7 +530,7 @@ fn ends_rendering_when_no_one_waits() {
     let messages = talk(&[(Role::User, "hello"); 1000]);
     assert_eq!(template.render(&messages, true), Err(ChatError::Cancelled));
     assert_eq!(num_asked.load(Ordering::Relaxed), 10);
-    // Later renderings are not concerned.
+    // Later renderings are not affected.
     assert!(template.render(&messages, true).is_ok());
 }
 

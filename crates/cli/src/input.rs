@@ -10,9 +10,10 @@ use crate::output;
 /// The most bytes of a text that are read; its rows are kept in memory.
 const MAX_TEXT_BYTES: u64 = 4 << 30;
 
-/// The text of a file, or of stdin where that is `-`. Refuses at once what is no regular file: a pipe
-/// would be waited for. What another program has opened for this one, as `/dev/stdin` or the
-/// `/dev/fd/63` of a shell's `<(…)`, has its writer.
+/// Reads the text of a file, or of stdin if the path is `-`. Refuses anything but a regular file at
+/// once, because a pipe might never get a writer. `/dev/stdin` and the `/dev/fd/63` of a shell's
+/// `<(…)` are read all the same: another program has opened them for this one, so they have a
+/// writer.
 pub fn read_text(path: &Path) -> Result<String> {
     if path == Path::new("-") {
         return output::stdin().context("cannot read stdin");

@@ -79,8 +79,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Logs go to stderr, as `CAIRN_LOG` says, and of `cairn serve`, which runs on unseen, to the data folder's
-/// log files.
+/// Sends logs to stderr, as `CAIRN_LOG` says. `cairn serve` runs without anyone watching, so its
+/// logs also go to the data folder's log files.
 fn write_logs(command: &Command, asks_for_plain: bool) {
     let filter = EnvFilter::try_from_env("CAIRN_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
     let stderr = std::io::stderr;

@@ -70,8 +70,8 @@ pub fn ask(text: impl Display) {
     let _ = stderr.write_all(shown(&text.to_string(), is_terminal).as_bytes());
 }
 
-/// Returns a text as it is printed: all of it as it is, or to a terminal what that can show. Names, errors
-/// and answers may hold what a file's author or a model wants the terminal to do.
+/// Returns a text as it is printed: unchanged, or for a terminal only what can be shown. Names,
+/// errors and answers may contain control sequences from a file's author or a model.
 fn shown(text: &str, is_terminal: bool) -> Cow<'_, str> {
     if is_terminal { printable(text) } else { Cow::Borrowed(text) }
 }

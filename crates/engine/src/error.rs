@@ -39,7 +39,7 @@ pub enum EngineError {
     /// The model's tokenizer failed on a text or on tokens.
     #[error("{reason}")]
     Tokenizer {
-        /// Which, and why.
+        /// The tokenizer that failed, and why.
         reason: String,
     },
     /// The request does not suit the model.
@@ -272,7 +272,7 @@ impl EngineError {
         }
     }
 
-    /// Whether a prompt was given up because it took too long, or because no one waits for it.
+    /// Whether a prompt was given up because it took too long or no one waits for it.
     pub(crate) fn is_interruption(&self) -> bool {
         use ChatError::{Cancelled, TemplateTimeOver};
         matches!(

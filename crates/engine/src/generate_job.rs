@@ -75,9 +75,9 @@ impl GenerateJob {
         self.events.is_closed() || *self.stop.borrow()
     }
 
-    /// The tokens of its prompt, behind them those that the answer has already. They are computed
-    /// again if another model answers than the one that they were computed for. Empty if the job was
-    /// stopped before they were computed.
+    /// Returns the tokens of its prompt, followed by the tokens that the answer already has. They
+    /// are computed again if another model answers now. Empty if the job was stopped before they
+    /// were computed.
     pub(crate) fn prompt(&mut self, loaded: &Loaded) -> Result<&Prompt, EngineError> {
         let identity = &loaded.model.identity;
         let (known, prompt) = match self.prompt.take().filter(|(known, _)| known == identity) {

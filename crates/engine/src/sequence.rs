@@ -91,7 +91,7 @@ pub(crate) struct Sequence {
     grammar: Option<AnswerGrammar>,
     stop_string: Option<String>,
     began: Instant,
-    /// When the cached beginning was there, and reading the rest began.
+    /// When the cached beginning was in place and reading the rest began.
     reading_began: Instant,
     first_token: Option<Instant>,
     last_token: Option<Instant>,
@@ -378,7 +378,7 @@ impl Sequence {
         match caught("ending an answer", || self.finished(reason)) {
             // Emitted before the caches are saved, so that the caller does not wait for that.
             Ok(finished) => {
-                // Before the end is known, so that whoever learns of it finds the work too.
+                // Before the end is sent, so that its receiver finds the work too.
                 let first_token_ms = finished.stats.time_to_first_token_ms;
                 self.work.end((first_token_ms > 0.0).then_some(first_token_ms));
                 let _ = self.job.events.send(GenerateEvent::Finished(Box::new(finished)));
@@ -514,8 +514,8 @@ impl Sequence {
         })
     }
 
-    /// As [`Sequence::generation_tps`], but 0 of the first tokens, which tell nothing: proposed ones come
-    /// several at once.
+    /// As [`Sequence::generation_tps`], but 0 for the first few tokens, which say nothing: proposed
+    /// tokens come several at once.
     pub(crate) fn shown_tps(&self) -> f64 {
         if self.sampled.len() < LEAST_TIMED_TOKENS { 0.0 } else { self.generation_tps() }
     }

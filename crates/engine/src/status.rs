@@ -91,9 +91,9 @@ pub struct LoadedModelStatus {
     pub last_used: Instant,
 }
 
-/// The work for all requests together, since the engine's thread began: whoever compares two of them
-/// knows the work between them, and the speeds. The sums of all [`RequestWork`](crate::RequestWork) are
-/// the same, once all requests have ended.
+/// The work for all requests together, since the engine's thread began. The difference of two gives
+/// the work between them, and the speeds. Once all requests have ended, the sums of all
+/// [`RequestWork`](crate::RequestWork) are the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct WorkDone {
     /// Prompt tokens read, without those from the prompt cache.

@@ -46,8 +46,8 @@ pub enum WorkKind {
     Answer,
     /// An answer that is compared with another one.
     Comparison,
-    /// Documents are read before their question is there. Its only token is thrown away, so it does not
-    /// count as written.
+    /// Reading documents before their question is there. The only token that it samples is thrown
+    /// away, so it does not count as written.
     ReadAhead,
     /// A title of a conversation.
     Title,
@@ -57,7 +57,7 @@ pub enum WorkKind {
     Probabilities,
     /// A question about many texts.
     Job,
-    /// A request of another program, or of whoever does not say.
+    /// A request of another program, or of a caller that does not say.
     #[default]
     Program,
 }
@@ -87,7 +87,7 @@ pub struct RequestWork {
     pub model: String,
     /// Tokens read, without those from the prompt cache.
     pub num_read_tokens: u64,
-    /// Tokens from the prompt cache; none of them is told apart as read ahead here.
+    /// Tokens from the prompt cache. Tokens that were read ahead are not told apart here.
     pub cached_from: CachedFrom,
     /// Tokens written, without an end-of-sequence token.
     pub num_written_tokens: u64,
@@ -101,7 +101,7 @@ impl RequestWork {
     }
 }
 
-/// The work of requests that have ended, until somebody takes it. Clones share it.
+/// The work of requests that have ended, until it is taken. Clones share it.
 #[derive(Debug, Clone, Default)]
 pub struct WorkLog(Arc<Ended>);
 
@@ -112,12 +112,13 @@ struct Ended {
 }
 
 impl WorkLog {
-    /// Takes what was added since the last time, in its order.
+    /// Takes the work that was added since the last call, in order.
     pub fn take(&self) -> Vec<RequestWork> {
         std::mem::take(&mut *self.guard())
     }
 
-    /// Puts back what was taken and could not be stored, before what was added meanwhile.
+    /// Puts back work that was taken and could not be stored, in front of work that was added
+    /// meanwhile.
     pub fn put_back(&self, mut work: Vec<RequestWork>) {
         let mut added = self.guard();
         work.append(&mut added);
@@ -170,7 +171,7 @@ impl WorkCounter {
         OpenWork { counter: self.clone(), work: Some(work) }
     }
 
-    /// Adds the time of a slice that has read `num_tokens`, all of which were computed in it.
+    /// Adds the time of a slice that has read `num_tokens`. The slice has computed all of them.
     pub(crate) fn reading_took(&self, num_tokens: usize, took: Duration) {
         self.change(|total| total.reading.add(num_tokens, took));
     }
@@ -227,7 +228,7 @@ impl OpenWork {
         });
     }
 
-    /// Ends it, with the time to the first token where there was one.
+    /// Ends the work, with the time to the first token if there was one.
     pub(crate) fn end(&mut self, first_token_ms: Option<f64>) {
         let Some(work) = self.work.take().filter(|work| !work.is_empty()) else { return };
         if let Some(log) = &self.counter.log {

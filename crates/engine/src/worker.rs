@@ -119,8 +119,8 @@ impl Worker {
         })
     }
 
-    /// Publishes `state` with current memory figures; while a model is being loaded, that instead. If
-    /// the device cannot compute, the state is always that.
+    /// Publishes `state` with current memory figures. A load in progress takes the place of
+    /// `state`, and a device that cannot compute takes the place of both.
     pub(crate) fn publish(&mut self, state: EngineState) {
         self.last_status = Some(Instant::now());
         let state = match (&self.device_failure, &self.loading) {

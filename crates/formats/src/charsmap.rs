@@ -31,7 +31,8 @@ pub fn check_normalizer(normalizer: &Value) -> Result<(), String> {
     parts.into_iter().flatten().try_for_each(check_normalizer)
 }
 
-/// The most bytes that a table, in base64, makes of one. Infinite if the table cannot be used.
+/// Returns the most bytes that a table, in base64, makes of one byte. Infinite if the table cannot
+/// be used.
 pub(crate) fn charsmap_growth(table: &str) -> f64 {
     growth_of(table).unwrap_or(f64::INFINITY)
 }
@@ -49,7 +50,7 @@ pub fn check_charsmap(bytes: &[u8]) -> Result<(), &'static str> {
     read_charsmap(bytes).map(drop)
 }
 
-/// The most bytes that a table makes of one, after it was checked.
+/// Checks a table, and returns the most bytes that it makes of one byte.
 fn read_charsmap(bytes: &[u8]) -> Result<f64, &'static str> {
     if bytes.len() > MAX_CHARSMAP_BYTES {
         return Err("longer than 4 MiB");
@@ -69,8 +70,8 @@ fn unit(bytes: &[u8]) -> u32 {
     bytes.iter().rev().fold(0, |number, byte| number << 8 | u32::from(*byte))
 }
 
-/// From each unit that a text can lead to, every byte must lead to a unit, and leaves to replacements.
-/// Returns the most bytes that become of one.
+/// From each unit that a text can lead to, every byte must lead to a unit, and leaves to
+/// replacements. Returns the most bytes that one byte becomes.
 fn check_trie(units: &[u32], replacements: &str) -> Result<f64, &'static str> {
     const OUTSIDE: &str = "a trie that leads outside";
     // Exclusive or with a number below 256 stays within 256 units.

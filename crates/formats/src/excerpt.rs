@@ -21,8 +21,8 @@ pub(crate) fn message_excerpt(text: impl Display) -> String {
     beginning(text, MAX_MESSAGE_CHARS)
 }
 
-/// The beginning of what a file says, for a sentence that does not quote it: in one line, with what is
-/// not shown as an escape.
+/// Returns the beginning of what a file says, for a sentence that does not quote it: in one line,
+/// with invisible characters escaped.
 pub fn readable(text: impl Display) -> String {
     let begun = beginning(text, MAX_SENTENCE_CHARS);
     with_escapes(&begun, is_not_shown).into_owned()

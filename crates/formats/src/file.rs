@@ -50,7 +50,7 @@ pub fn open_regular(path: &Path) -> Result<(File, u64), FileError> {
 /// As [`open_regular`], for what was a regular file a moment ago.
 fn open_at_once(path: &Path) -> Result<(File, u64), FileError> {
     let failed = |source| FileError::Io { path: path.into(), source };
-    // It changes nothing of how a regular file is read.
+    // It does not change how a regular file is read.
     let at_once = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
     let file = File::options().read(true).custom_flags(at_once).open(path).map_err(failed)?;
     let metadata = file.metadata().map_err(failed)?;

@@ -1,9 +1,9 @@
-//! How much a tokenizer.json may lengthen a text. Its rules are applied one after the other, each to
-//! what the one before has made, so seven short ones can make gigabytes of one word.
+//! How much a tokenizer.json may lengthen a text. Its rules are applied one after the other, each
+//! to the result of the rule before, so seven short rules can turn one word into gigabytes.
 //!
 //! The bound is computed from the last rule to the first: for each letter that rules name, how many
-//! bytes may become of it in the end, and the most for any other. A replacement is charged to the first
-//! letter that it replaces.
+//! bytes it may become in the end, and the most for any other letter. A replacement is charged to
+//! the first letter that it replaces.
 
 use std::collections::HashMap;
 
@@ -21,8 +21,8 @@ const MAX_RULES: usize = 256;
 /// and becomes 18 letters of 33 bytes.
 const UNICODE_GROWTH: f64 = 11.0;
 
-/// Fails, with what is wrong, if the rules of a tokenizer.json could lengthen a text beyond all measure,
-/// before it is cut into tokens or after it was joined of them.
+/// Fails, with what is wrong, if the rules of a tokenizer.json could lengthen a text beyond all
+/// measure, before it is cut into tokens or after it was joined from them.
 pub fn check_growth(tokenizer: &Value) -> Result<(), String> {
     let parts = [
         ("normalizer", "normalizers"),
@@ -37,7 +37,7 @@ pub fn check_growth(tokenizer: &Value) -> Result<(), String> {
             return Err(format!("its {part} has {count} rules, but at most {MAX_RULES} are read"));
         }
         let growth = rules.iter().rev().fold(Growth::none(), |after, rule| after.before(rule));
-        // Rules that multiply without end may add up to no number.
+        // Not `>`: if rules multiply without end, the growth may be NaN.
         let is_bounded = growth.per_byte() <= MAX_GROWTH;
         if !is_bounded {
             return Err(format!("its {part} could make a text more than 1000 times as long"));
@@ -57,7 +57,7 @@ fn flatten<'a>(rule: &'a Value, list: &str, rules: &mut Vec<&'a Value>) {
     }
 }
 
-/// How many bytes may become of a letter in the end.
+/// How many bytes a letter may become in the end.
 struct Growth {
     /// Growth of letters that a rule names.
     of_letters: HashMap<char, f64>,
@@ -99,10 +99,11 @@ impl Growth {
         if let Some(table) = rule["precompiled_charsmap"].as_str() {
             return self.before_any(charsmap_growth(table));
         }
-        // Mostly letters become others, whichever.
+        // Most of these rules may replace any letter.
         match rule["type"].as_str() {
             Some("NFC" | "NFD" | "NFKC" | "NFKD") => self.before_any(UNICODE_GROWTH),
-            // Of a Chinese letter three, or what belongs together apart; and then lower case.
+            // Puts blanks around a Chinese letter, or takes a letter and its accents apart; then
+            // lower case.
             Some("BertNormalizer") => self.before_any(6.0),
             Some("Lowercase") => self.before_any(2.0),
             Some("Nmt" | "StripAccents" | "Strip") => self.before_any(1.0),
@@ -179,7 +180,7 @@ mod tests {
         check(normalizer(vec![replace_regex("(?=a)", "ab"); 12]), "normalizer");
         let prepend = json!({"type": "Prepend", "prepend": "x".repeat(100_000)});
         check(normalizer(vec![prepend; 100]), "normalizer");
-        // A letter that composition makes of others is replaced.
+        // Replaces a letter that composition makes of others.
         let composed = replace("a", &"a\u{30a}".repeat(40));
         let steps = vec![composed.clone(), json!({"type": "NFC"}), replace("å", &"a".repeat(40))];
         check(normalizer(steps), "normalizer");
@@ -227,7 +228,7 @@ mod tests {
                 replace("    ", "<|blank_4|>"),
                 replace("  ", "<|blank_2|>"),
             ],
-            // Many replacements of single letters, of which none feeds another.
+            // Many replacements of single letters; none feeds another.
             (0..200u8).map(|n| replace(&char::from(n + 33).to_string(), "▁▁▁")).collect(),
         ] {
             let tokenizer = normalizer(rules);

@@ -281,7 +281,7 @@ mod tests {
 
     #[test]
     fn blames_tokenizer_whose_regex_gives_up() {
-        // Takes exponential time on the probe, of which no letter is outside the class.
+        // Takes exponential time on the probe, because all of its letters are in the class.
         let class = "-a-zA-Z0-9 !,?+\\n";
         let pattern = format!("([{class}]+[{class}]+)+[^{class}]");
         let trap = json!({ "type": "Replace", "pattern": { "Regex": pattern }, "content": "" });

@@ -61,7 +61,8 @@ pub enum MetalLibraryError {
 /// Finds the library of the program at `program`, which may be a link to it.
 ///
 /// Outside of a bundle, `built` is used if there is none next to the program: the folder into which
-/// the build put it. In a bundle it is not, or a bundle without the library would work on its builder's Mac.
+/// the build put it. In a bundle it is not; otherwise a bundle without the library would still work
+/// on its builder's Mac.
 ///
 /// Fails if the library is missing, empty or cannot be opened, and names the file.
 pub fn find_metal_library(

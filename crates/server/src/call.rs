@@ -40,8 +40,8 @@ pub(crate) async fn call(State(shared): State<Arc<Shared>>, request: Request) ->
     }
 }
 
-/// Why a command is refused for which no one can be asked here: whatever a page in a browser shows, its
-/// script could have written.
+/// Returns why a command that needs consent is refused. No one can be asked here: whatever a page
+/// in a browser shows, its script could have written.
 fn without_consent(consent: &Consent) -> Failure {
     let (what, variable) = match consent {
         Consent::ModelFolder(_) => ("Folders of models are added", None),

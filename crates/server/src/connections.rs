@@ -1,4 +1,5 @@
-//! Connections: how many are open, which of them wait for a request, and when such a one is closed.
+//! Connections: how many are open, which of them wait for a request, and when a waiting one is
+//! closed.
 //!
 //! ```text
 //! accept ─▶ admit ─▶ waits ─▶ request ─▶ answers ─▶ the answer is sent ─▶ waits ─▶ …
@@ -8,8 +9,8 @@
 //! ```
 //!
 //! Anyone on this machine can open a connection, so a connection without an answer takes no file
-//! handle for long. A connection that answers is never closed, so only requests with a key count as
-//! answered: those of routes that ask for one ([`needs_key`]) and that were not refused.
+//! handle for long. A connection that answers is never closed, so a request counts as answered only
+//! if its route asks for a key ([`needs_key`]) and the request was not refused.
 
 use std::convert::Infallible;
 use std::pin::{Pin, pin};
@@ -141,7 +142,7 @@ async fn answer(
     let mut is_closing = false;
     loop {
         tokio::select! {
-            // A broken connection has nobody to be told.
+            // If the connection broke, there is no one to tell.
             _ = http.as_mut() => break,
             () = closed.cancelled() => break,
             () = closing.cancelled(), if !is_closing => {
@@ -198,8 +199,8 @@ impl Connections {
         self.full_since.map_or(now, |since| since + self.limits.patience)
     }
 
-    /// Gives a new connection a place, if need be that of the one that has waited longest. `None` if
-    /// all of them answer. The token closes the new connection.
+    /// Gives a new connection a place, and closes the connection that has waited longest if need
+    /// be. `None` if all of them answer. The token closes the new connection.
     fn admit(&mut self, now: Instant) -> Option<(u64, CancellationToken)> {
         let full_since = self.full_since;
         if full_since.is_some() {
@@ -287,7 +288,7 @@ impl Drop for Place {
 struct Answering(Arc<Place>);
 
 impl Answering {
-    /// Its response is nothing that a connection is kept for.
+    /// Gives the place up: no connection is kept open for this response.
     fn give_up(self) {
         self.0.change(State::Answers, State::Waits { since: Instant::now() });
     }
@@ -574,7 +575,7 @@ mod tests {
         assert_eq!(connections.accepts_at(start), start);
         let (third, _) = connections.admit(start + SECOND).unwrap();
         assert_eq!(connections.accepts_at(start + SECOND), start + 2 * SECOND);
-        // From then on nobody waits again until a place becomes free.
+        // From then on no connection waits again until a place becomes free.
         let (fourth, _) = connections.admit(start + 2 * SECOND).unwrap();
         assert!(first_closed.is_cancelled() && connections.state(first).is_none());
         assert_eq!(connections.accepts_at(start + 3 * SECOND), start + 2 * SECOND);

@@ -8,7 +8,7 @@ use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 
 /// The most bytes that are parsed at once on a worker of the runtime, which takes about as long as
-/// to hand them over.
+/// handing them over.
 const MAX_SMALL_BYTES: usize = 256 << 10;
 /// How many large bodies are parsed at the same time.
 const MAX_LARGE: usize = 2;
@@ -34,7 +34,8 @@ impl Parser {
         if num_bytes <= MAX_SMALL_BYTES {
             return parse();
         }
-        // It is never closed. The permit belongs to the thread, which continues without its request.
+        // The semaphore is never closed. The permit belongs to the thread, which continues without
+        // its request.
         let permit = self.large.clone().acquire_owned().await;
         let parsed = spawn_blocking(move || {
             let _permit = permit;
@@ -66,7 +67,7 @@ mod tests {
         let large = join_all((0..3 * MAX_LARGE).map(|number| {
             let released = released.clone();
             parser.run(MAX_SMALL_BYTES + 1, move || {
-                // Until nobody can release it any more.
+                // Waits until the sender is dropped.
                 let _ = released.lock().unwrap().recv();
                 number
             })

@@ -348,7 +348,7 @@ pub(crate) async fn purge_messages(
     Ok(())
 }
 
-/// Lets what follows messages that are to be removed follow the nearest one before them that stays.
+/// Moves the messages after removed ones to the nearest message before them that stays.
 async fn lift(
     tx: &mut SqliteConnection,
     conversation_id: &str,
@@ -363,7 +363,7 @@ async fn lift(
         .bind(conversation_id)
         .fetch_all(&mut *tx)
         .await?;
-    // What follows each removed message will follow this one instead.
+    // The new parent of the messages after each removed message.
     let mut instead: HashMap<String, Option<String>> = HashMap::new();
     for (id, parent, is_gone) in rows {
         let lifted = parent.as_ref().and_then(|parent| instead.get(parent).cloned());

@@ -1,8 +1,8 @@
 //! Saves a database whose file is taken away while it is open: deleted, moved with its folder, or
 //! replaced by another file.
 //!
-//! SQLite goes on with the file it has open, so nothing fails, but nothing would be there after a
-//! restart either. The store writes a complete copy and continues with that:
+//! SQLite continues with the file it has open, so nothing fails, but after a restart all of it
+//! would be gone. The store writes a complete copy and continues with that:
 //!
 //! ```text
 //! cairn.db                                  the copy, if nothing is at the file's place
@@ -96,7 +96,7 @@ impl OpenFile {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the open file is surely not at its path.
+    /// Whether the open file is certainly no longer at its path.
     fn is_gone(&self) -> bool {
         let state = self.state();
         state.file.is_some() && file_id(&state.path).is_ok_and(|found| found != state.file)
@@ -178,8 +178,8 @@ impl Store {
         written
     }
 
-    /// Writes the log back into the file if its own was deleted: SQLite would go on with the deleted
-    /// one, and a kill would lose it.
+    /// Writes the log into the database if the log's file was deleted: SQLite would continue with
+    /// the deleted file, and a kill would lose it.
     pub async fn keep_log(&self) -> Result<(), StoreError> {
         if !self.open_file.has_lost_log() || self.open_file.is_gone() {
             return Ok(());
@@ -190,7 +190,7 @@ impl Store {
     /// Saves a copy if the file is gone when the store closes.
     pub(crate) async fn save_before_closing(&self) {
         if self.open_file.is_gone() {
-            // There is nobody left to be told.
+            // No one is left to be told.
             let _ = self.save_displaced().await;
         }
     }
@@ -208,7 +208,7 @@ fn make_folder(file: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(missing)
 }
 
-/// Gives the complete copy its name: that of the database, or another if something is there.
+/// Gives the complete copy the database's name, or another one if something is there.
 fn place(partial: &Path, path: &Path, now: &str) -> io::Result<SavedCopy> {
     if fs::symlink_metadata(path).is_err() {
         set_logs_aside(path, now)?;

@@ -1,5 +1,5 @@
-//! Texts that damage has left without being UTF-8. SQLite does not mind them, but reading one fails, and
-//! a title that cannot be read would hide the whole list of chats.
+//! Texts that are no longer UTF-8 after damage. SQLite does not mind them, but reading one fails,
+//! and a title that cannot be read would hide the whole list of chats.
 
 use sqlx::sqlite::SqliteConnection;
 use sqlx::{AssertSqlSafe, Row};

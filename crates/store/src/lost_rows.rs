@@ -17,12 +17,12 @@ use crate::table_roots::{TableRoots, is_page_size};
 /// SQLite's, which Cairn never changes.
 const USUAL_PAGE_SIZE: usize = 4096;
 
-/// A damaged file, and what of its list of tables is known.
+/// A damaged file, and what is known of its list of tables.
 #[derive(Debug)]
 pub(crate) struct DamagedFile {
     pages: Pages,
     roots: HashMap<String, u32>,
-    /// The version of its tables, where a page or the file of roots says it.
+    /// The version of its tables, if a page or the file of roots says it.
     pub(crate) version: Option<i64>,
 }
 
@@ -133,7 +133,7 @@ fn page_sizes(path: &Path) -> Vec<usize> {
         1 => 1 << 16,
         said => usize::from(said),
     };
-    // Of two that lead to as many tables the last is taken.
+    // If both sizes lead to equally many tables, the last is taken.
     match read {
         Ok(()) if is_page_size(said) => vec![said, USUAL_PAGE_SIZE],
         _ => vec![USUAL_PAGE_SIZE],

@@ -66,7 +66,8 @@ pub(crate) fn listed_roots(pages: &Pages) -> HashMap<String, u32> {
     roots
 }
 
-/// A row of the list of tables: none if it is no such row, and nothing in it if it is not a table's.
+/// Reads a row of the list of tables. `None` if it is no such row, `Some(None)` if it is not a
+/// table's.
 fn listed(pages: &Pages, cell: &Cell) -> Option<Option<(String, u32)>> {
     use Value::{Integer, Null, Text};
     match &values(&pages.content(cell)?)?[..] {

@@ -8,7 +8,8 @@ use std::io::{self, BufReader, Read};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-/// With what a page of a table's tree begins: one with rows, and one with the numbers of other pages.
+/// The first byte of a page in a table's tree: for a page with rows, and for one with the numbers
+/// of other pages.
 const TABLE_LEAF: u8 = 13;
 const TABLE_INTERIOR: u8 = 5;
 /// The first page has the file's header before its own.

@@ -578,8 +578,8 @@ impl TableCopy {
         .await
         .or_else(nothing_if_damaged)?;
         let quoted: Vec<String> = columns.iter().map(|column| format!("\"{column}\"")).collect();
-        // With its number, by which a row that was not copied is known. If a column is the number, it
-        // is there twice, which SQLite allows.
+        // With the row's number, which shows which rows were not copied. If a column is the number,
+        // it is there twice, which SQLite allows.
         let columns = match quoted.is_empty() {
             true => String::new(),
             false => format!("rowid, {}", quoted.join(", ")),

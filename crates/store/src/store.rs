@@ -76,7 +76,7 @@ impl Store {
         };
         drop(opening);
         open_file.note(path);
-        // A connection that replaces the first must not make an empty file where that one was.
+        // If the file is gone, a connection that replaces the first must not create an empty one.
         writer.set_connect_options(writer_options(path));
 
         let readers = pool_options()

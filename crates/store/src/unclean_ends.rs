@@ -9,7 +9,7 @@ use crate::{Store, StoreError};
 /// How many runs have ended uncleanly with one model or job at work.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UncleanEnds {
-    /// What was at work.
+    /// The model or job that was at work.
     pub subject: UncleanSubject,
     /// The version of Cairn that counted.
     pub build: String,

@@ -49,7 +49,7 @@ pub struct WorkSums {
     pub conversation_id: Option<String>,
     /// Its title; none if it is deleted.
     pub title: Option<String>,
-    /// How many answers are among it.
+    /// How many answers it includes.
     pub num_answers: i64,
     /// Tokens read.
     pub num_read_tokens: i64,
@@ -61,8 +61,8 @@ pub struct WorkSums {
     pub num_first_tokens: i64,
     /// The times to them, in milliseconds.
     pub first_token_ms: f64,
-    /// Reading that the answers saved, in milliseconds, as written when they ended; none if that is known
-    /// of none.
+    /// Reading that the answers saved, in milliseconds, as written when they ended; none if no
+    /// answer has it.
     pub saved_ms: Option<f64>,
     /// When the newest ended, in milliseconds since the Unix epoch.
     pub newest_at_ms: i64,

@@ -83,9 +83,9 @@ export interface Outlook {
   reason: string | null;
 }
 
-/** What else decides about the next message of a chat. */
+/** Everything else that decides about the next message of a chat. */
 export interface Surroundings {
-  /** What is not pinned is saved on disk, too. */
+  /** Context that is not pinned is saved on disk, too. */
   hasDisk: boolean;
   /** Nothing more fits into the model's context. */
   isFull: boolean;

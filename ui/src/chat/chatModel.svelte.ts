@@ -85,7 +85,7 @@ export class ChatModelStore {
   });
   /** Why the one that would answer cannot be loaded, as far as the list says. */
   readonly problem = $derived.by(() => (this.#name === null ? null : this.#problemOf(this.#name)));
-  /** The one that would answer, or is the only one there is, and is set aside. */
+  /** The model that would answer, or the first if none can be loaded, provided that it is set aside. */
   readonly setAside = $derived.by((): string | null => {
     const { items, loadable } = this.options.models;
     const first = loadable.length === 0 ? items.find(({ is_set_aside }) => is_set_aside)?.name : undefined;

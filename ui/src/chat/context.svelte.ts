@@ -29,7 +29,7 @@ export function cutOf(messages: readonly Message[]): { index: number; id: string
 export class ContextStore {
   /** Null until it is known, and while no model is loaded that reads the chat. */
   current = $state.raw<ChatContext | null>(null);
-  /** The chat that it is of; null: one without a row; undefined before the first. */
+  /** The chat that `current` is for; null for a chat without a row, undefined before the first. */
   #of: string | null | undefined;
   #numAsked = 0;
   /** The messages that it counts; null: they were not known. */

@@ -22,8 +22,8 @@ export function newlyRead({ prompt_tokens, cached_tokens }: MessageStats): numbe
 }
 
 /**
- * How much longer an answer would have taken without what was restored or shared; null if nothing was, or nobody can tell.
- * The core says it, which sums it up as well; of answers of an earlier version it is estimated here.
+ * How much longer an answer would have taken without what was restored or shared; null if nothing was, or if that is
+ * unknown. The core says it, because it sums it up as well; for answers of an earlier version it is estimated here.
  */
 export function savedMilliseconds(stats: MessageStats, messages: readonly Message[]): number | null {
   if (typeof stats.saved_ms === 'number') return stats.saved_ms >= LEAST_SAVED_MS ? stats.saved_ms : null;

@@ -1,4 +1,4 @@
-// The gauge and the chips beside the truth: while documents are read, a model is loaded, and after a reload in mid-answer.
+// The gauge and the chips show the truth while documents are read or a model is loaded, and after a reload in mid-answer.
 import { tick } from 'svelte';
 import { screen, within } from '@testing-library/svelte';
 import { expect, test } from 'vitest';

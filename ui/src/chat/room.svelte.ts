@@ -15,7 +15,7 @@ const estimated = (numChars: number) => Math.ceil(numChars / CHARS_IN_TOKEN);
 
 const sumOf = (counts: number[]) => counts.reduce((sum, count) => sum + count, 0);
 
-/** The tokens of documents for a model; of those that it has not counted they are estimated. */
+/** The tokens of documents for a model; estimated for documents that it has not counted. */
 function documentTokens(documents: readonly Document[], model: string): number {
   return sumOf(documents.map((document) => tokensFor(document, model) ?? estimated(document.num_bytes)));
 }

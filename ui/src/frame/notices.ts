@@ -1,11 +1,11 @@
-// What can be done about what the core tells without being asked, and about what it refuses.
+// Actions for the core's notices and for commands that it refuses.
 import type { App } from '../app.svelte';
 import { CallError } from '../platform/platform';
 import type { NoticeKind, UnexpectedQuit } from '../platform/wire';
 import { strings } from '../text';
 import type { ToastAction, ToastOptions } from '../ui/toasts.svelte';
 
-/** What happened while nobody looked stays until somebody has read it. A longer time is none for setTimeout. */
+/** A notice of what happened while no one looked stays until it is read. setTimeout takes no longer time. */
 const STAYS_MS = 2 ** 31 - 1;
 
 /** How a notice is shown. */
@@ -31,7 +31,7 @@ function quitActions(app: App, quit: UnexpectedQuit): ToastAction[] {
   return [{ label: words.openChat, run: () => app.openConversation(conversation_id) }];
 }
 
-/** What can be done at once about a command that failed. */
+/** Actions that help at once when a command has failed. */
 export function failureActions(app: App, error: unknown): ToastAction[] {
   if (!(error instanceof CallError) || error.kind?.type !== 'model_set_aside') return [];
   return [useAnyway(app, error.kind.model)];

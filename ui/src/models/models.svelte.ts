@@ -53,7 +53,7 @@ export class ModelStore {
   /** The models whose state can be held in 16 bits. */
   withState = $state.raw<ReadonlySet<string>>(new Set());
 
-  /** Those that can be chosen. One that is set aside is used again first, where it says so. */
+  /** The models that can be chosen. A model that is set aside has to be used again first, in its own row. */
   readonly loadable = $derived(
     this.items.filter((model) => model.problem === null && !model.is_being_checked && !model.is_set_aside),
   );

@@ -435,11 +435,11 @@ is_in_place: boolean, }
   | { "type": "failed", why: Failure, };
 
 /**
- * At what the run before was when it ended without being closed.
+ * The work that the run before was doing when it ended without being closed.
  */
 export type UnexpectedQuit = {
 /**
- * The likeliest of what was under way; none if nothing was.
+ * The work that most likely ended it; none if nothing was under way.
  */
 during: UnexpectedQuitDuring | null, model: string | null,
 /**
@@ -447,7 +447,7 @@ during: UnexpectedQuitDuring | null, model: string | null,
  */
 job_id: string | null, job: string | null,
 /**
- * The chat that was answered or read; none of a private one.
+ * The chat that was answered or read; none if it is private.
  */
 conversation_id: string | null,
 /**
@@ -456,7 +456,7 @@ conversation_id: string | null,
 is_set_aside: boolean, };
 
 /**
- * What Cairn did with a model.
+ * Work that Cairn did with a model.
  */
 export type UnexpectedQuitDuring = "loading" | "importing_model" | "importing_context" | "answering" | "comparing" | "program" | "job" | "probabilities" | "reading_ahead" | "title" | "counting" | "measuring";
 
@@ -820,11 +820,11 @@ export type Document = { id: string, name: string, kind: DocumentKind,
  */
 num_bytes: number,
 /**
- * Tokens that it adds to a prompt, the marks around it included; none if nobody has counted.
+ * Tokens that it adds to a prompt, the marks around it included; none if not counted yet.
  */
 tokens: number | null,
 /**
- * The name of the model whose tokens these are; none if nobody has counted.
+ * The name of the model that counted `tokens`; none if not counted yet.
  */
 counted_by: string | null, };
 
@@ -898,12 +898,12 @@ export type NewChat = {
  */
 folder_id: string | null,
 /**
- * Its own system prompt, or its persona's; none: its folder's, or else the one that is set for the
- * model.
+ * Its own system prompt, or its persona's; none to use its folder's, or else the prompt that
+ * is set for the model.
  */
 system_prompt: string | null,
 /**
- * The model that will answer; none: whichever is loaded.
+ * The model that will answer; none to use the loaded one.
  */
 model: string | null, };
 
@@ -1033,7 +1033,8 @@ finish_reason: string,
  */
 prompt_tokens: number, cached_tokens: number,
 /**
- * Where `cached_tokens` came from; their sum. None in answers of an earlier version.
+ * Where `cached_tokens` came from; its parts add up to them. None in answers of an earlier
+ * version.
  */
 cached_from: CachedFrom | null,
 /**
@@ -1081,7 +1082,7 @@ process_bytes: number, process_peak_bytes: number,
 mlx_active_bytes: number, mlx_peak_bytes: number, };
 
 /**
- * Where the tokens of a prompt came from that were not read again.
+ * Where the prompt tokens that were not read again came from.
  */
 export type CachedFrom = {
 /**
@@ -1089,7 +1090,7 @@ export type CachedFrom = {
  */
 in_memory: number,
 /**
- * The chat's saved context, read back after a restart, a change of the model, an eviction.
+ * The chat's saved context, read back after a restart, a change of the model or an eviction.
  */
 restored: number,
 /**
@@ -2066,9 +2067,9 @@ machine_used_bytes: number | null,
  */
 num_waiting: number,
 /**
- * Tokens a second of all requests together, while they were read: the sum of the tokens of the
- * last few points by the sum of their times. None if none were read since the point before, or
- * too few to tell.
+ * Tokens a second of all requests together, while they were read: the tokens of the last few
+ * points divided by the time for them. None if none were read since the point before, or too
+ * few to tell.
  */
 reading_tps: number | null,
 /**
@@ -2111,8 +2112,8 @@ most_waiting: number | null, first_token_ms: Spread | null,
 prompt_tokens: number, cached_tokens: number, };
 
 /**
- * The work of one model or for one chat: answers, and what was read ahead, titles, summaries; of a model
- * also what jobs and other programs asked.
+ * The work of one model or for one chat: answers, reading ahead, titles and summaries; for a model
+ * also requests of jobs and other programs.
  */
 export type MonitorRow = {
 /**
@@ -2132,7 +2133,7 @@ read_tokens: number,
  */
 cached_tokens: number, written_tokens: number,
 /**
- * The sum of the answers' `saved_ms`; none if that is known of none.
+ * The sum of the answers' `saved_ms`; none if no answer has one.
  */
 saved_ms: number | null,
 /**

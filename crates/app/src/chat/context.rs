@@ -49,8 +49,8 @@ pub(crate) async fn num_tokens(
     Ok(app.engine.prompt_tokens(Some(model), prompt, Map::new()).await?.len())
 }
 
-/// How much of its model's context a chat takes, or a new one begins with; none while that model is not
-/// in memory.
+/// Returns how much of its model's context a chat takes, or how much a new one begins with. `None`
+/// while that model is not in memory.
 pub(crate) async fn get(app: &Arc<App>, of: ContextOf) -> Result<Reply, Failure> {
     let context = match of {
         ContextOf::Conversation { id } => of_conversation(app, &id).await?,
@@ -71,7 +71,7 @@ async fn of_conversation(app: &App, id: &str) -> Result<Option<ChatContext>, Fai
     Ok(Some(described(&model, &settings, row.system_prompt, parts)))
 }
 
-/// A chat without a row, which its first message makes.
+/// Measures a chat that has no row yet: its first message makes one.
 async fn of_new_chat(app: &Arc<App>, new: NewChat) -> Result<Option<ChatContext>, Failure> {
     let NewChat { folder_id, system_prompt, model } = new;
     let model = model.or_else(|| loaded_name(app)).and_then(|name| loaded_status(app, &name));
@@ -97,7 +97,7 @@ async fn of_new_chat(app: &Arc<App>, new: NewChat) -> Result<Option<ChatContext>
     Ok(Some(described(&model, &settings, system_prompt, parts)))
 }
 
-/// The tokens of a chat, and of its parts among them.
+/// The tokens of a chat in all, and of some of its parts.
 struct Parts {
     used: usize,
     beginning: usize,
@@ -126,7 +126,7 @@ fn described(
     }
 }
 
-/// Counts what all chats with a beginning have before their first question.
+/// Counts the tokens that all chats with this beginning share before their first question.
 async fn num_shared(app: &App, beginning: &Beginning, model: &str) -> Result<usize, EngineError> {
     let tokens = async |text: &str| {
         let messages = [unsent_question("", text)];

@@ -20,8 +20,8 @@ use crate::wire::{ChatOutlook, Failure, Reply};
 /// A question that nobody asks; what it says does not change what is before it.
 const ANY_QUESTION: &str = "?";
 
-/// What the next turn will find, with the documents of the draft. None while the chat's model is not in
-/// memory, and where it cannot read the conversation.
+/// Looks up how much of the next prompt is cached, the documents of the draft included. `None`
+/// while the chat's model is not in memory, or if it cannot read the conversation.
 pub(crate) async fn get(app: &Arc<App>, conversation_id: &str) -> Result<Reply, Failure> {
     let store = app.store_of(conversation_id).await.clone();
     let row = store.listed_conversation(conversation_id).await?;
@@ -67,8 +67,8 @@ pub(crate) async fn get(app: &Arc<App>, conversation_id: &str) -> Result<Reply, 
     Ok(Reply::Outlook { outlook: Some(outlook) })
 }
 
-/// A prompt with documents as tokens, which take a while: the engine's thread can do other things
-/// meanwhile. None if the model cannot read it.
+/// Turns a prompt with documents into tokens. This takes a while, so the engine's thread does other
+/// things meanwhile. `None` if the model cannot read the prompt.
 async fn assembled(app: &App, model: &str, prompt: PromptInput) -> Option<PromptInput> {
     let PromptInput::Turns(turns) = prompt else { return Some(prompt) };
     let tokenizer = app.engine.submit(Some(model), |loaded| loaded.tokenizer.clone()).await.ok()?;

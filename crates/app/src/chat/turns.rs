@@ -97,7 +97,7 @@ pub(crate) async fn answer_again(
 async fn of_chat(app: &Arc<App>, conversation_id: &str) -> Result<Option<String>, Failure> {
     let name = of_chats::of(app, conversation_id).await?.name;
     match &name {
-        // Before anything is saved: the question stays where it was written.
+        // Checked before anything is saved, so that the question stays where it was written.
         Some(name) => app.crashes.require(name)?,
         None => loading::require_any(app).await?,
     }

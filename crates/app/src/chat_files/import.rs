@@ -230,7 +230,7 @@ mod tests {
         Chain,
         /// One question with all others as its answers.
         Star,
-        /// Each second message is an end.
+        /// Every second message ends a branch.
         Comb,
     }
 

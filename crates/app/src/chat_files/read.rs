@@ -95,7 +95,7 @@ fn read_within(
     }
 }
 
-/// A file of which few bytes are read before the next chat.
+/// A file that fails once `left` bytes have been read. Each chat resets `left`.
 struct Metered<'a, R> {
     file: R,
     left: &'a Cell<u64>,

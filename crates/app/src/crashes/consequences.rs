@@ -1,5 +1,6 @@
-//! Consequences of a crash record that a run has left: how often its models and jobs have been at work in
-//! a run that ended uncleanly, which step to name, and whether this start keeps quiet. Pure.
+//! Consequences of the crash record that a run has left: how often its models and jobs have been at
+//! work in a run that ended uncleanly, which step to name, and whether this start keeps quiet.
+//! Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,11 +8,11 @@ use cairn_store::UncleanSubject;
 
 use super::record::{Record, Step, counts_for_model};
 
-/// With so many unclean ends a model or a job is set aside. One may be chance: memory that another program
-/// took, a person who lost patience.
+/// A model or a job is set aside after this many unclean ends. One may be chance: memory that
+/// another program took, a person who lost patience.
 const MAX_UNCLEAN_ENDS: u32 = 2;
-/// After so many unclean starts one after the other, the first and the last within
-/// [`QUICK_STARTS_MS`], a start keeps quiet.
+/// A start keeps quiet after this many unclean starts in a row, if the first and the last are
+/// within [`QUICK_STARTS_MS`].
 const NUM_QUICK_STARTS: usize = 3;
 const QUICK_STARTS_MS: u64 = 60_000;
 
@@ -20,7 +21,7 @@ const QUICK_STARTS_MS: u64 = 60_000;
 pub(super) struct Counts(pub(super) BTreeMap<UncleanSubject, u32>);
 
 impl Counts {
-    /// Whether a model or a job is not used by itself any more.
+    /// Whether a model or a job is set aside: nothing uses it until a person says so.
     pub(super) fn is_set_aside(&self, subject: &UncleanSubject) -> bool {
         self.0.get(subject).is_some_and(|&num_ends| num_ends >= MAX_UNCLEAN_ENDS)
     }
@@ -48,8 +49,9 @@ pub(super) struct Crash {
     pub(super) set_aside: Option<UncleanSubject>,
 }
 
-/// Decides what follows from the record that was `left`, for a start of this build at `now_ms`. `before` are the
-/// counts of this build so far. Another build starts counting anew: it may not have the fault.
+/// Decides what follows from the record that was `left`, for a start of this build at `now_ms`.
+/// `before` are the counts of this build so far. Another build counts from zero: it may not have
+/// the fault.
 pub(super) fn consequences(
     left: Option<&Record>,
     mut before: Counts,
@@ -89,7 +91,7 @@ fn subjects_of(step: &Step) -> impl Iterator<Item = UncleanSubject> + use<> {
     model.into_iter().chain(step.job_id.clone().map(UncleanSubject::Job))
 }
 
-/// The newest of the likeliest kind.
+/// Returns the newest step of the likeliest kind.
 fn likeliest(steps: &[Step]) -> Option<&Step> {
     steps.iter().rev().min_by_key(|step| step.kind)
 }
@@ -111,7 +113,7 @@ mod tests {
         text.split(',').filter(|text| !text.trim().is_empty()).map(step).collect()
     }
 
-    /// `m 1, j1 2`: counts; what begins with a j is a job.
+    /// `m 1, j1 2`: counts; a name that begins with j is a job.
     fn counts(text: &str) -> Counts {
         let count = |text: &str| {
             let (name, count) = text.trim().split_once(' ').expect("a count");
@@ -126,8 +128,8 @@ mod tests {
 
     #[test]
     fn counts_models_and_jobs_of_unclean_ends() {
-        /// Steps that were left and the counts before; then the counts after, which step is named, and what
-        /// of it is set aside.
+        /// Checks a record with the steps `left` on top of the counts `before`: the counts `after`
+        /// it, the step that is `named`, and its model or job that is `set_aside`.
         fn check(left: &str, before: &str, after: &str, named: &str, set_aside: &str) {
             let left = Record { build: "1".into(), starts_ms: vec![0], steps: steps(left) };
             let found = consequences(Some(&left), counts(before), "1", 9);

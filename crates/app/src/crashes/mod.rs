@@ -1,5 +1,5 @@
-//! A crash never repeats by itself: what a run that died was at is counted, named once, and after a second
-//! time left alone until a person wants it again.
+//! A crash never repeats by itself: the work of a run that died is counted and named once, and
+//! after a second time it is left alone until a person wants it again.
 //!
 //! ```text
 //! a risky step begins, ends ─▶ Crashes::begin, RunningStep ─▶ running.json     removed by a close

@@ -33,7 +33,7 @@ async fn described(crash: &Crash, store: &Store) -> UnexpectedQuit {
     let Some(Step { kind, model, job_id, conversation_id }) = crash.step.clone() else {
         return nothing();
     };
-    // One that was deleted meanwhile has nothing to show.
+    // A job or chat that was deleted meanwhile has nothing to show.
     let job = match &job_id {
         Some(id) => store.listed_job(id).await.ok().map(|job| job.name),
         None => None,
@@ -47,7 +47,7 @@ async fn described(crash: &Crash, store: &Store) -> UnexpectedQuit {
         during: during(kind),
         model,
         job_id: job_id.filter(|_| job.is_some()),
-        // A model that is set aside with its job is used again with it.
+        // If the job is set aside with its model, continuing the job allows the model too.
         is_set_aside: crash.set_aside.is_some() && (job.is_some() || !is_job_set_aside),
         job,
         conversation_id: conversation_id.filter(|_| row.is_some()),
@@ -72,7 +72,7 @@ fn during(kind: StepKind) -> Option<UnexpectedQuitDuring> {
     })
 }
 
-/// The sentence of a window in English.
+/// Returns the sentence that the window shows, in English.
 fn sentence(quit: &UnexpectedQuit) -> String {
     let UnexpectedQuit { model, job, is_set_aside, .. } = quit;
     let again = if *is_set_aside { " again" } else { "" };

@@ -1,16 +1,17 @@
-//! The crash record: a file that is there while Cairn runs, and says what it is at. A start that finds one
-//! knows that the run before ended without being closed.
+//! The crash record: a file that exists while Cairn runs and says what it is doing. A start that
+//! finds one knows that the run before ended without being closed.
 //!
 //! ```text
 //! CAIRN_HOME/running.json    {"build", "starts_ms": [...], "steps": [{"kind", "model", "job_id", "conversation_id"}, ...]}
 //! ```
 //!
-//! A start puts it in place through a temporary file. Each step, as it begins and as it ends, overwrites it by
-//! one write of a page, which the system takes whole or not at all from a process that dies. (A new file
-//! and a rename for each step took 1.4 ms on ext4, which allocates and submits a file at once that replaces
-//! another; the write takes microseconds.) Nothing is synced to the disk: a write that has returned outlives the
-//! process in the system's memory, and a machine that loses its power did not crash because of a model. No text
-//! of a person is in it, and no private chat.
+//! A start puts it in place through a temporary file. Each step overwrites it when it begins and
+//! when it ends, with one write of a page: if the process dies, the system takes that write whole
+//! or not at all. (A new file and a rename for each step took 1.4 ms on ext4, which allocates and
+//! submits at once a file that replaces another; the write takes microseconds.) Nothing is synced
+//! to the disk: a write that has returned outlives the process in the system's memory, and a
+//! machine that loses its power did not crash because of a model. The record contains no text that
+//! a person wrote, and no private chat.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -20,8 +21,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
-/// How much one write takes whole or not at all. A longer record, of many steps at once, may be torn, and then
-/// says only that there was a run.
+/// Bytes that one write takes whole or not at all. A longer record, of many steps at once, may be
+/// torn, and then says only that there was a run.
 const PAGE_BYTES: usize = 4096;
 
 /// The record of a running process.
@@ -29,7 +30,7 @@ const PAGE_BYTES: usize = 4096;
 pub(crate) struct Record {
     /// The version of Cairn.
     pub(crate) build: String,
-    /// When this run started, after the runs before it that ended uncleanly one after the other, in
+    /// Starts of the runs before this one that ended uncleanly in a row, then of this run, in
     /// milliseconds since the Unix epoch. The oldest are left out.
     pub(crate) starts_ms: Vec<i64>,
     /// The steps in flight, in the order in which they began.
@@ -37,8 +38,8 @@ pub(crate) struct Record {
 }
 
 impl Record {
-    /// The record that a run has left; none if that was closed. One that cannot be read, as a crash of the
-    /// machine leaves it, says nothing but that there was a run.
+    /// Reads the record that a run has left. `None` if the run was closed. A record that cannot be
+    /// read, as a crash of the machine leaves it, says only that there was a run.
     pub(crate) fn left_at(path: &Path) -> Option<Record> {
         let text = match fs::read(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
@@ -74,7 +75,7 @@ impl Step {
 }
 
 /// The kind of work of a step. The first are the likeliest to have ended the process: loading takes
-/// most memory, and what a person waits for comes before background work.
+/// the most memory, and what a person waits for comes before background work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum StepKind {
@@ -110,10 +111,10 @@ struct State {
     record: Record,
     /// The record of the run before, until it is counted.
     left: Option<Record>,
-    /// For each of the record's steps.
+    /// The id of each of the record's steps.
     ids: Vec<u64>,
     next_id: u64,
-    /// The models that have computed something to its end.
+    /// The models that have completed a computation.
     used: BTreeSet<String>,
     /// None if it could not be written.
     file: Option<File>,
@@ -124,8 +125,9 @@ struct State {
 }
 
 impl RunningRecord {
-    /// Begins the record of a run after one that has `left` a record. Until [`RunningRecord::forget_left`]
-    /// the steps of that one are in flight in this one too: a start may end before it has counted them.
+    /// Begins the record of a run after one that has `left` a record. Until
+    /// [`RunningRecord::forget_left`] is called, the steps in `left` are in flight in this run too:
+    /// a start may end before it has counted them.
     pub(crate) fn begin(path: PathBuf, record: Record, left: Option<Record>) -> RunningRecord {
         let own = left.iter().filter(|left| left.build == record.build);
         let steps: Vec<Step> = own.flat_map(|left| left.steps.clone()).collect();
@@ -144,7 +146,7 @@ impl RunningRecord {
         RunningRecord { path, state: Mutex::new(state) }
     }
 
-    /// Forgets what the run before has left, because it is counted.
+    /// Forgets the record that the run before has left, because it is counted now.
     pub(crate) fn forget_left(&self) {
         let mut state = self.state();
         state.left = None;
@@ -175,13 +177,13 @@ impl RunningRecord {
         self.write(&mut state);
     }
 
-    /// The models that have computed something to its end in this run.
+    /// Returns the models that have completed a computation in this run.
     pub(crate) fn used_models(&self) -> BTreeSet<String> {
         self.state().used.clone()
     }
 
-    /// Removes the file: however the process ends from here on, somebody wanted it to. What the run before
-    /// has left and nobody has counted is there again.
+    /// Removes the file: the app was asked to close, so however the process ends now, it is no
+    /// crash. If the record of the run before has not been counted yet, it is put back.
     pub(crate) fn close(&self) {
         let mut state = self.state();
         if std::mem::replace(&mut state.is_closed, true) {
@@ -196,7 +198,7 @@ impl RunningRecord {
         }
     }
 
-    /// Writes the file. That it cannot be written is no reason not to answer: only the next crash goes
+    /// Writes the file. If that fails, Cairn works all the same: only the next crash goes
     /// unnoticed.
     fn write(&self, state: &mut State) {
         let Some(file) = state.file.as_mut().filter(|_| !state.is_closed) else { return };
@@ -204,7 +206,7 @@ impl RunningRecord {
             Ok(num_bytes) => state.num_bytes = num_bytes,
             Err(error) => {
                 tracing::warn!("{} cannot be written: {error}", self.path.display());
-                // What it said before is no longer so.
+                // The file's content is out of date.
                 state.file = None;
                 let _ = fs::remove_file(&self.path);
             }
@@ -217,20 +219,20 @@ impl RunningRecord {
 }
 
 impl Drop for RunningRecord {
-    /// A start that fails with a reason, or an app that is dropped, is no crash.
+    /// Removes the file: a start that fails with a reason, or an app that is dropped, is no crash.
     fn drop(&mut self) {
         self.close();
     }
 }
 
-/// Whether an unclean end in such a step counts for its model. A measurement has a count of its own, which
-/// ends it after a few tries.
+/// Whether an unclean end in a step of this kind counts for its model. A measurement has a count of
+/// its own, which ends it after a few tries.
 pub(super) fn counts_for_model(kind: StepKind) -> bool {
     kind != StepKind::Measuring
 }
 
-/// Whether a step that has ended shows that its model can be used. Loading alone does not: it is done by
-/// itself at each start.
+/// Whether a step of this kind, once it has ended, shows that its model can be used. Loading alone
+/// does not: each start loads a model by itself.
 fn computes(kind: StepKind) -> bool {
     counts_for_model(kind) && !matches!(kind, StepKind::Loading | StepKind::ImportingModel)
 }
@@ -248,8 +250,8 @@ impl Drop for RunningStep {
     }
 }
 
-/// Puts a record in the place of the one before, in a file that nobody else could read at any moment. Returns
-/// the file and its length.
+/// Replaces the record with a new file, which only its owner can read from the start. Returns the
+/// file and its length.
 fn replace(path: &Path, record: &Record) -> io::Result<(File, usize)> {
     let partial = path.with_extension("partial");
     let mut options = File::options();
@@ -268,7 +270,8 @@ fn replace(path: &Path, record: &Record) -> io::Result<(File, usize)> {
     }
 }
 
-/// Writes a record over the one before, of a file of this length, with spaces behind it. Returns the length.
+/// Overwrites the record in a file of `num_bytes`, and fills the rest with spaces. Returns the new
+/// length of the file.
 fn overwrite(file: &mut File, record: &Record, num_bytes: usize) -> io::Result<usize> {
     let mut bytes = serde_json::to_vec(record)?;
     let num_bytes = bytes.len().next_multiple_of(PAGE_BYTES).max(num_bytes);

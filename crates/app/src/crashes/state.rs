@@ -12,23 +12,28 @@ use crate::clock::now_ms;
 use crate::data_folder::DataFolder;
 use crate::wire::{Event, Failure, FailureCode, FailureKind};
 
-/// Which Cairn counts. As with the checks of models, another version may have no fault.
+/// The version of Cairn that counts. As with the checks of models, another one may not have the
+/// fault.
 const BUILD: &str = env!("CARGO_PKG_VERSION");
 
 /// Counts of runs that ended uncleanly. Owned by [`crate::App`].
 ///
-/// A run ends uncleanly if its process is gone before anything has asked the app to close: an abort in native
-/// code, a kill, the system that ran out of memory or power. The next start adds one to the count
+/// A run ends uncleanly if its process is gone before anything has asked the app to close: an abort
+/// in native code, a kill, a machine that ran out of memory or power. The next start adds one to
+/// the count
 ///
 /// - of each job that had rows at work, and
-/// - of each model that was being loaded or computed, whoever had asked; not of one that was only in memory.
+/// - of each model that was being loaded or was computing, for any caller. A model that was only in
+///   memory does not count.
 ///
-/// With two a model or a job is **set aside**: nothing uses it before a person says so. A count goes
+/// After two unclean ends a model or a job is **set aside**: nothing uses it until a person says
+/// so. A count is forgotten
 ///
-/// - when a person uses the model anyway, or continues the job, which is for its model too;
-/// - of a job, when a window of its rows is saved;
-/// - of a model, when a run is closed in which it has computed something to its end; loading it is not enough;
-/// - with another version of Cairn.
+/// - when a person uses the model anyway, or continues the job, which allows its model too;
+/// - for a job, when a window of its rows is saved;
+/// - for a model, when a run in which it has completed a computation is closed; loading it is not
+///   enough;
+/// - when another version of Cairn starts.
 ///
 /// After three unclean starts within a minute the next one is **quiet**: it neither loads nor resumes
 /// anything by itself until a person says so, or it is closed.
@@ -36,7 +41,7 @@ const BUILD: &str = env!("CARGO_PKG_VERSION");
 pub(crate) struct Crashes {
     record: Arc<RunningRecord>,
     counts: Mutex<Counts>,
-    /// Locked while counts change in the database, so that it has the last ones.
+    /// Locked while counts are saved, so that the database ends up with the newest.
     saving: tokio::sync::Mutex<()>,
     /// The notice for the first interface that asks for the state.
     notice: Mutex<Option<Event>>,
@@ -122,8 +127,8 @@ impl Crashes {
         }
     }
 
-    /// Forgets the counts of these; whether one of them had one. If that cannot be saved, they are counted
-    /// again at the next start.
+    /// Forgets the counts of these subjects, and returns whether any of them had one. If that
+    /// cannot be saved, the next start has the old counts again.
     pub(crate) async fn forgive(
         &self,
         store: &Store,
@@ -163,12 +168,12 @@ impl Crashes {
         self.quiet.cancel();
     }
 
-    /// Removes the crash record, because somebody wants the app to close.
+    /// Removes the crash record, because the app was asked to close.
     pub(crate) fn close(&self) {
         self.record.close();
     }
 
-    /// Forgets the counts of the models that this run has used to the end of a step.
+    /// Forgets the counts of the models that have completed a computation in this run.
     pub(crate) async fn forgive_used(&self, store: &Store) {
         let used = self.record.used_models().into_iter().map(UncleanSubject::Model);
         self.forgive(store, used).await;
@@ -179,14 +184,14 @@ impl Crashes {
     }
 }
 
-/// Why a model that is set aside is not used.
+/// Returns the failure of a request for a model that is set aside.
 pub(crate) fn set_aside(model: &str) -> Failure {
     let why = format!("{model} is set aside because Cairn quit unexpectedly twice while using it.");
     Failure::new(FailureCode::SetAside, why)
         .of_kind(FailureKind::ModelSetAside { model: model.to_owned() })
 }
 
-/// The counts of this version, without those of jobs that are gone.
+/// Returns the counts of this version, except for jobs that are gone.
 async fn counts_of(store: &Store) -> Counts {
     let read = async { Ok::<_, StoreError>((store.unclean_ends().await?, store.jobs().await?)) };
     let (rows, jobs) = read.await.unwrap_or_else(|error| {

@@ -170,7 +170,7 @@ async fn read(
         }
     };
     let prepared = async {
-        // Nobody has asked yet: a quiet start reads only what an answer needs.
+        // No one has asked a question yet: a quiet start reads only what an answer needs.
         app.crashes.not_quiet().await;
         prepare(app, of, reading).await
     };
@@ -191,12 +191,12 @@ type Step<T> = ControlFlow<DocumentReading, T>;
 struct Ready {
     request: GenerateRequest,
     model: String,
-    /// The sizes of the documents, which are the end of the prompt.
+    /// Tokens of the documents, with which the prompt ends.
     num_document_tokens: usize,
 }
 
-/// The request that reads documents. Waits for what documents stand behind and for the model, and counts
-/// the tokens.
+/// Prepares the request that reads documents: waits until the answers before them have ended and
+/// the model is loaded, and counts the tokens.
 async fn prepare(
     app: &Arc<App>,
     of: &DocumentsOf,
@@ -261,8 +261,8 @@ async fn draft_to_read(app: &Arc<App>, of: &DocumentsOf, id: &str) -> Result<Ste
     Ok(Continue(drafts::of_conversation(app, id, model).await?))
 }
 
-/// The prompt up to the end of the documents, counted by its model, which is loaded, and the sizes of the
-/// documents.
+/// Builds the prompt up to the end of the documents and counts its tokens with its model, which is
+/// loaded. Returns the tokens of the documents too.
 async fn counted_prompt(
     app: &Arc<App>,
     of: &DocumentsOf,
@@ -371,7 +371,8 @@ fn request(
     })
 }
 
-/// Notes in the crash record that a model reads documents. Those of private chats are not read ahead.
+/// Notes in the crash record that a model reads documents. Documents of private chats are not read
+/// ahead.
 fn begin_step(app: &App, of: &DocumentsOf, model: &str) -> RunningStep {
     let conversation_id = match of {
         DocumentsOf::Conversation { id } => Some(id.clone()),
@@ -438,12 +439,12 @@ async fn generate(
     }
 }
 
-/// How far a reading has come, for what its tokens save later.
+/// Progress of a reading. It decides how much its tokens save later.
 struct Ahead {
     owner: Option<String>,
     model: String,
     num_cached: usize,
-    /// With those from saved context.
+    /// Tokens processed so far, tokens from saved context included.
     num_processed: usize,
 }
 
@@ -453,8 +454,8 @@ impl Ahead {
         Ahead { owner, model: model.to_owned(), num_cached: 0, num_processed: 0 }
     }
 
-    /// Notes what was read, and where the rest came from: none if that is not known. Without it the
-    /// question would seem to save what was read for it.
+    /// Notes what was read, and where the rest came from; `None` if that is not known. Without this
+    /// note the question would seem to save what was read for it.
     async fn note(&self, app: &App, from: Option<CachedFrom>) {
         let Some(owner) = &self.owner else { return };
         let CachedFrom { num_restored, num_shared, .. } = from.unwrap_or_default();

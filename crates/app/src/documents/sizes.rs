@@ -1,5 +1,6 @@
-//! The size of a document: how many tokens it adds to a prompt, the marks that name it included. One
-//! number for its chip, for the line that says how far it is read, and for the gauge of the context.
+//! The size of a document: how many tokens it adds to a prompt, the marks that name it included.
+//! Its chip, the line that says how far it is read, and the gauge of the context all show this
+//! number.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -21,7 +22,7 @@ pub(super) fn num_added_tokens(
     name: &str,
     text: &str,
 ) -> Result<usize, ChatError> {
-    // Tokenizers join white space with what follows it, so the end of the marks needs a question there.
+    // Tokenizers join white space with the text after it, so a question has to follow the marks.
     const QUESTION: &str = "Question";
     let (name, text) = (name.to_owned(), text.to_owned());
     let document = NewDocument { name, kind: DocumentKind::Text, text };
@@ -29,7 +30,7 @@ pub(super) fn num_added_tokens(
     Ok(with_document.saturating_sub(tokenizer.encode_plain(QUESTION)?.len()))
 }
 
-/// A size as the database has it.
+/// Converts a size to the type of its column.
 pub(super) fn stored(size: usize) -> i64 {
     i64::try_from(size).unwrap_or(i64::MAX)
 }
@@ -52,8 +53,9 @@ impl Sizes {
     }
 }
 
-/// The sizes of a conversation's documents for a loaded model. Counts those that were counted for
-/// another, saves the numbers, and emits the messages and the draft that show them.
+/// Returns the sizes of a conversation's documents for a loaded model. Counts each document that
+/// was not counted for this model, saves the numbers, and emits the messages and the draft that
+/// show them.
 pub(crate) async fn for_conversation(
     app: &App,
     store: &Store,
@@ -83,7 +85,7 @@ pub(crate) async fn for_conversation(
     Ok(Sizes { num_in_beginning: begins_with.num_tokens, by_message })
 }
 
-/// The tokens of a folder's documents for a loaded model, counted and emitted as in
+/// Returns the tokens of a folder's documents for a loaded model, counted and emitted as in
 /// [`for_conversation`].
 pub(crate) async fn for_folder(app: &App, folder_id: &str, model: &str) -> Result<usize, Failure> {
     let documents = app.store.folder_documents(folder_id).await?;
@@ -103,7 +105,7 @@ struct Counter<'a> {
 
 struct Sum {
     num_tokens: usize,
-    /// Whether one of the documents was counted now.
+    /// Whether any of the documents had to be counted.
     is_changed: bool,
 }
 
@@ -131,7 +133,7 @@ impl Counter<'_> {
         };
         let tokenizer: Arc<Tokenizer> =
             self.app.engine.submit(Some(self.model), |loaded| loaded.tokenizer.clone()).await?;
-        // Long texts take a while, in which the engine's thread can do other things.
+        // Long texts take a while, so the engine's thread does other things meanwhile.
         let size =
             self.app.blocking(move || num_added_tokens(&tokenizer, &document.name, &text)).await;
         let size = size.ok_or_else(fault)?.map_err(prompt_failure)?;

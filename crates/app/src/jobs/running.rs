@@ -42,7 +42,7 @@ pub(crate) async fn resume(app: Arc<App>) {
     match app.store.jobs().await {
         Ok(jobs) => {
             let running = jobs.into_iter().rev().filter(|job| job.state == JobState::Running);
-            // One that is set aside and could not be paused is not resumed either.
+            // A job that is set aside is not resumed even if it could not be paused.
             let resumed = running.filter(|job| !app.crashes.is_job_set_aside(&job.id));
             resumed.for_each(|job| start(&app, job.id));
         }

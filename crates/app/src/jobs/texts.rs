@@ -15,7 +15,7 @@ use crate::wire::{FailureKind, TextFormat};
 
 /// More rows than this take days on any Mac.
 pub(crate) const MAX_ROWS: usize = 1_000_000;
-/// The columns that a refusal names.
+/// The most columns that a refusal names.
 const MAX_NAMED_COLUMNS: usize = 20;
 
 /// Why a file has no texts. Lines are counted from 1.

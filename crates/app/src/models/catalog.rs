@@ -81,7 +81,7 @@ impl Catalog {
         self.hidden.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Remembers a list that is sent; whether its names are others than those before.
+    /// Remembers a list that is sent, and returns whether its names differ from the names before.
     pub(super) fn remember_sent(&self, models: &[Model]) -> bool {
         let names = |models: &[Model]| -> HashSet<String> {
             models.iter().map(|model| model.name.clone()).collect()
@@ -91,7 +91,7 @@ impl Catalog {
         before.is_none_or(|before| names(&before) != names(models))
     }
 
-    /// Whether this list is the one that was sent last.
+    /// Whether this list equals the last one sent.
     pub(super) fn is_sent(&self, models: &[Model]) -> bool {
         let sent = self.sent.lock().unwrap_or_else(PoisonError::into_inner);
         sent.as_deref() == Some(models)

@@ -16,8 +16,9 @@ use crate::crashes::state::set_aside;
 use crate::wire::{Event, Failure, FailureCode, FailureKind, Model, NoticeKind};
 
 impl App {
-    /// Loads a model by its name, its alias or its path, for whoever started this process. A page and a
-    /// program name listed models only, with [`Command::LoadModel`](crate::wire::Command::LoadModel).
+    /// Loads a model by its name, its alias or its path, for the person who started this process. A
+    /// page or a program can load listed models only, with
+    /// [`Command::LoadModel`](crate::wire::Command::LoadModel).
     pub async fn load_model(self: &Arc<Self>, name_or_path: &str) -> Result<(), Failure> {
         let _loading = self.loading.lock().await;
         let (name, folder) = locate_as(self, name_or_path, NamedBy::NameOrPath).await?;
@@ -73,7 +74,7 @@ pub(crate) async fn require_any(app: &Arc<App>) -> Result<(), Failure> {
     }
 }
 
-/// Why no model is loaded by itself: there is none, or what there is is set aside.
+/// Returns why no model is loaded by itself: all are set aside, or there is none.
 async fn none_to_load(app: &Arc<App>) -> Failure {
     match list::all(app).await.into_iter().find(|model| model.is_set_aside) {
         Some(model) => set_aside(&model.name),

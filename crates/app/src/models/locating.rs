@@ -12,9 +12,9 @@ use crate::wire::Failure;
 /// What a model may be named by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum NamedBy {
-    /// The name or alias of a listed one: all that a page or a program may say.
+    /// The name or alias of a listed model: a page or a program may name a model only like this.
     Name,
-    /// The path of any, too: whoever started this process may name one.
+    /// Also the path of any model, which only the person who started this process may give.
     NameOrPath,
 }
 

@@ -12,7 +12,8 @@ use crate::app::App;
 
 /// The least interval between two looks at the folders.
 const LOOK_INTERVAL: Duration = Duration::from_secs(2);
-/// A look at slow or very large folders must not take more than this part of the time.
+/// A rest is at least this many times as long as the look before it, because folders may be slow or
+/// very large.
 const LEAST_REST: u32 = 100;
 
 pub(crate) async fn follow_folders(app: Arc<App>) {
@@ -35,7 +36,7 @@ pub(crate) async fn follow_folders(app: Arc<App>) {
 /// The folders as the last look found them.
 struct Seen {
     folders: Vec<ModelFolder>,
-    /// Files of a model have changed, and may still be on their way.
+    /// Files of a model have changed since the look before, and may still be changing.
     is_unsettled: bool,
 }
 
@@ -80,7 +81,7 @@ mod tests {
         let a = model("a", 1);
         check(std::slice::from_ref(&a), false);
         check(&[a.clone(), model("b", 1)], true);
-        // More of it comes.
+        // More of the model arrives.
         check(&[a.clone(), model("b", 2)], false);
         check(&[a.clone(), model("b", 3)], false);
         check(&[a.clone(), model("b", 3)], true);

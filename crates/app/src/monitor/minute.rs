@@ -33,8 +33,9 @@ pub(super) struct Speed {
     pub(super) num_tokens: u64,
     /// How long that took.
     pub(super) took_ms: f64,
-    /// The slowest and the fastest speed that a point of the minute has, in tokens a second; none
-    /// without one. Minutes of earlier versions have them under other names, and from single tokens.
+    /// The slowest and the fastest speed of the minute's points, in tokens a second; none if no
+    /// point has one. Earlier versions stored them under other names, and took them from single
+    /// tokens.
     pub(super) slowest: Option<f64>,
     pub(super) fastest: Option<f64>,
 }
@@ -56,7 +57,8 @@ impl Speed {
         Speed { num_tokens, took_ms, slowest: shown, fastest: shown }
     }
 
-    /// In tokens a second, the mean being that of all tokens; none where they are too few.
+    /// Returns speeds in tokens a second, with the mean over all tokens. `None` if there are too
+    /// few.
     pub(super) fn spread(self, of: SpeedOf) -> Option<Spread> {
         let took = Duration::try_from_secs_f64(self.took_ms / 1000.0).unwrap_or_default();
         let mean = of.rate(TimedTokens { num_tokens: self.num_tokens, took })?;

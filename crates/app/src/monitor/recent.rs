@@ -17,7 +17,7 @@ use crate::wire::MonitorPoint;
 const MAX_POINTS: usize = 300;
 /// A little less than a second, so that a caller that comes every second finds a new point.
 const POINT_INTERVAL: Duration = Duration::from_millis(900);
-/// The most points whose work a speed is taken from, the newest first: as few as tell one.
+/// The most points that a speed is taken from. It takes as few of the newest as are enough to tell.
 const MAX_POINTS_OF_SPEED: usize = 10;
 const MINUTE: Duration = Duration::from_secs(60);
 /// Minutes that wait to be written; more are lost.
@@ -162,8 +162,8 @@ impl State {
         self.points.push_back(point);
     }
 
-    /// The speed of the newest points, as few as tell one; none where nothing was done since the point
-    /// before.
+    /// Returns the speed over as few of the newest points as are enough to tell. `None` if all are
+    /// too few, or if nothing was done since the point before.
     fn speed(&self, of: SpeedOf) -> Option<f64> {
         let timed = |work: &WorkDone| match of {
             SpeedOf::Reading => work.reading,

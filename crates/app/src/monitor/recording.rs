@@ -21,8 +21,8 @@ pub(crate) async fn record(app: Arc<App>) {
     }
 }
 
-/// Stores the work of all requests that have ended by now. What cannot be stored is tried again with
-/// the next.
+/// Stores the work of all requests that have ended by now. Work that cannot be stored is tried
+/// again with the next.
 pub(crate) async fn write_pending(app: &App) {
     let _writing = app.recording.lock().await;
     let (mut private, mut all) = (Vec::new(), Vec::new());

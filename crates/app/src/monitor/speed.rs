@@ -26,7 +26,7 @@ impl SpeedOf {
         }
     }
 
-    /// Tokens a second; none of too few tokens, or of too little time.
+    /// Returns tokens a second. `None` if there are too few tokens or too little time.
     pub(crate) fn rate(self, TimedTokens { num_tokens, took }: TimedTokens) -> Option<f64> {
         let tells = num_tokens >= self.least_tokens() && took >= LEAST_TIME;
         tells.then(|| figure(num_tokens as f64 / took.as_secs_f64()))

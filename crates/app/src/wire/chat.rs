@@ -172,10 +172,10 @@ pub enum ContextOf {
 pub struct NewChat {
     /// The folder that it will be in.
     pub folder_id: Option<String>,
-    /// Its own system prompt, or its persona's; none: its folder's, or else the one that is set for the
-    /// model.
+    /// Its own system prompt, or its persona's; none to use its folder's, or else the prompt that
+    /// is set for the model.
     pub system_prompt: Option<String>,
-    /// The model that will answer; none: whichever is loaded.
+    /// The model that will answer; none to use the loaded one.
     pub model: Option<String>,
 }
 
@@ -215,12 +215,12 @@ pub struct Guesses {
     pub checked: u32,
 }
 
-/// Where the tokens of a prompt came from that were not read again.
+/// Where the prompt tokens that were not read again came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, TS)]
 pub struct CachedFrom {
     /// The chat's own context, which was still in memory.
     pub in_memory: u32,
-    /// The chat's saved context, read back after a restart, a change of the model, an eviction.
+    /// The chat's saved context, read back after a restart, a change of the model or an eviction.
     pub restored: u32,
     /// Context that another chat, the folder or a starting point has read.
     pub shared: u32,
@@ -237,7 +237,8 @@ pub struct MessageStats {
     /// The whole prompt, `cached_tokens` included.
     pub prompt_tokens: u32,
     pub cached_tokens: u32,
-    /// Where `cached_tokens` came from; their sum. None in answers of an earlier version.
+    /// Where `cached_tokens` came from; its parts add up to them. None in answers of an earlier
+    /// version.
     pub cached_from: Option<CachedFrom>,
     /// How many of the prompt's tokens were kept, where others were dropped once all had been read.
     pub kept_tokens: Option<u32>,

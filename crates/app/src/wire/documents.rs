@@ -37,9 +37,9 @@ pub struct Document {
     /// The length of its text.
     #[ts(type = "number")]
     pub num_bytes: u64,
-    /// Tokens that it adds to a prompt, the marks around it included; none if nobody has counted.
+    /// Tokens that it adds to a prompt, the marks around it included; none if not counted yet.
     pub tokens: Option<u32>,
-    /// The name of the model whose tokens these are; none if nobody has counted.
+    /// The name of the model that counted `tokens`; none if not counted yet.
     pub counted_by: Option<String>,
 }
 

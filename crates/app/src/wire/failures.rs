@@ -369,29 +369,29 @@ pub enum NoticeKind {
     DatabaseGone { why: Failure },
     /// The run before ended without being closed.
     QuitUnexpectedly { quit: UnexpectedQuit },
-    /// So did the three before this one, within a minute. Nothing is loaded or resumed by itself before
-    /// `EndQuietStart`, or until the next start.
+    /// Three runs in a row, started within a minute, ended without being closed. Nothing is loaded
+    /// or resumed by itself until `EndQuietStart` or the next start.
     StartedQuietly,
     /// Something failed for which nobody waits.
     Failed { why: Failure },
 }
 
-/// At what the run before was when it ended without being closed.
+/// The work that the run before was doing when it ended without being closed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, TS)]
 pub struct UnexpectedQuit {
-    /// The likeliest of what was under way; none if nothing was.
+    /// The work that most likely ended it; none if nothing was under way.
     pub during: Option<UnexpectedQuitDuring>,
     pub model: Option<String>,
     /// The job whose texts were asked, and its name.
     pub job_id: Option<String>,
     pub job: Option<String>,
-    /// The chat that was answered or read; none of a private one.
+    /// The chat that was answered or read; none if it is private.
     pub conversation_id: Option<String>,
     /// It was not the first time, and the job, or else the model, is set aside.
     pub is_set_aside: bool,
 }
 
-/// What Cairn did with a model.
+/// Work that Cairn did with a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, TS)]
 #[serde(rename_all = "snake_case")]
 pub enum UnexpectedQuitDuring {
@@ -405,7 +405,7 @@ pub enum UnexpectedQuitDuring {
     /// It asked a job's texts.
     Job,
     Probabilities,
-    /// It read documents before their question was there.
+    /// It read documents ahead of their question.
     ReadingAhead,
     Title,
     /// It counted the tokens of a chat.

@@ -27,9 +27,9 @@ pub struct MonitorPoint {
     pub machine_used_bytes: Option<u64>,
     /// The most requests that have waited to begin.
     pub num_waiting: u32,
-    /// Tokens a second of all requests together, while they were read: the sum of the tokens of the
-    /// last few points by the sum of their times. None if none were read since the point before, or
-    /// too few to tell.
+    /// Tokens a second of all requests together, while they were read: the tokens of the last few
+    /// points divided by the time for them. None if none were read since the point before, or too
+    /// few to tell.
     pub reading_tps: Option<f64>,
     /// The same of tokens that were written.
     pub writing_tps: Option<f64>,
@@ -90,8 +90,8 @@ pub struct MonitorSpan {
     pub cached_tokens: u64,
 }
 
-/// The work of one model or for one chat: answers, and what was read ahead, titles, summaries; of a model
-/// also what jobs and other programs asked.
+/// The work of one model or for one chat: answers, reading ahead, titles and summaries; for a model
+/// also requests of jobs and other programs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, TS)]
 pub struct MonitorRow {
     /// The name of the model, or the title of the chat.
@@ -107,7 +107,7 @@ pub struct MonitorRow {
     pub cached_tokens: u64,
     #[ts(type = "number")]
     pub written_tokens: u64,
-    /// The sum of the answers' `saved_ms`; none if that is known of none.
+    /// The sum of the answers' `saved_ms`; none if no answer has one.
     pub saved_ms: Option<f64>,
     /// The mean; none without a first token.
     pub first_token_ms: Option<f64>,

@@ -582,7 +582,7 @@ async fn a_chat_with_a_starting_point_goes_on_where_its_file_is_imported() {
     other.close().await;
 }
 
-/// One question with `count` answers beside each other, as ChatGPT exports them.
+/// One question with `count` alternative answers, as ChatGPT exports them.
 fn star(home: &TempDir, count: usize) -> PathBuf {
     let node = |place: usize| {
         let (parent, role) = if place == 0 { (None, "user") } else { (Some("n0"), "assistant") };

@@ -98,7 +98,7 @@ async fn loads_listed_models_only_never_paths() {
     cairn_tiny_models::copy_tiny_model("llama/tiny-chat", &folder).unwrap();
     let app = open(&home).await;
     let id = new_conversation(&app).await;
-    // From whatever folder the test runs in.
+    // The test may run in any folder.
     let up = "../".repeat(std::env::current_dir().unwrap().components().count());
     let absolute = folder.to_str().unwrap().to_owned();
     for path in [format!("{up}{}", absolute.trim_start_matches('/')), absolute.clone()] {

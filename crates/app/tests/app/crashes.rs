@@ -90,7 +90,7 @@ async fn fourth_quick_start_waits_for_a_person() {
     let waiting = job(&app).await;
     assert_eq!((waiting.state, waiting.is_waiting), (JobState::Running, true));
 
-    // A person may ask; what nobody has asked for still waits.
+    // A person may ask a question; work that no one has asked for still waits.
     let id = new_conversation(&app).await;
     answered(&app, &id, "Why?").await;
     let waiting = job(&app).await;

@@ -142,7 +142,7 @@ async fn deletions_of_a_process_that_died_are_completed_at_the_next_start() {
     assert_eq!(num_rows_and_files(&home).await, (0, 0, 0));
 }
 
-/// The ids of the next chats that are told to be deleted.
+/// Waits for the next event about deleted chats, and returns their ids.
 async fn told_deleted(events: &mut Receiver<Event>) -> Vec<String> {
     let deleted = |event| match event {
         Event::ConversationsDeleted { ids } => Some(ids),
@@ -151,7 +151,7 @@ async fn told_deleted(events: &mut Receiver<Event>) -> Vec<String> {
     until(events, deleted).await
 }
 
-/// The next rows that are sent together.
+/// Waits for the next event about changed rows, and returns them.
 async fn told_changed(events: &mut Receiver<Event>) -> Vec<Conversation> {
     let changed = |event| match event {
         Event::Conversations { conversations } => Some(conversations),

@@ -1,4 +1,4 @@
-//! The budget of one rendering, and what values cost of it.
+//! The budget of one rendering, and how much of it values cost.
 
 use minijinja::value::ValueKind;
 use minijinja::{Error, ErrorKind, Value};
@@ -30,7 +30,7 @@ pub(crate) struct Budget {
 /// Parts of a value.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Size {
-    /// Values, those inside of it included.
+    /// Values, nested ones included.
     pub(super) num_nodes: usize,
     /// Texts that are keys, in bytes. They are hashed whenever a dictionary is built or compared.
     pub(super) key_bytes: usize,
@@ -43,7 +43,7 @@ impl Size {
         self.num_nodes.saturating_mul(NODE_BYTES).saturating_add(self.key_bytes)
     }
 
-    /// The price of a comparison with the value that ignores case, which copies its texts.
+    /// The price of comparing the value with another regardless of case, which copies its texts.
     pub(super) fn sort_bytes(self) -> usize {
         (self.node_bytes() / 4).saturating_add(self.text_bytes)
     }

@@ -103,7 +103,7 @@ pub(super) fn repeat(budget: &Budget, left: &Value, right: &Value) -> Result<(),
     Ok(())
 }
 
-/// The price of a method of `loop`, whose arguments may be compared with those of the last call.
+/// The price of a method of `loop`, which may compare its arguments with the previous call's.
 pub(super) fn call_loop(budget: &Budget, is_cycle: bool, args: &[Value]) -> Result<(), Error> {
     // The engine would divide by their number.
     if is_cycle && args.is_empty() {
@@ -206,7 +206,7 @@ pub(crate) fn filter(budget: &Budget, name: &str, args: &[Value]) -> Result<(), 
             join(budget, items, rest.first())
         }
         ("tojson", _) => args.iter().try_for_each(|arg| budget.read(arg)),
-        // All others take texts, and make texts of what is none.
+        // All others take texts, and turn other values into texts.
         _ => {
             show(budget, args)?;
             match (name, args) {

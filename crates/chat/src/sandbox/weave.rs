@@ -14,7 +14,7 @@
 //! | `CallMethod` of `loop` | the arguments | before |
 //! | `Iterate` | nothing; but a loop must not run without a look at the clock | after |
 //! | `UnpackList(s)` | the items, which are on the stack then | the instruction that takes them |
-//! | all others | nothing, or what an instruction before has paid | after every so many |
+//! | all others | nothing, or what an instruction before has paid | after every `MAX_UNCHECKED` |
 
 use minijinja::machinery::{CodeGenerator, Instruction, Instructions, parse};
 use minijinja::syntax::SyntaxConfig;
@@ -23,9 +23,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::check;
 
-/// So many instructions may follow each other without a check.
+/// The most instructions that may follow each other without a check.
 const MAX_UNCHECKED: usize = 64;
-/// Keys of dictionaries are known to be short up to so many bytes.
+/// A dictionary's key counts as short up to this many bytes.
 const SHORT_KEY_BYTES: usize = 256;
 /// A local id that means: look the filter up by name every time.
 const UNCACHED: u8 = !0;
@@ -65,7 +65,7 @@ fn weave<'source>(plain: &Instructions<'source>) -> Instructions<'source> {
         let before = index.checked_sub(1).filter(|_| !targets.contains(&index));
         let checks = checks(instruction, before.and_then(|before| plain.get(before)));
         num_unchecked = if checks.is_none() { num_unchecked + 1 } else { 0 };
-        // Only behind what leaves a value on the stack, which the check passes on.
+        // Only after an instruction that leaves a value on the stack, which the check passes on.
         let is_look_due = num_unchecked >= MAX_UNCHECKED
             && matches!(instruction, Instruction::Lookup(_) | Instruction::LoadConst(_));
         if is_look_due {
@@ -149,7 +149,7 @@ fn checks<'source>(
         | Instruction::CallFunction(..)
         | Instruction::CallMethod(..)
         | Instruction::CallObject(_) => (vec![], None, made()),
-        // Their values are checked by those who are called.
+        // The formatter, filter or test that they call checks the values.
         Instruction::Emit | Instruction::ApplyFilter(..) | Instruction::PerformTest(..) => {
             (vec![], None, None)
         }

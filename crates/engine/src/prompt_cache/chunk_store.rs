@@ -176,8 +176,8 @@ impl ChunkStore {
         self.state.lock().index.keys_of(namespace, tokens)
     }
 
-    /// How many tokens of chunks, which are in order from the root, an owner's references cover; all
-    /// where nobody owns the prompt.
+    /// Counts the tokens of chunks, which are in order from the root, that an owner's references
+    /// cover. Without an owner the prompt is covered as a whole.
     pub(super) fn num_owned(&self, owner: Option<&Owner>, keys: &[ChunkKey]) -> usize {
         owner.map_or(usize::MAX, |owner| self.state.lock().index.num_owned(owner, keys))
     }

@@ -29,7 +29,7 @@ pub(super) struct Conversation {
 
 /// The caches of a prompt's beginning, taken from a resident conversation.
 pub(super) struct Taken {
-    /// Whether they belong to whoever asks.
+    /// Whether they belong to the owner that asks.
     pub(super) is_own: bool,
     pub(super) namespace: Namespace,
     pub(super) num_tokens: usize,

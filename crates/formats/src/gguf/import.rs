@@ -70,7 +70,7 @@ pub fn import_gguf(
     import_to_disk(file, models_dir, options, free_disk_bytes(models_dir), progress)
 }
 
-/// As [`import_gguf`], on a disk with so many free bytes.
+/// As [`import_gguf`], on a disk with `free_bytes`.
 fn import_to_disk(
     file: &Path,
     models_dir: &Path,

@@ -263,7 +263,7 @@ fn a_models_files_are_found_and_must_agree() {
     );
 }
 
-/// A file with so many tensors of one value.
+/// A file with `num_tensors` tensors of one value each.
 fn file_of_many(num_tensors: usize) -> Vec<u8> {
     let tensors: Vec<String> = (0..num_tensors)
         .map(|at| tensor(&format!("layers.{at}.w"), "U8", "[1]", &format!("[{at},{}]", at + 1)))

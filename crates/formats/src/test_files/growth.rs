@@ -1,4 +1,4 @@
-//! Whether the work on an input grows no faster than the input.
+//! Checks that the work on an input grows no faster than the input.
 
 use std::time::Duration;
 

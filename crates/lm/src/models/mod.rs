@@ -522,14 +522,14 @@ impl Model {
         Ok(logits)
     }
 
-    /// Fails if a logit of the first token is no number, or positive infinity, of which a probability is
-    /// none. Negative infinity rules a token out, which is a model's right.
+    /// Fails if a logit of the first token is NaN, or positive infinity, which gives no
+    /// probability. Negative infinity is fine: it rules a token out.
     ///
     /// The first token of the first row is never padding. Damaged weights show in any token.
     fn check_numbers(&self, logits: &Array) -> Result<(), LmError> {
         let first = ffi::slice(logits, &[0, 0, 0], &[1, 1, logits.dim(2)])?; // [1, 1, V]
         let first = ops::reshape(first.as_dtype(Dtype::Float32)?, &[-1])?;
-        // A comparison with what is no number is false.
+        // A comparison with NaN is false.
         match first.try_as_slice::<f32>()?.iter().all(|logit| *logit < f32::INFINITY) {
             true => Ok(()),
             false => Err(LmError::NoNumbers { model: self.0.name.clone() }),

@@ -314,8 +314,8 @@ impl ChunkIndex {
         self.refs_through.get(key).into_iter().flatten()
     }
 
-    /// How many tokens of chunks, which are in order from the root, references of `owner` cover, stale
-    /// ones included.
+    /// Counts the tokens of chunks, which are in order from the root, that references of `owner`
+    /// cover, stale ones included.
     pub fn num_owned(&self, owner: &Owner, keys: &[ChunkKey]) -> usize {
         let is_owned = |key: &&ChunkKey| self.refs_through(key).any(|name| name.owner == *owner);
         let last = keys.iter().take_while(is_owned).last();

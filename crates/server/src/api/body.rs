@@ -51,8 +51,8 @@ impl Body<Map<String, Value>> {
     }
 }
 
-/// Reads a request's body, with the vendor's fields as their types, and makes of it what `then`
-/// makes: all of it on another thread if the body is large.
+/// Reads a request's body, with the vendor's fields as their types, and passes it to `then`: all of
+/// it on another thread if the body is large.
 pub(super) async fn read<T: DeserializeOwned, R: Send + 'static>(
     shared: &Arc<Shared>,
     request: Request,
@@ -62,7 +62,7 @@ pub(super) async fn read<T: DeserializeOwned, R: Send + 'static>(
     read_fields(shared, request, route, move |body| then(body.typed(route)?)).await
 }
 
-/// As [`read`], with those of the vendor's fields that the route reads as they were sent.
+/// As [`read`], but leaves the vendor's fields that the route reads as they were sent.
 pub(super) async fn read_fields<R: Send + 'static>(
     shared: &Arc<Shared>,
     request: Request,

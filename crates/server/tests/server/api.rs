@@ -375,7 +375,7 @@ async fn a_program_names_no_model_by_its_path() {
             assert_eq!(error["message"], message);
         }
     }
-    // Whoever starts the server may load it, and then it has a name.
+    // The person who starts the server may load it, and then it has a name.
     running.app.load_model(folder).await.unwrap();
     let answer =
         ask(&running, "/v1/chat/completions", &chat(json!({ "model": "elsewhere" }))).await;

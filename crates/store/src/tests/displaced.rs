@@ -14,7 +14,7 @@ async fn filled(scratch: &Scratch) -> (Store, PathBuf, String) {
     let id = store.create_conversation(1).await.unwrap().id;
     turn(&store, &id, "q1", "a1").await;
     turn(&store, &id, "q2", "a2").await;
-    // So that a reader has the file open too.
+    // Reads, so that a reader has the file open too.
     assert_eq!(texts(&store, &id).await.len(), 4);
     assert!(!store.is_displaced());
     (store, path, id)

@@ -13,11 +13,11 @@ const STEPS: i32 = 20;
 
 #[derive(Debug, Clone, Copy)]
 enum Shape {
-    /// One question with all the answers beside each other.
+    /// One question; all other messages answer it.
     Star,
     /// Each message follows the one before it.
     Chain,
-    /// A chain with another answer beside each of its messages.
+    /// A chain with an alternative to each of its messages.
     Comb,
 }
 

@@ -245,7 +245,7 @@ function whenQuit({ during, model, job }: UnexpectedQuit): string {
   }
 }
 
-/** What follows from it, or what is not lost. */
+/** The consequence of the quit, or the work that is not lost. */
 function afterQuit({ during, model, job, conversation_id, is_set_aside }: UnexpectedQuit): string {
   if (is_set_aside) {
     if (job !== null) return ', so they are paused';

@@ -47,7 +47,7 @@ export const connection = {
   waiting: 'Waiting for Cairn to answer…',
 };
 
-/** What can be done after Cairn quit unexpectedly. */
+/** Actions after Cairn quit unexpectedly. */
 export const unexpectedQuit = {
   continueNormally: 'Continue normally',
   openChat: 'Open chat',

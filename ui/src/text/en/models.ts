@@ -163,7 +163,7 @@ export const models = {
   ready: (name: string) => `${name} is ready`,
   notReady: (name: string, problem: string) => `${name} was downloaded and cannot be loaded. ${problem}`,
   refresh: 'Refresh',
-  /** Of a model that is set aside. */
+  /** The button of a model that is set aside. */
   useAnyway: 'Use it anyway',
   settings: 'Settings…',
   sources: {
