@@ -88,6 +88,25 @@ test('the questions that are paused can be opened and continued', async () => {
   expect(asked('continue_job')).toEqual([{ type: 'continue_job', id: 'j' }]);
 });
 
+test('of several quits only the newest is told', async () => {
+  await open();
+  for (const is_set_aside of [false, true])
+    await tell({ type: 'quit_unexpectedly', quit: { ...quit, conversation_id: 'a', is_set_aside } });
+  await tell({ type: 'started_quietly' });
+  expect(messages().getAllByRole('listitem')).toHaveLength(1);
+  messages().getByText(/three times in a row/);
+});
+
+test('a chat whose model is set aside says so once', async () => {
+  const aside = [model('owner/other', { is_set_aside: true })];
+  await open({ models: aside, status: unloaded });
+  app.openConversation('a');
+  await drawn();
+  const sentence = 'other is set aside because Cairn quit unexpectedly twice while using it.';
+  const seen = screen.getAllByText(sentence).filter((element) => !element.classList.contains('visually-hidden'));
+  expect(seen).toHaveLength(1);
+});
+
 test('a quiet start says so until it is ended', async () => {
   await open();
   await tell({ type: 'started_quietly' });

@@ -8,15 +8,18 @@ import type { ToastAction, ToastOptions } from '../ui/toasts.svelte';
 /** A notice of what happened while no one looked stays until it is read. setTimeout takes no longer time. */
 const STAYS_MS = 2 ** 31 - 1;
 
+/** A page that outlives several crashes shows the newest. */
+const QUIT = { milliseconds: STAYS_MS, topic: 'quit' };
+
 /** How a notice is shown. */
 export function noticeOptions(app: App, kind: NoticeKind | null | undefined): ToastOptions {
   switch (kind?.type) {
     case 'started_quietly': {
       const run = () => void app.endQuietStart();
-      return { milliseconds: STAYS_MS, actions: [{ label: strings.unexpectedQuit.continueNormally, run }] };
+      return { ...QUIT, actions: [{ label: strings.unexpectedQuit.continueNormally, run }] };
     }
     case 'quit_unexpectedly':
-      return { milliseconds: STAYS_MS, actions: quitActions(app, kind.quit) };
+      return { ...QUIT, actions: quitActions(app, kind.quit) };
     default:
       return {};
   }

@@ -7,6 +7,7 @@ export interface Toast {
   tone: ToastTone;
   text: string;
   actions: readonly ToastAction[];
+  topic?: string;
 }
 
 export interface ToastAction {
@@ -17,6 +18,8 @@ export interface ToastAction {
 export interface ToastOptions {
   actions?: readonly ToastAction[];
   milliseconds?: number;
+  /** A toast replaces the one before it on the same topic. */
+  topic?: string;
 }
 
 const SHORT_MS = 6000;
@@ -30,7 +33,9 @@ export class Toasts {
 
   show(tone: ToastTone, text: string, options: ToastOptions = {}): number {
     // The same sentence twice is one message, with its clock started again.
-    const { actions = [] } = options;
+    const { actions = [], topic } = options;
+    const outdated = topic === undefined ? undefined : this.items.find((item) => item.topic === topic);
+    if (outdated) this.dismiss(outdated.id);
     const isSame = (item: Toast) => item.text === text && item.tone === tone && item.actions.length === 0;
     const twin = actions.length === 0 ? this.items.find(isSame) : undefined;
     if (twin) {
@@ -38,7 +43,7 @@ export class Toasts {
       return twin.id;
     }
     const id = this.#nextId++;
-    this.items.push({ id, tone, text, actions });
+    this.items.push({ id, tone, text, actions, topic });
     this.#clocks.set(id, {
       timer: undefined,
       milliseconds: options.milliseconds ?? (tone === 'info' ? SHORT_MS : LONG_MS),
