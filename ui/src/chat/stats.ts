@@ -44,7 +44,8 @@ export function statusLine(
   if (stats.cache_note) return { kind: 'reread', words: rereadWords(stats.cache_note), detail };
   const saved = savedMilliseconds(stats, messages);
   const readAhead = stats.cached_from?.read_ahead ?? 0;
-  if (readAhead * 2 > stats.cached_tokens && saved === null) return { kind: 'read', words: strings.stats.readAhead, detail };
+  if (readAhead * 2 > stats.cached_tokens && saved === null)
+    return { kind: 'read', words: strings.stats.readAhead, detail };
   const least = hasStartingPoint ? 1 : leastContinued(message, messages);
   // An answer that is written again has its whole prompt there; the last token of one is always read.
   const isWhole = stats.cached_tokens > 0 && stats.cached_tokens >= stats.prompt_tokens - 1;
