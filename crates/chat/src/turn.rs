@@ -7,6 +7,7 @@ use minijinja::Value;
 use minijinja::value::Serde;
 use serde_json::{Map, Value as Json, json};
 
+use crate::late_instructions::{late_instructions, told_by_user};
 use crate::open_turn::up_to_last_words;
 use crate::prompt::{Encode, Prompt, Rendering, TextPlace, lay_out};
 use crate::{ChatError, ChatTemplate, Message, Role};
@@ -96,10 +97,28 @@ pub struct TurnsPrompt {
 ///
 /// Most templates write a call's arguments with `tojson`, so they get them as an object. One that
 /// fails on that gets them as JSON text, as DeepSeek's does. Arguments that are no JSON are a text,
-/// or an object that has it where the template fails on a text. [`ChatError::NoTools`] if the template
+/// or an object that has it where the template fails on a text. A system message after the first question
+/// becomes the user's where the template refuses it or leaves it out. [`ChatError::NoTools`] if the template
 /// does not mention tools; [`ChatError::WordsNotRendered`] if the answer was begun with nothing, or
 /// the template does not show it.
 pub fn assemble_turns<E: Encode + ?Sized>(
+    template: &ChatTemplate,
+    prompt: &TurnsPrompt,
+    encoder: &E,
+) -> Result<Prompt, ChatError> {
+    let given = assemble_given(template, prompt, encoder);
+    let is_shown = |prompt: &Prompt, text: &str| prompt.text.contains(text.trim());
+    let needs_user = match &given {
+        Ok(given) => late_instructions(&prompt.turns).any(|text| !is_shown(given, text)),
+        Err(ChatError::TemplateFailed { .. } | ChatError::TemplateRefused { .. }) => {
+            late_instructions(&prompt.turns).next().is_some()
+        }
+        Err(_) => false,
+    };
+    if needs_user { assemble_given(template, &told_by_user(prompt), encoder) } else { given }
+}
+
+fn assemble_given<E: Encode + ?Sized>(
     template: &ChatTemplate,
     prompt: &TurnsPrompt,
     encoder: &E,

@@ -142,3 +142,37 @@ fn breakpoints_are_where_the_asked_for_texts_end() {
     let found = breakpoints_of(stripping, vec![Turn::Message(blanks)], &[(0, 1), (0, 5), (0, 9)]);
     assert_eq!(found, ["<", "<Whe", "<Where?"]);
 }
+
+#[test]
+fn late_instructions_reach_every_template() {
+    let message = |role, content: &str| {
+        Turn::Message(Message { role, content: content.to_owned(), token_ids: None })
+    };
+    let turns = || {
+        vec![
+            message(Role::System, "Be brief."),
+            message(Role::User, "Hi"),
+            message(Role::Assistant, "Yes?"),
+            message(Role::System, "The folder is x."),
+            message(Role::User, "And now?"),
+        ]
+    };
+    let all = "{% for message in messages %}[{{ message.role }}]{{ message.content }}{% endfor %}";
+    let strict = "{% for message in messages %}
+        {%- if message.role == 'system' and not loop.first %}{{ raise_exception('first') }}{% endif %}
+        {%- if not loop.first and message.role == messages[loop.index0 - 1].role %}
+        {{- raise_exception('in turns') }}{% endif %}[{{ message.role }}]{{ message.content }}
+        {%- endfor %}";
+    let deaf = "{% for message in messages %}
+        {%- if message.role != 'system' or loop.first %}[{{ message.role }}]{{ message.content }}
+        {%- endif %}{% endfor %}";
+    let check = |template: &str, expected: &str| {
+        assert_eq!(rendered_turns(template, &[], turns()).unwrap(), expected, "{template}");
+    };
+    let told = "[system]Be brief.[user]Hi[assistant]Yes?[user]The folder is x.\n\nAnd now?";
+    check(all, "[system]Be brief.[user]Hi[assistant]Yes?[system]The folder is x.[user]And now?");
+    check(strict, told);
+    check(deaf, told);
+    let error = rendered_turns("{{ raise_exception('never') }}", &[], turns()).unwrap_err();
+    assert!(error.to_string().contains("never"), "{error}");
+}

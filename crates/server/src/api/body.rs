@@ -97,7 +97,7 @@ fn parse_fields(
     };
     // Null says as little as a field that is not there.
     fields.retain(|_, value| !value.is_null());
-    if let Some(name) = (route.refused)(&fields) {
+    if let Some(name) = (route.refused)(&fields).or_else(|| other_servers_field(&fields)) {
         return Err(ApiError::unsupported(name));
     }
     let own = OWN_FIELDS
@@ -116,6 +116,25 @@ fn parse_fields(
         record.set_model(model);
     }
     Ok(Body { model, own, admitted, fields })
+}
+
+/// The first field of another server that asks for another answer than Cairn would give.
+fn other_servers_field(fields: &Map<String, Value>) -> Option<String> {
+    const NAMES: [&str; 10] = [
+        "guided_json",
+        "guided_regex",
+        "guided_choice",
+        "guided_grammar",
+        "structured_outputs",
+        "grammar",
+        "json_schema",
+        "best_of",
+        "adapters",
+        "draft_model",
+    ];
+    let asks =
+        |name: &&str| fields.get(*name).is_some_and(|value| *name != "best_of" || *value != 1);
+    NAMES.into_iter().find(asks).map(str::to_owned)
 }
 
 /// Deserializes. Of what cannot be read, the error names the field and says what it may be.

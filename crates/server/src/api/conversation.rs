@@ -31,6 +31,13 @@ impl From<String> for Said {
 }
 
 impl Said {
+    /// Adds what another part says, with its breakpoints.
+    pub(super) fn join(&mut self, other: Said) {
+        let num_before = self.text.len();
+        self.text.push_str(&other.text);
+        self.breakpoints.extend(other.breakpoints.iter().map(|at| num_before + at));
+    }
+
     /// Adds a part; `ends_prefix` if it has a breakpoint.
     pub(super) fn add(&mut self, part: &str, ends_prefix: bool) {
         self.text.push_str(part);

@@ -57,6 +57,8 @@ struct OutputFormat {
 struct RequestTool {
     /// `custom`, where it is said. Others are Anthropic's own tools.
     r#type: Option<String>,
+    /// Not of every tool that Anthropic runs.
+    #[serde(default)]
     name: String,
     description: Option<String>,
     input_schema: Option<Value>,
@@ -81,6 +83,8 @@ struct RequestMessage {
 enum RequestRole {
     User,
     Assistant,
+    /// Instructions after the first question, which agents send.
+    System,
 }
 
 /// A text, or blocks of which each says what it is.
@@ -101,7 +105,23 @@ struct Blocks {
     results: Vec<(String, Said)>,
 }
 
+/// Begins a block of telemetry that Claude Code puts before its instructions. It differs in each session,
+/// and would have all that follows read again.
+const BILLING_HEADER: &str = "x-anthropic-billing-header:";
+
 impl Content {
+    /// Removes the blocks that are telemetry, which means nothing to a model.
+    fn without_billing_header(self) -> Content {
+        let Content::Blocks(mut blocks) = self else { return self };
+        let is_header = |text: &str| text.trim_start().starts_with(BILLING_HEADER);
+        blocks.retain(|block| !kind_and_text(block).1.is_some_and(is_header));
+        Content::Blocks(blocks)
+    }
+
+    fn is_empty(&self) -> bool {
+        matches!(self, Content::Blocks(blocks) if blocks.is_empty())
+    }
+
     /// The text; what is not text is refused by its place.
     fn text(self, place: &str) -> Result<Said, ApiError> {
         let blocks = match self {
@@ -117,6 +137,24 @@ impl Content {
             said.add(text, ends_prefix(block));
         }
         Ok(said)
+    }
+
+    /// The text of a result, with a note in place of each block that is no text.
+    fn result(self) -> Said {
+        let blocks = match self {
+            Content::Text(text) => return text.into(),
+            Content::Blocks(blocks) => blocks,
+        };
+        let mut said = Said::default();
+        for block in &blocks {
+            match kind_and_text(block) {
+                (Some("text"), Some(text)) => said.add(text, ends_prefix(block)),
+                (kind, _) => {
+                    said.add(&tools::left_out(kind.unwrap_or_default()), ends_prefix(block));
+                }
+            }
+        }
+        said
     }
 
     /// What the message of one side says; what it cannot say is refused by its place.
@@ -184,7 +222,7 @@ fn result(mut block: Map<String, Value>, place: &str) -> Result<(String, Said), 
         None | Some(Value::Null) => Said::default(),
         Some(content) => {
             let content: Content = serde_json::from_value(content).map_err(|_| refused())?;
-            content.text(&format!("{place}.content"))?
+            content.result()
         }
     };
     said.add("", ends_prefix(&block));
@@ -287,10 +325,9 @@ fn refused(fields: &Map<String, Value>) -> Option<String> {
     let asks = |name: &str| match (name, fields.get(name)) {
         (_, None) => false,
         ("mcp_servers", Some(Value::Array(servers))) => !servers.is_empty(),
-        ("thinking", Some(thinking)) => thinking["type"] != "disabled",
         _ => true,
     };
-    let names = ["mcp_servers", "thinking", "container"];
+    let names = ["mcp_servers", "container"];
     names.into_iter().find(|name| asks(name)).map(str::to_owned)
 }
 
@@ -308,7 +345,8 @@ fn question(body: Body<MessagesRequest>) -> Result<AnswerRequest, ApiError> {
         _ => PromptEnd::NewAnswer,
     };
     let mut conversation = Conversation::default();
-    if let Some(system) = fields.system {
+    let system = fields.system.map(Content::without_billing_header);
+    if let Some(system) = system.filter(|system| !system.is_empty()) {
         conversation.add_message(Role::System, system.text("system")?);
     }
     for (index, RequestMessage { role, content }) in fields.messages.into_iter().enumerate() {
@@ -362,7 +400,9 @@ fn tools(tools: Vec<RequestTool>, choice: Option<RequestChoice>) -> Result<Tools
         }),
         Some(_) => Err(ApiError::unsupported(format!("tools[{index}]"))),
     };
-    let tools = tools.into_iter().enumerate().map(tool).collect::<Result<_, _>>()?;
+    let is_ours = |(_, tool): &(usize, RequestTool)| !is_hosted(tool);
+    let tools = tools.into_iter().enumerate().filter(is_ours).map(tool);
+    let tools = tools.collect::<Result<_, _>>()?;
     let is_one_call = choice.as_ref().and_then(|choice| choice.disable_parallel_tool_use);
     let named = choice.as_ref().and_then(|choice| choice.name.clone());
     let choice = match (choice.as_ref().map(|choice| choice.r#type.as_str()), named) {
@@ -375,11 +415,21 @@ fn tools(tools: Vec<RequestTool>, choice: Option<RequestChoice>) -> Result<Tools
     Tools::new(tools, choice, is_one_call.map(|is_one| !is_one))
 }
 
+/// Whether Anthropic's servers run a tool. The model is not told of it; the program's own tools that
+/// have no schema, such as `bash_20250124`, are refused, because the program waits for their calls.
+fn is_hosted(tool: &RequestTool) -> bool {
+    const HOSTED: [&str; 5] =
+        ["web_search", "web_fetch", "code_execution", "tool_search_tool", "mcp_toolset"];
+    let kind = tool.r#type.as_deref().unwrap_or_default();
+    HOSTED.iter().any(|hosted| kind.starts_with(hosted))
+}
+
 /// Adds the turns of a message. Results come before what the user says to them.
 fn add_turns(conversation: &mut Conversation, role: &RequestRole, blocks: Blocks) {
     let Blocks { said, reasoning, calls, results } = blocks;
     match role {
         RequestRole::Assistant => conversation.add_answer(said, reasoning, calls),
+        RequestRole::System => conversation.add_message(Role::System, said),
         RequestRole::User => {
             let has_results = !results.is_empty();
             for (call_id, result) in results {

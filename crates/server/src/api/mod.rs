@@ -25,6 +25,7 @@ mod error;
 mod fault;
 mod messages;
 mod models;
+mod namespaces;
 mod openapi;
 mod own_fields;
 mod record;

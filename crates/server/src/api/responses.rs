@@ -7,7 +7,7 @@ use axum::Json;
 use axum::extract::{Request, State};
 use axum::response::sse::Event;
 use axum::response::{IntoResponse, Response};
-use cairn_app::completion::{FinishReason, MadeCall, PromptEnd, Role};
+use cairn_app::completion::{CallArguments, FinishReason, MadeCall, PromptEnd, Role};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
@@ -17,6 +17,7 @@ use super::answer::{
 use super::body::{self, Body, Fields};
 use super::conversation::{Conversation, Said};
 use super::error::{ApiError, Vendor};
+use super::namespaces::{Function, Namespaces};
 use super::sampling::VendorSampling;
 use super::stream::{self, StreamFormat};
 use super::tools::{self, Tool, ToolChoice, Tools};
@@ -63,6 +64,9 @@ struct RequestTool {
     description: Option<String>,
     parameters: Option<Value>,
     strict: Option<bool>,
+    /// The functions of a `namespace`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    tools: Vec<RequestTool>,
 }
 
 /// A question, or a conversation.
@@ -82,7 +86,11 @@ struct Item {
     /// Of a call and of its result.
     call_id: Option<String>,
     name: Option<String>,
+    /// Of the called function.
+    namespace: Option<String>,
     arguments: Option<String>,
+    /// The text that a custom tool was called with.
+    input: Option<String>,
     output: Option<Content>,
 }
 
@@ -112,18 +120,19 @@ pub(super) async fn create(State(shared): State<Arc<Shared>>, request: Request) 
 async fn answer(shared: &Arc<Shared>, request: Request) -> Result<Response, ApiError> {
     let read = body::read(shared, request, &FIELDS, |body: Body<ResponsesRequest>| {
         let (streams, repeated) = (body.fields.stream, repeated(&body.fields));
-        Ok((question(body)?, streams, repeated))
+        let namespaces = namespaces(&body.fields.tools);
+        Ok((question(body)?, streams, repeated, namespaces))
     });
-    let (question, streams, repeated) = read.await?;
+    let (question, streams, repeated, namespaces) = read.await?;
     let answer = Answer::begin(shared, question).await?;
-    let state = ResponseState::new(answer.model.clone(), repeated);
+    let state = ResponseState::new(answer.model.clone(), repeated, namespaces);
     if streams {
         return stream::response(answer, Events::new(state)).await;
     }
     let FinishedAnswer { parts, end, .. } = answer.whole().await?;
     let mut state = state;
     for part in parts {
-        state.output.push(Output::new(part));
+        state.add(part);
     }
     state.fill();
     Ok(Json(state.response(Some(&end))).into_response())
@@ -221,16 +230,21 @@ fn tools(
     choice: Option<Value>,
     is_parallel: Option<bool>,
 ) -> Result<Tools, ApiError> {
-    let tool = |(index, tool): (usize, RequestTool)| match tool.r#type.as_str() {
-        "function" => Ok(Tool {
-            name: tool.name,
-            description: tool.description,
-            parameters: tool.parameters.unwrap_or_else(tools::no_parameters),
-            is_strict: tool.strict.unwrap_or(false),
-        }),
-        _ => Err(ApiError::unsupported(format!("tools[{index}]"))),
-    };
-    let tools = tools.into_iter().enumerate().map(tool).collect::<Result<_, _>>()?;
+    let mut offered = Vec::new();
+    for (index, tool) in tools.into_iter().enumerate() {
+        match tool.r#type.as_str() {
+            "function" => offered.push(function(tool.name.clone(), tool)),
+            "namespace" => {
+                let functions = tool.tools.into_iter().filter(|inner| inner.r#type == "function");
+                offered.extend(functions.map(|inner| {
+                    let (namespace, name) = (tool.name.clone(), inner.name.clone());
+                    function(Function { namespace, name }.shown_name(), inner)
+                }));
+            }
+            kind if IGNORED_TOOLS.contains(&kind) => {}
+            _ => return Err(ApiError::unsupported(format!("tools[{index}]"))),
+        }
+    }
     let named = choice.as_ref().filter(|choice| choice["type"] == "function");
     let named = named.and_then(|choice| choice["name"].as_str()).map(str::to_owned);
     let choice = match (choice.as_ref().map(|choice| choice.as_str()), named) {
@@ -240,7 +254,41 @@ fn tools(
         (Some(Some("required")), _) => ToolChoice::Required,
         (Some(_), _) => return Err(ApiError::unsupported("tool_choice")),
     };
-    Tools::new(tools, choice, is_parallel)
+    Tools::new(offered, choice, is_parallel)
+}
+
+/// Kinds of tools that the model is not told of: OpenAI's servers run them, or their calls are no JSON.
+/// Agents send them whatever the model is, and do without.
+const IGNORED_TOOLS: [&str; 9] = [
+    "web_search",
+    "web_search_preview",
+    "file_search",
+    "code_interpreter",
+    "image_generation",
+    "mcp",
+    "tool_search",
+    "local_shell",
+    "custom",
+];
+
+fn function(name: String, tool: RequestTool) -> Tool {
+    Tool {
+        name,
+        description: tool.description,
+        parameters: tool.parameters.unwrap_or_else(tools::no_parameters),
+        is_strict: tool.strict.unwrap_or(false),
+    }
+}
+
+/// The functions of the namespaces among tools.
+fn namespaces(tools: &[RequestTool]) -> Namespaces {
+    let mut namespaces = Namespaces::default();
+    for namespace in tools.iter().filter(|tool| tool.r#type == "namespace") {
+        for tool in namespace.tools.iter().filter(|tool| tool.r#type == "function") {
+            namespaces.add(Function { namespace: namespace.name.clone(), name: tool.name.clone() });
+        }
+    }
+    namespaces
 }
 
 /// Adds an item of the conversation; one that cannot be told is refused by its place.
@@ -268,21 +316,63 @@ fn add_item(conversation: &mut Conversation, index: usize, item: Item) -> Result
             conversation.add_reasoning(reasoning);
         }
         Some("function_call") => {
-            let (Some(id), Some(name)) = (item.call_id, item.name) else {
-                let message = format!("`input[{index}]` needs a call_id and a name.");
-                return Err(ApiError::invalid(format!("input[{index}]"), message));
+            let Some((id, name)) = item.call_id.zip(item.name) else {
+                return Err(needs_call(index));
+            };
+            let name = match item.namespace.filter(|namespace| !namespace.is_empty()) {
+                Some(namespace) => Function { namespace, name }.shown_name(),
+                None => name,
             };
             let param = format!("input[{index}].arguments");
             let arguments = tools::arguments(&item.arguments.unwrap_or_default(), &param)?;
             conversation.add_call(MadeCall { id, name, arguments });
         }
-        Some("function_call_output") => {
-            let call_id = item.call_id.ok_or_else(|| refused(".call_id"))?;
-            conversation.add_result(call_id, said(item.output, ".output")?);
+        // Another model may have made it; what it was called with is no JSON.
+        Some("custom_tool_call") => {
+            let Some((id, name)) = item.call_id.zip(item.name) else {
+                return Err(needs_call(index));
+            };
+            let input = Map::from_iter([("input".to_owned(), item.input.into())]);
+            conversation.add_call(MadeCall { id, name, arguments: CallArguments::Object(input) });
         }
+        Some("function_call_output" | "custom_tool_call_output") => {
+            let call_id = item.call_id.ok_or_else(|| refused(".call_id"))?;
+            conversation.add_result(call_id, result(item.output));
+        }
+        // Tools that OpenAI ran, whose answers are in the text that follows.
+        Some(
+            "web_search_call"
+            | "file_search_call"
+            | "code_interpreter_call"
+            | "image_generation_call"
+            | "tool_search_call"
+            | "tool_search_output",
+        ) => {}
         Some(_) => return Err(refused("")),
     }
     Ok(())
+}
+
+fn needs_call(index: usize) -> ApiError {
+    let message = format!("`input[{index}]` needs a call_id and a name.");
+    ApiError::invalid(format!("input[{index}]"), message)
+}
+
+/// The text of a call's result, with a note in place of each part that is no text.
+fn result(content: Option<Content>) -> Said {
+    let parts = match content {
+        None => return Said::default(),
+        Some(Content::Text(text)) => return text.into(),
+        Some(Content::Parts(parts)) => parts,
+    };
+    let mut result = Said::default();
+    for part in parts {
+        match said(std::slice::from_ref(&part)) {
+            Ok(part) => result.join(part),
+            Err(kind) => result.add(&tools::left_out(kind), false),
+        }
+    }
+    result
 }
 
 /// The text of parts. Fails with what one is that is no text.
@@ -308,6 +398,7 @@ struct ResponseState {
     model: String,
     /// The fields of the request that the response repeats.
     repeated: Value,
+    namespaces: Namespaces,
     output: Vec<Output>,
 }
 
@@ -315,16 +406,18 @@ struct ResponseState {
 struct Output {
     id: String,
     part: Part,
+    /// The function that a call is of, if it has a namespace.
+    function: Option<Function>,
 }
 
 impl Output {
-    fn new(part: Part) -> Self {
-        let prefix = match part {
-            Part::Text(_) => "msg_",
-            Part::Reasoning(_) => "rs_",
-            Part::Call { .. } => "fc_",
+    fn new(part: Part, namespaces: &Namespaces) -> Self {
+        let (prefix, function) = match &part {
+            Part::Text(_) => ("msg_", None),
+            Part::Reasoning(_) => ("rs_", None),
+            Part::Call { name, .. } => ("fc_", namespaces.called(name).cloned()),
         };
-        Output { id: new_id(prefix), part }
+        Output { id: new_id(prefix), part, function }
     }
 
     /// Its one part of content, if it has parts.
@@ -350,29 +443,41 @@ impl Output {
                 "type": "reasoning", "id": self.id, "status": status, "summary": [],
                 "content": content,
             }),
-            Part::Call { id, name, arguments } => json!({
-                "type": "function_call", "id": self.id, "call_id": id, "name": name,
-                "arguments": if has_ended { arguments } else { "" }, "status": status,
-            }),
+            Part::Call { id, name, arguments } => {
+                let mut item = json!({
+                    "type": "function_call", "id": self.id, "call_id": id, "name": name,
+                    "arguments": if has_ended { arguments } else { "" }, "status": status,
+                });
+                if let Some(Function { namespace, name }) = &self.function {
+                    item["namespace"] = namespace.as_str().into();
+                    item["name"] = name.as_str().into();
+                }
+                item
+            }
         }
     }
 }
 
 impl ResponseState {
-    fn new(model: String, repeated: Value) -> Self {
+    fn new(model: String, repeated: Value, namespaces: Namespaces) -> Self {
         ResponseState {
             id: new_id("resp_"),
             created_at: now_s(),
             model,
             repeated,
+            namespaces,
             output: Vec::new(),
         }
+    }
+
+    fn add(&mut self, part: Part) {
+        self.output.push(Output::new(part, &self.namespaces));
     }
 
     /// An answer without anything is an empty message.
     fn fill(&mut self) {
         if self.output.is_empty() {
-            self.output.push(Output::new(Part::Text(String::new())));
+            self.add(Part::Text(String::new()));
         }
     }
 
@@ -467,7 +572,7 @@ impl Events {
     /// Begins an item.
     fn open(&mut self, part: Part) -> Vec<Event> {
         let mut events = self.close("completed");
-        self.state.output.push(Output::new(part));
+        self.state.add(part);
         self.is_open = true;
         events.extend(self.whole_item_event("response.output_item.added", "in_progress", false));
         if let Some(part) = self.state.output.last().and_then(Output::content) {

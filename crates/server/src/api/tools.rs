@@ -172,6 +172,17 @@ pub(super) fn arguments(text: &str, param: &str) -> Result<CallArguments, ApiErr
     }
 }
 
+/// The note in place of a part of a result that is no text. `kind` is the vendor's word for it.
+pub(super) fn left_out(kind: &str) -> String {
+    let what = match kind {
+        "image" | "image_url" | "input_image" => "A picture",
+        "audio" | "input_audio" => "A sound",
+        "document" | "file" | "input_file" => "A file",
+        _ => "A part",
+    };
+    format!("[{what} is left out: this model reads text only.]")
+}
+
 /// The name of the tool that an earlier call with this id has called.
 pub(super) fn called(earlier: &[Turn], call_id: &str) -> Option<String> {
     let calls = earlier.iter().rev().filter_map(|turn| match turn {

@@ -317,8 +317,11 @@ async fn what_cannot_be_done_is_refused_by_its_name() {
     check("/v1/responses", earlier, 400, "`previous_response_id`").await;
     let call = json!({ "input": [{ "type": "function_call", "name": "look" }] });
     check("/v1/responses", call, 400, "`input[0]`").await;
-    let call = json!({ "input": [{ "type": "web_search_call" }] });
-    check("/v1/responses", call, 400, "`input[0]`").await;
+    let item = json!({ "input": [{ "type": "item_reference", "id": "msg_1" }] });
+    check("/v1/responses", item, 400, "`input[0]`").await;
+    for field in ["guided_choice", "structured_outputs", "grammar", "best_of", "adapters"] {
+        check(path, chat(json!({ field: ["yes", "no"] })), 400, &format!("`{field}`")).await;
+    }
     let call = json!({ "id": "1", "type": "function", "function": {
         "name": "look", "arguments": "[]",
     } });

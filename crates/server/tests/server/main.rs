@@ -1,6 +1,7 @@
 //! The server over a real socket.
 #![allow(clippy::unwrap_used)] // in a test a panic is the report
 
+mod agents;
 mod api;
 mod decisions;
 mod document;

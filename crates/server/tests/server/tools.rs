@@ -9,7 +9,7 @@ use crate::api::{ask, events, post};
 use crate::running::{Running, start};
 
 /// A template that refuses every conversation, and says what it was given.
-const SHOWS_ALL: &str =
+pub const SHOWS_ALL: &str =
     "{{ raise_exception(messages | tojson ~ (tools | tojson if tools)) }}{# <tool_call> #}";
 
 /// A server with a random model, whose form of calls is Hermes's.
@@ -23,7 +23,7 @@ async fn start_random() -> Running {
 }
 
 /// A server with a model that gives this answer to the one prompt of [`SHOWS_NOTHING`].
-async fn start_saying(answer: &str, template: &str) -> Running {
+pub async fn start_saying(answer: &str, template: &str) -> Running {
     start_continuing("Q", answer, template).await
 }
 
@@ -281,7 +281,7 @@ async fn a_response_has_reasoning_messages_and_function_calls() {
 }
 
 /// What the template was given, as JSON text.
-async fn given(running: &Running, path: &str, body: Value) -> String {
+pub async fn given(running: &Running, path: &str, body: Value) -> String {
     let (status, _, answer) = running.send(&post(path), body.to_string().as_bytes()).await;
     assert_eq!(status, 400, "{answer}");
     let answer: Value = serde_json::from_str(&answer).unwrap();
