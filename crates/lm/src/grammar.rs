@@ -107,6 +107,11 @@ impl GrammarCompiler {
         Ok(grammar)
     }
 
+    /// Whether this grammar was compiled before, and is kept.
+    pub fn has(&self, lark: &str) -> bool {
+        self.kept(lark).is_some()
+    }
+
     /// Whether more may come at the beginning of a grammar, or after a brace there, than can be enforced.
     /// False for a grammar that cannot be compiled: its own error says more.
     pub fn has_crowded_beginning(&self, lark: &str) -> bool {

@@ -13,9 +13,9 @@ use super::grammar::{AnswerForm, TextForm, json_rule};
 const ITEMS_PER_PROPERTY: usize = 4;
 /// Less than half of the parser's limit, which leaves room for what stands around the place.
 const MANY_ITEMS: usize = 800;
-/// Each place takes some milliseconds to compile.
+/// Each place takes up to a second to compile.
 const MAX_PLACES: usize = 32;
-/// Bound for schemas that refer to each other again and again.
+/// Bound for schemas that refer to each other again and again. A schema of a megabyte has fewer parts.
 const MAX_VISITS: usize = 1 << 20;
 
 /// A place of a schema at which very much may come next.
@@ -28,17 +28,18 @@ pub struct CrowdedPlace {
 }
 
 impl AnswerForm {
-    /// Places of the form at which very much may come next.
-    pub fn crowded(&self) -> Vec<CrowdedPlace> {
+    /// Places of the form at which very much may come next. Fails with a reason if they are too many to be
+    /// looked at.
+    pub fn crowded(&self) -> Result<Vec<CrowdedPlace>, String> {
         let mut found = Vec::new();
         if let TextForm::Json(schema) = &self.text {
-            Search::new(schema, "its schema").run(&mut found);
+            Search::new(schema, "its schema").run(&mut found)?;
         }
         for call in &self.calls {
             let what = format!("the schema of the tool {}", call.name);
-            Search::new(&call.arguments, &what).run(&mut found);
+            Search::new(&call.arguments, &what).run(&mut found)?;
         }
-        found
+        Ok(found)
     }
 }
 
@@ -67,8 +68,12 @@ impl<'a> Search<'a> {
         Search { root, name, num_visits: 0 }
     }
 
-    fn run(mut self, found: &mut Vec<CrowdedPlace>) {
+    fn run(mut self, found: &mut Vec<CrowdedPlace>) -> Result<(), String> {
         self.visit(self.root, String::new(), false, found);
+        if found.len() > MAX_PLACES || self.num_visits > MAX_VISITS {
+            return Err(format!("{} is too complex to be enforced", self.name));
+        }
+        Ok(())
     }
 
     /// Visits a schema and all inside it. A choice of another schema (`is_choice`) was counted with that
@@ -82,7 +87,7 @@ impl<'a> Search<'a> {
     ) {
         self.num_visits += 1;
         let Some(fields) = schema.as_object() else { return };
-        if found.len() >= MAX_PLACES || self.num_visits > MAX_VISITS {
+        if found.len() > MAX_PLACES || self.num_visits > MAX_VISITS {
             return;
         }
         let mut crowd = Crowd::default();
@@ -207,7 +212,8 @@ mod tests {
 
     fn check(schema: Value, expected: &[&str]) {
         let form = AnswerForm { text: TextForm::Json(schema), calls: Vec::new() };
-        let found: Vec<String> = form.crowded().into_iter().map(|place| place.refusal).collect();
+        let found: Vec<String> =
+            form.crowded().unwrap().into_iter().map(|place| place.refusal).collect();
         assert_eq!(found, expected);
     }
 
@@ -230,6 +236,22 @@ mod tests {
         let names: Vec<String> = (0..200).map(|n| format!("p{n}")).collect();
         required["required"] = json!(names);
         check(required, &[]);
+    }
+
+    #[test]
+    fn refuses_more_places_than_it_looks_at() {
+        let crowded = |num_places: usize| {
+            let places: Map<String, Value> =
+                (0..num_places).map(|n| (format!("p{n}"), object(200))).collect();
+            let schema = json!({ "type": "object", "properties": places, "required":
+                places.keys().collect::<Vec<_>>() });
+            AnswerForm { text: TextForm::Json(schema), calls: Vec::new() }.crowded()
+        };
+        assert_eq!(crowded(MAX_PLACES).unwrap().len(), MAX_PLACES);
+        assert_eq!(
+            crowded(MAX_PLACES + 1).unwrap_err(),
+            "its schema is too complex to be enforced"
+        );
     }
 
     #[test]

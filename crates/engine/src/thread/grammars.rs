@@ -77,14 +77,14 @@ impl GrammarJob {
         if let Some(reason) = endless {
             return job.fail(EngineError::Form { reason });
         }
-        let crowded = job.request.form.iter().flat_map(AnswerForm::crowded);
-        for place in crowded {
-            let is_too_much = || Ok(compiler.has_crowded_beginning(&place.grammar));
-            match caught("compiling a grammar", is_too_much) {
-                Ok(false) => {}
-                Ok(true) => return job.fail(EngineError::Form { reason: place.refusal }),
-                Err(error) => return job.fail(error),
-            }
+        if !compiler.has(&lark)
+            && let Err(error) = check_crowded(&job, &compiler)
+        {
+            return job.fail(error);
+        }
+        if job.is_stopped() {
+            let _ = back.send(Job::Generate(job));
+            return;
         }
         match AnswerGrammar::compile(&compiler, &lark) {
             Ok(grammar) => {
@@ -95,6 +95,27 @@ impl GrammarJob {
             Err(error) => job.fail(error),
         }
     }
+}
+
+/// Checks that no place of a request's form allows more than can be enforced. A stopped request ends the
+/// check early.
+fn check_crowded(job: &GenerateJob, compiler: &GrammarCompiler) -> Result<(), EngineError> {
+    let refused = |reason| Err(EngineError::Form { reason });
+    let Some(form) = &job.request.form else { return Ok(()) };
+    caught("looking for crowded schemas", || match form.crowded() {
+        Err(reason) => refused(reason),
+        Ok(places) => {
+            for place in places {
+                if job.is_stopped() {
+                    return Ok(());
+                }
+                if compiler.has_crowded_beginning(&place.grammar) {
+                    return refused(place.refusal);
+                }
+            }
+            Ok(())
+        }
+    })
 }
 
 fn serve(receiver: &Mutex<Receiver<GrammarJob>>) {
