@@ -93,8 +93,10 @@ pub(crate) async fn serve(
             }
         }
     }
-    // New connections are refused by the system from now on.
+    // New connections are refused by the system from now on. Those that only wait would wait on: hyper ends
+    // no connection that has sent a part of a request.
     drop(listener);
+    lock(&connections).close_those(|connection| matches!(connection.state, State::Waits { .. }));
     tasks.close();
     tasks.wait().await;
 }
@@ -542,6 +544,17 @@ mod tests {
         read_until(&mut refused, "\r\n\r\n").await;
         read_until(&mut server.connect(&get_of("/health")).await, "well").await;
         server.end().await;
+    }
+
+    #[tokio::test]
+    async fn ends_without_requests_that_never_come() {
+        let server = TestServer::start(8, LONG).await;
+        let mut unfinished = server.connect(UNFINISHED).await;
+        // The server has taken what came before.
+        let answered = answered(&server, &get_of("/health"), "well").await;
+        server.end().await;
+        wait_for_end(&mut unfinished).await;
+        drop(answered);
     }
 
     #[test]
