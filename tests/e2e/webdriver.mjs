@@ -36,7 +36,9 @@ export class Window {
    */
   static async open(t, binary, env, args = []) {
     const port = await freePort();
-    const command = ['--', 'xvfb-run', '--auto-servernum', 'WebKitWebDriver', `--port=${port}`];
+    // Other files of tests look for a free display at the same moment.
+    const display = `--server-num=${100 + (process.pid % 1000) * 10}`;
+    const command = ['--', 'xvfb-run', '--auto-servernum', display, 'WebKitWebDriver', `--port=${port}`];
     const window = new Window();
     await mkdir(join(target, 'e2e'), { recursive: true });
     const log = await open(join(target, 'e2e/window.log'), 'a');
