@@ -220,7 +220,7 @@ flow(
 
     const again = await home.start(core);
     await page.driver.reload();
-    await page.shows('Cairn was closed while it wrote this answer. Let it go on, or have it written again.');
+    await page.shows('Cairn quit before this answer was finished. Let it go on, or have it written again.');
     const text = await page.answerText();
     assert.ok(text.startsWith(asSeen(beginning)), `only ${text.length} letters are left`);
 

@@ -22,7 +22,7 @@ flow(
     await page.ask('And now?');
 
     await page.openPage('Monitor');
-    await page.shows(/^(.* of reading saved in the last day|.* of the reading in the last day was saved)$/);
+    await page.shows(/^(.* of reading saved in the last day|.* of the prompts in the last day had been read before)$/);
     await chart(page, 'Writing speed: Last 5 minutes').waitFor();
     await chart(page, 'Writing speed: Last 5 minutes').focus();
     assert.match(await told(page, 'Writing speed: Last 5 minutes'), /: [\d,.]+ tok\/s$/);

@@ -179,7 +179,7 @@ test('an answer goes on where it was when the app was killed', { timeout: 900_00
 
   window = await Window.open(t, program('cairn-app'), home.env);
   await until('the answer is there', async () => (await lastAnswer(window)).startsWith(shown));
-  assert.match((await window.texts(ANSWER)).join(), /Cairn was closed while it wrote this answer/);
+  assert.match((await window.texts(ANSWER)).join(), /Cairn quit before this answer was finished/);
   const before = await lastAnswer(window);
   await window.press('Continue');
   await until('it goes on', async () => (await lastAnswer(window)).length > before.length + 50);

@@ -187,7 +187,7 @@ test('an answer that was interrupted says what can be done', async () => {
   platform.emit({ type: 'message', message: message('m', { parent_id: 'u', status: 'interrupted', text: 'Beca' }) });
   await tick();
   expect(
-    screen.getByText('Cairn was closed while it wrote this answer. Regenerate to have it written again.'),
+    screen.getByText('Cairn quit before this answer was finished. Regenerate to have it written again.'),
   ).toBeTruthy();
   await fireEvent.click(screen.getByRole('button', { name: 'Regenerate' }));
   expect(platform.askedTypes()).toContain('regenerate');

@@ -279,10 +279,10 @@ function inMemory(...models: (typeof LOADED)[]) {
 
 test.each<[change: Parameters<typeof overview>[0], words: string]>([
   [{ lookups: 0, prompt_tokens: 0, cached_tokens: 0 }, 'No prompt has been read since Cairn started.'],
-  [{}, 'Since Cairn started, 75% of the prompts came from saved context (3,000 of 4,000 tokens).'],
+  [{}, 'Since Cairn started, 75% of the prompts had been read before (3,000 of 4,000 tokens).'],
   [
     { prompt_tokens: 4000, cached_tokens: 3999 },
-    'Since Cairn started, 99% of the prompts came from saved context (3,999 of 4,000 tokens).',
+    'Since Cairn started, 99% of the prompts had been read before (3,999 of 4,000 tokens).',
   ],
 ])('the hit rate of %o', (change, words) => {
   expect(hitRate(overview(change))).toBe(words);

@@ -1,6 +1,7 @@
 // The saved context of chats and starting points in words, for the model that answers.
 import type { AnsweringModel } from '../chat/chatModel.svelte';
 import { causeWords } from '../chat/misses';
+import type { Prefill } from '../chat/thread.svelte';
 import type {
   CacheOverview,
   ChatOutlook,
@@ -121,6 +122,15 @@ export function outlook(
   const limits = hasUnread ? saved.withDocuments : lasts ? null : saved.untilClosed;
   if (isReady) return { heading: saved.ready, reason: limits };
   return { heading: saved.readyOnceLoaded(shortModelName(model?.name ?? cache.model)), reason: limits };
+}
+
+/**
+ * How much of a prompt the model has read that it reads for an answer, from 0 to 1. Null if nearly all of it was saved
+ * before: such a chat is ready, and stays so.
+ */
+export function readingShare({ processed_tokens, total_tokens, cached_tokens }: Prefill): number | null {
+  if (total_tokens === 0 || cached_tokens >= (1 - LEAST_PART) * total_tokens) return null;
+  return processed_tokens / total_tokens;
 }
 
 function whyNone(cache: ConversationCache, model: AnsweringModel | null, isHere: IsHere): string | null {

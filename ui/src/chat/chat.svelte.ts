@@ -2,7 +2,7 @@
 import { sentenceOf, type Platform } from '../platform/platform';
 import type { Command, Conversation, Event, Message, Persona, Reply } from '../platform/wire';
 import { strings } from '../text';
-import type { Toasts } from '../ui/toasts.svelte';
+import type { ToastAction, Toasts } from '../ui/toasts.svelte';
 import { offerUndo } from '../ui/offerUndo';
 import type { UndoStack } from '../ui/undo';
 import { CompareStore } from './compare.svelte';
@@ -68,6 +68,8 @@ export class ChatStore {
   hasNoDocuments: (id: string) => boolean = () => false;
   /** Why something cannot be asked of a chat's model, or of those that are named; null: it can. Their owner sets it. */
   whyNotAsk: (id: string | null, named?: Asked) => null | Promise<string | null> = () => null;
+  /** Actions for a toast that help when a chat's model, or the one that is named, cannot be asked; their owner sets it. */
+  remediesFor: (id: string | null, named: string | null) => readonly ToastAction[] = () => [];
   /** Chats for which something is being sent, or looked whether it can be; null is the page of a new one. */
   #busy = $state.raw<ReadonlySet<string | null>>(new Set());
   /** Those in which what is written stays in the composer meanwhile: it may be told that another model would answer it. */
@@ -408,15 +410,20 @@ export class ChatStore {
     }
   }
 
-  /** Whether a chat's own model can be asked, or the one that is named; why not is said. True: it is known at once. */
-  #mayAsk(id: string | null, named: string | null = null): true | Promise<boolean> {
+  /**
+   * Whether a chat's own model can be asked, or the one that is named; why not is said. True: it is known at once.
+   * `isFromMessage`: it is asked for by a button of a message, which may be far from the composer.
+   */
+  #mayAsk(id: string | null, named: string | null = null, isFromMessage = false): true | Promise<boolean> {
     const looked = this.whyNotAsk(id, [named]);
-    return looked === null || looked.then((why) => why === null || this.#refuse(why, id, named));
+    return looked === null || looked.then((why) => why === null || this.#refuse(why, id, named, isFromMessage));
   }
 
-  #refuse(why: string, id: string | null, named: string | null): false {
-    // The line above the composer is about the chat's own model.
-    if (named !== null) this.#options.toasts.show('error', why);
+  #refuse(why: string, id: string | null, named: string | null, isFromMessage: boolean): false {
+    const actions = this.remediesFor(id, named);
+    // The line above the composer is about the chat's own model. It may have been there before the button was pressed.
+    const isToast = named !== null || (isFromMessage && actions.length > 0);
+    if (isToast) this.#options.toasts.show('error', why, { actions, topic: 'refused' });
     else if (id === this.selectedId) this.announcement = why;
     return false;
   }
@@ -541,7 +548,7 @@ export class ChatStore {
     if (id === null || this.whyBusy !== null) return false;
     this.#setBusy(id);
     this.announcement = '';
-    const may = this.#mayAsk(id, model);
+    const may = this.#mayAsk(id, model, true);
     const isSent = (may === true || (await this.#lookFor(id, may))) && (await this.#run(command(id), id));
     this.#setBusy(id, false);
     if (!isSent) return false;

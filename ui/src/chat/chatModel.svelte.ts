@@ -2,10 +2,11 @@
 import { runOrReport, type Platform } from '../platform/platform';
 import type { Conversation, ModelProblem } from '../platform/wire';
 import type { StatusStore } from '../status/status.svelte';
-import type { ModelStore } from '../models/models.svelte';
+import { useOf, type ModelStore } from '../models/models.svelte';
 import { problemSentence, setAsideSentence } from '../models/problems';
 import { shortModelName } from '../status/engine';
 import { strings } from '../text';
+import type { ToastAction } from '../ui/toasts.svelte';
 import type { Asked, ChatStore } from './chat.svelte';
 import type { FolderStore } from './folders.svelte';
 import { sourceOfModel } from './sources';
@@ -41,6 +42,7 @@ export interface ChatModelOptions {
 export class ChatModelStore {
   constructor(private readonly options: ChatModelOptions) {
     options.chat.whyNotAsk = (id, named) => this.whyNotAsk(id, named);
+    options.chat.remediesFor = (id, named) => this.#remediesFor(id, named);
   }
 
   /** Which model is to answer; a name of null is whichever is loaded. */
@@ -195,8 +197,29 @@ export class ChatModelStore {
   }
 
   source(begun: Parameters<typeof sourceOfModel>[1]): string | null {
-    if (this.#proposed !== null) return strings.models.chatSources.proposed;
-    return this.#name === null ? null : sourceOfModel({ ...this.#rule, name: this.#name }, begun);
+    const name = this.#name;
+    if (name === null) return null;
+    const isOfApp = this.#rule.source === 'app';
+    if (!isOfApp || this.isInMemory) return sourceOfModel({ ...this.#rule, name }, begun);
+    return this.options.models.isBusy(name) ? strings.models.loading : strings.models.chatSources.proposed;
+  }
+
+  /** Uses a model again that is set aside. If it answers the open chat, it is loaded. Returns whether that worked. */
+  async useAnyway(name: string): Promise<boolean> {
+    const { models } = this.options;
+    const answers = this.setAside === name;
+    if (!(await models.useAnyway(name))) return false;
+    return answers ? models.load(name) : true;
+  }
+
+  useAnywayAction(name: string): ToastAction {
+    return { label: strings.models.useAnyway, run: () => void this.useAnyway(name), decides: useOf(name) };
+  }
+
+  #remediesFor(id: string | null, named: string | null): ToastAction[] {
+    const own = id === this.options.chat.selectedId ? this.setAside : this.#nameOf(id);
+    const name = named ?? own;
+    return name !== null && this.#isSetAside(name) ? [this.useAnywayAction(name)] : [];
   }
 
   /** Lets a model answer the open chat from now on, and loads it; returns whether that worked. */

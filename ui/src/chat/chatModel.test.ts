@@ -143,6 +143,19 @@ test('while none is loaded, the composer names the model that will be, and loadi
   expect(screen.getByRole('progressbar', { name: 'Loading model' }).getAttribute('aria-valuenow')).toBe('50');
 });
 
+test('a model is not called loaded while it is loading', async () => {
+  await open();
+  app.newChat();
+  const engine = { state: 'loading' as const, model: 'owner/model', bytes_read: 35e6, total_bytes: 115e6 };
+  platform.emit({ type: 'status', status: { ...unloaded, engine } });
+  await drawn();
+  expect((await inspector()).getByText('Loading…')).toBeTruthy();
+  expect((await inspector()).queryByText('Loaded')).toBeNull();
+  platform.emit({ type: 'status', status });
+  await drawn();
+  expect((await inspector()).getByText('Loaded')).toBeTruthy();
+});
+
 test('the row of a chat that is not open is of the model that answers it now', async () => {
   await open();
   const row = conversation('b', {

@@ -155,6 +155,18 @@ test('counts what reading ahead has saved', async () => {
   expect(within(inspector()).getByText('Ready to continue')).toBeTruthy();
 });
 
+test.each([
+  { cached_tokens: 540, processed_tokens: 540, said: 'Reading, 31% done' },
+  { cached_tokens: 1700, processed_tokens: 1700, said: 'Ready to continue' },
+])('a question with $cached_tokens of 1,724 tokens saved: $said', async ({ said, ...counts }) => {
+  const { inspector, platform } = await open({ messages: streaming(''), change: { is_streaming: true } });
+  const prefill = { type: 'prefill' as const, conversation_id: 'a', message_id: 'w', total_tokens: 1724 };
+  platform.emit({ ...prefill, ...counts });
+  await drawn();
+  within(inspector()).getByRole('heading', { name: said });
+  expect(within(inspector()).queryAllByText(/^Ready/)).toHaveLength(said.startsWith('Ready') ? 1 : 0);
+});
+
 test('shows the context once the answering model is loaded', async () => {
   const rows = streaming('');
   const { asked, inspector, platform } = await open({ context: null, messages: rows, change: { is_streaming: true } });

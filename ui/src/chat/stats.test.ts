@@ -222,7 +222,7 @@ test.each<[name: string, change: Partial<Message>, isLast: boolean, words: strin
     'interrupted',
     { status: 'interrupted' },
     true,
-    'Cairn was closed while it wrote this answer. Regenerate to have it written again.',
+    'Cairn quit before this answer was finished. Regenerate to have it written again.',
   ],
   ['failed', { status: 'failed', error: 'Out of memory.' }, true, 'Out of memory. Regenerate to try again.'],
   [

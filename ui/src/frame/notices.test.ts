@@ -1,6 +1,6 @@
 // After Cairn quit unexpectedly: what the window says, and what can be done about it.
 import { fireEvent, screen, within } from '@testing-library/svelte';
-import { beforeEach, expect, test } from 'vitest';
+import { afterEach, beforeEach, expect, test, vi } from 'vitest';
 import type { App } from '../app.svelte';
 import { CallError } from '../platform/platform';
 import type { NoticeKind, UnexpectedQuit } from '../platform/wire';
@@ -26,6 +26,8 @@ const unloaded = { ...status, engine: { state: 'empty' as const }, model_fingerp
 beforeEach(() => {
   platform = new FakePlatform();
 });
+
+afterEach(() => vi.useRealTimers());
 
 async function open(change: Parameters<typeof bootstrap>[0] = {}): Promise<void> {
   const row = conversation('a', { model: { name: 'owner/other', source: 'answer', missing: null } });
@@ -60,6 +62,10 @@ test('the chat in which Cairn quit can be opened', async () => {
   await open();
   await tell({ type: 'quit_unexpectedly', quit: { ...quit, conversation_id: 'a' } });
   messages().getByText('Cairn quit unexpectedly while answering with other; your chat is saved.');
+  // It is open already.
+  expect(messages().queryByRole('button', { name: 'Open chat' })).toBeNull();
+  app.newChat();
+  await drawn();
   await press('Open chat', messages());
   expect(app.chat.selectedId).toBe('a');
 });
@@ -114,6 +120,18 @@ test('a quiet start says so until it is ended', async () => {
   await press('Continue normally', messages());
   expect(asked('end_quiet_start')).toHaveLength(1);
   expect(messages().queryByText(/three times in a row/)).toBeNull();
+});
+
+test('a database that is taken away stays said, by the newest notice', async () => {
+  await open();
+  vi.useFakeTimers({ toFake: ['setTimeout', 'clearTimeout'] });
+  await tell({ type: 'database_gone', why: { code: 'no_space', message: 'The disk is full.' } });
+  await vi.advanceTimersByTimeAsync(60_000);
+  messages().getByText(/can’t save it again yet/);
+  await tell({ type: 'database_saved', path: '/a/cairn.db', is_in_place: true });
+  await vi.advanceTimersByTimeAsync(60_000);
+  expect(messages().getAllByRole('listitem')).toHaveLength(1);
+  messages().getByText(/All chats are saved in/);
 });
 
 test('nothing can be done about an end without a cause', async () => {

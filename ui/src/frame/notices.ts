@@ -11,6 +11,9 @@ const STAYS_MS = 2 ** 31 - 1;
 /** A page that outlives several crashes shows the newest. */
 const QUIT = { milliseconds: STAYS_MS, topic: 'quit' };
 
+/** It says what to do before Cairn quits. The newest says where the chats are now. */
+const DATABASE_FILE = { milliseconds: STAYS_MS, topic: 'database_file' };
+
 /** How a notice is shown. */
 export function noticeOptions(app: App, kind: NoticeKind | null | undefined): ToastOptions {
   switch (kind?.type) {
@@ -20,6 +23,9 @@ export function noticeOptions(app: App, kind: NoticeKind | null | undefined): To
     }
     case 'quit_unexpectedly':
       return { ...QUIT, actions: quitActions(app, kind.quit) };
+    case 'database_saved':
+    case 'database_gone':
+      return DATABASE_FILE;
     default:
       return {};
   }
@@ -29,17 +35,14 @@ function quitActions(app: App, quit: UnexpectedQuit): ToastAction[] {
   const { conversation_id, is_set_aside, job_id, model } = quit;
   const words = strings.unexpectedQuit;
   if (job_id !== null) return [{ label: words.openJob, run: () => app.openJob(job_id) }];
-  if (is_set_aside && model !== null) return [useAnyway(app, model)];
+  if (is_set_aside && model !== null) return [app.chatModel.useAnywayAction(model)];
   if (conversation_id === null) return [];
-  return [{ label: words.openChat, run: () => app.openConversation(conversation_id) }];
+  const isNeeded = () => app.navigation.page !== 'chat' || app.chat.selectedId !== conversation_id;
+  return [{ label: words.openChat, run: () => app.openConversation(conversation_id), isNeeded }];
 }
 
 /** Actions that help at once when a command has failed. */
 export function failureActions(app: App, error: unknown): ToastAction[] {
   if (!(error instanceof CallError) || error.kind?.type !== 'model_set_aside') return [];
-  return [useAnyway(app, error.kind.model)];
-}
-
-function useAnyway(app: App, model: string): ToastAction {
-  return { label: strings.models.useAnyway, run: () => void app.models.useAnyway(model) };
+  return [app.chatModel.useAnywayAction(error.kind.model)];
 }

@@ -14,6 +14,9 @@ import type { UndoStack } from '../ui/undo';
 /** How often the list is asked for while other lists overtake the reply. */
 const MAX_LISTINGS = 5;
 
+/** The question whether a model that is set aside is used anyway. */
+export const useOf = (name: string) => `use ${name}`;
+
 export type ModelsTab = 'here' | 'discover';
 
 export interface ModelsOptions {
@@ -57,6 +60,8 @@ export class ModelStore {
   readonly loadable = $derived(
     this.items.filter((model) => model.problem === null && !model.is_being_checked && !model.is_set_aside),
   );
+  /** The models that would be loadable if they were used again. */
+  readonly setAside = $derived(this.items.filter((model) => model.problem === null && model.is_set_aside));
   /** The one that answers while none is loaded and a chat has none of its own. */
   readonly proposed = $derived(this.items.find((model) => model.is_proposed)?.name ?? null);
   readonly isChecking = $derived(this.items.some((model) => model.is_being_checked));
@@ -174,8 +179,10 @@ export class ModelStore {
   }
 
   /** Uses a model again that is set aside; returns whether that worked. */
-  useAnyway(name: string): Promise<boolean> {
-    return runOrReport(this.#options, { type: 'use_model_anyway', name });
+  async useAnyway(name: string): Promise<boolean> {
+    const isUsed = await runOrReport(this.#options, { type: 'use_model_anyway', name });
+    if (isUsed) this.#options.toasts.settle(useOf(name));
+    return isUsed;
   }
 
   /** Opens the files of a model once more. */

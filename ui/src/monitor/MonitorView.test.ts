@@ -169,6 +169,17 @@ test('models and chats have their figures, private chats no name, and a chat ope
   expect([app.navigation.page, app.chat.selectedId]).toEqual(['chat', 'a']);
 });
 
+test.each([
+  [-1, 1],
+  [1, 0],
+])('all that was saved since %i ms into the last day is said %i times', async (since, times) => {
+  const day = monitorDay({ models: [monitorRow('owner/model')] });
+  const since_ms = day.until_ms - 24 * 3_600_000 + since;
+  await open([], { ...day, time_saved: { all_ms: 20_000, since_ms, chats: [] } });
+  expect(screen.getByText('20 s of reading saved in the last day')).toBeTruthy();
+  expect(screen.queryAllByTestId('time-saved')).toHaveLength(times);
+});
+
 test('before anything has happened nothing looks like a failure', async () => {
   await open([monitorPoint(0)]);
   expect(screen.getByText('Nothing has been read in the last day')).toBeTruthy();

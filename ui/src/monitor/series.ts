@@ -132,6 +132,11 @@ export function rowsDay({ spans }: MonitorDay): TableRow[] {
   }));
 }
 
+/** Whether the first answer with saved context was asked for before the last day. */
+export function isPastFirstDay({ time_saved, until_ms }: MonitorDay): boolean {
+  return time_saved.since_ms !== null && time_saved.since_ms < until_ms - DAY_MS;
+}
+
 /** The values of a line that are known. */
 export function valuesOf({ points }: Series): number[] {
   return points.flatMap(({ value }) => (value === null ? [] : [value]));

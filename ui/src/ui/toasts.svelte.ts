@@ -13,6 +13,10 @@ export interface Toast {
 export interface ToastAction {
   label: string;
   run: () => void;
+  /** The question that it answers: `settle` dismisses the toast once that is answered elsewhere. */
+  decides?: string;
+  /** Whether it would change anything now; without this it always does. */
+  isNeeded?: () => boolean;
 }
 
 export interface ToastOptions {
@@ -56,6 +60,12 @@ export class Toasts {
     clearTimeout(this.#clocks.get(id)?.timer);
     this.#clocks.delete(id);
     this.items = this.items.filter((item) => item.id !== id);
+  }
+
+  /** Dismisses the toasts that ask what has been decided elsewhere. */
+  settle(question: string): void {
+    const asks = ({ actions }: Toast) => actions.some(({ decides }) => decides === question);
+    for (const { id } of this.items.filter(asks)) this.dismiss(id);
   }
 
   /** Dismisses all: they were said in the language that the window had. What they offer to take back, the shortcut still does. */

@@ -25,7 +25,7 @@ export const saved: Catalogue['saved'] = {
   usageOver: (bytes, limit) => `${f.bytes(bytes)}, über der Grenze von ${f.bytes(limit)}`,
   overLimit: 'Angeheftete Chats, Startpunkte und was gerade benutzt wird, werden nie gelöscht, auch über einer Grenze.',
   hitRate: (share, cached, total) =>
-    `Seit Cairn gestartet wurde, kamen ${f.share(share)} der Prompts aus gesichertem Kontext (${f.count(cached)} von ${tokens(total)}).`,
+    `Seit Cairn gestartet wurde, waren ${f.share(share)} der Prompts schon gelesen (${f.count(cached)} von ${tokens(total)}).`,
   noPrompts: 'Seit Cairn gestartet wurde, wurde noch kein Prompt gelesen.',
   notWritten: (problem) => `Ein Teil des Kontexts konnte nicht auf der Festplatte gesichert werden. ${problem}`,
   timeSaved: (milliseconds, since) =>
@@ -41,7 +41,7 @@ export const saved: Catalogue['saved'] = {
   ready: 'Kann sofort weitergehen',
   full: 'Gesichert, aber der Kontext ist voll',
   contextFull: 'Der Kontext ist voll',
-  withDocuments: 'Die angehängten Dokumente werden mit deiner Frage gelesen.',
+  withDocuments: 'Die angehängten Dokumente werden zusammen mit deiner Frage gelesen.',
   reading: (share) => `Wird gelesen, ${f.share(share)} fertig`,
   readingHelp: 'Was das Modell gelesen hat, bleibt gesichert.',
   readyOnceLoaded: (model) => `Kann weitergehen, sobald ${model} geladen ist`,

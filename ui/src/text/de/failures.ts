@@ -73,7 +73,7 @@ export const failures: FailureWords = {
     'Ein Fehler in Cairn hat das beendet. Versuche es noch einmal. Wenn es wieder geschieht, beende Cairn, und starte es neu.',
   database: (kind) => `Die Datenbank hat einen Fehler gemeldet. ${kind.detail}`,
   engine: (kind) => `Das Modell hat einen Fehler gemeldet. ${kind.detail}`,
-  no_device: (kind) => `Auf diesem Computer kann kein Modell rechnen. ${kind.detail}`,
+  no_device: (kind) => `Auf diesem Computer lässt sich kein Modell ausführen. ${kind.detail}`,
   declined: () => 'Es wurde nichts geändert.',
   only_in_app: (kind) =>
     kind.variable === null
@@ -81,7 +81,8 @@ export const failures: FailureWords = {
       : `Das lässt sich nur in der App ändern, nicht im Browser. Oder setze ${kind.variable}, bevor du \`cairn serve\` startest.`,
   load_failed: (kind) => `${kind.model} konnte nicht geladen werden. ${kind.detail}`,
   model_unusable: (kind) => `${kind.model} kann nicht benutzt werden. ${kind.detail}`,
-  model_set_aside: (kind) => `${kind.model} wird nicht geladen, weil Cairn damit zweimal unerwartet beendet wurde.`,
+  model_set_aside: (kind) =>
+    `${kind.model} wird nicht geladen, weil Cairn zweimal unerwartet beendet wurde, während dieses Modell benutzt wurde.`,
   other_model: (kind) =>
     kind.model === null
       ? 'Dieser Chat beginnt mit dem Kontext eines anderen Modells. Wähle jenes, um fortzufahren.'
@@ -229,7 +230,7 @@ function whenQuit({ during, model, job }: UnexpectedQuit): string {
     case 'program':
       return `, während ${whose} einem Programm antwortete`;
     case 'job':
-      return `, während ${whose} ${job === null ? 'viele Fragen' : `die Fragen in ${f.quote(job)}`} beantwortete`;
+      return `, während ${whose} ${job === null ? 'Fragen zu vielen Texten' : `die Fragen in ${f.quote(job)}`} beantwortete`;
     case 'probabilities':
       return `, während ${whose} Wahrscheinlichkeiten berechnete`;
     case 'reading_ahead':
@@ -239,7 +240,7 @@ function whenQuit({ during, model, job }: UnexpectedQuit): string {
     case 'counting':
       return `, während ${whose} die Tokens eines Chats zählte`;
     case 'measuring':
-      return `, während ${whose} gemessen wurde`;
+      return `, während ${whose} mit dem Original verglichen wurde`;
     default:
       return '';
   }
@@ -247,7 +248,7 @@ function whenQuit({ during, model, job }: UnexpectedQuit): string {
 
 function afterQuit({ during, model, job, conversation_id, is_set_aside }: UnexpectedQuit): string {
   if (is_set_aside) {
-    if (job !== null) return '; die Fragen sind deshalb angehalten';
+    if (job !== null) return '; deshalb sind die Fragen angehalten';
     return model === null ? '' : `; ${model} wird deshalb erst wieder verwendet, wenn du es willst`;
   }
   if (during === 'job' && job !== null) return '; die Antworten sind gesichert';
@@ -270,7 +271,7 @@ export const notices: NoticeWords = {
       ? `${kind.model} ließ sich mit der neuen Einstellung nicht laden. Es bleibt bei der alten, die wieder gesetzt ist. ${kind.why}`
       : `${kind.model} ließ sich mit der neuen Einstellung nicht laden und ist nicht mehr im Speicher. Lade es noch einmal; geht auch das nicht, setze zuerst die alte wieder. ${kind.why}`,
   quit_unexpectedly: (kind) =>
-    `Cairn wurde ${kind.quit.is_set_aside ? 'wieder ' : ''}unerwartet beendet${whenQuit(kind.quit)}${afterQuit(kind.quit)}.`,
+    `Cairn wurde ${kind.quit.is_set_aside ? 'erneut ' : ''}unerwartet beendet${whenQuit(kind.quit)}${afterQuit(kind.quit)}.`,
   started_quietly: () =>
     'Cairn wurde dreimal hintereinander unerwartet beendet; deshalb wurde diesmal nichts geladen und nichts fortgesetzt.',
   recovered: (kind) => {
@@ -283,8 +284,8 @@ export const notices: NoticeWords = {
   },
   database_saved: (kind) =>
     kind.is_in_place
-      ? `Die Datenbankdatei wurde gelöscht oder verschoben, während Cairn lief. Alle Chats sind wieder in ${f.quote(kind.path)} gesichert, nichts ging verloren. Falls ein anderes Programm die Datei entfernt hat, nimm den Ordner von Cairn dort aus.`
-      : `Eine andere Datei hat die Datenbank ersetzt, während Cairn lief. Alle Chats sind in ${f.quote(kind.path)} gesichert; damit arbeitet Cairn bis zum Beenden weiter. Um sie zu behalten, beende Cairn und benenne diese Datei in cairn.db um.`,
+      ? `Die Datenbankdatei wurde gelöscht oder verschoben, während Cairn lief. Alle Chats sind wieder in ${f.quote(kind.path)} gesichert, nichts ging verloren. Falls ein anderes Programm die Datei entfernt hat, trage Cairns Ordner dort als Ausnahme ein.`
+      : `Eine andere Datei hat die Datenbank ersetzt, während Cairn lief. Alle Chats sind in ${f.quote(kind.path)} gesichert; damit arbeitet Cairn bis zum Beenden weiter. Damit sie erhalten bleiben, beende Cairn, und benenne diese Datei in cairn.db um.`,
   database_gone: (kind) =>
-    `Die Datenbankdatei wurde gelöscht oder verschoben, und Cairn kann sie noch nicht neu sichern. Beende Cairn nicht: Es versucht es weiter. ${kind.why}`,
+    `Die Datenbankdatei wurde gelöscht oder verschoben, und Cairn konnte sie noch nicht neu anlegen. Beende Cairn nicht, es versucht es weiter. ${kind.why}`,
 };

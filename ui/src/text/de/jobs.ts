@@ -77,7 +77,7 @@ export const jobs: Catalogue['jobs'] = {
   rate: (perSecond) => `${f.rate(perSecond)} Texte/s`,
   left: (seconds) => `noch ${f.timeLeft(seconds)}`,
   failures: (count) => `${rows(count)} ohne Antwort`,
-  setAside: 'Angehalten, weil Cairn dabei zweimal unerwartet beendet wurde.',
+  setAside: 'Angehalten, weil Cairn beim Beantworten dieser Fragen zweimal unerwartet beendet wurde.',
   pause: 'Anhalten',
   continue: 'Fortsetzen',
   retry: 'Diese noch einmal fragen',

@@ -27,7 +27,7 @@ export const saved = {
   usageOver: (bytes: number, limit: number) => `${f.bytes(bytes)}, over the limit of ${f.bytes(limit)}`,
   overLimit: 'Pinned chats, starting points and what is in use are never deleted, even above a limit.',
   hitRate: (share: number, cached: number, total: number) =>
-    `Since Cairn started, ${f.share(share)} of the prompts came from saved context (${f.count(cached)} of ${tokens(total)}).`,
+    `Since Cairn started, ${f.share(share)} of the prompts had been read before (${f.count(cached)} of ${tokens(total)}).`,
   noPrompts: 'No prompt has been read since Cairn started.',
   notWritten: (problem: string) => `Some context could not be saved to disk. ${problem}`,
   timeSaved: (milliseconds: number, since: number | null) =>
