@@ -8,17 +8,19 @@
 //! cairn.db                                  the copy, if nothing is at the file's place
 //! cairn.saved-2026-03-09-141502.db          the copy, if another file is there, which is left alone
 //! cairn.removed-2026-03-09-141502.db-wal    a log that was left there; it does not belong to the copy
+//! cairn.saving.db                           the copy until it is complete, or the next start
 //! ```
 
-use std::fs::{self, DirBuilder, File};
+use std::fs::{self, DirBuilder, File, Metadata};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use sqlx::Sqlite;
 use sqlx::pool::PoolConnection;
+use sqlx::sqlite::SqliteConnectOptions;
+use sqlx::{ConnectOptions, Connection, Sqlite};
 
 use crate::backup::{beside, sync_folder, timestamp};
 use crate::recovery::with_log;
@@ -27,6 +29,9 @@ use crate::{Store, StoreError, run, table_roots};
 
 /// Marks the copy until it is complete.
 const PARTIAL: &str = "saving";
+/// Tables without which a copy is not complete.
+const EXPECTED_TABLES: &str = "select count(*) = 3 from sqlite_schema
+     where type = 'table' and name in ('_sqlx_migrations', 'conversations', 'messages')";
 
 /// A copy with which the store continues.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -58,6 +63,12 @@ struct State {
 struct FileId {
     device: u64,
     inode: u64,
+}
+
+impl FileId {
+    fn new(found: &Metadata) -> FileId {
+        FileId { device: found.dev(), inode: found.ino() }
+    }
 }
 
 /// When the connections of a pool became useless.
@@ -113,9 +124,22 @@ impl OpenFile {
         state.file.is_some() && (found.is_none() || is_known)
     }
 
+    /// Notes the log if none is noted: SQLite creates it when it first opens the file.
+    fn note_log(&self) {
+        let mut state = self.state();
+        if state.file.is_some() && state.log.is_none() {
+            state.log = file_id(&with_log(&state.path)).ok().flatten();
+        }
+    }
+
     fn has_lost_log(&self) -> bool {
+        self.note_log();
         let state = self.state();
         state.log.is_some() && file_id(&with_log(&state.path)).is_ok_and(|found| found != state.log)
+    }
+
+    fn path(&self) -> PathBuf {
+        self.state().path.clone()
     }
 }
 
@@ -130,24 +154,57 @@ impl Store {
     /// returns, every change since and from now on is in a file with a name. Creates the folder if it
     /// is gone too. Nothing at the file's place is overwritten.
     ///
+    /// `free_bytes` are free on the disk; `None` if that is unknown. Nothing is written if the copy
+    /// may need more: SQLite would fill the disk before it fails.
+    ///
     /// Fails with [`StoreError::Full`] or [`StoreError::NotWritable`] if no copy can be written. The
     /// store then works as before, and the same call may work later.
-    pub async fn save_displaced(&self) -> Result<SavedCopy, StoreError> {
+    pub async fn save_displaced(&self, free_bytes: Option<u64>) -> Result<SavedCopy, StoreError> {
         // Nothing is written between the copy and the first change of the copy.
         let mut writer = self.writer.acquire().await.map_err(|error| self.failed(error))?;
+        self.check_room(&mut writer, free_bytes).await?;
         let saved = self.write_copy(&mut writer).await?;
-        let path = saved.path.as_path();
+        self.reopen(writer, &saved.path).await;
+        // If this fails, the next start writes that file, and the database itself is not affected.
+        let _ = table_roots::note(&saved.path, &self.writer, known_version()).await;
+        Ok(saved)
+    }
+
+    /// Fails with [`StoreError::Full`] if a copy may need more than the free bytes.
+    async fn check_room(
+        &self,
+        writer: &mut PoolConnection<Sqlite>,
+        free_bytes: Option<u64>,
+    ) -> Result<(), StoreError> {
+        let size = "select page_count * page_size from pragma_page_count, pragma_page_size";
+        let size = sqlx::query_scalar(size).fetch_one(&mut **writer).await;
+        let num_bytes: i64 = size.map_err(|error| self.failed(error))?;
+        if free_bytes.is_some_and(|free_bytes| free_bytes < num_bytes.unsigned_abs()) {
+            return Err(StoreError::Full { path: self.path().to_owned() });
+        }
+        Ok(())
+    }
+
+    /// Continues with new connections to the file at a path. Nothing has been written since the old
+    /// ones had the same content.
+    async fn reopen(&self, writer: PoolConnection<Sqlite>, path: &Path) {
         self.writer.set_connect_options(writer_options(path));
         self.readers.set_connect_options(reader_options(path));
         self.open_file.renewed_at.begin();
-        // SQLite sees that its file has moved, and leaves the log of the new one alone.
-        let _ = writer.close().await;
+        // Before anything that can fail or wait: a copy that is not noted looks like someone else's
+        // file.
+        self.open_file.note(path);
         // If this fails, the lock is missing until the next start.
         let _ = self.run.renew();
-        let noted = table_roots::note(path, &self.writer, known_version()).await;
-        noted.map_err(|error| self.failed(error))?;
-        self.open_file.note(path);
-        Ok(saved)
+        // While one old connection to a file is open, SQLite shares its state with new ones to it.
+        while let Some(reader) = self.readers.try_acquire() {
+            let _ = reader.close().await;
+        }
+        // If its file has moved, SQLite leaves the log of the new one alone.
+        let _ = writer.close().await;
+        // If it cannot be opened, the next change says why.
+        drop(self.writer.acquire().await);
+        self.open_file.note_log();
     }
 
     async fn write_copy(
@@ -178,21 +235,80 @@ impl Store {
         written
     }
 
-    /// Writes the log into the database if the log's file was deleted: SQLite would continue with
-    /// the deleted file, and a kill would lose it.
+    /// Writes the log into the database if the log's file was deleted, and continues with a new
+    /// log: SQLite would continue with the deleted one, and a kill would lose it. While another
+    /// program has the database open, which may use either log, each call only writes the log.
+    ///
+    /// Fails if the database cannot be written, and with [`StoreError::Busy`] if someone reads the
+    /// log. The same call may work later.
     pub async fn keep_log(&self) -> Result<(), StoreError> {
         if !self.open_file.has_lost_log() || self.open_file.is_gone() {
             return Ok(());
         }
-        self.empty_log().await.map_err(|error| self.failed(error))
+        let mut writer = self.writer.acquire().await.map_err(|error| self.failed(error))?;
+        let emptied = sqlx::query_scalar("pragma wal_checkpoint(truncate)");
+        let is_busy: bool =
+            emptied.fetch_one(&mut *writer).await.map_err(|error| self.failed(error))?;
+        if is_busy {
+            return Err(StoreError::Busy { path: self.path().to_owned() });
+        }
+        // The file may have gone meanwhile, and someone else's must not be opened.
+        if !self.run.has_company() && !self.open_file.is_gone() {
+            let path = self.open_file.path();
+            self.reopen(writer, &path).await;
+        }
+        Ok(())
     }
 
     /// Saves a copy if the file is gone when the store closes.
     pub(crate) async fn save_before_closing(&self) {
         if self.open_file.is_gone() {
-            // No one is left to be told.
-            let _ = self.save_displaced().await;
+            // No one is left to be told, and there is no later time for it.
+            let _ = self.save_displaced(None).await;
         }
+    }
+}
+
+/// Gives the copy of a program that was killed before it could rename it a name, if it is complete:
+/// the database's, or another one if something is there. Removes any other. Called with the opening
+/// lock held, and before the database is created.
+pub(crate) async fn settle_copy(path: &Path) {
+    let partial = beside(path, PARTIAL);
+    let Ok(found) = fs::symlink_metadata(&partial) else { return };
+    // Another program may be writing it.
+    if !found.is_file() || run::is_any_alive(&run::folder_of(path)) {
+        return;
+    }
+    // A copy that is the database already has only kept its first name.
+    let is_placed = file_id(path).is_ok_and(|placed| placed == Some(FileId::new(&found)));
+    let complete = if is_placed { Ok(None) } else { completed_at(&partial).await };
+    // What cannot be checked or renamed stays until the next start.
+    let _ = match complete {
+        Ok(Some(now)) => place(&partial, path, &now).map(drop),
+        Ok(None) => remove(&partial),
+        Err(_) => Ok(()),
+    };
+}
+
+/// The current time, if a copy is a complete database. Fails if the system cannot read it.
+async fn completed_at(copy: &Path) -> Result<Option<String>, StoreError> {
+    let check = async {
+        let options = SqliteConnectOptions::new().filename(copy).read_only(true);
+        let mut connection = options.connect().await?;
+        let found = async {
+            let has_tables: bool =
+                sqlx::query_scalar(EXPECTED_TABLES).fetch_one(&mut connection).await?;
+            let check = "pragma integrity_check(1)";
+            let check: String = sqlx::query_scalar(check).fetch_one(&mut connection).await?;
+            Ok((has_tables && check == "ok").then_some(timestamp(&mut connection).await?))
+        };
+        let found = found.await;
+        let _ = connection.close().await;
+        found
+    };
+    match check.await.map_err(|error: sqlx::Error| StoreError::from_sqlx(copy, error)) {
+        Err(StoreError::Corrupt { .. }) => Ok(None),
+        checked => checked,
     }
 }
 
@@ -267,7 +383,7 @@ fn remove(file: &Path) -> io::Result<()> {
 /// The file at a path; none if there is none. Fails if the system does not say.
 fn file_id(path: &Path) -> io::Result<Option<FileId>> {
     match fs::metadata(path) {
-        Ok(found) => Ok(Some(FileId { device: found.dev(), inode: found.ino() })),
+        Ok(found) => Ok(Some(FileId::new(&found))),
         Err(error) => match error.kind() {
             io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => Ok(None),
             _ => Err(error),

@@ -41,6 +41,7 @@
 //! cairn.backup-v1-<time>.db   the database before a migration; the newest three
 //! cairn.damaged-<time>.db     a damaged database that was replaced; never removed
 //! cairn.saved-<time>.db       a copy that was saved when another file took the place of cairn.db; never removed
+//! cairn.saving.db             such a copy until it is complete; after a kill the next start names or removes it
 //! ```
 //!
 //! Several programs may have one file open: the app, and commands beside it. Rows that only one

@@ -118,10 +118,7 @@ impl Pages {
         }
         let num_local = self.num_local_bytes(num_bytes);
         let local = content.get(..num_local)?.to_vec();
-        let overflow = match num_local < num_bytes {
-            true => Some(be32(content, num_local)?),
-            false => None,
-        };
+        let overflow = if num_local < num_bytes { Some(be32(content, num_local)?) } else { None };
         Some(Cell { rowid: rowid.cast_signed(), num_bytes, local, overflow })
     }
 

@@ -34,6 +34,8 @@ pub type AheadRange = (AheadSource, Range<usize>);
 
 impl Store {
     /// Notes what `model` has in memory of an owner's next prompt since it was read ahead.
+    ///
+    /// Fails if the database cannot be written; then nothing is noted.
     pub async fn note_read_ahead(
         &self,
         owner: &str,
@@ -59,6 +61,8 @@ impl Store {
     }
 
     /// Takes what was noted for an owner: after an answer its tokens are nothing new.
+    ///
+    /// Fails if the database cannot be written; then the notes stay.
     pub async fn take_read_ahead(
         &self,
         owner: &str,

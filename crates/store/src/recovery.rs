@@ -89,9 +89,10 @@ async fn recover(path: &Path, is_damaged: bool) -> Result<Option<Recovery>, Stor
     let folder = run::folder_of(path);
     // No other program opens the file until this returns.
     let _opening = run::wait_to_open(path).await?;
-    let damage = match is_damaged {
-        true => Some("it could not be opened".to_owned()),
-        false => find_damage(path, run::is_suspect(&folder)).await?,
+    let damage = if is_damaged {
+        Some("it could not be opened".to_owned())
+    } else {
+        find_damage(path, run::is_suspect(&folder)).await?
     };
     let Some(detail) = damage else {
         if run::is_suspect(&folder) {
@@ -580,19 +581,14 @@ impl TableCopy {
         let quoted: Vec<String> = columns.iter().map(|column| format!("\"{column}\"")).collect();
         // With the row's number, which shows which rows were not copied. If a column is the number,
         // it is there twice, which SQLite allows.
-        let columns = match quoted.is_empty() {
-            true => String::new(),
-            false => format!("rowid, {}", quoted.join(", ")),
-        };
+        let columns =
+            if quoted.is_empty() { String::new() } else { format!("rowid, {}", quoted.join(", ")) };
         // Not through an index, which may lack rows that the table still has.
         let insert = format!(
             "insert into main.\"{table}\" ({columns}) select {columns} from source.\"{table}\" not indexed
              where rowid between ? and ?"
         );
-        let max_rowid = match columns.is_empty() {
-            true => 0,
-            false => max_rowid(connection, table).await?,
-        };
+        let max_rowid = if columns.is_empty() { 0 } else { max_rowid(connection, table).await? };
         Ok(TableCopy { insert, max_rowid })
     }
 

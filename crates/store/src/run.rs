@@ -88,6 +88,12 @@ impl Run {
         Ok(())
     }
 
+    /// Whether another program has the database open.
+    pub(crate) fn has_company(&self) -> bool {
+        let Some(folder) = self.path.parent() else { return false };
+        lock_files(folder).any(|id| id != self.id && is_alive(folder, &id))
+    }
+
     /// Ends the run; the next program finishes what it left open.
     pub(crate) fn end(&self) {
         let mut lock = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
@@ -120,8 +126,13 @@ pub(crate) fn is_alive(folder: &Path, id: &str) -> bool {
 
 /// Whether any program has the database open. Called with the opening lock held.
 pub(crate) fn is_any_alive(folder: &Path) -> bool {
-    let Ok(entries) = fs::read_dir(folder) else { return false };
-    entries.flatten().any(|entry| entry.file_name().to_str().is_some_and(|id| is_alive(folder, id)))
+    lock_files(folder).any(|id| is_alive(folder, &id))
+}
+
+/// The names of the files in a folder of lock files.
+fn lock_files(folder: &Path) -> impl Iterator<Item = String> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().into_string().ok())
 }
 
 /// Notes that damage was found in the database, so that all of it is checked when it is opened next.

@@ -18,7 +18,7 @@ use crate::displaced::{OpenFile, Renewal};
 use crate::ended_runs::finish_ended_runs;
 use crate::other_writers::OtherWriters;
 use crate::run::{self, Run};
-use crate::{StoreError, backup, chunks, table_roots};
+use crate::{StoreError, backup, chunks, displaced, table_roots};
 
 pub(crate) static MIGRATIONS: Migrator = sqlx::migrate!("./migrations");
 
@@ -57,6 +57,7 @@ impl Store {
         // takes a run that is just beginning for an ended one.
         let opening = run::wait_to_open(path).await?;
 
+        displaced::settle_copy(path).await;
         run::make_private(path);
         let other_writers = OtherWriters::default();
         let open_file = OpenFile::new(Renewal::default());

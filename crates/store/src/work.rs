@@ -106,6 +106,8 @@ macro_rules! work {
 impl Store {
     /// Adds the work of requests that have ended, and removes a few of the rows that are too old or too
     /// many.
+    ///
+    /// Fails if the database cannot be written; then nothing is added or removed.
     pub async fn add_work(&self, work: &[Work], now_ms: i64) -> Result<(), StoreError> {
         let failed = |error| self.failed(error);
         let count = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
